@@ -1,0 +1,220 @@
+// Package frame is the data plane's format, as docs/formats/frame.md draws it: the header of every frame and the table
+// that says how the elements lie in a payload. It reads hostile bytes: every length is checked before it is used.
+package frame
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math"
+
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// HeaderSize is the size of every header in bytes.
+const HeaderSize = 64
+
+// Align is the alignment of each component in a payload, and of payload buffers: what TensorFlow adopts without a copy.
+const Align = 64
+
+// Limits of the format.
+const (
+	Version       = 1
+	MaxMeta       = 16 << 20
+	MaxPayload    = 1 << 47
+	MaxRank       = 254
+	MaxComponents = 1 << 16
+)
+
+var magic = [4]byte{'P', 'C', 'N', '1'}
+
+// Castagnoli is the polynomial of all checksums of the format.
+var Castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Type says what a frame is.
+type Type uint8
+
+// The frame types of version 1.
+const (
+	Hello Type = iota + 1
+	Welcome
+	Open
+	Credit
+	Close
+	Data
+	End
+	Error
+	Slot
+	Release
+	Drop
+	Ping
+	Pong
+	lastType = Pong
+)
+
+// Flags are bits of a header.
+type Flags uint16
+
+// The flags of version 1.
+const (
+	Snappy Flags = 1 << iota
+	Checksum
+	Shared
+	Element
+	Remainder
+	Block
+	allFlags = Snappy | Checksum | Shared | Element | Remainder | Block
+)
+
+// Header is a frame's header without its checksum.
+type Header struct {
+	Type       Type
+	Flags      Flags
+	Channel    uint32
+	Count      uint32
+	Index      uint64
+	Lease      uint64
+	MetaLen    uint32
+	PayloadCRC uint32
+	PayloadLen uint64
+	RawLen     uint64
+}
+
+func corrupt(format string, args ...any) error {
+	return reason.New(reason.FrameCorrupt, "read frame: "+format, args...)
+}
+
+// Append writes the header and the meta data to dst. MetaLen is set from meta.
+func Append(dst []byte, h Header, meta []byte) []byte {
+	var b [HeaderSize]byte
+	copy(b[0:], magic[:])
+	b[4] = Version
+	b[5] = byte(h.Type)
+	binary.LittleEndian.PutUint16(b[6:], uint16(h.Flags))
+	binary.LittleEndian.PutUint32(b[8:], h.Channel)
+	binary.LittleEndian.PutUint32(b[12:], h.Count)
+	binary.LittleEndian.PutUint64(b[16:], h.Index)
+	binary.LittleEndian.PutUint64(b[24:], h.Lease)
+	binary.LittleEndian.PutUint32(b[32:], uint32(len(meta)))
+	binary.LittleEndian.PutUint32(b[36:], h.PayloadCRC)
+	binary.LittleEndian.PutUint64(b[40:], h.PayloadLen)
+	binary.LittleEndian.PutUint64(b[48:], h.RawLen)
+	crc := crc32.Update(crc32.Checksum(b[:60], Castagnoli), Castagnoli, meta)
+	binary.LittleEndian.PutUint32(b[60:], crc)
+	return append(append(dst, b[:]...), meta...)
+}
+
+// Reader reads headers and meta data; payloads are left to the caller, who knows where they shall go.
+type Reader struct {
+	r    io.Reader
+	head [HeaderSize]byte
+	meta []byte
+}
+
+// NewReader reads frames from r, which should be buffered.
+func NewReader(r io.Reader) *Reader { return &Reader{r: r} }
+
+// Next reads one header and its meta data. The meta data is valid until the next call. io.EOF means that the peer
+// closed between two frames.
+func (r *Reader) Next() (Header, []byte, error) {
+	if _, err := io.ReadFull(r.r, r.head[:]); err != nil {
+		return Header{}, nil, err
+	}
+	h, err := parse(&r.head)
+	if err != nil {
+		return Header{}, nil, err
+	}
+	// The length was checked against MaxMeta, but is not trusted with a large allocation before bytes have come.
+	if int(h.MetaLen) > cap(r.meta) {
+		if h.MetaLen <= 64<<10 {
+			r.meta = make([]byte, h.MetaLen)
+		} else if r.meta, err = readGrowing(r.r, int(h.MetaLen)); err != nil {
+			return Header{}, nil, err
+		}
+		if h.MetaLen > 64<<10 {
+			return h, r.meta, r.check(h)
+		}
+	}
+	r.meta = r.meta[:h.MetaLen]
+	if _, err := io.ReadFull(r.r, r.meta); err != nil {
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return Header{}, nil, err
+	}
+	return h, r.meta, r.check(h)
+}
+
+func (r *Reader) check(Header) error {
+	crc := crc32.Update(crc32.Checksum(r.head[:60], Castagnoli), Castagnoli, r.meta)
+	if got := binary.LittleEndian.Uint32(r.head[60:]); got != crc {
+		return corrupt("header checksum %08x, computed %08x", got, crc)
+	}
+	return nil
+}
+
+func readGrowing(r io.Reader, n int) ([]byte, error) {
+	buf := make([]byte, 0, 64<<10)
+	for len(buf) < n {
+		step := min(n-len(buf), max(64<<10, len(buf)))
+		at := len(buf)
+		buf = append(buf, make([]byte, step)...)
+		if _, err := io.ReadFull(r, buf[at:]); err != nil {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+	}
+	return buf, nil
+}
+
+func parse(b *[HeaderSize]byte) (Header, error) {
+	if [4]byte(b[:4]) != magic {
+		return Header{}, corrupt("magic %q is not %q: the peer does not speak Pecan's data plane", b[:4], magic[:])
+	}
+	if b[4] != Version {
+		return Header{}, reason.New(reason.VersionMismatch, "read frame: version %d, this build speaks %d", b[4], Version)
+	}
+	h := Header{
+		Type:       Type(b[5]),
+		Flags:      Flags(binary.LittleEndian.Uint16(b[6:])),
+		Channel:    binary.LittleEndian.Uint32(b[8:]),
+		Count:      binary.LittleEndian.Uint32(b[12:]),
+		Index:      binary.LittleEndian.Uint64(b[16:]),
+		Lease:      binary.LittleEndian.Uint64(b[24:]),
+		MetaLen:    binary.LittleEndian.Uint32(b[32:]),
+		PayloadCRC: binary.LittleEndian.Uint32(b[36:]),
+		PayloadLen: binary.LittleEndian.Uint64(b[40:]),
+		RawLen:     binary.LittleEndian.Uint64(b[48:]),
+	}
+	switch {
+	case h.Type == 0 || h.Type > lastType:
+		return Header{}, corrupt("unknown type %d", h.Type)
+	case h.Flags&^allFlags != 0:
+		return Header{}, corrupt("unknown flags %#x", uint16(h.Flags))
+	case h.MetaLen > MaxMeta:
+		return Header{}, corrupt("meta data of %d bytes, limit %d", h.MetaLen, MaxMeta)
+	case h.PayloadLen > MaxPayload:
+		return Header{}, corrupt("payload of %d bytes, limit %d", h.PayloadLen, uint64(MaxPayload))
+	case h.RawLen > MaxPayload && h.Type != Credit:
+		return Header{}, corrupt("raw payload of %d bytes, limit %d", h.RawLen, uint64(MaxPayload))
+	case h.Type != Data && h.PayloadLen != 0:
+		return Header{}, corrupt("payload of %d bytes on a frame of type %d", h.PayloadLen, h.Type)
+	case h.Type == Data && h.Count == 0:
+		return Header{}, corrupt("data frame without elements")
+	case h.Index > math.MaxInt64 || h.Index+uint64(h.Count) > math.MaxInt64:
+		return Header{}, corrupt("index %d with %d elements", h.Index, h.Count)
+	}
+	return h, nil
+}
+
+// String names the type for logs.
+func (t Type) String() string {
+	names := [...]string{"none", "hello", "welcome", "open", "credit", "close", "data", "end", "error", "slot", "release", "drop", "ping", "pong"}
+	if int(t) < len(names) {
+		return names[t]
+	}
+	return fmt.Sprintf("type(%d)", uint8(t))
+}

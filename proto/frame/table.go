@@ -1,0 +1,191 @@
+package frame
+
+import (
+	"encoding/binary"
+	"math"
+	"math/bits"
+)
+
+// DTString is tensorflow.DataType DT_STRING, the one dtype whose bytes are not the tensor's memory.
+const DTString = 7
+
+// Tensor describes one component of one element, or of all elements of a block frame.
+type Tensor struct {
+	DType uint32
+	// Dims of one element (without the block's leading dimension).
+	Dims []uint64
+	// Bytes in the payload.
+	Bytes uint64
+	// Offset in the payload, a multiple of Align. Computed, not sent.
+	Offset uint64
+}
+
+// Table says how the elements of a DATA frame lie in its payload.
+type Table struct {
+	// Slot is the shared memory slot of a frame with the Shared flag.
+	Slot uint64
+	// Components per element.
+	Components int
+	// Rows: Components tensors per element, or once for a block.
+	Rows []Tensor
+	// Size is where the last component ends: what the payload must have at least.
+	Size uint64
+}
+
+// AlignUp rounds n up to a multiple of Align.
+func AlignUp(n uint64) uint64 { return (n + Align - 1) &^ (Align - 1) }
+
+// AppendTable writes the table as meta data of a frame with the given flags.
+func AppendTable(dst []byte, flags Flags, t *Table) []byte {
+	if flags&Shared != 0 {
+		dst = binary.LittleEndian.AppendUint64(dst, t.Slot)
+	}
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(t.Components))
+	dst = binary.LittleEndian.AppendUint32(dst, 0)
+	for i := range t.Rows {
+		row := &t.Rows[i]
+		dst = binary.LittleEndian.AppendUint32(dst, row.DType)
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(len(row.Dims)))
+		dst = binary.LittleEndian.AppendUint64(dst, row.Bytes)
+		for _, dim := range row.Dims {
+			dst = binary.LittleEndian.AppendUint64(dst, dim)
+		}
+	}
+	return dst
+}
+
+// ParseTable reads the table of a DATA frame and checks it: sizes of fixed-width dtypes agree with dims, offsets do not
+// overflow, and the payload (RawLen of the header) holds what the table says. The table's memory is reused when given.
+func ParseTable(h Header, meta []byte, t *Table) error {
+	t.Rows = t.Rows[:0]
+	if h.Flags&Shared != 0 {
+		if len(meta) < 8 {
+			return corrupt("element table of %d bytes has no slot", len(meta))
+		}
+		t.Slot = binary.LittleEndian.Uint64(meta)
+		meta = meta[8:]
+	}
+	if len(meta) < 8 {
+		return corrupt("element table of %d bytes", len(meta))
+	}
+	components := binary.LittleEndian.Uint32(meta)
+	meta = meta[8:]
+	if components > MaxComponents {
+		return corrupt("%d components, limit %d", components, MaxComponents)
+	}
+	t.Components = int(components)
+	elements, copies := uint64(h.Count), uint64(1)
+	if h.Flags&Block != 0 {
+		elements, copies = 1, uint64(h.Count)
+	}
+	rows := elements * uint64(components)
+	if rows*16 > uint64(len(meta)) {
+		return corrupt("element table of %d bytes for %d tensors", len(meta), rows)
+	}
+	offset := uint64(0)
+	for range rows {
+		if len(meta) < 16 {
+			return corrupt("element table ends early")
+		}
+		tensor := Tensor{DType: binary.LittleEndian.Uint32(meta), Bytes: binary.LittleEndian.Uint64(meta[8:]), Offset: offset}
+		rank := binary.LittleEndian.Uint32(meta[4:])
+		meta = meta[16:]
+		if rank > MaxRank || uint64(rank)*8 > uint64(len(meta)) {
+			return corrupt("rank %d", rank)
+		}
+		if rank > 0 {
+			tensor.Dims = make([]uint64, rank)
+		}
+		for i := range tensor.Dims {
+			tensor.Dims[i] = binary.LittleEndian.Uint64(meta[i*8:])
+		}
+		meta = meta[rank*8:]
+		if err := checkSize(&tensor, copies); err != nil {
+			return err
+		}
+		t.Size = offset + tensor.Bytes
+		offset = AlignUp(t.Size)
+		if offset > MaxPayload {
+			return corrupt("payload of more than %d bytes", uint64(MaxPayload))
+		}
+		t.Rows = append(t.Rows, tensor)
+	}
+	if rows == 0 {
+		t.Size = 0
+	}
+	if len(meta) != 0 {
+		return corrupt("%d bytes after the element table", len(meta))
+	}
+	if t.Size > h.RawLen {
+		return corrupt("payload of %d bytes, its table says %d", h.RawLen, t.Size)
+	}
+	return nil
+}
+
+// Elements gives the number of values of a tensor of these dims, or false when that overflows.
+func Elements(dims []uint64) (uint64, bool) {
+	n, zero := uint64(1), false
+	for _, dim := range dims {
+		if dim == 0 {
+			zero = true
+			continue
+		}
+		hi, lo := bits.Mul64(n, dim)
+		if hi != 0 || lo > math.MaxInt64 {
+			return 0, false
+		}
+		n = lo
+	}
+	if zero {
+		return 0, true
+	}
+	return n, true
+}
+
+func checkSize(t *Tensor, copies uint64) error {
+	if t.Bytes > MaxPayload {
+		return corrupt("component of %d bytes", t.Bytes)
+	}
+	n, ok := Elements(t.Dims)
+	hi, total := bits.Mul64(n, copies)
+	if !ok || hi != 0 || total > MaxPayload {
+		return corrupt("shape %v overflows", t.Dims)
+	}
+	if t.DType == DTString {
+		if total*8 > t.Bytes {
+			return corrupt("string tensor of %d values in %d bytes", total, t.Bytes)
+		}
+		return nil
+	}
+	width := Width(t.DType)
+	if width == 0 {
+		return corrupt("dtype %d cannot travel", t.DType)
+	}
+	// int4 and smaller dtypes take a byte per value in host memory, as TensorFlow keeps them.
+	if total*width != t.Bytes {
+		return corrupt("shape %v of dtype %d in %d bytes, expected %d", t.Dims, t.DType, t.Bytes, total*width)
+	}
+	return nil
+}
+
+// Width is the size of one value in bytes of a fixed-width dtype in host memory; 0 for every other dtype.
+func Width(dtype uint32) uint64 {
+	switch dtype {
+	case 4, 6, 10, 11, 12, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33:
+		// uint8 int8 bool qint8 quint8, the float8 family, int4 uint4 int2 uint2 float4_e2m1fn
+		return 1
+	case 5, 17, 14, 19, 15, 16:
+		// int16 uint16 bfloat16 half qint16 quint16
+		return 2
+	case 1, 3, 13, 22:
+		// float int32 qint32 uint32
+		return 4
+	case 2, 8, 9, 23:
+		// double complex64 int64 uint64
+		return 8
+	case 18:
+		// complex128
+		return 16
+	}
+	return 0
+}

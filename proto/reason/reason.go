@@ -1,0 +1,192 @@
+// Package reason is the closed list of words by which Pecan names what went wrong, and the one place where they are
+// tied to gRPC codes. A reason travels as google.rpc.ErrorInfo (domain "pecan") beside a sentence for people that
+// says what, where, the limit and the actual value, and what to do. Python maps the code to an exception class.
+package reason
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// Domain marks our ErrorInfo details.
+const Domain = "pecan"
+
+// Reason is one word of the closed list.
+type Reason string
+
+// The list. docs/errors.md explains each to users; a test holds the two together.
+const (
+	GraphParse      Reason = "GRAPH_PARSE"
+	GraphStructure  Reason = "GRAPH_STRUCTURE"
+	GraphFunction   Reason = "GRAPH_FUNCTION"
+	GraphVersion    Reason = "GRAPH_VERSION"
+	GraphLimit      Reason = "GRAPH_LIMIT"
+	OpUnknown       Reason = "OP_UNKNOWN"
+	OpForbidden     Reason = "OP_FORBIDDEN"
+	PyFunction      Reason = "PY_FUNCTION"
+	ExternalState   Reason = "EXTERNAL_STATE"
+	Unsupported     Reason = "UNSUPPORTED"
+	SpecMismatch    Reason = "SPEC_MISMATCH"
+	ElementSpec     Reason = "ELEMENT_SPEC"
+	Cardinality     Reason = "CARDINALITY"
+	ElementTooLarge Reason = "ELEMENT_TOO_LARGE"
+	MessageTooLarge Reason = "MESSAGE_TOO_LARGE"
+	BadArgument     Reason = "BAD_ARGUMENT"
+	BadName         Reason = "BAD_NAME"
+	DatasetUnknown  Reason = "DATASET_UNKNOWN"
+	DatasetMismatch Reason = "DATASET_MISMATCH"
+	JobUnknown      Reason = "JOB_UNKNOWN"
+	JobMismatch     Reason = "JOB_MISMATCH"
+	EpochUnknown    Reason = "EPOCH_UNKNOWN"
+	StreamUnknown   Reason = "STREAM_UNKNOWN"
+	ClientUnknown   Reason = "CLIENT_UNKNOWN"
+	WorkerUnknown   Reason = "WORKER_UNKNOWN"
+	StaleLease      Reason = "STALE_LEASE"
+	ClusterMismatch Reason = "CLUSTER_MISMATCH"
+	ShardingFiles   Reason = "SHARDING_FILES"
+	ShardingSource  Reason = "SHARDING_SOURCE"
+	ShardingHint    Reason = "SHARDING_HINT"
+	Unavailable     Reason = "UNAVAILABLE"
+	NoWorkers       Reason = "NO_WORKERS"
+	VersionMismatch Reason = "VERSION_MISMATCH"
+	FrameCorrupt    Reason = "FRAME_CORRUPT"
+	StoreCorrupt    Reason = "STORE_CORRUPT"
+	FileNotVisible  Reason = "FILE_NOT_VISIBLE"
+	ElementFailed   Reason = "ELEMENT_FAILED"
+	Closed          Reason = "CLOSED"
+	UsedAfterFork   Reason = "USED_AFTER_FORK"
+	Internal        Reason = "INTERNAL"
+)
+
+// codeOf is the one table from reasons to gRPC codes.
+var codeOf = map[Reason]codes.Code{
+	GraphParse: codes.InvalidArgument, GraphStructure: codes.InvalidArgument, GraphFunction: codes.InvalidArgument,
+	GraphVersion: codes.FailedPrecondition, GraphLimit: codes.InvalidArgument, OpUnknown: codes.Unimplemented,
+	OpForbidden: codes.PermissionDenied, PyFunction: codes.Unimplemented, ExternalState: codes.InvalidArgument,
+	Unsupported: codes.Unimplemented, SpecMismatch: codes.InvalidArgument, ElementSpec: codes.InvalidArgument,
+	Cardinality: codes.FailedPrecondition, ElementTooLarge: codes.ResourceExhausted,
+	MessageTooLarge: codes.ResourceExhausted, BadArgument: codes.InvalidArgument, BadName: codes.InvalidArgument,
+	DatasetUnknown: codes.NotFound, DatasetMismatch: codes.InvalidArgument, JobUnknown: codes.NotFound,
+	JobMismatch: codes.InvalidArgument, EpochUnknown: codes.NotFound, StreamUnknown: codes.NotFound,
+	ClientUnknown: codes.NotFound, WorkerUnknown: codes.NotFound, StaleLease: codes.Aborted,
+	ClusterMismatch: codes.FailedPrecondition, ShardingFiles: codes.InvalidArgument,
+	ShardingSource: codes.NotFound, ShardingHint: codes.FailedPrecondition, Unavailable: codes.Unavailable,
+	NoWorkers: codes.Unavailable, VersionMismatch: codes.FailedPrecondition, FrameCorrupt: codes.DataLoss,
+	StoreCorrupt: codes.DataLoss, FileNotVisible: codes.NotFound, ElementFailed: codes.InvalidArgument,
+	Closed: codes.Canceled, UsedAfterFork: codes.FailedPrecondition, Internal: codes.Internal,
+}
+
+// Code is the gRPC code of a reason; Unknown for a word that is not of the list.
+func Code(r Reason) codes.Code {
+	if c, ok := codeOf[r]; ok {
+		return c
+	}
+	return codes.Unknown
+}
+
+// All gives every reason, in no order.
+func All() []Reason {
+	all := make([]Reason, 0, len(codeOf))
+	for r := range codeOf {
+		all = append(all, r)
+	}
+	return all
+}
+
+// Error is a failure with its reason. It is what validation returns, and what a gRPC status turns into on arrival.
+type Error struct {
+	Reason  Reason
+	Message string
+	// Override replaces the table's code when an error keeps the code TensorFlow gave it. OK means: no override.
+	Override codes.Code
+	cause    error
+}
+
+// New makes an Error with a formatted sentence. A %w verb keeps the cause for errors.Is.
+func New(r Reason, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Reason: r, Message: err.Error(), cause: errors.Unwrap(err)}
+}
+
+// WithCode makes an Error that keeps the given code, for errors that come from TensorFlow.
+func WithCode(r Reason, code codes.Code, message string) *Error {
+	return &Error{Reason: r, Message: message, Override: code}
+}
+
+// Error gives the sentence.
+func (e *Error) Error() string { return e.Message }
+
+// Unwrap gives the cause, if one was kept.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Code is the gRPC code.
+func (e *Error) Code() codes.Code {
+	if e.Override != codes.OK {
+		return e.Override
+	}
+	return Code(e.Reason)
+}
+
+// GRPCStatus lets grpc-go send an Error as it is returned from a handler.
+func (e *Error) GRPCStatus() *status.Status {
+	st := status.New(e.Code(), e.Message)
+	with, err := st.WithDetails(&errdetails.ErrorInfo{Reason: string(e.Reason), Domain: Domain})
+	if err != nil {
+		return st
+	}
+	return with
+}
+
+// Detail is the stored form.
+func (e *Error) Detail() *pecanv1.ErrorDetail {
+	return &pecanv1.ErrorDetail{Code: int32(e.Code()), Reason: string(e.Reason), Message: e.Message}
+}
+
+// FromDetail is the inverse of Detail.
+func FromDetail(d *pecanv1.ErrorDetail) *Error {
+	return &Error{Reason: Reason(d.GetReason()), Message: d.GetMessage(), Override: codes.Code(d.GetCode())}
+}
+
+// From turns any error into an Error: ours as it is, a gRPC status by its details, a context's end as Unavailable or
+// Closed, anything else as Internal.
+func From(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	var own *Error
+	if errors.As(err, &own) {
+		return own
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return New(Unavailable, "%w", err)
+	case errors.Is(err, context.Canceled):
+		return New(Closed, "%w", err)
+	}
+	st, ok := status.FromError(err)
+	if !ok {
+		return New(Internal, "%w", err)
+	}
+	for _, detail := range st.Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain {
+			return &Error{Reason: Reason(info.GetReason()), Message: st.Message(), Override: st.Code(), cause: err}
+		}
+	}
+	switch st.Code() {
+	case codes.Unavailable, codes.DeadlineExceeded:
+		return &Error{Reason: Unavailable, Message: st.Message(), cause: err}
+	case codes.Canceled:
+		return &Error{Reason: Closed, Message: st.Message(), cause: err}
+	}
+	return &Error{Reason: Internal, Message: st.Message(), Override: st.Code(), cause: err}
+}
+
+// Is tells whether err carries the reason.
+func Is(err error, r Reason) bool { return err != nil && From(err).Reason == r }
