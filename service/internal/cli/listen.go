@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Listen opens HOST:PORT (port 0 picks a free one), unix:PATH, or unix:@NAME (an abstract socket). An address that is in
+// use is an error that names it: SO_REUSEPORT is never set, so two processes cannot share a port unnoticed.
+func Listen(address string) (net.Listener, error) {
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		return listenUnix(path)
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %q: want HOST:PORT, unix:PATH or unix:@NAME: %w", address, err)
+	}
+	if port == "" {
+		return nil, fmt.Errorf("listen on %q: the port is missing (0 picks a free one)", address)
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort(host, port))
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("listen on %s: the port is in use by another process; stop that one or choose another port (0 picks a free one): %w", address, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	return listener, nil
+}
+
+func listenUnix(path string) (net.Listener, error) {
+	if path == "" || path == "@" {
+		return nil, errors.New("listen on unix socket: the path is empty; want unix:PATH or unix:@NAME")
+	}
+	listener, err := net.Listen("unix", path)
+	if errors.Is(err, syscall.EADDRINUSE) && !strings.HasPrefix(path, "@") && abandoned(path) {
+		// Only a socket file that nobody accepts on is taken away: its process died without cleaning up.
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("listen on unix:%s: remove the abandoned socket: %w", path, err)
+		}
+		listener, err = net.Listen("unix", path)
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("listen on unix:%s: the address is in use by another process: %w", path, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on unix:%s: %w", path, err)
+	}
+	return listener, nil
+}
+
+// abandoned tells whether path is a socket on which nobody listens.
+func abandoned(path string) bool {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode()&os.ModeSocket == 0 {
+		return false
+	}
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		conn.Close()
+		return false
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// Address is how a listener is written for those who connect: HOST:PORT or unix:PATH.
+func Address(listener net.Listener) string {
+	address := listener.Addr()
+	if address.Network() == "unix" {
+		return "unix:" + address.String()
+	}
+	return address.String()
+}
+
+// Announce prints the one line that tells a parent or an operator that address is being served.
+func Announce(w io.Writer, address string) error {
+	if _, err := fmt.Fprintf(w, "listening on %s\n", address); err != nil {
+		return fmt.Errorf("print the listening line: %w", err)
+	}
+	return nil
+}
