@@ -1,0 +1,57 @@
+"""The input pipeline of the demo: an ordinary tf.data chain, written as one would without any service."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+PIXELS = 160
+BATCH = 64
+
+
+def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    features = tf.io.parse_single_example(
+        record, {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)})
+    return features["image"], features["label"]
+
+
+def decode(encoded: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.io.decode_jpeg(encoded, channels=3), label
+
+
+def random_crop(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    side = tf.shape(image)[0] * 7 // 8
+    return tf.image.random_crop(image, [side, side, 3]), label
+
+
+def random_flip(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.image.random_flip_left_right(image), label
+
+
+def resize(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.image.resize(image, [PIXELS, PIXELS], antialias=True), label
+
+
+def normalise(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return (image - 127.5) / 63.75, label
+
+
+def cast(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.cast(image, tf.float16), label
+
+
+def training(files: list[str]) -> tf.data.Dataset:
+    """Batches of augmented crops, in a new order each epoch."""
+    dataset = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files), seed=7)
+    dataset = dataset.interleave(tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=tf.data.AUTOTUNE)
+    dataset = dataset.shuffle(512, seed=8)
+    for step in (parse, decode, random_crop, random_flip, resize, normalise, cast):
+        dataset = dataset.map(step, num_parallel_calls=tf.data.AUTOTUNE)
+    return dataset.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def evaluation(files: list[str], examples: int) -> tf.data.Dataset:
+    """Batches of crops that training has not seen, without augmentation."""
+    dataset = tf.data.TFRecordDataset(files)
+    for step in (parse, decode, resize, normalise, cast):
+        dataset = dataset.map(step, num_parallel_calls=tf.data.AUTOTUNE)
+    return dataset.apply(tf.data.experimental.assert_cardinality(examples)).batch(BATCH)

@@ -1,0 +1,83 @@
+"""The photographs of the demo: pictures that ship inside packages, so that nothing is fetched from picture sites.
+
+The sizes small and medium take the colour photographs inside scikit-learn and scikit-image. The size large adds
+photographs from Debian's wallpaper packages, which `apt-get download` brings and which are unpacked without being
+installed; where apt-get is missing or offline, large goes on with the built-in photographs and says so.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+BUILT_IN = (
+    ("sklearn.datasets", "images/china.jpg"),
+    ("sklearn.datasets", "images/flower.jpg"),
+    ("skimage", "data/astronaut.png"),
+    ("skimage", "data/chelsea.png"),
+    ("skimage", "data/coffee.png"),
+    ("skimage", "data/hubble_deep_field.jpg"),
+    ("skimage", "data/ihc.png"),
+    ("skimage", "data/motorcycle_left.png"),
+    ("skimage", "data/retina.jpg"),
+    ("skimage", "data/rocket.jpg"),
+)
+_PLASMA = "usr/share/wallpapers/{}/contents/images/2560x1600.jpg"
+WALLPAPERS = {
+    "mate-backgrounds": tuple(
+        f"usr/share/backgrounds/mate/nature/{name}.jpg"
+        for name in ("Aqua", "Blinds", "Dune", "FreshFlower", "Garden", "GreenMeadow", "LadyBird", "RainDrops", "Storm",
+                     "TwoWings", "Wood", "YellowFlower")
+    ),
+    "plasma-workspace-wallpapers": tuple(
+        _PLASMA.format(name)
+        for name in ("Autumn", "BytheWater", "ColorfulCups", "EveningGlow", "FallenLeaf", "Kite", "OneStandsOut", "Path")
+    ),
+    "lomiri-wallpapers-20.04": tuple(
+        f"usr/share/backgrounds/{name}.jpg"
+        for name in ("Fossa_by_Jasper_Roks", "Infinite-Sea_by_Aury88", "Kleiber_by_Lukas_Baubkus")
+    ),
+}
+
+
+def built_in() -> Iterator[tuple[str, pathlib.Path]]:
+    """Name and path of each photograph that is really inside the installed packages."""
+    for package, inside in BUILT_IN:
+        path = pathlib.Path(str(importlib.resources.files(package))) / inside
+        if path.is_file():
+            yield path.stem, path
+
+
+def wallpapers(cache: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
+    """Name and path of each photograph of Debian's wallpaper packages, unpacked under cache."""
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        print("no apt-get here: going on with the photographs inside the Python packages")
+        return
+    for package, insides in WALLPAPERS.items():
+        tree = cache / package
+        if not tree.is_dir():
+            try:
+                _unpack(package, tree)
+            except (subprocess.SubprocessError, OSError) as error:
+                print(f"could not get {package} ({error}): going on without it")
+                continue
+        for inside in insides:
+            path = tree / inside
+            if path.is_file():
+                yield path.stem, path
+
+
+def _unpack(package: str, tree: pathlib.Path) -> None:
+    """Downloads a package with apt-get and unpacks it; the tree appears whole or not at all."""
+    print(f"apt-get download {package}")
+    scratch = tree.with_name(tree.name + ".part")
+    shutil.rmtree(scratch, ignore_errors=True)
+    (scratch / "tree").mkdir(parents=True)
+    subprocess.run(["apt-get", "download", package], cwd=scratch, check=True, timeout=600, capture_output=True)
+    archive = next(scratch.glob("*.deb"))
+    subprocess.run(["dpkg-deb", "-x", str(archive), str(scratch / "tree")], check=True, timeout=600)
+    (scratch / "tree").rename(tree)
+    shutil.rmtree(scratch)
