@@ -204,6 +204,10 @@ func parse(b *[HeaderSize]byte) (Header, error) {
 		return Header{}, corrupt("payload of %d bytes on a frame of type %d", h.PayloadLen, h.Type)
 	case h.Type == Data && h.Count == 0:
 		return Header{}, corrupt("data frame without elements")
+	case h.Flags&Shared != 0 && (h.Flags&Snappy != 0 || h.PayloadLen != 0):
+		return Header{}, corrupt("payload of %d bytes with flags %#x beside shared memory", h.PayloadLen, uint16(h.Flags))
+	case h.Type == Data && h.Flags&(Shared|Snappy) == 0 && h.PayloadLen != h.RawLen:
+		return Header{}, corrupt("payload of %d bytes that says it is %d, without compression", h.PayloadLen, h.RawLen)
 	case h.Index > math.MaxInt64 || h.Index+uint64(h.Count) > math.MaxInt64:
 		return Header{}, corrupt("index %d with %d elements", h.Index, h.Count)
 	}

@@ -82,6 +82,11 @@ func ParseTable(h Header, meta []byte, t *Table) error {
 	if rows*16 > uint64(len(meta)) {
 		return corrupt("element table of %d bytes for %d tensors", len(meta), rows)
 	}
+	// Both allocations are bounded by the meta data that has arrived: what is not a row's 16 bytes can only be dims.
+	if uint64(cap(t.Rows)) < rows {
+		t.Rows = make([]Tensor, 0, rows)
+	}
+	dims := make([]uint64, 0, (uint64(len(meta))-rows*16)/8)
 	offset := uint64(0)
 	for range rows {
 		if len(meta) < 16 {
@@ -93,12 +98,14 @@ func ParseTable(h Header, meta []byte, t *Table) error {
 		if rank > MaxRank || uint64(rank)*8 > uint64(len(meta)) {
 			return corrupt("rank %d", rank)
 		}
-		if rank > 0 {
-			tensor.Dims = make([]uint64, rank)
+		at := len(dims)
+		if rank > 0 && at+int(rank) > cap(dims) {
+			return corrupt("element table ends early")
 		}
-		for i := range tensor.Dims {
-			tensor.Dims[i] = binary.LittleEndian.Uint64(meta[i*8:])
+		for i := range int(rank) {
+			dims = append(dims, binary.LittleEndian.Uint64(meta[i*8:]))
 		}
+		tensor.Dims = dims[at:len(dims):len(dims)]
 		meta = meta[rank*8:]
 		if err := checkSize(&tensor, copies); err != nil {
 			return err

@@ -1,0 +1,102 @@
+package buffer
+
+import (
+	"fmt"
+	"runtime"
+	"sort"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// quarantine is how many released blocks stay mapped but unreadable, so that a late use of one faults instead of
+// reading what the kernel has put there since.
+const quarantine = 256
+
+// checker is what checked mode knows of its blocks.
+type checker struct {
+	mu       sync.Mutex
+	inUse    map[*checkedBlock]struct{}
+	released [][]byte
+}
+
+type checkedBlock struct {
+	region []byte
+	bytes  int
+	stack  string
+}
+
+func newChecker() *checker { return &checker{inUse: map[*checkedBlock]struct{}{}} }
+
+// getChecked puts the block's end right before a page that cannot be touched, as near as the alignment allows.
+func (p *Pool) getChecked(b *Block, n int) error {
+	aligned := (n + Align - 1) &^ (Align - 1)
+	body := (aligned + pageSize - 1) &^ (pageSize - 1)
+	region, err := mapRegion(body + pageSize)
+	if err != nil {
+		return err
+	}
+	if err := unix.Mprotect(region[body:], unix.PROT_NONE); err != nil {
+		unmap(region)
+		return fmt.Errorf("protect the page behind a buffer: %w", err)
+	}
+	at := body - aligned
+	b.bytes = region[at : at+n : at+n]
+	b.place.checks = &checkedBlock{region: region, bytes: n, stack: callers()}
+	p.checked.mu.Lock()
+	p.checked.inUse[b.place.checks] = struct{}{}
+	p.checked.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stats.Gets++
+	p.stats.MappedBytes += int64(len(region))
+	p.count(1, int64(n))
+	return nil
+}
+
+func (p *Pool) reclaimChecked(b *Block) {
+	checks := b.place.checks
+	p.mu.Lock()
+	p.count(-1, -int64(checks.bytes))
+	p.stats.MappedBytes -= int64(len(checks.region))
+	p.mu.Unlock()
+	p.checked.retire(checks)
+	b.bytes, b.place = nil, place{}
+}
+
+func (c *checker) retire(checks *checkedBlock) {
+	// A released block must fault, and its pages are not needed any more.
+	_ = unix.Madvise(checks.region, unix.MADV_DONTNEED)
+	_ = unix.Mprotect(checks.region, unix.PROT_NONE)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.inUse, checks)
+	c.released = append(c.released, checks.region)
+	if len(c.released) > quarantine {
+		unmap(c.released[0])
+		c.released = c.released[1:]
+	}
+}
+
+func (c *checker) flush() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	unmapAll(c.released)
+	c.released = nil
+}
+
+func (c *checker) leaks() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var leaks []string
+	for checks := range c.inUse {
+		leaks = append(leaks, fmt.Sprintf("%d bytes got by\n%s", checks.bytes, checks.stack))
+	}
+	sort.Strings(leaks)
+	return leaks
+}
+
+func callers() string {
+	var stack [2048]byte
+	return string(stack[:runtime.Stack(stack[:], false)])
+}

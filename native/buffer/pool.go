@@ -1,0 +1,277 @@
+package buffer
+
+import (
+	"container/list"
+	"fmt"
+	"math/bits"
+	"sync"
+	"unsafe"
+
+	"go.uber.org/multierr"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	pageSize = 4096
+	// Blocks up to smallMax are cut from slabs; larger ones have a mapping of their own.
+	smallMin  = 1 << 10
+	smallMax  = 1 << 18
+	slabSize  = 1 << 20
+	hugeFrom  = 4 << 20
+	classes   = 9
+	unlimited = -1
+)
+
+// DefaultMaxIdle is the idle memory that a pool keeps when its Config says nothing.
+const DefaultMaxIdle = 256 << 20
+
+// Config is what a pool may do.
+type Config struct {
+	// MaxIdle is how many bytes of released memory are kept for reuse; the longest unused goes first. 0 means
+	// DefaultMaxIdle, -1 keeps everything.
+	MaxIdle int64
+	// Checked is for tests: every block gets pages of its own with an unreadable page behind it, a released block
+	// becomes unreadable at once, misuse panics, and Leaks tells where blocks in use were got. Slow.
+	Checked bool
+}
+
+// Validate reports every problem at once.
+func (c Config) Validate() error {
+	var err error
+	if c.MaxIdle < unlimited {
+		err = multierr.Append(err, fmt.Errorf("buffer pool: max idle of %d bytes; give a size, 0 for the default or -1 for no limit", c.MaxIdle))
+	}
+	return err
+}
+
+// place is where a block's memory came from, for its way back.
+type place struct {
+	region []byte
+	slab   *slab
+	number int
+	checks *checkedBlock
+}
+
+// Pool hands out blocks and takes their memory back. It may be used by many goroutines.
+type Pool struct {
+	maxIdle int64
+	checked *checker
+
+	mu     sync.Mutex
+	closed bool
+	slabs  [classes]slabClass
+	// large holds idle regions by size, the most recently used last; order holds all of them, the oldest first.
+	large map[int][]*list.Element
+	order *list.List
+	stats Stats
+}
+
+// NewPool makes a pool. It holds no memory until the first Get.
+func NewPool(config Config) (*Pool, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	p := &Pool{maxIdle: config.MaxIdle, large: map[int][]*list.Element{}, order: list.New()}
+	if p.maxIdle == 0 {
+		p.maxIdle = DefaultMaxIdle
+	}
+	if config.Checked {
+		p.checked = newChecker()
+	}
+	return p, nil
+}
+
+// Get hands out a block of n bytes with one reference. Its content is whatever was there before. Pages are taken from
+// the kernel when they are first written, so a large block costs nothing until bytes arrive.
+func (p *Pool) Get(n int) (*Block, error) {
+	if n < 0 || n > MaxBlock {
+		return nil, fmt.Errorf("get a buffer of %d bytes: the limit is %d", n, int64(MaxBlock))
+	}
+	b := &Block{home: p}
+	b.refs.Store(1)
+	var err error
+	switch {
+	case p.checked != nil:
+		err = p.getChecked(b, n)
+	case n <= smallMax:
+		err = p.getSmall(b, n)
+	default:
+		err = p.getLarge(b, n)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get a buffer of %d bytes: %w", n, err)
+	}
+	return b, nil
+}
+
+func (p *Pool) getLarge(b *Block, n int) error {
+	size := largeClass(n)
+	p.mu.Lock()
+	p.stats.Gets++
+	if idle := p.large[size]; len(idle) > 0 {
+		last := idle[len(idle)-1]
+		p.large[size] = idle[:len(idle)-1]
+		b.place.region = p.order.Remove(last).([]byte)
+		p.stats.IdleBytes -= int64(size)
+		p.stats.Reused++
+	}
+	p.count(1, int64(n))
+	p.mu.Unlock()
+	if b.place.region == nil {
+		region, err := mapRegion(size)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if err != nil {
+			p.count(-1, -int64(n))
+			return err
+		}
+		p.stats.MappedBytes += int64(size)
+		b.place.region = region
+	}
+	b.bytes = b.place.region[:n:n]
+	return nil
+}
+
+// count is called with p.mu held.
+func (p *Pool) count(blocks, bytes int64) {
+	p.stats.Blocks += blocks
+	p.stats.Bytes += bytes
+}
+
+// reclaim implements home.
+func (p *Pool) reclaim(b *Block) {
+	n := int64(len(b.bytes))
+	if p.checked != nil {
+		p.reclaimChecked(b)
+		return
+	}
+	p.mu.Lock()
+	p.count(-1, -n)
+	var victims [][]byte
+	if b.place.slab != nil {
+		p.putSmall(b.place.slab, b.place.number)
+	} else {
+		size := len(b.place.region)
+		p.large[size] = append(p.large[size], p.order.PushBack(b.place.region))
+		p.stats.IdleBytes += int64(size)
+	}
+	keep := p.maxIdle
+	if p.closed {
+		keep = 0
+	}
+	victims = p.evict(keep)
+	p.mu.Unlock()
+	b.bytes, b.place = nil, place{}
+	unmapAll(victims)
+}
+
+// misuse implements home.
+func (p *Pool) misuse(what string) {
+	p.mu.Lock()
+	p.stats.Misuses++
+	p.mu.Unlock()
+	if p.checked != nil {
+		panic("buffer: " + what)
+	}
+}
+
+// evict removes idle memory, the longest unused first, until at most keep bytes are idle. The caller holds p.mu and
+// unmaps what is returned after letting go of it, since unmapping many pages takes milliseconds.
+func (p *Pool) evict(keep int64) [][]byte {
+	if keep == unlimited {
+		return nil
+	}
+	var victims [][]byte
+	for p.stats.IdleBytes > keep && p.order.Len() > 0 {
+		oldest := p.order.Front()
+		region := p.order.Remove(oldest).([]byte)
+		idle := p.large[len(region)]
+		for i, element := range idle {
+			if element == oldest {
+				idle = append(idle[:i], idle[i+1:]...)
+				break
+			}
+		}
+		if len(idle) == 0 {
+			delete(p.large, len(region))
+		} else {
+			p.large[len(region)] = idle
+		}
+		p.stats.IdleBytes -= int64(len(region))
+		p.stats.MappedBytes -= int64(len(region))
+		victims = append(victims, region)
+	}
+	if p.stats.IdleBytes > keep {
+		victims = append(victims, p.evictSlabs(keep)...)
+	}
+	return victims
+}
+
+// Trim gives idle memory back to the kernel until at most keep bytes are left idle.
+func (p *Pool) Trim(keep int64) {
+	p.mu.Lock()
+	victims := p.evict(max(keep, 0))
+	p.mu.Unlock()
+	unmapAll(victims)
+}
+
+// Close gives all idle memory back. Blocks in use stay valid; their memory goes back to the kernel on release.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	p.closed = true
+	victims := p.evict(0)
+	p.mu.Unlock()
+	unmapAll(victims)
+	if p.checked != nil {
+		p.checked.flush()
+	}
+}
+
+// Stats tells what the pool holds now.
+func (p *Pool) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stats
+}
+
+// Leaks tells, in checked mode, where the blocks that are in use were got. Always empty otherwise.
+func (p *Pool) Leaks() []string {
+	if p.checked == nil {
+		return nil
+	}
+	return p.checked.leaks()
+}
+
+// largeClass rounds up to eighths of a power of two, whole pages: at most an eighth of a block is unused, and blocks
+// of nearly equal sizes share memory.
+func largeClass(n int) int {
+	step := max(1<<(bits.Len(uint(n-1))-4), pageSize)
+	return (n + step - 1) &^ (step - 1)
+}
+
+func mapRegion(size int) ([]byte, error) {
+	region, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes of memory: %w", size, err)
+	}
+	bytes := unsafe.Slice((*byte)(region), size)
+	if size >= hugeFrom {
+		// Only advice: a kernel without huge pages gives small ones.
+		_ = unix.Madvise(bytes, unix.MADV_HUGEPAGE)
+	}
+	return bytes, nil
+}
+
+func unmap(region []byte) {
+	if len(region) == 0 {
+		return
+	}
+	// Fails only for an address that was never mapped, which no caller can repair.
+	_ = unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(region)), uintptr(len(region)))
+}
+
+func unmapAll(regions [][]byte) {
+	for _, region := range regions {
+		unmap(region)
+	}
+}
