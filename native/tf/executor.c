@@ -1,0 +1,299 @@
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tensorflow.h"
+
+// eager/c_api_experimental.h does not compile as C, so what is used of it is declared here.
+typedef struct TFE_CancellationManager TFE_CancellationManager;
+extern TFE_CancellationManager* TFE_NewCancellationManager(void);
+extern void TFE_CancellationManagerStartCancel(TFE_CancellationManager*);
+extern void TFE_DeleteCancellationManager(TFE_CancellationManager*);
+extern void TFE_OpSetCancellationManager(TFE_Op* op, TFE_CancellationManager* manager, TF_Status* status);
+
+struct pecan_iterator {
+  TFE_Context* context;
+  TFE_TensorHandle* resource;
+  TFE_CancellationManager* cancellation;
+  // IteratorGetNextSync with its attributes and cancellation manager: executed again for each element. Executing takes
+  // its input away.
+  TFE_Op* next;
+  int components;
+  // Set by Go when a reader waits.
+  int32_t hurry;
+};
+
+TFE_Context* pecan_new_context(const void* config, size_t config_len, TF_Status* status) {
+  TFE_ContextOptions* options = TFE_NewContextOptions();
+  TFE_ContextOptionsSetConfig(options, config, config_len, status);
+  TFE_Context* context = NULL;
+  if (TF_GetCode(status) == TF_OK) context = TFE_NewContext(options, status);
+  TFE_DeleteContextOptions(options);
+  return context;
+}
+
+// Executes an op with at most one result and deletes it.
+static TFE_TensorHandle* run(TFE_Op* op, int results, TF_Status* status) {
+  TFE_TensorHandle* result = NULL;
+  int n = results;
+  if (TF_GetCode(status) == TF_OK) TFE_Execute(op, results ? &result : NULL, &n, status);
+  TFE_DeleteOp(op);
+  if (TF_GetCode(status) == TF_OK) return result;
+  if (result != NULL) TFE_DeleteTensorHandle(result);
+  return NULL;
+}
+
+static void set_types(TFE_Op* op, const int32_t* types, int components, TF_Status* status) {
+  TF_DataType* list = malloc(sizeof(TF_DataType) * components);
+  const int64_t** dims = calloc(components, sizeof(int64_t*));
+  int* ranks = malloc(sizeof(int) * components);
+  for (int i = 0; i < components; i++) {
+    list[i] = (TF_DataType)types[i];
+    ranks[i] = -1;
+  }
+  TFE_OpSetAttrTypeList(op, "output_types", list, components);
+  // Unknown shapes go with every dataset; what is produced is checked against the spec by the worker.
+  TFE_OpSetAttrShapeList(op, "output_shapes", dims, ranks, components, status);
+  free(list);
+  free(dims);
+  free(ranks);
+}
+
+static TFE_TensorHandle* dataset_from_graph(TFE_Context* context, const void* graph, size_t len, TF_Status* status) {
+  char* payload = malloc(sizeof(uint64_t) + len);
+  if (payload == NULL) {
+    TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "no memory for the graph");
+    return NULL;
+  }
+  uint64_t length = len;
+  memcpy(payload, &length, sizeof length);
+  memcpy(payload + sizeof length, graph, len);
+  TF_Tensor* tensor = pecan_new_strings(NULL, 0, 1, payload, sizeof length + len);
+  free(payload);
+  if (tensor == NULL) {
+    TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "no memory for the graph");
+    return NULL;
+  }
+  TFE_TensorHandle* input = TFE_NewTensorHandle(tensor, status);
+  pecan_delete_tensor(tensor);
+  if (TF_GetCode(status) != TF_OK) return NULL;
+  TFE_TensorHandle* dataset = NULL;
+  TFE_Op* op = TFE_NewOp(context, "DatasetFromGraph", status);
+  if (TF_GetCode(status) == TF_OK) {
+    TFE_OpAddInput(op, input, status);
+    dataset = run(op, 1, status);
+  }
+  TFE_DeleteTensorHandle(input);
+  return dataset;
+}
+
+static void make_iterator(pecan_iterator* it, TFE_TensorHandle* dataset, const int32_t* types, TF_Status* status) {
+  TFE_Op* op = TFE_NewOp(it->context, "AnonymousIteratorV3", status);
+  if (TF_GetCode(status) != TF_OK) return;
+  set_types(op, types, it->components, status);
+  it->resource = run(op, 1, status);
+  if (TF_GetCode(status) != TF_OK) return;
+
+  op = TFE_NewOp(it->context, "MakeIterator", status);
+  if (TF_GetCode(status) != TF_OK) return;
+  TFE_OpAddInput(op, dataset, status);
+  if (TF_GetCode(status) == TF_OK) TFE_OpAddInput(op, it->resource, status);
+  run(op, 0, status);
+  if (TF_GetCode(status) != TF_OK) return;
+
+  // The synchronous form runs on the calling thread; IteratorGetNext would hop to a pool and back for each element.
+  it->next = TFE_NewOp(it->context, "IteratorGetNextSync", status);
+  if (TF_GetCode(status) != TF_OK) return;
+  set_types(it->next, types, it->components, status);
+  it->cancellation = TFE_NewCancellationManager();
+  if (TF_GetCode(status) == TF_OK) TFE_OpSetCancellationManager(it->next, it->cancellation, status);
+}
+
+pecan_iterator* pecan_new_iterator(TFE_Context* context, const void* graph, size_t graph_len, const int32_t* types,
+                                   int components, TF_Status* status) {
+  TFE_TensorHandle* dataset = dataset_from_graph(context, graph, graph_len, status);
+  if (dataset == NULL) return NULL;
+  pecan_iterator* it = calloc(1, sizeof(pecan_iterator));
+  it->context = context;
+  it->components = components;
+  make_iterator(it, dataset, types, status);
+  TFE_DeleteTensorHandle(dataset);
+  if (TF_GetCode(status) == TF_OK) return it;
+  pecan_delete_iterator(it);
+  return NULL;
+}
+
+void pecan_delete_iterator(pecan_iterator* it) {
+  if (it->next != NULL) TFE_DeleteOp(it->next);
+  // The last reference to the resource: TensorFlow destroys the iterator here, and waits for its threads.
+  if (it->resource != NULL) TFE_DeleteTensorHandle(it->resource);
+  if (it->cancellation != NULL) TFE_DeleteCancellationManager(it->cancellation);
+  free(it);
+}
+
+void pecan_cancel_iterator(pecan_iterator* it) { TFE_CancellationManagerStartCancel(it->cancellation); }
+
+int32_t* pecan_hurry(pecan_iterator* it) { return &it->hurry; }
+
+// One element as handles. The caller lets one thread in at a time.
+static void execute_next(pecan_iterator* it, TFE_TensorHandle** handles, int* n, TF_Status* status) {
+  TFE_OpAddInput(it->next, it->resource, status);
+  if (TF_GetCode(status) == TF_OK) TFE_Execute(it->next, handles, n, status);
+}
+
+void pecan_next(pecan_iterator* it, pecan_tensor* out, TF_Status* status) {
+  TFE_TensorHandle* few[16];
+  TFE_TensorHandle** handles = few;
+  if (it->components > 16) handles = malloc(sizeof(TFE_TensorHandle*) * it->components);
+  int n = it->components;
+  execute_next(it, handles, &n, status);
+  if (TF_GetCode(status) == TF_OK) {
+    int got = 0;
+    for (int i = 0; i < n; i++) {
+      if (TF_GetCode(status) == TF_OK) {
+        TF_Tensor* tensor = TFE_TensorHandleResolve(handles[i], status);
+        if (TF_GetCode(status) == TF_OK) {
+          pecan_count_tensors(1);
+          pecan_describe(tensor, &out[got++]);
+        }
+      }
+      TFE_DeleteTensorHandle(handles[i]);
+    }
+    if (TF_GetCode(status) != TF_OK) pecan_delete_tensors(out, got);
+  }
+  if (handles != few) free(handles);
+}
+
+int64_t pecan_skip(pecan_iterator* it, int64_t n, TF_Status* status) {
+  TFE_TensorHandle** handles = malloc(sizeof(TFE_TensorHandle*) * it->components);
+  int64_t done = 0;
+  for (; done < n; done++) {
+    int results = it->components;
+    execute_next(it, handles, &results, status);
+    if (TF_GetCode(status) != TF_OK) break;
+    for (int i = 0; i < results; i++) TFE_DeleteTensorHandle(handles[i]);
+  }
+  free(handles);
+  return done;
+}
+
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static bool flush_due(pecan_iterator* it, const pecan_pace* pace, int64_t rows, int64_t begun) {
+  if (rows >= pace->max_rows) return true;
+  int64_t age = now_ns() - begun;
+  if (age >= pace->linger_ns) return true;
+  return age >= pace->hurry_ns && __atomic_load_n(&it->hurry, __ATOMIC_RELAXED) != 0;
+}
+
+static bool fits(const pecan_shape* shape, const pecan_tensor* tensor) {
+  if (shape->rank < 0) return true;
+  if (shape->rank != tensor->rank) return false;
+  for (int i = 0; i < shape->rank; i++)
+    if (shape->dims[i] >= 0 && shape->dims[i] != tensor->dims[i]) return false;
+  return true;
+}
+
+int64_t pecan_fill_columns(pecan_iterator* it, const pecan_column* columns, const pecan_pace* pace, pecan_tensor* odd,
+                           int32_t* has_odd, TF_Status* status) {
+  int64_t rows = 0, begun = now_ns();
+  *has_odd = 0;
+  for (;;) {
+    pecan_next(it, odd, status);
+    if (TF_GetCode(status) != TF_OK) return rows;
+    for (int i = 0; i < it->components; i++) {
+      if (!fits(&columns[i].shape, &odd[i]) || odd[i].bytes != columns[i].width) {
+        *has_odd = 1;
+        return rows;
+      }
+    }
+    for (int i = 0; i < it->components; i++) memcpy(columns[i].data + rows * columns[i].width, odd[i].data, columns[i].width);
+    pecan_delete_tensors(odd, it->components);
+    rows++;
+    if (flush_due(it, pace, rows, begun)) return rows;
+  }
+}
+
+static size_t align_up(size_t n) { return (n + 63) & ~(size_t)63; }
+
+static size_t packed_size(const pecan_tensor* t) {
+  return t->dtype == TF_STRING ? pecan_strings_size(t->tensor) : t->bytes;
+}
+
+static char* put(char* at, const void* value, size_t len) {
+  memcpy(at, value, len);
+  return at + len;
+}
+
+bool pecan_put_pack(pecan_pack* pack, const pecan_tensor* element, int components) {
+  size_t payload = pack->payload_len, table = pack->table_len;
+  for (int i = 0; i < components; i++) {
+    const pecan_tensor* t = &element[i];
+    size_t bytes = packed_size(t), at = align_up(payload), row = 16 + 8 * (size_t)t->rank;
+    if (bytes > pack->payload_cap || at > pack->payload_cap - bytes || row > pack->table_cap - table) return false;
+    if (t->dtype == TF_STRING)
+      pecan_strings_pack(t->tensor, pack->payload + at);
+    else
+      memcpy(pack->payload + at, t->data, bytes);
+    payload = at + bytes;
+    uint32_t dtype = (uint32_t)t->dtype, rank = (uint32_t)t->rank;
+    uint64_t size = bytes;
+    char* to = pack->table + table;
+    to = put(to, &dtype, sizeof dtype);
+    to = put(to, &rank, sizeof rank);
+    to = put(to, &size, sizeof size);
+    for (int d = 0; d < t->rank; d++) {
+      int64_t dim = d < PECAN_INLINE_DIMS ? t->dims[d] : TF_Dim(t->tensor, d);
+      to = put(to, &dim, sizeof dim);
+    }
+    table += row;
+  }
+  // Only now is the element in: one that fits in part leaves no trace.
+  pack->payload_len = payload;
+  pack->table_len = table;
+  return true;
+}
+
+int64_t pecan_fill_pack(pecan_iterator* it, const pecan_shape* shapes, pecan_pack* pack, size_t max_element,
+                        const pecan_pace* pace, pecan_tensor* odd, int32_t* has_odd, TF_Status* status) {
+  int64_t rows = 0, begun = now_ns();
+  *has_odd = 0;
+  for (;;) {
+    pecan_next(it, odd, status);
+    if (TF_GetCode(status) != TF_OK) return rows;
+    size_t total = 0;
+    bool good = true;
+    for (int i = 0; i < it->components && good; i++) {
+      total += packed_size(&odd[i]);
+      good = odd[i].rank <= PECAN_INLINE_DIMS && fits(&shapes[i], &odd[i]) && total <= max_element;
+    }
+    if (!good || !pecan_put_pack(pack, odd, it->components)) {
+      *has_odd = 1;
+      return rows;
+    }
+    pecan_delete_tensors(odd, it->components);
+    rows++;
+    if (flush_due(it, pace, rows, begun)) return rows;
+  }
+}
+
+TF_Buffer* pecan_model(pecan_iterator* it, TF_Status* status) {
+  TFE_Op* op = TFE_NewOp(it->context, "IteratorGetModelProto", status);
+  if (TF_GetCode(status) != TF_OK) return NULL;
+  TFE_OpAddInput(op, it->resource, status);
+  TFE_TensorHandle* handle = run(op, 1, status);
+  if (handle == NULL) return NULL;
+  TF_Tensor* tensor = TFE_TensorHandleResolve(handle, status);
+  TFE_DeleteTensorHandle(handle);
+  if (tensor == NULL) return NULL;
+  size_t len = 0;
+  const char* data = pecan_string_at(tensor, 0, &len);
+  TF_Buffer* buffer = TF_NewBufferFromString(data, len);
+  TF_DeleteTensor(tensor);
+  return buffer;
+}

@@ -1,0 +1,193 @@
+package tf
+
+// #include <stdlib.h>
+// #include "tensorflow.h"
+import "C"
+
+import (
+	"errors"
+	"time"
+	"unsafe"
+)
+
+// MaxShapeRank is the highest rank that fills compare in C; tensors of a higher rank are fetched one by one.
+const MaxShapeRank = C.PECAN_INLINE_DIMS
+
+// Shape is what a component has to be. Dims below 0 are unknown; Unknown leaves the rank open too.
+type Shape struct {
+	Unknown bool
+	Dims    []int64
+}
+
+// Pace says when a fill hands over what it has: at MaxRows, after Linger, or after Hurry while a reader waits.
+type Pace struct {
+	MaxRows int
+	Linger  time.Duration
+	Hurry   time.Duration
+}
+
+func (p Pace) c() C.pecan_pace {
+	return C.pecan_pace{max_rows: C.int64_t(p.MaxRows), linger_ns: C.int64_t(p.Linger), hurry_ns: C.int64_t(p.Hurry)}
+}
+
+func (s Shape) c() C.pecan_shape {
+	if s.Unknown {
+		return C.pecan_shape{rank: -1}
+	}
+	out := C.pecan_shape{rank: C.int32_t(len(s.Dims))}
+	for i, dim := range s.Dims {
+		out.dims[i] = C.int64_t(dim)
+	}
+	return out
+}
+
+// alloc gives zeroed memory outside of Go's heap, where C may keep pointers to it, aligned like payloads.
+func alloc(n int) []byte {
+	rounded := (max(n, 1) + 63) &^ 63
+	p := C.aligned_alloc(64, C.size_t(rounded))
+	if p == nil {
+		panic("out of memory for a block of elements")
+	}
+	return unsafe.Slice((*byte)(p), n)
+}
+
+func free(b []byte) { C.free(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// Column is one component of a block: fixed-width rows one after the other.
+type Column struct {
+	DType DataType
+	Dims  []int64
+	Width int
+	data  []byte
+}
+
+// Block is memory for elements of one shape, laid out by component.
+type Block struct {
+	Columns []Column
+	Cap     int
+	c       []C.pecan_column
+}
+
+// NewBlock allocates a block for up to rows elements of the shape of the given one.
+func NewBlock(like []*Tensor, rows int) (*Block, error) {
+	b := &Block{Columns: make([]Column, len(like)), Cap: rows, c: make([]C.pecan_column, len(like))}
+	for i, t := range like {
+		if t.dtype == String || len(t.dims) > MaxShapeRank {
+			b.Free()
+			return nil, errors.New("make block: only fixed-width components of a moderate rank can be blocks")
+		}
+		column := &b.Columns[i]
+		*column = Column{DType: t.dtype, Dims: t.dims, Width: len(t.data), data: alloc(rows * len(t.data))}
+		b.c[i] = C.pecan_column{
+			shape: Shape{Dims: t.dims}.c(),
+			width: C.size_t(column.Width),
+			data:  (*C.char)(unsafe.Pointer(unsafe.SliceData(column.data))),
+		}
+	}
+	return b, nil
+}
+
+// Clone allocates another block of the same shape.
+func (b *Block) Clone() *Block {
+	other := &Block{Columns: append([]Column(nil), b.Columns...), Cap: b.Cap, c: append([]C.pecan_column(nil), b.c...)}
+	for i := range other.Columns {
+		other.Columns[i].data = alloc(b.Cap * b.Columns[i].Width)
+		other.c[i].data = (*C.char)(unsafe.Pointer(unsafe.SliceData(other.Columns[i].data)))
+	}
+	return other
+}
+
+// Rows gives the bytes of rows [from, to) of a component.
+func (b *Block) Rows(component, from, to int) []byte {
+	column := &b.Columns[component]
+	return column.data[from*column.Width : to*column.Width]
+}
+
+// Free gives the memory back.
+func (b *Block) Free() {
+	for i := range b.Columns {
+		if b.Columns[i].data != nil {
+			free(b.Columns[i].data)
+			b.Columns[i].data = nil
+		}
+	}
+}
+
+// FillBlock fetches elements into the block from its first row. It gives the rows written, and one element more when that
+// has another shape. Rows and odd are valid beside an error, which is the one of the element after them.
+func (it *Iterator) FillBlock(b *Block, pace Pace) (rows int, odd []*Tensor, err error) {
+	pace.MaxRows = min(pace.MaxRows, b.Cap)
+	return it.fill(func(p *C.pecan_pace, out *C.pecan_tensor, has *C.int32_t, s *C.TF_Status) C.int64_t {
+		return C.pecan_fill_columns(it.c, &b.c[0], p, out, has, s)
+	}, pace)
+}
+
+// Pack is a payload and its table in the layout of docs/formats/frame.md, for small elements of any shape.
+type Pack struct {
+	c       C.pecan_pack
+	payload []byte
+	table   []byte
+}
+
+// NewPack allocates a pack.
+func NewPack(payloadCap, tableCap int) *Pack {
+	p := &Pack{payload: alloc(payloadCap), table: alloc(tableCap)}
+	p.c = C.pecan_pack{
+		payload: (*C.char)(unsafe.Pointer(unsafe.SliceData(p.payload))), payload_cap: C.size_t(payloadCap),
+		table: (*C.char)(unsafe.Pointer(unsafe.SliceData(p.table))), table_cap: C.size_t(tableCap),
+	}
+	return p
+}
+
+// Payload is what was packed so far.
+func (p *Pack) Payload() []byte { return p.payload[:p.c.payload_len] }
+
+// Table is the rows of the element table so far.
+func (p *Pack) Table() []byte { return p.table[:p.c.table_len] }
+
+// Reset empties the pack.
+func (p *Pack) Reset() { p.c.payload_len, p.c.table_len = 0, 0 }
+
+// Free gives the memory back.
+func (p *Pack) Free() {
+	free(p.payload)
+	free(p.table)
+}
+
+// Put copies one element into the pack; false when it does not fit.
+func (p *Pack) Put(element []*Tensor) bool {
+	described := make([]C.pecan_tensor, len(element))
+	for i, t := range element {
+		C.pecan_describe(t.c, &described[i])
+	}
+	return bool(C.pecan_put_pack(&p.c, &described[0], C.int(len(described))))
+}
+
+// FillPack is FillBlock for elements whose shapes differ or that hold strings: those of at most maxElement bytes whose
+// components have the given shapes go into the pack, any other ends the fill and is given as odd.
+func (it *Iterator) FillPack(p *Pack, shapes []Shape, maxElement int, pace Pace) (rows int, odd []*Tensor, err error) {
+	if len(shapes) != it.components {
+		return 0, nil, errors.New("fill pack: another number of shapes than of components")
+	}
+	list := make([]C.pecan_shape, len(shapes))
+	for i := range shapes {
+		list[i] = shapes[i].c()
+	}
+	return it.fill(func(pace *C.pecan_pace, out *C.pecan_tensor, has *C.int32_t, s *C.TF_Status) C.int64_t {
+		return C.pecan_fill_pack(it.c, &list[0], &p.c, C.size_t(maxElement), pace, out, has, s)
+	}, pace)
+}
+
+func (it *Iterator) fill(run func(*C.pecan_pace, *C.pecan_tensor, *C.int32_t, *C.TF_Status) C.int64_t, pace Pace) (int, []*Tensor, error) {
+	out := make([]C.pecan_tensor, it.components)
+	s := newStatus()
+	defer s.free()
+	p := pace.c()
+	var hasOdd C.int32_t
+	var rows C.int64_t
+	err := it.fetch(s, func() { rows = run(&p, &out[0], &hasOdd, s.c) })
+	if hasOdd != 0 {
+		return int(rows), it.adoptAll(out), err
+	}
+	return int(rows), nil, err
+}

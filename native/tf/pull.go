@@ -1,0 +1,71 @@
+package tf
+
+// #include "tensorflow.h"
+import "C"
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Source gives the batches that a graph's PecanPull op asks for. Pull may block, and has to end when the stream is
+// cancelled: TensorFlow cannot end it. io.EOF is the end. The tensors become the op's.
+type Source interface {
+	Pull() ([]*Tensor, error)
+}
+
+// sources ties the handle in a graph to its source. It is global because the op that looks it up is called by TensorFlow
+// and knows nothing but the handle.
+var sources struct {
+	sync.Map
+	last atomic.Int64
+}
+
+// RegisterSource gives the handle by which a graph's PecanPull op finds the source.
+func RegisterSource(s Source) int64 {
+	handle := sources.last.Add(1)
+	sources.Store(handle, s)
+	return handle
+}
+
+// RemoveSource forgets a handle; a graph that still asks for it gets an error.
+func RemoveSource(handle int64) { sources.Delete(handle) }
+
+//export pecanPull
+func pecanPull(handle C.int64_t, out **C.TF_Tensor, outputs C.int, s *C.TF_Status) {
+	source, ok := sources.Load(int64(handle))
+	if !ok {
+		setStatus(s, CodeInvalidArgument, "PecanPull has no source here: it stands only in graphs that Pecan made")
+		return
+	}
+	tensors, err := source.(Source).Pull()
+	if err != nil {
+		setStatus(s, codeOf(err), err.Error())
+		return
+	}
+	if len(tensors) != int(outputs) {
+		ReleaseAll(tensors)
+		setStatus(s, CodeInternal, "the source gave another number of components")
+		return
+	}
+	slots := unsafe.Slice(out, int(outputs))
+	for i, tensor := range tensors {
+		slots[i] = tensor.c
+	}
+}
+
+func codeOf(err error) int {
+	if err == io.EOF {
+		return CodeOutOfRange
+	}
+	if errors.Is(err, ErrCancelled) {
+		return CodeCancelled
+	}
+	if own := (*Error)(nil); errors.As(err, &own) {
+		return own.Code
+	}
+	return CodeInternal
+}

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Writes the serialised dataset graphs that the Go tests of the executor and of the worker run.
+
+Usage: generate.py (needs tensorflow; the output is committed, so the tests do not).
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+
+HERE = pathlib.Path(__file__).resolve().parent
+ENDLESS = 1 << 40
+
+
+def fail_on_third(x: tf.Tensor) -> tf.Tensor:
+    with tf.control_dependencies([tf.debugging.assert_none_equal(x, tf.constant(3, tf.int64), message="three is refused")]):
+        return x * 10
+
+
+def spin(i: tf.Tensor) -> tf.Tensor:
+    """Takes some hundred milliseconds, in a loop that a cancel can end."""
+    end = tf.while_loop(lambda n: n < 200_000, lambda n: n + 1, [tf.constant(0)], parallel_iterations=1)[0]
+    return i + tf.cast(end, tf.int64)
+
+
+def every_dtype() -> tf.data.Dataset:
+    """Elements with a component of shape [2, 3] per fixed-width dtype, then scalars, empty shapes and strings."""
+    numbers = [tf.bool, tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.float16,
+               tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128, tf.dtypes.experimental.float8_e4m3fn,
+               tf.dtypes.experimental.float8_e5m2]
+    values = tf.constant(np.arange(6).reshape(2, 3), tf.float32)
+    components = [tf.cast(values, dtype) for dtype in numbers]
+    components += [tf.constant(7, tf.int64), tf.zeros([0], tf.float32), tf.zeros([3, 0, 2], tf.int32), tf.constant(""),
+                   tf.constant(["", "a", "x" * 22, "y" * 23, "z" * 5000]), tf.constant([], tf.string, [2, 0])]
+    return tf.data.Dataset.from_tensors(tuple(components)).repeat(3)
+
+
+def nines(i: tf.Tensor) -> tf.Tensor:
+    """10 bytes, and 100,000 for every tenth element."""
+    return tf.fill([tf.where(i % 10 == 9, 100_000, 10)], tf.cast(i, tf.uint8))
+
+
+def long_string(i: tf.Tensor) -> tf.Tensor:
+    return tf.strings.reduce_join(tf.repeat(tf.strings.as_string(i), tf.cast(i, tf.int32)))
+
+
+def graphs() -> dict[str, tf.data.Dataset]:
+    source = tf.data.Dataset.range
+    return {
+        "endless": source(ENDLESS),
+        "thousand": source(1000),
+        "pairs": source(1000).map(lambda i: (i, tf.cast([i, i + 1], tf.float32))),
+        "mapped": source(20).map(lambda i: i * 2, num_parallel_calls=2).map(lambda i: i + 1),
+        "failing": source(6).map(fail_on_third),
+        "dtypes": every_dtype(),
+        "ragged": source(200).map(lambda i: (tf.range(i), i)),
+        "strings": source(500).map(long_string),
+        "starved": source(1).concatenate(source(ENDLESS).filter(lambda i: i < 0)),
+        "missing": tf.data.TFRecordDataset(["/nonexistent/pecan/part-0.tfrecord"]),
+        "batches": source(103).batch(10),
+        "mixed": source(40).map(nines),
+        "spinning": source(ENDLESS).map(spin),
+        "large": tf.data.Dataset.from_tensors(tf.constant(1, tf.uint8)).map(lambda x: tf.fill([9_600_000], x)).cache().repeat(),
+    }
+
+
+def main() -> None:
+    for name, dataset in graphs().items():
+        graph = dataset._as_serialized_graph(external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE)
+        HERE.joinpath(f"{name}.graph").write_bytes(graph.numpy())
+
+
+if __name__ == "__main__":
+    main()
