@@ -1,0 +1,316 @@
+"""The measurements. Each prepares its contestants, which are then asked for a sample in turns, and judges the medians."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import meter
+import numpy as np
+import raw
+import systems
+import tensorflow as tf
+
+Sample = dict[str, float]
+Contestants = dict[str, Callable[[], Sample]]
+Medians = dict[str, Sample]
+
+LOCAL, STOCK, RAW, MEMCPY = "local tf.data", "tf.data service", "raw TCP pair", "memcpy"
+PECAN, PECAN_TCP, PECAN_SHM, EMBEDDED = "pecan", "pecan, TCP", "pecan, shared memory", "pecan, embedded start"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a caller may turn."""
+
+    memory_seconds: float = 600.0
+    demo_data: pathlib.Path = ROOT / "demo-data"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """One claim and what was measured for it."""
+
+    claim: str
+    measured: str
+    reached: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A measurement, its contestants and its marks."""
+
+    title: str
+    prepare: Callable[[contextlib.ExitStack, Settings], Contestants]
+    judge: Callable[[Medians], list[Mark]]
+    once: bool = False
+
+
+def _at_least(claim: str, value: float, limit: float, unit: str = "") -> Mark:
+    return Mark(claim, f"{value:.3g}{unit}", value >= limit)
+
+
+def _at_most(claim: str, value: float, limit: float, unit: str = "") -> Mark:
+    return Mark(claim, f"{value:.3g}{unit}", value <= limit)
+
+
+def _rate(dataset: tf.data.Dataset) -> float:
+    """Elements a second, from the first element to the last."""
+    iterator = iter(dataset)
+    next(iterator)
+    count, started = 0, time.perf_counter()
+    for _ in iterator:
+        count += 1
+        last = time.perf_counter()
+    return count / (last - started)
+
+
+def _scalars(stack: contextlib.ExitStack, _: Settings) -> Contestants:
+    stock = stack.enter_context(systems.tf_data_service())
+    ours = stack.enter_context(systems.pecan_service())
+    many, few = tf.data.Dataset.range(80_000), tf.data.Dataset.range(8_000)
+    through_stock = stock.through(few)
+    through_ours = ours.through(many, data_transfer_protocol="tcp")
+    return {
+        LOCAL: lambda: {"elements/s": _rate(many)},
+        STOCK: lambda: {"elements/s": _rate(through_stock)},
+        PECAN_TCP: lambda: {"elements/s": _rate(through_ours)},
+    }
+
+
+def _judge_scalars(medians: Medians) -> list[Mark]:
+    ours = medians[PECAN_TCP]["elements/s"]
+    local, stock = ours / medians[LOCAL]["elements/s"], ours / medians[STOCK]["elements/s"]
+    return [Mark("≥ 80 % of local iteration, or ≥ 8x tf.data service", f"{local:.0%} and {stock:.1f}x", local >= 0.8 or stock >= 8)]
+
+
+LARGE_COUNT, LARGE_BYTES = 250, 9_600_000
+
+
+def _large(stack: contextlib.ExitStack, _: Settings) -> Contestants:
+    stock = stack.enter_context(systems.tf_data_service())
+    ours = stack.enter_context(systems.pecan_service())
+    picture = tf.constant(np.random.default_rng(1).integers(0, 256, LARGE_BYTES, np.uint8))
+    dataset = tf.data.Dataset.from_tensors(picture).repeat(LARGE_COUNT)
+
+    def moved(service: systems.Service, **options: object) -> Callable[[], Sample]:
+        distributed = service.through(dataset, **options)
+
+        def sample() -> Sample:
+            used = service.cpu_seconds() + meter.own_cpu_seconds()
+            rate = _rate(distributed)
+            used = service.cpu_seconds() + meter.own_cpu_seconds() - used
+            return {"GB/s": rate * LARGE_BYTES / 1e9, "elements/s": rate, "CPU s/GB": used / (LARGE_COUNT * LARGE_BYTES / 1e9)}
+
+        return sample
+
+    return {
+        MEMCPY: lambda: raw.memcpy(LARGE_COUNT, LARGE_BYTES),
+        RAW: lambda: raw.tcp_pair(LARGE_COUNT, LARGE_BYTES),
+        STOCK: moved(stock),
+        PECAN_TCP: moved(ours, compression=None, data_transfer_protocol="tcp"),
+        PECAN_SHM: moved(ours, compression=None, data_transfer_protocol="shm"),
+    }
+
+
+def _judge_large(medians: Medians) -> list[Mark]:
+    stock, tcp, shared = medians[STOCK], medians[PECAN_TCP], medians[PECAN_SHM]
+    return [
+        _at_least("TCP: ≥ 2x tf.data service", tcp["GB/s"] / stock["GB/s"], 2, "x"),
+        _at_least("TCP: ≥ 80 % of the raw TCP pair", 100 * tcp["GB/s"] / medians[RAW]["GB/s"], 80, " %"),
+        _at_least("shared memory: ≥ 5x tf.data service", shared["GB/s"] / stock["GB/s"], 5, "x"),
+        _at_most("TCP: CPU ≤ 0.6 of tf.data service", tcp["CPU s/GB"] / stock["CPU s/GB"], 0.6),
+        _at_most("shared memory: CPU ≤ 0.5 of tf.data service", shared["CPU s/GB"] / stock["CPU s/GB"], 0.5),
+    ]
+
+
+def _images(stack: contextlib.ExitStack, settings: Settings) -> Contestants:
+    sys.path.insert(0, str(ROOT / "examples" / "photographs"))
+    import build
+    import pipeline
+
+    files = build.records("medium", settings.demo_data).training[:32]
+    stock = stack.enter_context(systems.tf_data_service(workers=2, processing_mode="distributed_epoch"))
+    ours = stack.enter_context(systems.pecan_service(workers=2))
+    dataset = pipeline.training(files)
+
+    def images(distributed: tf.data.Dataset, service: systems.Service | None = None) -> Callable[[], Sample]:
+        def sample() -> Sample:
+            def cpu() -> float:
+                return meter.own_cpu_seconds() + (service.cpu_seconds() if service else 0.0)
+
+            used, count, started = cpu(), 0, time.perf_counter()
+            for _, labels in distributed:
+                count += int(labels.shape[0])
+                last = time.perf_counter()
+            return {"images/s": count / (last - started), "CPU ms/image": 1e3 * (cpu() - used) / count, "images": count}
+
+        return sample
+
+    return {
+        LOCAL: images(dataset),
+        STOCK: images(stock.through(dataset), stock),
+        PECAN: images(ours.through(dataset), ours),
+    }
+
+
+def _judge_images(medians: Medians) -> list[Mark]:
+    ours = medians[PECAN]["images/s"]
+    return [
+        _at_least("≥ tf.data service with 2 workers", ours / medians[STOCK]["images/s"], 1, "x"),
+        _at_least("≥ 95 % of local tf.data on the same cores", 100 * ours / medians[LOCAL]["images/s"], 95, " %"),
+    ]
+
+
+_EMBEDDED = """
+import time, tensorflow as tf
+dataset = tf.data.Dataset.range(100).map(lambda x: x + 1)
+started = time.perf_counter()
+import pecan
+next(iter(dataset.apply(pecan.distribute())))
+print(time.perf_counter() - started)
+"""
+
+
+def _first_element(stack: contextlib.ExitStack, _: Settings) -> Contestants:
+    stock = stack.enter_context(systems.tf_data_service())
+    ours = stack.enter_context(systems.pecan_service())
+    dataset = tf.data.Dataset.range(100).map(lambda x: x + 1)
+
+    def first(service: systems.Service) -> Callable[[], Sample]:
+        def sample() -> Sample:
+            started = time.perf_counter()
+            distributed = service.through(dataset)
+            called = time.perf_counter()
+            iterator = iter(distributed)
+            next(iterator)
+            return {"ms after iter()": 1e3 * (time.perf_counter() - called), "ms in distribute()": 1e3 * (called - started)}
+
+        sample()
+        return sample
+
+    def embedded() -> Sample:
+        done = subprocess.run([sys.executable, "-c", _EMBEDDED], capture_output=True, text=True, timeout=120, check=True)
+        return {"ms beyond importing TensorFlow": 1e3 * float(done.stdout.split()[-1])}
+
+    return {STOCK: first(stock), PECAN: first(ours), EMBEDDED: embedded}
+
+
+def _judge_first_element(medians: Medians) -> list[Mark]:
+    return [
+        _at_most("running service: ≤ 50 ms after iter()", medians[PECAN]["ms after iter()"], 50, " ms"),
+        _at_most("embedded start: ≤ 3 s beyond importing TensorFlow", medians[EMBEDDED]["ms beyond importing TensorFlow"] / 1e3, 3, " s"),
+    ]
+
+
+def _epoch_end(stack: contextlib.ExitStack, _: Settings) -> Contestants:
+    stock = stack.enter_context(systems.tf_data_service())
+    ours = stack.enter_context(systems.pecan_service())
+    size, epochs = 500, 3
+    dataset = tf.data.Dataset.range(size).map(lambda x: tf.fill([1000], x))
+
+    def ends(distributed: tf.data.Dataset) -> Callable[[], Sample]:
+        repeated = distributed.repeat(epochs)
+
+        def sample() -> Sample:
+            times = []
+            for _ in repeated:
+                times.append(time.perf_counter())
+            end = time.perf_counter()
+            if len(times) != size * epochs:
+                raise RuntimeError(f"{len(times)} elements came instead of {size * epochs}")
+            between = [times[size * e] - times[size * e - 1] for e in range(1, epochs)]
+            return {"ms to the end": 1e3 * (end - times[-1]), "ms to the next epoch": 1e3 * max(between)}
+
+        return sample
+
+    return {LOCAL: ends(dataset), STOCK: ends(stock.through(dataset)), PECAN: ends(ours.through(dataset))}
+
+
+def _judge_epoch_end(medians: Medians) -> list[Mark]:
+    return [
+        _at_most("last element to the end: ≤ 20 ms", medians[PECAN]["ms to the end"], 20, " ms"),
+        _at_most("last element to the first of the next epoch: ≤ 20 ms", medians[PECAN]["ms to the next epoch"], 20, " ms"),
+    ]
+
+
+MEMORY_ELEMENT, MEMORY_BUDGET = 10_000_000, 128 * 2**20
+
+
+def _memory(stack: contextlib.ExitStack, settings: Settings) -> Contestants:
+    ours = stack.enter_context(systems.pecan_service())
+    worker = next(pid for pid in ours.pids if "worker" in meter.command(pid))
+
+    def sample() -> Sample:
+        dataset = tf.data.Dataset.range(2**40).map(lambda x: tf.fill([MEMORY_ELEMENT], tf.cast(x % 251, tf.uint8)))
+        before = {pid: meter.resident_bytes(pid) for pid in (os.getpid(), worker)}
+        started = time.perf_counter()
+        trainer_mb, worker_mb, count = [], [], 0
+        tick = started
+        for _ in ours.through(dataset, max_outstanding_bytes=MEMORY_BUDGET):
+            count += 1
+            time.sleep(0.05)
+            now = time.perf_counter()
+            if now - tick >= 1:
+                tick = now
+                trainer_mb.append(meter.resident_bytes(os.getpid()) / 1e6)
+                worker_mb.append(meter.resident_bytes(worker) / 1e6)
+            if now - started >= settings.memory_seconds:
+                break
+        tenth = max(1, len(trainer_mb) // 10)
+        result: Sample = {"seconds": time.perf_counter() - started, "elements": count, "budget MB": MEMORY_BUDGET / 1e6}
+        for name, pid, series in (("trainer", os.getpid(), trainer_mb), ("worker", worker, worker_mb)):
+            result[f"{name} MB before"] = before[pid] / 1e6
+            result[f"{name} MB peak"] = max(series)
+            result[f"{name} MB early"] = float(np.median(series[tenth : 2 * tenth]))
+            result[f"{name} MB late"] = float(np.median(series[-tenth:]))
+        return result
+
+    return {PECAN: sample}
+
+
+def _judge_memory(medians: Medians) -> list[Mark]:
+    ours, marks = medians[PECAN], []
+    for name in ("trainer", "worker"):
+        growth = ours[f"{name} MB late"] - ours[f"{name} MB early"]
+        above = ours[f"{name} MB peak"] - ours[f"{name} MB before"]
+        marks.append(_at_most(f"{name}: flat (second tenth of the run to the last: ≤ 5 % of the budget)", growth, 0.05 * ours["budget MB"], " MB"))
+        marks.append(_at_most(f"{name}: peak above its start ≤ budget + 20 %", above, 1.2 * ours["budget MB"], " MB"))
+    return marks
+
+
+def _executor(_: contextlib.ExitStack, __: Settings) -> Contestants:
+    def sample() -> Sample:
+        words = ["go", "test", "-run", "^$", "-bench", "^BenchmarkNext$", "-benchtime", "2s", "./native/tf"]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+        found = re.search(r"BenchmarkNext\S*\s+\d+\s+([\d.]+) ns/op", done.stdout)
+        if found is None:
+            raise RuntimeError(f"{' '.join(words)} gave no figure:\n{done.stdout}{done.stderr}")
+        return {"µs/element": float(found[1]) / 1e3}
+
+    return {"pecan executor": sample}
+
+
+def _judge_executor(medians: Medians) -> list[Mark]:
+    return [_at_most("≤ 10 µs per element from Go", medians["pecan executor"]["µs/element"], 10, " µs")]
+
+
+ROWS: dict[str, Row] = {
+    "scalars": Row("int64 scalars, one worker in another process over TCP loopback", _scalars, _judge_scalars),
+    "large": Row("9.6 MB uint8 elements that cost nothing to make, uncompressed", _large, _judge_large),
+    "images": Row("the demo's image pipeline, 2 workers", _images, _judge_images),
+    "first-element": Row("the first element", _first_element, _judge_first_element),
+    "epoch-end": Row("the end of an epoch, and the next", _epoch_end, _judge_epoch_end),
+    "memory": Row("memory over a long run of 10 MB elements with a slow consumer", _memory, _judge_memory, once=True),
+    "executor": Row("executor overhead per element from Go", _executor, _judge_executor),
+}
+# Rows of the table that one measurement answers together.
+ALIASES = {"large-tcp": "large", "large-shm": "large", "cpu": "large"}
