@@ -57,7 +57,7 @@ def main() -> None:
         descriptor_file.write_bytes(descriptors.SerializeToString())
         mapping = [f"--go_opt=M{name}={package};tensorflow" for name in names]
         run_protoc([f"--descriptor_set_in={descriptor_file}", f"--go_out={ROOT}", f"--go_opt=module={MODULE}", *mapping, *names])
-    ours = ["pecan/v1/types.proto", "pecan/v1/dispatcher.proto", "pecan/v1/data.proto"]
+    ours = ["pecan/v1/types.proto", "pecan/v1/dispatcher.proto", "pecan/v1/data.proto", "pecan/v1/records.proto"]
     package = f"{MODULE}/proto/pecan/v1"
     mapping = [f"--{kind}_opt=M{name}={package};pecanv1" for name in ours for kind in ("go", "go-grpc")]
     run_protoc([

@@ -1812,11 +1812,13 @@ func (x *WorkerHello) GetPlacement() string {
 }
 
 type HeldStream struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Lease         uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
-	Ended         bool                   `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
-	Count         uint64                 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Lease uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	Ended bool                   `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
+	Count uint64                 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
+	// Rows kept back for the closing stream, when ended.
+	RemainderRows uint64 `protobuf:"varint,5,opt,name=remainder_rows,json=remainderRows,proto3" json:"remainder_rows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1875,6 +1877,13 @@ func (x *HeldStream) GetEnded() bool {
 func (x *HeldStream) GetCount() uint64 {
 	if x != nil {
 		return x.Count
+	}
+	return 0
+}
+
+func (x *HeldStream) GetRemainderRows() uint64 {
+	if x != nil {
+		return x.RemainderRows
 	}
 	return 0
 }
@@ -2418,7 +2427,11 @@ type StartStream struct {
 	// The element spec the trainer registered (checked against what is produced).
 	Components []*ComponentSpec `protobuf:"bytes,8,rep,name=components,proto3" json:"components,omitempty"`
 	// Produce only a first element's worth until a client opens the stream.
-	Ahead         bool `protobuf:"varint,9,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Ahead bool `protobuf:"varint,9,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// Everything below is with its consumer already: computed where that is needed to go on, but not kept for a reader.
+	OwnedBelow uint64 `protobuf:"varint,10,opt,name=owned_below,json=ownedBelow,proto3" json:"owned_below,omitempty"`
+	// A consumer has all of the stream: it is run once more only for what it keeps back for the closing stream.
+	RemainderOnly bool `protobuf:"varint,11,opt,name=remainder_only,json=remainderOnly,proto3" json:"remainder_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2512,6 +2525,20 @@ func (x *StartStream) GetComponents() []*ComponentSpec {
 func (x *StartStream) GetAhead() bool {
 	if x != nil {
 		return x.Ahead
+	}
+	return false
+}
+
+func (x *StartStream) GetOwnedBelow() uint64 {
+	if x != nil {
+		return x.OwnedBelow
+	}
+	return 0
+}
+
+func (x *StartStream) GetRemainderOnly() bool {
+	if x != nil {
+		return x.RemainderOnly
 	}
 	return false
 }
@@ -3540,13 +3567,14 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x04held\x18\a \x03(\v2\x14.pecan.v1.HeldStreamR\x04held\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\b \x01(\tR\tclusterId\x12\x1c\n" +
-	"\tplacement\x18\t \x01(\tR\tplacement\"r\n" +
+	"\tplacement\x18\t \x01(\tR\tplacement\"\x99\x01\n" +
 	"\n" +
 	"HeldStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05ended\x18\x03 \x01(\bR\x05ended\x12\x14\n" +
-	"\x05count\x18\x04 \x01(\x04R\x05count\"\xd8\x02\n" +
+	"\x05count\x18\x04 \x01(\x04R\x05count\x12%\n" +
+	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\xd8\x02\n" +
 	"\x0fWorkerHeartbeat\x12>\n" +
 	"\astreams\x18\x01 \x03(\v2$.pecan.v1.WorkerHeartbeat.StreamLoadR\astreams\x12\x13\n" +
 	"\x05cpu_s\x18\x02 \x01(\x01R\x04cpuS\x12%\n" +
@@ -3590,7 +3618,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1f\n" +
 	"\vheartbeat_s\x18\x02 \x01(\x01R\n" +
 	"heartbeatS\x12\x1e\n" +
-	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xe1\x02\n" +
+	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xa9\x03\n" +
 	"\vStartStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12 \n" +
@@ -3604,7 +3632,11 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\n" +
 	"components\x18\b \x03(\v2\x17.pecan.v1.ComponentSpecR\n" +
 	"components\x12\x14\n" +
-	"\x05ahead\x18\t \x01(\bR\x05ahead\"\x9a\x01\n" +
+	"\x05ahead\x18\t \x01(\bR\x05ahead\x12\x1f\n" +
+	"\vowned_below\x18\n" +
+	" \x01(\x04R\n" +
+	"ownedBelow\x12%\n" +
+	"\x0eremainder_only\x18\v \x01(\bR\rremainderOnly\"\x9a\x01\n" +
 	"\x0fRemainderSource\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +

@@ -1,0 +1,47 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+)
+
+// pebbleLog sends pebble's talk to slog.
+type pebbleLog struct {
+	log   *slog.Logger
+	fatal func(why string)
+}
+
+// Infof is pebble's chatter about files: for debugging only.
+func (l *pebbleLog) Infof(format string, args ...any) {
+	if l.log.Enabled(context.Background(), slog.LevelDebug) {
+		l.log.Debug("pebble", "text", fmt.Sprintf(format, args...))
+	}
+}
+
+// Errorf is what pebble will try again.
+func (l *pebbleLog) Errorf(format string, args ...any) {
+	l.log.Warn("store", "text", fmt.Sprintf(format, args...))
+}
+
+// Fatalf must not return: pebble would go on with a broken pipeline. The goroutine stays here until the process
+// ends, which the closed Failed channel makes happen.
+func (l *pebbleLog) Fatalf(format string, args ...any) {
+	l.fatal(fmt.Sprintf(format, args...))
+	select {}
+}
+
+// lockError marks an error as one of taking the lock, where EACCES means taken and not forbidden.
+type lockError struct{ error }
+
+func (e *lockError) Unwrap() error { return e.error }
+
+func isLock(err error) bool {
+	var lock *lockError
+	return errors.As(err, &lock) && !strings.Contains(err.Error(), "open ")
+}
+
+// isHeldHere recognises pebble's refusal to lock a directory twice in one process.
+func isHeldHere(err error) bool { return strings.Contains(err.Error(), "lock held by current process") }

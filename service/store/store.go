@@ -1,0 +1,318 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Format is the version of the layout in this package's doc.
+const Format = 1
+
+const (
+	formatName = "pecan-store/"
+	// chunkBytes keeps single values, and the batches they travel in, small.
+	chunkBytes = 1 << 20
+	cacheBytes = 4 << 20
+	tableBytes = 4 << 20
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Options says where a store lies.
+type Options struct {
+	// Dir is created, with mode 0700, when its parent exists.
+	Dir string
+	// FS replaces the disk in tests; nil means the disk.
+	FS vfs.FS
+	// Log takes pebble's errors; nil discards them.
+	Log *slog.Logger
+}
+
+// Store is a durable store. Its methods may be called from several goroutines; appends are ordered by their calls.
+type Store struct {
+	dir  string
+	db   *pebble.DB
+	lock *pebble.Lock
+
+	mu sync.Mutex
+	// next is the number of the next record.
+	next uint64
+
+	failOnce sync.Once
+	// failed is closed when pebble met an error it cannot go on after; failure is set before.
+	failed  chan struct{}
+	failure error
+}
+
+// Open opens or creates the store of a directory and takes it for this process.
+func Open(opts Options) (*Store, error) {
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	dir := opts.Dir
+	if opts.FS == nil {
+		opts.FS = vfs.Default
+		var err error
+		if dir, err = prepareDir(dir); err != nil {
+			return nil, err
+		}
+	} else if err := opts.FS.MkdirAll(dir, 0o700); err != nil {
+		return nil, explainOpen(dir, err)
+	}
+	lock, err := pebble.LockDirectory(dir, opts.FS)
+	if err != nil {
+		return nil, explainOpen(dir, &lockError{err})
+	}
+	s := &Store{dir: dir, lock: lock, failed: make(chan struct{}), next: 1}
+	if err := s.open(opts); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return s, nil
+}
+
+// prepareDir makes the directory and checks that it is one, and that files can be made in it.
+func prepareDir(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("open store: %w", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		if errors.Is(err, os.ErrNotExist) {
+			return "", faultf(ErrNoDirectory, err, "open store %s: the parent directory does not exist; create it first", dir)
+		}
+		return "", explainOpen(dir, err)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return "", faultf(ErrNoDirectory, err, "open store %s", dir)
+	}
+	if !info.IsDir() {
+		return "", faultf(ErrNoDirectory, nil, "open store %s: it is not a directory", dir)
+	}
+	return dir, nil
+}
+
+func (s *Store) open(opts Options) error {
+	cache := pebble.NewCache(cacheBytes)
+	defer cache.Unref()
+	db, err := pebble.Open(s.dir, &pebble.Options{
+		FS: opts.FS, Lock: s.lock, Cache: cache, MemTableSize: tableBytes, FormatMajorVersion: pebble.FormatNewest,
+		Logger: &pebbleLog{log: opts.Log, fatal: s.fail}, LoggerAndTracer: nil,
+	})
+	if err != nil {
+		return explainOpen(s.dir, err)
+	}
+	s.db = db
+	if err = s.checkFormat(); err == nil {
+		err = s.findNext()
+	}
+	if err != nil {
+		return errors.Join(err, db.Close())
+	}
+	return nil
+}
+
+// checkFormat accepts this version and an empty database, which it marks.
+func (s *Store) checkFormat() error {
+	value, found, err := s.get([]byte("format"))
+	if err != nil {
+		return err
+	}
+	if !found {
+		it, err := s.db.NewIter(nil)
+		if err != nil {
+			return explainOpen(s.dir, err)
+		}
+		empty := !it.First()
+		if err := it.Close(); err != nil {
+			return explainOpen(s.dir, err)
+		}
+		if !empty {
+			return faultf(ErrDamaged, nil, "open store %s: it holds data but no format mark; it is not a store of Pecan", s.dir)
+		}
+		return s.guard(func() error { return s.db.Set([]byte("format"), []byte(formatName+strconv.Itoa(Format)), pebble.Sync) })
+	}
+	number, ok := strings.CutPrefix(string(value), formatName)
+	version, err := strconv.Atoi(number)
+	if !ok || err != nil || version < 1 {
+		return faultf(ErrDamaged, nil, "open store %s: the format mark %.40q is not understood", s.dir, value)
+	}
+	if version > Format {
+		return faultf(ErrNewer, nil, "open store %s: it has format %d, this version of Pecan reads up to %d; use the newer version", s.dir, version, Format)
+	}
+	return nil
+}
+
+// findNext continues the numbers of the records.
+func (s *Store) findNext() error {
+	header, found, err := s.readHeader([]byte("snapshot"))
+	if err != nil {
+		return err
+	}
+	if found {
+		s.next = header.records + 1
+	}
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte("record/"), UpperBound: []byte("record0")})
+	if err != nil {
+		return explainOpen(s.dir, err)
+	}
+	if it.Last() {
+		s.next = recordNumber(it.Key()) + 1
+	}
+	if err := it.Close(); err != nil {
+		return explainOpen(s.dir, err)
+	}
+	return nil
+}
+
+func recordKey(number uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte("record/"), number)
+}
+
+func recordNumber(key []byte) uint64 {
+	if len(key) != len("record/")+8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(key[len("record/"):])
+}
+
+// Dir is the directory.
+func (s *Store) Dir() string { return s.dir }
+
+// Load hands over the snapshot, if there is one, and then every record after it in order.
+func (s *Store) Load(snapshot, record func(data []byte) error) error {
+	header, found, err := s.readHeader([]byte("snapshot"))
+	if err != nil {
+		return err
+	}
+	last := uint64(0)
+	if found {
+		data, err := s.readChunks([]byte("snapshot"), header)
+		if err != nil {
+			return err
+		}
+		if err := snapshot(data); err != nil {
+			return faultf(ErrDamaged, err, "read store %s: the snapshot is not understood", s.dir)
+		}
+		last = header.records
+	}
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte("record/"), UpperBound: []byte("record0")})
+	if err != nil {
+		return explainOpen(s.dir, err)
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		number := recordNumber(it.Key())
+		if number != last+1 {
+			return errors.Join(faultf(ErrDamaged, nil, "read store %s: record %d follows record %d", s.dir, number, last), it.Close())
+		}
+		if err := record(it.Value()); err != nil {
+			return errors.Join(faultf(ErrDamaged, err, "read store %s: record %d is not understood", s.dir, number), it.Close())
+		}
+		last = number
+	}
+	if err := it.Close(); err != nil {
+		return explainOpen(s.dir, err)
+	}
+	return nil
+}
+
+// Append makes records durable, in order, all or none.
+func (s *Store) Append(records [][]byte) error {
+	if len(records) == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	batch := s.db.NewBatch()
+	for i, record := range records {
+		if err := batch.Set(recordKey(s.next+uint64(i)), record, nil); err != nil {
+			return fmt.Errorf("append to store %s: %w", s.dir, err)
+		}
+	}
+	if err := s.guard(func() error { return batch.Commit(pebble.Sync) }); err != nil {
+		return err
+	}
+	s.next += uint64(len(records))
+	return nil
+}
+
+// Compact replaces every record appended so far by a snapshot of what they add up to.
+func (s *Store) Compact(snapshot []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	batch := s.db.NewBatch()
+	header := makeHeader(snapshot)
+	header.records = s.next - 1
+	err := batch.DeleteRange([]byte("snapshot/"), []byte("snapshot0"), nil)
+	for i := 0; err == nil && i < int(header.chunks); i++ {
+		err = batch.Set(chunkKey([]byte("snapshot"), i), chunk(snapshot, i), nil)
+	}
+	if err == nil {
+		err = batch.Set([]byte("snapshot"), header.encode(), nil)
+	}
+	if err == nil {
+		err = batch.DeleteRange(recordKey(0), recordKey(s.next), nil)
+	}
+	if err != nil {
+		return fmt.Errorf("compact store %s: %w", s.dir, err)
+	}
+	return s.guard(func() error { return batch.Commit(pebble.Sync) })
+}
+
+// Close gives the directory free.
+func (s *Store) Close() error {
+	if s.failed != nil {
+		select {
+		case <-s.failed:
+			// pebble would wait for ever for its own broken pipeline.
+			return s.failure
+		default:
+		}
+	}
+	err := s.db.Close()
+	if lockErr := s.lock.Close(); err == nil {
+		err = lockErr
+	}
+	if err != nil {
+		return fmt.Errorf("close store %s: %w", s.dir, err)
+	}
+	return nil
+}
+
+// Failed is closed when the store cannot be written any more.
+func (s *Store) Failed() <-chan struct{} { return s.failed }
+
+// guard runs a write, and gives up on it when pebble declared the database dead: pebble then never returns.
+func (s *Store) guard(write func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- write() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			s.fail(err.Error())
+			return s.failure
+		}
+		return nil
+	case <-s.failed:
+		return s.failure
+	}
+}
+
+// fail marks the store as dead.
+func (s *Store) fail(why string) {
+	s.failOnce.Do(func() {
+		s.failure = faultf(ErrFailed, nil, "write to store %s: %s; nothing is served any more, because what is on disk is not known. Check the disk and start the dispatcher again", s.dir, why)
+		close(s.failed)
+	})
+}
