@@ -1,0 +1,141 @@
+"""Random pipelines, through random numbers of workers, give the elements and the batches of a local run.
+
+Each case is made from one seed, which is part of its name. `PECAN_RANDOM_PIPELINES` sets how many run (20 without it),
+`PECAN_RANDOM_SEED` where they start: a failure of seed s is seen again with `PECAN_RANDOM_SEED=s PECAN_RANDOM_PIPELINES=1`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+from collections.abc import Callable
+
+import oracle
+import pecan
+import pytest
+import tensorflow as tf
+
+COUNT = int(os.environ.get("PECAN_RANDOM_PIPELINES", "20"))
+FIRST = int(os.environ.get("PECAN_RANDOM_SEED", "1"))
+MAX_WORKERS = 4
+Dataset = tf.data.Dataset
+
+
+@dataclasses.dataclass
+class State:
+    """A pipeline under construction, and what local execution promises of it by now."""
+
+    dataset: Dataset
+    words: list[str]
+    # The order is that of every local run: steps that look at positions mean one thing only.
+    ordered: bool = True
+    # As many elements as one can count without running.
+    counted: bool = True
+    # Elements are batches.
+    batched: bool = False
+    # Which rows meet in a batch is open.
+    mixed: bool = False
+
+    def then(self, word: str, step: Callable[[Dataset], Dataset], **changes: bool) -> State:
+        return dataclasses.replace(self, dataset=step(self.dataset), words=[*self.words, word], **changes)
+
+
+def source(chance: random.Random, files: object) -> State:
+    """Elements are int64 ids, all different."""
+    n = chance.choice([0, 1, 7, 64, 100, 257])
+    kind = chance.choice(["range", "slices", "records", "interleave", "flat_map", "concatenate", "sample", "zip"])
+    if kind == "range":
+        return State(Dataset.range(n), [f"range({n})"])
+    if kind == "slices":
+        return State(Dataset.from_tensor_slices(tf.range(n, dtype=tf.int64) * 3), [f"slices({n})"])
+    if kind == "concatenate":
+        return State(Dataset.range(n).concatenate(Dataset.range(1000, 1000 + n // 2)), [f"range({n}) + range({n // 2})"])
+    if kind == "sample":
+        parts = [Dataset.range(n), Dataset.range(1000, 1000 + n)]
+        mixed = Dataset.sample_from_datasets(parts, seed=chance.randint(1, 99), stop_on_empty_dataset=False)
+        return State(mixed, [f"sample({n}, {n})"], ordered=False)
+    if kind == "zip":
+        pairs = Dataset.zip((Dataset.range(n), Dataset.range(5000, 5000 + n)))
+        return State(pairs.map(lambda a, b: a + 10_000 * b), [f"zip({n})"])
+    if kind == "flat_map":
+        m = min(n, 15)
+        return State(Dataset.range(m).flat_map(lambda x: Dataset.range(x * 100, x * 100 + x)), [f"flat_map({m})"], counted=False)
+    read = Dataset.from_tensor_slices(files.records)
+    if kind == "records":
+        read = read.flat_map(tf.data.TFRecordDataset)
+    else:
+        cycle = chance.choice([2, 3, 5])
+        read = read.interleave(tf.data.TFRecordDataset, cycle_length=cycle, num_parallel_calls=chance.choice([None, 2]))
+    number = read.map(lambda r: tf.strings.to_number(tf.strings.split(r, " ")[1], tf.int64))
+    return State(number, [kind], counted=False)
+
+
+def steps(chance: random.Random, state: State) -> list[Callable[[], State]]:
+    """The steps that may follow."""
+    n, seed = chance.choice([1, 3, 8, 20]), chance.randint(1, 99)
+    parallel = chance.choice([None, 2, tf.data.AUTOTUNE])
+    found = [
+        lambda: state.then("map", lambda d: d.map(lambda x: x * 2 + 1, num_parallel_calls=parallel)),
+        lambda: state.then("prefetch", lambda d: d.prefetch(2)),
+        lambda: state.then("cache", lambda d: d.cache()),
+    ]
+    if state.batched:
+        found.append(lambda: state.then("unbatch", lambda d: d.unbatch(), batched=False, counted=False, ordered=state.ordered and not state.mixed))
+        if not state.mixed and state.ordered:
+            found.append(lambda: state.then(f"take({n})", lambda d: d.take(n)))
+        return found
+    loose = not (state.ordered and state.counted)
+    found += [
+        lambda: state.then("filter", lambda d: d.filter(lambda x: x % 3 != 0), counted=False),
+        lambda: state.then(f"shuffle({n * 5})", lambda d: d.shuffle(n * 5, seed=chance.choice([None, seed])), ordered=False),
+        lambda: state.then(f"batch({n})", lambda d: d.batch(n), batched=True, mixed=loose),
+        lambda: state.then("flat_map", lambda d: d.flat_map(lambda x: Dataset.from_tensors(x).repeat(x % 3)), counted=False),
+        lambda: state.then("repeat(2)", lambda d: d.repeat(2)),
+    ]
+    if state.ordered:
+        found += [
+            lambda: state.then(f"take({n * 4})", lambda d: d.take(n * 4)),
+            lambda: state.then(f"skip({n})", lambda d: d.skip(n)),
+            lambda: state.then(f"shard({n}, 0)", lambda d: d.shard(n, 0)),
+            lambda: state.then("enumerate", lambda d: d.enumerate().map(lambda i, x: i * 1_000_000 + x)),
+            lambda: state.then(f"batch({n}, drop)", lambda d: d.batch(n, drop_remainder=True), batched=True, mixed=False)
+            if not loose else state.then("map", lambda d: d.map(lambda x: x + 5)),
+        ]
+    return found
+
+
+def pipeline(seed: int, files: object) -> State:
+    """The pipeline of a seed: the same each time it is asked for."""
+    chance = random.Random(seed)
+    state = source(chance, files)
+    for _ in range(chance.randint(1, 6)):
+        state = chance.choice(steps(chance, state))()
+    return state
+
+
+@pytest.fixture(scope="module")
+def clusters():
+    """Clusters of one to MAX_WORKERS workers, started when first asked for."""
+    running: dict[int, pecan.LocalCluster] = {}
+
+    def of(workers: int) -> pecan.LocalCluster:
+        if workers not in running:
+            running[workers] = pecan.LocalCluster(workers=workers)
+        return running[workers]
+
+    yield of
+    for cluster in running.values():
+        cluster.stop()
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+def test_random_pipelines_give_what_a_local_run_gives(seed, files, clusters):
+    state, workers = pipeline(seed, files), random.Random(-seed).randint(1, MAX_WORKERS)
+    said = f"seed {seed}, {workers} workers: {' → '.join(state.words)}"
+    local = oracle.run(state.dataset)
+    ours = oracle.run(pipeline(seed, files).dataset.apply(pecan.distribute(clusters(workers).target)))
+    try:
+        oracle.compare(ours, local, "rows" if state.batched and state.mixed else "elements")
+    except AssertionError as difference:
+        raise AssertionError(f"{said}\n{difference}") from None

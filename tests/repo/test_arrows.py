@@ -1,0 +1,156 @@
+"""The arrows between the rooms (docs/architecture.md): who may import whom, and why not when one breaks."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+import repository
+
+# Room → rooms it may import beside itself, and the reason that is shown when it imports another. The longest
+# matching prefix is a package's room.
+ARROWS: dict[str, tuple[tuple[str, ...], str]] = {
+    "proto": ((), "proto is the ground that every room stands on: what it imported, all would import"),
+    "policies": ((), "policies are pure functions from plain measurements to decisions: they must run in a simulator without a service"),
+    "service/graph": (("proto",), "the graph rules run in trainers, dispatchers and workers alike: they know messages and nothing else"),
+    "service/store": ((), "the store keeps bytes: what they mean is the dispatcher's"),
+    "service/cache": ((), "the cache keeps segments: what they mean is the worker's and the dispatcher's"),
+    "service/internal": (("proto",), "what all services share cannot depend on one of them"),
+    "service/dispatcher/core": (("policies", "proto", "service/graph"), "the core decides; clock, network and disk are the dispatcher's"),
+    "service/dispatcher": (("policies", "proto", "service/graph", "service/store", "service/internal"),
+                           "the dispatcher is pure Go and static: it reaches neither workers' code nor TensorFlow"),
+    "service/worker": (("proto", "service/graph", "service/cache", "service/internal", "native/tf"),
+                       "a worker runs streams: it knows the dispatcher only by its messages"),
+    "service/cmd": (("proto", "policies", "service", "native"), "commands wire everything, and nothing else is wired to them"),
+    "native": (("proto", "service/graph"), "native lives inside trainers: it knows services only by their messages"),
+    "bindings": (("native",), "bindings hand native's calls to Python and decide nothing"),
+    "tests": (("proto", "policies", "service", "native", "bindings"), ""),
+    "benchmarks": (("proto", "policies", "service", "native", "bindings"), ""),
+}
+# What the core may not touch: it has no clock, network, disk, or randomness of its own.
+IMPURE = {"os", "net", "net/http", "math/rand", "math/rand/v2", "crypto/rand", "syscall", "google.golang.org/grpc"}
+IMPURE_CALL = re.compile(r"\btime\.(Now|Since|Until|Sleep|After|NewTimer|NewTicker|Tick)\(")
+
+
+def room_of(path: str) -> str | None:
+    """The room a package belongs to."""
+    return max((room for room in ARROWS if inside(path, room)), key=len, default=None)
+
+
+def inside(path: str, room: str) -> bool:
+    """Whether a package lies in a room."""
+    return path == room or path.startswith(room + "/")
+
+
+def broken_arrows(path: str, imports: list[str]) -> list[str]:
+    """A sentence for every import that breaks an arrow."""
+    room = room_of(path)
+    if room is None:
+        return [f"{path} lies in no room of the house: {', '.join(sorted(ARROWS))}"]
+    allowed, why = ARROWS[room]
+    sentences = []
+    for imported in imports:
+        if inside(imported, "service/cmd") and not inside(path, "service/cmd"):
+            sentences.append(f"{path} imports {imported}, but nobody imports a command")
+        elif not any(inside(imported, target) for target in (room, *allowed)):
+            may = ", ".join(allowed) or "nothing of ours"
+            sentences.append(f"{path} imports {imported}, but {room} may import {may}: {why}")
+    return sentences
+
+
+def test_go_packages_import_only_what_their_room_may():
+    packages = repository.go_packages()
+    assert packages, "found no Go packages"
+    broken = [sentence for package in packages for sentence in broken_arrows(package.path, package.ours)]
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize(("path", "imported"), [
+    ("policies/autoorder", "proto/pecan/v1"),
+    ("service/graph", "native/tf"),
+    ("service/store", "proto/pecan/v1"),
+    ("service/dispatcher", "service/worker"),
+    ("service/dispatcher/core", "service/store"),
+    ("service/worker", "service/dispatcher"),
+    ("native/client", "service/worker"),
+    ("native/client", "service/cmd/pecanctl"),
+    ("bindings", "service/graph"),
+    ("proto/frame", "service/graph"),
+    ("elsewhere", "proto/frame"),
+])
+def test_a_broken_arrow_is_seen(path, imported):
+    assert broken_arrows(path, [imported])
+
+
+def test_the_core_of_the_dispatcher_is_pure():
+    cores = [p for p in repository.go_packages() if inside(p.path, "service/dispatcher/core")]
+    for package in cores:
+        tests_left_out = [name for name in package.files if not name.endswith("_test.go")]
+        for name in tests_left_out:
+            source = repository.text(name)
+            imported = set(re.findall(r'^\s*(?:import\s+)?(?:[\w.]+\s+)?"([^"]+)"$', source, re.MULTILINE))
+            assert not imported & IMPURE, f"{name} imports {imported & IMPURE}: the core decides from what it is told"
+            found = IMPURE_CALL.search(source)
+            assert found is None, f"{name} calls {found[0]}…): time is told to the core"
+
+
+def test_what_must_not_need_cgo_does_not():
+    for package in repository.go_packages():
+        if not inside(package.path, "native") and not inside(package.path, "bindings"):
+            assert not package.cgo, f"{package.path} uses cgo, which belongs to native and bindings"
+    client = [p for p in repository.go_packages() if inside(p.path, "native/client")]
+    assert not any(p.cgo for p in client), "native/client is pure Go, so that it is tested without cgo"
+
+
+@pytest.mark.parametrize("command", ["pecan-dispatcher", "pecanctl"])
+def test_static_commands_reach_neither_native_nor_cgo(command):
+    path = f"service/cmd/{command}"
+    assert any(p.path == path for p in repository.go_packages()), f"{path} is missing"
+    words = ("go", "list", "-e", "-deps", "-f", "{{if .CgoFiles}}cgo {{end}}{{.ImportPath}}", f"./{path}")
+    for line in repository.run(*words, CGO_ENABLED="0").split("\n"):
+        assert not line.startswith("cgo "), f"{command} is static, but depends on {line}"
+        assert f"{repository.MODULE}/native" not in line, f"{command} runs without TensorFlow, but depends on {line}"
+
+
+def python_imports(name: str) -> list[str]:
+    """Modules that a Python file imports, at any depth; relative ones start with a dot."""
+    found = []
+    for node in ast.walk(ast.parse(repository.text(name), name)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            found += [f"{base}.{alias.name}" if base else alias.name for alias in node.names]
+    return found
+
+
+def broken_python_arrows(name: str, imports: list[str]) -> list[str]:
+    """A sentence for every import of a Python file that breaks an arrow."""
+    package = name.startswith("python/pecan/")
+    tests = name.startswith("python/") and not package or "/tests/" in name
+    private = name.startswith("python/pecan/_src/")
+    sentences = []
+    for imported in imports:
+        if package and imported.startswith("."):
+            sentences.append(f"{name} imports {imported}: imports inside the package are absolute")
+        to_private = imported == "pecan._src" or imported.startswith("pecan._src.")
+        if to_private and not (package or tests):
+            sentences.append(f"{name} imports {imported}: _src is nobody's but the package's, so that it may change")
+        if private and imported.split(".")[0] == "pecan" and not to_private:
+            sentences.append(f"{name} imports {imported}: the public surface stands on _src, not the other way round")
+    return sentences
+
+
+def test_python_modules_import_only_what_they_may():
+    broken = [s for name in repository.with_suffix(".py") for s in broken_python_arrows(name, python_imports(name))]
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize(("name", "imported"), [
+    ("examples/photographs/demo.py", "pecan._src.client"),
+    ("python/pecan/_src/client.py", "pecan.distribute"),
+    ("python/pecan/options.py", "._src"),
+])
+def test_a_broken_python_arrow_is_seen(name, imported):
+    assert broken_python_arrows(name, [imported])

@@ -1,0 +1,116 @@
+"""What is written twice is held together: reasons and their page, words and their use, generated files and their sources."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import repository
+
+# A word that is not ours → ours. tf.data service's own parameter names are its own and stay.
+STRANGERS = {
+    "iteration": "epoch", "task": "stream", "partition": "split", "shard": "stream or split", "round": "epoch",
+    "sample": "element", "example": "element", "pipeline": "dataset", "master": "dispatcher", "coordinator": "dispatcher",
+    "server": "worker or dispatcher", "executor": "worker",
+}
+# Names that are nobody's to change.
+KEPT = {"ShardingFiles"}
+
+
+def reasons() -> dict[str, str]:
+    """Reason → gRPC code, as proto/reason has them."""
+    source = repository.text("proto/reason/reason.go")
+    words = dict(re.findall(r'^\s*(\w+)\s+Reason = "([A-Z_]+)"$', source, re.MULTILINE))
+    table = source[source.index("var codeOf") :]
+    codes = dict(re.findall(r"(\w+): codes\.(\w+)", table[: table.index("\n}")]))
+    return {words[name]: code for name, code in codes.items()}
+
+
+def documented_reasons() -> dict[str, str]:
+    """Reason → gRPC code, as docs/errors.md has them."""
+    rows = re.findall(r"^\| `([A-Z_]+)` \| `([A-Z_]+)` \|", repository.text("docs/errors.md"), re.MULTILINE)
+    return {reason: code for reason, code in rows}
+
+
+def test_every_reason_is_explained_and_every_explanation_is_of_a_reason():
+    in_code, in_page = reasons(), documented_reasons()
+    assert len(in_code) > 30, "could not read the reasons out of proto/reason"
+    assert not set(in_code) - set(in_page), f"docs/errors.md does not explain {sorted(set(in_code) - set(in_page))}"
+    assert not set(in_page) - set(in_code), f"docs/errors.md explains {sorted(set(in_page) - set(in_code))}, which no code gives"
+
+
+def test_the_page_of_errors_names_the_code_that_is_sent():
+    def upper(name: str) -> str:
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper().replace("CANCELED", "CANCELLED")
+
+    wrong = {
+        reason: (code, upper(reasons()[reason]))
+        for reason, code in documented_reasons().items() if reason in reasons() and code != upper(reasons()[reason])
+    }
+    assert not wrong, f"docs/errors.md says one code and proto/reason another: {wrong}"
+
+
+def test_the_words_of_the_architecture_are_explained():
+    page = repository.text("docs/architecture.md")
+    for word in ("dataset", "job", "epoch", "stream", "element", "split", "lease", "plan", "local / remote worker", "node"):
+        assert re.search(rf"^\| {re.escape(word)} \|", page, re.MULTILINE), f"docs/architecture.md does not explain {word!r}"
+
+
+def words_of(name: str) -> list[str]:
+    """The lower-case words of a name in camel, snake or kebab case."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
+
+
+def strangers(names: list[str]) -> list[str]:
+    """A sentence for every name that has a word for which we have another."""
+    return [
+        f"{name}: we say {STRANGERS[word]}, not {word}"
+        for name in names if name not in KEPT for word in words_of(name) if word in STRANGERS
+    ]
+
+
+def test_messages_use_the_words_of_the_architecture():
+    names = []
+    for file in repository.with_suffix(".proto"):
+        bare = re.sub(r"//.*", "", repository.text(file))
+        names += re.findall(r"\b(?:message|enum|rpc|service)\s+(\w+)", bare)
+        names += re.findall(r"^\s*(?:repeated |optional )?[\w.<>, ]+\s+(\w+)\s*=\s*\d+;", bare, re.MULTILINE)
+    assert len(names) > 50, "could not read the names out of the .proto files"
+    assert not strangers(names), "\n".join(strangers(names))
+
+
+def test_flags_use_the_words_of_the_architecture():
+    flags = [
+        flag for file in repository.hand_written_go() if file.startswith("service/")
+        for flag in re.findall(r"\.(?:String|Int|Int64|Uint64|Bool|Duration|Float64|StringSlice)(?:Var)?P?\((?:&[\w.]+, )?\"([a-z][\w-]*)\"", repository.text(file))
+    ]
+    assert flags, "could not read the flags of the commands"
+    assert not strangers(flags), "\n".join(strangers(flags))
+
+
+def test_a_strange_word_is_seen():
+    assert strangers(["TaskId", "worker_snapshot", "max-iteration"]) and not strangers(["StreamId", "sharding", "max-streams"])
+
+
+def test_generated_files_are_fresh(tmp_path):
+    missing = [name for name in ("tensorflow", "grpc_tools") if importlib.util.find_spec(name) is None]
+    if missing or shutil.which("go") is None:
+        pytest.skip(f"cannot regenerate without {', '.join(missing) or 'go'}: run this test from make test")
+    for name in repository.tracked():
+        if name in ("go.mod", "go.sum") or name.startswith("proto/"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(repository.ROOT / name, tmp_path / name)
+    for name in tmp_path.rglob("*.pb.go"):
+        name.unlink()
+    done = subprocess.run(
+        [sys.executable, "proto/generate.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    fresh = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*.pb.go")}
+    committed = {name: repository.text(name) for name in repository.with_suffix(".pb.go")}
+    assert sorted(fresh) == sorted(committed), "make generate writes other files than are committed"
+    stale = [name for name, content in fresh.items() if content != committed[name]]
+    assert not stale, f"{stale} are not what make generate writes"

@@ -1,0 +1,144 @@
+"""Rules of the house: what lies at the top, how long files are, what may not stand in them."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+import repository
+
+TOP_LEVEL = {
+    "native", "service", "python", "bindings", "policies", "proto", "wheels", "tests", "go.mod", "go.sum", "pyproject.toml",
+    "setup.py", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "docs", "deploy", "examples", "benchmarks",
+}
+MAIN_LINES, FILE_LINES = 60, 700
+CODE = (".go", ".py", ".c", ".h", ".proto", ".sh", "Makefile", ".ci/run", ".toml", ".md", ".service", ".yaml", ".yml")
+# Written in pieces, so that this file does not hold what it looks for.
+HOSTS = [
+    "proxy." + "golang.org", "sum." + "golang.org", "pypi" + ".org", "files." + "pythonhosted", "registry." + "npmjs", "deb." + "debian.org",
+    "static." + "crates.io", "docker" + ".io", "ghcr" + ".io",
+]
+PATHS = ["/tmp/" + "venv", "/tmp/" + "brief", "/work/" + "main", "/work/" + "shared", "/work/" + "steering", "/work/." + "library", "/fa" + "rm/"]
+ELSEWHERE = re.compile("|".join(re.escape(word) for word in HOSTS + PATHS))
+LATER = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def test_nothing_new_lies_at_the_top():
+    top = {name.split("/")[0] for name in repository.tracked()}
+    strangers = {name for name in top - TOP_LEVEL if not name.startswith(".")}
+    assert not strangers, f"{sorted(strangers)}: the top level is fixed (docs/architecture.md); find the room where this belongs"
+    missing = TOP_LEVEL - top
+    assert not missing, f"{sorted(missing)} is missing at the top"
+
+
+def test_the_licence_is_apache_2():
+    licence = repository.text("LICENSE")
+    assert "Apache License" in licence and "Version 2.0, January 2004" in licence
+
+
+def test_every_go_package_says_what_it_is_for():
+    mute = [
+        package.path for package in repository.go_packages()
+        if not package.doc and any(not repository.generated(name) for name in package.files)
+    ]
+    assert not mute, f"no package doc in {mute}"
+
+
+def test_every_python_module_of_the_package_says_what_it_is_for():
+    mute = [
+        name for name in repository.with_suffix(".py")
+        if name.startswith("python/pecan/") and repository.text(name).strip()
+        and not repository.text(name).lstrip().startswith(('"""', "#!"))
+    ]
+    assert not mute, f"no module docstring in {mute}"
+
+
+def test_mains_only_wire():
+    mains = [name for name in repository.with_suffix(".go") if name.startswith("service/cmd/") and not name.endswith("_test.go")]
+    assert mains, "found no commands under service/cmd"
+    fat = {name: lines for name in mains if (lines := repository.text(name).count("\n")) > MAIN_LINES}
+    assert not fat, f"{fat}: a main reads flags, validates and runs; at most {MAIN_LINES} lines"
+
+
+def test_files_stay_readable():
+    long = {
+        name: lines for name in repository.with_suffix(".go", ".py", ".c")
+        if not repository.generated(name) and (lines := repository.text(name).count("\n")) > FILE_LINES
+    }
+    assert not long, f"{long}: at most {FILE_LINES} lines; find the second noun in them"
+
+
+def test_no_file_names_a_registry_or_this_machine():
+    found = [
+        f"{name}:{number}: {match[0]}"
+        for name in repository.tracked() if not name.endswith(".sum")
+        for number, line in enumerate(repository.text(name).splitlines(), start=1)
+        if (match := ELSEWHERE.search(line))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_nothing_is_left_for_later():
+    found = [
+        f"{name}:{number}: {line.strip()}"
+        for name in repository.tracked() if name.endswith(CODE)
+        for number, line in enumerate(repository.text(name).splitlines(), start=1)
+        if LATER.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_packages_do_nothing_when_loaded():
+    found = [name for name in repository.hand_written_go() if re.search(r"^func init\(\)", repository.text(name), re.MULTILINE)]
+    assert not found, f"{found}: no init functions; wire in main"
+
+
+def test_only_mains_end_the_process():
+    ending = re.compile(r"\blog\.Fatal|\bos\.Exit\(")
+    # The half of main that all commands have in common.
+    common = "service/internal/cli/cli.go"
+    found = [
+        name for name in repository.hand_written_go()
+        if name != common and ending.search(repository.text(name)) and not re.search(r"^package main$", repository.text(name), re.MULTILINE)
+        and not name.endswith("_test.go")
+    ]
+    assert not found, f"{found}: return an error; only main ends the process"
+
+
+def test_go_mod_replaces_nothing():
+    assert not re.search(r"^\s*replace\b", repository.text("go.mod"), re.MULTILINE)
+
+
+def test_the_package_prints_nothing():
+    found = [
+        f"{name}:{number}"
+        for name in repository.with_suffix(".py") if name.startswith("python/pecan/") and not name.endswith("__main__.py")
+        for number, line in enumerate(repository.text(name).splitlines(), start=1)
+        if re.match(r"\s*print\(", line)
+    ]
+    assert not found, f"{found}: a library warns through warnings and logging"
+
+
+@pytest.mark.parametrize("name", [name for name in repository.with_suffix(".md")])
+def test_links_between_documents_lead_somewhere(name):
+    here = os.path.dirname(name)
+    lost = [
+        target for target in LINK.findall(repository.text(name))
+        if "://" not in target and not target.startswith("mailto:") and not (repository.ROOT / here / target).exists()
+    ]
+    assert not lost, f"{name} links to {lost}"
+
+
+def test_commands_of_the_readme_are_targets_of_the_makefile():
+    targets = set(re.findall(r"^([a-z][\w-]*):", repository.text("Makefile"), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z][\w-]*)", repository.text("README.md"), re.MULTILINE))
+    assert {"demo", "test"} <= named, "the README names the demo command and the test command"
+    assert named <= targets, f"{sorted(named - targets)} is named in the README and not in the Makefile"
+    assert {"help", "demo", "test", "lint", "generate", "wheel", "bench"} <= targets
+
+
+def test_ci_calls_the_test_command_of_the_readme():
+    assert re.search(r"^make test\b", repository.text(".ci/run"), re.MULTILINE)
+    assert os.access(repository.ROOT / ".ci/run", os.X_OK)
