@@ -62,6 +62,7 @@ const (
 	ElementFailed   Reason = "ELEMENT_FAILED"
 	Closed          Reason = "CLOSED"
 	UsedAfterFork   Reason = "USED_AFTER_FORK"
+	Interrupted     Reason = "INTERRUPTED"
 	Internal        Reason = "INTERNAL"
 )
 
@@ -80,7 +81,8 @@ var codeOf = map[Reason]codes.Code{
 	ShardingSource: codes.NotFound, ShardingHint: codes.FailedPrecondition, Unavailable: codes.Unavailable,
 	NoWorkers: codes.Unavailable, VersionMismatch: codes.FailedPrecondition, FrameCorrupt: codes.DataLoss,
 	StoreCorrupt: codes.DataLoss, FileNotVisible: codes.NotFound, ElementFailed: codes.InvalidArgument,
-	Closed: codes.Canceled, UsedAfterFork: codes.FailedPrecondition, Internal: codes.Internal,
+	Closed: codes.Canceled, UsedAfterFork: codes.FailedPrecondition, Interrupted: codes.Canceled,
+	Internal: codes.Internal,
 }
 
 // Code is the gRPC code of a reason; Unknown for a word that is not of the list.

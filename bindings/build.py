@@ -1,0 +1,179 @@
+"""Builds what is not Python: the one shared object and the three programs.
+
+The shared object is at once the extension that gopy generates from this directory's Go package and TensorFlow's
+operation library (native/op), because two Go runtimes in one process are unsupported. gopy generates the Go and the C
+source; this script compiles them itself, since gopy's own last step links libpython and writes run paths of the machine
+it runs on.
+
+    python bindings/build.py             # into python/pecan/_native and python/pecan/_bin, so PYTHONPATH=python works
+    python bindings/build.py --only object
+
+It needs Go, a C compiler, and, in the Python that runs it, pybindgen and any tensorflow package (for its headers and
+libraries; the object is bound to no version of it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WORK = ROOT / "build" / "native"
+PACKAGE = ROOT / "python" / "pecan"
+MODULE = "pecan_native"
+GO_PACKAGE = "github.com/pecan-ml/pecan/bindings"
+PROGRAMS = {"pecan-dispatcher": False, "pecanctl": False, "pecan-worker": True}  # name → needs cgo
+# Where TensorFlow's libraries lie, seen from the object and the programs once both packages are installed.
+RUN_PATH = "$ORIGIN/../../tensorflow"
+
+
+def tensorflow_directory() -> pathlib.Path:
+    """The directory of the installed TensorFlow, found without importing it."""
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("bindings/build.py: no tensorflow in this Python: pip install tensorflow-cpu")
+    directory = pathlib.Path(spec.submodule_search_locations[0]).resolve()
+    if not (directory / "include" / "tensorflow" / "c" / "kernels.h").exists():
+        raise SystemExit(f"bindings/build.py: {directory} has no C headers under include/tensorflow/c")
+    return directory
+
+
+def write_pkg_config(directory: pathlib.Path) -> pathlib.Path:
+    """Writes tensorflow.pc for the #cgo pkg-config lines and gives the directory it is in."""
+    target = WORK / "pkgconfig"
+    target.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(
+        (
+            f"tfdir={directory}",
+            "Name: tensorflow",
+            "Description: TensorFlow's C API, from an installed wheel",
+            "Version: 2",
+            "Libs: -L${tfdir} -l:libtensorflow_cc.so.2 -l:libtensorflow_framework.so.2",
+            "Cflags: -I${tfdir}/include",
+            "",
+        )
+    )
+    file = target / "tensorflow.pc"
+    if not file.exists() or file.read_text() != text:  # cgo's cache goes by the file's age as well
+        file.write_text(text)
+    return target
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """The environment of the Go tool: cgo's flags come from pkg-config, the proxy's and cache's settings from outside."""
+    env = dict(os.environ)
+    config = str(write_pkg_config(tensorflow_directory()))
+    env["PKG_CONFIG_PATH"] = os.pathsep.join(filter(None, (config, env.get("PKG_CONFIG_PATH"))))
+    env.update(extra)
+    return env
+
+
+def run(*command: str | os.PathLike[str], cwd: pathlib.Path = ROOT, env: dict[str, str] | None = None) -> None:
+    """Runs a command and ends this program with its output when it fails."""
+    result = subprocess.run([os.fspath(c) for c in command], cwd=cwd, env=env, capture_output=True, text=True)
+    if result.returncode != 0:
+        shown = " ".join(os.fspath(c) for c in command)
+        raise SystemExit(f"bindings/build.py: {shown} failed in {cwd}\n{result.stdout}{result.stderr}")
+
+
+def go(*arguments: str | os.PathLike[str], cwd: pathlib.Path = ROOT, env: dict[str, str] | None = None) -> None:
+    """Runs the Go tool."""
+    program = shutil.which("go")
+    if program is None:
+        raise SystemExit("bindings/build.py: no `go` on the PATH; Pecan needs the Go version that go.mod names")
+    run(program, *arguments, cwd=cwd, env=env if env is not None else environment())
+
+
+def sources_digest() -> str:
+    """What the generated sources depend on."""
+    digest = hashlib.sha256(sys.version.encode())
+    for file in sorted((*(ROOT / "bindings").glob("*.go"), ROOT / "go.mod", pathlib.Path(__file__))):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def generate() -> pathlib.Path:
+    """Lets gopy generate the extension's Go source and pybindgen its C source; gives their directory."""
+    out, stamp = WORK / "gopy", WORK / "gopy.stamp"
+    digest = sources_digest()
+    if stamp.exists() and stamp.read_text() == digest:
+        return out
+    shutil.rmtree(out, ignore_errors=True)
+    tools = WORK / "tools"
+    tools.mkdir(parents=True, exist_ok=True)
+    go("build", "-o", f"{tools}{os.sep}", "github.com/go-python/gopy", "golang.org/x/tools/cmd/goimports")
+    run(
+        tools / "gopy", "gen", "-vm", sys.executable, "-name", MODULE, "-output", out.relative_to(ROOT),
+        "-dynamic-link", "-no-make", GO_PACKAGE, env=environment(),
+    )  # fmt: skip
+    run(tools / "goimports", "-w", f"{MODULE}.go", cwd=out, env=environment())
+    # The flags of the Python that generated it (run paths, libpython) are not wanted in the object.
+    source = out / f"{MODULE}.go"
+    source.write_text(re.sub(r"(?m)^#cgo (CFLAGS|LDFLAGS):.*\n", "", source.read_text()))
+    # The C source includes the header of the exported Go functions; cgo writes it without a whole build.
+    go(
+        "tool", "cgo", "-objdir", "cgo", "-exportheader", f"{MODULE}_go.h", "--",
+        f"-I{sysconfig.get_path('include')}", f"{MODULE}.go", cwd=out, env=environment(),
+    )  # fmt: skip
+    shutil.rmtree(out / "cgo")
+    run(sys.executable, "build.py", cwd=out)
+    for wrapper in ("__init__.py", "go.py", "bindings.py", "build.py"):
+        (out / wrapper).unlink(missing_ok=True)  # Python's side is pecan._src.native, which calls the extension itself
+    stamp.write_text(digest)
+    return out
+
+
+def build_object(target: pathlib.Path = PACKAGE / "_native") -> pathlib.Path:
+    """Builds the shared object into target and gives its path."""
+    out = generate()
+    target.mkdir(parents=True, exist_ok=True)
+    name = f"_{MODULE}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    built = out / name
+    go(
+        "build", "-buildmode=c-shared", "-trimpath", "-ldflags", f"-s -w -r {RUN_PATH}", "-o", built, ".",
+        cwd=out,
+        env=environment(CGO_CFLAGS=f"-O2 -fPIC -I{sysconfig.get_path('include')}", CGO_LDFLAGS="-shared"),
+    )  # fmt: skip
+    # A new file, never the old one overwritten: a process may have it mapped.
+    fresh = target / f".{name}.{os.getpid()}"
+    shutil.copy2(built, fresh)
+    os.replace(fresh, target / name)
+    return target / name
+
+
+def build_programs(target: pathlib.Path = PACKAGE / "_bin") -> list[pathlib.Path]:
+    """Builds the three programs into target and gives their paths."""
+    target.mkdir(parents=True, exist_ok=True)
+    built = []
+    for name, cgo in PROGRAMS.items():
+        flags = f"-s -w -r {RUN_PATH}" if cgo else "-s -w"
+        fresh = target / f".{name}.{os.getpid()}"
+        env = environment(CGO_ENABLED="1" if cgo else "0")
+        go("build", "-trimpath", "-ldflags", flags, "-o", fresh, f"./service/cmd/{name}", env=env)
+        os.replace(fresh, target / name)
+        built.append(target / name)
+    return built
+
+
+def main() -> None:
+    """Builds in place."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("object", "programs"), help="build only this")
+    arguments = parser.parse_args()
+    if arguments.only != "programs":
+        sys.stderr.write(f"{build_object()}\n")
+    if arguments.only != "object":
+        for path in build_programs():
+            sys.stderr.write(f"{path}\n")
+
+
+if __name__ == "__main__":
+    main()

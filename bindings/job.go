@@ -1,0 +1,123 @@
+package bindings
+
+import (
+	"context"
+	"strings"
+
+	"github.com/pecan-ml/pecan/native/client"
+	"github.com/pecan-ml/pecan/native/op"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// jobRequest is what Python asks for.
+type jobRequest struct {
+	DatasetID       string  `json:"dataset_id"`
+	Name            string  `json:"job_name"`
+	Mode            string  `json:"mode"`
+	Sharding        string  `json:"sharding"`
+	Seed            *uint64 `json:"seed"`
+	Compression     string  `json:"compression"`
+	MaxElementBytes int64   `json:"max_element_bytes"`
+	PayloadChecksum bool    `json:"payload_checksum"`
+
+	Protocol            string      `json:"protocol"`
+	MaxOutstandingBytes int64       `json:"max_outstanding_bytes"`
+	Timeout             float64     `json:"timeout_s"`
+	Components          []component `json:"components"`
+}
+
+func (r jobRequest) options() (*pecanv1.JobOptions, error) {
+	mode, ok := pecanv1.Mode_value["MODE_"+strings.ToUpper(r.Mode)]
+	if !ok {
+		return nil, reason.New(reason.BadArgument, "mode %q is unknown", r.Mode)
+	}
+	sharding, ok := pecanv1.Sharding_value["SHARDING_"+strings.ToUpper(r.Sharding)]
+	if !ok {
+		return nil, reason.New(reason.BadArgument, "sharding policy %q is unknown", r.Sharding)
+	}
+	compression, ok := pecanv1.Compression_value["COMPRESSION_"+strings.ToUpper(r.Compression)]
+	if !ok {
+		return nil, reason.New(reason.BadArgument, "compression %q is unknown", r.Compression)
+	}
+	options := &pecanv1.JobOptions{
+		Mode: pecanv1.Mode(mode), Sharding: pecanv1.Sharding(sharding), Compression: pecanv1.Compression(compression),
+		MaxElementBytes: r.MaxElementBytes, PayloadChecksum: r.PayloadChecksum,
+	}
+	if r.Seed != nil {
+		options.Seed, options.SeedSet = *r.Seed, true
+	}
+	return options, nil
+}
+
+// CreateJob finds or creates a job and gives {"handle", "job_id", "created", "durable", "workers", "cardinality",
+// "blocks", "plan": {...}}. The handle has to become a tensor (operation PecanJob) or be given to ForgetJob.
+func CreateJob(handle int64, request string) (string, error) {
+	s, err := lookup(handle)
+	if err != nil {
+		return "", failed(err)
+	}
+	var r jobRequest
+	if err := decode(request, &r); err != nil {
+		return "", failed(err)
+	}
+	options, err := r.options()
+	if err != nil {
+		return "", failed(err)
+	}
+	iteration := client.IterOptions{
+		MaxOutstandingBytes: r.MaxOutstandingBytes,
+		Protocol:            client.Protocol(r.Protocol),
+		Timeout:             seconds(r.Timeout),
+	}
+	if err := iteration.Validate(); err != nil {
+		return "", failed(err)
+	}
+	job, err := s.Session.CreateJob(context.Background(), client.JobSpec{DatasetID: r.DatasetID, Name: r.Name, Options: options})
+	if err != nil {
+		return "", failed(err)
+	}
+	components := components(r.Components)
+	held := op.NewJob(components, func() (op.Iteration, error) { return job.Open(iteration), nil }, func() {
+		// Nobody is there to be told; a session that ended closed the job as well.
+		_ = job.Close()
+	}, s.notices.add)
+	plan := job.Plan()
+	return encode(map[string]any{
+		"handle": held.Handle(), "job_id": job.ID(), "created": job.Created(), "durable": job.Durable(), "workers": job.Workers(),
+		"cardinality": cardinality(plan, job.Options(), r.Name != ""), "blocks": op.Blocks(components),
+		"plan": map[string]any{
+			"streams": plan.GetNumStreams(), "cut": plan.GetCut().GetKind().String(), "batch_way": plan.GetBatchWay().String(),
+			"repeat": plan.GetRepeat(), "reasons": plan.GetReasons(), "hash": plan.GetHash(), "fingerprint": plan.GetFingerprint(),
+			"determinism": plan.GetDeterminism().String(),
+		},
+	})
+}
+
+// ForgetJob ends a job's handle that no tensor was made of.
+func ForgetJob(handle int64) { op.DropHandle(handle) }
+
+// Cardinality numbers of tf.data.
+const (
+	infinite = -1
+	unknown  = -2
+)
+
+// cardinality is how many elements one iteration gives, where that is the same for every iteration: not with a job
+// that others may share, nor where each worker gives everything.
+func cardinality(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) int64 {
+	pass, repeat := plan.GetCardinality(), plan.GetRepeat()
+	switch {
+	case pass == 0 || repeat == 0:
+		return 0
+	case pass == infinite || repeat < 0 && pass != unknown:
+		return infinite
+	case shared || options.GetMode() == pecanv1.Mode_MODE_OFF:
+		return unknown
+	case pass < 0 || repeat < 0:
+		return unknown
+	case pass > (1<<62)/repeat:
+		return unknown
+	}
+	return pass * repeat
+}

@@ -1,0 +1,175 @@
+package bindings
+
+import (
+	"context"
+	"log/slog"
+	"runtime/cgo"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/pecan-ml/pecan/native/client"
+	"github.com/pecan-ml/pecan/native/op"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+// component is pecanv1.ComponentSpec as Python writes it. Dims is nil where the rank is unknown.
+type component struct {
+	DType int32   `json:"dtype"`
+	Dims  []int64 `json:"dims"`
+}
+
+func components(from []component) []*pecanv1.ComponentSpec {
+	specs := make([]*pecanv1.ComponentSpec, len(from))
+	for i, c := range from {
+		specs[i] = &pecanv1.ComponentSpec{Dtype: c.DType, Dims: c.Dims, UnknownRank: c.Dims == nil}
+	}
+	return specs
+}
+
+// session is what a session number stands for.
+type session struct {
+	*client.Session
+	notices *notices
+}
+
+func lookup(handle int64) (s *session, err error) {
+	defer func() {
+		if recover() != nil {
+			err = reason.New(reason.Closed, "the session with the service is closed")
+		}
+	}()
+	s, ok := cgo.Handle(handle).Value().(*session)
+	if !ok {
+		return nil, reason.New(reason.BadArgument, "%d is no session", handle)
+	}
+	return s, nil
+}
+
+// Connect reaches a dispatcher. config is {"target", "timeout_s", "version"}.
+func Connect(config string) (int64, error) {
+	var c struct {
+		Target  string  `json:"target"`
+		Timeout float64 `json:"timeout_s"`
+		Version string  `json:"version"`
+	}
+	if err := decode(config, &c); err != nil {
+		return 0, failed(err)
+	}
+	kept := &notices{}
+	s, err := client.Connect(context.Background(), client.Config{
+		Target:  c.Target,
+		Timeout: seconds(c.Timeout),
+		Version: c.Version,
+		Logger:  slog.New(kept),
+	})
+	if err != nil {
+		return 0, failed(err)
+	}
+	return int64(cgo.NewHandle(&session{Session: s, notices: kept})), nil
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// Disconnect closes a session and everything that belongs to it. Datasets that still refer to it fail with a clear
+// error when they are read.
+func Disconnect(handle int64) error {
+	s, err := lookup(handle)
+	if err != nil {
+		return failed(err)
+	}
+	cgo.Handle(handle).Delete()
+	return failed(s.Close())
+}
+
+// CheckGraph tells what is wrong with a serialised dataset, before any service is asked. It gives {"fingerprint",
+// "notices"}.
+func CheckGraph(data []byte) (string, error) {
+	g, err := graph.Parse(data, graph.DefaultLimits())
+	if err != nil {
+		return "", failed(err)
+	}
+	return encode(map[string]any{"fingerprint": g.Fingerprint(), "notices": g.Notices()})
+}
+
+// RegisterDataset stores a dataset. header is {"dataset_id", "components", "element_spec", "tensorflow_version",
+// "compression"}; it gives {"dataset_id", "fingerprint"}.
+func RegisterDataset(handle int64, header string, data []byte) (string, error) {
+	s, err := lookup(handle)
+	if err != nil {
+		return "", failed(err)
+	}
+	var h struct {
+		DatasetID   string      `json:"dataset_id"`
+		Components  []component `json:"components"`
+		ElementSpec string      `json:"element_spec"`
+		TensorFlow  string      `json:"tensorflow_version"`
+		Compression string      `json:"compression"`
+	}
+	if err := decode(header, &h); err != nil {
+		return "", failed(err)
+	}
+	id, fingerprint, err := s.RegisterDataset(context.Background(), data, &pecanv1.DatasetSpec{
+		Components:        components(h.Components),
+		ElementSpec:       []byte(h.ElementSpec),
+		TensorflowVersion: h.TensorFlow,
+		Compression:       h.Compression,
+	}, h.DatasetID)
+	if err != nil {
+		return "", failed(err)
+	}
+	return encode(map[string]any{"dataset_id": id, "fingerprint": fingerprint})
+}
+
+// GetDataset asks what is known of a dataset: {"dataset_id", "fingerprint", "element_spec", "compression"}.
+func GetDataset(handle int64, id string) (string, error) {
+	s, err := lookup(handle)
+	if err != nil {
+		return "", failed(err)
+	}
+	answer, err := s.GetDataset(context.Background(), id)
+	if err != nil {
+		return "", failed(err)
+	}
+	return encode(map[string]any{
+		"dataset_id": answer.GetDatasetId(), "fingerprint": answer.GetFingerprint(),
+		"element_spec": string(answer.GetSpec().GetElementSpec()), "compression": answer.GetSpec().GetCompression(),
+	})
+}
+
+// Status gives what an operator sees, as the JSON form of pecan.v1.StatusResponse with the proto's field names.
+func Status(handle int64) (string, error) {
+	s, err := lookup(handle)
+	if err != nil {
+		return "", failed(err)
+	}
+	answer, err := s.Status(context.Background())
+	if err != nil {
+		return "", failed(err)
+	}
+	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(answer)
+	return string(text), failed(err)
+}
+
+// Notices gives, and forgets, what the session's client had to say since the last call: lines for people, as JSON.
+func Notices(handle int64) (string, error) {
+	s, err := lookup(handle)
+	if err != nil {
+		return "", failed(err)
+	}
+	return encode(s.notices.take())
+}
+
+// Stats gives how much memory and how many objects this process holds, for leak checks and status displays.
+func Stats(handle int64) (string, error) {
+	s, err := lookup(handle)
+	if err != nil {
+		return "", failed(err)
+	}
+	return encode(map[string]any{"pool": s.Pool().Stats(), "live": op.Live()})
+}
+
+// WatchInterrupts lets Ctrl-C end waits for elements. Python's own handler must be installed already.
+func WatchInterrupts() { op.WatchInterrupts() }

@@ -1,0 +1,294 @@
+package op
+
+// #include "ops.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime/cgo"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/client"
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// MaxWait bounds one call of a kernel.
+const MaxWait = 100 * time.Millisecond
+
+// maxBlockRows and blockBytes bound what PecanNextBlock hands over at once: enough that a call costs little per row,
+// little enough that the first row does not wait for the last.
+const (
+	maxBlockRows = 1024
+	blockBytes   = 1 << 20
+)
+
+// Iteration is what a token stands for; package client's has these methods.
+type Iteration interface {
+	NextElement(wait time.Duration) (*client.Rows, client.Status, error)
+	NextBlock(maxRows int, wait time.Duration) (*client.Rows, client.Status, error)
+	// Waiting says, for people, why nothing comes.
+	Waiting() string
+	Close() error
+}
+
+// Job is what a job tensor stands for: a way to open iterations, alive while anybody refers to it.
+type Job struct {
+	open       func() (Iteration, error)
+	closed     func()
+	notice     func(string)
+	components []*pecanv1.ComponentSpec
+	blockRows  int
+	refs       atomic.Int64
+}
+
+// NewJob makes a job with one reference, the caller's. When the last one goes, closed is called on a goroutine of its
+// own: the release may come from a thread of TensorFlow's that must not wait.
+// notice is told, for people, why an iteration has been waiting for long.
+func NewJob(components []*pecanv1.ComponentSpec, open func() (Iteration, error), closed func(), notice func(string)) *Job {
+	j := &Job{open: open, closed: closed, notice: notice, components: components, blockRows: blockRows(components)}
+	j.refs.Store(1)
+	return j
+}
+
+// Handle names the job to Python; PecanJob makes a tensor of it, and with it the reference moves into the tensor.
+func (j *Job) Handle() int64 { return int64(cgo.NewHandle(j)) }
+
+// Release gives a reference back.
+func (j *Job) Release() {
+	if j.refs.Add(-1) == 0 && j.closed != nil {
+		go j.closed()
+	}
+}
+
+// retain adds a reference unless the last one is gone already.
+func (j *Job) retain() bool {
+	for {
+		refs := j.refs.Load()
+		if refs <= 0 {
+			return false
+		}
+		if j.refs.CompareAndSwap(refs, refs+1) {
+			return true
+		}
+	}
+}
+
+// DropHandle ends a handle that no tensor was made of.
+func DropHandle(handle int64) { drop(uintptr(handle)) }
+
+// Blocks tells whether elements of these components are handed over in blocks of rows: each a small tensor of a known
+// shape and a fixed width.
+func Blocks(components []*pecanv1.ComponentSpec) bool { return blockRows(components) > 0 }
+
+// Above this many bytes, cutting a block into rows (a copy) costs more than asking for each element.
+const maxRowBytes = 16 << 10
+
+func blockRows(components []*pecanv1.ComponentSpec) int {
+	bytes := int64(0)
+	for _, c := range components {
+		width := int64(frame.Width(uint32(c.GetDtype())))
+		if width == 0 || c.GetUnknownRank() {
+			return 0
+		}
+		for _, dim := range c.GetDims() {
+			if dim < 0 || dim > maxRowBytes {
+				return 0
+			}
+			if width *= dim; width > maxRowBytes {
+				return 0
+			}
+		}
+		bytes += width
+	}
+	if bytes > maxRowBytes {
+		return 0
+	}
+	return int(max(1, min(maxBlockRows, blockBytes/max(1, bytes))))
+}
+
+// iteration is a token's state. TensorFlow calls the kernels of one token one after the other.
+type iteration struct {
+	job   *Job
+	inner Iteration
+
+	mu         sync.Mutex
+	pending    *client.Rows
+	status     client.Status
+	err        error
+	over       bool
+	interrupts uint64
+	// slices counts the waits in a row in which nothing came; told is the slice at which people were told.
+	slices int
+	told   int
+	// outages counts errors of reaching the service in a row.
+	outages int
+}
+
+func newIteration(job *Job) (*iteration, error) {
+	if !job.retain() {
+		return nil, reason.New(reason.Closed, "the dataset's job was closed already")
+	}
+	inner, err := job.open()
+	if err != nil {
+		job.Release()
+		return nil, err
+	}
+	return &iteration{job: job, inner: inner, interrupts: uint64(C.pecan_interrupts())}, nil
+}
+
+func (it *iteration) close() {
+	it.mu.Lock()
+	it.over = true
+	it.pending.Release()
+	it.pending = nil
+	it.mu.Unlock()
+	// Nobody is left to be told of an error.
+	_ = it.inner.Close()
+	it.job.Release()
+}
+
+// await fetches the next element into pending; false means not yet.
+func (it *iteration) await() (ready bool) {
+	if it.status != client.NotYet || it.over {
+		return true
+	}
+	it.pending, it.status, it.err = it.inner.NextElement(MaxWait)
+	return it.settle()
+}
+
+// settle looks at what a wait gave, and whether the user interrupted it.
+func (it *iteration) settle() bool {
+	if it.status != client.NotYet {
+		it.slices, it.told = 0, 0
+		return true
+	}
+	it.slices++
+	it.explain()
+	if now := uint64(C.pecan_interrupts()); now != it.interrupts {
+		it.interrupts = now
+		it.status = client.Failed
+		it.err = reason.New(reason.Interrupted, "interrupted while waiting for the next element")
+		return true
+	}
+	return false
+}
+
+// A wait is explained after noticeAfter, and again each time it has become twice as long.
+const noticeAfter = 5 * time.Second
+
+func (it *iteration) explain() {
+	if it.slices < max(int(noticeAfter/MaxWait), 2*it.told) || it.job.notice == nil {
+		return
+	}
+	it.told = it.slices
+	if why := it.inner.Waiting(); why != "" {
+		waited := (time.Duration(it.slices) * MaxWait).Round(time.Second)
+		it.job.notice(fmt.Sprintf("no element for %v: %s", waited, why))
+	}
+}
+
+// maxOutages is how many errors of reaching the service an iteration reports in a row. It may come back, but whoever
+// ignores errors must not ask for ever.
+const maxOutages = 3
+
+// take gives what await found and makes room for the next. After an error that will not pass the iteration is over:
+// whoever ignores errors would ask for the same one for ever.
+func (it *iteration) take() (*client.Rows, client.Status, error) {
+	if it.over {
+		return nil, client.End, nil
+	}
+	rows, status, err := it.pending, it.status, it.err
+	it.pending, it.status, it.err = nil, client.NotYet, nil
+	switch status {
+	case client.End:
+		it.over = true
+	case client.Failed:
+		it.over = !it.passes(err)
+	case client.Ready:
+		it.outages = 0
+	}
+	return rows, status, err
+}
+
+// passes tells errors after which the iteration goes on.
+func (it *iteration) passes(err error) bool {
+	switch reason.From(err).Reason {
+	case reason.ElementFailed, reason.ElementSpec, reason.ElementTooLarge, reason.Interrupted:
+		return true
+	case reason.Unavailable, reason.NoWorkers:
+		it.outages++
+		return it.outages < maxOutages
+	}
+	return false
+}
+
+// check compares a component with what the dataset was registered with: TensorFlow would take any bytes as whatever the
+// graph expects.
+func (j *Job) check(rows *client.Rows, leading int) error {
+	if len(rows.Tensors) != len(j.components) {
+		return reason.New(reason.ElementSpec, "element %d of stream %d has %d components, the dataset has %d",
+			rows.Index, rows.Stream, len(rows.Tensors), len(j.components))
+	}
+	for i := range rows.Tensors {
+		got, want := &rows.Tensors[i], j.components[i]
+		if int32(got.DType) != want.GetDtype() || !matches(got.Dims[min(leading, len(got.Dims)):], want) {
+			return reason.New(reason.ElementSpec, "component %d of element %d of stream %d has dtype %d and shape %v, the dataset says dtype %d and shape %s",
+				i, rows.Index, rows.Stream, got.DType, got.Dims, want.GetDtype(), shapeText(want))
+		}
+	}
+	return nil
+}
+
+func matches(dims []int64, want *pecanv1.ComponentSpec) bool {
+	if want.GetUnknownRank() {
+		return true
+	}
+	if len(dims) != len(want.GetDims()) {
+		return false
+	}
+	for i, dim := range want.GetDims() {
+		if dim >= 0 && dims[i] != dim {
+			return false
+		}
+	}
+	return true
+}
+
+func shapeText(c *pecanv1.ComponentSpec) string {
+	if c.GetUnknownRank() {
+		return "unknown"
+	}
+	return fmt.Sprint(c.GetDims())
+}
+
+// lookup finds what a handle stands for. A handle may be stale: a tensor's value outlives the tensor where TensorFlow
+// wrote it into a graph.
+func lookup[T any](handle int64) (found T, err error) {
+	defer func() {
+		if recover() != nil {
+			err = reason.New(reason.Closed, "handle %d stands for nothing any more: its dataset was deleted", handle)
+		}
+	}()
+	value, ok := cgo.Handle(handle).Value().(T)
+	if !ok {
+		return found, reason.New(reason.BadArgument, "handle %d stands for something else", handle)
+	}
+	return value, nil
+}
+
+// drop ends a handle and what it stands for. Nothing here waits.
+func drop(handle uintptr) {
+	defer func() { _ = recover() }()
+	value := cgo.Handle(handle).Value()
+	cgo.Handle(handle).Delete()
+	switch held := value.(type) {
+	case *Job:
+		held.Release()
+	case *iteration:
+		go held.close()
+	}
+}
