@@ -1,0 +1,357 @@
+package client
+
+import (
+	"context"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+const (
+	dialTimeout      = 3 * time.Second
+	handshakeTimeout = 5 * time.Second
+	// A connection on which nothing came for pingAfter is asked whether it lives, and given up after three such times.
+	pingAfter  = 3 * time.Second
+	writeLimit = 10 * time.Second
+)
+
+type connKey struct {
+	worker   string
+	address  string
+	protocol Protocol
+}
+
+// conn is the one data connection to a worker, for all streams that are read from it. It is made once: when it fails,
+// its channels are told, and whoever wants the worker again gets a new conn.
+type conn struct {
+	session *Session
+	key     connKey
+	worker  *pecanv1.WorkerAddress
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wake    chan struct{}
+	// heard counts signs of life.
+	heard atomic.Uint64
+
+	mu sync.Mutex
+	// up: the worker has answered HELLO. down: the connection is over.
+	up, down bool
+	raw      net.Conn
+	channels map[uint32]*channel
+	last     uint32
+	// out is what the writer sends next.
+	out    []byte
+	usedAt time.Time
+}
+
+// conn finds or makes the connection to a worker. nil without an error: the session is closing. An error is final.
+func (s *Session) conn(worker *pecanv1.WorkerAddress, protocol Protocol) (*conn, error) {
+	near := s.near(worker)
+	if protocol == SHM && !near {
+		return nil, reason.New(reason.Unsupported, "data_transfer_protocol=\"shm\": worker %s at %s is not on this host, or has no Unix socket: "+
+			"start workers on the trainer's host, or give \"auto\" or \"tcp\"", worker.GetWorkerId(), worker.GetTcp())
+	}
+	if !near {
+		protocol = TCP
+	}
+	key := connKey{worker: worker.GetWorkerId(), address: worker.GetTcp() + "|" + worker.GetUnix(), protocol: protocol}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, nil
+	}
+	if c := s.conns[key]; c != nil {
+		return c, nil
+	}
+	c := &conn{session: s, key: key, worker: worker, wake: make(chan struct{}, 1), channels: map[uint32]*channel{}, usedAt: time.Now()}
+	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	s.conns[key] = c
+	s.wg.Go(c.run)
+	return c, nil
+}
+
+// near is true when the worker can hand shared memory to this process.
+func (s *Session) near(worker *pecanv1.WorkerAddress) bool {
+	return s.hostID != "" && worker.GetHostId() == s.hostID && worker.GetUnix() != ""
+}
+
+// run makes the connection and reads it to its end.
+func (c *conn) run() {
+	link, err := c.connect()
+	if err != nil {
+		c.end(err, true)
+		return
+	}
+	c.mu.Lock()
+	if c.down {
+		c.mu.Unlock()
+		_ = link.Close()
+		return
+	}
+	c.up, c.raw = true, link
+	c.mu.Unlock()
+	nudge(c.wake)
+	c.session.wg.Go(func() { c.write(link) })
+	r := newReader(c, link)
+	err = r.run()
+	c.end(err, false)
+	r.close()
+}
+
+// connect dials and shakes hands: over the Unix socket when the worker is near, over TCP when that is allowed and the
+// first does not work.
+func (c *conn) connect() (net.Conn, error) {
+	if c.key.protocol != TCP {
+		link, err := c.try("unix", c.worker.GetUnix())
+		if err == nil || c.key.protocol == SHM || c.ctx.Err() != nil {
+			return link, err
+		}
+		c.session.log.Info("no shared memory with a worker on this host, reading over TCP", "worker", c.worker.GetWorkerId(), "error", err)
+	}
+	return c.try("tcp", c.worker.GetTcp())
+}
+
+func (c *conn) try(network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
+	defer cancel()
+	var dialer net.Dialer
+	link, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, reason.New(reason.Unavailable, "reach worker %s: %w", c.worker.GetWorkerId(), err)
+	}
+	if network == "unix" {
+		link = &unixLink{UnixConn: link.(*net.UnixConn)}
+	}
+	// The handshake ends with the session, too.
+	stop := context.AfterFunc(c.ctx, func() { _ = link.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := c.handshake(link); err != nil {
+		_ = link.Close()
+		return nil, err
+	}
+	return link, nil
+}
+
+func (c *conn) handshake(link net.Conn) error {
+	fail := func(err error) error {
+		return reason.New(reason.From(err).Reason, "greet worker %s at %s: %w", c.worker.GetWorkerId(), link.RemoteAddr(), err)
+	}
+	if err := link.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		return fail(err)
+	}
+	_, near := link.(*unixLink)
+	hello, err := proto.Marshal(&pecanv1.DataHello{
+		ClientId: c.session.clientID, Version: c.session.config.Version, SharedMemory: near, WorkerId: c.worker.GetWorkerId(), ClusterId: c.session.cluster,
+	})
+	if err != nil {
+		return fail(err)
+	}
+	if _, err := link.Write(frame.Append(nil, frame.Header{Type: frame.Hello}, hello)); err != nil {
+		return fail(unavailable(err))
+	}
+	// Read without a buffer: what follows belongs to the reader.
+	h, meta, err := frame.NewReader(link).Next()
+	if err != nil {
+		return fail(unavailable(err))
+	}
+	switch h.Type {
+	case frame.Welcome:
+	case frame.Error:
+		return fail(errorOf(meta))
+	default:
+		return fail(reason.New(reason.FrameCorrupt, "it answered with a frame of type %v", h.Type))
+	}
+	var welcome pecanv1.DataWelcome
+	if err := proto.Unmarshal(meta, &welcome); err != nil {
+		return fail(reason.New(reason.FrameCorrupt, "its answer cannot be read: %w", err))
+	}
+	if want := c.worker.GetWorkerId(); want != "" && welcome.GetWorkerId() != want {
+		return fail(reason.New(reason.WorkerUnknown, "worker %s answers there", welcome.GetWorkerId()))
+	}
+	if c.key.protocol == SHM && !welcome.GetSharedMemory() {
+		return fail(reason.New(reason.Unsupported, "data_transfer_protocol=\"shm\": the worker does not offer shared memory; give \"auto\" or \"tcp\""))
+	}
+	return link.SetDeadline(time.Time{})
+}
+
+// unavailable turns errors of the network into ours; errors of the format stay.
+func unavailable(err error) error {
+	if own := reason.From(err); own.Reason != reason.Internal {
+		return own
+	}
+	return reason.New(reason.Unavailable, "%w", err)
+}
+
+// errorOf reads the meta data of an ERROR frame.
+func errorOf(meta []byte) *reason.Error {
+	var detail pecanv1.ErrorDetail
+	if err := proto.Unmarshal(meta, &detail); err != nil {
+		return reason.New(reason.FrameCorrupt, "an error frame cannot be read: %w", err)
+	}
+	return reason.FromDetail(&detail)
+}
+
+// open registers a channel and asks for its stream; false when the connection is over. The caller holds epoch.mu.
+func (c *conn) open(ch *channel, request *pecanv1.OpenStream) bool {
+	meta, err := proto.Marshal(request)
+	if err != nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.down {
+		return false
+	}
+	c.last++
+	if c.last == 0 {
+		c.last++
+	}
+	ch.number = c.last
+	c.channels[ch.number] = ch
+	c.sendLocked(frame.Header{Type: frame.Open, Channel: ch.number, Lease: ch.lease, Index: request.GetStartIndex()}, meta)
+	return true
+}
+
+// shut takes a channel off and tells the worker. The caller holds epoch.mu.
+func (c *conn) shut(ch *channel) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.forgetLocked(ch) {
+		c.sendLocked(frame.Header{Type: frame.Close, Channel: ch.number, Lease: ch.lease}, nil)
+	}
+}
+
+// forget takes off a channel that the worker has closed.
+func (c *conn) forget(ch *channel) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forgetLocked(ch)
+}
+
+func (c *conn) forgetLocked(ch *channel) bool {
+	if c.channels[ch.number] != ch {
+		return false
+	}
+	delete(c.channels, ch.number)
+	if len(c.channels) == 0 {
+		c.usedAt = time.Now()
+	}
+	return true
+}
+
+func (c *conn) channel(number uint32) *channel {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.channels[number]
+}
+
+// send queues a frame for the writer. It never blocks: what is queued is bounded by what was opened and received.
+func (c *conn) send(h frame.Header, meta []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sendLocked(h, meta)
+}
+
+func (c *conn) sendLocked(h frame.Header, meta []byte) {
+	if c.down {
+		return
+	}
+	c.out = frame.Append(c.out, h, meta)
+	nudge(c.wake)
+}
+
+// write sends what is queued, and asks a silent worker whether it lives.
+func (c *conn) write(link net.Conn) {
+	ticker := time.NewTicker(pingAfter)
+	defer ticker.Stop()
+	var spare []byte
+	silent, heard := 0, c.heard.Load()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-c.wake:
+		case <-ticker.C:
+			if now := c.heard.Load(); now != heard {
+				silent, heard = 0, now
+				break
+			}
+			if silent++; silent > 2 {
+				c.fail(reason.New(reason.Unavailable, "worker %s has been silent for %v", c.worker.GetWorkerId(), 3*pingAfter))
+				return
+			}
+			c.send(frame.Header{Type: frame.Ping}, nil)
+		}
+		c.mu.Lock()
+		out := c.out
+		c.out = spare[:0]
+		c.mu.Unlock()
+		if len(out) > 0 {
+			// A failed deadline shows in the write.
+			_ = link.SetWriteDeadline(time.Now().Add(writeLimit))
+			if _, err := link.Write(out); err != nil {
+				c.fail(reason.New(reason.Unavailable, "write to worker %s: %w", c.worker.GetWorkerId(), err))
+				return
+			}
+		}
+		spare = out
+	}
+}
+
+// fail ends the connection; its channels are told why.
+func (c *conn) fail(why error) { c.end(why, false) }
+
+func (c *conn) end(why error, unreachable bool) {
+	c.mu.Lock()
+	if c.down {
+		c.mu.Unlock()
+		return
+	}
+	c.down = true
+	channels := make([]*channel, 0, len(c.channels))
+	for _, ch := range c.channels {
+		channels = append(channels, ch)
+	}
+	c.channels, c.out = map[uint32]*channel{}, nil
+	raw := c.raw
+	c.mu.Unlock()
+	c.cancel()
+	if raw != nil {
+		_ = raw.Close()
+	}
+	c.session.mu.Lock()
+	if c.session.conns[c.key] == c {
+		delete(c.session.conns, c.key)
+	}
+	c.session.mu.Unlock()
+	if len(channels) > 0 {
+		c.session.log.Info("connection to a worker ended", "worker", c.worker.GetWorkerId(), "streams", len(channels), "error", why)
+	}
+	for _, ch := range channels {
+		ch.lost(why, unreachable)
+	}
+}
+
+// idleFor is how long nobody has read from the connection; 0 while somebody does.
+func (c *conn) idleFor() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.channels) > 0 {
+		return 0
+	}
+	return time.Since(c.usedAt)
+}
+
+// unixLink is a Unix connection that collects the descriptors that come along with the bytes.
+type unixLink struct {
+	*net.UnixConn
+	files []*os.File
+}

@@ -1,0 +1,504 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// epoch is one pass that is open at the dispatcher. Nothing is read before it is activated.
+type epoch struct {
+	job     *Job
+	session *Session
+	pass    uint64
+	ahead   bool
+	ctx     context.Context
+	cancel  context.CancelFunc
+	// notify wakes the consumer, kick the pump.
+	notify chan struct{}
+	kick   chan struct{}
+
+	mu      sync.Mutex
+	opened  bool
+	id      uint64
+	active  bool
+	closed  bool
+	options IterOptions
+	// The newest snapshot of the dispatcher.
+	version uint64
+	total   uint32
+	final   bool
+	noMore  bool
+	// delivered: others had all of the epoch before this client came.
+	delivered bool
+	waiting   string
+	err       error
+
+	streams map[uint32]*stream
+	// list has the streams by number; cursor is the place in it (in deterministic mode: the number) to take from next.
+	list   []*stream
+	cursor uint32
+	// live is how many streams share the budget.
+	live int
+
+	// accepted counts elements that arrived since first.
+	accepted   uint64
+	first      time.Time
+	askedAhead bool
+
+	taken      uint64
+	takenBytes uint64
+	duplicates uint64
+	reopened   uint64
+	waitedFor  time.Duration
+	starved    bool
+	retired    bool
+}
+
+// newEpoch opens pass number pass of the job in the background.
+func newEpoch(j *Job, pass uint64, ahead bool) *epoch {
+	e := &epoch{
+		job: j, session: j.session, pass: pass, ahead: ahead, streams: map[uint32]*stream{},
+		notify: make(chan struct{}, 1), kick: make(chan struct{}, 1),
+	}
+	e.ctx, e.cancel = context.WithCancel(j.session.ctx)
+	j.session.wg.Go(e.run)
+	return e
+}
+
+// activate starts reading.
+func (e *epoch) activate(options IterOptions) {
+	e.mu.Lock()
+	e.options = options
+	start := !e.active && !e.closed
+	e.active = true
+	e.mu.Unlock()
+	if start {
+		e.session.wg.Go(e.pump)
+	}
+}
+
+// run opens the epoch at the dispatcher and follows its snapshots until the epoch is closed.
+func (e *epoch) run() {
+	var pause retryPause
+	request := &pecanv1.OpenEpochRequest{
+		RequestId: uuid.NewString(), ClientId: e.session.clientID, JobId: e.job.id, Pass: e.pass, Ahead: e.ahead,
+	}
+	for {
+		ctx, cancel := context.WithTimeout(e.ctx, callTimeout)
+		answer, err := e.session.api.OpenEpoch(ctx, request)
+		cancel()
+		if e.ctx.Err() != nil {
+			return
+		}
+		e.session.observe(err)
+		if err == nil {
+			e.mu.Lock()
+			e.opened, e.id = true, answer.GetEpoch()
+			e.delivered = answer.GetAlreadyDelivered()
+			e.noMore = e.delivered
+			e.mu.Unlock()
+			nudge(e.notify)
+			break
+		}
+		if e.refused(err) || !pause.wait(e.ctx) {
+			return
+		}
+	}
+	pause.reset()
+	for {
+		err := e.watch(&pause)
+		if e.ctx.Err() != nil {
+			return
+		}
+		if !errors.Is(err, io.EOF) {
+			e.session.observe(err)
+			if e.refused(err) {
+				return
+			}
+		}
+		if !pause.wait(e.ctx) {
+			return
+		}
+	}
+}
+
+// refused ends the epoch when the dispatcher answered that it cannot be; false when asking again may help.
+func (e *epoch) refused(err error) bool {
+	if isOutage(err) {
+		return false
+	}
+	own := reason.From(err)
+	switch own.Reason {
+	case reason.ClientUnknown:
+		// A dispatcher that was restarted may have to be told of this client; that settles whether the job is there.
+		ctx, cancel := context.WithTimeout(e.ctx, callTimeout)
+		defer cancel()
+		e.job.reattach(ctx)
+		return e.failure() != nil
+	case reason.JobUnknown, reason.EpochUnknown:
+		e.job.lose(own.Message)
+		e.abort(own)
+		return true
+	case reason.Unavailable, reason.NoWorkers:
+		return false
+	}
+	e.abort(own)
+	return true
+}
+
+// watch applies snapshots until the call ends.
+func (e *epoch) watch(pause *retryPause) error {
+	watch, err := e.session.api.WatchEpoch(e.ctx, &pecanv1.WatchEpochRequest{
+		ClientId: e.session.clientID, JobId: e.job.id, Epoch: e.id,
+	})
+	if err != nil {
+		return err
+	}
+	// Versions start anew with a dispatcher that was restarted.
+	fresh := true
+	for {
+		update, err := watch.Recv()
+		if err != nil {
+			return err
+		}
+		e.session.observe(nil)
+		pause.reset()
+		e.apply(update, fresh)
+		fresh = false
+	}
+}
+
+// apply takes over a snapshot.
+func (e *epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
+	e.mu.Lock()
+	if e.closed || !fresh && update.GetVersion() <= e.version {
+		e.mu.Unlock()
+		return
+	}
+	e.version = update.GetVersion()
+	e.waiting = update.GetWaiting()
+	if update.GetStreamsFinal() {
+		e.final, e.total = true, update.GetTotalStreams()
+	}
+	e.noMore = e.delivered || update.GetNoMoreStreams()
+	if detail := update.GetError(); detail != nil && e.err == nil {
+		e.err = reason.FromDetail(detail)
+	}
+	for _, told := range update.GetStreams() {
+		e.applyStream(told)
+	}
+	e.countLive()
+	ahead := e.nearlyDone()
+	e.mu.Unlock()
+	e.stir(ahead)
+}
+
+// stir wakes whoever may have something to do now.
+func (e *epoch) stir(openAhead bool) {
+	nudge(e.notify)
+	nudge(e.kick)
+	if openAhead {
+		e.job.openAhead()
+	}
+}
+
+// pump keeps a channel open for every stream that can be read, until the epoch is closed.
+func (e *epoch) pump() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-e.ctx.Done():
+			return
+		case <-e.kick:
+		case <-timer.C:
+		}
+		if next := e.reconcile(time.Now()); next > 0 {
+			timer.Reset(next)
+		}
+	}
+}
+
+// reconcile opens what can be opened and says when to look again; 0 means not before something happens.
+func (e *epoch) reconcile(now time.Time) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.active || e.closed {
+		return 0
+	}
+	e.countLive()
+	var next time.Duration
+	for _, st := range e.list {
+		if !st.wanted() {
+			continue
+		}
+		if pause := st.retryAt.Sub(now); pause > 0 {
+			if next == 0 || pause < next {
+				next = pause
+			}
+			continue
+		}
+		if err := e.openChannel(st); err != nil {
+			e.err = err
+			nudge(e.notify)
+			return 0
+		}
+	}
+	return next
+}
+
+// countLive finds how many streams share the budget. e.mu is held.
+func (e *epoch) countLive() {
+	e.live = 0
+	for _, st := range e.list {
+		if st.reading() {
+			e.live++
+		}
+	}
+}
+
+// share is a stream's part of the budget. e.mu is held.
+func (e *epoch) share() uint64 {
+	return uint64(max(1, e.options.MaxOutstandingBytes/int64(max(1, e.live))))
+}
+
+// streamOf finds or makes a stream. e.mu is held.
+func (e *epoch) streamOf(number uint32) *stream {
+	if st := e.streams[number]; st != nil {
+		return st
+	}
+	st := &stream{epoch: e, number: number}
+	e.streams[number] = st
+	at, _ := slices.BinarySearchFunc(e.list, number, func(st *stream, n uint32) int {
+		return int(int64(st.number) - int64(n))
+	})
+	e.list = slices.Insert(e.list, at, st)
+	return st
+}
+
+// received is true when no more elements will come. e.mu is held.
+func (e *epoch) received() bool {
+	if e.noMore {
+		for _, st := range e.list {
+			if st.reading() {
+				return false
+			}
+		}
+		return true
+	}
+	if !e.final || uint32(len(e.list)) < e.total {
+		return false
+	}
+	for _, st := range e.list {
+		if !st.ended {
+			return false
+		}
+	}
+	return true
+}
+
+// aheadTime is how long before the foreseen end of an epoch the next one is opened: opening a stream takes tens of
+// milliseconds, filling a shuffle buffer more.
+const aheadTime = 2 * time.Second
+
+// nearlyDone tells, once, that the next epoch should be opened: everything has come or will have come soon. e.mu is held.
+func (e *epoch) nearlyDone() bool {
+	if e.askedAhead || !e.active || e.closed || e.err != nil || e.options.NoAhead {
+		return false
+	}
+	near := e.received() || e.final && e.openStreams() == 0
+	if expected := e.job.expected(); !near && expected >= 0 && e.accepted > 0 {
+		left := float64(expected) - float64(e.accepted)
+		elapsed := time.Since(e.first).Seconds()
+		near = left*elapsed <= aheadTime.Seconds()*float64(e.accepted)
+	}
+	e.askedAhead = near
+	return near
+}
+
+// openStreams counts streams that have not ended and not begun to be read. e.mu is held.
+func (e *epoch) openStreams() int {
+	n := int(e.total) - len(e.list)
+	for _, st := range e.list {
+		if !st.ended {
+			n++
+		}
+	}
+	return n
+}
+
+// abort ends the epoch with an error; what has arrived is still handed out.
+func (e *epoch) abort(err error) {
+	e.mu.Lock()
+	if e.err == nil {
+		e.err = err
+	}
+	e.mu.Unlock()
+	e.stir(false)
+}
+
+func (e *epoch) failure() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.err
+}
+
+// close gives everything back and tells the dispatcher, after all that was to be told before. Idempotent.
+func (e *epoch) close() {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return
+	}
+	e.closed = true
+	opened, id := e.opened, e.id
+	for _, st := range e.list {
+		st.closeChannel()
+		for i := range st.queue {
+			st.queue[i].release()
+		}
+		st.queue, st.queued = nil, 0
+	}
+	e.mu.Unlock()
+	e.cancel()
+	nudge(e.notify)
+	if !opened {
+		// The call may have reached the dispatcher all the same; the heartbeat does not name the epoch, which ends it.
+		return
+	}
+	request := &pecanv1.CloseEpochRequest{ClientId: e.session.clientID, JobId: e.job.id, Epoch: id}
+	e.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
+		_, err := e.session.api.CloseEpoch(ctx, request)
+		return err
+	}})
+}
+
+// retire closes the epoch, hands its counters over, once, and tells how many elements were taken.
+func (e *epoch) retire(stats *Stats) uint64 {
+	e.addStats(stats)
+	e.mu.Lock()
+	e.retired = true
+	taken := e.taken
+	e.mu.Unlock()
+	e.close()
+	return taken
+}
+
+func (e *epoch) addStats(stats *Stats) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.retired {
+		stats.Duplicates += e.duplicates
+		stats.Reopened += e.reopened
+	}
+}
+
+func (e *epoch) addWaited(d time.Duration, starved bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.waitedFor += d
+	e.starved = starved
+}
+
+func (e *epoch) setStarved(starved bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.starved = starved
+}
+
+// report is what the heartbeat tells; nil before the dispatcher knows the epoch.
+func (e *epoch) report() *pecanv1.ClientHeartbeatRequest_Pass {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.opened || e.closed {
+		return nil
+	}
+	return &pecanv1.ClientHeartbeatRequest_Pass{
+		JobId: e.job.id, Epoch: e.id, Starved: e.starved, Elements: e.taken, Bytes: e.takenBytes, WaitedS: e.waitedFor.Seconds(), DuplicatesDropped: e.duplicates,
+	}
+}
+
+func (e *epoch) position() Position {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	position := Position{Epoch: e.id, Pass: e.pass, Next: map[uint32]uint64{}}
+	for _, st := range e.list {
+		if next := st.nextToTake(); next > 0 {
+			position.Next[st.number] = next
+		}
+	}
+	return position
+}
+
+// outage is the error of a consumer that waits while the dispatcher is away for longer than it may be.
+func (e *epoch) outage(limit time.Duration) error {
+	away, why := e.session.away()
+	if away <= limit {
+		return nil
+	}
+	e.mu.Lock()
+	flowing := false
+	for _, st := range e.list {
+		flowing = flowing || st.channel != nil && st.channel.answered
+	}
+	e.mu.Unlock()
+	if flowing {
+		return nil
+	}
+	return reason.New(reason.Unavailable, "wait for elements of job %s: the dispatcher at %s has not answered for %.1f s (%s) and no worker has anything left: "+
+		"see that pecan-dispatcher runs there; the iteration goes on when it answers", e.job.id, e.session.target.shown, away.Seconds(), why)
+}
+
+// why says for people what is being waited for.
+func (e *epoch) why() string {
+	away, reasonAway := e.session.away()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.err != nil || e.received() {
+		return ""
+	}
+	for _, st := range e.list {
+		if len(st.queue) > 0 && !e.options.Deterministic {
+			return ""
+		}
+	}
+	if away > 0 {
+		return fmt.Sprintf("the dispatcher at %s has not answered for %.1f s: %s", e.session.target.shown, away.Seconds(), reasonAway)
+	}
+	if e.waiting != "" {
+		return e.waiting
+	}
+	for _, st := range e.list {
+		if st.trouble != nil && !st.ended {
+			return fmt.Sprintf("stream %d of job %s epoch %d: %v", st.number, e.job.id, e.id, st.trouble)
+		}
+	}
+	switch {
+	case !e.opened:
+		return "the dispatcher has not opened the epoch yet"
+	case len(e.list) == 0:
+		return "the dispatcher has not assigned a stream yet"
+	}
+	return fmt.Sprintf("%d of %d streams have ended, the others' next elements are being computed", len(e.list)-e.unfinished(), max(int(e.total), len(e.list)))
+}
+
+// unfinished counts known streams that have not ended. e.mu is held.
+func (e *epoch) unfinished() int {
+	n := 0
+	for _, st := range e.list {
+		if !st.ended {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,336 @@
+package client
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// Iteration is one pass of an iterator over a job: one epoch, or as many as the plan took off the graph as an outer
+// repeat. One consumer at a time takes from it; others wait for their turn.
+type Iteration struct {
+	job     *Job
+	options IterOptions
+	// turn is held by the consumer that takes.
+	turn   chan struct{}
+	closed chan struct{}
+	broken error
+
+	mu      sync.Mutex
+	shutDo  bool
+	current *epoch
+	// left is how many epochs come after the current one; -1 for ever.
+	left int64
+	// over: the end, or the error that ended it, was found.
+	over    bool
+	overErr error
+	// elements taken over all epochs, failed ones not counted, as assert_cardinality counts them.
+	elements uint64
+	stats    Stats
+}
+
+// Stats tells how an iteration is doing.
+type Stats struct {
+	// Elements and Bytes that were taken.
+	Elements uint64
+	Bytes    uint64
+	// Failed elements, whose error was handed out in their place.
+	Failed uint64
+	// Duplicates that came and were dropped.
+	Duplicates uint64
+	// Waited is the time that Next waited.
+	Waited time.Duration
+	// Reopened counts streams that had to be asked for again.
+	Reopened uint64
+}
+
+func newIteration(j *Job, options IterOptions) *Iteration {
+	if options.MaxOutstandingBytes == 0 {
+		options.MaxOutstandingBytes = DefaultMaxOutstandingBytes
+	}
+	if options.Protocol == "" {
+		options.Protocol = Auto
+	}
+	if options.Timeout == 0 {
+		options.Timeout = j.session.config.Timeout
+	}
+	if options.Compression == pecanv1.Compression_COMPRESSION_UNSPECIFIED {
+		options.Compression = j.options.GetCompression()
+	}
+	if j.options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
+		options.Deterministic = true
+	}
+	it := &Iteration{job: j, options: options, turn: make(chan struct{}, 1), closed: make(chan struct{})}
+	switch repeat := j.plan.GetRepeat(); {
+	case repeat < 0:
+		it.left = -1
+	case repeat > 1:
+		it.left = repeat - 1
+	}
+	return it
+}
+
+// NextElement takes one element, waiting for it at most as long as told. Ready comes with rows of Count 1, whose
+// tensors have the element's own shape; Failed with an error, after which the iteration may be asked again: an element
+// that failed is left out, and an outage of the dispatcher may be over.
+func (it *Iteration) NextElement(wait time.Duration) (*Rows, Status, error) {
+	return it.next(wait, 1, false)
+}
+
+// NextBlock takes up to max elements of one shape, each tensor with a leading dimension of their number. Elements that
+// travelled together come without a copy.
+func (it *Iteration) NextBlock(max int, wait time.Duration) (*Rows, Status, error) {
+	if max < 1 {
+		return nil, Failed, reason.New(reason.BadArgument, "next block of %d rows: ask for at least one", max)
+	}
+	return it.next(wait, max, true)
+}
+
+func (it *Iteration) next(wait time.Duration, max int, lead bool) (*Rows, Status, error) {
+	if err := forked(it.job.session.pid); err != nil {
+		return nil, Failed, err
+	}
+	if it.broken != nil {
+		return nil, Failed, it.broken
+	}
+	// The fast path has no timer: most calls find rows.
+	select {
+	case it.turn <- struct{}{}:
+		rows, status, err, _ := it.try(max, lead)
+		<-it.turn
+		if status != NotYet || wait <= 0 {
+			return rows, status, err
+		}
+	default:
+	}
+	return it.await(wait, max, lead)
+}
+
+func (it *Iteration) await(wait time.Duration, max int, lead bool) (*Rows, Status, error) {
+	began := time.Now()
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case it.turn <- struct{}{}:
+		defer func() { <-it.turn }()
+	case <-timer.C:
+		return nil, NotYet, nil
+	}
+	for {
+		rows, status, err, e := it.try(max, lead)
+		if status != NotYet {
+			it.waited(time.Since(began), false)
+			return rows, status, err
+		}
+		e.setStarved(true)
+		select {
+		case <-e.notify:
+		case <-it.closed:
+		case <-timer.C:
+			it.waited(time.Since(began), true)
+			if err := e.outage(it.options.Timeout); err != nil {
+				return nil, Failed, err
+			}
+			return nil, NotYet, nil
+		}
+	}
+}
+
+// try takes what is there. With NotYet it gives the epoch to wait for.
+func (it *Iteration) try(max int, lead bool) (*Rows, Status, error, *epoch) {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	for {
+		switch {
+		case it.shutDo:
+			return nil, Failed, reason.New(reason.Closed, "the iteration is closed"), nil
+		case it.over && it.overErr != nil:
+			return nil, Failed, it.overErr, nil
+		case it.over:
+			return nil, End, nil, nil
+		}
+		e := it.current
+		rows, found, err := e.take(max, lead)
+		switch found {
+		case foundRows:
+			it.count(rows)
+			if err := it.tooMany(); err != nil {
+				rows.Release()
+				it.finish(err)
+				return nil, Failed, err, nil
+			}
+			return rows, Ready, nil, nil
+		case foundFailure:
+			it.stats.Failed++
+			return nil, Failed, err, nil
+		case foundBroken:
+			it.finish(err)
+			return nil, Failed, err, nil
+		case foundNothing:
+			return nil, NotYet, nil, e
+		case foundEnd:
+			it.advance()
+		}
+	}
+}
+
+func (it *Iteration) count(rows *Rows) {
+	it.elements += uint64(rows.Count)
+	it.stats.Elements += uint64(rows.Count)
+	for i := range rows.Tensors {
+		it.stats.Bytes += uint64(len(rows.Tensors[i].Data) + len(rows.Tensors[i].Lengths))
+	}
+}
+
+// advance goes from an epoch that ended to the next one, or to the end. it.mu is held.
+func (it *Iteration) advance() {
+	it.job.finished(it.current.retire(&it.stats))
+	if it.left == 0 {
+		it.finish(it.tooFew())
+		return
+	}
+	if it.left > 0 {
+		it.left--
+	}
+	it.job.mu.Lock()
+	if it.job.closed || it.job.lost != nil {
+		err := it.job.lost
+		it.job.mu.Unlock()
+		if err == nil {
+			err = reason.New(reason.Closed, "job %s is closed", it.job.id)
+		}
+		it.finish(err)
+		return
+	}
+	it.current = it.job.nextEpoch()
+	it.job.mu.Unlock()
+	it.current.activate(it.options)
+}
+
+// finish ends the iteration with an error or without. it.mu is held.
+func (it *Iteration) finish(err error) {
+	it.over, it.overErr = true, err
+	it.current.retire(&it.stats)
+	it.job.leave(it)
+}
+
+// asserts tells whether assert_cardinality at the root is checked here: only one who reads everything can.
+func (it *Iteration) asserts() (int64, bool) {
+	promised := it.job.plan.GetAssertedCardinality()
+	alone := !it.job.shared() && it.job.options.GetMode() != pecanv1.Mode_MODE_OFF
+	return promised, alone && promised >= -1
+}
+
+func (it *Iteration) tooMany() error {
+	promised, checked := it.asserts()
+	if !checked || promised < 0 || it.elements <= uint64(promised) {
+		return nil
+	}
+	return reason.New(reason.Cardinality, "the dataset was expected to contain %s, but contains at least %s: correct the number given to "+
+		"assert_cardinality()", count(promised), count(int64(it.elements)))
+}
+
+func (it *Iteration) tooFew() error {
+	promised, checked := it.asserts()
+	if !checked || promised >= 0 && it.elements >= uint64(promised) {
+		return nil
+	}
+	return reason.New(reason.Cardinality, "the dataset was expected to contain %s, but contains only %s: correct the number given to "+
+		"assert_cardinality()", count(promised), count(int64(it.elements)))
+}
+
+func count(n int64) string {
+	switch n {
+	case -1:
+		return "an infinite number of elements"
+	case 1:
+		return "1 element"
+	}
+	return fmt.Sprintf("%d elements", n)
+}
+
+// epoch is the one that is being read; nil when there is none.
+func (it *Iteration) epoch() *epoch {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if it.over || it.shutDo {
+		return nil
+	}
+	return it.current
+}
+
+func (it *Iteration) waited(d time.Duration, starved bool) {
+	it.mu.Lock()
+	it.stats.Waited += d
+	e := it.current
+	it.mu.Unlock()
+	e.addWaited(d, starved)
+}
+
+// Stats tells how the iteration is doing.
+func (it *Iteration) Stats() Stats {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	stats := it.stats
+	if it.current != nil {
+		it.current.addStats(&stats)
+	}
+	return stats
+}
+
+// Waiting says, for people, why nothing comes; empty when elements are ready or the iteration is over.
+func (it *Iteration) Waiting() string {
+	if forked(it.job.session.pid) != nil || it.broken != nil {
+		return ""
+	}
+	if e := it.epoch(); e != nil {
+		return e.why()
+	}
+	return ""
+}
+
+// Position is where an iteration stands: what is needed to go on behind the elements that were taken.
+type Position struct {
+	Epoch uint64
+	Pass  uint64
+	// Next index to take, by stream. Streams that were not begun are left out.
+	Next map[uint32]uint64
+}
+
+// Positions tells the next index to be taken of each stream of the current epoch.
+func (it *Iteration) Positions() Position {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if it.current == nil {
+		return Position{}
+	}
+	return it.current.position()
+}
+
+// Close ends the iteration: a Next that waits returns, the streams are closed, memory that was not taken goes back.
+// Idempotent.
+func (it *Iteration) Close() error {
+	if err := forked(it.job.session.pid); err != nil {
+		return err
+	}
+	it.shut()
+	return nil
+}
+
+func (it *Iteration) shut() {
+	it.mu.Lock()
+	if it.shutDo {
+		it.mu.Unlock()
+		return
+	}
+	it.shutDo = true
+	if it.current != nil {
+		it.current.retire(&it.stats)
+	}
+	it.mu.Unlock()
+	close(it.closed)
+	it.job.leave(it)
+}

@@ -1,0 +1,287 @@
+package client
+
+import (
+	"context"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// JobSpec says which job is wanted.
+type JobSpec struct {
+	DatasetID string
+	// Name shares the job with every trainer that gives the same one; empty makes a job of this session alone.
+	Name    string
+	Options *pecanv1.JobOptions
+}
+
+// Job is one consumption of a dataset.
+type Job struct {
+	session       *Session
+	request       *pecanv1.CreateJobRequest
+	id            string
+	plan          *pecanv1.Plan
+	options       *pecanv1.JobOptions
+	durable       bool
+	created       bool
+	workers       int
+	clientTimeout time.Duration
+
+	mu sync.Mutex
+	// lost is set when the dispatcher does not know the job any more.
+	lost   error
+	closed bool
+	// nextPass numbers the passes of this job's iterators over it.
+	nextPass uint64
+	// ahead is the next pass, opened before it is asked for.
+	ahead      *epoch
+	iterations map[*Iteration]struct{}
+	// lastCount is how many elements the last pass that was read to its end had; -1 before.
+	lastCount int64
+}
+
+// CreateJob finds the job of that name or creates one.
+func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
+	request := &pecanv1.CreateJobRequest{
+		RequestId: uuid.NewString(), ClientId: s.clientID, DatasetId: spec.DatasetID, JobName: spec.Name, Options: spec.Options,
+		ClientHost: s.config.Host, ClientPid: int64(os.Getpid()),
+	}
+	var answer *pecanv1.CreateJobResponse
+	err := s.ask(ctx, "create the job at", func(ctx context.Context) error {
+		var err error
+		answer, err = s.api.CreateJob(ctx, request)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	job := &Job{
+		session: s, request: request, id: answer.GetJobId(), plan: answer.GetPlan(), options: answer.GetOptions(),
+		durable: answer.GetDurable(), created: answer.GetCreated(), workers: int(answer.GetWorkers()),
+		clientTimeout: time.Duration(answer.GetClientTimeoutS() * float64(time.Second)),
+		iterations:    map[*Iteration]struct{}{}, lastCount: -1,
+	}
+	if job.plan == nil {
+		job.plan = &pecanv1.Plan{AssertedCardinality: -2}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, reason.New(reason.Closed, "create the job: the session was closed meanwhile")
+	}
+	s.jobs[job] = struct{}{}
+	return job, nil
+}
+
+// ID is the dispatcher's name of the job.
+func (j *Job) ID() string { return j.id }
+
+// Plan says how the dataset is divided into streams, and why.
+func (j *Job) Plan() *pecanv1.Plan { return j.plan }
+
+// Options are the job's, with what the dispatcher filled in.
+func (j *Job) Options() *pecanv1.JobOptions { return j.options }
+
+// Durable is true when the job outlives a restart of the dispatcher.
+func (j *Job) Durable() bool { return j.durable }
+
+// Created is false when the job was there already.
+func (j *Job) Created() bool { return j.created }
+
+// Workers is how many workers were registered when the job was created or found.
+func (j *Job) Workers() int { return j.workers }
+
+// Session is the session that the job belongs to.
+func (j *Job) Session() *Session { return j.session }
+
+// shared is true when other trainers may take part.
+func (j *Job) shared() bool { return j.request.GetJobName() != "" }
+
+// maxElement is the largest element accepted.
+func (j *Job) maxElement() uint64 {
+	if n := j.options.GetMaxElementBytes(); n > 0 {
+		return uint64(n)
+	}
+	return defaultMaxElementBytes
+}
+
+// Open starts a pass over the dataset. It returns at once; the work goes on in the background, and what goes wrong
+// comes out of Next.
+func (j *Job) Open(options IterOptions) *Iteration {
+	it := newIteration(j, options)
+	if err := options.Validate(); err != nil {
+		it.broken = err
+		return it
+	}
+	if err := j.session.check(); err != nil {
+		it.broken = err
+		return it
+	}
+	j.mu.Lock()
+	switch {
+	case j.closed:
+		it.broken = reason.New(reason.Closed, "job %s is closed", j.id)
+	case j.lost != nil:
+		it.broken = j.lost
+	default:
+		j.iterations[it] = struct{}{}
+		it.current = j.nextEpoch()
+	}
+	j.mu.Unlock()
+	if it.current != nil {
+		it.current.activate(it.options)
+	}
+	return it
+}
+
+// nextEpoch adopts the pass that was opened ahead, or opens it now. j.mu is held.
+func (j *Job) nextEpoch() *epoch {
+	ahead := j.ahead
+	j.ahead = nil
+	if ahead != nil && ahead.failure() == nil {
+		return ahead
+	}
+	pass := j.nextPass
+	if ahead != nil {
+		pass = ahead.pass
+		ahead.close()
+	} else {
+		j.nextPass++
+	}
+	return newEpoch(j, pass, false)
+}
+
+// openAhead opens the next pass if that has not been done. It comes from a goroutine that reads, so it must not wait.
+func (j *Job) openAhead() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed || j.lost != nil || j.ahead != nil {
+		return
+	}
+	j.ahead = newEpoch(j, j.nextPass, true)
+	j.nextPass++
+}
+
+// leave forgets an iteration that ended or was closed.
+func (j *Job) leave(it *Iteration) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.iterations, it)
+}
+
+// finished notes how long a pass was, by which the end of the next one is foreseen.
+func (j *Job) finished(elements uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lastCount = int64(elements)
+}
+
+// expected is how many elements a pass of this client probably has; -1 when that is not known.
+func (j *Job) expected() int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.lastCount >= 0 {
+		return j.lastCount
+	}
+	if j.plan.GetCardinality() >= 0 && !j.shared() && j.options.GetMode() != pecanv1.Mode_MODE_OFF {
+		return j.plan.GetCardinality()
+	}
+	return -1
+}
+
+// epochs are those that the dispatcher shall hear of.
+func (j *Job) epochs() []*epoch {
+	j.mu.Lock()
+	iterations := make([]*Iteration, 0, len(j.iterations))
+	for it := range j.iterations {
+		iterations = append(iterations, it)
+	}
+	var epochs []*epoch
+	if j.ahead != nil {
+		epochs = append(epochs, j.ahead)
+	}
+	j.mu.Unlock()
+	for _, it := range iterations {
+		if e := it.epoch(); e != nil {
+			epochs = append(epochs, e)
+		}
+	}
+	return epochs
+}
+
+// passes is what the heartbeat tells of the job.
+func (j *Job) passes() []*pecanv1.ClientHeartbeatRequest_Pass {
+	var passes []*pecanv1.ClientHeartbeatRequest_Pass
+	for _, e := range j.epochs() {
+		if pass := e.report(); pass != nil {
+			passes = append(passes, pass)
+		}
+	}
+	return passes
+}
+
+// reattach asks for the same job again after the dispatcher has forgotten this client. A dispatcher that still has
+// the job finds it by the request's id; one that lost it gives another job, and this one is over.
+func (j *Job) reattach(ctx context.Context) {
+	answer, err := j.session.api.CreateJob(ctx, j.request)
+	if err != nil && (isOutage(err) || ctx.Err() != nil) {
+		return
+	}
+	if err == nil && answer.GetJobId() == j.id && answer.GetPlan().GetHash() == j.plan.GetHash() {
+		return
+	}
+	j.lose("")
+}
+
+// lose ends everything of a job that the dispatcher does not know any more.
+func (j *Job) lose(why string) {
+	if why != "" {
+		why = " (" + why + ")"
+	}
+	err := reason.New(reason.JobUnknown, "the dispatcher at %s does not know job %s any more%s: it was restarted without a work directory, or "+
+		"has heard nothing of this trainer for more than %.0f s; apply pecan.distribute() again to start a new job", j.session.target.shown, j.id, why, j.clientTimeout.Seconds())
+	j.mu.Lock()
+	if j.lost == nil {
+		j.lost = err
+	}
+	j.mu.Unlock()
+	for _, e := range j.epochs() {
+		e.abort(err)
+	}
+}
+
+// Close ends the job's iterations and the pass that was opened ahead. The dispatcher forgets a job that nobody keeps
+// alive. Idempotent.
+func (j *Job) Close() error {
+	if err := forked(j.session.pid); err != nil {
+		return err
+	}
+	j.shut()
+	return nil
+}
+
+func (j *Job) shut() {
+	j.session.mu.Lock()
+	delete(j.session.jobs, j)
+	j.session.mu.Unlock()
+	j.mu.Lock()
+	j.closed = true
+	ahead := j.ahead
+	j.ahead = nil
+	iterations := make([]*Iteration, 0, len(j.iterations))
+	for it := range j.iterations {
+		iterations = append(iterations, it)
+	}
+	j.mu.Unlock()
+	for _, it := range iterations {
+		it.shut()
+	}
+	if ahead != nil {
+		ahead.close()
+	}
+}

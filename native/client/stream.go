@@ -1,0 +1,408 @@
+package client
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+const (
+	// A stream whose queue has parkAt entries is closed, and asked for again when it is down to resumeAt: entries
+	// without bytes (failed or empty elements) are not held back by credits.
+	parkAt   = 8192
+	resumeAt = parkAt / 4
+	// patience is how often a stream may fail with an error that another try will hardly mend, before it counts.
+	patience = 4
+)
+
+// stream is what the client knows of one stream of its epoch. epoch.mu guards all of it.
+type stream struct {
+	epoch  *epoch
+	number uint32
+	lease  uint64
+	worker *pecanv1.WorkerAddress
+	// next is the one index that is accepted.
+	next  uint64
+	queue []entry
+	// queued is what the queue counts against the budget.
+	queued uint64
+	ended  bool
+	// released: given up for another consumer; what is queued is still ours.
+	released bool
+	parked   bool
+
+	channel  *channel
+	failures int
+	pause    retryPause
+	retryAt  time.Time
+	reported time.Time
+	trouble  error
+}
+
+// channel is one opening of a stream on a connection.
+type channel struct {
+	stream *stream
+	conn   *conn
+	number uint32
+	lease  uint64
+	// received and granted are running totals of payload bytes since the opening.
+	received uint64
+	granted  uint64
+	// acked is the index of the last CREDIT.
+	acked uint64
+	// answered: a frame has come.
+	answered bool
+}
+
+// reading is true while the stream has, or may get, elements to read.
+func (st *stream) reading() bool { return !st.ended && !st.released }
+
+// wanted is true when a channel should be opened.
+func (st *stream) wanted() bool {
+	if st.parked && len(st.queue) <= resumeAt {
+		st.parked = false
+	}
+	return st.reading() && !st.parked && st.channel == nil && st.worker != nil
+}
+
+func (st *stream) id() *pecanv1.StreamId {
+	return &pecanv1.StreamId{JobId: st.epoch.job.id, Epoch: st.epoch.id, Stream: st.number}
+}
+
+func (st *stream) nextToTake() uint64 {
+	if len(st.queue) > 0 {
+		return st.queue[0].index()
+	}
+	return st.next
+}
+
+// applyStream takes over what a snapshot says of one stream. e.mu is held.
+func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
+	st := e.streamOf(told.GetStream())
+	if told.GetLease() < st.lease {
+		return
+	}
+	if told.GetLease() > st.lease {
+		st.lease, st.worker = told.GetLease(), nil
+		st.failures, st.trouble, st.retryAt = 0, nil, time.Time{}
+		st.pause.reset()
+		st.closeChannel()
+	}
+	// Without an address the last one is kept: the dispatcher may have lost sight of a worker that we still reach.
+	if worker := told.GetWorker(); worker != nil && !proto.Equal(worker, st.worker) {
+		st.worker, st.retryAt = worker, time.Time{}
+		st.closeChannel()
+	}
+	if told.GetRelease() {
+		st.giveUp()
+		return
+	}
+	st.released = false
+	if told.GetStartIndex() > st.next {
+		st.closeChannel()
+		st.next = told.GetStartIndex()
+	}
+	if told.GetEnded() && st.next >= told.GetCount() && !st.ended {
+		// All of it has arrived; only the END frame was lost.
+		st.end()
+	}
+}
+
+// giveUp leaves the stream to another consumer, who starts where this one stopped.
+func (st *stream) giveUp() {
+	if st.released || st.ended {
+		return
+	}
+	st.released = true
+	st.closeChannel()
+	api := st.epoch.session.api
+	request := &pecanv1.ReleaseStreamRequest{ClientId: st.epoch.session.clientID, Id: st.id(), Lease: st.lease, NextIndex: st.next}
+	st.epoch.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
+		_, err := api.ReleaseStream(ctx, request)
+		return err
+	}})
+}
+
+// end notes that everything has arrived.
+func (st *stream) end() {
+	st.ended = true
+	st.trouble = nil
+	st.closeChannel()
+	api := st.epoch.session.api
+	request := &pecanv1.FinishStreamRequest{ClientId: st.epoch.session.clientID, Id: st.id(), Lease: st.lease, Count: st.next}
+	st.epoch.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
+		_, err := api.FinishStream(ctx, request)
+		return err
+	}})
+}
+
+// openChannel asks the stream's worker for it. An error is final: no other try can help. e.mu is held.
+func (e *epoch) openChannel(st *stream) error {
+	c, err := e.session.conn(st.worker, e.options.Protocol)
+	if err != nil {
+		return err
+	}
+	if c == nil {
+		return nil
+	}
+	ch := &channel{stream: st, conn: c, lease: st.lease, acked: st.next}
+	if share := e.share(); share > st.queued {
+		ch.granted = share - st.queued
+	}
+	open := &pecanv1.OpenStream{
+		Id: st.id(), Lease: st.lease, StartIndex: st.next, Credit: ch.granted, Compression: e.options.Compression, PayloadChecksum: e.job.options.GetPayloadChecksum(),
+	}
+	if c.open(ch, open) {
+		st.channel = ch
+		if st.failures > 0 {
+			e.reopened++
+		}
+	} else {
+		st.retryAt = time.Now().Add(st.pause.next())
+	}
+	return nil
+}
+
+// closeChannel tells the worker that the channel is not wanted, if there is one.
+func (st *stream) closeChannel() {
+	if ch := st.channel; ch != nil {
+		st.channel = nil
+		ch.conn.shut(ch)
+	}
+}
+
+// reopen drops the channel and asks again from the next index.
+func (st *stream) reopen(why error) {
+	st.closeChannel()
+	st.failed(why)
+}
+
+// failed notes that a channel was lost and when to try again.
+func (st *stream) failed(why error) {
+	st.failures++
+	st.trouble = why
+	if st.failures == 1 && !reason.Is(why, reason.NoWorkers) {
+		st.retryAt = time.Now().Add(firstPause / 4)
+	} else {
+		st.retryAt = time.Now().Add(st.pause.next())
+	}
+	nudge(st.epoch.kick)
+}
+
+// report tells the dispatcher that the worker cannot be reached or answers nonsense; at most once a second.
+func (st *stream) report(why error) {
+	now := time.Now()
+	if st.worker == nil || now.Sub(st.reported) < time.Second {
+		return
+	}
+	st.reported = now
+	e := st.epoch
+	request := &pecanv1.ReportWorkerRequest{
+		ClientId: e.session.clientID, Id: st.id(), Lease: st.lease, WorkerId: st.worker.GetWorkerId(), NextIndex: st.next, Message: why.Error(),
+	}
+	e.session.calls.add(call{do: func(ctx context.Context) error {
+		_, err := e.session.api.ReportWorker(ctx, request)
+		return err
+	}})
+}
+
+// lost is called by the connection when it failed, with no lock held. unreachable: it could not even be made.
+func (ch *channel) lost(why error, unreachable bool) {
+	st, e := ch.stream, ch.stream.epoch
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if st.channel != ch {
+		return
+	}
+	st.channel = nil
+	st.failed(why)
+	if final(why) {
+		e.err = why
+		nudge(e.notify)
+		return
+	}
+	if unreachable || st.failures > 1 {
+		st.report(why)
+	}
+}
+
+// refused is called when the worker closed the channel with an error.
+func (ch *channel) refused(why *reason.Error) {
+	st, e := ch.stream, ch.stream.epoch
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if st.channel != ch {
+		return
+	}
+	st.channel = nil
+	st.failed(why)
+	switch why.Reason {
+	case reason.StaleLease, reason.StreamUnknown, reason.WorkerUnknown, reason.EpochUnknown, reason.JobUnknown, reason.Unavailable,
+		reason.Closed, reason.ClusterMismatch, reason.FrameCorrupt, reason.NoWorkers:
+		// The dispatcher's next snapshot, or the worker's next command, sets this right.
+		if st.failures > 2 {
+			st.report(why)
+		}
+	default:
+		// The dispatcher hears of it from the worker as well and may move the stream. If it does not, people must see it.
+		st.report(why)
+		if st.failures > patience && e.err == nil {
+			e.err = why
+			nudge(e.notify)
+		}
+	}
+}
+
+// final tells errors of a connection that no other try can mend.
+func final(err error) bool { return reason.Is(err, reason.Unsupported) }
+
+// verdict is what to do with a frame, decided before its payload is read.
+type verdict int
+
+const (
+	accept verdict = iota
+	drop
+)
+
+// judge looks at a DATA or ERROR frame of the channel.
+func (ch *channel) judge(h frame.Header) (verdict, error) {
+	st, e := ch.stream, ch.stream.epoch
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rows := uint64(max(1, h.Count))
+	switch {
+	case st.channel != ch:
+		return drop, nil
+	case h.Lease < ch.lease:
+		e.duplicates += rows
+		return drop, nil
+	case h.Lease > ch.lease:
+		st.reopen(reason.New(reason.StaleLease, "the worker sends under lease %d, this reader knows %d", h.Lease, ch.lease))
+		return drop, nil
+	case h.Index > st.next:
+		st.reopen(reason.New(reason.FrameCorrupt, "stream %d: element %d came where %d is next", st.number, h.Index, st.next))
+		return drop, nil
+	case h.Type == frame.Data && ch.received > 0 && ch.received >= ch.granted:
+		return drop, reason.New(reason.FrameCorrupt, "stream %d: %d bytes were sent on a credit of %d", st.number, ch.received+h.RawLen, ch.granted)
+	case h.Index+rows <= st.next:
+		e.duplicates += rows
+		ch.received += h.RawLen
+		return drop, nil
+	}
+	return accept, nil
+}
+
+// add puts an accepted entry into the queue; it owns the entry's memory. False: the channel was closed meanwhile.
+func (ch *channel) add(en entry) bool {
+	st, e := ch.stream, ch.stream.epoch
+	e.mu.Lock()
+	if st.channel != ch || e.closed || en.first > st.next || en.first+uint64(en.rows) <= st.next {
+		e.mu.Unlock()
+		en.release()
+		return false
+	}
+	if known := st.next - en.first; known > 0 {
+		e.duplicates += known
+		en.skip(int(known))
+	}
+	ch.answered = true
+	ch.received += en.arrived
+	st.next = en.first + uint64(en.rows)
+	st.queued += en.bytes
+	st.queue = append(st.queue, en)
+	st.failures, st.trouble = 0, nil
+	st.pause.reset()
+	if e.accepted == 0 {
+		e.first = time.Now()
+	}
+	e.accepted += uint64(en.left())
+	if len(st.queue) >= parkAt {
+		st.parked = true
+		st.closeChannel()
+	}
+	ahead := e.nearlyDone()
+	e.mu.Unlock()
+	nudge(e.notify)
+	if ahead {
+		e.job.openAhead()
+	}
+	return true
+}
+
+// endAt is called for an END frame.
+func (ch *channel) endAt(count, lease uint64) {
+	st, e := ch.stream, ch.stream.epoch
+	e.mu.Lock()
+	if st.channel != ch || lease < ch.lease {
+		e.mu.Unlock()
+		return
+	}
+	if count > st.next || lease > ch.lease {
+		st.reopen(reason.New(reason.FrameCorrupt, "stream %d: it ended with %d elements where element %d is next", st.number, count, st.next))
+		e.mu.Unlock()
+		return
+	}
+	st.end()
+	e.countLive()
+	ahead := e.nearlyDone()
+	e.mu.Unlock()
+	e.stir(ahead)
+}
+
+// acknowledge tells the worker what has arrived and what it may send. Called by the reader when it has nothing else to
+// do or has taken in a good deal.
+func (ch *channel) acknowledge() {
+	e := ch.stream.epoch
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if ch.stream.channel == ch {
+		ch.credit(true)
+	}
+}
+
+// credit sends a CREDIT frame if it says something worth a frame. With ack, an acknowledgement alone is worth it.
+func (ch *channel) credit(ack bool) {
+	st := ch.stream
+	share := st.epoch.share()
+	grant := ch.granted
+	if share > st.queued {
+		grant = max(grant, saturatingAdd(ch.received, share-st.queued))
+	}
+	worth := grant-ch.granted >= max(1, share/4) ||
+		grant > ch.granted && ch.granted <= saturatingAdd(ch.received, share/2) ||
+		ack && st.next > ch.acked
+	if !worth {
+		return
+	}
+	ch.granted, ch.acked = grant, st.next
+	ch.conn.send(frame.Header{Type: frame.Credit, Channel: ch.number, Index: st.next, Lease: ch.lease, RawLen: grant}, nil)
+}
+
+func saturatingAdd(a, b uint64) uint64 {
+	if a > math.MaxUint64-b {
+		return math.MaxUint64
+	}
+	return a + b
+}
+
+// pop removes the first entry of the queue and gives its bytes back to the credit.
+func (st *stream) pop() {
+	st.queued -= st.queue[0].bytes
+	st.queue[0].release()
+	st.queue[0] = entry{}
+	st.queue = st.queue[1:]
+	if len(st.queue) == 0 {
+		st.queue = nil
+	}
+	if st.channel != nil {
+		st.channel.credit(false)
+	} else if st.parked && len(st.queue) <= resumeAt {
+		nudge(st.epoch.kick)
+	}
+}
