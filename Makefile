@@ -1,0 +1,92 @@
+# Everything that can be done here is a target; CI runs the same ones. Tools are pinned in go.mod and tests/requirements.txt.
+
+PYTHON3 ?= python3
+PYTHON := .venv/bin/python
+SIZE ?= medium
+FUZZTIME ?= 20s
+ROW ?=
+SECONDS ?= 600
+# Two Go packages at a time and no more: the build of cgo packages is hungry.
+GOTEST := test -p 2 -timeout 15m
+# The rooms, and not ./...: what is generated under build/ is nobody's to check.
+GO_DIRS := bindings native policies proto service tests
+GO_PACKAGES = $(shell git ls-files $(addsuffix /**.go,$(GO_DIRS)) $(addsuffix /*.go,$(GO_DIRS)) | xargs -n1 dirname | sort -u | sed 's,^,./,')
+PY_DIRS := bindings benchmarks examples proto python setup.py tests
+PKG_CONFIG_FILE := build/native/pkgconfig/tensorflow.pc
+TENSORFLOW = $(shell $(PYTHON) -c 'import importlib.util as u; print(u.find_spec("tensorflow").submodule_search_locations[0])')
+# Go packages over TensorFlow's C API find the installed wheel's headers and libraries this way.
+WITH_TENSORFLOW = PKG_CONFIG_PATH=$(CURDIR)/build/native/pkgconfig LD_LIBRARY_PATH=$(TENSORFLOW)
+
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-go test-python test-repo e2e race fuzz lint format generate build wheel bench clean
+
+help: ## Show this list
+	@echo "Pecan. Usage: make <target>"
+	@grep -hE '^[a-z][a-z0-9-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  \1|\2/' | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+
+demo: build ## Train a small model on real photographs, with Pecan and without (SIZE=small, medium or large)
+	$(PYTHON) examples/photographs/demo.py --size $(SIZE)
+
+test: test-repo test-go test-python e2e ## Run every test
+
+test-repo: .venv/ready $(PKG_CONFIG_FILE) ## Check the rules of the repository
+	$(PYTHON) -m pytest -q -rs tests/repo
+
+test-go: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests
+	$(WITH_TENSORFLOW) go $(GOTEST) $(GO_PACKAGES)
+
+test-python: build ## Run the tests of the Python package and of the wheel
+	$(PYTHON) -m pytest -q -rs python wheels
+
+e2e: build ## Run the tests that drive real processes (PECAN_RANDOM_PIPELINES=500 for more random pipelines)
+	$(PYTHON) -m pytest -q -rs tests --ignore tests/repo
+
+race: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests under the race detector
+	$(WITH_TENSORFLOW) go $(GOTEST) -race $(GO_PACKAGES)
+
+fuzz: .venv/ready $(PKG_CONFIG_FILE) ## Fuzz every reader of foreign bytes for FUZZTIME each
+	@set -e; for directory in $$(git grep -lE '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
+	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$directory/*_test.go | cut -c6-); do \
+	    echo "$$directory $$target"; $(WITH_TENSORFLOW) go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$directory; \
+	  done; done
+
+lint: .venv/ready $(PKG_CONFIG_FILE) ## Check formatting, vet, staticcheck, ruff and types
+	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); test -z "$$unformatted" || { echo "gofmt these: $$unformatted"; exit 1; }
+	$(WITH_TENSORFLOW) go vet $(GO_PACKAGES)
+	$(WITH_TENSORFLOW) go tool staticcheck $(GO_PACKAGES)
+	.venv/bin/ruff check $(PY_DIRS)
+	.venv/bin/mypy python/pecan
+
+format: .venv/ready ## Format the Go code and sort the Python imports
+	git ls-files '*.go' | xargs gofmt -w
+	.venv/bin/ruff check --fix --select I $(PY_DIRS)
+
+generate: .venv/ready ## Write the generated files anew from their sources
+	$(PYTHON) proto/generate.py
+
+build: .venv/ready ## Build the shared object and the three programs into python/pecan
+	$(PYTHON) bindings/build.py
+
+wheel: .venv/ready ## Build the wheel into dist/
+	rm -rf dist
+	.venv/bin/pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
+	@ls -l dist
+
+bench: build ## Measure beside tf.data service and write docs/benchmarks (ROW=name for one row, SECONDS of the memory run)
+	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --seconds $(SECONDS) $(if $(ROW),--row $(ROW))
+
+clean: ## Remove what was built; records of the demo and .venv stay
+	rm -rf build dist python/pecan/_native python/pecan/_bin
+
+.venv/ready: tests/requirements.txt
+	$(PYTHON3) -m venv .venv
+	.venv/bin/pip install --quiet --requirement tests/requirements.txt
+	@echo "$(CURDIR)/python" > "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pecan-in-place.pth"
+	@touch $@
+
+$(PKG_CONFIG_FILE): .venv/ready
+	@$(PYTHON) -c 'import sys; sys.path.insert(0, "bindings"); import build; build.write_pkg_config(build.tensorflow_directory())'
+	@touch $@
