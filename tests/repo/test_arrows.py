@@ -24,7 +24,7 @@ ARROWS: dict[str, tuple[tuple[str, ...], str]] = {
                        "a worker runs streams: it knows the dispatcher only by its messages"),
     "service/cmd": (("proto", "policies", "service", "native"), "commands wire everything, and nothing else is wired to them"),
     "native": (("proto", "service/graph"), "native lives inside trainers: it knows services only by their messages"),
-    "bindings": (("native",), "bindings hand native's calls to Python and decide nothing"),
+    "bindings": (("native", "proto", "service/graph"), "bindings hand calls of native and of the graph check to Python, and decide nothing"),
     "tests": (("proto", "policies", "service", "native", "bindings"), ""),
     "benchmarks": (("proto", "policies", "service", "native", "bindings"), ""),
 }
@@ -75,7 +75,7 @@ def test_go_packages_import_only_what_their_room_may():
     ("service/worker", "service/dispatcher"),
     ("native/client", "service/worker"),
     ("native/client", "service/cmd/pecanctl"),
-    ("bindings", "service/graph"),
+    ("bindings", "service/dispatcher"),
     ("proto/frame", "service/graph"),
     ("elsewhere", "proto/frame"),
 ])
