@@ -190,6 +190,8 @@ func parse(b *[HeaderSize]byte) (Header, error) {
 		RawLen:     binary.LittleEndian.Uint64(b[48:]),
 	}
 	switch {
+	case binary.LittleEndian.Uint32(b[56:]) != 0:
+		return Header{}, corrupt("reserved bytes that are not zero")
 	case h.Type == 0 || h.Type > lastType:
 		return Header{}, corrupt("unknown type %d", h.Type)
 	case h.Flags&^allFlags != 0:

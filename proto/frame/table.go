@@ -57,7 +57,7 @@ func AppendTable(dst []byte, flags Flags, t *Table) []byte {
 // ParseTable reads the table of a DATA frame and checks it: sizes of fixed-width dtypes agree with dims, offsets do not
 // overflow, and the payload (RawLen of the header) holds what the table says. The table's memory is reused when given.
 func ParseTable(h Header, meta []byte, t *Table) error {
-	t.Rows = t.Rows[:0]
+	t.Rows, t.Slot, t.Size = t.Rows[:0], 0, 0
 	if h.Flags&Shared != 0 {
 		if len(meta) < 8 {
 			return corrupt("element table of %d bytes has no slot", len(meta))
@@ -69,6 +69,9 @@ func ParseTable(h Header, meta []byte, t *Table) error {
 		return corrupt("element table of %d bytes", len(meta))
 	}
 	components := binary.LittleEndian.Uint32(meta)
+	if binary.LittleEndian.Uint32(meta[4:]) != 0 {
+		return corrupt("reserved bytes of the element table that are not zero")
+	}
 	meta = meta[8:]
 	if components > MaxComponents {
 		return corrupt("%d components, limit %d", components, MaxComponents)
@@ -116,9 +119,6 @@ func ParseTable(h Header, meta []byte, t *Table) error {
 			return corrupt("payload of more than %d bytes", uint64(MaxPayload))
 		}
 		t.Rows = append(t.Rows, tensor)
-	}
-	if rows == 0 {
-		t.Size = 0
 	}
 	if len(meta) != 0 {
 		return corrupt("%d bytes after the element table", len(meta))

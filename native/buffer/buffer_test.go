@@ -1,0 +1,382 @@
+package buffer
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+func newPool(t testing.TB, config Config) *Pool {
+	t.Helper()
+	p, err := NewPool(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Close()
+		stats := p.Stats()
+		if stats.Blocks != 0 || stats.Bytes != 0 || stats.MappedBytes != 0 || stats.IdleBytes != 0 || stats.Slots != 0 || stats.SlotBytes != 0 {
+			t.Errorf("after close: %v", stats)
+		}
+		if leaks := p.Leaks(); len(leaks) > 0 {
+			t.Errorf("leaked: %v", leaks)
+		}
+	})
+	return p
+}
+
+func get(t testing.TB, p *Pool, n int) *Block {
+	t.Helper()
+	b, err := p.Get(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestBlocksAreAlignedWritableAndAsLongAsAsked(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]Config{"plain": {}, "checked": {Checked: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPool(t, config)
+			var blocks []*Block
+			for _, n := range []int{0, 1, 63, 64, 65, 1024, 1025, 4096, smallMax - 1, smallMax, smallMax + 1, 3 << 20, 9600000} {
+				b := get(t, p, n)
+				if b.Len() != n || cap(b.Bytes()) != n {
+					t.Errorf("asked for %d bytes, got %d with room for %d", n, b.Len(), cap(b.Bytes()))
+				}
+				if at := uintptr(unsafe.Pointer(unsafe.SliceData(b.Bytes()))); at%Align != 0 {
+					t.Errorf("block of %d bytes at %#x is not aligned", n, at)
+				}
+				for i := range b.Bytes() {
+					b.Bytes()[i] = byte(n)
+				}
+				blocks = append(blocks, b)
+			}
+			for _, b := range blocks {
+				n := b.Len()
+				if bytes.Count(b.Bytes(), []byte{byte(n)}) != n {
+					t.Errorf("another block wrote into the one of %d bytes", n)
+				}
+				b.Release()
+			}
+		})
+	}
+}
+
+func TestHostileSizesAreRefused(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, Config{})
+	for _, n := range []int{-1, MaxBlock + 1} {
+		if _, err := p.Get(n); err == nil {
+			t.Errorf("got a block of %d bytes", n)
+		}
+	}
+	// More than the address space has: the kernel's refusal comes out as an error, and nothing is counted.
+	var held []*Block
+	for range 2 {
+		b, err := p.Get(MaxBlock)
+		if err == nil {
+			held = append(held, b)
+		}
+	}
+	if len(held) == 2 {
+		t.Error("got the whole address space twice")
+	}
+	for _, b := range held {
+		b.Release()
+	}
+	p.Trim(0)
+	if stats := p.Stats(); stats.Blocks != 0 || stats.MappedBytes != 0 {
+		t.Errorf("%v", stats)
+	}
+}
+
+func TestReleasedMemoryIsReused(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, Config{})
+	for _, n := range []int{100, 200 << 10, 9600000} {
+		first := get(t, p, n)
+		at := unsafe.SliceData(first.Bytes())
+		first.Release()
+		mapped := p.Stats().MappedBytes
+		second := get(t, p, n)
+		if unsafe.SliceData(second.Bytes()) != at || p.Stats().MappedBytes != mapped {
+			t.Errorf("%d bytes: new memory where the old one was free", n)
+		}
+		second.Release()
+	}
+}
+
+func TestABlockLivesUntilItsLastRelease(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, Config{})
+	b := get(t, p, 1000)
+	b.Retain().Release()
+	b.Retain()
+	b.Release()
+	if p.Stats().Blocks != 1 {
+		t.Fatal("given back while a reference was held")
+	}
+	b.Release()
+	if p.Stats().Blocks != 0 {
+		t.Fatal("not given back by the last release")
+	}
+}
+
+func TestAReleaseTooManyHarmsNobody(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, Config{})
+	old := get(t, p, 1000)
+	old.Release()
+	now := get(t, p, 1000)
+	old.Release()
+	old.Retain()
+	old.Release()
+	if stats := p.Stats(); stats.Blocks != 1 || stats.Misuses != 3 {
+		t.Errorf("%v, want one block in use and three misuses", stats)
+	}
+	now.Release()
+	var none *Block
+	none.Release()
+	if none.Retain() != nil || none.Bytes() != nil || none.Len() != 0 {
+		t.Error("a nil block is not empty")
+	}
+}
+
+func TestIdleMemoryIsBoundedAndTheOldestGoesFirst(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, Config{MaxIdle: 5 << 20})
+	var blocks []*Block
+	for i := range 4 {
+		blocks = append(blocks, get(t, p, 1<<20+i*(1<<18)))
+	}
+	for _, b := range blocks {
+		b.Release()
+		if idle := p.Stats().IdleBytes; idle > 5<<20 {
+			t.Errorf("%d bytes idle", idle)
+		}
+	}
+	mapped := p.Stats().MappedBytes
+	b := get(t, p, 1<<20+3*(1<<18))
+	if p.Stats().MappedBytes != mapped {
+		t.Error("the block released last was not kept")
+	}
+	b.Release()
+	p.Trim(1 << 20)
+	if idle := p.Stats().IdleBytes; idle > 1<<20 {
+		t.Errorf("%d bytes idle after trimming to 1 MiB", idle)
+	}
+}
+
+func TestSmallBlocksShareSlabsThatGoWhenEmpty(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, Config{})
+	var blocks []*Block
+	for range 3 * slabSize / 2048 {
+		blocks = append(blocks, get(t, p, 2000))
+	}
+	if mapped := p.Stats().MappedBytes; mapped != 3*slabSize {
+		t.Errorf("%d bytes mapped for three slabs' worth", mapped)
+	}
+	rand.Shuffle(len(blocks), func(i, j int) { blocks[i], blocks[j] = blocks[j], blocks[i] })
+	for _, b := range blocks[1:] {
+		b.Release()
+	}
+	p.Trim(0)
+	if mapped := p.Stats().MappedBytes; mapped != slabSize {
+		t.Errorf("%d bytes mapped for one block", mapped)
+	}
+	blocks[0].Release()
+}
+
+func TestMemoryOfAClosedPoolGoesWithItsLastBlock(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, Config{})
+	small, large := get(t, p, 10), get(t, p, 1<<20)
+	p.Close()
+	large.Bytes()[0] = 1
+	small.Bytes()[0] = 1
+	small.Release()
+	large.Release()
+	if mapped := p.Stats().MappedBytes; mapped != 0 {
+		t.Errorf("%d bytes mapped", mapped)
+	}
+}
+
+func TestManyGoroutinesShareAPool(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, Config{MaxIdle: 4 << 20})
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(g), 1))
+			var held []*Block
+			for range 400 {
+				if len(held) > 8 {
+					held[0].Release()
+					held = held[1:]
+				}
+				b, err := p.Get(random.IntN(1 << random.IntN(21)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if b.Len() > 0 {
+					b.Bytes()[0], b.Bytes()[b.Len()-1] = byte(g), byte(g)
+				}
+				held = append(held, b.Retain())
+				b.Release()
+			}
+			for _, b := range held {
+				if b.Len() > 0 && b.Bytes()[b.Len()-1] != byte(g) {
+					t.Error("another goroutine wrote into a held block")
+				}
+				b.Release()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestCheckedModeTellsLeaksAndPanicsOnMisuse(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, Config{Checked: true})
+	b := get(t, p, 100)
+	if leaks := p.Leaks(); len(leaks) != 1 || !strings.Contains(leaks[0], "100 bytes") || !strings.Contains(leaks[0], "TestCheckedMode") {
+		t.Errorf("leaks: %v", leaks)
+	}
+	b.Release()
+	defer func() {
+		if recover() == nil {
+			t.Error("a release too many did not panic")
+		}
+	}()
+	b.Release()
+}
+
+func TestConfigIsValidated(t *testing.T) {
+	t.Parallel()
+	if _, err := NewPool(Config{MaxIdle: -2}); err == nil {
+		t.Error("accepted a negative bound")
+	}
+	p := newPool(t, Config{MaxIdle: unlimited})
+	b := get(t, p, 600<<20)
+	b.Release()
+	if p.Stats().IdleBytes < 600<<20 {
+		t.Error("did not keep everything")
+	}
+}
+
+func memfd(t *testing.T, size int64, seals int) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate("pecan-test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.Ftruncate(fd, size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+func TestSlotsAreReadOneContentAtATime(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, Config{})
+	fd := memfd(t, 1<<20, unix.F_SEAL_SHRINK)
+	slot, err := p.MapSlot(fd, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Pwrite(fd, []byte("hello"), 0); err != nil {
+		t.Fatal(err)
+	}
+	var released atomic.Int32
+	b, err := slot.Read(5, func() { released.Add(1) })
+	if err != nil || string(b.Bytes()) != "hello" {
+		t.Fatalf("read %q, %v", b.Bytes(), err)
+	}
+	if _, err := slot.Read(5, nil); err != ErrSlotBusy {
+		t.Errorf("a second read of a slot in use: %v", err)
+	}
+	b.Retain().Release()
+	if released.Load() != 0 {
+		t.Error("released while a reference was held")
+	}
+	b.Release()
+	if released.Load() != 1 {
+		t.Error("the writer was not told")
+	}
+	if _, err := slot.Read(1<<20+1, nil); err == nil {
+		t.Error("read more than the slot has")
+	}
+	last, err := slot.Read(1, func() { t.Error("told of the release of a dropped slot") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	slot.Drop()
+	slot.Drop()
+	if stats := p.Stats(); stats.Slots != 1 || last.Bytes()[0] != 'h' {
+		t.Errorf("the mapping went while it was read: %v", stats)
+	}
+	last.Release()
+	last.Release()
+	if stats := p.Stats(); stats.Slots != 0 || stats.Misuses != 1 {
+		t.Errorf("%v", stats)
+	}
+	if _, err := slot.Read(1, nil); err == nil {
+		t.Error("read a dropped slot")
+	}
+}
+
+func TestSlotsThatCouldKillTheReaderAreRefused(t *testing.T) {
+	t.Parallel()
+	p := newPool(t, Config{})
+	file, err := os.Create(t.TempDir() + "/plain")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := file.Truncate(4096); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		fd   int
+		size int64
+	}{
+		"shorter than announced":       {memfd(t, 4096, unix.F_SEAL_SHRINK), 4097},
+		"not sealed against shrinking": {memfd(t, 4096, unix.F_SEAL_GROW), 4096},
+		"a file":                       {int(file.Fd()), 4096},
+		"no descriptor":                {-1, 4096},
+		"empty":                        {memfd(t, 4096, unix.F_SEAL_SHRINK), 0},
+		"negative":                     {memfd(t, 4096, unix.F_SEAL_SHRINK), -1},
+	} {
+		if slot, err := p.MapSlot(tc.fd, tc.size); err == nil {
+			slot.Drop()
+			t.Errorf("%s: mapped", name)
+		}
+	}
+}
+
+func BenchmarkGetRelease(b *testing.B) {
+	for name, n := range map[string]int{"small": 2000, "large": 9600000} {
+		b.Run(name, func(b *testing.B) {
+			p := newPool(b, Config{})
+			for b.Loop() {
+				get(b, p, n).Release()
+			}
+		})
+	}
+}
