@@ -16,7 +16,7 @@ type Tensor struct {
 	Dims []uint64
 	// Bytes in the payload.
 	Bytes uint64
-	// Offset in the payload, a multiple of Align. Computed, not sent.
+	// Offset in the payload, a multiple of Align; 0 for a tensor without bytes. Computed, not sent.
 	Offset uint64
 }
 
@@ -113,8 +113,13 @@ func ParseTable(h Header, meta []byte, t *Table) error {
 		if err := checkSize(&tensor, copies); err != nil {
 			return err
 		}
-		t.Size = offset + tensor.Bytes
-		offset = AlignUp(t.Size)
+		if tensor.Bytes == 0 {
+			// Needs no payload, not even the gap before it.
+			tensor.Offset = 0
+		} else {
+			t.Size = offset + tensor.Bytes
+			offset = AlignUp(t.Size)
+		}
 		if offset > MaxPayload {
 			return corrupt("payload of more than %d bytes", uint64(MaxPayload))
 		}
