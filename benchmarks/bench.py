@@ -1,8 +1,8 @@
 """Measures Pecan beside TensorFlow's data service and the raw limits of the machine, and writes the report.
 
-    make bench                      # everything; about 25 minutes, ten of them the memory run
-    make bench ROW=large            # one row; the others keep their figures
-    make bench ROW=memory SECONDS=60
+make bench                      # everything; about 25 minutes, ten of them the memory run
+make bench ROW=large            # one row; the others keep their figures
+make bench ROW=memory SECONDS=60
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import meter  # noqa: E402
-import report  # noqa: E402
-import rows  # noqa: E402
+import meter
+import report
+import rows
 
 
 def measure(name: str, repetitions: int, settings: rows.Settings, without: list[str]) -> dict:
@@ -54,8 +54,12 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5, help="samples per contestant")
     parser.add_argument("--seconds", type=float, default=600.0, help="length of the memory run")
     parser.add_argument("--demo-data", type=pathlib.Path, default=rows.Settings.demo_data, help="records of the demo")
-    parser.add_argument("--output", type=pathlib.Path, default=rows.ROOT / "docs" / "benchmarks", help="where the report goes")
-    parser.add_argument("--without", action="append", default=[], help="leave a contestant out (nothing is judged or written then)")
+    parser.add_argument(
+        "--output", type=pathlib.Path, default=rows.ROOT / "docs" / "benchmarks", help="where the report goes"
+    )
+    parser.add_argument(
+        "--without", action="append", default=[], help="leave a contestant out (nothing is judged or written then)"
+    )
     arguments = parser.parse_args()
 
     names = [rows.ALIASES.get(arguments.row, arguments.row)] if arguments.row else list(rows.ROWS)

@@ -1,4 +1,7 @@
-"""The limits under any data plane: a plain TCP pair, and memcpy. `raw.py send PORT COUNT BYTES` is the pair's far end."""
+"""The limits under any data plane: a plain TCP pair, and memcpy.
+
+`raw.py send PORT COUNT BYTES` is the pair's far end.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ def tcp_pair(count: int, size: int) -> dict[str, float]:
     buffers = [np.zeros(size, np.uint8) for _ in range(4)]
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        sender = subprocess.Popen([sys.executable, __file__, "send", str(port), str(count), str(size)], stdout=subprocess.PIPE)
+        sender = subprocess.Popen(
+            [sys.executable, __file__, "send", str(port), str(count), str(size)], stdout=subprocess.PIPE
+        )
         connection, _ = server.accept()
     own = meter.own_cpu_seconds()
     with connection:

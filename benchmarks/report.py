@@ -29,9 +29,10 @@ def page(whole: dict, order: list[str], path: pathlib.Path) -> None:
     notes = old[old.index(NOTES) :] if NOTES in old else f"{NOTES}\n"
     parts = [
         "# Benchmarks of the main job\n",
-        "Written by `make bench`, from `main-job.json` beside it; `make bench ROW=<name>` measures one row again. Contestants are asked",
-        "in turns in one run; figures are medians, with the smallest and largest sample in brackets. TensorFlow's data service and",
-        "Pecan both run their dispatcher and workers in processes of their own on the same machine.\n",
+        "Written by `make bench`, from `main-job.json` beside it; `make bench ROW=<name>` measures one row again.",
+        "Contestants are asked in turns in one run; figures are medians, with the smallest and largest sample in",
+        "brackets. TensorFlow's data service and Pecan both run their dispatcher and workers in",
+        "processes of their own on the same machine.\n",
         "| measured | must reach | reached |",
         "| --- | --- | --- |",
     ]
@@ -46,8 +47,12 @@ def page(whole: dict, order: list[str], path: pathlib.Path) -> None:
 
 def _section(name: str, record: dict) -> list[str]:
     machine = record["machine"]
-    lines = [f"\n## {name}: {record['title']}\n", f"`{record['command']}`, {record['date']}. " + "; ".join(
-        f"{key} {value}" for key, value in machine.items()) + ".\n"]
+    lines = [
+        f"\n## {name}: {record['title']}\n",
+        f"`{record['command']}`, {record['date']}. "
+        + "; ".join(f"{key} {value}" for key, value in machine.items())
+        + ".\n",
+    ]
     figures = list(dict.fromkeys(key for samples in record["samples"].values() for key in samples[0]))
     lines.append("| | " + " | ".join(figures) + " |")
     lines.append("| --- |" + " --- |" * len(figures))
@@ -62,7 +67,7 @@ def _section(name: str, record: dict) -> list[str]:
 
 def _spread(values: list[float]) -> str:
     middle = f"{_short(statistics.median(values))}"
-    return middle if len(values) == 1 else f"{middle} ({_short(min(values))}–{_short(max(values))})"
+    return middle if len(values) == 1 else f"{middle} ({_short(min(values))}-{_short(max(values))})"
 
 
 def _short(value: float) -> str:

@@ -1,4 +1,7 @@
-"""The measurements. Each prepares its contestants, which are then asked for a sample in turns, and judges the medians."""
+"""The measurements.
+
+Each prepares its contestants, which are then asked for a sample in turns, and judges the medians.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,13 @@ def _scalars(stack: contextlib.ExitStack, _: Settings) -> Contestants:
 def _judge_scalars(medians: Medians) -> list[Mark]:
     ours = medians[PECAN_TCP]["elements/s"]
     local, stock = ours / medians[LOCAL]["elements/s"], ours / medians[STOCK]["elements/s"]
-    return [Mark("≥ 80 % of local iteration, or ≥ 8x tf.data service", f"{local:.0%} and {stock:.1f}x", local >= 0.8 or stock >= 8)]
+    return [
+        Mark(
+            "≥ 80 % of local iteration, or ≥ 8x tf.data service",
+            f"{local:.0%} and {stock:.1f}x",
+            local >= 0.8 or stock >= 8,
+        )
+    ]
 
 
 LARGE_COUNT, LARGE_BYTES = 250, 9_600_000
@@ -108,7 +117,11 @@ def _large(stack: contextlib.ExitStack, _: Settings) -> Contestants:
             used = service.cpu_seconds() + meter.own_cpu_seconds()
             rate = _rate(distributed)
             used = service.cpu_seconds() + meter.own_cpu_seconds() - used
-            return {"GB/s": rate * LARGE_BYTES / 1e9, "elements/s": rate, "CPU s/GB": used / (LARGE_COUNT * LARGE_BYTES / 1e9)}
+            return {
+                "GB/s": rate * LARGE_BYTES / 1e9,
+                "elements/s": rate,
+                "CPU s/GB": used / (LARGE_COUNT * LARGE_BYTES / 1e9),
+            }
 
         return sample
 
@@ -134,8 +147,9 @@ def _judge_large(medians: Medians) -> list[Mark]:
 
 def _images(stack: contextlib.ExitStack, settings: Settings) -> Contestants:
     sys.path.insert(0, str(ROOT / "examples" / "photographs"))
-    import build
     import pipeline
+
+    import build
 
     files = build.records("medium", settings.demo_data).training[:32]
     stock = stack.enter_context(systems.tf_data_service(workers=2, processing_mode="distributed_epoch"))
@@ -192,13 +206,18 @@ def _first_element(stack: contextlib.ExitStack, _: Settings) -> Contestants:
             called = time.perf_counter()
             iterator = iter(distributed)
             next(iterator)
-            return {"ms after iter()": 1e3 * (time.perf_counter() - called), "ms in distribute()": 1e3 * (called - started)}
+            return {
+                "ms after iter()": 1e3 * (time.perf_counter() - called),
+                "ms in distribute()": 1e3 * (called - started),
+            }
 
         sample()
         return sample
 
     def embedded() -> Sample:
-        done = subprocess.run([sys.executable, "-c", _EMBEDDED], capture_output=True, text=True, timeout=120, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", _EMBEDDED], capture_output=True, text=True, timeout=120, check=True
+        )
         return {"ms beyond importing TensorFlow": 1e3 * float(done.stdout.split()[-1])}
 
     return {STOCK: first(stock), PECAN: first(ours), EMBEDDED: embedded}
@@ -207,7 +226,12 @@ def _first_element(stack: contextlib.ExitStack, _: Settings) -> Contestants:
 def _judge_first_element(medians: Medians) -> list[Mark]:
     return [
         _at_most("running service: ≤ 50 ms after iter()", medians[PECAN]["ms after iter()"], 50, " ms"),
-        _at_most("embedded start: ≤ 3 s beyond importing TensorFlow", medians[EMBEDDED]["ms beyond importing TensorFlow"] / 1e3, 3, " s"),
+        _at_most(
+            "embedded start: ≤ 3 s beyond importing TensorFlow",
+            medians[EMBEDDED]["ms beyond importing TensorFlow"] / 1e3,
+            3,
+            " s",
+        ),
     ]
 
 
@@ -238,7 +262,9 @@ def _epoch_end(stack: contextlib.ExitStack, _: Settings) -> Contestants:
 def _judge_epoch_end(medians: Medians) -> list[Mark]:
     return [
         _at_most("last element to the end: ≤ 20 ms", medians[PECAN]["ms to the end"], 20, " ms"),
-        _at_most("last element to the first of the next epoch: ≤ 20 ms", medians[PECAN]["ms to the next epoch"], 20, " ms"),
+        _at_most(
+            "last element to the first of the next epoch: ≤ 20 ms", medians[PECAN]["ms to the next epoch"], 20, " ms"
+        ),
     ]
 
 
@@ -282,7 +308,14 @@ def _judge_memory(medians: Medians) -> list[Mark]:
     for name in ("trainer", "worker"):
         growth = ours[f"{name} MB late"] - ours[f"{name} MB early"]
         above = ours[f"{name} MB peak"] - ours[f"{name} MB before"]
-        marks.append(_at_most(f"{name}: flat (second tenth of the run to the last: ≤ 5 % of the budget)", growth, 0.05 * ours["budget MB"], " MB"))
+        marks.append(
+            _at_most(
+                f"{name}: flat (second tenth of the run to the last: ≤ 5 % of the budget)",
+                growth,
+                0.05 * ours["budget MB"],
+                " MB",
+            )
+        )
         marks.append(_at_most(f"{name}: peak above its start ≤ budget + 20 %", above, 1.2 * ours["budget MB"], " MB"))
     return marks
 

@@ -41,7 +41,8 @@ def tf_data_service(*, workers: int = 1, processing_mode: str = "parallel_epochs
 
         def apply(**options: object) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
             return tf.data.experimental.service.distribute(
-                processing_mode=processing_mode, service=f"grpc://{address}", compression=None, **options)
+                processing_mode=processing_mode, service=f"grpc://{address}", compression=None, **options
+            )
 
         yield Service(apply, pids)
 
@@ -49,7 +50,12 @@ def tf_data_service(*, workers: int = 1, processing_mode: str = "parallel_epochs
 def _role(stack: contextlib.ExitStack, *words: str) -> tuple[int, str]:
     """Starts one process of TensorFlow's service and gives its id and address."""
     process = subprocess.Popen(
-        [sys.executable, str(_ROLE), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        [sys.executable, str(_ROLE), *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     stack.callback(process.wait, timeout=60)
     stack.callback(process.kill)
     line = process.stdout.readline()

@@ -17,7 +17,9 @@ def main() -> None:
         server = service.DispatchServer(service.DispatcherConfig(port=0))
         print(f"listening on {server.target.split('://')[1]}", flush=True)
     else:
-        server = service.WorkerServer(service.WorkerConfig(dispatcher_address=sys.argv[2], port=0, heartbeat_interval_ms=1000))
+        server = service.WorkerServer(
+            service.WorkerConfig(dispatcher_address=sys.argv[2], port=0, heartbeat_interval_ms=1000)
+        )
         print("listening on localhost", flush=True)
     sys.stdin.read()
 

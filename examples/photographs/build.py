@@ -67,8 +67,11 @@ def records(size_name: str, root: pathlib.Path) -> Records:
         photographs += sources.wallpapers(root / "wallpapers")
     if len(photographs) < 2:
         sys.exit("found no photographs: install scikit-learn and scikit-image (make demo does)")
-    recipe = {"format": FORMAT, "size": dataclasses.asdict(size), "photographs": {
-        name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in photographs}}
+    recipe = {
+        "format": FORMAT,
+        "size": dataclasses.asdict(size),
+        "photographs": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in photographs},
+    }
     directory = root / size_name
     if not _is_complete(directory, recipe):
         _build(directory, size, photographs, recipe)
@@ -88,7 +91,8 @@ def _is_complete(directory: pathlib.Path, recipe: dict) -> bool:
     try:
         marker = json.loads((directory / MARKER).read_text())
         return marker["recipe"] == recipe and all(
-            (directory / name).stat().st_size == size for name, size in marker["files"].items())
+            (directory / name).stat().st_size == size for name, size in marker["files"].items()
+        )
     except (OSError, ValueError, KeyError):
         return False
 
@@ -135,7 +139,11 @@ def _crop(picture: np.ndarray, pixels: int, chance: random.Random) -> np.ndarray
 
 def _example(pixels: np.ndarray, label: int) -> bytes:
     encoded = tf.io.encode_jpeg(pixels, quality=92).numpy()
-    return tf.train.Example(features=tf.train.Features(feature={
-        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded])),
-        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-    })).SerializeToString()
+    return tf.train.Example(
+        features=tf.train.Features(
+            feature={
+                "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded])),
+                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+            }
+        )
+    ).SerializeToString()

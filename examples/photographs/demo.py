@@ -18,11 +18,12 @@ from collections.abc import Iterable, Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import build  # noqa: E402
-import keras  # noqa: E402
-import pipeline  # noqa: E402
-import progress  # noqa: E402
-import tensorflow as tf  # noqa: E402
+import keras
+import pipeline
+import progress
+import tensorflow as tf
+
+import build
 
 EPOCHS = 2
 
@@ -64,14 +65,16 @@ class Result:
 def small_cnn(labels: int) -> keras.Model:
     """Small on purpose: preparing an image costs more than learning from it, as with a fast accelerator."""
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([
-        keras.layers.Input((pipeline.PIXELS, pipeline.PIXELS, 3)),
-        keras.layers.Conv2D(16, 5, strides=4, activation="relu"),
-        keras.layers.Conv2D(32, 3, strides=2, activation="relu"),
-        keras.layers.Conv2D(48, 3, strides=2, activation="relu"),
-        keras.layers.GlobalAveragePooling2D(),
-        keras.layers.Dense(labels),
-    ])
+    model = keras.Sequential(
+        [
+            keras.layers.Input((pipeline.PIXELS, pipeline.PIXELS, 3)),
+            keras.layers.Conv2D(16, 5, strides=4, activation="relu"),
+            keras.layers.Conv2D(32, 3, strides=2, activation="relu"),
+            keras.layers.Conv2D(48, 3, strides=2, activation="relu"),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(labels),
+        ]
+    )
     model.compile(
         optimizer=keras.optimizers.Adam(3e-3),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -96,7 +99,8 @@ def train(name: str, dataset: tf.data.Dataset, data: build.Records, evaluation: 
             line.show(
                 min(1.0, step / per_epoch),
                 f"epoch {epoch + 1}/{EPOCHS}  batch {step}/{per_epoch}  loss {float(seen['loss']):.2f}"
-                f"  {images / spent:.0f} images/s  waiting {watch.waited_s / spent:.0%}")
+                f"  {images / spent:.0f} images/s  waiting {watch.waited_s / spent:.0%}",
+            )
         model.reset_metrics()
     spent = time.perf_counter() - started
     accuracy = model.evaluate(evaluation, verbose=0, return_dict=True)["accuracy"]
@@ -130,13 +134,17 @@ def table(results: list[Result], labels: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=sorted(build.SIZES), default="medium", help="how much to build and train on")
-    parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("demo-data"), help="where the records are kept")
+    parser.add_argument(
+        "--data", type=pathlib.Path, default=pathlib.Path("demo-data"), help="where the records are kept"
+    )
     parser.add_argument("--only", choices=("pecan", "local"), help="leave one of the two runs out")
     arguments = parser.parse_args()
 
     data = build.records(arguments.size, arguments.data)
-    print(f"{data.examples:,} training crops of {len(data.labels)} photographs in {len(data.training)} files;"
-          f" {data.bytes / 1e6:,.0f} MB on disk under {arguments.data / arguments.size}")
+    print(
+        f"{data.examples:,} training crops of {len(data.labels)} photographs in {len(data.training)} files;"
+        f" {data.bytes / 1e6:,.0f} MB on disk under {arguments.data / arguments.size}"
+    )
     evaluation = pipeline.evaluation(data.evaluation, data.evaluation_examples).cache()
     results = []
     if arguments.only != "local":

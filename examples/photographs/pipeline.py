@@ -10,7 +10,8 @@ BATCH = 64
 
 def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     features = tf.io.parse_single_example(
-        record, {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)})
+        record, {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+    )
     return features["image"], features["label"]
 
 

@@ -29,12 +29,33 @@ _PLASMA = "usr/share/wallpapers/{}/contents/images/2560x1600.jpg"
 WALLPAPERS = {
     "mate-backgrounds": tuple(
         f"usr/share/backgrounds/mate/nature/{name}.jpg"
-        for name in ("Aqua", "Blinds", "Dune", "FreshFlower", "Garden", "GreenMeadow", "LadyBird", "RainDrops", "Storm",
-                     "TwoWings", "Wood", "YellowFlower")
+        for name in (
+            "Aqua",
+            "Blinds",
+            "Dune",
+            "FreshFlower",
+            "Garden",
+            "GreenMeadow",
+            "LadyBird",
+            "RainDrops",
+            "Storm",
+            "TwoWings",
+            "Wood",
+            "YellowFlower",
+        )
     ),
     "plasma-workspace-wallpapers": tuple(
         _PLASMA.format(name)
-        for name in ("Autumn", "BytheWater", "ColorfulCups", "EveningGlow", "FallenLeaf", "Kite", "OneStandsOut", "Path")
+        for name in (
+            "Autumn",
+            "BytheWater",
+            "ColorfulCups",
+            "EveningGlow",
+            "FallenLeaf",
+            "Kite",
+            "OneStandsOut",
+            "Path",
+        )
     ),
     "lomiri-wallpapers-20.04": tuple(
         f"usr/share/backgrounds/{name}.jpg"

@@ -5,9 +5,9 @@ execution itself promises for a pipeline:
 
 - `elements`: the multiset of elements, batches included, as they are.
 - `rows`: the multiset of rows inside the batches, and the sizes of the batches. For pipelines that shuffle before they
-  batch, or whose batches are made of counts that only running tells: which rows meet in a batch is open, and nothing else.
-- `subset`: the number and sizes of batches, and that every row is one of `pool`, taken at most as often as it is there. For
-  pipelines that drop or leave out rows after a shuffle: which ones is open, how many is not.
+  batch, or whose batches are made of counts that only running tells: which rows meet in a batch is open, and no more.
+- `subset`: the number and sizes of batches, and that every row is one of `pool`, taken at most as often as it is
+  there. For pipelines that drop or leave out rows after a shuffle: which ones is open, how many is not.
 
 In all of them the element spec must be equal, and the cardinality wherever local execution knows it.
 """
@@ -96,7 +96,9 @@ def compare(ours: Run, local: Run, how: How, *, pool: Run | None = None) -> None
         return
     assert pool is not None, "subset needs the pool that the rows come from"
     strangers = mine - _counted(pool.elements)
-    assert not strangers, f"{sum(strangers.values())} rows are not of the dataset or came too often: {_shown(strangers)}"
+    assert not strangers, (
+        f"{sum(strangers.values())} rows are not of the dataset or came too often: {_shown(strangers)}"
+    )
 
 
 def _counted(elements: Any) -> collections.Counter:
@@ -106,8 +108,9 @@ def _counted(elements: Any) -> collections.Counter:
 def _same(ours: collections.Counter, local: collections.Counter, what: str) -> None:
     lost, extra = local - ours, ours - local
     assert not lost and not extra, (
-        f"{sum(ours.values())} {what} came, locally {sum(local.values())}; {sum(lost.values())} were lost, such as {_shown(lost)};"
-        f" {sum(extra.values())} came that should not, such as {_shown(extra)}")
+        f"{sum(ours.values())} {what} came, locally {sum(local.values())}; {sum(lost.values())} were lost, such as"
+        f" {_shown(lost)}; {sum(extra.values())} came that should not, such as {_shown(extra)}"
+    )
 
 
 def _shown(counter: collections.Counter) -> str:
@@ -116,7 +119,8 @@ def _shown(counter: collections.Counter) -> str:
     for parts in itertools.islice(counter, 3):
         readable = [
             list(part[2])[:4] if isinstance(part[2], tuple) else np.frombuffer(part[2], _numpy(part[0]))[:4].tolist()
-            for part in parts if len(part) == 3
+            for part in parts
+            if len(part) == 3
         ]
         shown.append(str(readable))
     return ", ".join(shown) or "none"

@@ -28,7 +28,9 @@ def test_the_second_pass_gives_everything_again(name, cluster, files):
         oracle.compare(oracle.run(distributed), local, pipeline.how)
 
 
-@pytest.mark.parametrize("name", ["range", "filter, batch, map", "batch with a short one", "shuffle", "interleave over files, parallel"])
+@pytest.mark.parametrize(
+    "name", ["range", "filter, batch, map", "batch with a short one", "shuffle", "interleave over files, parallel"]
+)
 def test_deterministic_mode_gives_one_order(name, files):
     sequences = []
     for workers in (1, 3):

@@ -1,7 +1,7 @@
 """Random pipelines, through random numbers of workers, give the elements and the batches of a local run.
 
 Each case is made from one seed, which is part of its name. `PECAN_RANDOM_PIPELINES` sets how many run (20 without it),
-`PECAN_RANDOM_SEED` where they start: a failure of seed s is seen again with `PECAN_RANDOM_SEED=s PECAN_RANDOM_PIPELINES=1`.
+`PECAN_RANDOM_SEED` where they start: `PECAN_RANDOM_SEED=s PECAN_RANDOM_PIPELINES=1` runs the one of seed s again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def source(chance: random.Random, files: object) -> State:
     if kind == "slices":
         return State(Dataset.from_tensor_slices(tf.range(n, dtype=tf.int64) * 3), [f"slices({n})"])
     if kind == "concatenate":
-        return State(Dataset.range(n).concatenate(Dataset.range(1000, 1000 + n // 2)), [f"range({n}) + range({n // 2})"])
+        return State(
+            Dataset.range(n).concatenate(Dataset.range(1000, 1000 + n // 2)), [f"range({n}) + range({n // 2})"]
+        )
     if kind == "sample":
         parts = [Dataset.range(n), Dataset.range(1000, 1000 + n)]
         mixed = Dataset.sample_from_datasets(parts, seed=chance.randint(1, 99), stop_on_empty_dataset=False)
@@ -60,7 +62,9 @@ def source(chance: random.Random, files: object) -> State:
         return State(pairs.map(lambda a, b: a + 10_000 * b), [f"zip({n})"])
     if kind == "flat_map":
         m = min(n, 15)
-        return State(Dataset.range(m).flat_map(lambda x: Dataset.range(x * 100, x * 100 + x)), [f"flat_map({m})"], counted=False)
+        return State(
+            Dataset.range(m).flat_map(lambda x: Dataset.range(x * 100, x * 100 + x)), [f"flat_map({m})"], counted=False
+        )
     read = Dataset.from_tensor_slices(files.records)
     if kind == "records":
         read = read.flat_map(tf.data.TFRecordDataset)
@@ -81,16 +85,28 @@ def steps(chance: random.Random, state: State) -> list[Callable[[], State]]:
         lambda: state.then("cache", lambda d: d.cache()),
     ]
     if state.batched:
-        found.append(lambda: state.then("unbatch", lambda d: d.unbatch(), batched=False, counted=False, ordered=state.ordered and not state.mixed))
+        found.append(
+            lambda: state.then(
+                "unbatch",
+                lambda d: d.unbatch(),
+                batched=False,
+                counted=False,
+                ordered=state.ordered and not state.mixed,
+            )
+        )
         if not state.mixed and state.ordered:
             found.append(lambda: state.then(f"take({n})", lambda d: d.take(n)))
         return found
     loose = not (state.ordered and state.counted)
     found += [
         lambda: state.then("filter", lambda d: d.filter(lambda x: x % 3 != 0), counted=False),
-        lambda: state.then(f"shuffle({n * 5})", lambda d: d.shuffle(n * 5, seed=chance.choice([None, seed])), ordered=False),
+        lambda: state.then(
+            f"shuffle({n * 5})", lambda d: d.shuffle(n * 5, seed=chance.choice([None, seed])), ordered=False
+        ),
         lambda: state.then(f"batch({n})", lambda d: d.batch(n), batched=True, mixed=loose),
-        lambda: state.then("flat_map", lambda d: d.flat_map(lambda x: Dataset.from_tensors(x).repeat(x % 3)), counted=False),
+        lambda: state.then(
+            "flat_map", lambda d: d.flat_map(lambda x: Dataset.from_tensors(x).repeat(x % 3)), counted=False
+        ),
         lambda: state.then("repeat(2)", lambda d: d.repeat(2)),
     ]
     if state.ordered:
@@ -99,8 +115,11 @@ def steps(chance: random.Random, state: State) -> list[Callable[[], State]]:
             lambda: state.then(f"skip({n})", lambda d: d.skip(n)),
             lambda: state.then(f"shard({n}, 0)", lambda d: d.shard(n, 0)),
             lambda: state.then("enumerate", lambda d: d.enumerate().map(lambda i, x: i * 1_000_000 + x)),
-            lambda: state.then(f"batch({n}, drop)", lambda d: d.batch(n, drop_remainder=True), batched=True, mixed=False)
-            if not loose else state.then("map", lambda d: d.map(lambda x: x + 5)),
+            lambda: (
+                state.then(f"batch({n}, drop)", lambda d: d.batch(n, drop_remainder=True), batched=True, mixed=False)
+                if not loose
+                else state.then("map", lambda d: d.map(lambda x: x + 5))
+            ),
         ]
     return found
 

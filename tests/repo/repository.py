@@ -17,7 +17,8 @@ GENERATED_MARK = "Code generated"
 def run(*words: str, **environment: str) -> str:
     """Output of a command run at the root of the repository; its failure is the test's."""
     done = subprocess.run(
-        words, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300, check=False)
+        words, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300, check=False
+    )
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(words)} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -86,6 +87,14 @@ def go_packages() -> tuple[GoPackage, ...]:
             continue
         imports = {*package.get("Imports", []), *package.get("TestImports", []), *package.get("XTestImports", [])}
         files = [f"{path}/{name}" for key in ("GoFiles", "CgoFiles") for name in package.get(key, [])]
-        found.append(GoPackage(path, package.get("Name", ""), package.get("Doc", ""), tuple(sorted(imports)),
-                               bool(package.get("CgoFiles")), tuple(files)))
+        found.append(
+            GoPackage(
+                path,
+                package.get("Name", ""),
+                package.get("Doc", ""),
+                tuple(sorted(imports)),
+                bool(package.get("CgoFiles")),
+                tuple(files),
+            )
+        )
     return tuple(found)

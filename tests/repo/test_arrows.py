@@ -12,19 +12,38 @@ import repository
 # matching prefix is a package's room.
 ARROWS: dict[str, tuple[tuple[str, ...], str]] = {
     "proto": ((), "proto is the ground that every room stands on: what it imported, all would import"),
-    "policies": ((), "policies are pure functions from plain measurements to decisions: they must run in a simulator without a service"),
-    "service/graph": (("proto",), "the graph rules run in trainers, dispatchers and workers alike: they know messages and nothing else"),
+    "policies": (
+        (),
+        "policies are pure functions from plain measurements to decisions: they must run in a simulator",
+    ),
+    "service/graph": (
+        ("proto",),
+        "the graph rules run in trainers, dispatchers and workers alike: they know messages and nothing else",
+    ),
     "service/store": ((), "the store keeps bytes: what they mean is the dispatcher's"),
     "service/cache": ((), "the cache keeps segments: what they mean is the worker's and the dispatcher's"),
     "service/internal": (("proto",), "what all services share cannot depend on one of them"),
-    "service/dispatcher/core": (("policies", "proto", "service/graph"), "the core decides; clock, network and disk are the dispatcher's"),
-    "service/dispatcher": (("policies", "proto", "service/graph", "service/store", "service/internal"),
-                           "the dispatcher is pure Go and static: it reaches neither workers' code nor TensorFlow"),
-    "service/worker": (("proto", "service/graph", "service/cache", "service/internal", "native/tf"),
-                       "a worker runs streams: it knows the dispatcher only by its messages"),
-    "service/cmd": (("proto", "policies", "service", "native"), "commands wire everything, and nothing else is wired to them"),
+    "service/dispatcher/core": (
+        ("policies", "proto", "service/graph"),
+        "the core decides; clock, network and disk are the dispatcher's",
+    ),
+    "service/dispatcher": (
+        ("policies", "proto", "service/graph", "service/store", "service/internal"),
+        "the dispatcher is pure Go and static: it reaches neither workers' code nor TensorFlow",
+    ),
+    "service/worker": (
+        ("proto", "service/graph", "service/cache", "service/internal", "native/tf"),
+        "a worker runs streams: it knows the dispatcher only by its messages",
+    ),
+    "service/cmd": (
+        ("proto", "policies", "service", "native"),
+        "commands wire everything, and nothing else is wired to them",
+    ),
     "native": (("proto", "service/graph"), "native lives inside trainers: it knows services only by their messages"),
-    "bindings": (("native", "proto", "service/graph"), "bindings hand calls of native and of the graph check to Python, and decide nothing"),
+    "bindings": (
+        ("native", "proto", "service/graph"),
+        "bindings hand calls of native and of the graph check to Python, and decide nothing",
+    ),
     "tests": (("proto", "policies", "service", "native", "bindings"), ""),
     "benchmarks": (("proto", "policies", "service", "native", "bindings"), ""),
 }
@@ -66,19 +85,22 @@ def test_go_packages_import_only_what_their_room_may():
     assert not broken, "\n".join(broken)
 
 
-@pytest.mark.parametrize(("path", "imported"), [
-    ("policies/autoorder", "proto/pecan/v1"),
-    ("service/graph", "native/tf"),
-    ("service/store", "proto/pecan/v1"),
-    ("service/dispatcher", "service/worker"),
-    ("service/dispatcher/core", "service/store"),
-    ("service/worker", "service/dispatcher"),
-    ("native/client", "service/worker"),
-    ("native/client", "service/cmd/pecanctl"),
-    ("bindings", "service/dispatcher"),
-    ("proto/frame", "service/graph"),
-    ("elsewhere", "proto/frame"),
-])
+@pytest.mark.parametrize(
+    ("path", "imported"),
+    [
+        ("policies/autoorder", "proto/pecan/v1"),
+        ("service/graph", "native/tf"),
+        ("service/store", "proto/pecan/v1"),
+        ("service/dispatcher", "service/worker"),
+        ("service/dispatcher/core", "service/store"),
+        ("service/worker", "service/dispatcher"),
+        ("native/client", "service/worker"),
+        ("native/client", "service/cmd/pecanctl"),
+        ("bindings", "service/dispatcher"),
+        ("proto/frame", "service/graph"),
+        ("elsewhere", "proto/frame"),
+    ],
+)
 def test_a_broken_arrow_is_seen(path, imported):
     assert broken_arrows(path, [imported])
 
@@ -128,7 +150,7 @@ def python_imports(name: str) -> list[str]:
 def broken_python_arrows(name: str, imports: list[str]) -> list[str]:
     """A sentence for every import of a Python file that breaks an arrow."""
     package = name.startswith("python/pecan/")
-    tests = name.startswith("python/") and not package or "/tests/" in name
+    tests = (name.startswith("python/") and not package) or "/tests/" in name
     private = name.startswith("python/pecan/_src/")
     sentences = []
     for imported in imports:
@@ -147,10 +169,13 @@ def test_python_modules_import_only_what_they_may():
     assert not broken, "\n".join(broken)
 
 
-@pytest.mark.parametrize(("name", "imported"), [
-    ("examples/photographs/demo.py", "pecan._src.client"),
-    ("python/pecan/_src/client.py", "pecan.distribute"),
-    ("python/pecan/options.py", "._src"),
-])
+@pytest.mark.parametrize(
+    ("name", "imported"),
+    [
+        ("examples/photographs/demo.py", "pecan._src.client"),
+        ("python/pecan/_src/client.py", "pecan.distribute"),
+        ("python/pecan/options.py", "._src"),
+    ],
+)
 def test_a_broken_python_arrow_is_seen(name, imported):
     assert broken_python_arrows(name, [imported])

@@ -1,4 +1,7 @@
-"""What is written twice is held together: reasons and their page, words and their use, generated files and their sources."""
+"""What is written twice is held together.
+
+Reasons and their page, words and their use, generated files and their sources.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,18 @@ import repository
 
 # A word that is not ours → ours. tf.data service's own parameter names are its own and stay.
 STRANGERS = {
-    "iteration": "epoch", "task": "stream", "partition": "split", "shard": "stream or split", "round": "epoch",
-    "sample": "element", "example": "element", "pipeline": "dataset", "master": "dispatcher", "coordinator": "dispatcher",
-    "server": "worker or dispatcher", "executor": "worker",
+    "iteration": "epoch",
+    "task": "stream",
+    "partition": "split",
+    "shard": "stream or split",
+    "round": "epoch",
+    "sample": "element",
+    "example": "element",
+    "pipeline": "dataset",
+    "master": "dispatcher",
+    "coordinator": "dispatcher",
+    "server": "worker or dispatcher",
+    "executor": "worker",
 }
 # Names that are nobody's to change.
 KEPT = {"ShardingFiles"}
@@ -40,7 +52,9 @@ def test_every_reason_is_explained_and_every_explanation_is_of_a_reason():
     in_code, in_page = reasons(), documented_reasons()
     assert len(in_code) > 30, "could not read the reasons out of proto/reason"
     assert not set(in_code) - set(in_page), f"docs/errors.md does not explain {sorted(set(in_code) - set(in_page))}"
-    assert not set(in_page) - set(in_code), f"docs/errors.md explains {sorted(set(in_page) - set(in_code))}, which no code gives"
+    assert not set(in_page) - set(in_code), (
+        f"docs/errors.md explains {sorted(set(in_page) - set(in_code))}, which no code gives"
+    )
 
 
 def test_the_page_of_errors_names_the_code_that_is_sent():
@@ -49,15 +63,29 @@ def test_the_page_of_errors_names_the_code_that_is_sent():
 
     wrong = {
         reason: (code, upper(reasons()[reason]))
-        for reason, code in documented_reasons().items() if reason in reasons() and code != upper(reasons()[reason])
+        for reason, code in documented_reasons().items()
+        if reason in reasons() and code != upper(reasons()[reason])
     }
     assert not wrong, f"docs/errors.md says one code and proto/reason another: {wrong}"
 
 
 def test_the_words_of_the_architecture_are_explained():
     page = repository.text("docs/architecture.md")
-    for word in ("dataset", "job", "epoch", "stream", "element", "split", "lease", "plan", "local / remote worker", "node"):
-        assert re.search(rf"^\| {re.escape(word)} \|", page, re.MULTILINE), f"docs/architecture.md does not explain {word!r}"
+    for word in (
+        "dataset",
+        "job",
+        "epoch",
+        "stream",
+        "element",
+        "split",
+        "lease",
+        "plan",
+        "local / remote worker",
+        "node",
+    ):
+        assert re.search(rf"^\| {re.escape(word)} \|", page, re.MULTILINE), (
+            f"docs/architecture.md does not explain {word!r}"
+        )
 
 
 def words_of(name: str) -> list[str]:
@@ -69,7 +97,10 @@ def strangers(names: list[str]) -> list[str]:
     """A sentence for every name that has a word for which we have another."""
     return [
         f"{name}: we say {STRANGERS[word]}, not {word}"
-        for name in names if name not in KEPT for word in words_of(name) if word in STRANGERS
+        for name in names
+        if name not in KEPT
+        for word in words_of(name)
+        if word in STRANGERS
     ]
 
 
@@ -84,16 +115,17 @@ def test_messages_use_the_words_of_the_architecture():
 
 
 def test_flags_use_the_words_of_the_architecture():
-    flags = [
-        flag for file in repository.hand_written_go() if file.startswith("service/")
-        for flag in re.findall(r"\.(?:String|Int|Int64|Uint64|Bool|Duration|Float64|StringSlice)(?:Var)?P?\((?:&[\w.]+, )?\"([a-z][\w-]*)\"", repository.text(file))
-    ]
+    defined = re.compile(r"\.(?:\w+?)(?:Var)?P?\((?:&[\w.]+, )?\"([a-z][\w-]*)\", ")
+    sources = [repository.text(name) for name in repository.hand_written_go() if name.startswith("service/")]
+    flags = [flag for source in sources if "spf13/pflag" in source for flag in defined.findall(source)]
     assert flags, "could not read the flags of the commands"
     assert not strangers(flags), "\n".join(strangers(flags))
 
 
 def test_a_strange_word_is_seen():
-    assert strangers(["TaskId", "worker_snapshot", "max-iteration"]) and not strangers(["StreamId", "sharding", "max-streams"])
+    assert strangers(["TaskId", "worker_snapshot", "max-iteration"]) and not strangers(
+        ["StreamId", "sharding", "max-streams"]
+    )
 
 
 def test_generated_files_are_fresh(tmp_path):
@@ -107,7 +139,8 @@ def test_generated_files_are_fresh(tmp_path):
     for name in tmp_path.rglob("*.pb.go"):
         name.unlink()
     done = subprocess.run(
-        [sys.executable, "proto/generate.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        [sys.executable, "proto/generate.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     fresh = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*.pb.go")}
     committed = {name: repository.text(name) for name in repository.with_suffix(".pb.go")}
