@@ -69,6 +69,14 @@ def test_the_page_of_errors_names_the_code_that_is_sent():
     assert not wrong, f"docs/errors.md says one code and proto/reason another: {wrong}"
 
 
+def test_every_exception_is_explained():
+    public = re.findall(r'^    "(\w+)",$', repository.text("python/pecan/errors.py"), re.MULTILINE)
+    assert len(public) > 5, "could not read the exceptions out of python/pecan/errors.py"
+    mute = [name for name in public if f"`{name}`" not in repository.text("docs/errors.md")]
+    mute = [name for name in mute if f"`pecan.{name}`" not in repository.text("docs/errors.md")]
+    assert not mute, f"docs/errors.md does not explain {mute}"
+
+
 def test_the_words_of_the_architecture_are_explained():
     page = repository.text("docs/architecture.md")
     for word in (
