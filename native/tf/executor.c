@@ -21,7 +21,8 @@ struct pecan_iterator {
   TFE_Op* next;
   int components;
   // Set by Go when a reader waits.
-  int32_t hurry;
+  const int32_t* hurry;
+  int64_t* progress;
 };
 
 TFE_Context* pecan_new_context(const void* config, size_t config_len, TF_Status* status) {
@@ -134,7 +135,10 @@ void pecan_delete_iterator(pecan_iterator* it) {
 
 void pecan_cancel_iterator(pecan_iterator* it) { TFE_CancellationManagerStartCancel(it->cancellation); }
 
-int32_t* pecan_hurry(pecan_iterator* it) { return &it->hurry; }
+void pecan_share(pecan_iterator* it, const int32_t* hurry, int64_t* progress) {
+  it->hurry = hurry;
+  it->progress = progress;
+}
 
 // One element as handles. The caller lets one thread in at a time.
 static void execute_next(pecan_iterator* it, TFE_TensorHandle** handles, int* n, TF_Status* status) {
@@ -184,11 +188,13 @@ static int64_t now_ns(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+static void publish(pecan_iterator* it, int64_t rows) { __atomic_store_n(it->progress, rows, __ATOMIC_RELEASE); }
+
 static bool flush_due(pecan_iterator* it, const pecan_pace* pace, int64_t rows, int64_t begun) {
   if (rows >= pace->max_rows) return true;
   int64_t age = now_ns() - begun;
   if (age >= pace->linger_ns) return true;
-  return age >= pace->hurry_ns && __atomic_load_n(&it->hurry, __ATOMIC_RELAXED) != 0;
+  return age >= pace->hurry_ns && __atomic_load_n(it->hurry, __ATOMIC_RELAXED) != 0;
 }
 
 static bool fits(const pecan_shape* shape, const pecan_tensor* tensor) {
@@ -203,6 +209,7 @@ int64_t pecan_fill_columns(pecan_iterator* it, const pecan_column* columns, cons
                            int32_t* has_odd, TF_Status* status) {
   int64_t rows = 0, begun = now_ns();
   *has_odd = 0;
+  publish(it, 0);
   for (;;) {
     pecan_next(it, odd, status);
     if (TF_GetCode(status) != TF_OK) return rows;
@@ -215,6 +222,7 @@ int64_t pecan_fill_columns(pecan_iterator* it, const pecan_column* columns, cons
     for (int i = 0; i < it->components; i++) memcpy(columns[i].data + rows * columns[i].width, odd[i].data, columns[i].width);
     pecan_delete_tensors(odd, it->components);
     rows++;
+    publish(it, rows);
     if (flush_due(it, pace, rows, begun)) return rows;
   }
 }
@@ -263,6 +271,7 @@ int64_t pecan_fill_pack(pecan_iterator* it, const pecan_shape* shapes, pecan_pac
                         const pecan_pace* pace, pecan_tensor* odd, int32_t* has_odd, TF_Status* status) {
   int64_t rows = 0, begun = now_ns();
   *has_odd = 0;
+  publish(it, 0);
   for (;;) {
     pecan_next(it, odd, status);
     if (TF_GetCode(status) != TF_OK) return rows;
@@ -278,6 +287,7 @@ int64_t pecan_fill_pack(pecan_iterator* it, const pecan_shape* shapes, pecan_pac
     }
     pecan_delete_tensors(odd, it->components);
     rows++;
+    publish(it, rows);
     if (flush_due(it, pace, rows, begun)) return rows;
   }
 }

@@ -145,6 +145,9 @@ func (p *Pack) Payload() []byte { return p.payload[:p.c.payload_len] }
 // Table is the rows of the element table so far.
 func (p *Pack) Table() []byte { return p.table[:p.c.table_len] }
 
+// Memory is the whole payload and table memory, of which a fill under way has written the rows of its progress.
+func (p *Pack) Memory() (payload, table []byte) { return p.payload, p.table }
+
 // Reset empties the pack.
 func (p *Pack) Reset() { p.c.payload_len, p.c.table_len = 0, 0 }
 
@@ -183,6 +186,8 @@ func (it *Iterator) fill(run func(*C.pecan_pace, *C.pecan_tensor, *C.int32_t, *C
 	s := newStatus()
 	defer s.free()
 	p := pace.c()
+	// Left at 0, so that whoever looks at the next fill before it begins sees no rows of this one.
+	defer it.progress.Store(0)
 	var hasOdd C.int32_t
 	var rows C.int64_t
 	err := it.fetch(s, func() { rows = run(&p, &out[0], &hasOdd, s.c) })

@@ -7,6 +7,7 @@ import "C"
 import (
 	"errors"
 	"io"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -20,8 +21,11 @@ var ErrCancelled = errors.New("the iterator was cancelled")
 type Iterator struct {
 	c          *C.pecan_iterator
 	components int
-	hurry      *int32
-	cancelled  atomic.Bool
+	// hurry is read and progress written by C while it fills, so they are pinned; Go may touch them at any time.
+	hurry     *atomic.Int32
+	progress  *atomic.Int64
+	pins      runtime.Pinner
+	cancelled atomic.Bool
 	// calls is held for reading by every call into TensorFlow, for writing by Close.
 	calls  sync.RWMutex
 	closed bool
@@ -44,7 +48,11 @@ func (c *Context) NewIterator(graph []byte, types []DataType) (*Iterator, error)
 	if err := s.err(); err != nil {
 		return nil, err
 	}
-	return &Iterator{c: it, components: len(types), hurry: (*int32)(unsafe.Pointer(C.pecan_hurry(it)))}, nil
+	out := &Iterator{c: it, components: len(types), hurry: new(atomic.Int32), progress: new(atomic.Int64)}
+	out.pins.Pin(out.hurry)
+	out.pins.Pin(out.progress)
+	C.pecan_share(it, (*C.int32_t)(unsafe.Pointer(out.hurry)), (*C.int64_t)(unsafe.Pointer(out.progress)))
+	return out, nil
 }
 
 // Components is the number of tensors in an element.
@@ -113,17 +121,15 @@ func (it *Iterator) call(s status, f func()) error {
 
 // Hurry tells the fills that a reader waits, so that they hand over early.
 func (it *Iterator) Hurry(on bool) {
-	it.calls.RLock()
-	defer it.calls.RUnlock()
-	if it.closed {
-		return
-	}
-	value := int32(0)
 	if on {
-		value = 1
+		it.hurry.Store(1)
+	} else {
+		it.hurry.Store(0)
 	}
-	atomic.StoreInt32(it.hurry, value)
 }
+
+// Progress is how many rows the fill that is under way has written: they may be read before it returns.
+func (it *Iterator) Progress() int { return int(it.progress.Load()) }
 
 // Model gives the serialised ModelProto in which tf.data keeps what each node of the running iterator did.
 func (it *Iterator) Model() ([]byte, error) {
@@ -158,5 +164,6 @@ func (it *Iterator) Close() {
 		it.closed = true
 		C.pecan_delete_iterator(it.c)
 		it.c = nil
+		it.pins.Unpin()
 	}
 }

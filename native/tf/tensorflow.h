@@ -50,7 +50,9 @@ pecan_iterator* pecan_new_iterator(TFE_Context* context, const void* graph, size
                                    int components, TF_Status* status);
 void pecan_delete_iterator(pecan_iterator* iterator);
 void pecan_cancel_iterator(pecan_iterator* iterator);
-int32_t* pecan_hurry(pecan_iterator* iterator);
+// Both must live as long as the iterator. hurry is read during fills; progress is set to the rows that a fill has written
+// so far, so that others may read them while the fill waits for its next element.
+void pecan_share(pecan_iterator* iterator, const int32_t* hurry, int64_t* progress);
 
 // Fetches one element into out (one per component). Nothing is held when the status is not OK.
 void pecan_next(pecan_iterator* iterator, pecan_tensor* out, TF_Status* status);

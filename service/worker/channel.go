@@ -1,0 +1,47 @@
+package worker
+
+import (
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// channel is one reader of one window over a connection.
+type channel struct {
+	conn  *conn
+	id    uint32
+	lease uint64
+	// remainder: the window holds what was kept back for the closing stream.
+	remainder   bool
+	checksum    bool
+	compression pecanv1.Compression
+
+	// Under conn.mu. window is nil until the stream was found.
+	window *window
+	credit uint64
+	queued bool
+	closed bool
+
+	// Only the connection's writing goroutine touches what follows.
+	sent uint64
+	done bool
+}
+
+// wake tells the connection that there may be something to send. A nil channel is nobody.
+func (c *channel) wake() {
+	if c != nil {
+		c.conn.ready(c)
+	}
+}
+
+func (c *channel) bind(w *window) {
+	c.conn.mu.Lock()
+	defer c.conn.mu.Unlock()
+	c.window = w
+}
+
+func (c *channel) flags() frame.Flags {
+	if c.remainder {
+		return frame.Remainder
+	}
+	return 0
+}

@@ -1,0 +1,210 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// runState is how far a run has come.
+type runState struct {
+	started bool
+	ended   bool
+	failed  *reason.Error
+	count   uint64
+	// keptRows are held back for the closing stream.
+	keptRows uint64
+}
+
+// run is one execution of a stream from its beginning.
+type run struct {
+	stream *stream
+	order  *pecanv1.StartStream
+	window *window
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	mu       sync.Mutex
+	status   runState
+	iterator *tf.Iterator
+	profile  profile
+
+	// What follows belongs to the goroutine of main.
+	closers []func()
+	// batchRows > 0: an element with fewer rows is held back.
+	batchRows int64
+	shapes    shapes
+	fill      filling
+}
+
+// newRun is called with the stream's lock held.
+func newRun(s *stream) *run {
+	r := &run{stream: s, order: s.order}
+	r.ctx, r.cancel = context.WithCancel(s.worker.lifetime)
+	r.window = newWindow(r.hurry)
+	r.window.ahead = s.order.GetAhead()
+	return r
+}
+
+// hurry is called with the window's lock held.
+func (r *run) hurry(on bool) {
+	r.mu.Lock()
+	it := r.iterator
+	r.mu.Unlock()
+	if it != nil {
+		it.Hurry(on)
+	}
+}
+
+func (r *run) state() runState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.status
+}
+
+// stop ends the run without waiting for it and gives the reader it had.
+func (r *run) stop() *channel {
+	r.cancel()
+	return r.window.close()
+}
+
+// main runs the stream to its end, its failure or its stop.
+func (r *run) main() {
+	r.stream.worker.runs.Add(1)
+	defer func() {
+		r.stream.worker.runs.Add(-1)
+		r.cancel()
+		for i := len(r.closers) - 1; i >= 0; i-- {
+			r.closers[i]()
+		}
+	}()
+	it, err := r.open()
+	if err != nil {
+		r.finish(r.openFailure(err))
+		return
+	}
+	r.mu.Lock()
+	r.iterator, r.status.started = it, true
+	r.mu.Unlock()
+	r.stream.worker.report(r.stream)
+	switch err := r.produce(it); {
+	case errors.Is(err, io.EOF):
+		r.finish(nil)
+	case err != nil && r.ctx.Err() == nil:
+		r.finish(r.openFailure(err))
+	}
+	r.sample(it)
+	r.mu.Lock()
+	r.iterator = nil
+	r.mu.Unlock()
+}
+
+// finish publishes the end, or the failure when there is one, and tells the dispatcher.
+func (r *run) finish(failure *reason.Error) {
+	if r.ctx.Err() != nil {
+		return
+	}
+	count, _, _ := r.window.load()
+	r.mu.Lock()
+	r.status.failed, r.status.ended, r.status.count = failure, failure == nil, count
+	status := r.status
+	r.mu.Unlock()
+	if failure != nil {
+		r.stream.log.Error("stream failed", "lease", r.order.GetLease(), "reason", failure.Reason, "error", failure.Message)
+	} else {
+		r.stream.log.Info("stream ended", "lease", r.order.GetLease(), "elements", status.count, "remainder_rows", status.keptRows)
+	}
+	if kept := r.stream.keeper(r); kept != nil {
+		kept.finish(failure)
+	}
+	r.window.finish(failure)
+	r.stream.worker.report(r.stream)
+}
+
+// open builds the stream's graphs and their iterators; r.closers frees what it made.
+func (r *run) open() (*tf.Iterator, error) {
+	w, plan := r.stream.worker, r.order.GetPlan()
+	if keepsBack(r.order) {
+		r.batchRows = plan.GetBatchRows()
+	}
+	var source tf.Source
+	var relay *relay
+	switch {
+	case r.order.GetClosing():
+		joiner := &joiner{run: r}
+		r.closers = append(r.closers, joiner.drop)
+		source = joiner
+	case plan.GetBatchWay() == pecanv1.BatchWay_BATCH_WAY_CLOSING:
+		relay = newRelay(r)
+		source = relay
+	}
+	at := streamAt{
+		stream: r.order.GetId().GetStream(), epoch: r.order.GetId().GetEpoch(), seed: r.order.GetOptions().GetSeed(), source: -1,
+	}
+	if source != nil {
+		at.source = tf.RegisterSource(source)
+		r.closers = append(r.closers, func() { tf.RemoveSource(at.source) })
+	}
+	graphs, err := w.graphs.instantiate(r.ctx, r.order.GetFingerprint(), plan, at)
+	if err != nil {
+		return nil, err
+	}
+	if relay == nil {
+		runtime := w.contexts.plain
+		if source != nil {
+			runtime = w.contexts.pulling
+		}
+		return r.iterate(runtime, graphs.a)
+	}
+	if relay.from, err = r.iterate(w.contexts.plain, graphs.a); err != nil {
+		return nil, err
+	}
+	// The relay holds back, behind it every element counts.
+	relay.batchRows, r.batchRows = r.batchRows, 0
+	return r.iterate(w.contexts.pulling, graphs.b)
+}
+
+func (r *run) iterate(runtime *tf.Context, serialised []byte) (*tf.Iterator, error) {
+	types, err := outputTypes(serialised)
+	if err != nil {
+		return nil, err
+	}
+	it, err := runtime.NewIterator(serialised, types)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(r.ctx, it.Cancel)
+	r.closers = append(r.closers, func() {
+		stop()
+		it.Close()
+	})
+	return it, nil
+}
+
+// keep holds one short batch back for the closing stream.
+func (r *run) keep(batch []*tf.Tensor) {
+	kept := r.stream.keeper(r)
+	if kept == nil {
+		tf.ReleaseAll(batch)
+		return
+	}
+	r.mu.Lock()
+	r.status.keptRows += uint64(rowsOf(batch))
+	r.mu.Unlock()
+	first, _, _ := kept.load()
+	body := newSingle(batch)
+	kept.append(newEntry(first, 1, int64(body.parts.raw), body))
+}
+
+// rowsOf is the size of the first dimension of an element's first component.
+func rowsOf(element []*tf.Tensor) int64 {
+	if len(element) == 0 || len(element[0].Dims()) == 0 {
+		return 0
+	}
+	return element[0].Dims()[0]
+}

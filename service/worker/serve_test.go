@@ -1,0 +1,381 @@
+package worker
+
+import (
+	"testing"
+
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+func TestAStreamArrivesWholeAndInOrder(t *testing.T) {
+	cases := map[string]func(testing.TB, *Worker) *reader{"over TCP": dialTCP, "with shared memory": dialShared}
+	for name, dial := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := serve(t, nil)
+			o := order("thousand")
+			w.start(o)
+			r := dial(t, w)
+			r.open(1, opening(o))
+			elements, _, end := r.stream(0)
+			if len(elements) != 1000 || end.Index != 1000 {
+				t.Fatalf("%d elements, the end says %d", len(elements), end.Index)
+			}
+			for i, element := range elements {
+				if got := element[0].int64(t); got != int64(i) || len(element[0].dims) != 0 {
+					t.Fatalf("element %d is %d with dims %v", i, got, element[0].dims)
+				}
+			}
+		})
+	}
+}
+
+func TestEveryDtypeAndShapeArrives(t *testing.T) {
+	w := serve(t, nil)
+	o := order("dtypes")
+	w.start(o)
+	r := dialTCP(t, w)
+	r.open(1, opening(o))
+	elements, _, _ := r.stream(0)
+	if len(elements) != 3 {
+		t.Fatalf("%d elements", len(elements))
+	}
+	for _, element := range elements {
+		if len(element) != 23 {
+			t.Fatalf("%d components", len(element))
+		}
+		for i, v := range element[:17] {
+			if uint64(len(v.bytes)) != 6*frame.Width(v.dtype) || len(v.dims) != 2 || v.dims[0] != 2 || v.dims[1] != 3 {
+				t.Errorf("component %d: dtype %d, %d bytes, dims %v", i, v.dtype, len(v.bytes), v.dims)
+			}
+		}
+		if element[17].int64(t) != 7 || element[18].dims[0] != 0 || len(element[19].dims) != 3 || len(element[19].bytes) != 0 {
+			t.Errorf("scalar or empty shapes: %v %v %v", element[17], element[18], element[19])
+		}
+		if s := element[20].strings(); len(s) != 1 || s[0] != "" {
+			t.Errorf("empty string: %q", s)
+		}
+		s := element[21].strings()
+		if len(s) != 5 || s[1] != "a" || len(s[2]) != 22 || len(s[3]) != 23 || len(s[4]) != 5000 {
+			t.Errorf("strings: %d", len(s))
+		}
+		if len(element[22].strings()) != 0 {
+			t.Errorf("no strings: %v", element[22])
+		}
+	}
+}
+
+func TestElementsOfManySizesShareFrames(t *testing.T) {
+	for _, name := range []string{"ragged", "strings", "mixed", "pairs"} {
+		t.Run(name, func(t *testing.T) {
+			w := serve(t, nil)
+			o := order(name)
+			w.start(o)
+			r := dialShared(t, w)
+			r.open(1, opening(o))
+			elements, _, _ := r.stream(0)
+			for i, element := range elements {
+				checkNamed(t, name, i, element)
+			}
+			if want := map[string]int{"ragged": 200, "strings": 500, "mixed": 40, "pairs": 1000}[name]; len(elements) != want {
+				t.Fatalf("%d elements", len(elements))
+			}
+		})
+	}
+}
+
+func checkNamed(t *testing.T, name string, i int, element []value) {
+	t.Helper()
+	switch name {
+	case "ragged":
+		if element[0].dims[0] != uint64(i) || element[1].int64(t) != int64(i) {
+			t.Fatalf("element %d: %v", i, element)
+		}
+	case "strings":
+		if s := element[0].strings()[0]; len(s) != i*len(digits(i)) {
+			t.Fatalf("element %d has %d characters", i, len(s))
+		}
+	case "mixed":
+		want := 10
+		if i%10 == 9 {
+			want = 100_000
+		}
+		if len(element[0].bytes) != want || element[0].bytes[want-1] != byte(i) {
+			t.Fatalf("element %d: %d bytes", i, len(element[0].bytes))
+		}
+	case "pairs":
+		if element[0].int64(t) != int64(i) || len(element[1].bytes) != 8 {
+			t.Fatalf("element %d: %v", i, element)
+		}
+	}
+}
+
+func digits(i int) string {
+	if i < 10 {
+		return string(rune('0' + i))
+	}
+	return digits(i/10) + digits(i%10)
+}
+
+func TestAnElementThatFailsOccupiesItsIndex(t *testing.T) {
+	w := serve(t, nil)
+	o := order("failing")
+	w.start(o)
+	r := dialTCP(t, w)
+	r.open(1, opening(o))
+	elements, failures, end := r.stream(0)
+	if end.Index != 6 || len(failures) != 1 || failures[3] == nil {
+		t.Fatalf("end at %d, failures %v", end.Index, failures)
+	}
+	if f := failures[3]; f.Reason != reason.ElementFailed || f.Code() != 3 {
+		t.Errorf("reason %s, code %v: %s", f.Reason, f.Code(), f.Message)
+	}
+	if elements[4][0].int64(t) != 40 {
+		t.Errorf("the element after it: %v", elements[4])
+	}
+}
+
+func TestAMissingFileNamesWorkerAndPath(t *testing.T) {
+	w := serve(t, nil)
+	o := order("missing")
+	w.start(o)
+	r := dialTCP(t, w)
+	r.open(1, opening(o))
+	for {
+		g, err := r.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.failure == nil || g.failure.Reason != reason.FileNotVisible {
+			t.Fatalf("got %v", g)
+		}
+		if g.header.Flags&frame.Element == 0 {
+			t.Log(g.failure.Message)
+			break
+		}
+	}
+	if state := w.held()[0].run.state(); state.failed == nil {
+		t.Fatal("the stream goes on for ever")
+	}
+}
+
+func TestCreditBoundsWhatIsSent(t *testing.T) {
+	w := serve(t, nil)
+	o := order("large")
+	w.start(o)
+	r := dialTCP(t, w)
+	request := opening(o)
+	request.Credit = 1
+	r.open(1, request)
+	size := uint64(9_600_000)
+	for i := range uint64(5) {
+		g, err := r.next()
+		if err != nil || g.header.Index != i || g.header.RawLen != size {
+			t.Fatalf("%v %v", g.header, err)
+		}
+		// A ping is answered in order: no element was sent on without credit.
+		r.send(frame.Header{Type: frame.Ping}, nil)
+		if h, _, err := r.frames.Next(); err != nil || h.Type != frame.Pong {
+			t.Fatalf("%v came without credit: %v", h.Type, err)
+		}
+		r.credit(1, i+1, (i+1)*size+1)
+	}
+}
+
+func TestAReaderThatComesBackGetsWhatItHadNotAcknowledged(t *testing.T) {
+	w := serve(t, nil)
+	o := order("thousand")
+	w.start(o)
+	first := dialTCP(t, w)
+	first.open(1, opening(o))
+	if _, err := first.next(); err != nil {
+		t.Fatal(err)
+	}
+	first.nc.Close()
+	run := w.held()[0].run
+	for _, start := range []uint64{0, 1, 17, 500, 999, 1000} {
+		again := dialTCP(t, w)
+		request := opening(o)
+		request.StartIndex = start
+		again.open(9, request)
+		elements, _, end := again.stream(start)
+		if end.Index != 1000 || uint64(len(elements)) != 1000-start {
+			t.Fatalf("from %d: %d elements, end %d", start, len(elements), end.Index)
+		}
+		for i, element := range elements {
+			if got := element[0].int64(t); got != int64(start)+int64(i) {
+				t.Fatalf("from %d: element %d is %d", start, i, got)
+			}
+		}
+		again.nc.Close()
+	}
+	if w.held()[0].run != run {
+		t.Fatal("the stream was run again though its elements were held")
+	}
+}
+
+func TestAReaderThatWantsWhatWasGivenUpMakesTheStreamRunAgain(t *testing.T) {
+	w := serve(t, nil)
+	o := order("thousand")
+	w.start(o)
+	r := dialTCP(t, w)
+	request := opening(o)
+	request.StartIndex = 900
+	r.open(1, request)
+	if elements, _, _ := r.stream(900); len(elements) != 100 || elements[0][0].int64(t) != 900 {
+		t.Fatalf("%d elements", len(elements))
+	}
+	r.credit(1, 1000, 1<<40)
+	r.send(frame.Header{Type: frame.Close, Channel: 1}, nil)
+	request.StartIndex = 5
+	r.open(2, request)
+	if elements, _, _ := r.stream(5); len(elements) != 995 || elements[0][0].int64(t) != 5 {
+		t.Fatalf("%d elements", len(elements))
+	}
+}
+
+func TestTheNewestReaderOfAStreamWins(t *testing.T) {
+	w := serve(t, nil)
+	o := order("starved")
+	w.start(o)
+	first, second := dialTCP(t, w), dialTCP(t, w)
+	first.open(1, opening(o))
+	if _, err := first.next(); err != nil {
+		t.Fatal(err)
+	}
+	second.open(1, opening(o))
+	if g, err := second.next(); err != nil || len(g.elements) != 1 {
+		t.Fatal(g, err)
+	}
+	if g, err := first.next(); err != nil || g.failure == nil || g.failure.Reason != reason.Closed {
+		t.Fatal(g, err)
+	}
+}
+
+func TestLeases(t *testing.T) {
+	w := serve(t, nil)
+	o := order("thousand")
+	w.start(o)
+	r := dialTCP(t, w)
+	old := opening(o)
+	old.Lease = 6
+	r.open(1, old)
+	if g, err := r.next(); err != nil || g.failure == nil || g.failure.Reason != reason.StaleLease {
+		t.Fatal(g, err)
+	}
+	// The reader may hear of a lease before the worker does.
+	newer := opening(o)
+	newer.Lease = 8
+	r.open(2, newer)
+	raised := order("thousand")
+	raised.Lease = 8
+	w.start(raised)
+	if g, err := r.next(); err != nil || len(g.elements) == 0 || g.header.Lease != 8 {
+		t.Fatal(g, err)
+	}
+	w.stop(o.GetId(), 7)
+	if len(w.held()) != 1 {
+		t.Fatal("an old stop took a newer lease away")
+	}
+	w.stop(o.GetId(), 8)
+	for {
+		g, err := r.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.failure != nil {
+			if g.failure.Reason != reason.StreamUnknown {
+				t.Fatal(g.failure)
+			}
+			break
+		}
+		if g.header.Type == frame.End {
+			break
+		}
+	}
+	if len(w.held()) != 0 {
+		t.Fatal("the stream is still held")
+	}
+}
+
+func TestAStreamLeasedAheadMakesOneElementUntilItIsOpened(t *testing.T) {
+	w := serve(t, nil)
+	o := order("thousand")
+	o.Ahead = true
+	w.start(o)
+	run := w.held()[0].run
+	r := dialTCP(t, w)
+	waitFor(t, "the first element", func() bool { n, _, _ := run.window.load(); return n > 0 })
+	r.send(frame.Header{Type: frame.Ping}, nil)
+	if _, _, err := r.frames.Next(); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, _ := run.window.load(); n != 1 {
+		t.Fatalf("%d elements were made", n)
+	}
+	r.open(1, opening(o))
+	if elements, _, _ := r.stream(0); len(elements) != 1000 {
+		t.Fatal(len(elements))
+	}
+}
+
+func TestElementsAreCheckedAgainstSpecAndLimit(t *testing.T) {
+	t.Run("an element of another shape than registered is named", func(t *testing.T) {
+		w := serve(t, nil)
+		o := order("mixed")
+		o.Components = []*pecanv1.ComponentSpec{{Dtype: 4, Dims: []int64{10}}}
+		w.start(o)
+		r := dialTCP(t, w)
+		r.open(1, opening(o))
+		elements, failures, _ := r.stream(0)
+		if len(elements) != 40 || len(failures) != 4 || failures[9].Reason != reason.ElementSpec {
+			t.Fatalf("%d elements, failures %v", len(elements), failures)
+		}
+		t.Log(failures[9])
+	})
+	t.Run("an element above the limit is named and the stream goes on", func(t *testing.T) {
+		w := serve(t, nil)
+		o := order("mixed")
+		o.Options.MaxElementBytes = 50_000
+		w.start(o)
+		r := dialTCP(t, w)
+		r.open(1, opening(o))
+		_, failures, end := r.stream(0)
+		if end.Index != 40 || len(failures) != 4 || failures[19].Reason != reason.ElementTooLarge {
+			t.Fatalf("end %d, failures %v", end.Index, failures)
+		}
+		t.Log(failures[19])
+	})
+}
+
+func TestPayloadsCanBeCheckedAndCompressed(t *testing.T) {
+	w := serve(t, nil)
+	o := order("strings")
+	w.start(o)
+	r := dialTCP(t, w)
+	request := opening(o)
+	request.PayloadChecksum, request.Compression = true, pecanv1.Compression_COMPRESSION_SNAPPY
+	r.open(1, request)
+	compressed := false
+	n := 0
+	for {
+		g, err := r.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.header.Type == frame.End {
+			break
+		}
+		if g.header.Flags&frame.Checksum == 0 {
+			t.Fatal("no checksum")
+		}
+		compressed = compressed || g.header.Flags&frame.Snappy != 0
+		for _, element := range g.elements {
+			checkNamed(t, "strings", n, element)
+			n++
+		}
+	}
+	if !compressed || n != 500 {
+		t.Fatal(compressed, n)
+	}
+}

@@ -1,0 +1,381 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+const (
+	firstBackoff   = 50 * time.Millisecond
+	lastBackoff    = 2 * time.Second
+	welcomeTimeout = 10 * time.Second
+	goodbyeTimeout = time.Second
+	// complainEvery is how often a dispatcher that is away is named in the log.
+	complainEvery = 5 * time.Second
+	maxMessage    = 64 << 20
+	// maxGraph bounds what a worker accepts as a dataset's graph.
+	maxGraph = 2 << 30
+	// Used until the dispatcher has told its own.
+	defaultLeaseTTL = 10 * time.Second
+)
+
+// session is the worker's side of the control plane: one connection that is made again whenever it breaks.
+type session struct {
+	worker *Worker
+	// leaseTTL is nanoseconds without contact after which streams stop.
+	leaseTTL atomic.Int64
+	ready    sync.Once
+
+	mu     sync.Mutex
+	client pecanv1.DispatcherClient
+	// outbox is what waits to be sent on the session that is up; connected tells whether there is one.
+	outbox    []*pecanv1.WorkerMessage
+	connected bool
+	signal    chan struct{}
+}
+
+func newSession(w *Worker) *session {
+	s := &session{worker: w, signal: make(chan struct{}, 1)}
+	s.leaseTTL.Store(int64(defaultLeaseTTL))
+	return s
+}
+
+// send queues messages for the session that is up. Without one they are dropped: a new session begins with everything
+// there is to tell.
+func (s *session) send(messages ...*pecanv1.WorkerMessage) {
+	s.mu.Lock()
+	if s.connected {
+		s.outbox = append(s.outbox, messages...)
+	}
+	s.mu.Unlock()
+	select {
+	case s.signal <- struct{}{}:
+	default:
+	}
+}
+
+// dial makes the connection that all sessions share.
+func (s *session) dial() (*grpc.ClientConn, error) {
+	address := s.worker.config.Dispatcher
+	dialer := &net.Dialer{Timeout: 5 * time.Second, Control: s.bound}
+	return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			if path, ok := strings.CutPrefix(address, "unix:"); ok {
+				return dialer.DialContext(ctx, "unix", path)
+			}
+			return dialer.DialContext(ctx, "tcp", address)
+		}))
+}
+
+// bound lets the kernel break a connection on which heartbeats go unanswered: a host that vanished sends no reset.
+func (s *session) bound(network, _ string, raw syscall.RawConn) error {
+	if !strings.HasPrefix(network, "tcp") {
+		return nil
+	}
+	var failed error
+	err := raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(s.leaseTTL.Load()/int64(time.Millisecond)))
+	})
+	return errors.Join(err, failed)
+}
+
+// run keeps a session until ctx ends, the dispatcher refuses this worker, or it was never reached in time.
+func (s *session) run(ctx context.Context) error {
+	conn, err := s.dial()
+	if err != nil {
+		return fmt.Errorf("connect to the dispatcher at %s: %w", s.worker.config.Dispatcher, err)
+	}
+	defer conn.Close()
+	s.mu.Lock()
+	s.client = pecanv1.NewDispatcherClient(conn)
+	s.mu.Unlock()
+	sampling, stop := context.WithCancel(ctx)
+	defer stop()
+	s.worker.running.Go(func() { s.worker.sampleLoop(sampling) })
+
+	begun, complained := time.Now(), time.Time{}
+	met, backoff := false, firstBackoff
+	for {
+		welcomed, err := s.once(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err := s.judge(err); err != nil {
+			return err
+		}
+		if welcomed {
+			met, backoff, begun = true, firstBackoff, time.Now()
+		}
+		away := time.Since(begun)
+		if !met && away > s.worker.config.DispatcherTimeout {
+			return fmt.Errorf("%w at %s within %v (--dispatcher-timeout): %w", errUnreachable, s.worker.config.Dispatcher, s.worker.config.DispatcherTimeout, err)
+		}
+		if met && away > time.Duration(s.leaseTTL.Load()) {
+			if n := s.worker.stopAll(reason.New(reason.StaleLease, "worker %s lost the dispatcher for longer than its leases last", s.worker.describe())); n > 0 {
+				s.worker.log.Warn("streams stop: the dispatcher is away for longer than their leases last", "streams", n, "away", away.Round(time.Second))
+			}
+		}
+		if time.Since(complained) > complainEvery {
+			complained = time.Now()
+			s.worker.log.Warn("the dispatcher is away, trying again", "dispatcher", s.worker.config.Dispatcher, "for", away.Round(time.Millisecond), "error", err)
+		}
+		if !pause(ctx, backoff/2+rand.N(backoff)) {
+			return nil
+		}
+		backoff = min(2*backoff, lastBackoff)
+	}
+}
+
+// pause waits; false when ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// judge gives the errors after which trying again is of no use. A dispatcher of another cluster is none: what this worker
+// holds means nothing to it, so it joins as a new one.
+func (s *session) judge(err error) error {
+	if reason.Is(err, reason.ClusterMismatch) {
+		n := s.worker.stopAll(reason.New(reason.ClusterMismatch, "worker %s joins another cluster", s.worker.describe()))
+		s.worker.rename()
+		s.worker.log.Warn("the dispatcher belongs to another cluster: joining it as a new worker", "streams_dropped", n, "new_id", s.worker.workerID())
+		return nil
+	}
+	if err == nil {
+		return nil
+	}
+	switch reason.From(err).Code() {
+	case codes.InvalidArgument, codes.FailedPrecondition, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented:
+		return fmt.Errorf("register with the dispatcher at %s: %w", s.worker.config.Dispatcher, err)
+	}
+	return nil
+}
+
+// once runs one session until it breaks. welcomed tells whether it came up.
+func (s *session) once(ctx context.Context) (welcomed bool, err error) {
+	// The stream outlives ctx by a moment, for the goodbye.
+	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stream, err := s.client.WorkerSession(streaming)
+	if err != nil {
+		return false, err
+	}
+	welcome, err := s.greet(ctx, cancel, stream)
+	if err != nil {
+		return false, err
+	}
+	s.welcomed(welcome)
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		defer cancel()
+		s.write(ctx, stream, seconds(welcome.GetHeartbeatS(), time.Second))
+	}()
+	for {
+		command, err := stream.Recv()
+		if err != nil {
+			s.mu.Lock()
+			s.connected, s.outbox = false, nil
+			s.mu.Unlock()
+			cancel()
+			s.send()
+			<-sent
+			return true, err
+		}
+		s.worker.obey(command)
+	}
+}
+
+// greet says hello and waits for the welcome.
+func (s *session) greet(ctx context.Context, cancel func(), stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]) (*pecanv1.Welcome, error) {
+	timer := time.AfterFunc(welcomeTimeout, cancel)
+	defer timer.Stop()
+	defer context.AfterFunc(ctx, cancel)()
+	hello, err := s.worker.hello()
+	if err != nil {
+		return nil, err
+	}
+	// A failed send hides the server's reason; Recv tells it.
+	if err := stream.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Hello{Hello: hello}}); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	command, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	if command.GetWelcome() == nil {
+		return nil, reason.New(reason.Internal, "the dispatcher's first command is no welcome")
+	}
+	return command.GetWelcome(), nil
+}
+
+// hello is what the worker is and holds.
+func (w *Worker) hello() (*pecanv1.WorkerHello, error) {
+	producer, err := tf.GraphProducer()
+	if err != nil {
+		return nil, err
+	}
+	hello := &pecanv1.WorkerHello{
+		Address: &pecanv1.WorkerAddress{
+			WorkerId: w.workerID(), Tcp: w.server.advertised, Unix: w.server.unixName(), HostId: w.hostID,
+		},
+		MaxStreams: int32(w.config.MaxStreams), Cores: int32(runtime.NumCPU()), TensorflowVersion: tf.Version(),
+		GraphProducer: int32(producer), Version: w.config.Version, ClusterId: w.clusterID(), Placement: w.config.Placement,
+	}
+	for _, s := range w.held() {
+		hello.Held = append(hello.Held, s.held())
+	}
+	return hello, nil
+}
+
+func (s *session) welcomed(welcome *pecanv1.Welcome) {
+	cluster := welcome.GetClusterId()
+	s.worker.cluster.Store(&cluster)
+	s.leaseTTL.Store(int64(seconds(welcome.GetLeaseTtlS(), defaultLeaseTTL)))
+	s.mu.Lock()
+	s.connected, s.outbox = true, nil
+	s.mu.Unlock()
+	s.worker.log.Info("registered", "dispatcher", s.worker.config.Dispatcher, "cluster", cluster, "address", s.worker.server.advertised)
+	// A stream that ended or failed while the session was down has told nobody.
+	for _, held := range s.worker.held() {
+		s.worker.report(held)
+	}
+	s.ready.Do(func() {
+		if s.worker.config.Ready != nil {
+			s.worker.config.Ready(s.worker.server.tcp.Addr().String())
+		}
+	})
+}
+
+func seconds(s float64, otherwise time.Duration) time.Duration {
+	if !(s > 0) || s > 86400 {
+		return otherwise
+	}
+	return time.Duration(s * float64(time.Second))
+}
+
+// write sends heartbeats and what is queued, until the session breaks or the worker stops.
+func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand], heartbeat time.Duration) {
+	ticker := time.NewTicker(heartbeat)
+	defer ticker.Stop()
+	for {
+		s.mu.Lock()
+		messages, connected := s.outbox, s.connected
+		s.outbox = nil
+		s.mu.Unlock()
+		if !connected {
+			return
+		}
+		for _, message := range messages {
+			if stream.Send(message) != nil {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			s.goodbye(stream)
+			return
+		case <-stream.Context().Done():
+			return
+		case <-s.signal:
+		case <-ticker.C:
+			beat := &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: s.worker.heartbeat()}}
+			if stream.Send(beat) != nil {
+				return
+			}
+		}
+	}
+}
+
+// goodbye lets the dispatcher lease this worker's streams to others at once.
+func (s *session) goodbye(stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]) {
+	if stream.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}}) != nil {
+		return
+	}
+	_ = stream.CloseSend()
+	// The dispatcher ends the stream when it has taken note.
+	select {
+	case <-stream.Context().Done():
+	case <-time.After(goodbyeTimeout):
+	}
+}
+
+// obey does what the dispatcher commands.
+func (w *Worker) obey(command *pecanv1.WorkerCommand) {
+	switch {
+	case command.GetStart().GetId() != nil:
+		w.start(command.GetStart())
+	case command.GetStop().GetId() != nil:
+		w.stop(command.GetStop().GetId(), command.GetStop().GetLease())
+	default:
+		w.log.Warn("a command that this build does not know", "command", fmt.Sprintf("%T", command.GetKind()))
+	}
+}
+
+// fetchGraph reads a dataset's graph from the dispatcher.
+func (s *session) fetchGraph(ctx context.Context, fingerprint string) ([]byte, error) {
+	s.mu.Lock()
+	client := s.client
+	s.mu.Unlock()
+	backoff := firstBackoff
+	for {
+		data, err := receiveGraph(ctx, client, fingerprint)
+		if err == nil || ctx.Err() != nil || reason.From(err).Code() != codes.Unavailable {
+			return data, err
+		}
+		s.worker.log.Warn("fetch a graph, trying again", "fingerprint", fingerprint, "error", err)
+		if !pause(ctx, backoff) {
+			return nil, ctx.Err()
+		}
+		backoff = min(2*backoff, lastBackoff)
+	}
+}
+
+func receiveGraph(ctx context.Context, client pecanv1.DispatcherClient, fingerprint string) ([]byte, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := client.FetchGraph(ctx, &pecanv1.FetchGraphRequest{Fingerprint: fingerprint})
+	if err != nil {
+		return nil, err
+	}
+	var data []byte
+	for {
+		response, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return data, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		data = append(data, response.GetChunk()...)
+		if len(data) > maxGraph {
+			return nil, reason.New(reason.GraphLimit, "the graph has more than %d bytes", maxGraph)
+		}
+	}
+}

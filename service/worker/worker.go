@@ -1,0 +1,242 @@
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/multierr"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	"github.com/pecan-ml/pecan/proto/hostid"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// Worker is one pecan-worker.
+type Worker struct {
+	config Config
+	log    *slog.Logger
+	hostID string
+
+	lifetime context.Context
+	running  sync.WaitGroup
+	contexts struct {
+		plain *tf.Context
+		// pulling runs the graphs with our source op, which blocks a thread of the pool while it waits for another graph:
+		// in one pool the waiting ones could take every thread from those they wait for.
+		pulling *tf.Context
+	}
+	graphs  planner
+	server  *server
+	session *session
+
+	// runs is the number of streams that run now.
+	runs atomic.Int64
+	// id changes when the worker joins another cluster.
+	id      atomic.Pointer[string]
+	cluster atomic.Pointer[string]
+
+	mu      sync.Mutex
+	streams map[streamKey]*stream
+	// arrived is closed and replaced whenever a stream is added.
+	arrived chan struct{}
+}
+
+// Run runs a worker until ctx ends or it cannot go on.
+func Run(ctx context.Context, config Config) error {
+	if err := config.Validate(); err != nil {
+		return err
+	}
+	w, err := start(ctx, config)
+	if err != nil {
+		return err
+	}
+	return multierr.Append(w.session.run(ctx), w.close())
+}
+
+// start makes a worker that listens and has not spoken to the dispatcher.
+func start(ctx context.Context, config Config) (w *Worker, err error) {
+	if config.Log == nil {
+		config.Log = slog.Default()
+	}
+	w = &Worker{config: config, streams: map[streamKey]*stream{}, arrived: make(chan struct{})}
+	w.rename()
+	w.log = config.Log.With("worker", w.workerID())
+	if w.hostID, err = hostid.Get(); err != nil {
+		w.log.Warn("shared memory is off: this host cannot be named", "error", err)
+	}
+	if w.server, err = listen(w); err != nil {
+		return nil, err
+	}
+	if err := w.startTensorFlow(); err != nil {
+		return nil, multierr.Append(err, w.server.close())
+	}
+	// Streams end when the worker closes, not with ctx: a worker that stops says goodbye first.
+	lifetime, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	w.lifetime = lifetime
+	w.server.stopStreams = cancel
+	w.session = newSession(w)
+	w.server.serve()
+	return w, nil
+}
+
+func (w *Worker) startTensorFlow() (err error) {
+	threads := w.config.Threads
+	if threads == 0 {
+		threads = runtime.NumCPU()
+	}
+	if w.contexts.plain, err = tf.NewContext(tf.ContextOptions{InterOpThreads: threads, IntraOpThreads: threads}); err != nil {
+		return err
+	}
+	w.contexts.pulling, err = tf.NewContext(tf.ContextOptions{InterOpThreads: threads + w.config.MaxStreams, IntraOpThreads: threads})
+	return err
+}
+
+// close ends every stream and connection and waits for them, for a bounded time: an operation that reads from a dead
+// mount never ends, and the process can.
+func (w *Worker) close() error {
+	w.stopAll(reason.New(reason.Closed, "worker %s is stopping", w.describe()))
+	w.server.stopStreams()
+	err := w.server.close()
+	done := make(chan struct{})
+	go func() {
+		w.running.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(closeTimeout):
+		return multierr.Append(err, fmt.Errorf("stop: an operation of TensorFlow did not end within %v", closeTimeout))
+	}
+	w.contexts.plain.Close()
+	w.contexts.pulling.Close()
+	return err
+}
+
+// closeTimeout bounds the wait for streams when the worker stops.
+const closeTimeout = 10 * time.Second
+
+func newID() string {
+	var b [8]byte
+	// crypto/rand never fails.
+	_, _ = rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// describe names the worker for people: its id and where it is.
+func (w *Worker) describe() string { return fmt.Sprintf("%s (%s)", w.workerID(), w.server.advertised) }
+
+func (w *Worker) clusterID() string { return *w.cluster.Load() }
+
+func (w *Worker) workerID() string { return *w.id.Load() }
+
+// rename makes this a worker that no cluster knows.
+func (w *Worker) rename() {
+	id, none := newID(), ""
+	w.id.Store(&id)
+	w.cluster.Store(&none)
+}
+
+func (w *Worker) localAddress() string { return w.server.local() }
+
+// budget is the bytes of ready elements that one stream may keep.
+func (w *Worker) budget() int64 { return w.config.WindowBytes / max(1, w.runs.Load()) }
+
+// start runs a stream, or brings one that runs up to date.
+func (w *Worker) start(order *pecanv1.StartStream) {
+	key := keyOf(order.GetId())
+	w.mu.Lock()
+	if held := w.streams[key]; held != nil {
+		w.mu.Unlock()
+		held.update(order)
+		return
+	}
+	s := newStream(w, order)
+	w.streams[key] = s
+	close(w.arrived)
+	w.arrived = make(chan struct{})
+	s.begin()
+	w.mu.Unlock()
+	s.log.Info("stream starts", "lease", order.GetLease(), "closing", order.GetClosing(), "ahead", order.GetAhead())
+}
+
+// stop ends a stream that is held under the lease or an older one; lease 0 means any.
+func (w *Worker) stop(id *pecanv1.StreamId, lease uint64) {
+	key := keyOf(id)
+	w.mu.Lock()
+	s := w.streams[key]
+	if s != nil && (lease == 0 || s.leaseNow() <= lease) {
+		delete(w.streams, key)
+	} else {
+		s = nil
+	}
+	w.mu.Unlock()
+	if s != nil {
+		s.stop(reason.New(reason.StreamUnknown, "stream %d was taken from worker %s", key.stream, w.describe()))
+		s.log.Info("stream taken back", "lease", lease)
+	}
+}
+
+// stopAll ends every stream.
+func (w *Worker) stopAll(why *reason.Error) int {
+	w.mu.Lock()
+	streams := w.streams
+	w.streams = map[streamKey]*stream{}
+	w.mu.Unlock()
+	for _, s := range streams {
+		s.stop(why)
+	}
+	return len(streams)
+}
+
+// held gives every stream.
+func (w *Worker) held() []*stream {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := make([]*stream, 0, len(w.streams))
+	for _, s := range w.streams {
+		all = append(all, s)
+	}
+	return all
+}
+
+// openWait is how long a reader that was faster than the dispatcher's command waits for its stream.
+const openWait = 5 * time.Second
+
+// find gives the stream, held under the lease that the reader has from the dispatcher or a newer one.
+func (w *Worker) find(ctx context.Context, key streamKey, lease uint64) (*stream, *reason.Error) {
+	timeout := time.NewTimer(openWait)
+	defer timeout.Stop()
+	for {
+		w.mu.Lock()
+		s, arrived := w.streams[key], w.arrived
+		w.mu.Unlock()
+		var changed <-chan struct{}
+		if s != nil {
+			now, next := s.leaseAndChange()
+			if now >= lease {
+				return s, nil
+			}
+			changed = next
+		}
+		select {
+		case <-arrived:
+		case <-changed:
+		case <-ctx.Done():
+			return nil, reason.New(reason.Closed, "the connection ended")
+		case <-timeout.C:
+			return nil, reason.New(reason.StreamUnknown, "worker %s does not hold stream %d of epoch %d of job %s under lease %d",
+				w.describe(), key.stream, key.epoch, key.job, lease)
+		}
+	}
+}
+
+// report tells the dispatcher how a stream stands.
+func (w *Worker) report(s *stream) { w.session.send(s.report()...) }
