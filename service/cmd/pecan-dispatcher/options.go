@@ -1,0 +1,81 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/service/internal/cli"
+	"github.com/pecan-ml/pecan/service/store"
+)
+
+const about = `
+The dispatcher of a Pecan service. Trainers register datasets and open jobs here; workers register here and are told which
+parts of a job to run. Elements themselves go from workers to trainers directly. One dispatcher serves many trainers and workers.
+
+With --work-dir everything that was acknowledged survives a crash or restart of the dispatcher: start it again with the same
+directory. Without it the state is in memory only, and trainers have to begin anew after a restart.
+
+It prints one line "listening on HOST:PORT" to standard output when it serves, logs to standard error, and stops cleanly on
+SIGTERM or SIGINT.`
+
+const examples = `
+  pecan-dispatcher --listen 127.0.0.1:5050 --work-dir /var/lib/pecan
+  pecan-worker --dispatcher 127.0.0.1:5050
+  pecanctl status --dispatcher 127.0.0.1:5050`
+
+type options struct {
+	listen, workDir, logLevel string
+	exitWithParent            bool
+	config                    dispatcher.Config
+}
+
+func newOptions() *options { return &options{config: dispatcher.DefaultConfig()} }
+
+func (o *options) register(f *pflag.FlagSet) {
+	c := &o.config.Core
+	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "address to serve on: HOST:PORT (port 0 picks a free one), unix:PATH or unix:@NAME")
+	f.StringVar(&o.workDir, "work-dir", "", "directory for the durable state, created if its parent exists; empty: memory only")
+	f.StringSliceVar(&c.WorkerAddresses, "worker-addresses", nil, "the only workers accepted, HOST:PORT each (HOST: any one worker there); their places are the shards of static sharding")
+	f.Int64Var(&o.config.MaxGraphBytes, "max-graph-bytes", o.config.MaxGraphBytes, "largest dataset graph taken, in bytes")
+	f.DurationVar(&c.Heartbeat, "heartbeat", c.Heartbeat, "period of the workers' heartbeats")
+	f.DurationVar(&c.SuspectAfter, "worker-suspect-after", c.SuspectAfter, "silence after which a worker gets no new streams")
+	f.DurationVar(&c.DeadAfter, "worker-dead-after", c.DeadAfter, "silence after which a worker's streams move to others")
+	f.DurationVar(&c.ReturnGrace, "worker-return-grace", c.ReturnGrace, "time a worker whose connection broke has to come back and keep its streams")
+	f.DurationVar(&c.ClientTimeout, "client-timeout", c.ClientTimeout, "silence after which a trainer is forgotten")
+	f.DurationVar(&c.JobTimeout, "job-timeout", c.JobTimeout, "time after which a named job without trainers is forgotten")
+	f.DurationVar(&c.DatasetTimeout, "dataset-timeout", c.DatasetTimeout, "time after which a dataset without jobs is forgotten; 0: never")
+	f.StringVar(&o.logLevel, "log-level", "info", cli.LogLevels)
+	f.BoolVar(&o.exitWithParent, "exit-with-parent", false, "stop when standard input ends or the parent process is gone")
+	if err := f.MarkHidden("exit-with-parent"); err != nil {
+		panic(err)
+	}
+}
+
+func (o *options) validate(args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected arguments %q; everything is given by flags (see --help)", strings.Join(args, " "))
+	}
+	o.config.Version = cli.Version
+	return o.config.Validate()
+}
+
+// openStore opens the work directory, or memory when there is none.
+func (o *options) openStore(log *slog.Logger) (dispatcher.Store, func(), error) {
+	if o.workDir == "" {
+		log.Warn("memory only: no --work-dir was given, so a restart of the dispatcher forgets datasets and jobs")
+		return store.NewMemory(), func() {}, nil
+	}
+	s, err := store.Open(store.Options{Dir: o.workDir, Log: log})
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, func() {
+		if err := s.Close(); err != nil {
+			log.Error("closing the store failed", "error", err)
+		}
+	}, nil
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+const about = `
+Asks a dispatcher what it is doing.
+
+  status     everything in short: the dispatcher, its workers, its jobs and why any of them waits
+  jobs       jobs with their datasets, plans, clients and epochs
+  workers    registered workers and the streams they hold
+  datasets   registered datasets`
+
+const examples = `
+  pecanctl status --dispatcher 127.0.0.1:5050
+  pecanctl jobs --dispatcher pecan://10.0.0.7:5050 --json`
+
+type options struct {
+	dispatcher string
+	json       bool
+	timeout    time.Duration
+}
+
+// views are the sub-commands: what they show as tables, and what of the answer they give as JSON.
+func views() map[string]func(io.Writer, *pecanv1.StatusResponse) {
+	return map[string]func(io.Writer, *pecanv1.StatusResponse){
+		"status": showStatus, "jobs": showJobs, "workers": showWorkers, "datasets": showDatasets,
+	}
+}
+
+func run(ctx context.Context, o *options, args []string, out io.Writer) error {
+	if len(args) != 1 {
+		return fmt.Errorf("want one of status, jobs, workers, datasets; got %q (see --help)", strings.Join(args, " "))
+	}
+	show, ok := views()[args[0]]
+	if !ok {
+		return fmt.Errorf("unknown command %q: want status, jobs, workers or datasets (see --help)", args[0])
+	}
+	status, err := ask(ctx, o)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return printJSON(out, args[0], status)
+	}
+	show(out, status)
+	return nil
+}
+
+// ask calls the dispatcher, and gives up after the timeout.
+func ask(ctx context.Context, o *options) (*pecanv1.StatusResponse, error) {
+	address := strings.TrimPrefix(o.dispatcher, "pecan://")
+	network := "tcp"
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		network, address = "unix", path
+	} else if _, _, err := net.SplitHostPort(address); err != nil {
+		return nil, fmt.Errorf("dispatcher address %q: want HOST:PORT, unix:PATH or unix:@NAME: %w", o.dispatcher, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(256<<20)),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, address)
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("reach dispatcher %s: %w", o.dispatcher, err)
+	}
+	defer conn.Close()
+	status, err := pecanv1.NewDispatcherClient(conn).Status(ctx, &pecanv1.StatusRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("ask dispatcher %s for its status: %s; is it running, and is this its address?", o.dispatcher, reason.From(err).Message)
+	}
+	return status, nil
+}
+
+// printJSON gives what the view is about: for status the whole answer, else one list.
+func printJSON(out io.Writer, view string, status *pecanv1.StatusResponse) error {
+	var value any = json.RawMessage(nil)
+	var err error
+	switch view {
+	case "jobs":
+		value, err = rawList(status.Jobs)
+	case "workers":
+		value, err = rawList(status.Workers)
+	case "datasets":
+		value, err = rawList(status.Datasets)
+	default:
+		value, err = raw(status)
+	}
+	if err != nil {
+		return err
+	}
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
+}
+
+func raw(m proto.Message) (json.RawMessage, error) {
+	data, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("write JSON: %w", err)
+	}
+	return data, nil
+}
+
+func rawList[M proto.Message](messages []M) ([]json.RawMessage, error) {
+	list := make([]json.RawMessage, 0, len(messages))
+	for m := range slices.Values(messages) {
+		data, err := raw(m)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, data)
+	}
+	return list, nil
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// table prints rows in columns; the first row is the head.
+func table(out io.Writer, rows [][]string) {
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	w.Flush()
+}
+
+func showStatus(out io.Writer, s *pecanv1.StatusResponse) {
+	state := "memory only (a restart forgets everything)"
+	if s.WorkDir != "" {
+		state = s.WorkDir
+	}
+	table(out, [][]string{
+		{"cluster", s.ClusterId}, {"version", s.Version}, {"state", state}, {"up", seconds(s.UptimeS)},
+		{"clients", fmt.Sprint(s.Clients)}, {"datasets", fmt.Sprint(len(s.Datasets))},
+	})
+	fmt.Fprintln(out, "\nworkers")
+	showWorkers(out, s)
+	fmt.Fprintln(out, "\njobs")
+	showJobs(out, s)
+}
+
+func showWorkers(out io.Writer, s *pecanv1.StatusResponse) {
+	if len(s.Workers) == 0 {
+		fmt.Fprintln(out, "no worker is registered; start one with pecan-worker --dispatcher HOST:PORT")
+		return
+	}
+	rows := [][]string{{"WORKER", "ADDRESS", "STATE", "PLACE", "STREAMS", "CORES", "CPU", "MEMORY", "LAST BEAT", "TENSORFLOW"}}
+	for _, w := range s.Workers {
+		running := 0
+		for _, stream := range w.Streams {
+			if !stream.Ended {
+				running++
+			}
+		}
+		rows = append(rows, []string{
+			w.Address.GetWorkerId(), orElse(w.Address.GetTcp(), w.Address.GetUnix()), w.State, orElse(w.Placement, "-"),
+			fmt.Sprintf("%d/%d (+%d made)", running, w.MaxStreams, len(w.Streams)-running), fmt.Sprint(w.Cores), seconds(w.CpuS),
+			bytes(w.ResidentBytes), seconds(w.LastHeartbeatS) + " ago", orElse(w.TensorflowVersion, "-"),
+		})
+	}
+	table(out, rows)
+}
+
+func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
+	if len(s.Jobs) == 0 {
+		fmt.Fprintln(out, "no job is open")
+		return
+	}
+	rows := [][]string{{"JOB", "NAME", "MODE", "SHARDING", "STREAMS", "CLIENTS", "EPOCH", "STATE", "DONE", "RUNNING", "WAITING", "ELEMENTS"}}
+	var notes []string
+	for _, job := range s.Jobs {
+		head := []string{
+			job.JobId, orElse(job.Name, "(private)"), word(job.Options.GetMode().String(), "MODE_"), word(job.Options.GetSharding().String(), "SHARDING_"),
+			fmt.Sprint(job.Plan.GetNumStreams()), fmt.Sprint(len(job.Clients)),
+		}
+		epochs := job.Epochs
+		if len(epochs) > 4 {
+			epochs = epochs[len(epochs)-4:]
+		}
+		if len(epochs) == 0 {
+			rows = append(rows, append(head, "-", "not begun", "", "", "", ""))
+		}
+		for _, e := range epochs {
+			state, _, _ := strings.Cut(e.State, ":")
+			rows = append(rows, append(append([]string(nil), head...), fmt.Sprint(e.Epoch), state,
+				fmt.Sprint(e.StreamsDone), fmt.Sprint(e.StreamsRunning), fmt.Sprint(e.StreamsWaiting), fmt.Sprint(e.Elements)))
+			for _, text := range []string{e.Waiting, strings.TrimPrefix(e.State, state)} {
+				if text = strings.TrimPrefix(text, ": "); text != "" {
+					notes = append(notes, fmt.Sprintf("job %s, epoch %d: %s", orElse(job.Name, job.JobId), e.Epoch, text))
+				}
+			}
+		}
+		for _, text := range job.Plan.GetReasons() {
+			notes = append(notes, fmt.Sprintf("job %s, plan: %s", orElse(job.Name, job.JobId), text))
+		}
+	}
+	table(out, rows)
+	for _, note := range notes {
+		fmt.Fprintln(out, note)
+	}
+}
+
+func showDatasets(out io.Writer, s *pecanv1.StatusResponse) {
+	if len(s.Datasets) == 0 {
+		fmt.Fprintln(out, "no dataset is registered")
+		return
+	}
+	rows := [][]string{{"DATASET", "GRAPH", "FINGERPRINT"}}
+	for _, d := range s.Datasets {
+		rows = append(rows, []string{d.DatasetId, bytes(d.GraphBytes), d.Fingerprint})
+	}
+	table(out, rows)
+}
+
+func orElse(text, other string) string {
+	if text == "" {
+		return other
+	}
+	return text
+}
+
+func word(enum, prefix string) string { return strings.ToLower(strings.TrimPrefix(enum, prefix)) }
+
+func seconds(s float64) string {
+	d := time.Duration(s * float64(time.Second))
+	if d >= time.Minute {
+		return d.Round(time.Second).String()
+	}
+	return d.Round(100 * time.Millisecond).String()
+}
+
+func bytes(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	value := float64(n)
+	i := 0
+	for ; value >= 1024 && i < len(units)-1; i++ {
+		value /= 1024
+	}
+	if i == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", value, units[i])
+}

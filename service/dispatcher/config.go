@@ -1,0 +1,93 @@
+package dispatcher
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"go.uber.org/multierr"
+
+	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/internal/clock"
+)
+
+// Store is where records and graphs are kept: service/store has a durable one and one in memory.
+type Store interface {
+	// Dir is empty when nothing outlives the process.
+	Dir() string
+	Load(snapshot, record func(data []byte) error) error
+	Append(records [][]byte) error
+	Compact(snapshot []byte) error
+	PutGraph(fingerprint string, graph []byte) error
+	Graph(fingerprint string) ([]byte, error)
+	DeleteGraph(fingerprint string) error
+	// Failed is closed when the store cannot be written any more.
+	Failed() <-chan struct{}
+}
+
+// Config of a dispatcher.
+type Config struct {
+	Core core.Config
+	// MaxGraphBytes bounds a serialised graph.
+	MaxGraphBytes int64
+	// CompactEvery so many records the journal is replaced by a snapshot.
+	CompactEvery int
+	// TickPeriod is how often timeouts are looked at.
+	TickPeriod time.Duration
+	// Version is told to clients.
+	Version string
+}
+
+// DefaultConfig is what the flags of pecan-dispatcher default to.
+func DefaultConfig() Config {
+	return Config{Core: core.DefaultConfig(), MaxGraphBytes: 256 << 20, CompactEvery: 20_000, TickPeriod: 100 * time.Millisecond}
+}
+
+// Validate reports everything that is wrong.
+func (c Config) Validate() error {
+	err := c.Core.Validate()
+	if c.MaxGraphBytes < 1 {
+		err = multierr.Append(err, fmt.Errorf("largest graph of %d bytes: must be positive", c.MaxGraphBytes))
+	}
+	if c.CompactEvery < 1 {
+		err = multierr.Append(err, fmt.Errorf("snapshot every %d records: must be positive", c.CompactEvery))
+	}
+	if c.TickPeriod <= 0 {
+		err = multierr.Append(err, fmt.Errorf("tick period %v: must be positive", c.TickPeriod))
+	}
+	seen := map[string]bool{}
+	for _, address := range c.Core.WorkerAddresses {
+		host, port, splitErr := net.SplitHostPort(address)
+		switch {
+		case splitErr == nil && (host == "" || port == "" || port == "0"):
+			err = multierr.Append(err, fmt.Errorf("worker address %q: want HOST:PORT, or HOST for any one worker of that host", address))
+		case splitErr != nil && (address == "" || strings.Contains(address, ":") && net.ParseIP(address) == nil):
+			err = multierr.Append(err, fmt.Errorf("worker address %q: want HOST:PORT, or HOST for any one worker of that host", address))
+		case seen[address]:
+			err = multierr.Append(err, fmt.Errorf("worker address %q is listed twice", address))
+		}
+		seen[address] = true
+	}
+	return err
+}
+
+// Deps is what a dispatcher needs of the world.
+type Deps struct {
+	Store  Store
+	Graphs Graphs
+	Clock  clock.Clock
+	// Rand gives unguessable bytes.
+	Rand io.Reader
+	Log  *slog.Logger
+}
+
+func (d Deps) validate() error {
+	if d.Store == nil || d.Graphs == nil || d.Clock == nil || d.Rand == nil || d.Log == nil {
+		return errors.New("a dispatcher needs a store, graphs, a clock, randomness and a log")
+	}
+	return nil
+}

@@ -1,0 +1,299 @@
+package core
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// Apply changes the state by one record. A record that does not fit the state changes nothing and is an error: it means
+// that the journal is damaged, or that a decision was wrong. Messages inside the record become part of the state.
+func (s *State) Apply(record *pecanv1.Record) error {
+	if err := s.apply(record); err != nil {
+		return fmt.Errorf("apply record %d (%T): %w", s.applied+1, record.GetKind(), err)
+	}
+	s.applied++
+	return nil
+}
+
+func (s *State) apply(record *pecanv1.Record) error {
+	switch kind := record.GetKind().(type) {
+	case *pecanv1.Record_Started:
+		return s.applyStarted(kind.Started)
+	case *pecanv1.Record_DatasetAdded:
+		s.datasets[kind.DatasetAdded.GetDataset().GetDatasetId()] = kind.DatasetAdded.GetDataset()
+		return nil
+	case *pecanv1.Record_DatasetRemoved:
+		delete(s.datasets, kind.DatasetRemoved.GetDatasetId())
+		return nil
+	case *pecanv1.Record_ClientJoined:
+		r := kind.ClientJoined
+		s.clients[r.ClientId] = &pecanv1.StoredClient{ClientId: r.ClientId, Host: r.Host, Pid: r.Pid}
+		return nil
+	case *pecanv1.Record_ClientLeft:
+		delete(s.clients, kind.ClientLeft.GetClientId())
+		return nil
+	case *pecanv1.Record_JobCreated, *pecanv1.Record_JobJoined, *pecanv1.Record_JobLeft,
+		*pecanv1.Record_JobFailed, *pecanv1.Record_JobRemoved:
+		return s.applyJob(record)
+	case *pecanv1.Record_EpochOpened, *pecanv1.Record_EpochJoined, *pecanv1.Record_EpochLeft,
+		*pecanv1.Record_EpochFailed, *pecanv1.Record_EpochClosed, *pecanv1.Record_StreamAdded:
+		return s.applyEpoch(record)
+	}
+	return s.applyStream(record)
+}
+
+func (s *State) applyStarted(r *pecanv1.DispatcherStarted) error {
+	if s.clusterID != "" && r.ClusterId != s.clusterID {
+		return fmt.Errorf("cluster %q in a store of cluster %q", r.ClusterId, s.clusterID)
+	}
+	s.clusterID = r.ClusterId
+	s.incarnation++
+	return nil
+}
+
+func (s *State) applyJob(record *pecanv1.Record) error {
+	if kind, ok := record.Kind.(*pecanv1.Record_JobCreated); ok {
+		return s.applyJobCreated(kind.JobCreated)
+	}
+	switch kind := record.Kind.(type) {
+	case *pecanv1.Record_JobJoined:
+		r := kind.JobJoined
+		job, err := s.job(r.JobId)
+		if err != nil {
+			return err
+		}
+		client, ok := s.clients[r.ClientId]
+		if !ok {
+			return fmt.Errorf("no client %q", r.ClientId)
+		}
+		if !slices.Contains(job.ClientIds, r.ClientId) {
+			job.ClientIds = append(job.ClientIds, r.ClientId)
+		}
+		remember(client, &pecanv1.StoredRequest{RequestId: r.RequestId, JobId: r.JobId})
+	case *pecanv1.Record_JobLeft:
+		job, err := s.job(kind.JobLeft.JobId)
+		if err != nil {
+			return err
+		}
+		job.ClientIds = slices.DeleteFunc(job.ClientIds, func(id string) bool { return id == kind.JobLeft.ClientId })
+		if client, ok := s.clients[kind.JobLeft.ClientId]; ok {
+			client.Requests = slices.DeleteFunc(client.Requests, func(q *pecanv1.StoredRequest) bool { return q.JobId == job.JobId })
+		}
+	case *pecanv1.Record_JobFailed:
+		job, err := s.job(kind.JobFailed.JobId)
+		if err != nil {
+			return err
+		}
+		job.Error = kind.JobFailed.Error
+	case *pecanv1.Record_JobRemoved:
+		job, err := s.job(kind.JobRemoved.JobId)
+		if err != nil {
+			return err
+		}
+		delete(s.jobs, job.JobId)
+		if s.named[job.Name] == job.JobId {
+			delete(s.named, job.Name)
+		}
+		s.ordered = slices.DeleteFunc(s.ordered, func(j *pecanv1.StoredJob) bool { return j == job })
+	}
+	return nil
+}
+
+func (s *State) applyJobCreated(r *pecanv1.JobCreated) error {
+	if _, taken := s.jobs[r.JobId]; taken {
+		return fmt.Errorf("job %q exists", r.JobId)
+	}
+	if _, taken := s.named[r.Name]; taken && r.Name != "" {
+		return fmt.Errorf("a job named %q exists", r.Name)
+	}
+	s.addJob(&pecanv1.StoredJob{
+		JobId: r.JobId, Name: r.Name, DatasetId: r.DatasetId, Options: r.Options, Plan: r.Plan, Order: s.applied + 1,
+	})
+	return nil
+}
+
+// remember keeps the newest requests of a client.
+func remember(client *pecanv1.StoredClient, request *pecanv1.StoredRequest) {
+	if request.RequestId == "" {
+		return
+	}
+	client.Requests = append(client.Requests, request)
+	if over := len(client.Requests) - keptRequests; over > 0 {
+		client.Requests = slices.Delete(client.Requests, 0, over)
+	}
+}
+
+func (s *State) applyEpoch(record *pecanv1.Record) error {
+	switch kind := record.Kind.(type) {
+	case *pecanv1.Record_EpochOpened:
+		return s.applyEpochOpened(kind.EpochOpened)
+	case *pecanv1.Record_EpochJoined:
+		return s.applyEpochJoined(kind.EpochJoined)
+	case *pecanv1.Record_EpochLeft:
+		_, epoch, err := s.epoch(kind.EpochLeft.JobId, kind.EpochLeft.Epoch)
+		if err != nil {
+			return err
+		}
+		epoch.Passes = slices.DeleteFunc(epoch.Passes, func(p *pecanv1.StoredPass) bool { return p.ClientId == kind.EpochLeft.ClientId })
+	case *pecanv1.Record_EpochFailed:
+		_, epoch, err := s.epoch(kind.EpochFailed.JobId, kind.EpochFailed.Epoch)
+		if err != nil {
+			return err
+		}
+		epoch.Error = kind.EpochFailed.Error
+	case *pecanv1.Record_EpochClosed:
+		r := kind.EpochClosed
+		job, epoch, err := s.epoch(r.JobId, r.Epoch)
+		if err != nil {
+			return err
+		}
+		job.Epochs = slices.DeleteFunc(job.Epochs, func(e *pecanv1.StoredEpoch) bool { return e == epoch })
+		closed := &pecanv1.ClosedEpoch{Epoch: r.Epoch, Delivered: r.Delivered, Elements: r.Elements}
+		at, _ := slices.BinarySearchFunc(job.Closed, r.Epoch, func(c *pecanv1.ClosedEpoch, n uint64) int { return cmp.Compare(c.Epoch, n) })
+		job.Closed = slices.Insert(job.Closed, at, closed)
+		if over := len(job.Closed) - keptClosed; over > 0 {
+			job.Closed = slices.Delete(job.Closed, 0, over)
+		}
+	case *pecanv1.Record_StreamAdded:
+		job, epoch, err := s.epoch(kind.StreamAdded.Id.GetJobId(), kind.StreamAdded.Id.GetEpoch())
+		if err != nil {
+			return err
+		}
+		if int(kind.StreamAdded.Id.Stream) != len(epoch.Streams) {
+			return fmt.Errorf("stream %d added to %d streams", kind.StreamAdded.Id.Stream, len(epoch.Streams))
+		}
+		epoch.Streams = append(epoch.Streams, &pecanv1.StoredStream{Stream: kind.StreamAdded.Id.Stream, Consumer: soleConsumer(job, epoch)})
+	}
+	return nil
+}
+
+func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
+	job, err := s.job(r.JobId)
+	if err != nil {
+		return err
+	}
+	if r.Epoch != job.NextEpoch {
+		return fmt.Errorf("epoch %d opened where %d is next", r.Epoch, job.NextEpoch)
+	}
+	epoch := &pecanv1.StoredEpoch{Epoch: r.Epoch}
+	for i := range r.Streams {
+		epoch.Streams = append(epoch.Streams, &pecanv1.StoredStream{Stream: i})
+	}
+	job.Epochs = append(job.Epochs, epoch)
+	job.NextEpoch++
+	return nil
+}
+
+func (s *State) applyEpochJoined(r *pecanv1.EpochJoined) error {
+	job, epoch, err := s.epoch(r.JobId, r.Epoch)
+	if err != nil {
+		return err
+	}
+	client, ok := s.clients[r.ClientId]
+	if !ok {
+		return fmt.Errorf("no client %q", r.ClientId)
+	}
+	if findPass(epoch, r.ClientId) == nil {
+		epoch.Passes = append(epoch.Passes, &pecanv1.StoredPass{ClientId: r.ClientId, Ahead: r.Ahead})
+	}
+	for _, stream := range epoch.Streams {
+		if private(job) {
+			stream.Consumer = r.ClientId
+		}
+	}
+	remember(client, &pecanv1.StoredRequest{RequestId: r.RequestId, JobId: r.JobId, Opened: true, Epoch: r.Epoch})
+	return nil
+}
+
+// soleConsumer is who reads every stream of a private job's epoch; nobody for a shared job.
+func soleConsumer(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) string {
+	if private(job) && len(epoch.Passes) > 0 {
+		return epoch.Passes[0].ClientId
+	}
+	return ""
+}
+
+func (s *State) applyStream(record *pecanv1.Record) error {
+	switch kind := record.GetKind().(type) {
+	case *pecanv1.Record_LeaseGranted:
+		return s.applyLeaseGranted(kind.LeaseGranted)
+	case *pecanv1.Record_LeaseLost:
+		return s.applyLeaseLost(kind.LeaseLost)
+	case *pecanv1.Record_ConsumerAssigned:
+		stream, err := s.stream(kind.ConsumerAssigned.Id)
+		if err != nil {
+			return err
+		}
+		stream.Consumer, stream.StartIndex = kind.ConsumerAssigned.ClientId, kind.ConsumerAssigned.StartIndex
+	case *pecanv1.Record_ConsumerReleased:
+		stream, err := s.stream(kind.ConsumerReleased.Id)
+		if err != nil {
+			return err
+		}
+		stream.Consumer, stream.StartIndex = "", kind.ConsumerReleased.NextIndex
+	case *pecanv1.Record_StreamProduced:
+		r := kind.StreamProduced
+		stream, err := s.stream(r.Id)
+		if err != nil {
+			return err
+		}
+		if stream.Worker == nil || stream.Lease != r.Lease {
+			return fmt.Errorf("stream %d produced under lease %d, held is %d", r.Id.Stream, r.Lease, stream.Lease)
+		}
+		stream.Produced, stream.Count, stream.RemainderRows = true, r.Count, r.RemainderRows
+	case *pecanv1.Record_StreamDelivered:
+		stream, err := s.stream(kind.StreamDelivered.Id)
+		if err != nil {
+			return err
+		}
+		stream.Delivered, stream.Count = true, kind.StreamDelivered.Count
+	default:
+		return fmt.Errorf("unknown kind of record; it may come from a newer version")
+	}
+	return nil
+}
+
+func (s *State) applyLeaseGranted(r *pecanv1.LeaseGranted) error {
+	stream, err := s.stream(r.Id)
+	if err != nil {
+		return err
+	}
+	if r.Lease <= s.lastLease {
+		return fmt.Errorf("lease %d after lease %d", r.Lease, s.lastLease)
+	}
+	if stream.Worker != nil {
+		return fmt.Errorf("stream %d is leased already", r.Id.Stream)
+	}
+	s.lastLease, stream.Lease, stream.Worker = r.Lease, r.Lease, r.Worker
+	stream.Produced, stream.RemainderRows = false, 0
+	return nil
+}
+
+func (s *State) applyLeaseLost(r *pecanv1.LeaseLost) error {
+	stream, err := s.stream(r.Id)
+	if err != nil {
+		return err
+	}
+	if stream.Worker == nil || stream.Lease != r.Lease {
+		return fmt.Errorf("stream %d lost lease %d, held is %d", r.Id.Stream, r.Lease, stream.Lease)
+	}
+	stream.Worker, stream.Why = nil, r.Why
+	if !stream.Delivered || stream.RemainderRows > 0 {
+		// What the worker had made is gone with it; only a delivered stream without a remainder needs no worker any more.
+		stream.Produced, stream.RemainderRows = false, 0
+	}
+	switch r.Cause {
+	case pecanv1.LeaseLost_DIED:
+		if r.Progress > stream.Progress {
+			stream.Deaths = 0
+			stream.Progress = r.Progress
+		}
+		stream.Deaths++
+	case pecanv1.LeaseLost_FAILED:
+		stream.Failures++
+	}
+	return nil
+}

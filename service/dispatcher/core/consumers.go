@@ -1,0 +1,115 @@
+package core
+
+import (
+	"slices"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// assignConsumers divides the streams of shared epochs among their clients: a stream that a worker has begun goes to the client
+// with the fewest, and when clients differ by two or more the richest is asked to give one up. A client that waits with nothing to
+// read, while another reads the only stream left, gets it for a while.
+func (c *Core) assignConsumers() {
+	for _, job := range c.state.ordered {
+		if private(job) {
+			continue
+		}
+		for _, epoch := range job.Epochs {
+			if epoch.Error == nil && job.Error == nil && len(epoch.Passes) > 0 {
+				c.shareEpoch(job, epoch)
+			}
+		}
+	}
+}
+
+// share is what a client has of an epoch, counting what it is about to get and not what it is about to give up.
+type share struct {
+	client string
+	count  int
+}
+
+func (c *Core) shareEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
+	shares := c.shares(job, epoch)
+	key := streamKey{job: job.JobId, epoch: epoch.Epoch}
+	for _, stream := range epoch.Streams {
+		key.stream = stream.Stream
+		if stream.Consumer == "" && stream.Worker != nil && !stream.Delivered {
+			poorest := slices.MinFunc(shares, func(a, b *share) int { return a.count - b.count })
+			poorest.count++
+			c.assign(key.id(), poorest.client, stream.StartIndex)
+		}
+	}
+	for {
+		poorest := slices.MinFunc(shares, func(a, b *share) int { return a.count - b.count })
+		richest := slices.MaxFunc(shares, func(a, b *share) int { return a.count - b.count })
+		needy := poorest.count == 0 && c.starving(job, epoch, poorest.client)
+		if richest.count-poorest.count < 2 && !(needy && richest.count == 1) {
+			return
+		}
+		if !c.move(job, epoch, richest, poorest, richest.count == 1) {
+			return
+		}
+	}
+}
+
+// shares lists the clients of an epoch that are ready to read: those that opened it ahead of need wait until they come to it,
+// unless there are no others.
+func (c *Core) shares(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) []*share {
+	onlyAhead := c.allAhead(job, epoch)
+	var shares []*share
+	for _, pass := range epoch.Passes {
+		if !onlyAhead && c.ahead(job, epoch, pass) {
+			continue
+		}
+		s := &share{client: pass.ClientId}
+		for _, stream := range epoch.Streams {
+			soft := c.soft(streamKey{job.JobId, epoch.Epoch, stream.Stream})
+			reader := stream.Consumer
+			if soft.moving {
+				reader = soft.moveTo
+			}
+			if reader == s.client && !stream.Delivered {
+				s.count++
+			}
+		}
+		shares = append(shares, s)
+	}
+	return shares
+}
+
+func (c *Core) starving(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string) bool {
+	client := c.clients[clientID]
+	if client == nil {
+		return false
+	}
+	pass := client.passes[passKey{job.JobId, epoch.Epoch}]
+	return pass != nil && pass.starved
+}
+
+// move asks the richer client for the last of its streams. Taking its only one waits until it has had it for a while, so
+// that two clients that share one stream take turns.
+func (c *Core) move(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, from, to *share, only bool) bool {
+	for _, stream := range slices.Backward(epoch.Streams) {
+		soft := c.soft(streamKey{job.JobId, epoch.Epoch, stream.Stream})
+		if stream.Consumer != from.client || stream.Delivered || soft.moving {
+			continue
+		}
+		if only && c.now-soft.consumedAt < c.cfg.ConsumerSlice {
+			return false
+		}
+		soft.moving, soft.moveTo = true, to.client
+		from.count--
+		to.count++
+		c.event("asking for a stream back", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
+		return true
+	}
+	return false
+}
+
+func (c *Core) assign(id *pecanv1.StreamId, clientID string, start uint64) {
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerAssigned{ConsumerAssigned: &pecanv1.ConsumerAssigned{
+		Id: id, ClientId: clientID, StartIndex: start,
+	}}})
+	soft := c.soft(keyOf(id))
+	soft.moving, soft.moveTo, soft.consumedAt = false, "", c.now
+}

@@ -1,0 +1,290 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+func (c *Core) openEpoch(req *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochResponse, error) {
+	job, err := c.member("open epoch", req.ClientId, req.JobId)
+	if err != nil {
+		return nil, err
+	}
+	for _, known := range c.state.clients[req.ClientId].Requests {
+		if known.RequestId == req.RequestId && known.Opened && known.JobId == req.JobId {
+			return &pecanv1.OpenEpochResponse{Epoch: known.Epoch}, nil
+		}
+	}
+	if job.Error != nil {
+		return nil, reason.FromDetail(job.Error)
+	}
+	number := job.NextEpoch
+	if !private(job) {
+		number = req.Pass
+	}
+	if number > job.NextEpoch {
+		return nil, reason.New(reason.BadArgument, "open epoch: pass %d of job %q asked for, but its next epoch is %d; passes are opened one after the other", number, req.JobId, job.NextEpoch)
+	}
+	if number < job.NextEpoch {
+		epoch := findEpoch(job, number)
+		if epoch == nil || delivered(epoch) {
+			return &pecanv1.OpenEpochResponse{Epoch: number, AlreadyDelivered: true}, nil
+		}
+		if epoch.Error != nil {
+			return nil, reason.FromDetail(epoch.Error)
+		}
+		if findPass(epoch, req.ClientId) != nil {
+			return nil, reason.New(reason.BadArgument, "open epoch: client %q reads epoch %d of job %q already; two iterators of one client cannot share a pass", req.ClientId, number, req.JobId)
+		}
+	} else {
+		c.openNewEpoch(job, number)
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochJoined{EpochJoined: &pecanv1.EpochJoined{
+		JobId: job.JobId, Epoch: number, ClientId: req.ClientId, RequestId: req.RequestId, Ahead: req.Ahead,
+	}}})
+	return &pecanv1.OpenEpochResponse{Epoch: number}, nil
+}
+
+func (c *Core) openNewEpoch(job *pecanv1.StoredJob, number uint64) {
+	streams := uint32(0)
+	if job.Options.GetMode() != pecanv1.Mode_MODE_OFF {
+		streams = uint32(job.Plan.GetNumStreams())
+		if hasClosing(job.Plan) {
+			streams++
+		}
+	}
+	// An epoch that everybody left half read has had its time when the second one after it begins.
+	for _, old := range slices.Clone(job.Epochs) {
+		if len(old.Passes) == 0 && old.Epoch+1 < number {
+			c.endEpoch(job, old)
+		}
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochOpened{EpochOpened: &pecanv1.EpochOpened{JobId: job.JobId, Epoch: number, Streams: streams}}})
+	c.event("epoch opened", "job", job.JobId, "epoch", number, "streams", streams)
+}
+
+// openStream finds the stream that a client speaks of. Nil without an error means that the epoch is over: whatever the
+// client reports of it is late and right.
+func (c *Core) openStream(what, clientID string, id *pecanv1.StreamId) (*pecanv1.StoredJob, *pecanv1.StoredEpoch, *pecanv1.StoredStream, error) {
+	job, err := c.member(what, clientID, id.GetJobId())
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	epoch := findEpoch(job, id.GetEpoch())
+	if epoch == nil {
+		if id.GetEpoch() < job.NextEpoch {
+			return nil, nil, nil, nil
+		}
+		return nil, nil, nil, reason.New(reason.EpochUnknown, "%s: job %q has no epoch %d; its next one is %d", what, job.JobId, id.GetEpoch(), job.NextEpoch)
+	}
+	if int64(id.GetStream()) >= int64(len(epoch.Streams)) {
+		return nil, nil, nil, reason.New(reason.StreamUnknown, "%s: epoch %d of job %q has %d streams, there is no stream %d", what, epoch.Epoch, job.JobId, len(epoch.Streams), id.GetStream())
+	}
+	return job, epoch, epoch.Streams[id.GetStream()], nil
+}
+
+// checkLease refuses leases that were never given, and those of other streams.
+func checkLease(what string, stream *pecanv1.StoredStream, lease uint64) error {
+	if lease == 0 || lease > stream.Lease {
+		return reason.New(reason.StaleLease, "%s: stream %d was never leased under lease %d; its newest is %d", what, stream.Stream, lease, stream.Lease)
+	}
+	return nil
+}
+
+func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
+	const what = "finish stream"
+	job, epoch, stream, err := c.openStream(what, req.ClientId, req.Id)
+	if err != nil || stream == nil {
+		return err
+	}
+	if err := checkLease(what, stream, req.Lease); err != nil {
+		return err
+	}
+	if stream.Consumer != req.ClientId {
+		return reason.New(reason.StaleLease, "%s: stream %d is not read by client %q", what, stream.Stream, req.ClientId)
+	}
+	if stream.Delivered {
+		return nil
+	}
+	if req.Count < stream.StartIndex || stream.Produced && req.Count != stream.Count {
+		return reason.New(reason.BadArgument, "%s: client %q counts %d elements in stream %d, which began at %d for it and has %d", what, req.ClientId, req.Count, stream.Stream, stream.StartIndex, stream.Count)
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: &pecanv1.StreamDelivered{Id: req.Id, Count: req.Count}}})
+	if delivered(epoch) {
+		c.event("epoch delivered", "job", job.JobId, "epoch", epoch.Epoch, "elements", elements(epoch))
+	}
+	return nil
+}
+
+func (c *Core) releaseStream(req *pecanv1.ReleaseStreamRequest) error {
+	const what = "release stream"
+	job, epoch, stream, err := c.openStream(what, req.ClientId, req.Id)
+	if err != nil || stream == nil {
+		return err
+	}
+	if err := checkLease(what, stream, req.Lease); err != nil {
+		return err
+	}
+	if stream.Consumer != req.ClientId {
+		if stream.StartIndex == req.NextIndex {
+			return nil
+		}
+		return reason.New(reason.StaleLease, "%s: stream %d is not read by client %q", what, stream.Stream, req.ClientId)
+	}
+	if stream.Delivered {
+		return nil
+	}
+	if req.NextIndex < stream.StartIndex || stream.Produced && req.NextIndex > stream.Count {
+		return reason.New(reason.BadArgument, "%s: next index %d of stream %d is outside of what client %q was given (%d on, %d in all)", what, req.NextIndex, stream.Stream, req.ClientId, stream.StartIndex, stream.Count)
+	}
+	if private(job) {
+		return reason.New(reason.BadArgument, "%s: job %q is private; nobody else could go on with stream %d. Close the epoch instead", what, job.JobId, stream.Stream)
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{
+		Id: req.Id, ClientId: req.ClientId, NextIndex: req.NextIndex,
+	}}})
+	soft := c.soft(keyOf(req.Id))
+	if soft.moving && findPass(epoch, soft.moveTo) != nil {
+		c.assign(req.Id, soft.moveTo, req.NextIndex)
+	}
+	soft.moving = false
+	return nil
+}
+
+func (c *Core) closeEpoch(req *pecanv1.CloseEpochRequest) error {
+	job, err := c.member("close epoch", req.ClientId, req.JobId)
+	if err != nil {
+		return err
+	}
+	epoch := findEpoch(job, req.Epoch)
+	if epoch == nil && req.Epoch >= job.NextEpoch {
+		return reason.New(reason.EpochUnknown, "close epoch: job %q has no epoch %d; its next one is %d", job.JobId, req.Epoch, job.NextEpoch)
+	}
+	if epoch != nil && findPass(epoch, req.ClientId) != nil {
+		c.leaveEpoch(job, epoch, req.ClientId)
+	}
+	return nil
+}
+
+// leaveEpoch takes a client out of an epoch: the streams it read are free for others, and the epoch is over when nobody
+// is left who could want the rest.
+func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string) {
+	if !private(job) {
+		for _, stream := range epoch.Streams {
+			if stream.Consumer == clientID && !stream.Delivered {
+				key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
+				c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{
+					Id: key.id(), ClientId: clientID, NextIndex: c.knownIndex(job, key, stream),
+				}}})
+				c.soft(key).moving = false
+			}
+		}
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochLeft{EpochLeft: &pecanv1.EpochLeft{JobId: job.JobId, Epoch: epoch.Epoch, ClientId: clientID}}})
+	if client := c.clients[clientID]; client != nil {
+		delete(client.passes, passKey{job.JobId, epoch.Epoch})
+	}
+	c.endWatches(func(w *watchState) bool {
+		return w.client == clientID && w.job == job.JobId && w.epoch == epoch.Epoch
+	}, nil)
+	if len(epoch.Passes) == 0 && (private(job) || delivered(epoch) || epoch.Error != nil) {
+		c.endEpoch(job, epoch)
+	}
+}
+
+// knownIndex is where the next consumer starts after one that left without saying how far it came; see the package's doc.
+func (c *Core) knownIndex(job *pecanv1.StoredJob, key streamKey, stream *pecanv1.StoredStream) uint64 {
+	soft := c.soft(key)
+	index := stream.StartIndex
+	if soft.lease == stream.Lease && stream.Worker != nil {
+		switch job.Options.GetMode() {
+		case pecanv1.Mode_MODE_AT_LEAST_ONCE:
+		case pecanv1.Mode_MODE_AT_MOST_ONCE:
+			index = max(index, soft.acked, soft.produced)
+		default:
+			index = max(index, soft.acked)
+		}
+	}
+	if stream.Produced {
+		index = min(index, stream.Count)
+	}
+	return index
+}
+
+// endEpoch stops the streams of an epoch and forgets it.
+func (c *Core) endEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
+	for _, stream := range epoch.Streams {
+		if stream.Worker != nil {
+			c.command(stream.Worker.WorkerId, stopCommand(streamKey{job.JobId, epoch.Epoch, stream.Stream}, 0))
+		}
+	}
+	done := delivered(epoch)
+	c.forgetEpoch(job.JobId, epoch)
+	c.endWatches(func(w *watchState) bool { return w.job == job.JobId && w.epoch == epoch.Epoch },
+		reason.New(reason.EpochUnknown, "watch epoch: epoch %d of job %q is over", epoch.Epoch, job.JobId))
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochClosed{EpochClosed: &pecanv1.EpochClosed{
+		JobId: job.JobId, Epoch: epoch.Epoch, Delivered: done, Elements: elements(epoch),
+	}}})
+	c.event("epoch closed", "job", job.JobId, "epoch", epoch.Epoch, "delivered", done, "elements", elements(epoch))
+}
+
+// failEpoch ends an epoch with an error that every client of it gets.
+func (c *Core) failEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, detail *pecanv1.ErrorDetail) {
+	if epoch.Error != nil {
+		return
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochFailed{EpochFailed: &pecanv1.EpochFailed{JobId: job.JobId, Epoch: epoch.Epoch, Error: detail}}})
+	c.warn("epoch failed", "job", job.JobId, "epoch", epoch.Epoch, "reason", detail.GetReason(), "error", detail.GetMessage())
+}
+
+// failJob ends a job: nothing of it can go on.
+func (c *Core) failJob(job *pecanv1.StoredJob, detail *pecanv1.ErrorDetail) {
+	if job.Error != nil {
+		return
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobFailed{JobFailed: &pecanv1.JobFailed{JobId: job.JobId, Error: detail}}})
+	c.warn("job failed", "job", job.JobId, "reason", detail.GetReason(), "error", detail.GetMessage())
+}
+
+// ahead tells whether a pass was opened ahead of need and is not begun: the client still reads an earlier one.
+func (c *Core) ahead(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, pass *pecanv1.StoredPass) bool {
+	if !pass.Ahead {
+		return false
+	}
+	if client := c.clients[pass.ClientId]; client != nil {
+		if seen := client.passes[passKey{job.JobId, epoch.Epoch}]; seen != nil && (seen.elements > 0 || seen.starved) {
+			return false
+		}
+	}
+	for _, earlier := range job.Epochs {
+		if earlier.Epoch >= epoch.Epoch {
+			break
+		}
+		if findPass(earlier, pass.ClientId) != nil && !c.readToEnd(earlier, pass.ClientId) {
+			return true
+		}
+	}
+	return false
+}
+
+// readToEnd tells whether a client can get nothing more out of an epoch.
+func (c *Core) readToEnd(epoch *pecanv1.StoredEpoch, clientID string) bool {
+	return epoch.Error != nil || len(epoch.Streams) > 0 && !slices.ContainsFunc(epoch.Streams, func(s *pecanv1.StoredStream) bool { return !s.Delivered })
+}
+
+// allAhead tells whether every pass of an epoch was opened ahead of need.
+func (c *Core) allAhead(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) bool {
+	for _, pass := range epoch.Passes {
+		if !c.ahead(job, epoch, pass) {
+			return false
+		}
+	}
+	return len(epoch.Passes) > 0
+}
+
+func describe(key streamKey) string {
+	return fmt.Sprintf("stream %d of epoch %d of job %s", key.stream, key.epoch, key.job)
+}

@@ -1,0 +1,108 @@
+package core
+
+import (
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// clientState is what is known of a live client beside the durable state.
+type clientState struct {
+	lastSeen time.Duration
+	// jobs says when the client last showed that it holds a job.
+	jobs map[string]time.Duration
+	// passes has the newest report on each pass.
+	passes map[passKey]*passState
+}
+
+type passKey struct {
+	job   string
+	epoch uint64
+}
+
+type passState struct {
+	starved  bool
+	elements uint64
+}
+
+func newClientState(now time.Duration) *clientState {
+	return &clientState{lastSeen: now, jobs: map[string]time.Duration{}, passes: map[passKey]*passState{}}
+}
+
+// workerState is a registered worker: connected, or away and expected back.
+type workerState struct {
+	address *pecanv1.WorkerAddress
+	session SessionID
+	// order in which workers came; breaks ties.
+	order                        uint64
+	maxStreams, cores            int32
+	tensorflow, version, where   string
+	graphProducer                int32
+	lastBeat                     time.Duration
+	away                         bool
+	awayUntil                    time.Duration
+	cpuSeconds                   float64
+	residentBytes                int64
+	unknownReports, refusedWords uint64
+}
+
+type streamKey struct {
+	job    string
+	epoch  uint64
+	stream uint32
+}
+
+func keyOf(id *pecanv1.StreamId) streamKey {
+	return streamKey{id.GetJobId(), id.GetEpoch(), id.GetStream()}
+}
+
+func (k streamKey) id() *pecanv1.StreamId {
+	return &pecanv1.StreamId{JobId: k.job, Epoch: k.epoch, Stream: k.stream}
+}
+
+// streamState is what is known of a stream of an open epoch beside the durable state.
+type streamState struct {
+	// lease that the following belong to.
+	lease    uint64
+	started  bool
+	produced uint64
+	acked    uint64
+	leasedAt time.Duration
+	// reports of clients that cannot reach the worker.
+	reports int
+	// avoid names workers that failed the stream or could not be reached for it.
+	avoid []string
+	// consumedAt: when the present consumer got the stream; moving: it shall give it up, to moveTo.
+	consumedAt time.Duration
+	moving     bool
+	moveTo     string
+	// remainders were sent in this form with the closing stream's lease.
+	remainders *pecanv1.StartStream
+	nodes      []*pecanv1.NodeMetrics
+}
+
+// soft gives the soft state of a stream, made at the first question.
+func (c *Core) soft(key streamKey) *streamState {
+	s, ok := c.streams[key]
+	if !ok {
+		s = &streamState{}
+		c.streams[key] = s
+	}
+	return s
+}
+
+// newLease forgets what belonged to an older lease.
+func (s *streamState) newLease(lease uint64, now time.Duration) {
+	s.lease, s.leasedAt = lease, now
+	s.started, s.produced, s.acked, s.reports, s.remainders, s.nodes = false, 0, 0, 0, nil, nil
+}
+
+// forgetEpoch drops the soft state of an epoch's streams.
+func (c *Core) forgetEpoch(jobID string, epoch *pecanv1.StoredEpoch) {
+	for _, stream := range epoch.Streams {
+		delete(c.streams, streamKey{jobID, epoch.Epoch, stream.Stream})
+	}
+	for _, client := range c.clients {
+		delete(client.passes, passKey{jobID, epoch.Epoch})
+	}
+}

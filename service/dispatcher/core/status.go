@@ -1,0 +1,127 @@
+package core
+
+import (
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// Status is what an operator sees at the time now. The caller fills in what is the process's own: version, work directory, uptime.
+func (c *Core) Status(now time.Duration) *pecanv1.StatusResponse {
+	c.advance(now)
+	status := &pecanv1.StatusResponse{ClusterId: c.state.clusterID, Clients: int32(len(c.state.clients))}
+	for _, id := range sortedKeys(c.workers) {
+		status.Workers = append(status.Workers, c.workerStatus(id))
+	}
+	for _, job := range c.state.ordered {
+		status.Jobs = append(status.Jobs, c.jobStatus(job))
+	}
+	for _, id := range sortedKeys(c.state.datasets) {
+		dataset := c.state.datasets[id]
+		status.Datasets = append(status.Datasets, &pecanv1.DatasetStatus{DatasetId: id, Fingerprint: dataset.Fingerprint, GraphBytes: dataset.GraphBytes})
+	}
+	return status
+}
+
+func (c *Core) workerStatus(id string) *pecanv1.WorkerStatus {
+	worker := c.workers[id]
+	status := &pecanv1.WorkerStatus{
+		Address: worker.address, State: c.workerWord(worker), MaxStreams: worker.maxStreams, Cores: worker.cores,
+		TensorflowVersion: worker.tensorflow, Placement: worker.where, CpuS: worker.cpuSeconds, ResidentBytes: worker.residentBytes,
+		LastHeartbeatS: (c.now - worker.lastBeat).Seconds(),
+	}
+	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
+		if stream.Worker != nil && stream.Worker.WorkerId == id {
+			status.Streams = append(status.Streams, &pecanv1.HeldStream{
+				Id:    streamKey{job.JobId, epoch.Epoch, stream.Stream}.id(),
+				Lease: stream.Lease, Ended: stream.Produced, Count: stream.Count, RemainderRows: stream.RemainderRows,
+			})
+		}
+	})
+	return status
+}
+
+func (c *Core) workerWord(worker *workerState) string {
+	switch {
+	case worker.away:
+		return "away"
+	case !c.usable(worker):
+		return "suspect"
+	}
+	return "connected"
+}
+
+func (c *Core) jobStatus(job *pecanv1.StoredJob) *pecanv1.JobStatus {
+	status := &pecanv1.JobStatus{
+		JobId: job.JobId, Name: job.Name, DatasetId: job.DatasetId, Options: job.Options, Plan: job.Plan, Clients: job.ClientIds,
+	}
+	for _, closed := range job.Closed {
+		word := "given up"
+		if closed.Delivered {
+			word = "delivered"
+		}
+		status.Epochs = append(status.Epochs, &pecanv1.EpochStatus{Epoch: closed.Epoch, State: word, Elements: closed.Elements})
+	}
+	nodes := map[string]*pecanv1.NodeMetrics{}
+	for _, epoch := range job.Epochs {
+		status.Epochs = append(status.Epochs, c.epochStatus(job, epoch))
+		for _, stream := range epoch.Streams {
+			if soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; soft != nil {
+				addNodes(nodes, soft.nodes)
+			}
+		}
+	}
+	for _, name := range sortedKeys(nodes) {
+		status.Nodes = append(status.Nodes, nodes[name])
+	}
+	return status
+}
+
+func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) *pecanv1.EpochStatus {
+	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch, Waiting: c.waitingWords(job, epoch, "")}
+	for _, stream := range epoch.Streams {
+		switch soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; {
+		case stream.Delivered:
+			status.StreamsDone++
+			status.Elements += stream.Count
+			continue
+		case stream.Worker != nil:
+			status.StreamsRunning++
+			if soft != nil && soft.lease == stream.Lease {
+				status.Elements += max(soft.acked, stream.StartIndex)
+			}
+		default:
+			status.StreamsWaiting++
+		}
+	}
+	switch {
+	case job.Error != nil:
+		status.State = "failed: " + job.Error.Message
+	case epoch.Error != nil:
+		status.State = "failed: " + epoch.Error.Message
+	case delivered(epoch):
+		status.State = "delivered"
+	case len(epoch.Passes) == 0:
+		status.State = "left"
+	case c.allAhead(job, epoch):
+		status.State = "ahead"
+	default:
+		status.State = "open"
+	}
+	return status
+}
+
+// addNodes sums the metrics of one stream into those of its job.
+func addNodes(sum map[string]*pecanv1.NodeMetrics, nodes []*pecanv1.NodeMetrics) {
+	for _, node := range nodes {
+		s := sum[node.Node]
+		if s == nil {
+			s = &pecanv1.NodeMetrics{Node: node.Node, Op: node.Op}
+			sum[node.Node] = s
+		}
+		s.Elements += node.Elements
+		s.SelfCpuS += node.SelfCpuS
+		s.BytesIn += node.BytesIn
+		s.BytesOut += node.BytesOut
+	}
+}

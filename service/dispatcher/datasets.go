@@ -1,0 +1,201 @@
+package dispatcher
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/store"
+)
+
+// RegisterDataset implements the service. Nothing is stored before everything has been checked.
+func (d *Dispatcher) RegisterDataset(stream grpc.ClientStreamingServer[pecanv1.RegisterDatasetRequest, pecanv1.RegisterDatasetResponse]) error {
+	header, err := d.receiveHeader(stream)
+	if err != nil {
+		return err
+	}
+	if err := d.uploads.Acquire(stream.Context(), header.GraphBytes); err != nil {
+		return reason.From(err)
+	}
+	defer d.uploads.Release(header.GraphBytes)
+	graph, err := receiveGraph(stream, header.GraphBytes)
+	if err != nil {
+		return err
+	}
+	fingerprint, err := d.deps.Graphs.Check(graph, header.Spec.Components)
+	if err != nil {
+		return err
+	}
+	d.holdGraph(fingerprint, 1)
+	defer d.holdGraph(fingerprint, -1)
+	if err := d.deps.Store.PutGraph(fingerprint, graph); err != nil {
+		return d.storeError(err)
+	}
+	answer, err := d.submit(stream.Context(), core.AddDataset{
+		WantedID: header.DatasetId, DerivedIDs: []string{fingerprint, fingerprint + "-" + specDigest(header.Spec)},
+		Fingerprint: fingerprint, Spec: header.Spec, GraphBytes: int64(len(graph)),
+	})
+	if err != nil {
+		return err
+	}
+	return stream.SendAndClose(answer.(*pecanv1.RegisterDatasetResponse))
+}
+
+func (d *Dispatcher) receiveHeader(stream grpc.ClientStreamingServer[pecanv1.RegisterDatasetRequest, pecanv1.RegisterDatasetResponse]) (*pecanv1.RegisterDatasetRequest_Header, error) {
+	message, err := stream.Recv()
+	if err != nil {
+		return nil, endOfUpload(err)
+	}
+	header := message.GetHeader()
+	if header == nil {
+		return nil, reason.New(reason.BadArgument, "register dataset: the first message must be the header")
+	}
+	if header.DatasetId != "" {
+		if err := d.check.dataset(header.DatasetId); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case header.GraphBytes > d.cfg.MaxGraphBytes:
+		return nil, reason.New(reason.MessageTooLarge, "register dataset: the graph has %d bytes, the dispatcher takes at most %d (--max-graph-bytes); keep large constants in files instead of in the graph", header.GraphBytes, d.cfg.MaxGraphBytes)
+	case header.GraphBytes < 1:
+		return nil, reason.New(reason.GraphParse, "register dataset: the graph has %d bytes", header.GraphBytes)
+	}
+	return header, checkSpec(header.Spec)
+}
+
+// receiveGraph takes exactly size bytes. Memory grows with what arrives, not with what was announced.
+func receiveGraph(stream grpc.ClientStreamingServer[pecanv1.RegisterDatasetRequest, pecanv1.RegisterDatasetResponse], size int64) ([]byte, error) {
+	var graph []byte
+	for {
+		message, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			if int64(len(graph)) != size {
+				return nil, reason.New(reason.BadArgument, "register dataset: %d bytes of graph came, the header announced %d", len(graph), size)
+			}
+			return graph, nil
+		}
+		if err != nil {
+			return nil, endOfUpload(err)
+		}
+		chunk := message.GetChunk()
+		switch {
+		case message.GetHeader() != nil:
+			return nil, reason.New(reason.BadArgument, "register dataset: a second header")
+		case len(chunk) > maxChunkBytes:
+			return nil, reason.New(reason.MessageTooLarge, "register dataset: a chunk of %d bytes, at most %d are taken", len(chunk), maxChunkBytes)
+		case int64(len(graph))+int64(len(chunk)) > size:
+			return nil, reason.New(reason.BadArgument, "register dataset: more than the announced %d bytes of graph", size)
+		}
+		graph = append(graph, chunk...)
+	}
+}
+
+func endOfUpload(err error) error {
+	if errors.Is(err, io.EOF) {
+		return reason.New(reason.BadArgument, "register dataset: nothing was sent")
+	}
+	return err
+}
+
+// specDigest tells apart datasets with one graph whose elements are packed differently.
+func specDigest(spec *pecanv1.DatasetSpec) string {
+	plain := proto.Clone(spec).(*pecanv1.DatasetSpec)
+	plain.TensorflowVersion = ""
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(plain)
+	if err != nil {
+		return "invalid"
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:8])
+}
+
+// holdGraph keeps a graph from being forgotten while it is being registered.
+func (d *Dispatcher) holdGraph(fingerprint string, by int) {
+	d.graphMu.Lock()
+	defer d.graphMu.Unlock()
+	if d.arriving[fingerprint] += by; d.arriving[fingerprint] == 0 {
+		delete(d.arriving, fingerprint)
+	}
+}
+
+// forgetGraph deletes a graph unless somebody has registered it again meanwhile.
+func (d *Dispatcher) forgetGraph(fingerprint string) {
+	d.graphMu.Lock()
+	defer d.graphMu.Unlock()
+	d.mu.Lock()
+	used := d.core.State().UsesGraph(fingerprint)
+	d.mu.Unlock()
+	if used || d.arriving[fingerprint] > 0 {
+		return
+	}
+	if err := d.deps.Store.DeleteGraph(fingerprint); err != nil {
+		d.deps.Log.Warn("forgetting a graph failed", "fingerprint", fingerprint, "error", err)
+	}
+}
+
+// storeError tells a peer that the store failed without telling it where it lies.
+func (d *Dispatcher) storeError(err error) error {
+	if errors.Is(err, store.ErrNoGraph) {
+		return reason.New(reason.DatasetUnknown, "the graph is not stored here")
+	}
+	d.deps.Log.Error("store failed", "error", err)
+	if errors.Is(err, store.ErrDamaged) {
+		return reason.New(reason.StoreCorrupt, "the dispatcher's store is damaged; its log says where")
+	}
+	return reason.New(reason.Unavailable, "the dispatcher's store failed; its log says why")
+}
+
+func (d *Dispatcher) dataset(id string) *pecanv1.StoredDataset {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.State().Dataset(id)
+}
+
+// GetDataset implements the service.
+func (d *Dispatcher) GetDataset(_ context.Context, req *pecanv1.GetDatasetRequest) (*pecanv1.GetDatasetResponse, error) {
+	if err := d.check.dataset(req.DatasetId); err != nil {
+		return nil, err
+	}
+	dataset := d.dataset(req.DatasetId)
+	if dataset == nil {
+		return nil, reason.New(reason.DatasetUnknown, "dataset id %s not found. It must be registered with register_dataset first", req.DatasetId)
+	}
+	return &pecanv1.GetDatasetResponse{
+		DatasetId: dataset.DatasetId, Fingerprint: dataset.Fingerprint, Spec: dataset.Spec, GraphBytes: dataset.GraphBytes,
+	}, nil
+}
+
+// FetchGraph implements the service.
+func (d *Dispatcher) FetchGraph(req *pecanv1.FetchGraphRequest, stream grpc.ServerStreamingServer[pecanv1.FetchGraphResponse]) error {
+	if err := d.check.required("fingerprint", req.Fingerprint); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	used := d.core.State().UsesGraph(req.Fingerprint)
+	d.mu.Unlock()
+	if !used {
+		return reason.New(reason.DatasetUnknown, "fetch graph: no dataset has the fingerprint %s", req.Fingerprint)
+	}
+	graph, err := d.deps.Store.Graph(req.Fingerprint)
+	if err != nil {
+		return d.storeError(err)
+	}
+	total := int64(len(graph))
+	for len(graph) > 0 {
+		n := min(len(graph), maxChunkBytes)
+		if err := stream.Send(&pecanv1.FetchGraphResponse{TotalBytes: total, Chunk: graph[:n]}); err != nil {
+			return err
+		}
+		graph = graph[n:]
+	}
+	return nil
+}

@@ -1,0 +1,355 @@
+package dispatcher_test
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/service/internal/clock"
+	"github.com/pecan-ml/pecan/service/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// wait bounds every wait of these tests.
+const wait = 20 * time.Second
+
+// planGraphs takes a serialised Plan for a graph, so that a test says how its dataset is divided.
+type planGraphs struct{}
+
+func (planGraphs) Check(graph []byte, components []*pecanv1.ComponentSpec) (string, error) {
+	plan := &pecanv1.Plan{}
+	if err := proto.Unmarshal(graph, plan); err != nil {
+		return "", reason.New(reason.GraphParse, "no plan: %w", err)
+	}
+	if len(components) != 1 {
+		return "", reason.New(reason.SpecMismatch, "%d components", len(components))
+	}
+	sum := sha256.Sum256(graph)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+func (g planGraphs) Plan(graph []byte, options *pecanv1.JobOptions) (*pecanv1.Plan, error) {
+	plan := &pecanv1.Plan{}
+	if err := proto.Unmarshal(graph, plan); err != nil {
+		return nil, err
+	}
+	if options.Mode == pecanv1.Mode_MODE_OFF {
+		plan.NumStreams = 0
+	}
+	plan.Fingerprint, _ = g.Check(graph, []*pecanv1.ComponentSpec{{}})
+	return plan, nil
+}
+
+// service is a running dispatcher and a connection to it.
+type service struct {
+	t       *testing.T
+	clock   *clock.Fake
+	client  pecanv1.DispatcherClient
+	address string
+	conn    *grpc.ClientConn
+	cancel  context.CancelFunc
+	served  chan error
+}
+
+type serviceOptions struct {
+	store  dispatcher.Store
+	graphs dispatcher.Graphs
+	change func(*dispatcher.Config)
+	// realTime runs on the system's clock.
+	realTime bool
+}
+
+func startService(t *testing.T, o serviceOptions) *service {
+	t.Helper()
+	cfg := dispatcher.DefaultConfig()
+	cfg.Version = "test"
+	if o.change != nil {
+		o.change(&cfg)
+	}
+	if o.store == nil {
+		o.store = store.NewMemory()
+	}
+	if o.graphs == nil {
+		o.graphs = planGraphs{}
+	}
+	level := slog.LevelError
+	if os.Getenv("PECAN_TEST_LOG") != "" {
+		level = slog.LevelDebug
+	}
+	s := &service{t: t, clock: clock.NewFake(), served: make(chan error, 1)}
+	deps := dispatcher.Deps{
+		Store: o.store, Graphs: o.graphs, Clock: s.clock, Rand: rand.Reader,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
+	}
+	if o.realTime {
+		deps.Clock = clock.System()
+	}
+	d, err := dispatcher.New(cfg, deps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.address = listener.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	go func() { s.served <- d.Serve(ctx, listener) }()
+	s.conn, err = grpc.NewClient(s.address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(64<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.client = pecanv1.NewDispatcherClient(s.conn)
+	t.Cleanup(s.stop)
+	return s
+}
+
+// stop ends the service; a second call does nothing.
+func (s *service) stop() {
+	if s.cancel == nil {
+		return
+	}
+	s.conn.Close()
+	s.cancel()
+	s.cancel = nil
+	select {
+	case err := <-s.served:
+		if err != nil {
+			s.t.Errorf("serve: %v", err)
+		}
+	case <-time.After(wait):
+		s.t.Error("the service does not stop")
+	}
+}
+
+func (s *service) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	s.t.Cleanup(cancel)
+	return ctx
+}
+
+var spec = &pecanv1.DatasetSpec{Components: []*pecanv1.ComponentSpec{{Dtype: 9}}, ElementSpec: []byte("int64")}
+
+// register stores a dataset with that plan.
+func (s *service) register(plan *pecanv1.Plan) string {
+	s.t.Helper()
+	graph, err := proto.MarshalOptions{Deterministic: true}.Marshal(plan)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	response, err := s.upload(&pecanv1.RegisterDatasetRequest_Header{Spec: spec, GraphBytes: int64(len(graph))}, graph)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return response.DatasetId
+}
+
+func (s *service) upload(header *pecanv1.RegisterDatasetRequest_Header, chunks ...[]byte) (*pecanv1.RegisterDatasetResponse, error) {
+	stream, err := s.client.RegisterDataset(s.ctx())
+	if err != nil {
+		return nil, err
+	}
+	// A refusal may come before everything is sent; it is what CloseAndRecv gives.
+	if err := stream.Send(&pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Header_{Header: header}}); err == nil {
+		for _, chunk := range chunks {
+			if stream.Send(&pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Chunk{Chunk: chunk}}) != nil {
+				break
+			}
+		}
+	}
+	return stream.CloseAndRecv()
+}
+
+// job opens a job and one epoch of it for a client.
+func (s *service) job(client, name, dataset string, options *pecanv1.JobOptions) *pecanv1.CreateJobResponse {
+	s.t.Helper()
+	response, err := s.client.CreateJob(s.ctx(), &pecanv1.CreateJobRequest{
+		RequestId: "create", ClientId: client, DatasetId: dataset, JobName: name, Options: options, ClientHost: "host", ClientPid: 7,
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return response
+}
+
+func (s *service) open(client, job string, pass uint64) *pecanv1.OpenEpochResponse {
+	s.t.Helper()
+	response, err := s.client.OpenEpoch(s.ctx(), &pecanv1.OpenEpochRequest{
+		RequestId: fmt.Sprintf("open-%d", pass), ClientId: client, JobId: job, Pass: pass,
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return response
+}
+
+// watch collects the snapshots of a pass.
+type watch struct {
+	s      *service
+	stream grpc.ServerStreamingClient[pecanv1.EpochUpdate]
+}
+
+func (s *service) watch(client, job string, epoch uint64) *watch {
+	s.t.Helper()
+	stream, err := s.client.WatchEpoch(s.ctx(), &pecanv1.WatchEpochRequest{ClientId: client, JobId: job, Epoch: epoch})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return &watch{s, stream}
+}
+
+// until gives the first snapshot that is as wanted.
+func (w *watch) until(what string, wanted func(*pecanv1.EpochUpdate) bool) *pecanv1.EpochUpdate {
+	w.s.t.Helper()
+	var last *pecanv1.EpochUpdate
+	for {
+		update, err := w.stream.Recv()
+		if err != nil {
+			w.s.t.Fatalf("waiting for a snapshot %s: %v; the last one was %v", what, err, last)
+		}
+		if last != nil && update.Version <= last.Version {
+			w.s.t.Fatalf("version %d after %d", update.Version, last.Version)
+		}
+		if last = update; wanted(update) {
+			return update
+		}
+	}
+}
+
+// worker is a worker's session in the hands of a test.
+type worker struct {
+	s       *service
+	id      string
+	stream  grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]
+	welcome *pecanv1.Welcome
+	cancel  context.CancelFunc
+}
+
+func workerHello(id string, slots int32) *pecanv1.WorkerHello {
+	return &pecanv1.WorkerHello{
+		Address:    &pecanv1.WorkerAddress{WorkerId: id, Tcp: "127.0.0.1:" + portOf(id), HostId: "h"},
+		MaxStreams: slots, Cores: 2, TensorflowVersion: "2.21.0", Version: "test", Placement: "remote",
+	}
+}
+
+// portOf gives every worker name a port of its own.
+func portOf(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return fmt.Sprint(10_000 + int(sum[0])<<8 + int(sum[1]))[:5]
+}
+
+func (s *service) worker(hello *pecanv1.WorkerHello) *worker {
+	s.t.Helper()
+	w, err := s.tryWorker(hello)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return w
+}
+
+func (s *service) tryWorker(hello *pecanv1.WorkerHello) (*worker, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	s.t.Cleanup(cancel)
+	stream, err := s.client.WorkerSession(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{s: s, id: hello.GetAddress().GetWorkerId(), stream: stream, cancel: cancel}
+	if err := stream.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Hello{Hello: hello}}); err != nil {
+		return nil, err
+	}
+	command, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	w.welcome = command.GetWelcome()
+	return w, nil
+}
+
+func (w *worker) send(message *pecanv1.WorkerMessage) {
+	w.s.t.Helper()
+	if err := w.stream.Send(message); err != nil {
+		w.s.t.Fatal(err)
+	}
+}
+
+func (w *worker) beat() {
+	w.s.t.Helper()
+	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: &pecanv1.WorkerHeartbeat{}}})
+}
+
+func (w *worker) next() *pecanv1.WorkerCommand {
+	w.s.t.Helper()
+	command, err := w.stream.Recv()
+	if err != nil {
+		w.s.t.Fatalf("worker %s waits for a command: %v", w.id, err)
+	}
+	return command
+}
+
+func (w *worker) start() *pecanv1.StartStream {
+	w.s.t.Helper()
+	command := w.next()
+	if command.GetStart() == nil {
+		w.s.t.Fatalf("worker %s got %v instead of a stream", w.id, command)
+	}
+	return command.GetStart()
+}
+
+func (w *worker) stopped() *pecanv1.StopStream {
+	w.s.t.Helper()
+	command := w.next()
+	if command.GetStop() == nil {
+		w.s.t.Fatalf("worker %s got %v instead of a stop", w.id, command)
+	}
+	return command.GetStop()
+}
+
+func (w *worker) ended(start *pecanv1.StartStream, count, rows uint64) {
+	w.s.t.Helper()
+	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Ended{Ended: &pecanv1.StreamEnded{
+		Id: start.Id, Lease: start.Lease, Count: count, RemainderRows: rows,
+	}}})
+}
+
+// wantReason checks code and reason word of a refusal.
+func wantReason(t *testing.T, err error, want reason.Reason) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("accepted, want %s", want)
+	}
+	if got := reason.From(err).Reason; got != want {
+		t.Fatalf("reason %s (%v), want %s", got, err, want)
+	}
+	if got := status.Code(err); got != reason.Code(want) || got == codes.Unknown {
+		t.Fatalf("code %v for reason %s", got, want)
+	}
+}
+
+func ready(update *pecanv1.EpochUpdate) bool {
+	for _, stream := range update.Streams {
+		if stream.Worker == nil {
+			return false
+		}
+	}
+	return len(update.Streams) > 0
+}

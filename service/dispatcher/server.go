@@ -1,0 +1,117 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+const (
+	// wireSlack lets requests that are a little too large in, so that they are refused in our own words.
+	wireSlack = 16 << 20
+	// stopGrace is how long requests may take to end when the service stops.
+	stopGrace = 2 * time.Second
+)
+
+// Serve answers on the listener until ctx ends, and closes the listener. It gives nil after a clean stop, and an error
+// when the store failed.
+func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
+	server := grpc.NewServer(
+		grpc.MaxRecvMsgSize(maxRequestBytes+wireSlack), grpc.MaxHeaderListSize(16<<10), grpc.MaxConcurrentStreams(1024),
+		grpc.ConnectionTimeout(10*time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, MaxConnectionIdle: 10 * time.Minute}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 500 * time.Millisecond, PermitWithoutStream: true}),
+		grpc.UnaryInterceptor(d.unary), grpc.StreamInterceptor(d.stream),
+	)
+	pecanv1.RegisterDispatcherServer(server, d)
+	running, cancel := context.WithCancel(ctx)
+	defer cancel()
+	written := make(chan error, 1)
+	go func() {
+		written <- d.run(running)
+		// Handlers end by themselves when the service stops; a peer that does not read its answers is cut off.
+		cut := time.AfterFunc(stopGrace, server.Stop)
+		defer cut.Stop()
+		server.GracefulStop()
+	}()
+	err := server.Serve(listener)
+	cancel()
+	runErr := <-written
+	server.Stop()
+	if runErr != nil {
+		return runErr
+	}
+	if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve %s: %w", listener.Addr(), err)
+	}
+	return nil
+}
+
+func (d *Dispatcher) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
+	defer d.settle(info.FullMethod, &err)
+	if err := admit(req); err != nil {
+		return nil, err
+	}
+	return next(ctx, req)
+}
+
+func (d *Dispatcher) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+	defer d.settle(info.FullMethod, &err)
+	return next(service, admitting{stream})
+}
+
+// admitting checks every message of a stream as it comes.
+type admitting struct{ grpc.ServerStream }
+
+func (a admitting) RecvMsg(m any) error {
+	if err := a.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return admit(m)
+}
+
+// admit bounds a request and drops what this version does not know of it.
+func admit(req any) error {
+	message, ok := req.(proto.Message)
+	if !ok {
+		return reason.New(reason.Internal, "request of type %T", req)
+	}
+	if size := proto.Size(message); size > maxRequestBytes {
+		return reason.New(reason.MessageTooLarge, "a request of %d bytes, at most %d are taken", size, maxRequestBytes)
+	}
+	discardUnknown(message.ProtoReflect())
+	return nil
+}
+
+// settle ends every request: a panic becomes an error of this request alone, every error gets its code and reason, and is logged.
+func (d *Dispatcher) settle(method string, err *error) {
+	if p := recover(); p != nil {
+		d.deps.Log.Error("request panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
+		*err = reason.New(reason.Internal, "the dispatcher failed in %s; its log says more", method)
+	}
+	if *err == nil {
+		return
+	}
+	own := reason.From(*err)
+	*err = own.GRPCStatus().Err()
+	level := slog.LevelInfo
+	if code := own.Code(); code == codes.Canceled || code == codes.Unavailable {
+		level = slog.LevelDebug
+	}
+	d.deps.Log.Log(context.Background(), level, "request refused", "method", method, "code", status.Code(*err).String(), "reason", string(own.Reason), "error", own.Message)
+}
+
+func clone[M proto.Message](m M) M { return proto.Clone(m).(M) }

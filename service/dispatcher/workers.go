@@ -1,0 +1,144 @@
+package dispatcher
+
+import (
+	"errors"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core"
+)
+
+// helloWait is how long a worker's connection may say nothing.
+const helloWait = 10 * time.Second
+
+type workerStream = grpc.BidiStreamingServer[pecanv1.WorkerMessage, pecanv1.WorkerCommand]
+
+// received is what a worker's stream gave.
+type received struct {
+	message *pecanv1.WorkerMessage
+	err     error
+}
+
+// receive reads the stream in a goroutine of its own, which ends with the call: after the handler's return Recv fails.
+func receive(stream workerStream, stop <-chan struct{}) <-chan received {
+	messages := make(chan received)
+	go func() {
+		for {
+			message, err := stream.Recv()
+			select {
+			case messages <- received{message, err}:
+			case <-stop:
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return messages
+}
+
+// WorkerSession implements the service.
+func (d *Dispatcher) WorkerSession(stream workerStream) error {
+	done := make(chan struct{})
+	defer close(done)
+	messages := receive(stream, done)
+	hello, err := d.awaitHello(messages)
+	if err != nil {
+		return err
+	}
+	s := newSession()
+	d.outMu.Lock()
+	d.nextID++
+	id := core.SessionID(d.nextID)
+	d.sessions[id] = s
+	d.outMu.Unlock()
+	defer func() {
+		d.outMu.Lock()
+		delete(d.sessions, id)
+		d.outMu.Unlock()
+		d.decide(core.SessionEnded{Session: id})
+	}()
+	if _, err := d.submit(stream.Context(), core.Hello{Session: id, Message: hello}); err != nil {
+		d.deps.Log.Warn("worker refused", "worker", hello.Address.WorkerId, "tcp", hello.Address.Tcp, "error", err)
+		return err
+	}
+	return d.serveWorker(stream, id, s, messages)
+}
+
+func (d *Dispatcher) awaitHello(messages <-chan received) (*pecanv1.WorkerHello, error) {
+	timeout := time.NewTimer(helloWait)
+	defer timeout.Stop()
+	select {
+	case got := <-messages:
+		if got.err != nil {
+			return nil, endOfSession(got.err)
+		}
+		hello := got.message.GetHello()
+		if hello == nil {
+			return nil, reason.New(reason.BadArgument, "worker session: the first message must be hello")
+		}
+		return hello, d.check.hello(hello)
+	case <-timeout.C:
+		return nil, reason.New(reason.BadArgument, "worker session: no hello within %v", helloWait)
+	case <-d.stopping:
+		return nil, d.stopError()
+	}
+}
+
+func (d *Dispatcher) serveWorker(stream workerStream, id core.SessionID, s *session, messages <-chan received) error {
+	for {
+		select {
+		case got := <-messages:
+			if got.err != nil {
+				return endOfSession(got.err)
+			}
+			if err := d.fromWorker(id, got.message); err != nil {
+				return err
+			}
+		case <-s.wake:
+			commands, ended, err := s.take()
+			for _, command := range commands {
+				if err := stream.Send(command); err != nil {
+					return err
+				}
+			}
+			if ended {
+				return err
+			}
+		case <-stream.Context().Done():
+			return reason.From(stream.Context().Err())
+		case <-d.stopping:
+			return d.stopError()
+		}
+	}
+}
+
+// fromWorker cleans a message and queues it. Nobody waits: a worker's reports are answered by commands, if at all.
+func (d *Dispatcher) fromWorker(id core.SessionID, message *pecanv1.WorkerMessage) error {
+	switch kind := message.GetKind().(type) {
+	case *pecanv1.WorkerMessage_Heartbeat:
+		cleanHeartbeat(kind.Heartbeat)
+	case *pecanv1.WorkerMessage_Failed:
+		detail := kind.Failed.GetError()
+		if detail == nil {
+			return reason.New(reason.BadArgument, "worker session: a failed stream without an error")
+		}
+		detail.Message, detail.Reason = shortText(detail.Message), shortText(detail.Reason)
+	case *pecanv1.WorkerMessage_Hello:
+		return reason.New(reason.BadArgument, "worker session: hello is the first message only")
+	}
+	d.decide(core.FromWorker{Session: id, Message: message})
+	return nil
+}
+
+func endOfSession(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
