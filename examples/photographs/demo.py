@@ -30,24 +30,31 @@ EPOCHS = 2
 
 @dataclasses.dataclass
 class Stopwatch:
-    """Counts the time a loop spends waiting for its next batch."""
+    """Counts the time of a training loop, and how much of it was spent waiting for the next batch.
 
+    The clock stands still between epochs: now and then TensorFlow takes up to ten seconds to drop a finished iterator
+    (a thread of its autotuning sleeps on), which is neither run's doing.
+    """
+
+    spent_s: float = 0.0
     waited_s: float = 0.0
     first_s: float = 0.0
 
     def over(self, batches: Iterable) -> Iterator:
-        started = time.perf_counter()
+        """Gives the batches on, with the clock running."""
+        asked = time.perf_counter()
         iterator = iter(batches)
         while True:
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                self.waited_s += time.perf_counter() - started
+            batch = next(iterator, None)
+            came = time.perf_counter()
+            self.waited_s += came - asked
+            self.spent_s += came - asked
+            if batch is None:
                 return
-            self.waited_s += time.perf_counter() - started
             self.first_s = self.first_s or self.waited_s
             yield batch
-            started = time.perf_counter()
+            asked = time.perf_counter()
+            self.spent_s += asked - came
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,22 +96,20 @@ def train(name: str, dataset: tf.data.Dataset, data: build.Records, evaluation: 
     model = small_cnn(len(data.labels))
     warm_up(model)
     watch, images, per_epoch = Stopwatch(), 0, data.examples // pipeline.BATCH
-    started = time.perf_counter()
     for epoch in range(EPOCHS):
         line = progress.Line()
         for step, (batch, labels) in enumerate(watch.over(dataset), start=1):
             seen = model.train_on_batch(batch, labels, return_dict=True)
             images += int(labels.shape[0])
-            spent = time.perf_counter() - started
             line.show(
                 min(1.0, step / per_epoch),
                 f"epoch {epoch + 1}/{EPOCHS}  batch {step}/{per_epoch}  loss {float(seen['loss']):.2f}"
-                f"  {images / spent:.0f} images/s  waiting {watch.waited_s / spent:.0%}",
+                f"  {images / watch.spent_s:.0f} images/s  waiting {watch.waited_s / watch.spent_s:.0%}",
             )
         model.reset_metrics()
-    spent = time.perf_counter() - started
     accuracy = model.evaluate(evaluation, verbose=0, return_dict=True)["accuracy"]
-    return Result(name, float(accuracy), images / spent, watch.waited_s / spent, watch.first_s, spent)
+    spent, waited = watch.spent_s, watch.waited_s
+    return Result(name, float(accuracy), images / spent, waited / spent, watch.first_s, spent)
 
 
 def warm_up(model: keras.Model) -> None:
