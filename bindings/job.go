@@ -78,10 +78,16 @@ func CreateJob(handle int64, request string) (string, error) {
 		return "", failed(err)
 	}
 	components := components(r.Components)
-	held := op.NewJob(components, func() (op.Iteration, error) { return job.Open(iteration), nil }, func() {
-		// Nobody is there to be told; a session that ended closed the job as well.
-		_ = job.Close()
-	}, s.notices.add)
+	held := op.NewJob(op.JobConfig{
+		Components: components,
+		Open:       func() (op.Iteration, error) { return job.Open(iteration), nil },
+		Closed: func() {
+			// Nobody is there to be told; a session that ended closed the job as well.
+			_ = job.Close()
+		},
+		Broken: s.broken,
+		Notice: s.notices.add,
+	})
 	plan := job.Plan()
 	return encode(map[string]any{
 		"handle": held.Handle(), "job_id": job.ID(), "created": job.Created(), "durable": job.Durable(), "workers": job.Workers(),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime/cgo"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -33,6 +34,15 @@ func components(from []component) []*pecanv1.ComponentSpec {
 type session struct {
 	*client.Session
 	notices *notices
+	failure atomic.Pointer[reason.Error]
+}
+
+// broken is what Fail said, if it was called.
+func (s *session) broken() error {
+	if err := s.failure.Load(); err != nil {
+		return err
+	}
+	return nil
 }
 
 func lookup(handle int64) (s *session, err error) {
@@ -82,6 +92,17 @@ func Disconnect(handle int64) error {
 	}
 	cgo.Handle(handle).Delete()
 	return failed(s.Close())
+}
+
+// Fail lets every iteration of the session that waits fail with a message: Python knows that what it waits for will
+// not come.
+func Fail(handle int64, message string) error {
+	s, err := lookup(handle)
+	if err != nil {
+		return failed(err)
+	}
+	s.failure.Store(reason.New(reason.Unavailable, "%s", message))
+	return nil
 }
 
 // CheckGraph tells what is wrong with a serialised dataset, before any service is asked. It gives {"fingerprint",

@@ -2,8 +2,8 @@
 // through TensorFlow's C API when the shared object is loaded, so the object is bound to no C++ ABI and no version.
 //
 //	from_tensors(PecanJob) → flat_map: PecanOpen(job) → token
-//	    → endless range → map: PecanNextBlock(token)                     rows of small elements, unbatched by the graph
-//	                    or map: while not PecanWait(token): ; PecanNext(token)
+//	    → endless range → map: PecanNextBlock(token) → unbatch                rows of small elements, or none yet
+//	                    or map: PecanNext(token) → filter: ready → map: drop it   an element, or none yet
 //
 // # Who owns what
 //

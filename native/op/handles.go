@@ -35,21 +35,30 @@ type Iteration interface {
 	Close() error
 }
 
-// Job is what a job tensor stands for: a way to open iterations, alive while anybody refers to it.
-type Job struct {
-	open       func() (Iteration, error)
-	closed     func()
-	notice     func(string)
-	components []*pecanv1.ComponentSpec
-	blockRows  int
-	refs       atomic.Int64
+// JobConfig is what a Job is made of. All functions may be called from any thread and must not wait.
+type JobConfig struct {
+	// Components are what every element consists of.
+	Components []*pecanv1.ComponentSpec
+	// Open starts an iteration.
+	Open func() (Iteration, error)
+	// Closed is called when the last reference goes, on a goroutine of its own: the thread may be TensorFlow's.
+	Closed func()
+	// Broken gives the reason why nothing will come any more, or nil.
+	Broken func() error
+	// Notice is told, for people, why an iteration has been waiting for long.
+	Notice func(string)
 }
 
-// NewJob makes a job with one reference, the caller's. When the last one goes, closed is called on a goroutine of its
-// own: the release may come from a thread of TensorFlow's that must not wait.
-// notice is told, for people, why an iteration has been waiting for long.
-func NewJob(components []*pecanv1.ComponentSpec, open func() (Iteration, error), closed func(), notice func(string)) *Job {
-	j := &Job{open: open, closed: closed, notice: notice, components: components, blockRows: blockRows(components)}
+// Job is what a job tensor stands for: a way to open iterations, alive while anybody refers to it.
+type Job struct {
+	config    JobConfig
+	blockRows int
+	refs      atomic.Int64
+}
+
+// NewJob makes a job with one reference, the caller's.
+func NewJob(config JobConfig) *Job {
+	j := &Job{config: config, blockRows: blockRows(config.Components)}
 	j.refs.Store(1)
 	return j
 }
@@ -59,8 +68,8 @@ func (j *Job) Handle() int64 { return int64(cgo.NewHandle(j)) }
 
 // Release gives a reference back.
 func (j *Job) Release() {
-	if j.refs.Add(-1) == 0 && j.closed != nil {
-		go j.closed()
+	if j.refs.Add(-1) == 0 && j.config.Closed != nil {
+		go j.config.Closed()
 	}
 }
 
@@ -116,9 +125,6 @@ type iteration struct {
 	inner Iteration
 
 	mu         sync.Mutex
-	pending    *client.Rows
-	status     client.Status
-	err        error
 	over       bool
 	interrupts uint64
 	// slices counts the waits in a row in which nothing came; told is the slice at which people were told.
@@ -132,7 +138,7 @@ func newIteration(job *Job) (*iteration, error) {
 	if !job.retain() {
 		return nil, reason.New(reason.Closed, "the dataset's job was closed already")
 	}
-	inner, err := job.open()
+	inner, err := job.config.Open()
 	if err != nil {
 		job.Release()
 		return nil, err
@@ -143,78 +149,84 @@ func newIteration(job *Job) (*iteration, error) {
 func (it *iteration) close() {
 	it.mu.Lock()
 	it.over = true
-	it.pending.Release()
-	it.pending = nil
 	it.mu.Unlock()
 	// Nobody is left to be told of an error.
 	_ = it.inner.Close()
 	it.job.Release()
 }
 
-// await fetches the next element into pending; false means not yet.
-func (it *iteration) await() (ready bool) {
-	if it.status != client.NotYet || it.over {
-		return true
+// element takes one element; block takes rows. Both wait MaxWait at most.
+func (it *iteration) element() (*client.Rows, client.Status, error) {
+	if it.over {
+		return nil, client.End, nil
 	}
-	it.pending, it.status, it.err = it.inner.NextElement(MaxWait)
-	return it.settle()
+	rows, status, err := it.inner.NextElement(MaxWait)
+	return it.settle(rows, status, err, 0)
 }
 
-// settle looks at what a wait gave, and whether the user interrupted it.
-func (it *iteration) settle() bool {
-	if it.status != client.NotYet {
-		it.slices, it.told = 0, 0
-		return true
+func (it *iteration) block() (*client.Rows, client.Status, error) {
+	if it.over {
+		return nil, client.End, nil
 	}
-	it.slices++
-	it.explain()
-	if now := uint64(C.pecan_interrupts()); now != it.interrupts {
-		it.interrupts = now
-		it.status = client.Failed
-		it.err = reason.New(reason.Interrupted, "interrupted while waiting for the next element")
-		return true
+	rows, status, err := it.inner.NextBlock(max(1, it.job.blockRows), MaxWait)
+	return it.settle(rows, status, err, 1)
+}
+
+// settle looks at what a wait gave: whether the element is what was promised, whether the user interrupted the wait,
+// whether the iteration goes on.
+func (it *iteration) settle(rows *client.Rows, status client.Status, err error, leading int) (*client.Rows, client.Status, error) {
+	if status == client.Ready {
+		it.slices, it.told, it.outages = 0, 0, 0
+		if err := it.job.check(rows, leading); err != nil {
+			rows.Release()
+			return nil, client.Failed, err
+		}
+		return rows, status, nil
 	}
-	return false
+	if status == client.NotYet {
+		it.slices++
+		it.explain()
+		if err = it.giveUp(); err == nil {
+			return nil, status, nil
+		}
+		status = client.Failed
+	}
+	it.over = status == client.End || !it.passes(err)
+	return nil, status, err
 }
 
 // A wait is explained after noticeAfter, and again each time it has become twice as long.
 const noticeAfter = 5 * time.Second
 
 func (it *iteration) explain() {
-	if it.slices < max(int(noticeAfter/MaxWait), 2*it.told) || it.job.notice == nil {
+	if it.slices < max(int(noticeAfter/MaxWait), 2*it.told) || it.job.config.Notice == nil {
 		return
 	}
 	it.told = it.slices
 	if why := it.inner.Waiting(); why != "" {
 		waited := (time.Duration(it.slices) * MaxWait).Round(time.Second)
-		it.job.notice(fmt.Sprintf("no element for %v: %s", waited, why))
+		it.job.config.Notice(fmt.Sprintf("no element for %v: %s", waited, why))
 	}
+}
+
+// giveUp says why a wait ends though nothing came, or nil.
+func (it *iteration) giveUp() error {
+	if now := uint64(C.pecan_interrupts()); now != it.interrupts {
+		it.interrupts = now
+		return reason.New(reason.Interrupted, "interrupted while waiting for the next element")
+	}
+	if it.job.config.Broken == nil {
+		return nil
+	}
+	return it.job.config.Broken()
 }
 
 // maxOutages is how many errors of reaching the service an iteration reports in a row. It may come back, but whoever
 // ignores errors must not ask for ever.
 const maxOutages = 3
 
-// take gives what await found and makes room for the next. After an error that will not pass the iteration is over:
-// whoever ignores errors would ask for the same one for ever.
-func (it *iteration) take() (*client.Rows, client.Status, error) {
-	if it.over {
-		return nil, client.End, nil
-	}
-	rows, status, err := it.pending, it.status, it.err
-	it.pending, it.status, it.err = nil, client.NotYet, nil
-	switch status {
-	case client.End:
-		it.over = true
-	case client.Failed:
-		it.over = !it.passes(err)
-	case client.Ready:
-		it.outages = 0
-	}
-	return rows, status, err
-}
-
-// passes tells errors after which the iteration goes on.
+// passes tells errors after which the iteration goes on. After others it is over: whoever ignores errors would ask for
+// the same one for ever.
 func (it *iteration) passes(err error) bool {
 	switch reason.From(err).Reason {
 	case reason.ElementFailed, reason.ElementSpec, reason.ElementTooLarge, reason.Interrupted:
@@ -229,12 +241,12 @@ func (it *iteration) passes(err error) bool {
 // check compares a component with what the dataset was registered with: TensorFlow would take any bytes as whatever the
 // graph expects.
 func (j *Job) check(rows *client.Rows, leading int) error {
-	if len(rows.Tensors) != len(j.components) {
+	if len(rows.Tensors) != len(j.config.Components) {
 		return reason.New(reason.ElementSpec, "element %d of stream %d has %d components, the dataset has %d",
-			rows.Index, rows.Stream, len(rows.Tensors), len(j.components))
+			rows.Index, rows.Stream, len(rows.Tensors), len(j.config.Components))
 	}
 	for i := range rows.Tensors {
-		got, want := &rows.Tensors[i], j.components[i]
+		got, want := &rows.Tensors[i], j.config.Components[i]
 		if int32(got.DType) != want.GetDtype() || !matches(got.Dims[min(leading, len(got.Dims)):], want) {
 			return reason.New(reason.ElementSpec, "component %d of element %d of stream %d has dtype %d and shape %v, the dataset says dtype %d and shape %s",
 				i, rows.Index, rows.Stream, got.DType, got.Dims, want.GetDtype(), shapeText(want))

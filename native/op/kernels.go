@@ -15,6 +15,7 @@ import (
 	"github.com/pecan-ml/pecan/native/buffer"
 	"github.com/pecan-ml/pecan/native/client"
 	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
@@ -55,17 +56,6 @@ func pecanOpen(context *C.TF_OpKernelContext) {
 	C.pecan_output_handle(context, 0, C.uintptr_t(cgo.NewHandle(it)))
 }
 
-//export pecanWait
-func pecanWait(context *C.TF_OpKernelContext) {
-	defer guard(context)
-	if it, ok := token(context); ok {
-		it.mu.Lock()
-		ready := it.await()
-		it.mu.Unlock()
-		C.pecan_output_bool(context, 0, C.bool(ready))
-	}
-}
-
 //export pecanNext
 func pecanNext(context *C.TF_OpKernelContext, kernel *C.pecan_kernel) {
 	defer guard(context)
@@ -75,20 +65,19 @@ func pecanNext(context *C.TF_OpKernelContext, kernel *C.pecan_kernel) {
 	}
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	if !it.await() {
-		fail(context, reason.New(reason.Internal, "the next element was asked for before it was there"))
-		return
-	}
-	rows, status, err := it.take()
-	if status == client.Ready {
-		err = it.job.check(rows, 0)
-	}
-	if err != nil || status == client.End {
-		rows.Release()
+	rows, status, err := it.element()
+	switch status {
+	case client.NotYet:
+		if C.pecan_output_bool(context, 0, false) {
+			nothing(context, kernel, 1, nil)
+		}
+	case client.Ready:
+		if C.pecan_output_bool(context, 0, true) {
+			give(context, kernel, 1, rows)
+		}
+	default:
 		finish(context, status, err)
-		return
 	}
-	give(context, kernel, rows)
 }
 
 //export pecanNextBlock
@@ -100,23 +89,15 @@ func pecanNextBlock(context *C.TF_OpKernelContext, kernel *C.pecan_kernel) {
 	}
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	if !it.over {
-		it.pending, it.status, it.err = it.inner.NextBlock(max(1, it.job.blockRows), MaxWait)
-		if !it.settle() {
-			noRows(context, kernel, it.job)
-			return
-		}
-	}
-	rows, status, err := it.take()
-	if status == client.Ready {
-		err = it.job.check(rows, 1)
-	}
-	if err != nil || status == client.End {
-		rows.Release()
+	rows, status, err := it.block()
+	switch status {
+	case client.NotYet:
+		nothing(context, kernel, 0, it.job.config.Components)
+	case client.Ready:
+		give(context, kernel, 0, rows)
+	default:
 		finish(context, status, err)
-		return
 	}
-	give(context, kernel, rows)
 }
 
 //export pecanRelease
@@ -130,8 +111,8 @@ func pecanRelease(owner C.uintptr_t) {
 //export pecanDrop
 func pecanDrop(handle C.uintptr_t) { drop(uintptr(handle)) }
 
-// give hands the tensors over and gives the rows back.
-func give(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, rows *client.Rows) {
+// give hands the tensors over, from output first on, and gives the rows back.
+func give(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, rows *client.Rows) {
 	defer rows.Release()
 	if int(kernel.outputs) != len(rows.Tensors) {
 		fail(context, reason.New(reason.ElementSpec, "an element of %d components for an operation with %d outputs", len(rows.Tensors), int(kernel.outputs)))
@@ -144,7 +125,7 @@ func give(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, rows *client.Ro
 			fail(context, reason.New(reason.ElementSpec, "component %d has dtype %d where the graph expects %d", i, tensor.DType, types[i]))
 			return
 		}
-		if !giveTensor(context, C.int(i), tensor, rows.Block()) {
+		if !giveTensor(context, C.int(first+i), tensor, rows.Block()) {
 			return
 		}
 	}
@@ -165,12 +146,15 @@ func giveTensor(context *C.TF_OpKernelContext, index C.int, tensor *client.Tenso
 	return bool(C.pecan_output(context, index, C.int32_t(tensor.DType), dims, rank, data, bytes, owner))
 }
 
-// noRows is the answer "not yet": tensors without rows, which the graph's unbatch passes over.
-func noRows(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, job *Job) {
-	for i, c := range job.components {
-		dims := append([]int64{0}, c.GetDims()...)
-		if i >= int(kernel.outputs) ||
-			!bool(C.pecan_output(context, C.int(i), C.int32_t(c.GetDtype()), (*C.int64_t)(&dims[0]), C.int(len(dims)), nil, 0, 0)) {
+// nothing is the answer "not yet": tensors without values. Those of a block have no rows, so that the graph's unbatch
+// passes over them; others are dropped by the graph's filter, whatever their shape.
+func nothing(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, components []*pecanv1.ComponentSpec) {
+	for i, dtype := range unsafe.Slice((*int32)(kernel.dtypes), int(kernel.outputs)) {
+		dims := []int64{0}
+		if components != nil {
+			dims = append(dims, components[i].GetDims()...)
+		}
+		if !giveTensor(context, C.int(first+i), &client.Tensor{DType: uint32(dtype), Dims: dims}, nil) {
 			return
 		}
 	}

@@ -210,11 +210,6 @@ static void compute_open(void* kernel, TF_OpKernelContext* context) {
   if (usable(context)) pecanOpen(context);
 }
 
-static void compute_wait(void* kernel, TF_OpKernelContext* context) {
-  (void)kernel;
-  if (usable(context)) pecanWait(context);
-}
-
 static void compute_next(void* kernel, TF_OpKernelContext* context) {
   if (usable(context)) pecanNext(context, kernel);
 }
@@ -231,25 +226,24 @@ static void unknown_shapes(TF_ShapeInferenceContext* context, TF_Status* status)
 
 typedef struct {
   const char* name;
-  const char* inputs[3];
-  const char* output;
+  const char* inputs[2];
+  const char* outputs[2];
   bool typed;
   void (*compute)(void*, TF_OpKernelContext*);
 } pecan_op;
 
 static const pecan_op ops[] = {
-    {"PecanJob", {"handle: int64"}, "job: int64", false, compute_job},
-    {"PecanOpen", {"job: int64"}, "token: int64", false, compute_open},
-    {"PecanWait", {"token: int64"}, "ready: bool", false, compute_wait},
-    {"PecanNext", {"token: int64", "position: int64"}, "components: output_types", true, compute_next},
-    {"PecanNextBlock", {"token: int64", "position: int64"}, "rows: output_types", true, compute_block},
+    {"PecanJob", {"handle: int64"}, {"job: int64"}, false, compute_job},
+    {"PecanOpen", {"job: int64"}, {"token: int64"}, false, compute_open},
+    {"PecanNext", {"token: int64", "position: int64"}, {"ready: bool", "components: output_types"}, true, compute_next},
+    {"PecanNextBlock", {"token: int64", "position: int64"}, {"rows: output_types"}, true, compute_block},
 };
 
 static void register_op(const pecan_op* op, TF_Status* status) {
   TF_OpDefinitionBuilder* builder = TF_NewOpDefinitionBuilder(op->name);
   if (op->typed) TF_OpDefinitionBuilderAddAttr(builder, "output_types: list(type) >= 1");
-  for (int i = 0; i < 3 && op->inputs[i] != NULL; i++) TF_OpDefinitionBuilderAddInput(builder, op->inputs[i]);
-  TF_OpDefinitionBuilderAddOutput(builder, op->output);
+  for (int i = 0; i < 2 && op->inputs[i] != NULL; i++) TF_OpDefinitionBuilderAddInput(builder, op->inputs[i]);
+  for (int i = 0; i < 2 && op->outputs[i] != NULL; i++) TF_OpDefinitionBuilderAddOutput(builder, op->outputs[i]);
   TF_OpDefinitionBuilderSetIsStateful(builder, true);
   TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, unknown_shapes);
   TF_RegisterOpDefinition(builder, status);

@@ -1,0 +1,232 @@
+"""From a tf.data.Dataset to a registered one, and from a job to a tf.data.Dataset.
+
+What comes back is built of TensorFlow's own datasets around Pecan's operations (native/op):
+
+    from_tensors(job) → flat_map: open → endless range → map: next → ...
+
+`flat_map` opens an iteration for every iterator, also under `repeat` and `prefetch`; the tensors of job and iteration
+are their destructors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from typing import Any
+
+import tensorflow as tf
+
+from pecan._src import errors, native, structure
+from pecan._src.options import ReadOptions
+from pecan._src.session import Session
+
+_ENDLESS = 1 << 62
+
+
+class FrozenStateWarning(UserWarning):
+    """The dataset holds state that travels with the value it has now."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """A serialised dataset.
+
+    Attributes:
+        data: The GraphDef.
+        specs: The plain tensors that its elements consist of.
+        spec_text: The element spec as the user sees it, encoded.
+        cardinality: tf.data's cardinality of the dataset.
+    """
+
+    data: bytes
+    specs: tuple[tf.TensorSpec, ...]
+    spec_text: str
+    cardinality: int
+
+
+def serialize(dataset: Any, what: str) -> Graph:
+    """Serialises a dataset and has Pecan's validator look at it, before any service is asked."""
+    if not isinstance(dataset, tf.data.Dataset):
+        raise errors.InvalidTypeError(
+            f"{what} needs a tf.data.Dataset, got {type(dataset).__name__}: write dataset.apply(pecan.distribute(...))"
+        )
+    if not tf.executing_eagerly():
+        raise errors.make(
+            f"{what} was called inside a tf.function or with eager execution off, where a dataset cannot be serialised: "
+            "call it outside, and hand the dataset that it gives to the function [pecan:BAD_ARGUMENT]",
+            "BAD_ARGUMENT",
+            3,
+        )
+    shape = structure.Structure(dataset.element_spec)
+    flat = dataset.map(shape.take_apart) if shape.composite else dataset
+    policy = dataset.options().experimental_external_state_policy
+    if policy is None:
+        # The validator decides what state may travel, op by op.
+        policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    try:
+        data = flat._as_serialized_graph(external_state_policy=policy).numpy()
+    except tf.errors.FailedPreconditionError as error:
+        raise errors.make(
+            f"the dataset has state that its option experimental_external_state_policy=FAIL forbids to leave behind: "
+            f"{error.message} [pecan:EXTERNAL_STATE]",
+            "EXTERNAL_STATE",
+            9,
+        ) from None
+    except (tf.errors.OpError, ValueError) as error:
+        raise errors.make(
+            f"the dataset cannot be serialised: {error} [pecan:GRAPH_STRUCTURE]", "GRAPH_STRUCTURE", 9
+        ) from None
+    checked = native.load().call_json("CheckGraph", data)
+    for notice in checked["notices"] or ():
+        warnings.warn(notice, FrozenStateWarning, stacklevel=4)
+    specs = tuple(tf.nest.flatten(flat.element_spec))
+    return Graph(data, specs, _spec_text(dataset.element_spec), int(dataset.cardinality().numpy()))
+
+
+def _spec_text(element_spec: Any) -> str:
+    try:
+        return structure.encode_spec(element_spec)
+    except Exception:  # noqa: BLE001 - attrs and extension types cannot be encoded; from_dataset_id then asks for the spec
+        return ""
+
+
+def register(session: Session, graph: Graph, compression: str, dataset_id: str | None) -> str:
+    """Stores a dataset at the service and gives its id."""
+    header = {
+        "dataset_id": dataset_id or "",
+        "components": structure.components_json(graph.specs),
+        "element_spec": graph.spec_text,
+        "tensorflow_version": tf.__version__,
+        "compression": compression,
+    }
+    return str(session.register(header, graph.data)["dataset_id"])
+
+
+def read(
+    session: Session,
+    dataset_id: str,
+    element_spec: Any,
+    specs: tuple[tf.TensorSpec, ...],
+    options: ReadOptions,
+    cardinality: int | None,
+) -> tf.data.Dataset:
+    """A dataset that reads a registered one.
+
+    Args:
+        session: The service.
+        dataset_id: Which dataset.
+        element_spec: Structure of the elements that come back.
+        specs: The plain tensors that they travel as.
+        options: How to read.
+        cardinality: tf.data's cardinality of the registered dataset, None where it is not at hand.
+    """
+    request = {
+        "dataset_id": dataset_id,
+        "job_name": options.job_name or "",
+        "mode": options.mode,
+        "sharding": options.sharding,
+        "seed": options.seed,
+        "compression": options.compression,
+        "protocol": options.protocol,
+        "max_outstanding_bytes": _outstanding(options, specs),
+        "max_element_bytes": options.max_element_bytes or 0,
+        "payload_checksum": options.payload_checksum,
+        "timeout_s": options.dispatcher_timeout_s,
+        "components": structure.components_json(specs),
+    }
+    job = session.create_job(request)
+    loaded = native.load()
+    try:
+        with tf.device("CPU:0"):
+            tensor = loaded.ops.pecan_job(handle=job["handle"])
+    except BaseException:
+        loaded.call("ForgetJob", job["handle"])
+        raise
+    result = _elements(loaded.ops, tensor, specs, blocks=job["blocks"])
+    shape = structure.Structure(element_spec)
+    if shape.composite:
+        result = result.map(lambda *tensors: shape.put_together(tensors))
+    result = _with_structure(result, element_spec)
+    result = _with_cardinality(result, _agreed(job["cardinality"], cardinality))
+    settings = tf.data.Options()
+    # Sharding it again would drop elements: each trainer of a job has its share already.
+    settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return result.with_options(settings)
+
+
+def _outstanding(options: ReadOptions, specs: tuple[tf.TensorSpec, ...]) -> int:
+    if options.max_outstanding_requests is None:
+        return options.max_outstanding_bytes
+    if any(spec.dtype == tf.string or not spec.shape.is_fully_defined() for spec in specs):
+        return options.max_outstanding_bytes
+    size = sum(spec.dtype.size * math.prod(spec.shape.as_list()) for spec in specs)
+    return max(1, min(options.max_outstanding_bytes, options.max_outstanding_requests * max(1, size)))
+
+
+def _elements(ops: Any, job: tf.Tensor, specs: tuple[tf.TensorSpec, ...], *, blocks: bool) -> tf.data.Dataset:
+    """The elements as tuples of plain tensors."""
+    types = [spec.dtype for spec in specs]
+
+    def open_iteration(job: tf.Tensor) -> tf.data.Dataset:
+        token = ops.pecan_open(job=job)
+        token.set_shape([1])
+        positions = tf.data.Dataset.range(_ENDLESS)
+
+        def rows(position: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            tensors = ops.pecan_next_block(token=token, position=position, output_types=types)
+            return _shaped(tensors, [tf.TensorShape([None]).concatenate(spec.shape) for spec in specs])
+
+        def element(position: tf.Tensor) -> tuple[Any, ...]:
+            answer = ops.pecan_next(token=token, position=position, output_types=types)
+            answer.ready.set_shape([])
+            return answer.ready, _shaped(answer.components, [spec.shape for spec in specs])
+
+        if blocks:
+            return _map(positions, rows).unbatch()
+        # Both steps only pick components, which tf.data does without calling a function.
+        ready = _map(positions, element).filter(lambda ready, components: ready)
+        return ready.map(lambda ready, components: components)
+
+    return tf.data.Dataset.from_tensors(job).flat_map(open_iteration)
+
+
+def _shaped(tensors: list[tf.Tensor], shapes: list[tf.TensorShape]) -> tuple[tf.Tensor, ...]:
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        tensor.set_shape(shape)
+    return tuple(tensors)
+
+
+def _map(dataset: tf.data.Dataset, function: Any) -> tf.data.Dataset:
+    """A map whose function ends the dataset by failing with OUT_OF_RANGE, and runs on the caller's thread.
+
+    The public map turns that error into another one. On the caller's thread, because a function that waits for an
+    element would hold one of the few threads on which all of TensorFlow's work runs.
+    """
+    from tensorflow.python.data.ops import map_op
+
+    return map_op._MapDataset(dataset, function, use_inter_op_parallelism=False, preserve_cardinality=False)
+
+
+def _with_structure(dataset: tf.data.Dataset, element_spec: Any) -> tf.data.Dataset:
+    """The same elements with the very structure that the user's dataset has."""
+    return tf.data.experimental.from_variant(tf.data.experimental.to_variant(dataset), element_spec)
+
+
+def _agreed(planned: int, local: int | None) -> int:
+    """The cardinality that plan and TensorFlow both know, or tf.data's UNKNOWN."""
+    return planned if local is None or local == planned else int(tf.data.UNKNOWN_CARDINALITY)
+
+
+def _with_cardinality(dataset: tf.data.Dataset, cardinality: int) -> tf.data.Dataset:
+    """The same elements with a known cardinality.
+
+    Not by assert_cardinality: elements whose map fails count in tf.data's cardinality, and who ignores such errors would
+    at the end be given another one for ever. An endless repetition of nothing counts as infinite, and so does what it is
+    appended to; it ends at once all the same.
+    """
+    if cardinality == tf.data.UNKNOWN_CARDINALITY:
+        return dataset
+    nothing = dataset.take(0).filter(lambda *_: False).repeat()
+    endless = dataset.concatenate(nothing)
+    return endless if cardinality == tf.data.INFINITE_CARDINALITY else endless.take(cardinality)

@@ -1,0 +1,141 @@
+"""The shared object: found, loaded once, and called.
+
+It is TensorFlow's operation library and a Python extension at once. TensorFlow has to load it first; the import that
+follows gets the same library from the loader, so the process has one Go runtime.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.machinery
+import importlib.util
+import json
+import os
+import pathlib
+import queue
+import threading
+from typing import Any
+
+from pecan._src import errors
+
+_MODULE = "_pecan_native"
+# How long a wait for the Go side is before Python looks whether Ctrl-C was pressed.
+_SLICE_S = 0.1
+
+
+class Native:
+    """The loaded object of this process.
+
+    Attributes:
+        ops: TensorFlow's wrappers of the operations.
+        path: The file that was loaded.
+    """
+
+    def __init__(self) -> None:
+        import tensorflow as tf
+
+        self.path = _find()
+        self.pid = os.getpid()
+        self.ops: Any = tf.load_op_library(str(self.path))
+        spec = importlib.util.spec_from_file_location(_MODULE, self.path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{self.path} is no Python extension")
+        self._extension = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self._extension)
+        if threading.current_thread() is threading.main_thread():
+            # Chained behind Python's handler, which only the main thread can be sure is installed.
+            self._extension.bindings_WatchInterrupts()
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Calls a function of the Go package bindings that does not wait."""
+        self.check()
+        function = getattr(self._extension, f"bindings_{name}")
+        handles: list[int] = []
+        try:
+            plain = [self._bytes(a, handles) if isinstance(a, bytes) else a for a in arguments]
+            return function(*plain)
+        except RuntimeError as error:
+            raise errors.from_text(str(error)) from None
+        finally:
+            for handle in handles:
+                self._extension.DecRef(handle)
+
+    def call_json(self, name: str, *arguments: Any) -> Any:
+        """As `call`, for functions that answer with JSON."""
+        return json.loads(self.call(name, *arguments))
+
+    def wait(self, name: str, *arguments: Any) -> Any:
+        """Calls a function that may wait for the service. Ctrl-C ends the wait at once, the call by itself."""
+        self.check()
+        if threading.current_thread() is not threading.main_thread():
+            return self.call(name, *arguments)
+        answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                answers.put((self.call(name, *arguments), None))
+            except BaseException as error:  # noqa: BLE001 - it is raised again in the caller
+                answers.put((None, error))
+
+        threading.Thread(target=run, name=f"pecan-{name}", daemon=True).start()
+        while True:
+            try:
+                answer, error = answers.get(timeout=_SLICE_S)
+            except queue.Empty:
+                continue
+            if error is not None:
+                raise error
+            return answer
+
+    def wait_json(self, name: str, *arguments: Any) -> Any:
+        """As `wait`, for functions that answer with JSON."""
+        return json.loads(self.wait(name, *arguments))
+
+    def check(self) -> None:
+        """Refuses to call Go in a process that was forked off the one that loaded it: it would wait for ever."""
+        if os.getpid() != self.pid:
+            raise errors.UsedAfterForkError(
+                f"pecan was loaded in process {self.pid} and cannot be used in process {os.getpid()}, which was forked "
+                'off it: start processes with the "spawn" or "forkserver" method of multiprocessing, or call pecan '
+                "first in the child [pecan:USED_AFTER_FORK]"
+            )
+
+    def _bytes(self, data: bytes, handles: list[int]) -> int:
+        handle: int = self._extension.Slice_byte_from_bytes(data)
+        self._extension.IncRef(handle)
+        handles.append(handle)
+        return handle
+
+
+def _find() -> pathlib.Path:
+    directory = pathlib.Path(__file__).resolve().parent.parent / "_native"
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        path = directory / f"{_MODULE}{suffix}"
+        if path.exists():
+            return path
+    others = ", ".join(os.path.basename(p) for p in glob.glob(str(directory / "*.so")))
+    raise ImportError(
+        f"pecan's shared object for this Python ({importlib.machinery.EXTENSION_SUFFIXES[0]}) is not in {directory}"
+        + (f", which has {others}" if others else "")
+        + ": install a wheel of pecan that was built for it, or, in a source tree, run `python bindings/build.py`"
+    )
+
+
+_lock = threading.Lock()
+_loaded: Native | None = None
+
+
+def load() -> Native:
+    """The object, loaded at the first call."""
+    global _loaded
+    if _loaded is None:
+        with _lock:
+            if _loaded is None:
+                _loaded = Native()
+    _loaded.check()
+    return _loaded
+
+
+def loaded() -> Native | None:
+    """The object if it has been loaded, without loading it."""
+    return _loaded

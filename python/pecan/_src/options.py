@@ -1,0 +1,345 @@
+"""What `distribute()` and its relatives can be told, checked and put into one form."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import re
+from typing import Any
+
+from pecan._src import errors
+
+#: Bytes that one iterator may have asked for and not yet taken.
+DEFAULT_MAX_OUTSTANDING_BYTES = 256 << 20
+#: Seconds without an answer of the dispatcher after which a call or an iterator fails.
+DEFAULT_DISPATCHER_TIMEOUT_S = 10.0
+#: Elements above 2 GiB cannot travel.
+MAX_ELEMENT_BYTES = 2 << 30
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+class ShardingPolicy(enum.IntEnum):
+    """How the source is divided among workers; names and meanings are those of tf.data service.
+
+    Streams are not tied to workers, so none of the policies needs a fixed list of them, and no element is lost or
+    repeated when a worker restarts, except with `OFF`.
+
+    Attributes:
+        OFF: Every worker gives the whole dataset.
+        DYNAMIC: Each element once; shares go to whichever worker is free.
+        FILE: Each element once; whole files are dealt out.
+        DATA: Each element once; positions are dealt out.
+        FILE_OR_DATA: As FILE where there are enough files, else as DATA.
+        HINT: Each element once; `shard(SHARD_HINT, SHARD_HINT)` in the pipeline says where it is divided.
+    """
+
+    OFF = 0
+    DYNAMIC = 1
+    FILE = 2
+    DATA = 3
+    FILE_OR_DATA = 4
+    HINT = 5
+
+
+#: tf.data service's old names of two policies.
+LEGACY_MODES = {"parallel_epochs": ShardingPolicy.OFF, "distributed_epoch": ShardingPolicy.DYNAMIC}
+#: Pecan's own modes, by what they promise.
+GUARANTEES = ("exactly_once", "deterministic", "at_least_once", "at_most_once", "off")
+
+
+def as_policy(value: Any) -> ShardingPolicy | None:
+    """The policy that a value of ours, of TensorFlow's, or one of the old names stands for; None for anything else."""
+    if isinstance(value, ShardingPolicy):
+        return value
+    if isinstance(value, str):
+        return LEGACY_MODES.get(value)
+    kind = type(value)
+    # TensorFlow's enumeration is told by its name, so that this needs no TensorFlow.
+    if kind.__name__ == "ShardingPolicy" and isinstance(value, enum.Enum) and value.name in ShardingPolicy.__members__:
+        return ShardingPolicy[value.name]
+    return None
+
+
+def _mode_and_sharding(processing_mode: Any, sharding: Any, deterministic: bool) -> tuple[str, str]:
+    policy = as_policy(processing_mode)
+    mode = processing_mode if policy is None else None
+    if mode is not None and mode not in GUARANTEES:
+        raise errors.InvalidArgumentError(
+            'processing_mode should be a ShardingPolicy, "parallel_epochs", "distributed_epoch", or one of '
+            f"{', '.join(map(repr, GUARANTEES))}, got {processing_mode!r}"
+        )
+    if sharding is not None:
+        own = as_policy(sharding)
+        if own is None:
+            raise errors.InvalidArgumentError(f"sharding should be a ShardingPolicy, got {sharding!r}")
+        if policy is not None and policy != own:
+            raise errors.InvalidArgumentError(
+                f"processing_mode={processing_mode!r} and sharding={sharding!r} say different things: give one of them"
+            )
+        policy = own
+    if policy == ShardingPolicy.OFF:
+        if mode not in (None, "off"):
+            raise errors.InvalidArgumentError(
+                f"processing_mode={mode!r} promises each element once, and ShardingPolicy.OFF gives it once per worker: "
+                "give one of them"
+            )
+        mode = "off"
+    elif mode == "off" and policy is not None:
+        raise errors.InvalidArgumentError(
+            f'processing_mode="off" gives every worker the whole dataset, which leaves nothing to divide with '
+            f"sharding={policy.name}: give one of them"
+        )
+    if deterministic:
+        if mode not in (None, "exactly_once", "deterministic"):
+            raise errors.InvalidArgumentError(
+                f"deterministic=True promises one order of elements that come once each, and processing_mode "
+                f"{processing_mode!r} does not: give one of them"
+            )
+        mode = "deterministic"
+    mode = mode or "exactly_once"
+    if mode == "off":
+        return mode, "off"
+    return mode, "unspecified" if policy is None else policy.name.lower()
+
+
+def compression_word(value: Any) -> str:
+    """ "auto", "snappy" or "none" for what may be given as compression."""
+    if value is None:
+        return "none"
+    if isinstance(value, str) and value.lower() in ("auto", "snappy", "none"):
+        return value.lower()
+    raise errors.InvalidArgumentError(f'compression should be "auto", "snappy" or None, got {value!r}')
+
+
+def _protocol(value: Any) -> str:
+    if value is None:
+        return "auto"
+    if isinstance(value, str) and value.lower() in ("auto", "tcp", "shm"):
+        return value.lower()
+    raise errors.InvalidArgumentError(
+        f'data_transfer_protocol should be "auto" (shared memory on one host, else TCP), "tcp" or "shm", got {value!r}'
+    )
+
+
+def _name(what: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise errors.InvalidArgumentError(f"`{what}` must be a string, got {value!r} of type {type(value).__name__}")
+    if not value:
+        raise errors.InvalidArgumentError(f"`{what}` must not be empty")
+    return value
+
+
+def job_name(value: Any) -> str | None:
+    """A valid job name, or None."""
+    return _name("job_name", value)
+
+
+def dataset_id(value: Any) -> str | None:
+    """A valid dataset id, or None. tf.data service takes ids as tensors and bytes too."""
+    if value is None:
+        return None
+    numpy = getattr(value, "numpy", None)
+    if callable(numpy):
+        value = numpy()
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if not isinstance(value, str):
+        raise errors.InvalidTypeError(f"`dataset_id` must be a string, got {value!r} of type {type(value).__name__}")
+    if not value:
+        raise errors.InvalidArgumentError("`dataset_id` must not be empty")
+    return value
+
+
+def _integer(what: str, value: Any) -> int:
+    index = getattr(value, "__index__", None)
+    if isinstance(value, bool) or index is None:
+        raise errors.InvalidTypeError(f"`{what}` must be an integer, got {value!r} of type {type(value).__name__}")
+    return int(index())
+
+
+def positive(what: str, value: Any) -> int:
+    """An integer above 0."""
+    number = _integer(what, value)
+    if number <= 0:
+        raise errors.InvalidArgumentError(f"`{what}` must be above 0, got {number}")
+    return number
+
+
+def seconds(what: str, value: Any) -> float:
+    """A duration above 0, in seconds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise errors.InvalidTypeError(f"`{what}` must be a number of seconds, got {value!r}")
+    if not math.isfinite(value) or not 0 < value <= 86400 * 365:
+        raise errors.InvalidArgumentError(f"`{what}` must be a finite number of seconds above 0, got {value!r}")
+    return float(value)
+
+
+def service_target(service: Any) -> str:
+    """The dispatcher's address in a service argument: "host:port", "pecan://host:port" or ("pecan", "host:port")."""
+    if isinstance(service, tuple):
+        if len(service) != 2 or not all(isinstance(part, str) for part in service):
+            raise errors.InvalidArgumentError(f'`service` as a tuple must be ("pecan", "host:port"), got {service!r}')
+        service = "://".join(service)
+    if not isinstance(service, str):
+        raise errors.InvalidArgumentError(
+            f'`service` must be a string, "host:port" or "pecan://host:port", got {service!r} of type '
+            f"{type(service).__name__}"
+        )
+    if not service:
+        raise errors.InvalidArgumentError('`service` must not be empty: give "host:port", or None for a private cluster')
+    if service.startswith("unix:"):
+        return service
+    parts = service.split("://")
+    if len(parts) > 2:
+        raise errors.InvalidArgumentError(f"malformed `service` string has multiple '://': {service!r}")
+    if len(parts) == 2 and parts[0] != "pecan":
+        hint = " (that is tf.data service's protocol, which Pecan does not speak)" if parts[0] == "grpc" else ""
+        raise errors.make(
+            f"`service` {service!r} has the protocol {parts[0]!r}{hint}: give \"host:port\" or \"pecan://host:port\"",
+            "BAD_ARGUMENT",
+            5,
+        )
+    host, colon, port = parts[-1].rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise errors.InvalidArgumentError(
+            f'`service` {service!r} is no address: give "host:port" or "pecan://host:port" with a port from 1 to 65535'
+        )
+    return parts[-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadOptions:
+    """Checked options of one distributed dataset.
+
+    Attributes:
+        mode: One of `GUARANTEES`.
+        sharding: Lower-case name of a policy, or "unspecified".
+        job_name: Name under which trainers share the job.
+        seed: Seed of all derived seeds; None lets the service choose.
+        compression: "auto", "snappy" or "none".
+        protocol: "auto", "tcp" or "shm".
+        max_outstanding_bytes: What one iterator may have asked for and not yet taken.
+        max_outstanding_requests: The same in elements, used where an element's size is known; None for no such bound.
+        max_element_bytes: Largest element accepted.
+        payload_checksum: Whether payloads between hosts are checksummed as headers are.
+        dispatcher_timeout_s: How long the dispatcher may be away.
+    """
+
+    mode: str = "exactly_once"
+    sharding: str = "unspecified"
+    job_name: str | None = None
+    seed: int | None = None
+    compression: str = "auto"
+    protocol: str = "auto"
+    max_outstanding_bytes: int = DEFAULT_MAX_OUTSTANDING_BYTES
+    max_outstanding_requests: int | None = None
+    max_element_bytes: int | None = None
+    payload_checksum: bool = False
+    dispatcher_timeout_s: float = DEFAULT_DISPATCHER_TIMEOUT_S
+
+
+def _consumers(consumer_index: Any, num_consumers: Any, name: str | None) -> None:
+    """Coordinated reads are checked as far as they can be, and then refused."""
+    if (consumer_index is None) != (num_consumers is None):
+        raise errors.InvalidArgumentError(
+            "set both `consumer_index` and `num_consumers`, or neither; got "
+            f"consumer_index={consumer_index}, num_consumers={num_consumers}"
+        )
+    if num_consumers is None:
+        return
+    number, index = positive("num_consumers", num_consumers), _integer("consumer_index", consumer_index)
+    if not 0 <= index < number:
+        raise errors.InvalidArgumentError(f"`consumer_index` must be from 0 to {number - 1}, got {index}")
+    if name is None:
+        raise errors.InvalidArgumentError(
+            f"`job_name` must be set when `num_consumers` is: consumers find each other by it (num_consumers={number})"
+        )
+    raise errors.UnsupportedError(
+        "coordinated reads (`consumer_index`, `num_consumers`) are not offered yet: leave both out and trainers with one "
+        "`job_name` share the elements, first come, first served"
+    )
+
+
+def read_options(
+    *,
+    processing_mode: Any,
+    sharding: Any,
+    deterministic: Any,
+    job_name: Any,
+    consumer_index: Any,
+    num_consumers: Any,
+    max_outstanding_requests: Any,
+    data_transfer_protocol: Any,
+    compression: Any,
+    cross_trainer_cache: Any,
+    target_workers: Any,
+    max_outstanding_bytes: Any,
+    max_element_bytes: Any,
+    payload_checksum: Any,
+    dispatcher_timeout_s: Any,
+    seed: Any,
+) -> ReadOptions:
+    """Checks what the user gave; what comes back needs no more checking."""
+    for what, flag in (("deterministic", deterministic), ("payload_checksum", payload_checksum)):
+        if not isinstance(flag, bool):
+            raise errors.InvalidTypeError(f"`{what}` must be True or False, got {flag!r}")
+    mode, policy = _mode_and_sharding(processing_mode, sharding, deterministic)
+    name = _name("job_name", job_name)
+    _consumers(consumer_index, num_consumers, name)
+    if cross_trainer_cache is not None:
+        raise errors.UnsupportedError(
+            "`cross_trainer_cache` is not offered yet: trainers that shall each see every element use jobs of their own"
+        )
+    _target_workers(target_workers)
+    if max_outstanding_requests is not None and max_outstanding_requests != -1:
+        number = _integer("max_outstanding_requests", max_outstanding_requests)
+        if number <= 0:
+            raise errors.InvalidArgumentError(
+                f"`max_outstanding_requests` must be positive, or -1 or None to leave it to Pecan, got {number}"
+            )
+    if seed is not None:
+        seed = _integer("seed", seed)
+        if not -(1 << 63) <= seed < 1 << 64:
+            raise errors.InvalidArgumentError(f"`seed` must fit into 64 bits, got {seed}")
+        seed %= 1 << 64
+    if max_element_bytes is not None and positive("max_element_bytes", max_element_bytes) > MAX_ELEMENT_BYTES:
+        raise errors.InvalidArgumentError(
+            f"`max_element_bytes` must be at most {MAX_ELEMENT_BYTES} (2 GiB), got {max_element_bytes}"
+        )
+    return ReadOptions(
+        mode=mode,
+        sharding=policy,
+        job_name=name,
+        seed=seed,
+        compression=compression_word(compression),
+        protocol=_protocol(data_transfer_protocol),
+        max_outstanding_bytes=positive("max_outstanding_bytes", max_outstanding_bytes),
+        max_outstanding_requests=None if max_outstanding_requests == -1 else max_outstanding_requests,
+        max_element_bytes=None if max_element_bytes is None else int(max_element_bytes),
+        payload_checksum=payload_checksum,
+        dispatcher_timeout_s=seconds("dispatcher_timeout_s", dispatcher_timeout_s),
+    )
+
+
+def _target_workers(value: Any) -> None:
+    if not isinstance(value, str) or value.upper() not in ("AUTO", "ANY", "LOCAL"):
+        raise errors.InvalidArgumentError(f'`target_workers` should be "AUTO", "ANY" or "LOCAL", got {value!r}')
+    if value.upper() == "LOCAL":
+        raise errors.UnsupportedError(
+            '`target_workers="LOCAL"` is not offered: workers on this host are read through shared memory in any case; '
+            "`service=None` uses nothing else"
+        )
+
+
+def local_workers(value: Any) -> int | None:
+    """A number of workers, or None for "auto"."""
+    if value == "auto":
+        return None
+    number = positive("local_workers", value)
+    if number > 1024:
+        raise errors.InvalidArgumentError(f"`local_workers` must be at most 1024, got {number}")
+    return number

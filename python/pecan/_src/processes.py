@@ -1,0 +1,173 @@
+"""Child processes that end with this one, however it ends."""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import os
+import signal
+import subprocess
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+
+from pecan._src import errors, programs
+
+_LISTENING = "listening on "
+# Lines of a child's log that are kept for its obituary.
+_KEPT_LINES = 40
+_STOP_GRACE_S = 5.0
+_EXIT_GRACE_S = 1.0
+
+
+class Process:
+    """One of the programs, running as a child.
+
+    The child holds the reading end of a pipe as its standard input and stops when this process's end goes away, so it is
+    gone even after a SIGKILL here. It has a session of its own: Ctrl-C in a terminal reaches this process alone.
+
+    Attributes:
+        name: The program.
+        pid: The child's process id.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[str], on_exit: Callable[[Process], None] | None = None) -> None:
+        self.name = name
+        self._owner = os.getpid()
+        self._on_exit = on_exit
+        self._lines: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
+        self._state = threading.Condition()
+        self._address: str | None = None
+        self._ended = False
+        self._stopping = False
+        self._child = subprocess.Popen(
+            [str(programs.path(name)), *arguments, "--exit-with-parent"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=programs.environment(name),
+            start_new_session=True,
+        )
+        self.pid = self._child.pid
+        for target in (self._read_output, self._read_log):
+            threading.Thread(target=target, name=f"{name}-{self.pid}", daemon=True).start()
+        threading.Thread(target=self._wait, name=f"{name}-{self.pid}-wait", daemon=True).start()
+        _children.add(self)
+
+    def address(self, timeout_s: float) -> str:
+        """Where the program serves, once it does.
+
+        Raises:
+            ServiceUnavailable: If it ended instead, with what it said last, or is not there in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._state:
+            while self._address is None:
+                if self._ended:
+                    raise errors.ServerError(self.obituary("ended before it served"))
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise errors.ServerError(self.obituary(f"does not serve after {timeout_s:g} s"))
+                self._state.wait(min(left, 0.1))
+            return self._address
+
+    @property
+    def running(self) -> bool:
+        """Whether the child is alive."""
+        return not self._ended
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the child was told to stop."""
+        return self._stopping
+
+    def obituary(self, what: str) -> str:
+        """What happened, with the last lines of the child's log."""
+        code = self._child.returncode
+        how = "" if code is None else f" (exit code {code})" if code >= 0 else f" (killed by signal {-code})"
+        lines = "\n".join(f"  {line}" for line in list(self._lines)[-12:])
+        return f"{self.name} with process id {self.pid} {what}{how}" + (f"; its last words were:\n{lines}" if lines else "")
+
+    def tell_to_stop(self) -> None:
+        """Asks the child to stop, and does not wait for it."""
+        self._stopping = True
+        if os.getpid() != self._owner:
+            return
+        stdin = self._child.stdin
+        if stdin is not None:
+            try:
+                stdin.close()
+            except OSError:
+                pass
+        self._signal(signal.SIGTERM)
+
+    def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
+        """Stops the child and waits for it; after the grace it is killed."""
+        if os.getpid() != self._owner:
+            return
+        self.tell_to_stop()
+        if not self.join(grace_s):
+            self.kill()
+
+    def kill(self) -> None:
+        """Kills the child, as a crash would."""
+        self._signal(signal.SIGKILL)
+        self.join(_STOP_GRACE_S)
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Waits for the child's end; False when it did not come in time."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._state:
+            while not self._ended:
+                left = 0.2 if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._state.wait(min(left, 0.2))
+        return True
+
+    def _signal(self, number: int) -> None:
+        # Popen looks whether the child was reaped already, so no other process can be hit.
+        if os.getpid() == self._owner:
+            self._child.send_signal(number)
+
+    def _read_output(self) -> None:
+        assert self._child.stdout is not None
+        for raw in self._child.stdout:
+            line = raw.decode("utf-8", "replace").rstrip()
+            if line.startswith(_LISTENING) and self._address is None:
+                with self._state:
+                    self._address = line[len(_LISTENING) :].strip()
+                    self._state.notify_all()
+
+    def _read_log(self) -> None:
+        assert self._child.stderr is not None
+        for raw in self._child.stderr:
+            self._lines.append(raw.decode("utf-8", "replace").rstrip())
+
+    def _wait(self) -> None:
+        self._child.wait()
+        time.sleep(0)  # lets the reader of the log take the last lines
+        with self._state:
+            self._ended = True
+            self._state.notify_all()
+        _children.discard(self)
+        if self._on_exit is not None and not self._stopping:
+            self._on_exit(self)
+
+
+_children: weakref.WeakSet[Process] = weakref.WeakSet()
+
+
+def _end_all() -> None:
+    """Runs when the interpreter leaves; what is still there is killed."""
+    children = [child for child in list(_children) if child.running]
+    for child in children:
+        child.tell_to_stop()
+    deadline = time.monotonic() + _EXIT_GRACE_S
+    for child in children:
+        if not child.join(max(0.0, deadline - time.monotonic())):
+            child.kill()
+
+
+atexit.register(_end_all)

@@ -1,0 +1,71 @@
+"""The three Go programs that the wheel brings: where they are, and what they need to run."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import sys
+from typing import NoReturn
+
+DISPATCHER = "pecan-dispatcher"
+WORKER = "pecan-worker"
+CONTROL = "pecanctl"
+
+
+def path(name: str) -> pathlib.Path:
+    """The program's file."""
+    file = pathlib.Path(__file__).resolve().parent.parent / "_bin" / name
+    if not file.exists():
+        raise FileNotFoundError(
+            f"the program {name} is not at {file}: install a wheel of pecan, or, in a source tree, run "
+            "`python bindings/build.py`"
+        )
+    return file
+
+
+def tensorflow_directory() -> pathlib.Path:
+    """Where TensorFlow's libraries are, found without importing it."""
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(
+            f"{WORKER} needs TensorFlow's libraries, and {sys.executable} has no tensorflow: pip install tensorflow-cpu"
+        )
+    return pathlib.Path(spec.submodule_search_locations[0])
+
+
+def environment(name: str) -> dict[str, str]:
+    """The environment that the program runs in: workers find TensorFlow, and leave accelerators to the trainer."""
+    variables = dict(os.environ)
+    if name != WORKER:
+        return variables
+    known = variables.get("LD_LIBRARY_PATH")
+    variables["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(tensorflow_directory()), known)))
+    variables["CUDA_VISIBLE_DEVICES"] = ""
+    variables["TPU_VISIBLE_DEVICES"] = ""
+    variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    return variables
+
+
+def _become(name: str) -> NoReturn:
+    """Replaces this process by the program."""
+    try:
+        file, variables = path(name), environment(name)
+    except (FileNotFoundError, ModuleNotFoundError) as error:
+        sys.exit(f"{name}: {error}")
+    os.execve(file, [name, *sys.argv[1:]], variables)
+
+
+def dispatcher() -> NoReturn:
+    """The console command `pecan-dispatcher`."""
+    _become(DISPATCHER)
+
+
+def worker() -> NoReturn:
+    """The console command `pecan-worker`."""
+    _become(WORKER)
+
+
+def control() -> NoReturn:
+    """The console command `pecanctl`."""
+    _become(CONTROL)
