@@ -1,0 +1,229 @@
+package graph
+
+import (
+	"strings"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+// functionFacts is what planning needs to know of a function and of everything it calls.
+type functionFacts struct {
+	ops int
+	// heavy: decoding, parsing, images, linear algebra, loops; work that pays for running in several places.
+	heavy bool
+	// reads: opens record files.
+	reads bool
+	// endless: makes a dataset that may not end.
+	endless bool
+	// draws: uses a random op whose generator goes on from call to call, so that the order of calls tells.
+	draws bool
+	// parallel: makes a dataset whose elements are computed side by side.
+	parallel bool
+	// seeded: has seeds to set, of random ops or of datasets.
+	seeded bool
+	// wild: gives other values in each run whatever the seeds are.
+	wild bool
+	// stateful: anything else that is more than a function of its arguments.
+	stateful bool
+	// identity: gives its arguments unchanged.
+	identity bool
+}
+
+func (f *functionFacts) add(o *functionFacts) {
+	f.ops += o.ops
+	f.heavy = f.heavy || o.heavy
+	f.reads = f.reads || o.reads
+	f.endless = f.endless || o.endless
+	f.draws = f.draws || o.draws
+	f.parallel = f.parallel || o.parallel
+	f.seeded = f.seeded || o.seeded
+	f.wild = f.wild || o.wild
+	f.stateful = f.stateful || o.stateful
+}
+
+// pure tells whether calling the function is of no consequence but its result.
+func (f *functionFacts) pure() bool { return !f.seeded && !f.wild && !f.stateful }
+
+// heavyOps are found by a part of their name.
+var heavyOps = []string{
+	"Decode", "Parse", "Resize", "Crop", "ReadFile", "Conv", "MatMul", "Einsum", "FFT", "Svd", "Cholesky", "While",
+	"MapDefun", "AdjustHue", "AdjustSaturation", "AdjustContrast", "ExtractImagePatches", "Spectrogram", "Mfcc",
+	"RGBToHSV", "HSVToRGB", "ImageProjective", "Unicode", "Deserialize", "LMDB", "Sql", "Load", "Pool",
+}
+
+// harmlessState are stateful ops that only read what came along.
+var harmlessState = wordSet(`
+	LookupTableFindV2 LookupTableSizeV2 LookupTableExportV2 ReadVariableOp ResourceGather ResourceGatherNd VariableShape
+	VarIsInitializedOp Assert CheckNumerics CheckNumericsV2 If While Case StatefulPartitionedCall GuaranteeConst Empty
+	DummySeedGenerator DummyMemoryCache AnonymousSeedGenerator AnonymousRandomSeedGenerator AnonymousMemoryCache
+	ReduceDataset DatasetToSingleElement StatelessRandomGetAlg DisableCopyOnRead
+`)
+
+var wildOps = wordSet(`
+	Timestamp NonDeterministicInts StatefulRandomBinomial StatefulStandardNormal StatefulStandardNormalV2
+	StatefulTruncatedNormal StatefulUniform StatefulUniformFullInt StatefulUniformInt RngReadAndSkip RngSkip
+`)
+
+const manyOps = 40
+
+// facts merges the facts of all functions that a step calls, and of the step's own op.
+func (p *planner) facts(s *step) *functionFacts {
+	merged := &functionFacts{}
+	for _, name := range calledFunctions(s.node) {
+		merged.add(p.functionFacts(name))
+	}
+	if strings.Contains(s.node.GetOp(), "ParseExample") {
+		merged.heavy = true
+	}
+	if names := calledFunctions(s.node); len(names) == 1 {
+		merged.identity = p.functionFacts(names[0]).identity
+	}
+	return merged
+}
+
+func (p *planner) functionFacts(name string) *functionFacts {
+	if f, ok := p.funcs[name]; ok {
+		return f
+	}
+	def := p.g.functions[name]
+	facts := &functionFacts{identity: isIdentity(def)}
+	inside := map[string]*tf.NodeDef{}
+	for _, n := range def.GetNodeDef() {
+		inside[n.GetName()] = n
+	}
+	for _, n := range def.GetNodeDef() {
+		p.addNode(facts, n, inside)
+		for _, called := range calledFunctions(n) {
+			facts.add(p.functionFacts(called))
+		}
+	}
+	facts.heavy = facts.heavy || facts.ops > manyOps
+	p.funcs[name] = facts
+	return facts
+}
+
+func (p *planner) addNode(facts *functionFacts, n *tf.NodeDef, inside map[string]*tf.NodeDef) {
+	op := n.GetOp()
+	switch op {
+	case "Const", "Identity", "NoOp", "IdentityN":
+		return
+	}
+	facts.ops++
+	for _, part := range heavyOps {
+		facts.heavy = facts.heavy || strings.Contains(op, part)
+	}
+	def := p.g.ops.byName[op]
+	isDataset := p.g.ops.isDataset(op)
+	r := p.g.ruleOf(n)
+	switch {
+	case isDataset && r.kind == source && r.cost >= 2:
+		facts.reads = true
+	case isDataset && r.kind == repeated:
+		times, ok := p.nestedInt(n, "count", inside)
+		facts.endless = facts.endless || !ok || times < 0
+	case isDataset && strings.HasPrefix(op, "RandomDataset"):
+		facts.endless, facts.seeded = true, true
+	}
+	facts.parallel = facts.parallel || (isDataset && (sideBySide(op) || op == "PrefetchDataset"))
+	switch {
+	case p.g.ops.isSeeded(op):
+		facts.draws, facts.seeded = true, true
+	case isDataset && (r.kind == shuffled || op == "SamplingDataset"):
+		facts.seeded = true
+	case wildOps[op]:
+		facts.wild = true
+	case isDataset && r.kind == cached:
+		facts.stateful = true
+	case def.GetIsStateful() && !isDataset && !harmlessState[op] && !isTable(op) && !fillsTable(op) && !strings.HasPrefix(op, "TensorArray") && !strings.HasPrefix(op, "Stack"):
+		facts.stateful = true
+	}
+}
+
+// sideBySide tells whether a dataset op calls its function for several elements at once.
+func sideBySide(op string) bool {
+	return strings.Contains(op, "Parallel") && !strings.Contains(op, "ParallelBatch") || strings.HasPrefix(op, "MapAndBatch")
+}
+
+// races tells whether the values that a step draws depend on which of its calls came first.
+func (p *planner) races(s *step) bool {
+	f := p.facts(s)
+	return f.draws && (f.parallel || sideBySide(s.node.GetOp()))
+}
+
+// nestedInt reads a number that a dataset op inside a function takes from a Const beside it.
+func (p *planner) nestedInt(n *tf.NodeDef, arg string, inside map[string]*tf.NodeDef) (int64, bool) {
+	i := p.g.inputIndex(n, arg)
+	if i < 0 || i >= len(n.GetInput()) {
+		return 0, false
+	}
+	return constInt(inside[functionInputNode(n.GetInput()[i])])
+}
+
+// isIdentity tells whether a function gives exactly its arguments, in order.
+func isIdentity(f *tf.FunctionDef) bool {
+	args, outs := f.GetSignature().GetInputArg(), f.GetSignature().GetOutputArg()
+	if len(args) != len(outs) {
+		return false
+	}
+	from := map[string]string{}
+	for _, n := range f.GetNodeDef() {
+		if n.GetOp() != "Identity" || len(n.GetInput()) == 0 {
+			return false
+		}
+		from[n.GetName()] = n.GetInput()[0]
+	}
+	for i, out := range outs {
+		name := functionInputNode(f.GetRet()[out.GetName()])
+		for hops := 0; hops <= len(from); hops++ {
+			source, ok := from[name]
+			if !ok {
+				break
+			}
+			name = functionInputNode(source)
+		}
+		if name != args[i].GetName() {
+			return false
+		}
+	}
+	return true
+}
+
+// The weight of work, for choosing how often a head may run.
+const (
+	weightNone = iota
+	weightLight
+	weightHeavy
+)
+
+func (p *planner) weight(s *step) int {
+	f := p.facts(s)
+	switch {
+	case f.heavy || f.reads:
+		return weightHeavy
+	case f.ops > 0:
+		return weightLight
+	}
+	return weightNone
+}
+
+// headCost tells what it costs to run a step and all below it: 0 what an index gives, 1 light functions, 2 reading
+// records, 3 real work.
+func (p *planner) headCost(s *step) int {
+	cost := s.rule.cost
+	f := p.facts(s)
+	switch {
+	case f.reads && s.rule.kind == perElement && f.ops <= 8:
+		cost = max(cost, 2)
+	case f.heavy || f.reads:
+		cost = max(cost, 3)
+	case f.ops > 0:
+		cost = max(cost, 1)
+	}
+	for _, in := range s.in {
+		cost = max(cost, p.headCost(in))
+	}
+	for _, c := range s.captured {
+		cost = max(cost, p.headCost(c))
+	}
+	return cost
+}

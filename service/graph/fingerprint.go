@@ -1,0 +1,201 @@
+package graph
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"hash"
+	"sort"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+// fingerprint hashes what the graph computes and leaves out what only numbers it: names of nodes and functions, tf.data's
+// process-wide counters, handles of seed generators and memory caches, names of tables and variables.
+func fingerprint(g *Graph) string {
+	h := newHasher(g)
+	digest := h.node(g.retval.GetName())
+	sum := sha256.Sum256(append([]byte("pecan dataset 1\n"), digest...))
+	return hex.EncodeToString(sum[:])
+}
+
+// hasher gives nodes and functions a content hash, each computed once.
+type hasher struct {
+	g         *Graph
+	nodes     map[string][]byte
+	functions map[string][]byte
+}
+
+func newHasher(g *Graph) *hasher {
+	h := &hasher{g: g, nodes: make(map[string][]byte, len(g.order)), functions: map[string][]byte{}}
+	for _, n := range g.order {
+		h.nodes[n.GetName()] = h.hashNode(n, func(input string) []byte {
+			name, index, control := splitInput(input)
+			if control {
+				return h.nodes[name]
+			}
+			if index == "" {
+				index = "0"
+			}
+			return append([]byte(index+" "), h.nodes[name]...)
+		})
+	}
+	return h
+}
+
+func (h *hasher) node(name string) []byte { return h.nodes[name] }
+
+// hashNode combines op, attributes and inputs; resolve gives the hash that an input stands for.
+func (h *hasher) hashNode(n *tf.NodeDef, resolve func(string) []byte) []byte {
+	sum := sha256.New()
+	writePart(sum, []byte(n.GetOp()))
+	writePart(sum, []byte(n.GetDevice()))
+	keys := make([]string, 0, len(n.GetAttr()))
+	for key := range n.GetAttr() {
+		if !isNumbering(n.GetOp(), key) {
+			keys = append(keys, key)
+		}
+	}
+	sort.Strings(keys)
+	for _, key := range keys {
+		writePart(sum, []byte(key))
+		writePart(sum, h.hashAttr(n.Attr[key]))
+	}
+	var controls [][]byte
+	for _, input := range n.GetInput() {
+		if strings.HasPrefix(input, "^") {
+			controls = append(controls, resolve(input))
+			continue
+		}
+		writePart(sum, resolve(input))
+	}
+	writePart(sum, []byte("after"))
+	writeSorted(sum, controls)
+	return sum.Sum(nil)
+}
+
+// isNumbering tells which attributes differ between two serialisations of one pipeline, or guide only the runtime.
+func isNumbering(op, key string) bool {
+	switch key {
+	case "metadata", "shared_name", "container", "debug_name":
+		return true
+	case "hash", "hash_valid":
+		return op == "SnapshotDatasetV2"
+	}
+	return strings.HasPrefix(key, "_")
+}
+
+func (h *hasher) hashAttr(v *tf.AttrValue) []byte {
+	switch x := v.GetValue().(type) {
+	case *tf.AttrValue_Func:
+		return h.hashCall(x.Func)
+	case *tf.AttrValue_List:
+		if len(x.List.GetFunc()) > 0 {
+			sum := sha256.New()
+			for _, f := range x.List.GetFunc() {
+				writePart(sum, h.hashCall(f))
+			}
+			return sum.Sum(nil)
+		}
+	case *tf.AttrValue_Tensor:
+		if x.Tensor.GetDtype() == tf.DataType_DT_RESOURCE {
+			return []byte("handle")
+		}
+	}
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(v)
+	if err != nil {
+		// Only invalid UTF-8 could fail here, and Unmarshal has refused that.
+		return []byte(err.Error())
+	}
+	sum := sha256.Sum256(raw)
+	return sum[:]
+}
+
+func (h *hasher) hashCall(f *tf.NameAttrList) []byte {
+	sum := sha256.New()
+	writePart(sum, h.function(f.GetName()))
+	keys := make([]string, 0, len(f.GetAttr()))
+	for key := range f.GetAttr() {
+		if !isNumbering("", key) {
+			keys = append(keys, key)
+		}
+	}
+	sort.Strings(keys)
+	for _, key := range keys {
+		writePart(sum, []byte(key))
+		writePart(sum, h.hashAttr(f.Attr[key]))
+	}
+	return sum.Sum(nil)
+}
+
+// function hashes a function by what it computes. Calls are known to be without cycles and of bounded depth.
+func (h *hasher) function(name string) []byte {
+	if sum, ok := h.functions[name]; ok {
+		return sum
+	}
+	f := h.g.functions[name]
+	sum := sha256.New()
+	values := map[string][]byte{}
+	for i, arg := range f.GetSignature().GetInputArg() {
+		values[arg.GetName()] = binary.BigEndian.AppendUint32([]byte("argument "), uint32(i))
+		writePart(sum, []byte(arg.GetType().String()))
+	}
+	nodes := map[string]*tf.NodeDef{}
+	names := make([]string, 0, len(f.GetNodeDef()))
+	for _, n := range f.GetNodeDef() {
+		nodes[n.GetName()] = n
+		names = append(names, n.GetName())
+	}
+	sorted, _ := sortNodes(names, func(node string) []string {
+		var from []string
+		for _, input := range nodes[node].GetInput() {
+			if source := functionInputNode(input); nodes[source] != nil {
+				from = append(from, source)
+			}
+		}
+		return from
+	})
+	resolve := func(input string) []byte {
+		if strings.HasPrefix(input, "^") {
+			return values[input[1:]]
+		}
+		node, output, _ := strings.Cut(input, ":")
+		return append([]byte(output+" "), values[node]...)
+	}
+	for _, node := range sorted {
+		values[node] = h.hashNode(nodes[node], resolve)
+		if h.g.ops.byName[nodes[node].GetOp()].GetIsStateful() {
+			// Two draws from one generator are not one draw used twice; tracing gives nodes in functions stable names.
+			values[node] = append(values[node], node...)
+		}
+	}
+	for _, out := range f.GetSignature().GetOutputArg() {
+		writePart(sum, []byte(out.GetType().String()))
+		writePart(sum, resolve(f.GetRet()[out.GetName()]))
+	}
+	var controls [][]byte
+	for _, node := range f.GetControlRet() {
+		controls = append(controls, values[node])
+	}
+	writeSorted(sum, controls)
+	h.functions[name] = sum.Sum(nil)
+	return h.functions[name]
+}
+
+// writePart keeps parts apart, so that no two lists of parts read the same.
+func writePart(sum hash.Hash, part []byte) {
+	var size [8]byte
+	binary.BigEndian.PutUint64(size[:], uint64(len(part)))
+	sum.Write(size[:])
+	sum.Write(part)
+}
+
+func writeSorted(sum hash.Hash, parts [][]byte) {
+	sort.Slice(parts, func(i, j int) bool { return string(parts[i]) < string(parts[j]) })
+	for _, part := range parts {
+		writePart(sum, part)
+	}
+}

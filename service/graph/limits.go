@@ -1,0 +1,86 @@
+package graph
+
+import (
+	"fmt"
+
+	"go.uber.org/multierr"
+)
+
+// Limits bound what Parse accepts. A zero field means its default.
+type Limits struct {
+	// Bytes of a serialised graph.
+	MaxBytes int64
+	// Nodes, those of functions included.
+	MaxNodes int
+	// Functions in the library.
+	MaxFunctions int
+	// Functions that call functions, counted along the deepest path; also the nesting of messages.
+	MaxDepth int
+	// Bytes of a name.
+	MaxNameBytes int
+	// Bytes that one constant takes in memory.
+	MaxTensorBytes int64
+	// Rows of a batch.
+	MaxBatch int64
+	// Ops that an administrator allows beyond the built-in list.
+	AllowOps []string
+	// GraphVersion is the newest graph that the workers read; 0 takes that of the embedded op list.
+	GraphVersion int32
+}
+
+// DefaultLimits gives the limits that hold when nothing is configured.
+func DefaultLimits() Limits {
+	return Limits{
+		MaxBytes:       256 << 20,
+		MaxNodes:       500_000,
+		MaxFunctions:   50_000,
+		MaxDepth:       100,
+		MaxNameBytes:   1 << 10,
+		MaxTensorBytes: 2 << 30,
+		MaxBatch:       1 << 31,
+	}
+}
+
+// Validate reports every field that makes no sense.
+func (l Limits) Validate() error {
+	var err error
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"MaxBytes", l.MaxBytes}, {"MaxNodes", int64(l.MaxNodes)}, {"MaxFunctions", int64(l.MaxFunctions)},
+		{"MaxDepth", int64(l.MaxDepth)}, {"MaxNameBytes", int64(l.MaxNameBytes)},
+		{"MaxTensorBytes", l.MaxTensorBytes}, {"MaxBatch", l.MaxBatch}, {"GraphVersion", int64(l.GraphVersion)},
+	} {
+		if f.value < 0 {
+			err = multierr.Append(err, fmt.Errorf("graph limit %s is %d, give 0 for the default or a positive number", f.name, f.value))
+		}
+	}
+	return err
+}
+
+func (l Limits) withDefaults() Limits {
+	d := DefaultLimits()
+	if l.MaxBytes == 0 {
+		l.MaxBytes = d.MaxBytes
+	}
+	if l.MaxNodes == 0 {
+		l.MaxNodes = d.MaxNodes
+	}
+	if l.MaxFunctions == 0 {
+		l.MaxFunctions = d.MaxFunctions
+	}
+	if l.MaxDepth == 0 {
+		l.MaxDepth = d.MaxDepth
+	}
+	if l.MaxNameBytes == 0 {
+		l.MaxNameBytes = d.MaxNameBytes
+	}
+	if l.MaxTensorBytes == 0 {
+		l.MaxTensorBytes = d.MaxTensorBytes
+	}
+	if l.MaxBatch == 0 {
+		l.MaxBatch = d.MaxBatch
+	}
+	return l
+}

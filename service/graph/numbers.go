@@ -1,0 +1,175 @@
+package graph
+
+import (
+	"strings"
+
+	"github.com/pecan-ml/pecan/proto/reason"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+// Buffers and parallelism above these are lowered in stream graphs: they change no element, only memory.
+const (
+	maxParallelism = 1024
+	maxPrefetch    = 1 << 16
+	maxShuffle     = int64(1) << 40
+)
+
+// checkNumbers refuses numbers that TensorFlow would trust: sizes of constants, of batches and windows, parallelism.
+func (g *Graph) checkNumbers() error {
+	err := g.eachNode(func(n *tf.NodeDef, function string) error {
+		for key, v := range n.GetAttr() {
+			if err := g.checkAttrNumbers(n, function, key, v); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, n := range g.def.Node {
+		if err := g.checkSteps(n, n.GetName(), func(input string) *tf.NodeDef {
+			name, _, _ := splitInput(input)
+			return g.nodes[name]
+		}); err != nil {
+			return err
+		}
+	}
+	for _, f := range g.def.GetLibrary().GetFunction() {
+		inside := map[string]*tf.NodeDef{}
+		for _, n := range f.GetNodeDef() {
+			inside[n.GetName()] = n
+		}
+		for _, n := range f.GetNodeDef() {
+			if err := g.checkSteps(n, nodePath(f.GetSignature().GetName(), n), func(input string) *tf.NodeDef {
+				return inside[functionInputNode(input)]
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (g *Graph) checkAttrNumbers(n *tf.NodeDef, function, key string, v *tf.AttrValue) error {
+	path := quoteName(nodePath(function, n))
+	tensors := v.GetList().GetTensor()
+	if t := v.GetTensor(); t != nil {
+		tensors = append(tensors[:len(tensors):len(tensors)], t)
+	}
+	for _, t := range tensors {
+		if err := g.checkTensor(path, t); err != nil {
+			return err
+		}
+	}
+	if strings.HasPrefix(key, "_") {
+		return nil
+	}
+	shapes := v.GetList().GetShape()
+	if s := v.GetShape(); s != nil {
+		shapes = append(shapes[:len(shapes):len(shapes)], s)
+	}
+	for _, s := range shapes {
+		if len(s.GetDim()) > 254 {
+			return reason.New(reason.GraphLimit, "node %s has a shape of %d dimensions, the limit is 254", path, len(s.GetDim()))
+		}
+		for _, d := range s.GetDim() {
+			if d.GetSize() < -1 {
+				return reason.New(reason.GraphLimit, "node %s has a shape with the size %d: sizes are at least 0, or -1 for unknown", path, d.GetSize())
+			}
+		}
+	}
+	return nil
+}
+
+func (g *Graph) checkTensor(path string, t *tf.TensorProto) error {
+	count, ok := elementCount(t.GetTensorShape())
+	if !ok || len(t.GetTensorShape().GetDim()) > 254 {
+		return reason.New(reason.GraphLimit, "node %s holds a constant whose shape is unknown, negative or too large to count", path)
+	}
+	width := dtypeSize(t.GetDtype())
+	cost := max(width, 1)
+	switch t.GetDtype() {
+	case tf.DataType_DT_STRING, tf.DataType_DT_RESOURCE, tf.DataType_DT_VARIANT:
+		cost = 32
+	}
+	if count > g.limits.MaxTensorBytes/cost {
+		return reason.New(reason.GraphLimit, "node %s holds a constant of %d values (%s), which takes more than the limit of %d bytes: make it inside the pipeline, or keep it in a file",
+			path, count, t.GetDtype(), g.limits.MaxTensorBytes)
+	}
+	content := int64(len(t.GetTensorContent()))
+	switch {
+	case content > 0 && width > 0 && content != count*width:
+		return reason.New(reason.GraphStructure, "node %s holds a constant of %d values (%s) in %d bytes, it needs %d", path, count, t.GetDtype(), content, count*width)
+	case int64(valueCount(t)) > count:
+		return reason.New(reason.GraphStructure, "node %s holds a constant of %d values that spells out %d", path, count, valueCount(t))
+	case content > 0 && t.GetDtype() == tf.DataType_DT_STRING:
+		if _, ok := unpackStrings(t.GetTensorContent(), count); !ok {
+			return reason.New(reason.GraphStructure, "node %s holds %d strings whose lengths and bytes do not fit together", path, count)
+		}
+	}
+	return nil
+}
+
+// bound is what a step's number may be; special is one more value with a meaning of its own.
+type bound struct {
+	low, high int64
+	special   int64
+}
+
+func (g *Graph) bounds(op, arg string) (bound, bool) {
+	const huge = int64(1)<<62 - 1
+	switch arg {
+	case "batch_size", "batch_sizes":
+		return bound{1, g.limits.MaxBatch, 1}, true
+	case "size", "shift", "stride":
+		if op == "WindowDataset" {
+			return bound{1, huge, 1}, true
+		}
+	case "window_size", "window_shift", "window_stride":
+		return bound{1, huge, 1}, true
+	case "buffer_size":
+		switch {
+		case strings.HasPrefix(op, "Shuffle"):
+			return bound{1, maxShuffle, -2}, true
+		case op == "PrefetchDataset":
+			return bound{0, huge, -1}, true
+		case strings.HasSuffix(op, "LineDataset"), strings.Contains(op, "Record"):
+			return bound{0, 1 << 32, -1}, true
+		}
+	case "num_parallel_calls":
+		return bound{1, 1 << 20, -1}, true
+	case "cycle_length":
+		return bound{1, 1 << 20, -1}, true
+	case "block_length":
+		return bound{1, huge, 1}, true
+	case "buffer_output_elements", "prefetch_input_elements":
+		return bound{0, 1 << 31, -1}, true
+	}
+	return bound{}, false
+}
+
+// checkSteps looks at the numbers that a dataset op takes as inputs, where they are constants.
+func (g *Graph) checkSteps(n *tf.NodeDef, path string, source func(string) *tf.NodeDef) error {
+	if !g.ops.isDataset(n.GetOp()) {
+		return nil
+	}
+	at := 0
+	for _, arg := range g.ops.byName[n.GetOp()].GetInputArg() {
+		size, ok := g.argSize(arg, n)
+		if !ok {
+			return nil
+		}
+		limit, bounded := g.bounds(n.GetOp(), arg.GetName())
+		for i := at; bounded && i < at+size && i < len(n.GetInput()); i++ {
+			values, ok := constInts(source(n.GetInput()[i]))
+			for _, v := range values {
+				if ok && v != limit.special && (v < limit.low || v > limit.high) {
+					return reason.New(reason.GraphLimit, "node %s is a %s whose %s is %d, it must be from %d to %d", quoteName(path), n.GetOp(), arg.GetName(), v, limit.low, limit.high)
+				}
+			}
+		}
+		at += size
+	}
+	return nil
+}

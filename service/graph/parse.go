@@ -1,0 +1,224 @@
+package graph
+
+import (
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pecan-ml/pecan/proto/reason"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+// Graph is a checked dataset graph. It never changes after Parse.
+type Graph struct {
+	def       *tf.GraphDef
+	ops       *opSet
+	limits    Limits
+	nodes     map[string]*tf.NodeDef
+	functions map[string]*tf.FunctionDef
+	// retval is the one node that marks the result, root the dataset it takes.
+	retval *tf.NodeDef
+	root   *tf.NodeDef
+	// order lists the nodes that the result needs, inputs before users.
+	order       []*tf.NodeDef
+	fingerprint string
+	notices     []string
+}
+
+// Parse reads a dataset graph as tf.data serialises it and refuses what a worker could not run, or should not. Every
+// refusal is a *reason.Error.
+func Parse(data []byte, lim Limits) (*Graph, error) {
+	if err := lim.Validate(); err != nil {
+		return nil, reason.New(reason.BadArgument, "checking the limits for graphs: %w", err)
+	}
+	lim = lim.withDefaults()
+	ops, err := registry()
+	if err != nil {
+		return nil, reason.New(reason.Internal, "%w", err)
+	}
+	if err := checkSize(data, lim); err != nil {
+		return nil, err
+	}
+	var def tf.GraphDef
+	if err := (proto.UnmarshalOptions{RecursionLimit: lim.MaxDepth + 32}).Unmarshal(data, &def); err != nil {
+		return nil, reason.New(reason.GraphParse,
+			"the bytes are no serialised dataset (%v): send what dataset._as_serialized_graph() gives, unchanged", err)
+	}
+	if len(def.ProtoReflect().GetUnknown()) > 0 {
+		return nil, reason.New(reason.GraphParse,
+			"the bytes of the dataset hold %d bytes that belong to no field of a GraphDef: send what dataset._as_serialized_graph() gives, unchanged",
+			len(def.ProtoReflect().GetUnknown()))
+	}
+	if len(def.Node) == 0 {
+		return nil, reason.New(reason.GraphParse, "the dataset's graph has no nodes: send what dataset._as_serialized_graph() gives")
+	}
+	g := &Graph{def: &def, ops: ops, limits: lim}
+	for _, check := range []func() error{
+		g.checkVersion, g.indexNodes, g.indexFunctions, g.checkOps, g.checkFunctions, g.checkNodes, g.findRoot,
+		g.orderNodes, g.checkState, g.checkNumbers, g.checkOutputs,
+	} {
+		if err := check(); err != nil {
+			return nil, err
+		}
+	}
+	g.fingerprint = fingerprint(g)
+	return g, nil
+}
+
+// Notices are sentences for the user about what registration changes, such as variables that travel by value.
+func (g *Graph) Notices() []string { return append([]string(nil), g.notices...) }
+
+// Fingerprint names the dataset: equal for equal pipelines, whenever and wherever they were serialised.
+func (g *Graph) Fingerprint() string { return g.fingerprint }
+
+// checkSize bounds the work before anything is allocated: a node takes two bytes on the wire and hundreds in memory.
+func checkSize(data []byte, lim Limits) error {
+	if len(data) == 0 {
+		return reason.New(reason.GraphParse, "the dataset is empty (0 bytes): send what dataset._as_serialized_graph() gives")
+	}
+	if int64(len(data)) > lim.MaxBytes {
+		return reason.New(reason.MessageTooLarge,
+			"the dataset's graph has %d bytes, the limit is %d: keep large constants in files instead of from_tensor_slices, or raise the limit",
+			len(data), lim.MaxBytes)
+	}
+	var nodes, functions int
+	ok := eachField(data, func(num protowire.Number, value []byte) bool {
+		switch num {
+		case 1:
+			nodes++
+			return true
+		case 2:
+			return eachField(value, func(num protowire.Number, value []byte) bool {
+				if num != 1 {
+					return true
+				}
+				functions++
+				return eachField(value, func(num protowire.Number, _ []byte) bool {
+					if num == 3 {
+						nodes++
+					}
+					return true
+				})
+			})
+		}
+		return true
+	})
+	switch {
+	case !ok:
+		return reason.New(reason.GraphParse,
+			"the bytes are no serialised dataset, or only a part of one (%d bytes): send what dataset._as_serialized_graph() gives, unchanged", len(data))
+	case nodes > lim.MaxNodes:
+		return reason.New(reason.GraphLimit, "the dataset's graph has %d nodes, the limit is %d: simplify the pipeline, or raise the limit", nodes, lim.MaxNodes)
+	case functions > lim.MaxFunctions:
+		return reason.New(reason.GraphLimit, "the dataset's graph has %d functions, the limit is %d: simplify the pipeline, or raise the limit", functions, lim.MaxFunctions)
+	}
+	return nil
+}
+
+// eachField walks the fields of one message; value is nil for fields that are not length-delimited.
+func eachField(data []byte, visit func(protowire.Number, []byte) bool) bool {
+	for len(data) > 0 {
+		num, kind, n := protowire.ConsumeTag(data)
+		if n < 0 {
+			return false
+		}
+		data = data[n:]
+		var value []byte
+		if kind == protowire.BytesType {
+			v, m := protowire.ConsumeBytes(data)
+			if m < 0 {
+				return false
+			}
+			value, n = v, m
+		} else if n = protowire.ConsumeFieldValue(num, kind, data); n < 0 {
+			return false
+		}
+		if !visit(num, value) {
+			return false
+		}
+		data = data[n:]
+	}
+	return true
+}
+
+func (g *Graph) checkVersion() error {
+	v := g.def.GetVersions()
+	have := g.limits.GraphVersion
+	if have == 0 {
+		have = g.ops.graphVersion
+	}
+	if v.GetMinConsumer() > have {
+		return reason.New(reason.GraphVersion,
+			"the dataset needs a TensorFlow that reads graph version %d, the workers read up to %d (TensorFlow %s): install the trainer's TensorFlow on the workers",
+			v.GetMinConsumer(), have, g.ops.tensorflow)
+	}
+	for _, bad := range v.GetBadConsumers() {
+		if bad == have {
+			return reason.New(reason.GraphVersion,
+				"the dataset excludes readers of graph version %d, which the workers have (TensorFlow %s): install another TensorFlow on the workers",
+				bad, g.ops.tensorflow)
+		}
+	}
+	return nil
+}
+
+func (g *Graph) checkName(what, name string) error {
+	switch {
+	case name == "":
+		return reason.New(reason.GraphStructure, "a %s of the dataset's graph has no name", what)
+	case len(name) > g.limits.MaxNameBytes:
+		return reason.New(reason.GraphLimit, "the name of %s %q… has %d bytes, the limit is %d", what, name[:32], len(name), g.limits.MaxNameBytes)
+	}
+	for _, r := range name {
+		if r <= ' ' || r == 0x7f || r == '^' || r == ':' || !isPlain(r) {
+			return reason.New(reason.GraphStructure, "the name of %s %q holds %q, which TensorFlow does not allow in names", what, name, r)
+		}
+	}
+	return nil
+}
+
+// isPlain refuses control and direction marks; TensorFlow's own names are ASCII.
+func isPlain(r rune) bool { return r < 0x7f }
+
+func (g *Graph) indexNodes() error {
+	g.nodes = make(map[string]*tf.NodeDef, len(g.def.Node))
+	for _, n := range g.def.Node {
+		if err := g.checkName("node", n.GetName()); err != nil {
+			return err
+		}
+		if _, dup := g.nodes[n.GetName()]; dup {
+			return reason.New(reason.GraphStructure, "two nodes of the dataset's graph are named %q", n.GetName())
+		}
+		g.nodes[n.GetName()] = n
+	}
+	return nil
+}
+
+func (g *Graph) indexFunctions() error {
+	lib := g.def.GetLibrary()
+	if len(lib.GetGradient()) > 0 || len(lib.GetRegisteredGradients()) > 0 {
+		g.notices = append(g.notices, "gradient functions of the dataset's graph are not used and were left out")
+	}
+	g.functions = make(map[string]*tf.FunctionDef, len(lib.GetFunction()))
+	for _, f := range lib.GetFunction() {
+		name := f.GetSignature().GetName()
+		if err := g.checkName("function", name); err != nil {
+			return err
+		}
+		if _, dup := g.functions[name]; dup {
+			return reason.New(reason.GraphFunction, "two functions of the dataset's graph are named %q", name)
+		}
+		g.functions[name] = f
+	}
+	return nil
+}
+
+// splitInput takes a top-level input apart: node, output index, and whether it is only an order.
+func splitInput(input string) (node string, index string, control bool) {
+	if strings.HasPrefix(input, "^") {
+		return input[1:], "", true
+	}
+	node, index, _ = strings.Cut(input, ":")
+	return node, index, false
+}

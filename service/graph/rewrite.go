@@ -1,0 +1,287 @@
+package graph
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+// rewriteStep changes what a step needs changed in a stream: buffers, seeds, order, paths, and the same in its functions.
+func (e *editor) rewriteStep(s *step, at place) {
+	name := s.node.GetName()
+	op := s.node.GetOp()
+	if s.rule.kind == shuffled && !at.head && e.plan.streams > 1 {
+		e.shrinkBuffer(s.node)
+	}
+	if e.plan.streams != 1 && (s.rule.kind == cached || op == "SnapshotDatasetV2") {
+		e.separatePath(s.node, map[bool]string{true: "path", false: "filename"}[op == "SnapshotDatasetV2"])
+	}
+	if at.head && e.plan.streams > 1 || keepsOrder(e.at.Mode) {
+		e.fixOrder(s.node)
+	}
+	e.capBuffers(s.node)
+	e.seedStep(s.node, at)
+	for _, called := range calledFunctions(s.node) {
+		if e.touches(called) {
+			clone := e.cloneFunction(called, name, at)
+			renameCalls(e.edit(name), called, clone)
+		}
+	}
+}
+
+// shrinkBuffer gives a shuffle its part of the user's buffer: S streams together hold what the user asked for.
+func (e *editor) shrinkBuffer(n *tf.NodeDef) {
+	size, ok := e.g.inputInt(n, "buffer_size")
+	if !ok || size <= 1 {
+		return
+	}
+	part := (size-1)/e.plan.streams + 1
+	e.setInput(n.GetName(), "buffer_size", e.addInt("pecan_buffer/"+n.GetName(), part))
+}
+
+// separatePath gives each stream files of its own: two writers of one cache fail, or one reads the other's share.
+func (e *editor) separatePath(n *tf.NodeDef, arg string) {
+	values, ok := constStrings(e.g.input(n, arg))
+	if !ok || len(values) != 1 || len(values[0]) == 0 {
+		return
+	}
+	path := fmt.Sprintf("%s.stream-%d-of-%d", values[0], e.at.Stream, e.plan.streams)
+	if e.plan.off {
+		path = fmt.Sprintf("%s.stream-%d", values[0], e.at.Stream)
+	}
+	e.setInput(n.GetName(), arg, e.add(constNode("pecan_path/"+n.GetName(), &tf.TensorProto{
+		Dtype: tf.DataType_DT_STRING, TensorShape: shapeOf(), StringVal: [][]byte{[]byte(path)}})))
+}
+
+// fixOrder makes a parallel step give its elements in the order of its input.
+func (e *editor) fixOrder(n *tf.NodeDef) {
+	if v, ok := n.GetAttr()["deterministic"]; ok && string(v.GetS()) != "true" {
+		e.edit(n.GetName()).Attr["deterministic"] = bytesAttr("true")
+	}
+	if n.GetAttr()["sloppy"].GetB() {
+		e.edit(n.GetName()).Attr["sloppy"] = boolAttr(false)
+	}
+	if i := e.g.inputIndex(n, "sloppy"); i >= 0 {
+		e.setInput(n.GetName(), "sloppy", e.add(boolConst("pecan_order/"+n.GetName(), false)))
+	}
+	e.tightenOptions(n)
+}
+
+// capBuffers lowers numbers that would only cost memory or threads.
+func (e *editor) capBuffers(n *tf.NodeDef) {
+	for arg, limit := range map[string]int64{"num_parallel_calls": maxParallelism, "buffer_size": maxPrefetch} {
+		if arg == "buffer_size" && n.GetOp() != "PrefetchDataset" {
+			continue
+		}
+		if e.g.inputIndex(n, arg) < 0 {
+			continue
+		}
+		i := e.g.input(n, arg)
+		v, ok := constInt(i)
+		if !ok || v <= limit {
+			continue
+		}
+		t := &tf.TensorProto{Dtype: constTensor(i).GetDtype(), TensorShape: shapeOf()}
+		if t.Dtype == tf.DataType_DT_INT32 {
+			t.IntVal = []int32{int32(limit)}
+		} else {
+			t.Int64Val = []int64{limit}
+		}
+		e.setInput(n.GetName(), arg, e.add(constNode("pecan_cap/"+n.GetName(), t)))
+	}
+}
+
+// seedStep sets the two seeds that a dataset op takes as inputs.
+func (e *editor) seedStep(n *tf.NodeDef, at place) {
+	if !e.takesSeeds(n) {
+		return
+	}
+	seed, ok1 := e.g.inputInt(n, "seed")
+	seed2, ok2 := e.g.inputInt(n, "seed2")
+	if !ok1 || !ok2 {
+		return
+	}
+	a, b := e.seedPair(n, at, seed, seed2, n.GetName())
+	if a == seed && b == seed2 {
+		return
+	}
+	e.setInput(n.GetName(), "seed", e.addInt("pecan_seed/"+n.GetName(), a))
+	e.setInput(n.GetName(), "seed2", e.addInt("pecan_seed2/"+n.GetName(), b))
+}
+
+func (e *editor) takesSeeds(n *tf.NodeDef) bool {
+	return e.g.ops.isDataset(n.GetOp()) && e.g.inputIndex(n, "seed") >= 0 && e.g.inputIndex(n, "seed2") >= 0
+}
+
+// seedPair asks for the seeds of one op, which may say itself that all epochs are alike.
+func (e *editor) seedPair(n *tf.NodeDef, at place, seed, seed2 int64, path string) (int64, int64) {
+	fixed := false
+	for _, key := range []string{"reshuffle_each_iteration", "rerandomize_each_iteration"} {
+		if v, ok := n.GetAttr()[key]; ok && !v.GetB() {
+			fixed = true
+		}
+	}
+	if e.plan.off && (seed != 0 || seed2 != 0) {
+		at.head = true
+	} else if e.plan.off {
+		at.head = false
+	}
+	return e.seeds.seeds(at, seed, seed2, path, fixed)
+}
+
+// touches tells whether a function, or one it calls, holds something that a stream sets.
+func (e *editor) touches(name string) bool {
+	if known, ok := e.touched[name]; ok {
+		return known
+	}
+	e.touched[name] = e.touchesAny(name)
+	return e.touched[name]
+}
+
+func (e *editor) touchesAny(name string) bool {
+	for _, n := range e.g.functions[name].GetNodeDef() {
+		if e.g.ops.isSeeded(n.GetOp()) || e.takesSeeds(n) {
+			return true
+		}
+		if v, ok := n.GetAttr()["deterministic"]; ok && string(v.GetS()) != "true" {
+			return true
+		}
+		if n.GetAttr()["sloppy"].GetB() {
+			return true
+		}
+		for _, called := range calledFunctions(n) {
+			if e.touches(called) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// cloneFunction copies a function for one path of calls, so that what is seeded in it is seeded for that path alone.
+func (e *editor) cloneFunction(name, path string, at place) string {
+	clone := name + "_pecan_" + shortHash(path)
+	original := e.g.functions[name]
+	f := &tf.FunctionDef{
+		Attr: original.GetAttr(), ArgAttr: original.GetArgAttr(), ResourceArgUniqueId: original.GetResourceArgUniqueId(),
+		Ret: original.GetRet(), ControlRet: original.GetControlRet(),
+	}
+	sig := original.GetSignature()
+	f.Signature = &tf.OpDef{
+		Name: clone, InputArg: sig.GetInputArg(), OutputArg: sig.GetOutputArg(), ControlOutput: sig.GetControlOutput(),
+		Attr: sig.GetAttr(), IsStateful: sig.GetIsStateful(), IsCommutative: sig.GetIsCommutative(),
+		IsAggregate: sig.GetIsAggregate(), AllowsUninitializedInput: sig.GetAllowsUninitializedInput(),
+		IsDistributedCommunication: sig.GetIsDistributedCommunication(),
+	}
+	e.funcs[clone] = f
+	e.clones += len(original.GetNodeDef())
+	if e.clones > e.g.limits.MaxNodes {
+		return clone
+	}
+	inside := map[string]*tf.NodeDef{}
+	for _, n := range original.GetNodeDef() {
+		inside[n.GetName()] = n
+	}
+	for _, n := range original.GetNodeDef() {
+		c := copyNode(n)
+		nodePath := path + "/" + n.GetName()
+		f.NodeDef = append(f.NodeDef, e.rewriteNested(c, nodePath, at, inside)...)
+		for _, called := range calledFunctions(n) {
+			if e.touches(called) {
+				renameCalls(c, called, e.cloneFunction(called, nodePath, at))
+			}
+		}
+		f.NodeDef = append(f.NodeDef, c)
+	}
+	return clone
+}
+
+// rewriteNested changes one node of a cloned function and gives the constants that it needs beside it.
+func (e *editor) rewriteNested(c *tf.NodeDef, path string, at place, inside map[string]*tf.NodeDef) []*tf.NodeDef {
+	if e.plan.streams > 1 && at.head || keepsOrder(e.at.Mode) {
+		if v, ok := c.Attr["deterministic"]; ok && string(v.GetS()) != "true" {
+			c.Attr["deterministic"] = bytesAttr("true")
+		}
+		if c.Attr["sloppy"].GetB() {
+			c.Attr["sloppy"] = boolAttr(false)
+		}
+	}
+	switch {
+	case e.g.ops.isSeeded(c.GetOp()):
+		a, b := e.seedPair(c, at, c.Attr["seed"].GetI(), c.Attr["seed2"].GetI(), path)
+		c.Attr["seed"], c.Attr["seed2"] = intAttr(a), intAttr(b)
+	case e.takesSeeds(c):
+		seed, ok1 := e.p.nestedInt(c, "seed", inside)
+		seed2, ok2 := e.p.nestedInt(c, "seed2", inside)
+		if !ok1 || !ok2 {
+			return nil
+		}
+		a, b := e.seedPair(c, at, seed, seed2, path)
+		one, two := "pecan_seed_"+c.GetName(), "pecan_seed2_"+c.GetName()
+		c.Input[e.g.inputIndex(c, "seed")] = one + ":output:0"
+		c.Input[e.g.inputIndex(c, "seed2")] = two + ":output:0"
+		return []*tf.NodeDef{int64Const(one, a), int64Const(two, b)}
+	}
+	return nil
+}
+
+// renameCalls makes a node call another function; its attributes are copied before they change.
+func renameCalls(n *tf.NodeDef, from, to string) {
+	for key, v := range n.Attr {
+		switch x := v.GetValue().(type) {
+		case *tf.AttrValue_Func:
+			if x.Func.GetName() == from {
+				n.Attr[key] = &tf.AttrValue{Value: &tf.AttrValue_Func{Func: &tf.NameAttrList{Name: to, Attr: x.Func.GetAttr()}}}
+			}
+		case *tf.AttrValue_List:
+			if len(x.List.GetFunc()) == 0 {
+				continue
+			}
+			list := &tf.AttrValue_ListValue{}
+			for _, f := range x.List.GetFunc() {
+				called := f
+				if f.GetName() == from {
+					called = &tf.NameAttrList{Name: to, Attr: f.GetAttr()}
+				}
+				list.Func = append(list.Func, called)
+			}
+			n.Attr[key] = &tf.AttrValue{Value: &tf.AttrValue_List{List: list}}
+		}
+	}
+}
+
+func shortHash(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:8])
+}
+
+// nameResources gives tables and variables names made of their content: two graphs in one worker share them by name,
+// and then share only what is equal.
+func (e *editor) nameResources() {
+	h := newHasher(e.g)
+	content := map[string][]string{}
+	for _, n := range e.g.order {
+		if fillsTable(n.GetOp()) || n.GetOp() == "AssignVariableOp" {
+			target, _, _ := splitInput(n.GetInput()[0])
+			content[target] = append(content[target], string(h.node(n.GetName())))
+		}
+	}
+	for _, n := range e.g.order {
+		if isTable(n.GetOp()) && n.GetAttr()["shared_name"] != nil || n.GetOp() == "VarHandleOp" {
+			name := "pecan_" + shortHash(append(content[n.GetName()], string(h.node(n.GetName())))...)
+			e.edit(n.GetName()).Attr["shared_name"] = bytesAttr(name)
+		}
+	}
+}
+
+// fillHints replaces shard(SHARD_HINT, SHARD_HINT) by the stream's own share.
+func (e *editor) fillHints() {
+	hinted, _ := e.g.hints()
+	for _, name := range hinted {
+		e.setInput(name, "num_shards", e.addInt(cutPrefix+name+"/shards", e.plan.streams))
+		e.setInput(name, "index", e.addInt(cutPrefix+name+"/index", int64(e.at.Stream)))
+	}
+}

@@ -1,0 +1,61 @@
+package graph
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"math"
+)
+
+// place is where a seeded op stands in a stream graph.
+type place struct {
+	// head: below the cut, where every stream must draw the same.
+	head bool
+	// cached: below a cache or snapshot, which would not repeat itself if the epoch changed what it holds.
+	cached bool
+}
+
+// seedSource gives every seeded op of one stream graph its seeds, as a pure function of its arguments.
+type seedSource struct {
+	job    uint64
+	epoch  uint64
+	stream uint64
+}
+
+// seeds derives the two numbers of an op. Seeds of the user's own are mixed with stream and epoch only, never with the
+// place, so that two equally seeded shuffles stay aligned; in a head and in the first epoch they stay as they are, and
+// the values are those of a local run. Absent seeds come from the job's seed and the op's path, which does not change
+// when the pipeline is rearranged. fixed leaves the epoch out (reshuffle_each_iteration=False).
+func (s seedSource) seeds(at place, seed, seed2 int64, path string, fixed bool) (int64, int64) {
+	own := seed != 0 || seed2 != 0
+	byEpoch := !at.cached && !fixed
+	if own && at.head && (s.epoch == 0 || !byEpoch) {
+		return seed, seed2
+	}
+	h := sha256.New()
+	var buf []byte
+	if own {
+		buf = append(buf, "pecan user seed 1"...)
+		buf = binary.BigEndian.AppendUint64(buf, uint64(seed))
+		buf = binary.BigEndian.AppendUint64(buf, uint64(seed2))
+	} else {
+		buf = append(buf, "pecan job seed 1"...)
+		buf = binary.BigEndian.AppendUint64(buf, s.job)
+		buf = append(buf, path...)
+	}
+	buf = append(buf, 0)
+	if byEpoch {
+		buf = binary.BigEndian.AppendUint64(append(buf, 'e'), s.epoch)
+	}
+	if !at.head {
+		buf = binary.BigEndian.AppendUint64(append(buf, 's'), s.stream)
+	}
+	h.Write(buf)
+	sum := h.Sum(nil)
+	a := int64(binary.BigEndian.Uint64(sum) & math.MaxInt64)
+	b := int64(binary.BigEndian.Uint64(sum[8:]) & math.MaxInt64)
+	if a == 0 && b == 0 {
+		// TensorFlow reads two zeros as "no seed".
+		b = 1
+	}
+	return a, b
+}

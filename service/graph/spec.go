@@ -1,0 +1,113 @@
+package graph
+
+import (
+	"fmt"
+	"strings"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+// ComponentSpec is one tensor of an element.
+type ComponentSpec = pecanv1.ComponentSpec
+
+// outputTypes are the component types that a dataset node states; readers state none and give one string.
+func (g *Graph) outputTypes(n *tf.NodeDef) []tf.DataType {
+	for _, key := range []string{"output_types", "Toutput_types", "Tinput_types"} {
+		if v, ok := n.GetAttr()[key]; ok {
+			return v.GetList().GetType()
+		}
+	}
+	if v, ok := n.GetAttr()["Tvalues"]; ok && n.GetOp() == "SparseTensorSliceDataset" {
+		return []tf.DataType{tf.DataType_DT_INT64, v.GetType(), tf.DataType_DT_INT64}
+	}
+	return []tf.DataType{tf.DataType_DT_STRING}
+}
+
+func (g *Graph) outputShapes(n *tf.NodeDef) []*tf.TensorShapeProto {
+	if v, ok := n.GetAttr()["output_shapes"]; ok {
+		return v.GetList().GetShape()
+	}
+	if n.GetOp() == "SparseTensorSliceDataset" {
+		unknown := &tf.TensorShapeProto{UnknownRank: true}
+		return []*tf.TensorShapeProto{unknown, unknown, unknown}
+	}
+	return []*tf.TensorShapeProto{shapeOf()}
+}
+
+// Outputs are the components of an element, as far as the graph tells.
+func (g *Graph) Outputs() []*ComponentSpec { return g.components(g.root) }
+
+func (g *Graph) components(n *tf.NodeDef) []*ComponentSpec {
+	types, shapes := g.outputTypes(n), g.outputShapes(n)
+	specs := make([]*ComponentSpec, len(types))
+	for i, t := range types {
+		spec := &ComponentSpec{Dtype: int32(t), UnknownRank: true}
+		if i < len(shapes) && !shapes[i].GetUnknownRank() {
+			spec.UnknownRank = false
+			for _, d := range shapes[i].GetDim() {
+				spec.Dims = append(spec.Dims, d.GetSize())
+			}
+		}
+		specs[i] = spec
+	}
+	return specs
+}
+
+// checkOutputs refuses elements that are no plain tensors: the trainer takes composites apart before it registers.
+func (g *Graph) checkOutputs() error {
+	for i, spec := range g.Outputs() {
+		switch t := tf.DataType(spec.GetDtype()); t {
+		case tf.DataType_DT_VARIANT, tf.DataType_DT_RESOURCE, tf.DataType_DT_INVALID:
+			return reason.New(reason.Unsupported,
+				"component %d of the dataset's elements is a %s (node %s): datasets and other objects cannot be elements; unpack them with flat_map or map before distribute()",
+				i, strings.TrimPrefix(t.String(), "DT_"), quoteName(g.root.GetName()))
+		}
+	}
+	return nil
+}
+
+// CheckSpec compares what the trainer says of its elements with what the graph gives, component by component.
+func CheckSpec(g *Graph, want []*ComponentSpec) error {
+	have := g.Outputs()
+	if len(have) != len(want) {
+		return reason.New(reason.SpecMismatch, "the element spec has %d components, the dataset gives %d: pass the dataset's own element_spec", len(want), len(have))
+	}
+	var wrong []string
+	for i := range have {
+		if text := specConflict(want[i], have[i]); text != "" {
+			wrong = append(wrong, fmt.Sprintf("component %d %s", i, text))
+		}
+	}
+	if len(wrong) > 0 {
+		return reason.New(reason.SpecMismatch, "the element spec does not fit the dataset: %s. Pass the dataset's own element_spec", strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
+// specConflict compares one component. The graph may know less than the trainer (some ops state no shape), never more.
+func specConflict(want, have *ComponentSpec) string {
+	switch {
+	case tf.DataType(want.GetDtype()) == tf.DataType_DT_VARIANT || tf.DataType(want.GetDtype()) == tf.DataType_DT_RESOURCE:
+		return "is no plain tensor"
+	case want.GetDtype() != have.GetDtype():
+		return fmt.Sprintf("is %s, the dataset gives %s", typeName(want.GetDtype()), typeName(have.GetDtype()))
+	case have.GetUnknownRank():
+		return ""
+	case want.GetUnknownRank():
+		return fmt.Sprintf("has unknown rank, the dataset gives rank %d", len(have.GetDims()))
+	case len(want.GetDims()) != len(have.GetDims()):
+		return fmt.Sprintf("has rank %d, the dataset gives rank %d", len(want.GetDims()), len(have.GetDims()))
+	}
+	for i, w := range want.GetDims() {
+		if h := have.GetDims()[i]; w < -1 || (h >= 0 && w != h) {
+			return fmt.Sprintf("has size %d in dimension %d, the dataset gives %d", w, i, h)
+		}
+	}
+	return ""
+}
+
+func typeName(t int32) string {
+	return strings.ToLower(strings.TrimPrefix(tf.DataType(t).String(), "DT_"))
+}

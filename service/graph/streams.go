@@ -1,0 +1,319 @@
+package graph
+
+import (
+	"fmt"
+	"math"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// streams chooses S for a way, and says in sentences where the cut is, what it costs and what keeps S small. With
+// static > 0 the list of workers sets S.
+func (p *planner) streams(root *step, w way, static int) (int64, []string) {
+	if !p.sameInAllStreams(w) {
+		return 1, []string{fmt.Sprintf("The dataset is not divided: what lies below %s gives other elements in each run, "+
+			"so streams would not fit together.", p.highest(w))}
+	}
+	cost, tail := p.wayCost(w), p.tailWeight(root, w)
+	where := p.describe(w)
+	if static > 0 {
+		return int64(static), []string{fmt.Sprintf("%s, for the %d workers of the list.", where, static)}
+	}
+	limit := streamLimit(cost, tail, p.cutIsFree(w))
+	if limit <= 1 {
+		return 1, []string{fmt.Sprintf("The dataset is not divided: every stream would repeat all work below %s%s. "+
+			"Move that step after the costly ones, or before the reading, to divide the work.", p.highest(w), costText[cost])}
+	}
+	limit = min(limit, w.splits)
+	if !allFiles(w) {
+		// A stream costs milliseconds to open: tiny datasets get fewer.
+		limit = min(limit, max(4, w.splits/4))
+	}
+	for _, e := range w.edges {
+		limit = p.fairStreams(e, limit)
+	}
+	if limit <= 1 {
+		return 1, []string{"The dataset is not divided: " + p.whyOne(w)}
+	}
+	sentence := fmt.Sprintf("%s, into %d streams.", where, limit)
+	if cost > 0 {
+		sentence += fmt.Sprintf(" Every stream repeats what lies below%s, so their number is kept small.", costText[cost])
+	}
+	return limit, []string{sentence}
+}
+
+var costText = [...]string{"", " (light functions)", " (reading records)", " (reading or computing every element)"}
+
+// streamLimit weighs the head, which every stream repeats, against the tail, which they share.
+func streamLimit(cost, tail int, free bool) int64 {
+	switch {
+	case cost == 0 && tail == weightNone && !free:
+		return 4
+	case cost == 0:
+		return MaxStreams
+	case cost == 1 && tail == weightHeavy:
+		return 8
+	case cost == 1 && tail == weightLight:
+		return 4
+	case cost == 2 && tail == weightHeavy:
+		return 4
+	}
+	return 1
+}
+
+func allFiles(w way) bool {
+	for _, e := range w.edges {
+		if !e.files {
+			return false
+		}
+	}
+	return true
+}
+
+// cutIsFree tells whether the cut only changes numbers or constants of sources.
+func (p *planner) cutIsFree(w way) bool {
+	for _, e := range w.edges {
+		if e.at.rule.kind != source {
+			return false
+		}
+	}
+	return true
+}
+
+// tailWeight is the heaviest work above the cut.
+func (p *planner) tailWeight(root *step, w way) int {
+	weight := weightNone
+	eachTail(root, w, func(s *step) { weight = max(weight, p.weight(s)) })
+	return weight
+}
+
+// eachTail visits the steps above the cut.
+func eachTail(root *step, w way, visit func(*step)) {
+	for _, e := range w.edges {
+		if e.at == root {
+			return
+		}
+	}
+	visit(root)
+	for _, in := range root.in {
+		eachTail(in, w, visit)
+	}
+}
+
+// fairStreams lowers S until each stream of an endless source meets every element as often as any other: streams may
+// be read at different speeds.
+func (p *planner) fairStreams(e edge, limit int64) int64 {
+	if !p.endless(e.at) {
+		return limit
+	}
+	period, ok := p.period(e.at)
+	if !ok {
+		return 1
+	}
+	if period == 0 {
+		return limit
+	}
+	for s := limit; s > 1; s-- {
+		if e.block > math.MaxInt64/s {
+			continue
+		}
+		if e.block%gcd(period, s*e.block) == 0 {
+			return s
+		}
+	}
+	return 1
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// period is after how many elements an endless step starts over; 0 when it never does.
+func (p *planner) period(s *step) (int64, bool) {
+	switch s.rule.kind {
+	case source:
+		return 0, true
+	case oneToOne, pass, cached, asserted, shuffled:
+		return p.period(s.in[0])
+	case position:
+		if s.node.GetOp() == "SkipDataset" {
+			return p.period(s.in[0])
+		}
+	case repeated:
+		if p.endless(s.in[0]) {
+			return p.period(s.in[0])
+		}
+		n := p.cardinality(s.in[0])
+		return n, n > 0
+	case zipped:
+		all := int64(1)
+		for _, in := range s.in {
+			n, ok := p.period(in)
+			if !ok || n == 0 {
+				return n, ok
+			}
+			if all/gcd(all, n) > (1<<40)/n {
+				return 0, false
+			}
+			all = all / gcd(all, n) * n
+		}
+		return all, true
+	case batched, windowed:
+		size, ok := p.groupSize(s)
+		n, known := p.period(s.in[0])
+		if !ok || !known || n == 0 {
+			return n, ok && known
+		}
+		return n / gcd(n, size), true
+	}
+	return 0, false
+}
+
+// sameInAllStreams tells whether the head gives the same elements at the same positions wherever it runs.
+func (p *planner) sameInAllStreams(w way) bool {
+	for _, e := range w.edges {
+		if !p.repeatable(e.at) {
+			return false
+		}
+	}
+	return true
+}
+
+// repeatable tells whether element p of a step comes from the same source positions in each run with the same seeds.
+func (p *planner) repeatable(s *step) bool {
+	ok := true
+	var below func(s *step, counted bool)
+	below = func(s *step, counted bool) {
+		f := p.facts(s)
+		counted = counted || changesCount(s)
+		switch {
+		case f.stateful && s.rule.kind != source:
+			ok = false
+		case counted && (f.wild || p.races(s)):
+			ok = false
+		case s.node.GetOp() == "ShuffleDatasetV2", s.node.GetOp() == "SnapshotDatasetV2":
+			ok = false
+		}
+		for _, in := range s.in {
+			below(in, counted)
+		}
+		for _, c := range s.captured {
+			below(c, true)
+		}
+	}
+	below(s, false)
+	return ok
+}
+
+// changesCount tells whether values decide how many elements a step gives.
+func changesCount(s *step) bool {
+	switch s.rule.kind {
+	case perElement, stuck, directed:
+		return true
+	}
+	return false
+}
+
+// determinism finds the class that holds over the whole pipeline.
+func (p *planner) determinism(root *step, opts *pecanv1.JobOptions) pecanv1.DeterminismClass {
+	class := pecanv1.DeterminismClass_DETERMINISM_CLASS_B
+	ordered := opts.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC
+	loose := !keepsOrder(opts.GetMode()) && p.isLoose(root)
+	var below func(s *step, counted bool)
+	below = func(s *step, counted bool) {
+		f := p.facts(s)
+		counted = counted || changesCount(s)
+		op := s.node.GetOp()
+		varies := f.wild || f.stateful || (p.races(s) && !ordered)
+		switch {
+		case loose, varies && counted, op == "ShuffleDatasetV2", op == "SnapshotDatasetV2":
+			class = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
+		case varies && class == pecanv1.DeterminismClass_DETERMINISM_CLASS_B:
+			class = pecanv1.DeterminismClass_DETERMINISM_CLASS_A
+		}
+		for _, in := range s.in {
+			below(in, counted)
+		}
+		for _, c := range s.captured {
+			below(c, true)
+		}
+	}
+	below(root, false)
+	return class
+}
+
+// keepsOrder tells whether a mode needs element i of a stream to be the same in every run.
+func keepsOrder(m pecanv1.Mode) bool {
+	switch m {
+	case pecanv1.Mode_MODE_UNSPECIFIED, pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Mode_MODE_DETERMINISTIC:
+		return true
+	}
+	return false
+}
+
+// isLoose tells whether the user allowed parallel steps to give elements as they get ready.
+func (p *planner) isLoose(root *step) bool {
+	loose := false
+	root.walk(func(s *step) {
+		if v, ok := s.node.GetAttr()["deterministic"]; ok && string(v.GetS()) == "false" {
+			loose = true
+		}
+		if s.node.GetAttr()["sloppy"].GetB() {
+			loose = true
+		}
+		if options, ok := readOptions(s.node); ok && options.GetOptionalDeterministic() != nil && !options.GetDeterministic() {
+			loose = true
+		}
+	})
+	return loose
+}
+
+func (p *planner) highest(w way) string {
+	names := ""
+	for i, e := range w.edges {
+		if i > 0 {
+			names += ", "
+		}
+		if i == 3 {
+			return names + "…"
+		}
+		names += e.at.node.GetName()
+	}
+	return names
+}
+
+func (p *planner) describe(w way) string {
+	unit := "by elements"
+	switch {
+	case allFiles(w):
+		unit = "by files"
+	case maxBlock(w) > 1:
+		unit = fmt.Sprintf("in blocks of %d elements", maxBlock(w))
+	}
+	if len(w.edges) > 1 {
+		unit += ", jointly"
+	}
+	return fmt.Sprintf("The dataset is cut above %s, %s", p.highest(w), unit)
+}
+
+func maxBlock(w way) int64 {
+	block := int64(1)
+	for _, e := range w.edges {
+		block = max(block, e.block)
+	}
+	return block
+}
+
+func (p *planner) whyOne(w way) string {
+	switch {
+	case w.splits <= 1 && allFiles(w):
+		return "it reads a single file."
+	case w.splits <= 1:
+		return fmt.Sprintf("%s gives no more than one share.", p.highest(w))
+	}
+	return fmt.Sprintf("%s repeats without end, and no number of streams would give every element equally often. "+
+		"Put repeat() at the end of the pipeline to divide the work.", p.highest(w))
+}

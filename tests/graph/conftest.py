@@ -1,0 +1,15 @@
+"""Builds the command once for all tests here."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+import oracle
+
+
+@pytest.fixture(scope="session")
+def cutgraph(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The command that plans and cuts."""
+    return oracle.build_command(tmp_path_factory.mktemp("bin"))

@@ -1,0 +1,120 @@
+// Command cutgraph plans serialised datasets and writes the graphs of all their streams, for the oracle tests.
+//
+// For each NAME.pb in the directory given, with options in NAME.json, it writes NAME.plan.json and the graphs
+// NAME.e<epoch>.s<stream>.A.pb (and .B.pb), or NAME.error.json with reason and message.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+type request struct {
+	Mode          string `json:"mode"`
+	Sharding      string `json:"sharding"`
+	StaticWorkers int    `json:"static_workers"`
+	Seed          uint64 `json:"seed"`
+	Epochs        int    `json:"epochs"`
+	// OffStreams is how many whole copies to write when sharding is off.
+	OffStreams int `json:"off_streams"`
+}
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: cutgraph DIRECTORY")
+		os.Exit(2)
+	}
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(dir string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil {
+		return err
+	}
+	for _, options := range files {
+		base := strings.TrimSuffix(options, ".json")
+		if strings.Contains(filepath.Base(base), ".") {
+			continue
+		}
+		if err := one(base); err != nil {
+			detail, _ := json.Marshal(map[string]string{"reason": string(reason.From(err).Reason), "message": err.Error()})
+			if err := os.WriteFile(base+".error.json", detail, 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func one(base string) error {
+	var req request
+	raw, err := os.ReadFile(base + ".json")
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, &req); err != nil {
+		return err
+	}
+	data, err := os.ReadFile(base + ".pb")
+	if err != nil {
+		return err
+	}
+	g, err := graph.Parse(data, graph.Limits{})
+	if err != nil {
+		return err
+	}
+	opts := &pecanv1.JobOptions{
+		Mode:     pecanv1.Mode(pecanv1.Mode_value["MODE_"+req.Mode]),
+		Sharding: pecanv1.Sharding(pecanv1.Sharding_value["SHARDING_"+req.Sharding]),
+	}
+	plan, err := graph.Analyze(g, opts, graph.Env{StaticWorkers: req.StaticWorkers})
+	if err != nil {
+		return err
+	}
+	text, err := protojson.MarshalOptions{EmitUnpopulated: true, UseProtoNames: true}.Marshal(plan)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(base+".plan.json", text, 0o644); err != nil {
+		return err
+	}
+	streams := int(plan.NumStreams)
+	switch {
+	case streams == 0:
+		streams = req.OffStreams
+	case plan.BatchWay != pecanv1.BatchWay_BATCH_WAY_EXACT:
+		streams++
+	}
+	for epoch := 0; epoch < max(1, req.Epochs); epoch++ {
+		for s := 0; s < streams; s++ {
+			at := graph.At{Stream: s, Epoch: uint64(epoch), Seed: req.Seed, Mode: opts.Mode, Source: -1, Threads: 1}
+			graphs, err := graph.Instantiate(g, plan, at)
+			if err != nil {
+				return err
+			}
+			prefix := fmt.Sprintf("%s.e%d.s%d", base, epoch, s)
+			if err := os.WriteFile(prefix+".A.pb", graphs.A, 0o644); err != nil {
+				return err
+			}
+			if graphs.B != nil {
+				if err := os.WriteFile(prefix+".B.pb", graphs.B, 0o644); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}

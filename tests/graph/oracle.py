@@ -1,0 +1,243 @@
+"""Runs the streams that service/graph cuts out of a dataset, in one process, and compares them with a local run.
+
+The streams run through TensorFlow itself (``DatasetFromGraph``); only the worker's part between graphs is played here:
+holding back a short last batch, and feeding the source op of the closing stream, for which a dataset of the very
+batches is put in its place.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+from typing import Any, Callable, Iterable
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+from tensorflow.python.data.ops import dataset_ops
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+Element = tuple[np.ndarray, ...]
+
+
+def build_command(target: pathlib.Path) -> pathlib.Path:
+    """Builds the command that plans and cuts, and gives its path."""
+    binary = target / "cutgraph"
+    subprocess.run(
+        ["go", "build", "-p", "2", "-o", str(binary), "./tests/graph/cutgraph"], cwd=REPOSITORY, check=True, timeout=600
+    )
+    return binary
+
+
+def is_plain(spec: Any) -> bool:
+    """Tells whether every component is a plain tensor."""
+    return all(isinstance(s, tf.TensorSpec) for s in tf.nest.flatten(spec))
+
+
+def flatten(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Takes composites apart, as the trainer does before it registers a dataset."""
+    if is_plain(dataset.element_spec):
+        return dataset
+    return dataset.map(lambda *parts: tuple(tf.nest.flatten(parts, expand_composites=True)))
+
+
+def serialize(dataset: tf.data.Dataset) -> bytes:
+    """Gives the GraphDef that a trainer registers."""
+    return bytes(flatten(dataset)._as_serialized_graph().numpy())
+
+
+def elements(dataset: tf.data.Dataset) -> Iterable[Element]:
+    """Iterates a dataset as flat tuples of arrays."""
+    for element in flatten(dataset):
+        yield tuple(np.asarray(t.numpy()) for t in tf.nest.flatten(element))
+
+
+def load(graph: bytes, like: tf.data.Dataset) -> tf.data.Dataset:
+    """Makes a dataset of a stream's graph."""
+    types = [s.dtype for s in tf.nest.flatten(flatten(like).element_spec)]
+    return load_types(graph, types)
+
+
+def load_types(graph: bytes, types: list[tf.DType]) -> tf.data.Dataset:
+    """Makes a dataset of a graph whose component types are known."""
+    spec = tuple(tf.TensorSpec(None, t) for t in types)
+    return dataset_ops._VariantDataset(tf.raw_ops.DatasetFromGraph(graph_def=graph), spec)
+
+
+def fed(graph: bytes, batches: list[Element], types: list[tf.DType]) -> bytes:
+    """Puts a dataset of the given batches in the place of the worker's source op."""
+    main = graph_pb2.GraphDef.FromString(graph)
+    source = next(n for n in main.node if n.name == "pecan_pull")
+    shapes = [tf.TensorShape(s) for s in source.attr["output_shapes"].list.shape]
+    if batches:
+        feed = tf.data.Dataset.from_tensors(batches[0])
+        for batch in batches[1:]:
+            feed = feed.concatenate(tf.data.Dataset.from_tensors(batch))
+    else:
+        zeros = [tf.zeros([0] + [d or 0 for d in (s.as_list() if s.rank is not None else [0])], t) if t != tf.string
+                 else tf.constant([], tf.string, [0] + [d or 0 for d in (s.as_list() if s.rank is not None else [0])])
+                 for s, t in zip(shapes, types)]
+        feed = tf.data.Dataset.from_tensor_slices(tuple(zeros))
+    part = graph_pb2.GraphDef.FromString(bytes(feed._as_serialized_graph().numpy()))
+    result = ""
+    for node in part.node:
+        if node.op == "_Retval":
+            result = "feed/" + node.input[0]
+            continue
+        copy = main.node.add()
+        copy.CopyFrom(node)
+        copy.name = "feed/" + node.name
+        copy.input[:] = ["feed/" + name for name in node.input]
+    for node in main.node:
+        node.input[:] = [result if name == "pecan_pull" else name for name in node.input]
+    kept = [n for n in main.node if not n.name.startswith("pecan_pull") or n.name == "pecan_pull/unbatch"]
+    del main.node[:]
+    main.node.extend(kept)
+    functions = [f for f in main.library.function if f.signature.name != "pecan_pull_function"]
+    del main.library.function[:]
+    main.library.function.extend(functions)
+    return main.SerializeToString()
+
+
+@dataclasses.dataclass
+class Cut:
+    """What cutgraph wrote for one dataset."""
+
+    plan: dict[str, Any]
+    graphs: dict[tuple[int, int], tuple[bytes, bytes | None]]
+    error: dict[str, str] | None = None
+
+    @property
+    def streams(self) -> int:
+        return int(self.plan["num_streams"])
+
+    @property
+    def way(self) -> str:
+        return self.plan["batch_way"].removeprefix("BATCH_WAY_")
+
+    @property
+    def kind(self) -> str:
+        return self.plan["cut"]["kind"]
+
+    @property
+    def repeat(self) -> int:
+        return int(self.plan["repeat"])
+
+    @property
+    def cardinality(self) -> int:
+        return int(self.plan["cardinality"])
+
+
+def cut_all(binary: pathlib.Path, work: pathlib.Path, datasets: dict[str, tuple[tf.data.Dataset, dict]]) -> dict[str, Cut]:
+    """Plans and cuts many datasets with one call of the command."""
+    work.mkdir(parents=True, exist_ok=True)
+    for name, (dataset, options) in datasets.items():
+        (work / f"{name}.pb").write_bytes(serialize(dataset))
+        (work / f"{name}.json").write_text(json.dumps({"mode": "EXACTLY_ONCE", "seed": 7, "epochs": 2} | options))
+    subprocess.run([str(binary), str(work)], check=True, timeout=300)
+    return {name: read_cut(work, name) for name in datasets}
+
+
+def read_cut(work: pathlib.Path, name: str) -> Cut:
+    """Reads what the command wrote for one dataset."""
+    failed = work / f"{name}.error.json"
+    if failed.exists():
+        return Cut({}, {}, json.loads(failed.read_text()))
+    graphs = {}
+    for path in work.glob(f"{name}.e*.s*.A.pb"):
+        epoch, stream = (int(part[1:]) for part in path.name.removeprefix(name + ".").split(".")[:2])
+        second = path.with_name(path.name.replace(".A.pb", ".B.pb"))
+        graphs[epoch, stream] = (path.read_bytes(), second.read_bytes() if second.exists() else None)
+    return Cut(json.loads((work / f"{name}.plan.json").read_text()), graphs)
+
+
+def run_streams(cut: Cut, like: tf.data.Dataset, *, epoch: int = 0, limit: int | None = None) -> list[list[Element]]:
+    """Runs all streams of an epoch and gives the elements of each, the closing stream's last."""
+    rows = int(cut.plan["batch_rows"])
+    out: list[list[Element]] = []
+    remainders: list[Element] = []
+    batch_types: list[tf.DType] = []
+    final = [s.dtype for s in tf.nest.flatten(flatten(like).element_spec)]
+    for stream in range(max(cut.streams, 1)):
+        first, second = cut.graphs[epoch, stream]
+        batch_types = batch_types or (batch_dtypes(first) if cut.way == "CLOSING" else final)
+        dataset = load_types(first, batch_types if cut.way == "CLOSING" else final)
+        if limit is not None:
+            dataset = dataset.take(limit)
+        got = [tuple(np.asarray(t.numpy()) for t in element) for element in dataset]
+        if cut.way != "EXACT":
+            full = [e for e in got if len(e[0]) == rows]
+            assert all(len(e[0]) == rows for e in got[:-1]), "only the last batch may be short"
+            remainders += got[len(full):]
+            got = full
+        if cut.way == "CLOSING":
+            got = [tuple(np.asarray(t.numpy()) for t in e) for e in load_types(fed(second, got, batch_types), final)]
+        out.append(got)
+    if cut.way != "EXACT":
+        graph, second = cut.graphs[epoch, cut.streams]
+        assert second is None
+        closing = load_types(fed(graph, remainders, batch_types), final)
+        out.append([tuple(np.asarray(t.numpy()) for t in e) for e in closing])
+    return out
+
+
+def batch_dtypes(graph: bytes) -> list[tf.DType]:
+    """Reads the component types of a graph's result from its last dataset node."""
+    parsed = graph_pb2.GraphDef.FromString(graph)
+    last = next(n for n in parsed.node if n.name == "pecan_options")
+    return [tf.dtypes.as_dtype(t) for t in last.attr["output_types"].list.type]
+
+
+def key(element: Element) -> tuple:
+    """Makes an element comparable and hashable, shapes and types included."""
+    return tuple((a.dtype.str, a.shape, tuple(a.ravel().tolist()) if a.dtype == object else a.tobytes()) for a in element)
+
+
+def multiset(found: Iterable[Element]) -> collections.Counter:
+    """Counts elements."""
+    return collections.Counter(key(e) for e in found)
+
+
+def rows_of(found: Iterable[Element]) -> collections.Counter:
+    """Counts the rows of batches."""
+    counts: collections.Counter = collections.Counter()
+    for element in found:
+        for i in range(len(element[0])):
+            counts[key(tuple(np.asarray(a[i]) for a in element))] += 1
+    return counts
+
+
+def sizes_of(found: Iterable[Element]) -> collections.Counter:
+    """Counts the sizes of batches."""
+    return collections.Counter(len(e[0]) for e in found)
+
+
+def round_robin(streams: list[list[Element]]) -> list[Element]:
+    """Reads one element of each stream in turn; streams that ended drop out."""
+    out = []
+    for i in range(max((len(s) for s in streams), default=0)):
+        out += [s[i] for s in streams if i < len(s)]
+    return out
+
+
+def compare(how: str, got: list[Element], want: list[Element]) -> None:
+    """Holds what the streams gave against the local run."""
+    if how == "elements":
+        assert multiset(got) == multiset(want)
+        return
+    if how == "rows":
+        assert sizes_of(got) == sizes_of(want)
+        assert rows_of(got) == rows_of(want)
+        return
+    assert how == "count", how
+    assert len(got) == len(want)
+
+
+Builder = Callable[[pathlib.Path], tf.data.Dataset]

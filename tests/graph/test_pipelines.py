@@ -1,0 +1,57 @@
+"""Each ordinary pipeline, divided and put together again, gives what it gives locally."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+
+import pytest
+import tensorflow as tf
+
+import oracle
+import pipelines
+
+
+@pytest.fixture(scope="module")
+def cuts(cutgraph: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[tf.data.Dataset, oracle.Cut]]:
+    """All pipelines, planned and cut with one call."""
+    work = tmp_path_factory.mktemp("pipelines")
+    for name in pipelines.CASES:
+        (work / "data" / name).mkdir(parents=True)
+    datasets = {name: case.build(work / "data" / name) for name, case in pipelines.CASES.items()}
+    found = oracle.cut_all(cutgraph, work / "graphs", {name: (ds, {}) for name, ds in datasets.items()})
+    return {name: (datasets[name], found[name]) for name in datasets}
+
+
+@pytest.mark.parametrize("name", pipelines.CASES)
+def test_plan_is_the_promised_one(cuts, name: str) -> None:
+    case, (dataset, cut) = pipelines.CASES[name], cuts[name]
+    assert cut.error is None, cut.error
+    assert cut.plan["reasons"], "a plan explains itself"
+    if case.streams:
+        assert cut.streams == case.streams, cut.plan
+    else:
+        assert cut.streams > 1, cut.plan
+    assert (cut.kind, cut.way, cut.repeat) == (case.kind, case.way, case.repeat), cut.plan
+    if cut.repeat == 1 and "assert" not in name:
+        assert cut.cardinality in (-2, int(dataset.cardinality())), cut.plan
+
+
+@pytest.mark.parametrize("name", pipelines.CASES)
+def test_streams_give_the_local_elements(cuts, name: str) -> None:
+    case, (dataset, cut) = pipelines.CASES[name], cuts[name]
+    assert cut.error is None, cut.error
+    local = list(oracle.elements(dataset.take(case.take) if case.take else dataset))
+    if case.take and cut.repeat == 1:
+        got = oracle.run_streams(cut, dataset, limit=case.take)[0]
+        assert cut.streams == 1
+        oracle.compare(case.how, got, local)
+        return
+    passes = 2 if cut.repeat < 0 else cut.repeat
+    epochs = [oracle.run_streams(cut, dataset, epoch=e % 2) for e in range(passes)]
+    got = list(itertools.chain.from_iterable(itertools.chain.from_iterable(epochs)))
+    if case.take:
+        assert len(got) == case.take, "the case takes whole passes"
+    oracle.compare(case.how, got, local)
+    if case.ordered:
+        assert [oracle.key(e) for e in oracle.round_robin(epochs[0])] == [oracle.key(e) for e in local]
