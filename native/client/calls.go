@@ -26,14 +26,7 @@ func (p *retryPause) reset() { p.last = 0 }
 
 // wait pauses; false when ctx ended.
 func (p *retryPause) wait(ctx context.Context) bool {
-	timer := time.NewTimer(p.next())
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+	return pauseFor(ctx, p.next())
 }
 
 // call is something to tell the dispatcher in the background.

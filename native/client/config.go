@@ -21,6 +21,7 @@ const (
 	DefaultMaxOutstandingBytes = 256 << 20
 	defaultHeartbeat           = time.Second
 	defaultMaxElementBytes     = 2 << 30
+	defaultPingAfter           = 3 * time.Second
 )
 
 // Config says how to reach a dispatcher.
@@ -41,6 +42,10 @@ type Config struct {
 	Pool *buffer.Pool
 	// Logger receives what people may want to know. Empty: nothing is logged.
 	Logger *slog.Logger
+
+	// pingAfter is how long a connection may be silent before it is asked whether it lives; after three such times it
+	// is given up. Default 3 s.
+	pingAfter time.Duration
 }
 
 // Validate reports every problem at once.
@@ -61,6 +66,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Heartbeat == 0 {
 		c.Heartbeat = defaultHeartbeat
+	}
+	if c.pingAfter == 0 {
+		c.pingAfter = defaultPingAfter
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -18,9 +18,7 @@ import (
 const (
 	dialTimeout      = 3 * time.Second
 	handshakeTimeout = 5 * time.Second
-	// A connection on which nothing came for pingAfter is asked whether it lives, and given up after three such times.
-	pingAfter  = 3 * time.Second
-	writeLimit = 10 * time.Second
+	writeLimit       = 10 * time.Second
 )
 
 type connKey struct {
@@ -149,7 +147,7 @@ func (c *conn) handshake(link net.Conn) error {
 	}
 	_, near := link.(*unixLink)
 	hello, err := proto.Marshal(&pecanv1.DataHello{
-		ClientId: c.session.clientID, Version: c.session.config.Version, SharedMemory: near, WorkerId: c.worker.GetWorkerId(), ClusterId: c.session.cluster,
+		ClientId: c.session.id, Version: c.session.config.Version, SharedMemory: near, WorkerId: c.worker.GetWorkerId(), ClusterId: c.session.cluster,
 	})
 	if err != nil {
 		return fail(err)
@@ -270,7 +268,7 @@ func (c *conn) sendLocked(h frame.Header, meta []byte) {
 
 // write sends what is queued, and asks a silent worker whether it lives.
 func (c *conn) write(link net.Conn) {
-	ticker := time.NewTicker(pingAfter)
+	ticker := time.NewTicker(c.session.config.pingAfter)
 	defer ticker.Stop()
 	var spare []byte
 	silent, heard := 0, c.heard.Load()
@@ -285,7 +283,7 @@ func (c *conn) write(link net.Conn) {
 				break
 			}
 			if silent++; silent > 2 {
-				c.fail(reason.New(reason.Unavailable, "worker %s has been silent for %v", c.worker.GetWorkerId(), 3*pingAfter))
+				c.fail(reason.New(reason.Unavailable, "worker %s has been silent for %v", c.worker.GetWorkerId(), 3*c.session.config.pingAfter))
 				return
 			}
 			c.send(frame.Header{Type: frame.Ping}, nil)
@@ -338,6 +336,12 @@ func (c *conn) end(why error, unreachable bool) {
 	for _, ch := range channels {
 		ch.lost(why, unreachable)
 	}
+}
+
+func (c *conn) isUp() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.up && !c.down
 }
 
 // idleFor is how long nobody has read from the connection; 0 while somebody does.

@@ -91,7 +91,7 @@ func (e *epoch) activate(options IterOptions) {
 func (e *epoch) run() {
 	var pause retryPause
 	request := &pecanv1.OpenEpochRequest{
-		RequestId: uuid.NewString(), ClientId: e.session.clientID, JobId: e.job.id, Pass: e.pass, Ahead: e.ahead,
+		RequestId: uuid.NewString(), ClientId: e.job.clientID, JobId: e.job.id, Pass: e.pass, Ahead: e.ahead,
 	}
 	for {
 		ctx, cancel := context.WithTimeout(e.ctx, callTimeout)
@@ -104,10 +104,14 @@ func (e *epoch) run() {
 		if err == nil {
 			e.mu.Lock()
 			e.opened, e.id = true, answer.GetEpoch()
-			e.delivered = answer.GetAlreadyDelivered()
-			e.noMore = e.delivered
+			delivered := answer.GetAlreadyDelivered()
+			e.delivered, e.noMore = delivered, delivered
 			e.mu.Unlock()
 			nudge(e.notify)
+			if delivered {
+				// The dispatcher does not count this client among the epoch's: there is nothing to follow.
+				return
+			}
 			break
 		}
 		if e.refused(err) || !pause.wait(e.ctx) {
@@ -145,9 +149,8 @@ func (e *epoch) refused(err error) bool {
 		defer cancel()
 		e.job.reattach(ctx)
 		return e.failure() != nil
-	case reason.JobUnknown, reason.EpochUnknown:
+	case reason.JobUnknown:
 		e.job.lose(own.Message)
-		e.abort(own)
 		return true
 	case reason.Unavailable, reason.NoWorkers:
 		return false
@@ -159,7 +162,7 @@ func (e *epoch) refused(err error) bool {
 // watch applies snapshots until the call ends.
 func (e *epoch) watch(pause *retryPause) error {
 	watch, err := e.session.api.WatchEpoch(e.ctx, &pecanv1.WatchEpochRequest{
-		ClientId: e.session.clientID, JobId: e.job.id, Epoch: e.id,
+		ClientId: e.job.clientID, JobId: e.job.id, Epoch: e.id,
 	})
 	if err != nil {
 		return err
@@ -194,8 +197,15 @@ func (e *epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
 	if detail := update.GetError(); detail != nil && e.err == nil {
 		e.err = reason.FromDetail(detail)
 	}
-	for _, told := range update.GetStreams() {
-		e.applyStream(told)
+	told := map[uint32]bool{}
+	for _, one := range update.GetStreams() {
+		told[one.GetStream()] = true
+		e.applyStream(one)
+	}
+	for _, st := range e.list {
+		if !told[st.number] {
+			st.takenAway()
+		}
 	}
 	e.countLive()
 	ahead := e.nearlyDone()
@@ -361,13 +371,13 @@ func (e *epoch) close() {
 		return
 	}
 	e.closed = true
-	opened, id := e.opened, e.id
+	opened, id := e.opened && !e.delivered, e.id
 	for _, st := range e.list {
-		st.closeChannel()
-		for i := range st.queue {
-			st.queue[i].release()
+		if e.job.shared() {
+			st.giveUp()
 		}
-		st.queue, st.queued = nil, 0
+		st.closeChannel()
+		st.drop()
 	}
 	e.mu.Unlock()
 	e.cancel()
@@ -376,7 +386,7 @@ func (e *epoch) close() {
 		// The call may have reached the dispatcher all the same; the heartbeat does not name the epoch, which ends it.
 		return
 	}
-	request := &pecanv1.CloseEpochRequest{ClientId: e.session.clientID, JobId: e.job.id, Epoch: id}
+	request := &pecanv1.CloseEpochRequest{ClientId: e.job.clientID, JobId: e.job.id, Epoch: id}
 	e.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
 		_, err := e.session.api.CloseEpoch(ctx, request)
 		return err
@@ -413,6 +423,9 @@ func (e *epoch) addWaited(d time.Duration, starved bool) {
 func (e *epoch) setStarved(starved bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if starved && !e.starved {
+		nudge(e.session.urgent)
+	}
 	e.starved = starved
 }
 
@@ -440,7 +453,7 @@ func (e *epoch) position() Position {
 	return position
 }
 
-// outage is the error of a consumer that waits while the dispatcher is away for longer than it may be.
+// outage is the error of a consumer that waits while the dispatcher is away for longer than it may be and no worker is connected either.
 func (e *epoch) outage(limit time.Duration) error {
 	away, why := e.session.away()
 	if away <= limit {
@@ -449,13 +462,13 @@ func (e *epoch) outage(limit time.Duration) error {
 	e.mu.Lock()
 	flowing := false
 	for _, st := range e.list {
-		flowing = flowing || st.channel != nil && st.channel.answered
+		flowing = flowing || st.channel != nil && st.channel.conn.isUp()
 	}
 	e.mu.Unlock()
 	if flowing {
 		return nil
 	}
-	return reason.New(reason.Unavailable, "wait for elements of job %s: the dispatcher at %s has not answered for %.1f s (%s) and no worker has anything left: "+
+	return reason.New(reason.Unavailable, "wait for elements of job %s: the dispatcher at %s has not answered for %.1f s (%s) and no worker is connected: "+
 		"see that pecan-dispatcher runs there; the iteration goes on when it answers", e.job.id, e.session.target.shown, away.Seconds(), why)
 }
 

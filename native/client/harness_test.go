@@ -63,13 +63,18 @@ type testWorker struct {
 	refuse func(*pecanv1.OpenStream) error
 	snappy bool
 	crc    bool
+	// twice sends every DATA frame twice. swallow sends nothing when it says so.
+	twice   bool
+	swallow func(h *frame.Header) bool
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
 	leases map[string]uint64
 	wg     sync.WaitGroup
 	opens  atomic.Int64
-	slots  atomic.Int64
+	// accepted counts connections.
+	accepted atomic.Int64
+	slots    atomic.Int64
 	// acked is the highest index that CREDIT told, by stream.
 	acked map[string]uint64
 	// overrun is the largest number of bytes that were sent and not taken, as the credits tell.
@@ -136,6 +141,7 @@ func (w *testWorker) serve(l net.Listener) {
 		if err != nil {
 			return
 		}
+		w.accepted.Add(1)
 		w.mu.Lock()
 		w.conns[c] = struct{}{}
 		w.mu.Unlock()
@@ -291,6 +297,9 @@ func (tc *testConn) stream(number uint32, ch *testChannel) {
 		}
 		tc.mu.Lock()
 		ch.sent += raw
+		if tc.w.twice {
+			ch.sent += raw
+		}
 		tc.mu.Unlock()
 		tc.w.sent.Add(int64(raw))
 		i += n
@@ -400,9 +409,16 @@ func (tc *testConn) write(h frame.Header, meta, payload []byte, fd int) bool {
 		_, _, err := tc.c.(*net.UnixConn).WriteMsgUnix(frame.Append(nil, h, meta), unix.UnixRights(fd), nil)
 		return err == nil
 	}
-	buffers := net.Buffers{frame.Append(nil, h, meta), payload}
-	_, err := buffers.WriteTo(tc.c)
-	return err == nil
+	if tc.w.swallow != nil && tc.w.swallow(&h) {
+		return true
+	}
+	for range map[bool]int{true: 2, false: 1}[tc.w.twice && h.Type == frame.Data] {
+		buffers := net.Buffers{frame.Append(nil, h, meta), payload}
+		if _, err := buffers.WriteTo(tc.c); err != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // testDispatcher answers as a dispatcher that a test scripts.

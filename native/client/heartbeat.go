@@ -8,6 +8,12 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
+// urgentAfter is how long a trainer has waited when the dispatcher is told out of turn.
+const urgentAfter = 50 * time.Millisecond
+
+// keepIdle is how much memory a session keeps that reads nothing.
+const keepIdle = 16 << 20
+
 // beat shows the dispatcher that the session and its jobs are wanted, and sweeps what is not used any more.
 func (s *Session) beat() {
 	for {
@@ -17,6 +23,12 @@ func (s *Session) beat() {
 			timer.Stop()
 			return
 		case <-timer.C:
+		case <-s.urgent:
+			timer.Stop()
+			// Not for every hiccup: one that is over in this time was none.
+			if !pauseFor(s.ctx, urgentAfter) {
+				return
+			}
 		}
 		s.sweep()
 		s.beatOnce()
@@ -43,22 +55,44 @@ func (s *Session) beatOnce() {
 		jobs = append(jobs, job)
 	}
 	s.mu.Unlock()
-	request := &pecanv1.ClientHeartbeatRequest{ClientId: s.clientID}
 	for _, job := range jobs {
-		request.JobIds = append(request.JobIds, job.id)
-		request.Passes = append(request.Passes, job.passes()...)
+		if !job.beat() {
+			return
+		}
 	}
+	if away, _ := s.away(); len(jobs) == 0 && away > 0 {
+		// There is nothing to keep alive, but the end of an outage has to be noticed.
+		ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
+		defer cancel()
+		_, err := s.api.Status(ctx, &pecanv1.StatusRequest{})
+		s.observe(err)
+	}
+}
+
+// beat shows that the job is wanted; false when the dispatcher does not answer.
+func (j *Job) beat() bool {
+	s := j.session
 	ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
 	defer cancel()
-	_, err := s.api.ClientHeartbeat(ctx, request)
+	_, err := s.api.ClientHeartbeat(ctx, &pecanv1.ClientHeartbeatRequest{ClientId: j.clientID, JobIds: []string{j.id}, Passes: j.passes()})
 	if s.ctx.Err() != nil {
-		return
+		return false
 	}
 	s.observe(err)
-	if reason.Is(err, reason.ClientUnknown) {
-		for _, job := range jobs {
-			job.reattach(ctx)
-		}
+	if reason.Is(err, reason.ClientUnknown) || reason.Is(err, reason.JobUnknown) {
+		j.reattach(ctx)
+	}
+	return err == nil || !isOutage(err)
+}
+
+func pauseFor(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
 	}
 }
 
@@ -71,8 +105,12 @@ func (s *Session) sweep() {
 			idle = append(idle, c)
 		}
 	}
+	quiet := len(s.conns) == len(idle)
 	s.mu.Unlock()
 	for _, c := range idle {
 		c.fail(reason.New(reason.Closed, "nobody reads from this worker any more"))
+	}
+	if quiet {
+		s.pool.Trim(keepIdle)
 	}
 }

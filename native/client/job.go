@@ -22,9 +22,12 @@ type JobSpec struct {
 
 // Job is one consumption of a dataset.
 type Job struct {
-	session       *Session
-	request       *pecanv1.CreateJobRequest
-	id            string
+	session *Session
+	request *pecanv1.CreateJobRequest
+	id      string
+	// clientID is the dispatcher's name of this consumer: each job object is one of its own, so that two of one name
+	// in one process share it as two processes would, and one that is closed is gone at once.
+	clientID      string
 	plan          *pecanv1.Plan
 	options       *pecanv1.JobOptions
 	durable       bool
@@ -48,7 +51,7 @@ type Job struct {
 // CreateJob finds the job of that name or creates one.
 func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 	request := &pecanv1.CreateJobRequest{
-		RequestId: uuid.NewString(), ClientId: s.clientID, DatasetId: spec.DatasetID, JobName: spec.Name, Options: spec.Options,
+		RequestId: uuid.NewString(), ClientId: uuid.NewString(), DatasetId: spec.DatasetID, JobName: spec.Name, Options: spec.Options,
 		ClientHost: s.config.Host, ClientPid: int64(os.Getpid()),
 	}
 	var answer *pecanv1.CreateJobResponse
@@ -61,7 +64,7 @@ func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 		return nil, err
 	}
 	job := &Job{
-		session: s, request: request, id: answer.GetJobId(), plan: answer.GetPlan(), options: answer.GetOptions(),
+		session: s, request: request, id: answer.GetJobId(), clientID: request.GetClientId(), plan: answer.GetPlan(), options: answer.GetOptions(),
 		durable: answer.GetDurable(), created: answer.GetCreated(), workers: int(answer.GetWorkers()),
 		clientTimeout: time.Duration(answer.GetClientTimeoutS() * float64(time.Second)),
 		iterations:    map[*Iteration]struct{}{}, lastCount: -1,
@@ -80,6 +83,9 @@ func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 
 // ID is the dispatcher's name of the job.
 func (j *Job) ID() string { return j.id }
+
+// ClientID is the random id under which the dispatcher knows this consumer of the job.
+func (j *Job) ClientID() string { return j.clientID }
 
 // Plan says how the dataset is divided into streams, and why.
 func (j *Job) Plan() *pecanv1.Plan { return j.plan }
@@ -255,8 +261,7 @@ func (j *Job) lose(why string) {
 	}
 }
 
-// Close ends the job's iterations and the pass that was opened ahead. The dispatcher forgets a job that nobody keeps
-// alive. Idempotent.
+// Close ends the job's iterations and the pass that was opened ahead, and takes leave of the dispatcher. Idempotent.
 func (j *Job) Close() error {
 	if err := forked(j.session.pid); err != nil {
 		return err
@@ -270,6 +275,10 @@ func (j *Job) shut() {
 	delete(j.session.jobs, j)
 	j.session.mu.Unlock()
 	j.mu.Lock()
+	if j.closed {
+		j.mu.Unlock()
+		return
+	}
 	j.closed = true
 	ahead := j.ahead
 	j.ahead = nil
@@ -284,4 +293,14 @@ func (j *Job) shut() {
 	if ahead != nil {
 		ahead.close()
 	}
+	j.sayGoodbye()
+}
+
+// sayGoodbye lets the dispatcher forget this consumer at once, after everything else it is told of it.
+func (j *Job) sayGoodbye() {
+	api, request := j.session.api, &pecanv1.ClientGoodbyeRequest{ClientId: j.clientID}
+	j.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
+		_, err := api.ClientGoodbye(ctx, request)
+		return err
+	}})
 }

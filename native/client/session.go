@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	"github.com/pecan-ml/pecan/native/buffer"
@@ -33,13 +34,13 @@ const (
 
 // Session is a process's link to one dispatcher. Its methods may be called from many goroutines.
 type Session struct {
-	config   Config
-	target   target
-	pid      int
-	clientID string
-	hostID   string
-	cluster  string
-	log      *slog.Logger
+	config  Config
+	target  target
+	pid     int
+	id      string
+	hostID  string
+	cluster string
+	log     *slog.Logger
 
 	link    *grpc.ClientConn
 	api     pecanv1.DispatcherClient
@@ -50,6 +51,8 @@ type Session struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	calls  *callQueue
+	// urgent asks for a heartbeat out of turn.
+	urgent chan struct{}
 
 	mu     sync.Mutex
 	closed bool
@@ -71,8 +74,8 @@ func Connect(ctx context.Context, config Config) (*Session, error) {
 		return nil, err
 	}
 	s := &Session{
-		config: config, target: address, pid: os.Getpid(), clientID: uuid.NewString(), hostID: config.HostID, pool: config.Pool,
-		log: config.Logger, jobs: map[*Job]struct{}{}, conns: map[connKey]*conn{},
+		config: config, target: address, pid: os.Getpid(), id: uuid.NewString(), hostID: config.HostID, pool: config.Pool,
+		log: config.Logger, jobs: map[*Job]struct{}{}, conns: map[connKey]*conn{}, urgent: make(chan struct{}, 1),
 	}
 	if s.hostID == "" {
 		// Without a host id everything works over TCP.
@@ -109,7 +112,9 @@ func dial(address target) (*grpc.ClientConn, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 			MinConnectTimeout: 3 * time.Second,
-		}))
+		}),
+		// A dispatcher whose host went without a word is noticed even where nothing is asked of it.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}))
 }
 
 // greet waits for the first answer.
@@ -270,9 +275,6 @@ func (s *Session) Status(ctx context.Context) (*pecanv1.StatusResponse, error) {
 	return answer, err
 }
 
-// ClientID is the random id under which the dispatcher knows this session.
-func (s *Session) ClientID() string { return s.clientID }
-
 // Target is the dispatcher's address.
 func (s *Session) Target() string { return s.target.shown }
 
@@ -303,9 +305,8 @@ func (s *Session) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
 	defer cancel()
 	if away, _ := s.away(); away == 0 {
+		// Best effort, goodbyes included: without them the dispatcher forgets these clients after its timeout.
 		s.calls.flush(ctx)
-		// Best effort: without it the dispatcher forgets this client after its timeout.
-		_, _ = s.api.ClientGoodbye(ctx, &pecanv1.ClientGoodbyeRequest{ClientId: s.clientID})
 	}
 	s.cancel()
 	s.mu.Lock()

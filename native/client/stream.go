@@ -17,8 +17,10 @@ const (
 	// without bytes (failed or empty elements) are not held back by credits.
 	parkAt   = 8192
 	resumeAt = parkAt / 4
-	// patience is how often a stream may fail with an error that another try will hardly mend, before it counts.
-	patience = 4
+	// patience is how long a stream may fail with an error that another try will hardly mend: the dispatcher moves the
+	// stream or gives the epoch up in that time.
+	patience    = 5 * time.Second
+	reportPause = 250 * time.Millisecond
 )
 
 // stream is what the client knows of one stream of its epoch. epoch.mu guards all of it.
@@ -33,12 +35,16 @@ type stream struct {
 	// queued is what the queue counts against the budget.
 	queued uint64
 	ended  bool
-	// released: given up for another consumer; what is queued is still ours.
+	// finished: the dispatcher is being told that all of it has been received.
+	finished bool
+	// released: given up for another consumer.
 	released bool
 	parked   bool
 
 	channel  *channel
 	failures int
+	// since is when the first of the failures in a row came.
+	since    time.Time
 	pause    retryPause
 	retryAt  time.Time
 	reported time.Time
@@ -56,8 +62,6 @@ type channel struct {
 	granted  uint64
 	// acked is the index of the last CREDIT.
 	acked uint64
-	// answered: a frame has come.
-	answered bool
 }
 
 // reading is true while the stream has, or may get, elements to read.
@@ -114,15 +118,39 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 	}
 }
 
-// giveUp leaves the stream to another consumer, who starts where this one stopped.
-func (st *stream) giveUp() {
-	if st.released || st.ended {
+// drop gives back what was not taken; it is as if it had not come.
+func (st *stream) drop() {
+	st.next = st.nextToTake()
+	for i := range st.queue {
+		st.queue[i].release()
+	}
+	st.queue, st.queued = nil, 0
+}
+
+// takenAway notes that the dispatcher does not count the stream as this client's any more, unasked.
+func (st *stream) takenAway() {
+	if st.finished || st.released {
 		return
 	}
-	st.released = true
+	st.released, st.ended = true, false
 	st.closeChannel()
+	if st.epoch.keepsBack() {
+		st.drop()
+	}
+}
+
+// giveUp leaves the stream to another consumer, who starts where the trainer stopped: what is queued here and was not
+// taken is still with the worker, since it was not acknowledged.
+func (st *stream) giveUp() {
+	if st.released || st.finished || st.lease == 0 {
+		return
+	}
+	next := st.nextToTake()
+	st.released, st.ended = true, false
+	st.closeChannel()
+	st.drop()
 	api := st.epoch.session.api
-	request := &pecanv1.ReleaseStreamRequest{ClientId: st.epoch.session.clientID, Id: st.id(), Lease: st.lease, NextIndex: st.next}
+	request := &pecanv1.ReleaseStreamRequest{ClientId: st.epoch.job.clientID, Id: st.id(), Lease: st.lease, NextIndex: next}
 	st.epoch.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
 		_, err := api.ReleaseStream(ctx, request)
 		return err
@@ -134,8 +162,25 @@ func (st *stream) end() {
 	st.ended = true
 	st.trouble = nil
 	st.closeChannel()
+	if len(st.queue) == 0 || !st.epoch.keepsBack() {
+		st.finish()
+	}
+}
+
+// keepsBack is true where an element counts as received only when the trainer has taken it: another trainer would
+// otherwise never get what was queued here when this one leaves.
+func (e *epoch) keepsBack() bool {
+	return e.job.shared() && e.job.options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE
+}
+
+// finish tells the dispatcher that the stream was received to its end.
+func (st *stream) finish() {
+	if st.finished {
+		return
+	}
+	st.finished = true
 	api := st.epoch.session.api
-	request := &pecanv1.FinishStreamRequest{ClientId: st.epoch.session.clientID, Id: st.id(), Lease: st.lease, Count: st.next}
+	request := &pecanv1.FinishStreamRequest{ClientId: st.epoch.job.clientID, Id: st.id(), Lease: st.lease, Count: st.next}
 	st.epoch.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
 		_, err := api.FinishStream(ctx, request)
 		return err
@@ -185,6 +230,9 @@ func (st *stream) reopen(why error) {
 
 // failed notes that a channel was lost and when to try again.
 func (st *stream) failed(why error) {
+	if st.failures == 0 {
+		st.since = time.Now()
+	}
 	st.failures++
 	st.trouble = why
 	if st.failures == 1 && !reason.Is(why, reason.NoWorkers) {
@@ -195,16 +243,16 @@ func (st *stream) failed(why error) {
 	nudge(st.epoch.kick)
 }
 
-// report tells the dispatcher that the worker cannot be reached or answers nonsense; at most once a second.
+// report tells the dispatcher that the worker cannot be reached or answers nonsense, not too often.
 func (st *stream) report(why error) {
 	now := time.Now()
-	if st.worker == nil || now.Sub(st.reported) < time.Second {
+	if st.worker == nil || now.Sub(st.reported) < reportPause {
 		return
 	}
 	st.reported = now
 	e := st.epoch
 	request := &pecanv1.ReportWorkerRequest{
-		ClientId: e.session.clientID, Id: st.id(), Lease: st.lease, WorkerId: st.worker.GetWorkerId(), NextIndex: st.next, Message: why.Error(),
+		ClientId: e.job.clientID, Id: st.id(), Lease: st.lease, WorkerId: st.worker.GetWorkerId(), NextIndex: st.next, Message: why.Error(),
 	}
 	e.session.calls.add(call{do: func(ctx context.Context) error {
 		_, err := e.session.api.ReportWorker(ctx, request)
@@ -252,7 +300,7 @@ func (ch *channel) refused(why *reason.Error) {
 	default:
 		// The dispatcher hears of it from the worker as well and may move the stream. If it does not, people must see it.
 		st.report(why)
-		if st.failures > patience && e.err == nil {
+		if time.Since(st.since) > patience && e.err == nil {
 			e.err = why
 			nudge(e.notify)
 		}
@@ -311,7 +359,6 @@ func (ch *channel) add(en entry) bool {
 		e.duplicates += known
 		en.skip(int(known))
 	}
-	ch.answered = true
 	ch.received += en.arrived
 	st.next = en.first + uint64(en.rows)
 	st.queued += en.bytes
@@ -369,6 +416,10 @@ func (ch *channel) acknowledge() {
 // credit sends a CREDIT frame if it says something worth a frame. With ack, an acknowledgement alone is worth it.
 func (ch *channel) credit(ack bool) {
 	st := ch.stream
+	received := st.next
+	if st.epoch.keepsBack() {
+		received = st.nextToTake()
+	}
 	share := st.epoch.share()
 	grant := ch.granted
 	if share > st.queued {
@@ -376,12 +427,12 @@ func (ch *channel) credit(ack bool) {
 	}
 	worth := grant-ch.granted >= max(1, share/4) ||
 		grant > ch.granted && ch.granted <= saturatingAdd(ch.received, share/2) ||
-		ack && st.next > ch.acked
+		ack && received > ch.acked
 	if !worth {
 		return
 	}
-	ch.granted, ch.acked = grant, st.next
-	ch.conn.send(frame.Header{Type: frame.Credit, Channel: ch.number, Index: st.next, Lease: ch.lease, RawLen: grant}, nil)
+	ch.granted, ch.acked = grant, received
+	ch.conn.send(frame.Header{Type: frame.Credit, Channel: ch.number, Index: received, Lease: ch.lease, RawLen: grant}, nil)
 }
 
 func saturatingAdd(a, b uint64) uint64 {
@@ -400,8 +451,11 @@ func (st *stream) pop() {
 	if len(st.queue) == 0 {
 		st.queue = nil
 	}
+	if st.ended && len(st.queue) == 0 {
+		st.finish()
+	}
 	if st.channel != nil {
-		st.channel.credit(false)
+		st.channel.credit(st.epoch.keepsBack())
 	} else if st.parked && len(st.queue) <= resumeAt {
 		nudge(st.epoch.kick)
 	}

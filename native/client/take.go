@@ -78,12 +78,12 @@ func (e *epoch) takePieces(max int, lead bool) ([]*Rows, found, error) {
 func (e *epoch) takeFrom(st *stream, max int, lead bool) (*Rows, found, error) {
 	switch {
 	case st != nil:
+	case e.received() && e.drained():
+		return nil, foundEnd, nil
 	case e.err != nil:
 		return nil, foundBroken, e.err
 	case e.closed:
 		return nil, foundBroken, reason.New(reason.Closed, "the epoch is closed")
-	case e.received() && e.drained():
-		return nil, foundEnd, nil
 	default:
 		return nil, foundNothing, nil
 	}

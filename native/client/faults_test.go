@@ -1,0 +1,597 @@
+package client
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+func TestElementsComeOnceWhateverTheConnectionDoes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change []func(*testWorker)
+		// hook makes the fault for the n-th DATA frame of the worker.
+		hook func(n int64, h *frame.Header, meta, payload *[]byte) bool
+		dups bool
+	}{
+		"it breaks between two frames": {hook: func(n int64, _ *frame.Header, _, _ *[]byte) bool { return n%10 != 9 }},
+		"it breaks within a payload": {hook: func(n int64, h *frame.Header, _, payload *[]byte) bool {
+			if n%10 == 9 {
+				*payload = (*payload)[:len(*payload)/2]
+				h.Channel |= 1 << 31
+			}
+			return true
+		}},
+		"a frame comes twice, the second late": {hook: func(n int64, h *frame.Header, _, _ *[]byte) bool { return true }, dups: true},
+		"shared memory, and it breaks":         {change: []func(*testWorker){withUnix}, hook: func(n int64, _ *frame.Header, _, _ *[]byte) bool { return n%10 != 9 }},
+		"an element is left out": {hook: func(n int64, h *frame.Header, _, _ *[]byte) bool {
+			if n == 5 {
+				h.Index += 3
+			}
+			return true
+		}},
+		"a frame of a newer lease": {hook: func(n int64, h *frame.Header, _, _ *[]byte) bool {
+			if n == 5 {
+				h.Lease++
+			}
+			return true
+		}},
+		"a payload that is not what its checksum says": {change: []func(*testWorker){func(w *testWorker) { w.crc = true }}, hook: func(n int64, _ *frame.Header, _, payload *[]byte) bool {
+			if n == 5 {
+				(*payload)[0]++
+			}
+			return true
+		}},
+		"a compressed payload that lies about its length": {change: []func(*testWorker){func(w *testWorker) { w.snappy = true }}, hook: func(n int64, h *frame.Header, _, payload *[]byte) bool {
+			if n == 5 {
+				*payload = append(binary.AppendUvarint(nil, 1<<31), (*payload)[1:]...)
+				h.PayloadLen = uint64(len(*payload))
+			}
+			return true
+		}},
+		"a table that says more than there is": {hook: func(n int64, h *frame.Header, meta, _ *[]byte) bool {
+			if n == 5 {
+				binary.LittleEndian.PutUint64((*meta)[16:], 1<<40)
+			}
+			return true
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var frames atomic.Int64
+			change := append(tc.change, func(w *testWorker) {
+				w.hook = func(h *frame.Header, meta, payload *[]byte) bool {
+					if h.Type != frame.Data {
+						return true
+					}
+					return tc.hook(frames.Add(1), h, meta, payload)
+				}
+				w.twice = tc.dups
+			})
+			w := startWorker(t, same(testStream{count: 60, perFrame: 2, pad: 50, text: true}), change...)
+			d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
+			d.snapshot = spread(2, w)
+			it := open(t, d).Open(IterOptions{})
+			all, err := read(t, it)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantAll(t, all, 60, 60)
+			stats := it.Stats()
+			if tc.dups && stats.Duplicates == 0 {
+				t.Error("no duplicate was counted")
+			}
+			if !tc.dups && w.opens.Load() <= 2 {
+				t.Error("nothing was opened again: the fault did not happen")
+			}
+		})
+	}
+}
+
+func TestAnElementThatFailedIsLeftOutAndTheNextOneComes(t *testing.T) {
+	w := startWorker(t, same(testStream{count: 20, perFrame: 4, failAt: map[uint64]bool{0: true, 7: true, 8: true, 19: true}}))
+	d := startDispatcher(t)
+	d.snapshot = spread(1, w)
+	it := open(t, d).Open(IterOptions{})
+	all, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := 0
+	for i, g := range all {
+		if g.err != nil {
+			failed++
+			if !strings.Contains(g.err.Error(), "failed") || i != 0 && i != 7 && i != 8 && i != 19 {
+				t.Errorf("place %d: %v", i, g.err)
+			}
+		} else if g.index != uint64(i) {
+			t.Errorf("place %d has element %d", i, g.index)
+		}
+	}
+	if stats := it.Stats(); len(all) != 20 || failed != 4 || stats.Failed != 4 || stats.Elements != 16 {
+		t.Errorf("%d places, %d failed, %+v", len(all), failed, stats)
+	}
+}
+
+func TestANewLeaseMovesAStreamWithoutLossOrRepetition(t *testing.T) {
+	hold := make(chan struct{})
+	old := startWorker(t, same(testStream{count: 100, perFrame: 5, hold: hold, holdAt: 40}))
+	t.Cleanup(func() { close(hold) })
+	fresh := startWorker(t, same(testStream{count: 100, perFrame: 7}))
+	d := startDispatcher(t)
+	lease, worker := uint64(3), old
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: lease, Worker: worker.address()}}}
+	}
+	it := open(t, d).Open(IterOptions{})
+	first, err := readUpTo(t, it, 40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.update(func() { lease, worker = 4, fresh })
+	rest, err := readUpTo(t, it, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A dispatcher that speaks of an older lease is not believed.
+	d.update(func() { lease, worker = 3, old })
+	last, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, append(append(first, rest...), last...), 100)
+	eventually(t, "the end is reported under the newest lease", func() bool {
+		return look(d, func() bool { return len(d.finished) == 1 && d.finished[0].GetLease() == 4 })
+	})
+}
+
+func TestAWorkerThatCannotBeReachedIsReportedAndReplaced(t *testing.T) {
+	gone := startWorker(t, same(testStream{count: 10}))
+	gone.stop()
+	good := startWorker(t, same(testStream{count: 10}))
+	d := startDispatcher(t)
+	d.snapshot = spread(1, gone)
+	it := open(t, d).Open(IterOptions{})
+	eventually(t, "the worker is reported", func() bool {
+		_, status, _ := it.NextElement(time.Millisecond)
+		return status == NotYet && look(d, func() bool { return len(d.reported) > 0 && d.reported[0].GetWorkerId() == gone.id })
+	})
+	if why := it.Waiting(); !strings.Contains(why, gone.id) {
+		t.Errorf("waiting: %q", why)
+	}
+	d.update(func() {
+		d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+			return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: 2, Worker: good.address()}}}
+		}
+	})
+	all, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, all, 10)
+}
+
+func TestAnotherWorkerBehindTheAddressIsNotBelieved(t *testing.T) {
+	w := startWorker(t, same(testStream{count: 10}))
+	d := startDispatcher(t)
+	wrong := true
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		address := proto.Clone(w.address()).(*pecanv1.WorkerAddress)
+		if wrong {
+			address.WorkerId = "somebody-else"
+		}
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: 1, Worker: address}}}
+	}
+	it := open(t, d).Open(IterOptions{})
+	eventually(t, "the worker is reported", func() bool { return look(d, func() bool { return len(d.reported) > 0 }) })
+	if w.opens.Load() != 0 {
+		t.Error("a stream was opened at the wrong worker")
+	}
+	d.update(func() { wrong = false })
+	if all, err := read(t, it); err != nil || len(all) != 10 {
+		t.Errorf("%d elements, %v", len(all), err)
+	}
+}
+
+func TestRefusalsThatPassAreWaitedOut(t *testing.T) {
+	var refusals atomic.Int64
+	w := startWorker(t, same(testStream{count: 10}), func(w *testWorker) {
+		w.refuse = func(*pecanv1.OpenStream) error {
+			switch refusals.Add(1) {
+			case 1:
+				return reason.New(reason.StreamUnknown, "not started yet")
+			case 2:
+				return reason.New(reason.StaleLease, "another lease")
+			case 3:
+				return reason.New(reason.FileNotVisible, "no file")
+			}
+			return nil
+		}
+	})
+	d := startDispatcher(t)
+	d.snapshot = spread(1, w)
+	all, err := read(t, open(t, d).Open(IterOptions{}))
+	if err != nil || len(all) != 10 || refusals.Load() != 4 {
+		t.Errorf("%d elements after %d tries, %v", len(all), refusals.Load(), err)
+	}
+}
+
+func TestAnEpochThatFailedGivesWhatCameAndThenTheError(t *testing.T) {
+	hold := make(chan struct{})
+	w := startWorker(t, same(testStream{count: 10, hold: hold, holdAt: 6}))
+	t.Cleanup(func() { close(hold) })
+	d := startDispatcher(t)
+	var failure *pecanv1.ErrorDetail
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		u := spread(1, w)(0)
+		u.Error = failure
+		return u
+	}
+	it := open(t, d).Open(IterOptions{})
+	eventually(t, "six elements have come", func() bool {
+		it.mu.Lock()
+		e := it.current
+		it.mu.Unlock()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.accepted == 6
+	})
+	d.update(func() { failure = reason.New(reason.FileNotVisible, "worker w cannot see /data/x").Detail() })
+	all, err := read(t, it)
+	if len(all) != 6 || !reason.Is(err, reason.FileNotVisible) {
+		t.Errorf("%d elements, then %v", len(all), err)
+	}
+	if _, status, again := it.NextElement(0); status != Failed || !errors.Is(again, err) {
+		t.Errorf("asked again: %v, %v", status, again)
+	}
+}
+
+func TestAnElementUnlikeTheSpecIsAnErrorAtItsPlace(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spec   *pecanv1.ComponentSpec
+		stream testStream
+		fails  bool
+	}{
+		"another dtype":             {spec: &pecanv1.ComponentSpec{Dtype: 1}, stream: testStream{count: 3}, fails: true},
+		"another rank":              {spec: &pecanv1.ComponentSpec{Dtype: 9, Dims: []int64{-1}}, stream: testStream{count: 3}, fails: true},
+		"another rank, in blocks":   {spec: &pecanv1.ComponentSpec{Dtype: 9, Dims: []int64{-1}}, stream: testStream{count: 3, perFrame: 1}, fails: true},
+		"another size":              {spec: &pecanv1.ComponentSpec{Dtype: 9, Dims: []int64{1}}, stream: testStream{count: 3}, fails: true},
+		"more components":           {spec: &pecanv1.ComponentSpec{Dtype: 9}, stream: testStream{count: 3, pad: 4}, fails: true},
+		"the same":                  {spec: &pecanv1.ComponentSpec{Dtype: 9}, stream: testStream{count: 3}},
+		"unknown rank takes it all": {spec: &pecanv1.ComponentSpec{Dtype: 9, UnknownRank: true}, stream: testStream{count: 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := startDispatcher(t, func(d *testDispatcher) { d.plan.Components = []*pecanv1.ComponentSpec{tc.spec} })
+			d.snapshot = spread(1, startWorker(t, same(tc.stream)))
+			it := open(t, d).Open(IterOptions{})
+			failed := 0
+			for {
+				rows, status, err := it.NextElement(time.Second)
+				rows.Release()
+				if status == End {
+					break
+				}
+				if status == NotYet {
+					t.Fatal("nothing came")
+				}
+				if status == Failed {
+					failed++
+					if !reason.Is(err, reason.ElementSpec) || !strings.Contains(err.Error(), "stream 0") {
+						t.Fatal(err)
+					}
+				}
+			}
+			if want := map[bool]int{true: 3}[tc.fails]; failed != want {
+				t.Errorf("%d elements failed, want %d", failed, want)
+			}
+		})
+	}
+}
+
+func TestAnElementAboveTheLimitIsAnErrorAtItsPlace(t *testing.T) {
+	for name, change := range map[string][]func(*testWorker){"TCP": nil, "shared memory": {withUnix}} {
+		t.Run(name, func(t *testing.T) {
+			d := startDispatcher(t, func(d *testDispatcher) { d.options.MaxElementBytes = 1000 })
+			d.snapshot = spread(1, startWorker(t, same(testStream{count: 5, pad: 1000}), change...))
+			it := open(t, d).Open(IterOptions{})
+			for range 5 {
+				rows, status, err := it.NextElement(5 * time.Second)
+				rows.Release()
+				if status != Failed || !reason.Is(err, reason.ElementTooLarge) || !strings.Contains(err.Error(), "1008 bytes") {
+					t.Fatalf("%v, %v", status, err)
+				}
+			}
+			if _, status, _ := it.NextElement(5 * time.Second); status != End {
+				t.Errorf("then %v", status)
+			}
+		})
+	}
+}
+
+func TestReadingGoesOnWhileTheDispatcherIsAway(t *testing.T) {
+	hold := make(chan struct{})
+	w := startWorker(t, same(testStream{count: 50, perFrame: 2, hold: hold, holdAt: 20}))
+	d := startDispatcher(t)
+	d.snapshot = spread(1, w)
+	it := open(t, d).Open(IterOptions{Timeout: 50 * time.Millisecond})
+	first, err := readUpTo(t, it, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.stop()
+	eventually(t, "the client notices", func() bool { away, _ := it.job.session.away(); return away > 100*time.Millisecond })
+	// The worker is connected and may be computing: that is no outage.
+	if _, status, err := it.NextElement(time.Millisecond); status != NotYet {
+		t.Fatalf("%v, %v", status, err)
+	}
+	if why := it.Waiting(); !strings.Contains(why, "has not answered") {
+		t.Errorf("waiting: %q", why)
+	}
+	close(hold)
+	rest, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, append(first, rest...), 50)
+	if n := look(d, func() int { return len(d.finished) }); n != 0 {
+		t.Fatalf("%d reports reached a dispatcher that is away", n)
+	}
+	d.listen(d.addr)
+	eventually(t, "the end is reported when it is back", func() bool { return look(d, func() bool { return len(d.finished) == 1 && len(d.closed) == 1 }) })
+}
+
+func TestAnOutageIsATypedErrorAfterTheTimeoutAndPasses(t *testing.T) {
+	w := startWorker(t, same(testStream{count: 10}))
+	d := startDispatcher(t)
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		return &pecanv1.EpochUpdate{Waiting: "no worker is registered"}
+	}
+	it := open(t, d).Open(IterOptions{Timeout: 150 * time.Millisecond})
+	eventually(t, "the dispatcher's reason is shown", func() bool { return it.Waiting() == "no worker is registered" })
+	if _, status, _ := it.NextElement(10 * time.Millisecond); status != NotYet {
+		t.Errorf("without a worker: %v", status)
+	}
+	d.stop()
+	began := time.Now()
+	var err error
+	eventually(t, "the outage is an error", func() bool {
+		var status Status
+		_, status, err = it.NextElement(20 * time.Millisecond)
+		return status == Failed
+	})
+	if !reason.Is(err, reason.Unavailable) || !strings.Contains(err.Error(), d.addr) || time.Since(began) < 150*time.Millisecond {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+	d.snapshot = spread(1, w)
+	d.listen(d.addr)
+	var all []got
+	eventually(t, "it goes on", func() bool {
+		rest, err := read(t, it)
+		all = append(all, rest...)
+		return err == nil
+	})
+	wantAll(t, all, 10)
+}
+
+func TestADispatcherThatForgotTheJobIsATypedError(t *testing.T) {
+	hold := make(chan struct{})
+	w := startWorker(t, same(testStream{count: 50, hold: hold, holdAt: 5}))
+	t.Cleanup(func() { close(hold) })
+	d := startDispatcher(t)
+	d.snapshot = spread(1, w)
+	job := open(t, d)
+	it := job.Open(IterOptions{})
+	if _, err := readUpTo(t, it, 5); err != nil {
+		t.Fatal(err)
+	}
+	d.update(func() { d.forget, d.jobs = true, map[string]string{} })
+	_, err := read(t, it)
+	if !reason.Is(err, reason.JobUnknown) || !strings.Contains(err.Error(), "--work-dir") && !strings.Contains(err.Error(), "work directory") {
+		t.Errorf("got %v", err)
+	}
+	if _, status, err := job.Open(IterOptions{}).NextElement(0); status != Failed || !reason.Is(err, reason.JobUnknown) {
+		t.Errorf("a new pass: %v, %v", status, err)
+	}
+}
+
+func TestAClientThatWasForgottenButNotItsJobGoesOn(t *testing.T) {
+	hold := make(chan struct{})
+	w := startWorker(t, same(testStream{count: 50, hold: hold, holdAt: 5}))
+	d := startDispatcher(t)
+	d.snapshot = spread(1, w)
+	it := open(t, d).Open(IterOptions{})
+	first, err := readUpTo(t, it, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The request's id leads back to the same job.
+	d.update(func() { d.forget = true })
+	time.Sleep(60 * time.Millisecond)
+	d.update(func() { d.forget = false })
+	close(hold)
+	rest, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, append(first, rest...), 50)
+}
+
+func TestSharedMemoryThatIsAskedForAndNotToBeHadIsATypedError(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"the worker is on another host": func(c *Config) { c.HostID = "elsewhere" },
+		"the host has no name":          func(c *Config) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := startDispatcher(t)
+			d.snapshot = spread(1, startWorker(t, same(testStream{count: 5})))
+			it := open(t, d, change).Open(IterOptions{Protocol: SHM})
+			_, err := read(t, it)
+			if !reason.Is(err, reason.Unsupported) || !strings.Contains(err.Error(), "shm") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestASilentWorkerIsGivenUp(t *testing.T) {
+	var mute atomic.Bool
+	w := startWorker(t, same(testStream{count: 50, perFrame: 5}), func(w *testWorker) {
+		w.swallow = func(h *frame.Header) bool { return mute.Load() }
+	})
+	hold := make(chan struct{})
+	w.streams = same(testStream{count: 50, perFrame: 5, hold: hold, holdAt: 25})
+	d := startDispatcher(t)
+	d.snapshot = spread(1, w)
+	it := open(t, d, func(c *Config) { c.pingAfter = 30 * time.Millisecond }).Open(IterOptions{})
+	first, err := readUpTo(t, it, 25)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// From here on nothing is sent, and the connection stays: as if the host had lost its power.
+	mute.Store(true)
+	close(hold)
+	eventually(t, "the connection is given up", func() bool { return w.accepted.Load() > 1 })
+	mute.Store(false)
+	w.cut()
+	rest, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, append(first, rest...), 50)
+}
+
+// TestAnyMixOfFaultsKeepsEveryElement is the property: streams, workers, sizes and faults at random.
+func TestAnyMixOfFaultsKeepsEveryElement(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	for round := range 12 {
+		t.Run("", func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, uint64(round)))
+			t.Logf("seed %d, round %d", seed, round)
+			faults := rand.New(rand.NewPCG(seed, uint64(round)+1<<32))
+			streams := 1 + random.Uint32N(5)
+			counts := make([]uint64, streams)
+			perFrame := make([]uint64, streams)
+			for s := range counts {
+				counts[s], perFrame[s] = random.Uint64N(200), random.Uint64N(6)
+			}
+			pad, text := random.IntN(3000), random.IntN(2) == 0
+			rate := 0.05 * random.Float64()
+			var mu sync.Mutex
+			var workers []*testWorker
+			for range 1 + random.IntN(3) {
+				near := random.IntN(2) == 0
+				packed, crc := random.IntN(2) == 0, random.IntN(2) == 0
+				workers = append(workers, startWorker(t, func(_ uint64, s uint32) (testStream, bool) {
+					return testStream{count: counts[s], perFrame: perFrame[s], pad: pad, text: text}, true
+				}, func(w *testWorker) {
+					if near {
+						withUnix(w)
+					}
+					w.snappy, w.crc = packed, crc
+					w.hook = func(h *frame.Header, meta, payload *[]byte) bool {
+						if h.Type != frame.Data && h.Type != frame.End {
+							return true
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						if faults.Float64() > rate {
+							return true
+						}
+						switch faults.IntN(5) {
+						case 0:
+							return false
+						case 1:
+							h.Index++
+						case 2:
+							h.Lease++
+						case 3:
+							h.Lease--
+						case 4:
+							if len(*payload) > 0 {
+								*payload = (*payload)[:faults.IntN(len(*payload))]
+								h.Lease = 1 << 40
+							}
+							return false
+						}
+						return true
+					}
+				}))
+			}
+			d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = int32(streams) })
+			lease, where := uint64(5), random.IntN(100)
+			d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+				u := &pecanv1.EpochUpdate{TotalStreams: streams, StreamsFinal: true}
+				for s := range streams {
+					u.Streams = append(u.Streams, &pecanv1.ConsumerStream{Stream: s, Lease: lease, Worker: workers[(int(s)+where)%len(workers)].address()})
+				}
+				return u
+			}
+			options := IterOptions{MaxOutstandingBytes: 1 + random.Int64N(50000), Deterministic: random.IntN(2) == 0}
+			it := open(t, d).Open(options)
+			ctx, cancel := context.WithCancel(context.Background())
+			moved := make(chan struct{})
+			go func() {
+				defer close(moved)
+				for pauseFor(ctx, 3*time.Millisecond) {
+					d.update(func() {
+						if where%3 == 0 {
+							lease++
+						}
+						where++
+					})
+				}
+			}()
+			all, err := readMixed(t, it, random)
+			cancel()
+			<-moved
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantAll(t, all, counts...)
+			if options.Deterministic {
+				wantTurns(t, all, counts)
+			}
+		})
+	}
+}
+
+// readMixed takes elements and blocks as it comes.
+func readMixed(t *testing.T, it *Iteration, random *rand.Rand) ([]got, error) {
+	t.Helper()
+	var all []got
+	for deadline := time.Now().Add(testDeadline); ; {
+		if time.Now().After(deadline) {
+			t.Fatalf("nothing more after %d elements; waiting: %s", len(all), it.Waiting())
+		}
+		var rows *Rows
+		var status Status
+		var err error
+		if random.IntN(2) == 0 {
+			rows, status, err = it.NextElement(50 * time.Millisecond)
+		} else {
+			rows, status, err = it.NextBlock(1+random.IntN(20), 50*time.Millisecond)
+		}
+		switch status {
+		case Ready:
+			for i := range rows.Count {
+				v := uint64(binary.LittleEndian.Uint64(rows.Tensors[0].Data[8*i:]))
+				all = append(all, got{stream: uint32(v>>32) & 0xffff, index: v & 0xffffffff})
+			}
+			rows.Release()
+		case End:
+			return all, nil
+		case Failed:
+			return all, err
+		}
+	}
+}

@@ -1,0 +1,299 @@
+package client
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// wantTurns checks the order of a deterministic pass: element 0 of each stream, element 1 of each, and so on.
+func wantTurns(t *testing.T, all []got, counts []uint64) {
+	t.Helper()
+	at := 0
+	for index := uint64(0); at < len(all); index++ {
+		for s, count := range counts {
+			if index >= count {
+				continue
+			}
+			if at >= len(all) || all[at].stream != uint32(s) || all[at].index != index {
+				t.Fatalf("place %d has element %+v, want element %d of stream %d", at, all[at], index, s)
+			}
+			at++
+		}
+	}
+}
+
+func TestStreamsTakeStrictTurnsInDeterministicMode(t *testing.T) {
+	counts := []uint64{7, 0, 12, 3}
+	for _, workers := range []int{1, 2, 3} {
+		t.Run(fmt.Sprint(workers, " workers"), func(t *testing.T) {
+			d := startDispatcher(t, func(d *testDispatcher) {
+				d.plan.NumStreams = 4
+				d.options.Mode = pecanv1.Mode_MODE_DETERMINISTIC
+			})
+			var all []*testWorker
+			for range workers {
+				all = append(all, startWorker(t, func(_ uint64, s uint32) (testStream, bool) {
+					if s == 4 {
+						return testStream{count: 2}, true
+					}
+					return testStream{count: counts[s], perFrame: uint64(s)}, true
+				}))
+			}
+			d.snapshot = spread(5, all...)
+			elements, err := read(t, open(t, d).Open(IterOptions{}))
+			if err != nil || len(elements) != 24 {
+				t.Fatalf("%d elements, %v", len(elements), err)
+			}
+			wantTurns(t, elements[:22], counts)
+			// The closing stream comes when all others are over.
+			wantAll(t, elements, 7, 0, 12, 3, 2)
+			if elements[22].stream != 4 || elements[23].stream != 4 {
+				t.Errorf("the closing stream's elements are not the last: %+v", elements[20:])
+			}
+		})
+	}
+}
+
+func TestADeterministicPassWaitsForTheStreamWhoseTurnItIs(t *testing.T) {
+	hold := make(chan struct{})
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
+	d.snapshot = spread(2, startWorker(t, func(_ uint64, s uint32) (testStream, bool) {
+		if s == 1 {
+			return testStream{count: 4, hold: hold, holdAt: 1}, true
+		}
+		return testStream{count: 4}, true
+	}))
+	it := open(t, d).Open(IterOptions{Deterministic: true})
+	first, err := readUpTo(t, it, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, status, _ := it.NextElement(30 * time.Millisecond); status != NotYet {
+		t.Errorf("the next stream's turn was not waited for: %v", status)
+	}
+	close(hold)
+	rest, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantTurns(t, append(first, rest...), []uint64{4, 4})
+}
+
+func TestStreamsAreTakenFromFairly(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 3 })
+	d.snapshot = spread(3, startWorker(t, same(testStream{count: 100, perFrame: 10})))
+	it := open(t, d).Open(IterOptions{})
+	eventually(t, "all streams have come", func() bool {
+		it.mu.Lock()
+		e := it.current
+		it.mu.Unlock()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.accepted == 300
+	})
+	taken := map[uint32]int{}
+	all, err := readUpTo(t, it, 30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range all {
+		taken[g.stream]++
+	}
+	if taken[0] != 10 || taken[1] != 10 || taken[2] != 10 {
+		t.Errorf("taken of each stream: %v", taken)
+	}
+}
+
+func TestBlocksHaveTheirRowsInOrderWithAllComponents(t *testing.T) {
+	for name, tc := range map[string]struct {
+		perFrame      uint64
+		deterministic bool
+		max           int
+		copied        bool
+	}{
+		"cut from a frame":                    {perFrame: 50, max: 8},
+		"a whole frame":                       {perFrame: 8, max: 8},
+		"gathered from frames of one element": {perFrame: 0, max: 8, copied: true},
+		"gathered from small frames":          {perFrame: 3, max: 8, copied: true},
+		"gathered from streams in turn":       {perFrame: 50, max: 8, deterministic: true, copied: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
+			d.snapshot = spread(2, startWorker(t, same(testStream{count: 40, perFrame: tc.perFrame, pad: 10, text: true})))
+			it := open(t, d).Open(IterOptions{Deterministic: tc.deterministic})
+			eventually(t, "all has come", func() bool {
+				it.mu.Lock()
+				e := it.current
+				it.mu.Unlock()
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				return e.accepted == 80
+			})
+			next, calls, rowsTaken := map[uint64]uint64{}, 0, 0
+			for {
+				rows, status, err := it.NextBlock(tc.max, 5*time.Second)
+				if status == End {
+					break
+				}
+				if status != Ready {
+					t.Fatal(status, err)
+				}
+				calls++
+				rowsTaken += rows.Count
+				checkBlock(t, rows, next, tc.max)
+				rows.Release()
+			}
+			if rowsTaken != 80 || calls > 14 {
+				t.Errorf("%d rows in %d calls", rowsTaken, calls)
+			}
+		})
+	}
+}
+
+func checkBlock(t *testing.T, rows *Rows, next map[uint64]uint64, max int) {
+	t.Helper()
+	if len(rows.Tensors) != 3 || rows.Count > max {
+		t.Fatalf("%d components, %d rows", len(rows.Tensors), rows.Count)
+	}
+	ids, pads, texts := &rows.Tensors[0], &rows.Tensors[1], &rows.Tensors[2]
+	if fmt.Sprint(ids.Dims, pads.Dims, texts.Dims) != fmt.Sprintf("[%d] [%d 10] [%d]", rows.Count, rows.Count, rows.Count) {
+		t.Fatalf("dims %v %v %v of %d rows", ids.Dims, pads.Dims, texts.Dims, rows.Count)
+	}
+	at := 0
+	for i := range rows.Count {
+		v := binary.LittleEndian.Uint64(ids.Data[8*i:])
+		stream, index := v>>32&0xffff, v&0xffffffff
+		if index != next[stream] {
+			t.Errorf("stream %d: element %d where %d is next", stream, index, next[stream])
+		}
+		next[stream]++
+		if !bytes.Equal(pads.Data[10*i:10*i+10], bytes.Repeat([]byte{byte(index)}, 10)) {
+			t.Errorf("element %d has the bytes %v", index, pads.Data[10*i:10*i+10])
+		}
+		n := texts.StringLength(i)
+		if got := string(texts.Data[at : at+n]); got != fmt.Sprintf("text %d", index) {
+			t.Errorf("element %d has the text %q", index, got)
+		}
+		at += n
+	}
+	if at != len(texts.Data) || texts.Strings() != rows.Count {
+		t.Errorf("%d bytes of text, %d used", len(texts.Data), at)
+	}
+}
+
+func TestABlockHasOneShapeOnly(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
+	d.snapshot = spread(2, startWorker(t, func(_ uint64, s uint32) (testStream, bool) {
+		return testStream{count: 6, pad: 3 + int(s)}, true
+	}))
+	it := open(t, d).Open(IterOptions{})
+	all := 0
+	for {
+		rows, status, err := it.NextBlock(100, time.Second)
+		if status == End {
+			break
+		}
+		if status != Ready {
+			t.Fatal(status, err)
+		}
+		if want := rows.Count * int(rows.Tensors[1].Dims[1]); len(rows.Tensors[1].Data) != want {
+			t.Errorf("%d bytes for dims %v", len(rows.Tensors[1].Data), rows.Tensors[1].Dims)
+		}
+		all += rows.Count
+		rows.Release()
+	}
+	if all != 12 {
+		t.Errorf("%d rows", all)
+	}
+}
+
+func TestRowsOutliveTheSession(t *testing.T) {
+	for name, change := range map[string][]func(*testWorker){"TCP": nil, "shared memory": {withUnix}} {
+		t.Run(name, func(t *testing.T) {
+			d := startDispatcher(t)
+			d.snapshot = spread(1, startWorker(t, same(testStream{count: 5, pad: 100000}), change...))
+			job := open(t, d)
+			it := job.Open(IterOptions{})
+			rows, status, err := it.NextElement(5 * time.Second)
+			if status != Ready {
+				t.Fatal(status, err)
+			}
+			kept := rows.Block().Retain()
+			data := rows.Tensors[1].Data
+			rows.Release()
+			rows.Release()
+			if err := job.Session().Close(); err != nil {
+				t.Fatal(err)
+			}
+			if bytes.Count(data, []byte{0}) != 100000 {
+				t.Error("the memory changed")
+			}
+			kept.Release()
+		})
+	}
+}
+
+func TestCreditBoundsWhatIsOutstanding(t *testing.T) {
+	for name, change := range map[string][]func(*testWorker){"TCP": nil, "shared memory": {withUnix}} {
+		t.Run(name, func(t *testing.T) {
+			const size, budget = 64 + 10000, 100000
+			d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
+			w := startWorker(t, same(testStream{count: 200, pad: 10000}), change...)
+			d.snapshot = spread(2, w)
+			it := open(t, d).Open(IterOptions{MaxOutstandingBytes: budget})
+			taken := int64(0)
+			for range 200 {
+				eventually(t, "the budget is used", func() bool { return w.sent.Load()-taken >= min(budget/2, 400*size-taken) })
+				// Each stream may pass its share by one element.
+				if out := w.sent.Load() - taken; out > budget+2*size {
+					t.Fatalf("%d bytes outstanding with a budget of %d", out, budget)
+				}
+				rows, status, err := it.NextElement(5 * time.Second)
+				if status != Ready {
+					t.Fatal(status, err)
+				}
+				rows.Release()
+				taken += size
+			}
+		})
+	}
+}
+
+func TestEmptyElementsDoNotPileUp(t *testing.T) {
+	failing := map[uint64]bool{}
+	for i := range uint64(3 * parkAt) {
+		failing[i] = true
+	}
+	w := startWorker(t, same(testStream{count: 3 * parkAt, failAt: failing}))
+	d := startDispatcher(t)
+	d.snapshot = spread(1, w)
+	it := open(t, d).Open(IterOptions{})
+	eventually(t, "the stream is parked", func() bool {
+		it.mu.Lock()
+		e := it.current
+		it.mu.Unlock()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.list) == 1 && e.list[0].parked
+	})
+	failed := 0
+	for {
+		_, status, err := it.NextElement(5 * time.Second)
+		if status == End {
+			break
+		}
+		if status != Failed || !reason.Is(err, reason.ElementFailed) {
+			t.Fatal(status, err)
+		}
+		failed++
+	}
+	if failed != 3*parkAt || w.opens.Load() < 2 {
+		t.Errorf("%d elements, opened %d times", failed, w.opens.Load())
+	}
+}
