@@ -23,6 +23,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/graph"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,9 +35,9 @@ const deadline = 20 * time.Second
 // closing stream's is that name with a suffix.
 type files struct{}
 
-func (files) instantiate(_ context.Context, fingerprint string, _ *pecanv1.Plan, _ streamAt) (*streamGraphs, error) {
-	graph, err := os.ReadFile(filepath.Join("..", "..", "native", "tf", "testdata", fingerprint+".graph"))
-	return &streamGraphs{a: graph}, err
+func (files) instantiate(_ context.Context, fingerprint string, _ *pecanv1.Plan, _ graph.At) (*graph.StreamGraphs, error) {
+	data, err := os.ReadFile(filepath.Join("..", "..", "native", "tf", "testdata", fingerprint+".graph"))
+	return &graph.StreamGraphs{A: data}, err
 }
 
 func testConfig() Config {

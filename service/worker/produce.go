@@ -85,7 +85,7 @@ func (r *run) produce(it *tf.Iterator) error {
 
 // step fetches once: one element or a frame full of small ones.
 func (r *run) step(it *tf.Iterator) error {
-	if behind := r.window.behind(); behind > 0 && r.batchRows == 0 {
+	if behind := r.skippable(); behind > 0 {
 		n, err := it.Skip(int64(min(behind, skipStep)))
 		r.window.skipped(uint64(n))
 		return err
@@ -102,6 +102,17 @@ func (r *run) step(it *tf.Iterator) error {
 	}
 	r.accept(element)
 	return nil
+}
+
+// skippable is how many elements can be run without looking at them. A short last batch must be looked at; it is none of
+// those that the dispatcher knows to be with their consumer.
+func (r *run) skippable() uint64 {
+	behind := r.window.behind()
+	if r.batchRows > 0 {
+		next, owned := r.index(), r.order.GetOwnedBelow()
+		behind = min(behind, max(owned, next)-next)
+	}
+	return behind
 }
 
 // accept appends one element by itself, and learns from it how to fetch the next ones.

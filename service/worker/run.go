@@ -9,6 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/graph"
 )
 
 // runState is how far a run has come.
@@ -47,7 +48,7 @@ func newRun(s *stream) *run {
 	r := &run{stream: s, order: s.order}
 	r.ctx, r.cancel = context.WithCancel(s.worker.lifetime)
 	r.window = newWindow(r.hurry)
-	r.window.ahead = s.order.GetAhead()
+	r.window.ahead, r.window.acked = s.order.GetAhead(), s.order.GetOwnedBelow()
 	return r
 }
 
@@ -143,12 +144,13 @@ func (r *run) open() (*tf.Iterator, error) {
 		relay = newRelay(r)
 		source = relay
 	}
-	at := streamAt{
-		stream: r.order.GetId().GetStream(), epoch: r.order.GetId().GetEpoch(), seed: r.order.GetOptions().GetSeed(), source: -1,
+	at := graph.At{
+		Stream: int(r.order.GetId().GetStream()), Epoch: r.order.GetId().GetEpoch(), Seed: r.order.GetOptions().GetSeed(),
+		Mode: r.order.GetOptions().GetMode(), Source: -1, RAMBudget: w.config.WindowBytes,
 	}
 	if source != nil {
-		at.source = tf.RegisterSource(source)
-		r.closers = append(r.closers, func() { tf.RemoveSource(at.source) })
+		at.Source = tf.RegisterSource(source)
+		r.closers = append(r.closers, func() { tf.RemoveSource(at.Source) })
 	}
 	graphs, err := w.graphs.instantiate(r.ctx, r.order.GetFingerprint(), plan, at)
 	if err != nil {
@@ -159,14 +161,14 @@ func (r *run) open() (*tf.Iterator, error) {
 		if source != nil {
 			runtime = w.contexts.pulling
 		}
-		return r.iterate(runtime, graphs.a)
+		return r.iterate(runtime, graphs.A)
 	}
-	if relay.from, err = r.iterate(w.contexts.plain, graphs.a); err != nil {
+	if relay.from, err = r.iterate(w.contexts.plain, graphs.A); err != nil {
 		return nil, err
 	}
 	// The relay holds back, behind it every element counts.
 	relay.batchRows, r.batchRows = r.batchRows, 0
-	return r.iterate(w.contexts.pulling, graphs.b)
+	return r.iterate(w.contexts.pulling, graphs.B)
 }
 
 func (r *run) iterate(runtime *tf.Context, serialised []byte) (*tf.Iterator, error) {

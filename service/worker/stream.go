@@ -199,7 +199,7 @@ func (s *stream) held() *pecanv1.HeldStream {
 	held := &pecanv1.HeldStream{Id: s.key.id(), Lease: s.lease}
 	if s.run != nil {
 		state := s.run.state()
-		held.Ended, held.Count = state.ended, state.count
+		held.Ended, held.Count, held.RemainderRows = state.ended, state.count, state.keptRows
 	}
 	return held
 }

@@ -83,6 +83,7 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 	w.lifetime = lifetime
 	w.server.stopStreams = cancel
 	w.session = newSession(w)
+	w.graphs = newGraphs(w.session.fetchGraph)
 	w.server.serve()
 	return w, nil
 }

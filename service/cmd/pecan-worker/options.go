@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/pecan-ml/pecan/service/internal/cli"
+	"github.com/pecan-ml/pecan/service/worker"
+)
+
+const about = `
+A worker of a Pecan service. It registers with the dispatcher, runs the streams it is told to with TensorFlow, on CPU only, and
+pushes their elements to trainers: through shared memory on the same host, over TCP otherwise. Start as many as the work
+needs, on any host that sees the same files as the trainer.
+
+It prints one line "listening on HOST:PORT" to standard output when it is registered and serves, logs to standard error, and
+stops cleanly on SIGTERM or SIGINT: its streams move to other workers at once.`
+
+const examples = `
+  pecan-worker --dispatcher 10.0.0.5:5050 --listen 0.0.0.0:0
+  pecan-worker --dispatcher 10.0.0.5:5050 --listen 0.0.0.0:6060 --advertise worker-3.example:6060`
+
+type options struct {
+	logLevel       string
+	exitWithParent bool
+	config         worker.Config
+}
+
+func (o *options) register(f *pflag.FlagSet) {
+	c := &o.config
+	f.StringVar(&c.Dispatcher, "dispatcher", "", "address of pecan-dispatcher: HOST:PORT, unix:PATH or unix:@NAME")
+	f.StringVar(&c.Listen, "listen", "127.0.0.1:0", "HOST:PORT on which trainers read elements; port 0 picks a free one")
+	f.StringVar(&c.Advertise, "advertise", "", "HOST:PORT by which trainers reach this worker, if it is not the one it listens on")
+	f.IntVar(&c.MaxStreams, "max-streams", worker.DefaultMaxStreams(), "streams that run at once")
+	f.Int64Var(&c.WindowBytes, "window-bytes", worker.DefaultWindowBytes, "ready elements that all streams together keep, in bytes")
+	f.Int64Var(&c.SlotBytes, "shared-memory-bytes", worker.DefaultSlotBytes, "shared memory per trainer on this host; 0 turns it off")
+	f.IntVar(&c.Threads, "threads", 0, "threads in each of TensorFlow's pools; 0: one per core")
+	f.StringVar(&c.Placement, "placement", worker.PlacementRemote, "local (on a trainer's host, its own) or remote")
+	f.DurationVar(&c.DispatcherTimeout, "dispatcher-timeout", worker.DefaultDispatcherTimeout, "how long to try to reach the dispatcher at first")
+	f.StringVar(&o.logLevel, "log-level", "info", cli.LogLevels)
+	f.BoolVar(&o.exitWithParent, "exit-with-parent", false, "stop when standard input ends or the parent process is gone")
+	f.Lookup("exit-with-parent").Hidden = true
+}
+
+func (o *options) validate(args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected arguments %q; everything is given by flags (see --help)", strings.Join(args, " "))
+	}
+	o.config.Version = cli.Version
+	// TensorFlow writes notices of its own to standard error; those that matter come with the errors that Pecan reports.
+	if os.Getenv("TF_CPP_MIN_LOG_LEVEL") == "" {
+		if err := os.Setenv("TF_CPP_MIN_LOG_LEVEL", "2"); err != nil {
+			return fmt.Errorf("quieten TensorFlow: %w", err)
+		}
+	}
+	return o.config.Validate()
+}

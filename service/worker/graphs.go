@@ -1,0 +1,101 @@
+package worker
+
+import (
+	"context"
+	"sync"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+// keepGraphs is how many parsed datasets are kept: jobs come back to them with every epoch.
+const keepGraphs = 4
+
+// planner gives the graphs of streams.
+type planner interface {
+	instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at graph.At) (*graph.StreamGraphs, error)
+}
+
+// graphs gives the graphs of streams. Datasets are fetched once and kept parsed, the least recently used one is dropped.
+type graphs struct {
+	fetch func(ctx context.Context, fingerprint string) ([]byte, error)
+
+	mu    sync.Mutex
+	known []*knownGraph
+}
+
+type knownGraph struct {
+	fingerprint string
+	// loaded is closed when parsed or err is set.
+	loaded chan struct{}
+	parsed *graph.Graph
+	err    error
+}
+
+func newGraphs(fetch func(context.Context, string) ([]byte, error)) *graphs {
+	return &graphs{fetch: fetch}
+}
+
+// instantiate gives the graphs of one stream.
+func (g *graphs) instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at graph.At) (*graph.StreamGraphs, error) {
+	parsed, err := g.get(ctx, fingerprint)
+	if err != nil {
+		return nil, err
+	}
+	return graph.Instantiate(parsed, plan, at)
+}
+
+func (g *graphs) get(ctx context.Context, fingerprint string) (*graph.Graph, error) {
+	for {
+		known, mine := g.slot(fingerprint)
+		if mine {
+			g.load(ctx, known)
+		}
+		select {
+		case <-known.loaded:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		// Another stream's fetch ended with that stream; this one tries itself.
+		if known.err == nil || mine || ctx.Err() != nil {
+			return known.parsed, known.err
+		}
+	}
+}
+
+// slot finds the dataset, or makes a place for it that the caller has to fill.
+func (g *graphs) slot(fingerprint string) (known *knownGraph, mine bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i, known := range g.known {
+		if known.fingerprint == fingerprint {
+			copy(g.known[1:i+1], g.known[:i])
+			g.known[0] = known
+			return known, false
+		}
+	}
+	known = &knownGraph{fingerprint: fingerprint, loaded: make(chan struct{})}
+	g.known = append([]*knownGraph{known}, g.known[:min(len(g.known), keepGraphs-1)]...)
+	return known, true
+}
+
+func (g *graphs) load(ctx context.Context, known *knownGraph) {
+	defer close(known.loaded)
+	data, err := g.fetch(ctx, known.fingerprint)
+	if err == nil {
+		known.parsed, err = graph.Parse(data, graph.DefaultLimits())
+	}
+	if err == nil {
+		return
+	}
+	known.err = err
+	// A failure is not kept.
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i := range g.known {
+		if g.known[i] == known {
+			g.known = append(g.known[:i], g.known[i+1:]...)
+			return
+		}
+	}
+}
