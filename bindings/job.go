@@ -100,8 +100,11 @@ func CreateJob(handle int64, request string) (string, error) {
 	})
 }
 
-// ForgetJob ends a job's handle that no tensor was made of.
-func ForgetJob(handle int64) { op.DropHandle(handle) }
+// ForgetJob ends a job's handle that no tensor was made of. It never fails.
+func ForgetJob(handle int64) error {
+	op.DropHandle(handle)
+	return nil
+}
 
 // Cardinality numbers of tf.data.
 const (

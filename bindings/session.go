@@ -193,4 +193,8 @@ func Stats(handle int64) (string, error) {
 }
 
 // WatchInterrupts lets Ctrl-C end waits for elements. Python's own handler must be installed already.
-func WatchInterrupts() { op.WatchInterrupts() }
+// It never fails; gopy gives functions without a result another argument.
+func WatchInterrupts() error {
+	op.WatchInterrupts()
+	return nil
+}
