@@ -89,7 +89,34 @@ func (p *planner) divide(s *step, n need, block int64, keepFiles bool) division 
 			return down(max(n, needCounts), block*size)
 		}
 	}
+	if s.rule.kind == rebatched {
+		if d, ok := p.divideRebatch(s, n, block, keepFiles); ok {
+			return d
+		}
+	}
 	return division{edges: []edge{{at: s, block: block}}, splits: p.splits(s, block)}
+}
+
+// divideRebatch goes below a step that regroups the rows of batches, when these are of one known size: blocks of rows
+// that both sizes divide keep the borders of either.
+func (p *planner) divideRebatch(s *step, n need, block int64, keepFiles bool) (division, bool) {
+	rows, ok := p.batchRows(s)
+	under := s.in[0]
+	for under.rule.kind == pass || (under.rule.kind == oneToOne && p.facts(under).identity) {
+		under = under.in[0]
+	}
+	if !ok || rows < 1 || under.rule.kind != batched || p.drops(under.node) || block > math.MaxInt64/rows {
+		return division{}, false
+	}
+	size, ok := p.groupSize(under)
+	if !ok || rows*block/gcd(rows*block, size) > math.MaxInt64/size {
+		return division{}, false
+	}
+	common := rows * block / gcd(rows*block, size) * size
+	if n == needPositions && common != rows*block {
+		return division{}, false
+	}
+	return p.divide(under.in[0], max(n, needCounts), common, keepFiles), true
 }
 
 // divideBelowFunction goes below a step whose function makes any number of elements of one.

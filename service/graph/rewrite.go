@@ -260,7 +260,21 @@ func shortHash(parts ...string) string {
 
 // nameResources gives tables and variables names made of their content: two graphs in one worker share them by name,
 // and then share only what is equal.
+//
+// Handles of the trainer's seed generators and caches get names that no worker knows: a step then makes its own.
 func (e *editor) nameResources() {
+	for _, n := range e.g.order {
+		if t := constTensor(n); t.GetDtype() == tf.DataType_DT_RESOURCE {
+			absent := &tf.TensorProto{Dtype: t.GetDtype(), TensorShape: t.GetTensorShape()}
+			for _, handle := range t.GetResourceHandleVal() {
+				absent.ResourceHandleVal = append(absent.ResourceHandleVal, &tf.ResourceHandleProto{
+					Device: handle.GetDevice(), Container: handle.GetContainer(), Name: "pecan_absent/" + n.GetName(),
+					HashCode: handle.GetHashCode(), MaybeTypeName: handle.GetMaybeTypeName(),
+				})
+			}
+			e.edit(n.GetName()).Attr["value"] = &tf.AttrValue{Value: &tf.AttrValue_Tensor{Tensor: absent}}
+		}
+	}
 	h := newHasher(e.g)
 	content := map[string][]string{}
 	for _, n := range e.g.order {

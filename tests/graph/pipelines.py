@@ -149,7 +149,7 @@ CASES: dict[str, Case] = {
     # Batches.
     "batch": Case(lambda w: D.range(103).batch(5), 0, "BLOCKS", ordered=True),
     "batch_drop": Case(lambda w: D.range(103).batch(5, drop_remainder=True), 0, "BLOCKS", ordered=True),
-    "batch_of_batches": Case(lambda w: D.range(103).batch(5).batch(3), 0, "BLOCKS"),
+    "batch_of_batches": Case(lambda w: D.range(105).batch(5).batch(3), 0, "BLOCKS"),
     "parallel_batch": Case(lambda w: D.range(103).batch(5, num_parallel_calls=2), 0, "BLOCKS", ordered=True),
     "map_and_batch_of_pairs": Case(lambda w: D.range(50).map(lambda x: (x, tf.cast(x, tf.float32))).batch(6), 0, "BLOCKS", ordered=True),
     "padded_batch": Case(lambda w: D.range(50).map(ragged_row).padded_batch(4), 0, "BLOCKS", ordered=True),
@@ -160,7 +160,7 @@ CASES: dict[str, Case] = {
     "shuffle_then_batch": Case(lambda w: D.range(103).shuffle(30).batch(5), 0, "BLOCKS", how="rows"),
     "shuffle_of_records_then_batch": Case(
         lambda w: tf.data.TFRecordDataset(records(w)).shuffle(10, seed=3).batch(4), 6, "FILES", "REMAINDER", "rows"),
-    "rebatch": Case(lambda w: D.range(50).batch(4).rebatch(3), 0, "ELEMENTS", "REMAINDER", "rows"),
+    "rebatch": Case(lambda w: D.range(80).batch(4).rebatch(3), 0, "BLOCKS"),
     "rebatch_after_filter": Case(lambda w: D.range(50).filter(lambda x: x % 5 > 0).batch(4).rebatch(6), 0, "ELEMENTS", "REMAINDER", "rows"),
     # Windows.
     "windows": Case(lambda w: D.range(50).window(5, drop_remainder=True).flat_map(lambda x: x.batch(5)), 0, "BLOCKS"),
@@ -179,13 +179,17 @@ CASES: dict[str, Case] = {
     "enumerate": Case(lambda w: D.range(100, 160).map(lambda x: x * 2).enumerate().filter(lambda i, x: i % 2 == 0), 0, "ELEMENTS"),
     "enumerate_records": Case(lambda w: tf.data.TFRecordDataset(records(w)).enumerate().map(lambda i, x: (i, heavy(number(x)))), 4, "ELEMENTS"),
     "group_by_window": Case(
-        lambda w: D.range(60).group_by_window(lambda x: x % 3, lambda k, x: x.batch(4), window_size=4), 0, "ELEMENTS"),
+        lambda w: D.range(60).group_by_window(lambda x: x % 3, lambda k, x: x.batch(4), window_size=4), 1, "NONE"),
+    "group_by_window_then_work": Case(
+        lambda w: D.range(60).group_by_window(lambda x: x % 3, lambda k, x: x.batch(4), window_size=4).unbatch().map(heavy), 8, "ELEMENTS"),
     "bucket_by_sequence_length": Case(bucketed, 1, "NONE"),
     # Several inputs.
     "zip": Case(lambda w: D.zip((D.range(50), D.range(100, 140).map(lambda x: x * 2))), 0, "ELEMENTS", ordered=True),
     "zip_of_batches": Case(lambda w: D.zip((D.range(50).batch(4), D.range(10))).map(lambda a, b: a + b), 0, "BLOCKS", ordered=True),
     "zip_of_equally_seeded_shuffles": Case(
-        lambda w: D.zip((D.range(50).shuffle(20, seed=5), D.range(50).map(lambda x: x * 10).shuffle(20, seed=5))), 0, "ELEMENTS"),
+        lambda w: D.zip((D.range(50).shuffle(20, seed=5), D.range(100, 150).shuffle(20, seed=5))), 0, "ELEMENTS"),
+    "zip_of_mapped_equally_seeded_shuffles": Case(
+        lambda w: D.zip((D.range(50).shuffle(20, seed=5), D.range(50).map(lambda x: x * 10).shuffle(20, seed=5))), 1, "NONE"),
     "zip_of_record_files": Case(
         lambda w: D.zip((tf.data.TFRecordDataset(records(w)), tf.data.TextLineDataset(lines(w)))).map(lambda a, b: heavy(number(a) * 1000 + number(b))),
         4, "ELEMENTS"),
@@ -221,7 +225,7 @@ CASES: dict[str, Case] = {
     "assert_cardinality_then_batch": Case(
         lambda w: tf.data.TFRecordDataset(records(w)).map(number).apply(tf.data.experimental.assert_cardinality(57)).batch(5),
         6, "FILES", "REMAINDER", "rows"),
-    "options": Case(lambda w: D.range(50).map(lambda x: x + 1, num_parallel_calls=2).with_options(options(deterministic=False)), 0, "ELEMENTS", ordered=True),
+    "options": Case(lambda w: D.range(50).map(lambda x: x + 1, num_parallel_calls=2).with_options(options(deterministic=False)), 0, "ELEMENTS"),
     "ignore_errors": Case(
         lambda w: D.range(40).map(lambda x: tf.debugging.check_numerics(1.0 / tf.cast(x % 4, tf.float32), "zero")).ignore_errors(), 0, "ELEMENTS"),
     "named_take": Case(lambda w: D.range(40).map(lambda x: x + 1).take(-1, name="mark"), 0, "ELEMENTS", ordered=True),

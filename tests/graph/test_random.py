@@ -1,0 +1,176 @@
+"""Random pipelines, divided and put together again, give what they give locally.
+
+PECAN_RANDOM_PIPELINES sets how many are tried (100 by default), PECAN_RANDOM_SEED the first seed. A failure names the
+seed and the steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import pathlib
+import random
+
+import pytest
+import tensorflow as tf
+
+import oracle
+import pipelines
+
+D = tf.data.Dataset
+COUNT = int(os.environ.get("PECAN_RANDOM_PIPELINES", "100"))
+FIRST = int(os.environ.get("PECAN_RANDOM_SEED", "1"))
+CHUNK = 25
+
+
+@dataclasses.dataclass
+class Made:
+    """A pipeline in the making: numbers, or batches of numbers of any size."""
+
+    dataset: tf.data.Dataset
+    steps: list[str]
+    batched: bool = False
+    # The rows that a drop_remainder leaves out are not the local ones where the order is not.
+    drops: bool = False
+    shuffled: bool = False
+
+
+def source(rng: random.Random, work: pathlib.Path) -> Made:
+    kind = rng.choice(["range", "range", "slices", "lines", "records", "interleave", "parallel"])
+    n = rng.choice([1, 5, 17, 40, 101])
+    files, rows = rng.choice([1, 2, 5, 7]), rng.choice([1, 3, 8])
+    if kind == "range":
+        ds = D.range(rng.choice([0, 3]), n + 3, rng.choice([1, 1, 2]))
+    elif kind == "slices":
+        ds = D.from_tensor_slices(tf.range(n, dtype=tf.int64))
+    elif kind == "lines":
+        ds = tf.data.TextLineDataset(pipelines.lines(work, files, rows)).map(pipelines.number)
+    elif kind == "records":
+        ds = tf.data.TFRecordDataset(pipelines.records(work, files, rows)).map(pipelines.number)
+    else:
+        calls = {"num_parallel_calls": tf.data.AUTOTUNE} if kind == "parallel" else {}
+        names = D.from_tensor_slices(pipelines.lines(work, files, rows))
+        ds = names.interleave(
+            lambda f: tf.data.TextLineDataset(f).map(pipelines.number), cycle_length=rng.choice([1, 2, 4]),
+            block_length=rng.choice([1, 2]), **calls)
+    return Made(ds, [f"{kind}({n}, {files}x{rows})"])
+
+
+def extend(rng: random.Random, made: Made, work: pathlib.Path) -> Made:
+    """Adds one random step."""
+    ds, batched, shuffled = made.dataset, made.batched, made.shuffled
+    k = rng.choice([2, 3, 4, 7])
+    anywhere = ["map", "parallel_map", "take", "skip", "shard", "shuffle", "repeat", "prefetch", "cache", "concatenate", "zip", "take_all"]
+    rows = ["filter", "flat_map", "batch", "batch", "window", "padded", "enumerate", "unique", "scan", "take_while",
+            "group", "heavy", "interleave", "choose", "assert", "file_cache", "overlap"]
+    batches = ["unbatch", "unbatch", "rebatch", "filter_batches", "sum"]
+    step = rng.choice(anywhere + (batches * 2 if batched else rows))
+    if step == "map":
+        ds = ds.map(lambda x: x + k)
+    elif step == "parallel_map":
+        ds = ds.map(lambda x: x * k, num_parallel_calls=2, deterministic=rng.choice([True, None]))
+    elif step == "heavy":
+        ds = ds.map(pipelines.heavy)
+    elif step == "take":
+        ds = ds.take(k * 5)
+    elif step == "take_all":
+        ds = ds.take(-1)
+    elif step == "skip":
+        ds = ds.skip(k)
+    elif step == "shard":
+        ds = ds.shard(k, rng.randrange(k))
+    elif step == "shuffle":
+        ds, shuffled = ds.shuffle(k * 3, seed=k, reshuffle_each_iteration=False), True
+    elif step == "repeat":
+        ds = ds.repeat(rng.choice([1, 2, 2]))
+    elif step == "prefetch":
+        ds = ds.prefetch(rng.choice([1, tf.data.AUTOTUNE]))
+    elif step == "cache":
+        ds = ds.cache()
+    elif step == "file_cache":
+        ds = ds.cache(str(work / f"cache-{len(made.steps)}"))
+    elif step == "concatenate":
+        other = D.range(1000, 1000 + k)
+        ds = ds.concatenate(other.batch(2) if batched else other)
+    elif step == "zip":
+        ds = D.zip((ds, D.range(k * 6))).map(lambda a, b: a * 1000 + b)
+    elif step == "filter":
+        ds = ds.filter(lambda x: x % k != 1)
+    elif step == "flat_map":
+        ds = ds.flat_map(lambda x: D.range(x, x + x % k))
+    elif step == "interleave":
+        ds = ds.interleave(lambda x: D.range(x, x + x % k), cycle_length=2)
+    elif step == "batch":
+        ds, batched = ds.batch(k), True
+    elif step == "padded":
+        ds, batched = ds.padded_batch(k), True
+    elif step == "window":
+        ds, batched = ds.window(k, drop_remainder=False).flat_map(lambda w: w.batch(k)), True
+    elif step == "overlap":
+        ds, batched = ds.window(k, shift=1).flat_map(lambda w: w.batch(k)), True
+    elif step == "enumerate":
+        ds = ds.enumerate().map(lambda i, x: i * 1000 + x)
+    elif step == "unique":
+        ds = ds.map(lambda x: x % (k * 4)).unique()
+    elif step == "scan":
+        ds = ds.scan(tf.constant(0, tf.int64), lambda s, x: (s + 1, s + x))
+    elif step == "take_while":
+        ds = ds.take_while(lambda x: x % 50 < 45)
+    elif step == "group":
+        ds, batched = ds.group_by_window(lambda x: x % k, lambda _, w: w.batch(3), window_size=3), True
+    elif step == "choose":
+        ds = D.choose_from_datasets([ds, D.range(500, 500 + k)], D.range(2).repeat(), stop_on_empty_dataset=rng.choice([True, False]))
+    elif step == "assert":
+        ds = ds.apply(tf.data.experimental.assert_cardinality(sum(1 for _ in ds)))
+    elif step == "unbatch":
+        ds, batched = ds.unbatch(), False
+    elif step == "rebatch":
+        ds = ds.rebatch(k)
+    elif step == "filter_batches":
+        ds = ds.filter(lambda b: tf.shape(b)[0] > 1)
+    elif step == "sum":
+        # Only sizes show in the result: which rows meet in a batch is open after a shuffle or a filter.
+        ds, batched = ds.map(lambda b: tf.size(b, tf.int64)), False
+    return Made(ds, made.steps + [f"{step}({k})"], batched, False, shuffled)
+
+
+def make(seed: int, work: pathlib.Path) -> Made:
+    """Makes the pipeline of a seed."""
+    rng = random.Random(seed)
+    work.mkdir(parents=True, exist_ok=True)
+    made = source(rng, work)
+    for _ in range(rng.randrange(1, 8)):
+        made = extend(rng, made, work)
+    if not made.batched and rng.random() < 0.3:
+        k = rng.choice([2, 3, 5])
+        made = Made(made.dataset.batch(k, drop_remainder=True), made.steps + [f"batch_drop({k})"], True, True, made.shuffled)
+    return made
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
+def test_random_pipelines_give_the_local_elements(cutgraph: pathlib.Path, tmp_path: pathlib.Path, first: int) -> None:
+    seeds = range(first, min(first + CHUNK, FIRST + COUNT))
+    made = {f"seed-{seed}": make(seed, tmp_path / f"data-{seed}") for seed in seeds}
+    cuts = oracle.cut_all(cutgraph, tmp_path / "graphs", {name: (m.dataset, {}) for name, m in made.items()})
+    failures = []
+    for name, m in made.items():
+        try:
+            check(m, cuts[name])
+        except Exception as error:  # The seed and the steps are what one needs first.
+            failures.append(f"{name}: {' -> '.join(m.steps)}\n  {str(error)[:300]}\n  {cuts[name].plan}")
+    assert not failures, "\n".join(failures)
+
+
+def check(m: Made, cut: oracle.Cut) -> None:
+    """Compares one pipeline."""
+    assert cut.error is None, cut.error
+    local = list(oracle.elements(m.dataset))
+    epochs = [oracle.run_streams(cut, m.dataset, epoch=e % 2) for e in range(cut.repeat)]
+    got = list(itertools.chain.from_iterable(itertools.chain.from_iterable(epochs)))
+    if m.drops:
+        oracle.compare("count", got, local)
+    else:
+        oracle.compare("rows" if m.batched else "elements", got, local)
+    if cut.repeat == 1 and cut.cardinality >= 0:
+        assert cut.cardinality == len(local)
