@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -26,22 +27,31 @@ func (c *Core) assignConsumers() {
 type share struct {
 	client string
 	count  int
+	// ready: not opened ahead of need, or nobody is ready.
+	ready bool
 }
+
+func byCount(a, b *share) int { return cmp.Compare(a.count, b.count) }
 
 func (c *Core) shareEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
 	shares := c.shares(job, epoch)
+	ready := slices.DeleteFunc(slices.Clone(shares), func(s *share) bool { return !s.ready })
 	key := streamKey{job: job.JobId, epoch: epoch.Epoch}
 	for _, stream := range epoch.Streams {
 		key.stream = stream.Stream
 		if stream.Consumer == "" && stream.Worker != nil && !stream.Delivered {
-			poorest := slices.MinFunc(shares, func(a, b *share) int { return a.count - b.count })
+			poorest := slices.MinFunc(ready, byCount)
 			poorest.count++
 			c.assign(key.id(), poorest.client, stream.StartIndex)
 		}
 	}
+	for _, s := range shares {
+		// Who is not reading yet has nothing to lose.
+		for !s.ready && s.count > 0 && c.move(job, epoch, s, slices.MinFunc(ready, byCount), false) {
+		}
+	}
 	for {
-		poorest := slices.MinFunc(shares, func(a, b *share) int { return a.count - b.count })
-		richest := slices.MaxFunc(shares, func(a, b *share) int { return a.count - b.count })
+		poorest, richest := slices.MinFunc(ready, byCount), slices.MaxFunc(ready, byCount)
 		needy := poorest.count == 0 && c.starving(job, epoch, poorest.client)
 		if richest.count-poorest.count < 2 && !(needy && richest.count == 1) {
 			return
@@ -52,16 +62,13 @@ func (c *Core) shareEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
 	}
 }
 
-// shares lists the clients of an epoch that are ready to read: those that opened it ahead of need wait until they come to it,
-// unless there are no others.
+// shares lists the clients of an epoch in the order in which they came. Those that opened it ahead of need are not ready
+// before they come to it, unless there are no others.
 func (c *Core) shares(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) []*share {
 	onlyAhead := c.allAhead(job, epoch)
 	var shares []*share
 	for _, pass := range epoch.Passes {
-		if !onlyAhead && c.ahead(job, epoch, pass) {
-			continue
-		}
-		s := &share{client: pass.ClientId}
+		s := &share{client: pass.ClientId, ready: onlyAhead || !c.ahead(job, epoch, pass)}
 		for _, stream := range epoch.Streams {
 			soft := c.soft(streamKey{job.JobId, epoch.Epoch, stream.Stream})
 			reader := stream.Consumer

@@ -45,6 +45,7 @@ func (c *Core) openEpoch(req *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochRespo
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochJoined{EpochJoined: &pecanv1.EpochJoined{
 		JobId: job.JobId, Epoch: number, ClientId: req.ClientId, RequestId: req.RequestId, Ahead: req.Ahead,
 	}}})
+	c.clients[req.ClientId].passes[passKey{job.JobId, number}] = &passState{seen: c.now}
 	return &pecanv1.OpenEpochResponse{Epoch: number}, nil
 }
 

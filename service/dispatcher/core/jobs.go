@@ -221,8 +221,9 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
 		if known := client.passes[key]; known == nil || known.starved != pass.Starved || (known.elements == 0) != (pass.Elements == 0) {
 			c.dirty = true
 		}
-		client.passes[key] = &passState{starved: pass.Starved, elements: pass.Elements}
+		client.passes[key] = &passState{starved: pass.Starved, elements: pass.Elements, seen: c.now}
 	}
+	c.dropForgottenPasses(req.ClientId, client)
 	var missing []string
 	for _, id := range req.JobIds {
 		if job := c.state.jobs[id]; job != nil && slices.Contains(job.ClientIds, req.ClientId) {
@@ -235,6 +236,25 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
 		return reason.New(reason.JobUnknown, "heartbeat: client %q holds no job %s any more", req.ClientId, strings.Join(missing, ", "))
 	}
 	return nil
+}
+
+// dropForgottenPasses closes passes that a client does not name any more: it gave up opening them before it had the answer.
+func (c *Core) dropForgottenPasses(clientID string, client *clientState) {
+	for _, jobID := range c.jobsOf(clientID) {
+		job := c.state.jobs[jobID]
+		for _, epoch := range slices.Clone(job.Epochs) {
+			if findPass(epoch, clientID) == nil || c.watched(clientID, jobID, epoch.Epoch) {
+				continue
+			}
+			key := passKey{jobID, epoch.Epoch}
+			if pass := client.passes[key]; pass == nil {
+				client.passes[key] = &passState{seen: c.now}
+			} else if c.now-pass.seen > c.cfg.DeadAfter {
+				c.event("closing a pass that its client does not name any more", "job", jobID, "epoch", epoch.Epoch, "client", clientID)
+				c.leaveEpoch(job, epoch, clientID)
+			}
+		}
+	}
 }
 
 func (c *Core) clientGoodbye(req *pecanv1.ClientGoodbyeRequest) error {

@@ -54,6 +54,15 @@ func allAtOnce(job *pecanv1.StoredJob) bool {
 	return job.Plan.GetAllOpen() || mode == pecanv1.Mode_MODE_DETERMINISTIC || mode == pecanv1.Mode_MODE_OFF
 }
 
+// static tells whether a job's shards are tied to the configured list of workers, when there is one.
+func static(job *pecanv1.StoredJob) bool {
+	switch job.Options.GetSharding() {
+	case pecanv1.Sharding_SHARDING_FILE, pecanv1.Sharding_SHARDING_DATA, pecanv1.Sharding_SHARDING_FILE_OR_DATA, pecanv1.Sharding_SHARDING_HINT:
+		return true
+	}
+	return false
+}
+
 // dropUnneededLeases stops what nobody waits for.
 func (c *Core) dropUnneededLeases() {
 	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
@@ -111,6 +120,8 @@ type want struct {
 	// running streams of the epoch, and those held and not read to their end.
 	running, held int
 	ahead         bool
+	// skipped: a stream found no worker, so the closing stream's turn has not come.
+	skipped bool
 }
 
 func (c *Core) survey() (map[string]*load, []*want) {
@@ -180,7 +191,13 @@ func (c *Core) assignLeases() {
 			}
 			return cmp.Compare(a.running, b.running)
 		})
-		if !c.leaseNext(loads, next, true) {
+		if c.leaseNext(loads, next, true) {
+			continue
+		}
+		if next.skipped = true; static(next.job) {
+			// The next stream may belong to another place.
+			next.waiting = next.waiting[1:]
+		} else {
 			next.waiting = nil
 		}
 	}
@@ -190,6 +207,9 @@ func (c *Core) assignLeases() {
 func (c *Core) leaseNext(loads map[string]*load, w *want, needRoom bool) bool {
 	stream := w.waiting[0]
 	closing := isClosing(w.job, stream)
+	if closing && w.skipped {
+		return false
+	}
 	id := c.pick(loads, w, stream, needRoom && !closing)
 	if id == "" {
 		return false
@@ -256,13 +276,8 @@ func streamsOn(epoch *pecanv1.StoredEpoch, workerID string) int {
 // pickByPlace gives stream i of a statically sharded job to the worker at place i of the configured list. While the
 // service starts it waits for that worker; later anyone may stand in.
 func (c *Core) pickByPlace(loads map[string]*load, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, needRoom bool) (id string, decided bool) {
-	switch job.Options.GetSharding() {
-	case pecanv1.Sharding_SHARDING_FILE, pecanv1.Sharding_SHARDING_DATA, pecanv1.Sharding_SHARDING_FILE_OR_DATA, pecanv1.Sharding_SHARDING_HINT:
-	default:
-		return "", false
-	}
 	n := len(c.cfg.WorkerAddresses)
-	if n == 0 || isClosing(job, stream) {
+	if n == 0 || !static(job) || isClosing(job, stream) {
 		return "", false
 	}
 	place := int(stream.Stream) % n

@@ -23,6 +23,8 @@ type passKey struct {
 type passState struct {
 	starved  bool
 	elements uint64
+	// seen is when the client last showed that it wants the pass.
+	seen time.Duration
 }
 
 func newClientState(now time.Duration) *clientState {

@@ -37,6 +37,16 @@ func (c *Core) watch(in Watch) error {
 	return nil
 }
 
+// watched tells whether a client follows a pass.
+func (c *Core) watched(clientID, jobID string, epoch uint64) bool {
+	for _, w := range c.watches {
+		if w.client == clientID && w.job == jobID && w.epoch == epoch {
+			return true
+		}
+	}
+	return false
+}
+
 func (c *Core) endWatches(which func(*watchState) bool, err *reason.Error) {
 	for _, id := range slices.Sorted(maps.Keys(c.watches)) {
 		if which(c.watches[id]) {
@@ -89,6 +99,10 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 		if !stream.Delivered {
 			shown.Worker = stream.Worker
 		}
+		if soft.moving {
+			// It will be another's, who may die and leave the rest to this client.
+			update.NoMoreStreams = false
+		}
 		if shown.Ended {
 			shown.Count = stream.Count
 		}
@@ -100,7 +114,7 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 
 // waitingWords says why nothing moves for a client, or nothing when something does. An empty client asks for the epoch as a whole.
 func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string) string {
-	if job.Error != nil || epoch.Error != nil || delivered(epoch) {
+	if job.Error != nil || epoch.Error != nil || delivered(epoch) || len(epoch.Passes) == 0 {
 		return ""
 	}
 	var away, queued []string

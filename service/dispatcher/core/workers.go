@@ -232,6 +232,8 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 			c.loseLease(key, stream, pecanv1.LeaseLost_FAILED, fmt.Sprintf("worker %s: %s", workerID, detail.GetMessage()))
 			return
 		}
+		detail = &pecanv1.ErrorDetail{Code: detail.GetCode(), Reason: detail.GetReason(), Message: fmt.Sprintf(
+			"%s failed %d times, the last time on worker %s: %s", describe(key), c.cfg.MaxFailures, workerID, detail.GetMessage())}
 	}
 	if detail.GetCode() == int32(codes.OK) {
 		detail = reason.New(reason.Internal, "%s failed on worker %s: %s", describe(key), workerID, detail.GetMessage()).Detail()
@@ -248,13 +250,16 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 	if stream.Worker == nil || stream.Lease != req.Lease || stream.Worker.WorkerId != req.WorkerId || stream.Consumer != req.ClientId {
 		return nil
 	}
+	soft := c.soft(key)
+	if soft.lease == req.Lease {
+		soft.produced = max(soft.produced, req.NextIndex)
+	}
 	worker := c.workers[req.WorkerId]
 	if worker == nil || worker.away {
 		// Two witnesses: its session is broken, and a client cannot reach it.
 		c.loseWorker(req.WorkerId, true, "its session is broken and client "+req.ClientId+" cannot reach it")
 		return nil
 	}
-	soft := c.soft(key)
 	soft.reports++
 	if soft.reports < 3 && c.now-soft.leasedAt < c.cfg.SuspectAfter || !c.otherWorker(req.WorkerId, soft.avoid) {
 		return nil
@@ -301,9 +306,7 @@ func (c *Core) expireWorkers() {
 		case worker.away && c.now >= worker.awayUntil:
 			c.loseWorker(id, true, "worker "+id+" did not come back")
 		case !worker.away && c.now-worker.lastBeat > c.cfg.DeadAfter:
-			silent := (c.now - worker.lastBeat).Round(time.Millisecond)
-			c.endSession(worker.session, reason.New(reason.Unavailable, "worker %s was silent for %v; register again", id, silent))
-			c.loseWorker(id, true, fmt.Sprintf("worker %s was silent for %v", id, silent))
+			c.loseWorker(id, true, fmt.Sprintf("worker %s was silent for %v", id, (c.now-worker.lastBeat).Round(time.Millisecond)))
 		}
 	}
 }

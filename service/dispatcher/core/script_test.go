@@ -1,0 +1,537 @@
+package core_test
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what the core does now into testdata; read the difference before you commit it")
+
+// TestScripts runs the command files: each line that begins with "> " is an input, what follows is what came out.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no command files: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { runScript(t, file) })
+	}
+}
+
+func runScript(t *testing.T, file string) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newScript(t)
+	var out strings.Builder
+	lines := bufio.NewScanner(strings.NewReader(string(data)))
+	for lines.Scan() {
+		line := lines.Text()
+		switch {
+		case strings.HasPrefix(line, "> "):
+			fmt.Fprintln(&out, line)
+			for _, result := range s.run(strings.TrimPrefix(line, "> ")) {
+				fmt.Fprintln(&out, result)
+			}
+			s.checkReplay()
+		case line == "", strings.HasPrefix(line, "#"):
+			fmt.Fprintln(&out, line)
+		}
+	}
+	if got := out.String(); got != string(data) {
+		if *rewrite {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		t.Errorf("%s: the core does something else now (run with -rewrite and look at the difference):\n%s", file, firstDifference(string(data), got))
+	}
+}
+
+func firstDifference(want, got string) string {
+	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return fmt.Sprintf("line %d\n  want %s\n  got  %s", i+1, a[i], b[i])
+		}
+	}
+	return fmt.Sprintf("%d lines instead of %d", len(b), len(a))
+}
+
+// script is a core with a clock, and all records it ever gave.
+type script struct {
+	t       *testing.T
+	cfg     core.Config
+	core    *core.Core
+	now     time.Duration
+	records []*pecanv1.Record
+	jobs    int
+}
+
+func newScript(t *testing.T) *script {
+	return &script{t: t, cfg: core.DefaultConfig(), core: core.New(core.DefaultConfig(), core.NewState())}
+}
+
+// decide feeds the core and keeps the records as the disk would: in bytes.
+func (s *script) decide(input any) core.Result {
+	result := s.core.Decide(input, s.now)
+	for _, record := range result.Records {
+		s.records = append(s.records, proto.Clone(record).(*pecanv1.Record))
+	}
+	return result
+}
+
+func (s *script) replay() *core.State {
+	state := core.NewState()
+	for i, record := range s.records {
+		if err := state.Apply(proto.Clone(record).(*pecanv1.Record)); err != nil {
+			s.t.Fatalf("replay record %d: %v", i, err)
+		}
+	}
+	return state
+}
+
+func (s *script) checkReplay() {
+	s.t.Helper()
+	if replayed := s.replay(); replayed.Hash() != s.core.State().Hash() {
+		s.t.Fatalf("replayed state differs:\n%v\n%v", replayed.Snapshot(), s.core.State().Snapshot())
+	}
+	data, err := s.core.State().Marshal()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	restored, err := core.Restore(data)
+	if err != nil || restored.Hash() != s.core.State().Hash() {
+		s.t.Fatalf("restored state differs (%v)", err)
+	}
+}
+
+// args are the words of a command: name=value, or a bare name.
+type args map[string]string
+
+func (a args) number(name string) uint64 {
+	n, _ := strconv.ParseUint(a[name], 10, 64)
+	return n
+}
+
+func (a args) has(name string) bool { _, ok := a[name]; return ok }
+
+func (a args) list(name string) []string {
+	if a[name] == "" {
+		return nil
+	}
+	return strings.Split(a[name], ",")
+}
+
+// streamID reads job/epoch/stream.
+func streamID(text string) *pecanv1.StreamId {
+	id := &pecanv1.StreamId{}
+	parts := strings.Split(text, "/")
+	if len(parts) == 3 {
+		epoch, _ := strconv.ParseUint(parts[1], 10, 64)
+		stream, _ := strconv.ParseUint(parts[2], 10, 32)
+		id.JobId, id.Epoch, id.Stream = parts[0], epoch, uint32(stream)
+	}
+	return id
+}
+
+func enum[E ~int32](values map[string]int32, prefix, text string) E {
+	return E(values[prefix+strings.ToUpper(text)])
+}
+
+func (s *script) run(line string) []string {
+	words := strings.Fields(line)
+	a := args{}
+	for _, word := range words[1:] {
+		name, value, _ := strings.Cut(word, "=")
+		a[name] = value
+	}
+	switch words[0] {
+	case "config":
+		return s.configure(a)
+	case "restart":
+		s.core = core.New(s.cfg, s.replay())
+		return s.show(s.decide(core.Start{ClusterID: "other"}))
+	case "wait":
+		return s.wait(words[1])
+	case "pause":
+		d, _ := time.ParseDuration(words[1])
+		s.now += d
+		return s.show(s.decide(core.Tick{}))
+	case "status":
+		return s.status()
+	}
+	if input := s.clientInput(words[0], a); input != nil {
+		return s.show(s.decide(input))
+	}
+	if input := s.workerInput(words[0], a); input != nil {
+		return s.show(s.decide(input))
+	}
+	s.t.Fatalf("unknown command %q", line)
+	return nil
+}
+
+func (s *script) configure(a args) []string {
+	if a.has("workers") {
+		s.cfg.WorkerAddresses = a.list("workers")
+	}
+	if a.has("dataset-timeout") {
+		s.cfg.DatasetTimeout, _ = time.ParseDuration(a["dataset-timeout"])
+	}
+	s.core = core.New(s.cfg, core.NewState())
+	return nil
+}
+
+// wait lets time pass in ticks of 100 ms. Workers named in no heartbeat are silent.
+func (s *script) wait(text string) []string {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var lines []string
+	for end := s.now + d; s.now < end; {
+		s.now += 100 * time.Millisecond
+		lines = append(lines, s.show(s.decide(core.Tick{}))...)
+	}
+	return lines
+}
+
+func (s *script) clientInput(command string, a args) any {
+	switch command {
+	case "start":
+		return core.Start{ClusterID: a["cluster"]}
+	case "dataset":
+		return core.AddDataset{
+			WantedID: a["id"], DerivedIDs: []string{a["fingerprint"], a["fingerprint"] + "-x"}, Fingerprint: a["fingerprint"],
+			Spec: &pecanv1.DatasetSpec{ElementSpec: []byte(a["spec"])}, GraphBytes: 100,
+		}
+	case "job":
+		return s.createJob(a)
+	case "open":
+		return &pecanv1.OpenEpochRequest{RequestId: a["request"], ClientId: a["client"], JobId: a["job"], Pass: a.number("pass"), Ahead: a.has("ahead")}
+	case "watch":
+		return core.Watch{ID: core.WatchID(a.number("id")), Request: &pecanv1.WatchEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch")}}
+	case "unwatch":
+		return core.Unwatch{ID: core.WatchID(a.number("id"))}
+	case "finish":
+		return &pecanv1.FinishStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), Count: a.number("count")}
+	case "release":
+		return &pecanv1.ReleaseStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), NextIndex: a.number("next")}
+	case "report":
+		return &pecanv1.ReportWorkerRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), WorkerId: a["worker"]}
+	case "close":
+		return &pecanv1.CloseEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch")}
+	case "heartbeat":
+		return clientBeat(a)
+	case "goodbye":
+		return &pecanv1.ClientGoodbyeRequest{ClientId: a["client"]}
+	}
+	return nil
+}
+
+func clientBeat(a args) *pecanv1.ClientHeartbeatRequest {
+	req := &pecanv1.ClientHeartbeatRequest{ClientId: a["client"], JobIds: a.list("jobs")}
+	for _, text := range a.list("passes") {
+		parts := strings.Split(text, ":")
+		id := streamID(parts[0] + "/0")
+		pass := &pecanv1.ClientHeartbeatRequest_Pass{JobId: id.JobId, Epoch: id.Epoch, Starved: slices.Contains(parts, "starved")}
+		if len(parts) > 1 {
+			pass.Elements, _ = strconv.ParseUint(parts[1], 10, 64)
+		}
+		req.Passes = append(req.Passes, pass)
+	}
+	return req
+}
+
+func (s *script) createJob(a args) any {
+	request := &pecanv1.CreateJobRequest{
+		RequestId: a["request"], ClientId: a["client"], DatasetId: a["dataset"], JobName: a["name"],
+		Options: &pecanv1.JobOptions{
+			Mode:     enum[pecanv1.Mode](pecanv1.Mode_value, "MODE_", a["mode"]),
+			Sharding: enum[pecanv1.Sharding](pecanv1.Sharding_value, "SHARDING_", a["sharding"]),
+			SeedSet:  a.has("seed"), Seed: a.number("seed"),
+		},
+	}
+	if request.Options.Mode == 0 {
+		request.Options.Mode = pecanv1.Mode_MODE_EXACTLY_ONCE
+	}
+	s.jobs++
+	input := core.CreateJob{Request: request, JobID: fmt.Sprintf("j%d", s.jobs), Seed: 99}
+	if result := s.decide(input); result.Err == nil {
+		if _, needed := result.Reply.(core.PlanNeeded); !needed {
+			s.jobs--
+			return input
+		}
+	} else {
+		s.jobs--
+		return input
+	}
+	input.Plan = &pecanv1.Plan{NumStreams: int32(a.number("streams")), AllOpen: a.has("all_open"), Fingerprint: a["dataset"]}
+	if a.has("closing") {
+		input.Plan.BatchWay = pecanv1.BatchWay_BATCH_WAY_CLOSING
+	}
+	return input
+}
+
+func (s *script) workerInput(command string, a args) any {
+	session := core.SessionID(a.number("session"))
+	from := func(m *pecanv1.WorkerMessage) any { return core.FromWorker{Session: session, Message: m} }
+	switch command {
+	case "hello":
+		hello := &pecanv1.WorkerHello{
+			Address:    &pecanv1.WorkerAddress{WorkerId: a["worker"], Tcp: a["tcp"]},
+			MaxStreams: int32(max(1, a.number("slots"))), ClusterId: a["cluster"],
+		}
+		if hello.Address.Tcp == "" {
+			hello.Address.Tcp = a["worker"] + ":1"
+		}
+		for _, text := range a.list("held") {
+			hello.Held = append(hello.Held, held(text))
+		}
+		return core.Hello{Session: session, Message: hello}
+	case "beat":
+		beat := &pecanv1.WorkerHeartbeat{}
+		for _, text := range a.list("streams") {
+			h, parts := held(text), strings.Split(text, ":")
+			load := &pecanv1.WorkerHeartbeat_StreamLoad{Id: h.Id, Lease: h.Lease}
+			load.Produced, _ = strconv.ParseUint(parts[2], 10, 64)
+			load.Acked, _ = strconv.ParseUint(parts[3], 10, 64)
+			beat.Streams = append(beat.Streams, load)
+		}
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}})
+	case "started":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Started{Started: &pecanv1.StreamStarted{Id: streamID(a["stream"]), Lease: a.number("lease")}}})
+	case "ended":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Ended{Ended: &pecanv1.StreamEnded{
+			Id: streamID(a["stream"]), Lease: a.number("lease"), Count: a.number("count"), RemainderRows: a.number("rows"),
+		}}})
+	case "failed":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{
+			Id: streamID(a["stream"]), Lease: a.number("lease"),
+			Error: &pecanv1.ErrorDetail{Code: int32(a.number("code")), Reason: "TEST", Message: a["message"]},
+		}}})
+	case "leave":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}})
+	case "broken":
+		return core.SessionEnded{Session: session}
+	}
+	return nil
+}
+
+// held reads job/epoch/stream:lease[:ended:count[:rows]].
+func held(text string) *pecanv1.HeldStream {
+	parts := strings.Split(text, ":")
+	h := &pecanv1.HeldStream{Id: streamID(parts[0])}
+	h.Lease, _ = strconv.ParseUint(parts[1], 10, 64)
+	if len(parts) > 3 && parts[2] == "ended" {
+		h.Ended = true
+		h.Count, _ = strconv.ParseUint(parts[3], 10, 64)
+	}
+	if len(parts) > 4 {
+		h.RemainderRows, _ = strconv.ParseUint(parts[4], 10, 64)
+	}
+	return h
+}
+
+// show writes a result down, records first, in the order in which the world sees them.
+func (s *script) show(result core.Result) []string {
+	var lines []string
+	for _, record := range result.Records {
+		lines = append(lines, showRecord(record))
+	}
+	for _, effect := range result.Effects {
+		if line := showEffect(effect); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	switch {
+	case result.Err != nil:
+		lines = append(lines, fmt.Sprintf("error %s: %s", reason.From(result.Err).Reason, reason.From(result.Err).Message))
+	default:
+		if line := showReply(result.Reply); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+func showID(id *pecanv1.StreamId) string {
+	return fmt.Sprintf("%s/%d/%d", id.GetJobId(), id.GetEpoch(), id.GetStream())
+}
+
+func showRecord(record *pecanv1.Record) string {
+	switch k := record.Kind.(type) {
+	case *pecanv1.Record_Started:
+		return "record started " + k.Started.ClusterId
+	case *pecanv1.Record_DatasetAdded:
+		return "record dataset added " + k.DatasetAdded.Dataset.DatasetId
+	case *pecanv1.Record_DatasetRemoved:
+		return "record dataset removed " + k.DatasetRemoved.DatasetId
+	case *pecanv1.Record_ClientJoined:
+		return "record client joined " + k.ClientJoined.ClientId
+	case *pecanv1.Record_ClientLeft:
+		return fmt.Sprintf("record client left %s (%s)", k.ClientLeft.ClientId, k.ClientLeft.Why)
+	case *pecanv1.Record_JobCreated:
+		return fmt.Sprintf("record job created %s name=%s dataset=%s seed=%d", k.JobCreated.JobId, k.JobCreated.Name, k.JobCreated.DatasetId, k.JobCreated.Options.Seed)
+	case *pecanv1.Record_JobJoined:
+		return fmt.Sprintf("record job joined %s by %s", k.JobJoined.JobId, k.JobJoined.ClientId)
+	case *pecanv1.Record_JobLeft:
+		return fmt.Sprintf("record job left %s by %s", k.JobLeft.JobId, k.JobLeft.ClientId)
+	case *pecanv1.Record_JobFailed:
+		return fmt.Sprintf("record job failed %s: %s", k.JobFailed.JobId, k.JobFailed.Error.Message)
+	case *pecanv1.Record_JobRemoved:
+		return "record job removed " + k.JobRemoved.JobId
+	case *pecanv1.Record_EpochOpened:
+		return fmt.Sprintf("record epoch opened %s/%d streams=%d", k.EpochOpened.JobId, k.EpochOpened.Epoch, k.EpochOpened.Streams)
+	case *pecanv1.Record_EpochJoined:
+		return fmt.Sprintf("record epoch joined %s/%d by %s", k.EpochJoined.JobId, k.EpochJoined.Epoch, k.EpochJoined.ClientId)
+	case *pecanv1.Record_EpochLeft:
+		return fmt.Sprintf("record epoch left %s/%d by %s", k.EpochLeft.JobId, k.EpochLeft.Epoch, k.EpochLeft.ClientId)
+	case *pecanv1.Record_EpochFailed:
+		return fmt.Sprintf("record epoch failed %s/%d: %s", k.EpochFailed.JobId, k.EpochFailed.Epoch, k.EpochFailed.Error.Message)
+	case *pecanv1.Record_EpochClosed:
+		return fmt.Sprintf("record epoch closed %s/%d delivered=%v elements=%d", k.EpochClosed.JobId, k.EpochClosed.Epoch, k.EpochClosed.Delivered, k.EpochClosed.Elements)
+	}
+	return showStreamRecord(record)
+}
+
+func showStreamRecord(record *pecanv1.Record) string {
+	switch k := record.Kind.(type) {
+	case *pecanv1.Record_StreamAdded:
+		return "record stream added " + showID(k.StreamAdded.Id)
+	case *pecanv1.Record_LeaseGranted:
+		return fmt.Sprintf("record lease %d granted %s to %s", k.LeaseGranted.Lease, showID(k.LeaseGranted.Id), k.LeaseGranted.Worker.WorkerId)
+	case *pecanv1.Record_LeaseLost:
+		return fmt.Sprintf("record lease %d lost %s %v at %d (%s)", k.LeaseLost.Lease, showID(k.LeaseLost.Id), k.LeaseLost.Cause, k.LeaseLost.Progress, k.LeaseLost.Why)
+	case *pecanv1.Record_ConsumerAssigned:
+		return fmt.Sprintf("record consumer of %s is %s from %d", showID(k.ConsumerAssigned.Id), k.ConsumerAssigned.ClientId, k.ConsumerAssigned.StartIndex)
+	case *pecanv1.Record_ConsumerReleased:
+		return fmt.Sprintf("record consumer of %s, %s, gave it up at %d", showID(k.ConsumerReleased.Id), k.ConsumerReleased.ClientId, k.ConsumerReleased.NextIndex)
+	case *pecanv1.Record_StreamProduced:
+		return fmt.Sprintf("record produced %s count=%d rows=%d", showID(k.StreamProduced.Id), k.StreamProduced.Count, k.StreamProduced.RemainderRows)
+	case *pecanv1.Record_StreamDelivered:
+		return fmt.Sprintf("record delivered %s count=%d", showID(k.StreamDelivered.Id), k.StreamDelivered.Count)
+	}
+	return fmt.Sprintf("record %v", record)
+}
+
+func showEffect(effect core.Effect) string {
+	switch e := effect.(type) {
+	case core.Command:
+		return fmt.Sprintf("session %d: %s", e.Session, showCommand(e.Message))
+	case core.EndSession:
+		if e.Err == nil {
+			return fmt.Sprintf("session %d: end", e.Session)
+		}
+		return fmt.Sprintf("session %d: end with %s: %s", e.Session, e.Err.Reason, e.Err.Message)
+	case core.Update:
+		return fmt.Sprintf("watch %d: %s", e.Watch, showUpdate(e.Message))
+	case core.EndWatch:
+		if e.Err == nil {
+			return fmt.Sprintf("watch %d: end", e.Watch)
+		}
+		return fmt.Sprintf("watch %d: end with %s", e.Watch, e.Err.Reason)
+	case core.ForgetGraph:
+		return "forget graph " + e.Fingerprint
+	}
+	return ""
+}
+
+func showCommand(command *pecanv1.WorkerCommand) string {
+	switch k := command.Kind.(type) {
+	case *pecanv1.WorkerCommand_Welcome:
+		return "welcome to " + k.Welcome.ClusterId
+	case *pecanv1.WorkerCommand_Stop:
+		return fmt.Sprintf("stop %s lease=%d", showID(k.Stop.Id), k.Stop.Lease)
+	case *pecanv1.WorkerCommand_Start:
+		line := fmt.Sprintf("start %s lease=%d", showID(k.Start.Id), k.Start.Lease)
+		for _, flag := range []struct {
+			name string
+			set  bool
+		}{{"ahead", k.Start.Ahead}, {"remainder_only", k.Start.RemainderOnly}, {fmt.Sprintf("owned_below=%d", k.Start.OwnedBelow), k.Start.OwnedBelow > 0}} {
+			if flag.set {
+				line += " " + flag.name
+			}
+		}
+		for _, r := range k.Start.Remainders {
+			line += fmt.Sprintf(" [%d@%s ready=%v rows=%d]", r.Stream, r.Worker.GetWorkerId(), r.Ready, r.Rows)
+		}
+		return line
+	}
+	return command.String()
+}
+
+func showUpdate(u *pecanv1.EpochUpdate) string {
+	line := fmt.Sprintf("total=%d", u.TotalStreams)
+	if u.StreamsFinal {
+		line += " final"
+	}
+	if u.NoMoreStreams {
+		line += " no-more"
+	}
+	for _, s := range u.Streams {
+		line += fmt.Sprintf(" [%d lease=%d @%s", s.Stream, s.Lease, s.Worker.GetWorkerId())
+		if s.StartIndex > 0 {
+			line += fmt.Sprintf(" from=%d", s.StartIndex)
+		}
+		if s.Release {
+			line += " release"
+		}
+		if s.Ended {
+			line += fmt.Sprintf(" count=%d", s.Count)
+		}
+		line += "]"
+	}
+	if u.Error != nil {
+		line += " error=" + u.Error.Message
+	}
+	if u.Waiting != "" {
+		line += " waiting: " + u.Waiting
+	}
+	return line
+}
+
+func showReply(reply any) string {
+	switch r := reply.(type) {
+	case *pecanv1.RegisterDatasetResponse:
+		return fmt.Sprintf("ok dataset %s created=%v", r.DatasetId, r.Created)
+	case *pecanv1.CreateJobResponse:
+		return fmt.Sprintf("ok job %s created=%v workers=%d", r.JobId, r.Created, r.Workers)
+	case *pecanv1.OpenEpochResponse:
+		return fmt.Sprintf("ok epoch %d already_delivered=%v", r.Epoch, r.AlreadyDelivered)
+	case nil:
+		return ""
+	}
+	return "ok"
+}
+
+func (s *script) status() []string {
+	status := s.core.Status(s.now)
+	lines := []string{fmt.Sprintf("clients=%d datasets=%d", status.Clients, len(status.Datasets))}
+	for _, w := range status.Workers {
+		lines = append(lines, fmt.Sprintf("worker %s %s holds %d", w.Address.WorkerId, w.State, len(w.Streams)))
+	}
+	for _, j := range status.Jobs {
+		lines = append(lines, fmt.Sprintf("job %s %q clients=%v", j.JobId, j.Name, j.Clients))
+		for _, e := range j.Epochs {
+			lines = append(lines, fmt.Sprintf("  epoch %d %s done=%d running=%d waiting=%d elements=%d %s", e.Epoch, e.State, e.StreamsDone, e.StreamsRunning, e.StreamsWaiting, e.Elements, e.Waiting))
+		}
+	}
+	return lines
+}

@@ -1,0 +1,516 @@
+package core_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core"
+)
+
+var seeds = flag.Int("seeds", 60, "how many seeds TestSimulation tries")
+
+// TestSimulation lets the core loose on workers and trainers that die, hang up, restart and share, and then checks what the trainers
+// got: every element of every pass that was read to its end, exactly once unless a trainer died.
+func TestSimulation(t *testing.T) {
+	for seed := range uint64(*seeds) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			s := newSim(t, seed)
+			for range 400 {
+				s.step()
+			}
+			s.heal()
+			s.check()
+		})
+	}
+}
+
+// simWorker runs streams in no time: it has all elements of what it holds, and makes them known bit by bit.
+type simWorker struct {
+	id      string
+	session core.SessionID
+	held    map[string]*simHeld
+}
+
+type simHeld struct {
+	id         *pecanv1.StreamId
+	lease      uint64
+	ended      bool
+	acked      uint64
+	start      *pecanv1.StartStream
+	count, row uint64
+}
+
+type simClient struct {
+	id, job, name string
+	pass          uint64
+	epoch         uint64
+	open          bool
+	watch         core.WatchID
+	update        *pecanv1.EpochUpdate
+	next          map[uint32]uint64
+	done          map[uint32]bool
+	lastBeat      time.Duration
+}
+
+type sim struct {
+	*script
+	rng      *rand.Rand
+	closing  bool
+	all      bool
+	workers  map[string]*simWorker
+	clients  map[string]*simClient
+	sessions map[core.SessionID]*simWorker
+	watches  map[core.WatchID]*simClient
+	ids      uint64
+	// got counts how often each element reached a trainer, by job, epoch and stream.
+	got map[string]map[uint64]int
+	// finished epochs by job: those that some client read to their end.
+	finished map[string]bool
+	deaths   bool
+	healing  bool
+}
+
+const simStreams = 4
+
+func newSim(t *testing.T, seed uint64) *sim {
+	s := &sim{
+		script: newScript(t), rng: rand.New(rand.NewPCG(seed, 7)), workers: map[string]*simWorker{}, clients: map[string]*simClient{},
+		sessions: map[core.SessionID]*simWorker{}, watches: map[core.WatchID]*simClient{},
+		got: map[string]map[uint64]int{}, finished: map[string]bool{}, closing: seed%2 == 0, all: seed%3 == 0,
+	}
+	s.cfg.MaxDeaths = 1 << 20
+	s.core = core.New(s.cfg, core.NewState())
+	s.feed(core.Start{ClusterID: "c"})
+	s.feed(core.AddDataset{DerivedIDs: []string{"f"}, Fingerprint: "f", Spec: &pecanv1.DatasetSpec{}})
+	return s
+}
+
+// countOf is how many elements a stream has, always.
+func countOf(stream uint32) uint64 { return []uint64{5, 0, 12, 3, 2}[stream] }
+
+// feed gives the core an input and lets the world see the effects.
+func (s *sim) feed(input any) (any, error) {
+	s.t.Helper()
+	result := s.decide(input)
+	for _, effect := range result.Effects {
+		switch e := effect.(type) {
+		case core.Command:
+			if w := s.sessions[e.Session]; w != nil && w.session == e.Session {
+				s.command(w, e.Message)
+			}
+		case core.EndSession:
+			delete(s.sessions, e.Session)
+		case core.Update:
+			if c := s.watches[e.Watch]; c != nil {
+				c.update = e.Message
+			}
+		case core.EndWatch:
+			delete(s.watches, e.Watch)
+		}
+	}
+	return result.Reply, result.Err
+}
+
+func (s *sim) command(w *simWorker, m *pecanv1.WorkerCommand) {
+	if stop := m.GetStop(); stop != nil {
+		if h := w.held[showID(stop.Id)]; h != nil && (stop.Lease == 0 || h.lease <= stop.Lease) {
+			delete(w.held, showID(stop.Id))
+		}
+	}
+	if start := m.GetStart(); start != nil {
+		h := w.held[showID(start.Id)]
+		if h == nil || h.lease < start.Lease {
+			h = &simHeld{id: start.Id, lease: start.Lease, count: countOf(start.Id.Stream)}
+			if s.closing && start.Id.Stream < simStreams {
+				h.row = uint64(start.Id.Stream % 3)
+			}
+			w.held[showID(start.Id)] = h
+		}
+		if h.lease == start.Lease {
+			h.start = start
+		}
+	}
+}
+
+func (s *sim) step() {
+	s.now += time.Duration(s.rng.IntN(300)) * time.Millisecond
+	s.feed(core.Tick{})
+	for _, w := range s.sortedWorkers() {
+		if s.live(w) {
+			s.workerBeat(w)
+		}
+	}
+	for _, c := range s.sortedClients() {
+		s.clientBeat(c)
+	}
+	switch n := s.rng.IntN(100); {
+	case n < 8 && len(s.workers) < 4:
+		s.newWorker()
+	case n < 11:
+		s.killWorker()
+	case n < 14:
+		s.hangUp()
+	case n < 16 && !s.healing:
+		s.restart()
+	case n < 24 && len(s.clients) < 3:
+		s.newClient()
+	case n < 25 && !s.healing:
+		s.killClient()
+	case n < 50:
+		s.workerProduces()
+	default:
+		s.clientReads()
+	}
+	if s.rng.IntN(20) == 0 {
+		s.checkReplay()
+	}
+}
+
+func (s *sim) sortedWorkers() []*simWorker {
+	var list []*simWorker
+	for _, id := range sorted(s.workers) {
+		list = append(list, s.workers[id])
+	}
+	return list
+}
+
+func (s *sim) sortedClients() []*simClient {
+	var list []*simClient
+	for _, id := range sorted(s.clients) {
+		list = append(list, s.clients[id])
+	}
+	return list
+}
+
+func sorted[V any](m map[string]V) []string {
+	var keys []string
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func pickOne[V any](s *sim, list []V) (V, bool) {
+	if len(list) == 0 {
+		var none V
+		return none, false
+	}
+	return list[s.rng.IntN(len(list))], true
+}
+
+func (s *sim) live(w *simWorker) bool { return s.sessions[w.session] == w }
+
+func (s *sim) newID() uint64 {
+	s.ids++
+	return s.ids
+}
+
+func (s *sim) newWorker() {
+	w := &simWorker{id: fmt.Sprint("w", s.newID()), held: map[string]*simHeld{}}
+	s.workers[w.id] = w
+	s.hello(w)
+}
+
+func (s *sim) hello(w *simWorker) {
+	w.session = core.SessionID(s.newID())
+	s.sessions[w.session] = w
+	hello := &pecanv1.WorkerHello{Address: &pecanv1.WorkerAddress{WorkerId: w.id, Tcp: w.id + ":1"}, MaxStreams: 2}
+	for _, key := range sorted(w.held) {
+		h := w.held[key]
+		hello.Held = append(hello.Held, &pecanv1.HeldStream{Id: h.id, Lease: h.lease, Ended: h.ended, Count: h.count, RemainderRows: h.row})
+	}
+	if _, err := s.feed(core.Hello{Session: w.session, Message: hello}); err != nil {
+		s.t.Fatalf("hello: %v", err)
+	}
+}
+
+// killWorker takes a worker and all it holds away.
+func (s *sim) killWorker() {
+	if w, ok := pickOne(s, s.sortedWorkers()); ok && (!s.healing || len(s.workers) > 1) {
+		delete(s.workers, w.id)
+		s.breakSession(w)
+	}
+}
+
+func (s *sim) breakSession(w *simWorker) {
+	session := w.session
+	delete(s.sessions, session)
+	s.feed(core.SessionEnded{Session: session})
+}
+
+// hangUp breaks a connection; the worker comes back at its next turn.
+func (s *sim) hangUp() {
+	if w, ok := pickOne(s, s.sortedWorkers()); ok && s.live(w) {
+		s.breakSession(w)
+	}
+}
+
+func (s *sim) workerBeat(w *simWorker) {
+	beat := &pecanv1.WorkerHeartbeat{}
+	for _, key := range sorted(w.held) {
+		h := w.held[key]
+		beat.Streams = append(beat.Streams, &pecanv1.WorkerHeartbeat_StreamLoad{Id: h.id, Lease: h.lease, Produced: h.count, Acked: h.acked})
+	}
+	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}}})
+}
+
+// workerProduces lets a worker end a stream; one that hung up comes back.
+func (s *sim) workerProduces() {
+	w, ok := pickOne(s, s.sortedWorkers())
+	if !ok {
+		return
+	}
+	if !s.live(w) {
+		s.hello(w)
+		return
+	}
+	for _, key := range sorted(w.held) {
+		h := w.held[key]
+		if h.ended || !s.sourcesReady(h) || s.rng.IntN(2) == 0 {
+			continue
+		}
+		h.ended = true
+		s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Ended{Ended: &pecanv1.StreamEnded{
+			Id: h.id, Lease: h.lease, Count: h.count, RemainderRows: h.row,
+		}}}})
+		return
+	}
+}
+
+// sourcesReady tells whether a closing stream can fetch what it joins.
+func (s *sim) sourcesReady(h *simHeld) bool {
+	for _, source := range h.start.Remainders {
+		if !source.Ready {
+			return false
+		}
+		if source.Rows == 0 {
+			continue
+		}
+		id := &pecanv1.StreamId{JobId: h.id.JobId, Epoch: h.id.Epoch, Stream: source.Stream}
+		w := s.workers[source.Worker.GetWorkerId()]
+		if w == nil || w.held[showID(id)] == nil || w.held[showID(id)].lease != source.Lease {
+			return false
+		}
+	}
+	return true
+}
+
+// restart makes a new core of what was durable. Everybody's connection breaks.
+func (s *sim) restart() {
+	s.core = core.New(s.cfg, s.replay())
+	s.sessions, s.watches = map[core.SessionID]*simWorker{}, map[core.WatchID]*simClient{}
+	s.feed(core.Start{ClusterID: "x"})
+	for _, c := range s.sortedClients() {
+		s.follow(c)
+	}
+}
+
+func (s *sim) newClient() {
+	c := &simClient{id: fmt.Sprint("c", s.newID())}
+	if s.rng.IntN(3) > 0 {
+		c.name = "shared"
+	}
+	req := &pecanv1.CreateJobRequest{RequestId: "r", ClientId: c.id, DatasetId: "f", JobName: c.name, Options: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE}}
+	plan := &pecanv1.Plan{NumStreams: simStreams, AllOpen: s.all}
+	if s.closing {
+		plan.BatchWay = pecanv1.BatchWay_BATCH_WAY_CLOSING
+	}
+	answer, err := s.feed(core.CreateJob{Request: req, JobID: fmt.Sprint("j", s.newID()), Plan: plan})
+	if err != nil {
+		s.t.Fatalf("create job: %v", err)
+	}
+	c.job = answer.(*pecanv1.CreateJobResponse).JobId
+	s.clients[c.id] = c
+}
+
+func (s *sim) killClient() {
+	if c, ok := pickOne(s, s.sortedClients()); ok {
+		delete(s.clients, c.id)
+		delete(s.watches, c.watch)
+		s.feed(core.Unwatch{ID: c.watch})
+		s.deaths = true
+	}
+}
+
+func (s *sim) clientBeat(c *simClient) {
+	beat := &pecanv1.ClientHeartbeatRequest{ClientId: c.id, JobIds: []string{c.job}}
+	if c.open {
+		beat.Passes = append(beat.Passes, &pecanv1.ClientHeartbeatRequest_Pass{JobId: c.job, Epoch: c.epoch, Starved: s.rng.IntN(2) == 0, Elements: uint64(len(c.next))})
+	}
+	if _, err := s.feed(beat); err != nil {
+		s.t.Fatalf("client %s: %v", c.id, err)
+	}
+}
+
+func (s *sim) follow(c *simClient) {
+	if !c.open {
+		return
+	}
+	c.watch = core.WatchID(s.newID())
+	s.watches[c.watch] = c
+	if _, err := s.feed(core.Watch{ID: c.watch, Request: &pecanv1.WatchEpochRequest{ClientId: c.id, JobId: c.job, Epoch: c.epoch}}); err != nil {
+		s.t.Fatalf("watch: %v", err)
+	}
+}
+
+// clientReads lets a trainer do one thing: open a pass, obey a snapshot, read a bit, end the pass.
+func (s *sim) clientReads() {
+	c, ok := pickOne(s, s.sortedClients())
+	if !ok {
+		return
+	}
+	if !c.open {
+		s.openPass(c)
+		return
+	}
+	if c.update == nil {
+		return
+	}
+	if c.update.Error != nil {
+		s.t.Fatalf("client %s: %v", c.id, c.update.Error)
+	}
+	s.obey(c)
+	s.read(c)
+	s.endPass(c)
+}
+
+func (s *sim) openPass(c *simClient) {
+	if c.pass > 6 || s.healing && c.pass > 0 {
+		s.feed(&pecanv1.ClientGoodbyeRequest{ClientId: c.id})
+		delete(s.clients, c.id)
+		return
+	}
+	answer, err := s.feed(&pecanv1.OpenEpochRequest{RequestId: fmt.Sprint("o", c.pass), ClientId: c.id, JobId: c.job, Pass: c.pass})
+	if err != nil {
+		s.t.Fatalf("open: %v", err)
+	}
+	response := answer.(*pecanv1.OpenEpochResponse)
+	c.pass++
+	if response.AlreadyDelivered {
+		return
+	}
+	c.epoch, c.open, c.update, c.next, c.done = response.Epoch, true, nil, map[uint32]uint64{}, map[uint32]bool{}
+	s.follow(c)
+}
+
+// obey gives up what is asked for, and forgets what was taken away.
+func (s *sim) obey(c *simClient) {
+	listed := map[uint32]bool{}
+	for _, st := range c.update.Streams {
+		listed[st.Stream] = true
+		if _, reading := c.next[st.Stream]; !reading {
+			c.next[st.Stream] = st.StartIndex
+		}
+		if st.Release && !c.done[st.Stream] {
+			id := &pecanv1.StreamId{JobId: c.job, Epoch: c.epoch, Stream: st.Stream}
+			next := c.next[st.Stream]
+			delete(c.next, st.Stream)
+			if _, err := s.feed(&pecanv1.ReleaseStreamRequest{ClientId: c.id, Id: id, Lease: st.Lease, NextIndex: next}); err != nil {
+				s.t.Fatalf("release: %v", err)
+			}
+			return
+		}
+	}
+	for stream := range c.next {
+		if !listed[stream] {
+			delete(c.next, stream)
+		}
+	}
+}
+
+func (s *sim) read(c *simClient) {
+	for _, st := range c.update.Streams {
+		next, reading := c.next[st.Stream]
+		w := s.workers[st.Worker.GetWorkerId()]
+		if !reading || c.done[st.Stream] || w == nil || st.Release {
+			continue
+		}
+		id := &pecanv1.StreamId{JobId: c.job, Epoch: c.epoch, Stream: st.Stream}
+		h := w.held[showID(id)]
+		if h == nil || h.lease != st.Lease || len(h.start.Remainders) > 0 && !h.ended {
+			s.feed(&pecanv1.ReportWorkerRequest{ClientId: c.id, Id: id, Lease: st.Lease, WorkerId: st.Worker.GetWorkerId(), NextIndex: next})
+			continue
+		}
+		key := showID(id)
+		if s.got[key] == nil {
+			s.got[key] = map[uint64]int{}
+		}
+		for n := s.rng.IntN(4); n > 0 && next < h.count; n-- {
+			s.got[key][next]++
+			next++
+		}
+		c.next[st.Stream], h.acked = next, max(h.acked, next)
+		if next == h.count && h.ended {
+			c.done[st.Stream] = true
+			if _, err := s.feed(&pecanv1.FinishStreamRequest{ClientId: c.id, Id: id, Lease: st.Lease, Count: next}); err != nil {
+				s.t.Fatalf("finish: %v", err)
+			}
+			return
+		}
+	}
+}
+
+func (s *sim) endPass(c *simClient) {
+	if !c.update.NoMoreStreams {
+		return
+	}
+	for _, st := range c.update.Streams {
+		if !c.done[st.Stream] && !(st.Ended && st.Worker == nil) {
+			return
+		}
+	}
+	c.open = false
+	s.finished[fmt.Sprintf("%s/%d", c.job, c.epoch)] = true
+	if _, err := s.feed(&pecanv1.CloseEpochRequest{ClientId: c.id, JobId: c.job, Epoch: c.epoch}); err != nil {
+		s.t.Fatalf("close: %v", err)
+	}
+}
+
+// heal stops the faults and lets everybody come to an end.
+func (s *sim) heal() {
+	s.healing = true
+	for range 3 {
+		s.newWorker()
+	}
+	for range 20_000 {
+		if len(s.clients) == 0 {
+			return
+		}
+		s.step()
+	}
+	s.t.Fatalf("trainers wait for ever: %v", s.core.Status(s.now))
+}
+
+func (s *sim) check() {
+	streams := uint32(simStreams)
+	if s.closing {
+		streams++
+	}
+	total := 0
+	for pass := range s.finished {
+		for stream := range streams {
+			got := s.got[fmt.Sprintf("%s/%d", pass, stream)]
+			for index := range countOf(stream) {
+				if n := got[index]; n == 0 || n > 1 && !s.deaths {
+					s.t.Errorf("pass %s: element %d of stream %d came %d times", pass, index, stream, n)
+				}
+				total++
+			}
+		}
+	}
+	if total == 0 {
+		s.t.Error("no pass was read to its end")
+	}
+	s.checkReplay()
+	if _, err := s.feed(&pecanv1.OpenEpochRequest{ClientId: "stranger", JobId: "j"}); !reason.Is(err, reason.ClientUnknown) {
+		s.t.Errorf("a stranger: %v", err)
+	}
+}
