@@ -81,9 +81,12 @@ def fed(graph: bytes, batches: list[Element], types: list[tf.DType]) -> bytes:
         for batch in batches[1:]:
             feed = feed.concatenate(tf.data.Dataset.from_tensors(batch))
     else:
-        zeros = [tf.zeros([0] + [d or 0 for d in (s.as_list() if s.rank is not None else [0])], t) if t != tf.string
-                 else tf.constant([], tf.string, [0] + [d or 0 for d in (s.as_list() if s.rank is not None else [0])])
-                 for s, t in zip(shapes, types)]
+        zeros = [
+            tf.zeros([0] + [d or 0 for d in (s.as_list() if s.rank is not None else [0])], t)
+            if t != tf.string
+            else tf.constant([], tf.string, [0] + [d or 0 for d in (s.as_list() if s.rank is not None else [0])])
+            for s, t in zip(shapes, types)
+        ]
         feed = tf.data.Dataset.from_tensor_slices(tuple(zeros))
     part = graph_pb2.GraphDef.FromString(bytes(feed._as_serialized_graph().numpy()))
     result = ""
@@ -135,7 +138,9 @@ class Cut:
         return int(self.plan["cardinality"])
 
 
-def cut_all(binary: pathlib.Path, work: pathlib.Path, datasets: dict[str, tuple[tf.data.Dataset, dict]]) -> dict[str, Cut]:
+def cut_all(
+    binary: pathlib.Path, work: pathlib.Path, datasets: dict[str, tuple[tf.data.Dataset, dict]]
+) -> dict[str, Cut]:
     """Plans and cuts many datasets with one call of the command."""
     work.mkdir(parents=True, exist_ok=True)
     for name, (dataset, options) in datasets.items():
@@ -175,7 +180,7 @@ def run_streams(cut: Cut, like: tf.data.Dataset, *, epoch: int = 0, limit: int |
         if cut.way != "EXACT":
             full = [e for e in got if len(e[0]) == rows]
             assert all(len(e[0]) == rows for e in got[:-1]), "only the last batch may be short"
-            remainders += got[len(full):]
+            remainders += got[len(full) :]
             got = full
         if cut.way == "CLOSING":
             got = [tuple(np.asarray(t.numpy()) for t in e) for e in load_types(fed(second, got, batch_types), final)]
@@ -197,7 +202,9 @@ def batch_dtypes(graph: bytes) -> list[tf.DType]:
 
 def key(element: Element) -> tuple:
     """Makes an element comparable and hashable, shapes and types included."""
-    return tuple((a.dtype.str, a.shape, tuple(a.ravel().tolist()) if a.dtype == object else a.tobytes()) for a in element)
+    return tuple(
+        (a.dtype.str, a.shape, tuple(a.ravel().tolist()) if a.dtype == object else a.tobytes()) for a in element
+    )
 
 
 def multiset(found: Iterable[Element]) -> collections.Counter:

@@ -106,137 +106,289 @@ CASES: dict[str, Case] = {
     "range_one": Case(lambda w: D.range(1), 1, "NONE"),
     "range_empty": Case(lambda w: D.range(0), 1, "NONE"),
     "slices": Case(lambda w: D.from_tensor_slices(np.arange(50, dtype=np.float32)), 0, "ELEMENTS", ordered=True),
-    "slices_of_a_dict": Case(lambda w: D.from_tensor_slices({"a": np.arange(30), "b": np.arange(60).reshape(30, 2)}), 0, "ELEMENTS"),
-    "slices_of_strings": Case(lambda w: D.from_tensor_slices([f"{'s' * i}{i}" for i in range(40)]), 0, "ELEMENTS", ordered=True),
+    "slices_of_a_dict": Case(
+        lambda w: D.from_tensor_slices({"a": np.arange(30), "b": np.arange(60).reshape(30, 2)}), 0, "ELEMENTS"
+    ),
+    "slices_of_strings": Case(
+        lambda w: D.from_tensor_slices([f"{'s' * i}{i}" for i in range(40)]), 0, "ELEMENTS", ordered=True
+    ),
     "slices_of_one_value": Case(lambda w: D.from_tensor_slices(np.zeros((40, 3), np.int32)).batch(4), 0, "BLOCKS"),
     "slices_of_bools": Case(lambda w: D.from_tensor_slices([True, False, True, True] * 8), 0, "ELEMENTS"),
     "one_tensor": Case(lambda w: D.from_tensors([1, 2, 3]), 1, "NONE"),
-    "named_tuples": Case(lambda w: D.from_tensor_slices(Point(np.arange(20), {"z": np.arange(20.0)})).batch(3), 0, "BLOCKS", ordered=True),
+    "named_tuples": Case(
+        lambda w: D.from_tensor_slices(Point(np.arange(20), {"z": np.arange(20.0)})).batch(3), 0, "BLOCKS", ordered=True
+    ),
     # Files.
     "list_files": Case(list_files, 0, "ELEMENTS"),
     "list_files_of_lines": Case(lambda w: list_files(w).interleave(tf.data.TextLineDataset), 6, "FILES"),
     "lines_of_many_files": Case(lambda w: tf.data.TextLineDataset(lines(w)), 6, "FILES"),
     "lines_of_one_file": Case(lambda w: tf.data.TextLineDataset(lines(w, 1)), 1, "NONE"),
-    "lines_of_one_file_decoded": Case(lambda w: tf.data.TextLineDataset(lines(w, 1, 30)).map(number).map(heavy), 4, "ELEMENTS", ordered=True),
+    "lines_of_one_file_decoded": Case(
+        lambda w: tf.data.TextLineDataset(lines(w, 1, 30)).map(number).map(heavy), 4, "ELEMENTS", ordered=True
+    ),
     "lines_of_one_file_decoded_in_batches": Case(
-        lambda w: tf.data.TextLineDataset(lines(w, 1, 30)).map(number).map(heavy).batch(4), 4, "BLOCKS", ordered=True),
+        lambda w: tf.data.TextLineDataset(lines(w, 1, 30)).map(number).map(heavy).batch(4), 4, "BLOCKS", ordered=True
+    ),
     "records_of_many_files": Case(lambda w: tf.data.TFRecordDataset(records(w)).map(number), 6, "FILES"),
-    "records_read_in_parallel": Case(lambda w: tf.data.TFRecordDataset(records(w), num_parallel_reads=3).map(number), 6, "FILES"),
+    "records_read_in_parallel": Case(
+        lambda w: tf.data.TFRecordDataset(records(w), num_parallel_reads=3).map(number), 6, "FILES"
+    ),
     "records_of_fixed_length": Case(lambda w: tf.data.FixedLengthRecordDataset(fixed(w), 4), 4, "FILES"),
     "interleaved_in_parallel": Case(
         lambda w: D.from_tensor_slices(records(w)).interleave(
-            lambda f: tf.data.TFRecordDataset(f).map(number), cycle_length=3, num_parallel_calls=2, deterministic=False), 6, "FILES"),
-    "flat_map_over_files": Case(lambda w: D.from_tensor_slices(lines(w)).flat_map(lambda f: tf.data.TextLineDataset(f).skip(1)), 6, "FILES"),
+            lambda f: tf.data.TFRecordDataset(f).map(number), cycle_length=3, num_parallel_calls=2, deterministic=False
+        ),
+        6,
+        "FILES",
+    ),
+    "flat_map_over_files": Case(
+        lambda w: D.from_tensor_slices(lines(w)).flat_map(lambda f: tf.data.TextLineDataset(f).skip(1)), 6, "FILES"
+    ),
     "the_usual_training_chain": Case(
-        lambda w: list_files(w).interleave(tf.data.TextLineDataset, num_parallel_calls=2).shuffle(20)
-        .map(number, num_parallel_calls=2).batch(4).prefetch(tf.data.AUTOTUNE), 6, "FILES", "REMAINDER", "rows"),
+        lambda w: (
+            list_files(w)
+            .interleave(tf.data.TextLineDataset, num_parallel_calls=2)
+            .shuffle(20)
+            .map(number, num_parallel_calls=2)
+            .batch(4)
+            .prefetch(tf.data.AUTOTUNE)
+        ),
+        6,
+        "FILES",
+        "REMAINDER",
+        "rows",
+    ),
     # Maps and filters.
     "map": Case(lambda w: D.range(60).map(lambda x: x * 2, num_parallel_calls=4), 0, "ELEMENTS", ordered=True),
     "filter": Case(lambda w: D.range(100).filter(lambda x: x % 3 == 0).map(lambda x: x + 1), 0, "ELEMENTS"),
     "flat_map": Case(lambda w: D.range(20).flat_map(lambda x: D.range(x)), 0, "ELEMENTS"),
-    "filter_then_batch": Case(lambda w: D.range(100).filter(lambda x: x % 3 == 0).batch(4), 0, "ELEMENTS", "REMAINDER", "rows"),
+    "filter_then_batch": Case(
+        lambda w: D.range(100).filter(lambda x: x % 3 == 0).batch(4), 0, "ELEMENTS", "REMAINDER", "rows"
+    ),
     "filter_then_batch_drop": Case(
-        lambda w: D.range(100).filter(lambda x: x % 3 == 0).batch(4, drop_remainder=True).prefetch(1), 0, "ELEMENTS", "REMAINDER", "count"),
+        lambda w: D.range(100).filter(lambda x: x % 3 == 0).batch(4, drop_remainder=True).prefetch(1),
+        0,
+        "ELEMENTS",
+        "REMAINDER",
+        "count",
+    ),
     "filter_batch_map": Case(
-        lambda w: D.range(100).filter(lambda x: x % 3 == 0).batch(4).map(lambda b: b * 10), 0, "ELEMENTS", "CLOSING", "rows"),
+        lambda w: D.range(100).filter(lambda x: x % 3 == 0).batch(4).map(lambda b: b * 10),
+        0,
+        "ELEMENTS",
+        "CLOSING",
+        "rows",
+    ),
     "filter_batch_drop_map": Case(
-        lambda w: D.range(100).filter(lambda x: x % 3 == 0).batch(4, drop_remainder=True).map(lambda b: tf.reshape(b, [4]) * 10),
-        0, "ELEMENTS", "CLOSING", "count"),
+        lambda w: (
+            D.range(100)
+            .filter(lambda x: x % 3 == 0)
+            .batch(4, drop_remainder=True)
+            .map(lambda b: tf.reshape(b, [4]) * 10)
+        ),
+        0,
+        "ELEMENTS",
+        "CLOSING",
+        "count",
+    ),
     "files_batch_map_filter": Case(
-        lambda w: tf.data.TextLineDataset(lines(w)).batch(5).map(number).filter(lambda b: tf.shape(b)[0] > 0), 6, "FILES", "CLOSING", "rows"),
+        lambda w: tf.data.TextLineDataset(lines(w)).batch(5).map(number).filter(lambda b: tf.shape(b)[0] > 0),
+        6,
+        "FILES",
+        "CLOSING",
+        "rows",
+    ),
     "unbatch": Case(lambda w: D.range(60).batch(4).map(lambda b: b + 1).unbatch(), 0, "BLOCKS"),
-    "unbatch_of_filtered_batches": Case(lambda w: D.range(60).filter(lambda x: x % 7 > 0).batch(4).unbatch(), 0, "ELEMENTS"),
+    "unbatch_of_filtered_batches": Case(
+        lambda w: D.range(60).filter(lambda x: x % 7 > 0).batch(4).unbatch(), 0, "ELEMENTS"
+    ),
     # Batches.
     "batch": Case(lambda w: D.range(103).batch(5), 0, "BLOCKS", ordered=True),
     "batch_drop": Case(lambda w: D.range(103).batch(5, drop_remainder=True), 0, "BLOCKS", ordered=True),
     "batch_of_batches": Case(lambda w: D.range(105).batch(5).batch(3), 0, "BLOCKS"),
     "parallel_batch": Case(lambda w: D.range(103).batch(5, num_parallel_calls=2), 0, "BLOCKS", ordered=True),
-    "map_and_batch_of_pairs": Case(lambda w: D.range(50).map(lambda x: (x, tf.cast(x, tf.float32))).batch(6), 0, "BLOCKS", ordered=True),
+    "map_and_batch_of_pairs": Case(
+        lambda w: D.range(50).map(lambda x: (x, tf.cast(x, tf.float32))).batch(6), 0, "BLOCKS", ordered=True
+    ),
     "padded_batch": Case(lambda w: D.range(50).map(ragged_row).padded_batch(4), 0, "BLOCKS", ordered=True),
     "padded_batch_after_filter": Case(
-        lambda w: D.range(50).filter(lambda x: x % 2 == 0).map(ragged_row).padded_batch(4, padded_shapes=[5]), 0, "ELEMENTS", "REMAINDER", "rows"),
+        lambda w: D.range(50).filter(lambda x: x % 2 == 0).map(ragged_row).padded_batch(4, padded_shapes=[5]),
+        0,
+        "ELEMENTS",
+        "REMAINDER",
+        "rows",
+    ),
     "ragged_batch": Case(lambda w: D.range(50).map(ragged_row).ragged_batch(4), 0, "BLOCKS", ordered=True),
-    "batch_of_one_component_of_any_shape": Case(lambda w: D.range(50).map(ragged_row).batch(1), 0, "ELEMENTS", ordered=True),
+    "batch_of_one_component_of_any_shape": Case(
+        lambda w: D.range(50).map(ragged_row).batch(1), 0, "ELEMENTS", ordered=True
+    ),
     "shuffle_then_batch": Case(lambda w: D.range(103).shuffle(30).batch(5), 0, "BLOCKS", how="rows"),
     "shuffle_of_records_then_batch": Case(
-        lambda w: tf.data.TFRecordDataset(records(w)).shuffle(10, seed=3).batch(4), 6, "FILES", "REMAINDER", "rows"),
+        lambda w: tf.data.TFRecordDataset(records(w)).shuffle(10, seed=3).batch(4), 6, "FILES", "REMAINDER", "rows"
+    ),
     "rebatch": Case(lambda w: D.range(80).batch(4).rebatch(3), 0, "BLOCKS"),
-    "rebatch_after_filter": Case(lambda w: D.range(50).filter(lambda x: x % 5 > 0).batch(4).rebatch(6), 0, "ELEMENTS", "REMAINDER", "rows"),
+    "rebatch_after_filter": Case(
+        lambda w: D.range(50).filter(lambda x: x % 5 > 0).batch(4).rebatch(6), 0, "ELEMENTS", "REMAINDER", "rows"
+    ),
     # Windows.
     "windows": Case(lambda w: D.range(50).window(5, drop_remainder=True).flat_map(lambda x: x.batch(5)), 0, "BLOCKS"),
-    "overlapping_windows": Case(lambda w: D.range(50).window(5, shift=1, drop_remainder=True).flat_map(lambda x: x.batch(5)), 0, "ELEMENTS"),
+    "overlapping_windows": Case(
+        lambda w: D.range(50).window(5, shift=1, drop_remainder=True).flat_map(lambda x: x.batch(5)), 0, "ELEMENTS"
+    ),
     # Positions.
     "take": Case(lambda w: D.range(100).take(37), 0, "ELEMENTS", ordered=True),
     "skip": Case(lambda w: D.range(100).skip(37).batch(4), 0, "BLOCKS", ordered=True),
     "take_above_a_map": Case(lambda w: D.range(100).map(heavy).take(37).batch(4), 0, "BLOCKS", ordered=True),
-    "skip_above_shuffle": Case(lambda w: D.range(100).shuffle(10, seed=1).skip(5).map(heavy), 0, "ELEMENTS", how="count"),
+    "skip_above_shuffle": Case(
+        lambda w: D.range(100).shuffle(10, seed=1).skip(5).map(heavy), 0, "ELEMENTS", how="count"
+    ),
     "shard": Case(lambda w: D.range(100).shard(3, 1).batch(4), 0, "BLOCKS", ordered=True),
     "take_of_records": Case(lambda w: tf.data.TFRecordDataset(records(w)).take(20).map(number), 1, "NONE"),
-    "take_of_records_decoded": Case(lambda w: tf.data.TFRecordDataset(records(w)).take(20).map(number).map(heavy), 4, "ELEMENTS", ordered=True),
+    "take_of_records_decoded": Case(
+        lambda w: tf.data.TFRecordDataset(records(w)).take(20).map(number).map(heavy), 4, "ELEMENTS", ordered=True
+    ),
     "take_while": Case(lambda w: D.range(100).take_while(lambda x: x < 40).map(heavy), 0, "ELEMENTS"),
-    "scan": Case(lambda w: D.range(40).scan(tf.constant(0, tf.int64), lambda s, x: (s + x, s + x)).map(heavy), 0, "ELEMENTS"),
+    "scan": Case(
+        lambda w: D.range(40).scan(tf.constant(0, tf.int64), lambda s, x: (s + x, s + x)).map(heavy), 0, "ELEMENTS"
+    ),
     "unique": Case(lambda w: D.range(40).map(lambda x: x % 7).unique().map(heavy), 0, "ELEMENTS"),
-    "enumerate": Case(lambda w: D.range(100, 160).map(lambda x: x * 2).enumerate().filter(lambda i, x: i % 2 == 0), 0, "ELEMENTS"),
-    "enumerate_records": Case(lambda w: tf.data.TFRecordDataset(records(w)).enumerate().map(lambda i, x: (i, heavy(number(x)))), 4, "ELEMENTS"),
+    "enumerate": Case(
+        lambda w: D.range(100, 160).map(lambda x: x * 2).enumerate().filter(lambda i, x: i % 2 == 0), 0, "ELEMENTS"
+    ),
+    "enumerate_records": Case(
+        lambda w: tf.data.TFRecordDataset(records(w)).enumerate().map(lambda i, x: (i, heavy(number(x)))), 4, "ELEMENTS"
+    ),
     "group_by_window": Case(
-        lambda w: D.range(60).group_by_window(lambda x: x % 3, lambda k, x: x.batch(4), window_size=4), 1, "NONE"),
+        lambda w: D.range(60).group_by_window(lambda x: x % 3, lambda k, x: x.batch(4), window_size=4), 1, "NONE"
+    ),
     "group_by_window_then_work": Case(
-        lambda w: D.range(60).group_by_window(lambda x: x % 3, lambda k, x: x.batch(4), window_size=4).unbatch().map(heavy), 8, "ELEMENTS"),
+        lambda w: (
+            D.range(60).group_by_window(lambda x: x % 3, lambda k, x: x.batch(4), window_size=4).unbatch().map(heavy)
+        ),
+        8,
+        "ELEMENTS",
+    ),
     "bucket_by_sequence_length": Case(bucketed, 1, "NONE"),
     # Several inputs.
     "zip": Case(lambda w: D.zip((D.range(50), D.range(100, 140).map(lambda x: x * 2))), 0, "ELEMENTS", ordered=True),
-    "zip_of_batches": Case(lambda w: D.zip((D.range(50).batch(4), D.range(10))).map(lambda a, b: a + b), 0, "BLOCKS", ordered=True),
+    "zip_of_batches": Case(
+        lambda w: D.zip((D.range(50).batch(4), D.range(10))).map(lambda a, b: a + b), 0, "BLOCKS", ordered=True
+    ),
     "zip_of_equally_seeded_shuffles": Case(
-        lambda w: D.zip((D.range(50).shuffle(20, seed=5), D.range(100, 150).shuffle(20, seed=5))), 0, "ELEMENTS"),
+        lambda w: D.zip((D.range(50).shuffle(20, seed=5), D.range(100, 150).shuffle(20, seed=5))), 0, "ELEMENTS"
+    ),
     "zip_of_mapped_equally_seeded_shuffles": Case(
-        lambda w: D.zip((D.range(50).shuffle(20, seed=5), D.range(50).map(lambda x: x * 10).shuffle(20, seed=5))), 1, "NONE"),
+        lambda w: D.zip((D.range(50).shuffle(20, seed=5), D.range(50).map(lambda x: x * 10).shuffle(20, seed=5))),
+        1,
+        "NONE",
+    ),
     "zip_of_record_files": Case(
-        lambda w: D.zip((tf.data.TFRecordDataset(records(w)), tf.data.TextLineDataset(lines(w)))).map(lambda a, b: heavy(number(a) * 1000 + number(b))),
-        4, "ELEMENTS"),
+        lambda w: D.zip((tf.data.TFRecordDataset(records(w)), tf.data.TextLineDataset(lines(w)))).map(
+            lambda a, b: heavy(number(a) * 1000 + number(b))
+        ),
+        4,
+        "ELEMENTS",
+    ),
     "concatenate": Case(lambda w: D.range(30).concatenate(D.range(50, 75).map(lambda x: x * 2)), 0, "ELEMENTS"),
-    "concatenate_then_batch": Case(lambda w: D.range(30).concatenate(D.range(50, 75)).batch(4), 0, "BLOCKS", ordered=True),
+    "concatenate_then_batch": Case(
+        lambda w: D.range(30).concatenate(D.range(50, 75)).batch(4), 0, "BLOCKS", ordered=True
+    ),
     "concatenate_files_then_batch": Case(
-        lambda w: tf.data.TFRecordDataset(records(w)).concatenate(tf.data.TextLineDataset(lines(w))).batch(4), 6, "FILES", "REMAINDER", "rows"),
+        lambda w: tf.data.TFRecordDataset(records(w)).concatenate(tf.data.TextLineDataset(lines(w))).batch(4),
+        6,
+        "FILES",
+        "REMAINDER",
+        "rows",
+    ),
     "sample_from_datasets": Case(
-        lambda w: D.sample_from_datasets([D.range(20), D.range(100, 150)], [0.3, 0.7], seed=2, stop_on_empty_dataset=False), 0, "ELEMENTS"),
+        lambda w: D.sample_from_datasets(
+            [D.range(20), D.range(100, 150)], [0.3, 0.7], seed=2, stop_on_empty_dataset=False
+        ),
+        0,
+        "ELEMENTS",
+    ),
     "sample_until_one_is_empty": Case(
-        lambda w: D.sample_from_datasets([D.range(20), D.range(100, 150)], [0.3, 0.7], seed=2, stop_on_empty_dataset=True).map(heavy), 0, "ELEMENTS"),
+        lambda w: D.sample_from_datasets(
+            [D.range(20), D.range(100, 150)], [0.3, 0.7], seed=2, stop_on_empty_dataset=True
+        ).map(heavy),
+        0,
+        "ELEMENTS",
+    ),
     "choose_from_datasets": Case(
-        lambda w: D.choose_from_datasets([D.range(10), D.range(50, 60)], D.range(2).repeat(10)).map(heavy), 0, "ELEMENTS", ordered=True),
+        lambda w: D.choose_from_datasets([D.range(10), D.range(50, 60)], D.range(2).repeat(10)).map(heavy),
+        0,
+        "ELEMENTS",
+        ordered=True,
+    ),
     # Repeats.
     "repeat": Case(lambda w: D.range(30).shuffle(10).repeat(3), 0, "ELEMENTS", repeat=3),
     "repeat_then_batch_that_fits": Case(lambda w: D.range(32).repeat(2).batch(8), 0, "BLOCKS", repeat=2),
     "repeat_then_batch": Case(lambda w: D.range(30).repeat(2).batch(8), 0, "BLOCKS"),
     "repeat_files_then_batch": Case(
-        lambda w: tf.data.TFRecordDataset(records(w)).repeat(2).batch(8), 6, "FILES", "REMAINDER", "rows"),
+        lambda w: tf.data.TFRecordDataset(records(w)).repeat(2).batch(8), 6, "FILES", "REMAINDER", "rows"
+    ),
     "batch_then_repeat": Case(lambda w: D.range(30).batch(8).repeat(2), 0, "BLOCKS", repeat=2),
     "repeat_then_shuffle": Case(lambda w: D.range(30).repeat(2).shuffle(10), 0, "ELEMENTS"),
     "endless_repeat": Case(lambda w: D.range(30).map(lambda x: x + 1).repeat(), 0, "ELEMENTS", repeat=-1, take=60),
-    "endless_repeat_of_batches": Case(lambda w: D.range(30).shuffle(9).batch(4).repeat(), 0, "BLOCKS", how="rows", repeat=-1, take=16),
+    "endless_repeat_of_batches": Case(
+        lambda w: D.range(30).shuffle(9).batch(4).repeat(), 0, "BLOCKS", how="rows", repeat=-1, take=16
+    ),
     "endless_repeat_then_batch": Case(lambda w: D.range(32).repeat().batch(8), 0, "BLOCKS", repeat=-1, take=8),
-    "endless_repeat_of_files_then_batch": Case(lambda w: tf.data.TFRecordDataset(records(w)).repeat().batch(8), 1, "NONE", take=20),
+    "endless_repeat_of_files_then_batch": Case(
+        lambda w: tf.data.TFRecordDataset(records(w)).repeat().batch(8), 1, "NONE", take=20
+    ),
     "take_of_an_endless_repeat": Case(lambda w: D.range(30).repeat().take(70).map(heavy), 0, "ELEMENTS", ordered=True),
     # Caches, options, promises.
-    "cache_in_memory": Case(lambda w: D.range(50).map(lambda x: x * 2).cache().map(lambda x: x + 1), 0, "ELEMENTS", ordered=True),
-    "cache_in_a_file": Case(lambda w: D.range(50).map(lambda x: x * 2).cache(str(w / "cache")), 0, "ELEMENTS", ordered=True),
+    "cache_in_memory": Case(
+        lambda w: D.range(50).map(lambda x: x * 2).cache().map(lambda x: x + 1), 0, "ELEMENTS", ordered=True
+    ),
+    "cache_in_a_file": Case(
+        lambda w: D.range(50).map(lambda x: x * 2).cache(str(w / "cache")), 0, "ELEMENTS", ordered=True
+    ),
     "snapshot": Case(lambda w: D.range(50).snapshot(str(w / "snapshot")), 0, "ELEMENTS"),
     "assert_cardinality": Case(
-        lambda w: tf.data.TFRecordDataset(records(w)).apply(tf.data.experimental.assert_cardinality(57)), 6, "FILES"),
+        lambda w: tf.data.TFRecordDataset(records(w)).apply(tf.data.experimental.assert_cardinality(57)), 6, "FILES"
+    ),
     "assert_cardinality_then_batch": Case(
-        lambda w: tf.data.TFRecordDataset(records(w)).map(number).apply(tf.data.experimental.assert_cardinality(57)).batch(5),
-        6, "FILES", "REMAINDER", "rows"),
-    "options": Case(lambda w: D.range(50).map(lambda x: x + 1, num_parallel_calls=2).with_options(options(deterministic=False)), 0, "ELEMENTS"),
+        lambda w: (
+            tf.data.TFRecordDataset(records(w)).map(number).apply(tf.data.experimental.assert_cardinality(57)).batch(5)
+        ),
+        6,
+        "FILES",
+        "REMAINDER",
+        "rows",
+    ),
+    "options": Case(
+        lambda w: D.range(50).map(lambda x: x + 1, num_parallel_calls=2).with_options(options(deterministic=False)),
+        0,
+        "ELEMENTS",
+    ),
     "ignore_errors": Case(
-        lambda w: D.range(40).map(lambda x: tf.debugging.check_numerics(1.0 / tf.cast(x % 4, tf.float32), "zero")).ignore_errors(), 0, "ELEMENTS"),
+        lambda w: (
+            D.range(40)
+            .map(lambda x: tf.debugging.check_numerics(1.0 / tf.cast(x % 4, tf.float32), "zero"))
+            .ignore_errors()
+        ),
+        0,
+        "ELEMENTS",
+    ),
     "named_take": Case(lambda w: D.range(40).map(lambda x: x + 1).take(-1, name="mark"), 0, "ELEMENTS", ordered=True),
-    "prefetch_everywhere": Case(lambda w: D.range(40).prefetch(2).map(lambda x: x + 1).prefetch(2).batch(3).prefetch(2), 0, "BLOCKS", ordered=True),
+    "prefetch_everywhere": Case(
+        lambda w: D.range(40).prefetch(2).map(lambda x: x + 1).prefetch(2).batch(3).prefetch(2),
+        0,
+        "BLOCKS",
+        ordered=True,
+    ),
     "random_values": Case(lambda w: D.range(40).map(lambda x: tf.random.uniform([2])), 0, "ELEMENTS", how="count"),
-    "nested_shuffle": Case(lambda w: D.range(12).interleave(lambda x: D.range(x * 10, x * 10 + 5).shuffle(5)), 0, "ELEMENTS"),
+    "nested_shuffle": Case(
+        lambda w: D.range(12).interleave(lambda x: D.range(x * 10, x * 10 + 5).shuffle(5)), 0, "ELEMENTS"
+    ),
     "table_lookup": Case(lambda w: D.range(20).map(table().lookup), 0, "ELEMENTS"),
     "variable": Case(lambda w: D.range(20).map(lambda x, v=tf.Variable(5, dtype=tf.int64): x + v), 0, "ELEMENTS"),
     "sparse_elements": Case(lambda w: D.range(20).map(lambda x: tf.sparse.from_dense(tf.fill([3], x))), 0, "ELEMENTS"),
     "ragged_elements_after_filter": Case(
-        lambda w: D.range(60).filter(lambda x: x % 3 > 0).map(ragged_row).ragged_batch(4), 0, "BLOCKS", ordered=True),
+        lambda w: D.range(60).filter(lambda x: x % 3 > 0).map(ragged_row).ragged_batch(4), 0, "BLOCKS", ordered=True
+    ),
 }
 
 

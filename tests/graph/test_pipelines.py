@@ -13,7 +13,9 @@ import pipelines
 
 
 @pytest.fixture(scope="module")
-def cuts(cutgraph: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[tf.data.Dataset, oracle.Cut]]:
+def cuts(
+    cutgraph: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[tf.data.Dataset, oracle.Cut]]:
     """All pipelines, planned and cut with one call."""
     work = tmp_path_factory.mktemp("pipelines")
     for name in pipelines.CASES:

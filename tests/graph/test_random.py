@@ -52,8 +52,11 @@ def source(rng: random.Random, work: pathlib.Path) -> Made:
         calls = {"num_parallel_calls": tf.data.AUTOTUNE} if kind == "parallel" else {}
         names = D.from_tensor_slices(pipelines.lines(work, files, rows))
         ds = names.interleave(
-            lambda f: tf.data.TextLineDataset(f).map(pipelines.number), cycle_length=rng.choice([1, 2, 4]),
-            block_length=rng.choice([1, 2]), **calls)
+            lambda f: tf.data.TextLineDataset(f).map(pipelines.number),
+            cycle_length=rng.choice([1, 2, 4]),
+            block_length=rng.choice([1, 2]),
+            **calls,
+        )
     return Made(ds, [f"{kind}({n}, {files}x{rows})"])
 
 
@@ -61,9 +64,39 @@ def extend(rng: random.Random, made: Made, work: pathlib.Path) -> Made:
     """Adds one random step."""
     ds, batched, shuffled = made.dataset, made.batched, made.shuffled
     k = rng.choice([2, 3, 4, 7])
-    anywhere = ["map", "parallel_map", "take", "skip", "shard", "shuffle", "repeat", "prefetch", "cache", "concatenate", "zip", "take_all"]
-    rows = ["filter", "flat_map", "batch", "batch", "window", "padded", "enumerate", "unique", "scan", "take_while",
-            "group", "heavy", "interleave", "choose", "assert", "file_cache", "overlap"]
+    anywhere = [
+        "map",
+        "parallel_map",
+        "take",
+        "skip",
+        "shard",
+        "shuffle",
+        "repeat",
+        "prefetch",
+        "cache",
+        "concatenate",
+        "zip",
+        "take_all",
+    ]
+    rows = [
+        "filter",
+        "flat_map",
+        "batch",
+        "batch",
+        "window",
+        "padded",
+        "enumerate",
+        "unique",
+        "scan",
+        "take_while",
+        "group",
+        "heavy",
+        "interleave",
+        "choose",
+        "assert",
+        "file_cache",
+        "overlap",
+    ]
     batches = ["unbatch", "unbatch", "rebatch", "filter_batches", "sum"]
     step = rng.choice(anywhere + (batches * 2 if batched else rows))
     if step == "map":
@@ -120,7 +153,9 @@ def extend(rng: random.Random, made: Made, work: pathlib.Path) -> Made:
     elif step == "group":
         ds, batched = ds.group_by_window(lambda x: x % k, lambda _, w: w.batch(3), window_size=3), True
     elif step == "choose":
-        ds = D.choose_from_datasets([ds, D.range(500, 500 + k)], D.range(2).repeat(), stop_on_empty_dataset=rng.choice([True, False]))
+        ds = D.choose_from_datasets(
+            [ds, D.range(500, 500 + k)], D.range(2).repeat(), stop_on_empty_dataset=rng.choice([True, False])
+        )
     elif step == "assert":
         ds = ds.apply(tf.data.experimental.assert_cardinality(sum(1 for _ in ds)))
     elif step == "unbatch":
@@ -144,7 +179,9 @@ def make(seed: int, work: pathlib.Path) -> Made:
         made = extend(rng, made, work)
     if not made.batched and rng.random() < 0.3:
         k = rng.choice([2, 3, 5])
-        made = Made(made.dataset.batch(k, drop_remainder=True), made.steps + [f"batch_drop({k})"], True, True, made.shuffled)
+        made = Made(
+            made.dataset.batch(k, drop_remainder=True), made.steps + [f"batch_drop({k})"], True, True, made.shuffled
+        )
     return made
 
 

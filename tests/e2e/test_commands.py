@@ -1,0 +1,100 @@
+"""The three programs, as an operator uses them."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+
+import pecan
+import pytest
+import tensorflow as tf
+
+BIN = pathlib.Path(pecan.__file__).parent / "_bin"
+COMMANDS = ("pecan-dispatcher", "pecan-worker", "pecanctl")
+
+
+class Program:
+    """A running program that has said where it listens."""
+
+    def __init__(self, name: str, *flags: str) -> None:
+        self.process = subprocess.Popen(
+            [BIN / name, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
+        )
+        line = self.process.stdout.readline()
+        found = re.fullmatch(r"listening on (\S+:\d+)\n", line)
+        if found is None:
+            self.process.kill()
+            raise AssertionError(f"{name} said {line!r} and {self.process.communicate(timeout=30)[1]}")
+        self.address = found[1]
+
+    def stop(self) -> tuple[int, str]:
+        """Exit code after SIGTERM, and what it has written to standard error."""
+        self.process.send_signal(signal.SIGTERM)
+        log = self.process.communicate(timeout=30)[1]
+        return self.process.returncode, log
+
+
+@pytest.fixture
+def dispatcher() -> Iterator[Program]:
+    program = Program("pecan-dispatcher", "--listen", "127.0.0.1:0")
+    yield program
+    program.process.kill()
+    program.process.communicate(timeout=30)
+
+
+def said(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([BIN / name, *flags], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_explains_the_program(name):
+    done = said(name, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"Usage: {name} ")
+    assert "Examples:" in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unknown_flag_is_named(name):
+    done = said(name, "--colour", "blue")
+    assert done.returncode == 1
+    assert "--colour" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_in_use_is_an_error_that_names_it():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        done = said("pecan-dispatcher", "--listen", address)
+    assert done.returncode == 1
+    assert address in done.stderr
+    assert "in use" in done.stderr
+
+
+def test_a_service_of_programs_serves_a_trainer_and_stops_cleanly(dispatcher):
+    worker = Program("pecan-worker", "--dispatcher", dispatcher.address, "--listen", "127.0.0.1:0")
+    dataset = tf.data.Dataset.range(100).map(lambda x: x * x).apply(pecan.distribute(dispatcher.address))
+    assert sorted(int(x) for x in dataset) == [x * x for x in range(100)]
+    status = said("pecanctl", "status", "--dispatcher", dispatcher.address)
+    assert status.returncode == 0, status.stderr
+    assert worker.address in status.stdout
+    for program in (worker, dispatcher):
+        code, log = program.stop()
+        assert code == 0, log
+
+
+def test_a_dispatcher_without_a_work_directory_says_so(dispatcher):
+    _, log = dispatcher.stop()
+    assert "memory" in log
+
+
+def test_pecanctl_says_when_nobody_is_there():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = f"127.0.0.1:{server.getsockname()[1]}"
+    done = said("pecanctl", "status", "--dispatcher", free, "--timeout", "2s")
+    assert done.returncode == 1
+    assert free in done.stderr
