@@ -100,7 +100,7 @@ func blockRows(components []*pecanv1.ComponentSpec) int {
 	bytes := int64(0)
 	for _, c := range components {
 		width := int64(frame.Width(uint32(c.GetDtype())))
-		if width == 0 || c.GetUnknownRank() {
+		if !unbatched(c.GetDtype()) || c.GetUnknownRank() {
 			return 0
 		}
 		for _, dim := range c.GetDims() {
@@ -111,12 +111,26 @@ func blockRows(components []*pecanv1.ComponentSpec) int {
 				return 0
 			}
 		}
+		// TensorFlow's unbatch dies of rows without bytes.
+		if width == 0 {
+			return 0
+		}
 		bytes += width
 	}
 	if bytes > maxRowBytes {
 		return 0
 	}
 	return int(max(1, min(maxBlockRows, blockBytes/max(1, bytes))))
+}
+
+// unbatched tells the dtypes that TensorFlow's unbatch can cut: the numbers and bool, and neither strings nor the small
+// floats and integers that came later.
+func unbatched(dtype int32) bool {
+	switch dtype {
+	case 1, 2, 3, 4, 5, 6, 8, 9, 10, 14, 17, 18, 19, 22, 23:
+		return true
+	}
+	return false
 }
 
 // iteration is a token's state. TensorFlow calls the kernels of one token one after the other.

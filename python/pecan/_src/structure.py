@@ -13,6 +13,7 @@ it is serialised, and put together again in the trainer:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,7 +96,7 @@ def _parts(leaf: Any) -> list[tf.TensorSpec]:
     if _is_none(leaf):
         return []
     if isinstance(leaf, tf.OptionalSpec):
-        inner = Structure(leaf.value_type)
+        inner = Structure(leaf._element_spec)
         return [tf.TensorSpec((), tf.bool), *(tf.TensorSpec(None, part.dtype) for part in inner.flat)]
     parts: list[tf.TensorSpec] = tf.nest.flatten(leaf, expand_composites=True)
     return parts
@@ -107,7 +108,7 @@ def _take_apart(leaf: Any, value: Any) -> list[tf.Tensor]:
     if _is_none(leaf):
         return []
     if isinstance(leaf, tf.OptionalSpec):
-        inner = Structure(leaf.value_type)
+        inner = Structure(leaf._element_spec)
         has_value = value.has_value()
 
         def filled() -> list[tf.Tensor]:
@@ -128,7 +129,7 @@ def _put_together(leaf: Any, parts: list[tf.Tensor]) -> Any:
     if _is_none(leaf):
         return None
     if isinstance(leaf, tf.OptionalSpec):
-        inner = Structure(leaf.value_type)
+        inner = Structure(leaf._element_spec)
         has_value, *rest = parts
 
         def filled() -> Any:
@@ -136,7 +137,7 @@ def _put_together(leaf: Any, parts: list[tf.Tensor]) -> Any:
                 part.set_shape(spec.shape)
             return tf.experimental.Optional.from_value(inner.put_together(rest))
 
-        return tf.cond(has_value, filled, lambda: tf.experimental.Optional.empty(leaf.value_type))
+        return tf.cond(has_value, filled, lambda: tf.experimental.Optional.empty(leaf._element_spec))
     return tf.nest.pack_sequence_as(leaf, parts, expand_composites=True)
 
 
@@ -144,7 +145,9 @@ def encode_spec(element_spec: Any) -> str:
     """An element spec as text, for whoever reads the dataset by its id."""
     from tensorflow.python.saved_model import nested_structure_coder
 
-    return nested_structure_coder.encode_structure(element_spec).SerializeToString().hex()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of classes that only this process knows; the reader is told when it matters
+        return str(nested_structure_coder.encode_structure(element_spec).SerializeToString().hex())
 
 
 def decode_spec(text: str) -> Any:
