@@ -8,18 +8,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
 // samplePeriod is how often the figures of running iterators are read.
 const samplePeriod = time.Second
-
-// profile is what a run's nodes did, as last read.
-type profile []*pecanv1.NodeMetrics
 
 // sampleLoop reads the figures of all streams. It is not part of the heartbeat, which must not wait for TensorFlow.
 func (w *Worker) sampleLoop(ctx context.Context) {
@@ -28,46 +23,38 @@ func (w *Worker) sampleLoop(ctx context.Context) {
 			s.mu.Lock()
 			r := s.run
 			s.mu.Unlock()
-			if r == nil {
-				continue
-			}
-			r.mu.Lock()
-			it := r.iterator
-			r.mu.Unlock()
-			if it != nil {
-				r.sample(it)
+			if r != nil {
+				r.sample()
 			}
 		}
 	}
 }
 
-// sample reads tf.data's model of the iterator. Nodes are told by their op for now where the graph has no name for them.
-func (r *run) sample(it *tf.Iterator) {
-	raw, err := it.Model()
-	if err != nil {
-		return
-	}
-	model := new(tensorflow.ModelProto)
-	if err := proto.Unmarshal(raw, model); err != nil {
-		return
-	}
-	nodes := make(profile, 0, len(model.GetNodes()))
-	for _, node := range model.GetNodes() {
-		nodes = append(nodes, &pecanv1.NodeMetrics{
-			Node: node.GetName(), Op: node.GetName(), Elements: uint64(max(0, node.GetNumElements())),
-			SelfCpuS: float64(max(0, node.GetProcessingTime())) / 1e9,
-			BytesIn:  uint64(max(0, node.GetBytesConsumed())), BytesOut: uint64(max(0, node.GetBytesProduced())),
-		})
-	}
-	r.mu.Lock()
-	r.profile = nodes
-	r.mu.Unlock()
+// profiled is a running iterator and the figures of its steps.
+type profiled struct {
+	it       *tf.Iterator
+	profiler *profiler
 }
 
-func (r *run) nodes() profile {
+// sample reads the figures of the run's iterators. Those of closed iterators stay as they were last.
+func (r *run) sample() {
+	r.mu.Lock()
+	all := append([]profiled(nil), r.profiles...)
+	r.mu.Unlock()
+	for _, each := range all {
+		each.profiler.read(each.it)
+	}
+}
+
+// nodes are the figures of the run's steps.
+func (r *run) nodes() []*pecanv1.NodeMetrics {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.profile
+	var out []*pecanv1.NodeMetrics
+	for _, each := range r.profiles {
+		out = append(out, each.profiler.metrics()...)
+	}
+	return out
 }
 
 // heartbeat is the load of the worker.

@@ -33,7 +33,7 @@ type run struct {
 	mu       sync.Mutex
 	status   runState
 	iterator *tf.Iterator
-	profile  profile
+	profiles []profiled
 
 	// What follows belongs to the goroutine of main.
 	closers []func()
@@ -99,7 +99,7 @@ func (r *run) main() {
 	case err != nil && r.ctx.Err() == nil:
 		r.finish(r.openFailure(err))
 	}
-	r.sample(it)
+	r.sample()
 	r.mu.Lock()
 	r.iterator = nil
 	r.mu.Unlock()
@@ -179,6 +179,11 @@ func (r *run) iterate(runtime *tf.Context, serialised []byte) (*tf.Iterator, err
 	it, err := runtime.NewIterator(serialised, types)
 	if err != nil {
 		return nil, err
+	}
+	if p := newProfiler(serialised); p != nil {
+		r.mu.Lock()
+		r.profiles = append(r.profiles, profiled{it, p})
+		r.mu.Unlock()
 	}
 	stop := context.AfterFunc(r.ctx, it.Cancel)
 	r.closers = append(r.closers, func() {

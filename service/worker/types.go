@@ -2,6 +2,7 @@ package worker
 
 import (
 	"fmt"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -11,26 +12,27 @@ import (
 	"github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
+// graphNode is what of a node is read without decoding it: constants can make a graph large.
+type graphNode struct {
+	name, op string
+	inputs   []string
+	raw      []byte
+}
+
 // outputTypes reads from a serialised dataset graph which dtypes its elements have. Only the one node that says it is
-// decoded: constants can make the rest large.
+// decoded.
 func outputTypes(serialised []byte) ([]tf.DataType, error) {
-	var output string
-	err := eachNode(serialised, func(name, op, input string, raw []byte) bool {
-		if op == "_Retval" {
-			output = input
-		}
-		return op != "_Retval"
-	})
+	output, err := outputNode(serialised)
 	if err != nil {
 		return nil, err
 	}
 	var types []tf.DataType
-	err = eachNode(serialised, func(name, op, input string, raw []byte) bool {
-		if name != nodeOf(output) {
+	err = eachNode(serialised, func(n graphNode) bool {
+		if n.name != output {
 			return true
 		}
 		node := new(tensorflow.NodeDef)
-		if err := proto.Unmarshal(raw, node); err == nil {
+		if err := proto.Unmarshal(n.raw, node); err == nil {
 			types = datasetTypes(node)
 		}
 		return false
@@ -41,13 +43,21 @@ func outputTypes(serialised []byte) ([]tf.DataType, error) {
 	return types, err
 }
 
-func nodeOf(input string) string {
-	for i := range len(input) {
-		if input[i] == ':' {
-			return input[:i]
+// outputNode is the name of the node whose output the graph gives.
+func outputNode(serialised []byte) (output string, err error) {
+	err = eachNode(serialised, func(n graphNode) bool {
+		if n.op == "_Retval" && len(n.inputs) > 0 {
+			output = nodeOf(n.inputs[0])
+			return false
 		}
-	}
-	return input
+		return true
+	})
+	return output, err
+}
+
+func nodeOf(input string) string {
+	name, _, _ := strings.Cut(input, ":")
+	return name
 }
 
 func datasetTypes(node *tensorflow.NodeDef) []tf.DataType {
@@ -69,47 +79,63 @@ func datasetTypes(node *tensorflow.NodeDef) []tf.DataType {
 	return nil
 }
 
+// Field numbers of GraphDef and NodeDef.
+const (
+	fieldNode  = 1
+	fieldName  = 1
+	fieldOp    = 2
+	fieldInput = 3
+)
+
 // eachNode calls visit for the nodes of a serialised GraphDef until it gives false.
-func eachNode(serialised []byte, visit func(name, op, input string, raw []byte) bool) error {
-	for len(serialised) > 0 {
-		number, kind, n := protowire.ConsumeTag(serialised)
-		if n < 0 {
-			return fmt.Errorf("read graph: %w", protowire.ParseError(n))
-		}
-		serialised = serialised[n:]
-		if number != 1 || kind != protowire.BytesType {
-			if n = protowire.ConsumeFieldValue(number, kind, serialised); n < 0 {
-				return fmt.Errorf("read graph: %w", protowire.ParseError(n))
-			}
-			serialised = serialised[n:]
-			continue
-		}
-		raw, n := protowire.ConsumeBytes(serialised)
-		if n < 0 {
-			return fmt.Errorf("read graph: %w", protowire.ParseError(n))
-		}
-		serialised = serialised[n:]
-		var first [4]string
-		for rest := raw; len(rest) > 0; {
-			number, kind, n := protowire.ConsumeTag(rest)
-			if n < 0 {
-				return fmt.Errorf("read graph node: %w", protowire.ParseError(n))
-			}
-			rest = rest[n:]
-			if number <= 3 && kind == protowire.BytesType {
-				text, n := protowire.ConsumeString(rest)
-				if n >= 0 && first[number] == "" {
-					first[number] = text
-				}
-			}
-			if n = protowire.ConsumeFieldValue(number, kind, rest); n < 0 {
-				return fmt.Errorf("read graph node: %w", protowire.ParseError(n))
-			}
-			rest = rest[n:]
-		}
-		if !visit(first[1], first[2], first[3], raw) {
+func eachNode(serialised []byte, visit func(graphNode) bool) error {
+	more := true
+	return eachField(serialised, func(number protowire.Number, value []byte) error {
+		if number != fieldNode || !more {
 			return nil
 		}
+		node := graphNode{raw: value}
+		err := eachField(value, func(number protowire.Number, value []byte) error {
+			switch number {
+			case fieldName:
+				node.name = string(value)
+			case fieldOp:
+				node.op = string(value)
+			case fieldInput:
+				node.inputs = append(node.inputs, string(value))
+			}
+			return nil
+		})
+		if err == nil {
+			more = visit(node)
+		}
+		return err
+	})
+}
+
+// eachField calls visit for the length-delimited fields of a message.
+func eachField(message []byte, visit func(number protowire.Number, value []byte) error) error {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return fmt.Errorf("read graph: %w", protowire.ParseError(n))
+		}
+		message = message[n:]
+		if kind == protowire.BytesType {
+			value, n := protowire.ConsumeBytes(message)
+			if n < 0 {
+				return fmt.Errorf("read graph: %w", protowire.ParseError(n))
+			}
+			if err := visit(number, value); err != nil {
+				return err
+			}
+			message = message[n:]
+			continue
+		}
+		if n = protowire.ConsumeFieldValue(number, kind, message); n < 0 {
+			return fmt.Errorf("read graph: %w", protowire.ParseError(n))
+		}
+		message = message[n:]
 	}
 	return nil
 }

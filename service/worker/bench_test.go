@@ -1,0 +1,98 @@
+package worker
+
+import (
+	"io"
+	"net"
+	"testing"
+
+	"github.com/pecan-ml/pecan/proto/frame"
+)
+
+const largeElement = 9_600_000
+
+// consume reads n elements, raising the credit as a trainer would: some elements ahead.
+func consume(b *testing.B, r *reader, n int, credit uint64) {
+	b.Helper()
+	r.scratch = make([]byte, largeElement)
+	got, bytes, told := 0, uint64(0), uint64(0)
+	for got < n {
+		g, err := r.next()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if g.header.Type != frame.Data {
+			b.Fatalf("%v", g)
+		}
+		got += int(g.header.Count)
+		bytes += g.header.RawLen
+		if bytes-told > credit/4 {
+			r.credit(1, g.header.Index+uint64(g.header.Count), bytes+credit)
+			told = bytes
+		}
+	}
+}
+
+func benchmarkStream(b *testing.B, name string, dial func(testing.TB, *Worker) *reader, credit uint64) {
+	w := serve(b, nil)
+	o := order(name)
+	w.start(o)
+	r := dial(b, w)
+	request := opening(o)
+	request.Credit = credit
+	r.open(1, request)
+	consume(b, r, 1, credit)
+	b.ResetTimer()
+	consume(b, r, b.N, credit)
+}
+
+func BenchmarkLargeOverTCP(b *testing.B) {
+	b.SetBytes(largeElement)
+	benchmarkStream(b, "large", dialTCP, 4*largeElement)
+}
+
+func BenchmarkLargeThroughSharedMemory(b *testing.B) {
+	b.SetBytes(largeElement)
+	benchmarkStream(b, "large", dialShared, 4*largeElement)
+}
+
+func BenchmarkScalarsOverTCP(b *testing.B) { benchmarkStream(b, "endless", dialTCP, 1<<20) }
+
+func BenchmarkScalarsThroughSharedMemory(b *testing.B) {
+	benchmarkStream(b, "endless", dialShared, 1<<20)
+}
+
+// BenchmarkRawTCP is the limit that BenchmarkLargeOverTCP is held against.
+func BenchmarkRawTCP(b *testing.B) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		nc, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer nc.Close()
+		payload := make([]byte, largeElement)
+		for {
+			buffers := net.Buffers{payload}
+			if _, err := buffers.WriteTo(nc); err != nil {
+				return
+			}
+		}
+	}()
+	nc, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer nc.Close()
+	payload := make([]byte, largeElement)
+	b.SetBytes(largeElement)
+	b.ResetTimer()
+	for b.Loop() {
+		if _, err := io.ReadFull(nc, payload); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
