@@ -20,10 +20,11 @@ type channel struct {
 	credit uint64
 	queued bool
 	closed bool
+	// ended: the END or the error of the whole channel was sent.
+	ended bool
 
-	// Only the connection's writing goroutine touches what follows.
+	// Only the connection's writing goroutine touches it.
 	sent uint64
-	done bool
 }
 
 // wake tells the connection that there may be something to send. A nil channel is nobody.

@@ -243,7 +243,7 @@ func (c *conn) closeChannel(id uint32) {
 	}
 }
 
-// refuse closes a channel from this side and says why.
+// refuse closes a channel from this side and says why. One that was told its end already is only forgotten.
 func (c *conn) refuse(ch *channel, why *reason.Error) {
 	c.mu.Lock()
 	known := c.channels[ch.id] == ch
@@ -251,8 +251,9 @@ func (c *conn) refuse(ch *channel, why *reason.Error) {
 		delete(c.channels, ch.id)
 		ch.closed = true
 	}
+	ended := ch.ended
 	c.mu.Unlock()
-	if known {
+	if known && !ended {
 		_ = c.push(frame.Append(nil, frame.Header{Type: frame.Error, Channel: ch.id, Lease: ch.lease}, failureMeta(why)))
 	}
 }

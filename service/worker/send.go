@@ -84,9 +84,9 @@ func (c *conn) gather(b *batch) (more bool, err error) {
 		c.queue[0] = nil
 		c.queue = c.queue[1:]
 		ch.queued = false
-		credit, closed, window := ch.credit, ch.closed, ch.window
+		credit, closed, window := ch.credit, ch.closed || ch.ended, ch.window
 		c.mu.Unlock()
-		if closed || window == nil || ch.done {
+		if closed || window == nil {
 			continue
 		}
 		again, err := c.gatherChannel(b, ch, window, credit)
@@ -115,10 +115,11 @@ func (c *conn) gatherChannel(b *batch, ch *channel, window *window, credit uint6
 		b.held = append(b.held, t.entry)
 		return true, c.data(b, ch, t)
 	case t.failed != nil:
-		ch.done = true
 		c.refuse(ch, t.failed)
 	case t.ended:
-		ch.done = true
+		c.mu.Lock()
+		ch.ended = true
+		c.mu.Unlock()
 		b.header(frame.Header{Type: frame.End, Flags: ch.flags(), Channel: ch.id, Index: t.count, Lease: ch.lease}, nil)
 	}
 	return false, nil

@@ -70,6 +70,7 @@ def graphs() -> dict[str, tf.data.Dataset]:
         "ragged": source(200).map(lambda i: (tf.range(i), i)),
         "strings": source(500).map(long_string),
         "starved": source(1).concatenate(source(ENDLESS).filter(lambda i: i < 0)),
+        "burst": source(10).concatenate(source(ENDLESS).filter(lambda i: i < 0)),
         "missing": tf.data.TFRecordDataset(["/nonexistent/pecan/part-0.tfrecord"]),
         "batches": source(103).batch(10),
         "remainder": source(1003).filter(not_three).batch(10),

@@ -1,0 +1,145 @@
+package worker
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+func encoded(t testing.TB, h frame.Header, message proto.Message) []byte {
+	t.Helper()
+	var meta []byte
+	if message != nil {
+		var err error
+		if meta, err = proto.Marshal(message); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return frame.Append(nil, h, meta)
+}
+
+func TestAPeerThatTalksNonsenseIsCutOffAndOthersAreServed(t *testing.T) {
+	w := serve(t, nil)
+	o := order("thousand")
+	w.start(o)
+	hello := encoded(t, frame.Header{Type: frame.Hello}, &pecanv1.DataHello{})
+	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+	garbage := make([]byte, 4096)
+	_, _ = rand.Read(garbage)
+	long := encoded(t, frame.Header{Type: frame.Hello}, &pecanv1.DataHello{})
+	binary.LittleEndian.PutUint32(long[32:], frame.MaxMeta+1)
+	cases := map[string][]byte{
+		"random bytes":               garbage,
+		"a web request":              []byte("GET / HTTP/1.1\r\nHost: worker\r\n\r\n" + string(make([]byte, 64))),
+		"an open before the hello":   encoded(t, frame.Header{Type: frame.Open, Channel: 1}, opening(o)),
+		"meta data above the limit":  long,
+		"a hello for another worker": encoded(t, frame.Header{Type: frame.Hello}, &pecanv1.DataHello{WorkerId: "other"}),
+		"a frame only workers send":  join(hello, encoded(t, frame.Header{Type: frame.End}, nil)),
+		"a release of a slot":        join(hello, encoded(t, frame.Header{Type: frame.Release, Index: 3}, nil)),
+		"an open without a stream":   join(hello, encoded(t, frame.Header{Type: frame.Open, Channel: 1}, &pecanv1.OpenStream{})),
+		"an open of the channel 0":   join(hello, encoded(t, frame.Header{Type: frame.Open}, opening(o))),
+		"an open that is no message": join(hello, frame.Append(nil, frame.Header{Type: frame.Open, Channel: 1}, []byte{0xff})),
+		"a channel that is opened twice": join(hello, encoded(t, frame.Header{Type: frame.Open, Channel: 1}, opening(o)),
+			encoded(t, frame.Header{Type: frame.Open, Channel: 1}, opening(o))),
+		"data for the worker": join(hello, frame.Append(nil, frame.Header{Type: frame.Data, Count: 1}, nil)),
+		"a bad checksum": join(hello, func() []byte {
+			b := encoded(t, frame.Header{Type: frame.Ping}, nil)
+			b[20] ^= 1
+			return b
+		}()),
+	}
+	for name, input := range cases {
+		t.Run(name, func(t *testing.T) {
+			nc, err := net.Dial("tcp", w.localAddress())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close()
+			if err := nc.SetDeadline(time.Now().Add(deadline)); err != nil {
+				t.Fatal(err)
+			}
+			// The worker may hang up before all is written.
+			_, _ = nc.Write(input)
+			if _, err := io.Copy(io.Discard, nc); err != nil && isTimeout(err) {
+				t.Fatal("the connection stays open")
+			}
+		})
+	}
+	r := dialTCP(t, w)
+	r.open(1, opening(o))
+	if elements, _, _ := r.stream(0); len(elements) != 1000 {
+		t.Fatal(len(elements))
+	}
+}
+
+func isTimeout(err error) bool {
+	timeout, ok := err.(net.Error)
+	return ok && timeout.Timeout()
+}
+
+func TestOpensOfStreamsThatAreNotThere(t *testing.T) {
+	w := serve(t, nil)
+	o := order("thousand")
+	w.start(o)
+	r := dialTCP(t, w)
+	remainder := opening(o)
+	remainder.Remainder = true
+	r.open(1, remainder)
+	if g, err := r.next(); err != nil || g.failure == nil || g.failure.Reason != reason.BadArgument {
+		t.Fatal(g, err)
+	}
+	unknown := opening(o)
+	unknown.Id = &pecanv1.StreamId{JobId: "job", Epoch: 1, Stream: 99}
+	r.open(2, unknown)
+	// Closed while it is looked for: nothing comes for it, and the connection goes on.
+	r.send(frame.Header{Type: frame.Close, Channel: 2}, nil)
+	r.open(3, opening(o))
+	if elements, _, _ := r.stream(0); len(elements) != 1000 {
+		t.Fatal(len(elements))
+	}
+	beyond := opening(o)
+	beyond.StartIndex = 1 << 40
+	r.open(4, beyond)
+	if g, err := r.next(); err != nil || g.header.Type != frame.End || g.header.Index != 1000 {
+		t.Fatal(g, err)
+	}
+}
+
+func FuzzConnection(f *testing.F) {
+	hello := encoded(f, frame.Header{Type: frame.Hello}, &pecanv1.DataHello{SharedMemory: true})
+	f.Add(hello)
+	f.Add(append(hello, encoded(f, frame.Header{Type: frame.Open, Channel: 1}, opening(order("thousand")))...))
+	f.Add(append(hello, encoded(f, frame.Header{Type: frame.Credit, Channel: 1, Index: 5, RawLen: 1 << 50}, nil)...))
+	w := serve(f, nil)
+	w.start(order("thousand"))
+	f.Fuzz(func(t *testing.T, input []byte) {
+		ours, theirs := net.Pipe()
+		c := newConn(w.server, theirs)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			c.serve()
+		}()
+		go func() {
+			_, _ = io.Copy(io.Discard, ours)
+		}()
+		_ = ours.SetDeadline(time.Now().Add(time.Second))
+		_, _ = ours.Write(input)
+		ours.Close()
+		select {
+		case <-done:
+		case <-time.After(deadline):
+			t.Fatal("the connection does not end")
+		}
+	})
+}

@@ -1,0 +1,135 @@
+package worker
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+func TestTheWindowIsBoundedInBytes(t *testing.T) {
+	for name, bound := range map[string]int64{"large": 40 << 20, "endless": 2 << 20, "strings": 2 << 20} {
+		t.Run(name, func(t *testing.T) {
+			w := serve(t, func(c *Config) { c.WindowBytes = bound })
+			w.start(order(name))
+			run := w.held()[0].run
+			settled := func() bool {
+				before, _, _ := run.window.load()
+				time.Sleep(50 * time.Millisecond)
+				after, _, _ := run.window.load()
+				return after > 0 && before == after
+			}
+			waitFor(t, "a full window", settled)
+			if _, _, bytes := run.window.load(); bytes > bound+largeElement+frameBytes+tableBytes {
+				t.Fatalf("%d bytes are ready, the bound is %d", bytes, bound)
+			}
+		})
+	}
+}
+
+func TestSharedMemoryIsUsedAgainAndBounded(t *testing.T) {
+	w := serve(t, func(c *Config) { c.SlotBytes = 4 * largeElement })
+	o := order("large")
+	w.start(o)
+	t.Run("slots that come back are used again", func(t *testing.T) {
+		r := dialShared(t, w)
+		request := opening(o)
+		request.Credit = 1
+		r.open(1, request)
+		for i := range uint64(50) {
+			g, err := r.next()
+			if err != nil || g.header.Flags&frame.Shared == 0 || len(g.elements[0][0].bytes) != largeElement || g.elements[0][0].bytes[77] != 1 {
+				t.Fatal(g.header, err)
+			}
+			r.credit(1, i+1, (i+1)*largeElement+1)
+		}
+		if len(r.slots) > 2 {
+			t.Fatalf("%d slots for one element at a time", len(r.slots))
+		}
+		r.nc.Close()
+	})
+	t.Run("a reader that keeps its slots gets the rest through the socket", func(t *testing.T) {
+		r := dialShared(t, w)
+		r.keep = true
+		again := opening(o)
+		again.StartIndex = 50
+		again.Credit = 8 * largeElement
+		r.open(1, again)
+		shared := 0
+		for i := range uint64(8) {
+			g, err := r.next()
+			if err != nil || len(g.elements[0][0].bytes) != largeElement || g.elements[0][0].bytes[9_000_000] != 1 {
+				t.Fatal(g.header, err)
+			}
+			if g.header.Flags&frame.Shared != 0 {
+				shared++
+			}
+			r.credit(1, 51+i, 8*largeElement)
+		}
+		if shared == 0 || shared > 4 {
+			t.Fatalf("%d of 8 elements came in shared memory of 4", shared)
+		}
+		r.nc.Close()
+	})
+	waitFor(t, "the slots to go with their connection", func() bool { return mapped(t, "pecan-slot") <= 6 })
+}
+
+// mapped counts mappings of this process whose name has word in it. The readers of the test map slots as well.
+func mapped(t *testing.T, word string) int {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(maps), word)
+}
+
+func TestAnElementThatIsReadyDoesNotWaitForTheNext(t *testing.T) {
+	// After its first element this dataset filters for ever.
+	for _, name := range []string{"starved", "burst"} {
+		t.Run(name, func(t *testing.T) {
+			w := serve(t, nil)
+			o := order(name)
+			w.start(o)
+			r := dialTCP(t, w)
+			r.open(1, opening(o))
+			want := map[string]int{"starved": 1, "burst": 10}[name]
+			got := 0
+			for got < want {
+				g, err := r.next()
+				if err != nil {
+					t.Fatal(err)
+				}
+				got += len(g.elements)
+			}
+		})
+	}
+}
+
+func TestStoppedStreamsLeaveNothing(t *testing.T) {
+	w := serve(t, nil)
+	for round := range 30 {
+		for i, name := range []string{"endless", "spinning", "large", "starved"} {
+			o := order(name)
+			o.Id = &pecanv1.StreamId{JobId: "job", Epoch: uint64(round), Stream: uint32(i)}
+			w.start(o)
+			if round%2 == 0 {
+				r := dialShared(t, w)
+				r.open(1, opening(o))
+				if name == "endless" || name == "large" {
+					if _, err := r.next(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r.nc.Close()
+			}
+		}
+		for i := range 4 {
+			w.stop(&pecanv1.StreamId{JobId: "job", Epoch: uint64(round), Stream: uint32(i)}, 0)
+		}
+	}
+	waitFor(t, "the runs to end", func() bool { return w.runs.Load() == 0 })
+}

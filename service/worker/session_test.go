@@ -1,0 +1,316 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// commander is the dispatcher's end of a session, driven by a test.
+type commander struct {
+	pecanv1.UnimplementedDispatcherServer
+	cluster string
+	ttl     float64
+	graphs  string
+
+	hellos   chan *pecanv1.WorkerHello
+	messages chan *pecanv1.WorkerMessage
+	commands chan *pecanv1.WorkerCommand
+	mu       sync.Mutex
+	server   *grpc.Server
+}
+
+func newCommander() *commander {
+	return &commander{
+		cluster: "c1", ttl: 30, graphs: filepath.Join("..", "..", "native", "tf", "testdata"), hellos: make(chan *pecanv1.WorkerHello, 16),
+		messages: make(chan *pecanv1.WorkerMessage, 4096), commands: make(chan *pecanv1.WorkerCommand, 16),
+	}
+}
+
+func (c *commander) WorkerSession(stream grpc.BidiStreamingServer[pecanv1.WorkerMessage, pecanv1.WorkerCommand]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	hello := first.GetHello()
+	c.hellos <- hello
+	if hello.GetClusterId() != "" && hello.GetClusterId() != c.cluster {
+		return reason.New(reason.ClusterMismatch, "this is %s", c.cluster)
+	}
+	welcome := &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Welcome{Welcome: &pecanv1.Welcome{
+		ClusterId: c.cluster, HeartbeatS: 0.02, LeaseTtlS: c.ttl}}}
+	if err := stream.Send(welcome); err != nil {
+		return err
+	}
+	received := make(chan error, 1)
+	go func() {
+		for {
+			message, err := stream.Recv()
+			if err != nil {
+				received <- err
+				return
+			}
+			c.messages <- message
+			if message.GetGoodbye() != nil {
+				received <- nil
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case command := <-c.commands:
+			if err := stream.Send(command); err != nil {
+				return err
+			}
+		case <-received:
+			return nil
+		}
+	}
+}
+
+func (c *commander) FetchGraph(request *pecanv1.FetchGraphRequest, stream grpc.ServerStreamingServer[pecanv1.FetchGraphResponse]) error {
+	data, err := os.ReadFile(filepath.Join(c.graphs, request.GetFingerprint()+".graph"))
+	if err != nil {
+		return reason.New(reason.DatasetUnknown, "no graph %s", request.GetFingerprint())
+	}
+	for len(data) > 0 {
+		n := min(len(data), 1000)
+		if err := stream.Send(&pecanv1.FetchGraphResponse{TotalBytes: int64(len(data)), Chunk: data[:n]}); err != nil {
+			return err
+		}
+		data = data[n:]
+	}
+	return nil
+}
+
+// listen serves at address ("127.0.0.1:0" at first) and gives it.
+func (c *commander) listen(t *testing.T, address string) string {
+	t.Helper()
+	var listener net.Listener
+	waitFor(t, "the port", func() (ok bool) {
+		var err error
+		listener, err = net.Listen("tcp", address)
+		return err == nil
+	})
+	server := grpc.NewServer()
+	pecanv1.RegisterDispatcherServer(server, c)
+	c.mu.Lock()
+	c.server = server
+	c.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(listener)
+	}()
+	t.Cleanup(func() {
+		server.Stop()
+		<-done
+	})
+	return listener.Addr().String()
+}
+
+func (c *commander) vanish() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.server.Stop()
+}
+
+func (c *commander) start(o *pecanv1.StartStream) {
+	c.commands <- &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Start{Start: o}}
+}
+
+// await gives the first message that f accepts.
+func await[T any](t *testing.T, c *commander, what string, f func(*pecanv1.WorkerMessage) (T, bool)) T {
+	t.Helper()
+	timeout := time.After(deadline)
+	for {
+		select {
+		case message := <-c.messages:
+			if found, ok := f(message); ok {
+				return found
+			}
+		case <-timeout:
+			t.Fatalf("waited %v for %s", deadline, what)
+		}
+	}
+}
+
+func (c *commander) hello(t *testing.T) *pecanv1.WorkerHello {
+	t.Helper()
+	select {
+	case hello := <-c.hellos:
+		return hello
+	case <-time.After(deadline):
+		t.Fatal("no hello")
+		return nil
+	}
+}
+
+func ended(m *pecanv1.WorkerMessage) (*pecanv1.StreamEnded, bool) {
+	return m.GetEnded(), m.GetEnded() != nil
+}
+
+// session runs a worker under a commander.
+func withSession(t *testing.T, address string) *Worker {
+	t.Helper()
+	w := serve(t, func(c *Config) { c.Dispatcher, c.DispatcherTimeout = address, deadline })
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.session.run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func TestASessionTellsHowStreamsGo(t *testing.T) {
+	c := newCommander()
+	w := withSession(t, c.listen(t, "127.0.0.1:0"))
+	hello := c.hello(t)
+	if hello.GetAddress().GetTcp() != w.localAddress() || hello.GetAddress().GetUnix() == "" || hello.GetGraphProducer() < 1000 || hello.GetMaxStreams() != 4 {
+		t.Fatalf("hello %v", hello)
+	}
+	o := order("batches")
+	o.Plan = &pecanv1.Plan{NumStreams: 1, BatchWay: pecanv1.BatchWay_BATCH_WAY_REMAINDER, BatchRows: 10}
+	c.start(o)
+	await(t, c, "the start", func(m *pecanv1.WorkerMessage) (struct{}, bool) { return struct{}{}, m.GetStarted().GetLease() == 7 })
+	end := await(t, c, "the end", ended)
+	if end.GetCount() != 10 || end.GetRemainderRows() != 3 {
+		t.Fatalf("%v", end)
+	}
+	beat := await(t, c, "a heartbeat with the stream", func(m *pecanv1.WorkerMessage) (*pecanv1.WorkerHeartbeat, bool) {
+		return m.GetHeartbeat(), len(m.GetHeartbeat().GetStreams()) == 1 && len(m.GetHeartbeat().GetStreams()[0].GetNodes()) > 0
+	})
+	if beat.GetCpuS() <= 0 || beat.GetResidentBytes() < 1<<20 || beat.GetStreams()[0].GetProduced() != 10 {
+		t.Fatalf("%v", beat)
+	}
+	bad := order("no such graph")
+	bad.Id.Stream = 1
+	w.graphs = newGraphs(w.session.fetchGraph)
+	c.start(bad)
+	failed := await(t, c, "the failure", func(m *pecanv1.WorkerMessage) (*pecanv1.StreamFailed, bool) {
+		return m.GetFailed(), m.GetFailed() != nil
+	})
+	if failed.GetError().GetReason() != string(reason.DatasetUnknown) {
+		t.Fatalf("%v", failed)
+	}
+}
+
+func TestADispatcherThatComesBackHearsWhatIsHeld(t *testing.T) {
+	c := newCommander()
+	address := c.listen(t, "127.0.0.1:0")
+	w := withSession(t, address)
+	c.hello(t)
+	c.start(order("thousand"))
+	await(t, c, "the end", ended)
+	c.vanish()
+	// It keeps serving meanwhile.
+	r := dialTCP(t, w)
+	r.open(1, opening(order("thousand")))
+	if elements, _, _ := r.stream(0); len(elements) != 1000 {
+		t.Fatal(len(elements))
+	}
+	c.listen(t, address)
+	hello := c.hello(t)
+	if held := hello.GetHeld(); len(held) != 1 || !held[0].GetEnded() || held[0].GetCount() != 1000 || hello.GetClusterId() != "c1" {
+		t.Fatalf("hello %v", hello)
+	}
+	await(t, c, "the end again", ended)
+}
+
+func TestAnotherClusterIsJoinedAsANewWorker(t *testing.T) {
+	c := newCommander()
+	address := c.listen(t, "127.0.0.1:0")
+	w := withSession(t, address)
+	first := c.hello(t).GetAddress().GetWorkerId()
+	c.start(order("thousand"))
+	await(t, c, "the end", ended)
+	c.vanish()
+	other := newCommander()
+	other.cluster = "c2"
+	other.listen(t, address)
+	if hello := other.hello(t); hello.GetClusterId() != "c1" {
+		t.Fatalf("hello %v", hello)
+	}
+	if hello := other.hello(t); hello.GetClusterId() != "" || len(hello.GetHeld()) != 0 || hello.GetAddress().GetWorkerId() == first {
+		t.Fatalf("hello %v", hello)
+	}
+	waitFor(t, "the new cluster", func() bool { return w.clusterID() == "c2" })
+}
+
+func TestStreamsStopWhenTheDispatcherIsAwayForTooLong(t *testing.T) {
+	c := newCommander()
+	c.ttl = 0.2
+	w := withSession(t, c.listen(t, "127.0.0.1:0"))
+	c.hello(t)
+	c.start(order("starved"))
+	waitFor(t, "the stream", func() bool { return len(w.held()) == 1 })
+	r := dialTCP(t, w)
+	r.open(1, opening(order("starved")))
+	if _, err := r.next(); err != nil {
+		t.Fatal(err)
+	}
+	c.vanish()
+	if g, err := r.next(); err != nil || g.failure == nil || g.failure.Reason != reason.StaleLease {
+		t.Fatal(g, err)
+	}
+	waitFor(t, "the stop", func() bool { return len(w.held()) == 0 })
+}
+
+func TestAWorkerThatStopsSaysGoodbye(t *testing.T) {
+	c := newCommander()
+	config := testConfig()
+	config.Dispatcher = c.listen(t, "127.0.0.1:0")
+	ctx, cancel := context.WithCancel(context.Background())
+	config.Ready = func(string) { cancel() }
+	if err := Run(ctx, config); err != nil {
+		t.Fatal(err)
+	}
+	await(t, c, "the goodbye", func(m *pecanv1.WorkerMessage) (struct{}, bool) { return struct{}{}, m.GetGoodbye() != nil })
+}
+
+func TestADispatcherThatIsNeverReachedEndsTheWorker(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	listener.Close()
+	config := testConfig()
+	config.Dispatcher, config.DispatcherTimeout = address, 300*time.Millisecond
+	begun := time.Now()
+	if err := Run(t.Context(), config); !errors.Is(err, errUnreachable) {
+		t.Fatal(err)
+	}
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Fatalf("took %v", took)
+	}
+}
+
+func TestConfigTellsEverythingThatIsWrong(t *testing.T) {
+	config := Config{Listen: "nowhere", Advertise: "x", MaxStreams: -1, Placement: "moon"}
+	err := config.Validate()
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, word := range []string{"--dispatcher", "--listen", "--advertise", "--max-streams", "--window-bytes", "--placement", "--dispatcher-timeout"} {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%q lacks %s", err, word)
+		}
+	}
+}
