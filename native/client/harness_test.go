@@ -155,7 +155,6 @@ func (w *testWorker) serve(l net.Listener) {
 }
 
 type testSlot struct {
-	fd   int
 	mem  []byte
 	busy bool
 }
@@ -195,7 +194,6 @@ func (tc *testConn) run() {
 		tc.mu.Unlock()
 		wg.Wait()
 		for _, s := range tc.slots {
-			_ = unix.Close(s.fd)
 			_ = unix.Munmap(s.mem)
 			tc.w.slots.Add(-1)
 		}
@@ -389,12 +387,13 @@ func (tc *testConn) slotFor(n int) (*testSlot, int) {
 	if err != nil {
 		panic(err)
 	}
-	s := &testSlot{fd: fd, mem: mem, busy: true}
+	s := &testSlot{mem: mem, busy: true}
 	tc.slots = append(tc.slots, s)
 	at := len(tc.slots) - 1
 	tc.w.slots.Add(1)
 	tc.mu.Unlock()
 	tc.write(frame.Header{Type: frame.Slot, Index: uint64(at), RawLen: uint64(size)}, nil, nil, fd)
+	_ = unix.Close(fd)
 	return s, at
 }
 
@@ -415,6 +414,10 @@ func (tc *testConn) write(h frame.Header, meta, payload []byte, fd int) bool {
 	for range map[bool]int{true: 2, false: 1}[tc.w.twice && h.Type == frame.Data] {
 		buffers := net.Buffers{frame.Append(nil, h, meta), payload}
 		if _, err := buffers.WriteTo(tc.c); err != nil {
+			return false
+		}
+		if h.Type == frame.Data && uint64(len(payload)) < h.PayloadLen {
+			_ = tc.c.Close()
 			return false
 		}
 	}
@@ -448,6 +451,8 @@ type testDispatcher struct {
 	jobs     map[string]string
 	// forget makes the dispatcher a stranger to the client, as after a restart without a work directory.
 	forget bool
+	// delivered: others had every epoch.
+	delivered bool
 }
 
 func startDispatcher(t testing.TB, change ...func(*testDispatcher)) *testDispatcher {
@@ -562,7 +567,7 @@ func (d *testDispatcher) OpenEpoch(_ context.Context, r *pecanv1.OpenEpochReques
 	}
 	d.opened = append(d.opened, r)
 	d.epochs++
-	return &pecanv1.OpenEpochResponse{Epoch: d.epochs - 1}, nil
+	return &pecanv1.OpenEpochResponse{Epoch: d.epochs - 1, AlreadyDelivered: d.delivered}, nil
 }
 
 func (d *testDispatcher) WatchEpoch(r *pecanv1.WatchEpochRequest, stream grpc.ServerStreamingServer[pecanv1.EpochUpdate]) error {

@@ -157,11 +157,10 @@ func (st *stream) giveUp() {
 	}})
 }
 
-// end notes that everything has arrived.
+// end notes that everything has arrived. Where elements are acknowledged as they are taken, the channel stays for that.
 func (st *stream) end() {
 	st.ended = true
 	st.trouble = nil
-	st.closeChannel()
 	if len(st.queue) == 0 || !st.epoch.keepsBack() {
 		st.finish()
 	}
@@ -179,6 +178,7 @@ func (st *stream) finish() {
 		return
 	}
 	st.finished = true
+	st.closeChannel()
 	api := st.epoch.session.api
 	request := &pecanv1.FinishStreamRequest{ClientId: st.epoch.job.clientID, Id: st.id(), Lease: st.lease, Count: st.next}
 	st.epoch.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
@@ -325,7 +325,7 @@ func (ch *channel) judge(h frame.Header) (verdict, error) {
 	defer e.mu.Unlock()
 	rows := uint64(max(1, h.Count))
 	switch {
-	case st.channel != ch:
+	case st.channel != ch || st.ended:
 		return drop, nil
 	case h.Lease < ch.lease:
 		e.duplicates += rows
@@ -386,7 +386,7 @@ func (ch *channel) add(en entry) bool {
 func (ch *channel) endAt(count, lease uint64) {
 	st, e := ch.stream, ch.stream.epoch
 	e.mu.Lock()
-	if st.channel != ch || lease < ch.lease {
+	if st.channel != ch || st.ended || lease < ch.lease {
 		e.mu.Unlock()
 		return
 	}
@@ -451,12 +451,12 @@ func (st *stream) pop() {
 	if len(st.queue) == 0 {
 		st.queue = nil
 	}
-	if st.ended && len(st.queue) == 0 {
-		st.finish()
-	}
 	if st.channel != nil {
 		st.channel.credit(st.epoch.keepsBack())
-	} else if st.parked && len(st.queue) <= resumeAt {
+	}
+	if st.ended && len(st.queue) == 0 {
+		st.finish()
+	} else if st.channel == nil && st.parked && len(st.queue) <= resumeAt {
 		nudge(st.epoch.kick)
 	}
 }

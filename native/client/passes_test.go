@@ -1,0 +1,398 @@
+package client
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+func TestAnOuterRepeatIsReadAsOneIteration(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams, d.plan.Repeat, d.plan.Cardinality = 2, 3, 20 })
+	d.snapshot = spread(2, startWorker(t, same(testStream{count: 10, perFrame: 3})))
+	it := open(t, d).Open(IterOptions{})
+	all, err := read(t, it)
+	if err != nil || len(all) != 60 {
+		t.Fatalf("%d elements, %v", len(all), err)
+	}
+	for i, g := range all {
+		if g.epoch != uint64(i/20) {
+			t.Fatalf("place %d is of epoch %d", i, g.epoch)
+		}
+	}
+	eventually(t, "every epoch that was read is closed", func() bool { return look(d, func() int { return len(d.closed) }) == 3 })
+	for i, opened := range look(d, func() []*pecanv1.OpenEpochRequest { return d.opened }) {
+		if opened.GetPass() != uint64(i) || opened.GetAhead() != (i > 0) {
+			t.Errorf("opened %v", opened)
+		}
+	}
+}
+
+func TestAnEndlessRepeatGoesOn(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.Repeat = -1 })
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 3})))
+	it := open(t, d).Open(IterOptions{})
+	all, err := readUpTo(t, it, 100)
+	if err != nil || all[99].epoch != 33 {
+		t.Errorf("%+v, %v", all[len(all)-1], err)
+	}
+}
+
+func TestTheNextPassIsOpenedAheadAndAdopted(t *testing.T) {
+	for name, cardinality := range map[string]int64{"of known length": 10, "of unknown length": -2} {
+		t.Run(name, func(t *testing.T) {
+			d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality = cardinality })
+			w := startWorker(t, same(testStream{count: 10}))
+			d.snapshot = spread(1, w)
+			job := open(t, d)
+			for pass := range uint64(4) {
+				it := job.Open(IterOptions{})
+				all, err := read(t, it)
+				if err != nil || len(all) != 10 || all[0].epoch != pass {
+					t.Fatalf("pass %d: %d elements, %v", pass, len(all), err)
+				}
+				eventually(t, "the next pass is open", func() bool { return look(d, func() int { return len(d.opened) }) == int(pass)+2 })
+				if n := w.opens.Load(); n != int64(pass)+1 {
+					t.Errorf("%d streams opened: the pass ahead is being read before it is wanted", n)
+				}
+			}
+			if err := job.Close(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the pass ahead is closed with the job, and the job is left", func() bool {
+				return look(d, func() bool { return len(d.closed) == 5 && d.goodbyes == 1 })
+			})
+		})
+	}
+}
+
+func TestNothingIsOpenedAheadWhenThatIsNotWanted(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	if _, err := read(t, open(t, d).Open(IterOptions{NoAhead: true})); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the epoch is closed", func() bool { return look(d, func() int { return len(d.closed) }) == 1 })
+	if n := look(d, func() int { return len(d.opened) }); n != 1 {
+		t.Errorf("%d epochs opened", n)
+	}
+}
+
+func TestTheTurnOfAPassTakesNoTime(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality = 200 })
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 200, pad: 1000})))
+	job := open(t, d)
+	var turns []time.Duration
+	for range 10 {
+		it := job.Open(IterOptions{})
+		if _, err := readUpTo(t, it, 200); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if _, status, err := it.NextElement(time.Second); status != End {
+			t.Fatal(status, err)
+		}
+		next := job.Open(IterOptions{})
+		rows, status, err := next.NextElement(time.Second)
+		if status != Ready {
+			t.Fatal(status, err)
+		}
+		turns = append(turns, time.Since(began))
+		rows.Release()
+		if err := next.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Log(turns)
+	fast := 0
+	for _, turn := range turns {
+		if turn <= 20*time.Millisecond {
+			fast++
+		}
+	}
+	// A machine that does other things at the same time may miss some.
+	if fast < 5 {
+		t.Errorf("from the last element to the first of the next pass: %v", turns)
+	}
+}
+
+func TestAPassThatOthersHadIsEmpty(t *testing.T) {
+	d := startDispatcher(t)
+	d.delivered = true
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate { panic("an epoch that is over is not watched") }
+	all, err := read(t, open(t, d).Open(IterOptions{}))
+	if err != nil || len(all) != 0 {
+		t.Errorf("%d elements, %v", len(all), err)
+	}
+}
+
+func TestStreamsThatAppearLaterAreRead(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) {
+		d.plan.NumStreams = 0
+		d.options.Mode = pecanv1.Mode_MODE_OFF
+	})
+	w := startWorker(t, same(testStream{count: 10}))
+	n, final := uint32(1), false
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		u := spread(n, w)(0)
+		u.StreamsFinal = final
+		return u
+	}
+	it := open(t, d).Open(IterOptions{})
+	first, err := readUpTo(t, it, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, status, _ := it.NextElement(20 * time.Millisecond); status != NotYet {
+		t.Errorf("ended while streams may come: %v", status)
+	}
+	d.update(func() { n = 2 })
+	second, err := readUpTo(t, it, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.update(func() { final = true })
+	rest, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, append(append(first, second...), rest...), 10, 10)
+}
+
+func TestAnEndThatOnlyTheDispatcherTellsIsAnEnd(t *testing.T) {
+	hold := make(chan struct{})
+	w := startWorker(t, same(testStream{count: 11, hold: hold, holdAt: 10}))
+	t.Cleanup(func() { close(hold) })
+	d := startDispatcher(t)
+	ended := false
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		u := spread(2, w)(0)
+		u.Streams[0].Ended, u.Streams[0].Count = ended, 10
+		// A stream without elements is never opened.
+		u.Streams[1].Ended, u.Streams[1].Worker = true, nil
+		return u
+	}
+	it := open(t, d).Open(IterOptions{})
+	first, err := readUpTo(t, it, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.update(func() { ended = true })
+	rest, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, append(first, rest...), 10, 0)
+}
+
+func TestAnAssertedCardinalityIsChecked(t *testing.T) {
+	for name, tc := range map[string]struct {
+		promised, repeat int64
+		has              uint64
+		shared           bool
+		mode             pecanv1.Mode
+		want             string
+	}{
+		"kept":                               {promised: 10, has: 10},
+		"too few":                            {promised: 10, has: 9, want: "10 elements, but contains only 9 elements"},
+		"too many":                           {promised: 9, has: 10, want: "9 elements, but contains at least 10 elements"},
+		"one too many for none":              {promised: 0, has: 1, want: "0 elements, but contains at least 1 element"},
+		"endless, and it ends":               {promised: -1, has: 3, want: "an infinite number of elements, but contains only 3 elements"},
+		"nothing promised":                   {promised: -2, has: 3},
+		"over all passes of an outer repeat": {promised: 20, repeat: 2, has: 10},
+		"a shared job cannot tell":           {promised: 10, has: 3, shared: true},
+		"every worker gives everything":      {promised: 10, has: 3, mode: pecanv1.Mode_MODE_OFF},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := startDispatcher(t, func(d *testDispatcher) {
+				d.plan.AssertedCardinality, d.plan.Repeat, d.options.Mode = tc.promised, max(1, tc.repeat), tc.mode
+			})
+			d.snapshot = spread(1, startWorker(t, same(testStream{count: tc.has})))
+			job := open(t, d)
+			if tc.shared {
+				job.request.JobName = "shared"
+			}
+			_, err := read(t, job.Open(IterOptions{}))
+			switch {
+			case tc.want == "" && err != nil:
+				t.Error(err)
+			case tc.want != "" && (!reason.Is(err, reason.Cardinality) || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestASharedStreamIsGivenUpWhereTheTrainerStands(t *testing.T) {
+	w := startWorker(t, same(testStream{count: 100, perFrame: 10}))
+	d := startDispatcher(t)
+	release := false
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		u := spread(1, w)(0)
+		u.Streams[0].Release = release
+		if n := len(d.released); n > 0 {
+			u.Streams, u.NoMoreStreams = nil, true
+		}
+		return u
+	}
+	job := open(t, d)
+	job.request.JobName = "shared"
+	it := job.Open(IterOptions{NoAhead: true})
+	first, err := readUpTo(t, it, 25)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what was taken, and no more, is acknowledged", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, index := range w.acked {
+			return index >= 20 && index <= 25
+		}
+		return false
+	})
+	d.update(func() { release = true })
+	eventually(t, "the stream is given up", func() bool { return look(d, func() int { return len(d.released) }) == 1 })
+	if given := look(d, func() *pecanv1.ReleaseStreamRequest { return d.released[0] }); given.GetNextIndex() != 25 {
+		t.Errorf("released %v", given)
+	}
+	d.update(func() {})
+	rest, err := read(t, it)
+	if err != nil || len(rest) != 0 {
+		t.Errorf("%d elements after the stream was given up, %v", len(rest), err)
+	}
+	wantAll(t, first, 25)
+}
+
+func TestASharedStreamThatCameFromAnotherStartsWhereItStopped(t *testing.T) {
+	w := startWorker(t, same(testStream{count: 30}))
+	d := startDispatcher(t)
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		u := spread(1, w)(0)
+		u.Streams[0].StartIndex = 12
+		return u
+	}
+	job := open(t, d)
+	job.request.JobName = "shared"
+	all, err := read(t, job.Open(IterOptions{}))
+	if err != nil || len(all) != 18 || all[0].index != 12 {
+		t.Errorf("%d elements, %v", len(all), err)
+	}
+}
+
+func TestASharedPassThatIsLeftGivesItsStreamsBack(t *testing.T) {
+	w := startWorker(t, same(testStream{count: 10}))
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
+	d.snapshot = spread(2, w)
+	job := open(t, d)
+	job.request.JobName = "shared"
+	it := job.Open(IterOptions{NoAhead: true})
+	if _, err := readUpTo(t, it, 7); err != nil {
+		t.Fatal(err)
+	}
+	position := it.Positions()
+	if err := it.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "both streams are released, then the epoch closed", func() bool { return look(d, func() int { return len(d.closed) }) == 1 })
+	sum := uint64(0)
+	for _, given := range look(d, func() []*pecanv1.ReleaseStreamRequest { return d.released }) {
+		if given.GetNextIndex() != position.Next[given.GetId().GetStream()] {
+			t.Errorf("released %v, the trainer stands at %v", given, position.Next)
+		}
+		sum += given.GetNextIndex()
+	}
+	if sum != 7 || len(look(d, func() []*pecanv1.FinishStreamRequest { return d.finished })) != 0 {
+		t.Errorf("released at %d in all, position %+v", sum, position)
+	}
+}
+
+func TestPositionsAreWhatWasTaken(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
+	d.snapshot = spread(2, startWorker(t, same(testStream{count: 10, perFrame: 4})))
+	it := open(t, d).Open(IterOptions{Deterministic: true})
+	if _, err := readUpTo(t, it, 5); err != nil {
+		t.Fatal(err)
+	}
+	if p := it.Positions(); fmt.Sprint(p.Next) != "map[0:3 1:2]" || p.Epoch != 0 {
+		t.Errorf("position %+v", p)
+	}
+}
+
+func TestClosingEndsAWait(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate { return &pecanv1.EpochUpdate{} }
+	it := open(t, d).Open(IterOptions{})
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := it.NextElement(testDeadline)
+		done <- err
+	}()
+	time.Sleep(10 * time.Millisecond)
+	if err := it.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-done:
+		if !reason.Is(err, reason.Closed) {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the wait went on")
+	}
+	if err := it.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAThousandIterationsLeaveNothingBehind(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 20, pad: 2000}), withUnix))
+	job := open(t, d)
+	before := openFiles(t)
+	for i := range 1000 {
+		it := job.Open(IterOptions{NoAhead: i%2 == 0})
+		if i%3 == 0 {
+			if _, err := readUpTo(t, it, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := it.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := openFiles(t); after > before+10 {
+		t.Errorf("%d files open, %d before", after, before)
+	}
+}
+
+func TestTheHeartbeatTellsHowTheTrainerIsDoing(t *testing.T) {
+	hold := make(chan struct{})
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10, hold: hold, holdAt: 4})))
+	job := open(t, d)
+	it := job.Open(IterOptions{})
+	if _, err := readUpTo(t, it, 4); err != nil {
+		t.Fatal(err)
+	}
+	it.NextElement(20 * time.Millisecond)
+	last := func() *pecanv1.ClientHeartbeatRequest_Pass {
+		return look(d, func() *pecanv1.ClientHeartbeatRequest_Pass {
+			if n := len(d.beats); n > 0 && len(d.beats[n-1].GetPasses()) == 1 {
+				return d.beats[n-1].GetPasses()[0]
+			}
+			return nil
+		})
+	}
+	eventually(t, "it is told that the trainer waits", func() bool {
+		p := last()
+		return p != nil && p.GetStarved() && p.GetElements() == 4 && p.GetBytes() == 32 && p.GetWaitedS() > 0
+	})
+	close(hold)
+	if _, err := readUpTo(t, it, 1); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is told that the trainer waits no more", func() bool { return !last().GetStarved() })
+}

@@ -1,0 +1,234 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+func TestTargets(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"host:5050":         "dns:///host:5050",
+		"pecan://host:5050": "dns:///host:5050",
+		"pecan://host:1/":   "dns:///host:1",
+		"[::1]:80":          "dns:///[::1]:80",
+		"10.0.0.1:65535":    "dns:///10.0.0.1:65535",
+		"unix:@name":        "unix-abstract:name",
+		"":                  "", "host": "", ":80": "", "host:0": "", "host:65536": "", "host:http": "", "grpc://host:80": "", "pecan://": "", "unix:": "", "unix:@": "",
+		"unix:/tmp/socket": "", "a b:80": "", "user@host:80": "", "host:80/path": "", "pecan://host:80/path": "", "host:80:90": "", "dns:///host:80": "",
+	} {
+		got, err := parseTarget(text)
+		if (err != nil) != (want == "") || got.dial != want {
+			t.Errorf("%q: %q, %v; want %q", text, got.dial, err, want)
+		}
+		if err != nil && (!reason.Is(err, reason.BadArgument) || !strings.Contains(err.Error(), "host:port")) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestOptionsAreValidated(t *testing.T) {
+	t.Parallel()
+	err := IterOptions{MaxOutstandingBytes: -1, Protocol: "udp", Compression: 77, Timeout: -1}.Validate()
+	for _, want := range []string{"max_outstanding_bytes", "udp", "compression 77", "timeout"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %v", want, err)
+		}
+	}
+	err = Config{Target: "nowhere", Timeout: -1, Heartbeat: -1}.Validate()
+	for _, want := range []string{"nowhere", "timeout", "heartbeat"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %v", want, err)
+		}
+	}
+	if _, err := Connect(context.Background(), Config{Target: "nowhere"}); !reason.Is(err, reason.BadArgument) {
+		t.Errorf("connected with a bad target: %v", err)
+	}
+}
+
+func TestConnectingToNobodyFailsInTimeAndSaysWhatToDo(t *testing.T) {
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := closed.Addr().String()
+	_ = closed.Close()
+	// A listener that never answers is as bad.
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for name, target := range map[string]string{"nobody listens": address, "nobody answers": silent.Addr().String(), "no such socket": "unix:@pecan-nobody"} {
+		t.Run(name, func(t *testing.T) {
+			began := time.Now()
+			_, err := Connect(context.Background(), Config{Target: target, Timeout: 200 * time.Millisecond})
+			took := time.Since(began)
+			if !reason.Is(err, reason.Unavailable) || took > 2*time.Second || took < 150*time.Millisecond {
+				t.Fatalf("after %v: %v", took, err)
+			}
+			for _, want := range []string{target, "0.2 s", "pecan-dispatcher"} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q is not in %v", want, err)
+				}
+			}
+		})
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Connect(ctx, Config{Target: address}); !reason.Is(err, reason.Closed) {
+		t.Errorf("given up: %v", err)
+	}
+}
+
+func TestConnectingOverAnAbstractSocket(t *testing.T) {
+	d := startDispatcher(t)
+	listener, err := net.Listen("unix", "@pecan-dispatcher-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := d.server
+	go func() { _ = server.Serve(listener) }()
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 3})))
+	job := open(t, d, func(c *Config) { c.Target = "unix:@pecan-dispatcher-test" })
+	if all, err := read(t, job.Open(IterOptions{})); err != nil || len(all) != 3 {
+		t.Errorf("%d elements, %v", len(all), err)
+	}
+}
+
+func TestDatasetsAreUploadedInPieces(t *testing.T) {
+	d := startDispatcher(t)
+	s := open(t, d).Session()
+	ctx := context.Background()
+	for _, n := range []int{0, 1, chunkBytes, chunkBytes + 1, 3*chunkBytes + 5} {
+		graph := bytes.Repeat([]byte{byte(n)}, n)
+		id, fingerprint, err := s.RegisterDataset(ctx, graph, &pecanv1.DatasetSpec{}, "")
+		if err != nil || id != "f1" || fingerprint != "f1" {
+			t.Fatalf("%d bytes: %q %q %v", n, id, fingerprint, err)
+		}
+		if got := look(d, func() []byte { return d.uploads[len(d.uploads)-1] }); !bytes.Equal(got, graph) {
+			t.Errorf("%d bytes arrived of %d", len(got), n)
+		}
+	}
+	if id, _, err := s.RegisterDataset(ctx, []byte("g"), nil, "mine"); err != nil || id != "mine" {
+		t.Errorf("%q, %v", id, err)
+	}
+	// Refused by its header while the rest is on its way: the reason comes through.
+	if _, _, err := s.RegisterDataset(ctx, make([]byte, 65<<20), nil, ""); !reason.Is(err, reason.MessageTooLarge) {
+		t.Errorf("too large: %v", err)
+	}
+	if _, err := s.GetDataset(ctx, "nothing"); !reason.Is(err, reason.DatasetUnknown) {
+		t.Errorf("unknown: %v", err)
+	}
+	if got, err := s.GetDataset(ctx, "f1"); err != nil || got.GetFingerprint() != "f1" {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := s.Status(ctx); err != nil || got.GetVersion() != "test" {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func TestQuestionsAreAskedAgainWhileTheDispatcherIsAway(t *testing.T) {
+	d := startDispatcher(t)
+	s := open(t, d).Session()
+	d.stop()
+	back := make(chan struct{})
+	go func() {
+		defer close(back)
+		time.Sleep(100 * time.Millisecond)
+		d.listen(d.addr)
+	}()
+	if _, err := s.GetDataset(context.Background(), "f1"); err != nil {
+		t.Error(err)
+	}
+	<-back
+	d.stop()
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := s.CreateJob(ctx, JobSpec{DatasetID: "f1"}); !reason.Is(err, reason.Unavailable) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAClosedSessionRefuses(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 3})))
+	job := open(t, d)
+	it := job.Open(IterOptions{})
+	if err := job.Session().Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := job.Session().Close(); err != nil {
+		t.Errorf("closed twice: %v", err)
+	}
+	if look(d, func() int { return d.goodbyes }) != 1 {
+		t.Error("no goodbye")
+	}
+	if _, status, err := it.NextElement(0); status != Failed || !reason.Is(err, reason.Closed) {
+		t.Errorf("next: %v, %v", status, err)
+	}
+	if _, status, err := job.Open(IterOptions{}).NextElement(0); status != Failed || !reason.Is(err, reason.Closed) {
+		t.Errorf("open: %v, %v", status, err)
+	}
+	if _, err := job.Session().GetDataset(context.Background(), "f1"); !reason.Is(err, reason.Closed) {
+		t.Errorf("ask: %v", err)
+	}
+}
+
+func TestJobsTellWhatTheDispatcherSaid(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.options.Seed = 7 })
+	job := open(t, d)
+	if job.ID() != "job-1" || !job.Created() || job.Durable() || job.Workers() != 1 || job.Options().GetSeed() != 7 || !proto.Equal(job.Plan(), d.plan) {
+		t.Errorf("%+v", job)
+	}
+	again, err := job.Session().CreateJob(context.Background(), JobSpec{DatasetID: "f1", Name: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.ClientID() == job.ClientID() {
+		t.Error("two jobs are one consumer")
+	}
+}
+
+func TestAfterAForkEverythingRefusesAtOnce(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 3})))
+	job := open(t, d)
+	it := job.Open(IterOptions{})
+	s := job.Session()
+	// What a child sees: a session of another process.
+	s.pid = os.Getpid() + 1
+	defer func() { s.pid = os.Getpid() }()
+	refused := func(what string, err error) {
+		t.Helper()
+		if !reason.Is(err, reason.UsedAfterFork) || !strings.Contains(err.Error(), "spawn") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, _, err := it.NextElement(time.Minute)
+	refused("next element", err)
+	_, _, err = it.NextBlock(3, time.Minute)
+	refused("next block", err)
+	_, _, err = job.Open(IterOptions{}).NextElement(time.Minute)
+	refused("open", err)
+	_, err = s.CreateJob(context.Background(), JobSpec{})
+	refused("create job", err)
+	_, err = s.Status(context.Background())
+	refused("status", err)
+	refused("close iteration", it.Close())
+	refused("close job", job.Close())
+	refused("close session", s.Close())
+	if it.Waiting() != "" {
+		t.Error("a child was told why the parent waits")
+	}
+}
