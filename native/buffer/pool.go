@@ -14,11 +14,11 @@ import (
 const (
 	pageSize = 4096
 	// Blocks up to smallMax are cut from slabs; larger ones have a mapping of their own.
-	smallMin  = 1 << 10
+	smallMin  = 1 << 8
 	smallMax  = 1 << 18
 	slabSize  = 1 << 20
 	hugeFrom  = 4 << 20
-	classes   = 9
+	classes   = 11
 	unlimited = -1
 )
 
