@@ -80,6 +80,9 @@ func (p *planner) countSource(n *tf.NodeDef) int64 {
 		}
 		return rangeCount(start, stop, step)
 	case "TensorSliceDataset":
+		if len(n.GetInput()) == 0 {
+			return unknown
+		}
 		name, _, _ := splitInput(n.GetInput()[0])
 		if dims := constTensor(p.g.nodes[name]).GetTensorShape().GetDim(); len(dims) > 0 {
 			return dims[0].GetSize()

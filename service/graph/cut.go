@@ -57,6 +57,7 @@ func abs(v int64) int64 {
 // cutSlices keeps only the stream's rows of the constants that a step slices.
 func (e *editor) cutSlices(n *tf.NodeDef, block, streams, stream int64) bool {
 	var consts []*tf.NodeDef
+	rows := e.p.countSource(n)
 	for i, input := range n.GetInput() {
 		name, _, control := splitInput(input)
 		if control {
@@ -64,7 +65,7 @@ func (e *editor) cutSlices(n *tf.NodeDef, block, streams, stream int64) bool {
 		}
 		t := constTensor(e.g.nodes[name])
 		dims := t.GetTensorShape().GetDim()
-		if t == nil || len(dims) == 0 || dims[0].GetSize() != constTensor(e.g.top(n.GetInput()[0])).GetTensorShape().GetDim()[0].GetSize() {
+		if t == nil || len(dims) == 0 || dims[0].GetSize() != rows {
 			return false
 		}
 		share, ok := shareOf(t, block, streams, stream)
@@ -82,19 +83,17 @@ func (e *editor) cutSlices(n *tf.NodeDef, block, streams, stream int64) bool {
 // shareOf takes the rows p of a tensor with (p div block) mod streams = stream.
 func shareOf(t *tf.TensorProto, block, streams, stream int64) (*tf.TensorProto, bool) {
 	rows := t.GetTensorShape().GetDim()[0].GetSize()
-	var keep [][2]int64
-	kept := int64(0)
-	for first := stream; block > 0 && first <= (rows-1)/block && rows > 0; first += streams {
-		from, to := first*block, min(rows, first*block+min(block, rows))
-		keep = append(keep, [2]int64{from, to})
-		kept += to - from
-	}
+	kept := shareRows(rows, block, streams, stream)
 	dims := append([]*tf.TensorShapeProto_Dim{{Size: kept}}, t.GetTensorShape().GetDim()[1:]...)
 	out := &tf.TensorProto{Dtype: t.GetDtype(), TensorShape: &tf.TensorShapeProto{Dim: dims}}
 	cells, ok := elementCount(&tf.TensorShapeProto{Dim: t.GetTensorShape().GetDim()[1:]})
 	if !ok {
 		return nil, false
 	}
+	if valueCount(t) <= 1 && len(t.GetTensorContent()) == 0 {
+		return shareOfOneValue(out, t, kept*cells)
+	}
+	keep := shareRanges(rows, block, streams, stream)
 	if t.GetDtype() == tf.DataType_DT_STRING {
 		return shareOfStrings(out, t, keep, cells)
 	}
@@ -110,6 +109,40 @@ func shareOf(t *tf.TensorProto, block, streams, stream int64) (*tf.TensorProto, 
 		return out, true
 	}
 	return shareOfValues(out, t, keep, cells)
+}
+
+// shareRows counts the rows of a stream without listing them.
+func shareRows(rows, block, streams, stream int64) int64 {
+	blocks := rows / block
+	kept := blocks / streams * block
+	if stream < blocks%streams {
+		kept += block
+	}
+	if stream == blocks%streams {
+		kept += rows % block
+	}
+	return kept
+}
+
+// shareRanges lists the rows of a stream as half-open ranges.
+func shareRanges(rows, block, streams, stream int64) [][2]int64 {
+	var keep [][2]int64
+	for first := stream; rows > 0 && first <= (rows-1)/block; first += streams {
+		from := first * block
+		keep = append(keep, [2]int64{from, from + min(block, rows-from)})
+	}
+	return keep
+}
+
+// shareOfOneValue handles constants where one value, or none for zeros, stands for all cells.
+func shareOfOneValue(out, t *tf.TensorProto, cells int64) (*tf.TensorProto, bool) {
+	if cells == 0 {
+		return out, true
+	}
+	out.HalfVal, out.FloatVal, out.DoubleVal, out.IntVal = t.HalfVal, t.FloatVal, t.DoubleVal, t.IntVal
+	out.Int64Val, out.BoolVal, out.Uint32Val, out.Uint64Val = t.Int64Val, t.BoolVal, t.Uint32Val, t.Uint64Val
+	out.ScomplexVal, out.DcomplexVal, out.Float8Val, out.StringVal = t.ScomplexVal, t.DcomplexVal, t.Float8Val, t.StringVal
+	return out, len(t.VariantVal)+len(t.ResourceHandleVal) == 0
 }
 
 func shareOfStrings(out, t *tf.TensorProto, keep [][2]int64, cells int64) (*tf.TensorProto, bool) {
@@ -138,16 +171,6 @@ func pick[T any](values []T, keep [][2]int64, cells int64) []T {
 // shareOfValues handles constants that are written as lists of values, where the last one stands for all that follow.
 func shareOfValues(out, t *tf.TensorProto, keep [][2]int64, cells int64) (*tf.TensorProto, bool) {
 	total := t.GetTensorShape().GetDim()[0].GetSize() * cells
-	if valueCount(t) <= 1 {
-		// One value for all cells, or none for zeros: the new shape says how many there are.
-		out.HalfVal, out.FloatVal, out.DoubleVal, out.IntVal = t.HalfVal, t.FloatVal, t.DoubleVal, t.IntVal
-		out.Int64Val, out.BoolVal, out.Uint32Val, out.Uint64Val = t.Int64Val, t.BoolVal, t.Uint32Val, t.Uint64Val
-		out.ScomplexVal, out.DcomplexVal, out.Float8Val = t.ScomplexVal, t.DcomplexVal, t.Float8Val
-		if len(keep) == 0 {
-			return &tf.TensorProto{Dtype: out.Dtype, TensorShape: out.TensorShape}, true
-		}
-		return out, true
-	}
 	if total > 1<<26 {
 		return nil, false
 	}

@@ -263,6 +263,9 @@ func (p *planner) remaindersTravel(s *step) bool {
 		return true
 	case "PaddedBatchDataset", "PaddedBatchDatasetV2":
 		at := p.g.inputIndex(s.node, "padded_shapes")
+		if int(p.g.attr(s.node, "N").GetI()) != len(p.g.outputTypes(s.node)) {
+			return false
+		}
 		for i := range p.g.outputTypes(s.node) {
 			name, _, _ := splitInput(s.node.GetInput()[at+i])
 			dims, ok := constInts(p.g.nodes[name])

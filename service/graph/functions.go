@@ -127,10 +127,17 @@ func (g *Graph) checkFunction(f *tf.FunctionDef) error {
 		if err := g.checkAttrs(n, nodePath(name, n), reason.GraphFunction); err != nil {
 			return err
 		}
+		data := 0
 		for _, input := range n.GetInput() {
+			if !strings.HasPrefix(input, "^") {
+				data++
+			}
 			if !g.resolves(input, args, nodes) {
 				return bad("has a node %s that takes %s, which is not there", quoteName(n.GetName()), quoteName(input))
 			}
+		}
+		if want, ok := g.inputCount(n); ok && want != data {
+			return bad("has a node %s (%s) with %d inputs, its attributes call for %d", quoteName(n.GetName()), n.GetOp(), data, want)
 		}
 	}
 	for _, out := range f.GetSignature().GetOutputArg() {

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 
 import pytest
 
-import oracle
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+import graph_oracle as oracle  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ import pathlib
 import pytest
 import tensorflow as tf
 
-import oracle
-import pipelines
+import graph_oracle as oracle
+import graph_pipelines as pipelines
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,180 @@
+package graph
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+func sharded(s pecanv1.Sharding) *pecanv1.JobOptions {
+	return &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, Sharding: s}
+}
+
+const (
+	file       = pecanv1.Sharding_SHARDING_FILE
+	data       = pecanv1.Sharding_SHARDING_DATA
+	fileOrData = pecanv1.Sharding_SHARDING_FILE_OR_DATA
+	hint       = pecanv1.Sharding_SHARDING_HINT
+	dynamic    = pecanv1.Sharding_SHARDING_DYNAMIC
+)
+
+func TestPlans(t *testing.T) {
+	const (
+		elements, blocks, files = pecanv1.Cut_ELEMENTS, pecanv1.Cut_BLOCKS, pecanv1.Cut_FILES
+		exactWay                = pecanv1.BatchWay_BATCH_WAY_EXACT
+		remainderWay            = pecanv1.BatchWay_BATCH_WAY_REMAINDER
+		closingWay              = pecanv1.BatchWay_BATCH_WAY_CLOSING
+	)
+	for name, c := range map[string]struct {
+		graph   string
+		opts    *pecanv1.JobOptions
+		workers int
+		streams int32
+		kind    pecanv1.Cut_Kind
+		way     pecanv1.BatchWay
+		block   int64
+		edge    string
+		repeat  int64
+		card    int64
+	}{
+		"a range is cut by elements":                    {graph: "range", opts: once, streams: 16, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: 100},
+		"dynamic sharding follows the rules too":        {graph: "range", opts: sharded(dynamic), streams: 16, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: 100},
+		"the workers do not change S":                   {graph: "range", opts: sharded(dynamic), workers: 3, streams: 16, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: 100},
+		"a counted batch is cut in blocks":              {graph: "map_batch", opts: once, streams: 4, kind: blocks, way: exactWay, block: 8, edge: "RangeDataset", repeat: 1, card: 12},
+		"a filter below a batch leaves remainders":      {graph: "filter_batch", opts: once, streams: 16, kind: elements, way: remainderWay, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
+		"a map above such a batch needs a closing one":  {graph: "filter_batch_map", opts: once, streams: 16, kind: elements, way: closingWay, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
+		"records are cut by files":                      {graph: "records", opts: once, streams: 8, kind: files, way: remainderWay, block: 1, edge: "TensorSliceDataset", repeat: 1, card: -2},
+		"a repeat at the end comes off":                 {graph: "cache_file", opts: once, streams: 5, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 3, card: 20},
+		"an endless repeat comes off":                   {graph: "endless", opts: once, streams: 7, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: -1, card: 30},
+		"an endless repeat below a batch stays":         {graph: "endless_batch", opts: once, streams: 4, kind: blocks, way: exactWay, block: 4, edge: "RepeatDataset", repeat: 1, card: -1},
+		"sharding FILE cuts by files":                   {graph: "records", opts: sharded(file), workers: 3, streams: 3, kind: files, way: remainderWay, block: 1, edge: "TensorSliceDataset", repeat: 1, card: -2},
+		"sharding DATA cuts by elements":                {graph: "records", opts: sharded(data), workers: 3, streams: 3, kind: blocks, way: exactWay, block: 8, edge: "FlatMapDataset", repeat: 1, card: -2},
+		"FILE_OR_DATA takes files when they suffice":    {graph: "records", opts: sharded(fileOrData), workers: 8, streams: 8, kind: files, way: remainderWay, block: 1, edge: "TensorSliceDataset", repeat: 1, card: -2},
+		"FILE_OR_DATA takes elements when they do not":  {graph: "records", opts: sharded(fileOrData), workers: 9, streams: 9, kind: blocks, way: exactWay, block: 8, edge: "FlatMapDataset", repeat: 1, card: -2},
+		"a hint is filled in":                           {graph: "hint", opts: sharded(hint), workers: 3, streams: 3, kind: pecanv1.Cut_HINT, way: exactWay, block: 1, edge: "ShardDataset", repeat: 1, card: -2},
+		"off divides nothing":                           {graph: "records", opts: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, streams: 0, kind: pecanv1.Cut_NONE, way: exactWay, repeat: 1, card: -2},
+		"a zip of seeded shuffles is cut above both":    {graph: "zip", opts: once, streams: 4, kind: elements, way: exactWay, block: 1, edge: "ShuffleDatasetV3", repeat: 1, card: 50},
+		"what reads every record for nothing is whole":  {graph: "enumerate_records", opts: once, streams: 1, kind: pecanv1.Cut_NONE, way: exactWay, repeat: 1, card: -2},
+		"padding that neighbours decide stays together": {graph: "padded", opts: once, streams: 4, kind: blocks, way: exactWay, block: 4, edge: "FilterDataset", repeat: 1, card: -2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := parse(t, c.graph)
+			p := plan(t, g, c.opts, c.workers)
+			if p.NumStreams != c.streams || p.Cut.Kind != c.kind || p.BatchWay != c.way || p.Cut.Block != c.block || p.Repeat != c.repeat || p.Cardinality != c.card {
+				t.Errorf("plan %v", p)
+			}
+			for _, edge := range p.Cut.Edges {
+				if !strings.HasPrefix(edge, c.edge+"/") {
+					t.Errorf("cut above %s, want a %s", edge, c.edge)
+				}
+			}
+			if len(p.Cut.Edges) == 0 && c.edge != "" {
+				t.Error("no edges")
+			}
+			if len(p.Reasons) == 0 || p.Fingerprint != g.Fingerprint() || len(p.Components) == 0 {
+				t.Errorf("plan does not explain itself: %v", p)
+			}
+			if again := plan(t, parse(t, c.graph), c.opts, c.workers); !proto.Equal(p, again) {
+				t.Errorf("a second look gives another plan: %v", again)
+			}
+		})
+	}
+}
+
+func TestPlansThatAreRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		graph   string
+		opts    *pecanv1.JobOptions
+		workers int
+		want    reason.Reason
+	}{
+		"fewer files than workers":     {"records", sharded(file), 9, reason.ShardingFiles},
+		"no files at all":              {"range", sharded(file), 2, reason.ShardingSource},
+		"a hint in another mode":       {"hint", sharded(dynamic), 0, reason.ShardingHint},
+		"a hint without sharding":      {"hint", sharded(pecanv1.Sharding_SHARDING_OFF), 0, reason.ShardingHint},
+		"the mode HINT without a hint": {"range", sharded(hint), 2, reason.ShardingHint},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := Analyze(parse(t, c.graph), c.opts, Env{StaticWorkers: c.workers})
+			if p != nil || !reason.Is(err, c.want) {
+				t.Errorf("plan %v, error %v, want %s", p, err, c.want)
+			}
+		})
+	}
+}
+
+func TestDeterminismClasses(t *testing.T) {
+	const (
+		a = pecanv1.DeterminismClass_DETERMINISM_CLASS_A
+		b = pecanv1.DeterminismClass_DETERMINISM_CLASS_B
+		c = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
+	)
+	for name, want := range map[string]struct {
+		graph string
+		mode  pecanv1.Mode
+		class pecanv1.DeterminismClass
+	}{
+		"nothing random":                                     {"range", pecanv1.Mode_MODE_EXACTLY_ONCE, b},
+		"an unseeded shuffle gets a seed":                    {"map_batch", pecanv1.Mode_MODE_EXACTLY_ONCE, b},
+		"random values one after another":                    {"noise_sequential", pecanv1.Mode_MODE_EXACTLY_ONCE, b},
+		"random values side by side":                         {"noise", pecanv1.Mode_MODE_EXACTLY_ONCE, a},
+		"deterministic mode runs them one after another":     {"noise", pecanv1.Mode_MODE_DETERMINISTIC, b},
+		"random values that decide the count":                {"noise_filter", pecanv1.Mode_MODE_EXACTLY_ONCE, c},
+		"random values in datasets that are read in turn":    {"nested_shuffle", pecanv1.Mode_MODE_EXACTLY_ONCE, c},
+		"elements as they get ready, in a mode that lets it": {"options", pecanv1.Mode_MODE_AT_LEAST_ONCE, c},
+		"elements as they get ready, in a mode that forbids": {"options", pecanv1.Mode_MODE_EXACTLY_ONCE, b},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if p := plan(t, parse(t, want.graph), &pecanv1.JobOptions{Mode: want.mode}, 0); p.Determinism != want.class {
+				t.Errorf("class %v, want %v", p.Determinism, want.class)
+			}
+		})
+	}
+}
+
+func TestPromisedCardinalityIsLeftToTheClient(t *testing.T) {
+	p := plan(t, parse(t, "assert_cardinality"), once, 0)
+	if p.AssertedCardinality != 27 || p.Cardinality != 27 {
+		t.Errorf("plan %v", p)
+	}
+	if p := plan(t, parse(t, "range"), once, 0); p.AssertedCardinality != unknown {
+		t.Errorf("asserted %d without a promise", p.AssertedCardinality)
+	}
+}
+
+func TestEndlessStreamsAreAllOpen(t *testing.T) {
+	for name, want := range map[string]bool{"endless_batch": true, "endless": false, "range": false} {
+		if p := plan(t, parse(t, name), once, 0); p.AllOpen != want {
+			t.Errorf("%s: all_open %v", name, p.AllOpen)
+		}
+	}
+	if p := plan(t, parse(t, "range"), &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC}, 0); !p.AllOpen {
+		t.Error("a deterministic order needs all streams")
+	}
+}
+
+func TestTheHashCoversWhatAffectsElements(t *testing.T) {
+	p := plan(t, parse(t, "records"), once, 0)
+	other := proto.Clone(p).(*pecanv1.Plan)
+	other.Reasons = append(other.Reasons, "another sentence")
+	if planHash(other) != p.Hash {
+		t.Error("a sentence for people changes the hash")
+	}
+	other.NumStreams++
+	if planHash(other) == p.Hash {
+		t.Error("another S keeps the hash")
+	}
+}
+
+func TestCardinalityOfRanges(t *testing.T) {
+	const low, high = -1 << 63, 1<<63 - 1
+	for _, c := range [][4]int64{{0, 10, 1, 10}, {0, 10, 3, 4}, {10, 0, -3, 4}, {5, 5, 1, 0}, {5, 0, 1, 0}, {0, high, 1, high}, {low, high, 1, high}, {high, low, low, 2}} {
+		if n := rangeCount(c[0], c[1], c[2]); n != c[3] {
+			t.Errorf("range(%d, %d, %d) has %d elements, want %d", c[0], c[1], c[2], n, c[3])
+		}
+	}
+}

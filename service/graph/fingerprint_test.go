@@ -1,0 +1,152 @@
+package graph
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+func fingerprintOf(t *testing.T, data []byte) string {
+	t.Helper()
+	g, err := Parse(data, Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g.Fingerprint()
+}
+
+// renumber does to a graph what another process does: other counters in names, metadata and handles, another order.
+func renumber(def *tf.GraphDef) {
+	rename := func(s string) string { return strings.ReplaceAll(s, "_1", "_9000") }
+	for i, j := 0, len(def.Node)-1; i < j; i, j = i+1, j-1 {
+		def.Node[i], def.Node[j] = def.Node[j], def.Node[i]
+	}
+	nodes := append([]*tf.NodeDef(nil), def.Node...)
+	for _, f := range def.GetLibrary().GetFunction() {
+		f.Signature.Name = rename(f.Signature.Name)
+		nodes = append(nodes, f.NodeDef...)
+	}
+	for i, n := range nodes {
+		if _, ok := n.Attr["metadata"]; ok {
+			n.Attr["metadata"] = bytesAttr(fmt.Sprint("counter ", i))
+		}
+		if i < len(def.Node) {
+			n.Name = rename(n.Name)
+			for j := range n.Input {
+				n.Input[j] = rename(n.Input[j])
+			}
+		}
+		for _, v := range n.Attr {
+			if f := v.GetFunc(); f != nil {
+				f.Name = rename(f.Name)
+			}
+			for _, h := range v.GetTensor().GetResourceHandleVal() {
+				h.Name += "7"
+			}
+		}
+	}
+}
+
+func TestNumberingDoesNotChangeTheFingerprint(t *testing.T) {
+	for _, name := range []string{"map_batch", "records", "nested_shuffle", "lookup", "zip", "slices", "cache_file"} {
+		if fingerprintOf(t, read(t, name)) != fingerprintOf(t, changed(t, name, renumber)) {
+			t.Errorf("%s: the fingerprint follows counters", name)
+		}
+	}
+}
+
+func TestWhatIsComputedChangesTheFingerprint(t *testing.T) {
+	base := fingerprintOf(t, read(t, "map_batch"))
+	for name, change := range map[string]func(*tf.GraphDef){
+		"a batch size": func(d *tf.GraphDef) { setConst(t, d, ofOp(t, d, "BatchDatasetV2"), 1, 9) },
+		"a buffer":     func(d *tf.GraphDef) { setConst(t, d, ofOp(t, d, "ShuffleDatasetV3"), 1, 41) },
+		"a seed":       func(d *tf.GraphDef) { setConst(t, d, ofOp(t, d, "ShuffleDatasetV3"), 2, 1) },
+		"a switch": func(d *tf.GraphDef) {
+			ofOp(t, d, "ShuffleDatasetV3").Attr["reshuffle_each_iteration"] = boolAttr(false)
+		},
+		"an op in a function": func(d *tf.GraphDef) {
+			for _, n := range d.Library.Function[0].NodeDef {
+				if n.Op == "Mul" {
+					n.Op = "Sub"
+				}
+			}
+		},
+		"a constant in a function": func(d *tf.GraphDef) {
+			for _, n := range d.Library.Function[0].NodeDef {
+				if n.Op == "Const" {
+					n.Attr["value"].GetTensor().Int64Val = []int64{3}
+				}
+			}
+		},
+	} {
+		if fingerprintOf(t, changed(t, "map_batch", change)) == base {
+			t.Errorf("%s does not change the fingerprint", name)
+		}
+	}
+	if fingerprintOf(t, read(t, "two_noises")) == fingerprintOf(t, read(t, "one_noise_twice")) {
+		t.Error("two random draws have the fingerprint of one draw used twice")
+	}
+}
+
+func TestAllDatasetsDiffer(t *testing.T) {
+	entries, err := os.ReadDir("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]string{}
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), ".pb")
+		if !ok {
+			continue
+		}
+		g, err := Parse(read(t, name), Limits{})
+		if err != nil {
+			continue
+		}
+		if other, dup := seen[g.Fingerprint()]; dup {
+			t.Errorf("%s and %s have one fingerprint", name, other)
+		}
+		seen[g.Fingerprint()] = name
+	}
+	if len(seen) < 20 {
+		t.Errorf("only %d graphs were compared", len(seen))
+	}
+}
+
+func TestSpecs(t *testing.T) {
+	spec := func(dtype tf.DataType, dims ...int64) *ComponentSpec {
+		return &pecanv1.ComponentSpec{Dtype: int32(dtype), Dims: dims}
+	}
+	i64, f32, text := tf.DataType_DT_INT64, tf.DataType_DT_FLOAT, tf.DataType_DT_STRING
+	for name, c := range map[string]struct {
+		graph string
+		spec  []*ComponentSpec
+		text  string
+	}{
+		"the dataset's own":          {"map_batch", []*ComponentSpec{spec(i64, 8)}, ""},
+		"the dataset's own, several": {"slices", []*ComponentSpec{spec(tf.DataType_DT_INT32, -1), spec(text, -1), spec(f32, -1)}, ""},
+		"more than the graph knows":  {"slices", []*ComponentSpec{spec(tf.DataType_DT_INT32, 3), spec(text, -1), spec(f32, -1)}, ""},
+		"too few":                    {"slices", []*ComponentSpec{spec(i64, -1)}, "1 components, the dataset gives 3"},
+		"another type":               {"map_batch", []*ComponentSpec{spec(f32, 8)}, "component 0 is float, the dataset gives int64"},
+		"another rank":               {"map_batch", []*ComponentSpec{spec(i64, 8, 1)}, "rank 2"},
+		"another size":               {"map_batch", []*ComponentSpec{spec(i64, 9)}, "size 9"},
+		"unknown where known":        {"map_batch", []*ComponentSpec{spec(i64, -1)}, "size -1"},
+		"unknown rank where known":   {"map_batch", []*ComponentSpec{{Dtype: int32(i64), UnknownRank: true}}, "unknown rank"},
+		"no plain tensor":            {"map_batch", []*ComponentSpec{spec(tf.DataType_DT_VARIANT)}, "no plain tensor"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := CheckSpec(parse(t, c.graph), c.spec)
+			switch {
+			case c.text == "" && err != nil:
+				t.Error(err)
+			case c.text != "" && (!reason.Is(err, reason.SpecMismatch) || !strings.Contains(err.Error(), c.text)):
+				t.Errorf("error %v does not tell %q", err, c.text)
+			}
+		})
+	}
+}

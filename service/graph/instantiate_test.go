@@ -1,0 +1,415 @@
+package graph
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+func TestOneArgumentOneGraph(t *testing.T) {
+	for _, name := range []string{"map_batch", "records", "nested_shuffle", "lookup", "slices", "cache_file"} {
+		at := At{Stream: 1, Epoch: 3, Seed: 9, Mode: once.Mode, Source: 4, Threads: 2}
+		write := func() []byte {
+			g := parse(t, name)
+			graphs, err := Instantiate(g, plan(t, g, once, 0), at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return graphs.A
+		}
+		first, second := write(), write()
+		if !bytes.Equal(first, second) {
+			t.Errorf("%s: two calls give different graphs", name)
+		}
+	}
+}
+
+func TestAGraphIsNotChangedByItsStreams(t *testing.T) {
+	g := parse(t, "map_batch")
+	before := encode(t, g.def)
+	p := plan(t, g, once, 0)
+	for s := range int(p.NumStreams) {
+		if _, err := Instantiate(g, p, At{Stream: s, Epoch: 1, Mode: once.Mode, Source: -1, Threads: 2}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(before) != len(encode(t, g.def)) || g.fingerprint != fingerprint(g) {
+		t.Error("the graph changed")
+	}
+}
+
+func TestStreamsThatAreNotThereAreRefused(t *testing.T) {
+	g := parse(t, "range")
+	p := plan(t, g, once, 0)
+	for _, s := range []int{-1, int(p.NumStreams), 1000} {
+		if _, err := Instantiate(g, p, At{Stream: s}); !reason.Is(err, reason.StreamUnknown) {
+			t.Errorf("stream %d: %v", s, err)
+		}
+	}
+	if _, err := Instantiate(parse(t, "zip"), p, At{}); !reason.Is(err, reason.Internal) {
+		t.Errorf("a plan for another dataset: %v", err)
+	}
+	p.NumStreams++
+	if _, err := Instantiate(g, p, At{}); !reason.Is(err, reason.Internal) {
+		t.Errorf("a changed plan: %v", err)
+	}
+}
+
+func TestARangeIsCutInItsNumbers(t *testing.T) {
+	def := stream(t, "range", At{Stream: 3})
+	n := ofOp(t, def, "RangeDataset")
+	if start, step := number(t, def, n, 0), number(t, def, n, 2); start != 3 || step != 16 {
+		t.Errorf("range from %d in steps of %d", start, step)
+	}
+	if hasOp(def, "ShardDataset") {
+		t.Error("a shard is not needed")
+	}
+}
+
+func TestSlicesAreCutInTheirConstants(t *testing.T) {
+	rows := 0
+	g := parse(t, "slices")
+	p := plan(t, g, once, 0)
+	for s := range int(p.NumStreams) {
+		def := stream(t, "slices", At{Stream: s})
+		n := ofOp(t, def, "TensorSliceDataset")
+		var sizes []int64
+		for _, input := range n.GetInput() {
+			sizes = append(sizes, constTensor(named(t, def, input)).GetTensorShape().GetDim()[0].GetSize())
+		}
+		if sizes[0] != sizes[1] || sizes[1] != sizes[2] {
+			t.Errorf("stream %d has components of %v rows", s, sizes)
+		}
+		texts, ok := constStrings(named(t, def, n.GetInput()[1]))
+		if !ok || string(texts[0]) != fmt.Sprintf("text %d", 3*s) {
+			t.Errorf("stream %d starts with %q", s, texts)
+		}
+		rows += int(sizes[0])
+		for _, c := range def.GetNode() {
+			if constTensor(c).GetTensorShape() != nil && len(constTensor(c).GetTensorShape().GetDim()) > 0 && constTensor(c).GetTensorShape().GetDim()[0].GetSize() == 20 {
+				t.Errorf("stream %d still carries all rows in %s", s, c.GetName())
+			}
+		}
+	}
+	if rows != 20 {
+		t.Errorf("the streams have %d rows, want 20", rows)
+	}
+}
+
+func TestShuffleBuffersAreShared(t *testing.T) {
+	def := stream(t, "map_batch", At{})
+	if size := number(t, def, ofOp(t, def, "ShuffleDatasetV3"), 1); size != 10 {
+		t.Errorf("a buffer of 40 over 4 streams is %d in each", size)
+	}
+}
+
+func TestParallelStepsKeepTheirOrder(t *testing.T) {
+	for _, c := range []struct {
+		mode pecanv1.Mode
+		want string
+	}{{pecanv1.Mode_MODE_EXACTLY_ONCE, "true"}, {pecanv1.Mode_MODE_DETERMINISTIC, "true"}, {pecanv1.Mode_MODE_AT_LEAST_ONCE, "false"}} {
+		def := stream(t, "map_batch", At{Mode: c.mode})
+		if got := string(ofOp(t, def, "ParallelMapDatasetV2").GetAttr()["deterministic"].GetS()); got != c.want {
+			t.Errorf("%v: deterministic is %q, want %q", c.mode, got, c.want)
+		}
+	}
+	def := stream(t, "options", At{})
+	for _, n := range def.GetNode() {
+		if o, ok := readOptions(n); ok && n.GetName() != "pecan_options" && o.GetOptionalDeterministic() != nil {
+			t.Error("options still let elements pass each other")
+		}
+	}
+}
+
+func TestOptionsOfAStream(t *testing.T) {
+	def := stream(t, "range", At{Threads: 5, RAMBudget: 1 << 20})
+	o, _ := readOptions(named(t, def, "pecan_options"))
+	if o.GetThreadingOptions().GetPrivateThreadpoolSize() != 5 || o.GetAutotuneOptions().GetRamBudget() != 1<<20 {
+		t.Errorf("options %v", o)
+	}
+	if o.GetOptimizationOptions().GetOptionalMapAndBatchFusion() == nil || o.GetOptimizationOptions().GetMapAndBatchFusion() {
+		t.Error("maps may be fused into batches")
+	}
+	if o.GetOptionalDeterministic() != nil {
+		t.Error("an order is asked for that costs parallel random steps")
+	}
+	def = stream(t, "options", At{Threads: 5})
+	o, _ = readOptions(named(t, def, "pecan_options"))
+	if o.GetThreadingOptions() != nil {
+		t.Error("the user's own thread pool is overruled")
+	}
+	def = stream(t, "range", At{Mode: pecanv1.Mode_MODE_DETERMINISTIC})
+	if o, _ = readOptions(named(t, def, "pecan_options")); !o.GetDeterministic() {
+		t.Error("deterministic mode does not ask for order")
+	}
+}
+
+func TestCachesHaveFilesOfTheirOwn(t *testing.T) {
+	def := stream(t, "cache_file", At{Stream: 2})
+	path, _ := constStrings(named(t, def, ofOp(t, def, "CacheDatasetV2").GetInput()[1]))
+	if string(path[0]) != "/cache/file.stream-2-of-5" {
+		t.Errorf("path %q", path)
+	}
+	if hasOp(def, "RepeatDataset") {
+		t.Error("the repeat that became epochs is still there")
+	}
+}
+
+func TestPromisesAreTakenOutOfStreams(t *testing.T) {
+	if hasOp(stream(t, "assert_cardinality", At{}), "AssertCardinalityDataset") {
+		t.Error("a stream still checks the number of all elements")
+	}
+}
+
+func TestHintsAreFilledIn(t *testing.T) {
+	g := parse(t, "hint")
+	p := plan(t, g, sharded(hint), 3)
+	graphs, err := Instantiate(g, p, At{Stream: 2, Mode: once.Mode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	def := decode(t, graphs.A)
+	n := ofOp(t, def, "ShardDataset")
+	if number(t, def, n, 1) != 3 || number(t, def, n, 2) != 2 {
+		t.Errorf("shard %d of %d", number(t, def, n, 2), number(t, def, n, 1))
+	}
+}
+
+func TestRemaindersAreKeptAndJoined(t *testing.T) {
+	def := stream(t, "filter_batch", At{Stream: 0})
+	batch := ofOp(t, def, "BatchDatasetV2")
+	if keep, _ := constInts(named(t, def, batch.GetInput()[2])); keep[0] != 0 {
+		t.Error("a stream drops its remainder")
+	}
+	for _, op := range []string{"BatchDatasetV2", "PrefetchDataset", "OptionsDataset"} {
+		if size := ofOp(t, def, op).GetAttr()["output_shapes"].GetList().GetShape()[0].GetDim()[0].GetSize(); size != -1 {
+			t.Errorf("%s promises batches of %d", op, size)
+		}
+	}
+	closing := stream(t, "filter_batch", At{Stream: 16, Source: 42})
+	batch = ofOp(t, closing, "BatchDatasetV2")
+	if drop, _ := constInts(named(t, closing, batch.GetInput()[2])); drop[0] != 1 {
+		t.Error("the closing stream does not drop what the user wants dropped")
+	}
+	if named(t, closing, batch.GetInput()[0]).GetOp() != "UnbatchDataset" || hasOp(closing, "FilterDataset") {
+		t.Error("the closing stream does not start with the remainders")
+	}
+	checkPull(t, closing, 42)
+}
+
+func TestWorkAboveTheBatchIsASecondGraph(t *testing.T) {
+	g := parse(t, "filter_batch_map")
+	p := plan(t, g, once, 0)
+	graphs, err := Instantiate(g, p, At{Stream: 1, Mode: once.Mode, Source: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := decode(t, graphs.A), decode(t, graphs.B)
+	if !hasOp(a, "FilterDataset") || !hasOp(a, "BatchDatasetV2") || hasOp(a, "MapDataset") {
+		t.Error("graph A is not what lies up to the batch")
+	}
+	if hasOp(b, "FilterDataset") || hasOp(b, "BatchDatasetV2") {
+		t.Error("graph B is not what lies above the batch")
+	}
+	checkPull(t, b, 7)
+	closing, err := Instantiate(g, p, At{Stream: 16, Mode: once.Mode, Source: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := decode(t, closing.A)
+	if closing.B != nil || !hasOp(c, "UnbatchDataset") || !hasOp(c, "BatchDatasetV2") || hasOp(c, "FilterDataset") {
+		t.Error("the closing stream is not one graph from the remainders to the end")
+	}
+	checkPull(t, c, 8)
+}
+
+// checkPull holds the source op against what the worker registers.
+func checkPull(t *testing.T, def *tf.GraphDef, source int64) {
+	t.Helper()
+	n := named(t, def, "pecan_pull")
+	if n.GetOp() != "MapDataset" || n.GetAttr()["preserve_cardinality"].GetB() {
+		t.Errorf("source %v", n)
+	}
+	for _, f := range def.GetLibrary().GetFunction() {
+		if f.GetSignature().GetName() != n.GetAttr()["f"].GetFunc().GetName() {
+			continue
+		}
+		pull := f.GetNodeDef()[0]
+		types := pull.GetAttr()["output_types"].GetList().GetType()
+		if pull.GetOp() != PullOp || pull.GetAttr()["source"].GetI() != source || len(types) != 1 || types[0] != tf.DataType_DT_INT64 {
+			t.Errorf("source op %v", pull)
+		}
+		if !f.GetSignature().GetIsStateful() || len(f.GetSignature().GetOutputArg()) != 1 || len(f.GetControlRet()) != 1 {
+			t.Errorf("function %v", f.GetSignature())
+		}
+		return
+	}
+	t.Error("no function")
+}
+
+// seedsOf lists the seeds of shuffles and of random ops in functions.
+func seedsOf(t *testing.T, def *tf.GraphDef) map[string][2]int64 {
+	t.Helper()
+	found := map[string][2]int64{}
+	for _, n := range def.GetNode() {
+		if strings.HasPrefix(n.GetOp(), "ShuffleDataset") {
+			found[n.GetName()] = [2]int64{number(t, def, n, 2), number(t, def, n, 3)}
+		}
+	}
+	for _, f := range def.GetLibrary().GetFunction() {
+		for _, n := range f.GetNodeDef() {
+			if v, ok := n.GetAttr()["seed"]; ok {
+				found[f.GetSignature().GetName()+"/"+n.GetName()] = [2]int64{v.GetI(), n.GetAttr()["seed2"].GetI()}
+			}
+		}
+	}
+	return found
+}
+
+func only(t *testing.T, found map[string][2]int64) [2]int64 {
+	t.Helper()
+	if len(found) != 1 {
+		t.Fatalf("seeds %v", found)
+	}
+	for _, pair := range found {
+		return pair
+	}
+	return [2]int64{}
+}
+
+func TestSeeds(t *testing.T) {
+	seeds := func(name string, at At) [2]int64 { return only(t, seedsOf(t, stream(t, name, at))) }
+	base := At{Stream: 1, Epoch: 1, Seed: 5}
+	with := func(change func(*At)) At {
+		at := base
+		change(&at)
+		return at
+	}
+	otherEpoch := with(func(a *At) { a.Epoch = 2 })
+	otherStream := with(func(a *At) { a.Stream = 2 })
+	otherJob := with(func(a *At) { a.Seed = 6 })
+	for name, c := range map[string]struct {
+		graph              string
+		epoch, stream, job bool
+	}{
+		"an unseeded shuffle changes with all":      {"map_batch", true, true, true},
+		"a seeded shuffle does not follow the job":  {"records", true, true, false},
+		"a shuffle that is fixed keeps over epochs": {"shuffle_fixed", false, true, false},
+		"a shuffle below a cache keeps over epochs": {"cache_file", false, true, true},
+		"an unseeded random value changes with all": {"noise", true, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first := seeds(c.graph, base)
+			if first == [2]int64{} || first[0] < 0 || first[1] < 0 {
+				t.Errorf("seeds %v", first)
+			}
+			for what, check := range map[string]struct {
+				at      At
+				changes bool
+			}{"epoch": {otherEpoch, c.epoch}, "stream": {otherStream, c.stream}, "job": {otherJob, c.job}} {
+				if (seeds(c.graph, check.at) != first) != check.changes {
+					t.Errorf("another %s: changes must be %v", what, check.changes)
+				}
+			}
+		})
+	}
+}
+
+func TestHeadsDrawTheSameInAllStreams(t *testing.T) {
+	first := seedsOf(t, stream(t, "zip", At{Stream: 0, Epoch: 4}))
+	var pairs [][2]int64
+	for name, pair := range seedsOf(t, stream(t, "zip", At{Stream: 1, Epoch: 4})) {
+		if first[name] != pair {
+			t.Errorf("%s: streams differ", name)
+		}
+		pairs = append(pairs, pair)
+	}
+	if len(pairs) != 2 || pairs[0] != pairs[1] {
+		t.Errorf("equally seeded shuffles are no longer aligned: %v", pairs)
+	}
+	local := seedsOf(t, decode(t, read(t, "zip")))
+	for name, pair := range seedsOf(t, stream(t, "zip", At{Stream: 1})) {
+		if local[name] != pair {
+			t.Errorf("%s: the first epoch is not the local one", name)
+		}
+	}
+}
+
+func TestFunctionsAreSeededForEachPath(t *testing.T) {
+	found := seedsOf(t, stream(t, "two_noises", At{}))
+	seen := map[[2]int64]bool{}
+	for _, pair := range found {
+		seen[pair] = true
+	}
+	if len(found) != 2 || len(seen) != 2 {
+		t.Errorf("two draws got the seeds %v", found)
+	}
+	def := stream(t, "nested_shuffle", At{})
+	for _, f := range def.GetLibrary().GetFunction() {
+		for _, n := range f.GetNodeDef() {
+			if n.GetOp() != "ShuffleDatasetV3" {
+				continue
+			}
+			if !strings.HasPrefix(n.GetInput()[2], "pecan_seed_") || !strings.HasPrefix(n.GetInput()[3], "pecan_seed2_") {
+				t.Errorf("a shuffle inside a function takes its seeds from %v", n.GetInput())
+			}
+		}
+	}
+}
+
+func TestResourcesAreNamedByTheirContent(t *testing.T) {
+	names := func(def *tf.GraphDef) []string {
+		return []string{
+			string(ofOp(t, def, "VarHandleOp").GetAttr()["shared_name"].GetS()),
+			string(ofOp(t, def, "HashTableV2").GetAttr()["shared_name"].GetS()),
+		}
+	}
+	first := names(stream(t, "lookup", At{}))
+	other := changed(t, "lookup", func(d *tf.GraphDef) {
+		value := named(t, d, ofOp(t, d, "AssignVariableOp").GetInput()[1]).Attr["value"].GetTensor()
+		value.Int64Val = []int64{6}
+	})
+	g, err := Parse(other, Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	graphs, err := Instantiate(g, plan(t, g, once, 0), At{Mode: once.Mode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := names(decode(t, graphs.A))
+	if first[0] == second[0] || first[0] == "" {
+		t.Errorf("two values of a variable share the name %q", first[0])
+	}
+	if first[1] != second[1] || first[1] == "" {
+		t.Errorf("one table has the names %q and %q", first[1], second[1])
+	}
+}
+
+func TestOffGivesTheWholeDatasetToEveryWorker(t *testing.T) {
+	g := parse(t, "map_batch")
+	p := plan(t, g, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, 0)
+	graphs, err := Instantiate(g, p, At{Stream: 40, Mode: pecanv1.Mode_MODE_OFF})
+	if err != nil {
+		t.Fatal(err)
+	}
+	def := decode(t, graphs.A)
+	if number(t, def, ofOp(t, def, "ShuffleDatasetV3"), 1) != 40 || number(t, def, ofOp(t, def, "RangeDataset"), 2) != 1 {
+		t.Error("the dataset is divided")
+	}
+}
+
+func TestOriginalNodes(t *testing.T) {
+	for name, want := range map[string]string{
+		"MapDataset/_3": "MapDataset/_3", "pecan_cut/FilterDataset/_4/shard": "FilterDataset/_4", "pecan_pull/range": "", "pecan_options": "",
+	} {
+		if got := OriginalNode(name); got != want {
+			t.Errorf("%s stands for %q, want %q", name, got, want)
+		}
+	}
+}

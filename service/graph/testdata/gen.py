@@ -1,0 +1,97 @@
+"""Writes the serialised datasets that the Go tests read, from the TensorFlow that is installed.
+
+Small on purpose, and kept in the repository so that the Go tests need no TensorFlow. Run it by hand after adding a case.
+"""
+
+import os
+import pathlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+
+D = tf.data.Dataset
+FILES = [f"/data/part-{i}.tfrecord" for i in range(8)]
+
+
+def twice(x: tf.Tensor) -> tf.Tensor:
+    return x * 2
+
+
+def noisy(x: tf.Tensor) -> tf.Tensor:
+    return tf.cast(x, tf.float32) + tf.random.uniform([])
+
+
+def python_step(x: tf.Tensor) -> tf.Tensor:
+    return tf.py_function(lambda v: v, [x], tf.int64)
+
+
+def loose() -> tf.data.Options:
+    options = tf.data.Options()
+    options.deterministic = False
+    options.threading.private_threadpool_size = 3
+    return options
+
+
+def lookup() -> tf.data.Dataset:
+    keys = tf.constant([1, 2, 3], tf.int64)
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, keys * 10), -1)
+    offset = tf.Variable(5, dtype=tf.int64)
+    return D.range(5).map(lambda x: table.lookup(x) + offset)
+
+
+def counter() -> tf.data.Dataset:
+    total = tf.Variable(0, dtype=tf.int64)
+    return D.range(5).map(lambda x: total.assign_add(x))
+
+
+def records() -> tf.data.Dataset:
+    return tf.data.TFRecordDataset(FILES)
+
+
+CASES = {
+    "range": lambda: D.range(100),
+    "map_batch": lambda: D.range(100).map(twice, num_parallel_calls=2, deterministic=False).shuffle(40).batch(8, drop_remainder=True),
+    "filter_batch": lambda: D.range(100).filter(lambda x: x % 3 == 0).batch(8, drop_remainder=True).prefetch(2),
+    "filter_batch_map": lambda: D.range(100).filter(lambda x: x % 3 == 0).batch(8).map(twice),
+    "records": lambda: records().shuffle(100, seed=3).batch(8),
+    "slices": lambda: D.from_tensor_slices(({"a": list(range(20)), "b": [f"text {i}" for i in range(20)]}, [0.5] * 20)).batch(3),
+    "zip": lambda: D.zip((D.range(50).shuffle(10, seed=5), D.range(50).shuffle(10, seed=5))),
+    "enumerate_records": lambda: records().enumerate(),
+    "cache_file": lambda: D.range(20).map(twice).shuffle(5).cache("/cache/file").repeat(3),
+    "noise": lambda: D.range(20).map(noisy, num_parallel_calls=2),
+    "noise_filter": lambda: D.range(20).map(noisy, num_parallel_calls=2).filter(lambda x: x > 0.5),
+    "noise_sequential": lambda: D.range(20).map(noisy),
+    "two_noises": lambda: D.range(20).map(lambda x: tf.random.uniform([]) - tf.random.uniform([])),
+    "one_noise_twice": lambda: D.range(20).map(lambda x: (lambda r: r - r)(tf.random.uniform([]))),
+    "nested_shuffle": lambda: D.range(4).interleave(lambda x: D.range(x).shuffle(3).map(noisy), num_parallel_calls=2),
+    "shuffle_fixed": lambda: D.range(50).shuffle(10, seed=5, reshuffle_each_iteration=False),
+    "endless": lambda: D.range(30).shuffle(5).repeat(),
+    "endless_batch": lambda: D.range(30).repeat().batch(4),
+    "assert_cardinality": lambda: D.range(30).filter(lambda x: x > 2).apply(tf.data.experimental.assert_cardinality(27)),
+    "options": lambda: D.range(30).map(twice, num_parallel_calls=2).with_options(loose()),
+    "hint": lambda: D.range(30).shard(tf.data.experimental.SHARD_HINT, tf.data.experimental.SHARD_HINT).map(twice),
+    "lookup": lookup,
+    "padded": lambda: D.range(30).filter(lambda x: x > 2).map(lambda x: tf.fill([x % 5], x)).padded_batch(4),
+    "py_function": lambda: D.range(5).map(python_step),
+    "generator": lambda: D.from_generator(lambda: iter([1, 2]), output_signature=tf.TensorSpec([], tf.int64)),
+    "print": lambda: D.range(5).map(lambda x: (tf.print(x), x)[1]),
+    "write_file": lambda: D.range(5).map(lambda x: (tf.io.write_file("/tmp/x", "y"), x)[1]),
+    "counter": counter,
+    "nested_datasets": lambda: D.range(10).window(2),
+}
+
+
+def main() -> None:
+    """Writes one file for each case beside this script."""
+    here = pathlib.Path(__file__).resolve().parent
+    for name, build in CASES.items():
+        try:
+            graph = build()._as_serialized_graph(external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE)
+        except TypeError:
+            graph = build()._as_serialized_graph()
+        (here / f"{name}.pb").write_bytes(graph.numpy())
+
+
+if __name__ == "__main__":
+    main()
