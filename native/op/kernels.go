@@ -209,8 +209,8 @@ func guard(context *C.TF_OpKernelContext) {
 	}
 }
 
-// WatchInterrupts makes Ctrl-C end a wait for elements. Python's own handler, which must be installed already, still
-// runs.
+// WatchInterrupts makes Ctrl-C end a wait for elements. The handler that is installed still runs; after another one was
+// installed it has to be called again.
 func WatchInterrupts() { C.pecan_watch_interrupts() }
 
 // Live counts tensors and handles that TensorFlow holds now, for leak checks.

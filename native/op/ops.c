@@ -281,21 +281,22 @@ static void on_interrupt(int number, siginfo_t* info, void* raw) {
 
 uint64_t pecan_interrupts(void) { return atomic_load(&interrupts); }
 
-static void install(void) {
-  struct sigaction current;
-  if (sigaction(SIGINT, NULL, &current) != 0) return;
-  // Without a handler the signal ends the process, or is ignored: both are right as they are.
-  if (!(current.sa_flags & SA_SIGINFO) && (current.sa_handler == SIG_DFL || current.sa_handler == SIG_IGN)) return;
-  previous = current;
-  struct sigaction ours;
-  memset(&ours, 0, sizeof ours);
-  ours.sa_sigaction = on_interrupt;
-  ours.sa_flags = current.sa_flags | SA_SIGINFO;
-  ours.sa_mask = current.sa_mask;
-  sigaction(SIGINT, &ours, NULL);
-}
-
 void pecan_watch_interrupts(void) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, install);
+  static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&mutex);
+  struct sigaction current;
+  bool ours = sigaction(SIGINT, NULL, &current) != 0 ||
+              ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == on_interrupt);
+  // Without a handler the signal ends the process, or is ignored: both are right as they are.
+  bool none = !(current.sa_flags & SA_SIGINFO) && (current.sa_handler == SIG_DFL || current.sa_handler == SIG_IGN);
+  if (!ours && !none) {
+    struct sigaction chained;
+    memset(&chained, 0, sizeof chained);
+    chained.sa_sigaction = on_interrupt;
+    chained.sa_flags = current.sa_flags | SA_SIGINFO;
+    chained.sa_mask = current.sa_mask;
+    previous = current;
+    sigaction(SIGINT, &chained, NULL);
+  }
+  pthread_mutex_unlock(&mutex);
 }

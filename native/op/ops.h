@@ -37,7 +37,8 @@ void pecan_fail(TF_OpKernelContext* context, int code, const char* message, size
 
 // How often the user interrupted the process (SIGINT), from when pecan_watch_interrupts was first called.
 uint64_t pecan_interrupts(void);
-// Counts SIGINTs from now on and passes each on to the handler that was there. Idempotent.
+// Counts SIGINTs from now on and passes each on to the handler that is there. Called again, it finds a handler that was
+// installed since.
 void pecan_watch_interrupts(void);
 
 // Tensors and handles that TensorFlow holds now, for leak checks.

@@ -52,11 +52,9 @@ def serialize(dataset: Any, what: str) -> Graph:
             f"{what} needs a tf.data.Dataset, got {type(dataset).__name__}: write dataset.apply(pecan.distribute(...))"
         )
     if not tf.executing_eagerly():
-        raise errors.make(
+        raise errors.InvalidArgumentError(
             f"{what} was called inside a tf.function or with eager execution off, where a dataset cannot be serialised: "
-            "call it outside, and hand the dataset that it gives to the function [pecan:BAD_ARGUMENT]",
-            "BAD_ARGUMENT",
-            3,
+            "call it outside, and hand the dataset that it gives to the function"
         )
     shape = structure.Structure(dataset.element_spec)
     flat = dataset.map(shape.take_apart) if shape.composite else dataset
@@ -137,6 +135,7 @@ def read(
     }
     job = session.create_job(request)
     loaded = native.load()
+    loaded.watch_interrupts()
     try:
         with tf.device("CPU:0"):
             tensor = loaded.ops.pecan_job(handle=job["handle"])

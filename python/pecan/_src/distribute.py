@@ -115,6 +115,8 @@ def distribute(
         dataset_id = datasets.register(session, graph, chosen.compression, None)
         return datasets.read(session, dataset_id, dataset.element_spec, graph.specs, chosen, graph.cardinality)
 
+    # Inside a tf.function this is refused, and shall not be rewritten by AutoGraph first.
+    apply.autograph_info__ = None  # type: ignore[attr-defined]
     return apply
 
 

@@ -15,7 +15,7 @@ from pecan._src.processes import Process
 _log = logging.getLogger("pecan")
 _START_S = 20.0
 # A worker that dies is replaced, unless so many died within so long: then the dataset kills them.
-_DEATHS = 3
+_DEATHS = 5
 _DEATHS_WITHIN_S = 60.0
 
 

@@ -20,6 +20,8 @@ class PecanError(Exception):
 
     reason: str = "INTERNAL"
     code: int = 13
+    # Said here, or AutoGraph cannot raise the class again with its own additions to the message.
+    __init__ = Exception.__init__
 
 
 class InvalidArgumentError(PecanError, ValueError):

@@ -16,7 +16,7 @@ import queue
 import threading
 from typing import Any
 
-from pecan._src import errors
+from pecan._src import errors, interrupts
 
 _MODULE = "_pecan_native"
 # How long a wait for the Go side is before Python looks whether Ctrl-C was pressed.
@@ -42,8 +42,11 @@ class Native:
             raise ImportError(f"{self.path} is no Python extension")
         self._extension = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(self._extension)
-        if threading.current_thread() is threading.main_thread():
-            # Chained behind Python's handler, which only the main thread can be sure is installed.
+        self.watch_interrupts()
+
+    def watch_interrupts(self) -> None:
+        """Lets Ctrl-C end waits for elements; called again, it finds handlers that were set since."""
+        if interrupts.install():
             self._extension.bindings_WatchInterrupts()
 
     def call(self, name: str, *arguments: Any) -> Any:

@@ -1,0 +1,135 @@
+"""What distribute() and its relatives accept, and what they say to the rest: all before anything is contacted."""
+
+import enum
+
+import pytest
+
+import pecan
+from pecan._src import options
+
+# One row per mistake: what was given, the exception, and the words that show the way out.
+MISTAKES = {
+    "a lower-case policy": (dict(processing_mode="dynamic"), ValueError, "ShardingPolicy"),
+    "a number for a policy": (dict(processing_mode=1), ValueError, "ShardingPolicy"),
+    "a policy that is none": (dict(sharding="exactly_once"), ValueError, "sharding should be"),
+    "two policies": (
+        dict(processing_mode=pecan.ShardingPolicy.FILE, sharding=pecan.ShardingPolicy.DATA), ValueError, "give one of them"),
+    "off and each element once": (
+        dict(processing_mode="exactly_once", sharding=pecan.ShardingPolicy.OFF), ValueError, "once per worker"),
+    "off and a division": (dict(processing_mode="off", sharding=pecan.ShardingPolicy.FILE), ValueError, "nothing to divide"),
+    "off and one order": (dict(processing_mode="parallel_epochs", deterministic=True), ValueError, "deterministic=True"),
+    "a number for a flag": (dict(deterministic=1), TypeError, "True or False"),
+    "num_consumers alone": (dict(num_consumers=2, job_name="j"), ValueError, "both"),
+    "consumer_index alone": (dict(consumer_index=0, job_name="j"), ValueError, "both"),
+    "num_consumers without job_name": (dict(consumer_index=0, num_consumers=2), ValueError, "job_name"),
+    "consumer_index too high": (dict(consumer_index=2, num_consumers=2, job_name="j"), ValueError, "from 0 to 1"),
+    "no consumers": (dict(consumer_index=0, num_consumers=0, job_name="j"), ValueError, "above 0"),
+    "coordinated reads": (dict(consumer_index=0, num_consumers=2, job_name="j"), NotImplementedError, "not offered yet"),
+    "a cross-trainer cache": (dict(cross_trainer_cache=object()), NotImplementedError, "cross_trainer_cache"),
+    "workers of another kind": (dict(target_workers="foo"), ValueError, "target_workers"),
+    "workers in this process": (dict(target_workers="local"), NotImplementedError, "shared memory"),
+    "no requests at all": (dict(max_outstanding_requests=0), ValueError, "positive"),
+    "a negative number of requests": (dict(max_outstanding_requests=-5), ValueError, "positive"),
+    "a request and a half": (dict(max_outstanding_requests=1.5), TypeError, "integer"),
+    "no memory": (dict(max_outstanding_bytes=0), ValueError, "above 0"),
+    "an unknown protocol": (dict(data_transfer_protocol="foo"), ValueError, "tcp"),
+    "an unknown compression": (dict(compression="zip"), ValueError, "snappy"),
+    "an empty job name": (dict(job_name=""), ValueError, "must not be empty"),
+    "a number for a job name": (dict(job_name=7), ValueError, "must be a string"),
+    "a seed that does not fit": (dict(seed=1 << 64), ValueError, "64 bits"),
+    "a text for a seed": (dict(seed="7"), TypeError, "integer"),
+    "no timeout": (dict(dispatcher_timeout_s=0), ValueError, "above 0"),
+    "an endless timeout": (dict(dispatcher_timeout_s=float("inf")), ValueError, "finite"),
+    "a timeout that is no number": (dict(dispatcher_timeout_s=float("nan")), ValueError, "finite"),
+    "elements above 2 GiB": (dict(max_element_bytes=(2 << 30) + 1), ValueError, "2 GiB"),
+    "no local workers": (dict(local_workers=0), ValueError, "above 0"),
+    "local workers of a running service": (dict(service="h:1", local_workers=2), ValueError, "private cluster"),
+    "a number for a service": (dict(service=7), ValueError, "must be a string"),
+    "an empty service": (dict(service=""), ValueError, "must not be empty"),
+    "two protocols": (dict(service="pecan://a://b:1"), ValueError, "multiple"),
+    "tf.data service's protocol": (dict(service="grpc://a:1"), ValueError, "pecan://host:port"),
+    "no port": (dict(service="localhost"), ValueError, "host:port"),
+    "a port that is none": (dict(service="localhost:70000"), ValueError, "65535"),
+    "a processing mode for a service": (dict(service="exactly_once"), ValueError, "processing_mode='exactly_once'"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_refused_at_the_call(name):
+    arguments, kind, words = MISTAKES[name]
+    with pytest.raises(kind, match=words.replace("(", r"\(")) as caught:
+        pecan.distribute(**arguments)
+    assert isinstance(caught.value, pecan.PecanError)
+
+
+@pytest.mark.parametrize("name", [n for n in MISTAKES if "local workers" not in n and n != "a processing mode for a service"])
+def test_from_dataset_id_refuses_the_same(name):
+    arguments, kind, _ = MISTAKES[name]
+    with pytest.raises(kind):
+        pecan.from_dataset_id(**{"processing_mode": None, "service": "h:1", "dataset_id": "x", **arguments})
+
+
+def test_register_dataset_refuses_ids_that_are_no_strings():
+    with pytest.raises(TypeError, match="dataset_id"):
+        pecan.register_dataset("h:1", None, dataset_id=7)
+    with pytest.raises(ValueError, match="must not be empty"):
+        pecan.register_dataset("h:1", None, dataset_id="")
+
+
+class Elsewhere:
+    """TensorFlow's enumeration, which is recognised by its names."""
+
+    class ShardingPolicy(enum.IntEnum):
+        OFF = 0
+        DYNAMIC = 1
+
+
+ALL = dict(
+    processing_mode=None, sharding=None, deterministic=False, job_name=None, consumer_index=None, num_consumers=None,
+    max_outstanding_requests=None, data_transfer_protocol="auto", compression="auto", cross_trainer_cache=None,
+    target_workers="AUTO", max_outstanding_bytes=1, max_element_bytes=None, payload_checksum=False,
+    dispatcher_timeout_s=1, seed=None,
+)  # fmt: skip
+
+MODES = {
+    "nothing": (dict(), "exactly_once", "unspecified"),
+    "parallel epochs": (dict(processing_mode="parallel_epochs"), "off", "off"),
+    "distributed epoch": (dict(processing_mode="distributed_epoch"), "exactly_once", "dynamic"),
+    "TensorFlow's policy": (dict(processing_mode=Elsewhere.ShardingPolicy.DYNAMIC), "exactly_once", "dynamic"),
+    "TensorFlow's off": (dict(processing_mode=Elsewhere.ShardingPolicy.OFF), "off", "off"),
+    "our off": (dict(processing_mode="off"), "off", "off"),
+    "a policy as sharding": (dict(sharding=pecan.ShardingPolicy.FILE_OR_DATA), "exactly_once", "file_or_data"),
+    "one order": (dict(deterministic=True), "deterministic", "unspecified"),
+    "one order, by files": (
+        dict(deterministic=True, processing_mode=pecan.ShardingPolicy.FILE), "deterministic", "file"),
+    "a promise and a policy": (
+        dict(processing_mode="at_most_once", sharding=pecan.ShardingPolicy.DYNAMIC), "at_most_once", "dynamic"),
+}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_mode_and_sharding(name):
+    arguments, mode, sharding = MODES[name]
+    chosen = options.read_options(**{**ALL, **arguments})
+    assert (chosen.mode, chosen.sharding) == (mode, sharding)
+
+
+def test_forms_of_the_same_thing():
+    assert options.compression_word("AUTO") == "auto"
+    assert options.compression_word(None) == "none"
+    assert options.service_target("pecan://host:1") == options.service_target(("pecan", "host:1")) == "host:1"
+    assert options.dataset_id(b"x") == "x"
+    assert options.read_options(**{**ALL, "seed": -1}).seed == (1 << 64) - 1
+    assert options.read_options(**{**ALL, "max_outstanding_requests": -1}).max_outstanding_requests is None
+
+
+def test_calls_written_for_tf_data_service():
+    assert callable(pecan.distribute("distributed_epoch", "host:1"))
+    assert callable(pecan.distribute(pecan.ShardingPolicy.OFF, "host:1", job_name="j"))
+    assert callable(pecan.distribute(processing_mode=pecan.ShardingPolicy.OFF, service="host:1"))
+    with pytest.raises(TypeError, match="by name"):
+        pecan.distribute("distributed_epoch", "host:1", "j")
+    with pytest.raises(TypeError, match="twice"):
+        pecan.distribute("distributed_epoch", processing_mode="parallel_epochs")
+    with pytest.raises(TypeError, match="only positional argument"):
+        pecan.distribute("host:1", "distributed_epoch")

@@ -1,0 +1,50 @@
+"""Configuration of servers: checked when it is made, and turned into flags."""
+
+import dataclasses
+
+import pytest
+
+import pecan
+
+MISTAKES = {
+    "fault tolerance without a directory": (lambda: pecan.DispatcherConfig(fault_tolerant_mode=True), ValueError, "work_dir"),
+    "a port too high": (lambda: pecan.DispatcherConfig(port=70000), ValueError, "65535"),
+    "a port that is a text": (lambda: pecan.DispatcherConfig(port="5050"), TypeError, "integer"),
+    "an address for a list": (lambda: pecan.DispatcherConfig(worker_addresses="a:1"), TypeError, "list"),
+    "a timeout of nothing": (lambda: pecan.DispatcherConfig(worker_timeout_ms=0), ValueError, "above 0"),
+    "an unknown level": (lambda: pecan.DispatcherConfig(log_level="loud"), ValueError, "log_level"),
+    "an address for a host": (lambda: pecan.DispatcherConfig(host="a:1"), ValueError, "host"),
+    "no dispatcher": (lambda: pecan.WorkerConfig(), ValueError, "dispatcher_address"),
+    "a dispatcher without port": (lambda: pecan.WorkerConfig("localhost"), ValueError, "host:port"),
+    "a port that is not known yet": (lambda: pecan.WorkerConfig("a:1", "localhost:%port%"), ValueError, "%port%"),
+    "no streams": (lambda: pecan.WorkerConfig("a:1", max_streams=0), ValueError, "above 0"),
+    "a config of the other kind": (lambda: pecan.WorkerServer(pecan.DispatcherConfig()), TypeError, "WorkerConfig"),
+    "no config for a worker": (lambda: pecan.DispatchServer(pecan.WorkerConfig("a:1")), TypeError, "DispatcherConfig"),
+    "a negative number of workers": (lambda: pecan.LocalCluster(-1), ValueError, "above 0"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_refused(name):
+    make, kind, words = MISTAKES[name]
+    with pytest.raises(kind, match=words) as caught:
+        make()
+    assert isinstance(caught.value, pecan.PecanError)
+
+
+def test_configurations_do_not_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        pecan.DispatcherConfig().port = 1
+
+
+def test_configurations_become_flags():
+    config = pecan.DispatcherConfig(port=5, work_dir="/w", worker_addresses=["a:1", "b"], worker_timeout_ms=1500)
+    assert config.arguments() == [
+        "--listen", "127.0.0.1:5", "--log-level", "info", "--work-dir", "/w", "--worker-addresses", "a:1,b",
+        "--worker-dead-after", "1500ms",
+    ]  # fmt: skip
+    worker = pecan.WorkerConfig("pecan://d:1", "h:%port%", 7, max_streams=3)
+    assert worker.arguments() == [
+        "--dispatcher", "d:1", "--listen", "127.0.0.1:7", "--log-level", "info", "--dispatcher-timeout", "10000ms",
+        "--advertise", "h:7", "--max-streams", "3",
+    ]  # fmt: skip
