@@ -41,6 +41,8 @@ type conn struct {
 	// shared: the reader takes elements in shared memory. Set by the hello.
 	shared bool
 	slots  slots
+	// link belongs to the writing goroutine.
+	link link
 	// heard is when the last frame came, in nanoseconds since begun.
 	begun time.Time
 	heard atomic.Int64
@@ -57,6 +59,7 @@ type conn struct {
 func newConn(s *server, nc net.Conn) *conn {
 	c := &conn{server: s, nc: nc, channels: map[uint32]*channel{}, signal: make(chan struct{}, 1), begun: time.Now()}
 	c.unix, _ = nc.(*net.UnixConn)
+	c.link = newLink(nc)
 	c.log = s.worker.log.With("peer", nc.RemoteAddr().String())
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	c.slots = slots{limit: s.worker.config.SlotBytes, all: map[uint64]*slot{}}

@@ -43,6 +43,9 @@ type run struct {
 	fill      filling
 }
 
+// minRAMBudget is the least that tf.data's autotuning may use for the buffers inside one stream's graph.
+const minRAMBudget = 64 << 20
+
 // newRun is called with the stream's lock held.
 func newRun(s *stream) *run {
 	r := &run{stream: s, order: s.order}
@@ -146,7 +149,7 @@ func (r *run) open() (*tf.Iterator, error) {
 	}
 	at := graph.At{
 		Stream: int(r.order.GetId().GetStream()), Epoch: r.order.GetId().GetEpoch(), Seed: r.order.GetOptions().GetSeed(),
-		Mode: r.order.GetOptions().GetMode(), Source: -1, RAMBudget: w.config.WindowBytes,
+		Mode: r.order.GetOptions().GetMode(), Source: -1, RAMBudget: max(minRAMBudget, w.config.WindowBytes/int64(w.config.MaxStreams)),
 	}
 	if source != nil {
 		at.Source = tf.RegisterSource(source)

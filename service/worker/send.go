@@ -7,19 +7,15 @@ import (
 	"net"
 	"time"
 
-	"github.com/golang/snappy"
 	"golang.org/x/sys/unix"
 
 	"github.com/pecan-ml/pecan/proto/frame"
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
 // A write to the socket gathers frames up to these bounds.
 const (
 	batchBytes    = 1 << 20
 	batchSegments = 512
-	// maxSnappy is the largest payload that is compressed: the format's limit is 4 GiB, and memory is taken twice.
-	maxSnappy = 1 << 30
 )
 
 // batch is frames on their way to the socket.
@@ -139,7 +135,7 @@ func (c *conn) data(b *batch, ch *channel, t taken) error {
 			return err
 		}
 	}
-	if ch.compression == pecanv1.Compression_COMPRESSION_SNAPPY && c.unix == nil && p.raw > 0 && p.raw <= maxSnappy {
+	if c.unix == nil && c.link.compresses(ch.compression, p) {
 		compress(&h, &p)
 	}
 	if ch.checksum {
@@ -159,21 +155,6 @@ func table(dst []byte, p parts) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(p.components))
 	dst = binary.LittleEndian.AppendUint32(dst, 0)
 	return append(dst, p.rows...)
-}
-
-// compress replaces the payload by one snappy block, if that is shorter.
-func compress(h *frame.Header, p *parts) {
-	whole := make([]byte, 0, p.raw)
-	for _, segment := range p.segments {
-		whole = append(whole, segment...)
-	}
-	block := snappy.Encode(nil, whole)
-	if len(block) >= len(whole) {
-		return
-	}
-	h.Flags |= frame.Snappy
-	h.PayloadLen = uint64(len(block))
-	p.segments = [][]byte{block}
 }
 
 // shareData copies the payload into a shared memory slot. False: no slot is free, it has to go through the socket: a
@@ -248,8 +229,9 @@ func (c *conn) flush(b *batch) error {
 		return err
 	}
 	// WriteTo consumes the slice it is given; ours keeps its memory for the next batch.
-	buffers := b.buffers
+	buffers, begun := b.buffers, time.Now()
 	_, err := buffers.WriteTo(c.nc)
+	c.link.wrote(b.bytes, time.Since(begun))
 	b.release()
 	return err
 }
