@@ -101,7 +101,8 @@ func (g *Graph) checkTensor(path string, t *tf.TensorProto) error {
 	switch {
 	case content > 0 && width > 0 && content != count*width:
 		return reason.New(reason.GraphStructure, "node %s holds a constant of %d values (%s) in %d bytes, it needs %d", path, count, t.GetDtype(), content, count*width)
-	case int64(valueCount(t)) > count:
+	// TensorFlow writes the one value that fills a constant also where its shape has no room for any.
+	case int64(valueCount(t)) > max(count, 1):
 		return reason.New(reason.GraphStructure, "node %s holds a constant of %d values that spells out %d", path, count, valueCount(t))
 	case content > 0 && t.GetDtype() == tf.DataType_DT_STRING:
 		if _, ok := unpackStrings(t.GetTensorContent(), count); !ok {
