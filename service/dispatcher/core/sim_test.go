@@ -61,9 +61,11 @@ type simClient struct {
 
 type sim struct {
 	*script
-	rng      *rand.Rand
-	closing  bool
-	all      bool
+	rng     *rand.Rand
+	closing bool
+	all     bool
+	// mortal: trainers die too.
+	mortal   bool
 	workers  map[string]*simWorker
 	clients  map[string]*simClient
 	sessions map[core.SessionID]*simWorker
@@ -83,7 +85,7 @@ func newSim(t *testing.T, seed uint64) *sim {
 	s := &sim{
 		script: newScript(t), rng: rand.New(rand.NewPCG(seed, 7)), workers: map[string]*simWorker{}, clients: map[string]*simClient{},
 		sessions: map[core.SessionID]*simWorker{}, watches: map[core.WatchID]*simClient{},
-		got: map[string]map[uint64]int{}, finished: map[string]bool{}, closing: seed%2 == 0, all: seed%3 == 0,
+		got: map[string]map[uint64]int{}, finished: map[string]bool{}, closing: seed%2 == 0, all: seed%3 == 0, mortal: seed%5 == 0,
 	}
 	s.cfg.MaxDeaths = 1 << 20
 	s.core = core.New(s.cfg, core.NewState())
@@ -150,26 +152,33 @@ func (s *sim) step() {
 	for _, c := range s.sortedClients() {
 		s.clientBeat(c)
 	}
-	switch n := s.rng.IntN(100); {
-	case n < 8 && len(s.workers) < 4:
-		s.newWorker()
-	case n < 11:
-		s.killWorker()
-	case n < 14:
-		s.hangUp()
-	case n < 16 && !s.healing:
-		s.restart()
-	case n < 24 && len(s.clients) < 3:
-		s.newClient()
-	case n < 25 && !s.healing:
-		s.killClient()
-	case n < 50:
-		s.workerProduces()
-	default:
+	s.fault()
+	for range 3 {
+		if s.rng.IntN(3) == 0 {
+			s.workerProduces()
+		}
 		s.clientReads()
 	}
 	if s.rng.IntN(20) == 0 {
 		s.checkReplay()
+	}
+}
+
+// fault lets something come or go, about every tenth step.
+func (s *sim) fault() {
+	switch n := s.rng.IntN(200); {
+	case n < 8 && len(s.workers) < 4:
+		s.newWorker()
+	case n < 14 && !s.healing && len(s.clients) < 3:
+		s.newClient()
+	case n < 18:
+		s.killWorker()
+	case n < 22:
+		s.hangUp()
+	case n < 24 && !s.healing:
+		s.restart()
+	case n < 25 && !s.healing && s.mortal:
+		s.killClient()
 	}
 }
 
@@ -480,7 +489,7 @@ func (s *sim) heal() {
 	for range 3 {
 		s.newWorker()
 	}
-	for range 20_000 {
+	for range 6_000 {
 		if len(s.clients) == 0 {
 			return
 		}
