@@ -1,0 +1,423 @@
+package store_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"go.uber.org/goleak"
+
+	"github.com/pecan-ml/pecan/service/store"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// A database that failed is abandoned: pebble has no way to close one whose writes fail, and the process ends soon.
+		goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2/record.(*LogWriter).flushLoop"),
+		goleak.IgnoreAnyFunction("github.com/pecan-ml/pecan/service/store.(*pebbleLog).Fatalf"),
+		goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2/internal/genericcache.(*shard[...]).releaseLoop"),
+		goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2.(*cleanupManager).mainLoop"),
+		goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2.(*ConcurrencyLimitScheduler).periodicGranter"),
+	)
+}
+
+func open(t *testing.T, opts store.Options) *store.Store {
+	t.Helper()
+	s, err := store.Open(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// contents reads everything back.
+func contents(t *testing.T, s *store.Store) (snapshot string, records []string) {
+	t.Helper()
+	err := s.Load(func(data []byte) error {
+		snapshot = string(data)
+		return nil
+	}, func(data []byte) error {
+		records = append(records, string(data))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snapshot, records
+}
+
+func appendAll(t *testing.T, s *store.Store, records ...string) {
+	t.Helper()
+	var data [][]byte
+	for _, record := range records {
+		data = append(data, []byte(record))
+	}
+	if err := s.Append(data); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRecordsSnapshotsAndGraphsSurviveAReopening(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "work")
+	s := open(t, store.Options{Dir: dir})
+	appendAll(t, s, "a", "b")
+	appendAll(t, s, "c")
+	graph := bytes.Repeat([]byte("graph "), 700_000)
+	if err := s.PutGraph("f1", graph); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.PutGraph("f1", graph); err != nil {
+		t.Fatalf("the same graph again: %v", err)
+	}
+	if err := s.PutGraph("f10", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	s = open(t, store.Options{Dir: dir})
+	if snapshot, records := contents(t, s); snapshot != "" || !slices.Equal(records, []string{"a", "b", "c"}) {
+		t.Fatalf("read %q %q", snapshot, records)
+	}
+	if got, err := s.Graph("f1"); err != nil || !bytes.Equal(got, graph) {
+		t.Fatalf("graph of %d bytes, %v", len(got), err)
+	}
+	big := strings.Repeat("snapshot ", 400_000)
+	if err := s.Compact([]byte(big)); err != nil {
+		t.Fatal(err)
+	}
+	appendAll(t, s, "d")
+	if err := s.DeleteGraph("f1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	s = open(t, store.Options{Dir: dir})
+	if snapshot, records := contents(t, s); snapshot != big || !slices.Equal(records, []string{"d"}) {
+		t.Fatalf("read %d bytes, %q", len(snapshot), records)
+	}
+	if _, err := s.Graph("f1"); !errors.Is(err, store.ErrNoGraph) {
+		t.Fatalf("deleted graph: %v", err)
+	}
+	if _, err := s.Graph("f10"); err != nil {
+		t.Fatalf("the neighbour of a deleted graph: %v", err)
+	}
+	if err := s.Compact([]byte("small")); err != nil {
+		t.Fatal(err)
+	}
+	if snapshot, records := contents(t, s); snapshot != "small" || records != nil {
+		t.Fatalf("read %q %q", snapshot, records)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A crash at any moment leaves what was acknowledged, and a prefix of what was not.
+func TestCrashesLoseNothingAcknowledged(t *testing.T) {
+	for seed := range uint64(15) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 1))
+			fs := vfs.NewCrashableMem()
+			var acknowledged []string
+			var snapshotOf int
+			for round := range 4 {
+				s := open(t, store.Options{Dir: "work", FS: fs})
+				snapshot, records := contents(t, s)
+				checkPrefix(t, snapshot, records, acknowledged, snapshotOf)
+				acknowledged, snapshotOf = rebuild(snapshot, records), atoi(snapshot)
+				crash := fs.CrashClone(vfs.CrashCloneCfg{})
+				for i := range 1 + rng.IntN(20) {
+					switch rng.IntN(8) {
+					case 0:
+						if err := s.Compact([]byte(fmt.Sprint(len(acknowledged)))); err != nil {
+							t.Fatal(err)
+						}
+						snapshotOf = len(acknowledged)
+					case 1:
+						name := fmt.Sprint("graph-", round, "-", i)
+						if err := s.PutGraph(name, bytes.Repeat([]byte(name), 120_000)); err != nil {
+							t.Fatal(err)
+						}
+					default:
+						record := fmt.Sprint("r", len(acknowledged)+1)
+						appendAll(t, s, record)
+						acknowledged = append(acknowledged, record)
+					}
+					// The disk as a crash would leave it now: all that was synced, and some of what was not.
+					crash = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(rng.IntN(3)) * 50, RNG: rng})
+				}
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				fs = crash
+			}
+		})
+	}
+}
+
+func atoi(text string) int {
+	n := 0
+	fmt.Sscan(text, &n)
+	return n
+}
+
+// rebuild gives the records that a snapshot (their number) and a tail stand for.
+func rebuild(snapshot string, records []string) []string {
+	var all []string
+	for i := range atoi(snapshot) {
+		all = append(all, fmt.Sprint("r", i+1))
+	}
+	return append(all, records...)
+}
+
+func checkPrefix(t *testing.T, snapshot string, records, acknowledged []string, snapshotOf int) {
+	t.Helper()
+	got := rebuild(snapshot, records)
+	if len(got) < len(acknowledged) {
+		t.Fatalf("%d records came back, %d were acknowledged", len(got), len(acknowledged))
+	}
+	for i, record := range got {
+		if record != fmt.Sprint("r", i+1) {
+			t.Fatalf("record %d is %q", i+1, record)
+		}
+	}
+	if atoi(snapshot) < snapshotOf {
+		t.Fatalf("snapshot of %q records, that of %d was acknowledged", snapshot, snapshotOf)
+	}
+}
+
+// A disk that fails during an append: the store serves no more, and what it acknowledged before is there.
+func TestAFailedWriteEndsTheStore(t *testing.T) {
+	base := vfs.NewCrashableMem()
+	var broken atomic.Bool
+	fs := errorfs.Wrap(base, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if broken.Load() && (op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData || op.Kind == errorfs.OpFileSyncTo || op.Kind == errorfs.OpFileWrite) {
+			return errors.New("no space left on device")
+		}
+		return nil
+	}))
+	s := open(t, store.Options{Dir: "work", FS: fs})
+	appendAll(t, s, "r1")
+	broken.Store(true)
+	err := s.Append([][]byte{[]byte("r2")})
+	if !errors.Is(err, store.ErrFailed) {
+		t.Fatalf("append on a broken disk: %v", err)
+	}
+	select {
+	case <-s.Failed():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the store does not say that it failed")
+	}
+	broken.Store(false)
+	if err := s.Append([][]byte{[]byte("r3")}); !errors.Is(err, store.ErrFailed) {
+		t.Fatalf("append after a failure: %v", err)
+	}
+	if err := s.PutGraph("f", []byte("g")); !errors.Is(err, store.ErrFailed) {
+		t.Fatalf("graph after a failure: %v", err)
+	}
+	again := open(t, store.Options{Dir: "work", FS: base.CrashClone(vfs.CrashCloneCfg{})})
+	_, records := contents(t, again)
+	if len(records) == 0 || records[0] != "r1" || slices.Contains(records, "r3") {
+		t.Fatalf("after the failure: %q", records)
+	}
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	base := t.TempDir()
+	file := filepath.Join(base, "file")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	foreign := filepath.Join(base, "foreign")
+	newer := filepath.Join(base, "newer")
+	setKey(t, foreign, "something", "else")
+	setKey(t, newer, "format", fmt.Sprint("pecan-store/", store.Format+1))
+	cases := map[string]struct {
+		dir  string
+		want error
+	}{
+		"a directory whose parent is missing": {filepath.Join(base, "missing", "work"), store.ErrNoDirectory},
+		"a file":                              {file, store.ErrNoDirectory},
+		"a newer version":                     {newer, store.ErrNewer},
+		"another program's database":          {foreign, store.ErrDamaged},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			s, err := store.Open(store.Options{Dir: c.dir})
+			if err == nil {
+				s.Close()
+			}
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.dir) {
+				t.Fatalf("got %v, want %v naming the directory", err, c.want)
+			}
+		})
+	}
+}
+
+func TestReadOnlyDirectoriesAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() == 0 {
+		t.Skip("root writes everywhere")
+	}
+	if _, err := store.Open(store.Options{Dir: dir}); !errors.Is(err, store.ErrReadOnly) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func setKey(t *testing.T, dir, key, value string) {
+	t.Helper()
+	db, err := pebble.Open(dir, &pebble.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Set([]byte(key), []byte(value), pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOneOwnerAtATime(t *testing.T) {
+	dir := t.TempDir()
+	first := open(t, store.Options{Dir: dir})
+	if _, err := store.Open(store.Options{Dir: dir}); !errors.Is(err, store.ErrInUse) {
+		t.Fatalf("second owner: %v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := open(t, store.Options{Dir: dir})
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Damage of any stored byte is found or harmless: never are other records read than were written.
+func TestDamageIsNeverReadAsData(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, store.Options{Dir: dir})
+	for i := range 50 {
+		appendAll(t, s, fmt.Sprint("r", i+1))
+	}
+	if err := s.Compact([]byte("50")); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 50 {
+		appendAll(t, s, fmt.Sprint("r", i+51))
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil || len(data) == 0 {
+			continue
+		}
+		for _, at := range []int{len(data) / 4, len(data) / 2, len(data) * 3 / 4} {
+			flipped := slices.Clone(data)
+			flipped[at] ^= 0x40
+			if err := os.WriteFile(file, flipped, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if readDamaged(t, dir) {
+				found++
+			}
+			restore(t, dir, file, data)
+		}
+	}
+	if found == 0 {
+		t.Fatal("no damage was found anywhere")
+	}
+}
+
+// readDamaged tells whether reading failed, and fails the test when it gave something that was never written.
+func readDamaged(t *testing.T, dir string) bool {
+	t.Helper()
+	work := copyDir(t, dir)
+	s, err := store.Open(store.Options{Dir: work})
+	if err != nil {
+		return true
+	}
+	defer s.Close()
+	var snapshot string
+	var records []string
+	err = s.Load(func(data []byte) error { snapshot = string(data); return nil },
+		func(data []byte) error { records = append(records, string(data)); return nil })
+	if err != nil {
+		if !errors.Is(err, store.ErrDamaged) {
+			t.Errorf("damage gives %v", err)
+		}
+		return true
+	}
+	for i, record := range rebuild(snapshot, records) {
+		if record != fmt.Sprint("r", i+1) {
+			t.Fatalf("record %d is %q", i+1, record)
+		}
+	}
+	return false
+}
+
+func copyDir(t *testing.T, dir string) string {
+	t.Helper()
+	work := t.TempDir()
+	if err := os.CopyFS(work, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	return work
+}
+
+func restore(t *testing.T, dir, file string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMemoryKeepsGraphsOnly(t *testing.T) {
+	m := store.NewMemory()
+	if err := m.Append([][]byte{[]byte("r")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.PutGraph("f", []byte("g")); err != nil {
+		t.Fatal(err)
+	}
+	if graph, err := m.Graph("f"); err != nil || string(graph) != "g" {
+		t.Fatalf("graph %q, %v", graph, err)
+	}
+	if err := m.DeleteGraph("f"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Graph("f"); !errors.Is(err, store.ErrNoGraph) {
+		t.Fatalf("deleted graph: %v", err)
+	}
+	if m.Dir() != "" {
+		t.Fatal("memory has a directory")
+	}
+}
