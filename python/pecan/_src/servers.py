@@ -310,7 +310,11 @@ class LocalCluster:
         return fresh
 
     def stop(self) -> None:
-        """Stops all of it. Idempotent."""
+        """Stops all of it. Datasets that read from it fail from now on. Idempotent."""
+        from pecan._src import session
+
+        if self.dispatcher._process is not None:
+            session.disconnect(options.service_target(self.target))
         for server in self.workers:
             if server._process is not None:
                 server._process.tell_to_stop()

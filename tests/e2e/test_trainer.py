@@ -1,0 +1,208 @@
+"""A distributed dataset is used as any tf.data.Dataset is, in the ways trainers use one."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import pecan
+from pecan._src import native, session
+
+D = tf.data.Dataset
+
+
+def _distributed(cluster, dataset, **options):
+    return dataset.apply(pecan.distribute(cluster.target, **options))
+
+
+def _link(cluster):
+    return session.connect(cluster.target.removeprefix("pecan://"), 10)
+
+
+def _eventually(what, timeout_s=20.0):
+    """Waits for something that comes by itself; the deadline is the test."""
+    end = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < end, "it did not come in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def examples():
+    values = np.random.default_rng(1).random((1000, 8), dtype=np.float32)
+    return values, (values.sum(1) > 4).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = tf.keras.Sequential(
+        [tf.keras.Input((8,)), tf.keras.layers.Dense(8, activation="relu"), tf.keras.layers.Dense(1, activation="sigmoid")]
+    )
+    model.compile("adam", "binary_crossentropy")
+    return model
+
+
+def test_fit_evaluate_predict(cluster, examples, model):
+    dataset = _distributed(cluster, D.from_tensor_slices(examples).shuffle(100).batch(32))
+    history = model.fit(dataset, epochs=3, verbose=0)
+    assert len(history.history["loss"]) == 3
+    assert history.history["loss"][2] < history.history["loss"][0]
+    model.fit(dataset.repeat(), epochs=2, steps_per_epoch=40, verbose=0)
+    assert model.evaluate(dataset, verbose=0) > 0
+    assert len(model.predict(dataset.map(lambda x, y: x), verbose=0)) == 1000
+
+
+def test_under_a_strategy(cluster, examples):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    dataset = _distributed(cluster, D.from_tensor_slices(examples).batch(32))
+    distributed = strategy.experimental_distribute_dataset(dataset)
+    rows = sum(int(part.shape[0]) for batch in distributed for part in strategy.experimental_local_results(batch[0]))
+    assert rows == 1000
+
+
+def test_no_strategy_shards_it_again(cluster):
+    dataset = _distributed(cluster, D.range(10))
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    assert policy == tf.data.experimental.AutoShardPolicy.OFF
+
+
+def test_inside_a_function(cluster):
+    dataset = _distributed(cluster, D.range(100).map(lambda i: (i, tf.as_string(i))).batch(7))
+
+    @tf.function
+    def total():
+        sum_ = tf.constant(0, tf.int64)
+        for numbers, texts in dataset:
+            sum_ += tf.reduce_sum(numbers) + tf.cast(tf.size(texts), tf.int64)
+        return sum_
+
+    assert [int(total()), int(total())] == [4950 + 100] * 2
+
+
+def test_steps_around_it(cluster):
+    dataset = _distributed(cluster, D.range(30).repeat(2).map(lambda i: i + 1)).map(lambda i: i * 2).batch(7).prefetch(2)
+    assert sorted(np.concatenate(list(dataset.as_numpy_iterator()))) == sorted([2 * (i + 1) for i in range(30)] * 2)
+    repeated = _distributed(cluster, D.range(30)).repeat(3)
+    assert sorted(repeated.as_numpy_iterator()) == sorted([*range(30)] * 3)
+    endless = _distributed(cluster, D.range(30).repeat())
+    assert len(list(endless.take(100))) == 100
+
+
+def test_two_iterators_at_once_each_see_everything(cluster):
+    dataset = _distributed(cluster, D.range(100).batch(5))
+    first, second = iter(dataset), iter(dataset)
+    pairs = list(zip(first, second))
+    assert len(pairs) == 20
+    for side in (0, 1):
+        assert sorted(np.concatenate([pair[side].numpy() for pair in pairs])) == list(range(100))
+
+
+def test_zipped_with_itself(cluster):
+    dataset = _distributed(cluster, D.range(50), deterministic=True)
+    assert [(int(a), int(b)) for a, b in D.zip(dataset, dataset)] == [(i, i) for i in range(50)]
+
+
+def test_an_iterator_outlives_its_dataset(cluster):
+    iterator = iter(_distributed(cluster, D.range(100)).prefetch(1))
+    gc.collect()
+    assert sorted(int(i) for i in iterator) == list(range(100))
+
+
+def test_trainers_that_share_a_job_share_the_elements(cluster):
+    parts = [_distributed(cluster, D.range(200), job_name="shared-two") for _ in range(2)]
+    iterators = [iter(part) for part in parts]
+    seen = [int(next(iterator)) for iterator in iterators]
+    for iterator in iterators:
+        seen += [int(i) for i in iterator]
+    assert sorted(seen) == list(range(200))
+
+
+def test_an_element_that_fails_is_an_error_in_its_place(cluster):
+    dataset = _distributed(
+        cluster, D.range(20).map(lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i - 7, tf.float32), "seven"))
+    )
+    results, failures = [], 0
+    iterator = iter(dataset)
+    while True:
+        try:
+            results.append(next(iterator))
+        except tf.errors.InvalidArgumentError as error:
+            assert "seven" in str(error)
+            assert "ELEMENT_FAILED" in str(error)
+            failures += 1
+        except StopIteration:
+            break
+    assert (len(results), failures) == (19, 1)
+
+
+def test_ignoring_errors_ends(cluster):
+    def make(text):
+        dataset = D.range(40).map(lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i % 4, tf.float32), "zero"))
+        return dataset.map(tf.as_string) if text else dataset
+
+    for text in (False, True):
+        assert len(list(_distributed(cluster, make(text)).ignore_errors())) == 30
+
+
+def test_recreating_it_a_thousand_times_leaks_nothing(cluster):
+    link = _link(cluster)
+
+    def once():
+        assert len(list(_distributed(cluster, D.range(10).map(lambda i: (i, tf.as_string(i))), deterministic=True))) == 10
+
+    def held():
+        gc.collect()
+        stats = link.stats()
+        return (stats["live"], stats["pool"]["Blocks"], len(link.status().get("jobs", [])))
+
+    def memory():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    for _ in range(20):
+        once()
+    _eventually(lambda: held()[:2] == (0, 0))
+    before = (memory(), len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")))
+    for _ in range(int(os.environ.get("PECAN_RECREATIONS", "200"))):
+        once()
+    _eventually(lambda: held()[:2] == (0, 0))
+    after = (memory(), len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")))
+    assert after[0] - before[0] < 64 << 20
+    assert after[1] - before[1] < 8
+    assert after[2] - before[2] < 24
+    assert link.stats()["pool"]["Misuses"] == 0
+
+
+def test_leaving_an_epoch_early_gives_everything_back(cluster):
+    link = _link(cluster)
+    dataset = _distributed(cluster, D.range(1000).map(lambda i: tf.fill([100_000], i)))
+    for element in dataset:
+        assert element.shape == (100_000,)
+        break
+    del element, dataset
+    _eventually(lambda: (gc.collect(), link.stats())[1]["live"] == 0)
+    _eventually(lambda: link.stats()["pool"]["Blocks"] == 0)
+
+
+def test_tensors_outlive_their_iterator(cluster):
+    kept = list(_distributed(cluster, D.range(5).map(lambda i: tf.fill([100_000], i)), deterministic=True))
+    gc.collect()
+    assert [int(tf.reduce_min(t)) for t in kept] == [int(tf.reduce_max(t)) for t in kept] == list(range(5))
+
+
+def test_there_is_one_go_runtime(cluster):
+    _distributed(cluster, D.range(1))
+    with open("/proc/self/maps") as file:
+        files = {line.split()[-1] for line in file if line.rstrip().endswith(".so") or ".so." in line}
+    with_go = [name for name in files if os.path.exists(name) and _has_go(name)]
+    assert with_go == [str(native.load().path)]
+
+
+def _has_go(name):
+    with open(name, "rb") as file:
+        return b"\xff Go buildinf:" in file.read()
