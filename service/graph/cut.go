@@ -3,7 +3,6 @@ package graph
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
@@ -17,6 +16,11 @@ func (e *editor) cut(s *step, c edge, name string) string {
 		if c.block == 1 && e.cutRange(s.node, streams, stream) {
 			return name
 		}
+		if c.block > 1 {
+			if share, ok := e.cutRangeBlocks(s.node, c.block, streams, stream); ok {
+				return share
+			}
+		}
 	case "TensorSliceDataset":
 		if e.cutSlices(s.node, c.block, streams, stream) {
 			return name
@@ -26,32 +30,6 @@ func (e *editor) cut(s *step, c edge, name string) string {
 		return e.shard(s, name, streams, stream)
 	}
 	return e.blocks(s, name, c.block, streams, stream)
-}
-
-// cutRange makes every S-th number of a range a range of its own.
-func (e *editor) cutRange(n *tf.NodeDef, streams, stream int64) bool {
-	start, ok1 := e.g.inputInt(n, "start")
-	stop, ok2 := e.g.inputInt(n, "stop")
-	step, ok3 := e.g.inputInt(n, "step")
-	if !ok1 || !ok2 || !ok3 || step == 0 || abs(step) > math.MaxInt64/(2*streams) {
-		return false
-	}
-	offset := step * stream
-	if (offset > 0 && start > math.MaxInt64-offset) || (offset < 0 && start < math.MinInt64-offset) {
-		return false
-	}
-	prefix := cutPrefix + n.GetName()
-	e.setInput(n.GetName(), "start", e.addInt(prefix+"/start", start+offset))
-	e.setInput(n.GetName(), "step", e.addInt(prefix+"/step", step*streams))
-	_ = stop
-	return true
-}
-
-func abs(v int64) int64 {
-	if v < 0 {
-		return -v
-	}
-	return v
 }
 
 // cutSlices keeps only the stream's rows of the constants that a step slices.

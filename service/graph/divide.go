@@ -74,7 +74,11 @@ func (p *planner) divide(s *step, n need, block int64, keepFiles bool) division 
 		}
 	case repeated:
 		if times, ok := p.g.inputInt(s.node, "count"); n <= needElements && ok && times >= 0 {
-			return down(needElements, block)
+			d := down(needElements, block)
+			if d.splits >= MaxStreams || p.headCost(s) > 0 || p.splits(s, block) <= d.splits {
+				return d
+			}
+			// Few elements, many passes, and cheap to make: more is to be divided above the repeat.
 		}
 	case directed:
 		stops := p.g.attr(s.node, "stop_on_empty_dataset").GetB() && !p.allEndless(s.in[1:])

@@ -56,6 +56,10 @@ func (p *planner) outerRepeat(root *step) *step {
 			if !ok || times == 0 || times == 1 || p.endless(s.in[0]) {
 				return nil
 			}
+			if p.cardinality(s.in[0]) == 1 {
+				// One element over and over: an epoch for each would cost more than the element.
+				return nil
+			}
 			if !p.batchesFit(root, s) {
 				return nil
 			}

@@ -105,6 +105,10 @@ CASES: dict[str, Case] = {
     "range_tiny": Case(lambda w: D.range(2), 2, "ELEMENTS"),
     "range_one": Case(lambda w: D.range(1), 1, "NONE"),
     "range_empty": Case(lambda w: D.range(0), 1, "NONE"),
+    "range_of_int32": Case(lambda w: D.range(3, 100, 2, output_type=tf.int32).batch(4), 0, "BLOCKS", ordered=True),
+    "range_too_long_to_list": Case(lambda w: D.range(7, 3_600_005, 3).batch(5000), 0, "BLOCKS", ordered=True),
+    "range_too_long_to_list_down": Case(lambda w: D.range(1_200_005, -7, -1).batch(7000).map(lambda b: b[:3]), 0, "BLOCKS", ordered=True),
+    "enumerate_then_batch": Case(lambda w: D.range(100, 160).enumerate().batch(7), 0, "BLOCKS", ordered=True),
     "slices": Case(lambda w: D.from_tensor_slices(np.arange(50, dtype=np.float32)), 0, "ELEMENTS", ordered=True),
     "slices_of_a_dict": Case(
         lambda w: D.from_tensor_slices({"a": np.arange(30), "b": np.arange(60).reshape(30, 2)}), 0, "ELEMENTS"
@@ -322,6 +326,8 @@ CASES: dict[str, Case] = {
     ),
     # Repeats.
     "repeat": Case(lambda w: D.range(30).shuffle(10).repeat(3), 0, "ELEMENTS", repeat=3),
+    "one_tensor_over_and_over": Case(lambda w: D.from_tensors(np.ones((2, 3))).repeat(90), 4, "ELEMENTS"),
+    "one_tensor_for_ever": Case(lambda w: D.from_tensors(np.ones((2, 3))).repeat(), 4, "ELEMENTS", take=20),
     "repeat_then_batch_that_fits": Case(lambda w: D.range(32).repeat(2).batch(8), 0, "BLOCKS", repeat=2),
     "repeat_then_batch": Case(lambda w: D.range(30).repeat(2).batch(8), 0, "BLOCKS"),
     "repeat_files_then_batch": Case(

@@ -1,0 +1,127 @@
+package graph
+
+import (
+	"encoding/binary"
+	"math"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+// maxListedRows is how many numbers of a range are written out as a constant; more are computed block by block.
+const maxListedRows = 1 << 16
+
+// numbers are the three constants of a range.
+type numbers struct{ start, stop, step int64 }
+
+func (g *Graph) rangeNumbers(n *tf.NodeDef) (numbers, bool) {
+	start, ok1 := g.inputInt(n, "start")
+	stop, ok2 := g.inputInt(n, "stop")
+	step, ok3 := g.inputInt(n, "step")
+	return numbers{start, stop, step}, ok1 && ok2 && ok3 && step != 0
+}
+
+// cutRange makes every S-th number of a range a range of its own.
+func (e *editor) cutRange(n *tf.NodeDef, streams, stream int64) bool {
+	r, ok := e.g.rangeNumbers(n)
+	return ok && e.moveRange(n, r, r.step, streams, stream)
+}
+
+// moveRange starts a range at its stream's first number, stride numbers further for each stream, and goes on in steps
+// of all streams. It refuses where the arithmetic would not hold.
+func (e *editor) moveRange(n *tf.NodeDef, r numbers, stride, streams, stream int64) bool {
+	if abs(stride) > math.MaxInt64/(2*streams) {
+		return false
+	}
+	offset := stride * stream
+	if (offset > 0 && r.start > math.MaxInt64-offset) || (offset < 0 && r.start < math.MinInt64-offset) {
+		return false
+	}
+	prefix := cutPrefix + n.GetName()
+	e.setInput(n.GetName(), "start", e.addInt(prefix+"/start", r.start+offset))
+	e.setInput(n.GetName(), "step", e.addInt(prefix+"/step", stride*streams))
+	return true
+}
+
+func abs(v int64) int64 {
+	if v < 0 && v != math.MinInt64 {
+		return -v
+	}
+	if v < 0 {
+		return math.MaxInt64
+	}
+	return v
+}
+
+// cutRangeBlocks gives every S-th block of a range without running through the others: reading a whole range in every
+// stream to leave most of it out costs more than all else in a light pipeline. The node of the range stays the source.
+func (e *editor) cutRangeBlocks(n *tf.NodeDef, block, streams, stream int64) (string, bool) {
+	r, ok := e.g.rangeNumbers(n)
+	types := e.g.outputTypes(n)
+	if !ok || len(types) != 1 || (types[0] != tf.DataType_DT_INT64 && types[0] != tf.DataType_DT_INT32) {
+		return "", false
+	}
+	count := rangeCount(r.start, r.stop, r.step)
+	if count < 1<<40 && shareRows(count, block, streams, stream) <= maxListedRows {
+		e.listRange(n, r, types[0], count, block, streams, stream)
+		return n.GetName(), true
+	}
+	if block > math.MaxInt64/4/abs(r.step) || (r.start < 0) != (r.stop < 0) && abs(r.start) > math.MaxInt64/2 {
+		return "", false
+	}
+	if !e.moveRange(n, r, r.step*block, streams, stream) {
+		return "", false
+	}
+	e.edit(n.GetName()).Attr["output_types"] = typesAttr([]tf.DataType{tf.DataType_DT_INT64})
+	flat := &tf.NodeDef{Name: cutPrefix + n.GetName() + "/flatten", Op: "FlatMapDataset", Input: []string{n.GetName()},
+		Attr: datasetAttrs(types, []*tf.TensorShapeProto{shapeOf()})}
+	flat.Attr["f"] = funcAttr(e.addBlockOfRange("pecan_block_"+n.GetName(), r, types[0], block))
+	flat.Attr["Targuments"] = typesAttr(nil)
+	return e.add(flat), true
+}
+
+// listRange writes the stream's numbers out.
+func (e *editor) listRange(n *tf.NodeDef, r numbers, dtype tf.DataType, count, block, streams, stream int64) {
+	var raw []byte
+	rows := int64(0)
+	for _, part := range shareRanges(count, block, streams, stream) {
+		for p := part[0]; p < part[1]; p++ {
+			if dtype == tf.DataType_DT_INT32 {
+				raw = binary.LittleEndian.AppendUint32(raw, uint32(r.start+p*r.step))
+			} else {
+				raw = binary.LittleEndian.AppendUint64(raw, uint64(r.start+p*r.step))
+			}
+			rows++
+		}
+	}
+	list := e.add(constNode(cutPrefix+n.GetName()+"/numbers", &tf.TensorProto{Dtype: dtype, TensorShape: shapeOf(rows), TensorContent: raw}))
+	c := e.edit(n.GetName())
+	c.Op, c.Input = "TensorSliceDataset", []string{list}
+	c.Attr = map[string]*tf.AttrValue{"Toutput_types": typesAttr([]tf.DataType{dtype}), "output_shapes": shapesAttr([]*tf.TensorShapeProto{shapeOf()})}
+}
+
+// addBlockOfRange adds the function that gives the numbers of one block from its first: the block's length, or what is
+// left of the range.
+func (e *editor) addBlockOfRange(name string, r numbers, dtype tf.DataType, block int64) string {
+	i64 := map[string]*tf.AttrValue{"T": typeAttr(tf.DataType_DT_INT64)}
+	shorter := "Minimum"
+	if r.step < 0 {
+		shorter = "Maximum"
+	}
+	numbers := &tf.NodeDef{Name: "numbers", Op: "RangeDataset", Input: []string{"first", "end:z:0", "step:output:0"},
+		Attr: datasetAttrs([]tf.DataType{dtype}, []*tf.TensorShapeProto{shapeOf()})}
+	e.funcs[name] = &tf.FunctionDef{
+		Signature: &tf.OpDef{Name: name, IsStateful: true,
+			InputArg:  []*tf.OpDef_ArgDef{{Name: "first", Type: tf.DataType_DT_INT64}},
+			OutputArg: []*tf.OpDef_ArgDef{{Name: "elements", Type: tf.DataType_DT_VARIANT}}},
+		NodeDef: []*tf.NodeDef{
+			int64Const("stop", r.stop), int64Const("length", block*r.step), int64Const("step", r.step),
+			{Name: "left", Op: "Sub", Input: []string{"stop:output:0", "first"}, Attr: i64},
+			{Name: "span", Op: shorter, Input: []string{"left:z:0", "length:output:0"}, Attr: i64},
+			{Name: "end", Op: "AddV2", Input: []string{"first", "span:z:0"}, Attr: i64},
+			numbers,
+			{Name: "result", Op: "Identity", Input: []string{"numbers:handle:0"}, Attr: map[string]*tf.AttrValue{"T": typeAttr(tf.DataType_DT_VARIANT)}},
+		},
+		Ret: map[string]string{"elements": "result:output:0"},
+	}
+	return name
+}
