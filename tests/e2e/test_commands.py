@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pecan
 import pytest
 import tensorflow as tf
 
-BIN = pathlib.Path(pecan.__file__).parent / "_bin"
-COMMANDS = ("pecan-dispatcher", "pecan-worker", "pecanctl")
+# The console commands that the wheel installs, and the functions that they are.
+COMMANDS = {"pecan-dispatcher": "dispatcher", "pecan-worker": "worker", "pecanctl": "control"}
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(pathlib.Path(pecan.__file__).parents[1])}
+
+
+def command(name: str, *flags: str) -> list[str]:
+    """The console command, whether or not the package is installed."""
+    return [sys.executable, "-c", f"from pecan._src import programs; programs.{COMMANDS[name]}()", *flags]
 
 
 class Program:
@@ -22,7 +32,12 @@ class Program:
 
     def __init__(self, name: str, *flags: str) -> None:
         self.process = subprocess.Popen(
-            [BIN / name, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
+            command(name, *flags),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            env=ENVIRONMENT,
         )
         line = self.process.stdout.readline()
         found = re.fullmatch(r"listening on (\S+:\d+)\n", line)
@@ -47,7 +62,14 @@ def dispatcher() -> Iterator[Program]:
 
 
 def said(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([BIN / name, *flags], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        command(name, *flags),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        env=ENVIRONMENT,
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -62,8 +84,10 @@ def test_help_explains_the_program(name):
 def test_an_unknown_flag_is_named(name):
     done = said(name, "--colour", "blue")
     assert done.returncode == 1
-    assert "--colour" in done.stderr
-    assert done.stderr.count("\n") == 1
+    # TensorFlow's libraries may have said something before.
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"{name}: ")
+    assert "--colour" in last
 
 
 def test_a_port_in_use_is_an_error_that_names_it():

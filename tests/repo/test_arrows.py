@@ -153,7 +153,7 @@ def python_imports(name: str) -> list[str]:
 def broken_python_arrows(name: str, imports: list[str]) -> list[str]:
     """A sentence for every import of a Python file that breaks an arrow."""
     package = name.startswith("python/pecan/")
-    tests = (name.startswith("python/") and not package) or "/tests/" in name
+    tests = (name.startswith("python/") and not package) or name.startswith("tests/")
     private = name.startswith("python/pecan/_src/")
     sentences = []
     for imported in imports:
