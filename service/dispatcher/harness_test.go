@@ -61,6 +61,7 @@ func (g planGraphs) Plan(graph []byte, options *pecanv1.JobOptions) (*pecanv1.Pl
 // service is a running dispatcher and a connection to it.
 type service struct {
 	t       *testing.T
+	d       *dispatcher.Dispatcher
 	clock   *clock.Fake
 	client  pecanv1.DispatcherClient
 	address string
@@ -106,6 +107,7 @@ func startService(t *testing.T, o serviceOptions) *service {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.d = d
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -169,11 +171,16 @@ func (s *service) upload(header *pecanv1.RegisterDatasetRequest_Header, chunks .
 		return nil, err
 	}
 	// A refusal may come before everything is sent; it is what CloseAndRecv gives.
-	if err := stream.Send(&pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Header_{Header: header}}); err == nil {
-		for _, chunk := range chunks {
-			if stream.Send(&pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Chunk{Chunk: chunk}}) != nil {
-				break
-			}
+	var parts []*pecanv1.RegisterDatasetRequest
+	if header != nil {
+		parts = append(parts, &pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Header_{Header: header}})
+	}
+	for _, chunk := range chunks {
+		parts = append(parts, &pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Chunk{Chunk: chunk}})
+	}
+	for _, part := range parts {
+		if stream.Send(part) != nil {
+			break
 		}
 	}
 	return stream.CloseAndRecv()

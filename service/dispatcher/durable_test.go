@@ -1,0 +1,158 @@
+package dispatcher_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/service/internal/clock"
+	"github.com/pecan-ml/pecan/service/store"
+)
+
+func openStore(t *testing.T, dir string) *store.Store {
+	t.Helper()
+	s, err := store.Open(store.Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Nothing that was acknowledged is forgotten: datasets, jobs, epochs, leases, what was delivered, and answers to requests.
+func TestARestartForgetsNothing(t *testing.T) {
+	for name, every := range map[string]int{"from records": 1 << 30, "from snapshots": 2} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "work")
+			compact := func(c *dispatcher.Config) { c.CompactEvery = every }
+			kept := openStore(t, dir)
+			s := startService(t, serviceOptions{store: kept, change: compact})
+			dataset := s.register(&pecanv1.Plan{NumStreams: 2})
+			job := s.job("c1", "train", dataset, nil)
+			if !job.Durable {
+				t.Fatal("the job is not durable")
+			}
+			s.open("c1", job.JobId, 0)
+			w := s.worker(workerHello("w1", 4))
+			first, second := w.start(), w.start()
+			w.ended(first, 10, 0)
+			s.watch("c1", job.JobId, 0).until("with a stream made", func(u *pecanv1.EpochUpdate) bool { return u.Streams[0].Ended })
+			if _, err := s.client.FinishStream(s.ctx(), &pecanv1.FinishStreamRequest{ClientId: "c1", Id: first.Id, Lease: first.Lease, Count: 10}); err != nil {
+				t.Fatal(err)
+			}
+			cluster := s.d.ClusterID()
+			graph := s.fetch(dataset)
+			s.stop()
+			if err := kept.Close(); err != nil {
+				t.Fatal(err)
+			}
+
+			kept = openStore(t, dir)
+			defer kept.Close()
+			s = startService(t, serviceOptions{store: kept, change: compact})
+			if s.d.ClusterID() != cluster {
+				t.Fatalf("cluster %s, was %s", s.d.ClusterID(), cluster)
+			}
+			if string(s.fetch(dataset)) != string(graph) {
+				t.Fatal("another graph")
+			}
+			again := s.job("c1", "train", dataset, nil)
+			if again.JobId != job.JobId || again.Created || !proto.Equal(again.Options, job.Options) || !proto.Equal(again.Plan, job.Plan) {
+				t.Fatalf("job %v, was %v", again, job)
+			}
+			if epoch := s.open("c1", job.JobId, 0); epoch.Epoch != 0 || epoch.AlreadyDelivered {
+				t.Fatalf("epoch %v", epoch)
+			}
+			update := s.watch("c1", job.JobId, 0).until("at all", func(*pecanv1.EpochUpdate) bool { return true })
+			if !update.Streams[0].Ended || update.Streams[0].Count != 10 || update.Streams[1].Lease != second.Lease || update.Streams[1].Worker.GetWorkerId() != "w1" {
+				t.Fatalf("snapshot %v", update)
+			}
+			hello := workerHello("w1", 4)
+			hello.ClusterId = cluster
+			hello.Held = []*pecanv1.HeldStream{{Id: second.Id, Lease: second.Lease}, {Id: first.Id, Lease: first.Lease}}
+			w = s.worker(hello)
+			if stop := w.stopped(); stop.Id.Stream != first.Id.Stream {
+				t.Fatalf("stop %v", stop)
+			}
+			w.ended(second, 7, 0)
+			s.stop()
+		})
+	}
+}
+
+// A client that follows its pass while the dispatcher restarts sees versions that go on growing.
+func TestVersionsGrowOverARestart(t *testing.T) {
+	dir := t.TempDir()
+	kept := openStore(t, dir)
+	s := startService(t, serviceOptions{store: kept})
+	dataset := s.register(&pecanv1.Plan{NumStreams: 1})
+	job := s.job("c1", "", dataset, nil)
+	s.open("c1", job.JobId, 0)
+	before := s.watch("c1", job.JobId, 0).until("at all", func(*pecanv1.EpochUpdate) bool { return true })
+	s.stop()
+	if err := kept.Close(); err != nil {
+		t.Fatal(err)
+	}
+	kept = openStore(t, dir)
+	defer kept.Close()
+	s = startService(t, serviceOptions{store: kept})
+	after := s.watch("c1", job.JobId, 0).until("at all", func(*pecanv1.EpochUpdate) bool { return true })
+	if after.Version <= before.Version {
+		t.Fatalf("version %d after %d", after.Version, before.Version)
+	}
+	s.stop()
+}
+
+// failingStore stops writing when told to.
+type failingStore struct {
+	*store.Memory
+	broken atomic.Bool
+}
+
+func (f *failingStore) Append(records [][]byte) error {
+	if f.broken.Load() && len(records) > 0 {
+		return errors.New("no space left on device")
+	}
+	return nil
+}
+
+// When a record cannot be written nobody is told that it happened, and the service ends.
+func TestAFailingStoreEndsTheService(t *testing.T) {
+	kept := &failingStore{Memory: store.NewMemory()}
+	s := startService(t, serviceOptions{store: kept})
+	dataset := s.register(&pecanv1.Plan{NumStreams: 1})
+	kept.broken.Store(true)
+	_, err := s.client.CreateJob(s.ctx(), &pecanv1.CreateJobRequest{RequestId: "r", ClientId: "c1", DatasetId: dataset})
+	wantReason(t, err, reason.Unavailable)
+	select {
+	case err := <-s.served:
+		if err == nil {
+			t.Fatal("the service ended without an error")
+		}
+		s.served <- nil
+	case <-time.After(wait):
+		t.Fatal("the service goes on without its store")
+	}
+}
+
+func TestABrokenStoreIsRefusedAtTheStart(t *testing.T) {
+	kept := openStore(t, t.TempDir())
+	defer kept.Close()
+	if err := kept.Append([][]byte{[]byte("\xff\xff no record")}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := dispatcher.New(dispatcher.DefaultConfig(), dispatcher.Deps{
+		Store: kept, Graphs: planGraphs{}, Clock: clock.NewFake(), Rand: rand.Reader, Log: slog.New(slog.DiscardHandler),
+	})
+	if !errors.Is(err, store.ErrDamaged) {
+		t.Fatalf("got %v", err)
+	}
+}

@@ -1,0 +1,8 @@
+package dispatcher
+
+// StateHash tells two durable states apart.
+func (d *Dispatcher) StateHash() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.State().Hash()
+}

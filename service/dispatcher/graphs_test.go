@@ -1,0 +1,147 @@
+package dispatcher_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher"
+)
+
+const (
+	dtInt32 = 3
+	dtInt64 = 9
+)
+
+func graphOf(t *testing.T, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", name+".graph"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func specOf(dtype int32, dims ...int64) *pecanv1.DatasetSpec {
+	return &pecanv1.DatasetSpec{Components: []*pecanv1.ComponentSpec{{Dtype: dtype, Dims: dims}}, ElementSpec: []byte("spec"), TensorflowVersion: "2.21.0"}
+}
+
+func (s *service) registerGraph(graph []byte, spec *pecanv1.DatasetSpec) (*pecanv1.RegisterDatasetResponse, error) {
+	return s.upload(&pecanv1.RegisterDatasetRequest_Header{Spec: spec, GraphBytes: int64(len(graph))}, graph)
+}
+
+func TestRealGraphsAreRegisteredPlannedAndFetched(t *testing.T) {
+	cases := map[string]struct {
+		spec    *pecanv1.DatasetSpec
+		streams uint32
+		check   func(*pecanv1.Plan) bool
+	}{
+		"range":            {spec: specOf(dtInt64), check: func(p *pecanv1.Plan) bool { return p.NumStreams > 1 && p.Cardinality == 100 }},
+		"range_batch":      {spec: specOf(dtInt64, -1), check: func(p *pecanv1.Plan) bool { return p.NumStreams > 1 && p.BatchWay == pecanv1.BatchWay_BATCH_WAY_EXACT }},
+		"filter_batch_map": {spec: specOf(dtInt64, -1), check: func(p *pecanv1.Plan) bool { return p.NumStreams >= 1 }},
+		"slices":           {spec: specOf(dtInt32), check: func(p *pecanv1.Plan) bool { return p.NumStreams > 1 }},
+	}
+	cfg := dispatcher.DefaultConfig()
+	s := startService(t, serviceOptions{graphs: dispatcher.NewGraphs(cfg)})
+	w := s.worker(workerHello("w", 64))
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			graph := graphOf(t, name)
+			first, err := s.registerGraph(graph, c.spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := s.registerGraph(graph, c.spec)
+			if err != nil || again.Created || again.DatasetId != first.DatasetId || first.DatasetId != first.Fingerprint {
+				t.Fatalf("registered again: %v %v", again, err)
+			}
+			job, err := s.client.CreateJob(s.ctx(), &pecanv1.CreateJobRequest{RequestId: "r", ClientId: "c-" + name, DatasetId: first.DatasetId})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !c.check(job.Plan) {
+				t.Fatalf("plan %v", job.Plan)
+			}
+			s.open("c-"+name, job.JobId, 0)
+			start := w.start()
+			fetched := s.fetch(start.Fingerprint)
+			if string(fetched) != string(graph) {
+				t.Fatalf("fetched %d bytes, registered %d", len(fetched), len(graph))
+			}
+			if !proto.Equal(start.Plan, job.Plan) || len(start.Components) != 1 {
+				t.Fatalf("start %v", start)
+			}
+			if _, err := s.client.ClientGoodbye(s.ctx(), &pecanv1.ClientGoodbyeRequest{ClientId: "c-" + name}); err != nil {
+				t.Fatal(err)
+			}
+			drainStops(w)
+		})
+	}
+}
+
+// drainStops takes commands until a beat after the goodbye has been answered by nothing more: every start has its stop.
+func drainStops(w *worker) {
+	starts, stops := 1, 0
+	for starts > stops {
+		command := w.next()
+		if command.GetStart() != nil {
+			starts++
+		}
+		if command.GetStop() != nil {
+			stops++
+		}
+	}
+}
+
+func (s *service) fetch(fingerprint string) []byte {
+	s.t.Helper()
+	stream, err := s.client.FetchGraph(s.ctx(), &pecanv1.FetchGraphRequest{Fingerprint: fingerprint})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var graph []byte
+	for {
+		part, err := stream.Recv()
+		if err != nil {
+			s.t.Fatalf("fetch after %d bytes: %v", len(graph), err)
+		}
+		graph = append(graph, part.Chunk...)
+		if int64(len(graph)) == part.TotalBytes {
+			return graph
+		}
+	}
+}
+
+func TestBadGraphsAreRefusedAtRegistration(t *testing.T) {
+	good := graphOf(t, "range")
+	cases := map[string]struct {
+		graph []byte
+		spec  *pecanv1.DatasetSpec
+		want  reason.Reason
+	}{
+		"no graph at all":      {[]byte("certainly no graph"), specOf(dtInt64), reason.GraphParse},
+		"a truncated graph":    {good[:len(good)/2], specOf(dtInt64), reason.GraphParse},
+		"another dtype":        {good, specOf(dtInt32), reason.SpecMismatch},
+		"another rank":         {good, specOf(dtInt64, 3), reason.SpecMismatch},
+		"no components":        {good, &pecanv1.DatasetSpec{}, reason.SpecMismatch},
+		"an impossible dtype":  {good, specOf(-4), reason.SpecMismatch},
+		"overflowing dims":     {good, specOf(dtInt64, 1<<62, 1<<62), reason.SpecMismatch},
+		"a Python function":    {graphOf(t, "py_function"), &pecanv1.DatasetSpec{Components: []*pecanv1.ComponentSpec{{Dtype: dtInt64, UnknownRank: true}}}, reason.PyFunction},
+		"a strange compressor": {good, &pecanv1.DatasetSpec{Components: specOf(dtInt64).Components, Compression: "zip"}, reason.BadArgument},
+	}
+	s := startService(t, serviceOptions{graphs: dispatcher.NewGraphs(dispatcher.DefaultConfig())})
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			_, err := s.registerGraph(c.graph, c.spec)
+			wantReason(t, err, c.want)
+		})
+	}
+	status, err := s.client.Status(s.ctx(), &pecanv1.StatusRequest{})
+	if err != nil || len(status.Datasets) != 0 {
+		t.Fatalf("after refusals: %v %v", status.GetDatasets(), err)
+	}
+}

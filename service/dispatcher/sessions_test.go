@@ -1,0 +1,151 @@
+package dispatcher_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// advance moves the clock in steps that no timeout mistakes for a pause, and lets the ticks be taken.
+func (s *service) advance(by time.Duration, alive ...*worker) {
+	s.t.Helper()
+	for ; by > 0; by -= 500 * time.Millisecond {
+		s.clock.Advance(500 * time.Millisecond)
+		for _, w := range alive {
+			w.beat()
+		}
+		if _, err := s.client.Status(s.ctx(), &pecanv1.StatusRequest{}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+func TestASilentWorkersStreamsMove(t *testing.T) {
+	s := startService(t, serviceOptions{})
+	dataset := s.register(&pecanv1.Plan{NumStreams: 1})
+	job := s.job("c1", "", dataset, nil)
+	s.open("c1", job.JobId, 0)
+	silent := s.worker(workerHello("w1", 1))
+	first := silent.start()
+	watch := s.watch("c1", job.JobId, 0)
+	watch.until("with the stream leased", ready)
+	other := s.worker(workerHello("w2", 1))
+	s.advance(12*time.Second, other)
+	second := other.start()
+	if second.Lease <= first.Lease {
+		t.Fatalf("lease %d after %d", second.Lease, first.Lease)
+	}
+	update := watch.until("with the new lease", func(u *pecanv1.EpochUpdate) bool { return u.Streams[0].Lease == second.Lease })
+	if update.Streams[0].Worker.WorkerId != "w2" {
+		t.Fatalf("snapshot %v", update)
+	}
+	_, err := silent.stream.Recv()
+	wantReason(t, err, reason.Unavailable)
+}
+
+func TestAWorkerThatComesBackAtOnceKeepsItsStreams(t *testing.T) {
+	s := startService(t, serviceOptions{})
+	dataset := s.register(&pecanv1.Plan{NumStreams: 1})
+	job := s.job("c1", "", dataset, nil)
+	s.open("c1", job.JobId, 0)
+	w := s.worker(workerHello("w1", 1))
+	start := w.start()
+	watch := s.watch("c1", job.JobId, 0)
+	watch.until("with the stream leased", ready)
+	w.cancel()
+	update := watch.until("that says what is waited for", func(u *pecanv1.EpochUpdate) bool { return u.Waiting != "" })
+	if !strings.Contains(update.Waiting, "w1") {
+		t.Fatalf("waiting: %s", update.Waiting)
+	}
+	hello := workerHello("w1", 1)
+	hello.Held = []*pecanv1.HeldStream{{Id: start.Id, Lease: start.Lease}}
+	s.worker(hello)
+	update = watch.until("that goes on", func(u *pecanv1.EpochUpdate) bool { return u.Waiting == "" })
+	if update.Streams[0].Lease != start.Lease {
+		t.Fatalf("snapshot %v", update)
+	}
+}
+
+func TestANewerConnectionOfAWorkerEndsTheOlder(t *testing.T) {
+	s := startService(t, serviceOptions{})
+	first := s.worker(workerHello("w1", 1))
+	s.worker(workerHello("w1", 1))
+	_, err := first.stream.Recv()
+	wantReason(t, err, reason.Closed)
+	status, err := s.client.Status(s.ctx(), &pecanv1.StatusRequest{})
+	if err != nil || len(status.Workers) != 1 || status.Workers[0].State != "connected" {
+		t.Fatalf("%v %v", status, err)
+	}
+}
+
+func TestANewerWatchEndsTheOlder(t *testing.T) {
+	s := startService(t, serviceOptions{})
+	dataset := s.register(&pecanv1.Plan{NumStreams: 1})
+	job := s.job("c1", "", dataset, nil)
+	s.open("c1", job.JobId, 0)
+	first := s.watch("c1", job.JobId, 0)
+	first.until("at all", func(*pecanv1.EpochUpdate) bool { return true })
+	s.watch("c1", job.JobId, 0).until("at all", func(*pecanv1.EpochUpdate) bool { return true })
+	_, err := first.stream.Recv()
+	wantReason(t, err, reason.Closed)
+}
+
+func TestASilentClientIsForgotten(t *testing.T) {
+	s := startService(t, serviceOptions{})
+	w := s.worker(workerHello("w1", 1))
+	dataset := s.register(&pecanv1.Plan{NumStreams: 1})
+	job := s.job("c1", "", dataset, nil)
+	s.open("c1", job.JobId, 0)
+	w.start()
+	watch := s.watch("c1", job.JobId, 0)
+	watch.until("with the stream leased", ready)
+	s.advance(62*time.Second, w)
+	if stop := w.stopped(); stop.Id.JobId != job.JobId {
+		t.Fatalf("stop %v", stop)
+	}
+	for {
+		if _, err := watch.stream.Recv(); err != nil {
+			break
+		}
+	}
+	_, err := s.client.ClientHeartbeat(s.ctx(), &pecanv1.ClientHeartbeatRequest{ClientId: "c1", JobIds: []string{job.JobId}})
+	wantReason(t, err, reason.ClientUnknown)
+}
+
+func TestAFailedStreamReachesTheClient(t *testing.T) {
+	s := startService(t, serviceOptions{})
+	dataset := s.register(&pecanv1.Plan{NumStreams: 1})
+	job := s.job("c1", "", dataset, nil)
+	s.open("c1", job.JobId, 0)
+	w := s.worker(workerHello("w1", 1))
+	start := w.start()
+	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{
+		Id: start.Id, Lease: start.Lease, Error: reason.New(reason.FileNotVisible, "worker w1 cannot see /data/a").Detail(),
+	}}})
+	update := s.watch("c1", job.JobId, 0).until("with the error", func(u *pecanv1.EpochUpdate) bool { return u.Error != nil })
+	if got := reason.FromDetail(update.Error); got.Reason != reason.FileNotVisible || !strings.Contains(got.Message, "/data/a") {
+		t.Fatalf("error %v", got)
+	}
+	w.stopped()
+}
+
+// The closing stream's worker hears of every remainder.
+func TestRemaindersAreAnnounced(t *testing.T) {
+	s := startService(t, serviceOptions{})
+	dataset := s.register(&pecanv1.Plan{NumStreams: 1, BatchWay: pecanv1.BatchWay_BATCH_WAY_REMAINDER, BatchRows: 8})
+	job := s.job("c1", "", dataset, nil)
+	s.open("c1", job.JobId, 0)
+	w := s.worker(workerHello("w1", 1))
+	start, closing := w.start(), w.start()
+	if !closing.Closing || closing.Id.Stream != 1 || len(closing.Remainders) != 1 || closing.Remainders[0].Ready {
+		t.Fatalf("closing %v", closing)
+	}
+	w.ended(start, 3, 5)
+	again := w.start()
+	if again.Lease != closing.Lease || !again.Remainders[0].Ready || again.Remainders[0].Rows != 5 || again.Remainders[0].Worker.WorkerId != "w1" {
+		t.Fatalf("closing again %v", again)
+	}
+}
