@@ -379,3 +379,25 @@ func TestPayloadsCanBeCheckedAndCompressed(t *testing.T) {
 		t.Fatal(compressed, n)
 	}
 }
+
+func TestLongStringsArriveWithoutBeingCopiedTogether(t *testing.T) {
+	for name, dial := range map[string]func(testing.TB, *Worker) *reader{"over TCP": dialTCP, "with shared memory": dialShared} {
+		t.Run(name, func(t *testing.T) {
+			w := serve(t, func(c *Config) { c.WindowBytes = 256 << 20 })
+			o := order("long")
+			w.start(o)
+			r := dial(t, w)
+			r.open(1, opening(o))
+			elements, _, _ := r.stream(0)
+			if len(elements) != 2 {
+				t.Fatal(len(elements))
+			}
+			for i, element := range elements {
+				s := element[0].strings()[0]
+				if len(s) != 64<<20 || s[0] != byte('0'+i) || s[len(s)-1] != byte('0'+i) {
+					t.Fatalf("element %d has %d characters", i, len(s))
+				}
+			}
+		})
+	}
+}

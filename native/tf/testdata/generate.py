@@ -58,6 +58,11 @@ def long_string(i: tf.Tensor) -> tf.Tensor:
     return tf.strings.reduce_join(tf.repeat(tf.strings.as_string(i), tf.cast(i, tf.int32)))
 
 
+def one_long_string(i: tf.Tensor) -> tf.Tensor:
+    """64 MiB of a digit."""
+    return tf.strings.reduce_join(tf.repeat(tf.strings.reduce_join(tf.repeat(tf.strings.as_string(i), 1024)), 64 << 10))
+
+
 def graphs() -> dict[str, tf.data.Dataset]:
     source = tf.data.Dataset.range
     return {
@@ -76,6 +81,7 @@ def graphs() -> dict[str, tf.data.Dataset]:
         "remainder": source(1003).filter(not_three).batch(10),
         "closing": source(1003).filter(not_three).batch(10).map(add_half),
         "mixed": source(40).map(nines),
+        "long": source(2).map(one_long_string),
         "spinning": source(ENDLESS).map(spin),
         "large": tf.data.Dataset.from_tensors(tf.constant(1, tf.uint8)).map(lambda x: tf.fill([9_600_000], x)).cache().repeat(),
     }
