@@ -86,22 +86,21 @@ func CheckSpec(g *Graph, want []*ComponentSpec) error {
 	return nil
 }
 
-// specConflict compares one component. The graph may know less than the trainer (some ops state no shape), never more.
+// specConflict compares one component. Either side may know less than the other: some ops state no shape in the graph,
+// and TensorFlow's Python does not know that the batches of an endless dataset are all full.
 func specConflict(want, have *ComponentSpec) string {
 	switch {
 	case tf.DataType(want.GetDtype()) == tf.DataType_DT_VARIANT || tf.DataType(want.GetDtype()) == tf.DataType_DT_RESOURCE:
 		return "is no plain tensor"
 	case want.GetDtype() != have.GetDtype():
 		return fmt.Sprintf("is %s, the dataset gives %s", typeName(want.GetDtype()), typeName(have.GetDtype()))
-	case have.GetUnknownRank():
+	case have.GetUnknownRank() || want.GetUnknownRank():
 		return ""
-	case want.GetUnknownRank():
-		return fmt.Sprintf("has unknown rank, the dataset gives rank %d", len(have.GetDims()))
 	case len(want.GetDims()) != len(have.GetDims()):
 		return fmt.Sprintf("has rank %d, the dataset gives rank %d", len(want.GetDims()), len(have.GetDims()))
 	}
 	for i, w := range want.GetDims() {
-		if h := have.GetDims()[i]; w < -1 || (h >= 0 && w != h) {
+		if h := have.GetDims()[i]; w < -1 || (h >= 0 && w >= 0 && w != h) {
 			return fmt.Sprintf("has size %d in dimension %d, the dataset gives %d", w, i, h)
 		}
 	}
