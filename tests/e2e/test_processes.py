@@ -1,0 +1,300 @@
+"""What a trainer's end, a fork, Ctrl-C and the death of a child do. Each case is a script in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+import pecan
+
+ROOT = pathlib.Path(pecan.__file__).resolve().parent.parent
+BEGIN = """
+import os, sys, time, gc, signal, threading
+import tensorflow as tf, pecan
+from pecan._src import embedded
+D = tf.data.Dataset
+def say(*words):
+    print(*words, flush=True)
+"""
+
+
+class Script:
+    """A Python process that runs some lines, and what it prints."""
+
+    def __init__(self, lines: str) -> None:
+        environment = dict(os.environ, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", BEGIN + textwrap.dedent(lines)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the script ended: {self.process.communicate(timeout=30)}")
+        return line.strip()
+
+    def rest(self, timeout: float = 60) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=timeout)
+        return self.process.returncode, out, err
+
+    def __enter__(self) -> Script:
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate(timeout=30)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _gone(pids: list[int], timeout_s: float) -> None:
+    end = time.monotonic() + timeout_s
+    while left := [pid for pid in pids if _alive(pid)]:
+        assert time.monotonic() < end, f"still there: {left}"
+        time.sleep(0.02)
+
+
+EMBEDDED = """
+dataset = D.range(10).repeat().apply(pecan.distribute(local_workers=2))
+iterator = iter(dataset); next(iterator)
+say(*[p.pid for p in embedded.running().processes])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, None])
+def test_the_private_cluster_ends_with_the_trainer(number):
+    with Script(EMBEDDED + ("" if number is None else "time.sleep(100)")) as script:
+        pids = [int(pid) for pid in script.line().split()]
+        assert len(pids) == 3
+        if number is not None:
+            script.process.send_signal(number)
+        assert script.rest()[0] == (0 if number is None else -number)
+        _gone(pids, 5)
+
+
+def test_the_private_cluster_has_no_accelerator_and_one_instance():
+    with Script(
+        EMBEDDED
+        + """
+other = D.range(5).apply(pecan.distribute())
+assert len(list(other)) == 5
+say(*[p.pid for p in embedded.running().processes])
+worker = embedded.running().processes[1].pid
+variables = open(f"/proc/{worker}/environ").read().split("\\0")
+assert "CUDA_VISIBLE_DEVICES=" in variables, variables
+"""
+    ) as script:
+        assert script.line() == script.line()
+        code, _, err = script.rest()
+        assert code == 0, err
+
+
+@pytest.mark.parametrize("steps", ["", ".map(tf.as_string)"])
+def test_a_starved_iterator_is_deleted_at_once(steps):
+    with Script(
+        f"""
+        cluster = pecan.LocalCluster(workers=0)
+        dataset = D.range(10){steps}.apply(pecan.distribute(cluster.target)).prefetch(2)
+        iterator = iter(dataset)
+        time.sleep(0.5)
+        began = time.monotonic()
+        del iterator
+        gc.collect()
+        say(time.monotonic() - began)
+        """
+    ) as script:
+        assert float(script.line()) <= 1.0
+
+
+def test_a_starved_trainer_leaves_at_once():
+    with Script(
+        """
+        cluster = pecan.LocalCluster(workers=0)
+        iterator = iter(D.range(10).apply(pecan.distribute(cluster.target)).prefetch(2))
+        time.sleep(0.5)
+        say("leaving")
+        sys.exit(3)
+        """
+    ) as script:
+        assert script.line() == "leaving"
+        began = time.monotonic()
+        assert script.rest()[0] == 3
+        assert time.monotonic() - began <= 2.0
+
+
+@pytest.mark.parametrize("steps", ["", ".map(tf.as_string)", ".map(lambda i: (i, i)).batch(2)"])
+def test_ctrl_c_ends_a_wait_for_elements(steps):
+    with Script(
+        f"""
+        cluster = pecan.LocalCluster(workers=0)
+        iterator = iter(D.range(10){steps}.apply(pecan.distribute(cluster.target)))
+        threading.Timer(0.3, lambda: say("waiting")).start()
+        try:
+            next(iterator)
+        except KeyboardInterrupt:
+            say("interrupted")
+        sys.settrace(None)
+        """
+    ) as script:
+        assert script.line() == "waiting"
+        began = time.monotonic()
+        script.process.send_signal(signal.SIGINT)
+        assert script.line() == "interrupted"
+        assert time.monotonic() - began <= 1.0
+        assert script.rest()[0] == 0
+
+
+def test_ctrl_c_ends_a_wait_for_a_dispatcher():
+    with Script(
+        """
+        threading.Timer(0.3, lambda: say("waiting")).start()
+        try:
+            D.range(10).apply(pecan.distribute("127.0.0.1:1", dispatcher_timeout_s=50))
+        except KeyboardInterrupt:
+            say("interrupted")
+        """
+    ) as script:
+        assert script.line() == "waiting"
+        script.process.send_signal(signal.SIGINT)
+        assert script.line() == "interrupted"
+        assert script.rest(20)[0] == 0
+
+
+def test_ctrl_c_while_training_is_as_ever():
+    with Script(
+        """
+        dataset = D.range(10).repeat().map(lambda i: tf.cast(tf.fill([4], i), tf.float32)).batch(4)
+        dataset = dataset.apply(pecan.distribute()).map(lambda x: (x, x))
+        model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(4)])
+        model.compile("sgd", "mse")
+        threading.Timer(3, lambda: say("training")).start()
+        try:
+            model.fit(dataset, steps_per_epoch=10**9, verbose=0)
+        except KeyboardInterrupt:
+            say("interrupted")
+        """
+    ) as script:
+        assert script.line() == "training"
+        script.process.send_signal(signal.SIGINT)
+        assert script.line() == "interrupted"
+        assert script.rest(20)[0] == 0
+
+
+def test_a_forked_child_gets_an_error_and_no_hang():
+    with Script(
+        """
+        dataset = D.range(10).apply(pecan.distribute())
+        assert len(list(dataset)) == 10
+        if os.fork() == 0:
+            for what in (lambda: D.range(3).apply(pecan.distribute()),
+                         lambda: next(iter(dataset)),
+                         lambda: pecan.register_dataset("host:1", D.range(2))):
+                try:
+                    what()
+                except (RuntimeError, tf.errors.FailedPreconditionError) as error:
+                    assert "USED_AFTER_FORK" in str(error), error
+                    assert "spawn" in str(error), error
+                    say("refused")
+            del dataset
+            gc.collect()
+            sys.exit(0)
+        say(os.wait()[1])
+        assert len(list(dataset)) == 10
+        """
+    ) as script:
+        assert [script.line() for _ in range(4)] == ["refused", "refused", "refused", "0"]
+        code, _, err = script.rest()
+        assert code == 0, err
+
+
+def test_a_child_forked_before_the_first_use_is_free_to_use_it():
+    with Script(
+        """
+        if os.fork() == 0:
+            assert len(list(D.range(10).apply(pecan.distribute()))) == 10
+            sys.exit(0)
+        say(os.wait()[1])
+        """
+    ) as script:
+        assert script.line() == "0"
+
+
+def test_a_worker_that_dies_is_replaced():
+    with Script(
+        """
+        dataset = D.range(20000).map(lambda i: tf.fill([200], i)).apply(pecan.distribute())
+        seen = []
+        for number, element in enumerate(dataset):
+            seen.append(int(element[0]))
+            if number == 100:
+                worker = embedded.running().processes[1]
+                os.kill(worker.pid, signal.SIGKILL)
+        assert sorted(seen) == list(range(20000)), len(seen)
+        assert worker not in embedded.running().processes
+        """
+    ) as script:
+        code, _, err = script.rest()
+        assert code == 0, err
+        assert "killed by signal 9" in err
+        assert "another one is started" in err
+
+
+def test_a_dispatcher_that_dies_is_an_error_with_its_last_words():
+    with Script(
+        """
+        dataset = D.range(10**9).map(lambda i: tf.reduce_sum(tf.random.uniform([10**6])))
+        dataset = dataset.apply(pecan.distribute(max_outstanding_bytes=1))
+        iterator = iter(dataset)
+        next(iterator)
+        for process in embedded.running().processes:
+            os.kill(process.pid, signal.SIGKILL)
+        try:
+            while True:
+                next(iterator)
+        except tf.errors.UnavailableError as error:
+            assert "private cluster died (killed by signal 9)" in str(error), error
+        try:
+            D.range(3).apply(pecan.distribute())
+        except ConnectionError as error:
+            assert "died" in str(error), error
+        assert len(list(D.range(3).apply(pecan.distribute()))) == 3
+        """
+    ) as script:
+        code, _, err = script.rest()
+        assert code == 0, err
+
+
+def test_a_long_wait_is_explained():
+    with Script(
+        """
+        cluster = pecan.LocalCluster(workers=0)
+        dataset = D.range(10).apply(pecan.distribute(cluster.target))
+        threading.Thread(target=lambda: list(dataset), daemon=True).start()
+        """
+        + "time.sleep(60)"
+    ) as script:
+        assert script.process.stderr is not None
+        line = script.process.stderr.readline()
+        while "no element for" not in line:
+            line = script.process.stderr.readline()
+        assert "worker" in line
