@@ -50,7 +50,7 @@ func showWorkers(out io.Writer, s *pecanv1.StatusResponse) {
 		rows = append(rows, []string{
 			w.Address.GetWorkerId(), orElse(w.Address.GetTcp(), w.Address.GetUnix()), w.State, orElse(w.Placement, "-"),
 			fmt.Sprintf("%d/%d (+%d made)", running, w.MaxStreams, len(w.Streams)-running), fmt.Sprint(w.Cores), seconds(w.CpuS),
-			bytes(w.ResidentBytes), seconds(w.LastHeartbeatS) + " ago", orElse(w.TensorflowVersion, "-"),
+			size(w.ResidentBytes), seconds(w.LastHeartbeatS) + " ago", orElse(w.TensorflowVersion, "-"),
 		})
 	}
 	table(out, rows)
@@ -102,7 +102,7 @@ func showDatasets(out io.Writer, s *pecanv1.StatusResponse) {
 	}
 	rows := [][]string{{"DATASET", "GRAPH", "FINGERPRINT"}}
 	for _, d := range s.Datasets {
-		rows = append(rows, []string{d.DatasetId, bytes(d.GraphBytes), d.Fingerprint})
+		rows = append(rows, []string{d.DatasetId, size(d.GraphBytes), d.Fingerprint})
 	}
 	table(out, rows)
 }
@@ -124,7 +124,7 @@ func seconds(s float64) string {
 	return d.Round(100 * time.Millisecond).String()
 }
 
-func bytes(n int64) string {
+func size(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	value := float64(n)
 	i := 0

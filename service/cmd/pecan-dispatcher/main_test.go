@@ -1,0 +1,294 @@
+package main_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// wait bounds everything a process is waited for.
+const wait = 30 * time.Second
+
+var program string
+
+// TestMain builds the program as it is shipped: static, without cgo.
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "pecan-dispatcher")
+	if err != nil {
+		panic(err)
+	}
+	program = filepath.Join(dir, "pecan-dispatcher")
+	build := exec.Command("go", "build", "-o", program, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		panic(string(out))
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+type process struct {
+	t       *testing.T
+	cmd     *exec.Cmd
+	stdin   io.WriteCloser
+	stderr  bytes.Buffer
+	address string
+	done    chan error
+}
+
+// launch starts the program and waits for its listening line.
+func launch(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, cmd: exec.Command(program, args...), done: make(chan error, 1)}
+	p.cmd.Stderr = &p.stderr
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(stdout).ReadString('\n')
+		lines <- line
+		rest, _ := io.ReadAll(stdout)
+		if len(rest) > 0 {
+			p.done <- errors.New("more on standard output: " + string(rest))
+			return
+		}
+		p.done <- p.cmd.Wait()
+	}()
+	select {
+	case line := <-lines:
+		address, ok := strings.CutPrefix(line, "listening on ")
+		if !ok {
+			t.Fatalf("first line %q; %s", line, p.stderr.String())
+		}
+		p.address = strings.TrimSpace(address)
+	case <-time.After(wait):
+		t.Fatal("no listening line")
+	}
+	t.Cleanup(func() { p.cmd.Process.Kill() })
+	return p
+}
+
+// ended waits for the end and gives the exit code.
+func (p *process) ended() int {
+	p.t.Helper()
+	select {
+	case err := <-p.done:
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			p.t.Fatal(err)
+		}
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(wait):
+		p.t.Fatal("still running")
+		return 0
+	}
+}
+
+func (p *process) client() (pecanv1.DispatcherClient, context.Context) {
+	p.t.Helper()
+	target := p.address
+	if name, ok := strings.CutPrefix(target, "unix:@"); ok {
+		target = "unix-abstract:" + name
+	}
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	p.t.Cleanup(func() { cancel(); conn.Close() })
+	return pecanv1.NewDispatcherClient(conn), ctx
+}
+
+// fails runs the program to its end and checks that it failed with one line.
+func fails(t *testing.T, want string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Fatalf("%v: %v, want exit code 1", args, err)
+	}
+	lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+	last := lines[len(lines)-1]
+	if stdout.Len() > 0 || !strings.HasPrefix(last, "pecan-dispatcher: ") || !strings.Contains(last, want) {
+		t.Fatalf("%v: stdout %q, last line %q, want %q", args, stdout.String(), last, want)
+	}
+}
+
+func TestItServesAndStopsCleanly(t *testing.T) {
+	for name, stop := range map[string]syscall.Signal{"SIGTERM": syscall.SIGTERM, "SIGINT": syscall.SIGINT} {
+		t.Run(name, func(t *testing.T) {
+			p := launch(t, "--listen", "127.0.0.1:0")
+			api, ctx := p.client()
+			status, err := api.Status(ctx, &pecanv1.StatusRequest{})
+			if err != nil || status.WorkDir != "" || status.Version == "" {
+				t.Fatalf("%v %v", status, err)
+			}
+			// A session that is open does not hold the stop up.
+			session, err := api.WorkerSession(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := session.Send(&pecanv1.WorkerMessage{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.cmd.Process.Signal(stop); err != nil {
+				t.Fatal(err)
+			}
+			if code := p.ended(); code != 0 {
+				t.Fatalf("exit code %d: %s", code, p.stderr.String())
+			}
+			if !strings.Contains(p.stderr.String(), "memory only") {
+				t.Fatalf("it does not say that it keeps nothing: %s", p.stderr.String())
+			}
+		})
+	}
+}
+
+func TestItListensOnUnixSockets(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "d.sock")
+	for _, address := range []string{"unix:" + path, "unix:@pecan-dispatcher-test"} {
+		p := launch(t, "--listen", address)
+		if p.address != address {
+			t.Fatalf("listening on %q", p.address)
+		}
+		api, ctx := p.client()
+		if _, err := api.Status(ctx, &pecanv1.StatusRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestItRefusesToStart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "work")
+	p := launch(t, "--listen", "127.0.0.1:0", "--work-dir", dir)
+	cases := map[string]struct {
+		args []string
+		want string
+	}{
+		"on a port in use":          {[]string{"--listen", p.address}, p.address + ": the port is in use"},
+		"on a directory in use":     {[]string{"--work-dir", dir}, dir + ": another dispatcher uses this directory"},
+		"in a missing directory":    {[]string{"--work-dir", filepath.Join(dir, "no", "such")}, "does not exist"},
+		"on no address":             {[]string{"--listen", "nowhere"}, "want HOST:PORT"},
+		"with an unknown flag":      {[]string{"--port", "5"}, "unknown flag: --port"},
+		"with arguments":            {[]string{"serve"}, "unexpected arguments"},
+		"with a timeout of nothing": {[]string{"--client-timeout", "0s"}, "client timeout 0s: must be positive"},
+		"with a bad level":          {[]string{"--log-level", "loud"}, "want debug, info, warn or error"},
+		"with times out of order":   {[]string{"--worker-suspect-after", "30s"}, "each must be at least the one before"},
+		"with a bad worker list":    {[]string{"--worker-addresses", "a:1,a:1,b:0"}, "listed twice"},
+		"with no room for graphs":   {[]string{"--max-graph-bytes", "-1"}, "must be positive"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) { fails(t, c.want, c.args...) })
+	}
+}
+
+func TestItEndsWithItsParent(t *testing.T) {
+	p := launch(t, "--listen", "127.0.0.1:0", "--exit-with-parent")
+	p.stdin.Close()
+	if code := p.ended(); code != 0 {
+		t.Fatalf("exit code %d: %s", code, p.stderr.String())
+	}
+}
+
+func TestHelpTeaches(t *testing.T) {
+	out, err := exec.Command(program, "--help").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"Usage: pecan-dispatcher", "--listen", "--work-dir", "--worker-addresses", "--max-graph-bytes", "Examples:", "pecan-worker --dispatcher"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("--help lacks %q", want)
+		}
+	}
+	if out, err := exec.Command(program, "--version").Output(); err != nil || !strings.HasPrefix(string(out), "pecan-dispatcher 0.") {
+		t.Fatalf("--version: %q %v", out, err)
+	}
+}
+
+// A dispatcher that is killed at once after an answer has what it answered.
+func TestItForgetsNothingWhenKilled(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "work")
+	graph, err := os.ReadFile(filepath.Join("..", "..", "dispatcher", "testdata", "range.graph"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var datasetID, jobID, cluster string
+	for round := range 4 {
+		p := launch(t, "--listen", "127.0.0.1:0", "--work-dir", dir)
+		api, ctx := p.client()
+		if round == 0 {
+			datasetID = register(t, api, ctx, graph)
+		}
+		job, err := api.CreateJob(ctx, &pecanv1.CreateJobRequest{RequestId: "r", ClientId: "c", DatasetId: datasetID, JobName: "train"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if round > 0 && (job.JobId != jobID || job.Created) {
+			t.Fatalf("round %d: job %s, was %s", round, job.JobId, jobID)
+		}
+		jobID = job.JobId
+		epoch, err := api.OpenEpoch(ctx, &pecanv1.OpenEpochRequest{RequestId: "o" + string(rune('0'+round)), ClientId: "c", JobId: jobID, Pass: uint64(round)})
+		if err != nil || epoch.Epoch != uint64(round) {
+			t.Fatalf("round %d: %v %v", round, epoch, err)
+		}
+		status, err := api.Status(ctx, &pecanv1.StatusRequest{})
+		if err != nil || cluster != "" && status.ClusterId != cluster || status.WorkDir != dir {
+			t.Fatalf("round %d: %v %v", round, status, err)
+		}
+		cluster = status.ClusterId
+		if err := p.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		p.ended()
+	}
+}
+
+func register(t *testing.T, api pecanv1.DispatcherClient, ctx context.Context, graph []byte) string {
+	t.Helper()
+	stream, err := api.RegisterDataset(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := &pecanv1.DatasetSpec{Components: []*pecanv1.ComponentSpec{{Dtype: 9}}}
+	for _, part := range []*pecanv1.RegisterDatasetRequest{
+		{Part: &pecanv1.RegisterDatasetRequest_Header_{Header: &pecanv1.RegisterDatasetRequest_Header{Spec: spec, GraphBytes: int64(len(graph))}}},
+		{Part: &pecanv1.RegisterDatasetRequest_Chunk{Chunk: graph}},
+	} {
+		if err := stream.Send(part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	response, err := stream.CloseAndRecv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.DatasetId
+}

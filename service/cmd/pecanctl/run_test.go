@@ -1,0 +1,106 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fixed answers with a status that has one of everything.
+type fixed struct {
+	pecanv1.UnimplementedDispatcherServer
+}
+
+func (fixed) Status(context.Context, *pecanv1.StatusRequest) (*pecanv1.StatusResponse, error) {
+	return &pecanv1.StatusResponse{
+		ClusterId: "c-1", Version: "0.1.0", WorkDir: "/var/lib/pecan", UptimeS: 75, Clients: 1,
+		Workers: []*pecanv1.WorkerStatus{{
+			Address: &pecanv1.WorkerAddress{WorkerId: "w-1", Tcp: "10.0.0.7:4000"}, State: "connected", MaxStreams: 4, Cores: 2,
+			Streams: []*pecanv1.HeldStream{{Lease: 1}, {Lease: 2, Ended: true}}, TensorflowVersion: "2.21.0", Placement: "remote",
+			CpuS: 12.5, ResidentBytes: 3 << 29, LastHeartbeatS: 0.3,
+		}},
+		Jobs: []*pecanv1.JobStatus{{
+			JobId: "j-1", Name: "train", DatasetId: "d-1", Options: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, Sharding: pecanv1.Sharding_SHARDING_DYNAMIC},
+			Plan: &pecanv1.Plan{NumStreams: 4, Reasons: []string{"cut at the source"}}, Clients: []string{"c-1"},
+			Epochs: []*pecanv1.EpochStatus{{Epoch: 3, State: "open", StreamsDone: 1, StreamsRunning: 2, StreamsWaiting: 1, Elements: 4711, Waiting: "all workers are busy"}},
+		}},
+		Datasets: []*pecanv1.DatasetStatus{{DatasetId: "d-1", Fingerprint: "f-1", GraphBytes: 2048}},
+	}, nil
+}
+
+func serve(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	pecanv1.RegisterDispatcherServer(server, fixed{})
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		<-done
+	})
+	return listener.Addr().String()
+}
+
+func TestEveryViewShowsWhatItIsFor(t *testing.T) {
+	address := serve(t)
+	for view, wanted := range map[string][]string{
+		"status":   {"c-1", "/var/lib/pecan", "1m15s", "w-1", "train", "exactly_once", "4711", "all workers are busy"},
+		"jobs":     {"j-1", "train", "dynamic", "open", "cut at the source"},
+		"workers":  {"w-1", "10.0.0.7:4000", "1/4 (+1 made)", "1.5 GiB", "2.21.0"},
+		"datasets": {"d-1", "2.0 KiB", "f-1"},
+	} {
+		t.Run(view, func(t *testing.T) {
+			var out bytes.Buffer
+			if err := run(t.Context(), &options{dispatcher: "pecan://" + address, timeout: 10 * time.Second}, []string{view}, &out); err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range wanted {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("lacks %q:\n%s", want, out.String())
+				}
+			}
+			out.Reset()
+			if err := run(t.Context(), &options{dispatcher: address, timeout: 10 * time.Second, json: true}, []string{view}, &out); err != nil {
+				t.Fatal(err)
+			}
+			if !json.Valid(out.Bytes()) {
+				t.Errorf("no JSON: %s", out.String())
+			}
+		})
+	}
+}
+
+func TestMistakesAreExplained(t *testing.T) {
+	for name, c := range map[string]struct {
+		args    []string
+		address string
+		want    string
+	}{
+		"no command":         {nil, "127.0.0.1:1", "want one of status"},
+		"an unknown command": {[]string{"stats"}, "127.0.0.1:1", `unknown command "stats"`},
+		"no port":            {[]string{"status"}, "localhost", "want HOST:PORT"},
+		"nobody there":       {[]string{"status"}, "127.0.0.1:1", "is it running"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := run(t.Context(), &options{dispatcher: c.address, timeout: time.Second}, c.args, &bytes.Buffer{})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
