@@ -416,7 +416,7 @@ func TestAClientThatWasForgottenButNotItsJobGoesOn(t *testing.T) {
 	}
 	// The request's id leads back to the same job.
 	d.update(func() { d.forget = true })
-	time.Sleep(60 * time.Millisecond)
+	eventually(t, "the client asks for its job", func() bool { return look(d, func() int { return d.asked }) > 1 })
 	d.update(func() { d.forget = false })
 	close(hold)
 	rest, err := read(t, it)

@@ -99,7 +99,7 @@ func (it *Iteration) next(wait time.Duration, max int, lead bool) (*Rows, Status
 	// The fast path has no timer: most calls find rows.
 	select {
 	case it.turn <- struct{}{}:
-		rows, status, err, _ := it.try(max, lead)
+		rows, status, _, err := it.try(max, lead)
 		<-it.turn
 		if status != NotYet || wait <= 0 {
 			return rows, status, err
@@ -120,7 +120,7 @@ func (it *Iteration) await(wait time.Duration, max int, lead bool) (*Rows, Statu
 		return nil, NotYet, nil
 	}
 	for {
-		rows, status, err, e := it.try(max, lead)
+		rows, status, e, err := it.try(max, lead)
 		if status != NotYet {
 			it.waited(time.Since(began), false)
 			return rows, status, err
@@ -140,15 +140,15 @@ func (it *Iteration) await(wait time.Duration, max int, lead bool) (*Rows, Statu
 }
 
 // try takes what is there. With NotYet it gives the epoch to wait for.
-func (it *Iteration) try(max int, lead bool) (*Rows, Status, error, *epoch) {
+func (it *Iteration) try(max int, lead bool) (*Rows, Status, *epoch, error) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	for {
 		switch {
 		case it.shutDo:
-			return nil, Failed, reason.New(reason.Closed, "the iteration is closed"), nil
+			return nil, Failed, nil, reason.New(reason.Closed, "the iteration is closed")
 		case it.over && it.overErr != nil:
-			return nil, Failed, it.overErr, nil
+			return nil, Failed, nil, it.overErr
 		case it.over:
 			return nil, End, nil, nil
 		}
@@ -160,17 +160,17 @@ func (it *Iteration) try(max int, lead bool) (*Rows, Status, error, *epoch) {
 			if err := it.tooMany(); err != nil {
 				rows.Release()
 				it.finish(err)
-				return nil, Failed, err, nil
+				return nil, Failed, nil, err
 			}
 			return rows, Ready, nil, nil
 		case foundFailure:
 			it.stats.Failed++
-			return nil, Failed, err, nil
+			return nil, Failed, nil, err
 		case foundBroken:
 			it.finish(err)
-			return nil, Failed, err, nil
+			return nil, Failed, nil, err
 		case foundNothing:
-			return nil, NotYet, nil, e
+			return nil, NotYet, e, nil
 		case foundEnd:
 			it.advance()
 		}

@@ -330,7 +330,7 @@ func TestClosingEndsAWait(t *testing.T) {
 		_, _, err := it.NextElement(testDeadline)
 		done <- err
 	}()
-	time.Sleep(10 * time.Millisecond)
+	eventually(t, "it waits", func() bool { return len(it.turn) == 1 && it.Waiting() != "" })
 	if err := it.Close(); err != nil {
 		t.Fatal(err)
 	}

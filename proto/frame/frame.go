@@ -208,6 +208,8 @@ func parse(b *[HeaderSize]byte) (Header, error) {
 		return Header{}, corrupt("data frame without elements")
 	case h.Flags&Shared != 0 && (h.Flags&Snappy != 0 || h.PayloadLen != 0):
 		return Header{}, corrupt("payload of %d bytes with flags %#x beside shared memory", h.PayloadLen, uint16(h.Flags))
+	case h.Flags&Snappy != 0 && h.PayloadLen > h.RawLen+h.RawLen/6+64:
+		return Header{}, corrupt("payload of %d bytes that compression made out of %d", h.PayloadLen, h.RawLen)
 	case h.Type == Data && h.Flags&(Shared|Snappy) == 0 && h.PayloadLen != h.RawLen:
 		return Header{}, corrupt("payload of %d bytes that says it is %d, without compression", h.PayloadLen, h.RawLen)
 	case h.Index > math.MaxInt64 || h.Index+uint64(h.Count) > math.MaxInt64:

@@ -128,7 +128,8 @@ func ParseTable(h Header, meta []byte, t *Table) error {
 	if len(meta) != 0 {
 		return corrupt("%d bytes after the element table", len(meta))
 	}
-	if t.Size > h.RawLen {
+	// A gap may follow the last component. More would only be a reason to allocate.
+	if t.Size > h.RawLen || h.RawLen > AlignUp(t.Size)+Align {
 		return corrupt("payload of %d bytes, its table says %d", h.RawLen, t.Size)
 	}
 	return nil

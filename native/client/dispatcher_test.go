@@ -1,0 +1,228 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// testDispatcher answers as a dispatcher that a test scripts.
+type testDispatcher struct {
+	pecanv1.UnimplementedDispatcherServer
+	t      testing.TB
+	server *grpc.Server
+	addr   string
+
+	mu sync.Mutex
+	// plan and options of every job.
+	plan    *pecanv1.Plan
+	options *pecanv1.JobOptions
+	// snapshot makes the update of an epoch.
+	snapshot func(epoch uint64) *pecanv1.EpochUpdate
+	version  uint64
+	changed  chan struct{}
+	epochs   uint64
+	opened   []*pecanv1.OpenEpochRequest
+	closed   []uint64
+	finished []*pecanv1.FinishStreamRequest
+	released []*pecanv1.ReleaseStreamRequest
+	reported []*pecanv1.ReportWorkerRequest
+	beats    []*pecanv1.ClientHeartbeatRequest
+	uploads  [][]byte
+	goodbyes int
+	// asked counts CreateJob.
+	asked int
+	jobs  map[string]string
+	// forget makes the dispatcher a stranger to the client, as after a restart without a work directory.
+	forget bool
+	// delivered: others had every epoch.
+	delivered bool
+}
+
+func startDispatcher(t testing.TB, change ...func(*testDispatcher)) *testDispatcher {
+	t.Helper()
+	d := &testDispatcher{t: t, plan: &pecanv1.Plan{NumStreams: 1, Repeat: 1, Cardinality: -2, AssertedCardinality: -2, Hash: "h"}, options: &pecanv1.JobOptions{}, changed: make(chan struct{}), jobs: map[string]string{}}
+	for _, c := range change {
+		c(d)
+	}
+	d.listen("127.0.0.1:0")
+	t.Cleanup(d.stop)
+	return d
+}
+
+func (d *testDispatcher) listen(addr string) {
+	d.t.Helper()
+	var listener net.Listener
+	var err error
+	for range 50 {
+		if listener, err = net.Listen("tcp", addr); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.addr = listener.Addr().String()
+	d.server = grpc.NewServer()
+	pecanv1.RegisterDispatcherServer(d.server, d)
+	server := d.server
+	go func() { _ = server.Serve(listener) }()
+}
+
+func (d *testDispatcher) stop() { d.server.Stop() }
+
+// update changes what the dispatcher knows and pushes new snapshots.
+func (d *testDispatcher) update(change func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change()
+	d.version++
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// look reads under the lock.
+func look[T any](d *testDispatcher, read func() T) T {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return read()
+}
+
+func (d *testDispatcher) Status(context.Context, *pecanv1.StatusRequest) (*pecanv1.StatusResponse, error) {
+	return &pecanv1.StatusResponse{ClusterId: "cluster", Version: "test"}, nil
+}
+
+func (d *testDispatcher) RegisterDataset(stream grpc.ClientStreamingServer[pecanv1.RegisterDatasetRequest, pecanv1.RegisterDatasetResponse]) error {
+	var all []byte
+	var header *pecanv1.RegisterDatasetRequest_Header
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			break
+		}
+		if h := m.GetHeader(); h != nil {
+			header = h
+			if h.GetGraphBytes() > 64<<20 {
+				return reason.New(reason.MessageTooLarge, "graph of %d bytes, limit %d", h.GetGraphBytes(), 64<<20)
+			}
+		}
+		all = append(all, m.GetChunk()...)
+	}
+	if int64(len(all)) != header.GetGraphBytes() {
+		return reason.New(reason.GraphParse, "short")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.uploads = append(d.uploads, all)
+	id := header.GetDatasetId()
+	if id == "" {
+		id = "f1"
+	}
+	return stream.SendAndClose(&pecanv1.RegisterDatasetResponse{DatasetId: id, Fingerprint: "f1", Created: true})
+}
+
+func (d *testDispatcher) GetDataset(_ context.Context, r *pecanv1.GetDatasetRequest) (*pecanv1.GetDatasetResponse, error) {
+	if r.GetDatasetId() != "f1" {
+		return nil, reason.New(reason.DatasetUnknown, "dataset %q is unknown", r.GetDatasetId())
+	}
+	return &pecanv1.GetDatasetResponse{DatasetId: "f1", Fingerprint: "f1"}, nil
+}
+
+func (d *testDispatcher) CreateJob(_ context.Context, r *pecanv1.CreateJobRequest) (*pecanv1.CreateJobResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked++
+	id, ok := d.jobs[r.GetRequestId()]
+	if !ok {
+		id = fmt.Sprintf("job-%d", len(d.jobs)+1)
+		if d.forget {
+			id = "another-job"
+		}
+		d.jobs[r.GetRequestId()] = id
+	}
+	return &pecanv1.CreateJobResponse{JobId: id, Created: !ok, Plan: d.plan, Options: d.options, ClientTimeoutS: 10, Workers: 1}, nil
+}
+
+func (d *testDispatcher) OpenEpoch(_ context.Context, r *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.forget {
+		return nil, reason.New(reason.ClientUnknown, "client is unknown")
+	}
+	d.opened = append(d.opened, r)
+	d.epochs++
+	return &pecanv1.OpenEpochResponse{Epoch: d.epochs - 1, AlreadyDelivered: d.delivered}, nil
+}
+
+func (d *testDispatcher) WatchEpoch(r *pecanv1.WatchEpochRequest, stream grpc.ServerStreamingServer[pecanv1.EpochUpdate]) error {
+	for {
+		d.mu.Lock()
+		u := d.snapshot(r.GetEpoch())
+		d.version++
+		u.Version = d.version
+		changed := d.changed
+		d.mu.Unlock()
+		if err := stream.Send(u); err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (d *testDispatcher) FinishStream(_ context.Context, r *pecanv1.FinishStreamRequest) (*pecanv1.FinishStreamResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.finished = append(d.finished, r)
+	return &pecanv1.FinishStreamResponse{}, nil
+}
+
+func (d *testDispatcher) ReleaseStream(_ context.Context, r *pecanv1.ReleaseStreamRequest) (*pecanv1.ReleaseStreamResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.released = append(d.released, r)
+	return &pecanv1.ReleaseStreamResponse{}, nil
+}
+
+func (d *testDispatcher) ReportWorker(_ context.Context, r *pecanv1.ReportWorkerRequest) (*pecanv1.ReportWorkerResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reported = append(d.reported, r)
+	return &pecanv1.ReportWorkerResponse{}, nil
+}
+
+func (d *testDispatcher) CloseEpoch(_ context.Context, r *pecanv1.CloseEpochRequest) (*pecanv1.CloseEpochResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = append(d.closed, r.GetEpoch())
+	return &pecanv1.CloseEpochResponse{}, nil
+}
+
+func (d *testDispatcher) ClientHeartbeat(_ context.Context, r *pecanv1.ClientHeartbeatRequest) (*pecanv1.ClientHeartbeatResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.forget {
+		return nil, reason.New(reason.ClientUnknown, "client is unknown")
+	}
+	d.beats = append(d.beats, r)
+	return &pecanv1.ClientHeartbeatResponse{}, nil
+}
+
+func (d *testDispatcher) ClientGoodbye(context.Context, *pecanv1.ClientGoodbyeRequest) (*pecanv1.ClientGoodbyeResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.goodbyes++
+	return &pecanv1.ClientGoodbyeResponse{}, nil
+}
