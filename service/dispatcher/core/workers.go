@@ -2,7 +2,6 @@ package core
 
 import (
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"time"
@@ -73,11 +72,11 @@ func (c *Core) placeOf(tcp string) int {
 	if i := slices.Index(c.cfg.WorkerAddresses, tcp); i >= 0 {
 		return i
 	}
-	host, _, err := net.SplitHostPort(tcp)
-	if err != nil {
+	colon := strings.LastIndexByte(tcp, ':')
+	if colon < 0 {
 		return -1
 	}
-	return slices.Index(c.cfg.WorkerAddresses, host)
+	return slices.Index(c.cfg.WorkerAddresses, strings.Trim(tcp[:colon], "[]"))
 }
 
 // reconcile compares what a worker says it holds with the leases: what it holds rightly goes on, the rest is stopped,
