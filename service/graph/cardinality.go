@@ -16,11 +16,17 @@ const (
 type planner struct {
 	g     *Graph
 	cards map[*step]int64
+	ends  map[*step]bool
+	costs map[*step]int
+	steps map[*tf.NodeDef]*functionFacts
 	funcs map[string]*functionFacts
 }
 
 func newPlanner(g *Graph) *planner {
-	return &planner{g: g, cards: map[*step]int64{}, funcs: map[string]*functionFacts{}}
+	return &planner{
+		g: g, cards: map[*step]int64{}, ends: map[*step]bool{}, costs: map[*step]int{},
+		steps: map[*tf.NodeDef]*functionFacts{}, funcs: map[string]*functionFacts{},
+	}
 }
 
 // cardinality counts the elements of a step as tf.data does, without running anything.
@@ -272,6 +278,14 @@ func (p *planner) countDirected(s *step) int64 {
 
 // endless tells whether a step may give elements for ever; it sees through filters, where counting cannot.
 func (p *planner) endless(s *step) bool {
+	if known, ok := p.ends[s]; ok {
+		return known
+	}
+	p.ends[s] = p.mayNotEnd(s)
+	return p.ends[s]
+}
+
+func (p *planner) mayNotEnd(s *step) bool {
 	if n := p.cardinality(s); n != unknown {
 		return n == infinite || n > 1<<60
 	}

@@ -195,6 +195,16 @@ type way struct {
 	batchWay batchWay
 	// batch is the grouping step whose short last batches are joined, nil with exact batches.
 	batch *step
+	// cuts finds the edge at a step.
+	cuts map[*step]int
+}
+
+func (w way) indexed() way {
+	w.cuts = make(map[*step]int, len(w.edges))
+	for i, e := range w.edges {
+		w.cuts[e.at] = i
+	}
+	return w
 }
 
 type batchWay int
@@ -207,7 +217,7 @@ const (
 
 // exactWay cuts so that the streams give the local batches as they are.
 func (p *planner) exactWay(root *step, keepFiles bool) way {
-	return way{division: p.divide(root, needElements, 1, keepFiles), batchWay: exact}
+	return way{division: p.divide(root, needElements, 1, keepFiles), batchWay: exact}.indexed()
 }
 
 // joinedWay cuts below a batch whose count of rows is not known beforehand; ok is false where there is no such batch or
@@ -218,7 +228,7 @@ func (p *planner) joinedWay(root *step, keepFiles bool) (w way, ok bool) {
 	for ; s.rule.kind != batched && s.rule.kind != rebatched; s = s.in[0] {
 		switch s.rule.kind {
 		case pass, asserted:
-		case oneToOne, perElement, shuffled:
+		case oneToOne, perElement, shuffled, cached:
 			if p.facts(s).endless || s.node.GetOp() == "SnapshotDatasetV2" {
 				return way{}, false
 			}
@@ -236,7 +246,7 @@ func (p *planner) joinedWay(root *step, keepFiles bool) (w way, ok bool) {
 		under = needRows
 	}
 	w.division = p.divide(s.in[0], under, 1, keepFiles)
-	return w, true
+	return w.indexed(), true
 }
 
 // batchRows is the number of rows of a full batch of a grouping step.

@@ -68,7 +68,11 @@ const manyOps = 40
 
 // facts merges the facts of all functions that a step calls, and of the step's own op.
 func (p *planner) facts(s *step) *functionFacts {
+	if known, ok := p.steps[s.node]; ok {
+		return known
+	}
 	merged := &functionFacts{}
+	p.steps[s.node] = merged
 	for _, name := range calledFunctions(s.node) {
 		merged.add(p.functionFacts(name))
 	}
@@ -209,6 +213,14 @@ func (p *planner) weight(s *step) int {
 // headCost tells what it costs to run a step and all below it: 0 what an index gives, 1 light functions, 2 reading
 // records, 3 real work.
 func (p *planner) headCost(s *step) int {
+	if known, ok := p.costs[s]; ok {
+		return known
+	}
+	p.costs[s] = p.costOf(s)
+	return p.costs[s]
+}
+
+func (p *planner) costOf(s *step) int {
 	cost := s.rule.cost
 	f := p.facts(s)
 	switch {

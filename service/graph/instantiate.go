@@ -49,6 +49,7 @@ func Instantiate(g *Graph, plan *pecanv1.Plan, at At) (*StreamGraphs, error) {
 		plan:    planFacts{streams: int64(plan.GetNumStreams()), off: plan.GetNumStreams() == 0, hint: plan.GetCut().GetKind() == pecanv1.Cut_HINT},
 	}
 	e.nameResources()
+	e.freshGenerators(plan.GetNumStreams() == 1)
 	root, isTree := g.tree()
 	if !isTree {
 		root = &step{node: g.root, like: g.root, rule: rule{kind: source}}
@@ -169,13 +170,8 @@ func (e *editor) single(root string, like *tf.NodeDef) (*StreamGraphs, error) {
 
 // emit wires a step and all below it, with the cut where the plan has it, and gives the node that stands for its output.
 func (e *editor) emit(s *step, at place) string {
-	cut := -1
-	for i, edge := range e.plan.way.edges {
-		if edge.at == s {
-			cut = i
-			at.head = true
-		}
-	}
+	cut, isCut := e.plan.way.cuts[s]
+	at.head = at.head || isCut
 	below := at
 	if s.rule.kind == cached || s.node.GetOp() == "SnapshotDatasetV2" {
 		below.cached = true
@@ -194,7 +190,7 @@ func (e *editor) emit(s *step, at place) string {
 		e.wire(s, inputs)
 		e.rewriteStep(s, at)
 	}
-	if cut >= 0 {
+	if isCut {
 		return e.cut(s, e.plan.way.edges[cut], name)
 	}
 	return name

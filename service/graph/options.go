@@ -42,6 +42,9 @@ func (e *editor) streamOptions() []byte {
 		OptionalMapFusion:              &tf.OptimizationOptions_MapFusion{MapFusion: false},
 		OptionalFilterFusion:           &tf.OptimizationOptions_FilterFusion{FilterFusion: false},
 		OptionalMapAndFilterFusion:     &tf.OptimizationOptions_MapAndFilterFusion{MapAndFilterFusion: false},
+		// The worker's window is the prefetch: one of tf.data's own at the root doubles the CPU of a small element, and keeps
+		// elements beyond the window's bound.
+		OptionalInjectPrefetch: &tf.OptimizationOptions_InjectPrefetch{InjectPrefetch: false},
 	}}
 	if e.ordered() {
 		// tf.data then also runs steps with random state one element at a time.

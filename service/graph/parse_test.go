@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pecan-ml/pecan/proto/reason"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
@@ -239,6 +240,46 @@ func TestFunctionsThatGrowBeyondMeasureAreRefused(t *testing.T) {
 	})
 	if _, err := Parse(data, Limits{}); !reason.Is(err, reason.GraphLimit) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// Long chains and long lists must take time in proportion.
+func TestLongPipelinesArePlannedInTime(t *testing.T) {
+	for name, grow := range map[string]func(d *tf.GraphDef, i int, last string) string{
+		"a chain of prefetches": func(d *tf.GraphDef, i int, last string) string {
+			n := addNode(d, fmt.Sprintf("p%d", i), "PrefetchDataset", last, "Const/_2")
+			n.Attr = datasetAttrs([]tf.DataType{tf.DataType_DT_INT64}, []*tf.TensorShapeProto{shapeOf()})
+			return n.Name
+		},
+		"a list of concatenated datasets": func(d *tf.GraphDef, i int, last string) string {
+			attrs := datasetAttrs([]tf.DataType{tf.DataType_DT_INT64}, []*tf.TensorShapeProto{shapeOf()})
+			more := addNode(d, fmt.Sprintf("r%d", i), "RangeDataset", "Const/_0", "Const/_1", "Const/_2")
+			n := addNode(d, fmt.Sprintf("c%d", i), "ConcatenateDataset", last, more.Name)
+			more.Attr, n.Attr = attrs, attrs
+			return n.Name
+		},
+	} {
+		data := changed(t, "range", func(d *tf.GraphDef) {
+			last := ofOp(t, d, "RangeDataset").Name
+			for i := range 5000 {
+				last = grow(d, i, last)
+			}
+			ofOp(t, d, "_Retval").Input[0] = last
+		})
+		start := time.Now()
+		g, err := Parse(data, Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := plan(t, g, once, 0)
+		if _, err := Instantiate(g, p, At{Mode: once.Mode}); err != nil || p.NumStreams < 2 {
+			t.Fatalf("%s: plan %v, error %v", name, p.NumStreams, err)
+		}
+		if took := time.Since(start); took > 20*time.Second {
+			t.Errorf("%s took %v", name, took)
+		} else {
+			t.Logf("%s took %v", name, took)
+		}
 	}
 }
 

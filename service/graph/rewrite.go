@@ -275,6 +275,10 @@ func (e *editor) nameResources() {
 			e.edit(n.GetName()).Attr["value"] = &tf.AttrValue{Value: &tf.AttrValue_Tensor{Tensor: absent}}
 		}
 	}
+	if !e.hasResources() {
+		// Hashing reads every constant, which may be most of the graph.
+		return
+	}
 	h := newHasher(e.g)
 	content := map[string][]string{}
 	for _, n := range e.g.order {
@@ -289,6 +293,15 @@ func (e *editor) nameResources() {
 			e.edit(n.GetName()).Attr["shared_name"] = bytesAttr(name)
 		}
 	}
+}
+
+func (e *editor) hasResources() bool {
+	for _, n := range e.g.order {
+		if isTable(n.GetOp()) || n.GetOp() == "VarHandleOp" {
+			return true
+		}
+	}
+	return false
 }
 
 // fillHints replaces shard(SHARD_HINT, SHARD_HINT) by the stream's own share.

@@ -89,10 +89,8 @@ func (p *planner) tailWeight(root *step, w way) int {
 
 // eachTail visits the steps above the cut.
 func eachTail(root *step, w way, visit func(*step)) {
-	for _, e := range w.edges {
-		if e.at == root {
-			return
-		}
+	if _, cut := w.cuts[root]; cut {
+		return
 	}
 	visit(root)
 	for _, in := range root.in {

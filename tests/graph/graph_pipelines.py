@@ -202,6 +202,12 @@ CASES: dict[str, Case] = {
         "CLOSING",
         "rows",
     ),
+    "files_batch_cache_map": Case(
+        lambda w: tf.data.TextLineDataset(lines(w)).batch(5).cache().map(number).shuffle(3), 6, "FILES", "CLOSING", "rows"),
+    "files_batch_file_cache": Case(
+        lambda w: tf.data.TextLineDataset(lines(w)).map(number).batch(5, drop_remainder=True).cache(str(w / "cache")), 6, "FILES", "CLOSING", "count"),
+    "files_batch_of_pairs_map": Case(
+        lambda w: tf.data.TextLineDataset(lines(w)).map(lambda x: (x, number(x))).batch(5).map(lambda a, b: {"text": a, "n": b * 2}), 6, "FILES", "CLOSING", "rows"),
     "unbatch": Case(lambda w: D.range(60).batch(4).map(lambda b: b + 1).unbatch(), 0, "BLOCKS"),
     "unbatch_of_filtered_batches": Case(
         lambda w: D.range(60).filter(lambda x: x % 7 > 0).batch(4).unbatch(), 0, "ELEMENTS"
@@ -275,6 +281,9 @@ CASES: dict[str, Case] = {
     "bucket_by_sequence_length": Case(bucketed, 1, "NONE"),
     # Several inputs.
     "zip": Case(lambda w: D.zip((D.range(50), D.range(100, 140).map(lambda x: x * 2))), 0, "ELEMENTS", ordered=True),
+    "zip_of_a_dataset_with_itself": Case(lambda w: (lambda d: D.zip((d, d.map(lambda x: x * 2))))(D.range(40).map(lambda x: x + 1)), 0, "ELEMENTS", ordered=True),
+    "a_dataset_captured_by_a_function": Case(
+        lambda w: (lambda inner: D.range(12).flat_map(lambda x: inner.map(lambda y: x * 10 + y)))(D.range(3)), 0, "ELEMENTS"),
     "zip_of_batches": Case(
         lambda w: D.zip((D.range(50).batch(4), D.range(10))).map(lambda a, b: a + b), 0, "BLOCKS", ordered=True
     ),

@@ -136,3 +136,12 @@ def test_two_graphs_in_one_worker_keep_their_tables_apart(cutgraph, tmp_path) ->
     for factor in (2, 3, 2):
         got = flat(oracle.run_streams(cuts[f"by-{factor}"], datasets[f"by-{factor}"][0]))
         assert sorted(int(e[0]) for e in got) == [i * factor for i in range(10)]
+
+
+def test_generators_draw_anew_in_every_stream_and_epoch(cutgraph, tmp_path) -> None:
+    generator = tf.random.Generator.from_seed(3)
+    dataset = D.range(64).map(lambda x: generator.uniform([2]))
+    cut = run(cutgraph, tmp_path, dataset)
+    assert cut.streams > 1
+    both = [flat(oracle.run_streams(cut, dataset, epoch=e)) for e in (0, 1)]
+    assert len(oracle.multiset(both[0] + both[1])) == 128
