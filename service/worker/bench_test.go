@@ -42,7 +42,41 @@ func benchmarkStream(b *testing.B, name string, dial func(testing.TB, *Worker) *
 	r.open(1, request)
 	consume(b, r, 1, credit)
 	b.ResetTimer()
+	cpu := cpuSeconds()
 	consume(b, r, b.N, credit)
+	// Both ends: the reader runs in this process too.
+	if name == "large" {
+		b.ReportMetric((cpuSeconds()-cpu)/(float64(b.N)*largeElement/1e9), "cpu-s/GB")
+	} else {
+		b.ReportMetric((cpuSeconds()-cpu)/float64(b.N)*1e6, "cpu-us/element")
+	}
+}
+
+// BenchmarkFirstElement is the time from the order to run a stream to its first element at a reader that is connected.
+func BenchmarkFirstElement(b *testing.B) {
+	w := serve(b, nil)
+	r := dialTCP(b, w)
+	channel := uint32(0)
+	for b.Loop() {
+		channel++
+		o := order("mapped")
+		o.Id.Epoch = uint64(channel)
+		w.start(o)
+		request := opening(o)
+		request.Credit = 1
+		r.open(channel, request)
+		for {
+			g, err := r.next()
+			if err != nil {
+				b.Fatal(err)
+			}
+			if g.header.Channel == channel {
+				break
+			}
+		}
+		r.send(frame.Header{Type: frame.Close, Channel: channel}, nil)
+		w.stop(o.GetId(), 0)
+	}
 }
 
 func BenchmarkLargeOverTCP(b *testing.B) {

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -140,7 +139,6 @@ type reader struct {
 	in     io.Reader
 	frames *frame.Reader
 	slots  map[uint64][]byte
-	mu     sync.Mutex
 	fds    []int
 	// keep: shared memory slots are not given back.
 	keep bool
