@@ -32,9 +32,10 @@ type stream struct {
 	// next is the one index that is accepted.
 	next  uint64
 	queue []entry
-	// queued is what the queue counts against the budget.
-	queued uint64
-	ended  bool
+	// queued is what the queue counts against the budget, largest the largest frame that came.
+	queued  uint64
+	largest uint64
+	ended   bool
 	// finished: the dispatcher is being told that all of it has been received.
 	finished bool
 	// released: given up for another consumer.
@@ -197,8 +198,8 @@ func (e *epoch) openChannel(st *stream) error {
 		return nil
 	}
 	ch := &channel{stream: st, conn: c, lease: st.lease, acked: st.next}
-	if share := e.share(); share > st.queued {
-		ch.granted = share - st.queued
+	if window := st.window(); window > st.queued {
+		ch.granted = window - st.queued
 	}
 	open := &pecanv1.OpenStream{
 		Id: st.id(), Lease: st.lease, StartIndex: st.next, Credit: ch.granted, Compression: e.options.Compression, PayloadChecksum: e.job.options.GetPayloadChecksum(),
@@ -362,6 +363,7 @@ func (ch *channel) add(en entry) bool {
 	ch.received += en.arrived
 	st.next = en.first + uint64(en.rows)
 	st.queued += en.bytes
+	st.largest = max(st.largest, en.bytes)
 	st.queue = append(st.queue, en)
 	st.failures, st.trouble = 0, nil
 	st.pause.reset()
@@ -413,6 +415,22 @@ func (ch *channel) acknowledge() {
 	}
 }
 
+// firstCredit is what a stream may send before the size of its frames is known.
+const firstCredit = 1 << 20
+
+// window is how much may be queued and still be asked for. A worker sends while it has sent less than the credit, so it
+// passes it by up to one frame: the window is that much smaller than the share. One frame is asked for in any case.
+func (st *stream) window() uint64 {
+	share := st.epoch.share()
+	switch {
+	case st.largest == 0:
+		return min(share, firstCredit)
+	case share <= st.largest:
+		return 1
+	}
+	return share - st.largest + 1
+}
+
 // credit sends a CREDIT frame if it says something worth a frame. With ack, an acknowledgement alone is worth it.
 func (ch *channel) credit(ack bool) {
 	st := ch.stream
@@ -422,8 +440,8 @@ func (ch *channel) credit(ack bool) {
 	}
 	share := st.epoch.share()
 	grant := ch.granted
-	if share > st.queued {
-		grant = max(grant, saturatingAdd(ch.received, share-st.queued))
+	if window := st.window(); window > st.queued {
+		grant = max(grant, saturatingAdd(ch.received, window-st.queued))
 	}
 	worth := grant-ch.granted >= max(1, share/4) ||
 		grant > ch.granted && ch.granted <= saturatingAdd(ch.received, share/2) ||
