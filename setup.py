@@ -14,6 +14,7 @@ class Binary(Distribution):
     """Marks the wheel as made for one platform and one Python: the shared object is an extension."""
 
     def has_ext_modules(self):
+        """Yes."""
         return True
 
 
@@ -21,6 +22,7 @@ class BuildEverything(build_py):
     """Builds the shared object and the programs into the package before it is collected."""
 
     def run(self):
+        """Builds, then collects."""
         build = runpy.run_path(str(BUILD))
         build["build_object"]()
         build["build_programs"]()

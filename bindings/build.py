@@ -68,7 +68,7 @@ def write_pkg_config(directory: pathlib.Path) -> pathlib.Path:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """The environment of the Go tool: cgo's flags come from pkg-config, the proxy's and cache's settings from outside."""
+    """The environment of the Go tool: cgo's flags come from pkg-config, the proxy's and the cache's from outside."""
     env = dict(os.environ)
     config = str(write_pkg_config(tensorflow_directory()))
     env["PKG_CONFIG_PATH"] = os.pathsep.join(filter(None, (config, env.get("PKG_CONFIG_PATH"))))

@@ -2,9 +2,8 @@
 
 import enum
 
-import pytest
-
 import pecan
+import pytest
 from pecan._src import options
 
 # One row per mistake: what was given, the exception, and the words that show the way out.
@@ -13,18 +12,36 @@ MISTAKES = {
     "a number for a policy": (dict(processing_mode=1), ValueError, "ShardingPolicy"),
     "a policy that is none": (dict(sharding="exactly_once"), ValueError, "sharding should be"),
     "two policies": (
-        dict(processing_mode=pecan.ShardingPolicy.FILE, sharding=pecan.ShardingPolicy.DATA), ValueError, "give one of them"),
+        dict(processing_mode=pecan.ShardingPolicy.FILE, sharding=pecan.ShardingPolicy.DATA),
+        ValueError,
+        "give one of them",
+    ),
     "off and each element once": (
-        dict(processing_mode="exactly_once", sharding=pecan.ShardingPolicy.OFF), ValueError, "once per worker"),
-    "off and a division": (dict(processing_mode="off", sharding=pecan.ShardingPolicy.FILE), ValueError, "nothing to divide"),
-    "off and one order": (dict(processing_mode="parallel_epochs", deterministic=True), ValueError, "deterministic=True"),
+        dict(processing_mode="exactly_once", sharding=pecan.ShardingPolicy.OFF),
+        ValueError,
+        "once per worker",
+    ),
+    "off and a division": (
+        dict(processing_mode="off", sharding=pecan.ShardingPolicy.FILE),
+        ValueError,
+        "nothing to divide",
+    ),
+    "off and one order": (
+        dict(processing_mode="parallel_epochs", deterministic=True),
+        ValueError,
+        "deterministic=True",
+    ),
     "a number for a flag": (dict(deterministic=1), TypeError, "True or False"),
     "num_consumers alone": (dict(num_consumers=2, job_name="j"), ValueError, "both"),
     "consumer_index alone": (dict(consumer_index=0, job_name="j"), ValueError, "both"),
     "num_consumers without job_name": (dict(consumer_index=0, num_consumers=2), ValueError, "job_name"),
     "consumer_index too high": (dict(consumer_index=2, num_consumers=2, job_name="j"), ValueError, "from 0 to 1"),
     "no consumers": (dict(consumer_index=0, num_consumers=0, job_name="j"), ValueError, "above 0"),
-    "coordinated reads": (dict(consumer_index=0, num_consumers=2, job_name="j"), NotImplementedError, "not offered yet"),
+    "coordinated reads": (
+        dict(consumer_index=0, num_consumers=2, job_name="j"),
+        NotImplementedError,
+        "not offered yet",
+    ),
     "a cross-trainer cache": (dict(cross_trainer_cache=object()), NotImplementedError, "cross_trainer_cache"),
     "workers of another kind": (dict(target_workers="foo"), ValueError, "target_workers"),
     "workers in this process": (dict(target_workers="local"), NotImplementedError, "shared memory"),
@@ -62,7 +79,9 @@ def test_a_mistake_is_refused_at_the_call(name):
     assert isinstance(caught.value, pecan.PecanError)
 
 
-@pytest.mark.parametrize("name", [n for n in MISTAKES if "local workers" not in n and n != "a processing mode for a service"])
+@pytest.mark.parametrize(
+    "name", [n for n in MISTAKES if "local workers" not in n and n != "a processing mode for a service"]
+)
 def test_from_dataset_id_refuses_the_same(name):
     arguments, kind, _ = MISTAKES[name]
     with pytest.raises(kind):
@@ -101,9 +120,15 @@ MODES = {
     "a policy as sharding": (dict(sharding=pecan.ShardingPolicy.FILE_OR_DATA), "exactly_once", "file_or_data"),
     "one order": (dict(deterministic=True), "deterministic", "unspecified"),
     "one order, by files": (
-        dict(deterministic=True, processing_mode=pecan.ShardingPolicy.FILE), "deterministic", "file"),
+        dict(deterministic=True, processing_mode=pecan.ShardingPolicy.FILE),
+        "deterministic",
+        "file",
+    ),
     "a promise and a policy": (
-        dict(processing_mode="at_most_once", sharding=pecan.ShardingPolicy.DYNAMIC), "at_most_once", "dynamic"),
+        dict(processing_mode="at_most_once", sharding=pecan.ShardingPolicy.DYNAMIC),
+        "at_most_once",
+        "dynamic",
+    ),
 }
 
 

@@ -2,12 +2,15 @@
 
 import dataclasses
 
+import pecan
 import pytest
 
-import pecan
-
 MISTAKES = {
-    "fault tolerance without a directory": (lambda: pecan.DispatcherConfig(fault_tolerant_mode=True), ValueError, "work_dir"),
+    "fault tolerance without a directory": (
+        lambda: pecan.DispatcherConfig(fault_tolerant_mode=True),
+        ValueError,
+        "work_dir",
+    ),
     "a port too high": (lambda: pecan.DispatcherConfig(port=70000), ValueError, "65535"),
     "a port that is a text": (lambda: pecan.DispatcherConfig(port="5050"), TypeError, "integer"),
     "an address for a list": (lambda: pecan.DispatcherConfig(worker_addresses="a:1"), TypeError, "list"),

@@ -7,9 +7,8 @@ import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import tensorflow as tf
-
 import pecan
+import tensorflow as tf
 from pecan._src import structure
 
 D = tf.data.Dataset
@@ -57,7 +56,12 @@ def plain(value):
     if isinstance(value, tf.RaggedTensor):
         return ("ragged", value.dtype.name, value.to_list())
     if isinstance(value, tf.SparseTensor):
-        return ("sparse", value.indices.numpy().tolist(), value.values.numpy().tolist(), value.dense_shape.numpy().tolist())
+        return (
+            "sparse",
+            value.indices.numpy().tolist(),
+            value.values.numpy().tolist(),
+            value.dense_shape.numpy().tolist(),
+        )
     if isinstance(value, Pair):
         return ("pair", plain(value.left), plain(value.right))
     if hasattr(value, "has_value"):

@@ -22,6 +22,7 @@ from pecan._src.options import ReadOptions
 from pecan._src.session import Session
 
 _ENDLESS = 1 << 62
+_UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
 
 
 class FrozenStateWarning(UserWarning):
@@ -53,8 +54,8 @@ def serialize(dataset: Any, what: str) -> Graph:
         )
     if not tf.executing_eagerly():
         raise errors.InvalidArgumentError(
-            f"{what} was called inside a tf.function or with eager execution off, where a dataset cannot be serialised: "
-            "call it outside, and hand the dataset that it gives to the function"
+            f"{what} was called inside a tf.function or with eager execution off, where a dataset cannot be "
+            "serialised: call it outside, and hand the dataset that it gives to the function"
         )
     shape = structure.Structure(dataset.element_spec)
     flat = dataset.map(shape.take_apart) if shape.composite else dataset
@@ -85,7 +86,7 @@ def serialize(dataset: Any, what: str) -> Graph:
 def _spec_text(element_spec: Any) -> str:
     try:
         return structure.encode_spec(element_spec)
-    except Exception:  # noqa: BLE001 - attrs and extension types cannot be encoded; from_dataset_id then asks for the spec
+    except Exception:  # noqa: BLE001 - attrs and extension types have no code; from_dataset_id asks for the spec
         return ""
 
 
@@ -160,7 +161,7 @@ def _outstanding(options: ReadOptions, specs: tuple[tf.TensorSpec, ...]) -> int:
     if any(spec.dtype == tf.string or not spec.shape.is_fully_defined() for spec in specs):
         return options.max_outstanding_bytes
     size = sum(spec.dtype.size * math.prod(spec.shape.as_list()) for spec in specs)
-    return max(1, min(options.max_outstanding_bytes, options.max_outstanding_requests * max(1, size)))
+    return max(1, min(options.max_outstanding_bytes, options.max_outstanding_requests * max(1, int(size))))
 
 
 def _elements(ops: Any, job: tf.Tensor, specs: tuple[tf.TensorSpec, ...], *, blocks: bool) -> tf.data.Dataset:
@@ -214,17 +215,17 @@ def _with_structure(dataset: tf.data.Dataset, element_spec: Any) -> tf.data.Data
 
 def _agreed(planned: int, local: int | None) -> int:
     """The cardinality that plan and TensorFlow both know, or tf.data's UNKNOWN."""
-    return planned if local is None or local == planned else int(tf.data.UNKNOWN_CARDINALITY)
+    return planned if local is None or local == planned else _UNKNOWN
 
 
 def _with_cardinality(dataset: tf.data.Dataset, cardinality: int) -> tf.data.Dataset:
     """The same elements with a known cardinality.
 
-    Not by assert_cardinality: elements whose map fails count in tf.data's cardinality, and who ignores such errors would
-    at the end be given another one for ever. An endless repetition of nothing counts as infinite, and so does what it is
-    appended to; it ends at once all the same.
+    Not by assert_cardinality: elements whose map fails count in tf.data's cardinality, and who ignores such errors
+    would at the end be given another one for ever. An endless repetition of nothing counts as infinite, and so does
+    what it is appended to; it ends at once all the same.
     """
-    if cardinality == tf.data.UNKNOWN_CARDINALITY:
+    if cardinality == _UNKNOWN:
         return dataset
     nothing = dataset.take(0).filter(lambda *_: False).repeat()
     endless = dataset.concatenate(nothing)

@@ -47,8 +47,8 @@ def distribute(
         >>> dataset = dataset.apply(pecan.distribute("host:5050"))     # a running service
 
     Args:
-        service: The dispatcher, "host:port" or "pecan://host:port". None starts a private dispatcher and workers on this
-            host, shared by all datasets of the process, and ends them with it.
+        service: The dispatcher, "host:port" or "pecan://host:port". None starts a private dispatcher and workers on
+            this host, shared by all datasets of the process, and ends them with it.
         *positional: For calls written for tf.data service only, `distribute(processing_mode, service)`.
         processing_mode: A `ShardingPolicy` (Pecan's or TensorFlow's), "parallel_epochs" (OFF) or "distributed_epoch"
             (DYNAMIC); or what is promised: "exactly_once" (the default), "deterministic", "at_least_once",
@@ -103,8 +103,8 @@ def distribute(
     workers = options.local_workers(local_workers)
     if target is not None and workers is not None:
         raise errors.InvalidArgumentError(
-            f"`local_workers`={workers} is for the private cluster, and `service`={service!r} names a running one: leave "
-            "one of them out"
+            f"`local_workers`={workers} is for the private cluster, and `service`={service!r} names a running one: "
+            "leave one of them out"
         )
 
     def apply(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -131,17 +131,19 @@ def _arguments(service: Any, positional: tuple[Any, ...], processing_mode: Any) 
                 f"others by name, as in {_USAGE}"
             )
         if isinstance(service, str) and service in options.GUARANTEES:
-            raise errors.InvalidArgumentError(f"{service!r} is a processing mode, not a service: write processing_mode={service!r}")
+            raise errors.InvalidArgumentError(
+                f"{service!r} is a processing mode, not a service: write processing_mode={service!r}"
+            )
         return service, processing_mode
     if processing_mode is not None:
         raise errors.InvalidTypeError(
-            f"distribute() got the processing mode twice, {service!r} and {processing_mode!r}: give the service first, and "
-            "processing_mode by name"
+            f"distribute() got the processing mode twice, {service!r} and {processing_mode!r}: give the service first, "
+            "and processing_mode by name"
         )
     if len(positional) > 1:
         raise errors.InvalidTypeError(
-            "distribute(processing_mode, service, ...) is taken as tf.data service takes it up to the service: give what "
-            "follows by name"
+            "distribute(processing_mode, service, ...) is taken as tf.data service takes it up to the service: give "
+            "what follows by name"
         )
     return (positional[0] if positional else None), service
 
@@ -186,7 +188,9 @@ def register_dataset(
     word = options.compression_word(compression)
     timeout = options.seconds("dispatcher_timeout_s", dispatcher_timeout_s)
     if dataset_id is not None and not isinstance(dataset_id, (str, bytes)):
-        raise errors.InvalidTypeError(f"`dataset_id` must be a string, got {dataset_id!r} of type {type(dataset_id).__name__}")
+        raise errors.InvalidTypeError(
+            f"`dataset_id` must be a string, got {dataset_id!r} of type {type(dataset_id).__name__}"
+        )
     wanted = options.dataset_id(dataset_id)
 
     import tensorflow as tf
@@ -275,8 +279,8 @@ def from_dataset_id(
 
     if not tf.executing_eagerly():
         raise errors.InvalidArgumentError(
-            "from_dataset_id() was called inside a tf.function or with eager execution off: call it outside, and hand the "
-            "dataset that it gives to the function"
+            "from_dataset_id() was called inside a tf.function or with eager execution off: call it outside, and hand "
+            "the dataset that it gives to the function"
         )
     wanted = options.dataset_id(dataset_id)
     if wanted is None:
@@ -286,8 +290,8 @@ def from_dataset_id(
     if element_spec is None:
         if not known["element_spec"]:
             raise errors.InvalidArgumentError(
-                f"the element spec of dataset {wanted!r} was not registered, since its structure has classes of your own: "
-                "give element_spec=dataset.element_spec"
+                f"the element spec of dataset {wanted!r} was not registered, since its structure has classes of your "
+                "own: give element_spec=dataset.element_spec"
             )
         element_spec = structure.decode_spec(known["element_spec"])
     specs = tuple(structure.Structure(element_spec).flat)

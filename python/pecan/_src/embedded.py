@@ -75,7 +75,16 @@ class Cluster:
             process.stop()
 
     def _new_worker(self) -> Process:
-        arguments = ["--dispatcher", self.target, "--listen", "127.0.0.1:0", "--placement", "local", "--log-level", "warn"]
+        arguments = [
+            "--dispatcher",
+            self.target,
+            "--listen",
+            "127.0.0.1:0",
+            "--placement",
+            "local",
+            "--log-level",
+            "warn",
+        ]
         return Process(programs.WORKER, arguments, self._on_death)
 
     def _on_death(self, process: Process) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Any, cast
 
 
 class PecanError(Exception):
@@ -14,7 +14,8 @@ class PecanError(Exception):
     reason is in their message, as `[pecan:REASON]`.
 
     Attributes:
-        reason: A word of a closed list that programs can compare, for example "PY_FUNCTION". docs/errors.md has them all.
+        reason: A word of a closed list that programs can compare, for example "PY_FUNCTION". docs/errors.md has them
+            all.
         code: The gRPC code number, which is also TensorFlow's.
     """
 
@@ -97,7 +98,7 @@ class AuthError(PecanError, PermissionError):
     code = 7
 
 
-class ServiceUnavailable(PecanError, ConnectionError):  # noqa: N818 - the name that the guarantees use
+class ServiceUnavailable(PecanError, ConnectionError):
     """The service, or a process of it, cannot be reached."""
 
     reason = "UNAVAILABLE"
@@ -171,7 +172,8 @@ def _with_tensorflow(kind: type[PecanError], code: int) -> type[PecanError]:
         base = found
 
     def __init__(self: Any, message: str) -> None:
-        base.__init__(self, None, None, message)  # type: ignore[call-arg]
+        initialise: Any = base.__init__
+        initialise(self, None, None, message)
 
     def __str__(self: Any) -> str:
         return str(self.message)
@@ -181,7 +183,7 @@ def _with_tensorflow(kind: type[PecanError], code: int) -> type[PecanError]:
 
     members = {"__init__": __init__, "__str__": __str__, "__reduce__": __reduce__, "__module__": kind.__module__,
                "__doc__": kind.__doc__, "__qualname__": kind.__qualname__}  # fmt: skip
-    mixed: type[PecanError] = type(kind.__name__, (kind, base), members)
+    mixed = cast("type[PecanError]", type(kind.__name__, (kind, base), members))
     _mixed[kind, code] = mixed
     return mixed
 
@@ -189,7 +191,7 @@ def _with_tensorflow(kind: type[PecanError], code: int) -> type[PecanError]:
 def make(message: str, reason: str, code: int) -> PecanError:
     """The exception for a reason of the closed list and its code."""
     kind = _BY_REASON.get(reason) or _BY_CODE.get(code, PecanError)
-    error = _with_tensorflow(kind, code)(message)
+    error: PecanError = _with_tensorflow(kind, code)(message)
     error.reason = reason
     error.code = code
     return error
@@ -199,6 +201,7 @@ def from_text(text: str) -> PecanError:
     """The exception for the text of an error of the Go side (see the package documentation of bindings)."""
     try:
         parts = json.loads(text)
-        return make(f"{parts['message']} [pecan:{parts['reason']}]", str(parts["reason"]), int(parts["code"]))
+        message, reason, code = str(parts["message"]), str(parts["reason"]), int(parts["code"])
     except (ValueError, KeyError, TypeError):
         return PecanError(text)
+    return make(f"{message} [pecan:{reason}]", reason, code)

@@ -82,8 +82,8 @@ def _mode_and_sharding(processing_mode: Any, sharding: Any, deterministic: bool)
     if policy == ShardingPolicy.OFF:
         if mode not in (None, "off"):
             raise errors.InvalidArgumentError(
-                f"processing_mode={mode!r} promises each element once, and ShardingPolicy.OFF gives it once per worker: "
-                "give one of them"
+                f"processing_mode={mode!r} promises each element once, and ShardingPolicy.OFF gives it once per "
+                "worker: give one of them"
             )
         mode = "off"
     elif mode == "off" and policy is not None:
@@ -190,7 +190,9 @@ def service_target(service: Any) -> str:
             f"{type(service).__name__}"
         )
     if not service:
-        raise errors.InvalidArgumentError('`service` must not be empty: give "host:port", or None for a private cluster')
+        raise errors.InvalidArgumentError(
+            '`service` must not be empty: give "host:port", or None for a private cluster'
+        )
     if service.startswith("unix:"):
         return service
     parts = service.split("://")
@@ -199,7 +201,7 @@ def service_target(service: Any) -> str:
     if len(parts) == 2 and parts[0] != "pecan":
         hint = " (that is tf.data service's protocol, which Pecan does not speak)" if parts[0] == "grpc" else ""
         raise errors.make(
-            f"`service` {service!r} has the protocol {parts[0]!r}{hint}: give \"host:port\" or \"pecan://host:port\"",
+            f'`service` {service!r} has the protocol {parts[0]!r}{hint}: give "host:port" or "pecan://host:port"',
             "BAD_ARGUMENT",
             5,
         )
@@ -259,8 +261,8 @@ def _consumers(consumer_index: Any, num_consumers: Any, name: str | None) -> Non
             f"`job_name` must be set when `num_consumers` is: consumers find each other by it (num_consumers={number})"
         )
     raise errors.UnsupportedError(
-        "coordinated reads (`consumer_index`, `num_consumers`) are not offered yet: leave both out and trainers with one "
-        "`job_name` share the elements, first come, first served"
+        "coordinated reads (`consumer_index`, `num_consumers`) are not offered yet: leave both out and trainers with "
+        "one `job_name` share the elements, first come, first served"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
 import os
 import signal
 import subprocess
@@ -24,8 +25,8 @@ _EXIT_GRACE_S = 1.0
 class Process:
     """One of the programs, running as a child.
 
-    The child holds the reading end of a pipe as its standard input and stops when this process's end goes away, so it is
-    gone even after a SIGKILL here. It has a session of its own: Ctrl-C in a terminal reaches this process alone.
+    The child holds the reading end of a pipe as its standard input and stops when this process's end goes away, so it
+    is gone even after a SIGKILL here. It has a session of its own: Ctrl-C in a terminal reaches this process alone.
 
     Attributes:
         name: The program.
@@ -87,7 +88,9 @@ class Process:
         code = self._child.returncode
         how = "" if code is None else f" (exit code {code})" if code >= 0 else f" (killed by signal {-code})"
         lines = "\n".join(f"  {line}" for line in list(self._lines)[-12:])
-        return f"{self.name} with process id {self.pid} {what}{how}" + (f"; its last words were:\n{lines}" if lines else "")
+        return f"{self.name} with process id {self.pid} {what}{how}" + (
+            f"; its last words were:\n{lines}" if lines else ""
+        )
 
     def tell_to_stop(self) -> None:
         """Asks the child to stop, and does not wait for it."""
@@ -96,10 +99,8 @@ class Process:
             return
         stdin = self._child.stdin
         if stdin is not None:
-            try:
+            with contextlib.suppress(OSError):
                 stdin.close()
-            except OSError:
-                pass
         self._signal(signal.SIGTERM)
 
     def stop(self, grace_s: float = _STOP_GRACE_S) -> None:

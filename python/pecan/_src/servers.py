@@ -24,7 +24,7 @@ def _port(value: Any) -> None:
 
 
 def _host(value: Any) -> None:
-    if not isinstance(value, str) or not value or any(c in value for c in " /:@") and not value.startswith("["):
+    if not isinstance(value, str) or not value or (any(c in value for c in " /:@") and not value.startswith("[")):
         raise errors.InvalidArgumentError(f"`host` must be a host name or an address to listen on, got {value!r}")
 
 
@@ -40,8 +40,8 @@ class DispatcherConfig:
     Attributes:
         port: Port to listen on; 0 picks a free one.
         work_dir: Directory for the durable state; None keeps it in memory, and a restart forgets it.
-        fault_tolerant_mode: Says that a restart must forget nothing, which needs a work_dir. With a work_dir it is so in
-            any case.
+        fault_tolerant_mode: Says that a restart must forget nothing, which needs a work_dir. With a work_dir it is so
+            in any case.
         worker_addresses: The only workers accepted, "host:port" or "host" each; None accepts any.
         job_gc_timeout_ms: After how long without trainers a named job is forgotten; None leaves it at the default.
         worker_timeout_ms: After how long a silence a worker's streams go to others; None leaves it at the default.
@@ -94,8 +94,8 @@ class WorkerConfig:
 
     Attributes:
         dispatcher_address: The dispatcher, "host:port" or "pecan://host:port". Has to be given.
-        worker_address: "host:port" by which trainers reach this worker; None takes the one it listens on. "%port%" stands
-            for `port`, which must not be 0 then.
+        worker_address: "host:port" by which trainers reach this worker; None takes the one it listens on. "%port%"
+            stands for `port`, which must not be 0 then.
         port: Port of the data plane; 0 picks a free one.
         dispatcher_timeout_ms: How long the dispatcher may be out of reach at the start.
         host: Address to listen on. Only processes of this host reach the default.
@@ -127,8 +127,8 @@ class WorkerConfig:
         if self.worker_address is not None:
             if "%port%" in self.worker_address and self.port == 0:
                 raise errors.InvalidArgumentError(
-                    f"`worker_address` {self.worker_address!r} with port=0: give the port, or leave worker_address out to "
-                    "take the address that the worker listens on"
+                    f"`worker_address` {self.worker_address!r} with port=0: give the port, or leave worker_address out "
+                    "to take the address that the worker listens on"
                 )
             options.service_target(self.worker_address.replace("%port%", str(self.port)))
 

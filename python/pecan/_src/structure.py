@@ -46,7 +46,9 @@ class Structure:
         """The plain tensors of an element, given as a map function of the dataset gets it."""
         whole: Any = element if isinstance(self.element_spec, tuple) and not _named(self.element_spec) else element[0]
         values = _values(self.element_spec, whole)
-        return tuple(part for leaf, value in zip(self._leaves, values, strict=True) for part in _take_apart(leaf, value))
+        return tuple(
+            part for leaf, value in zip(self._leaves, values, strict=True) for part in _take_apart(leaf, value)
+        )
 
     def put_together(self, tensors: Sequence[tf.Tensor]) -> Any:
         """An element of its plain tensors."""
@@ -78,8 +80,8 @@ def _refuse(leaf: Any, number: int) -> None:
                 what = repr(leaf)
     if what is not None:
         raise errors.make(
-            f"component {number} of the elements is {what}, which cannot leave the process it was made in: turn it into "
-            "tensors before distribute(), for example with batch() or flat_map(), or make it after distribute() "
+            f"component {number} of the elements is {what}, which cannot leave the process it was made in: turn it "
+            "into tensors before distribute(), for example with batch() or flat_map(), or make it after distribute() "
             "[pecan:UNSUPPORTED]",
             "UNSUPPORTED",
             12,
@@ -116,7 +118,9 @@ def _take_apart(leaf: Any, value: Any) -> list[tf.Tensor]:
             return [part for sub, whole in zip(inner._leaves, values, strict=True) for part in _take_apart(sub, whole)]
 
         def blank() -> list[tf.Tensor]:
-            return [tf.zeros([dim or 0 for dim in part.shape] if part.shape.rank else [], part.dtype) for part in inner.flat]
+            return [
+                tf.zeros([dim or 0 for dim in part.shape] if part.shape.rank else [], part.dtype) for part in inner.flat
+            ]
 
         return [has_value, *tf.cond(has_value, filled, blank)]
     parts: list[tf.Tensor] = tf.nest.flatten(value, expand_composites=True)

@@ -1,0 +1,57 @@
+"""What is built in place is what a wheel will hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+PACKAGE = HERE.parent / "python" / "pecan"
+
+
+def _load(name: str):
+    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+check = _load("check")
+
+
+pytestmark = pytest.mark.skipif(not (PACKAGE / "_bin").exists(), reason="nothing is built: python bindings/build.py")
+
+
+def test_one_object_with_one_go_runtime_and_three_programs():
+    assert check.problems(PACKAGE) == []
+
+
+def test_a_second_go_runtime_is_seen(tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "pecan")
+    built = next((tmp_path / "pecan" / "_native").glob("*.so"))
+    shutil.copy(built, built.with_name("_other.so"))
+    assert any("one shared object" in problem for problem in check.problems(tmp_path / "pecan"))
+
+
+def test_a_missing_program_is_seen(tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "pecan")
+    (tmp_path / "pecan" / "_bin" / "pecanctl").unlink()
+    assert check.problems(tmp_path / "pecan") == ["the program pecanctl is missing"]
+
+
+def test_the_wheel_runs_in_a_clean_environment(tmp_path):
+    """Slow, and it downloads TensorFlow: asked for with PECAN_WHEEL_TENSORFLOW=2.18.1,2.21.0."""
+    versions = os.environ.get("PECAN_WHEEL_TENSORFLOW")
+    if not versions:
+        pytest.skip("PECAN_WHEEL_TENSORFLOW names no versions")
+    pip = [sys.executable, "-m", "pip", "wheel", str(HERE.parent), "--no-deps", "--no-build-isolation", "--quiet"]
+    subprocess.run([*pip, "--wheel-dir", str(tmp_path)], check=True, timeout=1200)
+    wheel = next(tmp_path.glob("*.whl"))
+    arguments = [argument for version in versions.split(",") for argument in ("--tensorflow", version)]
+    subprocess.run([sys.executable, str(HERE / "smoke.py"), str(wheel), *arguments], check=True, timeout=2400)
