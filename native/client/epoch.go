@@ -404,6 +404,13 @@ func (e *epoch) retire(stats *Stats) uint64 {
 	return taken
 }
 
+// empty is true when not even a failed element has come.
+func (e *epoch) empty() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.accepted == 0
+}
+
 func (e *epoch) addStats(stats *Stats) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -69,6 +69,9 @@ func newIteration(j *Job, options IterOptions) *Iteration {
 		it.left = -1
 	case repeat > 1:
 		it.left = repeat - 1
+	case repeat == 0:
+		// repeat(0): no pass at all.
+		it.over = true
 	}
 	return it
 }
@@ -187,8 +190,10 @@ func (it *Iteration) count(rows *Rows) {
 
 // advance goes from an epoch that ended to the next one, or to the end. it.mu is held.
 func (it *Iteration) advance() {
+	endless := it.left < 0 && it.alone() && it.current.empty()
 	it.job.finished(it.current.retire(&it.stats))
-	if it.left == 0 {
+	if it.left == 0 || endless {
+		// Repeating nothing for ever is nothing, as it is locally.
 		it.finish(it.tooFew())
 		return
 	}
@@ -220,8 +225,12 @@ func (it *Iteration) finish(err error) {
 // asserts tells whether assert_cardinality at the root is checked here: only one who reads everything can.
 func (it *Iteration) asserts() (int64, bool) {
 	promised := it.job.plan.GetAssertedCardinality()
-	alone := !it.job.shared() && it.job.options.GetMode() != pecanv1.Mode_MODE_OFF
-	return promised, alone && promised >= -1
+	return promised, it.alone() && promised >= -1
+}
+
+// alone is true when this iteration gets all of a pass.
+func (it *Iteration) alone() bool {
+	return !it.job.shared() && it.job.options.GetMode() != pecanv1.Mode_MODE_OFF
 }
 
 func (it *Iteration) tooMany() error {
@@ -267,7 +276,9 @@ func (it *Iteration) waited(d time.Duration, starved bool) {
 	it.stats.Waited += d
 	e := it.current
 	it.mu.Unlock()
-	e.addWaited(d, starved)
+	if e != nil {
+		e.addWaited(d, starved)
+	}
 }
 
 // Stats tells how the iteration is doing.

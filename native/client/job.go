@@ -70,7 +70,7 @@ func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 		iterations:    map[*Iteration]struct{}{}, lastCount: -1,
 	}
 	if job.plan == nil {
-		job.plan = &pecanv1.Plan{AssertedCardinality: -2}
+		job.plan = &pecanv1.Plan{Repeat: 1, Cardinality: -2, AssertedCardinality: -2}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +134,7 @@ func (j *Job) Open(options IterOptions) *Iteration {
 		it.broken = reason.New(reason.Closed, "job %s is closed", j.id)
 	case j.lost != nil:
 		it.broken = j.lost
-	default:
+	case !it.over:
 		j.iterations[it] = struct{}{}
 		it.current = j.nextEpoch()
 	}

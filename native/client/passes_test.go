@@ -41,6 +41,30 @@ func TestAnEndlessRepeatGoesOn(t *testing.T) {
 	}
 }
 
+func TestRepeatingNothingIsNothing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		repeat int64
+		count  uint64
+		opened int
+	}{
+		"an empty dataset for ever": {repeat: -1, opened: 1},
+		"a dataset no times":        {repeat: 0, count: 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := startDispatcher(t, func(d *testDispatcher) { d.plan.Repeat = tc.repeat })
+			d.snapshot = spread(1, startWorker(t, same(testStream{count: tc.count})))
+			it := open(t, d).Open(IterOptions{NoAhead: true})
+			all, err := read(t, it)
+			if err != nil || len(all) != 0 || it.Waiting() != "" || len(it.Positions().Next) != 0 {
+				t.Errorf("%d elements, %v", len(all), err)
+			}
+			if n := look(d, func() int { return len(d.opened) }); n != tc.opened {
+				t.Errorf("%d epochs opened", n)
+			}
+		})
+	}
+}
+
 func TestTheNextPassIsOpenedAheadAndAdopted(t *testing.T) {
 	for name, cardinality := range map[string]int64{"of known length": 10, "of unknown length": -2} {
 		t.Run(name, func(t *testing.T) {
