@@ -201,12 +201,22 @@ func TestItRefusesToStart(t *testing.T) {
 		"with arguments":            {[]string{"serve"}, "unexpected arguments"},
 		"with a timeout of nothing": {[]string{"--client-timeout", "0s"}, "client timeout 0s: must be positive"},
 		"with a bad level":          {[]string{"--log-level", "loud"}, "want debug, info, warn or error"},
-		"with times out of order":   {[]string{"--worker-suspect-after", "30s"}, "each must be at least the one before"},
+		"with times out of order":   {[]string{"--worker-suspect-after", "30s", "--worker-dead-after", "2s"}, "each must be at least the one before"},
 		"with a bad worker list":    {[]string{"--worker-addresses", "a:1,a:1,b:0"}, "listed twice"},
 		"with no room for graphs":   {[]string{"--max-graph-bytes", "-1"}, "must be positive"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) { fails(t, c.want, c.args...) })
+	}
+}
+
+func TestAQuickDetectionNeedsOneFlag(t *testing.T) {
+	p := launch(t, "--listen", "127.0.0.1:0", "--worker-dead-after", "300ms")
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.ended(); code != 0 {
+		t.Fatalf("exit code %d: %s", code, p.stderr.String())
 	}
 }
 

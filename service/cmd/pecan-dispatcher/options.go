@@ -31,18 +31,20 @@ type options struct {
 	listen, workDir, logLevel string
 	exitWithParent            bool
 	config                    dispatcher.Config
+	flags                     *pflag.FlagSet
 }
 
 func newOptions() *options { return &options{config: dispatcher.DefaultConfig()} }
 
 func (o *options) register(f *pflag.FlagSet) {
+	o.flags = f
 	c := &o.config.Core
 	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "address to serve on: HOST:PORT (port 0 picks a free one), unix:PATH or unix:@NAME")
 	f.StringVar(&o.workDir, "work-dir", "", "directory for the durable state, created if its parent exists; empty: memory only")
 	f.StringSliceVar(&c.WorkerAddresses, "worker-addresses", nil, "the only workers accepted, HOST:PORT each (HOST: any one worker there); their places are the shards of static sharding")
 	f.Int64Var(&o.config.MaxGraphBytes, "max-graph-bytes", o.config.MaxGraphBytes, "largest dataset graph taken, in bytes")
 	f.DurationVar(&c.Heartbeat, "heartbeat", c.Heartbeat, "period of the workers' heartbeats")
-	f.DurationVar(&c.SuspectAfter, "worker-suspect-after", c.SuspectAfter, "silence after which a worker gets no new streams")
+	f.DurationVar(&c.SuspectAfter, "worker-suspect-after", c.SuspectAfter, "silence after which a worker gets no new streams (shorter when --worker-dead-after is)")
 	f.DurationVar(&c.DeadAfter, "worker-dead-after", c.DeadAfter, "silence after which a worker's streams move to others")
 	f.DurationVar(&c.ReturnGrace, "worker-return-grace", c.ReturnGrace, "time a worker whose connection broke has to come back and keep its streams")
 	f.DurationVar(&c.ClientTimeout, "client-timeout", c.ClientTimeout, "silence after which a trainer is forgotten")
@@ -60,6 +62,14 @@ func (o *options) validate(args []string) error {
 		return fmt.Errorf("unexpected arguments %q; everything is given by flags (see --help)", strings.Join(args, " "))
 	}
 	o.config.Version = cli.Version
+	// Who asks for a quick detection need not spell out the times before it.
+	c := &o.config.Core
+	if !o.flags.Changed("worker-suspect-after") {
+		c.SuspectAfter = min(c.SuspectAfter, c.DeadAfter)
+	}
+	if !o.flags.Changed("heartbeat") {
+		c.Heartbeat = min(c.Heartbeat, max(c.SuspectAfter/3, 1))
+	}
 	return o.config.Validate()
 }
 

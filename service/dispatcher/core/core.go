@@ -55,14 +55,14 @@ func (c Config) Validate() error {
 		value time.Duration
 	}{
 		{"heartbeat period", c.Heartbeat}, {"worker suspect time", c.SuspectAfter}, {"worker dead time", c.DeadAfter},
-		{"lease time", c.LeaseTTL}, {"client timeout", c.ClientTimeout}, {"job timeout", c.JobTimeout},
+		{"lease time", c.LeaseTTL}, {"client timeout", c.ClientTimeout},
 	} {
 		if d.value <= 0 {
 			err = multierr.Append(err, fmt.Errorf("%s %v: must be positive", d.name, d.value))
 		}
 	}
-	if c.ReturnGrace < 0 || c.DatasetTimeout < 0 || c.ConsumerSlice < 0 {
-		err = multierr.Append(err, errors.New("worker grace, dataset timeout and consumer slice must not be negative"))
+	if c.ReturnGrace < 0 || c.JobTimeout < 0 || c.DatasetTimeout < 0 || c.ConsumerSlice < 0 {
+		err = multierr.Append(err, errors.New("worker grace, job timeout, dataset timeout and consumer slice must not be negative"))
 	}
 	if c.SuspectAfter < c.Heartbeat || c.DeadAfter < c.SuspectAfter {
 		err = multierr.Append(err, fmt.Errorf("heartbeat period %v, worker suspect time %v and worker dead time %v: each must be at least the one before", c.Heartbeat, c.SuspectAfter, c.DeadAfter))
