@@ -49,6 +49,12 @@ func Analyze(g *Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, error)
 	}
 	plan.Cardinality = p.cardinality(root)
 	p.planAssert(plan, root)
+	switch p.cacheBelow(root) {
+	case cacheInMemory:
+		say(plan, "A cache in memory holds each stream's share for one epoch, and is filled anew in the next.")
+	case cacheInFile:
+		say(plan, "With several streams, each writes cache files of its own beside the path that was given (.stream-s-of-S).")
+	}
 	plan.Determinism = p.determinism(root, opts)
 	plan.AllOpen = p.endless(root) || opts.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC
 	if err := p.planCut(plan, root, opts, env); err != nil {

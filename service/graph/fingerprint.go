@@ -104,6 +104,7 @@ func (h *hasher) hashAttr(v *tf.AttrValue) []byte {
 		if x.Tensor.GetDtype() == tf.DataType_DT_RESOURCE {
 			return []byte("handle")
 		}
+		return hashTensor(x.Tensor)
 	}
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(v)
 	if err != nil {
@@ -112,6 +113,25 @@ func (h *hasher) hashAttr(v *tf.AttrValue) []byte {
 	}
 	sum := sha256.Sum256(raw)
 	return sum[:]
+}
+
+// hashTensor reads the bytes of a constant where they are: they may be most of the graph.
+func hashTensor(t *tf.TensorProto) []byte {
+	sum := sha256.New()
+	writePart(sum, t.GetTensorContent())
+	rest := &tf.TensorProto{
+		Dtype: t.Dtype, TensorShape: t.TensorShape, VersionNumber: t.VersionNumber, HalfVal: t.HalfVal, FloatVal: t.FloatVal,
+		DoubleVal: t.DoubleVal, IntVal: t.IntVal, StringVal: t.StringVal, ScomplexVal: t.ScomplexVal, Int64Val: t.Int64Val,
+		BoolVal: t.BoolVal, DcomplexVal: t.DcomplexVal, ResourceHandleVal: t.ResourceHandleVal, VariantVal: t.VariantVal,
+		Uint32Val: t.Uint32Val, Uint64Val: t.Uint64Val, Float8Val: t.Float8Val,
+	}
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(rest)
+	if err != nil {
+		// Only invalid UTF-8 could fail here, and Unmarshal has refused that.
+		raw = []byte(err.Error())
+	}
+	writePart(sum, raw)
+	return sum.Sum(nil)
 }
 
 func (h *hasher) hashCall(f *tf.NameAttrList) []byte {

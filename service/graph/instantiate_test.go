@@ -155,7 +155,10 @@ func TestCachesHaveFilesOfTheirOwn(t *testing.T) {
 	if string(path[0]) != "/cache/file.stream-2-of-5" {
 		t.Errorf("path %q", path)
 	}
-	if hasOp(def, "RepeatDataset") {
+	if !hasOp(def, "RepeatDataset") {
+		t.Error("the repeat that reads the cache again is gone")
+	}
+	if hasOp(stream(t, "endless", At{}), "RepeatDataset") {
 		t.Error("the repeat that became epochs is still there")
 	}
 }

@@ -60,6 +60,10 @@ func (p *planner) outerRepeat(root *step) *step {
 				// One element over and over: an epoch for each would cost more than the element.
 				return nil
 			}
+			if kept := p.cacheBelow(s.in[0]); kept == cacheInFile || (kept == cacheInMemory && times > 0) {
+				// The cache serves the passes after the first, and two epochs at once would write one file.
+				return nil
+			}
 			if !p.batchesFit(root, s) {
 				return nil
 			}
@@ -76,6 +80,31 @@ func (p *planner) outerRepeat(root *step) *step {
 			return nil
 		}
 	}
+}
+
+// What a cache below a step keeps.
+const (
+	cacheNone = iota
+	cacheInMemory
+	cacheInFile
+)
+
+// cacheBelow tells what caches lie in a tree.
+func (p *planner) cacheBelow(root *step) int {
+	found := cacheNone
+	root.walk(func(s *step) {
+		switch {
+		case s.node.GetOp() == "SnapshotDatasetV2":
+			found = cacheInFile
+		case s.rule.kind == cached:
+			path, ok := constStrings(p.g.input(s.node, "filename"))
+			if !ok || len(path) != 1 || len(path[0]) > 0 {
+				found = cacheInFile
+			}
+			found = max(found, cacheInMemory)
+		}
+	})
+	return found
 }
 
 // batchesFit tells whether every batch above a repeat ends where a pass ends: only then does a pass for itself give the

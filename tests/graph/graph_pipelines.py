@@ -360,6 +360,12 @@ CASES: dict[str, Case] = {
     "cache_in_a_file": Case(
         lambda w: D.range(50).map(lambda x: x * 2).cache(str(w / "cache")), 0, "ELEMENTS", ordered=True
     ),
+    "cache_then_repeat": Case(lambda w: D.range(50).map(lambda x: x * 2).cache().shuffle(9).repeat(3).map(lambda x: x + 1), 0, "ELEMENTS"),
+    "cache_then_endless_repeat": Case(lambda w: D.range(50).cache().repeat(), 0, "ELEMENTS", repeat=-1, take=100),
+    "file_cache_then_repeat": Case(
+        lambda w: tf.data.TFRecordDataset(records(w)).cache(str(w / "cache")).repeat(3).batch(4), 6, "FILES", "REMAINDER", "rows"),
+    "file_cache_then_endless_repeat": Case(
+        lambda w: tf.data.TFRecordDataset(records(w)).map(number).map(heavy).cache(str(w / "cache")).repeat(), 1, "NONE", take=120),
     "snapshot": Case(lambda w: D.range(50).snapshot(str(w / "snapshot")), 0, "ELEMENTS"),
     "assert_cardinality": Case(
         lambda w: tf.data.TFRecordDataset(records(w)).apply(tf.data.experimental.assert_cardinality(57)), 6, "FILES"
