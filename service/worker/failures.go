@@ -51,7 +51,7 @@ func checkElement(index uint64, element []*tf.Tensor, specs []*pecanv1.Component
 	if len(specs) > 0 && len(element) != len(specs) {
 		return reason.New(reason.ElementSpec, "element %d has %d components, its element spec has %d", index, len(element), len(specs))
 	}
-	total := int64(0)
+	total, table := int64(0), 16
 	for i, t := range element {
 		if t.DType() != tf.String && frame.Width(uint32(t.DType())) == 0 {
 			return reason.New(reason.ElementSpec, "component %d of element %d has dtype %d, which cannot leave a worker", i, index, t.DType())
@@ -61,6 +61,10 @@ func checkElement(index uint64, element []*tf.Tensor, specs []*pecanv1.Component
 				i, index, t.DType(), t.Dims(), specs[i].GetDtype(), specShape(specs[i]))
 		}
 		total += t.WireSize()
+		table += 16 + 8*len(t.Dims())
+	}
+	if len(element) > frame.MaxComponents || table > frame.MaxMeta {
+		return reason.New(reason.ElementSpec, "element %d has %d components of too many dimensions to be described in %d bytes", index, len(element), frame.MaxMeta)
 	}
 	if total > maxBytes {
 		return reason.New(reason.ElementTooLarge,

@@ -30,6 +30,41 @@ func TestTheWindowIsBoundedInBytes(t *testing.T) {
 	}
 }
 
+func TestStreamsThatEndedCountAgainstTheLimitAndBlockNobody(t *testing.T) {
+	const limit = 12 << 20
+	w := serve(t, func(c *Config) { c.WindowBytes = limit })
+	// Each of these has about 10 MB that nobody reads: the first fits, the others get what is left, and an entry each.
+	for i := range uint32(4) {
+		o := order("hundreds")
+		o.Id.Stream = i
+		w.start(o)
+		run := w.held()[0].run
+		waitFor(t, "elements", func() bool { n, _, _ := run.window.load(); return n > 0 })
+	}
+	waitFor(t, "windows that do not grow", func() bool {
+		before := w.windowBytes.Load()
+		time.Sleep(50 * time.Millisecond)
+		return before == w.windowBytes.Load()
+	})
+	if held := w.windowBytes.Load(); held > limit+4*(1<<20) {
+		t.Fatalf("%d bytes are held, the limit is %d", held, limit)
+	}
+	for i := range uint32(4) {
+		o := order("hundreds")
+		o.Id.Stream = i
+		r := dialTCP(t, w)
+		r.open(1, opening(o))
+		for n := uint64(0); n < 100; n++ {
+			g, err := r.next()
+			if err != nil || len(g.elements) != 1 {
+				t.Fatal(g, err)
+			}
+			r.credit(1, n+1, 1<<40)
+		}
+	}
+	waitFor(t, "the windows to empty", func() bool { return w.windowBytes.Load() == 0 })
+}
+
 func TestSharedMemoryIsUsedAgainAndBounded(t *testing.T) {
 	w := serve(t, func(c *Config) { c.SlotBytes = 4 * largeElement })
 	o := order("large")

@@ -65,7 +65,7 @@ func (r *run) produce(it *tf.Iterator) error {
 	}()
 	r.fill.it = it
 	for {
-		if !r.window.waitRoom(r.stream.worker.budget) {
+		if !r.window.waitRoom(r.stream.worker.config.WindowBytes, r.stream.worker.runs.Load) {
 			return errStopped
 		}
 		err := r.step(it)

@@ -50,7 +50,7 @@ const minRAMBudget = 64 << 20
 func newRun(s *stream) *run {
 	r := &run{stream: s, order: s.order}
 	r.ctx, r.cancel = context.WithCancel(s.worker.lifetime)
-	r.window = newWindow(r.hurry)
+	r.window = newWindow(&s.worker.windowBytes, r.hurry)
 	r.window.ahead, r.window.acked = s.order.GetAhead(), s.order.GetOwnedBelow()
 	return r
 }

@@ -77,7 +77,7 @@ func (s *stream) update(order *pecanv1.StartStream) {
 func (s *stream) restart(why *reason.Error) {
 	s.quit(why)
 	if keepsBack(s.order) {
-		s.kept = newWindow(nil)
+		s.kept = newWindow(&s.worker.windowBytes, nil)
 		s.kept.keep = true
 	}
 	s.run = newRun(s)

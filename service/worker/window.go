@@ -2,6 +2,7 @@ package worker
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -14,6 +15,8 @@ type window struct {
 	room    *sync.Cond
 	entries []*entry
 	bytes   int64
+	// all is the bytes of every window of the worker.
+	all *atomic.Int64
 	// acked: everything below has arrived. next: the index that the run appends next.
 	acked, next uint64
 	ended       bool
@@ -32,8 +35,8 @@ type window struct {
 	hungry  bool
 }
 
-func newWindow(starved func(bool)) *window {
-	w := &window{starved: starved}
+func newWindow(all *atomic.Int64, starved func(bool)) *window {
+	w := &window{all: all, starved: starved}
 	w.room = sync.NewCond(&w.mu)
 	return w
 }
@@ -53,11 +56,16 @@ func (w *window) append(e *entry) bool {
 		return true
 	}
 	w.entries = append(w.entries, e)
-	w.bytes += e.size
+	w.charge(e.size)
 	reader := w.reader
 	w.mu.Unlock()
 	reader.wake()
 	return true
+}
+
+func (w *window) charge(bytes int64) {
+	w.bytes += bytes
+	w.all.Add(bytes)
 }
 
 // skipped tells that n elements were run and dropped.
@@ -81,12 +89,16 @@ func (w *window) finish(failure *reason.Error) {
 	reader.wake()
 }
 
-// waitRoom blocks until the run may produce: the window is below its budget or empty, and a stream that was leased ahead of
-// need and has made its first elements was opened. False: the window is closed.
-func (w *window) waitRoom(budget func() int64) bool {
+// waitRoom blocks until the run may produce: the window is empty, or it is below its share and all windows together
+// are below the limit; and a stream that was leased ahead of need and has made its first elements was opened. False: the
+// window is closed. What other windows give up wakes nobody here: a window that is not empty is woken by its own reader.
+func (w *window) waitRoom(limit int64, streams func() int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for !w.closed && ((len(w.entries) > 0 && w.bytes >= budget()) || (w.ahead && !w.opened && w.next > 0)) {
+	full := func() bool {
+		return len(w.entries) > 0 && (w.bytes >= limit/max(1, streams()) || w.all.Load() >= limit)
+	}
+	for !w.closed && (full() || (w.ahead && !w.opened && w.next > 0)) {
 		w.room.Wait()
 	}
 	return !w.closed
@@ -159,7 +171,7 @@ func (w *window) trim(index uint64) {
 	w.acked = max(w.acked, index)
 	n := 0
 	for n < len(w.entries) && w.entries[n].end() <= w.acked {
-		w.bytes -= w.entries[n].size
+		w.charge(-w.entries[n].size)
 		w.entries[n].release()
 		w.entries[n] = nil
 		n++
@@ -243,7 +255,8 @@ func (w *window) close() *channel {
 		e.release()
 	}
 	reader := w.reader
-	w.entries, w.bytes, w.reader = nil, 0, nil
+	w.charge(-w.bytes)
+	w.entries, w.reader = nil, nil
 	w.room.Broadcast()
 	return reader
 }

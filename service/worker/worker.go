@@ -37,8 +37,9 @@ type Worker struct {
 	server  *server
 	session *session
 
-	// runs is the number of streams that run now.
-	runs atomic.Int64
+	// runs is the number of streams that run now, windowBytes what all windows hold.
+	runs        atomic.Int64
+	windowBytes atomic.Int64
 	// id changes when the worker joins another cluster.
 	id      atomic.Pointer[string]
 	cluster atomic.Pointer[string]
@@ -146,9 +147,6 @@ func (w *Worker) rename() {
 }
 
 func (w *Worker) localAddress() string { return w.server.local() }
-
-// budget is the bytes of ready elements that one stream may keep.
-func (w *Worker) budget() int64 { return w.config.WindowBytes / max(1, w.runs.Load()) }
 
 // start runs a stream, or brings one that runs up to date.
 func (w *Worker) start(order *pecanv1.StartStream) {

@@ -81,6 +81,7 @@ def graphs() -> dict[str, tf.data.Dataset]:
         "remainder": source(1003).filter(not_three).batch(10),
         "closing": source(1003).filter(not_three).batch(10).map(add_half),
         "mixed": source(40).map(nines),
+        "hundreds": source(100).map(lambda i: tf.fill([100_000], tf.cast(i, tf.uint8))),
         "long": source(2).map(one_long_string),
         "spinning": source(ENDLESS).map(spin),
         "large": tf.data.Dataset.from_tensors(tf.constant(1, tf.uint8)).map(lambda x: tf.fill([9_600_000], x)).cache().repeat(),
