@@ -49,6 +49,7 @@ def measure(name: str, repetitions: int, settings: rows.Settings, without: list[
 
 
 def main() -> None:
+    """Measures the rows that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--row", choices=[*rows.ROWS, *rows.ALIASES], help="measure only this row")
     parser.add_argument("--repetitions", type=int, default=5, help="samples per contestant")

@@ -43,9 +43,11 @@ def own_cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def resident_bytes(pid: int) -> int:
-    """Resident memory of a process, shared memory included."""
-    return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def resident_mb(pid: int) -> tuple[float, float]:
+    """Resident megabytes of a process: its own, and those it shares with others through memory files."""
+    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+    found = {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("Rss")}
+    return found["RssAnon"] + found["RssFile"], found["RssShmem"]
 
 
 def command(pid: int) -> str:

@@ -65,13 +65,12 @@ def _role(stack: contextlib.ExitStack, *words: str) -> tuple[int, str]:
 
 
 @contextlib.contextmanager
-def pecan_service(*, workers: int = 1, **cluster: object) -> Iterator[Service]:
-    """Pecan: a dispatcher process and `workers` worker processes."""
+def pecan_service(*, workers: int = 1, window_bytes: int | None = None) -> Iterator[Service]:
+    """Pecan: a dispatcher process and `workers` worker processes, each with `window_bytes` for ready elements."""
     import pecan
 
     before = meter.descendants()
-    local = pecan.LocalCluster(workers=workers, **cluster)
-    try:
-        yield Service(lambda **options: pecan.distribute(local.target, **options), meter.descendants() - before)
-    finally:
-        local.stop()
+    # The cluster puts its own dispatcher in.
+    config = pecan.WorkerConfig("localhost:1", window_bytes=window_bytes)
+    with pecan.LocalCluster(workers=workers, worker=config) as cluster:
+        yield Service(lambda **options: pecan.distribute(cluster.target, **options), meter.descendants() - before)

@@ -13,6 +13,7 @@ service = tf.data.experimental.service
 
 
 def main() -> None:
+    """Serves until standard input ends."""
     if sys.argv[1] == "dispatcher":
         server = service.DispatchServer(service.DispatcherConfig(port=0))
         print(f"listening on {server.target.split('://')[1]}", flush=True)

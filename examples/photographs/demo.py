@@ -137,6 +137,7 @@ def table(results: list[Result], labels: int) -> str:
 
 
 def main() -> None:
+    """Builds the records, trains twice, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=sorted(build.SIZES), default="medium", help="how much to build and train on")
     parser.add_argument(

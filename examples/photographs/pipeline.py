@@ -9,6 +9,7 @@ BATCH = 64
 
 
 def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Encoded image and label of a record."""
     features = tf.io.parse_single_example(
         record, {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
     )
@@ -16,27 +17,33 @@ def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def decode(encoded: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Pixels of the encoded image."""
     return tf.io.decode_jpeg(encoded, channels=3), label
 
 
 def random_crop(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """A random seven eighths of the side."""
     side = tf.shape(image)[0] * 7 // 8
     return tf.image.random_crop(image, [side, side, 3]), label
 
 
 def random_flip(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Left for right, every second time."""
     return tf.image.random_flip_left_right(image), label
 
 
 def resize(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The size that the model takes."""
     return tf.image.resize(image, [PIXELS, PIXELS], antialias=True), label
 
 
 def normalise(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Values around 0."""
     return (image - 127.5) / 63.75, label
 
 
 def cast(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Half of the bytes, for the way to the trainer."""
     return tf.cast(image, tf.float16), label
 
 
