@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 
 class PecanError(Exception):
@@ -21,8 +21,9 @@ class PecanError(Exception):
 
     reason: str = "INTERNAL"
     code: int = 13
-    # Said here, or AutoGraph cannot raise the class again with its own additions to the message.
-    __init__ = Exception.__init__
+    if not TYPE_CHECKING:
+        # Said here, or AutoGraph cannot raise the class again with its own additions to the message.
+        __init__ = Exception.__init__
 
 
 class InvalidArgumentError(PecanError, ValueError):

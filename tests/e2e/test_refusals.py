@@ -1,0 +1,185 @@
+"""Mistakes are one clear exception at the call, and the service is none the worse."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+import tensorflow as tf
+
+import pecan
+from pecan._src import session
+
+D = tf.data.Dataset
+
+
+def _python_step():
+    return D.range(3).map(lambda i: tf.py_function(lambda v: v, [i], tf.int64))
+
+
+def _python_source():
+    return D.from_generator(lambda: iter([1]), output_signature=tf.TensorSpec([], tf.int32))
+
+
+def _writer(path):
+    def write(i):
+        with tf.control_dependencies([tf.io.write_file(path, tf.as_string(i))]):
+            return tf.identity(i)
+
+    return D.range(3).map(write)
+
+
+DATASETS = {
+    "a Python function in a map": (_python_step, NotImplementedError, "PY_FUNCTION"),
+    "a Python generator": (_python_source, NotImplementedError, "PY_FUNCTION"),
+    "a Python function below a batch": (lambda: _python_step().batch(2), NotImplementedError, "PY_FUNCTION"),
+    "datasets for elements": (lambda: D.range(3).window(2), NotImplementedError, "UNSUPPORTED"),
+    "a file that is written": (lambda: _writer("/tmp/pecan-must-not-exist"), PermissionError, "OP_FORBIDDEN"),
+    "a dataset of a running iterator": (
+        lambda: D.range(3).map(lambda i, it=iter(D.range(9)): i + next(it)),
+        ValueError,
+        "EXTERNAL_STATE",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_dataset_that_cannot_be_distributed_is_refused_at_the_call(cluster, name):
+    make, kind, reason = DATASETS[name]
+    link = session.connect(cluster.target.removeprefix("pecan://"), 10)
+    before = link.status().get("datasets", [])
+    with pytest.raises(kind, match=reason) as caught:
+        make().apply(pecan.distribute(cluster.target))
+    assert isinstance(caught.value, pecan.PecanError)
+    assert link.status().get("datasets", []) == before
+
+
+def test_things_that_are_no_datasets():
+    for value in (None, 5, [1, 2], tf.constant(1), iter(D.range(3))):
+        with pytest.raises(TypeError, match="tf.data.Dataset"):
+            pecan.distribute()(value)
+    with pytest.raises(TypeError, match="not the dataset"):
+        pecan.distribute(D.range(3))
+
+
+def test_inside_a_function_it_is_refused():
+    @tf.function
+    def build():
+        return len(list(D.range(3).apply(pecan.distribute())))
+
+    with pytest.raises(ValueError, match="inside a tf.function"):
+        build()
+
+
+def test_no_dispatcher_is_an_error_in_time():
+    began = time.monotonic()
+    with pytest.raises(ConnectionError, match="127.0.0.1:1") as caught:
+        D.range(3).apply(pecan.distribute("127.0.0.1:1", dispatcher_timeout_s=1))
+    assert time.monotonic() - began < 3
+    assert isinstance(caught.value, pecan.ServiceUnavailable)
+    assert isinstance(caught.value, tf.errors.UnavailableError)
+
+
+def test_something_else_behind_the_port_is_an_error_in_time():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        target = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(pecan.PecanError, match=target):
+            D.range(3).apply(pecan.distribute(target, dispatcher_timeout_s=1))
+
+
+def test_a_port_in_use_is_an_error():
+    with pecan.DispatchServer() as first:
+        port = int(first.target.rpartition(":")[2])
+        with pytest.raises(RuntimeError, match="in use"):
+            pecan.DispatchServer(pecan.DispatcherConfig(port=port))
+
+
+def test_a_worker_without_a_dispatcher_is_an_error_in_time():
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="pecan-worker"):
+        pecan.WorkerServer(pecan.WorkerConfig("127.0.0.1:1", dispatcher_timeout_ms=1000))
+    assert time.monotonic() - began < 20
+
+
+def test_a_server_is_started_once():
+    server = pecan.DispatchServer(start=False)
+    with pytest.raises(RuntimeError, match=r"start\(\)"):
+        _ = server.target
+    server.start()
+    server.start()
+    assert server.target.startswith("pecan://127.0.0.1:")
+    server.stop()
+    server.stop()
+    with pytest.raises(RuntimeError, match="make a new one"):
+        server.start()
+
+
+def test_another_dataset_under_a_job_name_is_refused(cluster):
+    first = D.range(5).apply(pecan.distribute(cluster.target, job_name="taken"))
+    with pytest.raises(ValueError, match="taken") as caught:
+        D.range(6).apply(pecan.distribute(cluster.target, job_name="taken"))
+    assert isinstance(caught.value, pecan.JobMismatchError)
+    assert isinstance(caught.value, tf.errors.InvalidArgumentError)
+    assert sorted(first.as_numpy_iterator()) == list(range(5))
+
+
+def test_other_options_under_a_job_name_are_refused(cluster):
+    dataset = D.range(5).apply(pecan.distribute(cluster.target, job_name="options"))
+    with pytest.raises(pecan.JobMismatchError):
+        D.range(5).apply(pecan.distribute(cluster.target, job_name="options", deterministic=True))
+    assert sorted(dataset.as_numpy_iterator()) == list(range(5))
+
+
+@pytest.mark.parametrize("name", ["a/b", "x" * 64, "..", "-a", "ü"])
+def test_names_have_a_grammar(cluster, name):
+    with pytest.raises(ValueError, match="BAD_NAME"):
+        D.range(5).apply(pecan.distribute(cluster.target, job_name=name))
+
+
+def test_another_dataset_under_an_id_is_refused(cluster):
+    pecan.register_dataset(cluster.target, D.range(5), dataset_id="one")
+    assert pecan.register_dataset(cluster.target, D.range(5), dataset_id="one").numpy() == b"one"
+    with pytest.raises(pecan.JobMismatchError):
+        pecan.register_dataset(cluster.target, D.range(5).map(tf.as_string), dataset_id="one")
+
+
+def test_an_id_that_is_not_known(cluster):
+    for spec in (None, tf.TensorSpec([], tf.int64)):
+        with pytest.raises(pecan.NotFoundError, match="DATASET_UNKNOWN") as caught:
+            pecan.from_dataset_id("distributed_epoch", cluster.target, "nobody", spec)
+        assert isinstance(caught.value, tf.errors.NotFoundError)
+
+
+def test_a_spec_that_is_not_the_datasets(cluster):
+    identity = pecan.register_dataset(cluster.target, D.range(5))
+    dataset = pecan.from_dataset_id(None, cluster.target, identity, tf.TensorSpec([], tf.string))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="ELEMENT_SPEC"):
+        list(dataset)
+
+
+def test_an_element_that_is_too_large(cluster):
+    dataset = D.range(3).map(lambda i: tf.fill([1000 * (i % 2 * 999 + 1)], i))
+    ours = dataset.apply(pecan.distribute(cluster.target, max_element_bytes=100_000))
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="ELEMENT_TOO_LARGE"):
+        list(ours)
+    assert len(list(ours.ignore_errors())) == 2
+
+
+def test_a_file_that_workers_do_not_see(cluster, tmp_path):
+    path = str(tmp_path / "nowhere.tfrecord")
+    with pytest.raises(tf.errors.NotFoundError, match="nowhere.tfrecord"):
+        list(tf.data.TFRecordDataset(path).apply(pecan.distribute(cluster.target)))
+
+
+STATIC = {
+    "no files": (lambda: D.range(10), "FILE"),
+    "no hint": (lambda: D.range(10), "HINT"),
+}
+
+
+@pytest.mark.parametrize("name", STATIC)
+def test_a_sharding_that_the_dataset_has_no_place_for(cluster, name):
+    make, policy = STATIC[name]
+    with pytest.raises((pecan.PecanError, tf.errors.OpError), match="SHARDING"):
+        list(make().apply(pecan.distribute(cluster.target, sharding=pecan.ShardingPolicy[policy])))
