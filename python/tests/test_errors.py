@@ -3,8 +3,9 @@
 import json
 import pickle
 
-import pecan
 import pytest
+
+import pecan
 from pecan._src import errors
 
 KINDS = {

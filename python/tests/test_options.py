@@ -2,8 +2,9 @@
 
 import enum
 
-import pecan
 import pytest
+
+import pecan
 from pecan._src import options
 
 # One row per mistake: what was given, the exception, and the words that show the way out.

@@ -2,8 +2,9 @@
 
 import dataclasses
 
-import pecan
 import pytest
+
+import pecan
 
 MISTAKES = {
     "fault tolerance without a directory": (

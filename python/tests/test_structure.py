@@ -7,8 +7,9 @@ import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import pecan
 import tensorflow as tf
+
+import pecan
 from pecan._src import structure
 
 D = tf.data.Dataset

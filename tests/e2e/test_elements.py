@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 
-import pecan
 import pytest
 import tensorflow as tf
+
+import pecan
 
 D = tf.data.Dataset
 Point = collections.namedtuple("Point", "x y")

@@ -10,8 +10,9 @@ import sys
 import textwrap
 import time
 
-import pecan
 import pytest
+
+import pecan
 
 ROOT = pathlib.Path(pecan.__file__).resolve().parent.parent
 BEGIN = """

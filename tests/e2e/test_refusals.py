@@ -30,17 +30,18 @@ def _writer(path):
     return D.range(3).map(write)
 
 
+def _iterator():
+    iterator = iter(D.range(9))
+    return D.range(3).map(lambda i: i + next(iterator))
+
+
 DATASETS = {
     "a Python function in a map": (_python_step, NotImplementedError, "PY_FUNCTION"),
     "a Python generator": (_python_source, NotImplementedError, "PY_FUNCTION"),
     "a Python function below a batch": (lambda: _python_step().batch(2), NotImplementedError, "PY_FUNCTION"),
     "datasets for elements": (lambda: D.range(3).window(2), NotImplementedError, "UNSUPPORTED"),
     "a file that is written": (lambda: _writer("/tmp/pecan-must-not-exist"), PermissionError, "OP_FORBIDDEN"),
-    "a dataset of a running iterator": (
-        lambda: D.range(3).map(lambda i, it=iter(D.range(9)): i + next(it)),
-        ValueError,
-        "EXTERNAL_STATE",
-    ),
+    "a running iterator": (_iterator, ValueError, "EXTERNAL_STATE"),
 }
 
 
