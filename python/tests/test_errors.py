@@ -3,9 +3,8 @@
 import json
 import pickle
 
-import pytest
-
 import pecan
+import pytest
 from pecan._src import errors
 
 KINDS = {

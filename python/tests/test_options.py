@@ -2,9 +2,8 @@
 
 import enum
 
-import pytest
-
 import pecan
+import pytest
 from pecan._src import options
 
 # One row per mistake: what was given, the exception, and the words that show the way out.

@@ -2,9 +2,8 @@
 
 import dataclasses
 
-import pytest
-
 import pecan
+import pytest
 
 MISTAKES = {
     "fault tolerance without a directory": (

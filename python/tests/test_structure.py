@@ -7,9 +7,8 @@ import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import tensorflow as tf
-
 import pecan
+import tensorflow as tf
 from pecan._src import structure
 
 D = tf.data.Dataset

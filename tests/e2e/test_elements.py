@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import collections
 
+import pecan
 import pytest
 import tensorflow as tf
-
-import pecan
 
 D = tf.data.Dataset
 Point = collections.namedtuple("Point", "x y")

@@ -10,9 +10,8 @@ import sys
 import textwrap
 import time
 
-import pytest
-
 import pecan
+import pytest
 
 ROOT = pathlib.Path(pecan.__file__).resolve().parent.parent
 BEGIN = """

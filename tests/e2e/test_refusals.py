@@ -5,10 +5,9 @@ from __future__ import annotations
 import socket
 import time
 
+import pecan
 import pytest
 import tensorflow as tf
-
-import pecan
 from pecan._src import session
 
 D = tf.data.Dataset

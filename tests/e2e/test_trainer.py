@@ -7,10 +7,9 @@ import os
 import time
 
 import numpy as np
+import pecan
 import pytest
 import tensorflow as tf
-
-import pecan
 from pecan._src import native, session
 
 D = tf.data.Dataset
