@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -39,13 +40,17 @@ func testLog() *slog.Logger {
 type system struct {
 	t          *testing.T
 	dispatcher string
-	session    *client.Session
+	// workDir is what a dispatcher that is started again finds.
+	workDir        string
+	stopDispatcher func()
+	session        *client.Session
 }
 
 // startSystem runs a dispatcher and n workers and connects to them.
 func startSystem(t *testing.T, n int) *system {
 	t.Helper()
-	s := &system{t: t, dispatcher: startDispatcher(t, "127.0.0.1:0", store.NewMemory())}
+	s := &system{t: t, workDir: t.TempDir()}
+	s.dispatcher, s.stopDispatcher = startDispatcher(t, "127.0.0.1:0", s.workDir)
 	for range n {
 		s.addWorker()
 	}
@@ -60,8 +65,12 @@ func startSystem(t *testing.T, n int) *system {
 	return s
 }
 
-func startDispatcher(t *testing.T, address string, kept dispatcher.Store) string {
+func startDispatcher(t *testing.T, address, workDir string) (served string, stop func()) {
 	t.Helper()
+	kept, err := store.Open(store.Options{Dir: workDir, Log: testLog()})
+	if err != nil {
+		t.Fatal(err)
+	}
 	config := dispatcher.DefaultConfig()
 	config.Version = "test"
 	d, err := dispatcher.New(config, dispatcher.Deps{
@@ -74,8 +83,9 @@ func startDispatcher(t *testing.T, address string, kept dispatcher.Store) string
 	if err != nil {
 		t.Fatal(err)
 	}
-	background(t, func(ctx context.Context) error { return d.Serve(ctx, listener) })
-	return listener.Addr().String()
+	return listener.Addr().String(), background(t, func(ctx context.Context) error {
+		return errors.Join(d.Serve(ctx, listener), kept.Close())
+	})
 }
 
 // background runs f until the test ends.
@@ -242,30 +252,54 @@ func upTo(n int64, keep func(int64) bool) []int64 {
 	return out
 }
 
-func TestAWorkerThatStopsLosesNothing(t *testing.T) {
-	s := startSystem(t, 1)
-	stop := s.addWorker()
-	it := s.job("closing", []*pecanv1.ComponentSpec{int64s(-1), {Dtype: 1, Dims: []int64{-1}}}).Open(client.IterOptions{MaxOutstandingBytes: 1000})
-	defer it.Close()
-	var first [][]int64
-	for len(first) < 5 {
-		rows, status, err := it.NextElement(time.Second)
-		if err != nil {
-			t.Fatal(err)
+// take reads n elements of a pass.
+func take(t *testing.T, it *client.Iteration, n int) (elements [][]int64) {
+	t.Helper()
+	end := time.Now().Add(deadline)
+	for len(elements) < n {
+		rows, status, err := it.NextElement(100 * time.Millisecond)
+		if err != nil || status == client.End || time.Now().After(end) {
+			t.Fatalf("after %d elements: %v, %v, waiting: %s", len(elements), status, err, it.Waiting())
 		}
-		if status == client.Ready {
-			values := make([]int64, len(rows.Tensors[0].Data)/8)
-			for i := range values {
-				values[i] = int64(binary.LittleEndian.Uint64(rows.Tensors[0].Data[8*i:]))
+		if status != client.Ready {
+			continue
+		}
+		values := make([]int64, len(rows.Tensors[0].Data)/8)
+		for i := range values {
+			values[i] = int64(binary.LittleEndian.Uint64(rows.Tensors[0].Data[8*i:]))
+		}
+		elements = append(elements, values)
+		rows.Release()
+	}
+	return elements
+}
+
+func TestNothingIsLostWhenAProcessGoesInTheMiddleOfAnEpoch(t *testing.T) {
+	cases := map[string]func(s *system, stopWorker func()){
+		"a worker stops": func(_ *system, stopWorker func()) { stopWorker() },
+		"a worker stops and another comes": func(s *system, stopWorker func()) {
+			stopWorker()
+			s.addWorker()
+		},
+		"the dispatcher comes back": func(s *system, _ func()) {
+			s.stopDispatcher()
+			_, s.stopDispatcher = startDispatcher(s.t, s.dispatcher, s.workDir)
+		},
+	}
+	for name, harm := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := startSystem(t, 1)
+			stop := s.addWorker()
+			job := s.job("closing", []*pecanv1.ComponentSpec{int64s(-1), {Dtype: 1, Dims: []int64{-1}}})
+			it := job.Open(client.IterOptions{MaxOutstandingBytes: 1000})
+			defer it.Close()
+			first := take(t, it, 5)
+			harm(s, stop)
+			rest, failures := drain(t, it)
+			if len(failures) > 0 {
+				t.Fatal(failures[0])
 			}
-			first = append(first, values)
-			rows.Release()
-		}
+			check(t, 0, 10, upTo(1003, notThree), append(first, rest...))
+		})
 	}
-	stop()
-	rest, failures := drain(t, it)
-	if len(failures) > 0 {
-		t.Fatal(failures[0])
-	}
-	check(t, 0, 10, upTo(1003, notThree), append(first, rest...))
 }
