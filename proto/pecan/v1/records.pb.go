@@ -1278,8 +1278,10 @@ type EpochClosed struct {
 	JobId string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
 	Epoch uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// All of it was delivered (false: given up or failed).
-	Delivered     bool   `protobuf:"varint,3,opt,name=delivered,proto3" json:"delivered,omitempty"`
-	Elements      uint64 `protobuf:"varint,4,opt,name=elements,proto3" json:"elements,omitempty"`
+	Delivered bool   `protobuf:"varint,3,opt,name=delivered,proto3" json:"delivered,omitempty"`
+	Elements  uint64 `protobuf:"varint,4,opt,name=elements,proto3" json:"elements,omitempty"`
+	// Why it failed, for clients that come later.
+	Error         *ErrorDetail `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1340,6 +1342,13 @@ func (x *EpochClosed) GetElements() uint64 {
 		return x.Elements
 	}
 	return 0
+}
+
+func (x *EpochClosed) GetError() *ErrorDetail {
+	if x != nil {
+		return x.Error
+	}
+	return nil
 }
 
 // MODE_OFF: one more pass over the dataset, because one more worker is there.
@@ -2202,6 +2211,7 @@ type ClosedEpoch struct {
 	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Delivered     bool                   `protobuf:"varint,2,opt,name=delivered,proto3" json:"delivered,omitempty"`
 	Elements      uint64                 `protobuf:"varint,3,opt,name=elements,proto3" json:"elements,omitempty"`
+	Error         *ErrorDetail           `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2255,6 +2265,13 @@ func (x *ClosedEpoch) GetElements() uint64 {
 		return x.Elements
 	}
 	return 0
+}
+
+func (x *ClosedEpoch) GetError() *ErrorDetail {
+	if x != nil {
+		return x.Error
+	}
+	return nil
 }
 
 type StoredEpoch struct {
@@ -2620,12 +2637,13 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\vEpochFailed\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12+\n" +
-	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"t\n" +
+	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\xa1\x01\n" +
 	"\vEpochClosed\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1c\n" +
 	"\tdelivered\x18\x03 \x01(\bR\tdelivered\x12\x1a\n" +
-	"\belements\x18\x04 \x01(\x04R\belements\"1\n" +
+	"\belements\x18\x04 \x01(\x04R\belements\x12+\n" +
+	"\x05error\x18\x05 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"1\n" +
 	"\vStreamAdded\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\"y\n" +
 	"\fLeaseGranted\x12\"\n" +
@@ -2705,11 +2723,12 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"next_epoch\x18\t \x01(\x04R\tnextEpoch\x12-\n" +
 	"\x06closed\x18\n" +
 	" \x03(\v2\x15.pecan.v1.ClosedEpochR\x06closed\x12+\n" +
-	"\x05error\x18\v \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"]\n" +
+	"\x05error\x18\v \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\x8a\x01\n" +
 	"\vClosedEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\bR\tdelivered\x12\x1a\n" +
-	"\belements\x18\x03 \x01(\x04R\belements\"\xb0\x01\n" +
+	"\belements\x18\x03 \x01(\x04R\belements\x12+\n" +
+	"\x05error\x18\x04 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\xb0\x01\n" +
 	"\vStoredEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12,\n" +
 	"\x06passes\x18\x02 \x03(\v2\x14.pecan.v1.StoredPassR\x06passes\x120\n" +
@@ -2819,34 +2838,36 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	34, // 24: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
 	35, // 25: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
 	35, // 26: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
-	36, // 27: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
-	36, // 28: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
-	37, // 29: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
-	36, // 30: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
-	0,  // 31: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
-	36, // 32: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
-	36, // 33: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
-	36, // 34: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
-	36, // 35: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
-	25, // 36: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
-	26, // 37: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
-	28, // 38: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
-	38, // 39: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
-	27, // 40: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
-	33, // 41: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
-	34, // 42: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
-	30, // 43: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
-	29, // 44: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
-	35, // 45: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
-	31, // 46: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
-	32, // 47: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
-	35, // 48: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
-	37, // 49: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
-	50, // [50:50] is the sub-list for method output_type
-	50, // [50:50] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	35, // 27: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
+	36, // 28: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
+	36, // 29: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
+	37, // 30: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
+	36, // 31: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
+	0,  // 32: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
+	36, // 33: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
+	36, // 34: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
+	36, // 35: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
+	36, // 36: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
+	25, // 37: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
+	26, // 38: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
+	28, // 39: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
+	38, // 40: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
+	27, // 41: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
+	33, // 42: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
+	34, // 43: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
+	30, // 44: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
+	29, // 45: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
+	35, // 46: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
+	35, // 47: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
+	31, // 48: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
+	32, // 49: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
+	35, // 50: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
+	37, // 51: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
+	52, // [52:52] is the sub-list for method output_type
+	52, // [52:52] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_records_proto_init() }

@@ -2,6 +2,7 @@ package core
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -23,6 +24,9 @@ func (s *State) apply(record *pecanv1.Record) error {
 	case *pecanv1.Record_Started:
 		return s.applyStarted(kind.Started)
 	case *pecanv1.Record_DatasetAdded:
+		if kind.DatasetAdded.GetDataset() == nil {
+			return errors.New("no dataset")
+		}
 		s.datasets[kind.DatasetAdded.GetDataset().GetDatasetId()] = kind.DatasetAdded.GetDataset()
 		return nil
 	case *pecanv1.Record_DatasetRemoved:
@@ -151,7 +155,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 			return err
 		}
 		job.Epochs = slices.DeleteFunc(job.Epochs, func(e *pecanv1.StoredEpoch) bool { return e == epoch })
-		closed := &pecanv1.ClosedEpoch{Epoch: r.Epoch, Delivered: r.Delivered, Elements: r.Elements}
+		closed := &pecanv1.ClosedEpoch{Epoch: r.Epoch, Delivered: r.Delivered, Elements: r.Elements, Error: r.Error}
 		at, _ := slices.BinarySearchFunc(job.Closed, r.Epoch, func(c *pecanv1.ClosedEpoch, n uint64) int { return cmp.Compare(c.Epoch, n) })
 		job.Closed = slices.Insert(job.Closed, at, closed)
 		if over := len(job.Closed) - keptClosed; over > 0 {
@@ -162,10 +166,10 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		if err != nil {
 			return err
 		}
-		if int(kind.StreamAdded.Id.Stream) != len(epoch.Streams) {
-			return fmt.Errorf("stream %d added to %d streams", kind.StreamAdded.Id.Stream, len(epoch.Streams))
+		if int64(kind.StreamAdded.Id.GetStream()) != int64(len(epoch.Streams)) {
+			return fmt.Errorf("stream %d added to %d streams", kind.StreamAdded.Id.GetStream(), len(epoch.Streams))
 		}
-		epoch.Streams = append(epoch.Streams, &pecanv1.StoredStream{Stream: kind.StreamAdded.Id.Stream, Consumer: soleConsumer(job, epoch)})
+		epoch.Streams = append(epoch.Streams, &pecanv1.StoredStream{Stream: kind.StreamAdded.Id.GetStream(), Consumer: soleConsumer(job, epoch)})
 	}
 	return nil
 }
@@ -177,6 +181,9 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 	}
 	if r.Epoch != job.NextEpoch {
 		return fmt.Errorf("epoch %d opened where %d is next", r.Epoch, job.NextEpoch)
+	}
+	if r.Streams > maxStreams {
+		return fmt.Errorf("epoch of %d streams", r.Streams)
 	}
 	epoch := &pecanv1.StoredEpoch{Epoch: r.Epoch}
 	for i := range r.Streams {
@@ -241,7 +248,7 @@ func (s *State) applyStream(record *pecanv1.Record) error {
 			return err
 		}
 		if stream.Worker == nil || stream.Lease != r.Lease {
-			return fmt.Errorf("stream %d produced under lease %d, held is %d", r.Id.Stream, r.Lease, stream.Lease)
+			return fmt.Errorf("stream %d produced under lease %d, held is %d", r.Id.GetStream(), r.Lease, stream.Lease)
 		}
 		stream.Produced, stream.Count, stream.RemainderRows = true, r.Count, r.RemainderRows
 	case *pecanv1.Record_StreamDelivered:
@@ -251,7 +258,7 @@ func (s *State) applyStream(record *pecanv1.Record) error {
 		}
 		stream.Delivered, stream.Count = true, kind.StreamDelivered.Count
 	default:
-		return fmt.Errorf("unknown kind of record; it may come from a newer version")
+		return errors.New("unknown kind of record; it may come from a newer version")
 	}
 	return nil
 }
@@ -264,8 +271,8 @@ func (s *State) applyLeaseGranted(r *pecanv1.LeaseGranted) error {
 	if r.Lease <= s.lastLease {
 		return fmt.Errorf("lease %d after lease %d", r.Lease, s.lastLease)
 	}
-	if stream.Worker != nil {
-		return fmt.Errorf("stream %d is leased already", r.Id.Stream)
+	if stream.Worker != nil || r.Worker == nil {
+		return fmt.Errorf("stream %d is leased already, or to nobody", r.Id.GetStream())
 	}
 	s.lastLease, stream.Lease, stream.Worker = r.Lease, r.Lease, r.Worker
 	stream.Produced, stream.RemainderRows = false, 0
@@ -278,7 +285,7 @@ func (s *State) applyLeaseLost(r *pecanv1.LeaseLost) error {
 		return err
 	}
 	if stream.Worker == nil || stream.Lease != r.Lease {
-		return fmt.Errorf("stream %d lost lease %d, held is %d", r.Id.Stream, r.Lease, stream.Lease)
+		return fmt.Errorf("stream %d lost lease %d, held is %d", r.Id.GetStream(), r.Lease, stream.Lease)
 	}
 	stream.Worker, stream.Why = nil, r.Why
 	if !stream.Delivered || stream.RemainderRows > 0 {

@@ -30,6 +30,9 @@ func (c *Core) openEpoch(req *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochRespo
 	}
 	if number < job.NextEpoch {
 		epoch := findEpoch(job, number)
+		if closed := findClosed(job, number); closed.GetError() != nil {
+			return nil, reason.FromDetail(closed.Error)
+		}
 		if epoch == nil || delivered(epoch) {
 			return &pecanv1.OpenEpochResponse{Epoch: number, AlreadyDelivered: true}, nil
 		}
@@ -227,7 +230,7 @@ func (c *Core) endEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
 	c.endWatches(func(w *watchState) bool { return w.job == job.JobId && w.epoch == epoch.Epoch },
 		reason.New(reason.EpochUnknown, "watch epoch: epoch %d of job %q is over", epoch.Epoch, job.JobId))
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochClosed{EpochClosed: &pecanv1.EpochClosed{
-		JobId: job.JobId, Epoch: epoch.Epoch, Delivered: done, Elements: elements(epoch),
+		JobId: job.JobId, Epoch: epoch.Epoch, Delivered: done, Elements: elements(epoch), Error: epoch.Error,
 	}}})
 	c.event("epoch closed", "job", job.JobId, "epoch", epoch.Epoch, "delivered", done, "elements", elements(epoch))
 }

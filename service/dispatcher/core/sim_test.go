@@ -56,7 +56,6 @@ type simClient struct {
 	update        *pecanv1.EpochUpdate
 	next          map[uint32]uint64
 	done          map[uint32]bool
-	lastBeat      time.Duration
 }
 
 type sim struct {

@@ -70,8 +70,9 @@ type streamState struct {
 	produced uint64
 	acked    uint64
 	leasedAt time.Duration
-	// reports of clients that cannot reach the worker.
-	reports int
+	// reports of clients that cannot reach the worker, and what the last one said.
+	reports  int
+	reported string
 	// avoid names workers that failed the stream or could not be reached for it.
 	avoid []string
 	// consumedAt: when the present consumer got the stream; moving: it shall give it up, to moveTo.
@@ -96,7 +97,7 @@ func (c *Core) soft(key streamKey) *streamState {
 // newLease forgets what belonged to an older lease.
 func (s *streamState) newLease(lease uint64, now time.Duration) {
 	s.lease, s.leasedAt = lease, now
-	s.started, s.produced, s.acked, s.reports, s.remainders, s.nodes = false, 0, 0, 0, nil, nil
+	s.started, s.produced, s.acked, s.reports, s.reported, s.remainders, s.nodes = false, 0, 0, 0, "", nil, nil
 }
 
 // forgetEpoch drops the soft state of an epoch's streams.

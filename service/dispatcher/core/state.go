@@ -17,6 +17,8 @@ const (
 	keptRequests = 64
 	// keptClosed bounds how many closed epochs of a job are remembered one by one.
 	keptClosed = 64
+	// maxStreams bounds what one epoch may have.
+	maxStreams = 1 << 16
 )
 
 // State is the durable state. Only Apply and Restore change it.
@@ -165,6 +167,15 @@ func findEpoch(job *pecanv1.StoredJob, number uint64) *pecanv1.StoredEpoch {
 		return nil
 	}
 	return job.Epochs[i]
+}
+
+// findClosed gives one of the newest closed epochs, or nil.
+func findClosed(job *pecanv1.StoredJob, number uint64) *pecanv1.ClosedEpoch {
+	i, ok := slices.BinarySearchFunc(job.Closed, number, func(e *pecanv1.ClosedEpoch, n uint64) int { return cmp.Compare(e.Epoch, n) })
+	if !ok {
+		return nil
+	}
+	return job.Closed[i]
 }
 
 func findPass(epoch *pecanv1.StoredEpoch, clientID string) *pecanv1.StoredPass {

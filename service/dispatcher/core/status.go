@@ -59,6 +59,8 @@ func (c *Core) jobStatus(job *pecanv1.StoredJob) *pecanv1.JobStatus {
 		word := "given up"
 		if closed.Delivered {
 			word = "delivered"
+		} else if closed.Error != nil {
+			word = "failed: " + closed.Error.Message
 		}
 		status.Epochs = append(status.Epochs, &pecanv1.EpochStatus{Epoch: closed.Epoch, State: word, Elements: closed.Elements})
 	}

@@ -117,7 +117,7 @@ func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	if job.Error != nil || epoch.Error != nil || delivered(epoch) || len(epoch.Passes) == 0 {
 		return ""
 	}
-	var away, queued []string
+	var away, queued, unread []string
 	mine := false
 	for _, stream := range epoch.Streams {
 		if stream.Delivered || clientID != "" && stream.Consumer != clientID && (stream.Consumer != "" || stream.Worker != nil) {
@@ -129,11 +129,18 @@ func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 			continue
 		}
 		if worker := c.workers[stream.Worker.WorkerId]; worker != nil && !worker.away {
-			return ""
+			soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]
+			if soft == nil || soft.reports == 0 {
+				return ""
+			}
+			unread = append(unread, fmt.Sprintf("stream %d: worker %s at %s: %s", stream.Stream, stream.Worker.WorkerId, stream.Worker.Tcp, soft.reported))
+			continue
 		}
 		away = append(away, fmt.Sprintf("stream %d: worker %s at %s", stream.Stream, stream.Worker.WorkerId, stream.Worker.Tcp))
 	}
 	switch {
+	case len(unread) > 0:
+		return fmt.Sprintf("the trainer cannot read from workers that are registered; are their advertised addresses right? (%s)", shorten(unread))
 	case len(away) > 0:
 		return fmt.Sprintf("waiting for workers whose connection broke to return, or to be replaced (%s)", shorten(away))
 	case len(c.workers) == 0:

@@ -192,7 +192,10 @@ func (c *Core) beat(id string, worker *workerState, beat *pecanv1.WorkerHeartbea
 		}
 		soft.started = true
 		soft.produced = max(soft.produced, load.Produced)
-		soft.acked = max(soft.acked, min(load.Acked, load.Produced))
+		if acked := min(load.Acked, load.Produced); acked > soft.acked {
+			// Its client reads, whatever it reported before.
+			soft.acked, soft.reports, soft.reported = acked, 0, ""
+		}
 		soft.nodes = load.Nodes
 	}
 }
@@ -260,6 +263,7 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 		return nil
 	}
 	soft.reports++
+	soft.reported, c.dirty = req.Message, true
 	if soft.reports < 3 && c.now-soft.leasedAt < c.cfg.SuspectAfter || !c.otherWorker(req.WorkerId, soft.avoid) {
 		return nil
 	}
