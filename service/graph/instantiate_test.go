@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -106,6 +107,43 @@ func TestShuffleBuffersAreShared(t *testing.T) {
 	if size := number(t, def, ofOp(t, def, "ShuffleDatasetV3"), 1); size != 10 {
 		t.Errorf("a buffer of 40 over 4 streams is %d in each", size)
 	}
+}
+
+// TensorFlow makes room for the whole buffer at once: a shuffle of 2^32 ends the process.
+func TestNoShuffleTakesMoreRoomThanItCanUse(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		asked int64
+		want  int64
+	}{{"map_batch", 1 << 39, 100}, {"records", 1 << 39, maxShuffleRoom}, {"endless", 1 << 39, 30}} {
+		data := changed(t, c.name, func(d *tf.GraphDef) { setConst(t, d, ofOp(t, d, "ShuffleDatasetV3"), 1, c.asked) })
+		g, err := Parse(data, Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		graphs, err := Instantiate(g, plan(t, g, once, 0), At{Mode: once.Mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		def := decode(t, graphs.A)
+		if size := number(t, def, ofOp(t, def, "ShuffleDatasetV3"), 1); size != c.want {
+			t.Errorf("%s: room for %d, want %d", c.name, size, c.want)
+		}
+	}
+}
+
+func TestStreamsMayBeWrittenSideBySide(t *testing.T) {
+	g := parse(t, "nested_shuffle")
+	p := plan(t, g, once, 0)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			if _, err := Instantiate(g, p, At{Stream: i % int(p.NumStreams), Mode: once.Mode}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 func TestParallelStepsKeepTheirOrder(t *testing.T) {

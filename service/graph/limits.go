@@ -20,7 +20,7 @@ type Limits struct {
 	MaxNameBytes int
 	// Bytes that one constant takes in memory.
 	MaxTensorBytes int64
-	// Rows of a batch.
+	// Rows of a batch. TensorFlow makes room for all of them at once, and ends the process when it cannot.
 	MaxBatch int64
 	// Ops that an administrator allows beyond the built-in list.
 	AllowOps []string
@@ -37,7 +37,7 @@ func DefaultLimits() Limits {
 		MaxDepth:       100,
 		MaxNameBytes:   1 << 10,
 		MaxTensorBytes: 2 << 30,
-		MaxBatch:       1 << 31,
+		MaxBatch:       1 << 27,
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 const (
 	maxParallelism = 1024
 	maxPrefetch    = 1 << 16
+	// TensorFlow makes room for a whole shuffle buffer at once, some 24 bytes for each element to come.
+	maxShuffleRoom = int64(1) << 24
 	maxShuffle     = int64(1) << 40
 )
 
@@ -141,7 +143,7 @@ func (g *Graph) bounds(op, arg string) (bound, bool) {
 	case "num_parallel_calls":
 		return bound{1, 1 << 20, -1}, true
 	case "cycle_length":
-		return bound{1, 1 << 20, -1}, true
+		return bound{1, 1 << 14, -1}, true
 	case "block_length":
 		return bound{1, huge, 1}, true
 	case "buffer_output_elements", "prefetch_input_elements":

@@ -13,8 +13,8 @@ import (
 func (e *editor) rewriteStep(s *step, at place) {
 	name := s.node.GetName()
 	op := s.node.GetOp()
-	if s.rule.kind == shuffled && !at.head && e.plan.streams > 1 {
-		e.shrinkBuffer(s.node)
+	if s.rule.kind == shuffled {
+		e.fitBuffer(s, !at.head && e.plan.streams > 1)
 	}
 	if e.plan.streams != 1 && (s.rule.kind == cached || op == "SnapshotDatasetV2") {
 		e.separatePath(s.node, map[bool]string{true: "path", false: "filename"}[op == "SnapshotDatasetV2"])
@@ -32,14 +32,25 @@ func (e *editor) rewriteStep(s *step, at place) {
 	}
 }
 
-// shrinkBuffer gives a shuffle its part of the user's buffer: S streams together hold what the user asked for.
-func (e *editor) shrinkBuffer(n *tf.NodeDef) {
-	size, ok := e.g.inputInt(n, "buffer_size")
+// fitBuffer gives a shuffle above the cut its part of the user's buffer, so that S streams together hold what the user
+// asked for, and no shuffle more room than it can use.
+func (e *editor) fitBuffer(s *step, shared bool) {
+	size, ok := e.g.inputInt(s.node, "buffer_size")
 	if !ok || size <= 1 {
 		return
 	}
-	part := (size-1)/e.plan.streams + 1
-	e.setInput(n.GetName(), "buffer_size", e.addInt("pecan_buffer/"+n.GetName(), part))
+	part := min(size, maxShuffleRoom)
+	if shared {
+		part = min((size-1)/e.plan.streams+1, maxShuffleRoom)
+	}
+	if len(s.in) > 0 {
+		if n := e.p.cardinality(s); n > 0 {
+			part = min(part, n)
+		}
+	}
+	if part != size {
+		e.setInput(s.node.GetName(), "buffer_size", e.addInt("pecan_buffer/"+s.node.GetName(), part))
+	}
 }
 
 // separatePath gives each stream files of its own: two writers of one cache fail, or one reads the other's share.
@@ -200,7 +211,7 @@ func (e *editor) cloneFunction(name, path string, at place) string {
 }
 
 // rewriteNested changes one node of a cloned function and gives the constants that it needs beside it.
-func (e *editor) rewriteNested(c *tf.NodeDef, path string, at place, inside map[string]*tf.NodeDef) []*tf.NodeDef {
+func (e *editor) rewriteNested(c *tf.NodeDef, path string, at place, inside map[string]*tf.NodeDef) (beside []*tf.NodeDef) {
 	if e.plan.streams > 1 && at.head || keepsOrder(e.at.Mode) {
 		if v, ok := c.Attr["deterministic"]; ok && string(v.GetS()) != "true" {
 			c.Attr["deterministic"] = bytesAttr("true")
@@ -208,6 +219,11 @@ func (e *editor) rewriteNested(c *tf.NodeDef, path string, at place, inside map[
 		if c.Attr["sloppy"].GetB() {
 			c.Attr["sloppy"] = boolAttr(false)
 		}
+	}
+	if size, ok := e.p.nestedInt(c, "buffer_size", inside); ok && rules[c.GetOp()].kind == shuffled && size > maxShuffleRoom {
+		room := "pecan_buffer_" + c.GetName()
+		c.Input[e.g.inputIndex(c, "buffer_size")] = room + ":output:0"
+		beside = append(beside, int64Const(room, maxShuffleRoom))
 	}
 	switch {
 	case e.g.ops.isSeeded(c.GetOp()):
@@ -217,15 +233,15 @@ func (e *editor) rewriteNested(c *tf.NodeDef, path string, at place, inside map[
 		seed, ok1 := e.p.nestedInt(c, "seed", inside)
 		seed2, ok2 := e.p.nestedInt(c, "seed2", inside)
 		if !ok1 || !ok2 {
-			return nil
+			return beside
 		}
 		a, b := e.seedPair(c, at, seed, seed2, path)
 		one, two := "pecan_seed_"+c.GetName(), "pecan_seed2_"+c.GetName()
 		c.Input[e.g.inputIndex(c, "seed")] = one + ":output:0"
 		c.Input[e.g.inputIndex(c, "seed2")] = two + ":output:0"
-		return []*tf.NodeDef{int64Const(one, a), int64Const(two, b)}
+		beside = append(beside, int64Const(one, a), int64Const(two, b))
 	}
-	return nil
+	return beside
 }
 
 // renameCalls makes a node call another function; its attributes are copied before they change.

@@ -116,8 +116,9 @@ def test_deterministic_mode_repeats_random_values(cutgraph, tmp_path) -> None:
     assert len(oracle.multiset(first)) == 200
 
 
-def test_one_stream_with_the_users_seed_is_the_local_run(cutgraph, tmp_path) -> None:
-    dataset = D.range(60).shuffle(20, seed=4).filter(lambda x: x % 3 > 0).group_by_window(
+@pytest.mark.parametrize("buffer", [20, 60, 1000])
+def test_one_stream_with_the_users_seed_is_the_local_run(cutgraph, tmp_path, buffer: int) -> None:
+    dataset = D.range(60).shuffle(buffer, seed=4).filter(lambda x: x % 3 > 0).group_by_window(
         lambda x: x % 2, lambda _, w: w.batch(5), window_size=5)
     local = list(oracle.elements(dataset))
     cut = run(cutgraph, tmp_path, dataset)
