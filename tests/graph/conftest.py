@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-import graph_oracle as oracle  # noqa: E402
+import graph_oracle as oracle
 
 
 @pytest.fixture(scope="session")

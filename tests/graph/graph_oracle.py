@@ -13,7 +13,8 @@ import json
 import os
 import pathlib
 import subprocess
-from typing import Any, Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import pathlib
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf

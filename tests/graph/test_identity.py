@@ -8,12 +8,11 @@ import pathlib
 import subprocess
 import sys
 
+import graph_oracle as oracle
+import graph_pipelines as pipelines
 import numpy as np
 import pytest
 import tensorflow as tf
-
-import graph_oracle as oracle
-import graph_pipelines as pipelines
 
 D = tf.data.Dataset
 

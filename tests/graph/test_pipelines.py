@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import pathlib
 
-import pytest
-import tensorflow as tf
-
 import graph_oracle as oracle
 import graph_pipelines as pipelines
+import pytest
+import tensorflow as tf
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,10 @@ import os
 import pathlib
 import random
 
-import pytest
-import tensorflow as tf
-
 import graph_oracle as oracle
 import graph_pipelines as pipelines
+import pytest
+import tensorflow as tf
 
 D = tf.data.Dataset
 COUNT = int(os.environ.get("PECAN_RANDOM_PIPELINES", "100"))
