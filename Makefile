@@ -11,7 +11,7 @@ GOTEST := test -p 2 -timeout 15m
 # The rooms, and not ./...: what is generated under build/ is nobody's to check.
 GO_DIRS := bindings native policies proto service tests
 GO_PACKAGES = $(shell git ls-files $(addsuffix /**.go,$(GO_DIRS)) $(addsuffix /*.go,$(GO_DIRS)) | xargs -n1 dirname | sort -u | sed 's,^,./,')
-PY_DIRS := bindings benchmarks examples proto python setup.py tests
+PY_DIRS := bindings benchmarks examples proto python setup.py tests wheels
 PKG_CONFIG_FILE := build/native/pkgconfig/tensorflow.pc
 TENSORFLOW = $(shell $(PYTHON) -c 'import importlib.util as u; print(u.find_spec("tensorflow").submodule_search_locations[0])')
 # Go packages over TensorFlow's C API find the installed wheel's headers and libraries this way.
