@@ -31,11 +31,12 @@ class Process:
     Attributes:
         name: The program.
         pid: The child's process id.
+        owner: The process that started it.
     """
 
     def __init__(self, name: str, arguments: Sequence[str], on_exit: Callable[[Process], None] | None = None) -> None:
         self.name = name
-        self._owner = os.getpid()
+        self.owner = os.getpid()
         self._on_exit = on_exit
         self._lines: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
         self._state = threading.Condition()
@@ -95,7 +96,7 @@ class Process:
     def tell_to_stop(self) -> None:
         """Asks the child to stop, and does not wait for it."""
         self._stopping = True
-        if os.getpid() != self._owner:
+        if os.getpid() != self.owner:
             return
         stdin = self._child.stdin
         if stdin is not None:
@@ -105,7 +106,7 @@ class Process:
 
     def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
         """Stops the child and waits for it; after the grace it is killed."""
-        if os.getpid() != self._owner:
+        if os.getpid() != self.owner:
             return
         self.tell_to_stop()
         if not self.join(grace_s):
@@ -129,7 +130,7 @@ class Process:
 
     def _signal(self, number: int) -> None:
         # Popen looks whether the child was reaped already, so no other process can be hit.
-        if os.getpid() == self._owner:
+        if os.getpid() == self.owner:
             self._child.send_signal(number)
 
     def _read_output(self) -> None:
@@ -162,7 +163,8 @@ _children: weakref.WeakSet[Process] = weakref.WeakSet()
 
 def _end_all() -> None:
     """Runs when the interpreter leaves; what is still there is killed."""
-    children = [child for child in list(_children) if child.running]
+    # A process that was forked off this one leaves them alone.
+    children = [child for child in list(_children) if child.running and child.owner == os.getpid()]
     for child in children:
         child.tell_to_stop()
     deadline = time.monotonic() + _EXIT_GRACE_S

@@ -1,0 +1,139 @@
+package bindings
+
+import (
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// parts takes the text of an error apart as Python does.
+func parts(t *testing.T, err error) (code int, word reason.Reason, message string) {
+	t.Helper()
+	var text struct {
+		Code    int           `json:"code"`
+		Reason  reason.Reason `json:"reason"`
+		Message string        `json:"message"`
+	}
+	if err == nil {
+		t.Fatal("no error")
+	}
+	if e := json.Unmarshal([]byte(err.Error()), &text); e != nil {
+		t.Fatalf("error %q is no JSON: %v", err, e)
+	}
+	return text.Code, text.Reason, text.Message
+}
+
+func TestErrorsHaveParts(t *testing.T) {
+	cases := map[string]struct {
+		call func() error
+		code int
+		word reason.Reason
+	}{
+		"no address": {func() error { _, err := Connect(`{"target": "nowhere"}`); return err }, 3, reason.BadArgument},
+		"no JSON":    {func() error { _, err := Connect(`{`); return err }, 3, reason.BadArgument},
+		"nobody listens": {func() error {
+			_, err := Connect(`{"target": "127.0.0.1:1", "timeout_s": 0.2}`)
+			return err
+		}, 14, reason.Unavailable},
+		"no graph":      {func() error { _, err := CheckGraph([]byte("no graph")); return err }, 3, reason.GraphParse},
+		"empty graph":   {func() error { _, err := CheckGraph(nil); return err }, 3, reason.GraphParse},
+		"stale session": {func() error { return Disconnect(1 << 40) }, 1, reason.Closed},
+		"stale status":  {func() error { _, err := Status(0); return err }, 1, reason.Closed},
+		"stale job":     {func() error { _, err := CreateJob(0, `{}`); return err }, 1, reason.Closed},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			code, word, message := parts(t, c.call())
+			if code != c.code || word != c.word || message == "" {
+				t.Errorf("code %d, reason %s, message %q; want %d, %s", code, word, message, c.code, c.word)
+			}
+		})
+	}
+}
+
+func TestConnectKeepsItsTimeout(t *testing.T) {
+	began := time.Now()
+	if _, err := Connect(`{"target": "127.0.0.1:1", "timeout_s": 0.3}`); err == nil {
+		t.Fatal("connected to nobody")
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+func TestRequestsBecomeOptions(t *testing.T) {
+	seed := uint64(7)
+	options, err := jobRequest{Mode: "deterministic", Sharding: "file_or_data", Compression: "none", Seed: &seed, MaxElementBytes: 5}.options()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || options.GetSharding() != pecanv1.Sharding_SHARDING_FILE_OR_DATA ||
+		options.GetCompression() != pecanv1.Compression_COMPRESSION_NONE || !options.GetSeedSet() || options.GetSeed() != 7 || options.GetMaxElementBytes() != 5 {
+		t.Errorf("got %v", options)
+	}
+	for name, wrong := range map[string]jobRequest{
+		"mode":        {Mode: "sometimes", Sharding: "off", Compression: "none"},
+		"sharding":    {Mode: "off", Sharding: "sometimes", Compression: "none"},
+		"compression": {Mode: "off", Sharding: "off", Compression: "sometimes"},
+	} {
+		if _, err := wrong.options(); !reason.Is(err, reason.BadArgument) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestCardinality(t *testing.T) {
+	cases := map[string]struct {
+		pass, repeat int64
+		mode         pecanv1.Mode
+		shared       bool
+		want         int64
+	}{
+		"one pass":                        {10, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, 10},
+		"three passes":                    {10, 3, pecanv1.Mode_MODE_DETERMINISTIC, false, 30},
+		"passes for ever":                 {10, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, infinite},
+		"a pass that never ends":          {infinite, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, infinite},
+		"a pass of unknown length":        {unknown, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, unknown},
+		"unknown for ever may be nothing": {unknown, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, unknown},
+		"nothing for ever":                {0, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, 0},
+		"no pass":                         {10, 0, pecanv1.Mode_MODE_EXACTLY_ONCE, false, 0},
+		"shared":                          {10, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, true, unknown},
+		"shared for ever":                 {10, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, true, infinite},
+		"every worker everything":         {10, 1, pecanv1.Mode_MODE_OFF, false, unknown},
+		"a product that overflows":        {1 << 40, 1 << 40, pecanv1.Mode_MODE_EXACTLY_ONCE, false, unknown},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			plan := &pecanv1.Plan{Cardinality: c.pass, Repeat: c.repeat}
+			if got := cardinality(plan, &pecanv1.JobOptions{Mode: c.mode}, c.shared); got != c.want {
+				t.Errorf("%d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+func TestNoticesAreKeptUntilAskedFor(t *testing.T) {
+	kept := &notices{}
+	log := slog.New(kept)
+	log.Info("hidden")
+	log.Warn("shown", "dispatcher", "a:1")
+	for range 2 * maxNotices {
+		kept.add("more")
+	}
+	lines := kept.take()
+	if len(lines) != maxNotices || lines[0] != "shown dispatcher=a:1" {
+		t.Errorf("%d lines, the first %q", len(lines), lines[0])
+	}
+	if left := kept.take(); len(left) != 0 {
+		t.Errorf("still there: %s", strings.Join(left, ", "))
+	}
+}

@@ -1,0 +1,243 @@
+package op
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/pecan-ml/pecan/native/client"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	dtFloat, dtInt64, dtString, dtFloat8 = 1, 9, 7, 25
+)
+
+func component(dtype int32, dims ...int64) *pecanv1.ComponentSpec {
+	return &pecanv1.ComponentSpec{Dtype: dtype, Dims: dims}
+}
+
+func TestBlocksAreForSmallRowsThatUnbatchCanCut(t *testing.T) {
+	cases := map[string]struct {
+		components []*pecanv1.ComponentSpec
+		rows       int
+	}{
+		"scalars":                            {[]*pecanv1.ComponentSpec{component(dtInt64)}, maxBlockRows},
+		"rows that fill a block":             {[]*pecanv1.ComponentSpec{component(dtFloat, 1024)}, blockBytes / 4096},
+		"rows just small enough":             {[]*pecanv1.ComponentSpec{component(dtInt64, 2, 1024)}, blockBytes / maxRowBytes},
+		"rows too large":                     {[]*pecanv1.ComponentSpec{component(dtInt64, 2049)}, 0},
+		"rows too large together":            {[]*pecanv1.ComponentSpec{component(dtInt64, 1025), component(dtInt64, 1025)}, 0},
+		"strings":                            {[]*pecanv1.ComponentSpec{component(dtInt64), component(dtString)}, 0},
+		"a size that is not known":           {[]*pecanv1.ComponentSpec{component(dtInt64, -1)}, 0},
+		"a rank that is not known":           {[]*pecanv1.ComponentSpec{{Dtype: dtInt64, UnknownRank: true}}, 0},
+		"rows without bytes":                 {[]*pecanv1.ComponentSpec{component(dtInt64, 3, 0)}, 0},
+		"a dtype that unbatch does not know": {[]*pecanv1.ComponentSpec{component(dtFloat8)}, 0},
+		"sizes whose product overflows":      {[]*pecanv1.ComponentSpec{component(dtInt64, 1<<32, 1<<32)}, 0},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := blockRows(c.components); got != c.rows {
+				t.Errorf("%d rows, want %d", got, c.rows)
+			}
+			if Blocks(c.components) != (c.rows > 0) {
+				t.Errorf("Blocks gives %v", !(c.rows > 0))
+			}
+		})
+	}
+}
+
+// answers is an Iteration that gives what it was told to.
+type answers struct {
+	mu     sync.Mutex
+	queue  []answer
+	closed chan struct{}
+	why    string
+}
+
+type answer struct {
+	rows   *client.Rows
+	status client.Status
+	err    error
+}
+
+func (a *answers) NextElement(time.Duration) (*client.Rows, client.Status, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.queue) == 0 {
+		return nil, client.NotYet, nil
+	}
+	next := a.queue[0]
+	a.queue = a.queue[1:]
+	return next.rows, next.status, next.err
+}
+
+func (a *answers) NextBlock(_ int, wait time.Duration) (*client.Rows, client.Status, error) {
+	return a.NextElement(wait)
+}
+
+func (a *answers) Waiting() string { return a.why }
+
+func (a *answers) Close() error {
+	close(a.closed)
+	return nil
+}
+
+func row(dtype uint32, dims ...int64) *client.Rows {
+	return &client.Rows{Count: 1, Tensors: []client.Tensor{{DType: dtype, Dims: dims}}}
+}
+
+func open(t *testing.T, config JobConfig, queue ...answer) (*iteration, *answers) {
+	t.Helper()
+	inner := &answers{queue: queue, closed: make(chan struct{}), why: "no worker is registered"}
+	if config.Components == nil {
+		config.Components = []*pecanv1.ComponentSpec{component(dtInt64)}
+	}
+	config.Open = func() (Iteration, error) { return inner, nil }
+	it, err := newIteration(NewJob(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return it, inner
+}
+
+func TestWhatAnIterationSaysAfterErrors(t *testing.T) {
+	failed := func(r reason.Reason) answer { return answer{status: client.Failed, err: reason.New(r, "it")} }
+	ready := answer{rows: row(dtInt64), status: client.Ready}
+	cases := map[string]struct {
+		queue []answer
+		want  string
+	}{
+		"an element that fails is left out":             {[]answer{failed(reason.ElementFailed), ready, {status: client.End}}, "failed ready end end"},
+		"a job that is gone ends it":                    {[]answer{failed(reason.JobUnknown), ready}, "failed end end"},
+		"an outage may pass":                            {[]answer{failed(reason.Unavailable), ready, failed(reason.Unavailable), ready}, "failed ready failed ready"},
+		"an outage that stays ends it":                  {[]answer{failed(reason.Unavailable), failed(reason.Unavailable), failed(reason.Unavailable), ready}, "failed failed failed end"},
+		"an error without a reason ends it":             {[]answer{{status: client.Failed, err: errors.New("it")}, ready}, "failed end"},
+		"the end stays the end":                         {[]answer{{status: client.End}, ready}, "end end"},
+		"another dtype is an error in its place":        {[]answer{{rows: row(dtFloat), status: client.Ready}, ready}, "failed ready"},
+		"another rank is an error in its place":         {[]answer{{rows: row(dtInt64, 1), status: client.Ready}, ready}, "failed ready"},
+		"another number of components is an error, too": {[]answer{{rows: &client.Rows{Count: 1}, status: client.Ready}, ready}, "failed ready"},
+		"nothing yet":                                   {nil, "not yet not yet"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			it, inner := open(t, JobConfig{}, c.queue...)
+			var said []string
+			for range strings.Count(strings.ReplaceAll(c.want, "not yet", "notyet"), " ") + 1 {
+				_, status, err := it.element()
+				if (status == client.Failed) != (err != nil) {
+					t.Errorf("status %v with error %v", status, err)
+				}
+				said = append(said, status.String())
+			}
+			if got := strings.Join(said, " "); got != c.want {
+				t.Errorf("it said %q, want %q", got, c.want)
+			}
+			it.close()
+			<-inner.closed
+		})
+	}
+}
+
+func TestShapesAreComparedWithThePromise(t *testing.T) {
+	cases := map[string]struct {
+		promise *pecanv1.ComponentSpec
+		dims    []int64
+		leading int
+		ok      bool
+	}{
+		"as promised":                      {component(dtInt64, 2, 3), []int64{2, 3}, 0, true},
+		"a size that was left open":        {component(dtInt64, 2, -1), []int64{2, 9}, 0, true},
+		"another size":                     {component(dtInt64, 2, 3), []int64{2, 4}, 0, false},
+		"rows before the element's shape":  {component(dtInt64, 2), []int64{7, 2}, 1, true},
+		"a block without its rows":         {component(dtInt64), nil, 1, true},
+		"any rank where none was promised": {&pecanv1.ComponentSpec{Dtype: dtInt64, UnknownRank: true}, []int64{1, 2, 3}, 0, true},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			job := NewJob(JobConfig{Components: []*pecanv1.ComponentSpec{c.promise}})
+			err := job.check(row(dtInt64, c.dims...), c.leading)
+			if c.ok != (err == nil) || err != nil && !reason.Is(err, reason.ElementSpec) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestABrokenSessionEndsWaitsAndNothingElse(t *testing.T) {
+	var broken error
+	it, inner := open(t, JobConfig{Broken: func() error { return broken }}, answer{rows: row(dtInt64), status: client.Ready})
+	broken = reason.New(reason.Unavailable, "the dispatcher died")
+	if _, status, _ := it.element(); status != client.Ready {
+		t.Errorf("an element that is there was kept back: %v", status)
+	}
+	if _, status, err := it.element(); status != client.Failed || err == nil {
+		t.Errorf("the wait goes on: %v, %v", status, err)
+	}
+	it.close()
+	<-inner.closed
+}
+
+func TestLongWaitsAreExplainedLessAndLessOften(t *testing.T) {
+	var told []string
+	it, inner := open(t, JobConfig{Notice: func(line string) { told = append(told, line) }})
+	perNotice := int(noticeAfter / MaxWait)
+	for range 8 * perNotice {
+		it.element()
+	}
+	if len(told) != 4 || !strings.Contains(told[0], "no element for 5s: no worker is registered") {
+		t.Errorf("in 40 s people were told %q", told)
+	}
+	it.close()
+	<-inner.closed
+}
+
+func TestTheLastReferenceClosesTheJob(t *testing.T) {
+	closed := make(chan struct{})
+	inner := &answers{closed: make(chan struct{})}
+	job := NewJob(JobConfig{
+		Open:   func() (Iteration, error) { return inner, nil },
+		Closed: func() { close(closed) },
+	})
+	it, err := newIteration(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handle := job.Handle()
+	DropHandle(handle)
+	DropHandle(handle)
+	select {
+	case <-closed:
+		t.Fatal("closed while an iteration is open")
+	default:
+	}
+	it.close()
+	<-inner.closed
+	<-closed
+	if _, err := newIteration(job); !reason.Is(err, reason.Closed) {
+		t.Errorf("opened a closed job: %v", err)
+	}
+	if _, err := lookup[*Job](handle); !reason.Is(err, reason.Closed) {
+		t.Errorf("found a dropped handle: %v", err)
+	}
+}
+
+func TestAHandleOfAnotherKindIsRefused(t *testing.T) {
+	job := NewJob(JobConfig{})
+	handle := job.Handle()
+	defer DropHandle(handle)
+	if _, err := lookup[*iteration](handle); !reason.Is(err, reason.BadArgument) {
+		t.Errorf("a job passed for an iteration: %v", err)
+	}
+	for _, stale := range []int64{0, -1, 1 << 60} {
+		if _, err := lookup[*Job](stale); err == nil {
+			t.Errorf("handle %d stands for something", stale)
+		}
+	}
+}
