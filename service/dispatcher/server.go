@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -22,6 +24,8 @@ import (
 const (
 	// wireSlack lets requests that are a little too large in, so that they are refused in our own words.
 	wireSlack = 16 << 20
+	// maxConnections keeps a flood from taking every file descriptor. A trainer or a worker has one.
+	maxConnections = 10_000
 	// stopGrace is how long requests may take to end when the service stops.
 	stopGrace = 2 * time.Second
 )
@@ -47,7 +51,7 @@ func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
 		defer cut.Stop()
 		server.GracefulStop()
 	}()
-	err := server.Serve(listener)
+	err := server.Serve(&bounded{Listener: listener, most: maxConnections})
 	cancel()
 	runErr := <-written
 	server.Stop()
@@ -115,3 +119,37 @@ func (d *Dispatcher) settle(method string, err *error) {
 }
 
 func clone[M proto.Message](m M) M { return proto.Clone(m).(M) }
+
+// bounded hangs up on connections above a number, at once: a peer that waits in a backlog could not know why.
+type bounded struct {
+	net.Listener
+	most int64
+	open atomic.Int64
+}
+
+// Accept gives the next connection that there is room for.
+func (b *bounded) Accept() (net.Conn, error) {
+	for {
+		conn, err := b.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if b.open.Add(1) <= b.most {
+			return &counted{Conn: conn, gone: sync.OnceFunc(func() { b.open.Add(-1) })}, nil
+		}
+		b.open.Add(-1)
+		conn.Close()
+	}
+}
+
+// counted gives its place back when it is closed.
+type counted struct {
+	net.Conn
+	gone func()
+}
+
+// Close closes the connection.
+func (c *counted) Close() error {
+	c.gone()
+	return c.Conn.Close()
+}

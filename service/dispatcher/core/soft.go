@@ -36,16 +36,15 @@ type workerState struct {
 	address *pecanv1.WorkerAddress
 	session SessionID
 	// order in which workers came; breaks ties.
-	order                        uint64
-	maxStreams, cores            int32
-	tensorflow, version, where   string
-	graphProducer                int32
-	lastBeat                     time.Duration
-	away                         bool
-	awayUntil                    time.Duration
-	cpuSeconds                   float64
-	residentBytes                int64
-	unknownReports, refusedWords uint64
+	order                      uint64
+	maxStreams, cores          int32
+	tensorflow, version, where string
+	graphProducer              int32
+	lastBeat                   time.Duration
+	away                       bool
+	awayUntil                  time.Duration
+	cpuSeconds                 float64
+	residentBytes              int64
 }
 
 type streamKey struct {

@@ -171,8 +171,6 @@ func (c *Core) fromWorker(in FromWorker) error {
 		c.endSession(in.Session, nil)
 	case *pecanv1.WorkerMessage_Hello:
 		return reason.New(reason.BadArgument, "worker %s: hello is the first message only", id)
-	default:
-		worker.refusedWords++
 	}
 	return nil
 }
@@ -182,7 +180,6 @@ func (c *Core) beat(id string, worker *workerState, beat *pecanv1.WorkerHeartbea
 	for _, load := range beat.Streams {
 		_, _, stream := c.leased(id, load.GetId(), load.GetLease())
 		if stream == nil {
-			worker.unknownReports++
 			c.command(id, stopCommand(keyOf(load.GetId()), load.GetLease()))
 			continue
 		}
