@@ -210,7 +210,7 @@ func (it *iteration) settle(rows *client.Rows, status client.Status, err error, 
 }
 
 // A wait is explained after noticeAfter, and again each time it has become twice as long.
-const noticeAfter = 5 * time.Second
+const noticeAfter = 10 * time.Second
 
 func (it *iteration) explain() {
 	if it.slices < max(int(noticeAfter/MaxWait), 2*it.told) || it.job.config.Notice == nil {

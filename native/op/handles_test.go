@@ -191,8 +191,8 @@ func TestLongWaitsAreExplainedLessAndLessOften(t *testing.T) {
 	for range 8 * perNotice {
 		it.element()
 	}
-	if len(told) != 4 || !strings.Contains(told[0], "no element for 5s: no worker is registered") {
-		t.Errorf("in 40 s people were told %q", told)
+	if len(told) != 4 || !strings.Contains(told[0], "no element for 10s: no worker is registered") {
+		t.Errorf("in 80 s people were told %q", told)
 	}
 	it.close()
 	<-inner.closed
