@@ -12,6 +12,7 @@ import subprocess
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODULE = "github.com/pecan-ml/pecan"
 GENERATED_MARK = "Code generated"
+FIELDS = "ImportPath,Name,Doc,Imports,TestImports,XTestImports,GoFiles,CgoFiles"
 
 
 def run(*words: str, **environment: str) -> str:
@@ -76,7 +77,7 @@ class GoPackage:
 def go_packages() -> tuple[GoPackage, ...]:
     """Every Go package that has tracked files, test imports included."""
     decoder, position, found = json.JSONDecoder(), 0, []
-    listing = run("go", "list", "-e", "-find", "-json", "./...").strip()
+    listing = run("go", "list", "-e", f"-json={FIELDS}", "./...").strip()
     directories = {os.path.dirname(name) for name in with_suffix(".go")}
     while position < len(listing):
         package, position = decoder.raw_decode(listing, position)
