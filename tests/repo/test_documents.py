@@ -117,7 +117,7 @@ def test_messages_use_the_words_of_the_architecture():
     for file in repository.with_suffix(".proto"):
         bare = re.sub(r"//.*", "", repository.text(file))
         names += re.findall(r"\b(?:message|enum|rpc|service)\s+(\w+)", bare)
-        names += re.findall(r"(?:^|;)\s*(?:repeated |optional )?[\w.<>, ]+\s+(\w+)\s*=\s*\d+;", bare, re.MULTILINE)
+        names += re.findall(r"\b(\w+)\s*=\s*\d+;", bare)
     assert len(names) > 50, "could not read the names out of the .proto files"
     assert not strangers(names), "\n".join(strangers(names))
 
