@@ -40,6 +40,11 @@ DATASETS = {
     "a Python function below a batch": (lambda: _python_step().batch(2), NotImplementedError, "PY_FUNCTION"),
     "datasets for elements": (lambda: D.range(3).window(2), NotImplementedError, "UNSUPPORTED"),
     "a file that is written": (lambda: _writer("/tmp/pecan-must-not-exist"), PermissionError, "OP_FORBIDDEN"),
+    "a dataset that was distributed already": (
+        lambda: D.range(3).apply(pecan.distribute()).map(lambda i: i + 1),
+        NotImplementedError,
+        "distributed already",
+    ),
     "a running iterator": (_iterator, ValueError, "EXTERNAL_STATE"),
 }
 

@@ -76,6 +76,20 @@ def serialize(dataset: Any, what: str) -> Graph:
         raise errors.make(
             f"the dataset cannot be serialised: {error} [pecan:GRAPH_STRUCTURE]", "GRAPH_STRUCTURE", 9
         ) from None
+    if not data:
+        raise errors.make(
+            "the dataset takes more than 2 GiB to serialise, most of it constants such as those of from_tensor_slices: "
+            "keep them in files [pecan:MESSAGE_TOO_LARGE]",
+            "MESSAGE_TOO_LARGE",
+            8,
+        )
+    if b"PecanOpen" in data:
+        raise errors.make(
+            "the dataset was distributed already: apply distribute() once, behind all steps that workers shall run "
+            "[pecan:UNSUPPORTED]",
+            "UNSUPPORTED",
+            12,
+        )
     checked = native.load().call_json("CheckGraph", data)
     for notice in checked["notices"] or ():
         warnings.warn(notice, FrozenStateWarning, stacklevel=4)
