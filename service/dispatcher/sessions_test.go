@@ -17,8 +17,26 @@ func (s *service) advance(by time.Duration, alive ...*worker) {
 		for _, w := range alive {
 			w.beat()
 		}
-		if _, err := s.client.Status(s.ctx(), &pecanv1.StatusRequest{}); err != nil {
+		s.heardFrom(alive)
+	}
+}
+
+// heardFrom waits until the dispatcher has taken in the beats of these workers: they travel on streams of their own,
+// and time must not go on before they have arrived.
+func (s *service) heardFrom(alive []*worker) {
+	s.t.Helper()
+	for heard := false; !heard; {
+		status, err := s.client.Status(s.ctx(), &pecanv1.StatusRequest{})
+		if err != nil {
 			s.t.Fatal(err)
+		}
+		age := map[string]float64{}
+		for _, w := range status.GetWorkers() {
+			age[w.GetAddress().GetWorkerId()] = w.GetLastHeartbeatS()
+		}
+		heard = true
+		for _, w := range alive {
+			heard = heard && age[w.id] == 0
 		}
 	}
 }
