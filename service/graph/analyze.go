@@ -43,7 +43,10 @@ func Analyze(g *Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, error)
 		say(plan, "The dataset is not divided: its graph uses one dataset in two places, which tf.data does not write.")
 		return finish(plan), nil
 	}
-	root, plan.Repeat = p.takeRepeatOff(root)
+	plan.Repeat = 1
+	if !p.variablesDecide(root) {
+		root, plan.Repeat = p.takeRepeatOff(root)
+	}
 	if plan.Repeat != 1 {
 		say(plan, "The outermost repeat was taken off: each pass is an epoch of its own.")
 	}

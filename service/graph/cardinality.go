@@ -20,12 +20,18 @@ type planner struct {
 	costs map[*step]int
 	steps map[*tf.NodeDef]*functionFacts
 	funcs map[string]*functionFacts
+	// How variables are used, and what was needed to find out.
+	flows     map[string]*flow
+	uses      map[argument]use
+	valueUses map[argument]bool
+	visits    int
 }
 
 func newPlanner(g *Graph) *planner {
 	return &planner{
 		g: g, cards: map[*step]int64{}, ends: map[*step]bool{}, costs: map[*step]int{},
 		steps: map[*tf.NodeDef]*functionFacts{}, funcs: map[string]*functionFacts{},
+		flows: map[string]*flow{}, uses: map[argument]use{}, valueUses: map[argument]bool{},
 	}
 }
 

@@ -22,6 +22,8 @@ type editor struct {
 	funcs map[string]*tf.FunctionDef
 	// touched remembers which functions hold something that a stream sets.
 	touched map[string]bool
+	// assigned finds the node that gives a variable its value.
+	assigned map[string]*tf.NodeDef
 	// clones counts function nodes that were copied, to refuse graphs that would grow without measure.
 	clones int
 }

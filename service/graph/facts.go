@@ -27,6 +27,8 @@ type functionFacts struct {
 	stateful bool
 	// identity: gives its arguments unchanged.
 	identity bool
+	// writes: changes a variable whose value means something.
+	writes bool
 }
 
 func (f *functionFacts) add(o *functionFacts) {
@@ -39,6 +41,7 @@ func (f *functionFacts) add(o *functionFacts) {
 	f.seeded = f.seeded || o.seeded
 	f.wild = f.wild || o.wild
 	f.stateful = f.stateful || o.stateful
+	f.writes = f.writes || o.writes
 }
 
 // pure tells whether calling the function is of no consequence but its result.
@@ -75,6 +78,16 @@ func (p *planner) facts(s *step) *functionFacts {
 	p.steps[s.node] = merged
 	for _, name := range calledFunctions(s.node) {
 		merged.add(p.functionFacts(name))
+	}
+	for _, c := range p.captures(s.node) {
+		switch {
+		case c.use.generator:
+			// The ops that draw from it are wild wherever they stand.
+		case c.use.randomState():
+			merged.draws, merged.seeded = true, true
+		case c.use.counts():
+			merged.stateful, merged.writes = true, true
+		}
 	}
 	if strings.Contains(s.node.GetOp(), "ParseExample") {
 		merged.heavy = true
@@ -138,6 +151,8 @@ func (p *planner) addNode(facts *functionFacts, n *tf.NodeDef, inside map[string
 		facts.wild = true
 	case isDataset && r.kind == cached:
 		facts.stateful = true
+	case writesVariable(op):
+		// What that means depends on the variable, which the step knows.
 	case def.GetIsStateful() && !isDataset && !harmlessState[op] && !isTable(op) && !fillsTable(op) && !strings.HasPrefix(op, "TensorArray") && !strings.HasPrefix(op, "Stack"):
 		facts.stateful = true
 	}

@@ -2,52 +2,66 @@ package graph
 
 import (
 	"encoding/binary"
-	"fmt"
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
-// usesGenerators tells whether functions draw from tf.random.Generator objects, whose state is a variable.
-func (e *editor) usesGenerators() bool {
-	for _, f := range e.g.def.GetLibrary().GetFunction() {
-		for _, n := range f.GetNodeDef() {
-			if wildOps[n.GetOp()] && n.GetOp() != "Timestamp" && n.GetOp() != "NonDeterministicInts" {
-				return true
-			}
+// anonymousVariable is the name by which TensorFlow makes a new variable each time that the node runs.
+const anonymousVariable = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
+
+// ownVariables gives a stream copies of its own of the variables that a step changes: streams in one worker, and two
+// runs of one stream, must not see each other's. States of random generators are made anew besides, or every stream of
+// every epoch would draw the same numbers.
+func (e *editor) ownVariables(n *tf.NodeDef, at place) {
+	if e.plan.off {
+		at.head = false
+	}
+	for _, c := range e.p.captures(n) {
+		if !c.use.writes {
+			continue
+		}
+		e.edit(c.handle.GetName()).Attr["shared_name"] = bytesAttr(anonymousVariable)
+		if assign := e.assigned[c.handle.GetName()]; assign != nil && c.use.randomState() {
+			e.freshState(assign, c.use.generator, at)
 		}
 	}
-	return false
 }
 
-// freshGenerators gives the generators of a stream states of their own. They travel by value like all variables, and
-// without this every stream of every epoch would draw the same numbers. whole streams keep the user's state in the
-// first epoch, and with it the values of a local run.
-func (e *editor) freshGenerators(whole bool) {
-	if !e.usesGenerators() {
+// freshState sets the number that a generator starts from. Generators that start alike in the trainer start alike in
+// every stream: layers of one seed stay aligned. A graph with no cut keeps the user's state in the first epoch, and with
+// it the values of a local run.
+func (e *editor) freshState(assign *tf.NodeDef, generator bool, at place) {
+	state := e.g.top(assign.GetInput()[1])
+	values, ok := constInts(state)
+	t := constTensor(state)
+	if !ok || len(values) == 0 || t.GetDtype() == tf.DataType_DT_BOOL {
 		return
 	}
-	for _, n := range e.g.order {
-		if n.GetOp() != "AssignVariableOp" {
-			continue
-		}
-		handle, state := e.g.top(n.GetInput()[0]), e.g.top(n.GetInput()[1])
-		values, ok := constInts(state)
-		if handle.GetOp() != "VarHandleOp" || !ok || constTensor(state).GetDtype() != tf.DataType_DT_INT64 || len(values) < 2 {
-			continue
-		}
-		// The key is the last number of a state, whatever the algorithm.
-		key := &values[len(values)-1]
-		at := place{head: whole}
-		*key, _ = e.seeds.seeds(at, *key, 1, handle.GetName(), false)
-		var raw []byte
-		for _, v := range values {
-			raw = binary.LittleEndian.AppendUint64(raw, uint64(v))
-		}
-		name := e.add(constNode("pecan_generator/"+n.GetName(), &tf.TensorProto{
-			Dtype: tf.DataType_DT_INT64, TensorShape: constTensor(state).GetTensorShape(), TensorContent: raw}))
-		e.edit(n.GetName()).Input[1] = name
-		// Drawing changes the variable: streams in one worker must not share it.
-		own := fmt.Sprintf("pecan_generator_%s_%d_%d", shortHash(e.g.fingerprint, handle.GetName(), fmt.Sprint(e.at.Seed)), e.at.Epoch, e.at.Stream)
-		e.edit(handle.GetName()).Attr["shared_name"] = bytesAttr(own)
+	// Of a tf.random.Generator, the key is the last number, whatever the algorithm. Other generators hold a seed and may
+	// count in the number behind it; TensorFlow's stateless ops take 31 bits of either.
+	key := 0
+	if generator {
+		key = len(values) - 1
 	}
+	a, b := e.seeds.seeds(at, values[key], 1, "", false)
+	if a == values[key] && b == 1 {
+		return
+	}
+	values = append([]int64(nil), values...)
+	values[key] = a
+	if !generator {
+		values[0] = a % (1<<31 - 2)
+		if len(values) > 1 {
+			values[1] += b % (1 << 30)
+		}
+	}
+	fresh := &tf.TensorProto{Dtype: t.GetDtype(), TensorShape: t.GetTensorShape()}
+	for _, v := range values {
+		if dtypeSize(t.GetDtype()) == 4 {
+			fresh.TensorContent = binary.LittleEndian.AppendUint32(fresh.TensorContent, uint32(v))
+		} else {
+			fresh.TensorContent = binary.LittleEndian.AppendUint64(fresh.TensorContent, uint64(v))
+		}
+	}
+	e.edit(assign.GetName()).Input[1] = e.add(constNode("pecan_generator/"+assign.GetName(), fresh))
 }

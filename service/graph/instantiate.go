@@ -44,12 +44,11 @@ func Instantiate(g *Graph, plan *pecanv1.Plan, at At) (*StreamGraphs, error) {
 	}
 	e := &editor{
 		g: g, p: newPlanner(g), at: at, nodes: map[string]*tf.NodeDef{}, funcs: map[string]*tf.FunctionDef{},
-		touched: map[string]bool{},
-		seeds:   seedSource{job: at.Seed, epoch: at.Epoch, stream: uint64(at.Stream)},
-		plan:    planFacts{streams: int64(plan.GetNumStreams()), off: plan.GetNumStreams() == 0, hint: plan.GetCut().GetKind() == pecanv1.Cut_HINT},
+		touched: map[string]bool{}, assigned: g.assignments(),
+		seeds: seedSource{job: at.Seed, epoch: at.Epoch, stream: uint64(at.Stream)},
+		plan:  planFacts{streams: int64(plan.GetNumStreams()), off: plan.GetNumStreams() == 0, hint: plan.GetCut().GetKind() == pecanv1.Cut_HINT},
 	}
 	e.nameResources()
-	e.freshGenerators(plan.GetNumStreams() == 1)
 	root, isTree := g.tree()
 	if !isTree {
 		root = &step{node: g.root, like: g.root, rule: rule{kind: source}}

@@ -454,3 +454,65 @@ func TestOriginalNodes(t *testing.T) {
 		}
 	}
 }
+
+// statesOf gives the first numbers of the generators of a stream, and the names of their variables.
+func statesOf(t *testing.T, def *tf.GraphDef) (states [][]int64, names []string) {
+	t.Helper()
+	for _, n := range def.GetNode() {
+		switch n.GetOp() {
+		case "AssignVariableOp":
+			values, ok := constInts(named(t, def, n.GetInput()[1]))
+			if !ok {
+				t.Fatalf("%s assigns no numbers", n.GetName())
+			}
+			states = append(states, values)
+		case "VarHandleOp":
+			names = append(names, string(n.GetAttr()["shared_name"].GetS()))
+		}
+	}
+	return states, names
+}
+
+func TestGeneratorStates(t *testing.T) {
+	first, names := statesOf(t, stream(t, "drawn", At{Stream: 1, Epoch: 1, Seed: 5}))
+	if len(names) != 1 || names[0] != anonymousVariable {
+		t.Errorf("a variable that changes is shared by the name %q", names)
+	}
+	for name, c := range map[string]struct {
+		at      At
+		changes bool
+	}{
+		"another stream draws other numbers": {At{Stream: 2, Epoch: 1, Seed: 5}, true},
+		"another epoch draws other numbers":  {At{Stream: 1, Epoch: 2, Seed: 5}, true},
+		"the user's seed is not the job's":   {At{Stream: 1, Epoch: 1, Seed: 6}, false},
+	} {
+		other, _ := statesOf(t, stream(t, "drawn", c.at))
+		if (fmt.Sprint(first) != fmt.Sprint(other)) != c.changes {
+			t.Errorf("%s: %v and %v", name, first, other)
+		}
+	}
+	aligned, _ := statesOf(t, stream(t, "drawn_in_step", At{Stream: 1, Epoch: 1}))
+	if len(aligned) != 2 || fmt.Sprint(aligned[0]) != fmt.Sprint(aligned[1]) || fmt.Sprint(aligned[0]) == "[3 0]" {
+		t.Errorf("generators of one seed are no longer aligned: %v", aligned)
+	}
+	counting, names := statesOf(t, stream(t, "counter", At{Stream: 1, Epoch: 1}))
+	if fmt.Sprint(counting) != "[[0]]" || names[0] != anonymousVariable {
+		t.Errorf("a counter starts from %v under the name %q", counting, names)
+	}
+}
+
+func TestAnUndividedPassStartsFromTheUsersState(t *testing.T) {
+	g := parse(t, "drawn")
+	p := plan(t, g, once, 0)
+	p.NumStreams = 1
+	p.Cut = &pecanv1.Cut{}
+	for epoch, same := range map[uint64]bool{0: true, 1: false} {
+		graphs, err := Instantiate(g, finish(p), At{Epoch: epoch, Mode: once.Mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if states, _ := statesOf(t, decode(t, graphs.A)); (fmt.Sprint(states) == "[[3 0]]") != same {
+			t.Errorf("epoch %d starts from %v", epoch, states)
+		}
+	}
+}

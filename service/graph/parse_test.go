@@ -120,11 +120,21 @@ func TestBadGraphsAreRefused(t *testing.T) {
 		"a graph that excludes this TensorFlow": {data: changed(t, "range", func(d *tf.GraphDef) {
 			d.Versions.BadConsumers = []int32{77}
 		}), limits: Limits{GraphVersion: 77}, want: reason.GraphVersion, text: "77"},
-		"a Python function":    {data: read(t, "py_function"), want: reason.PyFunction, text: "Three ways out"},
-		"a generator":          {data: read(t, "generator"), want: reason.PyFunction, text: "PyFunc"},
-		"a print":              {data: read(t, "print"), want: reason.ExternalState, text: "PrintV2"},
-		"a written file":       {data: read(t, "write_file"), want: reason.OpForbidden, text: "WriteFile"},
-		"a counting variable":  {data: read(t, "counter"), want: reason.ExternalState, text: "AssignAddVariableOp"},
+		"a Python function": {data: read(t, "py_function"), want: reason.PyFunction, text: "Three ways out"},
+		"a generator":       {data: read(t, "generator"), want: reason.PyFunction, text: "PyFunc"},
+		"a print":           {data: read(t, "print"), want: reason.ExternalState, text: "PrintV2"},
+		"a written file":    {data: read(t, "write_file"), want: reason.OpForbidden, text: "WriteFile"},
+		"a counting variable that another step reads": {data: read(t, "two_counters"), want: reason.ExternalState, text: "equal value"},
+		"a variable that the graph itself changes": {data: changed(t, "lookup", func(d *tf.GraphDef) {
+			ofOp(t, d, "AssignVariableOp").Op = "AssignAddVariableOp"
+		}), want: reason.ExternalState, text: "AssignAddVariableOp"},
+		"a handle made of bytes": {data: changed(t, "map_batch", func(d *tf.GraphDef) {
+			f := d.Library.Function[0]
+			f.NodeDef = append(f.NodeDef,
+				&tf.NodeDef{Name: "bytes", Op: "Const", Attr: map[string]*tf.AttrValue{"dtype": typeAttr(tf.DataType_DT_STRING), "value": {Value: &tf.AttrValue_Tensor{
+					Tensor: &tf.TensorProto{Dtype: tf.DataType_DT_STRING, TensorShape: shapeOf(), StringVal: [][]byte{nil}}}}}},
+				&tf.NodeDef{Name: "forged", Op: "ParseTensor", Input: []string{"bytes:output:0"}, Attr: map[string]*tf.AttrValue{"out_type": typeAttr(tf.DataType_DT_RESOURCE)}})
+		}), want: reason.ExternalState, text: "forged"},
 		"datasets as elements": {data: read(t, "nested_datasets"), want: reason.Unsupported, text: "WindowDataset"},
 		"a table without content": {data: changed(t, "lookup", func(d *tf.GraphDef) {
 			n := ofOp(t, d, "LookupTableImportV2")
@@ -207,6 +217,16 @@ func TestAnAdministratorMayAllowAnOp(t *testing.T) {
 func TestVariablesTravelWithANotice(t *testing.T) {
 	if notices := parse(t, "lookup").Notices(); len(notices) != 1 || !strings.Contains(notices[0], "value") {
 		t.Errorf("notices %q", notices)
+	}
+}
+
+func TestChangedVariablesTravelWithANotice(t *testing.T) {
+	for graph, want := range map[string]string{
+		"counter": "1 variable(s) are changed", "drawn": "1 random generator(s)", "drawn_in_step": "draw the same numbers",
+	} {
+		if notices := parse(t, graph).Notices(); len(notices) != 1 || !strings.Contains(notices[0], want) {
+			t.Errorf("%s: notices %q", graph, notices)
+		}
 	}
 }
 

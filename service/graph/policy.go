@@ -41,7 +41,6 @@ var refusedOps = map[string]verdict{
 	"NonSerializableDataset":             {reason.ExternalState, saysState},
 	"ExperimentalNonSerializableDataset": {reason.ExternalState, saysState},
 
-	"AssignAddVariableOp": {reason.ExternalState, saysWrites}, "AssignSubVariableOp": {reason.ExternalState, saysWrites},
 	"LookupTableInsertV2": {reason.ExternalState, saysWrites}, "LookupTableRemoveV2": {reason.ExternalState, saysWrites},
 }
 
@@ -52,10 +51,8 @@ var refusedPrefixes = []struct {
 }{
 	{"DataServiceDataset", verdict{reason.Unsupported, saysNested}},
 	{"Debug", verdict{reason.OpForbidden, saysEffect}},
-	{"ResourceScatter", verdict{reason.ExternalState, saysWrites}},
 	{"ResourceApply", verdict{reason.ExternalState, saysWrites}},
 	{"ResourceSparseApply", verdict{reason.ExternalState, saysWrites}},
-	{"ResourceStridedSliceAssign", verdict{reason.ExternalState, saysWrites}},
 }
 
 // stateWords mark stateful ops that hold state of their own between calls.
@@ -119,7 +116,10 @@ func (g *Graph) judge(op string, top bool) verdict {
 		return verdict{reason.OpForbidden, "it is an internal op of TensorFlow's runtime. Send what dataset._as_serialized_graph() gives"}
 	case !def.GetIsStateful() || g.ops.isSeeded(op) || g.ops.isDataset(op):
 		return verdict{}
-	case op == "AssignVariableOp" && !top:
+	case writesVariable(op) && !top:
+		// The variable came along by value, and the stream changes a copy of its own.
+		return verdict{}
+	case writesVariable(op) && op != "AssignVariableOp":
 		return verdict{reason.ExternalState, saysWrites}
 	case allowedStateful[op]:
 		return verdict{}

@@ -23,6 +23,7 @@ func (e *editor) rewriteStep(s *step, at place) {
 		e.fixOrder(s.node)
 	}
 	e.capBuffers(s.node)
+	e.ownVariables(s.node, at)
 	e.seedStep(s.node, at)
 	for _, called := range calledFunctions(s.node) {
 		if e.touches(called) {

@@ -32,6 +32,10 @@ func (g *Graph) checkState() error {
 			}
 		}
 	}
+	changed, err := g.checkChanges()
+	if err != nil {
+		return err
+	}
 	variables := 0
 	for _, n := range g.order {
 		name := quoteName(n.GetName())
@@ -40,7 +44,9 @@ func (g *Graph) checkState() error {
 			return reason.New(reason.ExternalState, "node %s is a lookup table without content: initialise it before the dataset uses it, or move the step after distribute()", name)
 		case n.GetOp() == "VarHandleOp" && !filled[n.GetName()]:
 			return reason.New(reason.ExternalState, "node %s is a variable without a value: initialise it before the dataset uses it, or move the step after distribute()", name)
-		case n.GetOp() == "VarHandleOp":
+		case parsesHandle(n):
+			return reason.New(reason.ExternalState, "node %s makes a handle of an object out of bytes: take it out of the pipeline", name)
+		case n.GetOp() == "VarHandleOp" && !changed[n.GetName()]:
 			variables++
 		case constTensor(n).GetDtype() == tf.DataType_DT_RESOURCE:
 			for _, user := range users[n.GetName()] {
@@ -65,6 +71,9 @@ func (g *Graph) checkFunctionState() error {
 			fills = fills || fillsTable(n.GetOp())
 		}
 		for _, n := range f.GetNodeDef() {
+			if err := g.checkHandle(f, n); err != nil {
+				return err
+			}
 			if (isTable(n.GetOp()) && !fills) || n.GetOp() == "VarHandleOp" {
 				return reason.New(reason.ExternalState, "node %s makes a %s inside a function, without content: make it outside of the dataset's functions and initialise it",
 					quoteName(nodePath(f.GetSignature().GetName(), n)), n.GetOp())
@@ -82,4 +91,110 @@ func replaceableHandle(op string) bool {
 		}
 	}
 	return false
+}
+
+// checkHandle refuses objects of the trainer's process that a function names by itself, and handles made of bytes: what
+// they name on a worker may belong to another dataset.
+func (g *Graph) checkHandle(f *tf.FunctionDef, n *tf.NodeDef) error {
+	made := parsesHandle(n)
+	if constTensor(n).GetDtype() == tf.DataType_DT_RESOURCE {
+		for _, user := range f.GetNodeDef() {
+			for _, input := range user.GetInput() {
+				made = made || (functionInputNode(input) == n.GetName() && !replaceableHandle(user.GetOp()))
+			}
+		}
+	}
+	if made {
+		return reason.New(reason.ExternalState, "node %s (%s) names an object of the trainer's process: take it out of the pipeline, or move the step after distribute()",
+			quoteName(nodePath(f.GetSignature().GetName(), n)), n.GetOp())
+	}
+	return nil
+}
+
+func parsesHandle(n *tf.NodeDef) bool {
+	return n.GetOp() == "ParseTensor" && n.GetAttr()["out_type"].GetType() == tf.DataType_DT_RESOURCE
+}
+
+// checkChanges finds the variables that functions change, and says what becomes of them.
+//
+// tf.data writes a variable anew for each step that uses it. Where a step changes one, and another of the same value is
+// there, nothing tells whether they are one variable: the graph is refused, for with copies of their own the second
+// step would not see what the first one does.
+func (g *Graph) checkChanges() (map[string]bool, error) {
+	p := newPlanner(g)
+	changed := map[string]bool{}
+	var counters, states []string
+	users := map[string]string{}
+	for _, n := range g.order {
+		switch op := n.GetOp(); {
+		case op == "Identity", op == "AssignVariableOp", op == "ReadVariableOp", op == "ResourceGather", op == "ResourceGatherNd", asksOnly[op]:
+			continue
+		}
+		for _, c := range p.captures(n) {
+			name := c.handle.GetName()
+			if c.use.writes && !g.ops.isDataset(n.GetOp()) {
+				return nil, reason.New(reason.ExternalState, "node %s of the dataset is a %s that may change a variable: %s", quoteName(n.GetName()), n.GetOp(), saysWrites)
+			}
+			users[name] = n.GetName()
+			switch {
+			case changed[name] || !c.use.writes:
+				continue
+			case c.use.counts():
+				counters = append(counters, name)
+			default:
+				states = append(states, name)
+			}
+			changed[name] = true
+		}
+	}
+	if len(changed) == 0 {
+		return changed, nil
+	}
+	twins := g.twins()
+	for _, name := range counters {
+		if len(twins[name]) > 1 {
+			return nil, reason.New(reason.ExternalState, "a function of the dataset changes a variable (node %s), and the dataset uses another of equal value: "+
+				"whether they are one cannot be told, and each step would have a copy of its own. Compute the value from the element, give different variables different values, or move the step after distribute()", quoteName(name))
+		}
+	}
+	if len(counters) > 0 {
+		g.notices = append(g.notices, fmt.Sprintf("%d variable(s) are changed by the dataset's functions: every stream changes a copy of its own, which starts "+
+			"in every epoch from the value the variable has now, and the trainer does not see the changes", len(counters)))
+	}
+	if len(states) > 0 {
+		g.notices = append(g.notices, sayStates(states, twins, users))
+	}
+	return changed, nil
+}
+
+func sayStates(states []string, twins map[string][]string, users map[string]string) string {
+	text := fmt.Sprintf("the states of %d random generator(s) travel by value: every stream of every epoch draws numbers of its own", len(states))
+	for _, name := range states {
+		for _, other := range twins[name] {
+			if users[other] != users[name] {
+				return text + ". Two steps have generators of equal state and draw the same numbers, also where one generator serves both"
+			}
+		}
+	}
+	return text
+}
+
+// twins groups the variables that travel with equal values: all of a group, by the name of each.
+func (g *Graph) twins() map[string][]string {
+	groups := map[string][]string{}
+	values := map[string]string{}
+	for name, assign := range g.assignments() {
+		handle := g.nodes[name]
+		value := fmt.Sprint(handle.GetAttr()["dtype"].GetType(), handle.GetAttr()["shape"])
+		if t := constTensor(g.top(assign.GetInput()[1])); t != nil {
+			value += string(hashTensor(t))
+		}
+		values[name] = value
+		groups[value] = append(groups[value], name)
+	}
+	twins := make(map[string][]string, len(values))
+	for name, value := range values {
+		twins[name] = groups[value]
+	}
+	return twins
 }

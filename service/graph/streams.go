@@ -14,6 +14,10 @@ func (p *planner) streams(root *step, w way, static int) (int64, []string) {
 		return 1, []string{fmt.Sprintf("The dataset is not divided: what lies below %s gives other elements in each run, "+
 			"so streams would not fit together.", p.highest(w))}
 	}
+	if p.variablesDecide(root) {
+		return 1, []string{"The dataset is not divided: a variable that its functions change may decide which elements " +
+			"there are, and streams would each change a copy of their own. Compute the value from the element to divide the work."}
+	}
 	cost, tail := p.wayCost(w), p.tailWeight(root, w)
 	where := p.describe(w)
 	if static > 0 {
@@ -215,6 +219,24 @@ func changesCount(s *step) bool {
 	return false
 }
 
+// variablesDecide tells whether a variable that functions change may have a say in which elements there are.
+func (p *planner) variablesDecide(root *step) bool {
+	decide := false
+	var below func(s *step, counted bool)
+	below = func(s *step, counted bool) {
+		counted = counted || changesCount(s)
+		decide = decide || (counted && p.facts(s).writes)
+		for _, in := range s.in {
+			below(in, counted)
+		}
+		for _, c := range s.captured {
+			below(c, true)
+		}
+	}
+	below(root, false)
+	return decide
+}
+
 // determinism finds the class that holds over the whole pipeline.
 func (p *planner) determinism(root *step, opts *pecanv1.JobOptions) pecanv1.DeterminismClass {
 	class := pecanv1.DeterminismClass_DETERMINISM_CLASS_B
@@ -227,7 +249,7 @@ func (p *planner) determinism(root *step, opts *pecanv1.JobOptions) pecanv1.Dete
 		op := s.node.GetOp()
 		varies := f.wild || f.stateful || (p.races(s) && !ordered)
 		switch {
-		case loose, varies && counted, op == "ShuffleDatasetV2", op == "SnapshotDatasetV2":
+		case loose, f.writes, varies && counted, op == "ShuffleDatasetV2", op == "SnapshotDatasetV2":
 			class = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
 		case varies && class == pecanv1.DeterminismClass_DETERMINISM_CLASS_B:
 			class = pecanv1.DeterminismClass_DETERMINISM_CLASS_A

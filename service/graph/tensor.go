@@ -86,6 +86,10 @@ func constInts(n *tf.NodeDef) ([]int64, bool) {
 				values = append(values, int64(binary.LittleEndian.Uint64(cell)))
 			case tf.DataType_DT_INT32:
 				values = append(values, int64(int32(binary.LittleEndian.Uint32(cell))))
+			case tf.DataType_DT_UINT64:
+				values = append(values, int64(binary.LittleEndian.Uint64(cell)))
+			case tf.DataType_DT_UINT32:
+				values = append(values, int64(binary.LittleEndian.Uint32(cell)))
 			case tf.DataType_DT_BOOL:
 				values = append(values, int64(cell[0]))
 			default:
@@ -99,6 +103,14 @@ func constInts(n *tf.NodeDef) ([]int64, bool) {
 		values = append(values, t.GetInt64Val()...)
 	case tf.DataType_DT_INT32:
 		for _, v := range t.GetIntVal() {
+			values = append(values, int64(v))
+		}
+	case tf.DataType_DT_UINT64:
+		for _, v := range t.GetUint64Val() {
+			values = append(values, int64(v))
+		}
+	case tf.DataType_DT_UINT32:
+		for _, v := range t.GetUint32Val() {
 			values = append(values, int64(v))
 		}
 	case tf.DataType_DT_BOOL:

@@ -8,6 +8,7 @@ import pathlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import keras
 import tensorflow as tf
 
 D = tf.data.Dataset
@@ -45,6 +46,27 @@ def counter() -> tf.data.Dataset:
     return D.range(5).map(lambda x: total.assign_add(x))
 
 
+def filtered_counter() -> tf.data.Dataset:
+    total = tf.Variable(0, dtype=tf.int64)
+    return D.range(100).map(lambda x: total.assign_add(x)).filter(lambda x: x % 2 == 0).repeat(2)
+
+
+def two_counters() -> tf.data.Dataset:
+    total = tf.Variable(0, dtype=tf.int64)
+    return D.range(5).map(lambda x: total.assign_add(x)).filter(lambda x: total > 3)
+
+
+def drawn(calls: int | None = None) -> tf.data.Dataset:
+    state = keras.random.SeedGenerator(3)
+    return D.range(64).map(lambda x: keras.random.uniform([], seed=state), num_parallel_calls=calls)
+
+
+def drawn_in_step() -> tf.data.Dataset:
+    one, two = keras.random.SeedGenerator(3), keras.random.SeedGenerator(3)
+    images = D.range(64).map(lambda x: keras.random.uniform([], seed=one))
+    return D.zip((images, D.range(64).map(lambda x: keras.random.uniform([], seed=two))))
+
+
 def records() -> tf.data.Dataset:
     return tf.data.TFRecordDataset(FILES)
 
@@ -78,6 +100,12 @@ CASES = {
     "print": lambda: D.range(5).map(lambda x: (tf.print(x), x)[1]),
     "write_file": lambda: D.range(5).map(lambda x: (tf.io.write_file("/tmp/x", "y"), x)[1]),
     "counter": counter,
+    "filtered_counter": filtered_counter,
+    "two_counters": two_counters,
+    "drawn": drawn,
+    "drawn_in_parallel": lambda: drawn(2),
+    "drawn_filtered": lambda: drawn().filter(lambda x: x > 0.5),
+    "drawn_in_step": drawn_in_step,
     "nested_datasets": lambda: D.range(10).window(2),
 }
 

@@ -1,0 +1,176 @@
+"""Variables that a dataset's functions change: Keras' random layers, and counters."""
+
+from __future__ import annotations
+
+import itertools
+
+import graph_oracle as oracle
+import keras
+import pytest
+import tensorflow as tf
+
+D = tf.data.Dataset
+LAYERS = {
+    "RandomFlip": {},
+    "RandomRotation": {"factor": 0.4},
+    "RandomZoom": {"height_factor": 0.4},
+    "RandomContrast": {"factor": 0.9},
+    "RandomBrightness": {"factor": 0.4},
+    "RandomTranslation": {"height_factor": 0.4, "width_factor": 0.4},
+    "RandomCrop": {"height": 4, "width": 4},
+    "Dropout": {"rate": 0.5},
+    "GaussianNoise": {"stddev": 0.5},
+    "RandomHue": {"factor": 0.5},
+    "RandomShear": {"x_factor": 0.5},
+    "RandomErasing": {},
+    "RandomElasticTransform": {},
+    "RandAugment": {},
+    "AugMix": {},
+}
+
+
+def run(cutgraph, work, dataset: tf.data.Dataset, **options) -> oracle.Cut:
+    """Plans and cuts one dataset."""
+    cut = oracle.cut_all(cutgraph, work, {"one": (dataset, options)})["one"]
+    assert cut.error is None, cut.error
+    return cut
+
+
+def picture(i: tf.Tensor) -> tf.Tensor:
+    """A picture in which every augmentation shows."""
+    return tf.reshape(tf.range(192, dtype=tf.float32), [8, 8, 3])
+
+
+def augmented(aug, calls: int | None = None, n: int = 64) -> tf.data.Dataset:
+    """Numbered pictures; the picture itself is the same for all, so that equal pictures tell of equal draws."""
+    return D.range(n).map(lambda i: (i, aug(picture(i), training=True)), num_parallel_calls=calls)
+
+
+def flat(streams):
+    """Joins the elements of all streams."""
+    return list(itertools.chain.from_iterable(streams))
+
+
+@pytest.mark.parametrize("seed", [None, 11], ids=["unseeded", "seeded"])
+@pytest.mark.parametrize("calls", [None, 4], ids=["sequential", "parallel"])
+def test_streams_and_epochs_augment_anew(cutgraph, tmp_path, calls, seed) -> None:
+    layers = [keras.layers.RandomFlip(seed=seed), keras.layers.RandomRotation(0.4, seed=seed), keras.layers.RandomZoom(0.4)]
+    aug = keras.Sequential(layers)
+    dataset = augmented(aug, calls)
+    cut = run(cutgraph, tmp_path, dataset)
+    assert cut.streams == 16
+    assert cut.plan["determinism"] == ("DETERMINISM_CLASS_A" if calls else "DETERMINISM_CLASS_B")
+    epochs = [flat(oracle.run_streams(cut, dataset, epoch=e)) for e in (0, 1)]
+    for found in epochs:
+        assert sorted(int(i) for i, _ in found) == list(range(64))
+    pictures = {p.tobytes() for found in epochs for _, p in found}
+    assert len(pictures) == 128, "two elements were augmented by the same numbers"
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_are_known_as_random_state(cutgraph, tmp_path, name: str) -> None:
+    layer = getattr(keras.layers, name, None)
+    if layer is None:
+        pytest.skip("this Keras has no such layer")
+    dataset = augmented(layer(**LAYERS[name], seed=5), n=8)
+    cut = run(cutgraph, tmp_path, dataset)
+    assert cut.streams > 1
+    assert cut.plan["determinism"] == "DETERMINISM_CLASS_B"
+    found = flat(oracle.run_streams(cut, dataset))
+    assert sorted(int(i) for i, _ in found) == list(range(8))
+
+
+def test_one_stream_gives_the_local_augmentations(cutgraph, tmp_path) -> None:
+    aug = keras.layers.RandomRotation(0.4, seed=3)
+    # What scan gives depends on all elements before: nothing below it is divided.
+    dataset = augmented(aug, n=6).scan(0, lambda state, element: (state, element))
+    cut = run(cutgraph, tmp_path, dataset)
+    assert cut.streams == 1
+    got = flat(oracle.run_streams(cut, dataset))
+    local = list(oracle.elements(dataset))
+    assert list(map(oracle.key, got)) == list(map(oracle.key, local))
+    later = flat(oracle.run_streams(cut, dataset, epoch=1))
+    assert list(map(oracle.key, later)) != list(map(oracle.key, local))
+
+
+@pytest.mark.parametrize("where", ["map", "tf.function", "map_fn", "cond", "interleave", "batch"])
+def test_layers_run_wherever_they_stand(cutgraph, tmp_path, where: str) -> None:
+    layer = keras.layers.RandomRotation(0.4, seed=3)
+
+    def aug(x):
+        return layer(x, training=True)
+
+    if where == "tf.function":
+        aug = tf.function(aug)
+    dataset = {
+        "map": lambda: D.range(32).map(lambda i: (i, aug(picture(i)))),
+        "tf.function": lambda: D.range(32).map(lambda i: (i, aug(picture(i)))),
+        "map_fn": lambda: D.range(32).map(lambda i: (i, tf.map_fn(aug, tf.stack([picture(i)] * 2)))),
+        "cond": lambda: D.range(32).map(lambda i: (i, tf.cond(i >= 0, lambda: aug(picture(i)), lambda: picture(i)))),
+        "interleave": lambda: D.range(16).interleave(
+            lambda i: D.range(2).map(lambda j: (i * 2 + j, aug(picture(i)))), cycle_length=2),
+        "batch": lambda: D.range(32).filter(lambda i: i >= 0).batch(1).map(lambda i: (i[0], aug(picture(i)[None]))),
+    }[where]()
+    cut = run(cutgraph, tmp_path, dataset)
+    assert cut.streams > 1
+    assert cut.plan["determinism"] == "DETERMINISM_CLASS_B"
+    found = flat(oracle.run_streams(cut, dataset))
+    assert sorted(int(i) for i, _ in found) == list(range(32))
+    assert len({p.tobytes() for _, p in found}) == 32
+
+
+def test_deterministic_mode_augments_one_after_another(cutgraph, tmp_path) -> None:
+    aug = keras.Sequential([keras.layers.RandomRotation(0.4), keras.layers.RandomZoom(0.4)])
+    dataset = augmented(aug, tf.data.AUTOTUNE, n=400)
+    cut = run(cutgraph, tmp_path, dataset, mode="DETERMINISTIC")
+    assert cut.plan["determinism"] == "DETERMINISM_CLASS_B"
+    runs = [list(map(oracle.key, flat(oracle.run_streams(cut, dataset)))) for _ in range(3)]
+    assert runs[0] == runs[1] == runs[2]
+
+
+def test_layers_of_one_seed_stay_aligned(cutgraph, tmp_path) -> None:
+    one, two = keras.layers.RandomRotation(0.4, seed=3), keras.layers.RandomRotation(0.4, seed=3)
+    images = D.range(32).map(lambda i: one(picture(i), training=True))
+    dataset = D.zip((images, D.range(32).map(lambda i: two(picture(i), training=True))))
+    cut = run(cutgraph, tmp_path, dataset)
+    assert cut.streams > 1
+    found = flat(oracle.run_streams(cut, dataset))
+    assert len({a.tobytes() for a, _ in found}) == 32
+    assert all(a.tobytes() == b.tobytes() for a, b in found)
+
+
+def test_two_runs_of_one_stream_do_not_meet(cutgraph, tmp_path) -> None:
+    dataset = augmented(keras.layers.RandomRotation(0.4, seed=3))
+    cut = run(cutgraph, tmp_path, dataset)
+    graph, _ = cut.graphs[0, 1]
+    types = [tf.int64, tf.float32]
+    both = zip(oracle.load_types(graph, types), oracle.load_types(graph, types), strict=True)
+    assert all(bool(tf.reduce_all(a[1] == b[1])) for a, b in both)
+
+
+def test_counters_count_each_streams_share(cutgraph, tmp_path) -> None:
+    seen = tf.Variable(100, dtype=tf.int64)
+    dataset = D.range(40).map(lambda i: (i, seen.assign_add(1)))
+    cut = run(cutgraph, tmp_path, dataset)
+    assert cut.streams > 1 and cut.plan["determinism"] == "DETERMINISM_CLASS_C"
+    for _ in range(2):
+        streams = oracle.run_streams(cut, dataset)
+        assert sorted(int(i) for i, _ in flat(streams)) == list(range(40))
+        for found in streams:
+            assert [int(n) for _, n in found] == list(range(101, 101 + len(found)))
+    assert int(seen) == 100
+
+
+@pytest.mark.parametrize("kind", ["filter", "filter_after", "flat_map", "take_while"])
+def test_counters_that_decide_are_not_divided(cutgraph, tmp_path, kind: str) -> None:
+    seen = tf.Variable(0, dtype=tf.int64)
+    dataset = {
+        "filter": lambda: D.range(40).filter(lambda i: seen.assign_add(1) % 4 == 0),
+        "filter_after": lambda: D.range(40).map(lambda i: seen.assign_add(1)).filter(lambda n: n % 4 == 0),
+        "flat_map": lambda: D.range(40).flat_map(lambda i: D.range(seen.assign_add(1) % 3)),
+        "take_while": lambda: D.range(40).take_while(lambda i: seen.assign_add(1) < 10),
+    }[kind]()
+    cut = run(cutgraph, tmp_path, dataset)
+    assert cut.streams == 1 and cut.plan["determinism"] == "DETERMINISM_CLASS_C"
+    got = flat(oracle.run_streams(cut, dataset))
+    assert oracle.multiset(got) == oracle.multiset(list(oracle.elements(dataset)))
