@@ -169,6 +169,24 @@ func (p *planner) races(s *step) bool {
 	return f.draws && (f.parallel || sideBySide(s.node.GetOp()))
 }
 
+// serialOps are the steps that do the same as parallel ones, one element at a time. Of the inputs they keep those up to
+// lastArg; behind other_arguments comes one that is left out.
+var serialOps = map[string]struct{ op, lastArg string }{
+	"ParallelMapDataset":                {"MapDataset", "other_arguments"},
+	"ParallelMapDatasetV2":              {"MapDataset", "other_arguments"},
+	"ParallelFilterDataset":             {"FilterDataset", "other_arguments"},
+	"ParallelInterleaveDatasetV2":       {"InterleaveDataset", "block_length"},
+	"ParallelInterleaveDatasetV3":       {"InterleaveDataset", "block_length"},
+	"ParallelInterleaveDatasetV4":       {"InterleaveDataset", "block_length"},
+	"LegacyParallelInterleaveDatasetV2": {"InterleaveDataset", "block_length"},
+}
+
+// serialises tells whether a step can be made to draw its values one after another.
+func (p *planner) serialises(s *step) bool {
+	_, known := serialOps[s.node.GetOp()]
+	return known && !p.facts(s).parallel
+}
+
 // nestedInt reads a number that a dataset op inside a function takes from a Const beside it.
 func (p *planner) nestedInt(n *tf.NodeDef, arg string, inside map[string]*tf.NodeDef) (int64, bool) {
 	i := p.g.inputIndex(n, arg)

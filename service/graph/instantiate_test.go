@@ -516,3 +516,21 @@ func TestAnUndividedPassStartsFromTheUsersState(t *testing.T) {
 		}
 	}
 }
+
+func TestDeterministicModeSerialisesWhatDraws(t *testing.T) {
+	for graph, inputs := range map[string]int{"drawn_in_parallel": 2, "noise": 1} {
+		for mode, op := range map[pecanv1.Mode]string{
+			pecanv1.Mode_MODE_DETERMINISTIC: "MapDataset", pecanv1.Mode_MODE_EXACTLY_ONCE: "ParallelMapDatasetV2",
+		} {
+			g := parse(t, graph)
+			graphs, err := Instantiate(g, plan(t, g, &pecanv1.JobOptions{Mode: mode}, 0), At{Mode: mode, Stream: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := ofOp(t, decode(t, graphs.A), op)
+			if op == "MapDataset" && (len(n.GetInput()) != inputs || n.GetAttr()["deterministic"] != nil || n.GetAttr()["f"] == nil) {
+				t.Errorf("%s: a serialised map with inputs %v and attributes %v", graph, n.GetInput(), n.GetAttr())
+			}
+		}
+	}
+}

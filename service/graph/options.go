@@ -47,7 +47,7 @@ func (e *editor) streamOptions() []byte {
 		OptionalInjectPrefetch: &tf.OptimizationOptions_InjectPrefetch{InjectPrefetch: false},
 	}}
 	if e.ordered() {
-		// tf.data then also runs steps with random state one element at a time.
+		// Whatever the user's options say, elements come in order; steps that draw are serialised in the graph itself.
 		o.OptionalDeterministic = &tf.Options_Deterministic{Deterministic: true}
 	}
 	if e.at.Threads > 0 && !e.userSetsThreads() {

@@ -31,6 +31,37 @@ func (e *editor) rewriteStep(s *step, at place) {
 			renameCalls(e.edit(name), called, clone)
 		}
 	}
+	if e.ordered() && e.p.races(s) && e.p.serialises(s) {
+		e.serialise(s.node)
+	}
+}
+
+// serialise makes a parallel step work on one element at a time, in order. tf.data does not do so by itself: its own
+// determinism option orders what comes out, not who draws first. Nothing of the step may be set by argument afterwards.
+func (e *editor) serialise(n *tf.NodeDef) {
+	to := serialOps[n.GetOp()]
+	keep := e.g.inputIndex(n, to.lastArg) + 1
+	if to.lastArg == "other_arguments" {
+		keep = len(n.GetInput())
+		for keep > 0 && strings.HasPrefix(n.GetInput()[keep-1], "^") {
+			keep--
+		}
+		keep--
+	}
+	c := e.edit(n.GetName())
+	inputs := append([]string(nil), c.Input[:keep]...)
+	for _, input := range c.Input[keep:] {
+		if strings.HasPrefix(input, "^") {
+			inputs = append(inputs, input)
+		}
+	}
+	c.Op, c.Input = to.op, inputs
+	def := e.g.ops.byName[to.op]
+	for key := range c.Attr {
+		if attrDef(def, key) == nil && !strings.HasPrefix(key, "_") {
+			delete(c.Attr, key)
+		}
+	}
 }
 
 // fitBuffer gives a shuffle above the cut its part of the user's buffer, so that S streams together hold what the user

@@ -247,7 +247,7 @@ func (p *planner) determinism(root *step, opts *pecanv1.JobOptions) pecanv1.Dete
 		f := p.facts(s)
 		counted = counted || changesCount(s)
 		op := s.node.GetOp()
-		varies := f.wild || f.stateful || (p.races(s) && !ordered)
+		varies := f.wild || f.stateful || (p.races(s) && !(ordered && p.serialises(s)))
 		switch {
 		case loose, f.writes, varies && counted, op == "ShuffleDatasetV2", op == "SnapshotDatasetV2":
 			class = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
