@@ -117,6 +117,8 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 		return reason.New(reason.BadArgument, "%s: client %q counts %d elements in stream %d, which began at %d for it and has %d", what, req.ClientId, req.Count, stream.Stream, stream.StartIndex, stream.Count)
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: &pecanv1.StreamDelivered{Id: req.Id, Count: req.Count}}})
+	// Asked back too late: its reader came to the end first, and nobody waits for the rest any more.
+	c.soft(keyOf(req.Id)).moving = false
 	if delivered(epoch) {
 		c.event("epoch delivered", "job", job.JobId, "epoch", epoch.Epoch, "elements", elements(epoch))
 	}
