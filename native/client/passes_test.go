@@ -306,6 +306,34 @@ func TestASharedStreamThatCameFromAnotherStartsWhereItStopped(t *testing.T) {
 	}
 }
 
+func TestASharedStreamThatIsAskedBackBeforeItWasSeenIsGivenUpWhereItWasGot(t *testing.T) {
+	w := startWorker(t, same(testStream{count: 30}))
+	d := startDispatcher(t)
+	start := uint64(12)
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		u := spread(1, w)(0)
+		u.Streams[0].StartIndex, u.Streams[0].Release, u.NoMoreStreams = start, true, false
+		return u
+	}
+	job := open(t, d)
+	job.request.JobName = "shared"
+	it := job.Open(IterOptions{NoAhead: true})
+	given := func(index uint64) func() bool {
+		return func() bool {
+			return look(d, func() bool {
+				return len(d.released) > 0 && d.released[len(d.released)-1].GetNextIndex() == index
+			})
+		}
+	}
+	eventually(t, "it is given up at 12", given(12))
+	// Another trainer read on, gave it back, and it is asked for again; the snapshot between was skipped.
+	d.update(func() { start = 20 })
+	eventually(t, "it is given up at 20", given(20))
+	if err := it.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestASharedPassThatIsLeftGivesItsStreamsBack(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 10}))
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })

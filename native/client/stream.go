@@ -104,14 +104,18 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 		st.worker, st.retryAt = worker, time.Time{}
 		st.closeChannel()
 	}
-	if told.GetRelease() {
-		st.giveUp()
-		return
+	// Snapshots replace each other, so this may be the first that tells of the stream, or of its coming back: it is given
+	// up from where it was got, and once more.
+	if !told.GetRelease() || told.GetStartIndex() >= st.next {
+		st.released = false
 	}
-	st.released = false
 	if told.GetStartIndex() > st.next {
 		st.closeChannel()
 		st.next = told.GetStartIndex()
+	}
+	if told.GetRelease() {
+		st.giveUp()
+		return
 	}
 	if told.GetEnded() && st.next >= told.GetCount() && !st.ended {
 		// All of it has arrived; only the END frame was lost.
