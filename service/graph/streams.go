@@ -24,6 +24,11 @@ func (p *planner) streams(root *step, w way, static int) (int64, []string) {
 		return int64(static), []string{fmt.Sprintf("%s, for the %d workers of the list.", where, static)}
 	}
 	limit := streamLimit(cost, tail, p.cutIsFree(w))
+	if limit <= 1 && len(w.edges) == 1 && w.edges[0].at.rule.kind == repeated && p.endless(w.edges[0].at) {
+		return 1, []string{fmt.Sprintf("The dataset is not divided: %s repeats without end below a step that takes elements of several passes together, "+
+			"and every stream would repeat all work below it. Put repeat() at the end of the pipeline to divide the work; "+
+			"batch(..., drop_remainder=True) before it keeps all batches full.", p.highest(w))}
+	}
 	if limit <= 1 {
 		return 1, []string{fmt.Sprintf("The dataset is not divided: every stream would repeat all work below %s%s. "+
 			"Move that step after the costly ones, or before the reading, to divide the work.", p.highest(w), costText[cost])}

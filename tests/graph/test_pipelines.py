@@ -38,6 +38,11 @@ def test_plan_is_the_promised_one(cuts, name: str) -> None:
         assert cut.cardinality in (-2, int(dataset.cardinality())), cut.plan
 
 
+def test_an_endless_repeat_below_a_batch_names_the_way_out(cuts) -> None:
+    reasons = cuts["endless_repeat_of_files_then_batch"][1].plan["reasons"]
+    assert any("Put repeat() at the end" in r and "drop_remainder" in r for r in reasons), reasons
+
+
 @pytest.mark.parametrize("name", pipelines.CASES)
 def test_streams_give_the_local_elements(cuts, name: str) -> None:
     case, (dataset, cut) = pipelines.CASES[name], cuts[name]
