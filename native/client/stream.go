@@ -105,8 +105,9 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 		st.closeChannel()
 	}
 	// Snapshots replace each other, so this may be the first that tells of the stream, or of its coming back: it is given
-	// up from where it was got, and once more.
-	if !told.GetRelease() || told.GetStartIndex() >= st.next {
+	// up from where it was got, and once more. Never twice for one time that it was got: the second would be taken for
+	// a later one, and what is read then would be read by two.
+	if !told.GetRelease() || told.GetStartIndex() > st.next {
 		st.released = false
 	}
 	if told.GetStartIndex() > st.next {
