@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import gc
 import os
 import time
@@ -127,6 +128,20 @@ def test_trainers_that_share_a_job_share_the_elements(cluster):
     for iterator in iterators:
         seen += [int(i) for i in iterator]
     assert sorted(seen) == list(range(count))
+
+
+def test_trainers_that_race_for_streams_lose_and_repeat_nothing(cluster):
+    # Two names of one host are two sessions, as two trainers have them.
+    port = cluster.target.rpartition(":")[2]
+    for number in range(10):
+        parts = [
+            D.range(2000).apply(pecan.distribute(f"{host}:{port}", job_name=f"race-{number}"))
+            for host in ("127.0.0.1", "localhost")
+        ]
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            passes = list(pool.map(lambda part: [list(part.as_numpy_iterator()) for _ in range(3)], parts))
+        for mine, theirs in zip(*passes):
+            assert sorted(mine + theirs) == list(range(2000))
 
 
 def test_an_element_that_fails_is_an_error_in_its_place(cluster):
