@@ -4,6 +4,7 @@
 // The durable form is a pebble database in one directory, owned by one process at a time:
 //
 //	format                      the format version, written first and checked at every opening
+//	marked                      there is a PECAN-MARK beside the database
 //	snapshot                    header of the snapshot: records it stands for, chunks, bytes, checksum
 //	snapshot/<chunk>            the snapshot itself
 //	record/<number>             records after the snapshot, numbered without gaps
@@ -11,7 +12,8 @@
 //	graph/<fingerprint>/<chunk> the graph itself
 //
 // What Append, Compact and PutGraph wrote is on disk when they return. A crash at any point leaves a prefix of the records
-// and either the old or the new snapshot; an incomplete graph has no header and counts as absent. A torn last write is cut by pebble;
-// damage anywhere else is refused (ErrDamaged) and never repaired silently. A failed write or fsync makes
+// and either the old or the new snapshot; an incomplete graph has no header and counts as absent. A torn last write that
+// nobody was told of is cut by pebble; damage anywhere else is refused (ErrDamaged) and never repaired silently: the file
+// PECAN-MARK beside the database says how many records were acknowledged, and an opening that finds fewer changes nothing. A failed write or fsync makes
 // the store unusable for good: every later call gives ErrFailed, because after a failed fsync nobody knows what is on disk.
 package store

@@ -46,6 +46,21 @@ func faultf(kind, cause error, format string, args ...any) error {
 	return &fault{kind: kind, cause: cause, text: fmt.Sprintf(format, args...)}
 }
 
+// wayOut ends every refusal of a damaged store.
+const wayOut = "Restore the directory from a copy, or start with an empty one and register the datasets again"
+
+// explainDatabase is explainOpen for a database that was there before: what pebble does not understand about it is
+// damage, unless the system says that it is short of something.
+func explainDatabase(dir string, err error) error {
+	explained := explainOpen(dir, err)
+	var known *fault
+	var system syscall.Errno
+	if errors.As(explained, &known) || errors.As(err, &system) {
+		return explained
+	}
+	return faultf(ErrDamaged, err, "open store %s: pebble does not understand its files; nothing was changed. %s", dir, wayOut)
+}
+
 // explainOpen turns what the file system and pebble say into one of ours.
 func explainOpen(dir string, err error) error {
 	switch {
@@ -54,9 +69,9 @@ func explainOpen(dir string, err error) error {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 		return faultf(ErrReadOnly, err, "open store %s: the directory cannot be written by this user", dir)
 	case errors.Is(err, pebble.ErrCorruption):
-		return faultf(ErrDamaged, err, "open store %s: its files are damaged; nothing was changed. Restore the directory from a copy, or start with an empty one", dir)
+		return faultf(ErrDamaged, err, "open store %s: its files are damaged; nothing was changed. %s", dir, wayOut)
 	case errors.Is(err, fs.ErrNotExist):
-		return faultf(ErrDamaged, err, "open store %s: a file that belongs to it is missing; nothing was changed. Restore the directory from a copy, or start with an empty one", dir)
+		return faultf(ErrDamaged, err, "open store %s: a file that belongs to it is missing; nothing was changed. %s", dir, wayOut)
 	}
 	return fmt.Errorf("open store %s: %w", dir, err)
 }

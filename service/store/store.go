@@ -44,6 +44,7 @@ type Store struct {
 	dir  string
 	db   *pebble.DB
 	lock *pebble.Lock
+	mark *mark
 
 	mu sync.Mutex
 	// next is the number of the next record.
@@ -75,8 +76,14 @@ func Open(opts Options) (*Store, error) {
 		return nil, explainOpen(dir, &lockError{err})
 	}
 	s := &Store{dir: dir, lock: lock, failed: make(chan struct{}), next: 1}
-	if err := s.open(opts); err != nil {
+	if err := s.openMark(opts); err != nil {
 		return nil, errors.Join(err, lock.Close())
+	}
+	if err = s.verify(opts); err == nil {
+		err = s.open(opts)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.mark.file.Close(), lock.Close())
 	}
 	return s, nil
 }
@@ -111,11 +118,14 @@ func (s *Store) open(opts Options) error {
 		Logger: &pebbleLog{log: opts.Log, fatal: s.fail}, LoggerAndTracer: nil,
 	})
 	if err != nil {
-		return explainOpen(s.dir, err)
+		return explainDatabase(s.dir, err)
 	}
 	s.db = db
 	if err = s.checkFormat(); err == nil {
 		err = s.findNext()
+	}
+	if err == nil {
+		err = s.guard(s.startMark)
 	}
 	if err != nil {
 		return errors.Join(err, db.Close())
@@ -240,10 +250,16 @@ func (s *Store) Append(records [][]byte) error {
 			return fmt.Errorf("append to store %s: %w", s.dir, err)
 		}
 	}
-	if err := s.guard(func() error { return batch.Commit(pebble.Sync) }); err != nil {
+	next := s.next + uint64(len(records))
+	if err := s.guard(func() error {
+		if err := batch.Commit(pebble.Sync); err != nil {
+			return err
+		}
+		return s.mark.write(next)
+	}); err != nil {
 		return err
 	}
-	s.next += uint64(len(records))
+	s.next = next
 	return nil
 }
 
@@ -267,7 +283,12 @@ func (s *Store) Compact(snapshot []byte) error {
 	if err != nil {
 		return fmt.Errorf("compact store %s: %w", s.dir, err)
 	}
-	return s.guard(func() error { return batch.Commit(pebble.Sync) })
+	return s.guard(func() error {
+		if err := batch.Commit(pebble.Sync); err != nil {
+			return err
+		}
+		return s.mark.file.Sync()
+	})
 }
 
 // Close gives the directory free.
@@ -280,7 +301,7 @@ func (s *Store) Close() error {
 		default:
 		}
 	}
-	err := s.db.Close()
+	err := errors.Join(s.db.Close(), s.mark.file.Sync(), s.mark.file.Close())
 	if lockErr := s.lock.Close(); err == nil {
 		err = lockErr
 	}
