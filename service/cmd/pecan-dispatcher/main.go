@@ -46,7 +46,7 @@ func run(ctx context.Context, o *options, args []string) error {
 		Store: kept, Graphs: dispatcher.NewGraphs(o.config), Clock: clock.System(), Rand: rand.Reader, Log: log,
 	})
 	if err != nil {
-		return err
+		return nameDamage(err)
 	}
 	if err := cli.Announce(os.Stdout, cli.Address(listener)); err != nil {
 		return err

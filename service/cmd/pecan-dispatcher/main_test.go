@@ -210,6 +210,23 @@ func TestItRefusesToStart(t *testing.T) {
 	}
 }
 
+func TestItRefusesADirectoryThatLostItsLog(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "work")
+	p := launch(t, "--listen", "127.0.0.1:0", "--work-dir", dir)
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	p.ended()
+	logs, err := filepath.Glob(filepath.Join(dir, "*.log"))
+	if err != nil || len(logs) != 1 {
+		t.Fatal(logs, err)
+	}
+	if err := os.Remove(logs[0]); err != nil {
+		t.Fatal(err)
+	}
+	fails(t, "STORE_CORRUPT: open store "+dir, "--work-dir", dir)
+}
+
 func TestAQuickDetectionNeedsOneFlag(t *testing.T) {
 	p := launch(t, "--listen", "127.0.0.1:0", "--worker-dead-after", "300ms")
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {

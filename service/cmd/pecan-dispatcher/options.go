@@ -1,12 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 
 	"github.com/spf13/pflag"
 
+	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher"
 	"github.com/pecan-ml/pecan/service/internal/cli"
 	"github.com/pecan-ml/pecan/service/store"
@@ -81,11 +83,19 @@ func (o *options) openStore(log *slog.Logger) (dispatcher.Store, func(), error) 
 	}
 	s, err := store.Open(store.Options{Dir: o.workDir, Log: log})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nameDamage(err)
 	}
 	return s, func() {
 		if err := s.Close(); err != nil {
 			log.Error("closing the store failed", "error", err)
 		}
 	}, nil
+}
+
+// nameDamage puts the reason before what is wrong with a store, so that whoever starts dispatchers can tell it.
+func nameDamage(err error) error {
+	if errors.Is(err, store.ErrDamaged) {
+		return fmt.Errorf("%s: %w", reason.StoreCorrupt, err)
+	}
+	return err
 }
