@@ -42,6 +42,12 @@ DATASETS = {
     "nothing between": lambda: D.range(4).map(lambda i: (i, None, {"q": None, "r": i})),
     "ragged": lambda: D.range(5).map(lambda i: tf.RaggedTensor.from_row_lengths(tf.range(i), [i - i // 2, i // 2])),
     "ragged batches": lambda: D.range(6).map(lambda i: tf.range(i)).ragged_batch(4),
+    "rows of a ragged tensor": lambda: D.from_tensor_slices(tf.ragged.constant([[1, 2], [], [3]])),
+    "rows of a ragged tensor beside others": lambda: D.from_tensor_slices(
+        {"a": tf.ragged.constant([["a"], [], ["b", "c"]]), "b": tf.ragged.constant([[[1], []], [], [[2]]]), "y": [1, 2, 3]}
+    ),
+    "batches of a ragged tensor's rows": lambda: D.from_tensor_slices(tf.ragged.constant([[1, 2], [], [3]])).batch(2),
+    "rows of batches of rows": lambda: D.from_tensor_slices(tf.ragged.constant([[1], [], [2]])).batch(3).unbatch(),
     "sparse": lambda: D.range(5).map(lambda i: tf.sparse.from_dense(tf.one_hot(i, 5))),
     "sparse batches": lambda: D.range(5).map(lambda i: tf.sparse.from_dense(tf.one_hot(i, 5))).batch(2),
     "optional": lambda: D.range(5).map(_optional),

@@ -7,6 +7,7 @@ it is serialised, and put together again in the trainer:
 | --- | --- |
 | tensor | itself |
 | RaggedTensor, SparseTensor, other composite tensors | their parts |
+| row of a RaggedTensor | the plain tensor that it is |
 | Optional | whether it has a value, and the parts of the value, or zeros in their place |
 | None | nothing |
 """
@@ -51,7 +52,12 @@ class Structure:
         )
 
     def put_together(self, tensors: Sequence[tf.Tensor]) -> Any:
-        """An element of its plain tensors."""
+        """An element of its plain tensors, as a map function gives it to TensorFlow.
+
+        A row of a RaggedTensor is a plain tensor to whoever takes it, and has a RaggedTensorSpec in the dataset; no map
+        gives it that. It comes as the variant that tf.data keeps it in, and becomes a tensor again once the dataset has
+        its element spec back.
+        """
         rest = list(tensors)
         values = [_put_together(leaf, [rest.pop(0) for _ in _parts(leaf)]) for leaf in self._leaves]
         return tf.nest.pack_sequence_as(self.element_spec, values)
@@ -142,6 +148,8 @@ def _put_together(leaf: Any, parts: list[tf.Tensor]) -> Any:
             return tf.experimental.Optional.from_value(inner.put_together(rest))
 
         return tf.cond(has_value, filled, lambda: tf.experimental.Optional.empty(leaf._element_spec))
+    if isinstance(leaf, tf.RaggedTensorSpec) and leaf.ragged_rank == 0:
+        return leaf._to_tensor_list(parts[0])[0]
     return tf.nest.pack_sequence_as(leaf, parts, expand_composites=True)
 
 
