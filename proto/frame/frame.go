@@ -110,7 +110,13 @@ type Reader struct {
 	r    io.Reader
 	head [HeaderSize]byte
 	meta []byte
+	// limit of the meta data; 0: MaxMeta.
+	limit uint32
 }
+
+// LimitMeta refuses longer meta data from now on, before any of it is read; 0 takes the limit away, and MaxMeta stays.
+// A peer that has not yet said who it is gets less memory so.
+func (r *Reader) LimitMeta(limit uint32) { r.limit = limit }
 
 // NewReader reads frames from r, which should be buffered.
 func NewReader(r io.Reader) *Reader { return &Reader{r: r} }
@@ -124,6 +130,9 @@ func (r *Reader) Next() (Header, []byte, error) {
 	h, err := parse(&r.head)
 	if err != nil {
 		return Header{}, nil, err
+	}
+	if r.limit > 0 && h.MetaLen > r.limit {
+		return Header{}, nil, corrupt("meta data of %d bytes, limit %d here", h.MetaLen, r.limit)
 	}
 	// The length was checked against MaxMeta, but is not trusted with a large allocation before bytes have come.
 	if int(h.MetaLen) > cap(r.meta) {

@@ -327,3 +327,22 @@ func checkTable(t *testing.T, h Header, table *Table) {
 		t.Errorf("%d rows, want %d", len(table.Rows), want)
 	}
 }
+
+func TestTheLimitOfMetaDataCanBeLoweredAndLifted(t *testing.T) {
+	long := Append(nil, Header{Type: Open, Channel: 1}, make([]byte, 1000))
+	r := NewReader(bytes.NewReader(append(bytes.Clone(long), long[:HeaderSize]...)))
+	r.LimitMeta(1000)
+	if _, meta, err := r.Next(); err != nil || len(meta) != 1000 {
+		t.Fatal(len(meta), err)
+	}
+	r.LimitMeta(999)
+	if _, _, err := r.Next(); !reason.Is(err, reason.FrameCorrupt) {
+		t.Fatalf("got %v", err)
+	}
+	r = NewReader(bytes.NewReader(long))
+	r.LimitMeta(10)
+	r.LimitMeta(0)
+	if _, _, err := r.Next(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -24,7 +24,9 @@ const (
 	maxChannels  = 4096
 	maxControl   = 4096
 	helloTimeout = 10 * time.Second
-	pingPeriod   = 15 * time.Second
+	// maxHello bounds the meta data of the first frame.
+	maxHello   = 64 << 10
+	pingPeriod = 15 * time.Second
 	// silence is how long a peer may be silent though it is pinged.
 	silence      = 60 * time.Second
 	writeTimeout = 60 * time.Second
@@ -76,7 +78,9 @@ func (c *conn) serve() {
 		err = c.read(frames)
 	}
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-		c.log.Warn("data connection ends", "error", err)
+		if kept, say := c.server.peers.allow(time.Now()); say {
+			c.log.Warn("data connection ends", "error", err, "not_logged_before", kept)
+		}
 	}
 	c.cancel()
 	c.nc.Close()
@@ -105,6 +109,7 @@ func (c *conn) hello(frames *frame.Reader) error {
 	if err := c.nc.SetDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return err
 	}
+	frames.LimitMeta(maxHello)
 	h, meta, err := frames.Next()
 	if err != nil {
 		return err
@@ -126,6 +131,7 @@ func (c *conn) hello(frames *frame.Reader) error {
 	if _, err := c.nc.Write(frame.Append(nil, frame.Header{Type: frame.Welcome}, answer)); err != nil {
 		return err
 	}
+	frames.LimitMeta(0)
 	return c.nc.SetDeadline(time.Time{})
 }
 

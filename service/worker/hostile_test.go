@@ -82,6 +82,44 @@ func TestAPeerThatTalksNonsenseIsCutOffAndOthersAreServed(t *testing.T) {
 	}
 }
 
+// A peer before its hello is nobody: it is cut off by its header and not by the time-out, however much it announces.
+func TestALargeHelloIsCutOffBeforeItIsRead(t *testing.T) {
+	w := serve(t, nil)
+	large := encoded(t, frame.Header{Type: frame.Hello}, nil)
+	binary.LittleEndian.PutUint32(large[32:], maxHello+1)
+	nc, err := net.Dial("tcp", w.localAddress())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if err := nc.SetDeadline(time.Now().Add(helloTimeout / 2)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nc.Write(large); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, nc); err != nil && isTimeout(err) {
+		t.Fatal("the worker waits for the meta data")
+	}
+	if err := nc.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWarningsAboutPeersAreBoundedInTime(t *testing.T) {
+	var r rareLog
+	now := time.Now()
+	for i := range 100 {
+		dropped, say := r.allow(now)
+		if say != (i < warnBurst) || dropped != 0 {
+			t.Fatalf("warning %d: said %v, %d dropped", i, say, dropped)
+		}
+	}
+	if dropped, say := r.allow(now.Add(warnPeriod)); !say || dropped != 100-warnBurst {
+		t.Fatalf("said %v, %d dropped", say, dropped)
+	}
+}
+
 func isTimeout(err error) bool {
 	timeout, ok := err.(net.Error)
 	return ok && timeout.Timeout()

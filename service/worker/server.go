@@ -29,6 +29,8 @@ type server struct {
 	done   sync.WaitGroup
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
+	// peers bounds the warnings about them.
+	peers rareLog
 }
 
 func listen(w *Worker) (*server, error) {
@@ -110,7 +112,9 @@ func (s *server) accept(listener net.Listener) {
 		}
 		c := newConn(s, nc)
 		if !s.add(c) {
-			s.worker.log.Warn("refuse a reader: too many connections", "limit", maxConnections, "peer", nc.RemoteAddr())
+			if kept, say := s.peers.allow(time.Now()); say {
+				s.worker.log.Warn("refuse a reader: too many connections", "limit", maxConnections, "peer", nc.RemoteAddr(), "not_logged_before", kept)
+			}
 			nc.Close()
 			continue
 		}
