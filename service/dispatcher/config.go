@@ -34,6 +34,10 @@ type Config struct {
 	Core core.Config
 	// MaxGraphBytes bounds a serialised graph.
 	MaxGraphBytes int64
+	// MaxUploadBytes bounds the graphs that are being received at once, by the lengths they announce.
+	MaxUploadBytes int64
+	// UploadWait is how long an upload waits for others to end before it is refused.
+	UploadWait time.Duration
 	// CompactEvery so many records the journal is replaced by a snapshot.
 	CompactEvery int
 	// TickPeriod is how often timeouts are looked at.
@@ -44,7 +48,10 @@ type Config struct {
 
 // DefaultConfig is what the flags of pecan-dispatcher default to.
 func DefaultConfig() Config {
-	return Config{Core: core.DefaultConfig(), MaxGraphBytes: 256 << 20, CompactEvery: 20_000, TickPeriod: 100 * time.Millisecond}
+	return Config{
+		Core: core.DefaultConfig(), MaxGraphBytes: 256 << 20, MaxUploadBytes: 1 << 30, UploadWait: 10 * time.Second,
+		CompactEvery: 20_000, TickPeriod: 100 * time.Millisecond,
+	}
 }
 
 // Validate reports everything that is wrong.
@@ -52,6 +59,12 @@ func (c Config) Validate() error {
 	err := c.Core.Validate()
 	if c.MaxGraphBytes < 1 {
 		err = multierr.Append(err, fmt.Errorf("largest graph of %d bytes: must be positive", c.MaxGraphBytes))
+	}
+	if c.MaxUploadBytes < c.MaxGraphBytes {
+		err = multierr.Append(err, fmt.Errorf("%d bytes of uploads at once: must be room for the largest graph of %d bytes", c.MaxUploadBytes, c.MaxGraphBytes))
+	}
+	if c.UploadWait <= 0 {
+		err = multierr.Append(err, fmt.Errorf("uploads wait for %v: must be positive", c.UploadWait))
 	}
 	if c.CompactEvery < 1 {
 		err = multierr.Append(err, fmt.Errorf("snapshot every %d records: must be positive", c.CompactEvery))

@@ -5,9 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -22,8 +24,8 @@ func (d *Dispatcher) RegisterDataset(stream grpc.ClientStreamingServer[pecanv1.R
 	if err != nil {
 		return err
 	}
-	if err := d.uploads.Acquire(stream.Context(), header.GraphBytes); err != nil {
-		return reason.From(err)
+	if err := d.admitUpload(stream.Context(), header.GraphBytes); err != nil {
+		return err
 	}
 	defer d.uploads.Release(header.GraphBytes)
 	graph, err := receiveGraph(stream, header.GraphBytes)
@@ -47,6 +49,23 @@ func (d *Dispatcher) RegisterDataset(stream grpc.ClientStreamingServer[pecanv1.R
 		return err
 	}
 	return stream.SendAndClose(answer.(*pecanv1.RegisterDatasetResponse))
+}
+
+// admitUpload takes the room for a graph, which the caller gives back. Uploads that stall must not keep others waiting for
+// ever without a word.
+func (d *Dispatcher) admitUpload(ctx context.Context, size int64) error {
+	waiting, stop := context.WithTimeout(ctx, d.cfg.UploadWait)
+	defer stop()
+	err := d.uploads.Acquire(waiting, size)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return reason.From(ctx.Err())
+	}
+	return reason.WithCode(reason.Unavailable, codes.ResourceExhausted, fmt.Sprintf(
+		"register dataset: there was no room for %d bytes of graph in %v, because others are being uploaded (%d bytes at once, --max-upload-bytes); try again later",
+		size, d.cfg.UploadWait, d.cfg.MaxUploadBytes))
 }
 
 func (d *Dispatcher) receiveHeader(stream grpc.ClientStreamingServer[pecanv1.RegisterDatasetRequest, pecanv1.RegisterDatasetResponse]) (*pecanv1.RegisterDatasetRequest_Header, error) {

@@ -77,7 +77,7 @@ func New(cfg Config, deps Deps) (*Dispatcher, error) {
 	}
 	d := &Dispatcher{
 		cfg: cfg, deps: deps, check: newChecker(), started: deps.Clock.Now(), core: core.New(cfg.Core, state),
-		uploads: semaphore.NewWeighted(2 * cfg.MaxGraphBytes), wake: make(chan struct{}, 1),
+		uploads: semaphore.NewWeighted(cfg.MaxUploadBytes), wake: make(chan struct{}, 1),
 		sessions: map[core.SessionID]*session{}, watches: map[core.WatchID]*watcher{},
 		arriving: map[string]int{}, stopping: make(chan struct{}), sinceCompact: replayed,
 	}

@@ -181,6 +181,47 @@ func TestHostileUploadsAreRefused(t *testing.T) {
 	}
 }
 
+// Uploads that stall hold no more memory than is given to all of them; others are told so and served once they end.
+func TestUploadsBeyondTheBoundAreRefused(t *testing.T) {
+	s := startService(t, serviceOptions{change: func(c *dispatcher.Config) {
+		c.MaxGraphBytes, c.MaxUploadBytes, c.UploadWait = 1<<20, 3<<20, 100*time.Millisecond
+	}})
+	all := s.ctx()
+	var stops []context.CancelFunc
+	for range 3 {
+		ctx, stop := context.WithCancel(all)
+		defer stop()
+		stops = append(stops, stop)
+		stream, err := s.client.RegisterDataset(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Header_{
+			Header: &pecanv1.RegisterDatasetRequest_Header{Spec: spec, GraphBytes: 1 << 20}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	try := func() error {
+		_, err := s.upload(&pecanv1.RegisterDatasetRequest_Header{Spec: spec, GraphBytes: 2}, []byte{0x10, 1})
+		return err
+	}
+	// The stalled uploads may arrive after the first tries.
+	err := try()
+	for all.Err() == nil && err == nil {
+		err = try()
+	}
+	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "--max-upload-bytes") {
+		t.Fatalf("got %v", err)
+	}
+	stops[0]()
+	for all.Err() == nil && status.Code(err) == codes.ResourceExhausted {
+		err = try()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestOneDatasetIDHasOneDataset(t *testing.T) {
 	s := startService(t, serviceOptions{})
 	upload := func(id string, packed string, graph []byte) (*pecanv1.RegisterDatasetResponse, error) {

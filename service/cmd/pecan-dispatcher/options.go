@@ -45,6 +45,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.workDir, "work-dir", "", "directory for the durable state, created if its parent exists; empty: memory only")
 	f.StringSliceVar(&c.WorkerAddresses, "worker-addresses", nil, "the only workers accepted, HOST:PORT each (HOST: any one worker there); their places are the shards of static sharding")
 	f.Int64Var(&o.config.MaxGraphBytes, "max-graph-bytes", o.config.MaxGraphBytes, "largest dataset graph taken, in bytes")
+	f.Int64Var(&o.config.MaxUploadBytes, "max-upload-bytes", o.config.MaxUploadBytes, "dataset graphs received at once, in bytes (more when --max-graph-bytes is)")
 	f.DurationVar(&c.Heartbeat, "heartbeat", c.Heartbeat, "period of the workers' heartbeats")
 	f.DurationVar(&c.SuspectAfter, "worker-suspect-after", c.SuspectAfter, "silence after which a worker gets no new streams (shorter when --worker-dead-after is)")
 	f.DurationVar(&c.DeadAfter, "worker-dead-after", c.DeadAfter, "silence after which a worker's streams move to others")
@@ -71,6 +72,9 @@ func (o *options) validate(args []string) error {
 	}
 	if !o.flags.Changed("heartbeat") {
 		c.Heartbeat = min(c.Heartbeat, max(c.SuspectAfter/3, 1))
+	}
+	if !o.flags.Changed("max-upload-bytes") {
+		o.config.MaxUploadBytes = max(o.config.MaxUploadBytes, o.config.MaxGraphBytes)
 	}
 	return o.config.Validate()
 }
