@@ -199,6 +199,26 @@ def test_ctrl_c_while_training_is_as_ever():
         assert script.rest(20)[0] == 0
 
 
+def test_ctrl_c_ends_training_that_waits_for_elements():
+    with Script(
+        """
+        dataset = D.range(10**9).filter(lambda i: i < 0).map(lambda i: (tf.ones([1, 1]), tf.ones([1, 1])))
+        dataset = dataset.apply(pecan.distribute())
+        model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        threading.Timer(4, lambda: say("training")).start()
+        try:
+            model.fit(dataset, verbose=0)
+        except KeyboardInterrupt:
+            say("interrupted")
+        """
+    ) as script:
+        assert script.line() == "training"
+        script.process.send_signal(signal.SIGINT)
+        assert script.line() == "interrupted"
+        assert script.rest(20)[0] == 0
+
+
 def test_a_forked_child_gets_an_error_and_no_hang():
     with Script(
         """

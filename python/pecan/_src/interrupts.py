@@ -14,7 +14,8 @@ import threading
 from types import FrameType
 from typing import Any
 
-_TRANSLATION = ("tensorflow/python/eager/core.py", "__init__")
+# The exceptions that TensorFlow's C++ makes of a failure, and in whose making the first step of Python may be.
+_TRANSLATION = ("tensorflow/python/eager/core.py", "tensorflow/python/framework/errors_impl.py")
 
 
 def install() -> bool:
@@ -28,8 +29,9 @@ def install() -> bool:
         return True
 
     def handle(number: int, frame: FrameType | None) -> Any:
-        if frame is not None and frame.f_back is not None and sys.gettrace() is None and _translating(frame):
-            _when_raised(frame.f_back, previous, number)
+        caller = _caller_of_translation(frame)
+        if caller is not None and sys.gettrace() is None:
+            _when_raised(caller, previous, number)
             return None
         return previous(number, frame)
 
@@ -38,21 +40,26 @@ def install() -> bool:
     return True
 
 
+def _caller_of_translation(frame: FrameType | None) -> FrameType | None:
+    """The frame that waits for a failure to be translated, None where none is."""
+    caller = frame
+    while caller is not None and _translating(caller):
+        caller = caller.f_back
+    return None if caller is frame else caller
+
+
 def _translating(frame: FrameType) -> bool:
-    file, name = _TRANSLATION
-    return frame.f_code.co_name == name and frame.f_code.co_filename.endswith(file)
+    return frame.f_code.co_name == "__init__" and frame.f_code.co_filename.endswith(_TRANSLATION)
 
 
 def _when_raised(caller: FrameType, previous: Any, number: int) -> None:
-    """Calls the previous handler once the translated failure arrives in the frame that called TensorFlow."""
+    """Calls the previous handler once the frame that called TensorFlow is back: with the failure, or by a next step."""
 
-    def arrived(frame: FrameType, event: str, argument: Any) -> Any:
-        if event != "exception":
-            return arrived
+    def back(frame: FrameType, event: str, argument: Any) -> Any:
         sys.settrace(None)
         frame.f_trace = None
         previous(number, frame)
         return None
 
-    caller.f_trace = arrived
+    caller.f_trace = back
     sys.settrace(lambda frame, event, argument: None)
