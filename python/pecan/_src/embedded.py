@@ -114,14 +114,13 @@ _cluster: Cluster | None = None
 
 
 def cluster(workers: int | None) -> Cluster:
-    """The cluster of this process, started at the first call, with at least so many workers."""
+    """The cluster of this process with at least so many workers, started at the first call and when it had broken."""
     global _cluster
     with _lock:
         if _cluster is not None and _cluster.broken:
             broken, _cluster = _cluster, None
             session.disconnect(broken.target)
-            broken.stop()
-            broken.check()
+            broken.stop()  # what read from it was told why
         if _cluster is None:
             _cluster = Cluster()
         _cluster.grow(default_workers() if workers is None else workers)
