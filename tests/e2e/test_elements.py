@@ -44,7 +44,7 @@ DATASETS = {
     "ragged batches": lambda: D.range(6).map(lambda i: tf.range(i)).ragged_batch(4),
     "rows of a ragged tensor": lambda: D.from_tensor_slices(tf.ragged.constant([[1, 2], [], [3]])),
     "rows of a ragged tensor beside others": lambda: D.from_tensor_slices(
-        {"a": tf.ragged.constant([["a"], [], ["b", "c"]]), "b": tf.ragged.constant([[[1], []], [], [[2]]]), "y": [1, 2, 3]}
+        {"a": tf.ragged.constant([["a"], [], ["b", "c"]]), "b": tf.ragged.constant([[[1]], [], [[2]]]), "c": [1, 2, 3]}
     ),
     "batches of a ragged tensor's rows": lambda: D.from_tensor_slices(tf.ragged.constant([[1, 2], [], [3]])).batch(2),
     "rows of batches of rows": lambda: D.from_tensor_slices(tf.ragged.constant([[1], [], [2]])).batch(3).unbatch(),
