@@ -258,6 +258,29 @@ def test_a_child_forked_before_the_first_use_is_free_to_use_it():
         assert script.line() == "0"
 
 
+def test_the_private_cluster_forgets_datasets_that_nobody_reads():
+    with Script(
+        """
+        embedded._DATASET_TIMEOUT = "1s"
+        def stored():
+            return len(pecan._src.session.connect(embedded.running().target, 10).status()["datasets"])
+        kept = D.range(7).apply(pecan.distribute())
+        for number in range(3):
+            assert len(list(D.range(number).apply(pecan.distribute()))) == number
+            gc.collect()
+        deadline = time.monotonic() + 30
+        while stored() > 1 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        say(stored())
+        time.sleep(2.5)
+        assert len(list(kept)) == 7
+        """
+    ) as script:
+        assert script.line() == "1"
+        code, _, err = script.rest()
+        assert code == 0, err
+
+
 def test_a_worker_that_dies_is_replaced():
     with Script(
         """

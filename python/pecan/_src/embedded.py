@@ -17,6 +17,8 @@ _START_S = 20.0
 # A worker that dies is replaced, unless so many died within so long: then the dataset kills them.
 _DEATHS = 5
 _DEATHS_WITHIN_S = 60.0
+# A dataset that no dataset object of this process reads any more is of no use to anybody.
+_DATASET_TIMEOUT = "10m"
 
 
 def default_workers() -> int:
@@ -41,7 +43,8 @@ class Cluster:
         self._workers: list[Process] = []
         self._deaths: collections.deque[float] = collections.deque(maxlen=_DEATHS)
         self._broken: str | None = None
-        self._dispatcher = Process(programs.DISPATCHER, ["--listen", name, "--log-level", "warn"], self._on_death)
+        arguments = ["--listen", name, "--log-level", "warn", "--dataset-timeout", _DATASET_TIMEOUT]
+        self._dispatcher = Process(programs.DISPATCHER, arguments, self._on_death)
         self._dispatcher.address(_START_S)
         self.target = name
 
