@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -127,6 +128,11 @@ func (s *Session) greet(ctx context.Context) error {
 		s.cluster = answer.GetClusterId()
 		return nil
 	}
+	if isStranger(err) {
+		return reason.New(reason.Unavailable, "connect to the dispatcher at %s: something answers there, but is no Pecan dispatcher (%s): "+
+			"give the address that pecan-dispatcher prints when it serves", s.target.shown,
+			strings.TrimSuffix(status.Code(err).String()+": "+reason.From(err).Message, ": "))
+	}
 	return s.unreached("connect to", began, err)
 }
 
@@ -141,6 +147,16 @@ func (s *Session) unreached(what string, began time.Time, err error) error {
 	}
 	return reason.New(reason.Unavailable, "%s the dispatcher at %s: no answer for %.1f s (%s): see that pecan-dispatcher runs there and "+
 		"can be reached from this host, or give a longer dispatcher timeout", what, s.target.shown, time.Since(began).Seconds(), own.Message)
+}
+
+// isStranger tells first answers that no dispatcher of ours gives: of who does not know the call, or speaks no gRPC. Ours
+// puts a reason into whatever it refuses.
+func isStranger(err error) bool {
+	switch status.Code(err) {
+	case codes.Unimplemented, codes.Unknown:
+		return reason.From(err).Reason == reason.Internal && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
+	}
+	return false
 }
 
 // isOutage tells failures of reaching the dispatcher from its answers.

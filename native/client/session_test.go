@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -88,6 +90,39 @@ func TestConnectingToNobodyFailsInTimeAndSaysWhatToDo(t *testing.T) {
 	cancel()
 	if _, err := Connect(ctx, Config{Target: address}); !reason.Is(err, reason.Closed) {
 		t.Errorf("given up: %v", err)
+	}
+}
+
+func TestConnectingToSomethingElseSaysSo(t *testing.T) {
+	t.Parallel()
+	strangers := map[string]func(net.Listener) (stop func()){
+		"a gRPC server of another service": func(listener net.Listener) func() {
+			server := grpc.NewServer()
+			go func() { _ = server.Serve(listener) }()
+			return server.Stop
+		},
+		"a web server that does not know the page": func(listener net.Listener) func() {
+			protocols := new(http.Protocols)
+			protocols.SetUnencryptedHTTP2(true)
+			server := &http.Server{Handler: http.NotFoundHandler(), Protocols: protocols}
+			go func() { _ = server.Serve(listener) }()
+			return func() { _ = server.Close() }
+		},
+	}
+	for name, serve := range strangers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer serve(listener)()
+			_, err = Connect(context.Background(), Config{Target: listener.Addr().String(), Timeout: 10 * time.Second})
+			if !reason.Is(err, reason.Unavailable) || !strings.Contains(err.Error(), "no Pecan dispatcher") ||
+				!strings.Contains(err.Error(), listener.Addr().String()) {
+				t.Errorf("got %v", err)
+			}
+		})
 	}
 }
 
