@@ -16,6 +16,7 @@ DEFAULT_MAX_OUTSTANDING_BYTES = 256 << 20
 DEFAULT_DISPATCHER_TIMEOUT_S = 10.0
 #: Elements above 2 GiB cannot travel.
 MAX_ELEMENT_BYTES = 2 << 30
+_MAX_INTEGER = (1 << 63) - 1
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -93,9 +94,10 @@ def _mode_and_sharding(processing_mode: Any, sharding: Any, deterministic: bool)
         )
     if deterministic:
         if mode not in (None, "exactly_once", "deterministic"):
+            given = "ShardingPolicy.OFF" if policy is not None else f"processing_mode={mode!r}"
             raise errors.InvalidArgumentError(
-                f"deterministic=True promises one order of elements that come once each, and processing_mode "
-                f"{processing_mode!r} does not: give one of them"
+                f"deterministic=True promises one order of elements that come once each, and {given} does not: give "
+                "one of them"
             )
         mode = "deterministic"
     mode = mode or "exactly_once"
@@ -166,6 +168,8 @@ def positive(what: str, value: Any) -> int:
     number = _integer(what, value)
     if number <= 0:
         raise errors.InvalidArgumentError(f"`{what}` must be above 0, got {number}")
+    if number > _MAX_INTEGER:
+        raise errors.InvalidArgumentError(f"`{what}` must be at most {_MAX_INTEGER} (2**63 - 1), got {number}")
     return number
 
 
