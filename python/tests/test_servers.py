@@ -1,6 +1,7 @@
 """Configuration of servers: checked when it is made, and turned into flags."""
 
 import dataclasses
+import time
 
 import pecan
 import pytest
@@ -14,6 +15,14 @@ MISTAKES = {
     "a port too high": (lambda: pecan.DispatcherConfig(port=70000), ValueError, "65535"),
     "a port that is a text": (lambda: pecan.DispatcherConfig(port="5050"), TypeError, "integer"),
     "an address for a list": (lambda: pecan.DispatcherConfig(worker_addresses="a:1"), TypeError, "list"),
+    "a number for an address": (lambda: pecan.DispatcherConfig(worker_addresses=[5]), TypeError, "string"),
+    "a number for addresses": (lambda: pecan.DispatcherConfig(worker_addresses=5), TypeError, "list"),
+    "an address with a space": (lambda: pecan.DispatcherConfig(worker_addresses=["bad addr"]), ValueError, "bad addr"),
+    "an address with two ports": (lambda: pecan.DispatcherConfig(worker_addresses=["a:1:2"]), ValueError, "a:1:2"),
+    "two addresses in one": (lambda: pecan.DispatcherConfig(worker_addresses=["a:1,b:2"]), ValueError, "a:1,b:2"),
+    "a number for a directory": (lambda: pecan.DispatcherConfig(work_dir=5), TypeError, "work_dir"),
+    "an empty directory": (lambda: pecan.DispatcherConfig(work_dir=""), ValueError, "work_dir"),
+    "a timeout below a heartbeat": (lambda: pecan.DispatcherConfig(worker_timeout_ms=1), ValueError, "100"),
     "a timeout of nothing": (lambda: pecan.DispatcherConfig(worker_timeout_ms=0), ValueError, "above 0"),
     "an unknown level": (lambda: pecan.DispatcherConfig(log_level="loud"), ValueError, "log_level"),
     "an address for a host": (lambda: pecan.DispatcherConfig(host="a:1"), ValueError, "host"),
@@ -35,6 +44,11 @@ def test_a_mistake_is_refused(name):
     assert isinstance(caught.value, pecan.PecanError)
 
 
+@pytest.mark.parametrize("address", ["a", "a.b-c:1", "10.0.0.1", "10.0.0.1:65535", "::1", "[fe80::1]:5"])
+def test_worker_addresses_of_every_kind_are_taken(address):
+    assert address in pecan.DispatcherConfig(worker_addresses=(address,)).arguments()
+
+
 def test_configurations_do_not_change():
     with pytest.raises(dataclasses.FrozenInstanceError):
         pecan.DispatcherConfig().port = 1
@@ -51,3 +65,24 @@ def test_configurations_become_flags():
         "--dispatcher", "d:1", "--listen", "127.0.0.1:7", "--log-level", "info", "--dispatcher-timeout", "10000ms",
         "--advertise", "h:7", "--max-streams", "3",
     ]  # fmt: skip
+
+
+def test_a_stopped_cluster_is_missed_at_once():
+    tf = pytest.importorskip("tensorflow")
+    cluster = pecan.LocalCluster(workers=0)
+    target = cluster.target
+    cluster.stop()
+    began = time.monotonic()
+    with pytest.raises(pecan.ServiceUnavailable, match="was stopped"):
+        tf.data.Dataset.range(3).apply(pecan.distribute(target))
+    assert time.monotonic() - began < 5
+
+
+def test_a_dispatcher_in_the_place_of_a_stopped_one_is_found():
+    tf = pytest.importorskip("tensorflow")
+    cluster = pecan.LocalCluster(workers=0)
+    cluster.stop()
+    port = int(cluster.target.rpartition(":")[2])
+    with pecan.DispatchServer(pecan.DispatcherConfig(port=port)) as dispatcher:
+        assert dispatcher.target == cluster.target
+        tf.data.Dataset.range(3).apply(pecan.distribute(dispatcher.target))

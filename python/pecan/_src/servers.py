@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import pathlib
+import re
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -13,6 +15,10 @@ from pecan._src.processes import Process
 
 # How long a program may take to serve. A worker loads TensorFlow first.
 _START_S = 60.0
+# With less, a worker that is well looks dead as soon as a busy host lets it wait for its turn.
+_MIN_WORKER_TIMEOUT_MS = 100
+# A host name or address, with a port or without; an IPv6 address with a port is in brackets.
+_ADDRESS = re.compile(r"([^\s,/:@\[\]]+|\[[0-9A-Fa-f:.%]+\])(:[1-9][0-9]{0,4})?")
 _LEVELS = ("debug", "info", "warn", "error")
 
 
@@ -31,6 +37,39 @@ def _host(value: Any) -> None:
 def _level(value: Any) -> None:
     if value not in _LEVELS:
         raise errors.InvalidArgumentError(f"`log_level` should be one of {', '.join(_LEVELS)}, got {value!r}")
+
+
+def _directory(value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, (str, pathlib.PurePath)):
+        raise errors.InvalidTypeError(f"`work_dir` must be a path, got {value!r} of type {type(value).__name__}")
+    if not str(value):
+        raise errors.InvalidArgumentError("`work_dir` must not be empty: give a directory, or None to use memory only")
+
+
+def _addresses(value: Any) -> None:
+    if value is None:
+        return
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise errors.InvalidTypeError(f"`worker_addresses` must be a list of addresses, got {value!r}")
+    for address in value:
+        if not isinstance(address, str):
+            raise errors.InvalidTypeError(
+                f"`worker_addresses` must be a list of strings, got {address!r} of type {type(address).__name__} in it"
+            )
+        if not _ADDRESS.fullmatch(address) and not _is_ipv6(address):
+            raise errors.InvalidArgumentError(
+                f'`worker_addresses` must have "host:port" or "host" each, got {address!r}'
+            )
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,13 +105,16 @@ class DispatcherConfig:
             raise errors.InvalidArgumentError(
                 "fault_tolerant_mode=True needs a work_dir in which the dispatcher keeps what it must not forget"
             )
-        if isinstance(self.worker_addresses, str):
-            raise errors.InvalidTypeError(
-                f"`worker_addresses` must be a list of addresses, got the string {self.worker_addresses!r}"
-            )
+        _directory(self.work_dir)
+        _addresses(self.worker_addresses)
         for what in ("job_gc_timeout_ms", "worker_timeout_ms"):
             if getattr(self, what) is not None:
                 options.positive(what, getattr(self, what))
+        if self.worker_timeout_ms is not None and self.worker_timeout_ms < _MIN_WORKER_TIMEOUT_MS:
+            raise errors.InvalidArgumentError(
+                f"`worker_timeout_ms` must be at least {_MIN_WORKER_TIMEOUT_MS}, got {self.worker_timeout_ms}: with "
+                "less, workers that are well would look dead between two heartbeats"
+            )
 
     def arguments(self) -> list[str]:
         """The flags of pecan-dispatcher."""
@@ -314,7 +356,7 @@ class LocalCluster:
         from pecan._src import session
 
         if self.dispatcher._process is not None:
-            session.disconnect(options.service_target(self.target))
+            session.retire(options.service_target(self.target))
         for server in self.workers:
             if server._process is not None:
                 server._process.tell_to_stop()

@@ -6,6 +6,7 @@ import atexit
 import json
 import logging
 import os
+import socket
 import threading
 from typing import Any
 
@@ -15,6 +16,7 @@ from pecan._src.version import VERSION
 _log = logging.getLogger("pecan")
 # How often what the Go side has to say is looked for.
 _NOTICE_S = 1.0
+_PROBE_S = 2.0
 
 
 class Session:
@@ -72,6 +74,7 @@ class _Sessions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[str, Session] = {}
+        self._retired: set[str] = set()
         self._teller: threading.Thread | None = None
         self._done = threading.Event()
 
@@ -82,6 +85,8 @@ class _Sessions:
             session = self._open.get(target)
         if session is not None:
             return session
+        if target in self._retired:
+            _look_for_another(target)
         fresh = Session(target, timeout_s)
         with self._lock:
             session = self._open.setdefault(target, fresh)
@@ -98,6 +103,10 @@ class _Sessions:
             session = self._open.pop(target, None)
         if session is not None:
             session.close()
+
+    def retire(self, target: str) -> None:
+        self._retired.add(target)
+        self.drop(target)
 
     def fail(self, target: str, message: str) -> None:
         with self._lock:
@@ -131,6 +140,20 @@ class _Sessions:
                 _log.debug("closing the session with %s: %s", session.target, error)
 
 
+def _look_for_another(target: str) -> None:
+    """Refuses an address whose dispatcher this process stopped, unless something serves there again."""
+    host, _, port = target.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PROBE_S).close()
+    except OSError:
+        raise errors.make(
+            f"the dispatcher at {target} was stopped by this process, and nothing else answers there: make a new "
+            "cluster, and give its target [pecan:UNAVAILABLE]",
+            "UNAVAILABLE",
+            14,
+        ) from None
+
+
 _sessions = _Sessions()
 
 
@@ -142,6 +165,11 @@ def connect(target: str, timeout_s: float) -> Session:
 def disconnect(target: str) -> None:
     """Ends the session with a dispatcher, if there is one: the next `connect` makes a new one."""
     _sessions.drop(target)
+
+
+def retire(target: str) -> None:
+    """Ends the session with a dispatcher that this process stops: who asks for it again is not kept waiting."""
+    _sessions.retire(target)
 
 
 def fail(target: str, message: str) -> None:
