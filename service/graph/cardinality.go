@@ -87,8 +87,12 @@ func (p *planner) countSource(n *tf.NodeDef) int64 {
 		start, ok1 := p.g.inputInt(n, "start")
 		stop, ok2 := p.g.inputInt(n, "stop")
 		step, ok3 := p.g.inputInt(n, "step")
-		if !ok1 || !ok2 || !ok3 || step == 0 {
+		switch {
+		case !ok1 || !ok2 || !ok3 || step == 0:
 			return unknown
+		case step > 0 && stop == math.MaxInt64:
+			// tf.data's word for "no end"; enumerate() counts so.
+			return infinite
 		}
 		return rangeCount(start, stop, step)
 	case "TensorSliceDataset":

@@ -26,18 +26,34 @@ func (e *editor) cutRange(n *tf.NodeDef, streams, stream int64) bool {
 	return ok && e.moveRange(n, r, r.step, streams, stream)
 }
 
+// unreachable is more numbers than a stream counts in ten years: what happens behind them never does. enumerate() is a
+// range up to the largest number.
+const unreachable = int64(1) << 48
+
+// counterFits tells whether TensorFlow's counter, which adds the step once more behind the last number, stays within
+// int64 in steps of stride. A counter that wraps makes the range endless.
+func (r numbers) counterFits(stride, streams int64) bool {
+	count := rangeCount(r.start, r.stop, r.step)
+	if count/streams/(abs(stride)/abs(r.step)) >= unreachable {
+		return true
+	}
+	// The last number lies between start and stop, so wrapping on the way to it does no harm.
+	last := r.start + max(count-1, 0)*r.step
+	return sumFits(last, stride*streams)
+}
+
+func sumFits(a, b int64) bool {
+	return (b <= 0 || a <= math.MaxInt64-b) && (b >= 0 || a >= math.MinInt64-b)
+}
+
 // moveRange starts a range at its stream's first number, stride numbers further for each stream, and goes on in steps
 // of all streams. It refuses where the arithmetic would not hold.
 func (e *editor) moveRange(n *tf.NodeDef, r numbers, stride, streams, stream int64) bool {
-	if abs(stride) > math.MaxInt64/(2*streams) {
-		return false
-	}
-	offset := stride * stream
-	if (offset > 0 && r.start > math.MaxInt64-offset) || (offset < 0 && r.start < math.MinInt64-offset) {
+	if abs(stride) > math.MaxInt64/(2*streams) || !r.counterFits(stride, streams) || !sumFits(r.start, stride*stream) {
 		return false
 	}
 	prefix := cutPrefix + n.GetName()
-	e.setInput(n.GetName(), "start", e.addInt(prefix+"/start", r.start+offset))
+	e.setInput(n.GetName(), "start", e.addInt(prefix+"/start", r.start+stride*stream))
 	e.setInput(n.GetName(), "step", e.addInt(prefix+"/step", stride*streams))
 	return true
 }
@@ -61,11 +77,16 @@ func (e *editor) cutRangeBlocks(n *tf.NodeDef, block, streams, stream int64) (st
 		return "", false
 	}
 	count := rangeCount(r.start, r.stop, r.step)
+	if !r.counterFits(r.step, 1) {
+		// It is endless in a local run, and no list is.
+		return "", false
+	}
 	if count < 1<<40 && shareRows(count, block, streams, stream) <= maxListedRows {
 		e.listRange(n, r, types[0], count, block, streams, stream)
 		return n.GetName(), true
 	}
-	if block > math.MaxInt64/4/abs(r.step) || (r.start < 0) != (r.stop < 0) && abs(r.start) > math.MaxInt64/2 {
+	// The function that makes a block subtracts its first number from the range's end.
+	if block > math.MaxInt64/4/abs(r.step) || !sumFits(r.stop, -r.start) || r.start == math.MinInt64 {
 		return "", false
 	}
 	if !e.moveRange(n, r, r.step*block, streams, stream) {

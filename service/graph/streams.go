@@ -39,7 +39,8 @@ func (p *planner) streams(root *step, w way, static int) (int64, []string) {
 		limit = min(limit, max(4, w.splits/4))
 	}
 	for _, e := range w.edges {
-		limit = p.fairStreams(e, limit)
+		// Blocks are skipped all streams at a time.
+		limit = min(p.fairStreams(e, limit), math.MaxInt64/e.block)
 	}
 	if limit <= 1 {
 		return 1, []string{"The dataset is not divided: " + p.whyOne(w)}
