@@ -1,6 +1,9 @@
 package graph
 
 import (
+	"errors"
+	"slices"
+
 	"google.golang.org/protobuf/proto"
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
@@ -46,6 +49,12 @@ func (e *editor) streamOptions() []byte {
 		// elements beyond the window's bound.
 		OptionalInjectPrefetch: &tf.OptimizationOptions_InjectPrefetch{InjectPrefetch: false},
 	}}
+	if e.g.mentions(tf.DataType_DT_FLOAT8_E5M2) {
+		// TensorFlow's optimizers take the graph through a form that cannot be written back with this dtype in it.
+		o.OptimizationOptions = &tf.OptimizationOptions{
+			OptionalApplyDefaultOptimizations: &tf.OptimizationOptions_ApplyDefaultOptimizations{ApplyDefaultOptimizations: false},
+		}
+	}
 	if e.ordered() {
 		// Whatever the user's options say, elements come in order; steps that draw are serialised in the graph itself.
 		o.OptionalDeterministic = &tf.Options_Deterministic{Deterministic: true}
@@ -74,4 +83,25 @@ func (e *editor) userSetsThreads() bool {
 		}
 	}
 	return false
+}
+
+// mentions tells whether a dtype stands anywhere in the graph or its functions.
+func (g *Graph) mentions(dtype tf.DataType) bool {
+	for _, f := range g.def.GetLibrary().GetFunction() {
+		sig := f.GetSignature()
+		for _, arg := range append(sig.GetInputArg()[:len(sig.GetInputArg()):len(sig.GetInputArg())], sig.GetOutputArg()...) {
+			if arg.GetType() == dtype {
+				return true
+			}
+		}
+	}
+	found := errors.New("found")
+	return g.eachNode(func(n *tf.NodeDef, _ string) error {
+		for _, v := range n.GetAttr() {
+			if v.GetType() == dtype || v.GetTensor().GetDtype() == dtype || slices.Contains(v.GetList().GetType(), dtype) {
+				return found
+			}
+		}
+		return nil
+	}) != nil
 }

@@ -166,6 +166,9 @@ def read(
     settings = tf.data.Options()
     # Sharding it again would drop elements: each trainer of a job has its share already.
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    if any(spec.dtype == tf.dtypes.experimental.float8_e5m2 for spec in specs):
+        # TensorFlow's optimizers fail for any pipeline with this dtype in it.
+        settings.experimental_optimization.apply_default_optimizations = False
     return result.with_options(settings)
 
 
