@@ -87,7 +87,7 @@ func (p *planner) divide(s *step, n need, block int64, keepFiles bool) division 
 		}
 	case batched, windowed:
 		if size, ok := p.groupSize(s); ok && block <= math.MaxInt64/size {
-			if n == needRows && s.rule.kind == batched && !p.drops(s.node) {
+			if n == needRows && s.rule.kind == batched && !p.drops(s.node) && p.rowsStandAlone(s) {
 				return down(needElements, 1)
 			}
 			return down(max(n, needCounts), block*size)
@@ -272,6 +272,12 @@ func (p *planner) remaindersTravel(s *step) bool {
 			return false
 		}
 	}
+	return p.rowsStandAlone(s)
+}
+
+// rowsStandAlone tells whether a row is the same whichever rows are batched with it: padding to the longest of them is
+// to be seen.
+func (p *planner) rowsStandAlone(s *step) bool {
 	switch s.node.GetOp() {
 	case "BatchDataset", "BatchDatasetV2", "ParallelBatchDataset", "RebatchDatasetV2":
 		return true

@@ -273,7 +273,9 @@ func (e *editor) pullInto(batch *step) {
 	shapes := anyRows(e.g.outputShapes(batch.node))
 	input := e.addPull(types, shapes)
 	if batch.rule.kind == batched {
-		input = e.add(&tf.NodeDef{Name: pullPrefix + "/unbatch", Op: "UnbatchDataset", Input: []string{input}, Attr: datasetAttrs(types, rowShapes(shapes))})
+		rows := &tf.NodeDef{Name: pullPrefix + "/rows", Input: []string{input}, Attr: datasetAttrs(types, rowShapes(shapes))}
+		e.sliceBatches(rows, rows.Name)
+		input = e.add(rows)
 	}
 	e.edit(batch.node.GetName()).Input[batch.inAt[0]] = input
 	e.rewriteStep(batch, place{})

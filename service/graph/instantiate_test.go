@@ -237,7 +237,7 @@ func TestRemaindersAreKeptAndJoined(t *testing.T) {
 	if drop, _ := constInts(named(t, closing, batch.GetInput()[2])); drop[0] != 1 {
 		t.Error("the closing stream does not drop what the user wants dropped")
 	}
-	if named(t, closing, batch.GetInput()[0]).GetOp() != "UnbatchDataset" || hasOp(closing, "FilterDataset") {
+	if named(t, closing, batch.GetInput()[0]).GetOp() != "FlatMapDataset" || hasOp(closing, "FilterDataset") {
 		t.Error("the closing stream does not start with the remainders")
 	}
 	checkPull(t, closing, 42)
@@ -263,7 +263,7 @@ func TestWorkAboveTheBatchIsASecondGraph(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := decode(t, closing.A)
-	if closing.B != nil || !hasOp(c, "UnbatchDataset") || !hasOp(c, "BatchDatasetV2") || hasOp(c, "FilterDataset") {
+	if closing.B != nil || !hasOp(c, "FlatMapDataset") || !hasOp(c, "BatchDatasetV2") || hasOp(c, "FilterDataset") {
 		t.Error("the closing stream is not one graph from the remainders to the end")
 	}
 	checkPull(t, c, 8)

@@ -23,6 +23,9 @@ func (e *editor) rewriteStep(s *step, at place) {
 		e.fixOrder(s.node)
 	}
 	e.capBuffers(s.node)
+	if e.g.diesOfEmptyRows(s.node) {
+		e.sliceBatches(e.edit(name), name)
+	}
 	e.ownVariables(s.node, at)
 	e.seedStep(s.node, at)
 	for _, called := range calledFunctions(s.node) {
@@ -186,7 +189,7 @@ func (e *editor) touches(name string) bool {
 
 func (e *editor) touchesAny(name string) bool {
 	for _, n := range e.g.functions[name].GetNodeDef() {
-		if e.g.ops.isSeeded(n.GetOp()) || e.takesSeeds(n) {
+		if e.g.ops.isSeeded(n.GetOp()) || e.takesSeeds(n) || e.g.diesOfEmptyRows(n) {
 			return true
 		}
 		if v, ok := n.GetAttr()["deterministic"]; ok && string(v.GetS()) != "true" {
@@ -251,6 +254,9 @@ func (e *editor) rewriteNested(c *tf.NodeDef, path string, at place, inside map[
 		if c.Attr["sloppy"].GetB() {
 			c.Attr["sloppy"] = boolAttr(false)
 		}
+	}
+	if e.g.diesOfEmptyRows(c) {
+		e.sliceBatches(c, path)
 	}
 	if size, ok := e.p.nestedInt(c, "buffer_size", inside); ok && rules[c.GetOp()].kind == shuffled && size > maxShuffleRoom {
 		room := "pecan_buffer_" + c.GetName()

@@ -101,7 +101,7 @@ def fed(graph: bytes, batches: list[Element], types: list[tf.DType]) -> bytes:
         copy.input[:] = ["feed/" + name for name in node.input]
     for node in main.node:
         node.input[:] = [result if name == "pecan_pull" else name for name in node.input]
-    kept = [n for n in main.node if not n.name.startswith("pecan_pull") or n.name == "pecan_pull/unbatch"]
+    kept = [n for n in main.node if not n.name.startswith("pecan_pull") or n.name == "pecan_pull/rows"]
     del main.node[:]
     main.node.extend(kept)
     functions = [f for f in main.library.function if f.signature.name != "pecan_pull_function"]

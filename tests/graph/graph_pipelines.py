@@ -212,6 +212,15 @@ CASES: dict[str, Case] = {
     "unbatch_of_filtered_batches": Case(
         lambda w: D.range(60).filter(lambda x: x % 7 > 0).batch(4).unbatch(), 0, "ELEMENTS"
     ),
+    "unbatch_of_rows_of_any_size": Case(lambda w: D.range(40).map(ragged_row).batch(1).map(lambda b: b + 1).unbatch(), 0, "ELEMENTS"),
+    "unbatch_in_a_function": Case(
+        lambda w: D.range(12).flat_map(lambda x: D.range(x, x + 3).map(ragged_row).padded_batch(2).unbatch()), 0, "ELEMENTS"),
+    "unbatch_of_pairs_of_any_size": Case(
+        lambda w: D.range(40).map(lambda x: {"a": x, "b": ragged_row(x), "c": tf.strings.as_string(ragged_row(x))}).padded_batch(4).unbatch(),
+        0, "BLOCKS"),
+    "filter_batch_of_empty_rows": Case(
+        lambda w: D.range(60).filter(lambda x: x % 7 > 0).map(lambda x: (x, tf.zeros([0, 3]))).batch(4).map(lambda x, z: (x + 1, z)),
+        0, "ELEMENTS", "CLOSING", "rows"),
     # Batches.
     "batch": Case(lambda w: D.range(103).batch(5), 0, "BLOCKS", ordered=True),
     "batch_drop": Case(lambda w: D.range(103).batch(5, drop_remainder=True), 0, "BLOCKS", ordered=True),
