@@ -138,7 +138,8 @@ type IterOptions struct {
 	Protocol Protocol
 	// Deterministic takes the streams strictly in turn. A job of MODE_DETERMINISTIC does so anyway.
 	Deterministic bool
-	// Timeout is how long the dispatcher may be away, while nothing flows, before Next fails. Default: the session's.
+	// Timeout is how long a Next waits for what is not there before it fails: a dispatcher that is away, or a worker, where
+	// none is registered or none can be reached. However long a worker that is there takes is no outage. Default: the session's.
 	Timeout time.Duration
 	// NoAhead leaves it to Open to open the next pass.
 	NoAhead bool

@@ -41,6 +41,8 @@ type epoch struct {
 	// delivered: others had all of the epoch before this client came.
 	delivered bool
 	waiting   string
+	// noWorkers: what is waited for is a worker.
+	noWorkers bool
 	err       error
 
 	streams map[uint32]*stream
@@ -62,6 +64,10 @@ type epoch struct {
 	waitedFor  time.Duration
 	starved    bool
 	retired    bool
+	// stranded is since when a consumer has been waiting without anything that could give it an element; zero while there is.
+	stranded time.Time
+	// excused is when a consumer was last told of an outage: who asks again is given the whole time again.
+	excused time.Time
 }
 
 // newEpoch opens pass number pass of the job in the background.
@@ -189,7 +195,7 @@ func (e *epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
 		return
 	}
 	e.version = update.GetVersion()
-	e.waiting = update.GetWaiting()
+	e.waiting, e.noWorkers = update.GetWaiting(), update.GetNoWorkers()
 	if update.GetStreamsFinal() {
 		e.final, e.total = true, update.GetTotalStreams()
 	}
@@ -460,56 +466,103 @@ func (e *epoch) position() Position {
 	return position
 }
 
-// outage is the error of a consumer that waits while the dispatcher is away for longer than it may be and no worker is connected either.
-func (e *epoch) outage(limit time.Duration) error {
+// outage is the error of a consumer that has been waiting for longer than limit while nothing was there that could give it
+// an element: the dispatcher is away and no worker connected, no worker is registered, or none can be reached. A worker that
+// is connected may take as long as it likes.
+func (e *epoch) outage(now time.Time, limit time.Duration) error {
 	away, why := e.session.away()
-	if away <= limit {
-		return nil
-	}
 	e.mu.Lock()
-	flowing := false
-	for _, st := range e.list {
-		flowing = flowing || st.channel != nil && st.channel.conn.isUp()
+	defer e.mu.Unlock()
+	connected, unreached := e.links()
+	switch {
+	case connected || away == 0 && !e.noWorkers && unreached == nil:
+		// With nothing known either way, as while a stream moves to another worker, the clock goes on.
+		if connected || !e.moving() {
+			e.stranded = time.Time{}
+		}
+		return nil
+	case e.stranded.IsZero():
+		e.stranded = now.Add(-away)
 	}
-	e.mu.Unlock()
-	if flowing {
+	since := e.stranded
+	if e.excused.After(since) {
+		since = e.excused
+	}
+	lasted := now.Sub(since)
+	if lasted <= limit {
 		return nil
 	}
-	return reason.New(reason.Unavailable, "wait for elements of job %s: the dispatcher at %s has not answered for %.1f s (%s) and no worker is connected: "+
-		"see that pecan-dispatcher runs there; the iteration goes on when it answers", e.job.id, e.session.target.shown, away.Seconds(), why)
+	e.excused = now
+	wait := fmt.Sprintf("wait for elements of job %s", e.job.id)
+	switch {
+	case away > 0:
+		return reason.New(reason.Unavailable, "%s: the dispatcher at %s has not answered for %.1f s (%s) and no worker is connected: "+
+			"see that pecan-dispatcher runs there; the iteration goes on when it answers", wait, e.session.target.shown, away.Seconds(), why)
+	case e.noWorkers:
+		return reason.New(reason.NoWorkers, "%s: no worker was there for %.1f s (the dispatcher at %s: %s): start workers, or give a longer "+
+			"dispatcher timeout; the iteration goes on when one registers", wait, lasted.Seconds(), e.session.target.shown, e.waiting)
+	}
+	return reason.New(reason.Unavailable, "%s: no worker that has its streams could be reached for %.1f s (stream %d, worker %s at %s: %v): see that "+
+		"the address by which it was started (pecan-worker --advertise HOST:PORT) can be reached from this host; the iteration goes on when it can",
+		wait, lasted.Seconds(), unreached.number, unreached.worker.GetWorkerId(), unreached.worker.GetTcp(), unreached.trouble)
 }
 
-// why says for people what is being waited for.
-func (e *epoch) why() string {
+// links tells whether a worker is connected that has a stream to be read, and else gives a stream whose worker could not
+// be reached, if there is one. e.mu is held.
+func (e *epoch) links() (connected bool, unreached *stream) {
+	for _, st := range e.list {
+		switch {
+		case !st.reading():
+		case st.channel != nil && st.channel.conn.isUp():
+			return true, nil
+		case st.worker != nil && st.trouble != nil && unreached == nil:
+			unreached = st
+		}
+	}
+	return false, unreached
+}
+
+// moving is true while a stream has a worker that was not tried to its end yet. e.mu is held.
+func (e *epoch) moving() bool {
+	for _, st := range e.list {
+		if st.reading() && st.worker != nil && st.trouble == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// why says for people what is being waited for, and whether it is only that workers are computing it.
+func (e *epoch) why() (why string, computing bool) {
 	away, reasonAway := e.session.away()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.err != nil || e.received() {
-		return ""
+		return "", false
 	}
 	for _, st := range e.list {
 		if len(st.queue) > 0 && !e.options.Deterministic {
-			return ""
+			return "", false
 		}
 	}
 	if away > 0 {
-		return fmt.Sprintf("the dispatcher at %s has not answered for %.1f s: %s", e.session.target.shown, away.Seconds(), reasonAway)
+		return fmt.Sprintf("the dispatcher at %s has not answered for %.1f s: %s", e.session.target.shown, away.Seconds(), reasonAway), false
 	}
 	if e.waiting != "" {
-		return e.waiting
+		return e.waiting, false
 	}
 	for _, st := range e.list {
 		if st.trouble != nil && !st.ended {
-			return fmt.Sprintf("stream %d of job %s epoch %d: %v", st.number, e.job.id, e.id, st.trouble)
+			return fmt.Sprintf("stream %d of job %s epoch %d: %v", st.number, e.job.id, e.id, st.trouble), false
 		}
 	}
 	switch {
 	case !e.opened:
-		return "the dispatcher has not opened the epoch yet"
+		return "the dispatcher has not opened the epoch yet", false
 	case len(e.list) == 0:
-		return "the dispatcher has not assigned a stream yet"
+		return "the dispatcher has not assigned a stream yet", false
 	}
-	return fmt.Sprintf("%d of %d streams have ended, the others' next elements are being computed", len(e.list)-e.unfinished(), max(int(e.total), len(e.list)))
+	return fmt.Sprintf("%d of %d streams have ended, the others' next elements are being computed", len(e.list)-e.unfinished(), max(int(e.total), len(e.list))), true
 }
 
 // unfinished counts known streams that have not ended. e.mu is held.

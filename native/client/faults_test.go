@@ -166,7 +166,7 @@ func TestAWorkerThatCannotBeReachedIsReportedAndReplaced(t *testing.T) {
 		_, status, _ := it.NextElement(time.Millisecond)
 		return status == NotYet && look(d, func() bool { return len(d.reported) > 0 && d.reported[0].GetWorkerId() == gone.id })
 	})
-	if why := it.Waiting(); !strings.Contains(why, gone.id) {
+	if why := waiting(it); !strings.Contains(why, gone.id) {
 		t.Errorf("waiting: %q", why)
 	}
 	d.update(func() {
@@ -334,7 +334,7 @@ func TestReadingGoesOnWhileTheDispatcherIsAway(t *testing.T) {
 	if _, status, err := it.NextElement(time.Millisecond); status != NotYet {
 		t.Fatalf("%v, %v", status, err)
 	}
-	if why := it.Waiting(); !strings.Contains(why, "has not answered") {
+	if why := waiting(it); !strings.Contains(why, "has not answered") {
 		t.Errorf("waiting: %q", why)
 	}
 	close(hold)
@@ -357,7 +357,7 @@ func TestAnOutageIsATypedErrorAfterTheTimeoutAndPasses(t *testing.T) {
 		return &pecanv1.EpochUpdate{Waiting: "no worker is registered"}
 	}
 	it := open(t, d).Open(IterOptions{Timeout: 150 * time.Millisecond})
-	eventually(t, "the dispatcher's reason is shown", func() bool { return it.Waiting() == "no worker is registered" })
+	eventually(t, "the dispatcher's reason is shown", func() bool { return waiting(it) == "no worker is registered" })
 	if _, status, _ := it.NextElement(10 * time.Millisecond); status != NotYet {
 		t.Errorf("without a worker: %v", status)
 	}
@@ -381,6 +381,117 @@ func TestAnOutageIsATypedErrorAfterTheTimeoutAndPasses(t *testing.T) {
 		return err == nil
 	})
 	wantAll(t, all, 10)
+}
+
+// failure waits until a Next fails.
+func failure(t *testing.T, it *Iteration) (err error) {
+	t.Helper()
+	eventually(t, "the outage is an error", func() bool {
+		var status Status
+		_, status, err = it.NextElement(10 * time.Millisecond)
+		return status == Failed
+	})
+	return err
+}
+
+func TestNoWorkersIsATypedErrorAfterTheTimeoutAndPasses(t *testing.T) {
+	const limit = 150 * time.Millisecond
+	d := startDispatcher(t)
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		return &pecanv1.EpochUpdate{Waiting: "no worker is registered", NoWorkers: true}
+	}
+	it := open(t, d).Open(IterOptions{Timeout: limit})
+	// Who asks again is given the whole time again.
+	for range 2 {
+		began := time.Now()
+		err := failure(t, it)
+		if !reason.Is(err, reason.NoWorkers) || !strings.Contains(err.Error(), "no worker is registered") || !strings.Contains(err.Error(), d.addr) || time.Since(began) < limit {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	}
+	d.update(func() { d.snapshot = spread(1, startWorker(t, same(testStream{count: 10}))) })
+	all, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, all, 10)
+}
+
+func TestWorkersThatAllCannotBeReachedAreATypedErrorAndPass(t *testing.T) {
+	const limit = 150 * time.Millisecond
+	gone, lost := startWorker(t, same(testStream{count: 10})), startWorker(t, same(testStream{count: 10}))
+	gone.stop()
+	lost.stop()
+	d := startDispatcher(t)
+	lease := uint64(1)
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		// The dispatcher moves the stream from one to the other and back.
+		worker := []*testWorker{gone, lost}[lease%2].address()
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: lease, Worker: worker}}}
+	}
+	it := open(t, d).Open(IterOptions{Timeout: limit})
+	began := time.Now()
+	var err error
+	eventually(t, "the outage is an error", func() bool {
+		d.update(func() { lease++ })
+		var status Status
+		_, status, err = it.NextElement(20 * time.Millisecond)
+		return status == Failed
+	})
+	if !reason.Is(err, reason.Unavailable) || !strings.Contains(err.Error(), "--advertise") || time.Since(began) < limit {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+	if text := err.Error(); !strings.Contains(text, gone.tcp.Addr().String()) && !strings.Contains(text, lost.tcp.Addr().String()) {
+		t.Errorf("no address: %v", err)
+	}
+	good := startWorker(t, same(testStream{count: 10}))
+	d.update(func() {
+		lease++
+		d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+			return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: lease, Worker: good.address()}}}
+		}
+	})
+	all, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, all, 10)
+}
+
+// A step may take minutes for one element, and workers may be busy with others: both are no outages.
+func TestWorkersThatTakeTheirTimeAreNoOutage(t *testing.T) {
+	const limit = 20 * time.Millisecond
+	hold := make(chan struct{})
+	w := startWorker(t, same(testStream{count: 10, hold: hold, holdAt: 3}))
+	d := startDispatcher(t)
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate { return &pecanv1.EpochUpdate{Waiting: "all 2 workers are busy"} }
+	it := open(t, d).Open(IterOptions{Timeout: limit})
+	idle := func() {
+		t.Helper()
+		for began := time.Now(); time.Since(began) < 10*limit; {
+			if _, status, err := it.NextElement(limit / 4); status != NotYet {
+				t.Fatalf("%v, %v", status, err)
+			}
+		}
+	}
+	idle()
+	d.update(func() { d.snapshot = spread(1, w) })
+	first, err := readUpTo(t, it, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle()
+	if _, computing := it.Waiting(); !computing {
+		t.Errorf("waiting: %s", waiting(it))
+	}
+	w.cut()
+	idle()
+	close(hold)
+	rest, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, append(first, rest...), 10)
 }
 
 func TestADispatcherThatForgotTheJobIsATypedError(t *testing.T) {
@@ -571,7 +682,7 @@ func readMixed(t *testing.T, it *Iteration, random *rand.Rand) ([]got, error) {
 	var all []got
 	for deadline := time.Now().Add(testDeadline); ; {
 		if time.Now().After(deadline) {
-			t.Fatalf("nothing more after %d elements; waiting: %s", len(all), it.Waiting())
+			t.Fatalf("nothing more after %d elements; waiting: %s", len(all), waiting(it))
 		}
 		var rows *Rows
 		var status Status

@@ -108,7 +108,7 @@ func readUpTo(t testing.TB, it *Iteration, limit int) ([]got, error) {
 	deadline := time.Now().Add(testDeadline)
 	for limit < 0 || len(all) < limit {
 		if time.Now().After(deadline) {
-			t.Fatalf("nothing more after %d elements; waiting: %s", len(all), it.Waiting())
+			t.Fatalf("nothing more after %d elements; waiting: %s", len(all), waiting(it))
 		}
 		rows, status, err := it.NextElement(100 * time.Millisecond)
 		switch status {
@@ -149,6 +149,12 @@ func wantAll(t testing.TB, all []got, counts ...uint64) {
 			t.Errorf("stream %d gave %d elements, want %d", s, next[uint32(s)], count)
 		}
 	}
+}
+
+// waiting is what an iteration says it waits for.
+func waiting(it *Iteration) string {
+	why, _ := it.Waiting()
+	return why
 }
 
 // eventually waits for something that another goroutine brings about.

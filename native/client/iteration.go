@@ -78,7 +78,7 @@ func newIteration(j *Job, options IterOptions) *Iteration {
 
 // NextElement takes one element, waiting for it at most as long as told. Ready comes with rows of Count 1, whose
 // tensors have the element's own shape; Failed with an error, after which the iteration may be asked again: an element
-// that failed is left out, and an outage of the dispatcher may be over.
+// that failed is left out, and an outage (the dispatcher away, no worker there, none that can be reached) may be over.
 func (it *Iteration) NextElement(wait time.Duration) (*Rows, Status, error) {
 	return it.next(wait, 1, false)
 }
@@ -134,7 +134,7 @@ func (it *Iteration) await(wait time.Duration, max int, lead bool) (*Rows, Statu
 		case <-it.closed:
 		case <-timer.C:
 			it.waited(time.Since(began), true)
-			if err := e.outage(it.options.Timeout); err != nil {
+			if err := e.outage(time.Now(), it.options.Timeout); err != nil {
 				return nil, Failed, err
 			}
 			return nil, NotYet, nil
@@ -292,15 +292,16 @@ func (it *Iteration) Stats() Stats {
 	return stats
 }
 
-// Waiting says, for people, why nothing comes; empty when elements are ready or the iteration is over.
-func (it *Iteration) Waiting() string {
+// Waiting says, for people, why nothing comes; empty when elements are ready or the iteration is over. computing: workers
+// are at it and only take their time, so that nobody has to do anything about it.
+func (it *Iteration) Waiting() (why string, computing bool) {
 	if forked(it.job.session.pid) != nil || it.broken != nil {
-		return ""
+		return "", false
 	}
 	if e := it.epoch(); e != nil {
 		return e.why()
 	}
-	return ""
+	return "", false
 }
 
 // Position is where an iteration stands: what is needed to go on behind the elements that were taken.

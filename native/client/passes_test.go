@@ -55,7 +55,7 @@ func TestRepeatingNothingIsNothing(t *testing.T) {
 			d.snapshot = spread(1, startWorker(t, same(testStream{count: tc.count})))
 			it := open(t, d).Open(IterOptions{NoAhead: true})
 			all, err := read(t, it)
-			if err != nil || len(all) != 0 || it.Waiting() != "" || len(it.Positions().Next) != 0 {
+			if err != nil || len(all) != 0 || waiting(it) != "" || len(it.Positions().Next) != 0 {
 				t.Errorf("%d elements, %v", len(all), err)
 			}
 			if n := look(d, func() int { return len(d.opened) }); n != tc.opened {
@@ -382,7 +382,7 @@ func TestClosingEndsAWait(t *testing.T) {
 		_, _, err := it.NextElement(testDeadline)
 		done <- err
 	}()
-	eventually(t, "it waits", func() bool { return len(it.turn) == 1 && it.Waiting() != "" })
+	eventually(t, "it waits", func() bool { return len(it.turn) == 1 && waiting(it) != "" })
 	if err := it.Close(); err != nil {
 		t.Fatal(err)
 	}

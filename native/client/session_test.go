@@ -265,7 +265,7 @@ func TestAfterAForkEverythingRefusesAtOnce(t *testing.T) {
 	refused("close iteration", it.Close())
 	refused("close job", job.Close())
 	refused("close session", s.Close())
-	if it.Waiting() != "" {
+	if waiting(it) != "" {
 		t.Error("a child was told why the parent waits")
 	}
 }

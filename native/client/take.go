@@ -2,6 +2,7 @@ package client
 
 import (
 	"slices"
+	"time"
 
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -33,7 +34,7 @@ func (e *epoch) take(max int, lead bool) (*Rows, found, error) {
 	e.mu.Lock()
 	pieces, found, err := e.takePieces(max, lead)
 	if found == foundRows {
-		e.starved = false
+		e.starved, e.stranded = false, time.Time{}
 	}
 	e.mu.Unlock()
 	if found != foundRows {

@@ -30,8 +30,8 @@ const (
 type Iteration interface {
 	NextElement(wait time.Duration) (*client.Rows, client.Status, error)
 	NextBlock(maxRows int, wait time.Duration) (*client.Rows, client.Status, error)
-	// Waiting says, for people, why nothing comes.
-	Waiting() string
+	// Waiting says, for people, why nothing comes; computing: it is only being computed.
+	Waiting() (why string, computing bool)
 	Close() error
 }
 
@@ -209,18 +209,24 @@ func (it *iteration) settle(rows *client.Rows, status client.Status, err error, 
 	return nil, status, err
 }
 
-// A wait is explained after noticeAfter, and again each time it has become twice as long.
-const noticeAfter = 10 * time.Second
+// A wait is explained after noticeAfter, or computingAfter when an element merely takes its time, which is nothing unusual,
+// and again each time it has become twice as long.
+const (
+	noticeAfter    = 2 * time.Second
+	computingAfter = 10 * time.Second
+)
 
 func (it *iteration) explain() {
 	if it.slices < max(int(noticeAfter/MaxWait), 2*it.told) || it.job.config.Notice == nil {
 		return
 	}
-	it.told = it.slices
-	if why := it.inner.Waiting(); why != "" {
-		waited := (time.Duration(it.slices) * MaxWait).Round(time.Second)
-		it.job.config.Notice(fmt.Sprintf("no element for %v: %s", waited, why))
+	why, computing := it.inner.Waiting()
+	if why == "" || computing && it.slices < int(computingAfter/MaxWait) {
+		return
 	}
+	it.told = it.slices
+	waited := (time.Duration(it.slices) * MaxWait).Round(time.Second)
+	it.job.config.Notice(fmt.Sprintf("no element for %v: %s", waited, why))
 }
 
 // giveUp says why a wait ends though nothing came, or nil.

@@ -59,6 +59,8 @@ type answers struct {
 	queue  []answer
 	closed chan struct{}
 	why    string
+	// computing is the second answer of Waiting.
+	computing bool
 }
 
 type answer struct {
@@ -82,7 +84,7 @@ func (a *answers) NextBlock(_ int, wait time.Duration) (*client.Rows, client.Sta
 	return a.NextElement(wait)
 }
 
-func (a *answers) Waiting() string { return a.why }
+func (a *answers) Waiting() (string, bool) { return a.why, a.computing }
 
 func (a *answers) Close() error {
 	close(a.closed)
@@ -191,8 +193,26 @@ func TestLongWaitsAreExplainedLessAndLessOften(t *testing.T) {
 	for range 8 * perNotice {
 		it.element()
 	}
-	if len(told) != 4 || !strings.Contains(told[0], "no element for 10s: no worker is registered") {
-		t.Errorf("in 80 s people were told %q", told)
+	if len(told) != 4 || !strings.Contains(told[0], "no element for 2s: no worker is registered") {
+		t.Errorf("in 16 s people were told %q", told)
+	}
+	it.close()
+	<-inner.closed
+}
+
+func TestElementsThatTakeTheirTimeAreExplainedLater(t *testing.T) {
+	var told []string
+	it, inner := open(t, JobConfig{Notice: func(line string) { told = append(told, line) }})
+	inner.why, inner.computing = "they are being computed", true
+	for range int(computingAfter/MaxWait) - 1 {
+		it.element()
+	}
+	if len(told) != 0 {
+		t.Errorf("people were told %q", told)
+	}
+	it.element()
+	if len(told) != 1 || !strings.Contains(told[0], "no element for 10s: they are being computed") {
+		t.Errorf("after 10 s people were told %q", told)
 	}
 	it.close()
 	<-inner.closed

@@ -771,7 +771,9 @@ type EpochUpdate struct {
 	// Set when the epoch failed for good.
 	Error *ErrorDetail `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
 	// Why nothing moves, for people ("no worker is registered"); empty when something does.
-	Waiting       string `protobuf:"bytes,7,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	Waiting string `protobuf:"bytes,7,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// True when `waiting` is for workers that are not there: none is registered, or none that is registered answers.
+	NoWorkers     bool `protobuf:"varint,8,opt,name=no_workers,json=noWorkers,proto3" json:"no_workers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -853,6 +855,13 @@ func (x *EpochUpdate) GetWaiting() string {
 		return x.Waiting
 	}
 	return ""
+}
+
+func (x *EpochUpdate) GetNoWorkers() bool {
+	if x != nil {
+		return x.NoWorkers
+	}
+	return false
 }
 
 type ConsumerStream struct {
@@ -3487,7 +3496,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x11WatchEpochRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\x94\x02\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xb3\x02\n" +
 	"\vEpochUpdate\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x122\n" +
 	"\astreams\x18\x02 \x03(\v2\x18.pecan.v1.ConsumerStreamR\astreams\x12#\n" +
@@ -3495,7 +3504,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\rstreams_final\x18\x04 \x01(\bR\fstreamsFinal\x12&\n" +
 	"\x0fno_more_streams\x18\x05 \x01(\bR\rnoMoreStreams\x12+\n" +
 	"\x05error\x18\x06 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12\x18\n" +
-	"\awaiting\x18\a \x01(\tR\awaiting\"\xd6\x01\n" +
+	"\awaiting\x18\a \x01(\tR\awaiting\x12\x1d\n" +
+	"\n" +
+	"no_workers\x18\b \x01(\bR\tnoWorkers\"\xd6\x01\n" +
 	"\x0eConsumerStream\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from pecan._src.session import Session
 
+# How long a private cluster may be without workers: it starts new ones, which load TensorFlow, and says when it breaks.
+_PRIVATE_TIMEOUT_S = 60.0
 _USAGE = 'dataset.apply(pecan.distribute()) or dataset.apply(pecan.distribute("host:port"))'
 
 
@@ -69,7 +71,10 @@ def distribute(
         max_outstanding_bytes: Memory that one iterator uses for elements that are under way or wait to be taken.
         max_element_bytes: Largest element accepted; None for 2 GiB.
         payload_checksum: Checks the bytes of elements between hosts, for half of the speed; headers always are.
-        dispatcher_timeout_s: How long the dispatcher may be out of reach before calls and iterators fail.
+        dispatcher_timeout_s: How long, in seconds, the dispatcher may be out of reach before calls fail, and how long
+            an iterator waits before it fails where the dispatcher is away, no worker is registered, or none can be
+            reached. It may be asked again then. However long a worker takes for an element is no failure. The private
+            cluster starts its workers anew when they die, and has a minute for that.
         seed: Random steps draw from seeds made of this one, the epoch and the stream; None chooses one per job.
 
     Returns:
@@ -113,7 +118,11 @@ def distribute(
         graph = datasets.serialize(dataset, "distribute()")
         session = _session(target, workers, chosen.dispatcher_timeout_s)
         dataset_id = datasets.register(session, graph, chosen.compression, None)
-        return datasets.read(session, dataset_id, dataset.element_spec, graph.specs, chosen, graph.cardinality)
+        reading = chosen
+        if target is None:
+            patience = max(chosen.dispatcher_timeout_s, _PRIVATE_TIMEOUT_S)
+            reading = dataclasses.replace(chosen, dispatcher_timeout_s=patience)
+        return datasets.read(session, dataset_id, dataset.element_spec, graph.specs, reading, graph.cardinality)
 
     # Inside a tf.function this is refused, and shall not be rewritten by AutoGraph first.
     apply.autograph_info__ = None  # type: ignore[attr-defined]

@@ -232,7 +232,7 @@ class ReadOptions:
         max_outstanding_requests: The same in elements, used where an element's size is known; None for no such bound.
         max_element_bytes: Largest element accepted.
         payload_checksum: Whether payloads between hosts are checksummed as headers are.
-        dispatcher_timeout_s: How long the dispatcher may be away.
+        dispatcher_timeout_s: How long the dispatcher, or all workers, may be away.
     """
 
     mode: str = "exactly_once"

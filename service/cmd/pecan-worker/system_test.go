@@ -152,13 +152,18 @@ func (s *system) job(name string, components []*pecanv1.ComponentSpec) *client.J
 	return job
 }
 
+func waiting(it *client.Iteration) string {
+	why, _ := it.Waiting()
+	return why
+}
+
 // drain reads a pass to its end: the rows of the first component of every element, and the errors of elements.
 func drain(t *testing.T, it *client.Iteration) (elements [][]int64, failures []error) {
 	t.Helper()
 	end := time.Now().Add(deadline)
 	for {
 		if time.Now().After(end) {
-			t.Fatalf("%d elements after %v; waiting: %s", len(elements), deadline, it.Waiting())
+			t.Fatalf("%d elements after %v; waiting: %s", len(elements), deadline, waiting(it))
 		}
 		rows, status, err := it.NextElement(100 * time.Millisecond)
 		switch status {
@@ -259,7 +264,7 @@ func take(t *testing.T, it *client.Iteration, n int) (elements [][]int64) {
 	for len(elements) < n {
 		rows, status, err := it.NextElement(100 * time.Millisecond)
 		if err != nil || status == client.End || time.Now().After(end) {
-			t.Fatalf("after %d elements: %v, %v, waiting: %s", len(elements), status, err, it.Waiting())
+			t.Fatalf("after %d elements: %v, %v, waiting: %s", len(elements), status, err, waiting(it))
 		}
 		if status != client.Ready {
 			continue

@@ -80,7 +80,8 @@ func (c *Core) jobStatus(job *pecanv1.StoredJob) *pecanv1.JobStatus {
 }
 
 func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) *pecanv1.EpochStatus {
-	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch, Waiting: c.waitingWords(job, epoch, "")}
+	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch}
+	status.Waiting, _ = c.waitingWords(job, epoch, "")
 	for _, stream := range epoch.Streams {
 		switch soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; {
 		case stream.Delivered:

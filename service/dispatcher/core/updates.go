@@ -108,14 +108,15 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 		}
 		update.Streams = append(update.Streams, shown)
 	}
-	update.Waiting = c.waitingWords(job, epoch, clientID)
+	update.Waiting, update.NoWorkers = c.waitingWords(job, epoch, clientID)
 	return update
 }
 
-// waitingWords says why nothing moves for a client, or nothing when something does. An empty client asks for the epoch as a whole.
-func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string) string {
+// waitingWords says why nothing moves for a client, or nothing when something does, and whether it is for want of workers.
+// An empty client asks for the epoch as a whole.
+func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string) (words string, noWorkers bool) {
 	if job.Error != nil || epoch.Error != nil || delivered(epoch) || len(epoch.Passes) == 0 {
-		return ""
+		return "", false
 	}
 	var away, queued, unread []string
 	mine := false
@@ -131,7 +132,7 @@ func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 		if worker := c.workers[stream.Worker.WorkerId]; worker != nil && !worker.away {
 			soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]
 			if soft == nil || soft.reports == 0 {
-				return ""
+				return "", false
 			}
 			unread = append(unread, fmt.Sprintf("stream %d: worker %s at %s: %s", stream.Stream, stream.Worker.WorkerId, stream.Worker.Tcp, soft.reported))
 			continue
@@ -140,15 +141,15 @@ func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	}
 	switch {
 	case len(unread) > 0:
-		return fmt.Sprintf("the trainer cannot read from workers that are registered; are their advertised addresses right? (%s)", shorten(unread))
+		return fmt.Sprintf("the trainer cannot read from workers that are registered; are their advertised addresses right? (%s)", shorten(unread)), false
 	case len(away) > 0:
-		return fmt.Sprintf("waiting for workers whose connection broke to return, or to be replaced (%s)", shorten(away))
+		return fmt.Sprintf("waiting for workers whose connection broke to return, or to be replaced (%s)", shorten(away)), false
 	case len(c.workers) == 0:
-		return "no worker is registered with the dispatcher; start one (pecan-worker --dispatcher HOST:PORT)" + c.lastLoss(epoch)
+		return "no worker is registered with the dispatcher; start one (pecan-worker --dispatcher HOST:PORT)" + c.lastLoss(epoch), true
 	case !mine && len(epoch.Streams) == 0:
-		return "no registered worker is connected"
+		return "no registered worker is connected", true
 	case !mine:
-		return fmt.Sprintf("every stream that is left is read by other trainers of job %q; this pass ends when they have read them", job.Name)
+		return fmt.Sprintf("every stream that is left is read by other trainers of job %q; this pass ends when they have read them", job.Name), false
 	}
 	connected, usable, busy := 0, 0, 0
 	for _, worker := range c.workers {
@@ -165,9 +166,9 @@ func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 		}
 	})
 	if usable == 0 {
-		return fmt.Sprintf("none of %d registered workers answers (%d connected)%s", len(c.workers), connected, c.lastLoss(epoch))
+		return fmt.Sprintf("none of %d registered workers answers (%d connected)%s", len(c.workers), connected, c.lastLoss(epoch)), true
 	}
-	return fmt.Sprintf("all %d workers are busy (%d streams running); waiting for room: stream %s", usable, busy, shorten(queued))
+	return fmt.Sprintf("all %d workers are busy (%d streams running); waiting for room: stream %s", usable, busy, shorten(queued)), false
 }
 
 // lastLoss says why a stream of the epoch lost its worker.
