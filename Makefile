@@ -21,7 +21,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-go test-python test-repo e2e race fuzz lint format generate build wheel bench clean
+.PHONY: help demo test test-go test-python test-repo e2e race asan fuzz lint format generate build wheel bench clean
 
 help: ## Show this list
 	@echo "Pecan. Usage: make <target>"
@@ -46,6 +46,9 @@ e2e: build ## Run the tests that drive real processes (PECAN_RANDOM_PIPELINES=50
 
 race: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests under the race detector
 	$(WITH_TENSORFLOW) go $(GOTEST) -race $(GO_PACKAGES)
+
+asan: .venv/ready ## Run what crosses between Go and C under AddressSanitizer, in Go and in a Python with TensorFlow
+	$(PYTHON) bindings/asan.py
 
 fuzz: .venv/ready $(PKG_CONFIG_FILE) ## Fuzz every reader of foreign bytes for FUZZTIME each
 	@set -e; for directory in $$(git grep -lE '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \

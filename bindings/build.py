@@ -7,6 +7,7 @@ it runs on.
 
     python bindings/build.py             # into python/pecan/_native and python/pecan/_bin, so PYTHONPATH=python works
     python bindings/build.py --only object
+    python bindings/build.py --asan     # a second package under build/asan, whose Go and C run under AddressSanitizer
 
 It needs Go, a C compiler, and, in the Python that runs it, pybindgen and any tensorflow package (for its headers and
 libraries; the object is bound to no version of it).
@@ -28,11 +29,15 @@ import sysconfig
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "native"
 PACKAGE = ROOT / "python" / "pecan"
+# A copy of the package for `make asan`; what is built for users is never mixed with it.
+ASAN_PACKAGE = ROOT / "build" / "asan" / "python" / "pecan"
 MODULE = "pecan_native"
 GO_PACKAGE = "github.com/pecan-ml/pecan/bindings"
 PROGRAMS = {"pecan-dispatcher": False, "pecanctl": False, "pecan-worker": True}  # name → needs cgo
 # Where TensorFlow's libraries lie, seen from the object and the programs once both packages are installed.
 RUN_PATH = "$ORIGIN/../../tensorflow"
+# Frames and lines in the reports, at a speed that real tests can be run at.
+ASAN_CFLAGS = "-O1 -g -fno-omit-frame-pointer"
 
 
 def tensorflow_directory() -> pathlib.Path:
@@ -131,16 +136,18 @@ def generate() -> pathlib.Path:
     return out
 
 
-def build_object(target: pathlib.Path = PACKAGE / "_native") -> pathlib.Path:
-    """Builds the shared object into target and gives its path."""
+def build_object(target: pathlib.Path = PACKAGE / "_native", asan: bool = False) -> pathlib.Path:
+    """Builds the shared object into target, for AddressSanitizer if asked for, and gives its path."""
     out = generate()
     target.mkdir(parents=True, exist_ok=True)
     name = f"_{MODULE}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    built = out / name
+    built = out / (f"{name}.asan" if asan else name)
+    optimise, strip = (ASAN_CFLAGS, "") if asan else ("-O2", "-s -w ")
     go(
-        "build", "-buildmode=c-shared", "-trimpath", "-ldflags", f"-s -w -r {RUN_PATH}", "-o", built, ".",
+        "build", *(["-asan"] if asan else []), "-buildmode=c-shared", "-trimpath",
+        "-ldflags", f"{strip}-r {RUN_PATH}", "-o", built, ".",
         cwd=out,
-        env=environment(CGO_CFLAGS=f"-O2 -fPIC -I{sysconfig.get_path('include')}", CGO_LDFLAGS="-shared"),
+        env=environment(CGO_CFLAGS=f"{optimise} -fPIC -I{sysconfig.get_path('include')}", CGO_LDFLAGS="-shared"),
     )  # fmt: skip
     # A new file, never the old one overwritten: a process may have it mapped.
     fresh = target / f".{name}.{os.getpid()}"
@@ -149,25 +156,40 @@ def build_object(target: pathlib.Path = PACKAGE / "_native") -> pathlib.Path:
     return target / name
 
 
-def build_programs(target: pathlib.Path = PACKAGE / "_bin") -> list[pathlib.Path]:
-    """Builds the three programs into target and gives their paths."""
+def build_programs(target: pathlib.Path = PACKAGE / "_bin", asan: bool = False) -> list[pathlib.Path]:
+    """Builds the three programs into target, those with C in them for AddressSanitizer if asked for."""
     target.mkdir(parents=True, exist_ok=True)
     built = []
     for name, cgo in PROGRAMS.items():
-        flags = f"-s -w -r {RUN_PATH}" if cgo else "-s -w"
+        checked = asan and cgo
+        flags = ("" if checked else "-s -w ") + (f"-r {RUN_PATH}" if cgo else "")
         fresh = target / f".{name}.{os.getpid()}"
-        env = environment(CGO_ENABLED="1" if cgo else "0")
-        go("build", "-trimpath", "-ldflags", flags, "-o", fresh, f"./service/cmd/{name}", env=env)
+        env = environment(CGO_ENABLED="1" if cgo else "0", **({"CGO_CFLAGS": ASAN_CFLAGS} if checked else {}))
+        options = ["-asan"] if checked else []
+        go("build", *options, "-trimpath", "-ldflags", flags, "-o", fresh, f"./service/cmd/{name}", env=env)
         os.replace(fresh, target / name)
         built.append(target / name)
     return built
+
+
+def build_asan() -> pathlib.Path:
+    """Builds a copy of the package whose object and worker run under AddressSanitizer; gives the directory it is in."""
+    shutil.rmtree(ASAN_PACKAGE, ignore_errors=True)
+    shutil.copytree(PACKAGE, ASAN_PACKAGE, ignore=shutil.ignore_patterns("_native", "_bin", "__pycache__"))
+    build_object(ASAN_PACKAGE / "_native", asan=True)
+    build_programs(ASAN_PACKAGE / "_bin", asan=True)
+    return ASAN_PACKAGE.parent
 
 
 def main() -> None:
     """Builds in place."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("object", "programs"), help="build only this")
+    parser.add_argument("--asan", action="store_true", help="build for AddressSanitizer, into a package of its own")
     arguments = parser.parse_args()
+    if arguments.asan:
+        sys.stderr.write(f"{build_asan()}\n")
+        return
     if arguments.only != "programs":
         sys.stderr.write(f"{build_object()}\n")
     if arguments.only != "object":

@@ -86,7 +86,7 @@ func Connect(ctx context.Context, config Config) (*Session, error) {
 		s.config.Host, _ = os.Hostname()
 	}
 	if s.pool == nil {
-		if s.pool, err = buffer.NewPool(buffer.Config{}); err != nil {
+		if s.pool, err = buffer.NewPool(buffer.Config{Checked: buffer.Sanitized}); err != nil {
 			return nil, err
 		}
 		s.ownPool = true
