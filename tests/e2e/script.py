@@ -1,0 +1,55 @@
+"""Some lines of Python in a process of their own: for what would end, fork or fill the process of the tests."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pecan
+
+ROOT = pathlib.Path(pecan.__file__).resolve().parent.parent
+BEGIN = """
+import os, sys, time, gc, signal, threading
+import tensorflow as tf, pecan
+from pecan._src import embedded
+D = tf.data.Dataset
+def say(*words):
+    print(*words, flush=True)
+"""
+
+
+class Script:
+    """A Python process that runs some lines, and what it prints."""
+
+    def __init__(self, lines: str) -> None:
+        environment = dict(os.environ, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", BEGIN + textwrap.dedent(lines)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the script ended: {self.process.communicate(timeout=30)}")
+        return line.strip()
+
+    def rest(self, timeout: float = 60) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=timeout)
+        return self.process.returncode, out, err
+
+    def __enter__(self) -> Script:
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate(timeout=30)

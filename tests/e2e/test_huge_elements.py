@@ -1,0 +1,106 @@
+"""Elements of 1 byte to 1 GiB arrive as they were; one above 2 GiB is an error in its place.
+
+One process at a time, and only where memory allows: worker and trainer hold such an element a few times.
+"""
+
+from __future__ import annotations
+
+import pytest
+from script import Script
+
+GIB = 1 << 30
+# The element in the worker, its copy on the way, the one that arrives, and what the test compares it with.
+ROOM = 8 * GIB
+
+MAKE = """
+import zlib
+import numpy as np
+cluster = pecan.LocalCluster(workers=1)
+def numbers(i):
+    return tf.reshape(tf.tile(tf.cast(tf.range(256), tf.uint8) + tf.cast(i, tf.uint8), [2**22]), [2**10, 2**20])
+def text(i):
+    piece = tf.strings.join([tf.strings.format("{}", i), tf.strings.reduce_join(tf.fill([2**16], "abcdefghijklmno"))])
+    whole = tf.strings.reduce_join(tf.fill([1200], piece))
+    return tf.strings.substr(whole, 0, 2**30)
+def shared():
+    for line in open("/proc/self/maps"):
+        if "memfd:pecan-slot" in line:
+            begin, end = (int(at, 16) for at in line.split()[0].split("-"))
+            yield end - begin
+def check_numbers(i, element):
+    assert element.shape == (2**10, 2**20), element.shape
+    piece = np.tile(np.arange(256).astype(np.uint8) + np.uint8(i), 2**12)
+    assert all(np.array_equal(row, piece) for row in element.numpy()), i
+def check_text(i, element):
+    got = element.numpy()
+    assert len(got) == 2**30, len(got)
+    piece = b"%d" % i + b"abcdefghijklmno" * 2**16
+    for at in range(0, 2**30, len(piece)):
+        assert got[at:at + len(piece)] == piece[:2**30 - at], at
+"""
+
+
+def _available() -> int:
+    with open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
+
+
+@pytest.fixture(autouse=True)
+def room():
+    if _available() < ROOM:
+        pytest.skip(f"{_available() / GIB:.1f} GiB of memory are available, this needs {ROOM / GIB:.0f}")
+
+
+@pytest.mark.parametrize(
+    "kind, protocol, compression",
+    [
+        ("numbers", "shm", None),
+        ("text", "shm", None),
+        ("numbers", "tcp", None),
+        ("text", "tcp", None),
+        ("numbers", "tcp", "snappy"),
+    ],
+)
+def test_elements_of_one_gibibyte(kind, protocol, compression):
+    with Script(
+        MAKE
+        + f"""
+dataset = D.range(2).map({kind})
+ours = dataset.apply(pecan.distribute(cluster.target, deterministic=True, data_transfer_protocol={protocol!r},
+                                      compression={compression!r}))
+count = 0
+for element in ours:
+    check_{kind}(count, element)
+    slots = [size for size in shared() if size >= 2**30]
+    assert bool(slots) == ({protocol!r} == "shm"), slots
+    count += 1
+    del element
+assert count == 2, count
+say("right")
+"""
+    ) as script:
+        assert script.line() == "right"
+        assert script.rest()[0] == 0
+
+
+@pytest.mark.parametrize("protocol", ["shm", "tcp"])
+def test_an_element_above_two_gibibytes_is_an_error_between_its_neighbours(protocol):
+    with Script(
+        MAKE
+        + f"""
+dataset = D.range(3).map(lambda i: tf.fill([tf.where(i == 1, 2**31 + 1, 1)], tf.cast(i, tf.uint8)))
+ours = dataset.apply(pecan.distribute(cluster.target, deterministic=True, data_transfer_protocol={protocol!r}))
+iterator = iter(ours)
+assert next(iterator).numpy().tolist() == [0]
+try:
+    next(iterator)
+except tf.errors.ResourceExhaustedError as error:
+    assert "ELEMENT_TOO_LARGE" in str(error) and str(2**31 + 1) in str(error) and str(2**31) in str(error), error
+    say("refused")
+assert next(iterator).numpy().tolist() == [2]
+assert next(iterator, None) is None
+"""
+    ) as script:
+        assert script.line() == "refused"
+        code, _, err = script.rest()
+        assert code == 0, err
