@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bufio"
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,10 @@ type conn struct {
 	// heard is when the last frame came, in nanoseconds since begun.
 	begun time.Time
 	heard atomic.Int64
+	// place is where the server has it among those that have not said hello; reader: it counts as a reader. The server's
+	// lock guards both.
+	place  *list.Element
+	reader bool
 	// opens are the goroutines that look for the stream of an OPEN.
 	opens sync.WaitGroup
 
@@ -118,7 +123,11 @@ func (c *conn) hello(frames *frame.Reader) error {
 	if h.Type != frame.Hello || proto.Unmarshal(meta, hello) != nil {
 		return reason.New(reason.FrameCorrupt, "the first frame is a %v, not a hello", h.Type)
 	}
-	if refusal := c.server.worker.admit(hello); refusal != nil {
+	refusal := c.server.worker.admit(hello)
+	if refusal == nil {
+		refusal = c.server.greeted(c)
+	}
+	if refusal != nil {
 		_, _ = c.nc.Write(frame.Append(nil, frame.Header{Type: frame.Error}, failureMeta(refusal)))
 		return refusal
 	}

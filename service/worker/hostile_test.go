@@ -106,6 +106,54 @@ func TestALargeHelloIsCutOffBeforeItIsRead(t *testing.T) {
 	}
 }
 
+// Connections that say nothing, or are greeted and stay, take no place from readers: neither over TCP nor on this host.
+func TestReadersAreServedInAFloodOfConnections(t *testing.T) {
+	w := serve(t, nil)
+	o := order("thousand")
+	w.start(o)
+	for range 2000 {
+		nc, err := net.Dial("tcp", w.localAddress())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+	}
+	for channel, r := range []*reader{dialTCP(t, w), dialShared(t, w)} {
+		r.open(uint32(channel+1), opening(o))
+		if elements, _, _ := r.stream(0); len(elements) != 1000 {
+			t.Fatal(len(elements))
+		}
+		r.nc.Close()
+	}
+}
+
+func TestReadersAboveTheLimitAreToldAndLocalOnesAreNot(t *testing.T) {
+	w := serve(t, nil)
+	o := order("thousand")
+	w.start(o)
+	for range maxReaders {
+		dialTCP(t, w)
+	}
+	nc, err := net.Dial("tcp", w.localAddress())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := nc.Write(encoded(t, frame.Header{Type: frame.Hello}, &pecanv1.DataHello{})); err != nil {
+		t.Fatal(err)
+	}
+	h, meta, err := frame.NewReader(nc).Next()
+	detail := new(pecanv1.ErrorDetail)
+	if err != nil || h.Type != frame.Error || proto.Unmarshal(meta, detail) != nil || reason.FromDetail(detail).Reason != reason.Unavailable {
+		t.Fatalf("%v %v %v", h.Type, detail, err)
+	}
+	r := dialShared(t, w)
+	r.open(1, opening(o))
+	if elements, _, _ := r.stream(0); len(elements) != 1000 {
+		t.Fatal(len(elements))
+	}
+}
+
 func TestWarningsAboutPeersAreBoundedInTime(t *testing.T) {
 	var r rareLog
 	now := time.Now()

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -10,10 +11,24 @@ import (
 	"time"
 
 	"go.uber.org/multierr"
+
+	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// maxConnections bounds the connections of one worker.
-const maxConnections = 1024
+const (
+	// maxReaders bounds the readers of a listener; those on this host do not share the bound with others.
+	maxReaders = 1024
+	// maxSilent bounds its connections that have not said hello. Above, the oldest one goes: a reader says hello at once,
+	// so who has not said it for as long as many others came is none.
+	maxSilent = 128
+)
+
+// gate counts the connections of a listener.
+type gate struct {
+	// silent has those before their hello, the oldest first.
+	silent  list.List
+	readers int
+}
 
 // server is the data plane: TCP for everybody, an abstract Unix socket for readers that share this host's memory.
 type server struct {
@@ -29,6 +44,8 @@ type server struct {
 	done   sync.WaitGroup
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
+	// remote and local count the connections over TCP and over the Unix socket.
+	remote, local gate
 	// peers bounds the warnings about them.
 	peers rareLog
 }
@@ -71,8 +88,8 @@ func reachable(addr *net.TCPAddr, dispatcher string) string {
 	return net.JoinHostPort(host, fmt.Sprint(addr.Port))
 }
 
-// local is how this process reaches itself.
-func (s *server) local() string {
+// reach is how this process reaches itself.
+func (s *server) reach() string {
 	addr := s.tcp.Addr().(*net.TCPAddr)
 	if !addr.IP.IsUnspecified() {
 		return addr.String()
@@ -112,9 +129,6 @@ func (s *server) accept(listener net.Listener) {
 		}
 		c := newConn(s, nc)
 		if !s.add(c) {
-			if kept, say := s.peers.allow(time.Now()); say {
-				s.worker.log.Warn("refuse a reader: too many connections", "limit", maxConnections, "peer", nc.RemoteAddr(), "not_logged_before", kept)
-			}
 			nc.Close()
 			continue
 		}
@@ -125,19 +139,63 @@ func (s *server) accept(listener net.Listener) {
 	}
 }
 
+func (s *server) gateOf(c *conn) *gate {
+	if c.unix != nil {
+		return &s.local
+	}
+	return &s.remote
+}
+
+// add takes a connection in and hangs up on the oldest silent one when there are too many; false when the worker closes.
 func (s *server) add(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ctx.Err() != nil || len(s.conns) >= maxConnections {
+	if s.ctx.Err() != nil {
 		return false
 	}
+	g := s.gateOf(c)
+	if g.silent.Len() >= maxSilent {
+		oldest := g.silent.Remove(g.silent.Front()).(*conn)
+		oldest.place = nil
+		oldest.nc.Close()
+		if kept, say := s.peers.allow(time.Now()); say {
+			s.worker.log.Warn("hang up on a connection that says nothing: too many do", "limit", maxSilent, "peer", oldest.nc.RemoteAddr(), "not_logged_before", kept)
+		}
+	}
 	s.conns[c] = struct{}{}
+	c.place = g.silent.PushBack(c)
 	return true
+}
+
+// greeted makes a silent connection a reader's, unless there are too many.
+func (s *server) greeted(c *conn) *reason.Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.gateOf(c)
+	switch {
+	case c.place == nil:
+		// It was hung up on meanwhile.
+	case g.readers >= maxReaders:
+		return reason.New(reason.Unavailable, "worker %s has %d readers, and takes no more than %d: start more workers, or try again when some have left",
+			s.worker.describe(), g.readers, maxReaders)
+	default:
+		g.silent.Remove(c.place)
+		c.place, c.reader = nil, true
+		g.readers++
+	}
+	return nil
 }
 
 func (s *server) remove(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	g := s.gateOf(c)
+	if c.place != nil {
+		g.silent.Remove(c.place)
+	}
+	if c.reader {
+		g.readers--
+	}
 	delete(s.conns, c)
 }
 

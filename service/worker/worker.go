@@ -146,7 +146,7 @@ func (w *Worker) rename() {
 	w.cluster.Store(&none)
 }
 
-func (w *Worker) localAddress() string { return w.server.local() }
+func (w *Worker) localAddress() string { return w.server.reach() }
 
 // start runs a stream, or brings one that runs up to date.
 func (w *Worker) start(order *pecanv1.StartStream) {
