@@ -3,6 +3,8 @@ package worker
 import (
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +29,41 @@ func TestTheWindowIsBoundedInBytes(t *testing.T) {
 				t.Fatalf("%d bytes are ready, the bound is %d", bytes, bound)
 			}
 		})
+	}
+}
+
+func TestTheLastOfTheRoomIsGivenOnce(t *testing.T) {
+	// Eight streams hold one element each, and all want to make their next one at the same moment; there is room for 13,
+	// and one that may be under way.
+	const size, room = 10, 13
+	var all atomic.Int64
+	limit := func() int64 { return (room + 1) * (size + entryOverhead) }
+	streams := func() int64 { return 2 }
+	var passed atomic.Int64
+	var runs sync.WaitGroup
+	windows := make([]*window, 8)
+	for i := range windows {
+		windows[i] = newWindow(&all, nil)
+		windows[i].append(newEntry(0, 1, size, nil))
+	}
+	for _, w := range windows {
+		runs.Go(func() {
+			for w.waitRoom(limit, streams) {
+				passed.Add(1)
+				w.append(newEntry(w.next, 1, size, nil))
+			}
+		})
+	}
+	waitFor(t, "the room to be taken", func() bool { return passed.Load() == room-8 })
+	if held := all.Load(); held != room*(size+entryOverhead) {
+		t.Errorf("%d bytes are held or put by, the limit is %d", held, limit())
+	}
+	for _, w := range windows {
+		w.close()
+	}
+	runs.Wait()
+	if all.Load() != 0 || passed.Load() != room-8 {
+		t.Errorf("%d bytes are left after the windows were closed, %d elements passed", all.Load(), passed.Load())
 	}
 }
 

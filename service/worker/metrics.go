@@ -41,9 +41,31 @@ func (r *run) sample() {
 	r.mu.Lock()
 	all := append([]profiled(nil), r.profiles...)
 	r.mu.Unlock()
+	r.insideMu.Lock()
+	defer r.insideMu.Unlock()
+	inside := int64(0)
 	for _, each := range all {
-		each.profiler.read(each.it)
+		inside += each.profiler.read(each.it)
 	}
+	if r.gone {
+		return
+	}
+	r.stream.worker.insideBytes.Add(inside - r.inside)
+	r.inside = inside
+}
+
+// leave takes what the run's iterators held out of the worker's account: they are closed.
+func (r *run) leave() {
+	r.insideMu.Lock()
+	defer r.insideMu.Unlock()
+	r.stream.worker.insideBytes.Add(-r.inside)
+	r.inside, r.gone = 0, true
+}
+
+// windowLimit is what all windows may hold now. The buffers that tf.data keeps inside the graphs count against the same
+// bound, up to half of it: a graph whose own steps want more than that still gets its elements out.
+func (w *Worker) windowLimit() int64 {
+	return w.config.WindowBytes - min(w.insideBytes.Load(), w.config.WindowBytes/2)
 }
 
 // nodes are the figures of the run's steps.

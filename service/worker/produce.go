@@ -64,8 +64,15 @@ func (r *run) produce(it *tf.Iterator) error {
 		}
 	}()
 	r.fill.it = it
+	// A window fills in much less than a sample's period: while it does, the graph's own buffers are looked at more often.
+	full := r.stream.worker.config.WindowBytes
+	looked := int64(0)
 	for {
-		if !r.window.waitRoom(r.stream.worker.config.WindowBytes, r.stream.worker.runs.Load) {
+		if made := r.window.madeSoFar(); looked < full && made >= looked+full/32 {
+			r.sample()
+			looked = made
+		}
+		if !r.window.waitRoom(r.stream.worker.windowLimit, r.stream.worker.runs.Load) {
 			return errStopped
 		}
 		err := r.step(it)

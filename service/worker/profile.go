@@ -83,17 +83,19 @@ func treeOf(nodes map[string]graphNode, name string, made map[string]*step) *ste
 	return s
 }
 
-// read brings the figures up to date from a running iterator.
-func (p *profiler) read(it *tf.Iterator) {
+// read brings the figures up to date from a running iterator, and tells how many bytes the steps that work ahead hold in
+// buffers of their own.
+func (p *profiler) read(it *tf.Iterator) (buffered int64) {
 	raw, err := it.Model()
-	if err != nil {
-		return
-	}
 	model := new(tensorflow.ModelProto)
-	if proto.Unmarshal(raw, model) != nil || len(model.GetNodes()) > 16*maxProfiled {
-		return
+	if err == nil {
+		err = proto.Unmarshal(raw, model)
+	}
+	if err != nil || len(model.GetNodes()) > 16*maxProfiled {
+		return 0
 	}
 	p.take(model)
+	return bufferedBytes(model)
 }
 
 func (p *profiler) take(model *tensorflow.ModelProto) {
@@ -104,6 +106,20 @@ func (p *profiler) take(model *tensorflow.ModelProto) {
 	m.assign(p.root, model.GetOutput(), assigned)
 	p.account(model, assigned)
 	p.last = p.figures(model, assigned)
+}
+
+// bufferedBytes is what prefetching and parallel steps hold. What a shuffle holds is the user's own choice.
+func bufferedBytes(model *tensorflow.ModelProto) int64 {
+	sum := int64(0)
+	for _, node := range model.GetNodes() {
+		switch node.GetNodeClass() {
+		case tensorflow.NodeClass_ASYNC_KNOWN_RATIO, tensorflow.NodeClass_ASYNC_UNKNOWN_RATIO, tensorflow.NodeClass_ASYNC_INTERLEAVE_MANY:
+			// What lies in the buffer, and one more of the kind that is being made.
+			held, count := max(0, node.GetBufferedBytes()), max(1, node.GetBufferedElements())
+			sum += held + held/count
+		}
+	}
+	return sum
 }
 
 // account adds up the time of every model node below an assigned one, up to the next assigned one.

@@ -4,6 +4,23 @@ import (
 	"testing"
 )
 
+func TestWhatTheGraphBuffersItselfCountsAgainstTheWindow(t *testing.T) {
+	const limit = 8 * largeElement
+	w := serve(t, func(c *Config) { c.WindowBytes = limit })
+	o := order("ahead")
+	w.start(o)
+	waitFor(t, "elements in the buffer of the graph's prefetch", func() bool {
+		w.held()[0].run.sample()
+		return w.insideBytes.Load() >= 3*largeElement
+	})
+	if room := w.windowLimit(); room > limit-3*largeElement || room < limit/2 {
+		t.Fatalf("the windows may hold %d of %d bytes beside a prefetch of %d", room, limit, w.insideBytes.Load())
+	}
+	w.stop(o.GetId(), 0)
+	waitFor(t, "the run to end", func() bool { return w.runs.Load() == 0 })
+	waitFor(t, "the buffer to go", func() bool { return w.insideBytes.Load() == 0 })
+}
+
 func TestFiguresAreGivenPerNodeOfTheGraph(t *testing.T) {
 	w := serve(t, nil)
 	o := order("mapped")

@@ -35,6 +35,11 @@ type run struct {
 	iterator *tf.Iterator
 	profiles []profiled
 
+	// inside is what the iterators' own buffers hold, as it is in the worker's sum; gone when they are closed.
+	insideMu sync.Mutex
+	inside   int64
+	gone     bool
+
 	// What follows belongs to the goroutine of main.
 	closers []func()
 	// batchRows > 0: an element with fewer rows is held back.
@@ -86,6 +91,7 @@ func (r *run) main() {
 		for i := len(r.closers) - 1; i >= 0; i-- {
 			r.closers[i]()
 		}
+		r.leave()
 	}()
 	it, err := r.open()
 	if err != nil {

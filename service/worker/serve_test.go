@@ -383,7 +383,7 @@ func TestPayloadsCanBeCheckedAndCompressed(t *testing.T) {
 func TestLongStringsArriveWithoutBeingCopiedTogether(t *testing.T) {
 	for name, dial := range map[string]func(testing.TB, *Worker) *reader{"over TCP": dialTCP, "with shared memory": dialShared} {
 		t.Run(name, func(t *testing.T) {
-			w := serve(t, func(c *Config) { c.WindowBytes = 256 << 20 })
+			w := serve(t, func(c *Config) { c.WindowBytes = 512 << 20 })
 			o := order("long")
 			w.start(o)
 			r := dial(t, w)

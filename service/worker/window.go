@@ -15,8 +15,12 @@ type window struct {
 	room    *sync.Cond
 	entries []*entry
 	bytes   int64
-	// all is the bytes of every window of the worker.
+	// all is the bytes of every window of the worker, and what their runs have put by for the elements they are making.
 	all *atomic.Int64
+	// last is the size of the newest entry: what the next one is expected to take. reserved is put by for it.
+	last, reserved int64
+	// made is the size of all entries so far.
+	made int64
 	// acked: everything below has arrived. next: the index that the run appends next.
 	acked, next uint64
 	ended       bool
@@ -55,8 +59,11 @@ func (w *window) append(e *entry) bool {
 		e.release()
 		return true
 	}
+	w.reserve(0)
 	w.entries = append(w.entries, e)
 	w.charge(e.size)
+	w.last = e.size
+	w.made += e.size
 	reader := w.reader
 	w.mu.Unlock()
 	reader.wake()
@@ -66,6 +73,26 @@ func (w *window) append(e *entry) bool {
 func (w *window) charge(bytes int64) {
 	w.bytes += bytes
 	w.all.Add(bytes)
+}
+
+// reserve puts bytes by in place of what was put by before. w.mu is held.
+func (w *window) reserve(bytes int64) {
+	w.all.Add(bytes - w.reserved)
+	w.reserved = bytes
+}
+
+// tryReserve puts bytes by if all windows together stay within limit. w.mu is held.
+func (w *window) tryReserve(bytes, limit int64) bool {
+	for {
+		all := w.all.Load()
+		if all+bytes > limit {
+			return false
+		}
+		if w.all.CompareAndSwap(all, all+bytes) {
+			w.reserved += bytes
+			return true
+		}
+	}
 }
 
 // skipped tells that n elements were run and dropped.
@@ -85,23 +112,52 @@ func (w *window) finish(failure *reason.Error) {
 	}
 	reader := w.reader
 	w.setHungry(false)
+	w.reserve(0)
 	w.mu.Unlock()
 	reader.wake()
 }
 
-// waitRoom blocks until the run may produce: the window is empty, or it is below its share and all windows together
-// are below the limit; and a stream that was leased ahead of need and has made its first elements was opened. False: the
-// window is closed. What other windows give up wakes nobody here: a window that is not empty is woken by its own reader.
-func (w *window) waitRoom(limit int64, streams func() int64) bool {
+// underWay is the room left free for the element that a graph begins while its last one is fetched. Where few elements
+// fit at all, using what there is matters more.
+func (w *window) underWay(limit int64) int64 {
+	if w.last > limit/8 {
+		return 0
+	}
+	return w.last
+}
+
+// waitRoom blocks until the run may produce: the window is empty, or it is below its share and what it makes next, taken
+// to be as large as the last, fits into the limit of all windows together; and a stream that was leased ahead of need
+// and has made its first elements was opened. The room is put by until the entry comes, since many runs may ask for the
+// last of it at once. False: the window is closed. What other windows give up wakes nobody here: a window that
+// is not empty is woken by its own reader.
+func (w *window) waitRoom(limit, streams func() int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	full := func() bool {
-		return len(w.entries) > 0 && (w.bytes >= limit/max(1, streams()) || w.all.Load() >= limit)
-	}
-	for !w.closed && (full() || (w.ahead && !w.opened && w.next > 0)) {
+	w.reserve(0)
+	for !w.closed {
+		switch {
+		case w.ahead && !w.opened && w.next > 0:
+		case len(w.entries) == 0 && w.last == 0:
+			// Nothing is known of its elements: its share is kept free for the first.
+			w.reserve(limit() / max(1, streams()))
+			return true
+		case len(w.entries) == 0:
+			w.reserve(w.last)
+			return true
+		case w.bytes < limit()/max(1, streams()) && w.tryReserve(w.last, limit()-w.underWay(limit())):
+			return true
+		}
 		w.room.Wait()
 	}
-	return !w.closed
+	return false
+}
+
+// madeSoFar is the size of all entries that were ever appended.
+func (w *window) madeSoFar() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.made
 }
 
 // setAhead tells whether the stream is still leased ahead of need.
@@ -256,6 +312,7 @@ func (w *window) close() *channel {
 	}
 	reader := w.reader
 	w.charge(-w.bytes)
+	w.reserve(0)
 	w.entries, w.reader = nil, nil
 	w.room.Broadcast()
 	return reader

@@ -37,9 +37,11 @@ type Worker struct {
 	server  *server
 	session *session
 
-	// runs is the number of streams that run now, windowBytes what all windows hold.
+	// runs is the number of streams that run now, windowBytes what all windows hold, insideBytes what the buffers of
+	// tf.data inside their graphs held when they were last looked at.
 	runs        atomic.Int64
 	windowBytes atomic.Int64
+	insideBytes atomic.Int64
 	// id changes when the worker joins another cluster.
 	id      atomic.Pointer[string]
 	cluster atomic.Pointer[string]

@@ -84,6 +84,7 @@ def graphs() -> dict[str, tf.data.Dataset]:
         "hundreds": source(100).map(lambda i: tf.fill([100_000], tf.cast(i, tf.uint8))),
         "long": source(2).map(one_long_string),
         "spinning": source(ENDLESS).map(spin),
+        "ahead": tf.data.Dataset.range(10**9).map(lambda x: tf.fill([9_600_000], tf.cast(x % 251, tf.uint8))).prefetch(4),
         "large": tf.data.Dataset.from_tensors(tf.constant(1, tf.uint8)).map(lambda x: tf.fill([9_600_000], x)).cache().repeat(),
     }
 
