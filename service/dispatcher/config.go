@@ -12,6 +12,7 @@ import (
 	"go.uber.org/multierr"
 
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/internal/check"
 	"github.com/pecan-ml/pecan/service/internal/clock"
 )
 
@@ -56,15 +57,25 @@ func DefaultConfig() Config {
 
 // Validate reports everything that is wrong.
 func (c Config) Validate() error {
-	err := c.Core.Validate()
-	if c.MaxGraphBytes < 1 {
-		err = multierr.Append(err, fmt.Errorf("largest graph of %d bytes: must be positive", c.MaxGraphBytes))
+	err := multierr.Combine(
+		check.Duration("--heartbeat", c.Core.Heartbeat, time.Millisecond),
+		check.Duration("--worker-suspect-after", c.Core.SuspectAfter, 1),
+		check.Duration("--worker-dead-after", c.Core.DeadAfter, 1),
+		check.Duration("--worker-return-grace", c.Core.ReturnGrace, 0),
+		check.Duration("--client-timeout", c.Core.ClientTimeout, 1),
+		check.Duration("--job-timeout", c.Core.JobTimeout, 0),
+		check.Duration("--dataset-timeout", c.Core.DatasetTimeout, 0),
+		check.Duration("lease time", c.Core.LeaseTTL, 1),
+		check.Duration("consumer slice", c.Core.ConsumerSlice, 0),
+		check.Duration("wait of uploads", c.UploadWait, 1),
+		check.Bytes("--max-graph-bytes", c.MaxGraphBytes, 1),
+		check.Bytes("--max-upload-bytes", c.MaxUploadBytes, 1),
+	)
+	if err == nil {
+		err = c.Core.Validate()
 	}
 	if c.MaxUploadBytes < c.MaxGraphBytes {
-		err = multierr.Append(err, fmt.Errorf("%d bytes of uploads at once: must be room for the largest graph of %d bytes", c.MaxUploadBytes, c.MaxGraphBytes))
-	}
-	if c.UploadWait <= 0 {
-		err = multierr.Append(err, fmt.Errorf("uploads wait for %v: must be positive", c.UploadWait))
+		err = multierr.Append(err, fmt.Errorf("--max-upload-bytes %d: must be room for the largest graph of %d bytes (--max-graph-bytes)", c.MaxUploadBytes, c.MaxGraphBytes))
 	}
 	if c.CompactEvery < 1 {
 		err = multierr.Append(err, fmt.Errorf("snapshot every %d records: must be positive", c.CompactEvery))
@@ -74,14 +85,16 @@ func (c Config) Validate() error {
 	}
 	seen := map[string]bool{}
 	for _, address := range c.Core.WorkerAddresses {
-		host, port, splitErr := net.SplitHostPort(address)
-		switch {
-		case splitErr == nil && (host == "" || port == "" || port == "0"):
-			err = multierr.Append(err, fmt.Errorf("worker address %q: want HOST:PORT, or HOST for any one worker of that host", address))
-		case splitErr != nil && (address == "" || strings.Contains(address, ":") && net.ParseIP(address) == nil):
-			err = multierr.Append(err, fmt.Errorf("worker address %q: want HOST:PORT, or HOST for any one worker of that host", address))
-		case seen[address]:
-			err = multierr.Append(err, fmt.Errorf("worker address %q is listed twice", address))
+		whole := address
+		if net.ParseIP(address) != nil || address != "" && !strings.Contains(address, ":") {
+			// A host stands for any one worker there.
+			whole = net.JoinHostPort(address, "1")
+		}
+		if wrong := check.Reachable("--worker-addresses", whole); wrong != nil {
+			err = multierr.Append(err, fmt.Errorf("%w; a HOST alone stands for any one worker there", wrong))
+		}
+		if seen[address] {
+			err = multierr.Append(err, fmt.Errorf("--worker-addresses: %q is listed twice", address))
 		}
 		seen[address] = true
 	}

@@ -4,11 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"runtime"
 	"time"
 
 	"go.uber.org/multierr"
+
+	"github.com/pecan-ml/pecan/service/internal/check"
 )
 
 // Defaults of a Config.
@@ -29,7 +30,7 @@ const (
 
 // Config is what a worker is started with.
 type Config struct {
-	// Dispatcher is HOST:PORT, unix:PATH or unix:@NAME.
+	// Dispatcher is HOST:PORT, with or without pecan:// before it, unix:PATH or unix:@NAME.
 	Dispatcher string
 	// Listen is the HOST:PORT of the data plane; port 0 picks one.
 	Listen string
@@ -62,32 +63,18 @@ func DefaultMaxStreams() int { return min(max(2, runtime.NumCPU()), 16) }
 func (c *Config) Validate() error {
 	var err error
 	add := func(format string, args ...any) { err = multierr.Append(err, fmt.Errorf(format, args...)) }
-	if c.Dispatcher == "" {
-		add("--dispatcher is missing: give the HOST:PORT of pecan-dispatcher")
-	}
-	if _, _, e := net.SplitHostPort(c.Listen); e != nil {
-		add("--listen %q: want HOST:PORT (port 0 picks one)", c.Listen)
-	}
+	err = multierr.Append(check.Dial("--dispatcher", c.Dispatcher), check.Listen("--listen", c.Listen, false))
 	if c.Advertise != "" {
-		if host, port, e := net.SplitHostPort(c.Advertise); e != nil || host == "" || port == "" || port == "0" {
-			add("--advertise %q: want the HOST:PORT by which trainers reach this worker", c.Advertise)
-		}
+		err = multierr.Append(err, check.Reachable("--advertise", c.Advertise))
 	}
 	if c.MaxStreams < 1 || c.MaxStreams > maxStreamsLimit {
 		add("--max-streams %d: want 1 to %d", c.MaxStreams, maxStreamsLimit)
 	}
-	if c.WindowBytes < 1<<20 {
-		add("--window-bytes %d: want at least 1 MiB (%d)", c.WindowBytes, 1<<20)
-	}
-	if c.SlotBytes < 0 {
-		add("--shared-memory-bytes %d: want 0 (none) or more", c.SlotBytes)
-	}
+	err = multierr.Combine(err, check.Bytes("--window-bytes", c.WindowBytes, 1<<20), check.Bytes("--shared-memory-bytes", c.SlotBytes, 0))
 	if c.Placement != PlacementLocal && c.Placement != PlacementRemote {
 		add("--placement %q: want %s or %s", c.Placement, PlacementLocal, PlacementRemote)
 	}
-	if c.DispatcherTimeout <= 0 {
-		add("--dispatcher-timeout %v: want more than 0", c.DispatcherTimeout)
-	}
+	err = multierr.Append(err, check.Duration("--dispatcher-timeout", c.DispatcherTimeout, 1))
 	if c.Threads < 0 || c.Threads > 4096 {
 		add("--threads %d: want 0 (one per core) to 4096", c.Threads)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/hostid"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/internal/check"
 )
 
 // Worker is one pecan-worker.
@@ -66,6 +67,7 @@ func Run(ctx context.Context, config Config) error {
 
 // start makes a worker that listens and has not spoken to the dispatcher.
 func start(ctx context.Context, config Config) (w *Worker, err error) {
+	config.Dispatcher = check.Target(config.Dispatcher)
 	if config.Log == nil {
 		config.Log = slog.Default()
 	}

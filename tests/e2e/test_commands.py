@@ -78,6 +78,23 @@ def test_help_explains_the_program(name):
     assert done.returncode == 0
     assert done.stdout.startswith(f"Usage: {name} ")
     assert "Examples:" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_version_is_one_line(name):
+    done = said(name, "--version")
+    assert re.fullmatch(rf"{name} \S+ .*\n", done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("address", ["nope", "", ":0", "http://127.0.0.1:5050"])
+def test_a_worker_refuses_what_is_no_address_of_a_dispatcher(address):
+    done = said("pecan-worker", "--dispatcher", address)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert last.startswith("pecan-worker: --dispatcher ")
+    assert "as in --dispatcher 10.0.0.5:5050" in last
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import pathlib
+import subprocess
 import sys
 from typing import NoReturn
 
 DISPATCHER = "pecan-dispatcher"
 WORKER = "pecan-worker"
 CONTROL = "pecanctl"
+_QUESTIONS = ("--help", "-h", "--version")
 
 
 def path(name: str) -> pathlib.Path:
@@ -43,7 +45,8 @@ def environment(name: str) -> dict[str, str]:
     variables["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(tensorflow_directory()), known)))
     variables["CUDA_VISIBLE_DEVICES"] = ""
     variables["TPU_VISIBLE_DEVICES"] = ""
-    variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    # TensorFlow looks at it when it is loaded. What matters of its notices comes with the errors that Pecan reports.
+    variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     return variables
 
 
@@ -53,7 +56,18 @@ def _become(name: str) -> NoReturn:
         file, variables = path(name), environment(name)
     except (FileNotFoundError, ModuleNotFoundError) as error:
         sys.exit(f"{name}: {error}")
-    os.execve(file, [name, *sys.argv[1:]], variables)
+    arguments = sys.argv[1:]
+    if name == WORKER and len(arguments) == 1 and arguments[0] in _QUESTIONS:
+        _answer(file, arguments, variables)
+    os.execve(file, [name, *arguments], variables)
+
+
+def _answer(file: pathlib.Path, arguments: list[str], variables: dict[str, str]) -> NoReturn:
+    """Runs the program for its answer alone: TensorFlow's library writes to standard error as soon as it is loaded."""
+    done = subprocess.run([file, *arguments], env=variables, stderr=subprocess.PIPE, check=False)
+    if done.returncode != 0:
+        sys.stderr.buffer.write(done.stderr)
+    sys.exit(done.returncode)
 
 
 def dispatcher() -> NoReturn:

@@ -7,9 +7,11 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	"go.uber.org/multierr"
 
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/service/internal/check"
 	"github.com/pecan-ml/pecan/service/internal/cli"
 	"github.com/pecan-ml/pecan/service/store"
 )
@@ -76,7 +78,7 @@ func (o *options) validate(args []string) error {
 	if !o.flags.Changed("max-upload-bytes") {
 		o.config.MaxUploadBytes = max(o.config.MaxUploadBytes, o.config.MaxGraphBytes)
 	}
-	return o.config.Validate()
+	return multierr.Append(check.Listen("--listen", o.listen, true), o.config.Validate())
 }
 
 // openStore opens the work directory, or memory when there is none.

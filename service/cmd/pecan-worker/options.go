@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -50,11 +49,5 @@ func (o *options) validate(args []string) error {
 		return fmt.Errorf("unexpected arguments %q; everything is given by flags (see --help)", strings.Join(args, " "))
 	}
 	o.config.Version = cli.Version
-	// TensorFlow writes notices of its own to standard error; those that matter come with the errors that Pecan reports.
-	if os.Getenv("TF_CPP_MIN_LOG_LEVEL") == "" {
-		if err := os.Setenv("TF_CPP_MIN_LOG_LEVEL", "2"); err != nil {
-			return fmt.Errorf("quieten TensorFlow: %w", err)
-		}
-	}
 	return o.config.Validate()
 }

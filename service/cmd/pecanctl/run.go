@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/multierr"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -17,6 +18,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/internal/check"
 )
 
 const about = `
@@ -65,12 +67,13 @@ func run(ctx context.Context, o *options, args []string, out io.Writer) error {
 
 // ask calls the dispatcher, and gives up after the timeout.
 func ask(ctx context.Context, o *options) (*pecanv1.StatusResponse, error) {
-	address := strings.TrimPrefix(o.dispatcher, "pecan://")
+	if err := multierr.Append(check.Dial("--dispatcher", o.dispatcher), check.Duration("--timeout", o.timeout, 1)); err != nil {
+		return nil, err
+	}
+	address := check.Target(o.dispatcher)
 	network := "tcp"
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		network, address = "unix", path
-	} else if _, _, err := net.SplitHostPort(address); err != nil {
-		return nil, fmt.Errorf("dispatcher address %q: want HOST:PORT, unix:PATH or unix:@NAME: %w", o.dispatcher, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()

@@ -93,7 +93,9 @@ func TestMistakesAreExplained(t *testing.T) {
 	}{
 		"no command":         {nil, "127.0.0.1:1", "want one of status"},
 		"an unknown command": {[]string{"stats"}, "127.0.0.1:1", `unknown command "stats"`},
-		"no port":            {[]string{"status"}, "localhost", "want HOST:PORT"},
+		"no port":            {[]string{"status"}, "localhost", `--dispatcher "localhost": the port is missing`},
+		"a foreign scheme":   {[]string{"status"}, "http://h:1", "http:// is no scheme"},
+		"nothing":            {[]string{"status"}, "", "--dispatcher is missing"},
 		"nobody there":       {[]string{"status"}, "127.0.0.1:1", "is it running"},
 	} {
 		t.Run(name, func(t *testing.T) {

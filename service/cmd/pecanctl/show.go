@@ -8,6 +8,7 @@ import (
 	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/internal/check"
 )
 
 // table prints rows in columns; the first row is the head.
@@ -117,6 +118,9 @@ func orElse(text, other string) string {
 func word(enum, prefix string) string { return strings.ToLower(strings.TrimPrefix(enum, prefix)) }
 
 func seconds(s float64) string {
+	if !(s >= 0 && s < check.MaxDuration.Seconds()) {
+		return "-"
+	}
 	d := time.Duration(s * float64(time.Second))
 	if d >= time.Minute {
 		return d.Round(time.Second).String()
