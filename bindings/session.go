@@ -2,6 +2,7 @@ package bindings
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime/cgo"
 	"sync/atomic"
@@ -144,15 +145,25 @@ func RegisterDataset(handle int64, header string, data []byte) (string, error) {
 	return encode(map[string]any{"dataset_id": id, "fingerprint": fingerprint})
 }
 
-// GetDataset asks what is known of a dataset: {"dataset_id", "fingerprint", "element_spec", "compression"}.
-func GetDataset(handle int64, id string) (string, error) {
+// GetDataset asks what is known of a dataset: {"dataset_id", "fingerprint", "element_spec", "compression"}. It fails where
+// spec, a list of components or null, is not what the dataset was registered with.
+func GetDataset(handle int64, id, spec string) (string, error) {
 	s, err := lookup(handle)
 	if err != nil {
+		return "", failed(err)
+	}
+	var wanted []component
+	if err := decode(spec, &wanted); err != nil {
 		return "", failed(err)
 	}
 	answer, err := s.GetDataset(context.Background(), id)
 	if err != nil {
 		return "", failed(err)
+	}
+	if wanted != nil {
+		if err := graph.CompareSpecs(components(wanted), answer.GetSpec().GetComponents()); err != nil {
+			return "", failed(fmt.Errorf("dataset %q: %w", id, err))
+		}
 	}
 	return encode(map[string]any{
 		"dataset_id": answer.GetDatasetId(), "fingerprint": answer.GetFingerprint(),

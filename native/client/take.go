@@ -193,7 +193,7 @@ func (e *epoch) checkSpec(st *stream, en *entry, n int) error {
 	for c, spec := range specs {
 		tensor := &en.table.Rows[row+c]
 		if tensor.DType != uint32(spec.GetDtype()) {
-			return reason.New(reason.ElementSpec, "%s: component %d has dtype %d, the dataset's spec says %d", where(), c, tensor.DType, spec.GetDtype())
+			return reason.New(reason.ElementSpec, "%s: component %d is %s, the dataset's spec says %s", where(), c, frame.DTypeName(tensor.DType), frame.DTypeName(uint32(spec.GetDtype())))
 		}
 		if !fits(tensor.Dims, spec) {
 			return reason.New(reason.ElementSpec, "%s: component %d has shape %v, the dataset's spec says %v", where(), c, tensor.Dims, spec.GetDims())

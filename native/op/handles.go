@@ -267,9 +267,10 @@ func (j *Job) check(rows *client.Rows, leading int) error {
 	}
 	for i := range rows.Tensors {
 		got, want := &rows.Tensors[i], j.config.Components[i]
-		if int32(got.DType) != want.GetDtype() || !matches(got.Dims[min(leading, len(got.Dims)):], want) {
-			return reason.New(reason.ElementSpec, "component %d of element %d of stream %d has dtype %d and shape %v, the dataset says dtype %d and shape %s",
-				i, rows.Index, rows.Stream, got.DType, got.Dims, want.GetDtype(), shapeText(want))
+		dims := got.Dims[min(leading, len(got.Dims)):]
+		if int32(got.DType) != want.GetDtype() || !matches(dims, want) {
+			return reason.New(reason.ElementSpec, "component %d of element %d of stream %d is %s of shape %v, the dataset's element_spec says %s of shape %s",
+				i, rows.Index, rows.Stream, frame.DTypeName(got.DType), dims, frame.DTypeName(uint32(want.GetDtype())), shapeText(want))
 		}
 	}
 	return nil

@@ -122,7 +122,7 @@ func give(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, rows
 	for i := range rows.Tensors {
 		tensor := &rows.Tensors[i]
 		if types[i] != int32(tensor.DType) {
-			fail(context, reason.New(reason.ElementSpec, "component %d has dtype %d where the graph expects %d", i, tensor.DType, types[i]))
+			fail(context, reason.New(reason.ElementSpec, "component %d is %s where the graph expects %s", i, frame.DTypeName(tensor.DType), frame.DTypeName(uint32(types[i]))))
 			return
 		}
 		if !giveTensor(context, C.int(first+i), tensor, rows.Block()) {

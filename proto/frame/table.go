@@ -2,6 +2,7 @@ package frame
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"math/bits"
 )
@@ -201,4 +202,20 @@ func Width(dtype uint32) uint64 {
 		return 16
 	}
 	return 0
+}
+
+// names are TensorFlow's names of the dtypes, by number.
+var names = [...]string{
+	1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 8: "complex64", 9: "int64", 10: "bool",
+	11: "qint8", 12: "quint8", 13: "qint32", 14: "bfloat16", 15: "qint16", 16: "quint16", 17: "uint16", 18: "complex128", 19: "float16",
+	20: "resource", 21: "variant", 22: "uint32", 23: "uint64", 24: "float8_e5m2", 25: "float8_e4m3fn", 26: "float8_e4m3fnuz",
+	27: "float8_e4m3b11fnuz", 28: "float8_e5m2fnuz", 29: "int4", 30: "uint4", 31: "int2", 32: "uint2", 33: "float4_e2m1fn",
+}
+
+// DTypeName is the name by which people know a dtype, for messages.
+func DTypeName(dtype uint32) string {
+	if int64(dtype) < int64(len(names)) && names[dtype] != "" {
+		return names[dtype]
+	}
+	return fmt.Sprintf("dtype %d", dtype)
 }

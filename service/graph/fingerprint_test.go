@@ -132,7 +132,7 @@ func TestSpecs(t *testing.T) {
 		"the dataset's own, several": {"slices", []*ComponentSpec{spec(tf.DataType_DT_INT32, -1), spec(text, -1), spec(f32, -1)}, ""},
 		"more than the graph knows":  {"slices", []*ComponentSpec{spec(tf.DataType_DT_INT32, 3), spec(text, -1), spec(f32, -1)}, ""},
 		"too few":                    {"slices", []*ComponentSpec{spec(i64, -1)}, "1 components, the dataset gives 3"},
-		"another type":               {"map_batch", []*ComponentSpec{spec(f32, 8)}, "component 0 is float, the dataset gives int64"},
+		"another type":               {"map_batch", []*ComponentSpec{spec(f32, 8)}, "component 0 is float32, the dataset gives int64"},
 		"another rank":               {"map_batch", []*ComponentSpec{spec(i64, 8, 1)}, "rank 2"},
 		"another size":               {"map_batch", []*ComponentSpec{spec(i64, 9)}, "size 9"},
 		"unknown where known":        {"map_batch", []*ComponentSpec{spec(i64, -1)}, ""},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
@@ -69,8 +70,10 @@ func (g *Graph) checkOutputs() error {
 }
 
 // CheckSpec compares what the trainer says of its elements with what the graph gives, component by component.
-func CheckSpec(g *Graph, want []*ComponentSpec) error {
-	have := g.Outputs()
+func CheckSpec(g *Graph, want []*ComponentSpec) error { return CompareSpecs(want, g.Outputs()) }
+
+// CompareSpecs compares what a caller says of a dataset's elements with what they are known to be.
+func CompareSpecs(want, have []*ComponentSpec) error {
 	if len(have) != len(want) {
 		return reason.New(reason.SpecMismatch, "the element spec has %d components, the dataset gives %d: pass the dataset's own element_spec", len(want), len(have))
 	}
@@ -93,7 +96,7 @@ func specConflict(want, have *ComponentSpec) string {
 	case tf.DataType(want.GetDtype()) == tf.DataType_DT_VARIANT || tf.DataType(want.GetDtype()) == tf.DataType_DT_RESOURCE:
 		return "is no plain tensor"
 	case want.GetDtype() != have.GetDtype():
-		return fmt.Sprintf("is %s, the dataset gives %s", typeName(want.GetDtype()), typeName(have.GetDtype()))
+		return fmt.Sprintf("is %s, the dataset gives %s", frame.DTypeName(uint32(want.GetDtype())), frame.DTypeName(uint32(have.GetDtype())))
 	case have.GetUnknownRank() || want.GetUnknownRank():
 		return ""
 	case len(want.GetDims()) != len(have.GetDims()):
@@ -105,8 +108,4 @@ func specConflict(want, have *ComponentSpec) string {
 		}
 	}
 	return ""
-}
-
-func typeName(t int32) string {
-	return strings.ToLower(strings.TrimPrefix(tf.DataType(t).String(), "DT_"))
 }

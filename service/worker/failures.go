@@ -54,11 +54,11 @@ func checkElement(index uint64, element []*tf.Tensor, specs []*pecanv1.Component
 	total, table := int64(0), 16
 	for i, t := range element {
 		if t.DType() != tf.String && frame.Width(uint32(t.DType())) == 0 {
-			return reason.New(reason.ElementSpec, "component %d of element %d has dtype %d, which cannot leave a worker", i, index, t.DType())
+			return reason.New(reason.ElementSpec, "component %d of element %d is %s, which cannot leave a worker", i, index, frame.DTypeName(uint32(t.DType())))
 		}
 		if len(specs) > 0 && !matches(t, specs[i]) {
-			return reason.New(reason.ElementSpec, "component %d of element %d has dtype %d and shape %v, its element spec says dtype %d and shape %s",
-				i, index, t.DType(), t.Dims(), specs[i].GetDtype(), specShape(specs[i]))
+			return reason.New(reason.ElementSpec, "component %d of element %d is %s of shape %v, its element spec says %s of shape %s",
+				i, index, frame.DTypeName(uint32(t.DType())), t.Dims(), frame.DTypeName(uint32(specs[i].GetDtype())), specShape(specs[i]))
 		}
 		total += t.WireSize()
 		table += 16 + 8*len(t.Dims())
@@ -93,7 +93,7 @@ func matches(t *tf.Tensor, spec *pecanv1.ComponentSpec) bool {
 
 func specShape(spec *pecanv1.ComponentSpec) string {
 	if spec.GetUnknownRank() {
-		return "of any rank"
+		return "unknown"
 	}
 	return fmt.Sprint(spec.GetDims())
 }

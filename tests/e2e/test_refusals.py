@@ -156,11 +156,34 @@ def test_an_id_that_is_not_known(cluster):
         assert isinstance(caught.value, tf.errors.NotFoundError)
 
 
-def test_a_spec_that_is_not_the_datasets(cluster):
+@pytest.mark.parametrize(
+    "spec, text",
+    [
+        (tf.TensorSpec([], tf.string), "component 0 is string, the dataset gives int64"),
+        (tf.TensorSpec([3], tf.int64), "component 0 has rank 1, the dataset gives rank 0"),
+        ((tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.float32)), "has 2 components, the dataset gives 1"),
+    ],
+)
+def test_a_spec_that_is_not_the_datasets(cluster, spec, text):
     identity = pecan.register_dataset(cluster.target, D.range(5))
-    dataset = pecan.from_dataset_id(None, cluster.target, identity, tf.TensorSpec([], tf.string))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="ELEMENT_SPEC"):
-        list(dataset)
+    with pytest.raises(ValueError, match="SPEC_MISMATCH") as caught:
+        pecan.from_dataset_id(None, cluster.target, identity, spec)
+    assert text in str(caught.value)
+    assert isinstance(caught.value, tf.errors.InvalidArgumentError)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_elements_that_are_not_what_a_more_exact_spec_says(cluster, size):
+    """Small rows come in blocks, and it is the element's shape that is shown."""
+    dataset = D.range(64).map(lambda i: tf.ensure_shape(tf.zeros(tf.stack([0 * i + 3])), [None]))
+    identity = pecan.register_dataset(cluster.target, dataset)
+    ours = pecan.from_dataset_id(None, cluster.target, identity, tf.TensorSpec([size], tf.float32))
+    if size == 3:
+        assert len(list(ours)) == 64
+        return
+    with pytest.raises(tf.errors.InvalidArgumentError, match="ELEMENT_SPEC") as caught:
+        list(ours)
+    assert "is float32 of shape [3], the dataset's element_spec says float32 of shape [2]" in str(caught.value)
 
 
 def test_an_element_that_is_too_large(cluster):

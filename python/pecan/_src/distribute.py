@@ -259,7 +259,8 @@ def from_dataset_id(
         The dataset.
 
     Raises:
-        PecanError: As `distribute`; a `NotFoundError` if no dataset has that id.
+        PecanError: As `distribute`; a `NotFoundError` if no dataset has that id, an `InvalidGraphError` if
+            `element_spec` is not the dataset's.
     """
     chosen = options.read_options(
         processing_mode=processing_mode,
@@ -295,7 +296,8 @@ def from_dataset_id(
     if wanted is None:
         raise errors.InvalidTypeError("`dataset_id` must be given")
     session = _session(target, None, chosen.dispatcher_timeout_s)
-    known = session.dataset(wanted)
+    given = None if element_spec is None else structure.components_json(structure.Structure(element_spec).flat)
+    known = session.dataset(wanted, given)
     if element_spec is None:
         if not known["element_spec"]:
             raise errors.InvalidArgumentError(

@@ -37,9 +37,9 @@ class Session:
         answer: dict[str, Any] = self._native.wait_json("RegisterDataset", self._handle, json.dumps(header), graph)
         return answer
 
-    def dataset(self, dataset_id: str) -> dict[str, Any]:
-        """What the service knows of a dataset."""
-        answer: dict[str, Any] = self._native.wait_json("GetDataset", self._handle, dataset_id)
+    def dataset(self, dataset_id: str, components: list[dict[str, Any]] | None) -> dict[str, Any]:
+        """What the service knows of a dataset, and a refusal where it has other components than those given."""
+        answer: dict[str, Any] = self._native.wait_json("GetDataset", self._handle, dataset_id, json.dumps(components))
         return answer
 
     def create_job(self, request: dict[str, Any]) -> dict[str, Any]:
