@@ -26,6 +26,8 @@ const (
 	saysPrint  = "it would print on a worker, out of your sight. Take it out, or move it after distribute()"
 	saysEffect = "it acts on files, the network or devices of the worker. Take it out of the pipeline; an administrator " +
 		"may allow the op by name"
+	saysTwice = "the dataset was distributed already. Apply distribute() once, behind all steps that workers shall run; what " +
+		"comes after it stays in the trainer"
 	saysNested = "a pipeline that reads from a data service cannot be distributed again. Distribute the pipeline that feeds " +
 		"that service instead"
 )
@@ -78,6 +80,9 @@ var allowedStateful = wordSet(`
 	StatefulTruncatedNormal StatefulUniform StatefulUniformFullInt StatefulUniformInt RngReadAndSkip RngSkip
 	IsResourceHandleRefCounting
 `)
+
+// ownOps begins the names of the operations that distribute() leaves in the trainer's graph.
+const ownOps = "Pecan"
 
 // sinkDatasets are datasets that write.
 var sinkDatasets = wordSet(`DatasetToTFRecord ExperimentalDatasetToTFRecord SaveDataset SaveDatasetV2`)
@@ -132,8 +137,16 @@ func (g *Graph) judge(op string, top bool) verdict {
 	return verdict{reason.OpForbidden, saysEffect}
 }
 
-// checkOps refuses unknown ops, all at once, and then the first op that a worker must not run.
+// checkOps refuses a dataset that was distributed already, unknown ops, all at once, and then the first op that a worker must not run.
 func (g *Graph) checkOps() error {
+	if err := g.eachNode(func(n *tf.NodeDef, function string) error {
+		if strings.HasPrefix(n.GetOp(), ownOps) {
+			return reason.New(reason.Unsupported, "node %s is a %s: %s", quoteName(nodePath(function, n)), n.GetOp(), saysTwice)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
 	unknown := map[string]string{}
 	note := func(n *tf.NodeDef, path string) {
 		op := n.GetOp()

@@ -45,6 +45,11 @@ DATASETS = {
         NotImplementedError,
         "distributed already",
     ),
+    "a dataset with a distributed one in a function": (
+        lambda: (lambda inner: D.range(3).flat_map(lambda i: inner))(D.range(3).apply(pecan.distribute())),
+        NotImplementedError,
+        "distributed already",
+    ),
     "a running iterator": (_iterator, ValueError, "EXTERNAL_STATE"),
 }
 
@@ -134,6 +139,38 @@ def test_other_options_under_a_job_name_are_refused(cluster):
     with pytest.raises(pecan.JobMismatchError):
         D.range(5).apply(pecan.distribute(cluster.target, job_name="options", deterministic=True))
     assert sorted(dataset.as_numpy_iterator()) == list(range(5))
+
+
+def test_what_differs_under_a_job_name_is_named_with_both_values(cluster):
+    def make(**options):
+        return D.range(5).apply(pecan.distribute(cluster.target, job_name="differences", **options))
+
+    first = make(compression=None)
+    with pytest.raises(pecan.JobMismatchError) as caught:
+        make(compression="snappy")
+    assert 'job "differences" is being read with compression none instead of snappy;' in str(caught.value)
+    with pytest.raises(pecan.JobMismatchError) as caught:
+        make(compression=None, deterministic=True, max_element_bytes=300)
+    assert "mode exactly_once instead of deterministic, max_element_bytes 2147483648 instead of 300" in str(caught.value)
+    assert sorted(first.as_numpy_iterator()) == list(range(5))
+
+
+def test_the_case_of_a_job_name_does_not_count(cluster):
+    first = D.range(5).apply(pecan.distribute(cluster.target, job_name="Folded"))
+    with pytest.raises(pecan.JobMismatchError):
+        D.range(6).apply(pecan.distribute(cluster.target, job_name="foldeD"))
+    assert sorted(first.as_numpy_iterator()) == list(range(5))
+
+
+def test_a_string_that_looks_like_an_operation_is_a_string(cluster):
+    dataset = D.from_tensor_slices(["PecanOpen", "PecanPull"]).apply(pecan.distribute(cluster.target))
+    assert sorted(dataset.as_numpy_iterator()) == [b"PecanOpen", b"PecanPull"]
+
+
+def test_an_error_while_reading_names_pecan_and_its_reason(cluster):
+    dataset = D.range(3).map(lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i * 0, tf.float32), "zero"))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)passed to pecan .*\[pecan:ELEMENT_FAILED\]"):
+        list(dataset.apply(pecan.distribute(cluster.target)).map(lambda x: x))
 
 
 @pytest.mark.parametrize("name", ["a/b", "x" * 64, "..", "-a", "ü"])

@@ -83,13 +83,6 @@ def serialize(dataset: Any, what: str) -> Graph:
             "MESSAGE_TOO_LARGE",
             8,
         )
-    if b"PecanOpen" in data:
-        raise errors.make(
-            "the dataset was distributed already: apply distribute() once, behind all steps that workers shall run "
-            "[pecan:UNSUPPORTED]",
-            "UNSUPPORTED",
-            12,
-        )
     checked = native.load().call_json("CheckGraph", data)
     for notice in checked["notices"] or ():
         warnings.warn(notice, FrozenStateWarning, stacklevel=4)
@@ -222,7 +215,9 @@ def _map(dataset: tf.data.Dataset, function: Any) -> tf.data.Dataset:
     """
     from tensorflow.python.data.ops import map_op
 
-    return map_op._MapDataset(dataset, function, use_inter_op_parallelism=False, preserve_cardinality=False)
+    return map_op._MapDataset(
+        dataset, function, use_inter_op_parallelism=False, preserve_cardinality=False, name="pecan"
+    )
 
 
 def _with_structure(dataset: tf.data.Dataset, element_spec: Any) -> tf.data.Dataset:

@@ -26,7 +26,7 @@ func (c *Core) addDataset(in AddDataset) (*pecanv1.RegisterDatasetResponse, erro
 			c.event("dataset registered", "dataset", id, "graph_bytes", in.GraphBytes)
 			return &pecanv1.RegisterDatasetResponse{DatasetId: id, Fingerprint: in.Fingerprint, Created: true}, nil
 		}
-		if known.Fingerprint == in.Fingerprint && sameElements(known.Spec, in.Spec) {
+		if known.Fingerprint == in.Fingerprint && sameSpec(known.Spec, in.Spec) {
 			if _, idle := c.idleDatasets[id]; idle {
 				c.idleDatasets[id] = c.now
 			}
@@ -44,15 +44,28 @@ func datasetDifference(known *pecanv1.StoredDataset, in AddDataset) string {
 	if known.Fingerprint != in.Fingerprint {
 		return fmt.Sprintf("another graph (fingerprint %s, this one has %s)", known.Fingerprint, in.Fingerprint)
 	}
-	return "the same graph but another element structure or compression"
+	if known.Spec.GetCompression() != in.Spec.GetCompression() {
+		return fmt.Sprintf("the same graph but compression %s instead of %s", known.Spec.GetCompression(), in.Spec.GetCompression())
+	}
+	return "the same graph but another element structure"
 }
 
-// sameElements compares what trainers see; the TensorFlow that wrote it does not matter.
+// sameSpec compares all that is registered with a graph; the TensorFlow that wrote it does not matter.
+func sameSpec(a, b *pecanv1.DatasetSpec) bool {
+	return sameElements(a, b) && a.GetCompression() == b.GetCompression()
+}
+
+// sameElements compares what trainers see.
 func sameElements(a, b *pecanv1.DatasetSpec) bool {
 	plain := func(s *pecanv1.DatasetSpec) *pecanv1.DatasetSpec {
-		return &pecanv1.DatasetSpec{Components: s.GetComponents(), ElementSpec: s.GetElementSpec(), Compression: s.GetCompression()}
+		return &pecanv1.DatasetSpec{Components: s.GetComponents(), ElementSpec: s.GetElementSpec()}
 	}
 	return proto.Equal(plain(a), plain(b))
+}
+
+// word is an enum's value as callers write it.
+func word(value fmt.Stringer, prefix string) string {
+	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }
 
 func (c *Core) createJob(in CreateJob) (any, error) {
@@ -142,9 +155,9 @@ func (c *Core) jobDifference(job *pecanv1.StoredJob, dataset *pecanv1.StoredData
 		}
 	}
 	has := job.Options
-	differ("mode", has.GetMode(), options.GetMode())
-	differ("sharding", has.GetSharding(), options.GetSharding())
-	differ("compression", has.GetCompression(), options.GetCompression())
+	differ("mode", word(has.GetMode(), "MODE_"), word(options.GetMode(), "MODE_"))
+	differ("sharding", word(has.GetSharding(), "SHARDING_"), word(options.GetSharding(), "SHARDING_"))
+	differ("compression", word(has.GetCompression(), "COMPRESSION_"), word(options.GetCompression(), "COMPRESSION_"))
 	differ("max_element_bytes", has.GetMaxElementBytes(), options.GetMaxElementBytes())
 	differ("payload_checksum", has.GetPayloadChecksum(), options.GetPayloadChecksum())
 	if options.GetSeedSet() && (!has.GetSeedSet() || has.GetSeed() != options.GetSeed()) {
