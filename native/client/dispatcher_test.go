@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -32,12 +34,15 @@ type testDispatcher struct {
 	epochs   uint64
 	opened   []*pecanv1.OpenEpochRequest
 	closed   []uint64
-	finished []*pecanv1.FinishStreamRequest
-	released []*pecanv1.ReleaseStreamRequest
-	reported []*pecanv1.ReportWorkerRequest
-	beats    []*pecanv1.ClientHeartbeatRequest
-	uploads  [][]byte
-	goodbyes int
+	// adopted are the epochs of AdoptEpoch; loseAdoptions of those calls fail as if the dispatcher were away.
+	adopted       []uint64
+	loseAdoptions int
+	finished      []*pecanv1.FinishStreamRequest
+	released      []*pecanv1.ReleaseStreamRequest
+	reported      []*pecanv1.ReportWorkerRequest
+	beats         []*pecanv1.ClientHeartbeatRequest
+	uploads       [][]byte
+	goodbyes      int
 	// asked counts CreateJob.
 	asked int
 	jobs  map[string]string
@@ -161,6 +166,17 @@ func (d *testDispatcher) OpenEpoch(_ context.Context, r *pecanv1.OpenEpochReques
 	d.opened = append(d.opened, r)
 	d.epochs++
 	return &pecanv1.OpenEpochResponse{Epoch: d.epochs - 1, AlreadyDelivered: d.delivered}, nil
+}
+
+func (d *testDispatcher) AdoptEpoch(_ context.Context, r *pecanv1.AdoptEpochRequest) (*pecanv1.AdoptEpochResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.loseAdoptions > 0 {
+		d.loseAdoptions--
+		return nil, status.Error(codes.Unavailable, "away")
+	}
+	d.adopted = append(d.adopted, r.GetEpoch())
+	return &pecanv1.AdoptEpochResponse{}, nil
 }
 
 func (d *testDispatcher) WatchEpoch(r *pecanv1.WatchEpochRequest, stream grpc.ServerStreamingServer[pecanv1.EpochUpdate]) error {

@@ -81,15 +81,42 @@ func newEpoch(j *Job, pass uint64, ahead bool) *epoch {
 	return e
 }
 
-// activate starts reading.
+// activate starts reading, and has the dispatcher told if the epoch was opened ahead; nobody waits for that.
 func (e *epoch) activate(options IterOptions) {
 	e.mu.Lock()
 	e.options = options
 	start := !e.active && !e.closed
 	e.active = true
+	adopt := start && e.ahead && e.opened && !e.delivered
 	e.mu.Unlock()
 	if start {
 		e.session.wg.Go(e.pump)
+	}
+	if adopt {
+		e.session.wg.Go(e.adopt)
+	}
+}
+
+// adopt tells the dispatcher that the epoch is read from now on: until it knows, workers make hardly anything of it. This
+// does not stand in the queue of calls, where the ends of all streams of the epoch before may be waiting.
+func (e *epoch) adopt() {
+	request := &pecanv1.AdoptEpochRequest{ClientId: e.job.clientID, JobId: e.job.id, Epoch: e.id}
+	var pause retryPause
+	for {
+		ctx, cancel := context.WithTimeout(e.ctx, callTimeout)
+		_, err := e.session.api.AdoptEpoch(ctx, request)
+		cancel()
+		if e.ctx.Err() != nil {
+			return
+		}
+		e.session.observe(err)
+		if err == nil || !isOutage(err) {
+			// A dispatcher that knows nothing of the epoch says so where it is followed, too.
+			return
+		}
+		if !pause.wait(e.ctx) {
+			return
+		}
 	}
 }
 
@@ -112,11 +139,16 @@ func (e *epoch) run() {
 			e.opened, e.id = true, answer.GetEpoch()
 			delivered := answer.GetAlreadyDelivered()
 			e.delivered, e.noMore = delivered, delivered
+			adopt := e.ahead && e.active
 			e.mu.Unlock()
 			nudge(e.notify)
 			if delivered {
 				// The dispatcher does not count this client among the epoch's: there is nothing to follow.
 				return
+			}
+			if adopt {
+				// It was asked for before the dispatcher had answered that it is open.
+				e.session.wg.Go(e.adopt)
 			}
 			break
 		}

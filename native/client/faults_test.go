@@ -131,7 +131,7 @@ func TestANewLeaseMovesAStreamWithoutLossOrRepetition(t *testing.T) {
 	d := startDispatcher(t)
 	lease, worker := uint64(3), old
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: lease, Worker: worker.address()}}}
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, Worker: worker.address()}}}
 	}
 	it := open(t, d).Open(IterOptions{})
 	first, err := readUpTo(t, it, 40)
@@ -171,7 +171,7 @@ func TestAWorkerThatCannotBeReachedIsReportedAndReplaced(t *testing.T) {
 	}
 	d.update(func() {
 		d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-			return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: 2, Worker: good.address()}}}
+			return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: 2, Worker: good.address()}}}
 		}
 	})
 	all, err := read(t, it)
@@ -190,7 +190,7 @@ func TestAnotherWorkerBehindTheAddressIsNotBelieved(t *testing.T) {
 		if wrong {
 			address.WorkerId = "somebody-else"
 		}
-		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: 1, Worker: address}}}
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: 1, Worker: address}}}
 	}
 	it := open(t, d).Open(IterOptions{})
 	eventually(t, "the worker is reported", func() bool { return look(d, func() bool { return len(d.reported) > 0 }) })
@@ -643,7 +643,7 @@ func TestAnyMixOfFaultsKeepsEveryElement(t *testing.T) {
 			d.snapshot = func(uint64) *pecanv1.EpochUpdate {
 				u := &pecanv1.EpochUpdate{TotalStreams: streams, StreamsFinal: true}
 				for s := range streams {
-					u.Streams = append(u.Streams, &pecanv1.ConsumerStream{Stream: s, Lease: lease, Worker: workers[(int(s)+where)%len(workers)].address()})
+					u.Streams = append(u.Streams, &pecanv1.ConsumerStream{Stream: s, Lease: lease, Assignment: 1, Worker: workers[(int(s)+where)%len(workers)].address()})
 				}
 				return u
 			}

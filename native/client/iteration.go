@@ -212,7 +212,23 @@ func (it *Iteration) advance() {
 	}
 	it.current = it.job.nextEpoch()
 	it.job.mu.Unlock()
-	it.current.activate(it.options)
+	it.current.activate(it.epochOptions())
+}
+
+// epochOptions are the options for the current epoch. The next one is opened ahead of need unless
+//   - a cache or a snapshot writes files: the next epoch would find those of this one half written or locked, and one that
+//     nobody comes to read would keep its own locked;
+//   - this is the last pass of a repeat(n) that was taken off the graph: whoever says how many passes there are has had them.
+//
+// Whether another pass follows the only one of a plan is known to nobody: a repeat() behind distribute(), or another `for`,
+// asks for it when this one is over. It is opened, since a pass that is never read costs one element on each worker, and one
+// that is opened when it is asked for costs the trainer a wait.
+func (it *Iteration) epochOptions() IterOptions {
+	options, plan := it.options, it.job.plan
+	if plan.GetWritesFiles() || plan.GetRepeat() > 1 && it.left == 0 {
+		options.NoAhead = true
+	}
+	return options
 }
 
 // finish ends the iteration with an error or without. it.mu is held.

@@ -140,7 +140,7 @@ func (j *Job) Open(options IterOptions) *Iteration {
 	}
 	j.mu.Unlock()
 	if it.current != nil {
-		it.current.activate(it.options)
+		it.current.activate(it.epochOptions())
 	}
 	return it
 }

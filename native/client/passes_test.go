@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,10 @@ func TestAnOuterRepeatIsReadAsOneIteration(t *testing.T) {
 		}
 	}
 	eventually(t, "every epoch that was read is closed", func() bool { return look(d, func() int { return len(d.closed) }) == 3 })
+	// A fourth is not opened ahead: the user said three.
+	if n := len(look(d, func() []*pecanv1.OpenEpochRequest { return d.opened })); n != 3 {
+		t.Errorf("%d epochs opened", n)
+	}
 	for i, opened := range look(d, func() []*pecanv1.OpenEpochRequest { return d.opened }) {
 		if opened.GetPass() != uint64(i) || opened.GetAhead() != (i > 0) {
 			t.Errorf("opened %v", opened)
@@ -74,11 +79,18 @@ func TestTheNextPassIsOpenedAheadAndAdopted(t *testing.T) {
 			job := open(t, d)
 			for pass := range uint64(4) {
 				it := job.Open(IterOptions{})
+				eventually(t, "a pass that was opened ahead is adopted when it is asked for, and no other is", func() bool {
+					adopted := look(d, func() []uint64 { return slices.Clone(d.adopted) })
+					return len(adopted) == int(pass) && (pass == 0 || adopted[pass-1] == pass)
+				})
 				all, err := read(t, it)
 				if err != nil || len(all) != 10 || all[0].epoch != pass {
 					t.Fatalf("pass %d: %d elements, %v", pass, len(all), err)
 				}
-				eventually(t, "the next pass is open", func() bool { return look(d, func() int { return len(d.opened) }) == int(pass)+2 })
+				eventually(t, "the next pass is open", job.aheadIsOpen)
+				if n := len(look(d, func() []*pecanv1.OpenEpochRequest { return d.opened })); n != int(pass)+2 {
+					t.Errorf("%d passes opened after pass %d", n, pass)
+				}
 				if n := w.opens.Load(); n != int64(pass)+1 {
 					t.Errorf("%d streams opened: the pass ahead is being read before it is wanted", n)
 				}
@@ -90,6 +102,48 @@ func TestTheNextPassIsOpenedAheadAndAdopted(t *testing.T) {
 				return look(d, func() bool { return len(d.closed) == 5 && d.goodbyes == 1 })
 			})
 		})
+	}
+}
+
+func TestAnAdoptionThatIsLostIsToldAgain(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.loseAdoptions = 10, 3 })
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	job := open(t, d)
+	for range 2 {
+		// The elements do not wait for it.
+		if all, err := read(t, job.Open(IterOptions{})); err != nil || len(all) != 10 {
+			t.Fatalf("%d elements, %v", len(all), err)
+		}
+		eventually(t, "the next pass is open", job.aheadIsOpen)
+	}
+	it := job.Open(IterOptions{NoAhead: true})
+	eventually(t, "the third pass is adopted", func() bool {
+		return slices.Contains(look(d, func() []uint64 { return slices.Clone(d.adopted) }), 2)
+	})
+	if err := it.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (j *Job) aheadIsOpen() bool {
+	j.mu.Lock()
+	ahead := j.ahead
+	j.mu.Unlock()
+	return ahead != nil && ahead.report() != nil
+}
+
+func TestNothingIsOpenedAheadOverFilesOfACache(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.WritesFiles = 10, true })
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	job := open(t, d)
+	for pass := range 2 {
+		if _, err := read(t, job.Open(IterOptions{})); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the epoch is closed", func() bool { return look(d, func() int { return len(d.closed) }) == pass+1 })
+		if n := look(d, func() int { return len(d.opened) }); n != pass+1 {
+			t.Errorf("%d epochs opened after pass %d", n, pass)
+		}
 	}
 }
 
@@ -309,29 +363,45 @@ func TestASharedStreamThatCameFromAnotherStartsWhereItStopped(t *testing.T) {
 func TestASharedStreamThatIsAskedBackBeforeItWasSeenIsGivenUpWhereItWasGot(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 30}))
 	d := startDispatcher(t)
-	start := uint64(12)
+	start, assignment := uint64(12), uint64(1)
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
 		u := spread(1, w)(0)
-		u.Streams[0].StartIndex, u.Streams[0].Release, u.NoMoreStreams = start, true, false
+		u.Streams[0].StartIndex, u.Streams[0].Assignment, u.Streams[0].Release, u.NoMoreStreams = start, assignment, true, false
 		return u
 	}
 	job := open(t, d)
 	job.request.JobName = "shared"
 	it := job.Open(IterOptions{NoAhead: true})
-	given := func(index uint64) func() bool {
+	given := func(index, assignment uint64) func() bool {
 		return func() bool {
 			return look(d, func() bool {
-				return len(d.released) > 0 && d.released[len(d.released)-1].GetNextIndex() == index
+				n := len(d.released)
+				return n > 0 && d.released[n-1].GetNextIndex() == index && d.released[n-1].GetAssignment() == assignment
 			})
 		}
 	}
-	eventually(t, "it is given up at 12", given(12))
+	eventually(t, "it is given up at 12", given(12, 1))
 	// Another trainer read on, gave it back, and it is asked for again; the snapshot between was skipped.
-	d.update(func() { start = 20 })
-	eventually(t, "it is given up at 20", given(20))
+	d.update(func() { start, assignment = 20, 3 })
+	eventually(t, "it is given up at 20", given(20, 3))
+	// The other one read nothing at all: only the number tells that it has been away.
+	d.update(func() { assignment = 5 })
+	eventually(t, "it is given up at 20 once more", given(20, 5))
+	// The same is told again: it is given up already.
+	d.update(func() {})
+	eventually(t, "the snapshot has come", func() bool { return it.epoch().seen() == look(d, func() uint64 { return d.version }) })
+	if n := look(d, func() int { return len(d.released) }); n != 3 {
+		t.Errorf("given up %d times", n)
+	}
 	if err := it.Close(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func (e *epoch) seen() uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.version
 }
 
 func TestASharedPassThatIsLeftGivesItsStreamsBack(t *testing.T) {

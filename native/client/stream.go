@@ -29,6 +29,8 @@ type stream struct {
 	number uint32
 	lease  uint64
 	worker *pecanv1.WorkerAddress
+	// assignment is the newest time that the stream was given to this client; 0 before the first.
+	assignment uint64
 	// next is the one index that is accepted.
 	next  uint64
 	queue []entry
@@ -90,8 +92,13 @@ func (st *stream) nextToTake() uint64 {
 // applyStream takes over what a snapshot says of one stream. e.mu is held.
 func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 	st := e.streamOf(told.GetStream())
-	if told.GetLease() < st.lease {
+	if told.GetLease() < st.lease || told.GetAssignment() < st.assignment {
 		return
+	}
+	if told.GetAssignment() > st.assignment {
+		// Got for the first time, or again after others had it: what was said of the time before does not hold for this one.
+		st.assignment = told.GetAssignment()
+		st.released, st.finished, st.ended = false, false, false
 	}
 	if told.GetLease() > st.lease {
 		st.lease, st.worker = told.GetLease(), nil
@@ -104,17 +111,13 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 		st.worker, st.retryAt = worker, time.Time{}
 		st.closeChannel()
 	}
-	// Snapshots replace each other, so this may be the first that tells of the stream, or of its coming back: it is given
-	// up from where it was got, and once more. Never twice for one time that it was got: the second would be taken for
-	// a later one, and what is read then would be read by two.
-	if !told.GetRelease() || told.GetStartIndex() > st.next {
-		st.released = false
-	}
 	if told.GetStartIndex() > st.next {
 		st.closeChannel()
 		st.next = told.GetStartIndex()
 	}
 	if told.GetRelease() {
+		// Snapshots replace each other, so this may be the first that tells of the assignment: it is given up from where it
+		// was got.
 		st.giveUp()
 		return
 	}
@@ -156,7 +159,7 @@ func (st *stream) giveUp() {
 	st.closeChannel()
 	st.drop()
 	api := st.epoch.session.api
-	request := &pecanv1.ReleaseStreamRequest{ClientId: st.epoch.job.clientID, Id: st.id(), Lease: st.lease, NextIndex: next}
+	request := &pecanv1.ReleaseStreamRequest{ClientId: st.epoch.job.clientID, Id: st.id(), Lease: st.lease, NextIndex: next, Assignment: st.assignment}
 	st.epoch.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
 		_, err := api.ReleaseStream(ctx, request)
 		return err
@@ -186,7 +189,7 @@ func (st *stream) finish() {
 	st.finished = true
 	st.closeChannel()
 	api := st.epoch.session.api
-	request := &pecanv1.FinishStreamRequest{ClientId: st.epoch.job.clientID, Id: st.id(), Lease: st.lease, Count: st.next}
+	request := &pecanv1.FinishStreamRequest{ClientId: st.epoch.job.clientID, Id: st.id(), Lease: st.lease, Count: st.next, Assignment: st.assignment}
 	st.epoch.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
 		_, err := api.FinishStream(ctx, request)
 		return err

@@ -104,6 +104,14 @@ func (d *Dispatcher) OpenEpoch(ctx context.Context, req *pecanv1.OpenEpochReques
 	return ask[*pecanv1.OpenEpochResponse](ctx, d, req)
 }
 
+// AdoptEpoch implements the service.
+func (d *Dispatcher) AdoptEpoch(ctx context.Context, req *pecanv1.AdoptEpochRequest) (*pecanv1.AdoptEpochResponse, error) {
+	if err := first(d.check.required("client_id", req.ClientId), d.check.required("job_id", req.JobId)); err != nil {
+		return nil, err
+	}
+	return ask[*pecanv1.AdoptEpochResponse](ctx, d, req)
+}
+
 // FinishStream implements the service.
 func (d *Dispatcher) FinishStream(ctx context.Context, req *pecanv1.FinishStreamRequest) (*pecanv1.FinishStreamResponse, error) {
 	if err := first(d.check.required("client_id", req.ClientId), d.check.stream(req.Id)); err != nil {

@@ -45,7 +45,7 @@ func TestARestartForgetsNothing(t *testing.T) {
 			first, second := w.start(), w.start()
 			w.ended(first, 10, 0)
 			s.watch("c1", job.JobId, 0).until("with a stream made", func(u *pecanv1.EpochUpdate) bool { return u.Streams[0].Ended })
-			if _, err := s.client.FinishStream(s.ctx(), &pecanv1.FinishStreamRequest{ClientId: "c1", Id: first.Id, Lease: first.Lease, Count: 10}); err != nil {
+			if _, err := s.client.FinishStream(s.ctx(), &pecanv1.FinishStreamRequest{ClientId: "c1", Id: first.Id, Lease: first.Lease, Count: 10, Assignment: 1}); err != nil {
 				t.Fatal(err)
 			}
 			cluster := s.d.ClusterID()

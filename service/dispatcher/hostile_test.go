@@ -50,13 +50,13 @@ func TestHostileRequestsChangeNothing(t *testing.T) {
 	}
 	finish := func(client string, id *pecanv1.StreamId, lease, count uint64) func(context.Context) error {
 		return func(ctx context.Context) error {
-			_, err := s.client.FinishStream(ctx, &pecanv1.FinishStreamRequest{ClientId: client, Id: id, Lease: lease, Count: count})
+			_, err := s.client.FinishStream(ctx, &pecanv1.FinishStreamRequest{ClientId: client, Id: id, Lease: lease, Count: count, Assignment: 1})
 			return err
 		}
 	}
 	release := func(client string, id *pecanv1.StreamId, lease, next uint64) func(context.Context) error {
 		return func(ctx context.Context) error {
-			_, err := s.client.ReleaseStream(ctx, &pecanv1.ReleaseStreamRequest{ClientId: client, Id: id, Lease: lease, NextIndex: next})
+			_, err := s.client.ReleaseStream(ctx, &pecanv1.ReleaseStreamRequest{ClientId: client, Id: id, Lease: lease, NextIndex: next, Assignment: 1})
 			return err
 		}
 	}

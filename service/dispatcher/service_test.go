@@ -32,7 +32,7 @@ func TestAnEpochGoesFromRegistrationToItsEnd(t *testing.T) {
 	}
 	watch.until("with both streams made", func(u *pecanv1.EpochUpdate) bool { return u.Streams[0].Ended && u.Streams[1].Ended })
 	for _, start := range starts {
-		if _, err := s.client.FinishStream(s.ctx(), &pecanv1.FinishStreamRequest{ClientId: "c1", Id: start.Id, Lease: start.Lease, Count: 10}); err != nil {
+		if _, err := s.client.FinishStream(s.ctx(), &pecanv1.FinishStreamRequest{ClientId: "c1", Id: start.Id, Lease: start.Lease, Count: 10, Assignment: 1}); err != nil {
 			t.Fatal(err)
 		}
 		if stop := w.stopped(); stop.Id.Stream != start.Id.Stream {

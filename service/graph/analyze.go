@@ -28,6 +28,7 @@ func Analyze(g *Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, error)
 	plan := &pecanv1.Plan{
 		Fingerprint: g.fingerprint, NumStreams: 1, BatchWay: pecanv1.BatchWay_BATCH_WAY_EXACT, Repeat: 1,
 		Cut: &pecanv1.Cut{Kind: pecanv1.Cut_NONE}, Components: g.Outputs(), AssertedCardinality: unknown,
+		WritesFiles: g.writesFiles(),
 	}
 	if err := p.checkHint(opts); err != nil {
 		return nil, err
@@ -46,6 +47,9 @@ func Analyze(g *Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, error)
 	plan.Repeat = 1
 	if !p.variablesDecide(root) {
 		root, plan.Repeat = p.takeRepeatOff(root)
+	}
+	if plan.WritesFiles {
+		say(plan, "A cache or a snapshot writes files, so the next epoch is opened when it is asked for and not ahead of need.")
 	}
 	if plan.Repeat != 1 {
 		say(plan, "The outermost repeat was taken off: each pass is an epoch of its own.")

@@ -8,6 +8,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
 func sharded(s pecanv1.Sharding) *pecanv1.JobOptions {
@@ -84,6 +85,40 @@ func TestPlans(t *testing.T) {
 			}
 			if again := plan(t, parse(t, c.graph), c.opts, c.workers); !proto.Equal(p, again) {
 				t.Errorf("a second look gives another plan: %v", again)
+			}
+		})
+	}
+}
+
+func TestAPlanTellsOfFilesThatAreWritten(t *testing.T) {
+	named := func(path string) func(*tf.GraphDef) {
+		return func(def *tf.GraphDef) {
+			name := constNode("path", &tf.TensorProto{Dtype: tf.DataType_DT_STRING, TensorShape: shapeOf(), StringVal: [][]byte{[]byte(path)}})
+			f := def.GetLibrary().GetFunction()[0]
+			f.NodeDef = append(f.NodeDef, name, &tf.NodeDef{Name: "cache", Op: "CacheDataset", Input: []string{"x", "path:output:0"}})
+		}
+	}
+	for name, c := range map[string]struct {
+		graph string
+		// change is made to the parsed graph: what is looked at is a function that a step calls.
+		change func(*tf.GraphDef)
+		want   bool
+	}{
+		"no cache":                   {graph: "map_batch"},
+		"a file cache":               {graph: "cache_file", want: true},
+		"a file cache in a function": {graph: "map_batch", change: named("/cache/file"), want: true},
+		"a cache in memory in one":   {graph: "map_batch", change: named("")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := parse(t, c.graph)
+			if c.change != nil {
+				c.change(g.def)
+			}
+			if p := plan(t, g, once, 0); p.WritesFiles != c.want {
+				t.Errorf("plan %v", p)
+			}
+			if p := plan(t, g, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, 0); p.WritesFiles != c.want {
+				t.Errorf("plan of sharding OFF %v", p)
 			}
 		})
 	}

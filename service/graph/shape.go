@@ -1,5 +1,12 @@
 package graph
 
+import (
+	"slices"
+	"strings"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
 // This file reshapes the tree of steps before it is divided: an outermost repeat comes off, take, skip and shard sink.
 
 // copyTree copies the steps, so that rewiring leaves the original alone.
@@ -96,15 +103,49 @@ func (p *planner) cacheBelow(root *step) int {
 		switch {
 		case s.node.GetOp() == "SnapshotDatasetV2":
 			found = cacheInFile
+		case s.rule.kind == cached && isPath(p.g.input(s.node, "filename")):
+			found = cacheInFile
 		case s.rule.kind == cached:
-			path, ok := constStrings(p.g.input(s.node, "filename"))
-			if !ok || len(path) != 1 || len(path[0]) > 0 {
-				found = cacheInFile
-			}
 			found = max(found, cacheInMemory)
 		}
 	})
 	return found
+}
+
+// isPath tells whether a cache's name is one of files; one that only running the graph tells may be.
+func isPath(name *tf.NodeDef) bool {
+	path, ok := constStrings(name)
+	return !ok || len(path) != 1 || len(path[0]) > 0
+}
+
+// writesFiles tells whether a cache or a snapshot keeps elements in files, also one that a function makes for each element.
+func (g *Graph) writesFiles() bool {
+	top := func(n *tf.NodeDef) bool {
+		return n.GetOp() == "SnapshotDatasetV2" || g.ruleOf(n).kind == cached && isPath(g.input(n, "filename"))
+	}
+	if slices.ContainsFunc(g.def.GetNode(), top) {
+		return true
+	}
+	for _, f := range g.def.GetLibrary().GetFunction() {
+		nodes := map[string]*tf.NodeDef{}
+		for _, n := range f.GetNodeDef() {
+			nodes[n.GetName()] = n
+		}
+		for _, n := range f.GetNodeDef() {
+			if n.GetOp() == "SnapshotDatasetV2" {
+				return true
+			}
+			at := g.inputIndex(n, "filename")
+			if g.ruleOf(n).kind != cached || at < 0 || at >= len(n.GetInput()) {
+				continue
+			}
+			name, _, _ := strings.Cut(n.GetInput()[at], ":")
+			if isPath(nodes[name]) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // batchesFit tells whether every batch above a repeat ends where a pass ends: only then does a pass for itself give the

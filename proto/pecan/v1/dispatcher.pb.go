@@ -572,7 +572,7 @@ type OpenEpochRequest struct {
 	// How many passes this client's dataset object opened before this one. In a named job pass k of each client is
 	// epoch k, shared; in a private job every OpenEpoch is an epoch of its own.
 	Pass uint64 `protobuf:"varint,4,opt,name=pass,proto3" json:"pass,omitempty"`
-	// Opened ahead of need: produce no more than a first element's worth until a client opens the streams.
+	// Opened ahead of need, and perhaps for nothing: until AdoptEpoch each worker makes one element of it at most.
 	Ahead         bool `protobuf:"varint,5,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -696,6 +696,102 @@ func (x *OpenEpochResponse) GetAlreadyDelivered() bool {
 	return false
 }
 
+type AdoptEpochRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClientId      string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	JobId         string                 `protobuf:"bytes,2,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptEpochRequest) Reset() {
+	*x = AdoptEpochRequest{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptEpochRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptEpochRequest) ProtoMessage() {}
+
+func (x *AdoptEpochRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptEpochRequest.ProtoReflect.Descriptor instead.
+func (*AdoptEpochRequest) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *AdoptEpochRequest) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
+}
+
+func (x *AdoptEpochRequest) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *AdoptEpochRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+type AdoptEpochResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptEpochResponse) Reset() {
+	*x = AdoptEpochResponse{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptEpochResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptEpochResponse) ProtoMessage() {}
+
+func (x *AdoptEpochResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptEpochResponse.ProtoReflect.Descriptor instead.
+func (*AdoptEpochResponse) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{11}
+}
+
 type WatchEpochRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ClientId      string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
@@ -707,7 +803,7 @@ type WatchEpochRequest struct {
 
 func (x *WatchEpochRequest) Reset() {
 	*x = WatchEpochRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[10]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -719,7 +815,7 @@ func (x *WatchEpochRequest) String() string {
 func (*WatchEpochRequest) ProtoMessage() {}
 
 func (x *WatchEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[10]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -732,7 +828,7 @@ func (x *WatchEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEpochRequest.ProtoReflect.Descriptor instead.
 func (*WatchEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{10}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchEpochRequest) GetClientId() string {
@@ -780,7 +876,7 @@ type EpochUpdate struct {
 
 func (x *EpochUpdate) Reset() {
 	*x = EpochUpdate{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[11]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +888,7 @@ func (x *EpochUpdate) String() string {
 func (*EpochUpdate) ProtoMessage() {}
 
 func (x *EpochUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[11]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +901,7 @@ func (x *EpochUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochUpdate.ProtoReflect.Descriptor instead.
 func (*EpochUpdate) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{11}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EpochUpdate) GetVersion() uint64 {
@@ -875,15 +971,18 @@ type ConsumerStream struct {
 	// The client shall stop reading, then ReleaseStream with what it owns.
 	Release bool `protobuf:"varint,5,opt,name=release,proto3" json:"release,omitempty"`
 	// Known to have ended, with this many elements.
-	Ended         bool   `protobuf:"varint,6,opt,name=ended,proto3" json:"ended,omitempty"`
-	Count         uint64 `protobuf:"varint,7,opt,name=count,proto3" json:"count,omitempty"`
+	Ended bool   `protobuf:"varint,6,opt,name=ended,proto3" json:"ended,omitempty"`
+	Count uint64 `protobuf:"varint,7,opt,name=count,proto3" json:"count,omitempty"`
+	// Which time it is that a client is given the stream, counted from 1. The same number is the same giving told once more,
+	// a greater one is a new one, also where nothing else differs.
+	Assignment    uint64 `protobuf:"varint,8,opt,name=assignment,proto3" json:"assignment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConsumerStream) Reset() {
 	*x = ConsumerStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[12]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +994,7 @@ func (x *ConsumerStream) String() string {
 func (*ConsumerStream) ProtoMessage() {}
 
 func (x *ConsumerStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[12]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +1007,7 @@ func (x *ConsumerStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerStream.ProtoReflect.Descriptor instead.
 func (*ConsumerStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{12}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ConsumerStream) GetStream() uint32 {
@@ -960,19 +1059,28 @@ func (x *ConsumerStream) GetCount() uint64 {
 	return 0
 }
 
+func (x *ConsumerStream) GetAssignment() uint64 {
+	if x != nil {
+		return x.Assignment
+	}
+	return 0
+}
+
 type FinishStreamRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ClientId      string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	Id            *StreamId              `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	Lease         uint64                 `protobuf:"varint,3,opt,name=lease,proto3" json:"lease,omitempty"`
-	Count         uint64                 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	ClientId string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	Id       *StreamId              `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Lease    uint64                 `protobuf:"varint,3,opt,name=lease,proto3" json:"lease,omitempty"`
+	Count    uint64                 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
+	// The assignment that this is about; what comes of an older one is late and changes nothing.
+	Assignment    uint64 `protobuf:"varint,5,opt,name=assignment,proto3" json:"assignment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FinishStreamRequest) Reset() {
 	*x = FinishStreamRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[13]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1092,7 @@ func (x *FinishStreamRequest) String() string {
 func (*FinishStreamRequest) ProtoMessage() {}
 
 func (x *FinishStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[13]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1105,7 @@ func (x *FinishStreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishStreamRequest.ProtoReflect.Descriptor instead.
 func (*FinishStreamRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{13}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *FinishStreamRequest) GetClientId() string {
@@ -1028,6 +1136,13 @@ func (x *FinishStreamRequest) GetCount() uint64 {
 	return 0
 }
 
+func (x *FinishStreamRequest) GetAssignment() uint64 {
+	if x != nil {
+		return x.Assignment
+	}
+	return 0
+}
+
 type FinishStreamResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1036,7 +1151,7 @@ type FinishStreamResponse struct {
 
 func (x *FinishStreamResponse) Reset() {
 	*x = FinishStreamResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[14]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1048,7 +1163,7 @@ func (x *FinishStreamResponse) String() string {
 func (*FinishStreamResponse) ProtoMessage() {}
 
 func (x *FinishStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[14]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1061,22 +1176,24 @@ func (x *FinishStreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishStreamResponse.ProtoReflect.Descriptor instead.
 func (*FinishStreamResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{14}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{16}
 }
 
 type ReleaseStreamRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ClientId      string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	Id            *StreamId              `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	Lease         uint64                 `protobuf:"varint,3,opt,name=lease,proto3" json:"lease,omitempty"`
-	NextIndex     uint64                 `protobuf:"varint,4,opt,name=next_index,json=nextIndex,proto3" json:"next_index,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClientId  string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	Id        *StreamId              `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Lease     uint64                 `protobuf:"varint,3,opt,name=lease,proto3" json:"lease,omitempty"`
+	NextIndex uint64                 `protobuf:"varint,4,opt,name=next_index,json=nextIndex,proto3" json:"next_index,omitempty"`
+	// As in FinishStreamRequest.
+	Assignment    uint64 `protobuf:"varint,5,opt,name=assignment,proto3" json:"assignment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReleaseStreamRequest) Reset() {
 	*x = ReleaseStreamRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[15]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1205,7 @@ func (x *ReleaseStreamRequest) String() string {
 func (*ReleaseStreamRequest) ProtoMessage() {}
 
 func (x *ReleaseStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[15]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1218,7 @@ func (x *ReleaseStreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseStreamRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseStreamRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{15}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReleaseStreamRequest) GetClientId() string {
@@ -1132,6 +1249,13 @@ func (x *ReleaseStreamRequest) GetNextIndex() uint64 {
 	return 0
 }
 
+func (x *ReleaseStreamRequest) GetAssignment() uint64 {
+	if x != nil {
+		return x.Assignment
+	}
+	return 0
+}
+
 type ReleaseStreamResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1140,7 +1264,7 @@ type ReleaseStreamResponse struct {
 
 func (x *ReleaseStreamResponse) Reset() {
 	*x = ReleaseStreamResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[16]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1152,7 +1276,7 @@ func (x *ReleaseStreamResponse) String() string {
 func (*ReleaseStreamResponse) ProtoMessage() {}
 
 func (x *ReleaseStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[16]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1165,7 +1289,7 @@ func (x *ReleaseStreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseStreamResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseStreamResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{16}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{18}
 }
 
 type ReportWorkerRequest struct {
@@ -1183,7 +1307,7 @@ type ReportWorkerRequest struct {
 
 func (x *ReportWorkerRequest) Reset() {
 	*x = ReportWorkerRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[17]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1319,7 @@ func (x *ReportWorkerRequest) String() string {
 func (*ReportWorkerRequest) ProtoMessage() {}
 
 func (x *ReportWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[17]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1332,7 @@ func (x *ReportWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportWorkerRequest.ProtoReflect.Descriptor instead.
 func (*ReportWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{17}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReportWorkerRequest) GetClientId() string {
@@ -1261,7 +1385,7 @@ type ReportWorkerResponse struct {
 
 func (x *ReportWorkerResponse) Reset() {
 	*x = ReportWorkerResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[18]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1273,7 +1397,7 @@ func (x *ReportWorkerResponse) String() string {
 func (*ReportWorkerResponse) ProtoMessage() {}
 
 func (x *ReportWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[18]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1286,7 +1410,7 @@ func (x *ReportWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportWorkerResponse.ProtoReflect.Descriptor instead.
 func (*ReportWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{18}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{20}
 }
 
 type CloseEpochRequest struct {
@@ -1300,7 +1424,7 @@ type CloseEpochRequest struct {
 
 func (x *CloseEpochRequest) Reset() {
 	*x = CloseEpochRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[19]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1312,7 +1436,7 @@ func (x *CloseEpochRequest) String() string {
 func (*CloseEpochRequest) ProtoMessage() {}
 
 func (x *CloseEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[19]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1325,7 +1449,7 @@ func (x *CloseEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseEpochRequest.ProtoReflect.Descriptor instead.
 func (*CloseEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{19}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CloseEpochRequest) GetClientId() string {
@@ -1357,7 +1481,7 @@ type CloseEpochResponse struct {
 
 func (x *CloseEpochResponse) Reset() {
 	*x = CloseEpochResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[20]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1493,7 @@ func (x *CloseEpochResponse) String() string {
 func (*CloseEpochResponse) ProtoMessage() {}
 
 func (x *CloseEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[20]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1506,7 @@ func (x *CloseEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseEpochResponse.ProtoReflect.Descriptor instead.
 func (*CloseEpochResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{20}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{22}
 }
 
 type ClientHeartbeatRequest struct {
@@ -1396,7 +1520,7 @@ type ClientHeartbeatRequest struct {
 
 func (x *ClientHeartbeatRequest) Reset() {
 	*x = ClientHeartbeatRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1408,7 +1532,7 @@ func (x *ClientHeartbeatRequest) String() string {
 func (*ClientHeartbeatRequest) ProtoMessage() {}
 
 func (x *ClientHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1421,7 +1545,7 @@ func (x *ClientHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{21}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ClientHeartbeatRequest) GetClientId() string {
@@ -1453,7 +1577,7 @@ type ClientHeartbeatResponse struct {
 
 func (x *ClientHeartbeatResponse) Reset() {
 	*x = ClientHeartbeatResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1465,7 +1589,7 @@ func (x *ClientHeartbeatResponse) String() string {
 func (*ClientHeartbeatResponse) ProtoMessage() {}
 
 func (x *ClientHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1478,7 +1602,7 @@ func (x *ClientHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{22}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{24}
 }
 
 type ClientGoodbyeRequest struct {
@@ -1490,7 +1614,7 @@ type ClientGoodbyeRequest struct {
 
 func (x *ClientGoodbyeRequest) Reset() {
 	*x = ClientGoodbyeRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1626,7 @@ func (x *ClientGoodbyeRequest) String() string {
 func (*ClientGoodbyeRequest) ProtoMessage() {}
 
 func (x *ClientGoodbyeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1639,7 @@ func (x *ClientGoodbyeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientGoodbyeRequest.ProtoReflect.Descriptor instead.
 func (*ClientGoodbyeRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{23}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ClientGoodbyeRequest) GetClientId() string {
@@ -1533,7 +1657,7 @@ type ClientGoodbyeResponse struct {
 
 func (x *ClientGoodbyeResponse) Reset() {
 	*x = ClientGoodbyeResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +1669,7 @@ func (x *ClientGoodbyeResponse) String() string {
 func (*ClientGoodbyeResponse) ProtoMessage() {}
 
 func (x *ClientGoodbyeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +1682,7 @@ func (x *ClientGoodbyeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientGoodbyeResponse.ProtoReflect.Descriptor instead.
 func (*ClientGoodbyeResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{26}
 }
 
 type WorkerMessage struct {
@@ -1578,7 +1702,7 @@ type WorkerMessage struct {
 
 func (x *WorkerMessage) Reset() {
 	*x = WorkerMessage{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1714,7 @@ func (x *WorkerMessage) String() string {
 func (*WorkerMessage) ProtoMessage() {}
 
 func (x *WorkerMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1727,7 @@ func (x *WorkerMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerMessage.ProtoReflect.Descriptor instead.
 func (*WorkerMessage) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WorkerMessage) GetKind() isWorkerMessage_Kind {
@@ -1729,7 +1853,7 @@ type WorkerHello struct {
 
 func (x *WorkerHello) Reset() {
 	*x = WorkerHello{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1865,7 @@ func (x *WorkerHello) String() string {
 func (*WorkerHello) ProtoMessage() {}
 
 func (x *WorkerHello) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1878,7 @@ func (x *WorkerHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerHello.ProtoReflect.Descriptor instead.
 func (*WorkerHello) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{26}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WorkerHello) GetAddress() *WorkerAddress {
@@ -1834,7 +1958,7 @@ type HeldStream struct {
 
 func (x *HeldStream) Reset() {
 	*x = HeldStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1846,7 +1970,7 @@ func (x *HeldStream) String() string {
 func (*HeldStream) ProtoMessage() {}
 
 func (x *HeldStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1859,7 +1983,7 @@ func (x *HeldStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldStream.ProtoReflect.Descriptor instead.
 func (*HeldStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{27}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *HeldStream) GetId() *StreamId {
@@ -1909,7 +2033,7 @@ type WorkerHeartbeat struct {
 
 func (x *WorkerHeartbeat) Reset() {
 	*x = WorkerHeartbeat{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1921,7 +2045,7 @@ func (x *WorkerHeartbeat) String() string {
 func (*WorkerHeartbeat) ProtoMessage() {}
 
 func (x *WorkerHeartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1934,7 +2058,7 @@ func (x *WorkerHeartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerHeartbeat.ProtoReflect.Descriptor instead.
 func (*WorkerHeartbeat) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{28}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WorkerHeartbeat) GetStreams() []*WorkerHeartbeat_StreamLoad {
@@ -1974,7 +2098,7 @@ type NodeMetrics struct {
 
 func (x *NodeMetrics) Reset() {
 	*x = NodeMetrics{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1986,7 +2110,7 @@ func (x *NodeMetrics) String() string {
 func (*NodeMetrics) ProtoMessage() {}
 
 func (x *NodeMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1999,7 +2123,7 @@ func (x *NodeMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeMetrics.ProtoReflect.Descriptor instead.
 func (*NodeMetrics) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{29}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *NodeMetrics) GetNode() string {
@@ -2054,7 +2178,7 @@ type StreamStarted struct {
 
 func (x *StreamStarted) Reset() {
 	*x = StreamStarted{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2066,7 +2190,7 @@ func (x *StreamStarted) String() string {
 func (*StreamStarted) ProtoMessage() {}
 
 func (x *StreamStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2079,7 +2203,7 @@ func (x *StreamStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStarted.ProtoReflect.Descriptor instead.
 func (*StreamStarted) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{30}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StreamStarted) GetId() *StreamId {
@@ -2110,7 +2234,7 @@ type StreamEnded struct {
 
 func (x *StreamEnded) Reset() {
 	*x = StreamEnded{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2246,7 @@ func (x *StreamEnded) String() string {
 func (*StreamEnded) ProtoMessage() {}
 
 func (x *StreamEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2259,7 @@ func (x *StreamEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEnded.ProtoReflect.Descriptor instead.
 func (*StreamEnded) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{31}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StreamEnded) GetId() *StreamId {
@@ -2178,7 +2302,7 @@ type StreamFailed struct {
 
 func (x *StreamFailed) Reset() {
 	*x = StreamFailed{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2190,7 +2314,7 @@ func (x *StreamFailed) String() string {
 func (*StreamFailed) ProtoMessage() {}
 
 func (x *StreamFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2203,7 +2327,7 @@ func (x *StreamFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamFailed.ProtoReflect.Descriptor instead.
 func (*StreamFailed) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{32}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StreamFailed) GetId() *StreamId {
@@ -2235,7 +2359,7 @@ type WorkerGoodbye struct {
 
 func (x *WorkerGoodbye) Reset() {
 	*x = WorkerGoodbye{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2247,7 +2371,7 @@ func (x *WorkerGoodbye) String() string {
 func (*WorkerGoodbye) ProtoMessage() {}
 
 func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2260,7 +2384,7 @@ func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerGoodbye.ProtoReflect.Descriptor instead.
 func (*WorkerGoodbye) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{33}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{35}
 }
 
 type WorkerCommand struct {
@@ -2277,7 +2401,7 @@ type WorkerCommand struct {
 
 func (x *WorkerCommand) Reset() {
 	*x = WorkerCommand{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2289,7 +2413,7 @@ func (x *WorkerCommand) String() string {
 func (*WorkerCommand) ProtoMessage() {}
 
 func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2302,7 +2426,7 @@ func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerCommand.ProtoReflect.Descriptor instead.
 func (*WorkerCommand) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{34}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WorkerCommand) GetKind() isWorkerCommand_Kind {
@@ -2373,7 +2497,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2385,7 +2509,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2398,7 +2522,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{35}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Welcome) GetClusterId() string {
@@ -2447,7 +2571,7 @@ type StartStream struct {
 
 func (x *StartStream) Reset() {
 	*x = StartStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2459,7 +2583,7 @@ func (x *StartStream) String() string {
 func (*StartStream) ProtoMessage() {}
 
 func (x *StartStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2472,7 +2596,7 @@ func (x *StartStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStream.ProtoReflect.Descriptor instead.
 func (*StartStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{36}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StartStream) GetId() *StreamId {
@@ -2566,7 +2690,7 @@ type RemainderSource struct {
 
 func (x *RemainderSource) Reset() {
 	*x = RemainderSource{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2578,7 +2702,7 @@ func (x *RemainderSource) String() string {
 func (*RemainderSource) ProtoMessage() {}
 
 func (x *RemainderSource) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2591,7 +2715,7 @@ func (x *RemainderSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemainderSource.ProtoReflect.Descriptor instead.
 func (*RemainderSource) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{37}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RemainderSource) GetStream() uint32 {
@@ -2640,7 +2764,7 @@ type StopStream struct {
 
 func (x *StopStream) Reset() {
 	*x = StopStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2652,7 +2776,7 @@ func (x *StopStream) String() string {
 func (*StopStream) ProtoMessage() {}
 
 func (x *StopStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2665,7 +2789,7 @@ func (x *StopStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStream.ProtoReflect.Descriptor instead.
 func (*StopStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{38}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StopStream) GetId() *StreamId {
@@ -2690,7 +2814,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2702,7 +2826,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2715,7 +2839,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{39}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{41}
 }
 
 type StatusResponse struct {
@@ -2735,7 +2859,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2747,7 +2871,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2760,7 +2884,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{40}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StatusResponse) GetClusterId() string {
@@ -2837,7 +2961,7 @@ type WorkerStatus struct {
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2849,7 +2973,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2862,7 +2986,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{41}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WorkerStatus) GetAddress() *WorkerAddress {
@@ -2951,7 +3075,7 @@ type JobStatus struct {
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2963,7 +3087,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2976,7 +3100,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{42}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *JobStatus) GetJobId() string {
@@ -3050,7 +3174,7 @@ type EpochStatus struct {
 
 func (x *EpochStatus) Reset() {
 	*x = EpochStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3062,7 +3186,7 @@ func (x *EpochStatus) String() string {
 func (*EpochStatus) ProtoMessage() {}
 
 func (x *EpochStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3075,7 +3199,7 @@ func (x *EpochStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStatus.ProtoReflect.Descriptor instead.
 func (*EpochStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{43}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *EpochStatus) GetEpoch() uint64 {
@@ -3138,7 +3262,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3150,7 +3274,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3163,7 +3287,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{44}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *DatasetStatus) GetDatasetId() string {
@@ -3200,7 +3324,7 @@ type RegisterDatasetRequest_Header struct {
 
 func (x *RegisterDatasetRequest_Header) Reset() {
 	*x = RegisterDatasetRequest_Header{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3212,7 +3336,7 @@ func (x *RegisterDatasetRequest_Header) String() string {
 func (*RegisterDatasetRequest_Header) ProtoMessage() {}
 
 func (x *RegisterDatasetRequest_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3266,7 +3390,7 @@ type ClientHeartbeatRequest_Pass struct {
 
 func (x *ClientHeartbeatRequest_Pass) Reset() {
 	*x = ClientHeartbeatRequest_Pass{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3278,7 +3402,7 @@ func (x *ClientHeartbeatRequest_Pass) String() string {
 func (*ClientHeartbeatRequest_Pass) ProtoMessage() {}
 
 func (x *ClientHeartbeatRequest_Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3291,7 +3415,7 @@ func (x *ClientHeartbeatRequest_Pass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatRequest_Pass.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatRequest_Pass) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{21, 0}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{23, 0}
 }
 
 func (x *ClientHeartbeatRequest_Pass) GetJobId() string {
@@ -3357,7 +3481,7 @@ type WorkerHeartbeat_StreamLoad struct {
 
 func (x *WorkerHeartbeat_StreamLoad) Reset() {
 	*x = WorkerHeartbeat_StreamLoad{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3369,7 +3493,7 @@ func (x *WorkerHeartbeat_StreamLoad) String() string {
 func (*WorkerHeartbeat_StreamLoad) ProtoMessage() {}
 
 func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3382,7 +3506,7 @@ func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerHeartbeat_StreamLoad.ProtoReflect.Descriptor instead.
 func (*WorkerHeartbeat_StreamLoad) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{28, 0}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{30, 0}
 }
 
 func (x *WorkerHeartbeat_StreamLoad) GetId() *StreamId {
@@ -3493,6 +3617,11 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x11OpenEpochResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12+\n" +
 	"\x11already_delivered\x18\x02 \x01(\bR\x10alreadyDelivered\"]\n" +
+	"\x11AdoptEpochRequest\x12\x1b\n" +
+	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
+	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\x14\n" +
+	"\x12AdoptEpochResponse\"]\n" +
 	"\x11WatchEpochRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
@@ -3506,7 +3635,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05error\x18\x06 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12\x18\n" +
 	"\awaiting\x18\a \x01(\tR\awaiting\x12\x1d\n" +
 	"\n" +
-	"no_workers\x18\b \x01(\bR\tnoWorkers\"\xd6\x01\n" +
+	"no_workers\x18\b \x01(\bR\tnoWorkers\"\xf6\x01\n" +
 	"\x0eConsumerStream\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
@@ -3515,19 +3644,28 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"startIndex\x12\x18\n" +
 	"\arelease\x18\x05 \x01(\bR\arelease\x12\x14\n" +
 	"\x05ended\x18\x06 \x01(\bR\x05ended\x12\x14\n" +
-	"\x05count\x18\a \x01(\x04R\x05count\"\x82\x01\n" +
+	"\x05count\x18\a \x01(\x04R\x05count\x12\x1e\n" +
+	"\n" +
+	"assignment\x18\b \x01(\x04R\n" +
+	"assignment\"\xa2\x01\n" +
 	"\x13FinishStreamRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\"\n" +
 	"\x02id\x18\x02 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x03 \x01(\x04R\x05lease\x12\x14\n" +
-	"\x05count\x18\x04 \x01(\x04R\x05count\"\x16\n" +
-	"\x14FinishStreamResponse\"\x8c\x01\n" +
+	"\x05count\x18\x04 \x01(\x04R\x05count\x12\x1e\n" +
+	"\n" +
+	"assignment\x18\x05 \x01(\x04R\n" +
+	"assignment\"\x16\n" +
+	"\x14FinishStreamResponse\"\xac\x01\n" +
 	"\x14ReleaseStreamRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\"\n" +
 	"\x02id\x18\x02 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x03 \x01(\x04R\x05lease\x12\x1d\n" +
 	"\n" +
-	"next_index\x18\x04 \x01(\x04R\tnextIndex\"\x17\n" +
+	"next_index\x18\x04 \x01(\x04R\tnextIndex\x12\x1e\n" +
+	"\n" +
+	"assignment\x18\x05 \x01(\x04R\n" +
+	"assignment\"\x17\n" +
 	"\x15ReleaseStreamResponse\"\xc2\x01\n" +
 	"\x13ReportWorkerRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\"\n" +
@@ -3705,7 +3843,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"dataset_id\x18\x01 \x01(\tR\tdatasetId\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12\x1f\n" +
 	"\vgraph_bytes\x18\x03 \x01(\x03R\n" +
-	"graphBytes2\xb1\b\n" +
+	"graphBytes2\xfa\b\n" +
 	"\n" +
 	"Dispatcher\x12X\n" +
 	"\x0fRegisterDataset\x12 .pecan.v1.RegisterDatasetRequest\x1a!.pecan.v1.RegisterDatasetResponse(\x01\x12G\n" +
@@ -3714,7 +3852,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\n" +
 	"FetchGraph\x12\x1b.pecan.v1.FetchGraphRequest\x1a\x1c.pecan.v1.FetchGraphResponse0\x01\x12D\n" +
 	"\tCreateJob\x12\x1a.pecan.v1.CreateJobRequest\x1a\x1b.pecan.v1.CreateJobResponse\x12D\n" +
-	"\tOpenEpoch\x12\x1a.pecan.v1.OpenEpochRequest\x1a\x1b.pecan.v1.OpenEpochResponse\x12B\n" +
+	"\tOpenEpoch\x12\x1a.pecan.v1.OpenEpochRequest\x1a\x1b.pecan.v1.OpenEpochResponse\x12G\n" +
+	"\n" +
+	"AdoptEpoch\x12\x1b.pecan.v1.AdoptEpochRequest\x1a\x1c.pecan.v1.AdoptEpochResponse\x12B\n" +
 	"\n" +
 	"WatchEpoch\x12\x1b.pecan.v1.WatchEpochRequest\x1a\x15.pecan.v1.EpochUpdate0\x01\x12M\n" +
 	"\fFinishStream\x12\x1d.pecan.v1.FinishStreamRequest\x1a\x1e.pecan.v1.FinishStreamResponse\x12P\n" +
@@ -3739,7 +3879,7 @@ func file_pecan_v1_dispatcher_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_dispatcher_proto_rawDescData
 }
 
-var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*RegisterDatasetRequest)(nil),        // 0: pecan.v1.RegisterDatasetRequest
 	(*RegisterDatasetResponse)(nil),       // 1: pecan.v1.RegisterDatasetResponse
@@ -3751,131 +3891,135 @@ var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*CreateJobResponse)(nil),             // 7: pecan.v1.CreateJobResponse
 	(*OpenEpochRequest)(nil),              // 8: pecan.v1.OpenEpochRequest
 	(*OpenEpochResponse)(nil),             // 9: pecan.v1.OpenEpochResponse
-	(*WatchEpochRequest)(nil),             // 10: pecan.v1.WatchEpochRequest
-	(*EpochUpdate)(nil),                   // 11: pecan.v1.EpochUpdate
-	(*ConsumerStream)(nil),                // 12: pecan.v1.ConsumerStream
-	(*FinishStreamRequest)(nil),           // 13: pecan.v1.FinishStreamRequest
-	(*FinishStreamResponse)(nil),          // 14: pecan.v1.FinishStreamResponse
-	(*ReleaseStreamRequest)(nil),          // 15: pecan.v1.ReleaseStreamRequest
-	(*ReleaseStreamResponse)(nil),         // 16: pecan.v1.ReleaseStreamResponse
-	(*ReportWorkerRequest)(nil),           // 17: pecan.v1.ReportWorkerRequest
-	(*ReportWorkerResponse)(nil),          // 18: pecan.v1.ReportWorkerResponse
-	(*CloseEpochRequest)(nil),             // 19: pecan.v1.CloseEpochRequest
-	(*CloseEpochResponse)(nil),            // 20: pecan.v1.CloseEpochResponse
-	(*ClientHeartbeatRequest)(nil),        // 21: pecan.v1.ClientHeartbeatRequest
-	(*ClientHeartbeatResponse)(nil),       // 22: pecan.v1.ClientHeartbeatResponse
-	(*ClientGoodbyeRequest)(nil),          // 23: pecan.v1.ClientGoodbyeRequest
-	(*ClientGoodbyeResponse)(nil),         // 24: pecan.v1.ClientGoodbyeResponse
-	(*WorkerMessage)(nil),                 // 25: pecan.v1.WorkerMessage
-	(*WorkerHello)(nil),                   // 26: pecan.v1.WorkerHello
-	(*HeldStream)(nil),                    // 27: pecan.v1.HeldStream
-	(*WorkerHeartbeat)(nil),               // 28: pecan.v1.WorkerHeartbeat
-	(*NodeMetrics)(nil),                   // 29: pecan.v1.NodeMetrics
-	(*StreamStarted)(nil),                 // 30: pecan.v1.StreamStarted
-	(*StreamEnded)(nil),                   // 31: pecan.v1.StreamEnded
-	(*StreamFailed)(nil),                  // 32: pecan.v1.StreamFailed
-	(*WorkerGoodbye)(nil),                 // 33: pecan.v1.WorkerGoodbye
-	(*WorkerCommand)(nil),                 // 34: pecan.v1.WorkerCommand
-	(*Welcome)(nil),                       // 35: pecan.v1.Welcome
-	(*StartStream)(nil),                   // 36: pecan.v1.StartStream
-	(*RemainderSource)(nil),               // 37: pecan.v1.RemainderSource
-	(*StopStream)(nil),                    // 38: pecan.v1.StopStream
-	(*StatusRequest)(nil),                 // 39: pecan.v1.StatusRequest
-	(*StatusResponse)(nil),                // 40: pecan.v1.StatusResponse
-	(*WorkerStatus)(nil),                  // 41: pecan.v1.WorkerStatus
-	(*JobStatus)(nil),                     // 42: pecan.v1.JobStatus
-	(*EpochStatus)(nil),                   // 43: pecan.v1.EpochStatus
-	(*DatasetStatus)(nil),                 // 44: pecan.v1.DatasetStatus
-	(*RegisterDatasetRequest_Header)(nil), // 45: pecan.v1.RegisterDatasetRequest.Header
-	(*ClientHeartbeatRequest_Pass)(nil),   // 46: pecan.v1.ClientHeartbeatRequest.Pass
-	(*WorkerHeartbeat_StreamLoad)(nil),    // 47: pecan.v1.WorkerHeartbeat.StreamLoad
-	(*DatasetSpec)(nil),                   // 48: pecan.v1.DatasetSpec
-	(*JobOptions)(nil),                    // 49: pecan.v1.JobOptions
-	(*Plan)(nil),                          // 50: pecan.v1.Plan
-	(*ErrorDetail)(nil),                   // 51: pecan.v1.ErrorDetail
-	(*WorkerAddress)(nil),                 // 52: pecan.v1.WorkerAddress
-	(*StreamId)(nil),                      // 53: pecan.v1.StreamId
-	(*ComponentSpec)(nil),                 // 54: pecan.v1.ComponentSpec
+	(*AdoptEpochRequest)(nil),             // 10: pecan.v1.AdoptEpochRequest
+	(*AdoptEpochResponse)(nil),            // 11: pecan.v1.AdoptEpochResponse
+	(*WatchEpochRequest)(nil),             // 12: pecan.v1.WatchEpochRequest
+	(*EpochUpdate)(nil),                   // 13: pecan.v1.EpochUpdate
+	(*ConsumerStream)(nil),                // 14: pecan.v1.ConsumerStream
+	(*FinishStreamRequest)(nil),           // 15: pecan.v1.FinishStreamRequest
+	(*FinishStreamResponse)(nil),          // 16: pecan.v1.FinishStreamResponse
+	(*ReleaseStreamRequest)(nil),          // 17: pecan.v1.ReleaseStreamRequest
+	(*ReleaseStreamResponse)(nil),         // 18: pecan.v1.ReleaseStreamResponse
+	(*ReportWorkerRequest)(nil),           // 19: pecan.v1.ReportWorkerRequest
+	(*ReportWorkerResponse)(nil),          // 20: pecan.v1.ReportWorkerResponse
+	(*CloseEpochRequest)(nil),             // 21: pecan.v1.CloseEpochRequest
+	(*CloseEpochResponse)(nil),            // 22: pecan.v1.CloseEpochResponse
+	(*ClientHeartbeatRequest)(nil),        // 23: pecan.v1.ClientHeartbeatRequest
+	(*ClientHeartbeatResponse)(nil),       // 24: pecan.v1.ClientHeartbeatResponse
+	(*ClientGoodbyeRequest)(nil),          // 25: pecan.v1.ClientGoodbyeRequest
+	(*ClientGoodbyeResponse)(nil),         // 26: pecan.v1.ClientGoodbyeResponse
+	(*WorkerMessage)(nil),                 // 27: pecan.v1.WorkerMessage
+	(*WorkerHello)(nil),                   // 28: pecan.v1.WorkerHello
+	(*HeldStream)(nil),                    // 29: pecan.v1.HeldStream
+	(*WorkerHeartbeat)(nil),               // 30: pecan.v1.WorkerHeartbeat
+	(*NodeMetrics)(nil),                   // 31: pecan.v1.NodeMetrics
+	(*StreamStarted)(nil),                 // 32: pecan.v1.StreamStarted
+	(*StreamEnded)(nil),                   // 33: pecan.v1.StreamEnded
+	(*StreamFailed)(nil),                  // 34: pecan.v1.StreamFailed
+	(*WorkerGoodbye)(nil),                 // 35: pecan.v1.WorkerGoodbye
+	(*WorkerCommand)(nil),                 // 36: pecan.v1.WorkerCommand
+	(*Welcome)(nil),                       // 37: pecan.v1.Welcome
+	(*StartStream)(nil),                   // 38: pecan.v1.StartStream
+	(*RemainderSource)(nil),               // 39: pecan.v1.RemainderSource
+	(*StopStream)(nil),                    // 40: pecan.v1.StopStream
+	(*StatusRequest)(nil),                 // 41: pecan.v1.StatusRequest
+	(*StatusResponse)(nil),                // 42: pecan.v1.StatusResponse
+	(*WorkerStatus)(nil),                  // 43: pecan.v1.WorkerStatus
+	(*JobStatus)(nil),                     // 44: pecan.v1.JobStatus
+	(*EpochStatus)(nil),                   // 45: pecan.v1.EpochStatus
+	(*DatasetStatus)(nil),                 // 46: pecan.v1.DatasetStatus
+	(*RegisterDatasetRequest_Header)(nil), // 47: pecan.v1.RegisterDatasetRequest.Header
+	(*ClientHeartbeatRequest_Pass)(nil),   // 48: pecan.v1.ClientHeartbeatRequest.Pass
+	(*WorkerHeartbeat_StreamLoad)(nil),    // 49: pecan.v1.WorkerHeartbeat.StreamLoad
+	(*DatasetSpec)(nil),                   // 50: pecan.v1.DatasetSpec
+	(*JobOptions)(nil),                    // 51: pecan.v1.JobOptions
+	(*Plan)(nil),                          // 52: pecan.v1.Plan
+	(*ErrorDetail)(nil),                   // 53: pecan.v1.ErrorDetail
+	(*WorkerAddress)(nil),                 // 54: pecan.v1.WorkerAddress
+	(*StreamId)(nil),                      // 55: pecan.v1.StreamId
+	(*ComponentSpec)(nil),                 // 56: pecan.v1.ComponentSpec
 }
 var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
-	45, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
-	48, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
-	49, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
-	50, // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
-	49, // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
-	12, // 5: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
-	51, // 6: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
-	52, // 7: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
-	53, // 8: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
-	53, // 9: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
-	53, // 10: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
-	46, // 11: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
-	26, // 12: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
-	28, // 13: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
-	31, // 14: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
-	32, // 15: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
-	33, // 16: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
-	30, // 17: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
-	52, // 18: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
-	27, // 19: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
-	53, // 20: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
-	47, // 21: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	53, // 22: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
-	53, // 23: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	53, // 24: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	51, // 25: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	35, // 26: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
-	36, // 27: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
-	38, // 28: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	53, // 29: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
-	50, // 30: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
-	49, // 31: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
-	37, // 32: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
-	54, // 33: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	52, // 34: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	53, // 35: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	41, // 36: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	42, // 37: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	44, // 38: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	52, // 39: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	27, // 40: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	49, // 41: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	50, // 42: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	43, // 43: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	29, // 44: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	48, // 45: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
-	53, // 46: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	29, // 47: pecan.v1.WorkerHeartbeat.StreamLoad.nodes:type_name -> pecan.v1.NodeMetrics
+	47, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
+	50, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
+	51, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
+	52, // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
+	51, // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
+	14, // 5: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
+	53, // 6: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
+	54, // 7: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
+	55, // 8: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
+	55, // 9: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
+	55, // 10: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
+	48, // 11: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
+	28, // 12: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
+	30, // 13: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
+	33, // 14: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
+	34, // 15: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
+	35, // 16: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
+	32, // 17: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
+	54, // 18: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
+	29, // 19: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
+	55, // 20: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
+	49, // 21: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	55, // 22: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
+	55, // 23: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
+	55, // 24: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	53, // 25: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	37, // 26: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
+	38, // 27: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
+	40, // 28: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
+	55, // 29: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
+	52, // 30: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
+	51, // 31: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
+	39, // 32: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
+	56, // 33: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
+	54, // 34: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	55, // 35: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	43, // 36: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	44, // 37: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	46, // 38: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	54, // 39: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	29, // 40: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	51, // 41: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	52, // 42: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	45, // 43: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	31, // 44: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	50, // 45: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
+	55, // 46: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	31, // 47: pecan.v1.WorkerHeartbeat.StreamLoad.nodes:type_name -> pecan.v1.NodeMetrics
 	0,  // 48: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
 	2,  // 49: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
 	4,  // 50: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
 	6,  // 51: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
 	8,  // 52: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
-	10, // 53: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
-	13, // 54: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
-	15, // 55: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
-	17, // 56: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
-	19, // 57: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
-	21, // 58: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
-	23, // 59: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
-	25, // 60: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
-	39, // 61: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
-	1,  // 62: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
-	3,  // 63: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
-	5,  // 64: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
-	7,  // 65: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
-	9,  // 66: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
-	11, // 67: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
-	14, // 68: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
-	16, // 69: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
-	18, // 70: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
-	20, // 71: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
-	22, // 72: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
-	24, // 73: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
-	34, // 74: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
-	40, // 75: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
-	62, // [62:76] is the sub-list for method output_type
-	48, // [48:62] is the sub-list for method input_type
+	10, // 53: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
+	12, // 54: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
+	15, // 55: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
+	17, // 56: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
+	19, // 57: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
+	21, // 58: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
+	23, // 59: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
+	25, // 60: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
+	27, // 61: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
+	41, // 62: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
+	1,  // 63: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
+	3,  // 64: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
+	5,  // 65: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
+	7,  // 66: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
+	9,  // 67: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
+	11, // 68: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
+	13, // 69: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
+	16, // 70: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
+	18, // 71: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
+	20, // 72: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
+	22, // 73: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
+	24, // 74: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
+	26, // 75: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
+	36, // 76: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
+	42, // 77: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
+	63, // [63:78] is the sub-list for method output_type
+	48, // [48:63] is the sub-list for method input_type
 	48, // [48:48] is the sub-list for extension type_name
 	48, // [48:48] is the sub-list for extension extendee
 	0,  // [0:48] is the sub-list for field type_name
@@ -3891,7 +4035,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 		(*RegisterDatasetRequest_Header_)(nil),
 		(*RegisterDatasetRequest_Chunk)(nil),
 	}
-	file_pecan_v1_dispatcher_proto_msgTypes[25].OneofWrappers = []any{
+	file_pecan_v1_dispatcher_proto_msgTypes[27].OneofWrappers = []any{
 		(*WorkerMessage_Hello)(nil),
 		(*WorkerMessage_Heartbeat)(nil),
 		(*WorkerMessage_Ended)(nil),
@@ -3899,7 +4043,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 		(*WorkerMessage_Goodbye)(nil),
 		(*WorkerMessage_Started)(nil),
 	}
-	file_pecan_v1_dispatcher_proto_msgTypes[34].OneofWrappers = []any{
+	file_pecan_v1_dispatcher_proto_msgTypes[36].OneofWrappers = []any{
 		(*WorkerCommand_Welcome)(nil),
 		(*WorkerCommand_Start)(nil),
 		(*WorkerCommand_Stop)(nil),
@@ -3910,7 +4054,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_dispatcher_proto_rawDesc), len(file_pecan_v1_dispatcher_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   48,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	Dispatcher_FetchGraph_FullMethodName      = "/pecan.v1.Dispatcher/FetchGraph"
 	Dispatcher_CreateJob_FullMethodName       = "/pecan.v1.Dispatcher/CreateJob"
 	Dispatcher_OpenEpoch_FullMethodName       = "/pecan.v1.Dispatcher/OpenEpoch"
+	Dispatcher_AdoptEpoch_FullMethodName      = "/pecan.v1.Dispatcher/AdoptEpoch"
 	Dispatcher_WatchEpoch_FullMethodName      = "/pecan.v1.Dispatcher/WatchEpoch"
 	Dispatcher_FinishStream_FullMethodName    = "/pecan.v1.Dispatcher/FinishStream"
 	Dispatcher_ReleaseStream_FullMethodName   = "/pecan.v1.Dispatcher/ReleaseStream"
@@ -51,6 +52,8 @@ type DispatcherClient interface {
 	CreateJob(ctx context.Context, in *CreateJobRequest, opts ...grpc.CallOption) (*CreateJobResponse, error)
 	// Starts one pass of a client over a job (an iterator was made). Idempotent by (client, request_id).
 	OpenEpoch(ctx context.Context, in *OpenEpochRequest, opts ...grpc.CallOption) (*OpenEpochResponse, error)
+	// The client begins to read a pass that it had opened ahead of need. Idempotent.
+	AdoptEpoch(ctx context.Context, in *AdoptEpochRequest, opts ...grpc.CallOption) (*AdoptEpochResponse, error)
 	// Pushes the state of that pass to the client: a whole snapshot on every change, the newest wins.
 	WatchEpoch(ctx context.Context, in *WatchEpochRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[EpochUpdate], error)
 	// The client has received a stream to its end. Idempotent.
@@ -135,6 +138,16 @@ func (c *dispatcherClient) OpenEpoch(ctx context.Context, in *OpenEpochRequest, 
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(OpenEpochResponse)
 	err := c.cc.Invoke(ctx, Dispatcher_OpenEpoch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *dispatcherClient) AdoptEpoch(ctx context.Context, in *AdoptEpochRequest, opts ...grpc.CallOption) (*AdoptEpochResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AdoptEpochResponse)
+	err := c.cc.Invoke(ctx, Dispatcher_AdoptEpoch_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -257,6 +270,8 @@ type DispatcherServer interface {
 	CreateJob(context.Context, *CreateJobRequest) (*CreateJobResponse, error)
 	// Starts one pass of a client over a job (an iterator was made). Idempotent by (client, request_id).
 	OpenEpoch(context.Context, *OpenEpochRequest) (*OpenEpochResponse, error)
+	// The client begins to read a pass that it had opened ahead of need. Idempotent.
+	AdoptEpoch(context.Context, *AdoptEpochRequest) (*AdoptEpochResponse, error)
 	// Pushes the state of that pass to the client: a whole snapshot on every change, the newest wins.
 	WatchEpoch(*WatchEpochRequest, grpc.ServerStreamingServer[EpochUpdate]) error
 	// The client has received a stream to its end. Idempotent.
@@ -299,6 +314,9 @@ func (UnimplementedDispatcherServer) CreateJob(context.Context, *CreateJobReques
 }
 func (UnimplementedDispatcherServer) OpenEpoch(context.Context, *OpenEpochRequest) (*OpenEpochResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method OpenEpoch not implemented")
+}
+func (UnimplementedDispatcherServer) AdoptEpoch(context.Context, *AdoptEpochRequest) (*AdoptEpochResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method AdoptEpoch not implemented")
 }
 func (UnimplementedDispatcherServer) WatchEpoch(*WatchEpochRequest, grpc.ServerStreamingServer[EpochUpdate]) error {
 	return status.Errorf(codes.Unimplemented, "method WatchEpoch not implemented")
@@ -416,6 +434,24 @@ func _Dispatcher_OpenEpoch_Handler(srv interface{}, ctx context.Context, dec fun
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(DispatcherServer).OpenEpoch(ctx, req.(*OpenEpochRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Dispatcher_AdoptEpoch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AdoptEpochRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DispatcherServer).AdoptEpoch(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Dispatcher_AdoptEpoch_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DispatcherServer).AdoptEpoch(ctx, req.(*AdoptEpochRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -582,6 +618,10 @@ var Dispatcher_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "OpenEpoch",
 			Handler:    _Dispatcher_OpenEpoch_Handler,
+		},
+		{
+			MethodName: "AdoptEpoch",
+			Handler:    _Dispatcher_AdoptEpoch_Handler,
 		},
 		{
 			MethodName: "FinishStream",

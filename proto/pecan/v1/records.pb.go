@@ -76,7 +76,7 @@ func (x LeaseLost_Cause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LeaseLost_Cause.Descriptor instead.
 func (LeaseLost_Cause) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{18, 0}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{19, 0}
 }
 
 // One change of the durable state. Applying records needs nothing but the state and the record.
@@ -106,6 +106,7 @@ type Record struct {
 	//	*Record_ConsumerReleased
 	//	*Record_StreamProduced
 	//	*Record_StreamDelivered
+	//	*Record_EpochAdopted
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -346,6 +347,15 @@ func (x *Record) GetStreamDelivered() *StreamDelivered {
 	return nil
 }
 
+func (x *Record) GetEpochAdopted() *EpochAdopted {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_EpochAdopted); ok {
+			return x.EpochAdopted
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -438,6 +448,10 @@ type Record_StreamDelivered struct {
 	StreamDelivered *StreamDelivered `protobuf:"bytes,22,opt,name=stream_delivered,json=streamDelivered,proto3,oneof"`
 }
 
+type Record_EpochAdopted struct {
+	EpochAdopted *EpochAdopted `protobuf:"bytes,23,opt,name=epoch_adopted,json=epochAdopted,proto3,oneof"`
+}
+
 func (*Record_Started) isRecord_Kind() {}
 
 func (*Record_DatasetAdded) isRecord_Kind() {}
@@ -481,6 +495,8 @@ func (*Record_ConsumerReleased) isRecord_Kind() {}
 func (*Record_StreamProduced) isRecord_Kind() {}
 
 func (*Record_StreamDelivered) isRecord_Kind() {}
+
+func (*Record_EpochAdopted) isRecord_Kind() {}
 
 // A process opened the store. The first one of a store names the cluster.
 type DispatcherStarted struct {
@@ -1152,6 +1168,67 @@ func (x *EpochJoined) GetAhead() bool {
 	return false
 }
 
+// A client that had opened the epoch ahead of need begins to read it.
+type EpochAdopted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	ClientId      string                 `protobuf:"bytes,3,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochAdopted) Reset() {
+	*x = EpochAdopted{}
+	mi := &file_pecan_v1_records_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochAdopted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochAdopted) ProtoMessage() {}
+
+func (x *EpochAdopted) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochAdopted.ProtoReflect.Descriptor instead.
+func (*EpochAdopted) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *EpochAdopted) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *EpochAdopted) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *EpochAdopted) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
+}
+
 type EpochLeft struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
@@ -1163,7 +1240,7 @@ type EpochLeft struct {
 
 func (x *EpochLeft) Reset() {
 	*x = EpochLeft{}
-	mi := &file_pecan_v1_records_proto_msgTypes[13]
+	mi := &file_pecan_v1_records_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +1252,7 @@ func (x *EpochLeft) String() string {
 func (*EpochLeft) ProtoMessage() {}
 
 func (x *EpochLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[13]
+	mi := &file_pecan_v1_records_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +1265,7 @@ func (x *EpochLeft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochLeft.ProtoReflect.Descriptor instead.
 func (*EpochLeft) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{13}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EpochLeft) GetJobId() string {
@@ -1223,7 +1300,7 @@ type EpochFailed struct {
 
 func (x *EpochFailed) Reset() {
 	*x = EpochFailed{}
-	mi := &file_pecan_v1_records_proto_msgTypes[14]
+	mi := &file_pecan_v1_records_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1235,7 +1312,7 @@ func (x *EpochFailed) String() string {
 func (*EpochFailed) ProtoMessage() {}
 
 func (x *EpochFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[14]
+	mi := &file_pecan_v1_records_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1248,7 +1325,7 @@ func (x *EpochFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochFailed.ProtoReflect.Descriptor instead.
 func (*EpochFailed) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{14}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EpochFailed) GetJobId() string {
@@ -1288,7 +1365,7 @@ type EpochClosed struct {
 
 func (x *EpochClosed) Reset() {
 	*x = EpochClosed{}
-	mi := &file_pecan_v1_records_proto_msgTypes[15]
+	mi := &file_pecan_v1_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1300,7 +1377,7 @@ func (x *EpochClosed) String() string {
 func (*EpochClosed) ProtoMessage() {}
 
 func (x *EpochClosed) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[15]
+	mi := &file_pecan_v1_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1313,7 +1390,7 @@ func (x *EpochClosed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochClosed.ProtoReflect.Descriptor instead.
 func (*EpochClosed) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{15}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EpochClosed) GetJobId() string {
@@ -1361,7 +1438,7 @@ type StreamAdded struct {
 
 func (x *StreamAdded) Reset() {
 	*x = StreamAdded{}
-	mi := &file_pecan_v1_records_proto_msgTypes[16]
+	mi := &file_pecan_v1_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1450,7 @@ func (x *StreamAdded) String() string {
 func (*StreamAdded) ProtoMessage() {}
 
 func (x *StreamAdded) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[16]
+	mi := &file_pecan_v1_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +1463,7 @@ func (x *StreamAdded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamAdded.ProtoReflect.Descriptor instead.
 func (*StreamAdded) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{16}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StreamAdded) GetId() *StreamId {
@@ -1407,7 +1484,7 @@ type LeaseGranted struct {
 
 func (x *LeaseGranted) Reset() {
 	*x = LeaseGranted{}
-	mi := &file_pecan_v1_records_proto_msgTypes[17]
+	mi := &file_pecan_v1_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1419,7 +1496,7 @@ func (x *LeaseGranted) String() string {
 func (*LeaseGranted) ProtoMessage() {}
 
 func (x *LeaseGranted) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[17]
+	mi := &file_pecan_v1_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1432,7 +1509,7 @@ func (x *LeaseGranted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGranted.ProtoReflect.Descriptor instead.
 func (*LeaseGranted) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{17}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LeaseGranted) GetId() *StreamId {
@@ -1471,7 +1548,7 @@ type LeaseLost struct {
 
 func (x *LeaseLost) Reset() {
 	*x = LeaseLost{}
-	mi := &file_pecan_v1_records_proto_msgTypes[18]
+	mi := &file_pecan_v1_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1560,7 @@ func (x *LeaseLost) String() string {
 func (*LeaseLost) ProtoMessage() {}
 
 func (x *LeaseLost) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[18]
+	mi := &file_pecan_v1_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1573,7 @@ func (x *LeaseLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseLost.ProtoReflect.Descriptor instead.
 func (*LeaseLost) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{18}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LeaseLost) GetId() *StreamId {
@@ -1535,17 +1612,19 @@ func (x *LeaseLost) GetWhy() string {
 }
 
 type ConsumerAssigned struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	ClientId      string                 `protobuf:"bytes,2,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	StartIndex    uint64                 `protobuf:"varint,3,opt,name=start_index,json=startIndex,proto3" json:"start_index,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Id         *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	ClientId   string                 `protobuf:"bytes,2,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	StartIndex uint64                 `protobuf:"varint,3,opt,name=start_index,json=startIndex,proto3" json:"start_index,omitempty"`
+	// One more than the assignment before.
+	Assignment    uint64 `protobuf:"varint,4,opt,name=assignment,proto3" json:"assignment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConsumerAssigned) Reset() {
 	*x = ConsumerAssigned{}
-	mi := &file_pecan_v1_records_proto_msgTypes[19]
+	mi := &file_pecan_v1_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +1636,7 @@ func (x *ConsumerAssigned) String() string {
 func (*ConsumerAssigned) ProtoMessage() {}
 
 func (x *ConsumerAssigned) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[19]
+	mi := &file_pecan_v1_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +1649,7 @@ func (x *ConsumerAssigned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerAssigned.ProtoReflect.Descriptor instead.
 func (*ConsumerAssigned) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{19}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ConsumerAssigned) GetId() *StreamId {
@@ -1594,6 +1673,13 @@ func (x *ConsumerAssigned) GetStartIndex() uint64 {
 	return 0
 }
 
+func (x *ConsumerAssigned) GetAssignment() uint64 {
+	if x != nil {
+		return x.Assignment
+	}
+	return 0
+}
+
 // The consumer is gone; the next one starts at next_index.
 type ConsumerReleased struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1606,7 +1692,7 @@ type ConsumerReleased struct {
 
 func (x *ConsumerReleased) Reset() {
 	*x = ConsumerReleased{}
-	mi := &file_pecan_v1_records_proto_msgTypes[20]
+	mi := &file_pecan_v1_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1618,7 +1704,7 @@ func (x *ConsumerReleased) String() string {
 func (*ConsumerReleased) ProtoMessage() {}
 
 func (x *ConsumerReleased) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[20]
+	mi := &file_pecan_v1_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1631,7 +1717,7 @@ func (x *ConsumerReleased) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerReleased.ProtoReflect.Descriptor instead.
 func (*ConsumerReleased) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{20}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ConsumerReleased) GetId() *StreamId {
@@ -1668,7 +1754,7 @@ type StreamProduced struct {
 
 func (x *StreamProduced) Reset() {
 	*x = StreamProduced{}
-	mi := &file_pecan_v1_records_proto_msgTypes[21]
+	mi := &file_pecan_v1_records_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +1766,7 @@ func (x *StreamProduced) String() string {
 func (*StreamProduced) ProtoMessage() {}
 
 func (x *StreamProduced) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[21]
+	mi := &file_pecan_v1_records_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1693,7 +1779,7 @@ func (x *StreamProduced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamProduced.ProtoReflect.Descriptor instead.
 func (*StreamProduced) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{21}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StreamProduced) GetId() *StreamId {
@@ -1735,7 +1821,7 @@ type StreamDelivered struct {
 
 func (x *StreamDelivered) Reset() {
 	*x = StreamDelivered{}
-	mi := &file_pecan_v1_records_proto_msgTypes[22]
+	mi := &file_pecan_v1_records_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1747,7 +1833,7 @@ func (x *StreamDelivered) String() string {
 func (*StreamDelivered) ProtoMessage() {}
 
 func (x *StreamDelivered) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[22]
+	mi := &file_pecan_v1_records_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1760,7 +1846,7 @@ func (x *StreamDelivered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamDelivered.ProtoReflect.Descriptor instead.
 func (*StreamDelivered) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{22}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StreamDelivered) GetId() *StreamId {
@@ -1795,7 +1881,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_pecan_v1_records_proto_msgTypes[23]
+	mi := &file_pecan_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1807,7 +1893,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[23]
+	mi := &file_pecan_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1820,7 +1906,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{23}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Snapshot) GetApplied() uint64 {
@@ -1884,7 +1970,7 @@ type StoredDataset struct {
 
 func (x *StoredDataset) Reset() {
 	*x = StoredDataset{}
-	mi := &file_pecan_v1_records_proto_msgTypes[24]
+	mi := &file_pecan_v1_records_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1896,7 +1982,7 @@ func (x *StoredDataset) String() string {
 func (*StoredDataset) ProtoMessage() {}
 
 func (x *StoredDataset) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[24]
+	mi := &file_pecan_v1_records_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1909,7 +1995,7 @@ func (x *StoredDataset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredDataset.ProtoReflect.Descriptor instead.
 func (*StoredDataset) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StoredDataset) GetDatasetId() string {
@@ -1953,7 +2039,7 @@ type StoredClient struct {
 
 func (x *StoredClient) Reset() {
 	*x = StoredClient{}
-	mi := &file_pecan_v1_records_proto_msgTypes[25]
+	mi := &file_pecan_v1_records_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1965,7 +2051,7 @@ func (x *StoredClient) String() string {
 func (*StoredClient) ProtoMessage() {}
 
 func (x *StoredClient) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[25]
+	mi := &file_pecan_v1_records_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1978,7 +2064,7 @@ func (x *StoredClient) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredClient.ProtoReflect.Descriptor instead.
 func (*StoredClient) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StoredClient) GetClientId() string {
@@ -2022,7 +2108,7 @@ type StoredRequest struct {
 
 func (x *StoredRequest) Reset() {
 	*x = StoredRequest{}
-	mi := &file_pecan_v1_records_proto_msgTypes[26]
+	mi := &file_pecan_v1_records_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2034,7 +2120,7 @@ func (x *StoredRequest) String() string {
 func (*StoredRequest) ProtoMessage() {}
 
 func (x *StoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[26]
+	mi := &file_pecan_v1_records_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2047,7 +2133,7 @@ func (x *StoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredRequest.ProtoReflect.Descriptor instead.
 func (*StoredRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{26}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StoredRequest) GetRequestId() string {
@@ -2101,7 +2187,7 @@ type StoredJob struct {
 
 func (x *StoredJob) Reset() {
 	*x = StoredJob{}
-	mi := &file_pecan_v1_records_proto_msgTypes[27]
+	mi := &file_pecan_v1_records_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2113,7 +2199,7 @@ func (x *StoredJob) String() string {
 func (*StoredJob) ProtoMessage() {}
 
 func (x *StoredJob) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[27]
+	mi := &file_pecan_v1_records_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2126,7 +2212,7 @@ func (x *StoredJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredJob.ProtoReflect.Descriptor instead.
 func (*StoredJob) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{27}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StoredJob) GetJobId() string {
@@ -2218,7 +2304,7 @@ type ClosedEpoch struct {
 
 func (x *ClosedEpoch) Reset() {
 	*x = ClosedEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[28]
+	mi := &file_pecan_v1_records_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2230,7 +2316,7 @@ func (x *ClosedEpoch) String() string {
 func (*ClosedEpoch) ProtoMessage() {}
 
 func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[28]
+	mi := &file_pecan_v1_records_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2243,7 +2329,7 @@ func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClosedEpoch.ProtoReflect.Descriptor instead.
 func (*ClosedEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{28}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ClosedEpoch) GetEpoch() uint64 {
@@ -2286,7 +2372,7 @@ type StoredEpoch struct {
 
 func (x *StoredEpoch) Reset() {
 	*x = StoredEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[29]
+	mi := &file_pecan_v1_records_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2298,7 +2384,7 @@ func (x *StoredEpoch) String() string {
 func (*StoredEpoch) ProtoMessage() {}
 
 func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[29]
+	mi := &file_pecan_v1_records_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2311,7 +2397,7 @@ func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredEpoch.ProtoReflect.Descriptor instead.
 func (*StoredEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{29}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StoredEpoch) GetEpoch() uint64 {
@@ -2346,7 +2432,7 @@ func (x *StoredEpoch) GetError() *ErrorDetail {
 type StoredPass struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	ClientId string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	// Opened ahead of need.
+	// Opened ahead of need, and not adopted.
 	Ahead         bool `protobuf:"varint,2,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2354,7 +2440,7 @@ type StoredPass struct {
 
 func (x *StoredPass) Reset() {
 	*x = StoredPass{}
-	mi := &file_pecan_v1_records_proto_msgTypes[30]
+	mi := &file_pecan_v1_records_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2366,7 +2452,7 @@ func (x *StoredPass) String() string {
 func (*StoredPass) ProtoMessage() {}
 
 func (x *StoredPass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[30]
+	mi := &file_pecan_v1_records_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2379,7 +2465,7 @@ func (x *StoredPass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredPass.ProtoReflect.Descriptor instead.
 func (*StoredPass) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{30}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StoredPass) GetClientId() string {
@@ -2417,14 +2503,16 @@ type StoredStream struct {
 	// Failures that another worker might not have.
 	Failures uint32 `protobuf:"varint,12,opt,name=failures,proto3" json:"failures,omitempty"`
 	// Why the last lease was lost.
-	Why           string `protobuf:"bytes,13,opt,name=why,proto3" json:"why,omitempty"`
+	Why string `protobuf:"bytes,13,opt,name=why,proto3" json:"why,omitempty"`
+	// How often the stream was given to a consumer.
+	Assignment    uint64 `protobuf:"varint,14,opt,name=assignment,proto3" json:"assignment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredStream) Reset() {
 	*x = StoredStream{}
-	mi := &file_pecan_v1_records_proto_msgTypes[31]
+	mi := &file_pecan_v1_records_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2436,7 +2524,7 @@ func (x *StoredStream) String() string {
 func (*StoredStream) ProtoMessage() {}
 
 func (x *StoredStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[31]
+	mi := &file_pecan_v1_records_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2449,7 +2537,7 @@ func (x *StoredStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredStream.ProtoReflect.Descriptor instead.
 func (*StoredStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{31}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StoredStream) GetStream() uint32 {
@@ -2543,12 +2631,18 @@ func (x *StoredStream) GetWhy() string {
 	return ""
 }
 
+func (x *StoredStream) GetAssignment() uint64 {
+	if x != nil {
+		return x.Assignment
+	}
+	return 0
+}
+
 var File_pecan_v1_records_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\xcd\n" +
-	"\n" +
+	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\x8c\v\n" +
 	"\x06Record\x127\n" +
 	"\astarted\x18\x01 \x01(\v2\x1b.pecan.v1.DispatcherStartedH\x00R\astarted\x12=\n" +
 	"\rdataset_added\x18\x02 \x01(\v2\x16.pecan.v1.DatasetAddedH\x00R\fdatasetAdded\x12C\n" +
@@ -2579,7 +2673,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x11consumer_assigned\x18\x13 \x01(\v2\x1a.pecan.v1.ConsumerAssignedH\x00R\x10consumerAssigned\x12I\n" +
 	"\x11consumer_released\x18\x14 \x01(\v2\x1a.pecan.v1.ConsumerReleasedH\x00R\x10consumerReleased\x12C\n" +
 	"\x0fstream_produced\x18\x15 \x01(\v2\x18.pecan.v1.StreamProducedH\x00R\x0estreamProduced\x12F\n" +
-	"\x10stream_delivered\x18\x16 \x01(\v2\x19.pecan.v1.StreamDeliveredH\x00R\x0fstreamDeliveredB\x06\n" +
+	"\x10stream_delivered\x18\x16 \x01(\v2\x19.pecan.v1.StreamDeliveredH\x00R\x0fstreamDelivered\x12=\n" +
+	"\repoch_adopted\x18\x17 \x01(\v2\x16.pecan.v1.EpochAdoptedH\x00R\fepochAdoptedB\x06\n" +
 	"\x04kind\"2\n" +
 	"\x11DispatcherStarted\x12\x1d\n" +
 	"\n" +
@@ -2629,7 +2724,11 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\tclient_id\x18\x03 \x01(\tR\bclientId\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x04 \x01(\tR\trequestId\x12\x14\n" +
-	"\x05ahead\x18\x05 \x01(\bR\x05ahead\"U\n" +
+	"\x05ahead\x18\x05 \x01(\bR\x05ahead\"X\n" +
+	"\fEpochAdopted\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
+	"\tclient_id\x18\x03 \x01(\tR\bclientId\"U\n" +
 	"\tEpochLeft\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
@@ -2661,12 +2760,15 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x05MOVED\x10\x01\x12\b\n" +
 	"\x04DIED\x10\x02\x12\n" +
 	"\n" +
-	"\x06FAILED\x10\x03\"t\n" +
+	"\x06FAILED\x10\x03\"\x94\x01\n" +
 	"\x10ConsumerAssigned\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12\x1f\n" +
 	"\vstart_index\x18\x03 \x01(\x04R\n" +
-	"startIndex\"r\n" +
+	"startIndex\x12\x1e\n" +
+	"\n" +
+	"assignment\x18\x04 \x01(\x04R\n" +
+	"assignment\"r\n" +
 	"\x10ConsumerReleased\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12\x1d\n" +
@@ -2737,7 +2839,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"StoredPass\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x14\n" +
-	"\x05ahead\x18\x02 \x01(\bR\x05ahead\"\x83\x03\n" +
+	"\x05ahead\x18\x02 \x01(\bR\x05ahead\"\xa3\x03\n" +
 	"\fStoredStream\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
@@ -2753,7 +2855,10 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	" \x01(\rR\x06deaths\x12\x1a\n" +
 	"\bprogress\x18\v \x01(\x04R\bprogress\x12\x1a\n" +
 	"\bfailures\x18\f \x01(\rR\bfailures\x12\x10\n" +
-	"\x03why\x18\r \x01(\tR\x03whyb\x06proto3"
+	"\x03why\x18\r \x01(\tR\x03why\x12\x1e\n" +
+	"\n" +
+	"assignment\x18\x0e \x01(\x04R\n" +
+	"assignmentb\x06proto3"
 
 var (
 	file_pecan_v1_records_proto_rawDescOnce sync.Once
@@ -2768,7 +2873,7 @@ func file_pecan_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_pecan_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_pecan_v1_records_proto_goTypes = []any{
 	(LeaseLost_Cause)(0),      // 0: pecan.v1.LeaseLost.Cause
 	(*Record)(nil),            // 1: pecan.v1.Record
@@ -2784,31 +2889,32 @@ var file_pecan_v1_records_proto_goTypes = []any{
 	(*JobRemoved)(nil),        // 11: pecan.v1.JobRemoved
 	(*EpochOpened)(nil),       // 12: pecan.v1.EpochOpened
 	(*EpochJoined)(nil),       // 13: pecan.v1.EpochJoined
-	(*EpochLeft)(nil),         // 14: pecan.v1.EpochLeft
-	(*EpochFailed)(nil),       // 15: pecan.v1.EpochFailed
-	(*EpochClosed)(nil),       // 16: pecan.v1.EpochClosed
-	(*StreamAdded)(nil),       // 17: pecan.v1.StreamAdded
-	(*LeaseGranted)(nil),      // 18: pecan.v1.LeaseGranted
-	(*LeaseLost)(nil),         // 19: pecan.v1.LeaseLost
-	(*ConsumerAssigned)(nil),  // 20: pecan.v1.ConsumerAssigned
-	(*ConsumerReleased)(nil),  // 21: pecan.v1.ConsumerReleased
-	(*StreamProduced)(nil),    // 22: pecan.v1.StreamProduced
-	(*StreamDelivered)(nil),   // 23: pecan.v1.StreamDelivered
-	(*Snapshot)(nil),          // 24: pecan.v1.Snapshot
-	(*StoredDataset)(nil),     // 25: pecan.v1.StoredDataset
-	(*StoredClient)(nil),      // 26: pecan.v1.StoredClient
-	(*StoredRequest)(nil),     // 27: pecan.v1.StoredRequest
-	(*StoredJob)(nil),         // 28: pecan.v1.StoredJob
-	(*ClosedEpoch)(nil),       // 29: pecan.v1.ClosedEpoch
-	(*StoredEpoch)(nil),       // 30: pecan.v1.StoredEpoch
-	(*StoredPass)(nil),        // 31: pecan.v1.StoredPass
-	(*StoredStream)(nil),      // 32: pecan.v1.StoredStream
-	(*JobOptions)(nil),        // 33: pecan.v1.JobOptions
-	(*Plan)(nil),              // 34: pecan.v1.Plan
-	(*ErrorDetail)(nil),       // 35: pecan.v1.ErrorDetail
-	(*StreamId)(nil),          // 36: pecan.v1.StreamId
-	(*WorkerAddress)(nil),     // 37: pecan.v1.WorkerAddress
-	(*DatasetSpec)(nil),       // 38: pecan.v1.DatasetSpec
+	(*EpochAdopted)(nil),      // 14: pecan.v1.EpochAdopted
+	(*EpochLeft)(nil),         // 15: pecan.v1.EpochLeft
+	(*EpochFailed)(nil),       // 16: pecan.v1.EpochFailed
+	(*EpochClosed)(nil),       // 17: pecan.v1.EpochClosed
+	(*StreamAdded)(nil),       // 18: pecan.v1.StreamAdded
+	(*LeaseGranted)(nil),      // 19: pecan.v1.LeaseGranted
+	(*LeaseLost)(nil),         // 20: pecan.v1.LeaseLost
+	(*ConsumerAssigned)(nil),  // 21: pecan.v1.ConsumerAssigned
+	(*ConsumerReleased)(nil),  // 22: pecan.v1.ConsumerReleased
+	(*StreamProduced)(nil),    // 23: pecan.v1.StreamProduced
+	(*StreamDelivered)(nil),   // 24: pecan.v1.StreamDelivered
+	(*Snapshot)(nil),          // 25: pecan.v1.Snapshot
+	(*StoredDataset)(nil),     // 26: pecan.v1.StoredDataset
+	(*StoredClient)(nil),      // 27: pecan.v1.StoredClient
+	(*StoredRequest)(nil),     // 28: pecan.v1.StoredRequest
+	(*StoredJob)(nil),         // 29: pecan.v1.StoredJob
+	(*ClosedEpoch)(nil),       // 30: pecan.v1.ClosedEpoch
+	(*StoredEpoch)(nil),       // 31: pecan.v1.StoredEpoch
+	(*StoredPass)(nil),        // 32: pecan.v1.StoredPass
+	(*StoredStream)(nil),      // 33: pecan.v1.StoredStream
+	(*JobOptions)(nil),        // 34: pecan.v1.JobOptions
+	(*Plan)(nil),              // 35: pecan.v1.Plan
+	(*ErrorDetail)(nil),       // 36: pecan.v1.ErrorDetail
+	(*StreamId)(nil),          // 37: pecan.v1.StreamId
+	(*WorkerAddress)(nil),     // 38: pecan.v1.WorkerAddress
+	(*DatasetSpec)(nil),       // 39: pecan.v1.DatasetSpec
 }
 var file_pecan_v1_records_proto_depIdxs = []int32{
 	2,  // 0: pecan.v1.Record.started:type_name -> pecan.v1.DispatcherStarted
@@ -2823,51 +2929,52 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	11, // 9: pecan.v1.Record.job_removed:type_name -> pecan.v1.JobRemoved
 	12, // 10: pecan.v1.Record.epoch_opened:type_name -> pecan.v1.EpochOpened
 	13, // 11: pecan.v1.Record.epoch_joined:type_name -> pecan.v1.EpochJoined
-	14, // 12: pecan.v1.Record.epoch_left:type_name -> pecan.v1.EpochLeft
-	15, // 13: pecan.v1.Record.epoch_failed:type_name -> pecan.v1.EpochFailed
-	16, // 14: pecan.v1.Record.epoch_closed:type_name -> pecan.v1.EpochClosed
-	17, // 15: pecan.v1.Record.stream_added:type_name -> pecan.v1.StreamAdded
-	18, // 16: pecan.v1.Record.lease_granted:type_name -> pecan.v1.LeaseGranted
-	19, // 17: pecan.v1.Record.lease_lost:type_name -> pecan.v1.LeaseLost
-	20, // 18: pecan.v1.Record.consumer_assigned:type_name -> pecan.v1.ConsumerAssigned
-	21, // 19: pecan.v1.Record.consumer_released:type_name -> pecan.v1.ConsumerReleased
-	22, // 20: pecan.v1.Record.stream_produced:type_name -> pecan.v1.StreamProduced
-	23, // 21: pecan.v1.Record.stream_delivered:type_name -> pecan.v1.StreamDelivered
-	25, // 22: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
-	33, // 23: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
-	34, // 24: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
-	35, // 25: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
-	35, // 26: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
-	35, // 27: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
-	36, // 28: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
-	36, // 29: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
-	37, // 30: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
-	36, // 31: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
-	0,  // 32: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
-	36, // 33: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
-	36, // 34: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
-	36, // 35: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
-	36, // 36: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
-	25, // 37: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
-	26, // 38: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
-	28, // 39: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
-	38, // 40: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
-	27, // 41: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
-	33, // 42: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
-	34, // 43: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
-	30, // 44: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
-	29, // 45: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
-	35, // 46: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
-	35, // 47: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
-	31, // 48: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
-	32, // 49: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
-	35, // 50: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
-	37, // 51: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
-	52, // [52:52] is the sub-list for method output_type
-	52, // [52:52] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	15, // 12: pecan.v1.Record.epoch_left:type_name -> pecan.v1.EpochLeft
+	16, // 13: pecan.v1.Record.epoch_failed:type_name -> pecan.v1.EpochFailed
+	17, // 14: pecan.v1.Record.epoch_closed:type_name -> pecan.v1.EpochClosed
+	18, // 15: pecan.v1.Record.stream_added:type_name -> pecan.v1.StreamAdded
+	19, // 16: pecan.v1.Record.lease_granted:type_name -> pecan.v1.LeaseGranted
+	20, // 17: pecan.v1.Record.lease_lost:type_name -> pecan.v1.LeaseLost
+	21, // 18: pecan.v1.Record.consumer_assigned:type_name -> pecan.v1.ConsumerAssigned
+	22, // 19: pecan.v1.Record.consumer_released:type_name -> pecan.v1.ConsumerReleased
+	23, // 20: pecan.v1.Record.stream_produced:type_name -> pecan.v1.StreamProduced
+	24, // 21: pecan.v1.Record.stream_delivered:type_name -> pecan.v1.StreamDelivered
+	14, // 22: pecan.v1.Record.epoch_adopted:type_name -> pecan.v1.EpochAdopted
+	26, // 23: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
+	34, // 24: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
+	35, // 25: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
+	36, // 26: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
+	36, // 27: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
+	36, // 28: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
+	37, // 29: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
+	37, // 30: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
+	38, // 31: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
+	37, // 32: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
+	0,  // 33: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
+	37, // 34: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
+	37, // 35: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
+	37, // 36: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
+	37, // 37: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
+	26, // 38: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
+	27, // 39: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
+	29, // 40: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
+	39, // 41: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
+	28, // 42: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
+	34, // 43: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
+	35, // 44: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
+	31, // 45: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
+	30, // 46: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
+	36, // 47: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
+	36, // 48: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
+	32, // 49: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
+	33, // 50: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
+	36, // 51: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
+	38, // 52: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_records_proto_init() }
@@ -2899,6 +3006,7 @@ func file_pecan_v1_records_proto_init() {
 		(*Record_ConsumerReleased)(nil),
 		(*Record_StreamProduced)(nil),
 		(*Record_StreamDelivered)(nil),
+		(*Record_EpochAdopted)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2906,7 +3014,7 @@ func file_pecan_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_records_proto_rawDesc), len(file_pecan_v1_records_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -633,8 +633,11 @@ type Plan struct {
 	Hash string `protobuf:"bytes,13,opt,name=hash,proto3" json:"hash,omitempty"`
 	// Cardinality that an assert_cardinality at the root promised (checked by the client), -2 when none.
 	AssertedCardinality int64 `protobuf:"varint,14,opt,name=asserted_cardinality,json=assertedCardinality,proto3" json:"asserted_cardinality,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// A cache or a snapshot writes files: two epochs at once would write the same ones, and one that is left half read keeps
+	// them locked. So no epoch is opened before it is read.
+	WritesFiles   bool `protobuf:"varint,15,opt,name=writes_files,json=writesFiles,proto3" json:"writes_files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Plan) Reset() {
@@ -763,6 +766,13 @@ func (x *Plan) GetAssertedCardinality() int64 {
 		return x.AssertedCardinality
 	}
 	return 0
+}
+
+func (x *Plan) GetWritesFiles() bool {
+	if x != nil {
+		return x.WritesFiles
+	}
+	return false
 }
 
 type Cut struct {
@@ -1046,7 +1056,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\bseed_set\x18\x04 \x01(\bR\aseedSet\x127\n" +
 	"\vcompression\x18\x05 \x01(\x0e2\x15.pecan.v1.CompressionR\vcompression\x12*\n" +
 	"\x11max_element_bytes\x18\x06 \x01(\x03R\x0fmaxElementBytes\x12)\n" +
-	"\x10payload_checksum\x18\a \x01(\bR\x0fpayloadChecksum\"\x8e\x04\n" +
+	"\x10payload_checksum\x18\a \x01(\bR\x0fpayloadChecksum\"\xb1\x04\n" +
 	"\x04Plan\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x1f\n" +
 	"\vnum_streams\x18\x02 \x01(\x05R\n" +
@@ -1066,7 +1076,8 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"components\x12\x18\n" +
 	"\areasons\x18\f \x03(\tR\areasons\x12\x12\n" +
 	"\x04hash\x18\r \x01(\tR\x04hash\x121\n" +
-	"\x14asserted_cardinality\x18\x0e \x01(\x03R\x13assertedCardinality\"\xb0\x01\n" +
+	"\x14asserted_cardinality\x18\x0e \x01(\x03R\x13assertedCardinality\x12!\n" +
+	"\fwrites_files\x18\x0f \x01(\bR\vwritesFiles\"\xb0\x01\n" +
 	"\x03Cut\x12&\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x12.pecan.v1.Cut.KindR\x04kind\x12\x14\n" +
 	"\x05edges\x18\x02 \x03(\tR\x05edges\x12\x14\n" +

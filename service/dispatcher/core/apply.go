@@ -42,7 +42,7 @@ func (s *State) apply(record *pecanv1.Record) error {
 	case *pecanv1.Record_JobCreated, *pecanv1.Record_JobJoined, *pecanv1.Record_JobLeft,
 		*pecanv1.Record_JobFailed, *pecanv1.Record_JobRemoved:
 		return s.applyJob(record)
-	case *pecanv1.Record_EpochOpened, *pecanv1.Record_EpochJoined, *pecanv1.Record_EpochLeft,
+	case *pecanv1.Record_EpochOpened, *pecanv1.Record_EpochJoined, *pecanv1.Record_EpochAdopted, *pecanv1.Record_EpochLeft,
 		*pecanv1.Record_EpochFailed, *pecanv1.Record_EpochClosed, *pecanv1.Record_StreamAdded:
 		return s.applyEpoch(record)
 	}
@@ -136,6 +136,17 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		return s.applyEpochOpened(kind.EpochOpened)
 	case *pecanv1.Record_EpochJoined:
 		return s.applyEpochJoined(kind.EpochJoined)
+	case *pecanv1.Record_EpochAdopted:
+		r := kind.EpochAdopted
+		_, epoch, err := s.epoch(r.JobId, r.Epoch)
+		if err != nil {
+			return err
+		}
+		pass := findPass(epoch, r.ClientId)
+		if pass == nil {
+			return fmt.Errorf("epoch %d adopted by client %q, which has not opened it", r.Epoch, r.ClientId)
+		}
+		pass.Ahead = false
 	case *pecanv1.Record_EpochLeft:
 		_, epoch, err := s.epoch(kind.EpochLeft.JobId, kind.EpochLeft.Epoch)
 		if err != nil {
@@ -169,7 +180,11 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		if int64(kind.StreamAdded.Id.GetStream()) != int64(len(epoch.Streams)) {
 			return fmt.Errorf("stream %d added to %d streams", kind.StreamAdded.Id.GetStream(), len(epoch.Streams))
 		}
-		epoch.Streams = append(epoch.Streams, &pecanv1.StoredStream{Stream: kind.StreamAdded.Id.GetStream(), Consumer: soleConsumer(job, epoch)})
+		stream := &pecanv1.StoredStream{Stream: kind.StreamAdded.Id.GetStream()}
+		if sole := soleConsumer(job, epoch); sole != "" {
+			stream.Consumer, stream.Assignment = sole, 1
+		}
+		epoch.Streams = append(epoch.Streams, stream)
 	}
 	return nil
 }
@@ -209,6 +224,7 @@ func (s *State) applyEpochJoined(r *pecanv1.EpochJoined) error {
 	for _, stream := range epoch.Streams {
 		if private(job) {
 			stream.Consumer = r.ClientId
+			stream.Assignment++
 		}
 	}
 	remember(client, &pecanv1.StoredRequest{RequestId: r.RequestId, JobId: r.JobId, Opened: true, Epoch: r.Epoch})
@@ -230,11 +246,15 @@ func (s *State) applyStream(record *pecanv1.Record) error {
 	case *pecanv1.Record_LeaseLost:
 		return s.applyLeaseLost(kind.LeaseLost)
 	case *pecanv1.Record_ConsumerAssigned:
-		stream, err := s.stream(kind.ConsumerAssigned.Id)
+		r := kind.ConsumerAssigned
+		stream, err := s.stream(r.Id)
 		if err != nil {
 			return err
 		}
-		stream.Consumer, stream.StartIndex = kind.ConsumerAssigned.ClientId, kind.ConsumerAssigned.StartIndex
+		if r.Assignment != stream.Assignment+1 {
+			return fmt.Errorf("assignment %d of stream %d after assignment %d", r.Assignment, r.Id.GetStream(), stream.Assignment)
+		}
+		stream.Consumer, stream.StartIndex, stream.Assignment = r.ClientId, r.StartIndex, r.Assignment
 	case *pecanv1.Record_ConsumerReleased:
 		stream, err := s.stream(kind.ConsumerReleased.Id)
 		if err != nil {

@@ -42,7 +42,7 @@ func (c *Core) shareEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
 		if stream.Consumer == "" && stream.Worker != nil && !stream.Delivered {
 			poorest := slices.MinFunc(ready, byCount)
 			poorest.count++
-			c.assign(key.id(), poorest.client, stream.StartIndex)
+			c.assign(key.id(), stream, poorest.client)
 		}
 	}
 	for _, s := range shares {
@@ -63,12 +63,12 @@ func (c *Core) shareEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
 }
 
 // shares lists the clients of an epoch in the order in which they came. Those that opened it ahead of need are not ready
-// before they come to it, unless there are no others.
+// before they adopt it, unless there are no others.
 func (c *Core) shares(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) []*share {
-	onlyAhead := c.allAhead(job, epoch)
+	onlyAhead := allAhead(epoch)
 	var shares []*share
 	for _, pass := range epoch.Passes {
-		s := &share{client: pass.ClientId, ready: onlyAhead || !c.ahead(job, epoch, pass)}
+		s := &share{client: pass.ClientId, ready: onlyAhead || !pass.Ahead}
 		for _, stream := range epoch.Streams {
 			soft := c.soft(streamKey{job.JobId, epoch.Epoch, stream.Stream})
 			reader := stream.Consumer
@@ -113,9 +113,10 @@ func (c *Core) move(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, from, to
 	return false
 }
 
-func (c *Core) assign(id *pecanv1.StreamId, clientID string, start uint64) {
+// assign gives a stream that nobody reads to a client, from where the last one left it.
+func (c *Core) assign(id *pecanv1.StreamId, stream *pecanv1.StoredStream, clientID string) {
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerAssigned{ConsumerAssigned: &pecanv1.ConsumerAssigned{
-		Id: id, ClientId: clientID, StartIndex: start,
+		Id: id, ClientId: clientID, StartIndex: stream.StartIndex, Assignment: stream.Assignment + 1,
 	}}})
 	soft := c.soft(keyOf(id))
 	soft.moving, soft.moveTo, soft.consumedAt = false, "", c.now

@@ -123,8 +123,8 @@ type Result struct {
 	Err   error
 }
 
-// Inputs of Decide, beside the requests of the Dispatcher service themselves (OpenEpoch, FinishStream, ReleaseStream,
-// ReportWorker, CloseEpoch, ClientHeartbeat, ClientGoodbye), whose replies are their responses.
+// Inputs of Decide, beside the requests of the Dispatcher service themselves (OpenEpoch, AdoptEpoch, FinishStream,
+// ReleaseStream, ReportWorker, CloseEpoch, ClientHeartbeat, ClientGoodbye), whose replies are their responses.
 type (
 	// Start is the first input: this process has the store.
 	Start struct {
@@ -247,6 +247,8 @@ func (c *Core) handle(input any) (any, error) {
 		return c.createJob(in)
 	case *pecanv1.OpenEpochRequest:
 		return reply(c.openEpoch(in))
+	case *pecanv1.AdoptEpochRequest:
+		return &pecanv1.AdoptEpochResponse{}, c.adoptEpoch(in)
 	case *pecanv1.FinishStreamRequest:
 		return &pecanv1.FinishStreamResponse{}, c.finishStream(in)
 	case *pecanv1.ReleaseStreamRequest:

@@ -52,6 +52,28 @@ func (c *Core) openEpoch(req *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochRespo
 	return &pecanv1.OpenEpochResponse{Epoch: number}, nil
 }
 
+// adoptEpoch notes that a client begins to read what it had opened ahead of need. One that has closed the pass meanwhile, or
+// whose epoch is over, tells nothing new.
+func (c *Core) adoptEpoch(req *pecanv1.AdoptEpochRequest) error {
+	job, err := c.member("adopt epoch", req.ClientId, req.JobId)
+	if err != nil {
+		return err
+	}
+	epoch := findEpoch(job, req.Epoch)
+	if epoch == nil {
+		if req.Epoch < job.NextEpoch {
+			return nil
+		}
+		return reason.New(reason.EpochUnknown, "adopt epoch: job %q has no epoch %d; its next one is %d", job.JobId, req.Epoch, job.NextEpoch)
+	}
+	if pass := findPass(epoch, req.ClientId); pass != nil && pass.Ahead {
+		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochAdopted{EpochAdopted: &pecanv1.EpochAdopted{
+			JobId: job.JobId, Epoch: req.Epoch, ClientId: req.ClientId,
+		}}})
+	}
+	return nil
+}
+
 func (c *Core) openNewEpoch(job *pecanv1.StoredJob, number uint64) {
 	streams := uint32(0)
 	if job.Options.GetMode() != pecanv1.Mode_MODE_OFF {
@@ -98,6 +120,15 @@ func checkLease(what string, stream *pecanv1.StoredStream, lease uint64) error {
 	return nil
 }
 
+// late tells whether a client speaks of an earlier time that a stream was given to it: the call was under way, or repeated,
+// while the stream went to others and came back. An assignment that was never made is refused.
+func late(what string, stream *pecanv1.StoredStream, assignment uint64) (bool, error) {
+	if assignment == 0 || assignment > stream.Assignment {
+		return false, reason.New(reason.BadArgument, "%s: stream %d was never given under assignment %d; its newest is %d", what, stream.Stream, assignment, stream.Assignment)
+	}
+	return assignment < stream.Assignment, nil
+}
+
 func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 	const what = "finish stream"
 	job, epoch, stream, err := c.openStream(what, req.ClientId, req.Id)
@@ -105,6 +136,9 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 		return err
 	}
 	if err := checkLease(what, stream, req.Lease); err != nil {
+		return err
+	}
+	if late, err := late(what, stream, req.Assignment); late || err != nil {
 		return err
 	}
 	if stream.Consumer != req.ClientId {
@@ -134,8 +168,12 @@ func (c *Core) releaseStream(req *pecanv1.ReleaseStreamRequest) error {
 	if err := checkLease(what, stream, req.Lease); err != nil {
 		return err
 	}
+	if late, err := late(what, stream, req.Assignment); late || err != nil {
+		return err
+	}
 	if stream.Consumer != req.ClientId {
-		if stream.StartIndex == req.NextIndex {
+		if stream.Consumer == "" && stream.StartIndex == req.NextIndex {
+			// Told once more.
 			return nil
 		}
 		return reason.New(reason.StaleLease, "%s: stream %d is not read by client %q", what, stream.Stream, req.ClientId)
@@ -154,7 +192,7 @@ func (c *Core) releaseStream(req *pecanv1.ReleaseStreamRequest) error {
 	}}})
 	soft := c.soft(keyOf(req.Id))
 	if soft.moving && findPass(epoch, soft.moveTo) != nil {
-		c.assign(req.Id, soft.moveTo, req.NextIndex)
+		c.assign(req.Id, stream, soft.moveTo)
 	}
 	soft.moving = false
 	return nil
@@ -255,40 +293,9 @@ func (c *Core) failJob(job *pecanv1.StoredJob, detail *pecanv1.ErrorDetail) {
 	c.warn("job failed", "job", job.JobId, "reason", detail.GetReason(), "error", detail.GetMessage())
 }
 
-// ahead tells whether a pass was opened ahead of need and is not begun: the client still reads an earlier one.
-func (c *Core) ahead(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, pass *pecanv1.StoredPass) bool {
-	if !pass.Ahead {
-		return false
-	}
-	if client := c.clients[pass.ClientId]; client != nil {
-		if seen := client.passes[passKey{job.JobId, epoch.Epoch}]; seen != nil && (seen.elements > 0 || seen.starved) {
-			return false
-		}
-	}
-	for _, earlier := range job.Epochs {
-		if earlier.Epoch >= epoch.Epoch {
-			break
-		}
-		if findPass(earlier, pass.ClientId) != nil && !c.readToEnd(earlier, pass.ClientId) {
-			return true
-		}
-	}
-	return false
-}
-
-// readToEnd tells whether a client can get nothing more out of an epoch.
-func (c *Core) readToEnd(epoch *pecanv1.StoredEpoch, clientID string) bool {
-	return epoch.Error != nil || len(epoch.Streams) > 0 && !slices.ContainsFunc(epoch.Streams, func(s *pecanv1.StoredStream) bool { return !s.Delivered })
-}
-
-// allAhead tells whether every pass of an epoch was opened ahead of need.
-func (c *Core) allAhead(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) bool {
-	for _, pass := range epoch.Passes {
-		if !c.ahead(job, epoch, pass) {
-			return false
-		}
-	}
-	return len(epoch.Passes) > 0
+// allAhead tells whether every pass of an epoch was opened ahead of need and is not adopted: perhaps nobody will ever read it.
+func allAhead(epoch *pecanv1.StoredEpoch) bool {
+	return len(epoch.Passes) > 0 && !slices.ContainsFunc(epoch.Passes, func(p *pecanv1.StoredPass) bool { return !p.Ahead })
 }
 
 func describe(key streamKey) string {

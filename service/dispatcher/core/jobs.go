@@ -231,10 +231,10 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
 			continue
 		}
 		key := passKey{pass.JobId, pass.Epoch}
-		if known := client.passes[key]; known == nil || known.starved != pass.Starved || (known.elements == 0) != (pass.Elements == 0) {
+		if known := client.passes[key]; known == nil || known.starved != pass.Starved {
 			c.dirty = true
 		}
-		client.passes[key] = &passState{starved: pass.Starved, elements: pass.Elements, seen: c.now}
+		client.passes[key] = &passState{starved: pass.Starved, seen: c.now}
 	}
 	c.dropForgottenPasses(req.ClientId, client)
 	var missing []string

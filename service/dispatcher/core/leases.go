@@ -107,7 +107,8 @@ func streamsFinal(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) bool {
 	return slices.ContainsFunc(epoch.Streams, func(s *pecanv1.StoredStream) bool { return s.Produced || s.Delivered })
 }
 
-// load of a worker.
+// load of a worker. Streams of epochs opened ahead of need do not count: each has made one element at most and waits, perhaps
+// for ever, and must not keep others from the slot.
 type load struct {
 	running, held int
 }
@@ -132,7 +133,7 @@ func (c *Core) survey() (map[string]*load, []*want) {
 	var wants []*want
 	for _, job := range c.state.ordered {
 		for _, epoch := range job.Epochs {
-			w := &want{job: job, epoch: epoch}
+			w := &want{job: job, epoch: epoch, ahead: allAhead(epoch)}
 			for _, stream := range epoch.Streams {
 				if waiting(job, epoch, stream) {
 					w.waiting = append(w.waiting, stream)
@@ -146,15 +147,13 @@ func (c *Core) survey() (map[string]*load, []*want) {
 				}
 				if running(job, epoch, stream) {
 					w.running++
-					l.running++
 				}
 				if !stream.Delivered {
 					w.held++
-					l.held++
 				}
+				w.charge(l, stream)
 			}
 			if len(w.waiting) > 0 {
-				w.ahead = c.allAhead(job, epoch)
 				wants = append(wants, w)
 			}
 		}
@@ -162,23 +161,38 @@ func (c *Core) survey() (map[string]*load, []*want) {
 	return loads, wants
 }
 
+// charge adds a leased stream of the epoch to the load of its worker.
+func (w *want) charge(l *load, stream *pecanv1.StoredStream) {
+	if w.ahead {
+		return
+	}
+	if running(w.job, w.epoch, stream) {
+		l.running++
+	}
+	if !stream.Delivered {
+		l.held++
+	}
+}
+
 // assignLeases gives waiting streams to workers. First what must run regardless of room: all streams of epochs that need all open,
 // and one stream of every epoch that has none (or a trainer that holds all slots with an iterator it has paused would
 // block the iterator it is waiting for). Then room is shared: the epoch with the fewest running streams is next, and its
-// streams go in order. Epochs opened ahead come last and get one stream per worker at most.
+// streams go in order. Epochs opened ahead come last and get one stream per worker at most, also where all must be open: the
+// rest is leased when a client adopts the epoch, which may never be.
 func (c *Core) assignLeases() {
 	loads, wants := c.survey()
 	for _, w := range wants {
 		switch {
+		case w.ahead:
 		case allAtOnce(w.job):
 			for len(w.waiting) > 0 && c.leaseNext(loads, w, false) {
 			}
-		case w.held == 0 && !w.ahead:
+		case w.held == 0:
 			c.leaseNext(loads, w, false)
 		}
 	}
 	for {
-		wants = slices.DeleteFunc(wants, func(w *want) bool { return len(w.waiting) == 0 || w.ahead && w.held >= len(loads) })
+		wants = slices.DeleteFunc(wants, func(w *want) bool { return len(w.waiting) == 0 })
 		if len(wants) == 0 {
 			return
 		}
@@ -211,7 +225,7 @@ func (c *Core) leaseNext(loads map[string]*load, w *want, needRoom bool) bool {
 		return false
 	}
 	id := c.pick(loads, w, stream, needRoom && !closing)
-	if id == "" {
+	if id == "" || w.ahead && streamsOn(w.epoch, id) > 0 {
 		return false
 	}
 	w.waiting = w.waiting[1:]
@@ -222,10 +236,9 @@ func (c *Core) leaseNext(loads map[string]*load, w *want, needRoom bool) bool {
 	c.soft(key).newLease(stream.Lease, c.now)
 	if running(w.job, w.epoch, stream) {
 		w.running++
-		loads[id].running++
 	}
 	w.held++
-	loads[id].held++
+	w.charge(loads[id], stream)
 	c.command(id, c.startCommand(w.job, w.epoch, stream))
 	c.event("lease granted", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", id)
 	return true
@@ -248,7 +261,7 @@ func (c *Core) pick(loads map[string]*load, w *want, stream *pecanv1.StoredStrea
 		if slices.Contains(avoid, id) {
 			rank[0] = 1
 		}
-		if w.job.Options.GetMode() == pecanv1.Mode_MODE_OFF {
+		if w.ahead || w.job.Options.GetMode() == pecanv1.Mode_MODE_OFF {
 			rank[1] = streamsOn(w.epoch, id)
 		}
 		order := slices.Compare(rank[:], bestRank[:])
@@ -297,7 +310,7 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	dataset := c.state.datasets[job.DatasetId]
 	start := &pecanv1.StartStream{
 		Id: key.id(), Lease: stream.Lease, Fingerprint: dataset.GetFingerprint(), Plan: job.Plan, Options: job.Options,
-		Components: dataset.GetSpec().GetComponents(), Ahead: c.allAhead(job, epoch),
+		Components: dataset.GetSpec().GetComponents(), Ahead: allAhead(epoch),
 		OwnedBelow: stream.StartIndex, RemainderOnly: stream.Delivered,
 	}
 	if stream.Delivered {

@@ -132,6 +132,14 @@ func (a args) number(name string) uint64 {
 
 func (a args) has(name string) bool { _, ok := a[name]; return ok }
 
+// assignment is the first unless the command says otherwise.
+func (a args) assignment() uint64 {
+	if !a.has("assignment") {
+		return 1
+	}
+	return a.number("assignment")
+}
+
 func (a args) list(name string) []string {
 	if a[name] == "" {
 		return nil
@@ -225,14 +233,16 @@ func (s *script) clientInput(command string, a args) any {
 		return s.createJob(a)
 	case "open":
 		return &pecanv1.OpenEpochRequest{RequestId: a["request"], ClientId: a["client"], JobId: a["job"], Pass: a.number("pass"), Ahead: a.has("ahead")}
+	case "adopt":
+		return &pecanv1.AdoptEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch")}
 	case "watch":
 		return core.Watch{ID: core.WatchID(a.number("id")), Request: &pecanv1.WatchEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch")}}
 	case "unwatch":
 		return core.Unwatch{ID: core.WatchID(a.number("id"))}
 	case "finish":
-		return &pecanv1.FinishStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), Count: a.number("count")}
+		return &pecanv1.FinishStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), Count: a.number("count"), Assignment: a.assignment()}
 	case "release":
-		return &pecanv1.ReleaseStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), NextIndex: a.number("next")}
+		return &pecanv1.ReleaseStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), NextIndex: a.number("next"), Assignment: a.assignment()}
 	case "report":
 		return &pecanv1.ReportWorkerRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), WorkerId: a["worker"], Message: a["message"]}
 	case "close":
@@ -400,7 +410,13 @@ func showRecord(record *pecanv1.Record) string {
 	case *pecanv1.Record_EpochOpened:
 		return fmt.Sprintf("record epoch opened %s/%d streams=%d", k.EpochOpened.JobId, k.EpochOpened.Epoch, k.EpochOpened.Streams)
 	case *pecanv1.Record_EpochJoined:
-		return fmt.Sprintf("record epoch joined %s/%d by %s", k.EpochJoined.JobId, k.EpochJoined.Epoch, k.EpochJoined.ClientId)
+		line := fmt.Sprintf("record epoch joined %s/%d by %s", k.EpochJoined.JobId, k.EpochJoined.Epoch, k.EpochJoined.ClientId)
+		if k.EpochJoined.Ahead {
+			line += " ahead"
+		}
+		return line
+	case *pecanv1.Record_EpochAdopted:
+		return fmt.Sprintf("record epoch adopted %s/%d by %s", k.EpochAdopted.JobId, k.EpochAdopted.Epoch, k.EpochAdopted.ClientId)
 	case *pecanv1.Record_EpochLeft:
 		return fmt.Sprintf("record epoch left %s/%d by %s", k.EpochLeft.JobId, k.EpochLeft.Epoch, k.EpochLeft.ClientId)
 	case *pecanv1.Record_EpochFailed:
@@ -420,7 +436,7 @@ func showStreamRecord(record *pecanv1.Record) string {
 	case *pecanv1.Record_LeaseLost:
 		return fmt.Sprintf("record lease %d lost %s %v at %d (%s)", k.LeaseLost.Lease, showID(k.LeaseLost.Id), k.LeaseLost.Cause, k.LeaseLost.Progress, k.LeaseLost.Why)
 	case *pecanv1.Record_ConsumerAssigned:
-		return fmt.Sprintf("record consumer of %s is %s from %d", showID(k.ConsumerAssigned.Id), k.ConsumerAssigned.ClientId, k.ConsumerAssigned.StartIndex)
+		return fmt.Sprintf("record consumer %d of %s is %s from %d", k.ConsumerAssigned.Assignment, showID(k.ConsumerAssigned.Id), k.ConsumerAssigned.ClientId, k.ConsumerAssigned.StartIndex)
 	case *pecanv1.Record_ConsumerReleased:
 		return fmt.Sprintf("record consumer of %s, %s, gave it up at %d", showID(k.ConsumerReleased.Id), k.ConsumerReleased.ClientId, k.ConsumerReleased.NextIndex)
 	case *pecanv1.Record_StreamProduced:
@@ -487,6 +503,9 @@ func showUpdate(u *pecanv1.EpochUpdate) string {
 	}
 	for _, s := range u.Streams {
 		line += fmt.Sprintf(" [%d lease=%d @%s", s.Stream, s.Lease, s.Worker.GetWorkerId())
+		if s.Assignment > 1 {
+			line += fmt.Sprintf(" assignment=%d", s.Assignment)
+		}
 		if s.StartIndex > 0 {
 			line += fmt.Sprintf(" from=%d", s.StartIndex)
 		}

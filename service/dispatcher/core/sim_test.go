@@ -49,13 +49,33 @@ type simHeld struct {
 
 type simClient struct {
 	id, job, name string
-	pass          uint64
-	epoch         uint64
-	open          bool
-	watch         core.WatchID
-	update        *pecanv1.EpochUpdate
-	next          map[uint32]uint64
-	done          map[uint32]bool
+	// pass numbers the next one to open.
+	pass uint64
+	// current is read; ahead is open and perhaps never will be.
+	current, ahead *simPass
+}
+
+// simPass is a pass of a trainer over an epoch.
+type simPass struct {
+	client *simClient
+	epoch  uint64
+	watch  core.WatchID
+	update *pecanv1.EpochUpdate
+	next   map[uint32]uint64
+	turn   map[uint32]uint64
+	done   map[uint32]bool
+	// untold: it was opened ahead and is read now, and the dispatcher has not been told.
+	untold bool
+}
+
+func (c *simClient) passes() []*simPass {
+	var all []*simPass
+	for _, p := range []*simPass{c.current, c.ahead} {
+		if p != nil {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 type sim struct {
@@ -68,8 +88,10 @@ type sim struct {
 	workers  map[string]*simWorker
 	clients  map[string]*simClient
 	sessions map[core.SessionID]*simWorker
-	watches  map[core.WatchID]*simClient
-	ids      uint64
+	watches  map[core.WatchID]*simPass
+	// late are calls that reached the dispatcher once and may do so again, at any time.
+	late []any
+	ids  uint64
 	// got counts how often each element reached a trainer, by job, epoch and stream.
 	got map[string]map[uint64]int
 	// finished epochs by job: those that some client read to their end.
@@ -83,7 +105,7 @@ const simStreams = 4
 func newSim(t *testing.T, seed uint64) *sim {
 	s := &sim{
 		script: newScript(t), rng: rand.New(rand.NewPCG(seed, 7)), workers: map[string]*simWorker{}, clients: map[string]*simClient{},
-		sessions: map[core.SessionID]*simWorker{}, watches: map[core.WatchID]*simClient{},
+		sessions: map[core.SessionID]*simWorker{}, watches: map[core.WatchID]*simPass{},
 		got: map[string]map[uint64]int{}, finished: map[string]bool{}, closing: seed%2 == 0, all: seed%3 == 0, mortal: seed%5 == 0,
 	}
 	s.cfg.MaxDeaths = 1 << 20
@@ -109,8 +131,8 @@ func (s *sim) feed(input any) (any, error) {
 		case core.EndSession:
 			delete(s.sessions, e.Session)
 		case core.Update:
-			if c := s.watches[e.Watch]; c != nil {
-				c.update = e.Message
+			if p := s.watches[e.Watch]; p != nil {
+				p.update = e.Message
 			}
 		case core.EndWatch:
 			delete(s.watches, e.Watch)
@@ -128,6 +150,7 @@ func (s *sim) command(w *simWorker, m *pecanv1.WorkerCommand) {
 	if start := m.GetStart(); start != nil {
 		h := w.held[showID(start.Id)]
 		if h == nil || h.lease < start.Lease {
+			s.checkAhead(w, start)
 			h = &simHeld{id: start.Id, lease: start.Lease, count: countOf(start.Id.Stream)}
 			if s.closing && start.Id.Stream < simStreams {
 				h.row = uint64(start.Id.Stream % 3)
@@ -136,6 +159,15 @@ func (s *sim) command(w *simWorker, m *pecanv1.WorkerCommand) {
 		}
 		if h.lease == start.Lease {
 			h.start = start
+		}
+	}
+}
+
+// checkAhead: an epoch that was opened ahead of need and not adopted has one stream on a worker.
+func (s *sim) checkAhead(w *simWorker, start *pecanv1.StartStream) {
+	for _, h := range w.held {
+		if start.Ahead && h.start.Ahead && !h.ended && !h.start.RemainderOnly && h.id.JobId == start.Id.JobId && h.id.Epoch == start.Id.Epoch && h.id.Stream != start.Id.Stream {
+			s.t.Errorf("worker %s is to make %s ahead of need and makes %s already", w.id, showID(start.Id), showID(h.id))
 		}
 	}
 }
@@ -314,10 +346,12 @@ func (s *sim) sourcesReady(h *simHeld) bool {
 // restart makes a new core of what was durable. Everybody's connection breaks.
 func (s *sim) restart() {
 	s.core = core.New(s.cfg, s.replay())
-	s.sessions, s.watches = map[core.SessionID]*simWorker{}, map[core.WatchID]*simClient{}
+	s.sessions, s.watches = map[core.SessionID]*simWorker{}, map[core.WatchID]*simPass{}
 	s.feed(core.Start{ClusterID: "x"})
 	for _, c := range s.sortedClients() {
-		s.follow(c)
+		for _, p := range c.passes() {
+			s.follow(p)
+		}
 	}
 }
 
@@ -342,109 +376,164 @@ func (s *sim) newClient() {
 func (s *sim) killClient() {
 	if c, ok := pickOne(s, s.sortedClients()); ok {
 		delete(s.clients, c.id)
-		delete(s.watches, c.watch)
-		s.feed(core.Unwatch{ID: c.watch})
+		for _, p := range c.passes() {
+			delete(s.watches, p.watch)
+			s.feed(core.Unwatch{ID: p.watch})
+		}
 		s.deaths = true
 	}
 }
 
 func (s *sim) clientBeat(c *simClient) {
 	beat := &pecanv1.ClientHeartbeatRequest{ClientId: c.id, JobIds: []string{c.job}}
-	if c.open {
-		beat.Passes = append(beat.Passes, &pecanv1.ClientHeartbeatRequest_Pass{JobId: c.job, Epoch: c.epoch, Starved: s.rng.IntN(2) == 0, Elements: uint64(len(c.next))})
+	for _, p := range c.passes() {
+		beat.Passes = append(beat.Passes, &pecanv1.ClientHeartbeatRequest_Pass{JobId: c.job, Epoch: p.epoch, Starved: p == c.current && s.rng.IntN(2) == 0})
 	}
 	if _, err := s.feed(beat); err != nil {
 		s.t.Fatalf("client %s: %v", c.id, err)
 	}
 }
 
-func (s *sim) follow(c *simClient) {
-	if !c.open {
-		return
-	}
-	c.watch = core.WatchID(s.newID())
-	s.watches[c.watch] = c
-	if _, err := s.feed(core.Watch{ID: c.watch, Request: &pecanv1.WatchEpochRequest{ClientId: c.id, JobId: c.job, Epoch: c.epoch}}); err != nil {
+func (s *sim) follow(p *simPass) {
+	p.watch = core.WatchID(s.newID())
+	s.watches[p.watch] = p
+	if _, err := s.feed(core.Watch{ID: p.watch, Request: &pecanv1.WatchEpochRequest{ClientId: p.client.id, JobId: p.client.job, Epoch: p.epoch}}); err != nil {
 		s.t.Fatalf("watch: %v", err)
 	}
 }
 
-// clientReads lets a trainer do one thing: open a pass, obey a snapshot, read a bit, end the pass.
+// clientReads lets a trainer do one thing: open or adopt a pass, obey a snapshot, read a bit, end the pass.
 func (s *sim) clientReads() {
+	s.repeatLate()
 	c, ok := pickOne(s, s.sortedClients())
 	if !ok {
 		return
 	}
-	if !c.open {
-		s.openPass(c)
+	switch {
+	case c.current == nil && s.leaves(c):
 		return
-	}
-	if c.update == nil {
+	case c.current == nil && c.ahead != nil:
+		c.current, c.ahead = c.ahead, nil
+		c.current.untold = true
+	case c.current == nil:
+		c.current = s.openPass(c, false)
 		return
+	case c.ahead == nil && !s.healing && s.rng.IntN(4) == 0:
+		c.ahead = s.openPass(c, true)
 	}
-	if c.update.Error != nil {
-		s.t.Fatalf("client %s: %v", c.id, c.update.Error)
+	if c.current.untold && s.rng.IntN(3) == 0 {
+		// The call may have been under way for a while, and repeated.
+		c.current.untold = false
+		adopt := &pecanv1.AdoptEpochRequest{ClientId: c.id, JobId: c.job, Epoch: c.current.epoch}
+		if _, err := s.feed(adopt); err != nil {
+			s.t.Fatalf("adopt: %v", err)
+		}
+		s.late = append(s.late, adopt)
 	}
-	s.obey(c)
-	s.read(c)
-	s.endPass(c)
+	for _, p := range c.passes() {
+		if p.update == nil {
+			continue
+		}
+		if p.update.Error != nil {
+			s.t.Fatalf("client %s: %v", c.id, p.update.Error)
+		}
+		s.obey(p)
+		if p == c.current {
+			s.read(p)
+			s.endPass(p)
+		}
+	}
 }
 
-func (s *sim) openPass(c *simClient) {
-	if c.pass > 6 || s.healing && c.pass > 0 {
-		s.feed(&pecanv1.ClientGoodbyeRequest{ClientId: c.id})
-		delete(s.clients, c.id)
+// tell makes a call whose copy may come again later.
+func (s *sim) tell(call any) {
+	if _, err := s.feed(call); err != nil {
+		s.t.Fatalf("%v: %v", call, err)
+	}
+	if s.rng.IntN(2) == 0 {
+		s.late = append(s.late, call)
+	}
+}
+
+// repeatLate lets an old call come again. It may be refused, and must change nothing.
+func (s *sim) repeatLate() {
+	if len(s.late) == 0 || s.rng.IntN(3) > 0 {
 		return
 	}
-	answer, err := s.feed(&pecanv1.OpenEpochRequest{RequestId: fmt.Sprint("o", c.pass), ClientId: c.id, JobId: c.job, Pass: c.pass})
+	at := s.rng.IntN(len(s.late))
+	call := s.late[at]
+	s.late = slices.Delete(s.late, at, at+1)
+	// Whatever is due by itself is done before.
+	s.feed(core.Tick{})
+	before := len(s.records)
+	s.feed(call)
+	for _, record := range s.records[before:] {
+		s.t.Errorf("a call that came again, %v, gave %s", call, showRecord(record))
+	}
+}
+
+// leaves lets a trainer that has read enough go, with what it has opened ahead.
+func (s *sim) leaves(c *simClient) bool {
+	if c.pass <= 6 && !(s.healing && c.pass > 0) {
+		return false
+	}
+	s.feed(&pecanv1.ClientGoodbyeRequest{ClientId: c.id})
+	delete(s.clients, c.id)
+	return true
+}
+
+func (s *sim) openPass(c *simClient, ahead bool) *simPass {
+	answer, err := s.feed(&pecanv1.OpenEpochRequest{RequestId: fmt.Sprint("o", c.pass), ClientId: c.id, JobId: c.job, Pass: c.pass, Ahead: ahead})
 	if err != nil {
 		s.t.Fatalf("open: %v", err)
 	}
 	response := answer.(*pecanv1.OpenEpochResponse)
 	c.pass++
 	if response.AlreadyDelivered {
-		return
+		return nil
 	}
-	c.epoch, c.open, c.update, c.next, c.done = response.Epoch, true, nil, map[uint32]uint64{}, map[uint32]bool{}
-	s.follow(c)
+	p := &simPass{client: c, epoch: response.Epoch, next: map[uint32]uint64{}, turn: map[uint32]uint64{}, done: map[uint32]bool{}}
+	s.follow(p)
+	return p
+}
+
+func (p *simPass) id(stream uint32) *pecanv1.StreamId {
+	return &pecanv1.StreamId{JobId: p.client.job, Epoch: p.epoch, Stream: stream}
 }
 
 // obey gives up what is asked for, and forgets what was taken away.
-func (s *sim) obey(c *simClient) {
+func (s *sim) obey(p *simPass) {
 	listed := map[uint32]bool{}
-	for _, st := range c.update.Streams {
+	for _, st := range p.update.Streams {
 		listed[st.Stream] = true
-		if _, reading := c.next[st.Stream]; !reading {
-			c.next[st.Stream] = st.StartIndex
+		if p.turn[st.Stream] != st.Assignment {
+			p.turn[st.Stream], p.next[st.Stream] = st.Assignment, st.StartIndex
 		}
-		if st.Release && !c.done[st.Stream] {
-			id := &pecanv1.StreamId{JobId: c.job, Epoch: c.epoch, Stream: st.Stream}
-			next := c.next[st.Stream]
-			delete(c.next, st.Stream)
-			if _, err := s.feed(&pecanv1.ReleaseStreamRequest{ClientId: c.id, Id: id, Lease: st.Lease, NextIndex: next}); err != nil {
-				s.t.Fatalf("release: %v", err)
-			}
+		next, reading := p.next[st.Stream]
+		if st.Release && reading && !p.done[st.Stream] {
+			delete(p.next, st.Stream)
+			s.tell(&pecanv1.ReleaseStreamRequest{ClientId: p.client.id, Id: p.id(st.Stream), Lease: st.Lease, NextIndex: next, Assignment: st.Assignment})
 			return
 		}
 	}
-	for stream := range c.next {
+	for stream := range p.next {
 		if !listed[stream] {
-			delete(c.next, stream)
+			delete(p.next, stream)
 		}
 	}
 }
 
-func (s *sim) read(c *simClient) {
-	for _, st := range c.update.Streams {
-		next, reading := c.next[st.Stream]
+func (s *sim) read(p *simPass) {
+	for _, st := range p.update.Streams {
+		next, reading := p.next[st.Stream]
 		w := s.workers[st.Worker.GetWorkerId()]
-		if !reading || c.done[st.Stream] || w == nil || st.Release {
+		if !reading || p.done[st.Stream] || w == nil || st.Release {
 			continue
 		}
-		id := &pecanv1.StreamId{JobId: c.job, Epoch: c.epoch, Stream: st.Stream}
+		id := p.id(st.Stream)
 		h := w.held[showID(id)]
 		if h == nil || h.lease != st.Lease || len(h.start.Remainders) > 0 && !h.ended {
-			s.feed(&pecanv1.ReportWorkerRequest{ClientId: c.id, Id: id, Lease: st.Lease, WorkerId: st.Worker.GetWorkerId(), NextIndex: next})
+			s.feed(&pecanv1.ReportWorkerRequest{ClientId: p.client.id, Id: id, Lease: st.Lease, WorkerId: st.Worker.GetWorkerId(), NextIndex: next})
 			continue
 		}
 		key := showID(id)
@@ -455,29 +544,28 @@ func (s *sim) read(c *simClient) {
 			s.got[key][next]++
 			next++
 		}
-		c.next[st.Stream], h.acked = next, max(h.acked, next)
+		p.next[st.Stream], h.acked = next, max(h.acked, next)
 		if next == h.count && h.ended {
-			c.done[st.Stream] = true
-			if _, err := s.feed(&pecanv1.FinishStreamRequest{ClientId: c.id, Id: id, Lease: st.Lease, Count: next}); err != nil {
-				s.t.Fatalf("finish: %v", err)
-			}
+			p.done[st.Stream] = true
+			s.tell(&pecanv1.FinishStreamRequest{ClientId: p.client.id, Id: id, Lease: st.Lease, Count: next, Assignment: st.Assignment})
 			return
 		}
 	}
 }
 
-func (s *sim) endPass(c *simClient) {
-	if !c.update.NoMoreStreams {
+func (s *sim) endPass(p *simPass) {
+	if !p.update.NoMoreStreams {
 		return
 	}
-	for _, st := range c.update.Streams {
-		if !c.done[st.Stream] && !(st.Ended && st.Worker == nil) {
+	for _, st := range p.update.Streams {
+		if !p.done[st.Stream] && !(st.Ended && st.Worker == nil) {
 			return
 		}
 	}
-	c.open = false
-	s.finished[fmt.Sprintf("%s/%d", c.job, c.epoch)] = true
-	if _, err := s.feed(&pecanv1.CloseEpochRequest{ClientId: c.id, JobId: c.job, Epoch: c.epoch}); err != nil {
+	c := p.client
+	c.current = nil
+	s.finished[fmt.Sprintf("%s/%d", c.job, p.epoch)] = true
+	if _, err := s.feed(&pecanv1.CloseEpochRequest{ClientId: c.id, JobId: c.job, Epoch: p.epoch}); err != nil {
 		s.t.Fatalf("close: %v", err)
 	}
 }

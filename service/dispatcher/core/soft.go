@@ -21,8 +21,7 @@ type passKey struct {
 }
 
 type passState struct {
-	starved  bool
-	elements uint64
+	starved bool
 	// seen is when the client last showed that it wants the pass.
 	seen time.Duration
 }

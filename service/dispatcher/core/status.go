@@ -106,7 +106,7 @@ func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) *
 		status.State = "delivered"
 	case len(epoch.Passes) == 0:
 		status.State = "left"
-	case c.allAhead(job, epoch):
+	case allAhead(epoch):
 		status.State = "ahead"
 	default:
 		status.State = "open"

@@ -94,7 +94,7 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 		}
 		shown := &pecanv1.ConsumerStream{
 			Stream: stream.Stream, Lease: stream.Lease, StartIndex: stream.StartIndex, Release: soft.moving,
-			Ended: stream.Produced || stream.Delivered,
+			Ended: stream.Produced || stream.Delivered, Assignment: stream.Assignment,
 		}
 		if !stream.Delivered {
 			shown.Worker = stream.Worker
@@ -115,7 +115,7 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 // waitingWords says why nothing moves for a client, or nothing when something does, and whether it is for want of workers.
 // An empty client asks for the epoch as a whole.
 func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string) (words string, noWorkers bool) {
-	if job.Error != nil || epoch.Error != nil || delivered(epoch) || len(epoch.Passes) == 0 {
+	if job.Error != nil || epoch.Error != nil || delivered(epoch) || len(epoch.Passes) == 0 || allAhead(epoch) {
 		return "", false
 	}
 	var away, queued, unread []string

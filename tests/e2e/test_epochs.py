@@ -1,0 +1,109 @@
+"""Where one epoch ends and the next begins: what is opened ahead of need, and what that costs when nobody asks for it."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import time
+from collections.abc import Callable
+
+import pecan
+import pytest
+import tensorflow as tf
+from pecan._src import session
+
+D = tf.data.Dataset
+PATIENCE_S = 60
+
+
+def _until(what: str, found: Callable):
+    """Asks until the answer is something, and gives it."""
+    end = time.monotonic() + PATIENCE_S
+    while not (answer := found()):
+        assert time.monotonic() < end, f"did not come about: {what}"
+        time.sleep(0.05)
+    return answer
+
+
+class Jobs:
+    """The jobs that a dispatcher gets from now on."""
+
+    def __init__(self, cluster) -> None:
+        self.link = session.connect(cluster.target, 10)
+        self.before = {job["job_id"] for job in self.link.status().get("jobs", [])}
+
+    def job(self) -> dict:
+        """The one new job."""
+        (job,) = [job for job in self.link.status()["jobs"] if job["job_id"] not in self.before]
+        return job
+
+    def epoch(self, number: int, *states: str) -> dict | None:
+        """An epoch of the new job when it is in one of the states."""
+        epochs = {int(epoch.get("epoch", 0)): epoch for epoch in self.job().get("epochs", [])}
+        return epochs[number] if number in epochs and epochs[number]["state"] in states else None
+
+    def over(self, number: int) -> dict | None:
+        """An epoch that its trainer has left: one that counts the elements may go before it hears that there are no more."""
+        return self.epoch(number, "delivered", "given up")
+
+    def settled(self) -> dict:
+        """The elements that each step of the job has made, when every worker has told of them twice and nothing has changed."""
+        beats: dict[str, list[float]] = collections.defaultdict(list)
+        counts = None
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            status = self.link.status()
+            (job,) = [job for job in status["jobs"] if job["job_id"] not in self.before]
+            now = {node["op"]: int(node.get("elements", 0)) for node in job.get("nodes", [])}
+            if now != counts:
+                counts, beats = now, collections.defaultdict(list)
+            for worker in status["workers"]:
+                beats[worker["address"]["worker_id"]].append(worker.get("last_heartbeat_s", 0.0))
+            # A heartbeat has come where the time since the last one has become shorter.
+            heard = [sum(b < a for a, b in itertools.pairwise(ages)) for ages in beats.values()]
+            if counts and min(heard) >= 3:
+                return counts
+            time.sleep(0.05)
+        raise AssertionError(f"the workers go on: {counts}")
+
+
+def test_an_epoch_that_nobody_asks_for_costs_an_element_on_each_worker(cluster):
+    jobs = Jobs(cluster)
+    dataset = D.range(40_000).map(lambda i: i * 2).batch(10).apply(pecan.distribute(cluster.target))
+    assert sum(len(batch) for batch in dataset) == 40_000
+    _until("the next epoch is open, and not begun", lambda: jobs.epoch(1, "ahead"))
+    _until("the first is closed", lambda: jobs.over(0))
+    made = jobs.settled()
+    # Two workers, each with one batch of one stream.
+    assert 1 <= made["BatchDatasetV2"] <= 2, made
+    assert made["MapDataset"] <= 20, made
+    assert jobs.epoch(1, "ahead")["streams_running"] <= 2
+    # It is the one that the next iterator reads.
+    assert sum(len(batch) for batch in dataset) == 40_000
+    _until("it was read", lambda: jobs.over(1))
+    _until("and the one after it is open", lambda: jobs.epoch(2, "ahead"))
+
+
+@pytest.mark.parametrize("mode", ["exactly_once", "deterministic", "off"])
+def test_epochs_follow_each_other_completely(cluster, mode):
+    times = 2 if mode == "off" else 1
+    dataset = D.range(500).apply(pecan.distribute(cluster.target, processing_mode=mode, seed=3)).repeat(3)
+    counts = collections.Counter(int(i) for i in dataset)
+    assert counts == {i: 3 * times for i in range(500)}
+
+
+def test_no_epoch_is_opened_ahead_behind_the_last_pass_of_a_repeat(cluster):
+    jobs = Jobs(cluster)
+    dataset = D.range(100).shuffle(10).repeat(3).apply(pecan.distribute(cluster.target))
+    assert len(list(dataset)) == 300
+    _until("the last pass is closed", lambda: jobs.over(2))
+    assert len(jobs.job()["epochs"]) == 3
+
+
+def test_no_epoch_is_opened_ahead_over_the_files_of_a_cache(cluster, tmp_path):
+    jobs = Jobs(cluster)
+    dataset = D.range(100).cache(str(tmp_path / "cache")).apply(pecan.distribute(cluster.target))
+    for number in range(2):
+        assert sorted(int(i) for i in dataset) == list(range(100))
+        _until("it is closed", lambda number=number: jobs.over(number))
+        assert len(jobs.job()["epochs"]) == number + 1
