@@ -40,14 +40,21 @@ type conn struct {
 	heard atomic.Uint64
 
 	mu sync.Mutex
-	// up: the worker has answered HELLO. down: the connection is over.
-	up, down bool
+	// up: the worker has answered HELLO. down: the connection is over, for that reason.
+	up       bool
+	down     *ending
 	raw      net.Conn
 	channels map[uint32]*channel
 	last     uint32
 	// out is what the writer sends next.
 	out    []byte
 	usedAt time.Time
+}
+
+// ending is why a connection is over. unreachable: it could not even be made.
+type ending struct {
+	why         error
+	unreachable bool
 }
 
 // conn finds or makes the connection to a worker. nil without an error: the session is closing. An error is final.
@@ -89,7 +96,7 @@ func (c *conn) run() {
 		return
 	}
 	c.mu.Lock()
-	if c.down {
+	if c.down != nil {
 		c.mu.Unlock()
 		_ = link.Close()
 		return
@@ -197,16 +204,16 @@ func errorOf(meta []byte) *reason.Error {
 	return reason.FromDetail(&detail)
 }
 
-// open registers a channel and asks for its stream; false when the connection is over. The caller holds epoch.mu.
-func (c *conn) open(ch *channel, request *pecanv1.OpenStream) bool {
+// open registers a channel and asks for its stream, or tells how the connection ended. The caller holds epoch.mu.
+func (c *conn) open(ch *channel, request *pecanv1.OpenStream) *ending {
 	meta, err := proto.Marshal(request)
 	if err != nil {
-		return false
+		return &ending{why: reason.New(reason.Internal, "open stream %d: %w", request.GetId().GetStream(), err)}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.down {
-		return false
+	if c.down != nil {
+		return c.down
 	}
 	c.last++
 	if c.last == 0 {
@@ -215,7 +222,7 @@ func (c *conn) open(ch *channel, request *pecanv1.OpenStream) bool {
 	ch.number = c.last
 	c.channels[ch.number] = ch
 	c.sendLocked(frame.Header{Type: frame.Open, Channel: ch.number, Lease: ch.lease, Index: request.GetStartIndex()}, meta)
-	return true
+	return nil
 }
 
 // shut takes a channel off and tells the worker. The caller holds epoch.mu.
@@ -259,7 +266,7 @@ func (c *conn) send(h frame.Header, meta []byte) {
 }
 
 func (c *conn) sendLocked(h frame.Header, meta []byte) {
-	if c.down {
+	if c.down != nil {
 		return
 	}
 	c.out = frame.Append(c.out, h, meta)
@@ -309,11 +316,11 @@ func (c *conn) fail(why error) { c.end(why, false) }
 
 func (c *conn) end(why error, unreachable bool) {
 	c.mu.Lock()
-	if c.down {
+	if c.down != nil {
 		c.mu.Unlock()
 		return
 	}
-	c.down = true
+	c.down = &ending{why: why, unreachable: unreachable}
 	channels := make([]*channel, 0, len(c.channels))
 	for _, ch := range c.channels {
 		channels = append(channels, ch)
@@ -341,7 +348,7 @@ func (c *conn) end(why error, unreachable bool) {
 func (c *conn) isUp() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.up && !c.down
+	return c.up && c.down == nil
 }
 
 // idleFor is how long nobody has read from the connection; 0 while somebody does.

@@ -581,6 +581,35 @@ func TestASilentWorkerIsGivenUp(t *testing.T) {
 	wantAll(t, append(first, rest...), 50)
 }
 
+func TestAStreamIsTriedAgainWhenItsConnectionEndedBeforeItWasUsed(t *testing.T) {
+	w := startWorker(t, same(testStream{count: 20}))
+	d := startDispatcher(t)
+	d.snapshot = spread(1, w)
+	job := open(t, d)
+	s := job.session
+	// A connection that has ended and is about to be forgotten, as it is for a moment after each failure.
+	key := connKey{worker: w.id, address: w.address().GetTcp() + "|", protocol: TCP}
+	gone := &conn{session: s, key: key, worker: w.address(), down: &ending{why: reason.New(reason.Unavailable, "it ended")}, usedAt: time.Now()}
+	s.mu.Lock()
+	s.conns[key] = gone
+	s.mu.Unlock()
+	it := job.Open(IterOptions{NoAhead: true})
+	eventually(t, "the stream met it", func() bool {
+		e := it.epoch()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.list) == 1 && !e.list[0].retryAt.IsZero()
+	})
+	s.mu.Lock()
+	delete(s.conns, key)
+	s.mu.Unlock()
+	all, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, all, 20)
+}
+
 // TestAnyMixOfFaultsKeepsEveryElement is the property: streams, workers, sizes and faults at random.
 func TestAnyMixOfFaultsKeepsEveryElement(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())

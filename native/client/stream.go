@@ -212,13 +212,14 @@ func (e *epoch) openChannel(st *stream) error {
 	open := &pecanv1.OpenStream{
 		Id: st.id(), Lease: st.lease, StartIndex: st.next, Credit: ch.granted, Compression: e.options.Compression, PayloadChecksum: e.job.options.GetPayloadChecksum(),
 	}
-	if c.open(ch, open) {
-		st.channel = ch
-		if st.failures > 0 {
-			e.reopened++
-		}
-	} else {
-		st.retryAt = time.Now().Add(st.pause.next())
+	if ended := c.open(ch, open); ended != nil {
+		// It ended before it had the stream, so it tells nobody else.
+		st.cut(ended.why, ended.unreachable)
+		return nil
+	}
+	st.channel = ch
+	if st.failures > 0 {
+		e.reopened++
 	}
 	return nil
 }
@@ -274,14 +275,18 @@ func (ch *channel) lost(why error, unreachable bool) {
 	st, e := ch.stream, ch.stream.epoch
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if st.channel != ch {
-		return
+	if st.channel == ch {
+		st.channel = nil
+		st.cut(why, unreachable)
 	}
-	st.channel = nil
+}
+
+// cut notes that the connection of the stream's worker has ended.
+func (st *stream) cut(why error, unreachable bool) {
 	st.failed(why)
 	if final(why) {
-		e.err = why
-		nudge(e.notify)
+		st.epoch.err = why
+		nudge(st.epoch.notify)
 		return
 	}
 	if unreachable || st.failures > 1 {
