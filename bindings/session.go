@@ -109,7 +109,7 @@ func Fail(handle int64, message string) error {
 // CheckGraph tells what is wrong with a serialised dataset, before any service is asked. It gives {"fingerprint",
 // "notices"}.
 func CheckGraph(data []byte) (string, error) {
-	g, err := graph.Parse(data, graph.DefaultLimits())
+	g, err := graph.Parse(data, graph.PeerLimits())
 	if err != nil {
 		return "", failed(err)
 	}

@@ -31,6 +31,8 @@ const (
 	// idleConnTime is how long a connection that nobody reads is kept for the next epoch.
 	idleConnTime = 30 * time.Second
 	chunkBytes   = 1 << 20
+	// maxAnswer bounds one answer of the dispatcher.
+	maxAnswer = 256 << 20
 )
 
 // Session is a process's link to one dispatcher. Its methods may be called from many goroutines.
@@ -110,6 +112,8 @@ func dial(address target) (*grpc.ClientConn, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		// Elements do not pass through a proxy, so control does not either: it would only look as if one could.
 		grpc.WithNoProxy(),
+		// A dataset's spec alone may have 4 MiB, which is gRPC's default; the status of a busy service has more.
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 			MinConnectTimeout: 3 * time.Second,

@@ -38,6 +38,7 @@ const (
 	Cardinality     Reason = "CARDINALITY"
 	ElementTooLarge Reason = "ELEMENT_TOO_LARGE"
 	MessageTooLarge Reason = "MESSAGE_TOO_LARGE"
+	ServiceLimit    Reason = "SERVICE_LIMIT"
 	BadArgument     Reason = "BAD_ARGUMENT"
 	BadName         Reason = "BAD_NAME"
 	DatasetUnknown  Reason = "DATASET_UNKNOWN"
@@ -73,7 +74,7 @@ var codeOf = map[Reason]codes.Code{
 	OpForbidden: codes.PermissionDenied, PyFunction: codes.Unimplemented, ExternalState: codes.InvalidArgument,
 	Unsupported: codes.Unimplemented, SpecMismatch: codes.InvalidArgument, ElementSpec: codes.InvalidArgument,
 	Cardinality: codes.FailedPrecondition, ElementTooLarge: codes.ResourceExhausted,
-	MessageTooLarge: codes.ResourceExhausted, BadArgument: codes.InvalidArgument, BadName: codes.InvalidArgument,
+	MessageTooLarge: codes.ResourceExhausted, ServiceLimit: codes.ResourceExhausted, BadArgument: codes.InvalidArgument, BadName: codes.InvalidArgument,
 	DatasetUnknown: codes.NotFound, DatasetMismatch: codes.InvalidArgument, JobUnknown: codes.NotFound,
 	JobMismatch: codes.InvalidArgument, EpochUnknown: codes.NotFound, StreamUnknown: codes.NotFound,
 	ClientUnknown: codes.NotFound, WorkerUnknown: codes.NotFound, StaleLease: codes.Aborted,
@@ -156,8 +157,8 @@ func FromDetail(d *pecanv1.ErrorDetail) *Error {
 	return &Error{Reason: Reason(d.GetReason()), Message: d.GetMessage(), Override: codes.Code(d.GetCode())}
 }
 
-// From turns any error into an Error: ours as it is, a gRPC status by its details, a context's end as Unavailable or
-// Closed, anything else as Internal.
+// From turns any error into an Error: ours as it is, a gRPC status by its details, gRPC's own refusal of a message's size
+// as MessageTooLarge, a context's end as Unavailable or Closed, anything else as Internal.
 func From(err error) *Error {
 	if err == nil {
 		return nil
@@ -186,6 +187,8 @@ func From(err error) *Error {
 		return &Error{Reason: Unavailable, Message: st.Message(), cause: err}
 	case codes.Canceled:
 		return &Error{Reason: Closed, Message: st.Message(), cause: err}
+	case codes.ResourceExhausted:
+		return &Error{Reason: MessageTooLarge, Message: st.Message(), cause: err}
 	}
 	return &Error{Reason: Internal, Message: st.Message(), Override: st.Code(), cause: err}
 }

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/multierr"
 
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/internal/check"
 	"github.com/pecan-ml/pecan/service/internal/clock"
 )
@@ -39,6 +40,8 @@ type Config struct {
 	MaxUploadBytes int64
 	// UploadWait is how long an upload waits for others to end before it is refused.
 	UploadWait time.Duration
+	// UploadIdle is how long an upload may take for its next MiB, or for what is left of it.
+	UploadIdle time.Duration
 	// CompactEvery so many records the journal is replaced by a snapshot.
 	CompactEvery int
 	// TickPeriod is how often timeouts are looked at.
@@ -50,7 +53,7 @@ type Config struct {
 // DefaultConfig is what the flags of pecan-dispatcher default to.
 func DefaultConfig() Config {
 	return Config{
-		Core: core.DefaultConfig(), MaxGraphBytes: 256 << 20, MaxUploadBytes: 1 << 30, UploadWait: 10 * time.Second,
+		Core: core.DefaultConfig(), MaxGraphBytes: 256 << 20, MaxUploadBytes: 1 << 30, UploadWait: 10 * time.Second, UploadIdle: 30 * time.Second,
 		CompactEvery: 20_000, TickPeriod: 100 * time.Millisecond,
 	}
 }
@@ -68,11 +71,15 @@ func (c Config) Validate() error {
 		check.Duration("lease time", c.Core.LeaseTTL, 1),
 		check.Duration("consumer slice", c.Core.ConsumerSlice, 0),
 		check.Duration("wait of uploads", c.UploadWait, 1),
+		check.Duration("--upload-idle-timeout", c.UploadIdle, 1),
 		check.Bytes("--max-graph-bytes", c.MaxGraphBytes, 1),
 		check.Bytes("--max-upload-bytes", c.MaxUploadBytes, 1),
 	)
 	if err == nil {
 		err = c.Core.Validate()
+	}
+	if c.MaxGraphBytes > graph.MostBytes {
+		err = multierr.Append(err, fmt.Errorf("--max-graph-bytes %d: a serialised graph has at most %d bytes (2 GiB)", c.MaxGraphBytes, graph.MostBytes))
 	}
 	if c.MaxUploadBytes < c.MaxGraphBytes {
 		err = multierr.Append(err, fmt.Errorf("--max-upload-bytes %d: must be room for the largest graph of %d bytes (--max-graph-bytes)", c.MaxUploadBytes, c.MaxGraphBytes))

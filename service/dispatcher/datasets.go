@@ -5,11 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
+	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -19,8 +18,10 @@ import (
 )
 
 // RegisterDataset implements the service. Nothing is stored before everything has been checked.
-func (d *Dispatcher) RegisterDataset(stream grpc.ClientStreamingServer[pecanv1.RegisterDatasetRequest, pecanv1.RegisterDatasetResponse]) error {
-	header, err := d.receiveHeader(stream)
+func (d *Dispatcher) RegisterDataset(stream uploadStream) (err error) {
+	u, stop := newUpload(stream, d.cfg.UploadIdle)
+	defer stop()
+	header, err := d.receiveHeader(u)
 	if err != nil {
 		return err
 	}
@@ -28,7 +29,7 @@ func (d *Dispatcher) RegisterDataset(stream grpc.ClientStreamingServer[pecanv1.R
 		return err
 	}
 	defer d.uploads.Release(header.GraphBytes)
-	graph, err := receiveGraph(stream, header.GraphBytes)
+	graph, err := receiveGraph(u, header.GraphBytes)
 	if err != nil {
 		return err
 	}
@@ -36,6 +37,12 @@ func (d *Dispatcher) RegisterDataset(stream grpc.ClientStreamingServer[pecanv1.R
 	if err != nil {
 		return err
 	}
+	// What is refused from here on leaves no graph behind.
+	defer func() {
+		if err != nil {
+			d.forgetGraph(fingerprint)
+		}
+	}()
 	d.holdGraph(fingerprint, 1)
 	defer d.holdGraph(fingerprint, -1)
 	if err := d.deps.Store.PutGraph(fingerprint, graph); err != nil {
@@ -63,13 +70,74 @@ func (d *Dispatcher) admitUpload(ctx context.Context, size int64) error {
 	case ctx.Err() != nil:
 		return reason.From(ctx.Err())
 	}
-	return reason.WithCode(reason.Unavailable, codes.ResourceExhausted, fmt.Sprintf(
+	return reason.New(reason.ServiceLimit,
 		"register dataset: there was no room for %d bytes of graph in %v, because others are being uploaded (%d bytes at once, --max-upload-bytes); try again later",
-		size, d.cfg.UploadWait, d.cfg.MaxUploadBytes))
+		size, d.cfg.UploadWait, d.cfg.MaxUploadBytes)
 }
 
-func (d *Dispatcher) receiveHeader(stream grpc.ClientStreamingServer[pecanv1.RegisterDatasetRequest, pecanv1.RegisterDatasetResponse]) (*pecanv1.RegisterDatasetRequest_Header, error) {
-	message, err := stream.Recv()
+type uploadStream = grpc.ClientStreamingServer[pecanv1.RegisterDatasetRequest, pecanv1.RegisterDatasetResponse]
+
+// progressBytes is what an upload has to bring within its idle time: single bytes now and then would hold its room for ever.
+const progressBytes = 1 << 20
+
+// upload receives the parts of one upload, each in time.
+type upload struct {
+	parts <-chan part
+	idle  time.Duration
+	timer *time.Timer
+	// fresh are the bytes that came since the time was last given anew.
+	fresh int
+}
+
+type part struct {
+	message *pecanv1.RegisterDatasetRequest
+	err     error
+}
+
+// newUpload reads the stream in a goroutine of its own, which ends with the call: after the handler's return Recv fails.
+func newUpload(stream uploadStream, idle time.Duration) (*upload, func()) {
+	parts, stop := make(chan part), make(chan struct{})
+	go func() {
+		for {
+			message, err := stream.Recv()
+			select {
+			case parts <- part{message, err}:
+			case <-stop:
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	u := &upload{parts: parts, idle: idle, timer: time.NewTimer(idle)}
+	return u, func() {
+		u.timer.Stop()
+		close(stop)
+	}
+}
+
+func (u *upload) next() (*pecanv1.RegisterDatasetRequest, error) {
+	select {
+	case got := <-u.parts:
+		if u.fresh += len(got.message.GetChunk()); u.fresh >= progressBytes || got.message.GetHeader() != nil {
+			u.restart()
+		}
+		return got.message, got.err
+	case <-u.timer.C:
+		return nil, reason.New(reason.Unavailable, "register dataset: the upload brought less than %d bytes in %v, in which it must bring that much or end "+
+			"(--upload-idle-timeout): try again over a connection that is faster than that", progressBytes, u.idle)
+	}
+}
+
+// restart gives the time anew.
+func (u *upload) restart() {
+	u.fresh = 0
+	u.timer.Reset(u.idle)
+}
+
+func (d *Dispatcher) receiveHeader(u *upload) (*pecanv1.RegisterDatasetRequest_Header, error) {
+	message, err := u.next()
 	if err != nil {
 		return nil, endOfUpload(err)
 	}
@@ -92,10 +160,12 @@ func (d *Dispatcher) receiveHeader(stream grpc.ClientStreamingServer[pecanv1.Reg
 }
 
 // receiveGraph takes exactly size bytes. Memory grows with what arrives, not with what was announced.
-func receiveGraph(stream grpc.ClientStreamingServer[pecanv1.RegisterDatasetRequest, pecanv1.RegisterDatasetResponse], size int64) ([]byte, error) {
+func receiveGraph(u *upload, size int64) ([]byte, error) {
+	// Waiting for room was not the upload's fault.
+	u.restart()
 	var graph []byte
 	for {
-		message, err := stream.Recv()
+		message, err := u.next()
 		if errors.Is(err, io.EOF) {
 			if int64(len(graph)) != size {
 				return nil, reason.New(reason.BadArgument, "register dataset: %d bytes of graph came, the header announced %d", len(graph), size)

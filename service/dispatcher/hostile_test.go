@@ -10,13 +10,16 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/service/store"
 )
 
 func streamID(job string, epoch uint64, stream uint32) *pecanv1.StreamId {
@@ -210,7 +213,8 @@ func TestUploadsBeyondTheBoundAreRefused(t *testing.T) {
 	for all.Err() == nil && err == nil {
 		err = try()
 	}
-	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "--max-upload-bytes") {
+	wantReason(t, err, reason.ServiceLimit)
+	if !strings.Contains(err.Error(), "--max-upload-bytes") {
 		t.Fatalf("got %v", err)
 	}
 	stops[0]()
@@ -220,6 +224,147 @@ func TestUploadsBeyondTheBoundAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// An upload that stops, or that brings a byte now and then, gives its room back in time.
+func TestUploadsThatStallAreCutOff(t *testing.T) {
+	for name, trickle := range map[string]bool{"it stops": false, "it trickles": true} {
+		t.Run(name, func(t *testing.T) {
+			s := startService(t, serviceOptions{change: func(c *dispatcher.Config) {
+				c.MaxGraphBytes, c.MaxUploadBytes, c.UploadWait, c.UploadIdle = 4<<20, 4<<20, wait, 100*time.Millisecond
+			}})
+			stream, err := s.client.RegisterDataset(s.ctx())
+			if err != nil {
+				t.Fatal(err)
+			}
+			header := &pecanv1.RegisterDatasetRequest_Header{Spec: spec, GraphBytes: 4 << 20}
+			err = stream.Send(&pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Header_{Header: header}})
+			for first := true; err == nil && (first || trickle); first = false {
+				err = stream.Send(&pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Chunk{Chunk: []byte{1}}})
+			}
+			// There is room for this one when the other has been cut off.
+			if _, err := s.upload(&pecanv1.RegisterDatasetRequest_Header{Spec: spec, GraphBytes: 4 << 20}, make([]byte, 4<<20)); reason.From(err).Reason != reason.GraphParse {
+				t.Fatal(err)
+			}
+			err = stream.RecvMsg(&pecanv1.RegisterDatasetResponse{})
+			wantReason(t, err, reason.Unavailable)
+			if !strings.Contains(err.Error(), "--upload-idle-timeout") {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// What gRPC refuses before we see it has a reason as well.
+func TestARequestAboveTheWireLimitHasAReason(t *testing.T) {
+	s := startService(t, serviceOptions{})
+	_, err := s.client.CreateJob(s.ctx(), &pecanv1.CreateJobRequest{RequestId: "r", ClientId: "c", ClientHost: strings.Repeat("h", 40<<20)})
+	wantReason(t, err, reason.MessageTooLarge)
+}
+
+func TestWhatIsHeldAtOnceIsBounded(t *testing.T) {
+	kept := store.NewMemory()
+	s := startService(t, serviceOptions{store: kept, change: func(c *dispatcher.Config) {
+		c.Core.MaxJobs, c.Core.MaxClients, c.Core.MaxDatasets = 2, 2, 2
+	}})
+	first, second := s.register(&pecanv1.Plan{NumStreams: 1}), s.register(&pecanv1.Plan{NumStreams: 2})
+	named := s.job("c1", "named", first, nil)
+	s.job("c2", "", second, nil)
+	before := s.d.StateHash()
+	create := func(client, name, dataset string) error {
+		_, err := s.client.CreateJob(s.ctx(), &pecanv1.CreateJobRequest{RequestId: "another", ClientId: client, DatasetId: dataset, JobName: name})
+		return err
+	}
+	refused := func(what, flag string, err error) {
+		t.Helper()
+		wantReason(t, err, reason.ServiceLimit)
+		if !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s: %v does not name %s", what, err, flag)
+		}
+		if s.d.StateHash() != before {
+			t.Errorf("%s: the durable state changed", what)
+		}
+	}
+	refused("a private job", "--max-jobs", create("c1", "", first))
+	refused("a named job", "--max-jobs", create("c1", "other", first))
+	refused("a client of a job that is there", "--max-clients", create("c3", "named", first))
+	third, err := proto.Marshal(&pecanv1.Plan{NumStreams: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.upload(&pecanv1.RegisterDatasetRequest_Header{Spec: spec, GraphBytes: int64(len(third))}, third)
+	refused("a dataset", "--max-datasets", err)
+	fingerprint, _ := planGraphs{}.Check(third, spec.Components)
+	if _, err := kept.Graph(fingerprint); err == nil {
+		t.Error("the graph of a refused dataset is stored")
+	}
+	// Nothing of it concerns what is there.
+	if s.register(&pecanv1.Plan{NumStreams: 1}) != first || s.job("c1", "named", first, nil).JobId != named.JobId {
+		t.Error("what was there is another")
+	}
+}
+
+func TestARefusedDatasetLeavesNoGraph(t *testing.T) {
+	kept := store.NewMemory()
+	s := startService(t, serviceOptions{store: kept})
+	header := func() *pecanv1.RegisterDatasetRequest_Header {
+		return &pecanv1.RegisterDatasetRequest_Header{DatasetId: "mine", Spec: spec, GraphBytes: 2}
+	}
+	if _, err := s.upload(header(), []byte{0x10, 1}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.upload(header(), []byte{0x10, 2})
+	wantReason(t, err, reason.DatasetMismatch)
+	for graph, there := range map[byte]bool{1: true, 2: false} {
+		fingerprint, _ := planGraphs{}.Check([]byte{0x10, graph}, spec.Components)
+		if _, err := kept.Graph(fingerprint); (err == nil) != there {
+			t.Errorf("graph %d: %v", graph, err)
+		}
+	}
+}
+
+// Trainers that go without a word cost nothing once their time is over.
+func TestTwoThousandAbandonedJobsAreCollected(t *testing.T) {
+	s := startService(t, serviceOptions{})
+	dataset := s.register(&pecanv1.Plan{NumStreams: 4})
+	for i := range 2000 {
+		name := ""
+		if i%2 == 1 {
+			name = fmt.Sprintf("named-%d", i)
+		}
+		client := fmt.Sprintf("c%d", i)
+		job := s.job(client, name, dataset, nil)
+		if i%20 == 0 {
+			s.open(client, job.JobId, 0)
+		}
+	}
+	status := func() *pecanv1.StatusResponse {
+		answer, err := s.client.Status(s.ctx(), &pecanv1.StatusRequest{}, grpc.MaxCallRecvMsgSize(64<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	if n := len(status().Jobs); n != 2000 {
+		t.Fatalf("%d jobs", n)
+	}
+	s.settle("the clients' time is over", 2*time.Minute, func() bool { return status().Clients == 0 })
+	if n := len(status().Jobs); n != 1000 {
+		t.Fatalf("%d jobs", n)
+	}
+	s.settle("the named jobs' time is over", 6*time.Minute, func() bool { return len(status().Jobs) == 0 })
+}
+
+// settle advances the clock in steps that no timeout mistakes for a pause, until something has come about or the time is over.
+func (s *service) settle(what string, within time.Duration, ok func() bool) {
+	s.t.Helper()
+	for ; within > 0; within -= 2 * time.Second {
+		s.clock.Advance(2 * time.Second)
+		if ok() {
+			return
+		}
+	}
+	s.t.Fatalf("did not come about: %s", what)
 }
 
 func TestOneDatasetIDHasOneDataset(t *testing.T) {

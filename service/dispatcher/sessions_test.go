@@ -7,6 +7,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher"
 )
 
 // advance moves the clock in steps that no timeout mistakes for a pause, and lets the ticks be taken.
@@ -38,6 +39,17 @@ func (s *service) heardFrom(alive []*worker) {
 		for _, w := range alive {
 			heard = heard && age[w.id] == 0
 		}
+	}
+}
+
+// A worker has no times of its own: those of the dispatcher's configuration are told to it.
+func TestTheWelcomeTellsTheConfiguredTimes(t *testing.T) {
+	c := dispatcher.DefaultConfig().Core
+	c.Heartbeat, c.LeaseTTL = 700*time.Millisecond, 42*time.Minute
+	s := startService(t, serviceOptions{change: func(config *dispatcher.Config) { config.Core = c }})
+	welcome := s.worker(workerHello("w1", 1)).welcome
+	if welcome.HeartbeatS != c.Heartbeat.Seconds() || welcome.LeaseTtlS != c.LeaseTTL.Seconds() {
+		t.Fatalf("%v", welcome)
 	}
 }
 

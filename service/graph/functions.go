@@ -60,7 +60,7 @@ func (g *Graph) checkCallDepth() error {
 			size[name] += size[called]
 		}
 		if size[name] > g.limits.MaxNodes {
-			return reason.New(reason.GraphLimit, "the function %s grows to more than %d nodes with all that it calls: simplify the pipeline, or raise the limit", quoteName(name), g.limits.MaxNodes)
+			return reason.New(reason.GraphLimit, "the function %s grows to more than %d nodes with all that it calls: simplify the pipeline", quoteName(name), g.limits.MaxNodes)
 		}
 		if depth[name] > g.limits.MaxDepth {
 			return reason.New(reason.GraphLimit, "functions of the dataset call each other %d deep (%s), the limit is %d", depth[name], quoteName(name), g.limits.MaxDepth)

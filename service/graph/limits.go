@@ -28,6 +28,17 @@ type Limits struct {
 	GraphVersion int32
 }
 
+// MostBytes is what a serialised graph can have at most, as any protocol buffer.
+const MostBytes = 2<<30 - 1
+
+// PeerLimits are the default limits but for the graph's size, which the dispatcher alone decides: trainers and workers
+// look at graphs too, and shall not refuse what it is told to take.
+func PeerLimits() Limits {
+	limits := DefaultLimits()
+	limits.MaxBytes = MostBytes
+	return limits
+}
+
 // DefaultLimits gives the limits that hold when nothing is configured.
 func DefaultLimits() Limits {
 	return Limits{

@@ -79,7 +79,7 @@ func checkSize(data []byte, lim Limits) error {
 	}
 	if int64(len(data)) > lim.MaxBytes {
 		return reason.New(reason.MessageTooLarge,
-			"the dataset's graph has %d bytes, the limit is %d: keep large constants in files instead of from_tensor_slices, or raise the limit",
+			"the dataset's graph has %d bytes, the limit is %d: keep large constants in files instead of from_tensor_slices, or raise --max-graph-bytes of pecan-dispatcher",
 			len(data), lim.MaxBytes)
 	}
 	var nodes, functions int
@@ -109,9 +109,9 @@ func checkSize(data []byte, lim Limits) error {
 		return reason.New(reason.GraphParse,
 			"the bytes are no serialised dataset, or only a part of one (%d bytes): send what dataset._as_serialized_graph() gives, unchanged", len(data))
 	case nodes > lim.MaxNodes:
-		return reason.New(reason.GraphLimit, "the dataset's graph has %d nodes, the limit is %d: simplify the pipeline, or raise the limit", nodes, lim.MaxNodes)
+		return reason.New(reason.GraphLimit, "the dataset's graph has %d nodes, the limit is %d: simplify the pipeline", nodes, lim.MaxNodes)
 	case functions > lim.MaxFunctions:
-		return reason.New(reason.GraphLimit, "the dataset's graph has %d functions, the limit is %d: simplify the pipeline, or raise the limit", functions, lim.MaxFunctions)
+		return reason.New(reason.GraphLimit, "the dataset's graph has %d functions, the limit is %d: simplify the pipeline", functions, lim.MaxFunctions)
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func (g *graphs) load(ctx context.Context, known *knownGraph) {
 	defer close(known.loaded)
 	data, err := g.fetch(ctx, known.fingerprint)
 	if err == nil {
-		known.parsed, err = graph.Parse(data, graph.DefaultLimits())
+		known.parsed, err = graph.Parse(data, graph.PeerLimits())
 	}
 	if err == nil {
 		return

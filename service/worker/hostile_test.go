@@ -144,7 +144,7 @@ func TestReadersAboveTheLimitAreToldAndLocalOnesAreNot(t *testing.T) {
 	}
 	h, meta, err := frame.NewReader(nc).Next()
 	detail := new(pecanv1.ErrorDetail)
-	if err != nil || h.Type != frame.Error || proto.Unmarshal(meta, detail) != nil || reason.FromDetail(detail).Reason != reason.Unavailable {
+	if err != nil || h.Type != frame.Error || proto.Unmarshal(meta, detail) != nil || reason.FromDetail(detail).Reason != reason.ServiceLimit {
 		t.Fatalf("%v %v %v", h.Type, detail, err)
 	}
 	r := dialShared(t, w)

@@ -176,7 +176,7 @@ func (s *server) greeted(c *conn) *reason.Error {
 	case c.place == nil:
 		// It was hung up on meanwhile.
 	case g.readers >= maxReaders:
-		return reason.New(reason.Unavailable, "worker %s has %d readers, and takes no more than %d: start more workers, or try again when some have left",
+		return reason.New(reason.ServiceLimit, "worker %s has %d readers, and takes no more than %d: start more workers, or try again when some have left",
 			s.worker.describe(), g.readers, maxReaders)
 	default:
 		g.silent.Remove(c.place)

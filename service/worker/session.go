@@ -22,6 +22,8 @@ import (
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/internal/check"
 )
 
 const (
@@ -32,16 +34,15 @@ const (
 	// complainEvery is how often a dispatcher that is away is named in the log.
 	complainEvery = 5 * time.Second
 	maxMessage    = 64 << 20
-	// maxGraph bounds what a worker accepts as a dataset's graph.
-	maxGraph = 2 << 30
-	// Used until the dispatcher has told its own.
-	defaultLeaseTTL = 10 * time.Second
+	// unanswered is how long the dispatcher's host may leave what was sent to it without an answer before the connection
+	// counts as broken. How long streams go on without a dispatcher is another matter, and the dispatcher's.
+	unanswered = 10 * time.Second
 )
 
 // session is the worker's side of the control plane: one connection that is made again whenever it breaks.
 type session struct {
 	worker *Worker
-	// leaseTTL is nanoseconds without contact after which streams stop.
+	// leaseTTL is nanoseconds without contact after which streams stop, as the dispatcher's welcome said.
 	leaseTTL atomic.Int64
 	ready    sync.Once
 
@@ -54,9 +55,7 @@ type session struct {
 }
 
 func newSession(w *Worker) *session {
-	s := &session{worker: w, signal: make(chan struct{}, 1)}
-	s.leaseTTL.Store(int64(defaultLeaseTTL))
-	return s
+	return &session{worker: w, signal: make(chan struct{}, 1)}
 }
 
 // send queues messages for the session that is up. Without one they are dropped: a new session begins with everything
@@ -94,7 +93,7 @@ func (s *session) bound(network, _ string, raw syscall.RawConn) error {
 	}
 	var failed error
 	err := raw.Control(func(fd uintptr) {
-		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(s.leaseTTL.Load()/int64(time.Millisecond)))
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unanswered.Milliseconds()))
 	})
 	return errors.Join(err, failed)
 }
@@ -195,7 +194,7 @@ func (s *session) once(ctx context.Context) (welcomed bool, err error) {
 	go func() {
 		defer close(sent)
 		defer cancel()
-		s.write(ctx, stream, seconds(welcome.GetHeartbeatS(), time.Second))
+		s.write(ctx, stream, seconds(welcome.GetHeartbeatS()))
 	}()
 	for {
 		command, err := stream.Recv()
@@ -229,10 +228,17 @@ func (s *session) greet(ctx context.Context, cancel func(), stream grpc.BidiStre
 	if err != nil {
 		return nil, err
 	}
-	if command.GetWelcome() == nil {
+	welcome := command.GetWelcome()
+	if welcome == nil {
 		return nil, reason.New(reason.Internal, "the dispatcher's first command is no welcome")
 	}
-	return command.GetWelcome(), nil
+	for what, s := range map[string]float64{"heartbeat": welcome.GetHeartbeatS(), "lease": welcome.GetLeaseTtlS()} {
+		if !(s > 0) || s > check.MaxDuration.Seconds() {
+			return nil, reason.New(reason.VersionMismatch, "the dispatcher's welcome has a %s of %v s: want more than 0 and at most %v; is it of another version of Pecan?",
+				what, s, check.MaxDuration)
+		}
+	}
+	return welcome, nil
 }
 
 // hello is what the worker is and holds.
@@ -257,7 +263,7 @@ func (w *Worker) hello() (*pecanv1.WorkerHello, error) {
 func (s *session) welcomed(welcome *pecanv1.Welcome) {
 	cluster := welcome.GetClusterId()
 	s.worker.cluster.Store(&cluster)
-	s.leaseTTL.Store(int64(seconds(welcome.GetLeaseTtlS(), defaultLeaseTTL)))
+	s.leaseTTL.Store(int64(seconds(welcome.GetLeaseTtlS())))
 	s.mu.Lock()
 	s.connected, s.outbox = true, nil
 	s.mu.Unlock()
@@ -273,11 +279,9 @@ func (s *session) welcomed(welcome *pecanv1.Welcome) {
 	})
 }
 
-func seconds(s float64, otherwise time.Duration) time.Duration {
-	if !(s > 0) || s > 86400 {
-		return otherwise
-	}
-	return time.Duration(s * float64(time.Second))
+// seconds is a duration of a welcome, which greet has looked at.
+func seconds(s float64) time.Duration {
+	return max(time.Millisecond, time.Duration(s*float64(time.Second)))
 }
 
 // write sends heartbeats and what is queued, until the session breaks or the worker stops.
@@ -374,8 +378,8 @@ func receiveGraph(ctx context.Context, client pecanv1.DispatcherClient, fingerpr
 			return nil, err
 		}
 		data = append(data, response.GetChunk()...)
-		if len(data) > maxGraph {
-			return nil, reason.New(reason.GraphLimit, "the graph has more than %d bytes", maxGraph)
+		if len(data) > graph.MostBytes {
+			return nil, reason.New(reason.GraphLimit, "the graph has more than %d bytes", graph.MostBytes)
 		}
 	}
 }

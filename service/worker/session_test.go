@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -22,6 +23,7 @@ type commander struct {
 	pecanv1.UnimplementedDispatcherServer
 	cluster string
 	ttl     float64
+	beat    float64
 	graphs  string
 
 	hellos   chan *pecanv1.WorkerHello
@@ -33,7 +35,7 @@ type commander struct {
 
 func newCommander() *commander {
 	return &commander{
-		cluster: "c1", ttl: 30, graphs: filepath.Join("..", "..", "native", "tf", "testdata"), hellos: make(chan *pecanv1.WorkerHello, 16),
+		cluster: "c1", ttl: 30, beat: 0.02, graphs: filepath.Join("..", "..", "native", "tf", "testdata"), hellos: make(chan *pecanv1.WorkerHello, 16),
 		messages: make(chan *pecanv1.WorkerMessage, 4096), commands: make(chan *pecanv1.WorkerCommand, 16),
 	}
 }
@@ -49,7 +51,7 @@ func (c *commander) WorkerSession(stream grpc.BidiStreamingServer[pecanv1.Worker
 		return reason.New(reason.ClusterMismatch, "this is %s", c.cluster)
 	}
 	welcome := &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Welcome{Welcome: &pecanv1.Welcome{
-		ClusterId: c.cluster, HeartbeatS: 0.02, LeaseTtlS: c.ttl}}}
+		ClusterId: c.cluster, HeartbeatS: c.beat, LeaseTtlS: c.ttl}}}
 	if err := stream.Send(welcome); err != nil {
 		return err
 	}
@@ -176,6 +178,31 @@ func withSession(t *testing.T, address string) *Worker {
 		}
 	})
 	return w
+}
+
+// What a dispatcher says of times is taken as it is or refused, and nothing is put in its place.
+func TestTheDispatchersTimesHoldOrAreRefused(t *testing.T) {
+	c := newCommander()
+	c.ttl = 200_000
+	w := withSession(t, c.listen(t, "127.0.0.1:0"))
+	c.hello(t)
+	waitFor(t, "the welcome", func() bool { return time.Duration(w.session.leaseTTL.Load()) == 200_000*time.Second })
+	for name, change := range map[string]func(*commander){
+		"no lease": func(c *commander) { c.ttl = 0 }, "a negative lease": func(c *commander) { c.ttl = -1 }, "a lease of NaN": func(c *commander) { c.ttl = math.NaN() },
+		"a lease without end": func(c *commander) { c.ttl = math.Inf(1) }, "a lease of 2^63 s": func(c *commander) { c.ttl = 1 << 63 },
+		"no heartbeat": func(c *commander) { c.beat = 0 }, "a heartbeat of NaN": func(c *commander) { c.beat = math.NaN() },
+		"no end of heartbeats": func(c *commander) { c.beat = math.Inf(1) }, "a negative heartbeat": func(c *commander) { c.beat = -0.02 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCommander()
+			change(c)
+			address := c.listen(t, "127.0.0.1:0")
+			w := serve(t, func(config *Config) { config.Dispatcher, config.DispatcherTimeout = address, deadline })
+			if err := w.session.run(t.Context()); !reason.Is(err, reason.VersionMismatch) {
+				t.Fatalf("got %v", err)
+			}
+		})
+	}
 }
 
 func TestASessionTellsHowStreamsGo(t *testing.T) {

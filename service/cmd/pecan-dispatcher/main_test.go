@@ -203,6 +203,8 @@ func TestItRefusesToStart(t *testing.T) {
 		"with an unknown flag":      {[]string{"--port", "5"}, "unknown flag: --port"},
 		"with arguments":            {[]string{"serve"}, "unexpected arguments"},
 		"with a timeout of nothing": {[]string{"--client-timeout", "0s"}, "--client-timeout 0s: must be positive"},
+		"with no jobs":              {[]string{"--max-jobs", "0"}, "--max-jobs 0"},
+		"with no uploads' time":     {[]string{"--upload-idle-timeout", "0s"}, "--upload-idle-timeout"},
 		"with a heartbeat of 1 ns":  {[]string{"--heartbeat", "1ns"}, "--heartbeat 1ns: must be at least 1ms"},
 		"with a negative timeout":   {[]string{"--job-timeout", "-1s"}, "--job-timeout -1s: must be 0 or more"},
 		"with a grace near 2^63":    {[]string{"--worker-return-grace", "9223372036854775807ns"}, "--worker-return-grace"},

@@ -34,6 +34,8 @@ type Config struct {
 	MaxDeaths int
 	// MaxFailures of a stream that another worker might not have had fail the epoch.
 	MaxFailures int
+	// MaxJobs, MaxClients and MaxDatasets bound what is held at once: each costs memory and room in the journal.
+	MaxJobs, MaxClients, MaxDatasets int
 	// WorkerAddresses, when there are any, are the only workers accepted, and give each its place for static sharding.
 	WorkerAddresses []string
 }
@@ -43,7 +45,7 @@ func DefaultConfig() Config {
 	return Config{
 		Heartbeat: time.Second, SuspectAfter: 3 * time.Second, DeadAfter: 10 * time.Second, ReturnGrace: time.Second,
 		ClientTimeout: time.Minute, JobTimeout: 5 * time.Minute, LeaseTTL: 10 * time.Minute, ConsumerSlice: 2 * time.Second,
-		MaxDeaths: 3, MaxFailures: 3,
+		MaxDeaths: 3, MaxFailures: 3, MaxJobs: 10_000, MaxClients: 10_000, MaxDatasets: 100_000,
 	}
 }
 
@@ -66,6 +68,9 @@ func (c Config) Validate() error {
 	}
 	if c.SuspectAfter < c.Heartbeat || c.DeadAfter < c.SuspectAfter {
 		err = multierr.Append(err, fmt.Errorf("heartbeat period %v, worker suspect time %v and worker dead time %v: each must be at least the one before", c.Heartbeat, c.SuspectAfter, c.DeadAfter))
+	}
+	if c.MaxJobs < 1 || c.MaxClients < 1 || c.MaxDatasets < 1 {
+		err = multierr.Append(err, fmt.Errorf("--max-jobs %d, --max-clients %d, --max-datasets %d: each must be at least 1", c.MaxJobs, c.MaxClients, c.MaxDatasets))
 	}
 	if c.MaxDeaths < 1 || c.MaxFailures < 1 {
 		err = multierr.Append(err, fmt.Errorf("at most %d deaths and %d failures of a stream: both must be at least 1", c.MaxDeaths, c.MaxFailures))

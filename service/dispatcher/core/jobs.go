@@ -20,6 +20,9 @@ func (c *Core) addDataset(in AddDataset) (*pecanv1.RegisterDatasetResponse, erro
 	for _, id := range ids {
 		known = c.state.datasets[id]
 		if known == nil {
+			if n := len(c.state.datasets); n >= c.cfg.MaxDatasets {
+				return nil, reason.New(reason.ServiceLimit, "register dataset: %d datasets are registered, the dispatcher takes at most %d (--max-datasets); those that no job uses are forgotten after --dataset-timeout, if it is set", n, c.cfg.MaxDatasets)
+			}
 			dataset := &pecanv1.StoredDataset{DatasetId: id, Fingerprint: in.Fingerprint, Spec: in.Spec, GraphBytes: in.GraphBytes}
 			c.emit(&pecanv1.Record{Kind: &pecanv1.Record_DatasetAdded{DatasetAdded: &pecanv1.DatasetAdded{Dataset: dataset}}})
 			c.idleDatasets[id] = c.now
@@ -79,6 +82,9 @@ func (c *Core) createJob(in CreateJob) (any, error) {
 		return nil, reason.New(reason.DatasetUnknown, "create job: dataset %q is not registered; register it first", req.DatasetId)
 	}
 	existing := c.state.jobs[c.state.named[req.JobName]]
+	if err := c.room(existing, req); err != nil {
+		return nil, err
+	}
 	if existing != nil && !c.superseded(existing, dataset, req) {
 		if difference := c.jobDifference(existing, dataset, req.Options); difference != "" {
 			return nil, reason.New(reason.JobMismatch, "create job: job %q is being read with %s; give the same dataset and options to share it, or choose another job_name", req.JobName, difference)
@@ -115,6 +121,17 @@ func (c *Core) createJobReply(job *pecanv1.StoredJob, created bool) *pecanv1.Cre
 		JobId: job.JobId, Created: created, Plan: job.Plan, Options: job.Options,
 		ClientTimeoutS: c.cfg.ClientTimeout.Seconds(), Workers: int32(len(c.workers)),
 	}
+}
+
+// room refuses a job or client more than there may be. A job that exists, or whose name is used afresh, is none more.
+func (c *Core) room(existing *pecanv1.StoredJob, req *pecanv1.CreateJobRequest) error {
+	if n := len(c.state.ordered); existing == nil && n >= c.cfg.MaxJobs {
+		return reason.New(reason.ServiceLimit, "create job: %d jobs are open, the dispatcher takes at most %d (--max-jobs); jobs whose trainers left are forgotten after --client-timeout, named ones after --job-timeout more", n, c.cfg.MaxJobs)
+	}
+	if n := len(c.state.clients); c.state.clients[req.ClientId] == nil && n >= c.cfg.MaxClients {
+		return reason.New(reason.ServiceLimit, "create job: %d trainers' datasets are being read, the dispatcher takes at most %d (--max-clients); those of trainers that are gone are forgotten after --client-timeout", n, c.cfg.MaxClients)
+	}
+	return nil
 }
 
 // jobOfRequest finds what an earlier copy of the same request gave.
@@ -279,6 +296,12 @@ func (c *Core) clientGoodbye(req *pecanv1.ClientGoodbyeRequest) error {
 
 // expireClients forgets clients that were silent for too long, and takes jobs from clients that hold them no more.
 func (c *Core) expireClients() {
+	held := map[string][]string{}
+	for _, job := range c.state.ordered {
+		for _, id := range job.ClientIds {
+			held[id] = append(held[id], job.JobId)
+		}
+	}
 	for _, id := range sortedKeys(c.clients) {
 		client := c.clients[id]
 		if c.now-client.lastSeen > c.cfg.ClientTimeout {
@@ -286,7 +309,7 @@ func (c *Core) expireClients() {
 			c.dropClient(id, "timeout")
 			continue
 		}
-		for _, jobID := range c.jobsOf(id) {
+		for _, jobID := range held[id] {
 			seen, ok := client.jobs[jobID]
 			if !ok {
 				client.jobs[jobID] = c.now
