@@ -20,6 +20,8 @@ func TestReadsEveryElementOfEveryStream(t *testing.T) {
 		"three streams on two workers":                   {stream: testStream{count: 40, perFrame: 3, pad: 100}, streams: 3, workers: 2},
 		"strings in blocks":                              {stream: testStream{count: 30, perFrame: 4, text: true}, streams: 2, workers: 1},
 		"an empty stream":                                {stream: testStream{}, streams: 2, workers: 1},
+		"payloads of several reads":                      {stream: testStream{count: 6, pad: 5<<20 + 3}, streams: 1, workers: 1},
+		"one such payload at a time":                     {stream: testStream{count: 4, pad: 9<<20 + 1}, streams: 1, workers: 1, options: IterOptions{MaxOutstandingBytes: 10}},
 		"a budget smaller than an element":               {stream: testStream{count: 20, pad: 5000}, streams: 2, workers: 1, options: IterOptions{MaxOutstandingBytes: 10}},
 		"compressed":                                     {stream: testStream{count: 30, perFrame: 4, pad: 300}, streams: 2, workers: 1, change: []func(*testWorker){func(w *testWorker) { w.snappy = true }}},
 		"compressed and checksummed":                     {stream: testStream{count: 30, perFrame: 4, pad: 300}, streams: 2, workers: 1, change: []func(*testWorker){func(w *testWorker) { w.snappy, w.crc = true, true }}},

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 
 	"github.com/golang/snappy"
 	"golang.org/x/sys/unix"
@@ -27,6 +28,9 @@ const (
 	readBuffer = 64 << 10
 	// pieceBytes is how much of a payload may come before the connection counts as alive again.
 	pieceBytes = 8 << 20
+	// wakeBytes is how much of a large payload comes from a TCP connection before the reader is woken for it: a look at the
+	// socket for every segment costs a fifth of the rate.
+	wakeBytes = 1 << 20
 	// ackBytes is how much is taken in at most before it is acknowledged although more is waiting to be read.
 	ackBytes = 1 << 20
 )
@@ -38,6 +42,9 @@ type reader struct {
 	in     *bufio.Reader
 	frames *frame.Reader
 	slots  map[uint64]*buffer.Slot
+	// socket is that of a TCP connection, nil otherwise; low is its low-water mark.
+	socket syscall.RawConn
+	low    int
 	// touched are the channels that have received something since they last acknowledged.
 	touched map[*channel]struct{}
 	unacked uint64
@@ -45,7 +52,12 @@ type reader struct {
 
 func newReader(c *conn, link net.Conn) *reader {
 	in := bufio.NewReaderSize(link, readBuffer)
-	return &reader{conn: c, link: link, in: in, frames: frame.NewReader(in), slots: map[uint64]*buffer.Slot{}, touched: map[*channel]struct{}{}}
+	r := &reader{conn: c, link: link, in: in, frames: frame.NewReader(in), low: 1, slots: map[uint64]*buffer.Slot{}, touched: map[*channel]struct{}{}}
+	if tcp, ok := link.(*net.TCPConn); ok {
+		// Without it large payloads are read as they come.
+		r.socket, _ = tcp.SyscallConn()
+	}
+	return r
 }
 
 // close unmaps the slots and closes descriptors that were not claimed.
@@ -271,6 +283,9 @@ func (r *reader) decompress(h frame.Header, packed []byte) (*buffer.Block, error
 }
 
 func (r *reader) fill(into []byte) error {
+	if r.socket != nil && len(into) > 2*wakeBytes {
+		return r.fillLarge(into)
+	}
 	for len(into) > 0 {
 		n := min(len(into), pieceBytes)
 		if _, err := io.ReadFull(r.in, into[:n]); err != nil {
@@ -283,6 +298,39 @@ func (r *reader) fill(into []byte) error {
 		into = into[n:]
 	}
 	return nil
+}
+
+// fillLarge reads past the buffer, and lets the kernel wake the reader for no less than wakeBytes or what is left. The mark
+// never goes beyond the payload: nothing need come behind it. A connection that ends wakes the reader in any case.
+func (r *reader) fillLarge(into []byte) error {
+	n, _ := io.ReadFull(r.in, into[:min(len(into), r.in.Buffered())])
+	into = into[n:]
+	defer r.wakeAt(1)
+	for len(into) > 0 {
+		r.wakeAt(min(len(into), wakeBytes))
+		n, err := r.link.Read(into[:min(len(into), pieceBytes)])
+		if err != nil {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+		r.conn.heard.Add(1)
+		into = into[n:]
+	}
+	return nil
+}
+
+func (r *reader) wakeAt(bytes int) {
+	if bytes == r.low {
+		return
+	}
+	// It fails on a connection that is closed, which the next read tells.
+	_ = r.socket.Control(func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, bytes) == nil {
+			r.low = bytes
+		}
+	})
 }
 
 // slot maps a slot that the worker announces, with the descriptor that came along.
