@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes the generated Go under proto/ from the .proto files and from the installed TensorFlow's own descriptors.
 
-Needs tensorflow, grpcio-tools and the Go tools of go.mod (protoc-gen-go, protoc-gen-go-grpc). Run by `make generate`.
+Needs tensorflow, grpcio-tools and the Go tools of go.mod (protoc-gen-go, protoc-gen-go-grpc). Run by `make generate`; with
+the name of a directory it writes there, as the test does that holds the written files against the generator.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def run_protoc(args: list[str]) -> None:
         sys.exit(f"protoc failed: {' '.join(args)}")
 
 
-def main() -> None:
+def main(root: pathlib.Path) -> None:
     descriptors = tensorflow_descriptors()
     names = [file.name for file in descriptors.file]
     package = f"{MODULE}/proto/tensorflow"
@@ -56,15 +57,15 @@ def main() -> None:
         descriptor_file = pathlib.Path(scratch, "tensorflow.desc")
         descriptor_file.write_bytes(descriptors.SerializeToString())
         mapping = [f"--go_opt=M{name}={package};tensorflow" for name in names]
-        run_protoc([f"--descriptor_set_in={descriptor_file}", f"--go_out={ROOT}", f"--go_opt=module={MODULE}", *mapping, *names])
+        run_protoc([f"--descriptor_set_in={descriptor_file}", f"--go_out={root}", f"--go_opt=module={MODULE}", *mapping, *names])
     ours = ["pecan/v1/types.proto", "pecan/v1/dispatcher.proto", "pecan/v1/data.proto", "pecan/v1/records.proto"]
     package = f"{MODULE}/proto/pecan/v1"
     mapping = [f"--{kind}_opt=M{name}={package};pecanv1" for name in ours for kind in ("go", "go-grpc")]
     run_protoc([
-        f"-I{ROOT / 'proto'}", f"--go_out={ROOT}", f"--go_opt=module={MODULE}", f"--go-grpc_out={ROOT}",
+        f"-I{ROOT / 'proto'}", f"--go_out={root}", f"--go_opt=module={MODULE}", f"--go-grpc_out={root}",
         f"--go-grpc_opt=module={MODULE}", *mapping, *ours,
     ])
 
 
 if __name__ == "__main__":
-    main()
+    main(pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)

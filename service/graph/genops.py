@@ -1,6 +1,6 @@
 """Writes the op registry that service/graph embeds, from the TensorFlow that is installed.
 
-Run by `make generate`. Two files come out, both reproducible:
+Run by `make generate`; with the name of a directory it writes there. Two files come out, both reproducible:
 
 * ``ops.pb.gz``: the OpList of every registered op, without documentation.
 * ``ops.txt``: the TensorFlow version, its graph version, and the ops that have no CPU kernel.
@@ -9,6 +9,7 @@ Run by `make generate`. Two files come out, both reproducible:
 import gzip
 import os
 import pathlib
+import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -33,9 +34,8 @@ def op_list() -> op_def_pb2.OpList:
     return op_def_pb2.OpList(op=ordered)
 
 
-def main() -> None:
-    """Writes both files beside this script."""
-    here = pathlib.Path(__file__).resolve().parent
+def main(here: pathlib.Path) -> None:
+    """Writes both files into a directory."""
     ops = op_list()
     with open(here / "ops.pb.gz", "wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
         packed.write(ops.SerializeToString(deterministic=True))
@@ -46,4 +46,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent)

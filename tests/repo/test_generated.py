@@ -1,0 +1,55 @@
+"""Generated files are those that their generators write; `make generate` writes them anew.
+
+The messages of TensorFlow and its registry of operations come from the TensorFlow that is installed: with another than the
+recorded one there is nothing to compare with.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import repository
+
+RECORDED = (repository.ROOT / "service/graph/ops.txt").read_text().splitlines()[0].removeprefix("tensorflow ")
+
+
+def _installed() -> str:
+    for name in ("tensorflow", "tensorflow-cpu"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "none"
+
+
+def _compare(written: pathlib.Path, committed: list[str], at: str) -> None:
+    made = {str(path.relative_to(written)): path.read_bytes() for path in written.rglob("*") if path.is_file()}
+    assert sorted(made) == sorted(committed), "files came or went: run make generate and commit what it gives"
+    old = [name for name, content in made.items() if (repository.ROOT / at / name).read_bytes() != content]
+    assert not old, f"{old} are not what {at or 'the generator'} gives: run make generate"
+
+
+@pytest.mark.skipif(_installed() != RECORDED, reason=f"the files were made with TensorFlow {RECORDED}")
+@pytest.mark.parametrize("generator", ["proto/generate.py", "service/graph/genops.py"])
+def test_generated_files_are_what_their_generators_write(generator: str, tmp_path: pathlib.Path) -> None:
+    subprocess.run([sys.executable, str(repository.ROOT / generator), str(tmp_path)], check=True, timeout=300)
+    if generator.startswith("proto"):
+        committed = [name for name in repository.with_suffix(".pb.go") if name.startswith("proto/")]
+        _compare(tmp_path, committed, "")
+    else:
+        _compare(tmp_path, ["ops.pb.gz", "ops.txt"], "service/graph")
+
+
+def test_what_says_that_it_is_generated_has_a_generator() -> None:
+    strangers = [
+        name
+        for name in repository.with_suffix(".go", ".py", ".c", ".h")
+        if repository.generated(name) and not (name.startswith("proto/") and name.endswith(".pb.go"))
+    ]
+    # The module that knows the mark has it in its text.
+    strangers.remove("tests/repo/repository.py")
+    assert not strangers, f"{strangers}: add their generator to make generate and to this test"
