@@ -204,7 +204,7 @@ func (p *planner) chooseBySharding(root *step, sharding pecanv1.Sharding, env En
 				"sharding FILE needs a dataset that reads files named by a list (list_files, TFRecordDataset, interleave over names), this one has no such source: use DATA or DYNAMIC")
 		case files < int64(env.StaticWorkers):
 			return way{}, reason.New(reason.ShardingFiles,
-				"sharding FILE needs at least one file for each of the %d workers, the dataset has %d: use DATA, or write more files", env.StaticWorkers, files)
+				"sharding FILE needs at least one file for each of the %d workers of the dispatcher's list (--worker-addresses), the dataset has %d: use DATA or FILE_OR_DATA, write more files, or list fewer workers", env.StaticWorkers, files)
 		}
 		return w, nil
 	case pecanv1.Sharding_SHARDING_FILE_OR_DATA:

@@ -248,3 +248,24 @@ def test_a_sharding_that_the_dataset_has_no_place_for(cluster, name):
     make, policy = STATIC[name]
     with pytest.raises((pecan.PecanError, tf.errors.OpError), match="SHARDING"):
         list(make().apply(pecan.distribute(cluster.target, sharding=pecan.ShardingPolicy[policy])))
+
+
+def test_file_sharding_with_fewer_files_than_the_list_of_workers(tmp_path):
+    """As with tf.data service, the list that the dispatcher was given counts, and not the workers that are there."""
+    names = [str(tmp_path / f"part-{k}.txt") for k in range(2)]
+    for name in names:
+        tf.io.write_file(name, "a\nb\n")
+    config = pecan.DispatcherConfig(worker_addresses=[f"127.0.0.1:{port}" for port in (7001, 7002, 7003)])
+    with pecan.DispatchServer(config) as dispatcher, pytest.raises(ValueError, match="SHARDING_FILES") as caught:
+        tf.data.TextLineDataset(names).apply(
+            pecan.distribute(dispatcher.target, sharding=pecan.ShardingPolicy.FILE, dispatcher_timeout_s=5)
+        )
+    assert "each of the 3 workers of the dispatcher's list (--worker-addresses), the dataset has 2" in str(caught.value)
+    assert isinstance(caught.value, tf.errors.InvalidArgumentError)
+
+
+def test_file_sharding_of_one_file_without_a_list_of_workers(cluster, tmp_path):
+    name = str(tmp_path / "one.txt")
+    tf.io.write_file(name, "a\nb\nc\n")
+    ours = tf.data.TextLineDataset(name).apply(pecan.distribute(cluster.target, sharding=pecan.ShardingPolicy.FILE))
+    assert list(ours.as_numpy_iterator()) == [b"a", b"b", b"c"]
