@@ -51,7 +51,7 @@ func (r jobRequest) options() (*pecanv1.JobOptions, error) {
 }
 
 // CreateJob finds or creates a job and gives {"handle", "job_id", "created", "durable", "workers", "cardinality",
-// "blocks", "plan": {...}}. The handle has to become a tensor (operation PecanJob) or be given to ForgetJob.
+// "whole", "blocks", "plan": {...}}. The handle has to become a tensor (operation PecanJob) or be given to ForgetJob.
 func CreateJob(handle int64, request string) (string, error) {
 	s, err := lookup(handle)
 	if err != nil {
@@ -91,7 +91,7 @@ func CreateJob(handle int64, request string) (string, error) {
 	plan := job.Plan()
 	return encode(map[string]any{
 		"handle": held.Handle(), "job_id": job.ID(), "created": job.Created(), "durable": job.Durable(), "workers": job.Workers(),
-		"cardinality": cardinality(plan, job.Options(), r.Name != ""), "blocks": op.Blocks(components),
+		"cardinality": cardinality(plan, job.Options(), r.Name != ""), "whole": whole(job.Options(), r.Name != ""), "blocks": op.Blocks(components),
 		"plan": map[string]any{
 			"streams": plan.GetNumStreams(), "cut": plan.GetCut().GetKind().String(), "batch_way": plan.GetBatchWay().String(),
 			"repeat": plan.GetRepeat(), "reasons": plan.GetReasons(), "hash": plan.GetHash(), "fingerprint": plan.GetFingerprint(),
@@ -121,7 +121,7 @@ func cardinality(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) i
 		return 0
 	case pass == infinite || repeat < 0 && pass != unknown:
 		return infinite
-	case shared || options.GetMode() == pecanv1.Mode_MODE_OFF:
+	case !whole(options, shared):
 		return unknown
 	case pass < 0 || repeat < 0:
 		return unknown
@@ -129,4 +129,10 @@ func cardinality(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) i
 		return unknown
 	}
 	return pass * repeat
+}
+
+// whole tells whether one iteration gives as many elements as a local one: with a hint, what stands above it counts in
+// each stream for itself.
+func whole(options *pecanv1.JobOptions, shared bool) bool {
+	return !shared && options.GetMode() != pecanv1.Mode_MODE_OFF && options.GetSharding() != pecanv1.Sharding_SHARDING_HINT
 }

@@ -136,6 +136,11 @@ CARDINALITIES = {
     "filtered": (lambda: D.range(7).filter(lambda i: i > 2), tf.data.UNKNOWN_CARDINALITY),
     "promised": (lambda: D.range(7).filter(lambda i: i > 2).apply(tf.data.experimental.assert_cardinality(4)), 4),
     "nothing": (lambda: D.range(0), 0),
+    "filtered and repeated for ever": (lambda: D.range(7).filter(lambda i: i > 2).repeat(), tf.data.INFINITE_CARDINALITY),
+    "shuffled and repeated in one step": (lambda: D.range(7).apply(tf.data.experimental.shuffle_and_repeat(3, 2)), 14),
+    "a list": (lambda: tf.data.experimental.from_list([1, 2, 3]), 3),
+    "a random source": (lambda: D.random(seed=3), tf.data.INFINITE_CARDINALITY),
+    "up to the largest number": (lambda: D.range(2**63 - 5, 2**63 - 1), tf.data.INFINITE_CARDINALITY),
 }
 
 
@@ -149,6 +154,21 @@ def test_cardinality_is_the_local_one_where_it_is_known(cluster, name):
     if expected != tf.data.INFINITE_CARDINALITY:
         assert len(list(ours)) == len(list(dataset))
         assert len(list(ours.repeat(2))) == 2 * len(list(dataset))
+
+
+def test_cardinality_of_a_saved_dataset_is_known(cluster, tmp_path):
+    D.range(7).save(str(tmp_path / "saved"))
+    ours = D.load(str(tmp_path / "saved")).batch(2).apply(pecan.distribute(cluster.target))
+    assert int(ours.cardinality()) == 4
+    assert sorted(len(batch) for batch in ours) == [1, 2, 2, 2]
+
+
+def test_cardinality_of_a_hinted_dataset_is_not_known(cluster):
+    hint = tf.data.experimental.SHARD_HINT
+    dataset = D.range(7).shard(hint, hint).batch(2)
+    ours = dataset.apply(pecan.distribute(cluster.target, sharding=pecan.ShardingPolicy.HINT))
+    assert int(ours.cardinality()) == tf.data.UNKNOWN_CARDINALITY
+    assert sum(len(batch) for batch in ours) == 7
 
 
 def test_cardinality_of_a_shared_job_is_not_known(cluster):

@@ -50,6 +50,11 @@ DATASETS = {
         NotImplementedError,
         "distributed already",
     ),
+    "a step that moves elements to a device": (
+        lambda: D.range(3).apply(tf.data.experimental.copy_to_device("/cpu:0")),
+        NotImplementedError,
+        "cannot leave this process.*after distribute",
+    ),
     "a running iterator": (_iterator, ValueError, "EXTERNAL_STATE"),
 }
 

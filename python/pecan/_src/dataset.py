@@ -66,6 +66,13 @@ def serialize(dataset: Any, what: str) -> Graph:
     try:
         data = flat._as_serialized_graph(external_state_policy=policy).numpy()
     except tf.errors.FailedPreconditionError as error:
+        if policy != tf.data.experimental.ExternalStatePolicy.FAIL:
+            raise errors.make(
+                f"the dataset holds a step that cannot leave this process: {error.message}. Apply it after "
+                "distribute(), as copy_to_device and prefetch_to_device have to be [pecan:UNSUPPORTED]",
+                "UNSUPPORTED",
+                12,
+            ) from None
         raise errors.make(
             f"the dataset has state that its option experimental_external_state_policy=FAIL forbids to leave behind: "
             f"{error.message} [pecan:EXTERNAL_STATE]",
@@ -155,7 +162,7 @@ def read(
     if shape.composite:
         result = result.map(lambda *tensors: shape.put_together(tensors))
     result = _with_structure(result, element_spec)
-    result = _with_cardinality(result, _agreed(job["cardinality"], cardinality))
+    result = _with_cardinality(result, _agreed(job["cardinality"], cardinality, whole=job["whole"]))
     settings = tf.data.Options()
     # Sharding it again would drop elements: each trainer of a job has its share already.
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -225,9 +232,15 @@ def _with_structure(dataset: tf.data.Dataset, element_spec: Any) -> tf.data.Data
     return tf.data.experimental.from_variant(tf.data.experimental.to_variant(dataset), element_spec)
 
 
-def _agreed(planned: int, local: int | None) -> int:
-    """The cardinality that plan and TensorFlow both know, or tf.data's UNKNOWN."""
-    return planned if local is None or local == planned else _UNKNOWN
+def _agreed(planned: int, local: int | None, *, whole: bool) -> int:
+    """The cardinality that plan and TensorFlow both know, or tf.data's UNKNOWN.
+
+    TensorFlow knows more than the plan where it looks into files (`load`). An iteration that is whole gives as many
+    elements as a local one, so its word is taken where the plan has none.
+    """
+    if local is None or local == planned:
+        return planned
+    return local if whole and planned == _UNKNOWN and local >= tf.data.INFINITE_CARDINALITY else _UNKNOWN
 
 
 def _with_cardinality(dataset: tf.data.Dataset, cardinality: int) -> tf.data.Dataset:
