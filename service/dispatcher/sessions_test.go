@@ -53,6 +53,71 @@ func TestTheWelcomeTellsTheConfiguredTimes(t *testing.T) {
 	}
 }
 
+// What nodes did is kept beyond the lease, the run, the stream and the epoch in which they did it.
+func TestFiguresOfNodesOutliveTheirLeases(t *testing.T) {
+	s := startService(t, serviceOptions{})
+	dataset := s.register(&pecanv1.Plan{NumStreams: 2})
+	job := s.job("c1", "", dataset, nil)
+	s.open("c1", job.JobId, 0)
+	nodes := func(elements uint64) []*pecanv1.NodeMetrics {
+		return []*pecanv1.NodeMetrics{{Node: "map", Op: "MapDataset", Elements: elements, SelfCpuS: float64(elements) / 4, BytesIn: 2 * elements, BytesOut: 3 * elements}}
+	}
+	beat := func(w *worker, start *pecanv1.StartStream, elements uint64) {
+		w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: &pecanv1.WorkerHeartbeat{
+			Streams: []*pecanv1.WorkerHeartbeat_StreamLoad{{Id: start.Id, Lease: start.Lease, Nodes: nodes(elements)}},
+		}}})
+	}
+	sum := uint64(0)
+	shows := func(what string, more uint64) {
+		t.Helper()
+		sum += more
+		var last []*pecanv1.NodeMetrics
+		for deadline := time.Now().Add(wait); time.Now().Before(deadline); {
+			status, err := s.client.Status(s.ctx(), &pecanv1.StatusRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = status.Jobs[0].Nodes
+			if len(last) == 1 && last[0].Elements == sum && last[0].SelfCpuS == float64(sum)/4 && last[0].BytesIn == 2*sum && last[0].BytesOut == 3*sum && last[0].Op == "MapDataset" {
+				return
+			}
+		}
+		t.Fatalf("%s: %v, want %d elements", what, last, sum)
+	}
+	first := s.worker(workerHello("w1", 4))
+	one, two := first.start(), first.start()
+	beat(first, one, 4)
+	shows("a heartbeat", 4)
+	beat(first, one, 8)
+	shows("a later one of the same run", 4)
+	beat(first, one, 2)
+	shows("one of a run that began anew", 2)
+	beat(first, two, 16)
+	shows("one of another stream", 16)
+	// Both streams go to another worker.
+	first.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}})
+	second := s.worker(workerHello("w2", 4))
+	one, two = second.start(), second.start()
+	shows("another lease", 0)
+	beat(second, one, 1)
+	shows("a heartbeat of another lease", 1)
+	for _, start := range []*pecanv1.StartStream{one, two} {
+		second.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Ended{Ended: &pecanv1.StreamEnded{
+			Id: start.Id, Lease: start.Lease, Count: 5, Nodes: nodes(5),
+		}}})
+	}
+	shows("the ends", 9)
+	for _, start := range []*pecanv1.StartStream{one, two} {
+		if _, err := s.client.FinishStream(s.ctx(), &pecanv1.FinishStreamRequest{ClientId: "c1", Id: start.Id, Lease: start.Lease, Assignment: 1, Count: 5}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.client.CloseEpoch(s.ctx(), &pecanv1.CloseEpochRequest{ClientId: "c1", JobId: job.JobId, Epoch: 0}); err != nil {
+		t.Fatal(err)
+	}
+	shows("the epoch's end", 0)
+}
+
 func TestASilentWorkersStreamsMove(t *testing.T) {
 	s := startService(t, serviceOptions{})
 	dataset := s.register(&pecanv1.Plan{NumStreams: 1})

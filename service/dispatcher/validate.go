@@ -258,13 +258,21 @@ func cleanHeartbeat(beat *pecanv1.WorkerHeartbeat) {
 	beat.CpuS = cleanSeconds(beat.CpuS)
 	beat.ResidentBytes = max(beat.ResidentBytes, 0)
 	for _, load := range beat.Streams {
-		if len(load.GetNodes()) > maxListed {
-			load.Nodes = load.Nodes[:maxListed]
-		}
-		for _, node := range load.GetNodes() {
-			node.SelfCpuS = cleanSeconds(node.SelfCpuS)
+		if load != nil {
+			load.Nodes = cleanNodes(load.Nodes)
 		}
 	}
+}
+
+func cleanNodes(nodes []*pecanv1.NodeMetrics) []*pecanv1.NodeMetrics {
+	if len(nodes) > maxListed {
+		nodes = nodes[:maxListed]
+	}
+	for _, node := range nodes {
+		node.SelfCpuS = cleanSeconds(node.SelfCpuS)
+		node.Node, node.Op = shortText(node.Node), shortText(node.Op)
+	}
+	return nodes
 }
 
 func cleanSeconds(s float64) float64 {

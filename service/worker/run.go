@@ -108,7 +108,6 @@ func (r *run) main() {
 	case err != nil && r.ctx.Err() == nil:
 		r.finish(r.openFailure(err))
 	}
-	r.sample()
 	r.mu.Lock()
 	r.iterator = nil
 	r.mu.Unlock()
@@ -133,6 +132,8 @@ func (r *run) finish(failure *reason.Error) {
 		kept.finish(failure)
 	}
 	r.window.finish(failure)
+	// The report has the last figures: the stream may be read and taken back before the next heartbeat.
+	r.sample()
 	r.stream.worker.report(r.stream)
 }
 

@@ -217,7 +217,7 @@ func TestASessionTellsHowStreamsGo(t *testing.T) {
 	c.start(o)
 	await(t, c, "the start", func(m *pecanv1.WorkerMessage) (struct{}, bool) { return struct{}{}, m.GetStarted().GetLease() == 7 })
 	end := await(t, c, "the end", ended)
-	if end.GetCount() != 10 || end.GetRemainderRows() != 3 {
+	if end.GetCount() != 10 || end.GetRemainderRows() != 3 || len(end.GetNodes()) == 0 || end.GetNodes()[0].GetElements() == 0 {
 		t.Fatalf("%v", end)
 	}
 	beat := await(t, c, "a heartbeat with the stream", func(m *pecanv1.WorkerMessage) (*pecanv1.WorkerHeartbeat, bool) {

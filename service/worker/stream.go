@@ -187,7 +187,7 @@ func (s *stream) report() []*pecanv1.WorkerMessage {
 			Id: id, Lease: s.lease, Error: state.failed.Detail()}}})
 	case state.ended:
 		out = append(out, &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Ended{Ended: &pecanv1.StreamEnded{
-			Id: id, Lease: s.lease, Count: state.count, RemainderRows: state.keptRows}}})
+			Id: id, Lease: s.lease, Count: state.count, RemainderRows: state.keptRows, Nodes: s.run.nodes()}}})
 	}
 	return out
 }

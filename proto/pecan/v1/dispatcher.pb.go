@@ -2228,6 +2228,8 @@ type StreamEnded struct {
 	Count uint64                 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	// Rows kept back for the closing stream.
 	RemainderRows uint64 `protobuf:"varint,4,opt,name=remainder_rows,json=remainderRows,proto3" json:"remainder_rows,omitempty"`
+	// The last figures of this run: the stream may be read and taken back before the next heartbeat.
+	Nodes         []*NodeMetrics `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2288,6 +2290,13 @@ func (x *StreamEnded) GetRemainderRows() uint64 {
 		return x.RemainderRows
 	}
 	return 0
+}
+
+func (x *StreamEnded) GetNodes() []*NodeMetrics {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
 }
 
 // The stream cannot go on: bad file, bad graph. Not used for an element whose map fails.
@@ -3060,15 +3069,16 @@ func (x *WorkerStatus) GetResidentBytes() int64 {
 }
 
 type JobStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	DatasetId     string                 `protobuf:"bytes,3,opt,name=dataset_id,json=datasetId,proto3" json:"dataset_id,omitempty"`
-	Options       *JobOptions            `protobuf:"bytes,4,opt,name=options,proto3" json:"options,omitempty"`
-	Plan          *Plan                  `protobuf:"bytes,5,opt,name=plan,proto3" json:"plan,omitempty"`
-	Clients       []string               `protobuf:"bytes,6,rep,name=clients,proto3" json:"clients,omitempty"`
-	Epochs        []*EpochStatus         `protobuf:"bytes,7,rep,name=epochs,proto3" json:"epochs,omitempty"`
-	Nodes         []*NodeMetrics         `protobuf:"bytes,8,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	JobId     string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	DatasetId string                 `protobuf:"bytes,3,opt,name=dataset_id,json=datasetId,proto3" json:"dataset_id,omitempty"`
+	Options   *JobOptions            `protobuf:"bytes,4,opt,name=options,proto3" json:"options,omitempty"`
+	Plan      *Plan                  `protobuf:"bytes,5,opt,name=plan,proto3" json:"plan,omitempty"`
+	Clients   []string               `protobuf:"bytes,6,rep,name=clients,proto3" json:"clients,omitempty"`
+	Epochs    []*EpochStatus         `protobuf:"bytes,7,rep,name=epochs,proto3" json:"epochs,omitempty"`
+	// Summed over everything that was run for the job since the dispatcher started, whatever became of it.
+	Nodes         []*NodeMetrics `protobuf:"bytes,8,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3746,12 +3756,13 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\tbytes_out\x18\x06 \x01(\x04R\bbytesOut\"I\n" +
 	"\rStreamStarted\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
-	"\x05lease\x18\x02 \x01(\x04R\x05lease\"\x84\x01\n" +
+	"\x05lease\x18\x02 \x01(\x04R\x05lease\"\xb1\x01\n" +
 	"\vStreamEnded\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x04R\x05count\x12%\n" +
-	"\x0eremainder_rows\x18\x04 \x01(\x04R\rremainderRows\"u\n" +
+	"\x0eremainder_rows\x18\x04 \x01(\x04R\rremainderRows\x12+\n" +
+	"\x05nodes\x18\x05 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"u\n" +
 	"\fStreamFailed\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12+\n" +
@@ -3964,65 +3975,66 @@ var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	49, // 21: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
 	55, // 22: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
 	55, // 23: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	55, // 24: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	53, // 25: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	37, // 26: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
-	38, // 27: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
-	40, // 28: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	55, // 29: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
-	52, // 30: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
-	51, // 31: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
-	39, // 32: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
-	56, // 33: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	54, // 34: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	55, // 35: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	43, // 36: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	44, // 37: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	46, // 38: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	54, // 39: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	29, // 40: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	51, // 41: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	52, // 42: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	45, // 43: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	31, // 44: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	50, // 45: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
-	55, // 46: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	31, // 47: pecan.v1.WorkerHeartbeat.StreamLoad.nodes:type_name -> pecan.v1.NodeMetrics
-	0,  // 48: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
-	2,  // 49: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
-	4,  // 50: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
-	6,  // 51: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
-	8,  // 52: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
-	10, // 53: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
-	12, // 54: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
-	15, // 55: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
-	17, // 56: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
-	19, // 57: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
-	21, // 58: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
-	23, // 59: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
-	25, // 60: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
-	27, // 61: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
-	41, // 62: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
-	1,  // 63: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
-	3,  // 64: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
-	5,  // 65: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
-	7,  // 66: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
-	9,  // 67: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
-	11, // 68: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
-	13, // 69: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
-	16, // 70: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
-	18, // 71: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
-	20, // 72: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
-	22, // 73: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
-	24, // 74: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
-	26, // 75: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
-	36, // 76: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
-	42, // 77: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
-	63, // [63:78] is the sub-list for method output_type
-	48, // [48:63] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	31, // 24: pecan.v1.StreamEnded.nodes:type_name -> pecan.v1.NodeMetrics
+	55, // 25: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	53, // 26: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	37, // 27: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
+	38, // 28: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
+	40, // 29: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
+	55, // 30: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
+	52, // 31: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
+	51, // 32: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
+	39, // 33: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
+	56, // 34: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
+	54, // 35: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	55, // 36: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	43, // 37: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	44, // 38: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	46, // 39: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	54, // 40: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	29, // 41: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	51, // 42: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	52, // 43: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	45, // 44: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	31, // 45: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	50, // 46: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
+	55, // 47: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	31, // 48: pecan.v1.WorkerHeartbeat.StreamLoad.nodes:type_name -> pecan.v1.NodeMetrics
+	0,  // 49: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
+	2,  // 50: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
+	4,  // 51: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
+	6,  // 52: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
+	8,  // 53: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
+	10, // 54: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
+	12, // 55: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
+	15, // 56: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
+	17, // 57: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
+	19, // 58: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
+	21, // 59: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
+	23, // 60: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
+	25, // 61: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
+	27, // 62: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
+	41, // 63: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
+	1,  // 64: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
+	3,  // 65: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
+	5,  // 66: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
+	7,  // 67: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
+	9,  // 68: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
+	11, // 69: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
+	13, // 70: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
+	16, // 71: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
+	18, // 72: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
+	20, // 73: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
+	22, // 74: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
+	24, // 75: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
+	26, // 76: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
+	36, // 77: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
+	42, // 78: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
+	64, // [64:79] is the sub-list for method output_type
+	49, // [49:64] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_dispatcher_proto_init() }

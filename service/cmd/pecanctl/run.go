@@ -27,7 +27,8 @@ Asks a dispatcher what it is doing.
   status     everything in short: the dispatcher, its workers, its jobs and why any of them waits
   jobs       jobs with their datasets, plans, clients and epochs
   workers    registered workers and the streams they hold
-  datasets   registered datasets`
+  datasets   registered datasets
+  nodes      what each step of a job's dataset did: elements, bytes, and the time of its own`
 
 const examples = `
   pecanctl status --dispatcher 127.0.0.1:5050
@@ -42,17 +43,17 @@ type options struct {
 // views are the sub-commands: what they show as tables, and what of the answer they give as JSON.
 func views() map[string]func(io.Writer, *pecanv1.StatusResponse) {
 	return map[string]func(io.Writer, *pecanv1.StatusResponse){
-		"status": showStatus, "jobs": showJobs, "workers": showWorkers, "datasets": showDatasets,
+		"status": showStatus, "jobs": showJobs, "workers": showWorkers, "datasets": showDatasets, "nodes": showNodes,
 	}
 }
 
 func run(ctx context.Context, o *options, args []string, out io.Writer) error {
 	if len(args) != 1 {
-		return fmt.Errorf("want one of status, jobs, workers, datasets; got %q (see --help)", strings.Join(args, " "))
+		return fmt.Errorf("want one of status, jobs, workers, datasets, nodes; got %q (see --help)", strings.Join(args, " "))
 	}
 	show, ok := views()[args[0]]
 	if !ok {
-		return fmt.Errorf("unknown command %q: want status, jobs, workers or datasets (see --help)", args[0])
+		return fmt.Errorf("unknown command %q: want status, jobs, workers, datasets or nodes (see --help)", args[0])
 	}
 	status, err := ask(ctx, o)
 	if err != nil {
@@ -98,7 +99,7 @@ func printJSON(out io.Writer, view string, status *pecanv1.StatusResponse) error
 	var value any = json.RawMessage(nil)
 	var err error
 	switch view {
-	case "jobs":
+	case "jobs", "nodes":
 		value, err = rawList(status.Jobs)
 	case "workers":
 		value, err = rawList(status.Workers)

@@ -108,6 +108,22 @@ func showDatasets(out io.Writer, s *pecanv1.StatusResponse) {
 	table(out, rows)
 }
 
+func showNodes(out io.Writer, s *pecanv1.StatusResponse) {
+	rows := [][]string{{"JOB", "NODE", "OPERATION", "ELEMENTS", "OWN TIME", "BYTES IN", "BYTES OUT"}}
+	for _, job := range s.Jobs {
+		for _, n := range job.Nodes {
+			rows = append(rows, []string{
+				orElse(job.Name, job.JobId), n.Node, orElse(n.Op, "-"), fmt.Sprint(n.Elements), seconds(n.SelfCpuS), size(int64(n.BytesIn)), size(int64(n.BytesOut)),
+			})
+		}
+	}
+	if len(rows) == 1 {
+		fmt.Fprintln(out, "no step has done anything that was told yet")
+		return
+	}
+	table(out, rows)
+}
+
 func orElse(text, other string) string {
 	if text == "" {
 		return other

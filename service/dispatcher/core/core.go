@@ -190,7 +190,9 @@ type Core struct {
 	clients map[string]*clientState
 	workers map[string]*workerState
 	streams map[streamKey]*streamState
-	watches map[WatchID]*watchState
+	// profiles have what nodes did in epochs that are closed, by job.
+	profiles map[string]profile
+	watches  map[WatchID]*watchState
 	// sessions has the worker of each live session.
 	sessions map[SessionID]string
 	// idleJobs and idleDatasets say since when nobody holds them.
@@ -206,7 +208,7 @@ type Core struct {
 func New(cfg Config, state *State) *Core {
 	return &Core{
 		cfg: cfg, state: state,
-		clients: map[string]*clientState{}, workers: map[string]*workerState{}, streams: map[streamKey]*streamState{},
+		clients: map[string]*clientState{}, workers: map[string]*workerState{}, streams: map[streamKey]*streamState{}, profiles: map[string]profile{},
 		watches: map[WatchID]*watchState{}, sessions: map[SessionID]string{},
 		idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
 	}

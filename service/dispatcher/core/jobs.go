@@ -368,6 +368,7 @@ func (c *Core) removeJob(job *pecanv1.StoredJob, why string) {
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobRemoved{JobRemoved: &pecanv1.JobRemoved{JobId: job.JobId}}})
 	delete(c.idleJobs, job.JobId)
+	delete(c.profiles, job.JobId)
 	c.event("job removed", "job", job.JobId, "name", job.Name, "why", why)
 }
 

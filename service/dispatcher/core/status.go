@@ -64,18 +64,16 @@ func (c *Core) jobStatus(job *pecanv1.StoredJob) *pecanv1.JobStatus {
 		}
 		status.Epochs = append(status.Epochs, &pecanv1.EpochStatus{Epoch: closed.Epoch, State: word, Elements: closed.Elements})
 	}
-	nodes := map[string]*pecanv1.NodeMetrics{}
+	nodes := profile{}.add(c.profiles[job.JobId].list())
 	for _, epoch := range job.Epochs {
 		status.Epochs = append(status.Epochs, c.epochStatus(job, epoch))
 		for _, stream := range epoch.Streams {
 			if soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; soft != nil {
-				addNodes(nodes, soft.nodes)
+				nodes.add(soft.gone.list()).add(soft.nodes)
 			}
 		}
 	}
-	for _, name := range sortedKeys(nodes) {
-		status.Nodes = append(status.Nodes, nodes[name])
-	}
+	status.Nodes = nodes.list()
 	return status
 }
 
@@ -112,19 +110,4 @@ func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) *
 		status.State = "open"
 	}
 	return status
-}
-
-// addNodes sums the metrics of one stream into those of its job.
-func addNodes(sum map[string]*pecanv1.NodeMetrics, nodes []*pecanv1.NodeMetrics) {
-	for _, node := range nodes {
-		s := sum[node.Node]
-		if s == nil {
-			s = &pecanv1.NodeMetrics{Node: node.Node, Op: node.Op}
-			sum[node.Node] = s
-		}
-		s.Elements += node.Elements
-		s.SelfCpuS += node.SelfCpuS
-		s.BytesIn += node.BytesIn
-		s.BytesOut += node.BytesOut
-	}
 }

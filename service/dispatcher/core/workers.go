@@ -163,6 +163,9 @@ func (c *Core) fromWorker(in FromWorker) error {
 			c.command(id, stopCommand(keyOf(r.GetId()), r.GetLease()))
 			return nil
 		}
+		if len(r.Nodes) > 0 {
+			c.soft(keyOf(r.Id)).gather(r.Nodes)
+		}
 		c.produced(job, epoch, stream, r.Count, r.RemainderRows)
 	case *pecanv1.WorkerMessage_Failed:
 		c.streamFailed(id, kind.Failed)
@@ -193,7 +196,7 @@ func (c *Core) beat(id string, worker *workerState, beat *pecanv1.WorkerHeartbea
 			// Its client reads, whatever it reported before.
 			soft.acked, soft.reports, soft.reported = acked, 0, ""
 		}
-		soft.nodes = load.Nodes
+		soft.gather(load.Nodes)
 	}
 }
 
