@@ -7,7 +7,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools.dist import Distribution
 
-BUILD = pathlib.Path(__file__).resolve().parent / "bindings" / "build.py"
+ROOT = pathlib.Path(__file__).resolve().parent
 
 
 class Binary(Distribution):
@@ -22,11 +22,12 @@ class BuildEverything(build_py):
     """Builds the shared object and the programs into the package before it is collected."""
 
     def run(self):
-        """Builds, then collects."""
-        build = runpy.run_path(str(BUILD))
-        build["build_object"]()
-        build["build_programs"]()
+        """Builds, collects, and adds the licences of what was built in."""
+        build = runpy.run_path(str(ROOT / "bindings" / "build.py"))
+        binaries = [build["build_object"](), *build["build_programs"]()]
         super().run()
+        licences = runpy.run_path(str(ROOT / "wheels" / "licences.py"))
+        licences["write"](pathlib.Path(self.build_lib) / "pecan" / licences["INSIDE"], binaries)
 
 
 setup(distclass=Binary, cmdclass={"build_py": BuildEverything})

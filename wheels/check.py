@@ -5,7 +5,9 @@
 
 The usual repair tools copy foreign libraries into a wheel. Here the only foreign ones are TensorFlow's, which must be
 the installed TensorFlow's own, so the wheel is checked instead: the object and the programs need the C library and
-TensorFlow, find TensorFlow beside the package, and name no path of the machine that built them.
+TensorFlow, find TensorFlow beside the package, and name no path of the machine that built them; the wheel carries the
+licences of all that is compiled in. That is also why the wheel that `pip wheel` builds is tagged linux_x86_64, which
+promises nothing about other machines, until --tag has looked at it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+
+import licences
 
 PROGRAMS = ("pecan-dispatcher", "pecan-worker", "pecanctl")
 SYSTEM = {"libc.so.6", "libpthread.so.0", "libdl.so.2", "libresolv.so.2", "libm.so.6", "ld-linux-x86-64.so.2"}
@@ -89,6 +93,18 @@ def machine_paths(package: pathlib.Path) -> list[str]:
     return found
 
 
+def unnamed_modules(package: pathlib.Path) -> list[str]:
+    """The Go modules inside an unpacked `pecan` directory whose licences the wheel does not carry."""
+    text = (package / licences.INSIDE).read_text() if (package / licences.INSIDE).exists() else ""
+    carried = set(text.splitlines())
+    inside = licences.modules([*package.rglob("*.so"), *(package / "_bin").iterdir()])
+    return [
+        f"it carries no licence of {path} {version}, which is inside"
+        for path, version in inside.items()
+        if f"{path} {version}" not in carried
+    ]
+
+
 def main() -> int:
     """Checks the wheels that are named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -101,7 +117,7 @@ def main() -> int:
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(directory)
             package = pathlib.Path(directory) / "pecan"
-            found = problems(package) + machine_paths(package)
+            found = problems(package) + machine_paths(package) + unnamed_modules(package)
             binaries = [*package.rglob("*.so"), package / "_bin" / "pecan-worker"]
             oldest = max(glibc(file) for file in binaries)
         for problem in found:

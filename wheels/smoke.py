@@ -1,4 +1,5 @@
-"""Installs a wheel of Pecan into a new virtual environment and runs it there, with nothing but TensorFlow beside it.
+"""Installs a wheel of Pecan into a new virtual environment, runs it there, with nothing but TensorFlow beside it, and
+takes it away again.
 
 python wheels/smoke.py dist/pecan-*.whl --tensorflow 2.18.1 --tensorflow 2.21.0
 """
@@ -36,6 +37,9 @@ print("pecan", pecan.__version__, "with TensorFlow", tf.__version__, "in", sys.p
 """
 
 
+PROGRAMS = ("pecan-dispatcher", "pecan-worker", "pecanctl")
+
+
 def run(wheel: pathlib.Path, tensorflow: str) -> None:
     """One environment, one TensorFlow."""
     with tempfile.TemporaryDirectory() as directory:
@@ -49,10 +53,15 @@ def run(wheel: pathlib.Path, tensorflow: str) -> None:
                 command, check=True, cwd=root, env=variables, timeout=timeout, text=True, stdout=subprocess.PIPE
             ).stdout
 
-        call(str(root / "bin" / "pip"), "install", "--quiet", str(wheel.resolve()), f"tensorflow-cpu=={tensorflow}")
-        for program in ("pecan-dispatcher", "pecan-worker", "pecanctl"):
+        pip, extra = str(root / "bin" / "pip"), f"pecan[tensorflow] @ {wheel.resolve().as_uri()}"
+        call(pip, "install", "--quiet", extra, f"tensorflow-cpu=={tensorflow}")
+        for program in PROGRAMS:
             assert "Usage:" in call(str(root / "bin" / program), "--help", timeout=60)
         sys.stdout.write(call(str(root / "bin" / "python"), "-c", CHECK, timeout=300))
+        call(pip, "check")
+        call(pip, "uninstall", "--quiet", "--yes", "pecan")
+        left = [path for path in root.rglob("*pecan*") if path != wheel]
+        assert not left, f"left behind by pip uninstall: {left}"
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ def _load(name: str):
     return module
 
 
+licences = sys.modules["licences"] = _load("licences")  # which check imports as its neighbour
 check = _load("check")
 
 
@@ -45,13 +46,32 @@ def test_a_missing_program_is_seen(tmp_path):
     assert check.problems(tmp_path / "pecan") == ["the program pecanctl is missing"]
 
 
+def test_a_licence_that_is_missing_is_seen(tmp_path):
+    package = tmp_path / "pecan"
+    shutil.copytree(PACKAGE, package)
+    inside = licences.modules([*package.rglob("*.so"), *(package / "_bin").iterdir()])
+    assert {"google.golang.org/grpc", "github.com/golang/snappy", "github.com/spf13/pflag"} <= set(inside)
+    assert len(check.unnamed_modules(package)) == len(inside)
+    licences.write(package / licences.INSIDE, [*package.rglob("*.so"), *(package / "_bin").iterdir()])
+    assert check.unnamed_modules(package) == []
+    text = (package / licences.INSIDE).read_text()
+    (package / licences.INSIDE).write_text(text.replace("github.com/spf13/pflag", "another"))
+    assert [problem.split()[5] for problem in check.unnamed_modules(package)] == ["github.com/spf13/pflag"]
+    for phrase in ("The Go Authors", "gRPC", "Snappy", "Apache License"):
+        assert phrase in text
+
+
 def test_the_wheel_runs_in_a_clean_environment(tmp_path):
-    """Slow, and it downloads TensorFlow: asked for with PECAN_WHEEL_TENSORFLOW=2.18.1,2.21.0."""
+    """As a new user does it, build isolation included.
+
+    Slow, and it downloads TensorFlow: asked for with PECAN_WHEEL_TENSORFLOW=2.18.1,2.21.0.
+    """
     versions = os.environ.get("PECAN_WHEEL_TENSORFLOW")
     if not versions:
         pytest.skip("PECAN_WHEEL_TENSORFLOW names no versions")
-    pip = [sys.executable, "-m", "pip", "wheel", str(HERE.parent), "--no-deps", "--no-build-isolation", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "wheel", str(HERE.parent), "--no-deps", "--quiet"]
     subprocess.run([*pip, "--wheel-dir", str(tmp_path)], check=True, timeout=1200)
     wheel = next(tmp_path.glob("*.whl"))
+    subprocess.run([sys.executable, str(HERE / "check.py"), str(wheel)], check=True, timeout=120)
     arguments = [argument for version in versions.split(",") for argument in ("--tensorflow", version)]
     subprocess.run([sys.executable, str(HERE / "smoke.py"), str(wheel), *arguments], check=True, timeout=2400)

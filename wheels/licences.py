@@ -1,0 +1,92 @@
+"""Gathers the licences of everything that is compiled into the object and the programs.
+
+    python wheels/licences.py OUTPUT FILE...
+
+Which modules those are is read from the binaries themselves, where Go's linker writes it, so the list cannot fall
+behind go.mod nor name what is not inside. Each distinct text appears once, below the modules that it covers. setup.py
+calls this when it builds a wheel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Where the wheel has them, seen from the package.
+INSIDE = "_licenses/THIRD-PARTY.txt"
+NAMES = re.compile(r"(?i)^(licen[sc]e|copying|notice|patents)([._-].*)?$")
+HEAD = """Pecan's object and programs contain the Go modules below and Go's own runtime and library. Pecan itself is
+under the Apache License 2.0, which is also that of TensorFlow, whose graph messages and C API it is compiled with.
+"""
+
+
+def modules(binaries: list[pathlib.Path]) -> dict[str, str]:
+    """Path and version of every module inside the binaries but our own."""
+    command = ["go", "version", "-m", *(binary.resolve() for binary in binaries)]
+    out = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    found = dict(re.findall(r"^\tdep\t(\S+)\t(\S+)", out, re.MULTILINE))
+    found.update(re.findall(r"^\t=>\t(\S+)\t(\S+)", out, re.MULTILINE))
+    return found
+
+
+def texts(directory: pathlib.Path) -> list[str]:
+    """The licences and notices of one module: those of its subdirectories too, where it has taken code in."""
+    files = (f for f in sorted(directory.rglob("*")) if NAMES.match(f.name) and f.is_file())
+    return [f.read_text(errors="replace").strip() for f in files if not f.name.endswith((".go", ".py"))]
+
+
+def gather(binaries: list[pathlib.Path]) -> str:
+    """All of it as one text.
+
+    Raises:
+        SystemExit: If a module has no licence that could be found: such a thing must not be handed on.
+    """
+    inside = modules(binaries)
+    wanted = [f"{path}@{version}" for path, version in sorted(inside.items())]
+    answer = subprocess.run(
+        ["go", "mod", "download", "-json", *wanted], check=True, capture_output=True, text=True, cwd=ROOT
+    ).stdout
+    decoder, at, directories = json.JSONDecoder(), 0, {}
+    while at < len(answer.rstrip()):
+        module, at = decoder.raw_decode(answer, at)
+        at += 1
+        directories[f"{module['Path']} {module['Version']}"] = pathlib.Path(module["Dir"])
+    go = json.loads(subprocess.run(["go", "env", "-json"], check=True, capture_output=True, text=True, cwd=ROOT).stdout)
+    covered: dict[str, list[str]] = collections.defaultdict(list)
+    covered[(pathlib.Path(go["GOROOT"]) / "LICENSE").read_text().strip()].append(f"Go {go['GOVERSION']}")
+    for name, directory in directories.items():
+        found = texts(directory)
+        if not found:
+            raise SystemExit(f"wheels/licences.py: {name} has no licence in {directory}")
+        for text in dict.fromkeys(found):
+            covered[text].append(name)
+    parts = [HEAD]
+    for text, names in covered.items():
+        parts.append("\n".join(("=" * 100, *names, "-" * 100, text, "")))
+    return "\n".join(parts)
+
+
+def write(target: pathlib.Path, binaries: list[pathlib.Path]) -> None:
+    """Writes the text for these binaries to a file, for setup.py."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(gather(binaries))
+
+
+def main() -> None:
+    """Writes the file that is named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=pathlib.Path)
+    parser.add_argument("binaries", nargs="+", type=pathlib.Path)
+    arguments = parser.parse_args()
+    write(arguments.output, arguments.binaries)
+    sys.stderr.write(f"{arguments.output}\n")
+
+
+if __name__ == "__main__":
+    main()
