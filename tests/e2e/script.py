@@ -22,12 +22,12 @@ def say(*words):
 
 
 class Script:
-    """A Python process that runs some lines, and what it prints."""
+    """A Python process that runs some lines, by way of another command if one is given, and what it prints."""
 
-    def __init__(self, lines: str) -> None:
+    def __init__(self, lines: str, through: list[str] | None = None) -> None:
         environment = dict(os.environ, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3")
         self.process = subprocess.Popen(
-            [sys.executable, "-c", BEGIN + textwrap.dedent(lines)],
+            [*(through or []), sys.executable, "-c", BEGIN + textwrap.dedent(lines)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -28,11 +28,11 @@ def command(name: str, *flags: str) -> list[str]:
 
 
 class Program:
-    """A running program that has said where it listens."""
+    """A running program that has said where it listens, started by way of another command if one is given."""
 
-    def __init__(self, name: str, *flags: str) -> None:
+    def __init__(self, name: str, *flags: str, through: list[str] | None = None) -> None:
         self.process = subprocess.Popen(
-            command(name, *flags),
+            [*(through or []), *command(name, *flags)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
