@@ -1,0 +1,85 @@
+"""The closing stream: it starts while remainders are still to come, from streams that are slow or run a second time.
+
+An early build hung there now and then, when a remainder arrived while the closing stream was starting. Each test goes
+through that moment many times; a hang ends the run (conftest.py) and shows where every thread waits.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import random
+import signal
+
+import pecan
+import pytest
+import tensorflow as tf
+
+D = tf.data.Dataset
+EPOCHS = 25
+
+
+def _twice(batch):
+    return batch * 2, tf.reduce_sum(batch)
+
+
+def _slowly(i):
+    """About a thousandth of a second for ids of one stream's share, nothing for the others."""
+    rounds = tf.where(i < 12, 1000, 0)
+    spun = tf.while_loop(lambda n, _: n < rounds, lambda n, x: (n + 1, tf.cos(x)), (0, tf.cast(i, tf.float32)))[1]
+    return i + tf.cast(spun * 0, tf.int64)
+
+
+def _few(slow, count):
+    dataset = D.range(count)
+    if slow:
+        dataset = dataset.map(_slowly)
+    return dataset.filter(lambda i: i % 3 != 0).batch(5).map(_twice)
+
+
+def _seen(elements):
+    """Every row, and how many batches there were of each size."""
+    rows, sizes = collections.Counter(), collections.Counter()
+    for doubled, total in elements:
+        values = doubled.numpy().tolist()
+        assert sum(values) == 2 * int(total)
+        rows.update(values)
+        sizes[len(values)] += 1
+    return rows, sizes
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with pecan.LocalCluster(workers=3) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["streams alike", "one slow stream"])
+@pytest.mark.parametrize("count", [2, 23, 60])
+def test_remainders_that_come_while_it_starts(cluster, count, slow):
+    local = _seen(_few(slow, count))
+    ours = _few(slow, count).apply(pecan.distribute(cluster.target)).repeat(EPOCHS)
+    rows, sizes = _seen(ours)
+    assert rows == collections.Counter({row: times * EPOCHS for row, times in local[0].items()})
+    assert sizes == collections.Counter({size: times * EPOCHS for size, times in local[1].items()})
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("slow", [False, True], ids=["streams alike", "one slow stream"])
+def test_workers_that_die_with_their_remainders(slow, seed):
+    chance = random.Random(f"{seed}/{slow}")
+    local = _seen(_few(slow, 200))
+    batches = sum(local[1].values())
+    config = pecan.DispatcherConfig(worker_timeout_ms=1000)
+    with pecan.LocalCluster(workers=3, dispatcher=config) as cluster:
+        ours = _few(slow, 200).apply(pecan.distribute(cluster.target))
+        for _ in range(6):
+            # Early, in the middle, and at the end, when remainders are all that is left.
+            at, elements = chance.choice((0, batches // 2, batches - 2, batches - 1)), []
+            for number, element in enumerate(ours):
+                elements.append(element)
+                if number == at:
+                    victim = cluster.workers.pop(chance.randrange(len(cluster.workers)))
+                    os.kill(victim.process.pid, chance.choice((signal.SIGKILL, signal.SIGTERM)))
+                    cluster.add_workers(1)
+            assert _seen(elements) == local
