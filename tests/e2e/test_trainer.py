@@ -171,37 +171,6 @@ def test_ignoring_errors_ends(cluster):
         assert len(list(_distributed(cluster, make(text)).ignore_errors())) == 30
 
 
-def test_recreating_it_a_thousand_times_leaks_nothing(cluster):
-    link = _link(cluster)
-
-    def once():
-        assert (
-            len(list(_distributed(cluster, D.range(10).map(lambda i: (i, tf.as_string(i))), deterministic=True))) == 10
-        )
-
-    def held():
-        gc.collect()
-        stats = link.stats()
-        return (stats["live"], stats["pool"]["Blocks"], len(link.status().get("jobs", [])))
-
-    def memory():
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    for _ in range(20):
-        once()
-    _eventually(lambda: held()[:2] == (0, 0))
-    before = (memory(), len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")))
-    for _ in range(int(os.environ.get("PECAN_RECREATIONS", "200"))):
-        once()
-    _eventually(lambda: held()[:2] == (0, 0))
-    after = (memory(), len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")))
-    assert after[0] - before[0] < 64 << 20
-    assert after[1] - before[1] < 8
-    assert after[2] - before[2] < 24
-    assert link.stats()["pool"]["Misuses"] == 0
-
-
 def test_leaving_an_epoch_early_gives_everything_back(cluster):
     link = _link(cluster)
     dataset = _distributed(cluster, D.range(1000).map(lambda i: tf.fill([100_000], i)))
