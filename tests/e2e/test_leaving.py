@@ -1,0 +1,200 @@
+"""Deleting an iterator takes at most 1 s, leaving Python at most 2 s, whatever waits or is under way at that moment.
+
+The bounds here are wider, since a busy machine stretches every second; a hang is what they are to find.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from script import Script
+
+DELETE_S, LEAVE_S = 4.0, 8.0
+
+# Nothing comes: there is no worker, or no element passes. Elements are under way: more than the reader takes.
+STATES = {
+    "no worker": ("cluster = pecan.LocalCluster(workers=0)", "D.range(10)"),
+    "no element": ("cluster = pecan.LocalCluster(workers=1)", "D.range(10**12).filter(lambda i: i < 0)"),
+    "only the closing stream left": (
+        "cluster = pecan.LocalCluster(workers=1)",
+        "D.range(10**12).filter(lambda i: i < 0).batch(3).map(lambda i: i + 1)",
+    ),
+    "elements under way": (
+        "cluster = pecan.LocalCluster(workers=1)",
+        "D.range(10**6).map(lambda i: tf.fill([10**6], i))",
+    ),
+}
+AROUND = {
+    "read as it is": "",
+    "prefetch": ".prefetch(2)",
+    "parallel map": ".map(lambda i: i * 2, num_parallel_calls=2).prefetch(4)",
+    "repeat and batch": ".repeat().batch(1).prefetch(1)",
+}
+
+
+def _begin(state, around=""):
+    start, dataset = STATES[state]
+    return f"""
+{start}
+dataset = {dataset}.apply(pecan.distribute(cluster.target)){around}
+waiting = threading.Event()
+def read():
+    iterator = iter(dataset)
+    waiting.set()
+    for element in iterator:
+        pass
+"""
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("state", STATES)
+def test_an_iterator_is_deleted(state, around):
+    with Script(
+        _begin(state, AROUND[around])
+        + f"flows = {state == 'elements under way'}"
+        + """
+for number in range(3):
+    iterator = iter(dataset)
+    if flows:
+        next(iterator)
+    time.sleep(0.3)
+    began = time.monotonic()
+    del iterator
+    gc.collect()
+    say(time.monotonic() - began)
+"""
+    ) as script:
+        for _ in range(3):
+            assert float(script.line()) <= DELETE_S
+        assert script.rest(30)[0] == 0
+
+
+WAYS_OUT = {
+    "the end of the script": ("", 0),
+    "sys.exit": ("sys.exit(3)", 3),
+    "an exception": ("raise ValueError('a fault of the user')", 1),
+    "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(100)", -15),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_OUT)
+@pytest.mark.parametrize("state", STATES)
+def test_python_is_left_while_a_thread_reads(state, way):
+    lines, code = WAYS_OUT[way]
+    with Script(
+        _begin(state)
+        + f"""
+threading.Thread(target=read, daemon=True).start()
+waiting.wait()
+time.sleep(0.5)
+say("leaving")
+{lines}
+"""
+    ) as script:
+        assert script.line() == "leaving"
+        began = time.monotonic()
+        assert script.rest(60)[0] == code
+        assert time.monotonic() - began <= LEAVE_S
+
+
+def test_a_thread_that_exits_takes_only_itself():
+    with Script(
+        _begin("elements under way")
+        + """
+def read():
+    for element in dataset:
+        waiting.set()
+        sys.exit(3)
+thread = threading.Thread(target=read)
+thread.start()
+began = time.monotonic()
+thread.join()
+say(int(next(iter(dataset))[0]) >= 0)
+"""
+    ) as script:
+        assert script.line() == "True"
+        began = time.monotonic()
+        assert script.rest(60)[0] == 0
+        assert time.monotonic() - began <= LEAVE_S
+
+
+def test_training_that_raises_ends_at_once():
+    with Script(
+        """
+        cluster = pecan.LocalCluster(workers=1)
+        dataset = D.range(10**9).map(lambda i: (tf.ones([1000, 100]), tf.ones([1000, 1])))
+        dataset = dataset.apply(pecan.distribute(cluster.target)).prefetch(2)
+        model = tf.keras.Sequential([tf.keras.Input((100,)), tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        class Fault(tf.keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                if batch == 3:
+                    say("raising")
+                    raise ValueError("a fault of the user")
+        model.fit(dataset, verbose=0, callbacks=[Fault()])
+        """
+    ) as script:
+        assert script.line() == "raising"
+        began = time.monotonic()
+        code, _, err = script.rest(60)
+        assert code == 1 and "a fault of the user" in err
+        assert time.monotonic() - began <= LEAVE_S
+
+
+@pytest.mark.parametrize("state", ["no worker", "elements under way"])
+def test_a_child_forked_while_elements_are_read(state):
+    """It is refused what it asks of Pecan, and it ends. A next() in it never gets as far as Pecan.
+
+    The iterator is TensorFlow's, whose pools have no threads in the child; any tf.data iterator waits there for ever.
+    """
+    with Script(
+        _begin(state)
+        + """
+threading.Thread(target=read, daemon=True).start()
+waiting.wait()
+time.sleep(0.3)
+if os.fork() == 0:
+    for what in (lambda: D.range(3).apply(pecan.distribute(cluster.target)),
+                 lambda: pecan.register_dataset(cluster.target, D.range(3))):
+        try:
+            what()
+        except pecan.UsedAfterForkError:
+            say("refused")
+    gc.collect()
+    sys.exit(0)
+began = time.monotonic()
+code = os.wait()[1]
+say(code, time.monotonic() - began)
+"""
+    ) as script:
+        assert [script.line(), script.line()] == ["refused", "refused"]
+        code, took = script.line().split()
+        assert code == "0"
+        assert float(took) <= LEAVE_S
+        assert script.rest(60)[0] == 0
+
+
+def test_processes_that_are_spawned_or_forked():
+    with Script(
+        """
+        import multiprocessing
+        cluster = pecan.LocalCluster(workers=1)
+        code = f'''
+        import tensorflow as tf, pecan, sys
+        try:
+            dataset = tf.data.Dataset.range(20).apply(pecan.distribute({cluster.target!r}))
+            print(sorted(dataset.as_numpy_iterator()) == list(range(20)), flush=True)
+        except pecan.UsedAfterForkError:
+            print("refused", flush=True)
+        '''.replace("\\n        ", "\\n")
+        assert len(list(D.range(5).apply(pecan.distribute(cluster.target)))) == 5
+        for method in ("spawn", "fork"):
+            process = multiprocessing.get_context(method).Process(target=exec, args=(code, {}))
+            process.start()
+            process.join(60)
+            say(method, process.exitcode)
+        """
+    ) as script:
+        assert [script.line() for _ in range(4)] == ["True", "spawn 0", "refused", "fork 0"]
+        assert script.rest(60)[0] == 0
