@@ -17,6 +17,8 @@ DEFAULT_DISPATCHER_TIMEOUT_S = 10.0
 #: Elements above 2 GiB cannot travel.
 MAX_ELEMENT_BYTES = 2 << 30
 _MAX_INTEGER = (1 << 63) - 1
+# What the programs take as a duration at most.
+_MAX_MILLISECONDS = 10 * 365 * 86_400_000
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -173,6 +175,16 @@ def positive(what: str, value: Any) -> int:
     return number
 
 
+def milliseconds(what: str, value: Any) -> int:
+    """A duration above 0, in whole milliseconds."""
+    number = positive(what, value)
+    if number > _MAX_MILLISECONDS:
+        raise errors.InvalidArgumentError(
+            f"`{what}` must be at most {_MAX_MILLISECONDS} milliseconds (ten years), got {number}"
+        )
+    return number
+
+
 def seconds(what: str, value: Any) -> float:
     """A duration above 0, in seconds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -182,37 +194,38 @@ def seconds(what: str, value: Any) -> float:
     return float(value)
 
 
-def service_target(service: Any) -> str:
-    """The dispatcher's address in a service argument: "host:port", "pecan://host:port" or ("pecan", "host:port")."""
+def service_target(service: Any, what: str = "service") -> str:
+    """The address in the argument `what`: "host:port", "pecan://host:port" or ("pecan", "host:port")."""
     if isinstance(service, tuple):
         if len(service) != 2 or not all(isinstance(part, str) for part in service):
-            raise errors.InvalidArgumentError(f'`service` as a tuple must be ("pecan", "host:port"), got {service!r}')
+            raise errors.InvalidArgumentError(f'`{what}` as a tuple must be ("pecan", "host:port"), got {service!r}')
         service = "://".join(service)
     if not isinstance(service, str):
         raise errors.InvalidArgumentError(
-            f'`service` must be a string, "host:port" or "pecan://host:port", got {service!r} of type '
+            f'`{what}` must be a string, "host:port" or "pecan://host:port", got {service!r} of type '
             f"{type(service).__name__}"
         )
     if not service:
         raise errors.InvalidArgumentError(
-            '`service` must not be empty: give "host:port", or None for a private cluster'
+            f'`{what}` must not be empty: give "host:port"'
+            + (", or None for a private cluster" if what == "service" else "")
         )
     if service.startswith("unix:"):
         return service
     parts = service.split("://")
     if len(parts) > 2:
-        raise errors.InvalidArgumentError(f"malformed `service` string has multiple '://': {service!r}")
+        raise errors.InvalidArgumentError(f"malformed `{what}` string has multiple '://': {service!r}")
     if len(parts) == 2 and parts[0] != "pecan":
         hint = " (that is tf.data service's protocol, which Pecan does not speak)" if parts[0] == "grpc" else ""
         raise errors.make(
-            f'`service` {service!r} has the protocol {parts[0]!r}{hint}: give "host:port" or "pecan://host:port"',
+            f'`{what}` {service!r} has the protocol {parts[0]!r}{hint}: give "host:port" or "pecan://host:port"',
             "BAD_ARGUMENT",
             5,
         )
     host, colon, port = parts[-1].rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise errors.InvalidArgumentError(
-            f'`service` {service!r} is no address: give "host:port" or "pecan://host:port" with a port from 1 to 65535'
+            f'`{what}` {service!r} is no address: give "host:port" or "pecan://host:port" with a port from 1 to 65535'
         )
     return parts[-1]
 

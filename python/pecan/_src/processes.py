@@ -6,6 +6,7 @@ import atexit
 import collections
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -18,6 +19,8 @@ from pecan._src import errors, programs
 _LISTENING = "listening on "
 # Lines of a child's log that are kept for its obituary.
 _KEPT_LINES = 40
+# What TensorFlow's library writes by itself when it is loaded: it explains no death.
+_CHATTER = re.compile(r"I\d{4} \d\d:\d\d:|WARNING: All log messages before absl::InitializeLog\(\) is called")
 _STOP_GRACE_S = 5.0
 _EXIT_GRACE_S = 1.0
 
@@ -88,7 +91,7 @@ class Process:
         """What happened, with the last lines of the child's log."""
         code = self._child.returncode
         how = "" if code is None else f" (exit code {code})" if code >= 0 else f" (killed by signal {-code})"
-        lines = "\n".join(f"  {line}" for line in list(self._lines)[-12:])
+        lines = "\n".join(f"  {line}" for line in list(self._lines)[-12:] if not _CHATTER.match(line))
         return f"{self.name} with process id {self.pid} {what}{how}" + (
             f"; its last words were:\n{lines}" if lines else ""
         )

@@ -109,7 +109,7 @@ class DispatcherConfig:
         _addresses(self.worker_addresses)
         for what in ("job_gc_timeout_ms", "worker_timeout_ms"):
             if getattr(self, what) is not None:
-                options.positive(what, getattr(self, what))
+                options.milliseconds(what, getattr(self, what))
         if self.worker_timeout_ms is not None and self.worker_timeout_ms < _MIN_WORKER_TIMEOUT_MS:
             raise errors.InvalidArgumentError(
                 f"`worker_timeout_ms` must be at least {_MIN_WORKER_TIMEOUT_MS}, got {self.worker_timeout_ms}: with "
@@ -158,11 +158,11 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         if self.dispatcher_address is None:
             raise errors.InvalidArgumentError('`dispatcher_address` must be given: "host:port" of a running dispatcher')
-        options.service_target(self.dispatcher_address)
+        options.service_target(self.dispatcher_address, "dispatcher_address")
         _port(self.port)
         _host(self.host)
         _level(self.log_level)
-        options.positive("dispatcher_timeout_ms", self.dispatcher_timeout_ms)
+        options.milliseconds("dispatcher_timeout_ms", self.dispatcher_timeout_ms)
         for what in ("max_streams", "window_bytes"):
             if getattr(self, what) is not None:
                 options.positive(what, getattr(self, what))
@@ -172,7 +172,7 @@ class WorkerConfig:
                     f"`worker_address` {self.worker_address!r} with port=0: give the port, or leave worker_address out "
                     "to take the address that the worker listens on"
                 )
-            options.service_target(self.worker_address.replace("%port%", str(self.port)))
+            options.service_target(self.worker_address.replace("%port%", str(self.port)), "worker_address")
 
     def arguments(self) -> list[str]:
         """The flags of pecan-worker."""
