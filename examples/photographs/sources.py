@@ -25,10 +25,10 @@ BUILT_IN = (
     ("skimage", "data/retina.jpg"),
     ("skimage", "data/rocket.jpg"),
 )
-_PLASMA = "usr/share/wallpapers/{}/contents/images/2560x1600.jpg"
+# Package → name of each photograph → where it lies in the package.
 WALLPAPERS = {
-    "mate-backgrounds": tuple(
-        f"usr/share/backgrounds/mate/nature/{name}.jpg"
+    "mate-backgrounds": {
+        name: f"usr/share/backgrounds/mate/nature/{name}.jpg"
         for name in (
             "Aqua",
             "Blinds",
@@ -43,9 +43,9 @@ WALLPAPERS = {
             "Wood",
             "YellowFlower",
         )
-    ),
-    "plasma-workspace-wallpapers": tuple(
-        _PLASMA.format(name)
+    },
+    "plasma-workspace-wallpapers": {
+        name: f"usr/share/wallpapers/{name}/contents/images/2560x1600.jpg"
         for name in (
             "Autumn",
             "BytheWater",
@@ -56,11 +56,11 @@ WALLPAPERS = {
             "OneStandsOut",
             "Path",
         )
-    ),
-    "lomiri-wallpapers-20.04": tuple(
-        f"usr/share/backgrounds/{name}.jpg"
+    },
+    "lomiri-wallpapers-20.04": {
+        name: f"usr/share/backgrounds/{name}.jpg"
         for name in ("Fossa_by_Jasper_Roks", "Infinite-Sea_by_Aury88", "Kleiber_by_Lukas_Baubkus")
-    ),
+    },
 }
 
 
@@ -85,10 +85,10 @@ def wallpapers(cache: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
             except (subprocess.SubprocessError, OSError) as error:
                 print(f"could not get {package} ({error}): going on without it")
                 continue
-        for inside in insides:
+        for name, inside in insides.items():
             path = tree / inside
             if path.is_file():
-                yield path.stem, path
+                yield name, path
 
 
 def _unpack(package: str, tree: pathlib.Path) -> None:
