@@ -54,12 +54,12 @@ var heavyOps = []string{
 	"RGBToHSV", "HSVToRGB", "ImageProjective", "Unicode", "Deserialize", "LMDB", "Sql", "Load", "Pool",
 }
 
-// harmlessState are stateful ops that only read what came along.
+// harmlessState are stateful ops that only read what came along, and the print of rejection_resample's warning.
 var harmlessState = wordSet(`
 	LookupTableFindV2 LookupTableSizeV2 LookupTableExportV2 ReadVariableOp ResourceGather ResourceGatherNd VariableShape
 	VarIsInitializedOp Assert CheckNumerics CheckNumericsV2 If While Case StatefulPartitionedCall GuaranteeConst Empty
 	DummySeedGenerator DummyMemoryCache AnonymousSeedGenerator AnonymousRandomSeedGenerator AnonymousMemoryCache
-	ReduceDataset DatasetToSingleElement StatelessRandomGetAlg DisableCopyOnRead
+	ReduceDataset DatasetToSingleElement StatelessRandomGetAlg DisableCopyOnRead Print
 `)
 
 var wildOps = wordSet(`

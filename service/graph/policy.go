@@ -176,11 +176,17 @@ func (g *Graph) checkOps() error {
 	}
 	return g.eachNode(func(n *tf.NodeDef, function string) error {
 		v := g.judge(n.GetOp(), function == "")
-		if v.reason == "" {
+		if v.reason == "" || warnsOfRejections(n) {
 			return nil
 		}
 		return reason.New(v.reason, "node %s of the dataset is a %s: %s", quoteName(nodePath(function, n)), n.GetOp(), v.text)
 	})
+}
+
+// warnsOfRejections tells the one print that is not the user's: rejection_resample warns with it, and nobody could take it
+// out. It goes to the worker's log.
+func warnsOfRejections(n *tf.NodeDef) bool {
+	return n.GetOp() == "Print" && strings.HasPrefix(string(n.GetAttr()["message"].GetS()), "Proportion of examples rejected by sampler is high")
 }
 
 // eachNode visits every node, those of functions after those of the graph, in the order of the file.

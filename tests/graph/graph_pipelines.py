@@ -95,7 +95,22 @@ def options(**fields) -> tf.data.Options:
     return o
 
 
-ORDERED = {"ordered": True}
+def saved(work: pathlib.Path) -> tf.data.Dataset:
+    """Saves numbers in several shards and loads them again."""
+    D.range(23).save(str(work / "saved"), shard_func=lambda x: x % 3)
+    return D.load(str(work / "saved"))
+
+
+def compressed(work: pathlib.Path, files: int = 4) -> list[str]:
+    """Writes compressed TFRecord files, the first of them empty, and gives their names."""
+    names = []
+    for f in range(files):
+        names.append(str(work / f"part-{f}.zlib"))
+        with tf.io.TFRecordWriter(names[-1], "ZLIB") as writer:
+            for r in range(f * 2):
+                writer.write(str(f * 100 + r).encode())
+    return names
+
 
 CASES: dict[str, Case] = {
     # Sources.
@@ -416,6 +431,65 @@ CASES: dict[str, Case] = {
     "table_lookup": Case(lambda w: D.range(20).map(table().lookup), 0, "ELEMENTS"),
     "variable": Case(lambda w: D.range(20).map(lambda x, v=tf.Variable(5, dtype=tf.int64): x + v), 0, "ELEMENTS"),
     "sparse_elements": Case(lambda w: D.range(20).map(lambda x: tf.sparse.from_dense(tf.fill([3], x))), 0, "ELEMENTS"),
+    "file_caches_over_each_other": Case(
+        lambda w: D.range(40).map(heavy).cache(str(w / "a")).map(lambda x: x + 1).cache(str(w / "b")).batch(3), 0, "BLOCKS", ordered=True),
+    "zip_of_batches_of_equally_seeded_shuffles": Case(
+        lambda w: (lambda d: D.zip((d(), d())).map(lambda a, b: a - b))(lambda: D.range(40).shuffle(40, seed=3).batch(4)), 0, "BLOCKS"),
+    "maps_and_filter_after_batch_over_filter": Case(
+        lambda w: D.range(60).filter(lambda x: x % 5 > 0).batch(7).map(lambda b: b * 2).map(lambda b: b + 1).filter(lambda b: tf.size(b) > 1),
+        0, "ELEMENTS", "CLOSING", "rows"),
+    "padded_to_the_longest_after_filter_then_map": Case(
+        lambda w: D.range(60).filter(lambda x: x % 5 > 0).map(ragged_row).padded_batch(4).map(lambda b: b + 1), 0, "BLOCKS", ordered=True),
+    "assert_cardinality_then_zip": Case(
+        lambda w: D.zip((tf.data.TextLineDataset(lines(w)).map(number).apply(tf.data.experimental.assert_cardinality(57)), D.range(100))), 1, "NONE"),
+    "enumerate_of_batches": Case(
+        lambda w: D.range(50).batch(4).enumerate().flat_map(lambda i, b: D.from_tensor_slices(b).map(lambda x: x + i * 1000)), 0, "BLOCKS"),
+    "bucket_without_padding_drops": Case(
+        lambda w: D.range(50).map(ragged_row).bucket_by_sequence_length(lambda x: tf.shape(x)[0], [3], [4, 4], drop_remainder=True), 1, "NONE"),
+    "interleave_of_takes_then_batch": Case(
+        lambda w: D.from_tensor_slices(lines(w)).interleave(
+            lambda f: tf.data.TextLineDataset(f).map(number).skip(2).take(3), cycle_length=2).batch(4), 6, "FILES", "REMAINDER", "rows"),
+    "flat_map_in_flat_map": Case(
+        lambda w: D.range(9).flat_map(lambda x: D.range(x).flat_map(lambda y: D.range(y).map(lambda z: x * 100 + y * 10 + z))), 0, "ELEMENTS"),
+    "windows_of_windows": Case(
+        lambda w: D.range(50).window(10).flat_map(
+            lambda a: a.window(3, shift=1, drop_remainder=True).flat_map(lambda b: b.batch(3))), 0, "BLOCKS"),
+    "windows_with_gaps": Case(lambda w: D.range(50).window(3, shift=5).flat_map(lambda a: a.batch(3)), 0, "ELEMENTS"),
+    "windows_over_a_filter": Case(lambda w: D.range(50).filter(lambda x: x % 3 > 0).window(4).flat_map(lambda a: a.batch(4)), 0, "BLOCKS"),
+    "take_while_then_shuffle_and_batch": Case(lambda w: D.range(50).take_while(lambda x: x < 30).shuffle(7).batch(4), 1, "NONE", how="rows"),
+    "rebatch_to_several_sizes": Case(lambda w: D.range(50).batch(6).rebatch([1, 2, 3]), 0, "ELEMENTS"),
+    "rebatch_of_mapped_batches": Case(lambda w: D.range(50).batch(4).map(lambda b: b - tf.reduce_min(b)).rebatch(3), 0, "BLOCKS", "REMAINDER", "rows"),
+    "unbatch_of_mapped_batches_then_batch": Case(
+        lambda w: D.range(50).batch(4).map(lambda b: b - tf.reduce_min(b)).unbatch().batch(3), 0, "BLOCKS", "REMAINDER", "rows"),
+    "choose_until_all_are_empty_then_batch": Case(
+        lambda w: D.choose_from_datasets([D.range(7), D.range(100, 120)], D.range(2).repeat(), stop_on_empty_dataset=False).batch(4),
+        0, "BLOCKS"),
+    "choose_from_an_endless_one": Case(
+        lambda w: D.choose_from_datasets([D.range(7).repeat(), D.range(100, 120)], D.range(2).repeat()), 0, "ELEMENTS"),
+    "rejection_resample": Case(
+        lambda w: D.range(80).rejection_resample(lambda x: tf.cast(x % 2, tf.int32), [0.0, 1.0], [0.5, 0.5], seed=1).map(lambda c, x: x),
+        0, "ELEMENTS"),
+    "parallel_interleave": Case(
+        lambda w: D.from_tensor_slices(lines(w)).apply(
+            tf.data.experimental.parallel_interleave(tf.data.TextLineDataset, cycle_length=3, sloppy=True)).batch(4),
+        6, "FILES", "REMAINDER", "rows"),
+    "loaded": Case(lambda w: saved(w).map(heavy).batch(4), 1, "NONE", how="rows"),
+    "comma_separated": Case(
+        lambda w: tf.data.experimental.CsvDataset(lines(w), [tf.int64]).batch(4), 1, "NONE", how="rows"),
+    "compressed_records": Case(
+        lambda w: D.from_tensor_slices(compressed(w)).interleave(
+            lambda f: tf.data.TFRecordDataset(f, compression_type="ZLIB").map(number), cycle_length=4, num_parallel_calls=4), 4, "FILES"),
+    "many_files_with_few_lines": Case(lambda w: tf.data.TextLineDataset(lines(w, 20, 0)).batch(3), 16, "FILES", "REMAINDER", "rows"),
+    "empty_files": Case(lambda w: tf.data.TextLineDataset(lines(w, 5, -5)).batch(4).map(number), 5, "FILES", "CLOSING", "rows"),
+    "nothing_but_empty_files": Case(lambda w: tf.data.TextLineDataset(lines(w, 5, -9)).batch(4).map(number), 5, "FILES", "CLOSING", "rows"),
+    "take_of_an_endless_filter": Case(lambda w: D.range(20).filter(lambda x: x % 2 > 0).repeat().take(33).batch(4), 1, "NONE"),
+    "zip_over_unequal_flat_maps": Case(lambda w: D.zip((D.range(6).flat_map(lambda x: D.range(x)), D.range(20))).batch(4), 1, "NONE"),
+    "errors_ignored_below_positions": Case(
+        lambda w: D.range(40).map(lambda x: tf.debugging.check_numerics(tf.cast(x, tf.float32) / tf.cast(x % 4, tf.float32), "none"))
+        .ignore_errors().enumerate(), 1, "NONE"),
+    "group_by_reducer": Case(
+        lambda w: D.range(30).apply(tf.data.experimental.group_by_reducer(
+            lambda x: x % 4, tf.data.experimental.Reducer(lambda _: np.int64(0), lambda s, x: s + x, lambda s: s))), 1, "NONE"),
     "ragged_elements_after_filter": Case(
         lambda w: D.range(60).filter(lambda x: x % 3 > 0).map(ragged_row).ragged_batch(4), 0, "BLOCKS", ordered=True
     ),
