@@ -34,10 +34,13 @@ func (p *planner) streams(root *step, w way, static int) (int64, []string) {
 			"Move that step after the costly ones, or before the reading, to divide the work.", p.highest(w), costText[cost])}
 	}
 	limit = min(limit, w.splits)
-	if !allFiles(w) {
-		// A stream costs milliseconds to open: tiny datasets get fewer.
-		limit = min(limit, max(4, w.splits/4))
+	// Opening a stream costs tens of milliseconds of CPU, about seven for each step with a function, most of it in
+	// TensorFlow's optimizers: small datasets get fewer. A file is a large split, so few files are divided further.
+	least := int64(4)
+	if allFiles(w) {
+		least = 8
 	}
+	limit = min(limit, max(least, w.splits/4))
 	for _, e := range w.edges {
 		// Blocks are skipped all streams at a time.
 		limit = min(p.fairStreams(e, limit), math.MaxInt64/e.block)
