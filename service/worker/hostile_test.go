@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"io"
+	"math"
 	"net"
 	"testing"
 	"time"
@@ -198,6 +199,81 @@ func TestOpensOfStreamsThatAreNotThere(t *testing.T) {
 	r.open(4, beyond)
 	if g, err := r.next(); err != nil || g.header.Type != frame.End || g.header.Index != 1000 {
 		t.Fatal(g, err)
+	}
+}
+
+// Numbers that no reader has a reason to send hurt nobody: who comes after them gets everything.
+func TestReadersNumbersThatMakeNoSenseHurtNobody(t *testing.T) {
+	const most = math.MaxUint64
+	cases := map[string]func(r *reader, o *pecanv1.StartStream){
+		"a start at 2^64-1": func(r *reader, o *pecanv1.StartStream) {
+			open := opening(o)
+			open.StartIndex = most
+			r.open(1, open)
+		},
+		"a credit of 2^64-1": func(r *reader, o *pecanv1.StartStream) {
+			open := opening(o)
+			open.Credit = most
+			r.open(1, open)
+		},
+		"more credit than there are numbers": func(r *reader, o *pecanv1.StartStream) {
+			r.open(1, opening(o))
+			r.credit(1, 0, most)
+		},
+		"an acknowledgement of what is not": func(r *reader, o *pecanv1.StartStream) {
+			open := opening(o)
+			open.Credit = 1
+			r.open(1, open)
+			r.credit(1, most, 1)
+		},
+		"a credit that shrinks": func(r *reader, o *pecanv1.StartStream) {
+			r.open(1, opening(o))
+			r.credit(1, 0, 0)
+		},
+		"a credit for a channel that is not": func(r *reader, o *pecanv1.StartStream) { r.credit(math.MaxUint32, 1, 1) },
+		"a channel that is the last":         func(r *reader, o *pecanv1.StartStream) { r.open(math.MaxUint32, opening(o)) },
+		"a lease that nobody gave": func(r *reader, o *pecanv1.StartStream) {
+			open := opening(o)
+			open.Lease = most
+			r.open(1, open)
+		},
+		"a compression that is none": func(r *reader, o *pecanv1.StartStream) {
+			open := opening(o)
+			open.Compression = 99
+			r.open(1, open)
+		},
+	}
+	w := serve(t, nil)
+	stream := uint32(0)
+	for name, hostile := range cases {
+		t.Run(name, func(t *testing.T) {
+			o := order("thousand")
+			stream++
+			o.Id.Stream = stream
+			w.start(o)
+			r := dialTCP(t, w)
+			hostile(r, o)
+			// A pong comes when all that was said before has been handled; or the reader was cut off.
+			_, _ = r.nc.Write(frame.Append(nil, frame.Header{Type: frame.Ping}, nil))
+			for h := (frame.Header{}); h.Type != frame.Pong; {
+				var err error
+				if h, _, err = r.frames.Next(); err != nil && !isTimeout(err) {
+					break
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.CopyN(io.Discard, r.in, int64(h.PayloadLen)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.nc.Close()
+			next := dialTCP(t, w)
+			next.open(7, opening(o))
+			if elements, _, _ := next.stream(0); len(elements) != 1000 {
+				t.Fatal(len(elements))
+			}
+			next.nc.Close()
+		})
 	}
 }
 
