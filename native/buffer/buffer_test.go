@@ -10,8 +10,11 @@ import (
 	"testing"
 	"unsafe"
 
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newPool(t testing.TB, config Config) *Pool {
 	t.Helper()

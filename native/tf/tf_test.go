@@ -8,10 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pecan-ml/pecan/proto/tensorflow"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func graphFile(t testing.TB, name string) []byte {
 	t.Helper()
