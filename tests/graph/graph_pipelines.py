@@ -479,7 +479,7 @@ CASES: dict[str, Case] = {
     "compressed_records": Case(
         lambda w: D.from_tensor_slices(compressed(w)).interleave(
             lambda f: tf.data.TFRecordDataset(f, compression_type="ZLIB").map(number), cycle_length=4, num_parallel_calls=4), 4, "FILES"),
-    "many_files_with_few_lines": Case(lambda w: tf.data.TextLineDataset(lines(w, 20, 0)).batch(3), 16, "FILES", "REMAINDER", "rows"),
+    "many_files_with_few_lines": Case(lambda w: tf.data.TextLineDataset(lines(w, 20, 0)).batch(3), 8, "FILES", "REMAINDER", "rows"),
     "empty_files": Case(lambda w: tf.data.TextLineDataset(lines(w, 5, -5)).batch(4).map(number), 5, "FILES", "CLOSING", "rows"),
     "nothing_but_empty_files": Case(lambda w: tf.data.TextLineDataset(lines(w, 5, -9)).batch(4).map(number), 5, "FILES", "CLOSING", "rows"),
     "take_of_an_endless_filter": Case(lambda w: D.range(20).filter(lambda x: x % 2 > 0).repeat().take(33).batch(4), 1, "NONE"),
