@@ -48,7 +48,7 @@ func TestErrorsHaveParts(t *testing.T) {
 		"empty graph":   {func() error { _, err := CheckGraph(nil); return err }, 3, reason.GraphParse},
 		"stale session": {func() error { return Disconnect(1 << 40) }, 1, reason.Closed},
 		"stale status":  {func() error { _, err := Status(0); return err }, 1, reason.Closed},
-		"stale job":     {func() error { _, err := CreateJob(0, `{}`); return err }, 1, reason.Closed},
+		"stale job":     {func() error { _, err := CreateJob(0, `{}`, ``, nil); return err }, 1, reason.Closed},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -51,8 +51,9 @@ func (r jobRequest) options() (*pecanv1.JobOptions, error) {
 }
 
 // CreateJob finds or creates a job and gives {"handle", "job_id", "created", "durable", "workers", "cardinality",
-// "whole", "blocks", "plan": {...}}. The handle has to become a tensor (operation PecanJob) or be given to ForgetJob.
-func CreateJob(handle int64, request string) (string, error) {
+// "whole", "blocks", "plan": {...}}. The handle has to become a tensor (operation PecanJob) or be given to ForgetJob. header and data are
+// those of RegisterDataset, and are kept to tell a dispatcher that has lost the dataset; both are empty where they are not at hand.
+func CreateJob(handle int64, request, header string, data []byte) (string, error) {
 	s, err := lookup(handle)
 	if err != nil {
 		return "", failed(err)
@@ -73,17 +74,26 @@ func CreateJob(handle int64, request string) (string, error) {
 	if err := iteration.Validate(); err != nil {
 		return "", failed(err)
 	}
-	job, err := s.Session.CreateJob(context.Background(), client.JobSpec{DatasetID: r.DatasetID, Name: r.Name, Options: options})
+	var dataset *client.Dataset
+	if len(data) > 0 {
+		spec, err := datasetSpec(header)
+		if err != nil {
+			return "", failed(err)
+		}
+		dataset = &client.Dataset{Graph: data, Spec: spec}
+	}
+	renewable, err := s.CreateRenewable(context.Background(), client.JobSpec{DatasetID: r.DatasetID, Name: r.Name, Options: options}, dataset)
 	if err != nil {
 		return "", failed(err)
 	}
+	job := renewable.Job()
 	components := components(r.Components)
 	held := op.NewJob(op.JobConfig{
 		Components: components,
-		Open:       func() (op.Iteration, error) { return job.Open(iteration), nil },
+		Open:       func() (op.Iteration, error) { return renewable.Open(iteration), nil },
 		Closed: func() {
 			// Nobody is there to be told; a session that ended closed the job as well.
-			_ = job.Close()
+			_ = renewable.Close()
 		},
 		Broken: s.broken,
 		Notice: s.notices.add,

@@ -124,25 +124,38 @@ func RegisterDataset(handle int64, header string, data []byte) (string, error) {
 		return "", failed(err)
 	}
 	var h struct {
-		DatasetID   string      `json:"dataset_id"`
+		DatasetID string `json:"dataset_id"`
+	}
+	if err := decode(header, &h); err != nil {
+		return "", failed(err)
+	}
+	spec, err := datasetSpec(header)
+	if err != nil {
+		return "", failed(err)
+	}
+	id, fingerprint, err := s.RegisterDataset(context.Background(), data, spec, h.DatasetID)
+	if err != nil {
+		return "", failed(err)
+	}
+	return encode(map[string]any{"dataset_id": id, "fingerprint": fingerprint})
+}
+
+func datasetSpec(header string) (*pecanv1.DatasetSpec, error) {
+	var h struct {
 		Components  []component `json:"components"`
 		ElementSpec string      `json:"element_spec"`
 		TensorFlow  string      `json:"tensorflow_version"`
 		Compression string      `json:"compression"`
 	}
 	if err := decode(header, &h); err != nil {
-		return "", failed(err)
+		return nil, err
 	}
-	id, fingerprint, err := s.RegisterDataset(context.Background(), data, &pecanv1.DatasetSpec{
+	return &pecanv1.DatasetSpec{
 		Components:        components(h.Components),
 		ElementSpec:       []byte(h.ElementSpec),
 		TensorflowVersion: h.TensorFlow,
 		Compression:       h.Compression,
-	}, h.DatasetID)
-	if err != nil {
-		return "", failed(err)
-	}
-	return encode(map[string]any{"dataset_id": id, "fingerprint": fingerprint})
+	}, nil
 }
 
 // GetDataset asks what is known of a dataset: {"dataset_id", "fingerprint", "element_spec", "compression"}. It fails where

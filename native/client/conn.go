@@ -154,7 +154,7 @@ func (c *conn) handshake(link net.Conn) error {
 	}
 	_, near := link.(*unixLink)
 	hello, err := proto.Marshal(&pecanv1.DataHello{
-		ClientId: c.session.id, Version: c.session.config.Version, SharedMemory: near, WorkerId: c.worker.GetWorkerId(), ClusterId: c.session.cluster,
+		ClientId: c.session.id, Version: c.session.config.Version, SharedMemory: near, WorkerId: c.worker.GetWorkerId(), ClusterId: c.session.clusterID(),
 	})
 	if err != nil {
 		return fail(err)

@@ -50,11 +50,14 @@ type testDispatcher struct {
 	forget bool
 	// delivered: others had every epoch.
 	delivered bool
+	// known are the clients that have jobs, lost those of before a restart; datasetLost: the dataset has to be registered.
+	known, lost map[string]bool
+	datasetLost bool
 }
 
 func startDispatcher(t testing.TB, change ...func(*testDispatcher)) *testDispatcher {
 	t.Helper()
-	d := &testDispatcher{t: t, plan: &pecanv1.Plan{NumStreams: 1, Repeat: 1, Cardinality: -2, AssertedCardinality: -2, Hash: "h"}, options: &pecanv1.JobOptions{}, changed: make(chan struct{}), jobs: map[string]string{}}
+	d := &testDispatcher{t: t, plan: &pecanv1.Plan{NumStreams: 1, Repeat: 1, Cardinality: -2, AssertedCardinality: -2, Hash: "h"}, options: &pecanv1.JobOptions{}, changed: make(chan struct{}), jobs: map[string]string{}, known: map[string]bool{}, lost: map[string]bool{}}
 	for _, c := range change {
 		c(d)
 	}
@@ -81,6 +84,13 @@ func (d *testDispatcher) listen(addr string) {
 	pecanv1.RegisterDispatcherServer(d.server, d)
 	server := d.server
 	go func() { _ = server.Serve(listener) }()
+}
+
+// restart forgets everything, as a dispatcher without a work directory does.
+func (d *testDispatcher) restart() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lost, d.known, d.jobs, d.datasetLost = d.known, map[string]bool{}, map[string]string{}, true
 }
 
 func (d *testDispatcher) stop() { d.server.Stop() }
@@ -127,7 +137,7 @@ func (d *testDispatcher) RegisterDataset(stream grpc.ClientStreamingServer[pecan
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.uploads = append(d.uploads, all)
+	d.uploads, d.datasetLost = append(d.uploads, all), false
 	id := header.GetDatasetId()
 	if id == "" {
 		id = "f1"
@@ -146,9 +156,14 @@ func (d *testDispatcher) CreateJob(_ context.Context, r *pecanv1.CreateJobReques
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked++
+	if d.datasetLost {
+		return nil, reason.New(reason.DatasetUnknown, "dataset %q is unknown", r.GetDatasetId())
+	}
+	d.known[r.GetClientId()] = true
+	delete(d.lost, r.GetClientId())
 	id, ok := d.jobs[r.GetRequestId()]
 	if !ok {
-		id = fmt.Sprintf("job-%d", len(d.jobs)+1)
+		id = fmt.Sprintf("job-%d", d.asked)
 		if d.forget {
 			id = "another-job"
 		}
@@ -160,7 +175,7 @@ func (d *testDispatcher) CreateJob(_ context.Context, r *pecanv1.CreateJobReques
 func (d *testDispatcher) OpenEpoch(_ context.Context, r *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.forget {
+	if d.forget || d.lost[r.GetClientId()] {
 		return nil, reason.New(reason.ClientUnknown, "client is unknown")
 	}
 	d.opened = append(d.opened, r)
@@ -229,7 +244,7 @@ func (d *testDispatcher) CloseEpoch(_ context.Context, r *pecanv1.CloseEpochRequ
 func (d *testDispatcher) ClientHeartbeat(_ context.Context, r *pecanv1.ClientHeartbeatRequest) (*pecanv1.ClientHeartbeatResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.forget {
+	if d.forget || d.lost[r.GetClientId()] {
 		return nil, reason.New(reason.ClientUnknown, "client is unknown")
 	}
 	d.beats = append(d.beats, r)

@@ -69,6 +69,31 @@ func (s *Session) beatOnce() {
 	}
 }
 
+// verify asks for every job but one whether the dispatcher still knows it, unless that is being done already.
+func (s *Session) verify(except *Job) {
+	s.mu.Lock()
+	if s.verifying || s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.verifying = true
+	jobs := make([]*Job, 0, len(s.jobs))
+	for job := range s.jobs {
+		if job != except {
+			jobs = append(jobs, job)
+		}
+	}
+	s.mu.Unlock()
+	for _, job := range jobs {
+		if !job.beat() {
+			break
+		}
+	}
+	s.mu.Lock()
+	s.verifying = false
+	s.mu.Unlock()
+}
+
 // beat shows that the job is wanted; false when the dispatcher does not answer.
 func (j *Job) beat() bool {
 	s := j.session

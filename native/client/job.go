@@ -250,12 +250,14 @@ func (j *Job) lose(why string) {
 		why = " (" + why + ")"
 	}
 	err := reason.New(reason.JobUnknown, "the dispatcher at %s does not know job %s any more%s: it was restarted without a work directory, or "+
-		"has heard nothing of this trainer for more than %.0f s; apply pecan.distribute() again to start a new job", j.session.target.shown, j.id, why, j.clientTimeout.Seconds())
+		"has heard nothing of this trainer for more than %.0f s; make a new iterator, which starts a new job", j.session.target.shown, j.id, why, j.clientTimeout.Seconds())
 	j.mu.Lock()
 	if j.lost == nil {
 		j.lost = err
 	}
 	j.mu.Unlock()
+	// Whoever sees the error may begin with another dataset at once, whose job is probably lost as well.
+	j.session.verify(j)
 	for _, e := range j.epochs() {
 		e.abort(err)
 	}

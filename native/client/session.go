@@ -37,13 +37,12 @@ const (
 
 // Session is a process's link to one dispatcher. Its methods may be called from many goroutines.
 type Session struct {
-	config  Config
-	target  target
-	pid     int
-	id      string
-	hostID  string
-	cluster string
-	log     *slog.Logger
+	config Config
+	target target
+	pid    int
+	id     string
+	hostID string
+	log    *slog.Logger
 
 	link    *grpc.ClientConn
 	api     pecanv1.DispatcherClient
@@ -59,8 +58,12 @@ type Session struct {
 
 	mu     sync.Mutex
 	closed bool
-	jobs   map[*Job]struct{}
-	conns  map[connKey]*conn
+	// cluster changes when a dispatcher that forgot everything has taken the place of the first.
+	cluster string
+	jobs    map[*Job]struct{}
+	// verifying: the jobs are being asked for, since one was lost.
+	verifying bool
+	conns     map[connKey]*conn
 	// downSince is when the dispatcher's first of an unbroken row of failures came; zero while it answers.
 	downSince time.Time
 	downWhy   string
@@ -129,7 +132,9 @@ func (s *Session) greet(ctx context.Context) error {
 	defer cancel()
 	answer, err := s.api.Status(ctx, &pecanv1.StatusRequest{}, grpc.WaitForReady(true))
 	if err == nil {
+		s.mu.Lock()
 		s.cluster = answer.GetClusterId()
+		s.mu.Unlock()
 		return nil
 	}
 	if isStranger(err) {
@@ -138,6 +143,13 @@ func (s *Session) greet(ctx context.Context) error {
 			strings.TrimSuffix(status.Code(err).String()+": "+reason.From(err).Message, ": "))
 	}
 	return s.unreached("connect to", began, err)
+}
+
+// clusterID names the cluster that the dispatcher belonged to when it was greeted last.
+func (s *Session) clusterID() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cluster
 }
 
 // unreached says of a failed call what was tried, for how long, and what to do; other failures pass as they are.

@@ -128,6 +128,32 @@ def test_a_service_of_programs_serves_a_trainer_and_stops_cleanly(dispatcher):
         assert code == 0, log
 
 
+def test_a_dispatcher_that_forgot_everything_is_told_again_by_new_iterators(dispatcher):
+    worker = Program("pecan-worker", "--dispatcher", dispatcher.address, "--listen", "127.0.0.1:0")
+    again = None
+    try:
+        dataset = tf.data.Dataset.range(1000).map(lambda i: i * 3)
+        read = dataset.apply(pecan.distribute(dispatcher.address))
+        wanted = [3 * i for i in range(1000)]
+        assert sorted(int(i) for i in read) == wanted
+        endless = iter(tf.data.Dataset.range(1000).repeat().apply(pecan.distribute(dispatcher.address)))
+        next(endless)
+        dispatcher.process.kill()
+        dispatcher.process.wait()
+        again = Program("pecan-dispatcher", "--listen", dispatcher.address)
+        # Its place is lost, and what it has given must not come again.
+        with pytest.raises(tf.errors.NotFoundError, match="JOB_UNKNOWN"):
+            for _ in endless:
+                pass
+        for _ in range(2):
+            assert sorted(int(i) for i in read) == wanted
+    finally:
+        for program in (worker, again):
+            if program is not None:
+                program.process.kill()
+                program.process.communicate(timeout=30)
+
+
 def test_a_dispatcher_without_a_work_directory_says_so(dispatcher):
     _, log = dispatcher.stop()
     assert "memory" in log

@@ -22,6 +22,8 @@ from pecan._src.options import ReadOptions
 from pecan._src.session import Session
 
 _ENDLESS = 1 << 62
+# A larger graph is not kept beside the one that TensorFlow has: 64 MiB is native/client's limit, too.
+_KEPT_GRAPH_BYTES = 64 << 20
 _UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
 
 
@@ -106,14 +108,18 @@ def _spec_text(element_spec: Any) -> str:
 
 def register(session: Session, graph: Graph, compression: str, dataset_id: str | None) -> str:
     """Stores a dataset at the service and gives its id."""
-    header = {
+    return str(session.register(_header(graph, compression, dataset_id), graph.data)["dataset_id"])
+
+
+def _header(graph: Graph, compression: str, dataset_id: str | None) -> dict[str, Any]:
+    """What the service is told of a dataset beside its graph."""
+    return {
         "dataset_id": dataset_id or "",
         "components": structure.components_json(graph.specs),
         "element_spec": graph.spec_text,
         "tensorflow_version": tf.__version__,
         "compression": compression,
     }
-    return str(session.register(header, graph.data)["dataset_id"])
 
 
 def read(
@@ -123,6 +129,7 @@ def read(
     specs: tuple[tf.TensorSpec, ...],
     options: ReadOptions,
     cardinality: int | None,
+    graph: Graph | None = None,
 ) -> tf.data.Dataset:
     """A dataset that reads a registered one.
 
@@ -133,6 +140,7 @@ def read(
         specs: The plain tensors that they travel as.
         options: How to read.
         cardinality: tf.data's cardinality of the registered dataset, None where it is not at hand.
+        graph: The dataset itself, for a service that may forget it; None where it does not, or it is not at hand.
     """
     request = {
         "dataset_id": dataset_id,
@@ -148,7 +156,9 @@ def read(
         "timeout_s": options.dispatcher_timeout_s,
         "components": structure.components_json(specs),
     }
-    job = session.create_job(request)
+    kept = graph is not None and len(graph.data) <= _KEPT_GRAPH_BYTES
+    header = _header(graph, options.compression, dataset_id) if kept else None
+    job = session.create_job(request, header, graph.data if kept else b"")
     loaded = native.load()
     loaded.watch_interrupts()
     try:

@@ -118,11 +118,13 @@ def distribute(
         graph = datasets.serialize(dataset, "distribute()")
         session = _session(target, workers, chosen.dispatcher_timeout_s)
         dataset_id = datasets.register(session, graph, chosen.compression, None)
-        reading = chosen
+        reading, kept = chosen, graph
         if target is None:
+            # A private dispatcher is not restarted: when it ends, what reads from it fails, and a new cluster is made.
+            kept = None
             patience = max(chosen.dispatcher_timeout_s, _PRIVATE_TIMEOUT_S)
             reading = dataclasses.replace(chosen, dispatcher_timeout_s=patience)
-        return datasets.read(session, dataset_id, dataset.element_spec, graph.specs, reading, graph.cardinality)
+        return datasets.read(session, dataset_id, dataset.element_spec, graph.specs, reading, graph.cardinality, kept)
 
     # Inside a tf.function this is refused, and shall not be rewritten by AutoGraph first.
     apply.autograph_info__ = None  # type: ignore[attr-defined]

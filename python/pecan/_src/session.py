@@ -42,9 +42,11 @@ class Session:
         answer: dict[str, Any] = self._native.wait_json("GetDataset", self._handle, dataset_id, json.dumps(components))
         return answer
 
-    def create_job(self, request: dict[str, Any]) -> dict[str, Any]:
+    def create_job(self, request: dict[str, Any], header: dict[str, Any] | None, graph: bytes) -> dict[str, Any]:
         """Finds or creates a job; see CreateJob in the Go package bindings."""
-        answer: dict[str, Any] = self._native.wait_json("CreateJob", self._handle, json.dumps(request))
+        answer: dict[str, Any] = self._native.wait_json(
+            "CreateJob", self._handle, json.dumps(request), json.dumps(header or {}), graph
+        )
         return answer
 
     def status(self) -> dict[str, Any]:

@@ -1,0 +1,216 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// maxKeptGraph bounds the graphs that a trainer keeps for dispatchers that may forget them.
+const maxKeptGraph = 64 << 20
+
+// Dataset is what a dispatcher has to be told to know a dataset again.
+type Dataset struct {
+	Graph []byte
+	Spec  *pecanv1.DatasetSpec
+}
+
+// Renewable is a job that is made anew when the dispatcher does not know it any more: a dispatcher without a work directory
+// forgets everything in a restart, and every dispatcher forgets who was silent for long. An iteration that has handed
+// something out fails with JOB_UNKNOWN, since its place went with the job and what it gave must not come again; one that has not, and
+// every one after it, reads the new job, which begins with its epoch 0.
+type Renewable struct {
+	session *Session
+	spec    JobSpec
+	// dataset is nil where the dispatcher keeps it over a restart, and where it is not at hand or too large to be kept.
+	dataset *Dataset
+
+	mu     sync.Mutex
+	job    *Job
+	closed bool
+	// trying is closed when the attempt to make the job anew that is under way is over; err is how the last one ended.
+	trying chan struct{}
+	err    error
+}
+
+// CreateRenewable finds or creates a job. With a dataset, which may be nil, the job can be made anew also by a dispatcher
+// that has lost the dataset, too.
+func (s *Session) CreateRenewable(ctx context.Context, spec JobSpec, dataset *Dataset) (*Renewable, error) {
+	job, err := s.CreateJob(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	if dataset != nil && (job.Durable() || len(dataset.Graph) > maxKeptGraph) {
+		dataset = nil
+	}
+	return &Renewable{session: s, spec: spec, dataset: dataset, job: job}, nil
+}
+
+// Job is the newest one.
+func (r *Renewable) Job() *Job {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.job
+}
+
+// Open starts a pass over the dataset. It returns at once, as Job.Open does.
+func (r *Renewable) Open(options IterOptions) *RenewableIteration {
+	job := r.Job()
+	return &RenewableIteration{home: r, options: options, job: job, it: job.Open(options), closed: make(chan struct{})}
+}
+
+// Close ends the job, and keeps another one from being made. Idempotent.
+func (r *Renewable) Close() error {
+	r.mu.Lock()
+	r.closed = true
+	job := r.job
+	r.mu.Unlock()
+	return job.Close()
+}
+
+// renew has a lost job made anew, in the background and once for all who ask; the channel is closed when that is over.
+func (r *Renewable) renew(lost *Job) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.trying != nil {
+		return r.trying
+	}
+	over := make(chan struct{})
+	if r.job != lost || r.closed || r.session.check() != nil {
+		close(over)
+		return over
+	}
+	r.trying = over
+	r.session.wg.Go(func() {
+		fresh, err := r.again(lost)
+		r.mu.Lock()
+		if r.trying, r.err = nil, err; err == nil {
+			r.job = fresh
+		}
+		closed := r.closed
+		r.mu.Unlock()
+		close(over)
+		if err != nil {
+			return
+		}
+		lost.shut()
+		if closed {
+			fresh.shut()
+		}
+	})
+	return over
+}
+
+// again makes the job anew; the dataset is registered when the dispatcher does not know it either.
+func (r *Renewable) again(lost *Job) (*Job, error) {
+	s := r.session
+	if err := s.greet(s.ctx); err != nil {
+		return nil, err
+	}
+	fresh, err := s.CreateJob(s.ctx, r.spec)
+	if reason.Is(err, reason.DatasetUnknown) && r.dataset != nil {
+		if _, _, err = s.RegisterDataset(s.ctx, r.dataset.Graph, r.dataset.Spec, r.spec.DatasetID); err == nil {
+			fresh, err = s.CreateJob(s.ctx, r.spec)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if fresh.plan.GetHash() != lost.plan.GetHash() {
+		fresh.shut()
+		return nil, reason.New(reason.JobUnknown, "the dispatcher at %s lost job %s, and divides its dataset in another way now: apply "+
+			"pecan.distribute() again to start a new job", s.target.shown, lost.id)
+	}
+	s.log.Warn("the dispatcher did not know a job any more, it was made anew", "dispatcher", s.target.shown, "lost", lost.id, "job", fresh.id)
+	return fresh, nil
+}
+
+// RenewableIteration is an Iteration of a job that may be made anew before the first element has been handed out.
+type RenewableIteration struct {
+	home    *Renewable
+	options IterOptions
+	closed  chan struct{}
+
+	mu     sync.Mutex
+	shutDo bool
+	job    *Job
+	it     *Iteration
+}
+
+// NextElement is Iteration's.
+func (i *RenewableIteration) NextElement(wait time.Duration) (*Rows, Status, error) {
+	return i.next(wait, func(it *Iteration) (*Rows, Status, error) { return it.NextElement(wait) })
+}
+
+// NextBlock is Iteration's.
+func (i *RenewableIteration) NextBlock(max int, wait time.Duration) (*Rows, Status, error) {
+	return i.next(wait, func(it *Iteration) (*Rows, Status, error) { return it.NextBlock(max, wait) })
+}
+
+func (i *RenewableIteration) next(wait time.Duration, take func(*Iteration) (*Rows, Status, error)) (*Rows, Status, error) {
+	i.mu.Lock()
+	it, job := i.it, i.job
+	i.mu.Unlock()
+	rows, status, err := take(it)
+	if status != Failed || !reason.Is(err, reason.JobUnknown) {
+		return rows, status, err
+	}
+	if stats := it.Stats(); stats.Elements > 0 || stats.Failed > 0 {
+		return nil, Failed, err
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-i.home.renew(job):
+	case <-i.closed:
+		return nil, Failed, err
+	case <-timer.C:
+		return nil, NotYet, nil
+	}
+	if err := i.reopen(job, err); err != nil {
+		return nil, Failed, err
+	}
+	return nil, NotYet, nil
+}
+
+// reopen goes on with the job that took the place of the lost one, or gives the error that there is none.
+func (i *RenewableIteration) reopen(lost *Job, why error) error {
+	i.home.mu.Lock()
+	fresh, err := i.home.job, i.home.err
+	i.home.mu.Unlock()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch {
+	case i.job != lost:
+		// Another consumer of this iteration was faster.
+		return nil
+	case fresh == lost && err == nil || i.shutDo:
+		return why
+	case fresh == lost:
+		return err
+	}
+	i.it.shut()
+	i.job, i.it = fresh, fresh.Open(i.options)
+	return nil
+}
+
+// Waiting is Iteration's.
+func (i *RenewableIteration) Waiting() (why string, computing bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.it.Waiting()
+}
+
+// Close is Iteration's.
+func (i *RenewableIteration) Close() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !i.shutDo {
+		i.shutDo = true
+		close(i.closed)
+	}
+	return i.it.Close()
+}

@@ -1,0 +1,120 @@
+package client
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// renewable makes a job that can be made anew, in the session of an ordinary one.
+func renewable(t *testing.T, d *testDispatcher, dataset *Dataset) *Renewable {
+	t.Helper()
+	r, err := open(t, d).Session().CreateRenewable(context.Background(), JobSpec{DatasetID: "f1"}, dataset)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// count reads elements to the end, or to the error that ends them.
+func (i *RenewableIteration) countAll(t *testing.T) (int, error) {
+	t.Helper()
+	n := 0
+	for deadline := time.Now().Add(testDeadline); time.Now().Before(deadline); {
+		rows, status, err := i.NextElement(50 * time.Millisecond)
+		switch status {
+		case Ready:
+			rows.Release()
+			n++
+		case Failed:
+			return n, err
+		case End:
+			return n, nil
+		}
+	}
+	t.Fatalf("nothing more after %d elements", n)
+	return n, nil
+}
+
+func TestAJobThatTheDispatcherLostIsMadeAnew(t *testing.T) {
+	hold := make(chan struct{})
+	d := startDispatcher(t)
+	w := startWorker(t, func(epoch uint64, _ uint32) (testStream, bool) {
+		if epoch == 1 {
+			return testStream{count: 10, hold: hold, holdAt: 5}, true
+		}
+		return testStream{count: 10}, true
+	})
+	t.Cleanup(func() { close(hold) })
+	d.snapshot = spread(1, w)
+	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	first := r.Job()
+	if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+		t.Fatalf("%d elements, %v", n, err)
+	}
+	begun := r.Open(IterOptions{NoAhead: true})
+	for n := 0; n < 5; {
+		rows, status, err := begun.NextElement(testDeadline)
+		if status != Ready {
+			t.Fatal(status, err)
+		}
+		rows.Release()
+		n++
+	}
+	waiting := r.Open(IterOptions{NoAhead: true})
+	d.restart()
+	if n, err := begun.countAll(t); n != 0 || !reason.Is(err, reason.JobUnknown) {
+		t.Errorf("the iteration that was under way gave %d more elements and %v", n, err)
+	}
+	// Nothing of this one had been handed out.
+	if n, err := waiting.countAll(t); n != 10 || err != nil {
+		t.Errorf("%d elements, %v", n, err)
+	}
+	for range 2 {
+		if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+			t.Errorf("%d elements, %v", n, err)
+		}
+	}
+	if uploads := look(d, func() [][]byte { return d.uploads }); len(uploads) != 1 || string(uploads[0]) != "graph" {
+		t.Errorf("uploads %q", uploads)
+	}
+	if r.Job() == first {
+		t.Error("the job is the same")
+	}
+	for _, it := range []*RenewableIteration{begun, waiting} {
+		if err := it.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAJobCannotBeMadeAnewWithoutItsDataset(t *testing.T) {
+	for name, c := range map[string]struct {
+		dataset *Dataset
+		change  func(*testDispatcher)
+		want    reason.Reason
+	}{
+		"the graph is not at hand":             {nil, func(*testDispatcher) {}, reason.DatasetUnknown},
+		"the dataset is divided in other ways": {&Dataset{Graph: []byte("g")}, func(d *testDispatcher) { d.plan = &pecanv1.Plan{Hash: "other", Repeat: 1} }, reason.JobUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := startDispatcher(t)
+			d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+			r := renewable(t, d, c.dataset)
+			d.restart()
+			d.update(func() { c.change(d) })
+			for range 2 {
+				it := r.Open(IterOptions{NoAhead: true})
+				if n, err := it.countAll(t); n != 0 || !reason.Is(err, c.want) {
+					t.Errorf("%d elements, %v, want %s", n, err, c.want)
+				}
+				if err := it.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
