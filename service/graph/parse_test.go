@@ -295,7 +295,7 @@ func TestLongPipelinesArePlannedInTime(t *testing.T) {
 		if _, err := Instantiate(g, p, At{Mode: once.Mode}); err != nil || p.NumStreams < 2 {
 			t.Fatalf("%s: plan %v, error %v", name, p.NumStreams, err)
 		}
-		if took := time.Since(start); took > 20*time.Second {
+		if took := time.Since(start); took > time.Minute {
 			t.Errorf("%s took %v", name, took)
 		} else {
 			t.Logf("%s took %v", name, took)
