@@ -153,12 +153,13 @@ def read(
         "max_outstanding_bytes": _outstanding(options, specs),
         "max_element_bytes": options.max_element_bytes or 0,
         "payload_checksum": options.payload_checksum,
-        "timeout_s": options.dispatcher_timeout_s,
+        "timeout_s": options.outage_timeout_s,
         "components": structure.components_json(specs),
     }
-    kept = graph is not None and len(graph.data) <= _KEPT_GRAPH_BYTES
-    header = _header(graph, options.compression, dataset_id) if kept else None
-    job = session.create_job(request, header, graph.data if kept else b"")
+    if graph is None or len(graph.data) > _KEPT_GRAPH_BYTES:
+        job = session.create_job(request, None, b"")
+    else:
+        job = session.create_job(request, _header(graph, options.compression, dataset_id), graph.data)
     loaded = native.load()
     loaded.watch_interrupts()
     try:

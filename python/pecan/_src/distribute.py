@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pecan._src.session import Session
 
 # How long a private cluster may be without workers: it starts new ones, which load TensorFlow, and says when it breaks.
-_PRIVATE_TIMEOUT_S = 60.0
 _USAGE = 'dataset.apply(pecan.distribute()) or dataset.apply(pecan.distribute("host:port"))'
 
 
@@ -36,7 +35,7 @@ def distribute(
     max_outstanding_bytes: int = options.DEFAULT_MAX_OUTSTANDING_BYTES,
     max_element_bytes: int | None = None,
     payload_checksum: bool = False,
-    dispatcher_timeout_s: float = options.DEFAULT_DISPATCHER_TIMEOUT_S,
+    dispatcher_timeout_s: float | None = None,
     seed: int | None = None,
 ) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
     """Lets Pecan's workers run a dataset.
@@ -73,8 +72,9 @@ def distribute(
         payload_checksum: Checks the bytes of elements between hosts, for half of the speed; headers always are.
         dispatcher_timeout_s: How long, in seconds, the dispatcher may be out of reach before calls fail, and how long
             an iterator waits before it fails where the dispatcher is away, no worker is registered, or none can be
-            reached. It may be asked again then. However long a worker takes for an element is no failure. The private
-            cluster starts its workers anew when they die, and has a minute for that.
+            reached. It may be asked again then. However long a worker takes for an element is no failure. None is
+            10 s for calls and a minute for iterators, in which servers can be started anew; the private cluster has
+            that minute in any case.
         seed: Random steps draw from seeds made of this one, the epoch and the stream; None chooses one per job.
 
     Returns:
@@ -118,12 +118,11 @@ def distribute(
         graph = datasets.serialize(dataset, "distribute()")
         session = _session(target, workers, chosen.dispatcher_timeout_s)
         dataset_id = datasets.register(session, graph, chosen.compression, None)
-        reading, kept = chosen, graph
+        # A private dispatcher is not restarted: when it ends, what reads from it fails, and a new cluster is made.
+        reading, kept = chosen, None if target is None else graph
         if target is None:
-            # A private dispatcher is not restarted: when it ends, what reads from it fails, and a new cluster is made.
-            kept = None
-            patience = max(chosen.dispatcher_timeout_s, _PRIVATE_TIMEOUT_S)
-            reading = dataclasses.replace(chosen, dispatcher_timeout_s=patience)
+            patience = max(chosen.outage_timeout_s, options.DEFAULT_OUTAGE_TIMEOUT_S)
+            reading = dataclasses.replace(chosen, outage_timeout_s=patience)
         return datasets.read(session, dataset_id, dataset.element_spec, graph.specs, reading, graph.cardinality, kept)
 
     # Inside a tf.function this is refused, and shall not be rewritten by AutoGraph first.
@@ -176,7 +175,7 @@ def register_dataset(
     compression: str | None = "auto",
     dataset_id: str | None = None,
     *,
-    dispatcher_timeout_s: float = options.DEFAULT_DISPATCHER_TIMEOUT_S,
+    dispatcher_timeout_s: float | None = None,
 ) -> tf.Tensor:
     """Stores a dataset at a service, to be read by its id with `from_dataset_id`.
 
@@ -187,7 +186,7 @@ def register_dataset(
         dataset: What to store.
         compression: As in `distribute`; who reads the dataset gets it unless they say otherwise.
         dataset_id: The id; None takes the dataset's fingerprint.
-        dispatcher_timeout_s: How long the dispatcher may be out of reach.
+        dispatcher_timeout_s: How long, in seconds, the dispatcher may be out of reach; None is 10 s.
 
     Returns:
         The id, as a scalar string tensor.
@@ -197,7 +196,7 @@ def register_dataset(
     """
     target = options.service_target(service)
     word = options.compression_word(compression)
-    timeout = options.seconds("dispatcher_timeout_s", dispatcher_timeout_s)
+    timeout, _ = options.timeouts(dispatcher_timeout_s)
     if dataset_id is not None and not isinstance(dataset_id, (str, bytes)):
         raise errors.InvalidTypeError(
             f"`dataset_id` must be a string, got {dataset_id!r} of type {type(dataset_id).__name__}"
@@ -231,7 +230,7 @@ def from_dataset_id(
     max_outstanding_bytes: int = options.DEFAULT_MAX_OUTSTANDING_BYTES,
     max_element_bytes: int | None = None,
     payload_checksum: bool = False,
-    dispatcher_timeout_s: float = options.DEFAULT_DISPATCHER_TIMEOUT_S,
+    dispatcher_timeout_s: float | None = None,
     seed: int | None = None,
 ) -> tf.data.Dataset:
     """A dataset that reads a registered one.

@@ -14,6 +14,8 @@ from pecan._src import errors
 DEFAULT_MAX_OUTSTANDING_BYTES = 256 << 20
 #: Seconds without an answer of the dispatcher after which a call or an iterator fails.
 DEFAULT_DISPATCHER_TIMEOUT_S = 10.0
+# While elements are read more patience pays: a server that is started anew is back in less than this.
+DEFAULT_OUTAGE_TIMEOUT_S = 60.0
 #: Elements above 2 GiB cannot travel.
 MAX_ELEMENT_BYTES = 2 << 30
 _MAX_INTEGER = (1 << 63) - 1
@@ -194,6 +196,14 @@ def seconds(what: str, value: Any) -> float:
     return float(value)
 
 
+def timeouts(dispatcher_timeout_s: Any) -> tuple[float, float]:
+    """How long the service may be away from a call, and from an iterator that waits."""
+    if dispatcher_timeout_s is None:
+        return DEFAULT_DISPATCHER_TIMEOUT_S, DEFAULT_OUTAGE_TIMEOUT_S
+    given = seconds("dispatcher_timeout_s", dispatcher_timeout_s)
+    return given, given
+
+
 def service_target(service: Any, what: str = "service") -> str:
     """The address in the argument `what`: "host:port", "pecan://host:port" or ("pecan", "host:port")."""
     if isinstance(service, tuple):
@@ -245,7 +255,8 @@ class ReadOptions:
         max_outstanding_requests: The same in elements, used where an element's size is known; None for no such bound.
         max_element_bytes: Largest element accepted.
         payload_checksum: Whether payloads between hosts are checksummed as headers are.
-        dispatcher_timeout_s: How long the dispatcher, or all workers, may be away.
+        dispatcher_timeout_s: How long the dispatcher may be away from a call.
+        outage_timeout_s: How long the dispatcher, or all workers, may be away from an iterator that waits.
     """
 
     mode: str = "exactly_once"
@@ -259,6 +270,7 @@ class ReadOptions:
     max_element_bytes: int | None = None
     payload_checksum: bool = False
     dispatcher_timeout_s: float = DEFAULT_DISPATCHER_TIMEOUT_S
+    outage_timeout_s: float = DEFAULT_OUTAGE_TIMEOUT_S
 
 
 def _consumers(consumer_index: Any, num_consumers: Any, name: str | None) -> None:
@@ -329,6 +341,7 @@ def read_options(
         raise errors.InvalidArgumentError(
             f"`max_element_bytes` must be at most {MAX_ELEMENT_BYTES} (2 GiB), got {max_element_bytes}"
         )
+    call, outage = timeouts(dispatcher_timeout_s)
     return ReadOptions(
         mode=mode,
         sharding=policy,
@@ -340,7 +353,8 @@ def read_options(
         max_outstanding_requests=None if max_outstanding_requests == -1 else max_outstanding_requests,
         max_element_bytes=None if max_element_bytes is None else int(max_element_bytes),
         payload_checksum=payload_checksum,
-        dispatcher_timeout_s=seconds("dispatcher_timeout_s", dispatcher_timeout_s),
+        dispatcher_timeout_s=call,
+        outage_timeout_s=outage,
     )
 
 
