@@ -66,6 +66,8 @@ type epoch struct {
 	retired    bool
 	// stranded is since when a consumer has been waiting without anything that could give it an element; zero while there is.
 	stranded time.Time
+	// asked is when a consumer last waited in vain.
+	asked time.Time
 	// excused is when a consumer was last told of an outage: who asks again is given the whole time again.
 	excused time.Time
 }
@@ -498,6 +500,9 @@ func (e *epoch) position() Position {
 	return position
 }
 
+// pausedAfter is how long nobody has asked when a consumer is taken to have done something else.
+const pausedAfter = 2 * time.Second
+
 // outage is the error of a consumer that has been waiting for longer than limit while nothing was there that could give it
 // an element: the dispatcher is away and no worker connected, no worker is registered, or none can be reached. A worker that
 // is connected may take as long as it likes.
@@ -505,6 +510,11 @@ func (e *epoch) outage(now time.Time, limit time.Duration) error {
 	away, why := e.session.away()
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if now.Sub(e.asked) > pausedAfter {
+		// Nobody has waited meanwhile.
+		e.stranded = time.Time{}
+	}
+	e.asked = now
 	connected, unreached := e.links()
 	switch {
 	case connected || away == 0 && !e.noWorkers && unreached == nil:
@@ -514,7 +524,7 @@ func (e *epoch) outage(now time.Time, limit time.Duration) error {
 		}
 		return nil
 	case e.stranded.IsZero():
-		e.stranded = now.Add(-away)
+		e.stranded = now
 	}
 	since := e.stranded
 	if e.excused.After(since) {

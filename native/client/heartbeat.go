@@ -96,6 +96,9 @@ func (s *Session) verify(except *Job) {
 
 // beat shows that the job is wanted; false when the dispatcher does not answer.
 func (j *Job) beat() bool {
+	if j.isLost() {
+		return true
+	}
 	s := j.session
 	ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
 	defer cancel()

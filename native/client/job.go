@@ -252,14 +252,40 @@ func (j *Job) lose(why string) {
 	err := reason.New(reason.JobUnknown, "the dispatcher at %s does not know job %s any more%s: it was restarted without a work directory, or "+
 		"has heard nothing of this trainer for more than %.0f s; make a new iterator, which starts a new job", j.session.target.shown, j.id, why, j.clientTimeout.Seconds())
 	j.mu.Lock()
-	if j.lost == nil {
+	known := j.lost != nil
+	if !known {
 		j.lost = err
 	}
 	j.mu.Unlock()
-	// Whoever sees the error may begin with another dataset at once, whose job is probably lost as well.
-	j.session.verify(j)
+	if known {
+		return
+	}
 	for _, e := range j.epochs() {
 		e.abort(err)
+	}
+	// Whoever sees the error may begin with another dataset at once, whose job is probably lost as well.
+	j.session.verify(j)
+}
+
+// isLost is true when the dispatcher does not know the job any more.
+func (j *Job) isLost() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.lost != nil
+}
+
+// part lets go of a lost job that another one took the place of. Its iterations stay: each has its own error to tell, and
+// what had arrived for it to hand out.
+func (j *Job) part() {
+	j.session.mu.Lock()
+	delete(j.session.jobs, j)
+	j.session.mu.Unlock()
+	j.mu.Lock()
+	ahead := j.ahead
+	j.ahead = nil
+	j.mu.Unlock()
+	if ahead != nil {
+		ahead.close()
 	}
 }
 

@@ -96,7 +96,7 @@ func (r *Renewable) renew(lost *Job) <-chan struct{} {
 		if err != nil {
 			return
 		}
-		lost.shut()
+		lost.part()
 		if closed {
 			fresh.shut()
 		}
@@ -154,6 +154,7 @@ func (i *RenewableIteration) next(wait time.Duration, take func(*Iteration) (*Ro
 	i.mu.Lock()
 	it, job := i.it, i.job
 	i.mu.Unlock()
+	end := time.Now().Add(wait)
 	rows, status, err := take(it)
 	if status != Failed || !reason.Is(err, reason.JobUnknown) {
 		return rows, status, err
@@ -161,7 +162,7 @@ func (i *RenewableIteration) next(wait time.Duration, take func(*Iteration) (*Ro
 	if stats := it.Stats(); stats.Elements > 0 || stats.Failed > 0 {
 		return nil, Failed, err
 	}
-	timer := time.NewTimer(wait)
+	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
 	select {
 	case <-i.home.renew(job):

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -40,6 +41,11 @@ func (i *RenewableIteration) countAll(t *testing.T) (int, error) {
 }
 
 func TestAJobThatTheDispatcherLostIsMadeAnew(t *testing.T) {
+	t.Run("when the iteration that was under way asks first", func(t *testing.T) { testLostJob(t, false) })
+	t.Run("when another iteration has it made", func(t *testing.T) { testLostJob(t, true) })
+}
+
+func testLostJob(t *testing.T, waitingFirst bool) {
 	hold := make(chan struct{})
 	d := startDispatcher(t)
 	w := startWorker(t, func(epoch uint64, _ uint32) (testStream, bool) {
@@ -66,12 +72,21 @@ func TestAJobThatTheDispatcherLostIsMadeAnew(t *testing.T) {
 	}
 	waiting := r.Open(IterOptions{NoAhead: true})
 	d.restart()
-	if n, err := begun.countAll(t); n != 0 || !reason.Is(err, reason.JobUnknown) {
-		t.Errorf("the iteration that was under way gave %d more elements and %v", n, err)
+	checks := []func(){func() {
+		if n, err := begun.countAll(t); n != 0 || !reason.Is(err, reason.JobUnknown) {
+			t.Errorf("the iteration that was under way gave %d more elements and %v", n, err)
+		}
+	}, func() {
+		// Nothing of this one had been handed out.
+		if n, err := waiting.countAll(t); n != 10 || err != nil {
+			t.Errorf("%d elements, %v", n, err)
+		}
+	}}
+	if waitingFirst {
+		slices.Reverse(checks)
 	}
-	// Nothing of this one had been handed out.
-	if n, err := waiting.countAll(t); n != 10 || err != nil {
-		t.Errorf("%d elements, %v", n, err)
+	for _, check := range checks {
+		check()
 	}
 	for range 2 {
 		if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {

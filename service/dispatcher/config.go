@@ -75,9 +75,7 @@ func (c Config) Validate() error {
 		check.Bytes("--max-graph-bytes", c.MaxGraphBytes, 1),
 		check.Bytes("--max-upload-bytes", c.MaxUploadBytes, 1),
 	)
-	if err == nil {
-		err = c.Core.Validate()
-	}
+	err = multierr.Append(err, c.Core.Validate())
 	if c.MaxGraphBytes > graph.MostBytes {
 		err = multierr.Append(err, fmt.Errorf("--max-graph-bytes %d: a serialised graph has at most %d bytes (2 GiB)", c.MaxGraphBytes, graph.MostBytes))
 	}

@@ -128,13 +128,14 @@ func (r *run) finish(failure *reason.Error) {
 	} else {
 		r.stream.log.Info("stream ended", "lease", r.order.GetLease(), "elements", status.count, "remainder_rows", status.keptRows)
 	}
+	// The report has the last figures, and goes before the reader hears of the end: who has read all of a stream has it
+	// taken back at once, and figures that come later are nobody's.
+	r.sample()
 	if kept := r.stream.keeper(r); kept != nil {
 		kept.finish(failure)
 	}
-	r.window.finish(failure)
-	// The report has the last figures: the stream may be read and taken back before the next heartbeat.
-	r.sample()
 	r.stream.worker.report(r.stream)
+	r.window.finish(failure)
 }
 
 // open builds the stream's graphs and their iterators; r.closers frees what it made.

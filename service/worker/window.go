@@ -7,6 +7,10 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
+// firstReserve is the most that is put by for a stream's first element: it may fill a shuffle buffer for minutes, and the
+// closing stream waits for all others.
+const firstReserve = 8 << 20
+
 // window is the ready elements of a stream that no reader has acknowledged, bounded in bytes, and the place of the reader
 // in them. The run appends, one channel of a connection takes.
 type window struct {
@@ -59,9 +63,10 @@ func (w *window) append(e *entry) bool {
 		e.release()
 		return true
 	}
-	w.reserve(0)
 	w.entries = append(w.entries, e)
-	w.charge(e.size)
+	// In one step, or another run would take the room between the two.
+	w.all.Add(e.size - w.reserved)
+	w.bytes, w.reserved = w.bytes+e.size, 0
 	w.last = e.size
 	w.made += e.size
 	reader := w.reader
@@ -139,8 +144,8 @@ func (w *window) waitRoom(limit, streams func() int64) bool {
 		switch {
 		case w.ahead && !w.opened && w.next > 0:
 		case len(w.entries) == 0 && w.last == 0:
-			// Nothing is known of its elements: its share is kept free for the first.
-			w.reserve(limit() / max(1, streams()))
+			// Nothing is known of its elements, and the first may be long in coming.
+			w.reserve(min(firstReserve, limit()/max(1, streams())))
 			return true
 		case len(w.entries) == 0:
 			w.reserve(w.last)

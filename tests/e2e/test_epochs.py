@@ -46,8 +46,8 @@ class Jobs:
         """An epoch that its trainer has left: one that counts the elements may go before it hears that there are no more."""
         return self.epoch(number, "delivered", "given up")
 
-    def settled(self) -> dict:
-        """The elements that each step of the job has made, when every worker has told of them twice and nothing has changed."""
+    def settled(self) -> None:
+        """Comes back when every worker has told twice of what the steps of the job have made, and nothing has changed."""
         beats: dict[str, list[float]] = collections.defaultdict(list)
         counts = None
         end = time.monotonic() + PATIENCE_S
@@ -62,7 +62,7 @@ class Jobs:
             # A heartbeat has come where the time since the last one has become shorter.
             heard = [sum(b < a for a, b in itertools.pairwise(ages)) for ages in beats.values()]
             if counts and min(heard) >= 3:
-                return counts
+                return
             time.sleep(0.05)
         raise AssertionError(f"the workers go on: {counts}")
 
@@ -73,11 +73,12 @@ def test_an_epoch_that_nobody_asks_for_costs_an_element_on_each_worker(cluster):
     assert sum(len(batch) for batch in dataset) == 40_000
     _until("the next epoch is open, and not begun", lambda: jobs.epoch(1, "ahead"))
     _until("the first is closed", lambda: jobs.over(0))
-    made = jobs.settled()
-    # Two workers, each with one batch of one stream.
-    assert 1 <= made["BatchDatasetV2"] <= 2, made
-    assert made["MapDataset"] <= 20, made
-    assert jobs.epoch(1, "ahead")["streams_running"] <= 2
+    jobs.settled()
+    # Two workers have one stream each and rest in it, though a stream is small enough to be made to its end at once.
+    ahead = jobs.epoch(1, "ahead")
+    assert 1 <= ahead.get("streams_running", 0) <= 2, ahead
+    assert not ahead.get("streams_done"), ahead
+    assert ahead["streams_waiting"] >= 14, ahead
     # It is the one that the next iterator reads.
     assert sum(len(batch) for batch in dataset) == 40_000
     _until("it was read", lambda: jobs.over(1))

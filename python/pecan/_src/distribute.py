@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from pecan._src.session import Session
 
-# How long a private cluster may be without workers: it starts new ones, which load TensorFlow, and says when it breaks.
 _USAGE = 'dataset.apply(pecan.distribute()) or dataset.apply(pecan.distribute("host:port"))'
 
 

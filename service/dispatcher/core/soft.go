@@ -124,14 +124,17 @@ func (p profile) list() []*pecanv1.NodeMetrics {
 	return nodes
 }
 
-// gather takes the newest figures of a stream. Figures only grow in a run: smaller ones are of one that began anew.
+// gather takes the newest figures of a stream. Figures only grow in a run: smaller ones, or none, are of one that
+// began anew.
 func (s *streamState) gather(nodes []*pecanv1.NodeMetrics) {
-	known := profile{}.add(s.nodes)
+	again, known := len(nodes) == 0, profile{}.add(s.nodes)
 	for name, now := range (profile{}).add(nodes) {
 		if before := known[name]; before != nil && now.Elements < before.Elements {
-			s.gone = s.gone.add(s.nodes)
-			break
+			again = true
 		}
+	}
+	if again {
+		s.gone = s.gone.add(s.nodes)
 	}
 	s.nodes = nodes
 }
