@@ -68,9 +68,11 @@ func (r *run) produce(it *tf.Iterator) error {
 	full := r.stream.worker.config.WindowBytes
 	looked := int64(0)
 	for {
-		if made := r.window.madeSoFar(); looked < full && made >= looked+full/32 {
-			r.sample()
-			looked = made
+		if looked < full {
+			if made := r.window.madeSoFar(); made >= looked+full/32 {
+				r.sample()
+				looked = made
+			}
 		}
 		if !r.window.waitRoom(r.stream.worker.windowLimit, r.stream.worker.runs.Load) {
 			return errStopped
