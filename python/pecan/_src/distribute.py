@@ -42,6 +42,9 @@ def distribute(
     Everything before it runs on workers, everything after it in this process. The dataset that comes back has the same
     elements and batches, each once per epoch, and works wherever a `tf.data.Dataset` does.
 
+    The next epoch is opened while one is being read, and each worker makes one element of it, wanted or not. Where the
+    pipeline has a `shuffle` that fills its buffer: the first element comes out of a full one.
+
     Example:
         >>> dataset = dataset.apply(pecan.distribute())                # a private cluster beside this process
         >>> dataset = dataset.apply(pecan.distribute("host:5050"))     # a running service

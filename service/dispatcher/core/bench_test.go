@@ -1,7 +1,9 @@
 package core_test
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -37,5 +39,35 @@ func BenchmarkReplay(b *testing.B) {
 			b.Fatal(err)
 		}
 		i++
+	}
+}
+
+// BenchmarkManyJobs lets time pass once over 2,000 jobs of 4 streams on 4 workers of 4 slots: nearly everything waits for room, and each
+// trainer follows its pass.
+func BenchmarkManyJobs(b *testing.B) {
+	c := core.New(core.DefaultConfig(), core.NewState())
+	decide := func(input any) {
+		if result := c.Decide(input, time.Second); result.Err != nil {
+			b.Fatal(result.Err)
+		}
+	}
+	decide(core.Start{ClusterID: "c"})
+	decide(core.AddDataset{DerivedIDs: []string{"f"}, Fingerprint: "f", Spec: &pecanv1.DatasetSpec{}})
+	for i := range 2000 {
+		job, client := fmt.Sprintf("j%d", i), fmt.Sprintf("c%d", i)
+		decide(core.CreateJob{JobID: job, Plan: &pecanv1.Plan{NumStreams: 4}, Request: &pecanv1.CreateJobRequest{
+			RequestId: "r", ClientId: client, DatasetId: "f", Options: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE},
+		}})
+		decide(&pecanv1.OpenEpochRequest{RequestId: "o", ClientId: client, JobId: job})
+		decide(core.Watch{ID: core.WatchID(i + 1), Request: &pecanv1.WatchEpochRequest{ClientId: client, JobId: job}})
+	}
+	for i := range 4 {
+		id := fmt.Sprintf("w%d", i)
+		decide(core.Hello{Session: core.SessionID(i + 1), Message: &pecanv1.WorkerHello{
+			Address: &pecanv1.WorkerAddress{WorkerId: id, Tcp: id + ":1"}, MaxStreams: 4,
+		}})
+	}
+	for b.Loop() {
+		decide(core.Tick{})
 	}
 }

@@ -11,8 +11,8 @@
 // has seen their effects. Applying all durable records to an empty State gives the state of the core that made them.
 //
 // What a client opens ahead of need it may never read. Until it says that it does (AdoptEpoch) the epoch has one stream on each
-// worker, which makes one element; that mark is durable, and so is the number of each assignment of a stream to a consumer,
-// by which a late or repeated word of an earlier one is known.
+// worker at most, in a slot that nothing else has, and the worker makes one element of it. That mark is durable, and so is the number
+// of each assignment of a stream to a consumer, by which a late or repeated word of an earlier one is known.
 //
 // What is promised for a stream's consumers. A stream of a shared job has one consumer at a time. When a consumer gives a
 // stream up (ReleaseStream) the next one starts exactly where it stopped. When a consumer dies, or closes its pass without giving

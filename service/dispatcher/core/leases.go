@@ -2,6 +2,7 @@ package core
 
 import (
 	"cmp"
+	"container/heap"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -107,10 +108,12 @@ func streamsFinal(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) bool {
 	return slices.ContainsFunc(epoch.Streams, func(s *pecanv1.StoredStream) bool { return s.Produced || s.Delivered })
 }
 
-// load of a worker. Streams of epochs opened ahead of need do not count: each has made one element at most and waits, perhaps
-// for ever, and must not keep others from the slot.
+// load of a worker.
 type load struct {
 	running, held int
+	// ahead has the jobs of which the worker holds a stream of an epoch opened ahead of need. Those streams are not among the
+	// others: each has made one element at most and waits, perhaps for ever, and must not keep others from the slot.
+	ahead map[string]bool
 }
 
 // want is an epoch with streams that wait for a worker.
@@ -121,19 +124,30 @@ type want struct {
 	// running streams of the epoch, and those held and not read to their end.
 	running, held int
 	ahead         bool
+	// order in which epochs came; breaks ties.
+	order int
 	// skipped: a stream found no worker, so the closing stream's turn has not come.
 	skipped bool
 }
 
-func (c *Core) survey() (map[string]*load, []*want) {
-	loads := map[string]*load{}
-	for id := range c.workers {
-		loads[id] = &load{}
+// leasing is one pass in which streams that wait are given to workers.
+type leasing struct {
+	loads map[string]*load
+	// ids of the workers, sorted.
+	ids []string
+	// full: no worker has room for a stream that may go anywhere. Room only gets less in a pass.
+	full bool
+}
+
+func (c *Core) survey() (*leasing, []*want) {
+	pass := &leasing{loads: map[string]*load{}, ids: sortedKeys(c.workers)}
+	for _, id := range pass.ids {
+		pass.loads[id] = &load{ahead: map[string]bool{}}
 	}
 	var wants []*want
 	for _, job := range c.state.ordered {
 		for _, epoch := range job.Epochs {
-			w := &want{job: job, epoch: epoch, ahead: allAhead(epoch)}
+			w := &want{job: job, epoch: epoch, ahead: allAhead(epoch), order: len(wants)}
 			for _, stream := range epoch.Streams {
 				if waiting(job, epoch, stream) {
 					w.waiting = append(w.waiting, stream)
@@ -141,29 +155,29 @@ func (c *Core) survey() (map[string]*load, []*want) {
 				if stream.Worker == nil {
 					continue
 				}
-				l := loads[stream.Worker.WorkerId]
-				if l == nil {
-					l = &load{}
-				}
 				if running(job, epoch, stream) {
 					w.running++
 				}
 				if !stream.Delivered {
 					w.held++
 				}
-				w.charge(l, stream)
+				if l := pass.loads[stream.Worker.WorkerId]; l != nil {
+					w.charge(l, stream)
+				}
 			}
 			if len(w.waiting) > 0 {
 				wants = append(wants, w)
 			}
 		}
 	}
-	return loads, wants
+	return pass, wants
 }
 
-// charge adds a leased stream of the epoch to the load of its worker.
+// charge adds a leased stream of the epoch to the load of its worker. Of an epoch opened ahead one stream is leased to a worker;
+// what a worker holds beyond that was begun for a trainer that has left since, and is charged like any other.
 func (w *want) charge(l *load, stream *pecanv1.StoredStream) {
-	if w.ahead {
+	if w.ahead && !stream.Delivered && !l.ahead[w.job.JobId] {
+		l.ahead[w.job.JobId] = true
 		return
 	}
 	if running(w.job, w.epoch, stream) {
@@ -177,55 +191,78 @@ func (w *want) charge(l *load, stream *pecanv1.StoredStream) {
 // assignLeases gives waiting streams to workers. First what must run regardless of room: all streams of epochs that need all open,
 // and one stream of every epoch that has none (or a trainer that holds all slots with an iterator it has paused would
 // block the iterator it is waiting for). Then room is shared: the epoch with the fewest running streams is next, and its
-// streams go in order. Epochs opened ahead come last and get one stream per worker at most, also where all must be open: the
-// rest is leased when a client adopts the epoch, which may never be.
+// streams go in order. Epochs opened ahead come last, take only slots that are free (see fits), and get one stream per worker at
+// most, also where all must be open: the rest is leased when a client adopts the epoch, which may never be.
 func (c *Core) assignLeases() {
-	loads, wants := c.survey()
+	pass, wants := c.survey()
 	for _, w := range wants {
 		switch {
 		case w.ahead:
 		case allAtOnce(w.job):
-			for len(w.waiting) > 0 && c.leaseNext(loads, w, false) {
+			for len(w.waiting) > 0 && c.leaseNext(pass, w, false) {
 			}
 		case w.held == 0:
-			c.leaseNext(loads, w, false)
+			c.leaseNext(pass, w, false)
 		}
 	}
-	for {
-		wants = slices.DeleteFunc(wants, func(w *want) bool { return len(w.waiting) == 0 })
-		if len(wants) == 0 {
-			return
-		}
-		next := slices.MinFunc(wants, func(a, b *want) int {
-			if a.ahead != b.ahead {
-				if a.ahead {
-					return 1
-				}
-				return -1
+	queue := wantQueue(slices.DeleteFunc(wants, func(w *want) bool { return len(w.waiting) == 0 }))
+	heap.Init(&queue)
+	for len(queue) > 0 {
+		next := queue[0]
+		if !c.leaseNext(pass, next, true) {
+			if next.skipped = true; static(next.job) {
+				// The next stream may belong to another place.
+				next.waiting = next.waiting[1:]
+			} else {
+				next.waiting = nil
 			}
-			return cmp.Compare(a.running, b.running)
-		})
-		if c.leaseNext(loads, next, true) {
-			continue
 		}
-		if next.skipped = true; static(next.job) {
-			// The next stream may belong to another place.
-			next.waiting = next.waiting[1:]
+		if len(next.waiting) == 0 {
+			heap.Pop(&queue)
 		} else {
-			next.waiting = nil
+			heap.Fix(&queue, 0)
 		}
 	}
 }
 
+// wantQueue is a heap, with the epoch whose turn is next on top.
+type wantQueue []*want
+
+// Len implements heap.Interface.
+func (q wantQueue) Len() int { return len(q) }
+
+// Less implements heap.Interface: what is opened ahead comes last, then who has least comes first.
+func (q wantQueue) Less(i, j int) bool {
+	a, b := q[i], q[j]
+	if a.ahead != b.ahead {
+		return b.ahead
+	}
+	return cmp.Or(cmp.Compare(a.running, b.running), cmp.Compare(a.order, b.order)) < 0
+}
+
+// Swap implements heap.Interface.
+func (q wantQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+
+// Push implements heap.Interface.
+func (q *wantQueue) Push(w any) { *q = append(*q, w.(*want)) }
+
+// Pop implements heap.Interface.
+func (q *wantQueue) Pop() any {
+	last := len(*q) - 1
+	w := (*q)[last]
+	*q = (*q)[:last]
+	return w
+}
+
 // leaseNext leases the first waiting stream of an epoch, if a worker can be found.
-func (c *Core) leaseNext(loads map[string]*load, w *want, needRoom bool) bool {
+func (c *Core) leaseNext(pass *leasing, w *want, needRoom bool) bool {
 	stream := w.waiting[0]
 	closing := isClosing(w.job, stream)
 	if closing && w.skipped {
 		return false
 	}
-	id := c.pick(loads, w, stream, needRoom && !closing)
-	if id == "" || w.ahead && streamsOn(w.epoch, id) > 0 {
+	id := c.pick(pass, w, stream, needRoom && !closing)
+	if id == "" {
 		return false
 	}
 	w.waiting = w.waiting[1:]
@@ -238,7 +275,7 @@ func (c *Core) leaseNext(loads map[string]*load, w *want, needRoom bool) bool {
 		w.running++
 	}
 	w.held++
-	w.charge(loads[id], stream)
+	w.charge(pass.loads[id], stream)
 	c.command(id, c.startCommand(w.job, w.epoch, stream))
 	c.event("lease granted", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", id)
 	return true
@@ -246,30 +283,52 @@ func (c *Core) leaseNext(loads map[string]*load, w *want, needRoom bool) bool {
 
 // pick chooses the worker for a stream: the one with the fewest running streams, then with the fewest held, then the one that
 // came first. Workers that failed the stream before come last.
-func (c *Core) pick(loads map[string]*load, w *want, stream *pecanv1.StoredStream, needRoom bool) string {
-	if id, decided := c.pickByPlace(loads, w.job, stream, needRoom); decided {
+func (c *Core) pick(pass *leasing, w *want, stream *pecanv1.StoredStream, needRoom bool) string {
+	if id, decided := c.pickByPlace(pass, w, stream, needRoom); decided {
 		return id
 	}
-	avoid := c.soft(streamKey{w.job.JobId, w.epoch.Epoch, stream.Stream}).avoid
-	best, bestRank := "", [4]int{}
-	for _, id := range sortedKeys(c.workers) {
-		worker, l := c.workers[id], loads[id]
-		if !c.usable(worker) || needRoom && !room(worker, l) {
+	if pass.full && needRoom {
+		return ""
+	}
+	var avoid []string
+	if soft := c.streams[streamKey{w.job.JobId, w.epoch.Epoch, stream.Stream}]; soft != nil {
+		avoid = soft.avoid
+	}
+	best, bestRank := "", [5]int{}
+	for _, id := range pass.ids {
+		worker, l := c.workers[id], pass.loads[id]
+		if !c.usable(worker) || !w.fits(worker, l, needRoom) {
 			continue
 		}
-		rank := [4]int{0, 0, l.running, l.held}
+		rank := [5]int{0, 0, 0, l.running, l.held}
 		if slices.Contains(avoid, id) {
 			rank[0] = 1
 		}
-		if w.ahead || w.job.Options.GetMode() == pecanv1.Mode_MODE_OFF {
-			rank[1] = streamsOn(w.epoch, id)
+		if w.ahead {
+			rank[1] = len(l.ahead)
+		}
+		if w.job.Options.GetMode() == pecanv1.Mode_MODE_OFF {
+			rank[2] = streamsOn(w.epoch, id)
 		}
 		order := slices.Compare(rank[:], bestRank[:])
 		if best == "" || order < 0 || order == 0 && worker.order < c.workers[best].order {
 			best, bestRank = id, rank
 		}
 	}
+	if best == "" && needRoom && !w.ahead {
+		pass.full = true
+	}
 	return best
+}
+
+// fits tells whether a worker may get a stream of the epoch. One of an epoch opened ahead takes a slot that nothing else has, also
+// where room is not asked for, and one for each job: so all jobs together have at most as many of them on a worker as it has slots,
+// beside what runs. A trainer that finds none free has its next pass leased when it asks for it.
+func (w *want) fits(worker *workerState, l *load, needRoom bool) bool {
+	if w.ahead {
+		return room(worker, l) && l.running+len(l.ahead) < int(worker.maxStreams) && !l.ahead[w.job.JobId]
+	}
+	return !needRoom || room(worker, l)
 }
 
 func room(worker *workerState, l *load) bool {
@@ -288,15 +347,15 @@ func streamsOn(epoch *pecanv1.StoredEpoch, workerID string) int {
 
 // pickByPlace gives stream i of a statically sharded job to the worker at place i of the configured list. While the
 // service starts it waits for that worker; later anyone may stand in.
-func (c *Core) pickByPlace(loads map[string]*load, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, needRoom bool) (id string, decided bool) {
+func (c *Core) pickByPlace(pass *leasing, w *want, stream *pecanv1.StoredStream, needRoom bool) (id string, decided bool) {
 	n := len(c.cfg.WorkerAddresses)
-	if n == 0 || !static(job) || isClosing(job, stream) {
+	if n == 0 || !static(w.job) || isClosing(w.job, stream) {
 		return "", false
 	}
 	place := int(stream.Stream) % n
-	for _, id := range sortedKeys(c.workers) {
+	for _, id := range pass.ids {
 		if worker := c.workers[id]; c.placeOf(worker.address.GetTcp()) == place && c.usable(worker) {
-			if needRoom && !room(worker, loads[id]) {
+			if !w.fits(worker, pass.loads[id], needRoom) {
 				return "", true
 			}
 			return id, true

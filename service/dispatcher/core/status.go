@@ -1,6 +1,7 @@
 package core
 
 import (
+	"sync"
 	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -13,8 +14,9 @@ func (c *Core) Status(now time.Duration) *pecanv1.StatusResponse {
 	for _, id := range sortedKeys(c.workers) {
 		status.Workers = append(status.Workers, c.workerStatus(id))
 	}
+	busy := sync.OnceValue(c.busy)
 	for _, job := range c.state.ordered {
-		status.Jobs = append(status.Jobs, c.jobStatus(job))
+		status.Jobs = append(status.Jobs, c.jobStatus(job, busy))
 	}
 	for _, id := range sortedKeys(c.state.datasets) {
 		dataset := c.state.datasets[id]
@@ -51,7 +53,7 @@ func (c *Core) workerWord(worker *workerState) string {
 	return "connected"
 }
 
-func (c *Core) jobStatus(job *pecanv1.StoredJob) *pecanv1.JobStatus {
+func (c *Core) jobStatus(job *pecanv1.StoredJob, busy func() int) *pecanv1.JobStatus {
 	status := &pecanv1.JobStatus{
 		JobId: job.JobId, Name: job.Name, DatasetId: job.DatasetId, Options: job.Options, Plan: job.Plan, Clients: job.ClientIds,
 	}
@@ -66,7 +68,7 @@ func (c *Core) jobStatus(job *pecanv1.StoredJob) *pecanv1.JobStatus {
 	}
 	nodes := profile{}.add(c.profiles[job.JobId].list())
 	for _, epoch := range job.Epochs {
-		status.Epochs = append(status.Epochs, c.epochStatus(job, epoch))
+		status.Epochs = append(status.Epochs, c.epochStatus(job, epoch, busy))
 		for _, stream := range epoch.Streams {
 			if soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; soft != nil {
 				nodes.add(soft.gone.list()).add(soft.nodes)
@@ -77,9 +79,9 @@ func (c *Core) jobStatus(job *pecanv1.StoredJob) *pecanv1.JobStatus {
 	return status
 }
 
-func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) *pecanv1.EpochStatus {
+func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, busy func() int) *pecanv1.EpochStatus {
 	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch}
-	status.Waiting, _ = c.waitingWords(job, epoch, "")
+	status.Waiting, _ = c.waitingWords(job, epoch, "", busy)
 	for _, stream := range epoch.Streams {
 		switch soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; {
 		case stream.Delivered:

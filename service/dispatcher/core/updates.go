@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"google.golang.org/protobuf/proto"
 
@@ -58,11 +59,12 @@ func (c *Core) endWatches(which func(*watchState) bool, err *reason.Error) {
 
 // pushUpdates sends every watch the snapshot of its pass if it differs from the one before.
 func (c *Core) pushUpdates() {
+	busy := sync.OnceValue(c.busy)
 	for _, id := range slices.Sorted(maps.Keys(c.watches)) {
 		w := c.watches[id]
 		job := c.state.jobs[w.job]
 		epoch := findEpoch(job, w.epoch)
-		update := c.snapshot(job, epoch, w.client)
+		update := c.snapshot(job, epoch, w.client, busy)
 		if w.sent != nil {
 			update.Version = w.sent.Version
 			if proto.Equal(update, w.sent) {
@@ -78,7 +80,7 @@ func (c *Core) pushUpdates() {
 }
 
 // snapshot is what a client has to know of its pass.
-func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string) *pecanv1.EpochUpdate {
+func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string, busy func() int) *pecanv1.EpochUpdate {
 	final := streamsFinal(job, epoch)
 	update := &pecanv1.EpochUpdate{TotalStreams: uint32(len(epoch.Streams)), StreamsFinal: final, NoMoreStreams: final, Error: epoch.Error}
 	if job.Error != nil {
@@ -108,13 +110,13 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 		}
 		update.Streams = append(update.Streams, shown)
 	}
-	update.Waiting, update.NoWorkers = c.waitingWords(job, epoch, clientID)
+	update.Waiting, update.NoWorkers = c.waitingWords(job, epoch, clientID, busy)
 	return update
 }
 
 // waitingWords says why nothing moves for a client, or nothing when something does, and whether it is for want of workers.
-// An empty client asks for the epoch as a whole.
-func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string) (words string, noWorkers bool) {
+// An empty client asks for the epoch as a whole. busy is Core.busy, counted once for many epochs.
+func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string, busy func() int) (words string, noWorkers bool) {
 	if job.Error != nil || epoch.Error != nil || delivered(epoch) || len(epoch.Passes) == 0 || allAhead(epoch) {
 		return "", false
 	}
@@ -151,7 +153,7 @@ func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	case !mine:
 		return fmt.Sprintf("every stream that is left is read by other trainers of job %q; this pass ends when they have read them", job.Name), false
 	}
-	connected, usable, busy := 0, 0, 0
+	connected, usable := 0, 0
 	for _, worker := range c.workers {
 		if !worker.away {
 			connected++
@@ -160,15 +162,21 @@ func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 			usable++
 		}
 	}
-	c.eachStream(func(j *pecanv1.StoredJob, e *pecanv1.StoredEpoch, s *pecanv1.StoredStream) {
-		if running(j, e, s) {
-			busy++
-		}
-	})
 	if usable == 0 {
 		return fmt.Sprintf("none of %d registered workers answers (%d connected)%s", len(c.workers), connected, c.lastLoss(epoch)), true
 	}
-	return fmt.Sprintf("all %d workers are busy (%d streams running); waiting for room: stream %s", usable, busy, shorten(queued)), false
+	return fmt.Sprintf("all %d workers are busy (%d streams running); waiting for room: stream %s", usable, busy(), shorten(queued)), false
+}
+
+// busy is how many streams run.
+func (c *Core) busy() int {
+	n := 0
+	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
+		if running(job, epoch, stream) {
+			n++
+		}
+	})
+	return n
 }
 
 // lastLoss says why a stream of the epoch lost its worker.
