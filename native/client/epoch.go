@@ -505,7 +505,7 @@ const pausedAfter = 2 * time.Second
 
 // outage is the error of a consumer that has been waiting for longer than limit while nothing was there that could give it
 // an element: the dispatcher is away and no worker connected, no worker is registered, or none can be reached. A worker that
-// is connected may take as long as it likes.
+// is connected may take as long as it likes. In deterministic mode only the worker counts whose stream's turn it is.
 func (e *epoch) outage(now time.Time, limit time.Duration) error {
 	away, why := e.session.away()
 	e.mu.Lock()
@@ -538,8 +538,8 @@ func (e *epoch) outage(now time.Time, limit time.Duration) error {
 	wait := fmt.Sprintf("wait for elements of job %s", e.job.id)
 	switch {
 	case away > 0:
-		return reason.New(reason.Unavailable, "%s: the dispatcher at %s has not answered for %.1f s (%s) and no worker is connected: "+
-			"see that pecan-dispatcher runs there; the iteration goes on when it answers", wait, e.session.target.shown, away.Seconds(), why)
+		return reason.New(reason.Unavailable, "%s: the dispatcher at %s has not answered for %.1f s (%s) and no worker that could give the "+
+			"next one is connected: see that pecan-dispatcher runs there; the iteration goes on when it answers", wait, e.session.target.shown, away.Seconds(), why)
 	case e.noWorkers:
 		return reason.New(reason.NoWorkers, "%s: no worker was there for %.1f s (the dispatcher at %s: %s): start workers, or give a longer "+
 			"dispatcher timeout; the iteration goes on when one registers", wait, lasted.Seconds(), e.session.target.shown, e.waiting)
@@ -549,10 +549,10 @@ func (e *epoch) outage(now time.Time, limit time.Duration) error {
 		wait, lasted.Seconds(), unreached.number, unreached.worker.GetWorkerId(), unreached.worker.GetTcp(), unreached.trouble)
 }
 
-// links tells whether a worker is connected that has a stream to be read, and else gives a stream whose worker could not
+// links tells whether a worker is connected that has an awaited stream, and else gives one of those whose worker could not
 // be reached, if there is one. e.mu is held.
 func (e *epoch) links() (connected bool, unreached *stream) {
-	for _, st := range e.list {
+	for _, st := range e.awaited() {
 		switch {
 		case !st.reading():
 		case st.channel != nil && st.channel.conn.isUp():
@@ -564,9 +564,9 @@ func (e *epoch) links() (connected bool, unreached *stream) {
 	return false, unreached
 }
 
-// moving is true while a stream has a worker that was not tried to its end yet. e.mu is held.
+// moving is true while an awaited stream has a worker that was not tried to its end yet. e.mu is held.
 func (e *epoch) moving() bool {
-	for _, st := range e.list {
+	for _, st := range e.awaited() {
 		if st.reading() && st.worker != nil && st.trouble == nil {
 			return true
 		}
@@ -582,8 +582,9 @@ func (e *epoch) why() (why string, computing bool) {
 	if e.err != nil || e.received() {
 		return "", false
 	}
-	for _, st := range e.list {
-		if len(st.queue) > 0 && !e.options.Deterministic {
+	awaited := e.awaited()
+	for _, st := range awaited {
+		if len(st.queue) > 0 {
 			return "", false
 		}
 	}
@@ -593,7 +594,7 @@ func (e *epoch) why() (why string, computing bool) {
 	if e.waiting != "" {
 		return e.waiting, false
 	}
-	for _, st := range e.list {
+	for _, st := range awaited {
 		if st.trouble != nil && !st.ended {
 			return fmt.Sprintf("stream %d of job %s epoch %d: %v", st.number, e.job.id, e.id, st.trouble), false
 		}
@@ -601,7 +602,7 @@ func (e *epoch) why() (why string, computing bool) {
 	switch {
 	case !e.opened:
 		return "the dispatcher has not opened the epoch yet", false
-	case len(e.list) == 0:
+	case len(awaited) == 0:
 		return "the dispatcher has not assigned a stream yet", false
 	}
 	return fmt.Sprintf("%d of %d streams have ended, the others' next elements are being computed", len(e.list)-e.unfinished(), max(int(e.total), len(e.list))), true

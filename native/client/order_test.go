@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,6 +84,72 @@ func TestADeterministicPassWaitsForTheStreamWhoseTurnItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantTurns(t, append(first, rest...), []uint64{4, 4})
+}
+
+// Which of the streams is out of reach decides whether a pass in turns is stranded, not whether any is.
+func TestADeterministicPassIsStrandedByTheStreamWhoseTurnItIs(t *testing.T) {
+	const limit = 200 * time.Millisecond
+	gone := startWorker(t, same(testStream{count: 4}))
+	gone.stop()
+	two := func(first, second *pecanv1.WorkerAddress) func(uint64) *pecanv1.EpochUpdate {
+		return func(uint64) *pecanv1.EpochUpdate {
+			u := &pecanv1.EpochUpdate{TotalStreams: 2, StreamsFinal: true, Waiting: "all 2 workers are busy"}
+			for s, worker := range []*pecanv1.WorkerAddress{first, second} {
+				if worker != nil {
+					u.Streams = append(u.Streams, &pecanv1.ConsumerStream{Stream: uint32(s), Lease: 1, Assignment: 1, Worker: worker})
+				}
+			}
+			return u
+		}
+	}
+	begin := func(t *testing.T, live *testWorker, first, second *pecanv1.WorkerAddress) *Iteration {
+		d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
+		d.snapshot = two(first, second)
+		it := open(t, d).Open(IterOptions{Deterministic: true, Timeout: limit})
+		eventually(t, "the other stream's state is known", func() bool {
+			e := it.epoch()
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			st := e.streams[1]
+			return st != nil && (live == nil && st.trouble != nil || live != nil && len(st.queue) > 0)
+		})
+		return it
+	}
+	t.Run("a worker out of reach is not hidden by another stream's", func(t *testing.T) {
+		hold := make(chan struct{})
+		live := startWorker(t, same(testStream{count: 4, hold: hold, holdAt: 2}))
+		t.Cleanup(func() { close(hold) })
+		err := failure(t, begin(t, live, gone.address(), live.address()))
+		if !reason.Is(err, reason.Unavailable) || !strings.Contains(err.Error(), "stream 0") || !strings.Contains(err.Error(), gone.tcp.Addr().String()) {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("another stream's worker out of reach ends no wait", func(t *testing.T) {
+		it := begin(t, nil, nil, gone.address())
+		for began := time.Now(); time.Since(began) < 3*limit; {
+			if _, status, err := it.NextElement(limit / 20); status != NotYet {
+				t.Fatalf("%v, %v", status, err)
+			}
+		}
+	})
+	t.Run("what is waited for is the stream in turn", func(t *testing.T) {
+		hold := make(chan struct{})
+		live := startWorker(t, same(testStream{count: 4, hold: hold}))
+		t.Cleanup(func() { close(hold) })
+		d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
+		d.snapshot = spread(2, live, gone)
+		it := open(t, d).Open(IterOptions{Deterministic: true, Timeout: limit})
+		eventually(t, "the live worker is computing it", func() bool { _, computing := it.Waiting(); return computing })
+		eventually(t, "the other is out of reach", func() bool {
+			e := it.epoch()
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.streams[1] != nil && e.streams[1].failures > 2
+		})
+		if _, computing := it.Waiting(); !computing {
+			t.Errorf("waiting: %s", waiting(it))
+		}
+	})
 }
 
 func TestStreamsAreTakenFromFairly(t *testing.T) {

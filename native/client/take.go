@@ -139,9 +139,18 @@ func (e *epoch) advance(st *stream) {
 	e.cursor = uint32(at+1) % uint32(len(e.list))
 }
 
-// pickInTurn keeps the one order that depends on nothing but the streams' contents: element 0 of streams 0, 1, …, then
-// element 1 of each, streams that are over left out, and the closing stream when all others are over.
+// pickInTurn is the stream whose turn it is if its element has come.
 func (e *epoch) pickInTurn() *stream {
+	if st := e.turn(); st != nil && len(st.queue) > 0 {
+		return st
+	}
+	return nil
+}
+
+// turn keeps the one order that depends on nothing but the streams' contents: element 0 of streams 0, 1, …, then
+// element 1 of each, streams that are over left out, and the closing stream when all others are over. It gives the stream that
+// the next element comes from, and nil while the dispatcher has not told of that one. e.mu is held.
+func (e *epoch) turn() *stream {
 	regular := uint32(max(0, e.job.plan.GetNumStreams()))
 	if regular == 0 {
 		regular = uint32(len(e.list))
@@ -154,14 +163,21 @@ func (e *epoch) pickInTurn() *stream {
 			// Another consumer's.
 		case st == nil:
 			return nil
-		case len(st.queue) > 0:
+		case len(st.queue) > 0 || st.reading():
 			return st
-		case st.reading():
-			return nil
 		}
 	}
-	if closing := e.streams[regular]; closing != nil && len(closing.queue) > 0 {
-		return closing
+	return e.streams[regular]
+}
+
+// awaited are the streams that the next element can come from: in deterministic mode no more than one, whatever the others have
+// or lack. e.mu is held.
+func (e *epoch) awaited() []*stream {
+	if !e.options.Deterministic {
+		return e.list
+	}
+	if st := e.turn(); st != nil {
+		return []*stream{st}
 	}
 	return nil
 }
