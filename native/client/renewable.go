@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -9,8 +10,8 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// maxKeptGraph bounds the graphs that a trainer keeps for dispatchers that may forget them.
-const maxKeptGraph = 64 << 20
+// MaxKeptGraph bounds the graphs, in bytes, that a trainer keeps for dispatchers that may forget them.
+const MaxKeptGraph = 64 << 20
 
 // Dataset is what a dispatcher has to be told to know a dataset again.
 type Dataset struct {
@@ -43,7 +44,7 @@ func (s *Session) CreateRenewable(ctx context.Context, spec JobSpec, dataset *Da
 	if err != nil {
 		return nil, err
 	}
-	if dataset != nil && (job.Durable() || len(dataset.Graph) > maxKeptGraph) {
+	if dataset != nil && (job.Durable() || len(dataset.Graph) > MaxKeptGraph) {
 		dataset = nil
 	}
 	return &Renewable{session: s, spec: spec, dataset: dataset, job: job}, nil
@@ -102,6 +103,13 @@ func (r *Renewable) renew(lost *Job) <-chan struct{} {
 		}
 	})
 	return over
+}
+
+// renewing is true while a job is being made that takes the place of the lost one.
+func (r *Renewable) renewing(lost *Job) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.trying != nil && r.job == lost
 }
 
 // again makes the job anew; the dataset is registered when the dispatcher does not know it either.
@@ -198,11 +206,15 @@ func (i *RenewableIteration) reopen(lost *Job, why error) error {
 	return nil
 }
 
-// Waiting is Iteration's.
+// Waiting is Iteration's; while the job is made anew it says that.
 func (i *RenewableIteration) Waiting() (why string, computing bool) {
 	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.it.Waiting()
+	it, job := i.it, i.job
+	i.mu.Unlock()
+	if forked(job.session.pid) == nil && i.home.renewing(job) {
+		return fmt.Sprintf("the dispatcher at %s does not know job %s any more, it is being made anew", job.session.target.shown, job.id), false
+	}
+	return it.Waiting()
 }
 
 // Close is Iteration's.

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -131,5 +132,35 @@ func TestAJobCannotBeMadeAnewWithoutItsDataset(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestWhoWaitsForAJobThatIsMadeAnewIsToldSo(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	lost := r.Job()
+	it := r.Open(IterOptions{NoAhead: true})
+	d.restart()
+	eventually(t, "the job is lost", lost.isLost)
+	d.stop()
+	if _, status, err := it.NextElement(20 * time.Millisecond); status != NotYet {
+		t.Fatal(status, err)
+	}
+	why, computing := it.Waiting()
+	for _, words := range []string{"job " + lost.ID(), "dispatcher at " + d.addr, "made anew"} {
+		if !strings.Contains(why, words) {
+			t.Errorf("waiting for %q, which does not say %q", why, words)
+		}
+	}
+	if computing {
+		t.Error("nobody computes anything")
+	}
+	d.listen(d.addr)
+	if n, err := it.countAll(t); n != 10 || err != nil {
+		t.Errorf("%d elements, %v", n, err)
+	}
+	if why, _ := it.Waiting(); why != "" {
+		t.Errorf("at the end it waits for %q", why)
 	}
 }

@@ -130,19 +130,24 @@ func (s *Session) greet(ctx context.Context) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	answer, err := s.api.Status(ctx, &pecanv1.StatusRequest{}, grpc.WaitForReady(true))
-	if err == nil {
-		s.mu.Lock()
-		s.cluster = answer.GetClusterId()
-		s.mu.Unlock()
-		return nil
+	var pause retryPause
+	for {
+		answer, err := s.api.Status(ctx, &pecanv1.StatusRequest{}, grpc.WaitForReady(true))
+		switch {
+		case err == nil:
+			s.mu.Lock()
+			s.cluster = answer.GetClusterId()
+			s.mu.Unlock()
+			return nil
+		case isStranger(err):
+			return reason.New(reason.Unavailable, "connect to the dispatcher at %s: something answers there, but is no Pecan dispatcher (%s): "+
+				"give the address that pecan-dispatcher prints when it serves", s.target.shown,
+				strings.TrimSuffix(status.Code(err).String()+": "+reason.From(err).Message, ": "))
+		case !isOutage(err) || !pause.wait(ctx):
+			return s.unreached("connect to", began, err)
+		}
+		// A connection that stood broke: a dispatcher that ends or begins at this very moment.
 	}
-	if isStranger(err) {
-		return reason.New(reason.Unavailable, "connect to the dispatcher at %s: something answers there, but is no Pecan dispatcher (%s): "+
-			"give the address that pecan-dispatcher prints when it serves", s.target.shown,
-			strings.TrimSuffix(status.Code(err).String()+": "+reason.From(err).Message, ": "))
-	}
-	return s.unreached("connect to", began, err)
 }
 
 // clusterID names the cluster that the dispatcher belonged to when it was greeted last.
