@@ -282,41 +282,28 @@ func (r *reader) decompress(h frame.Header, packed []byte) (*buffer.Block, error
 	return block, nil
 }
 
+// fill brings a payload in, in pieces that each count as a sign of life. A large one is read past the buffer of a TCP connection,
+// and the kernel wakes the reader for no less than wakeBytes or what is left: the mark never goes beyond the payload, since nothing
+// need come behind it. A connection that ends wakes the reader in any case.
 func (r *reader) fill(into []byte) error {
-	if r.socket != nil && len(into) > 2*wakeBytes {
-		return r.fillLarge(into)
+	from, large := io.Reader(r.in), r.socket != nil && len(into) > 2*wakeBytes
+	if large {
+		n, _ := io.ReadFull(r.in, into[:min(len(into), r.in.Buffered())])
+		from, into = r.link, into[n:]
+		defer r.wakeAt(1)
 	}
 	for len(into) > 0 {
-		n := min(len(into), pieceBytes)
-		if _, err := io.ReadFull(r.in, into[:n]); err != nil {
+		if large {
+			r.wakeAt(min(len(into), wakeBytes))
+		}
+		n, err := from.Read(into[:min(len(into), pieceBytes)])
+		if into = into[n:]; err != nil && len(into) > 0 {
 			if err == io.EOF {
 				err = io.ErrUnexpectedEOF
 			}
 			return err
 		}
 		r.conn.heard.Add(1)
-		into = into[n:]
-	}
-	return nil
-}
-
-// fillLarge reads past the buffer, and lets the kernel wake the reader for no less than wakeBytes or what is left. The mark
-// never goes beyond the payload: nothing need come behind it. A connection that ends wakes the reader in any case.
-func (r *reader) fillLarge(into []byte) error {
-	n, _ := io.ReadFull(r.in, into[:min(len(into), r.in.Buffered())])
-	into = into[n:]
-	defer r.wakeAt(1)
-	for len(into) > 0 {
-		r.wakeAt(min(len(into), wakeBytes))
-		n, err := r.link.Read(into[:min(len(into), pieceBytes)])
-		if err != nil {
-			if err == io.EOF {
-				err = io.ErrUnexpectedEOF
-			}
-			return err
-		}
-		r.conn.heard.Add(1)
-		into = into[n:]
 	}
 	return nil
 }
