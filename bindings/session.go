@@ -107,13 +107,13 @@ func Fail(handle int64, message string) error {
 }
 
 // CheckGraph tells what is wrong with a serialised dataset, before any service is asked. It gives {"fingerprint",
-// "notices"}.
+// "notices", "kept"}: kept is true where CreateJob keeps the dataset for a dispatcher that forgets it, so that it is worth handing over.
 func CheckGraph(data []byte) (string, error) {
 	g, err := graph.Parse(data, graph.PeerLimits())
 	if err != nil {
 		return "", failed(err)
 	}
-	return encode(map[string]any{"fingerprint": g.Fingerprint(), "notices": g.Notices()})
+	return encode(map[string]any{"fingerprint": g.Fingerprint(), "notices": g.Notices(), "kept": len(data) <= client.MaxKeptGraph})
 }
 
 // RegisterDataset stores a dataset. header is {"dataset_id", "components", "element_spec", "tensorflow_version",

@@ -22,8 +22,6 @@ from pecan._src.options import ReadOptions
 from pecan._src.session import Session
 
 _ENDLESS = 1 << 62
-# A larger graph is not kept beside the one that TensorFlow has: 64 MiB is native/client's limit, too.
-_KEPT_GRAPH_BYTES = 64 << 20
 _UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
 
 
@@ -40,12 +38,14 @@ class Graph:
         specs: The plain tensors that its elements consist of.
         spec_text: The element spec as the user sees it, encoded.
         cardinality: tf.data's cardinality of the dataset.
+        kept: Whether it is small enough to be kept beside the one that TensorFlow has, for a service that forgets it.
     """
 
     data: bytes
     specs: tuple[tf.TensorSpec, ...]
     spec_text: str
     cardinality: int
+    kept: bool
 
 
 def serialize(dataset: Any, what: str) -> Graph:
@@ -96,7 +96,7 @@ def serialize(dataset: Any, what: str) -> Graph:
     for notice in checked["notices"] or ():
         warnings.warn(notice, FrozenStateWarning, stacklevel=4)
     specs = tuple(tf.nest.flatten(flat.element_spec))
-    return Graph(data, specs, _spec_text(dataset.element_spec), int(dataset.cardinality().numpy()))
+    return Graph(data, specs, _spec_text(dataset.element_spec), int(dataset.cardinality().numpy()), checked["kept"])
 
 
 def _spec_text(element_spec: Any) -> str:
@@ -156,7 +156,7 @@ def read(
         "timeout_s": options.outage_timeout_s,
         "components": structure.components_json(specs),
     }
-    if graph is None or len(graph.data) > _KEPT_GRAPH_BYTES:
+    if graph is None or not graph.kept:
         job = session.create_job(request, None, b"")
     else:
         job = session.create_job(request, _header(graph, options.compression, dataset_id), graph.data)
