@@ -107,7 +107,7 @@ func TestALargeHelloIsCutOffBeforeItIsRead(t *testing.T) {
 	}
 }
 
-// Connections that say nothing, or are greeted and stay, take no place from readers: neither over TCP nor on this host.
+// 2000 TCP connections that are open and say nothing take no place from readers, neither over TCP nor on this host.
 func TestReadersAreServedInAFloodOfConnections(t *testing.T) {
 	w := serve(t, nil)
 	o := order("thousand")

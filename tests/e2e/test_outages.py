@@ -40,16 +40,22 @@ def _heard(caplog, words: str, within_s: float) -> None:
         time.sleep(0.02)
 
 
-def _rest(iterator) -> list:
-    """Everything that is left, asking again after an outage, as a trainer may that waits for workers to come back."""
-    seen = []
-    for _ in range(2):
+def _rest(iterator, within_s: float = 60.0) -> list:
+    """Everything that is left, asking again after each outage, as a trainer may that waits for workers to come back.
+
+    A worker that is only just starting is an outage more than once on a busy machine. When the time is up, the last
+    one is raised: what was read by then is not all there is.
+    """
+    seen: list = []
+    end = time.monotonic() + within_s
+    while True:
         try:
             seen.extend(iterator)
         except tf.errors.UnavailableError:
-            continue
-        break
-    return seen
+            if time.monotonic() > end:
+                raise
+        else:
+            return seen
 
 
 def test_workers_that_all_die_are_an_error_and_others_take_over(programs, caplog):
