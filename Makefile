@@ -41,8 +41,12 @@ test-go: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests
 test-python: build ## Run the tests of the Python package and of the wheel
 	$(PYTHON) -m pytest -q -rs python wheels
 
-e2e: build ## Run the tests that drive real processes (PECAN_RANDOM_PIPELINES=500 for more random pipelines)
+e2e: build ## Run the tests that drive real processes
 	$(PYTHON) -m pytest -q -rs tests --ignore tests/repo
+
+soak: build ## Run the tests that look for what is rare, for an hour or more
+	PECAN_RANDOM_PIPELINES=500 PECAN_RECREATIONS=1000 PECAN_CLOSINGS=50 $(PYTHON) -m pytest -q -rs \
+	  tests/e2e/test_random_pipelines.py tests/e2e/test_leaks.py tests/e2e/test_closing_stream.py
 
 race: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests under the race detector
 	$(WITH_TENSORFLOW) go $(GOTEST) -race $(GO_PACKAGES)

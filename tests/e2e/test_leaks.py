@@ -156,8 +156,8 @@ def test_a_dataset_made_and_read_again_and_again(cluster, use):
         assert worker_after.memory - worker_before.memory < 128 * MIB + TIMES * 20_000, (worker_before, worker_after)
 
 
-# The whole thousand where an epoch is cheap, fewer where its elements are large.
-EPOCHS = {"small": (lambda: D.range(10), 1000), "large": (lambda: D.range(10).map(_large), 150)}
+# More where an epoch is cheap, fewer where its elements are large.
+EPOCHS = {"small": (lambda: D.range(10), 3 * TIMES), "large": (lambda: D.range(10).map(_large), TIMES // 2)}
 
 
 @pytest.mark.parametrize("size", EPOCHS)
