@@ -34,6 +34,8 @@ type call struct {
 	do func(context.Context) error
 	// keep: repeat while the dispatcher is away, for as long as the session lives. Otherwise it is tried once.
 	keep bool
+	// mark, if not nil, is closed when its turn comes; there is nothing to do then.
+	mark chan struct{}
 }
 
 // callQueue tells the dispatcher one thing after the other, in order: that a stream was received comes before that
@@ -56,6 +58,13 @@ func (q *callQueue) add(c call) {
 	q.calls = append(q.calls, c)
 	q.mu.Unlock()
 	nudge(q.wake)
+}
+
+// behind gives a channel that is closed when everything that was added before is done.
+func (q *callQueue) behind() <-chan struct{} {
+	mark := make(chan struct{})
+	q.add(call{mark: mark})
+	return mark
 }
 
 // nudge wakes one waiter without ever blocking.
@@ -92,6 +101,10 @@ func (q *callQueue) run() {
 
 // perform makes one call; false when the session ended.
 func (q *callQueue) perform(ctx context.Context, c call) bool {
+	if c.mark != nil {
+		close(c.mark)
+		return true
+	}
 	var pause retryPause
 	for {
 		limited, cancel := context.WithTimeout(ctx, callTimeout)

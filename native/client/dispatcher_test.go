@@ -37,12 +37,15 @@ type testDispatcher struct {
 	// adopted are the epochs of AdoptEpoch; loseAdoptions of those calls fail as if the dispatcher were away.
 	adopted       []uint64
 	loseAdoptions int
-	finished      []*pecanv1.FinishStreamRequest
-	released      []*pecanv1.ReleaseStreamRequest
-	reported      []*pecanv1.ReportWorkerRequest
-	beats         []*pecanv1.ClientHeartbeatRequest
-	uploads       [][]byte
-	goodbyes      int
+	// closedBefore are how many epochs were closed when each was opened; loseCloses of the calls that close one fail.
+	closedBefore []int
+	loseCloses   int
+	finished     []*pecanv1.FinishStreamRequest
+	released     []*pecanv1.ReleaseStreamRequest
+	reported     []*pecanv1.ReportWorkerRequest
+	beats        []*pecanv1.ClientHeartbeatRequest
+	uploads      [][]byte
+	goodbyes     int
 	// asked counts CreateJob.
 	asked int
 	jobs  map[string]string
@@ -178,7 +181,7 @@ func (d *testDispatcher) OpenEpoch(_ context.Context, r *pecanv1.OpenEpochReques
 	if d.forget || d.lost[r.GetClientId()] {
 		return nil, reason.New(reason.ClientUnknown, "client is unknown")
 	}
-	d.opened = append(d.opened, r)
+	d.opened, d.closedBefore = append(d.opened, r), append(d.closedBefore, len(d.closed))
 	d.epochs++
 	return &pecanv1.OpenEpochResponse{Epoch: d.epochs - 1, AlreadyDelivered: d.delivered}, nil
 }
@@ -237,6 +240,10 @@ func (d *testDispatcher) ReportWorker(_ context.Context, r *pecanv1.ReportWorker
 func (d *testDispatcher) CloseEpoch(_ context.Context, r *pecanv1.CloseEpochRequest) (*pecanv1.CloseEpochResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.loseCloses > 0 {
+		d.loseCloses--
+		return nil, status.Error(codes.Unavailable, "away")
+	}
 	d.closed = append(d.closed, r.GetEpoch())
 	return &pecanv1.CloseEpochResponse{}, nil
 }

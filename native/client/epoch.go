@@ -27,7 +27,9 @@ type epoch struct {
 	notify chan struct{}
 	kick   chan struct{}
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// request is the call that opens an epoch over files, once it may have been made.
+	request *pecanv1.OpenEpochRequest
 	opened  bool
 	id      uint64
 	active  bool
@@ -128,6 +130,9 @@ func (e *epoch) run() {
 	request := &pecanv1.OpenEpochRequest{
 		RequestId: uuid.NewString(), ClientId: e.job.clientID, JobId: e.job.id, Pass: e.pass, Ahead: e.ahead,
 	}
+	if e.job.plan.GetWritesFiles() && !e.ask(request) {
+		return
+	}
 	for {
 		ctx, cancel := context.WithTimeout(e.ctx, callTimeout)
 		answer, err := e.session.api.OpenEpoch(ctx, request)
@@ -174,6 +179,20 @@ func (e *epoch) run() {
 			return
 		}
 	}
+}
+
+// ask holds the call back until the dispatcher knows that earlier epochs are closed: two that write the same files of a cache would be in
+// each other's way. False when the epoch was closed meanwhile.
+func (e *epoch) ask(request *pecanv1.OpenEpochRequest) bool {
+	select {
+	case <-e.session.calls.behind():
+	case <-e.ctx.Done():
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.request = request
+	return !e.closed
 }
 
 // refused ends the epoch when the dispatcher answered that it cannot be; false when asking again may help.
@@ -411,7 +430,10 @@ func (e *epoch) close() {
 		return
 	}
 	e.closed = true
-	opened, id := e.opened && !e.delivered, e.id
+	opened, id, request := e.opened && !e.delivered, e.id, e.request
+	if e.opened {
+		request = nil
+	}
 	for _, st := range e.list {
 		if e.job.shared() {
 			st.giveUp()
@@ -422,14 +444,31 @@ func (e *epoch) close() {
 	e.mu.Unlock()
 	e.cancel()
 	nudge(e.notify)
+	if request != nil {
+		e.takeBack(request)
+		return
+	}
 	if !opened {
 		// The call may have reached the dispatcher all the same; the heartbeat does not name the epoch, which ends it.
 		return
 	}
-	request := &pecanv1.CloseEpochRequest{ClientId: e.job.clientID, JobId: e.job.id, Epoch: id}
+	e.session.calls.add(call{keep: true, do: func(ctx context.Context) error { return e.tellClosed(ctx, id) }})
+}
+
+func (e *epoch) tellClosed(ctx context.Context, id uint64) error {
+	_, err := e.session.api.CloseEpoch(ctx, &pecanv1.CloseEpochRequest{ClientId: e.job.clientID, JobId: e.job.id, Epoch: id})
+	return err
+}
+
+// takeBack closes an epoch over files whose opening was not answered. The heartbeat would end it too, and seconds later, for which the next
+// epoch would find its files locked. The same request once more is answered with the same epoch.
+func (e *epoch) takeBack(request *pecanv1.OpenEpochRequest) {
 	e.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
-		_, err := e.session.api.CloseEpoch(ctx, request)
-		return err
+		answer, err := e.session.api.OpenEpoch(ctx, request)
+		if err != nil || answer.GetAlreadyDelivered() {
+			return err
+		}
+		return e.tellClosed(ctx, answer.GetEpoch())
 	}})
 }
 

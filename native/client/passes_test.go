@@ -147,6 +147,49 @@ func TestNothingIsOpenedAheadOverFilesOfACache(t *testing.T) {
 	}
 }
 
+func TestAPassOverFilesIsOpenedWhenTheOneBeforeIsClosed(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.WritesFiles = true })
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 1000})))
+	job := open(t, d)
+	const passes = 4
+	for range passes {
+		it := job.Open(IterOptions{})
+		if _, err := readUpTo(t, it, 3); err != nil {
+			t.Fatal(err)
+		}
+		look(d, func() int { d.loseCloses = 2; return 0 })
+		if err := it.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if closed := look(d, func() []int { return slices.Clone(d.closedBefore) }); !slices.Equal(closed, []int{0, 1, 2, 3}) {
+		t.Errorf("%v epochs were closed when the passes were opened", closed)
+	}
+}
+
+func TestAPassOverFilesThatIsLeftAtOnceIsClosed(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.WritesFiles = true })
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	job := open(t, d)
+	for range 30 {
+		if err := job.Open(IterOptions{}).Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, err := read(t, job.Open(IterOptions{})); err != nil || len(all) != 10 {
+		t.Fatalf("%d elements, %v", len(all), err)
+	}
+	eventually(t, "every epoch that was opened is closed", func() bool {
+		return look(d, func() bool {
+			opened := map[string]bool{}
+			for _, request := range d.opened {
+				opened[request.GetRequestId()] = true
+			}
+			return len(d.closed) >= len(opened)
+		})
+	})
+}
+
 func TestNothingIsOpenedAheadWhenThatIsNotWanted(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
 const largeElement = 9_600_000
@@ -75,7 +76,7 @@ func BenchmarkFirstElement(b *testing.B) {
 			}
 		}
 		r.send(frame.Header{Type: frame.Close, Channel: channel}, nil)
-		w.stop(o.GetId(), 0)
+		w.stop(&pecanv1.StopStream{Id: o.GetId()})
 	}
 }
 

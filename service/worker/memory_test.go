@@ -200,7 +200,7 @@ func TestStoppedStreamsLeaveNothing(t *testing.T) {
 			}
 		}
 		for i := range 4 {
-			w.stop(&pecanv1.StreamId{JobId: "job", Epoch: uint64(round), Stream: uint32(i)}, 0)
+			w.stop(&pecanv1.StopStream{Id: &pecanv1.StreamId{JobId: "job", Epoch: uint64(round), Stream: uint32(i)}})
 		}
 	}
 	waitFor(t, "the runs to end", func() bool { return w.runs.Load() == 0 })

@@ -2,6 +2,8 @@ package worker
 
 import (
 	"testing"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
 func TestWhatTheGraphBuffersItselfCountsAgainstTheWindow(t *testing.T) {
@@ -16,7 +18,7 @@ func TestWhatTheGraphBuffersItselfCountsAgainstTheWindow(t *testing.T) {
 	if room := w.windowLimit(); room > limit-3*largeElement || room < limit/2 {
 		t.Fatalf("the windows may hold %d of %d bytes beside a prefetch of %d", room, limit, w.insideBytes.Load())
 	}
-	w.stop(o.GetId(), 0)
+	w.stop(&pecanv1.StopStream{Id: o.GetId()})
 	waitFor(t, "the run to end", func() bool { return w.runs.Load() == 0 })
 	waitFor(t, "the buffer to go", func() bool { return w.insideBytes.Load() == 0 })
 }

@@ -29,6 +29,11 @@ type run struct {
 	window *window
 	ctx    context.Context
 	cancel context.CancelFunc
+	// done is closed when nothing of the run is open any more.
+	done chan struct{}
+	// behind, if not nil, is closed when an earlier run over the same files has ended. TensorFlow refuses to write a cache that another
+	// iterator writes, and one that is closed half way deletes all files of that name, whosever they are.
+	behind <-chan struct{}
 
 	mu       sync.Mutex
 	status   runState
@@ -53,8 +58,11 @@ const minRAMBudget = 64 << 20
 
 // newRun is called with the stream's lock held.
 func newRun(s *stream) *run {
-	r := &run{stream: s, order: s.order}
+	r := &run{stream: s, order: s.order, done: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancel(s.worker.lifetime)
+	if s.order.GetPlan().GetWritesFiles() {
+		r.behind = s.worker.follow(r)
+	}
 	r.window = newWindow(&s.worker.windowBytes, r.hurry)
 	r.window.ahead, r.window.acked = s.order.GetAhead(), s.order.GetOwnedBelow()
 	return r
@@ -84,6 +92,13 @@ func (r *run) stop() *channel {
 
 // main runs the stream to its end, its failure or its stop.
 func (r *run) main() {
+	defer close(r.done)
+	if r.behind != nil {
+		<-r.behind
+	}
+	if r.ctx.Err() != nil {
+		return
+	}
 	r.stream.worker.runs.Add(1)
 	defer func() {
 		r.stream.worker.runs.Add(-1)

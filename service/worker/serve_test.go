@@ -273,11 +273,11 @@ func TestLeases(t *testing.T) {
 	if g, err := r.next(); err != nil || len(g.elements) == 0 || g.header.Lease != 8 {
 		t.Fatal(g, err)
 	}
-	w.stop(o.GetId(), 7)
+	w.stop(&pecanv1.StopStream{Id: o.GetId(), Lease: 7})
 	if len(w.held()) != 1 {
 		t.Fatal("an old stop took a newer lease away")
 	}
-	w.stop(o.GetId(), 8)
+	w.stop(&pecanv1.StopStream{Id: o.GetId(), Lease: 8})
 	for {
 		g, err := r.next()
 		if err != nil {

@@ -336,7 +336,7 @@ func (w *Worker) obey(command *pecanv1.WorkerCommand) {
 	case command.GetStart().GetId() != nil:
 		w.start(command.GetStart())
 	case command.GetStop().GetId() != nil:
-		w.stop(command.GetStop().GetId(), command.GetStop().GetLease())
+		w.stop(command.GetStop())
 	default:
 		w.log.Warn("a command that this build does not know", "command", fmt.Sprintf("%T", command.GetKind()))
 	}

@@ -169,6 +169,18 @@ func (s *stream) stop(why *reason.Error) {
 	s.quit(why)
 }
 
+// closed is for a stream that was stopped; it is closed when nothing of it is open any more.
+func (s *stream) closed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.run == nil {
+		nothing := make(chan struct{})
+		close(nothing)
+		return nothing
+	}
+	return s.run.done
+}
+
 // report gives what the dispatcher has to know of the stream: that it started, and how it came out.
 func (s *stream) report() []*pecanv1.WorkerMessage {
 	s.mu.Lock()

@@ -51,6 +51,10 @@ type Worker struct {
 	streams map[streamKey]*stream
 	// arrived is closed and replaced whenever a stream is added.
 	arrived chan struct{}
+
+	// writers are the newest runs that write files of a cache or a snapshot.
+	writersMu sync.Mutex
+	writers   map[fileKey]*run
 }
 
 // Run runs a worker until ctx ends or it cannot go on.
@@ -71,7 +75,7 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 	if config.Log == nil {
 		config.Log = slog.Default()
 	}
-	w = &Worker{config: config, streams: map[streamKey]*stream{}, arrived: make(chan struct{})}
+	w = &Worker{config: config, streams: map[streamKey]*stream{}, writers: map[fileKey]*run{}, arrived: make(chan struct{})}
 	w.rename()
 	w.log = config.Log.With("worker", w.workerID())
 	if w.hostID, err = hostid.Get(); err != nil {
@@ -170,9 +174,10 @@ func (w *Worker) start(order *pecanv1.StartStream) {
 	s.log.Info("stream starts", "lease", order.GetLease(), "closing", order.GetClosing(), "ahead", order.GetAhead())
 }
 
-// stop ends a stream that is held under the lease or an older one; lease 0 means any.
-func (w *Worker) stop(id *pecanv1.StreamId, lease uint64) {
-	key := keyOf(id)
+// stop ends a stream that is held under the lease or an older one; lease 0 means any. If the dispatcher wants to know, it is told when
+// nothing of the stream is open any more.
+func (w *Worker) stop(command *pecanv1.StopStream) {
+	key, lease := keyOf(command.GetId()), command.GetLease()
 	w.mu.Lock()
 	s := w.streams[key]
 	if s != nil && (lease == 0 || s.leaseNow() <= lease) {
@@ -185,6 +190,43 @@ func (w *Worker) stop(id *pecanv1.StreamId, lease uint64) {
 		s.stop(reason.New(reason.StreamUnknown, "stream %d was taken from worker %s", key.stream, w.describe()))
 		s.log.Info("stream taken back", "lease", lease)
 	}
+	if !command.GetConfirm() {
+		return
+	}
+	w.running.Go(func() {
+		if s != nil {
+			<-s.closed()
+		}
+		w.session.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Stopped{Stopped: &pecanv1.StreamStopped{Id: key.id()}}})
+	})
+}
+
+// fileKey names the files that a stream's caches and snapshots write: their paths are in the graph, and those of each stream its own.
+type fileKey struct {
+	fingerprint     string
+	stream, streams uint32
+}
+
+// follow makes a run the newest over its files, and gives what is closed when the one before it has ended, if that was stopped. One that is
+// not stopped may go on for ever; both then meet TensorFlow's own check, as two iterators of one trainer do locally.
+func (w *Worker) follow(r *run) <-chan struct{} {
+	key := fileKey{r.order.GetFingerprint(), r.order.GetId().GetStream(), uint32(r.order.GetPlan().GetNumStreams())}
+	w.writersMu.Lock()
+	defer w.writersMu.Unlock()
+	before := w.writers[key]
+	w.writers[key] = r
+	context.AfterFunc(r.ctx, func() {
+		<-r.done
+		w.writersMu.Lock()
+		defer w.writersMu.Unlock()
+		if w.writers[key] == r {
+			delete(w.writers, key)
+		}
+	})
+	if before == nil || before.ctx.Err() == nil {
+		return nil
+	}
+	return before.done
 }
 
 // stopAll ends every stream.

@@ -108,3 +108,26 @@ def test_no_epoch_is_opened_ahead_over_the_files_of_a_cache(cluster, tmp_path):
         assert sorted(int(i) for i in dataset) == list(range(100))
         _until("it is closed", lambda number=number: jobs.over(number))
         assert len(jobs.job()["epochs"]) == number + 1
+
+
+def _slow(number):
+    """Keeps a worker in an operation for a while, so that a run does not end at once when it is stopped."""
+    noise = tf.random.stateless_uniform([700, 700], [tf.cast(number, tf.int32), 1])
+    return number + tf.cast(tf.reduce_sum(noise @ noise @ noise) * 0, tf.int64)
+
+
+def test_passes_that_are_broken_off_leave_a_cache_in_files_whole(cluster, tmp_path):
+    """A pass that begins behind one broken off finds no file locked or deleted by it, whichever workers run the two."""
+
+    def make():
+        return D.range(200).map(_slow).cache(str(tmp_path / "cache")).apply(pecan.distribute(cluster.target))
+
+    dataset = make()
+    for number in range(10):
+        if number == 5:
+            # Another job over the same files; the first one goes with its dataset.
+            dataset = make()
+        got = [int(i) for i in itertools.islice(dataset, 7 * number)]
+        assert len(set(got)) == len(got) == 7 * number
+    for _ in range(2):
+        assert sorted(int(i) for i in dataset) == list(range(200))

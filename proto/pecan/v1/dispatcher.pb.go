@@ -1695,6 +1695,7 @@ type WorkerMessage struct {
 	//	*WorkerMessage_Failed
 	//	*WorkerMessage_Goodbye
 	//	*WorkerMessage_Started
+	//	*WorkerMessage_Stopped
 	Kind          isWorkerMessage_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1791,6 +1792,15 @@ func (x *WorkerMessage) GetStarted() *StreamStarted {
 	return nil
 }
 
+func (x *WorkerMessage) GetStopped() *StreamStopped {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerMessage_Stopped); ok {
+			return x.Stopped
+		}
+	}
+	return nil
+}
+
 type isWorkerMessage_Kind interface {
 	isWorkerMessage_Kind()
 }
@@ -1819,6 +1829,10 @@ type WorkerMessage_Started struct {
 	Started *StreamStarted `protobuf:"bytes,6,opt,name=started,proto3,oneof"`
 }
 
+type WorkerMessage_Stopped struct {
+	Stopped *StreamStopped `protobuf:"bytes,7,opt,name=stopped,proto3,oneof"`
+}
+
 func (*WorkerMessage_Hello) isWorkerMessage_Kind() {}
 
 func (*WorkerMessage_Heartbeat) isWorkerMessage_Kind() {}
@@ -1830,6 +1844,8 @@ func (*WorkerMessage_Failed) isWorkerMessage_Kind() {}
 func (*WorkerMessage_Goodbye) isWorkerMessage_Kind() {}
 
 func (*WorkerMessage_Started) isWorkerMessage_Kind() {}
+
+func (*WorkerMessage_Stopped) isWorkerMessage_Kind() {}
 
 type WorkerHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2360,6 +2376,51 @@ func (x *StreamFailed) GetError() *ErrorDetail {
 	return nil
 }
 
+// Nothing of a stream that was taken back is open any more, and what its run wrote is written or gone.
+type StreamStopped struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamStopped) Reset() {
+	*x = StreamStopped{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamStopped) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamStopped) ProtoMessage() {}
+
+func (x *StreamStopped) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamStopped.ProtoReflect.Descriptor instead.
+func (*StreamStopped) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *StreamStopped) GetId() *StreamId {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
 type WorkerGoodbye struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2368,7 +2429,7 @@ type WorkerGoodbye struct {
 
 func (x *WorkerGoodbye) Reset() {
 	*x = WorkerGoodbye{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2380,7 +2441,7 @@ func (x *WorkerGoodbye) String() string {
 func (*WorkerGoodbye) ProtoMessage() {}
 
 func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2393,7 +2454,7 @@ func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerGoodbye.ProtoReflect.Descriptor instead.
 func (*WorkerGoodbye) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{35}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{36}
 }
 
 type WorkerCommand struct {
@@ -2410,7 +2471,7 @@ type WorkerCommand struct {
 
 func (x *WorkerCommand) Reset() {
 	*x = WorkerCommand{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2422,7 +2483,7 @@ func (x *WorkerCommand) String() string {
 func (*WorkerCommand) ProtoMessage() {}
 
 func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2435,7 +2496,7 @@ func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerCommand.ProtoReflect.Descriptor instead.
 func (*WorkerCommand) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{36}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WorkerCommand) GetKind() isWorkerCommand_Kind {
@@ -2506,7 +2567,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2518,7 +2579,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2531,7 +2592,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{37}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Welcome) GetClusterId() string {
@@ -2580,7 +2641,7 @@ type StartStream struct {
 
 func (x *StartStream) Reset() {
 	*x = StartStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2592,7 +2653,7 @@ func (x *StartStream) String() string {
 func (*StartStream) ProtoMessage() {}
 
 func (x *StartStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2605,7 +2666,7 @@ func (x *StartStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStream.ProtoReflect.Descriptor instead.
 func (*StartStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{38}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StartStream) GetId() *StreamId {
@@ -2699,7 +2760,7 @@ type RemainderSource struct {
 
 func (x *RemainderSource) Reset() {
 	*x = RemainderSource{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2711,7 +2772,7 @@ func (x *RemainderSource) String() string {
 func (*RemainderSource) ProtoMessage() {}
 
 func (x *RemainderSource) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2724,7 +2785,7 @@ func (x *RemainderSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemainderSource.ProtoReflect.Descriptor instead.
 func (*RemainderSource) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{39}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RemainderSource) GetStream() uint32 {
@@ -2766,14 +2827,16 @@ type StopStream struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The newest lease that is to be stopped; 0 stops whatever is held (epoch over).
-	Lease         uint64 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	Lease uint64 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	// The worker answers with StreamStopped, at once when it holds no such stream.
+	Confirm       bool `protobuf:"varint,3,opt,name=confirm,proto3" json:"confirm,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StopStream) Reset() {
 	*x = StopStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2785,7 +2848,7 @@ func (x *StopStream) String() string {
 func (*StopStream) ProtoMessage() {}
 
 func (x *StopStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2798,7 +2861,7 @@ func (x *StopStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStream.ProtoReflect.Descriptor instead.
 func (*StopStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{40}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StopStream) GetId() *StreamId {
@@ -2815,6 +2878,13 @@ func (x *StopStream) GetLease() uint64 {
 	return 0
 }
 
+func (x *StopStream) GetConfirm() bool {
+	if x != nil {
+		return x.Confirm
+	}
+	return false
+}
+
 type StatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2823,7 +2893,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2835,7 +2905,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2848,7 +2918,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{41}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{42}
 }
 
 type StatusResponse struct {
@@ -2868,7 +2938,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2880,7 +2950,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2893,7 +2963,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{42}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StatusResponse) GetClusterId() string {
@@ -2970,7 +3040,7 @@ type WorkerStatus struct {
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2982,7 +3052,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2995,7 +3065,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{43}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WorkerStatus) GetAddress() *WorkerAddress {
@@ -3085,7 +3155,7 @@ type JobStatus struct {
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3097,7 +3167,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3110,7 +3180,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{44}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *JobStatus) GetJobId() string {
@@ -3184,7 +3254,7 @@ type EpochStatus struct {
 
 func (x *EpochStatus) Reset() {
 	*x = EpochStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3196,7 +3266,7 @@ func (x *EpochStatus) String() string {
 func (*EpochStatus) ProtoMessage() {}
 
 func (x *EpochStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3209,7 +3279,7 @@ func (x *EpochStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStatus.ProtoReflect.Descriptor instead.
 func (*EpochStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{45}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *EpochStatus) GetEpoch() uint64 {
@@ -3272,7 +3342,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3284,7 +3354,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3297,7 +3367,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{46}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *DatasetStatus) GetDatasetId() string {
@@ -3334,7 +3404,7 @@ type RegisterDatasetRequest_Header struct {
 
 func (x *RegisterDatasetRequest_Header) Reset() {
 	*x = RegisterDatasetRequest_Header{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3346,7 +3416,7 @@ func (x *RegisterDatasetRequest_Header) String() string {
 func (*RegisterDatasetRequest_Header) ProtoMessage() {}
 
 func (x *RegisterDatasetRequest_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3400,7 +3470,7 @@ type ClientHeartbeatRequest_Pass struct {
 
 func (x *ClientHeartbeatRequest_Pass) Reset() {
 	*x = ClientHeartbeatRequest_Pass{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3412,7 +3482,7 @@ func (x *ClientHeartbeatRequest_Pass) String() string {
 func (*ClientHeartbeatRequest_Pass) ProtoMessage() {}
 
 func (x *ClientHeartbeatRequest_Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3491,7 +3561,7 @@ type WorkerHeartbeat_StreamLoad struct {
 
 func (x *WorkerHeartbeat_StreamLoad) Reset() {
 	*x = WorkerHeartbeat_StreamLoad{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3503,7 +3573,7 @@ func (x *WorkerHeartbeat_StreamLoad) String() string {
 func (*WorkerHeartbeat_StreamLoad) ProtoMessage() {}
 
 func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3706,14 +3776,15 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x17ClientHeartbeatResponse\"3\n" +
 	"\x14ClientGoodbyeRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\"\x17\n" +
-	"\x15ClientGoodbyeResponse\"\xcc\x02\n" +
+	"\x15ClientGoodbyeResponse\"\x81\x03\n" +
 	"\rWorkerMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.pecan.v1.WorkerHelloH\x00R\x05hello\x129\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x19.pecan.v1.WorkerHeartbeatH\x00R\theartbeat\x12-\n" +
 	"\x05ended\x18\x03 \x01(\v2\x15.pecan.v1.StreamEndedH\x00R\x05ended\x120\n" +
 	"\x06failed\x18\x04 \x01(\v2\x16.pecan.v1.StreamFailedH\x00R\x06failed\x123\n" +
 	"\agoodbye\x18\x05 \x01(\v2\x17.pecan.v1.WorkerGoodbyeH\x00R\agoodbye\x123\n" +
-	"\astarted\x18\x06 \x01(\v2\x17.pecan.v1.StreamStartedH\x00R\astartedB\x06\n" +
+	"\astarted\x18\x06 \x01(\v2\x17.pecan.v1.StreamStartedH\x00R\astarted\x123\n" +
+	"\astopped\x18\a \x01(\v2\x17.pecan.v1.StreamStoppedH\x00R\astoppedB\x06\n" +
 	"\x04kind\"\xce\x02\n" +
 	"\vWorkerHello\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x1f\n" +
@@ -3766,7 +3837,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\fStreamFailed\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12+\n" +
-	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\x0f\n" +
+	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"3\n" +
+	"\rStreamStopped\x12\"\n" +
+	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\"\x0f\n" +
 	"\rWorkerGoodbye\"\xa1\x01\n" +
 	"\rWorkerCommand\x12-\n" +
 	"\awelcome\x18\x01 \x01(\v2\x11.pecan.v1.WelcomeH\x00R\awelcome\x12-\n" +
@@ -3802,11 +3875,12 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
 	"\x06worker\x18\x03 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\x12\x14\n" +
 	"\x05ready\x18\x04 \x01(\bR\x05ready\x12\x12\n" +
-	"\x04rows\x18\x05 \x01(\x04R\x04rows\"F\n" +
+	"\x04rows\x18\x05 \x01(\x04R\x04rows\"`\n" +
 	"\n" +
 	"StopStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
-	"\x05lease\x18\x02 \x01(\x04R\x05lease\"\x0f\n" +
+	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x18\n" +
+	"\aconfirm\x18\x03 \x01(\bR\aconfirm\"\x0f\n" +
 	"\rStatusRequest\"\xa9\x02\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
@@ -3890,7 +3964,7 @@ func file_pecan_v1_dispatcher_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_dispatcher_proto_rawDescData
 }
 
-var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*RegisterDatasetRequest)(nil),        // 0: pecan.v1.RegisterDatasetRequest
 	(*RegisterDatasetResponse)(nil),       // 1: pecan.v1.RegisterDatasetResponse
@@ -3927,114 +4001,117 @@ var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*StreamStarted)(nil),                 // 32: pecan.v1.StreamStarted
 	(*StreamEnded)(nil),                   // 33: pecan.v1.StreamEnded
 	(*StreamFailed)(nil),                  // 34: pecan.v1.StreamFailed
-	(*WorkerGoodbye)(nil),                 // 35: pecan.v1.WorkerGoodbye
-	(*WorkerCommand)(nil),                 // 36: pecan.v1.WorkerCommand
-	(*Welcome)(nil),                       // 37: pecan.v1.Welcome
-	(*StartStream)(nil),                   // 38: pecan.v1.StartStream
-	(*RemainderSource)(nil),               // 39: pecan.v1.RemainderSource
-	(*StopStream)(nil),                    // 40: pecan.v1.StopStream
-	(*StatusRequest)(nil),                 // 41: pecan.v1.StatusRequest
-	(*StatusResponse)(nil),                // 42: pecan.v1.StatusResponse
-	(*WorkerStatus)(nil),                  // 43: pecan.v1.WorkerStatus
-	(*JobStatus)(nil),                     // 44: pecan.v1.JobStatus
-	(*EpochStatus)(nil),                   // 45: pecan.v1.EpochStatus
-	(*DatasetStatus)(nil),                 // 46: pecan.v1.DatasetStatus
-	(*RegisterDatasetRequest_Header)(nil), // 47: pecan.v1.RegisterDatasetRequest.Header
-	(*ClientHeartbeatRequest_Pass)(nil),   // 48: pecan.v1.ClientHeartbeatRequest.Pass
-	(*WorkerHeartbeat_StreamLoad)(nil),    // 49: pecan.v1.WorkerHeartbeat.StreamLoad
-	(*DatasetSpec)(nil),                   // 50: pecan.v1.DatasetSpec
-	(*JobOptions)(nil),                    // 51: pecan.v1.JobOptions
-	(*Plan)(nil),                          // 52: pecan.v1.Plan
-	(*ErrorDetail)(nil),                   // 53: pecan.v1.ErrorDetail
-	(*WorkerAddress)(nil),                 // 54: pecan.v1.WorkerAddress
-	(*StreamId)(nil),                      // 55: pecan.v1.StreamId
-	(*ComponentSpec)(nil),                 // 56: pecan.v1.ComponentSpec
+	(*StreamStopped)(nil),                 // 35: pecan.v1.StreamStopped
+	(*WorkerGoodbye)(nil),                 // 36: pecan.v1.WorkerGoodbye
+	(*WorkerCommand)(nil),                 // 37: pecan.v1.WorkerCommand
+	(*Welcome)(nil),                       // 38: pecan.v1.Welcome
+	(*StartStream)(nil),                   // 39: pecan.v1.StartStream
+	(*RemainderSource)(nil),               // 40: pecan.v1.RemainderSource
+	(*StopStream)(nil),                    // 41: pecan.v1.StopStream
+	(*StatusRequest)(nil),                 // 42: pecan.v1.StatusRequest
+	(*StatusResponse)(nil),                // 43: pecan.v1.StatusResponse
+	(*WorkerStatus)(nil),                  // 44: pecan.v1.WorkerStatus
+	(*JobStatus)(nil),                     // 45: pecan.v1.JobStatus
+	(*EpochStatus)(nil),                   // 46: pecan.v1.EpochStatus
+	(*DatasetStatus)(nil),                 // 47: pecan.v1.DatasetStatus
+	(*RegisterDatasetRequest_Header)(nil), // 48: pecan.v1.RegisterDatasetRequest.Header
+	(*ClientHeartbeatRequest_Pass)(nil),   // 49: pecan.v1.ClientHeartbeatRequest.Pass
+	(*WorkerHeartbeat_StreamLoad)(nil),    // 50: pecan.v1.WorkerHeartbeat.StreamLoad
+	(*DatasetSpec)(nil),                   // 51: pecan.v1.DatasetSpec
+	(*JobOptions)(nil),                    // 52: pecan.v1.JobOptions
+	(*Plan)(nil),                          // 53: pecan.v1.Plan
+	(*ErrorDetail)(nil),                   // 54: pecan.v1.ErrorDetail
+	(*WorkerAddress)(nil),                 // 55: pecan.v1.WorkerAddress
+	(*StreamId)(nil),                      // 56: pecan.v1.StreamId
+	(*ComponentSpec)(nil),                 // 57: pecan.v1.ComponentSpec
 }
 var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
-	47, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
-	50, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
-	51, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
-	52, // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
-	51, // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
+	48, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
+	51, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
+	52, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
+	53, // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
+	52, // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
 	14, // 5: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
-	53, // 6: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
-	54, // 7: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
-	55, // 8: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
-	55, // 9: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
-	55, // 10: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
-	48, // 11: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
+	54, // 6: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
+	55, // 7: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
+	56, // 8: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
+	56, // 9: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
+	56, // 10: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
+	49, // 11: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
 	28, // 12: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
 	30, // 13: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
 	33, // 14: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
 	34, // 15: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
-	35, // 16: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
+	36, // 16: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
 	32, // 17: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
-	54, // 18: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
-	29, // 19: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
-	55, // 20: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
-	49, // 21: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	55, // 22: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
-	55, // 23: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	31, // 24: pecan.v1.StreamEnded.nodes:type_name -> pecan.v1.NodeMetrics
-	55, // 25: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	53, // 26: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	37, // 27: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
-	38, // 28: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
-	40, // 29: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	55, // 30: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
-	52, // 31: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
-	51, // 32: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
-	39, // 33: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
-	56, // 34: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	54, // 35: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	55, // 36: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	43, // 37: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	44, // 38: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	46, // 39: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	54, // 40: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	29, // 41: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	51, // 42: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	52, // 43: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	45, // 44: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	31, // 45: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	50, // 46: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
-	55, // 47: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	31, // 48: pecan.v1.WorkerHeartbeat.StreamLoad.nodes:type_name -> pecan.v1.NodeMetrics
-	0,  // 49: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
-	2,  // 50: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
-	4,  // 51: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
-	6,  // 52: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
-	8,  // 53: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
-	10, // 54: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
-	12, // 55: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
-	15, // 56: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
-	17, // 57: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
-	19, // 58: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
-	21, // 59: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
-	23, // 60: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
-	25, // 61: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
-	27, // 62: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
-	41, // 63: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
-	1,  // 64: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
-	3,  // 65: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
-	5,  // 66: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
-	7,  // 67: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
-	9,  // 68: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
-	11, // 69: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
-	13, // 70: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
-	16, // 71: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
-	18, // 72: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
-	20, // 73: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
-	22, // 74: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
-	24, // 75: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
-	26, // 76: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
-	36, // 77: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
-	42, // 78: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
-	64, // [64:79] is the sub-list for method output_type
-	49, // [49:64] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	35, // 18: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
+	55, // 19: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
+	29, // 20: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
+	56, // 21: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
+	50, // 22: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	56, // 23: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
+	56, // 24: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
+	31, // 25: pecan.v1.StreamEnded.nodes:type_name -> pecan.v1.NodeMetrics
+	56, // 26: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	54, // 27: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	56, // 28: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
+	38, // 29: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
+	39, // 30: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
+	41, // 31: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
+	56, // 32: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
+	53, // 33: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
+	52, // 34: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
+	40, // 35: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
+	57, // 36: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
+	55, // 37: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	56, // 38: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	44, // 39: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	45, // 40: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	47, // 41: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	55, // 42: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	29, // 43: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	52, // 44: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	53, // 45: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	46, // 46: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	31, // 47: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	51, // 48: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
+	56, // 49: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	31, // 50: pecan.v1.WorkerHeartbeat.StreamLoad.nodes:type_name -> pecan.v1.NodeMetrics
+	0,  // 51: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
+	2,  // 52: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
+	4,  // 53: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
+	6,  // 54: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
+	8,  // 55: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
+	10, // 56: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
+	12, // 57: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
+	15, // 58: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
+	17, // 59: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
+	19, // 60: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
+	21, // 61: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
+	23, // 62: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
+	25, // 63: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
+	27, // 64: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
+	42, // 65: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
+	1,  // 66: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
+	3,  // 67: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
+	5,  // 68: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
+	7,  // 69: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
+	9,  // 70: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
+	11, // 71: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
+	13, // 72: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
+	16, // 73: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
+	18, // 74: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
+	20, // 75: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
+	22, // 76: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
+	24, // 77: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
+	26, // 78: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
+	37, // 79: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
+	43, // 80: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
+	66, // [66:81] is the sub-list for method output_type
+	51, // [51:66] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_dispatcher_proto_init() }
@@ -4054,8 +4131,9 @@ func file_pecan_v1_dispatcher_proto_init() {
 		(*WorkerMessage_Failed)(nil),
 		(*WorkerMessage_Goodbye)(nil),
 		(*WorkerMessage_Started)(nil),
+		(*WorkerMessage_Stopped)(nil),
 	}
-	file_pecan_v1_dispatcher_proto_msgTypes[36].OneofWrappers = []any{
+	file_pecan_v1_dispatcher_proto_msgTypes[37].OneofWrappers = []any{
 		(*WorkerCommand_Welcome)(nil),
 		(*WorkerCommand_Start)(nil),
 		(*WorkerCommand_Stop)(nil),
@@ -4066,7 +4144,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_dispatcher_proto_rawDesc), len(file_pecan_v1_dispatcher_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   50,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

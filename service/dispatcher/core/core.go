@@ -195,6 +195,8 @@ type Core struct {
 	watches  map[WatchID]*watchState
 	// sessions has the worker of each live session.
 	sessions map[SessionID]string
+	// closing has the runs over files that were taken from workers and may not be over.
+	closing map[fileKey][]closingRun
 	// idleJobs and idleDatasets say since when nobody holds them.
 	idleJobs, idleDatasets map[string]time.Duration
 	versions               uint64
@@ -210,7 +212,7 @@ func New(cfg Config, state *State) *Core {
 		cfg: cfg, state: state,
 		clients: map[string]*clientState{}, workers: map[string]*workerState{}, streams: map[streamKey]*streamState{}, profiles: map[string]profile{},
 		watches: map[WatchID]*watchState{}, sessions: map[SessionID]string{},
-		idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
+		closing: map[fileKey][]closingRun{}, idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
 	}
 }
 

@@ -262,7 +262,7 @@ func (c *Core) knownIndex(job *pecanv1.StoredJob, key streamKey, stream *pecanv1
 func (c *Core) endEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
 	for _, stream := range epoch.Streams {
 		if stream.Worker != nil {
-			c.command(stream.Worker.WorkerId, stopCommand(streamKey{job.JobId, epoch.Epoch, stream.Stream}, 0))
+			c.takeBack(job, stream.Worker.WorkerId, streamKey{job.JobId, epoch.Epoch, stream.Stream}, 0)
 		}
 	}
 	done := delivered(epoch)

@@ -71,7 +71,7 @@ func (c *Core) dropUnneededLeases() {
 			return
 		}
 		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
-		c.command(stream.Worker.WorkerId, stopCommand(key, stream.Lease))
+		c.takeBack(job, stream.Worker.WorkerId, key, stream.Lease)
 		c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "not needed any more")
 	})
 }
@@ -126,7 +126,7 @@ type want struct {
 	ahead         bool
 	// order in which epochs came; breaks ties.
 	order int
-	// skipped: a stream found no worker, so the closing stream's turn has not come.
+	// skipped: a stream found no worker, or waits for its files, so the closing stream's turn has not come.
 	skipped bool
 }
 
@@ -149,7 +149,11 @@ func (c *Core) survey() (*leasing, []*want) {
 		for _, epoch := range job.Epochs {
 			w := &want{job: job, epoch: epoch, ahead: allAhead(epoch), order: len(wants)}
 			for _, stream := range epoch.Streams {
-				if waiting(job, epoch, stream) {
+				switch {
+				case !waiting(job, epoch, stream):
+				case len(c.closingBefore(job, stream)) > 0:
+					w.skipped = true
+				default:
 					w.waiting = append(w.waiting, stream)
 				}
 				if stream.Worker == nil {

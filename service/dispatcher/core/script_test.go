@@ -292,7 +292,7 @@ func (s *script) createJob(a args) any {
 		s.jobs--
 		return input
 	}
-	input.Plan = &pecanv1.Plan{NumStreams: int32(a.number("streams")), AllOpen: a.has("all_open"), Fingerprint: a["dataset"]}
+	input.Plan = &pecanv1.Plan{NumStreams: int32(a.number("streams")), AllOpen: a.has("all_open"), WritesFiles: a.has("files"), Fingerprint: a["dataset"]}
 	if a.has("closing") {
 		input.Plan.BatchWay = pecanv1.BatchWay_BATCH_WAY_CLOSING
 	}
@@ -336,6 +336,8 @@ func (s *script) workerInput(command string, a args) any {
 			Id: streamID(a["stream"]), Lease: a.number("lease"),
 			Error: &pecanv1.ErrorDetail{Code: int32(a.number("code")), Reason: "TEST", Message: a["message"]},
 		}}})
+	case "stopped":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Stopped{Stopped: &pecanv1.StreamStopped{Id: streamID(a["stream"])}}})
 	case "leave":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}})
 	case "broken":
@@ -474,7 +476,11 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 	case *pecanv1.WorkerCommand_Welcome:
 		return "welcome to " + k.Welcome.ClusterId
 	case *pecanv1.WorkerCommand_Stop:
-		return fmt.Sprintf("stop %s lease=%d", showID(k.Stop.Id), k.Stop.Lease)
+		line := fmt.Sprintf("stop %s lease=%d", showID(k.Stop.Id), k.Stop.Lease)
+		if k.Stop.Confirm {
+			line += " confirm"
+		}
+		return line
 	case *pecanv1.WorkerCommand_Start:
 		line := fmt.Sprintf("start %s lease=%d", showID(k.Start.Id), k.Start.Lease)
 		for _, flag := range []struct {

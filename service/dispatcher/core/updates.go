@@ -120,7 +120,7 @@ func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	if job.Error != nil || epoch.Error != nil || delivered(epoch) || len(epoch.Passes) == 0 || allAhead(epoch) {
 		return "", false
 	}
-	var away, queued, unread []string
+	var away, queued, unread, closing []string
 	mine := false
 	for _, stream := range epoch.Streams {
 		if stream.Delivered || clientID != "" && stream.Consumer != clientID && (stream.Consumer != "" || stream.Worker != nil) {
@@ -129,6 +129,9 @@ func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 		mine = true
 		if stream.Worker == nil {
 			queued = append(queued, fmt.Sprint(stream.Stream))
+			for _, run := range c.closingBefore(job, stream) {
+				closing = append(closing, c.closingWords(stream, run))
+			}
 			continue
 		}
 		if worker := c.workers[stream.Worker.WorkerId]; worker != nil && !worker.away {
@@ -164,6 +167,9 @@ func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	}
 	if usable == 0 {
 		return fmt.Sprintf("none of %d registered workers answers (%d connected)%s", len(c.workers), connected, c.lastLoss(epoch)), true
+	}
+	if len(closing) > 0 {
+		return fmt.Sprintf("waiting for workers to close the cache or snapshot files of an earlier pass (%s)", shorten(closing)), false
 	}
 	return fmt.Sprintf("all %d workers are busy (%d streams running); waiting for room: stream %s", usable, busy(), shorten(queued)), false
 }

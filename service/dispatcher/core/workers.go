@@ -44,6 +44,8 @@ func (c *Core) hello(in Hello) error {
 		ClusterId: c.state.clusterID, HeartbeatS: c.cfg.Heartbeat.Seconds(), LeaseTtlS: c.cfg.LeaseTTL.Seconds(),
 	}}})
 	c.event("worker registered", "worker", id, "tcp", msg.Address.Tcp, "max_streams", msg.MaxStreams, "placement", msg.Placement, "held", len(msg.Held))
+	// What it was told before may never have come to it; what it still holds of that it names.
+	c.forgetClosing(func(run closingRun) bool { return run.worker == id })
 	c.reconcile(id, msg.Held)
 	c.dirty = true
 	return nil
@@ -87,7 +89,11 @@ func (c *Core) reconcile(workerID string, held []*pecanv1.HeldStream) {
 		key := keyOf(h.GetId())
 		job, epoch, stream := c.leased(workerID, h.GetId(), h.GetLease())
 		if stream == nil {
-			c.command(workerID, stopCommand(key, h.GetLease()))
+			if job := c.state.jobs[key.job]; job != nil {
+				c.takeBack(job, workerID, key, h.GetLease())
+			} else {
+				c.command(workerID, stopCommand(key, h.GetLease()))
+			}
 			continue
 		}
 		kept[key] = true
@@ -169,6 +175,8 @@ func (c *Core) fromWorker(in FromWorker) error {
 		c.produced(job, epoch, stream, r.Count, r.RemainderRows)
 	case *pecanv1.WorkerMessage_Failed:
 		c.streamFailed(id, kind.Failed)
+	case *pecanv1.WorkerMessage_Stopped:
+		c.stopped(id, keyOf(kind.Stopped.GetId()))
 	case *pecanv1.WorkerMessage_Goodbye:
 		c.loseWorker(id, false, "worker "+id+" said goodbye")
 		c.endSession(in.Session, nil)
@@ -231,6 +239,10 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 			soft := c.soft(key)
 			soft.avoid = append(soft.avoid, workerID)
 			c.warn("stream failed, leasing it again", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
+			if job.Plan.GetWritesFiles() {
+				// It has failed and is not closed: its files go with it.
+				c.takeBack(job, workerID, key, stream.Lease)
+			}
 			c.loseLease(key, stream, pecanv1.LeaseLost_FAILED, fmt.Sprintf("worker %s: %s", workerID, detail.GetMessage()))
 			return
 		}
@@ -244,7 +256,7 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 }
 
 func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
-	_, _, stream, err := c.openStream("report worker", req.ClientId, req.Id)
+	job, _, stream, err := c.openStream("report worker", req.ClientId, req.Id)
 	if err != nil || stream == nil {
 		return err
 	}
@@ -269,7 +281,7 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 	}
 	soft.avoid = append(soft.avoid, req.WorkerId)
 	c.warn("moving a stream that its client cannot read", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", req.WorkerId, "error", req.Message)
-	c.command(req.WorkerId, stopCommand(key, stream.Lease))
+	c.takeBack(job, req.WorkerId, key, stream.Lease)
 	c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "client "+req.ClientId+" could not read it from worker "+req.WorkerId)
 	return nil
 }
@@ -321,6 +333,7 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 		return
 	}
 	delete(c.workers, id)
+	c.forgetClosing(func(run closingRun) bool { return run.worker == id })
 	if worker.session != 0 {
 		delete(c.sessions, worker.session)
 		if died {
