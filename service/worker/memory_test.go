@@ -102,6 +102,50 @@ func TestStreamsThatEndedCountAgainstTheLimitAndBlockNobody(t *testing.T) {
 	waitFor(t, "the windows to empty", func() bool { return w.windowBytes.Load() == 0 })
 }
 
+// Streams that fill their windows by themselves leave room for what another one's graph holds in buffers of its own.
+func TestProducingLeavesRoomForWhatGraphsBuffer(t *testing.T) {
+	const limit = 16 * largeElement
+	w := serve(t, func(c *Config) { c.WindowBytes = limit })
+	// Until it is opened this one makes a single element, while its prefetch fills and stays full.
+	ahead := order("ahead")
+	ahead.Ahead = true
+	w.start(ahead)
+	waiting := w.held()[0].run
+	waitFor(t, "the buffers of a graph that nobody reads", func() bool {
+		waiting.sample()
+		before := w.insideBytes.Load()
+		time.Sleep(50 * time.Millisecond)
+		waiting.sample()
+		return before >= 3*largeElement && before == w.insideBytes.Load()
+	})
+	inside := w.insideBytes.Load()
+	if inside > limit/2 {
+		t.Fatalf("%d bytes are buffered in the graph, more than the half of %d that counts", inside, limit)
+	}
+	for i := range uint32(3) {
+		o := order("large")
+		o.Id.Stream = 1 + i
+		w.start(o)
+	}
+	// Four elements at least: every stream that has none may make one whatever the limit.
+	peak, same := int64(0), 0
+	for last, end := int64(0), time.Now().Add(deadline); same < 100; time.Sleep(time.Millisecond) {
+		held := w.windowBytes.Load()
+		if peak = max(peak, held); held != last || held < 4*largeElement {
+			last, same = held, 0
+		} else {
+			same++
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the windows do not come to rest: %d bytes", held)
+		}
+	}
+	// What the three graphs buffer themselves is not known before they are looked at, and may come on top.
+	if peak+inside > limit {
+		t.Errorf("the windows held up to %d bytes beside %d in the buffers of a graph, the limit is %d", peak, inside, limit)
+	}
+}
+
 func TestSharedMemoryIsUsedAgainAndBounded(t *testing.T) {
 	w := serve(t, func(c *Config) { c.SlotBytes = 4 * largeElement })
 	o := order("large")
