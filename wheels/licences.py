@@ -27,11 +27,53 @@ under the Apache License 2.0, which is also that of TensorFlow, whose graph mess
 
 
 def modules(binaries: list[pathlib.Path]) -> dict[str, str]:
-    """Path and version of every module inside the binaries but our own."""
+    """Path and version of every module inside the binaries but our own.
+
+    Where go.mod replaces a module by another one, the other is what is inside.
+
+    Raises:
+        SystemExit: If a module is replaced by a directory, which has no version that could be named.
+    """
     command = ["go", "version", "-m", *(binary.resolve() for binary in binaries)]
     out = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
-    found = dict(re.findall(r"^\tdep\t(\S+)\t(\S+)", out, re.MULTILINE))
-    found.update(re.findall(r"^\t=>\t(\S+)\t(\S+)", out, re.MULTILINE))
+    found: dict[str, str] = {}
+    replaced = ""
+    for kind, path, version in re.findall(r"^\t(dep|=>)\t(\S+)\t(\S*)", out, re.MULTILINE):
+        if kind == "dep":
+            replaced = path
+        elif path.startswith(("/", "./", "../")):
+            raise SystemExit(
+                f"wheels/licences.py: {replaced} is replaced by the directory {path}, whose version and licences "
+                "nobody can look up: replace it by a version of a module in go.mod"
+            )
+        else:
+            del found[replaced]
+        found[path] = version
+    return found
+
+
+def directories(inside: dict[str, str]) -> dict[str, pathlib.Path]:
+    """Where the source of each module lies, by its path and version; what is not at hand is downloaded.
+
+    Raises:
+        SystemExit: If a module cannot be had; all that cannot are named, with what Go says of each.
+    """
+    wanted = [f"{path}@{version}" for path, version in sorted(inside.items())]
+    # It fails when one module cannot be had, and says so in the answer of that one.
+    done = subprocess.run(["go", "mod", "download", "-json", *wanted], capture_output=True, text=True, cwd=ROOT)
+    decoder, at, found, wrong = json.JSONDecoder(), 0, {}, []
+    answer = done.stdout.rstrip()
+    while at < len(answer):
+        module, at = decoder.raw_decode(answer, at)
+        at += 1
+        if "Error" in module:
+            wrong.append(module["Error"])
+        else:
+            found[f"{module['Path']} {module['Version']}"] = pathlib.Path(module["Dir"])
+    if done.returncode and not wrong:
+        wrong.append(done.stderr.strip())
+    if wrong:
+        raise SystemExit("\n".join(("wheels/licences.py: modules that are inside cannot be had:", *wrong)))
     return found
 
 
@@ -47,20 +89,10 @@ def gather(binaries: list[pathlib.Path]) -> str:
     Raises:
         SystemExit: If a module has no licence that could be found: such a thing must not be handed on.
     """
-    inside = modules(binaries)
-    wanted = [f"{path}@{version}" for path, version in sorted(inside.items())]
-    answer = subprocess.run(
-        ["go", "mod", "download", "-json", *wanted], check=True, capture_output=True, text=True, cwd=ROOT
-    ).stdout
-    decoder, at, directories = json.JSONDecoder(), 0, {}
-    while at < len(answer.rstrip()):
-        module, at = decoder.raw_decode(answer, at)
-        at += 1
-        directories[f"{module['Path']} {module['Version']}"] = pathlib.Path(module["Dir"])
     go = json.loads(subprocess.run(["go", "env", "-json"], check=True, capture_output=True, text=True, cwd=ROOT).stdout)
     covered: dict[str, list[str]] = collections.defaultdict(list)
     covered[(pathlib.Path(go["GOROOT"]) / "LICENSE").read_text().strip()].append(f"Go {go['GOVERSION']}")
-    for name, directory in directories.items():
+    for name, directory in directories(modules(binaries)).items():
         found = texts(directory)
         if not found:
             raise SystemExit(f"wheels/licences.py: {name} has no licence in {directory}")

@@ -61,6 +61,41 @@ def test_a_licence_that_is_missing_is_seen(tmp_path):
         assert phrase in text
 
 
+def _program(directory: pathlib.Path, replacement: str) -> pathlib.Path:
+    """A program with one module, which is replaced."""
+    directory.mkdir()
+    require = f"require example.com/other v0.0.0\n\nreplace example.com/other => {replacement}\n"
+    (directory / "go.mod").write_text(f"module example.com/program\n\ngo 1.24\n\n{require}")
+    (directory / "main.go").write_text('package main\n\nimport _ "example.com/other"\n\nfunc main() {}\n')
+    (directory / "other").mkdir()
+    (directory / "other" / "go.mod").write_text("module example.com/other\n")
+    (directory / "other" / "other.go").write_text("package other\n")
+    # From Go's cache: the module that takes the place is one of ours.
+    environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOPROXY": "off", "GONOSUMDB": "*", "GOWORK": "off"}
+    subprocess.run(["go", "build", "-o", "program", "."], cwd=directory, env=environment, check=True, timeout=300)
+    return directory / "program"
+
+
+def test_a_module_that_is_replaced_is_not_inside(tmp_path):
+    version = next(v for p, v in licences.modules(list((PACKAGE / "_bin").iterdir())).items() if p.endswith("/pflag"))
+    program = _program(tmp_path / "program", f"github.com/spf13/pflag {version}")
+    assert licences.modules([program]) == {"github.com/spf13/pflag": version}
+    assert f"github.com/spf13/pflag {version}\n" in licences.gather([program])
+
+
+def test_a_module_that_is_replaced_by_a_directory_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match=r"example.com/other is replaced by the directory ./other"):
+        licences.gather([_program(tmp_path / "program", "./other")])
+
+
+def test_modules_that_cannot_be_had_are_named(monkeypatch):
+    monkeypatch.setenv("GOPROXY", "off")
+    with pytest.raises(SystemExit) as caught:
+        licences.directories({"example.com/missing": "v1.2.3", "example.com/another": "v0.0.1"})
+    for words in ("cannot be had", "example.com/missing@v1.2.3", "example.com/another@v0.0.1"):
+        assert words in str(caught.value)
+
+
 def test_the_wheel_runs_in_a_clean_environment(tmp_path):
     """As a new user does it, build isolation included.
 
