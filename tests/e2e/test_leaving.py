@@ -149,9 +149,10 @@ def test_training_that_raises_ends_at_once():
 
 @pytest.mark.parametrize("state", ["no worker", "elements under way"])
 def test_a_child_forked_while_elements_are_read(state):
-    """It is refused what it asks of Pecan, and it ends. A next() in it never gets as far as Pecan.
+    """It is refused what it asks of Pecan, and it ends.
 
-    The iterator is TensorFlow's, whose pools have no threads in the child; any tf.data iterator waits there for ever.
+    It does not touch the iterator that its parent reads: those are TensorFlow's, whose threads are not in the child, and
+    an iterator of a local dataset waits there for ever just as well.
     """
     with Script(
         _begin(state)
@@ -177,6 +178,42 @@ say(code, time.monotonic() - began)
         code, took = script.line().split()
         assert code == "0"
         assert float(took) <= LEAVE_S
+        assert script.rest(60)[0] == 0
+
+
+def test_a_forked_child_that_reads_its_parents_dataset_is_refused():
+    with Script(
+        """
+        cluster = pecan.LocalCluster(workers=1)
+        dataset = D.range(20).map(lambda i: i + 1).apply(pecan.distribute(cluster.target))
+        assert len(list(dataset)) == 20
+        for steps in (dataset, dataset.prefetch(2), dataset.map(lambda i: i * 2, num_parallel_calls=2), dataset.batch(3)):
+            if os.fork() == 0:
+                try:
+                    next(iter(steps))
+                except tf.errors.FailedPreconditionError as error:
+                    say("[pecan:USED_AFTER_FORK]" in str(error) and '"spawn"' in str(error))
+                os._exit(0)
+            say(os.wait()[1])
+        assert len(list(dataset)) == 20
+        """
+    ) as script:
+        assert [script.line() for _ in range(8)] == ["True", "0"] * 4
+        assert script.rest(60)[0] == 0
+
+
+def test_a_forked_child_may_be_the_first_to_use_pecan():
+    with Script(
+        """
+        if os.fork() == 0:
+            with pecan.LocalCluster(workers=1) as cluster:
+                dataset = D.range(20).map(lambda i: i + 1).apply(pecan.distribute(cluster.target))
+                say(sorted(dataset.as_numpy_iterator()) == list(range(1, 21)))
+            sys.exit(0)
+        say(os.wait()[1])
+        """
+    ) as script:
+        assert [script.line(), script.line()] == ["True", "0"]
         assert script.rest(60)[0] == 0
 
 
