@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"go.uber.org/multierr"
 
@@ -111,10 +112,11 @@ func parseTarget(text string) (target, error) {
 	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
 		return bad(fmt.Sprintf("port %q is not a number from 1 to 65535", port))
 	}
-	if host == "" || strings.ContainsAny(host, "/?#@ \t\n") {
+	if host == "" || strings.ContainsAny(host, "/?#@ ") || strings.ContainsFunc(host, unicode.IsControl) {
 		return bad(fmt.Sprintf("%q is not a host", host))
 	}
-	return target{shown: address, dial: "dns:///" + address}, nil
+	// grpc-go reads a URL, in which the % before an IPv6 zone is escaped.
+	return target{shown: address, dial: "dns:///" + strings.ReplaceAll(address, "%", "%25")}, nil
 }
 
 // Protocol says how elements travel from a worker.

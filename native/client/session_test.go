@@ -27,6 +27,7 @@ func TestTargets(t *testing.T) {
 		"10.0.0.1:65535":    "dns:///10.0.0.1:65535",
 		"unix:@name":        "unix-abstract:name",
 		"":                  "", "host": "", ":80": "", "host:0": "", "host:65536": "", "host:http": "", "grpc://host:80": "", "pecan://": "", "unix:": "", "unix:@": "",
+		"[fe80::1%eth0]:80": "dns:///[fe80::1%25eth0]:80", "lo\x00cal:80": "", "lo\x7f:80": "",
 		"unix:/tmp/socket": "", "a b:80": "", "user@host:80": "", "host:80/path": "", "pecan://host:80/path": "", "host:80:90": "", "dns:///host:80": "",
 	} {
 		got, err := parseTarget(text)

@@ -191,6 +191,23 @@ def test_another_dataset_under_an_id_is_refused(cluster):
         pecan.register_dataset(cluster.target, D.range(5).map(tf.as_string), dataset_id="one")
 
 
+@pytest.mark.parametrize("identity", ["a/b", "..", "x" * 129, "a\0b", "\0", "\udcff", "a\nb", b"\xff\0"])
+def test_ids_have_a_grammar(cluster, identity):
+    with pytest.raises(pecan.InvalidArgumentError, match="BAD_NAME"):
+        pecan.from_dataset_id(None, cluster.target, identity)
+    with pytest.raises(pecan.InvalidArgumentError, match="BAD_NAME"):
+        pecan.register_dataset(cluster.target, D.range(5), dataset_id=identity)
+
+
+@pytest.mark.parametrize(
+    "spec", [5, "int64", tf.int64, (tf.TensorSpec([], tf.int64), 3), [tf.TensorSpec([], tf.int64)], {"a": [None]}]
+)
+def test_a_spec_that_no_dataset_has(cluster, spec):
+    identity = pecan.register_dataset(cluster.target, D.range(5))
+    with pytest.raises(pecan.InvalidTypeError, match="`element_spec` must"):
+        pecan.from_dataset_id(None, cluster.target, identity, spec)
+
+
 def test_an_id_that_is_not_known(cluster):
     for spec in (None, tf.TensorSpec([], tf.int64)):
         with pytest.raises(pecan.NotFoundError, match="DATASET_UNKNOWN") as caught:

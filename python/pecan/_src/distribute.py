@@ -298,6 +298,7 @@ def from_dataset_id(
     wanted = options.dataset_id(dataset_id)
     if wanted is None:
         raise errors.InvalidTypeError("`dataset_id` must be given")
+    structure.check_spec(element_spec)
     session = _session(target, None, chosen.dispatcher_timeout_s)
     given = None if element_spec is None else structure.components_json(structure.Structure(element_spec).flat)
     known = session.dataset(wanted, given)

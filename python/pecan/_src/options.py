@@ -157,6 +157,14 @@ def dataset_id(value: Any) -> str | None:
         raise errors.InvalidTypeError(f"`dataset_id` must be a string, got {value!r} of type {type(value).__name__}")
     if not value:
         raise errors.InvalidArgumentError("`dataset_id` must not be empty")
+    if not value.isprintable():
+        # A NUL or half a surrogate pair does not get as far as the Go code that knows the grammar.
+        raise errors.make(
+            f"dataset_id {value!r}: want 1 to 128 letters, digits, dots, underscores or hyphens, beginning with a "
+            "letter or digit [pecan:BAD_NAME]",
+            "BAD_NAME",
+            3,
+        )
     return value
 
 

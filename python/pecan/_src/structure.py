@@ -15,7 +15,7 @@ it is serialised, and put together again in the trainer:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -61,6 +61,31 @@ class Structure:
         rest = list(tensors)
         values = [_put_together(leaf, [rest.pop(0) for _ in _parts(leaf)]) for leaf in self._leaves]
         return tf.nest.pack_sequence_as(self.element_spec, values)
+
+
+def check_spec(element_spec: Any) -> None:
+    """Refuses what a caller gives as element spec and no dataset has.
+
+    Raises:
+        InvalidTypeError: If something in it is no `tf.TypeSpec`, or a list: tf.data makes tensors of these.
+    """
+    for part in tf.nest.flatten(element_spec):
+        if part is not None and not isinstance(part, tf.TypeSpec):
+            raise errors.InvalidTypeError(
+                f"`element_spec` must be made of tf.TensorSpec and its like, got {part!r} of type "
+                f"{type(part).__name__}: give the element_spec of the dataset that was registered, or leave it out"
+            )
+    if _has_list(element_spec):
+        raise errors.InvalidTypeError(
+            f"`element_spec` must not hold lists, which tf.data makes a tensor of, got {element_spec!r}: write a tuple"
+        )
+
+
+def _has_list(spec: Any) -> bool:
+    if isinstance(spec, list):
+        return True
+    inside = spec.values() if isinstance(spec, Mapping) else spec if isinstance(spec, tuple) else ()
+    return any(_has_list(part) for part in inside)
 
 
 def _named(spec: Any) -> bool:
