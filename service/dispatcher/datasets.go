@@ -80,8 +80,10 @@ type uploadStream = grpc.ClientStreamingServer[pecanv1.RegisterDatasetRequest, p
 // progressBytes is what an upload has to bring within its idle time: single bytes now and then would hold its room for ever.
 const progressBytes = 1 << 20
 
-// upload receives the parts of one upload, each in time.
+// upload receives the parts of one upload, each in time, and none before it is asked for: an upload that waits to be admitted
+// holds nothing but what the connection buffers.
 type upload struct {
+	want  chan<- struct{}
 	parts <-chan part
 	idle  time.Duration
 	timer *time.Timer
@@ -96,28 +98,24 @@ type part struct {
 
 // newUpload reads the stream in a goroutine of its own, which ends with the call: after the handler's return Recv fails.
 func newUpload(stream uploadStream, idle time.Duration) (*upload, func()) {
-	parts, stop := make(chan part), make(chan struct{})
+	// A part that nobody takes any more does not block: there is room for the one that was asked for.
+	want, parts := make(chan struct{}, 1), make(chan part, 1)
 	go func() {
-		for {
+		for range want {
 			message, err := stream.Recv()
-			select {
-			case parts <- part{message, err}:
-			case <-stop:
-				return
-			}
-			if err != nil {
-				return
-			}
+			parts <- part{message, err}
 		}
 	}()
-	u := &upload{parts: parts, idle: idle, timer: time.NewTimer(idle)}
+	u := &upload{want: want, parts: parts, idle: idle, timer: time.NewTimer(idle)}
 	return u, func() {
 		u.timer.Stop()
-		close(stop)
+		close(want)
 	}
 }
 
+// next is not called again after an error.
 func (u *upload) next() (*pecanv1.RegisterDatasetRequest, error) {
+	u.want <- struct{}{}
 	select {
 	case got := <-u.parts:
 		if u.fresh += len(got.message.GetChunk()); u.fresh >= progressBytes || got.message.GetHeader() != nil {

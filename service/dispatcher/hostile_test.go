@@ -2,6 +2,7 @@ package dispatcher_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -224,6 +225,44 @@ func TestUploadsBeyondTheBoundAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// An upload that waits for room is not read before it has some.
+func TestAnUploadIsNotReadBeforeItIsAdmitted(t *testing.T) {
+	s := startService(t, serviceOptions{change: func(c *dispatcher.Config) {
+		c.MaxGraphBytes, c.MaxUploadBytes, c.UploadWait, c.UploadIdle = 16<<20, 16<<20, 3*time.Second, wait
+	}})
+	begin := func() grpc.ClientStreamingClient[pecanv1.RegisterDatasetRequest, pecanv1.RegisterDatasetResponse] {
+		stream, err := s.client.RegisterDataset(s.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Header_{
+			Header: &pecanv1.RegisterDatasetRequest_Header{Spec: spec, GraphBytes: 16 << 20}}}); err != nil {
+			t.Fatal(err)
+		}
+		return stream
+	}
+	chunk := func(stream grpc.ClientStreamingClient[pecanv1.RegisterDatasetRequest, pecanv1.RegisterDatasetResponse]) error {
+		return stream.Send(&pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Chunk{Chunk: make([]byte, 4<<20)}})
+	}
+	first := begin()
+	for range 3 {
+		// The third can only be sent when the first was read, so the upload is admitted.
+		if err := chunk(first); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second := begin()
+	// One goes into the connection's own buffer. The next one finds that full until the upload is refused.
+	err := chunk(second)
+	if err == nil {
+		err = chunk(second)
+	}
+	if !errors.Is(err, io.EOF) {
+		t.Fatalf("an upload that was not admitted sent two chunks: %v", err)
+	}
+	wantReason(t, second.RecvMsg(&pecanv1.RegisterDatasetResponse{}), reason.ServiceLimit)
 }
 
 // An upload that stops, or that brings a byte now and then, gives its room back in time.
