@@ -251,10 +251,11 @@ func (s *State) applyStream(record *pecanv1.Record) error {
 		if err != nil {
 			return err
 		}
-		if r.Assignment != stream.Assignment+1 {
+		// Records of before assignments were numbered have none; they count all the same.
+		if r.Assignment != 0 && r.Assignment != stream.Assignment+1 {
 			return fmt.Errorf("assignment %d of stream %d after assignment %d", r.Assignment, r.Id.GetStream(), stream.Assignment)
 		}
-		stream.Consumer, stream.StartIndex, stream.Assignment = r.ClientId, r.StartIndex, r.Assignment
+		stream.Consumer, stream.StartIndex, stream.Assignment = r.ClientId, r.StartIndex, stream.Assignment+1
 	case *pecanv1.Record_ConsumerReleased:
 		stream, err := s.stream(kind.ConsumerReleased.Id)
 		if err != nil {

@@ -61,6 +61,14 @@ func Restore(data []byte) (*State, error) {
 	}
 	for _, job := range snapshot.Jobs {
 		s.addJob(job)
+		for _, epoch := range job.Epochs {
+			for _, stream := range epoch.Streams {
+				// A snapshot of before assignments were numbered.
+				if stream.Consumer != "" && stream.Assignment == 0 {
+					stream.Assignment = 1
+				}
+			}
+		}
 	}
 	slices.SortFunc(s.ordered, func(a, b *pecanv1.StoredJob) int { return cmp.Compare(a.Order, b.Order) })
 	return s, nil
