@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -85,6 +86,51 @@ func TestPlans(t *testing.T) {
 			}
 			if again := plan(t, parse(t, c.graph), c.opts, c.workers); !proto.Equal(p, again) {
 				t.Errorf("a second look gives another plan: %v", again)
+			}
+		})
+	}
+}
+
+// Who asks why there are no more streams is told what bounds them.
+func TestAPlanTellsWhatBoundsItsStreams(t *testing.T) {
+	manyFiles := func(n int) func(*tf.GraphDef) {
+		return func(def *tf.GraphDef) {
+			for _, node := range def.Node {
+				if value := node.GetAttr()["value"].GetTensor(); value.GetDtype() == tf.DataType_DT_STRING && len(value.GetTensorShape().GetDim()) == 1 {
+					value.TensorShape.Dim[0].Size, value.TensorContent = int64(n), nil
+					for len(value.StringVal) < n {
+						value.StringVal = append(value.StringVal, fmt.Appendf(nil, "/more/%d", len(value.StringVal)))
+					}
+				}
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		graph  string
+		change func(*tf.GraphDef)
+		opts   *pecanv1.JobOptions
+		want   string
+	}{
+		"a file for each":  {graph: "records", opts: sharded(file), want: "by files, into 8 streams."},
+		"few files":        {graph: "records", change: manyFiles(20), opts: sharded(file), want: "into 8 streams. There are 20 files; opening a stream costs"},
+		"more files":       {graph: "records", change: manyFiles(40), opts: sharded(file), want: "into 10 streams. There are 40 files; opening a stream costs"},
+		"many files":       {graph: "records", change: manyFiles(100), opts: sharded(file), want: "into 16 streams. No dataset gets more than 16"},
+		"few elements":     {graph: "map_batch", opts: once, want: "into 4 streams. There are 13 shares; opening a stream costs"},
+		"many elements":    {graph: "range", opts: once, want: "into 16 streams. No dataset gets more than 16"},
+		"nothing to do":    {graph: "zip", opts: once, want: "into 4 streams. No work stands above the cut"},
+		"an endless range": {graph: "endless_batch", opts: once, want: "into 4 streams. "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			def := decode(t, read(t, c.graph))
+			if c.change != nil {
+				c.change(def)
+			}
+			g, err := Parse(encode(t, def), Limits{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if said := strings.Join(plan(t, g, c.opts, 0).Reasons, " "); !strings.Contains(said, c.want) {
+				t.Errorf("%q does not say %q", said, c.want)
 			}
 		})
 	}

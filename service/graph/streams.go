@@ -33,26 +33,40 @@ func (p *planner) streams(root *step, w way, static int) (int64, []string) {
 		return 1, []string{fmt.Sprintf("The dataset is not divided: every stream would repeat all work below %s%s. "+
 			"Move that step after the costly ones, or before the reading, to divide the work.", p.highest(w), costText[cost])}
 	}
-	limit = min(limit, w.splits)
 	// Opening a stream costs tens of milliseconds of CPU, about seven for each step with a function, most of it in
 	// TensorFlow's optimizers: small datasets get fewer. A file is a large split, so few files are divided further.
-	least := int64(4)
+	least, unit := int64(4), "shares"
 	if allFiles(w) {
-		least = 8
+		least, unit = 8, "files"
 	}
-	limit = min(limit, max(least, w.splits/4))
+	small := max(least, w.splits/4)
+	bound := ""
+	switch {
+	case w.splits <= min(limit, small):
+		// Each has one: there is nothing to explain.
+	case small < limit:
+		bound = fmt.Sprintf(" There are %d %s; opening a stream costs tens of milliseconds, so there is one for every four of them, or %d where that is more.",
+			w.splits, unit, least)
+	case cost > 0:
+		bound = fmt.Sprintf(" Every stream repeats what lies below%s, so their number is kept small.", costText[cost])
+	case limit == MaxStreams:
+		bound = fmt.Sprintf(" No dataset gets more than %d: every open stream has threads, buffers and a copy of the graph.", MaxStreams)
+	default:
+		bound = " No work stands above the cut, so more would only cost more."
+	}
+	limit = min(limit, w.splits, small)
 	for _, e := range w.edges {
 		// Blocks are skipped all streams at a time.
-		limit = min(p.fairStreams(e, limit), math.MaxInt64/e.block)
+		fair := min(p.fairStreams(e, limit), math.MaxInt64/e.block)
+		if fair < limit {
+			bound = " More of them would not each meet every element of the endless source equally often."
+		}
+		limit = fair
 	}
 	if limit <= 1 {
 		return 1, []string{"The dataset is not divided: " + p.whyOne(w)}
 	}
-	sentence := fmt.Sprintf("%s, into %d streams.", where, limit)
-	if cost > 0 {
-		sentence += fmt.Sprintf(" Every stream repeats what lies below%s, so their number is kept small.", costText[cost])
-	}
-	return limit, []string{sentence}
+	return limit, []string{fmt.Sprintf("%s, into %d streams.%s", where, limit, bound)}
 }
 
 var costText = [...]string{"", " (light functions)", " (reading records)", " (reading or computing every element)"}

@@ -34,7 +34,8 @@ class ShardingPolicy(enum.IntEnum):
     Attributes:
         OFF: Every worker gives the whole dataset.
         DYNAMIC: Each element once; shares go to whichever worker is free.
-        FILE: Each element once; whole files are dealt out.
+        FILE: Each element once; whole files are dealt out, to as many streams as the dispatcher's list of workers is
+            long. Without a list: one for each of up to 8 files, 8 for up to 35, then one for every four, 16 at most.
         DATA: Each element once; positions are dealt out.
         FILE_OR_DATA: As FILE where there are enough files, else as DATA.
         HINT: Each element once; `shard(SHARD_HINT, SHARD_HINT)` in the pipeline says where it is divided.
