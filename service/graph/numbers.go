@@ -125,6 +125,8 @@ func (g *Graph) bounds(op, arg string) (bound, bool) {
 	switch arg {
 	case "batch_size", "batch_sizes":
 		return bound{1, g.limits.MaxBatch, 1}, true
+	case "padded_shapes":
+		return bound{0, maxRow, -1}, true
 	case "size", "shift", "stride":
 		if op == "WindowDataset" {
 			return bound{1, huge, 1}, true
@@ -152,6 +154,24 @@ func (g *Graph) bounds(op, arg string) (bound, bool) {
 	return bound{}, false
 }
 
+// maxRow is how many values a padded row may have: an element has at most 2 GiB. TensorFlow does not look whether it got
+// the memory for a padded batch, and takes the worker down where it did not.
+const maxRow = 1 << 31
+
+// product counts the values of a padded shape, whose unknown dimensions are -1; a dimension of 0 counts as 1.
+func product(dims []int64) int64 {
+	count := int64(1)
+	for _, d := range dims {
+		if d > maxRow/count {
+			return maxRow + 1
+		}
+		if d > 0 {
+			count *= d
+		}
+	}
+	return count
+}
+
 // checkSteps looks at the numbers that a dataset op takes as inputs, where they are constants.
 func (g *Graph) checkSteps(n *tf.NodeDef, path string, source func(string) *tf.NodeDef) error {
 	if !g.ops.isDataset(n.GetOp()) {
@@ -166,6 +186,10 @@ func (g *Graph) checkSteps(n *tf.NodeDef, path string, source func(string) *tf.N
 		limit, bounded := g.bounds(n.GetOp(), arg.GetName())
 		for i := at; bounded && i < at+size && i < len(n.GetInput()); i++ {
 			values, ok := constInts(source(n.GetInput()[i]))
+			if count := product(values); ok && arg.GetName() == "padded_shapes" && count > maxRow {
+				return reason.New(reason.GraphLimit, "node %s is a %s that pads rows to more than %d values (padded_shapes %v), which no element has room for",
+					quoteName(path), n.GetOp(), int64(maxRow), values)
+			}
 			for _, v := range values {
 				if ok && v != limit.special && (v < limit.low || v > limit.high) {
 					return reason.New(reason.GraphLimit, "node %s is a %s whose %s is %d, it must be from %d to %d", quoteName(path), n.GetOp(), arg.GetName(), v, limit.low, limit.high)

@@ -34,7 +34,14 @@ def _iterator():
     return D.range(3).map(lambda i: i + next(iterator))
 
 
+def _padded(shape):
+    """TensorFlow dies of a padded batch that it gets no memory for."""
+    return D.range(3).map(lambda i: tf.fill([2] * len(shape), i)).padded_batch(2, padded_shapes=shape)
+
+
 DATASETS = {
+    "a row that is padded beyond all memory": (lambda: _padded([2**40]), ValueError, "GRAPH_LIMIT"),
+    "a row that is padded so in two dimensions": (lambda: _padded([2**20, 2**20]), ValueError, "GRAPH_LIMIT"),
     "a Python function in a map": (_python_step, NotImplementedError, "PY_FUNCTION"),
     "a Python generator": (_python_source, NotImplementedError, "PY_FUNCTION"),
     "a Python function below a batch": (lambda: _python_step().batch(2), NotImplementedError, "PY_FUNCTION"),
