@@ -292,11 +292,8 @@ int64_t pecan_fill_pack(pecan_iterator* it, const pecan_shape* shapes, pecan_pac
   }
 }
 
-TF_Buffer* pecan_model(pecan_iterator* it, TF_Status* status) {
-  TFE_Op* op = TFE_NewOp(it->context, "IteratorGetModelProto", status);
-  if (TF_GetCode(status) != TF_OK) return NULL;
-  TFE_OpAddInput(op, it->resource, status);
-  TFE_TensorHandle* handle = run(op, 1, status);
+// take_string gives what a scalar string handle holds, and deletes the handle.
+static TF_Buffer* take_string(TFE_TensorHandle* handle, TF_Status* status) {
   if (handle == NULL) return NULL;
   TF_Tensor* tensor = TFE_TensorHandleResolve(handle, status);
   TFE_DeleteTensorHandle(handle);
@@ -306,4 +303,45 @@ TF_Buffer* pecan_model(pecan_iterator* it, TF_Status* status) {
   TF_Buffer* buffer = TF_NewBufferFromString(data, len);
   TF_DeleteTensor(tensor);
   return buffer;
+}
+
+TF_Buffer* pecan_model(pecan_iterator* it, TF_Status* status) {
+  TFE_Op* op = TFE_NewOp(it->context, "IteratorGetModelProto", status);
+  if (TF_GetCode(status) != TF_OK) return NULL;
+  TFE_OpAddInput(op, it->resource, status);
+  return take_string(run(op, 1, status), status);
+}
+
+// meters finds the resource that a graph's meters count in.
+static TFE_TensorHandle* meters(pecan_iterator* it, const char* name, TF_Status* status) {
+  TFE_Op* op = TFE_NewOp(it->context, "StatsAggregatorHandle", status);
+  if (TF_GetCode(status) != TF_OK) return NULL;
+  TFE_OpSetAttrString(op, "container", "", 0);
+  TFE_OpSetAttrString(op, "shared_name", name, strlen(name));
+  return run(op, 1, status);
+}
+
+TF_Buffer* pecan_meters(pecan_iterator* it, const char* name, TF_Status* status) {
+  TFE_TensorHandle* resource = meters(it, name, status);
+  if (resource == NULL) return NULL;
+  TF_Buffer* summary = NULL;
+  TFE_Op* op = TFE_NewOp(it->context, "StatsAggregatorSummary", status);
+  if (TF_GetCode(status) == TF_OK) {
+    TFE_OpAddInput(op, resource, status);
+    summary = take_string(run(op, 1, status), status);
+  }
+  TFE_DeleteTensorHandle(resource);
+  return summary;
+}
+
+void pecan_drop_meters(pecan_iterator* it, const char* name, TF_Status* status) {
+  TFE_TensorHandle* resource = meters(it, name, status);
+  if (resource == NULL) return;
+  TFE_Op* op = TFE_NewOp(it->context, "DestroyResourceOp", status);
+  if (TF_GetCode(status) == TF_OK) {
+    TFE_OpAddInput(op, resource, status);
+    TFE_OpSetAttrBool(op, "ignore_lookup_error", 1);
+    run(op, 0, status);
+  }
+  TFE_DeleteTensorHandle(resource);
 }

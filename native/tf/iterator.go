@@ -26,6 +26,8 @@ type Iterator struct {
 	progress  *atomic.Int64
 	pins      runtime.Pinner
 	cancelled atomic.Bool
+	// meters is the name under which the graph counts, once it was asked for.
+	meters atomic.Pointer[string]
 	// calls is held for reading by every call into TensorFlow, for writing by Close.
 	calls  sync.RWMutex
 	closed bool
@@ -131,18 +133,35 @@ func (it *Iterator) Hurry(on bool) {
 // Progress is how many rows the fill that is under way has written: they may be read before it returns.
 func (it *Iterator) Progress() int { return int(it.progress.Load()) }
 
-// Model gives the serialised ModelProto in which tf.data keeps what each node of the running iterator did.
+// Model gives the serialised ModelProto in which tf.data keeps what each node of the running iterator did. A cancelled
+// iterator still tells.
 func (it *Iterator) Model() ([]byte, error) {
+	return it.told("read the iterator's model", func(s status) *C.TF_Buffer { return C.pecan_model(it.c, s.c) })
+}
+
+// Metered gives the serialised Summary of what the iterator's meters counted: BytesProducedStatsDataset nodes that count
+// for the StatsAggregatorHandle of that name. Its resource is freed by Close.
+func (it *Iterator) Metered(name string) ([]byte, error) {
+	cName := C.CString(name)
+	defer C.free(unsafe.Pointer(cName))
+	it.meters.Store(&name)
+	return it.told("read the iterator's meters", func(s status) *C.TF_Buffer { return C.pecan_meters(it.c, cName, s.c) })
+}
+
+func (it *Iterator) told(what string, ask func(status) *C.TF_Buffer) ([]byte, error) {
 	s := newStatus()
 	defer s.free()
-	var model []byte
-	err := it.call(s, func() {
-		if buffer := C.pecan_model(it.c, s.c); buffer != nil {
-			model = C.GoBytes(unsafe.Pointer(buffer.data), C.int(buffer.length))
-			C.TF_DeleteBuffer(buffer)
-		}
-	})
-	return model, wrap("read the iterator's model", err)
+	it.calls.RLock()
+	defer it.calls.RUnlock()
+	if it.closed {
+		return nil, ErrCancelled
+	}
+	buffer := ask(s)
+	if buffer == nil {
+		return nil, wrap(what, s.err())
+	}
+	defer C.TF_DeleteBuffer(buffer)
+	return C.GoBytes(unsafe.Pointer(buffer.data), C.int(buffer.length)), nil
 }
 
 // Cancel ends calls that are under way, and all calls to come, with ErrCancelled.
@@ -162,6 +181,12 @@ func (it *Iterator) Close() {
 	defer it.calls.Unlock()
 	if !it.closed {
 		it.closed = true
+		if name := it.meters.Load(); name != nil {
+			cName, s := C.CString(*name), newStatus()
+			C.pecan_drop_meters(it.c, cName, s.c)
+			s.free()
+			C.free(unsafe.Pointer(cName))
+		}
 		C.pecan_delete_iterator(it.c)
 		it.c = nil
 		it.pins.Unpin()

@@ -84,6 +84,9 @@ bool pecan_put_pack(pecan_pack* pack, const pecan_tensor* element, int component
 
 // Serialised ModelProto of the running iterator, or NULL.
 TF_Buffer* pecan_model(pecan_iterator* iterator, TF_Status* status);
+// Serialised Summary of what a graph's meters counted under a name, or NULL; and the end of the counting.
+TF_Buffer* pecan_meters(pecan_iterator* iterator, const char* name, TF_Status* status);
+void pecan_drop_meters(pecan_iterator* iterator, const char* name, TF_Status* status);
 
 void pecan_describe(TF_Tensor* tensor, pecan_tensor* out);
 void pecan_delete_tensor(TF_Tensor* tensor);

@@ -495,10 +495,16 @@ func TestFalseReportsOfWorkersChangeNothing(t *testing.T) {
 	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: &pecanv1.WorkerHeartbeat{
 		CpuS: math.NaN(), ResidentBytes: -1,
 		Streams: []*pecanv1.WorkerHeartbeat_StreamLoad{
-			{Id: start.Id, Lease: start.Lease, Produced: 3, Acked: math.MaxUint64, WindowBytes: -5, Nodes: []*pecanv1.NodeMetrics{{Node: "n", SelfCpuS: math.Inf(1), Elements: 4}}},
+			{Id: start.Id, Lease: start.Lease, Produced: 3, Acked: math.MaxUint64, WindowBytes: -5},
 			{Id: wrong, Lease: 1}, {},
 		},
 	}}})
+	for _, id := range []string{job.JobId, "another"} {
+		w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Figures{Figures: &pecanv1.JobFigures{
+			JobId: id, Account: 1, Reading: 1, Nodes: []*pecanv1.NodeMetrics{{Node: "n", SelfCpuS: math.Inf(1), Elements: 4}},
+		}}})
+	}
+	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Figures{}})
 	if stop := w.stopped(); stop.Id.Epoch != 9 {
 		t.Fatalf("stop %v", stop)
 	}

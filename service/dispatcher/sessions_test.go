@@ -62,9 +62,9 @@ func TestFiguresOfNodesOutliveTheirLeases(t *testing.T) {
 	nodes := func(elements uint64) []*pecanv1.NodeMetrics {
 		return []*pecanv1.NodeMetrics{{Node: "map", Op: "MapDataset", Elements: elements, SelfCpuS: float64(elements) / 4, BytesIn: 2 * elements, BytesOut: 3 * elements}}
 	}
-	beat := func(w *worker, start *pecanv1.StartStream, elements uint64) {
-		w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: &pecanv1.WorkerHeartbeat{
-			Streams: []*pecanv1.WorkerHeartbeat_StreamLoad{{Id: start.Id, Lease: start.Lease, Nodes: nodes(elements)}},
+	tell := func(w *worker, account, reading, elements uint64) {
+		w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Figures{Figures: &pecanv1.JobFigures{
+			JobId: job.JobId, Account: account, Reading: reading, Nodes: nodes(elements),
 		}}})
 	}
 	sum := uint64(0)
@@ -86,28 +86,26 @@ func TestFiguresOfNodesOutliveTheirLeases(t *testing.T) {
 	}
 	first := s.worker(workerHello("w1", 4))
 	one, two := first.start(), first.start()
-	beat(first, one, 4)
-	shows("a heartbeat", 4)
-	beat(first, one, 8)
-	shows("a later one of the same run", 4)
-	beat(first, one, 2)
-	shows("one of a run that began anew", 2)
-	beat(first, two, 16)
-	shows("one of another stream", 16)
+	tell(first, 1, 1, 4)
+	shows("totals", 4)
+	tell(first, 1, 2, 8)
+	shows("later ones", 4)
+	tell(first, 1, 1, 4)
+	tell(first, 1, 2, 8)
+	tell(first, 2, 1, 2)
+	shows("new totals, behind doubled and late ones", 2)
+	tell(first, 1, 3, 16)
+	tell(first, 2, 2, 4)
+	shows("totals behind some of an account that is closed", 2)
 	// Both streams go to another worker.
 	first.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}})
 	second := s.worker(workerHello("w2", 4))
 	one, two = second.start(), second.start()
 	shows("another lease", 0)
-	beat(second, one, 1)
-	shows("a heartbeat of another lease", 1)
+	tell(second, 1, 1, 1)
+	shows("totals of another worker", 1)
 	for _, start := range []*pecanv1.StartStream{one, two} {
-		second.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Ended{Ended: &pecanv1.StreamEnded{
-			Id: start.Id, Lease: start.Lease, Count: 5, Nodes: nodes(5),
-		}}})
-	}
-	shows("the ends", 9)
-	for _, start := range []*pecanv1.StartStream{one, two} {
+		second.ended(start, 5, 0)
 		if _, err := s.client.FinishStream(s.ctx(), &pecanv1.FinishStreamRequest{ClientId: "c1", Id: start.Id, Lease: start.Lease, Assignment: 1, Count: 5}); err != nil {
 			t.Fatal(err)
 		}
@@ -116,6 +114,13 @@ func TestFiguresOfNodesOutliveTheirLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	shows("the epoch's end", 0)
+	tell(second, 1, 2, 10)
+	shows("totals that come after it", 9)
+	// A worker that counted as lost goes on.
+	first = s.worker(workerHello("w1", 4))
+	tell(first, 2, 2, 4)
+	tell(first, 2, 3, 6)
+	shows("totals of a worker that came back", 2)
 }
 
 func TestASilentWorkersStreamsMove(t *testing.T) {

@@ -257,22 +257,17 @@ func cleanHeartbeat(beat *pecanv1.WorkerHeartbeat) {
 	}
 	beat.CpuS = cleanSeconds(beat.CpuS)
 	beat.ResidentBytes = max(beat.ResidentBytes, 0)
-	for _, load := range beat.Streams {
-		if load != nil {
-			load.Nodes = cleanNodes(load.Nodes)
-		}
-	}
 }
 
-func cleanNodes(nodes []*pecanv1.NodeMetrics) []*pecanv1.NodeMetrics {
-	if len(nodes) > maxListed {
-		nodes = nodes[:maxListed]
+// cleanFigures makes the figures of a job's nodes harmless.
+func cleanFigures(figures *pecanv1.JobFigures) {
+	if len(figures.Nodes) > maxListed {
+		figures.Nodes = figures.Nodes[:maxListed]
 	}
-	for _, node := range nodes {
+	for _, node := range figures.Nodes {
 		node.SelfCpuS = cleanSeconds(node.SelfCpuS)
 		node.Node, node.Op = shortText(node.Node), shortText(node.Op)
 	}
-	return nodes
 }
 
 func cleanSeconds(s float64) float64 {

@@ -123,10 +123,11 @@ func (d *Dispatcher) fromWorker(id core.SessionID, message *pecanv1.WorkerMessag
 	switch kind := message.GetKind().(type) {
 	case *pecanv1.WorkerMessage_Heartbeat:
 		cleanHeartbeat(kind.Heartbeat)
-	case *pecanv1.WorkerMessage_Ended:
-		if kind.Ended != nil {
-			kind.Ended.Nodes = cleanNodes(kind.Ended.Nodes)
+	case *pecanv1.WorkerMessage_Figures:
+		if kind.Figures == nil {
+			return nil
 		}
+		cleanFigures(kind.Figures)
 	case *pecanv1.WorkerMessage_Failed:
 		detail := kind.Failed.GetError()
 		if detail == nil {

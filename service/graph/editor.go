@@ -191,6 +191,9 @@ const (
 	pullPrefix = "pecan_pull"
 )
 
+// PullNode is the step through which a graph gets what comes from PecanPull.
+const PullNode = pullPrefix
+
 // OriginalNode gives the node of the registered graph that a node of a stream graph stands for: itself for all that were
 // there before, the node below for a cut, and nothing for our own sources and options.
 func OriginalNode(name string) string {

@@ -22,12 +22,17 @@ type At struct {
 	Threads int
 	// RAMBudget, when positive, bounds what tf.data's autotuning may use for buffers, bytes.
 	RAMBudget int64
+	// Meters, when not empty, has steps counted that tf.data's own model of a running iterator forgets, under this name: one
+	// that no other iterator of the process has.
+	Meters string
 }
 
 // StreamGraphs are the graphs that a worker runs for one stream: A alone, or A feeding B through PecanPull.
 type StreamGraphs struct {
 	A []byte
 	B []byte
+	// Ops are the ops of the registered graph's dataset nodes, by name. A stream may run a step as another op.
+	Ops map[string]string
 	// Output is the name of the _Retval node that marks the dataset in A and B.
 	Output string
 }
@@ -146,7 +151,7 @@ func (e *editor) parts(root *step) (*StreamGraphs, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &StreamGraphs{A: a.A, B: b.A, Output: a.Output}, nil
+	return &StreamGraphs{A: a.A, B: b.A, Ops: a.Ops, Output: a.Output}, nil
 }
 
 // single ends one graph: our options last, then the result.
@@ -158,13 +163,13 @@ func (e *editor) single(root string, like *tf.NodeDef) (*StreamGraphs, error) {
 	if n := e.node(like.GetName()); n != nil {
 		shapes = e.g.outputShapes(n)
 	}
-	options := &tf.NodeDef{Name: "pecan_options", Op: "OptionsDataset", Input: []string{root}, Attr: datasetAttrs(e.g.outputTypes(like), shapes)}
+	options := &tf.NodeDef{Name: "pecan_options", Op: "OptionsDataset", Input: []string{e.meter(root)}, Attr: datasetAttrs(e.g.outputTypes(like), shapes)}
 	options.Attr["serialized_options"] = bytesAttr(string(e.streamOptions()))
 	raw, err := e.finish(e.add(options))
 	if err != nil {
 		return nil, reason.New(reason.Internal, "writing the graph of stream %d: %w", e.at.Stream, err)
 	}
-	return &StreamGraphs{A: raw, Output: e.g.retval.GetName()}, nil
+	return &StreamGraphs{A: raw, Ops: e.ops(), Output: e.g.retval.GetName()}, nil
 }
 
 // emit wires a step and all below it, with the cut where the plan has it, and gives the node that stands for its output.

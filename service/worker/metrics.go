@@ -16,6 +16,10 @@ import (
 // samplePeriod is how often the figures of running iterators are read.
 const samplePeriod = time.Second
 
+// firstSample is when a run is looked at first, and then whenever half as much time again has passed, up to samplePeriod:
+// the times of a short one would go unseen.
+const firstSample = 2 * time.Millisecond
+
 // sampleLoop reads the figures of all streams. It is not part of the heartbeat, which must not wait for TensorFlow.
 func (w *Worker) sampleLoop(ctx context.Context) {
 	for pause(ctx, samplePeriod) {
@@ -36,20 +40,21 @@ type profiled struct {
 	profiler *profiler
 }
 
-// sample reads the figures of the run's iterators. Those of closed iterators stay as they were last.
+// sample reads the figures of the run's iterators.
 func (r *run) sample() {
 	r.mu.Lock()
-	all := append([]profiled(nil), r.profiles...)
+	all, kept := append([]profiled(nil), r.profiles...), r.kept
 	r.mu.Unlock()
 	r.insideMu.Lock()
 	defer r.insideMu.Unlock()
-	inside := int64(0)
-	for _, each := range all {
-		inside += each.profiler.read(each.it)
-	}
 	if r.gone {
 		return
 	}
+	inside := int64(0)
+	for _, each := range all {
+		inside += each.profiler.read(each.it, kept)
+	}
+	r.stream.worker.ledger.changed(r)
 	r.stream.worker.insideBytes.Add(inside - r.inside)
 	r.inside = inside
 }

@@ -67,11 +67,18 @@ func (r *run) produce(it *tf.Iterator) error {
 	// A window fills in much less than a sample's period: while it does, the graph's own buffers are looked at more often.
 	full := r.stream.worker.config.WindowBytes
 	looked := int64(0)
+	begun, next := time.Now(), firstSample
 	for {
 		if looked < full {
 			if made := r.window.madeSoFar(); made >= looked+full/32 {
 				r.sample()
 				looked = made
+			}
+		}
+		if next < samplePeriod {
+			if since := time.Since(begun); since > next {
+				r.sample()
+				next = since * 3 / 2
 			}
 		}
 		if !r.window.waitRoom(r.stream.worker.windowLimit, r.stream.worker.runs.Load) {

@@ -1,10 +1,12 @@
 package worker
 
 import (
+	"math"
 	"regexp"
 	"strings"
 	"sync"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pecan-ml/pecan/native/tf"
@@ -22,50 +24,84 @@ type step struct {
 	inputs   []*step
 }
 
-// profiler reads what each step of an iterator's graph did from tf.data's own model of the running iterator. The model is a
-// tree of the same shape as the graph's, but for steps that leave no node (options), nodes that TensorFlow puts in
-// (a prefetch at the root) and steps it runs in parallel on its own; the iterators that a flat_map or interleave opens
-// hang below its node, and their time counts as its own.
+// profiler finds out what each step of an iterator's graph did. Elements and bytes come from the graph's meters where it
+// has some (graph.MeteredNode says why), and else from tf.data's own model of the running iterator, which has the times too.
+// The model is a tree of the same shape as the graph's, but for steps that leave no node (options), nodes that TensorFlow
+// puts in and steps it runs in parallel on its own; the iterators that a flat_map or interleave opens hang below its node,
+// and their time counts as its own.
 type profiler struct {
 	root *step
+	// steps are all of them, inputs before those who read them.
+	steps []*step
+	// ops are the ops of the registered graph, by node.
+	ops map[string]string
+	// meters is the name under which the graph counts, "" when it has no meters; metered are the names it counts for.
+	meters  string
+	metered map[string]bool
+	// keeper is the batch whose short last element is held back for the closing stream; nil when there is none. What
+	// passes it and the steps above it is taken off again: it counts where it is batched anew.
+	keeper *step
+	// relay: what PecanPull gives are the elements of a step, which the graph before this one counts.
+	relay bool
 
 	mu sync.Mutex
-	// seen is the last time of each model node that belongs to a step and is still there, gone the times of those
-	// that are not: an interleave opens and closes an iterator per file.
-	seen map[int64]nodeTime
-	gone map[*step]int64
-	last []*pecanv1.NodeMetrics
+	// seen is the last reading of each model node that belongs to a step and is still there, gone the sum of those that
+	// are not: an interleave opens and closes an iterator per file, a repeat opens all below it anew.
+	seen    map[int64]reading
+	gone    map[*step]tally
+	counted map[string]tally
+	kept    tally
+	last    []*pecanv1.NodeMetrics
 }
 
-type nodeTime struct {
+// tally is what a node did.
+type tally struct {
+	ns            int64
+	elements      uint64
+	consumed, out uint64
+}
+
+func (t *tally) add(more tally) {
+	t.ns += more.ns
+	t.elements += more.elements
+	t.consumed += more.consumed
+	t.out += more.out
+}
+
+// reading is what a model node did for a step.
+type reading struct {
 	of *step
-	ns int64
+	tally
 }
 
-// newProfiler reads the tree of a serialised stream graph; nil when it has none.
-func newProfiler(serialised []byte) *profiler {
+// newProfiler reads the tree of a serialised stream graph; nil when it has none. meters is the name that the graph was
+// written with, ops are those of the registered graph.
+func newProfiler(serialised []byte, meters string, ops map[string]string) *profiler {
 	output, err := outputNode(serialised)
 	if err != nil {
 		return nil
 	}
+	p := &profiler{ops: ops, metered: map[string]bool{}, seen: map[int64]reading{}, gone: map[*step]tally{}}
 	nodes := map[string]graphNode{}
 	_ = eachNode(serialised, func(n graphNode) bool {
 		if strings.Contains(n.op, "Dataset") {
 			nodes[n.name] = n
+		}
+		if counted := graph.MeteredNode(n.name); counted != "" {
+			p.metered[counted], p.meters = true, meters
 		}
 		return true
 	})
 	if len(nodes) > maxProfiled {
 		return nil
 	}
-	root := treeOf(nodes, output, map[string]*step{})
-	if root == nil {
+	if p.root = p.treeOf(nodes, output, map[string]*step{}); p.root == nil {
 		return nil
 	}
-	return &profiler{root: root, seen: map[int64]nodeTime{}, gone: map[*step]int64{}}
+	return p
 }
 
-func treeOf(nodes map[string]graphNode, name string, made map[string]*step) *step {
+func (p *profiler) treeOf(nodes map[string]graphNode, name string, made map[string]*step) *step {
 	n, ok := nodes[name]
 	if !ok {
 		return nil
@@ -76,36 +112,67 @@ func treeOf(nodes map[string]graphNode, name string, made map[string]*step) *ste
 	s := &step{name: n.name, op: n.op}
 	made[name] = s
 	for _, input := range n.inputs {
-		if below := treeOf(nodes, nodeOf(input), made); below != nil {
+		if below := p.treeOf(nodes, nodeOf(input), made); below != nil {
 			s.inputs = append(s.inputs, below)
 		}
 	}
+	p.steps = append(p.steps, s)
 	return s
 }
 
+// keepsBack says that short batches are held back behind the graph.
+func (p *profiler) keepsBack() {
+	for s := p.root; s != nil; s = s.inputs[0] {
+		if strings.Contains(s.op, "Batch") {
+			p.keeper = s
+			return
+		}
+		if len(s.inputs) == 0 {
+			return
+		}
+	}
+}
+
 // read brings the figures up to date from a running iterator, and tells how many bytes the steps that work ahead hold in
-// buffers of their own.
-func (p *profiler) read(it *tf.Iterator) (buffered int64) {
+// buffers of their own. kept is what was held back of its elements so far.
+func (p *profiler) read(it *tf.Iterator, kept tally) (buffered int64) {
 	raw, err := it.Model()
 	model := new(tensorflow.ModelProto)
 	if err == nil {
 		err = proto.Unmarshal(raw, model)
 	}
 	if err != nil || len(model.GetNodes()) > 16*maxProfiled {
-		return 0
+		model = new(tensorflow.ModelProto)
 	}
-	p.take(model)
-	return bufferedBytes(model)
-}
-
-func (p *profiler) take(model *tensorflow.ModelProto) {
+	counted := p.readMeters(it)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if counted != nil {
+		p.counted = counted
+	}
+	p.kept = kept
 	m := matcher{model: model.GetNodes(), best: map[pair]match{}}
 	assigned := map[int64]*step{}
 	m.assign(p.root, model.GetOutput(), assigned)
 	p.account(model, assigned)
-	p.last = p.figures(model, assigned)
+	p.last = p.figures()
+	return bufferedBytes(model)
+}
+
+// readMeters gives what was counted so far, nil when there is nothing to be read.
+func (p *profiler) readMeters(it *tf.Iterator) map[string]tally {
+	if p.meters == "" {
+		return nil
+	}
+	raw, err := it.Metered(p.meters)
+	if err != nil {
+		return nil
+	}
+	counted := map[string]tally{}
+	if eachMeter(raw, func(name string, t tally) { counted[name] = t }) != nil {
+		return nil
+	}
+	return counted
 }
 
 // bufferedBytes is what prefetching and parallel steps hold. What a shuffle holds is the user's own choice.
@@ -122,70 +189,121 @@ func bufferedBytes(model *tensorflow.ModelProto) int64 {
 	return sum
 }
 
-// account adds up the time of every model node below an assigned one, up to the next assigned one.
+// account takes a reading of every model node below an assigned one, up to the next assigned one.
 func (p *profiler) account(model *tensorflow.ModelProto, assigned map[int64]*step) {
-	now := map[int64]nodeTime{}
+	now := map[int64]reading{}
 	var walk func(id int64, owner *step)
 	walk = func(id int64, owner *step) {
 		node := model.GetNodes()[id]
 		if _, visited := now[id]; visited || node == nil {
 			return
 		}
+		r := reading{of: owner, tally: tally{ns: max(0, node.GetProcessingTime())}}
 		if s := assigned[id]; s != nil {
-			owner = s
+			r.of, r.elements = s, uint64(max(0, node.GetNumElements()))
+			r.consumed, r.out = uint64(max(0, node.GetBytesConsumed())), uint64(max(0, node.GetBytesProduced()))
 		}
-		if owner != nil {
-			now[id] = nodeTime{owner, max(0, node.GetProcessingTime())}
+		if r.of != nil {
+			now[id] = r
 		}
 		for _, input := range node.GetInputs() {
-			walk(input, owner)
+			walk(input, r.of)
 		}
 	}
 	walk(model.GetOutput(), nil)
 	for id, before := range p.seen {
 		if _, still := now[id]; !still {
-			p.gone[before.of] += before.ns
+			sum := p.gone[before.of]
+			sum.add(before.tally)
+			p.gone[before.of] = sum
 		}
 	}
 	p.seen = now
 }
 
-// figures sums up per node of the registered graph. What Pecan put in counts as time of the node it stands for.
-func (p *profiler) figures(model *tensorflow.ModelProto, assigned map[int64]*step) []*pecanv1.NodeMetrics {
-	ns := map[*step]int64{}
+// tallies are what the steps did. A step's time is what was read of it, and for what it did after its last reading, before
+// the model forgot it, the time per element that was read.
+func (p *profiler) tallies() map[*step]tally {
+	sums := map[*step]tally{}
 	for s, gone := range p.gone {
-		ns[s] += gone
+		sums[s] = gone
 	}
-	for _, t := range p.seen {
-		ns[t.of] += t.ns
+	for _, r := range p.seen {
+		sum := sums[r.of]
+		sum.add(r.tally)
+		sums[r.of] = sum
 	}
-	byName := map[string]*pecanv1.NodeMetrics{}
-	var out []*pecanv1.NodeMetrics
-	of := func(s *step) *pecanv1.NodeMetrics {
-		name := graph.OriginalNode(s.name)
-		if name == "" {
-			return nil
-		}
-		if byName[name] == nil {
-			byName[name] = &pecanv1.NodeMetrics{Node: name}
-			out = append(out, byName[name])
-		}
-		return byName[name]
-	}
-	for s, t := range ns {
-		if metrics := of(s); metrics != nil {
-			metrics.SelfCpuS += float64(t) / 1e9
-		}
-	}
-	for id, s := range assigned {
-		node, metrics := model.GetNodes()[id], of(s)
-		if metrics == nil || graph.OriginalNode(s.name) != s.name {
+	for _, s := range p.steps {
+		if !p.metered[s.name] {
 			continue
 		}
-		metrics.Op = s.op
-		metrics.Elements = uint64(max(0, node.GetNumElements()))
-		metrics.BytesIn = uint64(max(0, node.GetBytesConsumed()))
-		metrics.BytesOut = uint64(max(0, node.GetBytesProduced()))
+		sum, counted := sums[s], p.counted[s.name]
+		if sum.elements > 0 && counted.elements > sum.elements {
+			sum.ns = int64(float64(sum.ns) * float64(counted.elements) / float64(sum.elements))
+		}
+		sum.elements, sum.out = counted.elements, counted.out
+		sums[s] = sum
+	}
+	for s := p.root; p.keeper != nil; s = s.inputs[0] {
+		sum := sums[s]
+		sum.elements -= min(sum.elements, p.kept.elements)
+		sum.out -= min(sum.out, p.kept.out)
+		sums[s] = sum
+		if s == p.keeper {
+			break
+		}
+	}
+	return sums
+}
+
+// given is how many bytes came from a step to the one that reads it.
+func (p *profiler) given(s *step, sums map[*step]tally) uint64 {
+	original := graph.OriginalNode(s.name)
+	if s.op == "OptionsDataset" {
+		original = ""
+	}
+	inBlocks := original != s.name && len(s.inputs) == 1 && s.inputs[0].name == original && p.metered[original] && !strings.HasSuffix(s.name, "/shard")
+	if original != "" && !inBlocks || s.name == graph.PullNode && p.relay {
+		return sums[s].out
+	}
+	sum := uint64(0)
+	for _, input := range s.inputs {
+		sum += p.given(input, sums)
+	}
+	return sum
+}
+
+// figures sums up per node of the registered graph. What Pecan put in counts as time of the node it stands for.
+func (p *profiler) figures() []*pecanv1.NodeMetrics {
+	sums := p.tallies()
+	byName := map[string]*pecanv1.NodeMetrics{}
+	var out []*pecanv1.NodeMetrics
+	for _, s := range p.steps {
+		name := graph.OriginalNode(s.name)
+		if name == "" || s.op == "OptionsDataset" {
+			continue
+		}
+		metrics := byName[name]
+		if metrics == nil {
+			metrics = &pecanv1.NodeMetrics{Node: name, Op: p.ops[name]}
+			byName[name] = metrics
+			out = append(out, metrics)
+		}
+		sum := sums[s]
+		metrics.SelfCpuS += float64(sum.ns) / 1e9
+		if name != s.name {
+			continue
+		}
+		if metrics.Op == "" {
+			metrics.Op = s.op
+		}
+		metrics.Elements, metrics.BytesOut = sum.elements, sum.out
+		for _, input := range s.inputs {
+			metrics.BytesIn += p.given(input, sums)
+		}
+		if len(s.inputs) == 0 {
+			metrics.BytesIn = sum.consumed
+		}
 	}
 	return out
 }
@@ -263,11 +381,73 @@ func (m *matcher) assign(s *step, id int64, to map[int64]*step) {
 
 var versionSuffix = regexp.MustCompile(`V[0-9]+$`)
 
+// formPrefix is how the model tells the forms of a few ops apart.
+var formPrefix = regexp.MustCompile(`^(?:Finite|Forever|Empty|Memory|File)(Repeat|Take|Skip|Cache)`)
+
 // kindOf makes the name of an op ("ParallelMapDatasetV2") and of its node in the model ("ParallelMapV2", or "ParallelMapV2(id:7)")
 // equal, and those of an op and its parallel form, which TensorFlow may take instead.
 func kindOf(name string) string {
 	name, _, _ = strings.Cut(name, "(")
 	name = strings.Replace(name, "Dataset", "", 1)
 	name = versionSuffix.ReplaceAllString(name, "")
-	return strings.TrimPrefix(strings.TrimPrefix(name, "Legacy"), "Parallel")
+	name = strings.TrimPrefix(strings.TrimPrefix(name, "Legacy"), "Parallel")
+	return formPrefix.ReplaceAllString(name, "$1")
+}
+
+// The fields of a serialised Summary of histograms that are read here.
+const (
+	summaryValue      = 1
+	summaryTag        = 1
+	summaryHistogram  = 5
+	histogramElements = 3
+	histogramBytes    = 4
+)
+
+// eachMeter calls visit with what was counted under each name of a serialised Summary.
+func eachMeter(summary []byte, visit func(name string, counted tally)) error {
+	return eachField(summary, func(number protowire.Number, value []byte) error {
+		if number != summaryValue {
+			return nil
+		}
+		var name string
+		var counted tally
+		err := eachField(value, func(number protowire.Number, value []byte) error {
+			switch number {
+			case summaryTag:
+				name = string(value)
+			case summaryHistogram:
+				return counted.readHistogram(value)
+			}
+			return nil
+		})
+		if err == nil {
+			visit(name, counted)
+		}
+		return err
+	})
+}
+
+// readHistogram takes how many numbers went into a histogram and their sum, which are whole: they are exact up to 2^53.
+func (t *tally) readHistogram(message []byte) error {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		message = message[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, message); n < 0 {
+			return protowire.ParseError(n)
+		}
+		if kind == protowire.Fixed64Type {
+			bits, _ := protowire.ConsumeFixed64(message)
+			switch value := uint64(max(0, math.Float64frombits(bits))); number {
+			case histogramElements:
+				t.elements = value
+			case histogramBytes:
+				t.out = value
+			}
+		}
+		message = message[n:]
+	}
+	return nil
 }

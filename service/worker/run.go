@@ -3,8 +3,10 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -39,6 +41,8 @@ type run struct {
 	status   runState
 	iterator *tf.Iterator
 	profiles []profiled
+	// kept is what was held back for the closing stream.
+	kept tally
 
 	// inside is what the iterators' own buffers hold, as it is in the worker's sum; gone when they are closed.
 	insideMu sync.Mutex
@@ -52,6 +56,9 @@ type run struct {
 	shapes    shapes
 	fill      filling
 }
+
+// lastMeters numbers the names under which the graphs of this process count.
+var lastMeters atomic.Uint64
 
 // minRAMBudget is the least that tf.data's autotuning may use for the buffers inside one stream's graph.
 const minRAMBudget = 64 << 20
@@ -103,11 +110,15 @@ func (r *run) main() {
 	defer func() {
 		r.stream.worker.runs.Add(-1)
 		r.cancel()
+		// What a run that was stopped did counts too.
+		r.sample()
+		r.stream.worker.ledger.leave(r)
 		for i := len(r.closers) - 1; i >= 0; i-- {
 			r.closers[i]()
 		}
 		r.leave()
 	}()
+	r.stream.worker.ledger.join(r)
 	it, err := r.open()
 	if err != nil {
 		r.finish(r.openFailure(err))
@@ -143,9 +154,9 @@ func (r *run) finish(failure *reason.Error) {
 	} else {
 		r.stream.log.Info("stream ended", "lease", r.order.GetLease(), "elements", status.count, "remainder_rows", status.keptRows)
 	}
-	// The report has the last figures, and goes before the reader hears of the end: who has read all of a stream has it
-	// taken back at once, and figures that come later are nobody's.
+	// The last figures go before the reader hears of the end: who has read all of a stream may look at them.
 	r.sample()
+	r.stream.worker.tellFigures(r.stream.key.job)
 	if kept := r.stream.keeper(r); kept != nil {
 		kept.finish(failure)
 	}
@@ -173,6 +184,7 @@ func (r *run) open() (*tf.Iterator, error) {
 	at := graph.At{
 		Stream: int(r.order.GetId().GetStream()), Epoch: r.order.GetId().GetEpoch(), Seed: r.order.GetOptions().GetSeed(),
 		Mode: r.order.GetOptions().GetMode(), Source: -1, RAMBudget: max(minRAMBudget, w.config.WindowBytes/int64(w.config.MaxStreams)),
+		Meters: fmt.Sprintf("pecan_meters_%d", lastMeters.Add(1)),
 	}
 	if source != nil {
 		at.Source = tf.RegisterSource(source)
@@ -182,22 +194,31 @@ func (r *run) open() (*tf.Iterator, error) {
 	if err != nil {
 		return nil, err
 	}
+	first := newProfiler(graphs.A, at.Meters, graphs.Ops)
+	if first != nil && r.batchRows > 0 {
+		first.keepsBack()
+	}
 	if relay == nil {
 		runtime := w.contexts.plain
 		if source != nil {
 			runtime = w.contexts.pulling
 		}
-		return r.iterate(runtime, graphs.A)
+		return r.iterate(runtime, graphs.A, first)
 	}
-	if relay.from, err = r.iterate(w.contexts.plain, graphs.A); err != nil {
+	if relay.from, err = r.iterate(w.contexts.plain, graphs.A, first); err != nil {
 		return nil, err
 	}
 	// The relay holds back, behind it every element counts.
 	relay.batchRows, r.batchRows = r.batchRows, 0
-	return r.iterate(w.contexts.pulling, graphs.B)
+	second := newProfiler(graphs.B, at.Meters, graphs.Ops)
+	if second != nil {
+		second.relay = true
+	}
+	return r.iterate(w.contexts.pulling, graphs.B, second)
 }
 
-func (r *run) iterate(runtime *tf.Context, serialised []byte) (*tf.Iterator, error) {
+// iterate makes the iterator of a graph; p reads its figures, nil does not.
+func (r *run) iterate(runtime *tf.Context, serialised []byte, p *profiler) (*tf.Iterator, error) {
 	types, err := outputTypes(serialised)
 	if err != nil {
 		return nil, err
@@ -206,7 +227,7 @@ func (r *run) iterate(runtime *tf.Context, serialised []byte) (*tf.Iterator, err
 	if err != nil {
 		return nil, err
 	}
-	if p := newProfiler(serialised); p != nil {
+	if p != nil {
 		r.mu.Lock()
 		r.profiles = append(r.profiles, profiled{it, p})
 		r.mu.Unlock()
@@ -226,11 +247,12 @@ func (r *run) keep(batch []*tf.Tensor) {
 		tf.ReleaseAll(batch)
 		return
 	}
+	body := newSingle(batch)
 	r.mu.Lock()
 	r.status.keptRows += uint64(rowsOf(batch))
+	r.kept.add(tally{elements: 1, out: body.parts.raw})
 	r.mu.Unlock()
 	first, _, _ := kept.load()
-	body := newSingle(batch)
 	kept.append(newEntry(first, 1, int64(body.parts.raw), body))
 }
 

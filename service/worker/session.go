@@ -268,6 +268,8 @@ func (s *session) welcomed(welcome *pecanv1.Welcome) {
 	s.connected, s.outbox = true, nil
 	s.mu.Unlock()
 	s.worker.log.Info("registered", "dispatcher", s.worker.config.Dispatcher, "cluster", cluster, "address", s.worker.server.advertised)
+	s.worker.ledger.untold()
+	s.worker.tellFigures(s.worker.ledger.jobs()...)
 	// A stream that ended or failed while the session was down has told nobody.
 	for _, held := range s.worker.held() {
 		s.worker.report(held)
@@ -309,6 +311,7 @@ func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pec
 			return
 		case <-s.signal:
 		case <-ticker.C:
+			s.worker.tellFigures(s.worker.ledger.jobs()...)
 			beat := &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: s.worker.heartbeat()}}
 			if stream.Send(beat) != nil {
 				return

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -216,12 +217,21 @@ func TestASessionTellsHowStreamsGo(t *testing.T) {
 	o.Plan = &pecanv1.Plan{NumStreams: 1, BatchWay: pecanv1.BatchWay_BATCH_WAY_REMAINDER, BatchRows: 10}
 	c.start(o)
 	await(t, c, "the start", func(m *pecanv1.WorkerMessage) (struct{}, bool) { return struct{}{}, m.GetStarted().GetLease() == 7 })
+	figures := await(t, c, "the figures", func(m *pecanv1.WorkerMessage) (*pecanv1.JobFigures, bool) {
+		if m.GetEnded() != nil {
+			t.Fatal("the end came before the last figures")
+		}
+		return m.GetFigures(), slices.ContainsFunc(m.GetFigures().GetNodes(), func(n *pecanv1.NodeMetrics) bool { return n.GetElements() == 10 })
+	})
 	end := await(t, c, "the end", ended)
-	if end.GetCount() != 10 || end.GetRemainderRows() != 3 || len(end.GetNodes()) == 0 || end.GetNodes()[0].GetElements() == 0 {
+	if figures.GetJobId() != "job" || figures.GetAccount() == 0 || figures.GetReading() == 0 {
+		t.Fatalf("%v", figures)
+	}
+	if end.GetCount() != 10 || end.GetRemainderRows() != 3 {
 		t.Fatalf("%v", end)
 	}
 	beat := await(t, c, "a heartbeat with the stream", func(m *pecanv1.WorkerMessage) (*pecanv1.WorkerHeartbeat, bool) {
-		return m.GetHeartbeat(), len(m.GetHeartbeat().GetStreams()) == 1 && len(m.GetHeartbeat().GetStreams()[0].GetNodes()) > 0
+		return m.GetHeartbeat(), len(m.GetHeartbeat().GetStreams()) == 1
 	})
 	if beat.GetCpuS() <= 0 || beat.GetResidentBytes() < 1<<20 || beat.GetStreams()[0].GetProduced() != 10 {
 		t.Fatalf("%v", beat)

@@ -199,7 +199,7 @@ func (s *stream) report() []*pecanv1.WorkerMessage {
 			Id: id, Lease: s.lease, Error: state.failed.Detail()}}})
 	case state.ended:
 		out = append(out, &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Ended{Ended: &pecanv1.StreamEnded{
-			Id: id, Lease: s.lease, Count: state.count, RemainderRows: state.keptRows, Nodes: s.run.nodes()}}})
+			Id: id, Lease: s.lease, Count: state.count, RemainderRows: state.keptRows}}})
 	}
 	return out
 }
@@ -226,7 +226,7 @@ func (s *stream) load() *pecanv1.WorkerHeartbeat_StreamLoad {
 	}
 	produced, acked, bytes := run.window.load()
 	return &pecanv1.WorkerHeartbeat_StreamLoad{
-		Id: s.key.id(), Lease: lease, Produced: produced, Acked: acked, WindowBytes: bytes, Nodes: run.nodes(),
+		Id: s.key.id(), Lease: lease, Produced: produced, Acked: acked, WindowBytes: bytes,
 	}
 }
 

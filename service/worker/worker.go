@@ -37,6 +37,7 @@ type Worker struct {
 	graphs  planner
 	server  *server
 	session *session
+	ledger  *ledger
 
 	// runs is the number of streams that run now, windowBytes what all windows hold, insideBytes what the buffers of
 	// tf.data inside their graphs held when they were last looked at.
@@ -91,7 +92,7 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 	lifetime, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w.lifetime = lifetime
 	w.server.stopStreams = cancel
-	w.session = newSession(w)
+	w.session, w.ledger = newSession(w), newLedger()
 	w.graphs = newGraphs(w.session.fetchGraph)
 	w.server.serve()
 	return w, nil

@@ -54,7 +54,7 @@ class Jobs:
         while time.monotonic() < end:
             status = self.link.status()
             (job,) = [job for job in status["jobs"] if job["job_id"] not in self.before]
-            now = {node["op"]: int(node.get("elements", 0)) for node in job.get("nodes", [])}
+            now = {node["node"]: int(node.get("elements", 0)) for node in job.get("nodes", [])}
             if now != counts:
                 counts, beats = now, collections.defaultdict(list)
             for worker in status["workers"]:

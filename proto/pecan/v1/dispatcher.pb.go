@@ -1696,6 +1696,7 @@ type WorkerMessage struct {
 	//	*WorkerMessage_Goodbye
 	//	*WorkerMessage_Started
 	//	*WorkerMessage_Stopped
+	//	*WorkerMessage_Figures
 	Kind          isWorkerMessage_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1801,6 +1802,15 @@ func (x *WorkerMessage) GetStopped() *StreamStopped {
 	return nil
 }
 
+func (x *WorkerMessage) GetFigures() *JobFigures {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerMessage_Figures); ok {
+			return x.Figures
+		}
+	}
+	return nil
+}
+
 type isWorkerMessage_Kind interface {
 	isWorkerMessage_Kind()
 }
@@ -1833,6 +1843,10 @@ type WorkerMessage_Stopped struct {
 	Stopped *StreamStopped `protobuf:"bytes,7,opt,name=stopped,proto3,oneof"`
 }
 
+type WorkerMessage_Figures struct {
+	Figures *JobFigures `protobuf:"bytes,8,opt,name=figures,proto3,oneof"`
+}
+
 func (*WorkerMessage_Hello) isWorkerMessage_Kind() {}
 
 func (*WorkerMessage_Heartbeat) isWorkerMessage_Kind() {}
@@ -1846,6 +1860,8 @@ func (*WorkerMessage_Goodbye) isWorkerMessage_Kind() {}
 func (*WorkerMessage_Started) isWorkerMessage_Kind() {}
 
 func (*WorkerMessage_Stopped) isWorkerMessage_Kind() {}
+
+func (*WorkerMessage_Figures) isWorkerMessage_Kind() {}
 
 type WorkerHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2098,7 +2114,79 @@ func (x *WorkerHeartbeat) GetResidentBytes() int64 {
 	return 0
 }
 
-// What one node of the original graph did so far in one stream.
+// What a worker did so far for a job: running totals, so that a message may be late, doubled or lost without harm.
+type JobFigures struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	JobId string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	// Which totals of this worker these are. It begins new ones, with a larger number, when it comes back to a job that
+	// it had forgotten; the ones before stay as they were told last.
+	Account uint64 `protobuf:"varint,2,opt,name=account,proto3" json:"account,omitempty"`
+	// Grows from message to message of an account.
+	Reading       uint64         `protobuf:"varint,3,opt,name=reading,proto3" json:"reading,omitempty"`
+	Nodes         []*NodeMetrics `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobFigures) Reset() {
+	*x = JobFigures{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobFigures) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobFigures) ProtoMessage() {}
+
+func (x *JobFigures) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobFigures.ProtoReflect.Descriptor instead.
+func (*JobFigures) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *JobFigures) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *JobFigures) GetAccount() uint64 {
+	if x != nil {
+		return x.Account
+	}
+	return 0
+}
+
+func (x *JobFigures) GetReading() uint64 {
+	if x != nil {
+		return x.Reading
+	}
+	return 0
+}
+
+func (x *JobFigures) GetNodes() []*NodeMetrics {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+// What one node of the original graph did: work done, also when it was done again after a failure or for nobody.
 type NodeMetrics struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the node in the registered graph (policies key on it).
@@ -2114,7 +2202,7 @@ type NodeMetrics struct {
 
 func (x *NodeMetrics) Reset() {
 	*x = NodeMetrics{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2126,7 +2214,7 @@ func (x *NodeMetrics) String() string {
 func (*NodeMetrics) ProtoMessage() {}
 
 func (x *NodeMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2139,7 +2227,7 @@ func (x *NodeMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeMetrics.ProtoReflect.Descriptor instead.
 func (*NodeMetrics) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{31}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NodeMetrics) GetNode() string {
@@ -2194,7 +2282,7 @@ type StreamStarted struct {
 
 func (x *StreamStarted) Reset() {
 	*x = StreamStarted{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2206,7 +2294,7 @@ func (x *StreamStarted) String() string {
 func (*StreamStarted) ProtoMessage() {}
 
 func (x *StreamStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2219,7 +2307,7 @@ func (x *StreamStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStarted.ProtoReflect.Descriptor instead.
 func (*StreamStarted) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{32}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StreamStarted) GetId() *StreamId {
@@ -2244,15 +2332,13 @@ type StreamEnded struct {
 	Count uint64                 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	// Rows kept back for the closing stream.
 	RemainderRows uint64 `protobuf:"varint,4,opt,name=remainder_rows,json=remainderRows,proto3" json:"remainder_rows,omitempty"`
-	// The last figures of this run: the stream may be read and taken back before the next heartbeat.
-	Nodes         []*NodeMetrics `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StreamEnded) Reset() {
 	*x = StreamEnded{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2350,7 @@ func (x *StreamEnded) String() string {
 func (*StreamEnded) ProtoMessage() {}
 
 func (x *StreamEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2363,7 @@ func (x *StreamEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEnded.ProtoReflect.Descriptor instead.
 func (*StreamEnded) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{33}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StreamEnded) GetId() *StreamId {
@@ -2308,13 +2394,6 @@ func (x *StreamEnded) GetRemainderRows() uint64 {
 	return 0
 }
 
-func (x *StreamEnded) GetNodes() []*NodeMetrics {
-	if x != nil {
-		return x.Nodes
-	}
-	return nil
-}
-
 // The stream cannot go on: bad file, bad graph. Not used for an element whose map fails.
 type StreamFailed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2327,7 +2406,7 @@ type StreamFailed struct {
 
 func (x *StreamFailed) Reset() {
 	*x = StreamFailed{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2339,7 +2418,7 @@ func (x *StreamFailed) String() string {
 func (*StreamFailed) ProtoMessage() {}
 
 func (x *StreamFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2352,7 +2431,7 @@ func (x *StreamFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamFailed.ProtoReflect.Descriptor instead.
 func (*StreamFailed) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{34}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StreamFailed) GetId() *StreamId {
@@ -2386,7 +2465,7 @@ type StreamStopped struct {
 
 func (x *StreamStopped) Reset() {
 	*x = StreamStopped{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2398,7 +2477,7 @@ func (x *StreamStopped) String() string {
 func (*StreamStopped) ProtoMessage() {}
 
 func (x *StreamStopped) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2411,7 +2490,7 @@ func (x *StreamStopped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStopped.ProtoReflect.Descriptor instead.
 func (*StreamStopped) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{35}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StreamStopped) GetId() *StreamId {
@@ -2429,7 +2508,7 @@ type WorkerGoodbye struct {
 
 func (x *WorkerGoodbye) Reset() {
 	*x = WorkerGoodbye{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2441,7 +2520,7 @@ func (x *WorkerGoodbye) String() string {
 func (*WorkerGoodbye) ProtoMessage() {}
 
 func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2454,7 +2533,7 @@ func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerGoodbye.ProtoReflect.Descriptor instead.
 func (*WorkerGoodbye) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{36}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{37}
 }
 
 type WorkerCommand struct {
@@ -2471,7 +2550,7 @@ type WorkerCommand struct {
 
 func (x *WorkerCommand) Reset() {
 	*x = WorkerCommand{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2483,7 +2562,7 @@ func (x *WorkerCommand) String() string {
 func (*WorkerCommand) ProtoMessage() {}
 
 func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2496,7 +2575,7 @@ func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerCommand.ProtoReflect.Descriptor instead.
 func (*WorkerCommand) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{37}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WorkerCommand) GetKind() isWorkerCommand_Kind {
@@ -2567,7 +2646,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2579,7 +2658,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2592,7 +2671,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{38}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Welcome) GetClusterId() string {
@@ -2641,7 +2720,7 @@ type StartStream struct {
 
 func (x *StartStream) Reset() {
 	*x = StartStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2653,7 +2732,7 @@ func (x *StartStream) String() string {
 func (*StartStream) ProtoMessage() {}
 
 func (x *StartStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2666,7 +2745,7 @@ func (x *StartStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStream.ProtoReflect.Descriptor instead.
 func (*StartStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{39}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StartStream) GetId() *StreamId {
@@ -2760,7 +2839,7 @@ type RemainderSource struct {
 
 func (x *RemainderSource) Reset() {
 	*x = RemainderSource{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2772,7 +2851,7 @@ func (x *RemainderSource) String() string {
 func (*RemainderSource) ProtoMessage() {}
 
 func (x *RemainderSource) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2785,7 +2864,7 @@ func (x *RemainderSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemainderSource.ProtoReflect.Descriptor instead.
 func (*RemainderSource) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{40}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RemainderSource) GetStream() uint32 {
@@ -2836,7 +2915,7 @@ type StopStream struct {
 
 func (x *StopStream) Reset() {
 	*x = StopStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2848,7 +2927,7 @@ func (x *StopStream) String() string {
 func (*StopStream) ProtoMessage() {}
 
 func (x *StopStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2861,7 +2940,7 @@ func (x *StopStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStream.ProtoReflect.Descriptor instead.
 func (*StopStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{41}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StopStream) GetId() *StreamId {
@@ -2893,7 +2972,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2905,7 +2984,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +2997,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{42}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{43}
 }
 
 type StatusResponse struct {
@@ -2938,7 +3017,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2950,7 +3029,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2963,7 +3042,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{43}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *StatusResponse) GetClusterId() string {
@@ -3040,7 +3119,7 @@ type WorkerStatus struct {
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3052,7 +3131,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3065,7 +3144,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{44}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WorkerStatus) GetAddress() *WorkerAddress {
@@ -3155,7 +3234,7 @@ type JobStatus struct {
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3167,7 +3246,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3180,7 +3259,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{45}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *JobStatus) GetJobId() string {
@@ -3254,7 +3333,7 @@ type EpochStatus struct {
 
 func (x *EpochStatus) Reset() {
 	*x = EpochStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3266,7 +3345,7 @@ func (x *EpochStatus) String() string {
 func (*EpochStatus) ProtoMessage() {}
 
 func (x *EpochStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3279,7 +3358,7 @@ func (x *EpochStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStatus.ProtoReflect.Descriptor instead.
 func (*EpochStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{46}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *EpochStatus) GetEpoch() uint64 {
@@ -3342,7 +3421,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3354,7 +3433,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3367,7 +3446,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{47}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *DatasetStatus) GetDatasetId() string {
@@ -3404,7 +3483,7 @@ type RegisterDatasetRequest_Header struct {
 
 func (x *RegisterDatasetRequest_Header) Reset() {
 	*x = RegisterDatasetRequest_Header{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3416,7 +3495,7 @@ func (x *RegisterDatasetRequest_Header) String() string {
 func (*RegisterDatasetRequest_Header) ProtoMessage() {}
 
 func (x *RegisterDatasetRequest_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3470,7 +3549,7 @@ type ClientHeartbeatRequest_Pass struct {
 
 func (x *ClientHeartbeatRequest_Pass) Reset() {
 	*x = ClientHeartbeatRequest_Pass{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3482,7 +3561,7 @@ func (x *ClientHeartbeatRequest_Pass) String() string {
 func (*ClientHeartbeatRequest_Pass) ProtoMessage() {}
 
 func (x *ClientHeartbeatRequest_Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3554,14 +3633,13 @@ type WorkerHeartbeat_StreamLoad struct {
 	Produced      uint64                 `protobuf:"varint,3,opt,name=produced,proto3" json:"produced,omitempty"`
 	Acked         uint64                 `protobuf:"varint,4,opt,name=acked,proto3" json:"acked,omitempty"`
 	WindowBytes   int64                  `protobuf:"varint,5,opt,name=window_bytes,json=windowBytes,proto3" json:"window_bytes,omitempty"`
-	Nodes         []*NodeMetrics         `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkerHeartbeat_StreamLoad) Reset() {
 	*x = WorkerHeartbeat_StreamLoad{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3573,7 +3651,7 @@ func (x *WorkerHeartbeat_StreamLoad) String() string {
 func (*WorkerHeartbeat_StreamLoad) ProtoMessage() {}
 
 func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3622,13 +3700,6 @@ func (x *WorkerHeartbeat_StreamLoad) GetWindowBytes() int64 {
 		return x.WindowBytes
 	}
 	return 0
-}
-
-func (x *WorkerHeartbeat_StreamLoad) GetNodes() []*NodeMetrics {
-	if x != nil {
-		return x.Nodes
-	}
-	return nil
 }
 
 var File_pecan_v1_dispatcher_proto protoreflect.FileDescriptor
@@ -3776,7 +3847,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x17ClientHeartbeatResponse\"3\n" +
 	"\x14ClientGoodbyeRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\"\x17\n" +
-	"\x15ClientGoodbyeResponse\"\x81\x03\n" +
+	"\x15ClientGoodbyeResponse\"\xb3\x03\n" +
 	"\rWorkerMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.pecan.v1.WorkerHelloH\x00R\x05hello\x129\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x19.pecan.v1.WorkerHeartbeatH\x00R\theartbeat\x12-\n" +
@@ -3784,7 +3855,8 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x06failed\x18\x04 \x01(\v2\x16.pecan.v1.StreamFailedH\x00R\x06failed\x123\n" +
 	"\agoodbye\x18\x05 \x01(\v2\x17.pecan.v1.WorkerGoodbyeH\x00R\agoodbye\x123\n" +
 	"\astarted\x18\x06 \x01(\v2\x17.pecan.v1.StreamStartedH\x00R\astarted\x123\n" +
-	"\astopped\x18\a \x01(\v2\x17.pecan.v1.StreamStoppedH\x00R\astoppedB\x06\n" +
+	"\astopped\x18\a \x01(\v2\x17.pecan.v1.StreamStoppedH\x00R\astopped\x120\n" +
+	"\afigures\x18\b \x01(\v2\x14.pecan.v1.JobFiguresH\x00R\afiguresB\x06\n" +
 	"\x04kind\"\xce\x02\n" +
 	"\vWorkerHello\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x1f\n" +
@@ -3804,19 +3876,24 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05ended\x18\x03 \x01(\bR\x05ended\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x04R\x05count\x12%\n" +
-	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\xd8\x02\n" +
+	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\xab\x02\n" +
 	"\x0fWorkerHeartbeat\x12>\n" +
 	"\astreams\x18\x01 \x03(\v2$.pecan.v1.WorkerHeartbeat.StreamLoadR\astreams\x12\x13\n" +
 	"\x05cpu_s\x18\x02 \x01(\x01R\x04cpuS\x12%\n" +
-	"\x0eresident_bytes\x18\x03 \x01(\x03R\rresidentBytes\x1a\xc8\x01\n" +
+	"\x0eresident_bytes\x18\x03 \x01(\x03R\rresidentBytes\x1a\x9b\x01\n" +
 	"\n" +
 	"StreamLoad\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x1a\n" +
 	"\bproduced\x18\x03 \x01(\x04R\bproduced\x12\x14\n" +
 	"\x05acked\x18\x04 \x01(\x04R\x05acked\x12!\n" +
-	"\fwindow_bytes\x18\x05 \x01(\x03R\vwindowBytes\x12+\n" +
-	"\x05nodes\x18\x06 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"\xa3\x01\n" +
+	"\fwindow_bytes\x18\x05 \x01(\x03R\vwindowBytes\"\x84\x01\n" +
+	"\n" +
+	"JobFigures\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x18\n" +
+	"\aaccount\x18\x02 \x01(\x04R\aaccount\x12\x18\n" +
+	"\areading\x18\x03 \x01(\x04R\areading\x12+\n" +
+	"\x05nodes\x18\x04 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"\xa3\x01\n" +
 	"\vNodeMetrics\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12\x1a\n" +
@@ -3827,13 +3904,12 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\tbytes_out\x18\x06 \x01(\x04R\bbytesOut\"I\n" +
 	"\rStreamStarted\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
-	"\x05lease\x18\x02 \x01(\x04R\x05lease\"\xb1\x01\n" +
+	"\x05lease\x18\x02 \x01(\x04R\x05lease\"\x84\x01\n" +
 	"\vStreamEnded\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x04R\x05count\x12%\n" +
-	"\x0eremainder_rows\x18\x04 \x01(\x04R\rremainderRows\x12+\n" +
-	"\x05nodes\x18\x05 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"u\n" +
+	"\x0eremainder_rows\x18\x04 \x01(\x04R\rremainderRows\"u\n" +
 	"\fStreamFailed\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12+\n" +
@@ -3964,7 +4040,7 @@ func file_pecan_v1_dispatcher_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_dispatcher_proto_rawDescData
 }
 
-var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
 var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*RegisterDatasetRequest)(nil),        // 0: pecan.v1.RegisterDatasetRequest
 	(*RegisterDatasetResponse)(nil),       // 1: pecan.v1.RegisterDatasetResponse
@@ -3997,86 +4073,87 @@ var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*WorkerHello)(nil),                   // 28: pecan.v1.WorkerHello
 	(*HeldStream)(nil),                    // 29: pecan.v1.HeldStream
 	(*WorkerHeartbeat)(nil),               // 30: pecan.v1.WorkerHeartbeat
-	(*NodeMetrics)(nil),                   // 31: pecan.v1.NodeMetrics
-	(*StreamStarted)(nil),                 // 32: pecan.v1.StreamStarted
-	(*StreamEnded)(nil),                   // 33: pecan.v1.StreamEnded
-	(*StreamFailed)(nil),                  // 34: pecan.v1.StreamFailed
-	(*StreamStopped)(nil),                 // 35: pecan.v1.StreamStopped
-	(*WorkerGoodbye)(nil),                 // 36: pecan.v1.WorkerGoodbye
-	(*WorkerCommand)(nil),                 // 37: pecan.v1.WorkerCommand
-	(*Welcome)(nil),                       // 38: pecan.v1.Welcome
-	(*StartStream)(nil),                   // 39: pecan.v1.StartStream
-	(*RemainderSource)(nil),               // 40: pecan.v1.RemainderSource
-	(*StopStream)(nil),                    // 41: pecan.v1.StopStream
-	(*StatusRequest)(nil),                 // 42: pecan.v1.StatusRequest
-	(*StatusResponse)(nil),                // 43: pecan.v1.StatusResponse
-	(*WorkerStatus)(nil),                  // 44: pecan.v1.WorkerStatus
-	(*JobStatus)(nil),                     // 45: pecan.v1.JobStatus
-	(*EpochStatus)(nil),                   // 46: pecan.v1.EpochStatus
-	(*DatasetStatus)(nil),                 // 47: pecan.v1.DatasetStatus
-	(*RegisterDatasetRequest_Header)(nil), // 48: pecan.v1.RegisterDatasetRequest.Header
-	(*ClientHeartbeatRequest_Pass)(nil),   // 49: pecan.v1.ClientHeartbeatRequest.Pass
-	(*WorkerHeartbeat_StreamLoad)(nil),    // 50: pecan.v1.WorkerHeartbeat.StreamLoad
-	(*DatasetSpec)(nil),                   // 51: pecan.v1.DatasetSpec
-	(*JobOptions)(nil),                    // 52: pecan.v1.JobOptions
-	(*Plan)(nil),                          // 53: pecan.v1.Plan
-	(*ErrorDetail)(nil),                   // 54: pecan.v1.ErrorDetail
-	(*WorkerAddress)(nil),                 // 55: pecan.v1.WorkerAddress
-	(*StreamId)(nil),                      // 56: pecan.v1.StreamId
-	(*ComponentSpec)(nil),                 // 57: pecan.v1.ComponentSpec
+	(*JobFigures)(nil),                    // 31: pecan.v1.JobFigures
+	(*NodeMetrics)(nil),                   // 32: pecan.v1.NodeMetrics
+	(*StreamStarted)(nil),                 // 33: pecan.v1.StreamStarted
+	(*StreamEnded)(nil),                   // 34: pecan.v1.StreamEnded
+	(*StreamFailed)(nil),                  // 35: pecan.v1.StreamFailed
+	(*StreamStopped)(nil),                 // 36: pecan.v1.StreamStopped
+	(*WorkerGoodbye)(nil),                 // 37: pecan.v1.WorkerGoodbye
+	(*WorkerCommand)(nil),                 // 38: pecan.v1.WorkerCommand
+	(*Welcome)(nil),                       // 39: pecan.v1.Welcome
+	(*StartStream)(nil),                   // 40: pecan.v1.StartStream
+	(*RemainderSource)(nil),               // 41: pecan.v1.RemainderSource
+	(*StopStream)(nil),                    // 42: pecan.v1.StopStream
+	(*StatusRequest)(nil),                 // 43: pecan.v1.StatusRequest
+	(*StatusResponse)(nil),                // 44: pecan.v1.StatusResponse
+	(*WorkerStatus)(nil),                  // 45: pecan.v1.WorkerStatus
+	(*JobStatus)(nil),                     // 46: pecan.v1.JobStatus
+	(*EpochStatus)(nil),                   // 47: pecan.v1.EpochStatus
+	(*DatasetStatus)(nil),                 // 48: pecan.v1.DatasetStatus
+	(*RegisterDatasetRequest_Header)(nil), // 49: pecan.v1.RegisterDatasetRequest.Header
+	(*ClientHeartbeatRequest_Pass)(nil),   // 50: pecan.v1.ClientHeartbeatRequest.Pass
+	(*WorkerHeartbeat_StreamLoad)(nil),    // 51: pecan.v1.WorkerHeartbeat.StreamLoad
+	(*DatasetSpec)(nil),                   // 52: pecan.v1.DatasetSpec
+	(*JobOptions)(nil),                    // 53: pecan.v1.JobOptions
+	(*Plan)(nil),                          // 54: pecan.v1.Plan
+	(*ErrorDetail)(nil),                   // 55: pecan.v1.ErrorDetail
+	(*WorkerAddress)(nil),                 // 56: pecan.v1.WorkerAddress
+	(*StreamId)(nil),                      // 57: pecan.v1.StreamId
+	(*ComponentSpec)(nil),                 // 58: pecan.v1.ComponentSpec
 }
 var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
-	48, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
-	51, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
-	52, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
-	53, // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
-	52, // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
+	49, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
+	52, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
+	53, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
+	54, // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
+	53, // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
 	14, // 5: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
-	54, // 6: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
-	55, // 7: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
-	56, // 8: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
-	56, // 9: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
-	56, // 10: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
-	49, // 11: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
+	55, // 6: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
+	56, // 7: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
+	57, // 8: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
+	57, // 9: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
+	57, // 10: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
+	50, // 11: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
 	28, // 12: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
 	30, // 13: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
-	33, // 14: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
-	34, // 15: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
-	36, // 16: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
-	32, // 17: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
-	35, // 18: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
-	55, // 19: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
-	29, // 20: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
-	56, // 21: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
-	50, // 22: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	56, // 23: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
-	56, // 24: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	31, // 25: pecan.v1.StreamEnded.nodes:type_name -> pecan.v1.NodeMetrics
-	56, // 26: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	54, // 27: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	56, // 28: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
-	38, // 29: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
-	39, // 30: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
-	41, // 31: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	56, // 32: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
-	53, // 33: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
-	52, // 34: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
-	40, // 35: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
-	57, // 36: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	55, // 37: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	56, // 38: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	44, // 39: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	45, // 40: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	47, // 41: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	55, // 42: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	29, // 43: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	52, // 44: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	53, // 45: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	46, // 46: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	31, // 47: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	51, // 48: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
-	56, // 49: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	31, // 50: pecan.v1.WorkerHeartbeat.StreamLoad.nodes:type_name -> pecan.v1.NodeMetrics
+	34, // 14: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
+	35, // 15: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
+	37, // 16: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
+	33, // 17: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
+	36, // 18: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
+	31, // 19: pecan.v1.WorkerMessage.figures:type_name -> pecan.v1.JobFigures
+	56, // 20: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
+	29, // 21: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
+	57, // 22: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
+	51, // 23: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	32, // 24: pecan.v1.JobFigures.nodes:type_name -> pecan.v1.NodeMetrics
+	57, // 25: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
+	57, // 26: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
+	57, // 27: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	55, // 28: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	57, // 29: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
+	39, // 30: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
+	40, // 31: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
+	42, // 32: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
+	57, // 33: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
+	54, // 34: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
+	53, // 35: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
+	41, // 36: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
+	58, // 37: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
+	56, // 38: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	57, // 39: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	45, // 40: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	46, // 41: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	48, // 42: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	56, // 43: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	29, // 44: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	53, // 45: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	54, // 46: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	47, // 47: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	32, // 48: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	52, // 49: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
+	57, // 50: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
 	0,  // 51: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
 	2,  // 52: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
 	4,  // 53: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
@@ -4091,7 +4168,7 @@ var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	23, // 62: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
 	25, // 63: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
 	27, // 64: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
-	42, // 65: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
+	43, // 65: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
 	1,  // 66: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
 	3,  // 67: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
 	5,  // 68: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
@@ -4105,8 +4182,8 @@ var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	22, // 76: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
 	24, // 77: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
 	26, // 78: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
-	37, // 79: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
-	43, // 80: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
+	38, // 79: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
+	44, // 80: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
 	66, // [66:81] is the sub-list for method output_type
 	51, // [51:66] is the sub-list for method input_type
 	51, // [51:51] is the sub-list for extension type_name
@@ -4132,8 +4209,9 @@ func file_pecan_v1_dispatcher_proto_init() {
 		(*WorkerMessage_Goodbye)(nil),
 		(*WorkerMessage_Started)(nil),
 		(*WorkerMessage_Stopped)(nil),
+		(*WorkerMessage_Figures)(nil),
 	}
-	file_pecan_v1_dispatcher_proto_msgTypes[37].OneofWrappers = []any{
+	file_pecan_v1_dispatcher_proto_msgTypes[38].OneofWrappers = []any{
 		(*WorkerCommand_Welcome)(nil),
 		(*WorkerCommand_Start)(nil),
 		(*WorkerCommand_Stop)(nil),
@@ -4144,7 +4222,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_dispatcher_proto_rawDesc), len(file_pecan_v1_dispatcher_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   51,
+			NumMessages:   52,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

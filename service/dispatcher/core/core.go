@@ -190,8 +190,8 @@ type Core struct {
 	clients map[string]*clientState
 	workers map[string]*workerState
 	streams map[streamKey]*streamState
-	// profiles have what nodes did in epochs that are closed, by job.
-	profiles map[string]profile
+	// profiles have what nodes did, by job.
+	profiles map[string]*jobFigures
 	watches  map[WatchID]*watchState
 	// sessions has the worker of each live session.
 	sessions map[SessionID]string
@@ -210,7 +210,7 @@ type Core struct {
 func New(cfg Config, state *State) *Core {
 	return &Core{
 		cfg: cfg, state: state,
-		clients: map[string]*clientState{}, workers: map[string]*workerState{}, streams: map[streamKey]*streamState{}, profiles: map[string]profile{},
+		clients: map[string]*clientState{}, workers: map[string]*workerState{}, streams: map[streamKey]*streamState{}, profiles: map[string]*jobFigures{},
 		watches: map[WatchID]*watchState{}, sessions: map[SessionID]string{},
 		closing: map[fileKey][]closingRun{}, idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
 	}

@@ -79,64 +79,6 @@ type streamState struct {
 	moveTo     string
 	// remainders were sent in this form with the closing stream's lease.
 	remainders *pecanv1.StartStream
-	// nodes are the newest figures of the run under way, gone those of runs before it.
-	nodes []*pecanv1.NodeMetrics
-	gone  profile
-}
-
-// maxProfiled bounds the nodes of a job that are told apart; a graph has far fewer that yield elements.
-const maxProfiled = 4096
-
-// profile sums up what nodes of a graph did, by their names.
-type profile map[string]*pecanv1.NodeMetrics
-
-// add gives the profile with figures added to it; a nil one is made at the first.
-func (p profile) add(nodes []*pecanv1.NodeMetrics) profile {
-	for _, node := range nodes {
-		s := p[node.GetNode()]
-		if s == nil {
-			if len(p) >= maxProfiled {
-				continue
-			}
-			if p == nil {
-				p = profile{}
-			}
-			s = &pecanv1.NodeMetrics{Node: node.GetNode()}
-			p[node.GetNode()] = s
-		}
-		if s.Op == "" {
-			s.Op = node.GetOp()
-		}
-		s.Elements += node.GetElements()
-		s.SelfCpuS += node.GetSelfCpuS()
-		s.BytesIn += node.GetBytesIn()
-		s.BytesOut += node.GetBytesOut()
-	}
-	return p
-}
-
-// list gives the figures by name.
-func (p profile) list() []*pecanv1.NodeMetrics {
-	var nodes []*pecanv1.NodeMetrics
-	for _, name := range sortedKeys(p) {
-		nodes = append(nodes, p[name])
-	}
-	return nodes
-}
-
-// gather takes the newest figures of a stream. Figures only grow in a run: smaller ones, or none, are of one that
-// began anew.
-func (s *streamState) gather(nodes []*pecanv1.NodeMetrics) {
-	again, known := len(nodes) == 0, profile{}.add(s.nodes)
-	for name, now := range (profile{}).add(nodes) {
-		if before := known[name]; before != nil && now.Elements < before.Elements {
-			again = true
-		}
-	}
-	if again {
-		s.gone = s.gone.add(s.nodes)
-	}
-	s.nodes = nodes
 }
 
 // soft gives the soft state of a stream, made at the first question.
@@ -149,21 +91,16 @@ func (c *Core) soft(key streamKey) *streamState {
 	return s
 }
 
-// newLease forgets what belonged to an older lease, but for what its run did.
+// newLease forgets what belonged to an older lease.
 func (s *streamState) newLease(lease uint64, now time.Duration) {
-	s.gone = s.gone.add(s.nodes)
 	s.lease, s.leasedAt = lease, now
-	s.started, s.produced, s.acked, s.reports, s.reported, s.remainders, s.nodes = false, 0, 0, 0, "", nil, nil
+	s.started, s.produced, s.acked, s.reports, s.reported, s.remainders = false, 0, 0, 0, "", nil
 }
 
 // forgetEpoch drops the soft state of an epoch's streams.
 func (c *Core) forgetEpoch(jobID string, epoch *pecanv1.StoredEpoch) {
 	for _, stream := range epoch.Streams {
-		key := streamKey{jobID, epoch.Epoch, stream.Stream}
-		if s := c.streams[key]; s != nil {
-			c.profiles[jobID] = c.profiles[jobID].add(s.gone.list()).add(s.nodes)
-		}
-		delete(c.streams, key)
+		delete(c.streams, streamKey{jobID, epoch.Epoch, stream.Stream})
 	}
 	for _, client := range c.clients {
 		delete(client.passes, passKey{jobID, epoch.Epoch})

@@ -66,16 +66,10 @@ func (c *Core) jobStatus(job *pecanv1.StoredJob, busy func() int) *pecanv1.JobSt
 		}
 		status.Epochs = append(status.Epochs, &pecanv1.EpochStatus{Epoch: closed.Epoch, State: word, Elements: closed.Elements})
 	}
-	nodes := profile{}.add(c.profiles[job.JobId].list())
 	for _, epoch := range job.Epochs {
 		status.Epochs = append(status.Epochs, c.epochStatus(job, epoch, busy))
-		for _, stream := range epoch.Streams {
-			if soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; soft != nil {
-				nodes.add(soft.gone.list()).add(soft.nodes)
-			}
-		}
 	}
-	status.Nodes = nodes.list()
+	status.Nodes = c.nodes(job.JobId)
 	return status
 }
 

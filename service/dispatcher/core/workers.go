@@ -169,14 +169,13 @@ func (c *Core) fromWorker(in FromWorker) error {
 			c.command(id, stopCommand(keyOf(r.GetId()), r.GetLease()))
 			return nil
 		}
-		if len(r.Nodes) > 0 {
-			c.soft(keyOf(r.Id)).gather(r.Nodes)
-		}
 		c.produced(job, epoch, stream, r.Count, r.RemainderRows)
 	case *pecanv1.WorkerMessage_Failed:
 		c.streamFailed(id, kind.Failed)
 	case *pecanv1.WorkerMessage_Stopped:
 		c.stopped(id, keyOf(kind.Stopped.GetId()))
+	case *pecanv1.WorkerMessage_Figures:
+		c.figures(id, kind.Figures)
 	case *pecanv1.WorkerMessage_Goodbye:
 		c.loseWorker(id, false, "worker "+id+" said goodbye")
 		c.endSession(in.Session, nil)
@@ -204,7 +203,6 @@ func (c *Core) beat(id string, worker *workerState, beat *pecanv1.WorkerHeartbea
 			// Its client reads, whatever it reported before.
 			soft.acked, soft.reports, soft.reported = acked, 0, ""
 		}
-		soft.gather(load.Nodes)
 	}
 }
 

@@ -1,0 +1,103 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+// registered is a planner that makes streams out of registered graphs, as a worker does: each is the whole dataset.
+type registered struct{ *graphs }
+
+func (r registered) instantiate(ctx context.Context, fingerprint string, _ *pecanv1.Plan, at graph.At) (*graph.StreamGraphs, error) {
+	parsed, err := r.get(ctx, fingerprint)
+	if err != nil {
+		return nil, err
+	}
+	at.Mode = pecanv1.Mode_MODE_OFF
+	plan, err := graph.Analyze(parsed, &pecanv1.JobOptions{Mode: at.Mode}, graph.Env{})
+	if err != nil {
+		return nil, err
+	}
+	return graph.Instantiate(parsed, plan, at)
+}
+
+func newRegistered() registered {
+	return registered{newGraphs(func(_ context.Context, name string) ([]byte, error) {
+		return os.ReadFile(filepath.Join("testdata", name+".graph"))
+	})}
+}
+
+// opAndCount is what a step is and how many elements it made.
+type opAndCount struct {
+	Op       string `json:"op"`
+	Elements uint64 `json:"elements"`
+}
+
+var opSuffix = regexp.MustCompile(`Dataset(V[0-9]+)?$`)
+
+// countsOf gives the figures in a form that can be compared: several steps may be of one op.
+func countsOf(nodes []*pecanv1.NodeMetrics) []string {
+	var out []string
+	for _, node := range nodes {
+		out = append(out, fmt.Sprint(opSuffix.ReplaceAllString(node.GetOp(), ""), " ", node.GetElements()))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func expectedCounts(t *testing.T) map[string][]opAndCount {
+	t.Helper()
+	raw, err := os.ReadFile("testdata/figures.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	expected := map[string][]opAndCount{}
+	if err := json.Unmarshal(raw, &expected); err != nil {
+		t.Fatal(err)
+	}
+	return expected
+}
+
+// What each step of a pipeline made is told exactly, however early tf.data drops its iterators.
+func TestFiguresAreExact(t *testing.T) {
+	for name, steps := range expectedCounts(t) {
+		t.Run(name, func(t *testing.T) {
+			var want []string
+			for _, step := range steps {
+				want = append(want, fmt.Sprint(step.Op, " ", step.Elements))
+			}
+			slices.Sort(want)
+			w := serve(t, nil)
+			w.graphs = newRegistered()
+			o := order(name)
+			w.start(o)
+			r := dialTCP(t, w)
+			r.open(1, opening(o))
+			r.stream(0)
+			w.ledger.untold()
+			nodes := w.ledger.news("job").GetNodes()
+			if got := countsOf(nodes); !slices.Equal(got, want) {
+				t.Errorf("figures are\n %s, want\n %s", strings.Join(got, ", "), strings.Join(want, ", "))
+			}
+			sum, in := uint64(0), uint64(0)
+			for _, node := range nodes {
+				t.Log(node)
+				sum, in = sum+node.GetBytesOut(), in+node.GetBytesIn()
+			}
+			// What the outermost step gives goes to the trainer, all else into another step.
+			if !slices.ContainsFunc(nodes, func(node *pecanv1.NodeMetrics) bool { return node.GetBytesOut() == sum-in }) {
+				t.Errorf("%d bytes came out of the steps and %d went in", sum, in)
+			}
+		})
+	}
+}
