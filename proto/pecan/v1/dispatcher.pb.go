@@ -3226,7 +3226,8 @@ type JobStatus struct {
 	Plan      *Plan                  `protobuf:"bytes,5,opt,name=plan,proto3" json:"plan,omitempty"`
 	Clients   []string               `protobuf:"bytes,6,rep,name=clients,proto3" json:"clients,omitempty"`
 	Epochs    []*EpochStatus         `protobuf:"bytes,7,rep,name=epochs,proto3" json:"epochs,omitempty"`
-	// Summed over everything that was run for the job since the dispatcher started, whatever became of it.
+	// Summed over everything that was run for the job, whatever became of it, by workers that the dispatcher has met since
+	// it started.
 	Nodes         []*NodeMetrics `protobuf:"bytes,8,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

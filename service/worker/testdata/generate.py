@@ -106,7 +106,7 @@ def main() -> None:
                 writer.write(b"x" * i)
     expected = {}
     for name, (dataset, counts) in CASES.items():
-        graph = dataset._as_serialized_graph(strip_device_assignment=True).numpy()  # noqa: SLF001
+        graph = dataset._as_serialized_graph(strip_device_assignment=True).numpy()
         (HERE / f"{name}.graph").write_bytes(graph)
         expected[name] = [{"op": op, "elements": elements} for op, elements in counts]
         sum(1 for _ in dataset)

@@ -1,0 +1,109 @@
+"""What `pecanctl nodes` shows: for jobs that were read to the end without a failure, exactly what the steps made."""
+
+from __future__ import annotations
+
+import collections
+import re
+import time
+
+import pecan
+import pytest
+import tensorflow as tf
+from pecan._src import session
+from test_epochs import PATIENCE_S, _until
+
+D = tf.data.Dataset
+EPOCHS = 3
+ROUNDS = 3
+
+
+def _some(x: tf.Tensor) -> D:
+    return D.range(x % 3)
+
+
+def _third(x: tf.Tensor) -> tf.Tensor:
+    return x % 3 != 0
+
+
+def _twice(x: tf.Tensor) -> tf.Tensor:
+    return x * 2
+
+
+# A pipeline of n source elements, and what its steps make in one epoch. What a third filter or a flat_map leaves of n is
+# written out, so that nothing of Pecan or TensorFlow says what is right.
+PIPELINES = {
+    "scalars": (lambda n: D.range(n).map(_twice), lambda n: {"Range": n, "Map": n}),
+    "batch": (lambda n: D.range(n).map(_twice).batch(10), lambda n: {"Range": n, "Map": n, "Batch": -(-n // 10)}),
+    # Short batches of streams are batched anew.
+    "remainder": (
+        lambda n: D.range(n).filter(_third).batch(10),
+        lambda n: {"Range": n, "Filter": n - -(-n // 3), "Batch": -(-(n - -(-n // 3)) // 10)},
+    ),
+    "closing": (
+        lambda n: D.range(n).filter(_third).batch(10).map(_twice),
+        lambda n: {"Range": n, "Filter": n - -(-n // 3), "Batch": -(-(n - -(-n // 3)) // 10), "Map": -(-(n - -(-n // 3)) // 10)},
+    ),
+    "dropped": (
+        lambda n: D.range(n).filter(_third).batch(10, drop_remainder=True).map(_twice),
+        lambda n: {"Range": n, "Filter": n - -(-n // 3), "Batch": (n - -(-n // 3)) // 10, "Map": (n - -(-n // 3)) // 10},
+    ),
+    "flat_map": (
+        lambda n: D.range(n).flat_map(_some).shuffle(16).batch(8, drop_remainder=True).prefetch(2),
+        lambda n: {"Range": n, "FlatMap": n, "Shuffle": n, "Batch": n // 8, "Prefetch": n // 8},
+    ),
+}
+
+
+def _figures(job: dict) -> dict[str, int]:
+    """Elements by op; a pipeline here has one step of each."""
+    sums: collections.Counter[str] = collections.Counter()
+    for node in job.get("nodes", []):
+        sums[re.sub(r"Dataset(V\d)?$", "", node["op"])] += int(node.get("elements", 0))
+    return dict(sums)
+
+
+class Heartbeats:
+    """Counts the heartbeats of each worker: one has come where the time since the last one has become shorter."""
+
+    def __init__(self, link) -> None:
+        self.link, self.ages, self.heard = link, {}, collections.Counter()
+
+    def three(self) -> bool:
+        for worker in self.link.status()["workers"]:
+            name, age = worker["address"]["worker_id"], worker.get("last_heartbeat_s", 0.0)
+            self.heard[name] += age < self.ages.get(name, 0.0)
+            self.ages[name] = age
+        return min(self.heard.values()) >= 3
+
+
+@pytest.mark.parametrize("n", [93, 9_000], ids=["small", "large"])
+def test_figures_are_exact_over_epochs(cluster, n):
+    link = session.connect(cluster.target, 10)
+
+    def jobs() -> dict[str, dict]:
+        return {job["job_id"]: job for job in link.status().get("jobs", [])}
+
+    expected, held = {}, []
+    for name, (make, counts) in PIPELINES.items():
+        for _ in range(ROUNDS):
+            before = set(jobs())
+            # Behind the last pass of a repeat no epoch is opened ahead, which would be begun for nobody.
+            dataset = make(n).repeat(EPOCHS).apply(pecan.distribute(cluster.target))
+            for _element in dataset:
+                pass
+            (job,) = set(jobs()) - before
+            expected[job] = (name, {op: EPOCHS * count for op, count in counts(n).items()})
+            held.append(dataset)
+
+    def figures() -> dict[str, tuple[str, dict[str, int]]]:
+        now = jobs()
+        return {job: (name, _figures(now[job])) for job, (name, _) in expected.items()}
+
+    # Figures travel on another way than elements, so the last ones may still be coming. What is told later changes nothing.
+    end = time.monotonic() + PATIENCE_S
+    while figures() != expected and time.monotonic() < end:
+        time.sleep(0.05)
+    assert figures() == expected
+    _until("workers go on telling", Heartbeats(link).three)
+    assert figures() == expected
+    assert all(node["node"] and node["op"] for job in jobs().values() for node in job.get("nodes", []))
