@@ -85,7 +85,8 @@ func TestFiguresOfNodesOutliveTheirLeases(t *testing.T) {
 		t.Fatalf("%s: %v, want %d elements", what, last, sum)
 	}
 	first := s.worker(workerHello("w1", 4))
-	one, two := first.start(), first.start()
+	first.start()
+	first.start()
 	tell(first, 1, 1, 4)
 	shows("totals", 4)
 	tell(first, 1, 2, 8)
@@ -100,7 +101,7 @@ func TestFiguresOfNodesOutliveTheirLeases(t *testing.T) {
 	// Both streams go to another worker.
 	first.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}})
 	second := s.worker(workerHello("w2", 4))
-	one, two = second.start(), second.start()
+	one, two := second.start(), second.start()
 	shows("another lease", 0)
 	tell(second, 1, 1, 1)
 	shows("totals of another worker", 1)
