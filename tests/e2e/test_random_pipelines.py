@@ -32,6 +32,8 @@ class State:
     ordered: bool = True
     # As many elements as one can count without running.
     counted: bool = True
+    # There are several passes in it: where their work is costly, streams have shares of all passes.
+    passes: bool = False
     # Elements are batches.
     batched: bool = False
     # Which rows meet in a batch is open.
@@ -97,7 +99,7 @@ def steps(chance: random.Random, state: State) -> list[Callable[[], State]]:
         if not state.mixed and state.ordered:
             found.append(lambda: state.then(f"take({n})", lambda d: d.take(n)))
         return found
-    loose = not (state.ordered and state.counted)
+    loose = state.passes or not (state.ordered and state.counted)
     found += [
         lambda: state.then("filter", lambda d: d.filter(lambda x: x % 3 != 0), counted=False),
         lambda: state.then(
@@ -107,7 +109,7 @@ def steps(chance: random.Random, state: State) -> list[Callable[[], State]]:
         lambda: state.then(
             "flat_map", lambda d: d.flat_map(lambda x: Dataset.from_tensors(x).repeat(x % 3)), counted=False
         ),
-        lambda: state.then("repeat(2)", lambda d: d.repeat(2)),
+        lambda: state.then("repeat(2)", lambda d: d.repeat(2), passes=True),
     ]
     if state.ordered:
         found += [
