@@ -175,15 +175,26 @@ func (p *profiler) readMeters(it *tf.Iterator) map[string]tally {
 	return counted
 }
 
-// bufferedBytes is what prefetching and parallel steps hold. What a shuffle holds is the user's own choice.
+// bufferedBytes is what prefetching and parallel steps hold, or will hold once the window rests: a window that fills takes
+// from the buffers as fast as they fill, and what it would fill itself with before them is theirs a moment later. What a
+// shuffle holds is the user's own choice.
 func bufferedBytes(model *tensorflow.ModelProto) int64 {
 	sum := int64(0)
 	for _, node := range model.GetNodes() {
 		switch node.GetNodeClass() {
 		case tensorflow.NodeClass_ASYNC_KNOWN_RATIO, tensorflow.NodeClass_ASYNC_UNKNOWN_RATIO, tensorflow.NodeClass_ASYNC_INTERLEAVE_MANY:
-			// What lies in the buffer, and one more of the kind that is being made.
-			held, count := max(0, node.GetBufferedBytes()), max(1, node.GetBufferedElements())
-			sum += held + held/count
+			held, room := float64(max(0, node.GetBufferedBytes())), 0.0
+			each := held / float64(max(1, node.GetBufferedElements()))
+			if made := node.GetNumElements(); made > 0 {
+				each = max(each, float64(max(0, node.GetBytesProduced()))/float64(made))
+			}
+			for _, parameter := range node.GetParameters() {
+				if name := parameter.GetName(); name == "buffer_size" || name == "parallelism" {
+					room = max(room, parameter.GetStateValue())
+				}
+			}
+			// And one more that is being made.
+			sum += int64(min(max(held, room*each)+each, math.MaxInt64>>16))
 		}
 	}
 	return sum

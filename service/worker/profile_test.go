@@ -2,6 +2,7 @@ package worker
 
 import (
 	"testing"
+	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
@@ -21,6 +22,29 @@ func TestWhatTheGraphBuffersItselfCountsAgainstTheWindow(t *testing.T) {
 	w.stop(&pecanv1.StopStream{Id: o.GetId()})
 	waitFor(t, "the run to end", func() bool { return w.runs.Load() == 0 })
 	waitFor(t, "the buffer to go", func() bool { return w.insideBytes.Load() == 0 })
+}
+
+// A window that fills takes from the graph's buffers as fast as they fill: they are full only when it rests.
+func TestAWindowThatFillsLeavesRoomForBuffersThatFillAfterIt(t *testing.T) {
+	const limit = 16 * largeElement
+	w := serve(t, func(c *Config) { c.WindowBytes = limit })
+	w.start(order("ahead"))
+	filling, peak, same := w.held()[0].run, int64(0), 0
+	for last, end := int64(0), time.Now().Add(deadline); same < 100; time.Sleep(time.Millisecond) {
+		filling.sample()
+		held := w.windowBytes.Load() + w.insideBytes.Load()
+		if peak = max(peak, held); held != last || held < 8*largeElement {
+			last, same = held, 0
+		} else {
+			same++
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the window does not come to rest: %d bytes", held)
+		}
+	}
+	if peak > limit {
+		t.Errorf("the window and the graph's buffers held up to %d bytes, the limit is %d", peak, limit)
+	}
 }
 
 func TestFiguresAreGivenPerNodeOfTheGraph(t *testing.T) {
