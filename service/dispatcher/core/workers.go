@@ -21,11 +21,8 @@ func (c *Core) hello(in Hello) error {
 	if err := c.checkPlace(id, msg.GetAddress().GetTcp()); err != nil {
 		return err
 	}
-	for _, otherID := range sortedKeys(c.workers) {
-		if other := c.workers[otherID]; otherID != id && other.address.GetTcp() == msg.Address.Tcp && msg.Address.Tcp != "" {
-			// A process listens where the other one did, so that one is gone.
-			c.loseWorker(otherID, true, "worker "+id+" took over its address")
-		}
+	if err := c.takeAddress(id, msg.GetAddress().GetTcp()); err != nil {
+		return err
 	}
 	worker := c.workers[id]
 	if worker == nil {
@@ -48,6 +45,25 @@ func (c *Core) hello(in Hello) error {
 	c.forgetClosing(func(run closingRun) bool { return run.worker == id })
 	c.reconcile(id, msg.Held)
 	c.dirty = true
+	return nil
+}
+
+// takeAddress gives a worker the address of one that is gone: a process listens where that one did. One that is heard keeps
+// its address, since two that advertise the same would otherwise take it from each other for ever, with all their streams.
+func (c *Core) takeAddress(id, tcp string) error {
+	if tcp == "" {
+		return nil
+	}
+	for _, otherID := range sortedKeys(c.workers) {
+		other := c.workers[otherID]
+		if otherID == id || other.address.GetTcp() != tcp {
+			continue
+		}
+		if c.usable(other) {
+			return reason.New(reason.WorkerUnknown, "register worker %s: worker %s is connected and has the same address %s; give each worker its own (--advertise, or --listen without it). If that worker is gone, its address is free %v after its last heartbeat", id, otherID, tcp, c.cfg.SuspectAfter)
+		}
+		c.loseWorker(otherID, true, "worker "+id+" took over its address")
+	}
 	return nil
 }
 
