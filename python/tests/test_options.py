@@ -2,6 +2,7 @@
 
 import enum
 
+import numpy
 import pecan
 import pytest
 from pecan._src import options
@@ -152,6 +153,18 @@ def test_forms_of_the_same_thing():
     assert options.dataset_id(b"x") == "x"
     assert options.read_options(**{**ALL, "seed": -1}).seed == (1 << 64) - 1
     assert options.read_options(**{**ALL, "max_outstanding_requests": -1}).max_outstanding_requests is None
+
+
+def test_numbers_and_flags_of_numpy_are_taken_as_pythons():
+    for kind in (numpy.float32, numpy.float64, numpy.int64):
+        chosen = options.read_options(**{**ALL, "dispatcher_timeout_s": kind(5)})
+        assert (chosen.dispatcher_timeout_s, type(chosen.dispatcher_timeout_s)) == (5, float)
+    flags = {"deterministic": numpy.True_, "payload_checksum": numpy.True_}
+    chosen = options.read_options(**{**ALL, **flags})
+    assert (chosen.mode, chosen.payload_checksum) == ("deterministic", True)
+    assert options.read_options(**{**ALL, "deterministic": numpy.False_}).mode == "exactly_once"
+    with pytest.raises(TypeError, match="number of seconds"):
+        options.seconds("dispatcher_timeout_s", numpy.True_)
 
 
 def test_calls_written_for_tf_data_service():

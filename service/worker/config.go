@@ -74,7 +74,7 @@ func (c *Config) Validate() error {
 	if c.Placement != PlacementLocal && c.Placement != PlacementRemote {
 		add("--placement %q: want %s or %s", c.Placement, PlacementLocal, PlacementRemote)
 	}
-	err = multierr.Append(err, check.Duration("--dispatcher-timeout", c.DispatcherTimeout, 1))
+	err = multierr.Append(err, check.Duration("--dispatcher-timeout", c.DispatcherTimeout, time.Millisecond))
 	if c.Threads < 0 || c.Threads > 4096 {
 		add("--threads %d: want 0 (one per core) to 4096", c.Threads)
 	}

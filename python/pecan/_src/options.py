@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+import numbers
 import re
+import sys
 from typing import Any
 
 from pecan._src import errors
@@ -196,13 +198,23 @@ def milliseconds(what: str, value: Any) -> int:
     return number
 
 
+def _flag(what: str, value: Any) -> bool:
+    """True or False, Python's or NumPy's; a number is neither."""
+    # Who has a flag of NumPy's has loaded it; for anybody else it is not worth the time.
+    numpy = sys.modules.get("numpy")
+    if isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_)):
+        return bool(value)
+    raise errors.InvalidTypeError(f"`{what}` must be True or False, got {value!r}")
+
+
 def seconds(what: str, value: Any) -> float:
     """A duration above 0, in seconds."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise errors.InvalidTypeError(f"`{what}` must be a number of seconds, got {value!r}")
-    if not math.isfinite(value) or not 0 < value <= 86400 * 365:
+    number = float(value)
+    if not math.isfinite(number) or not 0 < number <= 86400 * 365:
         raise errors.InvalidArgumentError(f"`{what}` must be a finite number of seconds above 0, got {value!r}")
-    return float(value)
+    return number
 
 
 def timeouts(dispatcher_timeout_s: Any) -> tuple[float, float]:
@@ -324,10 +336,7 @@ def read_options(
     seed: Any,
 ) -> ReadOptions:
     """Checks what the user gave; what comes back needs no more checking."""
-    for what, flag in (("deterministic", deterministic), ("payload_checksum", payload_checksum)):
-        if not isinstance(flag, bool):
-            raise errors.InvalidTypeError(f"`{what}` must be True or False, got {flag!r}")
-    mode, policy = _mode_and_sharding(processing_mode, sharding, deterministic)
+    mode, policy = _mode_and_sharding(processing_mode, sharding, _flag("deterministic", deterministic))
     name = _name("job_name", job_name)
     _consumers(consumer_index, num_consumers, name)
     if cross_trainer_cache is not None:
@@ -361,7 +370,7 @@ def read_options(
         max_outstanding_bytes=positive("max_outstanding_bytes", max_outstanding_bytes),
         max_outstanding_requests=None if max_outstanding_requests == -1 else max_outstanding_requests,
         max_element_bytes=None if max_element_bytes is None else int(max_element_bytes),
-        payload_checksum=payload_checksum,
+        payload_checksum=_flag("payload_checksum", payload_checksum),
         dispatcher_timeout_s=call,
         outage_timeout_s=outage,
     )

@@ -44,7 +44,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	o.flags = f
 	c := &o.config.Core
 	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "address to serve on: HOST:PORT (port 0 picks a free one), unix:PATH or unix:@NAME")
-	f.StringVar(&o.workDir, "work-dir", "", "directory for the durable state, created if its parent exists; empty: memory only")
+	f.StringVar(&o.workDir, "work-dir", "", "directory for the durable state, created if its parent exists; without it: memory only")
 	f.StringSliceVar(&c.WorkerAddresses, "worker-addresses", nil, "the only workers accepted, HOST:PORT each (HOST: any one worker there); their places are the shards of static sharding")
 	f.Int64Var(&o.config.MaxGraphBytes, "max-graph-bytes", o.config.MaxGraphBytes, "largest dataset graph taken, in bytes")
 	f.Int64Var(&o.config.MaxUploadBytes, "max-upload-bytes", o.config.MaxUploadBytes, "dataset graphs received at once, in bytes (more when --max-graph-bytes is)")
@@ -69,6 +69,9 @@ func (o *options) register(f *pflag.FlagSet) {
 func (o *options) validate(args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("unexpected arguments %q; everything is given by flags (see --help)", strings.Join(args, " "))
+	}
+	if o.workDir == "" && o.flags.Changed("work-dir") {
+		return errors.New("--work-dir is given and empty, as of a variable that is not set: give a directory, or leave the flag out to keep everything in memory only")
 	}
 	o.config.Version = cli.Version
 	// Who asks for a quick detection need not spell out the times before it.
