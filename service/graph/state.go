@@ -50,6 +50,10 @@ func (g *Graph) checkState() error {
 			variables++
 		case constTensor(n).GetDtype() == tf.DataType_DT_RESOURCE:
 			for _, user := range users[n.GetName()] {
+				if handles := constTensor(n).GetResourceHandleVal(); len(handles) > 0 && strings.Contains(handles[0].GetMaybeTypeName(), "lookup") {
+					return reason.New(reason.ExternalState, "node %s (%s) uses a lookup table that TensorFlow does not serialise (node %s), such as a DenseHashTable: %s", quoteName(user.GetName()),
+						user.GetOp(), name, "give its content to a StaticHashTable or a MutableHashTable, which travel with the dataset, or move the step after distribute()")
+				}
 				if !replaceableHandle(user.GetOp()) {
 					return reason.New(reason.ExternalState, "node %s (%s) uses an object of the trainer's process (node %s): %s",
 						quoteName(user.GetName()), user.GetOp(), name, "take it out of the pipeline, or move the step after distribute()")

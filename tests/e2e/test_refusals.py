@@ -39,6 +39,12 @@ def _padded(shape):
     return D.range(3).map(lambda i: tf.fill([2] * len(shape), i)).padded_batch(2, padded_shapes=shape)
 
 
+def _dense_table():
+    table = tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, -1, empty_key=-1, deleted_key=-2)
+    table.insert(tf.range(3, dtype=tf.int64), tf.range(3, dtype=tf.int64))
+    return D.range(3).map(table.lookup)
+
+
 DATASETS = {
     "a row that is padded beyond all memory": (lambda: _padded([2**40]), ValueError, "GRAPH_LIMIT"),
     "a row that is padded so in two dimensions": (lambda: _padded([2**20, 2**20]), ValueError, "GRAPH_LIMIT"),
@@ -62,6 +68,7 @@ DATASETS = {
         NotImplementedError,
         "cannot leave this process.*after distribute",
     ),
+    "a table that does not travel": (_dense_table, ValueError, "lookup table.*StaticHashTable.*EXTERNAL_STATE"),
     "a running iterator": (_iterator, ValueError, "EXTERNAL_STATE"),
 }
 
