@@ -91,6 +91,7 @@ func (e *epoch) activate(options IterOptions) {
 	e.options = options
 	start := !e.active && !e.closed
 	e.active = true
+	empty := start && e.delivered && e.opened
 	adopt := start && e.ahead && e.opened && !e.delivered
 	e.mu.Unlock()
 	if start {
@@ -99,6 +100,17 @@ func (e *epoch) activate(options IterOptions) {
 	if adopt {
 		e.session.wg.Go(e.adopt)
 	}
+	if empty {
+		e.sayEmpty()
+	}
+}
+
+// sayEmpty tells people of a pass that is read and gives nothing, since trainers of one name have had all of it: without a word
+// it looks like a dataset that has no elements.
+func (e *epoch) sayEmpty() {
+	e.session.log.Warn(fmt.Sprintf("nothing is left of epoch %d: the trainers that share the job by its name have had all of it before this one asked, "+
+		"so this pass is empty. The next pass reads the next epoch; give another job_name to read everything from the start", e.pass),
+		"job_name", e.job.request.GetJobName())
 }
 
 // adopt tells the dispatcher that the epoch is read from now on: until it knows, workers make hardly anything of it. This
@@ -145,10 +157,14 @@ func (e *epoch) run() {
 			e.mu.Lock()
 			e.opened, e.id = true, answer.GetEpoch()
 			delivered := answer.GetAlreadyDelivered()
+			empty := delivered && e.active
 			e.delivered, e.noMore = delivered, delivered
 			adopt := e.ahead && e.active
 			e.mu.Unlock()
 			nudge(e.notify)
+			if empty {
+				e.sayEmpty()
+			}
 			if delivered {
 				// The dispatcher does not count this client among the epoch's: there is nothing to follow.
 				return

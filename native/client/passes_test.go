@@ -1,7 +1,9 @@
 package client
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -206,9 +208,19 @@ func TestAPassThatOthersHadIsEmpty(t *testing.T) {
 	d := startDispatcher(t)
 	d.delivered = true
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate { panic("an epoch that is over is not watched") }
-	all, err := read(t, open(t, d).Open(IterOptions{}))
+	job := open(t, d)
+	var said bytes.Buffer
+	job.session.log = slog.New(slog.NewTextHandler(&said, nil))
+	job.request.JobName = "team"
+	all, err := read(t, job.Open(IterOptions{NoAhead: true}))
 	if err != nil || len(all) != 0 {
 		t.Errorf("%d elements, %v", len(all), err)
+	}
+	// It is a mistake more often than not: a second trainer that begins when the first is through.
+	for _, word := range []string{"nothing is left", "job_name=team", "another job_name"} {
+		if !strings.Contains(said.String(), word) {
+			t.Errorf("%q lacks %q", said.String(), word)
+		}
 	}
 }
 

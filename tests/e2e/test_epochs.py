@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import itertools
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -23,6 +25,23 @@ def _until(what: str, found: Callable):
         assert time.monotonic() < end, f"did not come about: {what}"
         time.sleep(0.05)
     return answer
+
+
+def test_an_epoch_that_others_had_is_not_silently_empty(cluster):
+    def name(dataset):
+        return dataset.apply(pecan.distribute(cluster.target, job_name="had-by-others"))
+
+    first = name(D.range(10))
+    assert len(list(first)) == 10
+    code = (
+        "import tensorflow as tf, pecan, sys\n"
+        "print(len(list(tf.data.Dataset.range(10).apply(pecan.distribute(sys.argv[1], job_name='had-by-others')))))"
+    )
+    late = subprocess.run([sys.executable, "-c", code, cluster.target], capture_output=True, text=True, timeout=60)
+    assert late.stdout == "0\n"
+    for words in ("nothing is left of epoch 0", "had-by-others", "another job_name"):
+        assert words in late.stderr
+    assert len(list(first)) == 10
 
 
 class Jobs:

@@ -122,12 +122,7 @@ class _Sessions:
             with self._lock:
                 sessions = list(self._open.values())
             for session in sessions:
-                try:
-                    notices = session.notices()
-                except errors.PecanError:
-                    continue
-                for notice in notices:
-                    _log.warning("%s: %s", session.target, notice)
+                _show_notices(session)
 
     def _close_all(self, pid: int) -> None:
         if os.getpid() != pid:
@@ -136,10 +131,21 @@ class _Sessions:
         with self._lock:
             sessions, self._open = list(self._open.values()), {}
         for session in sessions:
+            _show_notices(session)
             try:
                 session.close()
             except errors.PecanError as error:
                 _log.debug("closing the session with %s: %s", session.target, error)
+
+
+def _show_notices(session: Session) -> None:
+    """Logs what the session had to say since the last time, also when a short script is over before its turn came."""
+    try:
+        notices = session.notices()
+    except errors.PecanError:
+        return
+    for notice in notices:
+        _log.warning("%s: %s", session.target, notice)
 
 
 def _look_for_another(target: str) -> None:
