@@ -3328,8 +3328,10 @@ type EpochStatus struct {
 	StreamsWaiting uint32                 `protobuf:"varint,5,opt,name=streams_waiting,json=streamsWaiting,proto3" json:"streams_waiting,omitempty"`
 	Waiting        string                 `protobuf:"bytes,6,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	Elements       uint64                 `protobuf:"varint,7,opt,name=elements,proto3" json:"elements,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// As the trainers that read the epoch last told: one that waits long for elements is starving.
+	Passes        []*PassStatus `protobuf:"bytes,8,rep,name=passes,proto3" json:"passes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EpochStatus) Reset() {
@@ -3411,6 +3413,97 @@ func (x *EpochStatus) GetElements() uint64 {
 	return 0
 }
 
+func (x *EpochStatus) GetPasses() []*PassStatus {
+	if x != nil {
+		return x.Passes
+	}
+	return nil
+}
+
+type PassStatus struct {
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	ClientId          string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	Starved           bool                   `protobuf:"varint,2,opt,name=starved,proto3" json:"starved,omitempty"`
+	Elements          uint64                 `protobuf:"varint,3,opt,name=elements,proto3" json:"elements,omitempty"`
+	Bytes             uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	WaitedS           float64                `protobuf:"fixed64,5,opt,name=waited_s,json=waitedS,proto3" json:"waited_s,omitempty"`
+	DuplicatesDropped uint64                 `protobuf:"varint,6,opt,name=duplicates_dropped,json=duplicatesDropped,proto3" json:"duplicates_dropped,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *PassStatus) Reset() {
+	*x = PassStatus{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PassStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PassStatus) ProtoMessage() {}
+
+func (x *PassStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PassStatus.ProtoReflect.Descriptor instead.
+func (*PassStatus) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *PassStatus) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
+}
+
+func (x *PassStatus) GetStarved() bool {
+	if x != nil {
+		return x.Starved
+	}
+	return false
+}
+
+func (x *PassStatus) GetElements() uint64 {
+	if x != nil {
+		return x.Elements
+	}
+	return 0
+}
+
+func (x *PassStatus) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *PassStatus) GetWaitedS() float64 {
+	if x != nil {
+		return x.WaitedS
+	}
+	return 0
+}
+
+func (x *PassStatus) GetDuplicatesDropped() uint64 {
+	if x != nil {
+		return x.DuplicatesDropped
+	}
+	return 0
+}
+
 type DatasetStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	DatasetId     string                 `protobuf:"bytes,1,opt,name=dataset_id,json=datasetId,proto3" json:"dataset_id,omitempty"`
@@ -3422,7 +3515,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3434,7 +3527,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3447,7 +3540,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{48}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *DatasetStatus) GetDatasetId() string {
@@ -3484,7 +3577,7 @@ type RegisterDatasetRequest_Header struct {
 
 func (x *RegisterDatasetRequest_Header) Reset() {
 	*x = RegisterDatasetRequest_Header{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3496,7 +3589,7 @@ func (x *RegisterDatasetRequest_Header) String() string {
 func (*RegisterDatasetRequest_Header) ProtoMessage() {}
 
 func (x *RegisterDatasetRequest_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3550,7 +3643,7 @@ type ClientHeartbeatRequest_Pass struct {
 
 func (x *ClientHeartbeatRequest_Pass) Reset() {
 	*x = ClientHeartbeatRequest_Pass{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3562,7 +3655,7 @@ func (x *ClientHeartbeatRequest_Pass) String() string {
 func (*ClientHeartbeatRequest_Pass) ProtoMessage() {}
 
 func (x *ClientHeartbeatRequest_Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3640,7 +3733,7 @@ type WorkerHeartbeat_StreamLoad struct {
 
 func (x *WorkerHeartbeat_StreamLoad) Reset() {
 	*x = WorkerHeartbeat_StreamLoad{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3652,7 +3745,7 @@ func (x *WorkerHeartbeat_StreamLoad) String() string {
 func (*WorkerHeartbeat_StreamLoad) ProtoMessage() {}
 
 func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3991,7 +4084,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x04plan\x18\x05 \x01(\v2\x0e.pecan.v1.PlanR\x04plan\x12\x18\n" +
 	"\aclients\x18\x06 \x03(\tR\aclients\x12-\n" +
 	"\x06epochs\x18\a \x03(\v2\x15.pecan.v1.EpochStatusR\x06epochs\x12+\n" +
-	"\x05nodes\x18\b \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"\xe4\x01\n" +
+	"\x05nodes\x18\b \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"\x92\x02\n" +
 	"\vEpochStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12!\n" +
@@ -3999,7 +4092,16 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x0fstreams_running\x18\x04 \x01(\rR\x0estreamsRunning\x12'\n" +
 	"\x0fstreams_waiting\x18\x05 \x01(\rR\x0estreamsWaiting\x12\x18\n" +
 	"\awaiting\x18\x06 \x01(\tR\awaiting\x12\x1a\n" +
-	"\belements\x18\a \x01(\x04R\belements\"q\n" +
+	"\belements\x18\a \x01(\x04R\belements\x12,\n" +
+	"\x06passes\x18\b \x03(\v2\x14.pecan.v1.PassStatusR\x06passes\"\xbf\x01\n" +
+	"\n" +
+	"PassStatus\x12\x1b\n" +
+	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x18\n" +
+	"\astarved\x18\x02 \x01(\bR\astarved\x12\x1a\n" +
+	"\belements\x18\x03 \x01(\x04R\belements\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x19\n" +
+	"\bwaited_s\x18\x05 \x01(\x01R\awaitedS\x12-\n" +
+	"\x12duplicates_dropped\x18\x06 \x01(\x04R\x11duplicatesDropped\"q\n" +
 	"\rDatasetStatus\x12\x1d\n" +
 	"\n" +
 	"dataset_id\x18\x01 \x01(\tR\tdatasetId\x12 \n" +
@@ -4041,7 +4143,7 @@ func file_pecan_v1_dispatcher_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_dispatcher_proto_rawDescData
 }
 
-var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
+var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*RegisterDatasetRequest)(nil),        // 0: pecan.v1.RegisterDatasetRequest
 	(*RegisterDatasetResponse)(nil),       // 1: pecan.v1.RegisterDatasetResponse
@@ -4091,31 +4193,32 @@ var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*WorkerStatus)(nil),                  // 45: pecan.v1.WorkerStatus
 	(*JobStatus)(nil),                     // 46: pecan.v1.JobStatus
 	(*EpochStatus)(nil),                   // 47: pecan.v1.EpochStatus
-	(*DatasetStatus)(nil),                 // 48: pecan.v1.DatasetStatus
-	(*RegisterDatasetRequest_Header)(nil), // 49: pecan.v1.RegisterDatasetRequest.Header
-	(*ClientHeartbeatRequest_Pass)(nil),   // 50: pecan.v1.ClientHeartbeatRequest.Pass
-	(*WorkerHeartbeat_StreamLoad)(nil),    // 51: pecan.v1.WorkerHeartbeat.StreamLoad
-	(*DatasetSpec)(nil),                   // 52: pecan.v1.DatasetSpec
-	(*JobOptions)(nil),                    // 53: pecan.v1.JobOptions
-	(*Plan)(nil),                          // 54: pecan.v1.Plan
-	(*ErrorDetail)(nil),                   // 55: pecan.v1.ErrorDetail
-	(*WorkerAddress)(nil),                 // 56: pecan.v1.WorkerAddress
-	(*StreamId)(nil),                      // 57: pecan.v1.StreamId
-	(*ComponentSpec)(nil),                 // 58: pecan.v1.ComponentSpec
+	(*PassStatus)(nil),                    // 48: pecan.v1.PassStatus
+	(*DatasetStatus)(nil),                 // 49: pecan.v1.DatasetStatus
+	(*RegisterDatasetRequest_Header)(nil), // 50: pecan.v1.RegisterDatasetRequest.Header
+	(*ClientHeartbeatRequest_Pass)(nil),   // 51: pecan.v1.ClientHeartbeatRequest.Pass
+	(*WorkerHeartbeat_StreamLoad)(nil),    // 52: pecan.v1.WorkerHeartbeat.StreamLoad
+	(*DatasetSpec)(nil),                   // 53: pecan.v1.DatasetSpec
+	(*JobOptions)(nil),                    // 54: pecan.v1.JobOptions
+	(*Plan)(nil),                          // 55: pecan.v1.Plan
+	(*ErrorDetail)(nil),                   // 56: pecan.v1.ErrorDetail
+	(*WorkerAddress)(nil),                 // 57: pecan.v1.WorkerAddress
+	(*StreamId)(nil),                      // 58: pecan.v1.StreamId
+	(*ComponentSpec)(nil),                 // 59: pecan.v1.ComponentSpec
 }
 var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
-	49, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
-	52, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
-	53, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
-	54, // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
-	53, // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
+	50, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
+	53, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
+	54, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
+	55, // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
+	54, // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
 	14, // 5: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
-	55, // 6: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
-	56, // 7: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
-	57, // 8: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
-	57, // 9: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
-	57, // 10: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
-	50, // 11: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
+	56, // 6: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
+	57, // 7: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
+	58, // 8: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
+	58, // 9: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
+	58, // 10: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
+	51, // 11: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
 	28, // 12: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
 	30, // 13: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
 	34, // 14: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
@@ -4124,72 +4227,73 @@ var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	33, // 17: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
 	36, // 18: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
 	31, // 19: pecan.v1.WorkerMessage.figures:type_name -> pecan.v1.JobFigures
-	56, // 20: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
+	57, // 20: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
 	29, // 21: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
-	57, // 22: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
-	51, // 23: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	58, // 22: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
+	52, // 23: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
 	32, // 24: pecan.v1.JobFigures.nodes:type_name -> pecan.v1.NodeMetrics
-	57, // 25: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
-	57, // 26: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	57, // 27: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	55, // 28: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	57, // 29: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
+	58, // 25: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
+	58, // 26: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
+	58, // 27: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	56, // 28: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	58, // 29: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
 	39, // 30: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
 	40, // 31: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
 	42, // 32: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	57, // 33: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
-	54, // 34: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
-	53, // 35: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
+	58, // 33: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
+	55, // 34: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
+	54, // 35: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
 	41, // 36: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
-	58, // 37: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	56, // 38: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	57, // 39: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	59, // 37: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
+	57, // 38: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	58, // 39: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
 	45, // 40: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
 	46, // 41: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	48, // 42: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	56, // 43: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	49, // 42: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	57, // 43: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
 	29, // 44: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	53, // 45: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	54, // 46: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	54, // 45: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	55, // 46: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
 	47, // 47: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
 	32, // 48: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	52, // 49: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
-	57, // 50: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	0,  // 51: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
-	2,  // 52: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
-	4,  // 53: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
-	6,  // 54: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
-	8,  // 55: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
-	10, // 56: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
-	12, // 57: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
-	15, // 58: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
-	17, // 59: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
-	19, // 60: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
-	21, // 61: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
-	23, // 62: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
-	25, // 63: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
-	27, // 64: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
-	43, // 65: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
-	1,  // 66: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
-	3,  // 67: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
-	5,  // 68: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
-	7,  // 69: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
-	9,  // 70: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
-	11, // 71: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
-	13, // 72: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
-	16, // 73: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
-	18, // 74: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
-	20, // 75: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
-	22, // 76: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
-	24, // 77: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
-	26, // 78: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
-	38, // 79: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
-	44, // 80: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
-	66, // [66:81] is the sub-list for method output_type
-	51, // [51:66] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	48, // 49: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
+	53, // 50: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
+	58, // 51: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	0,  // 52: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
+	2,  // 53: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
+	4,  // 54: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
+	6,  // 55: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
+	8,  // 56: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
+	10, // 57: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
+	12, // 58: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
+	15, // 59: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
+	17, // 60: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
+	19, // 61: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
+	21, // 62: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
+	23, // 63: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
+	25, // 64: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
+	27, // 65: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
+	43, // 66: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
+	1,  // 67: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
+	3,  // 68: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
+	5,  // 69: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
+	7,  // 70: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
+	9,  // 71: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
+	11, // 72: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
+	13, // 73: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
+	16, // 74: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
+	18, // 75: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
+	20, // 76: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
+	22, // 77: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
+	24, // 78: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
+	26, // 79: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
+	38, // 80: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
+	44, // 81: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
+	67, // [67:82] is the sub-list for method output_type
+	52, // [52:67] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_dispatcher_proto_init() }
@@ -4223,7 +4327,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_dispatcher_proto_rawDesc), len(file_pecan_v1_dispatcher_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   52,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

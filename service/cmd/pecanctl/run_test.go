@@ -33,8 +33,9 @@ func (fixed) Status(context.Context, *pecanv1.StatusRequest) (*pecanv1.StatusRes
 		Jobs: []*pecanv1.JobStatus{{
 			JobId: "j-1", Name: "train", DatasetId: "d-1", Options: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, Sharding: pecanv1.Sharding_SHARDING_DYNAMIC},
 			Plan: &pecanv1.Plan{NumStreams: 4, Reasons: []string{"cut at the source"}}, Clients: []string{"c-1"},
-			Epochs: []*pecanv1.EpochStatus{{Epoch: 3, State: "open", StreamsDone: 1, StreamsRunning: 2, StreamsWaiting: 1, Elements: 4711, Waiting: "all workers are busy"}},
-			Nodes:  []*pecanv1.NodeMetrics{{Node: "map_3", Op: "MapDataset", Elements: 815, SelfCpuS: 75, BytesIn: 4096}},
+			Epochs: []*pecanv1.EpochStatus{{Epoch: 3, State: "open", StreamsDone: 1, StreamsRunning: 2, StreamsWaiting: 1, Elements: 4711, Waiting: "all workers are busy",
+				Passes: []*pecanv1.PassStatus{{ClientId: "c-9", Starved: true, Elements: 4000, Bytes: 3 << 20, WaitedS: 61}}}},
+			Nodes: []*pecanv1.NodeMetrics{{Node: "map_3", Op: "MapDataset", Elements: 815, SelfCpuS: 75, BytesIn: 4096}},
 		}},
 		Datasets: []*pecanv1.DatasetStatus{{DatasetId: "d-1", Fingerprint: "f-1", GraphBytes: 2048}},
 	}, nil
@@ -61,7 +62,7 @@ func TestEveryViewShowsWhatItIsFor(t *testing.T) {
 	address := serve(t)
 	for view, wanted := range map[string][]string{
 		"status":   {"c-1", "/var/lib/pecan", "1m15s", "w-1", "train", "exactly_once", "4711", "all workers are busy"},
-		"jobs":     {"j-1", "train", "dynamic", "open", "cut at the source"},
+		"jobs":     {"j-1", "train", "dynamic", "open", "cut at the source", "trainer c-9 took 4000 elements (3.0 MiB), waited 1m1s and waits now"},
 		"workers":  {"w-1", "10.0.0.7:4000", "1/4 (+1 made)", "1.5 GiB", "2.21.0"},
 		"datasets": {"d-1", "2.0 KiB", "f-1"},
 		"nodes":    {"train", "map_3", "MapDataset", "815", "1m15s", "4.0 KiB"},

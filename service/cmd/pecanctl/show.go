@@ -80,6 +80,11 @@ func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
 			state, _, _ := strings.Cut(e.State, ":")
 			rows = append(rows, append(append([]string(nil), head...), fmt.Sprint(e.Epoch), state,
 				fmt.Sprint(e.StreamsDone), fmt.Sprint(e.StreamsRunning), fmt.Sprint(e.StreamsWaiting), fmt.Sprint(e.Elements)))
+			for _, p := range e.Passes {
+				now := map[bool]string{true: " and waits now"}[p.Starved]
+				notes = append(notes, fmt.Sprintf("job %s, epoch %d: trainer %s took %d elements (%s), waited %s%s", orElse(job.Name, job.JobId), e.Epoch,
+					p.ClientId, p.Elements, size(int64(p.Bytes)), seconds(p.WaitedS), now))
+			}
 			for _, text := range []string{e.Waiting, strings.TrimPrefix(e.State, state)} {
 				if text = strings.TrimPrefix(text, ": "); text != "" {
 					notes = append(notes, fmt.Sprintf("job %s, epoch %d: %s", orElse(job.Name, job.JobId), e.Epoch, text))

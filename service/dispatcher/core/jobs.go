@@ -251,7 +251,7 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
 		if known := client.passes[key]; known == nil || known.starved != pass.Starved {
 			c.dirty = true
 		}
-		client.passes[key] = &passState{starved: pass.Starved, seen: c.now}
+		client.passes[key] = &passState{starved: pass.Starved, told: pass, seen: c.now}
 	}
 	c.dropForgottenPasses(req.ClientId, client)
 	var missing []string

@@ -556,6 +556,11 @@ func (s *script) status() []string {
 		lines = append(lines, fmt.Sprintf("job %s %q clients=%v", j.JobId, j.Name, j.Clients))
 		for _, e := range j.Epochs {
 			lines = append(lines, fmt.Sprintf("  epoch %d %s done=%d running=%d waiting=%d elements=%d %s", e.Epoch, e.State, e.StreamsDone, e.StreamsRunning, e.StreamsWaiting, e.Elements, e.Waiting))
+			for _, p := range e.Passes {
+				if p.Starved || p.Elements > 0 {
+					lines = append(lines, fmt.Sprintf("    pass of %s elements=%d starved=%v", p.ClientId, p.Elements, p.Starved))
+				}
+			}
 		}
 	}
 	return lines

@@ -22,6 +22,8 @@ type passKey struct {
 
 type passState struct {
 	starved bool
+	// told is the client's last report with its figures; nil before the first.
+	told *pecanv1.ClientHeartbeatRequest_Pass
 	// seen is when the client last showed that it wants the pass.
 	seen time.Duration
 }

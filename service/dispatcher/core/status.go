@@ -91,6 +91,15 @@ func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, b
 			status.StreamsWaiting++
 		}
 	}
+	for _, pass := range epoch.Passes {
+		if client := c.clients[pass.ClientId]; client != nil && client.passes[passKey{job.JobId, epoch.Epoch}] != nil {
+			told := client.passes[passKey{job.JobId, epoch.Epoch}].told
+			status.Passes = append(status.Passes, &pecanv1.PassStatus{
+				ClientId: pass.ClientId, Starved: told.GetStarved(), Elements: told.GetElements(), Bytes: told.GetBytes(),
+				WaitedS: told.GetWaitedS(), DuplicatesDropped: told.GetDuplicatesDropped(),
+			})
+		}
+	}
 	switch {
 	case job.Error != nil:
 		status.State = "failed: " + job.Error.Message
