@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -130,8 +131,16 @@ func (m *mark) read(path string) error {
 	return nil
 }
 
-// write moves the mark.
+// write moves the mark. Files that were removed while they are open take writes without an error, and all of them is lost
+// with the process: what would be acknowledged then is not durable.
 func (m *mark) write(known uint64) error {
+	info, err := m.file.Stat()
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", markName, err)
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Nlink == 0 {
+		return fmt.Errorf("%s was removed while the store is open, and probably the directory with it", markName)
+	}
 	if _, err := m.file.WriteAt(encodeMark(m.turn+1, known), int64((m.turn+1)%2)*markSlot); err != nil {
 		return fmt.Errorf("write %s: %w", markName, err)
 	}

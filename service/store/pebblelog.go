@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // pebbleLog sends pebble's talk to slog.
@@ -24,6 +26,16 @@ func (l *pebbleLog) Infof(format string, args ...any) {
 // Errorf is what pebble will try again.
 func (l *pebbleLog) Errorf(format string, args ...any) {
 	l.log.Warn("store", "text", fmt.Sprintf(format, args...))
+}
+
+// background is told what fails in a flush or compaction. On a full disk pebble begins anew at once, thousands of times a
+// second, also while it opens a database; the store fails instead, and pebble's goroutine stays here, as in Fatalf.
+func (l *pebbleLog) background(err error) {
+	if vfs.IsNoSpaceError(err) {
+		l.fatal(err.Error())
+		select {}
+	}
+	l.Errorf("background error: %s", err)
 }
 
 // Fatalf must not return: pebble would go on with a broken pipeline. The goroutine stays here until the process

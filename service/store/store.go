@@ -113,24 +113,39 @@ func prepareDir(dir string) (string, error) {
 func (s *Store) open(opts Options) error {
 	cache := pebble.NewCache(cacheBytes)
 	defer cache.Unref()
-	db, err := pebble.Open(s.dir, &pebble.Options{
-		FS: opts.FS, Lock: s.lock, Cache: cache, MemTableSize: tableBytes, FormatMajorVersion: pebble.FormatNewest,
-		Logger: &pebbleLog{log: opts.Log, fatal: s.fail}, LoggerAndTracer: nil,
-	})
-	if err != nil {
-		return explainDatabase(s.dir, err)
+	log := &pebbleLog{log: opts.Log, fatal: s.fail}
+	var db *pebble.DB
+	var refused error
+	if err := s.guard(func() error {
+		db, refused = pebble.Open(s.dir, &pebble.Options{
+			FS: opts.FS, Lock: s.lock, Cache: cache, MemTableSize: tableBytes, FormatMajorVersion: pebble.FormatNewest,
+			Logger: log, LoggerAndTracer: nil, EventListener: &pebble.EventListener{BackgroundError: log.background},
+		})
+		return nil
+	}); err != nil {
+		return err
+	}
+	if refused != nil {
+		return explainDatabase(s.dir, refused)
 	}
 	s.db = db
-	if err = s.checkFormat(); err == nil {
+	err := s.checkFormat()
+	if err == nil {
 		err = s.findNext()
 	}
 	if err == nil {
 		err = s.guard(s.startMark)
 	}
-	if err != nil {
+	if err == nil {
+		return nil
+	}
+	select {
+	case <-s.failed:
+		// As in Close.
+		return err
+	default:
 		return errors.Join(err, db.Close())
 	}
-	return nil
 }
 
 // checkFormat accepts this version and an empty database, which it marks.

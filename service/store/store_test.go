@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +27,8 @@ func TestMain(m *testing.M) {
 		// A database that failed is abandoned: pebble has no way to close one whose writes fail, and the process ends soon.
 		goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2/record.(*LogWriter).flushLoop"),
 		goleak.IgnoreAnyFunction("github.com/pecan-ml/pecan/service/store.(*pebbleLog).Fatalf"),
+		goleak.IgnoreAnyFunction("github.com/pecan-ml/pecan/service/store.(*pebbleLog).background"),
+		goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2.Open"),
 		goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2/internal/genericcache.(*shard[...]).releaseLoop"),
 		goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2.(*cleanupManager).mainLoop"),
 		goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2.(*ConcurrencyLimitScheduler).periodicGranter"),
@@ -237,6 +240,54 @@ func TestAFailedWriteEndsTheStore(t *testing.T) {
 	}
 	if err := again.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A disk without room for a table: pebble would try again for ever while it opens the database.
+func TestAFullDiskIsAnErrorWhenTheStoreIsOpened(t *testing.T) {
+	base := vfs.NewCrashableMem()
+	s := open(t, store.Options{Dir: "work", FS: base})
+	appendAll(t, s, "r1", "r2")
+	left := base.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	full := errorfs.Wrap(left, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileWrite && strings.HasSuffix(op.Path, ".sst") {
+			return &os.PathError{Op: "write", Path: op.Path, Err: syscall.ENOSPC}
+		}
+		return nil
+	}))
+	opened := make(chan error, 1)
+	go func() {
+		_, err := store.Open(store.Options{Dir: "work", FS: full})
+		opened <- err
+	}()
+	select {
+	case err := <-opened:
+		if !errors.Is(err, store.ErrFailed) || !strings.Contains(err.Error(), "no space left") {
+			t.Fatalf("opened on a full disk: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the store is being opened for ever on a full disk")
+	}
+}
+
+// Files that are removed while they are open take what is written to them; it is not acknowledged.
+func TestARemovedDirectoryEndsTheStore(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "work")
+	s := open(t, store.Options{Dir: dir})
+	appendAll(t, s, "r1")
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Append([][]byte{[]byte("r2")}); !errors.Is(err, store.ErrFailed) || !strings.Contains(err.Error(), "removed") {
+		t.Fatalf("append into a directory that is gone: %v", err)
+	}
+	select {
+	case <-s.Failed():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the store does not say that it failed")
 	}
 }
 
