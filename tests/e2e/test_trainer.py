@@ -113,6 +113,23 @@ def test_zipped_with_itself(cluster):
     assert [(int(a), int(b)) for a, b in D.zip(dataset, dataset)] == [(i, i) for i in range(50)]
 
 
+def test_no_thread_tunes_what_stands_behind(cluster):
+    """Deleting an iterator waits for that thread, which TensorFlow may fail to wake for a minute."""
+    tuned = tf.data.Options()
+    tuned.autotune.enabled = True
+
+    def threads(dataset):
+        before = len(os.listdir("/proc/self/task"))
+        iterators = [iter(dataset) for _ in range(20)]
+        assert [int(next(iterator)) for iterator in iterators]
+        return len(os.listdir("/proc/self/task")) - before
+
+    dataset = _distributed(cluster, D.range(10), deterministic=True)
+    assert list(dataset.as_numpy_iterator()) == list(range(10))
+    # Who wants it has it: one for each iterator.
+    assert threads(dataset.with_options(tuned)) - threads(dataset) >= 15
+
+
 def test_an_iterator_outlives_its_dataset(cluster):
     iterator = iter(_distributed(cluster, D.range(100)).prefetch(1))
     gc.collect()

@@ -177,6 +177,9 @@ def read(
     settings = tf.data.Options()
     # Sharding it again would drop elements: each trainer of a job has its share already.
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    # An iterator waits for its autotuning thread when it is deleted. That thread may miss its only wake-up, which comes
+    # before what it looks at is set, and then sleeps on for as long as the iterator is old, a minute at most.
+    settings.autotune.enabled = False
     if any(spec.dtype == tf.dtypes.experimental.float8_e5m2 for spec in specs):
         # TensorFlow's optimizers fail for any pipeline with this dtype in it.
         settings.experimental_optimization.apply_default_optimizations = False
