@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -143,8 +144,11 @@ func fails(t *testing.T, want string, args ...string) {
 }
 
 func TestItServesAndStopsCleanly(t *testing.T) {
-	for name, stop := range map[string]syscall.Signal{"SIGTERM": syscall.SIGTERM, "SIGINT": syscall.SIGINT} {
+	for name, stop := range map[string]syscall.Signal{"SIGTERM": syscall.SIGTERM, "SIGINT": syscall.SIGINT, "SIGHUP": syscall.SIGHUP} {
 		t.Run(name, func(t *testing.T) {
+			if signal.Ignored(stop) {
+				t.Skip("the tests run under nohup, and so would the dispatcher")
+			}
 			p := launch(t, "--listen", "127.0.0.1:0")
 			api, ctx := p.client()
 			status, err := api.Status(ctx, &pecanv1.StatusRequest{})

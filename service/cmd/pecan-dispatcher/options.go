@@ -24,7 +24,7 @@ With --work-dir everything that was acknowledged survives a crash or restart of 
 directory. Without it the state is in memory only, and trainers have to begin anew after a restart.
 
 It prints one line "listening on HOST:PORT" to standard output when it serves, logs to standard error, and stops cleanly on
-SIGTERM or SIGINT.`
+SIGTERM, SIGINT or SIGHUP.`
 
 const examples = `
   pecan-dispatcher --listen 127.0.0.1:5050 --work-dir /var/lib/pecan

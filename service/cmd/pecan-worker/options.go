@@ -16,7 +16,7 @@ pushes their elements to trainers: through shared memory on the same host, over 
 needs, on any host that sees the same files as the trainer.
 
 It prints one line "listening on HOST:PORT" to standard output when it is registered and serves, logs to standard error, and
-stops cleanly on SIGTERM or SIGINT: its streams move to other workers at once.`
+stops cleanly on SIGTERM, SIGINT or SIGHUP: its streams move to other workers at once.`
 
 const examples = `
   pecan-worker --dispatcher 10.0.0.5:5050 --listen 0.0.0.0:0

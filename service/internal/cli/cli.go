@@ -38,9 +38,15 @@ type Command struct {
 }
 
 // Main runs the command with the process's arguments and exits: 0 after a clean stop, 1 with one line on stderr
-// otherwise. SIGTERM and SIGINT end ctx; a second signal ends the process at once.
+// otherwise. SIGTERM, SIGINT and SIGHUP end ctx, the last one unless nohup keeps it away; a second signal ends the process
+// at once.
 func Main(c Command) {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	ends := []os.Signal{syscall.SIGTERM, syscall.SIGINT}
+	if !signal.Ignored(syscall.SIGHUP) {
+		// A closed terminal is a stop like any other: a worker hands its streams over before it goes.
+		ends = append(ends, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	os.Exit(Execute(ctx, c, os.Args[1:], os.Stdout, os.Stderr))
