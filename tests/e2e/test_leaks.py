@@ -191,17 +191,18 @@ def _named_memory() -> set[str]:
 
 
 def test_a_worker_that_is_killed_leaves_no_shared_memory():
-    before = _named_memory()
+    # Connections to other workers keep theirs for half a minute after their last use.
+    before, mapped = _named_memory(), Held.of().shared
     with pecan.LocalCluster(workers=2) as cluster:
         iterator = iter(D.range(400).map(_large).apply(pecan.distribute(cluster.target)))
         seen = [int(next(iterator)[0][0]) for _ in range(20)]
-        assert Held.of().shared > 0
+        assert Held.of().shared > mapped
         os.kill(cluster.workers[0].process.pid, signal.SIGKILL)
         seen += [int(element[0][0]) for element in iterator]
         assert sorted(seen) == list(range(400))
         os.kill(cluster.workers[1].process.pid, signal.SIGKILL)
         del iterator
-        _eventually(lambda: (gc.collect(), Held.of().shared)[1] == 0)
+        _eventually(lambda: (gc.collect(), Held.of().shared)[1] <= mapped)
     assert _named_memory() == before
 
 

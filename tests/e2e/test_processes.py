@@ -76,20 +76,32 @@ def test_a_starved_iterator_is_deleted_at_once(steps):
         assert float(script.line()) <= 1.0
 
 
-def test_a_starved_trainer_leaves_at_once():
+def _leaving(lines: str) -> float:
+    """How many seconds a script takes to leave Python."""
     with Script(
-        """
-        cluster = pecan.LocalCluster(workers=0)
-        iterator = iter(D.range(10).apply(pecan.distribute(cluster.target)).prefetch(2))
-        time.sleep(0.5)
-        say("leaving")
-        sys.exit(3)
-        """
+        lines
+        + """
+time.sleep(0.5)
+say("leaving")
+sys.exit(3)
+"""
     ) as script:
         assert script.line() == "leaving"
         began = time.monotonic()
         assert script.rest()[0] == 3
-        assert time.monotonic() - began <= 2.0
+        return time.monotonic() - began
+
+
+def test_a_starved_trainer_leaves_at_once():
+    # TensorFlow alone takes one to two seconds to be taken down.
+    alone = _leaving("iterator = iter(D.range(10).prefetch(2)); next(iterator)")
+    starved = _leaving(
+        """
+cluster = pecan.LocalCluster(workers=0)
+iterator = iter(D.range(10).apply(pecan.distribute(cluster.target)).prefetch(2))
+"""
+    )
+    assert starved - alone <= 2.0
 
 
 @pytest.mark.parametrize("steps", ["", ".map(tf.as_string)", ".map(lambda i: (i, i)).batch(2)"])
