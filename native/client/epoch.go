@@ -157,14 +157,14 @@ func (e *epoch) run() {
 			e.mu.Lock()
 			e.opened, e.id = true, answer.GetEpoch()
 			delivered := answer.GetAlreadyDelivered()
-			empty := delivered && e.active
+			if delivered && e.active {
+				// Before the end is seen: a short script is over a moment later.
+				e.sayEmpty()
+			}
 			e.delivered, e.noMore = delivered, delivered
 			adopt := e.ahead && e.active
 			e.mu.Unlock()
 			nudge(e.notify)
-			if empty {
-				e.sayEmpty()
-			}
 			if delivered {
 				// The dispatcher does not count this client among the epoch's: there is nothing to follow.
 				return
