@@ -68,6 +68,11 @@ def test_nothing_new_lies_at_the_top():
     assert not missing, f"{sorted(missing)} is missing at the top"
 
 
+def test_nothing_is_a_link_to_elsewhere():
+    links = [line for line in repository.run("git", "ls-files", "-s").splitlines() if line.startswith("120000 ")]
+    assert not links, f"symbolic links are not kept: {links}"
+
+
 def test_the_licence_is_apache_2():
     licence = repository.text("LICENSE")
     assert "Apache License" in licence
