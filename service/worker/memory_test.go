@@ -103,6 +103,24 @@ func TestStreamsThatEndedCountAgainstTheLimitAndBlockNobody(t *testing.T) {
 	waitFor(t, "the windows to empty", func() bool { return w.windowBytes.Load() == 0 })
 }
 
+// peakAtRest looks at how many bytes are held until that rests at no less than atLeast, and gives the most that was seen.
+func peakAtRest(t *testing.T, atLeast int64, look func() int64) (peak int64) {
+	t.Helper()
+	same := 0
+	for last, end := int64(0), time.Now().Add(deadline); same < 100; time.Sleep(time.Millisecond) {
+		held := look()
+		if peak = max(peak, held); held != last || held < atLeast {
+			last, same = held, 0
+		} else {
+			same++
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the windows do not come to rest: %d bytes", held)
+		}
+	}
+	return peak
+}
+
 // Streams that fill their windows by themselves leave room for what another one's graph holds in buffers of its own.
 func TestProducingLeavesRoomForWhatGraphsBuffer(t *testing.T) {
 	const limit = 16 * largeElement
@@ -129,18 +147,7 @@ func TestProducingLeavesRoomForWhatGraphsBuffer(t *testing.T) {
 		w.start(o)
 	}
 	// Four elements at least: every stream that has none may make one whatever the limit.
-	peak, same := int64(0), 0
-	for last, end := int64(0), time.Now().Add(deadline); same < 100; time.Sleep(time.Millisecond) {
-		held := w.windowBytes.Load()
-		if peak = max(peak, held); held != last || held < 4*largeElement {
-			last, same = held, 0
-		} else {
-			same++
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the windows do not come to rest: %d bytes", held)
-		}
-	}
+	peak := peakAtRest(t, 4*largeElement, w.windowBytes.Load)
 	// What the three graphs buffer themselves is not known before they are looked at, and may come on top.
 	if peak+inside > limit {
 		t.Errorf("the windows held up to %d bytes beside %d in the buffers of a graph, the limit is %d", peak, inside, limit)

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"testing"
-	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
@@ -29,19 +28,11 @@ func TestAWindowThatFillsLeavesRoomForBuffersThatFillAfterIt(t *testing.T) {
 	const limit = 16 * largeElement
 	w := serve(t, func(c *Config) { c.WindowBytes = limit })
 	w.start(order("ahead"))
-	filling, peak, same := w.held()[0].run, int64(0), 0
-	for last, end := int64(0), time.Now().Add(deadline); same < 100; time.Sleep(time.Millisecond) {
+	filling := w.held()[0].run
+	peak := peakAtRest(t, 8*largeElement, func() int64 {
 		filling.sample()
-		held := w.windowBytes.Load() + w.insideBytes.Load()
-		if peak = max(peak, held); held != last || held < 8*largeElement {
-			last, same = held, 0
-		} else {
-			same++
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the window does not come to rest: %d bytes", held)
-		}
-	}
+		return w.windowBytes.Load() + w.insideBytes.Load()
+	})
 	if peak > limit {
 		t.Errorf("the window and the graph's buffers held up to %d bytes, the limit is %d", peak, limit)
 	}
