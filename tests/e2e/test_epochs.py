@@ -44,6 +44,20 @@ def test_an_epoch_that_others_had_is_not_silently_empty(cluster):
     assert len(list(first)) == 10
 
 
+class Heartbeats:
+    """Counts the heartbeats of each worker: one has come where the time since the last one has become shorter."""
+
+    def __init__(self, link) -> None:
+        self.link, self.ages, self.heard = link, {}, collections.Counter()
+
+    def three(self) -> bool:
+        for worker in self.link.status()["workers"]:
+            name, age = worker["address"]["worker_id"], worker.get("last_heartbeat_s", 0.0)
+            self.heard[name] += age < self.ages.get(name, 0.0)
+            self.ages[name] = age
+        return min(self.heard.values()) >= 3
+
+
 class Jobs:
     """The jobs that a dispatcher gets from now on."""
 
@@ -67,20 +81,13 @@ class Jobs:
 
     def settled(self) -> None:
         """Comes back when every worker has told twice of what the steps of the job have made, and nothing has changed."""
-        beats: dict[str, list[float]] = collections.defaultdict(list)
-        counts = None
+        counts, heartbeats = None, Heartbeats(self.link)
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
-            status = self.link.status()
-            (job,) = [job for job in status["jobs"] if job["job_id"] not in self.before]
-            now = {node["node"]: int(node.get("elements", 0)) for node in job.get("nodes", [])}
+            now = {node["node"]: int(node.get("elements", 0)) for node in self.job().get("nodes", [])}
             if now != counts:
-                counts, beats = now, collections.defaultdict(list)
-            for worker in status["workers"]:
-                beats[worker["address"]["worker_id"]].append(worker.get("last_heartbeat_s", 0.0))
-            # A heartbeat has come where the time since the last one has become shorter.
-            heard = [sum(b < a for a, b in itertools.pairwise(ages)) for ages in beats.values()]
-            if counts and min(heard) >= 3:
+                counts, heartbeats = now, Heartbeats(self.link)
+            if heartbeats.three() and counts:
                 return
             time.sleep(0.05)
         raise AssertionError(f"the workers go on: {counts}")

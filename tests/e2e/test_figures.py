@@ -10,7 +10,7 @@ import pecan
 import pytest
 import tensorflow as tf
 from pecan._src import session
-from test_epochs import PATIENCE_S, _until
+from test_epochs import PATIENCE_S, Heartbeats, _until
 
 D = tf.data.Dataset
 EPOCHS = 2
@@ -60,20 +60,6 @@ def _figures(job: dict) -> dict[str, int]:
     for node in job.get("nodes", []):
         sums[re.sub(r"Dataset(V\d)?$", "", node["op"])] += int(node.get("elements", 0))
     return dict(sums)
-
-
-class Heartbeats:
-    """Counts the heartbeats of each worker: one has come where the time since the last one has become shorter."""
-
-    def __init__(self, link) -> None:
-        self.link, self.ages, self.heard = link, {}, collections.Counter()
-
-    def three(self) -> bool:
-        for worker in self.link.status()["workers"]:
-            name, age = worker["address"]["worker_id"], worker.get("last_heartbeat_s", 0.0)
-            self.heard[name] += age < self.ages.get(name, 0.0)
-            self.ages[name] = age
-        return min(self.heard.values()) >= 3
 
 
 @pytest.mark.parametrize("n", [93, 2_400], ids=["small", "large"])
