@@ -146,7 +146,7 @@ static void execute_next(pecan_iterator* it, TFE_TensorHandle** handles, int* n,
   if (TF_GetCode(status) == TF_OK) TFE_Execute(it->next, handles, n, status);
 }
 
-void pecan_next(pecan_iterator* it, pecan_tensor* out, TF_Status* status) {
+TF_Code pecan_next(pecan_iterator* it, pecan_tensor* out, TF_Status* status) {
   TFE_TensorHandle* few[16];
   TFE_TensorHandle** handles = few;
   if (it->components > 16) handles = malloc(sizeof(TFE_TensorHandle*) * it->components);
@@ -167,19 +167,19 @@ void pecan_next(pecan_iterator* it, pecan_tensor* out, TF_Status* status) {
     if (TF_GetCode(status) != TF_OK) pecan_delete_tensors(out, got);
   }
   if (handles != few) free(handles);
+  return TF_GetCode(status);
 }
 
-int64_t pecan_skip(pecan_iterator* it, int64_t n, TF_Status* status) {
+TF_Code pecan_skip(pecan_iterator* it, int64_t n, int64_t* done, TF_Status* status) {
   TFE_TensorHandle** handles = malloc(sizeof(TFE_TensorHandle*) * it->components);
-  int64_t done = 0;
-  for (; done < n; done++) {
+  for (*done = 0; *done < n; ++*done) {
     int results = it->components;
     execute_next(it, handles, &results, status);
     if (TF_GetCode(status) != TF_OK) break;
     for (int i = 0; i < results; i++) TFE_DeleteTensorHandle(handles[i]);
   }
   free(handles);
-  return done;
+  return TF_GetCode(status);
 }
 
 static int64_t now_ns(void) {
@@ -211,8 +211,7 @@ int64_t pecan_fill_columns(pecan_iterator* it, const pecan_column* columns, cons
   *has_odd = 0;
   publish(it, 0);
   for (;;) {
-    pecan_next(it, odd, status);
-    if (TF_GetCode(status) != TF_OK) return rows;
+    if (pecan_next(it, odd, status) != TF_OK) return rows;
     for (int i = 0; i < it->components; i++) {
       if (!fits(&columns[i].shape, &odd[i]) || odd[i].bytes != columns[i].width) {
         *has_odd = 1;
@@ -273,8 +272,7 @@ int64_t pecan_fill_pack(pecan_iterator* it, const pecan_shape* shapes, pecan_pac
   *has_odd = 0;
   publish(it, 0);
   for (;;) {
-    pecan_next(it, odd, status);
-    if (TF_GetCode(status) != TF_OK) return rows;
+    if (pecan_next(it, odd, status) != TF_OK) return rows;
     size_t total = 0;
     bool good = true;
     for (int i = 0; i < it->components && good; i++) {

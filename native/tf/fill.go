@@ -117,8 +117,8 @@ func (b *Block) Free() {
 // has another shape. Rows and odd are valid beside an error, which is the one of the element after them.
 func (it *Iterator) FillBlock(b *Block, pace Pace) (rows int, odd []*Tensor, err error) {
 	pace.MaxRows = min(pace.MaxRows, b.Cap)
-	return it.fill(func(p *C.pecan_pace, out *C.pecan_tensor, has *C.int32_t, s *C.TF_Status) C.int64_t {
-		return C.pecan_fill_columns(it.c, &b.c[0], p, out, has, s)
+	return it.fill(func(p *C.pecan_pace, hasOdd *C.int32_t) C.int64_t {
+		return C.pecan_fill_columns(it.c, &b.c[0], p, it.element, hasOdd, it.status.c)
 	}, pace)
 }
 
@@ -176,23 +176,22 @@ func (it *Iterator) FillPack(p *Pack, shapes []Shape, maxElement int, pace Pace)
 	for i := range shapes {
 		list[i] = shapes[i].c()
 	}
-	return it.fill(func(pace *C.pecan_pace, out *C.pecan_tensor, has *C.int32_t, s *C.TF_Status) C.int64_t {
-		return C.pecan_fill_pack(it.c, &list[0], &p.c, C.size_t(maxElement), pace, out, has, s)
+	return it.fill(func(pace *C.pecan_pace, hasOdd *C.int32_t) C.int64_t {
+		return C.pecan_fill_pack(it.c, &list[0], &p.c, C.size_t(maxElement), pace, it.element, hasOdd, it.status.c)
 	}, pace)
 }
 
-func (it *Iterator) fill(run func(*C.pecan_pace, *C.pecan_tensor, *C.int32_t, *C.TF_Status) C.int64_t, pace Pace) (int, []*Tensor, error) {
-	out := make([]C.pecan_tensor, it.components)
-	s := newStatus()
-	defer s.free()
+func (it *Iterator) fill(run func(*C.pecan_pace, *C.int32_t) C.int64_t, pace Pace) (rows int, odd []*Tensor, err error) {
 	p := pace.c()
 	// Left at 0, so that whoever looks at the next fill before it begins sees no rows of this one.
 	defer it.progress.Store(0)
-	var hasOdd C.int32_t
-	var rows C.int64_t
-	err := it.fetch(s, func() { rows = run(&p, &out[0], &hasOdd, s.c) })
-	if hasOdd != 0 {
-		return int(rows), it.adoptAll(out), err
-	}
-	return int(rows), nil, err
+	err = it.fetch(func() C.TF_Code {
+		var hasOdd C.int32_t
+		rows = int(run(&p, &hasOdd))
+		if hasOdd != 0 {
+			odd = it.adoptAll()
+		}
+		return C.TF_GetCode(it.status.c)
+	})
+	return rows, odd, err
 }

@@ -43,6 +43,9 @@ func TestFillBlockLaysElementsOutByComponent(t *testing.T) {
 		if odd != nil {
 			t.Fatal("an element of the same shape was odd")
 		}
+		if left := it.Progress(); left != 0 {
+			t.Fatalf("%d rows of the next fill before it began", left)
+		}
 		if err == io.EOF {
 			break
 		}

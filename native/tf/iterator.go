@@ -31,8 +31,11 @@ type Iterator struct {
 	// calls is held for reading by every call into TensorFlow, for writing by Close.
 	calls  sync.RWMutex
 	closed bool
-	// fetching lets one thread at a time fetch elements.
+	// fetching lets one thread at a time fetch elements. It has the memory for one, and their status: C's, so that a fetch
+	// is one call into C that has no pointers to check.
 	fetching sync.Mutex
+	element  *C.pecan_tensor
+	status   status
 }
 
 // NewIterator builds the dataset of a serialised GraphDef whose elements have components of the given dtypes.
@@ -50,7 +53,10 @@ func (c *Context) NewIterator(graph []byte, types []DataType) (*Iterator, error)
 	if err := s.err(); err != nil {
 		return nil, err
 	}
-	out := &Iterator{c: it, components: len(types), hurry: new(atomic.Int32), progress: new(atomic.Int64)}
+	out := &Iterator{
+		c: it, components: len(types), hurry: new(atomic.Int32), progress: new(atomic.Int64),
+		element: (*C.pecan_tensor)(C.calloc(C.size_t(len(types)), C.sizeof_pecan_tensor)), status: newStatus(),
+	}
 	out.pins.Pin(out.hurry)
 	out.pins.Pin(out.progress)
 	C.pecan_share(it, (*C.int32_t)(unsafe.Pointer(out.hurry)), (*C.int64_t)(unsafe.Pointer(out.progress)))
@@ -63,62 +69,53 @@ func (it *Iterator) Components() int { return it.components }
 // Next gives one element, io.EOF at the end, ErrCancelled after a cancel, and an *Error for an element that failed; the
 // iterator stands behind that element then.
 func (it *Iterator) Next() ([]*Tensor, error) {
-	var few [8]C.pecan_tensor
-	out := few[:]
-	if it.components > len(few) {
-		out = make([]C.pecan_tensor, it.components)
-	}
-	s := newStatus()
-	defer s.free()
-	err := it.fetch(s, func() { C.pecan_next(it.c, &out[0], s.c) })
-	if err != nil {
-		return nil, err
-	}
-	return it.adoptAll(out), nil
+	var element []*Tensor
+	err := it.fetch(func() C.TF_Code {
+		code := C.pecan_next(it.c, it.element, it.status.c)
+		if code == C.TF_OK {
+			element = it.adoptAll()
+		}
+		return code
+	})
+	return element, err
 }
 
-func (it *Iterator) adoptAll(out []C.pecan_tensor) []*Tensor {
+// adoptAll takes the element that was fetched.
+func (it *Iterator) adoptAll() []*Tensor {
+	fetched := unsafe.Slice(it.element, it.components)
 	tensors := make([]*Tensor, it.components)
 	for i := range tensors {
-		tensors[i] = adopt(&out[i])
+		tensors[i] = adopt(&fetched[i])
 	}
 	return tensors
 }
 
 // Skip runs and drops up to n elements and gives how many.
 func (it *Iterator) Skip(n int64) (int64, error) {
-	s := newStatus()
-	defer s.free()
-	var done int64
-	err := it.fetch(s, func() { done = int64(C.pecan_skip(it.c, C.int64_t(n), s.c)) })
-	return done, err
+	var done C.int64_t
+	err := it.fetch(func() C.TF_Code { return C.pecan_skip(it.c, C.int64_t(n), &done, it.status.c) })
+	return int64(done), err
 }
 
-func (it *Iterator) fetch(s status, f func()) error {
+// fetch runs f, which leaves its status in it.status, unless the iterator is closed, and tells what the status means.
+func (it *Iterator) fetch(f func() C.TF_Code) error {
 	it.fetching.Lock()
 	defer it.fetching.Unlock()
-	return it.call(s, f)
-}
-
-// call runs f unless the iterator is closed, and tells what its status means.
-func (it *Iterator) call(s status, f func()) error {
 	it.calls.RLock()
 	defer it.calls.RUnlock()
 	if it.closed || it.cancelled.Load() {
 		return ErrCancelled
 	}
-	f()
-	err := s.err()
-	if err == nil {
+	code := f()
+	switch {
+	case code == C.TF_OK:
 		return nil
-	}
-	if it.cancelled.Load() {
+	case it.cancelled.Load():
 		return ErrCancelled
-	}
-	if own := (*Error)(nil); errors.As(err, &own) && own.Code == CodeOutOfRange {
+	case code == CodeOutOfRange:
 		return io.EOF
 	}
-	return err
+	return it.status.err()
 }
 
 // Hurry tells the fills that a reader waits, so that they hand over early.
@@ -188,6 +185,8 @@ func (it *Iterator) Close() {
 			C.free(unsafe.Pointer(cName))
 		}
 		C.pecan_delete_iterator(it.c)
+		C.free(unsafe.Pointer(it.element))
+		it.status.free()
 		it.c = nil
 		it.pins.Unpin()
 	}

@@ -54,11 +54,11 @@ void pecan_cancel_iterator(pecan_iterator* iterator);
 // so far, so that others may read them while the fill waits for its next element.
 void pecan_share(pecan_iterator* iterator, const int32_t* hurry, int64_t* progress);
 
-// Fetches one element into out (one per component). Nothing is held when the status is not OK.
-void pecan_next(pecan_iterator* iterator, pecan_tensor* out, TF_Status* status);
+// Fetches one element into out (one per component), and gives the status's code. Nothing is held when it is not OK.
+TF_Code pecan_next(pecan_iterator* iterator, pecan_tensor* out, TF_Status* status);
 
-// Runs and drops up to n elements; gives how many.
-int64_t pecan_skip(pecan_iterator* iterator, int64_t n, TF_Status* status);
+// Runs and drops up to n elements, tells how many in *done, and gives the status's code.
+TF_Code pecan_skip(pecan_iterator* iterator, int64_t n, int64_t* done, TF_Status* status);
 
 // Fetches elements into columns. Gives the rows written. An element of another shape ends the fill and is handed over in
 // odd, with *has_odd set; an error or the end of the sequence ends it with the status set, rows before it stay valid.

@@ -63,16 +63,29 @@ def one_long_string(i: tf.Tensor) -> tf.Tensor:
     return tf.strings.reduce_join(tf.repeat(tf.strings.reduce_join(tf.repeat(tf.strings.as_string(i), 1024)), 64 << 10))
 
 
+def no_number(_: tf.Tensor) -> tf.Tensor:
+    """Fails with a message of a little more than 256 KiB: TensorFlow's holds what was to be a number."""
+    return tf.strings.to_number(tf.strings.reduce_join(tf.fill([1 << 18], "x")), tf.int64)
+
+
+def as_a_stream(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Without the prefetch that TensorFlow would put at the end: streams of a worker have none, its window is theirs."""
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return dataset.with_options(options)
+
+
 def graphs() -> dict[str, tf.data.Dataset]:
     source = tf.data.Dataset.range
     return {
-        "endless": source(ENDLESS),
+        "endless": as_a_stream(source(ENDLESS)),
         "thousand": source(1000),
         "pairs": source(1000).map(lambda i: (i, tf.cast([i, i + 1], tf.float32))),
         "mapped": source(20).map(lambda i: i * 2, num_parallel_calls=2).map(lambda i: i + 1),
         "failing": source(6).map(fail_on_third),
         "dtypes": every_dtype(),
         "ragged": source(200).map(lambda i: (tf.range(i), i)),
+        "wordy": source(1).map(no_number),
         "strings": source(500).map(long_string),
         "starved": source(1).concatenate(source(ENDLESS).filter(lambda i: i < 0)),
         "burst": source(10).concatenate(source(ENDLESS).filter(lambda i: i < 0)),
