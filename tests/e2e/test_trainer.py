@@ -130,6 +130,28 @@ def test_no_thread_tunes_what_stands_behind(cluster):
     assert threads(dataset.with_options(tuned)) - threads(dataset) >= 15
 
 
+@pytest.mark.parametrize("dataset", [D.range(10), D.range(10).map(tf.strings.as_string)], ids=["blocks", "elements"])
+def test_tensorflow_need_not_prepare_functions_at_every_iter(cluster, dataset):
+    """What the attribute leaves out is in no function of ours: a search for devices, and all optimizations."""
+    graph = tf.compat.v1.GraphDef.FromString(_distributed(cluster, dataset)._as_serialized_graph().numpy())
+    functions = {function.signature.name: function for function in graph.library.function}
+    # Those that run at every iter() or for every element.
+    opened = {node.attr["f"].func.name for node in graph.node if node.op == "FlatMapDataset"}
+    called = {
+        node.attr[name].func.name
+        for function in opened
+        for node in functions[function].node_def
+        for name in ("f", "predicate")
+        if name in node.attr
+    }
+    ours = [functions[name] for name in opened | called]
+    operations = {node.op for function in ours for node in function.node_def}
+    assert "PecanOpen" in operations
+    assert operations & {"PecanNextBlock", "PecanNext"}
+    for function in ours:
+        assert function.attr["experimental_ints_on_device"].b, function.signature.name
+
+
 def test_an_iterator_outlives_its_dataset(cluster):
     iterator = iter(_distributed(cluster, D.range(100)).prefetch(1))
     gc.collect()

@@ -23,6 +23,7 @@ from pecan._src.session import Session
 
 _ENDLESS = 1 << 62
 _UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
+_METADATA = b"\n\x05pecan"  # a serialised tensorflow.data.Metadata whose name is "pecan"
 
 
 class FrozenStateWarning(UserWarning):
@@ -198,47 +199,86 @@ def _outstanding(options: ReadOptions, specs: tuple[tf.TensorSpec, ...]) -> int:
 def _elements(ops: Any, job: tf.Tensor, specs: tuple[tf.TensorSpec, ...], *, blocks: bool) -> tf.data.Dataset:
     """The elements as tuples of plain tensors."""
     types = [spec.dtype for spec in specs]
+    batched = [tf.TensorSpec(tf.TensorShape([None]).concatenate(spec.shape), spec.dtype) for spec in specs]
+    position = tf.TensorSpec([], tf.int64)
 
-    def open_iteration(job: tf.Tensor) -> tf.data.Dataset:
+    def open_iteration(job: tf.Tensor) -> tf.Tensor:
         token = ops.pecan_open(job=job)
         token.set_shape([1])
         positions = tf.data.Dataset.range(_ENDLESS)
 
-        def rows(position: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            tensors = ops.pecan_next_block(token=token, position=position, output_types=types)
-            return _shaped(tensors, [tf.TensorShape([None]).concatenate(spec.shape) for spec in specs])
+        def rows(position: tf.Tensor) -> list[tf.Tensor]:
+            tensors: list[tf.Tensor] = ops.pecan_next_block(token=token, position=position, output_types=types)
+            return tensors
 
-        def element(position: tf.Tensor) -> tuple[Any, ...]:
+        def element(position: tf.Tensor) -> list[tf.Tensor]:
             answer = ops.pecan_next(token=token, position=position, output_types=types)
-            answer.ready.set_shape([])
-            return answer.ready, _shaped(answer.components, [spec.shape for spec in specs])
+            return [answer.ready, *answer.components]
 
         if blocks:
-            return _map(positions, rows).unbatch()
-        # Both steps only pick components, which tf.data does without calling a function.
-        ready = _map(positions, element).filter(lambda ready, components: ready)
-        return ready.map(lambda ready, components: components)
+            inner = _map(positions, _function(rows, (position,)), batched)
+            # The public unbatch puts a map before it that takes apart what is no plain tensor.
+            apart = tf.raw_ops.UnbatchDataset(input_dataset=tf.data.experimental.to_variant(inner), **_output(specs))
+            inner = tf.data.experimental.from_variant(apart, specs)
+        else:
+            # The last two steps only pick components, which tf.data does without calling a function.
+            answer = (tf.TensorSpec([], tf.bool), *specs)
+            inner = _map(positions, _function(element, (position,)), answer)
+            ready = tf.raw_ops.FilterDataset(
+                input_dataset=tf.data.experimental.to_variant(inner),
+                other_arguments=[],
+                predicate=_function(lambda ready, *components: ready, answer),
+                **_output(answer),
+            )
+            inner = tf.data.experimental.from_variant(ready, answer)
+            inner = _map(inner, _function(lambda ready, *components: list(components), answer), specs)
+        return tf.data.experimental.to_variant(inner)
 
-    return tf.data.Dataset.from_tensors(job).flat_map(open_iteration)
+    opened = _function(open_iteration, (tf.TensorSpec(job.shape, job.dtype),))
+    elements = tf.raw_ops.FlatMapDataset(
+        input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(job)),
+        other_arguments=opened.captured_inputs,
+        f=opened,
+        **_output(specs),
+    )
+    return tf.data.experimental.from_variant(elements, specs)
 
 
-def _shaped(tensors: list[tf.Tensor], shapes: list[tf.TensorShape]) -> tuple[tf.Tensor, ...]:
-    for tensor, shape in zip(tensors, shapes, strict=True):
-        tensor.set_shape(shape)
-    return tuple(tensors)
+def _function(python_function: Any, signature: tuple[tf.TensorSpec, ...]) -> Any:
+    """A function for a dataset's step, which TensorFlow makes ready in a fraction of the usual time.
+
+    What it would look for at every `iter()` of a step (several devices, something to optimize) is not in ours.
+    """
+    attributes = {"_tf_data_function": True, "experimental_ints_on_device": True}
+    return tf.function(
+        python_function, input_signature=signature, autograph=False, experimental_attributes=attributes
+    ).get_concrete_function()
 
 
-def _map(dataset: tf.data.Dataset, function: Any) -> tf.data.Dataset:
+def _map(dataset: tf.data.Dataset, function: Any, specs: Any) -> tf.data.Dataset:
     """A map whose function ends the dataset by failing with OUT_OF_RANGE, and runs on the caller's thread.
 
     The public map turns that error into another one. On the caller's thread, because a function that waits for an
     element would hold one of the few threads on which all of TensorFlow's work runs.
     """
-    from tensorflow.python.data.ops import map_op
-
-    return map_op._MapDataset(
-        dataset, function, use_inter_op_parallelism=False, preserve_cardinality=False, name="pecan"
+    mapped = tf.raw_ops.MapDataset(
+        input_dataset=tf.data.experimental.to_variant(dataset),
+        other_arguments=function.captured_inputs,
+        f=function,
+        use_inter_op_parallelism=False,
+        preserve_cardinality=False,
+        **_output(specs),
     )
+    return tf.data.experimental.from_variant(mapped, tuple(specs))
+
+
+def _output(specs: Any) -> dict[str, Any]:
+    """What a dataset operation is told of its elements; `pecan` names it in errors."""
+    return {
+        "output_types": [spec.dtype for spec in specs],
+        "output_shapes": [spec.shape for spec in specs],
+        "metadata": _METADATA,
+    }
 
 
 def _with_structure(dataset: tf.data.Dataset, element_spec: Any) -> tf.data.Dataset:
