@@ -159,6 +159,10 @@ def test_numbers_and_flags_of_numpy_are_taken_as_pythons():
     for kind in (numpy.float32, numpy.float64, numpy.int64):
         chosen = options.read_options(**{**ALL, "dispatcher_timeout_s": kind(5)})
         assert (chosen.dispatcher_timeout_s, type(chosen.dispatcher_timeout_s)) == (5, float)
+    few = options.read_options(**{**ALL, "max_outstanding_requests": numpy.int64(3)}).max_outstanding_requests
+    assert few == 3
+    assert type(few) is int
+    assert options.read_options(**{**ALL, "max_outstanding_requests": numpy.int64(-1)}).max_outstanding_requests is None
     flags = {"deterministic": numpy.True_, "payload_checksum": numpy.True_}
     chosen = options.read_options(**{**ALL, **flags})
     assert (chosen.mode, chosen.payload_checksum) == ("deterministic", True)

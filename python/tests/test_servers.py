@@ -100,3 +100,9 @@ def test_a_dispatcher_in_the_place_of_a_stopped_one_is_found():
     with pecan.DispatchServer(pecan.DispatcherConfig(port=port)) as dispatcher:
         assert dispatcher.target == cluster.target
         tf.data.Dataset.range(3).apply(pecan.distribute(dispatcher.target))
+
+
+@pytest.mark.parametrize(("number", "kind"), [(0, ValueError), (-1, ValueError), ("two", TypeError)])
+def test_a_number_of_workers_that_cannot_be_started_is_refused(number, kind):
+    with pecan.LocalCluster(workers=0) as cluster, pytest.raises(kind, match="`number`"):
+        cluster.add_workers(number)

@@ -344,12 +344,13 @@ def read_options(
             "`cross_trainer_cache` is not offered yet: trainers that shall each see every element use jobs of their own"
         )
     _target_workers(target_workers)
-    if max_outstanding_requests is not None and max_outstanding_requests != -1:
-        number = _integer("max_outstanding_requests", max_outstanding_requests)
-        if number <= 0:
-            raise errors.InvalidArgumentError(
-                f"`max_outstanding_requests` must be positive, or -1 or None to leave it to Pecan, got {number}"
-            )
+    requests = -1
+    if max_outstanding_requests is not None:
+        requests = _integer("max_outstanding_requests", max_outstanding_requests)
+    if requests <= 0 and requests != -1:
+        raise errors.InvalidArgumentError(
+            f"`max_outstanding_requests` must be positive, or -1 or None to leave it to Pecan, got {requests}"
+        )
     if seed is not None:
         seed = _integer("seed", seed)
         if not -(1 << 63) <= seed < 1 << 64:
@@ -368,7 +369,7 @@ def read_options(
         compression=compression_word(compression),
         protocol=_protocol(data_transfer_protocol),
         max_outstanding_bytes=positive("max_outstanding_bytes", max_outstanding_bytes),
-        max_outstanding_requests=None if max_outstanding_requests == -1 else max_outstanding_requests,
+        max_outstanding_requests=None if requests == -1 else requests,
         max_element_bytes=None if max_element_bytes is None else int(max_element_bytes),
         payload_checksum=_flag("payload_checksum", payload_checksum),
         dispatcher_timeout_s=call,

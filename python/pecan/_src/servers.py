@@ -329,7 +329,8 @@ class LocalCluster:
         self.workers: list[WorkerServer] = []
         self.dispatcher = DispatchServer(dispatcher)
         try:
-            self.add_workers(workers)
+            if workers != 0:
+                self.add_workers(workers)
         except BaseException:
             self.stop()
             raise
@@ -340,7 +341,8 @@ class LocalCluster:
         return self.dispatcher.target
 
     def add_workers(self, number: int = 1) -> list[WorkerServer]:
-        """Starts more workers, all at once, and gives them."""
+        """Starts more workers, all at once, and gives them; at least one."""
+        options.positive("number", number)
         config = self._config or WorkerConfig(self.target)
         config = dataclasses.replace(config, dispatcher_address=self.target)
         fresh = [WorkerServer(config, start=False) for _ in range(number)]
