@@ -68,7 +68,7 @@ func explainOpen(dir string, err error) error {
 		return faultf(ErrInUse, err, "open store %s: another dispatcher uses this directory; stop it or choose another --work-dir", dir)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 		return faultf(ErrReadOnly, err, "open store %s: the directory cannot be written by this user", dir)
-	case errors.Is(err, pebble.ErrCorruption):
+	case pebble.IsCorruptionError(err):
 		return faultf(ErrDamaged, err, "open store %s: its files are damaged; nothing was changed. %s", dir, wayOut)
 	case errors.Is(err, fs.ErrNotExist):
 		return faultf(ErrDamaged, err, "open store %s: a file that belongs to it is missing; nothing was changed. %s", dir, wayOut)

@@ -166,10 +166,12 @@ func (s *Store) inspect(opts Options, look func(*Store) error) error {
 	reader := &Store{dir: s.dir, next: 1, failed: make(chan struct{})}
 	cache := pebble.NewCache(cacheBytes)
 	defer cache.Unref()
+	// Damage comes out of what is read, which says what it was read for.
+	log := &pebbleLog{log: opts.Log, fatal: s.fail, damage: func(string) {}}
 	var err error
 	reader.db, err = pebble.Open(s.dir, &pebble.Options{
 		FS: opts.FS, Lock: s.lock, Cache: cache, MemTableSize: tableBytes, ReadOnly: true,
-		Logger: &pebbleLog{log: opts.Log, fatal: s.fail}, LoggerAndTracer: nil,
+		Logger: log, LoggerAndTracer: nil, EventListener: log.listener(),
 	})
 	if err != nil {
 		return explainDatabase(s.dir, err)

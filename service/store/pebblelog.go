@@ -7,13 +7,28 @@ import (
 	"log/slog"
 	"strings"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// pebbleLog sends pebble's talk to slog.
+// pebbleLog sends pebble's talk to slog, and what ends a store to the store.
 type pebbleLog struct {
 	log   *slog.Logger
 	fatal func(why string)
+	// damage is told of files that are not what was written.
+	damage func(why string)
+}
+
+// listener hears of what pebble would otherwise take for the end of the process. It returns from damage, unlike Fatalf:
+// whoever reads gets pebble's error then, and is not left waiting.
+func (l *pebbleLog) listener() *pebble.EventListener {
+	return &pebble.EventListener{
+		BackgroundError: l.background,
+		DataCorruption: func(info pebble.DataCorruptionInfo) {
+			l.log.Error("the store is damaged", "file", info.Path, "error", info.Details)
+			l.damage(info.Path)
+		},
+	}
 }
 
 // Infof is pebble's chatter about files: for debugging only.

@@ -113,13 +113,13 @@ func prepareDir(dir string) (string, error) {
 func (s *Store) open(opts Options) error {
 	cache := pebble.NewCache(cacheBytes)
 	defer cache.Unref()
-	log := &pebbleLog{log: opts.Log, fatal: s.fail}
+	log := &pebbleLog{log: opts.Log, fatal: s.fail, damage: s.failDamaged}
 	var db *pebble.DB
 	var refused error
 	if err := s.guard(func() error {
 		db, refused = pebble.Open(s.dir, &pebble.Options{
 			FS: opts.FS, Lock: s.lock, Cache: cache, MemTableSize: tableBytes, FormatMajorVersion: pebble.FormatNewest,
-			Logger: log, LoggerAndTracer: nil, EventListener: &pebble.EventListener{BackgroundError: log.background},
+			Logger: log, LoggerAndTracer: nil, EventListener: log.listener(),
 		})
 		return nil
 	}); err != nil {
@@ -347,8 +347,17 @@ func (s *Store) guard(write func() error) error {
 
 // fail marks the store as dead.
 func (s *Store) fail(why string) {
+	s.failWith(faultf(ErrFailed, nil, "write to store %s: %s; nothing is served any more, because what is on disk is not known. Check the disk and start the dispatcher again", s.dir, why))
+}
+
+// failDamaged marks the store as dead because a file of it is not what was written.
+func (s *Store) failDamaged(file string) {
+	s.failWith(faultf(ErrDamaged, nil, "read store %s: %s is damaged; nothing is served any more. Check the disk. %s", s.dir, file, wayOut))
+}
+
+func (s *Store) failWith(failure error) {
 	s.failOnce.Do(func() {
-		s.failure = faultf(ErrFailed, nil, "write to store %s: %s; nothing is served any more, because what is on disk is not known. Check the disk and start the dispatcher again", s.dir, why)
+		s.failure = failure
 		close(s.failed)
 	})
 }

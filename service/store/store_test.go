@@ -258,18 +258,25 @@ func TestAFullDiskIsAnErrorWhenTheStoreIsOpened(t *testing.T) {
 		}
 		return nil
 	}))
-	opened := make(chan error, 1)
+	if _, err := openSoon(t, store.Options{Dir: "work", FS: full}); !errors.Is(err, store.ErrFailed) || !strings.Contains(err.Error(), "no space left") {
+		t.Fatalf("opened on a full disk: %v", err)
+	}
+}
+
+// openSoon opens a store that may be broken: whatever is wrong with it, the answer comes.
+func openSoon(t *testing.T, options store.Options) (s *store.Store, err error) {
+	t.Helper()
+	opened := make(chan struct{})
 	go func() {
-		_, err := store.Open(store.Options{Dir: "work", FS: full})
-		opened <- err
+		defer close(opened)
+		s, err = store.Open(options)
 	}()
 	select {
-	case err := <-opened:
-		if !errors.Is(err, store.ErrFailed) || !strings.Contains(err.Error(), "no space left") {
-			t.Fatalf("opened on a full disk: %v", err)
-		}
+	case <-opened:
+		return s, err
 	case <-time.After(10 * time.Second):
-		t.Fatal("the store is being opened for ever on a full disk")
+		t.Fatal("the store is being opened for ever")
+		return nil, nil
 	}
 }
 
@@ -381,39 +388,65 @@ func TestDamageIsNeverReadAsData(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+	if damaged(t, dir) == 0 {
+		t.Fatal("no damage was found anywhere")
+	}
+	// A store that is opened again puts what is in its logs into tables, which are read in another way.
+	if err := open(t, store.Options{Dir: dir}).Close(); err != nil {
+		t.Fatal(err)
+	}
+	tables, err := filepath.Glob(filepath.Join(dir, "*.sst"))
+	if err != nil || len(tables) == 0 {
+		t.Fatalf("no tables to damage: %v", err)
+	}
+	for _, table := range tables {
+		if damagedFile(t, dir, table, 20) == 0 {
+			t.Errorf("no damage of %s was found", table)
+		}
+	}
+}
+
+// damaged damages each file of a store in three places, and tells how often that was found.
+func damaged(t *testing.T, dir string) int {
+	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := 0
 	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil || len(data) == 0 {
-			continue
-		}
-		for _, at := range []int{len(data) / 4, len(data) / 2, len(data) * 3 / 4} {
-			flipped := slices.Clone(data)
-			flipped[at] ^= 0x40
-			if err := os.WriteFile(file, flipped, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if readDamaged(t, dir) {
-				found++
-			}
-			restore(t, dir, file, data)
-		}
+		found += damagedFile(t, dir, file, 3)
 	}
-	if found == 0 {
-		t.Fatal("no damage was found anywhere")
+	return found
+}
+
+func damagedFile(t *testing.T, dir, file string, places int) int {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0
 	}
+	found := 0
+	for place := range min(places, len(data)) {
+		flipped := slices.Clone(data)
+		flipped[len(data)*(place+1)/(places+1)] ^= 0x40
+		overwrite(t, file, flipped)
+		if readDamaged(t, dir) {
+			found++
+		}
+		overwrite(t, file, data)
+	}
+	return found
 }
 
 // readDamaged tells whether reading failed, and fails the test when it gave something that was never written.
 func readDamaged(t *testing.T, dir string) bool {
 	t.Helper()
-	work := copyDir(t, dir)
-	s, err := store.Open(store.Options{Dir: work})
+	s, err := openSoon(t, store.Options{Dir: copyDir(t, dir)})
 	if err != nil {
+		if !errors.Is(err, store.ErrDamaged) {
+			t.Errorf("damage is met with %v", err)
+		}
 		return true
 	}
 	defer s.Close()
@@ -444,7 +477,7 @@ func copyDir(t *testing.T, dir string) string {
 	return work
 }
 
-func restore(t *testing.T, dir, file string, data []byte) {
+func overwrite(t *testing.T, file string, data []byte) {
 	t.Helper()
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		t.Fatal(err)
