@@ -26,7 +26,9 @@ const (
 	maxControl   = 4096
 	helloTimeout = 10 * time.Second
 	// maxHello bounds the meta data of the first frame.
-	maxHello   = 64 << 10
+	maxHello = 64 << 10
+	// maxRequest bounds that of all others: an OPEN is the longest, with the names of a job and a stream.
+	maxRequest = 4 << 10
 	pingPeriod = 15 * time.Second
 	// silence is how long a peer may be silent though it is pinged.
 	silence      = 60 * time.Second
@@ -140,7 +142,7 @@ func (c *conn) hello(frames *frame.Reader) error {
 	if _, err := c.nc.Write(frame.Append(nil, frame.Header{Type: frame.Welcome}, answer)); err != nil {
 		return err
 	}
-	frames.LimitMeta(0)
+	frames.LimitMeta(maxRequest)
 	return c.nc.SetDeadline(time.Time{})
 }
 

@@ -107,6 +107,27 @@ func TestALargeHelloIsCutOffBeforeItIsRead(t *testing.T) {
 	}
 }
 
+// What a reader says after its hello is short. Long meta data would stay in the worker's memory while its end is awaited, for each
+// of a thousand readers.
+func TestALongFrameOfAReaderIsCutOffBeforeItIsRead(t *testing.T) {
+	w := serve(t, nil)
+	for _, kind := range []frame.Type{frame.Open, frame.Credit, frame.Ping} {
+		r := dialTCP(t, w)
+		long := encoded(t, frame.Header{Type: kind, Channel: 1}, nil)
+		binary.LittleEndian.PutUint32(long[32:], maxRequest+1)
+		if _, err := r.nc.Write(long); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.nc.SetDeadline(time.Now().Add(deadline)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, r.nc); err != nil && isTimeout(err) {
+			t.Fatalf("the worker waits for the meta data of a %v frame", kind)
+		}
+		r.nc.Close()
+	}
+}
+
 // 2000 TCP connections that are open and say nothing take no place from readers, neither over TCP nor on this host.
 func TestReadersAreServedInAFloodOfConnections(t *testing.T) {
 	w := serve(t, nil)

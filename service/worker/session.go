@@ -31,7 +31,7 @@ const (
 	lastBackoff    = 2 * time.Second
 	welcomeTimeout = 10 * time.Second
 	goodbyeTimeout = time.Second
-	// complainEvery is how often a dispatcher that is away is named in the log.
+	// complainEvery is how often the log says why there is no session.
 	complainEvery = 5 * time.Second
 	maxMessage    = 64 << 20
 	// unanswered is how long the dispatcher's host may leave what was sent to it without an answer before the connection
@@ -136,7 +136,7 @@ func (s *session) run(ctx context.Context) error {
 		}
 		if time.Since(complained) > complainEvery {
 			complained = time.Now()
-			s.worker.log.Warn("the dispatcher is away, trying again", "dispatcher", s.worker.config.Dispatcher, "for", away.Round(time.Millisecond), "error", err)
+			s.worker.log.Warn("no session with the dispatcher, trying again", "dispatcher", s.worker.config.Dispatcher, "for", away.Round(time.Millisecond), "error", err)
 		}
 		if !pause(ctx, backoff/2+rand.N(backoff)) {
 			return nil
