@@ -12,10 +12,14 @@ import pecan
 
 ROOT = pathlib.Path(pecan.__file__).resolve().parent.parent
 BEGIN = """
-import os, sys, time, gc, signal, threading
+import ctypes, os, sys, time, gc, signal, threading
+# Tests that are killed leave no script behind that trains for ever: PR_SET_PDEATHSIG.
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 import tensorflow as tf, pecan
 from pecan._src import embedded
 D = tf.data.Dataset
+# Tests that a shell started in the background inherit that Ctrl-C is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def say(*words):
     print(*words, flush=True)
 """
