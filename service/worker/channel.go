@@ -10,6 +10,8 @@ type channel struct {
 	conn  *conn
 	id    uint32
 	lease uint64
+	// asked orders the OPENs that came to the worker: what the last one asked for counts.
+	asked uint64
 	// remainder: the window holds what was kept back for the closing stream.
 	remainder   bool
 	checksum    bool

@@ -196,7 +196,7 @@ func (c *conn) open(h frame.Header, meta []byte) error {
 	if err := proto.Unmarshal(meta, request); err != nil || request.GetId() == nil || h.Channel == 0 {
 		return reason.New(reason.FrameCorrupt, "an OPEN that says nothing, for channel %d", h.Channel)
 	}
-	ch := &channel{conn: c, id: h.Channel, lease: request.GetLease(), credit: request.GetCredit(), remainder: request.GetRemainder(),
+	ch := &channel{conn: c, id: h.Channel, lease: request.GetLease(), asked: c.server.asked.Add(1), credit: request.GetCredit(), remainder: request.GetRemainder(),
 		checksum: request.GetPayloadChecksum() && c.unix == nil, compression: request.GetCompression()}
 	c.mu.Lock()
 	if c.channels[ch.id] != nil || len(c.channels) >= maxChannels {

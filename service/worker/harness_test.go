@@ -237,6 +237,22 @@ func (r *reader) open(channel uint32, o *pecanv1.OpenStream) {
 	r.send(frame.Header{Type: frame.Open, Channel: channel}, o)
 }
 
+// handled waits for a pong: it comes when all that was said before has been handled. A reader that was cut off is done.
+func (r *reader) handled() {
+	_, _ = r.nc.Write(frame.Append(nil, frame.Header{Type: frame.Ping}, nil))
+	for h := (frame.Header{}); h.Type != frame.Pong; {
+		var err error
+		if h, _, err = r.frames.Next(); err != nil && !isTimeout(err) {
+			return
+		} else if err != nil {
+			r.t.Fatal(err)
+		}
+		if _, err := io.CopyN(io.Discard, r.in, int64(h.PayloadLen)); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
 func (r *reader) credit(channel uint32, index, total uint64) {
 	r.t.Helper()
 	r.send(frame.Header{Type: frame.Credit, Channel: channel, Index: index, RawLen: total}, nil)

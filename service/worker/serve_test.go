@@ -252,6 +252,36 @@ func TestTheNewestReaderOfAStreamWins(t *testing.T) {
 	}
 }
 
+// An OPEN may wait for its stream. Those that waited for the same one are woken in any order, and an old one's reader may be gone.
+func TestTheNewestReaderWinsOfThoseThatWaited(t *testing.T) {
+	w := serve(t, nil)
+	for stream := range uint32(20) {
+		o := order("thousand")
+		o.Id.Stream = stream
+		first, second := dialTCP(t, w), dialTCP(t, w)
+		for _, r := range []*reader{first, second} {
+			r.open(1, opening(o))
+			r.handled()
+		}
+		w.start(o)
+		if elements, _, _ := second.stream(0); len(elements) != 1000 {
+			t.Fatalf("%d elements", len(elements))
+		}
+		for {
+			g, err := first.next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if g.failure != nil {
+				if g.failure.Reason != reason.Closed {
+					t.Fatal(g.failure)
+				}
+				break
+			}
+		}
+	}
+}
+
 func TestLeases(t *testing.T) {
 	w := serve(t, nil)
 	o := order("thousand")

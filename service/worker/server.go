@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -46,6 +47,8 @@ type server struct {
 	conns  map[*conn]struct{}
 	// remote and local count the connections over TCP and over the Unix socket.
 	remote, local gate
+	// asked counts the OPENs.
+	asked atomic.Uint64
 	// peers bounds the warnings about them.
 	peers rareLog
 }

@@ -125,7 +125,8 @@ func (s *stream) current() (*pecanv1.StartStream, <-chan struct{}) {
 	return s.order, s.changed
 }
 
-// attach makes c the reader of the stream. A run that no longer holds the index start begins anew.
+// attach makes c the reader of the stream, unless it was asked for before the one there is: OPENs look for their stream side by
+// side, and one that is late may be of a connection that was given up. A run that no longer holds the index start begins anew.
 func (s *stream) attach(c *channel, start uint64) *reason.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,6 +142,9 @@ func (s *stream) attach(c *channel, start uint64) *reason.Error {
 			return reason.New(reason.BadArgument, "stream %d keeps nothing back", s.key.stream)
 		}
 		target = s.kept
+	}
+	if target.newerReader(c) {
+		return reason.New(reason.Closed, "another reader opened stream %d", s.key.stream)
 	}
 	c.bind(target)
 	old, ok := target.attach(c, start)

@@ -198,6 +198,13 @@ func (w *window) attach(c *channel, start uint64) (old *channel, ok bool) {
 	return old, true
 }
 
+// newerReader tells whether the reader was asked for after c was.
+func (w *window) newerReader(c *channel) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.reader != nil && w.reader.asked > c.asked
+}
+
 // lowest is the first index that is held or sure to come: what is below acked may be passed over by the run right now.
 func (w *window) lowest() uint64 {
 	if len(w.entries) > 0 {
