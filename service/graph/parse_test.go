@@ -120,7 +120,7 @@ func TestBadGraphsAreRefused(t *testing.T) {
 		"a graph that excludes this TensorFlow": {data: changed(t, "range", func(d *tf.GraphDef) {
 			d.Versions.BadConsumers = []int32{77}
 		}), limits: Limits{GraphVersion: 77}, want: reason.GraphVersion, text: "77"},
-		"a Python function": {data: read(t, "py_function"), want: reason.PyFunction, text: "Three ways out"},
+		"a Python function": {data: read(t, "py_function"), want: reason.PyFunction, text: "debug mode"},
 		"a generator":       {data: read(t, "generator"), want: reason.PyFunction, text: "PyFunc"},
 		"a print":           {data: read(t, "print"), want: reason.ExternalState, text: "PrintV2"},
 		"a written file":    {data: read(t, "write_file"), want: reason.OpForbidden, text: "WriteFile"},

@@ -18,7 +18,7 @@ type verdict struct {
 const (
 	saysPython = "it names a Python function of the trainer's process, which no worker has. Three ways out: write the step " +
 		"with TensorFlow ops; move it after distribute(), where it runs in the trainer; or store its results once " +
-		"(dataset.save or TFRecord files) and read these"
+		"(dataset.save or TFRecord files) and read these. (tf.data's debug mode makes Python functions of all steps)"
 	saysState = "it keeps state in the trainer's process, which a worker would not see. Take it out of the pipeline, or " +
 		"move it after distribute()"
 	saysWrites = "it changes state while elements are made, and every worker would change a copy of its own. Compute the " +

@@ -115,7 +115,11 @@ func (s *session) run(ctx context.Context) error {
 	begun, complained := time.Now(), time.Time{}
 	met, backoff := false, firstBackoff
 	for {
-		welcomed, err := s.once(ctx)
+		patience := welcomeTimeout
+		if !met {
+			patience = min(patience, s.worker.config.DispatcherTimeout-time.Since(begun))
+		}
+		welcomed, err := s.once(ctx, patience)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -176,18 +180,26 @@ func (s *session) judge(err error) error {
 	return nil
 }
 
-// once runs one session until it breaks. welcomed tells whether it came up.
-func (s *session) once(ctx context.Context) (welcomed bool, err error) {
+// once runs one session until it breaks. welcomed tells whether it came up, which takes patience at most.
+func (s *session) once(ctx context.Context, patience time.Duration) (welcomed bool, err error) {
 	// The stream outlives ctx by a moment, for the goodbye.
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	// Where nobody answers, gRPC waits for the connection already.
+	opening, opened := context.WithTimeout(ctx, patience)
+	defer opened()
+	leave := context.AfterFunc(opening, cancel)
+	defer leave()
 	stream, err := s.client.WorkerSession(streaming)
 	if err != nil {
 		return false, err
 	}
-	welcome, err := s.greet(ctx, cancel, stream)
+	welcome, err := s.greet(stream)
 	if err != nil {
 		return false, err
+	}
+	if !leave() {
+		return false, opening.Err()
 	}
 	s.welcomed(welcome)
 	sent := make(chan struct{})
@@ -212,10 +224,7 @@ func (s *session) once(ctx context.Context) (welcomed bool, err error) {
 }
 
 // greet says hello and waits for the welcome.
-func (s *session) greet(ctx context.Context, cancel func(), stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]) (*pecanv1.Welcome, error) {
-	timer := time.AfterFunc(welcomeTimeout, cancel)
-	defer timer.Stop()
-	defer context.AfterFunc(ctx, cancel)()
+func (s *session) greet(stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]) (*pecanv1.Welcome, error) {
 	hello, err := s.worker.hello()
 	if err != nil {
 		return nil, err

@@ -339,6 +339,30 @@ func TestADispatcherThatIsNeverReachedEndsTheWorker(t *testing.T) {
 	}
 }
 
+// The kernel takes connections for a process that is stopped, or serves something else.
+func TestADispatcherThatSaysNothingEndsTheWorker(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	config := testConfig()
+	config.Dispatcher, config.DispatcherTimeout = listener.Addr().String(), 300*time.Millisecond
+	begun := time.Now()
+	if err := Run(t.Context(), config); !errors.Is(err, errUnreachable) {
+		t.Fatal(err)
+	}
+	config.DispatcherTimeout = deadline
+	stopped, stop := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer stop()
+	if err := Run(stopped, config); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begun); took > welcomeTimeout/2 {
+		t.Fatalf("took %v", took)
+	}
+}
+
 func TestConfigTellsEverythingThatIsWrong(t *testing.T) {
 	config := Config{Listen: "nowhere", Advertise: "x", MaxStreams: -1, Placement: "moon"}
 	err := config.Validate()

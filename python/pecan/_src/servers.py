@@ -46,6 +46,8 @@ def _directory(value: Any) -> None:
         raise errors.InvalidTypeError(f"`work_dir` must be a path, got {value!r} of type {type(value).__name__}")
     if not str(value):
         raise errors.InvalidArgumentError("`work_dir` must not be empty: give a directory, or None to use memory only")
+    if "\0" in str(value):
+        raise errors.InvalidArgumentError(f"`work_dir` {str(value)!r} has a NUL, which no path may have")
 
 
 def _addresses(value: Any) -> None:
@@ -167,6 +169,11 @@ class WorkerConfig:
             if getattr(self, what) is not None:
                 options.positive(what, getattr(self, what))
         if self.worker_address is not None:
+            if not isinstance(self.worker_address, str):
+                raise errors.InvalidTypeError(
+                    f"`worker_address` must be a string, got {self.worker_address!r} of type "
+                    f"{type(self.worker_address).__name__}"
+                )
             if "%port%" in self.worker_address and self.port == 0:
                 raise errors.InvalidArgumentError(
                     f"`worker_address` {self.worker_address!r} with port=0: give the port, or leave worker_address out "
