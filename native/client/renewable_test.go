@@ -140,10 +140,10 @@ func TestWhoWaitsForAJobThatIsMadeAnewIsToldSo(t *testing.T) {
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
 	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
 	lost := r.Job()
-	it := r.Open(IterOptions{NoAhead: true})
 	d.restart()
 	eventually(t, "the job is lost", lost.isLost)
 	d.stop()
+	it := r.Open(IterOptions{NoAhead: true})
 	if _, status, err := it.NextElement(20 * time.Millisecond); status != NotYet {
 		t.Fatal(status, err)
 	}
