@@ -41,7 +41,7 @@ MISTAKES = {
     "a timeout of nothing": (lambda: pecan.DispatcherConfig(worker_timeout_ms=0), ValueError, "above 0"),
     "an unknown level": (lambda: pecan.DispatcherConfig(log_level="loud"), ValueError, "log_level"),
     "an address for a host": (lambda: pecan.DispatcherConfig(host="a:1"), ValueError, "host"),
-    "a number for an address of a worker": (lambda: pecan.WorkerConfig("h:1", worker_address=5), TypeError, "`worker_address`"),
+    "a number as an address": (lambda: pecan.WorkerConfig("h:1", worker_address=5), TypeError, "`worker_address`"),
     "no dispatcher": (lambda: pecan.WorkerConfig(), ValueError, "dispatcher_address"),
     "a dispatcher without port": (lambda: pecan.WorkerConfig("localhost"), ValueError, "host:port"),
     "a port that is not known yet": (lambda: pecan.WorkerConfig("a:1", "localhost:%port%"), ValueError, "%port%"),
