@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"fmt"
 	"strings"
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
@@ -11,6 +12,9 @@ import (
 // step gives is counted by a meter above it (a stock op that passes elements on) wherever that can happen. Meters count in a
 // resource that outlives them, exactly, also over repeats and steps that stop early. One costs 0.5 to 1 µs per element; where
 // the model keeps a node to the end there is none.
+//
+// The resource is dear to some parallel steps: where they see it, each has a thread that wakes up with every element, 25 µs of CPU. So
+// it is kept below them where that is possible: what gives an element for each that it gets needs no meter above a counted step.
 
 // meterPrefix begins the names of meters; the name of the node that is counted follows.
 const meterPrefix = "pecan_meter/"
@@ -30,6 +34,21 @@ var modelled = map[string]bool{
 	"BatchDatasetV2": true, "ParallelBatchDataset": true, "PaddedBatchDatasetV2": true, "UnbatchDataset": true,
 }
 
+// wakes are ops that pay for a resource of meters above them. tf.data makes parallel maps of plain ones.
+var wakes = map[string]bool{
+	"MapDataset": true, "ParallelMapDataset": true, "ParallelMapDatasetV2": true, "ParallelBatchDataset": true, "ParseExampleDatasetV2": true,
+}
+
+// oneForOne are ops that give, in the end, an element for each that they get.
+var oneForOne = map[string]bool{
+	"MapDataset": true, "ParallelMapDataset": true, "ParallelMapDatasetV2": true, "PrefetchDataset": true, "OptionsDataset": true,
+	"ParseExampleDatasetV2": true, "ShuffleDataset": true, "ShuffleDatasetV2": true, "ShuffleDatasetV3": true,
+	"SetStatsAggregatorDataset": true, "BytesProducedStatsDataset": true,
+}
+
+// OneForOne tells whether a step of that op has given as many elements as its first input when the input has ended.
+func OneForOne(op string) bool { return oneForOne[op] }
+
 // MeteredNode gives the node whose elements a meter counts, by the meter's name; "" for other nodes.
 func MeteredNode(name string) string {
 	if counted, ok := strings.CutPrefix(name, meterPrefix); ok {
@@ -43,17 +62,13 @@ func (e *editor) meter(root string) string {
 	if e.at.Meters == "" {
 		return root
 	}
-	m := &metering{e: e, of: map[string]string{}}
+	m := &metering{e: e, of: map[string]string{}, wakes: map[string]bool{}, counts: map[string]bool{}, low: true}
+	m.survey(root, false)
 	root = m.below(root, false)
-	if m.meters == 0 {
-		return root
+	if !m.low && m.meters > 0 || m.low && m.counts[root] {
+		return m.resource(root)
 	}
-	handle := e.add(&tf.NodeDef{Name: "pecan_meters", Op: "StatsAggregatorHandle",
-		Attr: map[string]*tf.AttrValue{"container": bytesAttr(""), "shared_name": bytesAttr(e.at.Meters)}})
-	top := e.node(root)
-	return e.add(&tf.NodeDef{Name: "pecan_metered", Op: "SetStatsAggregatorDataset",
-		Input: []string{root, handle, e.add(stringConst("pecan_meters/tag", "")), e.add(stringConst("pecan_meters/prefix", "pecan"))},
-		Attr:  datasetAttrs(e.g.outputTypes(top), e.g.outputShapes(top))})
+	return root
 }
 
 // metering remembers which nodes were seen, and what stands for their output.
@@ -62,6 +77,63 @@ type metering struct {
 	of map[string]string
 	// meters is how many were put in.
 	meters int
+	// wakes are nodes with a step in or below them that pays for a resource above it; counts those with meters below.
+	wakes, counts map[string]bool
+	// low: no meter is needed above such a step, so that the resource stays below all of them.
+	low bool
+	// resources numbers the nodes that hand the resource down.
+	resources int
+}
+
+// inputs are the places of a node's inputs that are datasets, and the nodes they come from.
+func (m *metering) inputs(n *tf.NodeDef) (places []int, from []string) {
+	for i, input := range n.GetInput() {
+		name, _, control := splitInput(input)
+		if !control && strings.Contains(m.e.node(name).GetOp(), "Dataset") {
+			places, from = append(places, i), append(from, name)
+		}
+	}
+	return places, from
+}
+
+// survey finds out where the resource can be, before anything is changed. It tells whether what a node gives is counted when the model
+// has forgotten the node: by a meter, or by what a step below it gives.
+func (m *metering) survey(name string, vanishes bool) (counted bool) {
+	n := m.e.node(name)
+	_, inputs := m.inputs(n)
+	m.wakes[name] = wakes[n.GetOp()]
+	below := false
+	for i, from := range inputs {
+		known := m.survey(from, vanishes || i > 0 || !keepsInput[n.GetOp()])
+		below = below || i == 0 && known
+		m.wakes[name] = m.wakes[name] || m.wakes[from]
+	}
+	switch {
+	case n.GetOp() == "IgnoreErrorsDataset":
+		// Steps below it give fewer elements than they get.
+		m.low = false
+	case m.e.countedAs(n) == "" || !vanishes && modelled[n.GetOp()]:
+	case !m.wakes[name]:
+		return true
+	case !below || !oneForOne[n.GetOp()]:
+		m.low = false
+	}
+	return below && oneForOne[n.GetOp()]
+}
+
+// resource hands what meters count in down to a node and all below it.
+func (m *metering) resource(name string) string {
+	e, top := m.e, m.e.node(name)
+	handle := e.add(&tf.NodeDef{Name: "pecan_meters", Op: "StatsAggregatorHandle",
+		Attr: map[string]*tf.AttrValue{"container": bytesAttr(""), "shared_name": bytesAttr(e.at.Meters)}})
+	own := "pecan_metered"
+	if m.resources > 0 {
+		own = fmt.Sprintf("pecan_metered_%d", m.resources)
+	}
+	m.resources++
+	return e.add(&tf.NodeDef{Name: own, Op: "SetStatsAggregatorDataset",
+		Input: []string{name, handle, e.add(stringConst("pecan_meters/tag", "")), e.add(stringConst("pecan_meters/prefix", "pecan"))},
+		Attr:  datasetAttrs(e.g.outputTypes(top), e.g.outputShapes(top))})
 }
 
 // below meters a node and all below it. vanishes tells whether the model may forget the node.
@@ -71,19 +143,25 @@ func (m *metering) below(name string, vanishes bool) string {
 	}
 	n := m.e.node(name)
 	m.of[name] = name
-	for i, input := range n.GetInput() {
-		from, _, control := splitInput(input)
-		if control || !strings.Contains(m.e.node(from).GetOp(), "Dataset") {
-			continue
-		}
+	places, inputs := m.inputs(n)
+	for i, from := range inputs {
 		// What a function captures is read once per call.
-		kept := !vanishes && i == 0 && keepsInput[n.GetOp()]
-		if stands := m.below(from, !kept); stands != from {
-			m.e.edit(name).Input[i] = stands
+		kept := !vanishes && places[i] == 0 && keepsInput[n.GetOp()]
+		stands := m.below(from, !kept)
+		if m.counts[stands] {
+			if m.low && m.wakes[name] && !m.wakes[from] {
+				stands = m.resource(stands)
+			} else {
+				m.counts[name] = true
+			}
+		}
+		if stands != from {
+			m.e.edit(name).Input[places[i]] = stands
 		}
 	}
-	if counted := m.e.countedAs(n); counted != "" && (vanishes || !modelled[n.GetOp()]) {
+	if counted := m.e.countedAs(n); counted != "" && (vanishes || !modelled[n.GetOp()]) && !(m.low && m.wakes[name]) {
 		m.of[name] = m.e.addMeter(n, counted)
+		m.counts[m.of[name]] = true
 		m.meters++
 	}
 	return m.of[name]

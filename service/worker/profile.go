@@ -22,6 +22,8 @@ const maxProfiled = 512
 type step struct {
 	name, op string
 	inputs   []*step
+	// bytes is the size of an element where the graph says it, else 0.
+	bytes uint64
 }
 
 // profiler finds out what each step of an iterator's graph did. Elements and bytes come from the graph's meters where it
@@ -110,6 +112,9 @@ func (p *profiler) treeOf(nodes map[string]graphNode, name string, made map[stri
 		return s
 	}
 	s := &step{name: n.name, op: n.op}
+	if graph.OneForOne(n.op) {
+		s.bytes = n.elementBytes()
+	}
 	made[name] = s
 	for _, input := range n.inputs {
 		if below := p.treeOf(nodes, nodeOf(input), made); below != nil {
@@ -255,6 +260,7 @@ func (p *profiler) tallies() map[*step]tally {
 		sum.elements, sum.out = counted.elements, counted.out
 		sums[s] = sum
 	}
+	p.derive(sums)
 	for s := p.root; p.keeper != nil; s = s.inputs[0] {
 		sum := sums[s]
 		sum.elements -= min(sum.elements, p.kept.elements)
@@ -265,6 +271,34 @@ func (p *profiler) tallies() map[*step]tally {
 		}
 	}
 	return sums
+}
+
+// derive counts what the model forgot of steps that give an element for each that they get, by what the step below them gave in
+// all: whoever drops an iterator here has had everything of it. Bytes and time are those of the elements that were read.
+func (p *profiler) derive(sums map[*step]tally) {
+	live, known := map[*step]bool{}, map[*step]bool{}
+	for _, r := range p.seen {
+		live[r.of] = true
+	}
+	for _, s := range p.steps {
+		switch {
+		case p.metered[s.name]:
+			known[s] = true
+		case len(s.inputs) == 0 || !known[s.inputs[0]] || live[s] && s.op != "OptionsDataset":
+		case graph.OneForOne(s.op):
+			known[s] = true
+			sum, from := sums[s], sums[s.inputs[0]]
+			if sum.elements > 0 && from.elements > sum.elements {
+				more := float64(from.elements) / float64(sum.elements)
+				sum.ns, sum.out = int64(float64(sum.ns)*more), uint64(float64(sum.out)*more)
+			}
+			if sum.elements == 0 {
+				sum.out = from.elements * s.bytes
+			}
+			sum.elements = from.elements
+			sums[s] = sum
+		}
+	}
 }
 
 // given is how many bytes came from a step to the one that reads it.

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pecan-ml/pecan/native/tf"
+	"github.com/pecan-ml/pecan/proto/frame"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/proto/tensorflow"
 )
@@ -58,6 +59,29 @@ func outputNode(serialised []byte) (output string, err error) {
 func nodeOf(input string) string {
 	name, _, _ := strings.Cut(input, ":")
 	return name
+}
+
+// elementBytes is the size of an element of a dataset node, 0 where the node does not say it.
+func (n graphNode) elementBytes() (sum uint64) {
+	node := new(tensorflow.NodeDef)
+	if proto.Unmarshal(n.raw, node) != nil {
+		return 0
+	}
+	types, shapes := datasetTypes(node), node.GetAttr()["output_shapes"].GetList().GetShape()
+	for i, dtype := range types {
+		size := uint64(frame.Width(uint32(dtype)))
+		if i >= len(shapes) || shapes[i].GetUnknownRank() || size == 0 {
+			return 0
+		}
+		for _, dim := range shapes[i].GetDim() {
+			if dim.GetSize() < 0 || dim.GetSize() > 1<<40 || size > 1<<40 {
+				return 0
+			}
+			size *= uint64(dim.GetSize())
+		}
+		sum += size
+	}
+	return sum
 }
 
 func datasetTypes(node *tensorflow.NodeDef) []tf.DataType {

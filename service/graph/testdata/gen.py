@@ -76,6 +76,7 @@ CASES = {
     "map_batch": lambda: D.range(100).map(twice, num_parallel_calls=2, deterministic=False).shuffle(40).batch(8, drop_remainder=True),
     "filter_batch": lambda: D.range(100).filter(lambda x: x % 3 == 0).batch(8, drop_remainder=True).prefetch(2),
     "filter_batch_map": lambda: D.range(100).filter(lambda x: x % 3 == 0).batch(8).map(twice),
+    "map_filter_batch": lambda: D.range(100).map(twice).filter(lambda x: x % 3 == 0).batch(8),
     "records": lambda: records().shuffle(100, seed=3).batch(8),
     "slices": lambda: D.from_tensor_slices(({"a": list(range(20)), "b": [f"text {i}" for i in range(20)]}, [0.5] * 20)).batch(3),
     "zip": lambda: D.zip((D.range(50).shuffle(10, seed=5), D.range(50).shuffle(10, seed=5))),
