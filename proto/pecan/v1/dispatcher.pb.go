@@ -573,7 +573,9 @@ type OpenEpochRequest struct {
 	// epoch k, shared; in a private job every OpenEpoch is an epoch of its own.
 	Pass uint64 `protobuf:"varint,4,opt,name=pass,proto3" json:"pass,omitempty"`
 	// Opened ahead of need, and perhaps for nothing: until AdoptEpoch each worker makes one element of it at most.
-	Ahead         bool `protobuf:"varint,5,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Ahead bool `protobuf:"varint,5,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// Where the pass begins; absent: at the start of the job's next epoch. For private jobs only.
+	Position      *Position `protobuf:"bytes,6,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -641,6 +643,13 @@ func (x *OpenEpochRequest) GetAhead() bool {
 		return x.Ahead
 	}
 	return false
+}
+
+func (x *OpenEpochRequest) GetPosition() *Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
 }
 
 type OpenEpochResponse struct {
@@ -3851,14 +3860,15 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\aoptions\x18\x04 \x01(\v2\x14.pecan.v1.JobOptionsR\aoptions\x12(\n" +
 	"\x10client_timeout_s\x18\x05 \x01(\x01R\x0eclientTimeoutS\x12\x18\n" +
 	"\adurable\x18\x06 \x01(\bR\adurable\x12\x18\n" +
-	"\aworkers\x18\a \x01(\x05R\aworkers\"\x8f\x01\n" +
+	"\aworkers\x18\a \x01(\x05R\aworkers\"\xbf\x01\n" +
 	"\x10OpenEpochRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12\x15\n" +
 	"\x06job_id\x18\x03 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04pass\x18\x04 \x01(\x04R\x04pass\x12\x14\n" +
-	"\x05ahead\x18\x05 \x01(\bR\x05ahead\"V\n" +
+	"\x05ahead\x18\x05 \x01(\bR\x05ahead\x12.\n" +
+	"\bposition\x18\x06 \x01(\v2\x12.pecan.v1.PositionR\bposition\"V\n" +
 	"\x11OpenEpochResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12+\n" +
 	"\x11already_delivered\x18\x02 \x01(\bR\x10alreadyDelivered\"]\n" +
@@ -4201,10 +4211,11 @@ var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*DatasetSpec)(nil),                   // 53: pecan.v1.DatasetSpec
 	(*JobOptions)(nil),                    // 54: pecan.v1.JobOptions
 	(*Plan)(nil),                          // 55: pecan.v1.Plan
-	(*ErrorDetail)(nil),                   // 56: pecan.v1.ErrorDetail
-	(*WorkerAddress)(nil),                 // 57: pecan.v1.WorkerAddress
-	(*StreamId)(nil),                      // 58: pecan.v1.StreamId
-	(*ComponentSpec)(nil),                 // 59: pecan.v1.ComponentSpec
+	(*Position)(nil),                      // 56: pecan.v1.Position
+	(*ErrorDetail)(nil),                   // 57: pecan.v1.ErrorDetail
+	(*WorkerAddress)(nil),                 // 58: pecan.v1.WorkerAddress
+	(*StreamId)(nil),                      // 59: pecan.v1.StreamId
+	(*ComponentSpec)(nil),                 // 60: pecan.v1.ComponentSpec
 }
 var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	50, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
@@ -4212,88 +4223,89 @@ var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	54, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
 	55, // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
 	54, // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
-	14, // 5: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
-	56, // 6: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
-	57, // 7: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
-	58, // 8: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
-	58, // 9: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
-	58, // 10: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
-	51, // 11: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
-	28, // 12: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
-	30, // 13: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
-	34, // 14: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
-	35, // 15: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
-	37, // 16: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
-	33, // 17: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
-	36, // 18: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
-	31, // 19: pecan.v1.WorkerMessage.figures:type_name -> pecan.v1.JobFigures
-	57, // 20: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
-	29, // 21: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
-	58, // 22: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
-	52, // 23: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	32, // 24: pecan.v1.JobFigures.nodes:type_name -> pecan.v1.NodeMetrics
-	58, // 25: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
-	58, // 26: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	58, // 27: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	56, // 28: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	58, // 29: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
-	39, // 30: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
-	40, // 31: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
-	42, // 32: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	58, // 33: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
-	55, // 34: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
-	54, // 35: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
-	41, // 36: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
-	59, // 37: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	57, // 38: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	58, // 39: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	45, // 40: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	46, // 41: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	49, // 42: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	57, // 43: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	29, // 44: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	54, // 45: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	55, // 46: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	47, // 47: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	32, // 48: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	48, // 49: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
-	53, // 50: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
-	58, // 51: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	0,  // 52: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
-	2,  // 53: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
-	4,  // 54: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
-	6,  // 55: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
-	8,  // 56: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
-	10, // 57: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
-	12, // 58: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
-	15, // 59: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
-	17, // 60: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
-	19, // 61: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
-	21, // 62: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
-	23, // 63: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
-	25, // 64: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
-	27, // 65: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
-	43, // 66: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
-	1,  // 67: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
-	3,  // 68: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
-	5,  // 69: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
-	7,  // 70: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
-	9,  // 71: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
-	11, // 72: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
-	13, // 73: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
-	16, // 74: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
-	18, // 75: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
-	20, // 76: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
-	22, // 77: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
-	24, // 78: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
-	26, // 79: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
-	38, // 80: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
-	44, // 81: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
-	67, // [67:82] is the sub-list for method output_type
-	52, // [52:67] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	56, // 5: pecan.v1.OpenEpochRequest.position:type_name -> pecan.v1.Position
+	14, // 6: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
+	57, // 7: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
+	58, // 8: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
+	59, // 9: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
+	59, // 10: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
+	59, // 11: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
+	51, // 12: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
+	28, // 13: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
+	30, // 14: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
+	34, // 15: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
+	35, // 16: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
+	37, // 17: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
+	33, // 18: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
+	36, // 19: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
+	31, // 20: pecan.v1.WorkerMessage.figures:type_name -> pecan.v1.JobFigures
+	58, // 21: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
+	29, // 22: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
+	59, // 23: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
+	52, // 24: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	32, // 25: pecan.v1.JobFigures.nodes:type_name -> pecan.v1.NodeMetrics
+	59, // 26: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
+	59, // 27: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
+	59, // 28: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	57, // 29: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	59, // 30: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
+	39, // 31: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
+	40, // 32: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
+	42, // 33: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
+	59, // 34: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
+	55, // 35: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
+	54, // 36: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
+	41, // 37: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
+	60, // 38: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
+	58, // 39: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	59, // 40: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	45, // 41: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	46, // 42: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	49, // 43: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	58, // 44: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	29, // 45: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	54, // 46: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	55, // 47: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	47, // 48: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	32, // 49: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	48, // 50: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
+	53, // 51: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
+	59, // 52: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	0,  // 53: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
+	2,  // 54: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
+	4,  // 55: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
+	6,  // 56: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
+	8,  // 57: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
+	10, // 58: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
+	12, // 59: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
+	15, // 60: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
+	17, // 61: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
+	19, // 62: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
+	21, // 63: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
+	23, // 64: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
+	25, // 65: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
+	27, // 66: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
+	43, // 67: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
+	1,  // 68: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
+	3,  // 69: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
+	5,  // 70: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
+	7,  // 71: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
+	9,  // 72: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
+	11, // 73: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
+	13, // 74: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
+	16, // 75: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
+	18, // 76: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
+	20, // 77: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
+	22, // 78: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
+	24, // 79: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
+	26, // 80: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
+	38, // 81: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
+	44, // 82: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
+	68, // [68:83] is the sub-list for method output_type
+	53, // [53:68] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_dispatcher_proto_init() }

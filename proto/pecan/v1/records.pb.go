@@ -1036,7 +1036,9 @@ type EpochOpened struct {
 	JobId string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
 	Epoch uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Closing stream included.
-	Streams       uint32 `protobuf:"varint,3,opt,name=streams,proto3" json:"streams,omitempty"`
+	Streams uint32 `protobuf:"varint,3,opt,name=streams,proto3" json:"streams,omitempty"`
+	// Where a trainer goes on that was stopped; absent: everything from the start.
+	Position      *Position `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1090,6 +1092,13 @@ func (x *EpochOpened) GetStreams() uint32 {
 		return x.Streams
 	}
 	return 0
+}
+
+func (x *EpochOpened) GetPosition() *Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
 }
 
 type EpochJoined struct {
@@ -2713,11 +2722,12 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x05error\x18\x02 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"#\n" +
 	"\n" +
 	"JobRemoved\x12\x15\n" +
-	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"T\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"\x84\x01\n" +
 	"\vEpochOpened\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
-	"\astreams\x18\x03 \x01(\rR\astreams\"\x8c\x01\n" +
+	"\astreams\x18\x03 \x01(\rR\astreams\x12.\n" +
+	"\bposition\x18\x04 \x01(\v2\x12.pecan.v1.PositionR\bposition\"\x8c\x01\n" +
 	"\vEpochJoined\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
@@ -2912,9 +2922,10 @@ var file_pecan_v1_records_proto_goTypes = []any{
 	(*JobOptions)(nil),        // 34: pecan.v1.JobOptions
 	(*Plan)(nil),              // 35: pecan.v1.Plan
 	(*ErrorDetail)(nil),       // 36: pecan.v1.ErrorDetail
-	(*StreamId)(nil),          // 37: pecan.v1.StreamId
-	(*WorkerAddress)(nil),     // 38: pecan.v1.WorkerAddress
-	(*DatasetSpec)(nil),       // 39: pecan.v1.DatasetSpec
+	(*Position)(nil),          // 37: pecan.v1.Position
+	(*StreamId)(nil),          // 38: pecan.v1.StreamId
+	(*WorkerAddress)(nil),     // 39: pecan.v1.WorkerAddress
+	(*DatasetSpec)(nil),       // 40: pecan.v1.DatasetSpec
 }
 var file_pecan_v1_records_proto_depIdxs = []int32{
 	2,  // 0: pecan.v1.Record.started:type_name -> pecan.v1.DispatcherStarted
@@ -2944,37 +2955,38 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	34, // 24: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
 	35, // 25: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
 	36, // 26: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
-	36, // 27: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
-	36, // 28: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
-	37, // 29: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
-	37, // 30: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
-	38, // 31: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
-	37, // 32: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
-	0,  // 33: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
-	37, // 34: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
-	37, // 35: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
-	37, // 36: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
-	37, // 37: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
-	26, // 38: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
-	27, // 39: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
-	29, // 40: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
-	39, // 41: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
-	28, // 42: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
-	34, // 43: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
-	35, // 44: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
-	31, // 45: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
-	30, // 46: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
-	36, // 47: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
-	36, // 48: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
-	32, // 49: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
-	33, // 50: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
-	36, // 51: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
-	38, // 52: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
-	53, // [53:53] is the sub-list for method output_type
-	53, // [53:53] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	37, // 27: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
+	36, // 28: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
+	36, // 29: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
+	38, // 30: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
+	38, // 31: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
+	39, // 32: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
+	38, // 33: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
+	0,  // 34: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
+	38, // 35: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
+	38, // 36: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
+	38, // 37: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
+	38, // 38: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
+	26, // 39: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
+	27, // 40: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
+	29, // 41: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
+	40, // 42: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
+	28, // 43: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
+	34, // 44: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
+	35, // 45: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
+	31, // 46: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
+	30, // 47: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
+	36, // 48: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
+	36, // 49: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
+	32, // 50: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
+	33, // 51: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
+	36, // 52: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
+	39, // 53: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
+	54, // [54:54] is the sub-list for method output_type
+	54, // [54:54] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_records_proto_init() }

@@ -897,6 +897,190 @@ func (x *StreamId) GetStream() uint32 {
 	return 0
 }
 
+// How far a trainer has come in one epoch of a job of its own: all that is needed to go on behind the elements it used.
+type Position struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Seeds are bound to the number of the epoch.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Index of the next element of each stream, from stream 0 on; streams that are left out have not begun.
+	Next []uint64 `protobuf:"varint,2,rep,packed,name=next,proto3" json:"next,omitempty"`
+	// Streams that have no more elements.
+	Ended []uint32 `protobuf:"varint,3,rep,packed,name=ended,proto3" json:"ended,omitempty"`
+	// In deterministic mode, the stream whose turn is next.
+	Turn          uint32 `protobuf:"varint,4,opt,name=turn,proto3" json:"turn,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Position) Reset() {
+	*x = Position{}
+	mi := &file_pecan_v1_types_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Position) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Position) ProtoMessage() {}
+
+func (x *Position) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Position.ProtoReflect.Descriptor instead.
+func (*Position) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Position) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Position) GetNext() []uint64 {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+func (x *Position) GetEnded() []uint32 {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+func (x *Position) GetTurn() uint32 {
+	if x != nil {
+		return x.Turn
+	}
+	return 0
+}
+
+// What a trainer saves with its model; docs/formats/token.md says how it lies in a string. Fields are only ever added.
+type Token struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Format uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
+	// Whatever gives other elements under the same index has to be the same when it is restored.
+	Fingerprint string    `protobuf:"bytes,2,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	PlanHash    string    `protobuf:"bytes,3,opt,name=plan_hash,json=planHash,proto3" json:"plan_hash,omitempty"`
+	Mode        Mode      `protobuf:"varint,4,opt,name=mode,proto3,enum=pecan.v1.Mode" json:"mode,omitempty"`
+	NumStreams  int32     `protobuf:"varint,5,opt,name=num_streams,json=numStreams,proto3" json:"num_streams,omitempty"`
+	Seed        uint64    `protobuf:"varint,6,opt,name=seed,proto3" json:"seed,omitempty"`
+	Position    *Position `protobuf:"bytes,7,opt,name=position,proto3" json:"position,omitempty"`
+	// Passes of an outermost repeat before this one, and the elements of the iteration so far.
+	Passes        uint64 `protobuf:"varint,8,opt,name=passes,proto3" json:"passes,omitempty"`
+	Elements      uint64 `protobuf:"varint,9,opt,name=elements,proto3" json:"elements,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Token) Reset() {
+	*x = Token{}
+	mi := &file_pecan_v1_types_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Token) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Token) ProtoMessage() {}
+
+func (x *Token) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Token.ProtoReflect.Descriptor instead.
+func (*Token) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Token) GetFormat() uint32 {
+	if x != nil {
+		return x.Format
+	}
+	return 0
+}
+
+func (x *Token) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *Token) GetPlanHash() string {
+	if x != nil {
+		return x.PlanHash
+	}
+	return ""
+}
+
+func (x *Token) GetMode() Mode {
+	if x != nil {
+		return x.Mode
+	}
+	return Mode_MODE_UNSPECIFIED
+}
+
+func (x *Token) GetNumStreams() int32 {
+	if x != nil {
+		return x.NumStreams
+	}
+	return 0
+}
+
+func (x *Token) GetSeed() uint64 {
+	if x != nil {
+		return x.Seed
+	}
+	return 0
+}
+
+func (x *Token) GetPosition() *Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
+func (x *Token) GetPasses() uint64 {
+	if x != nil {
+		return x.Passes
+	}
+	return 0
+}
+
+func (x *Token) GetElements() uint64 {
+	if x != nil {
+		return x.Elements
+	}
+	return 0
+}
+
 // Where a worker can be read.
 type WorkerAddress struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -913,7 +1097,7 @@ type WorkerAddress struct {
 
 func (x *WorkerAddress) Reset() {
 	*x = WorkerAddress{}
-	mi := &file_pecan_v1_types_proto_msgTypes[6]
+	mi := &file_pecan_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -925,7 +1109,7 @@ func (x *WorkerAddress) String() string {
 func (*WorkerAddress) ProtoMessage() {}
 
 func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[6]
+	mi := &file_pecan_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -938,7 +1122,7 @@ func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerAddress.ProtoReflect.Descriptor instead.
 func (*WorkerAddress) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WorkerAddress) GetWorkerId() string {
@@ -983,7 +1167,7 @@ type ErrorDetail struct {
 
 func (x *ErrorDetail) Reset() {
 	*x = ErrorDetail{}
-	mi := &file_pecan_v1_types_proto_msgTypes[7]
+	mi := &file_pecan_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1179,7 @@ func (x *ErrorDetail) String() string {
 func (*ErrorDetail) ProtoMessage() {}
 
 func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[7]
+	mi := &file_pecan_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1192,7 @@ func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorDetail.ProtoReflect.Descriptor instead.
 func (*ErrorDetail) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ErrorDetail) GetCode() int32 {
@@ -1093,7 +1277,23 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\bStreamId\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06stream\x18\x03 \x01(\rR\x06stream\"k\n" +
+	"\x06stream\x18\x03 \x01(\rR\x06stream\"^\n" +
+	"\bPosition\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04next\x18\x02 \x03(\x04R\x04next\x12\x14\n" +
+	"\x05ended\x18\x03 \x03(\rR\x05ended\x12\x12\n" +
+	"\x04turn\x18\x04 \x01(\rR\x04turn\"\x9b\x02\n" +
+	"\x05Token\x12\x16\n" +
+	"\x06format\x18\x01 \x01(\rR\x06format\x12 \n" +
+	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12\x1b\n" +
+	"\tplan_hash\x18\x03 \x01(\tR\bplanHash\x12\"\n" +
+	"\x04mode\x18\x04 \x01(\x0e2\x0e.pecan.v1.ModeR\x04mode\x12\x1f\n" +
+	"\vnum_streams\x18\x05 \x01(\x05R\n" +
+	"numStreams\x12\x12\n" +
+	"\x04seed\x18\x06 \x01(\x04R\x04seed\x12.\n" +
+	"\bposition\x18\a \x01(\v2\x12.pecan.v1.PositionR\bposition\x12\x16\n" +
+	"\x06passes\x18\b \x01(\x04R\x06passes\x12\x1a\n" +
+	"\belements\x18\t \x01(\x04R\belements\"k\n" +
 	"\rWorkerAddress\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x10\n" +
 	"\x03tcp\x18\x02 \x01(\tR\x03tcp\x12\x12\n" +
@@ -1147,7 +1347,7 @@ func file_pecan_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_pecan_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_pecan_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_pecan_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_pecan_v1_types_proto_goTypes = []any{
 	(Mode)(0),             // 0: pecan.v1.Mode
 	(Sharding)(0),         // 1: pecan.v1.Sharding
@@ -1161,8 +1361,10 @@ var file_pecan_v1_types_proto_goTypes = []any{
 	(*Plan)(nil),          // 9: pecan.v1.Plan
 	(*Cut)(nil),           // 10: pecan.v1.Cut
 	(*StreamId)(nil),      // 11: pecan.v1.StreamId
-	(*WorkerAddress)(nil), // 12: pecan.v1.WorkerAddress
-	(*ErrorDetail)(nil),   // 13: pecan.v1.ErrorDetail
+	(*Position)(nil),      // 12: pecan.v1.Position
+	(*Token)(nil),         // 13: pecan.v1.Token
+	(*WorkerAddress)(nil), // 14: pecan.v1.WorkerAddress
+	(*ErrorDetail)(nil),   // 15: pecan.v1.ErrorDetail
 }
 var file_pecan_v1_types_proto_depIdxs = []int32{
 	6,  // 0: pecan.v1.DatasetSpec.components:type_name -> pecan.v1.ComponentSpec
@@ -1174,11 +1376,13 @@ var file_pecan_v1_types_proto_depIdxs = []int32{
 	4,  // 6: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
 	6,  // 7: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
 	5,  // 8: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	0,  // 9: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
+	12, // 10: pecan.v1.Token.position:type_name -> pecan.v1.Position
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_types_proto_init() }
@@ -1192,7 +1396,7 @@ func file_pecan_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_types_proto_rawDesc), len(file_pecan_v1_types_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

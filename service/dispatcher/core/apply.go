@@ -194,18 +194,42 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 	if err != nil {
 		return err
 	}
-	if r.Epoch != job.NextEpoch {
+	at, open := slices.BinarySearchFunc(job.Epochs, r.Epoch, func(e *pecanv1.StoredEpoch, n uint64) int { return cmp.Compare(e.Epoch, n) })
+	switch {
+	case r.Position == nil && r.Epoch != job.NextEpoch:
 		return fmt.Errorf("epoch %d opened where %d is next", r.Epoch, job.NextEpoch)
-	}
-	if r.Streams > maxStreams {
+	case open || r.Epoch > maxEpoch:
+		return fmt.Errorf("epoch %d opened, which is open already or too large", r.Epoch)
+	case r.Streams > maxStreams:
 		return fmt.Errorf("epoch of %d streams", r.Streams)
 	}
 	epoch := &pecanv1.StoredEpoch{Epoch: r.Epoch}
 	for i := range r.Streams {
 		epoch.Streams = append(epoch.Streams, &pecanv1.StoredStream{Stream: i})
 	}
-	job.Epochs = append(job.Epochs, epoch)
-	job.NextEpoch++
+	if err := beginAt(epoch, r.Position); err != nil {
+		return err
+	}
+	job.Epochs = slices.Insert(job.Epochs, at, epoch)
+	job.NextEpoch = max(job.NextEpoch, r.Epoch+1)
+	return nil
+}
+
+// beginAt puts an epoch where a trainer stopped: what it used is its own, and what it had to the end is delivered.
+func beginAt(epoch *pecanv1.StoredEpoch, position *pecanv1.Position) error {
+	if len(position.GetNext()) > len(epoch.Streams) {
+		return fmt.Errorf("a position in %d streams, where there are %d", len(position.GetNext()), len(epoch.Streams))
+	}
+	for i, next := range position.GetNext() {
+		epoch.Streams[i].StartIndex = next
+	}
+	for _, number := range position.GetEnded() {
+		if uint64(number) >= uint64(len(epoch.Streams)) {
+			return fmt.Errorf("stream %d has ended, where there are %d", number, len(epoch.Streams))
+		}
+		stream := epoch.Streams[number]
+		stream.Delivered, stream.Count = true, stream.StartIndex
+	}
 	return nil
 }
 

@@ -25,10 +25,15 @@ func (c *Core) openEpoch(req *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochRespo
 	if !private(job) {
 		number = req.Pass
 	}
-	if number > job.NextEpoch {
+	if req.Position != nil {
+		if err := checkPosition(job, req.Position); err != nil {
+			return nil, err
+		}
+		number = req.Position.Epoch
+	} else if number > job.NextEpoch {
 		return nil, reason.New(reason.BadArgument, "open epoch: pass %d of job %q asked for, but its next epoch is %d; passes are opened one after the other", number, req.JobId, job.NextEpoch)
 	}
-	if number < job.NextEpoch {
+	if req.Position == nil && number < job.NextEpoch {
 		epoch := findEpoch(job, number)
 		if closed := findClosed(job, number); closed.GetError() != nil {
 			return nil, reason.FromDetail(closed.Error)
@@ -43,7 +48,7 @@ func (c *Core) openEpoch(req *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochRespo
 			return nil, reason.New(reason.BadArgument, "open epoch: client %q reads epoch %d of job %q already; two iterators of one client cannot share a pass", req.ClientId, number, req.JobId)
 		}
 	} else {
-		c.openNewEpoch(job, number)
+		c.openNewEpoch(job, number, req.Position)
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochJoined{EpochJoined: &pecanv1.EpochJoined{
 		JobId: job.JobId, Epoch: number, ClientId: req.ClientId, RequestId: req.RequestId, Ahead: req.Ahead,
@@ -74,22 +79,47 @@ func (c *Core) adoptEpoch(req *pecanv1.AdoptEpochRequest) error {
 	return nil
 }
 
-func (c *Core) openNewEpoch(job *pecanv1.StoredJob, number uint64) {
-	streams := uint32(0)
-	if job.Options.GetMode() != pecanv1.Mode_MODE_OFF {
-		streams = uint32(job.Plan.GetNumStreams())
-		if hasClosing(job.Plan) {
-			streams++
-		}
+// checkPosition refuses a pass that cannot begin where it is asked to.
+func checkPosition(job *pecanv1.StoredJob, position *pecanv1.Position) error {
+	const what = "open epoch at a position"
+	streams := plannedStreams(job)
+	switch {
+	case !private(job):
+		return reason.New(reason.BadArgument, "%s: job %q is shared by its name, and a position is that of one trainer. Leave the name out where a trainer shall go on where it stopped", what, job.Name)
+	case streams == 0:
+		return reason.New(reason.BadArgument, "%s: job %q has sharding OFF, where streams are the workers' and differ from run to run", what, job.JobId)
+	case position.Epoch > maxEpoch || findEpoch(job, position.Epoch) != nil:
+		return reason.New(reason.BadArgument, "%s: epoch %d of job %q is open already, or its number is above %d", what, position.Epoch, job.JobId, uint64(maxEpoch))
+	case len(position.Next) > int(streams):
+		return reason.New(reason.BadArgument, "%s: it names %d streams, job %q has %d", what, len(position.Next), job.JobId, streams)
+	case position.Turn > streams || slices.ContainsFunc(position.Ended, func(n uint32) bool { return n >= streams }):
+		return reason.New(reason.BadArgument, "%s: it names a stream above the %d of job %q", what, streams, job.JobId)
 	}
+	return nil
+}
+
+// plannedStreams is how many streams an epoch of the job has from the start, the closing stream included.
+func plannedStreams(job *pecanv1.StoredJob) uint32 {
+	if job.Options.GetMode() == pecanv1.Mode_MODE_OFF {
+		return 0
+	}
+	streams := uint32(job.Plan.GetNumStreams())
+	if hasClosing(job.Plan) {
+		streams++
+	}
+	return streams
+}
+
+func (c *Core) openNewEpoch(job *pecanv1.StoredJob, number uint64, position *pecanv1.Position) {
+	streams := plannedStreams(job)
 	// An epoch that everybody left half read has had its time when the second one after it begins.
 	for _, old := range slices.Clone(job.Epochs) {
 		if len(old.Passes) == 0 && old.Epoch+1 < number {
 			c.endEpoch(job, old)
 		}
 	}
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochOpened{EpochOpened: &pecanv1.EpochOpened{JobId: job.JobId, Epoch: number, Streams: streams}}})
-	c.event("epoch opened", "job", job.JobId, "epoch", number, "streams", streams)
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochOpened{EpochOpened: &pecanv1.EpochOpened{JobId: job.JobId, Epoch: number, Streams: streams, Position: position}}})
+	c.event("epoch opened", "job", job.JobId, "epoch", number, "streams", streams, "resumed", position != nil)
 }
 
 // openStream finds the stream that a client speaks of. Nil without an error means that the epoch is over: whatever the
@@ -134,6 +164,10 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 	job, epoch, stream, err := c.openStream(what, req.ClientId, req.Id)
 	if err != nil || stream == nil {
 		return err
+	}
+	if stream.Delivered && stream.Consumer == req.ClientId && stream.Count == req.Count {
+		// Told once more; or the pass began behind its end, and it was never leased.
+		return nil
 	}
 	if err := checkLease(what, stream, req.Lease); err != nil {
 		return err

@@ -232,7 +232,9 @@ func (s *script) clientInput(command string, a args) any {
 	case "job":
 		return s.createJob(a)
 	case "open":
-		return &pecanv1.OpenEpochRequest{RequestId: a["request"], ClientId: a["client"], JobId: a["job"], Pass: a.number("pass"), Ahead: a.has("ahead")}
+		return &pecanv1.OpenEpochRequest{
+			RequestId: a["request"], ClientId: a["client"], JobId: a["job"], Pass: a.number("pass"), Ahead: a.has("ahead"), Position: position(a),
+		}
 	case "adopt":
 		return &pecanv1.AdoptEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch")}
 	case "watch":
@@ -253,6 +255,23 @@ func (s *script) clientInput(command string, a args) any {
 		return &pecanv1.ClientGoodbyeRequest{ClientId: a["client"]}
 	}
 	return nil
+}
+
+// position reads at=epoch next=i,j,... ended=stream,...
+func position(a args) *pecanv1.Position {
+	if !a.has("at") {
+		return nil
+	}
+	p := &pecanv1.Position{Epoch: a.number("at")}
+	for _, text := range a.list("next") {
+		n, _ := strconv.ParseUint(text, 10, 64)
+		p.Next = append(p.Next, n)
+	}
+	for _, text := range a.list("ended") {
+		n, _ := strconv.ParseUint(text, 10, 32)
+		p.Ended = append(p.Ended, uint32(n))
+	}
+	return p
 }
 
 func clientBeat(a args) *pecanv1.ClientHeartbeatRequest {
@@ -410,7 +429,11 @@ func showRecord(record *pecanv1.Record) string {
 	case *pecanv1.Record_JobRemoved:
 		return "record job removed " + k.JobRemoved.JobId
 	case *pecanv1.Record_EpochOpened:
-		return fmt.Sprintf("record epoch opened %s/%d streams=%d", k.EpochOpened.JobId, k.EpochOpened.Epoch, k.EpochOpened.Streams)
+		line := fmt.Sprintf("record epoch opened %s/%d streams=%d", k.EpochOpened.JobId, k.EpochOpened.Epoch, k.EpochOpened.Streams)
+		if at := k.EpochOpened.Position; at != nil {
+			line += fmt.Sprintf(" at %v ended %v", at.Next, at.Ended)
+		}
+		return line
 	case *pecanv1.Record_EpochJoined:
 		line := fmt.Sprintf("record epoch joined %s/%d by %s", k.EpochJoined.JobId, k.EpochJoined.Epoch, k.EpochJoined.ClientId)
 		if k.EpochJoined.Ahead {

@@ -19,6 +19,8 @@ const (
 	keptClosed = 64
 	// maxStreams bounds what one epoch may have.
 	maxStreams = 1 << 16
+	// maxEpoch bounds the number that a trainer may go on with.
+	maxEpoch = 1 << 62
 )
 
 // State is the durable state. Only Apply and Restore change it.
