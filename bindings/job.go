@@ -97,6 +97,7 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 		},
 		Broken: s.broken,
 		Notice: s.notices.add,
+		Owner:  renewable,
 	})
 	plan := job.Plan()
 	return encode(map[string]any{
@@ -108,6 +109,49 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 			"determinism": plan.GetDeterminism().String(),
 		},
 	})
+}
+
+// Delivered gives how many elements of a job's dataset were handed over to TensorFlow since it was made or its state was loaded.
+func Delivered(job int64) (string, error) {
+	r, err := renewable(job)
+	if err != nil {
+		return "", failed(err)
+	}
+	return encode(r.Delivered())
+}
+
+// SaveState gives the token of the position behind the first consumed elements. ended: the end of a pass was seen there.
+func SaveState(job, consumed int64, ended bool) (string, error) {
+	r, err := renewable(job)
+	if err != nil {
+		return "", failed(err)
+	}
+	if consumed < 0 {
+		return "", failed(reason.New(reason.BadArgument, "tell the position behind %d elements: give a number of at least 0", consumed))
+	}
+	token, err := r.Save(uint64(consumed), ended)
+	return token, failed(err)
+}
+
+// LoadState has the next iteration of a job's dataset begin where a token says.
+func LoadState(job int64, token string) error {
+	r, err := renewable(job)
+	if err != nil {
+		return failed(err)
+	}
+	return failed(r.Load(context.Background(), token))
+}
+
+func renewable(job int64) (*client.Renewable, error) {
+	owner, err := op.Owner(job)
+	if err != nil {
+		return nil, err
+	}
+	r, ok := owner.(*client.Renewable)
+	if !ok {
+		return nil, reason.New(reason.BadArgument, "handle %d is no job", job)
+	}
+	return r, nil
 }
 
 // ForgetJob ends a job's handle that no tensor was made of. It never fails.

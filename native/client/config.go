@@ -145,6 +145,27 @@ type IterOptions struct {
 	Timeout time.Duration
 	// NoAhead leaves it to Open to open the next pass, also where it could be opened ahead of need.
 	NoAhead bool
+	// Resume is where the iteration begins; nil at the start of an epoch.
+	Resume *Resume
+
+	// positions is told of every delivery; nil where nobody asks for it.
+	positions *positions
+}
+
+// Resume is where an iteration goes on that was stopped.
+type Resume struct {
+	Position *pecanv1.Position
+	// Passes of an outer repeat that are over, and elements of the iteration so far.
+	Passes   uint64
+	Elements uint64
+}
+
+// GetPosition is nil-safe.
+func (r *Resume) GetPosition() *pecanv1.Position {
+	if r == nil {
+		return nil
+	}
+	return r.Position
 }
 
 // Validate reports every problem at once.

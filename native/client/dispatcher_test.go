@@ -56,11 +56,15 @@ type testDispatcher struct {
 	// known are the clients that have jobs, lost those of before a restart; datasetLost: the dataset has to be registered.
 	known, lost map[string]bool
 	datasetLost bool
+	// seeds are what jobs were asked for with.
+	seeds []uint64
+	// starts are where epochs begin, if not at their start.
+	starts map[uint64]*pecanv1.Position
 }
 
 func startDispatcher(t testing.TB, change ...func(*testDispatcher)) *testDispatcher {
 	t.Helper()
-	d := &testDispatcher{t: t, plan: &pecanv1.Plan{NumStreams: 1, Repeat: 1, Cardinality: -2, AssertedCardinality: -2, Hash: "h"}, options: &pecanv1.JobOptions{}, changed: make(chan struct{}), jobs: map[string]string{}, known: map[string]bool{}, lost: map[string]bool{}}
+	d := &testDispatcher{t: t, plan: &pecanv1.Plan{NumStreams: 1, Repeat: 1, Cardinality: -2, AssertedCardinality: -2, Hash: "h"}, options: &pecanv1.JobOptions{}, changed: make(chan struct{}), jobs: map[string]string{}, known: map[string]bool{}, lost: map[string]bool{}, starts: map[uint64]*pecanv1.Position{}}
 	for _, c := range change {
 		c(d)
 	}
@@ -159,6 +163,7 @@ func (d *testDispatcher) CreateJob(_ context.Context, r *pecanv1.CreateJobReques
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked++
+	d.seeds = append(d.seeds, r.GetOptions().GetSeed())
 	if d.datasetLost {
 		return nil, reason.New(reason.DatasetUnknown, "dataset %q is unknown", r.GetDatasetId())
 	}
@@ -182,6 +187,11 @@ func (d *testDispatcher) OpenEpoch(_ context.Context, r *pecanv1.OpenEpochReques
 		return nil, reason.New(reason.ClientUnknown, "client is unknown")
 	}
 	d.opened, d.closedBefore = append(d.opened, r), append(d.closedBefore, len(d.closed))
+	if r.GetPosition() != nil {
+		d.starts[r.GetPosition().GetEpoch()] = r.GetPosition()
+		d.epochs = max(d.epochs, r.GetPosition().GetEpoch()+1)
+		return &pecanv1.OpenEpochResponse{Epoch: r.GetPosition().GetEpoch()}, nil
+	}
 	d.epochs++
 	return &pecanv1.OpenEpochResponse{Epoch: d.epochs - 1, AlreadyDelivered: d.delivered}, nil
 }
@@ -201,6 +211,9 @@ func (d *testDispatcher) WatchEpoch(r *pecanv1.WatchEpochRequest, stream grpc.Se
 	for {
 		d.mu.Lock()
 		u := d.snapshot(r.GetEpoch())
+		for stream, next := range d.starts[r.GetEpoch()].GetNext() {
+			u.Streams[stream].StartIndex = next
+		}
 		d.version++
 		u.Version = d.version
 		changed := d.changed

@@ -21,8 +21,10 @@ type epoch struct {
 	session *Session
 	pass    uint64
 	ahead   bool
-	ctx     context.Context
-	cancel  context.CancelFunc
+	// start is where a trainer goes on that was stopped; nil at the start.
+	start  *pecanv1.Position
+	ctx    context.Context
+	cancel context.CancelFunc
 	// notify wakes the consumer, kick the pump.
 	notify chan struct{}
 	kick   chan struct{}
@@ -75,9 +77,9 @@ type epoch struct {
 }
 
 // newEpoch opens pass number pass of the job in the background.
-func newEpoch(j *Job, pass uint64, ahead bool) *epoch {
+func newEpoch(j *Job, pass uint64, ahead bool, start *pecanv1.Position) *epoch {
 	e := &epoch{
-		job: j, session: j.session, pass: pass, ahead: ahead, streams: map[uint32]*stream{},
+		job: j, session: j.session, pass: pass, ahead: ahead, start: start, cursor: start.GetTurn(), streams: map[uint32]*stream{},
 		notify: make(chan struct{}, 1), kick: make(chan struct{}, 1),
 	}
 	e.ctx, e.cancel = context.WithCancel(j.session.ctx)
@@ -140,7 +142,7 @@ func (e *epoch) adopt() {
 func (e *epoch) run() {
 	var pause retryPause
 	request := &pecanv1.OpenEpochRequest{
-		RequestId: uuid.NewString(), ClientId: e.job.clientID, JobId: e.job.id, Pass: e.pass, Ahead: e.ahead,
+		RequestId: uuid.NewString(), ClientId: e.job.clientID, JobId: e.job.id, Pass: e.pass, Ahead: e.ahead, Position: e.start,
 	}
 	if e.job.plan.GetWritesFiles() && !e.ask(request) {
 		return
@@ -543,13 +545,50 @@ func (e *epoch) report() *pecanv1.ClientHeartbeatRequest_Pass {
 	}
 }
 
-func (e *epoch) position() Position {
+// number is the epoch's at the dispatcher, 0 before it is known.
+func (e *epoch) number() uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	position := Position{Epoch: e.id, Pass: e.pass, Next: map[uint32]uint64{}}
+	return e.id
+}
+
+// position is the one behind everything that was taken; nil before the epoch is open.
+func (e *epoch) position() *pecanv1.Position {
+	e.mu.Lock()
+	next, opened, turn := map[uint32]uint64{}, e.opened, e.cursor
 	for _, st := range e.list {
-		if next := st.nextToTake(); next > 0 {
-			position.Next[st.number] = next
+		next[st.number] = st.nextToTake()
+	}
+	e.mu.Unlock()
+	if !opened {
+		return nil
+	}
+	return e.positionAt(next, turn)
+}
+
+// positionAt writes down a position in the epoch. Streams that are known to have ended there are marked, so that nobody
+// has to run them again to find out.
+func (e *epoch) positionAt(next map[uint32]uint64, turn uint32) *pecanv1.Position {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	position := &pecanv1.Position{Epoch: e.id}
+	if e.options.Deterministic {
+		position.Turn = turn
+	}
+	put := func(stream uint32, index uint64) {
+		for uint32(len(position.Next)) <= stream {
+			position.Next = append(position.Next, 0)
+		}
+		position.Next[stream] = index
+	}
+	for stream, index := range next {
+		if index > 0 {
+			put(stream, index)
+		}
+	}
+	for _, st := range e.list {
+		if st.counted && next[st.number] == st.count {
+			position.Ended = append(position.Ended, st.number)
 		}
 	}
 	return position

@@ -22,6 +22,12 @@ type Iteration struct {
 	mu      sync.Mutex
 	shutDo  bool
 	current *epoch
+	// pass is the current epoch for the positions; number is this iteration's among them, done how many passes are over.
+	pass   *pass
+	number uint64
+	done   uint64
+	// before is the number of the epoch before the current one.
+	before uint64
 	// left is how many epochs come after the current one; -1 for ever.
 	left int64
 	// over: the end, or the error that ended it, was found.
@@ -64,11 +70,17 @@ func newIteration(j *Job, options IterOptions) *Iteration {
 		options.Deterministic = true
 	}
 	it := &Iteration{job: j, options: options, turn: make(chan struct{}, 1), closed: make(chan struct{})}
+	if options.Resume != nil {
+		it.done, it.elements = options.Resume.Passes, options.Resume.Elements
+	}
+	if options.positions != nil {
+		it.number = options.positions.iteration()
+	}
 	switch repeat := j.plan.GetRepeat(); {
 	case repeat < 0:
 		it.left = -1
 	case repeat > 1:
-		it.left = repeat - 1
+		it.left = max(0, repeat-1-int64(it.done))
 	case repeat == 0:
 		// repeat(0): no pass at all.
 		it.over = true
@@ -153,12 +165,18 @@ func (it *Iteration) try(max int, lead bool) (*Rows, Status, *epoch, error) {
 		case it.over && it.overErr != nil:
 			return nil, Failed, nil, it.overErr
 		case it.over:
+			if it.options.positions != nil && it.pass != nil {
+				it.options.positions.ended(it.pass)
+			}
 			return nil, End, nil, nil
 		}
 		e := it.current
 		rows, found, err := e.take(max, lead)
 		switch found {
 		case foundRows:
+			if it.options.positions != nil {
+				it.options.positions.delivered(it.pass, rows, false)
+			}
 			it.count(rows)
 			if err := it.tooMany(); err != nil {
 				rows.Release()
@@ -167,6 +185,9 @@ func (it *Iteration) try(max int, lead bool) (*Rows, Status, *epoch, error) {
 			}
 			return rows, Ready, nil, nil
 		case foundFailure:
+			if it.options.positions != nil {
+				it.options.positions.delivered(it.pass, rows, true)
+			}
 			it.stats.Failed++
 			return nil, Failed, nil, err
 		case foundBroken:
@@ -200,6 +221,8 @@ func (it *Iteration) advance() {
 	if it.left > 0 {
 		it.left--
 	}
+	it.done++
+	it.before = it.current.number()
 	it.job.mu.Lock()
 	if it.job.closed || it.job.lost != nil {
 		err := it.job.lost
@@ -212,7 +235,13 @@ func (it *Iteration) advance() {
 	}
 	it.current = it.job.nextEpoch()
 	it.job.mu.Unlock()
+	it.pass = it.newPass()
 	it.current.activate(it.epochOptions())
+}
+
+// newPass is the current epoch as positions know it.
+func (it *Iteration) newPass() *pass {
+	return &pass{epoch: it.current, iteration: it.number, done: it.done, elements: it.elements}
 }
 
 // epochOptions are the options for the current epoch. The next one is opened ahead of need unless
@@ -320,22 +349,33 @@ func (it *Iteration) Waiting() (why string, computing bool) {
 	return "", false
 }
 
-// Position is where an iteration stands: what is needed to go on behind the elements that were taken.
-type Position struct {
-	Epoch uint64
-	Pass  uint64
-	// Next index to take, by stream. Streams that were not begun are left out.
-	Next map[uint32]uint64
-}
-
-// Positions tells the next index to be taken of each stream of the current epoch.
-func (it *Iteration) Positions() Position {
+// Where tells what is needed to go on behind everything that was taken; nil before the first epoch is open.
+func (it *Iteration) Where() *Resume {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	if it.current == nil {
-		return Position{}
+		return nil
 	}
-	return it.current.position()
+	position := it.current.position()
+	switch {
+	case position != nil:
+	case it.current.start != nil:
+		position = it.current.start
+	case it.done > it.begun():
+		// The epoch before is over and this one is not open yet.
+		position = &pecanv1.Position{Epoch: it.before + 1}
+	default:
+		return nil
+	}
+	return &Resume{Position: position, Passes: it.done, Elements: it.elements}
+}
+
+// begun is how many passes were over when the iteration began.
+func (it *Iteration) begun() uint64 {
+	if it.options.Resume == nil {
+		return 0
+	}
+	return it.options.Resume.Passes
 }
 
 // Close ends the iteration: a Next that waits returns, the streams are closed, memory that was not taken goes back.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -18,6 +19,15 @@ type JobSpec struct {
 	// Name shares the job with every trainer that gives the same one; empty makes a job of this session alone.
 	Name    string
 	Options *pecanv1.JobOptions
+}
+
+// seeded is the same with a seed of that number.
+func (s JobSpec) seeded(seed uint64) JobSpec {
+	options := &pecanv1.JobOptions{}
+	proto.Merge(options, s.Options)
+	s.Options = options
+	s.Options.Seed, s.Options.SeedSet = seed, true
+	return s
 }
 
 // Job is one consumption of a dataset.
@@ -136,7 +146,13 @@ func (j *Job) Open(options IterOptions) *Iteration {
 		it.broken = j.lost
 	case !it.over:
 		j.iterations[it] = struct{}{}
-		it.current = j.nextEpoch()
+		if options.Resume != nil {
+			it.current = newEpoch(j, j.nextPass, false, options.Resume.Position)
+			j.nextPass++
+		} else {
+			it.current = j.nextEpoch()
+		}
+		it.pass = it.newPass()
 	}
 	j.mu.Unlock()
 	if it.current != nil {
@@ -159,7 +175,7 @@ func (j *Job) nextEpoch() *epoch {
 	} else {
 		j.nextPass++
 	}
-	return newEpoch(j, pass, false)
+	return newEpoch(j, pass, false, nil)
 }
 
 // openAhead opens the next pass if that has not been done. It comes from a goroutine that reads, so it must not wait.
@@ -169,7 +185,7 @@ func (j *Job) openAhead() {
 	if j.closed || j.lost != nil || j.ahead != nil {
 		return
 	}
-	j.ahead = newEpoch(j, j.nextPass, true)
+	j.ahead = newEpoch(j, j.nextPass, true, nil)
 	j.nextPass++
 }
 

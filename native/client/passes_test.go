@@ -62,7 +62,7 @@ func TestRepeatingNothingIsNothing(t *testing.T) {
 			d.snapshot = spread(1, startWorker(t, same(testStream{count: tc.count})))
 			it := open(t, d).Open(IterOptions{NoAhead: true})
 			all, err := read(t, it)
-			if err != nil || len(all) != 0 || waiting(it) != "" || len(it.Positions().Next) != 0 {
+			if err != nil || len(all) != 0 || waiting(it) != "" || len(it.Where().GetPosition().GetNext()) != 0 {
 				t.Errorf("%d elements, %v", len(all), err)
 			}
 			if n := look(d, func() int { return len(d.opened) }); n != tc.opened {
@@ -431,7 +431,7 @@ func TestASharedPassThatIsLeftGivesItsStreamsBack(t *testing.T) {
 	if _, err := readUpTo(t, it, 7); err != nil {
 		t.Fatal(err)
 	}
-	position := it.Positions()
+	position := it.Where().Position
 	if err := it.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -455,7 +455,7 @@ func TestPositionsAreWhatWasTaken(t *testing.T) {
 	if _, err := readUpTo(t, it, 5); err != nil {
 		t.Fatal(err)
 	}
-	if p := it.Positions(); fmt.Sprint(p.Next) != "map[0:3 1:2]" || p.Epoch != 0 {
+	if p := it.Where().Position; fmt.Sprint(p.Next) != "[3 2]" || p.Epoch != 0 || p.Turn != 1 {
 		t.Errorf("position %+v", p)
 	}
 }

@@ -20,18 +20,22 @@ type Dataset struct {
 }
 
 // Renewable is a job that is made anew when the dispatcher does not know it any more: a dispatcher without a work directory
-// forgets everything in a restart, and every dispatcher forgets who was silent for long. An iteration that has handed
-// something out fails with JOB_UNKNOWN, since its place went with the job and what it gave must not come again; one that has not, and
-// every one after it, reads the new job, which begins with its epoch 0.
+// forgets everything in a restart, and every dispatcher forgets who was silent for long. An iteration of a private job goes on behind what it
+// has handed out. Where others share the job, its place went with it: an iteration that has handed something out fails with
+// JOB_UNKNOWN, and one that has not reads the new job, as every one after it does.
+//
+// It knows the positions of what its iterations handed out, and can begin at one of an earlier run of the trainer.
 type Renewable struct {
 	session *Session
 	spec    JobSpec
 	// dataset is nil where the dispatcher keeps it over a restart, and where it is not at hand or too large to be kept.
 	dataset *Dataset
 
-	mu     sync.Mutex
-	job    *Job
-	closed bool
+	mu  sync.Mutex
+	job *Job
+	// positions are those of iterations since the dataset was made, or the newest Load.
+	positions *positions
+	closed    bool
 	// trying is closed when the attempt to make the job anew that is under way is over; err is how the last one ended.
 	trying chan struct{}
 	err    error
@@ -47,7 +51,7 @@ func (s *Session) CreateRenewable(ctx context.Context, spec JobSpec, dataset *Da
 	if dataset != nil && (job.Durable() || len(dataset.Graph) > MaxKeptGraph) {
 		dataset = nil
 	}
-	return &Renewable{session: s, spec: spec, dataset: dataset, job: job}, nil
+	return &Renewable{session: s, spec: spec, dataset: dataset, job: job, positions: &positions{}}, nil
 }
 
 // Job is the newest one.
@@ -59,7 +63,11 @@ func (r *Renewable) Job() *Job {
 
 // Open starts a pass over the dataset. It returns at once, as Job.Open does.
 func (r *Renewable) Open(options IterOptions) *RenewableIteration {
-	job := r.Job()
+	r.mu.Lock()
+	job := r.job
+	options.positions = r.positions
+	r.mu.Unlock()
+	options.Resume = options.positions.resume()
 	return &RenewableIteration{home: r, options: options, job: job, it: job.Open(options), closed: make(chan struct{})}
 }
 
@@ -118,10 +126,15 @@ func (r *Renewable) again(lost *Job) (*Job, error) {
 	if err := s.greet(s.ctx); err != nil {
 		return nil, err
 	}
-	fresh, err := s.CreateJob(s.ctx, r.spec)
+	spec := r.spec
+	if !lost.shared() {
+		// What comes has to go with what was handed out, whose seed the dispatcher chose.
+		spec = spec.seeded(lost.options.GetSeed())
+	}
+	fresh, err := s.CreateJob(s.ctx, spec)
 	if reason.Is(err, reason.DatasetUnknown) && r.dataset != nil {
 		if _, _, err = s.RegisterDataset(s.ctx, r.dataset.Graph, r.dataset.Spec, r.spec.DatasetID); err == nil {
-			fresh, err = s.CreateJob(s.ctx, r.spec)
+			fresh, err = s.CreateJob(s.ctx, spec)
 		}
 	}
 	if err != nil {
@@ -136,7 +149,7 @@ func (r *Renewable) again(lost *Job) (*Job, error) {
 	return fresh, nil
 }
 
-// RenewableIteration is an Iteration of a job that may be made anew before the first element has been handed out.
+// RenewableIteration is an Iteration of a job that may be made anew.
 type RenewableIteration struct {
 	home    *Renewable
 	options IterOptions
@@ -167,8 +180,11 @@ func (i *RenewableIteration) next(wait time.Duration, take func(*Iteration) (*Ro
 	if status != Failed || !reason.Is(err, reason.JobUnknown) {
 		return rows, status, err
 	}
+	resume := i.options.Resume
 	if stats := it.Stats(); stats.Elements > 0 || stats.Failed > 0 {
-		return nil, Failed, err
+		if resume = it.Where(); resume == nil || job.shared() || job.plan.GetNumStreams() == 0 {
+			return nil, Failed, err
+		}
 	}
 	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
@@ -179,14 +195,14 @@ func (i *RenewableIteration) next(wait time.Duration, take func(*Iteration) (*Ro
 	case <-timer.C:
 		return nil, NotYet, nil
 	}
-	if err := i.reopen(job, err); err != nil {
+	if err := i.reopen(job, resume, err); err != nil {
 		return nil, Failed, err
 	}
 	return nil, NotYet, nil
 }
 
-// reopen goes on with the job that took the place of the lost one, or gives the error that there is none.
-func (i *RenewableIteration) reopen(lost *Job, why error) error {
+// reopen goes on with the job that took the place of the lost one, at the place to resume at, or gives the error that there is none.
+func (i *RenewableIteration) reopen(lost *Job, resume *Resume, why error) error {
 	i.home.mu.Lock()
 	fresh, err := i.home.job, i.home.err
 	i.home.mu.Unlock()
@@ -202,6 +218,7 @@ func (i *RenewableIteration) reopen(lost *Job, why error) error {
 		return err
 	}
 	i.it.shut()
+	i.options.Resume = resume
 	i.job, i.it = fresh, fresh.Open(i.options)
 	return nil
 }

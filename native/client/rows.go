@@ -53,6 +53,8 @@ type Rows struct {
 	Tensors []Tensor
 
 	block *buffer.Block
+	// pieces are what rows gathered from several frames are made of, the first included; nil for one.
+	pieces []piece
 }
 
 // Block is the counted memory behind all tensors; nil when they have no bytes.

@@ -38,6 +38,9 @@ type stream struct {
 	queued  uint64
 	largest uint64
 	ended   bool
+	// count is how many elements the stream has, once that is known; it stays when the stream goes to others.
+	count   uint64
+	counted bool
 	// finished: the dispatcher is being told that all of it has been received.
 	finished bool
 	// released: given up for another consumer.
@@ -168,8 +171,8 @@ func (st *stream) giveUp() {
 
 // end notes that everything has arrived. Where elements are acknowledged as they are taken, the channel stays for that.
 func (st *stream) end() {
-	st.ended = true
-	st.trouble = nil
+	st.ended, st.trouble = true, nil
+	st.count, st.counted = st.next, true
 	if len(st.queue) == 0 || !st.epoch.keepsBack() {
 		st.finish()
 	}

@@ -29,7 +29,7 @@ const (
 	foundEnd
 )
 
-// take gives up to max rows that are ready. It never waits.
+// take gives up to max rows that are ready, or which rows failed. It never waits.
 func (e *epoch) take(max int, lead bool) (*Rows, found, error) {
 	e.mu.Lock()
 	pieces, found, err := e.takePieces(max, lead)
@@ -37,11 +37,18 @@ func (e *epoch) take(max int, lead bool) (*Rows, found, error) {
 		e.starved, e.stranded = false, time.Time{}
 	}
 	e.mu.Unlock()
+	if found == foundFailure {
+		return pieces[0], found, err
+	}
 	if found != foundRows {
 		return nil, found, err
 	}
 	rows := pieces[0]
 	if len(pieces) > 1 {
+		rows.pieces = make([]piece, len(pieces))
+		for i, p := range pieces {
+			rows.pieces[i] = piece{stream: p.Stream, first: p.Index, rows: uint64(p.Count)}
+		}
 		if rows, err = gather(e.session.pool, pieces); err != nil {
 			return nil, foundBroken, err
 		}
@@ -51,6 +58,9 @@ func (e *epoch) take(max int, lead bool) (*Rows, found, error) {
 
 func (e *epoch) takePieces(max int, lead bool) ([]*Rows, found, error) {
 	first, found, err := e.takeFrom(e.pick(), max, lead)
+	if found == foundFailure {
+		return []*Rows{first}, found, err
+	}
 	if found != foundRows {
 		return nil, found, err
 	}
@@ -90,20 +100,22 @@ func (e *epoch) takeFrom(st *stream, max int, lead bool) (*Rows, found, error) {
 	}
 	e.advance(st)
 	head := &st.queue[0]
+	failed := &Rows{Epoch: e.id, Stream: st.number, Index: head.index(), Count: 1}
 	if err := head.err; err != nil {
 		st.pop()
-		return nil, foundFailure, err
+		return failed, foundFailure, err
 	}
 	n := 1
 	if head.isBlock && !(e.options.Deterministic && len(e.list) > 1) {
 		n = min(max, head.left())
 	}
 	if err := e.checkSpec(st, head, n); err != nil {
+		failed.Count = n
 		head.at += n
 		if head.left() == 0 {
 			st.pop()
 		}
-		return nil, foundFailure, err
+		return failed, foundFailure, err
 	}
 	rows := head.take(n, lead)
 	rows.Epoch, rows.Stream = e.id, st.number
@@ -293,7 +305,7 @@ func gather(pool bufferPool, pieces []*Rows) (*Rows, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows := &Rows{Epoch: first.Epoch, Stream: first.Stream, Index: first.Index, Count: count, Tensors: make([]Tensor, len(first.Tensors)), block: block}
+	rows := &Rows{Epoch: first.Epoch, Stream: first.Stream, Index: first.Index, Count: count, Tensors: make([]Tensor, len(first.Tensors)), block: block, pieces: first.pieces}
 	at := 0
 	join := func(part func(*Rows) []byte) []byte {
 		start := at

@@ -47,6 +47,8 @@ type JobConfig struct {
 	Broken func() error
 	// Notice is told, for people, why an iteration has been waiting for long.
 	Notice func(string)
+	// Owner is given back by Owner.
+	Owner any
 }
 
 // Job is what a job tensor stands for: a way to open iterations, alive while anybody refers to it.
@@ -65,6 +67,15 @@ func NewJob(config JobConfig) *Job {
 
 // Handle names the job to Python; PecanJob makes a tensor of it, and with it the reference moves into the tensor.
 func (j *Job) Handle() int64 { return int64(cgo.NewHandle(j)) }
+
+// Owner finds the owner of the job that a handle stands for.
+func Owner(handle int64) (any, error) {
+	j, err := lookup[*Job](handle)
+	if err != nil {
+		return nil, err
+	}
+	return j.config.Owner, nil
+}
 
 // Release gives a reference back.
 func (j *Job) Release() {

@@ -128,7 +128,7 @@ def test_a_service_of_programs_serves_a_trainer_and_stops_cleanly(dispatcher):
         assert code == 0, log
 
 
-def test_a_dispatcher_that_forgot_everything_is_told_again_by_new_iterators(dispatcher):
+def test_a_dispatcher_that_forgot_everything_is_told_again(dispatcher):
     worker = Program("pecan-worker", "--dispatcher", dispatcher.address, "--listen", "127.0.0.1:0")
     again = None
     try:
@@ -137,13 +137,19 @@ def test_a_dispatcher_that_forgot_everything_is_told_again_by_new_iterators(disp
         wanted = [3 * i for i in range(1000)]
         assert sorted(int(i) for i in read) == wanted
         endless = iter(tf.data.Dataset.range(1000).repeat().apply(pecan.distribute(dispatcher.address)))
-        next(endless)
+        begun = [int(next(endless)) for _ in range(300)]
+        shared = tf.data.Dataset.range(1000).repeat().apply(pecan.distribute(dispatcher.address, job_name="shared"))
+        shared = iter(shared)
+        next(shared)
         dispatcher.process.kill()
         dispatcher.process.wait()
         again = Program("pecan-dispatcher", "--listen", dispatcher.address)
-        # Its place is lost, and what it has given must not come again.
+        # What was handed out does not come again, nor is anything left out, in this pass and the next.
+        begun += [int(next(endless)) for _ in range(1700)]
+        assert sorted(begun[:1000]) == sorted(begun[1000:]) == list(range(1000))
+        # Where others share the job, its place is lost.
         with pytest.raises(tf.errors.NotFoundError, match="JOB_UNKNOWN"):
-            for _ in endless:
+            for _ in shared:
                 pass
         for _ in range(2):
             assert sorted(int(i) for i in read) == wanted

@@ -1,0 +1,161 @@
+package client
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"hash/crc32"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+const (
+	// tokenPrefix begins every token, so that people know one when they see it.
+	tokenPrefix = "pecan1."
+	tokenFormat = 1
+	// maxToken bounds what is looked at; one of 65,536 streams is shorter.
+	maxToken = 2 << 20
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Delivered is how many elements were handed over since the dataset was made or its state was loaded. An error in an
+// element's place counts as one.
+func (r *Renewable) Delivered() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.positions.count()
+}
+
+// Save gives the token of the position behind the first consumed elements since the dataset was made or its state was
+// loaded. ended: the training loop has seen the end of a pass there, and goes on with the next one.
+func (r *Renewable) Save(consumed uint64, ended bool) (string, error) {
+	r.mu.Lock()
+	job, positions := r.job, r.positions
+	r.mu.Unlock()
+	if err := resumable(job); err != nil {
+		return "", err
+	}
+	at, err := positions.at(consumed, ended)
+	if err != nil {
+		return "", err
+	}
+	return encodeToken(&pecanv1.Token{
+		Format: tokenFormat, Fingerprint: job.plan.GetFingerprint(), PlanHash: job.plan.GetHash(), Mode: job.options.GetMode(),
+		NumStreams: job.plan.GetNumStreams(), Seed: job.options.GetSeed(), Position: at.Position, Passes: at.Passes, Elements: at.Elements,
+	})
+}
+
+// Load has the next iteration begin where a token says, in a new job of the token's seed. Iterations that are open end.
+func (r *Renewable) Load(ctx context.Context, token string) error {
+	t, err := decodeToken(token)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	old, closed := r.job, r.closed
+	r.mu.Unlock()
+	if closed {
+		return reason.New(reason.Closed, "load a state: the dataset was closed")
+	}
+	if err := resumable(old); err != nil {
+		return err
+	}
+	if err := r.fits(t, old); err != nil {
+		return err
+	}
+	fresh, err := r.session.CreateJob(ctx, r.spec.seeded(t.GetSeed()))
+	if err != nil {
+		return err
+	}
+	if err := r.fits(t, fresh); err != nil {
+		fresh.shut()
+		return err
+	}
+	r.mu.Lock()
+	if r.job != old || r.closed {
+		r.mu.Unlock()
+		fresh.shut()
+		return reason.New(reason.Closed, "load a state: the dataset's job was closed or made anew meanwhile; load it again")
+	}
+	r.job, r.positions = fresh, &positions{resumed: &Resume{Position: t.GetPosition(), Passes: t.GetPasses(), Elements: t.GetElements()}}
+	r.mu.Unlock()
+	old.shut()
+	return nil
+}
+
+// resumable refuses jobs in which one trainer's position does not say what comes next.
+func resumable(job *Job) error {
+	switch {
+	case job.shared():
+		return reason.New(reason.Unsupported, "a position is that of one trainer, and job %q is shared by its name: what the others had is not in it. Leave job_name out where a trainer shall go on where it stopped", job.request.GetJobName())
+	case job.plan.GetNumStreams() == 0:
+		return reason.New(reason.Unsupported, "with sharding OFF every worker gives the whole dataset, and a position in that means nothing to other workers. Choose another sharding policy where a trainer shall go on where it stopped")
+	}
+	return nil
+}
+
+// fits refuses a token that would find other elements under the same indices.
+func (r *Renewable) fits(t *pecanv1.Token, job *Job) error {
+	differs := func(what, then, now any) error {
+		return reason.New(reason.BadArgument, "load a state: it was saved with %s %v, and this dataset has %v. Its elements would not be those that come next", what, then, now)
+	}
+	switch plan := job.plan; {
+	case t.GetFingerprint() != plan.GetFingerprint():
+		return differs("the graph", t.GetFingerprint(), plan.GetFingerprint())
+	case t.GetMode() != job.options.GetMode():
+		return differs("the mode", t.GetMode(), job.options.GetMode())
+	case t.GetNumStreams() != plan.GetNumStreams():
+		return differs("a number of streams of", t.GetNumStreams(), plan.GetNumStreams())
+	case t.GetPlanHash() != plan.GetHash():
+		return differs("the plan", t.GetPlanHash(), plan.GetHash())
+	case r.spec.Options.GetSeedSet() && t.GetSeed() != r.spec.Options.GetSeed():
+		return differs("the seed", t.GetSeed(), r.spec.Options.GetSeed())
+	}
+	return nil
+}
+
+func encodeToken(t *pecanv1.Token) (string, error) {
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(t)
+	if err != nil {
+		return "", reason.New(reason.Internal, "encode a state: %w", err)
+	}
+	data = binary.LittleEndian.AppendUint32(data, crc32.Checksum(data, castagnoli))
+	return tokenPrefix + base64.RawURLEncoding.EncodeToString(data), nil
+}
+
+func decodeToken(text string) (*pecanv1.Token, error) {
+	bad := func(why string) (*pecanv1.Token, error) {
+		return nil, reason.New(reason.BadArgument, "load a state: %s; give what state_dict() gave", why)
+	}
+	if len(text) > maxToken {
+		return bad("it is longer than any that was ever saved")
+	}
+	body, ok := strings.CutPrefix(text, tokenPrefix)
+	if !ok {
+		return bad("it does not begin with " + tokenPrefix)
+	}
+	data, err := base64.RawURLEncoding.Strict().DecodeString(body)
+	if err != nil || len(data) < 4 {
+		return bad("it was cut or changed")
+	}
+	data, sum := data[:len(data)-4], binary.LittleEndian.Uint32(data[len(data)-4:])
+	if crc32.Checksum(data, castagnoli) != sum {
+		return bad("it was cut or changed")
+	}
+	t := new(pecanv1.Token)
+	if err := proto.Unmarshal(data, t); err != nil {
+		return bad("it was cut or changed")
+	}
+	if t.GetFormat() != tokenFormat {
+		return nil, reason.New(reason.BadArgument, "load a state: it has format %d, and this version of Pecan knows format %d; restore it with the version that saved it", t.GetFormat(), tokenFormat)
+	}
+	if t.GetPosition() == nil {
+		return bad("it has no position")
+	}
+	return t, nil
+}
