@@ -5,6 +5,8 @@
 Importing this package loads neither TensorFlow nor Pecan's shared object; the first call that needs them does.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from pecan._src.distribute import distribute, from_dataset_id, register_dataset
 from pecan._src.errors import (
     AuthError,
@@ -27,6 +29,21 @@ from pecan._src.options import ShardingPolicy
 from pecan._src.servers import DispatcherConfig, DispatchServer, LocalCluster, WorkerConfig, WorkerServer
 from pecan._src.version import VERSION as __version__
 
+if TYPE_CHECKING:
+    from pecan._src.state import Iterator, load_state_dict, state_dict
+
+# What is made of TensorFlow's own classes is loaded when it is asked for.
+_WITH_TENSORFLOW = ("Iterator", "load_state_dict", "state_dict")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WITH_TENSORFLOW:
+        from pecan._src import state
+
+        return getattr(state, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "AuthError",
     "DataLossError",
@@ -35,6 +52,7 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidGraphError",
     "InvalidTypeError",
+    "Iterator",
     "JobMismatchError",
     "LimitError",
     "LocalCluster",
@@ -52,5 +70,7 @@ __all__ = [
     "__version__",
     "distribute",
     "from_dataset_id",
+    "load_state_dict",
     "register_dataset",
+    "state_dict",
 ]

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pecan._src import errors, native, structure
+from pecan._src import errors, native, state, structure
 from pecan._src.options import ReadOptions
 from pecan._src.session import Session
 
@@ -184,7 +184,9 @@ def read(
     if any(spec.dtype == tf.dtypes.experimental.float8_e5m2 for spec in specs):
         # TensorFlow's optimizers fail for any pipeline with this dtype in it.
         settings.experimental_optimization.apply_default_optimizations = False
-    return result.with_options(settings)
+    result = result.with_options(settings)
+    state.remember(result, job["handle"])
+    return result
 
 
 def _outstanding(options: ReadOptions, specs: tuple[tf.TensorSpec, ...]) -> int:

@@ -1,0 +1,185 @@
+"""Where a trainer stands in a dataset: saved with its model, and gone on from by another process.
+
+TensorFlow reads ahead of the training loop, so what Pecan handed over is more than what the loop has used. The client
+remembers the positions of what it handed over last; who saves says how many elements the loop has really had.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from pecan._src import errors, native
+
+# Handles of the jobs behind the datasets that distribute() gave.
+_jobs: weakref.WeakKeyDictionary[tf.data.Dataset, int] = weakref.WeakKeyDictionary()
+
+# Errors of Pecan's that come in the place of an element. After others of its errors the next element is still the same.
+_OF_AN_ELEMENT = ("ELEMENT_FAILED", "ELEMENT_SPEC", "ELEMENT_TOO_LARGE")
+_REASON = re.compile(r"\[pecan:([A-Z_]+)\]")
+
+
+def remember(dataset: tf.data.Dataset, job: int) -> None:
+    """Notes the job behind a dataset."""
+    _jobs[dataset] = job
+
+
+def _job(dataset: Any, what: str) -> int:
+    """The job of the one Pecan dataset that a dataset is made of."""
+    if not isinstance(dataset, tf.data.Dataset):
+        raise errors.InvalidTypeError(f"{what} needs a tf.data.Dataset, got {type(dataset).__name__}")
+    found: list[int] = []
+    below = [dataset]
+    while below:
+        one = below.pop()
+        job = _jobs.get(one)
+        if job is None:
+            below += one._inputs()
+        else:
+            found.append(job)
+    if len(found) != 1:
+        raise errors.InvalidArgumentError(
+            f"{what} needs a dataset made of exactly one that distribute() or from_dataset_id() gave, this one is made "
+            f"of {len(found)}: give the one that was read, or each of them by itself"
+        )
+    return found[0]
+
+
+def state_dict(dataset: tf.data.Dataset, *, consumed: int) -> dict[str, Any]:
+    """The position behind the elements that a training loop has used, to be saved with its model.
+
+    For loops that are not your own, as `model.fit`; `pecan.Iterator` counts by itself.
+
+    Args:
+        dataset: What `distribute()` gave, or a dataset made of it.
+        consumed: How many elements of what `distribute()` gave the loop has used since the dataset was made, or its
+            state loaded, over all its iterators. With a `batch(n)` behind `distribute()`, each step uses n of them. An
+            error that came in an element's place counts as one.
+
+    Returns:
+        A dict of plain values, of at most 4 KiB and 16 bytes per stream, for `load_state_dict`.
+
+    Raises:
+        PecanError: If so many elements were not handed over, or more than 1,024 deliveries came since; if two iterators
+            read the dataset at once; for datasets of a shared job, or with sharding OFF.
+    """
+    return _state(_job(dataset, "state_dict()"), _count(consumed), ended=False)
+
+
+def load_state_dict(dataset: tf.data.Dataset, state: dict[str, Any]) -> None:
+    """Has the next iterator of a dataset begin behind what a training loop had used; iterators that are open end.
+
+    The dataset has to be made as it was made when the state was saved: by the same graph, mode and seed. Which workers
+    run it, how many, and which dispatcher, is another matter.
+
+    Args:
+        dataset: What `distribute()` gave, or a dataset made of it.
+        state: What `state_dict` gave.
+
+    Raises:
+        PecanError: If the state is damaged, or of a dataset that gives other elements (a `ValueError`).
+    """
+    _load(_job(dataset, "load_state_dict()"), state)
+
+
+def _count(number: Any) -> int:
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise errors.InvalidTypeError(
+            f"`consumed` must be an integer, got {number!r} of type {type(number).__name__}"
+        ) from None
+
+
+def _state(job: int, consumed: int, *, ended: bool) -> dict[str, Any]:
+    return {"token": str(native.load().call("SaveState", job, consumed, ended))}
+
+
+def _load(job: int, state: Any) -> None:
+    if not isinstance(state, dict) or not isinstance(state.get("token"), str):
+        raise errors.InvalidArgumentError(f"a state is a dict with a string `token`, got {_short(state)}")
+    native.load().wait("LoadState", job, state["token"])
+
+
+def _short(value: Any) -> str:
+    return f"one with {list(value)[:5]}" if isinstance(value, dict) else type(value).__name__
+
+
+class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
+    """An iterator that knows what was taken from it, and can go on in another process.
+
+    Example:
+        >>> iterator = pecan.Iterator(dataset)
+        >>> checkpoint = tf.train.Checkpoint(model=model, iterator=iterator)
+        >>> for step, batch in enumerate(iterator):
+        ...     train(batch)
+        ...     if step % 1000 == 999:
+        ...         checkpoint.save(path)
+
+    It ends with the dataset, and begins the next pass when it is asked again.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, *, elements_per_next: int | Callable[[Any], int] = 1) -> None:
+        """Makes an iterator; nothing is read before the first `next()`.
+
+        Args:
+            dataset: What `distribute()` gave, or a dataset made of it.
+            elements_per_next: How many elements of what `distribute()` gave make one of `dataset`: 1 unless it is
+                batched, filtered or the like behind `distribute()`. A function is given each element and tells the
+                number, as `lambda batch: len(batch)` where the last batch may be short.
+
+        Raises:
+            PecanError: If the dataset is not made of exactly one that `distribute()` gave.
+        """
+        self._dataset = dataset
+        self._job = _job(dataset, "pecan.Iterator")
+        self._per_next = elements_per_next
+        if not callable(elements_per_next) and _count(elements_per_next) < 1:
+            raise errors.InvalidArgumentError(f"`elements_per_next` must be above 0, got {elements_per_next}")
+        self._inner: Any = None
+        self._consumed = int(native.load().call_json("Delivered", self._job))
+        # What others read of the dataset before is behind it.
+        self._ended = self._consumed > 0
+
+    def __iter__(self) -> Iterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._inner is None:
+            self._inner = iter(self._dataset)
+            self._ended = False
+        try:
+            element = next(self._inner)
+        except StopIteration:
+            self._inner, self._ended = None, True
+            raise
+        except tf.errors.OpError as error:
+            word = _REASON.search(str(error))
+            if word is None or word.group(1) in _OF_AN_ELEMENT:
+                self._consumed += 1
+            raise
+        self._consumed += self._per_next(element) if callable(self._per_next) else self._per_next
+        return element
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position behind what `next()` gave, or the start of the next pass; see `pecan.state_dict`."""
+        return _state(self._job, self._consumed, ended=self._ended)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on behind what had been taken when the state was saved; see `pecan.load_state_dict`."""
+        _load(self._job, state)
+        self._inner, self._ended, self._consumed = None, False, 0
+
+    def serialize(self) -> str:
+        """The state as `tf.train.Checkpoint` saves it."""
+        return json.dumps(self.state_dict())
+
+    def deserialize(self, string_value: str) -> None:
+        """Takes over the state that a `tf.train.Checkpoint` restores."""
+        self.load_state_dict(json.loads(string_value))
