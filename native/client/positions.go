@@ -1,6 +1,7 @@
 package client
 
 import (
+	"maps"
 	"sync"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -177,10 +178,7 @@ func (p *positions) at(steps uint64, ended bool) (*Resume, error) {
 		return nil, reason.New(reason.BadArgument, "tell the position behind %d elements: %d were handed over since, and only the last %d deliveries are kept, from element %d on", steps, p.total, keptDeliveries, p.steps)
 	}
 	here, left := p.before, steps-p.steps
-	here.next = map[uint32]uint64{}
-	for stream, next := range p.before.next {
-		here.next[stream] = next
-	}
+	here.next = maps.Clone(p.before.next)
 	for i := 0; left > 0; i++ {
 		d := &p.kept[(p.first+i)%len(p.kept)]
 		n := min(left, d.steps())

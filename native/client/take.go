@@ -100,8 +100,8 @@ func (e *epoch) takeFrom(st *stream, max int, lead bool) (*Rows, found, error) {
 	}
 	e.advance(st)
 	head := &st.queue[0]
-	failed := &Rows{Epoch: e.id, Stream: st.number, Index: head.index(), Count: 1}
 	if err := head.err; err != nil {
+		failed := &Rows{Epoch: e.id, Stream: st.number, Index: head.index(), Count: 1}
 		st.pop()
 		return failed, foundFailure, err
 	}
@@ -110,7 +110,7 @@ func (e *epoch) takeFrom(st *stream, max int, lead bool) (*Rows, found, error) {
 		n = min(max, head.left())
 	}
 	if err := e.checkSpec(st, head, n); err != nil {
-		failed.Count = n
+		failed := &Rows{Epoch: e.id, Stream: st.number, Index: head.index(), Count: n}
 		head.at += n
 		if head.left() == 0 {
 			st.pop()

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -20,8 +21,6 @@ const (
 	// maxToken bounds what is looked at; one of 65,536 streams is shorter.
 	maxToken = 2 << 20
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Delivered is how many elements were handed over since the dataset was made or its state was loaded. An error in an
 // element's place counts as one.
@@ -124,7 +123,7 @@ func encodeToken(t *pecanv1.Token) (string, error) {
 	if err != nil {
 		return "", reason.New(reason.Internal, "encode a state: %w", err)
 	}
-	data = binary.LittleEndian.AppendUint32(data, crc32.Checksum(data, castagnoli))
+	data = binary.LittleEndian.AppendUint32(data, crc32.Checksum(data, frame.Castagnoli))
 	return tokenPrefix + base64.RawURLEncoding.EncodeToString(data), nil
 }
 
@@ -144,7 +143,7 @@ func decodeToken(text string) (*pecanv1.Token, error) {
 		return bad("it was cut or changed")
 	}
 	data, sum := data[:len(data)-4], binary.LittleEndian.Uint32(data[len(data)-4:])
-	if crc32.Checksum(data, castagnoli) != sum {
+	if crc32.Checksum(data, frame.Castagnoli) != sum {
 		return bad("it was cut or changed")
 	}
 	t := new(pecanv1.Token)
