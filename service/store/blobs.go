@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -98,6 +99,12 @@ func (s *Store) PutGraph(fingerprint string, graph []byte) error {
 	if _, found, err := s.readHeader(key); err != nil || found {
 		return err
 	}
+	if err := checkRoom(s.fs, s.dir, s.dir, s.reserve); err != nil {
+		return err
+	}
+	if err := s.guard(s.mark.check); err != nil {
+		return err
+	}
 	h := makeHeader(graph)
 	for i := range int(h.chunks) {
 		// Not synced one by one: the header's sync makes everything written before it durable too.
@@ -105,7 +112,12 @@ func (s *Store) PutGraph(fingerprint string, graph []byte) error {
 			return err
 		}
 	}
-	return s.guard(func() error { return s.db.Set(key, h.encode(), pebble.Sync) })
+	return s.guard(func() error {
+		if err := s.db.Set(key, h.encode(), pebble.Sync); err != nil {
+			return err
+		}
+		return s.mark.check()
+	})
 }
 
 // Graph gives a stored graph, or ErrNoGraph.
@@ -119,6 +131,24 @@ func (s *Store) Graph(fingerprint string) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %s", ErrNoGraph, fingerprint)
 	}
 	return s.readChunks(key, h)
+}
+
+// Graphs gives the fingerprints of all graphs, also of those that a crash left in part.
+func (s *Store) Graphs() (fingerprints []string, err error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte("graph/"), UpperBound: []byte("graph0")})
+	if err != nil {
+		return nil, explainOpen(s.dir, err)
+	}
+	for ok := it.First(); ok; {
+		name, _, _ := bytes.Cut(bytes.TrimPrefix(it.Key(), []byte("graph/")), []byte("/"))
+		fingerprints = append(fingerprints, string(name))
+		// Behind its chunks.
+		ok = it.SeekGE(append(graphKey(string(name)), '0'))
+	}
+	if err := it.Close(); err != nil {
+		return nil, explainOpen(s.dir, err)
+	}
+	return fingerprints, nil
 }
 
 // DeleteGraph forgets a graph; an unknown one is no error.

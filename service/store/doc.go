@@ -13,7 +13,8 @@
 //
 // What Append, Compact and PutGraph wrote is on disk when they return. A crash at any point leaves a prefix of the records
 // and either the old or the new snapshot; an incomplete graph has no header and counts as absent. A torn last write that
-// nobody was told of is cut by pebble; damage anywhere else is refused (ErrDamaged) and never repaired silently: the file
+// nobody was told of is cut off; damage anywhere else is refused (ErrDamaged) and never repaired silently: the file
 // PECAN-MARK beside the database says how many records were acknowledged, and an opening that finds fewer changes nothing. A failed write or fsync makes
-// the store unusable for good: every later call gives ErrFailed, because after a failed fsync nobody knows what is on disk.
+// the store unusable for good: every later call gives ErrFailed, because after a failed fsync nobody knows what is on disk. A disk that is nearly
+// full (Options.Reserve) only refuses what would be begun (ErrFull).
 package store

@@ -23,6 +23,8 @@ var (
 	ErrReadOnly = errors.New("not writable")
 	// ErrFailed: a write failed, and the store serves no more.
 	ErrFailed = errors.New("failed")
+	// ErrFull: the disk has less room than the store keeps in reserve. Nothing was written; it may be tried again.
+	ErrFull = errors.New("disk full")
 	// ErrNoGraph: no graph is stored under the fingerprint.
 	ErrNoGraph = errors.New("no such graph")
 )

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -8,8 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -31,11 +30,17 @@ const (
 //
 // Layout: two slots of a page, written in turn; each is the magic, a turn number, the number of the last record plus one
 // (0: nothing, not even the format mark, is known to be there) and a checksum, little endian.
+//
+// It also fences: whoever opens the store takes the next turn, and who finds a turn that is not its own writes no more. That matters where
+// the lock of the directory is lost, as on a network's file system.
 type mark struct {
 	file vfs.File
+	path string
 	turn uint64
 	// known is the number of the last acknowledged record plus one.
 	known uint64
+	// spoilt: one of the slots was neither whole nor empty when they were read.
+	spoilt bool
 }
 
 // markedKey is in every database that has a mark beside it, so that a mark that was lost is noticed.
@@ -56,6 +61,9 @@ func (s *Store) openMark(opts Options) error {
 	if s.mark, err = readMark(opts.FS, path); err != nil {
 		return explainOpen(s.dir, err)
 	}
+	if s.mark.spoilt {
+		opts.Log.Warn("one of the two marks of how far records were acknowledged is spoilt: a write was cut off, or the disk damages what it holds. The other one is used", "file", path)
+	}
 	return nil
 }
 
@@ -74,8 +82,8 @@ func readMark(on vfs.FS, path string) (*mark, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &mark{file: file}
-	if err := m.read(path); err != nil {
+	m := &mark{file: file, path: path}
+	if err := m.read(); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return m, nil
@@ -83,27 +91,15 @@ func readMark(on vfs.FS, path string) (*mark, error) {
 
 // createMark makes the file whole or not at all.
 func createMark(on vfs.FS, dir, path string) error {
-	file, err := on.Create(path+".new", vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return err
-	}
 	content := make([]byte, 2*markSlot)
 	copy(content, encodeMark(0, 0))
-	_, err = file.Write(content)
-	if err == nil {
-		err = file.Sync()
-	}
-	if err = errors.Join(err, file.Close()); err != nil {
+	if err := writeFile(on, path+".new", content); err != nil {
 		return err
 	}
 	if err := on.Rename(path+".new", path); err != nil {
 		return err
 	}
-	parent, err := on.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(parent.Sync(), parent.Close())
+	return syncDir(on, dir)
 }
 
 func encodeMark(turn, known uint64) []byte {
@@ -113,20 +109,60 @@ func encodeMark(turn, known uint64) []byte {
 }
 
 // read takes the newer of the slots that are whole.
-func (m *mark) read(path string) error {
-	found := false
+func (m *mark) read() error {
+	now, err := m.newest()
+	if err == nil && !now.found {
+		err = faultf(ErrDamaged, nil, "open store: %s is damaged; nothing was changed. %s", m.path, wayOut)
+	}
+	if err == nil {
+		m.turn, m.known, m.spoilt = now.turn, now.known, now.spoilt
+	}
+	return err
+}
+
+// slots is what the two of them say: the newer one that is whole, and whether one is neither whole nor empty.
+type slots struct {
+	turn, known   uint64
+	found, spoilt bool
+}
+
+func (m *mark) newest() (now slots, err error) {
 	for i := range int64(2) {
 		b := make([]byte, len(encodeMark(0, 0)))
 		if _, err := m.file.ReadAt(b, i*markSlot); err != nil && !errors.Is(err, io.EOF) {
-			return err
+			return slots{}, err
 		}
-		turn, known := binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])
-		if string(b) == string(encodeMark(turn, known)) && (!found || turn > m.turn) {
-			found, m.turn, m.known = true, turn, known
+		t, k := binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])
+		switch {
+		case string(b) != string(encodeMark(t, k)):
+			now.spoilt = now.spoilt || len(bytes.Trim(b, "\x00")) > 0
+		case !now.found || t > now.turn:
+			now.turn, now.known, now.found = t, k, true
 		}
 	}
-	if !found {
-		return faultf(ErrDamaged, nil, "open store: %s is damaged; nothing was changed. %s", path, wayOut)
+	return now, nil
+}
+
+// fence takes the next turn, so that a process that had the store before and does not know that it lost it stops at its next write.
+func (m *mark) fence() error {
+	if err := m.read(); err != nil {
+		return err
+	}
+	if err := m.put(m.known); err != nil {
+		return err
+	}
+	return m.file.Sync()
+}
+
+// check finds out whether another process has taken the store over. It is asked before a write, which would do harm, and again behind it,
+// before it is acknowledged.
+func (m *mark) check() error {
+	now, err := m.newest()
+	if err != nil {
+		return fmt.Errorf("read %s: %w", markName, err)
+	}
+	if !now.found || now.turn != m.turn {
+		return faultf(ErrInUse, nil, "write to store %s: another dispatcher has opened it, although this one has not ended; this one stops. Was its lock lost, as on a network's file system?", filepath.Dir(m.path))
 	}
 	return nil
 }
@@ -141,6 +177,13 @@ func (m *mark) write(known uint64) error {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Nlink == 0 {
 		return fmt.Errorf("%s was removed while the store is open, and probably the directory with it", markName)
 	}
+	if err := m.check(); err != nil {
+		return err
+	}
+	return m.put(known)
+}
+
+func (m *mark) put(known uint64) error {
 	if _, err := m.file.WriteAt(encodeMark(m.turn+1, known), int64((m.turn+1)%2)*markSlot); err != nil {
 		return fmt.Errorf("write %s: %w", markName, err)
 	}
@@ -179,34 +222,75 @@ func (s *Store) inspect(opts Options, look func(*Store) error) error {
 	return errors.Join(look(reader), reader.db.Close())
 }
 
-// verify compares what can be read with the mark.
+// verify compares what can be read with the mark, and looks at how the newest log ends.
 func (s *Store) verify(opts Options) error {
-	if s.mark.known == 0 {
-		return nil
+	tail, rest, err := readTail(opts.FS, s.dir)
+	if err != nil {
+		return explainOpen(s.dir, err)
 	}
-	return s.inspect(opts, func(reader *Store) error {
-		_, found, err := reader.get([]byte("format"))
-		if err == nil {
-			err = reader.findNext()
+	if s.mark.known > 0 {
+		if err := s.inspect(opts, func(reader *Store) error { return reader.compare(s.mark.known, tail) }); err != nil {
+			return err
 		}
-		if err == nil && (!found || reader.next < s.mark.known) {
-			err = faultf(ErrDamaged, nil, "open store %s: %d records were acknowledged, but only %d can be read: %s; nothing was changed. %s",
-				s.dir, s.mark.known-1, reader.next-1, suspects(opts.FS, s.dir), wayOut)
-		}
-		return err
-	})
+	}
+	if tail.Wrong != "" {
+		return faultf(ErrDamaged, nil, "open store %s: %s: %s; nothing was changed. %s. pecanctl store inspect %s shows what can be read of it",
+			s.dir, tail.Log, tail.Wrong, wayOut, s.dir)
+	}
+	if tail.Torn {
+		s.cutTorn(opts, tail, rest)
+	}
+	return nil
 }
 
-// suspects names the logs: what is missing was in the last of them.
-func suspects(on vfs.FS, dir string) string {
-	names, err := on.List(dir)
+// compare finds out whether records that were acknowledged are missing.
+func (s *Store) compare(known uint64, tail Tail) error {
+	_, found, err := s.get([]byte("format"))
 	if err != nil {
-		return err.Error()
+		return err
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasSuffix(name, ".log") })
-	if len(names) == 0 {
+	header, _, err := s.readHeader([]byte("snapshot"))
+	if err != nil {
+		return err
+	}
+	last := header.records
+	if err := s.eachRecord(last, func(number uint64, _ func() []byte) error { last = number; return nil }); err != nil {
+		return err
+	}
+	if !found || last+1 < known {
+		return faultf(ErrDamaged, nil, "open store %s: records up to %d were acknowledged, but the last that can be read is %d: %s; nothing was changed. %s. pecanctl store inspect %s shows what can be read of it",
+			s.dir, known-1, last, suspect(tail), wayOut, s.dir)
+	}
+	return nil
+}
+
+// suspect names the newest log: what is missing was in it.
+func suspect(tail Tail) string {
+	if tail.Log == "" {
 		return "its log (NUMBER.log) is missing"
 	}
-	slices.Sort(names)
-	return filepath.Join(dir, names[len(names)-1]) + " is damaged, cut short, or not the last log"
+	return fmt.Sprintf("%s is damaged at offset %d, cut short there, or not the last log", tail.Log, tail.End)
+}
+
+// tornName is the file that keeps what was cut off last, for who wants to know what it was.
+const tornName = "PECAN-TORN"
+
+// cutTorn keeps a copy of a record that was cut off while it was written. Pebble leaves it out; nobody was told of it.
+func (s *Store) cutTorn(opts Options, tail Tail, rest []byte) {
+	s.torn = true
+	path := filepath.Join(s.dir, tornName)
+	err := writeFile(opts.FS, path, rest)
+	opts.Log.Warn("the last write was cut off before it was acknowledged, and is left out", "log", tail.Log, "offset", tail.End, "bytes", len(rest), "copy", path, "copy_error", err)
+}
+
+func writeFile(on vfs.FS, path string, content []byte) error {
+	file, err := on.Create(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	if err == nil {
+		err = file.Sync()
+	}
+	return joinClose(err, file)
 }

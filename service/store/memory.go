@@ -2,6 +2,8 @@ package store
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 )
 
@@ -45,6 +47,13 @@ func (m *Memory) Graph(fingerprint string) ([]byte, error) {
 	return graph, nil
 }
 
+// Graphs gives the fingerprints of all graphs.
+func (m *Memory) Graphs() ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.graphs)), nil
+}
+
 // DeleteGraph forgets a graph.
 func (m *Memory) DeleteGraph(fingerprint string) error {
 	m.mu.Lock()
@@ -52,6 +61,9 @@ func (m *Memory) DeleteGraph(fingerprint string) error {
 	delete(m.graphs, fingerprint)
 	return nil
 }
+
+// Figures are none: nothing is on disk.
+func (m *Memory) Figures() Figures { return Figures{} }
 
 // Failed is never closed.
 func (m *Memory) Failed() <-chan struct{} { return nil }

@@ -43,14 +43,19 @@ func (l *pebbleLog) Errorf(format string, args ...any) {
 	l.log.Warn("store", "text", fmt.Sprintf(format, args...))
 }
 
-// background is told what fails in a flush or compaction. On a full disk pebble begins anew at once, thousands of times a
-// second, also while it opens a database; the store fails instead, and pebble's goroutine stays here, as in Fatalf.
+// background is told what fails in a flush or compaction. On a full disk, and over a damaged table, pebble begins anew at once, thousands of
+// times a second, also while it opens a database; the store fails instead, and pebble's goroutine stays here, as in Fatalf.
 func (l *pebbleLog) background(err error) {
-	if vfs.IsNoSpaceError(err) {
+	switch {
+	case vfs.IsNoSpaceError(err):
 		l.fatal(err.Error())
-		select {}
+	case pebble.IsCorruptionError(err):
+		// The listener was told of the file before.
+	default:
+		l.Errorf("background error: %s", err)
+		return
 	}
-	l.Errorf("background error: %s", err)
+	select {}
 }
 
 // Fatalf must not return: pebble would go on with a broken pipeline. The goroutine stays here until the process

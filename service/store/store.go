@@ -37,14 +37,21 @@ type Options struct {
 	FS vfs.FS
 	// Log takes pebble's errors; nil discards them.
 	Log *slog.Logger
+	// Reserve is how many bytes have to be free on the disk for a write to begin, so that what pebble does behind a write has room
+	// too: a disk that is really full ends the store. 0: no matter.
+	Reserve int64
 }
 
 // Store is a durable store. Its methods may be called from several goroutines; appends are ordered by their calls.
 type Store struct {
-	dir  string
-	db   *pebble.DB
-	lock *pebble.Lock
-	mark *mark
+	dir     string
+	fs      vfs.FS
+	db      *pebble.DB
+	lock    *pebble.Lock
+	mark    *mark
+	reserve int64
+	// torn: this process found a torn record and cut it off.
+	torn bool
 
 	mu sync.Mutex
 	// next is the number of the next record.
@@ -65,7 +72,7 @@ func Open(opts Options) (*Store, error) {
 	if opts.FS == nil {
 		opts.FS = vfs.Default
 		var err error
-		if dir, err = prepareDir(dir); err != nil {
+		if dir, err = prepareDir(dir, opts.Reserve); err != nil {
 			return nil, err
 		}
 	} else if err := opts.FS.MkdirAll(dir, 0o700); err != nil {
@@ -75,11 +82,14 @@ func Open(opts Options) (*Store, error) {
 	if err != nil {
 		return nil, explainOpen(dir, &lockError{err})
 	}
-	s := &Store{dir: dir, lock: lock, failed: make(chan struct{}), next: 1}
+	s := &Store{dir: dir, fs: opts.FS, lock: lock, reserve: opts.Reserve, failed: make(chan struct{}), next: 1}
 	if err := s.openMark(opts); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	if err = s.verify(opts); err == nil {
+		err = s.mark.fence()
+	}
+	if err == nil {
 		err = s.open(opts)
 	}
 	if err != nil {
@@ -88,24 +98,33 @@ func Open(opts Options) (*Store, error) {
 	return s, nil
 }
 
-// prepareDir makes the directory and checks that it is one, and that files can be made in it.
-func prepareDir(dir string) (string, error) {
+// prepareDir makes the directory and checks that it is one. Where there is no room for it nothing is made.
+func prepareDir(dir string, reserve int64) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", fmt.Errorf("open store: %w", err)
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		if errors.Is(err, os.ErrNotExist) {
-			return "", faultf(ErrNoDirectory, err, "open store %s: the parent directory does not exist; create it first", dir)
-		}
+	info, err := os.Stat(dir)
+	switch {
+	case err == nil && !info.IsDir():
+		return "", faultf(ErrNoDirectory, nil, "open store %s: it is not a directory", dir)
+	case err == nil:
+		return dir, checkRoom(vfs.Default, dir, dir, reserve)
+	case !errors.Is(err, os.ErrNotExist):
 		return "", explainOpen(dir, err)
 	}
-	info, err := os.Stat(dir)
-	if err != nil {
-		return "", faultf(ErrNoDirectory, err, "open store %s", dir)
+	parent := filepath.Dir(dir)
+	if _, err := os.Stat(parent); errors.Is(err, os.ErrNotExist) {
+		return "", faultf(ErrNoDirectory, err, "open store %s: the parent directory does not exist; create it first", dir)
 	}
-	if !info.IsDir() {
-		return "", faultf(ErrNoDirectory, nil, "open store %s: it is not a directory", dir)
+	if err := checkRoom(vfs.Default, dir, parent, reserve); err != nil {
+		return "", err
+	}
+	switch err := os.Mkdir(dir, 0o700); {
+	case errors.Is(err, os.ErrExist):
+		return "", faultf(ErrNoDirectory, nil, "open store %s: it is a link to nowhere", dir)
+	case err != nil:
+		return "", explainOpen(dir, err)
 	}
 	return dir, nil
 }
@@ -118,7 +137,7 @@ func (s *Store) open(opts Options) error {
 	var refused error
 	if err := s.guard(func() error {
 		db, refused = pebble.Open(s.dir, &pebble.Options{
-			FS: opts.FS, Lock: s.lock, Cache: cache, MemTableSize: tableBytes, FormatMajorVersion: pebble.FormatNewest,
+			FS: strictFS{opts.FS}, Lock: s.lock, Cache: cache, MemTableSize: tableBytes, FormatMajorVersion: pebble.FormatNewest,
 			Logger: log, LoggerAndTracer: nil, EventListener: log.listener(),
 		})
 		return nil
@@ -132,6 +151,9 @@ func (s *Store) open(opts Options) error {
 	err := s.checkFormat()
 	if err == nil {
 		err = s.findNext()
+	}
+	if err == nil && s.next < s.mark.known {
+		err = faultf(ErrInUse, nil, "open store %s: another process wrote to it meanwhile; stop it or choose another --work-dir", s.dir)
 	}
 	if err == nil {
 		err = s.guard(s.startMark)
@@ -181,16 +203,14 @@ func (s *Store) checkFormat() error {
 
 // findNext continues the numbers of the records.
 func (s *Store) findNext() error {
-	header, found, err := s.readHeader([]byte("snapshot"))
+	header, _, err := s.readHeader([]byte("snapshot"))
 	if err != nil {
 		return err
 	}
-	if found {
-		s.next = header.records + 1
-	}
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte("record/"), UpperBound: []byte("record0")})
+	s.next = header.records + 1
+	it, err := s.records()
 	if err != nil {
-		return explainOpen(s.dir, err)
+		return err
 	}
 	if it.Last() {
 		s.next = recordNumber(it.Key()) + 1
@@ -199,6 +219,35 @@ func (s *Store) findNext() error {
 		return explainOpen(s.dir, err)
 	}
 	return nil
+}
+
+func (s *Store) records() (*pebble.Iterator, error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte("record/"), UpperBound: []byte("record0")})
+	if err != nil {
+		return nil, explainOpen(s.dir, err)
+	}
+	return it, nil
+}
+
+// eachRecord gives the records behind a number, which have no gaps.
+func (s *Store) eachRecord(last uint64, do func(number uint64, data func() []byte) error) error {
+	it, err := s.records()
+	if err != nil {
+		return err
+	}
+	for ok := it.First(); ok && err == nil; ok = it.Next() {
+		number := recordNumber(it.Key())
+		if number != last+1 {
+			err = faultf(ErrDamaged, nil, "read store %s: record %d follows record %d. %s", s.dir, number, last, wayOut)
+			break
+		}
+		last = number
+		err = do(number, it.Value)
+	}
+	if closing := it.Close(); err == nil && closing != nil {
+		err = explainOpen(s.dir, closing)
+	}
+	return err
 }
 
 func recordKey(number uint64) []byte {
@@ -232,30 +281,21 @@ func (s *Store) Load(snapshot, record func(data []byte) error) error {
 		}
 		last = header.records
 	}
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte("record/"), UpperBound: []byte("record0")})
-	if err != nil {
-		return explainOpen(s.dir, err)
-	}
-	for ok := it.First(); ok; ok = it.Next() {
-		number := recordNumber(it.Key())
-		if number != last+1 {
-			return errors.Join(faultf(ErrDamaged, nil, "read store %s: record %d follows record %d", s.dir, number, last), it.Close())
+	return s.eachRecord(last, func(number uint64, data func() []byte) error {
+		if err := record(data()); err != nil {
+			return faultf(ErrDamaged, err, "read store %s: record %d is not understood", s.dir, number)
 		}
-		if err := record(it.Value()); err != nil {
-			return errors.Join(faultf(ErrDamaged, err, "read store %s: record %d is not understood", s.dir, number), it.Close())
-		}
-		last = number
-	}
-	if err := it.Close(); err != nil {
-		return explainOpen(s.dir, err)
-	}
-	return nil
+		return nil
+	})
 }
 
 // Append makes records durable, in order, all or none.
 func (s *Store) Append(records [][]byte) error {
 	if len(records) == 0 {
 		return nil
+	}
+	if err := checkRoom(s.fs, s.dir, s.dir, s.reserve); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,7 +307,10 @@ func (s *Store) Append(records [][]byte) error {
 	}
 	next := s.next + uint64(len(records))
 	if err := s.guard(func() error {
-		if err := batch.Commit(pebble.Sync); err != nil {
+		if err := s.mark.check(); err != nil {
+			return err
+		}
+		if err := batch.Commit(written); err != nil {
 			return err
 		}
 		return s.mark.write(next)
@@ -280,6 +323,9 @@ func (s *Store) Append(records [][]byte) error {
 
 // Compact replaces every record appended so far by a snapshot of what they add up to.
 func (s *Store) Compact(snapshot []byte) error {
+	if err := checkRoom(s.fs, s.dir, s.dir, s.reserve); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	batch := s.db.NewBatch()
@@ -299,10 +345,13 @@ func (s *Store) Compact(snapshot []byte) error {
 		return fmt.Errorf("compact store %s: %w", s.dir, err)
 	}
 	return s.guard(func() error {
-		if err := batch.Commit(pebble.Sync); err != nil {
+		if err := s.mark.check(); err != nil {
 			return err
 		}
-		return s.mark.file.Sync()
+		if err := batch.Commit(written); err != nil {
+			return err
+		}
+		return errors.Join(s.mark.check(), s.mark.file.Sync())
 	})
 }
 
@@ -332,9 +381,22 @@ func (s *Store) Failed() <-chan struct{} { return s.failed }
 // guard runs a write, and gives up on it when pebble declared the database dead: pebble then never returns.
 func (s *Store) guard(write func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- write() }()
+	go func() {
+		defer func() {
+			// Pebble panics where a directory cannot be synced.
+			if p := recover(); p != nil {
+				done <- fmt.Errorf("%v", p)
+			}
+		}()
+		done <- write()
+	}()
 	select {
 	case err := <-done:
+		var known *fault
+		if errors.As(err, &known) {
+			s.failWith(err)
+			return s.failure
+		}
 		if err != nil {
 			s.fail(err.Error())
 			return s.failure

@@ -1,0 +1,4 @@
+package store
+
+// ScanLog is scanLog for the fuzzer.
+var ScanLog = scanLog

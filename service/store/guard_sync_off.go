@@ -1,0 +1,8 @@
+//go:build teeth_fsync
+
+package store
+
+import "github.com/cockroachdb/pebble/v2"
+
+// written is before the disk has it: tests/sim must notice.
+var written = pebble.NoSync
