@@ -34,11 +34,13 @@ type Command struct {
 	// Flags registers the program's flags.
 	Flags func(*pflag.FlagSet)
 	// Run does the work until ctx ends; args are what the flags left over. A nil error, or ctx's own, is a clean stop.
-	Run func(ctx context.Context, args []string) error
+	// Drain, if not nil, is how long Run may go on with its work after its context ended, beside what it takes to stop.
+	Drain *time.Duration
+	Run   func(ctx context.Context, args []string) error
 }
 
 // Main runs the command with the process's arguments and exits: 0 after a clean stop, 1 with one line on stderr
-// otherwise. SIGTERM, SIGINT and SIGHUP end ctx, the last one unless nohup keeps it away; a second signal ends the process
+// otherwise, or what the error's ExitCode gives. SIGTERM, SIGINT and SIGHUP end ctx, the last one unless nohup keeps it away; a second signal ends the process
 // at once.
 func Main(c Command) {
 	ends := []os.Signal{syscall.SIGTERM, syscall.SIGINT}
@@ -93,7 +95,11 @@ func runBounded(ctx context.Context, c Command, args []string) error {
 			return err
 		case <-stopping:
 			stopping = nil
-			timer := time.NewTimer(StopGrace)
+			grace := StopGrace
+			if c.Drain != nil {
+				grace += *c.Drain
+			}
+			timer := time.NewTimer(grace)
 			defer timer.Stop()
 			expired = timer.C
 		case <-expired:
@@ -105,6 +111,10 @@ func runBounded(ctx context.Context, c Command, args []string) error {
 func fail(stderr io.Writer, c Command, err error) int {
 	line := strings.Join(strings.Fields(err.Error()), " ")
 	fmt.Fprintf(stderr, "%s: %s\n", c.Name, line)
+	var coded interface{ ExitCode() int }
+	if errors.As(err, &coded) {
+		return coded.ExitCode()
+	}
 	return 1
 }
 

@@ -34,6 +34,10 @@ func TestExecuteGivesExitCodesAndOneLine(t *testing.T) {
 			run:  func(context.Context, []string) error { return errors.New("open store:\n  damaged") },
 			code: 1, stderr: "pecan-test: open store: damaged\n",
 		},
+		"an error may have an exit code of its own": {
+			run:  func(context.Context, []string) error { return fmt.Errorf("check: %w", coded{errors.New("in use")}) },
+			code: 2, stderr: "pecan-test: check: in use\n",
+		},
 		"the context's own end is a clean stop": {
 			ctx: cancelled,
 			run: func(ctx context.Context, _ []string) error { return fmt.Errorf("serve: %w", ctx.Err()) },
@@ -75,6 +79,10 @@ func TestExecuteGivesExitCodesAndOneLine(t *testing.T) {
 		})
 	}
 }
+
+type coded struct{ error }
+
+func (coded) ExitCode() int { return 2 }
 
 func TestListenRefusesAPortInUse(t *testing.T) {
 	first, err := Listen("127.0.0.1:0")

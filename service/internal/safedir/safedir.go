@@ -1,0 +1,122 @@
+// Package safedir keeps files in a directory of this process's user: nothing outside of it is reached through it, a file under its own
+// name is whole, and what others may have put there is not opened.
+package safedir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"syscall"
+)
+
+// ErrUnsafe is a directory that others than this process's user could have filled.
+var ErrUnsafe = errors.New("the directory is not safe to use")
+
+// Open opens a directory. It refuses one that others could have prepared: whoever can write there chooses what a trainer learns from.
+func Open(dir string) (*os.Root, error) {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := safe(dir, info); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(filepath.Clean(dir))
+	if err != nil {
+		return nil, err
+	}
+	opened, err := root.Stat(".")
+	if err != nil || !os.SameFile(info, opened) {
+		return nil, errors.Join(fmt.Errorf("%w: %s was replaced while it was opened", ErrUnsafe, dir), root.Close())
+	}
+	return root, nil
+}
+
+func safe(dir string, info fs.FileInfo) error {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case info.Mode()&fs.ModeSymlink != 0:
+		return fmt.Errorf("%w: %s is a symbolic link; give the directory itself", ErrUnsafe, dir)
+	case !info.IsDir():
+		return fmt.Errorf("%w: %s is no directory", ErrUnsafe, dir)
+	case info.Mode().Perm()&0o002 != 0:
+		return fmt.Errorf("%w: everybody may write to %s; take that right away (chmod o-w)", ErrUnsafe, dir)
+	case ok && stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
+		return fmt.Errorf("%w: %s belongs to user %d, this process runs as user %d; give it a directory of its own", ErrUnsafe, dir, stat.Uid, os.Geteuid())
+	}
+	return nil
+}
+
+// OpenFile opens a regular file for reading and gives its size. A plain open would wait for whoever writes to a FIFO under that name.
+func OpenFile(root *os.Root, name string) (*os.File, int64, error) {
+	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file", name)
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, file.Close())
+	}
+	return file, info.Size(), nil
+}
+
+// Create makes a file that is not there yet.
+func Create(root *os.Root, name string) (*os.File, error) {
+	return root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+// Write puts a file in place, by way of a temporary one beside it: it is there whole or not at all, whatever ends the process or the host.
+func Write(root *os.Root, name, temporary string, parts ...[]byte) error {
+	err := put(root, temporary, parts)
+	if err == nil {
+		err = root.Rename(temporary, name)
+	}
+	if err != nil {
+		return errors.Join(err, Remove(root, temporary))
+	}
+	return Sync(root, path.Dir(name))
+}
+
+func put(root *os.Root, name string, parts [][]byte) (err error) {
+	file, err := Create(root, name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	for _, part := range parts {
+		if _, err := file.Write(part); err != nil {
+			return err
+		}
+	}
+	return file.Sync()
+}
+
+// Remove deletes a file; one that is not there is no error.
+func Remove(root *os.Root, name string) error {
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Sync makes the names in a directory below the root, and those that lead to it, last.
+func Sync(root *os.Root, dir string) error {
+	for ; ; dir = path.Dir(dir) {
+		opened, err := root.Open(dir)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(opened.Sync(), opened.Close()); err != nil {
+			return err
+		}
+		if dir == "." {
+			return nil
+		}
+	}
+}
