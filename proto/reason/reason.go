@@ -23,55 +23,60 @@ type Reason string
 
 // The list. docs/errors.md explains each to users; a test holds the two together.
 const (
-	GraphParse      Reason = "GRAPH_PARSE"
-	GraphStructure  Reason = "GRAPH_STRUCTURE"
-	GraphFunction   Reason = "GRAPH_FUNCTION"
-	GraphVersion    Reason = "GRAPH_VERSION"
-	GraphLimit      Reason = "GRAPH_LIMIT"
-	OpUnknown       Reason = "OP_UNKNOWN"
-	OpForbidden     Reason = "OP_FORBIDDEN"
-	PyFunction      Reason = "PY_FUNCTION"
-	ExternalState   Reason = "EXTERNAL_STATE"
-	Unsupported     Reason = "UNSUPPORTED"
-	SpecMismatch    Reason = "SPEC_MISMATCH"
-	ElementSpec     Reason = "ELEMENT_SPEC"
-	Cardinality     Reason = "CARDINALITY"
-	ElementTooLarge Reason = "ELEMENT_TOO_LARGE"
-	MessageTooLarge Reason = "MESSAGE_TOO_LARGE"
-	ServiceLimit    Reason = "SERVICE_LIMIT"
-	BadArgument     Reason = "BAD_ARGUMENT"
-	BadName         Reason = "BAD_NAME"
-	DatasetUnknown  Reason = "DATASET_UNKNOWN"
-	DatasetMismatch Reason = "DATASET_MISMATCH"
-	JobUnknown      Reason = "JOB_UNKNOWN"
-	JobMismatch     Reason = "JOB_MISMATCH"
-	EpochUnknown    Reason = "EPOCH_UNKNOWN"
-	StreamUnknown   Reason = "STREAM_UNKNOWN"
-	ClientUnknown   Reason = "CLIENT_UNKNOWN"
-	WorkerUnknown   Reason = "WORKER_UNKNOWN"
-	StaleLease      Reason = "STALE_LEASE"
-	ClusterMismatch Reason = "CLUSTER_MISMATCH"
-	ShardingFiles   Reason = "SHARDING_FILES"
-	ShardingSource  Reason = "SHARDING_SOURCE"
-	ShardingHint    Reason = "SHARDING_HINT"
-	Unavailable     Reason = "UNAVAILABLE"
-	NoWorkers       Reason = "NO_WORKERS"
-	VersionMismatch Reason = "VERSION_MISMATCH"
-	FrameCorrupt    Reason = "FRAME_CORRUPT"
-	StoreCorrupt    Reason = "STORE_CORRUPT"
-	FileNotVisible  Reason = "FILE_NOT_VISIBLE"
-	ElementFailed   Reason = "ELEMENT_FAILED"
-	Closed          Reason = "CLOSED"
-	UsedAfterFork   Reason = "USED_AFTER_FORK"
-	Interrupted     Reason = "INTERRUPTED"
-	Internal        Reason = "INTERNAL"
+	GraphParse       Reason = "GRAPH_PARSE"
+	GraphStructure   Reason = "GRAPH_STRUCTURE"
+	GraphFunction    Reason = "GRAPH_FUNCTION"
+	GraphVersion     Reason = "GRAPH_VERSION"
+	GraphLimit       Reason = "GRAPH_LIMIT"
+	OpUnknown        Reason = "OP_UNKNOWN"
+	OpForbidden      Reason = "OP_FORBIDDEN"
+	PyFunction       Reason = "PY_FUNCTION"
+	ExternalState    Reason = "EXTERNAL_STATE"
+	Nondeterministic Reason = "NONDETERMINISTIC"
+	Unsupported      Reason = "UNSUPPORTED"
+	SpecMismatch     Reason = "SPEC_MISMATCH"
+	ElementSpec      Reason = "ELEMENT_SPEC"
+	Cardinality      Reason = "CARDINALITY"
+	ElementTooLarge  Reason = "ELEMENT_TOO_LARGE"
+	MessageTooLarge  Reason = "MESSAGE_TOO_LARGE"
+	ServiceLimit     Reason = "SERVICE_LIMIT"
+	BadArgument      Reason = "BAD_ARGUMENT"
+	BadName          Reason = "BAD_NAME"
+	DatasetUnknown   Reason = "DATASET_UNKNOWN"
+	DatasetMismatch  Reason = "DATASET_MISMATCH"
+	JobUnknown       Reason = "JOB_UNKNOWN"
+	JobMismatch      Reason = "JOB_MISMATCH"
+	EpochUnknown     Reason = "EPOCH_UNKNOWN"
+	StreamUnknown    Reason = "STREAM_UNKNOWN"
+	ClientUnknown    Reason = "CLIENT_UNKNOWN"
+	WorkerUnknown    Reason = "WORKER_UNKNOWN"
+	StaleLease       Reason = "STALE_LEASE"
+	ClusterMismatch  Reason = "CLUSTER_MISMATCH"
+	ShardingFiles    Reason = "SHARDING_FILES"
+	ShardingSource   Reason = "SHARDING_SOURCE"
+	ShardingHint     Reason = "SHARDING_HINT"
+	Unavailable      Reason = "UNAVAILABLE"
+	NoWorkers        Reason = "NO_WORKERS"
+	VersionMismatch  Reason = "VERSION_MISMATCH"
+	FrameCorrupt     Reason = "FRAME_CORRUPT"
+	StoreCorrupt     Reason = "STORE_CORRUPT"
+	StoreFull        Reason = "STORE_FULL"
+	JournalBehind    Reason = "JOURNAL_BEHIND"
+	FileNotVisible   Reason = "FILE_NOT_VISIBLE"
+	CacheUnsafe      Reason = "CACHE_ROOT_UNSAFE"
+	ElementFailed    Reason = "ELEMENT_FAILED"
+	ElementPoison    Reason = "ELEMENT_POISON"
+	Closed           Reason = "CLOSED"
+	UsedAfterFork    Reason = "USED_AFTER_FORK"
+	Interrupted      Reason = "INTERRUPTED"
+	Internal         Reason = "INTERNAL"
 )
 
 // codeOf is the one table from reasons to gRPC codes.
 var codeOf = map[Reason]codes.Code{
 	GraphParse: codes.InvalidArgument, GraphStructure: codes.InvalidArgument, GraphFunction: codes.InvalidArgument,
 	GraphVersion: codes.FailedPrecondition, GraphLimit: codes.InvalidArgument, OpUnknown: codes.Unimplemented,
-	OpForbidden: codes.PermissionDenied, PyFunction: codes.Unimplemented, ExternalState: codes.InvalidArgument,
+	OpForbidden: codes.PermissionDenied, PyFunction: codes.Unimplemented, ExternalState: codes.InvalidArgument, Nondeterministic: codes.InvalidArgument,
 	Unsupported: codes.Unimplemented, SpecMismatch: codes.InvalidArgument, ElementSpec: codes.InvalidArgument,
 	Cardinality: codes.FailedPrecondition, ElementTooLarge: codes.ResourceExhausted,
 	MessageTooLarge: codes.ResourceExhausted, ServiceLimit: codes.ResourceExhausted, BadArgument: codes.InvalidArgument, BadName: codes.InvalidArgument,
@@ -81,7 +86,7 @@ var codeOf = map[Reason]codes.Code{
 	ClusterMismatch: codes.FailedPrecondition, ShardingFiles: codes.InvalidArgument,
 	ShardingSource: codes.NotFound, ShardingHint: codes.FailedPrecondition, Unavailable: codes.Unavailable,
 	NoWorkers: codes.Unavailable, VersionMismatch: codes.FailedPrecondition, FrameCorrupt: codes.DataLoss,
-	StoreCorrupt: codes.DataLoss, FileNotVisible: codes.NotFound, ElementFailed: codes.InvalidArgument,
+	StoreCorrupt: codes.DataLoss, StoreFull: codes.ResourceExhausted, JournalBehind: codes.DataLoss, FileNotVisible: codes.NotFound, CacheUnsafe: codes.FailedPrecondition, ElementFailed: codes.InvalidArgument, ElementPoison: codes.DataLoss,
 	Closed: codes.Canceled, UsedAfterFork: codes.FailedPrecondition, Interrupted: codes.Canceled,
 	Internal: codes.Internal,
 }

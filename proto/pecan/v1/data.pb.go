@@ -177,7 +177,9 @@ type OpenStream struct {
 	Compression     Compression `protobuf:"varint,5,opt,name=compression,proto3,enum=pecan.v1.Compression" json:"compression,omitempty"`
 	PayloadChecksum bool        `protobuf:"varint,6,opt,name=payload_checksum,json=payloadChecksum,proto3" json:"payload_checksum,omitempty"`
 	// Fetch what the stream kept back for the closing stream instead of its elements.
-	Remainder     bool `protobuf:"varint,7,opt,name=remainder,proto3" json:"remainder,omitempty"`
+	Remainder bool `protobuf:"varint,7,opt,name=remainder,proto3" json:"remainder,omitempty"`
+	// The reader had everything below, and none of it was an error. 0 where it does not know.
+	CleanBelow    uint64 `protobuf:"varint,8,opt,name=clean_below,json=cleanBelow,proto3" json:"clean_below,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -261,6 +263,13 @@ func (x *OpenStream) GetRemainder() bool {
 	return false
 }
 
+func (x *OpenStream) GetCleanBelow() uint64 {
+	if x != nil {
+		return x.CleanBelow
+	}
+	return 0
+}
+
 var File_pecan_v1_data_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_data_proto_rawDesc = "" +
@@ -276,7 +285,7 @@ const file_pecan_v1_data_proto_rawDesc = "" +
 	"\vDataWelcome\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12#\n" +
-	"\rshared_memory\x18\x03 \x01(\bR\fsharedMemory\"\x81\x02\n" +
+	"\rshared_memory\x18\x03 \x01(\bR\fsharedMemory\"\xa2\x02\n" +
 	"\n" +
 	"OpenStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
@@ -286,7 +295,9 @@ const file_pecan_v1_data_proto_rawDesc = "" +
 	"\x06credit\x18\x04 \x01(\x04R\x06credit\x127\n" +
 	"\vcompression\x18\x05 \x01(\x0e2\x15.pecan.v1.CompressionR\vcompression\x12)\n" +
 	"\x10payload_checksum\x18\x06 \x01(\bR\x0fpayloadChecksum\x12\x1c\n" +
-	"\tremainder\x18\a \x01(\bR\tremainderb\x06proto3"
+	"\tremainder\x18\a \x01(\bR\tremainder\x12\x1f\n" +
+	"\vclean_below\x18\b \x01(\x04R\n" +
+	"cleanBelowb\x06proto3"
 
 var (
 	file_pecan_v1_data_proto_rawDescOnce sync.Once

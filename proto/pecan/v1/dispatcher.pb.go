@@ -878,7 +878,9 @@ type EpochUpdate struct {
 	// Why nothing moves, for people ("no worker is registered"); empty when something does.
 	Waiting string `protobuf:"bytes,7,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// True when `waiting` is for workers that are not there: none is registered, or none that is registered answers.
-	NoWorkers     bool `protobuf:"varint,8,opt,name=no_workers,json=noWorkers,proto3" json:"no_workers,omitempty"`
+	NoWorkers bool `protobuf:"varint,8,opt,name=no_workers,json=noWorkers,proto3" json:"no_workers,omitempty"`
+	// What keeps pecan.cache() from doing its work, and the way out, for people; empty when nothing does.
+	CacheTrouble  string `protobuf:"bytes,9,opt,name=cache_trouble,json=cacheTrouble,proto3" json:"cache_trouble,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -969,6 +971,13 @@ func (x *EpochUpdate) GetNoWorkers() bool {
 	return false
 }
 
+func (x *EpochUpdate) GetCacheTrouble() string {
+	if x != nil {
+		return x.CacheTrouble
+	}
+	return ""
+}
+
 type ConsumerStream struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Stream uint32                 `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
@@ -982,6 +991,10 @@ type ConsumerStream struct {
 	// Known to have ended, with this many elements.
 	Ended bool   `protobuf:"varint,6,opt,name=ended,proto3" json:"ended,omitempty"`
 	Count uint64 `protobuf:"varint,7,opt,name=count,proto3" json:"count,omitempty"`
+	// Mode at-most-once: its worker was lost, and what this client has is all that there will be. As far as is known, the
+	// worker had made so many elements.
+	CutOff bool   `protobuf:"varint,11,opt,name=cut_off,json=cutOff,proto3" json:"cut_off,omitempty"`
+	Made   uint64 `protobuf:"varint,12,opt,name=made,proto3" json:"made,omitempty"`
 	// Which time it is that a client is given the stream, counted from 1. The same number is the same giving told once more,
 	// a greater one is a new one, also where nothing else differs.
 	Assignment    uint64 `protobuf:"varint,8,opt,name=assignment,proto3" json:"assignment,omitempty"`
@@ -1064,6 +1077,20 @@ func (x *ConsumerStream) GetEnded() bool {
 func (x *ConsumerStream) GetCount() uint64 {
 	if x != nil {
 		return x.Count
+	}
+	return 0
+}
+
+func (x *ConsumerStream) GetCutOff() bool {
+	if x != nil {
+		return x.CutOff
+	}
+	return false
+}
+
+func (x *ConsumerStream) GetMade() uint64 {
+	if x != nil {
+		return x.Made
 	}
 	return 0
 }
@@ -1422,6 +1449,226 @@ func (*ReportWorkerResponse) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{20}
 }
 
+// Elements first to below-1 are about to be made; first = below: none is, the stream waits.
+type MarkElementsRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	WorkerId string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	Id       *StreamId              `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Lease    uint64                 `protobuf:"varint,3,opt,name=lease,proto3" json:"lease,omitempty"`
+	First    uint64                 `protobuf:"varint,4,opt,name=first,proto3" json:"first,omitempty"`
+	Below    uint64                 `protobuf:"varint,5,opt,name=below,proto3" json:"below,omitempty"`
+	// The worker makes no element of this kind of another stream at the same time.
+	Alone bool `protobuf:"varint,6,opt,name=alone,proto3" json:"alone,omitempty"`
+	// Files of the stream that are open, and the one that comes next; as far as they are known.
+	Files         []string `protobuf:"bytes,7,rep,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MarkElementsRequest) Reset() {
+	*x = MarkElementsRequest{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MarkElementsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MarkElementsRequest) ProtoMessage() {}
+
+func (x *MarkElementsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MarkElementsRequest.ProtoReflect.Descriptor instead.
+func (*MarkElementsRequest) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *MarkElementsRequest) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *MarkElementsRequest) GetId() *StreamId {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *MarkElementsRequest) GetLease() uint64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
+func (x *MarkElementsRequest) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *MarkElementsRequest) GetBelow() uint64 {
+	if x != nil {
+		return x.Below
+	}
+	return 0
+}
+
+func (x *MarkElementsRequest) GetAlone() bool {
+	if x != nil {
+		return x.Alone
+	}
+	return false
+}
+
+func (x *MarkElementsRequest) GetFiles() []string {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+type MarkElementsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MarkElementsResponse) Reset() {
+	*x = MarkElementsResponse{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MarkElementsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MarkElementsResponse) ProtoMessage() {}
+
+func (x *MarkElementsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MarkElementsResponse.ProtoReflect.Descriptor instead.
+func (*MarkElementsResponse) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{22}
+}
+
+type WorkerCrashesRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	WorkerId string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	// What ends it: the name of a signal, or "exit".
+	Cause         string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerCrashesRequest) Reset() {
+	*x = WorkerCrashesRequest{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerCrashesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerCrashesRequest) ProtoMessage() {}
+
+func (x *WorkerCrashesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerCrashesRequest.ProtoReflect.Descriptor instead.
+func (*WorkerCrashesRequest) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *WorkerCrashesRequest) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *WorkerCrashesRequest) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+type WorkerCrashesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerCrashesResponse) Reset() {
+	*x = WorkerCrashesResponse{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerCrashesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerCrashesResponse) ProtoMessage() {}
+
+func (x *WorkerCrashesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerCrashesResponse.ProtoReflect.Descriptor instead.
+func (*WorkerCrashesResponse) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{24}
+}
+
 type CloseEpochRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ClientId      string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
@@ -1433,7 +1680,7 @@ type CloseEpochRequest struct {
 
 func (x *CloseEpochRequest) Reset() {
 	*x = CloseEpochRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1445,7 +1692,7 @@ func (x *CloseEpochRequest) String() string {
 func (*CloseEpochRequest) ProtoMessage() {}
 
 func (x *CloseEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[21]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1458,7 +1705,7 @@ func (x *CloseEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseEpochRequest.ProtoReflect.Descriptor instead.
 func (*CloseEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{21}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CloseEpochRequest) GetClientId() string {
@@ -1490,7 +1737,7 @@ type CloseEpochResponse struct {
 
 func (x *CloseEpochResponse) Reset() {
 	*x = CloseEpochResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1749,7 @@ func (x *CloseEpochResponse) String() string {
 func (*CloseEpochResponse) ProtoMessage() {}
 
 func (x *CloseEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[22]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1762,7 @@ func (x *CloseEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseEpochResponse.ProtoReflect.Descriptor instead.
 func (*CloseEpochResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{22}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{26}
 }
 
 type ClientHeartbeatRequest struct {
@@ -1529,7 +1776,7 @@ type ClientHeartbeatRequest struct {
 
 func (x *ClientHeartbeatRequest) Reset() {
 	*x = ClientHeartbeatRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1788,7 @@ func (x *ClientHeartbeatRequest) String() string {
 func (*ClientHeartbeatRequest) ProtoMessage() {}
 
 func (x *ClientHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1801,7 @@ func (x *ClientHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{23}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ClientHeartbeatRequest) GetClientId() string {
@@ -1586,7 +1833,7 @@ type ClientHeartbeatResponse struct {
 
 func (x *ClientHeartbeatResponse) Reset() {
 	*x = ClientHeartbeatResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1845,7 @@ func (x *ClientHeartbeatResponse) String() string {
 func (*ClientHeartbeatResponse) ProtoMessage() {}
 
 func (x *ClientHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1858,7 @@ func (x *ClientHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{28}
 }
 
 type ClientGoodbyeRequest struct {
@@ -1623,7 +1870,7 @@ type ClientGoodbyeRequest struct {
 
 func (x *ClientGoodbyeRequest) Reset() {
 	*x = ClientGoodbyeRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1882,7 @@ func (x *ClientGoodbyeRequest) String() string {
 func (*ClientGoodbyeRequest) ProtoMessage() {}
 
 func (x *ClientGoodbyeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1895,7 @@ func (x *ClientGoodbyeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientGoodbyeRequest.ProtoReflect.Descriptor instead.
 func (*ClientGoodbyeRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ClientGoodbyeRequest) GetClientId() string {
@@ -1666,7 +1913,7 @@ type ClientGoodbyeResponse struct {
 
 func (x *ClientGoodbyeResponse) Reset() {
 	*x = ClientGoodbyeResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1678,7 +1925,7 @@ func (x *ClientGoodbyeResponse) String() string {
 func (*ClientGoodbyeResponse) ProtoMessage() {}
 
 func (x *ClientGoodbyeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1691,7 +1938,7 @@ func (x *ClientGoodbyeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientGoodbyeResponse.ProtoReflect.Descriptor instead.
 func (*ClientGoodbyeResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{26}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{30}
 }
 
 type WorkerMessage struct {
@@ -1706,6 +1953,9 @@ type WorkerMessage struct {
 	//	*WorkerMessage_Started
 	//	*WorkerMessage_Stopped
 	//	*WorkerMessage_Figures
+	//	*WorkerMessage_CacheWritten
+	//	*WorkerMessage_CacheSpoilt
+	//	*WorkerMessage_CacheFiles
 	Kind          isWorkerMessage_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1713,7 +1963,7 @@ type WorkerMessage struct {
 
 func (x *WorkerMessage) Reset() {
 	*x = WorkerMessage{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1725,7 +1975,7 @@ func (x *WorkerMessage) String() string {
 func (*WorkerMessage) ProtoMessage() {}
 
 func (x *WorkerMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1738,7 +1988,7 @@ func (x *WorkerMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerMessage.ProtoReflect.Descriptor instead.
 func (*WorkerMessage) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{27}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WorkerMessage) GetKind() isWorkerMessage_Kind {
@@ -1820,6 +2070,33 @@ func (x *WorkerMessage) GetFigures() *JobFigures {
 	return nil
 }
 
+func (x *WorkerMessage) GetCacheWritten() *CacheWritten {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerMessage_CacheWritten); ok {
+			return x.CacheWritten
+		}
+	}
+	return nil
+}
+
+func (x *WorkerMessage) GetCacheSpoilt() *CacheSpoilt {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerMessage_CacheSpoilt); ok {
+			return x.CacheSpoilt
+		}
+	}
+	return nil
+}
+
+func (x *WorkerMessage) GetCacheFiles() *CacheFiles {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerMessage_CacheFiles); ok {
+			return x.CacheFiles
+		}
+	}
+	return nil
+}
+
 type isWorkerMessage_Kind interface {
 	isWorkerMessage_Kind()
 }
@@ -1856,6 +2133,18 @@ type WorkerMessage_Figures struct {
 	Figures *JobFigures `protobuf:"bytes,8,opt,name=figures,proto3,oneof"`
 }
 
+type WorkerMessage_CacheWritten struct {
+	CacheWritten *CacheWritten `protobuf:"bytes,20,opt,name=cache_written,json=cacheWritten,proto3,oneof"`
+}
+
+type WorkerMessage_CacheSpoilt struct {
+	CacheSpoilt *CacheSpoilt `protobuf:"bytes,21,opt,name=cache_spoilt,json=cacheSpoilt,proto3,oneof"`
+}
+
+type WorkerMessage_CacheFiles struct {
+	CacheFiles *CacheFiles `protobuf:"bytes,22,opt,name=cache_files,json=cacheFiles,proto3,oneof"`
+}
+
 func (*WorkerMessage_Hello) isWorkerMessage_Kind() {}
 
 func (*WorkerMessage_Heartbeat) isWorkerMessage_Kind() {}
@@ -1872,6 +2161,12 @@ func (*WorkerMessage_Stopped) isWorkerMessage_Kind() {}
 
 func (*WorkerMessage_Figures) isWorkerMessage_Kind() {}
 
+func (*WorkerMessage_CacheWritten) isWorkerMessage_Kind() {}
+
+func (*WorkerMessage_CacheSpoilt) isWorkerMessage_Kind() {}
+
+func (*WorkerMessage_CacheFiles) isWorkerMessage_Kind() {}
+
 type WorkerHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Random per process.
@@ -1887,14 +2182,16 @@ type WorkerHello struct {
 	// The cluster it belonged to, empty at first; another one is refused.
 	ClusterId string `protobuf:"bytes,8,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// "local" when started by a trainer's embedded service, else "remote".
-	Placement     string `protobuf:"bytes,9,opt,name=placement,proto3" json:"placement,omitempty"`
+	Placement string `protobuf:"bytes,9,opt,name=placement,proto3" json:"placement,omitempty"`
+	// It has a directory for caches.
+	Caches        bool `protobuf:"varint,20,opt,name=caches,proto3" json:"caches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkerHello) Reset() {
 	*x = WorkerHello{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +2203,7 @@ func (x *WorkerHello) String() string {
 func (*WorkerHello) ProtoMessage() {}
 
 func (x *WorkerHello) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +2216,7 @@ func (x *WorkerHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerHello.ProtoReflect.Descriptor instead.
 func (*WorkerHello) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{28}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WorkerHello) GetAddress() *WorkerAddress {
@@ -1985,6 +2282,13 @@ func (x *WorkerHello) GetPlacement() string {
 	return ""
 }
 
+func (x *WorkerHello) GetCaches() bool {
+	if x != nil {
+		return x.Caches
+	}
+	return false
+}
+
 type HeldStream struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1999,7 +2303,7 @@ type HeldStream struct {
 
 func (x *HeldStream) Reset() {
 	*x = HeldStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2011,7 +2315,7 @@ func (x *HeldStream) String() string {
 func (*HeldStream) ProtoMessage() {}
 
 func (x *HeldStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2024,7 +2328,7 @@ func (x *HeldStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldStream.ProtoReflect.Descriptor instead.
 func (*HeldStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{29}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *HeldStream) GetId() *StreamId {
@@ -2068,13 +2372,16 @@ type WorkerHeartbeat struct {
 	// Seconds of CPU that the process used since it started.
 	CpuS          float64 `protobuf:"fixed64,2,opt,name=cpu_s,json=cpuS,proto3" json:"cpu_s,omitempty"`
 	ResidentBytes int64   `protobuf:"varint,3,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
+	// The worker is about to say goodbye, and wants no more streams.
+	Leaving       bool          `protobuf:"varint,4,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	Cache         *CacheFigures `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkerHeartbeat) Reset() {
 	*x = WorkerHeartbeat{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2086,7 +2393,7 @@ func (x *WorkerHeartbeat) String() string {
 func (*WorkerHeartbeat) ProtoMessage() {}
 
 func (x *WorkerHeartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2099,7 +2406,7 @@ func (x *WorkerHeartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerHeartbeat.ProtoReflect.Descriptor instead.
 func (*WorkerHeartbeat) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{30}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WorkerHeartbeat) GetStreams() []*WorkerHeartbeat_StreamLoad {
@@ -2123,6 +2430,91 @@ func (x *WorkerHeartbeat) GetResidentBytes() int64 {
 	return 0
 }
 
+func (x *WorkerHeartbeat) GetLeaving() bool {
+	if x != nil {
+		return x.Leaving
+	}
+	return false
+}
+
+func (x *WorkerHeartbeat) GetCache() *CacheFigures {
+	if x != nil {
+		return x.Cache
+	}
+	return nil
+}
+
+// What a worker did with caches since it started.
+type CacheFigures struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	BytesWritten uint64                 `protobuf:"varint,1,opt,name=bytes_written,json=bytesWritten,proto3" json:"bytes_written,omitempty"`
+	BytesRead    uint64                 `protobuf:"varint,2,opt,name=bytes_read,json=bytesRead,proto3" json:"bytes_read,omitempty"`
+	// Streams that were not written to their end for want of room, or because a write failed.
+	WritesDropped uint64 `protobuf:"varint,3,opt,name=writes_dropped,json=writesDropped,proto3" json:"writes_dropped,omitempty"`
+	// Segments that were damaged, missing, or of files that have changed.
+	SegmentsSpoilt uint64 `protobuf:"varint,4,opt,name=segments_spoilt,json=segmentsSpoilt,proto3" json:"segments_spoilt,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *CacheFigures) Reset() {
+	*x = CacheFigures{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheFigures) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheFigures) ProtoMessage() {}
+
+func (x *CacheFigures) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheFigures.ProtoReflect.Descriptor instead.
+func (*CacheFigures) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *CacheFigures) GetBytesWritten() uint64 {
+	if x != nil {
+		return x.BytesWritten
+	}
+	return 0
+}
+
+func (x *CacheFigures) GetBytesRead() uint64 {
+	if x != nil {
+		return x.BytesRead
+	}
+	return 0
+}
+
+func (x *CacheFigures) GetWritesDropped() uint64 {
+	if x != nil {
+		return x.WritesDropped
+	}
+	return 0
+}
+
+func (x *CacheFigures) GetSegmentsSpoilt() uint64 {
+	if x != nil {
+		return x.SegmentsSpoilt
+	}
+	return 0
+}
+
 // What a worker did so far for a job: running totals, so that a message may be late, doubled or lost without harm.
 type JobFigures struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2133,13 +2525,14 @@ type JobFigures struct {
 	// Grows from message to message of an account.
 	Reading       uint64         `protobuf:"varint,3,opt,name=reading,proto3" json:"reading,omitempty"`
 	Nodes         []*NodeMetrics `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Recovery      *Recovery      `protobuf:"bytes,5,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobFigures) Reset() {
 	*x = JobFigures{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2151,7 +2544,7 @@ func (x *JobFigures) String() string {
 func (*JobFigures) ProtoMessage() {}
 
 func (x *JobFigures) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2164,7 +2557,7 @@ func (x *JobFigures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobFigures.ProtoReflect.Descriptor instead.
 func (*JobFigures) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{31}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *JobFigures) GetJobId() string {
@@ -2195,6 +2588,101 @@ func (x *JobFigures) GetNodes() []*NodeMetrics {
 	return nil
 }
 
+func (x *JobFigures) GetRecovery() *Recovery {
+	if x != nil {
+		return x.Recovery
+	}
+	return nil
+}
+
+// How streams went on that did not begin at index 0, or began again.
+type Recovery struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Elements that were made again although their reader had them.
+	Recomputed uint64 `protobuf:"varint,1,opt,name=recomputed,proto3" json:"recomputed,omitempty"`
+	// Runs that began at an index: by arithmetic, and with a checkpoint.
+	Started  uint64 `protobuf:"varint,2,opt,name=started,proto3" json:"started,omitempty"`
+	Restored uint64 `protobuf:"varint,3,opt,name=restored,proto3" json:"restored,omitempty"`
+	// Checkpoints that were written, that could not be, and that were found damaged.
+	Saved         uint64 `protobuf:"varint,4,opt,name=saved,proto3" json:"saved,omitempty"`
+	NotSaved      uint64 `protobuf:"varint,5,opt,name=not_saved,json=notSaved,proto3" json:"not_saved,omitempty"`
+	Damaged       uint64 `protobuf:"varint,6,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Recovery) Reset() {
+	*x = Recovery{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Recovery) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Recovery) ProtoMessage() {}
+
+func (x *Recovery) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Recovery.ProtoReflect.Descriptor instead.
+func (*Recovery) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *Recovery) GetRecomputed() uint64 {
+	if x != nil {
+		return x.Recomputed
+	}
+	return 0
+}
+
+func (x *Recovery) GetStarted() uint64 {
+	if x != nil {
+		return x.Started
+	}
+	return 0
+}
+
+func (x *Recovery) GetRestored() uint64 {
+	if x != nil {
+		return x.Restored
+	}
+	return 0
+}
+
+func (x *Recovery) GetSaved() uint64 {
+	if x != nil {
+		return x.Saved
+	}
+	return 0
+}
+
+func (x *Recovery) GetNotSaved() uint64 {
+	if x != nil {
+		return x.NotSaved
+	}
+	return 0
+}
+
+func (x *Recovery) GetDamaged() uint64 {
+	if x != nil {
+		return x.Damaged
+	}
+	return 0
+}
+
 // What one node of the original graph did: work done, also when it was done again after a failure or for nobody.
 type NodeMetrics struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2211,7 +2699,7 @@ type NodeMetrics struct {
 
 func (x *NodeMetrics) Reset() {
 	*x = NodeMetrics{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +2711,7 @@ func (x *NodeMetrics) String() string {
 func (*NodeMetrics) ProtoMessage() {}
 
 func (x *NodeMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +2724,7 @@ func (x *NodeMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeMetrics.ProtoReflect.Descriptor instead.
 func (*NodeMetrics) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{32}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *NodeMetrics) GetNode() string {
@@ -2291,7 +2779,7 @@ type StreamStarted struct {
 
 func (x *StreamStarted) Reset() {
 	*x = StreamStarted{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2303,7 +2791,7 @@ func (x *StreamStarted) String() string {
 func (*StreamStarted) ProtoMessage() {}
 
 func (x *StreamStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2316,7 +2804,7 @@ func (x *StreamStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStarted.ProtoReflect.Descriptor instead.
 func (*StreamStarted) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{33}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StreamStarted) GetId() *StreamId {
@@ -2347,7 +2835,7 @@ type StreamEnded struct {
 
 func (x *StreamEnded) Reset() {
 	*x = StreamEnded{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2359,7 +2847,7 @@ func (x *StreamEnded) String() string {
 func (*StreamEnded) ProtoMessage() {}
 
 func (x *StreamEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2372,7 +2860,7 @@ func (x *StreamEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEnded.ProtoReflect.Descriptor instead.
 func (*StreamEnded) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{34}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StreamEnded) GetId() *StreamId {
@@ -2405,17 +2893,19 @@ func (x *StreamEnded) GetRemainderRows() uint64 {
 
 // The stream cannot go on: bad file, bad graph. Not used for an element whose map fails.
 type StreamFailed struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Lease         uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
-	Error         *ErrorDetail           `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Lease uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	Error *ErrorDetail           `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// Nothing is wrong with the stream: its reader wants elements that are no longer held, and another run may give others in their place.
+	Gone          bool `protobuf:"varint,4,opt,name=gone,proto3" json:"gone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StreamFailed) Reset() {
 	*x = StreamFailed{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2427,7 +2917,7 @@ func (x *StreamFailed) String() string {
 func (*StreamFailed) ProtoMessage() {}
 
 func (x *StreamFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2440,7 +2930,7 @@ func (x *StreamFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamFailed.ProtoReflect.Descriptor instead.
 func (*StreamFailed) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{35}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StreamFailed) GetId() *StreamId {
@@ -2464,6 +2954,13 @@ func (x *StreamFailed) GetError() *ErrorDetail {
 	return nil
 }
 
+func (x *StreamFailed) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
 // Nothing of a stream that was taken back is open any more, and what its run wrote is written or gone.
 type StreamStopped struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2474,7 +2971,7 @@ type StreamStopped struct {
 
 func (x *StreamStopped) Reset() {
 	*x = StreamStopped{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2486,7 +2983,7 @@ func (x *StreamStopped) String() string {
 func (*StreamStopped) ProtoMessage() {}
 
 func (x *StreamStopped) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2499,7 +2996,7 @@ func (x *StreamStopped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStopped.ProtoReflect.Descriptor instead.
 func (*StreamStopped) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{36}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StreamStopped) GetId() *StreamId {
@@ -2517,7 +3014,7 @@ type WorkerGoodbye struct {
 
 func (x *WorkerGoodbye) Reset() {
 	*x = WorkerGoodbye{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2529,7 +3026,7 @@ func (x *WorkerGoodbye) String() string {
 func (*WorkerGoodbye) ProtoMessage() {}
 
 func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2542,7 +3039,150 @@ func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerGoodbye.ProtoReflect.Descriptor instead.
 func (*WorkerGoodbye) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{37}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{43}
+}
+
+// A segment is durable under its name. Told again until it is answered by CacheNamed.
+type CacheWritten struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Segment       *CacheSegment          `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheWritten) Reset() {
+	*x = CacheWritten{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheWritten) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheWritten) ProtoMessage() {}
+
+func (x *CacheWritten) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheWritten.ProtoReflect.Descriptor instead.
+func (*CacheWritten) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *CacheWritten) GetSegment() *CacheSegment {
+	if x != nil {
+		return x.Segment
+	}
+	return nil
+}
+
+// A segment cannot be read, or is of other source files than there are now.
+type CacheSpoilt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Segment       *CacheSegment          `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
+	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheSpoilt) Reset() {
+	*x = CacheSpoilt{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheSpoilt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheSpoilt) ProtoMessage() {}
+
+func (x *CacheSpoilt) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheSpoilt.ProtoReflect.Descriptor instead.
+func (*CacheSpoilt) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *CacheSpoilt) GetSegment() *CacheSegment {
+	if x != nil {
+		return x.Segment
+	}
+	return nil
+}
+
+func (x *CacheSpoilt) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+// Files that have lain in the directory for a while; answered by CacheOrphans.
+type CacheFiles struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheFiles) Reset() {
+	*x = CacheFiles{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheFiles) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheFiles) ProtoMessage() {}
+
+func (x *CacheFiles) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheFiles.ProtoReflect.Descriptor instead.
+func (*CacheFiles) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *CacheFiles) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
 }
 
 type WorkerCommand struct {
@@ -2552,6 +3192,8 @@ type WorkerCommand struct {
 	//	*WorkerCommand_Welcome
 	//	*WorkerCommand_Start
 	//	*WorkerCommand_Stop
+	//	*WorkerCommand_CacheNamed
+	//	*WorkerCommand_CacheOrphans
 	Kind          isWorkerCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2559,7 +3201,7 @@ type WorkerCommand struct {
 
 func (x *WorkerCommand) Reset() {
 	*x = WorkerCommand{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2571,7 +3213,7 @@ func (x *WorkerCommand) String() string {
 func (*WorkerCommand) ProtoMessage() {}
 
 func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2584,7 +3226,7 @@ func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerCommand.ProtoReflect.Descriptor instead.
 func (*WorkerCommand) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{38}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *WorkerCommand) GetKind() isWorkerCommand_Kind {
@@ -2621,6 +3263,24 @@ func (x *WorkerCommand) GetStop() *StopStream {
 	return nil
 }
 
+func (x *WorkerCommand) GetCacheNamed() *CacheNamed {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerCommand_CacheNamed); ok {
+			return x.CacheNamed
+		}
+	}
+	return nil
+}
+
+func (x *WorkerCommand) GetCacheOrphans() *CacheOrphans {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerCommand_CacheOrphans); ok {
+			return x.CacheOrphans
+		}
+	}
+	return nil
+}
+
 type isWorkerCommand_Kind interface {
 	isWorkerCommand_Kind()
 }
@@ -2637,11 +3297,121 @@ type WorkerCommand_Stop struct {
 	Stop *StopStream `protobuf:"bytes,3,opt,name=stop,proto3,oneof"`
 }
 
+type WorkerCommand_CacheNamed struct {
+	CacheNamed *CacheNamed `protobuf:"bytes,20,opt,name=cache_named,json=cacheNamed,proto3,oneof"`
+}
+
+type WorkerCommand_CacheOrphans struct {
+	CacheOrphans *CacheOrphans `protobuf:"bytes,21,opt,name=cache_orphans,json=cacheOrphans,proto3,oneof"`
+}
+
 func (*WorkerCommand_Welcome) isWorkerCommand_Kind() {}
 
 func (*WorkerCommand_Start) isWorkerCommand_Kind() {}
 
 func (*WorkerCommand_Stop) isWorkerCommand_Kind() {}
+
+func (*WorkerCommand_CacheNamed) isWorkerCommand_Kind() {}
+
+func (*WorkerCommand_CacheOrphans) isWorkerCommand_Kind() {}
+
+type CacheNamed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The segment belongs to its cache now; false: another one does, and this one can go.
+	Kept          bool `protobuf:"varint,2,opt,name=kept,proto3" json:"kept,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheNamed) Reset() {
+	*x = CacheNamed{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheNamed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheNamed) ProtoMessage() {}
+
+func (x *CacheNamed) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheNamed.ProtoReflect.Descriptor instead.
+func (*CacheNamed) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *CacheNamed) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CacheNamed) GetKept() bool {
+	if x != nil {
+		return x.Kept
+	}
+	return false
+}
+
+// Files that belong to no cache, and that no worker writes.
+type CacheOrphans struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheOrphans) Reset() {
+	*x = CacheOrphans{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheOrphans) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheOrphans) ProtoMessage() {}
+
+func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheOrphans.ProtoReflect.Descriptor instead.
+func (*CacheOrphans) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *CacheOrphans) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
 
 type Welcome struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -2655,7 +3425,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2667,7 +3437,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2680,7 +3450,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{39}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Welcome) GetClusterId() string {
@@ -2723,13 +3493,22 @@ type StartStream struct {
 	OwnedBelow uint64 `protobuf:"varint,10,opt,name=owned_below,json=ownedBelow,proto3" json:"owned_below,omitempty"`
 	// A consumer has all of the stream: it is run once more only for what it keeps back for the closing stream.
 	RemainderOnly bool `protobuf:"varint,11,opt,name=remainder_only,json=remainderOnly,proto3" json:"remainder_only,omitempty"`
+	// The reader has everything below, as far as is known, and none of it was an error. The stream may begin here; a reader
+	// that turns out to want less is served by beginning again.
+	CleanBelow uint64 `protobuf:"varint,12,opt,name=clean_below,json=cleanBelow,proto3" json:"clean_below,omitempty"`
+	// As clean_below, with errors among what arrived.
+	AckedBelow uint64 `protobuf:"varint,13,opt,name=acked_below,json=ackedBelow,proto3" json:"acked_below,omitempty"`
+	// What to do at the plan's cached step; absent: nothing.
+	Cache *CacheOrder `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
+	// Set when the last worker died while it ran the stream.
+	Suspicion     *Suspicion `protobuf:"bytes,16,opt,name=suspicion,proto3" json:"suspicion,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StartStream) Reset() {
 	*x = StartStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2741,7 +3520,7 @@ func (x *StartStream) String() string {
 func (*StartStream) ProtoMessage() {}
 
 func (x *StartStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2754,7 +3533,7 @@ func (x *StartStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStream.ProtoReflect.Descriptor instead.
 func (*StartStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{40}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StartStream) GetId() *StreamId {
@@ -2834,6 +3613,141 @@ func (x *StartStream) GetRemainderOnly() bool {
 	return false
 }
 
+func (x *StartStream) GetCleanBelow() uint64 {
+	if x != nil {
+		return x.CleanBelow
+	}
+	return 0
+}
+
+func (x *StartStream) GetAckedBelow() uint64 {
+	if x != nil {
+		return x.AckedBelow
+	}
+	return 0
+}
+
+func (x *StartStream) GetCache() *CacheOrder {
+	if x != nil {
+		return x.Cache
+	}
+	return nil
+}
+
+func (x *StartStream) GetSuspicion() *Suspicion {
+	if x != nil {
+		return x.Suspicion
+	}
+	return nil
+}
+
+type CacheOrder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The segment to read; absent: write one.
+	Segment       *CacheSegment `protobuf:"bytes,2,opt,name=segment,proto3" json:"segment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheOrder) Reset() {
+	*x = CacheOrder{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheOrder) ProtoMessage() {}
+
+func (x *CacheOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheOrder.ProtoReflect.Descriptor instead.
+func (*CacheOrder) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *CacheOrder) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *CacheOrder) GetSegment() *CacheSegment {
+	if x != nil {
+		return x.Segment
+	}
+	return nil
+}
+
+// One of a stream's elements may kill workers. What is made of it is marked before: elements of [first, below), where the
+// last one died, one by one and alone, others many at a time. below = 0: nothing is known yet.
+type Suspicion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	First         uint64                 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	Below         uint64                 `protobuf:"varint,2,opt,name=below,proto3" json:"below,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Suspicion) Reset() {
+	*x = Suspicion{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Suspicion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Suspicion) ProtoMessage() {}
+
+func (x *Suspicion) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Suspicion.ProtoReflect.Descriptor instead.
+func (*Suspicion) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *Suspicion) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *Suspicion) GetBelow() uint64 {
+	if x != nil {
+		return x.Below
+	}
+	return 0
+}
+
 type RemainderSource struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Stream uint32                 `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
@@ -2848,7 +3762,7 @@ type RemainderSource struct {
 
 func (x *RemainderSource) Reset() {
 	*x = RemainderSource{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2860,7 +3774,7 @@ func (x *RemainderSource) String() string {
 func (*RemainderSource) ProtoMessage() {}
 
 func (x *RemainderSource) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2873,7 +3787,7 @@ func (x *RemainderSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemainderSource.ProtoReflect.Descriptor instead.
 func (*RemainderSource) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{41}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *RemainderSource) GetStream() uint32 {
@@ -2924,7 +3838,7 @@ type StopStream struct {
 
 func (x *StopStream) Reset() {
 	*x = StopStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2936,7 +3850,7 @@ func (x *StopStream) String() string {
 func (*StopStream) ProtoMessage() {}
 
 func (x *StopStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2949,7 +3863,7 @@ func (x *StopStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStream.ProtoReflect.Descriptor instead.
 func (*StopStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{42}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *StopStream) GetId() *StreamId {
@@ -2981,7 +3895,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2993,7 +3907,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3006,7 +3920,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{43}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{56}
 }
 
 type StatusResponse struct {
@@ -3026,7 +3940,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3038,7 +3952,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3051,7 +3965,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{44}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *StatusResponse) GetClusterId() string {
@@ -3122,13 +4036,16 @@ type WorkerStatus struct {
 	Placement         string                 `protobuf:"bytes,8,opt,name=placement,proto3" json:"placement,omitempty"`
 	CpuS              float64                `protobuf:"fixed64,9,opt,name=cpu_s,json=cpuS,proto3" json:"cpu_s,omitempty"`
 	ResidentBytes     int64                  `protobuf:"varint,10,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Whether it has a directory for caches, and what it did there.
+	Caches        bool          `protobuf:"varint,20,opt,name=caches,proto3" json:"caches,omitempty"`
+	Cache         *CacheFigures `protobuf:"bytes,21,opt,name=cache,proto3" json:"cache,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3140,7 +4057,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3153,7 +4070,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{45}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *WorkerStatus) GetAddress() *WorkerAddress {
@@ -3226,6 +4143,20 @@ func (x *WorkerStatus) GetResidentBytes() int64 {
 	return 0
 }
 
+func (x *WorkerStatus) GetCaches() bool {
+	if x != nil {
+		return x.Caches
+	}
+	return false
+}
+
+func (x *WorkerStatus) GetCache() *CacheFigures {
+	if x != nil {
+		return x.Cache
+	}
+	return nil
+}
+
 type JobStatus struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	JobId     string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
@@ -3237,14 +4168,17 @@ type JobStatus struct {
 	Epochs    []*EpochStatus         `protobuf:"bytes,7,rep,name=epochs,proto3" json:"epochs,omitempty"`
 	// Summed over everything that was run for the job, whatever became of it, by workers that the dispatcher has met since
 	// it started.
-	Nodes         []*NodeMetrics `protobuf:"bytes,8,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Nodes    []*NodeMetrics `protobuf:"bytes,8,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Recovery *Recovery      `protobuf:"bytes,9,opt,name=recovery,proto3" json:"recovery,omitempty"`
+	// Absent where the dataset has no cached step.
+	Cache         *CacheStatus `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3256,7 +4190,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3269,7 +4203,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{46}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *JobStatus) GetJobId() string {
@@ -3328,6 +4262,97 @@ func (x *JobStatus) GetNodes() []*NodeMetrics {
 	return nil
 }
 
+func (x *JobStatus) GetRecovery() *Recovery {
+	if x != nil {
+		return x.Recovery
+	}
+	return nil
+}
+
+func (x *JobStatus) GetCache() *CacheStatus {
+	if x != nil {
+		return x.Cache
+	}
+	return nil
+}
+
+type CacheStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// "off", "filling", "committed" or "used", and why where that is to be asked.
+	State         string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Segments      uint32 `protobuf:"varint,3,opt,name=segments,proto3" json:"segments,omitempty"`
+	Streams       uint32 `protobuf:"varint,4,opt,name=streams,proto3" json:"streams,omitempty"`
+	Bytes         int64  `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheStatus) Reset() {
+	*x = CacheStatus{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheStatus) ProtoMessage() {}
+
+func (x *CacheStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheStatus.ProtoReflect.Descriptor instead.
+func (*CacheStatus) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *CacheStatus) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *CacheStatus) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *CacheStatus) GetSegments() uint32 {
+	if x != nil {
+		return x.Segments
+	}
+	return 0
+}
+
+func (x *CacheStatus) GetStreams() uint32 {
+	if x != nil {
+		return x.Streams
+	}
+	return 0
+}
+
+func (x *CacheStatus) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 type EpochStatus struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Epoch          uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -3338,14 +4363,18 @@ type EpochStatus struct {
 	Waiting        string                 `protobuf:"bytes,6,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	Elements       uint64                 `protobuf:"varint,7,opt,name=elements,proto3" json:"elements,omitempty"`
 	// As the trainers that read the epoch last told: one that waits long for elements is starving.
-	Passes        []*PassStatus `protobuf:"bytes,8,rep,name=passes,proto3" json:"passes,omitempty"`
+	Passes []*PassStatus `protobuf:"bytes,8,rep,name=passes,proto3" json:"passes,omitempty"`
+	// Mode at-most-once: streams whose rest was given up with their workers, and the elements that are missing: all of them where
+	// the dataset's cardinality is known and the epoch is delivered, else those that were known to be made.
+	StreamsCutOff uint32 `protobuf:"varint,11,opt,name=streams_cut_off,json=streamsCutOff,proto3" json:"streams_cut_off,omitempty"`
+	Lost          uint64 `protobuf:"varint,12,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EpochStatus) Reset() {
 	*x = EpochStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3357,7 +4386,7 @@ func (x *EpochStatus) String() string {
 func (*EpochStatus) ProtoMessage() {}
 
 func (x *EpochStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3370,7 +4399,7 @@ func (x *EpochStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStatus.ProtoReflect.Descriptor instead.
 func (*EpochStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{47}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *EpochStatus) GetEpoch() uint64 {
@@ -3429,6 +4458,20 @@ func (x *EpochStatus) GetPasses() []*PassStatus {
 	return nil
 }
 
+func (x *EpochStatus) GetStreamsCutOff() uint32 {
+	if x != nil {
+		return x.StreamsCutOff
+	}
+	return 0
+}
+
+func (x *EpochStatus) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
 type PassStatus struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	ClientId          string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
@@ -3443,7 +4486,7 @@ type PassStatus struct {
 
 func (x *PassStatus) Reset() {
 	*x = PassStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3455,7 +4498,7 @@ func (x *PassStatus) String() string {
 func (*PassStatus) ProtoMessage() {}
 
 func (x *PassStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3468,7 +4511,7 @@ func (x *PassStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassStatus.ProtoReflect.Descriptor instead.
 func (*PassStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{48}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *PassStatus) GetClientId() string {
@@ -3524,7 +4567,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3536,7 +4579,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3549,7 +4592,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{49}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *DatasetStatus) GetDatasetId() string {
@@ -3586,7 +4629,7 @@ type RegisterDatasetRequest_Header struct {
 
 func (x *RegisterDatasetRequest_Header) Reset() {
 	*x = RegisterDatasetRequest_Header{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3598,7 +4641,7 @@ func (x *RegisterDatasetRequest_Header) String() string {
 func (*RegisterDatasetRequest_Header) ProtoMessage() {}
 
 func (x *RegisterDatasetRequest_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3652,7 +4695,7 @@ type ClientHeartbeatRequest_Pass struct {
 
 func (x *ClientHeartbeatRequest_Pass) Reset() {
 	*x = ClientHeartbeatRequest_Pass{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3664,7 +4707,7 @@ func (x *ClientHeartbeatRequest_Pass) String() string {
 func (*ClientHeartbeatRequest_Pass) ProtoMessage() {}
 
 func (x *ClientHeartbeatRequest_Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3677,7 +4720,7 @@ func (x *ClientHeartbeatRequest_Pass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatRequest_Pass.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatRequest_Pass) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{23, 0}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{27, 0}
 }
 
 func (x *ClientHeartbeatRequest_Pass) GetJobId() string {
@@ -3730,19 +4773,25 @@ func (x *ClientHeartbeatRequest_Pass) GetDuplicatesDropped() uint64 {
 }
 
 type WorkerHeartbeat_StreamLoad struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Lease         uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
-	Produced      uint64                 `protobuf:"varint,3,opt,name=produced,proto3" json:"produced,omitempty"`
-	Acked         uint64                 `protobuf:"varint,4,opt,name=acked,proto3" json:"acked,omitempty"`
-	WindowBytes   int64                  `protobuf:"varint,5,opt,name=window_bytes,json=windowBytes,proto3" json:"window_bytes,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Id          *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Lease       uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	Produced    uint64                 `protobuf:"varint,3,opt,name=produced,proto3" json:"produced,omitempty"`
+	Acked       uint64                 `protobuf:"varint,4,opt,name=acked,proto3" json:"acked,omitempty"`
+	WindowBytes int64                  `protobuf:"varint,5,opt,name=window_bytes,json=windowBytes,proto3" json:"window_bytes,omitempty"`
+	// Everything below has arrived, and none of it was an error: a failed element shifts what comes after it.
+	CleanBelow uint64 `protobuf:"varint,6,opt,name=clean_below,json=cleanBelow,proto3" json:"clean_below,omitempty"`
+	// The worker leaves and makes no more of the stream, and its reader, if it has one, has everything: it may go to another.
+	AtRest bool `protobuf:"varint,7,opt,name=at_rest,json=atRest,proto3" json:"at_rest,omitempty"`
+	// Nobody has read any of it from this worker.
+	Unread        bool `protobuf:"varint,8,opt,name=unread,proto3" json:"unread,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkerHeartbeat_StreamLoad) Reset() {
 	*x = WorkerHeartbeat_StreamLoad{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[52]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3754,7 +4803,7 @@ func (x *WorkerHeartbeat_StreamLoad) String() string {
 func (*WorkerHeartbeat_StreamLoad) ProtoMessage() {}
 
 func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[52]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3767,7 +4816,7 @@ func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerHeartbeat_StreamLoad.ProtoReflect.Descriptor instead.
 func (*WorkerHeartbeat_StreamLoad) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{30, 0}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{34, 0}
 }
 
 func (x *WorkerHeartbeat_StreamLoad) GetId() *StreamId {
@@ -3803,6 +4852,27 @@ func (x *WorkerHeartbeat_StreamLoad) GetWindowBytes() int64 {
 		return x.WindowBytes
 	}
 	return 0
+}
+
+func (x *WorkerHeartbeat_StreamLoad) GetCleanBelow() uint64 {
+	if x != nil {
+		return x.CleanBelow
+	}
+	return 0
+}
+
+func (x *WorkerHeartbeat_StreamLoad) GetAtRest() bool {
+	if x != nil {
+		return x.AtRest
+	}
+	return false
+}
+
+func (x *WorkerHeartbeat_StreamLoad) GetUnread() bool {
+	if x != nil {
+		return x.Unread
+	}
+	return false
 }
 
 var File_pecan_v1_dispatcher_proto protoreflect.FileDescriptor
@@ -3880,7 +4950,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x11WatchEpochRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xb3\x02\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xd8\x02\n" +
 	"\vEpochUpdate\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x122\n" +
 	"\astreams\x18\x02 \x03(\v2\x18.pecan.v1.ConsumerStreamR\astreams\x12#\n" +
@@ -3890,7 +4960,8 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05error\x18\x06 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12\x18\n" +
 	"\awaiting\x18\a \x01(\tR\awaiting\x12\x1d\n" +
 	"\n" +
-	"no_workers\x18\b \x01(\bR\tnoWorkers\"\xf6\x01\n" +
+	"no_workers\x18\b \x01(\bR\tnoWorkers\x12#\n" +
+	"\rcache_trouble\x18\t \x01(\tR\fcacheTrouble\"\xa3\x02\n" +
 	"\x0eConsumerStream\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
@@ -3899,7 +4970,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"startIndex\x12\x18\n" +
 	"\arelease\x18\x05 \x01(\bR\arelease\x12\x14\n" +
 	"\x05ended\x18\x06 \x01(\bR\x05ended\x12\x14\n" +
-	"\x05count\x18\a \x01(\x04R\x05count\x12\x1e\n" +
+	"\x05count\x18\a \x01(\x04R\x05count\x12\x17\n" +
+	"\acut_off\x18\v \x01(\bR\x06cutOff\x12\x12\n" +
+	"\x04made\x18\f \x01(\x04R\x04made\x12\x1e\n" +
 	"\n" +
 	"assignment\x18\b \x01(\x04R\n" +
 	"assignment\"\xa2\x01\n" +
@@ -3930,7 +5003,20 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\n" +
 	"next_index\x18\x05 \x01(\x04R\tnextIndex\x12\x18\n" +
 	"\amessage\x18\x06 \x01(\tR\amessage\"\x16\n" +
-	"\x14ReportWorkerResponse\"]\n" +
+	"\x14ReportWorkerResponse\"\xc4\x01\n" +
+	"\x13MarkElementsRequest\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\"\n" +
+	"\x02id\x18\x02 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
+	"\x05lease\x18\x03 \x01(\x04R\x05lease\x12\x14\n" +
+	"\x05first\x18\x04 \x01(\x04R\x05first\x12\x14\n" +
+	"\x05below\x18\x05 \x01(\x04R\x05below\x12\x14\n" +
+	"\x05alone\x18\x06 \x01(\bR\x05alone\x12\x14\n" +
+	"\x05files\x18\a \x03(\tR\x05files\"\x16\n" +
+	"\x14MarkElementsResponse\"I\n" +
+	"\x14WorkerCrashesRequest\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x14\n" +
+	"\x05cause\x18\x02 \x01(\tR\x05cause\"\x17\n" +
+	"\x15WorkerCrashesResponse\"]\n" +
 	"\x11CloseEpochRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
@@ -3951,7 +5037,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x17ClientHeartbeatResponse\"3\n" +
 	"\x14ClientGoodbyeRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\"\x17\n" +
-	"\x15ClientGoodbyeResponse\"\xb3\x03\n" +
+	"\x15ClientGoodbyeResponse\"\xe7\x04\n" +
 	"\rWorkerMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.pecan.v1.WorkerHelloH\x00R\x05hello\x129\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x19.pecan.v1.WorkerHeartbeatH\x00R\theartbeat\x12-\n" +
@@ -3960,8 +5046,12 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\agoodbye\x18\x05 \x01(\v2\x17.pecan.v1.WorkerGoodbyeH\x00R\agoodbye\x123\n" +
 	"\astarted\x18\x06 \x01(\v2\x17.pecan.v1.StreamStartedH\x00R\astarted\x123\n" +
 	"\astopped\x18\a \x01(\v2\x17.pecan.v1.StreamStoppedH\x00R\astopped\x120\n" +
-	"\afigures\x18\b \x01(\v2\x14.pecan.v1.JobFiguresH\x00R\afiguresB\x06\n" +
-	"\x04kind\"\xce\x02\n" +
+	"\afigures\x18\b \x01(\v2\x14.pecan.v1.JobFiguresH\x00R\afigures\x12=\n" +
+	"\rcache_written\x18\x14 \x01(\v2\x16.pecan.v1.CacheWrittenH\x00R\fcacheWritten\x12:\n" +
+	"\fcache_spoilt\x18\x15 \x01(\v2\x15.pecan.v1.CacheSpoiltH\x00R\vcacheSpoilt\x127\n" +
+	"\vcache_files\x18\x16 \x01(\v2\x14.pecan.v1.CacheFilesH\x00R\n" +
+	"cacheFilesB\x06\n" +
+	"\x04kind\"\xe6\x02\n" +
 	"\vWorkerHello\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x1f\n" +
 	"\vmax_streams\x18\x02 \x01(\x05R\n" +
@@ -3973,31 +5063,54 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x04held\x18\a \x03(\v2\x14.pecan.v1.HeldStreamR\x04held\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\b \x01(\tR\tclusterId\x12\x1c\n" +
-	"\tplacement\x18\t \x01(\tR\tplacement\"\x99\x01\n" +
+	"\tplacement\x18\t \x01(\tR\tplacement\x12\x16\n" +
+	"\x06caches\x18\x14 \x01(\bR\x06caches\"\x99\x01\n" +
 	"\n" +
 	"HeldStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05ended\x18\x03 \x01(\bR\x05ended\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x04R\x05count\x12%\n" +
-	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\xab\x02\n" +
+	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\xc5\x03\n" +
 	"\x0fWorkerHeartbeat\x12>\n" +
 	"\astreams\x18\x01 \x03(\v2$.pecan.v1.WorkerHeartbeat.StreamLoadR\astreams\x12\x13\n" +
 	"\x05cpu_s\x18\x02 \x01(\x01R\x04cpuS\x12%\n" +
-	"\x0eresident_bytes\x18\x03 \x01(\x03R\rresidentBytes\x1a\x9b\x01\n" +
+	"\x0eresident_bytes\x18\x03 \x01(\x03R\rresidentBytes\x12\x18\n" +
+	"\aleaving\x18\x04 \x01(\bR\aleaving\x12,\n" +
+	"\x05cache\x18\x14 \x01(\v2\x16.pecan.v1.CacheFiguresR\x05cache\x1a\xed\x01\n" +
 	"\n" +
 	"StreamLoad\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x1a\n" +
 	"\bproduced\x18\x03 \x01(\x04R\bproduced\x12\x14\n" +
 	"\x05acked\x18\x04 \x01(\x04R\x05acked\x12!\n" +
-	"\fwindow_bytes\x18\x05 \x01(\x03R\vwindowBytes\"\x84\x01\n" +
+	"\fwindow_bytes\x18\x05 \x01(\x03R\vwindowBytes\x12\x1f\n" +
+	"\vclean_below\x18\x06 \x01(\x04R\n" +
+	"cleanBelow\x12\x17\n" +
+	"\aat_rest\x18\a \x01(\bR\x06atRest\x12\x16\n" +
+	"\x06unread\x18\b \x01(\bR\x06unread\"\xa2\x01\n" +
+	"\fCacheFigures\x12#\n" +
+	"\rbytes_written\x18\x01 \x01(\x04R\fbytesWritten\x12\x1d\n" +
+	"\n" +
+	"bytes_read\x18\x02 \x01(\x04R\tbytesRead\x12%\n" +
+	"\x0ewrites_dropped\x18\x03 \x01(\x04R\rwritesDropped\x12'\n" +
+	"\x0fsegments_spoilt\x18\x04 \x01(\x04R\x0esegmentsSpoilt\"\xb4\x01\n" +
 	"\n" +
 	"JobFigures\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\x04R\aaccount\x12\x18\n" +
 	"\areading\x18\x03 \x01(\x04R\areading\x12+\n" +
-	"\x05nodes\x18\x04 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"\xa3\x01\n" +
+	"\x05nodes\x18\x04 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\x12.\n" +
+	"\brecovery\x18\x05 \x01(\v2\x12.pecan.v1.RecoveryR\brecovery\"\xad\x01\n" +
+	"\bRecovery\x12\x1e\n" +
+	"\n" +
+	"recomputed\x18\x01 \x01(\x04R\n" +
+	"recomputed\x12\x18\n" +
+	"\astarted\x18\x02 \x01(\x04R\astarted\x12\x1a\n" +
+	"\brestored\x18\x03 \x01(\x04R\brestored\x12\x14\n" +
+	"\x05saved\x18\x04 \x01(\x04R\x05saved\x12\x1b\n" +
+	"\tnot_saved\x18\x05 \x01(\x04R\bnotSaved\x12\x18\n" +
+	"\adamaged\x18\x06 \x01(\x04R\adamaged\"\xa3\x01\n" +
 	"\vNodeMetrics\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12\x1a\n" +
@@ -4013,25 +5126,43 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x04R\x05count\x12%\n" +
-	"\x0eremainder_rows\x18\x04 \x01(\x04R\rremainderRows\"u\n" +
+	"\x0eremainder_rows\x18\x04 \x01(\x04R\rremainderRows\"\x89\x01\n" +
 	"\fStreamFailed\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12+\n" +
-	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"3\n" +
+	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12\x12\n" +
+	"\x04gone\x18\x04 \x01(\bR\x04gone\"3\n" +
 	"\rStreamStopped\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\"\x0f\n" +
-	"\rWorkerGoodbye\"\xa1\x01\n" +
+	"\rWorkerGoodbye\"@\n" +
+	"\fCacheWritten\x120\n" +
+	"\asegment\x18\x01 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\"Q\n" +
+	"\vCacheSpoilt\x120\n" +
+	"\asegment\x18\x01 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"\"\n" +
+	"\n" +
+	"CacheFiles\x12\x14\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"\x99\x02\n" +
 	"\rWorkerCommand\x12-\n" +
 	"\awelcome\x18\x01 \x01(\v2\x11.pecan.v1.WelcomeH\x00R\awelcome\x12-\n" +
 	"\x05start\x18\x02 \x01(\v2\x15.pecan.v1.StartStreamH\x00R\x05start\x12*\n" +
-	"\x04stop\x18\x03 \x01(\v2\x14.pecan.v1.StopStreamH\x00R\x04stopB\x06\n" +
-	"\x04kind\"i\n" +
+	"\x04stop\x18\x03 \x01(\v2\x14.pecan.v1.StopStreamH\x00R\x04stop\x127\n" +
+	"\vcache_named\x18\x14 \x01(\v2\x14.pecan.v1.CacheNamedH\x00R\n" +
+	"cacheNamed\x12=\n" +
+	"\rcache_orphans\x18\x15 \x01(\v2\x16.pecan.v1.CacheOrphansH\x00R\fcacheOrphansB\x06\n" +
+	"\x04kind\"4\n" +
+	"\n" +
+	"CacheNamed\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04kept\x18\x02 \x01(\bR\x04kept\"$\n" +
+	"\fCacheOrphans\x12\x14\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"i\n" +
 	"\aWelcome\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1f\n" +
 	"\vheartbeat_s\x18\x02 \x01(\x01R\n" +
 	"heartbeatS\x12\x1e\n" +
-	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xa9\x03\n" +
+	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xca\x04\n" +
 	"\vStartStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12 \n" +
@@ -4049,7 +5180,20 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\vowned_below\x18\n" +
 	" \x01(\x04R\n" +
 	"ownedBelow\x12%\n" +
-	"\x0eremainder_only\x18\v \x01(\bR\rremainderOnly\"\x9a\x01\n" +
+	"\x0eremainder_only\x18\v \x01(\bR\rremainderOnly\x12\x1f\n" +
+	"\vclean_below\x18\f \x01(\x04R\n" +
+	"cleanBelow\x12\x1f\n" +
+	"\vacked_below\x18\r \x01(\x04R\n" +
+	"ackedBelow\x12*\n" +
+	"\x05cache\x18\x14 \x01(\v2\x14.pecan.v1.CacheOrderR\x05cache\x121\n" +
+	"\tsuspicion\x18\x10 \x01(\v2\x13.pecan.v1.SuspicionR\tsuspicion\"P\n" +
+	"\n" +
+	"CacheOrder\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
+	"\asegment\x18\x02 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\"7\n" +
+	"\tSuspicion\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x14\n" +
+	"\x05below\x18\x02 \x01(\x04R\x05below\"\x9a\x01\n" +
 	"\x0fRemainderSource\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
@@ -4071,7 +5215,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\aworkers\x18\x05 \x03(\v2\x16.pecan.v1.WorkerStatusR\aworkers\x12'\n" +
 	"\x04jobs\x18\x06 \x03(\v2\x13.pecan.v1.JobStatusR\x04jobs\x123\n" +
 	"\bdatasets\x18\a \x03(\v2\x17.pecan.v1.DatasetStatusR\bdatasets\x12\x18\n" +
-	"\aclients\x18\b \x01(\x05R\aclients\"\xf1\x02\n" +
+	"\aclients\x18\b \x01(\x05R\aclients\"\xb7\x03\n" +
 	"\fWorkerStatus\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1f\n" +
@@ -4084,7 +5228,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\tplacement\x18\b \x01(\tR\tplacement\x12\x13\n" +
 	"\x05cpu_s\x18\t \x01(\x01R\x04cpuS\x12%\n" +
 	"\x0eresident_bytes\x18\n" +
-	" \x01(\x03R\rresidentBytes\"\x9f\x02\n" +
+	" \x01(\x03R\rresidentBytes\x12\x16\n" +
+	"\x06caches\x18\x14 \x01(\bR\x06caches\x12,\n" +
+	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheFiguresR\x05cache\"\xfc\x02\n" +
 	"\tJobStatus\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -4094,7 +5240,15 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x04plan\x18\x05 \x01(\v2\x0e.pecan.v1.PlanR\x04plan\x12\x18\n" +
 	"\aclients\x18\x06 \x03(\tR\aclients\x12-\n" +
 	"\x06epochs\x18\a \x03(\v2\x15.pecan.v1.EpochStatusR\x06epochs\x12+\n" +
-	"\x05nodes\x18\b \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"\x92\x02\n" +
+	"\x05nodes\x18\b \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\x12.\n" +
+	"\brecovery\x18\t \x01(\v2\x12.pecan.v1.RecoveryR\brecovery\x12+\n" +
+	"\x05cache\x18\x14 \x01(\v2\x15.pecan.v1.CacheStatusR\x05cache\"\x81\x01\n" +
+	"\vCacheStatus\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1a\n" +
+	"\bsegments\x18\x03 \x01(\rR\bsegments\x12\x18\n" +
+	"\astreams\x18\x04 \x01(\rR\astreams\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"\xce\x02\n" +
 	"\vEpochStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12!\n" +
@@ -4103,7 +5257,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x0fstreams_waiting\x18\x05 \x01(\rR\x0estreamsWaiting\x12\x18\n" +
 	"\awaiting\x18\x06 \x01(\tR\awaiting\x12\x1a\n" +
 	"\belements\x18\a \x01(\x04R\belements\x12,\n" +
-	"\x06passes\x18\b \x03(\v2\x14.pecan.v1.PassStatusR\x06passes\"\xbf\x01\n" +
+	"\x06passes\x18\b \x03(\v2\x14.pecan.v1.PassStatusR\x06passes\x12&\n" +
+	"\x0fstreams_cut_off\x18\v \x01(\rR\rstreamsCutOff\x12\x12\n" +
+	"\x04lost\x18\f \x01(\x04R\x04lost\"\xbf\x01\n" +
 	"\n" +
 	"PassStatus\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x18\n" +
@@ -4117,7 +5273,8 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"dataset_id\x18\x01 \x01(\tR\tdatasetId\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12\x1f\n" +
 	"\vgraph_bytes\x18\x03 \x01(\x03R\n" +
-	"graphBytes2\xfa\b\n" +
+	"graphBytes2\x9b\n" +
+	"\n" +
 	"\n" +
 	"Dispatcher\x12X\n" +
 	"\x0fRegisterDataset\x12 .pecan.v1.RegisterDatasetRequest\x1a!.pecan.v1.RegisterDatasetResponse(\x01\x12G\n" +
@@ -4137,7 +5294,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\n" +
 	"CloseEpoch\x12\x1b.pecan.v1.CloseEpochRequest\x1a\x1c.pecan.v1.CloseEpochResponse\x12V\n" +
 	"\x0fClientHeartbeat\x12 .pecan.v1.ClientHeartbeatRequest\x1a!.pecan.v1.ClientHeartbeatResponse\x12P\n" +
-	"\rClientGoodbye\x12\x1e.pecan.v1.ClientGoodbyeRequest\x1a\x1f.pecan.v1.ClientGoodbyeResponse\x12E\n" +
+	"\rClientGoodbye\x12\x1e.pecan.v1.ClientGoodbyeRequest\x1a\x1f.pecan.v1.ClientGoodbyeResponse\x12M\n" +
+	"\fMarkElements\x12\x1d.pecan.v1.MarkElementsRequest\x1a\x1e.pecan.v1.MarkElementsResponse\x12P\n" +
+	"\rWorkerCrashes\x12\x1e.pecan.v1.WorkerCrashesRequest\x1a\x1f.pecan.v1.WorkerCrashesResponse\x12E\n" +
 	"\rWorkerSession\x12\x17.pecan.v1.WorkerMessage\x1a\x17.pecan.v1.WorkerCommand(\x010\x01\x12;\n" +
 	"\x06Status\x12\x17.pecan.v1.StatusRequest\x1a\x18.pecan.v1.StatusResponseb\x06proto3"
 
@@ -4153,7 +5312,7 @@ func file_pecan_v1_dispatcher_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_dispatcher_proto_rawDescData
 }
 
-var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
 var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*RegisterDatasetRequest)(nil),        // 0: pecan.v1.RegisterDatasetRequest
 	(*RegisterDatasetResponse)(nil),       // 1: pecan.v1.RegisterDatasetResponse
@@ -4176,136 +5335,171 @@ var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*ReleaseStreamResponse)(nil),         // 18: pecan.v1.ReleaseStreamResponse
 	(*ReportWorkerRequest)(nil),           // 19: pecan.v1.ReportWorkerRequest
 	(*ReportWorkerResponse)(nil),          // 20: pecan.v1.ReportWorkerResponse
-	(*CloseEpochRequest)(nil),             // 21: pecan.v1.CloseEpochRequest
-	(*CloseEpochResponse)(nil),            // 22: pecan.v1.CloseEpochResponse
-	(*ClientHeartbeatRequest)(nil),        // 23: pecan.v1.ClientHeartbeatRequest
-	(*ClientHeartbeatResponse)(nil),       // 24: pecan.v1.ClientHeartbeatResponse
-	(*ClientGoodbyeRequest)(nil),          // 25: pecan.v1.ClientGoodbyeRequest
-	(*ClientGoodbyeResponse)(nil),         // 26: pecan.v1.ClientGoodbyeResponse
-	(*WorkerMessage)(nil),                 // 27: pecan.v1.WorkerMessage
-	(*WorkerHello)(nil),                   // 28: pecan.v1.WorkerHello
-	(*HeldStream)(nil),                    // 29: pecan.v1.HeldStream
-	(*WorkerHeartbeat)(nil),               // 30: pecan.v1.WorkerHeartbeat
-	(*JobFigures)(nil),                    // 31: pecan.v1.JobFigures
-	(*NodeMetrics)(nil),                   // 32: pecan.v1.NodeMetrics
-	(*StreamStarted)(nil),                 // 33: pecan.v1.StreamStarted
-	(*StreamEnded)(nil),                   // 34: pecan.v1.StreamEnded
-	(*StreamFailed)(nil),                  // 35: pecan.v1.StreamFailed
-	(*StreamStopped)(nil),                 // 36: pecan.v1.StreamStopped
-	(*WorkerGoodbye)(nil),                 // 37: pecan.v1.WorkerGoodbye
-	(*WorkerCommand)(nil),                 // 38: pecan.v1.WorkerCommand
-	(*Welcome)(nil),                       // 39: pecan.v1.Welcome
-	(*StartStream)(nil),                   // 40: pecan.v1.StartStream
-	(*RemainderSource)(nil),               // 41: pecan.v1.RemainderSource
-	(*StopStream)(nil),                    // 42: pecan.v1.StopStream
-	(*StatusRequest)(nil),                 // 43: pecan.v1.StatusRequest
-	(*StatusResponse)(nil),                // 44: pecan.v1.StatusResponse
-	(*WorkerStatus)(nil),                  // 45: pecan.v1.WorkerStatus
-	(*JobStatus)(nil),                     // 46: pecan.v1.JobStatus
-	(*EpochStatus)(nil),                   // 47: pecan.v1.EpochStatus
-	(*PassStatus)(nil),                    // 48: pecan.v1.PassStatus
-	(*DatasetStatus)(nil),                 // 49: pecan.v1.DatasetStatus
-	(*RegisterDatasetRequest_Header)(nil), // 50: pecan.v1.RegisterDatasetRequest.Header
-	(*ClientHeartbeatRequest_Pass)(nil),   // 51: pecan.v1.ClientHeartbeatRequest.Pass
-	(*WorkerHeartbeat_StreamLoad)(nil),    // 52: pecan.v1.WorkerHeartbeat.StreamLoad
-	(*DatasetSpec)(nil),                   // 53: pecan.v1.DatasetSpec
-	(*JobOptions)(nil),                    // 54: pecan.v1.JobOptions
-	(*Plan)(nil),                          // 55: pecan.v1.Plan
-	(*Position)(nil),                      // 56: pecan.v1.Position
-	(*ErrorDetail)(nil),                   // 57: pecan.v1.ErrorDetail
-	(*WorkerAddress)(nil),                 // 58: pecan.v1.WorkerAddress
-	(*StreamId)(nil),                      // 59: pecan.v1.StreamId
-	(*ComponentSpec)(nil),                 // 60: pecan.v1.ComponentSpec
+	(*MarkElementsRequest)(nil),           // 21: pecan.v1.MarkElementsRequest
+	(*MarkElementsResponse)(nil),          // 22: pecan.v1.MarkElementsResponse
+	(*WorkerCrashesRequest)(nil),          // 23: pecan.v1.WorkerCrashesRequest
+	(*WorkerCrashesResponse)(nil),         // 24: pecan.v1.WorkerCrashesResponse
+	(*CloseEpochRequest)(nil),             // 25: pecan.v1.CloseEpochRequest
+	(*CloseEpochResponse)(nil),            // 26: pecan.v1.CloseEpochResponse
+	(*ClientHeartbeatRequest)(nil),        // 27: pecan.v1.ClientHeartbeatRequest
+	(*ClientHeartbeatResponse)(nil),       // 28: pecan.v1.ClientHeartbeatResponse
+	(*ClientGoodbyeRequest)(nil),          // 29: pecan.v1.ClientGoodbyeRequest
+	(*ClientGoodbyeResponse)(nil),         // 30: pecan.v1.ClientGoodbyeResponse
+	(*WorkerMessage)(nil),                 // 31: pecan.v1.WorkerMessage
+	(*WorkerHello)(nil),                   // 32: pecan.v1.WorkerHello
+	(*HeldStream)(nil),                    // 33: pecan.v1.HeldStream
+	(*WorkerHeartbeat)(nil),               // 34: pecan.v1.WorkerHeartbeat
+	(*CacheFigures)(nil),                  // 35: pecan.v1.CacheFigures
+	(*JobFigures)(nil),                    // 36: pecan.v1.JobFigures
+	(*Recovery)(nil),                      // 37: pecan.v1.Recovery
+	(*NodeMetrics)(nil),                   // 38: pecan.v1.NodeMetrics
+	(*StreamStarted)(nil),                 // 39: pecan.v1.StreamStarted
+	(*StreamEnded)(nil),                   // 40: pecan.v1.StreamEnded
+	(*StreamFailed)(nil),                  // 41: pecan.v1.StreamFailed
+	(*StreamStopped)(nil),                 // 42: pecan.v1.StreamStopped
+	(*WorkerGoodbye)(nil),                 // 43: pecan.v1.WorkerGoodbye
+	(*CacheWritten)(nil),                  // 44: pecan.v1.CacheWritten
+	(*CacheSpoilt)(nil),                   // 45: pecan.v1.CacheSpoilt
+	(*CacheFiles)(nil),                    // 46: pecan.v1.CacheFiles
+	(*WorkerCommand)(nil),                 // 47: pecan.v1.WorkerCommand
+	(*CacheNamed)(nil),                    // 48: pecan.v1.CacheNamed
+	(*CacheOrphans)(nil),                  // 49: pecan.v1.CacheOrphans
+	(*Welcome)(nil),                       // 50: pecan.v1.Welcome
+	(*StartStream)(nil),                   // 51: pecan.v1.StartStream
+	(*CacheOrder)(nil),                    // 52: pecan.v1.CacheOrder
+	(*Suspicion)(nil),                     // 53: pecan.v1.Suspicion
+	(*RemainderSource)(nil),               // 54: pecan.v1.RemainderSource
+	(*StopStream)(nil),                    // 55: pecan.v1.StopStream
+	(*StatusRequest)(nil),                 // 56: pecan.v1.StatusRequest
+	(*StatusResponse)(nil),                // 57: pecan.v1.StatusResponse
+	(*WorkerStatus)(nil),                  // 58: pecan.v1.WorkerStatus
+	(*JobStatus)(nil),                     // 59: pecan.v1.JobStatus
+	(*CacheStatus)(nil),                   // 60: pecan.v1.CacheStatus
+	(*EpochStatus)(nil),                   // 61: pecan.v1.EpochStatus
+	(*PassStatus)(nil),                    // 62: pecan.v1.PassStatus
+	(*DatasetStatus)(nil),                 // 63: pecan.v1.DatasetStatus
+	(*RegisterDatasetRequest_Header)(nil), // 64: pecan.v1.RegisterDatasetRequest.Header
+	(*ClientHeartbeatRequest_Pass)(nil),   // 65: pecan.v1.ClientHeartbeatRequest.Pass
+	(*WorkerHeartbeat_StreamLoad)(nil),    // 66: pecan.v1.WorkerHeartbeat.StreamLoad
+	(*DatasetSpec)(nil),                   // 67: pecan.v1.DatasetSpec
+	(*JobOptions)(nil),                    // 68: pecan.v1.JobOptions
+	(*Plan)(nil),                          // 69: pecan.v1.Plan
+	(*Position)(nil),                      // 70: pecan.v1.Position
+	(*ErrorDetail)(nil),                   // 71: pecan.v1.ErrorDetail
+	(*WorkerAddress)(nil),                 // 72: pecan.v1.WorkerAddress
+	(*StreamId)(nil),                      // 73: pecan.v1.StreamId
+	(*CacheSegment)(nil),                  // 74: pecan.v1.CacheSegment
+	(*ComponentSpec)(nil),                 // 75: pecan.v1.ComponentSpec
 }
 var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
-	50, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
-	53, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
-	54, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
-	55, // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
-	54, // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
-	56, // 5: pecan.v1.OpenEpochRequest.position:type_name -> pecan.v1.Position
+	64, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
+	67, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
+	68, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
+	69, // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
+	68, // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
+	70, // 5: pecan.v1.OpenEpochRequest.position:type_name -> pecan.v1.Position
 	14, // 6: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
-	57, // 7: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
-	58, // 8: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
-	59, // 9: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
-	59, // 10: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
-	59, // 11: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
-	51, // 12: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
-	28, // 13: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
-	30, // 14: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
-	34, // 15: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
-	35, // 16: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
-	37, // 17: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
-	33, // 18: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
-	36, // 19: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
-	31, // 20: pecan.v1.WorkerMessage.figures:type_name -> pecan.v1.JobFigures
-	58, // 21: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
-	29, // 22: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
-	59, // 23: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
-	52, // 24: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	32, // 25: pecan.v1.JobFigures.nodes:type_name -> pecan.v1.NodeMetrics
-	59, // 26: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
-	59, // 27: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	59, // 28: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	57, // 29: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	59, // 30: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
-	39, // 31: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
-	40, // 32: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
-	42, // 33: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	59, // 34: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
-	55, // 35: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
-	54, // 36: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
-	41, // 37: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
-	60, // 38: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	58, // 39: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	59, // 40: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	45, // 41: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	46, // 42: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	49, // 43: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	58, // 44: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	29, // 45: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	54, // 46: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	55, // 47: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	47, // 48: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	32, // 49: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	48, // 50: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
-	53, // 51: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
-	59, // 52: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	0,  // 53: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
-	2,  // 54: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
-	4,  // 55: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
-	6,  // 56: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
-	8,  // 57: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
-	10, // 58: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
-	12, // 59: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
-	15, // 60: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
-	17, // 61: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
-	19, // 62: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
-	21, // 63: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
-	23, // 64: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
-	25, // 65: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
-	27, // 66: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
-	43, // 67: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
-	1,  // 68: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
-	3,  // 69: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
-	5,  // 70: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
-	7,  // 71: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
-	9,  // 72: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
-	11, // 73: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
-	13, // 74: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
-	16, // 75: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
-	18, // 76: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
-	20, // 77: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
-	22, // 78: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
-	24, // 79: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
-	26, // 80: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
-	38, // 81: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
-	44, // 82: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
-	68, // [68:83] is the sub-list for method output_type
-	53, // [53:68] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	71, // 7: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
+	72, // 8: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
+	73, // 9: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
+	73, // 10: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
+	73, // 11: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
+	73, // 12: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
+	65, // 13: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
+	32, // 14: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
+	34, // 15: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
+	40, // 16: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
+	41, // 17: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
+	43, // 18: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
+	39, // 19: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
+	42, // 20: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
+	36, // 21: pecan.v1.WorkerMessage.figures:type_name -> pecan.v1.JobFigures
+	44, // 22: pecan.v1.WorkerMessage.cache_written:type_name -> pecan.v1.CacheWritten
+	45, // 23: pecan.v1.WorkerMessage.cache_spoilt:type_name -> pecan.v1.CacheSpoilt
+	46, // 24: pecan.v1.WorkerMessage.cache_files:type_name -> pecan.v1.CacheFiles
+	72, // 25: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
+	33, // 26: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
+	73, // 27: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
+	66, // 28: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	35, // 29: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheFigures
+	38, // 30: pecan.v1.JobFigures.nodes:type_name -> pecan.v1.NodeMetrics
+	37, // 31: pecan.v1.JobFigures.recovery:type_name -> pecan.v1.Recovery
+	73, // 32: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
+	73, // 33: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
+	73, // 34: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	71, // 35: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	73, // 36: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
+	74, // 37: pecan.v1.CacheWritten.segment:type_name -> pecan.v1.CacheSegment
+	74, // 38: pecan.v1.CacheSpoilt.segment:type_name -> pecan.v1.CacheSegment
+	50, // 39: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
+	51, // 40: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
+	55, // 41: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
+	48, // 42: pecan.v1.WorkerCommand.cache_named:type_name -> pecan.v1.CacheNamed
+	49, // 43: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
+	73, // 44: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
+	69, // 45: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
+	68, // 46: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
+	54, // 47: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
+	75, // 48: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
+	52, // 49: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheOrder
+	53, // 50: pecan.v1.StartStream.suspicion:type_name -> pecan.v1.Suspicion
+	74, // 51: pecan.v1.CacheOrder.segment:type_name -> pecan.v1.CacheSegment
+	72, // 52: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	73, // 53: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	58, // 54: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	59, // 55: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	63, // 56: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	72, // 57: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	33, // 58: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	35, // 59: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheFigures
+	68, // 60: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	69, // 61: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	61, // 62: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	38, // 63: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	37, // 64: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
+	60, // 65: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
+	62, // 66: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
+	67, // 67: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
+	73, // 68: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	0,  // 69: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
+	2,  // 70: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
+	4,  // 71: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
+	6,  // 72: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
+	8,  // 73: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
+	10, // 74: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
+	12, // 75: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
+	15, // 76: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
+	17, // 77: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
+	19, // 78: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
+	25, // 79: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
+	27, // 80: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
+	29, // 81: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
+	21, // 82: pecan.v1.Dispatcher.MarkElements:input_type -> pecan.v1.MarkElementsRequest
+	23, // 83: pecan.v1.Dispatcher.WorkerCrashes:input_type -> pecan.v1.WorkerCrashesRequest
+	31, // 84: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
+	56, // 85: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
+	1,  // 86: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
+	3,  // 87: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
+	5,  // 88: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
+	7,  // 89: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
+	9,  // 90: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
+	11, // 91: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
+	13, // 92: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
+	16, // 93: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
+	18, // 94: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
+	20, // 95: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
+	26, // 96: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
+	28, // 97: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
+	30, // 98: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
+	22, // 99: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
+	24, // 100: pecan.v1.Dispatcher.WorkerCrashes:output_type -> pecan.v1.WorkerCrashesResponse
+	47, // 101: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
+	57, // 102: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
+	86, // [86:103] is the sub-list for method output_type
+	69, // [69:86] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_dispatcher_proto_init() }
@@ -4318,7 +5512,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 		(*RegisterDatasetRequest_Header_)(nil),
 		(*RegisterDatasetRequest_Chunk)(nil),
 	}
-	file_pecan_v1_dispatcher_proto_msgTypes[27].OneofWrappers = []any{
+	file_pecan_v1_dispatcher_proto_msgTypes[31].OneofWrappers = []any{
 		(*WorkerMessage_Hello)(nil),
 		(*WorkerMessage_Heartbeat)(nil),
 		(*WorkerMessage_Ended)(nil),
@@ -4327,11 +5521,16 @@ func file_pecan_v1_dispatcher_proto_init() {
 		(*WorkerMessage_Started)(nil),
 		(*WorkerMessage_Stopped)(nil),
 		(*WorkerMessage_Figures)(nil),
+		(*WorkerMessage_CacheWritten)(nil),
+		(*WorkerMessage_CacheSpoilt)(nil),
+		(*WorkerMessage_CacheFiles)(nil),
 	}
-	file_pecan_v1_dispatcher_proto_msgTypes[38].OneofWrappers = []any{
+	file_pecan_v1_dispatcher_proto_msgTypes[47].OneofWrappers = []any{
 		(*WorkerCommand_Welcome)(nil),
 		(*WorkerCommand_Start)(nil),
 		(*WorkerCommand_Stop)(nil),
+		(*WorkerCommand_CacheNamed)(nil),
+		(*WorkerCommand_CacheOrphans)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4339,7 +5538,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_dispatcher_proto_rawDesc), len(file_pecan_v1_dispatcher_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   53,
+			NumMessages:   67,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

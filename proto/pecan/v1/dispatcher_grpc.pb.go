@@ -34,6 +34,8 @@ const (
 	Dispatcher_CloseEpoch_FullMethodName      = "/pecan.v1.Dispatcher/CloseEpoch"
 	Dispatcher_ClientHeartbeat_FullMethodName = "/pecan.v1.Dispatcher/ClientHeartbeat"
 	Dispatcher_ClientGoodbye_FullMethodName   = "/pecan.v1.Dispatcher/ClientGoodbye"
+	Dispatcher_MarkElements_FullMethodName    = "/pecan.v1.Dispatcher/MarkElements"
+	Dispatcher_WorkerCrashes_FullMethodName   = "/pecan.v1.Dispatcher/WorkerCrashes"
 	Dispatcher_WorkerSession_FullMethodName   = "/pecan.v1.Dispatcher/WorkerSession"
 	Dispatcher_Status_FullMethodName          = "/pecan.v1.Dispatcher/Status"
 )
@@ -68,6 +70,10 @@ type DispatcherClient interface {
 	ClientHeartbeat(ctx context.Context, in *ClientHeartbeatRequest, opts ...grpc.CallOption) (*ClientHeartbeatResponse, error)
 	// The trainer leaves on purpose: its jobs may go at once.
 	ClientGoodbye(ctx context.Context, in *ClientGoodbyeRequest, opts ...grpc.CallOption) (*ClientGoodbyeResponse, error)
+	// A worker tells what it is about to make of a stream under suspicion, and makes it once this is answered.
+	MarkElements(ctx context.Context, in *MarkElementsRequest, opts ...grpc.CallOption) (*MarkElementsResponse, error)
+	// The last words of a worker that native code is about to end; it ends once this is answered.
+	WorkerCrashes(ctx context.Context, in *WorkerCrashesRequest, opts ...grpc.CallOption) (*WorkerCrashesResponse, error)
 	// A worker's one connection: it says hello, beats and reports; the dispatcher commands.
 	WorkerSession(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WorkerMessage, WorkerCommand], error)
 	// Everything an operator sees.
@@ -233,6 +239,26 @@ func (c *dispatcherClient) ClientGoodbye(ctx context.Context, in *ClientGoodbyeR
 	return out, nil
 }
 
+func (c *dispatcherClient) MarkElements(ctx context.Context, in *MarkElementsRequest, opts ...grpc.CallOption) (*MarkElementsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MarkElementsResponse)
+	err := c.cc.Invoke(ctx, Dispatcher_MarkElements_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *dispatcherClient) WorkerCrashes(ctx context.Context, in *WorkerCrashesRequest, opts ...grpc.CallOption) (*WorkerCrashesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WorkerCrashesResponse)
+	err := c.cc.Invoke(ctx, Dispatcher_WorkerCrashes_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *dispatcherClient) WorkerSession(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WorkerMessage, WorkerCommand], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Dispatcher_ServiceDesc.Streams[3], Dispatcher_WorkerSession_FullMethodName, cOpts...)
@@ -286,6 +312,10 @@ type DispatcherServer interface {
 	ClientHeartbeat(context.Context, *ClientHeartbeatRequest) (*ClientHeartbeatResponse, error)
 	// The trainer leaves on purpose: its jobs may go at once.
 	ClientGoodbye(context.Context, *ClientGoodbyeRequest) (*ClientGoodbyeResponse, error)
+	// A worker tells what it is about to make of a stream under suspicion, and makes it once this is answered.
+	MarkElements(context.Context, *MarkElementsRequest) (*MarkElementsResponse, error)
+	// The last words of a worker that native code is about to end; it ends once this is answered.
+	WorkerCrashes(context.Context, *WorkerCrashesRequest) (*WorkerCrashesResponse, error)
 	// A worker's one connection: it says hello, beats and reports; the dispatcher commands.
 	WorkerSession(grpc.BidiStreamingServer[WorkerMessage, WorkerCommand]) error
 	// Everything an operator sees.
@@ -338,6 +368,12 @@ func (UnimplementedDispatcherServer) ClientHeartbeat(context.Context, *ClientHea
 }
 func (UnimplementedDispatcherServer) ClientGoodbye(context.Context, *ClientGoodbyeRequest) (*ClientGoodbyeResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method ClientGoodbye not implemented")
+}
+func (UnimplementedDispatcherServer) MarkElements(context.Context, *MarkElementsRequest) (*MarkElementsResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method MarkElements not implemented")
+}
+func (UnimplementedDispatcherServer) WorkerCrashes(context.Context, *WorkerCrashesRequest) (*WorkerCrashesResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method WorkerCrashes not implemented")
 }
 func (UnimplementedDispatcherServer) WorkerSession(grpc.BidiStreamingServer[WorkerMessage, WorkerCommand]) error {
 	return status.Errorf(codes.Unimplemented, "method WorkerSession not implemented")
@@ -575,6 +611,42 @@ func _Dispatcher_ClientGoodbye_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Dispatcher_MarkElements_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MarkElementsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DispatcherServer).MarkElements(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Dispatcher_MarkElements_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DispatcherServer).MarkElements(ctx, req.(*MarkElementsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Dispatcher_WorkerCrashes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WorkerCrashesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DispatcherServer).WorkerCrashes(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Dispatcher_WorkerCrashes_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DispatcherServer).WorkerCrashes(ctx, req.(*WorkerCrashesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Dispatcher_WorkerSession_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(DispatcherServer).WorkerSession(&grpc.GenericServerStream[WorkerMessage, WorkerCommand]{ServerStream: stream})
 }
@@ -646,6 +718,14 @@ var Dispatcher_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ClientGoodbye",
 			Handler:    _Dispatcher_ClientGoodbye_Handler,
+		},
+		{
+			MethodName: "MarkElements",
+			Handler:    _Dispatcher_MarkElements_Handler,
+		},
+		{
+			MethodName: "WorkerCrashes",
+			Handler:    _Dispatcher_WorkerCrashes_Handler,
 		},
 		{
 			MethodName: "Status",

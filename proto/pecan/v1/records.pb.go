@@ -107,6 +107,10 @@ type Record struct {
 	//	*Record_StreamProduced
 	//	*Record_StreamDelivered
 	//	*Record_EpochAdopted
+	//	*Record_CacheSegmentNamed
+	//	*Record_CacheCommitted
+	//	*Record_CacheSegmentDropped
+	//	*Record_CacheForgotten
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -356,6 +360,42 @@ func (x *Record) GetEpochAdopted() *EpochAdopted {
 	return nil
 }
 
+func (x *Record) GetCacheSegmentNamed() *CacheSegmentNamed {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_CacheSegmentNamed); ok {
+			return x.CacheSegmentNamed
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetCacheCommitted() *CacheCommitted {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_CacheCommitted); ok {
+			return x.CacheCommitted
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetCacheSegmentDropped() *CacheSegmentDropped {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_CacheSegmentDropped); ok {
+			return x.CacheSegmentDropped
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetCacheForgotten() *CacheForgotten {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_CacheForgotten); ok {
+			return x.CacheForgotten
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -452,6 +492,22 @@ type Record_EpochAdopted struct {
 	EpochAdopted *EpochAdopted `protobuf:"bytes,23,opt,name=epoch_adopted,json=epochAdopted,proto3,oneof"`
 }
 
+type Record_CacheSegmentNamed struct {
+	CacheSegmentNamed *CacheSegmentNamed `protobuf:"bytes,30,opt,name=cache_segment_named,json=cacheSegmentNamed,proto3,oneof"`
+}
+
+type Record_CacheCommitted struct {
+	CacheCommitted *CacheCommitted `protobuf:"bytes,31,opt,name=cache_committed,json=cacheCommitted,proto3,oneof"`
+}
+
+type Record_CacheSegmentDropped struct {
+	CacheSegmentDropped *CacheSegmentDropped `protobuf:"bytes,32,opt,name=cache_segment_dropped,json=cacheSegmentDropped,proto3,oneof"`
+}
+
+type Record_CacheForgotten struct {
+	CacheForgotten *CacheForgotten `protobuf:"bytes,33,opt,name=cache_forgotten,json=cacheForgotten,proto3,oneof"`
+}
+
 func (*Record_Started) isRecord_Kind() {}
 
 func (*Record_DatasetAdded) isRecord_Kind() {}
@@ -497,6 +553,14 @@ func (*Record_StreamProduced) isRecord_Kind() {}
 func (*Record_StreamDelivered) isRecord_Kind() {}
 
 func (*Record_EpochAdopted) isRecord_Kind() {}
+
+func (*Record_CacheSegmentNamed) isRecord_Kind() {}
+
+func (*Record_CacheCommitted) isRecord_Kind() {}
+
+func (*Record_CacheSegmentDropped) isRecord_Kind() {}
+
+func (*Record_CacheForgotten) isRecord_Kind() {}
 
 // A process opened the store. The first one of a store names the cluster.
 type DispatcherStarted struct {
@@ -1367,7 +1431,10 @@ type EpochClosed struct {
 	Delivered bool   `protobuf:"varint,3,opt,name=delivered,proto3" json:"delivered,omitempty"`
 	Elements  uint64 `protobuf:"varint,4,opt,name=elements,proto3" json:"elements,omitempty"`
 	// Why it failed, for clients that come later.
-	Error         *ErrorDetail `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	Error *ErrorDetail `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	// As in EpochStatus.
+	StreamsCutOff uint32 `protobuf:"varint,6,opt,name=streams_cut_off,json=streamsCutOff,proto3" json:"streams_cut_off,omitempty"`
+	Lost          uint64 `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1437,6 +1504,20 @@ func (x *EpochClosed) GetError() *ErrorDetail {
 	return nil
 }
 
+func (x *EpochClosed) GetStreamsCutOff() uint32 {
+	if x != nil {
+		return x.StreamsCutOff
+	}
+	return 0
+}
+
+func (x *EpochClosed) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
 // MODE_OFF: one more pass over the dataset, because one more worker is there.
 type StreamAdded struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1483,10 +1564,12 @@ func (x *StreamAdded) GetId() *StreamId {
 }
 
 type LeaseGranted struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Lease         uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
-	Worker        *WorkerAddress         `protobuf:"bytes,3,opt,name=worker,proto3" json:"worker,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Id     *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Lease  uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	Worker *WorkerAddress         `protobuf:"bytes,3,opt,name=worker,proto3" json:"worker,omitempty"`
+	// The stream is sent from its start, also what had been read of it: this run may give other elements than the one before.
+	Anew          bool `protobuf:"varint,4,opt,name=anew,proto3" json:"anew,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1542,6 +1625,13 @@ func (x *LeaseGranted) GetWorker() *WorkerAddress {
 	return nil
 }
 
+func (x *LeaseGranted) GetAnew() bool {
+	if x != nil {
+		return x.Anew
+	}
+	return false
+}
+
 // The holder of the lease does not run the stream any more.
 type LeaseLost struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1549,8 +1639,14 @@ type LeaseLost struct {
 	Lease uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	Cause LeaseLost_Cause        `protobuf:"varint,3,opt,name=cause,proto3,enum=pecan.v1.LeaseLost_Cause" json:"cause,omitempty"`
 	// DIED: how far the stream was known to have come; a later death further on begins a new count.
-	Progress      uint64 `protobuf:"varint,4,opt,name=progress,proto3" json:"progress,omitempty"`
-	Why           string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
+	Progress uint64 `protobuf:"varint,4,opt,name=progress,proto3" json:"progress,omitempty"`
+	Why      string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
+	// Mode at-most-once: the rest of the stream is given up.
+	CutOff bool `protobuf:"varint,7,opt,name=cut_off,json=cutOff,proto3" json:"cut_off,omitempty"`
+	// DIED, and the worker had marked what it made: it died within [progress, suspect_below). 0: it had not.
+	SuspectBelow uint64 `protobuf:"varint,6,opt,name=suspect_below,json=suspectBelow,proto3" json:"suspect_below,omitempty"`
+	// DIED, and the worker said that it crashes: nobody killed it from outside.
+	Crashed       bool `protobuf:"varint,20,opt,name=crashed,proto3" json:"crashed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1618,6 +1714,27 @@ func (x *LeaseLost) GetWhy() string {
 		return x.Why
 	}
 	return ""
+}
+
+func (x *LeaseLost) GetCutOff() bool {
+	if x != nil {
+		return x.CutOff
+	}
+	return false
+}
+
+func (x *LeaseLost) GetSuspectBelow() uint64 {
+	if x != nil {
+		return x.SuspectBelow
+	}
+	return 0
+}
+
+func (x *LeaseLost) GetCrashed() bool {
+	if x != nil {
+		return x.Crashed
+	}
+	return false
 }
 
 type ConsumerAssigned struct {
@@ -1872,6 +1989,219 @@ func (x *StreamDelivered) GetCount() uint64 {
 	return 0
 }
 
+// A worker has written a stream's elements at a cached step, and they are durable. The first segment of a stream stays.
+type CacheSegmentNamed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Segment       *CacheSegment          `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheSegmentNamed) Reset() {
+	*x = CacheSegmentNamed{}
+	mi := &file_pecan_v1_records_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheSegmentNamed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheSegmentNamed) ProtoMessage() {}
+
+func (x *CacheSegmentNamed) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheSegmentNamed.ProtoReflect.Descriptor instead.
+func (*CacheSegmentNamed) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *CacheSegmentNamed) GetSegment() *CacheSegment {
+	if x != nil {
+		return x.Segment
+	}
+	return nil
+}
+
+// Every stream has its segment: from now on the cache is read.
+type CacheCommitted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Strong hash over all its segments.
+	Manifest      string `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheCommitted) Reset() {
+	*x = CacheCommitted{}
+	mi := &file_pecan_v1_records_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheCommitted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheCommitted) ProtoMessage() {}
+
+func (x *CacheCommitted) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheCommitted.ProtoReflect.Descriptor instead.
+func (*CacheCommitted) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *CacheCommitted) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *CacheCommitted) GetManifest() string {
+	if x != nil {
+		return x.Manifest
+	}
+	return ""
+}
+
+// A segment is of no use any more: damaged, gone, or of source files that have changed. The cache is not read until it has another.
+type CacheSegmentDropped struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Stream        uint32                 `protobuf:"varint,2,opt,name=stream,proto3" json:"stream,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Why           string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheSegmentDropped) Reset() {
+	*x = CacheSegmentDropped{}
+	mi := &file_pecan_v1_records_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheSegmentDropped) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheSegmentDropped) ProtoMessage() {}
+
+func (x *CacheSegmentDropped) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheSegmentDropped.ProtoReflect.Descriptor instead.
+func (*CacheSegmentDropped) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *CacheSegmentDropped) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *CacheSegmentDropped) GetStream() uint32 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *CacheSegmentDropped) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CacheSegmentDropped) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+// No job has used the cache for long.
+type CacheForgotten struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheForgotten) Reset() {
+	*x = CacheForgotten{}
+	mi := &file_pecan_v1_records_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheForgotten) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheForgotten) ProtoMessage() {}
+
+func (x *CacheForgotten) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheForgotten.ProtoReflect.Descriptor instead.
+func (*CacheForgotten) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *CacheForgotten) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
 // All durable state. Lists are in ascending order of their keys, so equal states have equal bytes.
 type Snapshot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1884,13 +2214,14 @@ type Snapshot struct {
 	Datasets      []*StoredDataset `protobuf:"bytes,5,rep,name=datasets,proto3" json:"datasets,omitempty"`
 	Clients       []*StoredClient  `protobuf:"bytes,6,rep,name=clients,proto3" json:"clients,omitempty"`
 	Jobs          []*StoredJob     `protobuf:"bytes,7,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	Caches        []*StoredCache   `protobuf:"bytes,20,rep,name=caches,proto3" json:"caches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_pecan_v1_records_proto_msgTypes[24]
+	mi := &file_pecan_v1_records_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1902,7 +2233,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[24]
+	mi := &file_pecan_v1_records_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1915,7 +2246,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Snapshot) GetApplied() uint64 {
@@ -1967,6 +2298,92 @@ func (x *Snapshot) GetJobs() []*StoredJob {
 	return nil
 }
 
+func (x *Snapshot) GetCaches() []*StoredCache {
+	if x != nil {
+		return x.Caches
+	}
+	return nil
+}
+
+type StoredCache struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Key     string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Streams uint32                 `protobuf:"varint,2,opt,name=streams,proto3" json:"streams,omitempty"`
+	// Ascending by stream.
+	Segments []*CacheSegment `protobuf:"bytes,3,rep,name=segments,proto3" json:"segments,omitempty"`
+	// Empty while streams are missing.
+	Manifest string `protobuf:"bytes,4,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	// Grows with every segment that is named: the cache that comes last was written last.
+	Order         uint64 `protobuf:"varint,5,opt,name=order,proto3" json:"order,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredCache) Reset() {
+	*x = StoredCache{}
+	mi := &file_pecan_v1_records_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredCache) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredCache) ProtoMessage() {}
+
+func (x *StoredCache) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredCache.ProtoReflect.Descriptor instead.
+func (*StoredCache) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *StoredCache) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *StoredCache) GetStreams() uint32 {
+	if x != nil {
+		return x.Streams
+	}
+	return 0
+}
+
+func (x *StoredCache) GetSegments() []*CacheSegment {
+	if x != nil {
+		return x.Segments
+	}
+	return nil
+}
+
+func (x *StoredCache) GetManifest() string {
+	if x != nil {
+		return x.Manifest
+	}
+	return ""
+}
+
+func (x *StoredCache) GetOrder() uint64 {
+	if x != nil {
+		return x.Order
+	}
+	return 0
+}
+
 type StoredDataset struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	DatasetId     string                 `protobuf:"bytes,1,opt,name=dataset_id,json=datasetId,proto3" json:"dataset_id,omitempty"`
@@ -1979,7 +2396,7 @@ type StoredDataset struct {
 
 func (x *StoredDataset) Reset() {
 	*x = StoredDataset{}
-	mi := &file_pecan_v1_records_proto_msgTypes[25]
+	mi := &file_pecan_v1_records_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1991,7 +2408,7 @@ func (x *StoredDataset) String() string {
 func (*StoredDataset) ProtoMessage() {}
 
 func (x *StoredDataset) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[25]
+	mi := &file_pecan_v1_records_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2004,7 +2421,7 @@ func (x *StoredDataset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredDataset.ProtoReflect.Descriptor instead.
 func (*StoredDataset) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StoredDataset) GetDatasetId() string {
@@ -2048,7 +2465,7 @@ type StoredClient struct {
 
 func (x *StoredClient) Reset() {
 	*x = StoredClient{}
-	mi := &file_pecan_v1_records_proto_msgTypes[26]
+	mi := &file_pecan_v1_records_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2060,7 +2477,7 @@ func (x *StoredClient) String() string {
 func (*StoredClient) ProtoMessage() {}
 
 func (x *StoredClient) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[26]
+	mi := &file_pecan_v1_records_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2073,7 +2490,7 @@ func (x *StoredClient) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredClient.ProtoReflect.Descriptor instead.
 func (*StoredClient) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{26}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StoredClient) GetClientId() string {
@@ -2117,7 +2534,7 @@ type StoredRequest struct {
 
 func (x *StoredRequest) Reset() {
 	*x = StoredRequest{}
-	mi := &file_pecan_v1_records_proto_msgTypes[27]
+	mi := &file_pecan_v1_records_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2129,7 +2546,7 @@ func (x *StoredRequest) String() string {
 func (*StoredRequest) ProtoMessage() {}
 
 func (x *StoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[27]
+	mi := &file_pecan_v1_records_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2142,7 +2559,7 @@ func (x *StoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredRequest.ProtoReflect.Descriptor instead.
 func (*StoredRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{27}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StoredRequest) GetRequestId() string {
@@ -2196,7 +2613,7 @@ type StoredJob struct {
 
 func (x *StoredJob) Reset() {
 	*x = StoredJob{}
-	mi := &file_pecan_v1_records_proto_msgTypes[28]
+	mi := &file_pecan_v1_records_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2208,7 +2625,7 @@ func (x *StoredJob) String() string {
 func (*StoredJob) ProtoMessage() {}
 
 func (x *StoredJob) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[28]
+	mi := &file_pecan_v1_records_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2221,7 +2638,7 @@ func (x *StoredJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredJob.ProtoReflect.Descriptor instead.
 func (*StoredJob) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{28}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StoredJob) GetJobId() string {
@@ -2307,13 +2724,15 @@ type ClosedEpoch struct {
 	Delivered     bool                   `protobuf:"varint,2,opt,name=delivered,proto3" json:"delivered,omitempty"`
 	Elements      uint64                 `protobuf:"varint,3,opt,name=elements,proto3" json:"elements,omitempty"`
 	Error         *ErrorDetail           `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	StreamsCutOff uint32                 `protobuf:"varint,5,opt,name=streams_cut_off,json=streamsCutOff,proto3" json:"streams_cut_off,omitempty"`
+	Lost          uint64                 `protobuf:"varint,6,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClosedEpoch) Reset() {
 	*x = ClosedEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[29]
+	mi := &file_pecan_v1_records_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2325,7 +2744,7 @@ func (x *ClosedEpoch) String() string {
 func (*ClosedEpoch) ProtoMessage() {}
 
 func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[29]
+	mi := &file_pecan_v1_records_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2338,7 +2757,7 @@ func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClosedEpoch.ProtoReflect.Descriptor instead.
 func (*ClosedEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{29}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ClosedEpoch) GetEpoch() uint64 {
@@ -2369,6 +2788,20 @@ func (x *ClosedEpoch) GetError() *ErrorDetail {
 	return nil
 }
 
+func (x *ClosedEpoch) GetStreamsCutOff() uint32 {
+	if x != nil {
+		return x.StreamsCutOff
+	}
+	return 0
+}
+
+func (x *ClosedEpoch) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
 type StoredEpoch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -2381,7 +2814,7 @@ type StoredEpoch struct {
 
 func (x *StoredEpoch) Reset() {
 	*x = StoredEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[30]
+	mi := &file_pecan_v1_records_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2393,7 +2826,7 @@ func (x *StoredEpoch) String() string {
 func (*StoredEpoch) ProtoMessage() {}
 
 func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[30]
+	mi := &file_pecan_v1_records_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2406,7 +2839,7 @@ func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredEpoch.ProtoReflect.Descriptor instead.
 func (*StoredEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{30}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StoredEpoch) GetEpoch() uint64 {
@@ -2449,7 +2882,7 @@ type StoredPass struct {
 
 func (x *StoredPass) Reset() {
 	*x = StoredPass{}
-	mi := &file_pecan_v1_records_proto_msgTypes[31]
+	mi := &file_pecan_v1_records_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2461,7 +2894,7 @@ func (x *StoredPass) String() string {
 func (*StoredPass) ProtoMessage() {}
 
 func (x *StoredPass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[31]
+	mi := &file_pecan_v1_records_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2474,7 +2907,7 @@ func (x *StoredPass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredPass.ProtoReflect.Descriptor instead.
 func (*StoredPass) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{31}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StoredPass) GetClientId() string {
@@ -2514,14 +2947,20 @@ type StoredStream struct {
 	// Why the last lease was lost.
 	Why string `protobuf:"bytes,13,opt,name=why,proto3" json:"why,omitempty"`
 	// How often the stream was given to a consumer.
-	Assignment    uint64 `protobuf:"varint,14,opt,name=assignment,proto3" json:"assignment,omitempty"`
+	Assignment uint64 `protobuf:"varint,14,opt,name=assignment,proto3" json:"assignment,omitempty"`
+	// Mode at-most-once: its worker was lost, and what its consumer has is all that there will be.
+	CutOff bool `protobuf:"varint,16,opt,name=cut_off,json=cutOff,proto3" json:"cut_off,omitempty"`
+	// The last death was within [progress, suspect_below); 0: that is not known.
+	SuspectBelow uint64 `protobuf:"varint,20,opt,name=suspect_below,json=suspectBelow,proto3" json:"suspect_below,omitempty"`
+	// Those of the deaths that were crashes.
+	Crashes       uint32 `protobuf:"varint,21,opt,name=crashes,proto3" json:"crashes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredStream) Reset() {
 	*x = StoredStream{}
-	mi := &file_pecan_v1_records_proto_msgTypes[32]
+	mi := &file_pecan_v1_records_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2533,7 +2972,7 @@ func (x *StoredStream) String() string {
 func (*StoredStream) ProtoMessage() {}
 
 func (x *StoredStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[32]
+	mi := &file_pecan_v1_records_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2546,7 +2985,7 @@ func (x *StoredStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredStream.ProtoReflect.Descriptor instead.
 func (*StoredStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{32}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StoredStream) GetStream() uint32 {
@@ -2647,11 +3086,32 @@ func (x *StoredStream) GetAssignment() uint64 {
 	return 0
 }
 
+func (x *StoredStream) GetCutOff() bool {
+	if x != nil {
+		return x.CutOff
+	}
+	return false
+}
+
+func (x *StoredStream) GetSuspectBelow() uint64 {
+	if x != nil {
+		return x.SuspectBelow
+	}
+	return 0
+}
+
+func (x *StoredStream) GetCrashes() uint32 {
+	if x != nil {
+		return x.Crashes
+	}
+	return 0
+}
+
 var File_pecan_v1_records_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\x8c\v\n" +
+	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\xba\r\n" +
 	"\x06Record\x127\n" +
 	"\astarted\x18\x01 \x01(\v2\x1b.pecan.v1.DispatcherStartedH\x00R\astarted\x12=\n" +
 	"\rdataset_added\x18\x02 \x01(\v2\x16.pecan.v1.DatasetAddedH\x00R\fdatasetAdded\x12C\n" +
@@ -2683,7 +3143,11 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x11consumer_released\x18\x14 \x01(\v2\x1a.pecan.v1.ConsumerReleasedH\x00R\x10consumerReleased\x12C\n" +
 	"\x0fstream_produced\x18\x15 \x01(\v2\x18.pecan.v1.StreamProducedH\x00R\x0estreamProduced\x12F\n" +
 	"\x10stream_delivered\x18\x16 \x01(\v2\x19.pecan.v1.StreamDeliveredH\x00R\x0fstreamDelivered\x12=\n" +
-	"\repoch_adopted\x18\x17 \x01(\v2\x16.pecan.v1.EpochAdoptedH\x00R\fepochAdoptedB\x06\n" +
+	"\repoch_adopted\x18\x17 \x01(\v2\x16.pecan.v1.EpochAdoptedH\x00R\fepochAdopted\x12M\n" +
+	"\x13cache_segment_named\x18\x1e \x01(\v2\x1b.pecan.v1.CacheSegmentNamedH\x00R\x11cacheSegmentNamed\x12C\n" +
+	"\x0fcache_committed\x18\x1f \x01(\v2\x18.pecan.v1.CacheCommittedH\x00R\x0ecacheCommitted\x12S\n" +
+	"\x15cache_segment_dropped\x18  \x01(\v2\x1d.pecan.v1.CacheSegmentDroppedH\x00R\x13cacheSegmentDropped\x12C\n" +
+	"\x0fcache_forgotten\x18! \x01(\v2\x18.pecan.v1.CacheForgottenH\x00R\x0ecacheForgottenB\x06\n" +
 	"\x04kind\"2\n" +
 	"\x11DispatcherStarted\x12\x1d\n" +
 	"\n" +
@@ -2746,25 +3210,31 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\vEpochFailed\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12+\n" +
-	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\xa1\x01\n" +
+	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\xdd\x01\n" +
 	"\vEpochClosed\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1c\n" +
 	"\tdelivered\x18\x03 \x01(\bR\tdelivered\x12\x1a\n" +
 	"\belements\x18\x04 \x01(\x04R\belements\x12+\n" +
-	"\x05error\x18\x05 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"1\n" +
+	"\x05error\x18\x05 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12&\n" +
+	"\x0fstreams_cut_off\x18\x06 \x01(\rR\rstreamsCutOff\x12\x12\n" +
+	"\x04lost\x18\a \x01(\x04R\x04lost\"1\n" +
 	"\vStreamAdded\x12\"\n" +
-	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\"y\n" +
+	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\"\x8d\x01\n" +
 	"\fLeaseGranted\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
-	"\x06worker\x18\x03 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\"\xe5\x01\n" +
+	"\x06worker\x18\x03 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\x12\x12\n" +
+	"\x04anew\x18\x04 \x01(\bR\x04anew\"\xbd\x02\n" +
 	"\tLeaseLost\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
 	"\x05cause\x18\x03 \x01(\x0e2\x19.pecan.v1.LeaseLost.CauseR\x05cause\x12\x1a\n" +
 	"\bprogress\x18\x04 \x01(\x04R\bprogress\x12\x10\n" +
-	"\x03why\x18\x05 \x01(\tR\x03why\"?\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x12\x17\n" +
+	"\acut_off\x18\a \x01(\bR\x06cutOff\x12#\n" +
+	"\rsuspect_below\x18\x06 \x01(\x04R\fsuspectBelow\x12\x18\n" +
+	"\acrashed\x18\x14 \x01(\bR\acrashed\"?\n" +
 	"\x05Cause\x12\x15\n" +
 	"\x11CAUSE_UNSPECIFIED\x10\x00\x12\t\n" +
 	"\x05MOVED\x10\x01\x12\b\n" +
@@ -2791,7 +3261,19 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x0eremainder_rows\x18\x04 \x01(\x04R\rremainderRows\"K\n" +
 	"\x0fStreamDelivered\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\x94\x02\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"E\n" +
+	"\x11CacheSegmentNamed\x120\n" +
+	"\asegment\x18\x01 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\">\n" +
+	"\x0eCacheCommitted\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1a\n" +
+	"\bmanifest\x18\x02 \x01(\tR\bmanifest\"e\n" +
+	"\x13CacheSegmentDropped\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
+	"\x06stream\x18\x02 \x01(\rR\x06stream\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"\"\n" +
+	"\x0eCacheForgotten\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\"\xc3\x02\n" +
 	"\bSnapshot\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x12\x1d\n" +
 	"\n" +
@@ -2801,7 +3283,14 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"last_lease\x18\x04 \x01(\x04R\tlastLease\x123\n" +
 	"\bdatasets\x18\x05 \x03(\v2\x17.pecan.v1.StoredDatasetR\bdatasets\x120\n" +
 	"\aclients\x18\x06 \x03(\v2\x16.pecan.v1.StoredClientR\aclients\x12'\n" +
-	"\x04jobs\x18\a \x03(\v2\x13.pecan.v1.StoredJobR\x04jobs\"\x9c\x01\n" +
+	"\x04jobs\x18\a \x03(\v2\x13.pecan.v1.StoredJobR\x04jobs\x12-\n" +
+	"\x06caches\x18\x14 \x03(\v2\x15.pecan.v1.StoredCacheR\x06caches\"\x9f\x01\n" +
+	"\vStoredCache\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x18\n" +
+	"\astreams\x18\x02 \x01(\rR\astreams\x122\n" +
+	"\bsegments\x18\x03 \x03(\v2\x16.pecan.v1.CacheSegmentR\bsegments\x12\x1a\n" +
+	"\bmanifest\x18\x04 \x01(\tR\bmanifest\x12\x14\n" +
+	"\x05order\x18\x05 \x01(\x04R\x05order\"\x9c\x01\n" +
 	"\rStoredDataset\x12\x1d\n" +
 	"\n" +
 	"dataset_id\x18\x01 \x01(\tR\tdatasetId\x12 \n" +
@@ -2835,12 +3324,14 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"next_epoch\x18\t \x01(\x04R\tnextEpoch\x12-\n" +
 	"\x06closed\x18\n" +
 	" \x03(\v2\x15.pecan.v1.ClosedEpochR\x06closed\x12+\n" +
-	"\x05error\x18\v \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\x8a\x01\n" +
+	"\x05error\x18\v \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\xc6\x01\n" +
 	"\vClosedEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\bR\tdelivered\x12\x1a\n" +
 	"\belements\x18\x03 \x01(\x04R\belements\x12+\n" +
-	"\x05error\x18\x04 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\xb0\x01\n" +
+	"\x05error\x18\x04 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12&\n" +
+	"\x0fstreams_cut_off\x18\x05 \x01(\rR\rstreamsCutOff\x12\x12\n" +
+	"\x04lost\x18\x06 \x01(\x04R\x04lost\"\xb0\x01\n" +
 	"\vStoredEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12,\n" +
 	"\x06passes\x18\x02 \x03(\v2\x14.pecan.v1.StoredPassR\x06passes\x120\n" +
@@ -2849,7 +3340,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"StoredPass\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x14\n" +
-	"\x05ahead\x18\x02 \x01(\bR\x05ahead\"\xa3\x03\n" +
+	"\x05ahead\x18\x02 \x01(\bR\x05ahead\"\xfb\x03\n" +
 	"\fStoredStream\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
@@ -2868,7 +3359,10 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x03why\x18\r \x01(\tR\x03why\x12\x1e\n" +
 	"\n" +
 	"assignment\x18\x0e \x01(\x04R\n" +
-	"assignmentb\x06proto3"
+	"assignment\x12\x17\n" +
+	"\acut_off\x18\x10 \x01(\bR\x06cutOff\x12#\n" +
+	"\rsuspect_below\x18\x14 \x01(\x04R\fsuspectBelow\x12\x18\n" +
+	"\acrashes\x18\x15 \x01(\rR\acrashesb\x06proto3"
 
 var (
 	file_pecan_v1_records_proto_rawDescOnce sync.Once
@@ -2883,49 +3377,55 @@ func file_pecan_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_pecan_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_pecan_v1_records_proto_goTypes = []any{
-	(LeaseLost_Cause)(0),      // 0: pecan.v1.LeaseLost.Cause
-	(*Record)(nil),            // 1: pecan.v1.Record
-	(*DispatcherStarted)(nil), // 2: pecan.v1.DispatcherStarted
-	(*DatasetAdded)(nil),      // 3: pecan.v1.DatasetAdded
-	(*DatasetRemoved)(nil),    // 4: pecan.v1.DatasetRemoved
-	(*ClientJoined)(nil),      // 5: pecan.v1.ClientJoined
-	(*ClientLeft)(nil),        // 6: pecan.v1.ClientLeft
-	(*JobCreated)(nil),        // 7: pecan.v1.JobCreated
-	(*JobJoined)(nil),         // 8: pecan.v1.JobJoined
-	(*JobLeft)(nil),           // 9: pecan.v1.JobLeft
-	(*JobFailed)(nil),         // 10: pecan.v1.JobFailed
-	(*JobRemoved)(nil),        // 11: pecan.v1.JobRemoved
-	(*EpochOpened)(nil),       // 12: pecan.v1.EpochOpened
-	(*EpochJoined)(nil),       // 13: pecan.v1.EpochJoined
-	(*EpochAdopted)(nil),      // 14: pecan.v1.EpochAdopted
-	(*EpochLeft)(nil),         // 15: pecan.v1.EpochLeft
-	(*EpochFailed)(nil),       // 16: pecan.v1.EpochFailed
-	(*EpochClosed)(nil),       // 17: pecan.v1.EpochClosed
-	(*StreamAdded)(nil),       // 18: pecan.v1.StreamAdded
-	(*LeaseGranted)(nil),      // 19: pecan.v1.LeaseGranted
-	(*LeaseLost)(nil),         // 20: pecan.v1.LeaseLost
-	(*ConsumerAssigned)(nil),  // 21: pecan.v1.ConsumerAssigned
-	(*ConsumerReleased)(nil),  // 22: pecan.v1.ConsumerReleased
-	(*StreamProduced)(nil),    // 23: pecan.v1.StreamProduced
-	(*StreamDelivered)(nil),   // 24: pecan.v1.StreamDelivered
-	(*Snapshot)(nil),          // 25: pecan.v1.Snapshot
-	(*StoredDataset)(nil),     // 26: pecan.v1.StoredDataset
-	(*StoredClient)(nil),      // 27: pecan.v1.StoredClient
-	(*StoredRequest)(nil),     // 28: pecan.v1.StoredRequest
-	(*StoredJob)(nil),         // 29: pecan.v1.StoredJob
-	(*ClosedEpoch)(nil),       // 30: pecan.v1.ClosedEpoch
-	(*StoredEpoch)(nil),       // 31: pecan.v1.StoredEpoch
-	(*StoredPass)(nil),        // 32: pecan.v1.StoredPass
-	(*StoredStream)(nil),      // 33: pecan.v1.StoredStream
-	(*JobOptions)(nil),        // 34: pecan.v1.JobOptions
-	(*Plan)(nil),              // 35: pecan.v1.Plan
-	(*ErrorDetail)(nil),       // 36: pecan.v1.ErrorDetail
-	(*Position)(nil),          // 37: pecan.v1.Position
-	(*StreamId)(nil),          // 38: pecan.v1.StreamId
-	(*WorkerAddress)(nil),     // 39: pecan.v1.WorkerAddress
-	(*DatasetSpec)(nil),       // 40: pecan.v1.DatasetSpec
+	(LeaseLost_Cause)(0),        // 0: pecan.v1.LeaseLost.Cause
+	(*Record)(nil),              // 1: pecan.v1.Record
+	(*DispatcherStarted)(nil),   // 2: pecan.v1.DispatcherStarted
+	(*DatasetAdded)(nil),        // 3: pecan.v1.DatasetAdded
+	(*DatasetRemoved)(nil),      // 4: pecan.v1.DatasetRemoved
+	(*ClientJoined)(nil),        // 5: pecan.v1.ClientJoined
+	(*ClientLeft)(nil),          // 6: pecan.v1.ClientLeft
+	(*JobCreated)(nil),          // 7: pecan.v1.JobCreated
+	(*JobJoined)(nil),           // 8: pecan.v1.JobJoined
+	(*JobLeft)(nil),             // 9: pecan.v1.JobLeft
+	(*JobFailed)(nil),           // 10: pecan.v1.JobFailed
+	(*JobRemoved)(nil),          // 11: pecan.v1.JobRemoved
+	(*EpochOpened)(nil),         // 12: pecan.v1.EpochOpened
+	(*EpochJoined)(nil),         // 13: pecan.v1.EpochJoined
+	(*EpochAdopted)(nil),        // 14: pecan.v1.EpochAdopted
+	(*EpochLeft)(nil),           // 15: pecan.v1.EpochLeft
+	(*EpochFailed)(nil),         // 16: pecan.v1.EpochFailed
+	(*EpochClosed)(nil),         // 17: pecan.v1.EpochClosed
+	(*StreamAdded)(nil),         // 18: pecan.v1.StreamAdded
+	(*LeaseGranted)(nil),        // 19: pecan.v1.LeaseGranted
+	(*LeaseLost)(nil),           // 20: pecan.v1.LeaseLost
+	(*ConsumerAssigned)(nil),    // 21: pecan.v1.ConsumerAssigned
+	(*ConsumerReleased)(nil),    // 22: pecan.v1.ConsumerReleased
+	(*StreamProduced)(nil),      // 23: pecan.v1.StreamProduced
+	(*StreamDelivered)(nil),     // 24: pecan.v1.StreamDelivered
+	(*CacheSegmentNamed)(nil),   // 25: pecan.v1.CacheSegmentNamed
+	(*CacheCommitted)(nil),      // 26: pecan.v1.CacheCommitted
+	(*CacheSegmentDropped)(nil), // 27: pecan.v1.CacheSegmentDropped
+	(*CacheForgotten)(nil),      // 28: pecan.v1.CacheForgotten
+	(*Snapshot)(nil),            // 29: pecan.v1.Snapshot
+	(*StoredCache)(nil),         // 30: pecan.v1.StoredCache
+	(*StoredDataset)(nil),       // 31: pecan.v1.StoredDataset
+	(*StoredClient)(nil),        // 32: pecan.v1.StoredClient
+	(*StoredRequest)(nil),       // 33: pecan.v1.StoredRequest
+	(*StoredJob)(nil),           // 34: pecan.v1.StoredJob
+	(*ClosedEpoch)(nil),         // 35: pecan.v1.ClosedEpoch
+	(*StoredEpoch)(nil),         // 36: pecan.v1.StoredEpoch
+	(*StoredPass)(nil),          // 37: pecan.v1.StoredPass
+	(*StoredStream)(nil),        // 38: pecan.v1.StoredStream
+	(*JobOptions)(nil),          // 39: pecan.v1.JobOptions
+	(*Plan)(nil),                // 40: pecan.v1.Plan
+	(*ErrorDetail)(nil),         // 41: pecan.v1.ErrorDetail
+	(*Position)(nil),            // 42: pecan.v1.Position
+	(*StreamId)(nil),            // 43: pecan.v1.StreamId
+	(*WorkerAddress)(nil),       // 44: pecan.v1.WorkerAddress
+	(*CacheSegment)(nil),        // 45: pecan.v1.CacheSegment
+	(*DatasetSpec)(nil),         // 46: pecan.v1.DatasetSpec
 }
 var file_pecan_v1_records_proto_depIdxs = []int32{
 	2,  // 0: pecan.v1.Record.started:type_name -> pecan.v1.DispatcherStarted
@@ -2951,42 +3451,49 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	23, // 20: pecan.v1.Record.stream_produced:type_name -> pecan.v1.StreamProduced
 	24, // 21: pecan.v1.Record.stream_delivered:type_name -> pecan.v1.StreamDelivered
 	14, // 22: pecan.v1.Record.epoch_adopted:type_name -> pecan.v1.EpochAdopted
-	26, // 23: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
-	34, // 24: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
-	35, // 25: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
-	36, // 26: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
-	37, // 27: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
-	36, // 28: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
-	36, // 29: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
-	38, // 30: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
-	38, // 31: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
-	39, // 32: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
-	38, // 33: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
-	0,  // 34: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
-	38, // 35: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
-	38, // 36: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
-	38, // 37: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
-	38, // 38: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
-	26, // 39: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
-	27, // 40: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
-	29, // 41: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
-	40, // 42: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
-	28, // 43: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
-	34, // 44: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
-	35, // 45: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
-	31, // 46: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
-	30, // 47: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
-	36, // 48: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
-	36, // 49: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
-	32, // 50: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
-	33, // 51: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
-	36, // 52: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
-	39, // 53: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
-	54, // [54:54] is the sub-list for method output_type
-	54, // [54:54] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	25, // 23: pecan.v1.Record.cache_segment_named:type_name -> pecan.v1.CacheSegmentNamed
+	26, // 24: pecan.v1.Record.cache_committed:type_name -> pecan.v1.CacheCommitted
+	27, // 25: pecan.v1.Record.cache_segment_dropped:type_name -> pecan.v1.CacheSegmentDropped
+	28, // 26: pecan.v1.Record.cache_forgotten:type_name -> pecan.v1.CacheForgotten
+	31, // 27: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
+	39, // 28: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
+	40, // 29: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
+	41, // 30: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
+	42, // 31: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
+	41, // 32: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
+	41, // 33: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
+	43, // 34: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
+	43, // 35: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
+	44, // 36: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
+	43, // 37: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
+	0,  // 38: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
+	43, // 39: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
+	43, // 40: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
+	43, // 41: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
+	43, // 42: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
+	45, // 43: pecan.v1.CacheSegmentNamed.segment:type_name -> pecan.v1.CacheSegment
+	31, // 44: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
+	32, // 45: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
+	34, // 46: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
+	30, // 47: pecan.v1.Snapshot.caches:type_name -> pecan.v1.StoredCache
+	45, // 48: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
+	46, // 49: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
+	33, // 50: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
+	39, // 51: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
+	40, // 52: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
+	36, // 53: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
+	35, // 54: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
+	41, // 55: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
+	41, // 56: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
+	37, // 57: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
+	38, // 58: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
+	41, // 59: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
+	44, // 60: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
+	61, // [61:61] is the sub-list for method output_type
+	61, // [61:61] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_records_proto_init() }
@@ -3019,6 +3526,10 @@ func file_pecan_v1_records_proto_init() {
 		(*Record_StreamProduced)(nil),
 		(*Record_StreamDelivered)(nil),
 		(*Record_EpochAdopted)(nil),
+		(*Record_CacheSegmentNamed)(nil),
+		(*Record_CacheCommitted)(nil),
+		(*Record_CacheSegmentDropped)(nil),
+		(*Record_CacheForgotten)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3026,7 +3537,7 @@ func file_pecan_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_records_proto_rawDesc), len(file_pecan_v1_records_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   33,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -309,6 +309,61 @@ func (DeterminismClass) EnumDescriptor() ([]byte, []int) {
 	return file_pecan_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
+type Resume_Way int32
+
+const (
+	Resume_WAY_UNSPECIFIED Resume_Way = 0
+	// All of it is run again, and what its reader has is dropped.
+	Resume_RECOMPUTE Resume_Way = 1
+	// What lies below the nodes is run again, what stands above them is not.
+	Resume_PARTLY Resume_Way = 2
+	// Nothing is: the position in the source follows from the index.
+	Resume_START Resume_Way = 3
+)
+
+// Enum value maps for Resume_Way.
+var (
+	Resume_Way_name = map[int32]string{
+		0: "WAY_UNSPECIFIED",
+		1: "RECOMPUTE",
+		2: "PARTLY",
+		3: "START",
+	}
+	Resume_Way_value = map[string]int32{
+		"WAY_UNSPECIFIED": 0,
+		"RECOMPUTE":       1,
+		"PARTLY":          2,
+		"START":           3,
+	}
+)
+
+func (x Resume_Way) Enum() *Resume_Way {
+	p := new(Resume_Way)
+	*p = x
+	return p
+}
+
+func (x Resume_Way) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Resume_Way) Descriptor() protoreflect.EnumDescriptor {
+	return file_pecan_v1_types_proto_enumTypes[5].Descriptor()
+}
+
+func (Resume_Way) Type() protoreflect.EnumType {
+	return &file_pecan_v1_types_proto_enumTypes[5]
+}
+
+func (x Resume_Way) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Resume_Way.Descriptor instead.
+func (Resume_Way) EnumDescriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{4, 0}
+}
+
 type Cut_Kind int32
 
 const (
@@ -356,11 +411,11 @@ func (x Cut_Kind) String() string {
 }
 
 func (Cut_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[5].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[6].Descriptor()
 }
 
 func (Cut_Kind) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[5]
+	return &file_pecan_v1_types_proto_enumTypes[6]
 }
 
 func (x Cut_Kind) Number() protoreflect.EnumNumber {
@@ -369,7 +424,7 @@ func (x Cut_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Cut_Kind.Descriptor instead.
 func (Cut_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{4, 0}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7, 0}
 }
 
 // One tensor of a flattened element.
@@ -522,8 +577,12 @@ type JobOptions struct {
 	MaxElementBytes int64 `protobuf:"varint,6,opt,name=max_element_bytes,json=maxElementBytes,proto3" json:"max_element_bytes,omitempty"`
 	// Checksum payloads between hosts as well as headers.
 	PayloadChecksum bool `protobuf:"varint,7,opt,name=payload_checksum,json=payloadChecksum,proto3" json:"payload_checksum,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Run in a weaker mode where the dataset cannot keep the promise of this one, instead of being refused.
+	AllowNondeterministic bool `protobuf:"varint,8,opt,name=allow_nondeterministic,json=allowNondeterministic,proto3" json:"allow_nondeterministic,omitempty"`
+	// Of a job that runs in a weaker mode, the one that was asked for; set by the dispatcher.
+	AskedMode     Mode `protobuf:"varint,9,opt,name=asked_mode,json=askedMode,proto3,enum=pecan.v1.Mode" json:"asked_mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobOptions) Reset() {
@@ -605,6 +664,20 @@ func (x *JobOptions) GetPayloadChecksum() bool {
 	return false
 }
 
+func (x *JobOptions) GetAllowNondeterministic() bool {
+	if x != nil {
+		return x.AllowNondeterministic
+	}
+	return false
+}
+
+func (x *JobOptions) GetAskedMode() Mode {
+	if x != nil {
+		return x.AskedMode
+	}
+	return Mode_MODE_UNSPECIFIED
+}
+
 // How a dataset is divided into streams. Written by service/graph, recorded by the dispatcher before any use,
 // given back to service/graph on the workers, and shown to people. Constant for a job.
 type Plan struct {
@@ -635,7 +708,15 @@ type Plan struct {
 	AssertedCardinality int64 `protobuf:"varint,14,opt,name=asserted_cardinality,json=assertedCardinality,proto3" json:"asserted_cardinality,omitempty"`
 	// A cache or a snapshot writes files: two epochs at once would write the same ones, and one that is left half read keeps
 	// them locked. So no epoch is opened before it is read.
-	WritesFiles   bool `protobuf:"varint,15,opt,name=writes_files,json=writesFiles,proto3" json:"writes_files,omitempty"`
+	WritesFiles bool `protobuf:"varint,15,opt,name=writes_files,json=writesFiles,proto3" json:"writes_files,omitempty"`
+	// How a stream goes on at an index other than 0. It is not in the hash: it changes what is computed again, and no element.
+	Resume *Resume `protobuf:"bytes,16,opt,name=resume,proto3" json:"resume,omitempty"`
+	// The mode that the job runs in: weaker than the one asked for where allow_nondeterministic made it so.
+	Mode Mode `protobuf:"varint,17,opt,name=mode,proto3,enum=pecan.v1.Mode" json:"mode,omitempty"`
+	// Steps that draw random values by the number of the element, not one after another.
+	Keyed []string `protobuf:"bytes,18,rep,name=keyed,proto3" json:"keyed,omitempty"`
+	// What pecan.cache() keeps; absent where the dataset has no such step, or the step does nothing (reasons says why).
+	Cache         *CachePlan `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -775,6 +856,275 @@ func (x *Plan) GetWritesFiles() bool {
 	return false
 }
 
+func (x *Plan) GetResume() *Resume {
+	if x != nil {
+		return x.Resume
+	}
+	return nil
+}
+
+func (x *Plan) GetMode() Mode {
+	if x != nil {
+		return x.Mode
+	}
+	return Mode_MODE_UNSPECIFIED
+}
+
+func (x *Plan) GetKeyed() []string {
+	if x != nil {
+		return x.Keyed
+	}
+	return nil
+}
+
+func (x *Plan) GetCache() *CachePlan {
+	if x != nil {
+		return x.Cache
+	}
+	return nil
+}
+
+// How much of a stream is computed again when it begins at an index other than 0.
+type Resume struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Way   Resume_Way             `protobuf:"varint,1,opt,name=way,proto3,enum=pecan.v1.Resume_Way" json:"way,omitempty"`
+	// The nodes whose first elements are left out; none with RECOMPUTE.
+	Above []string `protobuf:"bytes,2,rep,name=above,proto3" json:"above,omitempty"`
+	// An iterator over the stream's graph can be saved and restored, and gives the same elements behind it.
+	Checkpoints   bool `protobuf:"varint,3,opt,name=checkpoints,proto3" json:"checkpoints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resume) Reset() {
+	*x = Resume{}
+	mi := &file_pecan_v1_types_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resume) ProtoMessage() {}
+
+func (x *Resume) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resume.ProtoReflect.Descriptor instead.
+func (*Resume) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Resume) GetWay() Resume_Way {
+	if x != nil {
+		return x.Way
+	}
+	return Resume_WAY_UNSPECIFIED
+}
+
+func (x *Resume) GetAbove() []string {
+	if x != nil {
+		return x.Above
+	}
+	return nil
+}
+
+func (x *Resume) GetCheckpoints() bool {
+	if x != nil {
+		return x.Checkpoints
+	}
+	return false
+}
+
+// The step whose elements workers write in the first epoch and read in later ones.
+type CachePlan struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Node of the step in the registered graph.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Strong hash over everything that decides which elements pass the step, but the source files and the seed.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// The job's seed decides it too.
+	Seeded bool `protobuf:"varint,3,opt,name=seeded,proto3" json:"seeded,omitempty"`
+	// Elements travel between the worker and its graphs in packs of many.
+	Packed        bool `protobuf:"varint,4,opt,name=packed,proto3" json:"packed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CachePlan) Reset() {
+	*x = CachePlan{}
+	mi := &file_pecan_v1_types_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CachePlan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CachePlan) ProtoMessage() {}
+
+func (x *CachePlan) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CachePlan.ProtoReflect.Descriptor instead.
+func (*CachePlan) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *CachePlan) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *CachePlan) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *CachePlan) GetSeeded() bool {
+	if x != nil {
+		return x.Seeded
+	}
+	return false
+}
+
+func (x *CachePlan) GetPacked() bool {
+	if x != nil {
+		return x.Packed
+	}
+	return false
+}
+
+// One stream's elements at a cached step, as a file in the directory of the workers; docs/formats/cache.md.
+type CacheSegment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the cache; the plan's key and, where it matters, the seed.
+	Key     string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Stream  uint32 `protobuf:"varint,2,opt,name=stream,proto3" json:"stream,omitempty"`
+	Streams uint32 `protobuf:"varint,3,opt,name=streams,proto3" json:"streams,omitempty"`
+	// Name of the file in the directory.
+	Name  string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	Bytes int64  `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// CRC32C of the footer, which has the checksums of all blocks.
+	Checksum uint32 `protobuf:"varint,6,opt,name=checksum,proto3" json:"checksum,omitempty"`
+	Elements uint64 `protobuf:"varint,7,opt,name=elements,proto3" json:"elements,omitempty"`
+	// Digest over names, sizes and times of the files that the elements come from, and the TensorFlow that made them.
+	Source        string `protobuf:"bytes,8,opt,name=source,proto3" json:"source,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CacheSegment) Reset() {
+	*x = CacheSegment{}
+	mi := &file_pecan_v1_types_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CacheSegment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CacheSegment) ProtoMessage() {}
+
+func (x *CacheSegment) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CacheSegment.ProtoReflect.Descriptor instead.
+func (*CacheSegment) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *CacheSegment) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *CacheSegment) GetStream() uint32 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *CacheSegment) GetStreams() uint32 {
+	if x != nil {
+		return x.Streams
+	}
+	return 0
+}
+
+func (x *CacheSegment) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CacheSegment) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *CacheSegment) GetChecksum() uint32 {
+	if x != nil {
+		return x.Checksum
+	}
+	return 0
+}
+
+func (x *CacheSegment) GetElements() uint64 {
+	if x != nil {
+		return x.Elements
+	}
+	return 0
+}
+
+func (x *CacheSegment) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
 type Cut struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  Cut_Kind               `protobuf:"varint,1,opt,name=kind,proto3,enum=pecan.v1.Cut_Kind" json:"kind,omitempty"`
@@ -787,7 +1137,7 @@ type Cut struct {
 
 func (x *Cut) Reset() {
 	*x = Cut{}
-	mi := &file_pecan_v1_types_proto_msgTypes[4]
+	mi := &file_pecan_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +1149,7 @@ func (x *Cut) String() string {
 func (*Cut) ProtoMessage() {}
 
 func (x *Cut) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[4]
+	mi := &file_pecan_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +1162,7 @@ func (x *Cut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cut.ProtoReflect.Descriptor instead.
 func (*Cut) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Cut) GetKind() Cut_Kind {
@@ -848,7 +1198,7 @@ type StreamId struct {
 
 func (x *StreamId) Reset() {
 	*x = StreamId{}
-	mi := &file_pecan_v1_types_proto_msgTypes[5]
+	mi := &file_pecan_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +1210,7 @@ func (x *StreamId) String() string {
 func (*StreamId) ProtoMessage() {}
 
 func (x *StreamId) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[5]
+	mi := &file_pecan_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +1223,7 @@ func (x *StreamId) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamId.ProtoReflect.Descriptor instead.
 func (*StreamId) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StreamId) GetJobId() string {
@@ -914,7 +1264,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_pecan_v1_types_proto_msgTypes[6]
+	mi := &file_pecan_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -926,7 +1276,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[6]
+	mi := &file_pecan_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -939,7 +1289,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Position) GetEpoch() uint64 {
@@ -990,7 +1340,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_pecan_v1_types_proto_msgTypes[7]
+	mi := &file_pecan_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1002,7 +1352,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[7]
+	mi := &file_pecan_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1015,7 +1365,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Token) GetFormat() uint32 {
@@ -1081,6 +1431,144 @@ func (x *Token) GetElements() uint64 {
 	return 0
 }
 
+// What a file of a checkpoint is a checkpoint of; docs/formats/checkpoint.md says how it lies in the file.
+type Checkpoint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whatever gives other elements under the same index has to be the same when it is restored.
+	Fingerprint string    `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	PlanHash    string    `protobuf:"bytes,2,opt,name=plan_hash,json=planHash,proto3" json:"plan_hash,omitempty"`
+	Mode        Mode      `protobuf:"varint,3,opt,name=mode,proto3,enum=pecan.v1.Mode" json:"mode,omitempty"`
+	Seed        uint64    `protobuf:"varint,4,opt,name=seed,proto3" json:"seed,omitempty"`
+	Id          *StreamId `protobuf:"bytes,5,opt,name=id,proto3" json:"id,omitempty"`
+	Lease       uint64    `protobuf:"varint,6,opt,name=lease,proto3" json:"lease,omitempty"`
+	// The element that the iterator gives next.
+	Index uint64 `protobuf:"varint,7,opt,name=index,proto3" json:"index,omitempty"`
+	// The index at which its graph begins.
+	Start uint64 `protobuf:"varint,8,opt,name=start,proto3" json:"start,omitempty"`
+	// The state that follows, in bytes, and its CRC32C.
+	Size              uint64 `protobuf:"varint,9,opt,name=size,proto3" json:"size,omitempty"`
+	Crc               uint32 `protobuf:"varint,10,opt,name=crc,proto3" json:"crc,omitempty"`
+	TensorflowVersion string `protobuf:"bytes,11,opt,name=tensorflow_version,json=tensorflowVersion,proto3" json:"tensorflow_version,omitempty"`
+	// No element below failed; at most the index. 0 where it is not known.
+	CleanBelow    uint64 `protobuf:"varint,12,opt,name=clean_below,json=cleanBelow,proto3" json:"clean_below,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Checkpoint) Reset() {
+	*x = Checkpoint{}
+	mi := &file_pecan_v1_types_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Checkpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Checkpoint) ProtoMessage() {}
+
+func (x *Checkpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
+func (*Checkpoint) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Checkpoint) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetPlanHash() string {
+	if x != nil {
+		return x.PlanHash
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetMode() Mode {
+	if x != nil {
+		return x.Mode
+	}
+	return Mode_MODE_UNSPECIFIED
+}
+
+func (x *Checkpoint) GetSeed() uint64 {
+	if x != nil {
+		return x.Seed
+	}
+	return 0
+}
+
+func (x *Checkpoint) GetId() *StreamId {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *Checkpoint) GetLease() uint64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
+func (x *Checkpoint) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Checkpoint) GetStart() uint64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *Checkpoint) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Checkpoint) GetCrc() uint32 {
+	if x != nil {
+		return x.Crc
+	}
+	return 0
+}
+
+func (x *Checkpoint) GetTensorflowVersion() string {
+	if x != nil {
+		return x.TensorflowVersion
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetCleanBelow() uint64 {
+	if x != nil {
+		return x.CleanBelow
+	}
+	return 0
+}
+
 // Where a worker can be read.
 type WorkerAddress struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1097,7 +1585,7 @@ type WorkerAddress struct {
 
 func (x *WorkerAddress) Reset() {
 	*x = WorkerAddress{}
-	mi := &file_pecan_v1_types_proto_msgTypes[8]
+	mi := &file_pecan_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1109,7 +1597,7 @@ func (x *WorkerAddress) String() string {
 func (*WorkerAddress) ProtoMessage() {}
 
 func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[8]
+	mi := &file_pecan_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1122,7 +1610,7 @@ func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerAddress.ProtoReflect.Descriptor instead.
 func (*WorkerAddress) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WorkerAddress) GetWorkerId() string {
@@ -1167,7 +1655,7 @@ type ErrorDetail struct {
 
 func (x *ErrorDetail) Reset() {
 	*x = ErrorDetail{}
-	mi := &file_pecan_v1_types_proto_msgTypes[9]
+	mi := &file_pecan_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +1667,7 @@ func (x *ErrorDetail) String() string {
 func (*ErrorDetail) ProtoMessage() {}
 
 func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[9]
+	mi := &file_pecan_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1680,7 @@ func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorDetail.ProtoReflect.Descriptor instead.
 func (*ErrorDetail) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ErrorDetail) GetCode() int32 {
@@ -1231,7 +1719,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"components\x12!\n" +
 	"\felement_spec\x18\x02 \x01(\fR\velementSpec\x12-\n" +
 	"\x12tensorflow_version\x18\x03 \x01(\tR\x11tensorflowVersion\x12 \n" +
-	"\vcompression\x18\x04 \x01(\tR\vcompression\"\x9f\x02\n" +
+	"\vcompression\x18\x04 \x01(\tR\vcompression\"\x85\x03\n" +
 	"\n" +
 	"JobOptions\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.pecan.v1.ModeR\x04mode\x12.\n" +
@@ -1240,7 +1728,10 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\bseed_set\x18\x04 \x01(\bR\aseedSet\x127\n" +
 	"\vcompression\x18\x05 \x01(\x0e2\x15.pecan.v1.CompressionR\vcompression\x12*\n" +
 	"\x11max_element_bytes\x18\x06 \x01(\x03R\x0fmaxElementBytes\x12)\n" +
-	"\x10payload_checksum\x18\a \x01(\bR\x0fpayloadChecksum\"\xb1\x04\n" +
+	"\x10payload_checksum\x18\a \x01(\bR\x0fpayloadChecksum\x125\n" +
+	"\x16allow_nondeterministic\x18\b \x01(\bR\x15allowNondeterministic\x12-\n" +
+	"\n" +
+	"asked_mode\x18\t \x01(\x0e2\x0e.pecan.v1.ModeR\taskedMode\"\xc0\x05\n" +
 	"\x04Plan\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x1f\n" +
 	"\vnum_streams\x18\x02 \x01(\x05R\n" +
@@ -1261,7 +1752,35 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\areasons\x18\f \x03(\tR\areasons\x12\x12\n" +
 	"\x04hash\x18\r \x01(\tR\x04hash\x121\n" +
 	"\x14asserted_cardinality\x18\x0e \x01(\x03R\x13assertedCardinality\x12!\n" +
-	"\fwrites_files\x18\x0f \x01(\bR\vwritesFiles\"\xb0\x01\n" +
+	"\fwrites_files\x18\x0f \x01(\bR\vwritesFiles\x12(\n" +
+	"\x06resume\x18\x10 \x01(\v2\x10.pecan.v1.ResumeR\x06resume\x12\"\n" +
+	"\x04mode\x18\x11 \x01(\x0e2\x0e.pecan.v1.ModeR\x04mode\x12\x14\n" +
+	"\x05keyed\x18\x12 \x03(\tR\x05keyed\x12)\n" +
+	"\x05cache\x18\x14 \x01(\v2\x13.pecan.v1.CachePlanR\x05cache\"\xaa\x01\n" +
+	"\x06Resume\x12&\n" +
+	"\x03way\x18\x01 \x01(\x0e2\x14.pecan.v1.Resume.WayR\x03way\x12\x14\n" +
+	"\x05above\x18\x02 \x03(\tR\x05above\x12 \n" +
+	"\vcheckpoints\x18\x03 \x01(\bR\vcheckpoints\"@\n" +
+	"\x03Way\x12\x13\n" +
+	"\x0fWAY_UNSPECIFIED\x10\x00\x12\r\n" +
+	"\tRECOMPUTE\x10\x01\x12\n" +
+	"\n" +
+	"\x06PARTLY\x10\x02\x12\t\n" +
+	"\x05START\x10\x03\"a\n" +
+	"\tCachePlan\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
+	"\x06seeded\x18\x03 \x01(\bR\x06seeded\x12\x16\n" +
+	"\x06packed\x18\x04 \x01(\bR\x06packed\"\xcc\x01\n" +
+	"\fCacheSegment\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
+	"\x06stream\x18\x02 \x01(\rR\x06stream\x12\x18\n" +
+	"\astreams\x18\x03 \x01(\rR\astreams\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\x12\x1a\n" +
+	"\bchecksum\x18\x06 \x01(\rR\bchecksum\x12\x1a\n" +
+	"\belements\x18\a \x01(\x04R\belements\x12\x16\n" +
+	"\x06source\x18\b \x01(\tR\x06source\"\xb0\x01\n" +
 	"\x03Cut\x12&\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x12.pecan.v1.Cut.KindR\x04kind\x12\x14\n" +
 	"\x05edges\x18\x02 \x03(\tR\x05edges\x12\x14\n" +
@@ -1293,7 +1812,23 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x04seed\x18\x06 \x01(\x04R\x04seed\x12.\n" +
 	"\bposition\x18\a \x01(\v2\x12.pecan.v1.PositionR\bposition\x12\x16\n" +
 	"\x06passes\x18\b \x01(\x04R\x06passes\x12\x1a\n" +
-	"\belements\x18\t \x01(\x04R\belements\"k\n" +
+	"\belements\x18\t \x01(\x04R\belements\"\xdf\x02\n" +
+	"\n" +
+	"Checkpoint\x12 \n" +
+	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x1b\n" +
+	"\tplan_hash\x18\x02 \x01(\tR\bplanHash\x12\"\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\x0e.pecan.v1.ModeR\x04mode\x12\x12\n" +
+	"\x04seed\x18\x04 \x01(\x04R\x04seed\x12\"\n" +
+	"\x02id\x18\x05 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
+	"\x05lease\x18\x06 \x01(\x04R\x05lease\x12\x14\n" +
+	"\x05index\x18\a \x01(\x04R\x05index\x12\x14\n" +
+	"\x05start\x18\b \x01(\x04R\x05start\x12\x12\n" +
+	"\x04size\x18\t \x01(\x04R\x04size\x12\x10\n" +
+	"\x03crc\x18\n" +
+	" \x01(\rR\x03crc\x12-\n" +
+	"\x12tensorflow_version\x18\v \x01(\tR\x11tensorflowVersion\x12\x1f\n" +
+	"\vclean_below\x18\f \x01(\x04R\n" +
+	"cleanBelow\"k\n" +
 	"\rWorkerAddress\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x10\n" +
 	"\x03tcp\x18\x02 \x01(\tR\x03tcp\x12\x12\n" +
@@ -1346,43 +1881,55 @@ func file_pecan_v1_types_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_types_proto_rawDescData
 }
 
-var file_pecan_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_pecan_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_pecan_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_pecan_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_pecan_v1_types_proto_goTypes = []any{
 	(Mode)(0),             // 0: pecan.v1.Mode
 	(Sharding)(0),         // 1: pecan.v1.Sharding
 	(Compression)(0),      // 2: pecan.v1.Compression
 	(BatchWay)(0),         // 3: pecan.v1.BatchWay
 	(DeterminismClass)(0), // 4: pecan.v1.DeterminismClass
-	(Cut_Kind)(0),         // 5: pecan.v1.Cut.Kind
-	(*ComponentSpec)(nil), // 6: pecan.v1.ComponentSpec
-	(*DatasetSpec)(nil),   // 7: pecan.v1.DatasetSpec
-	(*JobOptions)(nil),    // 8: pecan.v1.JobOptions
-	(*Plan)(nil),          // 9: pecan.v1.Plan
-	(*Cut)(nil),           // 10: pecan.v1.Cut
-	(*StreamId)(nil),      // 11: pecan.v1.StreamId
-	(*Position)(nil),      // 12: pecan.v1.Position
-	(*Token)(nil),         // 13: pecan.v1.Token
-	(*WorkerAddress)(nil), // 14: pecan.v1.WorkerAddress
-	(*ErrorDetail)(nil),   // 15: pecan.v1.ErrorDetail
+	(Resume_Way)(0),       // 5: pecan.v1.Resume.Way
+	(Cut_Kind)(0),         // 6: pecan.v1.Cut.Kind
+	(*ComponentSpec)(nil), // 7: pecan.v1.ComponentSpec
+	(*DatasetSpec)(nil),   // 8: pecan.v1.DatasetSpec
+	(*JobOptions)(nil),    // 9: pecan.v1.JobOptions
+	(*Plan)(nil),          // 10: pecan.v1.Plan
+	(*Resume)(nil),        // 11: pecan.v1.Resume
+	(*CachePlan)(nil),     // 12: pecan.v1.CachePlan
+	(*CacheSegment)(nil),  // 13: pecan.v1.CacheSegment
+	(*Cut)(nil),           // 14: pecan.v1.Cut
+	(*StreamId)(nil),      // 15: pecan.v1.StreamId
+	(*Position)(nil),      // 16: pecan.v1.Position
+	(*Token)(nil),         // 17: pecan.v1.Token
+	(*Checkpoint)(nil),    // 18: pecan.v1.Checkpoint
+	(*WorkerAddress)(nil), // 19: pecan.v1.WorkerAddress
+	(*ErrorDetail)(nil),   // 20: pecan.v1.ErrorDetail
 }
 var file_pecan_v1_types_proto_depIdxs = []int32{
-	6,  // 0: pecan.v1.DatasetSpec.components:type_name -> pecan.v1.ComponentSpec
+	7,  // 0: pecan.v1.DatasetSpec.components:type_name -> pecan.v1.ComponentSpec
 	0,  // 1: pecan.v1.JobOptions.mode:type_name -> pecan.v1.Mode
 	1,  // 2: pecan.v1.JobOptions.sharding:type_name -> pecan.v1.Sharding
 	2,  // 3: pecan.v1.JobOptions.compression:type_name -> pecan.v1.Compression
-	10, // 4: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
-	3,  // 5: pecan.v1.Plan.batch_way:type_name -> pecan.v1.BatchWay
-	4,  // 6: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
-	6,  // 7: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
-	5,  // 8: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
-	0,  // 9: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
-	12, // 10: pecan.v1.Token.position:type_name -> pecan.v1.Position
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	0,  // 4: pecan.v1.JobOptions.asked_mode:type_name -> pecan.v1.Mode
+	14, // 5: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
+	3,  // 6: pecan.v1.Plan.batch_way:type_name -> pecan.v1.BatchWay
+	4,  // 7: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
+	7,  // 8: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
+	11, // 9: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
+	0,  // 10: pecan.v1.Plan.mode:type_name -> pecan.v1.Mode
+	12, // 11: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
+	5,  // 12: pecan.v1.Resume.way:type_name -> pecan.v1.Resume.Way
+	6,  // 13: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
+	0,  // 14: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
+	16, // 15: pecan.v1.Token.position:type_name -> pecan.v1.Position
+	0,  // 16: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
+	15, // 17: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_types_proto_init() }
@@ -1395,8 +1942,8 @@ func file_pecan_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_types_proto_rawDesc), len(file_pecan_v1_types_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   10,
+			NumEnums:      7,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
