@@ -61,24 +61,30 @@ static void set_types(TFE_Op* op, const int32_t* types, int components, TF_Statu
   free(ranks);
 }
 
-static TFE_TensorHandle* dataset_from_graph(TFE_Context* context, const void* graph, size_t len, TF_Status* status) {
+// A handle of a scalar string with a copy of the bytes.
+static TFE_TensorHandle* scalar_string(const void* data, size_t len, TF_Status* status) {
   char* payload = malloc(sizeof(uint64_t) + len);
   if (payload == NULL) {
-    TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "no memory for the graph");
+    TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "no memory for a graph or a state");
     return NULL;
   }
   uint64_t length = len;
   memcpy(payload, &length, sizeof length);
-  memcpy(payload + sizeof length, graph, len);
+  memcpy(payload + sizeof length, data, len);
   TF_Tensor* tensor = pecan_new_strings(NULL, 0, 1, payload, sizeof length + len);
   free(payload);
   if (tensor == NULL) {
-    TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "no memory for the graph");
+    TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "no memory for a graph or a state");
     return NULL;
   }
-  TFE_TensorHandle* input = TFE_NewTensorHandle(tensor, status);
+  TFE_TensorHandle* handle = TFE_NewTensorHandle(tensor, status);
   pecan_delete_tensor(tensor);
-  if (TF_GetCode(status) != TF_OK) return NULL;
+  return TF_GetCode(status) == TF_OK ? handle : NULL;
+}
+
+static TFE_TensorHandle* dataset_from_graph(TFE_Context* context, const void* graph, size_t len, TF_Status* status) {
+  TFE_TensorHandle* input = scalar_string(graph, len, status);
+  if (input == NULL) return NULL;
   TFE_TensorHandle* dataset = NULL;
   TFE_Op* op = TFE_NewOp(context, "DatasetFromGraph", status);
   if (TF_GetCode(status) == TF_OK) {
@@ -342,4 +348,45 @@ void pecan_drop_meters(pecan_iterator* it, const char* name, TF_Status* status) 
     run(op, 0, status);
   }
   TFE_DeleteTensorHandle(resource);
+}
+
+TFE_TensorHandle* pecan_save(pecan_iterator* it, TF_Status* status) {
+  TFE_Op* op = TFE_NewOp(it->context, "SerializeIterator", status);
+  if (TF_GetCode(status) != TF_OK) return NULL;
+  TFE_OpAddInput(op, it->resource, status);
+  // What functions keep is not saved. The plan says for which graphs that does no harm.
+  TFE_OpSetAttrInt(op, "external_state_policy", 1);
+  return run(op, 1, status);
+}
+
+TF_Tensor* pecan_write_state(pecan_iterator* it, TFE_TensorHandle* state, TF_Status* status) {
+  TFE_Op* op = TFE_NewOp(it->context, "SerializeTensor", status);
+  if (TF_GetCode(status) != TF_OK) return NULL;
+  TFE_OpAddInput(op, state, status);
+  TFE_TensorHandle* written = run(op, 1, status);
+  if (written == NULL) return NULL;
+  TF_Tensor* tensor = TFE_TensorHandleResolve(written, status);
+  TFE_DeleteTensorHandle(written);
+  return tensor;
+}
+
+void pecan_restore(pecan_iterator* it, const void* state, size_t len, TF_Status* status) {
+  TFE_TensorHandle* written = scalar_string(state, len, status);
+  if (written == NULL) return;
+  TFE_TensorHandle* variants = NULL;
+  TFE_Op* op = TFE_NewOp(it->context, "ParseTensor", status);
+  if (TF_GetCode(status) == TF_OK) {
+    TFE_OpAddInput(op, written, status);
+    TFE_OpSetAttrType(op, "out_type", TF_VARIANT);
+    variants = run(op, 1, status);
+  }
+  TFE_DeleteTensorHandle(written);
+  if (variants == NULL) return;
+  op = TFE_NewOp(it->context, "DeserializeIterator", status);
+  if (TF_GetCode(status) == TF_OK) {
+    TFE_OpAddInput(op, it->resource, status);
+    if (TF_GetCode(status) == TF_OK) TFE_OpAddInput(op, variants, status);
+    run(op, 0, status);
+  }
+  TFE_DeleteTensorHandle(variants);
 }

@@ -88,6 +88,12 @@ TF_Buffer* pecan_model(pecan_iterator* iterator, TF_Status* status);
 TF_Buffer* pecan_meters(pecan_iterator* iterator, const char* name, TF_Status* status);
 void pecan_drop_meters(pecan_iterator* iterator, const char* name, TF_Status* status);
 
+// The state of an iterator as a tensor of variants that share its buffers; then what of it can be written, a scalar string; and
+// the way back, for an iterator over an equal graph that has given nothing yet. NULL, or a status, where that fails.
+TFE_TensorHandle* pecan_save(pecan_iterator* iterator, TF_Status* status);
+TF_Tensor* pecan_write_state(pecan_iterator* iterator, TFE_TensorHandle* state, TF_Status* status);
+void pecan_restore(pecan_iterator* iterator, const void* state, size_t len, TF_Status* status);
+
 void pecan_describe(TF_Tensor* tensor, pecan_tensor* out);
 void pecan_delete_tensor(TF_Tensor* tensor);
 void pecan_delete_tensors(pecan_tensor* tensors, int n);

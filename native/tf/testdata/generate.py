@@ -54,6 +54,17 @@ def nines(i: tf.Tensor) -> tf.Tensor:
     return tf.fill([tf.where(i % 10 == 9, 100_000, 10)], tf.cast(i, tf.uint8))
 
 
+def hold(i: tf.Tensor) -> tf.Tensor:
+    """Takes about a millisecond."""
+    end = tf.while_loop(lambda n: n < 300, lambda n: n + 1, [tf.constant(0)], parallel_iterations=1)[0]
+    return i + tf.cast(end, tf.int64) - 300
+
+
+def hold_and_refuse(i: tf.Tensor) -> tf.Tensor:
+    with tf.control_dependencies([tf.debugging.assert_none_equal(i, tf.constant(37, tf.int64), message="37 is refused")]):
+        return hold(i)
+
+
 def long_string(i: tf.Tensor) -> tf.Tensor:
     return tf.strings.reduce_join(tf.repeat(tf.strings.as_string(i), tf.cast(i, tf.int32)))
 
@@ -83,7 +94,24 @@ def graphs() -> dict[str, tf.data.Dataset]:
         "pairs": source(1000).map(lambda i: (i, tf.cast([i, i + 1], tf.float32))),
         "mapped": source(20).map(lambda i: i * 2, num_parallel_calls=2).map(lambda i: i + 1),
         "failing": source(6).map(fail_on_third),
+        "failing_batches": source(40).map(fail_on_third).batch(3),
         "dtypes": every_dtype(),
+        "shuffled": source(24).shuffle(16, seed=3).map(lambda i: i * 3, num_parallel_calls=2),
+        "reshuffled": source(20).shuffle(8, seed=3).repeat(3).batch(4),
+        "interleaved": source(6).interleave(lambda i: source(i * 100, i * 100 + 10), cycle_length=3, block_length=2),
+        "interleaved_in_parallel": source(6).interleave(
+            lambda i: source(i * 100, i * 100 + 10), cycle_length=3, num_parallel_calls=2, deterministic=True
+        ),
+        "flattened": source(6).flat_map(lambda i: source(i * 100, i * 100 + 10)),
+        "windows": source(24).window(5, shift=3).flat_map(lambda w: w.batch(5)),
+        "grouped": source(24).group_by_window(lambda i: i % 3, lambda _, w: w.batch(4), 8),
+        "scanned": source(24).scan(tf.constant(0, tf.int64), lambda s, i: (s + i, s)),
+        "zipped": tf.data.Dataset.zip((source(24), source(24).shuffle(7, seed=2))),
+        "rebatched": source(24).batch(4).rebatch(3),
+        "padded": source(24).map(lambda i: tf.fill([i % 5], i)).padded_batch(4),
+        "joined": source(12).concatenate(source(100, 112)).prefetch(2),
+        "slow_shuffle": as_a_stream(source(4000).map(hold).shuffle(16, seed=3)),
+        "failing_shuffle": as_a_stream(source(1200).shuffle(1, seed=3).map(hold_and_refuse).batch(4)),
         "ragged": source(200).map(lambda i: (tf.range(i), i)),
         "wordy": source(1).map(no_number),
         "strings": source(500).map(long_string),

@@ -1,0 +1,68 @@
+package tf
+
+// #include "tensorflow.h"
+import "C"
+
+import (
+	"errors"
+	"unsafe"
+)
+
+// State is what an iterator was at one element: its buffers, positions and seeded shuffles, shared with the iterator until they are
+// written. It outlives calls on the iterator, but not its Close.
+type State struct {
+	it     *Iterator
+	handle *C.TFE_TensorHandle
+}
+
+// Save takes the state before the next element. It waits for elements that steps of the graph are making.
+func (it *Iterator) Save() (*State, error) {
+	state := &State{it: it}
+	err := it.fetch(func() C.TF_Code {
+		state.handle = C.pecan_save(it.c, it.status.c)
+		return C.TF_GetCode(it.status.c)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return state, nil
+}
+
+// Write hands the state's bytes to a function, which must not keep them. Elements may be fetched meanwhile.
+func (s *State) Write(to func([]byte) error) error {
+	status := newStatus()
+	defer status.free()
+	tensor, err := s.written(status)
+	if err != nil {
+		return err
+	}
+	defer C.TF_DeleteTensor(tensor)
+	var length C.size_t
+	data := C.pecan_string_at(tensor, 0, &length)
+	return to(unsafe.Slice((*byte)(unsafe.Pointer(data)), int(length)))
+}
+
+func (s *State) written(status status) (*C.TF_Tensor, error) {
+	s.it.calls.RLock()
+	defer s.it.calls.RUnlock()
+	if s.it.closed {
+		return nil, ErrCancelled
+	}
+	tensor := C.pecan_write_state(s.it.c, s.handle, status.c)
+	return tensor, wrap("write an iterator's state", status.err())
+}
+
+// Free gives the state up.
+func (s *State) Free() { C.TFE_DeleteTensorHandle(s.handle) }
+
+// Restore puts an iterator that has given nothing yet where another one over an equal graph was when it was saved. After an error
+// it is of no use.
+func (it *Iterator) Restore(state []byte) error {
+	if len(state) == 0 {
+		return errors.New("restore an iterator: an empty state")
+	}
+	return it.fetch(func() C.TF_Code {
+		C.pecan_restore(it.c, unsafe.Pointer(&state[0]), C.size_t(len(state)), it.status.c)
+		return C.TF_GetCode(it.status.c)
+	})
+}
