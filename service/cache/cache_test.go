@@ -1,0 +1,423 @@
+package cache
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pecan-ml/pecan/service/internal/safedir"
+)
+
+var testID = ID{Key: strings.Repeat("ab", 32), Stream: 3, Streams: 8, Source: "a digest"}
+
+const testName = "abab-3-17-1-0123456789abcdef.seg"
+
+// chunks makes elements of many sizes; some fill blocks of their own.
+func chunks(seed uint64, n int) []Chunk {
+	random := rand.New(rand.NewPCG(seed, 1))
+	sizes := []int{0, 1, 7, 100, 4096, 70_000, blockBytes + 5}
+	var out []Chunk
+	for i := range n {
+		payload := make([]byte, sizes[random.IntN(len(sizes))])
+		for j := range payload {
+			payload[j] = byte(random.IntN(4))
+		}
+		out = append(out, Chunk{Count: 1 + random.IntN(5), Flags: uint32(i), Meta: []byte(fmt.Sprintf("meta of %d", i)), Payload: [][]byte{payload[:len(payload)/2], payload[len(payload)/2:]}})
+	}
+	return out
+}
+
+func whole(c *Chunk) []byte { return bytes.Join(c.Payload, nil) }
+
+func write(t testing.TB, d *Dir, name string, id ID, list []Chunk, compress bool) Segment {
+	t.Helper()
+	w, err := d.Create(name, id, compress)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range list {
+		if err := w.Append(&list[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := w.Commit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// readAll gives what can be read before the end or an error. Every chunk has to be the one that was written.
+func readAll(t testing.TB, d *Dir, s Segment, want []Chunk) (int, error) {
+	t.Helper()
+	r, err := d.Open(s)
+	if err != nil {
+		return 0, err
+	}
+	defer r.Close()
+	for i := 0; ; i++ {
+		c, err := r.Next()
+		if err != nil {
+			return i, err
+		}
+		if i >= len(want) || c.Count != want[i].Count || c.Flags != want[i].Flags || !bytes.Equal(c.Meta, want[i].Meta) || !bytes.Equal(whole(&c), whole(&want[i])) {
+			t.Fatalf("chunk %d is not the one that was written", i)
+		}
+	}
+}
+
+func open(t testing.TB, path string, budget int64) *Dir {
+	t.Helper()
+	d, err := OpenDir(path, budget)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestASegmentGivesWhatWasWritten(t *testing.T) {
+	for _, compress := range []bool{false, true} {
+		for _, n := range []int{0, 1, 2, 60} {
+			d := open(t, t.TempDir(), 0)
+			list := chunks(uint64(n), n)
+			s := write(t, d, testName, testID, list, compress)
+			got, err := readAll(t, d, s, list)
+			if got != n || !errors.Is(err, io.EOF) {
+				t.Errorf("compress=%v: %d of %d chunks: %v", compress, got, n, err)
+			}
+			elements := uint64(0)
+			for _, c := range list {
+				elements += uint64(c.Count)
+			}
+			if s.Elements != elements {
+				t.Errorf("%d elements, %d were written", s.Elements, elements)
+			}
+		}
+	}
+}
+
+func TestCompressionMakesASegmentSmaller(t *testing.T) {
+	d, list := open(t, t.TempDir(), 0), chunks(3, 40)
+	plain := write(t, d, testName, testID, list, false)
+	small := write(t, d, "abab-3-18-1-0123456789abcdef.seg", testID, list, true)
+	if small.Bytes >= plain.Bytes {
+		t.Errorf("%d bytes compressed, %d plain", small.Bytes, plain.Bytes)
+	}
+}
+
+func TestSkippingPassesOverWholeBlocks(t *testing.T) {
+	d := open(t, t.TempDir(), 0)
+	var list []Chunk
+	for i := range 100 {
+		list = append(list, Chunk{Count: 1, Flags: uint32(i), Meta: []byte("m"), Payload: [][]byte{make([]byte, blockBytes/4)}})
+	}
+	s := write(t, d, testName, testID, list, false)
+	for _, n := range []uint64{0, 1, 3, 4, 50, 99, 100, 1000} {
+		r, err := d.Open(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		skipped := r.Skip(n)
+		if skipped > n || n-skipped > 8 && skipped < 100 {
+			t.Errorf("skipped %d of %d", skipped, n)
+		}
+		c, err := r.Next()
+		switch {
+		case skipped == 100 && errors.Is(err, io.EOF):
+		case err != nil || c.Flags != uint32(skipped):
+			t.Errorf("after %d comes %d: %v", skipped, c.Flags, err)
+		}
+		r.Close()
+	}
+}
+
+// damage is one way to spoil a file.
+type damage struct {
+	name string
+	do   func(data []byte) []byte
+}
+
+func damages(size int) []damage {
+	flip := func(at int) damage {
+		return damage{fmt.Sprintf("flip a bit of byte %d", at), func(d []byte) []byte { d[at] ^= 1 << (at % 8); return d }}
+	}
+	out := []damage{
+		{"delete all bytes", func(d []byte) []byte { return nil }},
+		{"append a byte", func(d []byte) []byte { return append(d, 0) }},
+		{"append a copy", func(d []byte) []byte { return append(d, d...) }},
+		{"cut the last byte", func(d []byte) []byte { return d[:len(d)-1] }},
+		{"cut the tail", func(d []byte) []byte { return d[:len(d)-tailBytes] }},
+		{"cut half", func(d []byte) []byte { return d[:len(d)/2] }},
+		{"zero everything", func(d []byte) []byte { clear(d); return d }},
+		{"zero a sector in the middle", func(d []byte) []byte { clear(d[len(d)/2 : min(len(d), len(d)/2+512)]); return d }},
+		{"zero the footer", func(d []byte) []byte { clear(d[len(d)-200 : len(d)-tailBytes]); return d }},
+		{"swap two sectors", func(d []byte) []byte {
+			a, b := d[1024:1536], d[4096:4608]
+			copied := bytes.Clone(a)
+			copy(a, b)
+			copy(b, copied)
+			return d
+		}},
+		{"a byte less at the front, one more at the end", func(d []byte) []byte { return append(d[1:], 0) }},
+	}
+	for at := 0; at < size; at += max(1, size/300) {
+		out = append(out, flip(at))
+	}
+	for at := max(0, size-300); at < size; at++ {
+		out = append(out, flip(at))
+	}
+	return out
+}
+
+// D11: a segment is spoilt in every way and place. What is read before that is noticed is right, and it is noticed unless nothing was harmed.
+func TestDamageIsNeverGivenAsElements(t *testing.T) {
+	for _, compress := range []bool{false, true} {
+		path := t.TempDir()
+		d := open(t, path, 0)
+		var list []Chunk
+		random := rand.New(rand.NewPCG(5, 5))
+		for i := range 40 {
+			payload := make([]byte, 300)
+			for j := range payload {
+				payload[j] = byte(random.IntN(2 + 254*(i%2)))
+			}
+			list = append(list, Chunk{Count: 1, Flags: uint32(i), Meta: []byte("meta"), Payload: [][]byte{payload}})
+		}
+		s := write(t, d, testName, testID, list, compress)
+		file := filepath.Join(path, testName)
+		good, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, hurt := range damages(len(good)) {
+			if err := os.WriteFile(file, hurt.do(bytes.Clone(good)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := readAll(t, d, s, list); !errors.Is(err, ErrSpoilt) {
+				t.Errorf("compress=%v, %s: read %d chunks, %v", compress, hurt.name, n, err)
+			}
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readAll(t, d, s, list); !errors.Is(err, ErrSpoilt) {
+			t.Errorf("a missing file: %v", err)
+		}
+	}
+}
+
+// D11: a segment of another stream, dataset or source under the name.
+func TestAnotherSegmentDoesNotStandForTheOneAskedFor(t *testing.T) {
+	path := t.TempDir()
+	d, list := open(t, path, 0), chunks(1, 5)
+	s := write(t, d, testName, testID, list, false)
+	others := map[string]ID{
+		"another key": {strings.Repeat("cd", 32), 3, 8, "a digest"}, "another stream": {testID.Key, 4, 8, "a digest"},
+		"another division": {testID.Key, 3, 9, "a digest"}, "other files": {testID.Key, 3, 8, "b digest"},
+	}
+	for what, id := range others {
+		other := write(t, d, "ffff-3-17-1-0123456789abcdef.seg", id, list, false)
+		if err := os.Rename(filepath.Join(path, other.Name), filepath.Join(path, testName)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readAll(t, d, s, list); !errors.Is(err, ErrSpoilt) {
+			t.Errorf("%s: %v", what, err)
+		}
+		// Also when the record is wrong and names the other one's checksum.
+		forged := s
+		forged.Checksum, forged.Bytes = other.Checksum, other.Bytes
+		if _, err := readAll(t, d, forged, list); !errors.Is(err, ErrSpoilt) {
+			t.Errorf("%s, and its checksum: %v", what, err)
+		}
+	}
+}
+
+// D11: TestARecordThatIsWrongIsNotBelieved changes what the caller says of the segment.
+func TestARecordThatIsWrongIsNotBelieved(t *testing.T) {
+	d, list := open(t, t.TempDir(), 0), chunks(1, 5)
+	s := write(t, d, testName, testID, list, false)
+	for what, change := range map[string]func(*Segment){
+		"size": func(s *Segment) { s.Bytes++ }, "checksum": func(s *Segment) { s.Checksum++ }, "elements": func(s *Segment) { s.Elements++ },
+		"key": func(s *Segment) { s.Key = "x" }, "stream": func(s *Segment) { s.Stream++ }, "source": func(s *Segment) { s.Source = "" },
+		"a missing file": func(s *Segment) { s.Name = "abab-3-99-1-0123456789abcdef.seg" }, "a path": func(s *Segment) { s.Name = "../" + s.Name },
+		"no name": func(s *Segment) { s.Name = "" },
+	} {
+		wrong := s
+		change(&wrong)
+		if _, err := readAll(t, d, wrong, list); !errors.Is(err, ErrSpoilt) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestAQuarantinedSegmentIsNotRead(t *testing.T) {
+	d, list := open(t, t.TempDir(), 0), chunks(1, 5)
+	s := write(t, d, testName, testID, list, false)
+	if err := d.Quarantine(testName); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readAll(t, d, s, list); !errors.Is(err, ErrSpoilt) {
+		t.Error(err)
+	}
+	names, err := d.List()
+	if err != nil || len(names) != 1 || !strings.HasSuffix(names[0], spoiltSuffix) {
+		t.Error(names, err)
+	}
+}
+
+func TestTheBudgetIsKept(t *testing.T) {
+	path := t.TempDir()
+	if err := os.WriteFile(filepath.Join(path, "someone else's"), make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := open(t, path, 3<<20)
+	w, err := d.Create(testName, testID, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; ; n++ {
+		if err = w.Append(&Chunk{Count: 1, Payload: [][]byte{make([]byte, 100<<10)}}); err != nil {
+			break
+		}
+		if n > 100 {
+			t.Fatal("the directory grows without bound")
+		}
+	}
+	if !errors.Is(err, ErrBudget) {
+		t.Error(err)
+	}
+	if err := w.Abort(); err != nil {
+		t.Error(err)
+	}
+	if names, _ := d.List(); len(names) != 0 {
+		t.Error("left behind:", names)
+	}
+	// What went makes room.
+	write(t, d, testName, testID, chunks(1, 3)[:1], false)
+}
+
+func TestOneNameIsWrittenOnce(t *testing.T) {
+	d := open(t, t.TempDir(), 0)
+	w, err := d.Create(testName, testID, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Create(testName, testID, false); err == nil {
+		t.Error("two write one file")
+	}
+	if _, err := w.Commit(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAFIFOOrALinkUnderTheNameIsNotRead(t *testing.T) {
+	path := t.TempDir()
+	d, list := open(t, path, 0), chunks(1, 5)
+	s := write(t, d, testName, testID, list, false)
+	file := filepath.Join(path, testName)
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.Rename(file, outside); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, file); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readAll(t, d, s, list); !errors.Is(err, ErrSpoilt) {
+		t.Error("a link:", err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	makeFIFO(t, file)
+	if _, err := readAll(t, d, s, list); !errors.Is(err, ErrSpoilt) {
+		t.Error("a FIFO:", err)
+	}
+}
+
+// What others could have prepared is refused at the start.
+func TestAnUnsafeDirectoryIsRefused(t *testing.T) {
+	base := t.TempDir()
+	real := filepath.Join(base, "real")
+	if err := os.Mkdir(real, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]func(path string) error{
+		"a link":               func(p string) error { return os.Symlink(real, p) },
+		"a file":               func(p string) error { return os.WriteFile(p, nil, 0o600) },
+		"a FIFO":               func(p string) error { makeFIFO(t, p); return nil },
+		"writable for all":     func(p string) error { return errors.Join(os.Mkdir(p, 0o700), os.Chmod(p, 0o777)) },
+		"writable, but sticky": func(p string) error { return errors.Join(os.Mkdir(p, 0o700), os.Chmod(p, 0o777|os.ModeSticky)) },
+	}
+	if os.Geteuid() == 0 {
+		cases["another owner"] = func(p string) error { return errors.Join(os.Mkdir(p, 0o700), os.Chown(p, 12345, 12345)) }
+	}
+	for what, prepare := range cases {
+		path := filepath.Join(base, strings.ReplaceAll(what, " ", "-"))
+		if err := prepare(path); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := OpenDir(path, 0); !errors.Is(err, safedir.ErrUnsafe) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := OpenDir(filepath.Join(base, "fresh"), 0); err != nil {
+		t.Error("a directory that is not there yet:", err)
+	}
+	if _, err := OpenDir(filepath.Join(base, "no", "parent"), 0); err == nil {
+		t.Error("a directory whose parent is missing was made")
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	path := f.TempDir()
+	d := open(f, path, 0)
+	s := write(f, d, testName, testID, chunks(1, 20), true)
+	good, err := os.ReadFile(filepath.Join(path, testName))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good[:64<<10])
+	small := write(f, d, "abab-3-18-1-0123456789abcdef.seg", testID, []Chunk{{Count: 2, Meta: []byte("m"), Payload: [][]byte{[]byte("payload")}}}, false)
+	if good, err = os.ReadFile(filepath.Join(path, small.Name)); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		// As if the record had the file's own checksum: nothing but the parser is in the way then.
+		forged := s
+		forged.Bytes = int64(len(data))
+		fs := &oneFile{data}
+		if len(data) >= tailBytes {
+			tail := data[len(data)-tailBytes:]
+			if n := int(uint32(tail[0]) | uint32(tail[1])<<8 | uint32(tail[2])<<16); n <= len(data)-tailBytes {
+				footer := data[len(data)-tailBytes-n : len(data)-tailBytes]
+				forged.Checksum = checksum(footer)
+				for i := range 4 {
+					tail[4+i] = byte(forged.Checksum >> (8 * i))
+				}
+				if id, elements, _, err := parseFooter(footer); err == nil {
+					forged.ID, forged.Elements = id, elements
+				}
+			}
+		}
+		r, err := New(fs, 0).Open(forged)
+		if err != nil {
+			return
+		}
+		for {
+			c, err := r.Next()
+			if err != nil {
+				return
+			}
+			if c.Size() > maxRatio*len(data) {
+				t.Fatalf("a chunk of %d bytes out of %d", c.Size(), len(data))
+			}
+		}
+	})
+}

@@ -1,0 +1,169 @@
+package cache
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/golang/snappy"
+)
+
+// Writer writes one segment. It is not safe for concurrent use. After an error only Abort is of use.
+type Writer struct {
+	dir      *Dir
+	name     string
+	id       ID
+	compress bool
+	file     File
+	buffer   []byte
+	squeezed []byte
+	at       uint64
+	elements uint64
+	inBlock  uint64
+	blocks   []block
+}
+
+// Create begins a segment. compress has blocks compressed where that makes them smaller by a quarter.
+func (d *Dir) Create(name string, id ID, compress bool) (*Writer, error) {
+	if !ValidName(name) || !strings.HasSuffix(name, segmentSuffix) || len(id.Key) > maxKeyBytes || len(id.Source) > maxSourceBytes {
+		return nil, fmt.Errorf("write segment %q: no name of a segment", name)
+	}
+	if err := d.reserve(int64(len(header))); err != nil {
+		return nil, err
+	}
+	w := &Writer{dir: d, name: name, id: id, compress: compress}
+	file, err := d.fs.Create(w.writing())
+	if err != nil {
+		return nil, fmt.Errorf("write segment %s: %w", name, err)
+	}
+	w.file = file
+	if err := w.write([]byte(header)); err != nil {
+		return nil, errors.Join(err, w.Abort())
+	}
+	return w, nil
+}
+
+// writing is the name until the segment is whole.
+func (w *Writer) writing() string { return strings.TrimSuffix(w.name, segmentSuffix) + writingSuffix }
+
+func (w *Writer) write(data []byte) error {
+	n, err := w.file.Write(data)
+	w.at += uint64(n)
+	if err != nil {
+		return fmt.Errorf("write segment %s: %w", w.name, err)
+	}
+	return nil
+}
+
+// Append adds elements behind those before. What it is given may be used again afterwards.
+func (w *Writer) Append(c *Chunk) error {
+	if size := len(w.buffer) + chunkHeader + len(c.Meta) + c.Size(); size > math.MaxUint32 {
+		if err := w.flush(); err != nil {
+			return err
+		}
+	}
+	if c.Count < 1 || chunkHeader+len(c.Meta)+c.Size() > math.MaxUint32 {
+		return fmt.Errorf("write segment %s: a chunk of %d elements and %d bytes", w.name, c.Count, c.Size())
+	}
+	w.buffer = appendChunkHeader(w.buffer, c)
+	w.buffer = append(w.buffer, c.Meta...)
+	for _, piece := range c.Payload {
+		w.buffer = append(w.buffer, piece...)
+	}
+	w.inBlock += uint64(c.Count)
+	if len(w.buffer) >= blockBytes {
+		return w.flush()
+	}
+	return nil
+}
+
+// flush writes what has gathered as a block.
+func (w *Writer) flush() error {
+	if len(w.buffer) == 0 {
+		return nil
+	}
+	b := block{offset: w.at, elements: w.inBlock, raw: uint32(len(w.buffer))}
+	stored := w.buffer
+	if bound := snappy.MaxEncodedLen(len(w.buffer)); w.compress && bound >= 0 {
+		if cap(w.squeezed) < bound {
+			w.squeezed = make([]byte, bound)
+		}
+		if out := snappy.Encode(w.squeezed[:bound], w.buffer); len(out) < len(w.buffer)/4*3 {
+			stored, b.flags = out, snappyBlock
+		}
+	}
+	b.stored, b.crc = uint32(len(stored)), checksum(stored)
+	if err := w.dir.reserve(int64(len(stored))); err != nil {
+		return err
+	}
+	if err := w.write(stored); err != nil {
+		return err
+	}
+	w.blocks = append(w.blocks, b)
+	w.elements += w.inBlock
+	w.inBlock = 0
+	if w.buffer = w.buffer[:0]; cap(w.buffer) > 4*blockBytes {
+		w.buffer, w.squeezed = nil, nil
+	}
+	return nil
+}
+
+// Bytes is what was written so far.
+func (w *Writer) Bytes() int64 { return int64(w.at) }
+
+// Commit ends the segment and makes it durable under its name. The Writer is of no use afterwards.
+func (w *Writer) Commit() (Segment, error) {
+	out, err := w.commit()
+	if err != nil {
+		return out, errors.Join(err, w.Abort())
+	}
+	return out, nil
+}
+
+func (w *Writer) commit() (out Segment, err error) {
+	if err := w.flush(); err != nil {
+		return out, err
+	}
+	footer := appendFooter(nil, w.id, w.elements, w.blocks)
+	if len(footer) > math.MaxUint32 {
+		return out, fmt.Errorf("write segment %s: it has too many blocks", w.name)
+	}
+	crc := checksum(footer)
+	tail := binary.LittleEndian.AppendUint32(footer, uint32(len(footer)))
+	tail = binary.LittleEndian.AppendUint32(tail, crc)
+	tail = append(tail, footerMagic...)
+	if err := w.dir.reserve(int64(len(tail))); err != nil {
+		return out, err
+	}
+	if err := w.write(tail); err != nil {
+		return out, err
+	}
+	if err := w.file.Sync(); err != nil {
+		return out, fmt.Errorf("sync segment %s: %w", w.name, err)
+	}
+	file := w.file
+	w.file = nil
+	if err := file.Close(); err != nil {
+		return out, fmt.Errorf("close segment %s: %w", w.name, err)
+	}
+	if err := w.dir.fs.Rename(w.writing(), w.name); err != nil {
+		return out, fmt.Errorf("name segment %s: %w", w.name, err)
+	}
+	if err := w.dir.fs.SyncDir(); err != nil {
+		return out, errors.Join(fmt.Errorf("sync the cache directory: %w", err), w.dir.Remove(w.name))
+	}
+	return Segment{Name: w.name, Bytes: int64(w.at), Checksum: crc, Elements: w.elements, ID: w.id}, nil
+}
+
+// Abort gives the segment up and deletes what was written of it.
+func (w *Writer) Abort() error {
+	var err error
+	if w.file != nil {
+		err = w.file.Close()
+		w.file = nil
+	}
+	w.buffer, w.squeezed = nil, nil
+	return errors.Join(err, w.dir.Remove(w.writing()))
+}
