@@ -4,6 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -34,19 +37,28 @@ func Analyze(g *Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, error)
 		return nil, err
 	}
 	if isOff(opts) {
-		p.planOff(plan, opts)
+		p.planOff(plan)
 		return finish(plan), nil
 	}
 	root, isTree := g.tree()
+	if isTree {
+		root, plan.Repeat = p.onePass(root)
+	}
+	run, err := p.settle(root, opts)
+	if err != nil {
+		return nil, err
+	}
+	plan.Mode, plan.Determinism = run.mode, run.class
+	p.key(root, run.mode)
+	plan.Keyed = slices.Sorted(maps.Keys(p.keyed))
+	p.sayOrder(plan, root)
+	if run.why != "" {
+		say(plan, "The job runs in mode %s and not %s, as the user allows: %s.", modeWord(run.mode), modeWord(opts.GetMode()), run.why)
+	}
 	if !isTree {
 		plan.Cardinality = unknown
-		plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
 		say(plan, "The dataset is not divided: its graph uses one dataset in two places, which tf.data does not write.")
 		return finish(plan), nil
-	}
-	plan.Repeat = 1
-	if !p.variablesDecide(root) {
-		root, plan.Repeat = p.takeRepeatOff(root)
 	}
 	if plan.WritesFiles {
 		say(plan, "A cache or a snapshot writes files, so the next epoch is opened when it is asked for and not ahead of need.")
@@ -62,12 +74,37 @@ func Analyze(g *Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, error)
 	case cacheInFile:
 		say(plan, "With several streams, each writes cache files of its own beside the path that was given (.stream-s-of-S).")
 	}
-	plan.Determinism = p.determinism(root, opts)
-	plan.AllOpen = p.endless(root) || opts.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC
+	plan.AllOpen = p.endless(root) || run.mode == pecanv1.Mode_MODE_DETERMINISTIC
 	if err := p.planCut(plan, root, opts, env); err != nil {
 		return nil, err
 	}
+	if plan.NumStreams > 1 {
+		root = p.sink(root)
+	}
+	p.planKeep(plan, root)
 	return finish(plan), nil
+}
+
+// sayOrder tells what becomes of steps that draw random values.
+func (p *planner) sayOrder(plan *pecanv1.Plan, root *step) {
+	if len(plan.Keyed) > 0 {
+		say(plan, "What %s draw(s) follows from the seed and the number of the element alone, so parallel calls stay parallel.", strings.Join(plan.Keyed, ", "))
+	}
+	if serial := slices.Sorted(maps.Keys(p.mended(root, plan.Mode))); len(serial) > 0 {
+		say(plan, "%s work(s) on one element at a time: its calls would else draw, or count, in any order.", strings.Join(serial, ", "))
+	}
+}
+
+// onePass takes the outermost repeat off, and tells how many passes it stood for.
+func (p *planner) onePass(root *step) (*step, int64) {
+	if p.variablesDecide(root) {
+		return root, 1
+	}
+	return p.takeRepeatOff(root)
+}
+
+func modeWord(mode pecanv1.Mode) string {
+	return strings.ToLower(strings.TrimPrefix(mode.String(), "MODE_"))
 }
 
 func isOff(opts *pecanv1.JobOptions) bool {
@@ -86,7 +123,8 @@ func finish(plan *pecanv1.Plan) *pecanv1.Plan {
 
 func planHash(plan *pecanv1.Plan) string {
 	bare := proto.Clone(plan).(*pecanv1.Plan)
-	bare.Hash, bare.Reasons = "", nil
+	// How a stream goes on after a failure changes no element, and neither does what is kept.
+	bare.Hash, bare.Reasons, bare.Resume, bare.Cache = "", nil, nil, nil
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(bare)
 	if err != nil {
 		// Only invalid UTF-8 could fail here, and Unmarshal has refused that.
@@ -96,13 +134,19 @@ func planHash(plan *pecanv1.Plan) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func (p *planner) planOff(plan *pecanv1.Plan, opts *pecanv1.JobOptions) {
-	root, _ := p.g.tree()
+func (p *planner) planOff(plan *pecanv1.Plan) {
+	root, isTree := p.g.tree()
 	plan.NumStreams = 0
 	plan.Cardinality = p.cardinality(root)
 	plan.AllOpen = p.endless(root)
-	plan.Determinism = p.determinism(root, opts)
+	plan.Mode, plan.Determinism = pecanv1.Mode_MODE_OFF, worst(p.flaws(root, pecanv1.Mode_MODE_OFF))
 	say(plan, "Sharding is off: every worker gives the whole dataset.")
+	if p.marks(root) > 0 {
+		say(plan, "cache() does nothing here: every worker would keep the whole dataset.")
+	}
+	if isTree {
+		p.planResume(plan, root, way{})
+	}
 }
 
 // planAssert keeps a promised number of elements for the client to check: a stream's share has fewer and would fail.
@@ -124,6 +168,7 @@ func (p *planner) planCut(plan *pecanv1.Plan, root *step, opts *pecanv1.JobOptio
 	sharding := opts.GetSharding()
 	if sharding == pecanv1.Sharding_SHARDING_HINT {
 		p.planHint(plan, root, env)
+		p.planResume(plan, root, way{})
 		return nil
 	}
 	static := 0
@@ -147,9 +192,11 @@ func (p *planner) planCut(plan *pecanv1.Plan, root *step, opts *pecanv1.JobOptio
 	}
 	plan.Reasons = append(plan.Reasons, why...)
 	if streams <= 1 {
+		p.planResume(plan, root, way{})
 		return nil
 	}
 	p.writeCut(plan, w, streams)
+	p.planResume(plan, sunk, w)
 	return nil
 }
 

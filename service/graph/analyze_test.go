@@ -192,39 +192,6 @@ func TestPlansThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestDeterminismClasses(t *testing.T) {
-	const (
-		a = pecanv1.DeterminismClass_DETERMINISM_CLASS_A
-		b = pecanv1.DeterminismClass_DETERMINISM_CLASS_B
-		c = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
-	)
-	for name, want := range map[string]struct {
-		graph string
-		mode  pecanv1.Mode
-		class pecanv1.DeterminismClass
-	}{
-		"nothing random":                                     {"range", pecanv1.Mode_MODE_EXACTLY_ONCE, b},
-		"an unseeded shuffle gets a seed":                    {"map_batch", pecanv1.Mode_MODE_EXACTLY_ONCE, b},
-		"random values one after another":                    {"noise_sequential", pecanv1.Mode_MODE_EXACTLY_ONCE, b},
-		"random values side by side":                         {"noise", pecanv1.Mode_MODE_EXACTLY_ONCE, a},
-		"deterministic mode runs them one after another":     {"noise", pecanv1.Mode_MODE_DETERMINISTIC, b},
-		"random values that decide the count":                {"noise_filter", pecanv1.Mode_MODE_EXACTLY_ONCE, c},
-		"random values in datasets that are read in turn":    {"nested_shuffle", pecanv1.Mode_MODE_EXACTLY_ONCE, c},
-		"a generator's state, one after another":             {"drawn", pecanv1.Mode_MODE_EXACTLY_ONCE, b},
-		"a generator's state, side by side":                  {"drawn_in_parallel", pecanv1.Mode_MODE_EXACTLY_ONCE, a},
-		"deterministic mode draws one after another":         {"drawn_in_parallel", pecanv1.Mode_MODE_DETERMINISTIC, b},
-		"a variable that counts":                             {"counter", pecanv1.Mode_MODE_DETERMINISTIC, c},
-		"elements as they get ready, in a mode that lets it": {"options", pecanv1.Mode_MODE_AT_LEAST_ONCE, c},
-		"elements as they get ready, in a mode that forbids": {"options", pecanv1.Mode_MODE_EXACTLY_ONCE, b},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if p := plan(t, parse(t, want.graph), &pecanv1.JobOptions{Mode: want.mode}, 0); p.Determinism != want.class {
-				t.Errorf("class %v, want %v", p.Determinism, want.class)
-			}
-		})
-	}
-}
-
 func TestPromisedCardinalityIsLeftToTheClient(t *testing.T) {
 	p := plan(t, parse(t, "assert_cardinality"), once, 0)
 	if p.AssertedCardinality != 27 || p.Cardinality != 27 {

@@ -20,11 +20,15 @@ type planner struct {
 	costs map[*step]int
 	steps map[*tf.NodeDef]*functionFacts
 	funcs map[string]*functionFacts
+	// keyed are the steps, by name, that draw by the number of the element.
+	keyed map[string]bool
 	// How variables are used, and what was needed to find out.
 	flows     map[string]*flow
 	uses      map[argument]use
 	valueUses map[argument]bool
 	visits    int
+	// kept is the step at which the graph is divided for a cache, "" when it is not.
+	kept string
 }
 
 func newPlanner(g *Graph) *planner {

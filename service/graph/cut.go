@@ -176,7 +176,11 @@ func pickInto[T any](out *[]T, values []T, keep [][2]int64, cells, total int64) 
 
 // outputOf gives types and shapes of what a step gives now.
 func (e *editor) outputOf(s *step) ([]tf.DataType, []*tf.TensorShapeProto) {
-	return e.g.outputTypes(s.like), e.g.outputShapes(s.like)
+	types, shapes := e.g.outputTypes(s.like), e.g.outputShapes(s.like)
+	if e.cargo.out[s] {
+		return numbered(types, shapes)
+	}
+	return types, shapes
 }
 
 // shard takes every S-th element.

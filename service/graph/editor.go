@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
@@ -20,10 +21,27 @@ type editor struct {
 	nodes map[string]*tf.NodeDef
 	added []string
 	funcs map[string]*tf.FunctionDef
+	// cargo says where the numbers of elements travel, for steps that draw by them.
+	cargo carriage
+	// mended are the steps that work on one element after another, so that their draws come in order.
+	mended map[string]bool
+	// serial: functions are being written for such a step.
+	serial bool
+	// keep is the plan at whose cached step the graph is divided, nil when it is not. What lies below is written to below, and
+	// stopOutput stands for the output of stop.
+	keep       *pecanv1.Plan
+	below      []byte
+	names      []string
+	stop       *step
+	stopOutput string
 	// touched remembers which functions hold something that a stream sets.
 	touched map[string]bool
 	// assigned finds the node that gives a variable its value.
 	assigned map[string]*tf.NodeDef
+	// skips is how many elements are left out above a step, for a stream that begins at an index.
+	skips map[*step]int64
+	// sunk are the steps above those, which see nothing of the elements that are left out.
+	sunk map[*step]bool
 	// clones counts function nodes that were copied, to refuse graphs that would grow without measure.
 	clones int
 }

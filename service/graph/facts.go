@@ -19,16 +19,24 @@ type functionFacts struct {
 	draws bool
 	// parallel: makes a dataset whose elements are computed side by side.
 	parallel bool
+	// stubborn: does so in a way that cannot be put in order.
+	stubborn bool
+	// decides: what it draws may have a say in how many elements the dataset that it makes gives, or whether one is kept.
+	decides bool
 	// seeded: has seeds to set, of random ops or of datasets.
 	seeded bool
 	// wild: gives other values in each run whatever the seeds are.
 	wild bool
+	// caches: keeps the elements of a dataset that a function makes.
+	caches bool
 	// stateful: anything else that is more than a function of its arguments.
 	stateful bool
 	// identity: gives its arguments unchanged.
 	identity bool
 	// writes: changes a variable whose value means something.
 	writes bool
+	// lists: finds out while it runs which files there are.
+	lists bool
 }
 
 func (f *functionFacts) add(o *functionFacts) {
@@ -38,14 +46,23 @@ func (f *functionFacts) add(o *functionFacts) {
 	f.endless = f.endless || o.endless
 	f.draws = f.draws || o.draws
 	f.parallel = f.parallel || o.parallel
+	f.stubborn = f.stubborn || o.stubborn
+	f.decides = f.decides || o.decides
 	f.seeded = f.seeded || o.seeded
 	f.wild = f.wild || o.wild
+	f.caches = f.caches || o.caches
 	f.stateful = f.stateful || o.stateful
 	f.writes = f.writes || o.writes
+	f.lists = f.lists || o.lists
 }
 
+// varies tells whether two calls with equal arguments may differ.
+func (f *functionFacts) varies() bool { return f.draws || f.wild || f.stateful || f.writes }
+
 // pure tells whether calling the function is of no consequence but its result.
-func (f *functionFacts) pure() bool { return !f.seeded && !f.wild && !f.stateful }
+func (f *functionFacts) pure() bool {
+	return !f.seeded && !f.wild && !f.caches && !f.stateful && !f.writes
+}
 
 // heavyOps are found by a part of their name.
 var heavyOps = []string{
@@ -59,12 +76,17 @@ var harmlessState = wordSet(`
 	LookupTableFindV2 LookupTableSizeV2 LookupTableExportV2 ReadVariableOp ResourceGather ResourceGatherNd VariableShape
 	VarIsInitializedOp Assert CheckNumerics CheckNumericsV2 If While Case StatefulPartitionedCall GuaranteeConst Empty
 	DummySeedGenerator DummyMemoryCache AnonymousSeedGenerator AnonymousRandomSeedGenerator AnonymousMemoryCache
-	ReduceDataset DatasetToSingleElement StatelessRandomGetAlg DisableCopyOnRead Print
+	ReduceDataset DatasetToSingleElement StatelessRandomGetAlg DisableCopyOnRead Print DeepCopy
+	IsResourceHandleRefCounting DummyIterationCounter DeleteSeedGenerator DeleteRandomSeedGenerator DeleteMemoryCache
 `)
 
-var wildOps = wordSet(`
-	Timestamp NonDeterministicInts StatefulRandomBinomial StatefulStandardNormal StatefulStandardNormalV2
-	StatefulTruncatedNormal StatefulUniform StatefulUniformFullInt StatefulUniformInt RngReadAndSkip RngSkip
+var wildOps = wordSet(`Timestamp NonDeterministicInts`)
+
+// generatorOps draw from a tf.random.Generator, whose state is a variable that every stream has a copy of. It goes on from
+// call to call.
+var generatorOps = wordSet(`
+	StatefulRandomBinomial StatefulStandardNormal StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniform
+	StatefulUniformFullInt StatefulUniformInt RngReadAndSkip RngSkip
 `)
 
 const manyOps = 40
@@ -81,12 +103,10 @@ func (p *planner) facts(s *step) *functionFacts {
 	}
 	for _, c := range p.captures(s.node) {
 		switch {
-		case c.use.generator:
-			// The ops that draw from it are wild wherever they stand.
 		case c.use.randomState():
-			merged.draws, merged.seeded = true, true
+			merged.draws, merged.seeded, merged.decides = true, true, true
 		case c.use.counts():
-			merged.stateful, merged.writes = true, true
+			merged.writes, merged.decides = true, true
 		}
 	}
 	if strings.Contains(s.node.GetOp(), "ParseExample") {
@@ -108,12 +128,19 @@ func (p *planner) functionFacts(name string) *functionFacts {
 	for _, n := range def.GetNodeDef() {
 		inside[n.GetName()] = n
 	}
+	changes := false
 	for _, n := range def.GetNodeDef() {
-		p.addNode(facts, n, inside)
+		own := &functionFacts{}
+		p.addNode(own, n, inside)
 		for _, called := range calledFunctions(n) {
-			facts.add(p.functionFacts(called))
+			own.add(p.functionFacts(called))
 		}
+		isDataset, r := p.g.ops.isDataset(n.GetOp()), p.g.ruleOf(n)
+		own.decides = own.varies() && !(isDataset && r.kind == oneToOne)
+		changes = changes || isDataset && changesCount(&step{rule: r})
+		facts.add(own)
 	}
+	facts.decides = facts.decides || changes && facts.varies()
 	facts.heavy = facts.heavy || facts.ops > manyOps
 	p.funcs[name] = facts
 	return facts
@@ -142,6 +169,7 @@ func (p *planner) addNode(facts *functionFacts, n *tf.NodeDef, inside map[string
 		facts.endless, facts.seeded = true, true
 	}
 	facts.parallel = facts.parallel || (isDataset && (sideBySide(op) || op == "PrefetchDataset"))
+	facts.stubborn = facts.stubborn || isDataset && sideBySide(op) && serialOps[op].op == ""
 	switch {
 	case p.g.ops.isSeeded(op):
 		facts.draws, facts.seeded = true, true
@@ -149,8 +177,12 @@ func (p *planner) addNode(facts *functionFacts, n *tf.NodeDef, inside map[string
 		facts.seeded = true
 	case wildOps[op]:
 		facts.wild = true
+	case generatorOps[op]:
+		facts.draws, facts.seeded = true, true
+	case op == "MatchingFiles", op == "MatchingFilesDataset":
+		facts.lists = true
 	case isDataset && r.kind == cached:
-		facts.stateful = true
+		facts.caches = true
 	case writesVariable(op):
 		// What that means depends on the variable, which the step knows.
 	case def.GetIsStateful() && !isDataset && !harmlessState[op] && !isTable(op) && !fillsTable(op) && !strings.HasPrefix(op, "TensorArray") && !strings.HasPrefix(op, "Stack"):
@@ -163,10 +195,10 @@ func sideBySide(op string) bool {
 	return strings.Contains(op, "Parallel") && !strings.Contains(op, "ParallelBatch") || strings.HasPrefix(op, "MapAndBatch")
 }
 
-// races tells whether the values that a step draws depend on which of its calls came first.
+// races tells whether the values that a step draws, or counts with a variable, depend on which of its calls came first.
 func (p *planner) races(s *step) bool {
 	f := p.facts(s)
-	return f.draws && (f.parallel || sideBySide(s.node.GetOp()))
+	return (f.draws || f.writes) && (f.parallel || sideBySide(s.node.GetOp()))
 }
 
 // serialOps are the steps that do the same as parallel ones, one element at a time. Of the inputs they keep those up to
@@ -181,10 +213,10 @@ var serialOps = map[string]struct{ op, lastArg string }{
 	"LegacyParallelInterleaveDatasetV2": {"InterleaveDataset", "block_length"},
 }
 
-// serialises tells whether a step can be made to draw its values one after another.
+// serialises tells whether a step can be made to work on one element after another.
 func (p *planner) serialises(s *step) bool {
-	_, known := serialOps[s.node.GetOp()]
-	return known && !p.facts(s).parallel
+	op := s.node.GetOp()
+	return (!sideBySide(op) || serialOps[op].op != "") && !p.facts(s).stubborn
 }
 
 // nestedInt reads a number that a dataset op inside a function takes from a Const beside it.

@@ -53,6 +53,10 @@ func (h *hasher) hashNode(n *tf.NodeDef, resolve func(string) []byte) []byte {
 	sum := sha256.New()
 	writePart(sum, []byte(n.GetOp()))
 	writePart(sum, []byte(n.GetDevice()))
+	if h.g.isMark(n) {
+		// The one name of a step that means something.
+		writePart(sum, []byte(CacheMark))
+	}
 	keys := make([]string, 0, len(n.GetAttr()))
 	for key := range n.GetAttr() {
 		if !isNumbering(n.GetOp(), key) {

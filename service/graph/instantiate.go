@@ -2,6 +2,7 @@ package graph
 
 import (
 	"fmt"
+	"strings"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -16,8 +17,20 @@ type At struct {
 	// Seed is the job's seed.
 	Seed uint64
 	Mode pecanv1.Mode
+	// Start is the index at which the stream begins. Elements before it are left out as low in the graph as can be.
+	Start uint64
+	// Restored is the index at which an iterator over the graph goes on with a checkpoint's state. Random ops, whose state
+	// is in none, then draw other values than they drew for the first elements.
+	Restored uint64
 	// Source is the handle that PecanPull passes to the worker's source op, -1 when there is none.
 	Source int64
+	// Keep divides the graph at the plan's cached step: what lies below is StreamGraphs.Below, and KeptSource is the handle under
+	// which the rest pulls its elements.
+	Keep       bool
+	KeptSource int64
+	// Files are the states of those of Graph.TableFiles that are files, and Job is the id of the job: tables are shared by them.
+	Files map[string]string
+	Job   string
 	// Threads, when positive, gives the stream a thread pool of its own of that size unless the user chose one.
 	Threads int
 	// RAMBudget, when positive, bounds what tf.data's autotuning may use for buffers, bytes.
@@ -28,9 +41,16 @@ type At struct {
 }
 
 // StreamGraphs are the graphs that a worker runs for one stream: A alone, or A feeding B through PecanPull.
+//
+// Divided at a cached step, Below is what lies under it, and A begins with what the worker gives.
 type StreamGraphs struct {
-	A []byte
-	B []byte
+	A     []byte
+	B     []byte
+	Below []byte
+	// Names are the strings in Below that may be names of files.
+	Names []string
+	// Files are At.Files.
+	Files map[string]string
 	// Ops are the ops of the registered graph's dataset nodes, by name. A stream may run a step as another op.
 	Ops map[string]string
 	// Output is the name of the _Retval node that marks the dataset in A and B.
@@ -53,6 +73,7 @@ func Instantiate(g *Graph, plan *pecanv1.Plan, at At) (*StreamGraphs, error) {
 		seeds: seedSource{job: at.Seed, epoch: at.Epoch, stream: uint64(at.Stream)},
 		plan:  planFacts{streams: int64(plan.GetNumStreams()), off: plan.GetNumStreams() == 0, hint: plan.GetCut().GetKind() == pecanv1.Cut_HINT},
 	}
+	e.skips, e.sunk = map[*step]int64{}, map[*step]bool{}
 	e.nameResources()
 	root, isTree := g.tree()
 	if !isTree {
@@ -67,8 +88,16 @@ func Instantiate(g *Graph, plan *pecanv1.Plan, at At) (*StreamGraphs, error) {
 	if plan.GetRepeat() != 1 {
 		root, _ = e.p.takeRepeatOff(root)
 	}
+	e.p.keyed = map[string]bool{}
+	for _, name := range plan.GetKeyed() {
+		e.p.keyed[name] = true
+	}
+	e.mended = e.p.mended(root, at.Mode)
 	if e.plan.hint {
 		e.fillHints()
+	}
+	if at.Keep && plan.GetCache() != nil && at.Stream < int(plan.GetNumStreams()) {
+		e.keep, e.p.kept = plan, plan.GetCache().GetNode()
 	}
 	if e.plan.off || e.plan.hint || plan.GetNumStreams() == 1 {
 		return e.whole(root)
@@ -123,14 +152,37 @@ func samePlanCut(a, b *pecanv1.Plan) bool {
 
 // whole writes a graph without a cut.
 func (e *editor) whole(root *step) (*StreamGraphs, error) {
-	return e.single(e.emit(root, place{head: !e.plan.hint}), root.like)
+	e.carry(root)
+	e.begin(root, e.at.Start)
+	return e.tree(root, root.like, place{head: !e.plan.hint})
+}
+
+// tree writes a step and all below it, divided at the cached step when there is one; like is whose elements come out.
+func (e *editor) tree(root *step, like *tf.NodeDef, at place) (*StreamGraphs, error) {
+	if e.keep != nil {
+		if err := e.divideAtKept(root, at); err != nil {
+			return nil, err
+		}
+	}
+	graphs, err := e.single(e.emit(root, at), like)
+	if err != nil {
+		return nil, err
+	}
+	graphs.Below, graphs.Names, graphs.Files = e.below, e.names, e.at.Files
+	return graphs, nil
 }
 
 // parts writes the graphs of a divided dataset.
 func (e *editor) parts(root *step) (*StreamGraphs, error) {
 	w := e.plan.way
+	e.carry(root)
+	if int64(e.at.Stream) < e.plan.streams && e.p.begins(root, w, e.at.Mode) == "" {
+		e.begin(root, e.at.Start)
+	} else if e.at.Start > 0 {
+		return nil, reason.New(reason.Internal, "stream %d cannot begin at element %d", e.at.Stream, e.at.Start)
+	}
 	if w.batch == nil {
-		return e.single(e.emit(root, place{}), root.like)
+		return e.tree(root, root.like, place{})
 	}
 	if int64(e.at.Stream) == e.plan.streams {
 		e.pullInto(w.batch)
@@ -138,20 +190,20 @@ func (e *editor) parts(root *step) (*StreamGraphs, error) {
 	}
 	if w.batchWay == remainder {
 		e.relaxBatches(root, w.batch)
-		return e.single(e.emit(root, place{}), w.batch.node)
+		return e.tree(root, w.batch.node, place{})
 	}
 	above := e.fork()
 	e.relaxBatches(w.batch, w.batch)
-	a, err := e.single(e.emit(w.batch, place{}), w.batch.node)
+	a, err := e.tree(w.batch, w.batch.node, place{})
 	if err != nil {
 		return nil, err
 	}
-	source := above.addPull(e.g.outputTypes(w.batch.node), e.g.outputShapes(w.batch.node))
+	source := above.addPull(e.g.outputTypes(w.batch.node), e.g.outputShapes(w.batch.node), e.at.Source)
 	b, err := above.single(above.emitAbove(root, w.batch, source), root.like)
 	if err != nil {
 		return nil, err
 	}
-	return &StreamGraphs{A: a.A, B: b.A, Ops: a.Ops, Output: a.Output}, nil
+	return &StreamGraphs{A: a.A, B: b.A, Below: a.Below, Names: a.Names, Files: a.Files, Ops: a.Ops, Output: a.Output}, nil
 }
 
 // single ends one graph: our options last, then the result.
@@ -160,7 +212,7 @@ func (e *editor) single(root string, like *tf.NodeDef) (*StreamGraphs, error) {
 		return nil, reason.New(reason.GraphLimit, "the dataset's functions grow to more than %d nodes when each call gets seeds of its own: simplify the pipeline", e.g.limits.MaxNodes)
 	}
 	shapes := e.g.outputShapes(like)
-	if n := e.node(like.GetName()); n != nil {
+	if n := e.node(like.GetName()); n != nil && !strings.HasPrefix(root, indexPrefix) {
 		shapes = e.g.outputShapes(n)
 	}
 	options := &tf.NodeDef{Name: "pecan_options", Op: "OptionsDataset", Input: []string{e.meter(root)}, Attr: datasetAttrs(e.g.outputTypes(like), shapes)}
@@ -174,15 +226,18 @@ func (e *editor) single(root string, like *tf.NodeDef) (*StreamGraphs, error) {
 
 // emit wires a step and all below it, with the cut where the plan has it, and gives the node that stands for its output.
 func (e *editor) emit(s *step, at place) string {
+	if s == e.stop {
+		return e.stopOutput
+	}
 	cut, isCut := e.plan.way.cuts[s]
 	at.head = at.head || isCut
 	below := at
-	if s.rule.kind == cached || s.node.GetOp() == "SnapshotDatasetV2" {
+	if s.rule.kind == cached || s.node.GetOp() == "SnapshotDatasetV2" || e.g.isMark(s.node) {
 		below.cached = true
 	}
 	inputs := make([]string, len(s.in))
 	for i, in := range s.in {
-		inputs[i] = e.emit(in, below)
+		inputs[i] = e.number(in, e.emit(in, below))
 	}
 	for _, c := range s.captured {
 		e.emit(c, below)
@@ -191,13 +246,20 @@ func (e *editor) emit(s *step, at place) string {
 	if s.rule.kind == asserted && e.plan.streams > 1 {
 		name = inputs[0]
 	} else {
+		switch {
+		case e.at.Restored > 0 && !at.head && !e.p.keyed[name]:
+			at.start = e.at.Restored
+		case e.sunk[s] && !e.p.keyed[name]:
+			at.start = e.at.Start
+		}
 		e.wire(s, inputs)
 		e.rewriteStep(s, at)
+		name = e.passOn(s)
 	}
 	if isCut {
-		return e.cut(s, e.plan.way.edges[cut], name)
+		name = e.cut(s, e.plan.way.edges[cut], name)
 	}
-	return name
+	return e.skip(s, name)
 }
 
 // emitAbove wires the steps from the root down to one step, whose output is given by a node.
@@ -205,7 +267,7 @@ func (e *editor) emitAbove(s, stop *step, output string) string {
 	if s == stop {
 		return output
 	}
-	input := e.emitAbove(s.in[0], stop, output)
+	input := e.number(s.in[0], e.emitAbove(s.in[0], stop, output))
 	if s.rule.kind == asserted {
 		return input
 	}
@@ -214,7 +276,7 @@ func (e *editor) emitAbove(s, stop *step, output string) string {
 	}
 	e.wire(s, []string{input})
 	e.rewriteStep(s, place{})
-	return s.node.GetName()
+	return e.passOn(s)
 }
 
 // wire connects a step to its inputs where they changed.
@@ -276,7 +338,7 @@ func rowShapes(shapes []*tf.TensorShapeProto) []*tf.TensorShapeProto {
 func (e *editor) pullInto(batch *step) {
 	types := e.g.outputTypes(batch.node)
 	shapes := anyRows(e.g.outputShapes(batch.node))
-	input := e.addPull(types, shapes)
+	input := e.addPull(types, shapes, e.at.Source)
 	if batch.rule.kind == batched {
 		rows := &tf.NodeDef{Name: pullPrefix + "/rows", Input: []string{input}, Attr: datasetAttrs(types, rowShapes(shapes))}
 		e.sliceBatches(rows, rows.Name)
@@ -290,8 +352,8 @@ func (e *editor) pullInto(batch *step) {
 // and output_shapes, one output "components" (a list), OUT_OF_RANGE at the end.
 const PullOp = "PecanPull"
 
-// addPull adds the source: an endless range whose map asks the worker for the next batch.
-func (e *editor) addPull(types []tf.DataType, shapes []*tf.TensorShapeProto) string {
+// addPull adds the source: an endless range whose map asks the worker for what the handle stands for.
+func (e *editor) addPull(types []tf.DataType, shapes []*tf.TensorShapeProto, handle int64) string {
 	e.addInt(pullPrefix+"/start", 0)
 	e.addInt(pullPrefix+"/stop", 1<<62)
 	e.addInt(pullPrefix+"/step", 1)
@@ -299,7 +361,7 @@ func (e *editor) addPull(types []tf.DataType, shapes []*tf.TensorShapeProto) str
 		Input: []string{pullPrefix + "/start", pullPrefix + "/stop", pullPrefix + "/step"},
 		Attr:  datasetAttrs([]tf.DataType{tf.DataType_DT_INT64}, []*tf.TensorShapeProto{shapeOf()})})
 	pull := &tf.NodeDef{Name: "pull", Op: PullOp, Attr: datasetAttrs(types, shapes)}
-	pull.Attr["source"] = intAttr(e.at.Source)
+	pull.Attr["source"] = intAttr(handle)
 	f := &tf.FunctionDef{
 		Signature: &tf.OpDef{Name: "pecan_pull_function", IsStateful: true,
 			InputArg: []*tf.OpDef_ArgDef{{Name: "index", Type: tf.DataType_DT_INT64}}},

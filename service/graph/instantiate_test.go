@@ -518,7 +518,7 @@ func TestAnUndividedPassStartsFromTheUsersState(t *testing.T) {
 }
 
 func TestDeterministicModeSerialisesWhatDraws(t *testing.T) {
-	for graph, inputs := range map[string]int{"drawn_in_parallel": 2, "noise": 1} {
+	for graph, inputs := range map[string]int{"drawn_in_parallel": 2} {
 		for mode, op := range map[pecanv1.Mode]string{
 			pecanv1.Mode_MODE_DETERMINISTIC: "MapDataset", pecanv1.Mode_MODE_EXACTLY_ONCE: "ParallelMapDatasetV2",
 		} {

@@ -118,7 +118,8 @@ func (m *metering) survey(name string, vanishes bool) (counted bool) {
 	case !below || !oneForOne[n.GetOp()]:
 		m.low = false
 	}
-	return below && oneForOne[n.GetOp()]
+	// What numbers the elements of its first input gives as many.
+	return below && (oneForOne[n.GetOp()] || strings.HasPrefix(name, indexPrefix))
 }
 
 // resource hands what meters count in down to a node and all below it.

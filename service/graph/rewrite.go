@@ -28,30 +28,30 @@ func (e *editor) rewriteStep(s *step, at place) {
 	}
 	e.ownVariables(s.node, at)
 	e.seedStep(s.node, at)
+	e.serial = e.mended[name]
 	for _, called := range calledFunctions(s.node) {
-		if e.touches(called) {
+		if e.touches(called) || e.serial {
 			clone := e.cloneFunction(called, name, at)
 			renameCalls(e.edit(name), called, clone)
 		}
 	}
-	if e.ordered() && e.p.races(s) && e.p.serialises(s) {
-		e.serialise(s.node)
+	if e.serial && sideBySide(op) {
+		e.serialise(e.edit(name))
 	}
 }
 
 // serialise makes a parallel step work on one element at a time, in order. tf.data does not do so by itself: its own
 // determinism option orders what comes out, not who draws first. Nothing of the step may be set by argument afterwards.
-func (e *editor) serialise(n *tf.NodeDef) {
-	to := serialOps[n.GetOp()]
-	keep := e.g.inputIndex(n, to.lastArg) + 1
+func (e *editor) serialise(c *tf.NodeDef) {
+	to := serialOps[c.GetOp()]
+	keep := e.g.inputIndex(c, to.lastArg) + 1
 	if to.lastArg == "other_arguments" {
-		keep = len(n.GetInput())
-		for keep > 0 && strings.HasPrefix(n.GetInput()[keep-1], "^") {
+		keep = len(c.GetInput())
+		for keep > 0 && strings.HasPrefix(c.GetInput()[keep-1], "^") {
 			keep--
 		}
 		keep--
 	}
-	c := e.edit(n.GetName())
 	inputs := append([]string(nil), c.Input[:keep]...)
 	for _, input := range c.Input[keep:] {
 		if strings.HasPrefix(input, "^") {
@@ -150,6 +150,7 @@ func (e *editor) seedStep(n *tf.NodeDef, at place) {
 	if !ok1 || !ok2 {
 		return
 	}
+	at.start = 0
 	a, b := e.seedPair(n, at, seed, seed2, n.GetName())
 	if a == seed && b == seed2 {
 		return
@@ -195,7 +196,7 @@ func (e *editor) touchesAny(name string) bool {
 		if v, ok := n.GetAttr()["deterministic"]; ok && string(v.GetS()) != "true" {
 			return true
 		}
-		if n.GetAttr()["sloppy"].GetB() {
+		if n.GetAttr()["sloppy"].GetB() || e.g.ops.isDataset(n.GetOp()) && e.g.inputIndex(n, "cycle_length") >= 0 {
 			return true
 		}
 		for _, called := range calledFunctions(n) {
@@ -207,9 +208,12 @@ func (e *editor) touchesAny(name string) bool {
 	return false
 }
 
+// clonedMark stands between the name of a function and what tells its copies apart.
+const clonedMark = "_pecan_"
+
 // cloneFunction copies a function for one path of calls, so that what is seeded in it is seeded for that path alone.
 func (e *editor) cloneFunction(name, path string, at place) string {
-	clone := name + "_pecan_" + shortHash(path)
+	clone := name + clonedMark + shortHash(path)
 	original := e.g.functions[name]
 	f := &tf.FunctionDef{
 		Attr: original.GetAttr(), ArgAttr: original.GetArgAttr(), ResourceArgUniqueId: original.GetResourceArgUniqueId(),
@@ -236,7 +240,7 @@ func (e *editor) cloneFunction(name, path string, at place) string {
 		nodePath := path + "/" + n.GetName()
 		f.NodeDef = append(f.NodeDef, e.rewriteNested(c, nodePath, at, inside)...)
 		for _, called := range calledFunctions(n) {
-			if e.touches(called) {
+			if e.touches(called) || e.serial {
 				renameCalls(c, called, e.cloneFunction(called, nodePath, at))
 			}
 		}
@@ -244,6 +248,10 @@ func (e *editor) cloneFunction(name, path string, at place) string {
 	}
 	return clone
 }
+
+// cycleLength is how many inputs an interleave inside a function reads in turn whose user left that to tf.data: there it is
+// the number of the worker's cores, and so would be the order. Outside of functions the trainer has put in its own number.
+const cycleLength = 8
 
 // rewriteNested changes one node of a cloned function and gives the constants that it needs beside it.
 func (e *editor) rewriteNested(c *tf.NodeDef, path string, at place, inside map[string]*tf.NodeDef) (beside []*tf.NodeDef) {
@@ -254,6 +262,11 @@ func (e *editor) rewriteNested(c *tf.NodeDef, path string, at place, inside map[
 		if c.Attr["sloppy"].GetB() {
 			c.Attr["sloppy"] = boolAttr(false)
 		}
+		if cycle, ok := e.p.nestedInt(c, "cycle_length", inside); ok && cycle < 0 {
+			fixed := "pecan_cycle_" + c.GetName()
+			c.Input[e.g.inputIndex(c, "cycle_length")] = fixed + ":output:0"
+			beside = append(beside, int64Const(fixed, cycleLength))
+		}
 	}
 	if e.g.diesOfEmptyRows(c) {
 		e.sliceBatches(c, path)
@@ -262,6 +275,15 @@ func (e *editor) rewriteNested(c *tf.NodeDef, path string, at place, inside map[
 		room := "pecan_buffer_" + c.GetName()
 		c.Input[e.g.inputIndex(c, "buffer_size")] = room + ":output:0"
 		beside = append(beside, int64Const(room, maxShuffleRoom))
+	}
+	if e.serial && c.GetOp() == "PrefetchDataset" {
+		// Elements are made when they are asked for, so that datasets which are read in turn draw in turn.
+		off := "pecan_buffer_" + c.GetName()
+		c.Input[e.g.inputIndex(c, "buffer_size")] = off + ":output:0"
+		beside = append(beside, int64Const(off, 0))
+	}
+	if e.serial && e.g.ops.isDataset(c.GetOp()) && sideBySide(c.GetOp()) {
+		e.serialise(c)
 	}
 	switch {
 	case e.g.ops.isSeeded(c.GetOp()):
@@ -273,6 +295,7 @@ func (e *editor) rewriteNested(c *tf.NodeDef, path string, at place, inside map[
 		if !ok1 || !ok2 {
 			return beside
 		}
+		at.start = 0
 		a, b := e.seedPair(c, at, seed, seed2, path)
 		one, two := "pecan_seed_"+c.GetName(), "pecan_seed2_"+c.GetName()
 		c.Input[e.g.inputIndex(c, "seed")] = one + ":output:0"
@@ -313,7 +336,8 @@ func shortHash(parts ...string) string {
 }
 
 // nameResources gives tables and variables names made of their content: two graphs in one worker share them by name,
-// and then share only what is equal.
+// and then share only what is equal. The content of a table may be in files, whose states stand for it: a worker's table
+// outlives the job, and the files may be others by the next one.
 //
 // Handles of the trainer's seed generators and caches get names that no worker knows: a step then makes its own.
 func (e *editor) nameResources() {
@@ -339,6 +363,9 @@ func (e *editor) nameResources() {
 		if fillsTable(n.GetOp()) || n.GetOp() == "AssignVariableOp" {
 			target, _, _ := splitInput(n.GetInput()[0])
 			content[target] = append(content[target], string(h.node(n.GetName())))
+			if fillsFromFiles(n.GetOp()) {
+				content[target] = append(content[target], e.filling(n)...)
+			}
 		}
 	}
 	for _, n := range e.g.order {

@@ -12,6 +12,9 @@ type place struct {
 	head bool
 	// cached: below a cache or snapshot, which would not repeat itself if the epoch changed what it holds.
 	cached bool
+	// start is the index at which the stream begins, where a step runs for elements from there on only. Its random ops would
+	// else draw once more what they drew for the first elements.
+	start uint64
 }
 
 // seedSource gives every seeded op of one stream graph its seeds, as a pure function of its arguments.
@@ -49,6 +52,9 @@ func (s seedSource) seeds(at place, seed, seed2 int64, path string, fixed bool) 
 	if !at.head {
 		buf = binary.BigEndian.AppendUint64(append(buf, 's'), s.stream)
 	}
+	if at.start > 0 {
+		buf = binary.BigEndian.AppendUint64(append(buf, 'i'), at.start)
+	}
 	h.Write(buf)
 	sum := h.Sum(nil)
 	a := int64(binary.BigEndian.Uint64(sum) & math.MaxInt64)
@@ -58,4 +64,11 @@ func (s seedSource) seeds(at place, seed, seed2 int64, path string, fixed bool) 
 		b = 1
 	}
 	return a, b
+}
+
+// drawKey makes the key of a stateless random op out of the two derived seeds of its stateful twin.
+func drawKey(seed, seed2 int64) uint64 {
+	buf := binary.BigEndian.AppendUint64([]byte("pecan key 1"), uint64(seed))
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64(buf, uint64(seed2)))
+	return binary.BigEndian.Uint64(sum[:])
 }

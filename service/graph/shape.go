@@ -57,6 +57,10 @@ func (p *planner) without(root, gone *step) *step {
 // outerRepeat finds the repeat that can come off next, nil when there is none.
 func (p *planner) outerRepeat(root *step) *step {
 	for s := root; ; s = s.in[0] {
+		if p.g.isMark(s.node) {
+			// What a cache keeps is the repeated elements.
+			return nil
+		}
 		switch s.rule.kind {
 		case repeated:
 			times, ok := p.g.inputInt(s.node, "count")
@@ -178,7 +182,7 @@ func (p *planner) sink(s *step) *step {
 	}
 	var above []*step
 	below := c.in[0]
-	for below.rule.kind == pass || (below.rule.kind == oneToOne && p.facts(below).pure()) {
+	for below.rule.kind == pass && !p.g.isMark(below.node) || (below.rule.kind == oneToOne && p.facts(below).pure()) {
 		above = append(above, below)
 		below = below.in[0]
 	}

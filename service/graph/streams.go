@@ -3,8 +3,6 @@ package graph
 import (
 	"fmt"
 	"math"
-
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
 // streams chooses S for a way, and says in sentences where the cut is, what it costs and what keeps S small. With
@@ -215,7 +213,7 @@ func (p *planner) repeatable(s *step) bool {
 		f := p.facts(s)
 		counted = counted || changesCount(s)
 		switch {
-		case f.stateful && s.rule.kind != source:
+		case (f.caches || f.stateful || f.writes) && s.rule.kind != source:
 			ok = false
 		case counted && (f.wild || p.races(s)):
 			ok = false
@@ -258,60 +256,6 @@ func (p *planner) variablesDecide(root *step) bool {
 	}
 	below(root, false)
 	return decide
-}
-
-// determinism finds the class that holds over the whole pipeline.
-func (p *planner) determinism(root *step, opts *pecanv1.JobOptions) pecanv1.DeterminismClass {
-	class := pecanv1.DeterminismClass_DETERMINISM_CLASS_B
-	ordered := opts.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC
-	loose := !keepsOrder(opts.GetMode()) && p.isLoose(root)
-	var below func(s *step, counted bool)
-	below = func(s *step, counted bool) {
-		f := p.facts(s)
-		counted = counted || changesCount(s)
-		op := s.node.GetOp()
-		varies := f.wild || f.stateful || (p.races(s) && !(ordered && p.serialises(s)))
-		switch {
-		case loose, f.writes, varies && counted, op == "ShuffleDatasetV2", op == "SnapshotDatasetV2":
-			class = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
-		case varies && class == pecanv1.DeterminismClass_DETERMINISM_CLASS_B:
-			class = pecanv1.DeterminismClass_DETERMINISM_CLASS_A
-		}
-		for _, in := range s.in {
-			below(in, counted)
-		}
-		for _, c := range s.captured {
-			below(c, true)
-		}
-	}
-	below(root, false)
-	return class
-}
-
-// keepsOrder tells whether a mode needs element i of a stream to be the same in every run.
-func keepsOrder(m pecanv1.Mode) bool {
-	switch m {
-	case pecanv1.Mode_MODE_UNSPECIFIED, pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Mode_MODE_DETERMINISTIC:
-		return true
-	}
-	return false
-}
-
-// isLoose tells whether the user allowed parallel steps to give elements as they get ready.
-func (p *planner) isLoose(root *step) bool {
-	loose := false
-	root.walk(func(s *step) {
-		if v, ok := s.node.GetAttr()["deterministic"]; ok && string(v.GetS()) == "false" {
-			loose = true
-		}
-		if s.node.GetAttr()["sloppy"].GetB() {
-			loose = true
-		}
-		if options, ok := readOptions(s.node); ok && options.GetOptionalDeterministic() != nil && !options.GetDeterministic() {
-			loose = true
-		}
-	})
-	return loose
 }
 
 func (p *planner) highest(w way) string {

@@ -189,7 +189,7 @@ func (p *planner) handleUse(c consumer) use {
 	switch {
 	case writesVariable(op):
 		return use{writes: true}
-	case wildOps[op]:
+	case generatorOps[op]:
 		return use{writes: true, generator: true}
 	case asksOnly[op]:
 		return use{}

@@ -116,6 +116,8 @@ class Cut:
 
     plan: dict[str, Any]
     graphs: dict[tuple[int, int], tuple[bytes, bytes | None]]
+    # The graphs of streams of epoch 0 that begin at an index: (index, stream).
+    starts: dict[tuple[int, int], tuple[bytes, bytes | None]] = dataclasses.field(default_factory=dict)
     error: dict[str, str] | None = None
 
     @property
@@ -156,12 +158,13 @@ def read_cut(work: pathlib.Path, name: str) -> Cut:
     failed = work / f"{name}.error.json"
     if failed.exists():
         return Cut({}, {}, json.loads(failed.read_text()))
-    graphs = {}
-    for path in work.glob(f"{name}.e*.s*.A.pb"):
-        epoch, stream = (int(part[1:]) for part in path.name.removeprefix(name + ".").split(".")[:2])
-        second = path.with_name(path.name.replace(".A.pb", ".B.pb"))
-        graphs[epoch, stream] = (path.read_bytes(), second.read_bytes() if second.exists() else None)
-    return Cut(json.loads((work / f"{name}.plan.json").read_text()), graphs)
+    found: dict[str, dict] = {"e": {}, "i": {}}
+    for kind, graphs in found.items():
+        for path in work.glob(f"{name}.{kind}*.s*.A.pb"):
+            first, stream = (int(part[1:]) for part in path.name.removeprefix(name + ".").split(".")[:2])
+            second = path.with_name(path.name.replace(".A.pb", ".B.pb"))
+            graphs[first, stream] = (path.read_bytes(), second.read_bytes() if second.exists() else None)
+    return Cut(json.loads((work / f"{name}.plan.json").read_text()), found["e"], found["i"])
 
 
 def run_streams(cut: Cut, like: tf.data.Dataset, *, epoch: int = 0, limit: int | None = None) -> list[list[Element]]:

@@ -28,6 +28,7 @@ class Case:
     take: int = 0
     # Reading the streams in turn gives the local order itself.
     ordered: bool = False
+    mode: str = "EXACTLY_ONCE"
 
 
 def lines(work: pathlib.Path, files: int = 6, rows: int = 7) -> list[str]:
@@ -390,7 +391,7 @@ CASES: dict[str, Case] = {
         lambda w: tf.data.TFRecordDataset(records(w)).cache(str(w / "cache")).repeat(3).batch(4), 6, "FILES", "REMAINDER", "rows"),
     "file_cache_then_endless_repeat": Case(
         lambda w: tf.data.TFRecordDataset(records(w)).map(number).map(heavy).cache(str(w / "cache")).repeat(), 1, "NONE", take=120),
-    "snapshot": Case(lambda w: D.range(50).snapshot(str(w / "snapshot")), 0, "ELEMENTS"),
+    "snapshot": Case(lambda w: D.range(50).snapshot(str(w / "snapshot")), 0, "ELEMENTS", mode="AT_LEAST_ONCE"),
     "assert_cardinality": Case(
         lambda w: tf.data.TFRecordDataset(records(w)).apply(tf.data.experimental.assert_cardinality(57)), 6, "FILES"
     ),

@@ -29,7 +29,7 @@ for i in range(40):
 for name in {names!r}:
     work = pathlib.Path({data!r}) / name
     (pathlib.Path({out!r}) / ("child-" + name + ".pb")).write_bytes(oracle.serialize(pipelines.CASES[name].build(work)))
-    (pathlib.Path({out!r}) / ("child-" + name + ".json")).write_text("{{}}")
+    (pathlib.Path({out!r}) / ("child-" + name + ".json")).write_text('{{"mode": "OFF"}}')
 """
 
 
@@ -39,7 +39,8 @@ def test_fingerprints_agree_within_and_across_processes(cutgraph: pathlib.Path, 
     for name in PIPELINES:
         (data / name).mkdir(parents=True)
         for copy in ("first", "second"):
-            datasets[f"{copy}-{name}"] = (pipelines.CASES[name].build(data / name), {})
+            case = pipelines.CASES[name]
+            datasets[f"{copy}-{name}"] = (case.build(data / name), {"mode": case.mode})
     out.mkdir()
     script = CHILD.format(here=str(here), names=PIPELINES, data=str(data), out=str(out))
     subprocess.run([sys.executable, "-c", script], check=True, timeout=200, capture_output=True)

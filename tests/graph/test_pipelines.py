@@ -20,7 +20,8 @@ def cuts(
     for name in pipelines.CASES:
         (work / "data" / name).mkdir(parents=True)
     datasets = {name: case.build(work / "data" / name) for name, case in pipelines.CASES.items()}
-    found = oracle.cut_all(cutgraph, work / "graphs", {name: (ds, {}) for name, ds in datasets.items()})
+    made = {name: (ds, {"mode": pipelines.CASES[name].mode}) for name, ds in datasets.items()}
+    found = oracle.cut_all(cutgraph, work / "graphs", made)
     return {name: (datasets[name], found[name]) for name in datasets}
 
 

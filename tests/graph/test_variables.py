@@ -165,7 +165,7 @@ def test_counters_count_each_streams_share(cutgraph, tmp_path) -> None:
     seen = tf.Variable(100, dtype=tf.int64)
     dataset = D.range(40).map(lambda i: (i, seen.assign_add(1)))
     cut = run(cutgraph, tmp_path, dataset)
-    assert cut.streams > 1 and cut.plan["determinism"] == "DETERMINISM_CLASS_C"
+    assert cut.streams > 1 and cut.plan["determinism"] == "DETERMINISM_CLASS_B"
     for _ in range(2):
         streams = oracle.run_streams(cut, dataset)
         assert sorted(int(i) for i, _ in flat(streams)) == list(range(40))
@@ -184,6 +184,6 @@ def test_counters_that_decide_are_not_divided(cutgraph, tmp_path, kind: str) -> 
         "take_while": lambda: D.range(40).take_while(lambda i: seen.assign_add(1) < 10),
     }[kind]()
     cut = run(cutgraph, tmp_path, dataset)
-    assert cut.streams == 1 and cut.plan["determinism"] == "DETERMINISM_CLASS_C"
+    assert cut.streams == 1 and cut.plan["determinism"] == "DETERMINISM_CLASS_B"
     got = flat(oracle.run_streams(cut, dataset))
     assert oracle.multiset(got) == oracle.multiset(list(oracle.elements(dataset)))

@@ -19,6 +19,10 @@ def twice(x: tf.Tensor) -> tf.Tensor:
     return x * 2
 
 
+def kept(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    return dataset.take(-1, name="pecan_cache")
+
+
 def noisy(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, tf.float32) + tf.random.uniform([])
 
@@ -41,9 +45,14 @@ def lookup() -> tf.data.Dataset:
     return D.range(5).map(lambda x: table.lookup(x) + offset)
 
 
-def counter() -> tf.data.Dataset:
+def counter(calls: int | None = None) -> tf.data.Dataset:
     total = tf.Variable(0, dtype=tf.int64)
-    return D.range(5).map(lambda x: total.assign_add(x))
+    return D.range(5).map(lambda x: total.assign_add(x), num_parallel_calls=calls)
+
+
+def generator_state() -> tf.data.Dataset:
+    generator = tf.random.Generator.from_seed(3)
+    return D.range(64).map(lambda x: generator.uniform([]))
 
 
 def filtered_counter() -> tf.data.Dataset:
@@ -108,6 +117,32 @@ CASES = {
     "drawn_filtered": lambda: drawn().filter(lambda x: x > 0.5),
     "drawn_in_step": drawn_in_step,
     "nested_datasets": lambda: D.range(10).window(2),
+    "clock": lambda: D.range(20).map(lambda x: tf.timestamp()),
+    "clock_filter": lambda: D.range(20).filter(lambda x: tf.timestamp() > 5),
+    "generator_state": generator_state,
+    "counter_in_parallel": lambda: counter(2),
+    "nested_parallel": lambda: D.range(4).interleave(lambda x: D.range(x).map(noisy, num_parallel_calls=2).prefetch(2)),
+    "nested_choice": lambda: D.range(4).interleave(lambda x: D.range(x).map(noisy).filter(lambda y: y > 0.5), num_parallel_calls=2),
+    "nested_cache": lambda: D.range(4).flat_map(lambda x: D.range(x).cache()),
+    "listed": lambda: D.range(2).flat_map(lambda i: D.from_tensor_slices(tf.io.matching_files("/data/*"))),
+    "automatic_cycle": lambda: D.range(2).flat_map(lambda i: D.from_tensor_slices(FILES).interleave(tf.data.TextLineDataset)),
+    "kept": lambda: kept(D.range(300).map(twice)).map(twice).batch(8),
+    "kept_otherwise": lambda: kept(D.range(300).map(twice)).shuffle(20).map(noisy),
+    "kept_more": lambda: kept(D.range(301).map(twice)).map(twice).batch(8),
+    "kept_drawn": lambda: kept(D.range(300).map(noisy)).map(lambda x: x + 1).batch(8),
+    "kept_drawn_otherwise": lambda: kept(D.range(300).map(noisy)).batch(8),
+    "kept_unmarked": lambda: D.range(300).map(twice).take(-1).map(twice).batch(8),
+    "kept_records": lambda: kept(D.from_tensor_slices(FILES).interleave(tf.data.TFRecordDataset)).map(tf.strings.length).batch(8).map(twice),
+    "kept_repeated": lambda: kept(D.range(300).map(twice)).map(twice).repeat(3),
+    "kept_below_take": lambda: kept(D.range(300).map(twice)).take(20),
+    "kept_below_zip": lambda: D.zip((kept(D.range(300)), D.range(300))),
+    "kept_joined": lambda: kept(D.range(300).filter(lambda x: x > 2).batch(8)),
+    "kept_endless": lambda: kept(D.range(30).repeat()),
+    "kept_clock": lambda: kept(D.range(30).map(lambda x: tf.timestamp())),
+    "kept_listed": lambda: kept(D.range(2).flat_map(lambda i: D.from_tensor_slices(tf.io.matching_files("/data/*")))),
+    "kept_remote": lambda: kept(D.from_tensor_slices(["gs://b/" + f for f in FILES]).interleave(tf.data.TFRecordDataset)),
+    "kept_twice": lambda: kept(kept(D.range(300).map(twice)).map(twice)),
+    "snapshot": lambda: D.range(30).snapshot("/data/snapshot"),
 }
 
 

@@ -26,6 +26,8 @@ type request struct {
 	Epochs        int    `json:"epochs"`
 	// OffStreams is how many whole copies to write when sharding is off.
 	OffStreams int `json:"off_streams"`
+	// Starts are indices other than 0 at which streams of epoch 0 begin as well.
+	Starts []uint64 `json:"starts"`
 }
 
 func main() {
@@ -105,16 +107,32 @@ func one(base string) error {
 			if err != nil {
 				return err
 			}
-			prefix := fmt.Sprintf("%s.e%d.s%d", base, epoch, s)
-			if err := os.WriteFile(prefix+".A.pb", graphs.A, 0o644); err != nil {
+			if err := write(fmt.Sprintf("%s.e%d.s%d", base, epoch, s), graphs); err != nil {
 				return err
 			}
-			if graphs.B != nil {
-				if err := os.WriteFile(prefix+".B.pb", graphs.B, 0o644); err != nil {
-					return err
-				}
+		}
+	}
+	if plan.GetResume().GetWay() <= pecanv1.Resume_RECOMPUTE {
+		return nil
+	}
+	for _, start := range req.Starts {
+		for s := 0; s < int(plan.NumStreams); s++ {
+			at := graph.At{Stream: s, Start: start, Seed: req.Seed, Mode: opts.Mode, Source: -1, Threads: 1}
+			graphs, err := graph.Instantiate(g, plan, at)
+			if err != nil {
+				return err
+			}
+			if err := write(fmt.Sprintf("%s.i%d.s%d", base, start, s), graphs); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
+}
+
+func write(prefix string, graphs *graph.StreamGraphs) error {
+	if err := os.WriteFile(prefix+".A.pb", graphs.A, 0o644); err != nil || graphs.B == nil {
+		return err
+	}
+	return os.WriteFile(prefix+".B.pb", graphs.B, 0o644)
 }

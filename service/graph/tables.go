@@ -1,0 +1,97 @@
+package graph
+
+import (
+	"sort"
+	"strings"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+// fillsFromFiles tells whether an op fills a table with what is in files, and not in the graph.
+func fillsFromFiles(op string) bool { return strings.HasPrefix(op, "InitializeTableFrom") }
+
+// TableFiles gives the strings of the graph that may be names of files from which tables are filled, sorted. A worker tells the
+// states of those files in At.Files.
+func (g *Graph) TableFiles() []string {
+	found := map[string]bool{}
+	for _, n := range g.order {
+		if fillsFromFiles(n.GetOp()) {
+			names, _ := g.fillingFiles(n)
+			for _, name := range names {
+				found[name] = true
+			}
+		}
+	}
+	return sortedNames(found)
+}
+
+// fillingFiles gives the names that may be of files from which a node fills a table, and whether these are all there can be: a
+// dataset, and a name that is computed, may come to others.
+func (g *Graph) fillingFiles(n *tf.NodeDef) (names []string, all bool) {
+	if values, ok := constStrings(g.input(n, "filename")); ok && len(values) == 1 {
+		return []string{string(values[0])}, true
+	}
+	found, seen := map[string]bool{}, map[string]bool{}
+	queue, called := []*tf.NodeDef{n}, []string(nil)
+	take := func(n *tf.NodeDef) {
+		takeFileNames(n, found)
+		called = append(called, calledFunctions(n)...)
+	}
+	for len(queue) > 0 {
+		n, queue = queue[0], queue[1:]
+		take(n)
+		for _, input := range n.GetInput() {
+			if from, _, _ := splitInput(input); !seen[from] {
+				seen[from] = true
+				queue = append(queue, g.nodes[from])
+			}
+		}
+	}
+	for seen := map[string]bool{}; len(called) > 0; {
+		name := called[0]
+		called = called[1:]
+		if !seen[name] {
+			seen[name] = true
+			for _, n := range g.functions[name].GetNodeDef() {
+				take(n)
+			}
+		}
+	}
+	return sortedNames(found), false
+}
+
+// filling says by what a table that a node fills from files is known: by the states of the files, and by the job as well where
+// these do not tell all. Jobs then have tables of their own.
+func (e *editor) filling(n *tf.NodeDef) []string {
+	var parts []string
+	names, all := e.g.fillingFiles(n)
+	for _, name := range names {
+		state, ok := e.at.Files[name]
+		parts = append(parts, name, state)
+		// Of a dataset's strings, most are no names.
+		all = all && ok
+	}
+	if !all {
+		parts = append(parts, "job", e.at.Job)
+	}
+	return parts
+}
+
+// takeFileNames adds the strings of a node that may be names of files.
+func takeFileNames(n *tf.NodeDef, found map[string]bool) {
+	values, _ := constStrings(n)
+	for _, v := range values {
+		if len(v) > 0 && len(v) < maxPath && !strings.ContainsAny(string(v), "\x00\n") {
+			found[string(v)] = true
+		}
+	}
+}
+
+func sortedNames(found map[string]bool) []string {
+	names := make([]string, 0, len(found))
+	for name := range found {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}

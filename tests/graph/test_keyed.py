@@ -1,0 +1,198 @@
+"""Random steps that draw by the number of the element: the same values at any parallelism and from any element on."""
+
+from __future__ import annotations
+
+import pathlib
+
+import graph_oracle as oracle
+import graph_pipelines as pipelines
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+D = tf.data.Dataset
+AUTO = tf.data.AUTOTUNE
+STARTS = (1, 3, 7)
+
+
+def picture(i: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.reshape(tf.range(48), [4, 4, 3]), tf.float32) + tf.cast(i, tf.float32)
+
+
+def augment(image: tf.Tensor) -> tf.Tensor:
+    image = tf.image.random_flip_left_right(image)
+    image = tf.image.random_brightness(image, 0.4)
+    return tf.image.random_crop(image, [3, 3, 3])
+
+
+def everything(i: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """One of each op that can be keyed."""
+    return (
+        tf.random.uniform([3]),
+        tf.random.normal([2], dtype=tf.float64),
+        tf.random.truncated_normal([2]),
+        tf.random.uniform([2], 0, 1000, tf.int32),
+        tf.random.shuffle(tf.range(9)),
+        tf.random.categorical(tf.zeros([1, 50]), 3),
+        tf.cond(i % 2 == 0, lambda: tf.random.uniform([]), lambda: -tf.random.uniform([])),
+    )
+
+
+def noise(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return i, tf.random.uniform([])
+
+
+def files(work: pathlib.Path) -> tf.data.Dataset:
+    names = D.from_tensor_slices(pipelines.records(work))
+    return names.interleave(tf.data.TFRecordDataset, cycle_length=2, num_parallel_calls=2).map(pipelines.number)
+
+
+PIPELINES = {
+    "everything": lambda w: D.range(40).map(everything, num_parallel_calls=AUTO),
+    "pictures": lambda w: D.range(40).shuffle(20).map(picture).map(augment, num_parallel_calls=4).batch(4),
+    "files": lambda w: files(w).map(noise, num_parallel_calls=4).batch(4),
+    "a filter between": lambda w: D.range(80).filter(lambda i: i % 3 > 0).map(noise, num_parallel_calls=4),
+    "a random filter": lambda w: D.range(80).filter(lambda i: tf.random.uniform([]) > 0.5),
+    "a random filter above": lambda w: (
+        D.range(80).map(noise, num_parallel_calls=4).filter(lambda i, x: tf.random.uniform([]) > x).batch(3).prefetch(1)
+    ),
+    "two steps": lambda w: D.range(40).map(noise).map(lambda i, x: (i, x, tf.random.uniform([])), num_parallel_calls=4),
+    "above a batch": lambda w: (
+        D.range(90).filter(lambda i: i % 3 > 0).batch(4).map(lambda b: (b, tf.random.uniform([4])), num_parallel_calls=4)
+    ),
+    "take and skip": lambda w: D.range(80).map(noise, num_parallel_calls=4).skip(3).take(60),
+    "zip": lambda w: D.zip((D.range(40).map(noise, num_parallel_calls=2), D.range(40).map(noise, num_parallel_calls=2))),
+    "captured": lambda w: (lambda c: D.range(40).map(lambda i: (i, c + tf.random.uniform([2])), num_parallel_calls=4))(
+        tf.constant([3.0, 4.0])
+    ),
+    "strings and ragged": lambda w: (
+        D.range(40).map(lambda i: (tf.as_string(i), tf.RaggedTensor.from_row_lengths(tf.fill([i % 5], i), [i % 5])))
+        .map(lambda s, r: (s, r, tf.random.uniform([])), num_parallel_calls=4)
+    ),
+}  # fmt: skip
+# Where TensorFlow calls a function several times for one element, one number is not enough.
+SERIAL = {
+    "a loop": lambda w: D.range(40).map(
+        lambda i: tf.map_fn(lambda x: tf.random.uniform([]), tf.zeros([3])), num_parallel_calls=4
+    ),
+    "gamma": lambda w: D.range(40).map(lambda i: tf.random.gamma([], 2.0), num_parallel_calls=4),
+    "below a repeat": lambda w: D.range(9).map(noise, num_parallel_calls=4).repeat(3).batch(2).map(lambda i, x: (i, x)),
+}
+
+
+@pytest.fixture(scope="module")
+def cuts(cutgraph: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[tf.data.Dataset, oracle.Cut]]:
+    work = tmp_path_factory.mktemp("keyed")
+    datasets, asked = {}, {}
+    for name, build in (PIPELINES | SERIAL).items():
+        (work / "data" / name).mkdir(parents=True)
+        datasets[name] = build(work / "data" / name)
+        asked[name] = (datasets[name], {"mode": "DETERMINISTIC", "starts": STARTS, "epochs": 2})
+        asked[name + " with another seed"] = (datasets[name], {"mode": "DETERMINISTIC", "seed": 8})
+    found = oracle.cut_all(cutgraph, work / "graphs", asked)
+    errors = {name: cut.error for name, cut in found.items() if cut.error}
+    assert not errors
+    return {name: (datasets[name.removesuffix(" with another seed")], cut) for name, cut in found.items()}
+
+
+def streams(cuts, name: str, epoch: int = 0) -> list[list[tuple]]:
+    dataset, cut = cuts[name]
+    return [[oracle.key(e) for e in stream] for stream in oracle.run_streams(cut, dataset, epoch=epoch)]
+
+
+def ops(graph: bytes) -> set[str]:
+    parsed = graph_pb2.GraphDef.FromString(graph)
+    inside = {n.op for f in parsed.library.function for n in f.node_def}
+    return inside | {n.op for n in parsed.node}
+
+
+@pytest.mark.parametrize("name", PIPELINES | SERIAL)
+def test_values_depend_on_seed_epoch_and_stream_alone(cuts, name: str) -> None:
+    once = streams(cuts, name)
+    assert sum(map(len, once)) >= 10
+    for _ in range(2):
+        assert streams(cuts, name) == once
+    assert streams(cuts, name, epoch=1) != once
+    assert streams(cuts, name + " with another seed") != once
+    assert cuts[name][1].plan["determinism"] == "DETERMINISM_CLASS_B"
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_no_generator_is_left(cuts, name: str) -> None:
+    _, cut = cuts[name]
+    assert cut.plan["keyed"] and any("draw(s) follows" in r for r in cut.plan["reasons"])
+    for pair in cut.graphs.values():
+        for graph in pair:
+            left = ops(graph) & {"RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "RandomShuffle", "Multinomial"} if graph else set()
+            assert not left
+
+
+@pytest.mark.parametrize("name", SERIAL)
+def test_what_cannot_be_keyed_works_on_one_element_at_a_time(cuts, name: str) -> None:
+    _, cut = cuts[name]
+    assert not cut.plan["keyed"] and any("one element at a time" in r for r in cut.plan["reasons"])
+    assert not any("ParallelMap" in op for a, _ in cut.graphs.values() for op in ops(a))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_values_survive_a_beginning_at_an_index(cuts, name: str) -> None:
+    dataset, cut = cuts[name]
+    if cut.plan["resume"]["way"] == "RECOMPUTE":
+        return
+    types = [s.dtype for s in tf.nest.flatten(oracle.flatten(dataset).element_spec)]
+
+    def run(graph: bytes) -> list[tuple]:
+        types_here = oracle.batch_dtypes(graph) if cut.way == "CLOSING" else types
+        return [oracle.key(tuple(np.asarray(t.numpy()) for t in e)) for e in oracle.load_types(graph, types_here)]
+
+    for stream in {0, cut.streams - 1}:
+        whole = run(cut.graphs[0, stream][0])
+        for start in STARTS:
+            assert run(cut.starts[start, stream][0]) == whole[start:]
+
+
+def test_streams_that_begin_at_an_index_are_among_these(cuts) -> None:
+    ways = [cuts[name][1].plan["resume"]["way"] for name in PIPELINES]
+    assert ways.count("START") + ways.count("PARTLY") >= 5
+
+
+def test_a_filter_between_changes_no_values(cutgraph, tmp_path) -> None:
+    def build(keep):
+        return D.range(80).filter(keep).map(lambda i: (i, tf.random.uniform([])), num_parallel_calls=4, name="noise")
+
+    asked = {
+        "all": (build(lambda i: i >= 0), {"mode": "DETERMINISTIC"}),
+        "some": (build(lambda i: i % 3 > 0), {"mode": "DETERMINISTIC"}),
+    }
+    cut = oracle.cut_all(cutgraph, tmp_path, asked)
+    found = {name: [e for s in oracle.run_streams(cut[name], asked[name][0]) for e in s] for name in asked}
+    values = {int(i): x for i, x in found["all"]}
+    assert len(values) == 80 and len(found["some"]) == 53
+    assert all(x == values[int(i)] for i, x in found["some"])
+
+
+def test_the_values_are_distributed_as_they_should_be(cutgraph, tmp_path) -> None:
+    def draw(i):
+        return tf.random.uniform([8]), tf.random.normal([8]), tf.random.uniform([8], 0, 10, tf.int32), tf.random.uniform([8])
+
+    dataset = D.range(2000).map(draw, num_parallel_calls=4)
+    cut = oracle.cut_all(cutgraph, tmp_path, {"one": (dataset, {"mode": "DETERMINISTIC"})})["one"]
+    rows = [e for s in oracle.run_streams(cut, dataset) for e in s]
+    uniform, normal, dice, other = (np.stack([row[k] for row in rows]).astype(np.float64) for k in range(4))
+    n = uniform.size
+    # Six standard errors: a fault shows far beyond, chance does not come near (and the seed is fixed).
+    assert abs(uniform.mean() - 1 / 2) < 6 * np.sqrt(1 / 12 / n)
+    assert abs(uniform.var() - 1 / 12) < 6 * np.sqrt(1 / 180 / n)
+    assert abs(normal.mean()) < 6 / np.sqrt(n) and abs(normal.var() - 1) < 6 * np.sqrt(2 / n)
+    assert abs(np.bincount(dice.astype(int).ravel(), minlength=10) - n / 10).max() < 6 * np.sqrt(n * 0.09)
+    # Neither the ops of one element, nor an element and the next one, nor the samples of one op know of each other.
+    for a, b in [
+        (uniform, other),
+        (uniform, normal),
+        (uniform[:-1], uniform[1:]),
+        (uniform[:, :-1], uniform[:, 1:]),
+        (uniform[: n // 16], uniform[n // 16 :]),
+    ]:
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 6 / np.sqrt(a.size)
+    assert len(np.unique(uniform)) > 0.99 * n
