@@ -139,6 +139,30 @@ func (d *Dispatcher) ReportWorker(ctx context.Context, req *pecanv1.ReportWorker
 	return ask[*pecanv1.ReportWorkerResponse](ctx, d, req)
 }
 
+// MarkElements implements the service.
+func (d *Dispatcher) MarkElements(ctx context.Context, req *pecanv1.MarkElementsRequest) (*pecanv1.MarkElementsResponse, error) {
+	if err := first(d.check.required("worker_id", req.WorkerId), d.check.stream(req.Id)); err != nil {
+		return nil, err
+	}
+	req.Files = req.Files[:min(len(req.Files), maxMarkedFiles)]
+	for i := range req.Files {
+		req.Files[i] = shortText(req.Files[i])
+	}
+	return ask[*pecanv1.MarkElementsResponse](ctx, d, req)
+}
+
+// WorkerCrashes implements the service.
+func (d *Dispatcher) WorkerCrashes(ctx context.Context, req *pecanv1.WorkerCrashesRequest) (*pecanv1.WorkerCrashesResponse, error) {
+	if err := first(d.check.required("worker_id", req.WorkerId), d.check.required("cause", req.Cause)); err != nil {
+		return nil, err
+	}
+	req.Cause = shortText(req.Cause)
+	return ask[*pecanv1.WorkerCrashesResponse](ctx, d, req)
+}
+
+// maxMarkedFiles bounds the files that an error names.
+const maxMarkedFiles = 16
+
 // CloseEpoch implements the service.
 func (d *Dispatcher) CloseEpoch(ctx context.Context, req *pecanv1.CloseEpochRequest) (*pecanv1.CloseEpochResponse, error) {
 	if err := first(d.check.required("client_id", req.ClientId), d.check.required("job_id", req.JobId)); err != nil {
@@ -158,6 +182,10 @@ func (d *Dispatcher) ClientHeartbeat(ctx context.Context, req *pecanv1.ClientHea
 	for _, pass := range req.Passes {
 		pass.WaitedS = cleanSeconds(pass.WaitedS)
 	}
+	if why, _ := d.gate.look(); why != nil {
+		// Nobody's time passes.
+		return &pecanv1.ClientHeartbeatResponse{}, nil
+	}
 	return ask[*pecanv1.ClientHeartbeatResponse](ctx, d, req)
 }
 
@@ -171,14 +199,18 @@ func (d *Dispatcher) ClientGoodbye(ctx context.Context, req *pecanv1.ClientGoodb
 
 // Status implements the service.
 func (d *Dispatcher) Status(context.Context, *pecanv1.StatusRequest) (*pecanv1.StatusResponse, error) {
+	return d.status(), nil
+}
+
+func (d *Dispatcher) status() *pecanv1.StatusResponse {
 	now := d.deps.Clock.Now()
 	d.mu.Lock()
-	status := d.core.Status(now)
+	status := d.core.Status(d.gate.time(now))
 	// Parts of the answer belong to the core's state: it is written out before the core goes on.
 	status = clone(status)
 	d.mu.Unlock()
 	status.Version, status.WorkDir, status.UptimeS = d.cfg.Version, d.deps.Store.Dir(), (now - d.started).Seconds()
-	return status, nil
+	return status
 }
 
 // WatchEpoch implements the service.

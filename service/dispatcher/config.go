@@ -9,12 +9,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/multierr"
 
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
 	"github.com/pecan-ml/pecan/service/graph"
 	"github.com/pecan-ml/pecan/service/internal/check"
 	"github.com/pecan-ml/pecan/service/internal/clock"
+	"github.com/pecan-ml/pecan/service/store"
 )
 
 // Store is where records and graphs are kept: service/store has a durable one and one in memory.
@@ -27,6 +29,10 @@ type Store interface {
 	PutGraph(fingerprint string, graph []byte) error
 	Graph(fingerprint string) ([]byte, error)
 	DeleteGraph(fingerprint string) error
+	// Graphs gives the fingerprints of all that is there of graphs.
+	Graphs() (fingerprints []string, err error)
+	// Figures says how large the store is.
+	Figures() store.Figures
 	// Failed is closed when the store cannot be written any more.
 	Failed() <-chan struct{}
 }
@@ -118,6 +124,8 @@ type Deps struct {
 	// Rand gives unguessable bytes.
 	Rand io.Reader
 	Log  *slog.Logger
+	// Metrics takes the dispatcher's; nil: nobody asks.
+	Metrics prometheus.Registerer
 }
 
 func (d Deps) validate() error {

@@ -229,10 +229,25 @@ func (d *Dispatcher) forgetGraph(fingerprint string) {
 	}
 }
 
+// forgetOrphans deletes graphs that were stored before a crash and belong to no dataset, because the record of theirs was never written.
+func (d *Dispatcher) forgetOrphans() error {
+	stored, err := d.deps.Store.Graphs()
+	if err != nil {
+		return err
+	}
+	for _, fingerprint := range stored {
+		d.forgetGraph(fingerprint)
+	}
+	return nil
+}
+
 // storeError tells a peer that the store failed without telling it where it lies.
 func (d *Dispatcher) storeError(err error) error {
 	if errors.Is(err, store.ErrNoGraph) {
 		return reason.New(reason.DatasetUnknown, "the graph is not stored here")
+	}
+	if errors.Is(err, store.ErrFull) {
+		return diskFull()
 	}
 	d.deps.Log.Error("store failed", "error", err)
 	if errors.Is(err, store.ErrDamaged) {

@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"runtime/debug"
@@ -15,6 +16,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/store"
 )
 
 // Dispatcher is the service. Make it with New, serve it with Serve, end it by the context of Serve.
@@ -23,6 +25,7 @@ type Dispatcher struct {
 	cfg     Config
 	deps    Deps
 	check   *checker
+	metrics *metrics
 	started time.Duration
 	// uploads bounds the bytes of graphs that are being received at once.
 	uploads *semaphore.Weighted
@@ -34,6 +37,8 @@ type Dispatcher struct {
 	sinceCompact int
 	// wake has a token when pending may hold something.
 	wake chan struct{}
+
+	gate *gate
 
 	// outMu guards who is connected.
 	outMu    sync.Mutex
@@ -57,6 +62,7 @@ type entry struct {
 	// snapshot, when set, stands for all records up to and including this entry's.
 	snapshot []byte
 	effects  []core.Effect
+	figures  figures
 	reply    any
 	err      error
 	// done is closed when reply and err may be told.
@@ -79,7 +85,13 @@ func New(cfg Config, deps Deps) (*Dispatcher, error) {
 		cfg: cfg, deps: deps, check: newChecker(), started: deps.Clock.Now(), core: core.New(cfg.Core, state),
 		uploads: semaphore.NewWeighted(cfg.MaxUploadBytes), wake: make(chan struct{}, 1),
 		sessions: map[core.SessionID]*session{}, watches: map[core.WatchID]*watcher{},
-		arriving: map[string]int{}, stopping: make(chan struct{}), sinceCompact: replayed,
+		gate: newGate(), arriving: map[string]int{}, stopping: make(chan struct{}), sinceCompact: replayed,
+	}
+	d.metrics = newMetrics(d)
+	if deps.Metrics != nil {
+		if err := deps.Metrics.Register(d.metrics); err != nil {
+			return nil, reason.New(reason.Internal, "register metrics: %w", err)
+		}
 	}
 	cluster, err := d.randomID("c")
 	if err != nil {
@@ -87,8 +99,14 @@ func New(cfg Config, deps Deps) (*Dispatcher, error) {
 	}
 	e := d.decide(core.Start{ClusterID: cluster})
 	d.commit()
+	if why, _ := d.gate.look(); why != nil {
+		return nil, why
+	}
 	if <-e.done; e.err != nil {
 		return nil, e.err
+	}
+	if err := d.forgetOrphans(); err != nil {
+		return nil, err
 	}
 	deps.Log.Info("state ready", "cluster", state.ClusterID(), "records", state.Applied(), "replayed", replayed, "work_dir", deps.Store.Dir())
 	return d, nil
@@ -117,6 +135,19 @@ func replay(store Store) (*core.State, int, error) {
 	return state, replayed, nil
 }
 
+// Ready gives why nothing can be asked of the dispatcher, or nil.
+func (d *Dispatcher) Ready() error {
+	select {
+	case <-d.stopping:
+		return d.stopError()
+	default:
+	}
+	if why, _ := d.gate.look(); why != nil {
+		return why
+	}
+	return nil
+}
+
 // ClusterID names the cluster.
 func (d *Dispatcher) ClusterID() string {
 	d.mu.Lock()
@@ -126,14 +157,25 @@ func (d *Dispatcher) ClusterID() string {
 
 // submit takes a decision and waits until it is durable.
 func (d *Dispatcher) submit(ctx context.Context, input any) (any, error) {
+	why, changed := d.gate.look()
+	if why != nil {
+		return nil, why
+	}
 	e := d.decide(input)
-	select {
-	case <-e.done:
-		return e.reply, e.err
-	case <-ctx.Done():
-		return nil, reason.From(ctx.Err())
-	case <-d.stopping:
-		return nil, d.stopError()
+	for {
+		select {
+		case <-e.done:
+			return e.reply, e.err
+		case <-changed:
+			// It waits for the disk and becomes true then; whoever asks again gets the same answer.
+			if why, changed = d.gate.look(); why != nil {
+				return nil, why
+			}
+		case <-ctx.Done():
+			return nil, reason.From(ctx.Err())
+		case <-d.stopping:
+			return nil, d.stopError()
+		}
 	}
 }
 
@@ -152,6 +194,7 @@ func (d *Dispatcher) decide(input any) (e *entry) {
 	result := d.core.Decide(input, d.deps.Clock.Now())
 	e = &entry{effects: result.Effects, reply: result.Reply, err: result.Err, done: make(chan struct{})}
 	for _, record := range result.Records {
+		e.figures.count(record)
 		data, err := proto.Marshal(record)
 		if err != nil {
 			e.err = reason.New(reason.Internal, "write record: %w", err)
@@ -179,7 +222,9 @@ func (d *Dispatcher) run(ctx context.Context) error {
 		select {
 		case <-d.wake:
 		case <-ticks:
-			d.decide(core.Tick{})
+			if why, _ := d.gate.look(); why == nil {
+				d.decide(core.Tick{})
+			}
 		case <-d.deps.Store.Failed():
 			d.stop(reason.New(reason.StoreCorrupt, "the store failed"))
 		case <-ctx.Done():
@@ -225,15 +270,30 @@ func (d *Dispatcher) commit() {
 				break
 			}
 		}
+		begun := time.Now()
 		err := d.deps.Store.Append(records)
-		if snapshot := entries[group-1].snapshot; err == nil && snapshot != nil {
-			err = d.deps.Store.Compact(snapshot)
+		took := time.Since(begun)
+		if errors.Is(err, store.ErrFull) {
+			d.hold(entries, err)
+			return
+		}
+		snapshot := entries[group-1].snapshot
+		if err == nil && snapshot != nil {
+			if err = d.deps.Store.Compact(snapshot); errors.Is(err, store.ErrFull) {
+				// The records are there. The snapshot comes with the next of them.
+				snapshot, err = nil, nil
+				d.mu.Lock()
+				d.sinceCompact = d.cfg.CompactEvery
+				d.mu.Unlock()
+			}
 		}
 		if err != nil {
 			// What is on disk is not known. Nothing of this group, nor after it, is told to anybody.
 			d.stop(err)
 			return
 		}
+		d.release()
+		d.metrics.committed(entries[:group], len(records), snapshot != nil, took)
 		for _, e := range entries[:group] {
 			for _, effect := range e.effects {
 				d.perform(effect)

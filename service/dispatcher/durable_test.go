@@ -156,3 +156,33 @@ func TestABrokenStoreIsRefusedAtTheStart(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 }
+
+// K5: a dispatcher that died between storing a graph and recording its dataset leaves a graph that is nobody's, whole or in part. The next
+// start removes it, and nothing else.
+func TestK5AGraphWithoutItsDatasetIsRemovedAtTheStart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "work")
+	kept := openStore(t, dir)
+	s := startService(t, serviceOptions{store: kept})
+	dataset := s.register(&pecanv1.Plan{NumStreams: 1})
+	graph := s.fetch(dataset)
+	s.stop()
+	if err := kept.PutGraph("orphan", make([]byte, 3<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := kept.Close(); err != nil {
+		t.Fatal(err)
+	}
+	kept = openStore(t, dir)
+	defer kept.Close()
+	if all, err := kept.Graphs(); err != nil || len(all) != 2 {
+		t.Fatal(all, err)
+	}
+	s = startService(t, serviceOptions{store: kept})
+	defer s.stop()
+	if all, err := kept.Graphs(); err != nil || len(all) != 1 {
+		t.Fatal(all, err)
+	}
+	if string(s.fetch(dataset)) != string(graph) {
+		t.Fatal("another graph")
+	}
+}

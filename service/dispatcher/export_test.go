@@ -6,3 +6,6 @@ func (d *Dispatcher) StateHash() string {
 	defer d.mu.Unlock()
 	return d.core.State().Hash()
 }
+
+// Replay is replay for tests.
+var Replay = replay

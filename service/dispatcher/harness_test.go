@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -71,9 +72,10 @@ type service struct {
 }
 
 type serviceOptions struct {
-	store  dispatcher.Store
-	graphs dispatcher.Graphs
-	change func(*dispatcher.Config)
+	store   dispatcher.Store
+	graphs  dispatcher.Graphs
+	change  func(*dispatcher.Config)
+	metrics prometheus.Registerer
 	// realTime runs on the system's clock.
 	realTime bool
 }
@@ -97,7 +99,7 @@ func startService(t *testing.T, o serviceOptions) *service {
 	}
 	s := &service{t: t, clock: clock.NewFake(), served: make(chan error, 1)}
 	deps := dispatcher.Deps{
-		Store: o.store, Graphs: o.graphs, Clock: s.clock, Rand: rand.Reader,
+		Store: o.store, Graphs: o.graphs, Clock: s.clock, Rand: rand.Reader, Metrics: o.metrics,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})),
 	}
 	if o.realTime {

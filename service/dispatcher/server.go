@@ -111,6 +111,7 @@ func (d *Dispatcher) settle(method string, err *error) {
 	}
 	own := reason.From(*err)
 	*err = own.GRPCStatus().Err()
+	d.metrics.refused(own.Reason)
 	level := slog.LevelInfo
 	if code := own.Code(); code == codes.Canceled || code == codes.Unavailable {
 		level = slog.LevelDebug

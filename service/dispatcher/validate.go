@@ -157,6 +157,7 @@ func checkOptions(options *pecanv1.JobOptions) (*pecanv1.JobOptions, error) {
 	o := &pecanv1.JobOptions{
 		Mode: options.GetMode(), Sharding: options.GetSharding(), Seed: options.GetSeed(), SeedSet: options.GetSeedSet(),
 		Compression: options.GetCompression(), MaxElementBytes: options.GetMaxElementBytes(), PayloadChecksum: options.GetPayloadChecksum(),
+		AllowNondeterministic: options.GetAllowNondeterministic(),
 	}
 	if err := first(known("mode", o.Mode), known("sharding", o.Sharding), known("compression", o.Compression)); err != nil {
 		return nil, err

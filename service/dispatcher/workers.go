@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"context"
 	"errors"
 	"io"
 	"time"
@@ -61,13 +62,26 @@ func (d *Dispatcher) WorkerSession(stream workerStream) error {
 		d.outMu.Lock()
 		delete(d.sessions, id)
 		d.outMu.Unlock()
-		d.decide(core.SessionEnded{Session: id})
+		d.sessionEnded(id)
 	}()
 	if _, err := d.submit(stream.Context(), core.Hello{Session: id, Message: hello}); err != nil {
 		d.deps.Log.Warn("worker refused", "worker", hello.Address.WorkerId, "tcp", hello.Address.Tcp, "error", err)
 		return err
 	}
 	return d.serveWorker(stream, id, s, messages)
+}
+
+// sessionEnded tells the core, as soon as it can be told anything.
+func (d *Dispatcher) sessionEnded(id core.SessionID) {
+	if why, _ := d.gate.look(); why == nil {
+		d.decide(core.SessionEnded{Session: id})
+		return
+	}
+	go func() {
+		if d.pass(context.Background()) {
+			d.decide(core.SessionEnded{Session: id})
+		}
+	}()
 }
 
 func (d *Dispatcher) awaitHello(messages <-chan received) (*pecanv1.WorkerHello, error) {
@@ -97,7 +111,7 @@ func (d *Dispatcher) serveWorker(stream workerStream, id core.SessionID, s *sess
 			if got.err != nil {
 				return endOfSession(got.err)
 			}
-			if err := d.fromWorker(id, got.message); err != nil {
+			if err := d.fromWorker(stream.Context(), id, got.message); err != nil {
 				return err
 			}
 		case <-s.wake:
@@ -119,7 +133,7 @@ func (d *Dispatcher) serveWorker(stream workerStream, id core.SessionID, s *sess
 }
 
 // fromWorker cleans a message and queues it. Nobody waits: a worker's reports are answered by commands, if at all.
-func (d *Dispatcher) fromWorker(id core.SessionID, message *pecanv1.WorkerMessage) error {
+func (d *Dispatcher) fromWorker(ctx context.Context, id core.SessionID, message *pecanv1.WorkerMessage) error {
 	switch kind := message.GetKind().(type) {
 	case *pecanv1.WorkerMessage_Heartbeat:
 		cleanHeartbeat(kind.Heartbeat)
@@ -128,6 +142,15 @@ func (d *Dispatcher) fromWorker(id core.SessionID, message *pecanv1.WorkerMessag
 			return nil
 		}
 		cleanFigures(kind.Figures)
+	case *pecanv1.WorkerMessage_CacheSpoilt:
+		if kind.CacheSpoilt == nil {
+			return nil
+		}
+		kind.CacheSpoilt.Why = shortText(kind.CacheSpoilt.Why)
+	case *pecanv1.WorkerMessage_CacheFiles:
+		if files := kind.CacheFiles; len(files.GetNames()) > maxListed {
+			files.Names = files.Names[:maxListed]
+		}
 	case *pecanv1.WorkerMessage_Failed:
 		detail := kind.Failed.GetError()
 		if detail == nil {
@@ -137,7 +160,13 @@ func (d *Dispatcher) fromWorker(id core.SessionID, message *pecanv1.WorkerMessag
 	case *pecanv1.WorkerMessage_Hello:
 		return reason.New(reason.BadArgument, "worker session: hello is the first message only")
 	}
-	d.decide(core.FromWorker{Session: id, Message: message})
+	if why, _ := d.gate.look(); why != nil && (message.GetHeartbeat() != nil || message.GetFigures() != nil) {
+		// There will be newer ones.
+		return nil
+	}
+	if d.pass(ctx) {
+		d.decide(core.FromWorker{Session: id, Message: message})
+	}
 	return nil
 }
 

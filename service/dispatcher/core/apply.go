@@ -45,6 +45,8 @@ func (s *State) apply(record *pecanv1.Record) error {
 	case *pecanv1.Record_EpochOpened, *pecanv1.Record_EpochJoined, *pecanv1.Record_EpochAdopted, *pecanv1.Record_EpochLeft,
 		*pecanv1.Record_EpochFailed, *pecanv1.Record_EpochClosed, *pecanv1.Record_StreamAdded:
 		return s.applyEpoch(record)
+	case *pecanv1.Record_CacheSegmentNamed, *pecanv1.Record_CacheCommitted, *pecanv1.Record_CacheSegmentDropped, *pecanv1.Record_CacheForgotten:
+		return s.applyCache(record)
 	}
 	return s.applyStream(record)
 }
@@ -166,7 +168,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 			return err
 		}
 		job.Epochs = slices.DeleteFunc(job.Epochs, func(e *pecanv1.StoredEpoch) bool { return e == epoch })
-		closed := &pecanv1.ClosedEpoch{Epoch: r.Epoch, Delivered: r.Delivered, Elements: r.Elements, Error: r.Error}
+		closed := &pecanv1.ClosedEpoch{Epoch: r.Epoch, Delivered: r.Delivered, Elements: r.Elements, Error: r.Error, StreamsCutOff: r.StreamsCutOff, Lost: r.Lost}
 		at, _ := slices.BinarySearchFunc(job.Closed, r.Epoch, func(c *pecanv1.ClosedEpoch, n uint64) int { return cmp.Compare(c.Epoch, n) })
 		job.Closed = slices.Insert(job.Closed, at, closed)
 		if over := len(job.Closed) - keptClosed; over > 0 {
@@ -295,7 +297,11 @@ func (s *State) applyStream(record *pecanv1.Record) error {
 		if stream.Worker == nil || stream.Lease != r.Lease {
 			return fmt.Errorf("stream %d produced under lease %d, held is %d", r.Id.GetStream(), r.Lease, stream.Lease)
 		}
-		stream.Produced, stream.Count, stream.RemainderRows = true, r.Count, r.RemainderRows
+		stream.Produced, stream.RemainderRows = true, r.RemainderRows
+		if !stream.Delivered {
+			// One that was delivered is run again for its rows alone. If it had been given up, more is made than was read.
+			stream.Count = r.Count
+		}
 	case *pecanv1.Record_StreamDelivered:
 		stream, err := s.stream(kind.StreamDelivered.Id)
 		if err != nil {
@@ -321,6 +327,9 @@ func (s *State) applyLeaseGranted(r *pecanv1.LeaseGranted) error {
 	}
 	s.lastLease, stream.Lease, stream.Worker = r.Lease, r.Lease, r.Worker
 	stream.Produced, stream.RemainderRows = false, 0
+	if r.Anew {
+		stream.StartIndex, stream.Delivered, stream.Count = 0, false, 0
+	}
 	return nil
 }
 
@@ -333,17 +342,31 @@ func (s *State) applyLeaseLost(r *pecanv1.LeaseLost) error {
 		return fmt.Errorf("stream %d lost lease %d, held is %d", r.Id.GetStream(), r.Lease, stream.Lease)
 	}
 	stream.Worker, stream.Why = nil, r.Why
+	if r.CutOff {
+		stream.CutOff, stream.Progress = true, max(stream.Progress, r.Progress)
+	}
 	if !stream.Delivered || stream.RemainderRows > 0 {
 		// What the worker had made is gone with it; only a delivered stream without a remainder needs no worker any more.
 		stream.Produced, stream.RemainderRows = false, 0
 	}
 	switch r.Cause {
 	case pecanv1.LeaseLost_DIED:
-		if r.Progress > stream.Progress {
-			stream.Deaths = 0
+		// Beyond what the last death was about it is another element's. Where that is not known, any progress counts that is known.
+		further := r.Progress > stream.Progress
+		if r.SuspectBelow > 0 {
+			further = stream.SuspectBelow > 0 && r.Progress >= stream.SuspectBelow
+		}
+		if further {
+			stream.Deaths, stream.Crashes = 0, 0
+		}
+		if further || r.SuspectBelow > 0 {
 			stream.Progress = r.Progress
 		}
+		stream.SuspectBelow = r.SuspectBelow
 		stream.Deaths++
+		if r.Crashed {
+			stream.Crashes++
+		}
 	case pecanv1.LeaseLost_FAILED:
 		stream.Failures++
 	}

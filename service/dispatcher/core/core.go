@@ -30,8 +30,8 @@ type Config struct {
 	LeaseTTL time.Duration
 	// ConsumerSlice is how long a consumer keeps a stream before a starving one may get it.
 	ConsumerSlice time.Duration
-	// MaxDeaths of workers in a row without progress, all while they ran one stream, fail the job.
-	MaxDeaths int
+	// MaxCrashes of workers in a row without progress, all while they ran one stream, fail the job; so do MaxDeaths, of whatever cause.
+	MaxCrashes, MaxDeaths int
 	// MaxFailures of a stream that another worker might not have had fail the epoch.
 	MaxFailures int
 	// MaxJobs, MaxClients and MaxDatasets bound what is held at once: each costs memory and room in the journal.
@@ -45,7 +45,7 @@ func DefaultConfig() Config {
 	return Config{
 		Heartbeat: time.Second, SuspectAfter: 3 * time.Second, DeadAfter: 10 * time.Second, ReturnGrace: time.Second,
 		ClientTimeout: time.Minute, JobTimeout: 5 * time.Minute, LeaseTTL: 10 * time.Minute, ConsumerSlice: 2 * time.Second,
-		MaxDeaths: 3, MaxFailures: 3, MaxJobs: 10_000, MaxClients: 10_000, MaxDatasets: 100_000,
+		MaxCrashes: 3, MaxDeaths: 12, MaxFailures: 3, MaxJobs: 10_000, MaxClients: 10_000, MaxDatasets: 100_000,
 	}
 }
 
@@ -72,8 +72,8 @@ func (c Config) Validate() error {
 	if c.MaxJobs < 1 || c.MaxClients < 1 || c.MaxDatasets < 1 {
 		err = multierr.Append(err, fmt.Errorf("--max-jobs %d, --max-clients %d, --max-datasets %d: each must be at least 1", c.MaxJobs, c.MaxClients, c.MaxDatasets))
 	}
-	if c.MaxDeaths < 1 || c.MaxFailures < 1 {
-		err = multierr.Append(err, fmt.Errorf("at most %d deaths and %d failures of a stream: both must be at least 1", c.MaxDeaths, c.MaxFailures))
+	if c.MaxCrashes < 1 || c.MaxDeaths < c.MaxCrashes || c.MaxFailures < 1 {
+		err = multierr.Append(err, fmt.Errorf("at most %d crashes, %d deaths and %d failures of a stream: each must be at least 1, and deaths no fewer than crashes", c.MaxCrashes, c.MaxDeaths, c.MaxFailures))
 	}
 	return err
 }
@@ -129,7 +129,7 @@ type Result struct {
 }
 
 // Inputs of Decide, beside the requests of the Dispatcher service themselves (OpenEpoch, AdoptEpoch, FinishStream,
-// ReleaseStream, ReportWorker, CloseEpoch, ClientHeartbeat, ClientGoodbye), whose replies are their responses.
+// ReleaseStream, ReportWorker, MarkElements, WorkerCrashes, CloseEpoch, ClientHeartbeat, ClientGoodbye), whose replies are their responses.
 type (
 	// Start is the first input: this process has the store.
 	Start struct {
@@ -197,9 +197,13 @@ type Core struct {
 	sessions map[SessionID]string
 	// closing has the runs over files that were taken from workers and may not be over.
 	closing map[fileKey][]closingRun
+	// usedCaches are those that a worker was told to read.
+	usedCaches map[string]bool
 	// idleJobs and idleDatasets say since when nobody holds them.
 	idleJobs, idleDatasets map[string]time.Duration
 	versions               uint64
+	// leaseFloor is the newest lease that a worker proved to have been given, when the store has lost it.
+	leaseFloor uint64
 
 	// dirty: something happened that leases, consumers or snapshots may depend on.
 	dirty bool
@@ -212,7 +216,7 @@ func New(cfg Config, state *State) *Core {
 		cfg: cfg, state: state,
 		clients: map[string]*clientState{}, workers: map[string]*workerState{}, streams: map[streamKey]*streamState{}, profiles: map[string]*jobFigures{},
 		watches: map[WatchID]*watchState{}, sessions: map[SessionID]string{},
-		closing: map[fileKey][]closingRun{}, idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
+		closing: map[fileKey][]closingRun{}, usedCaches: map[string]bool{}, idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
 	}
 }
 
@@ -262,6 +266,12 @@ func (c *Core) handle(input any) (any, error) {
 		return &pecanv1.FinishStreamResponse{}, c.finishStream(in)
 	case *pecanv1.ReleaseStreamRequest:
 		return &pecanv1.ReleaseStreamResponse{}, c.releaseStream(in)
+	case *pecanv1.MarkElementsRequest:
+		c.markElements(in)
+		return &pecanv1.MarkElementsResponse{}, nil
+	case *pecanv1.WorkerCrashesRequest:
+		c.workerCrashes(in)
+		return &pecanv1.WorkerCrashesResponse{}, nil
 	case *pecanv1.ReportWorkerRequest:
 		return &pecanv1.ReportWorkerResponse{}, c.reportWorker(in)
 	case *pecanv1.CloseEpochRequest:

@@ -6,6 +6,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/graph"
 )
 
 func (c *Core) openEpoch(req *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochResponse, error) {
@@ -13,10 +14,8 @@ func (c *Core) openEpoch(req *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochRespo
 	if err != nil {
 		return nil, err
 	}
-	for _, known := range c.state.clients[req.ClientId].Requests {
-		if known.RequestId == req.RequestId && known.Opened && known.JobId == req.JobId {
-			return &pecanv1.OpenEpochResponse{Epoch: known.Epoch}, nil
-		}
+	if known := answered(c.state.clients[req.ClientId].Requests, req); known != nil {
+		return &pecanv1.OpenEpochResponse{Epoch: known.Epoch}, nil
 	}
 	if job.Error != nil {
 		return nil, reason.FromDetail(job.Error)
@@ -151,12 +150,12 @@ func checkLease(what string, stream *pecanv1.StoredStream, lease uint64) error {
 }
 
 // late tells whether a client speaks of an earlier time that a stream was given to it: the call was under way, or repeated,
-// while the stream went to others and came back. An assignment that was never made is refused.
-func late(what string, stream *pecanv1.StoredStream, assignment uint64) (bool, error) {
+// while the stream went to others and came back, or was begun anew. An assignment that was never made is refused.
+func late(what string, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, lease, assignment uint64) (bool, error) {
 	if assignment == 0 || assignment > stream.Assignment {
 		return false, reason.New(reason.BadArgument, "%s: stream %d was never given under assignment %d; its newest is %d", what, stream.Stream, assignment, stream.Assignment)
 	}
-	return assignment < stream.Assignment, nil
+	return assignment < stream.Assignment || lease < stream.Lease && graph.BeginsAnew(job.Plan, job.Options), nil
 }
 
 func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
@@ -172,7 +171,7 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 	if err := checkLease(what, stream, req.Lease); err != nil {
 		return err
 	}
-	if late, err := late(what, stream, req.Assignment); late || err != nil {
+	if late, err := late(what, job, stream, req.Lease, req.Assignment); late || err != nil {
 		return err
 	}
 	if stream.Consumer != req.ClientId {
@@ -202,7 +201,7 @@ func (c *Core) releaseStream(req *pecanv1.ReleaseStreamRequest) error {
 	if err := checkLease(what, stream, req.Lease); err != nil {
 		return err
 	}
-	if late, err := late(what, stream, req.Assignment); late || err != nil {
+	if late, err := late(what, job, stream, req.Lease, req.Assignment); late || err != nil {
 		return err
 	}
 	if stream.Consumer != req.ClientId {
@@ -305,6 +304,7 @@ func (c *Core) endEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
 		reason.New(reason.EpochUnknown, "watch epoch: epoch %d of job %q is over", epoch.Epoch, job.JobId))
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochClosed{EpochClosed: &pecanv1.EpochClosed{
 		JobId: job.JobId, Epoch: epoch.Epoch, Delivered: done, Elements: elements(epoch), Error: epoch.Error,
+		StreamsCutOff: streamsCutOff(epoch), Lost: lostFrom(job, epoch),
 	}}})
 	c.event("epoch closed", "job", job.JobId, "epoch", epoch.Epoch, "delivered", done, "elements", elements(epoch))
 }

@@ -50,14 +50,16 @@ func (p profile) list() []*pecanv1.NodeMetrics {
 type jobFigures struct {
 	// told has the newest totals by worker.
 	told map[string]*account
-	// before has those that were followed by new ones of the same worker.
-	before profile
+	// before and recovery have those that were followed by new ones of the same worker.
+	before   profile
+	recovery *pecanv1.Recovery
 }
 
 // account is the newest totals of one worker.
 type account struct {
 	number, reading uint64
 	nodes           []*pecanv1.NodeMetrics
+	recovery        *pecanv1.Recovery
 	// closed: what it says is in before, and whatever comes of it would count twice.
 	closed bool
 }
@@ -69,7 +71,7 @@ func (c *Core) figures(workerID string, told *pecanv1.JobFigures) {
 	}
 	job := c.profiles[told.JobId]
 	if job == nil {
-		job = &jobFigures{told: map[string]*account{}, before: profile{}}
+		job = &jobFigures{told: map[string]*account{}, before: profile{}, recovery: new(pecanv1.Recovery)}
 		c.profiles[told.JobId] = job
 	}
 	known := job.told[workerID]
@@ -80,8 +82,9 @@ func (c *Core) figures(workerID string, told *pecanv1.JobFigures) {
 		return
 	case told.Account > known.number:
 		job.before.add(known.nodes)
+		addRecovery(job.recovery, known.recovery)
 	}
-	job.told[workerID] = &account{number: told.Account, reading: told.Reading, nodes: told.Nodes}
+	job.told[workerID] = &account{number: told.Account, reading: told.Reading, nodes: told.Nodes, recovery: told.Recovery}
 }
 
 // makeRoom merges the totals of lost workers when there are many.
@@ -92,7 +95,8 @@ func (c *Core) makeRoom(job *jobFigures) {
 	for _, id := range sortedKeys(job.told) {
 		if known := job.told[id]; c.workers[id] == nil && !known.closed {
 			job.before.add(known.nodes)
-			known.nodes, known.closed = nil, true
+			addRecovery(job.recovery, known.recovery)
+			known.nodes, known.recovery, known.closed = nil, nil, true
 		}
 	}
 }
@@ -108,4 +112,26 @@ func (c *Core) nodes(jobID string) []*pecanv1.NodeMetrics {
 		sum.add(job.told[id].nodes)
 	}
 	return sum.list()
+}
+
+// recovery sums up what a job's workers did again.
+func (c *Core) recovery(jobID string) *pecanv1.Recovery {
+	sum, job := new(pecanv1.Recovery), c.profiles[jobID]
+	if job == nil {
+		return sum
+	}
+	addRecovery(sum, job.recovery)
+	for _, told := range job.told {
+		addRecovery(sum, told.recovery)
+	}
+	return sum
+}
+
+func addRecovery(sum, more *pecanv1.Recovery) {
+	sum.Recomputed += more.GetRecomputed()
+	sum.Started += more.GetStarted()
+	sum.Restored += more.GetRestored()
+	sum.Saved += more.GetSaved()
+	sum.NotSaved += more.GetNotSaved()
+	sum.Damaged += more.GetDamaged()
 }

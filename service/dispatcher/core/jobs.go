@@ -105,6 +105,10 @@ func (c *Core) createJob(in CreateJob) (any, error) {
 	if !options.SeedSet {
 		options.Seed = in.Seed
 	}
+	if mode := in.Plan.GetMode(); mode != pecanv1.Mode_MODE_UNSPECIFIED && mode != options.Mode {
+		options.AskedMode, options.Mode = options.Mode, mode
+		c.warn("job runs in a weaker mode than was asked for", "job", in.JobID, "name", req.JobName, "asked", options.AskedMode.String(), "mode", mode.String())
+	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobCreated{JobCreated: &pecanv1.JobCreated{
 		JobId: in.JobID, Name: req.JobName, DatasetId: req.DatasetId, Options: options, Plan: in.Plan,
 	}}})
@@ -112,7 +116,7 @@ func (c *Core) createJob(in CreateJob) (any, error) {
 	job := c.state.jobs[in.JobID]
 	c.joinJob(job, req)
 	c.event("job created", "job", job.JobId, "name", job.Name, "dataset", job.DatasetId, "mode", options.Mode.String(),
-		"streams", in.Plan.NumStreams, "plan", in.Plan.Hash)
+		"class", in.Plan.Determinism.String(), "streams", in.Plan.NumStreams, "plan", in.Plan.Hash, "seed", options.Seed)
 	return c.createJobReply(job, true), nil
 }
 
@@ -172,7 +176,12 @@ func (c *Core) jobDifference(job *pecanv1.StoredJob, dataset *pecanv1.StoredData
 		}
 	}
 	has := job.Options
-	differ("mode", word(has.GetMode(), "MODE_"), word(options.GetMode(), "MODE_"))
+	asked := has.GetMode()
+	if has.GetAskedMode() != pecanv1.Mode_MODE_UNSPECIFIED {
+		asked = has.GetAskedMode()
+	}
+	differ("mode", word(asked, "MODE_"), word(options.GetMode(), "MODE_"))
+	differ("allow_nondeterministic", has.GetAllowNondeterministic(), options.GetAllowNondeterministic())
 	differ("sharding", word(has.GetSharding(), "SHARDING_"), word(options.GetSharding(), "SHARDING_"))
 	differ("compression", word(has.GetCompression(), "COMPRESSION_"), word(options.GetCompression(), "COMPRESSION_"))
 	differ("max_element_bytes", has.GetMaxElementBytes(), options.GetMaxElementBytes())

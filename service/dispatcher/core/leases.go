@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
 )
 
 // heldPerSlot bounds how many streams a worker keeps that it has made but that are not read to their end.
@@ -15,7 +16,7 @@ const heldPerSlot = 4
 
 // needed tells whether a worker has to hold a stream.
 func needed(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) bool {
-	if job.Error != nil || epoch.Error != nil || len(epoch.Passes) == 0 {
+	if job.Error != nil || epoch.Error != nil || len(epoch.Passes) == 0 || stream.CutOff {
 		return false
 	}
 	if !stream.Delivered {
@@ -36,7 +37,7 @@ func waiting(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1
 // remaindersReady tells whether every stream that the closing stream joins has been made.
 func remaindersReady(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) bool {
 	for _, stream := range epoch.Streams {
-		if !isClosing(job, stream) && !stream.Produced {
+		if !isClosing(job, stream) && !stream.Produced && !stream.CutOff {
 			return false
 		}
 	}
@@ -67,10 +68,11 @@ func static(job *pecanv1.StoredJob) bool {
 // dropUnneededLeases stops what nobody waits for.
 func (c *Core) dropUnneededLeases() {
 	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
+		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
+		c.endCutOff(key, stream)
 		if stream.Worker == nil || needed(job, epoch, stream) {
 			return
 		}
-		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
 		c.takeBack(job, stream.Worker.WorkerId, key, stream.Lease)
 		c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "not needed any more")
 	})
@@ -272,9 +274,18 @@ func (c *Core) leaseNext(pass *leasing, w *want, needRoom bool) bool {
 	w.waiting = w.waiting[1:]
 	key := streamKey{w.job.JobId, w.epoch.Epoch, stream.Stream}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseGranted{LeaseGranted: &pecanv1.LeaseGranted{
-		Id: key.id(), Lease: c.state.lastLease + 1, Worker: c.workers[id].address,
+		Id: key.id(), Lease: c.nextLease(), Worker: c.workers[id].address, Anew: stream.Lease > 0 && graph.BeginsAnew(w.job.Plan, w.job.Options),
 	}}})
-	c.soft(key).newLease(stream.Lease, c.now)
+	soft := c.soft(key)
+	soft.newLease(stream.Lease, c.now)
+	if !graph.Repeats(w.job.Plan) {
+		// What readers had was of another run.
+		soft.had, soft.clean = 0, 0
+	}
+	if !stream.Delivered && stream.Consumer != "" && findPass(w.epoch, stream.Consumer) == nil {
+		// Who had read it to its end has left, and it is sent once more.
+		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{Id: key.id(), ClientId: stream.Consumer}}})
+	}
 	if running(w.job, w.epoch, stream) {
 		w.running++
 	}
@@ -374,7 +385,8 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	start := &pecanv1.StartStream{
 		Id: key.id(), Lease: stream.Lease, Fingerprint: dataset.GetFingerprint(), Plan: job.Plan, Options: job.Options,
 		Components: dataset.GetSpec().GetComponents(), Ahead: allAhead(epoch),
-		OwnedBelow: stream.StartIndex, RemainderOnly: stream.Delivered,
+		OwnedBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.soft(key).clean, AckedBelow: c.soft(key).had,
+		Cache: c.cacheOrder(job, stream), Suspicion: suspicion(stream),
 	}
 	if stream.Delivered {
 		start.OwnedBelow = stream.Count
@@ -383,7 +395,7 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 		start.Closing = true
 		for _, source := range epoch.Streams[:len(epoch.Streams)-1] {
 			start.Remainders = append(start.Remainders, &pecanv1.RemainderSource{
-				Stream: source.Stream, Lease: source.Lease, Worker: source.Worker, Ready: source.Produced, Rows: source.RemainderRows,
+				Stream: source.Stream, Lease: source.Lease, Worker: source.Worker, Ready: source.Produced || source.CutOff, Rows: source.RemainderRows,
 			})
 		}
 		c.soft(key).remainders = start

@@ -247,6 +247,13 @@ func (s *script) clientInput(command string, a args) any {
 		return &pecanv1.ReleaseStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), NextIndex: a.number("next"), Assignment: a.assignment()}
 	case "report":
 		return &pecanv1.ReportWorkerRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), WorkerId: a["worker"], Message: a["message"]}
+	case "mark":
+		return &pecanv1.MarkElementsRequest{
+			WorkerId: a["worker"], Id: streamID(a["stream"]), Lease: a.number("lease"), First: a.number("first"), Below: a.number("below"),
+			Alone: a.has("alone"), Files: a.list("files"),
+		}
+	case "crashes":
+		return &pecanv1.WorkerCrashesRequest{WorkerId: a["worker"], Cause: "SIGABRT"}
 	case "close":
 		return &pecanv1.CloseEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch")}
 	case "heartbeat":
@@ -294,7 +301,7 @@ func (s *script) createJob(a args) any {
 		Options: &pecanv1.JobOptions{
 			Mode:     enum[pecanv1.Mode](pecanv1.Mode_value, "MODE_", a["mode"]),
 			Sharding: enum[pecanv1.Sharding](pecanv1.Sharding_value, "SHARDING_", a["sharding"]),
-			SeedSet:  a.has("seed"), Seed: a.number("seed"),
+			SeedSet:  a.has("seed"), Seed: a.number("seed"), AllowNondeterministic: a.has("allow"),
 		},
 	}
 	if request.Options.Mode == 0 {
@@ -312,6 +319,23 @@ func (s *script) createJob(a args) any {
 		return input
 	}
 	input.Plan = &pecanv1.Plan{NumStreams: int32(a.number("streams")), AllOpen: a.has("all_open"), WritesFiles: a.has("files"), Fingerprint: a["dataset"]}
+	if a.has("runs") {
+		input.Plan.Mode = enum[pecanv1.Mode](pecanv1.Mode_value, "MODE_", a["runs"])
+	}
+	if a.has("cache") {
+		input.Plan.Cache = &pecanv1.CachePlan{Node: "Take", Key: a["cache"], Seeded: a.has("seeded")}
+	}
+	if a.has("begins") {
+		input.Plan.Resume = &pecanv1.Resume{Way: pecanv1.Resume_START}
+	}
+	if a.has("free") {
+		input.Plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
+	}
+	if a.has("cardinality") {
+		input.Plan.Cardinality = int64(a.number("cardinality"))
+	} else {
+		input.Plan.Cardinality = -2
+	}
 	if a.has("closing") {
 		input.Plan.BatchWay = pecanv1.BatchWay_BATCH_WAY_CLOSING
 	}
@@ -325,7 +349,7 @@ func (s *script) workerInput(command string, a args) any {
 	case "hello":
 		hello := &pecanv1.WorkerHello{
 			Address:    &pecanv1.WorkerAddress{WorkerId: a["worker"], Tcp: a["tcp"]},
-			MaxStreams: int32(max(1, a.number("slots"))), ClusterId: a["cluster"],
+			MaxStreams: int32(max(1, a.number("slots"))), ClusterId: a["cluster"], Caches: a.has("caches"),
 		}
 		if hello.Address.Tcp == "" {
 			hello.Address.Tcp = a["worker"] + ":1"
@@ -335,12 +359,13 @@ func (s *script) workerInput(command string, a args) any {
 		}
 		return core.Hello{Session: session, Message: hello}
 	case "beat":
-		beat := &pecanv1.WorkerHeartbeat{}
+		beat := &pecanv1.WorkerHeartbeat{Leaving: a.has("leaving")}
 		for _, text := range a.list("streams") {
 			h, parts := held(text), strings.Split(text, ":")
 			load := &pecanv1.WorkerHeartbeat_StreamLoad{Id: h.Id, Lease: h.Lease}
 			load.Produced, _ = strconv.ParseUint(parts[2], 10, 64)
 			load.Acked, _ = strconv.ParseUint(parts[3], 10, 64)
+			load.AtRest, load.Unread = slices.Contains(parts, "rests"), slices.Contains(parts, "unread")
 			beat.Streams = append(beat.Streams, load)
 		}
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}})
@@ -352,17 +377,30 @@ func (s *script) workerInput(command string, a args) any {
 		}}})
 	case "failed":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{
-			Id: streamID(a["stream"]), Lease: a.number("lease"),
+			Id: streamID(a["stream"]), Lease: a.number("lease"), Gone: a.has("gone"),
 			Error: &pecanv1.ErrorDetail{Code: int32(a.number("code")), Reason: "TEST", Message: a["message"]},
 		}}})
 	case "stopped":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Stopped{Stopped: &pecanv1.StreamStopped{Id: streamID(a["stream"])}}})
+	case "written":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheWritten{CacheWritten: &pecanv1.CacheWritten{Segment: segment(a)}}})
+	case "spoilt":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSpoilt{CacheSpoilt: &pecanv1.CacheSpoilt{Segment: segment(a), Why: a["why"]}}})
+	case "files":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheFiles{CacheFiles: &pecanv1.CacheFiles{Names: a.list("names")}}})
 	case "leave":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}})
 	case "broken":
 		return core.SessionEnded{Session: session}
 	}
 	return nil
+}
+
+// segment reads key= stream= of= name= bytes=.
+func segment(a args) *pecanv1.CacheSegment {
+	return &pecanv1.CacheSegment{
+		Key: a["key"], Stream: uint32(a.number("stream")), Streams: uint32(a.number("of")), Name: a["name"], Bytes: int64(a.number("bytes")), Source: a["source"],
+	}
 }
 
 // held reads job/epoch/stream:lease[:ended:count[:rows]].
@@ -419,7 +457,11 @@ func showRecord(record *pecanv1.Record) string {
 	case *pecanv1.Record_ClientLeft:
 		return fmt.Sprintf("record client left %s (%s)", k.ClientLeft.ClientId, k.ClientLeft.Why)
 	case *pecanv1.Record_JobCreated:
-		return fmt.Sprintf("record job created %s name=%s dataset=%s seed=%d", k.JobCreated.JobId, k.JobCreated.Name, k.JobCreated.DatasetId, k.JobCreated.Options.Seed)
+		weaker := ""
+		if asked := k.JobCreated.Options.AskedMode; asked != pecanv1.Mode_MODE_UNSPECIFIED {
+			weaker = fmt.Sprintf(" %v instead of %v", k.JobCreated.Options.Mode, asked)
+		}
+		return fmt.Sprintf("record job created %s name=%s dataset=%s seed=%d%s", k.JobCreated.JobId, k.JobCreated.Name, k.JobCreated.DatasetId, k.JobCreated.Options.Seed, weaker)
 	case *pecanv1.Record_JobJoined:
 		return fmt.Sprintf("record job joined %s by %s", k.JobJoined.JobId, k.JobJoined.ClientId)
 	case *pecanv1.Record_JobLeft:
@@ -457,9 +499,17 @@ func showStreamRecord(record *pecanv1.Record) string {
 	case *pecanv1.Record_StreamAdded:
 		return "record stream added " + showID(k.StreamAdded.Id)
 	case *pecanv1.Record_LeaseGranted:
-		return fmt.Sprintf("record lease %d granted %s to %s", k.LeaseGranted.Lease, showID(k.LeaseGranted.Id), k.LeaseGranted.Worker.WorkerId)
+		anew := ""
+		if k.LeaseGranted.Anew {
+			anew = ", from its start"
+		}
+		return fmt.Sprintf("record lease %d granted %s to %s%s", k.LeaseGranted.Lease, showID(k.LeaseGranted.Id), k.LeaseGranted.Worker.WorkerId, anew)
 	case *pecanv1.Record_LeaseLost:
-		return fmt.Sprintf("record lease %d lost %s %v at %d (%s)", k.LeaseLost.Lease, showID(k.LeaseLost.Id), k.LeaseLost.Cause, k.LeaseLost.Progress, k.LeaseLost.Why)
+		rest := ""
+		if k.LeaseLost.CutOff {
+			rest = ", and the rest of the stream"
+		}
+		return fmt.Sprintf("record lease %d lost %s %v at %d%s (%s)", k.LeaseLost.Lease, showID(k.LeaseLost.Id), k.LeaseLost.Cause, k.LeaseLost.Progress, rest, k.LeaseLost.Why)
 	case *pecanv1.Record_ConsumerAssigned:
 		return fmt.Sprintf("record consumer %d of %s is %s from %d", k.ConsumerAssigned.Assignment, showID(k.ConsumerAssigned.Id), k.ConsumerAssigned.ClientId, k.ConsumerAssigned.StartIndex)
 	case *pecanv1.Record_ConsumerReleased:
@@ -468,6 +518,14 @@ func showStreamRecord(record *pecanv1.Record) string {
 		return fmt.Sprintf("record produced %s count=%d rows=%d", showID(k.StreamProduced.Id), k.StreamProduced.Count, k.StreamProduced.RemainderRows)
 	case *pecanv1.Record_StreamDelivered:
 		return fmt.Sprintf("record delivered %s count=%d", showID(k.StreamDelivered.Id), k.StreamDelivered.Count)
+	case *pecanv1.Record_CacheSegmentNamed:
+		return fmt.Sprintf("record segment of %s/%d is %s", k.CacheSegmentNamed.Segment.Key, k.CacheSegmentNamed.Segment.Stream, k.CacheSegmentNamed.Segment.Name)
+	case *pecanv1.Record_CacheCommitted:
+		return "record cache committed " + k.CacheCommitted.Key
+	case *pecanv1.Record_CacheSegmentDropped:
+		return fmt.Sprintf("record segment of %s/%d dropped, %s (%s)", k.CacheSegmentDropped.Key, k.CacheSegmentDropped.Stream, k.CacheSegmentDropped.Name, k.CacheSegmentDropped.Why)
+	case *pecanv1.Record_CacheForgotten:
+		return "record cache forgotten " + k.CacheForgotten.Key
 	}
 	return fmt.Sprintf("record %v", record)
 }
@@ -514,10 +572,21 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 				line += " " + flag.name
 			}
 		}
+		if order := k.Start.Cache; order.GetSegment() != nil {
+			line += " read " + order.Segment.Name
+		} else if order != nil {
+			line += " write " + order.Key
+		}
 		for _, r := range k.Start.Remainders {
 			line += fmt.Sprintf(" [%d@%s ready=%v rows=%d]", r.Stream, r.Worker.GetWorkerId(), r.Ready, r.Rows)
 		}
 		return line
+	}
+	if k := command.GetCacheNamed(); k != nil {
+		return fmt.Sprintf("segment %s kept=%v", k.Name, k.Kept)
+	}
+	if k := command.GetCacheOrphans(); k != nil {
+		return fmt.Sprintf("orphans %v", k.Names)
 	}
 	return command.String()
 }
@@ -540,6 +609,9 @@ func showUpdate(u *pecanv1.EpochUpdate) string {
 		}
 		if s.Release {
 			line += " release"
+		}
+		if s.CutOff {
+			line += fmt.Sprintf(" cut-off made=%d", s.Made)
 		}
 		if s.Ended {
 			line += fmt.Sprintf(" count=%d", s.Count)
@@ -577,8 +649,14 @@ func (s *script) status() []string {
 	}
 	for _, j := range status.Jobs {
 		lines = append(lines, fmt.Sprintf("job %s %q clients=%v", j.JobId, j.Name, j.Clients))
+		if j.Cache != nil {
+			lines = append(lines, fmt.Sprintf("  cache %s %s %d of %d, %d bytes", j.Cache.Key, j.Cache.State, j.Cache.Segments, j.Cache.Streams, j.Cache.Bytes))
+		}
 		for _, e := range j.Epochs {
 			lines = append(lines, fmt.Sprintf("  epoch %d %s done=%d running=%d waiting=%d elements=%d %s", e.Epoch, e.State, e.StreamsDone, e.StreamsRunning, e.StreamsWaiting, e.Elements, e.Waiting))
+			if e.StreamsCutOff > 0 {
+				lines = append(lines, fmt.Sprintf("    cut-off=%d lost=%d", e.StreamsCutOff, e.Lost))
+			}
 			for _, p := range e.Passes {
 				if p.Starved || p.Elements > 0 {
 					lines = append(lines, fmt.Sprintf("    pass of %s elements=%d starved=%v", p.ClientId, p.Elements, p.Starved))

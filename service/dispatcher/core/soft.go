@@ -43,9 +43,18 @@ type workerState struct {
 	graphProducer              int32
 	lastBeat                   time.Duration
 	away                       bool
-	awayUntil                  time.Duration
-	cpuSeconds                 float64
-	residentBytes              int64
+	// leaving: it is about to say goodbye.
+	leaving       bool
+	awayUntil     time.Duration
+	cpuSeconds    float64
+	residentBytes int64
+	// caches: it has a directory for them; cached is what it did there.
+	caches bool
+	cached *pecanv1.CacheFigures
+	// crash is what it said that it dies of; empty while it does not.
+	crash string
+	// alone is the stream whose mark says that no other one's suspicious elements are made at the same time.
+	alone *streamKey
 }
 
 type streamKey struct {
@@ -70,6 +79,12 @@ type streamState struct {
 	produced uint64
 	acked    uint64
 	leasedAt time.Duration
+	// unread: the worker leaves, and nobody has read any of it there.
+	unread bool
+	// clean: its readers had everything below, and none of it was an error; of any lease.
+	clean uint64
+	// had: its readers had everything below.
+	had uint64
 	// reports of clients that cannot reach the worker, and what the last one said.
 	reports  int
 	reported string
@@ -79,6 +94,8 @@ type streamState struct {
 	consumedAt time.Duration
 	moving     bool
 	moveTo     string
+	// mark is what the worker is about to make of a stream under suspicion; nil: nothing, or it did not tell.
+	mark *pecanv1.MarkElementsRequest
 	// remainders were sent in this form with the closing stream's lease.
 	remainders *pecanv1.StartStream
 }
@@ -96,7 +113,7 @@ func (c *Core) soft(key streamKey) *streamState {
 // newLease forgets what belonged to an older lease.
 func (s *streamState) newLease(lease uint64, now time.Duration) {
 	s.lease, s.leasedAt = lease, now
-	s.started, s.produced, s.acked, s.reports, s.reported, s.remainders = false, 0, 0, 0, "", nil
+	s.started, s.unread, s.produced, s.acked, s.reports, s.reported, s.remainders, s.mark = false, false, 0, 0, 0, "", nil, nil
 }
 
 // forgetEpoch drops the soft state of an epoch's streams.

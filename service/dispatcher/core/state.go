@@ -32,6 +32,7 @@ type State struct {
 	datasets    map[string]*pecanv1.StoredDataset
 	clients     map[string]*pecanv1.StoredClient
 	jobs        map[string]*pecanv1.StoredJob
+	caches      map[string]*pecanv1.StoredCache
 
 	// ordered has the jobs in the order in which they came, and named the id for each name: both follow from jobs.
 	ordered []*pecanv1.StoredJob
@@ -42,7 +43,7 @@ type State struct {
 func NewState() *State {
 	return &State{
 		datasets: map[string]*pecanv1.StoredDataset{}, clients: map[string]*pecanv1.StoredClient{},
-		jobs: map[string]*pecanv1.StoredJob{}, named: map[string]string{},
+		jobs: map[string]*pecanv1.StoredJob{}, named: map[string]string{}, caches: map[string]*pecanv1.StoredCache{},
 	}
 }
 
@@ -60,6 +61,9 @@ func Restore(data []byte) (*State, error) {
 	}
 	for _, client := range snapshot.Clients {
 		s.clients[client.ClientId] = client
+	}
+	for _, cache := range snapshot.Caches {
+		s.caches[cache.Key] = cache
 	}
 	for _, job := range snapshot.Jobs {
 		s.addJob(job)
@@ -89,6 +93,9 @@ func (s *State) Snapshot() *pecanv1.Snapshot {
 	}
 	for _, id := range sortedKeys(s.jobs) {
 		snapshot.Jobs = append(snapshot.Jobs, s.jobs[id])
+	}
+	for _, key := range sortedKeys(s.caches) {
+		snapshot.Caches = append(snapshot.Caches, s.caches[key])
 	}
 	return snapshot
 }

@@ -30,7 +30,7 @@ func (c *Core) workerStatus(id string) *pecanv1.WorkerStatus {
 	status := &pecanv1.WorkerStatus{
 		Address: worker.address, State: c.workerWord(worker), MaxStreams: worker.maxStreams, Cores: worker.cores,
 		TensorflowVersion: worker.tensorflow, Placement: worker.where, CpuS: worker.cpuSeconds, ResidentBytes: worker.residentBytes,
-		LastHeartbeatS: (c.now - worker.lastBeat).Seconds(),
+		LastHeartbeatS: (c.now - worker.lastBeat).Seconds(), Caches: worker.caches, Cache: worker.cached,
 	}
 	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
 		if stream.Worker != nil && stream.Worker.WorkerId == id {
@@ -64,17 +64,18 @@ func (c *Core) jobStatus(job *pecanv1.StoredJob, busy func() int) *pecanv1.JobSt
 		} else if closed.Error != nil {
 			word = "failed: " + closed.Error.Message
 		}
-		status.Epochs = append(status.Epochs, &pecanv1.EpochStatus{Epoch: closed.Epoch, State: word, Elements: closed.Elements})
+		status.Epochs = append(status.Epochs, &pecanv1.EpochStatus{Epoch: closed.Epoch, State: word, Elements: closed.Elements, StreamsCutOff: closed.StreamsCutOff, Lost: closed.Lost})
 	}
 	for _, epoch := range job.Epochs {
 		status.Epochs = append(status.Epochs, c.epochStatus(job, epoch, busy))
 	}
-	status.Nodes = c.nodes(job.JobId)
+	status.Nodes, status.Recovery = c.nodes(job.JobId), c.recovery(job.JobId)
+	status.Cache = c.cacheStatus(job)
 	return status
 }
 
 func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, busy func() int) *pecanv1.EpochStatus {
-	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch}
+	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch, StreamsCutOff: streamsCutOff(epoch), Lost: lostFrom(job, epoch)}
 	status.Waiting, _ = c.waitingWords(job, epoch, "", busy)
 	for _, stream := range epoch.Streams {
 		switch soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; {

@@ -101,6 +101,9 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 		if !stream.Delivered {
 			shown.Worker = stream.Worker
 		}
+		if stream.CutOff {
+			shown.CutOff, shown.Made = true, stream.Progress
+		}
 		if soft.moving {
 			// It will be another's, who may die and leave the rest to this client.
 			update.NoMoreStreams = false
@@ -111,6 +114,7 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 		update.Streams = append(update.Streams, shown)
 	}
 	update.Waiting, update.NoWorkers = c.waitingWords(job, epoch, clientID, busy)
+	update.CacheTrouble = c.cacheTrouble(job)
 	return update
 }
 

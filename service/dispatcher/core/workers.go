@@ -10,6 +10,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/graph"
 )
 
 func (c *Core) hello(in Hello) error {
@@ -34,7 +35,7 @@ func (c *Core) hello(in Hello) error {
 	}
 	*worker = workerState{
 		address: msg.Address, session: in.Session, order: worker.order, maxStreams: msg.MaxStreams, cores: msg.Cores,
-		tensorflow: msg.TensorflowVersion, version: msg.Version, where: msg.Placement, graphProducer: msg.GraphProducer, lastBeat: c.now,
+		tensorflow: msg.TensorflowVersion, version: msg.Version, where: msg.Placement, graphProducer: msg.GraphProducer, lastBeat: c.now, caches: msg.Caches,
 	}
 	c.sessions[in.Session] = id
 	c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Welcome{Welcome: &pecanv1.Welcome{
@@ -43,6 +44,7 @@ func (c *Core) hello(in Hello) error {
 	c.event("worker registered", "worker", id, "tcp", msg.Address.Tcp, "max_streams", msg.MaxStreams, "placement", msg.Placement, "held", len(msg.Held))
 	// What it was told before may never have come to it; what it still holds of that it names.
 	c.forgetClosing(func(run closingRun) bool { return run.worker == id })
+	c.believeAhead(id, msg)
 	c.reconcile(id, msg.Held)
 	c.dirty = true
 	return nil
@@ -130,8 +132,8 @@ func (c *Core) reconcile(workerID string, held []*pecanv1.HeldStream) {
 		if stream.Worker.GetWorkerId() != workerID || kept[key] {
 			return
 		}
-		if stream.Produced {
-			// It had made all of it and has lost it: it has to be made again.
+		if stream.Produced || !graph.Repeats(job.Plan) && c.begun(key, stream) {
+			// It had made all of it and has lost it: it has to be made again. So has one of which another run may give other elements.
 			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "worker "+workerID+" does not hold it any more")
 			return
 		}
@@ -190,6 +192,12 @@ func (c *Core) fromWorker(in FromWorker) error {
 		c.streamFailed(id, kind.Failed)
 	case *pecanv1.WorkerMessage_Stopped:
 		c.stopped(id, keyOf(kind.Stopped.GetId()))
+	case *pecanv1.WorkerMessage_CacheWritten:
+		c.cacheWritten(id, kind.CacheWritten.GetSegment())
+	case *pecanv1.WorkerMessage_CacheSpoilt:
+		c.cacheSpoilt(id, kind.CacheSpoilt)
+	case *pecanv1.WorkerMessage_CacheFiles:
+		c.cacheFiles(id, kind.CacheFiles)
 	case *pecanv1.WorkerMessage_Figures:
 		c.figures(id, kind.Figures)
 	case *pecanv1.WorkerMessage_Goodbye:
@@ -202,9 +210,10 @@ func (c *Core) fromWorker(in FromWorker) error {
 }
 
 func (c *Core) beat(id string, worker *workerState, beat *pecanv1.WorkerHeartbeat) {
-	worker.cpuSeconds, worker.residentBytes = beat.CpuS, beat.ResidentBytes
+	worker.cpuSeconds, worker.residentBytes, worker.cached = beat.CpuS, beat.ResidentBytes, beat.Cache
+	worker.leaving = beat.Leaving
 	for _, load := range beat.Streams {
-		_, _, stream := c.leased(id, load.GetId(), load.GetLease())
+		job, _, stream := c.leased(id, load.GetId(), load.GetLease())
 		if stream == nil {
 			c.command(id, stopCommand(keyOf(load.GetId()), load.GetLease()))
 			continue
@@ -215,9 +224,15 @@ func (c *Core) beat(id string, worker *workerState, beat *pecanv1.WorkerHeartbea
 		}
 		soft.started = true
 		soft.produced = max(soft.produced, load.Produced)
+		soft.had, soft.clean = max(soft.had, min(load.Acked, load.Produced)), max(soft.clean, min(load.CleanBelow, load.Acked))
 		if acked := min(load.Acked, load.Produced); acked > soft.acked {
 			// Its client reads, whatever it reported before.
 			soft.acked, soft.reports, soft.reported = acked, 0, ""
+		}
+		if soft.unread = load.AtRest && load.Unread; load.AtRest && (load.Unread || !stream.Produced) {
+			// Of what has been made and read to its end, its reader's word is under way.
+			c.takeBack(job, id, keyOf(load.Id), stream.Lease)
+			c.loseLease(keyOf(load.Id), stream, pecanv1.LeaseLost_MOVED, "worker "+id+" is about to leave")
 		}
 	}
 }
@@ -247,6 +262,12 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 		return
 	}
 	detail := r.GetError()
+	if r.GetGone() {
+		c.warn("a reader wants elements that are gone, leasing the stream again", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
+		c.takeBack(job, workerID, key, stream.Lease)
+		c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, detail.GetMessage())
+		return
+	}
 	switch codes.Code(detail.GetCode()) {
 	case codes.Unavailable, codes.Aborted, codes.DeadlineExceeded, codes.Canceled:
 		if int(stream.Failures)+1 < c.cfg.MaxFailures {
@@ -312,7 +333,7 @@ func (c *Core) otherWorker(than string, avoid []string) bool {
 
 // usable workers may get streams.
 func (c *Core) usable(worker *workerState) bool {
-	return !worker.away && c.now-worker.lastBeat <= c.cfg.SuspectAfter
+	return !worker.away && !worker.leaving && c.now-worker.lastBeat <= c.cfg.SuspectAfter
 }
 
 // sessionEnded gives the worker a moment to come back.
@@ -361,13 +382,18 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 			return
 		}
 		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
-		cause := pecanv1.LeaseLost_MOVED
-		if soft := c.soft(key); died && soft.started && soft.lease == stream.Lease && !stream.Produced {
-			cause = pecanv1.LeaseLost_DIED
+		mark := c.soft(key).mark
+		first, below, suspicious := c.diedAt(key, stream)
+		if !died || !suspicious {
+			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, why)
+			return
 		}
-		c.loseLease(key, stream, cause, why)
-		if int(stream.Deaths) >= c.cfg.MaxDeaths {
-			c.failJob(job, reason.New(reason.Internal, "%s: %d workers in a row died while they ran it and none got further than element %d (the last: %s at %s); one of its elements probably kills the worker. The workers' logs tell more", describe(key), stream.Deaths, stream.Progress, id, worker.address.GetTcp()).Detail())
+		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
+			Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_DIED, Progress: first, SuspectBelow: below, Why: why,
+			CutOff: c.cutsOff(key, stream), Crashed: worker.crash != "",
+		}}})
+		if int(stream.Crashes) >= c.cfg.MaxCrashes || int(stream.Deaths) >= c.cfg.MaxDeaths {
+			c.blame(key, job, stream, mark, worker)
 		}
 	})
 }
@@ -379,7 +405,7 @@ func (c *Core) loseLease(key streamKey, stream *pecanv1.StoredStream, cause peca
 		progress = soft.produced
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
-		Id: key.id(), Lease: stream.Lease, Cause: cause, Progress: progress, Why: why,
+		Id: key.id(), Lease: stream.Lease, Cause: cause, Progress: progress, Why: why, CutOff: c.cutsOff(key, stream),
 	}}})
 }
 

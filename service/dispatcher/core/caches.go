@@ -1,0 +1,287 @@
+package core
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// A cache is what the streams of a dataset gave at its cached step, a segment for each stream. Workers write segments where the
+// core orders it, and tell of those that are durable; the core records them, and the commit with the last one. Only then is the cache
+// read: a whole one or none. The files themselves are the workers' matter; a segment that they cannot use is dropped from the
+// record, and the next epoch writes it anew.
+
+const (
+	// keptCaches bounds how many caches are remembered, maxSegmentName the name of a file.
+	keptCaches     = 1000
+	maxSegmentName = 200
+	// writingSuffix ends the name of a file that is not whole yet.
+	writingSuffix = ".tmp"
+)
+
+// cacheKey names the cache of a job; empty when it has none.
+func cacheKey(job *pecanv1.StoredJob) string {
+	plan := job.Plan.GetCache()
+	if !plan.GetSeeded() {
+		return plan.GetKey()
+	}
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("pecan cache seed 1 "+plan.GetKey()), job.Options.GetSeed()))
+	return hex.EncodeToString(sum[:])
+}
+
+// manifest is what a commit names: all segments with their sizes and checksums.
+func manifest(cache *pecanv1.StoredCache) string {
+	sum := sha256.New()
+	for _, segment := range cache.Segments {
+		fmt.Fprintf(sum, "%d %q %d %d %d %q\n", segment.Stream, segment.Name, segment.Bytes, segment.Checksum, segment.Elements, segment.Source)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+func findSegment(cache *pecanv1.StoredCache, stream uint32) (int, bool) {
+	return slices.BinarySearchFunc(cache.GetSegments(), stream, func(s *pecanv1.CacheSegment, n uint32) int { return cmp.Compare(s.Stream, n) })
+}
+
+func (s *State) applyCache(record *pecanv1.Record) error {
+	switch kind := record.GetKind().(type) {
+	case *pecanv1.Record_CacheSegmentNamed:
+		return s.applySegmentNamed(kind.CacheSegmentNamed.GetSegment())
+	case *pecanv1.Record_CacheCommitted:
+		r := kind.CacheCommitted
+		cache := s.caches[r.Key]
+		if cache == nil || len(cache.Segments) != int(cache.Streams) || manifest(cache) != r.Manifest {
+			return fmt.Errorf("cache %q committed, whose segments are not those of the manifest", r.Key)
+		}
+		cache.Manifest = r.Manifest
+	case *pecanv1.Record_CacheSegmentDropped:
+		r := kind.CacheSegmentDropped
+		cache := s.caches[r.Key]
+		at, found := findSegment(cache, r.Stream)
+		if !found || cache.Segments[at].Name != r.Name {
+			return fmt.Errorf("segment %q dropped, which cache %q has not", r.Name, r.Key)
+		}
+		cache.Segments = slices.Delete(cache.Segments, at, at+1)
+		cache.Manifest = ""
+	case *pecanv1.Record_CacheForgotten:
+		if s.caches[kind.CacheForgotten.Key] == nil {
+			return fmt.Errorf("no cache %q", kind.CacheForgotten.Key)
+		}
+		delete(s.caches, kind.CacheForgotten.Key)
+	}
+	return nil
+}
+
+func (s *State) applySegmentNamed(segment *pecanv1.CacheSegment) error {
+	cache := s.caches[segment.GetKey()]
+	switch {
+	case segment.GetKey() == "", segment.Streams == 0, segment.Streams > maxStreams, segment.Stream >= segment.Streams:
+		return fmt.Errorf("segment %q of no stream", segment.GetName())
+	case cache != nil && cache.Streams != segment.Streams:
+		return fmt.Errorf("segment %q of %d streams in a cache of %d", segment.Name, segment.Streams, cache.Streams)
+	}
+	if cache == nil {
+		cache = &pecanv1.StoredCache{Key: segment.Key, Streams: segment.Streams}
+	}
+	at, taken := findSegment(cache, segment.Stream)
+	if taken {
+		return fmt.Errorf("segment %q of stream %d, which has one", segment.Name, segment.Stream)
+	}
+	cache.Segments = slices.Insert(cache.Segments, at, segment)
+	cache.Order = s.applied + 1
+	s.caches[segment.Key] = cache
+	return nil
+}
+
+// cacheOrder says what a worker does at the cached step of a stream, nil for nothing.
+func (c *Core) cacheOrder(job *pecanv1.StoredJob, stream *pecanv1.StoredStream) *pecanv1.CacheOrder {
+	key := cacheKey(job)
+	if key == "" || isClosing(job, stream) || stream.Worker == nil {
+		return nil
+	}
+	worker := c.workers[stream.Worker.WorkerId]
+	if worker == nil || !worker.caches {
+		return nil
+	}
+	cache := c.state.caches[key]
+	at, found := findSegment(cache, stream.Stream)
+	switch {
+	case cache.GetManifest() != "":
+		c.usedCaches[key] = true
+		return &pecanv1.CacheOrder{Key: key, Segment: cache.Segments[at]}
+	case found:
+		// It is there, and waits for those of other streams.
+		return nil
+	}
+	return &pecanv1.CacheOrder{Key: key}
+}
+
+// cacheWritten names a segment that a worker has made durable, and commits its cache when it was the last one. The first one of a
+// stream stays, whoever wrote it: another run of the stream, or another job, gave the same elements.
+func (c *Core) cacheWritten(workerID string, segment *pecanv1.CacheSegment) {
+	c.command(workerID, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheNamed{CacheNamed: &pecanv1.CacheNamed{
+		Name: segment.GetName(), Kept: c.nameSegment(workerID, segment),
+	}}})
+}
+
+func (c *Core) nameSegment(workerID string, segment *pecanv1.CacheSegment) bool {
+	i := slices.IndexFunc(c.state.ordered, func(job *pecanv1.StoredJob) bool { return segment.GetKey() != "" && cacheKey(job) == segment.GetKey() })
+	switch {
+	case i < 0, int64(segment.Streams) != int64(c.state.ordered[i].Plan.GetNumStreams()), segment.Stream >= segment.Streams,
+		len(segment.Name) > maxSegmentName, len(segment.Source) > maxSegmentName, segment.Bytes < 0, !strings.HasPrefix(segment.Name, segment.Key+"-"):
+		return false
+	}
+	cache := c.state.caches[segment.Key]
+	if at, taken := findSegment(cache, segment.Stream); taken {
+		return cache.Segments[at].Name == segment.Name
+	}
+	if cache == nil && !c.roomForCache() {
+		return false
+	}
+	segment = proto.Clone(segment).(*pecanv1.CacheSegment)
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheSegmentNamed{CacheSegmentNamed: &pecanv1.CacheSegmentNamed{Segment: segment}}})
+	cache = c.state.caches[segment.Key]
+	if len(cache.Segments) == int(cache.Streams) {
+		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheCommitted{CacheCommitted: &pecanv1.CacheCommitted{Key: cache.Key, Manifest: manifest(cache)}}})
+		c.event("cache committed", "cache", cache.Key, "segments", len(cache.Segments), "bytes", cacheBytes(cache), "last_worker", workerID)
+	}
+	return true
+}
+
+// roomForCache forgets the cache that was written longest ago and that no job uses, where there are too many.
+func (c *Core) roomForCache() bool {
+	if len(c.state.caches) < keptCaches {
+		return true
+	}
+	used := map[string]bool{}
+	for _, job := range c.state.ordered {
+		used[cacheKey(job)] = true
+	}
+	oldest := (*pecanv1.StoredCache)(nil)
+	for _, key := range sortedKeys(c.state.caches) {
+		if cache := c.state.caches[key]; !used[key] && (oldest == nil || cache.Order < oldest.Order) {
+			oldest = cache
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheForgotten{CacheForgotten: &pecanv1.CacheForgotten{Key: oldest.Key}}})
+	delete(c.usedCaches, oldest.Key)
+	return true
+}
+
+// cacheSpoilt takes a segment that cannot be used out of its cache.
+func (c *Core) cacheSpoilt(workerID string, told *pecanv1.CacheSpoilt) {
+	segment := told.GetSegment()
+	cache := c.state.caches[segment.GetKey()]
+	at, found := findSegment(cache, segment.GetStream())
+	if !found || cache.Segments[at].Name != segment.GetName() {
+		return
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheSegmentDropped{CacheSegmentDropped: &pecanv1.CacheSegmentDropped{
+		Key: cache.Key, Stream: segment.Stream, Name: segment.Name, Why: told.Why,
+	}}})
+	delete(c.usedCaches, cache.Key)
+	c.warn("a segment of a cache cannot be used and is written again in the next epoch", "cache", cache.Key, "stream", segment.Stream,
+		"file", segment.Name, "worker", workerID, "error", told.Why)
+}
+
+// cacheFiles answers which files of a worker's directory belong to no cache. What a worker that is known still writes is left alone; a
+// segment that is whole and was not told of for so long is nobody's.
+func (c *Core) cacheFiles(workerID string, files *pecanv1.CacheFiles) {
+	named := map[string]bool{}
+	for _, cache := range c.state.caches {
+		for _, segment := range cache.Segments {
+			named[segment.Name] = true
+		}
+	}
+	orphans := &pecanv1.CacheOrphans{}
+	for _, name := range files.GetNames() {
+		if !named[name] && !c.beingWritten(name) {
+			orphans.Names = append(orphans.Names, name)
+		}
+	}
+	if len(orphans.Names) > 0 {
+		c.event("files that belong to no cache are removed", "files", len(orphans.Names), "worker", workerID)
+		c.command(workerID, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheOrphans{CacheOrphans: orphans}})
+	}
+}
+
+// beingWritten tells whether the worker in a file's name may be at it.
+func (c *Core) beingWritten(name string) bool {
+	rest, writing := strings.CutSuffix(name, writingSuffix)
+	return writing && c.workers[rest[strings.LastIndexByte(rest, '-')+1:]] != nil
+}
+
+func cacheBytes(cache *pecanv1.StoredCache) (sum int64) {
+	for _, segment := range cache.GetSegments() {
+		sum += segment.Bytes
+	}
+	return sum
+}
+
+// cacheStatus is what an operator sees of a job's cache.
+func (c *Core) cacheStatus(job *pecanv1.StoredJob) *pecanv1.CacheStatus {
+	key := cacheKey(job)
+	if key == "" {
+		return nil
+	}
+	cache := c.state.caches[key]
+	status := &pecanv1.CacheStatus{Key: key, Segments: uint32(len(cache.GetSegments())), Streams: uint32(job.Plan.GetNumStreams()), Bytes: cacheBytes(cache)}
+	trouble := c.cacheTrouble(job)
+	switch {
+	case len(c.workers) == 0:
+		status.State = "off: no worker is registered"
+	case c.cachers() == 0:
+		status.State = "off"
+	case c.usedCaches[key]:
+		status.State = "used"
+	case cache.GetManifest() != "":
+		status.State = "committed"
+	default:
+		status.State = "filling"
+	}
+	if trouble != "" {
+		status.State += ": " + trouble
+	}
+	return status
+}
+
+// cachers is how many workers have a directory for caches.
+func (c *Core) cachers() (n int) {
+	for _, worker := range c.workers {
+		if worker.caches {
+			n++
+		}
+	}
+	return n
+}
+
+// cacheTrouble says what keeps a job's cache from doing its work, and the way out; nothing while there is no worker at all.
+func (c *Core) cacheTrouble(job *pecanv1.StoredJob) string {
+	key := cacheKey(job)
+	if key == "" || len(c.workers) == 0 {
+		return ""
+	}
+	dropped := uint64(0)
+	for _, worker := range c.workers {
+		dropped += worker.cached.GetWritesDropped()
+	}
+	switch have := c.cachers(); {
+	case have == 0:
+		return "no worker has a directory for caches. Start them with one that all of them see (--cache-dir DIR)"
+	case have < len(c.workers):
+		return fmt.Sprintf("only %d of %d workers have a directory for caches, the others compute. Give it to all of them (--cache-dir DIR)", have, len(c.workers))
+	case dropped > 0 && c.state.caches[key].GetManifest() == "":
+		return fmt.Sprintf("%d streams could not be written, for want of room or because a write failed. Make room in the workers' --cache-dir, or raise --cache-bytes", dropped)
+	}
+	return ""
+}

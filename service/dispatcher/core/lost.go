@@ -1,0 +1,68 @@
+package core
+
+import (
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+// Mode at-most-once computes nothing again. Where a stream loses the worker that had begun it, its consumer keeps what it has and
+// the rest is given up, unless the plan says that the stream can begin at its consumer's index with nothing run again.
+
+// cutsOff tells whether a stream that loses its lease is given up. What was only leased is not, nor what nobody has read: nothing of it
+// can be with anybody. A client that reads it before it says so looks after itself. After a restart the dispatcher does not know of leases, and takes all as begun.
+func (c *Core) cutsOff(key streamKey, stream *pecanv1.StoredStream) bool {
+	job := c.state.jobs[key.job]
+	epoch := findEpoch(job, key.epoch)
+	if epoch == nil || !needed(job, epoch, stream) {
+		return false
+	}
+	cutsOff := c.begun(key, stream) && !c.soft(key).unread && !allAhead(epoch) && !graph.MayMove(job.Plan, job.Options)
+	if cutsOff {
+		c.warn("giving up the rest of a stream", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease)
+	}
+	return cutsOff
+}
+
+// begun tells whether a worker has begun a stream that is leased to it, as far as is known.
+func (c *Core) begun(key streamKey, stream *pecanv1.StoredStream) bool {
+	soft := c.soft(key)
+	return soft.lease != stream.Lease || soft.started || stream.Produced
+}
+
+// endCutOff ends a stream that was given up and that nobody reads: who read it last had all that there is.
+func (c *Core) endCutOff(key streamKey, stream *pecanv1.StoredStream) {
+	if stream.CutOff && !stream.Delivered && stream.Consumer == "" {
+		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: &pecanv1.StreamDelivered{Id: key.id(), Count: stream.StartIndex}}})
+	}
+}
+
+// lostOf is how many elements of a stream are known to have been made and not to have arrived.
+func lostOf(stream *pecanv1.StoredStream) uint64 {
+	if !stream.CutOff || !stream.Delivered || stream.Progress <= stream.Count {
+		return 0
+	}
+	return stream.Progress - stream.Count
+}
+
+func streamsCutOff(epoch *pecanv1.StoredEpoch) uint32 {
+	n := uint32(0)
+	for _, stream := range epoch.Streams {
+		if stream.CutOff {
+			n++
+		}
+	}
+	return n
+}
+
+// lostFrom is how many elements of an epoch were lost: all that are missing where it is known how many there are.
+func lostFrom(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) uint64 {
+	if known := job.Plan.GetCardinality(); known >= 0 && delivered(epoch) && job.Options.GetMode() == pecanv1.Mode_MODE_AT_MOST_ONCE {
+		// A client gives streams up by itself, too: where it had begun to read one before the dispatcher was told.
+		return uint64(max(0, known-int64(elements(epoch))))
+	}
+	lost := uint64(0)
+	for _, stream := range epoch.Streams {
+		lost += lostOf(stream)
+	}
+	return lost
+}

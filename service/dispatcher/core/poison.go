@@ -1,0 +1,90 @@
+package core
+
+import (
+	"fmt"
+	"strings"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// A worker that dies may have been killed by an element, or by anything else. So a stream that was run when a worker died is under
+// suspicion, and whoever runs it next marks what it makes before it does. A second death shows by the mark where it was; within those
+// elements the third worker marks one at a time, and has no suspicious element of another stream made beside it. A third death there is
+// the element's doing, if native code ended all three: a worker whose code aborts says so with its last words, one that is
+// killed from outside cannot. A stream that waits, or that was further on each time, is not blamed. Design note 0009 has the argument.
+
+// markElements notes what a worker is about to make.
+func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
+	_, _, stream := c.leased(r.WorkerId, r.Id, r.Lease)
+	worker := c.workers[r.WorkerId]
+	if stream == nil || worker == nil {
+		return
+	}
+	key := keyOf(r.Id)
+	soft := c.soft(key)
+	if soft.lease != stream.Lease {
+		soft.newLease(stream.Lease, c.now)
+	}
+	soft.started, soft.produced, soft.mark = true, max(soft.produced, r.First), r
+	if r.Below <= r.First {
+		soft.mark = nil
+	}
+	if !r.Alone {
+		return
+	}
+	if worker.alone != nil && *worker.alone != key {
+		c.soft(*worker.alone).mark = nil
+	}
+	worker.alone = &key
+}
+
+// workerCrashes notes a worker's last words. Its streams go when its session does.
+func (c *Core) workerCrashes(r *pecanv1.WorkerCrashesRequest) {
+	if worker := c.workers[r.WorkerId]; worker != nil {
+		worker.crash = r.Cause
+		c.warn("worker crashes", "worker", r.WorkerId, "cause", r.Cause)
+	}
+}
+
+// suspicion is what the next worker has to know of a stream whose last one died; nil when there was none.
+func suspicion(stream *pecanv1.StoredStream) *pecanv1.Suspicion {
+	if stream.Deaths == 0 {
+		return nil
+	}
+	return &pecanv1.Suspicion{First: stream.Progress, Below: stream.SuspectBelow}
+}
+
+// diedAt tells whether the death of a stream's worker may be the stream's doing, and within which elements; below is 0 where that is
+// not known. A worker that marks died of what it had marked, or of nothing in this stream.
+func (c *Core) diedAt(key streamKey, stream *pecanv1.StoredStream) (first, below uint64, suspicious bool) {
+	soft := c.soft(key)
+	switch mark := soft.mark; {
+	case !soft.started || soft.lease != stream.Lease || stream.Produced:
+		return 0, 0, false
+	case stream.Deaths == 0:
+		return soft.produced, 0, true
+	case mark == nil || stream.SuspectBelow > 0 && mark.Below <= stream.Progress:
+		return 0, 0, false
+	default:
+		return mark.First, mark.Below, true
+	}
+}
+
+// blame fails the job of a stream that has killed as many workers as it may.
+func (c *Core) blame(key streamKey, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, mark *pecanv1.MarkElementsRequest, worker *workerState) {
+	element := fmt.Sprintf("element %d", stream.Progress)
+	if stream.SuspectBelow > stream.Progress+1 {
+		element = fmt.Sprintf("elements %d to %d", stream.Progress, stream.SuspectBelow-1)
+	}
+	files := ""
+	if names := mark.GetFiles(); len(names) > 0 {
+		files = ", which reads " + strings.Join(names, ", ")
+	}
+	deaths, last, advice := stream.Crashes, worker.crash+" of ", "Take that record out, or mend the step that ends the process; the workers' logs tell more"
+	if int(stream.Crashes) < c.cfg.MaxCrashes {
+		deaths, last, advice = stream.Deaths, "", "Not all of them said why: if nobody killed them, memory was short (the kernel's log tells), and that record or step takes too much of it"
+	}
+	c.failJob(job, reason.New(reason.ElementPoison, "%s%s: %d workers died one after the other while they made its %s (the last: %s%s at %s). %s",
+		describe(key), files, deaths, element, last, worker.address.GetWorkerId(), worker.address.GetTcp(), advice).Detail())
+}
