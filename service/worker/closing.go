@@ -130,7 +130,7 @@ func (w *Worker) fetchRemainder(ctx context.Context, order *pecanv1.StartStream,
 	}
 	ctx, cancel := context.WithTimeout(ctx, remainderTimeout)
 	defer cancel()
-	batches, err := readRemainder(ctx, address, &pecanv1.DataHello{
+	batches, err := w.readRemainder(ctx, address, &pecanv1.DataHello{
 		ClientId: "worker-" + w.workerID(), Version: w.config.Version, WorkerId: from.GetWorker().GetWorkerId(), ClusterId: w.clusterID(),
 	}, &pecanv1.OpenStream{Id: id, Lease: from.GetLease(), Credit: 1 << 47, Remainder: true,
 		PayloadChecksum: order.GetOptions().GetPayloadChecksum()})

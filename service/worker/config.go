@@ -1,22 +1,29 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"runtime"
 	"time"
 
 	"go.uber.org/multierr"
 
 	"github.com/pecan-ml/pecan/service/internal/check"
+	"github.com/pecan-ml/pecan/service/internal/monitor"
 )
 
 // Defaults of a Config.
 const (
-	DefaultWindowBytes       = 256 << 20
-	DefaultSlotBytes         = 1 << 30
-	DefaultDispatcherTimeout = 60 * time.Second
+	DefaultWindowBytes        = 256 << 20
+	DefaultSlotBytes          = 1 << 30
+	DefaultDispatcherTimeout  = 60 * time.Second
+	DefaultCheckpointInterval = 10 * time.Second
+	DefaultCheckpointShare    = 0.01
+	DefaultDrainTimeout       = 5 * time.Second
+	DefaultCacheOrphanAfter   = 10 * time.Minute
 	// defaultMaxElement is the largest element when the job names none.
 	defaultMaxElement = 2 << 30
 	maxStreamsLimit   = 1024
@@ -42,16 +49,38 @@ type Config struct {
 	WindowBytes int64
 	// SlotBytes of shared memory per connection; what does not fit goes through the socket.
 	SlotBytes int64
+	// CacheDir holds what passes cache() steps, and all workers of a service see it; empty: these steps do nothing.
+	CacheDir string
+	// CacheBytes bounds what all files there have together; 0: no bound.
+	CacheBytes int64
+	// CacheCompress has segments compressed where that pays.
+	CacheCompress bool
+	// CacheOrphanAfter is how long a file that no cache needs is left alone.
+	CacheOrphanAfter time.Duration
 	// Placement is local when a trainer's embedded service started this worker, else remote.
 	Placement string
 	// DispatcherTimeout bounds the wait for the first contact.
 	DispatcherTimeout time.Duration
+	// CheckpointDir is a directory that all workers see, where streams are saved that would cost much to run again; "": none is.
+	CheckpointDir string
+	// CheckpointInterval is the shortest time between two checkpoints of a stream, CheckpointShare the most that they may take of its time.
+	CheckpointInterval time.Duration
+	CheckpointShare    float64
+	// DrainTimeout bounds how long a worker that stops serves what it holds before it says goodbye.
+	DrainTimeout time.Duration
 	// Threads of TensorFlow's pools; 0: one per core.
 	Threads int
 	// Version of this build, for messages.
 	Version string
 	// Log gets everything; nil: slog's default.
 	Log *slog.Logger
+	// ListenOn and Dial reach the network; nil: that of this host.
+	ListenOn func(network, address string) (net.Listener, error)
+	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
+	// OnCrash is how to hear that native code ends this process, for its last words; nil: it ends without.
+	OnCrash func(tell func(cause string)) (forget func(), err error)
+	// MetricsListen is the HOST:PORT of the page for those who watch; empty: there is none.
+	MetricsListen string
 	// Ready is called once, when the worker is registered and serves at this address.
 	Ready func(address string)
 }
@@ -64,6 +93,7 @@ func (c *Config) Validate() error {
 	var err error
 	add := func(format string, args ...any) { err = multierr.Append(err, fmt.Errorf(format, args...)) }
 	err = multierr.Append(check.Dial("--dispatcher", c.Dispatcher), check.Listen("--listen", c.Listen, false))
+	err = multierr.Append(err, monitor.Validate(c.MetricsListen))
 	if c.Advertise != "" {
 		err = multierr.Append(err, check.Reachable("--advertise", c.Advertise))
 	}
@@ -74,7 +104,18 @@ func (c *Config) Validate() error {
 	if c.Placement != PlacementLocal && c.Placement != PlacementRemote {
 		add("--placement %q: want %s or %s", c.Placement, PlacementLocal, PlacementRemote)
 	}
+	err = multierr.Append(err, check.Bytes("--cache-bytes", c.CacheBytes, 0))
+	if c.CacheDir != "" {
+		err = multierr.Append(err, check.Duration("--cache-orphan-after", c.CacheOrphanAfter, time.Millisecond))
+	}
 	err = multierr.Append(err, check.Duration("--dispatcher-timeout", c.DispatcherTimeout, time.Millisecond))
+	if c.CheckpointDir != "" {
+		err = multierr.Append(err, check.Duration("--checkpoint-interval", c.CheckpointInterval, time.Millisecond))
+		if !(c.CheckpointShare > 0 && c.CheckpointShare <= 1) {
+			add("--checkpoint-share %v: want more than 0 and up to 1, as in --checkpoint-share 0.01", c.CheckpointShare)
+		}
+	}
+	err = multierr.Append(err, check.Duration("--drain-timeout", c.DrainTimeout, 0))
 	if c.Threads < 0 || c.Threads > 4096 {
 		add("--threads %d: want 0 (one per core) to 4096", c.Threads)
 	}

@@ -208,7 +208,7 @@ func (c *conn) open(h frame.Header, meta []byte) error {
 	c.opens.Go(func() {
 		s, refusal := c.server.worker.find(c.ctx, keyOf(request.GetId()), ch.lease)
 		if refusal == nil {
-			refusal = s.attach(ch, request.GetStartIndex())
+			refusal = s.attach(ch, request.GetStartIndex(), request.GetCleanBelow())
 		}
 		if refusal != nil {
 			c.refuse(ch, refusal)

@@ -14,6 +14,8 @@ const keepGraphs = 4
 // planner gives the graphs of streams.
 type planner interface {
 	instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at graph.At) (*graph.StreamGraphs, error)
+	// files are those that a stream reads, in order; nil where that is not known.
+	files(ctx context.Context, fingerprint string, plan *pecanv1.Plan, stream uint32) []string
 }
 
 // graphs gives the graphs of streams. Datasets are fetched once and kept parsed, the least recently used one is dropped.
@@ -42,7 +44,16 @@ func (g *graphs) instantiate(ctx context.Context, fingerprint string, plan *peca
 	if err != nil {
 		return nil, err
 	}
+	at.Files = fileStates(parsed.TableFiles())
 	return graph.Instantiate(parsed, plan, at)
+}
+
+func (g *graphs) files(ctx context.Context, fingerprint string, plan *pecanv1.Plan, stream uint32) []string {
+	parsed, err := g.get(ctx, fingerprint)
+	if err != nil {
+		return nil
+	}
+	return parsed.Files(plan, stream)
 }
 
 func (g *graphs) get(ctx context.Context, fingerprint string) (*graph.Graph, error) {

@@ -39,6 +39,8 @@ func (files) instantiate(_ context.Context, fingerprint string, _ *pecanv1.Plan,
 	return &graph.StreamGraphs{A: data}, err
 }
 
+func (files) files(context.Context, string, *pecanv1.Plan, uint32) []string { return nil }
+
 func testConfig() Config {
 	return Config{
 		Dispatcher: "127.0.0.1:1", Listen: "127.0.0.1:0", MaxStreams: 4, WindowBytes: 64 << 20, SlotBytes: 256 << 20,

@@ -27,6 +27,8 @@ type account struct {
 	// done is what runs did that are over; live are those under way.
 	done map[string]*pecanv1.NodeMetrics
 	live map[*run]bool
+	// recovery is what runs that are over did again.
+	recovery *pecanv1.Recovery
 	// told: nothing has changed since the dispatcher was told last.
 	told bool
 	used time.Time
@@ -41,7 +43,7 @@ func (l *ledger) join(r *run) {
 	a := l.accounts[r.stream.key.job]
 	if a == nil {
 		l.opened++
-		a = &account{number: l.opened, done: map[string]*pecanv1.NodeMetrics{}, live: map[*run]bool{}}
+		a = &account{number: l.opened, done: map[string]*pecanv1.NodeMetrics{}, live: map[*run]bool{}, recovery: new(pecanv1.Recovery)}
 		l.accounts[r.stream.key.job] = a
 	}
 	a.live[r], a.used = true, time.Now()
@@ -62,6 +64,7 @@ func (l *ledger) leave(r *run) {
 	defer l.mu.Unlock()
 	if a := l.accounts[r.stream.key.job]; a != nil && a.live[r] {
 		addNodes(a.done, r.nodes())
+		addRecovery(a.recovery, r.recovery())
 		delete(a.live, r)
 		a.told, a.used = false, time.Now()
 	}
@@ -97,7 +100,11 @@ func (l *ledger) news(job string) *pecanv1.JobFigures {
 	for r := range a.live {
 		addNodes(sum, r.nodes())
 	}
-	figures := &pecanv1.JobFigures{JobId: job, Account: a.number, Reading: a.reading}
+	figures := &pecanv1.JobFigures{JobId: job, Account: a.number, Reading: a.reading, Recovery: new(pecanv1.Recovery)}
+	addRecovery(figures.Recovery, a.recovery)
+	for r := range a.live {
+		addRecovery(figures.Recovery, r.recovery())
+	}
 	for _, name := range slices.Sorted(maps.Keys(sum)) {
 		figures.Nodes = append(figures.Nodes, sum[name])
 	}

@@ -48,7 +48,7 @@ func TestTheLastOfTheRoomIsGivenOnce(t *testing.T) {
 	}
 	for _, w := range windows {
 		runs.Go(func() {
-			for w.waitRoom(limit, streams) {
+			for w.waitRoom(limit, streams, nil) {
 				passed.Add(1)
 				w.append(newEntry(w.next, 1, size, nil))
 			}

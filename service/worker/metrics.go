@@ -86,7 +86,7 @@ func (r *run) nodes() []*pecanv1.NodeMetrics {
 
 // heartbeat is the load of the worker.
 func (w *Worker) heartbeat() *pecanv1.WorkerHeartbeat {
-	beat := &pecanv1.WorkerHeartbeat{CpuS: cpuSeconds(), ResidentBytes: residentBytes()}
+	beat := &pecanv1.WorkerHeartbeat{CpuS: cpuSeconds(), ResidentBytes: residentBytes(), Leaving: w.leaving.Load(), Cache: w.caches.figures()}
 	for _, s := range w.held() {
 		if load := s.load(); load != nil {
 			beat.Streams = append(beat.Streams, load)

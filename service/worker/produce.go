@@ -67,7 +67,7 @@ func (r *run) produce(it *tf.Iterator) error {
 	// A window fills in much less than a sample's period: while it does, the graph's own buffers are looked at more often.
 	full := r.stream.worker.config.WindowBytes
 	looked := int64(0)
-	begun, next := time.Now(), firstSample
+	begun, next, saves := time.Now(), firstSample, r.saves()
 	for {
 		if looked < full {
 			if made := r.window.madeSoFar(); made >= looked+full/32 {
@@ -81,10 +81,20 @@ func (r *run) produce(it *tf.Iterator) error {
 				next = since * 3 / 2
 			}
 		}
-		if !r.window.waitRoom(r.stream.worker.windowLimit, r.stream.worker.runs.Load) {
+		if !r.window.waitRoom(r.stream.worker.windowLimit, r.stream.worker.runs.Load, r.idle) {
 			return errStopped
 		}
-		err := r.step(it)
+		if r.window.isLeaving() {
+			r.rest(it)
+			return errStopped
+		}
+		if saves {
+			r.maySave(it)
+		}
+		err := r.warily(it)
+		if r.keeping != nil {
+			r.keeping.tell()
+		}
 		switch failed := (*tf.Error)(nil); {
 		case err == nil:
 		case errors.As(err, &failed):
@@ -99,10 +109,27 @@ func (r *run) produce(it *tf.Iterator) error {
 	}
 }
 
-// step fetches once: one element or a frame full of small ones.
-func (r *run) step(it *tf.Iterator) error {
+// warily is a step of which the dispatcher is told before, if that is wanted.
+func (r *run) warily(it *tf.Iterator) error {
+	if r.wary == nil {
+		return r.step(it, frameRows)
+	}
+	defer r.wary.end()
+	return r.step(it, r.wary.begin(r.index()))
+}
+
+// idle is called when the run has to wait for room.
+func (r *run) idle() {
+	if r.wary != nil {
+		r.wary.rest()
+	}
+}
+
+// step fetches once: one element or a frame full of small ones, and no more than limit.
+func (r *run) step(it *tf.Iterator, limit int) error {
+	r.limit = limit
 	if behind := r.skippable(); behind > 0 {
-		n, err := it.Skip(int64(min(behind, skipStep)))
+		n, err := it.Skip(int64(min(behind, skipStep, uint64(limit))))
 		r.window.skipped(uint64(n))
 		return err
 	}
@@ -140,13 +167,13 @@ func (r *run) accept(element []*tf.Tensor) {
 	index := r.index()
 	if failure := checkElement(index, element, r.order.GetComponents(), r.maxElement()); failure != nil {
 		tf.ReleaseAll(element)
-		r.window.append(newFailure(index, failure))
+		r.give(newFailure(index, failure))
 		return
 	}
 	r.shapes.repeats = 0
 	r.learn(element)
 	body := newSingle(element)
-	r.window.append(newEntry(index, 1, int64(body.parts.raw), body))
+	r.give(newEntry(index, 1, int64(body.parts.raw), body))
 }
 
 func (r *run) maxElement() int64 {
@@ -206,7 +233,9 @@ func (r *run) packShapes(components int) []tf.Shape {
 	return list
 }
 
-func (r *run) pace() tf.Pace { return tf.Pace{MaxRows: frameRows, Linger: linger, Hurry: hurry} }
+func (r *run) pace() tf.Pace {
+	return tf.Pace{MaxRows: min(frameRows, r.limit), Linger: linger, Hurry: hurry}
+}
 
 func (r *run) stepColumns(it *tf.Iterator) error {
 	like := r.shapes.like
@@ -248,7 +277,7 @@ func (r *run) appendColumns(block *tf.Block, from, to int, copied bool) {
 			size += int64(block.Cap * block.Columns[i].Width)
 		}
 	}
-	r.window.append(newEntry(r.index(), to-from, size, body))
+	r.give(newEntry(r.index(), to-from, size, body))
 }
 
 func (r *run) stepPack(it *tf.Iterator) error {
@@ -263,7 +292,7 @@ func (r *run) stepPack(it *tf.Iterator) error {
 	from := r.fill.end()
 	if from == 0 && len(pack.Payload()) >= frameBytes/2 {
 		body := &packed{payload: pack.Payload(), table: pack.Table(), components: components, pack: pack, home: &r.shapes.packs}
-		r.window.append(newEntry(r.index(), rows, frameBytes+tableBytes, body))
+		r.give(newEntry(r.index(), rows, frameBytes+tableBytes, body))
 	} else {
 		if rows > from {
 			r.appendPack(&packed{payload: pack.Payload(), table: pack.Table(), components: components}, from, rows)
@@ -282,7 +311,7 @@ func (r *run) stepPack(it *tf.Iterator) error {
 // appendPack appends a copy of elements [from, to) of a pack.
 func (r *run) appendPack(whole *packed, from, to int) {
 	body := whole.copy(from, to)
-	r.window.append(newEntry(r.index(), to-from, int64(len(body.payload)+len(body.table)), body))
+	r.give(newEntry(r.index(), to-from, int64(len(body.payload)+len(body.table)), body))
 }
 
 // elementError appends the error of one element, or ends the stream when the same one comes again and again.
@@ -299,7 +328,7 @@ func (r *run) elementError(err *tf.Error) error {
 	if r.shapes.repeats++; r.shapes.repeats >= limit {
 		return failure
 	}
-	if !r.window.append(newFailure(index, failure)) {
+	if !r.give(newFailure(index, failure)) {
 		return errStopped
 	}
 	return nil

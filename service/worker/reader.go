@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"net"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -24,9 +23,8 @@ const remainderTimeout = 60 * time.Second
 const maxRemainder = 8 << 30
 
 // readRemainder opens one channel, reads all of it and gives its elements.
-func readRemainder(ctx context.Context, address string, hello *pecanv1.DataHello, open *pecanv1.OpenStream) (batches [][]*tf.Tensor, err error) {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", address)
+func (w *Worker) readRemainder(ctx context.Context, address string, hello *pecanv1.DataHello, open *pecanv1.OpenStream) (batches [][]*tf.Tensor, err error) {
+	conn, err := w.config.Dial(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -24,13 +25,15 @@ type runState struct {
 	keptRows uint64
 }
 
-// run is one execution of a stream from its beginning.
+// run is one execution of a stream, from its beginning or from an index on.
 type run struct {
 	stream *stream
 	order  *pecanv1.StartStream
 	window *window
 	ctx    context.Context
 	cancel context.CancelFunc
+	// resting is closed when the run makes nothing more, because its worker leaves.
+	resting chan struct{}
 	// done is closed when nothing of the run is open any more.
 	done chan struct{}
 	// behind, if not nil, is closed when an earlier run over the same files has ended. TensorFlow refuses to write a cache that another
@@ -40,6 +43,9 @@ type run struct {
 	mu       sync.Mutex
 	status   runState
 	iterator *tf.Iterator
+	// opened is when the iterator was there, opening how long that took.
+	opened   time.Time
+	opening  time.Duration
 	profiles []profiled
 	// kept is what was held back for the closing stream.
 	kept tally
@@ -51,10 +57,18 @@ type run struct {
 
 	// What follows belongs to the goroutine of main.
 	closers []func()
+	// start is the index at which the graph begins.
+	start uint64
+	saver saver
+	// keeping is the source above a cached step, nil without one.
+	keeping *keeping
 	// batchRows > 0: an element with fewer rows is held back.
 	batchRows int64
 	shapes    shapes
 	fill      filling
+	// wary is set when the last worker that ran the stream died; limit bounds the step that is under way.
+	wary  *wary
+	limit int
 }
 
 // lastMeters numbers the names under which the graphs of this process count.
@@ -64,14 +78,17 @@ var lastMeters atomic.Uint64
 const minRAMBudget = 64 << 20
 
 // newRun is called with the stream's lock held.
-func newRun(s *stream) *run {
-	r := &run{stream: s, order: s.order, done: make(chan struct{})}
+func newRun(s *stream, at beginning) *run {
+	r := &run{stream: s, order: s.order, start: at.start, resting: make(chan struct{}), done: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancel(s.worker.lifetime)
 	if s.order.GetPlan().GetWritesFiles() {
 		r.behind = s.worker.follow(r)
 	}
 	r.window = newWindow(&s.worker.windowBytes, r.hurry)
-	r.window.ahead, r.window.acked = s.order.GetAhead(), s.order.GetOwnedBelow()
+	r.window.ahead, r.window.acked = s.order.GetAhead(), max(at.wanted, s.order.GetOwnedBelow())
+	r.window.from, r.window.next = at.start, at.start
+	r.saver.tell(s.order.GetAckedBelow())
+	r.saver.tell(s.order.GetAckedBelow())
 	return r
 }
 
@@ -113,23 +130,33 @@ func (r *run) main() {
 		// What a run that was stopped did counts too.
 		r.sample()
 		r.stream.worker.ledger.leave(r)
+		r.saver.writing.Wait()
 		for i := len(r.closers) - 1; i >= 0; i-- {
 			r.closers[i]()
 		}
 		r.leave()
 	}()
 	r.stream.worker.ledger.join(r)
-	it, err := r.open()
+	begun := time.Now()
+	it, err := r.openOrRestore()
 	if err != nil {
 		r.finish(r.openFailure(err))
 		return
 	}
+	if suspicion := r.order.GetSuspicion(); suspicion != nil {
+		files := r.stream.worker.graphs.files(r.ctx, r.order.GetFingerprint(), r.order.GetPlan(), r.stream.key.stream)
+		r.wary = &wary{run: r, suspicion: suspicion, files: files}
+	}
 	r.mu.Lock()
 	r.iterator, r.status.started = it, true
+	r.opening, r.opened = time.Since(begun), time.Now()
 	r.mu.Unlock()
 	r.stream.worker.report(r.stream)
 	switch err := r.produce(it); {
 	case errors.Is(err, io.EOF):
+		if r.keeping != nil {
+			r.keeping.settle()
+		}
 		r.finish(nil)
 	case err != nil && r.ctx.Err() == nil:
 		r.finish(r.openFailure(err))
@@ -150,6 +177,7 @@ func (r *run) finish(failure *reason.Error) {
 	status := r.status
 	r.mu.Unlock()
 	if failure != nil {
+		r.stream.worker.counts.failedStreams.Add(1)
 		r.stream.log.Error("stream failed", "lease", r.order.GetLease(), "reason", failure.Reason, "error", failure.Message)
 	} else {
 		r.stream.log.Info("stream ended", "lease", r.order.GetLease(), "elements", status.count, "remainder_rows", status.keptRows)
@@ -164,13 +192,15 @@ func (r *run) finish(failure *reason.Error) {
 	r.window.finish(failure)
 }
 
-// open builds the stream's graphs and their iterators; r.closers frees what it made.
-func (r *run) open() (*tf.Iterator, error) {
+// open builds the stream's graphs and their iterators; r.closers frees what it made. With restored > 0 they are for a checkpoint's
+// state at that index.
+func (r *run) open(restored uint64) (*tf.Iterator, error) {
 	w, plan := r.stream.worker, r.order.GetPlan()
 	if keepsBack(r.order) {
 		r.batchRows = plan.GetBatchRows()
 	}
 	var source tf.Source
+	var kept *keeping
 	var relay *relay
 	switch {
 	case r.order.GetClosing():
@@ -182,13 +212,19 @@ func (r *run) open() (*tf.Iterator, error) {
 		source = relay
 	}
 	at := graph.At{
-		Stream: int(r.order.GetId().GetStream()), Epoch: r.order.GetId().GetEpoch(), Seed: r.order.GetOptions().GetSeed(),
-		Mode: r.order.GetOptions().GetMode(), Source: -1, RAMBudget: max(minRAMBudget, w.config.WindowBytes/int64(w.config.MaxStreams)),
+		Stream: int(r.order.GetId().GetStream()), Start: r.start, Epoch: r.order.GetId().GetEpoch(), Seed: r.order.GetOptions().GetSeed(),
+		Mode: r.order.GetOptions().GetMode(), Source: -1, Restored: restored, RAMBudget: max(minRAMBudget, w.config.WindowBytes/int64(w.config.MaxStreams)),
+		Job:    r.order.GetId().GetJobId(),
 		Meters: fmt.Sprintf("pecan_meters_%d", lastMeters.Add(1)),
 	}
 	if source != nil {
 		at.Source = tf.RegisterSource(source)
 		r.closers = append(r.closers, func() { tf.RemoveSource(at.Source) })
+	}
+	if order := r.order.GetCache(); order != nil && w.caches != nil {
+		kept = &keeping{run: r, caches: w.caches, order: order, meters: at.Meters}
+		at.Keep, at.KeptSource = true, tf.RegisterSource(kept)
+		r.closers = append(r.closers, func() { tf.RemoveSource(at.KeptSource) })
 	}
 	graphs, err := w.graphs.instantiate(r.ctx, r.order.GetFingerprint(), plan, at)
 	if err != nil {
@@ -198,14 +234,28 @@ func (r *run) open() (*tf.Iterator, error) {
 	if first != nil && r.batchRows > 0 {
 		first.keepsBack()
 	}
+	base := w.contexts.plain
+	if graphs.Below != nil {
+		kept.graphs, r.keeping = graphs, kept
+		if base, err = kept.runtime(); err != nil {
+			return nil, err
+		}
+		r.closers = append(r.closers, kept.close)
+		if err := kept.begin(); err != nil {
+			return nil, err
+		}
+		if first != nil {
+			first.relay = true
+		}
+	}
 	if relay == nil {
-		runtime := w.contexts.plain
+		runtime := base
 		if source != nil {
 			runtime = w.contexts.pulling
 		}
 		return r.iterate(runtime, graphs.A, first)
 	}
-	if relay.from, err = r.iterate(w.contexts.plain, graphs.A, first); err != nil {
+	if relay.from, err = r.iterate(base, graphs.A, first); err != nil {
 		return nil, err
 	}
 	// The relay holds back, behind it every element counts.
@@ -217,27 +267,34 @@ func (r *run) open() (*tf.Iterator, error) {
 	return r.iterate(w.contexts.pulling, graphs.B, second)
 }
 
-// iterate makes the iterator of a graph; p reads its figures, nil does not.
+// iterate makes the iterator of a graph, which the end of the run closes; p reads its figures, nil does not.
 func (r *run) iterate(runtime *tf.Context, serialised []byte, p *profiler) (*tf.Iterator, error) {
+	it, stop, err := r.newIterator(runtime, serialised, p)
+	if err == nil {
+		r.closers = append(r.closers, stop)
+	}
+	return it, err
+}
+
+// newIterator makes the iterator of a graph, and what closes it.
+func (r *run) newIterator(runtime *tf.Context, serialised []byte, p *profiler) (it *tf.Iterator, stop func(), err error) {
 	types, err := outputTypes(serialised)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	it, err := runtime.NewIterator(serialised, types)
-	if err != nil {
-		return nil, err
+	if it, err = runtime.NewIterator(serialised, types); err != nil {
+		return nil, nil, err
 	}
 	if p != nil {
 		r.mu.Lock()
 		r.profiles = append(r.profiles, profiled{it, p})
 		r.mu.Unlock()
 	}
-	stop := context.AfterFunc(r.ctx, it.Cancel)
-	r.closers = append(r.closers, func() {
-		stop()
+	leave := context.AfterFunc(r.ctx, it.Cancel)
+	return it, func() {
+		leave()
 		it.Close()
-	})
-	return it, nil
+	}, nil
 }
 
 // keep holds one short batch back for the closing stream.

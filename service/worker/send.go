@@ -129,6 +129,7 @@ func (c *conn) data(b *batch, ch *channel, t taken) error {
 		Index: t.entry.first + uint64(t.from), Lease: ch.lease, PayloadLen: p.raw, RawLen: p.raw,
 	}
 	ch.sent += p.raw
+	c.server.worker.counts.sent(uint64(h.Count), p.raw)
 	if c.shared && p.raw >= minSlot {
 		done, err := c.shareData(b, h, p)
 		if done || err != nil {

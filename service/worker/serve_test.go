@@ -3,6 +3,8 @@ package worker
 import (
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -231,6 +233,61 @@ func TestAReaderThatWantsWhatWasGivenUpMakesTheStreamRunAgain(t *testing.T) {
 	r.open(2, request)
 	if elements, _, _ := r.stream(5); len(elements) != 995 || elements[0][0].int64(t) != 5 {
 		t.Fatalf("%d elements", len(elements))
+	}
+}
+
+// Another run would give other elements: the dispatcher decides what becomes of the stream.
+func TestAReaderThatWantsWhatWasGivenUpOfAFreeOrderIsSentToTheDispatcher(t *testing.T) {
+	c := newCommander()
+	w := withSession(t, c.listen(t, "127.0.0.1:0"))
+	c.hello(t)
+	o := order("thousand")
+	o.Plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
+	o.Options.Mode = pecanv1.Mode_MODE_AT_LEAST_ONCE
+	c.start(o)
+	waitFor(t, "the stream", func() bool { return len(w.held()) == 1 })
+	r := dialTCP(t, w)
+	r.open(1, opening(o))
+	if elements, _, _ := r.stream(0); len(elements) != 1000 {
+		t.Fatalf("%d elements", len(elements))
+	}
+	r.credit(1, 600, 1<<40)
+	r.send(frame.Header{Type: frame.Close, Channel: 1}, nil)
+
+	// What is still held goes to the next reader.
+	request := opening(o)
+	request.StartIndex = 600
+	r.open(2, request)
+	if elements, _, _ := r.stream(600); len(elements) != 400 || elements[0][0].int64(t) != 600 {
+		t.Fatalf("%d elements", len(elements))
+	}
+	r.credit(2, 1000, 1<<40)
+	r.send(frame.Header{Type: frame.Close, Channel: 2}, nil)
+
+	request.StartIndex = 5
+	r.open(3, request)
+	if refused, err := r.next(); err != nil || refused.failure == nil || refused.failure.Reason != reason.StaleLease {
+		t.Fatalf("%+v, %v", refused, err)
+	}
+	failed := await(t, c, "the word that elements are gone", func(m *pecanv1.WorkerMessage) (*pecanv1.StreamFailed, bool) {
+		return m.GetFailed(), m.GetFailed() != nil
+	})
+	if !failed.GetGone() || failed.GetLease() != o.GetLease() {
+		t.Errorf("told %v", failed)
+	}
+	// Not before it has a new lease.
+	request.StartIndex = 1000
+	r.open(4, request)
+	if refused, err := r.next(); err != nil || refused.failure == nil || refused.failure.Reason != reason.StaleLease {
+		t.Fatalf("%+v, %v", refused, err)
+	}
+	again := proto.CloneOf(o)
+	again.Lease++
+	c.start(again)
+	waitFor(t, "the new lease", func() bool { return w.held()[0].leaseNow() == again.Lease })
+	r.open(5, opening(again))
+	if elements, _, _ := r.stream(0); len(elements) != 1000 {
+		t.Fatalf("%d elements under the new lease", len(elements))
 	}
 }
 

@@ -56,7 +56,7 @@ type server struct {
 func listen(w *Worker) (*server, error) {
 	s := &server{worker: w, conns: map[*conn]struct{}{}}
 	var err error
-	if s.tcp, err = net.Listen("tcp", w.config.Listen); err != nil {
+	if s.tcp, err = w.config.ListenOn("tcp", w.config.Listen); err != nil {
 		if errors.Is(err, syscall.EADDRINUSE) {
 			return nil, fmt.Errorf("listen on %s: the port is in use; choose another or 0: %w", w.config.Listen, err)
 		}

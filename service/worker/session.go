@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -36,7 +37,8 @@ const (
 	maxMessage    = 64 << 20
 	// unanswered is how long the dispatcher's host may leave what was sent to it without an answer before the connection
 	// counts as broken. How long streams go on without a dispatcher is another matter, and the dispatcher's.
-	unanswered = 10 * time.Second
+	unanswered  = 10 * time.Second
+	dialTimeout = 5 * time.Second
 )
 
 // session is the worker's side of the control plane: one connection that is made again whenever it breaks.
@@ -44,7 +46,7 @@ type session struct {
 	worker *Worker
 	// leaseTTL is nanoseconds without contact after which streams stop, as the dispatcher's welcome said.
 	leaseTTL atomic.Int64
-	ready    sync.Once
+	announce sync.Once
 
 	mu     sync.Mutex
 	client pecanv1.DispatcherClient
@@ -72,22 +74,40 @@ func (s *session) send(messages ...*pecanv1.WorkerMessage) {
 	}
 }
 
+// ready gives why nobody can be told to read from this worker, or nil.
+func (s *session) ready() error {
+	if s.isUp() {
+		return nil
+	}
+	return fmt.Errorf("no session with the dispatcher at %s", s.worker.config.Dispatcher)
+}
+
+func (s *session) isUp() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.connected
+}
+
 // dial makes the connection that all sessions share.
 func (s *session) dial() (*grpc.ClientConn, error) {
-	address := s.worker.config.Dispatcher
-	dialer := &net.Dialer{Timeout: 5 * time.Second, Control: s.bound}
-	return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	dial := s.worker.config.Dial
+	return grpc.NewClient("passthrough:///"+s.worker.config.Dispatcher, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		// gRPC itself would try a dispatcher that has been away for long every two minutes: it would take its workers for dead before they are back.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: firstBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: lastBackoff},
+			MinConnectTimeout: dialTimeout,
+		}),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			if path, ok := strings.CutPrefix(address, "unix:"); ok {
-				return dialer.DialContext(ctx, "unix", path)
+				return dial(ctx, "unix", path)
 			}
-			return dialer.DialContext(ctx, "tcp", address)
+			return dial(ctx, "tcp", address)
 		}))
 }
 
-// bound lets the kernel break a connection on which heartbeats go unanswered: a host that vanished sends no reset.
-func (s *session) bound(network, _ string, raw syscall.RawConn) error {
+// bound lets the kernel break a connection on which what was sent, heartbeats above all, goes unanswered: a host that vanished sends no reset.
+func bound(network, _ string, raw syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil
 	}
@@ -111,6 +131,9 @@ func (s *session) run(ctx context.Context) error {
 	sampling, stop := context.WithCancel(ctx)
 	defer stop()
 	s.worker.running.Go(func() { s.worker.sampleLoop(sampling) })
+	if s.worker.caches != nil {
+		s.worker.running.Go(func() { s.worker.caches.collect(sampling) })
+	}
 
 	begun, complained := time.Now(), time.Time{}
 	met, backoff := false, firstBackoff
@@ -133,7 +156,7 @@ func (s *session) run(ctx context.Context) error {
 		if !met && away > s.worker.config.DispatcherTimeout {
 			return fmt.Errorf("%w at %s within %v (--dispatcher-timeout): %w", errUnreachable, s.worker.config.Dispatcher, s.worker.config.DispatcherTimeout, err)
 		}
-		if met && away > time.Duration(s.leaseTTL.Load()) {
+		if met && expired(away, time.Duration(s.leaseTTL.Load())) {
 			if n := s.worker.stopAll(reason.New(reason.StaleLease, "worker %s lost the dispatcher for longer than its leases last", s.worker.describe())); n > 0 {
 				s.worker.log.Warn("streams stop: the dispatcher is away for longer than their leases last", "streams", n, "away", away.Round(time.Second))
 			}
@@ -261,7 +284,7 @@ func (w *Worker) hello() (*pecanv1.WorkerHello, error) {
 			WorkerId: w.workerID(), Tcp: w.server.advertised, Unix: w.server.unixName(), HostId: w.hostID,
 		},
 		MaxStreams: int32(w.config.MaxStreams), Cores: int32(runtime.NumCPU()), TensorflowVersion: tf.Version(),
-		GraphProducer: int32(producer), Version: w.config.Version, ClusterId: w.clusterID(), Placement: w.config.Placement,
+		GraphProducer: int32(producer), Version: w.config.Version, ClusterId: w.clusterID(), Placement: w.config.Placement, Caches: w.caches != nil,
 	}
 	for _, s := range w.held() {
 		hello.Held = append(hello.Held, s.held())
@@ -283,7 +306,8 @@ func (s *session) welcomed(welcome *pecanv1.Welcome) {
 	for _, held := range s.worker.held() {
 		s.worker.report(held)
 	}
-	s.ready.Do(func() {
+	s.worker.caches.again()
+	s.announce.Do(func() {
 		if s.worker.config.Ready != nil {
 			s.worker.config.Ready(s.worker.server.tcp.Addr().String())
 		}
@@ -331,6 +355,10 @@ func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pec
 
 // goodbye lets the dispatcher lease this worker's streams to others at once.
 func (s *session) goodbye(stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]) {
+	// How far the readers are is what its successors need to know.
+	if stream.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: s.worker.heartbeat()}}) != nil {
+		return
+	}
 	if stream.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}}) != nil {
 		return
 	}
@@ -349,17 +377,25 @@ func (w *Worker) obey(command *pecanv1.WorkerCommand) {
 		w.start(command.GetStart())
 	case command.GetStop().GetId() != nil:
 		w.stop(command.GetStop())
+	case command.GetCacheNamed() != nil:
+		w.caches.named(command.GetCacheNamed())
+	case command.GetCacheOrphans() != nil:
+		w.caches.orphans(command.GetCacheOrphans().GetNames())
 	default:
 		w.log.Warn("a command that this build does not know", "command", fmt.Sprintf("%T", command.GetKind()))
 	}
 }
 
+// api is the dispatcher's service.
+func (s *session) api() pecanv1.DispatcherClient {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.client
+}
+
 // fetchGraph reads a dataset's graph from the dispatcher.
 func (s *session) fetchGraph(ctx context.Context, fingerprint string) ([]byte, error) {
-	s.mu.Lock()
-	client := s.client
-	s.mu.Unlock()
-	backoff := firstBackoff
+	client, backoff := s.api(), firstBackoff
 	for {
 		data, err := receiveGraph(ctx, client, fingerprint)
 		if err == nil || ctx.Err() != nil || reason.From(err).Code() != codes.Unavailable {

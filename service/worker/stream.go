@@ -7,6 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
 )
 
 // streamKey names a stream.
@@ -39,6 +40,10 @@ type stream struct {
 	// kept is what is held back for the closing stream; nil when the plan has none.
 	kept    *window
 	stopped bool
+	// read: somebody has opened it, under whatever lease. resting: the worker leaves, and has nothing more to do for it.
+	read, resting bool
+	// gone says what a reader wanted that is no longer held and cannot be made again; nil while that has not happened.
+	gone *reason.Error
 	// changed is closed and replaced whenever order changes.
 	changed chan struct{}
 }
@@ -63,24 +68,26 @@ func (s *stream) update(order *pecanv1.StartStream) {
 	if s.stopped || order.GetLease() < s.lease {
 		return
 	}
+	again := order.GetLease() > s.lease
 	s.lease, s.order = order.GetLease(), order
 	close(s.changed)
 	s.changed = make(chan struct{})
-	if s.run.state().failed != nil {
-		s.restart(reason.New(reason.StaleLease, "stream %d was leased again after it failed", s.key.stream))
+	if s.run.state().failed != nil || s.gone != nil && again {
+		s.gone = nil
+		s.restart(reason.New(reason.StaleLease, "stream %d was leased again", s.key.stream), s.told())
 		return
 	}
 	s.run.window.setAhead(order.GetAhead())
 }
 
-// restart runs the stream from its beginning and tells its readers why. The caller holds mu.
-func (s *stream) restart(why *reason.Error) {
+// restart runs the stream again and tells its readers why. The caller holds mu.
+func (s *stream) restart(why *reason.Error, at beginning) {
 	s.quit(why)
 	if keepsBack(s.order) {
 		s.kept = newWindow(&s.worker.windowBytes, nil)
 		s.kept.keep = true
 	}
-	s.run = newRun(s)
+	s.run = newRun(s, at)
 	s.worker.running.Go(s.run.main)
 }
 
@@ -114,7 +121,7 @@ func (s *stream) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.stopped {
-		s.restart(nil)
+		s.restart(nil, s.told())
 	}
 }
 
@@ -126,8 +133,10 @@ func (s *stream) current() (*pecanv1.StartStream, <-chan struct{}) {
 }
 
 // attach makes c the reader of the stream, unless it was asked for before the one there is: OPENs look for their stream side by
-// side, and one that is late may be of a connection that was given up. A run that no longer holds the index start begins anew.
-func (s *stream) attach(c *channel, start uint64) *reason.Error {
+// side, and one that is late may be of a connection that was given up. A run that no longer holds the index start begins anew, and
+// so does one that has a long way to it. No element below clean has failed. Where another run may give other elements none begins: the
+// dispatcher is told, which gives the stream up or has it sent from its start.
+func (s *stream) attach(c *channel, start, clean uint64) *reason.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
@@ -135,6 +144,14 @@ func (s *stream) attach(c *channel, start uint64) *reason.Error {
 	}
 	if c.lease < s.lease {
 		return reason.New(reason.StaleLease, "lease %d of stream %d is over, worker %s holds lease %d", c.lease, s.key.stream, s.worker.describe(), s.lease)
+	}
+	if s.gone == nil && !c.remainder && !graph.Repeats(s.order.GetPlan()) && !s.run.window.holds(start) {
+		s.gone = reason.New(reason.StaleLease, "stream %d no longer has element %d, and another run may have another one there", s.key.stream, start)
+		s.log.Info("the stream cannot go on: the elements that the reader wants are no longer held", "start_index", start)
+		s.worker.session.send(s.failure(s.gone, true))
+	}
+	if s.gone != nil {
+		return s.gone
 	}
 	target := s.run.window
 	if c.remainder {
@@ -147,10 +164,17 @@ func (s *stream) attach(c *channel, start uint64) *reason.Error {
 		return reason.New(reason.Closed, "another reader opened stream %d", s.key.stream)
 	}
 	c.bind(target)
-	old, ok := target.attach(c, start)
+	s.read, s.resting = true, false
+	begin := s.beginning(start, max(clean, s.run.window.cleanBelow()))
+	far := !c.remainder && s.run.isFar(begin.start)
+	var old *channel
+	ok := false
+	if !far {
+		old, ok = target.attach(c, start)
+	}
 	if !ok {
-		s.log.Info("run the stream again: the reader wants elements that are no longer held", "start_index", start)
-		s.restart(reason.New(reason.Closed, "stream %d begins again for another reader", s.key.stream))
+		s.log.Info("run the stream again: the elements that the reader wants are no longer held, or far ahead", "start_index", start, "from", begin.start)
+		s.restart(reason.New(reason.Closed, "stream %d begins again for another reader", s.key.stream), begin)
 		c.bind(s.run.window)
 		s.run.window.attach(c, start)
 	}
@@ -199,13 +223,18 @@ func (s *stream) report() []*pecanv1.WorkerMessage {
 	}
 	switch {
 	case state.failed != nil:
-		out = append(out, &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{
-			Id: id, Lease: s.lease, Error: state.failed.Detail()}}})
+		out = append(out, s.failure(state.failed, false))
+	case s.gone != nil:
+		out = append(out, s.failure(s.gone, true))
 	case state.ended:
 		out = append(out, &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Ended{Ended: &pecanv1.StreamEnded{
 			Id: id, Lease: s.lease, Count: state.count, RemainderRows: state.keptRows}}})
 	}
 	return out
+}
+
+func (s *stream) failure(why *reason.Error, gone bool) *pecanv1.WorkerMessage {
+	return &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{Id: s.key.id(), Lease: s.lease, Error: why.Detail(), Gone: gone}}}
 }
 
 // held is the stream as a hello tells it.
@@ -223,14 +252,16 @@ func (s *stream) held() *pecanv1.HeldStream {
 // load is the stream as a heartbeat tells it.
 func (s *stream) load() *pecanv1.WorkerHeartbeat_StreamLoad {
 	s.mu.Lock()
-	lease, run := s.lease, s.run
+	lease, run, resting, read := s.lease, s.run, s.resting, s.read
 	s.mu.Unlock()
 	if run == nil {
 		return nil
 	}
 	produced, acked, bytes := run.window.load()
+	run.saver.tell(acked)
 	return &pecanv1.WorkerHeartbeat_StreamLoad{
-		Id: s.key.id(), Lease: lease, Produced: produced, Acked: acked, WindowBytes: bytes,
+		Id: s.key.id(), Lease: lease, Produced: produced, Acked: acked, WindowBytes: bytes, CleanBelow: run.window.cleanBelow(),
+		AtRest: resting, Unread: !read,
 	}
 }
 

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -27,9 +28,13 @@ type window struct {
 	made int64
 	// acked: everything below has arrived. next: the index that the run appends next.
 	acked, next uint64
-	ended       bool
-	failed      *reason.Error
-	closed      bool
+	// clean: no element below has failed, as far as it was made. again is how many elements were made that the reader had already.
+	clean, again uint64
+	// from is the index of the first element that the run makes.
+	from   uint64
+	ended  bool
+	failed *reason.Error
+	closed bool
 	// keep: nothing is given up before close (remainders).
 	keep bool
 
@@ -38,13 +43,15 @@ type window struct {
 	cursor uint64
 	// opened is set by the first reader. ahead: only the first entry is made before that.
 	opened, ahead bool
+	// leaving: nothing more is made.
+	leaving bool
 	// starved is called when a reader could take more than there is, and when that is over.
 	starved func(bool)
 	hungry  bool
 }
 
 func newWindow(all *atomic.Int64, starved func(bool)) *window {
-	w := &window{all: all, starved: starved}
+	w := &window{all: all, starved: starved, clean: math.MaxUint64}
 	w.room = sync.NewCond(&w.mu)
 	return w
 }
@@ -58,6 +65,12 @@ func (w *window) append(e *entry) bool {
 		return false
 	}
 	w.next = e.end()
+	if e.failure != nil {
+		w.clean = min(w.clean, e.first)
+	}
+	if !w.keep && e.first < w.acked {
+		w.again += min(e.end(), w.acked) - e.first
+	}
 	if !w.keep && e.end() <= w.acked {
 		w.mu.Unlock()
 		e.release()
@@ -104,6 +117,7 @@ func (w *window) tryReserve(bytes, limit int64) bool {
 func (w *window) skipped(n uint64) {
 	w.mu.Lock()
 	w.next += n
+	w.again += n
 	w.mu.Unlock()
 }
 
@@ -135,13 +149,15 @@ func (w *window) underWay(limit int64) int64 {
 // to be as large as the last, fits into the limit of all windows together; and a stream that was leased ahead of need
 // and has made its first elements was opened. The room is put by until the entry comes, since many runs may ask for the
 // last of it at once. False: the window is closed. What other windows give up wakes nobody here: a window that
-// is not empty is woken by its own reader.
-func (w *window) waitRoom(limit, streams func() int64) bool {
+// is not empty is woken by its own reader. rest is called once before it blocks, without a lock.
+func (w *window) waitRoom(limit, streams func() int64, rest func()) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reserve(0)
 	for !w.closed {
 		switch {
+		case w.leaving:
+			return true
 		case w.ahead && !w.opened && w.next > 0:
 		case len(w.entries) == 0 && w.last == 0:
 			// Nothing is known of its elements, and the first may be long in coming.
@@ -152,6 +168,13 @@ func (w *window) waitRoom(limit, streams func() int64) bool {
 			return true
 		case w.bytes < limit()/max(1, streams()) && w.tryReserve(w.last, limit()-w.underWay(limit())):
 			return true
+		}
+		if rest != nil {
+			w.mu.Unlock()
+			rest()
+			rest = nil
+			w.mu.Lock()
+			continue
 		}
 		w.room.Wait()
 	}
@@ -211,6 +234,13 @@ func (w *window) lowest() uint64 {
 		return w.entries[0].first
 	}
 	return max(w.next, w.acked)
+}
+
+// holds tells whether a reader gets everything from an index on.
+func (w *window) holds(index uint64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lowest() <= index && index <= w.next
 }
 
 // detach forgets the reader if it is c.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/internal/check"
+	"github.com/pecan-ml/pecan/service/internal/monitor"
 )
 
 // Worker is one pecan-worker.
@@ -38,12 +40,19 @@ type Worker struct {
 	server  *server
 	session *session
 	ledger  *ledger
+	// caches is nil without a directory for them.
+	caches *caches
+	// checkpoints is nil where none are taken.
+	checkpoints *checkpoints
 
+	// leaving: the worker is about to say goodbye.
+	leaving atomic.Bool
 	// runs is the number of streams that run now, windowBytes what all windows hold, insideBytes what the buffers of
 	// tf.data inside their graphs held when they were last looked at.
 	runs        atomic.Int64
 	windowBytes atomic.Int64
 	insideBytes atomic.Int64
+	counts      counts
 	// id changes when the worker joins another cluster.
 	id      atomic.Pointer[string]
 	cluster atomic.Pointer[string]
@@ -52,6 +61,9 @@ type Worker struct {
 	streams map[streamKey]*stream
 	// arrived is closed and replaced whenever a stream is added.
 	arrived chan struct{}
+
+	// alone is held while an element is made that may have killed workers: if it kills this one, it is known which it was.
+	alone sync.Mutex
 
 	// writers are the newest runs that write files of a cache or a snapshot.
 	writersMu sync.Mutex
@@ -67,7 +79,29 @@ func Run(ctx context.Context, config Config) error {
 	if err != nil {
 		return err
 	}
-	return multierr.Append(w.session.run(ctx), w.close())
+	if config.OnCrash != nil {
+		forget, err := config.OnCrash(w.crashes)
+		if err != nil {
+			return multierr.Append(err, w.close())
+		}
+		defer forget()
+	}
+	registry := monitor.New()
+	registry.MustRegister(newCollector(w))
+	stopMetrics, err := monitor.Start(config.MetricsListen, registry, w.session.ready, w.log)
+	if err != nil {
+		return multierr.Append(err, w.close())
+	}
+	defer stopMetrics()
+	// The session outlives ctx until readers have what they can get.
+	leaving, leave := context.WithCancel(context.WithoutCancel(ctx))
+	defer leave()
+	stop := context.AfterFunc(ctx, func() {
+		w.drain(leaving)
+		leave()
+	})
+	defer stop()
+	return multierr.Append(w.session.run(leaving), w.close())
 }
 
 // start makes a worker that listens and has not spoken to the dispatcher.
@@ -76,11 +110,28 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 	if config.Log == nil {
 		config.Log = slog.Default()
 	}
+	if config.ListenOn == nil {
+		config.ListenOn = net.Listen
+	}
+	if config.Dial == nil {
+		config.Dial = (&net.Dialer{Timeout: dialTimeout, Control: bound}).DialContext
+	}
 	w = &Worker{config: config, streams: map[streamKey]*stream{}, writers: map[fileKey]*run{}, arrived: make(chan struct{})}
 	w.rename()
 	w.log = config.Log.With("worker", w.workerID())
+	if w.caches, err = openCaches(w); err != nil {
+		return nil, err
+	}
 	if w.hostID, err = hostid.Get(); err != nil {
 		w.log.Warn("shared memory is off: this host cannot be named", "error", err)
+	}
+	if config.CheckpointDir != "" {
+		if w.checkpoints, err = openCheckpoints(config.CheckpointDir); err != nil {
+			return nil, err
+		}
+		if err := w.checkpoints.expire(time.Now().Add(-abandoned)); err != nil {
+			w.log.Warn("remove abandoned checkpoints", "error", err)
+		}
 	}
 	if w.server, err = listen(w); err != nil {
 		return nil, err
@@ -106,7 +157,11 @@ func (w *Worker) startTensorFlow() (err error) {
 	if w.contexts.plain, err = tf.NewContext(tf.ContextOptions{InterOpThreads: threads, IntraOpThreads: threads}); err != nil {
 		return err
 	}
-	w.contexts.pulling, err = tf.NewContext(tf.ContextOptions{InterOpThreads: threads + w.config.MaxStreams, IntraOpThreads: threads})
+	waiting := tf.ContextOptions{InterOpThreads: threads + w.config.MaxStreams, IntraOpThreads: threads}
+	if w.caches != nil {
+		w.caches.context = sync.OnceValues(func() (*tf.Context, error) { return tf.NewContext(waiting) })
+	}
+	w.contexts.pulling, err = tf.NewContext(waiting)
 	return err
 }
 
@@ -128,7 +183,10 @@ func (w *Worker) close() error {
 	}
 	w.contexts.plain.Close()
 	w.contexts.pulling.Close()
-	return err
+	if w.checkpoints != nil {
+		err = multierr.Append(err, w.checkpoints.root.Close())
+	}
+	return multierr.Append(err, w.caches.close())
 }
 
 // closeTimeout bounds the wait for streams when the worker stops.
@@ -190,6 +248,10 @@ func (w *Worker) stop(command *pecanv1.StopStream) {
 	if s != nil {
 		s.stop(reason.New(reason.StreamUnknown, "stream %d was taken from worker %s", key.stream, w.describe()))
 		s.log.Info("stream taken back", "lease", lease)
+		if lease == 0 && w.checkpoints != nil {
+			// Its epoch is over.
+			w.running.Go(func() { w.forgetCheckpoints(s) })
+		}
 	}
 	if !command.GetConfirm() {
 		return

@@ -1,0 +1,216 @@
+package worker
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// saver takes the checkpoints of one run.
+type saver struct {
+	saved, notSaved, damaged atomic.Uint64
+	restored                 atomic.Bool
+	writing                  sync.WaitGroup
+	// index is that of the last one. It belongs to the run's goroutine.
+	index uint64
+
+	mu sync.Mutex
+	// due is when the next one is to be taken, failed how many in a row could not be.
+	due    time.Time
+	failed int
+	// told is how far the reader was at the last two heartbeats. The dispatcher has heard one of them, and would have another worker begin there.
+	told [2]uint64
+}
+
+// saves tells whether the run is one whose iterator is worth saving: it can be restored, which one above a kept cache cannot, and
+// arithmetic does not do better.
+func (r *run) saves() bool {
+	resume := r.order.GetPlan().GetResume()
+	return r.stream.worker.checkpoints != nil && resume.GetCheckpoints() && resume.GetWay() != pecanv1.Resume_START &&
+		!r.order.GetClosing() && r.order.GetCache() == nil
+}
+
+// manifest is what all checkpoints of the run have in common.
+func (r *run) manifest() *pecanv1.Checkpoint {
+	return &pecanv1.Checkpoint{
+		Fingerprint: r.order.GetFingerprint(), PlanHash: r.order.GetPlan().GetHash(), Mode: r.order.GetOptions().GetMode(),
+		Seed: r.order.GetOptions().GetSeed(), Id: r.order.GetId(), TensorflowVersion: tf.Version(),
+	}
+}
+
+func (r *run) place() string { return placeOf(r.stream.worker.clusterID(), r.order.GetId()) }
+
+// openOrRestore opens the stream's graph, at its newest whole checkpoint that does not lie behind what the reader wants.
+func (r *run) openOrRestore() (*tf.Iterator, error) {
+	if r.saves() {
+		all, err := r.stream.worker.checkpoints.list(r.place())
+		if err != nil {
+			r.stream.log.Warn("look for checkpoints", "error", err)
+		}
+		wanted := r.window.wanted()
+		for _, each := range all {
+			if each.index == 0 || each.index > wanted {
+				continue
+			}
+			it, err := r.restore(each)
+			if it != nil || r.ctx.Err() != nil {
+				return it, err
+			}
+			r.saver.damaged.Add(1)
+			r.stream.log.Warn("a checkpoint is of no use", "file", each.name, "error", err)
+		}
+	}
+	return r.open(0)
+}
+
+// restore opens the stream's graph where a checkpoint was taken.
+func (r *run) restore(from saved) (*tf.Iterator, error) {
+	begun := time.Now()
+	manifest, state, err := r.stream.worker.checkpoints.read(from.name, r.manifest())
+	if err != nil {
+		return nil, err
+	}
+	if manifest.GetIndex() != from.index {
+		return nil, errForeign
+	}
+	arithmetic, closers := r.start, len(r.closers)
+	r.start = manifest.GetStart()
+	it, err := r.open(from.index)
+	if err == nil {
+		err = it.Restore(state)
+	}
+	if err != nil {
+		for i := len(r.closers) - 1; i >= closers; i-- {
+			r.closers[i]()
+		}
+		r.start, r.closers = arithmetic, r.closers[:closers]
+		r.mu.Lock()
+		r.profiles = nil
+		r.mu.Unlock()
+		return nil, err
+	}
+	// Where an older manifest does not say, arithmetic does: it begins nothing behind a failed element.
+	r.window.begin(from.index, max(manifest.GetCleanBelow(), min(arithmetic, from.index)))
+	r.saver.restored.Store(true)
+	r.saver.index = from.index
+	r.stream.log.Info("stream goes on from a checkpoint", "index", from.index, "bytes", len(state), "took", time.Since(begun))
+	return it, nil
+}
+
+// maySave takes a checkpoint when one is due, and the reader does not wait right now.
+func (r *run) maySave(it *tf.Iterator) {
+	due, now, interval := r.saver.dueAt(), time.Now(), r.stream.worker.config.CheckpointInterval
+	switch {
+	case due.IsZero():
+		r.saver.next(now.Add(interval))
+	case now.Before(due), r.index() == r.saver.index:
+	case r.window.isHungry() && now.Sub(due) < interval:
+	case r.stream.worker.checkpoints.ahead(r.place(), r.window.wanted()) >= checkpointsAhead:
+		r.saver.next(now.Add(interval))
+	default:
+		r.save(it)
+	}
+}
+
+// save takes a checkpoint before the next element. The iterator is kept from its work until it has told its state, which another
+// goroutine writes; the one after it comes when its cost is no more than the stated share of the time between the two.
+func (r *run) save(it *tf.Iterator) {
+	// No other one until this one is written.
+	r.saver.next(time.Now().Add(never))
+	manifest := r.manifest()
+	manifest.Index, manifest.Start, manifest.Lease, manifest.CleanBelow = r.index(), r.start, r.order.GetLease(), r.window.cleanMade()
+	begun := time.Now()
+	state, err := it.Save()
+	if err != nil {
+		r.notSaved(err)
+		return
+	}
+	stalled := time.Since(begun)
+	r.saver.index = manifest.GetIndex()
+	r.saver.writing.Go(func() {
+		defer state.Free()
+		size := 0
+		err := state.Write(func(data []byte) error {
+			size = len(data)
+			return r.stream.worker.checkpoints.write(r.place(), manifest, data)
+		})
+		if err == nil {
+			err = r.stream.worker.checkpoints.prune(r.place(), append(r.saver.heard(), r.window.wanted())...)
+		}
+		if err != nil {
+			r.notSaved(err)
+			return
+		}
+		took := time.Since(begun)
+		r.saver.saved.Add(1)
+		r.saver.written(begun.Add(max(r.stream.worker.config.CheckpointInterval, time.Duration(float64(took)/r.stream.worker.config.CheckpointShare))))
+		r.stream.log.Debug("checkpoint", "index", manifest.GetIndex(), "bytes", size, "stalled", stalled, "took", took)
+	})
+}
+
+// never is longer than a checkpoint is written.
+const never = 1 << 50 * time.Nanosecond
+
+// notSaved counts a checkpoint that could not be taken or written. The next try waits twice as long as the last: a disk that is full
+// will be for a while, and an iterator that cannot be saved always.
+func (r *run) notSaved(err error) {
+	if r.ctx.Err() != nil {
+		return
+	}
+	r.saver.notSaved.Add(1)
+	wait := r.saver.postpone(r.stream.worker.config.CheckpointInterval)
+	r.stream.log.Warn("take a checkpoint", "error", err, "next_in", wait)
+}
+
+// tell notes what a heartbeat says.
+func (s *saver) tell(acked uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = [2]uint64{s.told[1], acked}
+}
+
+// heard is where the dispatcher may take the reader to be.
+func (s *saver) heard() []uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.told[:])
+}
+
+func (s *saver) dueAt() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.due
+}
+
+func (s *saver) next(due time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.due = due
+}
+
+func (s *saver) written(due time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.due, s.failed = due, 0
+}
+
+func (s *saver) postpone(interval time.Duration) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed = min(s.failed+1, 16)
+	wait := interval << s.failed
+	s.due = time.Now().Add(wait)
+	return wait
+}
+
+// forgetCheckpoints removes what was saved of a stream whose epoch is over.
+func (w *Worker) forgetCheckpoints(s *stream) {
+	<-s.closed()
+	if err := w.checkpoints.forget(placeOf(w.clusterID(), s.key.id())); err != nil {
+		s.log.Warn("remove checkpoints", "error", err)
+	}
+}

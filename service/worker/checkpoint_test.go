@@ -1,0 +1,387 @@
+package worker
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/internal/safedir"
+)
+
+// saving is a worker that takes checkpoints in a directory, often.
+func saving(t *testing.T, dir string) *Worker {
+	return serve(t, func(c *Config) {
+		// A small window keeps the run near its reader.
+		c.CheckpointDir, c.CheckpointInterval, c.CheckpointShare, c.WindowBytes = dir, 20*time.Millisecond, 1, 1<<20
+	})
+}
+
+// first reads elements from an index on and gives their values. It leaves the stream to others.
+func first(t *testing.T, w *Worker, o *pecanv1.StartStream, start uint64, count int) []int64 {
+	t.Helper()
+	r := dialTCP(t, w)
+	defer r.nc.Close()
+	request := opening(o)
+	request.StartIndex = start
+	r.open(1, request)
+	var out []int64
+	for len(out) < count {
+		g, err := r.next()
+		if err != nil || g.failure != nil {
+			t.Fatal(err, g.failure)
+		}
+		for _, element := range g.elements {
+			out = append(out, element[0].int64(t))
+		}
+		r.credit(1, start+uint64(len(out)), 1<<40)
+	}
+	r.handled()
+	return out[:count]
+}
+
+// eventually polls until something holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for until := time.Now().Add(deadline); !holds(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("%s: not within %v", what, deadline)
+		}
+	}
+}
+
+// checkpointFiles are the checkpoints in a directory.
+func checkpointFiles(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*", "*", "*"+checkpointSuffix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// reached is where the first worker's reader is when its stream moves.
+const reached = 300
+
+// begun runs a stream on a first worker until its reader has come to an index with a checkpoint below. The order is what a second
+// worker gets.
+func begun(t *testing.T, dir string) (next *pecanv1.StartStream) {
+	t.Helper()
+	w := saving(t, dir)
+	o := planned(t, w, "slow_shuffle")
+	if o.Plan.Resume.GetWay() != pecanv1.Resume_RECOMPUTE || !o.Plan.Resume.GetCheckpoints() {
+		t.Fatalf("the plan says %v", o.Plan.Resume)
+	}
+	w.start(o)
+	first(t, w, o, 0, reached)
+	eventually(t, "the run is saved", func() bool { return recoveryOf(w).GetSaved() > 1 && len(usable(t, dir)) > 0 })
+	held := w.held()[0]
+	w.stop(&pecanv1.StopStream{Id: o.Id, Lease: o.Lease})
+	<-held.closed()
+	next = proto.Clone(o).(*pecanv1.StartStream)
+	next.Lease, next.AckedBelow = o.Lease+1, reached
+	return next
+}
+
+// usable are the checkpoints at or below the index that was reached.
+func usable(t *testing.T, dir string) []string { return behind(t, dir, 0, reached) }
+
+// behind are the checkpoints above an index, up to another one.
+func behind(t *testing.T, dir string, above, upTo uint64) []string {
+	t.Helper()
+	var out []string
+	for _, file := range checkpointFiles(t, dir) {
+		var index uint64
+		if _, err := fmt.Sscanf(filepath.Base(file), "%d-", &index); err != nil {
+			t.Fatal(err)
+		}
+		if above < index && index <= upTo {
+			out = append(out, file)
+		}
+	}
+	return out
+}
+
+// undisturbed gives the elements behind that index of a stream that was not moved.
+func undisturbed(t *testing.T) []int64 {
+	t.Helper()
+	w := serve(t, nil)
+	o := planned(t, w, "slow_shuffle")
+	w.start(o)
+	return first(t, w, o, 0, reached+100)[reached:]
+}
+
+func TestAStreamGoesOnFromItsCheckpoint(t *testing.T) {
+	dir, want := t.TempDir(), undisturbed(t)
+	next := begun(t, dir)
+	w := saving(t, dir)
+	planned(t, w, "slow_shuffle")
+	w.start(next)
+	if got := first(t, w, next, reached, 100); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Fatalf("got %v\nwant %v", got, want)
+	}
+	recovery := recoveryOf(w)
+	if recovery.Restored != 1 || recovery.Recomputed >= reached || recovery.Damaged != 0 {
+		t.Fatal(recovery)
+	}
+	w.stop(&pecanv1.StopStream{Id: next.Id})
+	eventually(t, "checkpoints go with the epoch", func() bool { return len(checkpointFiles(t, dir)) == 0 })
+}
+
+// D12: whatever happened to a checkpoint, the elements are right; what is of no use is counted.
+func TestACheckpointThatIsOfNoUseIsPassedOver(t *testing.T) {
+	change := func(edit func([]byte) []byte) func(*testing.T, string) {
+		return func(t *testing.T, file string) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, edit(data), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	flip := func(at int) func([]byte) []byte {
+		return func(data []byte) []byte {
+			data[(at+len(data))%len(data)] ^= 1
+			return data
+		}
+	}
+	want := undisturbed(t)
+	for name, c := range map[string]struct {
+		spoil   func(*testing.T, string)
+		ignored bool
+	}{
+		"empty":              {spoil: change(func([]byte) []byte { return nil })},
+		"short by a byte":    {spoil: change(func(data []byte) []byte { return data[:len(data)-1] })},
+		"long by a byte":     {spoil: change(func(data []byte) []byte { return append(data, 0) })},
+		"cut in its header":  {spoil: change(func(data []byte) []byte { return data[:20] })},
+		"a bit of the magic": {spoil: change(flip(0))},
+		"of another version": {spoil: change(flip(4))},
+		"a bit of its head":  {spoil: change(flip(20))},
+		"a bit of its state": {spoil: change(flip(-1))},
+		"a huge manifest": {spoil: change(func(data []byte) []byte {
+			binary.LittleEndian.PutUint32(data[8:], 1<<31)
+			return data
+		})},
+		"another job's": {spoil: func(t *testing.T, file string) {
+			foreign := &checkpoints{mustRoot(t, filepath.Dir(file))}
+			defer foreign.root.Close()
+			_, state, err := foreign.read(filepath.Base(file), originOf(t, foreign, filepath.Base(file)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			manifest := originOf(t, foreign, filepath.Base(file))
+			manifest.Seed++
+			if err := foreign.write(".", manifest, state); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"under another index": {spoil: func(t *testing.T, file string) {
+			if err := os.Rename(file, filepath.Join(filepath.Dir(file), "1-1"+checkpointSuffix)); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"missing": {ignored: true, spoil: func(t *testing.T, file string) {
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"newer than the next index": {ignored: true, spoil: func(t *testing.T, file string) {
+			var index, lease uint64
+			if _, err := fmt.Sscanf(filepath.Base(file), "%d-%d", &index, &lease); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(file, filepath.Join(filepath.Dir(file), fmt.Sprintf("%d-%d%s", index+reached+1, lease, checkpointSuffix))); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"a link to elsewhere": {ignored: true, spoil: func(t *testing.T, file string) {
+			elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+			if err := os.Rename(file, elsewhere); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(elsewhere, file); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"a directory": {ignored: true, spoil: func(t *testing.T, file string) {
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Mkdir(file, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			next := begun(t, dir)
+			for _, file := range checkpointFiles(t, dir) {
+				c.spoil(t, file)
+			}
+			w := saving(t, dir)
+			planned(t, w, "slow_shuffle")
+			w.start(next)
+			if got := first(t, w, next, reached, 100); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Fatalf("got %v\nwant %v", got, want)
+			}
+			recovery := recoveryOf(w)
+			if recovery.Restored != 0 || recovery.Recomputed != reached || (recovery.Damaged > 0) == c.ignored {
+				t.Error(recovery)
+			}
+		})
+	}
+}
+
+// D12: behind a newer one that is damaged, an older one serves.
+func TestBehindADamagedCheckpointAnOlderOneServes(t *testing.T) {
+	dir, want := t.TempDir(), undisturbed(t)
+	next := begun(t, dir)
+	good := usable(t, dir)[0]
+	data, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := filepath.Join(filepath.Dir(good), fmt.Sprintf("%d-99%s", reached, checkpointSuffix))
+	if err := os.WriteFile(newer, data[:len(data)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := saving(t, dir)
+	planned(t, w, "slow_shuffle")
+	w.start(next)
+	if got := first(t, w, next, reached, 100); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Fatalf("got %v\nwant %v", got, want)
+	}
+	if recovery := recoveryOf(w); recovery.Restored != 1 || recovery.Damaged != 1 {
+		t.Fatal(recovery)
+	}
+}
+
+func mustRoot(t *testing.T, dir string) *os.Root {
+	t.Helper()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// originOf reads a checkpoint's manifest, whatever it is of.
+func originOf(t *testing.T, c *checkpoints, name string) *pecanv1.Checkpoint {
+	t.Helper()
+	data, err := c.root.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest := new(pecanv1.Checkpoint)
+	if err := proto.Unmarshal(data[12:12+binary.LittleEndian.Uint32(data[8:])], manifest); err != nil {
+		t.Fatal(err)
+	}
+	return manifest
+}
+
+// What others could have prepared is refused at the start, as it is for caches.
+func TestADirectoryOfCheckpointsThatOthersCanFillIsRefused(t *testing.T) {
+	open, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
+	if err := errors.Join(os.Chmod(open, 0o777), os.Symlink(t.TempDir(), link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{open, link} {
+		if _, err := openCheckpoints(dir); !errors.Is(err, safedir.ErrUnsafe) {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+}
+
+// D12: a FIFO that takes a checkpoint's place after the directory was listed is no file to wait for.
+func TestAFIFOUnderACheckpointsNameIsNotWaitedFor(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "1-1.checkpoint"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &checkpoints{mustRoot(t, dir)}
+	defer c.root.Close()
+	if _, _, err := c.read("1-1.checkpoint", nil); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Fatal(err)
+	}
+}
+
+// A full disk, and a directory that is gone, are seen in the same place: the file cannot be made.
+func TestACheckpointThatCannotBeWrittenIsCounted(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "checkpoints")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w := saving(t, dir)
+	o := planned(t, w, "slow_shuffle")
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	w.start(o)
+	first(t, w, o, 0, 300)
+	eventually(t, "it is counted", func() bool { return recoveryOf(w).GetNotSaved() > 0 })
+	if recovery := recoveryOf(w); recovery.Saved != 0 {
+		t.Fatal(recovery)
+	}
+}
+
+func TestAWorkerThatLeavesEndsItsStreamsWhereTheirReadersAre(t *testing.T) {
+	dir := t.TempDir()
+	w := saving(t, dir)
+	w.config.DrainTimeout = deadline
+	o := planned(t, w, "slow_shuffle")
+	w.start(o)
+	r := dialTCP(t, w)
+	r.open(1, opening(o))
+	w.session.mu.Lock()
+	w.session.connected = true
+	w.session.mu.Unlock()
+	drained := make(chan struct{})
+	count := uint64(0)
+	for count < 300 {
+		g, err := r.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		count += uint64(g.header.Count)
+	}
+	go func() {
+		w.drain(context.Background())
+		close(drained)
+	}()
+	if err := r.nc.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		g, err := r.next()
+		if err != nil {
+			break
+		}
+		count += uint64(g.header.Count)
+		r.credit(1, count, 1<<40)
+	}
+	r.credit(1, count, 1<<40)
+	<-drained
+	beat := w.heartbeat()
+	if load := beat.Streams[0]; !beat.Leaving || !load.AtRest || load.Unread || load.Acked != count || load.Produced != count {
+		t.Fatalf("the reader has %d elements: %v", count, load)
+	}
+	successor := saving(t, dir)
+	next := planned(t, successor, "slow_shuffle")
+	next.Lease, next.AckedBelow = o.Lease+1, count
+	successor.start(next)
+	first(t, successor, next, count, 10)
+	if recovery := recoveryOf(successor); recovery.Restored != 1 || recovery.Recomputed != 0 {
+		t.Fatal(recovery)
+	}
+}

@@ -1,0 +1,98 @@
+package worker
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// counts are what a worker has done since it started.
+type counts struct {
+	made, failedElements, failedStreams atomic.Uint64
+	sentElements, sentBytes             atomic.Uint64
+}
+
+func (c *counts) sent(elements, bytes uint64) {
+	c.sentElements.Add(elements)
+	c.sentBytes.Add(bytes)
+}
+
+// give puts what was made into the window of the run.
+func (r *run) give(e *entry) bool {
+	counts := &r.stream.worker.counts
+	if e.failure != nil {
+		counts.failedElements.Add(1)
+	} else {
+		counts.made.Add(uint64(e.count))
+	}
+	return r.window.append(e)
+}
+
+// collector reads a worker when somebody asks for its metrics.
+type collector struct {
+	w                                           *Worker
+	info, session, readers, streams             *prometheus.Desc
+	window, inside, made, sent, bytes           *prometheus.Desc
+	failedElements, failedStreams, windowsLimit *prometheus.Desc
+}
+
+func newCollector(w *Worker) *collector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	return &collector{
+		w:              w,
+		info:           desc("pecan_worker_info", "Always 1: what this worker is.", "worker", "address", "version", "placement"),
+		session:        desc("pecan_worker_session_up", "1 while there is a session with the dispatcher, else 0."),
+		readers:        desc("pecan_worker_connections", "Open connections of readers."),
+		streams:        desc("pecan_worker_streams", "Streams that are held: running, or made and not read to their end.", "state"),
+		window:         desc("pecan_worker_window_bytes", "Bytes of elements that are ready."),
+		windowsLimit:   desc("pecan_worker_window_limit_bytes", "Bytes of elements that may be ready at once (--window-bytes)."),
+		inside:         desc("pecan_worker_inside_bytes", "Bytes in the buffers of tf.data inside of the graphs that run."),
+		made:           desc("pecan_worker_elements_made_total", "Elements made, those among them that are made again."),
+		sent:           desc("pecan_worker_elements_sent_total", "Elements sent to readers."),
+		bytes:          desc("pecan_worker_sent_bytes_total", "Bytes of elements sent to readers, before compression, through sockets and shared memory."),
+		failedElements: desc("pecan_worker_element_failures_total", "Elements in whose place an error was given."),
+		failedStreams:  desc("pecan_worker_stream_failures_total", "Streams that failed as a whole."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{
+		c.info, c.session, c.readers, c.streams, c.window, c.windowsLimit, c.inside, c.made, c.sent, c.bytes, c.failedElements, c.failedStreams,
+	} {
+		out <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+	}
+	counter := func(desc *prometheus.Desc, value uint64) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value))
+	}
+	w := c.w
+	gauge(c.info, 1, w.workerID(), w.server.advertised, w.config.Version, w.config.Placement)
+	up := 0.0
+	if w.session.isUp() {
+		up = 1
+	}
+	gauge(c.session, up)
+	w.server.mu.Lock()
+	gauge(c.readers, float64(len(w.server.conns)))
+	w.server.mu.Unlock()
+	running := w.runs.Load()
+	gauge(c.streams, float64(running), "running")
+	gauge(c.streams, float64(max(0, int64(len(w.held()))-running)), "made")
+	gauge(c.window, float64(w.windowBytes.Load()))
+	gauge(c.windowsLimit, float64(w.config.WindowBytes))
+	gauge(c.inside, float64(w.insideBytes.Load()))
+	counter(c.made, w.counts.made.Load())
+	counter(c.sent, w.counts.sentElements.Load())
+	counter(c.bytes, w.counts.sentBytes.Load())
+	counter(c.failedElements, w.counts.failedElements.Load())
+	counter(c.failedStreams, w.counts.failedStreams.Load())
+}

@@ -1,0 +1,23 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// lastWordsTimeout is less than the process waits for them.
+const lastWordsTimeout = 800 * time.Millisecond
+
+// crashes tells the dispatcher that native code ends this process: it was an element's doing, and not that of somebody who kills workers.
+func (w *Worker) crashes(cause string) {
+	ctx, cancel := context.WithTimeout(context.Background(), lastWordsTimeout)
+	defer cancel()
+	client := w.session.api()
+	if client == nil {
+		return
+	}
+	_, err := client.WorkerCrashes(ctx, &pecanv1.WorkerCrashesRequest{WorkerId: w.workerID(), Cause: cause})
+	w.log.Error("native code ends this process", "cause", cause, "dispatcher_told", err == nil)
+}

@@ -1,0 +1,72 @@
+package worker
+
+import (
+	"context"
+	"testing"
+
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// leaving is a worker of one stream, which drains once its reader has the first elements.
+func leaving(t *testing.T, mode pecanv1.Mode, read bool) (w *Worker, o *pecanv1.StartStream, r *reader, count uint64, drained chan struct{}) {
+	t.Helper()
+	w = serve(t, func(c *Config) { c.WindowBytes, c.DrainTimeout = 1<<20, deadline })
+	o = planned(t, w, "slow_shuffle")
+	o.Options.Mode = mode
+	w.start(o)
+	w.session.mu.Lock()
+	w.session.connected = true
+	w.session.mu.Unlock()
+	if read {
+		r = dialTCP(t, w)
+		r.open(1, opening(o))
+		count = uint64(mustNext(t, r).header.Count)
+	} else {
+		eventually(t, "the first elements are made", func() bool { return w.heartbeat().Streams[0].Produced > 0 })
+	}
+	drained = make(chan struct{})
+	go func() {
+		w.drain(context.Background())
+		close(drained)
+	}()
+	return w, o, r, count, drained
+}
+
+func mustNext(t *testing.T, r *reader) got {
+	t.Helper()
+	g, err := r.next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// In mode at most once nobody may go on with what has been read, unless that is for nothing.
+func TestAWorkerThatLeavesRunsWhatMayNotMoveToItsEnd(t *testing.T) {
+	w, o, r, count, drained := leaving(t, pecanv1.Mode_MODE_AT_MOST_ONCE, true)
+	for ended := false; !ended; {
+		g := mustNext(t, r)
+		count += uint64(g.header.Count)
+		r.credit(1, count, 1<<40)
+		ended = g.header.Type == frame.End
+	}
+	if count != 4000 {
+		t.Errorf("%d elements came", count)
+	}
+	select {
+	case <-drained:
+		t.Error("the worker went before the dispatcher had heard of the end")
+	default:
+	}
+	w.stop(&pecanv1.StopStream{Id: o.Id, Lease: o.Lease})
+	<-drained
+}
+
+func TestAWorkerThatLeavesGivesAwayWhatNobodyHasRead(t *testing.T) {
+	w, _, _, _, drained := leaving(t, pecanv1.Mode_MODE_AT_MOST_ONCE, false)
+	<-drained
+	if load := w.heartbeat().Streams[0]; !load.AtRest || !load.Unread || load.Produced == 4000 {
+		t.Errorf("the dispatcher is told %v", load)
+	}
+}

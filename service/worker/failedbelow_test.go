@@ -1,0 +1,127 @@
+package worker
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// between reads the elements [start, below) of a stream, each as text, and acknowledges them. clean is the reader's word.
+func between(t *testing.T, w *Worker, o *pecanv1.StartStream, start, clean, below uint64) []string {
+	t.Helper()
+	r := dialTCP(t, w)
+	defer r.nc.Close()
+	request := opening(o)
+	request.StartIndex, request.CleanBelow = start, clean
+	r.open(1, request)
+	var out []string
+	for start+uint64(len(out)) < below {
+		g := mustNext(t, r)
+		if g.failure != nil {
+			out = append(out, string(g.failure.Reason))
+		}
+		for _, element := range g.elements {
+			out = append(out, fmt.Sprint(element))
+		}
+		r.credit(1, min(start+uint64(len(out)), below), 1<<40)
+	}
+	r.handled()
+	return out[:below-start]
+}
+
+// A batch that an element failed in shifts the rows of those after it. A run that is restored behind it has not seen that: it knows it from its
+// checkpoint, or what it was told, and no run after it is begun by arithmetic where rows would be left out.
+func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
+	const failed, moved, again = 9, 100, 200
+	quiet := serve(t, nil)
+	o := planned(t, quiet, "failing_shuffle")
+	if resume := o.Plan.Resume; resume.GetWay() != pecanv1.Resume_PARTLY || !resume.GetCheckpoints() {
+		t.Fatalf("the plan says %v", resume)
+	}
+	quiet.start(o)
+	want := between(t, quiet, o, 0, 0, again+50)
+	takeBack(quiet, o)
+	for name, c := range map[string]struct {
+		told  uint64
+		older bool
+	}{
+		"the manifest says it":                 {told: 0},
+		"of an older manifest, the order does": {told: failed, older: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			w := saving(t, dir)
+			o := planned(t, w, "failing_shuffle")
+			w.start(o)
+			between(t, w, o, 0, 0, moved)
+			eventually(t, "the run is saved behind what failed", func() bool { return len(behind(t, dir, failed, moved)) > 0 })
+			takeBack(w, o)
+			if c.older {
+				for _, file := range checkpointFiles(t, dir) {
+					forgetClean(t, file)
+				}
+			}
+
+			// It restores, and saves nothing itself.
+			w = serve(t, func(c *Config) { c.CheckpointDir, c.CheckpointInterval, c.CheckpointShare = dir, time.Hour, 1 })
+			planned(t, w, "failing_shuffle")
+			next := proto.Clone(o).(*pecanv1.StartStream)
+			next.Lease, next.AckedBelow, next.CleanBelow = o.Lease+1, moved, c.told
+			w.start(next)
+			if got := between(t, w, next, moved, 0, again); fmt.Sprint(got) != fmt.Sprint(want[moved:again]) {
+				t.Fatalf("restored: got %v\nwant %v", got, want[moved:again])
+			}
+			if recovery := recoveryOf(w); recovery.Restored != 1 {
+				t.Fatal(recovery)
+			}
+			load := w.heartbeat().Streams[0]
+			if load.Acked != again || load.CleanBelow != failed {
+				t.Errorf("%d have arrived, %d failed: %v", again, failed, load)
+			}
+			if err := os.RemoveAll(filepath.Join(dir, placeOf(w.clusterID(), o.Id))); err != nil {
+				t.Fatal(err)
+			}
+			if got := between(t, w, next, again-20, failed, again+20); fmt.Sprint(got) != fmt.Sprint(want[again-20:again+20]) {
+				t.Errorf("begun again for a reader that wants less: got %v\nwant %v", got, want[again-20:again+20])
+			}
+			takeBack(w, next)
+
+			w = serve(t, nil)
+			planned(t, w, "failing_shuffle")
+			next.Lease, next.AckedBelow, next.CleanBelow = next.Lease+1, load.Acked, load.CleanBelow
+			w.start(next)
+			if got := between(t, w, next, again, 0, again+50); fmt.Sprint(got) != fmt.Sprint(want[again:]) {
+				t.Errorf("begun by arithmetic: got %v\nwant %v", got, want[again:])
+			}
+			takeBack(w, next)
+		})
+	}
+}
+
+// takeBack ends a stream whose epoch goes on elsewhere.
+func takeBack(w *Worker, o *pecanv1.StartStream) {
+	held := w.held()[0]
+	w.stop(&pecanv1.StopStream{Id: o.Id, Lease: o.Lease})
+	<-held.closed()
+}
+
+// forgetClean has a manifest say nothing of failures, as older ones do.
+func forgetClean(t *testing.T, file string) {
+	t.Helper()
+	c := &checkpoints{mustRoot(t, filepath.Dir(file))}
+	defer c.root.Close()
+	manifest, state, err := c.read(filepath.Base(file), originOf(t, c, filepath.Base(file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest.CleanBelow = 0
+	if err := c.write(".", manifest, state); err != nil {
+		t.Fatal(err)
+	}
+}

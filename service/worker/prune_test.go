@@ -1,0 +1,53 @@
+package worker
+
+import (
+	"fmt"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// The dispatcher knows of a reader what the last heartbeat said. However many checkpoints were made since, the next worker finds one there.
+func TestACheckpointServesWhereTheDispatcherTakesTheReaderToBe(t *testing.T) {
+	const heard, had = 100, 1000
+	dir, want := t.TempDir(), undisturbed(t)
+	w := saving(t, dir)
+	o := planned(t, w, "slow_shuffle")
+	w.start(o)
+	r := dialTCP(t, w)
+	r.open(1, opening(o))
+	r.credit(1, 0, 1<<40)
+	to := func(index uint64) {
+		for got := uint64(0); got < index; {
+			h := mustNext(t, r).header
+			got = h.Index + uint64(h.Count)
+			r.credit(1, min(got, index), 1<<40)
+		}
+		r.handled()
+	}
+	to(heard)
+	eventually(t, "the run is saved", func() bool { return len(behind(t, dir, 0, heard)) > 0 })
+	if load := w.heartbeat().Streams[0]; load.Acked != heard {
+		t.Fatal(load)
+	}
+	to(had)
+	eventually(t, "older ones are removed", func() bool {
+		n := len(behind(t, dir, heard, had))
+		return 0 < n && n <= checkpointsKept
+	})
+	takeBack(w, o)
+
+	next := proto.Clone(o).(*pecanv1.StartStream)
+	next.Lease, next.AckedBelow = o.Lease+1, heard
+	w = saving(t, dir)
+	planned(t, w, "slow_shuffle")
+	w.start(next)
+	if got := first(t, w, next, reached, 100); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Fatalf("got %v\nwant %v", got, want)
+	}
+	if recovery := recoveryOf(w); recovery.Restored != 1 {
+		t.Fatal(recovery)
+	}
+}

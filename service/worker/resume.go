@@ -1,0 +1,124 @@
+package worker
+
+import (
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// beginning is where a run of a stream begins. What lies below wanted is with the reader, as far as is known; the graph begins at
+// start, or the run goes on from a checkpoint at or below wanted.
+type beginning struct{ start, wanted uint64 }
+
+// beginning is where a run begins that is wanted from an index on: there, if what comes before can be left out. A failed element
+// shifts what a batch above it holds, so it counts only as far as no element has failed.
+func (s *stream) beginning(wanted, clean uint64) beginning {
+	if suspicion := s.order.GetSuspicion(); suspicion.GetBelow() > 0 {
+		// Elements before show which files are open when a suspicious one is made.
+		wanted = min(wanted, suspicion.GetFirst()-min(suspicion.GetFirst(), farUnknown))
+	}
+	at := beginning{wanted: wanted}
+	switch s.order.GetPlan().GetResume().GetWay() {
+	case pecanv1.Resume_START, pecanv1.Resume_PARTLY:
+		if !s.order.GetClosing() {
+			at.start = min(wanted, clean)
+		}
+	}
+	return at
+}
+
+// told is where a run begins as far as the dispatcher knows.
+func (s *stream) told() beginning {
+	return s.beginning(max(s.order.GetAckedBelow(), s.order.GetCleanBelow()), s.order.GetCleanBelow())
+}
+
+// farUnknown is how many elements are a long way for a run that has not made one yet.
+const farUnknown = 64
+
+// isFar tells whether running up to an index takes longer than opening the stream's graph anew for it, as far as its elements so
+// far tell. Where a part of the graph runs from its start in any case, nothing is known of what that takes.
+func (r *run) isFar(start uint64) bool {
+	from, next := r.window.span()
+	if r.order.GetPlan().GetResume().GetWay() != pecanv1.Resume_START || start <= next || r.state().ended {
+		return false
+	}
+	r.mu.Lock()
+	opened, opening := r.opened, r.opening
+	r.mu.Unlock()
+	if opened.IsZero() || next == from {
+		return start-next >= farUnknown
+	}
+	each := time.Since(opened) / time.Duration(next-from)
+	return float64(each)*float64(start-next) > 2*float64(opening)
+}
+
+// span is the index at which the run began, and the next one.
+func (w *window) span() (from, next uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.from, w.next
+}
+
+// begin has the run go on from a checkpoint at an index that its reader has reached. What comes before was made by others: all that
+// is known of it is that nothing below clean has failed.
+func (w *window) begin(index, clean uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.from, w.next = index, index
+	if clean < index {
+		w.clean = clean
+	}
+}
+
+// wanted is what the reader wants next, as far as is known.
+func (w *window) wanted() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return max(w.acked, w.from)
+}
+
+// isHungry tells whether the reader waits.
+func (w *window) isHungry() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hungry
+}
+
+// cleanMade is up to where everything was made and nothing has failed.
+func (w *window) cleanMade() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return min(w.next, w.clean)
+}
+
+// cleanBelow is up to where everything has arrived and nothing has failed.
+func (w *window) cleanBelow() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return min(w.acked, w.next, w.clean)
+}
+
+// recovery is what the run did again, and how it began.
+func (r *run) recovery() *pecanv1.Recovery {
+	out := &pecanv1.Recovery{Saved: r.saver.saved.Load(), NotSaved: r.saver.notSaved.Load(), Damaged: r.saver.damaged.Load()}
+	r.window.mu.Lock()
+	defer r.window.mu.Unlock()
+	out.Recomputed = r.window.again
+	switch {
+	case r.saver.restored.Load():
+		out.Restored = 1
+	case r.window.from > 0:
+		out.Started = 1
+	}
+	return out
+}
+
+// addRecovery adds what one run did to a sum.
+func addRecovery(sum, more *pecanv1.Recovery) {
+	sum.Recomputed += more.GetRecomputed()
+	sum.Started += more.GetStarted()
+	sum.Restored += more.GetRestored()
+	sum.Saved += more.GetSaved()
+	sum.NotSaved += more.GetNotSaved()
+	sum.Damaged += more.GetDamaged()
+}

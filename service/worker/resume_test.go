@@ -1,0 +1,134 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+// planned gives a worker the graphs of native/tf/testdata as registered datasets, and the order of one whole dataset with its plan.
+func planned(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
+	t.Helper()
+	fetch := func(_ context.Context, name string) ([]byte, error) {
+		return os.ReadFile(filepath.Join("..", "..", "native", "tf", "testdata", name+".graph"))
+	}
+	graphs := newGraphs(fetch)
+	w.graphs = byName{graphs}
+	parsed, err := graphs.get(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := order(name)
+	// One stream, so that element i of it is element i of the dataset.
+	o.Options.Mode = pecanv1.Mode_MODE_OFF
+	if o.Plan, err = graph.Analyze(parsed, o.Options, graph.Env{}); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// byName finds datasets by the names of their files; a plan has the fingerprint.
+type byName struct{ *graphs }
+
+func (b byName) instantiate(ctx context.Context, name string, plan *pecanv1.Plan, at graph.At) (*graph.StreamGraphs, error) {
+	return b.graphs.instantiate(ctx, name, plan, at)
+}
+
+// recoveryOf waits until a run's figures are in, and gives what all runs of the job did again.
+func recoveryOf(w *Worker) *pecanv1.Recovery {
+	w.ledger.untold()
+	return w.ledger.news("job").GetRecovery()
+}
+
+func TestAStreamBeginsAtItsIndex(t *testing.T) {
+	w := serve(t, nil)
+	o := planned(t, w, "batches")
+	if o.Plan.Resume.GetWay() != pecanv1.Resume_START {
+		t.Fatalf("the plan says %v", o.Plan.Resume)
+	}
+	o.CleanBelow = 7
+	w.start(o)
+	for i, start := range []uint64{7, 9, 10, 2} {
+		r := dialTCP(t, w)
+		request := opening(o)
+		request.StartIndex = start
+		r.open(1, request)
+		elements, _, end := r.stream(start)
+		if end.Index != 11 || uint64(len(elements)) != 11-start {
+			t.Fatalf("from %d: %d elements, end %d", start, len(elements), end.Index)
+		}
+		for at, element := range elements {
+			if got, want := fmt.Sprint(element[0].bytes[0]), fmt.Sprint(10*(start+uint64(at))); got != want {
+				t.Fatalf("from %d: element %d begins with %s, want %s", start, start+uint64(at), got, want)
+			}
+		}
+		if recovery := recoveryOf(w); recovery.Recomputed != 0 && i < 3 || recovery.Started < 1 {
+			t.Fatalf("from %d: %v", start, recovery)
+		}
+	}
+}
+
+func TestAReaderThatIsFarAheadIsNotRunAfter(t *testing.T) {
+	w := serve(t, nil)
+	o := planned(t, w, "spinning")
+	w.start(o)
+	first := dialTCP(t, w)
+	first.open(1, opening(o))
+	if g, err := first.next(); err != nil || g.header.Index != 0 {
+		t.Fatal(g.header, err)
+	}
+	first.nc.Close()
+	r := dialTCP(t, w)
+	request := opening(o)
+	request.StartIndex, request.CleanBelow = 1_000_000, 1_000_000
+	r.open(1, request)
+	g, err := r.next()
+	if err != nil || g.header.Index != 1_000_000 || g.elements[0][0].int64(t) != 1_200_000 {
+		t.Fatalf("%v %v", g.header, err)
+	}
+	if recovery := recoveryOf(w); recovery.Recomputed > 100 || recovery.Started != 1 {
+		t.Fatal(recovery)
+	}
+}
+
+// A batch that an element fails in is lost as a whole, and the next one begins behind that element, here the first of its batch: what comes after has other indices
+// than arithmetic says.
+func TestWhatFollowsAFailedElementKeepsItsIndex(t *testing.T) {
+	w := serve(t, nil)
+	o := planned(t, w, "failing_batches")
+	w.start(o)
+	whole := dialTCP(t, w)
+	whole.open(1, opening(o))
+	want, failures, end := whole.stream(0)
+	if len(failures) != 1 || failures[1] == nil {
+		t.Fatalf("%v failed", failures)
+	}
+	whole.credit(1, end.Index, 1<<40)
+	whole.handled()
+	beat := w.heartbeat()
+	for until := time.Now().Add(deadline); beat.Streams[0].Acked < end.Index && time.Now().Before(until); beat = w.heartbeat() {
+		time.Sleep(time.Millisecond)
+	}
+	if load := beat.Streams[0]; load.Acked != end.Index || load.CleanBelow != 1 {
+		t.Fatalf("all %d elements have arrived, the second one failed: %v", end.Index, load)
+	}
+	w.stop(&pecanv1.StopStream{Id: o.Id})
+
+	again := planned(t, w, "failing_batches")
+	again.Lease, again.AckedBelow, again.CleanBelow = 8, 10, 1
+	w.start(again)
+	r := dialTCP(t, w)
+	request := opening(again)
+	request.StartIndex, request.CleanBelow = 10, 1
+	r.open(1, request)
+	got, _, _ := r.stream(10)
+	if fmt.Sprint(got) != fmt.Sprint(want[10:]) {
+		t.Fatalf("got %v\nwant %v", got, want[10:])
+	}
+}
