@@ -44,8 +44,8 @@ func TestErrorsHaveParts(t *testing.T) {
 			_, err := Connect(`{"target": "127.0.0.1:1", "timeout_s": 0.2}`)
 			return err
 		}, 14, reason.Unavailable},
-		"no graph":      {func() error { _, err := CheckGraph([]byte("no graph")); return err }, 3, reason.GraphParse},
-		"empty graph":   {func() error { _, err := CheckGraph(nil); return err }, 3, reason.GraphParse},
+		"no graph":      {func() error { _, err := CheckGraph([]byte("no graph"), "{}"); return err }, 3, reason.GraphParse},
+		"empty graph":   {func() error { _, err := CheckGraph(nil, "{}"); return err }, 3, reason.GraphParse},
 		"stale session": {func() error { return Disconnect(1 << 40) }, 1, reason.Closed},
 		"stale status":  {func() error { _, err := Status(0); return err }, 1, reason.Closed},
 		"stale job":     {func() error { _, err := CreateJob(0, `{}`, ``, nil); return err }, 1, reason.Closed},

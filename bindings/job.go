@@ -2,6 +2,7 @@ package bindings
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/pecan-ml/pecan/native/client"
@@ -21,16 +22,31 @@ type jobRequest struct {
 	MaxElementBytes int64   `json:"max_element_bytes"`
 	PayloadChecksum bool    `json:"payload_checksum"`
 
+	AllowNondeterministic bool `json:"allow_nondeterministic"`
+
 	Protocol            string      `json:"protocol"`
 	MaxOutstandingBytes int64       `json:"max_outstanding_bytes"`
 	Timeout             float64     `json:"timeout_s"`
 	Components          []component `json:"components"`
 }
 
-func (r jobRequest) options() (*pecanv1.JobOptions, error) {
+func (r jobRequest) mode() (pecanv1.Mode, error) {
 	mode, ok := pecanv1.Mode_value["MODE_"+strings.ToUpper(r.Mode)]
 	if !ok {
-		return nil, reason.New(reason.BadArgument, "mode %q is unknown", r.Mode)
+		return 0, reason.New(reason.BadArgument, "mode %q is unknown", r.Mode)
+	}
+	return pecanv1.Mode(mode), nil
+}
+
+// word is the inverse: an enumerator as people write it.
+func word(value fmt.Stringer, prefix string) string {
+	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
+}
+
+func (r jobRequest) options() (*pecanv1.JobOptions, error) {
+	mode, err := r.mode()
+	if err != nil {
+		return nil, err
 	}
 	sharding, ok := pecanv1.Sharding_value["SHARDING_"+strings.ToUpper(r.Sharding)]
 	if !ok {
@@ -41,8 +57,8 @@ func (r jobRequest) options() (*pecanv1.JobOptions, error) {
 		return nil, reason.New(reason.BadArgument, "compression %q is unknown", r.Compression)
 	}
 	options := &pecanv1.JobOptions{
-		Mode: pecanv1.Mode(mode), Sharding: pecanv1.Sharding(sharding), Compression: pecanv1.Compression(compression),
-		MaxElementBytes: r.MaxElementBytes, PayloadChecksum: r.PayloadChecksum,
+		Mode: mode, Sharding: pecanv1.Sharding(sharding), Compression: pecanv1.Compression(compression),
+		MaxElementBytes: r.MaxElementBytes, PayloadChecksum: r.PayloadChecksum, AllowNondeterministic: r.AllowNondeterministic,
 	}
 	if r.Seed != nil {
 		options.Seed, options.SeedSet = *r.Seed, true
@@ -51,7 +67,7 @@ func (r jobRequest) options() (*pecanv1.JobOptions, error) {
 }
 
 // CreateJob finds or creates a job and gives {"handle", "job_id", "created", "durable", "workers", "cardinality",
-// "whole", "blocks", "plan": {...}}. The handle has to become a tensor (operation PecanJob) or be given to ForgetJob. header and data are
+// "whole", "blocks", "mode", "asked_mode", "seed", "plan": {...}}; asked_mode is "" unless a weaker mode runs. The handle has to become a tensor (operation PecanJob) or be given to ForgetJob. header and data are
 // those of RegisterDataset, and are kept to tell a dispatcher that has lost the dataset; both are empty where they are not at hand.
 func CreateJob(handle int64, request, header string, data []byte) (string, error) {
 	s, err := lookup(handle)
@@ -100,28 +116,34 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 		Owner:  renewable,
 	})
 	plan := job.Plan()
+	asked := ""
+	if job.Options().GetAskedMode() != pecanv1.Mode_MODE_UNSPECIFIED {
+		asked = word(job.Options().GetAskedMode(), "MODE_")
+	}
 	return encode(map[string]any{
 		"handle": held.Handle(), "job_id": job.ID(), "created": job.Created(), "durable": job.Durable(), "workers": job.Workers(),
-		"cardinality": cardinality(plan, job.Options(), r.Name != ""), "whole": whole(job.Options(), r.Name != ""), "blocks": op.Blocks(components),
+		"cardinality": cardinality(plan, job.Options(), r.Name != ""), "whole": whole(plan, job.Options(), r.Name != ""), "blocks": op.Blocks(components),
+		"mode": word(job.Options().GetMode(), "MODE_"), "asked_mode": asked, "seed": job.Options().GetSeed(),
 		"plan": map[string]any{
 			"streams": plan.GetNumStreams(), "cut": plan.GetCut().GetKind().String(), "batch_way": plan.GetBatchWay().String(),
 			"repeat": plan.GetRepeat(), "reasons": plan.GetReasons(), "hash": plan.GetHash(), "fingerprint": plan.GetFingerprint(),
-			"determinism": plan.GetDeterminism().String(),
+			"class": strings.ToUpper(word(plan.GetDeterminism(), "DETERMINISM_CLASS_")),
 		},
 	})
 }
 
-// Delivered gives how many elements of a job's dataset were handed over to TensorFlow since it was made or its state was loaded.
-func Delivered(job int64) (string, error) {
+// BeginReading notes that the training loop makes an iterator of a job's dataset, and gives the number by which SaveState knows it.
+func BeginReading(job int64) (string, error) {
 	r, err := renewable(job)
 	if err != nil {
 		return "", failed(err)
 	}
-	return encode(r.Delivered())
+	return encode(r.Read())
 }
 
-// SaveState gives the token of the position behind the first consumed elements. ended: the end of a pass was seen there.
-func SaveState(job, consumed int64, ended bool) (string, error) {
+// SaveState gives the token of the position behind the first consumed elements of an iterator, or of all where reading is 0. ended: no
+// iterator is open.
+func SaveState(job, reading, consumed int64, ended bool) (string, error) {
 	r, err := renewable(job)
 	if err != nil {
 		return "", failed(err)
@@ -129,7 +151,7 @@ func SaveState(job, consumed int64, ended bool) (string, error) {
 	if consumed < 0 {
 		return "", failed(reason.New(reason.BadArgument, "tell the position behind %d elements: give a number of at least 0", consumed))
 	}
-	token, err := r.Save(uint64(consumed), ended)
+	token, err := r.Save(uint64(reading), uint64(consumed), ended)
 	return token, failed(err)
 }
 
@@ -175,7 +197,7 @@ func cardinality(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) i
 		return 0
 	case pass == infinite || repeat < 0 && pass != unknown:
 		return infinite
-	case !whole(options, shared):
+	case !whole(plan, options, shared):
 		return unknown
 	case pass < 0 || repeat < 0:
 		return unknown
@@ -185,8 +207,8 @@ func cardinality(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) i
 	return pass * repeat
 }
 
-// whole tells whether one iteration gives as many elements as a local one: with a hint, what stands above it counts in
-// each stream for itself.
-func whole(options *pecanv1.JobOptions, shared bool) bool {
-	return !shared && options.GetMode() != pecanv1.Mode_MODE_OFF && options.GetSharding() != pecanv1.Sharding_SHARDING_HINT
+// whole tells whether one iteration gives as many elements as a local one, also when workers are lost: with a hint, what
+// stands above it counts in each stream for itself.
+func whole(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) bool {
+	return !shared && !client.MayDiffer(plan, options) && options.GetMode() != pecanv1.Mode_MODE_OFF && options.GetSharding() != pecanv1.Sharding_SHARDING_HINT
 }

@@ -106,12 +106,25 @@ func Fail(handle int64, message string) error {
 	return nil
 }
 
-// CheckGraph tells what is wrong with a serialised dataset, before any service is asked. It gives {"fingerprint",
-// "notices", "kept"}: kept is true where CreateJob keeps the dataset for a dispatcher that forgets it, so that it is worth handing over.
-func CheckGraph(data []byte) (string, error) {
+// CheckGraph tells what is wrong with a serialised dataset, before any service is asked; where options has {"mode",
+// "allow_nondeterministic"}, also whether a job may run so. It gives {"fingerprint", "notices", "kept"}: kept is true where CreateJob keeps the dataset for a dispatcher that forgets it, so that it is worth handing over.
+func CheckGraph(data []byte, options string) (string, error) {
 	g, err := graph.Parse(data, graph.PeerLimits())
 	if err != nil {
 		return "", failed(err)
+	}
+	var r jobRequest
+	if err := decode(options, &r); err != nil {
+		return "", failed(err)
+	}
+	if r.Mode != "" {
+		mode, err := r.mode()
+		if err != nil {
+			return "", failed(err)
+		}
+		if err := graph.Settle(g, &pecanv1.JobOptions{Mode: mode, AllowNondeterministic: r.AllowNondeterministic}); err != nil {
+			return "", failed(err)
+		}
 	}
 	return encode(map[string]any{"fingerprint": g.Fingerprint(), "notices": g.Notices(), "kept": len(data) <= client.MaxKeptGraph})
 }

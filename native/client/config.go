@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -43,6 +44,8 @@ type Config struct {
 	Pool *buffer.Pool
 	// Logger receives what people may want to know. Empty: nothing is logged.
 	Logger *slog.Logger
+	// Dial reaches the dispatcher and workers. Empty: over the network of this host.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// pingAfter is how long a connection may be silent before it is asked whether it lives; after three such times it
 	// is given up. Default 3 s.
@@ -158,6 +161,9 @@ type Resume struct {
 	// Passes of an outer repeat that are over, and elements of the iteration so far.
 	Passes   uint64
 	Elements uint64
+
+	// fresh: the iteration has handed nothing out, and where nothing of its pass is left it begins at the next one.
+	fresh bool
 }
 
 // GetPosition is nil-safe.

@@ -51,7 +51,7 @@ type conn struct {
 	usedAt time.Time
 }
 
-// ending is why a connection is over. unreachable: it could not even be made.
+// ending is why a connection is over. unreachable: it could not even be made, or the worker fell silent on it.
 type ending struct {
 	why         error
 	unreachable bool
@@ -127,8 +127,11 @@ func (c *conn) connect() (net.Conn, error) {
 func (c *conn) try(network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
 	defer cancel()
-	var dialer net.Dialer
-	link, err := dialer.DialContext(ctx, network, address)
+	dial := c.session.config.Dial
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	link, err := dial(ctx, network, address)
 	if err != nil {
 		return nil, reason.New(reason.Unavailable, "reach worker %s: %w", c.worker.GetWorkerId(), err)
 	}
@@ -290,7 +293,8 @@ func (c *conn) write(link net.Conn) {
 				break
 			}
 			if silent++; silent > 2 {
-				c.fail(reason.New(reason.Unavailable, "worker %s has been silent for %v", c.worker.GetWorkerId(), 3*c.session.config.pingAfter))
+				// Another try would wait as long again for a first answer.
+				c.end(reason.New(reason.Unavailable, "worker %s has been silent for %v", c.worker.GetWorkerId(), 3*c.session.config.pingAfter), true)
 				return
 			}
 			c.send(frame.Header{Type: frame.Ping}, nil)

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -24,6 +25,8 @@ type testDispatcher struct {
 	addr   string
 
 	mu sync.Mutex
+	// cluster is its id; "" stands for "cluster".
+	cluster string
 	// plan and options of every job.
 	plan    *pecanv1.Plan
 	options *pecanv1.JobOptions
@@ -58,6 +61,8 @@ type testDispatcher struct {
 	datasetLost bool
 	// seeds are what jobs were asked for with.
 	seeds []uint64
+	// durable is what jobs are said to be.
+	durable bool
 	// starts are where epochs begin, if not at their start.
 	starts map[uint64]*pecanv1.Position
 }
@@ -120,7 +125,7 @@ func look[T any](d *testDispatcher, read func() T) T {
 }
 
 func (d *testDispatcher) Status(context.Context, *pecanv1.StatusRequest) (*pecanv1.StatusResponse, error) {
-	return &pecanv1.StatusResponse{ClusterId: "cluster", Version: "test"}, nil
+	return &pecanv1.StatusResponse{ClusterId: cmp.Or(look(d, func() string { return d.cluster }), "cluster"), Version: "test"}, nil
 }
 
 func (d *testDispatcher) RegisterDataset(stream grpc.ClientStreamingServer[pecanv1.RegisterDatasetRequest, pecanv1.RegisterDatasetResponse]) error {
@@ -177,7 +182,7 @@ func (d *testDispatcher) CreateJob(_ context.Context, r *pecanv1.CreateJobReques
 		}
 		d.jobs[r.GetRequestId()] = id
 	}
-	return &pecanv1.CreateJobResponse{JobId: id, Created: !ok, Plan: d.plan, Options: d.options, ClientTimeoutS: 10, Workers: 1}, nil
+	return &pecanv1.CreateJobResponse{JobId: id, Created: !ok, Durable: d.durable, Plan: d.plan, Options: d.options, ClientTimeoutS: 10, Workers: 1}, nil
 }
 
 func (d *testDispatcher) OpenEpoch(_ context.Context, r *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochResponse, error) {

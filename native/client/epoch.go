@@ -184,7 +184,8 @@ func (e *epoch) run() {
 	pause.reset()
 	for {
 		err := e.watch(&pause)
-		if e.ctx.Err() != nil {
+		if e.ctx.Err() != nil || e.failure() != nil {
+			// An epoch that failed stays so.
 			return
 		}
 		if !errors.Is(err, io.EOF) {
@@ -287,6 +288,9 @@ func (e *epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
 	e.countLive()
 	ahead := e.nearlyDone()
 	e.mu.Unlock()
+	if trouble := update.GetCacheTrouble(); trouble != "" {
+		e.job.sayOfCache(trouble)
+	}
 	e.stir(ahead)
 }
 
@@ -320,7 +324,7 @@ func (e *epoch) pump() {
 func (e *epoch) reconcile(now time.Time) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.active || e.closed {
+	if !e.active || e.closed || e.err != nil {
 		return 0
 	}
 	e.countLive()

@@ -226,9 +226,11 @@ func TestRefusalsThatPassAreWaitedOut(t *testing.T) {
 	}
 }
 
-func TestAnEpochThatFailedGivesWhatCameAndThenTheError(t *testing.T) {
+// halfRead is an epoch of which six elements have come and no more will; fail has the dispatcher end it.
+func halfRead(t *testing.T) (w *testWorker, it *Iteration, e *epoch, fail func(*reason.Error)) {
+	t.Helper()
 	hold := make(chan struct{})
-	w := startWorker(t, same(testStream{count: 10, hold: hold, holdAt: 6}))
+	w = startWorker(t, same(testStream{count: 10, hold: hold, holdAt: 6}))
 	t.Cleanup(func() { close(hold) })
 	d := startDispatcher(t)
 	var failure *pecanv1.ErrorDetail
@@ -237,22 +239,48 @@ func TestAnEpochThatFailedGivesWhatCameAndThenTheError(t *testing.T) {
 		u.Error = failure
 		return u
 	}
-	it := open(t, d).Open(IterOptions{})
+	it = open(t, d).Open(IterOptions{})
 	eventually(t, "six elements have come", func() bool {
 		it.mu.Lock()
-		e := it.current
+		e = it.current
 		it.mu.Unlock()
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return e.accepted == 6
 	})
-	d.update(func() { failure = reason.New(reason.FileNotVisible, "worker w cannot see /data/x").Detail() })
+	return w, it, e, func(why *reason.Error) { d.update(func() { failure = why.Detail() }) }
+}
+
+func TestAnEpochThatFailedGivesWhatCameAndThenTheError(t *testing.T) {
+	_, it, _, fail := halfRead(t)
+	fail(reason.New(reason.FileNotVisible, "worker w cannot see /data/x"))
 	all, err := read(t, it)
 	if len(all) != 6 || !reason.Is(err, reason.FileNotVisible) {
 		t.Errorf("%d elements, then %v", len(all), err)
 	}
 	if _, status, again := it.NextElement(0); status != Failed || !errors.Is(again, err) {
 		t.Errorf("asked again: %v, %v", status, again)
+	}
+}
+
+func TestAnEpochThatFailedIsNotAskedForAnyMore(t *testing.T) {
+	w, _, e, fail := halfRead(t)
+	fail(reason.New(reason.ElementPoison, "three workers died"))
+	eventually(t, "it has failed", func() bool { return e.failure() != nil })
+	w.cut()
+	st := e.list[0]
+	eventually(t, "its worker is gone", func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return st.channel == nil
+	})
+	if next := e.reconcile(time.Now().Add(time.Hour)); next != 0 {
+		t.Errorf("its streams are looked at again in %v", next)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if st.channel != nil {
+		t.Error("its worker is dialled again")
 	}
 }
 
@@ -572,6 +600,10 @@ func TestASilentWorkerIsGivenUp(t *testing.T) {
 	mute.Store(true)
 	close(hold)
 	eventually(t, "the connection is given up", func() bool { return w.accepted.Load() > 1 })
+	eventually(t, "the dispatcher hears of it", func() bool { return look(d, func() bool { return len(d.reported) > 0 }) })
+	if message := look(d, func() string { return d.reported[0].GetMessage() }); !strings.Contains(message, "silent") {
+		t.Errorf("it hears first of a try after that: %s", message)
+	}
 	mute.Store(false)
 	w.cut()
 	rest, err := read(t, it)

@@ -76,16 +76,19 @@ func newIteration(j *Job, options IterOptions) *Iteration {
 	if options.positions != nil {
 		it.number = options.positions.iteration()
 	}
-	switch repeat := j.plan.GetRepeat(); {
-	case repeat < 0:
-		it.left = -1
-	case repeat > 1:
-		it.left = max(0, repeat-1-int64(it.done))
-	case repeat == 0:
-		// repeat(0): no pass at all.
-		it.over = true
-	}
+	it.left = it.passesLeft()
+	// repeat(0): no pass at all.
+	it.over = j.plan.GetRepeat() == 0
 	return it
+}
+
+// passesLeft is how many passes come after the current one; -1 for ever.
+func (it *Iteration) passesLeft() int64 {
+	repeat := it.job.plan.GetRepeat()
+	if repeat < 0 {
+		return -1
+	}
+	return max(0, repeat-1-int64(it.done))
 }
 
 // NextElement takes one element, waiting for it at most as long as told. Ready comes with rows of Count 1, whose
@@ -211,17 +214,25 @@ func (it *Iteration) count(rows *Rows) {
 
 // advance goes from an epoch that ended to the next one, or to the end. it.mu is held.
 func (it *Iteration) advance() {
-	endless := it.left < 0 && it.alone() && it.current.empty()
-	it.job.finished(it.current.retire(&it.stats))
-	if it.left == 0 || endless {
+	// The rest of a pass says nothing about the length of the next one.
+	resumed := len(it.current.start.GetNext()) > 0
+	endless := it.left < 0 && it.alone() && it.current.empty() && !resumed
+	if taken := it.current.retire(&it.stats); !resumed {
+		it.job.finished(taken)
+	}
+	switch {
+	case it.left == 0 && it.noRest() && it.tooFew() == nil:
+		// TensorFlow's repeat() would take an empty first pass for the end of everything.
+		it.options.Resume, it.done, it.elements = nil, 0, 0
+		it.left = it.passesLeft()
+	case it.left == 0 || endless:
 		// Repeating nothing for ever is nothing, as it is locally.
 		it.finish(it.tooFew())
 		return
+	default:
+		it.left = max(-1, it.left-1)
+		it.done++
 	}
-	if it.left > 0 {
-		it.left--
-	}
-	it.done++
 	it.before = it.current.number()
 	it.job.mu.Lock()
 	if it.job.closed || it.job.lost != nil {
@@ -239,6 +250,12 @@ func (it *Iteration) advance() {
 	it.current.activate(it.epochOptions())
 }
 
+// noRest tells that the iteration began where a training loop had stopped, and that it had stopped at the end of a pass.
+func (it *Iteration) noRest() bool {
+	resume := it.options.Resume
+	return resume != nil && resume.fresh && len(resume.Position.GetNext()) > 0 && it.stats.Elements+it.stats.Failed == 0
+}
+
 // newPass is the current epoch as positions know it.
 func (it *Iteration) newPass() *pass {
 	return &pass{epoch: it.current, iteration: it.number, done: it.done, elements: it.elements}
@@ -247,6 +264,7 @@ func (it *Iteration) newPass() *pass {
 // epochOptions are the options for the current epoch. The next one is opened ahead of need unless
 //   - a cache or a snapshot writes files: the next epoch would find those of this one half written or locked, and one that
 //     nobody comes to read would keep its own locked;
+//   - a cache keeps what passes a step: it is whole at the end of this epoch, and the next one would begin without it;
 //   - this is the last pass of a repeat(n) that was taken off the graph: whoever says how many passes there are has had them.
 //
 // Whether another pass follows the only one of a plan is known to nobody: a repeat() behind distribute(), or another `for`,
@@ -254,7 +272,7 @@ func (it *Iteration) newPass() *pass {
 // that is opened when it is asked for costs the trainer a wait.
 func (it *Iteration) epochOptions() IterOptions {
 	options, plan := it.options, it.job.plan
-	if plan.GetWritesFiles() || plan.GetRepeat() > 1 && it.left == 0 {
+	if plan.GetWritesFiles() || plan.GetCache() != nil || plan.GetRepeat() > 1 && it.left == 0 {
 		options.NoAhead = true
 	}
 	return options
@@ -270,7 +288,7 @@ func (it *Iteration) finish(err error) {
 // asserts tells whether assert_cardinality at the root is checked here: only one who reads everything can.
 func (it *Iteration) asserts() (int64, bool) {
 	promised := it.job.plan.GetAssertedCardinality()
-	return promised, it.alone() && promised >= -1
+	return promised, it.alone() && promised >= -1 && !MayDiffer(it.job.plan, it.job.options)
 }
 
 // alone is true when this iteration gets all of a pass.

@@ -54,6 +54,8 @@ type Job struct {
 	// ahead is the next pass, opened before it is asked for.
 	ahead      *epoch
 	iterations map[*Iteration]struct{}
+	// cacheSaid: what keeps pecan.cache() from its work was said.
+	cacheSaid bool
 	// lastCount is how many elements the last pass that was read to its end had; -1 before.
 	lastCount int64
 }
@@ -70,6 +72,10 @@ func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 		answer, err = s.api.CreateJob(ctx, request)
 		return err
 	})
+	// A dispatcher that was started anew may be of another cluster: workers answer nobody who takes them for those of the old one.
+	if err == nil {
+		err = s.greet(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +153,7 @@ func (j *Job) Open(options IterOptions) *Iteration {
 	case !it.over:
 		j.iterations[it] = struct{}{}
 		if options.Resume != nil {
-			it.current = newEpoch(j, j.nextPass, false, options.Resume.Position)
+			it.current = newEpoch(j, j.nextPass, false, j.goOn(options.Resume.Position))
 			j.nextPass++
 		} else {
 			it.current = j.nextEpoch()
@@ -201,6 +207,40 @@ func (j *Job) finished(elements uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.lastCount = int64(elements)
+}
+
+// sayOfCache tells people, once for each job, that pecan.cache() does not do its work.
+func (j *Job) sayOfCache(trouble string) {
+	j.mu.Lock()
+	said := j.cacheSaid
+	j.cacheSaid = true
+	j.mu.Unlock()
+	if !said {
+		j.session.log.Warn("pecan.cache(): "+trouble, "job", j.id)
+	}
+}
+
+// startsOver tells whether a stream is taken again from where it began when its worker is lost: in modes that let elements come
+// twice, where an index says nothing about which element it is.
+func (j *Job) startsOver() bool { return startsOver(j.plan, j.options) }
+
+// givesUp tells whether nothing more is taken of a stream whose worker is lost: elements may not come twice, and an index says
+// nothing about which element it is.
+func (j *Job) givesUp() bool {
+	return j.options.GetMode() == pecanv1.Mode_MODE_AT_MOST_ONCE && j.plan.GetDeterminism() == pecanv1.DeterminismClass_DETERMINISM_CLASS_C
+}
+
+func startsOver(plan *pecanv1.Plan, options *pecanv1.JobOptions) bool {
+	switch options.GetMode() {
+	case pecanv1.Mode_MODE_AT_LEAST_ONCE, pecanv1.Mode_MODE_OFF:
+		return plan.GetDeterminism() == pecanv1.DeterminismClass_DETERMINISM_CLASS_C
+	}
+	return false
+}
+
+// MayDiffer tells whether a pass may have more or fewer elements than the dataset when workers are lost.
+func MayDiffer(plan *pecanv1.Plan, options *pecanv1.JobOptions) bool {
+	return startsOver(plan, options) || options.GetMode() == pecanv1.Mode_MODE_AT_MOST_ONCE
 }
 
 // expected is how many elements a pass of this client probably has; -1 when that is not known.

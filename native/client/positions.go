@@ -100,13 +100,41 @@ type positions struct {
 	total  uint64
 	before place
 	steps  uint64
-	// iterations were begun; newest is the one that delivered last. mixed: an older one did so after a newer one.
+	// iterations were begun. newest is the last pass that delivered or ended. An iteration that delivers after a newer one is left
+	// out of everything here; mixed is the newest of those.
 	iterations uint64
-	newest     uint64
-	mixed      bool
+	newest     *pass
+	mixed      uint64
+	// readings that were begun last, the oldest first.
+	readings []reading
 	// resumed is where the first iteration begins; nil at the start of an epoch. taken: it has begun.
 	resumed *Resume
 	taken   bool
+}
+
+// keptReadings is how many iterators of one dataset, made one after another, can tell their positions.
+const keptReadings = 64
+
+// reading is an iterator of the training loop: the iterations from a number on, of which an outer repeat() makes many.
+type reading struct {
+	iteration uint64
+	// from is how many steps were delivered before its own; it is known once it has begun.
+	from  uint64
+	begun bool
+}
+
+// read notes that an iterator is made, and gives the number of its first iteration.
+func (p *positions) read() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	next := p.iterations + 1
+	if n := len(p.readings); n == 0 || p.readings[n-1].iteration < next {
+		p.readings = append(p.readings, reading{iteration: next})
+	}
+	if len(p.readings) > keptReadings {
+		p.readings = p.readings[1:]
+	}
+	return next
 }
 
 // iteration gives the number of an iteration that begins.
@@ -125,8 +153,16 @@ func (p *positions) delivered(pass *pass, rows *Rows, failed bool) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mixed = p.mixed || pass.iteration < p.newest
-	p.newest = max(p.newest, pass.iteration)
+	if p.newest != nil && pass.iteration < p.newest.iteration {
+		p.mixed = max(p.mixed, pass.iteration)
+		return
+	}
+	p.newest = pass
+	for i := len(p.readings) - 1; i >= 0 && !p.readings[i].begun; i-- {
+		if r := &p.readings[i]; r.iteration <= pass.iteration {
+			r.from, r.begun = p.total, true
+		}
+	}
 	p.total += d.steps()
 	if len(p.kept) < keptDeliveries {
 		p.kept = append(p.kept, d)
@@ -145,6 +181,9 @@ func (p *positions) ended(pass *pass) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	pass.over = true
+	if p.newest == nil || pass.iteration >= p.newest.iteration {
+		p.newest = pass
+	}
 }
 
 // resume gives the place at which the first iteration begins, to it alone.
@@ -158,51 +197,107 @@ func (p *positions) resume() *Resume {
 	return p.resumed
 }
 
-// count is how many steps were delivered.
-func (p *positions) count() uint64 {
+// loaded are those of a dataset whose next iteration begins at a place. Numbers go on, so that an older iterator is found to be one.
+func (p *positions) loaded(at *Resume) *positions {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.total
+	return &positions{iterations: p.iterations, resumed: at}
 }
 
-// at gives the place behind so many steps. ended: the training loop has seen the end of a pass there.
-func (p *positions) at(steps uint64, ended bool) (*Resume, error) {
+// behind is the place at which an iteration begins that is opened now.
+func (p *positions) behind() *Resume {
+	switch {
+	case p.newest != nil:
+		return &Resume{Position: &pecanv1.Position{Epoch: p.newest.epoch.number() + 1}}
+	case p.resumed != nil:
+		return p.resumed
+	}
+	return &Resume{Position: &pecanv1.Position{}}
+}
+
+// at gives the place behind so many steps of a reading, or of all iterations where that is 0. ended: the training loop is between two
+// of its iterators.
+func (p *positions) at(reading, steps uint64, ended bool) (*Resume, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case p.mixed:
-		return nil, reason.New(reason.BadArgument, "tell the position: two iterators read this dataset at the same time, and which of them a step belongs to is not known. Give each a dataset of its own (apply distribute() for each)")
-	case steps > p.total:
-		return nil, reason.New(reason.BadArgument, "tell the position behind %d elements: only %d were handed over since the dataset was made or its state was loaded", steps, p.total)
-	case steps < p.steps:
-		return nil, reason.New(reason.BadArgument, "tell the position behind %d elements: %d were handed over since, and only the last %d deliveries are kept, from element %d on", steps, p.total, keptDeliveries, p.steps)
+	if ended {
+		return p.behind(), nil
 	}
-	here, left := p.before, steps-p.steps
+	from, err := p.from(reading)
+	if err != nil {
+		return nil, err
+	}
+	to := from + steps
+	switch {
+	case p.mixed >= max(reading, 1):
+		return nil, reason.New(reason.BadArgument, "tell the position: two iterators read this dataset at the same time, and which of them a step belongs to is not known. Give each a dataset of its own (apply distribute() for each)")
+	case to > p.total:
+		return nil, reason.New(reason.BadArgument, "tell the position behind %d elements: only %d were handed over since the dataset or its iterator was made or its state was loaded", steps, p.total-from)
+	case to < p.steps:
+		return nil, reason.New(reason.BadArgument, "tell the position behind %d elements: %d were handed over since, and only the last %d deliveries are kept, from element %d on", steps, p.total-from, keptDeliveries, p.steps-from)
+	}
+	here, next, left := p.before, 0, to-p.steps
 	here.next = maps.Clone(p.before.next)
-	for i := 0; left > 0; i++ {
-		d := &p.kept[(p.first+i)%len(p.kept)]
+	for ; left > 0; next++ {
+		d := &p.kept[(p.first+next)%len(p.kept)]
 		n := min(left, d.steps())
 		here.add(d, n)
 		left -= n
+		if n < d.steps() {
+			break
+		}
+	}
+	if steps == 0 {
+		// What other iterators had is not what this one has.
+		here = place{}
+	}
+	var then *pass
+	if next < len(p.kept) {
+		then = p.kept[(p.first+next)%len(p.kept)].pass
 	}
 	switch {
-	case here.pass == nil && p.resumed != nil && !ended:
-		return p.resumed, nil
-	case here.pass == nil:
-		return &Resume{Position: &pecanv1.Position{}}, nil
-	case ended || here.over(steps == p.total):
-		return &Resume{Position: &pecanv1.Position{Epoch: here.pass.epoch.number() + 1}}, nil
+	case then == nil && (here.pass == nil || here.over()):
+		return p.behind(), nil
+	case then != nil && then != here.pass && here.leadsTo(then):
+		return then.begin(), nil
 	}
 	return &Resume{
 		Position: here.pass.epoch.positionAt(here.next, here.turn), Passes: here.pass.done, Elements: here.pass.elements + here.elements,
 	}, nil
 }
 
-// over tells whether nothing of the iteration comes behind the place. TensorFlow does not ask for an end that it foresees.
-func (p *place) over(last bool) bool {
-	if !last {
-		return false
+// from is how many steps were delivered before those of a reading.
+func (p *positions) from(reading uint64) (uint64, error) {
+	if reading == 0 {
+		return 0, nil
 	}
+	for _, r := range p.readings {
+		switch {
+		case r.iteration == reading && r.begun:
+			return r.from, nil
+		case r.iteration == reading:
+			return p.total, nil
+		}
+	}
+	return 0, reason.New(reason.BadArgument, "tell the position: since this iterator was made, the dataset's state was loaded by another, or %d others were made; make a new one", keptReadings)
+}
+
+// begin is the place in front of a pass.
+func (p *pass) begin() *Resume {
+	position := p.epoch.start
+	if position == nil {
+		position = &pecanv1.Position{Epoch: p.epoch.number()}
+	}
+	return &Resume{Position: position, Passes: p.done, Elements: p.elements}
+}
+
+// leadsTo tells whether a pass that delivered next is what comes behind the place: not where an iterator was given up there.
+func (p *place) leadsTo(next *pass) bool {
+	return p.pass == nil || next.iteration == p.pass.iteration || next.epoch.start != nil || p.over()
+}
+
+// over tells whether nothing of the iteration comes behind the place. TensorFlow does not ask for an end that it foresees.
+func (p *place) over() bool {
 	plan := p.pass.epoch.job.plan
 	known, repeat := plan.GetCardinality(), plan.GetRepeat()
 	return p.pass.over || known >= 0 && repeat > 0 && p.pass.elements+p.elements == uint64(known)*uint64(repeat)

@@ -51,7 +51,7 @@ func readSteps(t *testing.T, it *RenewableIteration, rng *rand.Rand, limit int) 
 
 func savedAt(t *testing.T, r *Renewable, consumed int, ended bool) *pecanv1.Token {
 	t.Helper()
-	text, err := r.Save(uint64(consumed), ended)
+	text, err := r.Save(0, uint64(consumed), ended)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,14 +77,14 @@ func TestThePositionBehindEachStepIsWhatTheStepsBeforeItHad(t *testing.T) {
 	for n := 0; n <= len(steps); n++ {
 		if n > 0 && n < len(steps) {
 			step := steps[n-1]
-			if had == 10+17+24 {
-				// The position at the end of a pass is that of its end, until the next one has begun.
-				next, epoch, had = map[uint32]uint64{}, epoch+1, 0
-			}
 			had++
 			if !step.failed {
 				next[step.stream] = step.index + 1
 				elements++
+			}
+			if had == 10+17+24 {
+				// The position at the end of a pass is the start of the next one, of which something was read ahead.
+				next, epoch, had = map[uint32]uint64{}, epoch+1, 0
 			}
 		}
 		token := savedAt(t, r, n, false)
@@ -129,16 +129,13 @@ func TestPositionsGoBackAsFarAsDeliveriesAreKept(t *testing.T) {
 			taken++
 		}
 	}
-	if r.Delivered() != 2500 {
-		t.Errorf("%d delivered", r.Delivered())
-	}
 	for _, n := range []int{2500 - keptDeliveries, 2000, 2499, 2500} {
 		if got := savedAt(t, r, n, false).GetPosition(); got.GetNext()[0] != uint64(n+1)/2 || got.GetNext()[1] != uint64(n)/2 || got.GetTurn() != 1+uint32(n+1)%2 {
 			t.Errorf("behind %d: %v", n, got)
 		}
 	}
 	for n, words := range map[uint64]string{2500 - keptDeliveries - 1: "only the last 1024 deliveries", 2501: "only 2500 were handed over"} {
-		if _, err := r.Save(n, false); !reason.Is(err, reason.BadArgument) || !strings.Contains(err.Error(), words) {
+		if _, err := r.Save(0, n, false); !reason.Is(err, reason.BadArgument) || !strings.Contains(err.Error(), words) {
 			t.Errorf("behind %d: %v", n, err)
 		}
 	}
@@ -156,7 +153,7 @@ func TestALoadedStateIsWhereTheNextIterationBegins(t *testing.T) {
 	d.snapshot = spread(2, startWorker(t, same(testStream{count: 20, perFrame: 3})))
 	r := renewable(t, d, nil)
 	steps, _ := readSteps(t, r.Open(IterOptions{NoAhead: true}), rng, 25)
-	text, err := r.Save(25, false)
+	text, err := r.Save(0, 25, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +161,7 @@ func TestALoadedStateIsWhereTheNextIterationBegins(t *testing.T) {
 	if err := r.Load(context.Background(), text); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := r.Save(0, false); err != nil || again != text {
+	if again, err := r.Save(0, 0, false); err != nil || again != text {
 		t.Errorf("nothing was read since, and the state is %q, %v", again, err)
 	}
 	rest, ended := readSteps(t, r.Open(IterOptions{NoAhead: true}), rng, 100)
@@ -188,6 +185,235 @@ func TestALoadedStateIsWhereTheNextIterationBegins(t *testing.T) {
 	// The one after it begins at the start of the epoch that follows.
 	if steps, _ := readSteps(t, r.Open(IterOptions{NoAhead: true}), rng, 100); len(steps) != 40 || steps[0].epoch != 1 {
 		t.Errorf("%d steps of epoch %d", len(steps), steps[0].epoch)
+	}
+}
+
+// A repeat() of TensorFlow's opens an iteration for each pass, and takes an empty first one for the end of everything.
+func TestAPositionAtTheEndOfAPassIsTheStartOfTheNextOne(t *testing.T) {
+	for name, c := range map[string]struct {
+		cardinality, repeat int64
+		ahead               int
+	}{
+		"nothing read ahead, known length":                  {cardinality: 20, repeat: 1},
+		"nothing read ahead, unknown length":                {cardinality: -2, repeat: 1},
+		"nothing read ahead, unknown length, endless":       {cardinality: -2, repeat: -1},
+		"the next pass read ahead, known length":            {cardinality: 20, repeat: 1, ahead: 5},
+		"the next pass read ahead, unknown length":          {cardinality: -2, repeat: 1, ahead: 5},
+		"the next pass read ahead, unknown length, endless": {cardinality: -2, repeat: -1, ahead: 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(5, 6))
+			d := startDispatcher(t, func(d *testDispatcher) {
+				d.plan.NumStreams, d.plan.Cardinality, d.plan.Repeat = 2, c.cardinality, c.repeat
+			})
+			d.snapshot = spread(2, startWorker(t, same(testStream{count: 10, perFrame: 3})))
+			r := renewable(t, d, nil)
+			it := r.Open(IterOptions{NoAhead: true})
+			readSteps(t, it, rng, 20)
+			if c.ahead > 0 && c.repeat == 1 {
+				if _, ended := readSteps(t, it, rng, 1); !ended {
+					t.Fatal("the pass has no end")
+				}
+				it = r.Open(IterOptions{NoAhead: true})
+			}
+			readSteps(t, it, rng, c.ahead)
+			text, err := r.Save(0, 20, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Load(context.Background(), text); err != nil {
+				t.Fatal(err)
+			}
+			again := r.Open(IterOptions{NoAhead: true})
+			steps, _ := readSteps(t, again, rng, 20)
+			if len(steps) != 20 || steps[0].epoch != 1 || steps[19].epoch != 1 {
+				t.Fatalf("it goes on with %d elements: %v", len(steps), steps)
+			}
+			if _, ended := readSteps(t, again, rng, 1); ended != (c.repeat == 1) {
+				t.Errorf("behind the pass, ended is %v", ended)
+			}
+		})
+	}
+}
+
+// The end of what was begun is not left out: who has had all of a pass but its end is told the end, also by another job.
+func TestAPassThatIsOverWhenItsJobIsLostEnds(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	j := open(t, d)
+	it := j.Open(IterOptions{NoAhead: true, Resume: &Resume{Position: &pecanv1.Position{Epoch: 3, Next: []uint64{10}}, Elements: 10}})
+	if all, err := read(t, it); err != nil || len(all) != 0 {
+		t.Errorf("%d elements, %v", len(all), err)
+	}
+}
+
+func TestThePositionBehindEmptyPassesIsTheOneAfterThem(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, func(epoch uint64, _ uint32) (testStream, bool) {
+		return testStream{count: []uint64{0, 3, 0, 0, 3}[min(epoch, 4)]}, true
+	}))
+	r := renewable(t, d, nil)
+	consumed := 0
+	for pass := range uint64(4) {
+		steps, _ := readSteps(t, r.Open(IterOptions{NoAhead: true}), rng, 100)
+		consumed += len(steps)
+		for _, ended := range []bool{false, true} {
+			if got := savedAt(t, r, consumed, ended).GetPosition(); got.GetEpoch() != pass+1 || len(got.GetNext()) > 0 {
+				t.Errorf("behind pass %d, ended is %v: %v", pass, ended, got)
+			}
+		}
+	}
+	readSteps(t, r.Open(IterOptions{NoAhead: true}), rng, 2)
+	if got := savedAt(t, r, 3, false).GetPosition(); got.GetEpoch() != 4 || len(got.GetNext()) > 0 {
+		t.Errorf("where the pass behind empty ones was read ahead: %v", got)
+	}
+}
+
+func TestAReadingIsNotOfWhatOthersRead(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 50, perFrame: 1})))
+	r := renewable(t, d, nil)
+	want := func(reading, consumed, epoch, next uint64) {
+		t.Helper()
+		text, err := r.Save(reading, consumed, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, err := decodeToken(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := uint64(0)
+		if all := token.GetPosition().GetNext(); len(all) > 0 {
+			got = all[0]
+		}
+		if token.GetPosition().GetEpoch() != epoch || got != next {
+			t.Errorf("behind %d of reading %d: %v, want index %d of epoch %d", consumed, reading, token.GetPosition(), next, epoch)
+		}
+	}
+	older := r.Read()
+	first := r.Open(IterOptions{NoAhead: true})
+	readSteps(t, first, rng, 10)
+	newer := r.Read()
+	second := r.Open(IterOptions{NoAhead: true})
+	want(newer, 0, 1, 0)
+	// It reads ahead still.
+	readSteps(t, first, rng, 5)
+	want(newer, 0, 1, 0)
+	want(older, 7, 0, 7)
+	readSteps(t, second, rng, 8)
+	want(older, 15, 0, 15)
+	want(newer, 0, 1, 0)
+	want(newer, 3, 1, 3)
+	readSteps(t, first, rng, 5)
+	want(newer, 8, 1, 8)
+	for _, reading := range []uint64{0, older} {
+		if _, err := r.Save(reading, 3, false); !reason.Is(err, reason.BadArgument) || !strings.Contains(err.Error(), "two iterators") {
+			t.Errorf("reading %d: %v", reading, err)
+		}
+	}
+	text, err := r.Save(newer, 8, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Load(context.Background(), text); err != nil {
+		t.Fatal(err)
+	}
+	if after := r.Read(); after <= newer {
+		t.Errorf("numbers begin anew: %d after %d", after, newer)
+	}
+	if _, err := r.Save(newer, 0, false); !reason.Is(err, reason.BadArgument) || !strings.Contains(err.Error(), "make a new one") {
+		t.Errorf("an iterator of before the state was loaded: %v", err)
+	}
+}
+
+// Where an index does not say which element it is, a position is the mode's promise and no more.
+func TestWhatAModeMakesOfAPositionWhereAnIndexSaysNothing(t *testing.T) {
+	const remainder = pecanv1.BatchWay_BATCH_WAY_REMAINDER
+	for name, c := range map[string]struct {
+		mode  pecanv1.Mode
+		class pecanv1.DeterminismClass
+		way   pecanv1.BatchWay
+		next  []uint64
+		ended []uint32
+	}{
+		"at least once, an index is fixed":  {pecanv1.Mode_MODE_AT_LEAST_ONCE, classB, 0, []uint64{20, 7}, []uint32{0}},
+		"at most once, an index is fixed":   {pecanv1.Mode_MODE_AT_MOST_ONCE, classB, 0, []uint64{20, 7}, []uint32{0}},
+		"at least once, it is not":          {pecanv1.Mode_MODE_AT_LEAST_ONCE, classC, 0, []uint64{20, 0}, []uint32{0}},
+		"at most once, it is not":           {pecanv1.Mode_MODE_AT_MOST_ONCE, classC, 0, []uint64{20, 7}, []uint32{0, 1}},
+		"at least once, rows are kept back": {pecanv1.Mode_MODE_AT_LEAST_ONCE, classC, remainder, []uint64{0, 0}, nil},
+		"at most once, rows are kept back":  {pecanv1.Mode_MODE_AT_MOST_ONCE, classC, remainder, []uint64{20, 7}, []uint32{0, 1, 3}},
+		"at least once, rows have an index": {pecanv1.Mode_MODE_AT_LEAST_ONCE, classB, remainder, []uint64{20, 7}, []uint32{0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := startDispatcher(t, func(d *testDispatcher) {
+				d.plan.NumStreams, d.plan.Determinism, d.plan.BatchWay, d.options.Mode = 3, c.class, c.way, c.mode
+			})
+			d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+				return &pecanv1.EpochUpdate{TotalStreams: 3, Streams: []*pecanv1.ConsumerStream{{}, {Stream: 1}, {Stream: 2}}}
+			}
+			it := open(t, d).Open(IterOptions{Resume: &Resume{Position: &pecanv1.Position{Epoch: 4, Next: []uint64{20, 7}, Ended: []uint32{0}}}})
+			eventually(t, "the epoch is opened", func() bool { return look(d, func() bool { return len(d.opened) > 0 }) })
+			position := look(d, func() *pecanv1.Position { return d.opened[0].GetPosition() })
+			if position.GetEpoch() != 4 || !slices.Equal(position.GetNext(), c.next) || !slices.Equal(position.GetEnded(), c.ended) {
+				t.Errorf("it is opened at %v", position)
+			}
+			if err := it.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// L3: whatever gives other elements under the same index is a reason to refuse, by name and with both values; nothing changes then.
+func TestATokenOfSomethingElseIsRefused(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) {
+		d.plan = &pecanv1.Plan{NumStreams: 2, Fingerprint: "f1", Hash: "h1"}
+		d.options = &pecanv1.JobOptions{Seed: 77, SeedSet: true, Mode: pecanv1.Mode_MODE_DETERMINISTIC}
+	})
+	d.snapshot = spread(2, startWorker(t, same(testStream{count: 20})))
+	r, err := open(t, d).Session().CreateRenewable(context.Background(), JobSpec{DatasetID: "f1", Options: d.options}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := r.Job()
+	for name, c := range map[string]struct {
+		change func(*pecanv1.Token)
+		words  []string
+	}{
+		"of another graph":  {func(t *pecanv1.Token) { t.Fingerprint = "f2" }, []string{"the graph f2", "f1"}},
+		"of another plan":   {func(t *pecanv1.Token) { t.PlanHash = "h2" }, []string{"the plan h2", "h1"}},
+		"of other streams":  {func(t *pecanv1.Token) { t.NumStreams = 3 }, []string{"a number of streams of 3", "2"}},
+		"of another mode":   {func(t *pecanv1.Token) { t.Mode = pecanv1.Mode_MODE_AT_LEAST_ONCE }, []string{"MODE_AT_LEAST_ONCE", "MODE_DETERMINISTIC"}},
+		"of another seed":   {func(t *pecanv1.Token) { t.Seed = 78 }, []string{"the seed 78", "77"}},
+		"of another format": {func(t *pecanv1.Token) { t.Format = 2 }, []string{"format 2", "format 1"}},
+		"without a place":   {func(t *pecanv1.Token) { t.Position = nil }, []string{"no position"}},
+	} {
+		token := savedAt(t, r, 0, false)
+		c.change(token)
+		text, err := encodeToken(token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = r.Load(context.Background(), text)
+		if !reason.Is(err, reason.BadArgument) || r.Job() != before {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, word := range c.words {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("%s: %v does not say %q", name, err, word)
+			}
+		}
+	}
+	text, err := r.Save(0, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Load(context.Background(), text); err != nil || r.Job() == before {
+		t.Errorf("unchanged it is refused: %v", err)
 	}
 }
 

@@ -252,7 +252,7 @@ func (r *reader) payload(h frame.Header, table *frame.Table) (*buffer.Block, err
 		return nil, err
 	}
 	if h.Flags&frame.Checksum != 0 {
-		if got := crc32.Checksum(block.Bytes(), frame.Castagnoli); got != h.PayloadCRC {
+		if got := crc32.Checksum(block.Bytes(), frame.Castagnoli); damaged(got, h.PayloadCRC) {
 			block.Release()
 			return nil, reason.New(reason.FrameCorrupt, "payload checksum %08x, computed %08x", h.PayloadCRC, got)
 		}

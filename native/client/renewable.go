@@ -28,7 +28,8 @@ type Dataset struct {
 type Renewable struct {
 	session *Session
 	spec    JobSpec
-	// dataset is nil where the dispatcher keeps it over a restart, and where it is not at hand or too large to be kept.
+	// dataset is nil where it is not at hand or too large to be kept. A dispatcher that keeps it over a restart may be given an empty
+	// work directory.
 	dataset *Dataset
 
 	mu  sync.Mutex
@@ -48,7 +49,7 @@ func (s *Session) CreateRenewable(ctx context.Context, spec JobSpec, dataset *Da
 	if err != nil {
 		return nil, err
 	}
-	if dataset != nil && (job.Durable() || len(dataset.Graph) > MaxKeptGraph) {
+	if dataset != nil && len(dataset.Graph) > MaxKeptGraph {
 		dataset = nil
 	}
 	return &Renewable{session: s, spec: spec, dataset: dataset, job: job, positions: &positions{}}, nil
@@ -120,23 +121,15 @@ func (r *Renewable) renewing(lost *Job) bool {
 	return r.trying != nil && r.job == lost
 }
 
-// again makes the job anew; the dataset is registered when the dispatcher does not know it either.
+// again makes the job anew.
 func (r *Renewable) again(lost *Job) (*Job, error) {
 	s := r.session
-	if err := s.greet(s.ctx); err != nil {
-		return nil, err
-	}
 	spec := r.spec
 	if !lost.shared() {
 		// What comes has to go with what was handed out, whose seed the dispatcher chose.
 		spec = spec.seeded(lost.options.GetSeed())
 	}
-	fresh, err := s.CreateJob(s.ctx, spec)
-	if reason.Is(err, reason.DatasetUnknown) && r.dataset != nil {
-		if _, _, err = s.RegisterDataset(s.ctx, r.dataset.Graph, r.dataset.Spec, r.spec.DatasetID); err == nil {
-			fresh, err = s.CreateJob(s.ctx, spec)
-		}
-	}
+	fresh, err := r.create(s.ctx, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -147,6 +140,18 @@ func (r *Renewable) again(lost *Job) (*Job, error) {
 	}
 	s.log.Warn("the dispatcher did not know a job any more, it was made anew", "dispatcher", s.target.shown, "lost", lost.id, "job", fresh.id)
 	return fresh, nil
+}
+
+// create makes a job; the dataset is registered anew where the dispatcher does not know it any more.
+func (r *Renewable) create(ctx context.Context, spec JobSpec) (*Job, error) {
+	job, err := r.session.CreateJob(ctx, spec)
+	if !reason.Is(err, reason.DatasetUnknown) || r.dataset == nil {
+		return job, err
+	}
+	if _, _, err := r.session.RegisterDataset(ctx, r.dataset.Graph, r.dataset.Spec, r.spec.DatasetID); err != nil {
+		return nil, err
+	}
+	return r.session.CreateJob(ctx, spec)
 }
 
 // RenewableIteration is an Iteration of a job that may be made anew.

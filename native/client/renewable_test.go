@@ -107,6 +107,53 @@ func testLostJob(t *testing.T, waitingFirst bool) {
 	}
 }
 
+// A dispatcher with a work directory may be given an empty one.
+func TestADurableJobThatTheDispatcherLostIsMadeAnew(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.durable = true })
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	if !r.Job().Durable() {
+		t.Fatal("the job is not durable")
+	}
+	d.restart()
+	if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+		t.Errorf("%d elements, %v", n, err)
+	}
+}
+
+// Another dispatcher may serve at an address that this process knows: with other workers, which answer to its cluster alone.
+func TestAJobIsOfTheClusterThatTheDispatcherBelongsToNow(t *testing.T) {
+	d := startDispatcher(t)
+	r := renewable(t, d, nil)
+	d.mu.Lock()
+	d.cluster = "another"
+	d.mu.Unlock()
+	job, err := r.session.CreateJob(t.Context(), JobSpec{DatasetID: "dataset"})
+	if err != nil || r.session.clusterID() != "another" {
+		t.Fatalf("%v, and the cluster is still %s", err, r.session.clusterID())
+	}
+	if err := job.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAStateIsLoadedAlsoWhereTheDispatcherLostTheDataset(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	text, err := r.Save(0, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.restart()
+	if err := r.Load(context.Background(), text); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+		t.Errorf("%d elements, %v", n, err)
+	}
+}
+
 func TestAJobCannotBeMadeAnewWithoutItsDataset(t *testing.T) {
 	for name, c := range map[string]struct {
 		dataset *Dataset

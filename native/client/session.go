@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -96,7 +97,7 @@ func Connect(ctx context.Context, config Config) (*Session, error) {
 		}
 		s.ownPool = true
 	}
-	if s.link, err = dial(address); err != nil {
+	if s.link, err = s.dial(); err != nil {
 		return nil, reason.New(reason.BadArgument, "connect to the dispatcher at %s: %w", address.shown, err)
 	}
 	s.api = pecanv1.NewDispatcherClient(s.link)
@@ -110,8 +111,8 @@ func Connect(ctx context.Context, config Config) (*Session, error) {
 	return s, nil
 }
 
-func dial(address target) (*grpc.ClientConn, error) {
-	return grpc.NewClient(address.dial,
+func (s *Session) dial() (*grpc.ClientConn, error) {
+	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		// Elements do not pass through a proxy, so control does not either: it would only look as if one could.
 		grpc.WithNoProxy(),
@@ -122,7 +123,12 @@ func dial(address target) (*grpc.ClientConn, error) {
 			MinConnectTimeout: 3 * time.Second,
 		}),
 		// A dispatcher whose host went without a word is noticed even where nothing is asked of it.
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}))
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+	}
+	if dial := s.config.Dial; dial != nil {
+		options = append(options, grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, "tcp", address) }))
+	}
+	return grpc.NewClient(s.target.dial, options...)
 }
 
 // greet waits for the first answer.
@@ -189,6 +195,9 @@ func isOutage(err error) bool {
 	case codes.Unavailable:
 		// A dispatcher that refuses for want of something says so with a reason of ours.
 		return reason.From(err).Reason == reason.Unavailable
+	case codes.ResourceExhausted:
+		// It goes on by itself when there is room again.
+		return reason.From(err).Reason == reason.StoreFull
 	case codes.DeadlineExceeded, codes.Canceled:
 		return true
 	}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"time"
 
@@ -32,7 +33,9 @@ type stream struct {
 	// assignment is the newest time that the stream was given to this client; 0 before the first.
 	assignment uint64
 	// next is the one index that is accepted.
-	next  uint64
+	next uint64
+	// clean: everything below came to this client, and none of it was an error.
+	clean uint64
 	queue []entry
 	// queued is what the queue counts against the budget, largest the largest frame that came.
 	queued  uint64
@@ -95,7 +98,7 @@ func (st *stream) nextToTake() uint64 {
 // applyStream takes over what a snapshot says of one stream. e.mu is held.
 func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 	st := e.streamOf(told.GetStream())
-	if told.GetLease() < st.lease || told.GetAssignment() < st.assignment {
+	if outdated(told.GetLease(), st.lease) || told.GetAssignment() < st.assignment {
 		return
 	}
 	if told.GetAssignment() > st.assignment {
@@ -103,7 +106,14 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 		st.assignment = told.GetAssignment()
 		st.released, st.finished, st.ended = false, false, false
 	}
+	again := told.GetLease() > st.lease && st.lease > 0
 	if told.GetLease() > st.lease {
+		if again && e.job.startsOver() {
+			// Its elements may be others this time, in another order: it is taken once more from where it began, and what is queued comes again.
+			st.drop()
+			st.clean = 0
+			st.next, st.ended, st.finished, st.released = told.GetStartIndex(), false, false, false
+		}
 		st.lease, st.worker = told.GetLease(), nil
 		st.failures, st.trouble, st.retryAt = 0, nil, time.Time{}
 		st.pause.reset()
@@ -124,6 +134,16 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 		st.giveUp()
 		return
 	}
+	// A dispatcher that did not know that the stream had begun may have it run again: what came of it must not come twice.
+	if (told.GetCutOff() || e.job.givesUp() && again && st.next > told.GetStartIndex()) && !st.ended && !st.released {
+		st.closeChannel()
+		st.end()
+		// What is queued is with nobody else.
+		st.finish()
+		e.session.log.Warn(fmt.Sprintf("stream %d of epoch %d ended early, at element %d: its worker was lost, and the rest of the stream with it, %d elements at least (mode at_most_once)",
+			st.number, e.id, st.next, max(told.GetMade(), st.next)-st.next), "job", e.job.id)
+		return
+	}
 	if told.GetEnded() && st.next >= told.GetCount() && !st.ended {
 		// All of it has arrived; only the END frame was lost.
 		st.end()
@@ -133,6 +153,7 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 // drop gives back what was not taken; it is as if it had not come.
 func (st *stream) drop() {
 	st.next = st.nextToTake()
+	st.clean = min(st.clean, st.next)
 	for i := range st.queue {
 		st.queue[i].release()
 	}
@@ -179,9 +200,9 @@ func (st *stream) end() {
 }
 
 // keepsBack is true where an element counts as received only when the trainer has taken it: another trainer would
-// otherwise never get what was queued here when this one leaves.
+// otherwise never get what was queued here when this one leaves. Mode at-most-once needs it only where nothing can be computed again.
 func (e *epoch) keepsBack() bool {
-	return e.job.shared() && e.job.options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE
+	return e.job.shared() && (e.job.options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE || e.job.givesUp())
 }
 
 // finish tells the dispatcher that the stream was received to its end.
@@ -213,7 +234,7 @@ func (e *epoch) openChannel(st *stream) error {
 		ch.granted = window - st.queued
 	}
 	open := &pecanv1.OpenStream{
-		Id: st.id(), Lease: st.lease, StartIndex: st.next, Credit: ch.granted, Compression: e.options.Compression, PayloadChecksum: e.job.options.GetPayloadChecksum(),
+		Id: st.id(), Lease: st.lease, StartIndex: st.next, CleanBelow: st.clean, Credit: ch.granted, Compression: e.options.Compression, PayloadChecksum: e.job.options.GetPayloadChecksum(),
 	}
 	if ended := c.open(ch, open); ended != nil {
 		// It ended before it had the stream, so it tells nobody else.
@@ -273,7 +294,7 @@ func (st *stream) report(why error) {
 	}})
 }
 
-// lost is called by the connection when it failed, with no lock held. unreachable: it could not even be made.
+// lost is called by the connection when it failed, with no lock held. unreachable: another try has little hope.
 func (ch *channel) lost(why error, unreachable bool) {
 	st, e := ch.stream, ch.stream.epoch
 	e.mu.Lock()
@@ -344,7 +365,7 @@ func (ch *channel) judge(h frame.Header) (verdict, error) {
 	switch {
 	case st.channel != ch || st.ended:
 		return drop, nil
-	case h.Lease < ch.lease:
+	case outdated(h.Lease, ch.lease):
 		e.duplicates += rows
 		return drop, nil
 	case h.Lease > ch.lease:
@@ -355,7 +376,7 @@ func (ch *channel) judge(h frame.Header) (verdict, error) {
 		return drop, nil
 	case h.Type == frame.Data && ch.received > 0 && ch.received >= ch.granted:
 		return drop, reason.New(reason.FrameCorrupt, "stream %d: %d bytes were sent on a credit of %d", st.number, ch.received+h.RawLen, ch.granted)
-	case h.Index+rows <= st.next:
+	case had(h.Index, rows, st.next) == rows:
 		e.duplicates += rows
 		ch.received += h.RawLen
 		return drop, nil
@@ -367,16 +388,20 @@ func (ch *channel) judge(h frame.Header) (verdict, error) {
 func (ch *channel) add(en entry) bool {
 	st, e := ch.stream, ch.stream.epoch
 	e.mu.Lock()
-	if st.channel != ch || e.closed || en.first > st.next || en.first+uint64(en.rows) <= st.next {
+	known := had(en.first, uint64(en.rows), st.next)
+	if st.channel != ch || e.closed || en.first > st.next || known == uint64(en.rows) {
 		e.mu.Unlock()
 		en.release()
 		return false
 	}
-	if known := st.next - en.first; known > 0 {
+	if known > 0 {
 		e.duplicates += known
 		en.skip(int(known))
 	}
 	ch.received += en.arrived
+	if st.clean == st.next && en.err == nil {
+		st.clean = en.first + uint64(en.rows)
+	}
 	st.next = en.first + uint64(en.rows)
 	st.queued += en.bytes
 	st.largest = max(st.largest, en.bytes)

@@ -22,24 +22,24 @@ const (
 	maxToken = 2 << 20
 )
 
-// Delivered is how many elements were handed over since the dataset was made or its state was loaded. An error in an
-// element's place counts as one.
-func (r *Renewable) Delivered() uint64 {
+// Read notes that the training loop makes an iterator, and gives the number by which Save knows it.
+func (r *Renewable) Read() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.positions.count()
+	return r.positions.read()
 }
 
-// Save gives the token of the position behind the first consumed elements since the dataset was made or its state was
-// loaded. ended: the training loop has seen the end of a pass there, and goes on with the next one.
-func (r *Renewable) Save(consumed uint64, ended bool) (string, error) {
+// Save gives the token of the position behind the first consumed elements of an iterator that Read gave the number of; with 0 behind
+// those of all iterators since the dataset was made or its state was loaded. An error in an element's place counts as one. ended: the
+// training loop has no iterator open, and its next one begins at the start of a pass.
+func (r *Renewable) Save(reading, consumed uint64, ended bool) (string, error) {
 	r.mu.Lock()
 	job, positions := r.job, r.positions
 	r.mu.Unlock()
 	if err := resumable(job); err != nil {
 		return "", err
 	}
-	at, err := positions.at(consumed, ended)
+	at, err := positions.at(reading, consumed, ended)
 	if err != nil {
 		return "", err
 	}
@@ -67,7 +67,7 @@ func (r *Renewable) Load(ctx context.Context, token string) error {
 	if err := r.fits(t, old); err != nil {
 		return err
 	}
-	fresh, err := r.session.CreateJob(ctx, r.spec.seeded(t.GetSeed()))
+	fresh, err := r.create(ctx, r.spec.seeded(t.GetSeed()))
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (r *Renewable) Load(ctx context.Context, token string) error {
 		fresh.shut()
 		return reason.New(reason.Closed, "load a state: the dataset's job was closed or made anew meanwhile; load it again")
 	}
-	r.job, r.positions = fresh, &positions{resumed: &Resume{Position: t.GetPosition(), Passes: t.GetPasses(), Elements: t.GetElements()}}
+	r.job, r.positions = fresh, r.positions.loaded(&Resume{Position: t.GetPosition(), Passes: t.GetPasses(), Elements: t.GetElements(), fresh: true})
 	r.mu.Unlock()
 	old.shut()
 	return nil

@@ -1,0 +1,61 @@
+package client
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// goOn is the position at which another run of the streams goes on from a place. They are the same where an index says which element
+// it is. Where it does not, mode at-least-once begins every stream anew of which something is still to come, so that nothing is left
+// out, and mode at-most-once gives up those that had begun, so that nothing comes twice. Rows that streams keep back for the closing
+// stream have no index at all: the first begins all streams anew then, and the second gives up the closing stream, too.
+func (j *Job) goOn(place *pecanv1.Position) *pecanv1.Position {
+	if !j.startsOver() && !j.givesUp() {
+		return place
+	}
+	position := proto.CloneOf(place)
+	ended := func(stream uint32) bool { return slices.Contains(position.Ended, stream) }
+	closing, joins := uint32(j.plan.GetNumStreams()), hasClosing(j.plan)
+	changed := 0
+	if j.startsOver() {
+		if joins && !ended(closing) {
+			position.Ended = nil
+		}
+		for stream, next := range position.Next {
+			if next > 0 && !ended(uint32(stream)) {
+				position.Next[stream] = 0
+				changed++
+			}
+		}
+		if changed > 0 {
+			j.session.log.Warn(fmt.Sprintf("%d streams of epoch %d come again from their start: in this dataset an index does not say which element it is (class C), and none may be left out (mode at_least_once)",
+				changed, position.Epoch), "job", j.id)
+		}
+		return position
+	}
+	for stream, next := range position.Next {
+		if next > 0 && !ended(uint32(stream)) {
+			position.Ended = append(position.Ended, uint32(stream))
+			changed++
+		}
+	}
+	if joins && len(position.Next) > 0 && !ended(closing) {
+		position.Ended = append(position.Ended, closing)
+		changed++
+	}
+	if changed > 0 {
+		j.session.log.Warn(fmt.Sprintf("the rest of %d streams of epoch %d is given up: in this dataset an index does not say which element it is (class C), and none may come twice (mode at_most_once)",
+			changed, position.Epoch), "job", j.id)
+	}
+	return position
+}
+
+// hasClosing tells whether the epochs of a plan have a closing stream, which comes behind the others.
+func hasClosing(plan *pecanv1.Plan) bool {
+	way := plan.GetBatchWay()
+	return way == pecanv1.BatchWay_BATCH_WAY_REMAINDER || way == pecanv1.BatchWay_BATCH_WAY_CLOSING
+}
