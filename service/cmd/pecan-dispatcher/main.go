@@ -3,12 +3,10 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"os"
 
-	"github.com/pecan-ml/pecan/service/dispatcher"
 	"github.com/pecan-ml/pecan/service/internal/cli"
-	"github.com/pecan-ml/pecan/service/internal/clock"
+	"github.com/pecan-ml/pecan/service/internal/monitor"
 )
 
 func main() {
@@ -42,12 +40,16 @@ func run(ctx context.Context, o *options, args []string) error {
 		return err
 	}
 	defer listener.Close()
-	d, err := dispatcher.New(o.config, dispatcher.Deps{
-		Store: kept, Graphs: dispatcher.NewGraphs(o.config), Clock: clock.System(), Rand: rand.Reader, Log: log,
-	})
+	registry := monitor.New()
+	d, err := o.newDispatcher(kept, log, registry)
 	if err != nil {
-		return nameDamage(err)
+		return err
 	}
+	stopMetrics, err := monitor.Start(o.metricsListen, registry, d.Ready, log)
+	if err != nil {
+		return err
+	}
+	defer stopMetrics()
 	if err := cli.Announce(os.Stdout, cli.Address(listener)); err != nil {
 		return err
 	}

@@ -198,7 +198,6 @@ func TestItRefusesToStart(t *testing.T) {
 		want string
 	}{
 		"on a port in use":          {[]string{"--listen", p.address}, p.address + ": the port is in use"},
-		"on a directory in use":     {[]string{"--work-dir", dir}, dir + ": another dispatcher uses this directory"},
 		"in a missing directory":    {[]string{"--work-dir", filepath.Join(dir, "no", "such")}, "does not exist"},
 		"on no address":             {[]string{"--listen", "nowhere"}, `--listen "nowhere": the port is missing: want HOST:PORT`},
 		"on a URL":                  {[]string{"--listen", "http://h:1"}, `--listen "http://h:1": http:// is no scheme`},

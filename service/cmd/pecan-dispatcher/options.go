@@ -1,11 +1,13 @@
 package main
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"go.uber.org/multierr"
 
@@ -13,6 +15,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher"
 	"github.com/pecan-ml/pecan/service/internal/check"
 	"github.com/pecan-ml/pecan/service/internal/cli"
+	"github.com/pecan-ml/pecan/service/internal/clock"
+	"github.com/pecan-ml/pecan/service/internal/monitor"
 	"github.com/pecan-ml/pecan/service/store"
 )
 
@@ -32,10 +36,11 @@ const examples = `
   pecanctl status --dispatcher 127.0.0.1:5050`
 
 type options struct {
-	listen, workDir, logLevel string
-	exitWithParent            bool
-	config                    dispatcher.Config
-	flags                     *pflag.FlagSet
+	listen, workDir, metricsListen, logLevel string
+	exitWithParent                           bool
+	reserve                                  int64
+	config                                   dispatcher.Config
+	flags                                    *pflag.FlagSet
 }
 
 func newOptions() *options { return &options{config: dispatcher.DefaultConfig()} }
@@ -45,6 +50,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	c := &o.config.Core
 	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "address to serve on: HOST:PORT (port 0 picks a free one), unix:PATH or unix:@NAME")
 	f.StringVar(&o.workDir, "work-dir", "", "directory for the durable state, created if its parent exists; without it: memory only")
+	f.Int64Var(&o.reserve, "work-dir-reserve-bytes", 64<<20, "free bytes on the disk of --work-dir below which nothing new is begun, until there is room again; 0: no matter")
 	f.StringSliceVar(&c.WorkerAddresses, "worker-addresses", nil, "the only workers accepted, HOST:PORT each (HOST: any one worker there); their places are the shards of static sharding")
 	f.Int64Var(&o.config.MaxGraphBytes, "max-graph-bytes", o.config.MaxGraphBytes, "largest dataset graph taken, in bytes")
 	f.Int64Var(&o.config.MaxUploadBytes, "max-upload-bytes", o.config.MaxUploadBytes, "dataset graphs received at once, in bytes (more when --max-graph-bytes is)")
@@ -59,6 +65,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.DurationVar(&c.ClientTimeout, "client-timeout", c.ClientTimeout, "silence after which a trainer is forgotten")
 	f.DurationVar(&c.JobTimeout, "job-timeout", c.JobTimeout, "time after which a named job without trainers is forgotten")
 	f.DurationVar(&c.DatasetTimeout, "dataset-timeout", c.DatasetTimeout, "time after which a dataset without jobs is forgotten; 0: never")
+	f.StringVar(&o.metricsListen, "metrics-listen", "", monitor.Usage)
 	f.StringVar(&o.logLevel, "log-level", "info", cli.LogLevels)
 	f.BoolVar(&o.exitWithParent, "exit-with-parent", false, "stop when standard input ends or the parent process is gone")
 	if err := f.MarkHidden("exit-with-parent"); err != nil {
@@ -85,7 +92,7 @@ func (o *options) validate(args []string) error {
 	if !o.flags.Changed("max-upload-bytes") {
 		o.config.MaxUploadBytes = max(o.config.MaxUploadBytes, o.config.MaxGraphBytes)
 	}
-	return multierr.Append(check.Listen("--listen", o.listen, true), o.config.Validate())
+	return multierr.Combine(check.Listen("--listen", o.listen, true), monitor.Validate(o.metricsListen), check.Bytes("--work-dir-reserve-bytes", o.reserve, 0), o.config.Validate())
 }
 
 // openStore opens the work directory, or memory when there is none.
@@ -94,7 +101,7 @@ func (o *options) openStore(log *slog.Logger) (dispatcher.Store, func(), error) 
 		log.Warn("memory only: no --work-dir was given, so a restart of the dispatcher forgets datasets and jobs")
 		return store.NewMemory(), func() {}, nil
 	}
-	s, err := store.Open(store.Options{Dir: o.workDir, Log: log})
+	s, err := store.Open(store.Options{Dir: o.workDir, Log: log, Reserve: o.reserve})
 	if err != nil {
 		return nil, nil, nameDamage(err)
 	}
@@ -103,6 +110,13 @@ func (o *options) openStore(log *slog.Logger) (dispatcher.Store, func(), error) 
 			log.Error("closing the store failed", "error", err)
 		}
 	}, nil
+}
+
+func (o *options) newDispatcher(kept dispatcher.Store, log *slog.Logger, registry prometheus.Registerer) (*dispatcher.Dispatcher, error) {
+	d, err := dispatcher.New(o.config, dispatcher.Deps{
+		Store: kept, Graphs: dispatcher.NewGraphs(o.config), Clock: clock.System(), Rand: rand.Reader, Log: log, Metrics: registry,
+	})
+	return d, nameDamage(err)
 }
 
 // nameDamage puts the reason before what is wrong with a store, so that whoever starts dispatchers can tell it.

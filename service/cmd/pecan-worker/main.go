@@ -8,6 +8,7 @@ import (
 	"context"
 	"os"
 
+	"github.com/pecan-ml/pecan/native/tf"
 	"github.com/pecan-ml/pecan/service/internal/cli"
 	"github.com/pecan-ml/pecan/service/worker"
 )
@@ -15,7 +16,7 @@ import (
 func main() {
 	o := new(options)
 	cli.Main(cli.Command{
-		Name: "pecan-worker", Usage: "--dispatcher HOST:PORT [flags]", About: about, Examples: examples, Flags: o.register,
+		Name: "pecan-worker", Usage: "--dispatcher HOST:PORT [flags]", About: about, Examples: examples, Flags: o.register, Drain: &o.config.DrainTimeout,
 		Run: func(ctx context.Context, args []string) error { return run(ctx, o, args) },
 	})
 }
@@ -37,5 +38,6 @@ func run(ctx context.Context, o *options, args []string) (err error) {
 			o.config.Log.Error("announce the address", "error", err)
 		}
 	}
+	o.config.OnCrash = tf.OnCrash
 	return worker.Run(ctx, o.config)
 }

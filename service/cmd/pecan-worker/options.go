@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pecan-ml/pecan/service/internal/cli"
+	"github.com/pecan-ml/pecan/service/internal/monitor"
 	"github.com/pecan-ml/pecan/service/worker"
 )
 
@@ -39,6 +40,15 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.IntVar(&c.Threads, "threads", 0, "threads in each of TensorFlow's pools; 0: one per core")
 	f.StringVar(&c.Placement, "placement", worker.PlacementRemote, "local (on a trainer's host, its own) or remote")
 	f.DurationVar(&c.DispatcherTimeout, "dispatcher-timeout", worker.DefaultDispatcherTimeout, "how long to try to reach the dispatcher at first")
+	f.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "directory that all workers see: streams that another worker could not begin at their index are saved in it; empty: none are")
+	f.DurationVar(&c.CheckpointInterval, "checkpoint-interval", worker.DefaultCheckpointInterval, "shortest time between two checkpoints of a stream")
+	f.Float64Var(&c.CheckpointShare, "checkpoint-share", worker.DefaultCheckpointShare, "the most that checkpoints may take of a stream's time: dear ones come seldom")
+	f.DurationVar(&c.DrainTimeout, "drain-timeout", worker.DefaultDrainTimeout, "how long a worker that is stopped goes on serving what it has made and, in jobs that read at most once, runs what may not move to its end")
+	f.StringVar(&c.MetricsListen, "metrics-listen", "", monitor.Usage)
+	f.StringVar(&c.CacheDir, "cache-dir", "", "directory for what passes cache() steps, which all workers of the service see, or the only one has; without one these steps do nothing")
+	f.Int64Var(&c.CacheBytes, "cache-bytes", 0, "most bytes that the files there may have together; what would go past it is not kept. 0: no bound")
+	f.BoolVar(&c.CacheCompress, "cache-compress", false, "compress what is kept (snappy), where that makes it smaller by a quarter")
+	f.DurationVar(&c.CacheOrphanAfter, "cache-orphan-after", worker.DefaultCacheOrphanAfter, "how long a file there that belongs to no cache is left alone")
 	f.StringVar(&o.logLevel, "log-level", "info", cli.LogLevels)
 	f.BoolVar(&o.exitWithParent, "exit-with-parent", false, "stop when standard input ends or the parent process is gone")
 	f.Lookup("exit-with-parent").Hidden = true

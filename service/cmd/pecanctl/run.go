@@ -18,6 +18,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/cmd/pecanctl/journal"
 	"github.com/pecan-ml/pecan/service/internal/check"
 )
 
@@ -28,16 +29,27 @@ Asks a dispatcher what it is doing.
   jobs       jobs with their datasets, plans, clients and epochs
   workers    registered workers and the streams they hold
   datasets   registered datasets
-  nodes      what each step of a job's dataset did: elements, bytes, and the time of its own`
+  nodes      what each step of a job's dataset did: elements, bytes, and the time of its own
+
+Looks at the work directory of a dispatcher that does not run, and changes nothing there. One that runs is asked; or look at a copy.
+
+  store check DIR     reads all of it and applies its records as a start does; says how many of what there are and what is wrong.
+                      Exits with 0 when it is whole, 1 when it is damaged, 2 when it could not be looked at
+  store inspect DIR   shows the snapshot and the records as text, as far as they can be read; with --json one object a line`
 
 const examples = `
   pecanctl status --dispatcher 127.0.0.1:5050
-  pecanctl jobs --dispatcher pecan://10.0.0.7:5050 --json`
+  pecanctl jobs --dispatcher pecan://10.0.0.7:5050 --json
+  pecanctl store check /var/lib/pecan
+  pecanctl store inspect /var/lib/pecan --from 4711 --limit 20
+  pecanctl store inspect /var/lib/pecan --json | jq 'select(.kind == "lease_granted")'`
 
 type options struct {
 	dispatcher string
 	json       bool
 	timeout    time.Duration
+	// records of a store that are shown.
+	from, to, limit uint64
 }
 
 // views are the sub-commands: what they show as tables, and what of the answer they give as JSON.
@@ -48,12 +60,15 @@ func views() map[string]func(io.Writer, *pecanv1.StatusResponse) {
 }
 
 func run(ctx context.Context, o *options, args []string, out io.Writer) error {
+	if len(args) > 0 && args[0] == "store" {
+		return journal.Run(ctx, journal.Options{JSON: o.json, From: o.from, To: o.to, Limit: o.limit}, args[1:], out)
+	}
 	if len(args) != 1 {
-		return fmt.Errorf("want one of status, jobs, workers, datasets, nodes; got %q (see --help)", strings.Join(args, " "))
+		return fmt.Errorf("want one of status, jobs, workers, datasets, nodes, store; got %q (see --help)", strings.Join(args, " "))
 	}
 	show, ok := views()[args[0]]
 	if !ok {
-		return fmt.Errorf("unknown command %q: want status, jobs, workers, datasets or nodes (see --help)", args[0])
+		return fmt.Errorf("unknown command %q: want status, jobs, workers, datasets, nodes or store (see --help)", args[0])
 	}
 	status, err := ask(ctx, o)
 	if err != nil {

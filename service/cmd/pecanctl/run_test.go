@@ -31,11 +31,12 @@ func (fixed) Status(context.Context, *pecanv1.StatusRequest) (*pecanv1.StatusRes
 			CpuS: 12.5, ResidentBytes: 3 << 29, LastHeartbeatS: 0.3,
 		}},
 		Jobs: []*pecanv1.JobStatus{{
-			JobId: "j-1", Name: "train", DatasetId: "d-1", Options: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, Sharding: pecanv1.Sharding_SHARDING_DYNAMIC},
-			Plan: &pecanv1.Plan{NumStreams: 4, Reasons: []string{"cut at the source"}}, Clients: []string{"c-1"},
-			Epochs: []*pecanv1.EpochStatus{{Epoch: 3, State: "open", StreamsDone: 1, StreamsRunning: 2, StreamsWaiting: 1, Elements: 4711, Waiting: "all workers are busy",
+			JobId: "j-1", Name: "train", DatasetId: "d-1", Options: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, AskedMode: pecanv1.Mode_MODE_DETERMINISTIC, Sharding: pecanv1.Sharding_SHARDING_DYNAMIC, Seed: 42},
+			Plan: &pecanv1.Plan{NumStreams: 4, Reasons: []string{"cut at the source"}, Determinism: pecanv1.DeterminismClass_DETERMINISM_CLASS_A, Hash: "0123456789abcdef"}, Clients: []string{"c-1"},
+			Epochs: []*pecanv1.EpochStatus{{Epoch: 3, State: "open", StreamsDone: 1, StreamsRunning: 2, StreamsWaiting: 1, Elements: 4711, Waiting: "all workers are busy", StreamsCutOff: 2, Lost: 17,
 				Passes: []*pecanv1.PassStatus{{ClientId: "c-9", Starved: true, Elements: 4000, Bytes: 3 << 20, WaitedS: 61}}}},
-			Nodes: []*pecanv1.NodeMetrics{{Node: "map_3", Op: "MapDataset", Elements: 815, SelfCpuS: 75, BytesIn: 4096}},
+			Recovery: &pecanv1.Recovery{Recomputed: 41, Started: 3, Restored: 2},
+			Nodes:    []*pecanv1.NodeMetrics{{Node: "map_3", Op: "MapDataset", Elements: 815, SelfCpuS: 75, BytesIn: 4096}},
 		}},
 		Datasets: []*pecanv1.DatasetStatus{{DatasetId: "d-1", Fingerprint: "f-1", GraphBytes: 2048}},
 	}, nil
@@ -61,8 +62,9 @@ func serve(t *testing.T) string {
 func TestEveryViewShowsWhatItIsFor(t *testing.T) {
 	address := serve(t)
 	for view, wanted := range map[string][]string{
-		"status":   {"c-1", "/var/lib/pecan", "1m15s", "w-1", "train", "exactly_once", "4711", "all workers are busy"},
-		"jobs":     {"j-1", "train", "dynamic", "open", "cut at the source", "trainer c-9 took 4000 elements (3.0 MiB), waited 1m1s and waits now"},
+		"status": {"c-1", "/var/lib/pecan", "1m15s", "w-1", "train", "exactly_once", "4711", "all workers are busy"},
+		"jobs": {"j-1", "train", "dynamic", "open", "cut at the source", "mode exactly_once, class A, S=4, plan 0123456789ab, seed 42, dispatcher with a work directory", "mode deterministic was asked for", "2 stream(s) were given up with their workers, and 17 elements lost",
+			"trainer c-9 took 4000 elements (3.0 MiB), waited 1m1s and waits now", "at an index 3 times and from a checkpoint 2 times; 41 elements were made again"},
 		"workers":  {"w-1", "10.0.0.7:4000", "1/4 (+1 made)", "1.5 GiB", "2.21.0"},
 		"datasets": {"d-1", "2.0 KiB", "f-1"},
 		"nodes":    {"train", "map_3", "MapDataset", "815", "1m15s", "4.0 KiB"},
