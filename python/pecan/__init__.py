@@ -7,6 +7,8 @@ Importing this package loads neither TensorFlow nor Pecan's shared object; the f
 
 from typing import TYPE_CHECKING, Any
 
+from pecan._src.cache import cache
+from pecan._src.configs import DispatcherConfig, WorkerConfig
 from pecan._src.distribute import distribute, from_dataset_id, register_dataset
 from pecan._src.errors import (
     AuthError,
@@ -26,7 +28,7 @@ from pecan._src.errors import (
     UsedAfterForkError,
 )
 from pecan._src.options import ShardingPolicy
-from pecan._src.servers import DispatcherConfig, DispatchServer, LocalCluster, WorkerConfig, WorkerServer
+from pecan._src.servers import DispatchServer, LocalCluster, WorkerServer
 from pecan._src.version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ __all__ = [
     "WorkerConfig",
     "WorkerServer",
     "__version__",
+    "cache",
     "distribute",
     "from_dataset_id",
     "load_state_dict",

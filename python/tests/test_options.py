@@ -38,6 +38,7 @@ MISTAKES = {
         "ShardingPolicy.OFF does not",
     ),
     "a number for a flag": (dict(deterministic=1), TypeError, "True or False"),
+    "a word for another": (dict(allow_nondeterministic="yes"), TypeError, "True or False"),
     "num_consumers alone": (dict(num_consumers=2, job_name="j"), ValueError, "both"),
     "consumer_index alone": (dict(consumer_index=0, job_name="j"), ValueError, "both"),
     "num_consumers without job_name": (dict(consumer_index=0, num_consumers=2), ValueError, "job_name"),
@@ -114,7 +115,7 @@ ALL = dict(
     processing_mode=None, sharding=None, deterministic=False, job_name=None, consumer_index=None, num_consumers=None,
     max_outstanding_requests=None, data_transfer_protocol="auto", compression="auto", cross_trainer_cache=None,
     target_workers="AUTO", max_outstanding_bytes=1, max_element_bytes=None, payload_checksum=False,
-    dispatcher_timeout_s=1, seed=None,
+    dispatcher_timeout_s=1, seed=None, allow_nondeterministic=False,
 )  # fmt: skip
 
 MODES = {

@@ -46,6 +46,30 @@ MISTAKES = {
     "a dispatcher without port": (lambda: pecan.WorkerConfig("localhost"), ValueError, "host:port"),
     "a port that is not known yet": (lambda: pecan.WorkerConfig("a:1", "localhost:%port%"), ValueError, "%port%"),
     "no streams": (lambda: pecan.WorkerConfig("a:1", max_streams=0), ValueError, "above 0"),
+    "a reserve without a directory": (
+        lambda: pecan.DispatcherConfig(work_dir_reserve_bytes=5),
+        ValueError,
+        "without a work_dir",
+    ),
+    "a reserve below nothing": (
+        lambda: pecan.DispatcherConfig(work_dir="/w", work_dir_reserve_bytes=-1),
+        ValueError,
+        "from 0",
+    ),
+    "datasets forgotten at once": (lambda: pecan.DispatcherConfig(dataset_timeout_ms=0), ValueError, "above 0"),
+    "metrics on port 70000": (lambda: pecan.DispatcherConfig(metrics_port=70000), ValueError, "`metrics_port`"),
+    "metrics on a text": (lambda: pecan.WorkerConfig("a:1", metrics_port="80"), TypeError, "`metrics_port`"),
+    "a flag that is a text": (lambda: pecan.WorkerConfig("a:1", cache_compress="yes"), TypeError, "cache_compress"),
+    "an empty cache": (lambda: pecan.WorkerConfig("a:1", cache_dir=""), ValueError, "`cache_dir`"),
+    "a number for checkpoints": (lambda: pecan.WorkerConfig("a:1", checkpoint_dir=5), TypeError, "`checkpoint_dir`"),
+    "no time between checkpoints": (lambda: pecan.WorkerConfig("a:1", checkpoint_interval_ms=0), ValueError, "above 0"),
+    "a share of nothing": (lambda: pecan.WorkerConfig("a:1", checkpoint_share=0), ValueError, "above 0"),
+    "a share of NaN": (lambda: pecan.WorkerConfig("a:1", checkpoint_share=float("nan")), ValueError, "above 0"),
+    "a share that is a text": (lambda: pecan.WorkerConfig("a:1", checkpoint_share="1"), TypeError, "number"),
+    "no time for orphans": (lambda: pecan.WorkerConfig("a:1", cache_orphan_after_ms=0), ValueError, "above 0"),
+    "a drain below nothing": (lambda: pecan.WorkerConfig("a:1", drain_timeout_ms=-1), ValueError, "from 0"),
+    "shared memory of 2**63": (lambda: pecan.WorkerConfig("a:1", shared_memory_bytes=2**63), ValueError, "2\\*\\*63"),
+    "no threads": (lambda: pecan.WorkerConfig("a:1", threads=0), ValueError, "above 0"),
     "a config of the other kind": (lambda: pecan.WorkerServer(pecan.DispatcherConfig()), TypeError, "WorkerConfig"),
     "no config for a worker": (lambda: pecan.DispatchServer(pecan.WorkerConfig("a:1")), TypeError, "DispatcherConfig"),
     "a negative number of workers": (lambda: pecan.LocalCluster(-1), ValueError, "above 0"),
@@ -80,6 +104,26 @@ def test_configurations_become_flags():
     assert worker.arguments() == [
         "--dispatcher", "d:1", "--listen", "127.0.0.1:7", "--log-level", "info", "--dispatcher-timeout", "10000ms",
         "--advertise", "h:7", "--max-streams", "3",
+    ]  # fmt: skip
+
+
+def test_every_field_of_a_configuration_becomes_a_flag():
+    dispatcher = pecan.DispatcherConfig(
+        work_dir="/w", work_dir_reserve_bytes=0, dataset_timeout_ms=5, job_gc_timeout_ms=6, metrics_port=7
+    )
+    assert dispatcher.arguments()[4:] == [
+        "--work-dir", "/w", "--job-timeout", "6ms", "--work-dir-reserve-bytes", "0", "--dataset-timeout", "5ms",
+        "--metrics-listen", "127.0.0.1:7",
+    ]  # fmt: skip
+    worker = pecan.WorkerConfig(
+        "d:1", window_bytes=1, cache_dir="/c", cache_bytes=2, cache_compress=True, cache_orphan_after_ms=3,
+        checkpoint_dir="/s", checkpoint_interval_ms=4, checkpoint_share=0.5, drain_timeout_ms=0, shared_memory_bytes=0,
+        threads=5, metrics_port=0,
+    )  # fmt: skip
+    assert worker.arguments()[8:] == [
+        "--window-bytes", "1", "--cache-dir", "/c", "--cache-bytes", "2", "--cache-compress", "--cache-orphan-after",
+        "3ms", "--checkpoint-dir", "/s", "--checkpoint-share", "0.5", "--checkpoint-interval", "4ms", "--drain-timeout",
+        "0ms", "--shared-memory-bytes", "0", "--threads", "5", "--metrics-listen", "127.0.0.1:0",
     ]  # fmt: skip
 
 

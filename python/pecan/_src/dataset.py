@@ -11,6 +11,8 @@ are their destructors.
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
 import math
 import warnings
 from typing import Any
@@ -21,8 +23,12 @@ from pecan._src import errors, native, state, structure
 from pecan._src.options import ReadOptions
 from pecan._src.session import Session
 
+_log = logging.getLogger("pecan")
+
 _ENDLESS = 1 << 62
 _UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
+# How the plan begins to say why cache() cannot do its work (service/graph, keep.go).
+_NOT_CACHED = "cache() does nothing here"
 _METADATA = b"\n\x05pecan"  # a serialised tensorflow.data.Metadata whose name is "pecan"
 
 
@@ -49,8 +55,14 @@ class Graph:
     kept: bool
 
 
-def serialize(dataset: Any, what: str) -> Graph:
-    """Serialises a dataset and has Pecan's validator look at it, before any service is asked."""
+def serialize(dataset: Any, what: str, options: ReadOptions | None = None) -> Graph:
+    """Serialises a dataset and has Pecan's validator look at it, before any service is asked.
+
+    Args:
+        dataset: The user's dataset.
+        what: The function that was called, for messages.
+        options: How it will be read; None where that is not known yet.
+    """
     if not isinstance(dataset, tf.data.Dataset):
         raise errors.InvalidTypeError(
             f"{what} needs a tf.data.Dataset, got {type(dataset).__name__}: write dataset.apply(pecan.distribute(...))"
@@ -93,11 +105,17 @@ def serialize(dataset: Any, what: str) -> Graph:
             "MESSAGE_TOO_LARGE",
             8,
         )
-    checked = native.load().call_json("CheckGraph", data)
+    mode = {} if options is None else _mode(options)
+    checked = native.load().call_json("CheckGraph", data, json.dumps(mode))
     for notice in checked["notices"] or ():
         warnings.warn(notice, FrozenStateWarning, stacklevel=4)
     specs = tuple(tf.nest.flatten(flat.element_spec))
     return Graph(data, specs, _spec_text(dataset.element_spec), int(dataset.cardinality().numpy()), checked["kept"])
+
+
+def _mode(options: ReadOptions) -> dict[str, Any]:
+    """What decides whether a dataset can be read so."""
+    return {"mode": options.mode, "allow_nondeterministic": options.allow_nondeterministic}
 
 
 def _spec_text(element_spec: Any) -> str:
@@ -146,7 +164,7 @@ def read(
     request = {
         "dataset_id": dataset_id,
         "job_name": options.job_name or "",
-        "mode": options.mode,
+        **_mode(options),
         "sharding": options.sharding,
         "seed": options.seed,
         "compression": options.compression,
@@ -161,6 +179,7 @@ def read(
         job = session.create_job(request, None, b"")
     else:
         job = session.create_job(request, _header(graph, options.compression, dataset_id), graph.data)
+    _announce(session, job, options)
     loaded = native.load()
     loaded.watch_interrupts()
     try:
@@ -187,6 +206,32 @@ def read(
     result = result.with_options(settings)
     state.remember(result, job["handle"])
     return result
+
+
+def _announce(session: Session, job: dict[str, Any], options: ReadOptions) -> None:
+    """Says in the trainer's log what is promised, and loudly where that is less than what was asked for."""
+    plan = job["plan"]
+    name = options.job_name or job["job_id"]
+    _log.info(
+        "%s: job %s %s: mode %s, class %s, %s streams, plan %s, seed %d, dispatcher %s",
+        session.target,
+        name,
+        "created" if job["created"] else "joined",
+        job["mode"],
+        plan["class"],
+        plan["streams"] or "a worker's own",
+        plan["hash"][:12],
+        job["seed"],
+        "with a work directory" if job["durable"] else "in memory only",
+    )
+    for why in plan["reasons"]:
+        if why.startswith(_NOT_CACHED):
+            _log.warning("%s: job %s: pecan.%s", session.target, name, why)
+    if job["asked_mode"]:
+        why = next((text for text in plan["reasons"] if text.startswith("The job runs in mode")), "")
+        _log.warning(
+            "%s: job %s runs in mode %s and not %s: %s", session.target, name, job["mode"], job["asked_mode"], why
+        )
 
 
 def _outstanding(options: ReadOptions, specs: tuple[tf.TensorSpec, ...]) -> int:

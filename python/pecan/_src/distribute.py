@@ -30,6 +30,7 @@ def distribute(
     target_workers: str = "AUTO",
     sharding: Any = None,
     deterministic: bool = False,
+    allow_nondeterministic: bool = False,
     local_workers: int | str = "auto",
     max_outstanding_bytes: int = options.DEFAULT_MAX_OUTSTANDING_BYTES,
     max_element_bytes: int | None = None,
@@ -68,6 +69,9 @@ def distribute(
         sharding: A `ShardingPolicy`, for those who give their promise as `processing_mode`.
         deterministic: Gives the same elements in the same order for the same dataset and seed, whatever the number of
             workers and whichever fails.
+        allow_nondeterministic: Reads a dataset that cannot keep the promise of the mode in a weaker one, and says so in
+            the log, instead of refusing it: values that nothing decides go from "deterministic" to "exactly_once", and
+            elements that nothing decides to "at_least_once".
         local_workers: How many workers the private cluster has at least; "auto" goes by the host's cores.
         max_outstanding_bytes: Memory that one iterator uses for elements that are under way or wait to be taken.
         max_element_bytes: Largest element accepted; None for 2 GiB.
@@ -92,6 +96,7 @@ def distribute(
         processing_mode=processing_mode,
         sharding=sharding,
         deterministic=deterministic,
+        allow_nondeterministic=allow_nondeterministic,
         job_name=job_name,
         consumer_index=consumer_index,
         num_consumers=num_consumers,
@@ -117,7 +122,7 @@ def distribute(
     def apply(dataset: tf.data.Dataset) -> tf.data.Dataset:
         from pecan._src import dataset as datasets
 
-        graph = datasets.serialize(dataset, "distribute()")
+        graph = datasets.serialize(dataset, "distribute()", chosen)
         session = _session(target, workers, chosen.dispatcher_timeout_s)
         dataset_id = datasets.register(session, graph, chosen.compression, None)
         # A private dispatcher is not restarted: when it ends, what reads from it fails, and a new cluster is made.
@@ -229,6 +234,7 @@ def from_dataset_id(
     compression: str | None = "auto",
     sharding: Any = None,
     deterministic: bool = False,
+    allow_nondeterministic: bool = False,
     max_outstanding_bytes: int = options.DEFAULT_MAX_OUTSTANDING_BYTES,
     max_element_bytes: int | None = None,
     payload_checksum: bool = False,
@@ -252,6 +258,7 @@ def from_dataset_id(
         compression: As in `distribute`; "auto" takes what was given at the registration.
         sharding: As in `distribute`.
         deterministic: As in `distribute`.
+        allow_nondeterministic: As in `distribute`.
         max_outstanding_bytes: As in `distribute`.
         max_element_bytes: As in `distribute`.
         payload_checksum: As in `distribute`.
@@ -269,6 +276,7 @@ def from_dataset_id(
         processing_mode=processing_mode,
         sharding=sharding,
         deterministic=deterministic,
+        allow_nondeterministic=allow_nondeterministic,
         job_name=job_name,
         consumer_index=consumer_index,
         num_consumers=num_consumers,

@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 
-from pecan._src import errors, programs, session
+from pecan._src import errors, programs, scratch, session
 from pecan._src.processes import Process
 
 _log = logging.getLogger("pecan")
@@ -46,6 +46,7 @@ class Cluster:
         arguments = ["--listen", name, "--log-level", "warn", "--dataset-timeout", _DATASET_TIMEOUT]
         self._dispatcher = Process(programs.DISPATCHER, arguments, self._on_death)
         self._dispatcher.address(_START_S)
+        self._caches = scratch.directory()
         self.target = name
 
     def grow(self, workers: int) -> None:
@@ -76,6 +77,7 @@ class Cluster:
             process.tell_to_stop()
         for process in self.processes:
             process.stop()
+        scratch.remove(self._caches)
 
     def _new_worker(self) -> Process:
         arguments = [
@@ -87,6 +89,10 @@ class Cluster:
             "local",
             "--log-level",
             "warn",
+            "--cache-dir",
+            self._caches,
+            "--cache-bytes",
+            str(scratch.budget(self._caches)),
         ]
         return Process(programs.WORKER, arguments, self._on_death)
 

@@ -270,6 +270,7 @@ class ReadOptions:
         sharding: Lower-case name of a policy, or "unspecified".
         job_name: Name under which trainers share the job.
         seed: Seed of all derived seeds; None lets the service choose.
+        allow_nondeterministic: Whether a weaker mode may run where the dataset cannot keep the promise of `mode`.
         compression: "auto", "snappy" or "none".
         protocol: "auto", "tcp" or "shm".
         max_outstanding_bytes: What one iterator may have asked for and not yet taken.
@@ -284,6 +285,7 @@ class ReadOptions:
     sharding: str = "unspecified"
     job_name: str | None = None
     seed: int | None = None
+    allow_nondeterministic: bool = False
     compression: str = "auto"
     protocol: str = "auto"
     max_outstanding_bytes: int = DEFAULT_MAX_OUTSTANDING_BYTES
@@ -334,6 +336,7 @@ def read_options(
     payload_checksum: Any,
     dispatcher_timeout_s: Any,
     seed: Any,
+    allow_nondeterministic: Any,
 ) -> ReadOptions:
     """Checks what the user gave; what comes back needs no more checking."""
     mode, policy = _mode_and_sharding(processing_mode, sharding, _flag("deterministic", deterministic))
@@ -366,6 +369,7 @@ def read_options(
         sharding=policy,
         job_name=name,
         seed=seed,
+        allow_nondeterministic=_flag("allow_nondeterministic", allow_nondeterministic),
         compression=compression_word(compression),
         protocol=_protocol(data_transfer_protocol),
         max_outstanding_bytes=positive("max_outstanding_bytes", max_outstanding_bytes),

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
-from pecan._src import errors, programs
+from pecan._src import errors, programs, scratch
 
 _LISTENING = "listening on "
 # Lines of a child's log that are kept for its obituary.
@@ -174,6 +174,7 @@ def _end_all() -> None:
     for child in children:
         if not child.join(max(0.0, deadline - time.monotonic())):
             child.kill()
+    scratch.remove_all()
 
 
 atexit.register(_end_all)

@@ -69,7 +69,7 @@ def state_dict(dataset: tf.data.Dataset, *, consumed: int) -> dict[str, Any]:
         PecanError: If so many elements were not handed over, or more than 1,024 deliveries came since; if two iterators
             read the dataset at once; for datasets of a shared job, or with sharding OFF.
     """
-    return _state(_job(dataset, "state_dict()"), _count(consumed), ended=False)
+    return _state(_job(dataset, "state_dict()"), 0, _count(consumed), ended=False)
 
 
 def load_state_dict(dataset: tf.data.Dataset, state: dict[str, Any]) -> None:
@@ -97,8 +97,8 @@ def _count(number: Any) -> int:
         ) from None
 
 
-def _state(job: int, consumed: int, *, ended: bool) -> dict[str, Any]:
-    return {"token": str(native.load().call("SaveState", job, consumed, ended))}
+def _state(job: int, reading: int, consumed: int, *, ended: bool) -> dict[str, Any]:
+    return {"token": str(native.load().call("SaveState", job, reading, consumed, ended))}
 
 
 def _load(job: int, state: Any) -> None:
@@ -122,7 +122,8 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         ...     if step % 1000 == 999:
         ...         checkpoint.save(path)
 
-    It ends with the dataset, and begins the next pass when it is asked again.
+    It ends with the dataset, and begins the next pass when it is asked again. It counts for one thread; many threads
+    may share what `iter(dataset)` gives.
     """
 
     def __init__(self, dataset: tf.data.Dataset, *, elements_per_next: int | Callable[[Any], int] = 1) -> None:
@@ -143,21 +144,21 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         if not callable(elements_per_next) and _count(elements_per_next) < 1:
             raise errors.InvalidArgumentError(f"`elements_per_next` must be above 0, got {elements_per_next}")
         self._inner: Any = None
-        self._consumed = int(native.load().call_json("Delivered", self._job))
-        # What others read of the dataset before is behind it.
-        self._ended = self._consumed > 0
+        # The number of the inner iterator, and how many elements it has given.
+        self._reading = self._consumed = 0
 
     def __iter__(self) -> Iterator:
         return self
 
     def __next__(self) -> Any:
         if self._inner is None:
+            # What others read still, and what TensorFlow read ahead in an earlier pass, is not of this one.
+            self._reading, self._consumed = int(native.load().call_json("BeginReading", self._job)), 0
             self._inner = iter(self._dataset)
-            self._ended = False
         try:
             element = next(self._inner)
         except StopIteration:
-            self._inner, self._ended = None, True
+            self._inner = None
             raise
         except tf.errors.OpError as error:
             word = _REASON.search(str(error))
@@ -169,12 +170,12 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """The position behind what `next()` gave, or the start of the next pass; see `pecan.state_dict`."""
-        return _state(self._job, self._consumed, ended=self._ended)
+        return _state(self._job, self._reading, self._consumed, ended=self._inner is None)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on behind what had been taken when the state was saved; see `pecan.load_state_dict`."""
         _load(self._job, state)
-        self._inner, self._ended, self._consumed = None, False, 0
+        self._inner = None
 
     def serialize(self) -> str:
         """The state as `tf.train.Checkpoint` saves it."""
