@@ -1,0 +1,184 @@
+package sim
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+
+	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/tests/sim/simnet"
+)
+
+// options say which cluster is wanted.
+type options struct {
+	seed    uint64
+	workers int
+	// clientTimeout replaces the default.
+	clientTimeout time.Duration
+	// slots is how many streams a worker runs at once.
+	slots int
+	// compactEvery so many records the journal is replaced by a snapshot.
+	compactEvery int
+	// cacheDir is a directory that all workers see.
+	cacheDir string
+	// repeated: unary calls of trainers arrive more than once, and late.
+	repeated bool
+}
+
+func (o options) dispatcher() dispatcher.Config {
+	config := dispatcher.DefaultConfig()
+	if o.compactEvery > 0 {
+		config.CompactEvery = o.compactEvery
+	}
+	if o.clientTimeout > 0 {
+		config.Core.ClientTimeout = o.clientTimeout
+	}
+	config.Version = "sim"
+	return config
+}
+
+// cluster is one dispatcher with its disk, workers and trainers, in a bubble.
+type cluster struct {
+	t       *testing.T
+	options options
+	log     *slog.Logger
+	began   time.Time
+	net     *simnet.Net
+	disk    *disk
+	random  *random
+	// rng makes the choices of the test itself.
+	rng *rand.Rand
+
+	dispatcher *process
+	clock      *holdable
+	kept       *kept
+	// starts counts the dispatcher's processes.
+	starts  int
+	workers []*process
+	proxy   *proxy
+	ledger  *ledger
+	// trainers that have not ended.
+	trainersMu sync.Mutex
+	trainers   map[*trainer]struct{}
+	// jobs has what each job reads, loses those that may give up what a lost worker had begun.
+	jobs  map[string]*dataset
+	loses map[string]bool
+}
+
+// simulate runs a test against a cluster, in a bubble of its own. When the test returns nothing of the cluster may be left: synctest
+// fails for goroutines, the rest is counted here.
+func simulate(t *testing.T, o options, test func(*cluster)) {
+	t.Helper()
+	if o.workers == 0 {
+		o.workers = 2
+	}
+	if o.slots == 0 {
+		o.slots = 4
+	}
+	out := newOutside()
+	defer out.close()
+	synctest.Test(t, func(t *testing.T) {
+		log := discard()
+		if testing.Verbose() && os.Getenv("SIM_LOG") != "" {
+			log = slog.New(slog.NewTextHandler(t.Output(), nil))
+		}
+		c := &cluster{
+			t: t, options: o, log: log, began: time.Now(), net: simnet.New(rand.New(rand.NewPCG(o.seed, 1))), disk: newDisk(out, rand.New(rand.NewPCG(o.seed, 2))),
+			random: newRandom(o.seed, 3), rng: rand.New(rand.NewPCG(o.seed, 4)), workers: make([]*process, o.workers), ledger: newLedger(t),
+			trainers: map[*trainer]struct{}{}, jobs: map[string]*dataset{}, loses: map[string]bool{},
+		}
+		// What never ends would let the fake clock run for ever.
+		time.AfterFunc(100*time.Hour, func() { panic("the simulation does not end") })
+		defer c.close()
+		c.startDispatcher()
+		if o.repeated {
+			c.proxy = c.startProxy()
+		}
+		for n := range c.workers {
+			c.startWorker(n)
+		}
+		test(c)
+	})
+}
+
+// close ends what runs, in good order, and looks for what is left.
+func (c *cluster) close() {
+	for _, trainer := range c.running() {
+		trainer.stop()
+	}
+	if c.proxy != nil {
+		c.proxy.end()
+	}
+	for n, w := range c.workers {
+		if w == nil {
+			continue
+		}
+		if err := w.end(stopped); err != nil {
+			c.t.Errorf("worker %d: %v", n, err)
+		}
+	}
+	if err := c.stopDispatcher(); err != nil && !c.kept.gone.Load() && c.disk.hits.Load() == 0 {
+		c.t.Errorf("dispatcher: %v", err)
+	}
+	c.inspect()
+	if open := c.net.Open(); open > 0 {
+		c.t.Errorf("%d ends of connections are open", open)
+	}
+}
+
+// running gives the trainers that have not ended.
+func (c *cluster) running() []*trainer {
+	c.trainersMu.Lock()
+	defer c.trainersMu.Unlock()
+	return slices.Collect(maps.Keys(c.trainers))
+}
+
+// mend ends every fault of the network, the disk and of processes that are held.
+func (c *cluster) mend() {
+	c.net.Heal()
+	c.disk.broken.Store(nil)
+	c.pauseDispatcher(false)
+	for n := range c.workers {
+		c.net.Host(workerIP(n)).Pause(false)
+	}
+}
+
+// status asks the dispatcher as an operator would.
+func (tr *trainer) status() *pecanv1.StatusResponse {
+	tr.c.t.Helper()
+	status, err := tr.session.Status(context.Background())
+	if err != nil {
+		tr.c.t.Fatalf("status: %v", err)
+	}
+	return status
+}
+
+// cacheIs says what became of the cache of the jobs.
+func (c *cluster) cacheIs() simnet.Fault {
+	for _, job := range c.running()[0].status().GetJobs() {
+		if strings.HasPrefix(job.GetCache().GetState(), "used") {
+			return readKind
+		}
+	}
+	return unfilledKind
+}
+
+// eventually waits, on the fake clock, until something holds.
+func (c *cluster) eventually(what string, within time.Duration, holds func() bool) {
+	c.t.Helper()
+	for began := time.Now(); !holds(); time.Sleep(max(10*time.Millisecond, within/10_000)) {
+		if time.Since(began) > within {
+			c.t.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pecan-ml/pecan/native/client"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+const (
+	dtInt64  = 9
+	dtString = 7
+	// sources is how many shares each source has, and streams into how many streams they are divided.
+	sources = 16
+	streams = 4
+)
+
+// dataset is a graph of testdata, and what it gives, written down by hand.
+type dataset struct {
+	name string
+	spec *pecanv1.DatasetSpec
+	// share gives the elements that come of one share of the source, in order; each is a list of ids.
+	share func(share int64) [][]int64
+	// words is the size of component 1; 0 where it is text.
+	words int
+	// known: the plan says how many elements there are.
+	known bool
+	// keeps: it has a step whose elements are kept in a cache.
+	keeps bool
+	// shuffled: the order in a stream is one that seeds decide. It is learned from an undisturbed run.
+	shuffled bool
+
+	once   sync.Once
+	bytes  []byte
+	learnt map[uint64][]int64
+}
+
+func scalars(ids ...int64) [][]int64 {
+	var out [][]int64
+	for _, id := range ids {
+		out = append(out, []int64{id})
+	}
+	return out
+}
+
+func from(first, count int64) []int64 {
+	ids := make([]int64, count)
+	for i := range ids {
+		ids[i] = first + int64(i)
+	}
+	return ids
+}
+
+func spec(second *pecanv1.ComponentSpec, batched bool) *pecanv1.DatasetSpec {
+	first := &pecanv1.ComponentSpec{Dtype: dtInt64}
+	if batched {
+		first.Dims, second.Dims = []int64{-1}, append([]int64{-1}, second.Dims...)
+	}
+	return &pecanv1.DatasetSpec{Components: []*pecanv1.ComponentSpec{first, second}}
+}
+
+func words(n int64) *pecanv1.ComponentSpec {
+	return &pecanv1.ComponentSpec{Dtype: dtInt64, Dims: []int64{n}}
+}
+
+var (
+	batches = &dataset{name: "batches", words: 256, known: true, spec: spec(words(256), true), share: func(share int64) [][]int64 {
+		return [][]int64{from(share*15, 15)}
+	}}
+	texts = &dataset{name: "texts", spec: spec(&pecanv1.ComponentSpec{Dtype: dtString}, false), share: func(share int64) [][]int64 {
+		var out [][]int64
+		for _, id := range from(share*10, 10) {
+			if id%3 > 0 {
+				out = append(out, []int64{id})
+			}
+		}
+		return out
+	}}
+	uneven = &dataset{name: "uneven", words: 2560, spec: spec(words(2560), false), share: func(share int64) [][]int64 {
+		return scalars(from(share*100, share*7%23)...)
+	}}
+	shuffled = &dataset{name: "shuffled", words: 128, shuffled: true, spec: spec(words(128), false), share: func(share int64) [][]int64 {
+		return scalars(from(share*10, 10)...)
+	}}
+	free   = &dataset{name: "free", words: 256, known: true, spec: spec(words(256), true), share: batches.share}
+	cached = &dataset{name: "cached", words: 512, keeps: true, spec: spec(words(512), false), share: func(share int64) [][]int64 {
+		return scalars(from(share*10, 10)...)
+	}}
+	large = &dataset{name: "large", words: 128 << 10, spec: spec(words(128<<10), false), share: func(share int64) [][]int64 {
+		return scalars(share)
+	}}
+)
+
+func (d *dataset) graph() []byte {
+	d.once.Do(func() {
+		data, err := os.ReadFile(filepath.Join("testdata", d.name+".graph"))
+		if err != nil {
+			panic(err)
+		}
+		d.bytes = data
+	})
+	return d.bytes
+}
+
+// ids are all that an epoch gives.
+func (d *dataset) ids() []int64 {
+	var ids []int64
+	for share := range int64(sources) {
+		for _, element := range d.share(share) {
+			ids = append(ids, element...)
+		}
+	}
+	return ids
+}
+
+// stream gives the elements of a stream; of a shuffled one they come in another order.
+func (d *dataset) stream(number uint32) [][]int64 {
+	var elements [][]int64
+	for share := int64(number); share < sources; share += streams {
+		elements = append(elements, d.share(share)...)
+	}
+	return elements
+}
+
+// elements is how many elements an epoch has.
+func (d *dataset) elements() int {
+	n := 0
+	for share := range int64(sources) {
+		n += len(d.share(share))
+	}
+	return n
+}
+
+// order is the one in deterministic mode: element 0 of each stream, then element 1 of each, streams that are over left out.
+func (d *dataset) order(t *testing.T, epoch uint64) []int64 {
+	if d.shuffled {
+		return d.learnt[epoch]
+	}
+	var queues [streams][][]int64
+	for i := range queues {
+		queues[i] = d.stream(uint32(i))
+	}
+	var ids []int64
+	for left := true; left; {
+		left = false
+		for i := range queues {
+			if len(queues[i]) > 0 {
+				ids = append(ids, queues[i][0]...)
+				queues[i] = queues[i][1:]
+				left = true
+			}
+		}
+	}
+	return ids
+}
+
+// learn finds the order of a shuffled dataset by an undisturbed run with one worker.
+func (d *dataset) learn(t *testing.T, epochs int) {
+	if d.learnt != nil {
+		return
+	}
+	learnt := map[uint64][]int64{}
+	simulate(t, options{workers: 1}, func(c *cluster) {
+		tr := c.join(0, wanted{dataset: d, mode: pecanv1.Mode_MODE_DETERMINISTIC})
+		if err := tr.read(epochs); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range c.ledger.visits {
+			learnt[v.epoch] = append(learnt[v.epoch], v.ids...)
+		}
+		c.ledger.audit(d, exactly, epochs)
+	})
+	d.learnt = learnt
+}
+
+// check holds component 1 against the ids of component 0.
+func (d *dataset) check(ids []int64, t *client.Tensor) error {
+	if d.words == 0 {
+		want := strings.Repeat(strconv.FormatInt(ids[0], 10), int(ids[0]%97+1))
+		if string(t.Data) != want {
+			return fmt.Errorf("id %d with the text %.40q", ids[0], t.Data)
+		}
+		return nil
+	}
+	if len(t.Data) != len(ids)*d.words*8 {
+		return fmt.Errorf("%d ids with %d bytes", len(ids), len(t.Data))
+	}
+	for i, id := range ids {
+		want := binary.LittleEndian.AppendUint64(nil, uint64(id*3+1))
+		if got := t.Data[i*d.words*8 : (i+1)*d.words*8]; !bytes.Equal(got, bytes.Repeat(want, d.words)) {
+			return fmt.Errorf("the values of id %d are not those it should have", id)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,303 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pecan-ml/pecan/native/client"
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// visit is one element as a trainer got it.
+type visit struct {
+	trainer int
+	epoch   uint64
+	stream  uint32
+	index   uint64
+	ids     []int64
+}
+
+type streamOf struct {
+	trainer int
+	job     string
+	epoch   uint64
+	stream  uint32
+}
+
+// ledger is what really happened: every element that a trainer took, and every stream that it asked a worker for.
+type ledger struct {
+	t      *testing.T
+	mu     sync.Mutex
+	visits []visit
+	// leases is the newest lease under which each trainer asked for each stream.
+	leases map[streamOf]uint64
+	// moves counts the times that each trainer asked for a stream under a newer lease than before.
+	moves      map[int]int
+	duplicates uint64
+	// twice is how many frames of elements are still to come twice, stale how many are still to be followed by one that says to be the
+	// next of its stream, under an older lease. They are set before anything is read.
+	twice, stale atomic.Int64
+	// taken is how many visits there are.
+	taken atomic.Int64
+}
+
+func newLedger(t *testing.T) *ledger {
+	return &ledger{t: t, leases: map[streamOf]uint64{}, moves: map[int]int{}}
+}
+
+// took writes an element down, after a look at its values.
+func (l *ledger) took(tr *trainer, rows *client.Rows) {
+	ids := make([]int64, len(rows.Tensors[0].Data)/8)
+	for i := range ids {
+		ids[i] = int64(binary.LittleEndian.Uint64(rows.Tensors[0].Data[i*8:]))
+	}
+	if err := tr.wanted.dataset.check(ids, &rows.Tensors[1]); err != nil {
+		l.t.Errorf("element %d of stream %d, epoch %d: %v", rows.Index, rows.Stream, rows.Epoch, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.taken.Add(1)
+	l.visits = append(l.visits, visit{tr.n, rows.Epoch, rows.Stream, rows.Index, ids})
+}
+
+// forget leaves a trainer's elements out of the audit.
+func (l *ledger) forget(tr *trainer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.visits = slices.DeleteFunc(l.visits, func(v visit) bool { return v.trainer == tr.n })
+}
+
+// moved is how often a trainer found one of its streams under a newer lease.
+func (l *ledger) moved(tr *trainer) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.moves[tr.n]
+}
+
+// ended takes a trainer's counters of an epoch.
+func (l *ledger) ended(stats client.Stats) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.duplicates += stats.Duplicates
+}
+
+// dropped is how many elements came twice to trainers, as they tell at the end of each epoch.
+func (l *ledger) dropped() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.duplicates
+}
+
+// last gives the ids of the newest epoch.
+func (l *ledger) last() (ids []int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	newest := uint64(0)
+	for _, v := range l.visits {
+		newest = max(newest, v.epoch)
+	}
+	for _, v := range l.visits {
+		if v.epoch == newest {
+			ids = append(ids, v.ids...)
+		}
+	}
+	return ids
+}
+
+// promise is what an epoch has to keep.
+type promise int
+
+const (
+	exactly promise = iota
+	atLeast
+	atMost
+	inOrder
+)
+
+func promiseOf(mode pecanv1.Mode) promise {
+	switch mode {
+	case pecanv1.Mode_MODE_DETERMINISTIC:
+		return inOrder
+	case pecanv1.Mode_MODE_AT_LEAST_ONCE:
+		return atLeast
+	case pecanv1.Mode_MODE_AT_MOST_ONCE:
+		return atMost
+	}
+	return exactly
+}
+
+// audit holds every epoch against what the dataset has, and each trainer's streams against the one order of their indices.
+func (l *ledger) audit(d *dataset, kept promise, epochs int) {
+	l.t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	byEpoch := map[uint64][]int64{}
+	next := map[streamOf]uint64{}
+	for _, v := range l.visits {
+		byEpoch[v.epoch] = append(byEpoch[v.epoch], v.ids...)
+		key := streamOf{trainer: v.trainer, epoch: v.epoch, stream: v.stream}
+		if at, seen := next[key]; seen && v.index != at && kept == inOrder || seen && v.index < at && kept != atLeast {
+			l.t.Errorf("trainer %d took element %d of stream %d, epoch %d, where %d was next", v.trainer, v.index, v.stream, v.epoch, at)
+		}
+		next[key] = v.index + 1
+	}
+	if len(byEpoch) != epochs && (kept != atMost || len(byEpoch) > epochs) {
+		l.t.Errorf("elements of %d epochs came, %d were read", len(byEpoch), epochs)
+	}
+	for epoch, got := range byEpoch {
+		if kept == inOrder {
+			if want := d.order(l.t, epoch); !slices.Equal(got, want) {
+				l.t.Errorf("epoch %d of %s in another order:\n%v\nwant\n%v", epoch, d.name, got, want)
+			}
+			continue
+		}
+		if err := compare(got, d.ids(), kept); err != nil {
+			l.t.Errorf("epoch %d of %s: %v", epoch, d.name, err)
+		}
+	}
+}
+
+// lossesAreCounted holds what the dispatcher says was given up in mode at most once against what did not come, and gives that number.
+// Trainers that were killed had some of it, so none may have been. Where nobody knows how many elements there are, it is those at least
+// that are known to have been made.
+func (c *cluster) lossesAreCounted(d *dataset) (lost int) {
+	c.t.Helper()
+	taken := map[uint64]int{}
+	for _, v := range c.ledger.visits {
+		taken[v.epoch]++
+	}
+	told, cutOff := map[uint64]uint64{}, map[uint64]uint32{}
+	count := func() {
+		for _, job := range c.running()[0].status().GetJobs() {
+			for _, epoch := range job.GetEpochs() {
+				// A trainer that the dispatcher had forgotten went on in another job.
+				told[epoch.GetEpoch()] = max(told[epoch.GetEpoch()], epoch.GetLost())
+				cutOff[epoch.GetEpoch()] = max(cutOff[epoch.GetEpoch()], epoch.GetStreamsCutOff())
+			}
+		}
+	}
+	for epoch := range uint64(epochsRead) {
+		missing := d.elements() - taken[epoch]
+		lost += missing
+		c.eventually(fmt.Sprintf("of epoch %d of %s %d elements are missing, and the dispatcher knows", epoch, d.name, missing), time.Minute, func() bool {
+			count()
+			return missing == 0 || cutOff[epoch] > 0 && (told[epoch] == uint64(missing) || !d.known && told[epoch] < uint64(missing))
+		})
+		if told[epoch] > uint64(missing) {
+			c.t.Errorf("of epoch %d of %s %d elements are missing, and the dispatcher says %d", epoch, d.name, missing, told[epoch])
+		}
+	}
+	return lost
+}
+
+func compare(got, want []int64, kept promise) error {
+	count := map[int64]int{}
+	for _, id := range got {
+		count[id]++
+	}
+	var lost, twice []int64
+	for _, id := range want {
+		switch n := count[id]; {
+		case n == 0 && kept != atMost:
+			lost = append(lost, id)
+		case n > 1 && kept != atLeast:
+			twice = append(twice, id)
+		}
+		delete(count, id)
+	}
+	if len(lost)+len(twice)+len(count) > 0 {
+		return fmt.Errorf("%d ids are lost %v, %d came more than once %v, %d are none of its %v", len(lost), lost, len(twice), twice, len(count), count)
+	}
+	return nil
+}
+
+// tap looks at what a trainer asks workers for: the lease of a stream never falls.
+func (l *ledger) tap(trainer int, nc net.Conn) net.Conn {
+	return &tapped{Conn: nc, ledger: l, trainer: trainer}
+}
+
+type tapped struct {
+	net.Conn
+	ledger  *ledger
+	trainer int
+	// again has what was taken off the connection and is still to be read: frames, some of them twice.
+	again bytes.Buffer
+}
+
+// Read gives bytes as they come, or, where the ledger wants that, frame after frame with some that no worker sends.
+func (t *tapped) Read(p []byte) (int, error) {
+	if t.again.Len() > 0 {
+		return t.again.Read(p)
+	}
+	if t.ledger.twice.Load() == 0 && t.ledger.stale.Load() == 0 || t.Conn.RemoteAddr().(*net.TCPAddr).Port != workerPort {
+		return t.Conn.Read(p)
+	}
+	var whole bytes.Buffer
+	h, meta, err := frame.NewReader(io.TeeReader(t.Conn, &whole)).Next()
+	head := whole.Len()
+	if err == nil {
+		_, err = io.CopyN(&whole, t.Conn, int64(h.PayloadLen))
+	}
+	if err != nil {
+		return 0, err
+	}
+	t.again.Write(whole.Bytes())
+	if h.Type == frame.Data && t.ledger.twice.Add(-1) >= 0 {
+		t.again.Write(whole.Bytes())
+	}
+	if h.Type == frame.Data && h.Lease > 1 && t.ledger.stale.Add(-1) >= 0 {
+		h.Lease, h.Index = h.Lease-1, h.Index+uint64(h.Count)
+		t.again.Write(frame.Append(nil, h, meta))
+		t.again.Write(whole.Bytes()[head:])
+	}
+	return t.again.Read(p)
+}
+
+// Write passes bytes on. Frames for workers are written whole; what is for the dispatcher does not look like one.
+func (t *tapped) Write(p []byte) (int, error) {
+	frames := frame.NewReader(bytes.NewReader(p))
+	asked := map[uint32]*pecanv1.OpenStream{}
+	for {
+		h, meta, err := frames.Next()
+		if err != nil {
+			break
+		}
+		open := new(pecanv1.OpenStream)
+		switch {
+		case h.Type == frame.Open && proto.Unmarshal(meta, open) == nil:
+			asked[h.Channel] = open
+		case h.Type == frame.Close:
+			// It had waited for the connection, and nobody wants it any more.
+			delete(asked, h.Channel)
+		}
+	}
+	for _, open := range asked {
+		t.ledger.opened(t.trainer, open)
+	}
+	return t.Conn.Write(p)
+}
+
+func (l *ledger) opened(trainer int, open *pecanv1.OpenStream) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := streamOf{trainer, open.GetId().GetJobId(), open.GetId().GetEpoch(), open.GetId().GetStream()}
+	before := l.leases[key]
+	if open.GetLease() < before {
+		l.t.Errorf("trainer %d asks for stream %d of epoch %d under lease %d, after it knew %d", trainer, key.stream, key.epoch, open.GetLease(), before)
+	}
+	if before > 0 && open.GetLease() > before {
+		l.moves[trainer]++
+	}
+	l.leases[key] = max(before, open.GetLease())
+}

@@ -1,0 +1,195 @@
+package sim
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/tests/sim/simnet"
+)
+
+var (
+	oneSeed   = flag.Int64("seed", -1, "run the simulation of this seed alone")
+	seedCount = flag.Int("seeds", usualSeeds, "run the simulations of so many seeds")
+	firstSeed = flag.Int("first", 1, "the first seed")
+)
+
+// keptSeeds are those that once failed.
+func keptSeeds(t *testing.T) []uint64 {
+	t.Helper()
+	file, err := os.Open(filepath.Join("testdata", "seeds.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var seeds []uint64
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		text, _, _ := strings.Cut(lines.Text(), "#")
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("testdata/seeds.txt: %v", err)
+		}
+		seeds = append(seeds, seed)
+	}
+	return seeds
+}
+
+// X2: random clusters under random faults. Over all seeds every kind of fault must have hurt.
+func TestSimulation(t *testing.T) {
+	seeds := keptSeeds(t)
+	if *oneSeed >= 0 {
+		seeds = []uint64{uint64(*oneSeed)}
+	} else {
+		for n := range *seedCount {
+			seeds = append(seeds, uint64(*firstSeed+n))
+		}
+	}
+	shuffled.learn(t, epochsRead)
+	var mu sync.Mutex
+	total := map[simnet.Fault]int{}
+	tensors := tf.LiveTensors()
+	t.Run("seed", func(t *testing.T) {
+		for _, seed := range seeds {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel()
+				hits := runSeed(t, seed)
+				mu.Lock()
+				defer mu.Unlock()
+				for kind, n := range hits {
+					total[kind] += n
+				}
+				if t.Failed() {
+					t.Logf("again: go test ./tests/sim -run Simulation -seed %d", seed)
+				}
+			})
+		}
+	})
+	if now := tf.LiveTensors(); now != tensors && !t.Failed() {
+		t.Errorf("%d tensors leaked", now-tensors)
+	}
+	t.Logf("%d seeds, what hurt: %v", len(seeds), total)
+	if len(seeds) < 200 {
+		return
+	}
+	for _, kind := range []simnet.Fault{simnet.Loss, simnet.Delay, simnet.Cut, simnet.Kill, simnet.PowerOff, simnet.Pause, simnet.Flip, stopKind, crashKind, diskKind, repeatKind, leaveKind, lostKind, readKind, unfilledKind} {
+		if total[kind] == 0 {
+			t.Errorf("in %d seeds nothing was ever hurt by: %s", len(seeds), kind)
+		}
+	}
+}
+
+// epochsRead in each run.
+const epochsRead = 2
+
+// runSeed decides everything by the seed: the cluster, what is read, and what breaks when.
+func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	data := []*dataset{batches, texts, uneven, shuffled}[rng.IntN(4)]
+	// What came later does not change what older seeds decide but for this.
+	if later := rand.New(rand.NewPCG(seed, 5)); later.IntN(3) == 0 {
+		data = []*dataset{free, cached}[later.IntN(2)]
+	}
+	mode := []pecanv1.Mode{pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Mode_MODE_DETERMINISTIC, pecanv1.Mode_MODE_DETERMINISTIC,
+		pecanv1.Mode_MODE_AT_LEAST_ONCE, pecanv1.Mode_MODE_AT_MOST_ONCE}[rng.IntN(6)]
+	want := wanted{
+		dataset: data, mode: mode, pace: time.Duration(1+rng.IntN(4000)/data.elements()) * time.Millisecond, ahead: []int64{1, 20_000, 1 << 20}[rng.IntN(3)],
+		checksum: true,
+	}
+	readers := 1
+	if mode != pecanv1.Mode_MODE_DETERMINISTIC && rng.IntN(3) == 0 {
+		readers, want.name = 2, "team"
+	}
+	o := options{seed: seed, workers: 1 + rng.IntN(3), slots: 1 + rng.IntN(4), repeated: rng.IntN(3) == 0}
+	if data.keeps {
+		o.cacheDir = t.TempDir()
+	}
+	if rng.IntN(3) == 0 {
+		o.compactEvery = 5 + rng.IntN(30)
+	}
+	type planned struct {
+		fault fault
+		at    int
+		lasts time.Duration
+		rng   *rand.Rand
+	}
+	var plan []planned
+	for range 1 + rng.IntN(5) {
+		at := rng.IntN(epochsRead * data.elements())
+		if rng.IntN(3) == 0 {
+			// At the start or where epochs turn, when most is decided.
+			at = max(0, rng.IntN(epochsRead)*data.elements()-rng.IntN(4))
+		}
+		plan = append(plan, planned{
+			fault: faults[rng.IntN(len(faults))], at: at,
+			// Between 20 ms and 20 s, short ones as often as long ones.
+			lasts: time.Duration(20<<rng.IntN(10)+rng.IntN(20)) * time.Millisecond, rng: rand.New(rand.NewPCG(seed, uint64(100+len(plan)))),
+		})
+	}
+	slices.SortStableFunc(plan, func(a, b planned) int { return a.at - b.at })
+	t.Logf("%s, %v, %d trainers at %v and %d bytes, %d workers of %d slots, repeated %v", data.name, mode, readers, want.pace, want.ahead, o.workers, o.slots, o.repeated)
+	for _, p := range plan {
+		t.Logf("after %d elements, for %v: %s", p.at, p.lasts, p.fault.name)
+	}
+	simulate(t, o, func(c *cluster) {
+		x := newChaos(c, readers)
+		var reading sync.WaitGroup
+		taken := c.ledger.taken.Load
+		over := make(chan struct{})
+		for _, p := range plan {
+			x.wg.Go(func() {
+				for int(taken()) < p.at {
+					select {
+					case <-over:
+						return
+					case <-time.After(5 * time.Millisecond):
+					}
+				}
+				p.fault.do(x, p.rng, p.lasts)
+			})
+		}
+		for n := range readers {
+			reading.Go(func() {
+				tr := c.join(n, want)
+				x.mu.Lock()
+				x.all = append(x.all, tr)
+				x.mu.Unlock()
+				if err := tr.read(epochsRead); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		reading.Wait()
+		close(over)
+		x.wg.Wait()
+		c.mend()
+		hits = x.happened()
+		t.Logf("ended after %v, what hurt: %v", time.Since(c.began), hits)
+		kept := promiseOf(mode)
+		if hits[leaveKind] > 0 && kept == exactly {
+			// The dead trainer may have had the very last ones that it was given.
+			kept = atLeast
+		}
+		c.ledger.audit(data, kept, epochsRead)
+		if kept == atMost && hits[leaveKind] == 0 {
+			hits[lostKind] = c.lossesAreCounted(data)
+		}
+		if data.keeps {
+			hits[c.cacheIs()]++
+		}
+	})
+	return hits
+}

@@ -1,0 +1,192 @@
+package sim
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pecan-ml/pecan/tests/sim/simnet"
+)
+
+func unmarshal(data []byte, m proto.Message) bool { return proto.Unmarshal(data, m) == nil }
+
+// N3: a trainer does not reach the dispatcher for ten minutes. What its workers hold keeps coming.
+func TestN3ATrainerWithoutADispatcher(t *testing.T) {
+	scenario{options: options{workers: 2, clientTimeout: 15 * time.Minute}, data: uneven, ahead: 1, pace: 8 * time.Second, during: func(r *run) {
+		r.tr.after(5)
+		r.net.Split(trainerIP(0), dispatcherIP, true)
+		at := r.tr.taken.Load()
+		time.Sleep(10 * time.Minute)
+		if came := r.tr.taken.Load() - at; came < 60 {
+			r.t.Errorf("%d elements came in ten minutes without a dispatcher", came)
+		}
+		r.need(simnet.Loss)
+		r.net.Split(trainerIP(0), dispatcherIP, false)
+	}}.check(t)
+}
+
+// N4: one direction of one link is lost, at the start and in the midst.
+func TestN4OneDirectionIsLost(t *testing.T) {
+	links := map[string][2]string{
+		"trainer to dispatcher": {trainerIP(0), dispatcherIP}, "dispatcher to trainer": {dispatcherIP, trainerIP(0)},
+		"worker to dispatcher": {workerIP(0), dispatcherIP}, "dispatcher to worker": {dispatcherIP, workerIP(0)},
+		"trainer to worker": {trainerIP(0), workerIP(0)}, "worker to trainer": {workerIP(0), trainerIP(0)},
+	}
+	for name, link := range links {
+		t.Run(name, func(t *testing.T) {
+			scenario{options: options{workers: 2}, data: uneven, ahead: 1, pace: 20 * time.Millisecond, before: func(r *run) {
+				r.net.Lose(link[0], link[1], true)
+			}, during: func(r *run) {
+				time.Sleep(12 * time.Second)
+				r.net.Lose(link[0], link[1], false)
+				r.tr.after(r.elements() - 20)
+				r.net.Lose(link[0], link[1], true)
+				time.Sleep(12 * time.Second)
+				r.net.Lose(link[0], link[1], false)
+				r.need(simnet.Loss)
+			}}.check(t)
+		})
+	}
+}
+
+// N7: every call of the trainer arrives twice or three times, the last time up to 30 s late. Every intent has one effect (see inspect).
+func TestN7EveryCallIsRepeated(t *testing.T) {
+	scenario{options: options{workers: 2, repeated: true}, before: func(r *run) { r.proxy.always.Store(true) }, during: func(r *run) {
+		r.tr.after(2*r.elements() - 1)
+		// Late ones come while the job is there and when it is over.
+		time.Sleep(40 * time.Second)
+		if n := r.proxy.repeats.Load(); n < 10 {
+			r.t.Errorf("%d calls were repeated", n)
+		}
+	}}.check(t)
+}
+
+// N8: what one worker sends comes seconds after what others sent later.
+func TestN8WorkersOfDifferentDelay(t *testing.T) {
+	scenario{options: options{workers: 3, slots: 2}, data: uneven, ahead: 1, before: func(r *run) {
+		r.net.Slow(workerIP(0), trainerIP(0), 700*time.Millisecond)
+		r.net.Slow(workerIP(1), trainerIP(0), 50*time.Millisecond)
+	}, during: func(r *run) {
+		r.tr.after(r.elements())
+		r.need(simnet.Delay)
+	}}.check(t)
+}
+
+// N9: the connection is reset at each of 64 points of large elements.
+func TestN9AResetAtAnyPointOfALargeElement(t *testing.T) {
+	const points = 64
+	scenario{options: options{workers: 1}, data: large, epochs: 8, ahead: 1, pace: 10 * time.Millisecond, during: func(r *run) {
+		for n := range points {
+			r.net.CutAfter(workerIP(0), trainerIP(0), int64(n)<<20/points)
+			r.eventually(fmt.Sprint(n+1, " connections are cut"), time.Minute, func() bool { return r.net.Hits()[simnet.Cut] > n })
+		}
+	}}.check(t)
+}
+
+// N7: what a worker sends comes twice. The second time it is dropped, and counted.
+func TestN7ElementsThatComeTwice(t *testing.T) {
+	scenario{options: options{workers: 2}, data: texts, pace: time.Millisecond, ahead: 1 << 20, before: func(r *run) { r.ledger.twice.Store(20) }, after: needDrops}.check(t)
+}
+
+// needDrops fails the test unless the trainer's counters say that something came which it had not to take.
+func needDrops(r *run) {
+	if r.ledger.dropped() == 0 {
+		r.t.Error("nothing was dropped")
+	}
+}
+
+// A bit is wrong that TCP let through: the connection is given up, and what it carried comes again.
+func TestAFlippedBitIsNotDelivered(t *testing.T) {
+	scenario{options: options{workers: 1}, data: uneven, ahead: 1, pace: 5 * time.Millisecond, during: func(r *run) {
+		for n := range 30 {
+			r.net.FlipAfter(workerIP(0), trainerIP(0), int64(n*613%20_000))
+			r.eventually(fmt.Sprint(n+1, " bits are flipped"), time.Minute, func() bool { return r.net.Hits()[simnet.Flip] > n })
+		}
+	}}.check(t)
+}
+
+// G2: the dispatcher is stopped for longer than a worker may be silent. When it goes on it does not take the workers for dead. (Longer than
+// 15 s gRPC's own timers, which nobody can hold here, would end its connections; real processes are stopped for longer.)
+func TestG2ADispatcherThatIsHeld(t *testing.T) {
+	held := options{}.dispatcher().Core.DeadAfter + 3*time.Second
+	scenario{options: options{workers: 2}, data: uneven, ahead: 1, pace: 200 * time.Millisecond, epochs: 1, during: func(r *run) {
+		r.tr.after(10)
+		r.pauseDispatcher(true)
+		time.Sleep(held)
+		r.pauseDispatcher(false)
+		time.Sleep(10 * time.Second)
+		r.need(simnet.Pause)
+		if n := r.ledger.moved(r.tr); n > 0 {
+			r.t.Errorf("%d streams moved because the dispatcher was held", n)
+		}
+	}}.check(t)
+}
+
+// wallClock are what makes a time.Time that has no monotonic reading, or takes one apart; the rest of package time is monotonic.
+var wallClock = map[string]bool{
+	"Unix": true, "UnixMilli": true, "UnixMicro": true, "UnixNano": true, "Round": true, "Truncate": true, "UTC": true, "Local": true,
+	"In": true, "Format": true, "AppendFormat": true, "Date": true, "Year": true, "YearDay": true, "Weekday": true, "Parse": true, "ParseInLocation": true,
+	"MarshalText": true, "MarshalJSON": true, "MarshalBinary": true,
+}
+
+// C1: no decision sees the wall clock, so jumps of it change nothing: code of the service and of the library never takes a time apart.
+// The calls below are known to be harmless.
+func TestC1NothingReadsTheWallClock(t *testing.T) {
+	harmless := map[string]string{
+		"native/client/conn.go: Unix":               "a deadline in the past, whatever time it is",
+		"native/op/handles.go: Round":               "of a duration, for people",
+		"service/cmd/pecanctl/show.go: Round":       "of a duration, for people",
+		"service/dispatcher/core/workers.go: Round": "of a duration, for people",
+		"service/internal/cli/cli.go: Parse":        "of flags",
+		"service/internal/clock/fake.go: Unix":      "the fake clock",
+		"service/worker/drain.go: Round":            "of a duration, for the log",
+		"service/worker/keeping.go: UnixNano":       "of files: a source that was written anew is another one",
+		"service/worker/session.go: Round":          "of a duration, for the log",
+	}
+	seen := map[string]bool{}
+	for _, room := range []string{"native", "service", "proto/frame", "policies"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", room), func(path string, entry os.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			if err != nil {
+				return err
+			}
+			usesTime := false
+			for _, imported := range file.Imports {
+				usesTime = usesTime || imported.Path.Value == `"time"`
+			}
+			if !usesTime {
+				return nil
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				if s, ok := n.(*ast.SelectorExpr); ok && wallClock[s.Sel.Name] {
+					call := fmt.Sprintf("%s: %s", strings.TrimPrefix(filepath.ToSlash(path), "../../"), s.Sel.Name)
+					seen[call] = true
+					if base, ok := s.X.(*ast.Ident); harmless[call] == "" && !(ok && (base.Name == "proto" || base.Name == "math")) {
+						t.Errorf("%s takes a time apart; say in this test why that is harmless, or use a monotonic clock", call)
+					}
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for call := range harmless {
+		if !seen[call] {
+			t.Errorf("%s is not there any more", call)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/tests/sim/simnet"
+)
+
+// scenario is a run of one trainer that is disturbed once it has begun, and has to come out as if it had not been.
+type scenario struct {
+	options options
+	data    *dataset
+	epochs  int
+	// pace and ahead default to a run of a few seconds whose elements wait with the workers.
+	pace  time.Duration
+	ahead int64
+	// before runs before anything is read, during while it is.
+	before, during func(*run)
+	// after runs when all was read.
+	after func(*run)
+}
+
+// run is a scenario that runs.
+type run struct {
+	*cluster
+	tr *trainer
+}
+
+// check runs the scenario in the two modes that promise most.
+func (s scenario) check(t *testing.T) {
+	t.Helper()
+	for name, mode := range map[string]pecanv1.Mode{"exactly once": pecanv1.Mode_MODE_EXACTLY_ONCE, "deterministic": pecanv1.Mode_MODE_DETERMINISTIC} {
+		t.Run(name, func(t *testing.T) {
+			if s.data == nil {
+				s.data = batches
+			}
+			if s.epochs == 0 {
+				s.epochs = 2
+			}
+			if s.pace == 0 {
+				s.pace = 50 * time.Millisecond
+			}
+			if s.ahead == 0 {
+				s.ahead = 20_000
+			}
+			simulate(t, s.options, func(c *cluster) {
+				r := &run{cluster: c, tr: c.join(0, wanted{dataset: s.data, mode: mode, pace: s.pace, ahead: s.ahead, checksum: true})}
+				if s.before != nil {
+					s.before(r)
+				}
+				wait := r.tr.reading(s.epochs)
+				if s.during != nil {
+					s.during(r)
+				}
+				wait()
+				c.mend()
+				if s.after != nil {
+					s.after(r)
+				}
+				c.ledger.audit(s.data, promiseOf(mode), s.epochs)
+			})
+		})
+	}
+}
+
+// need fails the test when a fault did not hurt anybody: it would have shown nothing.
+func (r *run) need(kinds ...simnet.Fault) {
+	r.t.Helper()
+	for _, kind := range kinds {
+		if r.net.Hits()[kind] == 0 {
+			r.t.Errorf("nothing was hurt by: %s", kind)
+		}
+	}
+}
+
+// needMove waits until the trainer has asked for a stream under a newer lease.
+func (r *run) needMove() {
+	r.t.Helper()
+	r.eventually("a stream moves", time.Minute, func() bool { return r.ledger.moved(r.tr) > 0 })
+}
+
+// crash lets the dispatcher die at the next write of a record that only tells, and starts it again.
+func (r *run) crash(at point, only func(*pecanv1.Record) bool) {
+	r.t.Helper()
+	r.disk.only.Store(&only)
+	if !r.crashAt(at, killed, time.Hour) {
+		r.t.Error("the write at which the dispatcher was to die never came")
+		return
+	}
+	r.disk.only.Store(nil)
+	time.Sleep(time.Second)
+	r.startDispatcher()
+}
+
+// points are where the dispatcher dies around a write: K1, K2 and K3 of what is written.
+var points = map[string]point{"before the write": beforeWrite, "before the sync": beforeSync, "before the answer": beforeAnswer}
+
+func opensEpoch(r *pecanv1.Record) bool  { return r.GetEpochOpened() != nil }
+func createsJob(r *pecanv1.Record) bool  { return r.GetJobCreated() != nil }
+func grantsLease(r *pecanv1.Record) bool { return r.GetLeaseGranted() != nil }
+func addsDataset(r *pecanv1.Record) bool { return r.GetDatasetAdded() != nil }
+func endsStream(r *pecanv1.Record) bool  { return r.GetStreamProduced() != nil }
+func handsStream(r *pecanv1.Record) bool { return r.GetStreamDelivered() != nil }
+func closesEpoch(r *pecanv1.Record) bool { return r.GetEpochClosed() != nil }
+func removesJob(r *pecanv1.Record) bool  { return r.GetJobRemoved() != nil }
+func (r *run) elements() int             { return r.jobs[r.tr.job.ID()].elements() }

@@ -1,0 +1,246 @@
+package sim
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/tests/sim/simnet"
+)
+
+// K9: a worker dies before its first element, when elements are made and none has left, in the midst of a large one, and when some have
+// arrived. What comes half is nothing.
+func TestK9AWorkerDiesAtAnyPointOfItsWork(t *testing.T) {
+	kill := func(r *run) {
+		_ = r.workers[0].end(killed)
+		time.Sleep(2 * time.Second)
+		r.startWorker(0)
+		r.need(simnet.Kill)
+	}
+	t.Run("before the first element", func(t *testing.T) {
+		scenario{data: large, epochs: 1, during: func(r *run) {
+			r.eventually("streams are leased", time.Minute, func() bool { return len(granted(r.journal())) > 0 })
+			kill(r)
+		}}.check(t)
+	})
+	t.Run("before it is sent", func(t *testing.T) {
+		scenario{data: large, epochs: 1, before: func(r *run) { r.net.Lose(workerIP(0), trainerIP(0), true) }, during: func(r *run) {
+			r.eventually("elements are made", time.Minute, func() bool { return count(r.journal(), endsStream) > 0 })
+			kill(r)
+			r.net.Lose(workerIP(0), trainerIP(0), false)
+		}}.check(t)
+	})
+	t.Run("in the midst of one", func(t *testing.T) {
+		scenario{data: large, epochs: 1, before: func(r *run) { r.net.CutAfter(workerIP(0), trainerIP(0), 700_000) }, during: func(r *run) {
+			r.eventually("the connection is cut", time.Minute, func() bool { return r.net.Hits()[simnet.Cut] > 0 })
+			kill(r)
+		}}.check(t)
+	})
+	t.Run("when some have arrived", func(t *testing.T) {
+		scenario{options: options{workers: 1}, data: large, epochs: 1, ahead: 1, during: func(r *run) {
+			r.tr.after(7)
+			kill(r)
+			r.needMove()
+		}}.check(t)
+	})
+}
+
+// K15: a lease is taken from a worker while what it sent under it is still on its way. What comes late is dropped.
+func TestK15WhatComesUnderAnOldLeaseIsDropped(t *testing.T) {
+	scenario{options: options{workers: 2}, data: uneven, ahead: 1, during: func(r *run) {
+		r.tr.after(10)
+		r.net.Slow(workerIP(0), trainerIP(0), 20*time.Second)
+		r.net.Split(workerIP(0), dispatcherIP, true)
+		r.needMove()
+		r.need(simnet.Delay, simnet.Loss)
+		time.Sleep(30 * time.Second)
+		r.mend()
+	}}.check(t)
+}
+
+// K15: what says to be the next element of a stream comes under a lease that is over. It is dropped, and counted.
+func TestK15AnElementUnderAnOldLeaseIsDropped(t *testing.T) {
+	scenario{options: options{workers: 2}, data: uneven, ahead: 1, pace: time.Millisecond, before: func(r *run) { r.ledger.stale.Store(20) }, after: needDrops}.check(t)
+}
+
+// K15: the dispatcher's news of a lease come late: a watch begins with a snapshot from before a stream moved. The trainer does not go back.
+func TestK15TheTrainerDoesNotGoBackToAnOldLease(t *testing.T) {
+	scenario{options: options{workers: 2, repeated: true}, data: uneven, ahead: 1, before: func(r *run) {
+		var old []byte
+		replayed := 0
+		upset := func(method string, number int, message []byte) [][]byte {
+			switch {
+			case method != pecanv1.Dispatcher_WatchEpoch_FullMethodName || number > 0:
+			case r.ledger.moved(r.tr) > 0 && old != nil:
+				replayed++
+				return [][]byte{old, message}
+			}
+			update := new(pecanv1.EpochUpdate)
+			if method == pecanv1.Dispatcher_WatchEpoch_FullMethodName && old == nil && unmarshal(message, update) && leased(update) {
+				old = message
+			}
+			return [][]byte{message}
+		}
+		r.proxy.upset.Store(&upset)
+		r.t.Cleanup(func() {
+			if replayed == 0 {
+				r.t.Error("no old snapshot was ever given")
+			}
+		})
+	}, during: func(r *run) {
+		r.tr.after(10)
+		_ = r.workers[0].end(powerCut)
+		r.needMove()
+		r.startWorker(0)
+		// Its watch breaks, and the next one begins with what was true before.
+		at := int(r.tr.taken.Load())
+		r.net.CutAfter(proxyIP, trainerIP(0), 0)
+		r.tr.after(at + 20)
+		r.need(simnet.PowerOff, simnet.Cut)
+	}}.check(t)
+}
+
+// leased tells whether all streams of an epoch have workers.
+func leased(update *pecanv1.EpochUpdate) bool {
+	for _, stream := range update.GetStreams() {
+		if stream.GetWorker() == nil {
+			return false
+		}
+	}
+	return len(update.GetStreams()) == streams
+}
+
+// N1: the dispatcher does not hear a worker that trainers reach. It gives the streams away, and the trainers go along.
+func TestN1AWorkerThatTheDispatcherDoesNotHear(t *testing.T) {
+	scenario{options: options{workers: 2}, data: uneven, ahead: 1, pace: 200 * time.Millisecond, during: func(r *run) {
+		r.tr.after(10)
+		r.net.Split(workerIP(0), dispatcherIP, true)
+		r.needMove()
+		r.need(simnet.Loss)
+		r.net.Split(workerIP(0), dispatcherIP, false)
+	}}.check(t)
+}
+
+// N1: a worker and its trainer are on one side, the dispatcher on the other. The worker serves until its leases end, and then stops by itself,
+// however much it has.
+func TestN1AWorkerStopsByItselfWhenItsLeasesEnd(t *testing.T) {
+	ttl := options{}.dispatcher().Core.LeaseTTL
+	scenario{options: options{workers: 1, clientTimeout: time.Hour}, data: uneven, ahead: 1, epochs: 1, pace: 10 * time.Second, during: func(r *run) {
+		r.tr.after(3)
+		r.net.Split(workerIP(0), dispatcherIP, true)
+		r.net.Split(trainerIP(0), dispatcherIP, true)
+		at := r.tr.taken.Load()
+		time.Sleep(ttl - time.Minute)
+		middle := r.tr.taken.Load()
+		if middle == at {
+			r.t.Error("nothing came while the leases lasted")
+		}
+		// What had arrived by then is a few elements.
+		time.Sleep(2 * time.Minute)
+		end := r.tr.taken.Load()
+		time.Sleep(3 * time.Minute)
+		if now := r.tr.taken.Load(); now > end+streams {
+			r.t.Errorf("%d elements came after the leases had ended", now-end)
+		}
+		r.need(simnet.Loss)
+		r.mend()
+	}}.check(t)
+}
+
+// N2: a trainer does not reach a worker that the dispatcher hears well. Its streams move; those of another trainer stay.
+func TestN2ATrainerThatDoesNotReachAWorker(t *testing.T) {
+	scenario{options: options{workers: 2, slots: 16}, data: uneven, ahead: 1, during: func(r *run) {
+		other := r.join(1, wanted{dataset: uneven, mode: pecanv1.Mode_MODE_EXACTLY_ONCE, pace: 50 * time.Millisecond, ahead: 1})
+		wait := other.reading(1)
+		r.tr.after(10)
+		r.net.Split(trainerIP(0), workerIP(0), true)
+		r.needMove()
+		r.need(simnet.Loss)
+		r.net.Split(trainerIP(0), workerIP(0), false)
+		wait()
+		if n := r.ledger.moved(other); n > 0 {
+			r.t.Errorf("%d streams of a trainer moved that reached all workers", n)
+		}
+		r.ledger.forget(other)
+	}}.check(t)
+}
+
+// G1: a worker is stopped for 3 s: nothing moves. For 30 s: its streams move, and it comes back as one that holds nothing.
+func TestG1AWorkerThatIsHeld(t *testing.T) {
+	for _, held := range []time.Duration{3 * time.Second, 30 * time.Second} {
+		t.Run(fmt.Sprint(held), func(t *testing.T) {
+			scenario{options: options{workers: 2}, data: uneven, ahead: 1, during: func(r *run) {
+				r.tr.after(10)
+				host := r.net.Host(workerIP(0))
+				host.Pause(true)
+				time.Sleep(held)
+				host.Pause(false)
+				r.tr.after(r.elements() / 2)
+				r.need(simnet.Pause)
+				if moved := r.ledger.moved(r.tr) > 0; moved != (held > 10*time.Second) {
+					r.t.Errorf("held for %v; streams moved: %v", held, moved)
+				}
+			}}.check(t)
+		})
+	}
+}
+
+// N10: a worker's host goes without a word. Its streams are elsewhere as soon as it counts as dead.
+func TestN10AHostThatGoesWithoutAWord(t *testing.T) {
+	scenario{options: options{workers: 2}, data: uneven, ahead: 1, during: func(r *run) {
+		r.tr.after(10)
+		_ = r.workers[0].end(powerCut)
+		began := time.Now()
+		r.needMove()
+		if took, most := time.Since(began), r.options.dispatcher().Core.DeadAfter+time.Second; took > most {
+			r.t.Errorf("it took %v until a stream moved, %v is the most", took, most)
+		}
+		r.need(simnet.PowerOff)
+		r.startWorker(0)
+	}}.check(t)
+}
+
+// N10: the dispatcher's host goes without a word and comes back, after a short or a long time. Workers find out by themselves, and before
+// it counts them as dead: nothing moves.
+func TestN10ADispatcherThatGoesWithoutAWord(t *testing.T) {
+	for _, away := range []time.Duration{12 * time.Second, 3 * time.Minute} {
+		t.Run(fmt.Sprint(away), func(t *testing.T) {
+			scenario{options: options{workers: 2, clientTimeout: 5 * time.Minute}, data: uneven, ahead: 1, pace: 2 * time.Second, epochs: 1, during: func(r *run) {
+				r.tr.after(10)
+				r.crashDispatcher(powerCut)
+				time.Sleep(away)
+				r.startDispatcher()
+				time.Sleep(r.options.dispatcher().Core.DeadAfter)
+				r.need(simnet.PowerOff)
+				workers := r.tr.status().GetWorkers()
+				if len(workers) != 2 {
+					r.t.Errorf("%d workers are back", len(workers))
+				}
+				time.Sleep(10 * time.Second)
+				if n := r.ledger.moved(r.tr); n > 0 {
+					r.t.Errorf("%d streams moved", n)
+				}
+			}}.check(t)
+		})
+	}
+}
+
+// A worker dies in mode at most once, and an index says nothing: the rest of its streams is given up, and the dispatcher knows how much.
+func TestWhatIsGivenUpIsCounted(t *testing.T) {
+	simulate(t, options{}, func(c *cluster) {
+		mode := pecanv1.Mode_MODE_AT_MOST_ONCE
+		tr := c.join(0, wanted{dataset: free, mode: mode, pace: 50 * time.Millisecond, ahead: 1})
+		wait := tr.reading(epochsRead)
+		tr.after(4)
+		if err := c.workers[0].end(killed); err != nil {
+			t.Error(err)
+		}
+		wait()
+		c.ledger.audit(free, promiseOf(mode), epochsRead)
+		if c.lossesAreCounted(free) == 0 {
+			t.Error("nothing was lost")
+		}
+		c.startWorker(0)
+	})
+}

@@ -1,0 +1,201 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/buffer"
+	"github.com/pecan-ml/pecan/native/client"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/tests/sim/simnet"
+)
+
+// wanted is what a trainer asks for.
+type wanted struct {
+	dataset *dataset
+	mode    pecanv1.Mode
+	// name shares the job.
+	name string
+	// pace is the time that a training step takes.
+	pace time.Duration
+	// ahead is how much the trainer asks for before it takes it.
+	ahead int64
+	// checksum of payloads.
+	checksum bool
+}
+
+// trainer is a process with one job.
+type trainer struct {
+	c       *cluster
+	n       int
+	host    *simnet.Host
+	wanted  wanted
+	session *client.Session
+	pool    *buffer.Pool
+	job     *client.Job
+	// taken counts elements over all epochs, for whoever waits for progress.
+	taken atomic.Int64
+	// dead: it was killed, and reads no more.
+	dead atomic.Bool
+}
+
+// patience is how long, on the fake clock, a trainer may wait for an element once every fault is mended.
+const patience = 5 * time.Minute
+
+func trainerIP(n int) string { return "10.0.2." + string(rune('1'+n)) }
+
+// join starts a trainer, registers its dataset and creates its job.
+func (c *cluster) join(n int, w wanted) *trainer {
+	c.t.Helper()
+	host := c.net.Host(trainerIP(n))
+	host.Start()
+	pool, err := buffer.NewPool(buffer.Config{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	tr := &trainer{c: c, n: n, host: host, wanted: w, pool: pool}
+	target := dispatcherAddr
+	if c.proxy != nil {
+		target = proxyAddr
+	}
+	ctx := context.Background()
+	tr.session, err = client.Connect(ctx, client.Config{
+		Target: target, Timeout: patience, Version: "sim", Host: "trainer", HostID: "none", Pool: pool, Logger: c.log.With("process", "trainer", "host", trainerIP(n)),
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			nc, err := host.Dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return c.ledger.tap(n, nc), nil
+		},
+	})
+	if err != nil {
+		c.t.Fatalf("connect: %v", err)
+	}
+	c.trainersMu.Lock()
+	c.trainers[tr] = struct{}{}
+	c.trainersMu.Unlock()
+	id, _, err := tr.session.RegisterDataset(ctx, w.dataset.graph(), w.dataset.spec, "")
+	if err != nil {
+		c.t.Fatalf("register: %v", err)
+	}
+	tr.job, err = tr.session.CreateJob(ctx, client.JobSpec{DatasetID: id, Name: w.name, Options: &pecanv1.JobOptions{
+		Mode: w.mode, Seed: 7, SeedSet: true, PayloadChecksum: w.checksum,
+	}})
+	if err != nil {
+		c.t.Fatalf("create the job: %v", err)
+	}
+	c.trainersMu.Lock()
+	c.jobs[tr.job.ID()], c.loses[tr.job.ID()] = w.dataset, w.mode == pecanv1.Mode_MODE_AT_MOST_ONCE
+	c.trainersMu.Unlock()
+	return tr
+}
+
+// reading reads in the background; what it gives waits for the end.
+func (tr *trainer) reading(epochs int) (wait func()) {
+	done := make(chan error, 1)
+	go func() { done <- tr.read(epochs) }()
+	return func() {
+		tr.c.t.Helper()
+		if err := <-done; err != nil {
+			tr.c.t.Error(err)
+		}
+	}
+}
+
+// read reads so many epochs to their ends; what is wrong with one is in the error.
+func (tr *trainer) read(epochs int) error {
+	for range epochs {
+		if err := tr.epoch(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (tr *trainer) epoch() error {
+	it := tr.job.Open(client.IterOptions{MaxOutstandingBytes: tr.wanted.ahead, Timeout: patience})
+	defer it.Close()
+	count, waiting := uint64(0), time.Now()
+	for {
+		rows, status, err := it.NextElement(200 * time.Millisecond)
+		if tr.dead.Load() {
+			if rows != nil {
+				rows.Release()
+			}
+			return nil
+		}
+		switch status {
+		case client.Ready:
+			tr.c.ledger.took(tr, rows)
+			rows.Release()
+			tr.taken.Add(1)
+			count++
+			time.Sleep(tr.wanted.pace)
+			waiting = time.Now()
+		case client.NotYet:
+			if time.Since(waiting) > 2*patience {
+				why, _ := it.Waiting()
+				return fmt.Errorf("trainer %d has waited for %v after %d elements: %s", tr.n, time.Since(waiting), count, why)
+			}
+		case client.Failed:
+			return fmt.Errorf("trainer %d after %d elements: %w", tr.n, count, err)
+		case client.End:
+			stats := it.Stats()
+			if stats.Elements != count || stats.Failed != 0 {
+				return fmt.Errorf("trainer %d took %d elements; its counters say %d, and %d failed", tr.n, count, stats.Elements, stats.Failed)
+			}
+			tr.c.ledger.ended(stats)
+			return nil
+		}
+	}
+}
+
+// some reads so many elements of an epoch and leaves it.
+func (tr *trainer) some(elements int) error {
+	it := tr.job.Open(client.IterOptions{MaxOutstandingBytes: tr.wanted.ahead, Timeout: patience})
+	defer it.Close()
+	for n := 0; n < elements; {
+		rows, status, err := it.NextElement(time.Second)
+		switch status {
+		case client.Ready:
+			tr.c.ledger.took(tr, rows)
+			rows.Release()
+			n++
+			time.Sleep(tr.wanted.pace)
+		case client.End, client.Failed:
+			return fmt.Errorf("%v after %d elements: %w", status, n, err)
+		}
+	}
+	return nil
+}
+
+// kill ends the trainer without a word.
+func (tr *trainer) kill() {
+	tr.dead.Store(true)
+	tr.host.Kill()
+	tr.stop()
+}
+
+// stop ends the trainer in good order; all memory has to come back.
+func (tr *trainer) stop() {
+	tr.c.trainersMu.Lock()
+	delete(tr.c.trainers, tr)
+	tr.c.trainersMu.Unlock()
+	if err := tr.session.Close(); err != nil {
+		tr.c.t.Errorf("close session: %v", err)
+	}
+	if stats := tr.pool.Stats(); stats.Blocks != 0 && !tr.c.t.Failed() {
+		tr.c.t.Errorf("trainer %d has leaked %d blocks", tr.n, stats.Blocks)
+	}
+	tr.pool.Close()
+}
+
+// after waits until the trainer has taken so many elements in all.
+func (tr *trainer) after(elements int) {
+	tr.c.t.Helper()
+	tr.c.eventually(fmt.Sprint(elements, " elements taken"), 10*time.Minute, func() bool { return int(tr.taken.Load()) >= elements || tr.dead.Load() })
+}
