@@ -1,0 +1,279 @@
+"""A cluster of real processes that can be killed, stopped, cut off and started again over one work directory.
+
+A fault counts only when it happened: `kill` fails when the process had ended before or does not die of the signal, `pause` when the
+kernel does not say that it is stopped. Every wait looks at states and has a deadline.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from pecan._src import programs
+
+WAIT_S = 60.0
+# Times that suit tests: long enough for a busy machine, short enough to wait for.
+QUICK = ("--heartbeat", "200ms", "--worker-suspect-after", "1s", "--worker-dead-after", "3s", "--worker-return-grace", "300ms")
+
+
+def wait(condition: Callable[[], object], what: str, within_s: float = WAIT_S) -> object:
+    """What `condition` gives once that is true; fails with `what` when it does not become so in time."""
+    end = time.monotonic() + within_s
+    while not (answer := condition()):
+        assert time.monotonic() < end, f"after {within_s:g} s still not: {what}"
+        time.sleep(0.02)
+    return answer
+
+
+class Program:
+    """One of the programs, in a process group of its own; it may have several lives, all at one address if that is wanted."""
+
+    def __init__(self, name: str, flags: tuple[str, ...], directory: pathlib.Path, label: str) -> None:
+        self.name, self.flags, self.label = name, flags, label
+        self.log = directory / f"{label}.log"
+        self.said = directory / f"{label}.out"
+        self.lives: list[subprocess.Popen[bytes]] = []
+        self.address = ""
+
+    def start(self, address: str = "127.0.0.1:0") -> Program:
+        """Begins a life; `ready` waits until it serves."""
+        assert not self.lives or self.lives[-1].poll() is not None, f"{self.label} still runs"
+        with self.log.open("ab") as log, self.said.open("wb") as said:
+            life = subprocess.Popen(
+                [str(programs.path(self.name)), *self.flags, "--listen", address],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=log,
+                env=programs.environment(self.name),
+                process_group=0,
+            )
+        self.lives.append(life)
+        return self
+
+    def ready(self) -> Program:
+        """Waits until the program serves."""
+
+        def listening() -> str | None:
+            assert self.lives[-1].poll() is None, f"{self.label} ended with {self.lives[-1].returncode}:\n{self.words()}"
+            found = re.search(r"^listening on (\S+)$", self.said.read_text(), re.MULTILINE)
+            return found and found[1]
+
+        self.address = str(wait(listening, f"{self.label} serves"))
+        return self
+
+    @property
+    def pid(self) -> int:
+        return self.lives[-1].pid
+
+    @property
+    def running(self) -> bool:
+        return bool(self.lives) and self.lives[-1].poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL for the whole process group; it must have been alive and die of it."""
+        life = self.lives[-1]
+        assert life.poll() is None, f"{self.label} had ended with {life.returncode} before it was killed:\n{self.words()}"
+        os.killpg(life.pid, signal.SIGKILL)
+        assert life.wait(WAIT_S) == -signal.SIGKILL, f"{self.label} was killed and ended with {life.returncode}"
+        gone(life.pid)
+
+    def pause(self) -> None:
+        """SIGSTOP, and the kernel says that it stands still."""
+        os.killpg(self.pid, signal.SIGSTOP)
+        wait(lambda: self._state() == "T", f"{self.label} stands still")
+
+    def resume(self) -> None:
+        """SIGCONT for a process that stands still."""
+        assert self._state() == "T", f"{self.label} was not stopped"
+        os.killpg(self.pid, signal.SIGCONT)
+
+    def terminate(self) -> int:
+        """SIGTERM, and the exit code."""
+        os.killpg(self.pid, signal.SIGTERM)
+        return self.lives[-1].wait(WAIT_S)
+
+    def words(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-4000:]
+
+    def _state(self) -> str:
+        return pathlib.Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    def clear(self) -> None:
+        """Ends what is left, and checks that nothing remains of any life."""
+        for life in self.lives:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(life.pid, signal.SIGKILL)
+            life.wait(WAIT_S)
+            gone(life.pid)
+
+
+def gone(group: int) -> None:
+    """Waits until nothing is left of a process group."""
+
+    def empty() -> bool:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    wait(empty, f"process group {group} is gone")
+
+
+class Cluster:
+    """A dispatcher over a work directory, and workers: quick to notice what is gone, and with little room, or with the programs' defaults."""
+
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        *,
+        work: pathlib.Path | None = None,
+        flags: tuple[str, ...] = (),
+        worker_flags: tuple[str, ...] = (),
+        quick: bool = True,
+    ) -> None:
+        self.directory = directory
+        self.worker_flags = (*(("--window-bytes", str(1 << 20)) if quick else ()), *worker_flags)
+        flags = (*(QUICK if quick else ()), *flags, "--work-dir", str(work or directory / "work"))
+        self.dispatcher = Program("pecan-dispatcher", flags, directory, "dispatcher").start().ready()
+        self.workers: list[Program] = []
+
+    @property
+    def target(self) -> str:
+        return self.dispatcher.address
+
+    def add(self, *flags: str, dispatcher: str = "", wait: bool = True) -> Program:
+        """One more worker; without `wait` it may take its time to register."""
+        flags = ("--dispatcher", dispatcher or self.target, *self.worker_flags, *flags)
+        worker = Program("pecan-worker", flags, self.directory, f"worker-{len(self.workers)}").start()
+        self.workers.append(worker)
+        return worker.ready() if wait else worker
+
+    def add_all(self, number: int, *flags: str) -> list[Program]:
+        """Workers that start side by side."""
+        fresh = [self.add(*flags, wait=False) for _ in range(number)]
+        return [worker.ready() for worker in fresh]
+
+    def restart_dispatcher(self) -> None:
+        """Starts a dispatcher that was killed at its old address."""
+        self.dispatcher.start(self.target).ready()
+
+    def status(self) -> dict:
+        """What `pecanctl status --json` says."""
+        done = subprocess.run(
+            [str(programs.path("pecanctl")), "status", "--json", "--dispatcher", self.target, "--timeout", "30s"],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def states(self) -> list[str]:
+        """The states of the registered workers, sorted."""
+        return sorted(worker["state"] for worker in self.status()["workers"])
+
+    def leases(self) -> dict[tuple[str, int, int], tuple[int, str]]:
+        """Lease and worker's address of each stream that is held."""
+        return leases(self.status())
+
+    def granted(self) -> list[tuple[str, ...]]:
+        """The stream of each lease that was ever granted, by the dispatcher's log: a look at the status may miss a stream that lives briefly."""
+        return _GRANT.findall(self.dispatcher.log.read_text())
+
+    def clear(self) -> None:
+        for program in (*self.workers, self.dispatcher):
+            program.clear()
+
+    def words(self) -> str:
+        """The ends of all logs, for a failure's report."""
+        return "\n".join(f"--- {p.label}\n{p.words()}" for p in (self.dispatcher, *self.workers))
+
+
+def leases(status: dict) -> dict[tuple[str, int, int], tuple[int, str]]:
+    """Lease and worker's address of each stream that is held."""
+    held: dict[tuple[str, int, int], tuple[int, str]] = {}
+    for worker in status["workers"]:
+        for stream in worker["streams"]:
+            key = (stream["id"]["job_id"], int(stream["id"]["epoch"]), int(stream["id"]["stream"]))
+            assert key not in held, f"stream {key} has two hosts"
+            held[key] = (int(stream["lease"]), worker["address"]["tcp"])
+    return held
+
+
+_GRANT = re.compile(r'msg="lease granted" job=(\S+) epoch=(\d+) stream=(\d+) ')
+
+
+class Observer:
+    """Looks at the dispatcher's status while a run goes on: which leases streams had, and what the trainer dropped.
+
+    A dispatcher that is away or stopped answers nothing, and is asked again.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.leases: dict[tuple[str, int, int], list[tuple[int, str]]] = {}
+        self.duplicates: dict[tuple[str, int], int] = {}
+        self.looks = 0
+        self._wrong: list[str] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Observer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(WAIT_S)
+        assert not self._wrong, self._wrong
+
+    def look(self) -> None:
+        """Looks once; raises when nobody answers."""
+        status = self.cluster.status()
+        self.looks += 1
+        for key, held in leases(status).items():
+            seen = self.leases.setdefault(key, [])
+            if not seen or seen[-1] != held:
+                if seen and held[0] <= seen[-1][0]:
+                    self._wrong.append(f"stream {key} went from lease {seen[-1]} to {held}")
+                seen.append(held)
+        for job in status["jobs"]:
+            for epoch in job["epochs"]:
+                for told in epoch["passes"]:
+                    key = (job["job_id"], int(epoch["epoch"]))
+                    self.duplicates[key] = max(self.duplicates.get(key, 0), int(told["duplicates_dropped"]))
+
+    def _run(self) -> None:
+        while not self._over.wait(0.15):
+            try:
+                self.look()
+            except (AssertionError, subprocess.TimeoutExpired):
+                continue
+
+    def moved(self) -> int:
+        """How many changes of leases there were."""
+        return sum(times - 1 for times in collections.Counter(self.cluster.granted()).values())
+
+
+@contextlib.contextmanager
+def cleared(cluster: Cluster) -> Iterator[Cluster]:
+    """Ends a cluster in any case, and shows its logs when something failed."""
+    try:
+        yield cluster
+    except BaseException:
+        print(cluster.words())
+        raise
+    finally:
+        cluster.clear()

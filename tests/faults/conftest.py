@@ -1,0 +1,117 @@
+"""What every scenario stands on: one seed, data and what a local run makes of it, a deadline, and a look at what was left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pathlib
+import random
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+GOLDEN_PASSES = 5
+# A test that has not ended by then has found a hang.
+DEADLINE_S = 1800 if os.environ.get("PECAN_FAULTS_FULL") else 240
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=None, help="seed of a run of the fault scenarios that is to be repeated")
+
+
+@pytest.fixture(autouse=True)
+def deadline(limit):
+    """Ends the whole run when a single test hangs."""
+    limit(DEADLINE_S)
+
+
+@pytest.fixture(scope="session")
+def seed(request: pytest.FixtureRequest) -> int:
+    given = request.config.getoption("--seed", default=None)
+    return random.SystemRandom().randrange(1 << 32) if given is None else given
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest, seed: int) -> random.Random:
+    """Every random choice of a test; the seed is shown when it fails."""
+    print(f"to repeat it: pytest {request.node.nodeid} --seed {seed}")
+    return random.Random(f"{seed} {request.node.nodeid}")
+
+
+@pytest.fixture(params=["exactly_once", "deterministic"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory):
+    """Records in 40 uneven files."""
+    import records
+
+    return records.Records(tmp_path_factory.mktemp("records"), records.TOTAL)
+
+
+@pytest.fixture(scope="session")
+def truth(data) -> dict[int, int]:
+    """CRC of each element by id, of a local run."""
+    return data.truth()
+
+
+@pytest.fixture(scope="session")
+def golden(data, truth, tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
+    """The order of each epoch in mode deterministic: of one worker without faults, and the same of seven."""
+    import cluster
+    import ledger
+    import run
+
+    orders = []
+    for workers, passes in ((1, GOLDEN_PASSES), (7, 1)):
+        with cluster.cleared(cluster.Cluster(tmp_path_factory.mktemp("golden"))) as service:
+            service.add_all(workers)
+            with run.Run(service, data, "deterministic", passes) as quiet:
+                quiet.finish()
+            ledger.check(ledger.lines(quiet.path), truth, passes)
+            orders.append([[line["id"] for line in epoch] for epoch in ledger.epochs(ledger.lines(quiet.path))])
+            quiet.forget()
+    assert orders[0][:1] == orders[1], "one worker and seven give other orders"
+    return orders[0]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request: pytest.FixtureRequest):
+    """No mapping of a worker's memory and no open file of this process outlives a scenario; processes are looked at by `Cluster.clear`."""
+    if "tmp_path" not in request.fixturenames:
+        yield
+        return
+    from cluster import wait
+
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    gc.collect()
+    wait(lambda: "pecan-slot" not in pathlib.Path("/proc/self/maps").read_text(), "memory of workers is given back", 30)
+    wait(lambda: len(os.listdir("/proc/self/fd")) <= before + 8, f"open files come back to about {before}", 30)
+
+
+@pytest.fixture(scope="session")
+def proxy_binary(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    import proxies
+
+    return proxies.build(tmp_path_factory.mktemp("proxy"))
+
+
+@pytest.fixture
+def proxy(proxy_binary: pathlib.Path):
+    """Starts proxies, which end with the test."""
+    import proxies
+
+    started = []
+
+    def start(to: str = "") -> proxies.Proxy:
+        started.append(proxies.Proxy(proxy_binary, to))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()

@@ -1,0 +1,57 @@
+"""What a trainer was given, line by line, and whether that is what it should have been given."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Sequence
+
+import records
+
+
+class Ledger:
+    """A file that has a line for each element that `next()` returned: epoch, position, id, CRC of all components."""
+
+    def __init__(self, path: pathlib.Path, *, durable: bool = False) -> None:
+        self.path, self._durable = path, durable
+        self._file = path.open("a")
+
+    def write(self, epoch: int, position: int, element: tuple) -> None:
+        line = {"epoch": epoch, "position": position, "id": int(element[0]), "crc": records.crc(element)}
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        if self._durable:
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def lines(path: pathlib.Path) -> list[dict]:
+    """The lines of a ledger; one that a killed process left half written is none."""
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def epochs(entries: Iterable[dict]) -> list[list[dict]]:
+    """The lines of each epoch, in order."""
+    return [list(group) for _, group in itertools.groupby(entries, key=lambda line: line["epoch"])]
+
+
+def check(entries: Sequence[dict], truth: dict[int, int], passes: int, golden: Sequence[list[int]] | None = None) -> None:
+    """Every id once in each of the epochs, with the values of a local run; in the order of `golden` where there is one."""
+    found = epochs(entries)
+    assert [epoch[0]["epoch"] for epoch in found] == list(range(passes)), "epochs are missing, or came mixed"
+    for number, epoch in enumerate(found):
+        times = collections.Counter(line["id"] for line in epoch)
+        lost = sorted(truth.keys() - times.keys())
+        doubled = sorted(number for number, count in times.items() if count > 1)
+        assert not lost and not doubled, f"epoch {number}: lost {lost[:20]} ({len(lost)}), twice {doubled[:20]} ({len(doubled)})"
+        assert times.keys() == truth.keys(), f"epoch {number}: strangers {sorted(times.keys() - truth.keys())[:20]}"
+        assert [line["position"] for line in epoch] == list(range(len(truth)))
+        wrong = [line["id"] for line in epoch if line["crc"] != truth[line["id"]]]
+        assert not wrong, f"epoch {number}: other values than a local run's, of ids {wrong[:20]}"
+        if golden is not None:
+            assert [line["id"] for line in epoch] == golden[number], f"epoch {number} came in another order"

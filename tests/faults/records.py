@@ -1,0 +1,83 @@
+"""The data of all scenarios: records with dense ids in uneven files, and what a local run makes of them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import zlib
+
+import numpy as np
+import tensorflow as tf
+
+# In full size the data has five times as many elements; what is on its way stays the same.
+FULL = bool(os.environ.get("PECAN_FAULTS_FULL"))
+TOTAL = 10_000 if FULL else 2_000
+PAYLOAD = 8 << 10
+
+
+class Records:
+    """Files whose records carry the ids 0 to total-1, each with bytes that follow from its id.
+
+    Attributes:
+        sizes: How many records each file has.
+        files: Their paths.
+        total: How many records there are.
+    """
+
+    def __init__(self, root: pathlib.Path, total: int, files: int = 40, payload: int = PAYLOAD) -> None:
+        self.payload, self.total = payload, total
+        self.sizes = uneven(total, files)
+        self.files = []
+        first = 0
+        for k, size in enumerate(self.sizes):
+            self.files.append(str(root / f"part-{k:02}.tfrecord"))
+            with tf.io.TFRecordWriter(self.files[-1]) as writer:
+                for i in range(first, first + size):
+                    writer.write(i.to_bytes(8, "little") + random.Random(i).randbytes(payload))
+            first += size
+
+    def file_of(self, number: int) -> str:
+        """The file that holds a record."""
+        for path, size in zip(self.files, self.sizes):
+            if number < size:
+                return path
+            number -= size
+        raise IndexError(number)
+
+    def dataset(self) -> tf.data.Dataset:
+        """id, bytes, and a number made of both."""
+        files = tf.data.Dataset.from_tensor_slices(self.files)
+        return files.interleave(tf.data.TFRecordDataset, cycle_length=2).map(self._parse)
+
+    def _parse(self, record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        number = tf.io.decode_raw(tf.strings.substr(record, 0, 8), tf.int64)[0]
+        payload = tf.ensure_shape(tf.io.decode_raw(tf.strings.substr(record, 8, self.payload), tf.uint8), [self.payload])
+        return number, payload, tf.reduce_sum(tf.cast(payload, tf.int64)) * (number + 1)
+
+    def truth(self) -> dict[int, int]:
+        """CRC of each element by id, as an independent local run gives them."""
+        found = {int(element[0]): crc(element) for element in self.dataset()}
+        assert sorted(found) == list(range(self.total))
+        return found
+
+
+def uneven(total: int, files: int) -> list[int]:
+    """Sizes of files: empty ones, some of one and two records, and others around a mean."""
+    mean = total // (files // 2)
+    sizes = [(0, 1, 2, mean - 1, mean, mean + 1)[k % 6] for k in range(files)]
+    short = total - sum(sizes)
+    sizes[-1] += max(short, 0)
+    for k in range(files):
+        cut = min(max(-short, 0), sizes[k])
+        sizes[k], short = sizes[k] - cut, short + cut
+    assert sum(sizes) == total and {0, 1, 2} <= set(sizes)
+    return sizes
+
+
+def crc(element: tuple) -> int:
+    """CRC over the bytes of all components of an element."""
+    value = 0
+    for part in element:
+        value = zlib.crc32(np.ascontiguousarray(part.numpy()).tobytes(), value)
+    return value

@@ -1,0 +1,86 @@
+"""Every element of five epochs is accounted for while a worker is killed every other second."""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+
+import pecan
+import pytest
+import records
+from cluster import Cluster, Observer, cleared
+
+# How often a worker dies, and how many rows come by then: each epoch is hit more than once.
+EVERY_S = 2.0
+EPOCHS = 5
+ROWS_PER_S = 10_007 / (12.0 if records.FULL else 3.5)
+
+
+class Killer:
+    """Kills one worker after the other, and starts another one for each."""
+
+    def __init__(self, cluster: Cluster, rng) -> None:
+        self.cluster, self.rng = cluster, rng
+        self.kills: list[float] = []
+        self._over = threading.Event()
+        self._wrong: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            while not self._over.wait(EVERY_S):
+                victim = self.rng.choice([worker for worker in self.cluster.workers if worker.running])
+                victim.kill()
+                self.kills.append(time.monotonic())
+                victim.start().ready()
+        except BaseException as error:  # noqa: BLE001 it is raised where the test can see it
+            self._wrong.append(error)
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(60)
+        assert not self._wrong, self._wrong
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    return records.Records(tmp_path_factory.mktemp("audited"), 10_007, payload=1 << 10)
+
+
+@pytest.mark.parametrize(
+    "mode, drop_remainder",
+    [("exactly_once", False), ("deterministic", True)] + [("exactly_once", True), ("deterministic", False)] * records.FULL,
+)
+def test_every_id_comes_once_per_epoch_while_workers_are_killed(tmp_path, audited, mode, rng, drop_remainder):
+    plain = audited.dataset().batch(64, drop_remainder=drop_remainder)
+    rows = {int(element[0]): records.crc(element) for element in audited.dataset()}
+    batches = sum(1 for _ in plain)
+    with cleared(Cluster(tmp_path)) as cluster:
+        cluster.add_all(3)
+        ours = plain.apply(pecan.distribute(cluster.target, processing_mode=mode, seed=1, max_outstanding_bytes=256 << 10))
+        with Observer(cluster) as observer, Killer(cluster, rng) as killer:
+            for epoch in range(EPOCHS):
+                began, seen, sizes = time.monotonic(), collections.Counter(), collections.Counter()
+                for batch in ours:
+                    seen.update(int(number) for number in batch[0])
+                    sizes[len(batch[0])] += 1
+                    for row in zip(*batch):
+                        assert records.crc(row) == rows[int(row[0])]
+                    # The trainer's own pace: one as fast as it can go would be through between two deaths.
+                    time.sleep(max(0.0, began + seen.total() / ROWS_PER_S - time.monotonic()))
+                short = audited.total % 64
+                assert sum(sizes.values()) == batches and sizes[64] == audited.total // 64, sizes
+                assert not seen - collections.Counter(rows.keys()), f"epoch {epoch}: some came twice"
+                assert seen.total() == audited.total - (short if drop_remainder else 0), f"epoch {epoch}: some were lost"
+                died = sum(1 for at in killer.kills if began <= at <= time.monotonic())
+                assert died >= 1, f"no worker died in epoch {epoch}"
+        assert observer.moved() >= EPOCHS
+        status = cluster.status()
+        (job,) = status["jobs"]
+        assert [epoch["state"] for epoch in job["epochs"][:EPOCHS]] == ["delivered"] * EPOCHS
+        del ours

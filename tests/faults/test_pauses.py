@@ -1,0 +1,124 @@
+"""Processes that stand still and wake up again: SIGSTOP and SIGCONT, with the dispatcher's times cut to a tenth or so."""
+
+from __future__ import annotations
+
+import time
+
+from cluster import Cluster, cleared, wait
+from run import Run
+
+
+def _some_host(cluster: Cluster, run: Run):
+    """A worker that has a stream of the epoch that is being read."""
+
+    def host():
+        addresses = {address for (_, epoch, _), (_, address) in cluster.leases().items() if epoch == run.epoch}
+        return next((worker for worker in cluster.workers if worker.address in addresses), None)
+
+    return wait(host, "a worker has a stream")
+
+
+def test_a_worker_that_pauses_shortly_keeps_its_streams(tmp_path, data, truth, golden, mode, rng):
+    """G1, short: it is suspected, and nothing moves."""
+    times = ("--worker-suspect-after", "600ms", "--worker-dead-after", "60s")
+    with cleared(Cluster(tmp_path, flags=times)) as cluster:
+        cluster.add_all(3)
+        with Run(cluster, data, mode, 2) as run:
+            run.until(0, rng.randrange(data.total // 10, data.total // 2))
+            sleeper = _some_host(cluster, run)
+            before = {key: held for key, held in cluster.leases().items() if held[1] == sleeper.address}
+            sleeper.pause()
+            run.struck_by("a worker stood still")
+            wait(lambda: cluster.states() == ["connected", "connected", "suspect"], "the worker is suspected")
+            after = cluster.leases()
+            assert all(after.get(key, held) == held for key, held in before.items()), "streams moved after a short pause"
+            sleeper.resume()
+            wait(lambda: cluster.states() == ["connected"] * 3, "the worker is well again")
+            run.finish()
+            run.check(truth, golden, moved=0)
+            assert not run.observer.moved()
+        run.forget()
+
+
+def test_a_worker_that_pauses_long_is_fenced_and_comes_back_fresh(tmp_path, data, truth, golden, mode, rng):
+    """G1, long: its streams move; what it sends when it wakes is of an old lease, and it serves again as a new one."""
+    with cleared(Cluster(tmp_path)) as cluster:
+        cluster.add_all(3)
+        with Run(cluster, data, mode, 3) as run:
+            run.until(0, rng.randrange(data.total // 10, data.total // 2))
+            sleeper = _some_host(cluster, run)
+            sleeper.pause()
+            run.struck_by("a worker stood still")
+            wait(lambda: len(cluster.states()) == 2, "the worker counts as dead")
+            run.until(0, run.position + data.total // 10)
+            sleeper.resume()
+            wait(lambda: cluster.states() == ["connected"] * 3, "the worker is back")
+            run.until(1, data.total // 4)
+            wait(lambda: sleeper.address in {held[1] for held in cluster.leases().values()}, "it has streams again")
+            run.finish()
+            run.check(truth, golden, moved=1)
+        run.forget()
+
+
+def test_a_dispatcher_that_pauses_loses_nobody(tmp_path, data, truth, golden, mode, rng):
+    """G2: it stands still for several times what makes a worker or a trainer dead, and on waking counts none of them as that."""
+    times = ("--worker-dead-after", "1500ms", "--worker-suspect-after", "700ms", "--client-timeout", "2s")
+    with cleared(Cluster(tmp_path, flags=times)) as cluster:
+        cluster.add_all(3)
+        with Run(cluster, data, mode, 3) as run:
+            run.until(0, rng.randrange(data.total // 10, data.total // 2))
+            before = {worker["address"]["worker_id"] for worker in cluster.status()["workers"]}
+            cluster.dispatcher.pause()
+            run.struck_by("the dispatcher stood still")
+            began = time.monotonic()
+            # Data goes on meanwhile: leases that are held are served.
+            run.until(0, run.position + data.total // 20)
+            wait(lambda: time.monotonic() - began > 6, "four times the dead time have passed")
+            cluster.dispatcher.resume()
+            after = {worker["address"]["worker_id"] for worker in cluster.status()["workers"]}
+            assert after == before, "a worker was forgotten over the dispatcher's own pause"
+            run.until(1, data.total // 2)
+            assert {worker["address"]["worker_id"] for worker in cluster.status()["workers"]} == before
+            run.finish()
+            run.check(truth, golden, moved=0)
+            assert not run.observer.moved(), "streams moved after the dispatcher's own pause"
+            assert "worker lost" not in cluster.dispatcher.log.read_text()
+        run.forget()
+
+
+def test_a_trainer_that_stops_reading_goes_on_later(tmp_path, data, truth, golden, mode, rng):
+    """G5: it reads nothing for several times every timeout, while the only worker is killed again and again.
+
+    Nothing can get further then, and that is no sign of an element that kills workers.
+    """
+    times = ("--client-timeout", "2s", "--job-timeout", "1s")
+    with cleared(Cluster(tmp_path, flags=times)) as cluster:
+        worker = cluster.add()
+        with Run(cluster, data, mode, 2) as run:
+            run.until(0, rng.randrange(data.total // 10, data.total // 2))
+            run.struck_by("the trainer stopped reading")
+            began = time.monotonic()
+            for _ in range(5):
+                wait(lambda: _rests(cluster), "the worker has made what there is room for")
+                before = cluster.leases()
+                worker.kill()
+                wait(lambda: not cluster.states(), "the worker counts as dead")
+                worker.start(worker.address).ready()
+                after = wait(cluster.leases, "the worker has streams again")
+                assert all(after[key][0] > before[key][0] for key in after.keys() & before.keys())
+                assert after.keys() & before.keys()
+            wait(lambda: time.monotonic() - began > 6, "three times the client's timeout have passed")
+            run.finish()
+            run.check(truth, golden, moved=1)
+        run.forget()
+
+
+def _rests(cluster: Cluster) -> bool:
+    """Whether the workers make no elements any more."""
+
+    def made() -> list[int]:
+        return [int(node["elements"]) for job in cluster.status()["jobs"] for node in job["nodes"]]
+
+    first = made()
+    time.sleep(0.7)
+    return bool(first) and made() == first

@@ -1,0 +1,201 @@
+"""Elements that fail, and elements that kill whoever makes them."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import threading
+
+import pecan
+import pytest
+import records
+import tensorflow as tf
+from cluster import Cluster, cleared, wait
+from pecan._src import programs
+from run import ON_THE_WAY, Run
+
+
+def _poisoned(data: records.Records, number: int, *, at_once: int | None = None, silent: bool = False) -> tf.data.Dataset:
+    """The records with a step that ends the process at one of them: it aborts, or it exits as if all were well."""
+
+    def die():
+        with tf.control_dependencies([tf.raw_ops.Abort(error_msg="the poison", exit_without_error=silent)]):
+            return tf.constant(0, tf.int64)
+
+    def step(i, payload, value):
+        return tf.cond(tf.equal(i, number), die, lambda: i), payload, value
+
+    return data.dataset().map(step, num_parallel_calls=at_once)
+
+
+class Keeper:
+    """Starts a worker again whenever it has died, as an operator's supervisor does."""
+
+    def __init__(self, cluster: Cluster, cause: int = -signal.SIGABRT) -> None:
+        self.cluster, self.cause, self.causes = cluster, cause, []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._over.wait(0.05):
+            for worker in self.cluster.workers:
+                if not worker.running:
+                    self.causes.append(worker.lives[-1].returncode)
+                    worker.start()
+
+    def __enter__(self) -> Keeper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(60)
+        assert set(self.causes) == {self.cause}
+
+
+def _index(cluster: Cluster, data: records.Records, number: int) -> tuple[int, int]:
+    """Stream of a record and its index in it, as an undisturbed run of the same job would have them."""
+    # Files are dealt to the streams in turn, and a stream takes them two at a time in turn.
+    (job,) = cluster.status()["jobs"]
+    streams = int(job["plan"]["num_streams"])
+    for stream in range(streams):
+        files = tf.data.Dataset.from_tensor_slices(data.files[stream::streams])
+        read = files.interleave(tf.data.TFRecordDataset, cycle_length=2)
+        for index, record in enumerate(read):
+            if int.from_bytes(record.numpy()[:8], "little") == number:
+                return stream, index
+    raise AssertionError(number)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_element_that_kills_workers_fails_its_job_and_no_other(tmp_path, data, truth, golden, mode, rng, workers):
+    """G6: after three deaths, with stream, index and file; a second job on the same workers comes through whole."""
+    number = rng.randrange(data.total // 4, data.total)
+    with cleared(Cluster(tmp_path)) as cluster:
+        cluster.add_all(workers)
+        poisoned = _poisoned(data, number).apply(pecan.distribute(cluster.target, processing_mode=mode, seed=7))
+        iterator = iter(poisoned)
+        seen = [int(next(iterator)[0])]
+        stream, index = _index(cluster, data, number)
+        with Run(cluster, data, mode, 2) as other, Keeper(cluster) as keeper:
+            other.until(0, data.total // 20)
+            with pytest.raises(tf.errors.DataLossError) as caught:
+                seen.extend(int(element[0]) for element in iterator)
+            words = str(caught.value)
+            wait(lambda: len(keeper.causes) == 3, "the third death is noticed")
+            assert "[pecan:ELEMENT_POISON]" in words
+            assert f"stream {stream} of epoch 0" in words
+            assert re.search(rf"3 workers died one after the other while they made its element {index} ", words), (words, index)
+            named = [path for path in data.files if path in words]
+            assert data.file_of(number) in named and len(named) <= 4, (data.file_of(number), words)
+            assert number not in seen and len(seen) == len(set(seen))
+            other.struck_by("a worker died of another job's element")
+            other.finish()
+            assert len(keeper.causes) == 3
+            del iterator, poisoned
+            gc.collect()
+            other.check(truth, golden, moved=1)
+        other.forget()
+
+
+def test_an_element_that_kills_out_of_a_parallel_step_fails_its_job(tmp_path, data, rng):
+    """G6: where a step runs ahead, the elements and files named are those around."""
+    number = rng.randrange(data.total // 4, data.total)
+    with cleared(Cluster(tmp_path)) as cluster:
+        cluster.add_all(2)
+        poisoned = _poisoned(data, number, at_once=4).prefetch(4)
+        poisoned = poisoned.apply(pecan.distribute(cluster.target, max_outstanding_bytes=ON_THE_WAY))
+        with Keeper(cluster) as keeper, pytest.raises(tf.errors.DataLossError, match="ELEMENT_POISON"):
+            for _ in poisoned:
+                pass
+        assert 2 <= len(keeper.causes) <= 4
+        del poisoned
+
+
+def test_a_stream_that_waits_for_others_does_not_keep_them_from_being_made(tmp_path, data, mode):
+    """G6: after two deaths suspicious elements are made one at a time, and those of the closing stream need the others'."""
+    with cleared(Cluster(tmp_path)) as cluster:
+        (worker,) = cluster.add_all(1)
+        kept = data.dataset().map(lambda number, *_: number).filter(lambda x: x % 7 != 0).batch(8)
+        iterator = iter(kept.apply(pecan.distribute(cluster.target, processing_mode=mode, max_outstanding_bytes=1)))
+        seen = []
+        for _ in range(2):
+            seen += [next(iterator).numpy() for _ in range(data.total // 80)]
+            worker.kill()
+            worker.start().ready()
+        seen += [batch.numpy() for batch in iterator]
+        assert sorted(number for batch in seen for number in batch) == [i for i in range(data.total) if i % 7]
+        assert cluster.status()["jobs"][0]["plan"]["batch_way"] == "BATCH_WAY_REMAINDER"
+        del iterator
+        gc.collect()
+
+
+def test_an_element_that_exits_fails_its_job(tmp_path, data, rng):
+    """G6: native code may end a process without a signal."""
+    number = rng.randrange(data.total // 4, data.total)
+    with cleared(Cluster(tmp_path)) as cluster:
+        cluster.add_all(1)
+        poisoned = _poisoned(data, number, silent=True).apply(pecan.distribute(cluster.target))
+        with Keeper(cluster, cause=0) as keeper:
+            with pytest.raises(tf.errors.DataLossError, match=r"3 workers died[^$]*ELEMENT_POISON"):
+                for _ in poisoned:
+                    pass
+            wait(lambda: len(keeper.causes) == 3, "the third death is noticed")
+        assert len(keeper.causes) == 3
+        del poisoned
+
+
+def test_workers_that_are_killed_again_and_again_at_one_element_fail_no_job(tmp_path, data):
+    """G6: whoever kills workers from outside is no element, however often the same one is being made."""
+    kills, gate = 4, tmp_path / "open"
+
+    def waits(number, *rest):
+        shut = lambda: tf.equal(tf.size(tf.io.matching_files(str(gate))), 0)  # noqa: E731
+        (turns,) = tf.while_loop(lambda _: shut(), lambda i: [i + 1], [tf.constant(0, tf.int64)])
+        return (number + tf.minimum(turns, 0), *rest)
+
+    with cleared(Cluster(tmp_path)) as cluster:
+        (worker,) = cluster.add_all(1)
+        dataset = data.dataset().map(waits).apply(pecan.distribute(cluster.target))
+        seen: list[int] = []
+        reader = threading.Thread(target=lambda: seen.extend(int(element[0]) for element in dataset))
+        reader.start()
+        for _ in range(kills):
+            wait(lambda: _reads(worker.pid, data), "an element is being made")
+            worker.kill()
+            worker.start().ready()
+        gate.touch()
+        reader.join(120)
+        assert sorted(seen) == list(range(data.total))
+        cluster.dispatcher.kill()
+        assert _most_deaths(cluster) >= 3, "the kills did not hit an element"
+
+
+def _reads(pid: int, data: records.Records) -> bool:
+    """Whether a process has one of the files open."""
+    for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            if str(entry.readlink()) in data.files:
+                return True
+        except FileNotFoundError:
+            continue
+    return False
+
+
+def _most_deaths(cluster: Cluster) -> int:
+    """How often at most a worker died where a stream was suspected of it, by the journal of a dispatcher that is gone."""
+    inspected = subprocess.run(
+        [str(programs.path("pecanctl")), "store", "inspect", "--json", str(cluster.directory / "work")],
+        capture_output=True, text=True, timeout=60, check=True,
+    )
+    deaths = collections.Counter()
+    for line in inspected.stdout.splitlines():
+        record = json.loads(line)
+        if record["kind"] == "lease_lost" and record["value"].get("cause") == "DIED":
+            deaths[record["value"]["id"].get("stream", 0)] += 1
+    return max(deaths.values(), default=0)
