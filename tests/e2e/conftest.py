@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import pathlib
-import sys
 
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-# A test that has not ended by then has found a hang: the process shows where every thread is, and ends.
+# A test that has not ended by then has found a hang.
 DEADLINE_S = 180
 
 
 @pytest.fixture(autouse=True)
-def deadline():
-    """Ends the whole run when a single test hangs: a wait inside TensorFlow cannot be interrupted from Python."""
-    faulthandler.dump_traceback_later(DEADLINE_S, exit=True, file=sys.__stderr__)
-    yield
-    faulthandler.cancel_dump_traceback_later()
+def deadline(limit):
+    """Ends the whole run when a single test hangs."""
+    limit(DEADLINE_S)
 
 
 @pytest.fixture(scope="session")

@@ -81,6 +81,27 @@ def test_help_explains_the_program(name):
     assert done.stderr == ""
 
 
+# Defaults that are not the same on every host, or that are said in words.
+IN_WORDS = {("pecan-worker", "--max-streams"): "one per core, 2 to 16", ("pecan-worker", "--cache-compress"): "off"}
+
+
+@pytest.mark.parametrize("name", ["pecan-dispatcher", "pecan-worker"])
+def test_every_flag_is_explained_with_its_default(name):
+    listed = said(name, "--help").stdout.split("Flags:\n")[1].split("\nExamples:")[0]
+    in_help = {}
+    for text in re.split(r"\n(?= {6}--)", listed):
+        flag, kind, words = re.match(r" ?(--[\w-]+)( (?:int|duration))?\b(.*)", " ".join(text.split())).groups()
+        default = re.search(r'\(default "?([^")]*)"?\)$', words)
+        zero = {" int": "0", " duration": "0"}.get(kind, "none")
+        in_help[flag] = IN_WORDS.get((name, flag), default[1] if default else zero)
+    del in_help["--version"]
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "operations" / "flags.md").read_text()
+    part = page.split(f"## {name}\n")[1].split("\n## ")[0]
+    in_page = {flag: default.strip("`") for flag, default in re.findall(r"^\| `(--[\w-]+)` \| ([^|]+) \|", part, re.MULTILINE)}
+    assert len(in_help) > 10, "could not read the flags out of --help"
+    assert in_page == in_help
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_version_is_one_line(name):
     done = said(name, "--version")

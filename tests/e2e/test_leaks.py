@@ -2,18 +2,16 @@
 
 Memory is held against the same loop over the local dataset, since TensorFlow keeps something of each iterator as well.
 PECAN_RECREATIONS sets how often a dataset is made anew: 100 times unless it says more, since most of the time goes into
-TensorFlow's tracing of functions.
+TensorFlow's tracing of functions. PECAN_DATASETS sets how many are made and dropped without being read: 200.
 """
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
-import faulthandler
 import gc
 import os
 import signal
-import sys
 import time
 
 import pecan
@@ -25,6 +23,7 @@ from script import Script
 
 D = tf.data.Dataset
 TIMES = int(os.environ.get("PECAN_RECREATIONS", "100"))
+DATASETS = int(os.environ.get("PECAN_DATASETS", "200"))
 WARM_UP = 30
 MIB = 1 << 20
 
@@ -117,7 +116,7 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_dataset_made_and_read_again_and_again(cluster, use):
+def test_a_dataset_made_and_read_again_and_again(cluster, limit, use):
     make, read = USES[use]
     link = _link(cluster)
     workers = [server.process.pid for server in cluster.workers]
@@ -129,7 +128,7 @@ def test_a_dataset_made_and_read_again_and_again(cluster, use):
         before, theirs = _settled(), [Held.of(pid) for pid in workers]
         for number in range(TIMES):
             if number % 100 == 0:
-                faulthandler.dump_traceback_later(DEADLINE_S, exit=True, file=sys.__stderr__)
+                limit(DEADLINE_S)
             again()
         _eventually(lambda: (gc.collect(), link.stats())[1]["live"] == 0)
         _eventually(lambda: link.stats()["pool"]["Blocks"] == 0)
@@ -156,12 +155,47 @@ def test_a_dataset_made_and_read_again_and_again(cluster, use):
         assert worker_after.memory - worker_before.memory < 128 * MIB + TIMES * 20_000, (worker_before, worker_after)
 
 
+def test_datasets_that_are_made_and_dropped(limit):
+    """L8: nothing of them stays in this process, and the dispatcher forgets jobs and datasets within the trainer's timeout."""
+    config = pecan.DispatcherConfig(dataset_timeout_ms=500)
+    with pecan.LocalCluster(1, dispatcher=config) as cluster:
+        link = _link(cluster)
+        processes = [cluster.dispatcher.process.pid, cluster.workers[0].process.pid]
+
+        def make(number):
+            return D.range(number % 50 + 1).apply(pecan.distribute(cluster.target))
+
+        def forgotten():
+            gc.collect()
+            status = link.status()
+            return not status.get("jobs") and not status.get("datasets") and link.stats()["live"] == 0
+
+        for number in range(WARM_UP):
+            make(number)
+        _eventually(forgotten)
+        before, theirs = _settled(), [Held.of(pid) for pid in processes]
+        for number in range(DATASETS):
+            if number % 100 == 0:
+                limit(DEADLINE_S)
+            make(number)
+        last = make(0)
+        assert link.status()["jobs"]
+        del last
+        _eventually(forgotten, 60)
+        for was, now in zip([before, *theirs], [_settled(), *(Held.of(pid) for pid in processes)]):
+            # About 20 kB of graph and functions of a dataset are TensorFlow's to keep.
+            assert now.memory - was.memory < 32 * MIB + DATASETS * 20_000, (was, now)
+            assert now.descriptors - was.descriptors < 8, (was, now)
+            assert now.threads - was.threads < 16, (was, now)
+            assert now.shared - was.shared < 8, (was, now)
+
+
 # More where an epoch is cheap, fewer where its elements are large.
 EPOCHS = {"small": (lambda: D.range(10), 3 * TIMES), "large": (lambda: D.range(10).map(_large), TIMES // 2)}
 
 
 @pytest.mark.parametrize("size", EPOCHS)
-def test_a_worker_that_serves_many_epochs(cluster, size):
+def test_a_worker_that_serves_many_epochs(cluster, limit, size):
     make, epochs = EPOCHS[size]
     processes = [cluster.dispatcher.process.pid, *(server.process.pid for server in cluster.workers)]
     iterator = iter(make().repeat().apply(pecan.distribute(cluster.target)))
@@ -170,7 +204,7 @@ def test_a_worker_that_serves_many_epochs(cluster, size):
     before, ours_before = {pid: Held.of(pid) for pid in processes}, _settled()
     for epoch in range(epochs):
         if epoch % 100 == 0:
-            faulthandler.dump_traceback_later(DEADLINE_S, exit=True, file=sys.__stderr__)
+            limit(DEADLINE_S)
         for _ in range(10):
             next(iterator)
     for pid, held in before.items():

@@ -86,6 +86,7 @@ WAYS_OUT = {
     [(state, "sys.exit") for state in STATES] + [("elements under way", way) for way in WAYS_OUT if way != "sys.exit"],
 )
 def test_python_is_left_while_a_thread_reads(state, way):
+    """L8: by the end of the script, by an exception in it and by a signal."""
     lines, code = WAYS_OUT[way]
     with Script(
         _begin(state)
@@ -100,6 +101,39 @@ say("leaving")
         assert script.line() == "leaving"
         began = time.monotonic()
         assert script.rest(60)[0] == code
+        assert time.monotonic() - began <= LEAVE_S
+
+
+def test_generators_that_are_abandoned_give_everything_back():
+    """L8: one that is dropped half way at once, and at the dispatcher too; another one when Python is left."""
+    with Script(
+        _begin("elements under way")
+        + """
+from pecan._src import session
+link = session.connect(cluster.target.removeprefix("pecan://"), 10)
+def elements():
+    for element in dataset:
+        yield element
+def being_read():
+    states = [epoch["state"] for job in link.status()["jobs"] for epoch in job.get("epochs", [])]
+    return [state for state in states if state not in ("ahead", "given up")]
+generator = elements()
+element = next(generator)
+say(link.stats()["pool"]["Blocks"] > 0, len(being_read()))
+del generator, element
+gc.collect()
+deadline = time.monotonic() + 60
+while (being_read() or link.stats()["pool"]["Blocks"]) and time.monotonic() < deadline:
+    time.sleep(0.05)
+say(link.stats()["pool"]["Blocks"] > 0, len(being_read()))
+kept = elements()
+next(kept)
+say("leaving")
+"""
+    ) as script:
+        assert [script.line() for _ in range(3)] == ["True 1", "False 0", "leaving"]
+        began = time.monotonic()
+        assert script.rest(60)[0] == 0
         assert time.monotonic() - began <= LEAVE_S
 
 
@@ -125,6 +159,7 @@ say(int(next(iter(dataset))[0]) >= 0)
 
 
 def test_training_that_raises_ends_at_once():
+    """L8: an exception in the user's own part of the loop."""
     with Script(
         """
         cluster = pecan.LocalCluster(workers=1)
@@ -182,6 +217,7 @@ say(code, time.monotonic() - began)
 
 
 def test_a_forked_child_that_reads_its_parents_dataset_is_refused():
+    """L5: through whatever steps it reads it."""
     with Script(
         """
         cluster = pecan.LocalCluster(workers=1)
@@ -218,6 +254,7 @@ def test_a_forked_child_may_be_the_first_to_use_pecan():
 
 
 def test_processes_that_are_spawned_or_forked():
+    """L5: by multiprocessing, as data loaders start them; their parent goes on with what it reads."""
     with Script(
         """
         import multiprocessing
@@ -230,12 +267,14 @@ def test_processes_that_are_spawned_or_forked():
         except pecan.UsedAfterForkError:
             print("refused", flush=True)
         '''.replace("\\n        ", "\\n")
-        assert len(list(D.range(5).apply(pecan.distribute(cluster.target)))) == 5
+        begun = iter(D.range(20_000).map(lambda i: (i, i)).apply(pecan.distribute(cluster.target, deterministic=True)))
+        next(begun)
         for method in ("spawn", "fork"):
             process = multiprocessing.get_context(method).Process(target=exec, args=(code, {}))
             process.start()
             process.join(60)
             say(method, process.exitcode)
+        assert [int(i) for i, _ in begun] == list(range(1, 20_000))
         """
     ) as script:
         assert [script.line() for _ in range(4)] == ["True", "spawn 0", "refused", "fork 0"]

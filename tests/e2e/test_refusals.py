@@ -69,6 +69,11 @@ DATASETS = {
         "cannot leave this process.*after distribute",
     ),
     "a table that does not travel": (_dense_table, ValueError, "lookup table.*StaticHashTable.*EXTERNAL_STATE"),
+    "elements that depend on the time": (
+        lambda: D.range(3).filter(lambda i: tf.timestamp() > 5),
+        ValueError,
+        "FilterDataset.*no seed decides.*allow_nondeterministic.*NONDETERMINISTIC",
+    ),
     "a running iterator": (_iterator, ValueError, "EXTERNAL_STATE"),
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import gc
 import os
+import re
+import threading
 import time
 
 import numpy as np
@@ -108,6 +110,45 @@ def test_two_iterators_at_once_each_see_everything(cluster):
         assert sorted(np.concatenate([pair[side].numpy() for pair in pairs])) == list(range(100))
 
 
+def test_threads_that_read_one_iterator_share_its_elements(cluster):
+    """L13: each element comes to one of them, and each of them comes to the end."""
+    for dataset in (D.range(4000), D.range(4000).map(lambda i: (i, tf.as_string(i)))):
+        iterator = iter(_distributed(cluster, dataset))
+        first = threading.Barrier(8)
+
+        def read(iterator=iterator, first=first):
+            found = [next(iterator)]
+            first.wait(60)
+            return found + list(iterator)
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            parts = [job.result(120) for job in [pool.submit(read) for _ in range(8)]]
+        numbers = [int(e[0] if isinstance(e, tuple) else e) for part in parts for e in part]
+        assert sorted(numbers) == list(range(4000))
+
+
+@pytest.mark.parametrize("steps", [lambda d: d, lambda d: d.map(tf.as_string)], ids=["blocks", "elements"])
+def test_another_thread_runs_while_next_waits(steps):
+    """L13: next() waits for an element that cannot come before a thread of Python's has counted and started a worker."""
+    ticks = 0
+    with pecan.LocalCluster(workers=0) as cluster:
+        iterator = iter(_distributed(cluster, steps(D.range(10)), deterministic=True))
+
+        def tick():
+            nonlocal ticks
+            while ticks < 100:
+                time.sleep(0.01)
+                ticks += 1
+            cluster.add_workers()
+
+        thread = threading.Thread(target=tick)
+        thread.start()
+        assert next(iterator).numpy() in (0, b"0")
+        assert ticks == 100
+        assert len(list(iterator)) == 9
+        thread.join()
+
+
 def test_zipped_with_itself(cluster):
     dataset = _distributed(cluster, D.range(50), deterministic=True)
     assert [(int(a), int(b)) for a, b in D.zip(dataset, dataset)] == [(i, i) for i in range(50)]
@@ -183,22 +224,49 @@ def test_trainers_that_race_for_streams_lose_and_repeat_nothing(cluster):
             assert sorted(mine + theirs) == list(range(2000))
 
 
-def test_an_element_that_fails_is_an_error_in_its_place(cluster):
-    dataset = _distributed(
-        cluster, D.range(20).map(lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i - 7, tf.float32), "seven"))
-    )
-    results, failures = [], []
-    iterator = iter(dataset)
-    while True:
-        try:
-            results.append(next(iterator))
-        except tf.errors.InvalidArgumentError as error:
-            failures.append(str(error))
-        except StopIteration:
-            break
-    assert (len(results), len(failures)) == (19, 1)
-    assert "seven" in failures[0]
-    assert "ELEMENT_FAILED" in failures[0]
+FAILING = {
+    "blocks": (lambda dataset: dataset, 1),
+    "elements": (lambda dataset: dataset.map(lambda x: (x, tf.as_string(x))), 1),
+    "parallel steps behind": (lambda dataset: dataset.map(lambda x: (x, x), num_parallel_calls=2).prefetch(3), 1),
+    "a batch behind": (lambda dataset: dataset.batch(4), 4),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_an_element_that_fails_is_an_error_in_its_place(cluster, name):
+    """G7: with the name of the user's step and the element's index, as often as the dataset is read. The next one follows."""
+    behind, rows = FAILING[name]
+    job_name = "failing-" + name.replace(" ", "-")
+
+    def invert(i):
+        return tf.debugging.check_numerics(1.0 / tf.cast(i - 9, tf.float32), "nine")
+
+    dataset = behind(D.range(24).map(invert, name="my_inverse"))
+    dataset = _distributed(cluster, dataset, deterministic=True, job_name=job_name)
+    # In this mode streams take turns.
+    streams = next(j for j in _link(cluster).status()["jobs"] if j.get("name") == job_name)["plan"]["num_streams"]
+    messages = []
+    for _ in range(2):
+        found, iterator = [], iter(dataset)
+        while True:
+            try:
+                element = next(iterator)
+                found.append(np.ravel(element[0] if isinstance(element, tuple) else element).tolist())
+            except tf.errors.InvalidArgumentError as error:
+                found.append(None)
+                messages.append(str(error))
+            except StopIteration:
+                break
+        # In its place. A batch fails with its first row that does; the rows behind that one are those that come next.
+        assert found.index(None) == 9 // rows and found.count(None) == 1
+        values = [value for part in found if part is not None for value in part]
+        wanted = [float(np.float32(1) / np.float32(i - 9)) for i in range(24) if i not in range(9 // rows * rows, 10)]
+        assert (sorted(values) if rows > 1 else values) == (sorted(wanted) if rows > 1 else wanted)
+    assert len(messages) == 2
+    for message in messages:
+        assert "my_inverse" in message and "nine" in message and "[pecan:ELEMENT_FAILED]" in message
+        stream, index = (int(re.search(rf"{word} (\d+) ", message)[1]) for word in ("stream", "element"))
+        assert (stream, index) == (9 // rows % streams, 9 // rows // streams)
 
 
 def test_ignoring_errors_ends(cluster):

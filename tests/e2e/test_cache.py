@@ -1,0 +1,407 @@
+"""The step cache(): epochs after the first leave out what lies below it, and nothing that happens to its files shows in the elements."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import pathlib
+import time
+
+import numpy as np
+import oracle
+import pecan
+import pytest
+import tensorflow as tf
+from pecan._src import session
+
+D = tf.data.Dataset
+PATIENCE_S = 60
+SIZES = (31, 0, 7, 64, 20, 9, 1, 48)
+
+
+@pytest.fixture
+def records(tmp_path):
+    """Record files of different lengths, whose records are numbers."""
+    names, first = [], 0
+    (tmp_path / "data").mkdir()
+    for k, size in enumerate(SIZES):
+        names.append(str(tmp_path / "data" / f"part-{k}.tfrecord"))
+        with tf.io.TFRecordWriter(names[-1]) as writer:
+            for i in range(first, first + size):
+                writer.write(str(i).encode())
+        first += size
+    return names
+
+
+def number(record: tf.Tensor) -> tf.Tensor:
+    return tf.strings.to_number(record, tf.int64)
+
+
+def numbers(names: list[str], step=pecan.cache) -> D:
+    """Reading and decoding below the step, something above it, and batches."""
+    dataset = D.from_tensor_slices(names).interleave(tf.data.TFRecordDataset).map(number)
+    return dataset.apply(step()).map(lambda x: 3 * x).batch(16)
+
+
+def nothing():
+    """No cache() step at all."""
+    return lambda dataset: dataset
+
+
+class Service:
+    """A dispatcher and workers with a directory for caches that the test can see."""
+
+    def __init__(self, tmp_path: pathlib.Path, workers: int = 2, **config) -> None:
+        self.caches = tmp_path / "cache"
+        self.config = {"cache_dir": self.caches, **config}
+        self.dispatcher = pecan.DispatchServer(pecan.DispatcherConfig(worker_timeout_ms=2_000))
+        self.workers: list[pecan.WorkerServer] = []
+        for _ in range(workers):
+            self.add()
+
+    def add(self) -> None:
+        self.workers.append(pecan.WorkerServer(pecan.WorkerConfig(self.dispatcher.target, **self.config)))
+
+    def kill(self, which: int = -1) -> None:
+        """Kills a worker as a crash would, and starts another one."""
+        victim = self.workers.pop(which).process
+        victim.kill()
+        assert not victim.running
+        self.add()
+
+    def read(self, dataset: D, **options) -> D:
+        return dataset.apply(pecan.distribute(self.dispatcher.target, **options))
+
+    def status(self) -> dict:
+        return session.connect(self.dispatcher.target, 10).status()
+
+    def job(self) -> dict:
+        """The job that came last."""
+        return self.status()["jobs"][-1]
+
+    def made(self) -> dict[str, int]:
+        """Elements of the newest job by op, as soon as they rest."""
+        known, deadline = None, time.monotonic() + PATIENCE_S
+        while True:
+            sums: collections.Counter[str] = collections.Counter()
+            for node in self.job().get("nodes", []):
+                sums[node["op"]] += int(node.get("elements", 0))
+            if sums and dict(sums) == known:
+                return known
+            assert time.monotonic() < deadline, "the figures never rest"
+            known = dict(sums)
+            time.sleep(0.3)
+
+    def counted(self, what: str) -> int:
+        return sum(int(w.get("cache", {}).get(what, 0)) for w in self.status()["workers"])
+
+    def segments(self) -> list[pathlib.Path]:
+        return sorted(self.caches.glob("*.seg"))
+
+    def stop(self) -> None:
+        session.retire(self.dispatcher.target.removeprefix("pecan://"))
+        for worker in self.workers:
+            worker.stop()
+        self.dispatcher.stop()
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+
+
+def rows(dataset: D) -> list[int]:
+    return sorted(int(x) for batch in dataset for x in batch.numpy().ravel())
+
+
+def until(holds, what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("workers", "deterministic"), [(1, False), (3, False), (2, True)])
+def test_the_second_epoch_leaves_out_what_lies_below(tmp_path, records, workers, deterministic):
+    local = rows(numbers(records, nothing))
+    with Service(tmp_path, workers) as service:
+        dataset = service.read(numbers(records), deterministic=deterministic)
+        assert rows(dataset) == local
+        first = service.made()
+        assert first["TakeDataset"] == len(local)
+        assert service.job()["cache"]["state"] == "committed"
+        assert len(service.segments()) == service.job()["plan"]["num_streams"]
+        assert rows(dataset) == local and rows(dataset) == local
+        third = service.made()
+        assert service.job()["cache"]["state"] == "used"
+        below = ("TensorSliceDataset", "InterleaveDataset", "TakeDataset")
+        assert {op: third[op] for op in below} == {op: first[op] for op in below}
+        # The two maps stand on either side of the step.
+        assert (first["MapDataset"], third["MapDataset"]) == (2 * len(local), 4 * len(local))
+        until(lambda: service.counted("bytes_read") > 0, "nobody counts what was read")
+        assert service.counted("segments_spoilt") == 0
+
+
+def described(x: tf.Tensor) -> dict[str, tf.Tensor]:
+    return {
+        "id": x, "text": tf.strings.as_string(x), "texts": tf.repeat([tf.strings.as_string(x)], x % 3), "half": tf.cast(x, tf.float16),
+        "uneven": tf.range(x % 5), "flag": x % 2 == 0, "complex": tf.complex(tf.cast(x, tf.float32), 1.0), "empty": tf.zeros([0, 3]),
+    }
+
+
+# How the step may stand, and how much of the elements local execution promises.
+PIPELINES = {
+    "at the end": (lambda names, step: D.range(100).map(lambda x: x * x).apply(step()), "elements"),
+    "every dtype": (lambda names, step: D.range(40).map(described).apply(step()).map(lambda e: e), "elements"),
+    "small vectors": (lambda names, step: D.range(500).map(lambda x: tf.fill([7], x)).apply(step()).map(lambda x: x + 1).batch(13), "elements"),
+    "large elements": (lambda names, step: D.range(20).map(lambda x: tf.fill([100_000], x)).apply(step()).map(lambda x: x + 1), "elements"),
+    "one stream": (lambda names, step: D.range(60).scan(tf.constant(0, tf.int64), lambda s, x: (s + x, s + x)).apply(step()).map(lambda x: 2 * x), "elements"),
+    "behind a batch": (lambda names, step: D.range(103).map(lambda x: 2 * x).batch(10).apply(step()).map(lambda x: x + 1), "elements"),
+    "remainders joined": (lambda names, step: D.range(103).filter(lambda x: x % 3 > 0).apply(step()).batch(10), "rows"),
+    "steps behind the batch": (
+        lambda names, step: D.range(103).filter(lambda x: x % 3 > 0).apply(step()).batch(10).map(lambda x: x + 1), "rows"),
+    "filtered above": (lambda names, step: D.range(103).apply(step()).filter(lambda x: x % 3 > 0).flat_map(lambda x: D.range(x % 4)), "elements"),
+    "repeat behind": (lambda names, step: D.range(50).map(lambda x: 2 * x).apply(step()).map(lambda x: x + 1).repeat(3), "elements"),
+    "a cache of tf.data above": (lambda names, step: D.range(50).map(lambda x: 2 * x).apply(step()).cache().map(lambda x: x + 1), "elements"),
+}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """One service for all that leaves it as it was."""
+    with Service(tmp_path_factory.mktemp("shared")) as service:
+        yield service
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_epoch_is_what_a_local_run_gives(shared, records, name):
+    build, how = PIPELINES[name]
+    local = oracle.run(build(records, nothing))
+    dataset = shared.read(build(records, pecan.cache))
+    for _ in range(3):
+        oracle.compare(oracle.run(dataset), local, how)
+    assert shared.job()["cache"]["state"] == "used", shared.job()["plan"]["reasons"]
+
+
+def test_random_steps_below_repeat_themselves_and_those_above_do_not(shared):
+    def build(step):
+        drawn = D.range(200).map(lambda x: (x, tf.random.uniform([], maxval=1 << 30, dtype=tf.int64))).shuffle(50).apply(step())
+        return drawn.map(lambda x, y: (x, y, tf.random.uniform([], maxval=1 << 30, dtype=tf.int64)))
+
+    dataset = shared.read(build(pecan.cache), deterministic=True, seed=5)
+    epochs = [np.array(list(dataset.as_numpy_iterator())) for _ in range(3)]
+    assert shared.job()["cache"]["state"] == "used"
+    for other in epochs[1:]:
+        assert (other[:, :2] == epochs[0][:, :2]).all(), "elements or order below the step differ"
+        assert (other[:, 2] != epochs[0][:, 2]).any(), "what stands above the step repeats itself"
+    # Whether workers keep anything or not is not to be seen.
+    with pecan.DispatchServer() as dispatcher, pecan.WorkerServer(pecan.WorkerConfig(dispatcher.target)) as _:
+        plain = build(pecan.cache).apply(pecan.distribute(dispatcher.target, deterministic=True, seed=5))
+        for epoch in epochs:
+            assert (np.array(list(plain.as_numpy_iterator())) == epoch).all()
+        state = session.connect(dispatcher.target, 10).status()["jobs"][-1]["cache"]["state"]
+        assert state.startswith("off: ")
+        session.retire(dispatcher.target.removeprefix("pecan://"))
+
+
+@pytest.mark.parametrize(("build", "why"), [
+    (lambda step: D.range(10).apply(step()).take(5), "below TakeDataset"),
+    (lambda step: D.zip((D.range(10).apply(step()), D.range(10))), "above it stands ZipDataset"),
+    (lambda step: D.range(10).map(lambda x: tf.RaggedTensor.from_row_lengths([x], [1])).apply(step()), "variant"),
+    (lambda step: D.range(10).repeat().apply(step()).take(20), "does nothing"),
+    (lambda step: D.range(100).filter(lambda x: x % 3 > 0).batch(10).apply(step()), "Move it before that step"),
+    (lambda step: D.range(10).map(lambda x: x + tf.cast(tf.timestamp() * 0, tf.int64)).apply(step()), "other values in each run"),
+])
+def test_where_it_cannot_be_plan_and_log_say_why(shared, caplog, build, why):
+    dataset = shared.read(build(pecan.cache))
+    (said,) = [r.getMessage() for r in caplog.records if "pecan.cache() does nothing here" in r.getMessage()]
+    assert why in said or why == "does nothing"
+    for _ in range(2):
+        oracle.compare(oracle.run(dataset), oracle.run(build(nothing)), "rows" if "before" in why else "elements")
+    job = shared.job()
+    assert "cache" not in job and why in " ".join(job["plan"]["reasons"]), job["plan"]["reasons"]
+
+
+def test_another_job_over_the_same_files_reads_it(tmp_path, records):
+    with Service(tmp_path) as service:
+        first = service.read(numbers(records))
+        local = rows(first)
+        assert service.made()["InterleaveDataset"] == len(local)
+        dataset = D.from_tensor_slices(records).interleave(tf.data.TFRecordDataset).map(number).apply(pecan.cache())
+        # The steps above are others: what is kept is the same.
+        second = service.read(dataset.map(lambda x: 5 * x).batch(8))
+        assert rows(second) == [5 * x // 3 for x in local]
+        made = service.made()
+        assert "InterleaveDataset" not in made and made["MapDataset"] == len(local)
+
+
+def test_files_that_change_are_read_anew(tmp_path, records):
+    with Service(tmp_path) as service:
+        dataset = service.read(numbers(records))
+        before = rows(dataset)
+        with tf.io.TFRecordWriter(records[3]) as writer:
+            for i in range(1000, 1064):
+                writer.write(str(i).encode())
+        now = rows(numbers(records, nothing))
+        assert now != before
+        for _ in range(3):
+            assert rows(dataset) == now
+        until(lambda: service.counted("segments_spoilt") == 1, "nobody counts what was of no use")
+        assert service.job()["cache"]["state"] == "used"
+
+
+def flip(path: pathlib.Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE = {
+    "flipped": flip,
+    "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "empty": lambda path: os.truncate(path, 0),
+    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"x"),
+    "gone": lambda path: path.unlink(),
+    "another": lambda path: path.write_bytes(next(p for p in path.parent.glob("*.seg") if p != path).read_bytes()),
+}
+
+
+def test_what_happens_to_the_files_does_not_show(tmp_path, records):
+    """D11: what cannot be read is computed, put aside, counted and written again."""
+    # Elements of many blocks: some are given before the damaged one comes.
+    def build(step):
+        dataset = D.from_tensor_slices(records).interleave(tf.data.TFRecordDataset).map(number)
+        return dataset.map(lambda x: tf.fill([30_000], x)).apply(step()).map(lambda x: x[:2] * 3).batch(16)
+
+    local = rows(build(nothing))
+    with Service(tmp_path) as service:
+        dataset = service.read(build(pecan.cache))
+        assert rows(dataset) == local
+        for spoilt, (what, harm) in enumerate(DAMAGE.items()):
+            largest = max(service.segments(), key=lambda path: path.stat().st_size)
+            harm(largest)
+            assert rows(dataset) == local, what
+            until(lambda n=spoilt: service.counted("segments_spoilt") == n + 1, f"{what}: not noticed")
+            # Only that stream is written again, and then all is read.
+            assert rows(dataset) == local
+            assert service.job()["cache"]["state"] in ("committed", "used"), what
+            made = service.made()["InterleaveDataset"]
+            assert rows(dataset) == local
+            assert service.made()["InterleaveDataset"] == made
+        for path in service.caches.iterdir():
+            path.unlink()
+        service.caches.rmdir()
+        assert rows(dataset) == local and rows(dataset) == local
+
+
+def test_without_a_directory_the_trainer_is_told_once_what_to_do(tmp_path, records, caplog):
+    with Service(tmp_path, cache_dir=None) as service:
+        dataset = service.read(numbers(records))
+        local = rows(dataset)
+        until(lambda: "no worker has a directory for caches" in caplog.text, "the trainer is not told")
+        assert rows(dataset) == local
+        time.sleep(1.5)  # two turns of the thread that tells
+        (said,) = [r.getMessage() for r in caplog.records if "directory for caches" in r.getMessage()]
+        assert "--cache-dir DIR" in said
+        assert "--cache-dir DIR" in service.job()["cache"]["state"]
+
+
+def test_without_room_the_epochs_go_on(tmp_path, records, caplog):
+    local = rows(numbers(records, nothing))
+    with Service(tmp_path, cache_bytes=100) as service:
+        dataset = service.read(numbers(records))
+        for _ in range(3):
+            assert rows(dataset) == local
+        assert service.job()["cache"]["state"].startswith("filling")
+        until(lambda: service.counted("writes_dropped") >= 3, "nobody counts what was not kept")
+        assert rows(dataset) == local
+        until(lambda: "raise --cache-bytes" in caplog.text, "the trainer is not told of what was not kept")
+        assert "raise --cache-bytes" in service.job()["cache"]["state"]
+        assert list(service.caches.iterdir()) == []
+
+
+def slow_numbers(names: list[str]) -> D:
+    """As numbers, slow enough to be struck on the way."""
+    def linger(x: tf.Tensor) -> tf.Tensor:
+        spin = tf.while_loop(lambda i, s: i < 800, lambda i, s: (i + 1, s + tf.cast(i, tf.float32)), (0, 0.0))
+        return x + tf.cast(spin[1] * 0, tf.int64)
+
+    dataset = D.from_tensor_slices(names).interleave(tf.data.TFRecordDataset).map(number).map(linger)
+    return dataset.apply(pecan.cache()).map(lambda x: 3 * x).map(linger).batch(4)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_workers_killed_while_they_write_and_while_they_read(tmp_path, records, deterministic):
+    local = rows(numbers(records, nothing))
+    with Service(tmp_path) as service:
+        dataset = service.read(slow_numbers(records), deterministic=deterministic)
+        for epoch in range(3):
+            got = []
+            for n, batch in enumerate(dataset):
+                got += batch.numpy().ravel().tolist()
+                if n == 5 and epoch < 2:
+                    # Both at once in the epoch that reads.
+                    for _ in range(1 + (epoch == 1)):
+                        service.kill(0)
+            assert sorted(got) == local, f"epoch {epoch}"
+            cache = service.job()["cache"]
+            assert cache["state"] in ("committed", "used") and cache["segments"] == cache["streams"]
+        # One segment for each stream, whoever wrote how many: the rest is collected in time.
+        assert cache["segments"] <= len(service.segments())
+
+
+def test_what_nobody_needs_is_collected(tmp_path, records):
+    caches = tmp_path / "cache"
+    caches.mkdir(mode=0o700)
+    ours = [caches / f"{'ab' * 32}-0-7-1-{worker}.{end}" for worker, end in (("dead", "tmp"), ("dead", "seg"), ("dead", "bad"))]
+    for path in [*ours, caches / "notes.txt"]:
+        path.write_bytes(b"x" * 100)
+    with pecan.DispatchServer() as dispatcher:
+        server = pecan.WorkerServer(pecan.WorkerConfig(dispatcher.target, cache_dir=caches, cache_orphan_after_ms=300))
+        dataset = numbers(records).apply(pecan.distribute(dispatcher.target))
+        local = rows(dataset)
+        until(lambda: not any(path.exists() for path in ours), "files of a dead worker stay for ever")
+        assert (caches / "notes.txt").exists(), "a file of somebody else's was removed"
+        assert rows(dataset) == local
+        job = session.connect(dispatcher.target, 10).status()["jobs"][-1]
+        assert job["cache"]["state"] == "used"
+        server.stop()
+        session.retire(dispatcher.target.removeprefix("pecan://"))
+
+
+def test_a_dispatcher_that_is_started_anew_knows_its_caches(tmp_path, records):
+    local = rows(numbers(records, nothing))
+    config = pecan.DispatcherConfig(port=free_port(), work_dir=tmp_path / "work")
+    dispatcher = pecan.DispatchServer(config)
+    worker = pecan.WorkerServer(pecan.WorkerConfig(dispatcher.target, cache_dir=tmp_path / "cache"))
+    dataset = numbers(records).apply(pecan.distribute(dispatcher.target))
+    assert rows(dataset) == local
+    dispatcher.process.kill()
+    dispatcher = pecan.DispatchServer(config)
+    assert rows(dataset) == local
+    job = session.connect(dispatcher.target, 10).status()["jobs"][-1]
+    assert job["cache"]["state"] == "used"
+    session.retire(dispatcher.target.removeprefix("pecan://"))
+    worker.stop()
+    dispatcher.stop()
+
+
+def free_port() -> int:
+    import socket
+
+    with contextlib.closing(socket.socket()) as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def test_a_directory_that_others_can_write_is_refused(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pecan.DispatchServer() as dispatcher:
+        for name in ("open", "link"):
+            with pytest.raises(pecan.ServerError, match="not safe to use"):
+                pecan.WorkerServer(pecan.WorkerConfig(dispatcher.target, cache_dir=tmp_path / name))

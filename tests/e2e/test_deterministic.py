@@ -1,0 +1,132 @@
+"""`deterministic=True`: one sequence of the same bytes for a seed, whatever the number of workers and whichever dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+import oracle
+import pecan
+import pytest
+import tensorflow as tf
+
+D = tf.data.Dataset
+AUTO = tf.data.AUTOTUNE
+EPOCHS = 2
+# The faults come after so many elements of an epoch; each pipeline gives more.
+KILL_AT, ADD_AT = 3, 6
+
+
+def _picture(record: tf.Tensor) -> tf.Tensor:
+    numbers = tf.strings.to_hash_bucket_fast(tf.fill([48], record) + tf.as_string(tf.range(48)), 256)
+    return tf.cast(tf.reshape(numbers, [4, 4, 3]), tf.float32)
+
+
+def _augment(image: tf.Tensor) -> tf.Tensor:
+    return tf.image.random_crop(tf.image.random_flip_left_right(image), [3, 3, 3])
+
+
+def _training(files):
+    names = D.from_tensor_slices(files.records).shuffle(6)
+    records = names.interleave(tf.data.TFRecordDataset, num_parallel_calls=AUTO, deterministic=False)
+    pictures = records.shuffle(16).map(_picture, num_parallel_calls=AUTO).map(_augment, num_parallel_calls=AUTO)
+    return pictures.batch(3).prefetch(AUTO)
+
+
+def _noise(i):
+    return i, tf.random.normal([2])
+
+
+PIPELINES = {
+    "training": _training,
+    "a random filter": lambda files: D.range(120).filter(lambda i: tf.random.uniform([]) > 0.4),
+    "a filter by random values": lambda files: (
+        D.range(120).map(_noise, num_parallel_calls=4).filter(lambda i, x: x[0] > -0.5).batch(3)
+    ),
+    "two random steps": lambda files: (
+        D.range(60).map(_noise, num_parallel_calls=4)
+        .map(lambda i, x: (i, x, tf.random.uniform([], 0, 1000, tf.int32)), num_parallel_calls=4)
+    ),
+    "random values that cannot be keyed": lambda files: (
+        D.range(60).map(lambda i: (i, tf.random.gamma([], 2.0)), num_parallel_calls=4)
+    ),
+    "files": lambda files: D.from_tensor_slices(files.records).flat_map(tf.data.TFRecordDataset).shuffle(20),
+    "zip": lambda files: D.zip((D.range(60).shuffle(60), D.range(60).map(_noise, num_parallel_calls=4))).batch(4),
+    "repeat": lambda files: D.range(20).shuffle(20).map(_noise, num_parallel_calls=4).repeat(3).batch(4),
+    "repeated": lambda files: D.range(60).map(_noise, num_parallel_calls=4).repeat(2),
+}  # fmt: skip
+
+
+def _read(build, files, target, *, seed: int = 7, at=None) -> list[list]:
+    """Reads two epochs, and gives the elements of each in their order. at: what to do after an element of an epoch."""
+    dataset = build(files).apply(pecan.distribute(target, deterministic=True, seed=seed))
+    found = []
+    for epoch in range(EPOCHS):
+        elements = []
+        for element in dataset:
+            elements.append(oracle.fingerprint(element))
+            if at is not None:
+                at(epoch, len(elements))
+        found.append(elements)
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected(cluster, files) -> dict[str, list[list]]:
+    """Each pipeline's elements with two workers that live."""
+    return {name: _read(build, files, cluster.target) for name, build in PIPELINES.items()}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_second_run_is_the_same_and_other_seeds_and_epochs_are_not(cluster, files, expected, name):
+    assert all(len(epoch) > ADD_AT for epoch in expected[name])
+    assert expected[name][0] != expected[name][1]
+    assert _read(PIPELINES[name], files, cluster.target) == expected[name]
+    assert _read(PIPELINES[name], files, cluster.target, seed=8) != expected[name]
+
+
+@pytest.mark.parametrize("workers", [1, 3, 7])
+def test_the_number_of_workers_changes_nothing(files, expected, workers):
+    with pecan.LocalCluster(workers=workers) as cluster:
+        for name, build in PIPELINES.items():
+            assert _read(build, files, cluster.target) == expected[name], name
+
+
+class _Faults:
+    """Workers that are killed and added while a dataset is read."""
+
+    def __init__(self, cluster: pecan.LocalCluster) -> None:
+        self.cluster = cluster
+        self.killed = self.added = 0
+
+    def __call__(self, epoch: int, elements: int) -> None:
+        if elements == KILL_AT:
+            os.kill(self.cluster.workers[self.killed].process.pid, signal.SIGKILL)
+            self.killed += 1
+        elif elements == ADD_AT:
+            self.cluster.add_workers(1)
+            self.added += 1
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_workers_that_are_killed_and_added_change_nothing(files, expected, name):
+    with contextlib.ExitStack() as stack:
+        faults = _Faults(stack.enter_context(pecan.LocalCluster(workers=2)))
+        assert _read(PIPELINES[name], files, faults.cluster.target, at=faults) == expected[name]
+        assert (faults.killed, faults.added) == (EPOCHS, EPOCHS)
+
+
+def test_random_steps_above_a_cached_one_draw_by_numbers_that_are_not_in_the_cache(files, tmp_path):
+    records = D.from_tensor_slices(files.records).interleave(tf.data.TFRecordDataset).map(_picture)
+    noisy = records.apply(pecan.cache()).map(lambda x: (x, tf.random.normal([2])), num_parallel_calls=4).batch(4)
+    with pecan.DispatchServer() as dispatcher:
+        config = pecan.WorkerConfig(dispatcher.target, cache_dir=tmp_path)
+        with pecan.WorkerServer(config), pecan.WorkerServer(config):
+            first, second = (
+                noisy.apply(pecan.distribute(dispatcher.target, deterministic=True, seed=7)) for _ in range(2)
+            )
+            runs = [[[oracle.fingerprint(e) for e in dataset] for _ in range(EPOCHS)] for dataset in (first, second)]
+    assert list(tmp_path.rglob("*.seg"))
+    # The second run reads what the first one left in the cache.
+    assert runs[0] == runs[1] and runs[0][0] != runs[0][1]

@@ -1,0 +1,209 @@
+"""What a job promises is said where people look, and a dataset that cannot keep it is refused or runs in a weaker mode."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import os
+import signal
+import time
+import types
+from collections.abc import Iterable
+
+import pecan
+import pytest
+import tensorflow as tf
+from pecan._src import session
+
+D = tf.data.Dataset
+
+
+def _by_the_clock() -> tf.data.Dataset:
+    return D.range(40).filter(lambda i: tf.timestamp() > 5)
+
+
+def _jobs(cluster) -> list[dict]:
+    return session.connect(cluster.target.removeprefix("pecan://"), 10).status().get("jobs", [])
+
+
+@pytest.mark.parametrize("mode", ["exactly_once", "deterministic", "at_least_once", "at_most_once", "off"])
+def test_a_jobs_start_is_a_line_in_the_log(cluster, caplog, mode):
+    with caplog.at_level(logging.INFO, logger="pecan"):
+        dataset = D.range(40).apply(
+            pecan.distribute(cluster.target, job_name=f"said-{mode}", processing_mode=mode, seed=11)
+        )
+    said = [r.getMessage() for r in caplog.records if f"job said-{mode} created" in r.getMessage()]
+    assert len(said) == 1
+    job = next(j for j in _jobs(cluster) if j.get("name") == f"said-{mode}")
+    streams = "a worker's own streams" if mode == "off" else f"{job['plan']['num_streams']} streams"
+    for words in (f"mode {mode},", "class B", streams, f"plan {job['plan']['hash'][:12]},", "seed 11,"):
+        assert words in said[0]
+    assert said[0].endswith("dispatcher in memory only")
+    assert job["options"]["mode"] == f"MODE_{mode.upper()}"
+    assert job["plan"]["determinism"] == "DETERMINISM_CLASS_B"
+    del dataset
+
+
+def test_the_line_of_a_jobs_start_says_that_its_dispatcher_forgets_nothing(tmp_path, caplog):
+    config = pecan.DispatcherConfig(work_dir=tmp_path / "work")
+    with pecan.DispatchServer(config) as dispatcher, caplog.at_level(logging.INFO, logger="pecan"):
+        D.range(40).apply(pecan.distribute(dispatcher.target))
+        assert any(r.getMessage().endswith("dispatcher with a work directory") for r in caplog.records)
+        session.retire(dispatcher.target.removeprefix("pecan://"))
+
+
+@pytest.mark.parametrize("asked", ["exactly_once", "deterministic"])
+def test_the_service_refuses_what_no_call_could_judge(cluster, asked):
+    dataset_id = pecan.register_dataset(cluster.target, _by_the_clock())
+    with pytest.raises(ValueError, match=f"mode {asked}.*NONDETERMINISTIC"):
+        pecan.from_dataset_id(None, cluster.target, dataset_id, deterministic=asked == "deterministic")
+    assert len(list(pecan.from_dataset_id("at_least_once", cluster.target, dataset_id))) == 40
+
+
+def test_a_weaker_mode_is_said_loudly(cluster, caplog):
+    with caplog.at_level(logging.INFO, logger="pecan"):
+        dataset = _by_the_clock().apply(pecan.distribute(cluster.target, job_name="weak", allow_nondeterministic=True))
+    warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert any("mode at_least_once and not exactly_once" in text and "FilterDataset" in text for text in warned)
+    job = next(j for j in _jobs(cluster) if j.get("name") == "weak")
+    assert (job["options"]["mode"], job["options"]["asked_mode"]) == ("MODE_AT_LEAST_ONCE", "MODE_EXACTLY_ONCE")
+    assert sorted(int(i) for i in dataset) == list(range(40))
+
+
+def test_values_that_nothing_decides_need_no_order(cluster, caplog):
+    dataset = D.range(9).map(lambda i: (i, tf.timestamp()))
+    with pytest.raises(ValueError, match="MapDataset.*NONDETERMINISTIC"):
+        dataset.apply(pecan.distribute(cluster.target, deterministic=True))
+    reading = dataset.apply(pecan.distribute(cluster.target, deterministic=True, allow_nondeterministic=True))
+    assert any("mode exactly_once and not deterministic" in r.getMessage() for r in caplog.records)
+    assert sorted(int(i) for i, _ in reading) == list(range(9))
+
+
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once", "off"])
+def test_where_nothing_fails_each_element_comes_once(cluster, mode):
+    dataset = D.range(200).shuffle(200).map(lambda i: i, num_parallel_calls=2, deterministic=False)
+    found = collections.Counter(int(i) for i in dataset.apply(pecan.distribute(cluster.target, processing_mode=mode)))
+    times = 2 if mode == "off" else 1
+    assert found == collections.Counter({i: times for i in range(200)})
+
+
+def _read_with_a_death(dataset: Iterable, cluster, *, at: int) -> list[int]:
+    """Reads one pass, or what is left of it, and kills a worker that is in the middle of a stream of which something has arrived."""
+    found: list[int] = []
+    killed = False
+    for element in dataset:
+        found.append(int(element[0]))
+        if not killed and len(found) >= at:
+            victim = _in_the_middle(cluster, {i % STREAMS for i in found})
+            if victim is not None:
+                os.kill(victim, signal.SIGKILL)
+                killed = True
+    assert killed
+    return found
+
+
+def _in_the_middle(cluster, arrived: set[int]) -> int | None:
+    """The process of a worker that has not made all of a stream that has begun to arrive."""
+    pids = {worker.target.removeprefix("pecan://"): worker.process.pid for worker in cluster.workers}
+    for worker in session.connect(cluster.target.removeprefix("pecan://"), 10).status()["workers"]:
+        for stream in worker.get("streams", []):
+            if not stream.get("ended") and int(stream["id"].get("stream", 0)) in arrived:
+                return pids[worker["address"]["tcp"]]
+    return None
+
+
+def _slow(total: int, *, free: bool = False) -> tf.data.Dataset:
+    """Numbers, large and slow ones, so that workers have made but a part of them when one dies; above a shuffle.
+
+    free: they come as they get ready, so that an index says nothing about the element.
+    """
+
+    def wait(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        work = tf.random.stateless_uniform([160, 160], [1, 2]) + tf.cast(i, tf.float32)
+        for _ in range(3):
+            work = tf.linalg.matmul(work, work) / (1 + tf.reduce_max(tf.abs(work)))
+        return i, work
+
+    dataset = D.range(total).shuffle(total)
+    return dataset.map(wait, num_parallel_calls=2, deterministic=not free) if free else dataset.map(wait)
+
+
+# Divided among 16 streams: element i comes from stream i mod 16.
+TOTAL, STREAMS = 1600, 16
+WINDOW = 1 << 20
+
+
+def _delivered(cluster, name: str) -> dict:
+    """The first epoch's status, when the dispatcher knows that all of it has arrived."""
+    deadline = time.monotonic() + 20
+    while True:
+        job = next(j for j in _jobs(cluster) if j.get("name") == name)
+        if job["epochs"][0]["state"] == "delivered":
+            return job["epochs"][0]
+        assert time.monotonic() < deadline, job["epochs"][0]
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def small_windows():
+    """Two workers that make little ahead."""
+    with pecan.DispatchServer() as dispatcher:
+        config = pecan.WorkerConfig(dispatcher.target, window_bytes=WINDOW)
+        with contextlib.ExitStack() as stack:
+            workers = [stack.enter_context(pecan.WorkerServer(config)) for _ in range(2)]
+            yield types.SimpleNamespace(target=dispatcher.target, workers=workers)
+
+
+@pytest.mark.parametrize("free", [False, True], ids=["fixed order", "free order"])
+@pytest.mark.parametrize("mode", ["exactly_once", "at_least_once", "at_most_once", "off"])
+def test_a_worker_that_is_killed_costs_what_the_mode_says(small_windows, caplog, mode, free):
+    dataset = _slow(TOTAL, free=free).apply(
+        pecan.distribute(
+            small_windows.target, processing_mode=mode, job_name=None if mode == "off" else "lossy",
+            max_outstanding_bytes=WINDOW,
+        )
+    )  # fmt: skip
+    found = collections.Counter(_read_with_a_death(dataset, small_windows, at=80))
+    wanted, got = set(range(TOTAL)), set(found)
+    assert got <= wanted
+    if mode == "exactly_once":
+        assert found == collections.Counter(range(TOTAL))
+    elif mode == "at_least_once":
+        assert got == wanted
+        # Where an index is fixed, a stream goes on; else it is sent again from its start.
+        assert (sum(found.values()) > TOTAL) == free
+    elif mode == "off":
+        assert got == wanted and min(found.values()) >= 2
+        assert free or sum(found.values()) == 2 * TOTAL
+    else:
+        assert max(found.values()) == 1
+        epoch = _delivered(small_windows, "lossy")
+        assert int(epoch["streams_cut_off"]) > 0
+        assert int(epoch["lost"]) == TOTAL - len(got) > 0
+        told = time.monotonic() + 30
+        while sum("ended early" in r.getMessage() for r in caplog.records) < int(epoch["streams_cut_off"]):
+            assert time.monotonic() < told, "nobody was told of the streams that were cut off"
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("mode", "free"), [("at_least_once", True), ("at_most_once", False)])
+def test_a_worker_is_killed_behind_a_saved_position(small_windows, mode, free):
+    """L4: a trainer goes on where it stopped, and what its mode promises when a worker is lost holds from there on."""
+
+    def distributed():
+        return _slow(TOTAL // 2, free=free).apply(
+            pecan.distribute(small_windows.target, processing_mode=mode, max_outstanding_bytes=WINDOW)
+        )
+
+    iterator = pecan.Iterator(distributed())
+    seen = [int(next(iterator)[0]) for _ in range(60)]
+    state = iterator.state_dict()
+    del iterator
+    again = pecan.Iterator(distributed())
+    again.load_state_dict(state)
+    found = collections.Counter(seen + _read_with_a_death(again, small_windows, at=60))
+    if mode == "at_least_once":
+        assert set(found) == set(range(TOTAL // 2)) and max(found.values()) > 1
+    else:
+        assert max(found.values()) == 1 and 0 < len(found) < TOTAL // 2

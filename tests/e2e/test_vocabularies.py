@@ -1,0 +1,65 @@
+"""Tables that are filled from files hold what the files hold when the job is made, also on workers that have read them before."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pecan
+import tensorflow as tf
+
+D = tf.data.Dataset
+WORDS = [chr(97 + i % 5) for i in range(40)]
+
+
+def write(path: pathlib.Path, vocabulary: str) -> None:
+    """Puts a whole new file there: whoever opens it in between finds the old one."""
+    new = path.with_suffix(".new")
+    new.write_text("".join(word + "\n" for word in vocabulary))
+    new.replace(path)
+
+
+def numbered(path: pathlib.Path, vocabulary: str) -> D:
+    """The numbers of the words under a vocabulary, which is written first."""
+    write(path, vocabulary)
+    index = tf.lookup.TextFileIndex
+    initializer = tf.lookup.TextFileInitializer(str(path), tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER)
+    return D.from_tensor_slices(WORDS).map(tf.lookup.StaticHashTable(initializer, -1).lookup)
+
+
+def numbers(dataset: D, target: str) -> list[int]:
+    return [int(x) for x in dataset.apply(pecan.distribute(target, deterministic=True))]
+
+
+# The second is as long as the first: TensorFlow takes such tables for equal.
+VOCABULARIES = ("abc", "cba", "dcbae")
+
+
+def test_old_and_new_workers_see_the_file_as_it_is(tmp_path):
+    """A dataset of the trainer's own process is no measure here: TensorFlow shares its tables by the name of the file."""
+    with pecan.LocalCluster(workers=1) as cluster:
+        for vocabulary in VOCABULARIES:
+            dataset = numbered(tmp_path / "words.txt", vocabulary)
+            assert numbers(dataset, cluster.target) == [vocabulary.find(word) for word in WORDS]
+            cluster.add_workers()
+
+
+def test_what_is_cached_is_made_with_the_file_as_it_is(tmp_path):
+    with pecan.LocalCluster(workers=1) as cluster:
+        for vocabulary in VOCABULARIES:
+            dataset = numbered(tmp_path / "words.txt", vocabulary).apply(pecan.cache()).map(lambda x: x + 0)
+            for _ in range(2):
+                assert numbers(dataset, cluster.target) == [vocabulary.find(word) for word in WORDS]
+
+
+def test_a_file_that_changes_between_epochs_loses_no_elements(tmp_path):
+    """Which of its states a stream sees is not promised then."""
+    path = tmp_path / "words.txt"
+    with pecan.LocalCluster(workers=1) as cluster:
+        dataset = numbered(path, "abc").map(lambda x: (x, tf.fill([20_000], x)))
+        read = dataset.apply(pecan.distribute(cluster.target, deterministic=True))
+        for vocabulary in ("cba", "abcde"):
+            elements = iter(read)
+            next(elements)
+            write(path, vocabulary)
+            cluster.add_workers()
+            assert sum(1 for _ in elements) == len(WORDS) - 1
