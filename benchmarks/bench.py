@@ -1,8 +1,10 @@
-"""Measures Pecan beside TensorFlow's data service and the raw limits of the machine, and writes the report.
+"""Measures what the documents claim, row by row, and writes the reports.
 
-make bench                      # everything; about 25 minutes, ten of them the memory run
+make bench                      # the main job; about 25 minutes, ten of them the memory run
 make bench ROW=large            # one row; the others keep their figures
 make bench ROW=memory SECONDS=60
+make bench-faults               # what a fault costs; about 8 minutes
+make bench-recovery             # what checkpoints and caches cost; about 6 minutes
 """
 
 from __future__ import annotations
@@ -17,30 +19,54 @@ import shlex
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Faults are made by what the fault scenarios make them with.
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "faults"))
 
+import faults
 import meter
+import recovery
 import report
+import row as kinds
 import rows
 
+MAIN_JOB = """# Benchmarks of the main job
 
-def measure(name: str, repetitions: int, settings: rows.Settings, without: list[str]) -> dict:
-    """Samples every contestant of a row in turns and judges the medians."""
-    row = rows.ROWS[name]
+Written by `make bench`, from `main-job.json` beside it; `make bench ROW=<name>` measures one row again.
+Contestants are asked in turns in one run; figures are medians, with the smallest and largest sample in
+brackets. TensorFlow's data service and Pecan both run their dispatcher and workers in
+processes of their own on the same machine.
+"""
+# What begins each page, and its rows.
+PAGES: dict[str, tuple[str, dict[str, kinds.Row]]] = {
+    "main-job": (MAIN_JOB, rows.ROWS),
+    "faults": (faults.HEAD, faults.ROWS),
+    "recovery": (recovery.HEAD, recovery.ROWS),
+}
+COMMANDS = {"main-job": "make bench", "faults": "make bench-faults", "recovery": "make bench-recovery"}
+HOME = {name: page for page, (_, table) in PAGES.items() for name in table}
+
+
+def measure(row: kinds.Row, name: str, repetitions: int | None, settings: kinds.Settings, without: list[str]) -> dict:
+    """Samples every contestant of a row in turns and judges the figures."""
     print(f"\n{name}: {row.title}", flush=True)
     machine = meter.machine()
     with contextlib.ExitStack() as stack:
         contestants = {key: ask for key, ask in row.prepare(stack, settings).items() if key not in without}
-        samples: dict[str, list[rows.Sample]] = {key: [] for key in contestants}
-        for turn in range(1 if row.once else repetitions):
-            for key, ask in contestants.items():
-                samples[key].append(ask())
+        samples: dict[str, list[kinds.Sample]] = {key: [] for key in contestants}
+        for turn in range(repetitions or row.repetitions or 5):
+            # Back and forth: who comes later in a turn shall not always be the same.
+            for key in list(contestants)[:: 1 if turn % 2 == 0 else -1]:
+                samples[key].append(contestants[key]())
                 figures = "  ".join(f"{value:,.4g} {unit}" for unit, value in samples[key][-1].items())
                 print(f"  {turn + 1}  {key:<24} {figures}", flush=True)
-    marks = row.judge({key: report.median_of(values) for key, values in samples.items()}) if not without else []
+    if row.against and row.against[0] in samples:
+        report.compare(samples, *row.against, kinds.percent_of(row.against))
+    marks = row.judge({key: report.judged(values, row.by) for key, values in samples.items()}) if not without else []
     for mark in marks:
         print(f"  {'reached' if mark.reached else 'MISSED '}  {mark.claim}: {mark.measured}")
     return {
         "title": row.title,
+        "about": row.about,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "machine": machine,
         "samples": samples,
@@ -51,34 +77,36 @@ def measure(name: str, repetitions: int, settings: rows.Settings, without: list[
 def main() -> None:
     """Measures the rows that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--row", choices=[*rows.ROWS, *rows.ALIASES], help="measure only this row")
-    parser.add_argument("--repetitions", type=int, default=5, help="samples per contestant")
+    parser.add_argument("--row", choices=[*HOME, *rows.ALIASES], help="measure only this row")
+    parser.add_argument("--page", choices=PAGES, default="main-job", help="measure the rows of this page")
+    parser.add_argument("--repetitions", type=int, help="samples per contestant (default: 5, or as the row says)")
     parser.add_argument("--seconds", type=float, default=600.0, help="length of the memory run")
-    parser.add_argument("--demo-data", type=pathlib.Path, default=rows.Settings.demo_data, help="records of the demo")
+    parser.add_argument("--demo-data", type=pathlib.Path, default=kinds.Settings.demo_data, help="records of the demo")
     parser.add_argument(
-        "--output", type=pathlib.Path, default=rows.ROOT / "docs" / "benchmarks", help="where the report goes"
+        "--output", type=pathlib.Path, default=kinds.ROOT / "docs" / "benchmarks", help="where the report goes"
     )
     parser.add_argument(
         "--without", action="append", default=[], help="leave a contestant out (nothing is judged or written then)"
     )
     arguments = parser.parse_args()
 
-    names = [rows.ALIASES.get(arguments.row, arguments.row)] if arguments.row else list(rows.ROWS)
-    settings = rows.Settings(memory_seconds=arguments.seconds, demo_data=arguments.demo_data)
-    command = f"make bench ROW={arguments.row}" if arguments.row else "make bench"
+    names = [rows.ALIASES.get(arguments.row, arguments.row)] if arguments.row else list(PAGES[arguments.page][1])
+    settings = kinds.Settings(memory_seconds=arguments.seconds, demo_data=arguments.demo_data)
+    command = f"make bench ROW={arguments.row}" if arguments.row else COMMANDS[arguments.page]
     if arguments.seconds != parser.get_default("seconds"):
         command += f" SECONDS={arguments.seconds:g}"
     missed = 0
     for name in names:
-        record = measure(name, arguments.repetitions, settings, arguments.without)
+        page, (head, table) = HOME[name], PAGES[HOME[name]]
+        record = measure(table[name], name, arguments.repetitions, settings, arguments.without)
         if arguments.without:
             continue
         record["command"] = command
-        whole = report.merge(arguments.output / "main-job.json", name, record)
-        report.page(whole, list(rows.ROWS), arguments.output / "main-job.md")
+        whole = report.merge(arguments.output / f"{page}.json", name, record)
+        report.page(whole, list(table), head, arguments.output / f"{page}.md")
         missed += sum(not mark["reached"] for mark in record["marks"])
     if missed:
-        print(f"\n{missed} marks were missed; see {shlex.quote(str(arguments.output / 'main-job.md'))}")
+        print(f"\n{missed} marks were missed; see {shlex.quote(str(arguments.output))}")
 
 
 if __name__ == "__main__":

@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 import pathlib
 import statistics
+from collections.abc import Callable, Iterable
 
 NOTES = "## Notes"
 
 
-def median_of(samples: list[dict[str, float]]) -> dict[str, float]:
-    """The median of each figure."""
-    return {key: statistics.median(sample[key] for sample in samples) for key in samples[0]}
+def judged(samples: list[dict[str, float]], by: Callable[[Iterable[float]], float]) -> dict[str, float]:
+    """One figure of each kind, which the marks are held against."""
+    return {key: by(sample[key] for sample in samples) for key in samples[0]}
+
+
+def compare(samples: dict[str, list[dict[str, float]]], to: str, figure: str, name: str) -> None:
+    """Adds to each sample how much its figure is of another contestant's in the same turn."""
+    for values in samples.values():
+        for sample, other in zip(values, samples[to]):
+            sample[name] = 100 * sample[figure] / other[figure]
 
 
 def merge(path: pathlib.Path, row: str, record: dict) -> dict:
@@ -23,16 +31,12 @@ def merge(path: pathlib.Path, row: str, record: dict) -> dict:
     return whole
 
 
-def page(whole: dict, order: list[str], path: pathlib.Path) -> None:
+def page(whole: dict, order: list[str], head: str, path: pathlib.Path) -> None:
     """Writes the page. What stands under Notes is written by hand and stays."""
     old = path.read_text() if path.exists() else ""
     notes = old[old.index(NOTES) :] if NOTES in old else f"{NOTES}\n"
     parts = [
-        "# Benchmarks of the main job\n",
-        "Written by `make bench`, from `main-job.json` beside it; `make bench ROW=<name>` measures one row again.",
-        "Contestants are asked in turns in one run; figures are medians, with the smallest and largest sample in",
-        "brackets. TensorFlow's data service and Pecan both run their dispatcher and workers in",
-        "processes of their own on the same machine.\n",
+        head,
         "| measured | must reach | reached |",
         "| --- | --- | --- |",
     ]
@@ -49,10 +53,12 @@ def _section(name: str, record: dict) -> list[str]:
     machine = record["machine"]
     lines = [
         f"\n## {name}: {record['title']}\n",
-        f"`{record['command']}`, {record['date']}. "
+        f"`{record['command']}`, {record['date']}, {_times(record)}. "
         + "; ".join(f"{key} {value}" for key, value in machine.items())
         + ".\n",
     ]
+    if record.get("about"):
+        lines.append(record["about"])
     figures = list(dict.fromkeys(key for samples in record["samples"].values() for key in samples[0]))
     lines.append("| | " + " | ".join(figures) + " |")
     lines.append("| --- |" + " --- |" * len(figures))
@@ -63,6 +69,11 @@ def _section(name: str, record: dict) -> list[str]:
             cells.append(_spread(values) if values else "")
         lines.append(f"| {system} | " + " | ".join(cells) + " |")
     return lines
+
+
+def _times(record: dict) -> str:
+    numbers = sorted({len(samples) for samples in record["samples"].values()})
+    return f"{'-'.join(map(str, numbers))} sample{'s' * (numbers[-1] > 1)} of each"
 
 
 def _spread(values: list[float]) -> str:

@@ -6,12 +6,11 @@ Each prepares its contestants, which are then asked for a sample in turns, and j
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
-import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -20,49 +19,12 @@ import numpy as np
 import raw
 import systems
 import tensorflow as tf
-
-Sample = dict[str, float]
-Contestants = dict[str, Callable[[], Sample]]
-Medians = dict[str, Sample]
+from row import ROOT, Contestants, Mark, Medians, Row, Sample, Settings, at_least, at_most, percent_of
 
 LOCAL, STOCK, RAW, MEMCPY = "local tf.data", "tf.data service", "raw TCP pair", "memcpy"
 PECAN, PECAN_TCP, PECAN_SHM, EMBEDDED = "pecan", "pecan, TCP", "pecan, shared memory", "pecan, embedded start"
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What a caller may turn."""
-
-    memory_seconds: float = 600.0
-    demo_data: pathlib.Path = ROOT / "demo-data"
-
-
-@dataclasses.dataclass(frozen=True)
-class Mark:
-    """One claim and what was measured for it."""
-
-    claim: str
-    measured: str
-    reached: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A measurement, its contestants and its marks."""
-
-    title: str
-    prepare: Callable[[contextlib.ExitStack, Settings], Contestants]
-    judge: Callable[[Medians], list[Mark]]
-    once: bool = False
-
-
-def _at_least(claim: str, value: float, limit: float, unit: str = "") -> Mark:
-    return Mark(claim, f"{value:.3g}{unit}", value >= limit)
-
-
-def _at_most(claim: str, value: float, limit: float, unit: str = "") -> Mark:
-    return Mark(claim, f"{value:.3g}{unit}", value <= limit)
+WITHOUT, EXACTLY_ONCE, DETERMINISTIC = "at most once, in memory", "exactly once, durable", "deterministic, durable"
+AGAINST_NOTHING = (WITHOUT, "images/s")
 
 
 def _rate(dataset: tf.data.Dataset) -> float:
@@ -137,50 +99,93 @@ def _large(stack: contextlib.ExitStack, _: Settings) -> Contestants:
 def _judge_large(medians: Medians) -> list[Mark]:
     stock, tcp, shared = medians[STOCK], medians[PECAN_TCP], medians[PECAN_SHM]
     return [
-        _at_least("TCP: ≥ 2x tf.data service", tcp["GB/s"] / stock["GB/s"], 2, "x"),
-        _at_least("TCP: ≥ 80 % of the raw TCP pair", 100 * tcp["GB/s"] / medians[RAW]["GB/s"], 80, " %"),
-        _at_least("shared memory: ≥ 5x tf.data service", shared["GB/s"] / stock["GB/s"], 5, "x"),
-        _at_most("TCP: CPU ≤ 0.6 of tf.data service", tcp["CPU s/GB"] / stock["CPU s/GB"], 0.6),
-        _at_most("shared memory: CPU ≤ 0.5 of tf.data service", shared["CPU s/GB"] / stock["CPU s/GB"], 0.5),
+        at_least("TCP: ≥ 2x tf.data service", tcp["GB/s"] / stock["GB/s"], 2, "x"),
+        at_least("TCP: ≥ 80 % of the raw TCP pair", 100 * tcp["GB/s"] / medians[RAW]["GB/s"], 80, " %"),
+        at_least("shared memory: ≥ 5x tf.data service", shared["GB/s"] / stock["GB/s"], 5, "x"),
+        at_most("TCP: CPU ≤ 0.6 of tf.data service", tcp["CPU s/GB"] / stock["CPU s/GB"], 0.6),
+        at_most("shared memory: CPU ≤ 0.5 of tf.data service", shared["CPU s/GB"] / stock["CPU s/GB"], 0.5),
     ]
 
 
-def _images(stack: contextlib.ExitStack, settings: Settings) -> Contestants:
+PHOTOGRAPHS = 32
+
+
+def _photographs(settings: Settings, files: int = PHOTOGRAPHS) -> tf.data.Dataset:
+    """The demo's training pipeline over some files of its photographs."""
     sys.path.insert(0, str(ROOT / "examples" / "photographs"))
     import pipeline
 
     import build
 
-    files = build.records("medium", settings.demo_data).training[:32]
+    return pipeline.training(build.records("medium", settings.demo_data).training[:files])
+
+
+def _image_rate(distributed: tf.data.Dataset, service: systems.Service | None = None) -> Callable[[], Sample]:
+    """Asks for one pass over a dataset of images and labels."""
+
+    def sample() -> Sample:
+        def cpu() -> float:
+            return meter.own_cpu_seconds() + (service.cpu_seconds() if service else 0.0)
+
+        used, count, started = cpu(), 0, time.perf_counter()
+        for _, labels in distributed:
+            count += int(labels.shape[0])
+            last = time.perf_counter()
+        return {"images/s": count / (last - started), "CPU ms/image": 1e3 * (cpu() - used) / count, "images": count}
+
+    return sample
+
+
+def _images(stack: contextlib.ExitStack, settings: Settings) -> Contestants:
+    dataset = _photographs(settings)
     stock = stack.enter_context(systems.tf_data_service(workers=2, processing_mode="distributed_epoch"))
     ours = stack.enter_context(systems.pecan_service(workers=2))
-    dataset = pipeline.training(files)
-
-    def images(distributed: tf.data.Dataset, service: systems.Service | None = None) -> Callable[[], Sample]:
-        def sample() -> Sample:
-            def cpu() -> float:
-                return meter.own_cpu_seconds() + (service.cpu_seconds() if service else 0.0)
-
-            used, count, started = cpu(), 0, time.perf_counter()
-            for _, labels in distributed:
-                count += int(labels.shape[0])
-                last = time.perf_counter()
-            return {"images/s": count / (last - started), "CPU ms/image": 1e3 * (cpu() - used) / count, "images": count}
-
-        return sample
-
     return {
-        LOCAL: images(dataset),
-        STOCK: images(stock.through(dataset), stock),
-        PECAN: images(ours.through(dataset), ours),
+        LOCAL: _image_rate(dataset),
+        STOCK: _image_rate(stock.through(dataset), stock),
+        PECAN: _image_rate(ours.through(dataset), ours),
     }
 
 
 def _judge_images(medians: Medians) -> list[Mark]:
     ours = medians[PECAN]["images/s"]
     return [
-        _at_least("≥ tf.data service with 2 workers", ours / medians[STOCK]["images/s"], 1, "x"),
-        _at_least("≥ 95 % of local tf.data on the same cores", 100 * ours / medians[LOCAL]["images/s"], 95, " %"),
+        at_least("≥ tf.data service with 2 workers", ours / medians[STOCK]["images/s"], 1, "x"),
+        at_least("≥ 95 % of local tf.data on the same cores", 100 * ours / medians[LOCAL]["images/s"], 95, " %"),
+    ]
+
+
+def _guarantees(stack: contextlib.ExitStack, settings: Settings) -> Contestants:
+    dataset = _photographs(settings)
+    forgetful = stack.enter_context(systems.pecan_service(workers=2))
+    work_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="pecan-bench-", dir=ROOT / "build"))
+    durable = stack.enter_context(systems.pecan_service(workers=2, work_dir=f"{work_dir}/state"))
+    # There each worker gives all that it is given, so that both together give as many images as the others.
+    off = forgetful.through(_photographs(settings, PHOTOGRAPHS // 2), processing_mode="off")
+    return {
+        WITHOUT: _image_rate(forgetful.through(dataset, processing_mode="at_most_once"), forgetful),
+        "off, in memory": _image_rate(off, forgetful),
+        "exactly once, in memory": _image_rate(forgetful.through(dataset), forgetful),
+        EXACTLY_ONCE: _image_rate(durable.through(dataset), durable),
+        DETERMINISTIC: _image_rate(durable.through(dataset, deterministic=True, seed=1), durable),
+    }
+
+
+GUARANTEES = """The weakest promise that gives each image once when nothing fails is the measure of
+the others: at most once, by a dispatcher that keeps nothing on disk, where nothing is written, kept for a
+successor or computed again. Mode off promises less and gives each image twice with two workers, so it is
+given half of the files: as many images come. *Durable* dispatchers have a work directory and write every
+decision to disk before it holds. Percentages are of the run at most once in the same turn, and every second
+turn goes backwards, since what such a machine gives differs more from minute to minute than guarantees cost;
+the CPU that an image takes differs less.
+"""
+
+
+def _judge_guarantees(medians: Medians) -> list[Mark]:
+    of = percent_of(AGAINST_NOTHING)
+    return [
+        at_least("exactly once: ≤ 3 % slower", medians[EXACTLY_ONCE][of], 97, " %"),
+        at_least("deterministic: ≤ 10 % slower", medians[DETERMINISTIC][of], 90, " %"),
     ]
 
 
@@ -225,8 +230,8 @@ def _first_element(stack: contextlib.ExitStack, _: Settings) -> Contestants:
 
 def _judge_first_element(medians: Medians) -> list[Mark]:
     return [
-        _at_most("running service: ≤ 50 ms after iter()", medians[PECAN]["ms after iter()"], 50, " ms"),
-        _at_most(
+        at_most("running service: ≤ 50 ms after iter()", medians[PECAN]["ms after iter()"], 50, " ms"),
+        at_most(
             "embedded start: ≤ 3 s beyond importing TensorFlow",
             medians[EMBEDDED]["ms beyond importing TensorFlow"] / 1e3,
             3,
@@ -269,8 +274,8 @@ def _epoch_end(stack: contextlib.ExitStack, _: Settings) -> Contestants:
 
 def _judge_epoch_end(medians: Medians) -> list[Mark]:
     return [
-        _at_most("last element to the end: ≤ 20 ms", medians[PECAN]["ms to the end"], 20, " ms"),
-        _at_most(
+        at_most("last element to the end: ≤ 20 ms", medians[PECAN]["ms to the end"], 20, " ms"),
+        at_most(
             "last element to the first of the next epoch: ≤ 20 ms", medians[PECAN]["ms to the next epoch"], 20, " ms"
         ),
     ]
@@ -325,14 +330,14 @@ def _judge_memory(medians: Medians) -> list[Mark]:
         growth = ours[f"{name} MB late"] - ours[f"{name} MB early"]
         above = ours[f"{name} MB peak"] - ours[f"{name} MB before"]
         marks.append(
-            _at_most(
+            at_most(
                 f"{name}: flat (second tenth of the run to the last: ≤ 5 % of the budget)",
                 growth,
                 0.05 * ours["budget MB"],
                 " MB",
             )
         )
-        marks.append(_at_most(f"{name}: peak above its start ≤ budget + 20 %", above, 1.2 * ours["budget MB"], " MB"))
+        marks.append(at_most(f"{name}: peak above its start ≤ budget + 20 %", above, 1.2 * ours["budget MB"], " MB"))
     return marks
 
 
@@ -349,16 +354,24 @@ def _executor(_: contextlib.ExitStack, __: Settings) -> Contestants:
 
 
 def _judge_executor(medians: Medians) -> list[Mark]:
-    return [_at_most("≤ 10 µs per element from Go", medians["pecan executor"]["µs/element"], 10, " µs")]
+    return [at_most("≤ 10 µs per element from Go", medians["pecan executor"]["µs/element"], 10, " µs")]
 
 
 ROWS: dict[str, Row] = {
     "scalars": Row("int64 scalars, one worker in another process over TCP loopback", _scalars, _judge_scalars),
     "large": Row("9.6 MB uint8 elements that cost nothing to make, uncompressed", _large, _judge_large),
     "images": Row("the demo's image pipeline, 2 workers", _images, _judge_images),
+    "guarantees": Row(
+        "the demo's image pipeline by what is promised, 2 workers",
+        _guarantees,
+        _judge_guarantees,
+        repetitions=9,
+        against=AGAINST_NOTHING,
+        about=GUARANTEES,
+    ),
     "first-element": Row("the first element", _first_element, _judge_first_element),
     "epoch-end": Row("the end of an epoch, and the next", _epoch_end, _judge_epoch_end),
-    "memory": Row("memory over a long run of 10 MB elements with a slow consumer", _memory, _judge_memory, once=True),
+    "memory": Row("memory over a long run of 10 MB elements, slow consumer", _memory, _judge_memory, repetitions=1),
     "executor": Row("executor overhead per element from Go", _executor, _judge_executor),
 }
 # Rows of the table that one measurement answers together.

@@ -65,12 +65,18 @@ def _role(stack: contextlib.ExitStack, *words: str) -> tuple[int, str]:
 
 
 @contextlib.contextmanager
-def pecan_service(*, workers: int = 1, window_bytes: int | None = None) -> Iterator[Service]:
-    """Pecan: a dispatcher process and `workers` worker processes, each with `window_bytes` for ready elements."""
+def pecan_service(
+    *, workers: int = 1, window_bytes: int | None = None, work_dir: str | None = None
+) -> Iterator[Service]:
+    """Pecan: a dispatcher process and `workers` worker processes, each with `window_bytes` for ready elements.
+
+    With a `work_dir` the dispatcher makes durable what it decides, else it keeps it in memory.
+    """
     import pecan
 
     before = meter.descendants()
     # The cluster puts its own dispatcher in.
     config = pecan.WorkerConfig("localhost:1", window_bytes=window_bytes)
-    with pecan.LocalCluster(workers=workers, worker=config) as cluster:
+    dispatcher = pecan.DispatcherConfig(work_dir=work_dir)
+    with pecan.LocalCluster(workers=workers, dispatcher=dispatcher, worker=config) as cluster:
         yield Service(lambda **options: pecan.distribute(cluster.target, **options), meter.descendants() - before)

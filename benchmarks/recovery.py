@@ -1,0 +1,192 @@
+"""What it costs to be ready for faults: checkpoints of streams, and what is kept by `pecan.cache()`."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import time
+
+import meter
+import pecan
+import tensorflow as tf
+from cluster import Cluster, wait
+from row import ROOT, Contestants, Mark, Medians, Row, Sample, Settings, at_least, at_most, percent_of
+from trial import costly, service
+
+HEAD = """# What checkpoints and caches cost
+
+Written by `make bench-recovery`, from `recovery.json` beside it; `make bench ROW=<name>` measures one row
+again. Contestants are asked in turns; figures are medians, with the smallest and largest sample in brackets.
+Two workers on the trainer's machine, files on its local disk.
+
+*Checkpoints*: four streams, each with its quarter of a shuffle of 4,000 elements of 8 KiB above the work, which
+another worker could not begin at its index. Workers may take a checkpoint each second here, ten times as often
+as by default, so `--checkpoint-share` (1 %) bounds them: a stream takes its next one when all of the last one,
+until it was written, is no more than that of the time since. Nothing bounds the first one of a stream, whose
+cost nobody knows. A stream *stands still* until its iterator has told its state; another thread writes it.
+
+*Caches*: the demo's photographs, decoded and made small, behind that `pecan.cache()`. Each sample has a service
+and a directory of its own: its first epoch is computed, and kept where there is a cache, and its second one is
+read where there is one.
+"""
+
+STREAMS, EACH, BUFFER, PAYLOAD = 4, 10_000, 4000, 8 << 10
+SHARE = 0.01
+OFF, ON = "no checkpoints", "checkpoints"
+AGAINST = (OFF, "elements/s")
+
+
+def _remembering() -> tf.data.Dataset:
+    """Four streams with large shuffles above their work."""
+    work = costly(0.7)
+
+    def step(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        noise = tf.random.stateless_uniform([PAYLOAD // 4], [number, 2], 0, 1 << 30, tf.int32)
+        return *work(number), noise
+
+    files = tf.data.Dataset.from_tensor_slices(tf.range(STREAMS, dtype=tf.int64))
+    return files.flat_map(lambda f: tf.data.Dataset.range(f * EACH, (f + 1) * EACH)).map(step).shuffle(BUFFER)
+
+
+def _checkpoints(stack: contextlib.ExitStack, _: Settings) -> Contestants:
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="pecan-bench-"))
+    flags = ("--checkpoint-dir", directory, "--checkpoint-interval", "1s", "--log-level", "debug")
+    without, saving = stack.enter_context(service(2)), stack.enter_context(service(2, *flags))
+    return {OFF: lambda: _shuffled(without), ON: lambda: _shuffled(saving)}
+
+
+def _shuffled(cluster: Cluster) -> Sample:
+    """One pass; and what the workers' logs say of checkpoints, if they take any."""
+    logged = [len(worker.log.read_text()) for worker in cluster.workers]
+    began, count = time.perf_counter(), 0
+    for _ in _remembering().apply(pecan.distribute(cluster.target)):
+        count += 1
+    spent = time.perf_counter() - began
+    assert count == STREAMS * EACH
+    figures = {"elements/s": count / spent}
+    lines = [line for worker, at in zip(cluster.workers, logged) for line in worker.log.read_text()[at:].splitlines()]
+    taken = [line for line in lines if " msg=checkpoint " in line]
+    if "--checkpoint-dir" in cluster.worker_flags:
+        assert taken, "no checkpoint was taken"
+        ran = _ran(lines)
+        stalled, took = (sum(_seconds(line, key) for line in taken) for key in ("stalled", "took"))
+        figures |= {
+            "checkpoints": len(taken),
+            "MB of the largest": max(int(_field(line, "bytes")) for line in taken) / 1e6,
+            "ms standing still": 1e3 * stalled / len(taken),
+            "ms until written": 1e3 * took / len(taken),
+            "% standing still": 100 * stalled / ran,
+            "% until written": 100 * took / ran,
+        }
+    return figures
+
+
+def _field(line: str, key: str) -> str:
+    return re.search(rf" {key}=(\S+)", line)[1]
+
+
+def _seconds(line: str, key: str) -> float:
+    """A duration as Go writes it."""
+    units = {"h": 3600, "m": 60, "s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
+    return sum(float(number) * units[unit] for number, unit in re.findall(r"([\d.]+)([a-zµ]+)", _field(line, key)))
+
+
+def _ran(lines: list[str]) -> float:
+    """Seconds for which streams ran, from their starts to their last elements."""
+    begun, total = {}, 0.0
+    for line in lines:
+        if 'msg="stream starts"' in line or 'msg="stream ended"' in line:
+            stream = tuple(_field(line, key) for key in ("job", "epoch", "stream"))
+            when = datetime.datetime.fromisoformat(re.match(r"time=(\S+)", line)[1].replace("Z", "+00:00")).timestamp()
+            if "starts" in line:
+                begun[stream] = when
+            else:
+                total += when - begun.pop(stream)
+    return total
+
+
+def _judge_checkpoints(medians: Medians) -> list[Mark]:
+    on = medians[ON]
+    return [
+        at_most("streams stand still for ≤ --checkpoint-share (1 %)", on["% standing still"], 100 * SHARE, " %"),
+        at_least("throughput with checkpoints: ≥ 97 %", on[percent_of(AGAINST)], 97, " %"),
+    ]
+
+
+FILES = 12
+
+
+def _photographs(settings: Settings) -> tf.data.Dataset:
+    """The demo's photographs, decoded and made small, without what is random in its training."""
+    sys.path.insert(0, str(ROOT / "examples" / "photographs"))
+    import pipeline
+
+    import build
+
+    names = build.records("medium", settings.demo_data).training[:FILES]
+    dataset = tf.data.Dataset.from_tensor_slices(names).interleave(tf.data.TFRecordDataset, cycle_length=4)
+    for step in (pipeline.parse, pipeline.decode, pipeline.resize, pipeline.normalise, pipeline.cast):
+        dataset = dataset.map(step, num_parallel_calls=tf.data.AUTOTUNE)
+    return dataset
+
+
+def _caches(_: contextlib.ExitStack, settings: Settings) -> Contestants:
+    dataset = _photographs(settings)
+    return {
+        "computed": lambda: _twice(dataset, None),
+        "kept": lambda: _twice(dataset.apply(pecan.cache()), ()),
+        "kept, compressed": lambda: _twice(dataset.apply(pecan.cache()), ("--cache-compress",)),
+    }
+
+
+def _twice(dataset: tf.data.Dataset, flags: tuple[str, ...] | None) -> Sample:
+    """Two passes over a dataset with a fresh service, that keeps it unless flags is None."""
+    with tempfile.TemporaryDirectory(prefix="pecan-bench-") as directory, contextlib.ExitStack() as stack:
+        keeps = flags is not None
+        cluster = stack.enter_context(service(2, *(("--cache-dir", directory, *flags) if keeps else ())))
+        distributed = dataset.apply(pecan.distribute(cluster.target))
+        count, rate, cpu = _pass(cluster, distributed)
+        figures = {"first: images/s": rate, "first: CPU ms/image": cpu}
+        if keeps:
+            wait(lambda: _cache(cluster) == "committed", "the cache is whole")
+            sizes = [os.stat(path).st_size for path in pathlib.Path(directory).glob("*.seg")]
+            figures["kB kept/image"] = sum(sizes) / count / 1e3
+        again, rate, cpu = _pass(cluster, distributed)
+        assert again == count
+        assert not keeps or _cache(cluster) == "used", "the cache was not read"
+        return figures | {"second: images/s": rate, "second: CPU ms/image": cpu}
+
+
+def _cache(cluster: Cluster) -> str:
+    (job,) = cluster.status()["jobs"]
+    return job["cache"]["state"]
+
+
+def _pass(cluster: Cluster, distributed: tf.data.Dataset) -> tuple[int, float, float]:
+    """Images of one pass, how many came in a second, and milliseconds of CPU for each, of trainer and service."""
+
+    def cpu() -> float:
+        return meter.own_cpu_seconds() + meter.cpu_seconds(each.pid for each in (cluster.dispatcher, *cluster.workers))
+
+    used, count, began = cpu(), 0, time.perf_counter()
+    for _ in distributed:
+        count += 1
+    spent = time.perf_counter() - began
+    return count, count / spent, 1e3 * (cpu() - used) / count
+
+
+def _judge_caches(_: Medians) -> list[Mark]:
+    return []
+
+
+ROWS: dict[str, Row] = {
+    "checkpoints": Row(
+        "a large shuffle with and without checkpoints", _checkpoints, _judge_checkpoints, against=AGAINST
+    ),
+    "caches": Row("photographs computed, kept and read", _caches, _judge_caches),
+}
