@@ -6,6 +6,12 @@ SIZE ?= medium
 FUZZTIME ?= 20s
 ROW ?=
 SECONDS ?= 600
+FULL ?=
+SEED ?=
+SEEDS ?= 10000
+FIRST ?= 1
+# The predecessor's experiments, one test each.
+EXPERIMENTS := nofail getfail putfail failover recover killall five-epochs
 # Two Go packages at a time and no more: the build of cgo packages is hungry.
 GOTEST := test -p 2 -timeout 15m
 # The rooms, and not ./...: what is generated under build/ is nobody's to check.
@@ -21,7 +27,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-go test-python test-repo e2e race asan fuzz lint format generate build wheel bench clean
+.PHONY: help demo test test-go test-python test-repo e2e faults $(EXPERIMENTS) sim race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-store clean
 
 help: ## Show this list
 	@echo "Pecan. Usage: make <target>"
@@ -44,9 +50,21 @@ test-python: build ## Run the tests of the Python package and of the wheel
 e2e: build ## Run the tests that drive real processes
 	$(PYTHON) -m pytest -q -rs tests --ignore tests/repo
 
+faults: build ## Run the fault scenarios (FULL=1: all sizes; SEED=n: one run again), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
+	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults $(if $(SEED),--seed $(SEED))
+
+$(EXPERIMENTS): build
+	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults/test_thesis.py -k test_$(subst -,_,$@) $(if $(SEED),--seed $(SEED))
+
 soak: build ## Run the tests that look for what is rare, for an hour or more
-	PECAN_RANDOM_PIPELINES=500 PECAN_RECREATIONS=1000 PECAN_CLOSINGS=50 $(PYTHON) -m pytest -q -rs \
+	PECAN_RANDOM_PIPELINES=500 PECAN_RECREATIONS=1000 PECAN_DATASETS=10000 PECAN_CLOSINGS=50 $(PYTHON) -m pytest -q -rs \
 	  tests/e2e/test_random_pipelines.py tests/e2e/test_leaks.py tests/e2e/test_closing_stream.py
+
+damage: ## Flip every bit of a small store of the dispatcher, and 10,000 random ones of a big one
+	go test ./service/store -run TestD2 -count 1 -v -timeout 60m -stride 1 -flips 10000
+
+sim: .venv/ready $(PKG_CONFIG_FILE) ## Simulate SEEDS random clusters under random faults, from seed FIRST on
+	$(WITH_TENSORFLOW) go test -timeout 24h ./tests/sim -run Simulation -seeds $(SEEDS) -first $(FIRST)
 
 race: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests under the race detector
 	$(WITH_TENSORFLOW) go $(GOTEST) -race $(GO_PACKAGES)
@@ -85,6 +103,15 @@ wheel: .venv/ready ## Build the wheel into dist/
 
 bench: build ## Measure beside tf.data service and write docs/benchmarks (ROW=name for one row, SECONDS of the memory run)
 	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --seconds $(SECONDS) $(if $(ROW),--row $(ROW))
+
+bench-faults: build ## Measure what faults cost and write docs/benchmarks/faults.md (8 minutes)
+	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --page faults
+
+bench-recovery: build ## Measure what checkpoints and caches cost and write docs/benchmarks/recovery.md (6 minutes)
+	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --page recovery
+
+bench-store: ## Measure how long the dispatcher's store takes to open and replay a million records
+	go test ./service/dispatcher -run '^$$' -bench BenchmarkReplay -benchtime 3x -timeout 30m
 
 clean: ## Remove what was built; records of the demo and .venv stay
 	rm -rf build dist python/pecan/_native python/pecan/_bin

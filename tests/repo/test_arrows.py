@@ -21,7 +21,10 @@ ARROWS: dict[str, tuple[tuple[str, ...], str]] = {
         "the graph rules run in trainers, dispatchers and workers alike: they know messages and nothing else",
     ),
     "service/store": ((), "the store keeps bytes: what they mean is the dispatcher's"),
-    "service/cache": ((), "the cache keeps segments: what they mean is the worker's and the dispatcher's"),
+    "service/cache": (
+        ("service/internal",),
+        "the cache keeps segments: what they mean is the worker's and the dispatcher's",
+    ),
     "service/internal": (("proto",), "what all services share cannot depend on one of them"),
     "service/dispatcher/core": (
         ("policies", "proto", "service/graph"),

@@ -69,6 +69,20 @@ def test_the_page_of_errors_names_the_code_that_is_sent():
     assert not wrong, f"docs/errors.md says one code and proto/reason another: {wrong}"
 
 
+def test_every_metric_is_explained_and_every_explanation_is_of_a_metric():
+    name = r"pecan_(?:dispatcher|worker)_[a-z_]+"
+    in_code = set()
+    for file in repository.hand_written_go():
+        if file.startswith("service/") and not file.endswith("_test.go"):
+            in_code |= set(re.findall(f'"({name})"', repository.text(file)))
+    rows = re.findall(rf"^\| `({name})` \| (\w+) \|", repository.text("docs/operations/metrics.md"), re.MULTILINE)
+    in_page = {row for row, _ in rows}
+    assert len(in_code) > 25, "could not read the metrics out of service"
+    assert in_code == in_page, f"only in the code: {sorted(in_code - in_page)}; only in the page: {sorted(in_page - in_code)}"
+    wrong = [row for row, kind in rows if row.endswith("_total") != (kind == "counter")]
+    assert not wrong, f"counters end in _total, and nothing else does: {wrong}"
+
+
 def test_every_exception_is_explained():
     public = re.findall(r'^    "(\w+)",$', repository.text("python/pecan/errors.py"), re.MULTILINE)
     assert len(public) > 5, "could not read the exceptions out of python/pecan/errors.py"
