@@ -2,11 +2,9 @@ package worker
 
 import (
 	"math"
-	"regexp"
 	"strings"
 	"sync"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pecan-ml/pecan/native/tf"
@@ -162,22 +160,6 @@ func (p *profiler) read(it *tf.Iterator, kept tally) (buffered int64) {
 	p.account(model, assigned)
 	p.last = p.figures()
 	return bufferedBytes(model)
-}
-
-// readMeters gives what was counted so far, nil when there is nothing to be read.
-func (p *profiler) readMeters(it *tf.Iterator) map[string]tally {
-	if p.meters == "" {
-		return nil
-	}
-	raw, err := it.Metered(p.meters)
-	if err != nil {
-		return nil
-	}
-	counted := map[string]tally{}
-	if eachMeter(raw, func(name string, t tally) { counted[name] = t }) != nil {
-		return nil
-	}
-	return counted
 }
 
 // bufferedBytes is what prefetching and parallel steps hold, or will hold once the window rests: a window that fills takes
@@ -357,142 +339,4 @@ func (p *profiler) metrics() []*pecanv1.NodeMetrics {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.last
-}
-
-// matcher finds the largest set of steps and model nodes that belong together, parents above parents.
-type matcher struct {
-	model map[int64]*tensorflow.ModelProto_Node
-	best  map[pair]match
-}
-
-type pair struct {
-	s  *step
-	id int64
-}
-
-// match is what is best for a pair of subtrees: how many nodes are matched, and how to go on.
-type match struct {
-	count int
-	same  bool
-	// next are the pairs that follow.
-	next []pair
-}
-
-func (m *matcher) find(s *step, id int64) match {
-	node := m.model[id]
-	if s == nil || node == nil {
-		return match{}
-	}
-	key := pair{s, id}
-	if known, ok := m.best[key]; ok {
-		return known
-	}
-	// Set before going deeper, so that a cycle in a broken model ends.
-	m.best[key] = match{}
-	var best match
-	if kindOf(s.op) == kindOf(node.GetName()) {
-		best = match{count: 1, same: true}
-		for i, below := range s.inputs {
-			if i < len(node.GetInputs()) {
-				next := pair{below, node.GetInputs()[i]}
-				best.count += m.find(next.s, next.id).count
-				best.next = append(best.next, next)
-			}
-		}
-	}
-	for _, below := range s.inputs {
-		if c := m.find(below, id).count; c > best.count {
-			best = match{count: c, next: []pair{{below, id}}}
-		}
-	}
-	for _, input := range node.GetInputs() {
-		if c := m.find(s, input).count; c > best.count {
-			best = match{count: c, next: []pair{{s, input}}}
-		}
-	}
-	m.best[key] = best
-	return best
-}
-
-func (m *matcher) assign(s *step, id int64, to map[int64]*step) {
-	found := m.find(s, id)
-	if found.same {
-		to[id] = s
-	}
-	for _, next := range found.next {
-		m.assign(next.s, next.id, to)
-	}
-}
-
-var versionSuffix = regexp.MustCompile(`V[0-9]+$`)
-
-// formPrefix is how the model tells the forms of a few ops apart.
-var formPrefix = regexp.MustCompile(`^(?:Finite|Forever|Empty|Memory|File)(Repeat|Take|Skip|Cache)`)
-
-// kindOf makes the name of an op ("ParallelMapDatasetV2") and of its node in the model ("ParallelMapV2", or "ParallelMapV2(id:7)")
-// equal, and those of an op and its parallel form, which TensorFlow may take instead.
-func kindOf(name string) string {
-	name, _, _ = strings.Cut(name, "(")
-	name = strings.Replace(name, "Dataset", "", 1)
-	name = versionSuffix.ReplaceAllString(name, "")
-	name = strings.TrimPrefix(strings.TrimPrefix(name, "Legacy"), "Parallel")
-	return formPrefix.ReplaceAllString(name, "$1")
-}
-
-// The fields of a serialised Summary of histograms that are read here.
-const (
-	summaryValue      = 1
-	summaryTag        = 1
-	summaryHistogram  = 5
-	histogramElements = 3
-	histogramBytes    = 4
-)
-
-// eachMeter calls visit with what was counted under each name of a serialised Summary.
-func eachMeter(summary []byte, visit func(name string, counted tally)) error {
-	return eachField(summary, func(number protowire.Number, value []byte) error {
-		if number != summaryValue {
-			return nil
-		}
-		var name string
-		var counted tally
-		err := eachField(value, func(number protowire.Number, value []byte) error {
-			switch number {
-			case summaryTag:
-				name = string(value)
-			case summaryHistogram:
-				return counted.readHistogram(value)
-			}
-			return nil
-		})
-		if err == nil {
-			visit(name, counted)
-		}
-		return err
-	})
-}
-
-// readHistogram takes how many numbers went into a histogram and their sum, which are whole: they are exact up to 2^53.
-func (t *tally) readHistogram(message []byte) error {
-	for len(message) > 0 {
-		number, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		message = message[n:]
-		if n = protowire.ConsumeFieldValue(number, kind, message); n < 0 {
-			return protowire.ParseError(n)
-		}
-		if kind == protowire.Fixed64Type {
-			bits, _ := protowire.ConsumeFixed64(message)
-			switch value := uint64(max(0, math.Float64frombits(bits))); number {
-			case histogramElements:
-				t.elements = value
-			case histogramBytes:
-				t.out = value
-			}
-		}
-		message = message[n:]
-	}
-	return nil
 }
