@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -363,10 +362,4 @@ func (c *conn) idleFor() time.Duration {
 		return 0
 	}
 	return time.Since(c.usedAt)
-}
-
-// unixLink is a Unix connection that collects the descriptors that come along with the bytes.
-type unixLink struct {
-	*net.UnixConn
-	files []*os.File
 }

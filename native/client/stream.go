@@ -3,12 +3,10 @@ package client
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -58,19 +56,6 @@ type stream struct {
 	retryAt  time.Time
 	reported time.Time
 	trouble  error
-}
-
-// channel is one opening of a stream on a connection.
-type channel struct {
-	stream *stream
-	conn   *conn
-	number uint32
-	lease  uint64
-	// received and granted are running totals of payload bytes since the opening.
-	received uint64
-	granted  uint64
-	// acked is the index of the last CREDIT.
-	acked uint64
 }
 
 // reading is true while the stream has, or may get, elements to read.
@@ -220,42 +205,6 @@ func (st *stream) finish() {
 	}})
 }
 
-// openChannel asks the stream's worker for it. An error is final: no other try can help. e.mu is held.
-func (e *epoch) openChannel(st *stream) error {
-	c, err := e.session.conn(st.worker, e.options.Protocol)
-	if err != nil {
-		return err
-	}
-	if c == nil {
-		return nil
-	}
-	ch := &channel{stream: st, conn: c, lease: st.lease, acked: st.next}
-	if window := st.window(); window > st.queued {
-		ch.granted = window - st.queued
-	}
-	open := &pecanv1.OpenStream{
-		Id: st.id(), Lease: st.lease, StartIndex: st.next, CleanBelow: st.clean, Credit: ch.granted, Compression: e.options.Compression, PayloadChecksum: e.job.options.GetPayloadChecksum(),
-	}
-	if ended := c.open(ch, open); ended != nil {
-		// It ended before it had the stream, so it tells nobody else.
-		st.cut(ended.why, ended.unreachable)
-		return nil
-	}
-	st.channel = ch
-	if st.failures > 0 {
-		e.reopened++
-	}
-	return nil
-}
-
-// closeChannel tells the worker that the channel is not wanted, if there is one.
-func (st *stream) closeChannel() {
-	if ch := st.channel; ch != nil {
-		st.channel = nil
-		ch.conn.shut(ch)
-	}
-}
-
 // reopen drops the channel and asks again from the next index.
 func (st *stream) reopen(why error) {
 	st.closeChannel()
@@ -294,17 +243,6 @@ func (st *stream) report(why error) {
 	}})
 }
 
-// lost is called by the connection when it failed, with no lock held. unreachable: another try has little hope.
-func (ch *channel) lost(why error, unreachable bool) {
-	st, e := ch.stream, ch.stream.epoch
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if st.channel == ch {
-		st.channel = nil
-		st.cut(why, unreachable)
-	}
-}
-
 // cut notes that the connection of the stream's worker has ended.
 func (st *stream) cut(why error, unreachable bool) {
 	st.failed(why)
@@ -316,189 +254,6 @@ func (st *stream) cut(why error, unreachable bool) {
 	if unreachable || st.failures > 1 {
 		st.report(why)
 	}
-}
-
-// refused is called when the worker closed the channel with an error.
-func (ch *channel) refused(why *reason.Error) {
-	st, e := ch.stream, ch.stream.epoch
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if st.channel != ch {
-		return
-	}
-	st.channel = nil
-	st.failed(why)
-	switch why.Reason {
-	case reason.StaleLease, reason.StreamUnknown, reason.WorkerUnknown, reason.EpochUnknown, reason.JobUnknown, reason.Unavailable,
-		reason.Closed, reason.ClusterMismatch, reason.FrameCorrupt, reason.NoWorkers:
-		// The dispatcher's next snapshot, or the worker's next command, sets this right.
-		if st.failures > 2 {
-			st.report(why)
-		}
-	default:
-		// The dispatcher hears of it from the worker as well and may move the stream. If it does not, people must see it.
-		st.report(why)
-		if time.Since(st.since) > patience && e.err == nil {
-			e.err = why
-			nudge(e.notify)
-		}
-	}
-}
-
-// final tells errors of a connection that no other try can mend.
-func final(err error) bool { return reason.Is(err, reason.Unsupported) }
-
-// verdict is what to do with a frame, decided before its payload is read.
-type verdict int
-
-const (
-	accept verdict = iota
-	drop
-)
-
-// judge looks at a DATA or ERROR frame of the channel.
-func (ch *channel) judge(h frame.Header) (verdict, error) {
-	st, e := ch.stream, ch.stream.epoch
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	rows := uint64(max(1, h.Count))
-	switch {
-	case st.channel != ch || st.ended:
-		return drop, nil
-	case outdated(h.Lease, ch.lease):
-		e.duplicates += rows
-		return drop, nil
-	case h.Lease > ch.lease:
-		st.reopen(reason.New(reason.StaleLease, "the worker sends under lease %d, this reader knows %d", h.Lease, ch.lease))
-		return drop, nil
-	case h.Index > st.next:
-		st.reopen(reason.New(reason.FrameCorrupt, "stream %d: element %d came where %d is next", st.number, h.Index, st.next))
-		return drop, nil
-	case h.Type == frame.Data && ch.received > 0 && ch.received >= ch.granted:
-		return drop, reason.New(reason.FrameCorrupt, "stream %d: %d bytes were sent on a credit of %d", st.number, ch.received+h.RawLen, ch.granted)
-	case had(h.Index, rows, st.next) == rows:
-		e.duplicates += rows
-		ch.received += h.RawLen
-		return drop, nil
-	}
-	return accept, nil
-}
-
-// add puts an accepted entry into the queue; it owns the entry's memory. False: the channel was closed meanwhile.
-func (ch *channel) add(en entry) bool {
-	st, e := ch.stream, ch.stream.epoch
-	e.mu.Lock()
-	known := had(en.first, uint64(en.rows), st.next)
-	if st.channel != ch || e.closed || en.first > st.next || known == uint64(en.rows) {
-		e.mu.Unlock()
-		en.release()
-		return false
-	}
-	if known > 0 {
-		e.duplicates += known
-		en.skip(int(known))
-	}
-	ch.received += en.arrived
-	if st.clean == st.next && en.err == nil {
-		st.clean = en.first + uint64(en.rows)
-	}
-	st.next = en.first + uint64(en.rows)
-	st.queued += en.bytes
-	st.largest = max(st.largest, en.bytes)
-	st.queue = append(st.queue, en)
-	st.failures, st.trouble = 0, nil
-	st.pause.reset()
-	if e.accepted == 0 {
-		e.first = time.Now()
-	}
-	e.accepted += uint64(en.left())
-	if len(st.queue) >= parkAt {
-		st.parked = true
-		st.closeChannel()
-	}
-	ahead := e.nearlyDone()
-	e.mu.Unlock()
-	nudge(e.notify)
-	if ahead {
-		e.job.openAhead()
-	}
-	return true
-}
-
-// endAt is called for an END frame.
-func (ch *channel) endAt(count, lease uint64) {
-	st, e := ch.stream, ch.stream.epoch
-	e.mu.Lock()
-	if st.channel != ch || st.ended || lease < ch.lease {
-		e.mu.Unlock()
-		return
-	}
-	if count > st.next || lease > ch.lease {
-		st.reopen(reason.New(reason.FrameCorrupt, "stream %d: it ended with %d elements where element %d is next", st.number, count, st.next))
-		e.mu.Unlock()
-		return
-	}
-	st.end()
-	e.countLive()
-	ahead := e.nearlyDone()
-	e.mu.Unlock()
-	e.stir(ahead)
-}
-
-// acknowledge tells the worker what has arrived and what it may send. Called by the reader when it has nothing else to
-// do or has taken in a good deal.
-func (ch *channel) acknowledge() {
-	e := ch.stream.epoch
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if ch.stream.channel == ch {
-		ch.credit(true)
-	}
-}
-
-// firstCredit is what a stream may send before the size of its frames is known.
-const firstCredit = 1 << 20
-
-// window is how much may be queued and still be asked for. A worker sends while it has sent less than the credit, so it
-// passes it by up to one frame: the window is that much smaller than the share. One frame is asked for in any case.
-func (st *stream) window() uint64 {
-	share := st.epoch.share()
-	switch {
-	case st.largest == 0:
-		return min(share, firstCredit)
-	case share <= st.largest:
-		return 1
-	}
-	return share - st.largest + 1
-}
-
-// credit sends a CREDIT frame if it says something worth a frame. With ack, an acknowledgement alone is worth it.
-func (ch *channel) credit(ack bool) {
-	st := ch.stream
-	received := st.next
-	if st.epoch.keepsBack() {
-		received = st.nextToTake()
-	}
-	share := st.epoch.share()
-	grant := ch.granted
-	if window := st.window(); window > st.queued {
-		grant = max(grant, saturatingAdd(ch.received, window-st.queued))
-	}
-	worth := grant-ch.granted >= max(1, share/4) ||
-		grant > ch.granted && ch.granted <= saturatingAdd(ch.received, share/2) ||
-		ack && received > ch.acked
-	if !worth {
-		return
-	}
-	ch.granted, ch.acked = grant, received
-	ch.conn.send(frame.Header{Type: frame.Credit, Channel: ch.number, Index: received, Lease: ch.lease, RawLen: grant}, nil)
-}
-
-func saturatingAdd(a, b uint64) uint64 {
-	if a > math.MaxUint64-b {
-		return math.MaxUint64
-	}
-	return a + b
 }
 
 // pop removes the first entry of the queue and gives its bytes back to the credit.

@@ -1,0 +1,41 @@
+package client
+
+import (
+	"fmt"
+
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// asserts tells whether assert_cardinality at the root is checked here: only one who reads everything can.
+func (it *Iteration) asserts() (int64, bool) {
+	promised := it.job.plan.GetAssertedCardinality()
+	return promised, it.alone() && promised >= -1 && !MayDiffer(it.job.plan, it.job.options)
+}
+
+func (it *Iteration) tooMany() error {
+	promised, checked := it.asserts()
+	if !checked || promised < 0 || it.elements <= uint64(promised) {
+		return nil
+	}
+	return reason.New(reason.Cardinality, "the dataset was expected to contain %s, but contains at least %s: correct the number given to "+
+		"assert_cardinality()", count(promised), count(int64(it.elements)))
+}
+
+func (it *Iteration) tooFew() error {
+	promised, checked := it.asserts()
+	if !checked || promised >= 0 && it.elements >= uint64(promised) {
+		return nil
+	}
+	return reason.New(reason.Cardinality, "the dataset was expected to contain %s, but contains only %s: correct the number given to "+
+		"assert_cardinality()", count(promised), count(int64(it.elements)))
+}
+
+func count(n int64) string {
+	switch n {
+	case -1:
+		return "an infinite number of elements"
+	case 1:
+		return "1 element"
+	}
+	return fmt.Sprintf("%d elements", n)
+}
