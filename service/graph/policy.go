@@ -26,6 +26,8 @@ const (
 	saysPrint  = "it would print on a worker, out of your sight. Take it out, or move it after distribute()"
 	saysEffect = "it acts on files, the network or devices of the worker. Take it out of the pipeline; an administrator " +
 		"may allow the op by name"
+	saysGathers = "it puts elements of several calls together in a queue that it finds by name, and on a worker these may be calls of other " +
+		"streams, jobs and datasets. Use dataset.batch(), or move the step after distribute()"
 	saysTwice = "the dataset was distributed already. Apply distribute() once, behind all steps that workers shall run; what " +
 		"comes after it stays in the trainer"
 	saysNested = "a pipeline that reads from a data service cannot be distributed again. Distribute the pipeline that feeds " +
@@ -42,6 +44,9 @@ var refusedOps = map[string]verdict{
 	"DatasetFromGraph": {reason.OpForbidden, saysEffect}, "RemoteCall": {reason.OpForbidden, saysEffect},
 	"NonSerializableDataset":             {reason.ExternalState, saysState},
 	"ExperimentalNonSerializableDataset": {reason.ExternalState, saysState},
+
+	"Batch": {reason.ExternalState, saysGathers}, "BatchFunction": {reason.ExternalState, saysGathers},
+	"Unbatch": {reason.ExternalState, saysGathers}, "UnbatchGrad": {reason.ExternalState, saysGathers},
 
 	"LookupTableInsertV2": {reason.ExternalState, saysWrites}, "LookupTableRemoveV2": {reason.ExternalState, saysWrites},
 }

@@ -79,10 +79,11 @@ func (o *opSet) isDataset(op string) bool {
 	return out.GetType() == tf.DataType_DT_VARIANT && out.GetNumberAttr() == "" && out.GetName() == "handle"
 }
 
-// isSeeded tells whether an op draws from a generator that its seed and seed2 attributes start.
+// isSeeded tells whether an op draws from a generator that its seed and seed2 attributes start. A queue that shuffles does not: who
+// takes from it by its name draws.
 func (o *opSet) isSeeded(op string) bool {
 	def, ok := o.byName[op]
-	return ok && def.GetIsStateful() && attrDef(def, "seed") != nil && attrDef(def, "seed2") != nil
+	return ok && def.GetIsStateful() && attrDef(def, "seed") != nil && attrDef(def, "seed2") != nil && attrDef(def, "shared_name") == nil
 }
 
 func attrDef(def *tf.OpDef, name string) *tf.OpDef_AttrDef {

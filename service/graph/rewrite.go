@@ -214,11 +214,8 @@ const clonedMark = "_pecan_"
 // cloneFunction copies a function for one path of calls, so that what is seeded in it is seeded for that path alone.
 func (e *editor) cloneFunction(name, path string, at place) string {
 	clone := name + clonedMark + shortHash(path)
-	original := e.g.functions[name]
-	f := &tf.FunctionDef{
-		Attr: original.GetAttr(), ArgAttr: original.GetArgAttr(), ResourceArgUniqueId: original.GetResourceArgUniqueId(),
-		Ret: original.GetRet(), ControlRet: original.GetControlRet(),
-	}
+	original := e.function(name)
+	f := copySignature(original)
 	sig := original.GetSignature()
 	f.Signature = &tf.OpDef{
 		Name: clone, InputArg: sig.GetInputArg(), OutputArg: sig.GetOutputArg(), ControlOutput: sig.GetControlOutput(),
@@ -247,6 +244,14 @@ func (e *editor) cloneFunction(name, path string, at place) string {
 		f.NodeDef = append(f.NodeDef, c)
 	}
 	return clone
+}
+
+// copySignature gives a function of the same arguments and results, without nodes. The parts are shared.
+func copySignature(f *tf.FunctionDef) *tf.FunctionDef {
+	return &tf.FunctionDef{
+		Signature: f.GetSignature(), Attr: f.GetAttr(), ArgAttr: f.GetArgAttr(), ResourceArgUniqueId: f.GetResourceArgUniqueId(),
+		Ret: f.GetRet(), ControlRet: f.GetControlRet(),
+	}
 }
 
 // cycleLength is how many inputs an interleave inside a function reads in turn whose user left that to tf.data: there it is
@@ -337,7 +342,7 @@ func shortHash(parts ...string) string {
 
 // nameResources gives tables and variables names made of their content: two graphs in one worker share them by name,
 // and then share only what is equal. The content of a table may be in files, whose states stand for it: a worker's table
-// outlives the job, and the files may be others by the next one.
+// outlives the job, and the files may be others by the next one. Tables that functions make are the iterator's own.
 //
 // Handles of the trainer's seed generators and caches get names that no worker knows: a step then makes its own.
 func (e *editor) nameResources() {
@@ -352,6 +357,9 @@ func (e *editor) nameResources() {
 			}
 			e.edit(n.GetName()).Attr["value"] = &tf.AttrValue{Value: &tf.AttrValue_Tensor{Tensor: absent}}
 		}
+	}
+	for name, f := range e.g.functions {
+		e.ownTables(name, f)
 	}
 	if !e.hasResources() {
 		// Hashing reads every constant, which may be most of the graph.

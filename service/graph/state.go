@@ -70,21 +70,49 @@ func (g *Graph) checkState() error {
 // checkFunctionState looks at tables that functions make for themselves.
 func (g *Graph) checkFunctionState() error {
 	for _, f := range g.def.GetLibrary().GetFunction() {
-		fills := false
-		for _, n := range f.GetNodeDef() {
-			fills = fills || fillsTable(n.GetOp())
-		}
+		filled := filledTables(f)
 		for _, n := range f.GetNodeDef() {
 			if err := g.checkHandle(f, n); err != nil {
 				return err
 			}
-			if (isTable(n.GetOp()) && !fills) || n.GetOp() == "VarHandleOp" {
+			if (isTable(n.GetOp()) && !filled[n.GetName()]) || n.GetOp() == "VarHandleOp" {
 				return reason.New(reason.ExternalState, "node %s makes a %s inside a function, without content: make it outside of the dataset's functions and initialise it",
 					quoteName(nodePath(f.GetSignature().GetName(), n)), n.GetOp())
 			}
 		}
 	}
 	return nil
+}
+
+// filledTables are the nodes of a function whose table the function fills, or hands to a function that may.
+func filledTables(f *tf.FunctionDef) map[string]bool {
+	from := map[string]string{}
+	for _, n := range f.GetNodeDef() {
+		if n.GetOp() == "Identity" && len(n.GetInput()) > 0 {
+			from[n.GetName()] = functionInputNode(n.GetInput()[0])
+		}
+	}
+	filled := map[string]bool{}
+	for _, n := range f.GetNodeDef() {
+		if len(n.GetInput()) == 0 || !fillsTable(n.GetOp()) && len(calledFunctions(n)) == 0 {
+			continue
+		}
+		inputs := n.GetInput()
+		if fillsTable(n.GetOp()) {
+			inputs = inputs[:1]
+		}
+		for _, input := range inputs {
+			if strings.HasPrefix(input, "^") {
+				continue
+			}
+			name := functionInputNode(input)
+			for from[name] != "" {
+				name = from[name]
+			}
+			filled[name] = true
+		}
+	}
+	return filled
 }
 
 // replaceableHandle tells whether a dataset makes a new object when it does not find the one its handle names.

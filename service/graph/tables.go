@@ -77,6 +77,26 @@ func (e *editor) filling(n *tf.NodeDef) []string {
 	return parts
 }
 
+// ownTables makes the tables of a function those of its nodes: TensorFlow makes them when an iterator first runs the function, and
+// frees them with it. By a name they would be shared with every stream, job and dataset that the worker comes to run, and filling one
+// anew from a file that has changed does nothing. A name may not be missed: a function fills the tables that it makes (filledTables).
+func (e *editor) ownTables(name string, f *tf.FunctionDef) {
+	own := copySignature(f)
+	for _, n := range f.GetNodeDef() {
+		if namesTable(n) {
+			n = copyNode(n)
+			n.Attr["container"], n.Attr["shared_name"], n.Attr["use_node_name_sharing"] = bytesAttr(""), bytesAttr(""), boolAttr(false)
+			e.funcs[name] = own
+		}
+		own.NodeDef = append(own.NodeDef, n)
+	}
+}
+
+// namesTable tells whether a node makes a table that others find by its name.
+func namesTable(n *tf.NodeDef) bool {
+	return isTable(n.GetOp()) && (len(n.GetAttr()["shared_name"].GetS()) > 0 || n.GetAttr()["use_node_name_sharing"].GetB())
+}
+
 // takeFileNames adds the strings of a node that may be names of files.
 func takeFileNames(n *tf.NodeDef, found map[string]bool) {
 	values, _ := constStrings(n)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/pecan-ml/pecan/proto/reason"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
@@ -75,5 +76,88 @@ func TestATableWhoseFilesCannotBeToldIsOfOneJob(t *testing.T) {
 		if names["a"] == names["b"] {
 			t.Errorf("%s: two jobs share the table %q", what, names["a"])
 		}
+	}
+}
+
+// made is a dataset whose first function makes a table by a name, and fills it from a file.
+func made(t *testing.T, graph string, change func(table *tf.NodeDef, fill *tf.NodeDef)) []byte {
+	t.Helper()
+	return changed(t, graph, func(d *tf.GraphDef) {
+		f := d.GetLibrary().GetFunction()[0]
+		table := &tf.NodeDef{Name: "made", Op: "HashTableV2", Attr: map[string]*tf.AttrValue{"container": bytesAttr("theirs"),
+			"shared_name": bytesAttr("words"), "use_node_name_sharing": boolAttr(true),
+			"key_dtype": typeAttr(tf.DataType_DT_STRING), "value_dtype": typeAttr(tf.DataType_DT_INT64)}}
+		file := constNode("made_from", &tf.TensorProto{Dtype: tf.DataType_DT_STRING, TensorShape: shapeOf(), StringVal: [][]byte{[]byte("/data/words")}})
+		fill := &tf.NodeDef{Name: "filled", Op: "InitializeTableFromTextFileV2", Input: []string{"made:table_handle:0", "made_from:output:0"},
+			Attr: map[string]*tf.AttrValue{"vocab_size": intAttr(-1), "key_index": intAttr(-2), "value_index": intAttr(-1),
+				"delimiter": bytesAttr("\t"), "offset": intAttr(0)}}
+		change(table, fill)
+		f.NodeDef = append(f.NodeDef, table, file, fill)
+	})
+}
+
+func TestTablesThatFunctionsMakeHaveNoNames(t *testing.T) {
+	// Functions with seeds are cloned, others are not.
+	for _, name := range []string{"map_batch", "noise"} {
+		g, err := Parse(made(t, name, func(_, _ *tf.NodeDef) {}), Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		graphs, err := Instantiate(g, plan(t, g, once, 0), At{Mode: once.Mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for _, f := range decode(t, graphs.A).GetLibrary().GetFunction() {
+			for _, n := range f.GetNodeDef() {
+				if n.GetOp() != "HashTableV2" {
+					continue
+				}
+				found++
+				if a := n.GetAttr(); len(a["container"].GetS()) > 0 || len(a["shared_name"].GetS()) > 0 || a["use_node_name_sharing"].GetB() {
+					t.Errorf("%s: others find the table of %s by its name: %v", name, f.GetSignature().GetName(), a)
+				}
+			}
+		}
+		if found == 0 {
+			t.Errorf("%s: the table is gone", name)
+		}
+	}
+}
+
+func TestAFunctionFillsTheTablesThatItMakes(t *testing.T) {
+	_, err := Parse(made(t, "noise", func(table, fill *tf.NodeDef) { fill.Input[0] = "other:table_handle:0"; table.Name = "other" }), Limits{})
+	if err != nil {
+		t.Error(err)
+	}
+	data := made(t, "noise", func(_, fill *tf.NodeDef) {
+		fill.Op, fill.Input, fill.Attr = "LookupTableSizeV2", fill.GetInput()[:1], nil
+	})
+	if _, err := Parse(data, Limits{}); !reason.Is(err, reason.ExternalState) {
+		t.Errorf("a function looks up what others put into a table of that name: %v", err)
+	}
+}
+
+// TestNoOpMeetsAnotherDatasetsByName asks the registry for ops whose objects outlive a stream under a name: refused, or with a name of
+// their own for each content or iterator.
+func TestNoOpMeetsAnotherDatasetsByName(t *testing.T) {
+	g := parse(t, "range")
+	asked := 0
+	for name, def := range g.ops.byName {
+		if g.ops.noCPU[name] || attrDef(def, "shared_name") == nil && attrDef(def, "container") == nil {
+			continue
+		}
+		asked++
+		switch refused := g.judge(name, false).reason != ""; {
+		case name == "VarHandleOp":
+			// Made outside of functions it is named by its value, inside it is refused without one.
+		case isTable(name) && attrDef(def, "use_node_name_sharing") == nil:
+			t.Errorf("%s makes a table that cannot be its node's own", name)
+		case !isTable(name) && !refused:
+			t.Errorf("%s finds objects of other jobs by their names, and is let through", name)
+		}
+	}
+	if asked < 60 {
+		t.Errorf("only %d ops have names", asked)
 	}
 }

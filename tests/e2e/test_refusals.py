@@ -45,6 +45,10 @@ def _dense_table():
     return D.range(3).map(table.lookup)
 
 
+def _gathering():
+    return D.range(3).map(tf.nondifferentiable_batch_function(1, 4, 1000)(lambda v: v))
+
+
 DATASETS = {
     "a row that is padded beyond all memory": (lambda: _padded([2**40]), ValueError, "GRAPH_LIMIT"),
     "a row that is padded so in two dimensions": (lambda: _padded([2**20, 2**20]), ValueError, "GRAPH_LIMIT"),
@@ -74,6 +78,7 @@ DATASETS = {
         ValueError,
         "FilterDataset.*no seed decides.*allow_nondeterministic.*NONDETERMINISTIC",
     ),
+    "a queue that other jobs would find by its name": (_gathering, ValueError, "BatchFunction.*EXTERNAL_STATE"),
     "a running iterator": (_iterator, ValueError, "EXTERNAL_STATE"),
 }
 

@@ -26,6 +26,20 @@ def numbered(path: pathlib.Path, vocabulary: str) -> D:
     return D.from_tensor_slices(WORDS).map(tf.lookup.StaticHashTable(initializer, -1).lookup)
 
 
+def numbered_inside(path: pathlib.Path, vocabulary: str, name: str) -> D:
+    """The same with a table that the step's function makes for itself, by a name of its own choice."""
+    write(path, vocabulary)
+
+    def number(word: tf.Tensor) -> tf.Tensor:
+        raw = tf.raw_ops
+        table = raw.HashTableV2(key_dtype=tf.string, value_dtype=tf.int64, shared_name=name)
+        fill = raw.InitializeTableFromTextFileV2(table_handle=table, filename=str(path), key_index=-2, value_index=-1)
+        with tf.control_dependencies([fill]):
+            return raw.LookupTableFindV2(table_handle=table, keys=word, default_value=tf.constant(-1, tf.int64))
+
+    return D.from_tensor_slices(WORDS).map(number)
+
+
 def numbers(dataset: D, target: str) -> list[int]:
     return [int(x) for x in dataset.apply(pecan.distribute(target, deterministic=True))]
 
@@ -41,6 +55,25 @@ def test_old_and_new_workers_see_the_file_as_it_is(tmp_path):
             dataset = numbered(tmp_path / "words.txt", vocabulary)
             assert numbers(dataset, cluster.target) == [vocabulary.find(word) for word in WORDS]
             cluster.add_workers()
+
+
+def test_tables_that_functions_make_by_name_see_the_file_as_it_is(tmp_path):
+    with pecan.LocalCluster(workers=1) as cluster:
+        for vocabulary in VOCABULARIES:
+            dataset = numbered_inside(tmp_path / "words.txt", vocabulary, "words")
+            assert numbers(dataset, cluster.target) == [vocabulary.find(word) for word in WORDS]
+            cluster.add_workers()
+
+
+def test_tables_of_one_name_in_two_datasets_do_not_meet(tmp_path):
+    """Neither in two jobs of a worker, nor in two steps of one dataset."""
+    with pecan.LocalCluster(workers=1) as cluster:
+        first, second = (numbered_inside(tmp_path / f"{v}.txt", v, "words") for v in VOCABULARIES[:2])
+        both = D.zip(first, second).map(lambda x, y: 10 * x + y)
+        want = {v: [v.find(word) for word in WORDS] for v in VOCABULARIES[:2]}
+        assert numbers(first, cluster.target) == want["abc"]
+        assert numbers(second, cluster.target) == want["cba"]
+        assert numbers(both, cluster.target) == [10 * x + y for x, y in zip(want["abc"], want["cba"])]
 
 
 def test_what_is_cached_is_made_with_the_file_as_it_is(tmp_path):
