@@ -53,10 +53,20 @@ func TestWhatAModeTakesOfAStreamWhoseWorkerIsLost(t *testing.T) {
 			switch {
 			case c.ends:
 				wantAll(t, append(first, rest...), taken)
+				eventually(t, "the dispatcher is told that the rest was given up", func() bool {
+					return look(d, func() bool {
+						return slices.ContainsFunc(d.finished, func(r *pecanv1.FinishStreamRequest) bool {
+							return r.GetGaveUp() && r.GetCount() == taken && r.GetLease() == 4
+						})
+					})
+				})
 			case c.again:
 				wantAll(t, rest, count)
 			default:
 				wantAll(t, append(first, rest...), count)
+			}
+			if gaveUp := look(d, func() bool { return slices.ContainsFunc(d.finished, (*pecanv1.FinishStreamRequest).GetGaveUp) }); gaveUp && !c.ends {
+				t.Error("something was given up")
 			}
 		})
 	}
@@ -93,4 +103,38 @@ func TestAStreamThatIsGivenUpEndsWhereItsReaderIs(t *testing.T) {
 			return slices.ContainsFunc(d.finished, func(r *pecanv1.FinishStreamRequest) bool { return r.GetId().GetEpoch() == 0 && r.GetCount() == 40 })
 		})
 	})
+}
+
+// What a trainer that shares its job has to the end and not taken yet is told of when it is taken: as the end of the run that it came of, since
+// another one may have another number of elements.
+func TestAStreamEndsUnderTheLeaseOfWhatItGave(t *testing.T) {
+	const count = 40
+	first, second := startWorker(t, same(testStream{count: count, perFrame: 5})), startWorker(t, same(testStream{count: count + 5, perFrame: 5}))
+	d := startDispatcher(t, func(d *testDispatcher) {
+		d.options.Mode, d.plan.Determinism = pecanv1.Mode_MODE_AT_MOST_ONCE, classC
+	})
+	lease, worker := uint64(3), first
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, Worker: worker.address()}}}
+	}
+	job := open(t, d)
+	job.request.JobName = "shared"
+	it := job.Open(IterOptions{})
+	some, err := readUpTo(t, it, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := it.epoch()
+	eventually(t, "the stream has ended", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.streams[0].ended })
+	d.update(func() { lease, worker = 4, second })
+	eventually(t, "the trainer knows the newer lease", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.streams[0].lease == 4 })
+	rest, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, append(some, rest...), count)
+	eventually(t, "the dispatcher is told of the end", func() bool { return look(d, func() bool { return len(d.finished) > 0 }) })
+	if told := look(d, func() *pecanv1.FinishStreamRequest { return d.finished[0] }); told.GetLease() != 3 || told.GetCount() != count || told.GetGaveUp() {
+		t.Errorf("told: %v", told)
+	}
 }

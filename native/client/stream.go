@@ -39,6 +39,9 @@ type stream struct {
 	queued  uint64
 	largest uint64
 	ended   bool
+	// endedUnder is the lease under which it ended; gaveUp: not at its end, but since the rest was given up.
+	endedUnder uint64
+	gaveUp     bool
 	// count is how many elements the stream has, once that is known; it stays when the stream goes to others.
 	count   uint64
 	counted bool
@@ -89,7 +92,7 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 	if told.GetAssignment() > st.assignment {
 		// Got for the first time, or again after others had it: what was said of the time before does not hold for this one.
 		st.assignment = told.GetAssignment()
-		st.released, st.finished, st.ended = false, false, false
+		st.released, st.finished, st.ended, st.gaveUp = false, false, false, false
 	}
 	again := told.GetLease() > st.lease && st.lease > 0
 	if told.GetLease() > st.lease {
@@ -122,6 +125,7 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 	// A dispatcher that did not know that the stream had begun may have it run again: what came of it must not come twice.
 	if (told.GetCutOff() || e.job.givesUp() && again && st.next > told.GetStartIndex()) && !st.ended && !st.released {
 		st.closeChannel()
+		st.gaveUp = true
 		st.end()
 		// What is queued is with nobody else.
 		st.finish()
@@ -177,7 +181,7 @@ func (st *stream) giveUp() {
 
 // end notes that everything has arrived. Where elements are acknowledged as they are taken, the channel stays for that.
 func (st *stream) end() {
-	st.ended, st.trouble = true, nil
+	st.ended, st.endedUnder, st.trouble = true, st.lease, nil
 	st.count, st.counted = st.next, true
 	if len(st.queue) == 0 || !st.epoch.keepsBack() {
 		st.finish()
@@ -198,7 +202,7 @@ func (st *stream) finish() {
 	st.finished = true
 	st.closeChannel()
 	api := st.epoch.session.api
-	request := &pecanv1.FinishStreamRequest{ClientId: st.epoch.job.clientID, Id: st.id(), Lease: st.lease, Count: st.next, Assignment: st.assignment}
+	request := &pecanv1.FinishStreamRequest{ClientId: st.epoch.job.clientID, Id: st.id(), Lease: st.endedUnder, Count: st.next, Assignment: st.assignment, GaveUp: st.gaveUp}
 	st.epoch.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
 		_, err := api.FinishStream(ctx, request)
 		return err

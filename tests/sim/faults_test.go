@@ -24,6 +24,8 @@ const (
 	leaveKind  simnet.Fault = "trainer killed"
 	// lostKind is what mode at most once gave up.
 	lostKind simnet.Fault = "elements lost"
+	// gaveUpKind is a stream that a trainer gave up by itself.
+	gaveUpKind simnet.Fault = "streams given up by trainers"
 	// readKind and unfilledKind are what became of a cache: an epoch read it, or its writing was given up for good.
 	readKind     simnet.Fault = "cache read"
 	unfilledKind simnet.Fault = "cache not filled"
@@ -244,6 +246,28 @@ var faults = []fault{
 		return true
 	}},
 }
+
+// unheard is a worker whose trainers hear it and whose dispatcher does not; what they say comes late there. It is not drawn with the others.
+var unheard = fault{"cut a worker off from the dispatcher", func(c *chaos, rng *rand.Rand, lasts time.Duration) bool {
+	ip := workerIP(rng.IntN(len(c.workers)))
+	if !c.take(ip + dispatcherIP) {
+		return false
+	}
+	defer c.give(ip + dispatcherIP)
+	c.net.Lose(ip, dispatcherIP, true)
+	// The trainers' next pass is asked for before.
+	time.Sleep(5 * time.Second)
+	late := time.Duration(1+rng.IntN(2000)) * time.Millisecond
+	for n := range c.readers {
+		c.net.Slow(trainerIP(n), dispatcherIP, late)
+	}
+	time.Sleep(lasts)
+	for n := range c.readers {
+		c.net.Slow(trainerIP(n), dispatcherIP, 0)
+	}
+	c.net.Split(ip, dispatcherIP, false)
+	return true
+}}
 
 // pair gives two hosts that talk to each other.
 func (c *chaos) pair(rng *rand.Rand) (from, to string) {

@@ -94,6 +94,20 @@ func (c *cluster) inspect() {
 	}
 }
 
+// trainersGaveUp is how many streams trainers gave up before the dispatcher did.
+func (c *cluster) trainersGaveUp() (n int) {
+	cutOff := map[string]bool{}
+	for _, record := range c.journal() {
+		if lost := record.GetLeaseLost(); lost.GetCutOff() {
+			cutOff[lost.GetId().String()] = true
+		}
+		if told := record.GetStreamDelivered(); told.GetCutOff() && !cutOff[told.GetId().String()] {
+			n++
+		}
+	}
+	return n
+}
+
 // granted gives the leases of the journal, by stream.
 func granted(records []*pecanv1.Record) []*pecanv1.LeaseGranted {
 	var leases []*pecanv1.LeaseGranted

@@ -85,7 +85,7 @@ func TestSimulation(t *testing.T) {
 	if len(seeds) < 200 {
 		return
 	}
-	for _, kind := range []simnet.Fault{simnet.Loss, simnet.Delay, simnet.Cut, simnet.Kill, simnet.PowerOff, simnet.Pause, simnet.Flip, stopKind, crashKind, diskKind, repeatKind, leaveKind, lostKind, readKind, unfilledKind} {
+	for _, kind := range []simnet.Fault{simnet.Loss, simnet.Delay, simnet.Cut, simnet.Kill, simnet.PowerOff, simnet.Pause, simnet.Flip, stopKind, crashKind, diskKind, repeatKind, leaveKind, lostKind, gaveUpKind, readKind, unfilledKind} {
 		if total[kind] == 0 {
 			t.Errorf("in %d seeds nothing was ever hurt by: %s", len(seeds), kind)
 		}
@@ -139,6 +139,17 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 			lasts: time.Duration(20<<rng.IntN(10)+rng.IntN(20)) * time.Millisecond, rng: rand.New(rand.NewPCG(seed, uint64(100+len(plan)))),
 		})
 	}
+	if latest := rand.New(rand.NewPCG(seed, 6)); latest.IntN(12) == 0 {
+		// Where epochs turn the dispatcher gives out streams, and soon after the last element of one: a worker whose word that it begins is lost, and whom
+		// it does not hear from then on, counts as dead while trainers read what the worker gives.
+		data, readers = free, 2
+		mode = []pecanv1.Mode{pecanv1.Mode_MODE_AT_LEAST_ONCE, pecanv1.Mode_MODE_AT_MOST_ONCE, pecanv1.Mode_MODE_AT_MOST_ONCE}[latest.IntN(3)]
+		want.dataset, want.mode, want.name, want.ahead, want.pace = data, mode, "team", 1, time.Duration(1500+latest.IntN(1000))*time.Millisecond
+		o.workers, o.slots, o.cacheDir = max(2, o.workers), 4, ""
+		plan = append(plan[:latest.IntN(len(plan))], planned{
+			fault: unheard, at: data.elements() - 1, lasts: time.Duration(11+latest.IntN(10)) * time.Second, rng: rand.New(rand.NewPCG(seed, 99)),
+		})
+	}
 	slices.SortStableFunc(plan, func(a, b planned) int { return a.at - b.at })
 	t.Logf("%s, %v, %d trainers at %v and %d bytes, %d workers of %d slots, repeated %v", data.name, mode, readers, want.pace, want.ahead, o.workers, o.slots, o.repeated)
 	for _, p := range plan {
@@ -190,6 +201,7 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 		if data.keeps {
 			hits[c.cacheIs()]++
 		}
+		hits[gaveUpKind] = c.trainersGaveUp()
 	})
 	return hits
 }

@@ -244,3 +244,41 @@ func TestWhatIsGivenUpIsCounted(t *testing.T) {
 		c.startWorker(0)
 	})
 }
+
+// A worker whose word that it begins is lost gives elements all the same, and the dispatcher, which takes its streams for unread, has others
+// run them. In mode at most once, where an index says nothing, their trainers give up what another run would send, and say so after that run
+// is whole. Nobody waits for what was given up, and it is counted.
+func TestWhatTrainersGiveUpByThemselvesIsOver(t *testing.T) {
+	simulate(t, options{}, func(c *cluster) {
+		mode := pecanv1.Mode_MODE_AT_MOST_ONCE
+		want := wanted{dataset: free, mode: mode, name: "team", pace: 3 * time.Second, ahead: 1}
+		// Workers have the graph by then: one that is cut off cannot ask for it.
+		first := c.join(2, wanted{dataset: free, mode: mode})
+		if err := first.read(1); err != nil {
+			t.Fatal(err)
+		}
+		first.stop()
+		c.ledger.forget(first)
+		var waits []func()
+		team := []*trainer{c.join(0, want), c.join(1, want)}
+		leases := len(granted(c.journal()))
+		c.net.Lose(workerIP(0), dispatcherIP, true)
+		for _, tr := range team {
+			waits = append(waits, tr.reading(epochsRead))
+		}
+		for _, tr := range team {
+			tr.after(2)
+			c.net.Slow(trainerIP(tr.n), dispatcherIP, 2*time.Second)
+		}
+		c.eventually("streams are leased again", time.Minute, func() bool { return len(granted(c.journal())) > leases+streams })
+		time.Sleep(10 * time.Second)
+		c.mend()
+		for _, wait := range waits {
+			wait()
+		}
+		c.ledger.audit(free, promiseOf(mode), epochsRead)
+		if c.trainersGaveUp() == 0 || c.lossesAreCounted(free) == 0 {
+			t.Error("nothing was given up")
+		}
+	})
+}

@@ -1109,7 +1109,9 @@ type FinishStreamRequest struct {
 	Lease    uint64                 `protobuf:"varint,3,opt,name=lease,proto3" json:"lease,omitempty"`
 	Count    uint64                 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
 	// The assignment that this is about; what comes of an older one is late and changes nothing.
-	Assignment    uint64 `protobuf:"varint,5,opt,name=assignment,proto3" json:"assignment,omitempty"`
+	Assignment uint64 `protobuf:"varint,5,opt,name=assignment,proto3" json:"assignment,omitempty"`
+	// Mode at-most-once: the client gave the rest of the stream up. What it has is all that there will be, whatever is made of it elsewhere.
+	GaveUp        bool `protobuf:"varint,6,opt,name=gave_up,json=gaveUp,proto3" json:"gave_up,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1177,6 +1179,13 @@ func (x *FinishStreamRequest) GetAssignment() uint64 {
 		return x.Assignment
 	}
 	return 0
+}
+
+func (x *FinishStreamRequest) GetGaveUp() bool {
+	if x != nil {
+		return x.GaveUp
+	}
+	return false
 }
 
 type FinishStreamResponse struct {
@@ -4975,7 +4984,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x04made\x18\f \x01(\x04R\x04made\x12\x1e\n" +
 	"\n" +
 	"assignment\x18\b \x01(\x04R\n" +
-	"assignment\"\xa2\x01\n" +
+	"assignment\"\xbb\x01\n" +
 	"\x13FinishStreamRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\"\n" +
 	"\x02id\x18\x02 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
@@ -4983,7 +4992,8 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05count\x18\x04 \x01(\x04R\x05count\x12\x1e\n" +
 	"\n" +
 	"assignment\x18\x05 \x01(\x04R\n" +
-	"assignment\"\x16\n" +
+	"assignment\x12\x17\n" +
+	"\agave_up\x18\x06 \x01(\bR\x06gaveUp\"\x16\n" +
 	"\x14FinishStreamResponse\"\xac\x01\n" +
 	"\x14ReleaseStreamRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\"\n" +

@@ -1938,9 +1938,12 @@ func (x *StreamProduced) GetRemainderRows() uint64 {
 
 // The consumer has the last element of the stream.
 type StreamDelivered struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Count         uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Count uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// Mode at-most-once: the consumer gave the rest of the stream up. As far as is known, so many elements had been made.
+	CutOff        bool   `protobuf:"varint,3,opt,name=cut_off,json=cutOff,proto3" json:"cut_off,omitempty"`
+	Made          uint64 `protobuf:"varint,4,opt,name=made,proto3" json:"made,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1985,6 +1988,20 @@ func (x *StreamDelivered) GetId() *StreamId {
 func (x *StreamDelivered) GetCount() uint64 {
 	if x != nil {
 		return x.Count
+	}
+	return 0
+}
+
+func (x *StreamDelivered) GetCutOff() bool {
+	if x != nil {
+		return x.CutOff
+	}
+	return false
+}
+
+func (x *StreamDelivered) GetMade() uint64 {
+	if x != nil {
+		return x.Made
 	}
 	return 0
 }
@@ -3258,10 +3275,12 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x04R\x05count\x12%\n" +
-	"\x0eremainder_rows\x18\x04 \x01(\x04R\rremainderRows\"K\n" +
+	"\x0eremainder_rows\x18\x04 \x01(\x04R\rremainderRows\"x\n" +
 	"\x0fStreamDelivered\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"E\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x17\n" +
+	"\acut_off\x18\x03 \x01(\bR\x06cutOff\x12\x12\n" +
+	"\x04made\x18\x04 \x01(\x04R\x04made\"E\n" +
 	"\x11CacheSegmentNamed\x120\n" +
 	"\asegment\x18\x01 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\">\n" +
 	"\x0eCacheCommitted\x12\x10\n" +

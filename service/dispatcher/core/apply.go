@@ -307,7 +307,11 @@ func (s *State) applyStream(record *pecanv1.Record) error {
 		if err != nil {
 			return err
 		}
-		stream.Delivered, stream.Count = true, kind.StreamDelivered.Count
+		r := kind.StreamDelivered
+		stream.Delivered, stream.Count = true, r.Count
+		if r.CutOff {
+			stream.CutOff, stream.Progress = true, max(stream.Progress, r.Made)
+		}
 	default:
 		return errors.New("unknown kind of record; it may come from a newer version")
 	}

@@ -180,10 +180,20 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 	if stream.Delivered {
 		return nil
 	}
-	if req.Count < stream.StartIndex || stream.Produced && req.Count != stream.Count {
+	if req.GaveUp && graph.MayMove(job.Plan, job.Options) {
+		return reason.New(reason.BadArgument, "%s: client %q gave up the rest of stream %d of job %q, in whose mode nothing is given up", what, req.ClientId, stream.Stream, job.JobId)
+	}
+	// An older run that is not this one, since an index says nothing, may have had another number of elements.
+	older := req.Lease < stream.Lease && !graph.Repeats(job.Plan)
+	if req.Count < stream.StartIndex || stream.Produced && req.Count != stream.Count && !req.GaveUp && !older {
 		return reason.New(reason.BadArgument, "%s: client %q counts %d elements in stream %d, which began at %d for it and has %d", what, req.ClientId, req.Count, stream.Stream, stream.StartIndex, stream.Count)
 	}
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: &pecanv1.StreamDelivered{Id: req.Id, Count: req.Count}}})
+	told := &pecanv1.StreamDelivered{Id: req.Id, Count: req.Count, CutOff: req.GaveUp || older && hasClosing(job.Plan)}
+	if told.CutOff {
+		told.Made = c.made(keyOf(req.Id), stream)
+		c.warn("a client gave up the rest of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "lease", req.Lease, "elements", req.Count)
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: told}})
 	// Asked back too late: its reader came to the end first, and nobody waits for the rest any more.
 	c.soft(keyOf(req.Id)).moving = false
 	if delivered(epoch) {

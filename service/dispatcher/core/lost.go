@@ -23,6 +23,17 @@ func (c *Core) cutsOff(key streamKey, stream *pecanv1.StoredStream) bool {
 	return cutsOff
 }
 
+// made is how many elements of a stream are known to have been made under its newest lease.
+func (c *Core) made(key streamKey, stream *pecanv1.StoredStream) uint64 {
+	switch soft := c.soft(key); {
+	case stream.Produced:
+		return stream.Count
+	case soft.lease == stream.Lease:
+		return soft.produced
+	}
+	return 0
+}
+
 // begun tells whether a worker has begun a stream that is leased to it, as far as is known.
 func (c *Core) begun(key streamKey, stream *pecanv1.StoredStream) bool {
 	soft := c.soft(key)

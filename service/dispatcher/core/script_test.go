@@ -242,7 +242,7 @@ func (s *script) clientInput(command string, a args) any {
 	case "unwatch":
 		return core.Unwatch{ID: core.WatchID(a.number("id"))}
 	case "finish":
-		return &pecanv1.FinishStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), Count: a.number("count"), Assignment: a.assignment()}
+		return &pecanv1.FinishStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), Count: a.number("count"), Assignment: a.assignment(), GaveUp: a.has("gave-up")}
 	case "release":
 		return &pecanv1.ReleaseStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), NextIndex: a.number("next"), Assignment: a.assignment()}
 	case "report":
@@ -517,7 +517,11 @@ func showStreamRecord(record *pecanv1.Record) string {
 	case *pecanv1.Record_StreamProduced:
 		return fmt.Sprintf("record produced %s count=%d rows=%d", showID(k.StreamProduced.Id), k.StreamProduced.Count, k.StreamProduced.RemainderRows)
 	case *pecanv1.Record_StreamDelivered:
-		return fmt.Sprintf("record delivered %s count=%d", showID(k.StreamDelivered.Id), k.StreamDelivered.Count)
+		rest := ""
+		if k.StreamDelivered.CutOff {
+			rest = fmt.Sprintf(", and the rest given up, of %d made", k.StreamDelivered.Made)
+		}
+		return fmt.Sprintf("record delivered %s count=%d%s", showID(k.StreamDelivered.Id), k.StreamDelivered.Count, rest)
 	case *pecanv1.Record_CacheSegmentNamed:
 		return fmt.Sprintf("record segment of %s/%d is %s", k.CacheSegmentNamed.Segment.Key, k.CacheSegmentNamed.Segment.Stream, k.CacheSegmentNamed.Segment.Name)
 	case *pecanv1.Record_CacheCommitted:
