@@ -6,7 +6,7 @@ import dataclasses
 import ipaddress
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pecan._src import errors, options
@@ -65,10 +65,6 @@ def _metrics_port(value: Any) -> None:
         _port(value, "metrics_port")
 
 
-def _metrics(host: str, port: int | None) -> list[str]:
-    return [] if port is None else ["--metrics-listen", f"{host}:{port}"]
-
-
 def _addresses(value: Any) -> None:
     if value is None:
         return
@@ -91,6 +87,71 @@ def _is_ipv6(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _ms(value: int) -> str:
+    return f"{value}ms"
+
+
+def _switch(value: bool) -> str | None:
+    """A flag without a value."""
+    return "" if value else None
+
+
+def _list(value: Sequence[str]) -> str | None:
+    return ",".join(value) or None
+
+
+# Field, flag, and how its value is written: None leaves the flag out, an empty text gives it alone.
+_Flags = tuple[tuple[str, str, Callable[[Any], "str | None"]], ...]
+
+_DISPATCHER_FLAGS: _Flags = (
+    ("listen", "--listen", str),
+    ("log_level", "--log-level", str),
+    ("work_dir", "--work-dir", str),
+    ("worker_addresses", "--worker-addresses", _list),
+    ("job_gc_timeout_ms", "--job-timeout", _ms),
+    ("worker_timeout_ms", "--worker-dead-after", _ms),
+    ("work_dir_reserve_bytes", "--work-dir-reserve-bytes", str),
+    ("dataset_timeout_ms", "--dataset-timeout", _ms),
+    ("metrics_listen", "--metrics-listen", str),
+)
+_WORKER_FLAGS: _Flags = (
+    ("dispatcher_address", "--dispatcher", str),
+    ("listen", "--listen", str),
+    ("log_level", "--log-level", str),
+    ("dispatcher_timeout_ms", "--dispatcher-timeout", _ms),
+    ("worker_address", "--advertise", str),
+    ("max_streams", "--max-streams", str),
+    ("window_bytes", "--window-bytes", str),
+    ("cache_dir", "--cache-dir", str),
+    ("cache_bytes", "--cache-bytes", str),
+    ("cache_compress", "--cache-compress", _switch),
+    ("cache_orphan_after_ms", "--cache-orphan-after", _ms),
+    ("checkpoint_dir", "--checkpoint-dir", str),
+    ("checkpoint_share", "--checkpoint-share", "{:g}".format),
+    ("checkpoint_interval_ms", "--checkpoint-interval", _ms),
+    ("drain_timeout_ms", "--drain-timeout", _ms),
+    ("shared_memory_bytes", "--shared-memory-bytes", str),
+    ("threads", "--threads", str),
+    ("metrics_listen", "--metrics-listen", str),
+)
+
+
+def _written(flags: _Flags, values: Mapping[str, Any]) -> list[str]:
+    """The flags of what has a value; the program's default holds for what has none."""
+    words: list[str] = []
+    for field, flag, write in flags:
+        text = None if values[field] is None else write(values[field])
+        if text is not None:
+            words += [flag, text] if text else [flag]
+    return words
+
+
+def _listening(config: DispatcherConfig | WorkerConfig) -> dict[str, str | None]:
+    """Where a program listens: a host and a port are one flag."""
+    metrics = None if config.metrics_port is None else f"{config.host}:{config.metrics_port}"
+    return {"listen": f"{config.host}:{config.port}", "metrics_listen": metrics}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,20 +216,7 @@ class DispatcherConfig:
 
     def arguments(self) -> list[str]:
         """The flags of pecan-dispatcher."""
-        flags = ["--listen", f"{self.host}:{self.port}", "--log-level", self.log_level]
-        if self.work_dir is not None:
-            flags += ["--work-dir", str(self.work_dir)]
-        if self.worker_addresses:
-            flags += ["--worker-addresses", ",".join(self.worker_addresses)]
-        if self.job_gc_timeout_ms is not None:
-            flags += ["--job-timeout", f"{self.job_gc_timeout_ms}ms"]
-        if self.worker_timeout_ms is not None:
-            flags += ["--worker-dead-after", f"{self.worker_timeout_ms}ms"]
-        if self.work_dir_reserve_bytes is not None:
-            flags += ["--work-dir-reserve-bytes", str(self.work_dir_reserve_bytes)]
-        if self.dataset_timeout_ms is not None:
-            flags += ["--dataset-timeout", f"{self.dataset_timeout_ms}ms"]
-        return flags + _metrics(self.host, self.metrics_port)
+        return _written(_DISPATCHER_FLAGS, vars(self) | _listening(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,31 +312,10 @@ class WorkerConfig:
     def arguments(self) -> list[str]:
         """The flags of pecan-worker."""
         assert self.dispatcher_address is not None
-        flags = ["--dispatcher", options.service_target(self.dispatcher_address)]
-        flags += ["--listen", f"{self.host}:{self.port}", "--log-level", self.log_level]
-        flags += ["--dispatcher-timeout", f"{self.dispatcher_timeout_ms}ms"]
+        values = vars(self) | _listening(self)
+        values["dispatcher_address"] = options.service_target(self.dispatcher_address)
         if self.worker_address is not None:
-            flags += ["--advertise", self.worker_address.replace("%port%", str(self.port))]
-        if self.max_streams is not None:
-            flags += ["--max-streams", str(self.max_streams)]
-        if self.window_bytes is not None:
-            flags += ["--window-bytes", str(self.window_bytes)]
-        if self.cache_dir is not None:
-            flags += ["--cache-dir", str(self.cache_dir)]
-        if self.cache_bytes is not None:
-            flags += ["--cache-bytes", str(self.cache_bytes)]
-        if self.cache_compress:
-            flags += ["--cache-compress"]
-        if self.cache_orphan_after_ms is not None:
-            flags += ["--cache-orphan-after", f"{self.cache_orphan_after_ms}ms"]
-        if self.checkpoint_dir is not None:
-            flags += ["--checkpoint-dir", str(self.checkpoint_dir), "--checkpoint-share", f"{self.checkpoint_share:g}"]
-        if self.checkpoint_interval_ms is not None:
-            flags += ["--checkpoint-interval", f"{self.checkpoint_interval_ms}ms"]
-        if self.drain_timeout_ms is not None:
-            flags += ["--drain-timeout", f"{self.drain_timeout_ms}ms"]
-        if self.shared_memory_bytes is not None:
-            flags += ["--shared-memory-bytes", str(self.shared_memory_bytes)]
-        if self.threads is not None:
-            flags += ["--threads", str(self.threads)]
-        return flags + _metrics(self.host, self.metrics_port)
+            values["worker_address"] = self.worker_address.replace("%port%", str(self.port))
+        if self.checkpoint_dir is None:
+            values["checkpoint_share"] = None
+        return _written(_WORKER_FLAGS, values)
