@@ -121,10 +121,11 @@ def distribute(
 
     def apply(dataset: tf.data.Dataset) -> tf.data.Dataset:
         from pecan._src import dataset as datasets
+        from pecan._src import graph as graphs
 
-        graph = datasets.serialize(dataset, "distribute()", chosen)
+        graph = graphs.serialize(dataset, "distribute()", chosen)
         session = _session(target, workers, chosen.dispatcher_timeout_s)
-        dataset_id = datasets.register(session, graph, chosen.compression, None)
+        dataset_id = graphs.register(session, graph, chosen.compression, None)
         # A private dispatcher is not restarted: when it ends, what reads from it fails, and a new cluster is made.
         reading, kept = chosen, None if target is None else graph
         if target is None:
@@ -212,10 +213,10 @@ def register_dataset(
 
     import tensorflow as tf
 
-    from pecan._src import dataset as datasets
+    from pecan._src import graph as graphs
 
-    graph = datasets.serialize(dataset, "register_dataset()")
-    return tf.constant(datasets.register(_session(target, None, timeout), graph, word, wanted))
+    graph = graphs.serialize(dataset, "register_dataset()")
+    return tf.constant(graphs.register(_session(target, None, timeout), graph, word, wanted))
 
 
 def from_dataset_id(
