@@ -49,9 +49,9 @@ type testDispatcher struct {
 	beats        []*pecanv1.ClientHeartbeatRequest
 	uploads      [][]byte
 	goodbyes     int
-	// asked counts CreateJob.
-	asked int
-	jobs  map[string]string
+	// asked counts CreateJob, statuses Status.
+	asked, statuses int
+	jobs            map[string]string
 	// forget makes the dispatcher a stranger to the client, as after a restart without a work directory.
 	forget bool
 	// delivered: others had every epoch.
@@ -125,8 +125,14 @@ func look[T any](d *testDispatcher, read func() T) T {
 }
 
 func (d *testDispatcher) Status(context.Context, *pecanv1.StatusRequest) (*pecanv1.StatusResponse, error) {
-	return &pecanv1.StatusResponse{ClusterId: cmp.Or(look(d, func() string { return d.cluster }), "cluster"), Version: "test"}, nil
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.statuses++
+	return &pecanv1.StatusResponse{ClusterId: d.clusterID(), Version: "test"}, nil
 }
+
+// clusterID is what it says of its cluster. d.mu is held.
+func (d *testDispatcher) clusterID() string { return cmp.Or(d.cluster, "cluster") }
 
 func (d *testDispatcher) RegisterDataset(stream grpc.ClientStreamingServer[pecanv1.RegisterDatasetRequest, pecanv1.RegisterDatasetResponse]) error {
 	var all []byte
@@ -182,7 +188,7 @@ func (d *testDispatcher) CreateJob(_ context.Context, r *pecanv1.CreateJobReques
 		}
 		d.jobs[r.GetRequestId()] = id
 	}
-	return &pecanv1.CreateJobResponse{JobId: id, Created: !ok, Durable: d.durable, Plan: d.plan, Options: d.options, ClientTimeoutS: 10, Workers: 1}, nil
+	return &pecanv1.CreateJobResponse{JobId: id, Created: !ok, Durable: d.durable, Plan: d.plan, Options: d.options, ClientTimeoutS: 10, Workers: 1, ClusterId: d.clusterID()}, nil
 }
 
 func (d *testDispatcher) OpenEpoch(_ context.Context, r *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochResponse, error) {

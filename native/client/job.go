@@ -72,10 +72,6 @@ func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 		answer, err = s.api.CreateJob(ctx, request)
 		return err
 	})
-	// A dispatcher that was started anew may be of another cluster: workers answer nobody who takes them for those of the old one.
-	if err == nil {
-		err = s.greet(ctx)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -93,6 +89,8 @@ func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 	if s.closed {
 		return nil, reason.New(reason.Closed, "create the job: the session was closed meanwhile")
 	}
+	// A dispatcher that was started anew may be of another cluster: workers answer nobody who takes them for those of the old one.
+	s.cluster = answer.GetClusterId()
 	s.jobs[job] = struct{}{}
 	return job, nil
 }

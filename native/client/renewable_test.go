@@ -127,10 +127,14 @@ func TestAJobIsOfTheClusterThatTheDispatcherBelongsToNow(t *testing.T) {
 	r := renewable(t, d, nil)
 	d.mu.Lock()
 	d.cluster = "another"
+	greeted := d.statuses
 	d.mu.Unlock()
 	job, err := r.session.CreateJob(t.Context(), JobSpec{DatasetID: "dataset"})
 	if err != nil || r.session.clusterID() != "another" {
 		t.Fatalf("%v, and the cluster is still %s", err, r.session.clusterID())
+	}
+	if more := look(d, func() int { return d.statuses }) - greeted; more != 0 {
+		t.Errorf("%d calls more than the one that creates the job", more)
 	}
 	if err := job.Close(); err != nil {
 		t.Fatal(err)

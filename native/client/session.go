@@ -156,7 +156,7 @@ func (s *Session) greet(ctx context.Context) error {
 	}
 }
 
-// clusterID names the cluster that the dispatcher belonged to when it was greeted last.
+// clusterID names the cluster that the dispatcher belonged to when it was greeted, or gave a job, last.
 func (s *Session) clusterID() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,7 +14,7 @@ func TestAnEpochGoesFromRegistrationToItsEnd(t *testing.T) {
 	}
 	dataset := s.register(&pecanv1.Plan{NumStreams: 2})
 	job := s.job("c1", "", dataset, nil)
-	if !job.Created || job.Workers != 1 || job.Durable || job.Plan.GetNumStreams() != 2 {
+	if !job.Created || job.Workers != 1 || job.Durable || job.Plan.GetNumStreams() != 2 || job.ClusterId != w.welcome.ClusterId {
 		t.Fatalf("job %v", job)
 	}
 	epoch := s.open("c1", job.JobId, 0)

@@ -480,7 +480,9 @@ type CreateJobResponse struct {
 	// True when the dispatcher has a work directory.
 	Durable bool `protobuf:"varint,6,opt,name=durable,proto3" json:"durable,omitempty"`
 	// How many workers are registered now, for the trainer's first message.
-	Workers       int32 `protobuf:"varint,7,opt,name=workers,proto3" json:"workers,omitempty"`
+	Workers int32 `protobuf:"varint,7,opt,name=workers,proto3" json:"workers,omitempty"`
+	// The cluster that the job is of: another dispatcher may have come to serve at the address, and workers answer nobody of another cluster.
+	ClusterId     string `protobuf:"bytes,8,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -562,6 +564,13 @@ func (x *CreateJobResponse) GetWorkers() int32 {
 		return x.Workers
 	}
 	return 0
+}
+
+func (x *CreateJobResponse) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
 }
 
 type OpenEpochRequest struct {
@@ -4931,7 +4940,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\vclient_host\x18\x06 \x01(\tR\n" +
 	"clientHost\x12\x1d\n" +
 	"\n" +
-	"client_pid\x18\a \x01(\x03R\tclientPid\"\xf6\x01\n" +
+	"client_pid\x18\a \x01(\x03R\tclientPid\"\x95\x02\n" +
 	"\x11CreateJobResponse\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\x12\"\n" +
@@ -4939,7 +4948,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\aoptions\x18\x04 \x01(\v2\x14.pecan.v1.JobOptionsR\aoptions\x12(\n" +
 	"\x10client_timeout_s\x18\x05 \x01(\x01R\x0eclientTimeoutS\x12\x18\n" +
 	"\adurable\x18\x06 \x01(\bR\adurable\x12\x18\n" +
-	"\aworkers\x18\a \x01(\x05R\aworkers\"\xbf\x01\n" +
+	"\aworkers\x18\a \x01(\x05R\aworkers\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\b \x01(\tR\tclusterId\"\xbf\x01\n" +
 	"\x10OpenEpochRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x1b\n" +

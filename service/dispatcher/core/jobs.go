@@ -123,7 +123,7 @@ func (c *Core) createJob(in CreateJob) (any, error) {
 func (c *Core) createJobReply(job *pecanv1.StoredJob, created bool) *pecanv1.CreateJobResponse {
 	return &pecanv1.CreateJobResponse{
 		JobId: job.JobId, Created: created, Plan: job.Plan, Options: job.Options,
-		ClientTimeoutS: c.cfg.ClientTimeout.Seconds(), Workers: int32(len(c.workers)),
+		ClientTimeoutS: c.cfg.ClientTimeout.Seconds(), Workers: int32(len(c.workers)), ClusterId: c.state.clusterID,
 	}
 }
 
