@@ -83,6 +83,30 @@ def test_every_metric_is_explained_and_every_explanation_is_of_a_metric():
     assert not wrong, f"counters end in _total, and nothing else does: {wrong}"
 
 
+def recorded() -> dict[str, set[str]]:
+    """Message → fields and values of enums, as proto/pecan/v1/records.proto has them."""
+    bare = re.sub(r"//.*", "", repository.text("proto/pecan/v1/records.proto"))
+    _, *parts = re.split(r"^message (\w+) ", bare, flags=re.MULTILINE)
+    messages = dict(zip(parts[::2], parts[1::2], strict=True))
+    return {name: set(re.findall(r"(\w+) = [1-9]\d*;", body)) for name, body in messages.items() if name != "Record"}
+
+
+def test_every_field_of_the_journal_is_explained_and_every_explanation_is_of_a_field():
+    in_code = recorded()
+    kinds = re.findall(r"^    ([A-Z]\w+) \w+ = \d+;", repository.text("proto/pecan/v1/records.proto"), re.MULTILINE)
+    assert len(kinds) > 20 and set(kinds) < set(in_code), "could not read the records out of records.proto"
+    assert {"cause", "DIED", "crashed"} <= in_code["LeaseLost"] and in_code["CacheForgotten"] == {"key"}
+    rows = re.findall(r"^\| `([A-Z]\w+)` \|(.*)\|$", repository.text("docs/formats/journal.md"), re.MULTILINE)
+    in_page = {name: set(re.findall(r"`(\w+)`", words)) for name, words in rows}
+    assert len(in_page) == len(rows), "docs/formats/journal.md explains a message twice"
+    wrong = {
+        name: in_code.get(name, set()) ^ in_page.get(name, set())
+        for name in in_code.keys() | in_page.keys()
+        if in_code.get(name) != in_page.get(name)
+    }
+    assert not wrong, f"records.proto and docs/formats/journal.md do not have the same fields: {wrong}"
+
+
 def test_every_exception_is_explained():
     public = re.findall(r'^    "(\w+)",$', repository.text("python/pecan/errors.py"), re.MULTILINE)
     assert len(public) > 5, "could not read the exceptions out of python/pecan/errors.py"
