@@ -2,6 +2,8 @@
 
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
+# Tests of processes wait more than they compute, so two files of them run side by side.
+PARALLEL ?= 2
 SIZE ?= medium
 FUZZTIME ?= 20s
 ROW ?=
@@ -47,8 +49,8 @@ test-go: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests
 test-python: build ## Run the tests of the Python package and of the wheel
 	$(PYTHON) -m pytest -q -rs python wheels
 
-e2e: build ## Run the tests that drive real processes
-	$(PYTHON) -m pytest -q -rs tests --ignore tests/repo
+e2e: build ## Run the tests that drive real processes (PARALLEL=2 files at a time)
+	$(PYTHON) -m pytest -q -rs -n $(PARALLEL) --dist loadfile tests --ignore tests/repo
 
 faults: build ## Run the fault scenarios (FULL=1: all sizes; SEED=n: one run again), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults $(if $(SEED),--seed $(SEED))
