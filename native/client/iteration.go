@@ -1,6 +1,7 @@
 package client
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -222,6 +223,10 @@ func (it *Iteration) advance() {
 	switch {
 	case it.left == 0 && it.noRest() && it.tooFew() == nil:
 		// TensorFlow's repeat() would take an empty first pass for the end of everything.
+		if given := len(it.current.start.GetEnded()) - len(it.options.Resume.Position.GetEnded()); given > 0 {
+			it.job.session.log.Warn(fmt.Sprintf("nothing is left of epoch %d, since all that was to come of it is given up: the next one begins",
+				it.current.number()), "job", it.job.id)
+		}
 		it.options.Resume, it.done, it.elements = nil, 0, 0
 		it.left = it.passesLeft()
 	case it.left == 0 || endless:
