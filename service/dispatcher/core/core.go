@@ -265,7 +265,7 @@ func (c *Core) handle(input any) (any, error) {
 	case *pecanv1.FinishStreamRequest:
 		return &pecanv1.FinishStreamResponse{}, c.finishStream(in)
 	case *pecanv1.ReleaseStreamRequest:
-		return &pecanv1.ReleaseStreamResponse{}, c.releaseStream(in)
+		return &pecanv1.ReleaseStreamResponse{}, c.givenUp(in)
 	case *pecanv1.MarkElementsRequest:
 		c.markElements(in)
 		return &pecanv1.MarkElementsResponse{}, nil
@@ -275,6 +275,7 @@ func (c *Core) handle(input any) (any, error) {
 	case *pecanv1.ReportWorkerRequest:
 		return &pecanv1.ReportWorkerResponse{}, c.reportWorker(in)
 	case *pecanv1.CloseEpochRequest:
+		c.takeUnread(in)
 		return &pecanv1.CloseEpochResponse{}, c.closeEpoch(in)
 	case *pecanv1.ClientHeartbeatRequest:
 		return &pecanv1.ClientHeartbeatResponse{}, c.clientHeartbeat(in)

@@ -94,6 +94,9 @@ type streamState struct {
 	consumedAt time.Duration
 	moving     bool
 	moveTo     string
+	// gaveUp is who gave the stream up last, and gaveUpAt the assignment that ended with it.
+	gaveUp   string
+	gaveUpAt uint64
 	// mark is what the worker is about to make of a stream under suspicion; nil: nothing, or it did not tell.
 	mark *pecanv1.MarkElementsRequest
 	// remainders were sent in this form with the closing stream's lease.
