@@ -122,8 +122,11 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 	}
 	return encode(map[string]any{
 		"handle": held.Handle(), "job_id": job.ID(), "created": job.Created(), "durable": job.Durable(), "workers": job.Workers(),
-		"cardinality": cardinality(plan, job.Options(), r.Name != ""), "whole": whole(plan, job.Options(), r.Name != ""), "blocks": op.Blocks(components),
-		"mode": word(job.Options().GetMode(), "MODE_"), "asked_mode": asked, "seed": job.Options().GetSeed(),
+		"cardinality": cardinality(plan, job.Options(), r.Name != ""), "whole": whole(plan, job.Options(), r.Name != ""),
+		// Rows of a block that TensorFlow has and the training loop has not are with nobody else: in a job that is shared they would be lost
+		// to the others when this trainer goes.
+		"blocks": r.Name == "" && op.Blocks(components),
+		"mode":   word(job.Options().GetMode(), "MODE_"), "asked_mode": asked, "seed": job.Options().GetSeed(),
 		"plan": map[string]any{
 			"streams": plan.GetNumStreams(), "cut": plan.GetCut().GetKind().String(), "batch_way": plan.GetBatchWay().String(),
 			"repeat": plan.GetRepeat(), "reasons": plan.GetReasons(), "hash": plan.GetHash(), "fingerprint": plan.GetFingerprint(),

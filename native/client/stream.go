@@ -189,10 +189,8 @@ func (st *stream) end() {
 }
 
 // keepsBack is true where an element counts as received only when the trainer has taken it: another trainer would
-// otherwise never get what was queued here when this one leaves. Mode at-most-once needs it only where nothing can be computed again.
-func (e *epoch) keepsBack() bool {
-	return e.job.shared() && (e.job.options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE || e.job.givesUp())
-}
+// otherwise never get what was queued here when this one leaves.
+func (e *epoch) keepsBack() bool { return e.job.shared() }
 
 // finish tells the dispatcher that the stream was received to its end.
 func (st *stream) finish() {

@@ -210,6 +210,20 @@ def test_trainers_that_share_a_job_share_the_elements(cluster):
     assert sorted(seen) == list(range(count))
 
 
+@pytest.mark.parametrize("mode", ["exactly_once", "at_least_once", "at_most_once"])
+def test_a_trainer_that_leaves_a_shared_job_takes_nothing_along(cluster, mode):
+    # Small rows, of which TensorFlow could have taken many at once.
+    count = 3000
+    leaver, stayer = (
+        iter(_distributed(cluster, D.range(count), job_name=f"left-{mode}", processing_mode=mode)) for _ in range(2)
+    )
+    seen = [int(next(stayer)), *(int(next(leaver)) for _ in range(5))]
+    del leaver
+    gc.collect()
+    seen += [int(i) for i in stayer]
+    assert sorted(seen) == list(range(count))
+
+
 def test_trainers_that_race_for_streams_lose_and_repeat_nothing(cluster):
     # Two names of one host are two sessions, as two trainers have them.
     port = cluster.target.rpartition(":")[2]
