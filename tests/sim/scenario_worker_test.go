@@ -245,7 +245,7 @@ func TestWhatIsGivenUpIsCounted(t *testing.T) {
 	})
 }
 
-// A worker whose word that it begins is lost gives elements all the same, and the dispatcher, which takes its streams for unread, has others
+// N1: A worker whose word that it begins is lost gives elements all the same, and the dispatcher, which takes its streams for unread, has others
 // run them. In mode at most once, where an index says nothing, their trainers give up what another run would send, and say so after that run
 // is whole. Nobody waits for what was given up, and it is counted.
 func TestWhatTrainersGiveUpByThemselvesIsOver(t *testing.T) {
