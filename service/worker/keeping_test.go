@@ -239,3 +239,42 @@ func TestSourcesThatChangedAreSeen(t *testing.T) {
 		t.Error("a file that changed goes unseen")
 	}
 }
+
+// refilled is a planner of datasets with a table that is filled from a file, which changes once the table has its name.
+type refilled struct {
+	planner
+	file    string
+	changes bool
+}
+
+func (r refilled) instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at graph.At) (*graph.StreamGraphs, error) {
+	graphs, err := r.planner.instantiate(ctx, fingerprint, plan, at)
+	if err != nil {
+		return nil, err
+	}
+	graphs.Files = fileStates([]string{r.file})
+	if r.changes {
+		err = os.WriteFile(r.file, []byte("other words"), 0o600)
+	}
+	return graphs, err
+}
+
+// The digest of a segment would say that it was made with the new file, and its elements may have come from a table of the old one.
+func TestWhatMayComeFromAnOldTableIsNotKept(t *testing.T) {
+	for _, changes := range []bool{false, true} {
+		w, _ := withCache(t)
+		o := kept(t, w, "kept")
+		file := filepath.Join(t.TempDir(), "words")
+		if err := os.WriteFile(file, []byte("words"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.graphs = refilled{w.graphs, file, changes}
+		read(t, w, o, 1)
+		w.caches.mu.Lock()
+		told := len(w.caches.own)
+		w.caches.mu.Unlock()
+		if (told == 0) != changes {
+			t.Errorf("the file changes: %v; %d segments were told of", changes, told)
+		}
+	}
+}
