@@ -34,6 +34,8 @@ type editor struct {
 	names      []string
 	stop       *step
 	stopOutput string
+	// shared are the tables and variables that other streams find by their names.
+	shared []Shared
 	// touched remembers which functions hold something that a stream sets.
 	touched map[string]bool
 	// assigned finds the node that gives a variable its value.

@@ -51,6 +51,9 @@ type StreamGraphs struct {
 	Names []string
 	// Files are At.Files.
 	Files map[string]string
+	// Shared are the tables and variables in the graphs that other streams find by their names: made with the graphs' datasets, and
+	// freed by Freeing.
+	Shared []Shared
 	// Ops are the ops of the registered graph's dataset nodes, by name. A stream may run a step as another op.
 	Ops map[string]string
 	// Output is the name of the _Retval node that marks the dataset in A and B.
@@ -75,6 +78,16 @@ func Instantiate(g *Graph, plan *pecanv1.Plan, at At) (*StreamGraphs, error) {
 	}
 	e.skips, e.sunk = map[*step]int64{}, map[*step]bool{}
 	e.nameResources()
+	graphs, err := e.stream(plan)
+	if err == nil {
+		graphs.Shared = e.sharedByName()
+	}
+	return graphs, err
+}
+
+// stream writes the graphs.
+func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
+	g, at := e.g, e.at
 	root, isTree := g.tree()
 	if !isTree {
 		root = &step{node: g.root, like: g.root, rule: rule{kind: source}}

@@ -380,6 +380,7 @@ func (e *editor) nameResources() {
 		if isTable(n.GetOp()) && n.GetAttr()["shared_name"] != nil || n.GetOp() == "VarHandleOp" {
 			name := "pecan_" + shortHash(append(content[n.GetName()], string(h.node(n.GetName())))...)
 			e.edit(n.GetName()).Attr["shared_name"] = bytesAttr(name)
+			e.share(e.node(n.GetName()))
 		}
 	}
 }

@@ -62,6 +62,8 @@ type run struct {
 	saver saver
 	// keeping is the source above a cached step, nil without one.
 	keeping *keeping
+	// shared are the tables and variables that the graphs share with those of other streams.
+	shared []graph.Shared
 	// batchRows > 0: an element with fewer rows is held back.
 	batchRows int64
 	shapes    shapes
@@ -230,6 +232,7 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.shared = graphs.Shared
 	first := newProfiler(graphs.A, at.Meters, graphs.Ops)
 	if first != nil && r.batchRows > 0 {
 		first.keepsBack()
@@ -282,7 +285,9 @@ func (r *run) newIterator(runtime *tf.Context, serialised []byte, p *profiler) (
 	if err != nil {
 		return nil, nil, err
 	}
+	unused := r.stream.worker.tables.use(runtime, r.shared)
 	if it, err = runtime.NewIterator(serialised, types); err != nil {
+		unused()
 		return nil, nil, err
 	}
 	if p != nil {
@@ -294,6 +299,7 @@ func (r *run) newIterator(runtime *tf.Context, serialised []byte, p *profiler) (
 	return it, func() {
 		leave()
 		it.Close()
+		unused()
 	}, nil
 }
 

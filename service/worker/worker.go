@@ -40,6 +40,7 @@ type Worker struct {
 	server  *server
 	session *session
 	ledger  *ledger
+	tables  *tables
 	// caches is nil without a directory for them.
 	caches *caches
 	// checkpoints is nil where none are taken.
@@ -143,7 +144,7 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 	lifetime, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w.lifetime = lifetime
 	w.server.stopStreams = cancel
-	w.session, w.ledger = newSession(w), newLedger()
+	w.session, w.ledger, w.tables = newSession(w), newLedger(), newTables(w.log)
 	w.graphs = newGraphs(w.session.fetchGraph)
 	w.server.serve()
 	return w, nil

@@ -6,6 +6,7 @@ import pathlib
 
 import pecan
 import tensorflow as tf
+from test_leaks import MIB, Held
 
 D = tf.data.Dataset
 WORDS = [chr(97 + i % 5) for i in range(40)]
@@ -96,3 +97,40 @@ def test_a_file_that_changes_between_epochs_loses_no_elements(tmp_path):
             write(path, vocabulary)
             cluster.add_workers()
             assert sum(1 for _ in elements) == len(WORDS) - 1
+
+
+# A worker keeps four sets of tables for jobs that come back.
+LARGE = 100_000
+CHANGES = 30
+
+
+def test_tables_go_when_no_job_uses_them(tmp_path):
+    """And not before: one job reads on with the first of them."""
+    path = tmp_path / "words.txt"
+
+    def found(vocabulary: int, count: int) -> D:
+        first = vocabulary * LARGE
+        new = path.with_suffix(".new")
+        new.write_text("\n".join(map(str, range(first, first + LARGE))))
+        new.replace(path)
+        index = tf.lookup.TextFileIndex
+        initializer = tf.lookup.TextFileInitializer(str(path), tf.int64, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER)
+        table = tf.lookup.StaticHashTable(initializer, -1)
+        return D.range(first, first + count).map(table.lookup)
+
+    config = pecan.WorkerConfig("127.0.0.1:1", window_bytes=32 * MIB)
+    with pecan.LocalCluster(1, worker=config) as cluster:
+        worker = cluster.workers[0].process.pid
+        # More than the worker and the trainer have room for ahead.
+        wide = found(0, 1000).map(lambda x: tf.fill([50_000], x))
+        long = iter(wide.apply(pecan.distribute(cluster.target, deterministic=True, max_outstanding_bytes=32 * MIB)))
+        read = [int(next(long)[0])]
+        before = 0
+        for number in range(1, CHANGES + 10):
+            if number == 10:
+                before = Held.of(worker).memory
+            assert numbers(found(number, 3), cluster.target) == [0, 1, 2]
+        # Each of them has 4 MB.
+        assert Held.of(worker).memory - before < 40 * MIB
+        read += [int(element[0]) for element in long]
+        assert sorted(read) == list(range(1000))
