@@ -1,0 +1,127 @@
+package client
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// pausedAfter is how long nobody has asked when a consumer is taken to have done something else.
+const pausedAfter = 2 * time.Second
+
+// outage is the error of a consumer that has been waiting for longer than limit while nothing was there that could give it
+// an element: the dispatcher is away and no worker connected, no worker is registered, or none can be reached. A worker that
+// is connected may take as long as it likes. In deterministic mode only the worker counts whose stream's turn it is.
+func (e *epoch) outage(now time.Time, limit time.Duration) error {
+	away, why := e.session.away()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if now.Sub(e.asked) > pausedAfter {
+		// Nobody has waited meanwhile.
+		e.stranded = time.Time{}
+	}
+	e.asked = now
+	connected, unreached := e.links()
+	switch {
+	case connected || away == 0 && !e.noWorkers && unreached == nil:
+		// With nothing known either way, as while a stream moves to another worker, the clock goes on.
+		if connected || !e.moving() {
+			e.stranded = time.Time{}
+		}
+		return nil
+	case e.stranded.IsZero():
+		e.stranded = now
+	}
+	since := e.stranded
+	if e.excused.After(since) {
+		since = e.excused
+	}
+	lasted := now.Sub(since)
+	if lasted <= limit {
+		return nil
+	}
+	e.excused = now
+	wait := fmt.Sprintf("wait for elements of job %s", e.job.id)
+	switch {
+	case away > 0:
+		return reason.New(reason.Unavailable, "%s: the dispatcher at %s has not answered for %.1f s (%s) and no worker that could give the "+
+			"next one is connected: see that pecan-dispatcher runs there; the iteration goes on when it answers", wait, e.session.target.shown, away.Seconds(), why)
+	case e.noWorkers:
+		return reason.New(reason.NoWorkers, "%s: no worker was there for %.1f s (the dispatcher at %s: %s): start workers, or give a longer "+
+			"dispatcher timeout; the iteration goes on when one registers", wait, lasted.Seconds(), e.session.target.shown, e.waiting)
+	}
+	return reason.New(reason.Unavailable, "%s: no worker that has its streams could be reached for %.1f s (stream %d, worker %s at %s: %v): see that "+
+		"the address by which it was started (pecan-worker --advertise HOST:PORT) can be reached from this host; the iteration goes on when it can",
+		wait, lasted.Seconds(), unreached.number, unreached.worker.GetWorkerId(), unreached.worker.GetTcp(), unreached.trouble)
+}
+
+// links tells whether a worker is connected that has an awaited stream, and else gives one of those whose worker could not
+// be reached, if there is one. e.mu is held.
+func (e *epoch) links() (connected bool, unreached *stream) {
+	for _, st := range e.awaited() {
+		switch {
+		case !st.reading():
+		case st.channel != nil && st.channel.conn.isUp():
+			return true, nil
+		case st.worker != nil && st.trouble != nil && unreached == nil:
+			unreached = st
+		}
+	}
+	return false, unreached
+}
+
+// moving is true while an awaited stream has a worker that was not tried to its end yet. e.mu is held.
+func (e *epoch) moving() bool {
+	for _, st := range e.awaited() {
+		if st.reading() && st.worker != nil && st.trouble == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// why says for people what is being waited for, and whether it is only that workers are computing it.
+func (e *epoch) why() (why string, computing bool) {
+	away, reasonAway := e.session.away()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.err != nil || e.received() {
+		return "", false
+	}
+	awaited := e.awaited()
+	for _, st := range awaited {
+		if len(st.queue) > 0 {
+			return "", false
+		}
+	}
+	if away > 0 {
+		return fmt.Sprintf("the dispatcher at %s has not answered for %.1f s: %s", e.session.target.shown, away.Seconds(), reasonAway), false
+	}
+	if e.waiting != "" {
+		return e.waiting, false
+	}
+	for _, st := range awaited {
+		if st.trouble != nil && !st.ended {
+			return fmt.Sprintf("stream %d of job %s epoch %d: %v", st.number, e.job.id, e.id, st.trouble), false
+		}
+	}
+	switch {
+	case !e.opened:
+		return "the dispatcher has not opened the epoch yet", false
+	case len(awaited) == 0:
+		return "the dispatcher has not assigned a stream yet", false
+	}
+	return fmt.Sprintf("%d of %d streams have ended, the others' next elements are being computed", len(e.list)-e.unfinished(), max(int(e.total), len(e.list))), true
+}
+
+// unfinished counts known streams that have not ended. e.mu is held.
+func (e *epoch) unfinished() int {
+	n := 0
+	for _, st := range e.list {
+		if !st.ended {
+			n++
+		}
+	}
+	return n
+}

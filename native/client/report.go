@@ -1,0 +1,93 @@
+package client
+
+import (
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+func (e *epoch) addStats(stats *Stats) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.retired {
+		stats.Duplicates += e.duplicates
+		stats.Reopened += e.reopened
+	}
+}
+
+func (e *epoch) addWaited(d time.Duration, starved bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.waitedFor += d
+	e.starved = starved
+}
+
+func (e *epoch) setStarved(starved bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if starved && !e.starved {
+		nudge(e.session.urgent)
+	}
+	e.starved = starved
+}
+
+// report is what the heartbeat tells; nil before the dispatcher knows the epoch.
+func (e *epoch) report() *pecanv1.ClientHeartbeatRequest_Pass {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.opened || e.closed {
+		return nil
+	}
+	return &pecanv1.ClientHeartbeatRequest_Pass{
+		JobId: e.job.id, Epoch: e.id, Starved: e.starved, Elements: e.taken, Bytes: e.takenBytes, WaitedS: e.waitedFor.Seconds(), DuplicatesDropped: e.duplicates,
+	}
+}
+
+// number is the epoch's at the dispatcher, 0 before it is known.
+func (e *epoch) number() uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.id
+}
+
+// position is the one behind everything that was taken; nil before the epoch is open.
+func (e *epoch) position() *pecanv1.Position {
+	e.mu.Lock()
+	next, opened, turn := map[uint32]uint64{}, e.opened, e.cursor
+	for _, st := range e.list {
+		next[st.number] = st.nextToTake()
+	}
+	e.mu.Unlock()
+	if !opened {
+		return nil
+	}
+	return e.positionAt(next, turn)
+}
+
+// positionAt writes down a position in the epoch. Streams that are known to have ended there are marked, so that nobody
+// has to run them again to find out.
+func (e *epoch) positionAt(next map[uint32]uint64, turn uint32) *pecanv1.Position {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	position := &pecanv1.Position{Epoch: e.id}
+	if e.options.Deterministic {
+		position.Turn = turn
+	}
+	put := func(stream uint32, index uint64) {
+		for uint32(len(position.Next)) <= stream {
+			position.Next = append(position.Next, 0)
+		}
+		position.Next[stream] = index
+	}
+	for stream, index := range next {
+		if index > 0 {
+			put(stream, index)
+		}
+	}
+	for _, st := range e.list {
+		if st.counted && next[st.number] == st.count {
+			position.Ended = append(position.Ended, st.number)
+		}
+	}
+	return position
+}
