@@ -164,6 +164,8 @@ type Resume struct {
 
 	// fresh: the iteration has handed nothing out, and where nothing of its pass is left it begins at the next one.
 	fresh bool
+	// left by an iteration that had handed out nothing: no deliveries of others lead to it.
+	left bool
 }
 
 // GetPosition is nil-safe.

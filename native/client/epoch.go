@@ -29,7 +29,7 @@ type epoch struct {
 	kick   chan struct{}
 
 	mu sync.Mutex
-	// request is the call that opens an epoch over files, once it may have been made.
+	// request is the call that opens an epoch over files or at a place, once it may have been made.
 	request *pecanv1.OpenEpochRequest
 	opened  bool
 	id      uint64
@@ -143,7 +143,7 @@ func (e *epoch) run() {
 	request := &pecanv1.OpenEpochRequest{
 		RequestId: uuid.NewString(), ClientId: e.job.clientID, JobId: e.job.id, Pass: e.pass, Ahead: e.ahead, Position: e.start,
 	}
-	if e.job.plan.GetWritesFiles() && !e.ask(request) {
+	if (e.job.plan.GetWritesFiles() || e.start != nil) && !e.ask(request) {
 		return
 	}
 	for {
@@ -200,7 +200,7 @@ func (e *epoch) run() {
 }
 
 // ask holds the call back until the dispatcher knows that earlier epochs are closed: two that write the same files of a cache would be in
-// each other's way. False when the epoch was closed meanwhile.
+// each other's way, and an epoch that begins at a place may be the one that was left there, which is open once. False when the epoch was closed meanwhile.
 func (e *epoch) ask(request *pecanv1.OpenEpochRequest) bool {
 	select {
 	case <-e.session.calls.behind():
@@ -347,8 +347,8 @@ func (e *epoch) tellClosed(ctx context.Context, id uint64) error {
 	return err
 }
 
-// takeBack closes an epoch over files whose opening was not answered. The heartbeat would end it too, and seconds later, for which the next
-// epoch would find its files locked. The same request once more is answered with the same epoch.
+// takeBack closes an epoch over files, or at a place, whose opening was not answered. The heartbeat would end it too, and seconds later, for
+// which the next epoch would find its files locked, or itself open. The same request once more is answered with the same epoch.
 func (e *epoch) takeBack(request *pecanv1.OpenEpochRequest) {
 	e.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
 		answer, err := e.session.api.OpenEpoch(ctx, request)

@@ -262,7 +262,8 @@ func (it *Iteration) noRest() bool {
 
 // newPass is the current epoch as positions know it.
 func (it *Iteration) newPass() *pass {
-	return &pass{epoch: it.current, iteration: it.number, done: it.done, elements: it.elements}
+	left := it.options.Resume != nil && it.options.Resume.left
+	return &pass{epoch: it.current, iteration: it.number, done: it.done, elements: it.elements, left: left}
 }
 
 // epochOptions are the options for the current epoch. The next one is opened ahead of need unless
@@ -356,6 +357,26 @@ func (it *Iteration) Where() *Resume {
 		return nil
 	}
 	return &Resume{Position: position, Passes: it.done, Elements: it.elements}
+}
+
+// unused is the place of an iteration that is left before it has handed out anything, its end neither; nil where another one cannot
+// begin there. Without an answer of the dispatcher to the opening of an epoch its number is not known.
+func (it *Iteration) unused() *Resume {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	ended := it.over && it.overErr == nil
+	if ended || it.stats.Elements+it.stats.Failed > 0 || it.done > it.begun() || resumable(it.job) != nil {
+		return nil
+	}
+	if it.options.Resume != nil {
+		place := *it.options.Resume
+		place.left = true
+		return &place
+	}
+	if it.current == nil || it.current.position() == nil {
+		return nil
+	}
+	return &Resume{Position: &pecanv1.Position{Epoch: it.current.number()}, left: true}
 }
 
 // begun is how many passes were over when the iteration began.

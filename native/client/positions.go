@@ -29,6 +29,8 @@ type pass struct {
 	elements uint64
 	// over: the iteration has handed out its end behind this pass.
 	over bool
+	// left: the place was another iteration's, which had not handed out anything.
+	left bool
 }
 
 // delivery is what one call handed over: rows, or an error in the place of rows.
@@ -107,7 +109,7 @@ type positions struct {
 	mixed      uint64
 	// readings that were begun last, the oldest first.
 	readings []reading
-	// resumed is where the first iteration begins; nil at the start of an epoch. taken: it has begun.
+	// resumed is where the next iteration begins; nil at the start of an epoch. taken: it has begun.
 	resumed *Resume
 	taken   bool
 }
@@ -186,7 +188,7 @@ func (p *positions) ended(pass *pass) {
 	}
 }
 
-// resume gives the place at which the first iteration begins, to it alone.
+// resume gives the place at which the next iteration begins, to it alone.
 func (p *positions) resume() *Resume {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -195,6 +197,15 @@ func (p *positions) resume() *Resume {
 	}
 	p.taken = true
 	return p.resumed
+}
+
+// leave gives the place of an iteration that handed out nothing to the next one, unless that has begun already.
+func (p *positions) leave(iteration uint64, at *Resume) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.iterations == iteration {
+		p.resumed, p.taken = at, false
+	}
 }
 
 // loaded are those of a dataset whose next iteration begins at a place. Numbers go on, so that an older iterator is found to be one.
@@ -293,7 +304,7 @@ func (p *pass) begin() *Resume {
 
 // leadsTo tells whether a pass that delivered next is what comes behind the place: not where an iterator was given up there.
 func (p *place) leadsTo(next *pass) bool {
-	return p.pass == nil || next.iteration == p.pass.iteration || next.epoch.start != nil || p.over()
+	return p.pass == nil || next.iteration == p.pass.iteration || next.epoch.start != nil && !next.left || p.over()
 }
 
 // over tells whether nothing of the iteration comes behind the place. TensorFlow does not ask for an end that it foresees.

@@ -188,6 +188,61 @@ func TestALoadedStateIsWhereTheNextIterationBegins(t *testing.T) {
 	}
 }
 
+// A training loop that is told of an outage, or stopped, before its first element makes another iterator: that one begins where the
+// first would have, at the position that was loaded or at the start of the same epoch.
+func TestAnIterationThatHandsOutNothingLeavesItsPlaceToTheNextOne(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams, d.plan.Fingerprint = 2, "f1" })
+	d.snapshot = spread(2, startWorker(t, same(testStream{count: 20, perFrame: 3})))
+	r := renewable(t, d, nil)
+	leave := func() {
+		t.Helper()
+		it := r.Open(IterOptions{NoAhead: true})
+		eventually(t, "the epoch is open", func() bool { return it.it.current.position() != nil })
+		if err := it.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(limit, want int, epoch uint64) {
+		t.Helper()
+		it := r.Open(IterOptions{NoAhead: true})
+		steps, _ := readSteps(t, it, rng, limit)
+		if len(steps) != want || steps[0].epoch != epoch {
+			t.Fatalf("%d elements, the first is %v, want %d of epoch %d", len(steps), steps[0], want, epoch)
+		}
+		if err := it.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leave()
+	leave()
+	read(100, 40, 0)
+	leave()
+	read(25, 25, 1)
+	leave()
+	// What was left lies between: the position behind the 65th element is none of the epoch after it.
+	text, err := r.Save(0, 65, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read(5, 5, 2)
+	if again, err := r.Save(0, 65, false); err != nil || again != text {
+		t.Errorf("the position behind the same elements is another one, %v", err)
+	}
+	if err := r.Load(context.Background(), text); err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	if again, err := r.Save(0, 0, false); err != nil || again != text {
+		t.Errorf("nothing was read since, and the state is another one, %v", err)
+	}
+	read(100, 15, 1)
+	// An epoch is open once: each is opened when the dispatcher has closed the one before.
+	if closed := look(d, func() []int { return slices.Clone(d.closedBefore) }); !slices.IsSorted(closed) || closed[2] != 2 {
+		t.Errorf("before each epoch was opened, so many were closed: %v", closed)
+	}
+}
+
 // A repeat() of TensorFlow's opens an iteration for each pass, and takes an empty first one for the end of everything.
 func TestAPositionAtTheEndOfAPassIsTheStartOfTheNextOne(t *testing.T) {
 	for name, c := range map[string]struct {

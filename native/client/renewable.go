@@ -239,13 +239,21 @@ func (i *RenewableIteration) Waiting() (why string, computing bool) {
 	return it.Waiting()
 }
 
-// Close is Iteration's.
+// Close is Iteration's. Who had handed out nothing leaves its place to the next iteration: a training loop that was told of an outage
+// before its first element and begins again has left out nothing.
 func (i *RenewableIteration) Close() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if !i.shutDo {
+	first := !i.shutDo
+	if first {
 		i.shutDo = true
 		close(i.closed)
 	}
-	return i.it.Close()
+	if err := i.it.Close(); err != nil || !first {
+		return err
+	}
+	if place := i.it.unused(); place != nil {
+		i.options.positions.leave(i.it.number, place)
+	}
+	return nil
 }

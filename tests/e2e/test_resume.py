@@ -308,6 +308,28 @@ def test_epochs_have_the_order_that_they_would_have_had(cluster):
     assert [int(e) for e in again] == passes[2]
 
 
+def test_an_iterator_that_gives_nothing_leaves_its_place_to_the_next_one(cluster):
+    """L2: a loop that is told of an outage before its first element, or of a loaded position, begins again and leaves out nothing."""
+    make = lambda target: (  # noqa: E731
+        D.range(40).shuffle(40).apply(pecan.distribute(target, deterministic=True, seed=5, dispatcher_timeout_s=0.5))
+    )
+    first = pecan.Iterator(make(cluster.target))
+    passes = [_values(first) for _ in range(2)]
+    for _ in range(30):
+        next(first)
+    state, rest = first.state_dict(), _values(first)
+    with pecan.LocalCluster(workers=0) as alone:
+        new, loaded = make(alone.target), make(alone.target)
+        pecan.load_state_dict(loaded, state)
+        for dataset in (new, new, loaded, loaded):
+            with pytest.raises(tf.errors.UnavailableError, match="no worker"):
+                next(iter(dataset))
+        assert pecan.state_dict(loaded, consumed=0) == state
+        alone.add_workers(2)
+        assert [_values(new) for _ in range(2)] == passes
+        assert _values(loaded) == rest
+
+
 def test_a_checkpoint_of_tensorflows_has_the_position(cluster, tmp_path):
     def distributed():
         return _numbers().apply(pecan.distribute(cluster.target, deterministic=True, seed=2))
