@@ -543,13 +543,16 @@ def test_a_state_that_was_damaged_is_refused(cluster):
     assert len(token) < 4096
     bad = [token[:at] for at in range(len(token))]
     bad += [token[:at] + chr(ord(token[at]) ^ 1) + token[at + 1 :] for at in range(len(token))]
-    bad += ["", "x" * (1 << 30), token + "A"]
+    bad += ["", "x" * (1 << 30), token + "A", token[:9] + "\0" + token[9:], token + "\0", token + "\ud800"]
     for text in bad:
         with pytest.raises(ValueError, match="load a state"):
             iterator.load_state_dict({"token": text})
     for state in (None, token, {}, {"token": 5}, {"token": b"x"}):
         with pytest.raises(ValueError, match="token"):
             iterator.load_state_dict(state)
+    for text in ("", "{", token, "5", json.dumps({"token": token[:-1]})):
+        with pytest.raises(pecan.InvalidArgumentError):
+            iterator.deserialize(text)
     # And none of it did anything.
     assert len(list(iterator)) == 199
 
@@ -565,6 +568,8 @@ def test_a_position_that_nobody_can_tell_is_refused(cluster):
         pecan.state_dict(dataset, consumed=10)
     with pytest.raises(ValueError, match="at least 0"):
         pecan.state_dict(dataset, consumed=-1)
+    with pytest.raises(ValueError, match="64 bits"):
+        pecan.state_dict(dataset, consumed=1 << 63)
     with pytest.raises(TypeError, match="consumed"):
         pecan.state_dict(dataset, consumed="10")
     one, two = iter(dataset), iter(dataset)

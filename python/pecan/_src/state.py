@@ -90,11 +90,14 @@ def load_state_dict(dataset: tf.data.Dataset, state: dict[str, Any]) -> None:
 
 def _count(number: Any) -> int:
     try:
-        return operator.index(number)
+        count = operator.index(number)
     except TypeError:
         raise errors.InvalidTypeError(
             f"`consumed` must be an integer, got {number!r} of type {type(number).__name__}"
         ) from None
+    if count >> 63 not in (0, -1):
+        raise errors.InvalidArgumentError(f"`consumed` must fit into 64 bits, got {count}")
+    return count
 
 
 def _state(job: int, reading: int, consumed: int, *, ended: bool) -> dict[str, Any]:
@@ -104,7 +107,11 @@ def _state(job: int, reading: int, consumed: int, *, ended: bool) -> dict[str, A
 def _load(job: int, state: Any) -> None:
     if not isinstance(state, dict) or not isinstance(state.get("token"), str):
         raise errors.InvalidArgumentError(f"a state is a dict with a string `token`, got {_short(state)}")
-    native.load().wait("LoadState", job, state["token"])
+    token = state["token"]
+    if not token.isascii() or "\0" in token:
+        # What no call into the shared object can carry.
+        raise errors.InvalidArgumentError("load a state: it was cut or changed; give what state_dict() gave")
+    native.load().wait("LoadState", job, token)
 
 
 def _short(value: Any) -> str:
@@ -183,4 +190,10 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
 
     def deserialize(self, string_value: str) -> None:
         """Takes over the state that a `tf.train.Checkpoint` restores."""
-        self.load_state_dict(json.loads(string_value))
+        try:
+            state = json.loads(string_value)
+        except ValueError:
+            raise errors.InvalidArgumentError(
+                "restore an iterator from a checkpoint: what it holds was cut or changed; give another checkpoint"
+            ) from None
+        self.load_state_dict(state)
