@@ -124,9 +124,8 @@ FILES = 12
 def _photographs(settings: Settings) -> tf.data.Dataset:
     """The demo's photographs, decoded and made small, without what is random in its training."""
     sys.path.insert(0, str(ROOT / "examples" / "photographs"))
-    import pipeline
-
     import build
+    import pipeline
 
     names = build.records("medium", settings.demo_data).training[:FILES]
     dataset = tf.data.Dataset.from_tensor_slices(names).interleave(tf.data.TFRecordDataset, cycle_length=4)

@@ -113,9 +113,8 @@ PHOTOGRAPHS = 32
 def _photographs(settings: Settings, files: int = PHOTOGRAPHS) -> tf.data.Dataset:
     """The demo's training pipeline over some files of its photographs."""
     sys.path.insert(0, str(ROOT / "examples" / "photographs"))
-    import pipeline
-
     import build
+    import pipeline
 
     return pipeline.training(build.records("medium", settings.demo_data).training[:files])
 

@@ -18,12 +18,11 @@ from collections.abc import Iterable, Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import build
 import keras
 import pipeline
 import progress
 import tensorflow as tf
-
-import build
 
 EPOCHS = 2
 
