@@ -10,7 +10,8 @@ import (
 // lastWordsTimeout is less than the process waits for them.
 const lastWordsTimeout = 800 * time.Millisecond
 
-// crashes tells the dispatcher that native code ends this process: it was an element's doing, and not that of somebody who kills workers.
+// crashes tells the dispatcher that native code ends this process: it was an element's doing, or a graph's while it was
+// opened, and not that of somebody who kills workers.
 func (w *Worker) crashes(cause string) {
 	ctx, cancel := context.WithTimeout(context.Background(), lastWordsTimeout)
 	defer cancel()
@@ -18,6 +19,7 @@ func (w *Worker) crashes(cause string) {
 	if client == nil {
 		return
 	}
-	_, err := client.WorkerCrashes(ctx, &pecanv1.WorkerCrashesRequest{WorkerId: w.workerID(), Cause: cause})
-	w.log.Error("native code ends this process", "cause", cause, "dispatcher_told", err == nil)
+	opening := w.openings.now()
+	_, err := client.WorkerCrashes(ctx, &pecanv1.WorkerCrashesRequest{WorkerId: w.workerID(), Cause: cause, Opening: opening})
+	w.log.Error("native code ends this process", "cause", cause, "opening", len(opening), "dispatcher_told", err == nil)
 }

@@ -140,7 +140,7 @@ func (r *run) main() {
 	}()
 	r.stream.worker.ledger.join(r)
 	begun := time.Now()
-	it, err := r.openOrRestore()
+	it, err := r.openAsTold()
 	if err != nil {
 		r.finish(r.openFailure(err))
 		return

@@ -65,6 +65,8 @@ type Worker struct {
 
 	// alone is held while an element is made that may have killed workers: if it kills this one, it is known which it was.
 	alone sync.Mutex
+	// openings are under way.
+	openings openings
 
 	// writers are the newest runs that write files of a cache or a snapshot.
 	writersMu sync.Mutex

@@ -1478,7 +1478,9 @@ type MarkElementsRequest struct {
 	// The worker makes no element of this kind of another stream at the same time.
 	Alone bool `protobuf:"varint,6,opt,name=alone,proto3" json:"alone,omitempty"`
 	// Files of the stream that are open, and the one that comes next; as far as they are known.
-	Files         []string `protobuf:"bytes,7,rep,name=files,proto3" json:"files,omitempty"`
+	Files []string `protobuf:"bytes,7,rep,name=files,proto3" json:"files,omitempty"`
+	// Instead of elements: the stream is about to be opened, and alone.
+	Opening       bool `protobuf:"varint,8,opt,name=opening,proto3" json:"opening,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1562,6 +1564,13 @@ func (x *MarkElementsRequest) GetFiles() []string {
 	return nil
 }
 
+func (x *MarkElementsRequest) GetOpening() bool {
+	if x != nil {
+		return x.Opening
+	}
+	return false
+}
+
 type MarkElementsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1602,7 +1611,9 @@ type WorkerCrashesRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	WorkerId string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
 	// What ends it: the name of a signal, or "exit".
-	Cause         string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
+	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
+	// Streams that it was opening: their graphs were imported and their iterators made.
+	Opening       []*OpeningStream `protobuf:"bytes,3,rep,name=opening,proto3" json:"opening,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1651,6 +1662,65 @@ func (x *WorkerCrashesRequest) GetCause() string {
 	return ""
 }
 
+func (x *WorkerCrashesRequest) GetOpening() []*OpeningStream {
+	if x != nil {
+		return x.Opening
+	}
+	return nil
+}
+
+type OpeningStream struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Lease         uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpeningStream) Reset() {
+	*x = OpeningStream{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpeningStream) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpeningStream) ProtoMessage() {}
+
+func (x *OpeningStream) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpeningStream.ProtoReflect.Descriptor instead.
+func (*OpeningStream) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *OpeningStream) GetId() *StreamId {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *OpeningStream) GetLease() uint64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
 type WorkerCrashesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1659,7 +1729,7 @@ type WorkerCrashesResponse struct {
 
 func (x *WorkerCrashesResponse) Reset() {
 	*x = WorkerCrashesResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +1741,7 @@ func (x *WorkerCrashesResponse) String() string {
 func (*WorkerCrashesResponse) ProtoMessage() {}
 
 func (x *WorkerCrashesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[24]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +1754,7 @@ func (x *WorkerCrashesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerCrashesResponse.ProtoReflect.Descriptor instead.
 func (*WorkerCrashesResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{24}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{25}
 }
 
 type CloseEpochRequest struct {
@@ -1698,7 +1768,7 @@ type CloseEpochRequest struct {
 
 func (x *CloseEpochRequest) Reset() {
 	*x = CloseEpochRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +1780,7 @@ func (x *CloseEpochRequest) String() string {
 func (*CloseEpochRequest) ProtoMessage() {}
 
 func (x *CloseEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +1793,7 @@ func (x *CloseEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseEpochRequest.ProtoReflect.Descriptor instead.
 func (*CloseEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{25}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CloseEpochRequest) GetClientId() string {
@@ -1755,7 +1825,7 @@ type CloseEpochResponse struct {
 
 func (x *CloseEpochResponse) Reset() {
 	*x = CloseEpochResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1767,7 +1837,7 @@ func (x *CloseEpochResponse) String() string {
 func (*CloseEpochResponse) ProtoMessage() {}
 
 func (x *CloseEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[26]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1780,7 +1850,7 @@ func (x *CloseEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseEpochResponse.ProtoReflect.Descriptor instead.
 func (*CloseEpochResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{26}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{27}
 }
 
 type ClientHeartbeatRequest struct {
@@ -1794,7 +1864,7 @@ type ClientHeartbeatRequest struct {
 
 func (x *ClientHeartbeatRequest) Reset() {
 	*x = ClientHeartbeatRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1806,7 +1876,7 @@ func (x *ClientHeartbeatRequest) String() string {
 func (*ClientHeartbeatRequest) ProtoMessage() {}
 
 func (x *ClientHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[27]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1819,7 +1889,7 @@ func (x *ClientHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{27}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ClientHeartbeatRequest) GetClientId() string {
@@ -1851,7 +1921,7 @@ type ClientHeartbeatResponse struct {
 
 func (x *ClientHeartbeatResponse) Reset() {
 	*x = ClientHeartbeatResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1863,7 +1933,7 @@ func (x *ClientHeartbeatResponse) String() string {
 func (*ClientHeartbeatResponse) ProtoMessage() {}
 
 func (x *ClientHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[28]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1876,7 +1946,7 @@ func (x *ClientHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{28}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{29}
 }
 
 type ClientGoodbyeRequest struct {
@@ -1888,7 +1958,7 @@ type ClientGoodbyeRequest struct {
 
 func (x *ClientGoodbyeRequest) Reset() {
 	*x = ClientGoodbyeRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1900,7 +1970,7 @@ func (x *ClientGoodbyeRequest) String() string {
 func (*ClientGoodbyeRequest) ProtoMessage() {}
 
 func (x *ClientGoodbyeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[29]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +1983,7 @@ func (x *ClientGoodbyeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientGoodbyeRequest.ProtoReflect.Descriptor instead.
 func (*ClientGoodbyeRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{29}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ClientGoodbyeRequest) GetClientId() string {
@@ -1931,7 +2001,7 @@ type ClientGoodbyeResponse struct {
 
 func (x *ClientGoodbyeResponse) Reset() {
 	*x = ClientGoodbyeResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1943,7 +2013,7 @@ func (x *ClientGoodbyeResponse) String() string {
 func (*ClientGoodbyeResponse) ProtoMessage() {}
 
 func (x *ClientGoodbyeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[30]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1956,7 +2026,7 @@ func (x *ClientGoodbyeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientGoodbyeResponse.ProtoReflect.Descriptor instead.
 func (*ClientGoodbyeResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{30}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{31}
 }
 
 type WorkerMessage struct {
@@ -1981,7 +2051,7 @@ type WorkerMessage struct {
 
 func (x *WorkerMessage) Reset() {
 	*x = WorkerMessage{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1993,7 +2063,7 @@ func (x *WorkerMessage) String() string {
 func (*WorkerMessage) ProtoMessage() {}
 
 func (x *WorkerMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[31]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2006,7 +2076,7 @@ func (x *WorkerMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerMessage.ProtoReflect.Descriptor instead.
 func (*WorkerMessage) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{31}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WorkerMessage) GetKind() isWorkerMessage_Kind {
@@ -2209,7 +2279,7 @@ type WorkerHello struct {
 
 func (x *WorkerHello) Reset() {
 	*x = WorkerHello{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2291,7 @@ func (x *WorkerHello) String() string {
 func (*WorkerHello) ProtoMessage() {}
 
 func (x *WorkerHello) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[32]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2304,7 @@ func (x *WorkerHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerHello.ProtoReflect.Descriptor instead.
 func (*WorkerHello) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{32}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WorkerHello) GetAddress() *WorkerAddress {
@@ -2321,7 +2391,7 @@ type HeldStream struct {
 
 func (x *HeldStream) Reset() {
 	*x = HeldStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2333,7 +2403,7 @@ func (x *HeldStream) String() string {
 func (*HeldStream) ProtoMessage() {}
 
 func (x *HeldStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[33]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2346,7 +2416,7 @@ func (x *HeldStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldStream.ProtoReflect.Descriptor instead.
 func (*HeldStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{33}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *HeldStream) GetId() *StreamId {
@@ -2399,7 +2469,7 @@ type WorkerHeartbeat struct {
 
 func (x *WorkerHeartbeat) Reset() {
 	*x = WorkerHeartbeat{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2411,7 +2481,7 @@ func (x *WorkerHeartbeat) String() string {
 func (*WorkerHeartbeat) ProtoMessage() {}
 
 func (x *WorkerHeartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[34]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2424,7 +2494,7 @@ func (x *WorkerHeartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerHeartbeat.ProtoReflect.Descriptor instead.
 func (*WorkerHeartbeat) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{34}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WorkerHeartbeat) GetStreams() []*WorkerHeartbeat_StreamLoad {
@@ -2477,7 +2547,7 @@ type CacheFigures struct {
 
 func (x *CacheFigures) Reset() {
 	*x = CacheFigures{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2489,7 +2559,7 @@ func (x *CacheFigures) String() string {
 func (*CacheFigures) ProtoMessage() {}
 
 func (x *CacheFigures) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[35]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2502,7 +2572,7 @@ func (x *CacheFigures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheFigures.ProtoReflect.Descriptor instead.
 func (*CacheFigures) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{35}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CacheFigures) GetBytesWritten() uint64 {
@@ -2550,7 +2620,7 @@ type JobFigures struct {
 
 func (x *JobFigures) Reset() {
 	*x = JobFigures{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2562,7 +2632,7 @@ func (x *JobFigures) String() string {
 func (*JobFigures) ProtoMessage() {}
 
 func (x *JobFigures) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2575,7 +2645,7 @@ func (x *JobFigures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobFigures.ProtoReflect.Descriptor instead.
 func (*JobFigures) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{36}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *JobFigures) GetJobId() string {
@@ -2631,7 +2701,7 @@ type Recovery struct {
 
 func (x *Recovery) Reset() {
 	*x = Recovery{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2643,7 +2713,7 @@ func (x *Recovery) String() string {
 func (*Recovery) ProtoMessage() {}
 
 func (x *Recovery) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2656,7 +2726,7 @@ func (x *Recovery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recovery.ProtoReflect.Descriptor instead.
 func (*Recovery) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{37}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Recovery) GetRecomputed() uint64 {
@@ -2717,7 +2787,7 @@ type NodeMetrics struct {
 
 func (x *NodeMetrics) Reset() {
 	*x = NodeMetrics{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2729,7 +2799,7 @@ func (x *NodeMetrics) String() string {
 func (*NodeMetrics) ProtoMessage() {}
 
 func (x *NodeMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[38]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2742,7 +2812,7 @@ func (x *NodeMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeMetrics.ProtoReflect.Descriptor instead.
 func (*NodeMetrics) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{38}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *NodeMetrics) GetNode() string {
@@ -2797,7 +2867,7 @@ type StreamStarted struct {
 
 func (x *StreamStarted) Reset() {
 	*x = StreamStarted{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2809,7 +2879,7 @@ func (x *StreamStarted) String() string {
 func (*StreamStarted) ProtoMessage() {}
 
 func (x *StreamStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2822,7 +2892,7 @@ func (x *StreamStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStarted.ProtoReflect.Descriptor instead.
 func (*StreamStarted) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{39}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StreamStarted) GetId() *StreamId {
@@ -2853,7 +2923,7 @@ type StreamEnded struct {
 
 func (x *StreamEnded) Reset() {
 	*x = StreamEnded{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2865,7 +2935,7 @@ func (x *StreamEnded) String() string {
 func (*StreamEnded) ProtoMessage() {}
 
 func (x *StreamEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2878,7 +2948,7 @@ func (x *StreamEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEnded.ProtoReflect.Descriptor instead.
 func (*StreamEnded) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{40}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StreamEnded) GetId() *StreamId {
@@ -2923,7 +2993,7 @@ type StreamFailed struct {
 
 func (x *StreamFailed) Reset() {
 	*x = StreamFailed{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2935,7 +3005,7 @@ func (x *StreamFailed) String() string {
 func (*StreamFailed) ProtoMessage() {}
 
 func (x *StreamFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2948,7 +3018,7 @@ func (x *StreamFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamFailed.ProtoReflect.Descriptor instead.
 func (*StreamFailed) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{41}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StreamFailed) GetId() *StreamId {
@@ -2989,7 +3059,7 @@ type StreamStopped struct {
 
 func (x *StreamStopped) Reset() {
 	*x = StreamStopped{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3001,7 +3071,7 @@ func (x *StreamStopped) String() string {
 func (*StreamStopped) ProtoMessage() {}
 
 func (x *StreamStopped) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3014,7 +3084,7 @@ func (x *StreamStopped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStopped.ProtoReflect.Descriptor instead.
 func (*StreamStopped) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{42}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StreamStopped) GetId() *StreamId {
@@ -3032,7 +3102,7 @@ type WorkerGoodbye struct {
 
 func (x *WorkerGoodbye) Reset() {
 	*x = WorkerGoodbye{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3044,7 +3114,7 @@ func (x *WorkerGoodbye) String() string {
 func (*WorkerGoodbye) ProtoMessage() {}
 
 func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3057,7 +3127,7 @@ func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerGoodbye.ProtoReflect.Descriptor instead.
 func (*WorkerGoodbye) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{43}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{44}
 }
 
 // A segment is durable under its name. Told again until it is answered by CacheNamed.
@@ -3070,7 +3140,7 @@ type CacheWritten struct {
 
 func (x *CacheWritten) Reset() {
 	*x = CacheWritten{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3152,7 @@ func (x *CacheWritten) String() string {
 func (*CacheWritten) ProtoMessage() {}
 
 func (x *CacheWritten) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3165,7 @@ func (x *CacheWritten) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheWritten.ProtoReflect.Descriptor instead.
 func (*CacheWritten) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{44}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CacheWritten) GetSegment() *CacheSegment {
@@ -3116,7 +3186,7 @@ type CacheSpoilt struct {
 
 func (x *CacheSpoilt) Reset() {
 	*x = CacheSpoilt{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3128,7 +3198,7 @@ func (x *CacheSpoilt) String() string {
 func (*CacheSpoilt) ProtoMessage() {}
 
 func (x *CacheSpoilt) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3141,7 +3211,7 @@ func (x *CacheSpoilt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSpoilt.ProtoReflect.Descriptor instead.
 func (*CacheSpoilt) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{45}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CacheSpoilt) GetSegment() *CacheSegment {
@@ -3168,7 +3238,7 @@ type CacheFiles struct {
 
 func (x *CacheFiles) Reset() {
 	*x = CacheFiles{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3180,7 +3250,7 @@ func (x *CacheFiles) String() string {
 func (*CacheFiles) ProtoMessage() {}
 
 func (x *CacheFiles) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3193,7 +3263,7 @@ func (x *CacheFiles) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheFiles.ProtoReflect.Descriptor instead.
 func (*CacheFiles) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{46}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CacheFiles) GetNames() []string {
@@ -3219,7 +3289,7 @@ type WorkerCommand struct {
 
 func (x *WorkerCommand) Reset() {
 	*x = WorkerCommand{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3231,7 +3301,7 @@ func (x *WorkerCommand) String() string {
 func (*WorkerCommand) ProtoMessage() {}
 
 func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[47]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3244,7 +3314,7 @@ func (x *WorkerCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerCommand.ProtoReflect.Descriptor instead.
 func (*WorkerCommand) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{47}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *WorkerCommand) GetKind() isWorkerCommand_Kind {
@@ -3344,7 +3414,7 @@ type CacheNamed struct {
 
 func (x *CacheNamed) Reset() {
 	*x = CacheNamed{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3356,7 +3426,7 @@ func (x *CacheNamed) String() string {
 func (*CacheNamed) ProtoMessage() {}
 
 func (x *CacheNamed) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[48]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3369,7 +3439,7 @@ func (x *CacheNamed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheNamed.ProtoReflect.Descriptor instead.
 func (*CacheNamed) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{48}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *CacheNamed) GetName() string {
@@ -3396,7 +3466,7 @@ type CacheOrphans struct {
 
 func (x *CacheOrphans) Reset() {
 	*x = CacheOrphans{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3408,7 +3478,7 @@ func (x *CacheOrphans) String() string {
 func (*CacheOrphans) ProtoMessage() {}
 
 func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3421,7 +3491,7 @@ func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOrphans.ProtoReflect.Descriptor instead.
 func (*CacheOrphans) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{49}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CacheOrphans) GetNames() []string {
@@ -3443,7 +3513,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3455,7 +3525,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3468,7 +3538,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{50}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Welcome) GetClusterId() string {
@@ -3519,14 +3589,16 @@ type StartStream struct {
 	// What to do at the plan's cached step; absent: nothing.
 	Cache *CacheOrder `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
 	// Set when the last worker died while it ran the stream.
-	Suspicion     *Suspicion `protobuf:"bytes,16,opt,name=suspicion,proto3" json:"suspicion,omitempty"`
+	Suspicion *Suspicion `protobuf:"bytes,16,opt,name=suspicion,proto3" json:"suspicion,omitempty"`
+	// Workers died while they opened the stream: it is opened with nothing suspicious beside it.
+	OpenAlone     bool `protobuf:"varint,17,opt,name=open_alone,json=openAlone,proto3" json:"open_alone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StartStream) Reset() {
 	*x = StartStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3538,7 +3610,7 @@ func (x *StartStream) String() string {
 func (*StartStream) ProtoMessage() {}
 
 func (x *StartStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3551,7 +3623,7 @@ func (x *StartStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStream.ProtoReflect.Descriptor instead.
 func (*StartStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{51}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StartStream) GetId() *StreamId {
@@ -3659,6 +3731,13 @@ func (x *StartStream) GetSuspicion() *Suspicion {
 	return nil
 }
 
+func (x *StartStream) GetOpenAlone() bool {
+	if x != nil {
+		return x.OpenAlone
+	}
+	return false
+}
+
 type CacheOrder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -3670,7 +3749,7 @@ type CacheOrder struct {
 
 func (x *CacheOrder) Reset() {
 	*x = CacheOrder{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[52]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3682,7 +3761,7 @@ func (x *CacheOrder) String() string {
 func (*CacheOrder) ProtoMessage() {}
 
 func (x *CacheOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[52]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3695,7 +3774,7 @@ func (x *CacheOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOrder.ProtoReflect.Descriptor instead.
 func (*CacheOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{52}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *CacheOrder) GetKey() string {
@@ -3724,7 +3803,7 @@ type Suspicion struct {
 
 func (x *Suspicion) Reset() {
 	*x = Suspicion{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[53]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3736,7 +3815,7 @@ func (x *Suspicion) String() string {
 func (*Suspicion) ProtoMessage() {}
 
 func (x *Suspicion) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[53]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3749,7 +3828,7 @@ func (x *Suspicion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Suspicion.ProtoReflect.Descriptor instead.
 func (*Suspicion) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{53}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Suspicion) GetFirst() uint64 {
@@ -3780,7 +3859,7 @@ type RemainderSource struct {
 
 func (x *RemainderSource) Reset() {
 	*x = RemainderSource{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[54]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3792,7 +3871,7 @@ func (x *RemainderSource) String() string {
 func (*RemainderSource) ProtoMessage() {}
 
 func (x *RemainderSource) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[54]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3805,7 +3884,7 @@ func (x *RemainderSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemainderSource.ProtoReflect.Descriptor instead.
 func (*RemainderSource) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{54}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RemainderSource) GetStream() uint32 {
@@ -3856,7 +3935,7 @@ type StopStream struct {
 
 func (x *StopStream) Reset() {
 	*x = StopStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[55]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3868,7 +3947,7 @@ func (x *StopStream) String() string {
 func (*StopStream) ProtoMessage() {}
 
 func (x *StopStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[55]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3881,7 +3960,7 @@ func (x *StopStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStream.ProtoReflect.Descriptor instead.
 func (*StopStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{55}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *StopStream) GetId() *StreamId {
@@ -3913,7 +3992,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[56]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3925,7 +4004,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[56]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3938,7 +4017,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{56}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{57}
 }
 
 type StatusResponse struct {
@@ -3958,7 +4037,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[57]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3970,7 +4049,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[57]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3983,7 +4062,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{57}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *StatusResponse) GetClusterId() string {
@@ -4063,7 +4142,7 @@ type WorkerStatus struct {
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[58]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4075,7 +4154,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[58]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4088,7 +4167,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{58}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *WorkerStatus) GetAddress() *WorkerAddress {
@@ -4196,7 +4275,7 @@ type JobStatus struct {
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[59]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4208,7 +4287,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[59]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4221,7 +4300,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{59}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *JobStatus) GetJobId() string {
@@ -4308,7 +4387,7 @@ type CacheStatus struct {
 
 func (x *CacheStatus) Reset() {
 	*x = CacheStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[60]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4320,7 +4399,7 @@ func (x *CacheStatus) String() string {
 func (*CacheStatus) ProtoMessage() {}
 
 func (x *CacheStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[60]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4333,7 +4412,7 @@ func (x *CacheStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheStatus.ProtoReflect.Descriptor instead.
 func (*CacheStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{60}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *CacheStatus) GetKey() string {
@@ -4392,7 +4471,7 @@ type EpochStatus struct {
 
 func (x *EpochStatus) Reset() {
 	*x = EpochStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[61]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4404,7 +4483,7 @@ func (x *EpochStatus) String() string {
 func (*EpochStatus) ProtoMessage() {}
 
 func (x *EpochStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[61]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4417,7 +4496,7 @@ func (x *EpochStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStatus.ProtoReflect.Descriptor instead.
 func (*EpochStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{61}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *EpochStatus) GetEpoch() uint64 {
@@ -4504,7 +4583,7 @@ type PassStatus struct {
 
 func (x *PassStatus) Reset() {
 	*x = PassStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[62]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4516,7 +4595,7 @@ func (x *PassStatus) String() string {
 func (*PassStatus) ProtoMessage() {}
 
 func (x *PassStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[62]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4529,7 +4608,7 @@ func (x *PassStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassStatus.ProtoReflect.Descriptor instead.
 func (*PassStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{62}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *PassStatus) GetClientId() string {
@@ -4585,7 +4664,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[63]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4597,7 +4676,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[63]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4610,7 +4689,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{63}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *DatasetStatus) GetDatasetId() string {
@@ -4647,7 +4726,7 @@ type RegisterDatasetRequest_Header struct {
 
 func (x *RegisterDatasetRequest_Header) Reset() {
 	*x = RegisterDatasetRequest_Header{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[64]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4659,7 +4738,7 @@ func (x *RegisterDatasetRequest_Header) String() string {
 func (*RegisterDatasetRequest_Header) ProtoMessage() {}
 
 func (x *RegisterDatasetRequest_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[64]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4713,7 +4792,7 @@ type ClientHeartbeatRequest_Pass struct {
 
 func (x *ClientHeartbeatRequest_Pass) Reset() {
 	*x = ClientHeartbeatRequest_Pass{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[65]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4725,7 +4804,7 @@ func (x *ClientHeartbeatRequest_Pass) String() string {
 func (*ClientHeartbeatRequest_Pass) ProtoMessage() {}
 
 func (x *ClientHeartbeatRequest_Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[65]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4738,7 +4817,7 @@ func (x *ClientHeartbeatRequest_Pass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientHeartbeatRequest_Pass.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatRequest_Pass) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{27, 0}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{28, 0}
 }
 
 func (x *ClientHeartbeatRequest_Pass) GetJobId() string {
@@ -4809,7 +4888,7 @@ type WorkerHeartbeat_StreamLoad struct {
 
 func (x *WorkerHeartbeat_StreamLoad) Reset() {
 	*x = WorkerHeartbeat_StreamLoad{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[66]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4821,7 +4900,7 @@ func (x *WorkerHeartbeat_StreamLoad) String() string {
 func (*WorkerHeartbeat_StreamLoad) ProtoMessage() {}
 
 func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[66]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4834,7 +4913,7 @@ func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerHeartbeat_StreamLoad.ProtoReflect.Descriptor instead.
 func (*WorkerHeartbeat_StreamLoad) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{34, 0}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{35, 0}
 }
 
 func (x *WorkerHeartbeat_StreamLoad) GetId() *StreamId {
@@ -5024,7 +5103,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\n" +
 	"next_index\x18\x05 \x01(\x04R\tnextIndex\x12\x18\n" +
 	"\amessage\x18\x06 \x01(\tR\amessage\"\x16\n" +
-	"\x14ReportWorkerResponse\"\xc4\x01\n" +
+	"\x14ReportWorkerResponse\"\xde\x01\n" +
 	"\x13MarkElementsRequest\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\"\n" +
 	"\x02id\x18\x02 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
@@ -5032,11 +5111,16 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05first\x18\x04 \x01(\x04R\x05first\x12\x14\n" +
 	"\x05below\x18\x05 \x01(\x04R\x05below\x12\x14\n" +
 	"\x05alone\x18\x06 \x01(\bR\x05alone\x12\x14\n" +
-	"\x05files\x18\a \x03(\tR\x05files\"\x16\n" +
-	"\x14MarkElementsResponse\"I\n" +
+	"\x05files\x18\a \x03(\tR\x05files\x12\x18\n" +
+	"\aopening\x18\b \x01(\bR\aopening\"\x16\n" +
+	"\x14MarkElementsResponse\"|\n" +
 	"\x14WorkerCrashesRequest\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x14\n" +
-	"\x05cause\x18\x02 \x01(\tR\x05cause\"\x17\n" +
+	"\x05cause\x18\x02 \x01(\tR\x05cause\x121\n" +
+	"\aopening\x18\x03 \x03(\v2\x17.pecan.v1.OpeningStreamR\aopening\"I\n" +
+	"\rOpeningStream\x12\"\n" +
+	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
+	"\x05lease\x18\x02 \x01(\x04R\x05lease\"\x17\n" +
 	"\x15WorkerCrashesResponse\"]\n" +
 	"\x11CloseEpochRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
@@ -5183,7 +5267,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1f\n" +
 	"\vheartbeat_s\x18\x02 \x01(\x01R\n" +
 	"heartbeatS\x12\x1e\n" +
-	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xca\x04\n" +
+	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xe9\x04\n" +
 	"\vStartStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12 \n" +
@@ -5207,7 +5291,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\vacked_below\x18\r \x01(\x04R\n" +
 	"ackedBelow\x12*\n" +
 	"\x05cache\x18\x14 \x01(\v2\x14.pecan.v1.CacheOrderR\x05cache\x121\n" +
-	"\tsuspicion\x18\x10 \x01(\v2\x13.pecan.v1.SuspicionR\tsuspicion\"P\n" +
+	"\tsuspicion\x18\x10 \x01(\v2\x13.pecan.v1.SuspicionR\tsuspicion\x12\x1d\n" +
+	"\n" +
+	"open_alone\x18\x11 \x01(\bR\topenAlone\"P\n" +
 	"\n" +
 	"CacheOrder\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
@@ -5333,7 +5419,7 @@ func file_pecan_v1_dispatcher_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_dispatcher_proto_rawDescData
 }
 
-var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
+var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
 var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*RegisterDatasetRequest)(nil),        // 0: pecan.v1.RegisterDatasetRequest
 	(*RegisterDatasetResponse)(nil),       // 1: pecan.v1.RegisterDatasetResponse
@@ -5359,168 +5445,171 @@ var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*MarkElementsRequest)(nil),           // 21: pecan.v1.MarkElementsRequest
 	(*MarkElementsResponse)(nil),          // 22: pecan.v1.MarkElementsResponse
 	(*WorkerCrashesRequest)(nil),          // 23: pecan.v1.WorkerCrashesRequest
-	(*WorkerCrashesResponse)(nil),         // 24: pecan.v1.WorkerCrashesResponse
-	(*CloseEpochRequest)(nil),             // 25: pecan.v1.CloseEpochRequest
-	(*CloseEpochResponse)(nil),            // 26: pecan.v1.CloseEpochResponse
-	(*ClientHeartbeatRequest)(nil),        // 27: pecan.v1.ClientHeartbeatRequest
-	(*ClientHeartbeatResponse)(nil),       // 28: pecan.v1.ClientHeartbeatResponse
-	(*ClientGoodbyeRequest)(nil),          // 29: pecan.v1.ClientGoodbyeRequest
-	(*ClientGoodbyeResponse)(nil),         // 30: pecan.v1.ClientGoodbyeResponse
-	(*WorkerMessage)(nil),                 // 31: pecan.v1.WorkerMessage
-	(*WorkerHello)(nil),                   // 32: pecan.v1.WorkerHello
-	(*HeldStream)(nil),                    // 33: pecan.v1.HeldStream
-	(*WorkerHeartbeat)(nil),               // 34: pecan.v1.WorkerHeartbeat
-	(*CacheFigures)(nil),                  // 35: pecan.v1.CacheFigures
-	(*JobFigures)(nil),                    // 36: pecan.v1.JobFigures
-	(*Recovery)(nil),                      // 37: pecan.v1.Recovery
-	(*NodeMetrics)(nil),                   // 38: pecan.v1.NodeMetrics
-	(*StreamStarted)(nil),                 // 39: pecan.v1.StreamStarted
-	(*StreamEnded)(nil),                   // 40: pecan.v1.StreamEnded
-	(*StreamFailed)(nil),                  // 41: pecan.v1.StreamFailed
-	(*StreamStopped)(nil),                 // 42: pecan.v1.StreamStopped
-	(*WorkerGoodbye)(nil),                 // 43: pecan.v1.WorkerGoodbye
-	(*CacheWritten)(nil),                  // 44: pecan.v1.CacheWritten
-	(*CacheSpoilt)(nil),                   // 45: pecan.v1.CacheSpoilt
-	(*CacheFiles)(nil),                    // 46: pecan.v1.CacheFiles
-	(*WorkerCommand)(nil),                 // 47: pecan.v1.WorkerCommand
-	(*CacheNamed)(nil),                    // 48: pecan.v1.CacheNamed
-	(*CacheOrphans)(nil),                  // 49: pecan.v1.CacheOrphans
-	(*Welcome)(nil),                       // 50: pecan.v1.Welcome
-	(*StartStream)(nil),                   // 51: pecan.v1.StartStream
-	(*CacheOrder)(nil),                    // 52: pecan.v1.CacheOrder
-	(*Suspicion)(nil),                     // 53: pecan.v1.Suspicion
-	(*RemainderSource)(nil),               // 54: pecan.v1.RemainderSource
-	(*StopStream)(nil),                    // 55: pecan.v1.StopStream
-	(*StatusRequest)(nil),                 // 56: pecan.v1.StatusRequest
-	(*StatusResponse)(nil),                // 57: pecan.v1.StatusResponse
-	(*WorkerStatus)(nil),                  // 58: pecan.v1.WorkerStatus
-	(*JobStatus)(nil),                     // 59: pecan.v1.JobStatus
-	(*CacheStatus)(nil),                   // 60: pecan.v1.CacheStatus
-	(*EpochStatus)(nil),                   // 61: pecan.v1.EpochStatus
-	(*PassStatus)(nil),                    // 62: pecan.v1.PassStatus
-	(*DatasetStatus)(nil),                 // 63: pecan.v1.DatasetStatus
-	(*RegisterDatasetRequest_Header)(nil), // 64: pecan.v1.RegisterDatasetRequest.Header
-	(*ClientHeartbeatRequest_Pass)(nil),   // 65: pecan.v1.ClientHeartbeatRequest.Pass
-	(*WorkerHeartbeat_StreamLoad)(nil),    // 66: pecan.v1.WorkerHeartbeat.StreamLoad
-	(*DatasetSpec)(nil),                   // 67: pecan.v1.DatasetSpec
-	(*JobOptions)(nil),                    // 68: pecan.v1.JobOptions
-	(*Plan)(nil),                          // 69: pecan.v1.Plan
-	(*Position)(nil),                      // 70: pecan.v1.Position
-	(*ErrorDetail)(nil),                   // 71: pecan.v1.ErrorDetail
-	(*WorkerAddress)(nil),                 // 72: pecan.v1.WorkerAddress
-	(*StreamId)(nil),                      // 73: pecan.v1.StreamId
-	(*CacheSegment)(nil),                  // 74: pecan.v1.CacheSegment
-	(*ComponentSpec)(nil),                 // 75: pecan.v1.ComponentSpec
+	(*OpeningStream)(nil),                 // 24: pecan.v1.OpeningStream
+	(*WorkerCrashesResponse)(nil),         // 25: pecan.v1.WorkerCrashesResponse
+	(*CloseEpochRequest)(nil),             // 26: pecan.v1.CloseEpochRequest
+	(*CloseEpochResponse)(nil),            // 27: pecan.v1.CloseEpochResponse
+	(*ClientHeartbeatRequest)(nil),        // 28: pecan.v1.ClientHeartbeatRequest
+	(*ClientHeartbeatResponse)(nil),       // 29: pecan.v1.ClientHeartbeatResponse
+	(*ClientGoodbyeRequest)(nil),          // 30: pecan.v1.ClientGoodbyeRequest
+	(*ClientGoodbyeResponse)(nil),         // 31: pecan.v1.ClientGoodbyeResponse
+	(*WorkerMessage)(nil),                 // 32: pecan.v1.WorkerMessage
+	(*WorkerHello)(nil),                   // 33: pecan.v1.WorkerHello
+	(*HeldStream)(nil),                    // 34: pecan.v1.HeldStream
+	(*WorkerHeartbeat)(nil),               // 35: pecan.v1.WorkerHeartbeat
+	(*CacheFigures)(nil),                  // 36: pecan.v1.CacheFigures
+	(*JobFigures)(nil),                    // 37: pecan.v1.JobFigures
+	(*Recovery)(nil),                      // 38: pecan.v1.Recovery
+	(*NodeMetrics)(nil),                   // 39: pecan.v1.NodeMetrics
+	(*StreamStarted)(nil),                 // 40: pecan.v1.StreamStarted
+	(*StreamEnded)(nil),                   // 41: pecan.v1.StreamEnded
+	(*StreamFailed)(nil),                  // 42: pecan.v1.StreamFailed
+	(*StreamStopped)(nil),                 // 43: pecan.v1.StreamStopped
+	(*WorkerGoodbye)(nil),                 // 44: pecan.v1.WorkerGoodbye
+	(*CacheWritten)(nil),                  // 45: pecan.v1.CacheWritten
+	(*CacheSpoilt)(nil),                   // 46: pecan.v1.CacheSpoilt
+	(*CacheFiles)(nil),                    // 47: pecan.v1.CacheFiles
+	(*WorkerCommand)(nil),                 // 48: pecan.v1.WorkerCommand
+	(*CacheNamed)(nil),                    // 49: pecan.v1.CacheNamed
+	(*CacheOrphans)(nil),                  // 50: pecan.v1.CacheOrphans
+	(*Welcome)(nil),                       // 51: pecan.v1.Welcome
+	(*StartStream)(nil),                   // 52: pecan.v1.StartStream
+	(*CacheOrder)(nil),                    // 53: pecan.v1.CacheOrder
+	(*Suspicion)(nil),                     // 54: pecan.v1.Suspicion
+	(*RemainderSource)(nil),               // 55: pecan.v1.RemainderSource
+	(*StopStream)(nil),                    // 56: pecan.v1.StopStream
+	(*StatusRequest)(nil),                 // 57: pecan.v1.StatusRequest
+	(*StatusResponse)(nil),                // 58: pecan.v1.StatusResponse
+	(*WorkerStatus)(nil),                  // 59: pecan.v1.WorkerStatus
+	(*JobStatus)(nil),                     // 60: pecan.v1.JobStatus
+	(*CacheStatus)(nil),                   // 61: pecan.v1.CacheStatus
+	(*EpochStatus)(nil),                   // 62: pecan.v1.EpochStatus
+	(*PassStatus)(nil),                    // 63: pecan.v1.PassStatus
+	(*DatasetStatus)(nil),                 // 64: pecan.v1.DatasetStatus
+	(*RegisterDatasetRequest_Header)(nil), // 65: pecan.v1.RegisterDatasetRequest.Header
+	(*ClientHeartbeatRequest_Pass)(nil),   // 66: pecan.v1.ClientHeartbeatRequest.Pass
+	(*WorkerHeartbeat_StreamLoad)(nil),    // 67: pecan.v1.WorkerHeartbeat.StreamLoad
+	(*DatasetSpec)(nil),                   // 68: pecan.v1.DatasetSpec
+	(*JobOptions)(nil),                    // 69: pecan.v1.JobOptions
+	(*Plan)(nil),                          // 70: pecan.v1.Plan
+	(*Position)(nil),                      // 71: pecan.v1.Position
+	(*ErrorDetail)(nil),                   // 72: pecan.v1.ErrorDetail
+	(*WorkerAddress)(nil),                 // 73: pecan.v1.WorkerAddress
+	(*StreamId)(nil),                      // 74: pecan.v1.StreamId
+	(*CacheSegment)(nil),                  // 75: pecan.v1.CacheSegment
+	(*ComponentSpec)(nil),                 // 76: pecan.v1.ComponentSpec
 }
 var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
-	64, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
-	67, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
-	68, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
-	69, // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
-	68, // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
-	70, // 5: pecan.v1.OpenEpochRequest.position:type_name -> pecan.v1.Position
+	65, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
+	68, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
+	69, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
+	70, // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
+	69, // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
+	71, // 5: pecan.v1.OpenEpochRequest.position:type_name -> pecan.v1.Position
 	14, // 6: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
-	71, // 7: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
-	72, // 8: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
-	73, // 9: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
-	73, // 10: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
-	73, // 11: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
-	73, // 12: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
-	65, // 13: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
-	32, // 14: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
-	34, // 15: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
-	40, // 16: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
-	41, // 17: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
-	43, // 18: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
-	39, // 19: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
-	42, // 20: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
-	36, // 21: pecan.v1.WorkerMessage.figures:type_name -> pecan.v1.JobFigures
-	44, // 22: pecan.v1.WorkerMessage.cache_written:type_name -> pecan.v1.CacheWritten
-	45, // 23: pecan.v1.WorkerMessage.cache_spoilt:type_name -> pecan.v1.CacheSpoilt
-	46, // 24: pecan.v1.WorkerMessage.cache_files:type_name -> pecan.v1.CacheFiles
-	72, // 25: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
-	33, // 26: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
-	73, // 27: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
-	66, // 28: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	35, // 29: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheFigures
-	38, // 30: pecan.v1.JobFigures.nodes:type_name -> pecan.v1.NodeMetrics
-	37, // 31: pecan.v1.JobFigures.recovery:type_name -> pecan.v1.Recovery
-	73, // 32: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
-	73, // 33: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	73, // 34: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	71, // 35: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	73, // 36: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
-	74, // 37: pecan.v1.CacheWritten.segment:type_name -> pecan.v1.CacheSegment
-	74, // 38: pecan.v1.CacheSpoilt.segment:type_name -> pecan.v1.CacheSegment
-	50, // 39: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
-	51, // 40: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
-	55, // 41: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	48, // 42: pecan.v1.WorkerCommand.cache_named:type_name -> pecan.v1.CacheNamed
-	49, // 43: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
-	73, // 44: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
-	69, // 45: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
-	68, // 46: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
-	54, // 47: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
-	75, // 48: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	52, // 49: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheOrder
-	53, // 50: pecan.v1.StartStream.suspicion:type_name -> pecan.v1.Suspicion
-	74, // 51: pecan.v1.CacheOrder.segment:type_name -> pecan.v1.CacheSegment
-	72, // 52: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	73, // 53: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	58, // 54: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	59, // 55: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	63, // 56: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	72, // 57: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	33, // 58: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	35, // 59: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheFigures
-	68, // 60: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	69, // 61: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	61, // 62: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	38, // 63: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	37, // 64: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
-	60, // 65: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
-	62, // 66: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
-	67, // 67: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
-	73, // 68: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	0,  // 69: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
-	2,  // 70: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
-	4,  // 71: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
-	6,  // 72: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
-	8,  // 73: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
-	10, // 74: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
-	12, // 75: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
-	15, // 76: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
-	17, // 77: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
-	19, // 78: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
-	25, // 79: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
-	27, // 80: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
-	29, // 81: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
-	21, // 82: pecan.v1.Dispatcher.MarkElements:input_type -> pecan.v1.MarkElementsRequest
-	23, // 83: pecan.v1.Dispatcher.WorkerCrashes:input_type -> pecan.v1.WorkerCrashesRequest
-	31, // 84: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
-	56, // 85: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
-	1,  // 86: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
-	3,  // 87: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
-	5,  // 88: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
-	7,  // 89: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
-	9,  // 90: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
-	11, // 91: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
-	13, // 92: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
-	16, // 93: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
-	18, // 94: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
-	20, // 95: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
-	26, // 96: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
-	28, // 97: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
-	30, // 98: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
-	22, // 99: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
-	24, // 100: pecan.v1.Dispatcher.WorkerCrashes:output_type -> pecan.v1.WorkerCrashesResponse
-	47, // 101: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
-	57, // 102: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
-	86, // [86:103] is the sub-list for method output_type
-	69, // [69:86] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	72, // 7: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
+	73, // 8: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
+	74, // 9: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
+	74, // 10: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
+	74, // 11: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
+	74, // 12: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
+	24, // 13: pecan.v1.WorkerCrashesRequest.opening:type_name -> pecan.v1.OpeningStream
+	74, // 14: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
+	66, // 15: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
+	33, // 16: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
+	35, // 17: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
+	41, // 18: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
+	42, // 19: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
+	44, // 20: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
+	40, // 21: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
+	43, // 22: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
+	37, // 23: pecan.v1.WorkerMessage.figures:type_name -> pecan.v1.JobFigures
+	45, // 24: pecan.v1.WorkerMessage.cache_written:type_name -> pecan.v1.CacheWritten
+	46, // 25: pecan.v1.WorkerMessage.cache_spoilt:type_name -> pecan.v1.CacheSpoilt
+	47, // 26: pecan.v1.WorkerMessage.cache_files:type_name -> pecan.v1.CacheFiles
+	73, // 27: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
+	34, // 28: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
+	74, // 29: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
+	67, // 30: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	36, // 31: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheFigures
+	39, // 32: pecan.v1.JobFigures.nodes:type_name -> pecan.v1.NodeMetrics
+	38, // 33: pecan.v1.JobFigures.recovery:type_name -> pecan.v1.Recovery
+	74, // 34: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
+	74, // 35: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
+	74, // 36: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	72, // 37: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	74, // 38: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
+	75, // 39: pecan.v1.CacheWritten.segment:type_name -> pecan.v1.CacheSegment
+	75, // 40: pecan.v1.CacheSpoilt.segment:type_name -> pecan.v1.CacheSegment
+	51, // 41: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
+	52, // 42: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
+	56, // 43: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
+	49, // 44: pecan.v1.WorkerCommand.cache_named:type_name -> pecan.v1.CacheNamed
+	50, // 45: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
+	74, // 46: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
+	70, // 47: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
+	69, // 48: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
+	55, // 49: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
+	76, // 50: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
+	53, // 51: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheOrder
+	54, // 52: pecan.v1.StartStream.suspicion:type_name -> pecan.v1.Suspicion
+	75, // 53: pecan.v1.CacheOrder.segment:type_name -> pecan.v1.CacheSegment
+	73, // 54: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	74, // 55: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	59, // 56: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	60, // 57: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	64, // 58: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	73, // 59: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	34, // 60: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	36, // 61: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheFigures
+	69, // 62: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	70, // 63: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	62, // 64: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	39, // 65: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	38, // 66: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
+	61, // 67: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
+	63, // 68: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
+	68, // 69: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
+	74, // 70: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	0,  // 71: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
+	2,  // 72: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
+	4,  // 73: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
+	6,  // 74: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
+	8,  // 75: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
+	10, // 76: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
+	12, // 77: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
+	15, // 78: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
+	17, // 79: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
+	19, // 80: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
+	26, // 81: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
+	28, // 82: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
+	30, // 83: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
+	21, // 84: pecan.v1.Dispatcher.MarkElements:input_type -> pecan.v1.MarkElementsRequest
+	23, // 85: pecan.v1.Dispatcher.WorkerCrashes:input_type -> pecan.v1.WorkerCrashesRequest
+	32, // 86: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
+	57, // 87: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
+	1,  // 88: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
+	3,  // 89: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
+	5,  // 90: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
+	7,  // 91: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
+	9,  // 92: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
+	11, // 93: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
+	13, // 94: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
+	16, // 95: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
+	18, // 96: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
+	20, // 97: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
+	27, // 98: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
+	29, // 99: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
+	31, // 100: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
+	22, // 101: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
+	25, // 102: pecan.v1.Dispatcher.WorkerCrashes:output_type -> pecan.v1.WorkerCrashesResponse
+	48, // 103: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
+	58, // 104: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
+	88, // [88:105] is the sub-list for method output_type
+	71, // [71:88] is the sub-list for method input_type
+	71, // [71:71] is the sub-list for extension type_name
+	71, // [71:71] is the sub-list for extension extendee
+	0,  // [0:71] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_dispatcher_proto_init() }
@@ -5533,7 +5622,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 		(*RegisterDatasetRequest_Header_)(nil),
 		(*RegisterDatasetRequest_Chunk)(nil),
 	}
-	file_pecan_v1_dispatcher_proto_msgTypes[31].OneofWrappers = []any{
+	file_pecan_v1_dispatcher_proto_msgTypes[32].OneofWrappers = []any{
 		(*WorkerMessage_Hello)(nil),
 		(*WorkerMessage_Heartbeat)(nil),
 		(*WorkerMessage_Ended)(nil),
@@ -5546,7 +5635,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 		(*WorkerMessage_CacheSpoilt)(nil),
 		(*WorkerMessage_CacheFiles)(nil),
 	}
-	file_pecan_v1_dispatcher_proto_msgTypes[47].OneofWrappers = []any{
+	file_pecan_v1_dispatcher_proto_msgTypes[48].OneofWrappers = []any{
 		(*WorkerCommand_Welcome)(nil),
 		(*WorkerCommand_Start)(nil),
 		(*WorkerCommand_Stop)(nil),
@@ -5559,7 +5648,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_dispatcher_proto_rawDesc), len(file_pecan_v1_dispatcher_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   67,
+			NumMessages:   68,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

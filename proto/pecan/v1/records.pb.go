@@ -1646,9 +1646,11 @@ type LeaseLost struct {
 	// DIED, and the worker had marked what it made: it died within [progress, suspect_below). 0: it had not.
 	SuspectBelow uint64 `protobuf:"varint,6,opt,name=suspect_below,json=suspectBelow,proto3" json:"suspect_below,omitempty"`
 	// DIED, and the worker said that it crashes: nobody killed it from outside.
-	Crashed       bool `protobuf:"varint,20,opt,name=crashed,proto3" json:"crashed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Crashed bool `protobuf:"varint,20,opt,name=crashed,proto3" json:"crashed,omitempty"`
+	// So many workers in a row crashed while they opened the stream; 0: the last one had opened it.
+	OpeningCrashes uint32 `protobuf:"varint,21,opt,name=opening_crashes,json=openingCrashes,proto3" json:"opening_crashes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *LeaseLost) Reset() {
@@ -1735,6 +1737,13 @@ func (x *LeaseLost) GetCrashed() bool {
 		return x.Crashed
 	}
 	return false
+}
+
+func (x *LeaseLost) GetOpeningCrashes() uint32 {
+	if x != nil {
+		return x.OpeningCrashes
+	}
+	return 0
 }
 
 type ConsumerAssigned struct {
@@ -2970,9 +2979,11 @@ type StoredStream struct {
 	// The last death was within [progress, suspect_below); 0: that is not known.
 	SuspectBelow uint64 `protobuf:"varint,20,opt,name=suspect_below,json=suspectBelow,proto3" json:"suspect_below,omitempty"`
 	// Those of the deaths that were crashes.
-	Crashes       uint32 `protobuf:"varint,21,opt,name=crashes,proto3" json:"crashes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Crashes uint32 `protobuf:"varint,21,opt,name=crashes,proto3" json:"crashes,omitempty"`
+	// Workers in a row that crashed while they opened the stream.
+	OpeningCrashes uint32 `protobuf:"varint,22,opt,name=opening_crashes,json=openingCrashes,proto3" json:"opening_crashes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *StoredStream) Reset() {
@@ -3124,6 +3135,13 @@ func (x *StoredStream) GetCrashes() uint32 {
 	return 0
 }
 
+func (x *StoredStream) GetOpeningCrashes() uint32 {
+	if x != nil {
+		return x.OpeningCrashes
+	}
+	return 0
+}
+
 var File_pecan_v1_records_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_records_proto_rawDesc = "" +
@@ -3242,7 +3260,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
 	"\x06worker\x18\x03 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\x12\x12\n" +
-	"\x04anew\x18\x04 \x01(\bR\x04anew\"\xbd\x02\n" +
+	"\x04anew\x18\x04 \x01(\bR\x04anew\"\xe6\x02\n" +
 	"\tLeaseLost\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
@@ -3251,7 +3269,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x03why\x18\x05 \x01(\tR\x03why\x12\x17\n" +
 	"\acut_off\x18\a \x01(\bR\x06cutOff\x12#\n" +
 	"\rsuspect_below\x18\x06 \x01(\x04R\fsuspectBelow\x12\x18\n" +
-	"\acrashed\x18\x14 \x01(\bR\acrashed\"?\n" +
+	"\acrashed\x18\x14 \x01(\bR\acrashed\x12'\n" +
+	"\x0fopening_crashes\x18\x15 \x01(\rR\x0eopeningCrashes\"?\n" +
 	"\x05Cause\x12\x15\n" +
 	"\x11CAUSE_UNSPECIFIED\x10\x00\x12\t\n" +
 	"\x05MOVED\x10\x01\x12\b\n" +
@@ -3359,7 +3378,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
 	"StoredPass\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x14\n" +
-	"\x05ahead\x18\x02 \x01(\bR\x05ahead\"\xfb\x03\n" +
+	"\x05ahead\x18\x02 \x01(\bR\x05ahead\"\xa4\x04\n" +
 	"\fStoredStream\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
@@ -3381,7 +3400,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"assignment\x12\x17\n" +
 	"\acut_off\x18\x10 \x01(\bR\x06cutOff\x12#\n" +
 	"\rsuspect_below\x18\x14 \x01(\x04R\fsuspectBelow\x12\x18\n" +
-	"\acrashes\x18\x15 \x01(\rR\acrashesb\x06proto3"
+	"\acrashes\x18\x15 \x01(\rR\acrashes\x12'\n" +
+	"\x0fopening_crashes\x18\x16 \x01(\rR\x0eopeningCrashesb\x06proto3"
 
 var (
 	file_pecan_v1_records_proto_rawDescOnce sync.Once

@@ -345,7 +345,7 @@ func (s *State) applyLeaseLost(r *pecanv1.LeaseLost) error {
 	if stream.Worker == nil || stream.Lease != r.Lease {
 		return fmt.Errorf("stream %d lost lease %d, held is %d", r.Id.GetStream(), r.Lease, stream.Lease)
 	}
-	stream.Worker, stream.Why = nil, r.Why
+	stream.Worker, stream.Why, stream.OpeningCrashes = nil, r.Why, r.OpeningCrashes
 	if r.CutOff {
 		stream.CutOff, stream.Progress = true, max(stream.Progress, r.Progress)
 	}

@@ -150,9 +150,12 @@ func (c *Core) survey() (*leasing, []*want) {
 	for _, job := range c.state.ordered {
 		for _, epoch := range job.Epochs {
 			w := &want{job: job, epoch: epoch, ahead: allAhead(epoch), order: len(wants)}
+			first := c.opensFirst(job, epoch)
 			for _, stream := range epoch.Streams {
 				switch {
 				case !waiting(job, epoch, stream):
+				case first != nil && first != stream && stream.OpeningCrashes > 0:
+					w.skipped = true
 				case len(c.closingBefore(job, stream)) > 0:
 					w.skipped = true
 				default:
@@ -386,7 +389,7 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 		Id: key.id(), Lease: stream.Lease, Fingerprint: dataset.GetFingerprint(), Plan: job.Plan, Options: job.Options,
 		Components: dataset.GetSpec().GetComponents(), Ahead: allAhead(epoch),
 		OwnedBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.soft(key).clean, AckedBelow: c.soft(key).had,
-		Cache: c.cacheOrder(job, stream), Suspicion: suspicion(stream),
+		Cache: c.cacheOrder(job, stream), Suspicion: suspicion(stream), OpenAlone: stream.OpeningCrashes > 0,
 	}
 	if stream.Delivered {
 		start.OwnedBelow = stream.Count

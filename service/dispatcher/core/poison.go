@@ -23,16 +23,26 @@ func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
 	}
 	key := keyOf(r.Id)
 	soft := c.soft(key)
+	if r.Opening {
+		c.standsAlone(worker, key)
+		soft.mark = nil
+		return
+	}
 	if soft.lease != stream.Lease {
 		soft.newLease(stream.Lease, c.now)
 	}
-	soft.started, soft.produced, soft.mark = true, max(soft.produced, r.First), r
+	c.hasOpened(key, stream)
+	soft.produced, soft.mark = max(soft.produced, r.First), r
 	if r.Below <= r.First {
 		soft.mark = nil
 	}
-	if !r.Alone {
-		return
+	if r.Alone {
+		c.standsAlone(worker, key)
 	}
+}
+
+// standsAlone notes that the suspicious of one stream is next on a worker: what the one before had marked is behind it.
+func (c *Core) standsAlone(worker *workerState, key streamKey) {
 	if worker.alone != nil && *worker.alone != key {
 		c.soft(*worker.alone).mark = nil
 	}
@@ -41,10 +51,82 @@ func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
 
 // workerCrashes notes a worker's last words. Its streams go when its session does.
 func (c *Core) workerCrashes(r *pecanv1.WorkerCrashesRequest) {
-	if worker := c.workers[r.WorkerId]; worker != nil {
-		worker.crash = r.Cause
-		c.warn("worker crashes", "worker", r.WorkerId, "cause", r.Cause)
+	worker := c.workers[r.WorkerId]
+	if worker == nil {
+		return
 	}
+	worker.crash = r.Cause
+	for _, one := range r.Opening {
+		_, _, stream := c.leased(r.WorkerId, one.GetId(), one.GetLease())
+		if stream == nil {
+			continue
+		}
+		soft := c.soft(keyOf(one.Id))
+		if soft.lease != stream.Lease {
+			soft.newLease(stream.Lease, c.now)
+		}
+		soft.crashed = true
+	}
+	c.warn("worker crashes", "worker", r.WorkerId, "cause", r.Cause, "opening", len(r.Opening))
+}
+
+// A stream may end workers before it has an element: native code crashes while its graph is imported or its iterator made. Workers say with
+// their last words what they were opening. One of these streams is then leased before the others of its epoch, and its worker opens it
+// alone; the third crash is its doing. A stream that was opened begins a new count, and a death without last words changes none.
+
+// openingCrashes is how many workers in a row crashed while they opened a stream, now that its lease ends.
+func (c *Core) openingCrashes(key streamKey, stream *pecanv1.StoredStream) uint32 {
+	switch {
+	case c.crashedOpening(key, stream):
+		return stream.OpeningCrashes + 1
+	case c.opened(key, stream):
+		return 0
+	}
+	return stream.OpeningCrashes
+}
+
+// crashedOpening tells whether the worker that holds a stream said that it dies while it opens it.
+func (c *Core) crashedOpening(key streamKey, stream *pecanv1.StoredStream) bool {
+	soft := c.soft(key)
+	return soft.lease == stream.Lease && soft.crashed
+}
+
+// opened tells whether the worker that holds a stream has opened it, as far as is known.
+func (c *Core) opened(key streamKey, stream *pecanv1.StoredStream) bool {
+	soft := c.soft(key)
+	return stream.Worker != nil && (stream.Produced || soft.lease == stream.Lease && soft.started)
+}
+
+// hasOpened notes that a worker has opened the stream that it holds.
+func (c *Core) hasOpened(key streamKey, stream *pecanv1.StoredStream) {
+	soft := c.soft(key)
+	if !soft.started && stream.OpeningCrashes > 0 {
+		// Others may have waited for it.
+		c.dirty = true
+	}
+	soft.started = true
+}
+
+// opensFirst is the one stream of an epoch that is opened of those of which workers died while they opened them; nil: there are none. The
+// others wait for it, or each worker would die of another one.
+func (c *Core) opensFirst(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) (first *pecanv1.StoredStream) {
+	for _, stream := range epoch.Streams {
+		switch {
+		case stream.OpeningCrashes == 0 || !needed(job, epoch, stream) || c.opened(streamKey{job.JobId, epoch.Epoch, stream.Stream}, stream):
+		case stream.Worker != nil:
+			return stream
+		case first == nil || stream.OpeningCrashes > first.OpeningCrashes:
+			first = stream
+		}
+	}
+	return first
+}
+
+// blameOpening fails the job of a stream that has killed as many workers as it may while they opened it.
+func (c *Core) blameOpening(key streamKey, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, worker *workerState) {
+	c.failJob(job, reason.New(reason.ElementPoison, "%s: %d workers died one after the other while they opened it (the last: %s of %s at %s). "+
+		"Mend the step that ends the process when its iterator is made; the workers' logs tell more",
+		describe(key), stream.OpeningCrashes, worker.crash, worker.address.GetWorkerId(), worker.address.GetTcp()).Detail())
 }
 
 // suspicion is what the next worker has to know of a stream whose last one died; nil when there was none.

@@ -250,10 +250,16 @@ func (s *script) clientInput(command string, a args) any {
 	case "mark":
 		return &pecanv1.MarkElementsRequest{
 			WorkerId: a["worker"], Id: streamID(a["stream"]), Lease: a.number("lease"), First: a.number("first"), Below: a.number("below"),
-			Alone: a.has("alone"), Files: a.list("files"),
+			Alone: a.has("alone"), Files: a.list("files"), Opening: a.has("opening"),
 		}
 	case "crashes":
-		return &pecanv1.WorkerCrashesRequest{WorkerId: a["worker"], Cause: "SIGABRT"}
+		crash := &pecanv1.WorkerCrashesRequest{WorkerId: a["worker"], Cause: "SIGABRT"}
+		for _, text := range a.list("opening") {
+			stream, lease, _ := strings.Cut(text, ":")
+			number, _ := strconv.ParseUint(lease, 10, 64)
+			crash.Opening = append(crash.Opening, &pecanv1.OpeningStream{Id: streamID(stream), Lease: number})
+		}
+		return crash
 	case "close":
 		return &pecanv1.CloseEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch")}
 	case "heartbeat":
@@ -509,6 +515,9 @@ func showStreamRecord(record *pecanv1.Record) string {
 		if k.LeaseLost.CutOff {
 			rest = ", and the rest of the stream"
 		}
+		if k.LeaseLost.OpeningCrashes > 0 {
+			rest += fmt.Sprintf(", crash %d of its opening", k.LeaseLost.OpeningCrashes)
+		}
 		return fmt.Sprintf("record lease %d lost %s %v at %d%s (%s)", k.LeaseLost.Lease, showID(k.LeaseLost.Id), k.LeaseLost.Cause, k.LeaseLost.Progress, rest, k.LeaseLost.Why)
 	case *pecanv1.Record_ConsumerAssigned:
 		return fmt.Sprintf("record consumer %d of %s is %s from %d", k.ConsumerAssigned.Assignment, showID(k.ConsumerAssigned.Id), k.ConsumerAssigned.ClientId, k.ConsumerAssigned.StartIndex)
@@ -571,7 +580,7 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 		for _, flag := range []struct {
 			name string
 			set  bool
-		}{{"ahead", k.Start.Ahead}, {"remainder_only", k.Start.RemainderOnly}, {fmt.Sprintf("owned_below=%d", k.Start.OwnedBelow), k.Start.OwnedBelow > 0}} {
+		}{{"ahead", k.Start.Ahead}, {"remainder_only", k.Start.RemainderOnly}, {fmt.Sprintf("owned_below=%d", k.Start.OwnedBelow), k.Start.OwnedBelow > 0}, {"open_alone", k.Start.OpenAlone}} {
 			if flag.set {
 				line += " " + flag.name
 			}

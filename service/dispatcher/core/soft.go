@@ -99,6 +99,8 @@ type streamState struct {
 	gaveUpAt uint64
 	// mark is what the worker is about to make of a stream under suspicion; nil: nothing, or it did not tell.
 	mark *pecanv1.MarkElementsRequest
+	// crashed: its worker says that it dies, and that it was opening the stream.
+	crashed bool
 	// remainders were sent in this form with the closing stream's lease.
 	remainders *pecanv1.StartStream
 }
@@ -116,7 +118,7 @@ func (c *Core) soft(key streamKey) *streamState {
 // newLease forgets what belonged to an older lease.
 func (s *streamState) newLease(lease uint64, now time.Duration) {
 	s.lease, s.leasedAt = lease, now
-	s.started, s.unread, s.produced, s.acked, s.reports, s.reported, s.remainders, s.mark = false, false, 0, 0, 0, "", nil, nil
+	s.started, s.unread, s.produced, s.acked, s.reports, s.reported, s.remainders, s.mark, s.crashed = false, false, 0, 0, 0, "", nil, nil, false
 }
 
 // forgetEpoch drops the soft state of an epoch's streams.

@@ -178,7 +178,7 @@ func (c *Core) fromWorker(in FromWorker) error {
 		c.beat(id, worker, kind.Heartbeat)
 	case *pecanv1.WorkerMessage_Started:
 		if _, _, stream := c.leased(id, kind.Started.GetId(), kind.Started.GetLease()); stream != nil {
-			c.soft(keyOf(kind.Started.Id)).started = true
+			c.hasOpened(keyOf(kind.Started.Id), stream)
 		}
 	case *pecanv1.WorkerMessage_Ended:
 		r := kind.Ended
@@ -222,7 +222,7 @@ func (c *Core) beat(id string, worker *workerState, beat *pecanv1.WorkerHeartbea
 		if soft.lease != stream.Lease {
 			soft.newLease(stream.Lease, c.now)
 		}
-		soft.started = true
+		c.hasOpened(keyOf(load.Id), stream)
 		soft.produced = max(soft.produced, load.Produced)
 		soft.had, soft.clean = max(soft.had, min(load.Acked, load.Produced)), max(soft.clean, min(load.CleanBelow, load.Acked))
 		if acked := min(load.Acked, load.Produced); acked > soft.acked {
@@ -384,13 +384,16 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
 		mark := c.soft(key).mark
 		first, below, suspicious := c.diedAt(key, stream)
-		if !died || !suspicious {
+		if opening := c.crashedOpening(key, stream); !died || !suspicious || opening {
 			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, why)
+			if opening && int(stream.OpeningCrashes) >= c.cfg.MaxCrashes {
+				c.blameOpening(key, job, stream, worker)
+			}
 			return
 		}
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
 			Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_DIED, Progress: first, SuspectBelow: below, Why: why,
-			CutOff: c.cutsOff(key, stream), Crashed: worker.crash != "",
+			CutOff: c.cutsOff(key, stream), Crashed: worker.crash != "", OpeningCrashes: c.openingCrashes(key, stream),
 		}}})
 		if int(stream.Crashes) >= c.cfg.MaxCrashes || int(stream.Deaths) >= c.cfg.MaxDeaths {
 			c.blame(key, job, stream, mark, worker)
@@ -406,6 +409,7 @@ func (c *Core) loseLease(key streamKey, stream *pecanv1.StoredStream, cause peca
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
 		Id: key.id(), Lease: stream.Lease, Cause: cause, Progress: progress, Why: why, CutOff: c.cutsOff(key, stream),
+		OpeningCrashes: c.openingCrashes(key, stream),
 	}}})
 }
 

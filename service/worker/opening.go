@@ -1,0 +1,78 @@
+package worker
+
+import (
+	"context"
+	"sync"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// openings are the runs whose graphs are being imported and whose iterators are being made. Native code may end the process there, before
+// there is an element that could be marked, so its last words name them.
+type openings struct {
+	// order is held to read by each opening, and to write by one of which workers have died.
+	order sync.RWMutex
+	mu    sync.Mutex
+	runs  map[*run]struct{}
+}
+
+func (o *openings) add(r *run) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.runs == nil {
+		o.runs = map[*run]struct{}{}
+	}
+	o.runs[r] = struct{}{}
+}
+
+func (o *openings) remove(r *run) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.runs, r)
+}
+
+// now gives what is being opened.
+func (o *openings) now() (streams []*pecanv1.OpeningStream) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for r := range o.runs {
+		streams = append(streams, &pecanv1.OpeningStream{Id: r.stream.key.id(), Lease: r.stream.leaseNow()})
+	}
+	return streams
+}
+
+// openAsTold opens the run's graphs. Where workers have died of that, nothing else is opened meanwhile and no suspicious element made, so
+// that it is known whose doing another death is.
+func (r *run) openAsTold() (*tf.Iterator, error) {
+	w := r.stream.worker
+	if !r.order.GetOpenAlone() {
+		w.openings.order.RLock()
+		defer w.openings.order.RUnlock()
+	} else {
+		w.alone.Lock()
+		defer w.alone.Unlock()
+		w.openings.order.Lock()
+		defer w.openings.order.Unlock()
+		if r.ctx.Err() != nil {
+			return nil, r.ctx.Err()
+		}
+		r.markOpening()
+	}
+	w.openings.add(r)
+	defer w.openings.remove(r)
+	return r.openOrRestore()
+}
+
+// markOpening waits until the dispatcher has noted that the run is opened alone; in vain, it is opened all the same.
+func (r *run) markOpening() {
+	s := r.stream
+	ctx, cancel := context.WithTimeout(r.ctx, markTimeout)
+	defer cancel()
+	_, err := s.worker.session.api().MarkElements(ctx, &pecanv1.MarkElementsRequest{
+		WorkerId: s.worker.workerID(), Id: s.key.id(), Lease: s.leaseNow(), Alone: true, Opening: true,
+	})
+	if err != nil && r.ctx.Err() == nil {
+		s.log.Debug("a stream is opened of which the dispatcher was not told", "error", err)
+	}
+}
