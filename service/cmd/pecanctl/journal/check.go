@@ -15,7 +15,9 @@ import (
 
 // report is what a check found.
 type report struct {
-	Dir     string `json:"dir"`
+	Dir string `json:"dir"`
+	// Unread: the store could not be opened, and nothing but the problem is known of it.
+	Unread  bool   `json:"unread"`
 	Cluster string `json:"cluster"`
 	// Snapshot stands for so many records; Records follow it, up to Last. Acknowledged is the last that somebody was told of.
 	Snapshot      uint64 `json:"snapshot_records"`
@@ -48,9 +50,7 @@ func check(ctx context.Context, r *store.Reader, o Options, out io.Writer) error
 		return Unchecked{err}
 	}
 	if o.JSON {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(found)
+		err = found.json(out)
 	} else {
 		err = found.print(out)
 	}
@@ -168,6 +168,12 @@ func (f *report) graphs(r *store.Reader, s *pecanv1.Snapshot) {
 			f.problem(fmt.Errorf("dataset %s: its graph %s is missing", dataset.DatasetId, dataset.Fingerprint))
 		}
 	}
+}
+
+func (f *report) json(out io.Writer) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(f)
 }
 
 func (f *report) print(out io.Writer) error {

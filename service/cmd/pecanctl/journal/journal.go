@@ -37,13 +37,20 @@ func Run(ctx context.Context, o Options, args []string, out io.Writer) error {
 		return Unchecked{fmt.Errorf("--from %d is behind --to %d", o.From, o.To)}
 	}
 	r, err := store.OpenReader(store.Options{Dir: args[1]})
-	switch {
-	case errors.Is(err, store.ErrInUse):
-		return Unchecked{fmt.Errorf("%s is in use by a dispatcher that runs: ask that one (pecanctl status), stop it, or look at a copy of the directory", args[1])}
-	case errors.Is(err, store.ErrDamaged):
+	if err != nil {
+		damaged := errors.Is(err, store.ErrDamaged)
+		switch {
+		case errors.Is(err, store.ErrInUse):
+			err = fmt.Errorf("%s is in use by a dispatcher that runs: ask that one (pecanctl status), stop it, or look at a copy of the directory", args[1])
+			fallthrough
+		case !damaged:
+			err = Unchecked{err}
+		}
+		if o.JSON && args[0] == "check" {
+			// Who reads JSON gets it whatever there is to say.
+			return errors.Join(err, (&report{Dir: args[1], Unread: true, Problems: []string{err.Error()}}).json(out))
+		}
 		return err
-	case err != nil:
-		return Unchecked{err}
 	}
 	defer r.Close()
 	if args[0] == "inspect" {

@@ -171,6 +171,42 @@ func TestADamagedStoreIsToldWithItsPlace(t *testing.T) {
 	}
 }
 
+// Scripts that read JSON get an object, whatever is wrong.
+func TestAStoreThatCannotBeOpenedIsToldInJSON(t *testing.T) {
+	for name, spoil := range map[string]func(t *testing.T, dir string){
+		"damaged": func(t *testing.T, dir string) {
+			manifests, err := filepath.Glob(filepath.Join(dir, "MANIFEST-*"))
+			if err != nil || len(manifests) == 0 {
+				t.Fatal(manifests, err)
+			}
+			for _, file := range manifests {
+				if err := os.WriteFile(file, []byte("none"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+		"missing": func(t *testing.T, dir string) {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := work(t, history(), 0)
+			spoil(t, dir)
+			text, err := ask(t, Options{JSON: true}, "check", dir)
+			var unchecked Unchecked
+			if err == nil || errors.As(err, &unchecked) != (name == "missing") {
+				t.Fatalf("got %v", err)
+			}
+			var found report
+			if err := json.Unmarshal([]byte(text), &found); err != nil || !found.Unread || len(found.Problems) != 1 {
+				t.Errorf("got %v:\n%s", err, text)
+			}
+		})
+	}
+}
+
 // D2: one spoilt place of two is what a write leaves that was cut off, or the first sign of a bad disk. It is told, and nothing more.
 func TestASpoiltPlaceOfTheMarkIsTold(t *testing.T) {
 	for place := range 2 {
