@@ -106,16 +106,16 @@ func TestAStreamThatIsGivenUpEndsWhereItsReaderIs(t *testing.T) {
 }
 
 // What a trainer that shares its job has to the end and not taken yet is told of when it is taken: as the end of the run that it came of, since
-// another one may have another number of elements.
+// another one may have another number of elements. Nor is the rest handed on to others that read that other run.
 func TestAStreamEndsUnderTheLeaseOfWhatItGave(t *testing.T) {
 	const count = 40
 	first, second := startWorker(t, same(testStream{count: count, perFrame: 5})), startWorker(t, same(testStream{count: count + 5, perFrame: 5}))
 	d := startDispatcher(t, func(d *testDispatcher) {
 		d.options.Mode, d.plan.Determinism = pecanv1.Mode_MODE_AT_MOST_ONCE, classC
 	})
-	lease, worker := uint64(3), first
+	lease, worker, back := uint64(3), first, false
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, Worker: worker.address()}}}
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, Worker: worker.address(), Release: back}}}
 	}
 	job := open(t, d)
 	job.request.JobName = "shared"
@@ -126,7 +126,7 @@ func TestAStreamEndsUnderTheLeaseOfWhatItGave(t *testing.T) {
 	}
 	e := it.epoch()
 	eventually(t, "the stream has ended", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.streams[0].ended })
-	d.update(func() { lease, worker = 4, second })
+	d.update(func() { lease, worker, back = 4, second, true })
 	eventually(t, "the trainer knows the newer lease", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.streams[0].lease == 4 })
 	rest, err := read(t, it)
 	if err != nil {
@@ -136,5 +136,9 @@ func TestAStreamEndsUnderTheLeaseOfWhatItGave(t *testing.T) {
 	eventually(t, "the dispatcher is told of the end", func() bool { return look(d, func() bool { return len(d.finished) > 0 }) })
 	if told := look(d, func() *pecanv1.FinishStreamRequest { return d.finished[0] }); told.GetLease() != 3 || told.GetCount() != count || told.GetGaveUp() {
 		t.Errorf("told: %v", told)
+	}
+	released := func(r *pecanv1.ReleaseStreamRequest) bool { return r.GetId().GetEpoch() == 0 }
+	if look(d, func() bool { return slices.ContainsFunc(d.released, released) }) {
+		t.Error("it was handed on")
 	}
 }

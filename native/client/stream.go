@@ -116,14 +116,14 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 		st.closeChannel()
 		st.next = told.GetStartIndex()
 	}
-	if told.GetRelease() {
-		// Snapshots replace each other, so this may be the first that tells of the assignment: it is given up from where it
-		// was got.
-		st.giveUp()
-		return
+	// A dispatcher that did not know that the stream had begun may have it run again: what came of it must not come twice, here or
+	// with the trainer that it is wanted for.
+	mustNotComeTwice := e.job.givesUp() && again && st.next > told.GetStartIndex() && !st.released
+	if mustNotComeTwice && st.ended {
+		// All of it is here, and what is queued is nobody else's any more.
+		st.finish()
 	}
-	// A dispatcher that did not know that the stream had begun may have it run again: what came of it must not come twice.
-	if (told.GetCutOff() || e.job.givesUp() && again && st.next > told.GetStartIndex()) && !st.ended && !st.released {
+	if (told.GetCutOff() && !st.released || mustNotComeTwice) && !st.ended {
 		st.closeChannel()
 		st.gaveUp = true
 		st.end()
@@ -131,6 +131,12 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 		st.finish()
 		e.session.log.Warn(fmt.Sprintf("stream %d of epoch %d ended early, at element %d: its worker was lost, and the rest of the stream with it, %d elements at least (mode at_most_once)",
 			st.number, e.id, st.next, max(told.GetMade(), st.next)-st.next), "job", e.job.id)
+		return
+	}
+	if told.GetRelease() {
+		// Snapshots replace each other, so this may be the first that tells of the assignment: it is given up from where it
+		// was got.
+		st.giveUp()
 		return
 	}
 	if told.GetEnded() && st.next >= told.GetCount() && !st.ended {

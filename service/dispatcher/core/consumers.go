@@ -154,5 +154,5 @@ func (c *Core) assign(id *pecanv1.StreamId, stream *pecanv1.StoredStream, client
 		Id: id, ClientId: clientID, StartIndex: stream.StartIndex, Assignment: stream.Assignment + 1,
 	}}})
 	soft := c.soft(keyOf(id))
-	soft.moving, soft.moveTo, soft.consumedAt = false, "", c.now
+	soft.moving, soft.moveTo, soft.consumedAt, soft.consumedUnder = false, "", c.now, stream.Lease
 }

@@ -230,6 +230,13 @@ func (c *Core) releaseStream(req *pecanv1.ReleaseStreamRequest) error {
 	if private(job) {
 		return reason.New(reason.BadArgument, "%s: job %q is private; nobody else could go on with stream %d. Close the epoch instead", what, job.JobId, stream.Stream)
 	}
+	if req.NextIndex > stream.StartIndex && handsOn(job, stream, req.Lease) {
+		c.giveUpRest(keyOf(req.Id), stream, req.NextIndex)
+		if delivered(epoch) {
+			c.event("epoch delivered", "job", job.JobId, "epoch", epoch.Epoch, "elements", elements(epoch))
+		}
+		return nil
+	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{
 		Id: req.Id, ClientId: req.ClientId, NextIndex: req.NextIndex,
 	}}})
@@ -263,6 +270,11 @@ func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, cl
 		for _, stream := range epoch.Streams {
 			if stream.Consumer == clientID && !stream.Delivered {
 				key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
+				if handsOn(job, stream, c.soft(key).consumedUnder) {
+					// It does not say what it had.
+					c.giveUpRest(key, stream, stream.StartIndex)
+					continue
+				}
 				c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{
 					Id: key.id(), ClientId: clientID, NextIndex: c.knownIndex(job, key, stream),
 				}}})

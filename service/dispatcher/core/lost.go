@@ -9,14 +9,15 @@ import (
 // the rest is given up, unless the plan says that the stream can begin at its consumer's index with nothing run again.
 
 // cutsOff tells whether a stream that loses its lease is given up. What was only leased is not, nor what nobody has read: nothing of it
-// can be with anybody. A client that reads it before it says so looks after itself. After a restart the dispatcher does not know of leases, and takes all as begun.
+// can be with anybody. A client that reads it before it says so looks after itself, until it hands the stream on. After a restart the dispatcher does not know of leases, and takes all as begun.
 func (c *Core) cutsOff(key streamKey, stream *pecanv1.StoredStream) bool {
 	job := c.state.jobs[key.job]
 	epoch := findEpoch(job, key.epoch)
 	if epoch == nil || !needed(job, epoch, stream) {
 		return false
 	}
-	cutsOff := c.begun(key, stream) && !c.soft(key).unread && !allAhead(epoch) && !graph.MayMove(job.Plan, job.Options)
+	read := c.begun(key, stream) && !c.soft(key).unread || stream.StartIndex > 0 && !graph.Repeats(job.Plan)
+	cutsOff := read && !allAhead(epoch) && !graph.MayMove(job.Plan, job.Options)
 	if cutsOff {
 		c.warn("giving up the rest of a stream", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease)
 	}
@@ -38,6 +39,21 @@ func (c *Core) made(key streamKey, stream *pecanv1.StoredStream) uint64 {
 func (c *Core) begun(key streamKey, stream *pecanv1.StoredStream) bool {
 	soft := c.soft(key)
 	return soft.lease != stream.Lease || soft.started || stream.Produced
+}
+
+// handsOn tells whether what a client had of a stream may come again where another goes on with it: what it had came under an older lease,
+// and in the run under the newest one an index says nothing about that.
+func handsOn(job *pecanv1.StoredJob, stream *pecanv1.StoredStream, lease uint64) bool {
+	return (lease < stream.Lease || stream.Worker == nil) && !graph.MayMove(job.Plan, job.Options) && !graph.Repeats(job.Plan)
+}
+
+// giveUpRest ends a stream at what its client has of it.
+func (c *Core) giveUpRest(key streamKey, stream *pecanv1.StoredStream, count uint64) {
+	c.warn("the rest of a stream is given up: its reader had some of another run", "job", key.job, "epoch", key.epoch, "stream", key.stream, "elements", count)
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: &pecanv1.StreamDelivered{
+		Id: key.id(), Count: count, CutOff: true, Made: c.made(key, stream),
+	}}})
+	c.soft(key).moving = false
 }
 
 // endCutOff ends a stream that was given up and that nobody reads: who read it last had all that there is.

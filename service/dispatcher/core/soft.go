@@ -90,10 +90,11 @@ type streamState struct {
 	reported string
 	// avoid names workers that failed the stream or could not be reached for it.
 	avoid []string
-	// consumedAt: when the present consumer got the stream; moving: it shall give it up, to moveTo.
-	consumedAt time.Duration
-	moving     bool
-	moveTo     string
+	// consumedAt: when the present consumer got the stream, under what lease; moving: it shall give it up, to moveTo.
+	consumedAt    time.Duration
+	consumedUnder uint64
+	moving        bool
+	moveTo        string
 	// gaveUp is who gave the stream up last, and gaveUpAt the assignment that ended with it.
 	gaveUp   string
 	gaveUpAt uint64
