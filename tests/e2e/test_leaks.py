@@ -26,6 +26,9 @@ TIMES = int(os.environ.get("PECAN_RECREATIONS", "100"))
 DATASETS = int(os.environ.get("PECAN_DATASETS", "200"))
 WARM_UP = 30
 MIB = 1 << 20
+# Go keeps a thread for each call into C of those that were under way at once, which are more on a busy machine. One that stays behind each
+# time is seen: all is done at least 100 times.
+THREADS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,11 +148,11 @@ def test_a_dataset_made_and_read_again_and_again(cluster, limit, use):
     allowed = max(0, local_after.memory - local_before.memory) + stats["IdleBytes"] + 24 * MIB + TIMES * 20_000
     assert after.memory - before.memory < allowed, (before, after, local_before, local_after)
     assert after.descriptors - before.descriptors < 8, (before, after)
-    assert after.threads - before.threads < 24, (before, after)
+    assert after.threads - before.threads < THREADS, (before, after)
     assert after.shared - before.shared < 16, (before, after)
     for worker_before, worker_after in zip(theirs_before, theirs_after):
         assert worker_after.descriptors - worker_before.descriptors < 8, (worker_before, worker_after)
-        assert worker_after.threads - worker_before.threads < 24, (worker_before, worker_after)
+        assert worker_after.threads - worker_before.threads < THREADS, (worker_before, worker_after)
         assert worker_after.shared - worker_before.shared < 16, (worker_before, worker_after)
         # Windows and shared memory are theirs to keep while a reader is connected; their budgets bound both.
         assert worker_after.memory - worker_before.memory < 128 * MIB + TIMES * 20_000, (worker_before, worker_after)
@@ -186,7 +189,7 @@ def test_datasets_that_are_made_and_dropped(limit):
             # About 20 kB of graph and functions of a dataset are TensorFlow's to keep.
             assert now.memory - was.memory < 32 * MIB + DATASETS * 20_000, (was, now)
             assert now.descriptors - was.descriptors < 8, (was, now)
-            assert now.threads - was.threads < 16, (was, now)
+            assert now.threads - was.threads < THREADS, (was, now)
             assert now.shared - was.shared < 8, (was, now)
 
 
@@ -211,12 +214,12 @@ def test_a_worker_that_serves_many_epochs(cluster, limit, size):
         now = Held.of(pid)
         assert now.memory - held.memory < 32 * MIB, (held, now)
         assert now.descriptors - held.descriptors < 8, (held, now)
-        assert now.threads - held.threads < 16, (held, now)
+        assert now.threads - held.threads < THREADS, (held, now)
         assert now.shared - held.shared < 16, (held, now)
     now = _settled()
     assert now.memory - ours_before.memory < 32 * MIB, (ours_before, now)
     assert now.descriptors - ours_before.descriptors < 8, (ours_before, now)
-    assert now.threads - ours_before.threads < 16, (ours_before, now)
+    assert now.threads - ours_before.threads < THREADS, (ours_before, now)
     assert now.shared - ours_before.shared < 16, (ours_before, now)
 
 

@@ -13,9 +13,9 @@ import pecan
 import pytest
 import tensorflow as tf
 from pecan._src import session
-from test_epochs import _until
 
 from tests.e2e.script import ROOT
+from tests.e2e.test_epochs import _until
 
 D = tf.data.Dataset
 
