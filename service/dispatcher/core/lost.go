@@ -16,7 +16,7 @@ func (c *Core) cutsOff(key streamKey, stream *pecanv1.StoredStream) bool {
 	if epoch == nil || !needed(job, epoch, stream) {
 		return false
 	}
-	read := c.begun(key, stream) && !c.soft(key).unread || stream.StartIndex > 0 && !graph.Repeats(job.Plan)
+	read := c.begun(key, stream) && !c.soft(key).unread || (stream.StartIndex > 0 || stream.Delivered) && !graph.Repeats(job.Plan)
 	cutsOff := read && !allAhead(epoch) && !graph.MayMove(job.Plan, job.Options)
 	if cutsOff {
 		c.warn("giving up the rest of a stream", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease)
