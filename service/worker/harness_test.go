@@ -28,7 +28,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // deadline bounds every wait of a test.
-const deadline = 20 * time.Second
+const deadline = time.Minute
 
 // files is a planner that gives graphs by name: the fingerprint is the name of a graph of native/tf/testdata, and the
 // closing stream's is that name with a suffix.

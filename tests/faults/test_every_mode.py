@@ -214,6 +214,8 @@ def test_the_dispatcher_dies_alone(readers):
     cluster.dispatcher.kill()
     # More than what can have been on its way or ready: it is made while nobody is there to ask.
     jobs.read(200)
+    # On a busy machine a worker takes its time to come back.
+    cluster.dispatcher.flags += ("--worker-suspect-after", "30s", "--worker-dead-after", "60s", "--worker-return-grace", "30s")
     cluster.restart_dispatcher()
     wait(lambda: cluster.states() == ["connected"] * 3, "all workers are back")
     assert cluster.leases().items() <= before.items(), "streams changed hands"
