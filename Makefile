@@ -77,7 +77,12 @@ asan: .venv/ready ## Run what crosses between Go and C under AddressSanitizer, i
 fuzz: .venv/ready $(PKG_CONFIG_FILE) ## Fuzz every reader of foreign bytes for FUZZTIME each
 	@set -e; for directory in $$(git grep -lE '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
 	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$directory/*_test.go | cut -c6-); do \
-	    echo "$$directory $$target"; $(WITH_TENSORFLOW) go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$directory; \
+	    echo "$$directory $$target"; \
+	    said=$$($(WITH_TENSORFLOW) go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$directory 2>&1) || case "$$said" in \
+	      *"Failing input"*) echo "$$said"; exit 1;; \
+	      *"context deadline exceeded"*) said="$$said (Go's fuzzer was late to end, and has found nothing)";; \
+	      *) echo "$$said"; exit 1;; \
+	    esac; echo "$$said" | tail -n 2; \
 	  done; done
 
 lint: .venv/ready $(PKG_CONFIG_FILE) ## Check formatting, vet, staticcheck, ruff and types
