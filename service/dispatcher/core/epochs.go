@@ -193,13 +193,17 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 		told.Made = c.made(keyOf(req.Id), stream)
 		c.warn("a client gave up the rest of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "lease", req.Lease, "elements", req.Count)
 	}
+	c.deliver(job, epoch, told)
+	return nil
+}
+
+// deliver ends a stream at what its consumer has of it. One that was asked back is so too late: nobody waits for the rest any more.
+func (c *Core) deliver(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, told *pecanv1.StreamDelivered) {
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: told}})
-	// Asked back too late: its reader came to the end first, and nobody waits for the rest any more.
-	c.soft(keyOf(req.Id)).moving = false
+	c.soft(keyOf(told.Id)).moving = false
 	if delivered(epoch) {
 		c.event("epoch delivered", "job", job.JobId, "epoch", epoch.Epoch, "elements", elements(epoch))
 	}
-	return nil
 }
 
 func (c *Core) releaseStream(req *pecanv1.ReleaseStreamRequest) error {
@@ -231,10 +235,7 @@ func (c *Core) releaseStream(req *pecanv1.ReleaseStreamRequest) error {
 		return reason.New(reason.BadArgument, "%s: job %q is private; nobody else could go on with stream %d. Close the epoch instead", what, job.JobId, stream.Stream)
 	}
 	if req.NextIndex > stream.StartIndex && handsOn(job, stream, req.Lease) {
-		c.giveUpRest(keyOf(req.Id), stream, req.NextIndex)
-		if delivered(epoch) {
-			c.event("epoch delivered", "job", job.JobId, "epoch", epoch.Epoch, "elements", elements(epoch))
-		}
+		c.giveUpRest(job, epoch, stream, req.NextIndex)
 		return nil
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{
@@ -272,7 +273,7 @@ func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, cl
 				key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
 				if handsOn(job, stream, c.soft(key).consumedUnder) {
 					// It does not say what it had.
-					c.giveUpRest(key, stream, stream.StartIndex)
+					c.giveUpRest(job, epoch, stream, stream.StartIndex)
 					continue
 				}
 				c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{

@@ -48,12 +48,10 @@ func handsOn(job *pecanv1.StoredJob, stream *pecanv1.StoredStream, lease uint64)
 }
 
 // giveUpRest ends a stream at what its client has of it.
-func (c *Core) giveUpRest(key streamKey, stream *pecanv1.StoredStream, count uint64) {
+func (c *Core) giveUpRest(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream, count uint64) {
+	key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
 	c.warn("the rest of a stream is given up: its reader had some of another run", "job", key.job, "epoch", key.epoch, "stream", key.stream, "elements", count)
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: &pecanv1.StreamDelivered{
-		Id: key.id(), Count: count, CutOff: true, Made: c.made(key, stream),
-	}}})
-	c.soft(key).moving = false
+	c.deliver(job, epoch, &pecanv1.StreamDelivered{Id: key.id(), Count: count, CutOff: true, Made: c.made(key, stream)})
 }
 
 // endCutOff ends a stream that was given up and that nobody reads: who read it last had all that there is.
