@@ -19,7 +19,7 @@ func (j *Job) goOn(place *pecanv1.Position) *pecanv1.Position {
 	}
 	position := proto.CloneOf(place)
 	ended := func(stream uint32) bool { return slices.Contains(position.Ended, stream) }
-	closing, joins := uint32(j.plan.GetNumStreams()), hasClosing(j.plan)
+	closing, joins := uint32(j.plan.GetNumStreams()), j.plan.HasClosing()
 	changed := 0
 	if j.startsOver() {
 		if joins && !ended(closing) {
@@ -52,10 +52,4 @@ func (j *Job) goOn(place *pecanv1.Position) *pecanv1.Position {
 			changed, position.Epoch), "job", j.id)
 	}
 	return position
-}
-
-// hasClosing tells whether the epochs of a plan have a closing stream, which comes behind the others.
-func hasClosing(plan *pecanv1.Plan) bool {
-	way := plan.GetBatchWay()
-	return way == pecanv1.BatchWay_BATCH_WAY_REMAINDER || way == pecanv1.BatchWay_BATCH_WAY_CLOSING
 }

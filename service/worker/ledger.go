@@ -64,7 +64,7 @@ func (l *ledger) leave(r *run) {
 	defer l.mu.Unlock()
 	if a := l.accounts[r.stream.key.job]; a != nil && a.live[r] {
 		addNodes(a.done, r.nodes())
-		addRecovery(a.recovery, r.recovery())
+		a.recovery.Add(r.recovery())
 		delete(a.live, r)
 		a.told, a.used = false, time.Now()
 	}
@@ -101,9 +101,9 @@ func (l *ledger) news(job string) *pecanv1.JobFigures {
 		addNodes(sum, r.nodes())
 	}
 	figures := &pecanv1.JobFigures{JobId: job, Account: a.number, Reading: a.reading, Recovery: new(pecanv1.Recovery)}
-	addRecovery(figures.Recovery, a.recovery)
+	figures.Recovery.Add(a.recovery)
 	for r := range a.live {
-		addRecovery(figures.Recovery, r.recovery())
+		figures.Recovery.Add(r.recovery())
 	}
 	for _, name := range slices.Sorted(maps.Keys(sum)) {
 		figures.Nodes = append(figures.Nodes, sum[name])

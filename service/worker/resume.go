@@ -112,13 +112,3 @@ func (r *run) recovery() *pecanv1.Recovery {
 	}
 	return out
 }
-
-// addRecovery adds what one run did to a sum.
-func addRecovery(sum, more *pecanv1.Recovery) {
-	sum.Recomputed += more.GetRecomputed()
-	sum.Started += more.GetStarted()
-	sum.Restored += more.GetRestored()
-	sum.Saved += more.GetSaved()
-	sum.NotSaved += more.GetNotSaved()
-	sum.Damaged += more.GetDamaged()
-}

@@ -103,7 +103,7 @@ func plannedStreams(job *pecanv1.StoredJob) uint32 {
 		return 0
 	}
 	streams := uint32(job.Plan.GetNumStreams())
-	if hasClosing(job.Plan) {
+	if job.Plan.HasClosing() {
 		streams++
 	}
 	return streams
@@ -188,7 +188,7 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 	if req.Count < stream.StartIndex || stream.Produced && req.Count != stream.Count && !req.GaveUp && !older {
 		return reason.New(reason.BadArgument, "%s: client %q counts %d elements in stream %d, which began at %d for it and has %d", what, req.ClientId, req.Count, stream.Stream, stream.StartIndex, stream.Count)
 	}
-	told := &pecanv1.StreamDelivered{Id: req.Id, Count: req.Count, CutOff: req.GaveUp || older && hasClosing(job.Plan)}
+	told := &pecanv1.StreamDelivered{Id: req.Id, Count: req.Count, CutOff: req.GaveUp || older && job.Plan.HasClosing()}
 	if told.CutOff {
 		told.Made = c.made(keyOf(req.Id), stream)
 		c.warn("a client gave up the rest of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "lease", req.Lease, "elements", req.Count)

@@ -82,7 +82,7 @@ func (c *Core) figures(workerID string, told *pecanv1.JobFigures) {
 		return
 	case told.Account > known.number:
 		job.before.add(known.nodes)
-		addRecovery(job.recovery, known.recovery)
+		job.recovery.Add(known.recovery)
 	}
 	job.told[workerID] = &account{number: told.Account, reading: told.Reading, nodes: told.Nodes, recovery: told.Recovery}
 }
@@ -95,7 +95,7 @@ func (c *Core) makeRoom(job *jobFigures) {
 	for _, id := range sortedKeys(job.told) {
 		if known := job.told[id]; c.workers[id] == nil && !known.closed {
 			job.before.add(known.nodes)
-			addRecovery(job.recovery, known.recovery)
+			job.recovery.Add(known.recovery)
 			known.nodes, known.recovery, known.closed = nil, nil, true
 		}
 	}
@@ -120,18 +120,9 @@ func (c *Core) recovery(jobID string) *pecanv1.Recovery {
 	if job == nil {
 		return sum
 	}
-	addRecovery(sum, job.recovery)
+	sum.Add(job.recovery)
 	for _, told := range job.told {
-		addRecovery(sum, told.recovery)
+		sum.Add(told.recovery)
 	}
 	return sum
-}
-
-func addRecovery(sum, more *pecanv1.Recovery) {
-	sum.Recomputed += more.GetRecomputed()
-	sum.Started += more.GetStarted()
-	sum.Restored += more.GetRestored()
-	sum.Saved += more.GetSaved()
-	sum.NotSaved += more.GetNotSaved()
-	sum.Damaged += more.GetDamaged()
 }

@@ -22,7 +22,7 @@ func needed(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.
 	if !stream.Delivered {
 		return true
 	}
-	if !hasClosing(job.Plan) || isClosing(job, stream) || epoch.Streams[len(epoch.Streams)-1].Delivered {
+	if !job.Plan.HasClosing() || isClosing(job, stream) || epoch.Streams[len(epoch.Streams)-1].Delivered {
 		return false
 	}
 	// What a delivered stream kept back is wanted until the closing stream is delivered.
@@ -409,7 +409,7 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 // pushRemainders tells the holders of closing streams what changed about the streams they wait for.
 func (c *Core) pushRemainders() {
 	for _, job := range c.state.ordered {
-		if !hasClosing(job.Plan) {
+		if !job.Plan.HasClosing() {
 			continue
 		}
 		for _, epoch := range job.Epochs {

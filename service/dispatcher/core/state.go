@@ -206,15 +206,9 @@ func findPass(epoch *pecanv1.StoredEpoch, clientID string) *pecanv1.StoredPass {
 
 func private(job *pecanv1.StoredJob) bool { return job.Name == "" }
 
-// hasClosing tells whether the last stream of an epoch is a closing stream.
-func hasClosing(plan *pecanv1.Plan) bool {
-	way := plan.GetBatchWay()
-	return way == pecanv1.BatchWay_BATCH_WAY_REMAINDER || way == pecanv1.BatchWay_BATCH_WAY_CLOSING
-}
-
 // isClosing tells whether a stream is the closing stream of its epoch.
 func isClosing(job *pecanv1.StoredJob, stream *pecanv1.StoredStream) bool {
-	return hasClosing(job.Plan) && stream.Stream == uint32(job.Plan.GetNumStreams())
+	return job.Plan.HasClosing() && stream.Stream == uint32(job.Plan.GetNumStreams())
 }
 
 // delivered tells whether nothing of an epoch is left to deliver.
