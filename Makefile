@@ -11,6 +11,7 @@ SECONDS ?= 600
 FULL ?=
 SEED ?=
 SEEDS ?= 10000
+CASES ?= 5000
 FIRST ?= 1
 # The predecessor's experiments, one test each.
 EXPERIMENTS := nofail getfail putfail failover recover killall five-epochs
@@ -29,7 +30,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-go test-python test-repo e2e faults $(EXPERIMENTS) sim race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-store clean
+.PHONY: help demo test test-go test-python test-repo e2e faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-store clean
 
 help: ## Show this list
 	@echo "Pecan. Usage: make <target>"
@@ -67,6 +68,10 @@ damage: ## Flip every bit of a small store of the dispatcher, and 10,000 random 
 
 sim: .venv/ready $(PKG_CONFIG_FILE) ## Simulate SEEDS random clusters under random faults, from seed FIRST on
 	$(WITH_TENSORFLOW) go test -timeout 24h ./tests/sim -run Simulation -seeds $(SEEDS) -first $(FIRST)
+
+orders: .venv/ready ## Order CASES random pipelines as is measured at random, from seed FIRST on, and compare their elements
+	PECAN_RANDOM_ORDERS=$(CASES) PECAN_RANDOM_SEED=$(FIRST) $(PYTHON) -m pytest -q -rs -n $(PARALLEL) -o tmp_path_retention_policy=failed \
+	  tests/graph/test_proposals.py -k random_pipelines
 
 race: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests under the race detector
 	$(WITH_TENSORFLOW) go $(GOTEST) -race $(GO_PACKAGES)
@@ -116,6 +121,9 @@ bench-faults: build ## Measure what faults cost and write docs/benchmarks/faults
 
 bench-recovery: build ## Measure what checkpoints and caches cost and write docs/benchmarks/recovery.md (6 minutes)
 	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --page recovery
+
+bench-orders: build ## Measure what AutoOrder gains and write docs/benchmarks/orders.md (12 minutes)
+	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --page orders
 
 bench-store: ## Measure how long the dispatcher's store takes to open and replay a million records
 	go test ./service/dispatcher -run '^$$' -bench BenchmarkReplay -benchtime 3x -timeout 30m

@@ -5,6 +5,7 @@ make bench ROW=large            # one row; the others keep their figures
 make bench ROW=memory SECONDS=60
 make bench-faults               # what a fault costs; about 8 minutes
 make bench-recovery             # what checkpoints and caches cost; about 6 minutes
+make bench-orders               # what AutoOrder gains; about 12 minutes
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "fau
 
 import faults
 import meter
+import orders
 import recovery
 import report
 import row as kinds
@@ -41,8 +43,9 @@ PAGES: dict[str, tuple[str, dict[str, kinds.Row]]] = {
     "main-job": (MAIN_JOB, rows.ROWS),
     "faults": (faults.HEAD, faults.ROWS),
     "recovery": (recovery.HEAD, recovery.ROWS),
+    "orders": (orders.HEAD, orders.ROWS),
 }
-COMMANDS = {"main-job": "make bench", "faults": "make bench-faults", "recovery": "make bench-recovery"}
+COMMANDS = {"main-job": "make bench"} | {name: f"make bench-{name}" for name in PAGES if name != "main-job"}
 HOME = {name: page for page, (_, table) in PAGES.items() for name in table}
 
 
@@ -66,7 +69,7 @@ def measure(row: kinds.Row, name: str, repetitions: int | None, settings: kinds.
         print(f"  {'reached' if mark.reached else 'MISSED '}  {mark.claim}: {mark.measured}")
     return {
         "title": row.title,
-        "about": row.about,
+        "about": row.about() if callable(row.about) else row.about,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "machine": machine,
         "samples": samples,

@@ -22,7 +22,8 @@ HEAD = """# What a fault costs
 Written by `make bench-faults`, from `faults.json` beside it; `make bench ROW=<name>` measures one row again.
 Dispatcher, workers and trainer are processes of one machine, with the default times of the programs: a
 heartbeat each second, and a worker that says nothing counts as dead after 10 s. An element takes about 1.5 ms
-of a core, and the trainer takes it at once, so it never has any in store: one that has waits that much less.
+of a core, and no more than 4 KiB may be on the way to the trainer, so it has next to nothing in store: one that
+has waits that much less.
 Every element carries the time at which it was made, so what a worker made after the fault is told from what was
 on its way. Each trial checks that the fault happened, that streams were leased again, and that each element
 came once. Seconds count from the fault. Figures are medians, with the smallest and largest sample in brackets;

@@ -27,7 +27,8 @@ Two workers on the trainer's machine, files on its local disk.
 *Checkpoints*: four streams, each with its quarter of a shuffle of 4,000 elements of 8 KiB above the work, which
 another worker could not begin at its index. Workers may take a checkpoint each second here, ten times as often
 as by default, so `--checkpoint-share` (1 %) bounds them: a stream takes its next one when all of the last one,
-until it was written, is no more than that of the time since. Nothing bounds the first one of a stream, whose
+until it was written, is no more than its part of that of the time since, where a worker's streams share its cores.
+Nothing bounds the first one of a stream, whose
 cost nobody knows. A stream *stands still* until its iterator has told its state; another thread writes it.
 
 *Caches*: the demo's photographs, decoded and made small, behind that `pecan.cache()`. Each sample has a service

@@ -44,7 +44,7 @@ class Row:
         by: Makes one figure of all samples: the median, or the worst one of what must never take longer.
         against: A contestant and a figure of it, of which the others' in the same turn are given in percent: what slows
             a whole turn down is not seen in that.
-        about: What a reader has to know of it.
+        about: What a reader has to know of it; or gives that when all is measured.
     """
 
     title: str
@@ -53,7 +53,7 @@ class Row:
     repetitions: int | None = None
     by: Callable[[Iterable[float]], float] = statistics.median
     against: tuple[str, str] | None = None
-    about: str = ""
+    about: str | Callable[[], str] = ""
 
 
 def percent_of(against: tuple[str, str]) -> str:

@@ -198,6 +198,36 @@ print(time.perf_counter() - started)
 """
 
 
+SHARED = """One trainer, so that both read everything. Rows of a block that TensorFlow has and the training loop has
+not are with nobody else, so a trainer that shares its job gets small elements one by one, and in blocks one that
+does not.
+"""
+PICTURE_BYTES = 150_528
+
+
+def _shared(stack: contextlib.ExitStack, _: Settings) -> Contestants:
+    ours = stack.enter_context(systems.pecan_service())
+    picture = tf.constant(np.random.default_rng(1).integers(0, 256, PICTURE_BYTES, np.uint8))
+    datasets = {
+        "scalars": tf.data.Dataset.range(40_000),
+        "150 kB pictures": tf.data.Dataset.from_tensors(picture).repeat(8_000),
+    }
+
+    def asks(dataset: tf.data.Dataset, **options: object) -> Callable[[], Sample]:
+        distributed = ours.through(dataset, **options)
+        return lambda: {"elements/s": _rate(distributed)}
+
+    contestants: Contestants = {}
+    for name, dataset in datasets.items():
+        contestants[f"{name}, a job of its own"] = asks(dataset)
+        contestants[f"{name}, shared by name"] = asks(dataset, job_name=name.replace(" ", "-"))
+    return contestants
+
+
+def _judge_shared(_: Medians) -> list[Mark]:
+    return []
+
+
 def _first_element(stack: contextlib.ExitStack, _: Settings) -> Contestants:
     stock = stack.enter_context(systems.tf_data_service())
     ours = stack.enter_context(systems.pecan_service())
@@ -368,6 +398,7 @@ ROWS: dict[str, Row] = {
         against=AGAINST_NOTHING,
         about=GUARANTEES,
     ),
+    "shared-job": Row("a job shared by name beside one of the trainer's own", _shared, _judge_shared, about=SHARED),
     "first-element": Row("the first element", _first_element, _judge_first_element),
     "epoch-end": Row("the end of an epoch, and the next", _epoch_end, _judge_epoch_end),
     "memory": Row("memory over a long run of 10 MB elements, slow consumer", _memory, _judge_memory, repetitions=1),

@@ -48,6 +48,7 @@ func TestErrorsHaveParts(t *testing.T) {
 		"empty graph":   {func() error { _, err := CheckGraph(nil, "{}"); return err }, 3, reason.GraphParse},
 		"stale session": {func() error { return Disconnect(1 << 40) }, 1, reason.Closed},
 		"stale status":  {func() error { _, err := Status(0); return err }, 1, reason.Closed},
+		"stale explain": {func() error { _, err := Explain(0, "j"); return err }, 1, reason.Closed},
 		"stale job":     {func() error { _, err := CreateJob(0, `{}`, ``, nil); return err }, 1, reason.Closed},
 	}
 	for name, c := range cases {
@@ -72,18 +73,23 @@ func TestConnectKeepsItsTimeout(t *testing.T) {
 
 func TestRequestsBecomeOptions(t *testing.T) {
 	seed := uint64(7)
-	options, err := jobRequest{Mode: "deterministic", Sharding: "file_or_data", Compression: "none", Seed: &seed, MaxElementBytes: 5}.options()
+	options, err := jobRequest{
+		Mode: "deterministic", Sharding: "file_or_data", Compression: "none", Seed: &seed, MaxElementBytes: 5, Order: "auto", OrderTolerance: "exact",
+	}.options()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || options.GetSharding() != pecanv1.Sharding_SHARDING_FILE_OR_DATA ||
-		options.GetCompression() != pecanv1.Compression_COMPRESSION_NONE || !options.GetSeedSet() || options.GetSeed() != 7 || options.GetMaxElementBytes() != 5 {
+		options.GetCompression() != pecanv1.Compression_COMPRESSION_NONE || !options.GetSeedSet() || options.GetSeed() != 7 || options.GetMaxElementBytes() != 5 ||
+		options.GetOrder() != pecanv1.Order_ORDER_AUTO || options.GetOrderTolerance() != pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT {
 		t.Errorf("got %v", options)
 	}
 	for name, wrong := range map[string]jobRequest{
 		"mode":        {Mode: "sometimes", Sharding: "off", Compression: "none"},
 		"sharding":    {Mode: "off", Sharding: "sometimes", Compression: "none"},
 		"compression": {Mode: "off", Sharding: "off", Compression: "sometimes"},
+		"order":       {Mode: "off", Sharding: "off", Compression: "none", Order: "sometimes", OrderTolerance: "any"},
+		"tolerance":   {Mode: "off", Sharding: "off", Compression: "none", Order: "off", OrderTolerance: "sometimes"},
 	} {
 		if _, err := wrong.options(); !reason.Is(err, reason.BadArgument) {
 			t.Errorf("%s: %v", name, err)

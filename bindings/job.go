@@ -24,6 +24,9 @@ type jobRequest struct {
 
 	AllowNondeterministic bool `json:"allow_nondeterministic"`
 
+	Order          string `json:"order"`
+	OrderTolerance string `json:"order_tolerance"`
+
 	Protocol            string      `json:"protocol"`
 	MaxOutstandingBytes int64       `json:"max_outstanding_bytes"`
 	Timeout             float64     `json:"timeout_s"`
@@ -56,9 +59,18 @@ func (r jobRequest) options() (*pecanv1.JobOptions, error) {
 	if !ok {
 		return nil, reason.New(reason.BadArgument, "compression %q is unknown", r.Compression)
 	}
+	order, ok := pecanv1.Order_value["ORDER_"+strings.ToUpper(r.Order)]
+	if !ok {
+		return nil, reason.New(reason.BadArgument, "order %q is unknown", r.Order)
+	}
+	tolerance, ok := pecanv1.OrderTolerance_value["ORDER_TOLERANCE_"+strings.ToUpper(r.OrderTolerance)]
+	if !ok {
+		return nil, reason.New(reason.BadArgument, "order tolerance %q is unknown", r.OrderTolerance)
+	}
 	options := &pecanv1.JobOptions{
 		Mode: mode, Sharding: pecanv1.Sharding(sharding), Compression: pecanv1.Compression(compression),
 		MaxElementBytes: r.MaxElementBytes, PayloadChecksum: r.PayloadChecksum, AllowNondeterministic: r.AllowNondeterministic,
+		Order: pecanv1.Order(order), OrderTolerance: pecanv1.OrderTolerance(tolerance),
 	}
 	if r.Seed != nil {
 		options.Seed, options.SeedSet = *r.Seed, true
@@ -67,7 +79,7 @@ func (r jobRequest) options() (*pecanv1.JobOptions, error) {
 }
 
 // CreateJob finds or creates a job and gives {"handle", "job_id", "created", "durable", "workers", "cardinality",
-// "whole", "blocks", "mode", "asked_mode", "seed", "plan": {...}}; asked_mode is "" unless a weaker mode runs. The handle has to become a tensor (operation PecanJob) or be given to ForgetJob. header and data are
+// "whole", "blocks", "mode", "asked_mode", "seed", "order", "order_tolerance", "plan": {...}}; asked_mode is "" unless a weaker mode runs. The handle has to become a tensor (operation PecanJob) or be given to ForgetJob. header and data are
 // those of RegisterDataset, and are kept to tell a dispatcher that has lost the dataset; both are empty where they are not at hand.
 func CreateJob(handle int64, request, header string, data []byte) (string, error) {
 	s, err := lookup(handle)
@@ -127,6 +139,7 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 		// to the others when this trainer goes.
 		"blocks": r.Name == "" && op.Blocks(components),
 		"mode":   word(job.Options().GetMode(), "MODE_"), "asked_mode": asked, "seed": job.Options().GetSeed(),
+		"order": word(job.Options().GetOrder(), "ORDER_"), "order_tolerance": word(job.Options().GetOrderTolerance(), "ORDER_TOLERANCE_"),
 		"plan": map[string]any{
 			"streams": plan.GetNumStreams(), "cut": plan.GetCut().GetKind().String(), "batch_way": plan.GetBatchWay().String(),
 			"repeat": plan.GetRepeat(), "reasons": plan.GetReasons(), "hash": plan.GetHash(), "fingerprint": plan.GetFingerprint(),
@@ -177,6 +190,15 @@ func renewable(job int64) (*client.Renewable, error) {
 		return nil, reason.New(reason.BadArgument, "handle %d is no job", job)
 	}
 	return r, nil
+}
+
+// ExplainJob is Explain for a job of this process.
+func ExplainJob(job int64) (string, error) {
+	r, err := renewable(job)
+	if err != nil {
+		return "", failed(err)
+	}
+	return explanation(r.Explain(context.Background()))
 }
 
 // ForgetJob ends a job's handle that no tensor was made of. It never fails.

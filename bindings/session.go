@@ -211,6 +211,24 @@ func Status(handle int64) (string, error) {
 	return string(text), failed(err)
 }
 
+// Explain gives why the steps of a job, given by id or name, run in the order in which they do, as the JSON form of
+// pecan.v1.ExplainResponse with the proto's field names.
+func Explain(handle int64, job string) (string, error) {
+	s, err := lookup(handle)
+	if err != nil {
+		return "", failed(err)
+	}
+	return explanation(s.Session.Explain(context.Background(), job))
+}
+
+func explanation(answer *pecanv1.ExplainResponse, err error) (string, error) {
+	if err != nil {
+		return "", failed(err)
+	}
+	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(answer)
+	return string(text), failed(err)
+}
+
 // Notices gives, and forgets, what the session's client had to say since the last call: lines for people, as JSON.
 func Notices(handle int64) (string, error) {
 	s, err := lookup(handle)

@@ -55,7 +55,7 @@ def run(wheel: pathlib.Path, tensorflow: str) -> None:
 
         pip, extra = str(root / "bin" / "pip"), f"pecan[tensorflow] @ {wheel.resolve().as_uri()}"
         call(pip, "install", "--quiet", extra, f"tensorflow-cpu=={tensorflow}")
-        for program in PROGRAMS:
+        for program in (*PROGRAMS, "pecan"):
             assert "Usage:" in call(str(root / "bin" / program), "--help", timeout=60)
         sys.stdout.write(call(str(root / "bin" / "python"), "-c", CHECK, timeout=300))
         call(pip, "check")

@@ -15,6 +15,7 @@ type channel struct {
 	conn   *conn
 	number uint32
 	lease  uint64
+	opened time.Time
 	// received and granted are running totals of payload bytes since the opening.
 	received uint64
 	granted  uint64
@@ -31,7 +32,12 @@ func (e *epoch) openChannel(st *stream) error {
 	if c == nil {
 		return nil
 	}
-	ch := &channel{stream: st, conn: c, lease: st.lease, acked: st.next}
+	if e.keepsBack() {
+		// A worker counts what lies below the first index that it is asked for as received, and nobody else would get what is queued here if
+		// this trainer died. So that comes again.
+		st.drop()
+	}
+	ch := &channel{stream: st, conn: c, lease: st.lease, opened: time.Now(), acked: st.next}
 	if window := st.window(); window > st.queued {
 		ch.granted = window - st.queued
 	}
@@ -83,6 +89,7 @@ func (ch *channel) refused(why *reason.Error) {
 	case reason.StaleLease, reason.StreamUnknown, reason.WorkerUnknown, reason.EpochUnknown, reason.JobUnknown, reason.Unavailable,
 		reason.Closed, reason.ClusterMismatch, reason.FrameCorrupt, reason.NoWorkers:
 		// The dispatcher's next snapshot, or the worker's next command, sets this right.
+		st.denied = true
 		if st.failures > 2 {
 			st.report(why)
 		}
@@ -157,7 +164,7 @@ func (ch *channel) add(en entry) bool {
 	st.queued += en.bytes
 	st.largest = max(st.largest, en.bytes)
 	st.queue = append(st.queue, en)
-	st.failures, st.trouble = 0, nil
+	st.failures, st.trouble, st.denied = 0, nil, false
 	st.pause.reset()
 	if e.accepted == 0 {
 		e.first = time.Now()

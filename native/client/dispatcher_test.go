@@ -46,9 +46,11 @@ type testDispatcher struct {
 	finished     []*pecanv1.FinishStreamRequest
 	released     []*pecanv1.ReleaseStreamRequest
 	reported     []*pecanv1.ReportWorkerRequest
-	beats        []*pecanv1.ClientHeartbeatRequest
-	uploads      [][]byte
-	goodbyes     int
+	// holdBeats keeps heartbeats from being answered until it is closed.
+	holdBeats chan struct{}
+	beats     []*pecanv1.ClientHeartbeatRequest
+	uploads   [][]byte
+	goodbyes  int
 	// asked counts CreateJob, statuses Status.
 	asked, statuses int
 	jobs            map[string]string
@@ -59,17 +61,25 @@ type testDispatcher struct {
 	// known are the clients that have jobs, lost those of before a restart; datasetLost: the dataset has to be registered.
 	known, lost map[string]bool
 	datasetLost bool
+	// timeoutS is what clients are told; 0 stands for 10.
+	timeoutS float64
 	// seeds are what jobs were asked for with.
 	seeds []uint64
 	// durable is what jobs are said to be.
 	durable bool
+	// epochUnknown: only epochs that begin at a place are known.
+	epochUnknown bool
+	// places are the requests that opened epochs by their numbers, until those are closed: a job has each of them once at a time.
+	places map[string]string
 	// starts are where epochs begin, if not at their start.
 	starts map[uint64]*pecanv1.Position
+	// orders are what is said of the order of epochs.
+	orders map[uint64]*pecanv1.EpochOrder
 }
 
 func startDispatcher(t testing.TB, change ...func(*testDispatcher)) *testDispatcher {
 	t.Helper()
-	d := &testDispatcher{t: t, plan: &pecanv1.Plan{NumStreams: 1, Repeat: 1, Cardinality: -2, AssertedCardinality: -2, Hash: "h"}, options: &pecanv1.JobOptions{}, changed: make(chan struct{}), jobs: map[string]string{}, known: map[string]bool{}, lost: map[string]bool{}, starts: map[uint64]*pecanv1.Position{}}
+	d := &testDispatcher{t: t, plan: &pecanv1.Plan{NumStreams: 1, Repeat: 1, Cardinality: -2, AssertedCardinality: -2, Hash: "h"}, options: &pecanv1.JobOptions{}, changed: make(chan struct{}), jobs: map[string]string{}, known: map[string]bool{}, lost: map[string]bool{}, starts: map[uint64]*pecanv1.Position{}, places: map[string]string{}}
 	for _, c := range change {
 		c(d)
 	}
@@ -188,7 +198,15 @@ func (d *testDispatcher) CreateJob(_ context.Context, r *pecanv1.CreateJobReques
 		}
 		d.jobs[r.GetRequestId()] = id
 	}
-	return &pecanv1.CreateJobResponse{JobId: id, Created: !ok, Durable: d.durable, Plan: d.plan, Options: d.options, ClientTimeoutS: 10, Workers: 1, ClusterId: d.clusterID()}, nil
+	return &pecanv1.CreateJobResponse{JobId: id, Created: !ok, Durable: d.durable, Plan: d.plan, Options: d.options, ClientTimeoutS: d.clientTimeout(), Workers: 1, ClusterId: d.clusterID()}, nil
+}
+
+// clientTimeout is what clients are told. d.mu is held.
+func (d *testDispatcher) clientTimeout() float64 {
+	if d.timeoutS == 0 {
+		return 10
+	}
+	return d.timeoutS
 }
 
 func (d *testDispatcher) OpenEpoch(_ context.Context, r *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochResponse, error) {
@@ -199,12 +217,17 @@ func (d *testDispatcher) OpenEpoch(_ context.Context, r *pecanv1.OpenEpochReques
 	}
 	d.opened, d.closedBefore = append(d.opened, r), append(d.closedBefore, len(d.closed))
 	if r.GetPosition() != nil {
+		key := fmt.Sprint(r.GetJobId(), "/", r.GetPosition().GetEpoch())
+		if by := d.places[key]; by != "" && by != r.GetRequestId() {
+			return nil, reason.New(reason.BadArgument, "epoch %s is open already", key)
+		}
+		d.places[key] = r.GetRequestId()
 		d.starts[r.GetPosition().GetEpoch()] = r.GetPosition()
 		d.epochs = max(d.epochs, r.GetPosition().GetEpoch()+1)
-		return &pecanv1.OpenEpochResponse{Epoch: r.GetPosition().GetEpoch()}, nil
+		return &pecanv1.OpenEpochResponse{Epoch: r.GetPosition().GetEpoch(), Order: d.orders[r.GetPosition().GetEpoch()]}, nil
 	}
 	d.epochs++
-	return &pecanv1.OpenEpochResponse{Epoch: d.epochs - 1, AlreadyDelivered: d.delivered}, nil
+	return &pecanv1.OpenEpochResponse{Epoch: d.epochs - 1, AlreadyDelivered: d.delivered, Order: d.orders[d.epochs-1]}, nil
 }
 
 func (d *testDispatcher) AdoptEpoch(_ context.Context, r *pecanv1.AdoptEpochRequest) (*pecanv1.AdoptEpochResponse, error) {
@@ -221,6 +244,10 @@ func (d *testDispatcher) AdoptEpoch(_ context.Context, r *pecanv1.AdoptEpochRequ
 func (d *testDispatcher) WatchEpoch(r *pecanv1.WatchEpochRequest, stream grpc.ServerStreamingServer[pecanv1.EpochUpdate]) error {
 	for {
 		d.mu.Lock()
+		if d.epochUnknown && d.starts[r.GetEpoch()] == nil {
+			d.mu.Unlock()
+			return reason.New(reason.EpochUnknown, "epoch is unknown")
+		}
 		u := d.snapshot(r.GetEpoch())
 		for stream, next := range d.starts[r.GetEpoch()].GetNext() {
 			u.Streams[stream].StartIndex = next
@@ -269,17 +296,25 @@ func (d *testDispatcher) CloseEpoch(_ context.Context, r *pecanv1.CloseEpochRequ
 		return nil, status.Error(codes.Unavailable, "away")
 	}
 	d.closed = append(d.closed, r.GetEpoch())
+	delete(d.places, fmt.Sprint(r.GetJobId(), "/", r.GetEpoch()))
 	return &pecanv1.CloseEpochResponse{}, nil
 }
 
-func (d *testDispatcher) ClientHeartbeat(_ context.Context, r *pecanv1.ClientHeartbeatRequest) (*pecanv1.ClientHeartbeatResponse, error) {
+func (d *testDispatcher) ClientHeartbeat(ctx context.Context, r *pecanv1.ClientHeartbeatRequest) (*pecanv1.ClientHeartbeatResponse, error) {
+	if hold := look(d, func() chan struct{} { return d.holdBeats }); hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.forget || d.lost[r.GetClientId()] {
 		return nil, reason.New(reason.ClientUnknown, "client is unknown")
 	}
 	d.beats = append(d.beats, r)
-	return &pecanv1.ClientHeartbeatResponse{}, nil
+	return &pecanv1.ClientHeartbeatResponse{ClientTimeoutS: d.clientTimeout()}, nil
 }
 
 func (d *testDispatcher) ClientGoodbye(context.Context, *pecanv1.ClientGoodbyeRequest) (*pecanv1.ClientGoodbyeResponse, error) {

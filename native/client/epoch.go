@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,21 +20,25 @@ import (
 type epoch struct {
 	job     *Job
 	session *Session
-	pass    uint64
-	ahead   bool
+	// pass is the number by which trainers of a shared job ask for the same epoch, once it is asked for; nil before.
+	pass  *uint64
+	ahead bool
 	// start is where a trainer goes on that was stopped; nil at the start.
 	start  *pecanv1.Position
 	ctx    context.Context
 	cancel context.CancelFunc
+	// earlier is closed when the epoch that was begun before this one is open, or will never be, and nil where there is none; answered is so of
+	// this one.
+	earlier, answered chan struct{}
 	// notify wakes the consumer, kick the pump.
 	notify chan struct{}
 	kick   chan struct{}
 
-	mu sync.Mutex
-	// request is the call that opens an epoch over files or at a place, once it may have been made.
-	request *pecanv1.OpenEpochRequest
-	opened  bool
-	id      uint64
+	mu     sync.Mutex
+	opened bool
+	id     uint64
+	// order is what positions in the epoch say of the order of its steps.
+	order   *pecanv1.EpochOrder
 	active  bool
 	closed  bool
 	options IterOptions
@@ -44,9 +50,14 @@ type epoch struct {
 	// delivered: others had all of the epoch before this client came.
 	delivered bool
 	waiting   string
+	// passed: the newest snapshot speaks of a stream's earlier time. beatsBehind counts heartbeats at which that was so, in a row.
+	passed      bool
+	beatsBehind int
 	// noWorkers: what is waited for is a worker.
 	noWorkers bool
 	err       error
+	// disowned: what came is others' by now, and nothing more is handed out; err is why, as soon as that is known.
+	disowned bool
 
 	streams map[uint32]*stream
 	// list has the streams by number; cursor is the place in it (in deterministic mode: the number) to take from next.
@@ -75,12 +86,13 @@ type epoch struct {
 	excused time.Time
 }
 
-// newEpoch opens pass number pass of the job in the background.
-func newEpoch(j *Job, pass uint64, ahead bool, start *pecanv1.Position) *epoch {
+// newEpoch opens a pass of the job in the background: the one of this number, or the next one. j.mu is held.
+func newEpoch(j *Job, pass *uint64, ahead bool, start *pecanv1.Position) *epoch {
 	e := &epoch{
 		job: j, session: j.session, pass: pass, ahead: ahead, start: start, cursor: start.GetTurn(), streams: map[uint32]*stream{},
-		notify: make(chan struct{}, 1), kick: make(chan struct{}, 1),
+		earlier: j.opening, answered: make(chan struct{}), notify: make(chan struct{}, 1), kick: make(chan struct{}, 1),
 	}
+	j.opening = e.answered
 	e.ctx, e.cancel = context.WithCancel(j.session.ctx)
 	j.session.wg.Go(e.run)
 	return e
@@ -94,7 +106,11 @@ func (e *epoch) activate(options IterOptions) {
 	e.active = true
 	empty := start && e.delivered && e.opened
 	adopt := start && e.ahead && e.opened && !e.delivered
+	opened, number := e.opened, e.id
 	e.mu.Unlock()
+	if opened {
+		e.job.hasOpened(number, true)
+	}
 	if start {
 		e.session.wg.Go(e.pump)
 	}
@@ -110,7 +126,7 @@ func (e *epoch) activate(options IterOptions) {
 // it looks like a dataset that has no elements.
 func (e *epoch) sayEmpty() {
 	e.session.log.Warn(fmt.Sprintf("nothing is left of epoch %d: the trainers that share the job by its name have had all of it before this one asked, "+
-		"so this pass is empty. The next pass reads the next epoch; give another job_name to read everything from the start", e.pass),
+		"so this pass is empty. The next pass reads the next epoch; give another job_name to read everything from the start", e.number()),
 		"job_name", e.job.request.GetJobName())
 }
 
@@ -140,45 +156,10 @@ func (e *epoch) adopt() {
 // run opens the epoch at the dispatcher and follows its snapshots until the epoch is closed.
 func (e *epoch) run() {
 	var pause retryPause
-	request := &pecanv1.OpenEpochRequest{
-		RequestId: uuid.NewString(), ClientId: e.job.clientID, JobId: e.job.id, Pass: e.pass, Ahead: e.ahead, Position: e.start,
-	}
-	if (e.job.plan.GetWritesFiles() || e.start != nil) && !e.ask(request) {
+	follow := e.open(&pause)
+	close(e.answered)
+	if !follow {
 		return
-	}
-	for {
-		ctx, cancel := context.WithTimeout(e.ctx, callTimeout)
-		answer, err := e.session.api.OpenEpoch(ctx, request)
-		cancel()
-		if e.ctx.Err() != nil {
-			return
-		}
-		e.session.observe(err)
-		if err == nil {
-			e.mu.Lock()
-			e.opened, e.id = true, answer.GetEpoch()
-			delivered := answer.GetAlreadyDelivered()
-			if delivered && e.active {
-				// Before the end is seen: a short script is over a moment later.
-				e.sayEmpty()
-			}
-			e.delivered, e.noMore = delivered, delivered
-			adopt := e.ahead && e.active
-			e.mu.Unlock()
-			nudge(e.notify)
-			if delivered {
-				// The dispatcher does not count this client among the epoch's: there is nothing to follow.
-				return
-			}
-			if adopt {
-				// It was asked for before the dispatcher had answered that it is open.
-				e.session.wg.Go(e.adopt)
-			}
-			break
-		}
-		if e.refused(err) || !pause.wait(e.ctx) {
-			return
-		}
 	}
 	pause.reset()
 	for {
@@ -199,18 +180,89 @@ func (e *epoch) run() {
 	}
 }
 
-// ask holds the call back until the dispatcher knows that earlier epochs are closed: two that write the same files of a cache would be in
-// each other's way, and an epoch that begins at a place may be the one that was left there, which is open once. False when the epoch was closed meanwhile.
-func (e *epoch) ask(request *pecanv1.OpenEpochRequest) bool {
-	select {
-	case <-e.session.calls.behind():
-	case <-e.ctx.Done():
+// open asks until the dispatcher answers; false when there is nothing to follow. Where the dispatcher would miss an epoch that it may have
+// opened, the answer is awaited even if the epoch is closed meanwhile.
+func (e *epoch) open(pause *retryPause) (follow bool) {
+	ctx := e.ctx
+	if e.job.shared() || e.overFiles() {
+		if !e.awaitTurn() {
+			return false
+		}
+		ctx = e.session.ctx
+	}
+	request := &pecanv1.OpenEpochRequest{
+		RequestId: uuid.NewString(), ClientId: e.job.clientID, JobId: e.job.id, Pass: e.job.passOf(e), Ahead: e.ahead, Position: e.start,
+	}
+	for {
+		limited, cancel := context.WithTimeout(ctx, callTimeout)
+		answer, err := e.session.api.OpenEpoch(limited, request)
+		cancel()
+		if ctx.Err() != nil {
+			return false
+		}
+		e.session.observe(err)
+		if err == nil {
+			return e.hasOpened(answer)
+		}
+		if e.refused(err) || e.ctx.Err() != nil && !isOutage(err) || !pause.wait(ctx) {
+			return false
+		}
+	}
+}
+
+// overFiles: two epochs that write the same files of a cache would be in each other's way, and an epoch that begins at a place may be the
+// one that was left there, which is open once.
+func (e *epoch) overFiles() bool { return e.job.plan.GetWritesFiles() || e.start != nil }
+
+// awaitTurn has epochs open one after the other: the passes of a shared job are numbered, and over files the dispatcher has to know that
+// earlier ones are closed. False when the epoch was closed meanwhile, which the dispatcher then never hears of.
+func (e *epoch) awaitTurn() bool {
+	wait := func(ctx context.Context, c <-chan struct{}) {
+		select {
+		case <-c:
+		case <-ctx.Done():
+		}
+	}
+	if e.earlier != nil {
+		// Also where this one was closed: those behind it wait for the one before it, too.
+		wait(e.session.ctx, e.earlier)
+	}
+	if e.overFiles() {
+		wait(e.ctx, e.session.calls.behind())
+	}
+	return e.ctx.Err() == nil
+}
+
+// hasOpened takes over the dispatcher's answer; false when there is nothing to follow.
+func (e *epoch) hasOpened(answer *pecanv1.OpenEpochResponse) bool {
+	e.job.hasPassed(e)
+	e.mu.Lock()
+	e.opened, e.id, e.order = true, answer.GetEpoch(), answer.GetOrder()
+	begun, delivered, closed := e.active, answer.GetAlreadyDelivered(), e.closed
+	e.delivered, e.noMore = delivered, delivered
+	adopt := e.ahead && e.active
+	e.mu.Unlock()
+	if closed {
+		if !delivered {
+			e.tellClosed(answer.GetEpoch())
+		}
 		return false
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.request = request
-	return !e.closed
+	if delivered && begun {
+		// Before the end is seen: a short script is over a moment later.
+		e.sayEmpty()
+	}
+	e.job.hasOpened(answer.GetEpoch(), begun)
+	nudge(e.notify)
+	if delivered {
+		// The dispatcher does not count this client among the epoch's: there is nothing to follow.
+		return false
+	}
+	if adopt {
+		// It was asked for before the dispatcher had answered that it is open.
+		e.session.wg.Go(e.adopt)
+	}
+	return true
 }
 
 // refused ends the epoch when the dispatcher answered that it cannot be; false when asking again may help.
@@ -224,13 +276,20 @@ func (e *epoch) refused(err error) bool {
 		// A dispatcher that was restarted may have to be told of this client; that settles whether the job is there.
 		ctx, cancel := context.WithTimeout(e.ctx, callTimeout)
 		defer cancel()
-		e.job.reattach(ctx)
+		e.job.forgotten(ctx, own)
 		return e.failure() != nil
 	case reason.JobUnknown:
 		e.job.lose(own.Message)
 		return true
 	case reason.Unavailable, reason.NoWorkers:
 		return false
+	case reason.EpochUnknown:
+		// Nobody else closes the passes of a private job: the dispatcher goes on with an older store.
+		if !e.job.shared() {
+			e.job.lose(own.Message)
+			return true
+		}
+		e.disown()
 	}
 	e.abort(own)
 	return true
@@ -275,6 +334,7 @@ func (e *epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
 		e.err = reason.FromDetail(detail)
 	}
 	told := map[uint32]bool{}
+	e.passed = slices.ContainsFunc(update.GetStreams(), e.hadLater)
 	for _, one := range update.GetStreams() {
 		told[one.GetStream()] = true
 		e.applyStream(one)
@@ -303,6 +363,18 @@ func (e *epoch) abort(err error) {
 	e.stir(false)
 }
 
+// disown drops what waits here of a shared job whose consumer the dispatcher has forgotten: it is others' by now. Nothing more is handed
+// out; the error that says why follows.
+func (e *epoch) disown() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.disowned = true
+	for _, st := range e.list {
+		st.closeChannel()
+		st.drop()
+	}
+}
+
 func (e *epoch) failure() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -317,10 +389,7 @@ func (e *epoch) close() {
 		return
 	}
 	e.closed = true
-	opened, id, request := e.opened && !e.delivered, e.id, e.request
-	if e.opened {
-		request = nil
-	}
+	opened, id := e.opened && !e.delivered, e.id
 	for _, st := range e.list {
 		if e.job.shared() {
 			st.giveUp()
@@ -331,32 +400,52 @@ func (e *epoch) close() {
 	e.mu.Unlock()
 	e.cancel()
 	nudge(e.notify)
-	if request != nil {
-		e.takeBack(request)
-		return
+	// One that is still to be answered is closed with its answer. Where nobody waits for that, the call may have reached the dispatcher all
+	// the same: the heartbeat does not name the epoch, which ends it.
+	if opened {
+		e.tellClosed(id)
 	}
-	if !opened {
-		// The call may have reached the dispatcher all the same; the heartbeat does not name the epoch, which ends it.
-		return
-	}
-	e.session.calls.add(call{keep: true, do: func(ctx context.Context) error { return e.tellClosed(ctx, id) }})
 }
 
-func (e *epoch) tellClosed(ctx context.Context, id uint64) error {
-	_, err := e.session.api.CloseEpoch(ctx, &pecanv1.CloseEpochRequest{ClientId: e.job.clientID, JobId: e.job.id, Epoch: id})
-	return err
-}
-
-// takeBack closes an epoch over files, or at a place, whose opening was not answered. The heartbeat would end it too, and seconds later, for
-// which the next epoch would find its files locked, or itself open. The same request once more is answered with the same epoch.
-func (e *epoch) takeBack(request *pecanv1.OpenEpochRequest) {
+// tellClosed has the dispatcher told. Another pass over the same files, or of the same number, would find the epoch open until its heartbeat
+// does; and until it is told heartbeats name the epoch, or one that overtakes what waits to be told of its streams would end it without that.
+func (e *epoch) tellClosed(id uint64) {
+	request := &pecanv1.CloseEpochRequest{ClientId: e.job.clientID, JobId: e.job.id, Epoch: id}
+	e.job.leaving.add(e)
 	e.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
-		answer, err := e.session.api.OpenEpoch(ctx, request)
-		if err != nil || answer.GetAlreadyDelivered() {
-			return err
+		_, err := e.session.api.CloseEpoch(ctx, request)
+		if err == nil || !isOutage(err) {
+			e.job.leaving.remove(e)
 		}
-		return e.tellClosed(ctx, answer.GetEpoch())
+		return err
 	}})
+}
+
+// epochSet may be used by several goroutines.
+type epochSet struct {
+	mu     sync.Mutex
+	epochs map[*epoch]struct{}
+}
+
+func (s *epochSet) add(e *epoch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.epochs == nil {
+		s.epochs = map[*epoch]struct{}{}
+	}
+	s.epochs[e] = struct{}{}
+}
+
+func (s *epochSet) remove(e *epoch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.epochs, e)
+}
+
+func (s *epochSet) list() []*epoch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.epochs))
 }
 
 // retire closes the epoch, hands its counters over, once, and tells how many elements were taken.

@@ -258,7 +258,7 @@ func TestAnEpochThatFailedGivesWhatCameAndThenTheError(t *testing.T) {
 	if len(all) != 6 || !reason.Is(err, reason.FileNotVisible) {
 		t.Errorf("%d elements, then %v", len(all), err)
 	}
-	if _, status, again := it.NextElement(0); status != Failed || !errors.Is(again, err) {
+	if _, status, again := it.NextElement(0); status != Broken || !errors.Is(again, err) {
 		t.Errorf("asked again: %v, %v", status, again)
 	}
 }
@@ -309,8 +309,8 @@ func TestAnElementUnlikeTheSpecIsAnErrorAtItsPlace(t *testing.T) {
 				if status == End {
 					break
 				}
-				if status == NotYet {
-					t.Fatal("nothing came")
+				if status == NotYet || status == Broken {
+					t.Fatal("nothing came", err)
 				}
 				if status == Failed {
 					failed++
@@ -378,150 +378,6 @@ func TestReadingGoesOnWhileTheDispatcherIsAway(t *testing.T) {
 	eventually(t, "the end is reported when it is back", func() bool { return look(d, func() bool { return len(d.finished) == 1 && len(d.closed) == 1 }) })
 }
 
-func TestAnOutageIsATypedErrorAfterTheTimeoutAndPasses(t *testing.T) {
-	w := startWorker(t, same(testStream{count: 10}))
-	d := startDispatcher(t)
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-		return &pecanv1.EpochUpdate{Waiting: "no worker is registered"}
-	}
-	it := open(t, d).Open(IterOptions{Timeout: 150 * time.Millisecond})
-	eventually(t, "the dispatcher's reason is shown", func() bool { return waiting(it) == "no worker is registered" })
-	if _, status, _ := it.NextElement(10 * time.Millisecond); status != NotYet {
-		t.Errorf("without a worker: %v", status)
-	}
-	d.stop()
-	began := time.Now()
-	var err error
-	eventually(t, "the outage is an error", func() bool {
-		var status Status
-		_, status, err = it.NextElement(20 * time.Millisecond)
-		return status == Failed
-	})
-	if !reason.Is(err, reason.Unavailable) || !strings.Contains(err.Error(), d.addr) || time.Since(began) < 150*time.Millisecond {
-		t.Errorf("after %v: %v", time.Since(began), err)
-	}
-	d.snapshot = spread(1, w)
-	d.listen(d.addr)
-	var all []got
-	eventually(t, "it goes on", func() bool {
-		rest, err := read(t, it)
-		all = append(all, rest...)
-		return err == nil
-	})
-	wantAll(t, all, 10)
-}
-
-// failure waits until a Next fails.
-func failure(t *testing.T, it *Iteration) (err error) {
-	t.Helper()
-	eventually(t, "the outage is an error", func() bool {
-		var status Status
-		_, status, err = it.NextElement(10 * time.Millisecond)
-		return status == Failed
-	})
-	return err
-}
-
-func TestNoWorkersIsATypedErrorAfterTheTimeoutAndPasses(t *testing.T) {
-	const limit = 150 * time.Millisecond
-	d := startDispatcher(t)
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-		return &pecanv1.EpochUpdate{Waiting: "no worker is registered", NoWorkers: true}
-	}
-	it := open(t, d).Open(IterOptions{Timeout: limit})
-	// Who asks again is given the whole time again.
-	for range 2 {
-		began := time.Now()
-		err := failure(t, it)
-		if !reason.Is(err, reason.NoWorkers) || !strings.Contains(err.Error(), "no worker is registered") || !strings.Contains(err.Error(), d.addr) || time.Since(began) < limit {
-			t.Errorf("after %v: %v", time.Since(began), err)
-		}
-	}
-	d.update(func() { d.snapshot = spread(1, startWorker(t, same(testStream{count: 10}))) })
-	all, err := read(t, it)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantAll(t, all, 10)
-}
-
-func TestWorkersThatAllCannotBeReachedAreATypedErrorAndPass(t *testing.T) {
-	const limit = 150 * time.Millisecond
-	gone, lost := startWorker(t, same(testStream{count: 10})), startWorker(t, same(testStream{count: 10}))
-	gone.stop()
-	lost.stop()
-	d := startDispatcher(t)
-	lease := uint64(1)
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-		// The dispatcher moves the stream from one to the other and back.
-		worker := []*testWorker{gone, lost}[lease%2].address()
-		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: lease, Worker: worker}}}
-	}
-	it := open(t, d).Open(IterOptions{Timeout: limit})
-	began := time.Now()
-	var err error
-	eventually(t, "the outage is an error", func() bool {
-		d.update(func() { lease++ })
-		var status Status
-		_, status, err = it.NextElement(20 * time.Millisecond)
-		return status == Failed
-	})
-	if !reason.Is(err, reason.Unavailable) || !strings.Contains(err.Error(), "--advertise") || time.Since(began) < limit {
-		t.Errorf("after %v: %v", time.Since(began), err)
-	}
-	if text := err.Error(); !strings.Contains(text, gone.tcp.Addr().String()) && !strings.Contains(text, lost.tcp.Addr().String()) {
-		t.Errorf("no address: %v", err)
-	}
-	good := startWorker(t, same(testStream{count: 10}))
-	d.update(func() {
-		lease++
-		d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-			return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: lease, Worker: good.address()}}}
-		}
-	})
-	all, err := read(t, it)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantAll(t, all, 10)
-}
-
-// A step may take minutes for one element, and workers may be busy with others: both are no outages.
-func TestWorkersThatTakeTheirTimeAreNoOutage(t *testing.T) {
-	const limit = 300 * time.Millisecond
-	hold := make(chan struct{})
-	w := startWorker(t, same(testStream{count: 10, hold: hold, holdAt: 3}))
-	d := startDispatcher(t)
-	d.snapshot = func(uint64) *pecanv1.EpochUpdate { return &pecanv1.EpochUpdate{Waiting: "all 2 workers are busy"} }
-	it := open(t, d).Open(IterOptions{Timeout: limit})
-	idle := func() {
-		t.Helper()
-		for began := time.Now(); time.Since(began) < 3*limit; {
-			if _, status, err := it.NextElement(limit / 20); status != NotYet {
-				t.Fatalf("%v, %v", status, err)
-			}
-		}
-	}
-	idle()
-	d.update(func() { d.snapshot = spread(1, w) })
-	first, err := readUpTo(t, it, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	idle()
-	if _, computing := it.Waiting(); !computing {
-		t.Errorf("waiting: %s", waiting(it))
-	}
-	w.cut()
-	idle()
-	close(hold)
-	rest, err := read(t, it)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantAll(t, append(first, rest...), 10)
-}
-
 func TestADispatcherThatForgotTheJobIsATypedError(t *testing.T) {
 	hold := make(chan struct{})
 	w := startWorker(t, same(testStream{count: 50, hold: hold, holdAt: 5}))
@@ -538,7 +394,7 @@ func TestADispatcherThatForgotTheJobIsATypedError(t *testing.T) {
 	if !reason.Is(err, reason.JobUnknown) || !strings.Contains(err.Error(), "--work-dir") && !strings.Contains(err.Error(), "work directory") {
 		t.Errorf("got %v", err)
 	}
-	if _, status, err := job.Open(IterOptions{}).NextElement(0); status != Failed || !reason.Is(err, reason.JobUnknown) {
+	if _, status, err := job.Open(IterOptions{}).NextElement(0); status != Broken || !reason.Is(err, reason.JobUnknown) {
 		t.Errorf("a new pass: %v, %v", status, err)
 	}
 }
@@ -762,7 +618,7 @@ func readMixed(t *testing.T, it *Iteration, random *rand.Rand) ([]got, error) {
 			rows.Release()
 		case End:
 			return all, nil
-		case Failed:
+		case Failed, Broken:
 			return all, err
 		}
 	}

@@ -121,8 +121,8 @@ func readUpTo(t testing.TB, it *Iteration, limit int) ([]got, error) {
 			rows.Release()
 		case End:
 			return all, nil
-		case Failed:
-			if !reason.Is(err, reason.ElementFailed) {
+		case Failed, Broken:
+			if status == Broken || !reason.Is(err, reason.ElementFailed) {
 				return all, err
 			}
 			all = append(all, got{err: err})

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -38,23 +40,22 @@ func (s *Session) beat() {
 // beatInterval is the configured one, or less when the dispatcher forgets sooner.
 func (s *Session) beatInterval() time.Duration {
 	interval := s.config.Heartbeat
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for job := range s.jobs {
-		if job.clientTimeout > 0 {
-			interval = min(interval, job.clientTimeout/5)
+	for _, job := range s.allJobs() {
+		if timeout := job.timeout(); timeout > 0 {
+			interval = min(interval, time.Duration(timeout/5*float64(time.Second)))
 		}
 	}
 	return max(interval, time.Millisecond)
 }
 
-func (s *Session) beatOnce() {
+func (s *Session) allJobs() []*Job {
 	s.mu.Lock()
-	jobs := make([]*Job, 0, len(s.jobs))
-	for job := range s.jobs {
-		jobs = append(jobs, job)
-	}
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.jobs))
+}
+
+func (s *Session) beatOnce() {
+	jobs := s.allJobs()
 	for _, job := range jobs {
 		if !job.beat() {
 			return
@@ -102,15 +103,44 @@ func (j *Job) beat() bool {
 	s := j.session
 	ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
 	defer cancel()
-	_, err := s.api.ClientHeartbeat(ctx, &pecanv1.ClientHeartbeatRequest{ClientId: j.clientID, JobIds: []string{j.id}, Passes: j.passes()})
+	began := now()
+	answer, err := s.api.ClientHeartbeat(ctx, &pecanv1.ClientHeartbeatRequest{
+		ClientId: j.clientID, JobIds: []string{j.id}, Passes: j.passes(), ClientTimeoutS: j.timeout(),
+	})
 	if s.ctx.Err() != nil {
 		return false
 	}
 	s.observe(err)
+	j.keepTo(answer.GetClientTimeoutS())
+	if err == nil {
+		waits := !j.holds()
+		if j.heardAt(began); waits {
+			for _, e := range j.epochs() {
+				nudge(e.notify)
+			}
+		}
+	}
 	if reason.Is(err, reason.ClientUnknown) || reason.Is(err, reason.JobUnknown) {
-		j.reattach(ctx)
+		j.forgotten(ctx, reason.From(err))
+	}
+	if err == nil && slices.ContainsFunc(j.epochs(), (*epoch).behind) {
+		j.lose("it tells of leases that are older than those that this trainer has had, as after an old copy of its work directory was restored")
 	}
 	return err == nil || !isOutage(err)
+}
+
+// beatsBehind is at how many heartbeats in a row the dispatcher speaks of an earlier time when that is no late word any more.
+const beatsBehind = 3
+
+// behind tells whether the dispatcher has lost what it had told of the epoch. Its snapshots come in order, and are of what is on its disk: one
+// that goes back, and stays so, is of a store that went back. What it offers is nothing that this client can take.
+func (e *epoch) behind() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.beatsBehind++; !e.passed || e.closed {
+		e.beatsBehind = 0
+	}
+	return e.beatsBehind >= beatsBehind
 }
 
 func pauseFor(ctx context.Context, d time.Duration) bool {

@@ -93,7 +93,8 @@ func (it *Iteration) passesLeft() int64 {
 
 // NextElement takes one element, waiting for it at most as long as told. Ready comes with rows of Count 1, whose
 // tensors have the element's own shape; Failed with an error, after which the iteration may be asked again: an element
-// that failed is left out, and an outage (the dispatcher away, no worker there, none that can be reached) may be over.
+// that failed is left out, and an outage (the dispatcher away, no worker there, none that can be reached) may be over;
+// Broken with the error by which the iteration is over.
 func (it *Iteration) NextElement(wait time.Duration) (*Rows, Status, error) {
 	return it.next(wait, 1, false)
 }
@@ -109,10 +110,10 @@ func (it *Iteration) NextBlock(max int, wait time.Duration) (*Rows, Status, erro
 
 func (it *Iteration) next(wait time.Duration, max int, lead bool) (*Rows, Status, error) {
 	if err := forked(it.job.session.pid); err != nil {
-		return nil, Failed, err
+		return nil, Broken, err
 	}
 	if it.broken != nil {
-		return nil, Failed, it.broken
+		return nil, Broken, it.broken
 	}
 	// The fast path has no timer: most calls find rows.
 	select {
@@ -164,9 +165,9 @@ func (it *Iteration) try(max int, lead bool) (*Rows, Status, *epoch, error) {
 	for {
 		switch {
 		case it.shutDo:
-			return nil, Failed, nil, reason.New(reason.Closed, "the iteration is closed")
+			return nil, Broken, nil, reason.New(reason.Closed, "the iteration is closed")
 		case it.over && it.overErr != nil:
-			return nil, Failed, nil, it.overErr
+			return nil, Broken, nil, it.overErr
 		case it.over:
 			if it.options.positions != nil && it.pass != nil {
 				it.options.positions.ended(it.pass)
@@ -184,7 +185,7 @@ func (it *Iteration) try(max int, lead bool) (*Rows, Status, *epoch, error) {
 			if err := it.tooMany(); err != nil {
 				rows.Release()
 				it.finish(err)
-				return nil, Failed, nil, err
+				return nil, Broken, nil, err
 			}
 			return rows, Ready, nil, nil
 		case foundFailure:
@@ -195,7 +196,7 @@ func (it *Iteration) try(max int, lead bool) (*Rows, Status, *epoch, error) {
 			return nil, Failed, nil, err
 		case foundBroken:
 			it.finish(err)
-			return nil, Failed, nil, err
+			return nil, Broken, nil, err
 		case foundNothing:
 			return nil, NotYet, e, nil
 		case foundEnd:
@@ -262,7 +263,8 @@ func (it *Iteration) noRest() bool {
 
 // newPass is the current epoch as positions know it.
 func (it *Iteration) newPass() *pass {
-	left := it.options.Resume != nil && it.options.Resume.left
+	// An epoch that begins at a number without being gone on in is like any other.
+	left := it.current.start != nil && (it.options.Resume == nil || it.options.Resume.left)
 	return &pass{epoch: it.current, iteration: it.number, done: it.done, elements: it.elements, left: left}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -37,22 +38,33 @@ type Job struct {
 	id      string
 	// clientID is the dispatcher's name of this consumer: each job object is one of its own, so that two of one name
 	// in one process share it as two processes would, and one that is closed is gone at once.
-	clientID      string
-	plan          *pecanv1.Plan
-	options       *pecanv1.JobOptions
-	durable       bool
-	created       bool
-	workers       int
-	clientTimeout time.Duration
+	clientID string
+	plan     *pecanv1.Plan
+	options  *pecanv1.JobOptions
+	durable  bool
+	created  bool
+	workers  int
 
 	mu sync.Mutex
+	// timeoutS is how many seconds without a heartbeat the dispatcher forgets this consumer after, as it told last.
+	timeoutS float64
+	// known is how long the dispatcher knows this consumer for certain.
+	known atomic.Pointer[term]
 	// lost is set when the dispatcher does not know the job any more.
 	lost   error
 	closed bool
-	// nextPass numbers the passes of this job's iterators over it.
+	// nextPass numbers the passes of this job's iterators over it that the dispatcher has opened.
 	nextPass uint64
+	// leaving are the epochs that are closed here, of which the dispatcher is still to be told.
+	leaving epochSet
+	// opening is closed when the epoch that was begun last is open, or will never be.
+	opening chan struct{}
 	// ahead is the next pass, opened before it is asked for.
-	ahead      *epoch
+	ahead *epoch
+	// from is the number of the next epoch of a job that took the place of a lost one, whose dispatcher would count from 0. It is given with
+	// every epoch that begins nowhere else until one of that number is open: the dispatcher counts on from there. had is the number behind
+	// the epochs that iterations began with.
+	from, had  uint64
 	iterations map[*Iteration]struct{}
 	// cacheSaid: what keeps pecan.cache() from its work was said.
 	cacheSaid bool
@@ -67,8 +79,10 @@ func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 		ClientHost: s.config.Host, ClientPid: int64(os.Getpid()),
 	}
 	var answer *pecanv1.CreateJobResponse
+	var asked moment
 	err := s.ask(ctx, "create the job at", func(ctx context.Context) error {
 		var err error
+		asked = now()
 		answer, err = s.api.CreateJob(ctx, request)
 		return err
 	})
@@ -78,9 +92,10 @@ func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 	job := &Job{
 		session: s, request: request, id: answer.GetJobId(), clientID: request.GetClientId(), plan: answer.GetPlan(), options: answer.GetOptions(),
 		durable: answer.GetDurable(), created: answer.GetCreated(), workers: int(answer.GetWorkers()),
-		clientTimeout: time.Duration(answer.GetClientTimeoutS() * float64(time.Second)),
-		iterations:    map[*Iteration]struct{}{}, lastCount: -1,
+		timeoutS:   answer.GetClientTimeoutS(),
+		iterations: map[*Iteration]struct{}{}, lastCount: -1,
 	}
+	job.heardAt(asked)
 	if job.plan == nil {
 		job.plan = &pecanv1.Plan{Repeat: 1, Cardinality: -2, AssertedCardinality: -2}
 	}
@@ -151,8 +166,7 @@ func (j *Job) Open(options IterOptions) *Iteration {
 	case !it.over:
 		j.iterations[it] = struct{}{}
 		if options.Resume != nil {
-			it.current = newEpoch(j, j.nextPass, false, j.goOn(options.Resume.Position))
-			j.nextPass++
+			it.current = newEpoch(j, nil, false, j.goOn(options.Resume.Position))
 		} else {
 			it.current = j.nextEpoch()
 		}
@@ -172,14 +186,58 @@ func (j *Job) nextEpoch() *epoch {
 	if ahead != nil && ahead.failure() == nil {
 		return ahead
 	}
-	pass := j.nextPass
 	if ahead != nil {
-		pass = ahead.pass
 		ahead.close()
-	} else {
-		j.nextPass++
+		return newEpoch(j, ahead.pass, false, ahead.start)
 	}
-	return newEpoch(j, pass, false, nil)
+	return newEpoch(j, nil, false, j.start())
+}
+
+// passOf numbers a pass when it is about to be opened: one that the dispatcher refuses, or never hears of, does not count, or all those behind
+// it would be ahead of what is open.
+func (j *Job) passOf(e *epoch) uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if e.pass == nil {
+		pass := j.nextPass
+		e.pass = &pass
+	}
+	return *e.pass
+}
+
+// hasPassed counts a pass that is open.
+func (j *Job) hasPassed(e *epoch) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.nextPass = max(j.nextPass, *e.pass+1)
+}
+
+// start is where the next epoch begins if the dispatcher does not know its number. j.mu is held.
+func (j *Job) start() *pecanv1.Position {
+	if j.from == 0 {
+		return nil
+	}
+	j.from++
+	return &pecanv1.Position{Epoch: j.from - 1}
+}
+
+// hasOpened notes which number an epoch has; begun: an iteration begins with it.
+func (j *Job) hasOpened(number uint64, begun bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if number+1 >= j.from {
+		j.from = 0
+	}
+	if begun {
+		j.had = max(j.had, number+1)
+	}
+}
+
+// behind is the number behind the epochs that iterations began with.
+func (j *Job) behind() uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return max(j.had, j.from)
 }
 
 // openAhead opens the next pass if that has not been done. It comes from a goroutine that reads, so it must not wait.
@@ -189,8 +247,7 @@ func (j *Job) openAhead() {
 	if j.closed || j.lost != nil || j.ahead != nil {
 		return
 	}
-	j.ahead = newEpoch(j, j.nextPass, true, nil)
-	j.nextPass++
+	j.ahead = newEpoch(j, nil, true, j.start())
 }
 
 // leave forgets an iteration that ended or was closed.
@@ -278,24 +335,88 @@ func (j *Job) epochs() []*epoch {
 func (j *Job) passes() []*pecanv1.ClientHeartbeatRequest_Pass {
 	var passes []*pecanv1.ClientHeartbeatRequest_Pass
 	for _, e := range j.epochs() {
-		if pass := e.report(); pass != nil {
+		if pass := e.report(false); pass != nil {
+			passes = append(passes, pass)
+		}
+	}
+	for _, e := range j.leaving.list() {
+		if pass := e.report(true); pass != nil {
 			passes = append(passes, pass)
 		}
 	}
 	return passes
 }
 
+// forgotten is called when the dispatcher does not know this client, and settles whether it still has the job. What waits here of a
+// shared one is gone in any case.
+func (j *Job) forgotten(ctx context.Context, why *reason.Error) {
+	var epochs []*epoch
+	if j.shared() {
+		epochs = j.epochs()
+	}
+	for _, e := range epochs {
+		e.disown()
+	}
+	if !j.reattach(ctx) {
+		return
+	}
+	for _, e := range epochs {
+		e.abort(why)
+	}
+}
+
 // reattach asks for the same job again after the dispatcher has forgotten this client. A dispatcher that still has
-// the job finds it by the request's id; one that lost it gives another job, and this one is over.
-func (j *Job) reattach(ctx context.Context) {
+// the job finds it by the request's id; one that lost it gives another job, and this one is over. It tells whether the client is known again.
+func (j *Job) reattach(ctx context.Context) bool {
 	answer, err := j.session.api.CreateJob(ctx, j.request)
 	if err != nil && (isOutage(err) || ctx.Err() != nil) {
-		return
+		return false
 	}
 	if err == nil && answer.GetJobId() == j.id && answer.GetPlan().GetHash() == j.plan.GetHash() {
-		return
+		j.keepTo(answer.GetClientTimeoutS())
+		return true
 	}
 	j.lose("")
+	return false
+}
+
+// keepTo takes over a timeout that the dispatcher told: one that was restarted may have another.
+func (j *Job) keepTo(seconds float64) {
+	if seconds <= 0 {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.timeoutS = seconds
+}
+
+// term is when a call began that showed that the dispatcher knows this consumer, and for how long it does so without another one.
+type term struct {
+	since moment
+	limit time.Duration
+}
+
+// heardAt notes that the dispatcher answered a call that began then and keeps this consumer alive.
+func (j *Job) heardAt(began moment) {
+	j.known.Store(&term{began, time.Duration(j.timeout() * float64(time.Second))})
+}
+
+// holds tells whether what waits here of a shared job is still this consumer's. Where the dispatcher has heard nothing for its timeout,
+// because the process or the host stood still or the network failed, it may have given all that to others. The time is counted from
+// before the call.
+func (j *Job) holds() bool {
+	if !j.shared() {
+		return true
+	}
+	known := j.known.Load()
+	return known == nil || known.limit <= 0 || known.since.ago() < known.limit
+}
+
+// timeout is how many seconds without a heartbeat the dispatcher forgets this consumer after.
+func (j *Job) timeout() float64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.timeoutS
 }
 
 // lose ends everything of a job that the dispatcher does not know any more.
@@ -303,8 +424,8 @@ func (j *Job) lose(why string) {
 	if why != "" {
 		why = " (" + why + ")"
 	}
-	err := reason.New(reason.JobUnknown, "the dispatcher at %s does not know job %s any more%s: it was restarted without a work directory, or "+
-		"has heard nothing of this trainer for more than %.0f s; make a new iterator, which starts a new job", j.session.target.shown, j.id, why, j.clientTimeout.Seconds())
+	err := reason.New(reason.JobUnknown, "the dispatcher at %s does not know job %s any more%s: it was restarted without its work directory or with an older copy, or "+
+		"has heard nothing of this trainer for more than %.0f s; make a new iterator, which starts a new job", j.session.target.shown, j.id, why, j.timeout())
 	j.mu.Lock()
 	known := j.lost != nil
 	if !known {
@@ -341,6 +462,8 @@ func (j *Job) part() {
 	if ahead != nil {
 		ahead.close()
 	}
+	// A dispatcher that goes on with an older store has the job all the same, and its streams would be run for nobody.
+	j.sayGoodbye()
 }
 
 // Close ends the job's iterations and the pass that was opened ahead, and takes leave of the dispatcher. Idempotent.

@@ -2,6 +2,7 @@ package client
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -70,6 +71,77 @@ func TestWhatAModeTakesOfAStreamWhoseWorkerIsLost(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What a trainer of a shared job had got of such a stream, and its loop had not when it left, is with nobody: it is lost too, and counts.
+func TestWhatWasQueuedOfAStreamThatIsGivenUpLeavesWithItsTrainer(t *testing.T) {
+	const held, taken = 40, 12
+	hold := make(chan struct{})
+	worker := startWorker(t, same(testStream{count: 100, perFrame: 5, hold: hold, holdAt: held}))
+	t.Cleanup(func() { close(hold) })
+	d := startDispatcher(t, func(d *testDispatcher) {
+		d.options.Mode, d.plan.Determinism = pecanv1.Mode_MODE_AT_MOST_ONCE, classC
+	})
+	cut := false
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		told := &pecanv1.ConsumerStream{Assignment: 1, Lease: 3, Worker: worker.address()}
+		if cut {
+			told.Worker, told.CutOff, told.Made = nil, true, held
+		}
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{told}}
+	}
+	job := open(t, d)
+	job.request.JobName = "shared"
+	it := job.Open(IterOptions{NoAhead: true})
+	if _, err := readUpTo(t, it, taken); err != nil {
+		t.Fatal(err)
+	}
+	e := it.current
+	eventually(t, "all that was made is here", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.streams[0].next == held })
+	d.update(func() { cut = true })
+	eventually(t, "the trainer knows that no more comes", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.streams[0].ended })
+	it.Close()
+	eventually(t, "the dispatcher is told where the loop stood", func() bool {
+		return look(d, func() bool { return len(d.released) == 1 && d.released[0].GetNextIndex() == taken })
+	})
+	if finished := look(d, func() []*pecanv1.FinishStreamRequest { return d.finished }); len(finished) != 0 {
+		t.Errorf("finished %v", finished)
+	}
+}
+
+// What a trainer of a shared job has got and not taken would be lost if it died: a worker that is asked for what comes behind it gives it up.
+func TestASharedStreamIsAskedForWhereTheTrainerStands(t *testing.T) {
+	const made, taken, count = 40, 12, 100
+	hold := make(chan struct{})
+	first := startWorker(t, same(testStream{count: count, perFrame: 5, hold: hold, holdAt: made}))
+	t.Cleanup(func() { close(hold) })
+	second := startWorker(t, same(testStream{count: count, perFrame: 5}))
+	var asked atomic.Uint64
+	second.refuse = func(o *pecanv1.OpenStream) error { asked.Store(o.GetStartIndex()); return nil }
+	d := startDispatcher(t)
+	lease, worker := uint64(3), first
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, Worker: worker.address()}}}
+	}
+	job := open(t, d)
+	job.request.JobName = "shared"
+	it := job.Open(IterOptions{NoAhead: true})
+	some, err := readUpTo(t, it, taken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := it.current
+	eventually(t, "all that was made is here", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.streams[0].next == made })
+	d.update(func() { lease, worker = 4, second })
+	eventually(t, "the stream's new worker is asked", func() bool { return second.opens.Load() > 0 })
+	if start := asked.Load(); start > taken {
+		t.Errorf("the new worker is asked for element %d and those behind it, where %d were taken", start, taken)
+	}
+	rest, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, append(some, rest...), count)
 }
 
 func TestAStreamThatIsGivenUpEndsWhereItsReaderIs(t *testing.T) {

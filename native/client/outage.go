@@ -10,9 +10,14 @@ import (
 // pausedAfter is how long nobody has asked when a consumer is taken to have done something else.
 const pausedAfter = 2 * time.Second
 
+// denial is after what time a worker that had denied a stream, and was asked again, has it: a worker waits for the dispatcher's word for
+// 5 s before it denies one.
+const denial = 10 * time.Second
+
 // outage is the error of a consumer that has been waiting for longer than limit while nothing was there that could give it
 // an element: the dispatcher is away and no worker connected, no worker is registered, or none can be reached. A worker that
-// is connected may take as long as it likes. In deterministic mode only the worker counts whose stream's turn it is.
+// is connected may take as long as it likes, unless it says that it does not have the stream: one that lost the dispatcher alone answers
+// its readers for ever. In deterministic mode only the worker counts whose stream's turn it is.
 func (e *epoch) outage(now time.Time, limit time.Duration) error {
 	away, why := e.session.away()
 	e.mu.Lock()
@@ -22,7 +27,7 @@ func (e *epoch) outage(now time.Time, limit time.Duration) error {
 		e.stranded = time.Time{}
 	}
 	e.asked = now
-	connected, unreached := e.links()
+	connected, unreached := e.links(now)
 	switch {
 	case connected || away == 0 && !e.noWorkers && unreached == nil:
 		// With nothing known either way, as while a stream moves to another worker, the clock goes on.
@@ -58,11 +63,11 @@ func (e *epoch) outage(now time.Time, limit time.Duration) error {
 
 // links tells whether a worker is connected that has an awaited stream, and else gives one of those whose worker could not
 // be reached, if there is one. e.mu is held.
-func (e *epoch) links() (connected bool, unreached *stream) {
+func (e *epoch) links(now time.Time) (connected bool, unreached *stream) {
 	for _, st := range e.awaited() {
 		switch {
 		case !st.reading():
-		case st.channel != nil && st.channel.conn.isUp():
+		case st.channel != nil && st.channel.conn.isUp() && (!st.denied || now.Sub(st.channel.opened) > denial):
 			return true, nil
 		case st.worker != nil && st.trouble != nil && unreached == nil:
 			unreached = st

@@ -131,7 +131,7 @@ func (j *Job) aheadIsOpen() bool {
 	j.mu.Lock()
 	ahead := j.ahead
 	j.mu.Unlock()
-	return ahead != nil && ahead.report() != nil
+	return ahead != nil && ahead.report(false) != nil
 }
 
 func TestNothingIsOpenedAheadOverFilesOfACache(t *testing.T) {
@@ -220,6 +220,37 @@ func TestAPassThatOthersHadIsEmpty(t *testing.T) {
 	for _, word := range []string{"nothing is left", "job_name=team", "another job_name"} {
 		if !strings.Contains(said.String(), word) {
 			t.Errorf("%q lacks %q", said.String(), word)
+		}
+	}
+}
+
+// A pass of a shared job that is left before the dispatcher has heard of it is none: those behind it are not ahead of what is open, which the
+// dispatcher would refuse. Several that are begun at once are asked for one after the other.
+func TestPassesOfASharedJobAreNumberedAsTheyAreOpened(t *testing.T) {
+	w := startWorker(t, same(testStream{count: 5, perFrame: 5}))
+	d := startDispatcher(t)
+	d.snapshot = spread(1, w)
+	job := open(t, d)
+	job.request.JobName = "shared"
+	const rounds = 50
+	var kept []*Iteration
+	for n := range rounds {
+		its := []*Iteration{job.Open(IterOptions{NoAhead: true}), job.Open(IterOptions{NoAhead: true}), job.Open(IterOptions{NoAhead: true})}
+		time.Sleep(time.Duration(n) * 20 * time.Microsecond)
+		its[0].Close()
+		its[2].Close()
+		kept = append(kept, its[1])
+	}
+	for n, it := range kept {
+		if got, err := read(t, it); err != nil || len(got) != 5 {
+			t.Fatalf("iteration %d: %d elements, %v", n, len(got), err)
+		}
+		it.Close()
+	}
+	eventually(t, "every epoch that was opened is closed", func() bool { return look(d, func() bool { return len(d.closed) == len(d.opened) }) })
+	for n, request := range look(d, func() []*pecanv1.OpenEpochRequest { return d.opened }) {
+		if request.GetPass() != uint64(n) {
+			t.Fatalf("pass %d is asked for where %d epochs are open", request.GetPass(), n)
 		}
 	}
 }
@@ -549,6 +580,29 @@ func TestAThousandIterationsLeaveNothingBehind(t *testing.T) {
 	if after := openFiles(t); after > before+10 {
 		t.Errorf("%d files open, %d before", after, before)
 	}
+}
+
+// A dispatcher ends a pass that heartbeats do not name, without what its trainer had of it: they name it until all that is told.
+func TestHeartbeatsNameAPassUntilItsEndIsTold(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	job := open(t, d)
+	named := func(beats int) bool {
+		return look(d, func() bool {
+			return len(d.beats) >= beats && len(d.beats[len(d.beats)-1].GetPasses()) == 1
+		})
+	}
+	look(d, func() int { d.loseCloses = 1 << 30; return 0 })
+	if _, err := read(t, job.Open(IterOptions{NoAhead: true})); err != nil {
+		t.Fatal(err)
+	}
+	begun := look(d, func() int { return len(d.beats) })
+	eventually(t, "the pass is named, over and over again", func() bool { return named(begun + 3) })
+	look(d, func() int { d.loseCloses = 0; return 0 })
+	eventually(t, "the epoch is closed", func() bool { return look(d, func() int { return len(d.closed) }) == 1 })
+	eventually(t, "it is not named any more", func() bool {
+		return look(d, func() bool { return len(d.beats[len(d.beats)-1].GetPasses()) == 0 })
+	})
 }
 
 func TestTheHeartbeatTellsHowTheTrainerIsDoing(t *testing.T) {

@@ -226,6 +226,20 @@ func (p *positions) behind() *Resume {
 	return &Resume{Position: &pecanv1.Position{}}
 }
 
+// following is the number of the epoch behind all that iterations have had or are to go on in.
+func (p *positions) following() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var next uint64
+	if p.newest != nil {
+		next = p.newest.epoch.number() + 1
+	}
+	if p.resumed != nil {
+		next = max(next, p.resumed.Position.GetEpoch()+1)
+	}
+	return next
+}
+
 // at gives the place behind so many steps of a reading, or of all iterations where that is 0. ended: the training loop is between two
 // of its iterators.
 func (p *positions) at(reading, steps uint64, ended bool) (*Resume, error) {
@@ -295,11 +309,7 @@ func (p *positions) from(reading uint64) (uint64, error) {
 
 // begin is the place in front of a pass.
 func (p *pass) begin() *Resume {
-	position := p.epoch.start
-	if position == nil {
-		position = &pecanv1.Position{Epoch: p.epoch.number()}
-	}
-	return &Resume{Position: position, Passes: p.done, Elements: p.elements}
+	return &Resume{Position: p.epoch.begin(), Passes: p.done, Elements: p.elements}
 }
 
 // leadsTo tells whether a pass that delivered next is what comes behind the place: not where an iterator was given up there.

@@ -3,11 +3,14 @@ package client
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/pecan-ml/pecan/native/buffer"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -37,8 +40,8 @@ func readSteps(t *testing.T, it *RenewableIteration, rng *rand.Rand, limit int) 
 				steps = append(steps, seen{epoch: v >> 48, stream: uint32(v>>32) & 0xffff, index: v & 0xffffffff})
 			}
 			rows.Release()
-		case Failed:
-			if !reason.Is(err, reason.ElementFailed) {
+		case Failed, Broken:
+			if status == Broken || !reason.Is(err, reason.ElementFailed) {
 				t.Fatal(err)
 			}
 			steps = append(steps, seen{failed: true})
@@ -121,7 +124,7 @@ func TestPositionsGoBackAsFarAsDeliveriesAreKept(t *testing.T) {
 	it := r.Open(IterOptions{Deterministic: true, NoAhead: true})
 	for taken := 0; taken < 2500; {
 		rows, status, err := it.NextElement(50 * time.Millisecond)
-		if status == Failed || status == End {
+		if status == Failed || status == Broken || status == End {
 			t.Fatal(status, err)
 		}
 		if status == Ready {
@@ -425,7 +428,7 @@ func TestWhatAModeMakesOfAPositionWhereAnIndexSaysNothing(t *testing.T) {
 // L3: whatever gives other elements under the same index is a reason to refuse, by name and with both values; nothing changes then.
 func TestATokenOfSomethingElseIsRefused(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) {
-		d.plan = &pecanv1.Plan{NumStreams: 2, Fingerprint: "f1", Hash: "h1"}
+		d.plan = &pecanv1.Plan{NumStreams: 2, Fingerprint: "f1", Hash: "h1", Repeat: 3}
 		d.options = &pecanv1.JobOptions{Seed: 77, SeedSet: true, Mode: pecanv1.Mode_MODE_DETERMINISTIC}
 	})
 	d.snapshot = spread(2, startWorker(t, same(testStream{count: 20})))
@@ -445,6 +448,12 @@ func TestATokenOfSomethingElseIsRefused(t *testing.T) {
 		"of another seed":   {func(t *pecanv1.Token) { t.Seed = 78 }, []string{"the seed 78", "77"}},
 		"of another format": {func(t *pecanv1.Token) { t.Format = 2 }, []string{"format 2", "format 1"}},
 		"without a place":   {func(t *pecanv1.Token) { t.Position = nil }, []string{"no position"}},
+		"with more streams": {func(t *pecanv1.Token) { t.Position.Next = []uint64{1, 2, 3} }, []string{"stream 2", "streams of this dataset are 2"}},
+		"of an end beyond":  {func(t *pecanv1.Token) { t.Position.Ended = []uint32{1, 2} }, []string{"stream 2", "streams of this dataset are 2"}},
+		"of a turn beyond":  {func(t *pecanv1.Token) { t.Position.Turn = 1<<32 - 1 }, []string{"stream 4294967294", "streams of this dataset are 2"}},
+		"of a pass beyond":  {func(t *pecanv1.Token) { t.Passes = 3 }, []string{"3 passes", "of 3"}},
+		"of another order":  {func(t *pecanv1.Token) { t.Position.Order = &pecanv1.EpochOrder{Hash: "o1"} }, []string{`order="off"`, "`order_tolerance`"}},
+		"of a pass far off": {func(t *pecanv1.Token) { t.Passes = 1<<64 - 1 }, []string{"18446744073709551615 passes", "of 3"}},
 	} {
 		token := savedAt(t, r, 0, false)
 		c.change(token)
@@ -472,8 +481,51 @@ func TestATokenOfSomethingElseIsRefused(t *testing.T) {
 	}
 }
 
+// A position names the order of its epoch's steps from the moment at which the epoch is open, and is gone on from in that order.
+func TestAPositionNamesTheOrderOfItsEpoch(t *testing.T) {
+	plan := &pecanv1.Plan{NumStreams: 2, Hash: "h1", Repeat: 2, Cardinality: -2, AssertedCardinality: -2}
+	other, registered := pecanv1.NewEpochOrder(plan, []string{"b", "a"}), &pecanv1.EpochOrder{}
+	d := startDispatcher(t, func(d *testDispatcher) {
+		d.plan = plan
+		d.options = &pecanv1.JobOptions{Seed: 77, SeedSet: true, Mode: pecanv1.Mode_MODE_DETERMINISTIC, Order: pecanv1.Order_ORDER_AUTO}
+		d.orders = map[uint64]*pecanv1.EpochOrder{0: registered, 1: other}
+	})
+	d.snapshot = spread(2, startWorker(t, same(testStream{count: 5})))
+	r := renewable(t, d, nil)
+	if at := savedAt(t, r, 0, false).GetPosition(); at.Order != nil {
+		t.Errorf("before anything is open the order is %v", at.Order)
+	}
+	if steps, ended := readSteps(t, r.Open(IterOptions{}), rand.New(rand.NewPCG(1, 2)), 1000); !ended || len(steps) != 20 {
+		t.Fatalf("%d steps, %v", len(steps), ended)
+	}
+	for consumed, want := range map[int]*pecanv1.EpochOrder{1: registered, 9: registered, 10: other, 13: other, 19: other, 20: nil} {
+		if got := savedAt(t, r, consumed, false).GetPosition(); !proto.Equal(got.GetOrder(), want) || (got.GetOrder() == nil) != (want == nil) {
+			t.Errorf("behind %d elements the position is %v, want the order %v", consumed, got, want)
+		}
+	}
+	for _, consumed := range []uint64{10, 13} {
+		text, err := r.Save(0, consumed, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fresh := renewable(t, d, nil)
+		if err := fresh.Load(context.Background(), text); err != nil {
+			t.Fatal(err)
+		}
+		look(d, func() any { d.places, d.opened = map[string]string{}, nil; return nil })
+		it := fresh.Open(IterOptions{})
+		eventually(t, "the epoch is opened", func() bool { return look(d, func() bool { return len(d.opened) > 0 }) })
+		if at := look(d, func() *pecanv1.Position { return d.opened[0].GetPosition() }); at.GetEpoch() != 1 || !proto.Equal(at.GetOrder(), other) {
+			t.Errorf("behind %d elements it is opened at %v", consumed, at)
+		}
+		if err := it.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestTokensAreSmallAndWhole(t *testing.T) {
-	for _, streams := range []int{1, 16, 1000, 60_000} {
+	for streams, steps := range map[int]int{1: 1024, 16: 1025, 1000: 1024, 60_000: 65_536} {
 		token := &pecanv1.Token{
 			Format: tokenFormat, Fingerprint: strings.Repeat("f", 64), PlanHash: strings.Repeat("h", 64), Mode: pecanv1.Mode_MODE_DETERMINISTIC,
 			NumStreams: int32(streams), Seed: 1<<64 - 1, Passes: 1 << 40, Elements: 1 << 50,
@@ -484,6 +536,14 @@ func TestTokensAreSmallAndWhole(t *testing.T) {
 			if i%2 == 0 {
 				token.Position.Ended = append(token.Position.Ended, uint32(i))
 			}
+		}
+		var order []string
+		for i := range steps {
+			order = append(order, fmt.Sprintf("ParallelMapDatasetV2/_%d", i))
+		}
+		token.Position.Order = pecanv1.NewEpochOrder(&pecanv1.Plan{}, order)
+		if spelt := len(token.Position.Order.Steps) > 0; spelt != (steps == 1024) {
+			t.Errorf("%d steps are spelt out: %v", steps, spelt)
 		}
 		text, err := encodeToken(token)
 		if err != nil {

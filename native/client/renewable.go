@@ -62,6 +62,11 @@ func (r *Renewable) Job() *Job {
 	return r.job
 }
 
+// Explain asks why the steps of the newest job's dataset run in the order in which they do.
+func (r *Renewable) Explain(ctx context.Context) (*pecanv1.ExplainResponse, error) {
+	return r.session.Explain(ctx, r.Job().ID())
+}
+
 // Open starts a pass over the dataset. It returns at once, as Job.Open does.
 func (r *Renewable) Open(options IterOptions) *RenewableIteration {
 	r.mu.Lock()
@@ -129,6 +134,9 @@ func (r *Renewable) again(lost *Job) (*Job, error) {
 		// What comes has to go with what was handed out, whose seed the dispatcher chose.
 		spec = spec.seeded(lost.options.GetSeed())
 	}
+	r.mu.Lock()
+	positions := r.positions
+	r.mu.Unlock()
 	fresh, err := r.create(s.ctx, spec)
 	if err != nil {
 		return nil, err
@@ -137,6 +145,10 @@ func (r *Renewable) again(lost *Job) (*Job, error) {
 		fresh.shut()
 		return nil, reason.New(reason.JobUnknown, "the dispatcher at %s lost job %s, and divides its dataset in another way now: apply "+
 			"pecan.distribute() again to start a new job", s.target.shown, lost.id)
+	}
+	if resumable(fresh) == nil {
+		// The epochs that were had stay behind: the next one is not the first once more, with its order and its values.
+		fresh.from = max(positions.following(), lost.behind())
 	}
 	s.log.Warn("the dispatcher did not know a job any more, it was made anew", "dispatcher", s.target.shown, "lost", lost.id, "job", fresh.id)
 	return fresh, nil
@@ -182,26 +194,31 @@ func (i *RenewableIteration) next(wait time.Duration, take func(*Iteration) (*Ro
 	i.mu.Unlock()
 	end := time.Now().Add(wait)
 	rows, status, err := take(it)
-	if status != Failed || !reason.Is(err, reason.JobUnknown) {
+	if status != Broken || !reason.Is(err, reason.JobUnknown) {
 		return rows, status, err
 	}
 	resume := i.options.Resume
 	if stats := it.Stats(); stats.Elements > 0 || stats.Failed > 0 {
 		if resume = it.Where(); resume == nil || job.shared() || job.plan.GetNumStreams() == 0 {
-			return nil, Failed, err
+			return nil, Broken, err
 		}
+	} else if resume == nil {
+		resume = it.unused()
 	}
 	timer := time.NewTimer(time.Until(end))
 	defer timer.Stop()
 	select {
 	case <-i.home.renew(job):
 	case <-i.closed:
-		return nil, Failed, err
+		return nil, Broken, err
 	case <-timer.C:
 		return nil, NotYet, nil
 	}
-	if err := i.reopen(job, resume, err); err != nil {
+	if err := i.reopen(job, resume, err); isOutage(err) {
+		// Whoever asks again has the job asked for again.
 		return nil, Failed, err
+	} else if err != nil {
+		return nil, Broken, err
 	}
 	return nil, NotYet, nil
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -31,7 +33,7 @@ func (i *RenewableIteration) countAll(t *testing.T) (int, error) {
 		case Ready:
 			rows.Release()
 			n++
-		case Failed:
+		case Failed, Broken:
 			return n, err
 		case End:
 			return n, nil
@@ -104,6 +106,121 @@ func testLostJob(t *testing.T, waitingFirst bool) {
 		if err := it.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// L2: the dispatcher that has a job made anew counts its epochs from 0. What was had does not come once more: the first iteration
+// there says with which one it begins, and those behind it follow.
+func TestAJobThatIsMadeAnewBetweenPassesGoesOnWithTheNextEpoch(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.plan = &pecanv1.Plan{NumStreams: 1, Repeat: 1, Hash: "h", Cardinality: -2, AssertedCardinality: -2}
+	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	read := func(its ...*RenewableIteration) {
+		t.Helper()
+		for _, it := range its {
+			if n, err := it.countAll(t); n != 10 || err != nil {
+				t.Fatalf("%d elements, %v", n, err)
+			}
+		}
+	}
+	pass := func() *RenewableIteration { return r.Open(IterOptions{NoAhead: true}) }
+	read(pass())
+	read(pass())
+	d.restart()
+	d.update(func() { d.epochs = 0 })
+	first, second := pass(), pass()
+	read(first, second)
+	read(pass())
+	var numbers []uint64
+	for _, request := range look(d, func() []*pecanv1.OpenEpochRequest { return d.opened })[2:] {
+		if request.GetPosition() != nil {
+			numbers = append(numbers, request.GetPosition().GetEpoch())
+		}
+	}
+	if !slices.Equal(numbers, []uint64{2}) {
+		t.Errorf("epochs %v were asked for by number, want 2 alone", numbers)
+	}
+	if epochs := look(d, func() uint64 { return d.epochs }); epochs != 5 {
+		t.Errorf("the next epoch is %d behind five passes", epochs)
+	}
+}
+
+// An iteration that has the job made anew does not take the epoch of another one, which goes on with what had arrived for it.
+func TestIterationsOfALostJobKeepTheirEpochs(t *testing.T) {
+	d := startDispatcher(t)
+	hold, held := make(chan struct{}), atomic.Bool{}
+	d.snapshot = spread(1, startWorker(t, func(epoch uint64, _ uint32) (testStream, bool) {
+		if epoch == 1 && held.CompareAndSwap(false, true) {
+			return testStream{count: 10, hold: hold, holdAt: 5}, true
+		}
+		return testStream{count: 10}, true
+	}))
+	t.Cleanup(func() { close(hold) })
+	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+		t.Fatalf("%d elements, %v", n, err)
+	}
+	slow := r.Open(IterOptions{NoAhead: true})
+	for e := slow.it.epoch(); ; time.Sleep(time.Millisecond) {
+		e.mu.Lock()
+		arrived := e.accepted
+		e.mu.Unlock()
+		if arrived == 5 {
+			break
+		}
+	}
+	lost := r.Job()
+	d.restart()
+	for !lost.isLost() {
+		time.Sleep(time.Millisecond)
+	}
+	if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+		t.Errorf("%d elements, %v", n, err)
+	}
+	if n, err := slow.countAll(t); n != 10 || err != nil {
+		t.Errorf("%d elements of the one that had begun, %v", n, err)
+	}
+}
+
+// D4: the dispatcher goes on with an old copy of its work directory, and no worker is left that knows better. What it tells of the streams is of a
+// time that the trainer has passed, or of no epoch at all: the job is made anew, and goes on where the trainer stands.
+func TestATrainerAheadOfTheJournalGoesOn(t *testing.T) {
+	for name, epochUnknown := range map[string]bool{"it tells of older leases": false, "it does not know the epoch yet": true} {
+		t.Run(name, func(t *testing.T) {
+			d := startDispatcher(t, func(d *testDispatcher) { d.durable = true })
+			// Half of it comes before the worker is gone.
+			w := startWorker(t, same(testStream{count: 10}), func(w *testWorker) {
+				w.hook = func(h *frame.Header, _, _ *[]byte) bool { return h.Type != frame.Data || h.Index < 5 }
+			})
+			lease := uint64(7)
+			d.snapshot = func(epoch uint64) *pecanv1.EpochUpdate {
+				u := spread(1, w)(epoch)
+				u.Streams[0].Lease = lease
+				return u
+			}
+			r := renewable(t, d, nil)
+			it := r.Open(IterOptions{NoAhead: true})
+			for range 5 {
+				rows, status, err := it.NextElement(testDeadline)
+				if status != Ready {
+					t.Fatal(status, err)
+				}
+				rows.Release()
+			}
+			first := r.Job()
+			w.stop()
+			other := startWorker(t, same(testStream{count: 10}))
+			d.update(func() {
+				w, lease, d.epochUnknown = other, 3, epochUnknown
+			})
+			if n, err := it.countAll(t); n != 5 || err != nil {
+				t.Errorf("%d elements more, %v", n, err)
+			}
+			if r.Job() == first {
+				t.Error("the job is the same")
+			}
+		})
 	}
 }
 

@@ -3,6 +3,8 @@ package client
 import (
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
@@ -31,15 +33,15 @@ func (e *epoch) setStarved(starved bool) {
 	e.starved = starved
 }
 
-// report is what the heartbeat tells; nil before the dispatcher knows the epoch.
-func (e *epoch) report() *pecanv1.ClientHeartbeatRequest_Pass {
+// report is what the heartbeat tells; nil before the dispatcher knows the epoch, and, but for one that it is still to be told of, when it is closed.
+func (e *epoch) report(leaving bool) *pecanv1.ClientHeartbeatRequest_Pass {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.opened || e.closed {
+	if !e.opened || e.closed && !leaving {
 		return nil
 	}
 	return &pecanv1.ClientHeartbeatRequest_Pass{
-		JobId: e.job.id, Epoch: e.id, Starved: e.starved, Elements: e.taken, Bytes: e.takenBytes, WaitedS: e.waitedFor.Seconds(), DuplicatesDropped: e.duplicates,
+		JobId: e.job.id, Epoch: e.id, Starved: e.starved && !leaving, Elements: e.taken, Bytes: e.takenBytes, WaitedS: e.waitedFor.Seconds(), DuplicatesDropped: e.duplicates,
 	}
 }
 
@@ -64,12 +66,27 @@ func (e *epoch) position() *pecanv1.Position {
 	return e.positionAt(next, turn)
 }
 
+// begin is the position in front of everything that the epoch gives.
+func (e *epoch) begin() *pecanv1.Position {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	position := &pecanv1.Position{Epoch: e.id}
+	if e.start != nil {
+		position = proto.CloneOf(e.start)
+	}
+	if e.order != nil {
+		// Also where it begins at a position that left the order open.
+		position.Order = e.order
+	}
+	return position
+}
+
 // positionAt writes down a position in the epoch. Streams that are known to have ended there are marked, so that nobody
 // has to run them again to find out.
 func (e *epoch) positionAt(next map[uint32]uint64, turn uint32) *pecanv1.Position {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	position := &pecanv1.Position{Epoch: e.id}
+	position := &pecanv1.Position{Epoch: e.id, Order: e.order}
 	if e.options.Deterministic {
 		position.Turn = turn
 	}

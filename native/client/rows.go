@@ -11,17 +11,19 @@ import (
 type Status int
 
 // NotYet: nothing was ready in time, ask again. Ready: rows are there. End: the iteration is over. Failed: see the
-// error; after an error of an element the iteration goes on with the next one.
+// error; the iteration may be asked again, and goes on where it stood, or behind the element that failed. Broken: it is over by an error,
+// before its end.
 const (
 	NotYet Status = iota
 	Ready
 	End
 	Failed
+	Broken
 )
 
 // String names the status.
 func (s Status) String() string {
-	return [...]string{"not yet", "ready", "end", "failed"}[s]
+	return [...]string{"not yet", "ready", "end", "failed", "broken"}[s]
 }
 
 // Tensor is one component. Its memory belongs to the Rows it came in.

@@ -321,6 +321,17 @@ func (s *Session) Status(ctx context.Context) (*pecanv1.StatusResponse, error) {
 	return answer, err
 }
 
+// Explain asks why the steps of a job, given by id or name, run in the order in which they do.
+func (s *Session) Explain(ctx context.Context, job string) (*pecanv1.ExplainResponse, error) {
+	var answer *pecanv1.ExplainResponse
+	err := s.ask(ctx, "get the order of steps from", func(ctx context.Context) error {
+		var err error
+		answer, err = s.api.Explain(ctx, &pecanv1.ExplainRequest{Job: job})
+		return err
+	})
+	return answer, err
+}
+
 // Target is the dispatcher's address.
 func (s *Session) Target() string { return s.target.shown }
 

@@ -212,10 +212,10 @@ func TestAClosedSessionRefuses(t *testing.T) {
 	if look(d, func() int { return d.goodbyes }) != 1 {
 		t.Error("no goodbye")
 	}
-	if _, status, err := it.NextElement(0); status != Failed || !reason.Is(err, reason.Closed) {
+	if _, status, err := it.NextElement(0); status != Broken || !reason.Is(err, reason.Closed) {
 		t.Errorf("next: %v, %v", status, err)
 	}
-	if _, status, err := job.Open(IterOptions{}).NextElement(0); status != Failed || !reason.Is(err, reason.Closed) {
+	if _, status, err := job.Open(IterOptions{}).NextElement(0); status != Broken || !reason.Is(err, reason.Closed) {
 		t.Errorf("open: %v, %v", status, err)
 	}
 	if _, err := job.Session().GetDataset(context.Background(), "f1"); !reason.Is(err, reason.Closed) {

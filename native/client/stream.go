@@ -59,6 +59,8 @@ type stream struct {
 	retryAt  time.Time
 	reported time.Time
 	trouble  error
+	// denied: the worker said that it does not have the stream, and nothing has come of it since.
+	denied bool
 }
 
 // reading is true while the stream has, or may get, elements to read.
@@ -66,10 +68,18 @@ func (st *stream) reading() bool { return !st.ended && !st.released }
 
 // wanted is true when a channel should be opened.
 func (st *stream) wanted() bool {
-	if st.parked && len(st.queue) <= resumeAt {
+	if st.parked && len(st.queue) <= st.resumesAt() {
 		st.parked = false
 	}
 	return st.reading() && !st.parked && st.channel == nil && st.worker != nil
+}
+
+// resumesAt is how many entries a parked stream may have left when it is asked for again. Where that drops what is queued, none.
+func (st *stream) resumesAt() int {
+	if st.epoch.keepsBack() {
+		return 0
+	}
+	return resumeAt
 }
 
 func (st *stream) id() *pecanv1.StreamId {
@@ -83,12 +93,18 @@ func (st *stream) nextToTake() uint64 {
 	return st.next
 }
 
+// hadLater tells whether a snapshot speaks of an earlier time of a stream than this client has had. e.mu is held.
+func (e *epoch) hadLater(told *pecanv1.ConsumerStream) bool {
+	st := e.streamOf(told.GetStream())
+	return outdated(told.GetLease(), st.lease) || told.GetAssignment() < st.assignment
+}
+
 // applyStream takes over what a snapshot says of one stream. e.mu is held.
 func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
-	st := e.streamOf(told.GetStream())
-	if outdated(told.GetLease(), st.lease) || told.GetAssignment() < st.assignment {
+	if e.hadLater(told) {
 		return
 	}
+	st := e.streamOf(told.GetStream())
 	if told.GetAssignment() > st.assignment {
 		// Got for the first time, or again after others had it: what was said of the time before does not hold for this one.
 		st.assignment = told.GetAssignment()
@@ -103,13 +119,13 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 			st.next, st.ended, st.finished, st.released = told.GetStartIndex(), false, false, false
 		}
 		st.lease, st.worker = told.GetLease(), nil
-		st.failures, st.trouble, st.retryAt = 0, nil, time.Time{}
+		st.failures, st.trouble, st.denied, st.retryAt = 0, nil, false, time.Time{}
 		st.pause.reset()
 		st.closeChannel()
 	}
 	// Without an address the last one is kept: the dispatcher may have lost sight of a worker that we still reach.
 	if worker := told.GetWorker(); worker != nil && !proto.Equal(worker, st.worker) {
-		st.worker, st.retryAt = worker, time.Time{}
+		st.worker, st.denied, st.retryAt = worker, false, time.Time{}
 		st.closeChannel()
 	}
 	if told.GetStartIndex() > st.next {
@@ -127,8 +143,10 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 		st.closeChannel()
 		st.gaveUp = true
 		st.end()
-		// What is queued is with nobody else.
-		st.finish()
+		if !told.GetCutOff() {
+			// The dispatcher would hand the stream on with another run of it, and what is queued is with nobody else.
+			st.finish()
+		}
 		e.session.log.Warn(fmt.Sprintf("stream %d of epoch %d ended early, at element %d: its worker was lost, and the rest of the stream with it, %d elements at least (mode at_most_once)",
 			st.number, e.id, st.next, max(told.GetMade(), st.next)-st.next), "job", e.job.id)
 		return
@@ -278,7 +296,7 @@ func (st *stream) pop() {
 	}
 	if st.ended && len(st.queue) == 0 {
 		st.finish()
-	} else if st.channel == nil && st.parked && len(st.queue) <= resumeAt {
+	} else if st.channel == nil && st.parked && len(st.queue) <= st.resumesAt() {
 		nudge(st.epoch.kick)
 	}
 }

@@ -88,6 +88,14 @@ func (e *epoch) takePieces(max int, lead bool) ([]*Rows, found, error) {
 // takeFrom takes from the head of a stream's queue, or says why there is nothing when st is nil. e.mu is held.
 func (e *epoch) takeFrom(st *stream, max int, lead bool) (*Rows, found, error) {
 	switch {
+	case e.disowned && e.err == nil:
+		return nil, foundNothing, nil
+	case e.disowned:
+		return nil, foundBroken, e.err
+	case st != nil && !e.job.holds():
+		// Nothing is handed out before the dispatcher has answered.
+		nudge(e.session.urgent)
+		return nil, foundNothing, nil
 	case st != nil:
 	case e.received() && e.drained():
 		return nil, foundEnd, nil

@@ -112,8 +112,31 @@ func (r *Renewable) fits(t *pecanv1.Token, job *Job) error {
 		return differs("a number of streams of", t.GetNumStreams(), plan.GetNumStreams())
 	case t.GetPlanHash() != plan.GetHash():
 		return differs("the plan", t.GetPlanHash(), plan.GetHash())
+	case t.GetPosition().GetOrder().GetHash() != "" && job.options.GetOrder() <= pecanv1.Order_ORDER_OFF:
+		return reason.New(reason.BadArgument, "load a state: it was saved where steps ran in another order than the registered one, and this dataset has order=\"off\". Give the `order` and `order_tolerance` with which it was saved")
 	case r.spec.Options.GetSeedSet() && t.GetSeed() != r.spec.Options.GetSeed():
 		return differs("the seed", t.GetSeed(), r.spec.Options.GetSeed())
+	}
+	return standsIn(t, job.plan)
+}
+
+// standsIn refuses a token of a place that no pass of the plan has: the dispatcher would refuse a stream that is not there with the first
+// element, when the state has taken the place of the old one, and with a pass too many elements would come again.
+func standsIn(t *pecanv1.Token, plan *pecanv1.Plan) error {
+	position, streams := t.GetPosition(), uint64(plan.GetNumStreams())
+	if plan.HasClosing() {
+		streams++
+	}
+	// The turn is behind the stream that was last.
+	named := max(uint64(len(position.GetNext())), uint64(position.GetTurn()))
+	for _, stream := range position.GetEnded() {
+		named = max(named, uint64(stream)+1)
+	}
+	if named > streams {
+		return reason.New(reason.BadArgument, "load a state: it names stream %d, and the streams of this dataset are %d, from 0 on; give what state_dict() gave", named-1, streams)
+	}
+	if repeat := plan.GetRepeat(); repeat >= 0 && t.GetPasses() >= uint64(max(1, repeat)) {
+		return reason.New(reason.BadArgument, "load a state: it stands behind %d passes, of %d that this dataset repeats in all; give what state_dict() gave", t.GetPasses(), max(1, repeat))
 	}
 	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/pecan-ml/pecan/native/client"
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -149,14 +151,15 @@ type iteration struct {
 	job   *Job
 	inner Iteration
 
-	mu         sync.Mutex
-	over       bool
+	mu sync.Mutex
+	// over: its end was handed out, or nobody is left to ask.
+	over bool
+	// broken is the error that ended it before its end.
+	broken     *reason.Error
 	interrupts uint64
 	// slices counts the waits in a row in which nothing came; told is the slice at which people were told.
 	slices int
 	told   int
-	// outages counts errors of reaching the service in a row.
-	outages int
 }
 
 func newIteration(job *Job) (*iteration, error) {
@@ -182,41 +185,65 @@ func (it *iteration) close() {
 
 // element takes one element; block takes rows. Both wait MaxWait at most.
 func (it *iteration) element() (*client.Rows, client.Status, error) {
-	if it.over {
-		return nil, client.End, nil
+	if it.over || it.broken != nil {
+		return it.nothingMore()
 	}
 	rows, status, err := it.inner.NextElement(MaxWait)
 	return it.settle(rows, status, err, 0)
 }
 
 func (it *iteration) block() (*client.Rows, client.Status, error) {
-	if it.over {
-		return nil, client.End, nil
+	if it.over || it.broken != nil {
+		return it.nothingMore()
 	}
 	rows, status, err := it.inner.NextBlock(max(1, it.job.blockRows), MaxWait)
 	return it.settle(rows, status, err, 1)
+}
+
+// nothingMore is the answer to whoever asks on. Behind an error it is never the end: a repeat() would begin the next epoch, a cache() keep
+// what came so far for all there is, and a training loop believe that it has had everything. It is the error once more, and as CANCELLED:
+// TensorFlow's ignore_errors() asks again after every other code, for ever.
+func (it *iteration) nothingMore() (*client.Rows, client.Status, error) {
+	if it.broken == nil {
+		return nil, client.End, nil
+	}
+	return nil, client.Broken, reason.WithCode(it.broken.Reason, codes.Canceled, it.broken.Message)
+}
+
+// ended says of an error that nothing comes behind it. The Python package looks for these words: the error stands in no element's place.
+func ended(err error) *reason.Error {
+	own := reason.From(err)
+	return reason.WithCode(own.Reason, own.Code(), own.Message+"; the iterator ends with this error, before the end of its pass")
 }
 
 // settle looks at what a wait gave: whether the element is what was promised, whether the user interrupted the wait,
 // whether the iteration goes on.
 func (it *iteration) settle(rows *client.Rows, status client.Status, err error, leading int) (*client.Rows, client.Status, error) {
 	if status == client.Ready {
-		it.slices, it.told, it.outages = 0, 0, 0
+		it.slices, it.told = 0, 0
 		if err := it.job.check(rows, leading); err != nil {
 			rows.Release()
 			return nil, client.Failed, err
 		}
 		return rows, status, nil
 	}
-	if status == client.NotYet {
+	switch {
+	case status == client.NotYet:
 		it.slices++
 		it.explain()
-		if err = it.giveUp(); err == nil {
-			return nil, status, nil
+		if it.interrupted() {
+			return nil, client.Failed, reason.New(reason.Interrupted, "interrupted while waiting for the next element")
 		}
-		status = client.Failed
+		if err := it.sessionBroken(); err != nil {
+			it.broken = ended(err)
+			return nil, client.Broken, it.broken
+		}
+	case status == client.End:
+		it.over = true
+	case status == client.Broken:
+		it.broken = ended(err)
+		return nil, status, it.broken
 	}
-	it.over = status == client.End || !it.passes(err)
 	return nil, status, err
 }
 
@@ -240,33 +267,19 @@ func (it *iteration) explain() {
 	it.job.config.Notice(fmt.Sprintf("no element for %v: %s", waited, why))
 }
 
-// giveUp says why a wait ends though nothing came, or nil.
-func (it *iteration) giveUp() error {
-	if now := uint64(C.pecan_interrupts()); now != it.interrupts {
-		it.interrupts = now
-		return reason.New(reason.Interrupted, "interrupted while waiting for the next element")
-	}
+// interrupted tells whether there was a Ctrl-C since it was asked last.
+func (it *iteration) interrupted() bool {
+	before := it.interrupts
+	it.interrupts = uint64(C.pecan_interrupts())
+	return it.interrupts != before
+}
+
+// sessionBroken is why nothing will come any more, or nil.
+func (it *iteration) sessionBroken() error {
 	if it.job.config.Broken == nil {
 		return nil
 	}
 	return it.job.config.Broken()
-}
-
-// maxOutages is how many errors of reaching the service an iteration reports in a row. It may come back, but whoever
-// ignores errors must not ask for ever.
-const maxOutages = 3
-
-// passes tells errors after which the iteration goes on. After others it is over: whoever ignores errors would ask for
-// the same one for ever.
-func (it *iteration) passes(err error) bool {
-	switch reason.From(err).Reason {
-	case reason.ElementFailed, reason.ElementSpec, reason.ElementTooLarge, reason.Interrupted:
-		return true
-	case reason.Unavailable, reason.NoWorkers:
-		it.outages++
-		return it.outages < maxOutages
-	}
-	return false
 }
 
 // check compares a component with what the dataset was registered with: TensorFlow would take any bytes as whatever the

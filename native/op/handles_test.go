@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
 
 	"github.com/pecan-ml/pecan/native/client"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -111,21 +112,24 @@ func open(t *testing.T, config JobConfig, queue ...answer) (*iteration, *answers
 
 func TestWhatAnIterationSaysAfterErrors(t *testing.T) {
 	failed := func(r reason.Reason) answer { return answer{status: client.Failed, err: reason.New(r, "it")} }
+	broken := func(err error) answer { return answer{status: client.Broken, err: err} }
 	ready := answer{rows: row(dtInt64), status: client.Ready}
 	cases := map[string]struct {
 		queue []answer
 		want  string
 	}{
 		"an element that fails is left out":             {[]answer{failed(reason.ElementFailed), ready, {status: client.End}}, "failed ready end end"},
-		"a job that is gone ends it":                    {[]answer{failed(reason.JobUnknown), ready}, "failed end end"},
+		"a file that is not there is left out":          {[]answer{failed(reason.FileNotVisible), ready, {status: client.End}}, "failed ready end end"},
+		"elements that fail again and again end it":     {[]answer{broken(reason.New(reason.ElementFailed, "it")), ready}, "broken broken"},
+		"a job that is gone ends it":                    {[]answer{broken(reason.New(reason.JobUnknown, "it")), ready}, "broken broken broken"},
 		"an outage may pass":                            {[]answer{failed(reason.Unavailable), ready, failed(reason.Unavailable), ready}, "failed ready failed ready"},
-		"an outage that stays ends it":                  {[]answer{failed(reason.Unavailable), failed(reason.Unavailable), failed(reason.Unavailable), ready}, "failed failed failed end"},
-		"an error without a reason ends it":             {[]answer{{status: client.Failed, err: errors.New("it")}, ready}, "failed end"},
+		"many outages in a row may pass":                {[]answer{failed(reason.Unavailable), failed(reason.NoWorkers), failed(reason.Unavailable), failed(reason.NoWorkers), ready}, "failed failed failed failed ready"},
+		"an error without a reason ends it":             {[]answer{broken(errors.New("it")), ready}, "broken broken"},
 		"the end stays the end":                         {[]answer{{status: client.End}, ready}, "end end"},
 		"another dtype is an error in its place":        {[]answer{{rows: row(dtFloat), status: client.Ready}, ready}, "failed ready"},
 		"another rank is an error in its place":         {[]answer{{rows: row(dtInt64, 1), status: client.Ready}, ready}, "failed ready"},
 		"another number of components is an error, too": {[]answer{{rows: &client.Rows{Count: 1}, status: client.Ready}, ready}, "failed ready"},
-		"nothing yet":                                   {nil, "not yet not yet"},
+		"nothing yet": {nil, "not yet not yet"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -133,7 +137,7 @@ func TestWhatAnIterationSaysAfterErrors(t *testing.T) {
 			var said []string
 			for range strings.Count(strings.ReplaceAll(c.want, "not yet", "notyet"), " ") + 1 {
 				_, status, err := it.element()
-				if (status == client.Failed) != (err != nil) {
+				if (status == client.Failed || status == client.Broken) != (err != nil) {
 					t.Errorf("status %v with error %v", status, err)
 				}
 				said = append(said, status.String())
@@ -145,6 +149,22 @@ func TestWhatAnIterationSaysAfterErrors(t *testing.T) {
 			<-inner.closed
 		})
 	}
+}
+
+func TestAnErrorThatEndsAnIterationIsSaidAgainAndNeverTakenForItsEnd(t *testing.T) {
+	it, inner := open(t, JobConfig{}, answer{status: client.Broken, err: reason.New(reason.ElementPoison, "element 7 kills workers")})
+	want := codes.DataLoss
+	for range 3 {
+		_, status, err := it.block()
+		own := reason.From(err)
+		if status != client.Broken || own.Reason != reason.ElementPoison || own.Code() != want || !strings.Contains(own.Message, "element 7 kills workers") {
+			t.Errorf("it said %v, %v (%v), want %v", status, err, own.Code(), want)
+		}
+		// What TensorFlow's ignore_errors() does not pass over.
+		want = codes.Canceled
+	}
+	it.close()
+	<-inner.closed
 }
 
 func TestShapesAreComparedWithThePromise(t *testing.T) {
@@ -179,8 +199,10 @@ func TestABrokenSessionEndsWaitsAndNothingElse(t *testing.T) {
 	if _, status, _ := it.element(); status != client.Ready {
 		t.Errorf("an element that is there was kept back: %v", status)
 	}
-	if _, status, err := it.element(); status != client.Failed || err == nil {
-		t.Errorf("the wait goes on: %v, %v", status, err)
+	for range 2 {
+		if _, status, err := it.element(); status != client.Broken || !reason.Is(err, reason.Unavailable) {
+			t.Errorf("the wait goes on: %v, %v", status, err)
+		}
 	}
 	it.close()
 	<-inner.closed

@@ -27,7 +27,9 @@ from pecan._src.errors import (
     UnsupportedOpError,
     UsedAfterForkError,
 )
+from pecan._src.explain import ExplainedStep, OrderDifference, OrderExplanation, explain
 from pecan._src.options import ShardingPolicy
+from pecan._src.order import keep_position, keep_position_of
 from pecan._src.servers import DispatchServer, LocalCluster, WorkerServer
 from pecan._src.version import VERSION as __version__
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 # What is made of TensorFlow's own classes is loaded when it is asked for.
 _WITH_TENSORFLOW = ("Iterator", "load_state_dict", "state_dict")
+# As the predecessor's instructions have it, and as fingers do.
+_MISSPELT = ("keep_posistion", "keep_postion", "keep_postition", "keep_positon")
 
 
 def __getattr__(name: str) -> Any:
@@ -43,7 +47,8 @@ def __getattr__(name: str) -> Any:
         from pecan._src import state
 
         return getattr(state, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hint = ": did you mean keep_position?" if name in _MISSPELT else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
 
 
 __all__ = [
@@ -51,6 +56,7 @@ __all__ = [
     "DataLossError",
     "DispatchServer",
     "DispatcherConfig",
+    "ExplainedStep",
     "InvalidArgumentError",
     "InvalidGraphError",
     "InvalidTypeError",
@@ -59,6 +65,8 @@ __all__ = [
     "LimitError",
     "LocalCluster",
     "NotFoundError",
+    "OrderDifference",
+    "OrderExplanation",
     "PecanError",
     "PreconditionError",
     "ServerError",
@@ -72,7 +80,10 @@ __all__ = [
     "__version__",
     "cache",
     "distribute",
+    "explain",
     "from_dataset_id",
+    "keep_position",
+    "keep_position_of",
     "load_state_dict",
     "register_dataset",
     "state_dict",

@@ -1,6 +1,7 @@
 """What distribute() and its relatives accept, and what they say to the rest: all before anything is contacted."""
 
 import enum
+import inspect
 
 import numpy
 import pecan
@@ -68,6 +69,10 @@ MISTAKES = {
     "a timeout that is no number": (dict(dispatcher_timeout_s=float("nan")), ValueError, "finite"),
     "elements above 2 GiB": (dict(max_element_bytes=(2 << 30) + 1), ValueError, "2 GiB"),
     "no local workers": (dict(local_workers=0), ValueError, "above 0"),
+    "an order that is none": (dict(order="on"), ValueError, "'off', 'auto', 'paper'"),
+    "a flag for an order": (dict(order=True), ValueError, "'off', 'auto', 'paper'"),
+    "a tolerance that is none": (dict(order_tolerance=0.1), ValueError, "'approximate', 'exact', 'any'"),
+    "the paper's order within bounds": (dict(order="paper", order_tolerance="exact"), ValueError, "leave `order_tol"),
     "local workers of a running service": (dict(service="h:1", local_workers=2), ValueError, "private cluster"),
     "a number for a service": (dict(service=7), ValueError, "must be a string"),
     "an empty service": (dict(service=""), ValueError, "must not be empty"),
@@ -115,7 +120,7 @@ ALL = dict(
     processing_mode=None, sharding=None, deterministic=False, job_name=None, consumer_index=None, num_consumers=None,
     max_outstanding_requests=None, data_transfer_protocol="auto", compression="auto", cross_trainer_cache=None,
     target_workers="AUTO", max_outstanding_bytes=1, max_element_bytes=None, payload_checksum=False,
-    dispatcher_timeout_s=1, seed=None, allow_nondeterministic=False,
+    dispatcher_timeout_s=1, seed=None, allow_nondeterministic=False, order="off", order_tolerance=None,
 )  # fmt: skip
 
 MODES = {
@@ -145,6 +150,37 @@ def test_mode_and_sharding(name):
     arguments, mode, sharding = MODES[name]
     chosen = options.read_options(**{**ALL, **arguments})
     assert (chosen.mode, chosen.sharding) == (mode, sharding)
+
+
+@pytest.mark.parametrize(
+    ("order", "tolerance", "chosen"),
+    [
+        ("off", None, ("off", "approximate")),
+        ("auto", None, ("auto", "approximate")),
+        ("auto", "exact", ("auto", "exact")),
+        ("auto", "any", ("auto", "any")),
+        ("paper", None, ("paper", "any")),
+        ("paper", "any", ("paper", "any")),
+    ],
+)
+def test_order_and_tolerance(order, tolerance, chosen):
+    options_ = options.read_options(**{**ALL, "order": order, "order_tolerance": tolerance})
+    assert (options_.order, options_.order_tolerance) == chosen
+
+
+def test_deterministic_elements_are_the_same_to_the_last_bit_unless_somebody_wants_less():
+    for order, tolerance, meant in [
+        ("auto", None, "exact"),
+        ("auto", "approximate", "approximate"),
+        ("paper", None, "any"),
+    ]:
+        chosen = options.read_options(**{**ALL, "deterministic": True, "order": order, "order_tolerance": tolerance})
+        assert chosen.order_tolerance == meant
+
+
+def test_nobody_gets_another_order_unasked():
+    defaults = [inspect.signature(f).parameters["order"].default for f in (pecan.distribute, pecan.from_dataset_id)]
+    assert [*defaults, options.ReadOptions().order] == [options.DEFAULT_ORDER] * 3 == ["auto"] * 3
 
 
 def test_forms_of_the_same_thing():

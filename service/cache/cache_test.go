@@ -212,6 +212,37 @@ func TestDamageIsNeverGivenAsElements(t *testing.T) {
 	}
 }
 
+// D11: a file that is cut short while it is read ends early for its reader, which has to be told from the end of the elements.
+func TestASegmentThatIsCutWhileItIsReadHasNoEnd(t *testing.T) {
+	path := t.TempDir()
+	d := open(t, path, 0)
+	var list []Chunk
+	for i := range 12 {
+		list = append(list, Chunk{Count: 1, Flags: uint32(i), Meta: []byte("m"), Payload: [][]byte{make([]byte, blockBytes/4)}})
+	}
+	s := write(t, d, testName, testID, list, false)
+	for at := int64(0); at < s.Bytes; at += blockBytes / 3 {
+		again := write(t, d, fmt.Sprintf("abab-3-%d-1-0123456789abcdef.seg", 100+at), testID, list, false)
+		r, err := d.Open(again)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Next(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(filepath.Join(path, again.Name), at); err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = r.Next()
+		}
+		if !errors.Is(err, ErrSpoilt) || errors.Is(err, io.EOF) {
+			t.Errorf("cut at byte %d of %d: %v", at, s.Bytes, err)
+		}
+		r.Close()
+	}
+}
+
 // D11: a segment of another stream, dataset or source under the name.
 func TestAnotherSegmentDoesNotStandForTheOneAskedFor(t *testing.T) {
 	path := t.TempDir()

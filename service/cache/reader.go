@@ -39,8 +39,9 @@ func (d *Dir) Open(s Segment) (*Reader, error) {
 	return r, nil
 }
 
+// spoilt gives the cause in words alone: the io.EOF of a file that became shorter is not the end of the elements.
 func (r *Reader) spoilt(format string, args ...any) error {
-	return fmt.Errorf("%w: %s: %w", ErrSpoilt, r.name, fmt.Errorf(format, args...))
+	return fmt.Errorf("%w: %s: %s", ErrSpoilt, r.name, fmt.Sprintf(format, args...))
 }
 
 func (r *Reader) check(s Segment) error {
@@ -50,10 +51,10 @@ func (r *Reader) check(s Segment) error {
 	var head [len(header)]byte
 	var tail [tailBytes]byte
 	if _, err := r.file.ReadAt(head[:], 0); err != nil {
-		return r.spoilt("read: %w", err)
+		return r.spoilt("read: %v", err)
 	}
 	if _, err := r.file.ReadAt(tail[:], r.size-tailBytes); err != nil {
-		return r.spoilt("read: %w", err)
+		return r.spoilt("read: %v", err)
 	}
 	length, crc := int64(binary.LittleEndian.Uint32(tail[:])), binary.LittleEndian.Uint32(tail[4:])
 	if string(head[:]) != header || string(tail[8:]) != footerMagic || crc != s.Checksum || length > r.size-int64(len(header)+tailBytes) {
@@ -61,7 +62,7 @@ func (r *Reader) check(s Segment) error {
 	}
 	footer := make([]byte, length)
 	if _, err := r.file.ReadAt(footer, r.size-tailBytes-length); err != nil {
-		return r.spoilt("read: %w", err)
+		return r.spoilt("read: %v", err)
 	}
 	if checksum(footer) != crc {
 		return r.spoilt("its footer is damaged")
@@ -111,7 +112,7 @@ func (r *Reader) Next() (Chunk, error) {
 	}
 	chunk, rest, err := takeChunk(r.rest)
 	if err != nil {
-		return Chunk{}, r.spoilt("block %d: %w", r.next-1, err)
+		return Chunk{}, r.spoilt("block %d: %v", r.next-1, err)
 	}
 	if uint64(chunk.Count) > r.left {
 		return Chunk{}, r.spoilt("block %d has more elements than its index says", r.next-1)
@@ -132,7 +133,7 @@ func (r *Reader) Skip(n uint64) (skipped uint64) {
 func (r *Reader) load(b block) error {
 	r.stored = grow(r.stored, int(b.stored))
 	if _, err := r.file.ReadAt(r.stored, int64(b.offset)); err != nil {
-		return r.spoilt("read block %d: %w", r.next, err)
+		return r.spoilt("read block %d: %v", r.next, err)
 	}
 	if checksum(r.stored) != b.crc {
 		return r.spoilt("block %d is damaged", r.next)
@@ -147,7 +148,7 @@ func (r *Reader) load(b block) error {
 	r.raw = grow(r.raw, int(b.raw))
 	out, err := snappy.Decode(r.raw, r.stored)
 	if err != nil {
-		return r.spoilt("block %d: %w", r.next, err)
+		return r.spoilt("block %d: %v", r.next, err)
 	}
 	r.rest = out
 	return nil

@@ -101,7 +101,11 @@ func (d *Dispatcher) OpenEpoch(ctx context.Context, req *pecanv1.OpenEpochReques
 	); err != nil {
 		return nil, err
 	}
-	return ask[*pecanv1.OpenEpochResponse](ctx, d, req)
+	order, err := d.orderNamed(req)
+	if err != nil {
+		return nil, err
+	}
+	return ask[*pecanv1.OpenEpochResponse](ctx, d, core.OpenEpochAt{Request: req, Order: order})
 }
 
 // AdoptEpoch implements the service.

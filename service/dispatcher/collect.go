@@ -25,7 +25,7 @@ type metrics struct {
 	write                                prometheus.Histogram
 	info, jobs, jobInfo, epochs, streams *prometheus.Desc
 	workers, clients, datasets           *prometheus.Desc
-	bytes, torn, full                    *prometheus.Desc
+	bytes, torn, full, orders            *prometheus.Desc
 
 	// told are the duplicates that trainers told of the passes they read.
 	mu   sync.Mutex
@@ -65,6 +65,7 @@ func newMetrics(d *Dispatcher) *metrics {
 		workers:  desc("pecan_dispatcher_workers", "Registered workers.", "state"),
 		clients:  desc("pecan_dispatcher_clients", "Trainers' datasets that hold jobs."),
 		datasets: desc("pecan_dispatcher_datasets", "Registered datasets."),
+		orders:   desc("pecan_dispatcher_jobs_by_order", "Jobs that asked for another order of their steps, by how far that is.", "state"),
 		bytes:    desc("pecan_dispatcher_store_bytes", "Bytes of the store on disk."),
 		full:     desc("pecan_dispatcher_store_full", "1 while the disk has less room than is kept in reserve, and nothing new is begun."),
 		torn:     desc("pecan_dispatcher_store_torn_tails_total", "Torn writes that this process found when it started, and left out."),
@@ -80,7 +81,7 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	for _, c := range m.counted() {
 		c.Describe(out)
 	}
-	for _, desc := range []*prometheus.Desc{m.info, m.jobs, m.jobInfo, m.epochs, m.streams, m.workers, m.clients, m.datasets, m.bytes, m.torn, m.full} {
+	for _, desc := range []*prometheus.Desc{m.info, m.jobs, m.jobInfo, m.epochs, m.streams, m.workers, m.clients, m.datasets, m.bytes, m.torn, m.full, m.orders} {
 		out <- desc
 	}
 }
@@ -114,6 +115,15 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	for state, n := range workers {
 		gauge(m.workers, float64(n), state)
+	}
+	orders := map[string]int{"off": 0, "measuring": 0, "proposed": 0, "kept": 0, "refused": 0, "piloted": 0, "adopted": 0, "rolled back": 0}
+	for _, job := range status.Jobs {
+		if job.Order != nil {
+			orders[job.Order.State]++
+		}
+	}
+	for state, n := range orders {
+		gauge(m.orders, float64(n), strings.ReplaceAll(state, " ", "_"))
 	}
 	var open, done, running, waiting int
 	for i, job := range status.Jobs {

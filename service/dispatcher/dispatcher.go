@@ -50,6 +50,10 @@ type Dispatcher struct {
 	graphMu  sync.Mutex
 	arriving map[string]int
 
+	// planning are the orders of steps that are being planned, of which planMu lets one go on at a time.
+	planning sync.WaitGroup
+	planMu   sync.Mutex
+
 	// stopping is closed when the service ends; failure says why when it ends badly.
 	stopping chan struct{}
 	stopOnce sync.Once
@@ -335,6 +339,8 @@ func (d *Dispatcher) perform(effect core.Effect) {
 		if w != nil {
 			w.end(e.Err)
 		}
+	case core.PlanOrder:
+		d.planOrder(e)
 	case core.ForgetGraph:
 		d.forgetGraph(e.Fingerprint)
 	case core.Event:

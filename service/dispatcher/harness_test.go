@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -23,6 +24,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher"
+	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
 	"github.com/pecan-ml/pecan/service/internal/clock"
 	"github.com/pecan-ml/pecan/service/store"
 )
@@ -57,6 +59,16 @@ func (g planGraphs) Plan(graph []byte, options *pecanv1.JobOptions) (*pecanv1.Pl
 	}
 	plan.Fingerprint, _ = g.Check(graph, []*pecanv1.ComponentSpec{{}})
 	return plan, nil
+}
+
+// Named knows no order.
+func (planGraphs) Named([]byte, *pecanv1.Plan, *pecanv1.JobOptions, *pecanv1.EpochOrder) ([]string, error) {
+	return nil, errors.New("a plan has no steps")
+}
+
+// Order has nothing to propose.
+func (planGraphs) Order([]byte, *pecanv1.Plan, *pecanv1.JobOptions, []*pecanv1.NodeMetrics) (*ordering.Proposal, error) {
+	return &ordering.Proposal{Why: "a plan has no steps"}, nil
 }
 
 // service is a running dispatcher and a connection to it.

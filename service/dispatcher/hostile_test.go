@@ -81,8 +81,13 @@ func TestHostileRequestsChangeNothing(t *testing.T) {
 		"an unknown mode":                {create(func(r *pecanv1.CreateJobRequest) { r.Options.Mode = 77 }), reason.BadArgument},
 		"an unknown sharding":            {create(func(r *pecanv1.CreateJobRequest) { r.Options.Sharding = -1 }), reason.BadArgument},
 		"an unknown compression":         {create(func(r *pecanv1.CreateJobRequest) { r.Options.Compression = 9 }), reason.BadArgument},
-		"elements above 2 GiB":           {create(func(r *pecanv1.CreateJobRequest) { r.Options.MaxElementBytes = 1 << 40 }), reason.BadArgument},
-		"negative elements":              {create(func(r *pecanv1.CreateJobRequest) { r.Options.MaxElementBytes = -1 }), reason.BadArgument},
+		"an unknown order":               {create(func(r *pecanv1.CreateJobRequest) { r.Options.Order = 12 }), reason.BadArgument},
+		"an unknown tolerance":           {create(func(r *pecanv1.CreateJobRequest) { r.Options.OrderTolerance = -3 }), reason.BadArgument},
+		"the paper's order within bounds": {create(func(r *pecanv1.CreateJobRequest) {
+			r.Options.Order, r.Options.OrderTolerance = pecanv1.Order_ORDER_PAPER, pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT
+		}), reason.BadArgument},
+		"elements above 2 GiB": {create(func(r *pecanv1.CreateJobRequest) { r.Options.MaxElementBytes = 1 << 40 }), reason.BadArgument},
+		"negative elements":    {create(func(r *pecanv1.CreateJobRequest) { r.Options.MaxElementBytes = -1 }), reason.BadArgument},
 		"mode off with sharding": {create(func(r *pecanv1.CreateJobRequest) {
 			r.Options.Mode, r.Options.Sharding = pecanv1.Mode_MODE_OFF, pecanv1.Sharding_SHARDING_FILE
 		}), reason.BadArgument},
@@ -345,6 +350,28 @@ func TestWhatIsHeldAtOnceIsBounded(t *testing.T) {
 	}
 }
 
+func TestEpochsOfAJobAreBounded(t *testing.T) {
+	s := startService(t, serviceOptions{change: func(c *dispatcher.Config) { c.Core.MaxEpochs = 2 }})
+	dataset := s.register(&pecanv1.Plan{NumStreams: 1})
+	job, other := s.job("c1", "", dataset, nil).JobId, s.job("c2", "", dataset, nil).JobId
+	s.open("c1", job, 0)
+	second := s.open("c1", job, 1).Epoch
+	before := s.d.StateHash()
+	_, err := s.client.OpenEpoch(s.ctx(), &pecanv1.OpenEpochRequest{RequestId: "third", ClientId: "c1", JobId: job})
+	wantReason(t, err, reason.ServiceLimit)
+	if !strings.Contains(err.Error(), "--max-epochs") {
+		t.Errorf("%v does not name the flag", err)
+	}
+	if s.d.StateHash() != before {
+		t.Error("the durable state changed")
+	}
+	s.open("c2", other, 0)
+	if _, err := s.client.CloseEpoch(s.ctx(), &pecanv1.CloseEpochRequest{ClientId: "c1", JobId: job, Epoch: second}); err != nil {
+		t.Fatal(err)
+	}
+	s.open("c1", job, 2)
+}
+
 func TestARefusedDatasetLeavesNoGraph(t *testing.T) {
 	kept := store.NewMemory()
 	s := startService(t, serviceOptions{store: kept})
@@ -495,7 +522,7 @@ func TestFalseReportsOfWorkersChangeNothing(t *testing.T) {
 	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: &pecanv1.WorkerHeartbeat{
 		CpuS: math.NaN(), ResidentBytes: -1,
 		Streams: []*pecanv1.WorkerHeartbeat_StreamLoad{
-			{Id: start.Id, Lease: start.Lease, Produced: 3, Acked: math.MaxUint64, WindowBytes: -5},
+			{Id: start.Id, Lease: start.Lease, Produced: 3, Acked: math.MaxUint64, WindowBytes: -5, Opened: true},
 			{Id: wrong, Lease: 1}, {},
 		},
 	}}})

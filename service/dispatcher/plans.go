@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
@@ -37,4 +38,22 @@ func (p *planner) Plan(data []byte, options *pecanv1.JobOptions) (*pecanv1.Plan,
 		return nil, err
 	}
 	return graph.Analyze(g, options, p.env)
+}
+
+// Order implements Graphs.
+func (p *planner) Order(data []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) (*ordering.Proposal, error) {
+	g, err := graph.Parse(data, p.limits)
+	if err != nil {
+		return nil, err
+	}
+	return ordering.Propose(g, plan, options, nodes)
+}
+
+// Named implements Graphs.
+func (p *planner) Named(data []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, named *pecanv1.EpochOrder) ([]string, error) {
+	g, err := graph.Parse(data, p.limits)
+	if err != nil {
+		return nil, err
+	}
+	return ordering.Named(g, plan, options, named)
 }

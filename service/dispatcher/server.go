@@ -26,6 +26,9 @@ const (
 	wireSlack = 16 << 20
 	// maxConnections keeps a flood from taking every file descriptor. A trainer or a worker has one.
 	maxConnections = 10_000
+	// requestWindow is what a peer may send ahead of what is read. gRPC's own estimate lets it grow to 16 MiB on a fast network, and that
+	// much would come in of an upload which is not admitted.
+	requestWindow = 1 << 20
 	// stopGrace is how long requests may take to end when the service stops.
 	stopGrace = 2 * time.Second
 )
@@ -36,6 +39,7 @@ func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer(
 		grpc.MaxRecvMsgSize(maxRequestBytes+wireSlack), grpc.MaxHeaderListSize(16<<10), grpc.MaxConcurrentStreams(1024),
 		grpc.ConnectionTimeout(10*time.Second),
+		grpc.StaticStreamWindowSize(requestWindow), grpc.StaticConnWindowSize(requestWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, MaxConnectionIdle: 10 * time.Minute}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 500 * time.Millisecond, PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(d.unary), grpc.StreamInterceptor(d.stream),
@@ -55,6 +59,7 @@ func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
 	cancel()
 	runErr := <-written
 	server.Stop()
+	d.planning.Wait()
 	if runErr != nil {
 		return runErr
 	}

@@ -157,9 +157,9 @@ func checkOptions(options *pecanv1.JobOptions) (*pecanv1.JobOptions, error) {
 	o := &pecanv1.JobOptions{
 		Mode: options.GetMode(), Sharding: options.GetSharding(), Seed: options.GetSeed(), SeedSet: options.GetSeedSet(),
 		Compression: options.GetCompression(), MaxElementBytes: options.GetMaxElementBytes(), PayloadChecksum: options.GetPayloadChecksum(),
-		AllowNondeterministic: options.GetAllowNondeterministic(),
+		AllowNondeterministic: options.GetAllowNondeterministic(), Order: options.GetOrder(), OrderTolerance: options.GetOrderTolerance(),
 	}
-	if err := first(known("mode", o.Mode), known("sharding", o.Sharding), known("compression", o.Compression)); err != nil {
+	if err := first(known("mode", o.Mode), known("sharding", o.Sharding), known("compression", o.Compression), checkOrder(o)); err != nil {
 		return nil, err
 	}
 	off := pecanv1.Sharding_SHARDING_OFF
@@ -189,6 +189,24 @@ func checkOptions(options *pecanv1.JobOptions) (*pecanv1.JobOptions, error) {
 		o.Seed = 0
 	}
 	return o, nil
+}
+
+// checkOrder fills in who decides the order of steps, and how far elements may differ for it.
+func checkOrder(o *pecanv1.JobOptions) error {
+	if err := first(known("order", o.Order), known("order_tolerance", o.OrderTolerance)); err != nil {
+		return err
+	}
+	unsaid := o.OrderTolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED
+	switch o.Order {
+	case pecanv1.Order_ORDER_UNSPECIFIED:
+		o.Order = pecanv1.Order_ORDER_OFF
+	case pecanv1.Order_ORDER_PAPER:
+		if !unsaid && o.OrderTolerance != pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY {
+			return reason.New(reason.BadArgument, "order PAPER asks for no bound on what it changes and does not go with order_tolerance %v", o.OrderTolerance)
+		}
+	}
+	o.OrderTolerance = o.ToleranceMeant()
+	return nil
 }
 
 // hello checks a worker's first message, apart from whether the worker may come.
@@ -262,12 +280,38 @@ func cleanHeartbeat(beat *pecanv1.WorkerHeartbeat) {
 
 // cleanFigures makes the figures of a job's nodes harmless.
 func cleanFigures(figures *pecanv1.JobFigures) {
-	if len(figures.Nodes) > maxListed {
-		figures.Nodes = figures.Nodes[:maxListed]
+	for _, nodes := range []*[]*pecanv1.NodeMetrics{&figures.Nodes, &figures.Ordered} {
+		if len(*nodes) > maxListed {
+			*nodes = (*nodes)[:maxListed]
+		}
+		for _, node := range *nodes {
+			node.SelfCpuS = cleanSeconds(node.SelfCpuS)
+			node.Node, node.Op = shortText(node.Node), shortText(node.Op)
+		}
 	}
-	for _, node := range figures.Nodes {
-		node.SelfCpuS = cleanSeconds(node.SelfCpuS)
-		node.Node, node.Op = shortText(node.Node), shortText(node.Op)
+}
+
+// cleanTrial makes what a worker found in a trial harmless. A difference that is no number is larger than any.
+func cleanTrial(trial *pecanv1.OrderTrial) {
+	if trial == nil {
+		return
+	}
+	trial.Refused = shortText(trial.Refused)
+	trial.OriginalS, trial.OrderedS, trial.CpuS = cleanSeconds(trial.OriginalS), cleanSeconds(trial.OrderedS), cleanSeconds(trial.CpuS)
+	for _, saved := range []*float64{&trial.SavedLowS, &trial.SavedHighS} {
+		if math.IsNaN(*saved) {
+			*saved = 0
+		}
+	}
+	if len(trial.Components) > maxComponents {
+		trial.Components = trial.Components[:maxComponents]
+	}
+	for _, difference := range trial.Components {
+		for _, value := range []*float64{&difference.Worst, &difference.Bound, &difference.Range} {
+			if math.IsNaN(*value) {
+				*value = math.Inf(1)
+			}
+		}
 	}
 }
 

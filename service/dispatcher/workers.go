@@ -151,6 +151,11 @@ func (d *Dispatcher) fromWorker(ctx context.Context, id core.SessionID, message 
 		if files := kind.CacheFiles; len(files.GetNames()) > maxListed {
 			files.Names = files.Names[:maxListed]
 		}
+	case *pecanv1.WorkerMessage_OrderTried:
+		if kind.OrderTried == nil {
+			return nil
+		}
+		cleanTrial(kind.OrderTried.Trial)
 	case *pecanv1.WorkerMessage_Failed:
 		detail := kind.Failed.GetError()
 		if detail == nil {

@@ -123,8 +123,9 @@ func finish(plan *pecanv1.Plan) *pecanv1.Plan {
 
 func planHash(plan *pecanv1.Plan) string {
 	bare := proto.Clone(plan).(*pecanv1.Plan)
-	// How a stream goes on after a failure changes no element, and neither does what is kept.
-	bare.Hash, bare.Reasons, bare.Resume, bare.Cache = "", nil, nil, nil
+	// How a stream goes on after a failure changes no element, and neither does what is kept. In which order the steps run is decided
+	// from epoch to epoch, of one plan.
+	bare.Hash, bare.Reasons, bare.Resume, bare.Cache, bare.Order = "", nil, nil, nil, nil
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(bare)
 	if err != nil {
 		// Only invalid UTF-8 could fail here, and Unmarshal has refused that.

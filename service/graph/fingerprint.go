@@ -53,9 +53,9 @@ func (h *hasher) hashNode(n *tf.NodeDef, resolve func(string) []byte) []byte {
 	sum := sha256.New()
 	writePart(sum, []byte(n.GetOp()))
 	writePart(sum, []byte(n.GetDevice()))
-	if h.g.isMark(n) {
-		// The one name of a step that means something.
-		writePart(sum, []byte(CacheMark))
+	if mark := h.g.markOf(n); mark != "" {
+		// The only names of steps that mean something.
+		writePart(sum, []byte(mark))
 	}
 	keys := make([]string, 0, len(n.GetAttr()))
 	for key := range n.GetAttr() {
@@ -162,6 +162,10 @@ func (h *hasher) function(name string) []byte {
 	}
 	f := h.g.functions[name]
 	sum := sha256.New()
+	if isHeld(f) {
+		// What is decided for a dataset is kept by its fingerprint, and the order of steps is not what it is without the mark.
+		writePart(sum, []byte(HoldMark))
+	}
 	values := map[string][]byte{}
 	for i, arg := range f.GetSignature().GetInputArg() {
 		values[arg.GetName()] = binary.BigEndian.AppendUint32([]byte("argument "), uint32(i))

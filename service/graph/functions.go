@@ -127,17 +127,13 @@ func (g *Graph) checkFunction(f *tf.FunctionDef) error {
 		if err := g.checkAttrs(n, nodePath(name, n), reason.GraphFunction); err != nil {
 			return err
 		}
-		data := 0
 		for _, input := range n.GetInput() {
-			if !strings.HasPrefix(input, "^") {
-				data++
-			}
 			if !g.resolves(input, args, nodes) {
 				return bad("has a node %s that takes %s, which is not there", quoteName(n.GetName()), quoteName(input))
 			}
 		}
-		if want, ok := g.inputCount(n); ok && want != data {
-			return bad("has a node %s (%s) with %d inputs, its attributes call for %d", quoteName(n.GetName()), n.GetOp(), data, want)
+		if want, ok := g.inputCount(n); ok && want != dataInputs(n) {
+			return bad("has a node %s (%s) with %d inputs, its attributes call for %d", quoteName(n.GetName()), n.GetOp(), dataInputs(n), want)
 		}
 	}
 	for _, out := range f.GetSignature().GetOutputArg() {
@@ -151,7 +147,16 @@ func (g *Graph) checkFunction(f *tf.FunctionDef) error {
 			return bad("waits for the node %s, which is not there", quoteName(node))
 		}
 	}
-	_, cycle := sortNodes(names, func(node string) []string {
+	_, cycle := sortBody(names, nodes)
+	if cycle != "" {
+		return bad("has a node %s that depends on itself", quoteName(cycle))
+	}
+	return nil
+}
+
+// sortBody puts the nodes of a function in an order in which inputs come before users.
+func sortBody(names []string, nodes map[string]*tf.NodeDef) (sorted []string, cycle string) {
+	return sortNodes(names, func(node string) []string {
 		var from []string
 		for _, input := range nodes[node].GetInput() {
 			if source := functionInputNode(input); nodes[source] != nil {
@@ -160,10 +165,6 @@ func (g *Graph) checkFunction(f *tf.FunctionDef) error {
 		}
 		return from
 	})
-	if cycle != "" {
-		return bad("has a node %s that depends on itself", quoteName(cycle))
-	}
-	return nil
 }
 
 // functionInputNode is the node or argument that an input inside a function names.

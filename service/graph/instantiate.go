@@ -35,6 +35,13 @@ type At struct {
 	Threads int
 	// RAMBudget, when positive, bounds what tf.data's autotuning may use for buffers, bytes.
 	RAMBudget int64
+	// Serial has every step make one element after another, when it is asked for. In a context with one thread for functions the CPU that
+	// an element takes is then spent while it is asked for, by the thread that asks and by that one.
+	Serial bool
+	// Keyed has the stream run as in mode deterministic, with all that can be keyed keyed.
+	Keyed bool
+	// Top, when not empty, is the step whose elements the stream gives: what stands above it is left out.
+	Top string
 	// Meters, when not empty, has steps counted that tf.data's own model of a running iterator forgets, under this name: one
 	// that no other iterator of the process has.
 	Meters string
@@ -69,6 +76,14 @@ func Instantiate(g *Graph, plan *pecanv1.Plan, at At) (*StreamGraphs, error) {
 		return nil, reason.New(reason.Internal, "the plan for dataset %s was changed after it was made", g.fingerprint)
 	case at.Stream < 0, plan.GetNumStreams() > 0 && at.Stream > lastStream(plan):
 		return nil, reason.New(reason.StreamUnknown, "stream %d is asked for, the plan has streams 0 to %d", at.Stream, lastStream(plan))
+	}
+	if at.Keyed {
+		at.Mode = pecanv1.Mode_MODE_DETERMINISTIC
+	}
+	if at.Serial {
+		if err := g.serialises(); err != nil {
+			return nil, err
+		}
 	}
 	e := &editor{
 		g: g, p: newPlanner(g), at: at, nodes: map[string]*tf.NodeDef{}, funcs: map[string]*tf.FunctionDef{},
@@ -105,6 +120,9 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 	for _, name := range plan.GetKeyed() {
 		e.p.keyed[name] = true
 	}
+	if at.Keyed {
+		e.p.key(root, at.Mode)
+	}
 	e.mended = e.p.mended(root, at.Mode)
 	if e.plan.hint {
 		e.fillHints()
@@ -113,15 +131,39 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 		e.keep, e.p.kept = plan, plan.GetCache().GetNode()
 	}
 	if e.plan.off || e.plan.hint || plan.GetNumStreams() == 1 {
-		return e.whole(root)
+		top, _, err := e.top(root, way{})
+		if err != nil {
+			return nil, err
+		}
+		return e.whole(top)
 	}
 	root = e.p.sink(root)
 	w, err := e.p.findWay(root, plan)
 	if err != nil {
 		return nil, err
 	}
-	e.plan.way = w
+	if root, e.plan.way, err = e.top(root, w); err != nil {
+		return nil, err
+	}
 	return e.parts(root)
+}
+
+// top gives the step at which the stream ends, and the way without a batch that stands above it.
+func (e *editor) top(root *step, w way) (*step, way, error) {
+	for s := root; ; s = s.in[0] {
+		if e.at.Top == "" || s.node.GetName() == e.at.Top {
+			return s, w, nil
+		}
+		if s == w.batch {
+			w.batch, w.batchWay = nil, exact
+		}
+		if len(s.in) != 1 || s.in[0] == nil {
+			return nil, way{}, reason.New(reason.Internal, "there is no step %s below the result alone", quoteName(e.at.Top))
+		}
+		if _, cut := w.cuts[s]; cut {
+			return nil, way{}, reason.New(reason.Internal, "step %s stands below the cut", quoteName(e.at.Top))
+		}
+	}
 }
 
 func lastStream(plan *pecanv1.Plan) int {
@@ -256,7 +298,7 @@ func (e *editor) emit(s *step, at place) string {
 		e.emit(c, below)
 	}
 	name := s.node.GetName()
-	if s.rule.kind == asserted && e.plan.streams > 1 {
+	if s.rule.kind == asserted && e.plan.streams > 1 || e.at.Serial && s.node.GetOp() == prefetchOp {
 		name = inputs[0]
 	} else {
 		switch {
@@ -281,7 +323,7 @@ func (e *editor) emitAbove(s, stop *step, output string) string {
 		return output
 	}
 	input := e.number(s.in[0], e.emitAbove(s.in[0], stop, output))
-	if s.rule.kind == asserted {
+	if s.rule.kind == asserted || e.at.Serial && s.node.GetOp() == prefetchOp {
 		return input
 	}
 	for _, c := range s.captured {

@@ -18,8 +18,7 @@ import (
 // stream's graph there: what lies below, which the worker leaves out when it has the elements, and what lies above, which takes
 // them from the worker. docs/design/0008-cache.md says why it is so.
 
-// CacheMark is the name of the step: take(-1, name=CacheMark), which TensorFlow passes through. A name of the user's on a step
-// lies in its metadata.
+// CacheMark is the name of the step: take(-1, name=CacheMark), which TensorFlow passes through.
 const CacheMark = "pecan_cache"
 
 // packBytes is up to what size elements travel in packs: one call for each costs more than a small element is worth.
@@ -29,16 +28,7 @@ const packBytes = 16 << 10
 const maxPath = 4096
 
 // isMark tells whether a node is a cached step.
-func (g *Graph) isMark(n *tf.NodeDef) bool {
-	if n.GetOp() != "TakeDataset" || len(n.GetAttr()["metadata"].GetS()) == 0 {
-		return false
-	}
-	if count, ok := g.inputInt(n, "count"); !ok || count >= 0 {
-		return false
-	}
-	var metadata tf.Metadata
-	return proto.Unmarshal(n.GetAttr()["metadata"].GetS(), &metadata) == nil && string(metadata.GetName()) == CacheMark
-}
+func (g *Graph) isMark(n *tf.NodeDef) bool { return g.markOf(n) == CacheMark }
 
 // planKeep decides what becomes of the cached step, once the cut is decided. root is the tree that was cut.
 func (p *planner) planKeep(plan *pecanv1.Plan, root *step) {

@@ -59,6 +59,9 @@ func (e *editor) streamOptions() []byte {
 		// Whatever the user's options say, elements come in order; steps that draw are serialised in the graph itself.
 		o.OptionalDeterministic = &tf.Options_Deterministic{Deterministic: true}
 	}
+	if e.at.Serial {
+		serialOptions(o)
+	}
 	if e.at.Threads > 0 && !e.userSetsThreads() {
 		o.ThreadingOptions = &tf.ThreadingOptions{
 			OptionalPrivateThreadpoolSize: &tf.ThreadingOptions_PrivateThreadpoolSize{PrivateThreadpoolSize: int32(e.at.Threads)},

@@ -56,7 +56,7 @@ func Parse(data []byte, lim Limits) (*Graph, error) {
 	g := &Graph{def: &def, ops: ops, limits: lim}
 	for _, check := range []func() error{
 		g.checkVersion, g.indexNodes, g.indexFunctions, g.checkOps, g.checkFunctions, g.checkNodes, g.findRoot,
-		g.orderNodes, g.checkArity, g.checkState, g.checkNumbers, g.checkOutputs,
+		g.orderNodes, g.checkPaths, g.checkArity, g.checkState, g.checkNumbers, g.checkOutputs,
 	} {
 		if err := check(); err != nil {
 			return nil, err

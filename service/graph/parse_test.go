@@ -124,6 +124,10 @@ func TestBadGraphsAreRefused(t *testing.T) {
 		"a generator":       {data: read(t, "generator"), want: reason.PyFunction, text: "PyFunc"},
 		"a print":           {data: read(t, "print"), want: reason.ExternalState, text: "PrintV2"},
 		"a written file":    {data: read(t, "write_file"), want: reason.OpForbidden, text: "WriteFile"},
+		"a connection": {data: changed(t, "range", func(d *tf.GraphDef) {
+			n := addNode(d, "s", "RegisterDatasetV2", "Const/_0", "Const/_0", "Const/_0")
+			n.Attr["external_state_policy"] = &tf.AttrValue{Value: &tf.AttrValue_I{I: 1}}
+		}), want: reason.OpForbidden, text: "RegisterDatasetV2"},
 		"a counting variable that another step reads": {data: read(t, "two_counters"), want: reason.ExternalState, text: "equal value"},
 		"a variable that the graph itself changes": {data: changed(t, "lookup", func(d *tf.GraphDef) {
 			ofOp(t, d, "AssignVariableOp").Op = "AssignAddVariableOp"
@@ -177,6 +181,16 @@ func TestBadGraphsAreRefused(t *testing.T) {
 		"an impossible shape": {data: changed(t, "range", func(d *tf.GraphDef) {
 			ofOp(t, d, "RangeDataset").Attr["output_shapes"] = shapesAttr([]*tf.TensorShapeProto{shapeOf(-7)})
 		}), want: reason.GraphLimit, text: "-7"},
+		"a dataset that is read twice, again and again": {data: changed(t, "range", func(d *tf.GraphDef) {
+			result := ofOp(t, d, "_Retval")
+			for i := range 60 {
+				below := result.Input[0]
+				n := addNode(d, fmt.Sprint("both", i), "ConcatenateDataset", below, below)
+				n.Attr["output_types"] = typesAttr([]tf.DataType{tf.DataType_DT_INT64})
+				n.Attr["output_shapes"] = shapesAttr([]*tf.TensorShapeProto{shapeOf()})
+				result.Input[0] = n.Name
+			}
+		}), want: reason.GraphLimit, text: "more than 500000 steps"},
 		"limits that make no sense": {data: valid, limits: Limits{MaxNodes: -1}, want: reason.BadArgument, text: "MaxNodes"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -58,6 +58,8 @@ var refusedPrefixes = []struct {
 }{
 	{"DataServiceDataset", verdict{reason.Unsupported, saysNested}},
 	{"Debug", verdict{reason.OpForbidden, saysEffect}},
+	// They have no state, as TensorFlow sees it, and connect to whatever address the graph names.
+	{"RegisterDataset", verdict{reason.OpForbidden, saysEffect}},
 	{"ResourceApply", verdict{reason.ExternalState, saysWrites}},
 	{"ResourceSparseApply", verdict{reason.ExternalState, saysWrites}},
 }

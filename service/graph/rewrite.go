@@ -28,7 +28,7 @@ func (e *editor) rewriteStep(s *step, at place) {
 	}
 	e.ownVariables(s.node, at)
 	e.seedStep(s.node, at)
-	e.serial = e.mended[name]
+	e.serial = e.mended[name] || e.at.Serial
 	for _, called := range calledFunctions(s.node) {
 		if e.touches(called) || e.serial {
 			clone := e.cloneFunction(called, name, at)
@@ -37,6 +37,10 @@ func (e *editor) rewriteStep(s *step, at place) {
 	}
 	if e.serial && sideBySide(op) {
 		e.serialise(e.edit(name))
+	}
+	if e.at.Serial {
+		e.batchSerially(name)
+		e.noThreads(e.node(name))
 	}
 }
 
@@ -216,13 +220,7 @@ func (e *editor) cloneFunction(name, path string, at place) string {
 	clone := name + clonedMark + shortHash(path)
 	original := e.function(name)
 	f := copySignature(original)
-	sig := original.GetSignature()
-	f.Signature = &tf.OpDef{
-		Name: clone, InputArg: sig.GetInputArg(), OutputArg: sig.GetOutputArg(), ControlOutput: sig.GetControlOutput(),
-		Attr: sig.GetAttr(), IsStateful: sig.GetIsStateful(), IsCommutative: sig.GetIsCommutative(),
-		IsAggregate: sig.GetIsAggregate(), AllowsUninitializedInput: sig.GetAllowsUninitializedInput(),
-		IsDistributedCommunication: sig.GetIsDistributedCommunication(),
-	}
+	f.Signature = renamed(original.GetSignature(), clone)
 	e.funcs[clone] = f
 	e.clones += len(original.GetNodeDef())
 	if e.clones > e.g.limits.MaxNodes {
@@ -244,6 +242,16 @@ func (e *editor) cloneFunction(name, path string, at place) string {
 		f.NodeDef = append(f.NodeDef, c)
 	}
 	return clone
+}
+
+// renamed gives a signature under another name. The parts are shared.
+func renamed(sig *tf.OpDef, name string) *tf.OpDef {
+	return &tf.OpDef{
+		Name: name, InputArg: sig.GetInputArg(), OutputArg: sig.GetOutputArg(), ControlOutput: sig.GetControlOutput(),
+		Attr: sig.GetAttr(), IsStateful: sig.GetIsStateful(), IsCommutative: sig.GetIsCommutative(),
+		IsAggregate: sig.GetIsAggregate(), AllowsUninitializedInput: sig.GetAllowsUninitializedInput(),
+		IsDistributedCommunication: sig.GetIsDistributedCommunication(),
+	}
 }
 
 // copySignature gives a function of the same arguments and results, without nodes. The parts are shared.

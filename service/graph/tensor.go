@@ -1,9 +1,11 @@
 package graph
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"math/bits"
+	"slices"
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
@@ -63,6 +65,12 @@ func constTensor(n *tf.NodeDef) *tf.TensorProto {
 	return n.GetAttr()["value"].GetTensor()
 }
 
+// zeros tells whether all floats of a small constant are 0.
+func zeros(t *tf.TensorProto) bool {
+	raw := bytes.Trim(t.GetTensorContent(), "\x00")
+	return t.GetDtype() == tf.DataType_DT_FLOAT && len(raw) == 0 && !slices.ContainsFunc(t.GetFloatVal(), func(v float32) bool { return v != 0 })
+}
+
 // constInts reads the values of an integer or bool Const.
 func constInts(n *tf.NodeDef) ([]int64, bool) {
 	t := constTensor(n)
@@ -90,7 +98,13 @@ func constInts(n *tf.NodeDef) ([]int64, bool) {
 				values = append(values, int64(binary.LittleEndian.Uint64(cell)))
 			case tf.DataType_DT_UINT32:
 				values = append(values, int64(binary.LittleEndian.Uint32(cell)))
-			case tf.DataType_DT_BOOL:
+			case tf.DataType_DT_INT16:
+				values = append(values, int64(int16(binary.LittleEndian.Uint16(cell))))
+			case tf.DataType_DT_UINT16:
+				values = append(values, int64(binary.LittleEndian.Uint16(cell)))
+			case tf.DataType_DT_INT8:
+				values = append(values, int64(int8(cell[0])))
+			case tf.DataType_DT_UINT8, tf.DataType_DT_BOOL:
 				values = append(values, int64(cell[0]))
 			default:
 				return nil, false
@@ -101,7 +115,7 @@ func constInts(n *tf.NodeDef) ([]int64, bool) {
 	switch t.GetDtype() {
 	case tf.DataType_DT_INT64:
 		values = append(values, t.GetInt64Val()...)
-	case tf.DataType_DT_INT32:
+	case tf.DataType_DT_INT32, tf.DataType_DT_INT16, tf.DataType_DT_UINT16, tf.DataType_DT_INT8, tf.DataType_DT_UINT8:
 		for _, v := range t.GetIntVal() {
 			values = append(values, int64(v))
 		}

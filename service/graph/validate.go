@@ -214,6 +214,29 @@ func (g *Graph) orderNodes() error {
 	return nil
 }
 
+// checkPaths bounds the iterators that a pipeline has: one for each way from its result down to a dataset. Datasets that are read twice
+// one above the other double them, and a small graph would keep the dispatcher, and then workers, at it for ever.
+func (g *Graph) checkPaths() error {
+	steps := make(map[string]int, len(g.order))
+	for _, n := range g.order {
+		if !g.ops.isDataset(n.GetOp()) {
+			continue
+		}
+		total := 1
+		for _, input := range n.GetInput() {
+			if name, _, control := splitInput(input); !control {
+				total += steps[name]
+			}
+		}
+		if total > g.limits.MaxNodes {
+			return reason.New(reason.GraphLimit, "node %s of the dataset has more than %d steps below it, where each counts as often as others read it: simplify the pipeline",
+				quoteName(n.GetName()), g.limits.MaxNodes)
+		}
+		steps[n.GetName()] = total
+	}
+	return nil
+}
+
 // sortNodes puts inputs before users. It works without recursion: hostile graphs are deep. A name on a cycle comes back
 // when there is one.
 func sortNodes(names []string, inputs func(string) []string) (sorted []string, cycle string) {

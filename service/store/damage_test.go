@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"path/filepath"
@@ -28,25 +29,38 @@ const workDir = "/work"
 // files are what lies in a store's directory.
 type files map[string][]byte
 
-// readFiles copies what is in the directory of a memory file system.
+// readFiles copies what is in the directory of a memory file system. What is obsolete may go meanwhile: then it looks again.
 func readFiles(t *testing.T, on vfs.FS) files {
 	t.Helper()
+	for {
+		all, err := tryReadFiles(on)
+		switch {
+		case err == nil:
+			return all
+		case !errors.Is(err, fs.ErrNotExist):
+			t.Fatal(err)
+		}
+	}
+}
+
+func tryReadFiles(on vfs.FS) (files, error) {
 	names, err := on.List(workDir)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	all := files{}
 	for _, name := range names {
 		file, err := on.Open(filepath.Join(workDir, name))
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
-		if all[name], err = io.ReadAll(file); err != nil {
-			t.Fatal(err)
-		}
+		all[name], err = io.ReadAll(file)
 		file.Close()
+		if err != nil {
+			return nil, err
+		}
 	}
-	return all
+	return all, nil
 }
 
 // disk makes a memory file system with these files.

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,19 +28,28 @@ type saver struct {
 }
 
 // saves tells whether the run is one whose iterator is worth saving: it can be restored, which one above a kept cache cannot, and
-// arithmetic does not do better.
+// arithmetic does not do better. The state of a serial graph fits no other one, and the other way round.
 func (r *run) saves() bool {
 	resume := r.order.GetPlan().GetResume()
 	return r.stream.worker.checkpoints != nil && resume.GetCheckpoints() && resume.GetWay() != pecanv1.Resume_START &&
-		!r.order.GetClosing() && r.order.GetCache() == nil
+		!r.order.GetClosing() && r.order.GetCache() == nil && !r.serial
 }
 
 // manifest is what all checkpoints of the run have in common.
 func (r *run) manifest() *pecanv1.Checkpoint {
 	return &pecanv1.Checkpoint{
-		Fingerprint: r.order.GetFingerprint(), PlanHash: r.order.GetPlan().GetHash(), Mode: r.order.GetOptions().GetMode(),
+		Fingerprint: r.order.GetFingerprint(), PlanHash: planAndOrder(r.order.GetPlan()), Mode: r.order.GetOptions().GetMode(),
 		Seed: r.order.GetOptions().GetSeed(), Id: r.order.GetId(), TensorflowVersion: tf.Version(),
 	}
+}
+
+// planAndOrder names the plan, and where its steps run in another order than the registered one that as well: the state of an iterator
+// fits no graph of another order.
+func planAndOrder(plan *pecanv1.Plan) string {
+	if len(plan.GetOrder()) == 0 {
+		return plan.GetHash()
+	}
+	return pecanv1.OrderHash(plan, plan.GetOrder())
 }
 
 func (r *run) place() string { return placeOf(r.stream.worker.clusterID(), r.order.GetId()) }
@@ -117,7 +127,7 @@ func (r *run) maySave(it *tf.Iterator) {
 }
 
 // save takes a checkpoint before the next element. The iterator is kept from its work until it has told its state, which another
-// goroutine writes; the one after it comes when its cost is no more than the stated share of the time between the two.
+// goroutine writes; the one after it comes when its cost is no more than the stated share of the cores' time between the two.
 func (r *run) save(it *tf.Iterator) {
 	// No other one until this one is written.
 	r.saver.next(time.Now().Add(never))
@@ -147,9 +157,16 @@ func (r *run) save(it *tf.Iterator) {
 		}
 		took := time.Since(begun)
 		r.saver.saved.Add(1)
-		r.saver.written(begun.Add(max(r.stream.worker.config.CheckpointInterval, time.Duration(float64(took)/r.stream.worker.config.CheckpointShare))))
+		r.saver.written(begun.Add(max(r.stream.worker.config.CheckpointInterval, r.stream.worker.checkpointPause(took))))
 		r.stream.log.Debug("checkpoint", "index", manifest.GetIndex(), "bytes", size, "stalled", stalled, "took", took)
 	})
+}
+
+// checkpointPause is the time from one checkpoint of a stream to the next, by what the last one took. Streams that share the cores may
+// together take no more of them than one that has them for itself.
+func (w *Worker) checkpointPause(took time.Duration) time.Duration {
+	crowd := max(1, float64(w.runs.Load())/float64(runtime.NumCPU()))
+	return time.Duration(float64(took) * crowd / w.config.CheckpointShare)
 }
 
 // never is longer than a checkpoint is written.

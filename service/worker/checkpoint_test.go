@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,16 +50,6 @@ func first(t *testing.T, w *Worker, o *pecanv1.StartStream, start uint64, count 
 	return out[:count]
 }
 
-// eventually polls until something holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for until := time.Now().Add(deadline); !holds(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatalf("%s: not within %v", what, deadline)
-		}
-	}
-}
-
 // checkpointFiles are the checkpoints in a directory.
 func checkpointFiles(t *testing.T, dir string) []string {
 	t.Helper()
@@ -83,10 +74,8 @@ func begun(t *testing.T, dir string) (next *pecanv1.StartStream) {
 	}
 	w.start(o)
 	first(t, w, o, 0, reached)
-	eventually(t, "the run is saved", func() bool { return recoveryOf(w).GetSaved() > 1 && len(usable(t, dir)) > 0 })
-	held := w.held()[0]
-	w.stop(&pecanv1.StopStream{Id: o.Id, Lease: o.Lease})
-	<-held.closed()
+	waitFor(t, "the run is saved", func() bool { return recoveryOf(w).GetSaved() > 1 && len(usable(t, dir)) > 0 })
+	takeBack(t, w, o)
 	next = proto.Clone(o).(*pecanv1.StartStream)
 	next.Lease, next.AckedBelow = o.Lease+1, reached
 	return next
@@ -134,7 +123,7 @@ func TestAStreamGoesOnFromItsCheckpoint(t *testing.T) {
 		t.Fatal(recovery)
 	}
 	w.stop(&pecanv1.StopStream{Id: next.Id})
-	eventually(t, "checkpoints go with the epoch", func() bool { return len(checkpointFiles(t, dir)) == 0 })
+	waitFor(t, "checkpoints go with the epoch", func() bool { return len(checkpointFiles(t, dir)) == 0 })
 }
 
 // D12: whatever happened to a checkpoint, the elements are right; what is of no use is counted.
@@ -329,7 +318,7 @@ func TestACheckpointThatCannotBeWrittenIsCounted(t *testing.T) {
 	}
 	w.start(o)
 	first(t, w, o, 0, 300)
-	eventually(t, "it is counted", func() bool { return recoveryOf(w).GetNotSaved() > 0 })
+	waitFor(t, "it is counted", func() bool { return recoveryOf(w).GetNotSaved() > 0 })
 	if recovery := recoveryOf(w); recovery.Saved != 0 {
 		t.Fatal(recovery)
 	}
@@ -383,5 +372,18 @@ func TestAWorkerThatLeavesEndsItsStreamsWhereTheirReadersAre(t *testing.T) {
 	first(t, successor, next, count, 10)
 	if recovery := recoveryOf(successor); recovery.Restored != 1 || recovery.Recomputed != 0 {
 		t.Fatal(recovery)
+	}
+}
+
+// The streams of a worker take no more of its cores for checkpoints together than one would alone.
+func TestCheckpointsOfManyStreamsKeepTheShareOfOne(t *testing.T) {
+	w := &Worker{config: Config{CheckpointShare: 0.01}}
+	for runs, want := range map[int64]time.Duration{
+		0: 20 * time.Second, int64(runtime.NumCPU()): 20 * time.Second, 4 * int64(runtime.NumCPU()): 80 * time.Second,
+	} {
+		w.runs.Store(runs)
+		if pause := w.checkpointPause(200 * time.Millisecond); pause.Round(time.Millisecond) != want {
+			t.Errorf("with %d streams: %v, want %v", runs, pause, want)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -34,6 +35,7 @@ type collector struct {
 	info, session, readers, streams             *prometheus.Desc
 	window, inside, made, sent, bytes           *prometheus.Desc
 	failedElements, failedStreams, windowsLimit *prometheus.Desc
+	tried, triedCPU                             *prometheus.Desc
 }
 
 func newCollector(w *Worker) *collector {
@@ -54,6 +56,8 @@ func newCollector(w *Worker) *collector {
 		bytes:          desc("pecan_worker_sent_bytes_total", "Bytes of elements sent to readers, before compression, through sockets and shared memory."),
 		failedElements: desc("pecan_worker_element_failures_total", "Elements in whose place an error was given."),
 		failedStreams:  desc("pecan_worker_stream_failures_total", "Streams that failed as a whole."),
+		tried:          desc("pecan_worker_orders_tried_total", "Trials of another order of a dataset's steps, by what came of them.", "outcome"),
+		triedCPU:       desc("pecan_worker_order_trials_cpu_seconds_total", "CPU that trials of orders took."),
 	}
 }
 
@@ -61,6 +65,7 @@ func newCollector(w *Worker) *collector {
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
 		c.info, c.session, c.readers, c.streams, c.window, c.windowsLimit, c.inside, c.made, c.sent, c.bytes, c.failedElements, c.failedStreams,
+		c.tried, c.triedCPU,
 	} {
 		out <- desc
 	}
@@ -95,4 +100,10 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	counter(c.bytes, w.counts.sentBytes.Load())
 	counter(c.failedElements, w.counts.failedElements.Load())
 	counter(c.failedStreams, w.counts.failedStreams.Load())
+	total := func(desc *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, labels...)
+	}
+	total(c.tried, float64(w.trials.refused.Load()), "refused")
+	total(c.tried, float64(w.trials.passed.Load()), "passed")
+	total(c.triedCPU, time.Duration(w.trials.spent.Load()).Seconds())
 }

@@ -63,7 +63,7 @@ type Config struct {
 	DispatcherTimeout time.Duration
 	// CheckpointDir is a directory that all workers see, where streams are saved that would cost much to run again; "": none is.
 	CheckpointDir string
-	// CheckpointInterval is the shortest time between two checkpoints of a stream, CheckpointShare the most that they may take of its time.
+	// CheckpointInterval is the shortest time between two checkpoints of a stream, CheckpointShare the most that they may take of the worker's time.
 	CheckpointInterval time.Duration
 	CheckpointShare    float64
 	// DrainTimeout bounds how long a worker that stops serves what it holds before it says goodbye.

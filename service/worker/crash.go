@@ -19,7 +19,12 @@ func (w *Worker) crashes(cause string) {
 	if client == nil {
 		return
 	}
-	opening := w.openings.now()
-	_, err := client.WorkerCrashes(ctx, &pecanv1.WorkerCrashesRequest{WorkerId: w.workerID(), Cause: cause, Opening: opening})
-	w.log.Error("native code ends this process", "cause", cause, "opening", len(opening), "dispatcher_told", err == nil)
+	words := &pecanv1.WorkerCrashesRequest{WorkerId: w.workerID(), Cause: cause, Opening: w.openings.now()}
+	for _, load := range w.loads() {
+		if load.Opened {
+			words.Running = append(words.Running, load)
+		}
+	}
+	_, err := client.WorkerCrashes(ctx, words)
+	w.log.Error("native code ends this process", "cause", cause, "opening", len(words.Opening), "running", len(words.Running), "dispatcher_told", err == nil)
 }

@@ -18,6 +18,7 @@ const drainLook = 5 * time.Millisecond
 // end. It is over when all of that is done, after the drain timeout, or when there is no dispatcher to say goodbye to.
 func (w *Worker) drain(ctx context.Context) {
 	w.leaving.Store(true)
+	w.trials.cancel(true)
 	if !w.session.isUp() {
 		return
 	}

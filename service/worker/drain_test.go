@@ -23,7 +23,7 @@ func leaving(t *testing.T, mode pecanv1.Mode, read bool) (w *Worker, o *pecanv1.
 		r.open(1, opening(o))
 		count = uint64(mustNext(t, r).header.Count)
 	} else {
-		eventually(t, "the first elements are made", func() bool { return w.heartbeat().Streams[0].Produced > 0 })
+		waitFor(t, "the first elements are made", func() bool { return w.heartbeat().Streams[0].Produced > 0 })
 	}
 	drained = make(chan struct{})
 	go func() {

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
@@ -46,7 +47,7 @@ func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 	}
 	quiet.start(o)
 	want := between(t, quiet, o, 0, 0, again+50)
-	takeBack(quiet, o)
+	takeBack(t, quiet, o)
 	for name, c := range map[string]struct {
 		told  uint64
 		older bool
@@ -60,8 +61,8 @@ func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 			o := planned(t, w, "failing_shuffle")
 			w.start(o)
 			between(t, w, o, 0, 0, moved)
-			eventually(t, "the run is saved behind what failed", func() bool { return len(behind(t, dir, failed, moved)) > 0 })
-			takeBack(w, o)
+			waitFor(t, "the run is saved behind what failed", func() bool { return len(behind(t, dir, failed, moved)) > 0 })
+			takeBack(t, w, o)
 			if c.older {
 				for _, file := range checkpointFiles(t, dir) {
 					forgetClean(t, file)
@@ -90,7 +91,7 @@ func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 			if got := between(t, w, next, again-20, failed, again+20); fmt.Sprint(got) != fmt.Sprint(want[again-20:again+20]) {
 				t.Errorf("begun again for a reader that wants less: got %v\nwant %v", got, want[again-20:again+20])
 			}
-			takeBack(w, next)
+			takeBack(t, w, next)
 
 			w = serve(t, nil)
 			planned(t, w, "failing_shuffle")
@@ -99,16 +100,19 @@ func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 			if got := between(t, w, next, again, 0, again+50); fmt.Sprint(got) != fmt.Sprint(want[again:]) {
 				t.Errorf("begun by arithmetic: got %v\nwant %v", got, want[again:])
 			}
-			takeBack(w, next)
+			takeBack(t, w, next)
 		})
 	}
 }
 
 // takeBack ends a stream whose epoch goes on elsewhere.
-func takeBack(w *Worker, o *pecanv1.StartStream) {
+func takeBack(t *testing.T, w *Worker, o *pecanv1.StartStream) {
+	t.Helper()
 	held := w.held()[0]
 	w.stop(&pecanv1.StopStream{Id: o.Id, Lease: o.Lease})
 	<-held.closed()
+	// The connection of its reader may still hold what it was about to send.
+	waitFor(t, "its elements are freed", func() bool { return tf.LiveTensors() == 0 })
 }
 
 // forgetClean has a manifest say nothing of failures, as older ones do.

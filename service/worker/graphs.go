@@ -2,14 +2,20 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
-// keepGraphs is how many parsed datasets are kept: jobs come back to them with every epoch.
-const keepGraphs = 4
+// keepGraphs is how many parsed datasets are kept: jobs come back to them with every epoch. keepOrders is how many orders of the steps of
+// each are: the one that streams run in, and one that is tried.
+const (
+	keepGraphs = 4
+	keepOrders = 2
+)
 
 // planner gives the graphs of streams.
 type planner interface {
@@ -32,6 +38,16 @@ type knownGraph struct {
 	loaded chan struct{}
 	parsed *graph.Graph
 	err    error
+
+	// ordering is held while the steps are put in another order: streams that begin together want the same one.
+	ordering sync.Mutex
+	// ordered are the orders that were asked for last, the newest first.
+	ordered []orderedGraph
+}
+
+type orderedGraph struct {
+	order []string
+	graph *graph.Graph
 }
 
 func newGraphs(fetch func(context.Context, string) ([]byte, error)) *graphs {
@@ -40,7 +56,7 @@ func newGraphs(fetch func(context.Context, string) ([]byte, error)) *graphs {
 
 // instantiate gives the graphs of one stream.
 func (g *graphs) instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at graph.At) (*graph.StreamGraphs, error) {
-	parsed, err := g.get(ctx, fingerprint)
+	parsed, err := g.inOrder(ctx, fingerprint, plan.GetOrder())
 	if err != nil {
 		return nil, err
 	}
@@ -49,14 +65,49 @@ func (g *graphs) instantiate(ctx context.Context, fingerprint string, plan *peca
 }
 
 func (g *graphs) files(ctx context.Context, fingerprint string, plan *pecanv1.Plan, stream uint32) []string {
-	parsed, err := g.get(ctx, fingerprint)
+	parsed, err := g.inOrder(ctx, fingerprint, plan.GetOrder())
 	if err != nil {
 		return nil
 	}
 	return parsed.Files(plan, stream)
 }
 
+// get gives a dataset as it was registered.
 func (g *graphs) get(ctx context.Context, fingerprint string) (*graph.Graph, error) {
+	return g.inOrder(ctx, fingerprint, nil)
+}
+
+// inOrder gives a dataset with its steps in an order; none is the registered one.
+func (g *graphs) inOrder(ctx context.Context, fingerprint string, order []string) (*graph.Graph, error) {
+	known, err := g.find(ctx, fingerprint)
+	if err != nil {
+		return nil, err
+	}
+	return known.inOrder(order)
+}
+
+func (k *knownGraph) inOrder(order []string) (*graph.Graph, error) {
+	if len(order) == 0 {
+		return k.parsed, nil
+	}
+	k.ordering.Lock()
+	defer k.ordering.Unlock()
+	for i, each := range k.ordered {
+		if slices.Equal(each.order, order) {
+			copy(k.ordered[1:i+1], k.ordered[:i])
+			k.ordered[0] = each
+			return each.graph, nil
+		}
+	}
+	ordered, err := graph.Reorder(k.parsed, order)
+	if err != nil {
+		return nil, reason.New(reason.Internal, "the order of the steps of dataset %s cannot be had here: %w", k.fingerprint, err)
+	}
+	k.ordered = append([]orderedGraph{{order, ordered}}, k.ordered[:min(len(k.ordered), keepOrders-1)]...)
+	return ordered, nil
+}
+
+func (g *graphs) find(ctx context.Context, fingerprint string) (*knownGraph, error) {
 	for {
 		known, mine := g.slot(fingerprint)
 		if mine {
@@ -69,7 +120,7 @@ func (g *graphs) get(ctx context.Context, fingerprint string) (*graph.Graph, err
 		}
 		// Another stream's fetch ended with that stream; this one tries itself.
 		if known.err == nil || mine || ctx.Err() != nil {
-			return known.parsed, known.err
+			return known, known.err
 		}
 	}
 }

@@ -163,7 +163,12 @@ func (k *keeping) Pull() ([]*tf.Tensor, error) {
 		if err == nil || errors.Is(err, io.EOF) {
 			return tensors, err
 		}
-		if err := k.compute(err); err != nil {
+		k.caches.spoil(k.order.GetSegment(), true, err)
+		_ = k.reader.Close()
+		k.reader = nil
+	}
+	if k.lower == nil {
+		if err := k.compute(); err != nil {
 			return nil, err
 		}
 	}
@@ -205,14 +210,17 @@ func (k *keeping) read() ([]*tf.Tensor, error) {
 	return tensors, nil
 }
 
-// compute goes on with the graph below where the segment cannot be read on.
-func (k *keeping) compute(why error) error {
-	k.caches.spoil(k.order.GetSegment(), true, why)
-	_ = k.reader.Close()
-	k.reader = nil
+// compute goes on with the graph below where the segment cannot be read on. Where that fails, whoever pulls again has it tried again: from
+// another place than behind what was given, elements would come twice.
+func (k *keeping) compute() (err error) {
 	if err := k.open(); err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			k.shut()
+		}
+	}()
 	for left := k.given; left > 0; {
 		n, err := k.lower.it.Skip(int64(min(left, skipStep)))
 		left -= uint64(n)
@@ -224,6 +232,15 @@ func (k *keeping) compute(why error) error {
 		}
 	}
 	return nil
+}
+
+// shut frees the iterator of the graph below.
+func (k *keeping) shut() {
+	if k.lower != nil {
+		k.lower.close()
+		k.stop()
+		k.lower = nil
+	}
 }
 
 // commit makes the segment durable and has it named. The files must be those that the elements came from, to the end.
@@ -303,8 +320,5 @@ func (k *keeping) close() {
 	if k.reader != nil {
 		_ = k.reader.Close()
 	}
-	if k.lower != nil {
-		k.lower.close()
-		k.stop()
-	}
+	k.shut()
 }

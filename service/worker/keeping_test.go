@@ -3,11 +3,13 @@ package worker
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -134,6 +136,65 @@ func TestADamagedSegmentIsComputedInstead(t *testing.T) {
 	}
 	if got := read(t, w, o, lease+1); got != want || w.caches.spoilt.Load() != spoilt+1 {
 		t.Errorf("without its file: %.200s, want %.200s; %d were noticed", got, want, w.caches.spoilt.Load())
+	}
+}
+
+// A segment breaks off, and the dataset cannot be computed at first: it goes on behind what was given, when it can.
+func TestWhatCannotBeComputedInsteadIsTriedAgainAtItsPlace(t *testing.T) {
+	w, _ := withCache(t)
+	o := kept(t, w, "kept")
+	read(t, w, o, 1)
+	o.Cache.Segment, o.Lease = written(t, w), 2
+	w.start(o)
+	r := dialTCP(t, w)
+	r.open(1, opening(o))
+	ran := w.held()[0].run
+	r.stream(0)
+	w.stop(&pecanv1.StopStream{Id: o.GetId()})
+	<-ran.done
+	was := ran.keeping
+	again := func(given uint64, graphs *graph.StreamGraphs) *keeping {
+		k := &keeping{
+			run: newRun(was.run.stream, beginning{}), caches: w.caches, order: o.Cache, source: was.source, given: given, graphs: graphs,
+		}
+		t.Cleanup(k.close)
+		return k
+	}
+	const given = 10
+	want := pulled(t, again(0, was.graphs))[given:]
+	k := again(given, &graph.StreamGraphs{Below: []byte("no graph")})
+	if err := k.beginReading(o.Cache.Segment); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.reader.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if got, err := k.Pull(); err == nil || errors.Is(err, io.EOF) {
+			t.Fatalf("%v, %v", got, err)
+		}
+	}
+	k.graphs = was.graphs
+	if got := pulled(t, k); len(want) == 0 || !slices.Equal(got, want) {
+		t.Errorf("it goes on with %v, want %v", got, want)
+	}
+}
+
+// pulled gives all numbers that come.
+func pulled(t *testing.T, k *keeping) (numbers []uint64) {
+	t.Helper()
+	for {
+		tensors, err := k.Pull()
+		if errors.Is(err, io.EOF) {
+			return numbers
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for data := tensors[0].Data(); len(data) > 0; data = data[8:] {
+			numbers = append(numbers, binary.LittleEndian.Uint64(data))
+		}
+		tf.ReleaseAll(tensors)
 	}
 }
 

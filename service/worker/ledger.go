@@ -25,10 +25,8 @@ type ledger struct {
 type account struct {
 	number, reading uint64
 	// done is what runs did that are over; live are those under way.
-	done map[string]*pecanv1.NodeMetrics
+	done *pecanv1.JobFigures
 	live map[*run]bool
-	// recovery is what runs that are over did again.
-	recovery *pecanv1.Recovery
 	// told: nothing has changed since the dispatcher was told last.
 	told bool
 	used time.Time
@@ -43,7 +41,7 @@ func (l *ledger) join(r *run) {
 	a := l.accounts[r.stream.key.job]
 	if a == nil {
 		l.opened++
-		a = &account{number: l.opened, done: map[string]*pecanv1.NodeMetrics{}, live: map[*run]bool{}, recovery: new(pecanv1.Recovery)}
+		a = &account{number: l.opened, done: &pecanv1.JobFigures{Recovery: new(pecanv1.Recovery)}, live: map[*run]bool{}}
 		l.accounts[r.stream.key.job] = a
 	}
 	a.live[r], a.used = true, time.Now()
@@ -63,26 +61,53 @@ func (l *ledger) leave(r *run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if a := l.accounts[r.stream.key.job]; a != nil && a.live[r] {
-		addNodes(a.done, r.nodes())
-		a.recovery.Add(r.recovery())
+		addRuns(a.done, r)
 		delete(a.live, r)
 		a.told, a.used = false, time.Now()
 	}
 }
 
-// addNodes adds figures to a sum.
-func addNodes(sum map[string]*pecanv1.NodeMetrics, nodes []*pecanv1.NodeMetrics) {
+// addRuns adds the figures of runs to totals. Those of runs in another order of the steps are told apart: what a step costs in one order
+// says nothing of the other.
+func addRuns(totals *pecanv1.JobFigures, runs ...*run) {
+	all, ordered := byNode{}, byNode{}
+	all.add(totals.Nodes)
+	ordered.add(totals.Ordered)
+	for _, r := range runs {
+		nodes, failed := r.nodes(), r.failed.Load()
+		all.add(nodes)
+		totals.Failed += failed
+		if len(r.order.GetPlan().GetOrder()) > 0 {
+			ordered.add(nodes)
+			totals.OrderedFailed += failed
+		}
+		totals.Recovery.Add(r.recovery())
+	}
+	totals.Nodes, totals.Ordered = all.list(), ordered.list()
+}
+
+// byNode sums up figures by the names of nodes.
+type byNode map[string]*pecanv1.NodeMetrics
+
+func (b byNode) add(nodes []*pecanv1.NodeMetrics) {
 	for _, node := range nodes {
-		s := sum[node.GetNode()]
+		s := b[node.GetNode()]
 		if s == nil {
 			s = &pecanv1.NodeMetrics{Node: node.GetNode(), Op: node.GetOp()}
-			sum[node.GetNode()] = s
+			b[node.GetNode()] = s
 		}
 		s.Elements += node.GetElements()
 		s.SelfCpuS += node.GetSelfCpuS()
 		s.BytesIn += node.GetBytesIn()
 		s.BytesOut += node.GetBytesOut()
 	}
+}
+
+func (b byNode) list() (nodes []*pecanv1.NodeMetrics) {
+	for _, name := range slices.Sorted(maps.Keys(b)) {
+		nodes = append(nodes, b[name])
+	}
+	return nodes
 }
 
 // news gives the totals of a job that the dispatcher does not have yet; nil when it has them.
@@ -95,19 +120,12 @@ func (l *ledger) news(job string) *pecanv1.JobFigures {
 	}
 	a.told = true
 	a.reading++
-	sum := map[string]*pecanv1.NodeMetrics{}
-	addNodes(sum, slices.Collect(maps.Values(a.done)))
-	for r := range a.live {
-		addNodes(sum, r.nodes())
+	figures := &pecanv1.JobFigures{
+		JobId: job, Account: a.number, Reading: a.reading, Recovery: new(pecanv1.Recovery), Nodes: a.done.Nodes, Ordered: a.done.Ordered,
+		Failed: a.done.Failed, OrderedFailed: a.done.OrderedFailed,
 	}
-	figures := &pecanv1.JobFigures{JobId: job, Account: a.number, Reading: a.reading, Recovery: new(pecanv1.Recovery)}
-	figures.Recovery.Add(a.recovery)
-	for r := range a.live {
-		figures.Recovery.Add(r.recovery())
-	}
-	for _, name := range slices.Sorted(maps.Keys(sum)) {
-		figures.Nodes = append(figures.Nodes, sum[name])
-	}
+	figures.Recovery.Add(a.done.Recovery)
+	addRuns(figures, slices.Collect(maps.Keys(a.live))...)
 	return figures
 }
 

@@ -86,13 +86,19 @@ func (r *run) nodes() []*pecanv1.NodeMetrics {
 
 // heartbeat is the load of the worker.
 func (w *Worker) heartbeat() *pecanv1.WorkerHeartbeat {
-	beat := &pecanv1.WorkerHeartbeat{CpuS: cpuSeconds(), ResidentBytes: residentBytes(), Leaving: w.leaving.Load(), Cache: w.caches.figures()}
+	return &pecanv1.WorkerHeartbeat{
+		CpuS: cpuSeconds(), ResidentBytes: residentBytes(), Leaving: w.leaving.Load(), Cache: w.caches.figures(), Streams: w.loads(),
+	}
+}
+
+// loads are the streams that the worker runs.
+func (w *Worker) loads() (loads []*pecanv1.WorkerHeartbeat_StreamLoad) {
 	for _, s := range w.held() {
 		if load := s.load(); load != nil {
-			beat.Streams = append(beat.Streams, load)
+			loads = append(loads, load)
 		}
 	}
-	return beat
+	return loads
 }
 
 func cpuSeconds() float64 {

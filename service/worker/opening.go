@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -13,8 +14,27 @@ import (
 type openings struct {
 	// order is held to read by each opening, and to write by one of which workers have died.
 	order sync.RWMutex
+	// turns are as many as there are cores. A worker that takes over all streams of a dead one opens them a few at a time: side by side
+	// all would be there only at the end, and their readers wait for the first.
+	turns chan struct{}
 	mu    sync.Mutex
 	runs  map[*run]struct{}
+}
+
+// openingPatience is how long a stream waits at most for its turn to be opened: one before it may wait for a slow disk.
+const openingPatience = time.Second
+
+// turn waits until a stream may be opened, and gives what to call when it is open.
+func (o *openings) turn(ctx context.Context) (leave func()) {
+	patience := time.NewTimer(openingPatience)
+	defer patience.Stop()
+	select {
+	case o.turns <- struct{}{}:
+		return func() { <-o.turns }
+	case <-patience.C:
+	case <-ctx.Done():
+	}
+	return func() {}
 }
 
 func (o *openings) add(r *run) {
@@ -49,6 +69,8 @@ func (r *run) openAsTold() (*tf.Iterator, error) {
 	if !r.order.GetOpenAlone() {
 		w.openings.order.RLock()
 		defer w.openings.order.RUnlock()
+		leave := w.openings.turn(r.ctx)
+		defer leave()
 	} else {
 		w.alone.Lock()
 		defer w.alone.Unlock()

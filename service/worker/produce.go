@@ -167,7 +167,7 @@ func (r *run) accept(element []*tf.Tensor) {
 	index := r.index()
 	if failure := checkElement(index, element, r.order.GetComponents(), r.maxElement()); failure != nil {
 		tf.ReleaseAll(element)
-		r.give(newFailure(index, failure))
+		r.fail(index, failure)
 		return
 	}
 	r.shapes.repeats = 0
@@ -314,6 +314,12 @@ func (r *run) appendPack(whole *packed, from, to int) {
 	r.give(newEntry(r.index(), to-from, int64(len(body.payload)+len(body.table)), body))
 }
 
+// fail appends an element that could not be made; false as of give.
+func (r *run) fail(index uint64, failure *reason.Error) bool {
+	r.failed.Add(1)
+	return r.give(newFailure(index, failure))
+}
+
 // elementError appends the error of one element, or ends the stream when the same one comes again and again.
 func (r *run) elementError(err *tf.Error) error {
 	index := r.index()
@@ -328,7 +334,7 @@ func (r *run) elementError(err *tf.Error) error {
 	if r.shapes.repeats++; r.shapes.repeats >= limit {
 		return failure
 	}
-	if !r.give(newFailure(index, failure)) {
+	if !r.fail(index, failure) {
 		return errStopped
 	}
 	return nil

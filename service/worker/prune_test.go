@@ -28,16 +28,16 @@ func TestACheckpointServesWhereTheDispatcherTakesTheReaderToBe(t *testing.T) {
 		r.handled()
 	}
 	to(heard)
-	eventually(t, "the run is saved", func() bool { return len(behind(t, dir, 0, heard)) > 0 })
+	waitFor(t, "the run is saved", func() bool { return len(behind(t, dir, 0, heard)) > 0 })
 	if load := w.heartbeat().Streams[0]; load.Acked != heard {
 		t.Fatal(load)
 	}
 	to(had)
-	eventually(t, "older ones are removed", func() bool {
+	waitFor(t, "older ones are removed", func() bool {
 		n := len(behind(t, dir, heard, had))
 		return 0 < n && n <= checkpointsKept
 	})
-	takeBack(w, o)
+	takeBack(t, w, o)
 
 	next := proto.Clone(o).(*pecanv1.StartStream)
 	next.Lease, next.AckedBelow = o.Lease+1, heard

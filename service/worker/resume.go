@@ -13,8 +13,9 @@ type beginning struct{ start, wanted uint64 }
 // beginning is where a run begins that is wanted from an index on: there, if what comes before can be left out. A failed element
 // shifts what a batch above it holds, so it counts only as far as no element has failed.
 func (s *stream) beginning(wanted, clean uint64) beginning {
-	if suspicion := s.order.GetSuspicion(); suspicion.GetBelow() > 0 {
-		// Elements before show which files are open when a suspicious one is made.
+	if suspicion := s.order.GetSuspicion(); suspicion.GetSerial() {
+		// Elements before show which files are open when a suspicious one is made. Not for those whose workers are killed: they would not come
+		// further where a worker lives for fewer elements than that.
 		wanted = min(wanted, suspicion.GetFirst()-min(suspicion.GetFirst(), farUnknown))
 	}
 	at := beginning{wanted: wanted}

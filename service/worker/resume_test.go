@@ -74,6 +74,18 @@ func TestAStreamBeginsAtItsIndex(t *testing.T) {
 	}
 }
 
+func TestASerialRunBeginsBeforeWhatKills(t *testing.T) {
+	o := planned(t, serve(t, nil), "batches")
+	for _, serial := range []bool{false, true} {
+		o.Suspicion = &pecanv1.Suspicion{First: 100, Below: 101, Serial: serial}
+		at := (&stream{order: o}).beginning(120, 120)
+		// Who is killed before so many elements are made again would never come further.
+		if want := map[bool]uint64{false: 120, true: 100 - farUnknown}[serial]; at.start != want || at.wanted != want {
+			t.Errorf("serial: %t: begins at %d for a reader at %d, want %d", serial, at.start, at.wanted, want)
+		}
+	}
+}
+
 func TestAReaderThatIsFarAheadIsNotRunAfter(t *testing.T) {
 	w := serve(t, nil)
 	o := planned(t, w, "spinning")

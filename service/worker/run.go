@@ -50,6 +50,9 @@ type run struct {
 	// kept is what was held back for the closing stream.
 	kept tally
 
+	// failed counts elements that could not be made.
+	failed atomic.Uint64
+
 	// inside is what the iterators' own buffers hold, as it is in the worker's sum; gone when they are closed.
 	insideMu sync.Mutex
 	inside   int64
@@ -71,6 +74,8 @@ type run struct {
 	// wary is set when the last worker that ran the stream died; limit bounds the step that is under way.
 	wary  *wary
 	limit int
+	// serial: every element is made when it is asked for, and none beside or before it.
+	serial bool
 }
 
 // lastMeters numbers the names under which the graphs of this process count.
@@ -87,6 +92,7 @@ func newRun(s *stream, at beginning) *run {
 		r.behind = s.worker.follow(r)
 	}
 	r.window = newWindow(&s.worker.windowBytes, r.hurry)
+	r.serial = s.order.GetSuspicion().GetSerial()
 	r.window.ahead, r.window.acked = s.order.GetAhead(), max(at.wanted, s.order.GetOwnedBelow())
 	r.window.from, r.window.next = at.start, at.start
 	r.saver.tell(s.order.GetAckedBelow())
@@ -216,7 +222,7 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 	at := graph.At{
 		Stream: int(r.order.GetId().GetStream()), Start: r.start, Epoch: r.order.GetId().GetEpoch(), Seed: r.order.GetOptions().GetSeed(),
 		Mode: r.order.GetOptions().GetMode(), Source: -1, Restored: restored, RAMBudget: max(minRAMBudget, w.config.WindowBytes/int64(w.config.MaxStreams)),
-		Job:    r.order.GetId().GetJobId(),
+		Job: r.order.GetId().GetJobId(), Serial: r.serial,
 		Meters: fmt.Sprintf("pecan_meters_%d", lastMeters.Add(1)),
 	}
 	if source != nil {
@@ -229,6 +235,11 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 		r.closers = append(r.closers, func() { tf.RemoveSource(at.KeptSource) })
 	}
 	graphs, err := w.graphs.instantiate(r.ctx, r.order.GetFingerprint(), plan, at)
+	if at.Serial && reason.Is(err, reason.Unsupported) {
+		r.stream.log.Info("a stream under suspicion is run with steps that work ahead", "why", err)
+		at.Serial, r.serial = false, false
+		graphs, err = w.graphs.instantiate(r.ctx, r.order.GetFingerprint(), plan, at)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -232,6 +232,7 @@ func (s *session) once(ctx context.Context, patience time.Duration) (welcomed bo
 			s.mu.Lock()
 			s.connected, s.outbox = false, nil
 			s.mu.Unlock()
+			s.worker.trials.cancel(false)
 			cancel()
 			s.send()
 			<-sent
@@ -286,6 +287,8 @@ func (w *Worker) obey(command *pecanv1.WorkerCommand) {
 		w.caches.named(command.GetCacheNamed())
 	case command.GetCacheOrphans() != nil:
 		w.caches.orphans(command.GetCacheOrphans().GetNames())
+	case command.GetTryOrder() != nil:
+		w.trials.begin(command.GetTryOrder())
 	default:
 		w.log.Warn("a command that this build does not know", "command", fmt.Sprintf("%T", command.GetKind()))
 	}

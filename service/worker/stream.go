@@ -261,7 +261,7 @@ func (s *stream) load() *pecanv1.WorkerHeartbeat_StreamLoad {
 	run.saver.tell(acked)
 	return &pecanv1.WorkerHeartbeat_StreamLoad{
 		Id: s.key.id(), Lease: lease, Produced: produced, Acked: acked, WindowBytes: bytes, CleanBelow: run.window.cleanBelow(),
-		AtRest: resting, Unread: !read,
+		AtRest: resting, Unread: !read, Opened: run.state().started,
 	}
 }
 

@@ -44,6 +44,10 @@ func (w *wary) begin(next uint64) int {
 		w.awaitRemainders()
 	}
 	first, below := w.suspicion.GetFirst(), w.suspicion.GetBelow()
+	if w.suspicion.GetSerial() && !w.run.serial {
+		// The steps work ahead all the same, so the one that kills may be begun earlier than it is asked for.
+		first = 0
+	}
 	suspicious := first <= next && next < below
 	// A closing stream waits for streams that may be made here: were it alone, they would wait for it.
 	w.alone = suspicious && !closing
@@ -94,7 +98,7 @@ func (w *wary) end() {
 	}
 }
 
-// rest tells that nothing is being made: the run waits for room.
+// rest tells that nothing is asked for: the run waits for room. Steps that work ahead may go on.
 func (w *wary) rest() {
 	next := w.run.index()
 	w.below = next
@@ -107,7 +111,7 @@ func (w *wary) mark(first, below uint64, files []string) {
 	ctx, cancel := context.WithTimeout(w.run.ctx, markTimeout)
 	defer cancel()
 	_, err := s.worker.session.api().MarkElements(ctx, &pecanv1.MarkElementsRequest{
-		WorkerId: s.worker.workerID(), Id: s.key.id(), Lease: s.leaseNow(), First: first, Below: below, Alone: w.alone, Files: files,
+		WorkerId: s.worker.workerID(), Id: s.key.id(), Lease: s.leaseNow(), First: first, Below: below, Alone: w.alone, Files: files, Ahead: !w.run.serial,
 	})
 	if err != nil && w.run.ctx.Err() == nil {
 		s.log.Debug("an element is made that the dispatcher was not told of", "element", first, "error", err)

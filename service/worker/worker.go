@@ -41,6 +41,7 @@ type Worker struct {
 	session *session
 	ledger  *ledger
 	tables  *tables
+	trials  *trials
 	// caches is nil without a directory for them.
 	caches *caches
 	// checkpoints is nil where none are taken.
@@ -120,6 +121,7 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 		config.Dial = (&net.Dialer{Timeout: dialTimeout, Control: bound}).DialContext
 	}
 	w = &Worker{config: config, streams: map[streamKey]*stream{}, writers: map[fileKey]*run{}, arrived: make(chan struct{})}
+	w.openings.turns = make(chan struct{}, runtime.NumCPU())
 	w.rename()
 	w.log = config.Log.With("worker", w.workerID())
 	if w.caches, err = openCaches(w); err != nil {
@@ -147,6 +149,7 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 	w.lifetime = lifetime
 	w.server.stopStreams = cancel
 	w.session, w.ledger, w.tables = newSession(w), newLedger(), newTables(w.log)
+	w.trials = newTrials(w)
 	w.graphs = newGraphs(w.session.fetchGraph)
 	w.server.serve()
 	return w, nil
@@ -182,7 +185,12 @@ func (w *Worker) close() error {
 	select {
 	case <-done:
 	case <-time.After(closeTimeout):
-		return multierr.Append(err, fmt.Errorf("stop: an operation of TensorFlow did not end within %v", closeTimeout))
+		// Its streams are with others by now, or nobody's: nothing is lost with the process, and what is freed here goes with it.
+		w.log.Warn("an operation of TensorFlow cannot be ended, the process ends without it", "waited", closeTimeout, "streams", w.runs.Load())
+		if w.checkpoints != nil {
+			err = multierr.Append(err, w.checkpoints.root.Close())
+		}
+		return err
 	}
 	w.contexts.plain.Close()
 	w.contexts.pulling.Close()
@@ -192,8 +200,8 @@ func (w *Worker) close() error {
 	return multierr.Append(err, w.caches.close())
 }
 
-// closeTimeout bounds the wait for streams when the worker stops.
-const closeTimeout = 10 * time.Second
+// closeTimeout bounds the wait for the cancelled runs of a worker that stops, beside the drain timeout.
+const closeTimeout = 5 * time.Second
 
 func newID() string {
 	var b [8]byte

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pecan
 
@@ -43,8 +45,25 @@ class Script:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise AssertionError(f"the script ended: {self.process.communicate(timeout=30)}")
+            raise AssertionError(f"the script ended: {self.process.communicate(timeout=180)}")
         return line.strip()
+
+    def interrupted(self) -> str:
+        """The line that it prints when Ctrl-C is pressed. Python drops one that comes while something is finalised, so people press again."""
+        seen = threading.Event()
+
+        def press() -> None:
+            while not seen.wait(10):
+                self.process.send_signal(signal.SIGINT)
+
+        self.process.send_signal(signal.SIGINT)
+        again = threading.Thread(target=press)
+        again.start()
+        try:
+            return self.line()
+        finally:
+            seen.set()
+            again.join()
 
     def rest(self, timeout: float = 60) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=timeout)
@@ -56,4 +75,4 @@ class Script:
     def __exit__(self, *_) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=180)

@@ -16,7 +16,7 @@ import tensorflow as tf
 from pecan._src import session
 
 D = tf.data.Dataset
-PATIENCE_S = 60
+PATIENCE_S = 180
 SIZES = (31, 0, 7, 64, 20, 9, 1, 48)
 
 

@@ -43,13 +43,13 @@ class Program:
         found = re.fullmatch(r"listening on (\S+:\d+)\n", line)
         if found is None:
             self.process.kill()
-            raise AssertionError(f"{name} said {line!r} and {self.process.communicate(timeout=30)[1]}")
+            raise AssertionError(f"{name} said {line!r} and {self.process.communicate(timeout=180)[1]}")
         self.address = found[1]
 
     def stop(self) -> tuple[int, str]:
         """Exit code after SIGTERM, and what it has written to standard error."""
         self.process.send_signal(signal.SIGTERM)
-        log = self.process.communicate(timeout=30)[1]
+        log = self.process.communicate(timeout=180)[1]
         return self.process.returncode, log
 
 
@@ -58,7 +58,7 @@ def dispatcher() -> Iterator[Program]:
     program = Program("pecan-dispatcher", "--listen", "127.0.0.1:0")
     yield program
     program.process.kill()
-    program.process.communicate(timeout=30)
+    program.process.communicate(timeout=180)
 
 
 def said(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -66,7 +66,7 @@ def said(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
         command(name, *flags),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         stdin=subprocess.DEVNULL,
         env=ENVIRONMENT,
     )
@@ -178,7 +178,7 @@ def test_a_dispatcher_that_forgot_everything_is_told_again(dispatcher):
         for program in (worker, again):
             if program is not None:
                 program.process.kill()
-                program.process.communicate(timeout=30)
+                program.process.communicate(timeout=180)
 
 
 def test_a_dispatcher_without_a_work_directory_says_so(dispatcher):

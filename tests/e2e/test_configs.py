@@ -34,7 +34,7 @@ def test_metrics_are_served_where_the_configuration_says():
         1, dispatcher=pecan.DispatcherConfig(metrics_port=ports[0]), worker=pecan.WorkerConfig("h:1", metrics_port=ports[1])
     ):
         for port, name in zip(ports, ("dispatcher", "worker")):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=180) as page:
                 assert f"pecan_{name}_" in page.read().decode()
 
 

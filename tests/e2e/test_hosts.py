@@ -82,13 +82,13 @@ class Hosts:
     def remove(self) -> None:
         for program in self.programs:
             program.process.kill()
-            program.process.communicate(timeout=30)
+            program.process.communicate(timeout=180)
         for name in self.names:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=60)
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=180)
 
 
 def run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=180)
 
 
 @pytest.fixture(scope="module")

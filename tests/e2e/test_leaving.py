@@ -10,7 +10,7 @@ import time
 import pytest
 from script import Script
 
-DELETE_S, LEAVE_S = 4.0, 8.0
+DELETE_S, LEAVE_S = 4.0, 30.0
 
 # Nothing comes: there is no worker, or no element passes. Elements are under way: more than the reader takes.
 STATES = {

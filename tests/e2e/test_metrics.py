@@ -115,4 +115,4 @@ def test_metrics_say_what_was_done(tmp_path):
     finally:
         for program in programs:
             program.process.kill()
-            program.process.communicate(timeout=30)
+            program.process.communicate(timeout=180)

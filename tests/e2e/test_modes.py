@@ -36,12 +36,33 @@ def test_a_jobs_start_is_a_line_in_the_log(cluster, caplog, mode):
     said = [r.getMessage() for r in caplog.records if f"job said-{mode} created" in r.getMessage()]
     assert len(said) == 1
     job = next(j for j in _jobs(cluster) if j.get("name") == f"said-{mode}")
+    order = {"off": "order off,", "deterministic": "order auto (exact),"}.get(mode, "order auto (approximate),")
     streams = "a worker's own streams" if mode == "off" else f"{job['plan']['num_streams']} streams"
-    for words in (f"mode {mode},", "class B", streams, f"plan {job['plan']['hash'][:12]},", "seed 11,"):
+    for words in (f"mode {mode},", "class B", streams, f"plan {job['plan']['hash'][:12]},", "seed 11,", order):
         assert words in said[0]
     assert said[0].endswith("dispatcher in memory only")
     assert job["options"]["mode"] == f"MODE_{mode.upper()}"
     assert job["plan"]["determinism"] == "DETERMINISM_CLASS_B"
+    del dataset
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "travels"),
+    [
+        ({"order_tolerance": "any"}, "order auto (any),", ("ORDER_AUTO", "ORDER_TOLERANCE_ANY")),
+        ({"order": "auto", "order_tolerance": "exact"}, "order auto (exact),", ("ORDER_AUTO", "ORDER_TOLERANCE_EXACT")),
+        ({"order": "paper"}, "order paper (any),", ("ORDER_PAPER", "ORDER_TOLERANCE_ANY")),
+    ],
+)
+def test_who_decides_the_order_travels_and_is_said(cluster, caplog, given, said, travels):
+    name = "-".join(("ordered", *given.values()))
+    with caplog.at_level(logging.INFO, logger="pecan"):
+        dataset = D.range(40).apply(pecan.distribute(cluster.target, job_name=name, **given))
+    assert any(said in r.getMessage() for r in caplog.records)
+    options = next(j for j in _jobs(cluster) if j.get("name") == name)["options"]
+    assert (options["order"], options["order_tolerance"]) == travels
+    with pytest.raises(pecan.JobMismatchError, match="order"):
+        D.range(40).apply(pecan.distribute(cluster.target, job_name=name))
     del dataset
 
 

@@ -30,7 +30,7 @@ def programs():
     for program in started:
         with contextlib.suppress(ProcessLookupError):
             program.process.kill()
-        program.process.communicate(timeout=30)
+        program.process.communicate(timeout=180)
 
 
 def _heard(caplog, words: str, within_s: float) -> None:
@@ -67,7 +67,7 @@ def test_workers_that_all_die_are_an_error_and_others_take_over(programs, caplog
     seen = [next(iterator)]
     for worker in workers:
         worker.process.send_signal(signal.SIGKILL)
-        worker.process.wait(timeout=30)
+        worker.process.wait(timeout=180)
     with caplog.at_level(logging.WARNING, logger="pecan"), pytest.raises(tf.errors.UnavailableError) as caught:
         seen.extend(iter(lambda: next(iterator), None))
     assert "[pecan:NO_WORKERS]" in str(caught.value)

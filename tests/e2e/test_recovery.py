@@ -62,7 +62,7 @@ def test_a_worker_that_is_lost_costs_little(programs, tmp_path, name, how):  # n
     leaving.process.send_signal(how)
     # A worker that was told to leave goes when the trainer has what it made.
     seen.extend(iterator)
-    leaving.process.wait(timeout=60)
+    leaving.process.wait(timeout=180)
     recovery = _recovery(link)
     went_on = recovery.get("restored" if name == "by a checkpoint" else "started", 0)
     assert went_on >= 1, recovery

@@ -45,6 +45,14 @@ def _dense_table():
     return D.range(3).map(table.lookup)
 
 
+def _registering():
+    def step(i):
+        variant = tf.data.experimental.to_variant(D.range(3))
+        return tf.raw_ops.RegisterDatasetV2(dataset=variant, address="127.0.0.1:9", protocol="grpc", external_state_policy=1)
+
+    return D.range(3).map(step)
+
+
 def _gathering():
     return D.range(3).map(tf.nondifferentiable_batch_function(1, 4, 1000)(lambda v: v))
 
@@ -57,6 +65,7 @@ DATASETS = {
     "a Python function below a batch": (lambda: _python_step().batch(2), NotImplementedError, "PY_FUNCTION"),
     "datasets for elements": (lambda: D.range(3).window(2), NotImplementedError, "UNSUPPORTED"),
     "a file that is written": (lambda: _writer("/tmp/pecan-must-not-exist"), PermissionError, "OP_FORBIDDEN"),
+    "a connection to a service that the dataset names": (_registering, PermissionError, "RegisterDatasetV2.*OP_FORBIDDEN"),
     "a dataset that was distributed already": (
         lambda: D.range(3).apply(pecan.distribute()).map(lambda i: i + 1),
         NotImplementedError,

@@ -121,6 +121,25 @@ def test_another_process_goes_on_from_every_step(cluster, mode):
     assert sorted(rests[-1]) == sorted(seen)
 
 
+@pytest.mark.parametrize("behind", [lambda d: d, lambda d: d.repeat()], ids=["nothing", "repeat"])
+def test_a_file_that_is_missing_costs_its_own_element(cluster, tmp_path, behind):
+    """The iterator goes on behind it, as a local one does, and so does a state that was saved there."""
+    for i in range(20):
+        (tmp_path / str(i)).write_text(str(i))
+    (tmp_path / "7").unlink()
+    dataset = D.range(20).map(lambda i: tf.io.read_file(tf.strings.join([str(tmp_path) + "/", tf.as_string(i)])))
+    dataset = behind(dataset.apply(pecan.distribute(cluster.target, deterministic=True, seed=3)))
+    iterator, seen = pecan.Iterator(dataset), []
+    with pytest.raises(tf.errors.NotFoundError, match="FILE_NOT_VISIBLE"):
+        seen.extend(int(element.numpy()) for element in iterator)
+    state = iterator.state_dict()
+    rest = [int(next(iterator).numpy()) for _ in range(19 - len(seen))]
+    assert sorted(seen + rest) == [i for i in range(20) if i != 7]
+    again = pecan.Iterator(dataset)
+    again.load_state_dict(state)
+    assert [int(next(again).numpy()) for _ in rest] == rest
+
+
 def _handed_over(dataset, count):
     """Whether TensorFlow has been given so many elements."""
     try:

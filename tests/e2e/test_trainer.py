@@ -292,6 +292,34 @@ def test_ignoring_errors_ends(cluster):
         assert len(list(_distributed(cluster, make(text)).ignore_errors())) == 30
 
 
+@pytest.mark.parametrize("text", [False, True], ids=["blocks", "elements"])
+@pytest.mark.parametrize(
+    "behind",
+    [
+        lambda d: d,
+        lambda d: d.repeat(),
+        lambda d: d.prefetch(2),
+        lambda d: d.cache(),
+        lambda d: d.ignore_errors(),
+        lambda d: d.batch(3).ignore_errors().repeat(),
+    ],
+    ids=["nothing", "repeat", "prefetch", "cache", "ignore_errors", "all"],
+)
+def test_an_error_that_ends_a_pass_is_never_taken_for_its_end(cluster, behind, text):
+    """Or the next epoch would begin, and what came so far be kept for all there is."""
+    local = D.range(20).map(tf.as_string) if text else D.range(20)
+    dataset = behind(_distributed(cluster, local.apply(tf.data.experimental.assert_cardinality(30))))
+    iterator, given, errors = iter(dataset), 0, []
+    while len(errors) < 4:
+        try:
+            given += len(np.ravel(next(iterator)))
+        except (tf.errors.FailedPreconditionError, tf.errors.CancelledError) as error:
+            errors.append(error)
+    assert given <= 20
+    assert all("[pecan:CARDINALITY]" in str(error) for error in errors)
+    assert isinstance(errors[-1], tf.errors.CancelledError)
+
+
 def test_leaving_an_epoch_early_gives_everything_back(cluster):
     link = _link(cluster)
     dataset = _distributed(cluster, D.range(1000).map(lambda i: tf.fill([100_000], i)))

@@ -144,7 +144,8 @@ class Cluster:
     ) -> None:
         self.directory = directory
         self.worker_flags = (*(("--window-bytes", str(1 << 20)) if quick else ()), *worker_flags)
-        flags = (*(QUICK if quick else ()), *flags, "--work-dir", str(work or directory / "work"))
+        self.work = work or directory / "work"
+        flags = (*(QUICK if quick else ()), *flags, "--work-dir", str(self.work))
         self.dispatcher = Program("pecan-dispatcher", flags, directory, "dispatcher").start().ready()
         self.workers: list[Program] = []
 
@@ -187,6 +188,14 @@ class Cluster:
     def leases(self) -> dict[tuple[str, int, int], tuple[int, str]]:
         """Lease and worker's address of each stream that is held."""
         return leases(self.status())
+
+    def journal(self) -> list[dict]:
+        """Every record of a dispatcher that is gone, as `pecanctl store inspect --json` prints them."""
+        inspected = subprocess.run(
+            [str(programs.path("pecanctl")), "store", "inspect", "--json", str(self.work)],
+            capture_output=True, text=True, timeout=WAIT_S, check=True,
+        )  # fmt: skip
+        return [json.loads(line) for line in inspected.stdout.splitlines()]
 
     def granted(self) -> list[tuple[str, ...]]:
         """The stream of each lease that was ever granted, by the dispatcher's log: a look at the status may miss a stream that lives briefly."""

@@ -41,4 +41,4 @@ class Proxy:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=180)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import collections
+import gc
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 
 import pecan
@@ -95,9 +98,17 @@ class Reader:
     def times(self) -> collections.Counter[int]:
         return collections.Counter(self.found)
 
-    def epoch(self) -> dict:
+    def job(self) -> dict:
         """What the dispatcher says of it."""
-        return next(job for job in self.cluster.status()["jobs"] if job["job_id"] == self.id)["epochs"][0]
+        return next(job for job in self.cluster.status()["jobs"] if job["job_id"] == self.id)
+
+    def epoch(self) -> dict:
+        """What the dispatcher says of the one that is read."""
+        return self.job()["epochs"][0]
+
+    def recomputed(self) -> int:
+        """How many elements workers made again although the trainer had them."""
+        return int(self.job()["recovery"].get("recomputed", 0))
 
     def moves(self) -> int:
         """How often a stream of it got a new lease, by the dispatcher's log."""
@@ -160,6 +171,28 @@ def _streams_of(cluster: Cluster, reader: Reader) -> int:
 def _held_by(cluster: Cluster, worker: Program) -> set[str]:
     """The jobs of which a worker holds a stream."""
     return {job for (job, _, _), (_, address) in cluster.leases().items() if address == worker.address}
+
+
+def test_without_a_failure_a_stream_costs_a_few_records(readers):
+    """In the dispatcher's journal, in every mode; and nothing is made twice."""
+    cluster, jobs = readers(2)
+    jobs.finish()
+    told = {kind: reader.job() for kind, reader in jobs.items()}
+    assert all(reader.recomputed() == 0 for reader in jobs.values())
+    cluster.dispatcher.kill()
+    records: dict[str, dict[int, list[str]]] = collections.defaultdict(lambda: collections.defaultdict(list))
+    for record in cluster.journal():
+        stream = record["value"].get("id")
+        if isinstance(stream, dict) and int(stream.get("epoch", 0)) == 0:
+            records[stream["job_id"]][int(stream.get("stream", 0))].append(record["kind"])
+    for kind, job in told.items():
+        written = records[job["job_id"]]
+        off = kind.startswith("off")
+        assert len(written) == (2 if off else int(job["plan"]["num_streams"])), kind
+        for kinds in written.values():
+            # A trainer may say that it took the last element before the worker's heartbeat says that it was made.
+            assert kinds.count("stream_produced") <= 1, (kind, written)
+            assert len(kinds) - kinds.count("stream_produced") == (4 if off else 3), (kind, written)
 
 
 def test_workers_come_and_go(readers):
@@ -241,7 +274,44 @@ def test_the_dispatcher_dies_with_all_workers(readers):
     assert all(reader.moves() > 0 for kind, reader in jobs.items() if kind != FREE), "streams did not move"
     jobs.once(["exactly_once", "deterministic", "at_least_once", "at_most_once, direct"])
     assert jobs["deterministic"].found == jobs.order
+    again = {kind for kind, reader in jobs.items() if reader.recomputed() > 0}
+    assert again >= {"exactly_once", "deterministic", "at_least_once", "off"} and FREE not in again
     for kind, times in (("at_least_once, free", 1), ("off", 3), ("off, free", 3)):
         assert min(jobs[kind].times[i] for i in range(TOTAL)) >= times, kind
     assert len(jobs["off"].found) == 3 * TOTAL
     _lost(jobs[FREE])
+
+
+MODES = ("exactly_once", "deterministic", "at_least_once", "at_most_once", "off")
+BEGINS = """
+import sys, pecan, tensorflow as tf
+for mode in sys.argv[2:]:
+    dataset = tf.data.Dataset.range(400).shuffle(50).apply(pecan.distribute(sys.argv[1], processing_mode=mode, seed=7))
+    globals()[mode] = iter(dataset)
+    print(mode, *(int(next(globals()[mode])) for _ in range(30)), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_trainer_dies(tmp_path):
+    """Without a saved position the next one reads an epoch from its start, and in deterministic mode in the same order."""
+    with cleared(Cluster(tmp_path)) as cluster:
+        cluster.add_all(2)
+        first = subprocess.Popen(
+            [sys.executable, "-c", BEGINS, cluster.target, *MODES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        begun = {}
+        for _ in MODES:
+            mode, *numbers = first.stdout.readline().split()
+            begun[mode] = [int(number) for number in numbers]
+        first.kill()
+        assert first.wait(60) == -signal.SIGKILL and set(begun) == set(MODES)
+        first.stdin.close(), first.stdout.close()
+        for mode in MODES:
+            dataset = D.range(400).shuffle(50).apply(pecan.distribute(cluster.target, processing_mode=mode, seed=7))
+            found = [int(i) for i in dataset]
+            assert collections.Counter(found) == {i: 2 if mode == "off" else 1 for i in range(400)}, mode
+            if mode == "deterministic":
+                assert found[:30] == begun[mode]
+            del dataset
+        gc.collect()

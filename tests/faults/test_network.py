@@ -12,7 +12,7 @@ import tensorflow as tf
 from cluster import Cluster, Program, cleared, wait
 from proxies import Proxy
 from records import FULL
-from run import Run
+from run import ON_THE_WAY, Run
 
 TCP = {"data_transfer_protocol": "tcp"}
 
@@ -52,6 +52,27 @@ def test_a_worker_that_lost_the_dispatcher_is_fenced(tmp_path, data, truth, gold
             run.finish()
             run.check(truth, golden, moved=1)
         run.forget()
+
+
+def test_the_only_worker_that_lost_the_dispatcher_is_no_worker(tmp_path, data, proxy):
+    """N1: it answers its trainer as before, which waits no longer for it than its timeout, and goes on with another one."""
+    with cleared(Cluster(tmp_path)) as cluster:
+        between = proxy(cluster.target)
+        lonely = cluster.add(dispatcher=between.address)
+        dataset = data.dataset().apply(pecan.distribute(cluster.target, max_outstanding_bytes=ON_THE_WAY, dispatcher_timeout_s=4))
+        iterator = iter(dataset)
+        seen = [int(next(iterator)[0])]
+        between.tell("hold", "both")
+        with pytest.raises(tf.errors.UnavailableError) as caught:
+            seen.extend(int(element[0]) for element in iterator)
+        assert "[pecan:NO_WORKERS]" in str(caught.value)
+        assert lonely.running
+        assert between.tell("count")["held_up"] > 0, "nothing was lost"
+        cluster.add()
+        seen.extend(int(element[0]) for element in iterator)
+        assert sorted(seen) == list(range(data.total))
+        del iterator, dataset
+        gc.collect()
 
 
 def test_a_trainer_that_lost_a_worker_reads_others(tmp_path, data, truth, golden, mode, rng, proxy):

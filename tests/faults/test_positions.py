@@ -124,7 +124,7 @@ def test_a_killed_trainer_repeats_what_it_used_since_its_last_save(tmp_path, mod
             assert first.wait(30) == -signal.SIGKILL
         finally:
             first.kill()
-            first.communicate(timeout=30)
+            first.communicate(timeout=180)
         before = ledger.lines(book)
         book.write_text("".join(json.dumps(line) + "\n" for line in before))  # a line that was cut off goes
         saved = json.loads((tmp_path / "saved.json").read_text())["used"]
@@ -132,7 +132,7 @@ def test_a_killed_trainer_repeats_what_it_used_since_its_last_save(tmp_path, mod
         wait(lambda: not cluster.status()["jobs"] and not cluster.status()["datasets"], "job and dataset are forgotten")
         second = _start(cluster, mode, tmp_path)
         assert second.wait(120) == 0
-        second.communicate(timeout=30)
+        second.communicate(timeout=180)
         behind = ledger.lines(book)[len(before) :]
         ledger.check(before[:saved] + behind, data.truth(), 1, undisturbed if mode == "deterministic" else None)
         repeated = {line["id"] for line in before} & {line["id"] for line in behind}

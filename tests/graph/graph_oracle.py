@@ -28,11 +28,11 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 Element = tuple[np.ndarray, ...]
 
 
-def build_command(target: pathlib.Path) -> pathlib.Path:
-    """Builds the command that plans and cuts, and gives its path."""
-    binary = target / "cutgraph"
+def build_command(target: pathlib.Path, name: str = "cutgraph") -> pathlib.Path:
+    """Builds one of the commands beside this file, by default the one that plans and cuts, and gives its path."""
+    binary = target / name
     subprocess.run(
-        ["go", "build", "-p", "2", "-o", str(binary), "./tests/graph/cutgraph"], cwd=REPOSITORY, check=True, timeout=600
+        ["go", "build", "-p", "2", "-o", str(binary), f"./tests/graph/{name}"], cwd=REPOSITORY, check=True, timeout=600
     )
     return binary
 

@@ -15,6 +15,8 @@ type fault struct {
 	do   func(c *chaos, rng *rand.Rand, lasts time.Duration) bool
 }
 
+const killTrainer = "kill a trainer"
+
 // Kinds of faults that the network does not count itself.
 const (
 	stopKind   simnet.Fault = "stop"
@@ -232,7 +234,7 @@ var faults = []fault{
 		}
 		return true
 	}},
-	{"kill a trainer", func(c *chaos, rng *rand.Rand, _ time.Duration) bool {
+	{killTrainer, func(c *chaos, rng *rand.Rand, _ time.Duration) bool {
 		c.mu.Lock()
 		if len(c.all) < 2 || c.busy["trainer"] {
 			c.mu.Unlock()

@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -164,7 +166,36 @@ func (l *ledger) audit(d *dataset, kept promise, epochs int) {
 		}
 		if err := compare(got, d.ids(), kept); err != nil {
 			l.t.Errorf("epoch %d of %s: %v", epoch, d.name, err)
+			l.tell(epoch)
 		}
+	}
+}
+
+// tell says who took what of an epoch's streams, in the order in which it came.
+func (l *ledger) tell(epoch uint64) {
+	l.t.Helper()
+	runs := map[uint32][]string{}
+	var first, last visit
+	say := func() {
+		if last.ids != nil {
+			runs[last.stream] = append(runs[last.stream], fmt.Sprintf("trainer %d had %d to %d", last.trainer, first.index, last.index))
+		}
+	}
+	byStream := slices.Clone(l.visits)
+	slices.SortStableFunc(byStream, func(a, b visit) int { return int(a.stream) - int(b.stream) })
+	for _, v := range byStream {
+		if v.epoch != epoch {
+			continue
+		}
+		if last.ids == nil || v.stream != last.stream || v.trainer != last.trainer || v.index != last.index+1 {
+			say()
+			first = v
+		}
+		last = v
+	}
+	say()
+	for _, stream := range slices.Sorted(maps.Keys(runs)) {
+		l.t.Logf("stream %d: %s", stream, strings.Join(runs[stream], ", "))
 	}
 }
 

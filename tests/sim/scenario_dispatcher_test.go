@@ -254,7 +254,11 @@ func TestACancelledStreamHasNotEnded(t *testing.T) {
 				}
 				c.startWorker(k % 2)
 			}
-			if tr.some(1+k*7%50) == nil {
+			left, err := tr.some(1+k*7%50, func() bool { return true })
+			if err != nil {
+				t.Error(err)
+			}
+			if left {
 				ended.Add(1)
 			}
 		}

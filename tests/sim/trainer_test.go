@@ -141,7 +141,7 @@ func (tr *trainer) epoch() error {
 				why, _ := it.Waiting()
 				return fmt.Errorf("trainer %d has waited for %v after %d elements: %s", tr.n, time.Since(waiting), count, why)
 			}
-		case client.Failed:
+		case client.Failed, client.Broken:
 			return fmt.Errorf("trainer %d after %d elements: %w", tr.n, count, err)
 		case client.End:
 			stats := it.Stats()
@@ -154,23 +154,31 @@ func (tr *trainer) epoch() error {
 	}
 }
 
-// some reads so many elements of an epoch and leaves it.
-func (tr *trainer) some(elements int) error {
+// some reads so many elements of an epoch, and more until it may go, and leaves it; false when the epoch, or the trainer, was over before.
+func (tr *trainer) some(elements int, mayGo func() bool) (left bool, err error) {
 	it := tr.job.Open(client.IterOptions{MaxOutstandingBytes: tr.wanted.ahead, Timeout: patience})
 	defer it.Close()
-	for n := 0; n < elements; {
+	for n := 0; n < elements || !mayGo(); {
 		rows, status, err := it.NextElement(time.Second)
-		switch status {
-		case client.Ready:
+		switch {
+		case tr.dead.Load():
+			if rows != nil {
+				rows.Release()
+			}
+			return false, nil
+		case status == client.Ready:
 			tr.c.ledger.took(tr, rows)
 			rows.Release()
+			tr.taken.Add(1)
 			n++
 			time.Sleep(tr.wanted.pace)
-		case client.End, client.Failed:
-			return fmt.Errorf("%v after %d elements: %w", status, n, err)
+		case status == client.End:
+			return false, nil
+		case status == client.Failed || status == client.Broken:
+			return false, fmt.Errorf("trainer %d after %d elements of a pass that it leaves early: %w", tr.n, n, err)
 		}
 	}
-	return nil
+	return true, nil
 }
 
 // kill ends the trainer without a word.

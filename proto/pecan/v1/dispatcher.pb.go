@@ -666,8 +666,10 @@ type OpenEpochResponse struct {
 	Epoch uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// True when all of this epoch had been delivered to other trainers before this client came.
 	AlreadyDelivered bool `protobuf:"varint,2,opt,name=already_delivered,json=alreadyDelivered,proto3" json:"already_delivered,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What a position in this epoch says of its order; absent where none says anything.
+	Order         *EpochOrder `protobuf:"bytes,3,opt,name=order,proto3" json:"order,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OpenEpochResponse) Reset() {
@@ -712,6 +714,13 @@ func (x *OpenEpochResponse) GetAlreadyDelivered() bool {
 		return x.AlreadyDelivered
 	}
 	return false
+}
+
+func (x *OpenEpochResponse) GetOrder() *EpochOrder {
+	if x != nil {
+		return x.Order
+	}
+	return nil
 }
 
 type AdoptEpochRequest struct {
@@ -1480,7 +1489,9 @@ type MarkElementsRequest struct {
 	// Files of the stream that are open, and the one that comes next; as far as they are known.
 	Files []string `protobuf:"bytes,7,rep,name=files,proto3" json:"files,omitempty"`
 	// Instead of elements: the stream is about to be opened, and alone.
-	Opening       bool `protobuf:"varint,8,opt,name=opening,proto3" json:"opening,omitempty"`
+	Opening bool `protobuf:"varint,8,opt,name=opening,proto3" json:"opening,omitempty"`
+	// The stream's steps may have begun elements from below on, too, and go on with them while nothing is marked.
+	Ahead         bool `protobuf:"varint,9,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1571,6 +1582,13 @@ func (x *MarkElementsRequest) GetOpening() bool {
 	return false
 }
 
+func (x *MarkElementsRequest) GetAhead() bool {
+	if x != nil {
+		return x.Ahead
+	}
+	return false
+}
+
 type MarkElementsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1613,7 +1631,9 @@ type WorkerCrashesRequest struct {
 	// What ends it: the name of a signal, or "exit".
 	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Streams that it was opening: their graphs were imported and their iterators made.
-	Opening       []*OpeningStream `protobuf:"bytes,3,rep,name=opening,proto3" json:"opening,omitempty"`
+	Opening []*OpeningStream `protobuf:"bytes,3,rep,name=opening,proto3" json:"opening,omitempty"`
+	// Streams that it had opened: it may die before a heartbeat has told of them.
+	Running       []*WorkerHeartbeat_StreamLoad `protobuf:"bytes,4,rep,name=running,proto3" json:"running,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1665,6 +1685,13 @@ func (x *WorkerCrashesRequest) GetCause() string {
 func (x *WorkerCrashesRequest) GetOpening() []*OpeningStream {
 	if x != nil {
 		return x.Opening
+	}
+	return nil
+}
+
+func (x *WorkerCrashesRequest) GetRunning() []*WorkerHeartbeat_StreamLoad {
+	if x != nil {
+		return x.Running
 	}
 	return nil
 }
@@ -1757,6 +1784,8 @@ func (*WorkerCrashesResponse) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{25}
 }
 
+// The client has released, or finished, every stream of the epoch of which it had something: one that it was given and had
+// not heard of goes to others from where it was got.
 type CloseEpochRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ClientId      string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
@@ -1854,12 +1883,14 @@ func (*CloseEpochResponse) Descriptor() ([]byte, []int) {
 }
 
 type ClientHeartbeatRequest struct {
-	state         protoimpl.MessageState         `protogen:"open.v1"`
-	ClientId      string                         `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	JobIds        []string                       `protobuf:"bytes,2,rep,name=job_ids,json=jobIds,proto3" json:"job_ids,omitempty"`
-	Passes        []*ClientHeartbeatRequest_Pass `protobuf:"bytes,3,rep,name=passes,proto3" json:"passes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state    protoimpl.MessageState         `protogen:"open.v1"`
+	ClientId string                         `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	JobIds   []string                       `protobuf:"bytes,2,rep,name=job_ids,json=jobIds,proto3" json:"job_ids,omitempty"`
+	Passes   []*ClientHeartbeatRequest_Pass `protobuf:"bytes,3,rep,name=passes,proto3" json:"passes,omitempty"`
+	// The timeout that the client knows of, and sends heartbeats by; 0 when it does not say.
+	ClientTimeoutS float64 `protobuf:"fixed64,4,opt,name=client_timeout_s,json=clientTimeoutS,proto3" json:"client_timeout_s,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ClientHeartbeatRequest) Reset() {
@@ -1913,10 +1944,19 @@ func (x *ClientHeartbeatRequest) GetPasses() []*ClientHeartbeatRequest_Pass {
 	return nil
 }
 
+func (x *ClientHeartbeatRequest) GetClientTimeoutS() float64 {
+	if x != nil {
+		return x.ClientTimeoutS
+	}
+	return 0
+}
+
 type ClientHeartbeatResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Seconds without a heartbeat after which the dispatcher forgets the client; a restart may have changed them. 0 says nothing.
+	ClientTimeoutS float64 `protobuf:"fixed64,1,opt,name=client_timeout_s,json=clientTimeoutS,proto3" json:"client_timeout_s,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ClientHeartbeatResponse) Reset() {
@@ -1947,6 +1987,13 @@ func (x *ClientHeartbeatResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ClientHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*ClientHeartbeatResponse) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ClientHeartbeatResponse) GetClientTimeoutS() float64 {
+	if x != nil {
+		return x.ClientTimeoutS
+	}
+	return 0
 }
 
 type ClientGoodbyeRequest struct {
@@ -2044,6 +2091,7 @@ type WorkerMessage struct {
 	//	*WorkerMessage_CacheWritten
 	//	*WorkerMessage_CacheSpoilt
 	//	*WorkerMessage_CacheFiles
+	//	*WorkerMessage_OrderTried
 	Kind          isWorkerMessage_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2185,6 +2233,15 @@ func (x *WorkerMessage) GetCacheFiles() *CacheFiles {
 	return nil
 }
 
+func (x *WorkerMessage) GetOrderTried() *OrderTried {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerMessage_OrderTried); ok {
+			return x.OrderTried
+		}
+	}
+	return nil
+}
+
 type isWorkerMessage_Kind interface {
 	isWorkerMessage_Kind()
 }
@@ -2233,6 +2290,10 @@ type WorkerMessage_CacheFiles struct {
 	CacheFiles *CacheFiles `protobuf:"bytes,22,opt,name=cache_files,json=cacheFiles,proto3,oneof"`
 }
 
+type WorkerMessage_OrderTried struct {
+	OrderTried *OrderTried `protobuf:"bytes,23,opt,name=order_tried,json=orderTried,proto3,oneof"`
+}
+
 func (*WorkerMessage_Hello) isWorkerMessage_Kind() {}
 
 func (*WorkerMessage_Heartbeat) isWorkerMessage_Kind() {}
@@ -2254,6 +2315,8 @@ func (*WorkerMessage_CacheWritten) isWorkerMessage_Kind() {}
 func (*WorkerMessage_CacheSpoilt) isWorkerMessage_Kind() {}
 
 func (*WorkerMessage_CacheFiles) isWorkerMessage_Kind() {}
+
+func (*WorkerMessage_OrderTried) isWorkerMessage_Kind() {}
 
 type WorkerHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2611,9 +2674,14 @@ type JobFigures struct {
 	// it had forgotten; the ones before stay as they were told last.
 	Account uint64 `protobuf:"varint,2,opt,name=account,proto3" json:"account,omitempty"`
 	// Grows from message to message of an account.
-	Reading       uint64         `protobuf:"varint,3,opt,name=reading,proto3" json:"reading,omitempty"`
-	Nodes         []*NodeMetrics `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	Recovery      *Recovery      `protobuf:"bytes,5,opt,name=recovery,proto3" json:"recovery,omitempty"`
+	Reading  uint64         `protobuf:"varint,3,opt,name=reading,proto3" json:"reading,omitempty"`
+	Nodes    []*NodeMetrics `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Recovery *Recovery      `protobuf:"bytes,5,opt,name=recovery,proto3" json:"recovery,omitempty"`
+	// What of nodes was done by streams that run in another order of the steps than the registered one.
+	Ordered []*NodeMetrics `protobuf:"bytes,6,rep,name=ordered,proto3" json:"ordered,omitempty"`
+	// Elements that could not be made, and how many of them in such streams.
+	Failed        uint64 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
+	OrderedFailed uint64 `protobuf:"varint,8,opt,name=ordered_failed,json=orderedFailed,proto3" json:"ordered_failed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2681,6 +2749,27 @@ func (x *JobFigures) GetRecovery() *Recovery {
 		return x.Recovery
 	}
 	return nil
+}
+
+func (x *JobFigures) GetOrdered() []*NodeMetrics {
+	if x != nil {
+		return x.Ordered
+	}
+	return nil
+}
+
+func (x *JobFigures) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *JobFigures) GetOrderedFailed() uint64 {
+	if x != nil {
+		return x.OrderedFailed
+	}
+	return 0
 }
 
 // How streams went on that did not begin at index 0, or began again.
@@ -2771,92 +2860,6 @@ func (x *Recovery) GetDamaged() uint64 {
 	return 0
 }
 
-// What one node of the original graph did: work done, also when it was done again after a failure or for nobody.
-type NodeMetrics struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the node in the registered graph (policies key on it).
-	Node          string  `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Op            string  `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
-	Elements      uint64  `protobuf:"varint,3,opt,name=elements,proto3" json:"elements,omitempty"`
-	SelfCpuS      float64 `protobuf:"fixed64,4,opt,name=self_cpu_s,json=selfCpuS,proto3" json:"self_cpu_s,omitempty"`
-	BytesIn       uint64  `protobuf:"varint,5,opt,name=bytes_in,json=bytesIn,proto3" json:"bytes_in,omitempty"`
-	BytesOut      uint64  `protobuf:"varint,6,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *NodeMetrics) Reset() {
-	*x = NodeMetrics{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *NodeMetrics) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*NodeMetrics) ProtoMessage() {}
-
-func (x *NodeMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use NodeMetrics.ProtoReflect.Descriptor instead.
-func (*NodeMetrics) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{39}
-}
-
-func (x *NodeMetrics) GetNode() string {
-	if x != nil {
-		return x.Node
-	}
-	return ""
-}
-
-func (x *NodeMetrics) GetOp() string {
-	if x != nil {
-		return x.Op
-	}
-	return ""
-}
-
-func (x *NodeMetrics) GetElements() uint64 {
-	if x != nil {
-		return x.Elements
-	}
-	return 0
-}
-
-func (x *NodeMetrics) GetSelfCpuS() float64 {
-	if x != nil {
-		return x.SelfCpuS
-	}
-	return 0
-}
-
-func (x *NodeMetrics) GetBytesIn() uint64 {
-	if x != nil {
-		return x.BytesIn
-	}
-	return 0
-}
-
-func (x *NodeMetrics) GetBytesOut() uint64 {
-	if x != nil {
-		return x.BytesOut
-	}
-	return 0
-}
-
 type StreamStarted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2867,7 +2870,7 @@ type StreamStarted struct {
 
 func (x *StreamStarted) Reset() {
 	*x = StreamStarted{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2879,7 +2882,7 @@ func (x *StreamStarted) String() string {
 func (*StreamStarted) ProtoMessage() {}
 
 func (x *StreamStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2892,7 +2895,7 @@ func (x *StreamStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStarted.ProtoReflect.Descriptor instead.
 func (*StreamStarted) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{40}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StreamStarted) GetId() *StreamId {
@@ -2923,7 +2926,7 @@ type StreamEnded struct {
 
 func (x *StreamEnded) Reset() {
 	*x = StreamEnded{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2935,7 +2938,7 @@ func (x *StreamEnded) String() string {
 func (*StreamEnded) ProtoMessage() {}
 
 func (x *StreamEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2948,7 +2951,7 @@ func (x *StreamEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEnded.ProtoReflect.Descriptor instead.
 func (*StreamEnded) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{41}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StreamEnded) GetId() *StreamId {
@@ -2993,7 +2996,7 @@ type StreamFailed struct {
 
 func (x *StreamFailed) Reset() {
 	*x = StreamFailed{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3005,7 +3008,7 @@ func (x *StreamFailed) String() string {
 func (*StreamFailed) ProtoMessage() {}
 
 func (x *StreamFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3018,7 +3021,7 @@ func (x *StreamFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamFailed.ProtoReflect.Descriptor instead.
 func (*StreamFailed) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{42}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StreamFailed) GetId() *StreamId {
@@ -3059,7 +3062,7 @@ type StreamStopped struct {
 
 func (x *StreamStopped) Reset() {
 	*x = StreamStopped{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3071,7 +3074,7 @@ func (x *StreamStopped) String() string {
 func (*StreamStopped) ProtoMessage() {}
 
 func (x *StreamStopped) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3084,7 +3087,7 @@ func (x *StreamStopped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamStopped.ProtoReflect.Descriptor instead.
 func (*StreamStopped) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{43}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StreamStopped) GetId() *StreamId {
@@ -3102,7 +3105,7 @@ type WorkerGoodbye struct {
 
 func (x *WorkerGoodbye) Reset() {
 	*x = WorkerGoodbye{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3114,7 +3117,7 @@ func (x *WorkerGoodbye) String() string {
 func (*WorkerGoodbye) ProtoMessage() {}
 
 func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3127,7 +3130,7 @@ func (x *WorkerGoodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerGoodbye.ProtoReflect.Descriptor instead.
 func (*WorkerGoodbye) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{44}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{43}
 }
 
 // A segment is durable under its name. Told again until it is answered by CacheNamed.
@@ -3140,7 +3143,7 @@ type CacheWritten struct {
 
 func (x *CacheWritten) Reset() {
 	*x = CacheWritten{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3152,7 +3155,7 @@ func (x *CacheWritten) String() string {
 func (*CacheWritten) ProtoMessage() {}
 
 func (x *CacheWritten) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3165,7 +3168,7 @@ func (x *CacheWritten) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheWritten.ProtoReflect.Descriptor instead.
 func (*CacheWritten) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{45}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CacheWritten) GetSegment() *CacheSegment {
@@ -3186,7 +3189,7 @@ type CacheSpoilt struct {
 
 func (x *CacheSpoilt) Reset() {
 	*x = CacheSpoilt{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3198,7 +3201,7 @@ func (x *CacheSpoilt) String() string {
 func (*CacheSpoilt) ProtoMessage() {}
 
 func (x *CacheSpoilt) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3211,7 +3214,7 @@ func (x *CacheSpoilt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSpoilt.ProtoReflect.Descriptor instead.
 func (*CacheSpoilt) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{46}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CacheSpoilt) GetSegment() *CacheSegment {
@@ -3226,6 +3229,58 @@ func (x *CacheSpoilt) GetWhy() string {
 		return x.Why
 	}
 	return ""
+}
+
+type OrderTried struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Trial         *OrderTrial            `protobuf:"bytes,2,opt,name=trial,proto3" json:"trial,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrderTried) Reset() {
+	*x = OrderTried{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrderTried) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrderTried) ProtoMessage() {}
+
+func (x *OrderTried) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrderTried.ProtoReflect.Descriptor instead.
+func (*OrderTried) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *OrderTried) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *OrderTried) GetTrial() *OrderTrial {
+	if x != nil {
+		return x.Trial
+	}
+	return nil
 }
 
 // Files that have lain in the directory for a while; answered by CacheOrphans.
@@ -3282,6 +3337,7 @@ type WorkerCommand struct {
 	//	*WorkerCommand_Stop
 	//	*WorkerCommand_CacheNamed
 	//	*WorkerCommand_CacheOrphans
+	//	*WorkerCommand_TryOrder
 	Kind          isWorkerCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3369,6 +3425,15 @@ func (x *WorkerCommand) GetCacheOrphans() *CacheOrphans {
 	return nil
 }
 
+func (x *WorkerCommand) GetTryOrder() *TryOrder {
+	if x != nil {
+		if x, ok := x.Kind.(*WorkerCommand_TryOrder); ok {
+			return x.TryOrder
+		}
+	}
+	return nil
+}
+
 type isWorkerCommand_Kind interface {
 	isWorkerCommand_Kind()
 }
@@ -3393,6 +3458,10 @@ type WorkerCommand_CacheOrphans struct {
 	CacheOrphans *CacheOrphans `protobuf:"bytes,21,opt,name=cache_orphans,json=cacheOrphans,proto3,oneof"`
 }
 
+type WorkerCommand_TryOrder struct {
+	TryOrder *TryOrder `protobuf:"bytes,22,opt,name=try_order,json=tryOrder,proto3,oneof"`
+}
+
 func (*WorkerCommand_Welcome) isWorkerCommand_Kind() {}
 
 func (*WorkerCommand_Start) isWorkerCommand_Kind() {}
@@ -3402,6 +3471,120 @@ func (*WorkerCommand_Stop) isWorkerCommand_Kind() {}
 func (*WorkerCommand_CacheNamed) isWorkerCommand_Kind() {}
 
 func (*WorkerCommand_CacheOrphans) isWorkerCommand_Kind() {}
+
+func (*WorkerCommand_TryOrder) isWorkerCommand_Kind() {}
+
+// Run some elements of a dataset in both orders of its steps and compare them. Nothing of that is delivered. Answered by OrderTried.
+type TryOrder struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Id          string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Fingerprint string                 `protobuf:"bytes,2,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// In the registered order.
+	Plan    *Plan       `protobuf:"bytes,3,opt,name=plan,proto3" json:"plan,omitempty"`
+	Options *JobOptions `protobuf:"bytes,4,opt,name=options,proto3" json:"options,omitempty"`
+	Order   []string    `protobuf:"bytes,5,rep,name=order,proto3" json:"order,omitempty"`
+	// Seconds of CPU that may be spent.
+	CpuS       float64          `protobuf:"fixed64,6,opt,name=cpu_s,json=cpuS,proto3" json:"cpu_s,omitempty"`
+	Components []*ComponentSpec `protobuf:"bytes,7,rep,name=components,proto3" json:"components,omitempty"`
+	// The steps of either order above which nothing differs: what stands above them is not run. Empty: all of it is.
+	RegisteredTop string `protobuf:"bytes,8,opt,name=registered_top,json=registeredTop,proto3" json:"registered_top,omitempty"`
+	OrderedTop    string `protobuf:"bytes,9,opt,name=ordered_top,json=orderedTop,proto3" json:"ordered_top,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TryOrder) Reset() {
+	*x = TryOrder{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TryOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TryOrder) ProtoMessage() {}
+
+func (x *TryOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TryOrder.ProtoReflect.Descriptor instead.
+func (*TryOrder) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *TryOrder) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *TryOrder) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *TryOrder) GetPlan() *Plan {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+func (x *TryOrder) GetOptions() *JobOptions {
+	if x != nil {
+		return x.Options
+	}
+	return nil
+}
+
+func (x *TryOrder) GetOrder() []string {
+	if x != nil {
+		return x.Order
+	}
+	return nil
+}
+
+func (x *TryOrder) GetCpuS() float64 {
+	if x != nil {
+		return x.CpuS
+	}
+	return 0
+}
+
+func (x *TryOrder) GetComponents() []*ComponentSpec {
+	if x != nil {
+		return x.Components
+	}
+	return nil
+}
+
+func (x *TryOrder) GetRegisteredTop() string {
+	if x != nil {
+		return x.RegisteredTop
+	}
+	return ""
+}
+
+func (x *TryOrder) GetOrderedTop() string {
+	if x != nil {
+		return x.OrderedTop
+	}
+	return ""
+}
 
 type CacheNamed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3414,7 +3597,7 @@ type CacheNamed struct {
 
 func (x *CacheNamed) Reset() {
 	*x = CacheNamed{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3426,7 +3609,7 @@ func (x *CacheNamed) String() string {
 func (*CacheNamed) ProtoMessage() {}
 
 func (x *CacheNamed) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[49]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3439,7 +3622,7 @@ func (x *CacheNamed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheNamed.ProtoReflect.Descriptor instead.
 func (*CacheNamed) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{49}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CacheNamed) GetName() string {
@@ -3466,7 +3649,7 @@ type CacheOrphans struct {
 
 func (x *CacheOrphans) Reset() {
 	*x = CacheOrphans{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3478,7 +3661,7 @@ func (x *CacheOrphans) String() string {
 func (*CacheOrphans) ProtoMessage() {}
 
 func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3491,7 +3674,7 @@ func (x *CacheOrphans) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOrphans.ProtoReflect.Descriptor instead.
 func (*CacheOrphans) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{50}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *CacheOrphans) GetNames() []string {
@@ -3513,7 +3696,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3525,7 +3708,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[51]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3538,7 +3721,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{51}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Welcome) GetClusterId() string {
@@ -3598,7 +3781,7 @@ type StartStream struct {
 
 func (x *StartStream) Reset() {
 	*x = StartStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[52]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3610,7 +3793,7 @@ func (x *StartStream) String() string {
 func (*StartStream) ProtoMessage() {}
 
 func (x *StartStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[52]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3623,7 +3806,7 @@ func (x *StartStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStream.ProtoReflect.Descriptor instead.
 func (*StartStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{52}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *StartStream) GetId() *StreamId {
@@ -3749,7 +3932,7 @@ type CacheOrder struct {
 
 func (x *CacheOrder) Reset() {
 	*x = CacheOrder{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[53]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3761,7 +3944,7 @@ func (x *CacheOrder) String() string {
 func (*CacheOrder) ProtoMessage() {}
 
 func (x *CacheOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[53]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3774,7 +3957,7 @@ func (x *CacheOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheOrder.ProtoReflect.Descriptor instead.
 func (*CacheOrder) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{53}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *CacheOrder) GetKey() string {
@@ -3794,16 +3977,18 @@ func (x *CacheOrder) GetSegment() *CacheSegment {
 // One of a stream's elements may kill workers. What is made of it is marked before: elements of [first, below), where the
 // last one died, one by one and alone, others many at a time. below = 0: nothing is known yet.
 type Suspicion struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	First         uint64                 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
-	Below         uint64                 `protobuf:"varint,2,opt,name=below,proto3" json:"below,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	First uint64                 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	Below uint64                 `protobuf:"varint,2,opt,name=below,proto3" json:"below,omitempty"`
+	// Run so that every element is made when it is asked for, one after another, if the graph can be.
+	Serial        bool `protobuf:"varint,3,opt,name=serial,proto3" json:"serial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Suspicion) Reset() {
 	*x = Suspicion{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[54]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3815,7 +4000,7 @@ func (x *Suspicion) String() string {
 func (*Suspicion) ProtoMessage() {}
 
 func (x *Suspicion) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[54]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3828,7 +4013,7 @@ func (x *Suspicion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Suspicion.ProtoReflect.Descriptor instead.
 func (*Suspicion) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{54}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Suspicion) GetFirst() uint64 {
@@ -3845,6 +4030,13 @@ func (x *Suspicion) GetBelow() uint64 {
 	return 0
 }
 
+func (x *Suspicion) GetSerial() bool {
+	if x != nil {
+		return x.Serial
+	}
+	return false
+}
+
 type RemainderSource struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Stream uint32                 `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
@@ -3859,7 +4051,7 @@ type RemainderSource struct {
 
 func (x *RemainderSource) Reset() {
 	*x = RemainderSource{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[55]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3871,7 +4063,7 @@ func (x *RemainderSource) String() string {
 func (*RemainderSource) ProtoMessage() {}
 
 func (x *RemainderSource) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[55]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3884,7 +4076,7 @@ func (x *RemainderSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemainderSource.ProtoReflect.Descriptor instead.
 func (*RemainderSource) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{55}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RemainderSource) GetStream() uint32 {
@@ -3935,7 +4127,7 @@ type StopStream struct {
 
 func (x *StopStream) Reset() {
 	*x = StopStream{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[56]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3947,7 +4139,7 @@ func (x *StopStream) String() string {
 func (*StopStream) ProtoMessage() {}
 
 func (x *StopStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[56]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3960,7 +4152,7 @@ func (x *StopStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopStream.ProtoReflect.Descriptor instead.
 func (*StopStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{56}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *StopStream) GetId() *StreamId {
@@ -3984,6 +4176,269 @@ func (x *StopStream) GetConfirm() bool {
 	return false
 }
 
+type ExplainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id or name of a job.
+	Job           string `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *ExplainRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+type ExplainResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	JobId     string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Order     Order                  `protobuf:"varint,2,opt,name=order,proto3,enum=pecan.v1.Order" json:"order,omitempty"`
+	Tolerance OrderTolerance         `protobuf:"varint,3,opt,name=tolerance,proto3,enum=pecan.v1.OrderTolerance" json:"tolerance,omitempty"`
+	// "off", "measuring", "proposed", "piloted", "adopted", "rolled back", "refused" or "kept" (nothing better was found), and why in a
+	// sentence.
+	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
+	Why   string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
+	// In the registered order, the one next to the source first.
+	Steps []*ExplainedStep `protobuf:"bytes,6,rep,name=steps,proto3" json:"steps,omitempty"`
+	// What the policy predicts, in seconds of CPU for an element of the source; 0 where it predicts nothing.
+	PredictedBeforeS float64 `protobuf:"fixed64,7,opt,name=predicted_before_s,json=predictedBeforeS,proto3" json:"predicted_before_s,omitempty"`
+	PredictedAfterS  float64 `protobuf:"fixed64,8,opt,name=predicted_after_s,json=predictedAfterS,proto3" json:"predicted_after_s,omitempty"`
+	// Absent where nothing was tried.
+	Trial *OrderTrial `protobuf:"bytes,9,opt,name=trial,proto3" json:"trial,omitempty"`
+	// Absent until production has said something of the order.
+	Production    *OrderProduction `protobuf:"bytes,10,opt,name=production,proto3" json:"production,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainResponse) Reset() {
+	*x = ExplainResponse{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainResponse) ProtoMessage() {}
+
+func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
+func (*ExplainResponse) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *ExplainResponse) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetOrder() Order {
+	if x != nil {
+		return x.Order
+	}
+	return Order_ORDER_UNSPECIFIED
+}
+
+func (x *ExplainResponse) GetTolerance() OrderTolerance {
+	if x != nil {
+		return x.Tolerance
+	}
+	return OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED
+}
+
+func (x *ExplainResponse) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetSteps() []*ExplainedStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetPredictedBeforeS() float64 {
+	if x != nil {
+		return x.PredictedBeforeS
+	}
+	return 0
+}
+
+func (x *ExplainResponse) GetPredictedAfterS() float64 {
+	if x != nil {
+		return x.PredictedAfterS
+	}
+	return 0
+}
+
+func (x *ExplainResponse) GetTrial() *OrderTrial {
+	if x != nil {
+		return x.Trial
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetProduction() *OrderProduction {
+	if x != nil {
+		return x.Production
+	}
+	return nil
+}
+
+type ExplainedStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Op    string                 `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
+	// Figures in the registered order.
+	Figures *NodeMetrics `protobuf:"bytes,3,opt,name=figures,proto3" json:"figures,omitempty"`
+	// What the step does, in a few words each: "reads 0", "writes 0", "random", "drops elements", "fixed: ...".
+	Traits []string `protobuf:"bytes,4,rep,name=traits,proto3" json:"traits,omitempty"`
+	// Its place in the order that was planned, from 0.
+	Place  uint32 `protobuf:"varint,5,opt,name=place,proto3" json:"place,omitempty"`
+	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What its author calls it, or its function; empty where that says nothing, or says it of several steps.
+	Label         string `protobuf:"bytes,7,opt,name=label,proto3" json:"label,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainedStep) Reset() {
+	*x = ExplainedStep{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainedStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainedStep) ProtoMessage() {}
+
+func (x *ExplainedStep) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainedStep.ProtoReflect.Descriptor instead.
+func (*ExplainedStep) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *ExplainedStep) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ExplainedStep) GetOp() string {
+	if x != nil {
+		return x.Op
+	}
+	return ""
+}
+
+func (x *ExplainedStep) GetFigures() *NodeMetrics {
+	if x != nil {
+		return x.Figures
+	}
+	return nil
+}
+
+func (x *ExplainedStep) GetTraits() []string {
+	if x != nil {
+		return x.Traits
+	}
+	return nil
+}
+
+func (x *ExplainedStep) GetPlace() uint32 {
+	if x != nil {
+		return x.Place
+	}
+	return 0
+}
+
+func (x *ExplainedStep) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ExplainedStep) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
 type StatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3992,7 +4447,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[57]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4004,7 +4459,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[57]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4017,7 +4472,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{57}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{61}
 }
 
 type StatusResponse struct {
@@ -4037,7 +4492,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[58]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4049,7 +4504,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[58]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4062,7 +4517,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{58}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *StatusResponse) GetClusterId() string {
@@ -4142,7 +4597,7 @@ type WorkerStatus struct {
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[59]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4154,7 +4609,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[59]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4167,7 +4622,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{59}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *WorkerStatus) GetAddress() *WorkerAddress {
@@ -4268,14 +4723,16 @@ type JobStatus struct {
 	Nodes    []*NodeMetrics `protobuf:"bytes,8,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	Recovery *Recovery      `protobuf:"bytes,9,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	// Absent where the dataset has no cached step.
-	Cache         *CacheStatus `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
+	Cache *CacheStatus `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
+	// Absent where nobody asked for another order of the steps.
+	Order         *OrderStatus `protobuf:"bytes,21,opt,name=order,proto3" json:"order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[60]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4287,7 +4744,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[60]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4300,7 +4757,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{60}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *JobStatus) GetJobId() string {
@@ -4373,6 +4830,66 @@ func (x *JobStatus) GetCache() *CacheStatus {
 	return nil
 }
 
+func (x *JobStatus) GetOrder() *OrderStatus {
+	if x != nil {
+		return x.Order
+	}
+	return nil
+}
+
+type OrderStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in ExplainResponse.
+	State         string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	Why           string `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrderStatus) Reset() {
+	*x = OrderStatus{}
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrderStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrderStatus) ProtoMessage() {}
+
+func (x *OrderStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrderStatus.ProtoReflect.Descriptor instead.
+func (*OrderStatus) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *OrderStatus) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *OrderStatus) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 type CacheStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -4387,7 +4904,7 @@ type CacheStatus struct {
 
 func (x *CacheStatus) Reset() {
 	*x = CacheStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[61]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4399,7 +4916,7 @@ func (x *CacheStatus) String() string {
 func (*CacheStatus) ProtoMessage() {}
 
 func (x *CacheStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[61]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4412,7 +4929,7 @@ func (x *CacheStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheStatus.ProtoReflect.Descriptor instead.
 func (*CacheStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{61}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *CacheStatus) GetKey() string {
@@ -4465,13 +4982,16 @@ type EpochStatus struct {
 	// the dataset's cardinality is known and the epoch is delivered, else those that were known to be made.
 	StreamsCutOff uint32 `protobuf:"varint,11,opt,name=streams_cut_off,json=streamsCutOff,proto3" json:"streams_cut_off,omitempty"`
 	Lost          uint64 `protobuf:"varint,12,opt,name=lost,proto3" json:"lost,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Its steps run in another order than the registered one, or ran until it was closed; in these streams only, where there are any.
+	Ordered        bool     `protobuf:"varint,13,opt,name=ordered,proto3" json:"ordered,omitempty"`
+	OrderedStreams []uint32 `protobuf:"varint,14,rep,packed,name=ordered_streams,json=orderedStreams,proto3" json:"ordered_streams,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *EpochStatus) Reset() {
 	*x = EpochStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[62]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4483,7 +5003,7 @@ func (x *EpochStatus) String() string {
 func (*EpochStatus) ProtoMessage() {}
 
 func (x *EpochStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[62]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4496,7 +5016,7 @@ func (x *EpochStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStatus.ProtoReflect.Descriptor instead.
 func (*EpochStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{62}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *EpochStatus) GetEpoch() uint64 {
@@ -4569,6 +5089,20 @@ func (x *EpochStatus) GetLost() uint64 {
 	return 0
 }
 
+func (x *EpochStatus) GetOrdered() bool {
+	if x != nil {
+		return x.Ordered
+	}
+	return false
+}
+
+func (x *EpochStatus) GetOrderedStreams() []uint32 {
+	if x != nil {
+		return x.OrderedStreams
+	}
+	return nil
+}
+
 type PassStatus struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	ClientId          string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
@@ -4583,7 +5117,7 @@ type PassStatus struct {
 
 func (x *PassStatus) Reset() {
 	*x = PassStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[63]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4595,7 +5129,7 @@ func (x *PassStatus) String() string {
 func (*PassStatus) ProtoMessage() {}
 
 func (x *PassStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[63]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4608,7 +5142,7 @@ func (x *PassStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PassStatus.ProtoReflect.Descriptor instead.
 func (*PassStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{63}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *PassStatus) GetClientId() string {
@@ -4664,7 +5198,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[64]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4676,7 +5210,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[64]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4689,7 +5223,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{64}
+	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *DatasetStatus) GetDatasetId() string {
@@ -4726,7 +5260,7 @@ type RegisterDatasetRequest_Header struct {
 
 func (x *RegisterDatasetRequest_Header) Reset() {
 	*x = RegisterDatasetRequest_Header{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[65]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4738,7 +5272,7 @@ func (x *RegisterDatasetRequest_Header) String() string {
 func (*RegisterDatasetRequest_Header) ProtoMessage() {}
 
 func (x *RegisterDatasetRequest_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[65]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4792,7 +5326,7 @@ type ClientHeartbeatRequest_Pass struct {
 
 func (x *ClientHeartbeatRequest_Pass) Reset() {
 	*x = ClientHeartbeatRequest_Pass{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[66]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4804,7 +5338,7 @@ func (x *ClientHeartbeatRequest_Pass) String() string {
 func (*ClientHeartbeatRequest_Pass) ProtoMessage() {}
 
 func (x *ClientHeartbeatRequest_Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[66]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4881,14 +5415,16 @@ type WorkerHeartbeat_StreamLoad struct {
 	// The worker leaves and makes no more of the stream, and its reader, if it has one, has everything: it may go to another.
 	AtRest bool `protobuf:"varint,7,opt,name=at_rest,json=atRest,proto3" json:"at_rest,omitempty"`
 	// Nobody has read any of it from this worker.
-	Unread        bool `protobuf:"varint,8,opt,name=unread,proto3" json:"unread,omitempty"`
+	Unread bool `protobuf:"varint,8,opt,name=unread,proto3" json:"unread,omitempty"`
+	// Its iterator has been made. A worker may hold a stream for long before that.
+	Opened        bool `protobuf:"varint,9,opt,name=opened,proto3" json:"opened,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkerHeartbeat_StreamLoad) Reset() {
 	*x = WorkerHeartbeat_StreamLoad{}
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[67]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4900,7 +5436,7 @@ func (x *WorkerHeartbeat_StreamLoad) String() string {
 func (*WorkerHeartbeat_StreamLoad) ProtoMessage() {}
 
 func (x *WorkerHeartbeat_StreamLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_dispatcher_proto_msgTypes[67]
+	mi := &file_pecan_v1_dispatcher_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4972,6 +5508,13 @@ func (x *WorkerHeartbeat_StreamLoad) GetUnread() bool {
 	return false
 }
 
+func (x *WorkerHeartbeat_StreamLoad) GetOpened() bool {
+	if x != nil {
+		return x.Opened
+	}
+	return false
+}
+
 var File_pecan_v1_dispatcher_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_dispatcher_proto_rawDesc = "" +
@@ -5037,10 +5580,11 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x06job_id\x18\x03 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04pass\x18\x04 \x01(\x04R\x04pass\x12\x14\n" +
 	"\x05ahead\x18\x05 \x01(\bR\x05ahead\x12.\n" +
-	"\bposition\x18\x06 \x01(\v2\x12.pecan.v1.PositionR\bposition\"V\n" +
+	"\bposition\x18\x06 \x01(\v2\x12.pecan.v1.PositionR\bposition\"\x82\x01\n" +
 	"\x11OpenEpochResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12+\n" +
-	"\x11already_delivered\x18\x02 \x01(\bR\x10alreadyDelivered\"]\n" +
+	"\x11already_delivered\x18\x02 \x01(\bR\x10alreadyDelivered\x12*\n" +
+	"\x05order\x18\x03 \x01(\v2\x14.pecan.v1.EpochOrderR\x05order\"]\n" +
 	"\x11AdoptEpochRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
@@ -5103,7 +5647,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\n" +
 	"next_index\x18\x05 \x01(\x04R\tnextIndex\x12\x18\n" +
 	"\amessage\x18\x06 \x01(\tR\amessage\"\x16\n" +
-	"\x14ReportWorkerResponse\"\xde\x01\n" +
+	"\x14ReportWorkerResponse\"\xf4\x01\n" +
 	"\x13MarkElementsRequest\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\"\n" +
 	"\x02id\x18\x02 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
@@ -5112,12 +5656,14 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05below\x18\x05 \x01(\x04R\x05below\x12\x14\n" +
 	"\x05alone\x18\x06 \x01(\bR\x05alone\x12\x14\n" +
 	"\x05files\x18\a \x03(\tR\x05files\x12\x18\n" +
-	"\aopening\x18\b \x01(\bR\aopening\"\x16\n" +
-	"\x14MarkElementsResponse\"|\n" +
+	"\aopening\x18\b \x01(\bR\aopening\x12\x14\n" +
+	"\x05ahead\x18\t \x01(\bR\x05ahead\"\x16\n" +
+	"\x14MarkElementsResponse\"\xbc\x01\n" +
 	"\x14WorkerCrashesRequest\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x14\n" +
 	"\x05cause\x18\x02 \x01(\tR\x05cause\x121\n" +
-	"\aopening\x18\x03 \x03(\v2\x17.pecan.v1.OpeningStreamR\aopening\"I\n" +
+	"\aopening\x18\x03 \x03(\v2\x17.pecan.v1.OpeningStreamR\aopening\x12>\n" +
+	"\arunning\x18\x04 \x03(\v2$.pecan.v1.WorkerHeartbeat.StreamLoadR\arunning\"I\n" +
 	"\rOpeningStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\"\x17\n" +
@@ -5126,11 +5672,12 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\x14\n" +
-	"\x12CloseEpochResponse\"\xd9\x02\n" +
+	"\x12CloseEpochResponse\"\x83\x03\n" +
 	"\x16ClientHeartbeatRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x17\n" +
 	"\ajob_ids\x18\x02 \x03(\tR\x06jobIds\x12=\n" +
-	"\x06passes\x18\x03 \x03(\v2%.pecan.v1.ClientHeartbeatRequest.PassR\x06passes\x1a\xc9\x01\n" +
+	"\x06passes\x18\x03 \x03(\v2%.pecan.v1.ClientHeartbeatRequest.PassR\x06passes\x12(\n" +
+	"\x10client_timeout_s\x18\x04 \x01(\x01R\x0eclientTimeoutS\x1a\xc9\x01\n" +
 	"\x04Pass\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
@@ -5138,11 +5685,12 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\belements\x18\x04 \x01(\x04R\belements\x12\x14\n" +
 	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\x12\x19\n" +
 	"\bwaited_s\x18\x06 \x01(\x01R\awaitedS\x12-\n" +
-	"\x12duplicates_dropped\x18\a \x01(\x04R\x11duplicatesDropped\"\x19\n" +
-	"\x17ClientHeartbeatResponse\"3\n" +
+	"\x12duplicates_dropped\x18\a \x01(\x04R\x11duplicatesDropped\"C\n" +
+	"\x17ClientHeartbeatResponse\x12(\n" +
+	"\x10client_timeout_s\x18\x01 \x01(\x01R\x0eclientTimeoutS\"3\n" +
 	"\x14ClientGoodbyeRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\"\x17\n" +
-	"\x15ClientGoodbyeResponse\"\xe7\x04\n" +
+	"\x15ClientGoodbyeResponse\"\xa0\x05\n" +
 	"\rWorkerMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.pecan.v1.WorkerHelloH\x00R\x05hello\x129\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x19.pecan.v1.WorkerHeartbeatH\x00R\theartbeat\x12-\n" +
@@ -5155,7 +5703,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\rcache_written\x18\x14 \x01(\v2\x16.pecan.v1.CacheWrittenH\x00R\fcacheWritten\x12:\n" +
 	"\fcache_spoilt\x18\x15 \x01(\v2\x15.pecan.v1.CacheSpoiltH\x00R\vcacheSpoilt\x127\n" +
 	"\vcache_files\x18\x16 \x01(\v2\x14.pecan.v1.CacheFilesH\x00R\n" +
-	"cacheFilesB\x06\n" +
+	"cacheFiles\x127\n" +
+	"\vorder_tried\x18\x17 \x01(\v2\x14.pecan.v1.OrderTriedH\x00R\n" +
+	"orderTriedB\x06\n" +
 	"\x04kind\"\xe6\x02\n" +
 	"\vWorkerHello\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x1f\n" +
@@ -5176,13 +5726,13 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05ended\x18\x03 \x01(\bR\x05ended\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x04R\x05count\x12%\n" +
-	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\xc5\x03\n" +
+	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\xdd\x03\n" +
 	"\x0fWorkerHeartbeat\x12>\n" +
 	"\astreams\x18\x01 \x03(\v2$.pecan.v1.WorkerHeartbeat.StreamLoadR\astreams\x12\x13\n" +
 	"\x05cpu_s\x18\x02 \x01(\x01R\x04cpuS\x12%\n" +
 	"\x0eresident_bytes\x18\x03 \x01(\x03R\rresidentBytes\x12\x18\n" +
 	"\aleaving\x18\x04 \x01(\bR\aleaving\x12,\n" +
-	"\x05cache\x18\x14 \x01(\v2\x16.pecan.v1.CacheFiguresR\x05cache\x1a\xed\x01\n" +
+	"\x05cache\x18\x14 \x01(\v2\x16.pecan.v1.CacheFiguresR\x05cache\x1a\x85\x02\n" +
 	"\n" +
 	"StreamLoad\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
@@ -5193,20 +5743,24 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\vclean_below\x18\x06 \x01(\x04R\n" +
 	"cleanBelow\x12\x17\n" +
 	"\aat_rest\x18\a \x01(\bR\x06atRest\x12\x16\n" +
-	"\x06unread\x18\b \x01(\bR\x06unread\"\xa2\x01\n" +
+	"\x06unread\x18\b \x01(\bR\x06unread\x12\x16\n" +
+	"\x06opened\x18\t \x01(\bR\x06opened\"\xa2\x01\n" +
 	"\fCacheFigures\x12#\n" +
 	"\rbytes_written\x18\x01 \x01(\x04R\fbytesWritten\x12\x1d\n" +
 	"\n" +
 	"bytes_read\x18\x02 \x01(\x04R\tbytesRead\x12%\n" +
 	"\x0ewrites_dropped\x18\x03 \x01(\x04R\rwritesDropped\x12'\n" +
-	"\x0fsegments_spoilt\x18\x04 \x01(\x04R\x0esegmentsSpoilt\"\xb4\x01\n" +
+	"\x0fsegments_spoilt\x18\x04 \x01(\x04R\x0esegmentsSpoilt\"\xa4\x02\n" +
 	"\n" +
 	"JobFigures\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\x04R\aaccount\x12\x18\n" +
 	"\areading\x18\x03 \x01(\x04R\areading\x12+\n" +
 	"\x05nodes\x18\x04 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\x12.\n" +
-	"\brecovery\x18\x05 \x01(\v2\x12.pecan.v1.RecoveryR\brecovery\"\xad\x01\n" +
+	"\brecovery\x18\x05 \x01(\v2\x12.pecan.v1.RecoveryR\brecovery\x12/\n" +
+	"\aordered\x18\x06 \x03(\v2\x15.pecan.v1.NodeMetricsR\aordered\x12\x16\n" +
+	"\x06failed\x18\a \x01(\x04R\x06failed\x12%\n" +
+	"\x0eordered_failed\x18\b \x01(\x04R\rorderedFailed\"\xad\x01\n" +
 	"\bRecovery\x12\x1e\n" +
 	"\n" +
 	"recomputed\x18\x01 \x01(\x04R\n" +
@@ -5215,15 +5769,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\brestored\x18\x03 \x01(\x04R\brestored\x12\x14\n" +
 	"\x05saved\x18\x04 \x01(\x04R\x05saved\x12\x1b\n" +
 	"\tnot_saved\x18\x05 \x01(\x04R\bnotSaved\x12\x18\n" +
-	"\adamaged\x18\x06 \x01(\x04R\adamaged\"\xa3\x01\n" +
-	"\vNodeMetrics\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
-	"\x02op\x18\x02 \x01(\tR\x02op\x12\x1a\n" +
-	"\belements\x18\x03 \x01(\x04R\belements\x12\x1c\n" +
-	"\n" +
-	"self_cpu_s\x18\x04 \x01(\x01R\bselfCpuS\x12\x19\n" +
-	"\bbytes_in\x18\x05 \x01(\x04R\abytesIn\x12\x1b\n" +
-	"\tbytes_out\x18\x06 \x01(\x04R\bbytesOut\"I\n" +
+	"\adamaged\x18\x06 \x01(\x04R\adamaged\"I\n" +
 	"\rStreamStarted\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\"\x84\x01\n" +
@@ -5244,18 +5790,36 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\asegment\x18\x01 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\"Q\n" +
 	"\vCacheSpoilt\x120\n" +
 	"\asegment\x18\x01 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why\"\"\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"H\n" +
+	"\n" +
+	"OrderTried\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12*\n" +
+	"\x05trial\x18\x02 \x01(\v2\x14.pecan.v1.OrderTrialR\x05trial\"\"\n" +
 	"\n" +
 	"CacheFiles\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names\"\x99\x02\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"\xcc\x02\n" +
 	"\rWorkerCommand\x12-\n" +
 	"\awelcome\x18\x01 \x01(\v2\x11.pecan.v1.WelcomeH\x00R\awelcome\x12-\n" +
 	"\x05start\x18\x02 \x01(\v2\x15.pecan.v1.StartStreamH\x00R\x05start\x12*\n" +
 	"\x04stop\x18\x03 \x01(\v2\x14.pecan.v1.StopStreamH\x00R\x04stop\x127\n" +
 	"\vcache_named\x18\x14 \x01(\v2\x14.pecan.v1.CacheNamedH\x00R\n" +
 	"cacheNamed\x12=\n" +
-	"\rcache_orphans\x18\x15 \x01(\v2\x16.pecan.v1.CacheOrphansH\x00R\fcacheOrphansB\x06\n" +
-	"\x04kind\"4\n" +
+	"\rcache_orphans\x18\x15 \x01(\v2\x16.pecan.v1.CacheOrphansH\x00R\fcacheOrphans\x121\n" +
+	"\ttry_order\x18\x16 \x01(\v2\x12.pecan.v1.TryOrderH\x00R\btryOrderB\x06\n" +
+	"\x04kind\"\xbc\x02\n" +
+	"\bTryOrder\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
+	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12\"\n" +
+	"\x04plan\x18\x03 \x01(\v2\x0e.pecan.v1.PlanR\x04plan\x12.\n" +
+	"\aoptions\x18\x04 \x01(\v2\x14.pecan.v1.JobOptionsR\aoptions\x12\x14\n" +
+	"\x05order\x18\x05 \x03(\tR\x05order\x12\x13\n" +
+	"\x05cpu_s\x18\x06 \x01(\x01R\x04cpuS\x127\n" +
+	"\n" +
+	"components\x18\a \x03(\v2\x17.pecan.v1.ComponentSpecR\n" +
+	"components\x12%\n" +
+	"\x0eregistered_top\x18\b \x01(\tR\rregisteredTop\x12\x1f\n" +
+	"\vordered_top\x18\t \x01(\tR\n" +
+	"orderedTop\"4\n" +
 	"\n" +
 	"CacheNamed\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -5297,10 +5861,11 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\n" +
 	"CacheOrder\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
-	"\asegment\x18\x02 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\"7\n" +
+	"\asegment\x18\x02 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\"O\n" +
 	"\tSuspicion\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x14\n" +
-	"\x05below\x18\x02 \x01(\x04R\x05below\"\x9a\x01\n" +
+	"\x05below\x18\x02 \x01(\x04R\x05below\x12\x16\n" +
+	"\x06serial\x18\x03 \x01(\bR\x06serial\"\x9a\x01\n" +
 	"\x0fRemainderSource\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
@@ -5311,7 +5876,31 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"StopStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x18\n" +
-	"\aconfirm\x18\x03 \x01(\bR\aconfirm\"\x0f\n" +
+	"\aconfirm\x18\x03 \x01(\bR\aconfirm\"\"\n" +
+	"\x0eExplainRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\x9f\x03\n" +
+	"\x0fExplainResponse\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12%\n" +
+	"\x05order\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x05order\x126\n" +
+	"\ttolerance\x18\x03 \x01(\x0e2\x18.pecan.v1.OrderToleranceR\ttolerance\x12\x14\n" +
+	"\x05state\x18\x04 \x01(\tR\x05state\x12\x10\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x12-\n" +
+	"\x05steps\x18\x06 \x03(\v2\x17.pecan.v1.ExplainedStepR\x05steps\x12,\n" +
+	"\x12predicted_before_s\x18\a \x01(\x01R\x10predictedBeforeS\x12*\n" +
+	"\x11predicted_after_s\x18\b \x01(\x01R\x0fpredictedAfterS\x12*\n" +
+	"\x05trial\x18\t \x01(\v2\x14.pecan.v1.OrderTrialR\x05trial\x129\n" +
+	"\n" +
+	"production\x18\n" +
+	" \x01(\v2\x19.pecan.v1.OrderProductionR\n" +
+	"production\"\xc0\x01\n" +
+	"\rExplainedStep\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
+	"\x02op\x18\x02 \x01(\tR\x02op\x12/\n" +
+	"\afigures\x18\x03 \x01(\v2\x15.pecan.v1.NodeMetricsR\afigures\x12\x16\n" +
+	"\x06traits\x18\x04 \x03(\tR\x06traits\x12\x14\n" +
+	"\x05place\x18\x05 \x01(\rR\x05place\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05label\x18\a \x01(\tR\x05label\"\x0f\n" +
 	"\rStatusRequest\"\xa9\x02\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
@@ -5337,7 +5926,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x0eresident_bytes\x18\n" +
 	" \x01(\x03R\rresidentBytes\x12\x16\n" +
 	"\x06caches\x18\x14 \x01(\bR\x06caches\x12,\n" +
-	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheFiguresR\x05cache\"\xfc\x02\n" +
+	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheFiguresR\x05cache\"\xa9\x03\n" +
 	"\tJobStatus\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -5349,13 +5938,17 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x06epochs\x18\a \x03(\v2\x15.pecan.v1.EpochStatusR\x06epochs\x12+\n" +
 	"\x05nodes\x18\b \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\x12.\n" +
 	"\brecovery\x18\t \x01(\v2\x12.pecan.v1.RecoveryR\brecovery\x12+\n" +
-	"\x05cache\x18\x14 \x01(\v2\x15.pecan.v1.CacheStatusR\x05cache\"\x81\x01\n" +
+	"\x05cache\x18\x14 \x01(\v2\x15.pecan.v1.CacheStatusR\x05cache\x12+\n" +
+	"\x05order\x18\x15 \x01(\v2\x15.pecan.v1.OrderStatusR\x05order\"5\n" +
+	"\vOrderStatus\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"\x81\x01\n" +
 	"\vCacheStatus\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1a\n" +
 	"\bsegments\x18\x03 \x01(\rR\bsegments\x12\x18\n" +
 	"\astreams\x18\x04 \x01(\rR\astreams\x12\x14\n" +
-	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"\xce\x02\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"\x91\x03\n" +
 	"\vEpochStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12!\n" +
@@ -5366,7 +5959,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\belements\x18\a \x01(\x04R\belements\x12,\n" +
 	"\x06passes\x18\b \x03(\v2\x14.pecan.v1.PassStatusR\x06passes\x12&\n" +
 	"\x0fstreams_cut_off\x18\v \x01(\rR\rstreamsCutOff\x12\x12\n" +
-	"\x04lost\x18\f \x01(\x04R\x04lost\"\xbf\x01\n" +
+	"\x04lost\x18\f \x01(\x04R\x04lost\x12\x18\n" +
+	"\aordered\x18\r \x01(\bR\aordered\x12'\n" +
+	"\x0fordered_streams\x18\x0e \x03(\rR\x0eorderedStreams\"\xbf\x01\n" +
 	"\n" +
 	"PassStatus\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x18\n" +
@@ -5380,7 +5975,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"dataset_id\x18\x01 \x01(\tR\tdatasetId\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12\x1f\n" +
 	"\vgraph_bytes\x18\x03 \x01(\x03R\n" +
-	"graphBytes2\x9b\n" +
+	"graphBytes2\xdb\n" +
 	"\n" +
 	"\n" +
 	"Dispatcher\x12X\n" +
@@ -5405,7 +6000,8 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\fMarkElements\x12\x1d.pecan.v1.MarkElementsRequest\x1a\x1e.pecan.v1.MarkElementsResponse\x12P\n" +
 	"\rWorkerCrashes\x12\x1e.pecan.v1.WorkerCrashesRequest\x1a\x1f.pecan.v1.WorkerCrashesResponse\x12E\n" +
 	"\rWorkerSession\x12\x17.pecan.v1.WorkerMessage\x1a\x17.pecan.v1.WorkerCommand(\x010\x01\x12;\n" +
-	"\x06Status\x12\x17.pecan.v1.StatusRequest\x1a\x18.pecan.v1.StatusResponseb\x06proto3"
+	"\x06Status\x12\x17.pecan.v1.StatusRequest\x1a\x18.pecan.v1.StatusResponse\x12>\n" +
+	"\aExplain\x12\x18.pecan.v1.ExplainRequest\x1a\x19.pecan.v1.ExplainResponseb\x06proto3"
 
 var (
 	file_pecan_v1_dispatcher_proto_rawDescOnce sync.Once
@@ -5419,7 +6015,7 @@ func file_pecan_v1_dispatcher_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_dispatcher_proto_rawDescData
 }
 
-var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
+var file_pecan_v1_dispatcher_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
 var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*RegisterDatasetRequest)(nil),        // 0: pecan.v1.RegisterDatasetRequest
 	(*RegisterDatasetResponse)(nil),       // 1: pecan.v1.RegisterDatasetResponse
@@ -5460,156 +6056,185 @@ var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*CacheFigures)(nil),                  // 36: pecan.v1.CacheFigures
 	(*JobFigures)(nil),                    // 37: pecan.v1.JobFigures
 	(*Recovery)(nil),                      // 38: pecan.v1.Recovery
-	(*NodeMetrics)(nil),                   // 39: pecan.v1.NodeMetrics
-	(*StreamStarted)(nil),                 // 40: pecan.v1.StreamStarted
-	(*StreamEnded)(nil),                   // 41: pecan.v1.StreamEnded
-	(*StreamFailed)(nil),                  // 42: pecan.v1.StreamFailed
-	(*StreamStopped)(nil),                 // 43: pecan.v1.StreamStopped
-	(*WorkerGoodbye)(nil),                 // 44: pecan.v1.WorkerGoodbye
-	(*CacheWritten)(nil),                  // 45: pecan.v1.CacheWritten
-	(*CacheSpoilt)(nil),                   // 46: pecan.v1.CacheSpoilt
+	(*StreamStarted)(nil),                 // 39: pecan.v1.StreamStarted
+	(*StreamEnded)(nil),                   // 40: pecan.v1.StreamEnded
+	(*StreamFailed)(nil),                  // 41: pecan.v1.StreamFailed
+	(*StreamStopped)(nil),                 // 42: pecan.v1.StreamStopped
+	(*WorkerGoodbye)(nil),                 // 43: pecan.v1.WorkerGoodbye
+	(*CacheWritten)(nil),                  // 44: pecan.v1.CacheWritten
+	(*CacheSpoilt)(nil),                   // 45: pecan.v1.CacheSpoilt
+	(*OrderTried)(nil),                    // 46: pecan.v1.OrderTried
 	(*CacheFiles)(nil),                    // 47: pecan.v1.CacheFiles
 	(*WorkerCommand)(nil),                 // 48: pecan.v1.WorkerCommand
-	(*CacheNamed)(nil),                    // 49: pecan.v1.CacheNamed
-	(*CacheOrphans)(nil),                  // 50: pecan.v1.CacheOrphans
-	(*Welcome)(nil),                       // 51: pecan.v1.Welcome
-	(*StartStream)(nil),                   // 52: pecan.v1.StartStream
-	(*CacheOrder)(nil),                    // 53: pecan.v1.CacheOrder
-	(*Suspicion)(nil),                     // 54: pecan.v1.Suspicion
-	(*RemainderSource)(nil),               // 55: pecan.v1.RemainderSource
-	(*StopStream)(nil),                    // 56: pecan.v1.StopStream
-	(*StatusRequest)(nil),                 // 57: pecan.v1.StatusRequest
-	(*StatusResponse)(nil),                // 58: pecan.v1.StatusResponse
-	(*WorkerStatus)(nil),                  // 59: pecan.v1.WorkerStatus
-	(*JobStatus)(nil),                     // 60: pecan.v1.JobStatus
-	(*CacheStatus)(nil),                   // 61: pecan.v1.CacheStatus
-	(*EpochStatus)(nil),                   // 62: pecan.v1.EpochStatus
-	(*PassStatus)(nil),                    // 63: pecan.v1.PassStatus
-	(*DatasetStatus)(nil),                 // 64: pecan.v1.DatasetStatus
-	(*RegisterDatasetRequest_Header)(nil), // 65: pecan.v1.RegisterDatasetRequest.Header
-	(*ClientHeartbeatRequest_Pass)(nil),   // 66: pecan.v1.ClientHeartbeatRequest.Pass
-	(*WorkerHeartbeat_StreamLoad)(nil),    // 67: pecan.v1.WorkerHeartbeat.StreamLoad
-	(*DatasetSpec)(nil),                   // 68: pecan.v1.DatasetSpec
-	(*JobOptions)(nil),                    // 69: pecan.v1.JobOptions
-	(*Plan)(nil),                          // 70: pecan.v1.Plan
-	(*Position)(nil),                      // 71: pecan.v1.Position
-	(*ErrorDetail)(nil),                   // 72: pecan.v1.ErrorDetail
-	(*WorkerAddress)(nil),                 // 73: pecan.v1.WorkerAddress
-	(*StreamId)(nil),                      // 74: pecan.v1.StreamId
-	(*CacheSegment)(nil),                  // 75: pecan.v1.CacheSegment
-	(*ComponentSpec)(nil),                 // 76: pecan.v1.ComponentSpec
+	(*TryOrder)(nil),                      // 49: pecan.v1.TryOrder
+	(*CacheNamed)(nil),                    // 50: pecan.v1.CacheNamed
+	(*CacheOrphans)(nil),                  // 51: pecan.v1.CacheOrphans
+	(*Welcome)(nil),                       // 52: pecan.v1.Welcome
+	(*StartStream)(nil),                   // 53: pecan.v1.StartStream
+	(*CacheOrder)(nil),                    // 54: pecan.v1.CacheOrder
+	(*Suspicion)(nil),                     // 55: pecan.v1.Suspicion
+	(*RemainderSource)(nil),               // 56: pecan.v1.RemainderSource
+	(*StopStream)(nil),                    // 57: pecan.v1.StopStream
+	(*ExplainRequest)(nil),                // 58: pecan.v1.ExplainRequest
+	(*ExplainResponse)(nil),               // 59: pecan.v1.ExplainResponse
+	(*ExplainedStep)(nil),                 // 60: pecan.v1.ExplainedStep
+	(*StatusRequest)(nil),                 // 61: pecan.v1.StatusRequest
+	(*StatusResponse)(nil),                // 62: pecan.v1.StatusResponse
+	(*WorkerStatus)(nil),                  // 63: pecan.v1.WorkerStatus
+	(*JobStatus)(nil),                     // 64: pecan.v1.JobStatus
+	(*OrderStatus)(nil),                   // 65: pecan.v1.OrderStatus
+	(*CacheStatus)(nil),                   // 66: pecan.v1.CacheStatus
+	(*EpochStatus)(nil),                   // 67: pecan.v1.EpochStatus
+	(*PassStatus)(nil),                    // 68: pecan.v1.PassStatus
+	(*DatasetStatus)(nil),                 // 69: pecan.v1.DatasetStatus
+	(*RegisterDatasetRequest_Header)(nil), // 70: pecan.v1.RegisterDatasetRequest.Header
+	(*ClientHeartbeatRequest_Pass)(nil),   // 71: pecan.v1.ClientHeartbeatRequest.Pass
+	(*WorkerHeartbeat_StreamLoad)(nil),    // 72: pecan.v1.WorkerHeartbeat.StreamLoad
+	(*DatasetSpec)(nil),                   // 73: pecan.v1.DatasetSpec
+	(*JobOptions)(nil),                    // 74: pecan.v1.JobOptions
+	(*Plan)(nil),                          // 75: pecan.v1.Plan
+	(*Position)(nil),                      // 76: pecan.v1.Position
+	(*EpochOrder)(nil),                    // 77: pecan.v1.EpochOrder
+	(*ErrorDetail)(nil),                   // 78: pecan.v1.ErrorDetail
+	(*WorkerAddress)(nil),                 // 79: pecan.v1.WorkerAddress
+	(*StreamId)(nil),                      // 80: pecan.v1.StreamId
+	(*NodeMetrics)(nil),                   // 81: pecan.v1.NodeMetrics
+	(*CacheSegment)(nil),                  // 82: pecan.v1.CacheSegment
+	(*OrderTrial)(nil),                    // 83: pecan.v1.OrderTrial
+	(*ComponentSpec)(nil),                 // 84: pecan.v1.ComponentSpec
+	(Order)(0),                            // 85: pecan.v1.Order
+	(OrderTolerance)(0),                   // 86: pecan.v1.OrderTolerance
+	(*OrderProduction)(nil),               // 87: pecan.v1.OrderProduction
 }
 var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
-	65, // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
-	68, // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
-	69, // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
-	70, // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
-	69, // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
-	71, // 5: pecan.v1.OpenEpochRequest.position:type_name -> pecan.v1.Position
-	14, // 6: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
-	72, // 7: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
-	73, // 8: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
-	74, // 9: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
-	74, // 10: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
-	74, // 11: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
-	74, // 12: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
-	24, // 13: pecan.v1.WorkerCrashesRequest.opening:type_name -> pecan.v1.OpeningStream
-	74, // 14: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
-	66, // 15: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
-	33, // 16: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
-	35, // 17: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
-	41, // 18: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
-	42, // 19: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
-	44, // 20: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
-	40, // 21: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
-	43, // 22: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
-	37, // 23: pecan.v1.WorkerMessage.figures:type_name -> pecan.v1.JobFigures
-	45, // 24: pecan.v1.WorkerMessage.cache_written:type_name -> pecan.v1.CacheWritten
-	46, // 25: pecan.v1.WorkerMessage.cache_spoilt:type_name -> pecan.v1.CacheSpoilt
-	47, // 26: pecan.v1.WorkerMessage.cache_files:type_name -> pecan.v1.CacheFiles
-	73, // 27: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
-	34, // 28: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
-	74, // 29: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
-	67, // 30: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	36, // 31: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheFigures
-	39, // 32: pecan.v1.JobFigures.nodes:type_name -> pecan.v1.NodeMetrics
-	38, // 33: pecan.v1.JobFigures.recovery:type_name -> pecan.v1.Recovery
-	74, // 34: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
-	74, // 35: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
-	74, // 36: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
-	72, // 37: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
-	74, // 38: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
-	75, // 39: pecan.v1.CacheWritten.segment:type_name -> pecan.v1.CacheSegment
-	75, // 40: pecan.v1.CacheSpoilt.segment:type_name -> pecan.v1.CacheSegment
-	51, // 41: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
-	52, // 42: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
-	56, // 43: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	49, // 44: pecan.v1.WorkerCommand.cache_named:type_name -> pecan.v1.CacheNamed
-	50, // 45: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
-	74, // 46: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
-	70, // 47: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
-	69, // 48: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
-	55, // 49: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
-	76, // 50: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	53, // 51: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheOrder
-	54, // 52: pecan.v1.StartStream.suspicion:type_name -> pecan.v1.Suspicion
-	75, // 53: pecan.v1.CacheOrder.segment:type_name -> pecan.v1.CacheSegment
-	73, // 54: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
-	74, // 55: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
-	59, // 56: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
-	60, // 57: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
-	64, // 58: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
-	73, // 59: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
-	34, // 60: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	36, // 61: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheFigures
-	69, // 62: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
-	70, // 63: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
-	62, // 64: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
-	39, // 65: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
-	38, // 66: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
-	61, // 67: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
-	63, // 68: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
-	68, // 69: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
-	74, // 70: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
-	0,  // 71: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
-	2,  // 72: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
-	4,  // 73: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
-	6,  // 74: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
-	8,  // 75: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
-	10, // 76: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
-	12, // 77: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
-	15, // 78: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
-	17, // 79: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
-	19, // 80: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
-	26, // 81: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
-	28, // 82: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
-	30, // 83: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
-	21, // 84: pecan.v1.Dispatcher.MarkElements:input_type -> pecan.v1.MarkElementsRequest
-	23, // 85: pecan.v1.Dispatcher.WorkerCrashes:input_type -> pecan.v1.WorkerCrashesRequest
-	32, // 86: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
-	57, // 87: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
-	1,  // 88: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
-	3,  // 89: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
-	5,  // 90: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
-	7,  // 91: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
-	9,  // 92: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
-	11, // 93: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
-	13, // 94: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
-	16, // 95: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
-	18, // 96: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
-	20, // 97: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
-	27, // 98: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
-	29, // 99: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
-	31, // 100: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
-	22, // 101: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
-	25, // 102: pecan.v1.Dispatcher.WorkerCrashes:output_type -> pecan.v1.WorkerCrashesResponse
-	48, // 103: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
-	58, // 104: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
-	88, // [88:105] is the sub-list for method output_type
-	71, // [71:88] is the sub-list for method input_type
-	71, // [71:71] is the sub-list for extension type_name
-	71, // [71:71] is the sub-list for extension extendee
-	0,  // [0:71] is the sub-list for field type_name
+	70,  // 0: pecan.v1.RegisterDatasetRequest.header:type_name -> pecan.v1.RegisterDatasetRequest.Header
+	73,  // 1: pecan.v1.GetDatasetResponse.spec:type_name -> pecan.v1.DatasetSpec
+	74,  // 2: pecan.v1.CreateJobRequest.options:type_name -> pecan.v1.JobOptions
+	75,  // 3: pecan.v1.CreateJobResponse.plan:type_name -> pecan.v1.Plan
+	74,  // 4: pecan.v1.CreateJobResponse.options:type_name -> pecan.v1.JobOptions
+	76,  // 5: pecan.v1.OpenEpochRequest.position:type_name -> pecan.v1.Position
+	77,  // 6: pecan.v1.OpenEpochResponse.order:type_name -> pecan.v1.EpochOrder
+	14,  // 7: pecan.v1.EpochUpdate.streams:type_name -> pecan.v1.ConsumerStream
+	78,  // 8: pecan.v1.EpochUpdate.error:type_name -> pecan.v1.ErrorDetail
+	79,  // 9: pecan.v1.ConsumerStream.worker:type_name -> pecan.v1.WorkerAddress
+	80,  // 10: pecan.v1.FinishStreamRequest.id:type_name -> pecan.v1.StreamId
+	80,  // 11: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
+	80,  // 12: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
+	80,  // 13: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
+	24,  // 14: pecan.v1.WorkerCrashesRequest.opening:type_name -> pecan.v1.OpeningStream
+	72,  // 15: pecan.v1.WorkerCrashesRequest.running:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	80,  // 16: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
+	71,  // 17: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
+	33,  // 18: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
+	35,  // 19: pecan.v1.WorkerMessage.heartbeat:type_name -> pecan.v1.WorkerHeartbeat
+	40,  // 20: pecan.v1.WorkerMessage.ended:type_name -> pecan.v1.StreamEnded
+	41,  // 21: pecan.v1.WorkerMessage.failed:type_name -> pecan.v1.StreamFailed
+	43,  // 22: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
+	39,  // 23: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
+	42,  // 24: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
+	37,  // 25: pecan.v1.WorkerMessage.figures:type_name -> pecan.v1.JobFigures
+	44,  // 26: pecan.v1.WorkerMessage.cache_written:type_name -> pecan.v1.CacheWritten
+	45,  // 27: pecan.v1.WorkerMessage.cache_spoilt:type_name -> pecan.v1.CacheSpoilt
+	47,  // 28: pecan.v1.WorkerMessage.cache_files:type_name -> pecan.v1.CacheFiles
+	46,  // 29: pecan.v1.WorkerMessage.order_tried:type_name -> pecan.v1.OrderTried
+	79,  // 30: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
+	34,  // 31: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
+	80,  // 32: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
+	72,  // 33: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	36,  // 34: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheFigures
+	81,  // 35: pecan.v1.JobFigures.nodes:type_name -> pecan.v1.NodeMetrics
+	38,  // 36: pecan.v1.JobFigures.recovery:type_name -> pecan.v1.Recovery
+	81,  // 37: pecan.v1.JobFigures.ordered:type_name -> pecan.v1.NodeMetrics
+	80,  // 38: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
+	80,  // 39: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
+	80,  // 40: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
+	78,  // 41: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
+	80,  // 42: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
+	82,  // 43: pecan.v1.CacheWritten.segment:type_name -> pecan.v1.CacheSegment
+	82,  // 44: pecan.v1.CacheSpoilt.segment:type_name -> pecan.v1.CacheSegment
+	83,  // 45: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
+	52,  // 46: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
+	53,  // 47: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
+	57,  // 48: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
+	50,  // 49: pecan.v1.WorkerCommand.cache_named:type_name -> pecan.v1.CacheNamed
+	51,  // 50: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
+	49,  // 51: pecan.v1.WorkerCommand.try_order:type_name -> pecan.v1.TryOrder
+	75,  // 52: pecan.v1.TryOrder.plan:type_name -> pecan.v1.Plan
+	74,  // 53: pecan.v1.TryOrder.options:type_name -> pecan.v1.JobOptions
+	84,  // 54: pecan.v1.TryOrder.components:type_name -> pecan.v1.ComponentSpec
+	80,  // 55: pecan.v1.StartStream.id:type_name -> pecan.v1.StreamId
+	75,  // 56: pecan.v1.StartStream.plan:type_name -> pecan.v1.Plan
+	74,  // 57: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
+	56,  // 58: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
+	84,  // 59: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
+	54,  // 60: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheOrder
+	55,  // 61: pecan.v1.StartStream.suspicion:type_name -> pecan.v1.Suspicion
+	82,  // 62: pecan.v1.CacheOrder.segment:type_name -> pecan.v1.CacheSegment
+	79,  // 63: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
+	80,  // 64: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
+	85,  // 65: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
+	86,  // 66: pecan.v1.ExplainResponse.tolerance:type_name -> pecan.v1.OrderTolerance
+	60,  // 67: pecan.v1.ExplainResponse.steps:type_name -> pecan.v1.ExplainedStep
+	83,  // 68: pecan.v1.ExplainResponse.trial:type_name -> pecan.v1.OrderTrial
+	87,  // 69: pecan.v1.ExplainResponse.production:type_name -> pecan.v1.OrderProduction
+	81,  // 70: pecan.v1.ExplainedStep.figures:type_name -> pecan.v1.NodeMetrics
+	63,  // 71: pecan.v1.StatusResponse.workers:type_name -> pecan.v1.WorkerStatus
+	64,  // 72: pecan.v1.StatusResponse.jobs:type_name -> pecan.v1.JobStatus
+	69,  // 73: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
+	79,  // 74: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
+	34,  // 75: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
+	36,  // 76: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheFigures
+	74,  // 77: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
+	75,  // 78: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
+	67,  // 79: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
+	81,  // 80: pecan.v1.JobStatus.nodes:type_name -> pecan.v1.NodeMetrics
+	38,  // 81: pecan.v1.JobStatus.recovery:type_name -> pecan.v1.Recovery
+	66,  // 82: pecan.v1.JobStatus.cache:type_name -> pecan.v1.CacheStatus
+	65,  // 83: pecan.v1.JobStatus.order:type_name -> pecan.v1.OrderStatus
+	68,  // 84: pecan.v1.EpochStatus.passes:type_name -> pecan.v1.PassStatus
+	73,  // 85: pecan.v1.RegisterDatasetRequest.Header.spec:type_name -> pecan.v1.DatasetSpec
+	80,  // 86: pecan.v1.WorkerHeartbeat.StreamLoad.id:type_name -> pecan.v1.StreamId
+	0,   // 87: pecan.v1.Dispatcher.RegisterDataset:input_type -> pecan.v1.RegisterDatasetRequest
+	2,   // 88: pecan.v1.Dispatcher.GetDataset:input_type -> pecan.v1.GetDatasetRequest
+	4,   // 89: pecan.v1.Dispatcher.FetchGraph:input_type -> pecan.v1.FetchGraphRequest
+	6,   // 90: pecan.v1.Dispatcher.CreateJob:input_type -> pecan.v1.CreateJobRequest
+	8,   // 91: pecan.v1.Dispatcher.OpenEpoch:input_type -> pecan.v1.OpenEpochRequest
+	10,  // 92: pecan.v1.Dispatcher.AdoptEpoch:input_type -> pecan.v1.AdoptEpochRequest
+	12,  // 93: pecan.v1.Dispatcher.WatchEpoch:input_type -> pecan.v1.WatchEpochRequest
+	15,  // 94: pecan.v1.Dispatcher.FinishStream:input_type -> pecan.v1.FinishStreamRequest
+	17,  // 95: pecan.v1.Dispatcher.ReleaseStream:input_type -> pecan.v1.ReleaseStreamRequest
+	19,  // 96: pecan.v1.Dispatcher.ReportWorker:input_type -> pecan.v1.ReportWorkerRequest
+	26,  // 97: pecan.v1.Dispatcher.CloseEpoch:input_type -> pecan.v1.CloseEpochRequest
+	28,  // 98: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
+	30,  // 99: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
+	21,  // 100: pecan.v1.Dispatcher.MarkElements:input_type -> pecan.v1.MarkElementsRequest
+	23,  // 101: pecan.v1.Dispatcher.WorkerCrashes:input_type -> pecan.v1.WorkerCrashesRequest
+	32,  // 102: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
+	61,  // 103: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
+	58,  // 104: pecan.v1.Dispatcher.Explain:input_type -> pecan.v1.ExplainRequest
+	1,   // 105: pecan.v1.Dispatcher.RegisterDataset:output_type -> pecan.v1.RegisterDatasetResponse
+	3,   // 106: pecan.v1.Dispatcher.GetDataset:output_type -> pecan.v1.GetDatasetResponse
+	5,   // 107: pecan.v1.Dispatcher.FetchGraph:output_type -> pecan.v1.FetchGraphResponse
+	7,   // 108: pecan.v1.Dispatcher.CreateJob:output_type -> pecan.v1.CreateJobResponse
+	9,   // 109: pecan.v1.Dispatcher.OpenEpoch:output_type -> pecan.v1.OpenEpochResponse
+	11,  // 110: pecan.v1.Dispatcher.AdoptEpoch:output_type -> pecan.v1.AdoptEpochResponse
+	13,  // 111: pecan.v1.Dispatcher.WatchEpoch:output_type -> pecan.v1.EpochUpdate
+	16,  // 112: pecan.v1.Dispatcher.FinishStream:output_type -> pecan.v1.FinishStreamResponse
+	18,  // 113: pecan.v1.Dispatcher.ReleaseStream:output_type -> pecan.v1.ReleaseStreamResponse
+	20,  // 114: pecan.v1.Dispatcher.ReportWorker:output_type -> pecan.v1.ReportWorkerResponse
+	27,  // 115: pecan.v1.Dispatcher.CloseEpoch:output_type -> pecan.v1.CloseEpochResponse
+	29,  // 116: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
+	31,  // 117: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
+	22,  // 118: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
+	25,  // 119: pecan.v1.Dispatcher.WorkerCrashes:output_type -> pecan.v1.WorkerCrashesResponse
+	48,  // 120: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
+	62,  // 121: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
+	59,  // 122: pecan.v1.Dispatcher.Explain:output_type -> pecan.v1.ExplainResponse
+	105, // [105:123] is the sub-list for method output_type
+	87,  // [87:105] is the sub-list for method input_type
+	87,  // [87:87] is the sub-list for extension type_name
+	87,  // [87:87] is the sub-list for extension extendee
+	0,   // [0:87] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_dispatcher_proto_init() }
@@ -5634,6 +6259,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 		(*WorkerMessage_CacheWritten)(nil),
 		(*WorkerMessage_CacheSpoilt)(nil),
 		(*WorkerMessage_CacheFiles)(nil),
+		(*WorkerMessage_OrderTried)(nil),
 	}
 	file_pecan_v1_dispatcher_proto_msgTypes[48].OneofWrappers = []any{
 		(*WorkerCommand_Welcome)(nil),
@@ -5641,6 +6267,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 		(*WorkerCommand_Stop)(nil),
 		(*WorkerCommand_CacheNamed)(nil),
 		(*WorkerCommand_CacheOrphans)(nil),
+		(*WorkerCommand_TryOrder)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -5648,7 +6275,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_dispatcher_proto_rawDesc), len(file_pecan_v1_dispatcher_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   68,
+			NumMessages:   73,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -38,6 +38,7 @@ const (
 	Dispatcher_WorkerCrashes_FullMethodName   = "/pecan.v1.Dispatcher/WorkerCrashes"
 	Dispatcher_WorkerSession_FullMethodName   = "/pecan.v1.Dispatcher/WorkerSession"
 	Dispatcher_Status_FullMethodName          = "/pecan.v1.Dispatcher/Status"
+	Dispatcher_Explain_FullMethodName         = "/pecan.v1.Dispatcher/Explain"
 )
 
 // DispatcherClient is the client API for Dispatcher service.
@@ -78,6 +79,8 @@ type DispatcherClient interface {
 	WorkerSession(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WorkerMessage, WorkerCommand], error)
 	// Everything an operator sees.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
+	// Why the steps of a job's dataset run in the order in which they do.
+	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 }
 
 type dispatcherClient struct {
@@ -282,6 +285,16 @@ func (c *dispatcherClient) Status(ctx context.Context, in *StatusRequest, opts .
 	return out, nil
 }
 
+func (c *dispatcherClient) Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainResponse)
+	err := c.cc.Invoke(ctx, Dispatcher_Explain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // DispatcherServer is the server API for Dispatcher service.
 // All implementations must embed UnimplementedDispatcherServer
 // for forward compatibility.
@@ -320,6 +333,8 @@ type DispatcherServer interface {
 	WorkerSession(grpc.BidiStreamingServer[WorkerMessage, WorkerCommand]) error
 	// Everything an operator sees.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
+	// Why the steps of a job's dataset run in the order in which they do.
+	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	mustEmbedUnimplementedDispatcherServer()
 }
 
@@ -380,6 +395,9 @@ func (UnimplementedDispatcherServer) WorkerSession(grpc.BidiStreamingServer[Work
 }
 func (UnimplementedDispatcherServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method Status not implemented")
+}
+func (UnimplementedDispatcherServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method Explain not implemented")
 }
 func (UnimplementedDispatcherServer) mustEmbedUnimplementedDispatcherServer() {}
 func (UnimplementedDispatcherServer) testEmbeddedByValue()                    {}
@@ -672,6 +690,24 @@ func _Dispatcher_Status_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Dispatcher_Explain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DispatcherServer).Explain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Dispatcher_Explain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DispatcherServer).Explain(ctx, req.(*ExplainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Dispatcher_ServiceDesc is the grpc.ServiceDesc for Dispatcher service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -730,6 +766,10 @@ var Dispatcher_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Status",
 			Handler:    _Dispatcher_Status_Handler,
+		},
+		{
+			MethodName: "Explain",
+			Handler:    _Dispatcher_Explain_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -111,6 +111,9 @@ type Record struct {
 	//	*Record_CacheCommitted
 	//	*Record_CacheSegmentDropped
 	//	*Record_CacheForgotten
+	//	*Record_OrderDecided
+	//	*Record_ProfileKept
+	//	*Record_OrderJudged
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -396,6 +399,33 @@ func (x *Record) GetCacheForgotten() *CacheForgotten {
 	return nil
 }
 
+func (x *Record) GetOrderDecided() *OrderDecided {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_OrderDecided); ok {
+			return x.OrderDecided
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetProfileKept() *ProfileKept {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_ProfileKept); ok {
+			return x.ProfileKept
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetOrderJudged() *OrderJudged {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_OrderJudged); ok {
+			return x.OrderJudged
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -508,6 +538,18 @@ type Record_CacheForgotten struct {
 	CacheForgotten *CacheForgotten `protobuf:"bytes,33,opt,name=cache_forgotten,json=cacheForgotten,proto3,oneof"`
 }
 
+type Record_OrderDecided struct {
+	OrderDecided *OrderDecided `protobuf:"bytes,34,opt,name=order_decided,json=orderDecided,proto3,oneof"`
+}
+
+type Record_ProfileKept struct {
+	ProfileKept *ProfileKept `protobuf:"bytes,35,opt,name=profile_kept,json=profileKept,proto3,oneof"`
+}
+
+type Record_OrderJudged struct {
+	OrderJudged *OrderJudged `protobuf:"bytes,36,opt,name=order_judged,json=orderJudged,proto3,oneof"`
+}
+
 func (*Record_Started) isRecord_Kind() {}
 
 func (*Record_DatasetAdded) isRecord_Kind() {}
@@ -561,6 +603,12 @@ func (*Record_CacheCommitted) isRecord_Kind() {}
 func (*Record_CacheSegmentDropped) isRecord_Kind() {}
 
 func (*Record_CacheForgotten) isRecord_Kind() {}
+
+func (*Record_OrderDecided) isRecord_Kind() {}
+
+func (*Record_ProfileKept) isRecord_Kind() {}
+
+func (*Record_OrderJudged) isRecord_Kind() {}
 
 // A process opened the store. The first one of a store names the cluster.
 type DispatcherStarted struct {
@@ -1102,7 +1150,11 @@ type EpochOpened struct {
 	// Closing stream included.
 	Streams uint32 `protobuf:"varint,3,opt,name=streams,proto3" json:"streams,omitempty"`
 	// Where a trainer goes on that was stopped; absent: everything from the start.
-	Position      *Position `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
+	Position *Position `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
+	// The order in which its steps run, as in Plan; empty: that of the job's plan.
+	Order []string `protobuf:"bytes,5,rep,name=order,proto3" json:"order,omitempty"`
+	// The streams that have the order, ascending, the others being as the job's plan says; empty: all of them.
+	OrderStreams  []uint32 `protobuf:"varint,6,rep,packed,name=order_streams,json=orderStreams,proto3" json:"order_streams,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1161,6 +1213,20 @@ func (x *EpochOpened) GetStreams() uint32 {
 func (x *EpochOpened) GetPosition() *Position {
 	if x != nil {
 		return x.Position
+	}
+	return nil
+}
+
+func (x *EpochOpened) GetOrder() []string {
+	if x != nil {
+		return x.Order
+	}
+	return nil
+}
+
+func (x *EpochOpened) GetOrderStreams() []uint32 {
+	if x != nil {
+		return x.OrderStreams
 	}
 	return nil
 }
@@ -1649,8 +1715,12 @@ type LeaseLost struct {
 	Crashed bool `protobuf:"varint,20,opt,name=crashed,proto3" json:"crashed,omitempty"`
 	// So many workers in a row crashed while they opened the stream; 0: the last one had opened it.
 	OpeningCrashes uint32 `protobuf:"varint,21,opt,name=opening_crashes,json=openingCrashes,proto3" json:"opening_crashes,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// DIED: so many elements from suspect_below on may have been under way as well.
+	Ahead uint64 `protobuf:"varint,22,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// From now on every element of the stream is made when it is asked for.
+	Serial        bool `protobuf:"varint,23,opt,name=serial,proto3" json:"serial,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LeaseLost) Reset() {
@@ -1744,6 +1814,20 @@ func (x *LeaseLost) GetOpeningCrashes() uint32 {
 		return x.OpeningCrashes
 	}
 	return 0
+}
+
+func (x *LeaseLost) GetAhead() uint64 {
+	if x != nil {
+		return x.Ahead
+	}
+	return 0
+}
+
+func (x *LeaseLost) GetSerial() bool {
+	if x != nil {
+		return x.Serial
+	}
+	return false
 }
 
 type ConsumerAssigned struct {
@@ -2228,6 +2312,190 @@ func (x *CacheForgotten) GetKey() string {
 	return ""
 }
 
+// In which order the steps of a dataset run from now on, in jobs that ask for this policy and tolerance, and why.
+type OrderDecided struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Decided       *StoredOrder           `protobuf:"bytes,1,opt,name=decided,proto3" json:"decided,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrderDecided) Reset() {
+	*x = OrderDecided{}
+	mi := &file_pecan_v1_records_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrderDecided) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrderDecided) ProtoMessage() {}
+
+func (x *OrderDecided) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrderDecided.ProtoReflect.Descriptor instead.
+func (*OrderDecided) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *OrderDecided) GetDecided() *StoredOrder {
+	if x != nil {
+		return x.Decided
+	}
+	return nil
+}
+
+// What production says of an order that is piloted or adopted: it is adopted, or rolled back for good.
+type OrderJudged struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Fingerprint string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	Policy      Order                  `protobuf:"varint,2,opt,name=policy,proto3,enum=pecan.v1.Order" json:"policy,omitempty"`
+	Tolerance   OrderTolerance         `protobuf:"varint,3,opt,name=tolerance,proto3,enum=pecan.v1.OrderTolerance" json:"tolerance,omitempty"`
+	PlanHash    string                 `protobuf:"bytes,4,opt,name=plan_hash,json=planHash,proto3" json:"plan_hash,omitempty"`
+	Stage       OrderStage             `protobuf:"varint,5,opt,name=stage,proto3,enum=pecan.v1.OrderStage" json:"stage,omitempty"`
+	// Absent where it was something else than what elements took.
+	Production    *OrderProduction `protobuf:"bytes,6,opt,name=production,proto3" json:"production,omitempty"`
+	Why           string           `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrderJudged) Reset() {
+	*x = OrderJudged{}
+	mi := &file_pecan_v1_records_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrderJudged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrderJudged) ProtoMessage() {}
+
+func (x *OrderJudged) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrderJudged.ProtoReflect.Descriptor instead.
+func (*OrderJudged) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *OrderJudged) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *OrderJudged) GetPolicy() Order {
+	if x != nil {
+		return x.Policy
+	}
+	return Order_ORDER_UNSPECIFIED
+}
+
+func (x *OrderJudged) GetTolerance() OrderTolerance {
+	if x != nil {
+		return x.Tolerance
+	}
+	return OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED
+}
+
+func (x *OrderJudged) GetPlanHash() string {
+	if x != nil {
+		return x.PlanHash
+	}
+	return ""
+}
+
+func (x *OrderJudged) GetStage() OrderStage {
+	if x != nil {
+		return x.Stage
+	}
+	return OrderStage_ORDER_STAGE_UNSPECIFIED
+}
+
+func (x *OrderJudged) GetProduction() *OrderProduction {
+	if x != nil {
+		return x.Production
+	}
+	return nil
+}
+
+func (x *OrderJudged) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+// What the steps of a dataset cost; takes the place of what was known before.
+type ProfileKept struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Profile       *StoredProfile         `protobuf:"bytes,1,opt,name=profile,proto3" json:"profile,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProfileKept) Reset() {
+	*x = ProfileKept{}
+	mi := &file_pecan_v1_records_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProfileKept) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProfileKept) ProtoMessage() {}
+
+func (x *ProfileKept) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProfileKept.ProtoReflect.Descriptor instead.
+func (*ProfileKept) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ProfileKept) GetProfile() *StoredProfile {
+	if x != nil {
+		return x.Profile
+	}
+	return nil
+}
+
 // All durable state. Lists are in ascending order of their keys, so equal states have equal bytes.
 type Snapshot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2241,13 +2509,15 @@ type Snapshot struct {
 	Clients       []*StoredClient  `protobuf:"bytes,6,rep,name=clients,proto3" json:"clients,omitempty"`
 	Jobs          []*StoredJob     `protobuf:"bytes,7,rep,name=jobs,proto3" json:"jobs,omitempty"`
 	Caches        []*StoredCache   `protobuf:"bytes,20,rep,name=caches,proto3" json:"caches,omitempty"`
+	Orders        []*StoredOrder   `protobuf:"bytes,21,rep,name=orders,proto3" json:"orders,omitempty"`
+	Profiles      []*StoredProfile `protobuf:"bytes,22,rep,name=profiles,proto3" json:"profiles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_pecan_v1_records_proto_msgTypes[28]
+	mi := &file_pecan_v1_records_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2259,7 +2529,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[28]
+	mi := &file_pecan_v1_records_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2272,7 +2542,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{28}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Snapshot) GetApplied() uint64 {
@@ -2331,6 +2601,201 @@ func (x *Snapshot) GetCaches() []*StoredCache {
 	return nil
 }
 
+func (x *Snapshot) GetOrders() []*StoredOrder {
+	if x != nil {
+		return x.Orders
+	}
+	return nil
+}
+
+func (x *Snapshot) GetProfiles() []*StoredProfile {
+	if x != nil {
+		return x.Profiles
+	}
+	return nil
+}
+
+type StoredOrder struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Fingerprint string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	Policy      Order                  `protobuf:"varint,2,opt,name=policy,proto3,enum=pecan.v1.Order" json:"policy,omitempty"`
+	Tolerance   OrderTolerance         `protobuf:"varint,3,opt,name=tolerance,proto3,enum=pecan.v1.OrderTolerance" json:"tolerance,omitempty"`
+	// As in Plan; empty: the registered one stays.
+	Order []string    `protobuf:"bytes,4,rep,name=order,proto3" json:"order,omitempty"`
+	Trial *OrderTrial `protobuf:"bytes,5,opt,name=trial,proto3" json:"trial,omitempty"`
+	Why   string      `protobuf:"bytes,6,opt,name=why,proto3" json:"why,omitempty"`
+	// Hash of the plan that it was made for: under another one the dataset may be divided elsewhere, or other steps be keyed.
+	PlanHash string     `protobuf:"bytes,7,opt,name=plan_hash,json=planHash,proto3" json:"plan_hash,omitempty"`
+	Stage    OrderStage `protobuf:"varint,8,opt,name=stage,proto3,enum=pecan.v1.OrderStage" json:"stage,omitempty"`
+	// The steps from the lowest that moves to the highest, in the registered order. What stands below and above is the same in both.
+	Covers []string `protobuf:"bytes,9,rep,name=covers,proto3" json:"covers,omitempty"`
+	// No step passes a batch: one stream may have the order while another has not, also where a closing stream joins what batches kept back.
+	ByStream bool `protobuf:"varint,10,opt,name=by_stream,json=byStream,proto3" json:"by_stream,omitempty"`
+	// As it was judged last.
+	Production    *OrderProduction `protobuf:"bytes,11,opt,name=production,proto3" json:"production,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredOrder) Reset() {
+	*x = StoredOrder{}
+	mi := &file_pecan_v1_records_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredOrder) ProtoMessage() {}
+
+func (x *StoredOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredOrder.ProtoReflect.Descriptor instead.
+func (*StoredOrder) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *StoredOrder) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *StoredOrder) GetPolicy() Order {
+	if x != nil {
+		return x.Policy
+	}
+	return Order_ORDER_UNSPECIFIED
+}
+
+func (x *StoredOrder) GetTolerance() OrderTolerance {
+	if x != nil {
+		return x.Tolerance
+	}
+	return OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED
+}
+
+func (x *StoredOrder) GetOrder() []string {
+	if x != nil {
+		return x.Order
+	}
+	return nil
+}
+
+func (x *StoredOrder) GetTrial() *OrderTrial {
+	if x != nil {
+		return x.Trial
+	}
+	return nil
+}
+
+func (x *StoredOrder) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *StoredOrder) GetPlanHash() string {
+	if x != nil {
+		return x.PlanHash
+	}
+	return ""
+}
+
+func (x *StoredOrder) GetStage() OrderStage {
+	if x != nil {
+		return x.Stage
+	}
+	return OrderStage_ORDER_STAGE_UNSPECIFIED
+}
+
+func (x *StoredOrder) GetCovers() []string {
+	if x != nil {
+		return x.Covers
+	}
+	return nil
+}
+
+func (x *StoredOrder) GetByStream() bool {
+	if x != nil {
+		return x.ByStream
+	}
+	return false
+}
+
+func (x *StoredOrder) GetProduction() *OrderProduction {
+	if x != nil {
+		return x.Production
+	}
+	return nil
+}
+
+type StoredProfile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Fingerprint   string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	Nodes         []*NodeMetrics         `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredProfile) Reset() {
+	*x = StoredProfile{}
+	mi := &file_pecan_v1_records_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredProfile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredProfile) ProtoMessage() {}
+
+func (x *StoredProfile) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_records_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredProfile.ProtoReflect.Descriptor instead.
+func (*StoredProfile) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *StoredProfile) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *StoredProfile) GetNodes() []*NodeMetrics {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
 type StoredCache struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Key     string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -2347,7 +2812,7 @@ type StoredCache struct {
 
 func (x *StoredCache) Reset() {
 	*x = StoredCache{}
-	mi := &file_pecan_v1_records_proto_msgTypes[29]
+	mi := &file_pecan_v1_records_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2359,7 +2824,7 @@ func (x *StoredCache) String() string {
 func (*StoredCache) ProtoMessage() {}
 
 func (x *StoredCache) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[29]
+	mi := &file_pecan_v1_records_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2372,7 +2837,7 @@ func (x *StoredCache) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredCache.ProtoReflect.Descriptor instead.
 func (*StoredCache) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{29}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StoredCache) GetKey() string {
@@ -2422,7 +2887,7 @@ type StoredDataset struct {
 
 func (x *StoredDataset) Reset() {
 	*x = StoredDataset{}
-	mi := &file_pecan_v1_records_proto_msgTypes[30]
+	mi := &file_pecan_v1_records_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2434,7 +2899,7 @@ func (x *StoredDataset) String() string {
 func (*StoredDataset) ProtoMessage() {}
 
 func (x *StoredDataset) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[30]
+	mi := &file_pecan_v1_records_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2447,7 +2912,7 @@ func (x *StoredDataset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredDataset.ProtoReflect.Descriptor instead.
 func (*StoredDataset) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{30}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StoredDataset) GetDatasetId() string {
@@ -2491,7 +2956,7 @@ type StoredClient struct {
 
 func (x *StoredClient) Reset() {
 	*x = StoredClient{}
-	mi := &file_pecan_v1_records_proto_msgTypes[31]
+	mi := &file_pecan_v1_records_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2503,7 +2968,7 @@ func (x *StoredClient) String() string {
 func (*StoredClient) ProtoMessage() {}
 
 func (x *StoredClient) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[31]
+	mi := &file_pecan_v1_records_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2516,7 +2981,7 @@ func (x *StoredClient) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredClient.ProtoReflect.Descriptor instead.
 func (*StoredClient) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{31}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StoredClient) GetClientId() string {
@@ -2560,7 +3025,7 @@ type StoredRequest struct {
 
 func (x *StoredRequest) Reset() {
 	*x = StoredRequest{}
-	mi := &file_pecan_v1_records_proto_msgTypes[32]
+	mi := &file_pecan_v1_records_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2572,7 +3037,7 @@ func (x *StoredRequest) String() string {
 func (*StoredRequest) ProtoMessage() {}
 
 func (x *StoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[32]
+	mi := &file_pecan_v1_records_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2585,7 +3050,7 @@ func (x *StoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredRequest.ProtoReflect.Descriptor instead.
 func (*StoredRequest) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{32}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StoredRequest) GetRequestId() string {
@@ -2639,7 +3104,7 @@ type StoredJob struct {
 
 func (x *StoredJob) Reset() {
 	*x = StoredJob{}
-	mi := &file_pecan_v1_records_proto_msgTypes[33]
+	mi := &file_pecan_v1_records_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2651,7 +3116,7 @@ func (x *StoredJob) String() string {
 func (*StoredJob) ProtoMessage() {}
 
 func (x *StoredJob) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[33]
+	mi := &file_pecan_v1_records_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2664,7 +3129,7 @@ func (x *StoredJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredJob.ProtoReflect.Descriptor instead.
 func (*StoredJob) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{33}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StoredJob) GetJobId() string {
@@ -2752,13 +3217,16 @@ type ClosedEpoch struct {
 	Error         *ErrorDetail           `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	StreamsCutOff uint32                 `protobuf:"varint,5,opt,name=streams_cut_off,json=streamsCutOff,proto3" json:"streams_cut_off,omitempty"`
 	Lost          uint64                 `protobuf:"varint,6,opt,name=lost,proto3" json:"lost,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// As in EpochStatus.
+	Ordered        bool     `protobuf:"varint,7,opt,name=ordered,proto3" json:"ordered,omitempty"`
+	OrderedStreams []uint32 `protobuf:"varint,8,rep,packed,name=ordered_streams,json=orderedStreams,proto3" json:"ordered_streams,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ClosedEpoch) Reset() {
 	*x = ClosedEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[34]
+	mi := &file_pecan_v1_records_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +3238,7 @@ func (x *ClosedEpoch) String() string {
 func (*ClosedEpoch) ProtoMessage() {}
 
 func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[34]
+	mi := &file_pecan_v1_records_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +3251,7 @@ func (x *ClosedEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClosedEpoch.ProtoReflect.Descriptor instead.
 func (*ClosedEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{34}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ClosedEpoch) GetEpoch() uint64 {
@@ -2828,19 +3296,36 @@ func (x *ClosedEpoch) GetLost() uint64 {
 	return 0
 }
 
+func (x *ClosedEpoch) GetOrdered() bool {
+	if x != nil {
+		return x.Ordered
+	}
+	return false
+}
+
+func (x *ClosedEpoch) GetOrderedStreams() []uint32 {
+	if x != nil {
+		return x.OrderedStreams
+	}
+	return nil
+}
+
 type StoredEpoch struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Passes        []*StoredPass          `protobuf:"bytes,2,rep,name=passes,proto3" json:"passes,omitempty"`
-	Streams       []*StoredStream        `protobuf:"bytes,3,rep,name=streams,proto3" json:"streams,omitempty"`
-	Error         *ErrorDetail           `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Epoch   uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Passes  []*StoredPass          `protobuf:"bytes,2,rep,name=passes,proto3" json:"passes,omitempty"`
+	Streams []*StoredStream        `protobuf:"bytes,3,rep,name=streams,proto3" json:"streams,omitempty"`
+	Error   *ErrorDetail           `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	// As in EpochOpened.
+	Order         []string `protobuf:"bytes,5,rep,name=order,proto3" json:"order,omitempty"`
+	OrderStreams  []uint32 `protobuf:"varint,6,rep,packed,name=order_streams,json=orderStreams,proto3" json:"order_streams,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredEpoch) Reset() {
 	*x = StoredEpoch{}
-	mi := &file_pecan_v1_records_proto_msgTypes[35]
+	mi := &file_pecan_v1_records_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2852,7 +3337,7 @@ func (x *StoredEpoch) String() string {
 func (*StoredEpoch) ProtoMessage() {}
 
 func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[35]
+	mi := &file_pecan_v1_records_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2865,7 +3350,7 @@ func (x *StoredEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredEpoch.ProtoReflect.Descriptor instead.
 func (*StoredEpoch) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{35}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StoredEpoch) GetEpoch() uint64 {
@@ -2896,6 +3381,20 @@ func (x *StoredEpoch) GetError() *ErrorDetail {
 	return nil
 }
 
+func (x *StoredEpoch) GetOrder() []string {
+	if x != nil {
+		return x.Order
+	}
+	return nil
+}
+
+func (x *StoredEpoch) GetOrderStreams() []uint32 {
+	if x != nil {
+		return x.OrderStreams
+	}
+	return nil
+}
+
 // A client's pass over an epoch.
 type StoredPass struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -2908,7 +3407,7 @@ type StoredPass struct {
 
 func (x *StoredPass) Reset() {
 	*x = StoredPass{}
-	mi := &file_pecan_v1_records_proto_msgTypes[36]
+	mi := &file_pecan_v1_records_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2920,7 +3419,7 @@ func (x *StoredPass) String() string {
 func (*StoredPass) ProtoMessage() {}
 
 func (x *StoredPass) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[36]
+	mi := &file_pecan_v1_records_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2933,7 +3432,7 @@ func (x *StoredPass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredPass.ProtoReflect.Descriptor instead.
 func (*StoredPass) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{36}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StoredPass) GetClientId() string {
@@ -2982,13 +3481,16 @@ type StoredStream struct {
 	Crashes uint32 `protobuf:"varint,21,opt,name=crashes,proto3" json:"crashes,omitempty"`
 	// Workers in a row that crashed while they opened the stream.
 	OpeningCrashes uint32 `protobuf:"varint,22,opt,name=opening_crashes,json=openingCrashes,proto3" json:"opening_crashes,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// As the last death told: see LeaseLost.
+	Ahead         uint64 `protobuf:"varint,23,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Serial        bool   `protobuf:"varint,24,opt,name=serial,proto3" json:"serial,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredStream) Reset() {
 	*x = StoredStream{}
-	mi := &file_pecan_v1_records_proto_msgTypes[37]
+	mi := &file_pecan_v1_records_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3000,7 +3502,7 @@ func (x *StoredStream) String() string {
 func (*StoredStream) ProtoMessage() {}
 
 func (x *StoredStream) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_records_proto_msgTypes[37]
+	mi := &file_pecan_v1_records_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3013,7 +3515,7 @@ func (x *StoredStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredStream.ProtoReflect.Descriptor instead.
 func (*StoredStream) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_records_proto_rawDescGZIP(), []int{37}
+	return file_pecan_v1_records_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StoredStream) GetStream() uint32 {
@@ -3142,11 +3644,25 @@ func (x *StoredStream) GetOpeningCrashes() uint32 {
 	return 0
 }
 
+func (x *StoredStream) GetAhead() uint64 {
+	if x != nil {
+		return x.Ahead
+	}
+	return 0
+}
+
+func (x *StoredStream) GetSerial() bool {
+	if x != nil {
+		return x.Serial
+	}
+	return false
+}
+
 var File_pecan_v1_records_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\xba\r\n" +
+	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\xf1\x0e\n" +
 	"\x06Record\x127\n" +
 	"\astarted\x18\x01 \x01(\v2\x1b.pecan.v1.DispatcherStartedH\x00R\astarted\x12=\n" +
 	"\rdataset_added\x18\x02 \x01(\v2\x16.pecan.v1.DatasetAddedH\x00R\fdatasetAdded\x12C\n" +
@@ -3182,7 +3698,10 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x13cache_segment_named\x18\x1e \x01(\v2\x1b.pecan.v1.CacheSegmentNamedH\x00R\x11cacheSegmentNamed\x12C\n" +
 	"\x0fcache_committed\x18\x1f \x01(\v2\x18.pecan.v1.CacheCommittedH\x00R\x0ecacheCommitted\x12S\n" +
 	"\x15cache_segment_dropped\x18  \x01(\v2\x1d.pecan.v1.CacheSegmentDroppedH\x00R\x13cacheSegmentDropped\x12C\n" +
-	"\x0fcache_forgotten\x18! \x01(\v2\x18.pecan.v1.CacheForgottenH\x00R\x0ecacheForgottenB\x06\n" +
+	"\x0fcache_forgotten\x18! \x01(\v2\x18.pecan.v1.CacheForgottenH\x00R\x0ecacheForgotten\x12=\n" +
+	"\rorder_decided\x18\" \x01(\v2\x16.pecan.v1.OrderDecidedH\x00R\forderDecided\x12:\n" +
+	"\fprofile_kept\x18# \x01(\v2\x15.pecan.v1.ProfileKeptH\x00R\vprofileKept\x12:\n" +
+	"\forder_judged\x18$ \x01(\v2\x15.pecan.v1.OrderJudgedH\x00R\vorderJudgedB\x06\n" +
 	"\x04kind\"2\n" +
 	"\x11DispatcherStarted\x12\x1d\n" +
 	"\n" +
@@ -3221,12 +3740,14 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x05error\x18\x02 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"#\n" +
 	"\n" +
 	"JobRemoved\x12\x15\n" +
-	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"\x84\x01\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\"\xbf\x01\n" +
 	"\vEpochOpened\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
 	"\astreams\x18\x03 \x01(\rR\astreams\x12.\n" +
-	"\bposition\x18\x04 \x01(\v2\x12.pecan.v1.PositionR\bposition\"\x8c\x01\n" +
+	"\bposition\x18\x04 \x01(\v2\x12.pecan.v1.PositionR\bposition\x12\x14\n" +
+	"\x05order\x18\x05 \x03(\tR\x05order\x12#\n" +
+	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\"\x8c\x01\n" +
 	"\vEpochJoined\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
@@ -3260,7 +3781,7 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
 	"\x06worker\x18\x03 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\x12\x12\n" +
-	"\x04anew\x18\x04 \x01(\bR\x04anew\"\xe6\x02\n" +
+	"\x04anew\x18\x04 \x01(\bR\x04anew\"\x94\x03\n" +
 	"\tLeaseLost\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
@@ -3270,7 +3791,9 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\acut_off\x18\a \x01(\bR\x06cutOff\x12#\n" +
 	"\rsuspect_below\x18\x06 \x01(\x04R\fsuspectBelow\x12\x18\n" +
 	"\acrashed\x18\x14 \x01(\bR\acrashed\x12'\n" +
-	"\x0fopening_crashes\x18\x15 \x01(\rR\x0eopeningCrashes\"?\n" +
+	"\x0fopening_crashes\x18\x15 \x01(\rR\x0eopeningCrashes\x12\x14\n" +
+	"\x05ahead\x18\x16 \x01(\x04R\x05ahead\x12\x16\n" +
+	"\x06serial\x18\x17 \x01(\bR\x06serial\"?\n" +
 	"\x05Cause\x12\x15\n" +
 	"\x11CAUSE_UNSPECIFIED\x10\x00\x12\t\n" +
 	"\x05MOVED\x10\x01\x12\b\n" +
@@ -3311,7 +3834,21 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x10\n" +
 	"\x03why\x18\x04 \x01(\tR\x03why\"\"\n" +
 	"\x0eCacheForgotten\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\"\xc3\x02\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\"?\n" +
+	"\fOrderDecided\x12/\n" +
+	"\adecided\x18\x01 \x01(\v2\x15.pecan.v1.StoredOrderR\adecided\"\xa6\x02\n" +
+	"\vOrderJudged\x12 \n" +
+	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12'\n" +
+	"\x06policy\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x06policy\x126\n" +
+	"\ttolerance\x18\x03 \x01(\x0e2\x18.pecan.v1.OrderToleranceR\ttolerance\x12\x1b\n" +
+	"\tplan_hash\x18\x04 \x01(\tR\bplanHash\x12*\n" +
+	"\x05stage\x18\x05 \x01(\x0e2\x14.pecan.v1.OrderStageR\x05stage\x129\n" +
+	"\n" +
+	"production\x18\x06 \x01(\v2\x19.pecan.v1.OrderProductionR\n" +
+	"production\x12\x10\n" +
+	"\x03why\x18\a \x01(\tR\x03why\"@\n" +
+	"\vProfileKept\x121\n" +
+	"\aprofile\x18\x01 \x01(\v2\x17.pecan.v1.StoredProfileR\aprofile\"\xa7\x03\n" +
 	"\bSnapshot\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\x04R\aapplied\x12\x1d\n" +
 	"\n" +
@@ -3322,7 +3859,27 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\bdatasets\x18\x05 \x03(\v2\x17.pecan.v1.StoredDatasetR\bdatasets\x120\n" +
 	"\aclients\x18\x06 \x03(\v2\x16.pecan.v1.StoredClientR\aclients\x12'\n" +
 	"\x04jobs\x18\a \x03(\v2\x13.pecan.v1.StoredJobR\x04jobs\x12-\n" +
-	"\x06caches\x18\x14 \x03(\v2\x15.pecan.v1.StoredCacheR\x06caches\"\x9f\x01\n" +
+	"\x06caches\x18\x14 \x03(\v2\x15.pecan.v1.StoredCacheR\x06caches\x12-\n" +
+	"\x06orders\x18\x15 \x03(\v2\x15.pecan.v1.StoredOrderR\x06orders\x123\n" +
+	"\bprofiles\x18\x16 \x03(\v2\x17.pecan.v1.StoredProfileR\bprofiles\"\x9d\x03\n" +
+	"\vStoredOrder\x12 \n" +
+	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12'\n" +
+	"\x06policy\x18\x02 \x01(\x0e2\x0f.pecan.v1.OrderR\x06policy\x126\n" +
+	"\ttolerance\x18\x03 \x01(\x0e2\x18.pecan.v1.OrderToleranceR\ttolerance\x12\x14\n" +
+	"\x05order\x18\x04 \x03(\tR\x05order\x12*\n" +
+	"\x05trial\x18\x05 \x01(\v2\x14.pecan.v1.OrderTrialR\x05trial\x12\x10\n" +
+	"\x03why\x18\x06 \x01(\tR\x03why\x12\x1b\n" +
+	"\tplan_hash\x18\a \x01(\tR\bplanHash\x12*\n" +
+	"\x05stage\x18\b \x01(\x0e2\x14.pecan.v1.OrderStageR\x05stage\x12\x16\n" +
+	"\x06covers\x18\t \x03(\tR\x06covers\x12\x1b\n" +
+	"\tby_stream\x18\n" +
+	" \x01(\bR\bbyStream\x129\n" +
+	"\n" +
+	"production\x18\v \x01(\v2\x19.pecan.v1.OrderProductionR\n" +
+	"production\"^\n" +
+	"\rStoredProfile\x12 \n" +
+	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12+\n" +
+	"\x05nodes\x18\x02 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"\x9f\x01\n" +
 	"\vStoredCache\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x18\n" +
 	"\astreams\x18\x02 \x01(\rR\astreams\x122\n" +
@@ -3362,23 +3919,27 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"next_epoch\x18\t \x01(\x04R\tnextEpoch\x12-\n" +
 	"\x06closed\x18\n" +
 	" \x03(\v2\x15.pecan.v1.ClosedEpochR\x06closed\x12+\n" +
-	"\x05error\x18\v \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\xc6\x01\n" +
+	"\x05error\x18\v \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\x89\x02\n" +
 	"\vClosedEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\bR\tdelivered\x12\x1a\n" +
 	"\belements\x18\x03 \x01(\x04R\belements\x12+\n" +
 	"\x05error\x18\x04 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12&\n" +
 	"\x0fstreams_cut_off\x18\x05 \x01(\rR\rstreamsCutOff\x12\x12\n" +
-	"\x04lost\x18\x06 \x01(\x04R\x04lost\"\xb0\x01\n" +
+	"\x04lost\x18\x06 \x01(\x04R\x04lost\x12\x18\n" +
+	"\aordered\x18\a \x01(\bR\aordered\x12'\n" +
+	"\x0fordered_streams\x18\b \x03(\rR\x0eorderedStreams\"\xeb\x01\n" +
 	"\vStoredEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12,\n" +
 	"\x06passes\x18\x02 \x03(\v2\x14.pecan.v1.StoredPassR\x06passes\x120\n" +
 	"\astreams\x18\x03 \x03(\v2\x16.pecan.v1.StoredStreamR\astreams\x12+\n" +
-	"\x05error\x18\x04 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"?\n" +
+	"\x05error\x18\x04 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12\x14\n" +
+	"\x05order\x18\x05 \x03(\tR\x05order\x12#\n" +
+	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\"?\n" +
 	"\n" +
 	"StoredPass\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x14\n" +
-	"\x05ahead\x18\x02 \x01(\bR\x05ahead\"\xa4\x04\n" +
+	"\x05ahead\x18\x02 \x01(\bR\x05ahead\"\xd2\x04\n" +
 	"\fStoredStream\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
@@ -3401,7 +3962,9 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\acut_off\x18\x10 \x01(\bR\x06cutOff\x12#\n" +
 	"\rsuspect_below\x18\x14 \x01(\x04R\fsuspectBelow\x12\x18\n" +
 	"\acrashes\x18\x15 \x01(\rR\acrashes\x12'\n" +
-	"\x0fopening_crashes\x18\x16 \x01(\rR\x0eopeningCrashesb\x06proto3"
+	"\x0fopening_crashes\x18\x16 \x01(\rR\x0eopeningCrashes\x12\x14\n" +
+	"\x05ahead\x18\x17 \x01(\x04R\x05ahead\x12\x16\n" +
+	"\x06serial\x18\x18 \x01(\bR\x06serialb\x06proto3"
 
 var (
 	file_pecan_v1_records_proto_rawDescOnce sync.Once
@@ -3416,7 +3979,7 @@ func file_pecan_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_pecan_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_pecan_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_pecan_v1_records_proto_goTypes = []any{
 	(LeaseLost_Cause)(0),        // 0: pecan.v1.LeaseLost.Cause
 	(*Record)(nil),              // 1: pecan.v1.Record
@@ -3447,24 +4010,35 @@ var file_pecan_v1_records_proto_goTypes = []any{
 	(*CacheCommitted)(nil),      // 26: pecan.v1.CacheCommitted
 	(*CacheSegmentDropped)(nil), // 27: pecan.v1.CacheSegmentDropped
 	(*CacheForgotten)(nil),      // 28: pecan.v1.CacheForgotten
-	(*Snapshot)(nil),            // 29: pecan.v1.Snapshot
-	(*StoredCache)(nil),         // 30: pecan.v1.StoredCache
-	(*StoredDataset)(nil),       // 31: pecan.v1.StoredDataset
-	(*StoredClient)(nil),        // 32: pecan.v1.StoredClient
-	(*StoredRequest)(nil),       // 33: pecan.v1.StoredRequest
-	(*StoredJob)(nil),           // 34: pecan.v1.StoredJob
-	(*ClosedEpoch)(nil),         // 35: pecan.v1.ClosedEpoch
-	(*StoredEpoch)(nil),         // 36: pecan.v1.StoredEpoch
-	(*StoredPass)(nil),          // 37: pecan.v1.StoredPass
-	(*StoredStream)(nil),        // 38: pecan.v1.StoredStream
-	(*JobOptions)(nil),          // 39: pecan.v1.JobOptions
-	(*Plan)(nil),                // 40: pecan.v1.Plan
-	(*ErrorDetail)(nil),         // 41: pecan.v1.ErrorDetail
-	(*Position)(nil),            // 42: pecan.v1.Position
-	(*StreamId)(nil),            // 43: pecan.v1.StreamId
-	(*WorkerAddress)(nil),       // 44: pecan.v1.WorkerAddress
-	(*CacheSegment)(nil),        // 45: pecan.v1.CacheSegment
-	(*DatasetSpec)(nil),         // 46: pecan.v1.DatasetSpec
+	(*OrderDecided)(nil),        // 29: pecan.v1.OrderDecided
+	(*OrderJudged)(nil),         // 30: pecan.v1.OrderJudged
+	(*ProfileKept)(nil),         // 31: pecan.v1.ProfileKept
+	(*Snapshot)(nil),            // 32: pecan.v1.Snapshot
+	(*StoredOrder)(nil),         // 33: pecan.v1.StoredOrder
+	(*StoredProfile)(nil),       // 34: pecan.v1.StoredProfile
+	(*StoredCache)(nil),         // 35: pecan.v1.StoredCache
+	(*StoredDataset)(nil),       // 36: pecan.v1.StoredDataset
+	(*StoredClient)(nil),        // 37: pecan.v1.StoredClient
+	(*StoredRequest)(nil),       // 38: pecan.v1.StoredRequest
+	(*StoredJob)(nil),           // 39: pecan.v1.StoredJob
+	(*ClosedEpoch)(nil),         // 40: pecan.v1.ClosedEpoch
+	(*StoredEpoch)(nil),         // 41: pecan.v1.StoredEpoch
+	(*StoredPass)(nil),          // 42: pecan.v1.StoredPass
+	(*StoredStream)(nil),        // 43: pecan.v1.StoredStream
+	(*JobOptions)(nil),          // 44: pecan.v1.JobOptions
+	(*Plan)(nil),                // 45: pecan.v1.Plan
+	(*ErrorDetail)(nil),         // 46: pecan.v1.ErrorDetail
+	(*Position)(nil),            // 47: pecan.v1.Position
+	(*StreamId)(nil),            // 48: pecan.v1.StreamId
+	(*WorkerAddress)(nil),       // 49: pecan.v1.WorkerAddress
+	(*CacheSegment)(nil),        // 50: pecan.v1.CacheSegment
+	(Order)(0),                  // 51: pecan.v1.Order
+	(OrderTolerance)(0),         // 52: pecan.v1.OrderTolerance
+	(OrderStage)(0),             // 53: pecan.v1.OrderStage
+	(*OrderProduction)(nil),     // 54: pecan.v1.OrderProduction
+	(*OrderTrial)(nil),          // 55: pecan.v1.OrderTrial
+	(*NodeMetrics)(nil),         // 56: pecan.v1.NodeMetrics
+	(*DatasetSpec)(nil),         // 57: pecan.v1.DatasetSpec
 }
 var file_pecan_v1_records_proto_depIdxs = []int32{
 	2,  // 0: pecan.v1.Record.started:type_name -> pecan.v1.DispatcherStarted
@@ -3494,45 +4068,62 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	26, // 24: pecan.v1.Record.cache_committed:type_name -> pecan.v1.CacheCommitted
 	27, // 25: pecan.v1.Record.cache_segment_dropped:type_name -> pecan.v1.CacheSegmentDropped
 	28, // 26: pecan.v1.Record.cache_forgotten:type_name -> pecan.v1.CacheForgotten
-	31, // 27: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
-	39, // 28: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
-	40, // 29: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
-	41, // 30: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
-	42, // 31: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
-	41, // 32: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
-	41, // 33: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
-	43, // 34: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
-	43, // 35: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
-	44, // 36: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
-	43, // 37: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
-	0,  // 38: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
-	43, // 39: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
-	43, // 40: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
-	43, // 41: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
-	43, // 42: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
-	45, // 43: pecan.v1.CacheSegmentNamed.segment:type_name -> pecan.v1.CacheSegment
-	31, // 44: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
-	32, // 45: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
-	34, // 46: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
-	30, // 47: pecan.v1.Snapshot.caches:type_name -> pecan.v1.StoredCache
-	45, // 48: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
-	46, // 49: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
-	33, // 50: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
-	39, // 51: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
-	40, // 52: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
-	36, // 53: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
-	35, // 54: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
-	41, // 55: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
-	41, // 56: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
-	37, // 57: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
-	38, // 58: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
-	41, // 59: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
-	44, // 60: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
-	61, // [61:61] is the sub-list for method output_type
-	61, // [61:61] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	29, // 27: pecan.v1.Record.order_decided:type_name -> pecan.v1.OrderDecided
+	31, // 28: pecan.v1.Record.profile_kept:type_name -> pecan.v1.ProfileKept
+	30, // 29: pecan.v1.Record.order_judged:type_name -> pecan.v1.OrderJudged
+	36, // 30: pecan.v1.DatasetAdded.dataset:type_name -> pecan.v1.StoredDataset
+	44, // 31: pecan.v1.JobCreated.options:type_name -> pecan.v1.JobOptions
+	45, // 32: pecan.v1.JobCreated.plan:type_name -> pecan.v1.Plan
+	46, // 33: pecan.v1.JobFailed.error:type_name -> pecan.v1.ErrorDetail
+	47, // 34: pecan.v1.EpochOpened.position:type_name -> pecan.v1.Position
+	46, // 35: pecan.v1.EpochFailed.error:type_name -> pecan.v1.ErrorDetail
+	46, // 36: pecan.v1.EpochClosed.error:type_name -> pecan.v1.ErrorDetail
+	48, // 37: pecan.v1.StreamAdded.id:type_name -> pecan.v1.StreamId
+	48, // 38: pecan.v1.LeaseGranted.id:type_name -> pecan.v1.StreamId
+	49, // 39: pecan.v1.LeaseGranted.worker:type_name -> pecan.v1.WorkerAddress
+	48, // 40: pecan.v1.LeaseLost.id:type_name -> pecan.v1.StreamId
+	0,  // 41: pecan.v1.LeaseLost.cause:type_name -> pecan.v1.LeaseLost.Cause
+	48, // 42: pecan.v1.ConsumerAssigned.id:type_name -> pecan.v1.StreamId
+	48, // 43: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
+	48, // 44: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
+	48, // 45: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
+	50, // 46: pecan.v1.CacheSegmentNamed.segment:type_name -> pecan.v1.CacheSegment
+	33, // 47: pecan.v1.OrderDecided.decided:type_name -> pecan.v1.StoredOrder
+	51, // 48: pecan.v1.OrderJudged.policy:type_name -> pecan.v1.Order
+	52, // 49: pecan.v1.OrderJudged.tolerance:type_name -> pecan.v1.OrderTolerance
+	53, // 50: pecan.v1.OrderJudged.stage:type_name -> pecan.v1.OrderStage
+	54, // 51: pecan.v1.OrderJudged.production:type_name -> pecan.v1.OrderProduction
+	34, // 52: pecan.v1.ProfileKept.profile:type_name -> pecan.v1.StoredProfile
+	36, // 53: pecan.v1.Snapshot.datasets:type_name -> pecan.v1.StoredDataset
+	37, // 54: pecan.v1.Snapshot.clients:type_name -> pecan.v1.StoredClient
+	39, // 55: pecan.v1.Snapshot.jobs:type_name -> pecan.v1.StoredJob
+	35, // 56: pecan.v1.Snapshot.caches:type_name -> pecan.v1.StoredCache
+	33, // 57: pecan.v1.Snapshot.orders:type_name -> pecan.v1.StoredOrder
+	34, // 58: pecan.v1.Snapshot.profiles:type_name -> pecan.v1.StoredProfile
+	51, // 59: pecan.v1.StoredOrder.policy:type_name -> pecan.v1.Order
+	52, // 60: pecan.v1.StoredOrder.tolerance:type_name -> pecan.v1.OrderTolerance
+	55, // 61: pecan.v1.StoredOrder.trial:type_name -> pecan.v1.OrderTrial
+	53, // 62: pecan.v1.StoredOrder.stage:type_name -> pecan.v1.OrderStage
+	54, // 63: pecan.v1.StoredOrder.production:type_name -> pecan.v1.OrderProduction
+	56, // 64: pecan.v1.StoredProfile.nodes:type_name -> pecan.v1.NodeMetrics
+	50, // 65: pecan.v1.StoredCache.segments:type_name -> pecan.v1.CacheSegment
+	57, // 66: pecan.v1.StoredDataset.spec:type_name -> pecan.v1.DatasetSpec
+	38, // 67: pecan.v1.StoredClient.requests:type_name -> pecan.v1.StoredRequest
+	44, // 68: pecan.v1.StoredJob.options:type_name -> pecan.v1.JobOptions
+	45, // 69: pecan.v1.StoredJob.plan:type_name -> pecan.v1.Plan
+	41, // 70: pecan.v1.StoredJob.epochs:type_name -> pecan.v1.StoredEpoch
+	40, // 71: pecan.v1.StoredJob.closed:type_name -> pecan.v1.ClosedEpoch
+	46, // 72: pecan.v1.StoredJob.error:type_name -> pecan.v1.ErrorDetail
+	46, // 73: pecan.v1.ClosedEpoch.error:type_name -> pecan.v1.ErrorDetail
+	42, // 74: pecan.v1.StoredEpoch.passes:type_name -> pecan.v1.StoredPass
+	43, // 75: pecan.v1.StoredEpoch.streams:type_name -> pecan.v1.StoredStream
+	46, // 76: pecan.v1.StoredEpoch.error:type_name -> pecan.v1.ErrorDetail
+	49, // 77: pecan.v1.StoredStream.worker:type_name -> pecan.v1.WorkerAddress
+	78, // [78:78] is the sub-list for method output_type
+	78, // [78:78] is the sub-list for method input_type
+	78, // [78:78] is the sub-list for extension type_name
+	78, // [78:78] is the sub-list for extension extendee
+	0,  // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_records_proto_init() }
@@ -3569,6 +4160,9 @@ func file_pecan_v1_records_proto_init() {
 		(*Record_CacheCommitted)(nil),
 		(*Record_CacheSegmentDropped)(nil),
 		(*Record_CacheForgotten)(nil),
+		(*Record_OrderDecided)(nil),
+		(*Record_ProfileKept)(nil),
+		(*Record_OrderJudged)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3576,7 +4170,7 @@ func file_pecan_v1_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_records_proto_rawDesc), len(file_pecan_v1_records_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   38,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

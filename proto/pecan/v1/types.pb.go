@@ -198,6 +198,173 @@ func (Compression) EnumDescriptor() ([]byte, []int) {
 	return file_pecan_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
+// Who decides in which order the steps of a dataset run.
+type Order int32
+
+const (
+	// As off.
+	Order_ORDER_UNSPECIFIED Order = 0
+	// Its author.
+	Order_ORDER_OFF Order = 1
+	// What the steps cost, by measurement.
+	Order_ORDER_AUTO Order = 2
+	// By how much they make elements smaller or larger, as published.
+	Order_ORDER_PAPER Order = 3
+)
+
+// Enum value maps for Order.
+var (
+	Order_name = map[int32]string{
+		0: "ORDER_UNSPECIFIED",
+		1: "ORDER_OFF",
+		2: "ORDER_AUTO",
+		3: "ORDER_PAPER",
+	}
+	Order_value = map[string]int32{
+		"ORDER_UNSPECIFIED": 0,
+		"ORDER_OFF":         1,
+		"ORDER_AUTO":        2,
+		"ORDER_PAPER":       3,
+	}
+)
+
+func (x Order) Enum() *Order {
+	p := new(Order)
+	*p = x
+	return p
+}
+
+func (x Order) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Order) Descriptor() protoreflect.EnumDescriptor {
+	return file_pecan_v1_types_proto_enumTypes[3].Descriptor()
+}
+
+func (Order) Type() protoreflect.EnumType {
+	return &file_pecan_v1_types_proto_enumTypes[3]
+}
+
+func (x Order) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Order.Descriptor instead.
+func (Order) EnumDescriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{3}
+}
+
+// How far elements may differ in another order of the steps.
+type OrderTolerance int32
+
+const (
+	// As approximate.
+	OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED OrderTolerance = 0
+	// Equal to the last bit.
+	OrderTolerance_ORDER_TOLERANCE_EXACT OrderTolerance = 1
+	// Within bounds by dtype, in the share of a component's range.
+	OrderTolerance_ORDER_TOLERANCE_APPROXIMATE OrderTolerance = 2
+	// Whatever comes; the difference is recorded.
+	OrderTolerance_ORDER_TOLERANCE_ANY OrderTolerance = 3
+)
+
+// Enum value maps for OrderTolerance.
+var (
+	OrderTolerance_name = map[int32]string{
+		0: "ORDER_TOLERANCE_UNSPECIFIED",
+		1: "ORDER_TOLERANCE_EXACT",
+		2: "ORDER_TOLERANCE_APPROXIMATE",
+		3: "ORDER_TOLERANCE_ANY",
+	}
+	OrderTolerance_value = map[string]int32{
+		"ORDER_TOLERANCE_UNSPECIFIED": 0,
+		"ORDER_TOLERANCE_EXACT":       1,
+		"ORDER_TOLERANCE_APPROXIMATE": 2,
+		"ORDER_TOLERANCE_ANY":         3,
+	}
+)
+
+func (x OrderTolerance) Enum() *OrderTolerance {
+	p := new(OrderTolerance)
+	*p = x
+	return p
+}
+
+func (x OrderTolerance) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (OrderTolerance) Descriptor() protoreflect.EnumDescriptor {
+	return file_pecan_v1_types_proto_enumTypes[4].Descriptor()
+}
+
+func (OrderTolerance) Type() protoreflect.EnumType {
+	return &file_pecan_v1_types_proto_enumTypes[4]
+}
+
+func (x OrderTolerance) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use OrderTolerance.Descriptor instead.
+func (OrderTolerance) EnumDescriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{4}
+}
+
+// How far an order that a trial bore out is used.
+type OrderStage int32
+
+const (
+	// In all epochs; or there is none.
+	OrderStage_ORDER_STAGE_UNSPECIFIED OrderStage = 0
+	// In one stream of an epoch, beside others in the registered order, or in epochs that nothing is decided by yet.
+	OrderStage_ORDER_STAGE_PILOTED OrderStage = 1
+	// Not any more: production contradicted the trial.
+	OrderStage_ORDER_STAGE_ROLLED_BACK OrderStage = 2
+)
+
+// Enum value maps for OrderStage.
+var (
+	OrderStage_name = map[int32]string{
+		0: "ORDER_STAGE_UNSPECIFIED",
+		1: "ORDER_STAGE_PILOTED",
+		2: "ORDER_STAGE_ROLLED_BACK",
+	}
+	OrderStage_value = map[string]int32{
+		"ORDER_STAGE_UNSPECIFIED": 0,
+		"ORDER_STAGE_PILOTED":     1,
+		"ORDER_STAGE_ROLLED_BACK": 2,
+	}
+)
+
+func (x OrderStage) Enum() *OrderStage {
+	p := new(OrderStage)
+	*p = x
+	return p
+}
+
+func (x OrderStage) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (OrderStage) Descriptor() protoreflect.EnumDescriptor {
+	return file_pecan_v1_types_proto_enumTypes[5].Descriptor()
+}
+
+func (OrderStage) Type() protoreflect.EnumType {
+	return &file_pecan_v1_types_proto_enumTypes[5]
+}
+
+func (x OrderStage) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use OrderStage.Descriptor instead.
+func (OrderStage) EnumDescriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{5}
+}
+
 // How batches stay the batches of a local run (docs/design: cutting).
 type BatchWay int32
 
@@ -238,11 +405,11 @@ func (x BatchWay) String() string {
 }
 
 func (BatchWay) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[3].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[6].Descriptor()
 }
 
 func (BatchWay) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[3]
+	return &file_pecan_v1_types_proto_enumTypes[6]
 }
 
 func (x BatchWay) Number() protoreflect.EnumNumber {
@@ -251,7 +418,7 @@ func (x BatchWay) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use BatchWay.Descriptor instead.
 func (BatchWay) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 type DeterminismClass int32
@@ -293,11 +460,11 @@ func (x DeterminismClass) String() string {
 }
 
 func (DeterminismClass) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[4].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[7].Descriptor()
 }
 
 func (DeterminismClass) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[4]
+	return &file_pecan_v1_types_proto_enumTypes[7]
 }
 
 func (x DeterminismClass) Number() protoreflect.EnumNumber {
@@ -306,7 +473,7 @@ func (x DeterminismClass) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DeterminismClass.Descriptor instead.
 func (DeterminismClass) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 type Resume_Way int32
@@ -348,11 +515,11 @@ func (x Resume_Way) String() string {
 }
 
 func (Resume_Way) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[5].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[8].Descriptor()
 }
 
 func (Resume_Way) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[5]
+	return &file_pecan_v1_types_proto_enumTypes[8]
 }
 
 func (x Resume_Way) Number() protoreflect.EnumNumber {
@@ -361,7 +528,7 @@ func (x Resume_Way) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Resume_Way.Descriptor instead.
 func (Resume_Way) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{4, 0}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8, 0}
 }
 
 type Cut_Kind int32
@@ -411,11 +578,11 @@ func (x Cut_Kind) String() string {
 }
 
 func (Cut_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_pecan_v1_types_proto_enumTypes[6].Descriptor()
+	return file_pecan_v1_types_proto_enumTypes[9].Descriptor()
 }
 
 func (Cut_Kind) Type() protoreflect.EnumType {
-	return &file_pecan_v1_types_proto_enumTypes[6]
+	return &file_pecan_v1_types_proto_enumTypes[9]
 }
 
 func (x Cut_Kind) Number() protoreflect.EnumNumber {
@@ -424,7 +591,7 @@ func (x Cut_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Cut_Kind.Descriptor instead.
 func (Cut_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7, 0}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // One tensor of a flattened element.
@@ -564,6 +731,354 @@ func (x *DatasetSpec) GetCompression() string {
 	return ""
 }
 
+// What one node of the original graph did: work done, also when it was done again after a failure or for nobody.
+type NodeMetrics struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node in the registered graph (policies key on it).
+	Node          string  `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Op            string  `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
+	Elements      uint64  `protobuf:"varint,3,opt,name=elements,proto3" json:"elements,omitempty"`
+	SelfCpuS      float64 `protobuf:"fixed64,4,opt,name=self_cpu_s,json=selfCpuS,proto3" json:"self_cpu_s,omitempty"`
+	BytesIn       uint64  `protobuf:"varint,5,opt,name=bytes_in,json=bytesIn,proto3" json:"bytes_in,omitempty"`
+	BytesOut      uint64  `protobuf:"varint,6,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeMetrics) Reset() {
+	*x = NodeMetrics{}
+	mi := &file_pecan_v1_types_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeMetrics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeMetrics) ProtoMessage() {}
+
+func (x *NodeMetrics) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeMetrics.ProtoReflect.Descriptor instead.
+func (*NodeMetrics) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *NodeMetrics) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *NodeMetrics) GetOp() string {
+	if x != nil {
+		return x.Op
+	}
+	return ""
+}
+
+func (x *NodeMetrics) GetElements() uint64 {
+	if x != nil {
+		return x.Elements
+	}
+	return 0
+}
+
+func (x *NodeMetrics) GetSelfCpuS() float64 {
+	if x != nil {
+		return x.SelfCpuS
+	}
+	return 0
+}
+
+func (x *NodeMetrics) GetBytesIn() uint64 {
+	if x != nil {
+		return x.BytesIn
+	}
+	return 0
+}
+
+func (x *NodeMetrics) GetBytesOut() uint64 {
+	if x != nil {
+		return x.BytesOut
+	}
+	return 0
+}
+
+// What came of running some elements in the original order of the steps and in another one.
+type OrderTrial struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Elements   uint32                 `protobuf:"varint,1,opt,name=elements,proto3" json:"elements,omitempty"`
+	Components []*OrderDifference     `protobuf:"bytes,2,rep,name=components,proto3" json:"components,omitempty"`
+	// Seconds of CPU for an element in either order, and the interval that holds what is saved with 95 % confidence.
+	OriginalS  float64 `protobuf:"fixed64,3,opt,name=original_s,json=originalS,proto3" json:"original_s,omitempty"`
+	OrderedS   float64 `protobuf:"fixed64,4,opt,name=ordered_s,json=orderedS,proto3" json:"ordered_s,omitempty"`
+	SavedLowS  float64 `protobuf:"fixed64,5,opt,name=saved_low_s,json=savedLowS,proto3" json:"saved_low_s,omitempty"`
+	SavedHighS float64 `protobuf:"fixed64,6,opt,name=saved_high_s,json=savedHighS,proto3" json:"saved_high_s,omitempty"`
+	// What the trial itself took.
+	CpuS float64 `protobuf:"fixed64,7,opt,name=cpu_s,json=cpuS,proto3" json:"cpu_s,omitempty"`
+	// Why the order is not used; empty: equal enough, and faster with confidence.
+	Refused string `protobuf:"bytes,8,opt,name=refused,proto3" json:"refused,omitempty"`
+	// What may be spent was spent before it could be told whether the order is faster, and it may be: a longer trial would tell.
+	Short         bool `protobuf:"varint,9,opt,name=short,proto3" json:"short,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrderTrial) Reset() {
+	*x = OrderTrial{}
+	mi := &file_pecan_v1_types_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrderTrial) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrderTrial) ProtoMessage() {}
+
+func (x *OrderTrial) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrderTrial.ProtoReflect.Descriptor instead.
+func (*OrderTrial) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *OrderTrial) GetElements() uint32 {
+	if x != nil {
+		return x.Elements
+	}
+	return 0
+}
+
+func (x *OrderTrial) GetComponents() []*OrderDifference {
+	if x != nil {
+		return x.Components
+	}
+	return nil
+}
+
+func (x *OrderTrial) GetOriginalS() float64 {
+	if x != nil {
+		return x.OriginalS
+	}
+	return 0
+}
+
+func (x *OrderTrial) GetOrderedS() float64 {
+	if x != nil {
+		return x.OrderedS
+	}
+	return 0
+}
+
+func (x *OrderTrial) GetSavedLowS() float64 {
+	if x != nil {
+		return x.SavedLowS
+	}
+	return 0
+}
+
+func (x *OrderTrial) GetSavedHighS() float64 {
+	if x != nil {
+		return x.SavedHighS
+	}
+	return 0
+}
+
+func (x *OrderTrial) GetCpuS() float64 {
+	if x != nil {
+		return x.CpuS
+	}
+	return 0
+}
+
+func (x *OrderTrial) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
+func (x *OrderTrial) GetShort() bool {
+	if x != nil {
+		return x.Short
+	}
+	return false
+}
+
+// What the steps that an order covers took in production, in the registered order and in that one.
+type OrderProduction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Elements that came from the highest of them, and seconds that they took for each.
+	RegisteredElements uint64  `protobuf:"varint,1,opt,name=registered_elements,json=registeredElements,proto3" json:"registered_elements,omitempty"`
+	RegisteredS        float64 `protobuf:"fixed64,2,opt,name=registered_s,json=registeredS,proto3" json:"registered_s,omitempty"`
+	OrderedElements    uint64  `protobuf:"varint,3,opt,name=ordered_elements,json=orderedElements,proto3" json:"ordered_elements,omitempty"`
+	OrderedS           float64 `protobuf:"fixed64,4,opt,name=ordered_s,json=orderedS,proto3" json:"ordered_s,omitempty"`
+	// Streams of the same epochs; false: those of earlier ones and of later ones.
+	Beside        bool `protobuf:"varint,5,opt,name=beside,proto3" json:"beside,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrderProduction) Reset() {
+	*x = OrderProduction{}
+	mi := &file_pecan_v1_types_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrderProduction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrderProduction) ProtoMessage() {}
+
+func (x *OrderProduction) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrderProduction.ProtoReflect.Descriptor instead.
+func (*OrderProduction) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *OrderProduction) GetRegisteredElements() uint64 {
+	if x != nil {
+		return x.RegisteredElements
+	}
+	return 0
+}
+
+func (x *OrderProduction) GetRegisteredS() float64 {
+	if x != nil {
+		return x.RegisteredS
+	}
+	return 0
+}
+
+func (x *OrderProduction) GetOrderedElements() uint64 {
+	if x != nil {
+		return x.OrderedElements
+	}
+	return 0
+}
+
+func (x *OrderProduction) GetOrderedS() float64 {
+	if x != nil {
+		return x.OrderedS
+	}
+	return 0
+}
+
+func (x *OrderProduction) GetBeside() bool {
+	if x != nil {
+		return x.Beside
+	}
+	return false
+}
+
+type OrderDifference struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Component uint32                 `protobuf:"varint,1,opt,name=component,proto3" json:"component,omitempty"`
+	// The largest difference of two values at one place, and the most that is allowed (-1: any).
+	Worst float64 `protobuf:"fixed64,2,opt,name=worst,proto3" json:"worst,omitempty"`
+	Bound float64 `protobuf:"fixed64,3,opt,name=bound,proto3" json:"bound,omitempty"`
+	// Largest value less smallest one, in the sample.
+	Range         float64 `protobuf:"fixed64,4,opt,name=range,proto3" json:"range,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrderDifference) Reset() {
+	*x = OrderDifference{}
+	mi := &file_pecan_v1_types_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrderDifference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrderDifference) ProtoMessage() {}
+
+func (x *OrderDifference) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrderDifference.ProtoReflect.Descriptor instead.
+func (*OrderDifference) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *OrderDifference) GetComponent() uint32 {
+	if x != nil {
+		return x.Component
+	}
+	return 0
+}
+
+func (x *OrderDifference) GetWorst() float64 {
+	if x != nil {
+		return x.Worst
+	}
+	return 0
+}
+
+func (x *OrderDifference) GetBound() float64 {
+	if x != nil {
+		return x.Bound
+	}
+	return 0
+}
+
+func (x *OrderDifference) GetRange() float64 {
+	if x != nil {
+		return x.Range
+	}
+	return 0
+}
+
 // What a job was created with. Two trainers that give one job name must give equal options.
 type JobOptions struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -580,14 +1095,16 @@ type JobOptions struct {
 	// Run in a weaker mode where the dataset cannot keep the promise of this one, instead of being refused.
 	AllowNondeterministic bool `protobuf:"varint,8,opt,name=allow_nondeterministic,json=allowNondeterministic,proto3" json:"allow_nondeterministic,omitempty"`
 	// Of a job that runs in a weaker mode, the one that was asked for; set by the dispatcher.
-	AskedMode     Mode `protobuf:"varint,9,opt,name=asked_mode,json=askedMode,proto3,enum=pecan.v1.Mode" json:"asked_mode,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	AskedMode      Mode           `protobuf:"varint,9,opt,name=asked_mode,json=askedMode,proto3,enum=pecan.v1.Mode" json:"asked_mode,omitempty"`
+	Order          Order          `protobuf:"varint,10,opt,name=order,proto3,enum=pecan.v1.Order" json:"order,omitempty"`
+	OrderTolerance OrderTolerance `protobuf:"varint,11,opt,name=order_tolerance,json=orderTolerance,proto3,enum=pecan.v1.OrderTolerance" json:"order_tolerance,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *JobOptions) Reset() {
 	*x = JobOptions{}
-	mi := &file_pecan_v1_types_proto_msgTypes[2]
+	mi := &file_pecan_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +1116,7 @@ func (x *JobOptions) String() string {
 func (*JobOptions) ProtoMessage() {}
 
 func (x *JobOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[2]
+	mi := &file_pecan_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +1129,7 @@ func (x *JobOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobOptions.ProtoReflect.Descriptor instead.
 func (*JobOptions) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *JobOptions) GetMode() Mode {
@@ -678,6 +1195,20 @@ func (x *JobOptions) GetAskedMode() Mode {
 	return Mode_MODE_UNSPECIFIED
 }
 
+func (x *JobOptions) GetOrder() Order {
+	if x != nil {
+		return x.Order
+	}
+	return Order_ORDER_UNSPECIFIED
+}
+
+func (x *JobOptions) GetOrderTolerance() OrderTolerance {
+	if x != nil {
+		return x.OrderTolerance
+	}
+	return OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED
+}
+
 // How a dataset is divided into streams. Written by service/graph, recorded by the dispatcher before any use,
 // given back to service/graph on the workers, and shown to people. Constant for a job.
 type Plan struct {
@@ -715,6 +1246,8 @@ type Plan struct {
 	Mode Mode `protobuf:"varint,17,opt,name=mode,proto3,enum=pecan.v1.Mode" json:"mode,omitempty"`
 	// Steps that draw random values by the number of the element, not one after another.
 	Keyed []string `protobuf:"bytes,18,rep,name=keyed,proto3" json:"keyed,omitempty"`
+	// The steps above the source in the order in which they run, the one next to it first; empty: as registered.
+	Order []string `protobuf:"bytes,19,rep,name=order,proto3" json:"order,omitempty"`
 	// What pecan.cache() keeps; absent where the dataset has no such step, or the step does nothing (reasons says why).
 	Cache         *CachePlan `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -723,7 +1256,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_pecan_v1_types_proto_msgTypes[3]
+	mi := &file_pecan_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +1268,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[3]
+	mi := &file_pecan_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +1281,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Plan) GetFingerprint() string {
@@ -877,6 +1410,13 @@ func (x *Plan) GetKeyed() []string {
 	return nil
 }
 
+func (x *Plan) GetOrder() []string {
+	if x != nil {
+		return x.Order
+	}
+	return nil
+}
+
 func (x *Plan) GetCache() *CachePlan {
 	if x != nil {
 		return x.Cache
@@ -898,7 +1438,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_pecan_v1_types_proto_msgTypes[4]
+	mi := &file_pecan_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -910,7 +1450,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[4]
+	mi := &file_pecan_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -923,7 +1463,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Resume) GetWay() Resume_Way {
@@ -964,7 +1504,7 @@ type CachePlan struct {
 
 func (x *CachePlan) Reset() {
 	*x = CachePlan{}
-	mi := &file_pecan_v1_types_proto_msgTypes[5]
+	mi := &file_pecan_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1516,7 @@ func (x *CachePlan) String() string {
 func (*CachePlan) ProtoMessage() {}
 
 func (x *CachePlan) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[5]
+	mi := &file_pecan_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1529,7 @@ func (x *CachePlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CachePlan.ProtoReflect.Descriptor instead.
 func (*CachePlan) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CachePlan) GetNode() string {
@@ -1041,7 +1581,7 @@ type CacheSegment struct {
 
 func (x *CacheSegment) Reset() {
 	*x = CacheSegment{}
-	mi := &file_pecan_v1_types_proto_msgTypes[6]
+	mi := &file_pecan_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1053,7 +1593,7 @@ func (x *CacheSegment) String() string {
 func (*CacheSegment) ProtoMessage() {}
 
 func (x *CacheSegment) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[6]
+	mi := &file_pecan_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1066,7 +1606,7 @@ func (x *CacheSegment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CacheSegment.ProtoReflect.Descriptor instead.
 func (*CacheSegment) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CacheSegment) GetKey() string {
@@ -1137,7 +1677,7 @@ type Cut struct {
 
 func (x *Cut) Reset() {
 	*x = Cut{}
-	mi := &file_pecan_v1_types_proto_msgTypes[7]
+	mi := &file_pecan_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1689,7 @@ func (x *Cut) String() string {
 func (*Cut) ProtoMessage() {}
 
 func (x *Cut) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[7]
+	mi := &file_pecan_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +1702,7 @@ func (x *Cut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cut.ProtoReflect.Descriptor instead.
 func (*Cut) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Cut) GetKind() Cut_Kind {
@@ -1198,7 +1738,7 @@ type StreamId struct {
 
 func (x *StreamId) Reset() {
 	*x = StreamId{}
-	mi := &file_pecan_v1_types_proto_msgTypes[8]
+	mi := &file_pecan_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1210,7 +1750,7 @@ func (x *StreamId) String() string {
 func (*StreamId) ProtoMessage() {}
 
 func (x *StreamId) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[8]
+	mi := &file_pecan_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1223,7 +1763,7 @@ func (x *StreamId) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamId.ProtoReflect.Descriptor instead.
 func (*StreamId) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StreamId) GetJobId() string {
@@ -1257,14 +1797,17 @@ type Position struct {
 	// Streams that have no more elements.
 	Ended []uint32 `protobuf:"varint,3,rep,packed,name=ended,proto3" json:"ended,omitempty"`
 	// In deterministic mode, the stream whose turn is next.
-	Turn          uint32 `protobuf:"varint,4,opt,name=turn,proto3" json:"turn,omitempty"`
+	Turn uint32 `protobuf:"varint,4,opt,name=turn,proto3" json:"turn,omitempty"`
+	// In deterministic mode, the order in which the steps of the epoch run, where the job asks for another one than the registered; absent
+	// where it does not, and where the epoch was not open yet.
+	Order         *EpochOrder `protobuf:"bytes,5,opt,name=order,proto3" json:"order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_pecan_v1_types_proto_msgTypes[9]
+	mi := &file_pecan_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1819,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[9]
+	mi := &file_pecan_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1832,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Position) GetEpoch() uint64 {
@@ -1320,6 +1863,69 @@ func (x *Position) GetTurn() uint32 {
 	return 0
 }
 
+func (x *Position) GetOrder() *EpochOrder {
+	if x != nil {
+		return x.Order
+	}
+	return nil
+}
+
+// The order in which the steps of an epoch run, as OpenEpoch gives it and a position keeps it.
+type EpochOrder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Strong hash over the plan's hash and the names of the steps in that order; empty: the registered one.
+	Hash string `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	// For each step in the order its place among all of them by name. Left out where there are more than 1,024 of them: then a dispatcher
+	// goes on only if it has decided on the same order.
+	Steps         []uint32 `protobuf:"varint,2,rep,packed,name=steps,proto3" json:"steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochOrder) Reset() {
+	*x = EpochOrder{}
+	mi := &file_pecan_v1_types_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochOrder) ProtoMessage() {}
+
+func (x *EpochOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_pecan_v1_types_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochOrder.ProtoReflect.Descriptor instead.
+func (*EpochOrder) Descriptor() ([]byte, []int) {
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *EpochOrder) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+func (x *EpochOrder) GetSteps() []uint32 {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
 // What a trainer saves with its model; docs/formats/token.md says how it lies in a string. Fields are only ever added.
 type Token struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -1340,7 +1946,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_pecan_v1_types_proto_msgTypes[10]
+	mi := &file_pecan_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1352,7 +1958,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[10]
+	mi := &file_pecan_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1365,7 +1971,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Token) GetFormat() uint32 {
@@ -1457,7 +2063,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_pecan_v1_types_proto_msgTypes[11]
+	mi := &file_pecan_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +2075,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[11]
+	mi := &file_pecan_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +2088,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Checkpoint) GetFingerprint() string {
@@ -1585,7 +2191,7 @@ type WorkerAddress struct {
 
 func (x *WorkerAddress) Reset() {
 	*x = WorkerAddress{}
-	mi := &file_pecan_v1_types_proto_msgTypes[12]
+	mi := &file_pecan_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1597,7 +2203,7 @@ func (x *WorkerAddress) String() string {
 func (*WorkerAddress) ProtoMessage() {}
 
 func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[12]
+	mi := &file_pecan_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1610,7 +2216,7 @@ func (x *WorkerAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerAddress.ProtoReflect.Descriptor instead.
 func (*WorkerAddress) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WorkerAddress) GetWorkerId() string {
@@ -1655,7 +2261,7 @@ type ErrorDetail struct {
 
 func (x *ErrorDetail) Reset() {
 	*x = ErrorDetail{}
-	mi := &file_pecan_v1_types_proto_msgTypes[13]
+	mi := &file_pecan_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1667,7 +2273,7 @@ func (x *ErrorDetail) String() string {
 func (*ErrorDetail) ProtoMessage() {}
 
 func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
-	mi := &file_pecan_v1_types_proto_msgTypes[13]
+	mi := &file_pecan_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1680,7 +2286,7 @@ func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorDetail.ProtoReflect.Descriptor instead.
 func (*ErrorDetail) Descriptor() ([]byte, []int) {
-	return file_pecan_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_pecan_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ErrorDetail) GetCode() int32 {
@@ -1719,7 +2325,41 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"components\x12!\n" +
 	"\felement_spec\x18\x02 \x01(\fR\velementSpec\x12-\n" +
 	"\x12tensorflow_version\x18\x03 \x01(\tR\x11tensorflowVersion\x12 \n" +
-	"\vcompression\x18\x04 \x01(\tR\vcompression\"\x85\x03\n" +
+	"\vcompression\x18\x04 \x01(\tR\vcompression\"\xa3\x01\n" +
+	"\vNodeMetrics\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
+	"\x02op\x18\x02 \x01(\tR\x02op\x12\x1a\n" +
+	"\belements\x18\x03 \x01(\x04R\belements\x12\x1c\n" +
+	"\n" +
+	"self_cpu_s\x18\x04 \x01(\x01R\bselfCpuS\x12\x19\n" +
+	"\bbytes_in\x18\x05 \x01(\x04R\abytesIn\x12\x1b\n" +
+	"\tbytes_out\x18\x06 \x01(\x04R\bbytesOut\"\xa6\x02\n" +
+	"\n" +
+	"OrderTrial\x12\x1a\n" +
+	"\belements\x18\x01 \x01(\rR\belements\x129\n" +
+	"\n" +
+	"components\x18\x02 \x03(\v2\x19.pecan.v1.OrderDifferenceR\n" +
+	"components\x12\x1d\n" +
+	"\n" +
+	"original_s\x18\x03 \x01(\x01R\toriginalS\x12\x1b\n" +
+	"\tordered_s\x18\x04 \x01(\x01R\borderedS\x12\x1e\n" +
+	"\vsaved_low_s\x18\x05 \x01(\x01R\tsavedLowS\x12 \n" +
+	"\fsaved_high_s\x18\x06 \x01(\x01R\n" +
+	"savedHighS\x12\x13\n" +
+	"\x05cpu_s\x18\a \x01(\x01R\x04cpuS\x12\x18\n" +
+	"\arefused\x18\b \x01(\tR\arefused\x12\x14\n" +
+	"\x05short\x18\t \x01(\bR\x05short\"\xc5\x01\n" +
+	"\x0fOrderProduction\x12/\n" +
+	"\x13registered_elements\x18\x01 \x01(\x04R\x12registeredElements\x12!\n" +
+	"\fregistered_s\x18\x02 \x01(\x01R\vregisteredS\x12)\n" +
+	"\x10ordered_elements\x18\x03 \x01(\x04R\x0forderedElements\x12\x1b\n" +
+	"\tordered_s\x18\x04 \x01(\x01R\borderedS\x12\x16\n" +
+	"\x06beside\x18\x05 \x01(\bR\x06beside\"q\n" +
+	"\x0fOrderDifference\x12\x1c\n" +
+	"\tcomponent\x18\x01 \x01(\rR\tcomponent\x12\x14\n" +
+	"\x05worst\x18\x02 \x01(\x01R\x05worst\x12\x14\n" +
+	"\x05bound\x18\x03 \x01(\x01R\x05bound\x12\x14\n" +
+	"\x05range\x18\x04 \x01(\x01R\x05range\"\xef\x03\n" +
 	"\n" +
 	"JobOptions\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.pecan.v1.ModeR\x04mode\x12.\n" +
@@ -1731,7 +2371,10 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x10payload_checksum\x18\a \x01(\bR\x0fpayloadChecksum\x125\n" +
 	"\x16allow_nondeterministic\x18\b \x01(\bR\x15allowNondeterministic\x12-\n" +
 	"\n" +
-	"asked_mode\x18\t \x01(\x0e2\x0e.pecan.v1.ModeR\taskedMode\"\xc0\x05\n" +
+	"asked_mode\x18\t \x01(\x0e2\x0e.pecan.v1.ModeR\taskedMode\x12%\n" +
+	"\x05order\x18\n" +
+	" \x01(\x0e2\x0f.pecan.v1.OrderR\x05order\x12A\n" +
+	"\x0forder_tolerance\x18\v \x01(\x0e2\x18.pecan.v1.OrderToleranceR\x0eorderTolerance\"\xd6\x05\n" +
 	"\x04Plan\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x1f\n" +
 	"\vnum_streams\x18\x02 \x01(\x05R\n" +
@@ -1755,7 +2398,8 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\fwrites_files\x18\x0f \x01(\bR\vwritesFiles\x12(\n" +
 	"\x06resume\x18\x10 \x01(\v2\x10.pecan.v1.ResumeR\x06resume\x12\"\n" +
 	"\x04mode\x18\x11 \x01(\x0e2\x0e.pecan.v1.ModeR\x04mode\x12\x14\n" +
-	"\x05keyed\x18\x12 \x03(\tR\x05keyed\x12)\n" +
+	"\x05keyed\x18\x12 \x03(\tR\x05keyed\x12\x14\n" +
+	"\x05order\x18\x13 \x03(\tR\x05order\x12)\n" +
 	"\x05cache\x18\x14 \x01(\v2\x13.pecan.v1.CachePlanR\x05cache\"\xaa\x01\n" +
 	"\x06Resume\x12&\n" +
 	"\x03way\x18\x01 \x01(\x0e2\x14.pecan.v1.Resume.WayR\x03way\x12\x14\n" +
@@ -1796,12 +2440,17 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\bStreamId\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06stream\x18\x03 \x01(\rR\x06stream\"^\n" +
+	"\x06stream\x18\x03 \x01(\rR\x06stream\"\x8a\x01\n" +
 	"\bPosition\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04next\x18\x02 \x03(\x04R\x04next\x12\x14\n" +
 	"\x05ended\x18\x03 \x03(\rR\x05ended\x12\x12\n" +
-	"\x04turn\x18\x04 \x01(\rR\x04turn\"\x9b\x02\n" +
+	"\x04turn\x18\x04 \x01(\rR\x04turn\x12*\n" +
+	"\x05order\x18\x05 \x01(\v2\x14.pecan.v1.EpochOrderR\x05order\"6\n" +
+	"\n" +
+	"EpochOrder\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\tR\x04hash\x12\x14\n" +
+	"\x05steps\x18\x02 \x03(\rR\x05steps\"\x9b\x02\n" +
 	"\x05Token\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12\x1b\n" +
@@ -1857,7 +2506,23 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x17COMPRESSION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10COMPRESSION_AUTO\x10\x01\x12\x14\n" +
 	"\x10COMPRESSION_NONE\x10\x02\x12\x16\n" +
-	"\x12COMPRESSION_SNAPPY\x10\x03*j\n" +
+	"\x12COMPRESSION_SNAPPY\x10\x03*N\n" +
+	"\x05Order\x12\x15\n" +
+	"\x11ORDER_UNSPECIFIED\x10\x00\x12\r\n" +
+	"\tORDER_OFF\x10\x01\x12\x0e\n" +
+	"\n" +
+	"ORDER_AUTO\x10\x02\x12\x0f\n" +
+	"\vORDER_PAPER\x10\x03*\x86\x01\n" +
+	"\x0eOrderTolerance\x12\x1f\n" +
+	"\x1bORDER_TOLERANCE_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15ORDER_TOLERANCE_EXACT\x10\x01\x12\x1f\n" +
+	"\x1bORDER_TOLERANCE_APPROXIMATE\x10\x02\x12\x17\n" +
+	"\x13ORDER_TOLERANCE_ANY\x10\x03*_\n" +
+	"\n" +
+	"OrderStage\x12\x1b\n" +
+	"\x17ORDER_STAGE_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13ORDER_STAGE_PILOTED\x10\x01\x12\x1b\n" +
+	"\x17ORDER_STAGE_ROLLED_BACK\x10\x02*j\n" +
 	"\bBatchWay\x12\x19\n" +
 	"\x15BATCH_WAY_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fBATCH_WAY_EXACT\x10\x01\x12\x17\n" +
@@ -1881,55 +2546,67 @@ func file_pecan_v1_types_proto_rawDescGZIP() []byte {
 	return file_pecan_v1_types_proto_rawDescData
 }
 
-var file_pecan_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_pecan_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_pecan_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
+var file_pecan_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_pecan_v1_types_proto_goTypes = []any{
-	(Mode)(0),             // 0: pecan.v1.Mode
-	(Sharding)(0),         // 1: pecan.v1.Sharding
-	(Compression)(0),      // 2: pecan.v1.Compression
-	(BatchWay)(0),         // 3: pecan.v1.BatchWay
-	(DeterminismClass)(0), // 4: pecan.v1.DeterminismClass
-	(Resume_Way)(0),       // 5: pecan.v1.Resume.Way
-	(Cut_Kind)(0),         // 6: pecan.v1.Cut.Kind
-	(*ComponentSpec)(nil), // 7: pecan.v1.ComponentSpec
-	(*DatasetSpec)(nil),   // 8: pecan.v1.DatasetSpec
-	(*JobOptions)(nil),    // 9: pecan.v1.JobOptions
-	(*Plan)(nil),          // 10: pecan.v1.Plan
-	(*Resume)(nil),        // 11: pecan.v1.Resume
-	(*CachePlan)(nil),     // 12: pecan.v1.CachePlan
-	(*CacheSegment)(nil),  // 13: pecan.v1.CacheSegment
-	(*Cut)(nil),           // 14: pecan.v1.Cut
-	(*StreamId)(nil),      // 15: pecan.v1.StreamId
-	(*Position)(nil),      // 16: pecan.v1.Position
-	(*Token)(nil),         // 17: pecan.v1.Token
-	(*Checkpoint)(nil),    // 18: pecan.v1.Checkpoint
-	(*WorkerAddress)(nil), // 19: pecan.v1.WorkerAddress
-	(*ErrorDetail)(nil),   // 20: pecan.v1.ErrorDetail
+	(Mode)(0),               // 0: pecan.v1.Mode
+	(Sharding)(0),           // 1: pecan.v1.Sharding
+	(Compression)(0),        // 2: pecan.v1.Compression
+	(Order)(0),              // 3: pecan.v1.Order
+	(OrderTolerance)(0),     // 4: pecan.v1.OrderTolerance
+	(OrderStage)(0),         // 5: pecan.v1.OrderStage
+	(BatchWay)(0),           // 6: pecan.v1.BatchWay
+	(DeterminismClass)(0),   // 7: pecan.v1.DeterminismClass
+	(Resume_Way)(0),         // 8: pecan.v1.Resume.Way
+	(Cut_Kind)(0),           // 9: pecan.v1.Cut.Kind
+	(*ComponentSpec)(nil),   // 10: pecan.v1.ComponentSpec
+	(*DatasetSpec)(nil),     // 11: pecan.v1.DatasetSpec
+	(*NodeMetrics)(nil),     // 12: pecan.v1.NodeMetrics
+	(*OrderTrial)(nil),      // 13: pecan.v1.OrderTrial
+	(*OrderProduction)(nil), // 14: pecan.v1.OrderProduction
+	(*OrderDifference)(nil), // 15: pecan.v1.OrderDifference
+	(*JobOptions)(nil),      // 16: pecan.v1.JobOptions
+	(*Plan)(nil),            // 17: pecan.v1.Plan
+	(*Resume)(nil),          // 18: pecan.v1.Resume
+	(*CachePlan)(nil),       // 19: pecan.v1.CachePlan
+	(*CacheSegment)(nil),    // 20: pecan.v1.CacheSegment
+	(*Cut)(nil),             // 21: pecan.v1.Cut
+	(*StreamId)(nil),        // 22: pecan.v1.StreamId
+	(*Position)(nil),        // 23: pecan.v1.Position
+	(*EpochOrder)(nil),      // 24: pecan.v1.EpochOrder
+	(*Token)(nil),           // 25: pecan.v1.Token
+	(*Checkpoint)(nil),      // 26: pecan.v1.Checkpoint
+	(*WorkerAddress)(nil),   // 27: pecan.v1.WorkerAddress
+	(*ErrorDetail)(nil),     // 28: pecan.v1.ErrorDetail
 }
 var file_pecan_v1_types_proto_depIdxs = []int32{
-	7,  // 0: pecan.v1.DatasetSpec.components:type_name -> pecan.v1.ComponentSpec
-	0,  // 1: pecan.v1.JobOptions.mode:type_name -> pecan.v1.Mode
-	1,  // 2: pecan.v1.JobOptions.sharding:type_name -> pecan.v1.Sharding
-	2,  // 3: pecan.v1.JobOptions.compression:type_name -> pecan.v1.Compression
-	0,  // 4: pecan.v1.JobOptions.asked_mode:type_name -> pecan.v1.Mode
-	14, // 5: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
-	3,  // 6: pecan.v1.Plan.batch_way:type_name -> pecan.v1.BatchWay
-	4,  // 7: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
-	7,  // 8: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
-	11, // 9: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
-	0,  // 10: pecan.v1.Plan.mode:type_name -> pecan.v1.Mode
-	12, // 11: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
-	5,  // 12: pecan.v1.Resume.way:type_name -> pecan.v1.Resume.Way
-	6,  // 13: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
-	0,  // 14: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
-	16, // 15: pecan.v1.Token.position:type_name -> pecan.v1.Position
-	0,  // 16: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
-	15, // 17: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	10, // 0: pecan.v1.DatasetSpec.components:type_name -> pecan.v1.ComponentSpec
+	15, // 1: pecan.v1.OrderTrial.components:type_name -> pecan.v1.OrderDifference
+	0,  // 2: pecan.v1.JobOptions.mode:type_name -> pecan.v1.Mode
+	1,  // 3: pecan.v1.JobOptions.sharding:type_name -> pecan.v1.Sharding
+	2,  // 4: pecan.v1.JobOptions.compression:type_name -> pecan.v1.Compression
+	0,  // 5: pecan.v1.JobOptions.asked_mode:type_name -> pecan.v1.Mode
+	3,  // 6: pecan.v1.JobOptions.order:type_name -> pecan.v1.Order
+	4,  // 7: pecan.v1.JobOptions.order_tolerance:type_name -> pecan.v1.OrderTolerance
+	21, // 8: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
+	6,  // 9: pecan.v1.Plan.batch_way:type_name -> pecan.v1.BatchWay
+	7,  // 10: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
+	10, // 11: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
+	18, // 12: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
+	0,  // 13: pecan.v1.Plan.mode:type_name -> pecan.v1.Mode
+	19, // 14: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
+	8,  // 15: pecan.v1.Resume.way:type_name -> pecan.v1.Resume.Way
+	9,  // 16: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
+	24, // 17: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
+	0,  // 18: pecan.v1.Token.mode:type_name -> pecan.v1.Mode
+	23, // 19: pecan.v1.Token.position:type_name -> pecan.v1.Position
+	0,  // 20: pecan.v1.Checkpoint.mode:type_name -> pecan.v1.Mode
+	22, // 21: pecan.v1.Checkpoint.id:type_name -> pecan.v1.StreamId
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_pecan_v1_types_proto_init() }
@@ -1942,8 +2619,8 @@ func file_pecan_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pecan_v1_types_proto_rawDesc), len(file_pecan_v1_types_proto_rawDesc)),
-			NumEnums:      7,
-			NumMessages:   14,
+			NumEnums:      10,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -241,7 +241,7 @@ class WorkerConfig:
         checkpoint_dir: Directory that all workers see, in which streams are saved that another worker could not begin
             at their index. None: none are, and they are run again from their start.
         checkpoint_interval_ms: Shortest time between two checkpoints of a stream; None for 10 seconds.
-        checkpoint_share: The most of a stream's time that its checkpoints may take, above 0 and at most 1.
+        checkpoint_share: The most of the worker's time that checkpoints may take, above 0 and at most 1.
         drain_timeout_ms: How long a worker that is stopped goes on serving what it has made, and runs streams to their
             ends that may not move, before its streams go to others; 0 moves them at once, None is 5 seconds.
         shared_memory_bytes: Shared memory for each trainer on this host; 0 turns it off, None is 1 GiB.

@@ -61,6 +61,8 @@ def read(
         "max_outstanding_bytes": _outstanding(options, specs),
         "max_element_bytes": options.max_element_bytes or 0,
         "payload_checksum": options.payload_checksum,
+        "order": options.order,
+        "order_tolerance": options.order_tolerance,
         "timeout_s": options.outage_timeout_s,
         "components": structure.components_json(specs),
     }
@@ -101,8 +103,10 @@ def _announce(session: Session, job: dict[str, Any], options: ReadOptions) -> No
     """Says in the trainer's log what is promised, and loudly where that is less than what was asked for."""
     plan = job["plan"]
     name = options.job_name or job["job_id"]
+    # What every worker gives in whole runs as it is written.
+    as_written = "off" in (job["order"], job["mode"])
     _log.info(
-        "%s: job %s %s: mode %s, class %s, %s streams, plan %s, seed %d, dispatcher %s",
+        "%s: job %s %s: mode %s, class %s, %s streams, plan %s, seed %d, order %s, dispatcher %s",
         session.target,
         name,
         "created" if job["created"] else "joined",
@@ -111,6 +115,7 @@ def _announce(session: Session, job: dict[str, Any], options: ReadOptions) -> No
         plan["streams"] or "a worker's own",
         plan["hash"][:12],
         job["seed"],
+        "off" if as_written else f"{job['order']} ({job['order_tolerance']})",
         "with a work directory" if job["durable"] else "in memory only",
     )
     for why in plan["reasons"]:

@@ -53,6 +53,12 @@ class ShardingPolicy(enum.IntEnum):
 
 #: tf.data service's old names of two policies.
 LEGACY_MODES = {"parallel_epochs": ShardingPolicy.OFF, "distributed_epoch": ShardingPolicy.DYNAMIC}
+#: Who decides in which order the steps of a dataset run.
+ORDERS = ("off", "auto", "paper")
+#: How far elements may differ in another order.
+TOLERANCES = ("approximate", "exact", "any")
+DEFAULT_ORDER = "auto"
+DEFAULT_TOLERANCE = "approximate"
 #: Pecan's own modes, by what they promise.
 GUARANTEES = ("exactly_once", "deterministic", "at_least_once", "at_most_once", "off")
 
@@ -111,6 +117,27 @@ def _mode_and_sharding(processing_mode: Any, sharding: Any, deterministic: bool)
     if mode == "off":
         return mode, "off"
     return mode, "unspecified" if policy is None else policy.name.lower()
+
+
+def _one_of(what: str, value: Any, words: tuple[str, ...]) -> str:
+    if isinstance(value, str) and value in words:
+        return value
+    raise errors.InvalidArgumentError(f"`{what}` should be one of {', '.join(map(repr, words))}, got {value!r}")
+
+
+def _order(order: Any, tolerance: Any, mode: str) -> tuple[str, str]:
+    """Who decides the order of steps, and how far elements may differ for it."""
+    word = _one_of("order", order, ORDERS)
+    given = None if tolerance is None else _one_of("order_tolerance", tolerance, TOLERANCES)
+    if word != "paper":
+        # When there is another order depends on how long measuring took; deterministic elements depend on nothing such.
+        return word, given or ("exact" if mode == "deterministic" else DEFAULT_TOLERANCE)
+    if given not in (None, "any"):
+        raise errors.InvalidArgumentError(
+            f'`order`="paper" moves steps whatever becomes of the values, and `order_tolerance`={given!r} bounds that: '
+            'leave `order_tolerance` out, or give order="auto"'
+        )
+    return word, "any"
 
 
 def compression_word(value: Any) -> str:
@@ -277,6 +304,8 @@ class ReadOptions:
         max_outstanding_requests: The same in elements, used where an element's size is known; None for no such bound.
         max_element_bytes: Largest element accepted.
         payload_checksum: Whether payloads between hosts are checksummed as headers are.
+        order: One of `ORDERS`.
+        order_tolerance: One of `TOLERANCES`.
         dispatcher_timeout_s: How long the dispatcher may be away from a call.
         outage_timeout_s: How long the dispatcher, or all workers, may be away from an iterator that waits.
     """
@@ -292,6 +321,8 @@ class ReadOptions:
     max_outstanding_requests: int | None = None
     max_element_bytes: int | None = None
     payload_checksum: bool = False
+    order: str = DEFAULT_ORDER
+    order_tolerance: str = DEFAULT_TOLERANCE
     dispatcher_timeout_s: float = DEFAULT_DISPATCHER_TIMEOUT_S
     outage_timeout_s: float = DEFAULT_OUTAGE_TIMEOUT_S
 
@@ -337,6 +368,8 @@ def read_options(
     dispatcher_timeout_s: Any,
     seed: Any,
     allow_nondeterministic: Any,
+    order: Any,
+    order_tolerance: Any,
 ) -> ReadOptions:
     """Checks what the user gave; what comes back needs no more checking."""
     mode, policy = _mode_and_sharding(processing_mode, sharding, _flag("deterministic", deterministic))
@@ -364,6 +397,7 @@ def read_options(
             f"`max_element_bytes` must be at most {MAX_ELEMENT_BYTES} (2 GiB), got {max_element_bytes}"
         )
     call, outage = timeouts(dispatcher_timeout_s)
+    steps, tolerance = _order(order, order_tolerance, mode)
     return ReadOptions(
         mode=mode,
         sharding=policy,
@@ -376,6 +410,8 @@ def read_options(
         max_outstanding_requests=None if requests == -1 else requests,
         max_element_bytes=None if max_element_bytes is None else int(max_element_bytes),
         payload_checksum=_flag("payload_checksum", payload_checksum),
+        order=steps,
+        order_tolerance=tolerance,
         dispatcher_timeout_s=call,
         outage_timeout_s=outage,
     )

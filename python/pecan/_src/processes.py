@@ -23,6 +23,7 @@ _KEPT_LINES = 40
 _CHATTER = re.compile(r"I\d{4} \d\d:\d\d:|WARNING: All log messages before absl::InitializeLog\(\) is called")
 _STOP_GRACE_S = 5.0
 _EXIT_GRACE_S = 1.0
+_LAST_WORDS_S = 2.0
 
 
 class Process:
@@ -55,8 +56,9 @@ class Process:
             start_new_session=True,
         )
         self.pid = self._child.pid
-        for target in (self._read_output, self._read_log):
-            threading.Thread(target=target, name=f"{name}-{self.pid}", daemon=True).start()
+        self._log_reader = threading.Thread(target=self._read_log, name=f"{name}-{self.pid}-log", daemon=True)
+        self._log_reader.start()
+        threading.Thread(target=self._read_output, name=f"{name}-{self.pid}", daemon=True).start()
         threading.Thread(target=self._wait, name=f"{name}-{self.pid}-wait", daemon=True).start()
         _children.add(self)
 
@@ -152,7 +154,8 @@ class Process:
 
     def _wait(self) -> None:
         self._child.wait()
-        time.sleep(0)  # lets the reader of the log take the last lines
+        # Why it ended is in its last lines. What it started may hold the pipe open behind it.
+        self._log_reader.join(_LAST_WORDS_S)
         with self._state:
             self._ended = True
             self._state.notify_all()

@@ -80,6 +80,18 @@ def worker() -> NoReturn:
     _become(WORKER)
 
 
+def pecan() -> NoReturn:
+    """The console command `pecan`: what of `pecanctl` is for those who write pipelines."""
+    usage = "pecan explain JOB [--dispatcher HOST:PORT] [--json]"
+    arguments = sys.argv[1:]
+    if arguments in (["--help"], ["-h"]):
+        sys.stdout.write(f"Usage: {usage}\n\nShows why the steps of a job run in the order in which they do.\n")
+        sys.exit(0)
+    if arguments[:1] != ["explain"]:
+        sys.exit(f"pecan: want {usage}, got {' '.join(arguments) or 'nothing'} (pecanctl has more)")
+    _become(CONTROL)
+
+
 def control() -> NoReturn:
     """The console command `pecanctl`."""
     _become(CONTROL)

@@ -54,6 +54,11 @@ class Session:
         answer: dict[str, Any] = self._native.wait_json("Status", self._handle)
         return answer
 
+    def explain(self, job: str) -> dict[str, Any]:
+        """Why the steps of a job run in the order in which they do; see Explain in the Go package bindings."""
+        answer: dict[str, Any] = self._native.wait_json("Explain", self._handle, job)
+        return answer
+
     def stats(self) -> dict[str, Any]:
         """Memory and objects that this process holds."""
         answer: dict[str, Any] = self._native.call_json("Stats", self._handle)

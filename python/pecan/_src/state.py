@@ -20,8 +20,10 @@ from pecan._src import errors, native
 # Handles of the jobs behind the datasets that distribute() gave.
 _jobs: weakref.WeakKeyDictionary[tf.data.Dataset, int] = weakref.WeakKeyDictionary()
 
-# Errors of Pecan's that come in the place of an element. After others of its errors the next element is still the same.
-_OF_AN_ELEMENT = ("ELEMENT_FAILED", "ELEMENT_SPEC", "ELEMENT_TOO_LARGE")
+# Errors of Pecan's that come in the place of an element, unless these words (native/op, handles.go) say that nothing
+# comes behind them. After others of its errors the next element is still the same.
+_OF_AN_ELEMENT = ("ELEMENT_FAILED", "ELEMENT_SPEC", "ELEMENT_TOO_LARGE", "FILE_NOT_VISIBLE")
+_ENDED = "the iterator ends with this error"
 _REASON = re.compile(r"\[pecan:([A-Z_]+)\]")
 
 
@@ -30,7 +32,7 @@ def remember(dataset: tf.data.Dataset, job: int) -> None:
     _jobs[dataset] = job
 
 
-def _job(dataset: Any, what: str) -> int:
+def job_of(dataset: Any, what: str) -> int:
     """The job of the one Pecan dataset that a dataset is made of."""
     if not isinstance(dataset, tf.data.Dataset):
         raise errors.InvalidTypeError(f"{what} needs a tf.data.Dataset, got {type(dataset).__name__}")
@@ -69,7 +71,7 @@ def state_dict(dataset: tf.data.Dataset, *, consumed: int) -> dict[str, Any]:
         PecanError: If so many elements were not handed over, or more than 1,024 deliveries came since; if two iterators
             read the dataset at once; for datasets of a shared job, or with sharding OFF.
     """
-    return _state(_job(dataset, "state_dict()"), 0, _count(consumed), ended=False)
+    return _state(job_of(dataset, "state_dict()"), 0, _count(consumed), ended=False)
 
 
 def load_state_dict(dataset: tf.data.Dataset, state: dict[str, Any]) -> None:
@@ -85,7 +87,7 @@ def load_state_dict(dataset: tf.data.Dataset, state: dict[str, Any]) -> None:
     Raises:
         PecanError: If the state is damaged, or of a dataset that gives other elements (a `ValueError`).
     """
-    _load(_job(dataset, "load_state_dict()"), state)
+    _load(job_of(dataset, "load_state_dict()"), state)
 
 
 def _count(number: Any) -> int:
@@ -129,8 +131,9 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         ...     if step % 1000 == 999:
         ...         checkpoint.save(path)
 
-    It ends with the dataset, and begins the next pass when it is asked again. It counts for one thread; many threads
-    may share what `iter(dataset)` gives.
+    It ends with the dataset, and begins the next pass when it is asked again. After an error it goes on where it stood,
+    or raises the error again as a `tf.errors.CancelledError` where that has ended the pass: `load_state_dict` of its
+    own `state_dict` goes on then. It counts for one thread; many threads may share what `iter(dataset)` gives.
     """
 
     def __init__(self, dataset: tf.data.Dataset, *, elements_per_next: int | Callable[[Any], int] = 1) -> None:
@@ -146,7 +149,7 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
             PecanError: If the dataset is not made of exactly one that `distribute()` gave.
         """
         self._dataset = dataset
-        self._job = _job(dataset, "pecan.Iterator")
+        self._job = job_of(dataset, "pecan.Iterator")
         self._per_next = elements_per_next
         if not callable(elements_per_next) and _count(elements_per_next) < 1:
             raise errors.InvalidArgumentError(f"`elements_per_next` must be above 0, got {elements_per_next}")
@@ -169,7 +172,7 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
             raise
         except tf.errors.OpError as error:
             word = _REASON.search(str(error))
-            if word is None or word.group(1) in _OF_AN_ELEMENT:
+            if word is None or (word.group(1) in _OF_AN_ELEMENT and _ENDED not in str(error)):
                 self._consumed += 1
             raise
         self._consumed += self._per_next(element) if callable(self._per_next) else self._per_next

@@ -58,6 +58,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.IntVar(&c.MaxJobs, "max-jobs", c.MaxJobs, "jobs at once")
 	f.IntVar(&c.MaxClients, "max-clients", c.MaxClients, "datasets that trainers read at once")
 	f.IntVar(&c.MaxDatasets, "max-datasets", c.MaxDatasets, "registered datasets at once")
+	f.IntVar(&c.MaxEpochs, "max-epochs", c.MaxEpochs, "epochs of one job at once: the iterators that a trainer has open over a dataset")
 	f.DurationVar(&c.Heartbeat, "heartbeat", c.Heartbeat, "period of the workers' heartbeats")
 	f.DurationVar(&c.SuspectAfter, "worker-suspect-after", c.SuspectAfter, "silence after which a worker gets no new streams (shorter when --worker-dead-after is)")
 	f.DurationVar(&c.DeadAfter, "worker-dead-after", c.DeadAfter, "silence after which a worker's streams move to others")

@@ -42,7 +42,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.DurationVar(&c.DispatcherTimeout, "dispatcher-timeout", worker.DefaultDispatcherTimeout, "how long to try to reach the dispatcher at first")
 	f.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "directory that all workers see: streams that another worker could not begin at their index are saved in it; empty: none are")
 	f.DurationVar(&c.CheckpointInterval, "checkpoint-interval", worker.DefaultCheckpointInterval, "shortest time between two checkpoints of a stream")
-	f.Float64Var(&c.CheckpointShare, "checkpoint-share", worker.DefaultCheckpointShare, "the most that checkpoints may take of a stream's time: dear ones come seldom")
+	f.Float64Var(&c.CheckpointShare, "checkpoint-share", worker.DefaultCheckpointShare, "the most that checkpoints may take of the worker's time: dear ones come seldom")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", worker.DefaultDrainTimeout, "how long a worker that is stopped goes on serving what it has made and, in jobs that read at most once, runs what may not move to its end")
 	f.StringVar(&c.MetricsListen, "metrics-listen", "", monitor.Usage)
 	f.StringVar(&c.CacheDir, "cache-dir", "", "directory for what passes cache() steps, which all workers of the service see, or the only one has; without one these steps do nothing")

@@ -177,7 +177,7 @@ func drain(t *testing.T, it *client.Iteration) (elements [][]int64, failures []e
 			rows.Release()
 		case client.End:
 			return elements, failures
-		case client.Failed:
+		case client.Failed, client.Broken:
 			failures = append(failures, err)
 			if len(failures) > 100 {
 				t.Fatal(failures[0])

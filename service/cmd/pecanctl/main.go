@@ -14,7 +14,7 @@ import (
 func main() {
 	o := &options{}
 	cli.Main(cli.Command{
-		Name: "pecanctl", Usage: "status|jobs|workers|datasets|nodes [--dispatcher HOST:PORT] [--json], or store check|inspect DIR", About: about, Examples: examples,
+		Name: "pecanctl", Usage: "status|jobs|workers|datasets|nodes|explain JOB [--dispatcher HOST:PORT] [--json], or store check|inspect DIR", About: about, Examples: examples,
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&o.dispatcher, "dispatcher", "127.0.0.1:5050", "where the dispatcher listens: HOST:PORT, pecan://HOST:PORT, unix:PATH or unix:@NAME")
 			f.BoolVar(&o.json, "json", false, "print JSON for programs instead of tables for people")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -11,6 +12,8 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
@@ -31,15 +34,23 @@ func (fixed) Status(context.Context, *pecanv1.StatusRequest) (*pecanv1.StatusRes
 			CpuS: 12.5, ResidentBytes: 3 << 29, LastHeartbeatS: 0.3,
 		}},
 		Jobs: []*pecanv1.JobStatus{{
-			JobId: "j-1", Name: "train", DatasetId: "d-1", Options: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, AskedMode: pecanv1.Mode_MODE_DETERMINISTIC, Sharding: pecanv1.Sharding_SHARDING_DYNAMIC, Seed: 42},
+			JobId: "j-1", Name: "train", DatasetId: "d-1", Options: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, AskedMode: pecanv1.Mode_MODE_DETERMINISTIC, Sharding: pecanv1.Sharding_SHARDING_DYNAMIC, Seed: 42, Order: pecanv1.Order_ORDER_AUTO, OrderTolerance: pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT},
 			Plan: &pecanv1.Plan{NumStreams: 4, Reasons: []string{"cut at the source"}, Determinism: pecanv1.DeterminismClass_DETERMINISM_CLASS_A, Hash: "0123456789abcdef"}, Clients: []string{"c-1"},
-			Epochs: []*pecanv1.EpochStatus{{Epoch: 3, State: "open", StreamsDone: 1, StreamsRunning: 2, StreamsWaiting: 1, Elements: 4711, Waiting: "all workers are busy", StreamsCutOff: 2, Lost: 17,
+			Epochs: []*pecanv1.EpochStatus{{Epoch: 3, State: "open", Ordered: true, StreamsDone: 1, StreamsRunning: 2, StreamsWaiting: 1, Elements: 4711, Waiting: "all workers are busy", StreamsCutOff: 2, Lost: 17,
 				Passes: []*pecanv1.PassStatus{{ClientId: "c-9", Starved: true, Elements: 4000, Bytes: 3 << 20, WaitedS: 61}}}},
+			Order:    &pecanv1.OrderStatus{State: "proposed", Why: "a worker tries it"},
 			Recovery: &pecanv1.Recovery{Recomputed: 41, Started: 3, Restored: 2},
 			Nodes:    []*pecanv1.NodeMetrics{{Node: "map_3", Op: "MapDataset", Elements: 815, SelfCpuS: 75, BytesIn: 4096}},
 		}},
 		Datasets: []*pecanv1.DatasetStatus{{DatasetId: "d-1", Fingerprint: "f-1", GraphBytes: 2048}},
 	}, nil
+}
+
+func (fixed) Explain(_ context.Context, r *pecanv1.ExplainRequest) (*pecanv1.ExplainResponse, error) {
+	if r.Job != "train" {
+		return nil, status.Error(codes.NotFound, fmt.Sprintf("there is no job %q", r.Job))
+	}
+	return &pecanv1.ExplainResponse{JobId: "j-1", Order: pecanv1.Order_ORDER_OFF, State: "off"}, nil
 }
 
 func serve(t *testing.T) string {
@@ -63,7 +74,7 @@ func TestEveryViewShowsWhatItIsFor(t *testing.T) {
 	address := serve(t)
 	for view, wanted := range map[string][]string{
 		"status": {"c-1", "/var/lib/pecan", "1m15s", "w-1", "train", "exactly_once", "4711", "all workers are busy"},
-		"jobs": {"j-1", "train", "dynamic", "open", "cut at the source", "mode exactly_once, class A, S=4, plan 0123456789ab, seed 42, dispatcher with a work directory", "mode deterministic was asked for", "2 stream(s) were given up with their workers, and 17 elements lost",
+		"jobs": {"j-1", "train", "dynamic", "open, ordered", "cut at the source", "mode exactly_once, class A, S=4, plan 0123456789ab, seed 42, order auto (exact), dispatcher with a work directory", "mode deterministic was asked for", "job train, order: proposed: a worker tries it", "2 stream(s) were given up with their workers, and 17 elements lost",
 			"trainer c-9 took 4000 elements (3.0 MiB), waited 1m1s and waits now", "at an index 3 times and from a checkpoint 2 times; 41 elements were made again"},
 		"workers":  {"w-1", "10.0.0.7:4000", "1/4 (+1 made)", "1.5 GiB", "2.21.0"},
 		"datasets": {"d-1", "2.0 KiB", "f-1"},

@@ -78,7 +78,14 @@ func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
 		}
 		for _, e := range epochs {
 			state, _, _ := strings.Cut(e.State, ":")
-			rows = append(rows, append(append([]string(nil), head...), fmt.Sprint(e.Epoch), state,
+			shown := state
+			switch n := len(e.OrderedStreams); {
+			case n > 0:
+				shown += fmt.Sprintf(", %d ordered", n)
+			case e.Ordered:
+				shown += ", ordered"
+			}
+			rows = append(rows, append(append([]string(nil), head...), fmt.Sprint(e.Epoch), shown,
 				fmt.Sprint(e.StreamsDone), fmt.Sprint(e.StreamsRunning), fmt.Sprint(e.StreamsWaiting), fmt.Sprint(e.Elements)))
 			for _, p := range e.Passes {
 				now := map[bool]string{true: " and waits now"}[p.Starved]
@@ -99,10 +106,13 @@ func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
 				orElse(job.Name, job.JobId), r.Started, r.Restored, r.Recomputed))
 		}
 		durable := map[bool]string{true: "with a work directory", false: "in memory only"}[s.WorkDir != ""]
-		notes = append(notes, fmt.Sprintf("job %s: mode %s, class %s, S=%d, plan %.12s, seed %d, dispatcher %s", orElse(job.Name, job.JobId), word(job.Options.GetMode().String(), "MODE_"),
-			strings.TrimPrefix(job.Plan.GetDeterminism().String(), "DETERMINISM_CLASS_"), job.Plan.GetNumStreams(), job.Plan.GetHash(), job.Options.GetSeed(), durable))
+		notes = append(notes, fmt.Sprintf("job %s: mode %s, class %s, S=%d, plan %.12s, seed %d, order %s, dispatcher %s", orElse(job.Name, job.JobId), word(job.Options.GetMode().String(), "MODE_"),
+			strings.TrimPrefix(job.Plan.GetDeterminism().String(), "DETERMINISM_CLASS_"), job.Plan.GetNumStreams(), job.Plan.GetHash(), job.Options.GetSeed(), orderWords(job.Options), durable))
 		if asked := job.Options.GetAskedMode(); asked != pecanv1.Mode_MODE_UNSPECIFIED {
 			notes = append(notes, fmt.Sprintf("job %s: mode %s was asked for, and this dataset cannot keep its promise", orElse(job.Name, job.JobId), word(asked.String(), "MODE_")))
+		}
+		if order := job.Order; order != nil {
+			notes = append(notes, fmt.Sprintf("job %s, order: %s: %s", orElse(job.Name, job.JobId), order.State, order.Why))
 		}
 		if c := job.Cache; c != nil {
 			notes = append(notes, fmt.Sprintf("job %s, cache: %s, %d of %d segments, %s", orElse(job.Name, job.JobId), c.State, c.Segments, c.Streams, size(c.Bytes)))
@@ -115,6 +125,15 @@ func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
 	for _, note := range notes {
 		fmt.Fprintln(out, note)
 	}
+}
+
+// orderWords say who decides the order of a job's steps, and how far elements may differ for it.
+func orderWords(options *pecanv1.JobOptions) string {
+	switch options.GetOrder() {
+	case pecanv1.Order_ORDER_UNSPECIFIED, pecanv1.Order_ORDER_OFF:
+		return "off"
+	}
+	return fmt.Sprintf("%s (%s)", word(options.GetOrder().String(), "ORDER_"), word(options.GetOrderTolerance().String(), "ORDER_TOLERANCE_"))
 }
 
 func showDatasets(out io.Writer, s *pecanv1.StatusResponse) {

@@ -27,10 +27,10 @@ func (s *State) apply(record *pecanv1.Record) error {
 		if kind.DatasetAdded.GetDataset() == nil {
 			return errors.New("no dataset")
 		}
-		s.datasets[kind.DatasetAdded.GetDataset().GetDatasetId()] = kind.DatasetAdded.GetDataset()
+		s.setDataset(kind.DatasetAdded.GetDataset().GetDatasetId(), kind.DatasetAdded.GetDataset())
 		return nil
 	case *pecanv1.Record_DatasetRemoved:
-		delete(s.datasets, kind.DatasetRemoved.GetDatasetId())
+		s.setDataset(kind.DatasetRemoved.GetDatasetId(), nil)
 		return nil
 	case *pecanv1.Record_ClientJoined:
 		r := kind.ClientJoined
@@ -47,6 +47,8 @@ func (s *State) apply(record *pecanv1.Record) error {
 		return s.applyEpoch(record)
 	case *pecanv1.Record_CacheSegmentNamed, *pecanv1.Record_CacheCommitted, *pecanv1.Record_CacheSegmentDropped, *pecanv1.Record_CacheForgotten:
 		return s.applyCache(record)
+	case *pecanv1.Record_OrderDecided, *pecanv1.Record_OrderJudged, *pecanv1.Record_ProfileKept:
+		return s.applyOrder(record)
 	}
 	return s.applyStream(record)
 }
@@ -168,7 +170,10 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 			return err
 		}
 		job.Epochs = slices.DeleteFunc(job.Epochs, func(e *pecanv1.StoredEpoch) bool { return e == epoch })
-		closed := &pecanv1.ClosedEpoch{Epoch: r.Epoch, Delivered: r.Delivered, Elements: r.Elements, Error: r.Error, StreamsCutOff: r.StreamsCutOff, Lost: r.Lost}
+		closed := &pecanv1.ClosedEpoch{
+			Epoch: r.Epoch, Delivered: r.Delivered, Elements: r.Elements, Error: r.Error, StreamsCutOff: r.StreamsCutOff, Lost: r.Lost,
+			Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams,
+		}
 		at, _ := slices.BinarySearchFunc(job.Closed, r.Epoch, func(c *pecanv1.ClosedEpoch, n uint64) int { return cmp.Compare(c.Epoch, n) })
 		job.Closed = slices.Insert(job.Closed, at, closed)
 		if over := len(job.Closed) - keptClosed; over > 0 {
@@ -204,8 +209,13 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 		return fmt.Errorf("epoch %d opened, which is open already or too large", r.Epoch)
 	case r.Streams > maxStreams:
 		return fmt.Errorf("epoch of %d streams", r.Streams)
+	case len(r.Order) > 0 && !slices.Equal(r.Order, s.orderOf(job)) && !namesOrder(job, r.Position, r.Order):
+		return fmt.Errorf("epoch %d opened in an order that was not decided", r.Epoch)
 	}
-	epoch := &pecanv1.StoredEpoch{Epoch: r.Epoch}
+	if err := checkOrderStreams(r); err != nil {
+		return err
+	}
+	epoch := &pecanv1.StoredEpoch{Epoch: r.Epoch, Order: r.Order, OrderStreams: r.OrderStreams}
 	for i := range r.Streams {
 		epoch.Streams = append(epoch.Streams, &pecanv1.StoredStream{Stream: i})
 	}
@@ -337,6 +347,31 @@ func (s *State) applyLeaseGranted(r *pecanv1.LeaseGranted) error {
 	return nil
 }
 
+// comesFurther tells whether a death is another element's than the last one. Where that is not known, any progress counts that is known.
+func comesFurther(stream *pecanv1.StoredStream, r *pecanv1.LeaseLost) bool {
+	switch {
+	case r.SuspectBelow == 0:
+		return r.Progress > stream.Progress
+	case stream.SuspectBelow == 0:
+		return false
+	case r.Crashed:
+		return r.Progress >= stream.SuspectBelow+stream.Ahead
+	}
+	return r.Progress >= stream.SuspectBelow
+}
+
+// counted gives the deaths in a row at one element, and those of them that were crashes, with one more.
+func counted(stream *pecanv1.StoredStream, r *pecanv1.LeaseLost) (deaths, crashes uint32) {
+	if !comesFurther(stream, r) {
+		deaths, crashes = stream.Deaths, stream.Crashes
+	}
+	deaths++
+	if r.Crashed {
+		crashes++
+	}
+	return deaths, crashes
+}
+
 func (s *State) applyLeaseLost(r *pecanv1.LeaseLost) error {
 	stream, err := s.stream(r.Id)
 	if err != nil {
@@ -355,24 +390,19 @@ func (s *State) applyLeaseLost(r *pecanv1.LeaseLost) error {
 	}
 	switch r.Cause {
 	case pecanv1.LeaseLost_DIED:
-		// Beyond what the last death was about it is another element's. Where that is not known, any progress counts that is known.
-		further := r.Progress > stream.Progress
-		if r.SuspectBelow > 0 {
-			further = stream.SuspectBelow > 0 && r.Progress >= stream.SuspectBelow
-		}
-		if further {
-			stream.Deaths, stream.Crashes = 0, 0
-		}
+		further := comesFurther(stream, r)
+		stream.Deaths, stream.Crashes = counted(stream, r)
 		if further || r.SuspectBelow > 0 {
 			stream.Progress = r.Progress
 		}
-		stream.SuspectBelow = r.SuspectBelow
-		stream.Deaths++
-		if r.Crashed {
-			stream.Crashes++
-		}
+		stream.SuspectBelow, stream.Ahead, stream.Serial = r.SuspectBelow, r.Ahead, r.Serial
 	case pecanv1.LeaseLost_FAILED:
 		stream.Failures++
+	case pecanv1.LeaseLost_MOVED:
+		if stream.Serial && !r.Serial {
+			// Nothing came of the suspicion; another one begins with how far steps are now known to work ahead.
+			stream.Serial, stream.Deaths, stream.Crashes, stream.SuspectBelow = false, 0, 0, 0
+		}
 	}
 	return nil
 }

@@ -36,6 +36,8 @@ type Config struct {
 	MaxFailures int
 	// MaxJobs, MaxClients and MaxDatasets bound what is held at once: each costs memory and room in the journal.
 	MaxJobs, MaxClients, MaxDatasets int
+	// MaxEpochs bounds how many epochs of one job are open at once, so that one trainer cannot take all there is.
+	MaxEpochs int
 	// WorkerAddresses, when there are any, are the only workers accepted, and give each its place for static sharding.
 	WorkerAddresses []string
 }
@@ -45,7 +47,7 @@ func DefaultConfig() Config {
 	return Config{
 		Heartbeat: time.Second, SuspectAfter: 3 * time.Second, DeadAfter: 10 * time.Second, ReturnGrace: time.Second,
 		ClientTimeout: time.Minute, JobTimeout: 5 * time.Minute, LeaseTTL: 10 * time.Minute, ConsumerSlice: 2 * time.Second,
-		MaxCrashes: 3, MaxDeaths: 12, MaxFailures: 3, MaxJobs: 10_000, MaxClients: 10_000, MaxDatasets: 100_000,
+		MaxCrashes: 3, MaxDeaths: 12, MaxFailures: 3, MaxJobs: 10_000, MaxClients: 10_000, MaxDatasets: 100_000, MaxEpochs: 1000,
 	}
 }
 
@@ -69,8 +71,8 @@ func (c Config) Validate() error {
 	if c.SuspectAfter < c.Heartbeat || c.DeadAfter < c.SuspectAfter {
 		err = multierr.Append(err, fmt.Errorf("heartbeat period %v, worker suspect time %v and worker dead time %v: each must be at least the one before", c.Heartbeat, c.SuspectAfter, c.DeadAfter))
 	}
-	if c.MaxJobs < 1 || c.MaxClients < 1 || c.MaxDatasets < 1 {
-		err = multierr.Append(err, fmt.Errorf("--max-jobs %d, --max-clients %d, --max-datasets %d: each must be at least 1", c.MaxJobs, c.MaxClients, c.MaxDatasets))
+	if c.MaxJobs < 1 || c.MaxClients < 1 || c.MaxDatasets < 1 || c.MaxEpochs < 1 {
+		err = multierr.Append(err, fmt.Errorf("--max-jobs %d, --max-clients %d, --max-datasets %d, --max-epochs %d: each must be at least 1", c.MaxJobs, c.MaxClients, c.MaxDatasets, c.MaxEpochs))
 	}
 	if c.MaxCrashes < 1 || c.MaxDeaths < c.MaxCrashes || c.MaxFailures < 1 {
 		err = multierr.Append(err, fmt.Errorf("at most %d crashes, %d deaths and %d failures of a stream: each must be at least 1, and deaths no fewer than crashes", c.MaxCrashes, c.MaxDeaths, c.MaxFailures))
@@ -107,6 +109,15 @@ type (
 	EndWatch struct {
 		Watch WatchID
 		Err   *reason.Error
+	}
+	// PlanOrder asks for an order of the steps of a graph, from figures of what they cost. It is answered by OrderPlanned, whatever
+	// comes of it.
+	PlanOrder struct {
+		Asked       uint64
+		Fingerprint string
+		Plan        *pecanv1.Plan
+		Options     *pecanv1.JobOptions
+		Nodes       []*pecanv1.NodeMetrics
 	}
 	// ForgetGraph deletes a graph that no dataset has any more.
 	ForgetGraph struct{ Fingerprint string }
@@ -153,6 +164,26 @@ type (
 		Seed  uint64
 		// Plan is nil at first.
 		Plan *pecanv1.Plan
+	}
+	// OpenEpochAt is an OpenEpochRequest whose position's order was found by the caller, see OrderToFind. Reply: as to that.
+	OpenEpochAt struct {
+		Request *pecanv1.OpenEpochRequest
+		// Order has the names of all steps; none: it was not to be found.
+		Order []string
+	}
+	// OrderPlanned answers PlanOrder, whose number it has.
+	OrderPlanned struct {
+		Asked uint64
+		// Order has the names of all steps, the one next to the source first; none: the registered one stays.
+		Order []string
+		// Steps are in the registered order.
+		Steps []*pecanv1.ExplainedStep
+		// PredictedBefore and PredictedAfter are seconds of CPU for an element of the source.
+		PredictedBefore, PredictedAfter float64
+		// Why says what the order gains, or why the registered one stays.
+		Why string
+		// Again, when set, says why nothing could be planned now.
+		Again string
 	}
 	// PlanNeeded is the reply to a CreateJob without a plan when it would create a job: nothing was changed, ask again with one.
 	PlanNeeded struct{ Dataset *pecanv1.StoredDataset }
@@ -201,7 +232,14 @@ type Core struct {
 	usedCaches map[string]bool
 	// idleJobs and idleDatasets say since when nobody holds them.
 	idleJobs, idleDatasets map[string]time.Duration
-	versions               uint64
+	// orderings has how far the looking for orders of steps has come that are not decided; ordersAsked and trials number its questions.
+	orderings           map[orderKey]*ordering
+	ordersAsked, trials uint64
+	// pilots has how orders do in production, as far as epochs were opened that have them.
+	pilots map[orderKey]*pilot
+	// orderedPlans has the plans of open epochs that run in another order.
+	orderedPlans map[passKey]*pecanv1.Plan
+	versions     uint64
 	// leaseFloor is the newest lease that a worker proved to have been given, when the store has lost it.
 	leaseFloor uint64
 
@@ -217,6 +255,7 @@ func New(cfg Config, state *State) *Core {
 		clients: map[string]*clientState{}, workers: map[string]*workerState{}, streams: map[streamKey]*streamState{}, profiles: map[string]*jobFigures{},
 		watches: map[WatchID]*watchState{}, sessions: map[SessionID]string{},
 		closing: map[fileKey][]closingRun{}, usedCaches: map[string]bool{}, idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
+		orderings: map[orderKey]*ordering{}, pilots: map[orderKey]*pilot{}, orderedPlans: map[passKey]*pecanv1.Plan{},
 	}
 }
 
@@ -259,6 +298,8 @@ func (c *Core) handle(input any) (any, error) {
 	case CreateJob:
 		return c.createJob(in)
 	case *pecanv1.OpenEpochRequest:
+		return reply(c.openEpoch(OpenEpochAt{Request: in}))
+	case OpenEpochAt:
 		return reply(c.openEpoch(in))
 	case *pecanv1.AdoptEpochRequest:
 		return &pecanv1.AdoptEpochResponse{}, c.adoptEpoch(in)
@@ -278,7 +319,7 @@ func (c *Core) handle(input any) (any, error) {
 		c.takeUnread(in)
 		return &pecanv1.CloseEpochResponse{}, c.closeEpoch(in)
 	case *pecanv1.ClientHeartbeatRequest:
-		return &pecanv1.ClientHeartbeatResponse{}, c.clientHeartbeat(in)
+		return &pecanv1.ClientHeartbeatResponse{ClientTimeoutS: c.cfg.ClientTimeout.Seconds()}, c.clientHeartbeat(in)
 	case *pecanv1.ClientGoodbyeRequest:
 		return &pecanv1.ClientGoodbyeResponse{}, c.clientGoodbye(in)
 	case Watch:
@@ -292,6 +333,9 @@ func (c *Core) handle(input any) (any, error) {
 		return nil, c.fromWorker(in)
 	case SessionEnded:
 		c.sessionEnded(in.Session)
+		return nil, nil
+	case OrderPlanned:
+		c.orderPlanned(in)
 		return nil, nil
 	case Tick:
 		c.tick()
@@ -316,6 +360,7 @@ func (c *Core) start(in Start) error {
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_Started{Started: &pecanv1.DispatcherStarted{ClusterId: id}}})
 	for clientID := range c.state.clients {
 		c.clients[clientID] = newClientState(c.now)
+		c.clients[clientID].untold = true
 	}
 	// Workers that held leases before may come back; until then they count as away.
 	for _, job := range c.state.ordered {
@@ -336,6 +381,8 @@ func (c *Core) tick() {
 	c.expireClients()
 	c.expireJobs()
 	c.expireDatasets()
+	c.goOnOrdering()
+	c.goOnPilots()
 	c.dirty = true
 }
 

@@ -9,13 +9,14 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
-func (c *Core) openEpoch(req *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochResponse, error) {
+func (c *Core) openEpoch(in OpenEpochAt) (*pecanv1.OpenEpochResponse, error) {
+	req := in.Request
 	job, err := c.member("open epoch", req.ClientId, req.JobId)
 	if err != nil {
 		return nil, err
 	}
 	if known := answered(c.state.clients[req.ClientId].Requests, req); known != nil {
-		return &pecanv1.OpenEpochResponse{Epoch: known.Epoch}, nil
+		return &pecanv1.OpenEpochResponse{Epoch: known.Epoch, Order: c.positionOrder(job, findEpoch(job, known.Epoch))}, nil
 	}
 	if job.Error != nil {
 		return nil, reason.FromDetail(job.Error)
@@ -31,6 +32,9 @@ func (c *Core) openEpoch(req *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochRespo
 		number = req.Position.Epoch
 	} else if number > job.NextEpoch {
 		return nil, reason.New(reason.BadArgument, "open epoch: pass %d of job %q asked for, but its next epoch is %d; passes are opened one after the other", number, req.JobId, job.NextEpoch)
+	} else if number > maxEpoch {
+		// A position may be of the last one.
+		return nil, reason.New(reason.BadArgument, "open epoch: job %q has come to epoch %d, and there are none behind that", req.JobId, uint64(maxEpoch))
 	}
 	if req.Position == nil && number < job.NextEpoch {
 		epoch := findEpoch(job, number)
@@ -47,13 +51,20 @@ func (c *Core) openEpoch(req *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochRespo
 			return nil, reason.New(reason.BadArgument, "open epoch: client %q reads epoch %d of job %q already; two iterators of one client cannot share a pass", req.ClientId, number, req.JobId)
 		}
 	} else {
-		c.openNewEpoch(job, number, req.Position)
+		if n := len(job.Epochs); n >= c.cfg.MaxEpochs {
+			return nil, reason.New(reason.ServiceLimit, "open epoch: job %q has %d iterators under way, the dispatcher allows at most %d (--max-epochs); delete those that are not read any more", req.JobId, n, c.cfg.MaxEpochs)
+		}
+		order, err := c.orderAt(job, in)
+		if err != nil {
+			return nil, err
+		}
+		c.openNewEpoch(job, number, req.Position, order)
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochJoined{EpochJoined: &pecanv1.EpochJoined{
 		JobId: job.JobId, Epoch: number, ClientId: req.ClientId, RequestId: req.RequestId, Ahead: req.Ahead,
 	}}})
 	c.clients[req.ClientId].passes[passKey{job.JobId, number}] = &passState{seen: c.now}
-	return &pecanv1.OpenEpochResponse{Epoch: number}, nil
+	return &pecanv1.OpenEpochResponse{Epoch: number, Order: c.positionOrder(job, findEpoch(job, number))}, nil
 }
 
 // adoptEpoch notes that a client begins to read what it had opened ahead of need. One that has closed the pass meanwhile, or
@@ -109,7 +120,7 @@ func plannedStreams(job *pecanv1.StoredJob) uint32 {
 	return streams
 }
 
-func (c *Core) openNewEpoch(job *pecanv1.StoredJob, number uint64, position *pecanv1.Position) {
+func (c *Core) openNewEpoch(job *pecanv1.StoredJob, number uint64, position *pecanv1.Position, order []string) {
 	streams := plannedStreams(job)
 	// An epoch that everybody left half read has had its time when the second one after it begins.
 	for _, old := range slices.Clone(job.Epochs) {
@@ -117,8 +128,11 @@ func (c *Core) openNewEpoch(job *pecanv1.StoredJob, number uint64, position *pec
 			c.endEpoch(job, old)
 		}
 	}
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochOpened{EpochOpened: &pecanv1.EpochOpened{JobId: job.JobId, Epoch: number, Streams: streams, Position: position}}})
-	c.event("epoch opened", "job", job.JobId, "epoch", number, "streams", streams, "resumed", position != nil)
+	ordered := c.beginPilot(job, number, position, order)
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochOpened{EpochOpened: &pecanv1.EpochOpened{
+		JobId: job.JobId, Epoch: number, Streams: streams, Position: position, Order: slices.Clone(order), OrderStreams: ordered,
+	}}})
+	c.event("epoch opened", "job", job.JobId, "epoch", number, "streams", streams, "resumed", position != nil, "ordered", len(order) > 0)
 }
 
 // openStream finds the stream that a client speaks of. Nil without an error means that the epoch is over: whatever the
@@ -259,25 +273,30 @@ func (c *Core) closeEpoch(req *pecanv1.CloseEpochRequest) error {
 		return reason.New(reason.EpochUnknown, "close epoch: job %q has no epoch %d; its next one is %d", job.JobId, req.Epoch, job.NextEpoch)
 	}
 	if epoch != nil && findPass(epoch, req.ClientId) != nil {
-		c.leaveEpoch(job, epoch, req.ClientId)
+		c.leaveEpoch(job, epoch, req.ClientId, true)
 	}
 	return nil
 }
 
 // leaveEpoch takes a client out of an epoch: the streams it read are free for others, and the epoch is over when nobody
-// is left who could want the rest.
-func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string) {
+// is left who could want the rest. One that closed the epoch itself has released before all that it had something of: a stream that it
+// still reads was on its way to it, often the very one that it released, and it had nothing of it.
+func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string, closed bool) {
 	if !private(job) {
 		for _, stream := range epoch.Streams {
 			if stream.Consumer == clientID && !stream.Delivered {
 				key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
-				if handsOn(job, stream, c.soft(key).consumedUnder) {
+				next := stream.StartIndex
+				if !closed {
 					// It does not say what it had.
-					c.giveUpRest(job, epoch, stream, stream.StartIndex)
-					continue
+					if handsOn(job, stream, c.soft(key).consumedUnder) {
+						c.giveUpRest(job, epoch, stream, stream.StartIndex)
+						continue
+					}
+					next = c.knownIndex(job, key, stream)
 				}
 				c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{
-					Id: key.id(), ClientId: clientID, NextIndex: c.knownIndex(job, key, stream),
+					Id: key.id(), ClientId: clientID, NextIndex: next,
 				}}})
 				c.soft(key).moving = false
 			}
@@ -332,11 +351,12 @@ func (c *Core) endEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
 	c.event("epoch closed", "job", job.JobId, "epoch", epoch.Epoch, "delivered", done, "elements", elements(epoch))
 }
 
-// failEpoch ends an epoch with an error that every client of it gets.
-func (c *Core) failEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, detail *pecanv1.ErrorDetail) {
+// failStream ends the epoch of a stream that has failed for good, with an error that every client of it gets.
+func (c *Core) failStream(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, key streamKey, detail *pecanv1.ErrorDetail) {
 	if epoch.Error != nil {
 		return
 	}
+	c.failedIn(job, key, detail.GetMessage())
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochFailed{EpochFailed: &pecanv1.EpochFailed{JobId: job.JobId, Epoch: epoch.Epoch, Error: detail}}})
 	c.warn("epoch failed", "job", job.JobId, "epoch", epoch.Epoch, "reason", detail.GetReason(), "error", detail.GetMessage())
 }

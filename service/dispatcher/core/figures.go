@@ -44,22 +44,61 @@ func (p profile) list() []*pecanv1.NodeMetrics {
 	return nodes
 }
 
+// less takes figures off: what is left was done otherwise, or later.
+func (p profile) less(nodes []*pecanv1.NodeMetrics) {
+	for _, node := range nodes {
+		s := p[node.GetNode()]
+		if s == nil {
+			continue
+		}
+		s.Elements -= min(s.Elements, node.GetElements())
+		s.SelfCpuS = max(0, s.SelfCpuS-node.GetSelfCpuS())
+		s.BytesIn -= min(s.BytesIn, node.GetBytesIn())
+		s.BytesOut -= min(s.BytesOut, node.GetBytesOut())
+	}
+}
+
+// totals are sums of what workers did for a job. ordered is the part of nodes, and orderedFailed that of failed elements, that streams did
+// which run in another order of the steps.
+type totals struct {
+	nodes, ordered        profile
+	recovery              *pecanv1.Recovery
+	failed, orderedFailed uint64
+}
+
+func newTotals() *totals {
+	return &totals{nodes: profile{}, ordered: profile{}, recovery: new(pecanv1.Recovery)}
+}
+
+func (t *totals) add(told *pecanv1.JobFigures) {
+	t.nodes.add(told.GetNodes())
+	t.ordered.add(told.GetOrdered())
+	t.recovery.Add(told.GetRecovery())
+	t.failed += told.GetFailed()
+	t.orderedFailed += told.GetOrderedFailed()
+}
+
+// registered are the figures of streams that run in the registered order.
+func (t *totals) registered() []*pecanv1.NodeMetrics {
+	sum := profile{}
+	sum.add(t.nodes.list())
+	sum.less(t.ordered.list())
+	return sum.list()
+}
+
 // jobFigures is what the workers told of a job. Each worker process tells totals of its own, which stay when it is lost:
 // whatever it did until then is done. Neither streams, leases nor epochs matter, so nothing hangs on the order in which
 // their ends and the totals arrive.
 type jobFigures struct {
 	// told has the newest totals by worker.
 	told map[string]*account
-	// before and recovery have those that were followed by new ones of the same worker.
-	before   profile
-	recovery *pecanv1.Recovery
+	// before has those that were followed by new ones of the same worker.
+	before *totals
 }
 
 // account is the newest totals of one worker.
 type account struct {
-	number, reading uint64
-	nodes           []*pecanv1.NodeMetrics
-	recovery        *pecanv1.Recovery
+	told *pecanv1.JobFigures
 	// closed: what it says is in before, and whatever comes of it would count twice.
 	closed bool
 }
@@ -71,20 +110,18 @@ func (c *Core) figures(workerID string, told *pecanv1.JobFigures) {
 	}
 	job := c.profiles[told.JobId]
 	if job == nil {
-		job = &jobFigures{told: map[string]*account{}, before: profile{}, recovery: new(pecanv1.Recovery)}
+		job = &jobFigures{told: map[string]*account{}, before: newTotals()}
 		c.profiles[told.JobId] = job
 	}
-	known := job.told[workerID]
-	switch {
+	switch known := job.told[workerID]; {
 	case known == nil:
 		c.makeRoom(job)
-	case told.Account < known.number, told.Account == known.number && (known.closed || told.Reading <= known.reading):
+	case told.Account < known.told.Account, told.Account == known.told.Account && (known.closed || told.Reading <= known.told.Reading):
 		return
-	case told.Account > known.number:
-		job.before.add(known.nodes)
-		job.recovery.Add(known.recovery)
+	case told.Account > known.told.Account && !known.closed:
+		job.before.add(known.told)
 	}
-	job.told[workerID] = &account{number: told.Account, reading: told.Reading, nodes: told.Nodes, recovery: told.Recovery}
+	job.told[workerID] = &account{told: told}
 }
 
 // makeRoom merges the totals of lost workers when there are many.
@@ -94,35 +131,24 @@ func (c *Core) makeRoom(job *jobFigures) {
 	}
 	for _, id := range sortedKeys(job.told) {
 		if known := job.told[id]; c.workers[id] == nil && !known.closed {
-			job.before.add(known.nodes)
-			job.recovery.Add(known.recovery)
-			known.nodes, known.recovery, known.closed = nil, nil, true
+			job.before.add(known.told)
+			known.told, known.closed = &pecanv1.JobFigures{Account: known.told.Account, Reading: known.told.Reading}, true
 		}
 	}
 }
 
-// nodes sums a job's figures up.
-func (c *Core) nodes(jobID string) []*pecanv1.NodeMetrics {
-	sum, job := profile{}, c.profiles[jobID]
-	if job == nil {
-		return nil
-	}
-	sum.add(job.before.list())
-	for _, id := range sortedKeys(job.told) {
-		sum.add(job.told[id].nodes)
-	}
-	return sum.list()
-}
-
-// recovery sums up what a job's workers did again.
-func (c *Core) recovery(jobID string) *pecanv1.Recovery {
-	sum, job := new(pecanv1.Recovery), c.profiles[jobID]
+// totals sums a job's figures up.
+func (c *Core) totals(jobID string) *totals {
+	sum, job := newTotals(), c.profiles[jobID]
 	if job == nil {
 		return sum
 	}
-	sum.Add(job.recovery)
-	for _, told := range job.told {
-		sum.Add(told.recovery)
+	sum.nodes.add(job.before.nodes.list())
+	sum.ordered.add(job.before.ordered.list())
+	sum.recovery.Add(job.before.recovery)
+	sum.failed, sum.orderedFailed = job.before.failed, job.before.orderedFailed
+	for _, id := range sortedKeys(job.told) {
+		sum.add(job.told[id].told)
 	}
 	return sum
 }

@@ -27,6 +27,17 @@ func FuzzApply(f *testing.F) {
 			f.Add(bytes.Clone(journal.Bytes()))
 		}
 	}
+	for _, file := range []string{"order_adopted.txt", "order_pilot_restart.txt"} {
+		ordered := newScript(&testing.T{})
+		ordered.runFile(file)
+		journal.Reset()
+		for _, record := range ordered.records {
+			if _, err := protodelim.MarshalTo(&journal, record); err != nil {
+				f.Fatal(err)
+			}
+		}
+		f.Add(bytes.Clone(journal.Bytes()))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		state := core.NewState()
 		reader := bytes.NewReader(data)

@@ -186,6 +186,10 @@ func (c *Core) jobDifference(job *pecanv1.StoredJob, dataset *pecanv1.StoredData
 	differ("compression", word(has.GetCompression(), "COMPRESSION_"), word(options.GetCompression(), "COMPRESSION_"))
 	differ("max_element_bytes", has.GetMaxElementBytes(), options.GetMaxElementBytes())
 	differ("payload_checksum", has.GetPayloadChecksum(), options.GetPayloadChecksum())
+	differ("order", orderWord(has), orderWord(options))
+	if orderWord(has) == orderWord(options) {
+		differ("order_tolerance", toleranceWord(has), toleranceWord(options))
+	}
 	if options.GetSeedSet() && (!has.GetSeedSet() || has.GetSeed() != options.GetSeed()) {
 		if has.GetSeedSet() {
 			differ("seed", has.GetSeed(), options.GetSeed())
@@ -194,6 +198,22 @@ func (c *Core) jobDifference(job *pecanv1.StoredJob, dataset *pecanv1.StoredData
 		}
 	}
 	return strings.Join(words, ", ")
+}
+
+// orderWord is who decides the order of steps; jobs of older dispatchers do not say, and have it off.
+func orderWord(options *pecanv1.JobOptions) string {
+	if options.GetOrder() == pecanv1.Order_ORDER_UNSPECIFIED {
+		return word(pecanv1.Order_ORDER_OFF, "ORDER_")
+	}
+	return word(options.GetOrder(), "ORDER_")
+}
+
+// toleranceWord is how far elements may differ in another order; empty where the order stays, and it matters to nobody.
+func toleranceWord(options *pecanv1.JobOptions) string {
+	if orderWord(options) == "off" {
+		return ""
+	}
+	return word(options.ToleranceMeant(), "ORDER_TOLERANCE_")
 }
 
 func (c *Core) joinJob(job *pecanv1.StoredJob, req *pecanv1.CreateJobRequest) {
@@ -247,6 +267,9 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
 		return c.unknownClient("heartbeat", req.ClientId)
 	}
 	client.lastSeen = c.now
+	if req.ClientTimeoutS > 0 && req.ClientTimeoutS <= c.cfg.ClientTimeout.Seconds() {
+		client.untold = false
+	}
 	for _, pass := range req.Passes {
 		job := c.state.jobs[pass.JobId]
 		if job == nil {
@@ -290,7 +313,7 @@ func (c *Core) dropForgottenPasses(clientID string, client *clientState) {
 				client.passes[key] = &passState{seen: c.now}
 			} else if c.now-pass.seen > c.cfg.DeadAfter {
 				c.event("closing a pass that its client does not name any more", "job", jobID, "epoch", epoch.Epoch, "client", clientID)
-				c.leaveEpoch(job, epoch, clientID)
+				c.leaveEpoch(job, epoch, clientID, false)
 			}
 		}
 	}
@@ -313,7 +336,8 @@ func (c *Core) expireClients() {
 	}
 	for _, id := range sortedKeys(c.clients) {
 		client := c.clients[id]
-		if c.now-client.lastSeen > c.cfg.ClientTimeout {
+		limit := client.mayBeSilent(c.cfg.ClientTimeout)
+		if c.now-client.lastSeen > limit {
 			c.warn("client lost", "client", id, "silent_s", (c.now - client.lastSeen).Seconds())
 			c.dropClient(id, "timeout")
 			continue
@@ -322,7 +346,7 @@ func (c *Core) expireClients() {
 			seen, ok := client.jobs[jobID]
 			if !ok {
 				client.jobs[jobID] = c.now
-			} else if c.now-seen > c.cfg.ClientTimeout {
+			} else if c.now-seen > limit {
 				c.leaveJob(c.state.jobs[jobID], id)
 			}
 		}
@@ -352,7 +376,7 @@ func (c *Core) dropClient(id, why string) {
 func (c *Core) leaveJob(job *pecanv1.StoredJob, clientID string) {
 	for _, epoch := range slices.Clone(job.Epochs) {
 		if findPass(epoch, clientID) != nil {
-			c.leaveEpoch(job, epoch, clientID)
+			c.leaveEpoch(job, epoch, clientID, false)
 		}
 	}
 	c.endWatches(func(w *watchState) bool { return w.client == clientID && w.job == job.JobId },

@@ -386,7 +386,7 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
 	dataset := c.state.datasets[job.DatasetId]
 	start := &pecanv1.StartStream{
-		Id: key.id(), Lease: stream.Lease, Fingerprint: dataset.GetFingerprint(), Plan: job.Plan, Options: job.Options,
+		Id: key.id(), Lease: stream.Lease, Fingerprint: dataset.GetFingerprint(), Plan: c.planOf(job, epoch, stream.Stream), Options: job.Options,
 		Components: dataset.GetSpec().GetComponents(), Ahead: allAhead(epoch),
 		OwnedBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.soft(key).clean, AckedBelow: c.soft(key).had,
 		Cache: c.cacheOrder(job, stream), Suspicion: suspicion(stream), OpenAlone: stream.OpeningCrashes > 0,
@@ -404,6 +404,21 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 		c.soft(key).remainders = start
 	}
 	return &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Start{Start: start}}
+}
+
+// planOf is the plan by which a stream runs, whoever runs it and whenever: the job's, in the order that was decided before its epoch was
+// opened, where the stream has that.
+func (c *Core) planOf(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream uint32) *pecanv1.Plan {
+	if !hasOrder(epoch, stream) {
+		return job.Plan
+	}
+	key := passKey{job.JobId, epoch.Epoch}
+	if c.orderedPlans[key] == nil {
+		plan := proto.Clone(job.Plan).(*pecanv1.Plan)
+		plan.Order = epoch.Order
+		c.orderedPlans[key] = plan
+	}
+	return c.orderedPlans[key]
 }
 
 // pushRemainders tells the holders of closing streams what changed about the streams they wait for.

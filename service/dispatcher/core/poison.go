@@ -6,17 +6,23 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/graph"
 )
 
 // A worker that dies may have been killed by an element, or by anything else. So a stream that was run when a worker died is under
 // suspicion, and whoever runs it next marks what it makes before it does. A second death shows by the mark where it was; within those
 // elements the third worker marks one at a time, and has no suspicious element of another stream made beside it. A third death there is
 // the element's doing, if native code ended all three: a worker whose code aborts says so with its last words, one that is
-// killed from outside cannot. A stream that waits, or that was further on each time, is not blamed. Design note 0009 has the argument.
+// killed from outside cannot. A stream that waits, or that was further on each time, is not blamed. Steps that work ahead make elements
+// beyond what is marked, also while the run waits; so after two crashes the stream is run with steps that do not. Design note 0009 has the
+// argument.
+
+// workedAhead is how many elements behind a mark may be under way in steps that work ahead.
+const workedAhead = 1024
 
 // markElements notes what a worker is about to make.
 func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
-	_, _, stream := c.leased(r.WorkerId, r.Id, r.Lease)
+	job, _, stream := c.leased(r.WorkerId, r.Id, r.Lease)
 	worker := c.workers[r.WorkerId]
 	if stream == nil || worker == nil {
 		return
@@ -28,23 +34,37 @@ func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
 		soft.mark = nil
 		return
 	}
-	if soft.lease != stream.Lease {
-		soft.newLease(stream.Lease, c.now)
-	}
+	c.softNow(key, stream)
 	c.hasOpened(key, stream)
 	soft.produced, soft.mark = max(soft.produced, r.First), r
-	if r.Below <= r.First {
+	if r.Below <= r.First && !r.Ahead {
 		soft.mark = nil
 	}
 	if r.Alone {
 		c.standsAlone(worker, key)
 	}
+	if stream.Serial && !r.Ahead && r.First >= stream.SuspectBelow+stream.Ahead && opensAgain(job) {
+		c.takeBack(job, r.WorkerId, key, stream.Lease)
+		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
+			Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_MOVED, Progress: r.First, Why: "what was suspected did no harm",
+		}}})
+	}
+}
+
+// opensAgain tells whether a run may be ended for another one of the same stream just to be faster.
+func opensAgain(job *pecanv1.StoredJob) bool {
+	return graph.MayMove(job.Plan, job.Options) && !graph.BeginsAnew(job.Plan, job.Options) && !job.Plan.GetWritesFiles()
 }
 
 // standsAlone notes that the suspicious of one stream is next on a worker: what the one before had marked is behind it.
 func (c *Core) standsAlone(worker *workerState, key streamKey) {
 	if worker.alone != nil && *worker.alone != key {
-		c.soft(*worker.alone).mark = nil
+		behind := c.soft(*worker.alone)
+		if mark := behind.mark; mark != nil && mark.Ahead {
+			behind.mark = &pecanv1.MarkElementsRequest{First: mark.Below, Below: mark.Below, Ahead: true, Files: mark.Files}
+		} else {
+			behind.mark = nil
+		}
 	}
 	worker.alone = &key
 }
@@ -56,15 +76,17 @@ func (c *Core) workerCrashes(r *pecanv1.WorkerCrashesRequest) {
 		return
 	}
 	worker.crash = r.Cause
+	for _, load := range r.Running {
+		if _, _, stream := c.leased(r.WorkerId, load.GetId(), load.GetLease()); stream != nil {
+			c.progressed(keyOf(load.Id), stream, load)
+		}
+	}
 	for _, one := range r.Opening {
 		_, _, stream := c.leased(r.WorkerId, one.GetId(), one.GetLease())
 		if stream == nil {
 			continue
 		}
-		soft := c.soft(keyOf(one.Id))
-		if soft.lease != stream.Lease {
-			soft.newLease(stream.Lease, c.now)
-		}
+		soft := c.softNow(keyOf(one.Id), stream)
 		soft.crashed = true
 	}
 	c.warn("worker crashes", "worker", r.WorkerId, "cause", r.Cause, "opening", len(r.Opening))
@@ -124,6 +146,7 @@ func (c *Core) opensFirst(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) (f
 
 // blameOpening fails the job of a stream that has killed as many workers as it may while they opened it.
 func (c *Core) blameOpening(key streamKey, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, worker *workerState) {
+	c.failedIn(job, key, describe(key)+" ended workers while they opened it")
 	c.failJob(job, reason.New(reason.ElementPoison, "%s: %d workers died one after the other while they opened it (the last: %s of %s at %s). "+
 		"Mend the step that ends the process when its iterator is made; the workers' logs tell more",
 		describe(key), stream.OpeningCrashes, worker.crash, worker.address.GetWorkerId(), worker.address.GetTcp()).Detail())
@@ -134,23 +157,51 @@ func suspicion(stream *pecanv1.StoredStream) *pecanv1.Suspicion {
 	if stream.Deaths == 0 {
 		return nil
 	}
-	return &pecanv1.Suspicion{First: stream.Progress, Below: stream.SuspectBelow}
+	below := stream.SuspectBelow
+	if below > 0 {
+		below += stream.Ahead
+	}
+	return &pecanv1.Suspicion{First: stream.Progress, Below: below, Serial: stream.Serial}
 }
 
 // diedAt tells whether the death of a stream's worker may be the stream's doing, and within which elements; below is 0 where that is
-// not known. A worker that marks died of what it had marked, or of nothing in this stream.
-func (c *Core) diedAt(key streamKey, stream *pecanv1.StoredStream) (first, below uint64, suspicious bool) {
+// not known. A worker that marks died of what it had marked or begun ahead of that, or of nothing in this stream.
+func (c *Core) diedAt(key streamKey, stream *pecanv1.StoredStream, crashed bool) (first, below, ahead uint64, suspicious bool) {
 	soft := c.soft(key)
-	switch mark := soft.mark; {
+	mark := soft.mark
+	switch {
 	case !soft.started || soft.lease != stream.Lease || stream.Produced:
-		return 0, 0, false
+		return 0, 0, 0, false
 	case stream.Deaths == 0:
-		return soft.produced, 0, true
-	case mark == nil || stream.SuspectBelow > 0 && mark.Below <= stream.Progress:
-		return 0, 0, false
-	default:
-		return mark.First, mark.Below, true
+		return soft.produced, 0, stream.Ahead, true
+	case mark == nil:
+		return 0, 0, 0, false
+	case mark.Ahead && crashed:
+		// Twice as many as were not enough. Of who is killed nothing of the kind is said: however far steps work ahead, it may be killed before
+		// it has come as far as the last time, and it comes further when it is killed further on.
+		ahead = max(workedAhead, 2*stream.Ahead)
 	}
+	switch {
+	case stream.SuspectBelow > 0 && mark.Below+ahead <= stream.Progress:
+		return 0, 0, 0, false
+	case mark.Below <= mark.First && (!crashed || c.blamesNext(stream)):
+		// What goes on in a run that waits may be anything, so it is enough to look closer, and not to blame it.
+		return 0, 0, 0, false
+	}
+	return mark.First, mark.Below, ahead, true
+}
+
+// blamesNext tells whether the next crash fails the job.
+func (c *Core) blamesNext(stream *pecanv1.StoredStream) bool {
+	return int(stream.Crashes)+1 >= c.cfg.MaxCrashes
+}
+
+// loseToDeath ends the lease of a stream of which the worker may have died. From the second crash on, or when a quarter is left of the
+// deaths that the stream may have, it is run serially: then what is marked is what kills.
+func (c *Core) loseToDeath(key streamKey, stream *pecanv1.StoredStream, lost *pecanv1.LeaseLost) {
+	deaths, crashes := counted(stream, lost)
+	lost.Serial = stream.Serial || crashes >= 2 || int(deaths) >= c.cfg.MaxDeaths-c.cfg.MaxDeaths/4
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: lost}})
 }
 
 // blame fails the job of a stream that has killed as many workers as it may.
@@ -158,6 +209,9 @@ func (c *Core) blame(key streamKey, job *pecanv1.StoredJob, stream *pecanv1.Stor
 	element := fmt.Sprintf("element %d", stream.Progress)
 	if stream.SuspectBelow > stream.Progress+1 {
 		element = fmt.Sprintf("elements %d to %d", stream.Progress, stream.SuspectBelow-1)
+	}
+	if mark.GetAhead() {
+		element += " or what its steps had begun behind"
 	}
 	files := ""
 	if names := mark.GetFiles(); len(names) > 0 {
@@ -167,6 +221,7 @@ func (c *Core) blame(key streamKey, job *pecanv1.StoredJob, stream *pecanv1.Stor
 	if int(stream.Crashes) < c.cfg.MaxCrashes {
 		deaths, last, advice = stream.Deaths, "", "Not all of them said why: if nobody killed them, memory was short (the kernel's log tells), and that record or step takes too much of it"
 	}
+	c.failedIn(job, key, describe(key)+" ended workers while they made its "+element)
 	c.failJob(job, reason.New(reason.ElementPoison, "%s%s: %d workers died one after the other while they made its %s (the last: %s%s at %s). %s",
 		describe(key), files, deaths, element, last, worker.address.GetWorkerId(), worker.address.GetTcp(), advice).Detail())
 }

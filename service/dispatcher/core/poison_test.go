@@ -9,30 +9,43 @@ import (
 // kill has a worker die of the element that it makes alone, by itself or by somebody's hand.
 func (s *script) kill(life int, crash bool) (said string) {
 	s.t.Helper()
+	_, said = s.live(life, crash, "first=4 below=5 alone files=a")
+	return said
+}
+
+// live has a worker mark elements of the stream one after the other, and die. It gives what the worker was told to start, and the end of the job.
+func (s *script) live(life int, crash bool, marks ...string) (start, said string) {
+	s.t.Helper()
 	worker := fmt.Sprint("w", life)
-	lines := s.run(fmt.Sprintf("hello session=%d worker=%s slots=4", life, worker))
-	lease := ""
-	for _, line := range lines {
-		if _, number, ok := strings.Cut(line, "start j1/0/0 lease="); ok {
-			lease, _, _ = strings.Cut(number, " ")
-		}
-	}
-	if lease == "" {
-		s.t.Fatalf("life %d gets no stream: %v", life, lines)
-	}
+	start, lease := s.started(s.run(fmt.Sprintf("hello session=%d worker=%s slots=4", life, worker)))
 	s.run(fmt.Sprintf("started session=%d stream=j1/0/0 lease=%s", life, lease))
-	s.run(fmt.Sprintf("mark worker=%s stream=j1/0/0 lease=%s first=4 below=5 alone files=a", worker, lease))
+	for _, mark := range marks {
+		s.run(fmt.Sprintf("mark worker=%s stream=j1/0/0 lease=%s %s", worker, lease, mark))
+	}
 	if crash {
 		s.run("crashes worker=" + worker)
 	}
-	lines = s.run(fmt.Sprintf("broken session=%d", life))
+	lines := s.run(fmt.Sprintf("broken session=%d", life))
 	lines = append(lines, s.run("wait 1s")...)
 	for _, line := range lines {
 		if strings.HasPrefix(line, "record job failed") {
 			said = line
 		}
 	}
-	return said
+	return start, said
+}
+
+// started finds what a worker is told of the stream, and its lease.
+func (s *script) started(lines []string) (start, lease string) {
+	s.t.Helper()
+	for _, line := range lines {
+		if _, number, ok := strings.Cut(line, "start j1/0/0 lease="); ok {
+			lease, _, _ = strings.Cut(number, " ")
+			return line, lease
+		}
+	}
+	s.t.Fatalf("nobody gets the stream: %v", lines)
+	return "", ""
 }
 
 func poisonScript(t *testing.T) *script {
@@ -75,6 +88,89 @@ func TestKillsFromOutsideFailAJobOnlyWhereItCannotComeFurther(t *testing.T) {
 	said := s.kill(s.cfg.MaxDeaths, false)
 	if !strings.Contains(said, "12 workers died one after the other while they made its element 4 (the last: w12 at w12:1). Not all of them said why") {
 		t.Fatal(said)
+	}
+	s.checkReplay()
+}
+
+func TestAnElementThatStepsMakeAheadIsFoundByTheThirdCrash(t *testing.T) {
+	for name, second := range map[string]string{"asked for another one": "first=6 below=7 ahead", "waits": "first=7 below=7 ahead"} {
+		t.Run(name, func(t *testing.T) {
+			s := poisonScript(t)
+			if start, said := s.live(1, true); strings.Contains(start, "serial") || said != "" {
+				t.Fatal(start, said)
+			}
+			if start, said := s.live(2, true, second); strings.Contains(start, "serial") || said != "" {
+				t.Fatal(start, said)
+			}
+			start, said := s.live(3, true, "first=6 below=7 alone", "first=7 below=8 alone", "first=69 below=70 alone files=a")
+			if !strings.Contains(start, "serial until=1031") {
+				t.Error(start)
+			}
+			if !strings.Contains(said, "which reads a: 3 workers died one after the other while they made its element 69 (the last: SIGABRT of w3 at w3:1)") {
+				t.Error(said)
+			}
+			s.checkReplay()
+		})
+	}
+}
+
+func TestARunThatWaitsIsNotBlamed(t *testing.T) {
+	s := poisonScript(t)
+	for life := 1; life < 30; life++ {
+		if _, said := s.live(life, true, "first=6 below=7 ahead", "first=7 below=7 ahead"); said != "" {
+			t.Fatalf("life %d: %s", life, said)
+		}
+	}
+	s.checkReplay()
+}
+
+func TestKillsFurtherOnEachTimeFailNoJobHoweverFarStepsWorkAhead(t *testing.T) {
+	s := poisonScript(t)
+	for life := 1; life < 30; life++ {
+		start, said := s.live(life, life == 2, fmt.Sprintf("first=%d below=%d ahead", 10*life, 10*life+1))
+		if said != "" || strings.Contains(start, "serial") {
+			t.Fatalf("life %d: %s %s", life, start, said)
+		}
+	}
+	s.checkReplay()
+}
+
+func TestKillsBeforeTheLastOneFailNoJobHoweverFarStepsWorkAhead(t *testing.T) {
+	s := poisonScript(t)
+	for life := 1; life < 30; life++ {
+		if _, said := s.live(life, false, fmt.Sprintf("first=%d below=%d ahead", 500-10*life, 505-10*life)); said != "" {
+			t.Fatalf("life %d: %s", life, said)
+		}
+	}
+	s.checkReplay()
+}
+
+func TestAStreamRunsInParallelAgainWhenNothingComesOfTheSuspicion(t *testing.T) {
+	s := poisonScript(t)
+	s.live(1, true)
+	s.live(2, true, "first=6 below=7 ahead")
+	start, lease := s.started(s.run("hello session=3 worker=w3 slots=4"))
+	if !strings.Contains(start, "serial until=1031") {
+		t.Fatal(start)
+	}
+	s.run("started session=3 stream=j1/0/0 lease=" + lease)
+	for _, first := range []int{6, 1030} {
+		if lines := s.run(fmt.Sprintf("mark worker=w3 stream=j1/0/0 lease=%s first=%d below=%d alone", lease, first, first+1)); strings.Contains(strings.Join(lines, " "), "lease") {
+			t.Fatal(first, lines)
+		}
+	}
+	start, lease = s.started(s.run(fmt.Sprintf("mark worker=w3 stream=j1/0/0 lease=%s first=1031 below=1033", lease)))
+	if strings.Contains(start, "serial") {
+		t.Fatal(start)
+	}
+	s.run("started session=3 stream=j1/0/0 lease=" + lease)
+	s.run("crashes worker=w3")
+	s.run("broken session=3")
+	s.run("wait 1s")
+	// Steps that work further ahead than that are given more room the next time.
+	s.live(4, true, "first=6 below=7 ahead")
+	if start, _ = s.live(5, false); !strings.Contains(start, "serial until=2055") {
+		t.Error(start)
 	}
 	s.checkReplay()
 }

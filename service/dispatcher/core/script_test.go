@@ -82,6 +82,8 @@ type script struct {
 	now     time.Duration
 	records []*pecanv1.Record
 	jobs    int
+	// readings numbers what workers tell of their figures.
+	readings uint64
 }
 
 func newScript(t *testing.T) *script {
@@ -174,6 +176,9 @@ func (s *script) run(line string) []string {
 	case "config":
 		return s.configure(a)
 	case "restart":
+		if a.has("client_timeout") {
+			s.cfg.ClientTimeout, _ = time.ParseDuration(a["client_timeout"])
+		}
 		s.core = core.New(s.cfg, s.replay())
 		return s.show(s.decide(core.Start{ClusterID: "other"}))
 	case "wait":
@@ -184,6 +189,11 @@ func (s *script) run(line string) []string {
 		return s.show(s.decide(core.Tick{}))
 	case "status":
 		return s.status()
+	case "explain":
+		return s.explain(a["job"])
+	}
+	if input := s.orderInput(words[0], a); input != nil {
+		return s.show(s.decide(input))
 	}
 	if input := s.clientInput(words[0], a); input != nil {
 		return s.show(s.decide(input))
@@ -232,9 +242,13 @@ func (s *script) clientInput(command string, a args) any {
 	case "job":
 		return s.createJob(a)
 	case "open":
-		return &pecanv1.OpenEpochRequest{
+		request := &pecanv1.OpenEpochRequest{
 			RequestId: a["request"], ClientId: a["client"], JobId: a["job"], Pass: a.number("pass"), Ahead: a.has("ahead"), Position: position(a),
 		}
+		if found := a.list("found"); len(found) > 0 {
+			return core.OpenEpochAt{Request: request, Order: found}
+		}
+		return request
 	case "adopt":
 		return &pecanv1.AdoptEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch")}
 	case "watch":
@@ -250,7 +264,7 @@ func (s *script) clientInput(command string, a args) any {
 	case "mark":
 		return &pecanv1.MarkElementsRequest{
 			WorkerId: a["worker"], Id: streamID(a["stream"]), Lease: a.number("lease"), First: a.number("first"), Below: a.number("below"),
-			Alone: a.has("alone"), Files: a.list("files"), Opening: a.has("opening"),
+			Alone: a.has("alone"), Files: a.list("files"), Opening: a.has("opening"), Ahead: a.has("ahead"),
 		}
 	case "crashes":
 		crash := &pecanv1.WorkerCrashesRequest{WorkerId: a["worker"], Cause: "SIGABRT"}
@@ -259,6 +273,7 @@ func (s *script) clientInput(command string, a args) any {
 			number, _ := strconv.ParseUint(lease, 10, 64)
 			crash.Opening = append(crash.Opening, &pecanv1.OpeningStream{Id: streamID(stream), Lease: number})
 		}
+		crash.Running = loads(a.list("running"))
 		return crash
 	case "close":
 		return &pecanv1.CloseEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch")}
@@ -284,11 +299,20 @@ func position(a args) *pecanv1.Position {
 		n, _ := strconv.ParseUint(text, 10, 32)
 		p.Ended = append(p.Ended, uint32(n))
 	}
+	switch order := a.list("order"); {
+	case a.has("registered"):
+		p.Order = &pecanv1.EpochOrder{}
+	case a.has("many"):
+		p.Order = &pecanv1.EpochOrder{Hash: pecanv1.OrderHash(&pecanv1.Plan{Hash: a["hash"]}, order)}
+	case len(order) > 0:
+		p.Order = pecanv1.NewEpochOrder(&pecanv1.Plan{Hash: a["hash"]}, order)
+	}
 	return p
 }
 
 func clientBeat(a args) *pecanv1.ClientHeartbeatRequest {
-	req := &pecanv1.ClientHeartbeatRequest{ClientId: a["client"], JobIds: a.list("jobs")}
+	knows, _ := time.ParseDuration(a["timeout"])
+	req := &pecanv1.ClientHeartbeatRequest{ClientId: a["client"], JobIds: a.list("jobs"), ClientTimeoutS: knows.Seconds()}
 	for _, text := range a.list("passes") {
 		parts := strings.Split(text, ":")
 		id := streamID(parts[0] + "/0")
@@ -308,6 +332,8 @@ func (s *script) createJob(a args) any {
 			Mode:     enum[pecanv1.Mode](pecanv1.Mode_value, "MODE_", a["mode"]),
 			Sharding: enum[pecanv1.Sharding](pecanv1.Sharding_value, "SHARDING_", a["sharding"]),
 			SeedSet:  a.has("seed"), Seed: a.number("seed"), AllowNondeterministic: a.has("allow"),
+			Order:          enum[pecanv1.Order](pecanv1.Order_value, "ORDER_", a["order"]),
+			OrderTolerance: enum[pecanv1.OrderTolerance](pecanv1.OrderTolerance_value, "ORDER_TOLERANCE_", a["tolerance"]),
 		},
 	}
 	if request.Options.Mode == 0 {
@@ -324,7 +350,7 @@ func (s *script) createJob(a args) any {
 		s.jobs--
 		return input
 	}
-	input.Plan = &pecanv1.Plan{NumStreams: int32(a.number("streams")), AllOpen: a.has("all_open"), WritesFiles: a.has("files"), Fingerprint: a["dataset"]}
+	input.Plan = &pecanv1.Plan{NumStreams: int32(a.number("streams")), AllOpen: a.has("all_open"), WritesFiles: a.has("files"), Fingerprint: a["dataset"], Hash: a["hash"]}
 	if a.has("runs") {
 		input.Plan.Mode = enum[pecanv1.Mode](pecanv1.Mode_value, "MODE_", a["runs"])
 	}
@@ -365,15 +391,7 @@ func (s *script) workerInput(command string, a args) any {
 		}
 		return core.Hello{Session: session, Message: hello}
 	case "beat":
-		beat := &pecanv1.WorkerHeartbeat{Leaving: a.has("leaving")}
-		for _, text := range a.list("streams") {
-			h, parts := held(text), strings.Split(text, ":")
-			load := &pecanv1.WorkerHeartbeat_StreamLoad{Id: h.Id, Lease: h.Lease}
-			load.Produced, _ = strconv.ParseUint(parts[2], 10, 64)
-			load.Acked, _ = strconv.ParseUint(parts[3], 10, 64)
-			load.AtRest, load.Unread = slices.Contains(parts, "rests"), slices.Contains(parts, "unread")
-			beat.Streams = append(beat.Streams, load)
-		}
+		beat := &pecanv1.WorkerHeartbeat{Leaving: a.has("leaving"), Streams: loads(a.list("streams"))}
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}})
 	case "started":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Started{Started: &pecanv1.StreamStarted{Id: streamID(a["stream"]), Lease: a.number("lease")}}})
@@ -400,6 +418,19 @@ func (s *script) workerInput(command string, a args) any {
 		return core.SessionEnded{Session: session}
 	}
 	return nil
+}
+
+// loads reads stream:lease:produced:acked[:rests][:unread][:unopened],...
+func loads(texts []string) (loads []*pecanv1.WorkerHeartbeat_StreamLoad) {
+	for _, text := range texts {
+		h, parts := held(text), strings.Split(text, ":")
+		load := &pecanv1.WorkerHeartbeat_StreamLoad{Id: h.Id, Lease: h.Lease, Opened: !slices.Contains(parts, "unopened")}
+		load.Produced, _ = strconv.ParseUint(parts[2], 10, 64)
+		load.Acked, _ = strconv.ParseUint(parts[3], 10, 64)
+		load.AtRest, load.Unread = slices.Contains(parts, "rests"), slices.Contains(parts, "unread")
+		loads = append(loads, load)
+	}
+	return loads
 }
 
 // segment reads key= stream= of= name= bytes=.
@@ -481,6 +512,12 @@ func showRecord(record *pecanv1.Record) string {
 		if at := k.EpochOpened.Position; at != nil {
 			line += fmt.Sprintf(" at %v ended %v", at.Next, at.Ended)
 		}
+		if order := k.EpochOpened.Order; order != nil {
+			line += fmt.Sprintf(" order %v", order)
+		}
+		if streams := k.EpochOpened.OrderStreams; streams != nil {
+			line += fmt.Sprintf(" in %v", streams)
+		}
 		return line
 	case *pecanv1.Record_EpochJoined:
 		line := fmt.Sprintf("record epoch joined %s/%d by %s", k.EpochJoined.JobId, k.EpochJoined.Epoch, k.EpochJoined.ClientId)
@@ -539,6 +576,18 @@ func showStreamRecord(record *pecanv1.Record) string {
 		return fmt.Sprintf("record segment of %s/%d dropped, %s (%s)", k.CacheSegmentDropped.Key, k.CacheSegmentDropped.Stream, k.CacheSegmentDropped.Name, k.CacheSegmentDropped.Why)
 	case *pecanv1.Record_CacheForgotten:
 		return "record cache forgotten " + k.CacheForgotten.Key
+	case *pecanv1.Record_OrderDecided:
+		o := k.OrderDecided.Decided
+		return fmt.Sprintf("record order of %s by %v within %v is %v, trial %v, %s (%s)", o.Fingerprint, o.Policy, o.Tolerance, o.Order, o.Trial != nil, showStage(o), o.Why)
+	case *pecanv1.Record_OrderJudged:
+		o := k.OrderJudged
+		line := fmt.Sprintf("record order of %s by %v within %v comes to %v (%s)", o.Fingerprint, o.Policy, o.Tolerance, o.Stage, o.Why)
+		if p := o.Production; p != nil {
+			line += fmt.Sprintf(" registered %d of %.4g s, ordered %d of %.4g s, beside %v", p.RegisteredElements, p.RegisteredS, p.OrderedElements, p.OrderedS, p.Beside)
+		}
+		return line
+	case *pecanv1.Record_ProfileKept:
+		return fmt.Sprintf("record profile of %s: %s", k.ProfileKept.Profile.Fingerprint, showNodes(k.ProfileKept.Profile.Nodes))
 	}
 	return fmt.Sprintf("record %v", record)
 }
@@ -559,6 +608,8 @@ func showEffect(effect core.Effect) string {
 			return fmt.Sprintf("watch %d: end", e.Watch)
 		}
 		return fmt.Sprintf("watch %d: end with %s", e.Watch, e.Err.Reason)
+	case core.PlanOrder:
+		return fmt.Sprintf("plan order %d of %s by %v within %v from %s", e.Asked, e.Fingerprint, e.Options.Order, e.Options.OrderTolerance, showNodes(e.Nodes))
 	case core.ForgetGraph:
 		return "forget graph " + e.Fingerprint
 	}
@@ -590,6 +641,12 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 		} else if order != nil {
 			line += " write " + order.Key
 		}
+		if suspicion := k.Start.Suspicion; suspicion.GetSerial() {
+			line += fmt.Sprintf(" serial until=%d", suspicion.Below)
+		}
+		if order := k.Start.Plan.GetOrder(); order != nil {
+			line += fmt.Sprintf(" order %v", order)
+		}
 		for _, r := range k.Start.Remainders {
 			line += fmt.Sprintf(" [%d@%s ready=%v rows=%d]", r.Stream, r.Worker.GetWorkerId(), r.Ready, r.Rows)
 		}
@@ -600,6 +657,9 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 	}
 	if k := command.GetCacheOrphans(); k != nil {
 		return fmt.Sprintf("orphans %v", k.Names)
+	}
+	if k := command.GetTryOrder(); k != nil {
+		return fmt.Sprintf("try %s of %s: %v up to %s and %s for %.4g s within %v", k.Id, k.Fingerprint, k.Order, k.RegisteredTop, k.OrderedTop, k.CpuS, k.Options.OrderTolerance)
 	}
 	return command.String()
 }
@@ -647,7 +707,11 @@ func showReply(reply any) string {
 	case *pecanv1.CreateJobResponse:
 		return fmt.Sprintf("ok job %s created=%v workers=%d", r.JobId, r.Created, r.Workers)
 	case *pecanv1.OpenEpochResponse:
-		return fmt.Sprintf("ok epoch %d already_delivered=%v", r.Epoch, r.AlreadyDelivered)
+		line := fmt.Sprintf("ok epoch %d already_delivered=%v", r.Epoch, r.AlreadyDelivered)
+		if r.Order != nil {
+			line += fmt.Sprintf(" order %.8s %v", r.Order.Hash, r.Order.Steps)
+		}
+		return line
 	case nil:
 		return ""
 	}
@@ -665,7 +729,13 @@ func (s *script) status() []string {
 		if j.Cache != nil {
 			lines = append(lines, fmt.Sprintf("  cache %s %s %d of %d, %d bytes", j.Cache.Key, j.Cache.State, j.Cache.Segments, j.Cache.Streams, j.Cache.Bytes))
 		}
+		if j.Order != nil {
+			lines = append(lines, fmt.Sprintf("  order %s: %s", j.Order.State, j.Order.Why))
+		}
 		for _, e := range j.Epochs {
+			if e.Ordered {
+				lines = append(lines, fmt.Sprintf("  epoch %d is ordered in %v", e.Epoch, e.OrderedStreams))
+			}
 			lines = append(lines, fmt.Sprintf("  epoch %d %s done=%d running=%d waiting=%d elements=%d %s", e.Epoch, e.State, e.StreamsDone, e.StreamsRunning, e.StreamsWaiting, e.Elements, e.Waiting))
 			if e.StreamsCutOff > 0 {
 				lines = append(lines, fmt.Sprintf("    cut-off=%d lost=%d", e.StreamsCutOff, e.Lost))

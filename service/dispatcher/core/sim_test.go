@@ -323,7 +323,7 @@ func (s *sim) leaveWorker() {
 	for _, key := range sorted(w.held) {
 		h := w.held[key]
 		beat.Streams = append(beat.Streams, &pecanv1.WorkerHeartbeat_StreamLoad{
-			Id: h.id, Lease: h.lease, Produced: h.acked, Acked: h.acked, Unread: !h.read,
+			Id: h.id, Lease: h.lease, Produced: h.acked, Acked: h.acked, Unread: !h.read, Opened: true,
 			AtRest: !h.ended && s.rng.IntN(2) == 0 && (!h.read || s.mode != pecanv1.Mode_MODE_AT_MOST_ONCE),
 		})
 	}
@@ -349,7 +349,7 @@ func (s *sim) workerBeat(w *simWorker) {
 	beat := &pecanv1.WorkerHeartbeat{}
 	for _, key := range sorted(w.held) {
 		h := w.held[key]
-		beat.Streams = append(beat.Streams, &pecanv1.WorkerHeartbeat_StreamLoad{Id: h.id, Lease: h.lease, Produced: h.count, Acked: h.acked})
+		beat.Streams = append(beat.Streams, &pecanv1.WorkerHeartbeat_StreamLoad{Id: h.id, Lease: h.lease, Produced: h.count, Acked: h.acked, Opened: true})
 	}
 	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}}})
 }
@@ -374,7 +374,12 @@ func (s *sim) workerMarks(w *simWorker) {
 		} else if next < suspicion.First {
 			mark.Below = min(mark.Below, suspicion.First)
 		}
+		mark.Ahead = !suspicion.Serial && next%2 == 0
 		s.feed(mark)
+		if mark.Ahead && next%4 == 0 {
+			// It waits, and its steps go on.
+			s.feed(&pecanv1.MarkElementsRequest{WorkerId: w.id, Id: h.id, Lease: h.lease, First: mark.Below, Below: mark.Below, Ahead: true})
+		}
 	}
 }
 
@@ -514,7 +519,7 @@ func (s *sim) resumeClient() {
 }
 
 func (s *sim) clientBeat(c *simClient) {
-	beat := &pecanv1.ClientHeartbeatRequest{ClientId: c.id, JobIds: []string{c.job}}
+	beat := &pecanv1.ClientHeartbeatRequest{ClientId: c.id, JobIds: []string{c.job}, ClientTimeoutS: s.cfg.ClientTimeout.Seconds()}
 	for _, p := range c.passes() {
 		beat.Passes = append(beat.Passes, &pecanv1.ClientHeartbeatRequest_Pass{JobId: c.job, Epoch: p.epoch, Starved: p == c.current && s.rng.IntN(2) == 0})
 	}

@@ -9,6 +9,8 @@ import (
 // clientState is what is known of a live client beside the durable state.
 type clientState struct {
 	lastSeen time.Duration
+	// untold: the client is from before a restart and has not said yet that it knows the timeout, which may have been longer then.
+	untold bool
 	// jobs says when the client last showed that it holds a job.
 	jobs map[string]time.Duration
 	// passes has the newest report on each pass.
@@ -26,6 +28,18 @@ type passState struct {
 	told *pecanv1.ClientHeartbeatRequest_Pass
 	// seen is when the client last showed that it wants the pass.
 	seen time.Duration
+}
+
+// toldWithin is how long a client may be silent that does not know the timeout: it has to find out that the dispatcher is back, at worst
+// over a connection that is dead without a word.
+const toldWithin = 20 * time.Second
+
+// mayBeSilent is how long the client may be silent.
+func (c *clientState) mayBeSilent(timeout time.Duration) time.Duration {
+	if c.untold {
+		return max(timeout, toldWithin)
+	}
+	return timeout
 }
 
 func newClientState(now time.Duration) *clientState {
@@ -53,6 +67,8 @@ type workerState struct {
 	cached *pecanv1.CacheFigures
 	// crash is what it said that it dies of; empty while it does not.
 	crash string
+	// trying: it was told to try an order of steps, and has not answered.
+	trying bool
 	// alone is the stream whose mark says that no other one's suspicious elements are made at the same time.
 	alone *streamKey
 }
@@ -116,6 +132,15 @@ func (c *Core) soft(key streamKey) *streamState {
 	return s
 }
 
+// softNow gives the soft state of a stream under the lease that it has, without what belonged to an older one.
+func (c *Core) softNow(key streamKey, stream *pecanv1.StoredStream) *streamState {
+	soft := c.soft(key)
+	if soft.lease != stream.Lease {
+		soft.newLease(stream.Lease, c.now)
+	}
+	return soft
+}
+
 // newLease forgets what belonged to an older lease.
 func (s *streamState) newLease(lease uint64, now time.Duration) {
 	s.lease, s.leasedAt = lease, now
@@ -127,6 +152,7 @@ func (c *Core) forgetEpoch(jobID string, epoch *pecanv1.StoredEpoch) {
 	for _, stream := range epoch.Streams {
 		delete(c.streams, streamKey{jobID, epoch.Epoch, stream.Stream})
 	}
+	delete(c.orderedPlans, passKey{jobID, epoch.Epoch})
 	for _, client := range c.clients {
 		delete(client.passes, passKey{jobID, epoch.Epoch})
 	}

@@ -33,6 +33,9 @@ type State struct {
 	clients     map[string]*pecanv1.StoredClient
 	jobs        map[string]*pecanv1.StoredJob
 	caches      map[string]*pecanv1.StoredCache
+	orders      map[orderKey]*pecanv1.StoredOrder
+	// profiles has what the steps of a graph cost, by its fingerprint.
+	profiles map[string]*pecanv1.StoredProfile
 
 	// ordered has the jobs in the order in which they came, and named the id for each name: both follow from jobs.
 	ordered []*pecanv1.StoredJob
@@ -44,6 +47,7 @@ func NewState() *State {
 	return &State{
 		datasets: map[string]*pecanv1.StoredDataset{}, clients: map[string]*pecanv1.StoredClient{},
 		jobs: map[string]*pecanv1.StoredJob{}, named: map[string]string{}, caches: map[string]*pecanv1.StoredCache{},
+		orders: map[orderKey]*pecanv1.StoredOrder{}, profiles: map[string]*pecanv1.StoredProfile{},
 	}
 }
 
@@ -64,6 +68,12 @@ func Restore(data []byte) (*State, error) {
 	}
 	for _, cache := range snapshot.Caches {
 		s.caches[cache.Key] = cache
+	}
+	for _, decided := range snapshot.Orders {
+		s.orders[keyOfDecision(decided)] = decided
+	}
+	for _, profile := range snapshot.Profiles {
+		s.profiles[profile.Fingerprint] = profile
 	}
 	for _, job := range snapshot.Jobs {
 		s.addJob(job)
@@ -96,6 +106,10 @@ func (s *State) Snapshot() *pecanv1.Snapshot {
 	}
 	for _, key := range sortedKeys(s.caches) {
 		snapshot.Caches = append(snapshot.Caches, s.caches[key])
+	}
+	snapshot.Orders = s.listOrders()
+	for _, fingerprint := range sortedKeys(s.profiles) {
+		snapshot.Profiles = append(snapshot.Profiles, s.profiles[fingerprint])
 	}
 	return snapshot
 }

@@ -64,18 +64,22 @@ func (c *Core) jobStatus(job *pecanv1.StoredJob, busy func() int) *pecanv1.JobSt
 		} else if closed.Error != nil {
 			word = "failed: " + closed.Error.Message
 		}
-		status.Epochs = append(status.Epochs, &pecanv1.EpochStatus{Epoch: closed.Epoch, State: word, Elements: closed.Elements, StreamsCutOff: closed.StreamsCutOff, Lost: closed.Lost})
+		status.Epochs = append(status.Epochs, &pecanv1.EpochStatus{
+			Epoch: closed.Epoch, State: word, Elements: closed.Elements, StreamsCutOff: closed.StreamsCutOff, Lost: closed.Lost,
+			Ordered: closed.Ordered, OrderedStreams: closed.OrderedStreams,
+		})
 	}
 	for _, epoch := range job.Epochs {
 		status.Epochs = append(status.Epochs, c.epochStatus(job, epoch, busy))
 	}
-	status.Nodes, status.Recovery = c.nodes(job.JobId), c.recovery(job.JobId)
-	status.Cache = c.cacheStatus(job)
+	sum := c.totals(job.JobId)
+	status.Nodes, status.Recovery = sum.nodes.list(), sum.recovery
+	status.Cache, status.Order = c.cacheStatus(job), c.orderStatus(job)
 	return status
 }
 
 func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, busy func() int) *pecanv1.EpochStatus {
-	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch, StreamsCutOff: streamsCutOff(epoch), Lost: lostFrom(job, epoch)}
+	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch, StreamsCutOff: streamsCutOff(epoch), Lost: lostFrom(job, epoch), Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams}
 	status.Waiting, _ = c.waitingWords(job, epoch, "", busy)
 	for _, stream := range epoch.Streams {
 		switch soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; {

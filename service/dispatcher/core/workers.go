@@ -32,6 +32,7 @@ func (c *Core) hello(in Hello) error {
 		c.workers[id] = worker
 	} else if worker.session != 0 {
 		c.endSession(worker.session, reason.New(reason.Closed, "worker %s registered again on a newer connection", id))
+		c.loseTrialsOn(worker.session, "worker "+id+" registered again", true)
 	}
 	*worker = workerState{
 		address: msg.Address, session: in.Session, order: worker.order, maxStreams: msg.MaxStreams, cores: msg.Cores,
@@ -115,10 +116,7 @@ func (c *Core) reconcile(workerID string, held []*pecanv1.HeldStream) {
 			continue
 		}
 		kept[key] = true
-		soft := c.soft(key)
-		if soft.lease != stream.Lease {
-			soft.newLease(stream.Lease, c.now)
-		}
+		soft := c.softNow(key, stream)
 		soft.started = true
 		if h.Ended {
 			c.produced(job, epoch, stream, h.Count, h.RemainderRows)
@@ -200,6 +198,8 @@ func (c *Core) fromWorker(in FromWorker) error {
 		c.cacheFiles(id, kind.CacheFiles)
 	case *pecanv1.WorkerMessage_Figures:
 		c.figures(id, kind.Figures)
+	case *pecanv1.WorkerMessage_OrderTried:
+		c.orderTried(in.Session, worker, kind.OrderTried)
 	case *pecanv1.WorkerMessage_Goodbye:
 		c.loseWorker(id, false, "worker "+id+" said goodbye")
 		c.endSession(in.Session, nil)
@@ -218,23 +218,28 @@ func (c *Core) beat(id string, worker *workerState, beat *pecanv1.WorkerHeartbea
 			c.command(id, stopCommand(keyOf(load.GetId()), load.GetLease()))
 			continue
 		}
-		soft := c.soft(keyOf(load.Id))
-		if soft.lease != stream.Lease {
-			soft.newLease(stream.Lease, c.now)
-		}
-		c.hasOpened(keyOf(load.Id), stream)
-		soft.produced = max(soft.produced, load.Produced)
-		soft.had, soft.clean = max(soft.had, min(load.Acked, load.Produced)), max(soft.clean, min(load.CleanBelow, load.Acked))
-		if acked := min(load.Acked, load.Produced); acked > soft.acked {
-			// Its client reads, whatever it reported before.
-			soft.acked, soft.reports, soft.reported = acked, 0, ""
-		}
+		soft := c.progressed(keyOf(load.Id), stream, load)
 		if soft.unread = load.AtRest && load.Unread; load.AtRest && (load.Unread || !stream.Produced) {
 			// Of what has been made and read to its end, its reader's word is under way.
 			c.takeBack(job, id, keyOf(load.Id), stream.Lease)
 			c.loseLease(keyOf(load.Id), stream, pecanv1.LeaseLost_MOVED, "worker "+id+" is about to leave")
 		}
 	}
+}
+
+// progressed notes how far a worker has come with a stream that is leased to it.
+func (c *Core) progressed(key streamKey, stream *pecanv1.StoredStream, load *pecanv1.WorkerHeartbeat_StreamLoad) *streamState {
+	soft := c.softNow(key, stream)
+	if load.Opened {
+		c.hasOpened(key, stream)
+	}
+	soft.produced = max(soft.produced, load.Produced)
+	soft.had, soft.clean = max(soft.had, min(load.Acked, load.Produced)), max(soft.clean, min(load.CleanBelow, load.Acked))
+	if acked := min(load.Acked, load.Produced); acked > soft.acked {
+		// Its client reads, whatever it reported before.
+		soft.acked, soft.reports, soft.reported = acked, 0, ""
+	}
+	return soft
 }
 
 // produced notes that a worker made the last element of a stream.
@@ -245,7 +250,7 @@ func (c *Core) produced(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stre
 	key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
 	exact := job.Options.GetMode() == pecanv1.Mode_MODE_EXACTLY_ONCE || job.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC
 	if exact && (stream.Delivered && stream.Count != count || count < stream.StartIndex) {
-		c.failEpoch(job, epoch, reason.New(reason.Internal, "%s gave %d elements when it was run again and %d before; a dataset read in mode exactly-once or deterministic has to give the same elements each time. Look for random filters, or for files that change", describe(key), count, max(stream.Count, stream.StartIndex)).Detail())
+		c.failStream(job, epoch, key, reason.New(reason.Internal, "%s gave %d elements when it was run again and %d before; a dataset read in mode exactly-once or deterministic has to give the same elements each time. Look for random filters, or for files that change", describe(key), count, max(stream.Count, stream.StartIndex)).Detail())
 		return
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamProduced{StreamProduced: &pecanv1.StreamProduced{
@@ -287,7 +292,7 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 	if detail.GetCode() == int32(codes.OK) {
 		detail = reason.New(reason.Internal, "%s failed on worker %s: %s", describe(key), workerID, detail.GetMessage()).Detail()
 	}
-	c.failEpoch(job, epoch, detail)
+	c.failStream(job, epoch, key, detail)
 }
 
 func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
@@ -346,6 +351,7 @@ func (c *Core) sessionEnded(session SessionID) {
 	worker := c.workers[id]
 	worker.session, worker.away, worker.awayUntil = 0, true, c.now+c.cfg.ReturnGrace
 	c.event("worker away", "worker", id)
+	c.loseTrialsOn(session, "the connection of worker "+id+" broke", true)
 	c.dirty = true
 }
 
@@ -371,6 +377,7 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 	c.forgetClosing(func(run closingRun) bool { return run.worker == id })
 	if worker.session != 0 {
 		delete(c.sessions, worker.session)
+		c.loseTrialsOn(worker.session, why, died)
 		if died {
 			c.endSession(worker.session, reason.New(reason.Unavailable, "worker %s counts as dead: %s; register again", id, why))
 		}
@@ -383,7 +390,12 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 		}
 		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
 		mark := c.soft(key).mark
-		first, below, suspicious := c.diedAt(key, stream)
+		if worker.trying {
+			// It may have died of the order that it was trying: that counts against the order, not against an element.
+			c.soft(key).crashed = false
+		}
+		first, below, ahead, suspicious := c.diedAt(key, stream, worker.crash != "")
+		suspicious = suspicious && !worker.trying
 		if opening := c.crashedOpening(key, stream); !died || !suspicious || opening {
 			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, why)
 			if opening && int(stream.OpeningCrashes) >= c.cfg.MaxCrashes {
@@ -391,10 +403,10 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 			}
 			return
 		}
-		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
-			Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_DIED, Progress: first, SuspectBelow: below, Why: why,
+		c.loseToDeath(key, stream, &pecanv1.LeaseLost{
+			Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_DIED, Progress: first, SuspectBelow: below, Ahead: ahead, Why: why,
 			CutOff: c.cutsOff(key, stream), Crashed: worker.crash != "", OpeningCrashes: c.openingCrashes(key, stream),
-		}}})
+		})
 		if int(stream.Crashes) >= c.cfg.MaxCrashes || int(stream.Deaths) >= c.cfg.MaxDeaths {
 			c.blame(key, job, stream, mark, worker)
 		}
@@ -409,7 +421,7 @@ func (c *Core) loseLease(key streamKey, stream *pecanv1.StoredStream, cause peca
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
 		Id: key.id(), Lease: stream.Lease, Cause: cause, Progress: progress, Why: why, CutOff: c.cutsOff(key, stream),
-		OpeningCrashes: c.openingCrashes(key, stream),
+		OpeningCrashes: c.openingCrashes(key, stream), Serial: stream.Serial,
 	}}})
 }
 

@@ -5,6 +5,7 @@ Small on purpose, and kept in the repository so that the Go tests need no Tensor
 
 import os
 import pathlib
+from collections.abc import Callable
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -80,6 +81,136 @@ def records() -> tf.data.Dataset:
     return tf.data.TFRecordDataset(FILES)
 
 
+@tf.function
+def outside(x: tf.Tensor) -> tf.Tensor:
+    return tf.reverse(x, [1])
+
+
+def checked(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    with tf.control_dependencies([tf.debugging.assert_less(y, tf.constant(100, tf.int64))]):
+        return tf.identity(x), y
+
+
+def steps() -> tf.data.Dataset:
+    """What a step does to the two components of an element, as its name says."""
+    offset = tf.Variable(3, dtype=tf.int64)
+    total = tf.Variable(0, dtype=tf.int64)
+    dataset = D.range(8).map(lambda i: (tf.fill([8, 8, 3], tf.cast(i, tf.uint8)), i), name="source")
+    dataset = dataset.map(lambda x, y: (tf.reverse(x, [1]), y), name="reads_0_writes_0")
+    dataset = dataset.map(lambda x, y: (outside(x), y), name="calls_reads_0_writes_0")
+    dataset = dataset.map(lambda x, y: (x, y + offset), name="captures_reads_1_writes_1")
+    dataset = dataset.map(lambda x, y: (x + tf.cast(y, tf.uint8), y), num_parallel_calls=2, name="reads_0_1_writes_0")
+    dataset = dataset.map(lambda x, y: (tf.zeros([4, 4, 3], tf.uint8), y), name="writes_0")
+    dataset = dataset.map(checked, name="reads_1")
+    dataset = dataset.map(lambda x, y: (tf.identity(x), y), name="nothing")
+    dataset = dataset.prefetch(2, name="passes")
+    dataset = dataset.map(lambda x, y: (noisy(x), y), name="random_reads_0_writes_0")
+    dataset = dataset.filter(lambda x, y: y % 2 == 0, name="drops_reads_1")
+    dataset = dataset.map(lambda x, y: (x, y + total.assign_add(1)), name="stateful_reads_1_writes_1")
+    dataset = dataset.shuffle(3, name="barrier_shuffles")
+    dataset = dataset.map(lambda x, y: (y, x), name="reads_0_1_writes_0_1")
+    dataset = dataset.map(lambda x, y: (x, y, x), name="barrier_adds")
+    return dataset.batch(4, name="batches_writes_0_1_2")
+
+
+def turned(interpolation: str, fill_mode: str = "CONSTANT", fill: float = 0.0) -> Callable[[tf.Tensor], tf.Tensor]:
+    """A small rotation."""
+    return lambda x: tf.raw_ops.ImageProjectiveTransformV3(
+        images=x[tf.newaxis],
+        transforms=[[0.9, 0.1, 0.0, -0.1, 0.9, 0.0, 0.0, 0.0]],
+        output_shape=tf.shape(x)[:2],
+        fill_value=fill,
+        fill_mode=fill_mode,
+        interpolation=interpolation,
+    )[0]
+
+
+def blurred(x: tf.Tensor) -> tf.Tensor:
+    """The mean of each value and those around it."""
+    return tf.nn.depthwise_conv2d(x[tf.newaxis], tf.ones([3, 3, 3, 1]) / 9, [1, 1, 1, 1], "SAME")[0]
+
+
+def blurred_alike(x: tf.Tensor) -> tf.Tensor:
+    kernel = tf.tile(tf.ones([3, 3, 1, 1]) / 9, tf.stack([1, 1, tf.shape(x)[-1], 1]))
+    return tf.nn.depthwise_conv2d(x[tf.newaxis], kernel, [1, 1, 1, 1], "SAME")[0]
+
+
+def picture_steps(size: int | None) -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
+    """Steps over pictures, by names that say what they do; behind the line is which step it is."""
+    image = tf.image
+
+    def looks(change: str, known: str, unknown: str, what: str) -> str:
+        """Sizes that are known are constants in the function, and where they count its dimensions must have them."""
+        at = known if size else unknown
+        return f"{change}_looks_{at}__{what}" if at else f"{change}__{what}"
+
+    return {
+        "moves_1__flips": image.flip_left_right,
+        "moves_1__flips_at_random": image.random_flip_left_right,
+        "moves_0__flips_by_a_seed": lambda x: image.stateless_random_flip_up_down(x, [1, 2]),
+        looks("moves_0_1", "2", "0_1_2", "crops_at_random"): lambda x: image.random_crop(x, [16, 16, 3]),
+        looks("moves_0_1", "", "0_1", "crops_in_the_middle"): lambda x: image.central_crop(x, 0.5),
+        "moves_0_1__cuts": lambda x: x[2:-2, 3:],
+        "computes_affine_mixes_0_1__resizes": lambda x: image.resize(x, [24, 24]),
+        "moves_0_1__takes_the_nearest": lambda x: image.resize(x, [24, 24], "nearest"),
+        looks("computes_affine_moves_0_1", "", "0_1", "pads"): lambda x: image.pad_to_bounding_box(x, 0, 0, 40, 40),
+        "moves_0__mirrors_the_edge": lambda x: tf.pad(x, [[1, 1], [0, 0], [0, 0]], "SYMMETRIC"),
+        "computes_affine__scales": lambda x: x / 2.0 - 1.0,
+        "computes_affine_along_2_looks_2__normalises": lambda x: (x - tf.constant([0.1, 0.2, 0.3])) / tf.constant([1.0, 2.0, 3.0]),
+        "computes_affine_along_2_looks_2__adds_a_row": lambda x: x + tf.reshape(tf.range(3, dtype=tf.float32), [1, 3]),
+        "computes__clips": lambda x: tf.clip_by_value(x, 0.1, 0.9),
+        "computes_affine__brightens": lambda x: image.random_brightness(x, 0.2),
+        "computes_affine_mixes_0_1__contrasts": lambda x: image.random_contrast(x, 0.2, 0.4),
+        "computes_mixes_2__turns_the_colour": lambda x: image.adjust_hue(x, 0.2),
+        "computes_mixes_2__saturates": lambda x: image.random_saturation(x, 0.2, 0.4),
+        looks("computes_affine_mixes_2", "0_1_2", "2", "greys"): image.rgb_to_grayscale,
+        looks("computes_mixes_0_1_2", "", "0_1_2", "standardises"): image.per_image_standardization,
+        looks("computes_affine_mixes_0_1", "", "0_1", "rotates"): turned("BILINEAR"),
+        looks("computes_affine_moves_0_1", "", "0_1", "rotates_to_the_nearest"): turned("NEAREST"),
+        looks("moves_0_1", "", "0_1", "rotates_in_a_hall_of_mirrors"): turned("NEAREST", "REFLECT"),
+        "computes_affine_along_2_mixes_0_1_looks_2__blurs": blurred,
+        "computes_affine_mixes_0_1_looks_2__blurs_all_channels_alike": blurred_alike,
+        "computes_affine_mixes_0_1_looks_0_1__resizes_by_all_values": lambda x: image.resize(x, [24, 24], antialias=True),
+        "computes__rounds": lambda x: tf.cast(tf.cast(x * 255, tf.uint8), tf.float32),
+        "computes__squares": lambda x: x * x,
+        "computes_affine_moves_1_mixes_1__adds_its_mirror": lambda x: x + x[:, ::-1],
+        "moves_2__swaps_channels": lambda x: tf.gather(x, [2, 1, 0], axis=2),
+        "moves_0__doubles": lambda x: tf.tile(x, [2, 1, 1]),
+        "computes_affine_along_0_1_2_looks_0_1_2__adds_noise": lambda x: x + tf.random.normal(tf.shape(x)),
+        "moves_0_1__stays_square": lambda x: tf.transpose(tf.transpose(x[1:, 1:], [2, 0, 1]), [1, 2, 0]),
+        "opaque__transposes": lambda x: tf.transpose(x, [1, 0, 2]),
+        "opaque__sorts": lambda x: tf.sort(x, axis=0),
+        "opaque__is_made_anew": lambda x: tf.zeros_like(x),
+        "opaque__is_chosen_by_its_values": lambda x: tf.where(x > 0.5, x, tf.zeros_like(x)),
+        "opaque__is_flattened": lambda x: tf.reshape(x, [-1]),
+        "opaque__cuts_by_its_values": lambda x: x[: tf.cast(x[0, 0, 0] * 4, tf.int32)],
+    }
+
+
+def changes(size: int | None) -> tf.data.Dataset:
+    """Each of these steps over pictures, for itself."""
+
+    def picture(i: tf.Tensor) -> tf.Tensor:
+        noise = tf.random.stateless_uniform([32, 32, 3], [i, i])
+        some = tf.cast(i, tf.int32)
+        return tf.ensure_shape(noise, [32, 32, 3]) if size else noise[: some + 20, : 24 - some % 3]
+
+    pictures = D.range(8).map(picture)
+    return D.zip(tuple(pictures.map(step, name=name) for name, step in picture_steps(size).items()))
+
+
+def badly_ordered() -> tf.data.Dataset:
+    """Dear steps over whole pictures before cheap ones that leave little of them."""
+    dataset = D.range(1000).map(lambda i: (tf.fill([64, 64, 3], tf.cast(i, tf.float32)), i), name="source")
+    dataset = dataset.map(lambda x, y: (tf.tanh(x), y), num_parallel_calls=2, name="dear")
+    dataset = dataset.prefetch(2)
+    dataset = dataset.map(lambda x, y: (tf.reverse(x, [1]), y), name="mirror")
+    dataset = dataset.map(lambda x, y: (x, y + 1), name="next_label")
+    dataset = dataset.filter(lambda x, y: y % 4 == 0, name="some")
+    dataset = dataset.map(lambda x, y: (x[:8], y), name="crop")
+    return dataset.prefetch(2)
+
+
 CASES = {
     "range": lambda: D.range(100),
     "map_batch": lambda: D.range(100).map(twice, num_parallel_calls=2, deterministic=False).shuffle(40).batch(8, drop_remainder=True),
@@ -143,6 +274,10 @@ CASES = {
     "kept_remote": lambda: kept(D.from_tensor_slices(["gs://b/" + f for f in FILES]).interleave(tf.data.TFRecordDataset)),
     "kept_twice": lambda: kept(kept(D.range(300).map(twice)).map(twice)),
     "snapshot": lambda: D.range(30).snapshot("/data/snapshot"),
+    "steps": steps,
+    "badly_ordered": badly_ordered,
+    "changes": lambda: changes(32),
+    "changes_of_any_size": lambda: changes(None),
 }
 
 

@@ -1,0 +1,67 @@
+package client
+
+import (
+	"testing"
+	"time"
+
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// A dispatcher that is started again may have another timeout than the one that made the job.
+func TestHeartbeatsKeepToTheTimeoutThatTheDispatcherToldLast(t *testing.T) {
+	d := startDispatcher(t)
+	job := open(t, d)
+	s := job.Session()
+	keeps := func(timeoutS float64, interval time.Duration) {
+		t.Helper()
+		eventually(t, "heartbeats say that the timeout is known", func() bool {
+			return look(d, func() bool { return len(d.beats) > 0 && d.beats[len(d.beats)-1].GetClientTimeoutS() == timeoutS })
+		})
+		if got := s.beatInterval(); got != interval {
+			t.Errorf("with a timeout of %v s heartbeats come every %v, want %v", timeoutS, got, interval)
+		}
+	}
+	keeps(10, 20*time.Millisecond)
+	for _, timeoutS := range []float64{0.05, 0.025, 60} {
+		d.update(func() { d.timeoutS = timeoutS })
+		keeps(timeoutS, min(20*time.Millisecond, time.Duration(timeoutS/5*float64(time.Second))))
+	}
+}
+
+// A dispatcher that has heard nothing for its timeout gives what waits here to others.
+func TestWhatWaitsOfASharedJobIsNotHandedOutByOneThatMayBeForgotten(t *testing.T) {
+	for name, forgotten := range map[string]bool{"heard in time": false, "forgotten": true} {
+		t.Run(name, func(t *testing.T) {
+			w := startWorker(t, same(testStream{count: 50}))
+			d := startDispatcher(t, func(d *testDispatcher) { d.timeoutS = 0.2 })
+			d.snapshot = spread(1, w)
+			job := open(t, d)
+			job.request.JobName = "shared"
+			it := job.Open(IterOptions{NoAhead: true})
+			first, err := readUpTo(t, it, 5)
+			if err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "more waits", func() bool { e := it.epoch(); e.mu.Lock(); defer e.mu.Unlock(); return !e.drained() })
+			held := make(chan struct{})
+			d.update(func() { d.holdBeats = held })
+			eventually(t, "the trainer has not been heard for too long", func() bool { return !job.holds() })
+			if _, status, err := it.NextElement(10 * time.Millisecond); status != NotYet {
+				t.Fatalf("%v, %v", status, err)
+			}
+			d.update(func() { d.holdBeats, d.forget = nil, forgotten })
+			close(held)
+			rest, err := read(t, it)
+			if !forgotten {
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantAll(t, append(first, rest...), 50)
+				return
+			}
+			if !reason.Is(err, reason.ClientUnknown) || len(rest) != 0 {
+				t.Errorf("%d elements more, and %v", len(rest), err)
+			}
+		})
+	}
+}

@@ -1,0 +1,205 @@
+package client
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+func TestAnOutageIsATypedErrorAfterTheTimeoutAndPasses(t *testing.T) {
+	w := startWorker(t, same(testStream{count: 10}))
+	d := startDispatcher(t)
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		return &pecanv1.EpochUpdate{Waiting: "no worker is registered"}
+	}
+	it := open(t, d).Open(IterOptions{Timeout: 150 * time.Millisecond})
+	eventually(t, "the dispatcher's reason is shown", func() bool { return waiting(it) == "no worker is registered" })
+	if _, status, _ := it.NextElement(10 * time.Millisecond); status != NotYet {
+		t.Errorf("without a worker: %v", status)
+	}
+	d.stop()
+	began := time.Now()
+	var err error
+	eventually(t, "the outage is an error", func() bool {
+		var status Status
+		_, status, err = it.NextElement(20 * time.Millisecond)
+		return status == Failed
+	})
+	if !reason.Is(err, reason.Unavailable) || !strings.Contains(err.Error(), d.addr) || time.Since(began) < 150*time.Millisecond {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+	d.snapshot = spread(1, w)
+	d.listen(d.addr)
+	var all []got
+	eventually(t, "it goes on", func() bool {
+		rest, err := read(t, it)
+		all = append(all, rest...)
+		return err == nil
+	})
+	wantAll(t, all, 10)
+}
+
+// failure waits until a Next fails.
+func failure(t *testing.T, it *Iteration) (err error) {
+	t.Helper()
+	eventually(t, "the outage is an error", func() bool {
+		var status Status
+		_, status, err = it.NextElement(10 * time.Millisecond)
+		return status == Failed
+	})
+	return err
+}
+
+func TestNoWorkersIsATypedErrorAfterTheTimeoutAndPasses(t *testing.T) {
+	const limit = 150 * time.Millisecond
+	d := startDispatcher(t)
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		return &pecanv1.EpochUpdate{Waiting: "no worker is registered", NoWorkers: true}
+	}
+	it := open(t, d).Open(IterOptions{Timeout: limit})
+	// Who asks again is given the whole time again.
+	for range 2 {
+		began := time.Now()
+		err := failure(t, it)
+		if !reason.Is(err, reason.NoWorkers) || !strings.Contains(err.Error(), "no worker is registered") || !strings.Contains(err.Error(), d.addr) || time.Since(began) < limit {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	}
+	d.update(func() { d.snapshot = spread(1, startWorker(t, same(testStream{count: 10}))) })
+	all, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, all, 10)
+}
+
+// The dispatcher has lost sight of the worker, and the worker, which its reader reaches as before, never heard of the lease.
+func TestAWorkerThatDeniesItsStreamsIsNoWorker(t *testing.T) {
+	const limit = time.Second
+	hold := make(chan struct{})
+	var asked atomic.Int64
+	w := startWorker(t, same(testStream{count: 10, hold: hold}), func(w *testWorker) {
+		w.refuse = func(*pecanv1.OpenStream) error {
+			if asked.Add(1) == 1 {
+				return reason.New(reason.StreamUnknown, "not held")
+			}
+			return nil
+		}
+	})
+	d := startDispatcher(t)
+	d.snapshot = func(version uint64) *pecanv1.EpochUpdate {
+		u := spread(1, w)(version)
+		u.Waiting, u.NoWorkers = "no worker is registered", true
+		return u
+	}
+	it := open(t, d).Open(IterOptions{})
+	if _, status, err := it.NextElement(0); status != NotYet {
+		t.Fatalf("%v, %v", status, err)
+	}
+	e := it.epoch()
+	eventually(t, "it is asked again", func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return asked.Load() > 1 && e.noWorkers && e.streams[0].channel != nil
+	})
+	now := time.Now()
+	if err := e.outage(now, limit); err != nil {
+		t.Errorf("at once: %v", err)
+	}
+	if err := e.outage(now.Add(limit+1), limit); !reason.Is(err, reason.NoWorkers) {
+		t.Errorf("after %v: %v", limit, err)
+	}
+	// That it has not denied the stream once more means that it has it by now.
+	for _, after := range []time.Duration{1, limit + 2} {
+		if err := e.outage(now.Add(denial+after), limit); err != nil {
+			t.Errorf("%v later: %v", after, err)
+		}
+	}
+	close(hold)
+	all, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, all, 10)
+}
+
+func TestWorkersThatAllCannotBeReachedAreATypedErrorAndPass(t *testing.T) {
+	const limit = 150 * time.Millisecond
+	gone, lost := startWorker(t, same(testStream{count: 10})), startWorker(t, same(testStream{count: 10}))
+	gone.stop()
+	lost.stop()
+	d := startDispatcher(t)
+	lease := uint64(1)
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		// The dispatcher moves the stream from one to the other and back.
+		worker := []*testWorker{gone, lost}[lease%2].address()
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: lease, Worker: worker}}}
+	}
+	it := open(t, d).Open(IterOptions{Timeout: limit})
+	began := time.Now()
+	var err error
+	eventually(t, "the outage is an error", func() bool {
+		d.update(func() { lease++ })
+		var status Status
+		_, status, err = it.NextElement(20 * time.Millisecond)
+		return status == Failed
+	})
+	if !reason.Is(err, reason.Unavailable) || !strings.Contains(err.Error(), "--advertise") || time.Since(began) < limit {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+	if text := err.Error(); !strings.Contains(text, gone.tcp.Addr().String()) && !strings.Contains(text, lost.tcp.Addr().String()) {
+		t.Errorf("no address: %v", err)
+	}
+	good := startWorker(t, same(testStream{count: 10}))
+	d.update(func() {
+		lease++
+		d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+			return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: lease, Worker: good.address()}}}
+		}
+	})
+	all, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, all, 10)
+}
+
+// A step may take minutes for one element, and workers may be busy with others: both are no outages.
+func TestWorkersThatTakeTheirTimeAreNoOutage(t *testing.T) {
+	const limit = 300 * time.Millisecond
+	hold := make(chan struct{})
+	w := startWorker(t, same(testStream{count: 10, hold: hold, holdAt: 3}))
+	d := startDispatcher(t)
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate { return &pecanv1.EpochUpdate{Waiting: "all 2 workers are busy"} }
+	it := open(t, d).Open(IterOptions{Timeout: limit})
+	idle := func() {
+		t.Helper()
+		for began := time.Now(); time.Since(began) < 3*limit; {
+			if _, status, err := it.NextElement(limit / 20); status != NotYet {
+				t.Fatalf("%v, %v", status, err)
+			}
+		}
+	}
+	idle()
+	d.update(func() { d.snapshot = spread(1, w) })
+	first, err := readUpTo(t, it, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle()
+	if _, computing := it.Waiting(); !computing {
+		t.Errorf("waiting: %s", waiting(it))
+	}
+	w.cut()
+	idle()
+	close(hold)
+	rest, err := read(t, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAll(t, append(first, rest...), 10)
+}

@@ -1,0 +1,51 @@
+package autoorder
+
+import "fmt"
+
+// Paper orders as published by Graur et al., "Pecan: Cost-Efficient ML Data Preprocessing with Automatic Transformation Ordering and Hybrid
+// Placement" (USENIX ATC 2024), section 3.2 and algorithm 2, to be compared with. Between fixed steps, in one pass: a step that makes
+// elements smaller goes to the front, so that a later one ends up before an earlier one; one that keeps their size goes behind those; one
+// that makes them larger goes behind all others, as does one that makes them smaller with a kind of numbers on which processors are slow.
+// It looks neither at what a step costs nor at what it reads, so Holds and the costs are not looked at.
+//
+// A step of which nobody knows the factor counts as one that keeps the size. The paper sends slow kinds to the end of the pipeline; nothing
+// passes a fixed step here, so that is the end of their section.
+func Paper(p Pipeline) Plan {
+	plan := Plan{Order: original(len(p.Steps)), Reasons: make([]string, len(p.Steps))}
+	for i := range p.Steps {
+		plan.Reasons[i] = fixedReason(&p.Steps[i])
+	}
+	for _, section := range sections(p.Steps) {
+		var shrink, keep, grow, slow []int
+		for i := section[0]; i < section[1]; i++ {
+			step := &p.Steps[i]
+			switch factor, known := step.factor(); {
+			case !known:
+				keep = append(keep, i)
+				plan.Reasons[i] = "its factor is not known, and counts as 1"
+			case factor < 1 && step.Slow:
+				slow = append(slow, i)
+				plan.Reasons[i] = fmt.Sprintf("factor %.3g, to numbers with which processors are slow", factor)
+			case factor < 1:
+				shrink = append([]int{i}, shrink...)
+				plan.Reasons[i] = fmt.Sprintf("factor %.3g: to the front", factor)
+			case factor == 1:
+				keep = append(keep, i)
+				plan.Reasons[i] = "factor 1"
+			default:
+				grow = append(grow, i)
+				plan.Reasons[i] = fmt.Sprintf("factor %.3g: to the end", factor)
+			}
+		}
+		at := plan.Order[section[0]:section[0]:section[1]]
+		for _, part := range [][]int{shrink, keep, grow, slow} {
+			at = append(at, part...)
+		}
+	}
+	for i := range p.Steps {
+		if p.Steps[i].Fixed == "" {
+			plan.Reasons[i] = place(plan.Order, i) + ": " + plan.Reasons[i]
+		}
+	}
+	return plan
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+)
+
+// grid prints rows whose last column is broken into lines that fit; where the others leave it no room it stands below them. What a
+// terminal would take for a command is not printed.
+func grid(out io.Writer, rows [][]string, width int) {
+	const gap, least = 2, 24
+	clean := make([][]string, len(rows))
+	var wide []int
+	for r, row := range rows {
+		for i, cell := range row {
+			clean[r] = append(clean[r], printable(cell))
+			if i == len(wide) {
+				wide = append(wide, 0)
+			}
+			wide[i] = max(wide[i], breadth(clean[r][i])+gap)
+		}
+	}
+	last := len(wide) - 1
+	indent := 0
+	for _, w := range wide[:last] {
+		indent += w
+	}
+	below := width-indent < least
+	if below {
+		indent = 4
+	}
+	for _, row := range clean {
+		head := ""
+		for i, cell := range row[:last] {
+			head += cell + strings.Repeat(" ", wide[i]-breadth(cell))
+		}
+		if below {
+			fmt.Fprintln(out, strings.TrimRight(head, " "))
+			head = strings.Repeat(" ", indent)
+		}
+		for _, part := range wrap(row[last], width-indent) {
+			fmt.Fprintln(out, strings.TrimRight(head+part, " "))
+			head = strings.Repeat(" ", indent)
+		}
+	}
+}
+
+// wrap breaks a text between words, and within those that are too long.
+func wrap(text string, width int) []string {
+	lines := []string{""}
+	for _, w := range strings.Fields(text) {
+		last := &lines[len(lines)-1]
+		if *last != "" && breadth(*last)+1+breadth(w) <= width {
+			*last += " " + w
+			continue
+		}
+		if *last != "" {
+			lines = append(lines, "")
+		}
+		for breadth(w) > width {
+			head := fitting(w, width)
+			lines[len(lines)-1], w = head, w[len(head):]
+			lines = append(lines, "")
+		}
+		lines[len(lines)-1] = w
+	}
+	return lines
+}
+
+// fitting is the longest beginning of a text that is so broad at most, and one character at least.
+func fitting(text string, width int) string {
+	used := 0
+	for i, r := range text {
+		if used += runeBreadth(r); used > width && i > 0 {
+			return text[:i]
+		}
+	}
+	return text
+}
+
+// clip leaves out the middle of a text that is too broad: names differ at their ends.
+func clip(text string, width int) string {
+	if breadth(text) <= width {
+		return text
+	}
+	head := fitting(text, (width-1)/2)
+	runes := []rune(text)
+	used, from := 0, len(runes)
+	for from > 0 && used+runeBreadth(runes[from-1]) <= width-1-breadth(head) {
+		from--
+		used += runeBreadth(runes[from])
+	}
+	return head + "…" + string(runes[from:])
+}
+
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		if unicode.IsSpace(r) {
+			return ' '
+		}
+		return '�'
+	}, text)
+}
+
+// breadth is how many columns a text takes.
+func breadth(text string) (columns int) {
+	for _, r := range text {
+		columns += runeBreadth(r)
+	}
+	return columns
+}
+
+// broad are the characters that take two columns, roughly: those of East Asian scripts, and pictures.
+var broad = &unicode.RangeTable{
+	R16: []unicode.Range16{{Lo: 0x1100, Hi: 0x115f, Stride: 1}, {Lo: 0x2e80, Hi: 0xa4cf, Stride: 1}, {Lo: 0xac00, Hi: 0xd7a3, Stride: 1},
+		{Lo: 0xf900, Hi: 0xfaff, Stride: 1}, {Lo: 0xfe30, Hi: 0xfe6f, Stride: 1}, {Lo: 0xff00, Hi: 0xff60, Stride: 1}, {Lo: 0xffe0, Hi: 0xffe6, Stride: 1}},
+	R32: []unicode.Range32{{Lo: 0x1f300, Hi: 0x1f64f, Stride: 1}, {Lo: 0x1f900, Hi: 0x1f9ff, Stride: 1}, {Lo: 0x20000, Hi: 0x3fffd, Stride: 1}},
+}
+
+func runeBreadth(r rune) int {
+	switch {
+	case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
+		return 0
+	case unicode.Is(broad, r):
+		return 2
+	}
+	return 1
+}

@@ -1,0 +1,298 @@
+package core_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core"
+)
+
+// X1: whatever peers say, in whatever order, no decision ends the core: a record that does not fit the state would end the dispatcher for all
+// jobs. What was decided is what the journal says.
+func TestPeersThatSayAnythingDoNotEndTheCore(t *testing.T) {
+	tried, decided, judged := 0, 0, 0
+	for seed := range uint64(100) {
+		t.Run(fmt.Sprintf("seed_%d", seed), func(t *testing.T) {
+			p := newStrangers(t, seed)
+			for range 500 {
+				p.now += time.Duration(p.rng.IntN(400)) * time.Millisecond
+				p.answer(p.decide(p.input()))
+			}
+			p.core.Status(p.now)
+			p.checkReplay()
+			tried, decided = tried+p.tried, decided+len(p.core.State().Snapshot().Orders)
+			for _, record := range p.records {
+				if record.GetOrderJudged() != nil {
+					judged++
+				}
+			}
+		})
+	}
+	if tried == 0 || decided == 0 || judged == 0 {
+		t.Errorf("%d orders were tried, %d decided, %d judged", tried, decided, judged)
+	}
+}
+
+// strangers are clients and workers that send messages of the right form with contents from anywhere.
+type strangers struct {
+	*script
+	rng               *rand.Rand
+	sessions, watches uint64
+	// tried counts orders that were tried.
+	tried int
+}
+
+func newStrangers(t *testing.T, seed uint64) *strangers {
+	p := &strangers{script: newScript(t), rng: rand.New(rand.NewPCG(seed, 1))}
+	p.decide(core.Start{ClusterID: "c"})
+	p.decide(core.AddDataset{WantedID: "d", Fingerprint: "f", Spec: &pecanv1.DatasetSpec{}})
+	return p
+}
+
+func one[T any](p *strangers, of ...T) T { return of[p.rng.IntN(len(of))] }
+
+func (p *strangers) chance(n int) bool { return p.rng.IntN(n) == 0 }
+
+func (p *strangers) input() any {
+	switch p.rng.IntN(12) {
+	case 11:
+		return p.figures()
+	case 0:
+		return p.newJob()
+	case 1, 2:
+		return p.opening()
+	case 3:
+		p.sessions++
+		hello := &pecanv1.WorkerHello{}
+		p.fill(hello)
+		// Addresses and rooms are looked at before the core hears of them.
+		hello.Address, hello.MaxStreams = address(one(p, "w1", "w2", "w3")), 1+p.rng.Int32N(4)
+		return core.Hello{Session: core.SessionID(p.sessions), Message: hello}
+	case 4, 5:
+		message := &pecanv1.WorkerMessage{}
+		p.fill(message)
+		if failed := message.GetFailed(); failed != nil && failed.Error == nil {
+			failed.Error = &pecanv1.ErrorDetail{Code: 14}
+		}
+		return core.FromWorker{Session: core.SessionID(p.sessions - min(p.sessions, p.rng.Uint64N(4))), Message: message}
+	case 6:
+		p.watches++
+		watch := &pecanv1.WatchEpochRequest{}
+		p.fill(watch)
+		return core.Watch{ID: core.WatchID(p.watches), Request: watch}
+	case 7:
+		return one[any](p, core.Tick{}, core.Tick{}, core.Unwatch{ID: core.WatchID(p.watches)}, core.SessionEnded{Session: core.SessionID(p.sessions)})
+	}
+	request := one[proto.Message](p, &pecanv1.AdoptEpochRequest{}, &pecanv1.FinishStreamRequest{}, &pecanv1.ReleaseStreamRequest{}, &pecanv1.MarkElementsRequest{},
+		&pecanv1.WorkerCrashesRequest{}, &pecanv1.ReportWorkerRequest{}, &pecanv1.CloseEpochRequest{}, &pecanv1.ClientHeartbeatRequest{})
+	if p.chance(40) {
+		request = &pecanv1.ClientGoodbyeRequest{}
+	}
+	p.fill(request)
+	return request
+}
+
+// answer plans the orders that are asked for, and has workers answer for those that are to be tried, mostly.
+func (p *strangers) answer(result core.Result) {
+	for _, effect := range result.Effects {
+		if asked, ok := effect.(core.PlanOrder); ok && !p.chance(5) {
+			p.answer(p.decide(core.OrderPlanned{
+				Asked: asked.Asked, Order: one(p, nil, []string{"a", "b"}, []string{"b", "a"}, []string{"b", "b"}), Why: "why", PredictedBefore: 2, PredictedAfter: one(p, 1, 3, math.NaN()),
+				Steps: []*pecanv1.ExplainedStep{{Node: "a"}, {Node: "b"}}, Again: one(p, "", "", "", "later"),
+			}))
+		}
+		command, ok := effect.(core.Command)
+		if try := command.Message.GetTryOrder(); ok && try != nil && !p.chance(5) {
+			told := &pecanv1.OrderTried{}
+			p.fill(told)
+			told.Id = try.Id
+			if told.Trial != nil && p.chance(2) {
+				told.Trial.Refused = ""
+			}
+			p.tried++
+			p.answer(p.decide(core.FromWorker{Session: command.Session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: told}}}))
+		}
+	}
+}
+
+// figures are of a job that is there, and large enough to plan from.
+func (p *strangers) figures() any {
+	told := &pecanv1.JobFigures{Account: 1, Reading: p.rng.Uint64N(1000), Nodes: nodes([]string{"a:9000:900", "b:9000:9"})}
+	if p.chance(4) {
+		told.Nodes = append(told.Nodes, one(p, &pecanv1.NodeMetrics{}, &pecanv1.NodeMetrics{Node: "c", SelfCpuS: math.NaN()}, &pecanv1.NodeMetrics{Node: "d", SelfCpuS: -1}))
+	}
+	told.Ordered = nodes(one(p, nil, []string{"a:3000:30", "b:3000:3"}, []string{"a:3000:600", "b:9999:3"}))
+	if p.chance(4) {
+		told.OrderedFailed = 1
+	}
+	if jobs := p.core.State().Snapshot().Jobs; len(jobs) > 0 {
+		told.JobId = one(p, jobs...).JobId
+	}
+	return core.FromWorker{Session: core.SessionID(p.sessions), Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Figures{Figures: told}}}
+}
+
+func address(worker string) *pecanv1.WorkerAddress {
+	return &pecanv1.WorkerAddress{WorkerId: worker, Tcp: worker + ":1"}
+}
+
+// newJob is of any mode and of any plan that the analysis may give for it.
+func (p *strangers) newJob() core.CreateJob {
+	p.jobs++
+	request := &pecanv1.CreateJobRequest{}
+	p.fill(request)
+	mode := pecanv1.Mode(1 + p.rng.Int32N(5))
+	plan := &pecanv1.Plan{NumStreams: 2, Mode: mode, Cardinality: int64(p.rng.IntN(9)) - 2, Repeat: int64(p.rng.IntN(4)) - 1, AllOpen: p.chance(3), WritesFiles: p.chance(5)}
+	plan.Determinism = one(p, pecanv1.DeterminismClass_DETERMINISM_CLASS_A, pecanv1.DeterminismClass_DETERMINISM_CLASS_C)
+	plan.Resume = one(p, nil, &pecanv1.Resume{Way: pecanv1.Resume_START})
+	if mode == pecanv1.Mode_MODE_OFF {
+		plan.NumStreams = 0
+	} else if p.chance(3) {
+		plan.BatchWay = pecanv1.BatchWay_BATCH_WAY_CLOSING
+	} else if p.chance(2) {
+		plan.Cache = &pecanv1.CachePlan{Key: "k"}
+	}
+	request.DatasetId, request.Options = "d", &pecanv1.JobOptions{
+		Mode: mode, Order: pecanv1.Order(p.rng.Int32N(5)), OrderTolerance: pecanv1.OrderTolerance(p.rng.Int32N(5)),
+	}
+	return core.CreateJob{Request: request, JobID: fmt.Sprint("j", p.jobs), Plan: plan}
+}
+
+// opening is mostly the next pass of a job that is there.
+func (p *strangers) opening() *pecanv1.OpenEpochRequest {
+	request := &pecanv1.OpenEpochRequest{}
+	p.fill(request)
+	if !p.chance(4) {
+		request.Position = nil
+	} else if request.Position != nil {
+		request.Position.Turn, request.Position.Ended = 0, nil
+	}
+	if jobs := p.core.State().Snapshot().Jobs; len(jobs) > 0 && !p.chance(4) {
+		job := one(p, jobs...)
+		request.JobId, request.Pass = job.JobId, job.NextEpoch
+		if len(job.ClientIds) > 0 {
+			request.ClientId = one(p, job.ClientIds...)
+		}
+	}
+	return request
+}
+
+// stream is one that is there, if any is.
+func (p *strangers) stream() (*pecanv1.StreamId, *pecanv1.StoredStream) {
+	id, stream, n := &pecanv1.StreamId{JobId: "j1"}, &pecanv1.StoredStream{}, 0
+	for _, job := range p.core.State().Snapshot().Jobs {
+		for _, epoch := range job.Epochs {
+			for _, s := range epoch.Streams {
+				if n++; p.chance(n) {
+					id, stream = &pecanv1.StreamId{JobId: job.JobId, Epoch: epoch.Epoch, Stream: s.Stream}, s
+				}
+			}
+		}
+	}
+	return id, stream
+}
+
+// fill gives a message fields at random, and mostly those of one stream where it speaks of one.
+func (p *strangers) fill(message proto.Message) { p.fillIn(message.ProtoReflect(), 4) }
+
+func (p *strangers) fillIn(m protoreflect.Message, depth int) {
+	fields, oneofs := m.Descriptor().Fields(), m.Descriptor().Oneofs()
+	for i := range fields.Len() {
+		if f := fields.Get(i); f.ContainingOneof() == nil && !p.chance(6) {
+			p.set(m, f, depth)
+		}
+	}
+	for i := range oneofs.Len() {
+		of := oneofs.Get(i).Fields()
+		p.set(m, of.Get(p.rng.IntN(of.Len())), depth)
+	}
+	if f := fields.ByName("id"); f == nil || f.Message() == nil || p.chance(8) {
+		return
+	}
+	id, stream := p.stream()
+	for _, own := range []struct {
+		name  protoreflect.Name
+		value any
+	}{
+		{"id", id.ProtoReflect()}, {"lease", stream.Lease}, {"worker_id", stream.Worker.GetWorkerId()}, {"client_id", stream.Consumer},
+		{"assignment", stream.Assignment}, {"count", stream.Count}, {"next_index", stream.Count},
+	} {
+		if f := fields.ByName(own.name); f != nil && !p.chance(6) {
+			m.Set(f, protoreflect.ValueOf(own.value))
+		}
+	}
+}
+
+func (p *strangers) set(m protoreflect.Message, f protoreflect.FieldDescriptor, depth int) {
+	inner := func(value protoreflect.Value) protoreflect.Value {
+		if depth > 0 {
+			p.fillIn(value.Message(), depth-1)
+		}
+		return value
+	}
+	switch {
+	case f.IsList():
+		list := m.Mutable(f).List()
+		for range p.rng.IntN(4) {
+			if f.Message() != nil {
+				list.Append(inner(list.NewElement()))
+			} else {
+				list.Append(p.scalar(f))
+			}
+		}
+	case f.Message() != nil:
+		m.Set(f, inner(m.NewField(f)))
+	default:
+		m.Set(f, p.scalar(f))
+	}
+}
+
+func (p *strangers) scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
+	number := p.rng.Uint64N(6)
+	if p.chance(10) {
+		number = one[uint64](p, 1<<64-1, 1<<63, 1<<62, 1<<62+1, 1<<32)
+	}
+	if f.Name() == "streams" {
+		// So many has every plan, and its cache.
+		number = 2
+	}
+	switch f.Kind() {
+	case protoreflect.BoolKind:
+		return protoreflect.ValueOfBool(p.chance(3))
+	case protoreflect.EnumKind:
+		return protoreflect.ValueOfEnum(protoreflect.EnumNumber(p.rng.IntN(5)))
+	case protoreflect.Int32Kind:
+		return protoreflect.ValueOfInt32(int32(number))
+	case protoreflect.Int64Kind:
+		return protoreflect.ValueOfInt64(int64(number))
+	case protoreflect.Uint32Kind:
+		return protoreflect.ValueOfUint32(uint32(number))
+	case protoreflect.Uint64Kind:
+		return protoreflect.ValueOfUint64(number)
+	case protoreflect.DoubleKind:
+		return protoreflect.ValueOfFloat64(float64(number))
+	case protoreflect.BytesKind:
+		return protoreflect.ValueOfBytes([]byte("x"))
+	}
+	switch f.Name() {
+	case "client_id":
+		return protoreflect.ValueOfString(one(p, "a", "b", "nobody"))
+	case "job_id", "job_ids":
+		return protoreflect.ValueOfString(fmt.Sprint("j", p.rng.IntN(p.jobs+2)))
+	case "worker_id":
+		return protoreflect.ValueOfString(one(p, "w1", "w2", "nobody"))
+	case "request_id":
+		return protoreflect.ValueOfString(fmt.Sprint("r", p.rng.IntN(1000)))
+	case "job_name", "cluster_id":
+		return protoreflect.ValueOfString(one(p, "", "", "c"))
+	case "key":
+		return protoreflect.ValueOfString(one(p, "k", "k", "x"))
+	}
+	return protoreflect.ValueOfString(one(p, "k-1", "k-2", "x"))
+}

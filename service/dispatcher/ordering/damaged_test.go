@@ -1,0 +1,91 @@
+package ordering_test
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+// damage makes one small change to a graph: another input, another op, attributes of another node, or none.
+func damage(r *rand.Rand, def *tf.GraphDef) {
+	nodes := def.Node
+	if fs := def.GetLibrary().GetFunction(); len(fs) > 0 && r.IntN(3) > 0 {
+		nodes = fs[r.IntN(len(fs))].NodeDef
+	}
+	if len(nodes) == 0 {
+		return
+	}
+	n, other := nodes[r.IntN(len(nodes))], nodes[r.IntN(len(nodes))]
+	switch r.IntN(5) {
+	case 0:
+		if len(n.Input) > 0 && len(other.Input) > 0 {
+			n.Input[r.IntN(len(n.Input))] = other.Input[r.IntN(len(other.Input))]
+		}
+	case 1:
+		n.Op = other.Op
+	case 2:
+		if n.Attr != nil {
+			maps.Copy(n.Attr, other.GetAttr())
+		}
+	case 3:
+		if keys := slices.Sorted(maps.Keys(n.Attr)); len(keys) > 0 {
+			delete(n.Attr, keys[r.IntN(len(keys))])
+		}
+	case 4:
+		for _, key := range slices.Sorted(maps.Keys(n.Attr)) {
+			if shapes := n.Attr[key].GetList().GetShape(); len(shapes) > 0 {
+				shapes[r.IntN(len(shapes))] = &tf.TensorShapeProto{UnknownRank: r.IntN(2) == 0}
+			}
+		}
+	}
+}
+
+// Graphs come from trainers, which may send anything that is a graph.
+func TestDamagedGraphsArePlannedAsWell(t *testing.T) {
+	planned := 0
+	for _, name := range []string{"steps", "badly_ordered", "changes_of_any_size", "drawn_in_step", "lookup", "padded"} {
+		data := read(t, name)
+		r := rand.New(rand.NewPCG(1, uint64(len(name))))
+		for range 150 {
+			var def tf.GraphDef
+			if err := proto.Unmarshal(data, &def); err != nil {
+				t.Fatal(err)
+			}
+			for range 1 + r.IntN(3) {
+				damage(r, &def)
+			}
+			damaged, err := proto.Marshal(&def)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g, err := graph.Parse(damaged, graph.Limits{})
+			if err != nil {
+				continue
+			}
+			asked := options(pecanv1.OrderTolerance(1 + r.IntN(3)))
+			made, err := graph.Analyze(g, asked, graph.Env{})
+			if err != nil {
+				continue
+			}
+			proposal, err := ordering.Propose(g, made, asked, anything(r, g))
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if len(proposal.Order) > 0 && slices.Contains(proposal.Order, "") {
+				t.Errorf("%s: %v", name, proposal.Order)
+			}
+			planned++
+		}
+	}
+	if planned < 100 {
+		t.Errorf("%d were planned", planned)
+	}
+}

@@ -1,0 +1,372 @@
+package ordering
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+// hold says why step j may not run before step i, for i < j; empty: it may. Steps that do not stand next to each other are asked about as
+// if they did: an order in which each pair may change places is one of changes between neighbours.
+func (p *proposing) hold(i, j int) string {
+	a, b := p.step(i), p.step(j)
+	switch {
+	case a.Batches && b.Batches:
+		return "both put elements together"
+	case a.Batches:
+		return p.staysBy(j, 1)
+	case b.Batches:
+		return p.staysBy(i, 0)
+	case b.Drops:
+		return p.filterUp(i, j)
+	case a.Drops:
+		return p.mapUp(i, j)
+	}
+	for c := range a.Before {
+		if c >= len(b.Before) || !meet(a, b, c) {
+			continue
+		}
+		if why := p.mapsMeet(i, j, c); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// staysBy says why a step may not pass a batch; empty: it does the same to rows one by one and to a batch of them. Above a batch the first
+// dimension of what it was written for is that of the rows.
+func (p *proposing) staysBy(i, above int) string {
+	t := p.step(i)
+	switch {
+	case t.Drops:
+		return "it asks something of single elements, and of batches it would be another question"
+	case t.Random:
+		return "it draws for single elements, and for batches it would draw something else"
+	case t.CanFail != "" || t.Checks != "":
+		return "it may fail, for a row or for the batch that has it"
+	}
+	for at, c := range t.Writes {
+		change := t.Changes[at]
+		uneven := change.Uneven && p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT
+		switch {
+		case !slices.Contains(t.Reads, c) || !slices.Contains(t.Own, c) || isString(t.Before[c]) || !ranked(t, c):
+			return fmt.Sprintf("it makes component %d not of that component alone, value by value", c)
+		case change.Opaque != "":
+			return fmt.Sprintf("%s (component %d)", change.Opaque, c)
+		case !change.PerValue():
+			return fmt.Sprintf("it does more to component %d than to compute value by value", c)
+		case above > 0 && (change.Along|change.Looks)&1 != 0:
+			return fmt.Sprintf("it does something else to each row of component %d", c)
+		case uneven:
+			return fmt.Sprintf("the last bits of component %d depend on where in memory a value lies", c)
+		}
+		if by := p.decidedBy(p.steps[i], c); change.Uneven && by >= 0 {
+			return fmt.Sprintf("%s could leave out other elements then: the values of component %d would not be quite the same", p.called[by], c)
+		}
+	}
+	if len(t.Reads) > len(t.Writes) {
+		return "it looks at more than what it changes"
+	}
+	return ""
+}
+
+// inBatches is what a step does to a component, as seen behind the batches between it and another one.
+func (p *proposing) inBatches(i, j, c int) graph.Change {
+	seen := change(p.step(i), c)
+	for k := i + 1; k < j; k++ {
+		if p.step(k).Batches {
+			seen = seen.InBatches()
+		}
+	}
+	return seen
+}
+
+// draws tells whether what a step draws depends on how many elements reached it.
+func (p *proposing) draws(t *graph.Traits) bool { return t.Random && !p.keyed[t.Node] }
+
+// filterUp asks whether a filter may run before a map or a filter.
+func (p *proposing) filterUp(i, j int) string {
+	a, b := p.step(i), p.step(j)
+	for _, c := range a.Writes {
+		if slices.Contains(b.Reads, c) {
+			return fmt.Sprintf("it looks at component %d, which %s changes", c, p.name(i))
+		}
+	}
+	switch {
+	case a.Drops && b.CanFail != "":
+		return fmt.Sprintf("it may fail (%s) for elements that %s leaves out", b.CanFail, p.name(i))
+	case p.draws(a) || a.Drops && p.draws(b):
+		return "what one of them draws would depend on which elements the other leaves out"
+	case a.Checks != "" && p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT:
+		return fmt.Sprintf("%s checks elements (%s), and would not check those that it leaves out", p.name(i), a.Checks)
+	}
+	return ""
+}
+
+// mapUp asks whether a map may run before a filter, for elements that the filter leaves out.
+func (p *proposing) mapUp(i, j int) string {
+	a, b := p.step(i), p.step(j)
+	for _, c := range b.Writes {
+		if slices.Contains(a.Reads, c) {
+			return fmt.Sprintf("it changes component %d, at which %s looks", c, p.name(i))
+		}
+	}
+	switch {
+	case b.CanFail != "":
+		return fmt.Sprintf("it may fail (%s) for elements that %s leaves out", b.CanFail, p.name(i))
+	case p.draws(b):
+		return fmt.Sprintf("what it draws would depend on which elements %s leaves out", p.name(i))
+	}
+	return ""
+}
+
+// meet tells whether one of two maps changes a component that the other changes or looks at.
+func meet(a, b *graph.Traits, c int) bool {
+	aWrites, bWrites := slices.Contains(a.Writes, c), slices.Contains(b.Writes, c)
+	return aWrites && (bWrites || slices.Contains(b.Reads, c)) || bWrites && slices.Contains(a.Reads, c)
+}
+
+// mapsMeet says why two maps that have to do with the same component may not change places.
+func (p *proposing) mapsMeet(i, j, c int) string {
+	a, b := p.step(i), p.step(j)
+	for _, one := range []int{i, j} {
+		t, other := p.step(one), i+j-one
+		if !slices.Contains(t.Writes, c) {
+			return fmt.Sprintf("%s looks at component %d, which %s changes", p.name(one), c, p.name(other))
+		}
+		if why := formDiffers(t.Before[c], t.Behind[c]); why != "" {
+			return fmt.Sprintf("%s %s (component %d)", p.name(one), why, c)
+		}
+		if !slices.Contains(t.Reads, c) {
+			return fmt.Sprintf("%s makes component %d anew, of other things", p.name(one), c)
+		}
+		if !slices.Contains(t.Own, c) {
+			return fmt.Sprintf("%s looks at component %d for more than what becomes of it, and %s changes it", p.name(one), c, p.name(other))
+		}
+	}
+	left, right := p.inBatches(i, j, c), change(b, c)
+	for _, pair := range []struct {
+		one   int
+		other graph.Change
+	}{{i, right}, {j, left}} {
+		if op := p.step(pair.one).Divides; op != "" && (pair.other.Opaque != "" || pair.other.Computes || pair.other.Jumbles|pair.other.Sizes != 0) {
+			return fmt.Sprintf("%s may fail (%s) for values that %s changes, adds or leaves out (component %d)", p.name(pair.one), op, p.name(i+j-pair.one), c)
+		}
+	}
+	for _, one := range []int{i, j} {
+		t, other := p.step(one), change(p.step(i+j-one), c)
+		if was, is := t.Before[c].GetDtype(), t.Behind[c].GetDtype(); was != is && (other.Reckons || other.Opaque != "") {
+			return fmt.Sprintf("%s makes %s of %s in component %d, and %s computes with it",
+				p.name(one), typeName(is), typeName(was), c, p.name(i+j-one))
+		}
+	}
+	passes, why := left.Passes(right)
+	switch {
+	case passes:
+		return ""
+	case p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY && ranked(a, c) && ranked(b, c):
+		why = unsettled(left, right, a.Before[c].GetDims())
+	case p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_APPROXIMATE:
+		why = nearlySame(left, right, a.Before[c].GetDims(), a.Random && b.Random)
+	}
+	if why != "" {
+		return fmt.Sprintf("%s (component %d)", why, c)
+	}
+	if by := p.decidedBy(p.steps[i], c); by >= 0 {
+		return fmt.Sprintf("%s could leave out other elements then: the values of component %d would not be quite the same", p.called[by], c)
+	}
+	return ""
+}
+
+// decidedBy finds a step behind another one that decides which elements there are by values that may follow from a component; -1 where
+// there is none. Whatever may differ in another order, the elements' number may not.
+func (p *proposing) decidedBy(step, component int) int {
+	follows := map[int]bool{component: true}
+	all := false
+	touches := func(components []int) bool {
+		return all || slices.ContainsFunc(components, func(c int) bool { return follows[c] })
+	}
+	for k := step + 1; k < len(p.all); k++ {
+		t := &p.all[k]
+		switch {
+		case t.Barrier != "" && t.Decides, t.Drops && touches(t.Reads):
+			return k
+		case t.Barrier != "":
+			all = all || t.Calls
+		case touches(t.Reads):
+			for _, c := range t.Writes {
+				follows[c] = true
+			}
+		}
+	}
+	return -1
+}
+
+func change(t *graph.Traits, c int) graph.Change { return t.Changes[slices.Index(t.Writes, c)] }
+
+func ranked(t *graph.Traits, c int) bool {
+	return !t.Before[c].GetUnknownRank() && !t.Behind[c].GetUnknownRank()
+}
+
+// nearlySame says why the results of two changes in either order are not nearly the same; empty: they may be, and a trial tells. The sizes
+// are those of what the first one is given.
+func nearlySame(a, b graph.Change, before []int64, random bool) string {
+	switch {
+	case a.Opaque != "":
+		return a.Opaque
+	case b.Opaque != "":
+		return b.Opaque
+	case random:
+		return "both draw, and change its values by that"
+	case a.Computes && b.Computes && (!a.Affine || !b.Affine):
+		return "both compute its values, and not as weighted sums"
+	case a.Computes && b.Computes && (a.Mixes == 0) == (b.Mixes == 0) && a.Mixes == 0:
+		return "both compute its values"
+	}
+	for _, pair := range [][2]graph.Change{{a, b}, {b, a}} {
+		one, other := pair[0], pair[1]
+		if both := one.Mixes & other.Mixes; both != 0 {
+			return fmt.Sprintf("both compute values along dimension %v from several", both)
+		}
+		if both := one.Along & (other.Moves | other.Mixes); both != 0 {
+			return fmt.Sprintf("one does something else in each place of dimension %v, and the other moves or mixes those", both)
+		}
+		if both := one.Jumbles & (other.Moves | other.Mixes); both != 0 {
+			return fmt.Sprintf("one leaves values out of dimension %v, adds some or gives them other neighbours, and the other moves or mixes those", both)
+		}
+		if both := one.Moves & other.Skews; both != 0 {
+			return fmt.Sprintf("one mirrors dimension %v, and the other's result of mirrored values is not the mirrored one", both)
+		}
+		if both := one.Sizes & other.Looks; both != 0 {
+			return fmt.Sprintf("one changes the size of dimension %v, and the other's work depends on that", both)
+		}
+	}
+	return unsettled(a, b, before)
+}
+
+// unsettled says why one of two changes may fail, if the second one comes first, for the sizes that it is given then, and that only for some
+// elements; empty: it may not.
+func unsettled(a, b graph.Change, before []int64) string {
+	for _, way := range []struct {
+		sizes, checks graph.Dims
+		given         []int64
+	}{{a.Sizes, b.Checks, before}, {b.Sizes, a.Checks, b.Behind}} {
+		if both := way.sizes & way.checks; both != 0 && !settled(way.given, both) {
+			return fmt.Sprintf("one changes the size of dimension %v, and the other checks that", both)
+		}
+	}
+	return ""
+}
+
+// settled tells whether sizes are the same for all elements: whether a check of them fails is then seen in a trial.
+func settled(sizes []int64, dims graph.Dims) bool {
+	for i, size := range sizes {
+		if dims&(1<<i) != 0 && size < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// formDiffers says what becomes of a component whose dimensions are others in number, or that is no longer, or only now, of numbers.
+func formDiffers(before, behind *pecanv1.ComponentSpec) string {
+	switch {
+	case isString(before) != isString(behind):
+		return fmt.Sprintf("makes %s of %s", typeName(behind.GetDtype()), typeName(before.GetDtype()))
+	case !before.GetUnknownRank() && !behind.GetUnknownRank() && len(before.GetDims()) != len(behind.GetDims()):
+		return fmt.Sprintf("makes %d dimensions of %d", len(behind.GetDims()), len(before.GetDims()))
+	}
+	return ""
+}
+
+// holdRefused keeps a step that the graph refused behind those that it had passed, and before those that had passed it. Where it is the
+// steps around it that moved, those keep their places.
+func (p *proposing) holdRefused(refused *graph.Refused, order []int) {
+	at := slices.IndexFunc(p.steps, func(i int) bool { return p.all[i].Node == refused.Node })
+	why := refused.Why.Error()
+	if p.paper {
+		p.fixRefused(at, order, why)
+		return
+	}
+	// Where steps that make other sizes were among those that it passed, it is them that it cannot do without.
+	for _, which := range []func(other int) bool{p.resizes, func(int) bool { return true }} {
+		if p.holdPassed(order, why, func(i, j int) bool { return i == at && which(j) || j == at && which(i) }) {
+			return
+		}
+	}
+	// It did not move, or is one of those that others pass.
+	why = fmt.Sprintf("%s could not stand where it is then: %s", refused.Node, why)
+	p.holdPassed(order, why, func(_, _ int) bool { return true })
+}
+
+// holdBatches holds what has passed a batch in an order: how batches are put together may depend on what stands above them.
+func (p *proposing) holdBatches(order []int, why string) (held bool) {
+	return p.holdPassed(order, why, func(i, j int) bool { return p.step(i).Batches || p.step(j).Batches })
+}
+
+// holdPassed holds the pairs that changed places in an order, and tells whether there were any that were not held.
+func (p *proposing) holdPassed(order []int, why string, which func(i, j int) bool) (held bool) {
+	for i, j := range passed(order) {
+		if which(i, j) {
+			p.Holds[[2]int{i, j}] = why
+			held = true
+		}
+	}
+	return held
+}
+
+// passed are the pairs of steps that have changed places in an order: j stands before i, which was before it.
+func passed(order []int) iter.Seq2[int, int] {
+	return func(yield func(i, j int) bool) {
+		for place, j := range order {
+			for _, i := range order[place+1:] {
+				if i < j && !yield(i, j) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// resizes tells whether the components behind a step have other sizes than those before it.
+func (p *proposing) resizes(i int) bool {
+	t := p.step(i)
+	return slices.ContainsFunc(t.Writes, func(c int) bool {
+		return c < len(t.Before) && c < len(t.Behind) && !slices.Equal(t.Before[c].GetDims(), t.Behind[c].GetDims())
+	})
+}
+
+// fixRefused keeps a step of the published policy where it is that was to pass one that makes other sizes: that one, if there is one, so
+// that the other may still move on its side of it. If the refused step had not moved it is the first one that did.
+func (p *proposing) fixRefused(at int, order []int, why string) {
+	for i, j := range passed(order) {
+		if j == at && p.resizes(i) && p.Steps[i].Fixed == "" {
+			p.Steps[i].Fixed = fmt.Sprintf("%s could not stand before it: %s", p.called[p.steps[at]], why)
+			return
+		}
+	}
+	if at < 0 || order[at] == at || p.Steps[at].Fixed != "" {
+		at = slices.IndexFunc(order, func(i int) bool { return order[i] != i })
+		at = order[at]
+	}
+	p.Steps[at].Fixed = why
+}
+
+// fixBroken keeps the first step where it is that the published policy, which does not ask what holds steps, would move past one that holds
+// it.
+func (p *proposing) fixBroken(order []int) bool {
+	for i, j := range passed(order) {
+		if why := p.Holds[[2]int{i, j}]; why != "" {
+			moved := j
+			if slices.Index(order, j) >= j {
+				moved = i
+			}
+			p.Steps[moved].Fixed = why
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,287 @@
+package ordering
+
+import (
+	"slices"
+
+	"github.com/pecan-ml/pecan/policies/autoorder"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+// callSeconds is what the call of a step takes, whatever it does; the rest of its time grows with what it reads.
+const callSeconds = 10e-6
+
+// near is how far a measured factor may be from 1 and count as 1: the elements in front of a step and behind it are not quite the same ones.
+const near = 0.05
+
+// describe tells the policy of the steps.
+func (p *proposing) describe() {
+	p.Holds = map[[2]int]string{}
+	if len(p.steps) == 0 {
+		return
+	}
+	first := p.step(0)
+	at := components(first.Before, p.bytesBehind(first.Input))
+	p.Source = at
+	divided := p.belowTheCut()
+	for i := range p.steps {
+		t := p.step(i)
+		s := autoorder.Step{Name: p.name(i), Reads: t.Reads, Figures: p.measured(t)}
+		s.Fixed = p.fixed(t, divided[i], &s.Figures)
+		behind := at
+		if s.Fixed != "" {
+			s.After = components(t.Behind, p.bytesBehind(t.Node))
+			behind = s.After
+		} else {
+			if t.Batches {
+				s.Reads, s.Copies, s.Writes = t.Writes, true, rowsOf(t, s.ElementsIn/s.ElementsOut)
+			} else {
+				s.Writes = p.writes(t, at)
+			}
+			behind = slices.Clone(at)
+			for _, w := range s.Writes {
+				apply(w, behind)
+			}
+			s.Slow = slices.ContainsFunc(t.Writes, func(c int) bool {
+				return tf.DataType(t.Behind[c].GetDtype()) == tf.DataType_DT_BFLOAT16 && t.Before[c].GetDtype() != t.Behind[c].GetDtype()
+			})
+		}
+		s.BytesIn, s.BytesOut = s.ElementsIn*bytesOf(at), s.ElementsOut*bytesOf(behind)
+		s.FixedShare = 1
+		if each := s.Seconds / s.ElementsIn; s.ElementsIn > 0 && each > callSeconds {
+			s.FixedShare = callSeconds / each
+		}
+		p.Steps = append(p.Steps, s)
+		at = behind
+	}
+	p.findHolds()
+}
+
+func (p *proposing) findHolds() {
+	for j := range p.Steps {
+		for i := range j {
+			if p.Steps[i].Fixed != "" || p.Steps[j].Fixed != "" {
+				continue
+			}
+			if why := p.hold(i, j); why != "" {
+				p.Holds[[2]int{i, j}] = why
+			}
+		}
+	}
+}
+
+// fixed says why a step stays where it is and nothing passes it.
+func (p *proposing) fixed(t *graph.Traits, divided string, figures *autoorder.Figures) string {
+	switch {
+	case t.Barrier != "":
+		return t.Barrier
+	case t.Batches && (p.paper || !p.unmeasured && !(figures.ElementsIn >= figures.ElementsOut && figures.ElementsOut > 0)):
+		return "it makes one element of several"
+	case t.Stateful:
+		return "what it gives, or does, depends on more than its element"
+	case t.Random && !t.Keyable:
+		return "what it draws follows from what was drawn before"
+	case divided != "":
+		return divided
+	case p.paper:
+		return changesForm(t)
+	}
+	return ""
+}
+
+// changesForm says whether a step gives a component another number of dimensions, or makes numbers of what are none or the other way
+// round: what the published policy leaves where it is.
+func changesForm(t *graph.Traits) string {
+	for _, c := range t.Writes {
+		if why := formDiffers(t.Before[c], t.Behind[c]); why != "" {
+			return "it " + why
+		}
+	}
+	return ""
+}
+
+// belowTheCut says of each step whether the dataset is divided above it, or what comes of it is kept.
+func (p *proposing) belowTheCut() []string {
+	why := make([]string, len(p.steps))
+	cut, kept := -1, -1
+	for i := range p.all {
+		if slices.Contains(p.plan.GetCut().GetEdges(), p.all[i].Node) {
+			cut = i
+		}
+		if p.plan.GetCache() != nil && p.plan.GetCache().GetNode() == p.all[i].Node {
+			kept = i
+		}
+	}
+	for i, at := range p.steps {
+		switch {
+		case at <= kept:
+			why[i] = "cache() keeps what comes of it"
+		case at <= cut:
+			why[i] = "the dataset is divided into streams above it"
+		}
+	}
+	return why
+}
+
+// measured are a step's figures. A map gives an element for each that it gets; where the counts differ, elements were on their way.
+func (p *proposing) measured(t *graph.Traits) (f autoorder.Figures) {
+	own := p.figures[t.Node]
+	f.ElementsOut, f.Seconds = float64(own.GetElements()), own.GetSelfCpuS()
+	f.ElementsIn = f.ElementsOut
+	if t.Drops || t.Batches || t.Barrier != "" {
+		if before := p.giver(t.Input); before != nil {
+			f.ElementsIn = float64(before.GetElements())
+		}
+	}
+	if t.Drops {
+		f.ElementsIn = max(f.ElementsIn, f.ElementsOut)
+	}
+	return f
+}
+
+// giver gives the figures of a node, or of the next one below that has any: steps that pass elements on may have none.
+func (p *proposing) giver(node string) *pecanv1.NodeMetrics {
+	for i := len(p.all) - 1; i >= 0; i-- {
+		if p.all[i].Node == node && p.all[i].Passes && p.figures[node].GetElements() == 0 {
+			node = p.all[i].Input
+		}
+	}
+	return p.figures[node]
+}
+
+// bytesBehind is how large an element of a node is on average, 0 where that is not known.
+func (p *proposing) bytesBehind(node string) float64 {
+	f := p.giver(node)
+	if f.GetElements() == 0 {
+		return 0
+	}
+	return float64(f.GetBytesOut()) / float64(f.GetElements())
+}
+
+// components tells how large the components of an element are: by their shapes where these are known, else they share what is left of the
+// element's bytes.
+func components(specs []*pecanv1.ComponentSpec, bytes float64) []autoorder.Component {
+	out := make([]autoorder.Component, len(specs))
+	unknown := 0
+	for i, spec := range specs {
+		out[i].Width, out[i].Work = width(spec), work(spec)
+		values, known := valuesOf(spec.GetDims())
+		if spec.GetUnknownRank() || !known || isString(spec) {
+			unknown++
+			continue
+		}
+		out[i].Values = values
+		bytes -= values * out[i].Width
+	}
+	for i, spec := range specs {
+		if values, known := valuesOf(spec.GetDims()); unknown > 0 && (spec.GetUnknownRank() || !known || isString(spec)) {
+			out[i].Values = max(bytes, 0) / float64(unknown) / out[i].Width
+		} else {
+			out[i].Values = values
+		}
+	}
+	return out
+}
+
+func valuesOf(dims []int64) (values float64, known bool) {
+	values = 1
+	for _, d := range dims {
+		if d < 0 {
+			return 0, false
+		}
+		values *= float64(d)
+	}
+	return values, true
+}
+
+func isString(spec *pecanv1.ComponentSpec) bool {
+	return tf.DataType(spec.GetDtype()) == tf.DataType_DT_STRING
+}
+
+func bytesOf(all []autoorder.Component) (bytes float64) {
+	for _, c := range all {
+		bytes += c.Values * c.Width
+	}
+	return bytes
+}
+
+// writes are what a step does to the sizes of the components that it writes.
+func (p *proposing) writes(t *graph.Traits, at []autoorder.Component) (writes []autoorder.Write) {
+	for i, c := range t.Writes {
+		w := autoorder.Write{Component: c, Values: p.effect(t, i, at)}
+		if t.Before[c].GetDtype() != t.Behind[c].GetDtype() {
+			w.Width, w.Work = width(t.Behind[c]), work(t.Behind[c])
+		}
+		writes = append(writes, w)
+	}
+	return writes
+}
+
+// rowsOf is what a batch of so many rows does to the sizes of components.
+func rowsOf(t *graph.Traits, rows float64) (writes []autoorder.Write) {
+	for _, c := range t.Writes {
+		writes = append(writes, autoorder.Write{Component: c, Values: autoorder.Effect{Kind: autoorder.Multiplies, By: rows}})
+	}
+	return writes
+}
+
+// effect is what becomes of a number of values: by the step's function where that tells, else as it was measured.
+func (p *proposing) effect(t *graph.Traits, write int, at []autoorder.Component) autoorder.Effect {
+	c := t.Writes[write]
+	before, behind := t.Before[c], t.Behind[c]
+	followed := t.Changes[write].Opaque == ""
+	if followed && t.Changes[write].Sizes == 0 {
+		return autoorder.Effect{}
+	}
+	sizes := behind.GetDims()
+	if followed {
+		sizes = t.Changes[write].Behind
+	}
+	has, had := sizes, before.GetDims()
+	values, known := valuesOf(has)
+	known = known && !isString(behind) && !(behind.GetUnknownRank() && !followed)
+	switch {
+	case known && slices.Equal(has, had):
+		return autoorder.Effect{}
+	case known:
+		return autoorder.Effect{Kind: autoorder.Sets, By: values}
+	}
+	if by, known := ratio(had, has, t.Changes[write].Sizes); followed && known {
+		return autoorder.Effect{Kind: autoorder.Multiplies, By: by}
+	}
+	measured := components(t.Behind, p.bytesBehind(t.Node))[c].Values
+	if !(at[c].Values > 0) || !(measured > 0) || nearly(measured, at[c].Values) {
+		return autoorder.Effect{}
+	}
+	return autoorder.Effect{Kind: autoorder.Multiplies, By: measured / at[c].Values}
+}
+
+func nearly(a, b float64) bool { return a < b*(1+near) && b < a*(1+near) }
+
+// ratio is by how much the number of values grows where the sizes that change are known in front and behind.
+func ratio(before, behind []int64, changed graph.Dims) (by float64, known bool) {
+	by = 1
+	for i := range behind {
+		switch {
+		case changed&(1<<i) == 0:
+		case i >= len(before) || before[i] <= 0 || behind[i] < 0:
+			return 0, false
+		default:
+			by *= float64(behind[i]) / float64(before[i])
+		}
+	}
+	return by, true
+}
+
+func apply(w autoorder.Write, to []autoorder.Component) {
+	switch w.Values.Kind {
+	case autoorder.Multiplies:
+		to[w.Component].Values *= w.Values.By
+	case autoorder.Sets:
+		to[w.Component].Values = w.Values.By
+	}
+	if w.Width > 0 {
+		to[w.Component].Width, to[w.Component].Work = w.Width, w.Work
+	}
+}

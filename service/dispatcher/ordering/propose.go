@@ -1,0 +1,248 @@
+package ordering
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/pecan-ml/pecan/policies/autoorder"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+// minGain is the share of the predicted CPU that an order has to save: a trial costs about as much of the first epoch.
+const minGain = 0.02
+
+// places bounds how long the policy looks for an order of a long section.
+const places = 20_000
+
+// Proposal is an order of a dataset's steps, and why it is one.
+type Proposal struct {
+	// Order are the names of all steps, as graph.TraitsOf lists them, the one next to the source first; empty: the registered one stays.
+	Order []string
+	// Steps are in the registered order.
+	Steps []*pecanv1.ExplainedStep
+	// PredictedBefore and PredictedAfter are seconds of CPU for an element of the source.
+	PredictedBefore, PredictedAfter float64
+	// Why is a sentence: what the order gains, or why the registered one stays.
+	Why string
+}
+
+// Propose plans an order for a job's dataset. nodes are figures of the nodes of the registered graph.
+func Propose(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) (*Proposal, error) {
+	if plan.GetFingerprint() != g.Fingerprint() {
+		return nil, errors.New("the plan is not this dataset's")
+	}
+	p := newProposing(g, plan, options, nodes)
+	p.describe()
+	found, why := p.search()
+	return p.proposal(found, why), nil
+}
+
+// proposing is what is known of a dataset while an order is sought.
+type proposing struct {
+	g         *graph.Graph
+	plan      *pecanv1.Plan
+	options   *pecanv1.JobOptions
+	figures   map[string]*pecanv1.NodeMetrics
+	tolerance pecanv1.OrderTolerance
+	// paper: the policy is the published one, which knows nothing of what holds steps.
+	paper bool
+	// unmeasured: an order is asked about, and what it costs is not.
+	unmeasured bool
+	keyed      map[string]bool
+	// all are the steps as the graph has them, called what they are in sentences; steps are those that a policy is told of, by their
+	// numbers there.
+	all    []graph.Traits
+	called []string
+	steps  []int
+	autoorder.Pipeline
+}
+
+func newProposing(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) *proposing {
+	p := &proposing{
+		g: g, plan: plan, options: options, figures: map[string]*pecanv1.NodeMetrics{}, keyed: map[string]bool{}, all: graph.TraitsOf(g),
+		tolerance: options.ToleranceMeant(), paper: options.GetOrder() == pecanv1.Order_ORDER_PAPER,
+	}
+	for _, n := range nodes {
+		p.figures[n.GetNode()] = n
+	}
+	for _, name := range plan.GetKeyed() {
+		p.keyed[name] = true
+	}
+	p.called = calledBy(p.all)
+	for i := range p.all {
+		if !p.all[i].Passes {
+			p.steps = append(p.steps, i)
+		}
+	}
+	return p
+}
+
+// step gives the traits of a step by its number among those that the policy is told of.
+func (p *proposing) step(i int) *graph.Traits { return &p.all[p.steps[i]] }
+
+func (p *proposing) policy() autoorder.Plan {
+	if p.paper {
+		plan := autoorder.Paper(p.Pipeline)
+		plan.Before, plan.After = autoorder.Predict(p.Pipeline, unmoved(len(p.steps))), autoorder.Predict(p.Pipeline, plan.Order)
+		return plan
+	}
+	return autoorder.Cost(p.Pipeline, autoorder.Limits{MinGain: minGain, Places: places})
+}
+
+func unmoved(n int) []int {
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i
+	}
+	return order
+}
+
+// search asks the policy until the graph can be had in the order that it gives: what the graph refuses holds from then on. A sentence
+// says why the registered order stays, if it does.
+func (p *proposing) search() (found autoorder.Plan, why string) {
+	if len(p.steps) == 0 {
+		return p.policy(), "The dataset has no steps whose order could be another."
+	}
+	for range len(p.steps) + 1 {
+		found = p.policy()
+		if !found.Moves() {
+			return found, p.whyUnmoved(found)
+		}
+		if p.paper && p.fixBroken(found.Order) {
+			continue
+		}
+		ordered, err := graph.Reorder(p.g, p.names(found.Order))
+		if err == nil {
+			if why = p.dividesOtherwise(ordered); why != "" && p.holdBatches(found.Order, why) {
+				continue
+			}
+			return found, why
+		}
+		var refused *graph.Refused
+		if !errors.As(err, &refused) {
+			return found, fmt.Sprintf("The steps stay in their registered order: %v.", err)
+		}
+		p.holdRefused(refused, found.Order)
+	}
+	return found, "The steps stay in their registered order: the graph could not be written in any of the orders that were planned."
+}
+
+func (p *proposing) whyUnmoved(found autoorder.Plan) string {
+	if !(found.Before > 0) {
+		return "The steps stay in their registered order: what they cost is not known yet."
+	}
+	if p.paper {
+		return "The steps stay in their registered order: those that make elements smaller stand as early as they may, and those that make them larger as late."
+	}
+	return fmt.Sprintf("The steps stay in their registered order: no other one that is allowed would save %.0f %% of their CPU or more.", 100*minGain)
+}
+
+// names are all steps in an order. Steps that pass elements on stay where they are.
+func (p *proposing) names(order []int) []string {
+	names := make([]string, len(p.all))
+	next := 0
+	for i := range p.all {
+		from := i
+		if !p.all[i].Passes {
+			from = p.steps[order[next]]
+			next++
+		}
+		names[i] = p.all[from].Node
+	}
+	return names
+}
+
+// dividesOtherwise says what is different in the plan of an ordered graph; empty: its streams have the same elements.
+func (p *proposing) dividesOtherwise(ordered *graph.Graph) string {
+	env := graph.Env{}
+	switch p.options.GetSharding() {
+	case pecanv1.Sharding_SHARDING_FILE, pecanv1.Sharding_SHARDING_DATA, pecanv1.Sharding_SHARDING_FILE_OR_DATA, pecanv1.Sharding_SHARDING_HINT:
+		env.StaticWorkers = int(p.plan.GetNumStreams())
+	}
+	other, err := graph.Analyze(ordered, p.options, env)
+	if err != nil {
+		return fmt.Sprintf("The steps stay in their registered order: in the best one the dataset could not be divided: %v.", err)
+	}
+	if what := differs(p.plan, other); what != "" {
+		return fmt.Sprintf("The steps stay in their registered order: in the best one the dataset would be divided otherwise (%s).", what)
+	}
+	return ""
+}
+
+func differs(plan, other *pecanv1.Plan) string {
+	cut, otherCut := plan.GetCut(), other.GetCut()
+	switch {
+	case plan.GetNumStreams() != other.GetNumStreams():
+		return fmt.Sprintf("%d streams, not %d", other.GetNumStreams(), plan.GetNumStreams())
+	case cut.GetKind() != otherCut.GetKind() || cut.GetBlock() != otherCut.GetBlock() || !slices.Equal(cut.GetEdges(), otherCut.GetEdges()):
+		return "in another place"
+	case plan.GetBatchWay() != other.GetBatchWay() || plan.GetBatchRows() != other.GetBatchRows() || plan.GetDropRemainder() != other.GetDropRemainder():
+		return "and its batches put together in another way"
+	case plan.GetRepeat() != other.GetRepeat():
+		return "in other passes"
+	case plan.GetCache().GetNode() != other.GetCache().GetNode():
+		return "and something else would be kept"
+	}
+	return ""
+}
+
+// proposal puts an answer together. why is empty where the order that was found can be had.
+func (p *proposing) proposal(found autoorder.Plan, why string) *Proposal {
+	moves := found.Moves() && why == ""
+	proposal := &Proposal{PredictedBefore: found.Before, PredictedAfter: found.After, Why: why}
+	if !moves {
+		proposal.PredictedAfter = found.Before
+	} else {
+		proposal.Order = p.names(found.Order)
+		proposal.Why = p.gain(found)
+	}
+	reasons := make([]string, len(p.all))
+	for i, at := range p.steps {
+		switch reasons[at] = found.Reasons[i]; {
+		case found.Moves() && !moves && found.Order[i] != i:
+			reasons[at] = "stays: the order that would be best is not used"
+		}
+	}
+	places := map[string]int{}
+	for place, name := range proposal.Order {
+		places[name] = place
+	}
+	for i := range p.all {
+		t := &p.all[i]
+		place, planned := places[t.Node]
+		if !planned {
+			place = i
+		}
+		if t.Passes {
+			reasons[i] = "stays: it gives elements on as they are, and others pass it"
+		}
+		step := &pecanv1.ExplainedStep{
+			Node: t.Node, Op: t.Op, Figures: p.figures[t.Node], Traits: p.words(t), Place: uint32(place), Reason: reasons[i]}
+		if p.called[i] != t.Node {
+			step.Label = p.called[i]
+		}
+		proposal.Steps = append(proposal.Steps, step)
+	}
+	return proposal
+}
+
+// gain says what an order saves, by the step that moves furthest.
+func (p *proposing) gain(found autoorder.Plan) string {
+	furthest, by := 0, 0
+	for place, step := range found.Order {
+		if far := max(place-step, step-place); far > by || far == by && step > place {
+			furthest, by = step, far
+		}
+	}
+	what := fmt.Sprintf("%s moves up by %d", p.name(furthest), by)
+	if slices.Index(found.Order, furthest) > furthest {
+		what = fmt.Sprintf("%s moves down by %d", p.name(furthest), by)
+	}
+	if found.Before > 0 {
+		return fmt.Sprintf("%s: %s of CPU for an element of the source are predicted, and %s in the registered order (%.0f %% less).",
+			what, autoorder.Span(found.After), autoorder.Span(found.Before), 100*(found.Before-found.After)/found.Before)
+	}
+	return what + "; what that saves is not known."
+}

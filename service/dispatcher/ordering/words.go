@@ -1,0 +1,98 @@
+package ordering
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+// name is what a step is called in sentences.
+func (p *proposing) name(i int) string { return p.called[p.steps[i]] }
+
+// calledBy are the names of steps in sentences: what its author calls a step, if no other is called that, else what the graph does.
+func calledBy(all []graph.Traits) []string {
+	users := map[string]int{}
+	for i := range all {
+		users[all[i].Label]++
+		users[all[i].Node]++
+	}
+	called := make([]string, len(all))
+	for i := range all {
+		if called[i] = all[i].Label; called[i] == "" || users[called[i]] > 1 {
+			called[i] = all[i].Node
+		}
+	}
+	return called
+}
+
+// words are a step's traits.
+func (p *proposing) words(t *graph.Traits) (words []string) {
+	say := func(is bool, format string, args ...any) {
+		if is {
+			words = append(words, fmt.Sprintf(format, args...))
+		}
+	}
+	say(t.Passes, "passes elements on")
+	say(t.Barrier != "", "fixed: %s", t.Barrier)
+	say(len(t.Reads) > 0, "reads %s", numbers(t.Reads))
+	say(len(t.Writes) > 0, "writes %s", numbers(t.Writes))
+	for i, c := range t.Changes {
+		words = append(words, fmt.Sprintf("%s %d", does(t, i), c.Component))
+	}
+	say(t.Drops, "drops elements")
+	say(t.Batches, "makes batches")
+	say(t.Random && p.keyed[t.Node], "random, by the number of the element")
+	say(t.Random && !p.keyed[t.Node], "random")
+	say(t.Stateful, "stateful")
+	say(t.Checks != "", "checks (%s)", t.Checks)
+	say(t.CanFail != "" && t.CanFail != t.Checks, "can fail (%s)", t.CanFail)
+	return words
+}
+
+// does says what a step does to the values of a component that it writes.
+func does(t *graph.Traits, i int) string {
+	c := t.Changes[i]
+	before, behind := t.Before[c.Component], t.Behind[c.Component]
+	var what []string
+	say := func(is bool, word string) {
+		if is {
+			what = append(what, word)
+		}
+	}
+	say(before.GetDtype() != behind.GetDtype(), "retypes")
+	say(c.Computes, "computes")
+	say(c.Mixes != 0, "mixes")
+	say(c.Moves != 0, "moves")
+	say(c.Sizes != 0, "resizes")
+	if c.Opaque != "" || len(what) == 0 {
+		return "changes"
+	}
+	return strings.Join(what, "+")
+}
+
+func numbers(all []int) string {
+	words := make([]string, len(all))
+	for i, n := range all {
+		words[i] = fmt.Sprint(n)
+	}
+	return strings.Join(words, ", ")
+}
+
+func typeName(dtype int32) string { return frame.DTypeName(uint32(dtype)) }
+
+func width(spec *pecanv1.ComponentSpec) float64 {
+	return float64(max(frame.Width(uint32(spec.GetDtype())), 1))
+}
+
+// work is the width of the values that processors compute with: of halves they make floats, and halves of what comes out.
+func work(spec *pecanv1.ComponentSpec) float64 {
+	switch tf.DataType(spec.GetDtype()) {
+	case tf.DataType_DT_HALF, tf.DataType_DT_BFLOAT16:
+		return 4
+	}
+	return width(spec)
+}

@@ -1,0 +1,59 @@
+package graph
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+// The names of the steps say what they do to pictures, also where the size of these is not known.
+func TestChangesAreFoundInFunctions(t *testing.T) {
+	for _, name := range []string{"changes", "changes_of_any_size"} {
+		g := parse(t, name)
+		steps := 0
+		for _, n := range g.order {
+			var metadata tf.Metadata
+			if err := proto.Unmarshal(n.GetAttr()["metadata"].GetS(), &metadata); err != nil {
+				t.Fatal(err)
+			}
+			want, what, is := strings.Cut(string(metadata.GetName()), "__")
+			if !is {
+				continue
+			}
+			steps++
+			c := g.changeOf(n.GetAttr()["f"].GetFunc().GetName(), 0, g.outputShapes(g.top(n.GetInput()[0]))[0])
+			if got := changeWords(c); got != want {
+				t.Errorf("%s: %s: %q, want %q; %s", name, what, got, want, c.Opaque)
+			}
+		}
+		if steps != 39 {
+			t.Errorf("%s has %d steps", name, steps)
+		}
+	}
+}
+
+// changeWords are the traits as the steps of the test are named by them.
+func changeWords(c Change) string {
+	if c.Opaque != "" {
+		return "opaque"
+	}
+	var words []string
+	if c.Computes {
+		words = append(words, "computes")
+		if c.Affine {
+			words = append(words, "affine")
+		}
+	}
+	for _, set := range []struct {
+		word string
+		of   Dims
+	}{{"along", c.Along}, {"moves", c.Moves}, {"mixes", c.Mixes}, {"looks", c.Looks}} {
+		if set.of != 0 {
+			words = append(words, set.word+"_"+strings.ReplaceAll(set.of.String(), ",", "_"))
+		}
+	}
+	return strings.Join(words, "_")
+}

@@ -1,0 +1,124 @@
+"""Why the steps of a job run in the order in which they do, asked of real dispatchers."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import pecan
+import pytest
+import tensorflow as tf
+from pecan._src import programs
+from test_commands import said
+
+D = tf.data.Dataset
+
+
+def next_one(x: tf.Tensor) -> tf.Tensor:
+    return x + 1
+
+
+def steps(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    return dataset.map(next_one).map(pecan.keep_position(lambda x: x * 2)).filter(lambda x: x > 3).batch(4)
+
+
+def test_a_job_whose_order_is_off_says_so(cluster):
+    dataset = steps(D.range(40)).apply(pecan.distribute(cluster.target, job_name="explained-off", order="off"))
+    found = pecan.explain(dataset)
+    assert (found.order, found.tolerance, found.state, found.moved) == ("off", "", "off", ())
+    assert found.why
+    assert "state  off" in str(found)
+    # By its name, by its id, and behind other steps.
+    for other in (
+        pecan.explain("explained-off", cluster.target),
+        pecan.explain(found.job_id, cluster.target),
+        pecan.explain(dataset.map(lambda x: x).prefetch(1)),
+    ):
+        assert other == found
+
+
+def test_a_job_that_may_be_ordered_explains_its_steps(cluster):
+    dataset = steps(D.range(40)).apply(pecan.distribute(cluster.target, order="auto", order_tolerance="exact"))
+    found = pecan.explain(dataset)
+    assert (found.order, found.tolerance, found.state) == ("auto", "exact", "measuring")
+    assert [step.operation for step in found.steps] == ["MapDataset", "MapDataset", "FilterDataset", "BatchDatasetV2"]
+    assert all(step.reason for step in found.steps)
+    assert [step.label for step in found.steps] == ["next_one", *(step.name for step in found.steps[1:])]
+    assert "its author keeps it where it is" in found.steps[1].reason
+    # Nothing was run: nothing is known of costs, and nothing moves.
+    assert found.moved == () and found.measured_gain is None
+
+
+class Steps:
+    def twice(self, x: tf.Tensor) -> tf.Tensor:
+        return x * 2
+
+
+def _private(x: tf.Tensor) -> tf.Tensor:
+    return x + 1
+
+
+def test_steps_are_called_what_their_author_calls_them(cluster):
+    dataset = D.range(40).map(_private).map(Steps().twice).flat_map(D.from_tensors).map(lambda x: x, name="same").map(lambda x: x)
+    found = pecan.explain(dataset.apply(pecan.distribute(cluster.target, order="auto")))
+    *labels, last = [step.label for step in found.steps if step.operation == "MapDataset"]
+    assert labels == ["_private", "Steps.twice", "same"]
+    assert last == found.steps[-1].name
+
+
+def test_pecanctl_and_pecan_show_the_same(cluster, tmp_path):
+    dataset = steps(D.range(40)).apply(pecan.distribute(cluster.target, job_name="explained", order="paper"))
+    address = cluster.target.removeprefix("pecan://")
+    shown = said("pecanctl", "explain", "explained", "--dispatcher", address)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout == pecan.explain(dataset).text(120) + "\n"
+    as_json = said("pecanctl", "explain", "explained", "--dispatcher", address, "--json")
+    assert json.loads(as_json.stdout)["order"] == "ORDER_PAPER"
+    assert "explained, order: " in said("pecanctl", "jobs", "--dispatcher", address).stdout
+
+
+def test_a_job_that_is_not_there_is_an_error(cluster):
+    address = cluster.target.removeprefix("pecan://")
+    with pytest.raises(LookupError, match=r"nobodys.*JOB_UNKNOWN") as caught:
+        pecan.explain("nobodys", cluster.target)
+    assert isinstance(caught.value, pecan.NotFoundError)
+    done = said("pecanctl", "explain", "nobodys", "--dispatcher", address)
+    assert done.returncode == 1
+    assert "pecanctl jobs lists" in done.stderr
+
+
+def test_a_dataset_that_pecan_did_not_give_cannot_be_explained(cluster):
+    with pytest.raises(ValueError, match="explain"):
+        pecan.explain(D.range(3))
+    dataset = D.range(3).apply(pecan.distribute(cluster.target))
+    with pytest.raises(ValueError, match="leave `service`"):
+        pecan.explain(dataset, cluster.target)
+
+
+def test_the_private_cluster_is_asked_where_no_service_is_named():
+    dataset = D.range(3).apply(pecan.distribute(job_name="at-home"))
+    assert pecan.explain("at-home").job_id == pecan.explain(dataset).job_id
+
+
+def test_the_command_pecan_has_explain_and_points_to_pecanctl(monkeypatch, capsys):
+    called = types.SimpleNamespace(arguments=None)
+
+    def execve(file, arguments, variables):
+        called.arguments = [file.name, *arguments[1:]]
+        raise SystemExit(0)
+
+    monkeypatch.setattr(programs.os, "execve", execve)
+    monkeypatch.setattr(sys, "argv", ["pecan", "explain", "train", "--json"])
+    with pytest.raises(SystemExit):
+        programs.pecan()
+    assert called.arguments == ["pecanctl", "explain", "train", "--json"]
+    monkeypatch.setattr(sys, "argv", ["pecan", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        programs.pecan()
+    assert ended.value.code == 0
+    assert "Usage: pecan explain JOB" in capsys.readouterr().out
+    for wrong in ([], ["jobs"], ["--colour"]):
+        monkeypatch.setattr(sys, "argv", ["pecan", *wrong])
+        with pytest.raises(SystemExit, match="pecan explain JOB"):
+            programs.pecan()

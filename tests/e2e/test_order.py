@@ -1,0 +1,154 @@
+"""A dataset that is written badly runs in a better order of its steps, and gives the elements that it gave before."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pecan
+import tensorflow as tf
+from pecan._src import session
+from test_commands import said
+from test_epochs import PATIENCE_S
+
+D = tf.data.Dataset
+N, SIDE, LEFT, ROUNDS = 20_000, 96, 8, 96
+
+
+def _picture(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return i, tf.reshape(tf.range(SIDE * SIDE * 3, dtype=tf.float32), [SIDE, SIDE, 3]) + tf.cast(i, tf.float32)
+
+
+def _costly(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    # Of what the processor rounds as the standard says, wherever a value stands in its registers.
+    for _ in range(ROUNDS):
+        x = tf.sqrt(x * x + 1.0)
+    return i, x
+
+
+def _cropped(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return i, x[:LEFT, :LEFT]
+
+
+def _are_right(elements: dict[int, np.ndarray]) -> bool:
+    wanted = np.arange(SIDE * SIDE * 3, dtype=np.float32).reshape(SIDE, SIDE, 3)[:LEFT, :LEFT]
+    wanted = wanted + np.array(list(elements), np.float32).reshape(-1, 1, 1, 1)
+    for _ in range(ROUNDS):
+        wanted = np.sqrt(wanted * wanted + np.float32(1))
+    return np.array_equal(wanted, np.stack(list(elements.values())))
+
+
+def _written_badly() -> tf.data.Dataset:
+    """Work on pictures of which most is thrown away behind it."""
+    return D.range(N).map(_picture).map(_costly).map(_cropped)
+
+
+def _rounded(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Sums and products that lose what is behind the point: by the graph alone they may pass a mean, nearly."""
+    for _ in range(ROUNDS // 4):
+        x = (x + 1e7) * 0.5
+        x = (x - 5e6) * 2.0
+    return i, x
+
+
+def _shrunk(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return i, tf.image.resize(x, [LEFT, LEFT], "area")
+
+
+def _fractions(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    i, x = _picture(i)
+    return i, x % 7.3
+
+
+def _job(link, name: str) -> dict:
+    return next(job for job in link.status().get("jobs", []) if job.get("name") == name)
+
+
+def _ordered_in(job: dict, epoch: int) -> str:
+    """In how many of its streams an epoch has another order: "none", "one" or "all"."""
+    (shown,) = [e for e in job["epochs"] if int(e.get("epoch", 0)) == epoch]
+    if not shown.get("ordered", False):
+        return "none"
+    return {(): "all", (0,): "one"}[tuple(shown.get("ordered_streams", ()))]
+
+
+def _is_told(target: str, name: str) -> None:
+    """People are told what moved, and what that saves by prediction, in the trial and in production."""
+    found, address = pecan.explain(name, target), target.removeprefix("pecan://")
+    assert (found.state, [step.label for step in found.moved]) == ("adopted", ["_cropped"])
+    # Epochs may still be left, and explanations count those that are open.
+    while (shown := said("pecanctl", "explain", name, "--dispatcher", address)).stdout != found.text(120) + "\n":
+        assert shown.returncode == 0 and found != pecan.explain(name, target), (found.text(120), shown.stdout)
+        found = pecan.explain(name, target)
+    text = " ".join(shown.stdout.split())
+    assert "state adopted" in text
+    assert "_cropped (MapDataset) (was 3)" in text
+    for gain in (found.predicted_gain, found.measured_gain, found.production_gain):
+        assert gain is not None and f"{100 * gain:.1f} % less" in text
+    assert [(one.worst, one.within) for one in found.differences] == [(0, True), (0, True)]
+    assert text.count("within its bound") == 2
+
+
+def test_a_dataset_that_is_written_badly_runs_in_a_better_order(cluster):
+    """O3: nothing happens: measured, planned, tried, piloted in one stream of an epoch, and adopted by one that is opened then."""
+    link, name = session.connect(cluster.target.removeprefix("pecan://"), 10), "written-badly"
+    dataset = _written_badly().apply(
+        pecan.distribute(cluster.target, job_name=name, order="auto", order_tolerance="exact")
+    )
+    # An epoch is left as soon as its successor has more of the order.
+    until = {"none": ("measuring", "proposed"), "one": ("piloted",), "all": ("adopted",)}
+    ordered, end = [], time.monotonic() + PATIENCE_S
+    while "all" not in ordered:
+        elements, epoch = {}, len(ordered)
+        for n, (i, x) in enumerate(dataset):
+            assert int(i) not in elements
+            elements[int(i)] = x.numpy()
+            if n == 0:
+                ordered.append(_ordered_in(_job(link, name), epoch))
+            if n % 50 == 0 and _job(link, name)["order"]["state"] not in until[ordered[-1]]:
+                break
+            assert time.monotonic() < end, _job(link, name)["order"]
+        assert _are_right(elements)
+        job = _job(link, name)
+        assert job["order"]["state"] in ("measuring", "proposed", "piloted", "adopted"), job["order"]
+    assert ordered[0] == "none" and "one" in ordered
+    assert set(elements) == set(range(N))
+    assert "order" not in job["plan"]
+    explained = link.explain(name)
+    assert explained["state"] == "adopted"
+    costly, cropped = explained["steps"][-2:]
+    assert int(cropped.get("place", 0)) < int(costly.get("place", 0)), explained["steps"]
+    trial = explained["trial"]
+    assert 0 < trial["saved_low_s"] <= trial["original_s"] - trial["ordered_s"] and "refused" not in trial
+    assert all(component.get("worst", 0) == 0 for component in trial["components"])
+    production = explained["production"]
+    assert production["beside"] and production["ordered_s"] < production["registered_s"]
+    _is_told(cluster.target, name)
+    # Behind the crop there is little left to do.
+    figures = next(node for node in job["nodes"] if node["node"] == costly["node"])
+    assert int(figures["bytes_in"]) < int(figures["elements"]) * SIDE * SIDE * 3 * 4
+
+
+def test_an_order_whose_elements_differ_too_much_is_refused_by_its_trial(cluster):
+    """O2: what the graph cannot tell, a trial sees; `pecan.explain` says by how much, and nothing is in the other order."""
+    link, name = session.connect(cluster.target.removeprefix("pecan://"), 10), "differs"
+    dataset = D.range(N).map(_fractions).map(_rounded).map(_shrunk)
+    dataset = dataset.apply(pecan.distribute(cluster.target, job_name=name, order="auto", order_tolerance="approximate"))
+    seen, end = 0, time.monotonic() + PATIENCE_S
+    while (order := _job(link, name)["order"] if seen else {"state": "measuring"})["state"] in ("measuring", "proposed"):
+        for n, (i, x) in enumerate(dataset):
+            if n % 100 == 0:
+                assert np.allclose(x, _shrunk(*_rounded(*_fractions(i)))[1], atol=1e-4), int(i)
+                assert time.monotonic() < end, _job(link, name)["order"]
+                if _job(link, name)["order"]["state"] not in ("measuring", "proposed"):
+                    break
+        seen += n + 1
+    found = pecan.explain(dataset)
+    assert found.state == "refused", order
+    # What was planned is told as well.
+    assert found.moved == (found.steps[-1],)
+    assert "component 1 (float32) differs by up to " in found.why
+    difference = found.differences[1]
+    assert difference.component == 1 and difference.worst > difference.bound > 0
+    assert f"{difference.worst:g}" in found.why
+    assert not any(epoch.get("ordered", False) for epoch in _job(link, name)["epochs"])

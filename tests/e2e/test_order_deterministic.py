@@ -1,0 +1,149 @@
+"""In deterministic mode another order of the steps changes no byte, and a saved position names the order of its epoch."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+
+import pecan
+import pytest
+import tensorflow as tf
+from pecan._src import session
+
+from tests.e2e.script import ROOT
+from tests.e2e.test_epochs import PATIENCE_S
+
+D = tf.data.Dataset
+N, SHARES = 16_000, 4
+EPOCHS, READ, STOP = 3, 40, 15
+# Nobody else has it: it tells the job from those of other tests.
+SEED = 710_713
+
+
+def _picture(i):
+    return i, tf.reshape(tf.range(256 * 256 * 3, dtype=tf.float32), [256, 256, 3]) + tf.random.uniform([])
+
+
+def _costly(i, x):
+    # Of what the processor rounds as the standard says, wherever a value stands in its registers.
+    for _ in range(4):
+        x = tf.sqrt(x * x + 1.0)
+    return i, x
+
+
+def _cropped(i, x):
+    return i, x[:8, :8]
+
+
+def _share(k):
+    return D.range(k * (N // SHARES), (k + 1) * (N // SHARES))
+
+
+def _written_badly() -> tf.data.Dataset:
+    # So many that a trial is worth it; the first few of each epoch are read. There is a stream for each share, which takes time to open.
+    dataset = D.range(SHARES).flat_map(_share).shuffle(50).map(_picture).map(_costly).map(_cropped)
+    return dataset.apply(tf.data.experimental.assert_cardinality(N))
+
+
+def _distributed(target: str, order: str) -> tf.data.Dataset:
+    return _written_badly().apply(
+        pecan.distribute(target, deterministic=True, seed=SEED, order=order, max_outstanding_bytes=1 << 16)
+    )
+
+
+def _read(elements, number: int) -> list[tuple[int, str]]:
+    return [(int(i), x.numpy().tobytes().hex()) for i, x in itertools.islice(elements, number)]
+
+
+def _job(link) -> dict:
+    """The one that is read and asked for another order."""
+    (job,) = [job for job in link.status()["jobs"] if job["options"].get("seed") == str(SEED) and job.get("epochs") and "order" in job]
+    return job
+
+
+def _is_ordered(job: dict, number: int) -> bool:
+    (epoch,) = [e for e in job["epochs"] if int(e.get("epoch", 0)) == number]
+    return epoch.get("ordered", False)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster) -> list[list[tuple[int, str]]]:
+    """The beginnings of epochs whose steps run as they are written, on two workers."""
+    dataset = _distributed(cluster.target, "off")
+    epochs = [_read(dataset, READ) for _ in range(EPOCHS)]
+    assert len({str(epoch) for epoch in epochs}) == EPOCHS
+    return epochs
+
+
+def _until_decided(link, dataset) -> None:
+    """Reads an epoch until the order of the next one is decided."""
+    end = time.monotonic() + PATIENCE_S
+    for _ in dataset:
+        # While it is tried nothing else is asked for, which would only take the trial's time.
+        while "is trying the order" in (order := _job(link)["order"])["why"] and time.monotonic() < end:
+            time.sleep(0.05)
+        if order["state"] not in ("measuring", "proposed"):
+            return
+        assert time.monotonic() < end, order
+
+
+GO_ON = """
+import json, sys
+import pecan
+from pecan._src import session
+from tests.e2e.test_order_deterministic import READ, STOP, _distributed, _is_ordered, _job, _read
+state = json.load(sys.stdin)
+iterator = pecan.Iterator(_distributed(sys.argv[1], "auto"))
+iterator.load_state_dict(state)
+rest = _read(iterator, READ - STOP)
+job = _job(session.connect(sys.argv[1].removeprefix("pecan://"), 10))
+print(json.dumps([rest, _is_ordered(job, 2), job["order"]["state"]]))
+"""
+
+
+def _another_process_goes_on(target: str, state: dict) -> list:
+    run = subprocess.run(
+        [sys.executable, "-c", GO_ON, target],
+        input=json.dumps(state),
+        capture_output=True,
+        text=True,
+        cwd=ROOT.parent,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def test_an_order_that_is_adopted_changes_no_byte(cluster, undisturbed):
+    """O4: the order is adopted while the first epoch is read; another process goes on in it where nothing is known of it."""
+    other = pecan.LocalCluster(workers=1)
+    try:
+        link = session.connect(other.target.removeprefix("pecan://"), 10)
+        dataset = _distributed(other.target, "auto")
+        first = iter(dataset)
+        assert _read(first, READ) == undisturbed[0]
+        assert not _is_ordered(_job(link), 0)
+        _until_decided(link, first)
+        del first
+        other.add_workers(2)
+        assert link.explain(_job(link)["job_id"])["tolerance"] == "ORDER_TOLERANCE_EXACT"
+        # It may have been opened ahead, before the order was there; the one behind it was not.
+        assert _read(dataset, READ) == undisturbed[1]
+        third = pecan.Iterator(dataset)
+        found = _read(third, STOP)
+        assert _is_ordered(_job(link), 2), _job(link)["order"]
+        state = third.state_dict()
+        assert found + _read(third, READ - STOP) == undisturbed[2]
+        del third
+    finally:
+        other.stop()
+    with pytest.raises(ValueError, match='order="off"'):
+        pecan.load_state_dict(_distributed(cluster.target, "off"), state)
+    rest, ordered, known = _another_process_goes_on(cluster.target, state)
+    assert [tuple(element) for element in rest] == undisturbed[2][STOP:]
+    assert ordered
+    assert known in ("measuring", "proposed")

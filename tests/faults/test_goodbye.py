@@ -1,0 +1,40 @@
+"""A worker that is asked to go while one of its steps cannot be ended."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from concurrent import futures
+
+import pecan
+import pytest
+import tensorflow as tf
+from cluster import Cluster, cleared, wait
+
+
+def _opens_a_pipe(pid: int) -> bool:
+    """Whether a thread of the process waits in the kernel for the other end of a pipe."""
+    tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
+    return any("wait_for_partner" in (task / "wchan").read_text() for task in tasks)
+
+
+def test_a_step_that_cannot_be_ended_does_not_keep_a_worker(tmp_path):
+    """It hands over, says so, and ends with exit code 0; the element comes from another one."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with cleared(Cluster(tmp_path)) as cluster, futures.ThreadPoolExecutor(1) as trainer:
+        worker = cluster.add("--drain-timeout", "200ms")
+        dataset = tf.data.Dataset.from_tensor_slices([str(gate)]).map(tf.io.read_file)
+        iterator = iter(dataset.apply(pecan.distribute(cluster.target)))
+        element = trainer.submit(next, iterator)
+        wait(lambda: _opens_a_pipe(worker.pid), "the step waits for the other end of the pipe")
+        assert worker.terminate() == 0
+        assert "an operation of TensorFlow cannot be ended" in worker.words()
+        assert cluster.states() == []
+        gate.unlink()
+        gate.write_text("open")
+        cluster.add()
+        assert element.result(60).numpy() == b"open"
+        with pytest.raises(StopIteration):
+            next(iterator)
+        del element, iterator, dataset

@@ -1,0 +1,92 @@
+"""After an error a pass goes on where it stood, or says the error again: no part of it is ever left out without a word."""
+
+from __future__ import annotations
+
+import pecan
+import pytest
+import tensorflow as tf
+from cluster import Cluster, cleared, wait
+from test_poison import Keeper
+
+D = tf.data.Dataset
+
+# One more than used to be told of before the pass was taken to be at its end.
+OUTAGES = 4
+TOTAL = 200
+
+
+def _large(i):
+    """Too much for all of a pass to be on its way."""
+    return tf.fill([50_000], i)
+
+
+@pytest.mark.parametrize(
+    ("lost", "behind", "read"),
+    [
+        ("workers", lambda d: d.repeat(), iter),
+        ("all", lambda d: d.repeat(), pecan.Iterator),
+    ],
+    ids=["iter over repeat", "pecan.Iterator over repeat, with the dispatcher"],
+)
+def test_outages_in_a_row_leave_nothing_out(tmp_path, lost, behind, read):
+    """L9: the iterator is asked again after each, and goes on where it stood however many they were."""
+    with cleared(Cluster(tmp_path)) as cluster:
+        worker = cluster.add()
+        dataset = D.range(TOTAL).map(_large)
+        dataset = dataset.apply(pecan.distribute(cluster.target, dispatcher_timeout_s=1, max_outstanding_bytes=1))
+        iterator = read(behind(dataset))
+        seen = [int(next(iterator)[0]) for _ in range(10)]
+        if lost == "all":
+            cluster.dispatcher.kill()
+        worker.kill()
+        outages = 0
+        while outages < OUTAGES:
+            try:
+                seen.append(int(next(iterator)[0]))
+            except tf.errors.UnavailableError:
+                outages += 1
+        assert len(seen) < TOTAL
+        if lost == "all":
+            cluster.restart_dispatcher()
+        cluster.add()
+        while len(seen) < TOTAL:
+            try:
+                seen.append(int(next(iterator)[0]))
+            except tf.errors.UnavailableError:
+                continue
+        assert sorted(seen) == list(range(TOTAL))
+        del iterator, dataset
+
+
+def test_behind_an_error_that_ends_a_pass_the_rest_of_it_can_still_be_had(tmp_path):
+    """L9: it is said again, the position stays where the loop was, and whoever loads that reads the rest when the cause is gone."""
+    poison = tmp_path / "poison"
+    poison.write_text("yes")
+
+    def die():
+        with tf.control_dependencies([tf.raw_ops.Abort(error_msg="the poison")]):
+            return tf.constant(0, tf.int64)
+
+    def step(i):
+        there = tf.equal(tf.io.read_file(str(poison)), "yes")
+        return tf.cond(tf.logical_and(there, tf.equal(i, TOTAL // 2)), die, lambda: i)
+
+    with cleared(Cluster(tmp_path)) as cluster:
+        cluster.add()
+        dataset = D.range(TOTAL).map(step).map(_large)
+        dataset = dataset.apply(pecan.distribute(cluster.target, max_outstanding_bytes=1)).repeat()
+        iterator = pecan.Iterator(dataset)
+        seen = [int(next(iterator)[0])]
+        with Keeper(cluster) as keeper:
+            with pytest.raises(tf.errors.DataLossError, match="ELEMENT_POISON"):
+                seen.extend(int(element[0]) for element in iterator)
+            wait(lambda: len(keeper.causes) >= 3, "the third death is noticed")
+            for _ in range(3):
+                with pytest.raises(tf.errors.CancelledError, match="ELEMENT_POISON"):
+                    next(iterator)
+            poison.write_text("no")
+            iterator.load_state_dict(iterator.state_dict())
+            while len(seen) < TOTAL:
+                seen.append(int(next(iterator)[0]))
+        assert sorted(seen) == list(range(TOTAL))
+        del iterator, dataset

@@ -1,0 +1,257 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+// request asks for proposals over one dataset, one for each of the measurements. It is NAME.json beside NAME.pb; the answers are in
+// NAME.out.json, and what moved is in NAME.<number>.pb.
+type request struct {
+	Mode      string `json:"mode"`
+	Order     string `json:"order"`
+	Tolerance string `json:"tolerance"`
+	// Figures are those of the source and of each step: elements, seconds, bytes behind it for an element.
+	Figures [][][3]float64 `json:"figures"`
+	// Streams has the graphs of all streams written as well, as workers run them, in the way of cutgraph: NAME.registered.e0.s<stream>.A.pb
+	// (and B), and NAME.<number>.e0.s<stream>.A.pb of what moved.
+	Streams bool `json:"streams"`
+	// Walks asks for up to so many orders more, which a trainer's position might name: neighbours change places at random, as far as they
+	// may where nothing was measured.
+	Walks int    `json:"walks"`
+	Seed  uint64 `json:"seed"`
+}
+
+type answer struct {
+	// Order are numbers of steps; empty: they stay.
+	Order   []int    `json:"order"`
+	Why     string   `json:"why"`
+	Reasons []string `json:"reasons"`
+	Traits  []string `json:"traits"`
+	Before  float64  `json:"before"`
+	After   float64  `json:"after"`
+}
+
+func proposeAll(dir string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		name, isOut := strings.CutSuffix(strings.TrimSuffix(file, ".json"), ".out")
+		if isOut {
+			continue
+		}
+		if err := proposeOne(name); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func proposeOne(name string) error {
+	data, err := os.ReadFile(name + ".pb")
+	if err != nil {
+		return err
+	}
+	g, err := graph.Parse(data, graph.Limits{})
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(name + ".json")
+	if err != nil {
+		return err
+	}
+	var asked request
+	if err := json.Unmarshal(text, &asked); err != nil {
+		return err
+	}
+	options := &pecanv1.JobOptions{
+		Mode: pecanv1.Mode(pecanv1.Mode_value["MODE_"+asked.Mode]), AllowNondeterministic: true,
+		Order:          pecanv1.Order(pecanv1.Order_value["ORDER_"+asked.Order]),
+		OrderTolerance: pecanv1.OrderTolerance(pecanv1.OrderTolerance_value["ORDER_TOLERANCE_"+asked.Tolerance]),
+	}
+	plan, err := graph.Analyze(g, options, graph.Env{})
+	if err != nil {
+		return err
+	}
+	if asked.Streams {
+		if err := writeCut(g, plan, options.GetMode(), name+".registered"); err != nil {
+			return err
+		}
+	}
+	answers := []answer{}
+	for i, figures := range asked.Figures {
+		proposal, err := ordering.Propose(g, plan, options, metrics(g, figures))
+		if err != nil {
+			return err
+		}
+		answers = append(answers, told(proposal))
+		if len(proposal.Order) == 0 {
+			continue
+		}
+		ordered, err := graph.Reorder(g, proposal.Order)
+		if err != nil {
+			return err
+		}
+		if err := write(ordered, plan, &asked, fmt.Sprintf("%s.%d", name, i)); err != nil {
+			return err
+		}
+	}
+	for _, order := range walk(g, plan, options, &asked) {
+		ordered, err := graph.Reorder(g, order)
+		if err != nil {
+			return err
+		}
+		if err := write(ordered, plan, &asked, fmt.Sprintf("%s.%d", name, len(answers))); err != nil {
+			return err
+		}
+		answers = append(answers, answer{Order: numbered(g, order), Why: "a position names it", Reasons: []string{}, Traits: []string{}})
+	}
+	out, err := json.Marshal(answers)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name+".out.json", out, 0o644)
+}
+
+// walk gives orders that are further and further from the registered one, each once.
+func walk(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, asked *request) (found [][]string) {
+	var at []string
+	var moving []int
+	for i, t := range graph.TraitsOf(g) {
+		at = append(at, t.Node)
+		if !t.Passes && t.Barrier == "" {
+			moving = append(moving, i)
+		}
+	}
+	if len(moving) < 2 {
+		return nil
+	}
+	rng := rand.New(rand.NewPCG(asked.Seed, 0))
+	seen := map[string]bool{strings.Join(at, " "): true}
+	for range asked.Walks {
+		for range moving {
+			next, k := slices.Clone(at), rng.IntN(len(moving)-1)
+			next[moving[k]], next[moving[k+1]] = at[moving[k+1]], at[moving[k]]
+			if _, err := ordering.Named(g, plan, options, pecanv1.NewEpochOrder(plan, next)); err == nil {
+				at = next
+			}
+		}
+		if key := strings.Join(at, " "); !seen[key] {
+			seen[key] = true
+			found = append(found, at)
+		}
+	}
+	return found
+}
+
+func write(ordered *graph.Graph, plan *pecanv1.Plan, asked *request, to string) error {
+	out, err := ordered.Serialized()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(to+".pb", out, 0o644); err != nil || !asked.Streams {
+		return err
+	}
+	return writeCut(ordered, plan, pecanv1.Mode(pecanv1.Mode_value["MODE_"+asked.Mode]), to)
+}
+
+// writeCut writes the graphs of all streams, with the closing one and what stands above batches that are shared out.
+func writeCut(g *graph.Graph, plan *pecanv1.Plan, mode pecanv1.Mode, to string) error {
+	text, err := protojson.MarshalOptions{EmitUnpopulated: true, UseProtoNames: true}.Marshal(plan)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(to+".plan.json", text, 0o644); err != nil {
+		return err
+	}
+	streams := int(plan.GetNumStreams())
+	if plan.GetBatchWay() != pecanv1.BatchWay_BATCH_WAY_EXACT {
+		streams++
+	}
+	for stream := range streams {
+		graphs, err := graph.Instantiate(g, plan, graph.At{Stream: stream, Epoch: 1, Seed: 5, Mode: mode, Source: -1, Threads: 1})
+		if err != nil {
+			return err
+		}
+		prefix := fmt.Sprintf("%s.e0.s%d", to, stream)
+		if err := os.WriteFile(prefix+".A.pb", graphs.A, 0o644); err != nil {
+			return err
+		}
+		if graphs.B == nil {
+			continue
+		}
+		if err := os.WriteFile(prefix+".B.pb", graphs.B, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeStreams writes the graphs of all streams. A dataset of batches that streams share out between them is not for this.
+func writeStreams(g *graph.Graph, plan *pecanv1.Plan, at graph.At, to string) error {
+	at.Epoch, at.Seed, at.Source, at.Threads = 1, 5, -1, 1
+	for at.Stream = range int(plan.GetNumStreams()) {
+		graphs, err := graph.Instantiate(g, plan, at)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(fmt.Sprintf("%s.s%d.pb", to, at.Stream), graphs.A, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func metrics(g *graph.Graph, figures [][3]float64) (nodes []*pecanv1.NodeMetrics) {
+	steps := graph.TraitsOf(g)
+	for i, f := range figures {
+		if i > len(steps) || len(steps) == 0 {
+			break
+		}
+		name := steps[0].Input
+		if i > 0 {
+			name = steps[i-1].Node
+		}
+		nodes = append(nodes, &pecanv1.NodeMetrics{Node: name, Elements: uint64(f[0]), SelfCpuS: f[1], BytesOut: uint64(f[0] * f[2])})
+	}
+	return nodes
+}
+
+func told(proposal *ordering.Proposal) answer {
+	a := answer{Order: []int{}, Why: proposal.Why, Before: proposal.PredictedBefore, After: proposal.PredictedAfter}
+	numbers := map[string]int{}
+	for i, s := range proposal.Steps {
+		numbers[s.GetNode()] = i
+		a.Reasons = append(a.Reasons, s.GetReason())
+		a.Traits = append(a.Traits, strings.Join(s.GetTraits(), ", "))
+	}
+	for _, name := range proposal.Order {
+		a.Order = append(a.Order, numbers[name])
+	}
+	return a
+}
+
+// numbered are the steps of an order by their places in the registered one.
+func numbered(g *graph.Graph, order []string) (numbers []int) {
+	places := map[string]int{}
+	for i, t := range graph.TraitsOf(g) {
+		places[t.Node] = i
+	}
+	for _, name := range order {
+		numbers = append(numbers, places[name])
+	}
+	return numbers
+}
