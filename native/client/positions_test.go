@@ -246,6 +246,34 @@ func TestAnIterationThatHandsOutNothingLeavesItsPlaceToTheNextOne(t *testing.T) 
 	}
 }
 
+// TensorFlow may close the iterator that failed a moment after the training loop has begun with the next one.
+func TestAnIterationThatFailedLeavesItsPlaceToOneThatBeginsBeforeItIsClosed(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams, d.plan.Fingerprint = 1, "f1" })
+	worker := startWorker(t, same(testStream{count: 20, perFrame: 3}))
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		return &pecanv1.EpochUpdate{Waiting: "no worker is registered", NoWorkers: true}
+	}
+	r := renewable(t, d, nil)
+	options := IterOptions{NoAhead: true, Timeout: 50 * time.Millisecond}
+	first := r.Open(options)
+	eventually(t, "it is told that there is no worker", func() bool {
+		_, status, err := first.NextElement(10 * time.Millisecond)
+		return status == Failed && reason.Is(err, reason.NoWorkers)
+	})
+	d.mu.Lock()
+	d.snapshot = spread(1, worker)
+	d.mu.Unlock()
+	closed := make(chan error, 1)
+	time.AfterFunc(200*time.Millisecond, func() { closed <- first.Close() })
+	steps, _ := readSteps(t, r.Open(options), rand.New(rand.NewPCG(9, 10)), 5)
+	if err := <-closed; err != nil {
+		t.Fatal(err)
+	}
+	if len(steps) != 5 || steps[0].epoch != 0 {
+		t.Errorf("%d elements, the first is %v, want 5 of epoch 0", len(steps), steps[0])
+	}
+}
+
 // A repeat() of TensorFlow's opens an iteration for each pass, and takes an empty first one for the end of everything.
 func TestAPositionAtTheEndOfAPassIsTheStartOfTheNextOne(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -37,6 +37,8 @@ type Renewable struct {
 	// positions are those of iterations since the dataset was made, or the newest Load.
 	positions *positions
 	closed    bool
+	// failing is the iteration that was told of an error last.
+	failing *RenewableIteration
 	// trying is closed when the attempt to make the job anew that is under way is over; err is how the last one ended.
 	trying chan struct{}
 	err    error
@@ -67,14 +69,31 @@ func (r *Renewable) Explain(ctx context.Context) (*pecanv1.ExplainResponse, erro
 	return r.session.Explain(ctx, r.Job().ID())
 }
 
-// Open starts a pass over the dataset. It returns at once, as Job.Open does.
+// abandoned is how long an iteration that begins waits for the end of the one before it.
+const abandoned = time.Second
+
+// Open starts a pass over the dataset. It returns at once, as Job.Open does, but for when the iteration before it was told of an error in
+// the place of its first element: TensorFlow may let go of an iterator a moment after the training loop has begun with the next one, and
+// that one is to have its place.
 func (r *Renewable) Open(options IterOptions) *RenewableIteration {
+	r.mu.Lock()
+	failing := r.failing
+	r.mu.Unlock()
+	if failing != nil && failing.idle() {
+		timer := time.NewTimer(abandoned)
+		defer timer.Stop()
+		select {
+		case <-failing.left:
+		case <-timer.C:
+		}
+	}
 	r.mu.Lock()
 	job := r.job
 	options.positions = r.positions
 	r.mu.Unlock()
 	options.Resume = options.positions.resume()
-	return &RenewableIteration{home: r, options: options, job: job, it: job.Open(options), closed: make(chan struct{})}
+	return &RenewableIteration{home: r, options: options, job: job, it: job.Open(options),
+		closed: make(chan struct{}), left: make(chan struct{})}
 }
 
 // Close ends the job, and keeps another one from being made. Idempotent.
@@ -171,6 +190,8 @@ type RenewableIteration struct {
 	home    *Renewable
 	options IterOptions
 	closed  chan struct{}
+	// left is closed when whoever begins next finds its place, if it leaves one.
+	left chan struct{}
 
 	mu     sync.Mutex
 	shutDo bool
@@ -180,12 +201,39 @@ type RenewableIteration struct {
 
 // NextElement is Iteration's.
 func (i *RenewableIteration) NextElement(wait time.Duration) (*Rows, Status, error) {
-	return i.next(wait, func(it *Iteration) (*Rows, Status, error) { return it.NextElement(wait) })
+	return i.told(i.next(wait, func(it *Iteration) (*Rows, Status, error) { return it.NextElement(wait) }))
 }
 
 // NextBlock is Iteration's.
 func (i *RenewableIteration) NextBlock(max int, wait time.Duration) (*Rows, Status, error) {
-	return i.next(wait, func(it *Iteration) (*Rows, Status, error) { return it.NextBlock(max, wait) })
+	return i.told(i.next(wait, func(it *Iteration) (*Rows, Status, error) { return it.NextBlock(max, wait) }))
+}
+
+// told notes that an error is what this iteration hands out.
+func (i *RenewableIteration) told(rows *Rows, status Status, err error) (*Rows, Status, error) {
+	if status == Failed || status == Broken {
+		i.home.mu.Lock()
+		i.home.failing = i
+		i.home.mu.Unlock()
+	}
+	return rows, status, err
+}
+
+// forget ends the wait of who begins next.
+func (i *RenewableIteration) forget() {
+	i.home.mu.Lock()
+	if i.home.failing == i {
+		i.home.failing = nil
+	}
+	i.home.mu.Unlock()
+	close(i.left)
+}
+
+// idle is true while nothing was handed out but errors that are no element's, so that its place may be left to another one.
+func (i *RenewableIteration) idle() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return !i.shutDo && i.it.unused() != nil
 }
 
 func (i *RenewableIteration) next(wait time.Duration, take func(*Iteration) (*Rows, Status, error)) (*Rows, Status, error) {
@@ -265,6 +313,7 @@ func (i *RenewableIteration) Close() error {
 	if first {
 		i.shutDo = true
 		close(i.closed)
+		defer i.forget()
 	}
 	if err := i.it.Close(); err != nil || !first {
 		return err
