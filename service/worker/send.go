@@ -108,8 +108,11 @@ func (c *conn) gatherChannel(b *batch, ch *channel, window *window, credit uint6
 		t.entry.release()
 		return true, nil
 	case t.entry != nil:
+		// Not before: announcing a slot sends the batch and lets go of all that it holds, and a stream that is closed at that moment
+		// has let go of the entry, too.
+		err := c.data(b, ch, t)
 		b.held = append(b.held, t.entry)
-		return true, c.data(b, ch, t)
+		return true, err
 	case t.failed != nil:
 		c.refuse(ch, t.failed)
 	case t.ended:
