@@ -97,6 +97,13 @@ func (d *Dispatcher) Explain(_ context.Context, req *pecanv1.ExplainRequest) (*p
 		return nil, reason.New(reason.Internal, "explain: the order of job %q cannot be explained: %w", req.Job, err)
 	}
 	response.Steps = proposal.Steps
+	if response.Order == pecanv1.Order_ORDER_OFF {
+		// What could be planned is nobody's order.
+		for i, step := range response.Steps {
+			step.Place, step.Reason = uint32(i), "its author's order"
+		}
+		return response, nil
+	}
 	if len(explained.Order) == 0 || slices.Equal(explained.Order, proposal.Order) {
 		response.PredictedBeforeS, response.PredictedAfterS = proposal.PredictedBefore, proposal.PredictedAfter
 		return response, nil

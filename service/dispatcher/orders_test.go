@@ -86,6 +86,17 @@ func (w *worker) measured(job string, steps []*pecanv1.ExplainedStep) {
 	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Figures{Figures: figures}})
 }
 
+// figured waits until the dispatcher has the figures of a job's steps.
+func (w *worker) figured(job string) {
+	s := w.s
+	s.t.Helper()
+	for end := time.Now().Add(wait); s.explain(job).Steps[0].Figures.GetElements() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatal("the dispatcher has no figures")
+		}
+	}
+}
+
 // inProduction tells what the steps cost after that, in 1,000 more elements in either order: less in the second one.
 func (w *worker) inProduction(job string, steps []*pecanv1.ExplainedStep) {
 	w.s.t.Helper()
@@ -222,6 +233,7 @@ func equal(a, b []string) bool { return strings.Join(a, "\n") == strings.Join(b,
 // An order that is not asked for is explained, too.
 func TestAJobWithoutAnOrderIsExplained(t *testing.T) {
 	s := startService(t, serviceOptions{graphs: dispatcher.NewGraphs(dispatcher.DefaultConfig())})
+	w := s.worker(workerHello("w", 64))
 	job := s.orderedJob(nil)
 	if other := s.explain("Pictures"); other.JobId != job.JobId {
 		t.Errorf("by its name: %v", other)
@@ -229,6 +241,18 @@ func TestAJobWithoutAnOrderIsExplained(t *testing.T) {
 	explained := s.explain(job.JobId)
 	if explained.State != "off" || explained.Why == "" || len(explained.Steps) != 3 || explained.Order != pecanv1.Order_ORDER_OFF {
 		t.Errorf("explained %v", explained)
+	}
+	// Also where it is known what would be cheaper: nobody runs it, and what is shown as planned would be taken for what runs.
+	w.measured(job.JobId, explained.Steps)
+	w.figured(job.JobId)
+	explained = s.explain(job.JobId)
+	for i, step := range explained.Steps {
+		if step.Figures.GetElements() != 3000 || step.Place != uint32(i) || step.Reason != "its author's order" {
+			t.Errorf("step %d, whose order is off: %v", i, step)
+		}
+	}
+	if explained.PredictedBeforeS != 0 || explained.PredictedAfterS != 0 {
+		t.Errorf("predicted of an order that is off: %v", explained)
 	}
 	for name, want := range map[string]reason.Reason{"nobody": reason.JobUnknown, "": reason.BadArgument, "a b": reason.BadArgument} {
 		_, err := s.client.Explain(s.ctx(), &pecanv1.ExplainRequest{Job: name})
