@@ -134,7 +134,7 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 	}
 	return encode(map[string]any{
 		"handle": held.Handle(), "job_id": job.ID(), "created": job.Created(), "durable": job.Durable(), "workers": job.Workers(),
-		"cardinality": cardinality(plan, job.Options(), r.Name != ""), "whole": whole(plan, job.Options(), r.Name != ""),
+		"cardinality": client.Cardinality(plan, job.Options(), r.Name != ""), "whole": client.Whole(plan, job.Options(), r.Name != ""),
 		// Rows of a block that TensorFlow has and the training loop has not are with nobody else: in a job that is shared they would be lost
 		// to the others when this trainer goes.
 		"blocks": r.Name == "" && op.Blocks(components),
@@ -205,35 +205,4 @@ func ExplainJob(job int64) (string, error) {
 func ForgetJob(handle int64) error {
 	op.DropHandle(handle)
 	return nil
-}
-
-// Cardinality numbers of tf.data.
-const (
-	infinite = -1
-	unknown  = -2
-)
-
-// cardinality is how many elements one iteration gives, where that is the same for every iteration: not with a job
-// that others may share, nor where each worker gives everything.
-func cardinality(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) int64 {
-	pass, repeat := plan.GetCardinality(), plan.GetRepeat()
-	switch {
-	case pass == 0 || repeat == 0:
-		return 0
-	case pass == infinite || repeat < 0 && pass != unknown:
-		return infinite
-	case !whole(plan, options, shared):
-		return unknown
-	case pass < 0 || repeat < 0:
-		return unknown
-	case pass > (1<<62)/repeat:
-		return unknown
-	}
-	return pass * repeat
-}
-
-// whole tells whether one iteration gives as many elements as a local one, also when workers are lost: with a hint, what
-// stands above it counts in each stream for itself.
-func whole(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) bool {
-	return !shared && !client.MayDiffer(plan, options) && options.GetMode() != pecanv1.Mode_MODE_OFF && options.GetSharding() != pecanv1.Sharding_SHARDING_HINT
 }

@@ -12,13 +12,14 @@ func (it *Iteration) asserts() (int64, bool) {
 	return promised, it.alone() && promised >= -1 && !MayDiffer(it.job.plan, it.job.options)
 }
 
-func (it *Iteration) tooMany() error {
+// tooMany is an error when so many more than were taken are more than was promised.
+func (it *Iteration) tooMany(more uint64) error {
 	promised, checked := it.asserts()
-	if !checked || promised < 0 || it.elements <= uint64(promised) {
+	if !checked || promised < 0 || it.elements+more <= uint64(promised) {
 		return nil
 	}
 	return reason.New(reason.Cardinality, "the dataset was expected to contain %s, but contains at least %s: correct the number given to "+
-		"assert_cardinality()", count(promised), count(int64(it.elements)))
+		"assert_cardinality()", count(promised), count(int64(it.elements+more)))
 }
 
 func (it *Iteration) tooFew() error {

@@ -35,7 +35,9 @@ type Iteration struct {
 	overErr error
 	// elements taken over all epochs, failed ones not counted, as assert_cardinality counts them.
 	elements uint64
-	stats    Stats
+	// length is how many elements it gives; negative where that is not known.
+	length int64
+	stats  Stats
 }
 
 // Stats tells how an iteration is doing.
@@ -76,7 +78,7 @@ func newIteration(j *Job, options IterOptions) *Iteration {
 	if options.positions != nil {
 		it.number = options.positions.iteration()
 	}
-	it.left = it.passesLeft()
+	it.left, it.length = it.passesLeft(), Cardinality(j.plan, j.options, j.shared())
 	// repeat(0): no pass at all.
 	it.over = j.plan.GetRepeat() == 0
 	return it
@@ -175,14 +177,26 @@ func (it *Iteration) try(max int, lead bool) (*Rows, Status, *epoch, error) {
 			return nil, End, nil, nil
 		}
 		e := it.current
-		rows, found, err := e.take(max, lead)
+		n := it.beforeLast(max)
+		if n == 0 {
+			one, known := e.mayBeLast()
+			if !known {
+				return nil, NotYet, e, nil
+			}
+			if err := it.tooMany(2); !one && err != nil {
+				it.finish(err)
+				return nil, Broken, nil, err
+			}
+			n = 1
+		}
+		rows, found, err := e.take(n, lead)
 		switch found {
 		case foundRows:
 			if it.options.positions != nil {
 				it.options.positions.delivered(it.pass, rows, false)
 			}
 			it.count(rows)
-			if err := it.tooMany(); err != nil {
+			if err := it.tooMany(0); err != nil {
 				rows.Release()
 				it.finish(err)
 				return nil, Broken, nil, err

@@ -348,6 +348,41 @@ func TestAnAssertedCardinalityIsChecked(t *testing.T) {
 			case tc.want != "" && (!reason.Is(err, reason.Cardinality) || !strings.Contains(err.Error(), tc.want)):
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
+			if tc.promised > 0 && tc.has > uint64(tc.promised) {
+				// Nor does it depend on who asks behind the last one that was promised.
+				job.plan.Cardinality = tc.promised
+				if all, err := readUpTo(t, job.Open(IterOptions{}), int(tc.promised)); !reason.Is(err, reason.Cardinality) {
+					t.Errorf("%d elements were had, and %v", len(all), err)
+				}
+			}
+		})
+	}
+}
+
+// TensorFlow's take does not ask behind the last element.
+func TestWhoCountsElementsIsToldOfTheEndBeforeTheLastOne(t *testing.T) {
+	for _, perFrame := range []uint64{0, 4} {
+		d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.Repeat = 20, 1 })
+		end := make(chan struct{})
+		d.snapshot = spread(2, startWorker(t, same(testStream{count: 10, perFrame: perFrame, hold: end, holdAt: 10})))
+		it := open(t, d).Open(IterOptions{})
+		if all, err := readUpTo(t, it, 19); err != nil || len(all) != 19 {
+			t.Fatal(len(all), err)
+		}
+		for range 3 {
+			if _, status, err := it.NextElement(10 * time.Millisecond); status != NotYet || err != nil {
+				t.Fatalf("the last one, of which nobody knows that it is that, came as %v %v", status, err)
+			}
+		}
+		close(end)
+		if all, err := readUpTo(t, it, 1); err != nil || len(all) != 1 {
+			t.Fatal(len(all), err)
+		}
+		if err := it.Close(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "both streams are finished", func() bool {
+			return len(look(d, func() []*pecanv1.FinishStreamRequest { return d.finished })) == 2
 		})
 	}
 }

@@ -30,7 +30,7 @@ type testStream struct {
 	// text adds a string component.
 	text   bool
 	failAt map[uint64]bool
-	// hold, when set, is waited for before element holdAt is sent.
+	// hold, when set, is waited for before element holdAt, or the end if that is there, is sent.
 	hold   chan struct{}
 	holdAt uint64
 }
@@ -287,6 +287,9 @@ func (tc *testConn) stream(number uint32, ch *testChannel) {
 		tc.mu.Unlock()
 		tc.w.sent.Add(int64(raw))
 		i += n
+	}
+	if s.hold != nil && s.holdAt == s.count {
+		<-s.hold
 	}
 	tc.write(frame.Header{Type: frame.End, Channel: number, Index: s.count, Lease: ch.open.GetLease()}, nil, nil, -1)
 }

@@ -156,6 +156,18 @@ def test_cardinality_is_the_local_one_where_it_is_known(cluster, name):
         assert len(list(ours.repeat(2))) == 2 * len(list(dataset))
 
 
+@pytest.mark.parametrize("deterministic", [False, True], ids=["exactly once", "deterministic"])
+@pytest.mark.parametrize("size", [1, 3000])
+def test_a_length_that_was_promised_too_short_is_an_error_and_leaves_nothing_out(cluster, size, deterministic):
+    dataset = D.range(50).filter(lambda i: i >= 0).map(lambda i: tf.fill([size], i))
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(40))
+    for each in (dataset, dataset.apply(pecan.distribute(cluster.target, deterministic=deterministic))):
+        assert int(each.cardinality()) == 40
+        seen = []
+        with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 40"):
+            seen.extend(int(element[0]) for element in each)
+
+
 def test_cardinality_of_a_saved_dataset_is_known(cluster, tmp_path):
     D.range(7).save(str(tmp_path / "saved"))
     ours = D.load(str(tmp_path / "saved")).batch(2).apply(pecan.distribute(cluster.target))

@@ -76,8 +76,8 @@ class Jobs:
         return epochs[number] if number in epochs and epochs[number]["state"] in states else None
 
     def over(self, number: int) -> dict | None:
-        """An epoch that its trainer has left: one that counts the elements may go before it hears that there are no more."""
-        return self.epoch(number, "delivered", "given up")
+        """An epoch that its trainer has read to its end."""
+        return self.epoch(number, "delivered")
 
     def settled(self) -> None:
         """Comes back when every worker has told twice of what the steps of the job have made, and nothing has changed."""
@@ -91,6 +91,17 @@ class Jobs:
                 return
             time.sleep(0.05)
         raise AssertionError(f"the workers go on: {counts}")
+
+
+def test_a_pass_of_known_length_is_read_to_its_end(cluster):
+    """Not only to its last element: who stands at the end of it hears that there is none behind it, and so does the dispatcher."""
+    jobs = Jobs(cluster)
+    dataset = D.range(400).map(lambda i: (i, tf.fill([2000], i))).batch(7)
+    dataset = dataset.apply(pecan.distribute(cluster.target, max_outstanding_bytes=64 << 10))
+    for number in range(5):
+        assert sum(1 for _ in dataset) == dataset.cardinality() == 58
+        _until("the epoch is delivered", lambda number=number: jobs.over(number))
+        assert int(jobs.over(number)["elements"]) == 58
 
 
 def test_an_epoch_that_nobody_asks_for_costs_an_element_on_each_worker(cluster):
