@@ -253,3 +253,9 @@ func WatchInterrupts() error {
 	op.WatchInterrupts()
 	return nil
 }
+
+// AnswerInterrupts tells that Python's handler runs, so that no wait has to end for it. It never fails.
+func AnswerInterrupts() error {
+	op.AnswerInterrupts()
+	return nil
+}

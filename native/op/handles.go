@@ -155,8 +155,10 @@ type iteration struct {
 	// over: its end was handed out, or nobody is left to ask.
 	over bool
 	// broken is the error that ended it before its end.
-	broken     *reason.Error
-	interrupts uint64
+	broken *reason.Error
+	// unanswered is the Ctrl-C that the process's own handler had not heard of when the last wait was over, reported the last one of which
+	// the caller was told; 0 for none.
+	unanswered, reported uint64
 	// slices counts the waits in a row in which nothing came; told is the slice at which people were told.
 	slices int
 	told   int
@@ -171,7 +173,7 @@ func newIteration(job *Job) (*iteration, error) {
 		job.Release()
 		return nil, err
 	}
-	return &iteration{job: job, inner: inner, interrupts: uint64(C.pecan_interrupts())}, nil
+	return &iteration{job: job, inner: inner, reported: uint64(C.pecan_unanswered_interrupt())}, nil
 }
 
 func (it *iteration) close() {
@@ -220,7 +222,7 @@ func ended(err error) *reason.Error {
 // whether the iteration goes on.
 func (it *iteration) settle(rows *client.Rows, status client.Status, err error, leading int) (*client.Rows, client.Status, error) {
 	if status == client.Ready {
-		it.slices, it.told = 0, 0
+		it.slices, it.told, it.unanswered = 0, 0, 0
 		if err := it.job.check(rows, leading); err != nil {
 			rows.Release()
 			return nil, client.Failed, err
@@ -267,11 +269,17 @@ func (it *iteration) explain() {
 	it.job.config.Notice(fmt.Sprintf("no element for %v: %s", waited, why))
 }
 
-// interrupted tells whether there was a Ctrl-C since it was asked last.
+// interrupted tells whether there was a Ctrl-C that the process's own handler hears of only when the wait ends: it runs between two steps of
+// Python's main thread, so it has not run though a whole slice has passed. One that came while the main thread was elsewhere is nothing to
+// those who wait here.
 func (it *iteration) interrupted() bool {
-	before := it.interrupts
-	it.interrupts = uint64(C.pecan_interrupts())
-	return it.interrupts != before
+	before := it.unanswered
+	it.unanswered = uint64(C.pecan_unanswered_interrupt())
+	if before == 0 || it.unanswered == 0 || it.unanswered == it.reported {
+		return false
+	}
+	it.reported = it.unanswered
+	return true
 }
 
 // sessionBroken is why nothing will come any more, or nil.

@@ -2,8 +2,11 @@ package op
 
 import (
 	"errors"
+	"os"
+	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -282,4 +285,55 @@ func TestAHandleOfAnotherKindIsRefused(t *testing.T) {
 			t.Errorf("handle %d stands for something", stale)
 		}
 	}
+}
+
+// What the process's own handler has heard of is no business of those who wait: it runs between two steps of Python, so it has not run only
+// where a wait keeps Python from its next step.
+func TestAnInterruptEndsTheWaitThatKeepsTheHandlerFromRunning(t *testing.T) {
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, os.Interrupt)
+	defer signal.Stop(heard)
+	WatchInterrupts()
+	interrupt := func() {
+		t.Helper()
+		if err := syscall.Kill(syscall.Getpid(), syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		<-heard
+	}
+	it, _ := open(t, JobConfig{})
+	defer it.close()
+	waits := func(n int) (ended int) {
+		for range n {
+			if _, status, err := it.element(); status == client.Failed && reason.From(err).Reason == reason.Interrupted {
+				ended++
+			} else if status != client.NotYet {
+				t.Fatalf("%v %v", status, err)
+			}
+		}
+		return ended
+	}
+	interrupt()
+	AnswerInterrupts()
+	if n := waits(5); n != 0 {
+		t.Errorf("%d waits ended for an interrupt that was heard of before", n)
+	}
+	interrupt()
+	if n := waits(1); n != 0 {
+		t.Error("a wait ended for an interrupt of which the handler is just hearing")
+	}
+	AnswerInterrupts()
+	if n := waits(5); n != 0 {
+		t.Errorf("%d waits ended for an interrupt that was heard of meanwhile", n)
+	}
+	interrupt()
+	if n := waits(5); n != 1 {
+		t.Errorf("%d waits ended for an interrupt that nobody hears of", n)
+	}
+	AnswerInterrupts()
+	interrupt()
+	if n := waits(5); n != 1 {
+		t.Errorf("%d waits ended for the next one", n)
+	}
+	AnswerInterrupts()
 }

@@ -213,5 +213,8 @@ func guard(context *C.TF_OpKernelContext) {
 // installed it has to be called again.
 func WatchInterrupts() { C.pecan_watch_interrupts() }
 
+// AnswerInterrupts tells that the process's own handler runs: whoever is interrupted hears of it from there.
+func AnswerInterrupts() { C.pecan_answer_interrupts() }
+
 // Live counts tensors and handles that TensorFlow holds now, for leak checks.
 func Live() int64 { return int64(C.pecan_live()) }

@@ -35,8 +35,10 @@ bool pecan_output_bool(TF_OpKernelContext* context, int index, bool value);
 // Fails the kernel with a TF_Code and a message.
 void pecan_fail(TF_OpKernelContext* context, int code, const char* message, size_t len);
 
-// How often the user interrupted the process (SIGINT), from when pecan_watch_interrupts was first called.
-uint64_t pecan_interrupts(void);
+// The number of the last SIGINT, from when pecan_watch_interrupts was first called, or 0 when all of them were answered.
+uint64_t pecan_unanswered_interrupt(void);
+// Tells that the process's own handler has run.
+void pecan_answer_interrupts(void);
 // Counts SIGINTs from now on and passes each on to the handler that is there. Called again, it finds a handler that was
 // installed since.
 void pecan_watch_interrupts(void);

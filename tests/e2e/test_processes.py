@@ -130,6 +130,33 @@ def test_ctrl_c_ends_a_wait_for_elements(steps):
         assert script.rest()[0] == 0
 
 
+@pytest.mark.parametrize("steps", ["", ".prefetch(2)"])
+def test_ctrl_c_elsewhere_ends_no_wait_for_elements(steps):
+    """Who has dealt with it in the loop's body asks on, also where TensorFlow waits ahead of the loop."""
+    with Script(
+        f"""
+        def second_takes_long(i):
+            rounds = tf.where(i == 1, 10**6, 0)
+            return i + tf.cast(tf.while_loop(lambda n: n < rounds, lambda n: n + 1, [0])[0] - rounds, tf.int64)
+
+        dataset = D.range(4).map(second_takes_long).apply(pecan.distribute(deterministic=True))
+        iterator = iter(dataset{steps})
+        first = int(next(iterator))
+        try:
+            say("training")
+            time.sleep(20)
+        except KeyboardInterrupt:
+            say("interrupted")
+        say([first, *(int(element) for element in iterator)] == list(range(4)))
+        """
+    ) as script:
+        assert script.line() == "training"
+        time.sleep(0.5)
+        assert script.interrupted() == "interrupted"
+        assert script.line() == "True"
+        assert script.rest()[0] == 0
+
+
 def test_ctrl_c_ends_a_wait_for_a_dispatcher():
     with Script(
         """

@@ -1,7 +1,8 @@
 """Ctrl-C while TensorFlow waits for an element.
 
 Python runs its signal handler between two steps of the main thread, and a thread that waits in TensorFlow makes none.
-So Pecan's operation sees the signal itself (native/op) and fails, and TensorFlow returns. The next step that Python
+So Pecan's operation sees the signal itself (native/op) and, if the handler has not run within a slice of its wait,
+fails, and TensorFlow returns. The next step that Python
 makes is inside TensorFlow's translation of that failure, which turns a KeyboardInterrupt raised there into a
 RuntimeError of its own. The handler below waits until the translation is over.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -18,8 +20,12 @@ from typing import Any
 _TRANSLATION = ("tensorflow/python/eager/core.py", "tensorflow/python/framework/errors_impl.py")
 
 
-def install() -> bool:
-    """Puts the handler before the one that is there; False where that is not ours to do."""
+def install(answer: Callable[[], None]) -> bool:
+    """Puts the handler before the one that is there; False where that is not ours to do.
+
+    Args:
+        answer: Called when the handler runs: nobody has to fail for that any more.
+    """
     if threading.current_thread() is not threading.main_thread():
         return False
     previous = signal.getsignal(signal.SIGINT)
@@ -29,6 +35,7 @@ def install() -> bool:
         return True
 
     def handle(number: int, frame: FrameType | None) -> Any:
+        answer()
         caller = _caller_of_translation(frame)
         if caller is not None and sys.gettrace() is None:
             _when_raised(caller, previous, number)

@@ -46,8 +46,12 @@ class Native:
 
     def watch_interrupts(self) -> None:
         """Lets Ctrl-C end waits for elements; called again, it finds handlers that were set since."""
-        if interrupts.install():
+        if interrupts.install(self._answer_interrupts):
             self._extension.bindings_WatchInterrupts()
+
+    def _answer_interrupts(self) -> None:
+        if os.getpid() == self.pid:
+            self._extension.bindings_AnswerInterrupts()
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Calls a function of the Go package bindings that does not wait."""
