@@ -32,6 +32,9 @@ type Renewable struct {
 	// work directory.
 	dataset *Dataset
 
+	// loading is held by Load, before mu: a caller that was interrupted in one begins the next while that goes on.
+	loading sync.Mutex
+
 	mu  sync.Mutex
 	job *Job
 	// positions are those of iterations since the dataset was made, or the newest Load.

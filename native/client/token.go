@@ -55,6 +55,8 @@ func (r *Renewable) Load(ctx context.Context, token string) error {
 	if err != nil {
 		return err
 	}
+	r.loading.Lock()
+	defer r.loading.Unlock()
 	r.mu.Lock()
 	old, closed := r.job, r.closed
 	r.mu.Unlock()

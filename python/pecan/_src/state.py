@@ -156,27 +156,50 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         self._inner: Any = None
         # The number of the inner iterator, and how many elements it has given.
         self._reading = self._consumed = 0
+        # Whether the inner iterator may have given one more, which nobody got, and the state that is gone back to then.
+        self._unsure = False
+        self._back: dict[str, Any] | None = None
 
     def __iter__(self) -> Iterator:
         return self
 
     def __next__(self) -> Any:
+        if self._unsure:
+            self._go_back()
         if self._inner is None:
             # What others read still, and what TensorFlow read ahead in an earlier pass, is not of this one.
             self._reading, self._consumed = int(native.load().call_json("BeginReading", self._job)), 0
             self._inner = iter(self._dataset)
+        before = self._consumed
         try:
-            element = next(self._inner)
-        except StopIteration:
-            self._inner = None
+            try:
+                element = next(self._inner)
+            except StopIteration:
+                self._inner = None
+                raise
+            except tf.errors.OpError as error:
+                word = _REASON.search(str(error))
+                if word is None or (word.group(1) in _OF_AN_ELEMENT and _ENDED not in str(error)):
+                    self._consumed += 1
+                raise
+            self._consumed += self._per_next(element) if callable(self._per_next) else self._per_next
+        except (StopIteration, tf.errors.OpError):
             raise
-        except tf.errors.OpError as error:
-            word = _REASON.search(str(error))
-            if word is None or (word.group(1) in _OF_AN_ELEMENT and _ENDED not in str(error)):
-                self._consumed += 1
+        except BaseException:
+            # Ctrl-C, another handler's exception, or one of `elements_per_next`. Between two steps of Python nobody can
+            # tell whether an element was taken; the loop has not had it.
+            self._consumed, self._unsure = before, True
             raise
-        self._consumed += self._per_next(element) if callable(self._per_next) else self._per_next
         return element
+
+    def _go_back(self) -> None:
+        """Begins anew behind what `next()` has given. What has no positions goes on, without what may be missing."""
+        try:
+            self._back = self._back or self.state_dict()
+        except errors.PecanError:
+            self._unsure = False
+            return
+        self.load_state_dict(self._back)
 
     def state_dict(self) -> dict[str, Any]:
         """The position behind what `next()` gave, or the start of the next pass; see `pecan.state_dict`."""
@@ -185,7 +208,7 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on behind what had been taken when the state was saved; see `pecan.load_state_dict`."""
         _load(self._job, state)
-        self._inner = None
+        self._inner, self._unsure, self._back = None, False, None
 
     def serialize(self) -> str:
         """The state as `tf.train.Checkpoint` saves it."""
