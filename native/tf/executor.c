@@ -249,6 +249,8 @@ bool pecan_put_pack(pecan_pack* pack, const pecan_tensor* element, int component
     const pecan_tensor* t = &element[i];
     size_t bytes = packed_size(t), at = align_up(payload), row = 16 + 8 * (size_t)t->rank;
     if (bytes > pack->payload_cap || at > pack->payload_cap - bytes || row > pack->table_cap - table) return false;
+    // What lies between two components goes out with them.
+    memset(pack->payload + payload, 0, at - payload);
     if (t->dtype == TF_STRING)
       pecan_strings_pack(t->tensor, pack->payload + at);
     else

@@ -41,7 +41,7 @@ func (s Shape) c() C.pecan_shape {
 	return out
 }
 
-// alloc gives zeroed memory outside of Go's heap, where C may keep pointers to it, aligned like payloads.
+// alloc gives memory outside of Go's heap, where C may keep pointers to it, aligned like payloads.
 func alloc(n int) []byte {
 	rounded := (max(n, 1) + 63) &^ 63
 	p := C.aligned_alloc(64, C.size_t(rounded))

@@ -283,3 +283,29 @@ func TestAGraphPullsFromASource(t *testing.T) {
 		}
 	})
 }
+
+// What lies between the components of a pack goes out with them.
+func TestTheGapsOfAPackHoldNothingOfWhatWasThereBefore(t *testing.T) {
+	pack := NewPack(4096, 4096)
+	defer pack.Free()
+	payload, _ := pack.Memory()
+	for i := range payload {
+		payload[i] = 0xAA
+	}
+	pack.Reset()
+	for range 3 {
+		one, err := NewTensor(UInt8, []int64{3}, []byte{1, 2, 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !pack.Put([]*Tensor{one}) {
+			t.Fatal("it does not fit")
+		}
+		one.Release()
+	}
+	for i, b := range pack.Payload() {
+		if i%64 >= 3 && b != 0 {
+			t.Fatalf("byte %d of %d is %#x", i, len(pack.Payload()), b)
+		}
+	}
+}

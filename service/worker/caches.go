@@ -29,6 +29,8 @@ type caches struct {
 	// it is needed first.
 	context func() (*tf.Context, error)
 	running atomic.Bool
+	// removing: files that nobody needs are being removed.
+	removing atomic.Bool
 
 	runs, written, read, dropped, spoilt atomic.Uint64
 	warned                               sync.Once
@@ -142,7 +144,7 @@ func (c *caches) named(answer *pecanv1.CacheNamed) {
 	}
 	c.mu.Unlock()
 	if own != nil && !answer.GetKept() {
-		c.remove(answer.GetName())
+		c.worker.running.Go(func() { c.remove(answer.GetName()) })
 	}
 }
 
@@ -205,15 +207,20 @@ func (c *caches) old(names []string, after time.Duration) (old []string) {
 
 // orphans removes what the dispatcher says that nobody needs.
 func (c *caches) orphans(names []string) {
-	if c == nil {
+	if c == nil || !c.removing.CompareAndSwap(false, true) {
+		// They are asked for again.
 		return
 	}
-	for _, name := range names {
-		c.mu.Lock()
-		own := c.own[cache.Final(name)] != nil
-		c.mu.Unlock()
-		if !own && cache.ValidName(name) {
-			c.remove(name)
+	// The dispatcher's next command does not wait for a file system.
+	c.worker.running.Go(func() {
+		defer c.removing.Store(false)
+		for _, name := range names {
+			c.mu.Lock()
+			own := c.own[cache.Final(name)] != nil
+			c.mu.Unlock()
+			if !own && cache.ValidName(name) {
+				c.remove(name)
+			}
 		}
-	}
+	})
 }

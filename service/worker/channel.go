@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"context"
+
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
@@ -22,6 +24,8 @@ type channel struct {
 	credit uint64
 	queued bool
 	closed bool
+	// giveUp ends the search for the stream.
+	giveUp context.CancelFunc
 	// ended: the END or the error of the whole channel was sent.
 	ended bool
 

@@ -23,6 +23,8 @@ type saver struct {
 	// due is when the next one is to be taken, failed how many in a row could not be.
 	due    time.Time
 	failed int
+	// there are the checkpoints of the stream when they were last looked through.
+	there []saved
 	// told is how far the reader was at the last two heartbeats. The dispatcher has heard one of them, and would have another worker begin there.
 	told [2]uint64
 }
@@ -61,6 +63,7 @@ func (r *run) openOrRestore() (*tf.Iterator, error) {
 		if err != nil {
 			r.stream.log.Warn("look for checkpoints", "error", err)
 		}
+		r.saver.found(all)
 		wanted := r.window.wanted()
 		for _, each := range all {
 			if each.index == 0 || each.index > wanted {
@@ -119,7 +122,7 @@ func (r *run) maySave(it *tf.Iterator) {
 		r.saver.next(now.Add(interval))
 	case now.Before(due), r.index() == r.saver.index:
 	case r.window.isHungry() && now.Sub(due) < interval:
-	case r.stream.worker.checkpoints.ahead(r.place(), r.window.wanted()) >= checkpointsAhead:
+	case r.saver.ahead(r.window.wanted()) >= checkpointsAhead:
 		r.saver.next(now.Add(interval))
 	default:
 		r.save(it)
@@ -149,7 +152,9 @@ func (r *run) save(it *tf.Iterator) {
 			return r.stream.worker.checkpoints.write(r.place(), manifest, data)
 		})
 		if err == nil {
-			err = r.stream.worker.checkpoints.prune(r.place(), append(r.saver.heard(), r.window.wanted())...)
+			var left []saved
+			left, err = r.stream.worker.checkpoints.prune(r.place(), append(r.saver.heard(), r.window.wanted())...)
+			r.saver.found(left)
 		}
 		if err != nil {
 			r.notSaved(err)
@@ -183,6 +188,9 @@ func (r *run) notSaved(err error) {
 	r.stream.log.Warn("take a checkpoint", "error", err, "next_in", wait)
 }
 
+// longestPause is how long a disk that was mended waits at most for the next try, where checkpoints are not rarer anyway.
+const longestPause = 10 * time.Minute
+
 // tell notes what a heartbeat says.
 func (s *saver) tell(acked uint64) {
 	s.mu.Lock()
@@ -195,6 +203,25 @@ func (s *saver) heard() []uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.told[:])
+}
+
+// found notes which checkpoints there are. The run's goroutine does not look: a directory that does not answer would keep its elements back.
+func (s *saver) found(there []saved) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.there = there
+}
+
+// ahead counts the checkpoints above an index.
+func (s *saver) ahead(index uint64) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, each := range s.there {
+		if each.index > index {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *saver) dueAt() time.Time {
@@ -219,7 +246,7 @@ func (s *saver) postpone(interval time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failed = min(s.failed+1, 16)
-	wait := interval << s.failed
+	wait := min(interval<<s.failed, max(interval, longestPause))
 	s.due = time.Now().Add(wait)
 	return wait
 }

@@ -387,3 +387,33 @@ func TestCheckpointsOfManyStreamsKeepTheShareOfOne(t *testing.T) {
 		}
 	}
 }
+
+// The pauses between tries that fail grow, and end before those who mended the disk have forgotten it.
+func TestCheckpointsThatFailAreTriedAgainWithinMinutes(t *testing.T) {
+	var s saver
+	last := time.Duration(0)
+	for range 40 {
+		wait := s.postpone(10 * time.Second)
+		if wait < last || wait > 10*time.Minute {
+			t.Fatalf("%v behind %v", wait, last)
+		}
+		last = wait
+	}
+	if last != 10*time.Minute {
+		t.Errorf("the pauses end at %v", last)
+	}
+	if wait := s.postpone(time.Hour); wait != time.Hour {
+		t.Errorf("%v where checkpoints come every hour", wait)
+	}
+}
+
+// A reader far behind its stream is served by the checkpoints that lie ahead of it, and more are not made.
+func TestCheckpointsAheadOfTheReaderAreCounted(t *testing.T) {
+	var s saver
+	s.found([]saved{{index: 70}, {index: 50}, {index: 30}, {index: 10}})
+	for index, want := range map[uint64]int{0: 4, 10: 3, 50: 1, 70: 0, 100: 0} {
+		if n := s.ahead(index); n != want {
+			t.Errorf("%d lie ahead of %d, want %d", n, index, want)
+		}
+	}
+}

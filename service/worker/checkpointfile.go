@@ -108,9 +108,9 @@ func (c *checkpoints) write(place string, manifest *pecanv1.Checkpoint, state []
 	return safedir.Write(c.root, name, path.Join(place, newID()+temporarySuffix), head, state)
 }
 
-// prune removes what is of no use to whoever begins at one of some indices: below each of them the newest stay. Those above all are of use
-// later.
-func (c *checkpoints) prune(place string, indices ...uint64) error {
+// prune removes what is of no use to whoever begins at one of some indices, and gives what is left: below each of them the newest stay.
+// Those above all are of use later.
+func (c *checkpoints) prune(place string, indices ...uint64) (left []saved, err error) {
 	all, err := c.list(place)
 	// kept counts, for each index, those that serve it.
 	kept := make([]int, len(indices))
@@ -122,17 +122,13 @@ func (c *checkpoints) prune(place string, indices ...uint64) error {
 				useful = useful || kept[i] <= checkpointsKept
 			}
 		}
-		if !useful {
+		if useful {
+			left = append(left, each)
+		} else {
 			err = errors.Join(err, safedir.Remove(c.root, each.name))
 		}
 	}
-	return err
-}
-
-// ahead counts a stream's checkpoints above an index.
-func (c *checkpoints) ahead(place string, index uint64) int {
-	all, _ := c.list(place)
-	return slices.IndexFunc(append(all, saved{}), func(each saved) bool { return each.index <= index })
+	return left, err
 }
 
 // forget removes what there is of a stream that is over, and the job's directory with its last stream.

@@ -102,9 +102,11 @@ func (c *conn) detachAll() {
 	c.mu.Lock()
 	channels := c.channels
 	c.channels = map[uint32]*channel{}
-	c.mu.Unlock()
 	for _, ch := range channels {
 		ch.closed = true
+	}
+	c.mu.Unlock()
+	for _, ch := range channels {
 		if ch.window != nil {
 			ch.window.detach(ch)
 		}
@@ -205,8 +207,12 @@ func (c *conn) open(h frame.Header, meta []byte) error {
 	}
 	c.channels[ch.id] = ch
 	c.mu.Unlock()
+	// Not for longer than the channel is open: channels that are opened and closed again and again would leave one behind each.
+	ctx, giveUp := context.WithCancel(c.ctx)
+	ch.giveUp = giveUp
 	c.opens.Go(func() {
-		s, refusal := c.server.worker.find(c.ctx, keyOf(request.GetId()), ch.lease)
+		defer giveUp()
+		s, refusal := c.server.worker.find(ctx, keyOf(request.GetId()), ch.lease)
 		if refusal == nil {
 			refusal = s.attach(ch, request.GetStartIndex(), request.GetCleanBelow())
 		}
@@ -258,6 +264,9 @@ func (c *conn) closeChannel(id uint32) {
 		window = ch.window
 	}
 	c.mu.Unlock()
+	if ch != nil {
+		ch.giveUp()
+	}
 	if window != nil {
 		window.detach(ch)
 	}

@@ -9,7 +9,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph"
@@ -99,5 +101,74 @@ func TestFiguresAreExact(t *testing.T) {
 				t.Errorf("%d bytes came out of the steps and %d went in", sum, in)
 			}
 		})
+	}
+}
+
+// preset is a planner that has one stream's graph at hand.
+type preset struct {
+	planner
+	graph []byte
+}
+
+func (p preset) instantiate(context.Context, string, *pecanv1.Plan, graph.At) (*graph.StreamGraphs, error) {
+	return &graph.StreamGraphs{A: p.graph}, nil
+}
+
+// A step that reads ahead from a pipe that nobody writes keeps its iterator from being closed, and the figures of others from nothing.
+func TestFiguresAreReadWhileAStreamThatIsOverCannotBeClosed(t *testing.T) {
+	pipe, err := os.ReadFile(filepath.Join("testdata", "pipe.graph"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("words", []byte(strings.Repeat("no number\n", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo("pipe", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := serve(t, nil)
+	w.graphs = preset{w.graphs, pipe}
+	w.start(order("pipe"))
+	run := w.held()[0].run
+	defer func() {
+		// Whoever opened it to read goes on.
+		for writer := (*os.File)(nil); ; time.Sleep(time.Millisecond) {
+			select {
+			case <-run.done:
+				if writer != nil {
+					writer.Close()
+				}
+				return
+			default:
+			}
+			if writer == nil {
+				writer, _ = os.OpenFile("pipe", os.O_WRONLY|syscall.O_NONBLOCK, 0)
+			} else if _, err := writer.WriteString("1\n"); err == nil {
+				writer.Close()
+				writer = nil
+			}
+		}
+	}()
+	// The run has ended, and closes what it has.
+	waitFor(t, "the iterator to be closed", func() bool {
+		run.insideMu.Lock()
+		defer run.insideMu.Unlock()
+		return run.gone
+	})
+	select {
+	case <-run.done:
+		t.Fatal("it was closed at once, which shows nothing")
+	case <-time.After(100 * time.Millisecond):
+	}
+	looked := make(chan struct{})
+	go func() {
+		run.sample()
+		close(looked)
+	}()
+	select {
+	case <-looked:
+	case <-time.After(20 * time.Second):
+		t.Error("whoever reads figures waits for a stream that cannot be closed")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"runtime"
 	"testing"
 	"time"
 
@@ -313,4 +314,49 @@ func FuzzConnection(f *testing.F) {
 			t.Fatal("the connection does not end")
 		}
 	})
+}
+
+// A reader that opens channels to a stream that is not here, and closes them at once, has no more searches under way than it may have channels.
+func TestOpeningsThatWereClosedAgainDoNotPileUp(t *testing.T) {
+	w := serve(t, nil)
+	r := dialTCP(t, w)
+	before := runtime.NumGoroutine()
+	o := order("thousand")
+	const rounds = 5 * maxChannels
+	var batch []byte
+	for range rounds {
+		batch = append(batch, encoded(t, frame.Header{Type: frame.Open, Channel: 1}, opening(o))...)
+		batch = append(batch, encoded(t, frame.Header{Type: frame.Close, Channel: 1}, nil)...)
+	}
+	if _, err := r.nc.Write(batch); err != nil {
+		t.Fatal(err)
+	}
+	r.handled()
+	if n := runtime.NumGoroutine() - before; n > maxChannels {
+		t.Errorf("%d goroutines look for streams of channels that are closed", n)
+	}
+}
+
+// An OPEN that was asked for before the one that is read, and finds its stream late, ends nothing, though what it wants is held no more.
+func TestALateOpenOfAFreeOrderDoesNotEndTheStream(t *testing.T) {
+	w := serve(t, nil)
+	o := order("thousand")
+	o.Plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
+	o.Options.Mode = pecanv1.Mode_MODE_AT_MOST_ONCE
+	w.start(o)
+	r := dialTCP(t, w)
+	r.open(1, opening(o))
+	if elements, _, _ := r.stream(0); len(elements) != 1000 {
+		t.Fatalf("%d elements", len(elements))
+	}
+	r.credit(1, 600, 1<<40)
+	s := w.held()[0]
+	waitFor(t, "what arrived is let go", func() bool { return !s.run.window.holds(0) })
+	late := &channel{conn: &conn{}, id: 99, lease: o.GetLease()}
+	if refusal := s.attach(late, 0, 0); refusal == nil || refusal.Reason != reason.Closed {
+		t.Errorf("the late OPEN was told %v", refusal)
+	}
+	if _, err := s.run.window.at(999), s.gone; err != nil {
+		t.Errorf("the stream was given up: %v", err)
+	}
 }

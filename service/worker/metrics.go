@@ -59,12 +59,19 @@ func (r *run) sample() {
 	r.inside = inside
 }
 
+// hide keeps sample from the run's iterators from before they are closed: whoever asks one meanwhile waits for as long as that takes.
+func (r *run) hide() {
+	r.insideMu.Lock()
+	defer r.insideMu.Unlock()
+	r.gone = true
+}
+
 // leave takes what the run's iterators held out of the worker's account: they are closed.
 func (r *run) leave() {
 	r.insideMu.Lock()
 	defer r.insideMu.Unlock()
 	r.stream.worker.insideBytes.Add(-r.inside)
-	r.inside, r.gone = 0, true
+	r.inside = 0
 }
 
 // windowLimit is what all windows may hold now. The buffers that tf.data keeps inside the graphs count against the same

@@ -72,18 +72,34 @@ func (r *run) openAsTold() (*tf.Iterator, error) {
 		leave := w.openings.turn(r.ctx)
 		defer leave()
 	} else {
-		w.alone.Lock()
-		defer w.alone.Unlock()
-		w.openings.order.Lock()
-		defer w.openings.order.Unlock()
-		if r.ctx.Err() != nil {
+		if !w.openAlone(r.ctx) {
 			return nil, r.ctx.Err()
 		}
+		defer w.alone.unlock()
+		defer w.openings.order.Unlock()
 		r.markOpening()
 	}
 	w.openings.add(r)
 	defer w.openings.remove(r)
 	return r.openOrRestore()
+}
+
+// aloneLook is how often it is looked whether nothing is being opened.
+const aloneLook = 5 * time.Millisecond
+
+// openAlone waits until no suspicious element is made and nothing opened, and keeps it so. False: the context has ended. It does not wait
+// for the second lock: all openings would stand in line behind it, for ever where one that is under way hangs.
+func (w *Worker) openAlone(ctx context.Context) bool {
+	for w.alone.lock(ctx) {
+		if w.openings.order.TryLock() {
+			return true
+		}
+		w.alone.unlock()
+		if !pause(ctx, aloneLook) {
+			return false
+		}
+	}
+	return false
 }
 
 // markOpening waits until the dispatcher has noted that the run is opened alone; in vain, it is opened all the same.

@@ -139,6 +139,7 @@ func (r *run) main() {
 		r.sample()
 		r.stream.worker.ledger.leave(r)
 		r.saver.writing.Wait()
+		r.hide()
 		for i := len(r.closers) - 1; i >= 0; i-- {
 			r.closers[i]()
 		}

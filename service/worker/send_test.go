@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -88,4 +89,31 @@ func unixPair(t *testing.T) (ours, theirs net.Conn) {
 		t.Cleanup(func() { ends[i].Close() })
 	}
 	return ends[0], ends[1]
+}
+
+// A connection ends while its stream still makes elements.
+func TestAConnectionEndsWhileItsStreamsGoOn(t *testing.T) {
+	for range 300 {
+		ours, theirs := unixPair(t)
+		c := newConn(&server{worker: &Worker{log: slog.New(slog.DiscardHandler)}, ctx: t.Context()}, ours)
+		var all atomic.Int64
+		window := newWindow(&all, nil)
+		ch := &channel{conn: c, id: 1}
+		c.channels[ch.id] = ch
+		ch.bind(window)
+		window.attach(ch, 0)
+		var making sync.WaitGroup
+		making.Go(func() {
+			for i := range uint64(20) {
+				window.append(newEntry(i, 1, 1, nil))
+			}
+		})
+		c.detachAll()
+		making.Wait()
+		if window.reader != nil {
+			t.Fatal("the stream has a reader still")
+		}
+		ours.Close()
+		theirs.Close()
+	}
 }

@@ -145,14 +145,6 @@ func (s *stream) attach(c *channel, start, clean uint64) *reason.Error {
 	if c.lease < s.lease {
 		return reason.New(reason.StaleLease, "lease %d of stream %d is over, worker %s holds lease %d", c.lease, s.key.stream, s.worker.describe(), s.lease)
 	}
-	if s.gone == nil && !c.remainder && !graph.Repeats(s.order.GetPlan()) && !s.run.window.holds(start) {
-		s.gone = reason.New(reason.StaleLease, "stream %d no longer has element %d, and another run may have another one there", s.key.stream, start)
-		s.log.Info("the stream cannot go on: the elements that the reader wants are no longer held", "start_index", start)
-		s.worker.session.send(s.failure(s.gone, true))
-	}
-	if s.gone != nil {
-		return s.gone
-	}
 	target := s.run.window
 	if c.remainder {
 		if s.kept == nil {
@@ -160,8 +152,17 @@ func (s *stream) attach(c *channel, start, clean uint64) *reason.Error {
 		}
 		target = s.kept
 	}
+	// Before anything else: it must not end what another reads.
 	if target.newerReader(c) {
 		return reason.New(reason.Closed, "another reader opened stream %d", s.key.stream)
+	}
+	if s.gone == nil && !c.remainder && !graph.Repeats(s.order.GetPlan()) && !s.run.window.holds(start) {
+		s.gone = reason.New(reason.StaleLease, "stream %d no longer has element %d, and another run may have another one there", s.key.stream, start)
+		s.log.Info("the stream cannot go on: the elements that the reader wants are no longer held", "start_index", start)
+		s.worker.session.send(s.failure(s.gone, true))
+	}
+	if s.gone != nil {
+		return s.gone
 	}
 	c.bind(target)
 	s.read, s.resting = true, false

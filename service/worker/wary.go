@@ -34,6 +34,21 @@ type wary struct {
 	alone       bool
 }
 
+// exclusive is a lock for which one waits in line, and no longer than a context lives.
+type exclusive chan struct{}
+
+// lock is false when the context has ended; it may be so, too, when both were possible.
+func (e exclusive) lock(ctx context.Context) bool {
+	select {
+	case e <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (e exclusive) unlock() { <-e }
+
 // begin is called before the element next is made, and gives how many may be made before it is called again.
 func (w *wary) begin(next uint64) int {
 	if next < w.below {
@@ -50,10 +65,8 @@ func (w *wary) begin(next uint64) int {
 	}
 	suspicious := first <= next && next < below
 	// A closing stream waits for streams that may be made here: were it alone, they would wait for it.
-	w.alone = suspicious && !closing
-	if w.alone {
-		w.run.stream.worker.alone.Lock()
-	}
+	// What is made once the run was stopped is nothing.
+	w.alone = suspicious && !closing && w.run.stream.worker.alone.lock(w.run.ctx)
 	switch {
 	case suspicious:
 		w.size = 1
@@ -94,7 +107,7 @@ func (w *wary) awaitRemainders() {
 func (w *wary) end() {
 	if w.alone {
 		w.alone = false
-		w.run.stream.worker.alone.Unlock()
+		w.run.stream.worker.alone.unlock()
 	}
 }
 

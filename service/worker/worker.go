@@ -65,7 +65,7 @@ type Worker struct {
 	arrived chan struct{}
 
 	// alone is held while an element is made that may have killed workers: if it kills this one, it is known which it was.
-	alone sync.Mutex
+	alone exclusive
 	// openings are under way.
 	openings openings
 
@@ -120,7 +120,7 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 	if config.Dial == nil {
 		config.Dial = (&net.Dialer{Timeout: dialTimeout, Control: bound}).DialContext
 	}
-	w = &Worker{config: config, streams: map[streamKey]*stream{}, writers: map[fileKey]*run{}, arrived: make(chan struct{})}
+	w = &Worker{config: config, streams: map[streamKey]*stream{}, writers: map[fileKey]*run{}, arrived: make(chan struct{}), alone: make(exclusive, 1)}
 	w.openings.turns = make(chan struct{}, runtime.NumCPU())
 	w.rename()
 	w.log = config.Log.With("worker", w.workerID())

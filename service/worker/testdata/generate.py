@@ -98,8 +98,18 @@ CASES: dict[str, tuple[D, list[tuple[str, int]]]] = {
 }
 
 
+def reads_ahead() -> D:
+    """An element that fails while a step of its own reads on from a pipe: who closes the iterator waits for that."""
+    lines = D.from_tensor_slices(["words", "pipe"]).interleave(tf.data.TextLineDataset, cycle_length=2, num_parallel_calls=2, deterministic=False)
+    options = tf.data.Options()
+    options.deterministic = False
+    options.experimental_optimization.apply_default_optimizations = options.experimental_optimization.inject_prefetch = False
+    return lines.map(lambda word: tf.strings.to_number(word, tf.int64)).with_options(options)
+
+
 def main() -> None:
     os.chdir(HERE.parent)
+    (HERE / "pipe.graph").write_bytes(reads_ahead()._as_serialized_graph(strip_device_assignment=True).numpy())
     for file in FILES:
         with tf.io.TFRecordWriter(file) as writer:
             for i in range(20):
