@@ -120,14 +120,20 @@ func (it *Iteration) next(wait time.Duration, max int, lead bool) (*Rows, Status
 	// The fast path has no timer: most calls find rows.
 	select {
 	case it.turn <- struct{}{}:
-		rows, status, _, err := it.try(max, lead)
-		<-it.turn
+		rows, status, err := it.inTurn(max, lead)
 		if status != NotYet || wait <= 0 {
 			return rows, status, err
 		}
 	default:
 	}
 	return it.await(wait, max, lead)
+}
+
+// inTurn tries once, and gives the turn back.
+func (it *Iteration) inTurn(max int, lead bool) (*Rows, Status, error) {
+	defer func() { <-it.turn }()
+	rows, status, _, err := it.try(max, lead)
+	return rows, status, err
 }
 
 func (it *Iteration) await(wait time.Duration, max int, lead bool) (*Rows, Status, error) {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"hash/crc32"
@@ -229,4 +230,22 @@ func touch(t *testing.T, rows *Rows, tensor *Tensor) {
 	if tensor.DType == frame.DTString && n != len(tensor.Data) || sum < 0 {
 		t.Fatalf("strings of %d bytes in %d", n, len(tensor.Data))
 	}
+}
+
+// In shared memory a worker can still write what was looked at when the frame came.
+func TestStringsThatChangeAfterTheyWereLookedAtLeaveNoLockBehind(t *testing.T) {
+	e, _ := feed(t, bytes.NewReader(element(func(*frame.Header, *frame.Table, *[]byte) {})), 1<<20)
+	binary.LittleEndian.PutUint64(e.streams[0].queue[0].block.Bytes()[64:], 1<<40)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("a string of a tebibyte was taken")
+			}
+		}()
+		_, _, _ = e.take(1, false)
+	}()
+	if !e.mu.TryLock() {
+		t.Error("the epoch's lock stays held: closing it waits for ever")
+	}
+	e.mu.Unlock()
 }

@@ -31,12 +31,7 @@ const (
 
 // take gives up to max rows that are ready, or which rows failed. It never waits.
 func (e *epoch) take(max int, lead bool) (*Rows, found, error) {
-	e.mu.Lock()
 	pieces, found, err := e.takePieces(max, lead)
-	if found == foundRows {
-		e.starved, e.stranded = false, time.Time{}
-	}
-	e.mu.Unlock()
 	if found == foundFailure {
 		return pieces[0], found, err
 	}
@@ -57,6 +52,9 @@ func (e *epoch) take(max int, lead bool) (*Rows, found, error) {
 }
 
 func (e *epoch) takePieces(max int, lead bool) ([]*Rows, found, error) {
+	// A worker on the same host that changes what is in shared memory can have this panic, and nobody could be told if the lock stayed held.
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	first, found, err := e.takeFrom(e.pick(), max, lead)
 	if found == foundFailure {
 		return []*Rows{first}, found, err
@@ -64,6 +62,7 @@ func (e *epoch) takePieces(max int, lead bool) ([]*Rows, found, error) {
 	if found != foundRows {
 		return nil, found, err
 	}
+	e.starved, e.stranded = false, time.Time{}
 	pieces := []*Rows{first}
 	if !lead || first.Count >= (max+1)/2 || size(first) > gatherRow*first.Count {
 		return pieces, foundRows, nil

@@ -72,9 +72,11 @@ func pecanNext(context *C.TF_OpKernelContext, kernel *C.pecan_kernel) {
 			nothing(context, kernel, 1, nil)
 		}
 	case client.Ready:
-		if C.pecan_output_bool(context, 0, true) {
-			give(context, kernel, 1, rows)
+		if !C.pecan_output_bool(context, 0, true) {
+			rows.Release()
+			return
 		}
+		give(context, kernel, 1, rows)
 	default:
 		finish(context, status, err)
 	}
