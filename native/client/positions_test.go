@@ -532,23 +532,26 @@ func TestAPositionNamesTheOrderOfItsEpoch(t *testing.T) {
 		}
 	}
 	for _, consumed := range []uint64{10, 13} {
-		text, err := r.Save(0, consumed, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fresh := renewable(t, d, nil)
-		if err := fresh.Load(context.Background(), text); err != nil {
-			t.Fatal(err)
-		}
-		look(d, func() any { d.places, d.opened = map[string]string{}, nil; return nil })
-		it := fresh.Open(IterOptions{})
-		eventually(t, "the epoch is opened", func() bool { return look(d, func() bool { return len(d.opened) > 0 }) })
-		if at := look(d, func() *pecanv1.Position { return d.opened[0].GetPosition() }); at.GetEpoch() != 1 || !proto.Equal(at.GetOrder(), other) {
-			t.Errorf("behind %d elements it is opened at %v", consumed, at)
-		}
-		if err := it.Close(); err != nil {
-			t.Error(err)
-		}
+		// By itself: a session that is still connecting to a worker when the next one counts open files would be taken for its leak.
+		t.Run(fmt.Sprint("behind ", consumed), func(t *testing.T) {
+			text, err := r.Save(0, consumed, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fresh := renewable(t, d, nil)
+			if err := fresh.Load(context.Background(), text); err != nil {
+				t.Fatal(err)
+			}
+			look(d, func() any { d.places, d.opened = map[string]string{}, nil; return nil })
+			it := fresh.Open(IterOptions{})
+			eventually(t, "the epoch is opened", func() bool { return look(d, func() bool { return len(d.opened) > 0 }) })
+			if at := look(d, func() *pecanv1.Position { return d.opened[0].GetPosition() }); at.GetEpoch() != 1 || !proto.Equal(at.GetOrder(), other) {
+				t.Errorf("it is opened at %v", at)
+			}
+			if err := it.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
