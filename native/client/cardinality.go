@@ -1,6 +1,10 @@
 package client
 
-import pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+import (
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
 
 // Cardinality numbers of tf.data.
 const (
@@ -36,9 +40,13 @@ func Whole(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) bool {
 // Who counts does not ask behind the last element: TensorFlow's take ends with it. So the last one waits until it is known that none
 // comes behind it: the dispatcher and caches hear of the end then, and more than were promised are no end but an error.
 
+// longestHold is how long the last element waits at most: the end may be long in coming, from a worker that cannot be reached as well, and
+// what comes behind a promise that was too small may have no room beside it.
+const longestHold = 5 * time.Second
+
 // beforeLast is how many of up to max elements may be taken without a look at what follows, 0 for the last one. it.mu is held.
 func (it *Iteration) beforeLast(max int) int {
-	left := it.length - int64(it.stats.Elements)
+	left := it.length - int64(it.elements)
 	switch {
 	case left <= 0:
 		return max
@@ -48,15 +56,50 @@ func (it *Iteration) beforeLast(max int) int {
 	return max
 }
 
-// mayBeLast tells of an epoch that has something whether it has no more than one element, and whether that is known. e.mu is not held.
-func (e *epoch) mayBeLast() (one, known bool) {
+// holds tells whether the last element has to wait. it.mu is held.
+func (it *Iteration) holds(last standing) bool {
+	switch now := time.Now(); {
+	case last != standsAlone:
+		it.heldSince = time.Time{}
+		return false
+	case it.heldSince.IsZero():
+		it.heldSince = now
+		return true
+	default:
+		return now.Sub(it.heldSince) < longestHold
+	}
+}
+
+// standing is what is known of the element that an epoch has next.
+type standing int
+
+const (
+	// standsAnyway: it fails, or there is none, or nothing will come any more.
+	standsAnyway standing = iota
+	// standsAlone: whether another one follows is not known.
+	standsAlone
+	// standsBefore: another one follows.
+	standsBefore
+)
+
+// next tells of the element that is next.
+func (e *epoch) next() standing {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	queued := 0
 	for _, st := range e.list {
 		for i := range st.queue {
+			if st.queue[i].err != nil {
+				return standsAnyway
+			}
 			queued += st.queue[i].left()
 		}
 	}
-	return queued <= 1, queued != 1 || e.received() || e.err != nil || e.closed
+	switch {
+	case queued > 1:
+		return standsBefore
+	case queued == 0 || e.received() || e.err != nil || e.closed:
+		return standsAnyway
+	}
+	return standsAlone
 }

@@ -37,7 +37,9 @@ type Iteration struct {
 	elements uint64
 	// length is how many elements it gives; negative where that is not known.
 	length int64
-	stats  Stats
+	// heldSince is from when on the last one waits until it is known to be that.
+	heldSince time.Time
+	stats     Stats
 }
 
 // Stats tells how an iteration is doing.
@@ -185,11 +187,11 @@ func (it *Iteration) try(max int, lead bool) (*Rows, Status, *epoch, error) {
 		e := it.current
 		n := it.beforeLast(max)
 		if n == 0 {
-			one, known := e.mayBeLast()
-			if !known {
+			last := e.next()
+			if it.holds(last) {
 				return nil, NotYet, e, nil
 			}
-			if err := it.tooMany(2); !one && err != nil {
+			if err := it.tooMany(2); last == standsBefore && err != nil {
 				it.finish(err)
 				return nil, Broken, nil, err
 			}

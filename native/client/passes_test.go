@@ -387,6 +387,25 @@ func TestWhoCountsElementsIsToldOfTheEndBeforeTheLastOne(t *testing.T) {
 	}
 }
 
+func TestAnElementThatFailsIsNotOneTooMany(t *testing.T) {
+	for _, failing := range []uint64{0, 9, 10} {
+		d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.AssertedCardinality, d.plan.Repeat = 10, 10, 1 })
+		d.snapshot = spread(1, startWorker(t, same(testStream{count: 11, failAt: map[uint64]bool{failing: true}})))
+		if all, err := read(t, open(t, d).Open(IterOptions{})); err != nil || len(all) != 11 {
+			t.Errorf("with element %d failing: %d elements and failures, %v", failing, len(all), err)
+		}
+	}
+}
+
+// What comes behind a promise that was too small may have no room beside the last one that was promised.
+func TestTheLastElementWaitsForNothingForEver(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.AssertedCardinality, d.plan.Repeat = 5, 5, 1 })
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	if all, err := read(t, open(t, d).Open(IterOptions{MaxOutstandingBytes: 8})); !reason.Is(err, reason.Cardinality) || len(all) != 5 {
+		t.Errorf("%d elements, %v", len(all), err)
+	}
+}
+
 func TestASharedStreamIsGivenUpWhereTheTrainerStands(t *testing.T) {
 	for name, options := range map[string]struct {
 		mode  pecanv1.Mode

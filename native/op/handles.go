@@ -222,7 +222,11 @@ func ended(err error) *reason.Error {
 // whether the iteration goes on.
 func (it *iteration) settle(rows *client.Rows, status client.Status, err error, leading int) (*client.Rows, client.Status, error) {
 	if status == client.Ready {
-		it.slices, it.told, it.unanswered = 0, 0, 0
+		it.slices, it.told = 0, 0
+		if it.unanswered != 0 {
+			// Elements that come one by one keep nobody's handler from running, unless one call asks for all of them.
+			it.unanswered = uint64(C.pecan_unanswered_interrupt())
+		}
 		if err := it.job.check(rows, leading); err != nil {
 			rows.Release()
 			return nil, client.Failed, err

@@ -287,6 +287,31 @@ func TestAHandleOfAnotherKindIsRefused(t *testing.T) {
 	}
 }
 
+// One call of Python's may ask for many elements, and they come one by one.
+func TestAnInterruptEndsACallForManyElements(t *testing.T) {
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, os.Interrupt)
+	defer signal.Stop(heard)
+	WatchInterrupts()
+	it, inner := open(t, JobConfig{})
+	defer it.close()
+	if err := syscall.Kill(syscall.Getpid(), syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	<-heard
+	defer AnswerInterrupts()
+	for range 5 {
+		if _, status, err := it.element(); status == client.Failed && reason.From(err).Reason == reason.Interrupted {
+			return
+		}
+		inner.queue = append(inner.queue, answer{rows: row(dtInt64), status: client.Ready})
+		if _, status, err := it.element(); status != client.Ready {
+			t.Fatalf("%v %v", status, err)
+		}
+	}
+	t.Error("the call goes on")
+}
+
 // What the process's own handler has heard of is no business of those who wait: it runs between two steps of Python, so it has not run only
 // where a wait keeps Python from its next step.
 func TestAnInterruptEndsTheWaitThatKeepsTheHandlerFromRunning(t *testing.T) {

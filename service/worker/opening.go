@@ -77,6 +77,9 @@ func (r *run) openAsTold() (*tf.Iterator, error) {
 		}
 		defer w.alone.unlock()
 		defer w.openings.order.Unlock()
+		if r.ctx.Err() != nil {
+			return nil, r.ctx.Err()
+		}
 		r.markOpening()
 	}
 	w.openings.add(r)

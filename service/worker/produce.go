@@ -115,7 +115,11 @@ func (r *run) warily(it *tf.Iterator) error {
 		return r.step(it, frameRows)
 	}
 	defer r.wary.end()
-	return r.step(it, r.wary.begin(r.index()))
+	n := r.wary.begin(r.index())
+	if r.ctx.Err() != nil {
+		return errStopped
+	}
+	return r.step(it, n)
 }
 
 // idle is called when the run has to wait for room.

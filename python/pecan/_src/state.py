@@ -170,26 +170,22 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
             # What others read still, and what TensorFlow read ahead in an earlier pass, is not of this one.
             self._reading, self._consumed = int(native.load().call_json("BeginReading", self._job)), 0
             self._inner = iter(self._dataset)
-        before = self._consumed
+        self._unsure = True
         try:
-            try:
-                element = next(self._inner)
-            except StopIteration:
-                self._inner = None
-                raise
-            except tf.errors.OpError as error:
-                word = _REASON.search(str(error))
-                if word is None or (word.group(1) in _OF_AN_ELEMENT and _ENDED not in str(error)):
-                    self._consumed += 1
-                raise
-            self._consumed += self._per_next(element) if callable(self._per_next) else self._per_next
-        except (StopIteration, tf.errors.OpError):
+            element = next(self._inner)
+        except StopIteration:
+            self._inner, self._unsure = None, False
             raise
-        except BaseException:
-            # Ctrl-C, another handler's exception, or one of `elements_per_next`. Between two steps of Python nobody can
-            # tell whether an element was taken; the loop has not had it.
-            self._consumed, self._unsure = before, True
+        except tf.errors.OpError as error:
+            word = _REASON.search(str(error))
+            if word is None or (word.group(1) in _OF_AN_ELEMENT and _ENDED not in str(error)):
+                self._consumed += 1
+            self._unsure = False
             raise
+        # What is raised up to here, by Ctrl-C, another handler or `elements_per_next`, leaves it unsure: between two steps
+        # of Python nobody can tell whether an element was taken, and the loop has not had it.
+        count = self._per_next(element) if callable(self._per_next) else self._per_next
+        self._consumed, self._unsure = self._consumed + count, False
         return element
 
     def _go_back(self) -> None:
@@ -203,6 +199,8 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """The position behind what `next()` gave, or the start of the next pass; see `pecan.state_dict`."""
+        if self._back is not None:
+            return dict(self._back)
         return _state(self._job, self._reading, self._consumed, ended=self._inner is None)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
