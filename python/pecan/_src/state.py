@@ -182,8 +182,8 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
                 self._consumed += 1
             self._unsure = False
             raise
-        # What is raised up to here, by Ctrl-C, another handler or `elements_per_next`, leaves it unsure: between two steps
-        # of Python nobody can tell whether an element was taken, and the loop has not had it.
+        # What is raised up to here, by Ctrl-C, another handler or `elements_per_next`, leaves it unsure: between two
+        # steps of Python nobody can tell whether an element was taken, and the loop has not had it.
         count = self._per_next(element) if callable(self._per_next) else self._per_next
         self._consumed, self._unsure = self._consumed + count, False
         return element
