@@ -287,18 +287,27 @@ func TestAHandleOfAnotherKindIsRefused(t *testing.T) {
 	}
 }
 
-// One call of Python's may ask for many elements, and they come one by one.
-func TestAnInterruptEndsACallForManyElements(t *testing.T) {
+// interrupts gives what presses Ctrl-C. The process's own handler does not answer by itself.
+func interrupts(t *testing.T) (press func()) {
 	heard := make(chan os.Signal, 1)
 	signal.Notify(heard, os.Interrupt)
-	defer signal.Stop(heard)
+	t.Cleanup(func() { signal.Stop(heard) })
 	WatchInterrupts()
+	return func() {
+		t.Helper()
+		if err := syscall.Kill(syscall.Getpid(), syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		<-heard
+	}
+}
+
+// One call of Python's may ask for many elements, and they come one by one.
+func TestAnInterruptEndsACallForManyElements(t *testing.T) {
+	interrupt := interrupts(t)
 	it, inner := open(t, JobConfig{})
 	defer it.close()
-	if err := syscall.Kill(syscall.Getpid(), syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	<-heard
+	interrupt()
 	defer AnswerInterrupts()
 	for range 5 {
 		if _, status, err := it.element(); status == client.Failed && reason.From(err).Reason == reason.Interrupted {
@@ -315,17 +324,7 @@ func TestAnInterruptEndsACallForManyElements(t *testing.T) {
 // What the process's own handler has heard of is no business of those who wait: it runs between two steps of Python, so it has not run only
 // where a wait keeps Python from its next step.
 func TestAnInterruptEndsTheWaitThatKeepsTheHandlerFromRunning(t *testing.T) {
-	heard := make(chan os.Signal, 1)
-	signal.Notify(heard, os.Interrupt)
-	defer signal.Stop(heard)
-	WatchInterrupts()
-	interrupt := func() {
-		t.Helper()
-		if err := syscall.Kill(syscall.Getpid(), syscall.SIGINT); err != nil {
-			t.Fatal(err)
-		}
-		<-heard
-	}
+	interrupt := interrupts(t)
 	it, _ := open(t, JobConfig{})
 	defer it.close()
 	waits := func(n int) (ended int) {

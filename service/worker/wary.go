@@ -65,7 +65,7 @@ func (w *wary) begin(next uint64) int {
 	}
 	suspicious := first <= next && next < below
 	// A closing stream waits for streams that may be made here: were it alone, they would wait for it.
-	// What is made once the run was stopped is nothing.
+	// Of a run that was stopped meanwhile nothing more is made.
 	w.alone = suspicious && !closing && w.run.stream.worker.alone.lock(w.run.ctx)
 	switch {
 	case suspicious:

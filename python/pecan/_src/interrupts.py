@@ -2,9 +2,9 @@
 
 Python runs its signal handler between two steps of the main thread, and a thread that waits in TensorFlow makes none.
 So Pecan's operation sees the signal itself (native/op) and, if the handler has not run within a slice of its wait,
-fails, and TensorFlow returns. The next step that Python
-makes is inside TensorFlow's translation of that failure, which turns a KeyboardInterrupt raised there into a
-RuntimeError of its own. The handler below waits until the translation is over.
+fails, and TensorFlow returns. The next step that Python makes is inside TensorFlow's translation of that failure,
+which turns a KeyboardInterrupt raised there into a RuntimeError of its own. The handler below waits until the
+translation is over.
 """
 
 from __future__ import annotations
