@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -365,6 +366,8 @@ func TestWhoCountsElementsIsToldOfTheEndBeforeTheLastOne(t *testing.T) {
 		d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.Repeat = 20, 1 })
 		end := make(chan struct{})
 		d.snapshot = spread(2, startWorker(t, same(testStream{count: 10, perFrame: perFrame, hold: end, holdAt: 10})))
+		sendEnds := sync.OnceFunc(func() { close(end) })
+		t.Cleanup(sendEnds)
 		it := open(t, d).Open(IterOptions{})
 		if all, err := readUpTo(t, it, 19); err != nil || len(all) != 19 {
 			t.Fatal(len(all), err)
@@ -374,7 +377,7 @@ func TestWhoCountsElementsIsToldOfTheEndBeforeTheLastOne(t *testing.T) {
 				t.Fatalf("the last one, of which nobody knows that it is that, came as %v %v", status, err)
 			}
 		}
-		close(end)
+		sendEnds()
 		if all, err := readUpTo(t, it, 1); err != nil || len(all) != 1 {
 			t.Fatal(len(all), err)
 		}
