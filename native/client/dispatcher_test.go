@@ -48,6 +48,8 @@ type testDispatcher struct {
 	reported     []*pecanv1.ReportWorkerRequest
 	// holdBeats keeps heartbeats from being answered until it is closed.
 	holdBeats chan struct{}
+	// holdOpens keeps epochs from being opened.
+	holdOpens chan struct{}
 	beats     []*pecanv1.ClientHeartbeatRequest
 	uploads   [][]byte
 	goodbyes  int
@@ -209,7 +211,14 @@ func (d *testDispatcher) clientTimeout() float64 {
 	return d.timeoutS
 }
 
-func (d *testDispatcher) OpenEpoch(_ context.Context, r *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochResponse, error) {
+func (d *testDispatcher) OpenEpoch(ctx context.Context, r *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochResponse, error) {
+	if hold := look(d, func() chan struct{} { return d.holdOpens }); hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.forget || d.lost[r.GetClientId()] {

@@ -24,9 +24,11 @@ type epoch struct {
 	pass  *uint64
 	ahead bool
 	// start is where a trainer goes on that was stopped; nil at the start.
-	start  *pecanv1.Position
-	ctx    context.Context
-	cancel context.CancelFunc
+	start *pecanv1.Position
+	// requestID is of the call that opens it, and of the one that closes it.
+	requestID string
+	ctx       context.Context
+	cancel    context.CancelFunc
 	// earlier is closed when the epoch that was begun before this one is open, or will never be, and nil where there is none; answered is so of
 	// this one.
 	earlier, answered chan struct{}
@@ -89,7 +91,7 @@ type epoch struct {
 // newEpoch opens a pass of the job in the background: the one of this number, or the next one. j.mu is held.
 func newEpoch(j *Job, pass *uint64, ahead bool, start *pecanv1.Position) *epoch {
 	e := &epoch{
-		job: j, session: j.session, pass: pass, ahead: ahead, start: start, cursor: start.GetTurn(), streams: map[uint32]*stream{},
+		job: j, session: j.session, pass: pass, ahead: ahead, start: start, requestID: uuid.NewString(), cursor: start.GetTurn(), streams: map[uint32]*stream{},
 		earlier: j.opening, answered: make(chan struct{}), notify: make(chan struct{}, 1), kick: make(chan struct{}, 1),
 	}
 	j.opening = e.answered
@@ -191,7 +193,8 @@ func (e *epoch) open(pause *retryPause) (follow bool) {
 		ctx = e.session.ctx
 	}
 	request := &pecanv1.OpenEpochRequest{
-		RequestId: uuid.NewString(), ClientId: e.job.clientID, JobId: e.job.id, Pass: e.job.passOf(e), Ahead: e.ahead, Position: e.start,
+		RequestId: e.requestID, ClientId: e.job.clientID, JobId: e.job.id, Pass: e.job.passOf(e), Ahead: e.ahead, Position: e.start,
+		Beats: e.job.beats.Load(),
 	}
 	for {
 		limited, cancel := context.WithTimeout(ctx, callTimeout)
@@ -207,6 +210,16 @@ func (e *epoch) open(pause *retryPause) (follow bool) {
 		if e.refused(err) || e.ctx.Err() != nil && !isOutage(err) || !pause.wait(ctx) {
 			return false
 		}
+	}
+}
+
+// isAnswered tells whether the dispatcher has said that the epoch is open, or will not be asked any more.
+func (e *epoch) isAnswered() bool {
+	select {
+	case <-e.answered:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -241,6 +254,9 @@ func (e *epoch) hasOpened(answer *pecanv1.OpenEpochResponse) bool {
 	begun, delivered, closed := e.active, answer.GetAlreadyDelivered(), e.closed
 	e.delivered, e.noMore = delivered, delivered
 	adopt := e.ahead && e.active
+	if closed && !delivered {
+		e.job.leaving.add(e)
+	}
 	e.mu.Unlock()
 	if closed {
 		if !delivered {
@@ -390,6 +406,10 @@ func (e *epoch) close() {
 	}
 	e.closed = true
 	opened, id := e.opened && !e.delivered, e.id
+	if opened {
+		// Before heartbeats take it for closed: they name it until the dispatcher is told.
+		e.job.leaving.add(e)
+	}
 	for _, st := range e.list {
 		if e.job.shared() {
 			st.giveUp()
@@ -408,10 +428,10 @@ func (e *epoch) close() {
 }
 
 // tellClosed has the dispatcher told. Another pass over the same files, or of the same number, would find the epoch open until its heartbeat
-// does; and until it is told heartbeats name the epoch, or one that overtakes what waits to be told of its streams would end it without that.
+// does; and until it is told heartbeats name the epoch, which is in leaving, or one that overtakes what waits to be told of its streams would end
+// it without that.
 func (e *epoch) tellClosed(id uint64) {
-	request := &pecanv1.CloseEpochRequest{ClientId: e.job.clientID, JobId: e.job.id, Epoch: id}
-	e.job.leaving.add(e)
+	request := &pecanv1.CloseEpochRequest{ClientId: e.job.clientID, JobId: e.job.id, Epoch: id, RequestId: e.requestID}
 	e.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
 		_, err := e.session.api.CloseEpoch(ctx, request)
 		if err == nil || !isOutage(err) {

@@ -104,8 +104,11 @@ func (j *Job) beat() bool {
 	ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
 	defer cancel()
 	began := now()
+	// Numbered before it is looked at what there is: a pass that is asked for meanwhile is not one of which this heartbeat speaks.
+	number := j.beats.Add(1)
+	passes, opening := j.passes()
 	answer, err := s.api.ClientHeartbeat(ctx, &pecanv1.ClientHeartbeatRequest{
-		ClientId: j.clientID, JobIds: []string{j.id}, Passes: j.passes(), ClientTimeoutS: j.timeout(),
+		ClientId: j.clientID, JobIds: []string{j.id}, Passes: passes, ClientTimeoutS: j.timeout(), Number: number, Opening: opening,
 	})
 	if s.ctx.Err() != nil {
 		return false

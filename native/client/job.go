@@ -57,6 +57,8 @@ type Job struct {
 	nextPass uint64
 	// leaving are the epochs that are closed here, of which the dispatcher is still to be told.
 	leaving epochSet
+	// beats counts heartbeats.
+	beats atomic.Uint64
 	// opening is closed when the epoch that was begun last is open, or will never be.
 	opening chan struct{}
 	// ahead is the next pass, opened before it is asked for.
@@ -331,10 +333,10 @@ func (j *Job) epochs() []*epoch {
 	return epochs
 }
 
-// passes is what the heartbeat tells of the job.
-func (j *Job) passes() []*pecanv1.ClientHeartbeatRequest_Pass {
-	var passes []*pecanv1.ClientHeartbeatRequest_Pass
+// passes is what the heartbeat tells of the job, and whether there are passes of which the dispatcher has not answered yet that they are open.
+func (j *Job) passes() (passes []*pecanv1.ClientHeartbeatRequest_Pass, opening bool) {
 	for _, e := range j.epochs() {
+		opening = opening || !e.isAnswered()
 		if pass := e.report(false); pass != nil {
 			passes = append(passes, pass)
 		}
@@ -344,7 +346,7 @@ func (j *Job) passes() []*pecanv1.ClientHeartbeatRequest_Pass {
 			passes = append(passes, pass)
 		}
 	}
-	return passes
+	return passes, opening
 }
 
 // forgotten is called when the dispatcher does not know this client, and settles whether it still has the job. What waits here of a

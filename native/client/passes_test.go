@@ -662,6 +662,42 @@ func TestHeartbeatsNameAPassUntilItsEndIsTold(t *testing.T) {
 	})
 }
 
+// Heartbeats may come late, and twice: they are numbered, a pass is asked for with the newest number, and until the answer comes they tell
+// that there may be a pass that they cannot name.
+func TestHeartbeatsTellWhichPassesTheySpeakOf(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	held := make(chan struct{})
+	d.update(func() { d.holdOpens = held })
+	job := open(t, d)
+	eventually(t, "there were heartbeats", func() bool { return look(d, func() bool { return len(d.beats) >= 3 }) })
+	it := job.Open(IterOptions{NoAhead: true})
+	last := func() *pecanv1.ClientHeartbeatRequest {
+		return look(d, func() *pecanv1.ClientHeartbeatRequest { return d.beats[len(d.beats)-1] })
+	}
+	eventually(t, "heartbeats tell that a pass is asked for", func() bool { return last().GetOpening() && len(last().GetPasses()) == 0 })
+	close(held)
+	if _, err := readUpTo(t, it, 1); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the pass is named", func() bool { return !last().GetOpening() && len(last().GetPasses()) == 1 })
+	look(d, func() any {
+		asked := d.opened[0].GetBeats()
+		if asked == 0 {
+			t.Error("the pass was asked for without the number of a heartbeat")
+		}
+		for n, beat := range d.beats {
+			if beat.GetNumber() != uint64(n+1) {
+				t.Errorf("heartbeat %d has the number %d", n+1, beat.GetNumber())
+			}
+			if named := len(beat.GetPasses()) > 0; beat.GetNumber() > asked && !named && !beat.GetOpening() {
+				t.Errorf("heartbeat %d speaks as if there were no pass, which was asked for after heartbeat %d", n+1, asked)
+			}
+		}
+		return nil
+	})
+}
+
 func TestTheHeartbeatTellsHowTheTrainerIsDoing(t *testing.T) {
 	hold := make(chan struct{})
 	d := startDispatcher(t)

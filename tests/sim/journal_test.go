@@ -65,6 +65,14 @@ func (c *cluster) inspect() {
 			once("the job", kind.JobCreated.GetJobId())
 		case *pecanv1.Record_JobJoined:
 			once("the request", kind.JobJoined.GetRequestId())
+		case *pecanv1.Record_EpochOpened:
+			// One that begins at a place may have been read before, and closed.
+			if opened := kind.EpochOpened; opened.GetPosition() != nil {
+				for number := range opened.GetStreams() {
+					delete(held, stream{opened.GetJobId(), opened.GetEpoch(), number})
+					delete(delivered, stream{opened.GetJobId(), opened.GetEpoch(), number})
+				}
+			}
 		case *pecanv1.Record_EpochJoined:
 			once("the request", kind.EpochJoined.GetRequestId())
 		case *pecanv1.Record_LeaseGranted:

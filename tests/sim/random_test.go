@@ -157,6 +157,11 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 		leavesAt = leaves.IntN(data.elements() / 2)
 		t.Logf("trainer 1 leaves its first pass after %d elements", leavesAt)
 	}
+	// One that reads alone may begin its epochs again where it stands. What it told before is repeated then as well.
+	if again := rand.New(rand.NewPCG(seed, 8)); readers == 1 && data != free && promiseOf(mode) != atMost && promiseOf(mode) != atLeast && again.IntN(2) == 0 {
+		want.again = 1 + again.IntN(data.elements()-1)
+		t.Logf("the trainer begins each epoch again after %d elements", want.again)
+	}
 	slices.SortStableFunc(plan, func(a, b planned) int { return a.at - b.at })
 	t.Logf("%s, %v, %d trainers at %v and %d bytes, %d workers of %d slots, repeated %v", data.name, mode, readers, want.pace, want.ahead, o.workers, o.slots, o.repeated)
 	for _, p := range plan {

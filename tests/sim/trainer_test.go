@@ -25,6 +25,8 @@ type wanted struct {
 	ahead int64
 	// checksum of payloads.
 	checksum bool
+	// again, if not 0: the trainer closes an epoch that it has read so many elements of, and begins it again where it stood.
+	again int
 }
 
 // trainer is a process with one job.
@@ -118,9 +120,16 @@ func (tr *trainer) read(epochs int) error {
 
 func (tr *trainer) epoch() error {
 	it := tr.job.Open(client.IterOptions{MaxOutstandingBytes: tr.wanted.ahead, Timeout: patience})
-	defer it.Close()
+	defer func() { it.Close() }()
 	count, waiting := uint64(0), time.Now()
-	for {
+	before := uint64(0)
+	for again := tr.wanted.again; ; {
+		if again > 0 && int(count) == again {
+			place := it.Where()
+			it.Close()
+			it = tr.job.Open(client.IterOptions{MaxOutstandingBytes: tr.wanted.ahead, Timeout: patience, Resume: place})
+			before, again = count, 0
+		}
 		rows, status, err := it.NextElement(200 * time.Millisecond)
 		if tr.dead.Load() {
 			if rows != nil {
@@ -145,8 +154,8 @@ func (tr *trainer) epoch() error {
 			return fmt.Errorf("trainer %d after %d elements: %w", tr.n, count, err)
 		case client.End:
 			stats := it.Stats()
-			if stats.Elements != count || stats.Failed != 0 {
-				return fmt.Errorf("trainer %d took %d elements; its counters say %d, and %d failed", tr.n, count, stats.Elements, stats.Failed)
+			if stats.Elements != count-before || stats.Failed != 0 {
+				return fmt.Errorf("trainer %d took %d elements; its counters say %d, and %d failed", tr.n, count-before, stats.Elements, stats.Failed)
 			}
 			tr.c.ledger.ended(stats)
 			return nil

@@ -584,7 +584,9 @@ type OpenEpochRequest struct {
 	// Opened ahead of need, and perhaps for nothing: until AdoptEpoch each worker makes one element of it at most.
 	Ahead bool `protobuf:"varint,5,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	// Where the pass begins; absent: at the start of the job's next epoch. For private jobs only.
-	Position      *Position `protobuf:"bytes,6,opt,name=position,proto3" json:"position,omitempty"`
+	Position *Position `protobuf:"bytes,6,opt,name=position,proto3" json:"position,omitempty"`
+	// The number of the newest heartbeat when the pass was first asked for: that one and earlier ones say nothing of it.
+	Beats         uint64 `protobuf:"varint,7,opt,name=beats,proto3" json:"beats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -659,6 +661,13 @@ func (x *OpenEpochRequest) GetPosition() *Position {
 		return x.Position
 	}
 	return nil
+}
+
+func (x *OpenEpochRequest) GetBeats() uint64 {
+	if x != nil {
+		return x.Beats
+	}
+	return 0
 }
 
 type OpenEpochResponse struct {
@@ -1013,7 +1022,7 @@ type ConsumerStream struct {
 	// worker had made so many elements.
 	CutOff bool   `protobuf:"varint,11,opt,name=cut_off,json=cutOff,proto3" json:"cut_off,omitempty"`
 	Made   uint64 `protobuf:"varint,12,opt,name=made,proto3" json:"made,omitempty"`
-	// Which time it is that a client is given the stream, counted from 1. The same number is the same giving told once more,
+	// Which time it is that a client is given the stream: at least 1, and it only grows. The same number is the same giving told once more,
 	// a greater one is a new one, also where nothing else differs.
 	Assignment    uint64 `protobuf:"varint,8,opt,name=assignment,proto3" json:"assignment,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1787,10 +1796,13 @@ func (*WorkerCrashesResponse) Descriptor() ([]byte, []int) {
 // The client has released, or finished, every stream of the epoch of which it had something: one that it was given and had
 // not heard of goes to others from where it was got.
 type CloseEpochRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ClientId      string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	JobId         string                 `protobuf:"bytes,2,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	ClientId string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	JobId    string                 `protobuf:"bytes,2,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch    uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The request that opened the pass: a copy of this call that comes when the epoch was begun again is nothing to that pass. Empty: the one
+	// that is open.
+	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1846,6 +1858,13 @@ func (x *CloseEpochRequest) GetEpoch() uint64 {
 	return 0
 }
 
+func (x *CloseEpochRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
 type CloseEpochResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1889,8 +1908,12 @@ type ClientHeartbeatRequest struct {
 	Passes   []*ClientHeartbeatRequest_Pass `protobuf:"bytes,3,rep,name=passes,proto3" json:"passes,omitempty"`
 	// The timeout that the client knows of, and sends heartbeats by; 0 when it does not say.
 	ClientTimeoutS float64 `protobuf:"fixed64,4,opt,name=client_timeout_s,json=clientTimeoutS,proto3" json:"client_timeout_s,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Counts the client's heartbeats, from 1: copies and heartbeats that were held up on their way say nothing of passes.
+	Number uint64 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
+	// A pass was asked for, and the answer has not come: one that is not named may be that one.
+	Opening       bool `protobuf:"varint,6,opt,name=opening,proto3" json:"opening,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClientHeartbeatRequest) Reset() {
@@ -1949,6 +1972,20 @@ func (x *ClientHeartbeatRequest) GetClientTimeoutS() float64 {
 		return x.ClientTimeoutS
 	}
 	return 0
+}
+
+func (x *ClientHeartbeatRequest) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ClientHeartbeatRequest) GetOpening() bool {
+	if x != nil {
+		return x.Opening
+	}
+	return false
 }
 
 type ClientHeartbeatResponse struct {
@@ -5572,7 +5609,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\adurable\x18\x06 \x01(\bR\adurable\x12\x18\n" +
 	"\aworkers\x18\a \x01(\x05R\aworkers\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\b \x01(\tR\tclusterId\"\xbf\x01\n" +
+	"cluster_id\x18\b \x01(\tR\tclusterId\"\xd5\x01\n" +
 	"\x10OpenEpochRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x1b\n" +
@@ -5580,7 +5617,8 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x06job_id\x18\x03 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04pass\x18\x04 \x01(\x04R\x04pass\x12\x14\n" +
 	"\x05ahead\x18\x05 \x01(\bR\x05ahead\x12.\n" +
-	"\bposition\x18\x06 \x01(\v2\x12.pecan.v1.PositionR\bposition\"\x82\x01\n" +
+	"\bposition\x18\x06 \x01(\v2\x12.pecan.v1.PositionR\bposition\x12\x14\n" +
+	"\x05beats\x18\a \x01(\x04R\x05beats\"\x82\x01\n" +
 	"\x11OpenEpochResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12+\n" +
 	"\x11already_delivered\x18\x02 \x01(\bR\x10alreadyDelivered\x12*\n" +
@@ -5667,17 +5705,21 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\rOpeningStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\"\x17\n" +
-	"\x15WorkerCrashesResponse\"]\n" +
+	"\x15WorkerCrashesResponse\"|\n" +
 	"\x11CloseEpochRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\x14\n" +
-	"\x12CloseEpochResponse\"\x83\x03\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\"\x14\n" +
+	"\x12CloseEpochResponse\"\xb5\x03\n" +
 	"\x16ClientHeartbeatRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x17\n" +
 	"\ajob_ids\x18\x02 \x03(\tR\x06jobIds\x12=\n" +
 	"\x06passes\x18\x03 \x03(\v2%.pecan.v1.ClientHeartbeatRequest.PassR\x06passes\x12(\n" +
-	"\x10client_timeout_s\x18\x04 \x01(\x01R\x0eclientTimeoutS\x1a\xc9\x01\n" +
+	"\x10client_timeout_s\x18\x04 \x01(\x01R\x0eclientTimeoutS\x12\x16\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\x12\x18\n" +
+	"\aopening\x18\x06 \x01(\bR\aopening\x1a\xc9\x01\n" +
 	"\x04Pass\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +

@@ -1232,12 +1232,14 @@ func (x *EpochOpened) GetOrderStreams() []uint32 {
 }
 
 type EpochJoined struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	ClientId      string                 `protobuf:"bytes,3,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	RequestId     string                 `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	Ahead         bool                   `protobuf:"varint,5,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	JobId     string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	Epoch     uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	ClientId  string                 `protobuf:"bytes,3,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	RequestId string                 `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Ahead     bool                   `protobuf:"varint,5,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// The newest heartbeat of the client when it asked.
+	Beats         uint64 `protobuf:"varint,6,opt,name=beats,proto3" json:"beats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1305,6 +1307,13 @@ func (x *EpochJoined) GetAhead() bool {
 		return x.Ahead
 	}
 	return false
+}
+
+func (x *EpochJoined) GetBeats() uint64 {
+	if x != nil {
+		return x.Beats
+	}
+	return 0
 }
 
 // A client that had opened the epoch ahead of need begins to read it.
@@ -3400,7 +3409,9 @@ type StoredPass struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	ClientId string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	// Opened ahead of need, and not adopted.
-	Ahead         bool `protobuf:"varint,2,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Ahead bool `protobuf:"varint,2,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// The newest heartbeat of the client when it asked for the pass.
+	Beats         uint64 `protobuf:"varint,3,opt,name=beats,proto3" json:"beats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3449,6 +3460,13 @@ func (x *StoredPass) GetAhead() bool {
 	return false
 }
 
+func (x *StoredPass) GetBeats() uint64 {
+	if x != nil {
+		return x.Beats
+	}
+	return 0
+}
+
 type StoredStream struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Stream uint32                 `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
@@ -3471,7 +3489,7 @@ type StoredStream struct {
 	Failures uint32 `protobuf:"varint,12,opt,name=failures,proto3" json:"failures,omitempty"`
 	// Why the last lease was lost.
 	Why string `protobuf:"bytes,13,opt,name=why,proto3" json:"why,omitempty"`
-	// How often the stream was given to a consumer.
+	// One more each time that the stream is given to a consumer. It begins with 0; in an epoch that begins at a place, with the newest lease.
 	Assignment uint64 `protobuf:"varint,14,opt,name=assignment,proto3" json:"assignment,omitempty"`
 	// Mode at-most-once: its worker was lost, and what its consumer has is all that there will be.
 	CutOff bool `protobuf:"varint,16,opt,name=cut_off,json=cutOff,proto3" json:"cut_off,omitempty"`
@@ -3747,14 +3765,15 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\astreams\x18\x03 \x01(\rR\astreams\x12.\n" +
 	"\bposition\x18\x04 \x01(\v2\x12.pecan.v1.PositionR\bposition\x12\x14\n" +
 	"\x05order\x18\x05 \x03(\tR\x05order\x12#\n" +
-	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\"\x8c\x01\n" +
+	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\"\xa2\x01\n" +
 	"\vEpochJoined\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
 	"\tclient_id\x18\x03 \x01(\tR\bclientId\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x04 \x01(\tR\trequestId\x12\x14\n" +
-	"\x05ahead\x18\x05 \x01(\bR\x05ahead\"X\n" +
+	"\x05ahead\x18\x05 \x01(\bR\x05ahead\x12\x14\n" +
+	"\x05beats\x18\x06 \x01(\x04R\x05beats\"X\n" +
 	"\fEpochAdopted\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
@@ -3935,11 +3954,12 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\astreams\x18\x03 \x03(\v2\x16.pecan.v1.StoredStreamR\astreams\x12+\n" +
 	"\x05error\x18\x04 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12\x14\n" +
 	"\x05order\x18\x05 \x03(\tR\x05order\x12#\n" +
-	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\"?\n" +
+	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\"U\n" +
 	"\n" +
 	"StoredPass\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x14\n" +
-	"\x05ahead\x18\x02 \x01(\bR\x05ahead\"\xd2\x04\n" +
+	"\x05ahead\x18\x02 \x01(\bR\x05ahead\x12\x14\n" +
+	"\x05beats\x18\x03 \x01(\x04R\x05beats\"\xd2\x04\n" +
 	"\fStoredStream\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +

@@ -216,8 +216,14 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 		return err
 	}
 	epoch := &pecanv1.StoredEpoch{Epoch: r.Epoch, Order: r.Order, OrderStreams: r.OrderStreams}
+	var assigned uint64
+	if r.Position != nil {
+		// The same client may have read the epoch before, and copies of what it told then may still come. It told that under the one assignment
+		// behind this number as it was then, and under a lease that was granted since: this number is larger now.
+		assigned = s.lastLease
+	}
 	for i := range r.Streams {
-		epoch.Streams = append(epoch.Streams, &pecanv1.StoredStream{Stream: i})
+		epoch.Streams = append(epoch.Streams, &pecanv1.StoredStream{Stream: i, Assignment: assigned})
 	}
 	if err := beginAt(epoch, r.Position); err != nil {
 		return err
@@ -255,7 +261,7 @@ func (s *State) applyEpochJoined(r *pecanv1.EpochJoined) error {
 		return fmt.Errorf("no client %q", r.ClientId)
 	}
 	if findPass(epoch, r.ClientId) == nil {
-		epoch.Passes = append(epoch.Passes, &pecanv1.StoredPass{ClientId: r.ClientId, Ahead: r.Ahead})
+		epoch.Passes = append(epoch.Passes, &pecanv1.StoredPass{ClientId: r.ClientId, Ahead: r.Ahead, Beats: r.Beats})
 	}
 	for _, stream := range epoch.Streams {
 		if private(job) {

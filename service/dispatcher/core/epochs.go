@@ -61,7 +61,7 @@ func (c *Core) openEpoch(in OpenEpochAt) (*pecanv1.OpenEpochResponse, error) {
 		c.openNewEpoch(job, number, req.Position, order)
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochJoined{EpochJoined: &pecanv1.EpochJoined{
-		JobId: job.JobId, Epoch: number, ClientId: req.ClientId, RequestId: req.RequestId, Ahead: req.Ahead,
+		JobId: job.JobId, Epoch: number, ClientId: req.ClientId, RequestId: req.RequestId, Ahead: req.Ahead, Beats: req.Beats,
 	}}})
 	c.clients[req.ClientId].passes[passKey{job.JobId, number}] = &passState{seen: c.now}
 	return &pecanv1.OpenEpochResponse{Epoch: number, Order: c.positionOrder(job, findEpoch(job, number))}, nil
@@ -272,10 +272,20 @@ func (c *Core) closeEpoch(req *pecanv1.CloseEpochRequest) error {
 	if epoch == nil && req.Epoch >= job.NextEpoch {
 		return reason.New(reason.EpochUnknown, "close epoch: job %q has no epoch %d; its next one is %d", job.JobId, req.Epoch, job.NextEpoch)
 	}
-	if epoch != nil && findPass(epoch, req.ClientId) != nil {
+	if epoch != nil && findPass(epoch, req.ClientId) != nil && !c.begunAgain(req) {
 		c.leaveEpoch(job, epoch, req.ClientId, true)
 	}
 	return nil
+}
+
+// begunAgain tells whether the pass that is open is another one than the one to be closed: the call was repeated, or held up on its way.
+func (c *Core) begunAgain(req *pecanv1.CloseEpochRequest) bool {
+	for _, known := range slices.Backward(c.state.clients[req.ClientId].Requests) {
+		if known.Opened && known.JobId == req.JobId && known.Epoch == req.Epoch {
+			return req.RequestId != "" && req.RequestId != known.RequestId
+		}
+	}
+	return false
 }
 
 // leaveEpoch takes a client out of an epoch: the streams it read are free for others, and the epoch is over when nobody

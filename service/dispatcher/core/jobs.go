@@ -270,6 +270,26 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
 	if req.ClientTimeoutS > 0 && req.ClientTimeoutS <= c.cfg.ClientTimeout.Seconds() {
 		client.untold = false
 	}
+	if req.Number == 0 || req.Number > client.beats {
+		client.beats = req.Number
+		c.hearOfPasses(req, client)
+	}
+	var missing []string
+	for _, id := range req.JobIds {
+		if job := c.state.jobs[id]; job != nil && slices.Contains(job.ClientIds, req.ClientId) {
+			client.jobs[id] = c.now
+		} else {
+			missing = append(missing, id)
+		}
+	}
+	if missing != nil {
+		return reason.New(reason.JobUnknown, "heartbeat: client %q holds no job %s any more", req.ClientId, strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// hearOfPasses takes over what a client's newest heartbeat says of its passes.
+func (c *Core) hearOfPasses(req *pecanv1.ClientHeartbeatRequest, client *clientState) {
 	for _, pass := range req.Passes {
 		job := c.state.jobs[pass.JobId]
 		if job == nil {
@@ -285,27 +305,20 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
 		}
 		client.passes[key] = &passState{starved: pass.Starved, told: pass, seen: c.now}
 	}
-	c.dropForgottenPasses(req.ClientId, client)
-	var missing []string
-	for _, id := range req.JobIds {
-		if job := c.state.jobs[id]; job != nil && slices.Contains(job.ClientIds, req.ClientId) {
-			client.jobs[id] = c.now
-		} else {
-			missing = append(missing, id)
-		}
+	if !req.Opening {
+		c.dropForgottenPasses(req, client)
 	}
-	if missing != nil {
-		return reason.New(reason.JobUnknown, "heartbeat: client %q holds no job %s any more", req.ClientId, strings.Join(missing, ", "))
-	}
-	return nil
 }
 
-// dropForgottenPasses closes passes that a client does not name any more: it gave up opening them before it had the answer.
-func (c *Core) dropForgottenPasses(clientID string, client *clientState) {
+// dropForgottenPasses closes passes that a client does not name any more: it gave up opening them before it had the answer. A heartbeat that
+// was held up on its way, while the dispatcher was restarted too, may be older than the pass: it cannot have named it.
+func (c *Core) dropForgottenPasses(req *pecanv1.ClientHeartbeatRequest, client *clientState) {
+	clientID := req.ClientId
 	for _, jobID := range c.jobsOf(clientID) {
 		job := c.state.jobs[jobID]
 		for _, epoch := range slices.Clone(job.Epochs) {
-			if findPass(epoch, clientID) == nil || c.watched(clientID, jobID, epoch.Epoch) {
+			open := findPass(epoch, clientID)
+			if open == nil || req.Number != 0 && req.Number <= open.Beats || c.watched(clientID, jobID, epoch.Epoch) {
 				continue
 			}
 			key := passKey{jobID, epoch.Epoch}

@@ -244,6 +244,7 @@ func (s *script) clientInput(command string, a args) any {
 	case "open":
 		request := &pecanv1.OpenEpochRequest{
 			RequestId: a["request"], ClientId: a["client"], JobId: a["job"], Pass: a.number("pass"), Ahead: a.has("ahead"), Position: position(a),
+			Beats: a.number("beats"),
 		}
 		if found := a.list("found"); len(found) > 0 {
 			return core.OpenEpochAt{Request: request, Order: found}
@@ -276,7 +277,7 @@ func (s *script) clientInput(command string, a args) any {
 		crash.Running = loads(a.list("running"))
 		return crash
 	case "close":
-		return &pecanv1.CloseEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch")}
+		return &pecanv1.CloseEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch"), RequestId: a["request"]}
 	case "heartbeat":
 		return clientBeat(a)
 	case "goodbye":
@@ -312,7 +313,7 @@ func position(a args) *pecanv1.Position {
 
 func clientBeat(a args) *pecanv1.ClientHeartbeatRequest {
 	knows, _ := time.ParseDuration(a["timeout"])
-	req := &pecanv1.ClientHeartbeatRequest{ClientId: a["client"], JobIds: a.list("jobs"), ClientTimeoutS: knows.Seconds()}
+	req := &pecanv1.ClientHeartbeatRequest{ClientId: a["client"], JobIds: a.list("jobs"), ClientTimeoutS: knows.Seconds(), Number: a.number("number"), Opening: a.has("opening")}
 	for _, text := range a.list("passes") {
 		parts := strings.Split(text, ":")
 		id := streamID(parts[0] + "/0")

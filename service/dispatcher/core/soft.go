@@ -13,6 +13,8 @@ type clientState struct {
 	untold bool
 	// jobs says when the client last showed that it holds a job.
 	jobs map[string]time.Duration
+	// beats is the number of the newest heartbeat, 0 before the first since the dispatcher was started.
+	beats uint64
 	// passes has the newest report on each pass.
 	passes map[passKey]*passState
 }
