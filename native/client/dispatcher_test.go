@@ -48,8 +48,9 @@ type testDispatcher struct {
 	reported     []*pecanv1.ReportWorkerRequest
 	// holdBeats keeps heartbeats from being answered until it is closed.
 	holdBeats chan struct{}
-	// holdOpens keeps epochs from being opened.
+	// holdOpens keeps epochs from being opened; asksOpen: one was asked for meanwhile.
 	holdOpens chan struct{}
+	asksOpen  bool
 	beats     []*pecanv1.ClientHeartbeatRequest
 	uploads   [][]byte
 	goodbyes  int
@@ -213,6 +214,7 @@ func (d *testDispatcher) clientTimeout() float64 {
 
 func (d *testDispatcher) OpenEpoch(ctx context.Context, r *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochResponse, error) {
 	if hold := look(d, func() chan struct{} { return d.holdOpens }); hold != nil {
+		d.update(func() { d.asksOpen = true })
 		select {
 		case <-hold:
 		case <-ctx.Done():

@@ -213,13 +213,13 @@ func (e *epoch) open(pause *retryPause) (follow bool) {
 	}
 }
 
-// isAnswered tells whether the dispatcher has said that the epoch is open, or will not be asked any more.
-func (e *epoch) isAnswered() bool {
+// unanswered tells of an epoch's answered whether the dispatcher is still to say that it is open.
+func unanswered(answered <-chan struct{}) bool {
 	select {
-	case <-e.answered:
-		return true
-	default:
+	case <-answered:
 		return false
+	default:
+		return answered != nil
 	}
 }
 

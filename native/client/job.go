@@ -57,8 +57,8 @@ type Job struct {
 	nextPass uint64
 	// leaving are the epochs that are closed here, of which the dispatcher is still to be told.
 	leaving epochSet
-	// beats counts heartbeats.
-	beats atomic.Uint64
+	// beats counts heartbeats, reports those of workers that could not be reached.
+	beats, reports atomic.Uint64
 	// opening is closed when the epoch that was begun last is open, or will never be.
 	opening chan struct{}
 	// ahead is the next pass, opened before it is asked for.
@@ -335,8 +335,13 @@ func (j *Job) epochs() []*epoch {
 
 // passes is what the heartbeat tells of the job, and whether there are passes of which the dispatcher has not answered yet that they are open.
 func (j *Job) passes() (passes []*pecanv1.ClientHeartbeatRequest_Pass, opening bool) {
+	// The last one of a shared job waits for those before it: they may be closed here already.
+	j.mu.Lock()
+	last := j.opening
+	j.mu.Unlock()
+	opening = unanswered(last)
 	for _, e := range j.epochs() {
-		opening = opening || !e.isAnswered()
+		opening = opening || unanswered(e.answered)
 		if pass := e.report(false); pass != nil {
 			passes = append(passes, pass)
 		}

@@ -698,6 +698,34 @@ func TestHeartbeatsTellWhichPassesTheySpeakOf(t *testing.T) {
 	})
 }
 
+func TestHeartbeatsTellOfAPassThatIsAskedForWhenItIsClosed(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	held := make(chan struct{})
+	d.update(func() { d.holdOpens = held })
+	job := open(t, d)
+	job.request.JobName = "shared"
+	beats := func() int { return look(d, func() int { return len(d.beats) }) }
+	it := job.Open(IterOptions{NoAhead: true})
+	eventually(t, "the pass is asked for", func() bool { return look(d, func() bool { return d.asksOpen }) })
+	if err := it.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// One may have been under way.
+	closed := beats() + 1
+	eventually(t, "heartbeats come", func() bool { return beats() > closed+3 })
+	look(d, func() any {
+		for _, beat := range d.beats[closed:] {
+			if !beat.GetOpening() {
+				t.Errorf("heartbeat %d speaks as if no pass were asked for", beat.GetNumber())
+			}
+		}
+		return nil
+	})
+	close(held)
+	eventually(t, "the epoch is closed", func() bool { return look(d, func() int { return len(d.closed) }) == 1 })
+}
+
 func TestTheHeartbeatTellsHowTheTrainerIsDoing(t *testing.T) {
 	hold := make(chan struct{})
 	d := startDispatcher(t)

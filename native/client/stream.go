@@ -262,6 +262,7 @@ func (st *stream) report(why error) {
 	e := st.epoch
 	request := &pecanv1.ReportWorkerRequest{
 		ClientId: e.job.clientID, Id: st.id(), Lease: st.lease, WorkerId: st.worker.GetWorkerId(), NextIndex: st.next, Message: why.Error(),
+		Number: e.job.reports.Add(1),
 	}
 	e.session.calls.add(call{do: func(ctx context.Context) error {
 		_, err := e.session.api.ReportWorker(ctx, request)

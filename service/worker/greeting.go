@@ -53,6 +53,7 @@ func (w *Worker) hello() (*pecanv1.WorkerHello, error) {
 		},
 		MaxStreams: int32(w.config.MaxStreams), Cores: int32(runtime.NumCPU()), TensorflowVersion: tf.Version(),
 		GraphProducer: int32(producer), Version: w.config.Version, ClusterId: w.clusterID(), Placement: w.config.Placement, Caches: w.caches != nil,
+		Number: w.greetings.Add(1),
 	}
 	for _, s := range w.held() {
 		hello.Held = append(hello.Held, s.held())

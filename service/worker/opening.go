@@ -112,6 +112,7 @@ func (r *run) markOpening() {
 	defer cancel()
 	_, err := s.worker.session.api().MarkElements(ctx, &pecanv1.MarkElementsRequest{
 		WorkerId: s.worker.workerID(), Id: s.key.id(), Lease: s.leaseNow(), Alone: true, Opening: true,
+		Number: s.worker.marks.Add(1),
 	})
 	if err != nil && r.ctx.Err() == nil {
 		s.log.Debug("a stream is opened of which the dispatcher was not told", "error", err)

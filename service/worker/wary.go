@@ -125,6 +125,7 @@ func (w *wary) mark(first, below uint64, files []string) {
 	defer cancel()
 	_, err := s.worker.session.api().MarkElements(ctx, &pecanv1.MarkElementsRequest{
 		WorkerId: s.worker.workerID(), Id: s.key.id(), Lease: s.leaseNow(), First: first, Below: below, Alone: w.alone, Files: files, Ahead: !w.run.serial,
+		Number: s.worker.marks.Add(1),
 	})
 	if err != nil && w.run.ctx.Err() == nil {
 		s.log.Debug("an element is made that the dispatcher was not told of", "element", first, "error", err)

@@ -49,6 +49,8 @@ type Worker struct {
 
 	// leaving: the worker is about to say goodbye.
 	leaving atomic.Bool
+	// marks and greetings number what the dispatcher is told of suspicious elements, and connections to it.
+	marks, greetings atomic.Uint64
 	// runs is the number of streams that run now, windowBytes what all windows hold, insideBytes what the buffers of
 	// tf.data inside their graphs held when they were last looked at.
 	runs        atomic.Int64

@@ -1371,8 +1371,10 @@ type ReportWorkerRequest struct {
 	Lease    uint64                 `protobuf:"varint,3,opt,name=lease,proto3" json:"lease,omitempty"`
 	WorkerId string                 `protobuf:"bytes,4,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
 	// Next index the client wants.
-	NextIndex     uint64 `protobuf:"varint,5,opt,name=next_index,json=nextIndex,proto3" json:"next_index,omitempty"`
-	Message       string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	NextIndex uint64 `protobuf:"varint,5,opt,name=next_index,json=nextIndex,proto3" json:"next_index,omitempty"`
+	Message   string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	// Counts the client's reports of the job, from 1: a copy says nothing.
+	Number        uint64 `protobuf:"varint,7,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1449,6 +1451,13 @@ func (x *ReportWorkerRequest) GetMessage() string {
 	return ""
 }
 
+func (x *ReportWorkerRequest) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 type ReportWorkerResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1500,7 +1509,9 @@ type MarkElementsRequest struct {
 	// Instead of elements: the stream is about to be opened, and alone.
 	Opening bool `protobuf:"varint,8,opt,name=opening,proto3" json:"opening,omitempty"`
 	// The stream's steps may have begun elements from below on, too, and go on with them while nothing is marked.
-	Ahead         bool `protobuf:"varint,9,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Ahead bool `protobuf:"varint,9,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// Counts the marks of the worker's process, from 1: one of a stream that comes behind a newer one of it says nothing.
+	Number        uint64 `protobuf:"varint,10,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1596,6 +1607,13 @@ func (x *MarkElementsRequest) GetAhead() bool {
 		return x.Ahead
 	}
 	return false
+}
+
+func (x *MarkElementsRequest) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
 }
 
 type MarkElementsResponse struct {
@@ -2372,7 +2390,9 @@ type WorkerHello struct {
 	// "local" when started by a trainer's embedded service, else "remote".
 	Placement string `protobuf:"bytes,9,opt,name=placement,proto3" json:"placement,omitempty"`
 	// It has a directory for caches.
-	Caches        bool `protobuf:"varint,20,opt,name=caches,proto3" json:"caches,omitempty"`
+	Caches bool `protobuf:"varint,20,opt,name=caches,proto3" json:"caches,omitempty"`
+	// Counts the connections of the worker's process, from 1: one that was held up is no newer session than the one behind it.
+	Number        uint64 `protobuf:"varint,21,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2475,6 +2495,13 @@ func (x *WorkerHello) GetCaches() bool {
 		return x.Caches
 	}
 	return false
+}
+
+func (x *WorkerHello) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
 }
 
 type HeldStream struct {
@@ -5676,7 +5703,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\n" +
 	"assignment\x18\x05 \x01(\x04R\n" +
 	"assignment\"\x17\n" +
-	"\x15ReleaseStreamResponse\"\xc2\x01\n" +
+	"\x15ReleaseStreamResponse\"\xda\x01\n" +
 	"\x13ReportWorkerRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\"\n" +
 	"\x02id\x18\x02 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
@@ -5684,8 +5711,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\tworker_id\x18\x04 \x01(\tR\bworkerId\x12\x1d\n" +
 	"\n" +
 	"next_index\x18\x05 \x01(\x04R\tnextIndex\x12\x18\n" +
-	"\amessage\x18\x06 \x01(\tR\amessage\"\x16\n" +
-	"\x14ReportWorkerResponse\"\xf4\x01\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x12\x16\n" +
+	"\x06number\x18\a \x01(\x04R\x06number\"\x16\n" +
+	"\x14ReportWorkerResponse\"\x8c\x02\n" +
 	"\x13MarkElementsRequest\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\"\n" +
 	"\x02id\x18\x02 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
@@ -5695,7 +5723,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05alone\x18\x06 \x01(\bR\x05alone\x12\x14\n" +
 	"\x05files\x18\a \x03(\tR\x05files\x12\x18\n" +
 	"\aopening\x18\b \x01(\bR\aopening\x12\x14\n" +
-	"\x05ahead\x18\t \x01(\bR\x05ahead\"\x16\n" +
+	"\x05ahead\x18\t \x01(\bR\x05ahead\x12\x16\n" +
+	"\x06number\x18\n" +
+	" \x01(\x04R\x06number\"\x16\n" +
 	"\x14MarkElementsResponse\"\xbc\x01\n" +
 	"\x14WorkerCrashesRequest\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x14\n" +
@@ -5748,7 +5778,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"cacheFiles\x127\n" +
 	"\vorder_tried\x18\x17 \x01(\v2\x14.pecan.v1.OrderTriedH\x00R\n" +
 	"orderTriedB\x06\n" +
-	"\x04kind\"\xe6\x02\n" +
+	"\x04kind\"\xfe\x02\n" +
 	"\vWorkerHello\x121\n" +
 	"\aaddress\x18\x01 \x01(\v2\x17.pecan.v1.WorkerAddressR\aaddress\x12\x1f\n" +
 	"\vmax_streams\x18\x02 \x01(\x05R\n" +
@@ -5761,7 +5791,8 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\n" +
 	"cluster_id\x18\b \x01(\tR\tclusterId\x12\x1c\n" +
 	"\tplacement\x18\t \x01(\tR\tplacement\x12\x16\n" +
-	"\x06caches\x18\x14 \x01(\bR\x06caches\"\x99\x01\n" +
+	"\x06caches\x18\x14 \x01(\bR\x06caches\x12\x16\n" +
+	"\x06number\x18\x15 \x01(\x04R\x06number\"\x99\x01\n" +
 	"\n" +
 	"HeldStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +

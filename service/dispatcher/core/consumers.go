@@ -113,41 +113,6 @@ func (c *Core) move(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, from, to
 	return false
 }
 
-// givenUp takes a stream from a client that gives it up, and remembers who that was.
-func (c *Core) givenUp(req *pecanv1.ReleaseStreamRequest) error {
-	if err := c.releaseStream(req); err != nil {
-		return err
-	}
-	if soft := c.streams[keyOf(req.Id)]; soft != nil {
-		soft.gaveUp, soft.gaveUpAt = req.ClientId, req.Assignment
-	}
-	return nil
-}
-
-// takeUnread takes what a client that closes its pass was given since it gave it up. It gives its streams up one after the other and
-// closes last; one that came back to it in between it has not heard of, and whatever a worker made of it since is with nobody.
-func (c *Core) takeUnread(req *pecanv1.CloseEpochRequest) {
-	job := c.state.jobs[req.JobId]
-	if job == nil || private(job) {
-		return
-	}
-	epoch := findEpoch(job, req.Epoch)
-	if epoch == nil {
-		return
-	}
-	for _, stream := range epoch.Streams {
-		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
-		soft := c.streams[key]
-		if soft == nil || stream.Consumer != req.ClientId || stream.Delivered || soft.gaveUp != req.ClientId || soft.gaveUpAt+1 != stream.Assignment {
-			continue
-		}
-		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{
-			Id: key.id(), ClientId: req.ClientId, NextIndex: stream.StartIndex,
-		}}})
-		soft.moving = false
-	}
-}
-
 // assign gives a stream that nobody reads to a client, from where the last one left it.
 func (c *Core) assign(id *pecanv1.StreamId, stream *pecanv1.StoredStream, clientID string) {
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerAssigned{ConsumerAssigned: &pecanv1.ConsumerAssigned{

@@ -306,7 +306,7 @@ func (c *Core) handle(input any) (any, error) {
 	case *pecanv1.FinishStreamRequest:
 		return &pecanv1.FinishStreamResponse{}, c.finishStream(in)
 	case *pecanv1.ReleaseStreamRequest:
-		return &pecanv1.ReleaseStreamResponse{}, c.givenUp(in)
+		return &pecanv1.ReleaseStreamResponse{}, c.releaseStream(in)
 	case *pecanv1.MarkElementsRequest:
 		c.markElements(in)
 		return &pecanv1.MarkElementsResponse{}, nil
@@ -316,7 +316,6 @@ func (c *Core) handle(input any) (any, error) {
 	case *pecanv1.ReportWorkerRequest:
 		return &pecanv1.ReportWorkerResponse{}, c.reportWorker(in)
 	case *pecanv1.CloseEpochRequest:
-		c.takeUnread(in)
 		return &pecanv1.CloseEpochResponse{}, c.closeEpoch(in)
 	case *pecanv1.ClientHeartbeatRequest:
 		return &pecanv1.ClientHeartbeatResponse{ClientTimeoutS: c.cfg.ClientTimeout.Seconds()}, c.clientHeartbeat(in)
@@ -367,7 +366,7 @@ func (c *Core) start(in Start) error {
 		for _, epoch := range job.Epochs {
 			for _, stream := range epoch.Streams {
 				if stream.Worker != nil && c.workers[stream.Worker.WorkerId] == nil {
-					c.workers[stream.Worker.WorkerId] = &workerState{address: stream.Worker, away: true, awayUntil: c.now + c.cfg.DeadAfter, maxStreams: 1}
+					c.workers[stream.Worker.WorkerId] = &workerState{address: stream.Worker, away: true, restored: true, awayUntil: c.now + c.cfg.DeadAfter, maxStreams: 1}
 				}
 			}
 		}

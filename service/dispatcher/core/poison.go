@@ -28,13 +28,16 @@ func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
 		return
 	}
 	key := keyOf(r.Id)
-	soft := c.soft(key)
+	soft := c.softNow(key, stream)
+	if r.Number != 0 && r.Number <= soft.marked {
+		return
+	}
+	soft.marked = r.Number
 	if r.Opening {
 		c.standsAlone(worker, key)
 		soft.mark = nil
 		return
 	}
-	c.softNow(key, stream)
 	c.hasOpened(key, stream)
 	soft.produced, soft.mark = max(soft.produced, r.First), r
 	if r.Below <= r.First && !r.Ahead {

@@ -261,11 +261,12 @@ func (s *script) clientInput(command string, a args) any {
 	case "release":
 		return &pecanv1.ReleaseStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), NextIndex: a.number("next"), Assignment: a.assignment()}
 	case "report":
-		return &pecanv1.ReportWorkerRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), WorkerId: a["worker"], Message: a["message"]}
+		return &pecanv1.ReportWorkerRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), WorkerId: a["worker"], Message: a["message"], Number: a.number("number")}
 	case "mark":
 		return &pecanv1.MarkElementsRequest{
 			WorkerId: a["worker"], Id: streamID(a["stream"]), Lease: a.number("lease"), First: a.number("first"), Below: a.number("below"),
 			Alone: a.has("alone"), Files: a.list("files"), Opening: a.has("opening"), Ahead: a.has("ahead"),
+			Number: a.number("number"),
 		}
 	case "crashes":
 		crash := &pecanv1.WorkerCrashesRequest{WorkerId: a["worker"], Cause: "SIGABRT"}
@@ -383,6 +384,7 @@ func (s *script) workerInput(command string, a args) any {
 		hello := &pecanv1.WorkerHello{
 			Address:    &pecanv1.WorkerAddress{WorkerId: a["worker"], Tcp: a["tcp"]},
 			MaxStreams: int32(max(1, a.number("slots"))), ClusterId: a["cluster"], Caches: a.has("caches"),
+			Number: a.number("number"),
 		}
 		if hello.Address.Tcp == "" {
 			hello.Address.Tcp = a["worker"] + ":1"

@@ -69,6 +69,10 @@ type workerState struct {
 	cached *pecanv1.CacheFigures
 	// crash is what it said that it dies of; empty while it does not.
 	crash string
+	// connection is the number of its newest connection.
+	connection uint64
+	// restored: it has not been heard since the dispatcher was started again.
+	restored bool
 	// trying: it was told to try an order of steps, and has not answered.
 	trying bool
 	// alone is the stream whose mark says that no other one's suspicious elements are made at the same time.
@@ -106,6 +110,9 @@ type streamState struct {
 	// reports of clients that cannot reach the worker, and what the last one said.
 	reports  int
 	reported string
+	// reporter is the client that told it, and reportNumber its number of that.
+	reporter     string
+	reportNumber uint64
 	// avoid names workers that failed the stream or could not be reached for it.
 	avoid []string
 	// consumedAt: when the present consumer got the stream, under what lease; moving: it shall give it up, to moveTo.
@@ -113,11 +120,10 @@ type streamState struct {
 	consumedUnder uint64
 	moving        bool
 	moveTo        string
-	// gaveUp is who gave the stream up last, and gaveUpAt the assignment that ended with it.
-	gaveUp   string
-	gaveUpAt uint64
 	// mark is what the worker is about to make of a stream under suspicion; nil: nothing, or it did not tell.
 	mark *pecanv1.MarkElementsRequest
+	// marked is the number of the newest mark.
+	marked uint64
 	// crashed: its worker says that it dies, and that it was opening the stream.
 	crashed bool
 	// remainders were sent in this form with the closing stream's lease.
@@ -146,7 +152,7 @@ func (c *Core) softNow(key streamKey, stream *pecanv1.StoredStream) *streamState
 // newLease forgets what belonged to an older lease.
 func (s *streamState) newLease(lease uint64, now time.Duration) {
 	s.lease, s.leasedAt = lease, now
-	s.started, s.unread, s.produced, s.acked, s.reports, s.reported, s.remainders, s.mark, s.crashed = false, false, 0, 0, 0, "", nil, nil, false
+	s.started, s.unread, s.produced, s.acked, s.reports, s.reported, s.remainders, s.mark, s.marked, s.crashed = false, false, 0, 0, 0, "", nil, nil, 0, false
 }
 
 // forgetEpoch drops the soft state of an epoch's streams.

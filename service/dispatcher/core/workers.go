@@ -19,6 +19,10 @@ func (c *Core) hello(in Hello) error {
 	if msg.ClusterId != "" && msg.ClusterId != c.state.clusterID {
 		return reason.New(reason.ClusterMismatch, "register worker %s: it belongs to cluster %s and this dispatcher is cluster %s; a dispatcher without a work directory is a new cluster after each start. Drop what is held and register without a cluster", id, msg.ClusterId, c.state.clusterID)
 	}
+	if known := c.workers[id]; known != nil && msg.Number != 0 && msg.Number <= known.connection {
+		// It would name what the worker held then.
+		return reason.New(reason.Unavailable, "register worker %s: it has registered on a newer connection", id)
+	}
 	if err := c.checkPlace(id, msg.GetAddress().GetTcp()); err != nil {
 		return err
 	}
@@ -37,6 +41,7 @@ func (c *Core) hello(in Hello) error {
 	*worker = workerState{
 		address: msg.Address, session: in.Session, order: worker.order, maxStreams: msg.MaxStreams, cores: msg.Cores,
 		tensorflow: msg.TensorflowVersion, version: msg.Version, where: msg.Placement, graphProducer: msg.GraphProducer, lastBeat: c.now, caches: msg.Caches,
+		connection: msg.Number,
 	}
 	c.sessions[in.Session] = id
 	c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Welcome{Welcome: &pecanv1.Welcome{
@@ -305,10 +310,20 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 		return nil
 	}
 	soft := c.soft(key)
+	if req.Number != 0 && soft.reporter == req.ClientId && req.Number <= soft.reportNumber {
+		// It was told before, and what it was about may be over.
+		return nil
+	}
+	soft.reporter, soft.reportNumber = req.ClientId, req.Number
 	if soft.lease == req.Lease {
 		soft.produced = max(soft.produced, req.NextIndex)
 	}
 	worker := c.workers[req.WorkerId]
+	if worker != nil && worker.restored && soft.reports == 0 {
+		// It may be a copy of a report to the dispatcher that ran before this one, and the worker on its way. Who cannot reach it says so again.
+		soft.reports++
+		return nil
+	}
 	if worker == nil || worker.away {
 		// Two witnesses: its session is broken, and a client cannot reach it.
 		c.loseWorker(req.WorkerId, true, "its session is broken and client "+req.ClientId+" cannot reach it")
