@@ -79,7 +79,7 @@ func (r jobRequest) options() (*pecanv1.JobOptions, error) {
 }
 
 // CreateJob finds or creates a job and gives {"handle", "job_id", "created", "durable", "workers", "cardinality",
-// "whole", "blocks", "mode", "asked_mode", "seed", "order", "order_tolerance", "plan": {...}}; asked_mode is "" unless a weaker mode runs. The handle has to become a tensor (operation PecanJob) or be given to ForgetJob. header and data are
+// "whole", "blocks", "mode", "requested_mode", "seed", "order", "order_tolerance", "plan": {...}}; requested_mode is "" unless a weaker mode runs. The handle has to become a tensor (operation PecanJob) or be given to ForgetJob. header and data are
 // those of RegisterDataset, and are kept to tell a dispatcher that has lost the dataset; both are empty where they are not at hand.
 func CreateJob(handle int64, request, header string, data []byte) (string, error) {
 	s, err := lookup(handle)
@@ -129,8 +129,8 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 	})
 	plan := job.Plan()
 	asked := ""
-	if job.Options().GetAskedMode() != pecanv1.Mode_MODE_UNSPECIFIED {
-		asked = word(job.Options().GetAskedMode(), "MODE_")
+	if job.Options().GetRequestedMode() != pecanv1.Mode_MODE_UNSPECIFIED {
+		asked = word(job.Options().GetRequestedMode(), "MODE_")
 	}
 	return encode(map[string]any{
 		"handle": held.Handle(), "job_id": job.ID(), "created": job.Created(), "durable": job.Durable(), "workers": job.Workers(),
@@ -138,10 +138,10 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 		// Rows of a block that TensorFlow has and the training loop has not are with nobody else: in a job that is shared they would be lost
 		// to the others when this trainer goes.
 		"blocks": r.Name == "" && op.Blocks(components),
-		"mode":   word(job.Options().GetMode(), "MODE_"), "asked_mode": asked, "seed": job.Options().GetSeed(),
+		"mode":   word(job.Options().GetMode(), "MODE_"), "requested_mode": asked, "seed": job.Options().GetSeed(),
 		"order": word(job.Options().GetOrder(), "ORDER_"), "order_tolerance": word(job.Options().GetOrderTolerance(), "ORDER_TOLERANCE_"),
 		"plan": map[string]any{
-			"streams": plan.GetNumStreams(), "cut": plan.GetCut().GetKind().String(), "batch_way": plan.GetBatchWay().String(),
+			"streams": plan.GetNumStreams(), "cut": plan.GetCut().GetKind().String(), "batch_way": plan.GetBatchStrategy().String(),
 			"repeat": plan.GetRepeat(), "reasons": plan.GetReasons(), "hash": plan.GetHash(), "fingerprint": plan.GetFingerprint(),
 			"class": strings.ToUpper(word(plan.GetDeterminism(), "DETERMINISM_CLASS_")),
 		},

@@ -193,8 +193,8 @@ func (e *epoch) open(pause *retryPause) (follow bool) {
 		ctx = e.session.ctx
 	}
 	request := &pecanv1.OpenEpochRequest{
-		RequestId: e.requestID, ClientId: e.job.clientID, JobId: e.job.id, Pass: e.job.passOf(e), Ahead: e.ahead, Position: e.start,
-		Beats: e.job.beats.Load(),
+		RequestId: e.requestID, ClientId: e.job.clientID, JobId: e.job.id, Pass: e.job.passOf(e), Prefetch: e.ahead, Position: e.start,
+		HeartbeatNumber: e.job.beats.Load(),
 	}
 	for {
 		limited, cancel := context.WithTimeout(ctx, callTimeout)
@@ -363,7 +363,7 @@ func (e *epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
 	e.countLive()
 	ahead := e.nearlyDone()
 	e.mu.Unlock()
-	if trouble := update.GetCacheTrouble(); trouble != "" {
+	if trouble := update.GetCacheProblem(); trouble != "" {
 		e.job.sayOfCache(trouble)
 	}
 	e.stir(ahead)

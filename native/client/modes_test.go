@@ -57,7 +57,7 @@ func TestWhatAModeTakesOfAStreamWhoseWorkerIsLost(t *testing.T) {
 				eventually(t, "the dispatcher is told that the rest was given up", func() bool {
 					return look(d, func() bool {
 						return slices.ContainsFunc(d.finished, func(r *pecanv1.FinishStreamRequest) bool {
-							return r.GetGaveUp() && r.GetCount() == taken && r.GetLease() == 4
+							return r.GetAbandoned() && r.GetCount() == taken && r.GetLease() == 4
 						})
 					})
 				})
@@ -66,7 +66,7 @@ func TestWhatAModeTakesOfAStreamWhoseWorkerIsLost(t *testing.T) {
 			default:
 				wantAll(t, append(first, rest...), count)
 			}
-			if gaveUp := look(d, func() bool { return slices.ContainsFunc(d.finished, (*pecanv1.FinishStreamRequest).GetGaveUp) }); gaveUp && !c.ends {
+			if gaveUp := look(d, func() bool { return slices.ContainsFunc(d.finished, (*pecanv1.FinishStreamRequest).GetAbandoned) }); gaveUp && !c.ends {
 				t.Error("something was given up")
 			}
 		})
@@ -86,7 +86,7 @@ func TestWhatWasQueuedOfAStreamThatIsGivenUpLeavesWithItsTrainer(t *testing.T) {
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
 		told := &pecanv1.ConsumerStream{Assignment: 1, Lease: 3, Worker: worker.address()}
 		if cut {
-			told.Worker, told.CutOff, told.Made = nil, true, held
+			told.Worker, told.Truncated, told.Produced = nil, true, held
 		}
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{told}}
 	}
@@ -155,7 +155,7 @@ func TestAStreamThatIsGivenUpEndsWhereItsReaderIs(t *testing.T) {
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
 		told := &pecanv1.ConsumerStream{Assignment: 1, Lease: 3, Worker: worker.address()}
 		if cut {
-			told.Worker, told.CutOff, told.Made = nil, true, 55
+			told.Worker, told.Truncated, told.Produced = nil, true, 55
 		}
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{told}}
 	}
@@ -206,7 +206,7 @@ func TestAStreamEndsUnderTheLeaseOfWhatItGave(t *testing.T) {
 	}
 	wantAll(t, append(some, rest...), count)
 	eventually(t, "the dispatcher is told of the end", func() bool { return look(d, func() bool { return len(d.finished) > 0 }) })
-	if told := look(d, func() *pecanv1.FinishStreamRequest { return d.finished[0] }); told.GetLease() != 3 || told.GetCount() != count || told.GetGaveUp() {
+	if told := look(d, func() *pecanv1.FinishStreamRequest { return d.finished[0] }); told.GetLease() != 3 || told.GetCount() != count || told.GetAbandoned() {
 		t.Errorf("told: %v", told)
 	}
 	released := func(r *pecanv1.ReleaseStreamRequest) bool { return r.GetId().GetEpoch() == 0 }

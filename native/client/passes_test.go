@@ -33,7 +33,7 @@ func TestAnOuterRepeatIsReadAsOneIteration(t *testing.T) {
 		t.Errorf("%d epochs opened", n)
 	}
 	for i, opened := range look(d, func() []*pecanv1.OpenEpochRequest { return d.opened }) {
-		if opened.GetPass() != uint64(i) || opened.GetAhead() != (i > 0) {
+		if opened.GetPass() != uint64(i) || opened.GetPrefetch() != (i > 0) {
 			t.Errorf("opened %v", opened)
 		}
 	}
@@ -682,7 +682,7 @@ func TestHeartbeatsTellWhichPassesTheySpeakOf(t *testing.T) {
 	}
 	eventually(t, "the pass is named", func() bool { return !last().GetOpening() && len(last().GetPasses()) == 1 })
 	look(d, func() any {
-		asked := d.opened[0].GetBeats()
+		asked := d.opened[0].GetHeartbeatNumber()
 		if asked == 0 {
 			t.Error("the pass was asked for without the number of a heartbeat")
 		}

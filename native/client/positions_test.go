@@ -417,11 +417,11 @@ func TestAReadingIsNotOfWhatOthersRead(t *testing.T) {
 
 // Where an index does not say which element it is, a position is the mode's promise and no more.
 func TestWhatAModeMakesOfAPositionWhereAnIndexSaysNothing(t *testing.T) {
-	const remainder = pecanv1.BatchWay_BATCH_WAY_REMAINDER
+	const remainder = pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER
 	for name, c := range map[string]struct {
 		mode  pecanv1.Mode
 		class pecanv1.DeterminismClass
-		way   pecanv1.BatchWay
+		way   pecanv1.BatchStrategy
 		next  []uint64
 		ended []uint32
 	}{
@@ -435,7 +435,7 @@ func TestWhatAModeMakesOfAPositionWhereAnIndexSaysNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) {
-				d.plan.NumStreams, d.plan.Determinism, d.plan.BatchWay, d.options.Mode = 3, c.class, c.way, c.mode
+				d.plan.NumStreams, d.plan.Determinism, d.plan.BatchStrategy, d.options.Mode = 3, c.class, c.way, c.mode
 			})
 			d.snapshot = func(uint64) *pecanv1.EpochUpdate {
 				return &pecanv1.EpochUpdate{TotalStreams: 3, Streams: []*pecanv1.ConsumerStream{{}, {Stream: 1}, {Stream: 2}}}

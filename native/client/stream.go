@@ -139,16 +139,16 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 		// All of it is here, and what is queued is nobody else's any more.
 		st.finish()
 	}
-	if (told.GetCutOff() && !st.released || mustNotComeTwice) && !st.ended {
+	if (told.GetTruncated() && !st.released || mustNotComeTwice) && !st.ended {
 		st.closeChannel()
 		st.gaveUp = true
 		st.end()
-		if !told.GetCutOff() {
+		if !told.GetTruncated() {
 			// The dispatcher would hand the stream on with another run of it, and what is queued is with nobody else.
 			st.finish()
 		}
 		e.session.log.Warn(fmt.Sprintf("stream %d of epoch %d ended early, at element %d: its worker was lost, and the rest of the stream with it, %d elements at least (mode at_most_once)",
-			st.number, e.id, st.next, max(told.GetMade(), st.next)-st.next), "job", e.job.id)
+			st.number, e.id, st.next, max(told.GetProduced(), st.next)-st.next), "job", e.job.id)
 		return
 	}
 	if told.GetRelease() {
@@ -224,7 +224,7 @@ func (st *stream) finish() {
 	st.finished = true
 	st.closeChannel()
 	api := st.epoch.session.api
-	request := &pecanv1.FinishStreamRequest{ClientId: st.epoch.job.clientID, Id: st.id(), Lease: st.endedUnder, Count: st.next, Assignment: st.assignment, GaveUp: st.gaveUp}
+	request := &pecanv1.FinishStreamRequest{ClientId: st.epoch.job.clientID, Id: st.id(), Lease: st.endedUnder, Count: st.next, Assignment: st.assignment, Abandoned: st.gaveUp}
 	st.epoch.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
 		_, err := api.FinishStream(ctx, request)
 		return err

@@ -232,7 +232,7 @@ func pullGraph(t *testing.T, source int64) []byte {
 	}
 	graphs, err := graph.Instantiate(parsed, plan, graph.At{Source: source, Mode: options.Mode})
 	if err != nil || len(graphs.B) == 0 {
-		t.Fatal(plan.GetBatchWay(), err)
+		t.Fatal(plan.GetBatchStrategy(), err)
 	}
 	return graphs.B
 }

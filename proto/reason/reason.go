@@ -61,7 +61,7 @@ const (
 	FrameCorrupt     Reason = "FRAME_CORRUPT"
 	StoreCorrupt     Reason = "STORE_CORRUPT"
 	StoreFull        Reason = "STORE_FULL"
-	JournalBehind    Reason = "JOURNAL_BEHIND"
+	StaleStore       Reason = "STALE_STORE"
 	FileNotVisible   Reason = "FILE_NOT_VISIBLE"
 	CacheUnsafe      Reason = "CACHE_ROOT_UNSAFE"
 	ElementFailed    Reason = "ELEMENT_FAILED"
@@ -86,7 +86,7 @@ var codeOf = map[Reason]codes.Code{
 	ClusterMismatch: codes.FailedPrecondition, ShardingFiles: codes.InvalidArgument,
 	ShardingSource: codes.NotFound, ShardingHint: codes.FailedPrecondition, Unavailable: codes.Unavailable,
 	NoWorkers: codes.Unavailable, VersionMismatch: codes.FailedPrecondition, FrameCorrupt: codes.DataLoss,
-	StoreCorrupt: codes.DataLoss, StoreFull: codes.ResourceExhausted, JournalBehind: codes.DataLoss, FileNotVisible: codes.NotFound, CacheUnsafe: codes.FailedPrecondition, ElementFailed: codes.InvalidArgument, ElementPoison: codes.DataLoss,
+	StoreCorrupt: codes.DataLoss, StoreFull: codes.ResourceExhausted, StaleStore: codes.DataLoss, FileNotVisible: codes.NotFound, CacheUnsafe: codes.FailedPrecondition, ElementFailed: codes.InvalidArgument, ElementPoison: codes.DataLoss,
 	Closed: codes.Canceled, UsedAfterFork: codes.FailedPrecondition, Interrupted: codes.Canceled,
 	Internal: codes.Internal,
 }

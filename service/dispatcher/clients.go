@@ -155,13 +155,13 @@ func (d *Dispatcher) MarkElements(ctx context.Context, req *pecanv1.MarkElements
 	return ask[*pecanv1.MarkElementsResponse](ctx, d, req)
 }
 
-// WorkerCrashes implements the service.
-func (d *Dispatcher) WorkerCrashes(ctx context.Context, req *pecanv1.WorkerCrashesRequest) (*pecanv1.WorkerCrashesResponse, error) {
+// ReportCrash implements the service.
+func (d *Dispatcher) ReportCrash(ctx context.Context, req *pecanv1.ReportCrashRequest) (*pecanv1.ReportCrashResponse, error) {
 	if err := first(d.check.required("worker_id", req.WorkerId), d.check.required("cause", req.Cause)); err != nil {
 		return nil, err
 	}
 	req.Cause = shortText(req.Cause)
-	return ask[*pecanv1.WorkerCrashesResponse](ctx, d, req)
+	return ask[*pecanv1.ReportCrashResponse](ctx, d, req)
 }
 
 // maxMarkedFiles bounds the files that an error names.

@@ -40,8 +40,10 @@ func TestRealGraphsAreRegisteredPlannedAndFetched(t *testing.T) {
 		streams uint32
 		check   func(*pecanv1.Plan) bool
 	}{
-		"range":            {spec: specOf(dtInt64), check: func(p *pecanv1.Plan) bool { return p.NumStreams > 1 && p.Cardinality == 100 }},
-		"range_batch":      {spec: specOf(dtInt64, -1), check: func(p *pecanv1.Plan) bool { return p.NumStreams > 1 && p.BatchWay == pecanv1.BatchWay_BATCH_WAY_EXACT }},
+		"range": {spec: specOf(dtInt64), check: func(p *pecanv1.Plan) bool { return p.NumStreams > 1 && p.Cardinality == 100 }},
+		"range_batch": {spec: specOf(dtInt64, -1), check: func(p *pecanv1.Plan) bool {
+			return p.NumStreams > 1 && p.BatchStrategy == pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT
+		}},
 		"filter_batch_map": {spec: specOf(dtInt64, -1), check: func(p *pecanv1.Plan) bool { return p.NumStreams >= 1 }},
 		"slices":           {spec: specOf(dtInt32), check: func(p *pecanv1.Plan) bool { return p.NumStreams > 1 }},
 	}

@@ -527,11 +527,11 @@ func TestFalseReportsOfWorkersChangeNothing(t *testing.T) {
 		},
 	}}})
 	for _, id := range []string{job.JobId, "another"} {
-		w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Figures{Figures: &pecanv1.JobFigures{
-			JobId: id, Account: 1, Reading: 1, Nodes: []*pecanv1.NodeMetrics{{Node: "n", SelfCpuS: math.Inf(1), Elements: 4}},
+		w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: &pecanv1.JobMetrics{
+			JobId: id, Generation: 1, Sequence: 1, Nodes: []*pecanv1.NodeMetrics{{Node: "n", SelfCpuS: math.Inf(1), Elements: 4}},
 		}}})
 	}
-	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Figures{}})
+	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{}})
 	if stop := w.stopped(); stop.Id.Epoch != 9 {
 		t.Fatalf("stop %v", stop)
 	}

@@ -75,7 +75,7 @@ func (w *worker) explained(job, state string) *pecanv1.ExplainResponse {
 func (w *worker) measured(job string, steps []*pecanv1.ExplainedStep) {
 	w.s.t.Helper()
 	sizes := []uint64{8, 64 * 64 * 3 * 4, 64 * 64 * 3 * 4, 8 * 8 * 3 * 4}
-	figures := &pecanv1.JobFigures{JobId: job, Account: 1, Reading: 1}
+	figures := &pecanv1.JobMetrics{JobId: job, Generation: 1, Sequence: 1}
 	for i, step := range steps {
 		node := &pecanv1.NodeMetrics{Node: step.Node, Op: step.Op, Elements: 3000, SelfCpuS: 0.06, BytesIn: 3000 * sizes[i], BytesOut: 3000 * sizes[i+1]}
 		if i == 1 {
@@ -83,7 +83,7 @@ func (w *worker) measured(job string, steps []*pecanv1.ExplainedStep) {
 		}
 		figures.Nodes = append(figures.Nodes, node)
 	}
-	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Figures{Figures: figures}})
+	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: figures}})
 }
 
 // figured waits until the dispatcher has the figures of a job's steps.
@@ -100,12 +100,12 @@ func (w *worker) figured(job string) {
 // inProduction tells what the steps cost after that, in 1,000 more elements in either order: less in the second one.
 func (w *worker) inProduction(job string, steps []*pecanv1.ExplainedStep) {
 	w.s.t.Helper()
-	figures := &pecanv1.JobFigures{JobId: job, Account: 1, Reading: 2}
+	figures := &pecanv1.JobMetrics{JobId: job, Generation: 1, Sequence: 2}
 	for i, step := range steps {
 		figures.Nodes = append(figures.Nodes, &pecanv1.NodeMetrics{Node: step.Node, Op: step.Op, Elements: 5000, SelfCpuS: []float64{0.1, 404, 0.1}[i]})
 		figures.Ordered = append(figures.Ordered, &pecanv1.NodeMetrics{Node: step.Node, Op: step.Op, Elements: 1000, SelfCpuS: []float64{0.02, 4, 0.02}[i]})
 	}
-	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Figures{Figures: figures}})
+	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: figures}})
 }
 
 // tries waits for the command to try an order, and beats meanwhile.
@@ -167,7 +167,7 @@ func TestAnOrderIsPlannedTriedAndAdopted(t *testing.T) {
 		w.inProduction(job.JobId, explained.Steps)
 		explained = w.explained("pictures", "adopted")
 	}
-	if p := explained.Production; p.GetOrderedElements() != 1000 || p.GetRegisteredElements() != 1000 || !p.GetBeside() || !(p.GetOrderedS() < p.GetRegisteredS()) {
+	if p := explained.Production; p.GetOrderedElements() != 1000 || p.GetRegisteredElements() != 1000 || !p.GetSameEpochs() || !(p.GetOrderedS() < p.GetRegisteredS()) {
 		t.Errorf("in production %v", p)
 	}
 	status, err := s.client.Status(s.ctx(), &pecanv1.StatusRequest{})
@@ -214,7 +214,7 @@ func TestAPositionIsGoneOnFromInTheOrderThatItNames(t *testing.T) {
 			t.Fatal(opened, err)
 		}
 	}
-	if start := w.start(); start.Id.Epoch != 4 || !equal(start.Plan.Order, cropFirst) || start.OwnedBelow != 3 && start.Id.Stream == 0 {
+	if start := w.start(); start.Id.Epoch != 4 || !equal(start.Plan.Order, cropFirst) || start.DeliveredBelow != 3 && start.Id.Stream == 0 {
 		t.Errorf("a stream runs by %v", start)
 	}
 	for name, order := range map[string][]string{
@@ -334,7 +334,7 @@ func TestATrialOfNonsenseIsAnAnswer(t *testing.T) {
 	nan := 0.0
 	nan /= nan
 	for _, told := range []*pecanv1.OrderTried{nil, {}, {Id: "1-1", Trial: &pecanv1.OrderTrial{OriginalS: nan, SavedLowS: nan, Refused: strings.Repeat("x", 1<<20),
-		Components: []*pecanv1.OrderDifference{{Worst: nan}}}}} {
+		Components: []*pecanv1.OrderDifference{{MaxDifference: nan}}}}} {
 		w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: told}})
 	}
 	w.beat()

@@ -63,8 +63,8 @@ func TestFiguresOfNodesOutliveTheirLeases(t *testing.T) {
 		return []*pecanv1.NodeMetrics{{Node: "map", Op: "MapDataset", Elements: elements, SelfCpuS: float64(elements) / 4, BytesIn: 2 * elements, BytesOut: 3 * elements}}
 	}
 	tell := func(w *worker, account, reading, elements uint64) {
-		w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Figures{Figures: &pecanv1.JobFigures{
-			JobId: job.JobId, Account: account, Reading: reading, Nodes: nodes(elements),
+		w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: &pecanv1.JobMetrics{
+			JobId: job.JobId, Generation: account, Sequence: reading, Nodes: nodes(elements),
 		}}})
 	}
 	sum := uint64(0)
@@ -236,7 +236,7 @@ func TestAFailedStreamReachesTheClient(t *testing.T) {
 // The closing stream's worker hears of every remainder.
 func TestRemaindersAreAnnounced(t *testing.T) {
 	s := startService(t, serviceOptions{})
-	dataset := s.register(&pecanv1.Plan{NumStreams: 1, BatchWay: pecanv1.BatchWay_BATCH_WAY_REMAINDER, BatchRows: 8})
+	dataset := s.register(&pecanv1.Plan{NumStreams: 1, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER, BatchRows: 8})
 	job := s.job("c1", "", dataset, nil)
 	s.open("c1", job.JobId, 0)
 	w := s.worker(workerHello("w1", 1))

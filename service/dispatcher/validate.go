@@ -279,7 +279,7 @@ func cleanHeartbeat(beat *pecanv1.WorkerHeartbeat) {
 }
 
 // cleanFigures makes the figures of a job's nodes harmless.
-func cleanFigures(figures *pecanv1.JobFigures) {
+func cleanFigures(figures *pecanv1.JobMetrics) {
 	for _, nodes := range []*[]*pecanv1.NodeMetrics{&figures.Nodes, &figures.Ordered} {
 		if len(*nodes) > maxListed {
 			*nodes = (*nodes)[:maxListed]
@@ -307,7 +307,7 @@ func cleanTrial(trial *pecanv1.OrderTrial) {
 		trial.Components = trial.Components[:maxComponents]
 	}
 	for _, difference := range trial.Components {
-		for _, value := range []*float64{&difference.Worst, &difference.Bound, &difference.Range} {
+		for _, value := range []*float64{&difference.MaxDifference, &difference.Bound, &difference.Range} {
 			if math.IsNaN(*value) {
 				*value = math.Inf(1)
 			}

@@ -137,16 +137,16 @@ func (d *Dispatcher) fromWorker(ctx context.Context, id core.SessionID, message 
 	switch kind := message.GetKind().(type) {
 	case *pecanv1.WorkerMessage_Heartbeat:
 		cleanHeartbeat(kind.Heartbeat)
-	case *pecanv1.WorkerMessage_Figures:
-		if kind.Figures == nil {
+	case *pecanv1.WorkerMessage_Metrics:
+		if kind.Metrics == nil {
 			return nil
 		}
-		cleanFigures(kind.Figures)
-	case *pecanv1.WorkerMessage_CacheSpoilt:
-		if kind.CacheSpoilt == nil {
+		cleanFigures(kind.Metrics)
+	case *pecanv1.WorkerMessage_CacheSegmentInvalid:
+		if kind.CacheSegmentInvalid == nil {
 			return nil
 		}
-		kind.CacheSpoilt.Why = shortText(kind.CacheSpoilt.Why)
+		kind.CacheSegmentInvalid.Why = shortText(kind.CacheSegmentInvalid.Why)
 	case *pecanv1.WorkerMessage_CacheFiles:
 		if files := kind.CacheFiles; len(files.GetNames()) > maxListed {
 			files.Names = files.Names[:maxListed]
@@ -165,7 +165,7 @@ func (d *Dispatcher) fromWorker(ctx context.Context, id core.SessionID, message 
 	case *pecanv1.WorkerMessage_Hello:
 		return reason.New(reason.BadArgument, "worker session: hello is the first message only")
 	}
-	if why, _ := d.gate.look(); why != nil && (message.GetHeartbeat() != nil || message.GetFigures() != nil) {
+	if why, _ := d.gate.look(); why != nil && (message.GetHeartbeat() != nil || message.GetMetrics() != nil) {
 		// There will be newer ones.
 		return nil
 	}

@@ -29,7 +29,7 @@ const MaxStreams = 16
 func Analyze(g *Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, error) {
 	p := newPlanner(g)
 	plan := &pecanv1.Plan{
-		Fingerprint: g.fingerprint, NumStreams: 1, BatchWay: pecanv1.BatchWay_BATCH_WAY_EXACT, Repeat: 1,
+		Fingerprint: g.fingerprint, NumStreams: 1, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT, Repeat: 1,
 		Cut: &pecanv1.Cut{Kind: pecanv1.Cut_NONE}, Components: g.Outputs(), AssertedCardinality: unknown,
 		WritesFiles: g.writesFiles(),
 	}
@@ -232,9 +232,9 @@ func (p *planner) writeCut(plan *pecanv1.Plan, w way, streams int64) {
 	if w.batch == nil {
 		return
 	}
-	plan.BatchWay = pecanv1.BatchWay_BATCH_WAY_REMAINDER
+	plan.BatchStrategy = pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER
 	if w.batchWay == closing {
-		plan.BatchWay = pecanv1.BatchWay_BATCH_WAY_CLOSING
+		plan.BatchStrategy = pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING
 	}
 	plan.BatchRows, _ = p.batchRows(w.batch)
 	plan.DropRemainder = p.drops(w.batch.node)

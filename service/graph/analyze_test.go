@@ -27,9 +27,9 @@ const (
 func TestPlans(t *testing.T) {
 	const (
 		elements, blocks, files = pecanv1.Cut_ELEMENTS, pecanv1.Cut_BLOCKS, pecanv1.Cut_FILES
-		exactWay                = pecanv1.BatchWay_BATCH_WAY_EXACT
-		remainderWay            = pecanv1.BatchWay_BATCH_WAY_REMAINDER
-		closingWay              = pecanv1.BatchWay_BATCH_WAY_CLOSING
+		exactWay                = pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT
+		remainderWay            = pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER
+		closingWay              = pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING
 	)
 	for name, c := range map[string]struct {
 		graph   string
@@ -37,7 +37,7 @@ func TestPlans(t *testing.T) {
 		workers int
 		streams int32
 		kind    pecanv1.Cut_Kind
-		way     pecanv1.BatchWay
+		way     pecanv1.BatchStrategy
 		block   int64
 		edge    string
 		repeat  int64
@@ -70,7 +70,7 @@ func TestPlans(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := parse(t, c.graph)
 			p := plan(t, g, c.opts, c.workers)
-			if p.NumStreams != c.streams || p.Cut.Kind != c.kind || p.BatchWay != c.way || p.Cut.Block != c.block || p.Repeat != c.repeat || p.Cardinality != c.card {
+			if p.NumStreams != c.streams || p.Cut.Kind != c.kind || p.BatchStrategy != c.way || p.Cut.Block != c.block || p.Repeat != c.repeat || p.Cardinality != c.card {
 				t.Errorf("plan %v", p)
 			}
 			for _, edge := range p.Cut.Edges {

@@ -168,7 +168,7 @@ func (e *editor) top(root *step, w way) (*step, way, error) {
 
 func lastStream(plan *pecanv1.Plan) int {
 	last := int(plan.GetNumStreams()) - 1
-	if plan.GetBatchWay() != pecanv1.BatchWay_BATCH_WAY_EXACT {
+	if plan.GetBatchStrategy() != pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT {
 		last++
 	}
 	return last
@@ -182,7 +182,7 @@ func (p *planner) findWay(root *step, plan *pecanv1.Plan) (way, error) {
 			candidates = append(candidates, w)
 		}
 		for _, w := range candidates {
-			made := &pecanv1.Plan{Cut: &pecanv1.Cut{}, BatchWay: pecanv1.BatchWay_BATCH_WAY_EXACT}
+			made := &pecanv1.Plan{Cut: &pecanv1.Cut{}, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT}
 			p.writeCut(made, w, int64(plan.GetNumStreams()))
 			if samePlanCut(made, plan) {
 				return w, nil
@@ -194,7 +194,7 @@ func (p *planner) findWay(root *step, plan *pecanv1.Plan) (way, error) {
 
 func samePlanCut(a, b *pecanv1.Plan) bool {
 	x, y := a.GetCut(), b.GetCut()
-	if a.GetBatchWay() != b.GetBatchWay() || a.GetBatchRows() != b.GetBatchRows() || x.GetBlock() != y.GetBlock() || len(x.GetEdges()) != len(y.GetEdges()) {
+	if a.GetBatchStrategy() != b.GetBatchStrategy() || a.GetBatchRows() != b.GetBatchRows() || x.GetBlock() != y.GetBlock() || len(x.GetEdges()) != len(y.GetEdges()) {
 		return false
 	}
 	for i := range x.GetEdges() {

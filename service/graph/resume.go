@@ -18,7 +18,7 @@ import (
 // there it may only where it can begin at any index with nothing run again, and gives there what it would have given.
 func MayMove(plan *pecanv1.Plan, options *pecanv1.JobOptions) bool {
 	return options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE ||
-		Repeats(plan) && plan.GetResume().GetWay() == pecanv1.Resume_START
+		Repeats(plan) && plan.GetResume().GetStrategy() == pecanv1.Resume_SEEK
 }
 
 // Repeats tells whether an index says which element it is: another run of a stream gives the same ones in the same order.
@@ -92,7 +92,7 @@ func isOrdered(mode pecanv1.Mode) bool { return mode == pecanv1.Mode_MODE_DETERM
 
 // planResume says how a stream goes on at an index.
 func (p *planner) planResume(plan *pecanv1.Plan, root *step, w way) {
-	plan.Resume = &pecanv1.Resume{Way: pecanv1.Resume_RECOMPUTE, Checkpoints: p.checkpoints(root, w, plan.Mode) == ""}
+	plan.Resume = &pecanv1.Resume{Strategy: pecanv1.Resume_RECOMPUTE, Checkpoints: p.checkpoints(root, w, plan.Mode) == ""}
 	if why := p.begins(root, w, plan.Mode); why != "" {
 		say(plan, "A stream that moves to another worker is run again from its start: %s.", why)
 		return
@@ -104,7 +104,7 @@ func (p *planner) planResume(plan *pecanv1.Plan, root *step, w way) {
 			saved = saved || p.weight(s) > weightNone || s.rule.kind == batched
 			return
 		}
-		plan.Resume.Above = append(plan.Resume.Above, s.node.GetName())
+		plan.Resume.SkipNodes = append(plan.Resume.SkipNodes, s.node.GetName())
 		_, cut := w.cuts[s]
 		if work := p.workAgain(s, w); work > again || blocker == nil {
 			again = work
@@ -113,16 +113,16 @@ func (p *planner) planResume(plan *pecanv1.Plan, root *step, w way) {
 			}
 		}
 	})
-	where := strings.Join(plan.Resume.Above, ", ")
+	where := strings.Join(plan.Resume.SkipNodes, ", ")
 	switch {
 	case again == weightNone && blocker == nil:
-		plan.Resume.Way = pecanv1.Resume_START
+		plan.Resume.Strategy = pecanv1.Resume_SEEK
 		say(plan, "A stream that moves to another worker begins at its index above %s: nothing is computed again.", where)
 	case saved:
-		plan.Resume.Way = pecanv1.Resume_PARTLY
+		plan.Resume.Strategy = pecanv1.Resume_PARTIAL
 		say(plan, "A stream that moves to another worker begins at its index above %s: what lies below is run again.", where)
 	default:
-		plan.Resume.Above = nil
+		plan.Resume.SkipNodes = nil
 		say(plan, "A stream that moves to another worker is run again from its start: no element of %s can be had without those before it.", where)
 	}
 }

@@ -9,12 +9,12 @@ import (
 )
 
 func TestHowAStreamGoesOnAtAnIndex(t *testing.T) {
-	const again, partly, start = pecanv1.Resume_RECOMPUTE, pecanv1.Resume_PARTLY, pecanv1.Resume_START
+	const again, partly, start = pecanv1.Resume_RECOMPUTE, pecanv1.Resume_PARTIAL, pecanv1.Resume_SEEK
 	const once, ordered = pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Mode_MODE_DETERMINISTIC
 	for _, c := range []struct {
 		name        string
 		mode        pecanv1.Mode
-		way         pecanv1.Resume_Way
+		way         pecanv1.Resume_Strategy
 		above       string
 		checkpoints bool
 	}{
@@ -44,7 +44,7 @@ func TestHowAStreamGoesOnAtAnIndex(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := p.GetResume()
-		if r.GetWay() != c.way || strings.Join(r.GetAbove(), " ") != c.above || r.GetCheckpoints() != c.checkpoints {
+		if r.GetStrategy() != c.way || strings.Join(r.GetSkipNodes(), " ") != c.above || r.GetCheckpoints() != c.checkpoints {
 			t.Errorf("%s: %v", c.name, r)
 		}
 		if last := p.GetReasons()[len(p.GetReasons())-1]; !strings.HasPrefix(last, "A stream that moves to another worker ") {

@@ -72,12 +72,12 @@ func (c *caches) close() error {
 	return err
 }
 
-func (c *caches) figures() *pecanv1.CacheFigures {
+func (c *caches) figures() *pecanv1.CacheMetrics {
 	if c == nil {
 		return nil
 	}
-	return &pecanv1.CacheFigures{
-		BytesWritten: c.written.Load(), BytesRead: c.read.Load(), WritesDropped: c.dropped.Load(), SegmentsSpoilt: c.spoilt.Load(),
+	return &pecanv1.CacheMetrics{
+		BytesWritten: c.written.Load(), BytesRead: c.read.Load(), WritesDropped: c.dropped.Load(), SegmentsInvalid: c.spoilt.Load(),
 	}
 }
 
@@ -114,7 +114,7 @@ func (c *caches) tell(segment *pecanv1.CacheSegment) <-chan struct{} {
 }
 
 func cacheWritten(segment *pecanv1.CacheSegment) *pecanv1.WorkerMessage {
-	return &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheWritten{CacheWritten: &pecanv1.CacheWritten{Segment: segment}}}
+	return &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentWritten{CacheSegmentWritten: &pecanv1.CacheSegmentWritten{Segment: segment}}}
 }
 
 // again tells a new session what the one before it may not have heard.
@@ -132,7 +132,7 @@ func (c *caches) again() {
 }
 
 // named is the dispatcher's answer.
-func (c *caches) named(answer *pecanv1.CacheNamed) {
+func (c *caches) named(answer *pecanv1.CacheSegmentAck) {
 	if c == nil {
 		return
 	}
@@ -143,7 +143,7 @@ func (c *caches) named(answer *pecanv1.CacheNamed) {
 		close(own.named)
 	}
 	c.mu.Unlock()
-	if own != nil && !answer.GetKept() {
+	if own != nil && !answer.GetAccepted() {
 		c.worker.running.Go(func() { c.remove(answer.GetName()) })
 	}
 }
@@ -163,7 +163,7 @@ func (c *caches) spoil(segment *pecanv1.CacheSegment, damaged bool, why error) {
 			c.worker.log.Debug("take a damaged segment out of the way", "file", segment.GetName(), "error", err)
 		}
 	}
-	c.worker.session.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSpoilt{CacheSpoilt: &pecanv1.CacheSpoilt{
+	c.worker.session.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentInvalid{CacheSegmentInvalid: &pecanv1.CacheSegmentInvalid{
 		Segment: segment, Why: why.Error(),
 	}}})
 }

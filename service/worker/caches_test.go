@@ -31,7 +31,7 @@ func TestTheDispatcherIsObeyedWhileFilesOfTheCacheAreRemoved(t *testing.T) {
 	go func() {
 		// As a session does, one command after the other.
 		orphans := &pecanv1.CacheOrphans{Names: []string{cache.Name("0", 1, 1, 1, "0")}}
-		w.obey(&pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheNamed{CacheNamed: &pecanv1.CacheNamed{Name: unneeded}}})
+		w.obey(&pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheSegmentAck{CacheSegmentAck: &pecanv1.CacheSegmentAck{Name: unneeded}}})
 		w.obey(&pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheOrphans{CacheOrphans: orphans}})
 		w.obey(&pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheOrphans{CacheOrphans: orphans}})
 		w.obey(&pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Start{Start: order("thousand")}})

@@ -33,7 +33,7 @@ type saver struct {
 // arithmetic does not do better. The state of a serial graph fits no other one, and the other way round.
 func (r *run) saves() bool {
 	resume := r.order.GetPlan().GetResume()
-	return r.stream.worker.checkpoints != nil && resume.GetCheckpoints() && resume.GetWay() != pecanv1.Resume_START &&
+	return r.stream.worker.checkpoints != nil && resume.GetCheckpoints() && resume.GetStrategy() != pecanv1.Resume_SEEK &&
 		!r.order.GetClosing() && r.order.GetCache() == nil && !r.serial
 }
 

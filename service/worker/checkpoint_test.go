@@ -69,7 +69,7 @@ func begun(t *testing.T, dir string) (next *pecanv1.StartStream) {
 	t.Helper()
 	w := saving(t, dir)
 	o := planned(t, w, "slow_shuffle")
-	if o.Plan.Resume.GetWay() != pecanv1.Resume_RECOMPUTE || !o.Plan.Resume.GetCheckpoints() {
+	if o.Plan.Resume.GetStrategy() != pecanv1.Resume_RECOMPUTE || !o.Plan.Resume.GetCheckpoints() {
 		t.Fatalf("the plan says %v", o.Plan.Resume)
 	}
 	w.start(o)
@@ -365,7 +365,7 @@ func TestAWorkerThatLeavesEndsItsStreamsWhereTheirReadersAre(t *testing.T) {
 	r.credit(1, count, 1<<40)
 	<-drained
 	beat := w.heartbeat()
-	if load := beat.Streams[0]; !beat.Leaving || !load.AtRest || load.Unread || load.Acked != count || load.Produced != count {
+	if load := beat.Streams[0]; !beat.Leaving || !load.Drained || load.Unread || load.Acked != count || load.Produced != count {
 		t.Fatalf("the reader has %d elements: %v", count, load)
 	}
 	successor := saving(t, dir)

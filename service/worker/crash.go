@@ -19,12 +19,12 @@ func (w *Worker) crashes(cause string) {
 	if client == nil {
 		return
 	}
-	words := &pecanv1.WorkerCrashesRequest{WorkerId: w.workerID(), Cause: cause, Opening: w.openings.now()}
+	words := &pecanv1.ReportCrashRequest{WorkerId: w.workerID(), Cause: cause, Opening: w.openings.now()}
 	for _, load := range w.loads() {
 		if load.Opened {
 			words.Running = append(words.Running, load)
 		}
 	}
-	_, err := client.WorkerCrashes(ctx, words)
+	_, err := client.ReportCrash(ctx, words)
 	w.log.Error("native code ends this process", "cause", cause, "opening", len(words.Opening), "running", len(words.Running), "dispatcher_told", err == nil)
 }

@@ -226,7 +226,7 @@ func (d *differ) report() (out []*pecanv1.OrderDifference) {
 	for i := range d.components {
 		c := &d.components[i]
 		bound, _ := c.bound(d.tolerance)
-		out = append(out, &pecanv1.OrderDifference{Component: uint32(i), Worst: c.worst, Bound: bound, Range: c.span()})
+		out = append(out, &pecanv1.OrderDifference{Component: uint32(i), MaxDifference: c.worst, Bound: bound, Range: c.span()})
 	}
 	return out
 }

@@ -116,7 +116,7 @@ func TestComponentsDifferByNoMoreThanTheirDtypeAllows(t *testing.T) {
 			if wrong := d.compare([]*tf.Tensor{a}, []*tf.Tensor{b}); wrong != "" {
 				t.Fatal(what, wrong)
 			}
-			worst := d.report()[0].GetWorst()
+			worst := d.report()[0].GetMaxDifference()
 			if why := d.verdict(); (why == "") != good || math.Abs(worst-c.worst) > 1e-4*c.worst {
 				t.Errorf("%s, %v: %q, worst is %g, want %g", what, tolerance, why, worst, c.worst)
 			}

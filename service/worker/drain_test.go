@@ -66,7 +66,7 @@ func TestAWorkerThatLeavesRunsWhatMayNotMoveToItsEnd(t *testing.T) {
 func TestAWorkerThatLeavesGivesAwayWhatNobodyHasRead(t *testing.T) {
 	w, _, _, _, drained := leaving(t, pecanv1.Mode_MODE_AT_MOST_ONCE, false)
 	<-drained
-	if load := w.heartbeat().Streams[0]; !load.AtRest || !load.Unread || load.Produced == 4000 {
+	if load := w.heartbeat().Streams[0]; !load.Drained || !load.Unread || load.Produced == 4000 {
 		t.Errorf("the dispatcher is told %v", load)
 	}
 }

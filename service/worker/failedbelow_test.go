@@ -42,7 +42,7 @@ func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 	const failed, moved, again = 9, 100, 200
 	quiet := serve(t, nil)
 	o := planned(t, quiet, "failing_shuffle")
-	if resume := o.Plan.Resume; resume.GetWay() != pecanv1.Resume_PARTLY || !resume.GetCheckpoints() {
+	if resume := o.Plan.Resume; resume.GetStrategy() != pecanv1.Resume_PARTIAL || !resume.GetCheckpoints() {
 		t.Fatalf("the plan says %v", resume)
 	}
 	quiet.start(o)

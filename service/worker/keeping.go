@@ -27,7 +27,7 @@ import (
 type keeping struct {
 	run    *run
 	caches *caches
-	order  *pecanv1.CacheOrder
+	order  *pecanv1.CacheAction
 	graphs *graph.StreamGraphs
 	// meters is the name under which the graphs count.
 	meters string

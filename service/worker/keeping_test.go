@@ -35,7 +35,7 @@ func kept(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 	if o.Plan, err = graph.Analyze(parsed, o.Options, graph.Env{}); err != nil || o.Plan.GetCache() == nil {
 		t.Fatal(o.Plan.GetReasons(), err)
 	}
-	o.Cache = &pecanv1.CacheOrder{Key: o.Plan.GetCache().GetKey()}
+	o.Cache = &pecanv1.CacheAction{Key: o.Plan.GetCache().GetKey()}
 	return o
 }
 
@@ -71,7 +71,7 @@ func written(t *testing.T, w *Worker) *pecanv1.CacheSegment {
 	if segment == nil {
 		t.Fatal("no segment was told of")
 	}
-	w.caches.named(&pecanv1.CacheNamed{Name: segment.Name, Kept: true})
+	w.caches.named(&pecanv1.CacheSegmentAck{Name: segment.Name, Accepted: true})
 	return segment
 }
 
@@ -81,7 +81,7 @@ func TestWhatWasWrittenIsRead(t *testing.T) {
 		o := kept(t, w, name)
 		o.Cache = nil
 		want := read(t, w, o, 1)
-		o.Cache = &pecanv1.CacheOrder{Key: o.Plan.GetCache().GetKey()}
+		o.Cache = &pecanv1.CacheAction{Key: o.Plan.GetCache().GetKey()}
 		if got := read(t, w, o, 2); got != want {
 			t.Errorf("%s: written beside, the elements are %.200s, without %.200s", name, got, want)
 		}

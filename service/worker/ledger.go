@@ -25,7 +25,7 @@ type ledger struct {
 type account struct {
 	number, reading uint64
 	// done is what runs did that are over; live are those under way.
-	done *pecanv1.JobFigures
+	done *pecanv1.JobMetrics
 	live map[*run]bool
 	// told: nothing has changed since the dispatcher was told last.
 	told bool
@@ -41,7 +41,7 @@ func (l *ledger) join(r *run) {
 	a := l.accounts[r.stream.key.job]
 	if a == nil {
 		l.opened++
-		a = &account{number: l.opened, done: &pecanv1.JobFigures{Recovery: new(pecanv1.Recovery)}, live: map[*run]bool{}}
+		a = &account{number: l.opened, done: &pecanv1.JobMetrics{Recovery: new(pecanv1.Recovery)}, live: map[*run]bool{}}
 		l.accounts[r.stream.key.job] = a
 	}
 	a.live[r], a.used = true, time.Now()
@@ -69,7 +69,7 @@ func (l *ledger) leave(r *run) {
 
 // addRuns adds the figures of runs to totals. Those of runs in another order of the steps are told apart: what a step costs in one order
 // says nothing of the other.
-func addRuns(totals *pecanv1.JobFigures, runs ...*run) {
+func addRuns(totals *pecanv1.JobMetrics, runs ...*run) {
 	all, ordered := byNode{}, byNode{}
 	all.add(totals.Nodes)
 	ordered.add(totals.Ordered)
@@ -111,7 +111,7 @@ func (b byNode) list() (nodes []*pecanv1.NodeMetrics) {
 }
 
 // news gives the totals of a job that the dispatcher does not have yet; nil when it has them.
-func (l *ledger) news(job string) *pecanv1.JobFigures {
+func (l *ledger) news(job string) *pecanv1.JobMetrics {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.accounts[job]
@@ -120,8 +120,8 @@ func (l *ledger) news(job string) *pecanv1.JobFigures {
 	}
 	a.told = true
 	a.reading++
-	figures := &pecanv1.JobFigures{
-		JobId: job, Account: a.number, Reading: a.reading, Recovery: new(pecanv1.Recovery), Nodes: a.done.Nodes, Ordered: a.done.Ordered,
+	figures := &pecanv1.JobMetrics{
+		JobId: job, Generation: a.number, Sequence: a.reading, Recovery: new(pecanv1.Recovery), Nodes: a.done.Nodes, Ordered: a.done.Ordered,
 		Failed: a.done.Failed, OrderedFailed: a.done.OrderedFailed,
 	}
 	figures.Recovery.Add(a.done.Recovery)
@@ -152,7 +152,7 @@ func (l *ledger) untold() {
 func (w *Worker) tellFigures(jobs ...string) {
 	for _, job := range jobs {
 		if figures := w.ledger.news(job); figures != nil {
-			w.session.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Figures{Figures: figures}})
+			w.session.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: figures}})
 		}
 	}
 }

@@ -127,7 +127,7 @@ func TestProducingLeavesRoomForWhatGraphsBuffer(t *testing.T) {
 	w := serve(t, func(c *Config) { c.WindowBytes = limit })
 	// Until it is opened this one makes a single element, while its prefetch fills and stays full.
 	ahead := order("ahead")
-	ahead.Ahead = true
+	ahead.Prefetch = true
 	w.start(ahead)
 	waiting := w.held()[0].run
 	waitFor(t, "the buffers of a graph that nobody reads", func() bool {

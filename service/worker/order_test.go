@@ -90,7 +90,7 @@ func TestAnOrderedPlanGivesWhatTheRegisteredOneGives(t *testing.T) {
 				for _, index := range []uint64{0, 2} {
 					o.Cache = nil
 					if key := o.Plan.GetCache().GetKey(); stream == last && index == 0 && key != "" {
-						o.Cache = &pecanv1.CacheOrder{Key: key}
+						o.Cache = &pecanv1.CacheAction{Key: key}
 					}
 					o.Plan.Order = nil
 					want := from(t, w, o, index)
@@ -108,7 +108,7 @@ func TestAnOrderedPlanGivesWhatTheRegisteredOneGives(t *testing.T) {
 func TestFiguresOfAnotherOrderAreToldApart(t *testing.T) {
 	w := serve(t, nil)
 	o, steps := orderable(t, w, "failing", &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC, Seed: 7})
-	read := func() *pecanv1.JobFigures {
+	read := func() *pecanv1.JobMetrics {
 		o.Lease++
 		w.start(own(o))
 		r := dialTCP(t, w)

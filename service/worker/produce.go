@@ -156,7 +156,7 @@ func (r *run) step(it *tf.Iterator, limit int) error {
 func (r *run) skippable() uint64 {
 	behind := r.window.behind()
 	if r.batchRows > 0 {
-		next, owned := r.index(), r.order.GetOwnedBelow()
+		next, owned := r.index(), r.order.GetDeliveredBelow()
 		behind = min(behind, max(owned, next)-next)
 	}
 	return behind

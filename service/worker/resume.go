@@ -13,14 +13,14 @@ type beginning struct{ start, wanted uint64 }
 // beginning is where a run begins that is wanted from an index on: there, if what comes before can be left out. A failed element
 // shifts what a batch above it holds, so it counts only as far as no element has failed.
 func (s *stream) beginning(wanted, clean uint64) beginning {
-	if suspicion := s.order.GetSuspicion(); suspicion.GetSerial() {
+	if suspicion := s.order.GetCrashGuard(); suspicion.GetSerial() {
 		// Elements before show which files are open when a suspicious one is made. Not for those whose workers are killed: they would not come
 		// further where a worker lives for fewer elements than that.
 		wanted = min(wanted, suspicion.GetFirst()-min(suspicion.GetFirst(), farUnknown))
 	}
 	at := beginning{wanted: wanted}
-	switch s.order.GetPlan().GetResume().GetWay() {
-	case pecanv1.Resume_START, pecanv1.Resume_PARTLY:
+	switch s.order.GetPlan().GetResume().GetStrategy() {
+	case pecanv1.Resume_SEEK, pecanv1.Resume_PARTIAL:
 		if !s.order.GetClosing() {
 			at.start = min(wanted, clean)
 		}
@@ -40,7 +40,7 @@ const farUnknown = 64
 // far tell. Where a part of the graph runs from its start in any case, nothing is known of what that takes.
 func (r *run) isFar(start uint64) bool {
 	from, next := r.window.span()
-	if r.order.GetPlan().GetResume().GetWay() != pecanv1.Resume_START || start <= next || r.state().ended {
+	if r.order.GetPlan().GetResume().GetStrategy() != pecanv1.Resume_SEEK || start <= next || r.state().ended {
 		return false
 	}
 	r.mu.Lock()

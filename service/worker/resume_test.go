@@ -49,7 +49,7 @@ func recoveryOf(w *Worker) *pecanv1.Recovery {
 func TestAStreamBeginsAtItsIndex(t *testing.T) {
 	w := serve(t, nil)
 	o := planned(t, w, "batches")
-	if o.Plan.Resume.GetWay() != pecanv1.Resume_START {
+	if o.Plan.Resume.GetStrategy() != pecanv1.Resume_SEEK {
 		t.Fatalf("the plan says %v", o.Plan.Resume)
 	}
 	o.CleanBelow = 7
@@ -77,7 +77,7 @@ func TestAStreamBeginsAtItsIndex(t *testing.T) {
 func TestASerialRunBeginsBeforeWhatKills(t *testing.T) {
 	o := planned(t, serve(t, nil), "batches")
 	for _, serial := range []bool{false, true} {
-		o.Suspicion = &pecanv1.Suspicion{First: 100, Below: 101, Serial: serial}
+		o.CrashGuard = &pecanv1.CrashGuard{First: 100, Below: 101, Serial: serial}
 		at := (&stream{order: o}).beginning(120, 120)
 		// Who is killed before so many elements are made again would never come further.
 		if want := map[bool]uint64{false: 120, true: 100 - farUnknown}[serial]; at.start != want || at.wanted != want {

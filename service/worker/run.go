@@ -92,8 +92,8 @@ func newRun(s *stream, at beginning) *run {
 		r.behind = s.worker.follow(r)
 	}
 	r.window = newWindow(&s.worker.windowBytes, r.hurry)
-	r.serial = s.order.GetSuspicion().GetSerial()
-	r.window.ahead, r.window.acked = s.order.GetAhead(), max(at.wanted, s.order.GetOwnedBelow())
+	r.serial = s.order.GetCrashGuard().GetSerial()
+	r.window.ahead, r.window.acked = s.order.GetPrefetch(), max(at.wanted, s.order.GetDeliveredBelow())
 	r.window.from, r.window.next = at.start, at.start
 	r.saver.tell(s.order.GetAckedBelow())
 	r.saver.tell(s.order.GetAckedBelow())
@@ -152,7 +152,7 @@ func (r *run) main() {
 		r.finish(r.openFailure(err))
 		return
 	}
-	if suspicion := r.order.GetSuspicion(); suspicion != nil {
+	if suspicion := r.order.GetCrashGuard(); suspicion != nil {
 		files := r.stream.worker.graphs.files(r.ctx, r.order.GetFingerprint(), r.order.GetPlan(), r.stream.key.stream)
 		r.wary = &wary{run: r, suspicion: suspicion, files: files}
 	}
@@ -216,7 +216,7 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 		joiner := &joiner{run: r}
 		r.closers = append(r.closers, joiner.drop)
 		source = joiner
-	case plan.GetBatchWay() == pecanv1.BatchWay_BATCH_WAY_CLOSING:
+	case plan.GetBatchStrategy() == pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING:
 		relay = newRelay(r)
 		source = relay
 	}

@@ -272,7 +272,7 @@ func TestAReaderThatWantsWhatWasGivenUpOfAFreeOrderIsSentToTheDispatcher(t *test
 	failed := await(t, c, "the word that elements are gone", func(m *pecanv1.WorkerMessage) (*pecanv1.StreamFailed, bool) {
 		return m.GetFailed(), m.GetFailed() != nil
 	})
-	if !failed.GetGone() || failed.GetLease() != o.GetLease() {
+	if !failed.GetBelowWindow() || failed.GetLease() != o.GetLease() {
 		t.Errorf("told %v", failed)
 	}
 	// Not before it has a new lease.
@@ -388,7 +388,7 @@ func TestLeases(t *testing.T) {
 func TestAStreamLeasedAheadMakesOneElementUntilItIsOpened(t *testing.T) {
 	w := serve(t, nil)
 	o := order("thousand")
-	o.Ahead = true
+	o.Prefetch = true
 	w.start(o)
 	run := w.held()[0].run
 	r := dialTCP(t, w)

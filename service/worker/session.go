@@ -283,8 +283,8 @@ func (w *Worker) obey(command *pecanv1.WorkerCommand) {
 		w.start(command.GetStart())
 	case command.GetStop().GetId() != nil:
 		w.stop(command.GetStop())
-	case command.GetCacheNamed() != nil:
-		w.caches.named(command.GetCacheNamed())
+	case command.GetCacheSegmentAck() != nil:
+		w.caches.named(command.GetCacheSegmentAck())
 	case command.GetCacheOrphans() != nil:
 		w.caches.orphans(command.GetCacheOrphans().GetNames())
 	case command.GetTryOrder() != nil:

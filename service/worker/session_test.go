@@ -214,17 +214,17 @@ func TestASessionTellsHowStreamsGo(t *testing.T) {
 		t.Fatalf("hello %v", hello)
 	}
 	o := order("batches")
-	o.Plan = &pecanv1.Plan{NumStreams: 1, BatchWay: pecanv1.BatchWay_BATCH_WAY_REMAINDER, BatchRows: 10}
+	o.Plan = &pecanv1.Plan{NumStreams: 1, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER, BatchRows: 10}
 	c.start(o)
 	await(t, c, "the start", func(m *pecanv1.WorkerMessage) (struct{}, bool) { return struct{}{}, m.GetStarted().GetLease() == 7 })
-	figures := await(t, c, "the figures", func(m *pecanv1.WorkerMessage) (*pecanv1.JobFigures, bool) {
+	figures := await(t, c, "the figures", func(m *pecanv1.WorkerMessage) (*pecanv1.JobMetrics, bool) {
 		if m.GetEnded() != nil {
 			t.Fatal("the end came before the last figures")
 		}
-		return m.GetFigures(), slices.ContainsFunc(m.GetFigures().GetNodes(), func(n *pecanv1.NodeMetrics) bool { return n.GetElements() == 10 })
+		return m.GetMetrics(), slices.ContainsFunc(m.GetMetrics().GetNodes(), func(n *pecanv1.NodeMetrics) bool { return n.GetElements() == 10 })
 	})
 	end := await(t, c, "the end", ended)
-	if figures.GetJobId() != "job" || figures.GetAccount() == 0 || figures.GetReading() == 0 {
+	if figures.GetJobId() != "job" || figures.GetGeneration() == 0 || figures.GetSequence() == 0 {
 		t.Fatalf("%v", figures)
 	}
 	if end.GetCount() != 10 || end.GetRemainderRows() != 3 {

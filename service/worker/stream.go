@@ -56,8 +56,8 @@ func newStream(w *Worker, order *pecanv1.StartStream) *stream {
 
 // keepsBack tells whether a short last batch of this stream belongs to the closing stream.
 func keepsBack(order *pecanv1.StartStream) bool {
-	way := order.GetPlan().GetBatchWay()
-	return !order.GetClosing() && (way == pecanv1.BatchWay_BATCH_WAY_REMAINDER || way == pecanv1.BatchWay_BATCH_WAY_CLOSING)
+	way := order.GetPlan().GetBatchStrategy()
+	return !order.GetClosing() && (way == pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER || way == pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING)
 }
 
 // update takes a newer StartStream of the same stream over. A newer lease for a stream that runs well changes nothing in
@@ -77,7 +77,7 @@ func (s *stream) update(order *pecanv1.StartStream) {
 		s.restart(reason.New(reason.StaleLease, "stream %d was leased again", s.key.stream), s.told())
 		return
 	}
-	s.run.window.setAhead(order.GetAhead())
+	s.run.window.setAhead(order.GetPrefetch())
 }
 
 // restart runs the stream again and tells its readers why. The caller holds mu.
@@ -235,7 +235,7 @@ func (s *stream) report() []*pecanv1.WorkerMessage {
 }
 
 func (s *stream) failure(why *reason.Error, gone bool) *pecanv1.WorkerMessage {
-	return &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{Id: s.key.id(), Lease: s.lease, Error: why.Detail(), Gone: gone}}}
+	return &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{Id: s.key.id(), Lease: s.lease, Error: why.Detail(), BelowWindow: gone}}}
 }
 
 // held is the stream as a hello tells it.
@@ -262,7 +262,7 @@ func (s *stream) load() *pecanv1.WorkerHeartbeat_StreamLoad {
 	run.saver.tell(acked)
 	return &pecanv1.WorkerHeartbeat_StreamLoad{
 		Id: s.key.id(), Lease: lease, Produced: produced, Acked: acked, WindowBytes: bytes, CleanBelow: run.window.cleanBelow(),
-		AtRest: resting, Unread: !read, Opened: run.state().started,
+		Drained: resting, Unread: !read, Opened: run.state().started,
 	}
 }
 

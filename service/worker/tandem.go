@@ -52,7 +52,7 @@ func (t *trial) openSide(s *side, plan *pecanv1.Plan, stream int, top string) er
 		Job: "pecan_trial", Top: top,
 	}
 	var halves *trialRelay
-	if plan.GetBatchWay() == pecanv1.BatchWay_BATCH_WAY_CLOSING {
+	if plan.GetBatchStrategy() == pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING {
 		halves = &trialRelay{rows: plan.GetBatchRows()}
 		at.Source = tf.RegisterSource(halves)
 		s.closers = append(s.closers, func() { tf.RemoveSource(at.Source) })

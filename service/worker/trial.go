@@ -260,7 +260,7 @@ func (t *trial) result(err error) *pecanv1.OrderTrial {
 		spent := errors.Is(err, errSpent) || t.threads.cpu() >= t.budget()
 		if out.Refused = t.gain.doubt(); out.Refused != "" && spent {
 			out.Refused = fmt.Sprintf("%s; a trial of %.3g s was not enough to tell more", out.Refused, t.command.GetCpuS())
-			out.Short = t.gain.open()
+			out.Inconclusive = t.gain.open()
 		}
 	}
 	return out

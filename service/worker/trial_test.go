@@ -79,12 +79,12 @@ func TestTrialsTellGoodOrdersFromBadOnes(t *testing.T) {
 			}
 			if c.dataset == "mean_crop" {
 				first := trial.GetComponents()[0]
-				if first.GetWorst() <= 1 || first.GetRange() <= 0 || (c.tolerance == anything) != (first.GetBound() == -1) {
+				if first.GetMaxDifference() <= 1 || first.GetRange() <= 0 || (c.tolerance == anything) != (first.GetBound() == -1) {
 					t.Errorf("the pictures differ by %v", first)
 				}
 			}
 			for i, component := range trial.GetComponents() {
-				if (i > 0 || c.dataset != "mean_crop") && component.GetWorst() != 0 {
+				if (i > 0 || c.dataset != "mean_crop") && component.GetMaxDifference() != 0 {
 					t.Errorf("component %d differs: %v", i, component)
 				}
 			}
@@ -189,7 +189,7 @@ func TestATrialKeepsItsBudget(t *testing.T) {
 	if !strings.Contains(trial.GetRefused(), "a trial of 0.5 s was not enough") {
 		t.Errorf("refused: %q", trial.GetRefused())
 	}
-	if !trial.GetShort() || trial.GetElements() >= minTried || trial.GetCpuS() < 0.4 || trial.GetCpuS() > 5 {
+	if !trial.GetInconclusive() || trial.GetElements() >= minTried || trial.GetCpuS() < 0.4 || trial.GetCpuS() > 5 {
 		t.Errorf("%d elements in %g s", trial.GetElements(), trial.GetCpuS())
 	}
 	if w.trials.spent.Load() == 0 {

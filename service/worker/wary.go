@@ -23,7 +23,7 @@ const (
 // is known where. It belongs to the goroutine of the run.
 type wary struct {
 	run       *run
-	suspicion *pecanv1.Suspicion
+	suspicion *pecanv1.CrashGuard
 	// files that the stream reads, in order; nil where that is not known.
 	files []string
 	// reached is how many of them have been seen open, or are before one that was.
@@ -124,7 +124,7 @@ func (w *wary) mark(first, below uint64, files []string) {
 	ctx, cancel := context.WithTimeout(w.run.ctx, markTimeout)
 	defer cancel()
 	_, err := s.worker.session.api().MarkElements(ctx, &pecanv1.MarkElementsRequest{
-		WorkerId: s.worker.workerID(), Id: s.key.id(), Lease: s.leaseNow(), First: first, Below: below, Alone: w.alone, Files: files, Ahead: !w.run.serial,
+		WorkerId: s.worker.workerID(), Id: s.key.id(), Lease: s.leaseNow(), First: first, Below: below, Alone: w.alone, Files: files, ReadAhead: !w.run.serial,
 		Number: s.worker.marks.Add(1),
 	})
 	if err != nil && w.run.ctx.Err() == nil {

@@ -243,7 +243,7 @@ func (w *Worker) start(order *pecanv1.StartStream) {
 	w.arrived = make(chan struct{})
 	s.begin()
 	w.mu.Unlock()
-	s.log.Info("stream starts", "lease", order.GetLease(), "closing", order.GetClosing(), "ahead", order.GetAhead())
+	s.log.Info("stream starts", "lease", order.GetLease(), "closing", order.GetClosing(), "ahead", order.GetPrefetch())
 }
 
 // stop ends a stream that is held under the lease or an older one; lease 0 means any. If the dispatcher wants to know, it is told when

@@ -141,7 +141,7 @@ def test_the_second_epoch_leaves_out_what_lies_below(tmp_path, records, workers,
         # The two maps stand on either side of the step.
         assert (first["MapDataset"], third["MapDataset"]) == (2 * len(local), 4 * len(local))
         until(lambda: service.counted("bytes_read") > 0, "nobody counts what was read")
-        assert service.counted("segments_spoilt") == 0
+        assert service.counted("segments_invalid") == 0
 
 
 def described(x: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -248,7 +248,7 @@ def test_files_that_change_are_read_anew(tmp_path, records):
         assert now != before
         for _ in range(3):
             assert rows(dataset) == now
-        until(lambda: service.counted("segments_spoilt") == 1, "nobody counts what was of no use")
+        until(lambda: service.counted("segments_invalid") == 1, "nobody counts what was of no use")
         assert service.job()["cache"]["state"] == "used"
 
 
@@ -284,7 +284,7 @@ def test_what_happens_to_the_files_does_not_show(tmp_path, records):
             largest = max(service.segments(), key=lambda path: path.stat().st_size)
             harm(largest)
             assert rows(dataset) == local, what
-            until(lambda n=spoilt: service.counted("segments_spoilt") == n + 1, f"{what}: not noticed")
+            until(lambda n=spoilt: service.counted("segments_invalid") == n + 1, f"{what}: not noticed")
             # Only that stream is written again, and then all is read.
             assert rows(dataset) == local
             assert service.job()["cache"]["state"] in ("committed", "used"), what

@@ -88,7 +88,7 @@ def test_a_weaker_mode_is_said_loudly(cluster, caplog):
     warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert any("mode at_least_once and not exactly_once" in text and "FilterDataset" in text for text in warned)
     job = next(j for j in _jobs(cluster) if j.get("name") == "weak")
-    assert (job["options"]["mode"], job["options"]["asked_mode"]) == ("MODE_AT_LEAST_ONCE", "MODE_EXACTLY_ONCE")
+    assert (job["options"]["mode"], job["options"]["requested_mode"]) == ("MODE_AT_LEAST_ONCE", "MODE_EXACTLY_ONCE")
     assert sorted(int(i) for i in dataset) == list(range(40))
 
 
@@ -200,10 +200,10 @@ def test_a_worker_that_is_killed_costs_what_the_mode_says(small_windows, caplog,
     else:
         assert max(found.values()) == 1
         epoch = _delivered(small_windows, "lossy")
-        assert int(epoch["streams_cut_off"]) > 0
+        assert int(epoch["streams_truncated"]) > 0
         assert int(epoch["lost"]) == TOTAL - len(got) > 0
         told = time.monotonic() + 30
-        while sum("ended early" in r.getMessage() for r in caplog.records) < int(epoch["streams_cut_off"]):
+        while sum("ended early" in r.getMessage() for r in caplog.records) < int(epoch["streams_truncated"]):
             assert time.monotonic() < told, "nobody was told of the streams that were cut off"
             time.sleep(0.05)
 

@@ -120,9 +120,9 @@ def test_a_dataset_that_is_written_badly_runs_in_a_better_order(cluster):
     assert int(cropped.get("place", 0)) < int(costly.get("place", 0)), explained["steps"]
     trial = explained["trial"]
     assert 0 < trial["saved_low_s"] <= trial["original_s"] - trial["ordered_s"] and "refused" not in trial
-    assert all(component.get("worst", 0) == 0 for component in trial["components"])
+    assert all(component.get("max_difference", 0) == 0 for component in trial["components"])
     production = explained["production"]
-    assert production["beside"] and production["ordered_s"] < production["registered_s"]
+    assert production["same_epochs"] and production["ordered_s"] < production["registered_s"]
     _is_told(cluster.target, name)
     # Behind the crop there is little left to do.
     figures = next(node for node in job["nodes"] if node["node"] == costly["node"])

@@ -204,7 +204,7 @@ def test_an_order_that_production_contradicts_is_rolled_back(programs, tmp_path,
     assert (found.state, found.production_gain is not None and found.production_gain < -0.2) == ("rolled back", True), found.why
     assert "state rolled back" in text
     assert f"{-100 * found.production_gain:.1f} % more" in text and "in streams beside it" in text
-    assert found.response["production"]["beside"]
+    assert found.response["production"]["same_epochs"]
     _says_what_a_trial_said(service, found, text)
     assert service.jobs_by_order() == {"rolled_back": 1}
     # Epochs had the registered order, then one stream of each the other, and those that are opened now have the registered one.

@@ -216,7 +216,7 @@ def test_workers_come_and_go(readers):
     jobs[FREE].finish()
     wait(lambda: not first.running, "the worker has gone")
     assert first.lives[-1].returncode == 0 and "drained=true" in first.words(), first.words()
-    cut_off = int(jobs[FREE].epoch()["streams_cut_off"])
+    cut_off = int(jobs[FREE].epoch()["streams_truncated"])
     jobs.finish()
     for kind in set(KINDS) - {FREE}:
         assert 0 < killed[kind] < jobs[kind].moves(), f"{kind}: streams did not move"
@@ -227,7 +227,7 @@ def test_workers_come_and_go(readers):
     assert jobs["off"].times == collections.Counter({i: 3 for i in range(TOTAL)})
     assert min(jobs["off, free"].times[i] for i in range(TOTAL)) >= 3
     _lost(jobs[FREE])
-    assert int(jobs[FREE].epoch()["streams_cut_off"]) == cut_off
+    assert int(jobs[FREE].epoch()["streams_truncated"]) == cut_off
 
 
 def _lost(reader: Reader) -> None:
@@ -235,7 +235,7 @@ def _lost(reader: Reader) -> None:
     assert max(reader.times.values()) == 1
     wait(lambda: reader.epoch()["state"] == "delivered", "the dispatcher knows of the end")
     epoch = reader.epoch()
-    assert int(epoch["streams_cut_off"]) > 0
+    assert int(epoch["streams_truncated"]) > 0
     assert int(epoch["lost"]) == TOTAL - len(reader.found) > 0
 
 

@@ -179,7 +179,7 @@ def test_a_stream_that_waits_for_others_does_not_keep_them_from_being_made(tmp_p
             worker.start().ready()
         seen += [batch.numpy() for batch in iterator]
         assert sorted(number for batch in seen for number in batch) == [i for i in range(data.total) if i % 7]
-        assert cluster.status()["jobs"][0]["plan"]["batch_way"] == "BATCH_WAY_REMAINDER"
+        assert cluster.status()["jobs"][0]["plan"]["batch_strategy"] == "BATCH_STRATEGY_REMAINDER"
         del iterator
         gc.collect()
 

@@ -126,7 +126,7 @@ class Cut:
 
     @property
     def way(self) -> str:
-        return self.plan["batch_way"].removeprefix("BATCH_WAY_")
+        return self.plan["batch_strategy"].removeprefix("BATCH_STRATEGY_")
 
     @property
     def kind(self) -> str:

@@ -257,5 +257,5 @@ def test_what_is_kept_divides_alike_and_is_another_dataset(cutgraph, tmp_path):
     plans = [json.loads((tmp_path / f"{name}.plan.json").read_text()) for name in pipelines]
     assert len({plan["fingerprint"] for plan in plans}) == 3
     assert (
-        len({(plan["num_streams"], plan["batch_way"], plan["cut"]["kind"], plan["batch_rows"]) for plan in plans}) == 1
+        len({(plan["num_streams"], plan["batch_strategy"], plan["cut"]["kind"], plan["batch_rows"]) for plan in plans}) == 1
     )

@@ -138,7 +138,7 @@ def test_what_cannot_be_keyed_works_on_one_element_at_a_time(cuts, name: str) ->
 @pytest.mark.parametrize("name", PIPELINES)
 def test_values_survive_a_beginning_at_an_index(cuts, name: str) -> None:
     dataset, cut = cuts[name]
-    if cut.plan["resume"]["way"] == "RECOMPUTE":
+    if cut.plan["resume"]["strategy"] == "RECOMPUTE":
         return
     types = [s.dtype for s in tf.nest.flatten(oracle.flatten(dataset).element_spec)]
 
@@ -153,8 +153,8 @@ def test_values_survive_a_beginning_at_an_index(cuts, name: str) -> None:
 
 
 def test_streams_that_begin_at_an_index_are_among_these(cuts) -> None:
-    ways = [cuts[name][1].plan["resume"]["way"] for name in PIPELINES]
-    assert ways.count("START") + ways.count("PARTLY") >= 5
+    ways = [cuts[name][1].plan["resume"]["strategy"] for name in PIPELINES]
+    assert ways.count("SEEK") + ways.count("PARTIAL") >= 5
 
 
 def test_a_filter_between_changes_no_values(cutgraph, tmp_path) -> None:

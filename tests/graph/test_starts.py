@@ -41,7 +41,7 @@ def run(graph: bytes, cut: oracle.Cut, like: tf.data.Dataset) -> list[tuple]:
 @pytest.mark.parametrize("name", CASES)
 def test_a_stream_begins_at_an_index(cuts, name: str) -> None:
     dataset, cut = cuts[name]
-    if cut.plan["resume"]["way"] == "RECOMPUTE":
+    if cut.plan["resume"]["strategy"] == "RECOMPUTE":
         assert not cut.starts
         return
     for stream in {0, cut.streams - 1}:
@@ -54,5 +54,5 @@ def test_a_stream_begins_at_an_index(cuts, name: str) -> None:
 
 
 def test_the_ways_are_told_apart(cuts) -> None:
-    ways = {name: cut.plan["resume"]["way"] for name, (_, cut) in cuts.items()}
-    assert {"START", "PARTLY", "RECOMPUTE"} <= set(ways.values())
+    ways = {name: cut.plan["resume"]["strategy"] for name, (_, cut) in cuts.items()}
+    assert {"SEEK", "PARTIAL", "RECOMPUTE"} <= set(ways.values())

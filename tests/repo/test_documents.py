@@ -95,7 +95,7 @@ def test_every_field_of_the_journal_is_explained_and_every_explanation_is_of_a_f
     in_code = recorded()
     kinds = re.findall(r"^    ([A-Z]\w+) \w+ = \d+;", repository.text("proto/pecan/v1/records.proto"), re.MULTILINE)
     assert len(kinds) > 20 and set(kinds) < set(in_code), "could not read the records out of records.proto"
-    assert {"cause", "DIED", "crashed"} <= in_code["LeaseLost"] and in_code["CacheForgotten"] == {"key"}
+    assert {"cause", "DIED", "crashed"} <= in_code["LeaseLost"] and in_code["CacheRemoved"] == {"key"}
     rows = re.findall(r"^\| `([A-Z]\w+)` \|(.*)\|$", repository.text("docs/formats/journal.md"), re.MULTILINE)
     in_page = {name: set(re.findall(r"`(\w+)`", words)) for name, words in rows}
     assert len(in_page) == len(rows), "docs/formats/journal.md explains a message twice"

@@ -106,10 +106,10 @@ func (c *cluster) inspect() {
 func (c *cluster) trainersGaveUp() (n int) {
 	cutOff := map[string]bool{}
 	for _, record := range c.journal() {
-		if lost := record.GetLeaseLost(); lost.GetCutOff() {
+		if lost := record.GetLeaseLost(); lost.GetTruncated() {
 			cutOff[lost.GetId().String()] = true
 		}
-		if told := record.GetStreamDelivered(); told.GetCutOff() && !cutOff[told.GetId().String()] {
+		if told := record.GetStreamDelivered(); told.GetTruncated() && !cutOff[told.GetId().String()] {
 			n++
 		}
 	}

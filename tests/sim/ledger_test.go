@@ -214,7 +214,7 @@ func (c *cluster) lossesAreCounted(d *dataset) (lost int) {
 			for _, epoch := range job.GetEpochs() {
 				// A trainer that the dispatcher had forgotten went on in another job.
 				told[epoch.GetEpoch()] = max(told[epoch.GetEpoch()], epoch.GetLost())
-				cutOff[epoch.GetEpoch()] = max(cutOff[epoch.GetEpoch()], epoch.GetStreamsCutOff())
+				cutOff[epoch.GetEpoch()] = max(cutOff[epoch.GetEpoch()], epoch.GetStreamsTruncated())
 			}
 		}
 	}

@@ -24,7 +24,7 @@ func count(records []*pecanv1.Record, of func(*pecanv1.Record) bool) int {
 func (r *run) needOnePass() {
 	r.t.Helper()
 	records := r.journal()
-	begun := count(records, func(r *pecanv1.Record) bool { return r.GetEpochJoined() != nil && !r.GetEpochJoined().GetAhead() })
+	begun := count(records, func(r *pecanv1.Record) bool { return r.GetEpochJoined() != nil && !r.GetEpochJoined().GetPrefetch() })
 	joined := count(records, func(r *pecanv1.Record) bool { return r.GetEpochJoined() != nil })
 	if opened := count(records, opensEpoch); begun != 1 || opened != joined {
 		r.t.Errorf("%d passes were begun and not one, and %d epochs opened by %d requests", begun, opened, joined)

@@ -582,13 +582,13 @@ type OpenEpochRequest struct {
 	// epoch k, shared; in a private job every OpenEpoch is an epoch of its own.
 	Pass uint64 `protobuf:"varint,4,opt,name=pass,proto3" json:"pass,omitempty"`
 	// Opened ahead of need, and perhaps for nothing: until AdoptEpoch each worker makes one element of it at most.
-	Ahead bool `protobuf:"varint,5,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Prefetch bool `protobuf:"varint,5,opt,name=prefetch,proto3" json:"prefetch,omitempty"`
 	// Where the pass begins; absent: at the start of the job's next epoch. For private jobs only.
 	Position *Position `protobuf:"bytes,6,opt,name=position,proto3" json:"position,omitempty"`
 	// The number of the newest heartbeat when the pass was first asked for: that one and earlier ones say nothing of it.
-	Beats         uint64 `protobuf:"varint,7,opt,name=beats,proto3" json:"beats,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	HeartbeatNumber uint64 `protobuf:"varint,7,opt,name=heartbeat_number,json=heartbeatNumber,proto3" json:"heartbeat_number,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *OpenEpochRequest) Reset() {
@@ -649,9 +649,9 @@ func (x *OpenEpochRequest) GetPass() uint64 {
 	return 0
 }
 
-func (x *OpenEpochRequest) GetAhead() bool {
+func (x *OpenEpochRequest) GetPrefetch() bool {
 	if x != nil {
-		return x.Ahead
+		return x.Prefetch
 	}
 	return false
 }
@@ -663,9 +663,9 @@ func (x *OpenEpochRequest) GetPosition() *Position {
 	return nil
 }
 
-func (x *OpenEpochRequest) GetBeats() uint64 {
+func (x *OpenEpochRequest) GetHeartbeatNumber() uint64 {
 	if x != nil {
-		return x.Beats
+		return x.HeartbeatNumber
 	}
 	return 0
 }
@@ -907,7 +907,7 @@ type EpochUpdate struct {
 	// True when `waiting` is for workers that are not there: none is registered, or none that is registered answers.
 	NoWorkers bool `protobuf:"varint,8,opt,name=no_workers,json=noWorkers,proto3" json:"no_workers,omitempty"`
 	// What keeps pecan.cache() from doing its work, and the way out, for people; empty when nothing does.
-	CacheTrouble  string `protobuf:"bytes,9,opt,name=cache_trouble,json=cacheTrouble,proto3" json:"cache_trouble,omitempty"`
+	CacheProblem  string `protobuf:"bytes,9,opt,name=cache_problem,json=cacheProblem,proto3" json:"cache_problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -998,9 +998,9 @@ func (x *EpochUpdate) GetNoWorkers() bool {
 	return false
 }
 
-func (x *EpochUpdate) GetCacheTrouble() string {
+func (x *EpochUpdate) GetCacheProblem() string {
 	if x != nil {
-		return x.CacheTrouble
+		return x.CacheProblem
 	}
 	return ""
 }
@@ -1020,8 +1020,8 @@ type ConsumerStream struct {
 	Count uint64 `protobuf:"varint,7,opt,name=count,proto3" json:"count,omitempty"`
 	// Mode at-most-once: its worker was lost, and what this client has is all that there will be. As far as is known, the
 	// worker had made so many elements.
-	CutOff bool   `protobuf:"varint,11,opt,name=cut_off,json=cutOff,proto3" json:"cut_off,omitempty"`
-	Made   uint64 `protobuf:"varint,12,opt,name=made,proto3" json:"made,omitempty"`
+	Truncated bool   `protobuf:"varint,11,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	Produced  uint64 `protobuf:"varint,12,opt,name=produced,proto3" json:"produced,omitempty"`
 	// Which time it is that a client is given the stream: at least 1, and it only grows. The same number is the same giving told once more,
 	// a greater one is a new one, also where nothing else differs.
 	Assignment    uint64 `protobuf:"varint,8,opt,name=assignment,proto3" json:"assignment,omitempty"`
@@ -1108,16 +1108,16 @@ func (x *ConsumerStream) GetCount() uint64 {
 	return 0
 }
 
-func (x *ConsumerStream) GetCutOff() bool {
+func (x *ConsumerStream) GetTruncated() bool {
 	if x != nil {
-		return x.CutOff
+		return x.Truncated
 	}
 	return false
 }
 
-func (x *ConsumerStream) GetMade() uint64 {
+func (x *ConsumerStream) GetProduced() uint64 {
 	if x != nil {
-		return x.Made
+		return x.Produced
 	}
 	return 0
 }
@@ -1138,7 +1138,7 @@ type FinishStreamRequest struct {
 	// The assignment that this is about; what comes of an older one is late and changes nothing.
 	Assignment uint64 `protobuf:"varint,5,opt,name=assignment,proto3" json:"assignment,omitempty"`
 	// Mode at-most-once: the client gave the rest of the stream up. What it has is all that there will be, whatever is made of it elsewhere.
-	GaveUp        bool `protobuf:"varint,6,opt,name=gave_up,json=gaveUp,proto3" json:"gave_up,omitempty"`
+	Abandoned     bool `protobuf:"varint,6,opt,name=abandoned,proto3" json:"abandoned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1208,9 +1208,9 @@ func (x *FinishStreamRequest) GetAssignment() uint64 {
 	return 0
 }
 
-func (x *FinishStreamRequest) GetGaveUp() bool {
+func (x *FinishStreamRequest) GetAbandoned() bool {
 	if x != nil {
-		return x.GaveUp
+		return x.Abandoned
 	}
 	return false
 }
@@ -1509,7 +1509,7 @@ type MarkElementsRequest struct {
 	// Instead of elements: the stream is about to be opened, and alone.
 	Opening bool `protobuf:"varint,8,opt,name=opening,proto3" json:"opening,omitempty"`
 	// The stream's steps may have begun elements from below on, too, and go on with them while nothing is marked.
-	Ahead bool `protobuf:"varint,9,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	ReadAhead bool `protobuf:"varint,9,opt,name=read_ahead,json=readAhead,proto3" json:"read_ahead,omitempty"`
 	// Counts the marks of the worker's process, from 1: one of a stream that comes behind a newer one of it says nothing.
 	Number        uint64 `protobuf:"varint,10,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1602,9 +1602,9 @@ func (x *MarkElementsRequest) GetOpening() bool {
 	return false
 }
 
-func (x *MarkElementsRequest) GetAhead() bool {
+func (x *MarkElementsRequest) GetReadAhead() bool {
 	if x != nil {
-		return x.Ahead
+		return x.ReadAhead
 	}
 	return false
 }
@@ -1652,7 +1652,7 @@ func (*MarkElementsResponse) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{22}
 }
 
-type WorkerCrashesRequest struct {
+type ReportCrashRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	WorkerId string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
 	// What ends it: the name of a signal, or "exit".
@@ -1665,20 +1665,20 @@ type WorkerCrashesRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WorkerCrashesRequest) Reset() {
-	*x = WorkerCrashesRequest{}
+func (x *ReportCrashRequest) Reset() {
+	*x = ReportCrashRequest{}
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WorkerCrashesRequest) String() string {
+func (x *ReportCrashRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WorkerCrashesRequest) ProtoMessage() {}
+func (*ReportCrashRequest) ProtoMessage() {}
 
-func (x *WorkerCrashesRequest) ProtoReflect() protoreflect.Message {
+func (x *ReportCrashRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1690,33 +1690,33 @@ func (x *WorkerCrashesRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WorkerCrashesRequest.ProtoReflect.Descriptor instead.
-func (*WorkerCrashesRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReportCrashRequest.ProtoReflect.Descriptor instead.
+func (*ReportCrashRequest) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{23}
 }
 
-func (x *WorkerCrashesRequest) GetWorkerId() string {
+func (x *ReportCrashRequest) GetWorkerId() string {
 	if x != nil {
 		return x.WorkerId
 	}
 	return ""
 }
 
-func (x *WorkerCrashesRequest) GetCause() string {
+func (x *ReportCrashRequest) GetCause() string {
 	if x != nil {
 		return x.Cause
 	}
 	return ""
 }
 
-func (x *WorkerCrashesRequest) GetOpening() []*OpeningStream {
+func (x *ReportCrashRequest) GetOpening() []*OpeningStream {
 	if x != nil {
 		return x.Opening
 	}
 	return nil
 }
 
-func (x *WorkerCrashesRequest) GetRunning() []*WorkerHeartbeat_StreamLoad {
+func (x *ReportCrashRequest) GetRunning() []*WorkerHeartbeat_StreamLoad {
 	if x != nil {
 		return x.Running
 	}
@@ -1775,26 +1775,26 @@ func (x *OpeningStream) GetLease() uint64 {
 	return 0
 }
 
-type WorkerCrashesResponse struct {
+type ReportCrashResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WorkerCrashesResponse) Reset() {
-	*x = WorkerCrashesResponse{}
+func (x *ReportCrashResponse) Reset() {
+	*x = ReportCrashResponse{}
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WorkerCrashesResponse) String() string {
+func (x *ReportCrashResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WorkerCrashesResponse) ProtoMessage() {}
+func (*ReportCrashResponse) ProtoMessage() {}
 
-func (x *WorkerCrashesResponse) ProtoReflect() protoreflect.Message {
+func (x *ReportCrashResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1806,8 +1806,8 @@ func (x *WorkerCrashesResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WorkerCrashesResponse.ProtoReflect.Descriptor instead.
-func (*WorkerCrashesResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReportCrashResponse.ProtoReflect.Descriptor instead.
+func (*ReportCrashResponse) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{25}
 }
 
@@ -2142,9 +2142,9 @@ type WorkerMessage struct {
 	//	*WorkerMessage_Goodbye
 	//	*WorkerMessage_Started
 	//	*WorkerMessage_Stopped
-	//	*WorkerMessage_Figures
-	//	*WorkerMessage_CacheWritten
-	//	*WorkerMessage_CacheSpoilt
+	//	*WorkerMessage_Metrics
+	//	*WorkerMessage_CacheSegmentWritten
+	//	*WorkerMessage_CacheSegmentInvalid
 	//	*WorkerMessage_CacheFiles
 	//	*WorkerMessage_OrderTried
 	Kind          isWorkerMessage_Kind `protobuf_oneof:"kind"`
@@ -2252,28 +2252,28 @@ func (x *WorkerMessage) GetStopped() *StreamStopped {
 	return nil
 }
 
-func (x *WorkerMessage) GetFigures() *JobFigures {
+func (x *WorkerMessage) GetMetrics() *JobMetrics {
 	if x != nil {
-		if x, ok := x.Kind.(*WorkerMessage_Figures); ok {
-			return x.Figures
+		if x, ok := x.Kind.(*WorkerMessage_Metrics); ok {
+			return x.Metrics
 		}
 	}
 	return nil
 }
 
-func (x *WorkerMessage) GetCacheWritten() *CacheWritten {
+func (x *WorkerMessage) GetCacheSegmentWritten() *CacheSegmentWritten {
 	if x != nil {
-		if x, ok := x.Kind.(*WorkerMessage_CacheWritten); ok {
-			return x.CacheWritten
+		if x, ok := x.Kind.(*WorkerMessage_CacheSegmentWritten); ok {
+			return x.CacheSegmentWritten
 		}
 	}
 	return nil
 }
 
-func (x *WorkerMessage) GetCacheSpoilt() *CacheSpoilt {
+func (x *WorkerMessage) GetCacheSegmentInvalid() *CacheSegmentInvalid {
 	if x != nil {
-		if x, ok := x.Kind.(*WorkerMessage_CacheSpoilt); ok {
-			return x.CacheSpoilt
+		if x, ok := x.Kind.(*WorkerMessage_CacheSegmentInvalid); ok {
+			return x.CacheSegmentInvalid
 		}
 	}
 	return nil
@@ -2329,16 +2329,16 @@ type WorkerMessage_Stopped struct {
 	Stopped *StreamStopped `protobuf:"bytes,7,opt,name=stopped,proto3,oneof"`
 }
 
-type WorkerMessage_Figures struct {
-	Figures *JobFigures `protobuf:"bytes,8,opt,name=figures,proto3,oneof"`
+type WorkerMessage_Metrics struct {
+	Metrics *JobMetrics `protobuf:"bytes,8,opt,name=metrics,proto3,oneof"`
 }
 
-type WorkerMessage_CacheWritten struct {
-	CacheWritten *CacheWritten `protobuf:"bytes,20,opt,name=cache_written,json=cacheWritten,proto3,oneof"`
+type WorkerMessage_CacheSegmentWritten struct {
+	CacheSegmentWritten *CacheSegmentWritten `protobuf:"bytes,20,opt,name=cache_segment_written,json=cacheSegmentWritten,proto3,oneof"`
 }
 
-type WorkerMessage_CacheSpoilt struct {
-	CacheSpoilt *CacheSpoilt `protobuf:"bytes,21,opt,name=cache_spoilt,json=cacheSpoilt,proto3,oneof"`
+type WorkerMessage_CacheSegmentInvalid struct {
+	CacheSegmentInvalid *CacheSegmentInvalid `protobuf:"bytes,21,opt,name=cache_segment_invalid,json=cacheSegmentInvalid,proto3,oneof"`
 }
 
 type WorkerMessage_CacheFiles struct {
@@ -2363,11 +2363,11 @@ func (*WorkerMessage_Started) isWorkerMessage_Kind() {}
 
 func (*WorkerMessage_Stopped) isWorkerMessage_Kind() {}
 
-func (*WorkerMessage_Figures) isWorkerMessage_Kind() {}
+func (*WorkerMessage_Metrics) isWorkerMessage_Kind() {}
 
-func (*WorkerMessage_CacheWritten) isWorkerMessage_Kind() {}
+func (*WorkerMessage_CacheSegmentWritten) isWorkerMessage_Kind() {}
 
-func (*WorkerMessage_CacheSpoilt) isWorkerMessage_Kind() {}
+func (*WorkerMessage_CacheSegmentInvalid) isWorkerMessage_Kind() {}
 
 func (*WorkerMessage_CacheFiles) isWorkerMessage_Kind() {}
 
@@ -2589,7 +2589,7 @@ type WorkerHeartbeat struct {
 	ResidentBytes int64   `protobuf:"varint,3,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
 	// The worker is about to say goodbye, and wants no more streams.
 	Leaving       bool          `protobuf:"varint,4,opt,name=leaving,proto3" json:"leaving,omitempty"`
-	Cache         *CacheFigures `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
+	Cache         *CacheMetrics `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2652,7 +2652,7 @@ func (x *WorkerHeartbeat) GetLeaving() bool {
 	return false
 }
 
-func (x *WorkerHeartbeat) GetCache() *CacheFigures {
+func (x *WorkerHeartbeat) GetCache() *CacheMetrics {
 	if x != nil {
 		return x.Cache
 	}
@@ -2660,32 +2660,32 @@ func (x *WorkerHeartbeat) GetCache() *CacheFigures {
 }
 
 // What a worker did with caches since it started.
-type CacheFigures struct {
+type CacheMetrics struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	BytesWritten uint64                 `protobuf:"varint,1,opt,name=bytes_written,json=bytesWritten,proto3" json:"bytes_written,omitempty"`
 	BytesRead    uint64                 `protobuf:"varint,2,opt,name=bytes_read,json=bytesRead,proto3" json:"bytes_read,omitempty"`
 	// Streams that were not written to their end for want of room, or because a write failed.
 	WritesDropped uint64 `protobuf:"varint,3,opt,name=writes_dropped,json=writesDropped,proto3" json:"writes_dropped,omitempty"`
 	// Segments that were damaged, missing, or of files that have changed.
-	SegmentsSpoilt uint64 `protobuf:"varint,4,opt,name=segments_spoilt,json=segmentsSpoilt,proto3" json:"segments_spoilt,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	SegmentsInvalid uint64 `protobuf:"varint,4,opt,name=segments_invalid,json=segmentsInvalid,proto3" json:"segments_invalid,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
-func (x *CacheFigures) Reset() {
-	*x = CacheFigures{}
+func (x *CacheMetrics) Reset() {
+	*x = CacheMetrics{}
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CacheFigures) String() string {
+func (x *CacheMetrics) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CacheFigures) ProtoMessage() {}
+func (*CacheMetrics) ProtoMessage() {}
 
-func (x *CacheFigures) ProtoReflect() protoreflect.Message {
+func (x *CacheMetrics) ProtoReflect() protoreflect.Message {
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2697,48 +2697,48 @@ func (x *CacheFigures) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CacheFigures.ProtoReflect.Descriptor instead.
-func (*CacheFigures) Descriptor() ([]byte, []int) {
+// Deprecated: Use CacheMetrics.ProtoReflect.Descriptor instead.
+func (*CacheMetrics) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{36}
 }
 
-func (x *CacheFigures) GetBytesWritten() uint64 {
+func (x *CacheMetrics) GetBytesWritten() uint64 {
 	if x != nil {
 		return x.BytesWritten
 	}
 	return 0
 }
 
-func (x *CacheFigures) GetBytesRead() uint64 {
+func (x *CacheMetrics) GetBytesRead() uint64 {
 	if x != nil {
 		return x.BytesRead
 	}
 	return 0
 }
 
-func (x *CacheFigures) GetWritesDropped() uint64 {
+func (x *CacheMetrics) GetWritesDropped() uint64 {
 	if x != nil {
 		return x.WritesDropped
 	}
 	return 0
 }
 
-func (x *CacheFigures) GetSegmentsSpoilt() uint64 {
+func (x *CacheMetrics) GetSegmentsInvalid() uint64 {
 	if x != nil {
-		return x.SegmentsSpoilt
+		return x.SegmentsInvalid
 	}
 	return 0
 }
 
 // What a worker did so far for a job: running totals, so that a message may be late, doubled or lost without harm.
-type JobFigures struct {
+type JobMetrics struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	JobId string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
 	// Which totals of this worker these are. It begins new ones, with a larger number, when it comes back to a job that
 	// it had forgotten; the ones before stay as they were told last.
-	Account uint64 `protobuf:"varint,2,opt,name=account,proto3" json:"account,omitempty"`
+	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Grows from message to message of an account.
-	Reading  uint64         `protobuf:"varint,3,opt,name=reading,proto3" json:"reading,omitempty"`
+	Sequence uint64         `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	Nodes    []*NodeMetrics `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	Recovery *Recovery      `protobuf:"bytes,5,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	// What of nodes was done by streams that run in another order of the steps than the registered one.
@@ -2750,20 +2750,20 @@ type JobFigures struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *JobFigures) Reset() {
-	*x = JobFigures{}
+func (x *JobMetrics) Reset() {
+	*x = JobMetrics{}
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *JobFigures) String() string {
+func (x *JobMetrics) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*JobFigures) ProtoMessage() {}
+func (*JobMetrics) ProtoMessage() {}
 
-func (x *JobFigures) ProtoReflect() protoreflect.Message {
+func (x *JobMetrics) ProtoReflect() protoreflect.Message {
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2775,61 +2775,61 @@ func (x *JobFigures) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use JobFigures.ProtoReflect.Descriptor instead.
-func (*JobFigures) Descriptor() ([]byte, []int) {
+// Deprecated: Use JobMetrics.ProtoReflect.Descriptor instead.
+func (*JobMetrics) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{37}
 }
 
-func (x *JobFigures) GetJobId() string {
+func (x *JobMetrics) GetJobId() string {
 	if x != nil {
 		return x.JobId
 	}
 	return ""
 }
 
-func (x *JobFigures) GetAccount() uint64 {
+func (x *JobMetrics) GetGeneration() uint64 {
 	if x != nil {
-		return x.Account
+		return x.Generation
 	}
 	return 0
 }
 
-func (x *JobFigures) GetReading() uint64 {
+func (x *JobMetrics) GetSequence() uint64 {
 	if x != nil {
-		return x.Reading
+		return x.Sequence
 	}
 	return 0
 }
 
-func (x *JobFigures) GetNodes() []*NodeMetrics {
+func (x *JobMetrics) GetNodes() []*NodeMetrics {
 	if x != nil {
 		return x.Nodes
 	}
 	return nil
 }
 
-func (x *JobFigures) GetRecovery() *Recovery {
+func (x *JobMetrics) GetRecovery() *Recovery {
 	if x != nil {
 		return x.Recovery
 	}
 	return nil
 }
 
-func (x *JobFigures) GetOrdered() []*NodeMetrics {
+func (x *JobMetrics) GetOrdered() []*NodeMetrics {
 	if x != nil {
 		return x.Ordered
 	}
 	return nil
 }
 
-func (x *JobFigures) GetFailed() uint64 {
+func (x *JobMetrics) GetFailed() uint64 {
 	if x != nil {
 		return x.Failed
 	}
 	return 0
 }
 
-func (x *JobFigures) GetOrderedFailed() uint64 {
+func (x *JobMetrics) GetOrderedFailed() uint64 {
 	if x != nil {
 		return x.OrderedFailed
 	}
@@ -3053,7 +3053,7 @@ type StreamFailed struct {
 	Lease uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	Error *ErrorDetail           `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// Nothing is wrong with the stream: its reader wants elements that are no longer held, and another run may give others in their place.
-	Gone          bool `protobuf:"varint,4,opt,name=gone,proto3" json:"gone,omitempty"`
+	BelowWindow   bool `protobuf:"varint,4,opt,name=below_window,json=belowWindow,proto3" json:"below_window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3109,9 +3109,9 @@ func (x *StreamFailed) GetError() *ErrorDetail {
 	return nil
 }
 
-func (x *StreamFailed) GetGone() bool {
+func (x *StreamFailed) GetBelowWindow() bool {
 	if x != nil {
-		return x.Gone
+		return x.BelowWindow
 	}
 	return false
 }
@@ -3197,28 +3197,28 @@ func (*WorkerGoodbye) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{43}
 }
 
-// A segment is durable under its name. Told again until it is answered by CacheNamed.
-type CacheWritten struct {
+// A segment is durable under its name. Told again until it is answered by CacheSegmentAck.
+type CacheSegmentWritten struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Segment       *CacheSegment          `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CacheWritten) Reset() {
-	*x = CacheWritten{}
+func (x *CacheSegmentWritten) Reset() {
+	*x = CacheSegmentWritten{}
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CacheWritten) String() string {
+func (x *CacheSegmentWritten) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CacheWritten) ProtoMessage() {}
+func (*CacheSegmentWritten) ProtoMessage() {}
 
-func (x *CacheWritten) ProtoReflect() protoreflect.Message {
+func (x *CacheSegmentWritten) ProtoReflect() protoreflect.Message {
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3230,12 +3230,12 @@ func (x *CacheWritten) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CacheWritten.ProtoReflect.Descriptor instead.
-func (*CacheWritten) Descriptor() ([]byte, []int) {
+// Deprecated: Use CacheSegmentWritten.ProtoReflect.Descriptor instead.
+func (*CacheSegmentWritten) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{44}
 }
 
-func (x *CacheWritten) GetSegment() *CacheSegment {
+func (x *CacheSegmentWritten) GetSegment() *CacheSegment {
 	if x != nil {
 		return x.Segment
 	}
@@ -3243,7 +3243,7 @@ func (x *CacheWritten) GetSegment() *CacheSegment {
 }
 
 // A segment cannot be read, or is of other source files than there are now.
-type CacheSpoilt struct {
+type CacheSegmentInvalid struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Segment       *CacheSegment          `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
 	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
@@ -3251,20 +3251,20 @@ type CacheSpoilt struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CacheSpoilt) Reset() {
-	*x = CacheSpoilt{}
+func (x *CacheSegmentInvalid) Reset() {
+	*x = CacheSegmentInvalid{}
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CacheSpoilt) String() string {
+func (x *CacheSegmentInvalid) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CacheSpoilt) ProtoMessage() {}
+func (*CacheSegmentInvalid) ProtoMessage() {}
 
-func (x *CacheSpoilt) ProtoReflect() protoreflect.Message {
+func (x *CacheSegmentInvalid) ProtoReflect() protoreflect.Message {
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3276,19 +3276,19 @@ func (x *CacheSpoilt) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CacheSpoilt.ProtoReflect.Descriptor instead.
-func (*CacheSpoilt) Descriptor() ([]byte, []int) {
+// Deprecated: Use CacheSegmentInvalid.ProtoReflect.Descriptor instead.
+func (*CacheSegmentInvalid) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{45}
 }
 
-func (x *CacheSpoilt) GetSegment() *CacheSegment {
+func (x *CacheSegmentInvalid) GetSegment() *CacheSegment {
 	if x != nil {
 		return x.Segment
 	}
 	return nil
 }
 
-func (x *CacheSpoilt) GetWhy() string {
+func (x *CacheSegmentInvalid) GetWhy() string {
 	if x != nil {
 		return x.Why
 	}
@@ -3399,7 +3399,7 @@ type WorkerCommand struct {
 	//	*WorkerCommand_Welcome
 	//	*WorkerCommand_Start
 	//	*WorkerCommand_Stop
-	//	*WorkerCommand_CacheNamed
+	//	*WorkerCommand_CacheSegmentAck
 	//	*WorkerCommand_CacheOrphans
 	//	*WorkerCommand_TryOrder
 	Kind          isWorkerCommand_Kind `protobuf_oneof:"kind"`
@@ -3471,10 +3471,10 @@ func (x *WorkerCommand) GetStop() *StopStream {
 	return nil
 }
 
-func (x *WorkerCommand) GetCacheNamed() *CacheNamed {
+func (x *WorkerCommand) GetCacheSegmentAck() *CacheSegmentAck {
 	if x != nil {
-		if x, ok := x.Kind.(*WorkerCommand_CacheNamed); ok {
-			return x.CacheNamed
+		if x, ok := x.Kind.(*WorkerCommand_CacheSegmentAck); ok {
+			return x.CacheSegmentAck
 		}
 	}
 	return nil
@@ -3514,8 +3514,8 @@ type WorkerCommand_Stop struct {
 	Stop *StopStream `protobuf:"bytes,3,opt,name=stop,proto3,oneof"`
 }
 
-type WorkerCommand_CacheNamed struct {
-	CacheNamed *CacheNamed `protobuf:"bytes,20,opt,name=cache_named,json=cacheNamed,proto3,oneof"`
+type WorkerCommand_CacheSegmentAck struct {
+	CacheSegmentAck *CacheSegmentAck `protobuf:"bytes,20,opt,name=cache_segment_ack,json=cacheSegmentAck,proto3,oneof"`
 }
 
 type WorkerCommand_CacheOrphans struct {
@@ -3532,7 +3532,7 @@ func (*WorkerCommand_Start) isWorkerCommand_Kind() {}
 
 func (*WorkerCommand_Stop) isWorkerCommand_Kind() {}
 
-func (*WorkerCommand_CacheNamed) isWorkerCommand_Kind() {}
+func (*WorkerCommand_CacheSegmentAck) isWorkerCommand_Kind() {}
 
 func (*WorkerCommand_CacheOrphans) isWorkerCommand_Kind() {}
 
@@ -3650,29 +3650,29 @@ func (x *TryOrder) GetOrderedTop() string {
 	return ""
 }
 
-type CacheNamed struct {
+type CacheSegmentAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The segment belongs to its cache now; false: another one does, and this one can go.
-	Kept          bool `protobuf:"varint,2,opt,name=kept,proto3" json:"kept,omitempty"`
+	Accepted      bool `protobuf:"varint,2,opt,name=accepted,proto3" json:"accepted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CacheNamed) Reset() {
-	*x = CacheNamed{}
+func (x *CacheSegmentAck) Reset() {
+	*x = CacheSegmentAck{}
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CacheNamed) String() string {
+func (x *CacheSegmentAck) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CacheNamed) ProtoMessage() {}
+func (*CacheSegmentAck) ProtoMessage() {}
 
-func (x *CacheNamed) ProtoReflect() protoreflect.Message {
+func (x *CacheSegmentAck) ProtoReflect() protoreflect.Message {
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3684,21 +3684,21 @@ func (x *CacheNamed) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CacheNamed.ProtoReflect.Descriptor instead.
-func (*CacheNamed) Descriptor() ([]byte, []int) {
+// Deprecated: Use CacheSegmentAck.ProtoReflect.Descriptor instead.
+func (*CacheSegmentAck) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{50}
 }
 
-func (x *CacheNamed) GetName() string {
+func (x *CacheSegmentAck) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *CacheNamed) GetKept() bool {
+func (x *CacheSegmentAck) GetAccepted() bool {
 	if x != nil {
-		return x.Kept
+		return x.Accepted
 	}
 	return false
 }
@@ -3823,9 +3823,9 @@ type StartStream struct {
 	// The element spec the trainer registered (checked against what is produced).
 	Components []*ComponentSpec `protobuf:"bytes,8,rep,name=components,proto3" json:"components,omitempty"`
 	// Produce only a first element's worth until a client opens the stream.
-	Ahead bool `protobuf:"varint,9,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Prefetch bool `protobuf:"varint,9,opt,name=prefetch,proto3" json:"prefetch,omitempty"`
 	// Everything below is with its consumer already: computed where that is needed to go on, but not kept for a reader.
-	OwnedBelow uint64 `protobuf:"varint,10,opt,name=owned_below,json=ownedBelow,proto3" json:"owned_below,omitempty"`
+	DeliveredBelow uint64 `protobuf:"varint,10,opt,name=delivered_below,json=deliveredBelow,proto3" json:"delivered_below,omitempty"`
 	// A consumer has all of the stream: it is run once more only for what it keeps back for the closing stream.
 	RemainderOnly bool `protobuf:"varint,11,opt,name=remainder_only,json=remainderOnly,proto3" json:"remainder_only,omitempty"`
 	// The reader has everything below, as far as is known, and none of it was an error. The stream may begin here; a reader
@@ -3834,9 +3834,9 @@ type StartStream struct {
 	// As clean_below, with errors among what arrived.
 	AckedBelow uint64 `protobuf:"varint,13,opt,name=acked_below,json=ackedBelow,proto3" json:"acked_below,omitempty"`
 	// What to do at the plan's cached step; absent: nothing.
-	Cache *CacheOrder `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
+	Cache *CacheAction `protobuf:"bytes,20,opt,name=cache,proto3" json:"cache,omitempty"`
 	// Set when the last worker died while it ran the stream.
-	Suspicion *Suspicion `protobuf:"bytes,16,opt,name=suspicion,proto3" json:"suspicion,omitempty"`
+	CrashGuard *CrashGuard `protobuf:"bytes,16,opt,name=crash_guard,json=crashGuard,proto3" json:"crash_guard,omitempty"`
 	// Workers died while they opened the stream: it is opened with nothing suspicious beside it.
 	OpenAlone     bool `protobuf:"varint,17,opt,name=open_alone,json=openAlone,proto3" json:"open_alone,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3929,16 +3929,16 @@ func (x *StartStream) GetComponents() []*ComponentSpec {
 	return nil
 }
 
-func (x *StartStream) GetAhead() bool {
+func (x *StartStream) GetPrefetch() bool {
 	if x != nil {
-		return x.Ahead
+		return x.Prefetch
 	}
 	return false
 }
 
-func (x *StartStream) GetOwnedBelow() uint64 {
+func (x *StartStream) GetDeliveredBelow() uint64 {
 	if x != nil {
-		return x.OwnedBelow
+		return x.DeliveredBelow
 	}
 	return 0
 }
@@ -3964,16 +3964,16 @@ func (x *StartStream) GetAckedBelow() uint64 {
 	return 0
 }
 
-func (x *StartStream) GetCache() *CacheOrder {
+func (x *StartStream) GetCache() *CacheAction {
 	if x != nil {
 		return x.Cache
 	}
 	return nil
 }
 
-func (x *StartStream) GetSuspicion() *Suspicion {
+func (x *StartStream) GetCrashGuard() *CrashGuard {
 	if x != nil {
-		return x.Suspicion
+		return x.CrashGuard
 	}
 	return nil
 }
@@ -3985,7 +3985,7 @@ func (x *StartStream) GetOpenAlone() bool {
 	return false
 }
 
-type CacheOrder struct {
+type CacheAction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// The segment to read; absent: write one.
@@ -3994,20 +3994,20 @@ type CacheOrder struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CacheOrder) Reset() {
-	*x = CacheOrder{}
+func (x *CacheAction) Reset() {
+	*x = CacheAction{}
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CacheOrder) String() string {
+func (x *CacheAction) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CacheOrder) ProtoMessage() {}
+func (*CacheAction) ProtoMessage() {}
 
-func (x *CacheOrder) ProtoReflect() protoreflect.Message {
+func (x *CacheAction) ProtoReflect() protoreflect.Message {
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -4019,19 +4019,19 @@ func (x *CacheOrder) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CacheOrder.ProtoReflect.Descriptor instead.
-func (*CacheOrder) Descriptor() ([]byte, []int) {
+// Deprecated: Use CacheAction.ProtoReflect.Descriptor instead.
+func (*CacheAction) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{54}
 }
 
-func (x *CacheOrder) GetKey() string {
+func (x *CacheAction) GetKey() string {
 	if x != nil {
 		return x.Key
 	}
 	return ""
 }
 
-func (x *CacheOrder) GetSegment() *CacheSegment {
+func (x *CacheAction) GetSegment() *CacheSegment {
 	if x != nil {
 		return x.Segment
 	}
@@ -4040,7 +4040,7 @@ func (x *CacheOrder) GetSegment() *CacheSegment {
 
 // One of a stream's elements may kill workers. What is made of it is marked before: elements of [first, below), where the
 // last one died, one by one and alone, others many at a time. below = 0: nothing is known yet.
-type Suspicion struct {
+type CrashGuard struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	First uint64                 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
 	Below uint64                 `protobuf:"varint,2,opt,name=below,proto3" json:"below,omitempty"`
@@ -4050,20 +4050,20 @@ type Suspicion struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Suspicion) Reset() {
-	*x = Suspicion{}
+func (x *CrashGuard) Reset() {
+	*x = CrashGuard{}
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Suspicion) String() string {
+func (x *CrashGuard) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Suspicion) ProtoMessage() {}
+func (*CrashGuard) ProtoMessage() {}
 
-func (x *Suspicion) ProtoReflect() protoreflect.Message {
+func (x *CrashGuard) ProtoReflect() protoreflect.Message {
 	mi := &file_pecan_v1_dispatcher_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -4075,26 +4075,26 @@ func (x *Suspicion) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Suspicion.ProtoReflect.Descriptor instead.
-func (*Suspicion) Descriptor() ([]byte, []int) {
+// Deprecated: Use CrashGuard.ProtoReflect.Descriptor instead.
+func (*CrashGuard) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_dispatcher_proto_rawDescGZIP(), []int{55}
 }
 
-func (x *Suspicion) GetFirst() uint64 {
+func (x *CrashGuard) GetFirst() uint64 {
 	if x != nil {
 		return x.First
 	}
 	return 0
 }
 
-func (x *Suspicion) GetBelow() uint64 {
+func (x *CrashGuard) GetBelow() uint64 {
 	if x != nil {
 		return x.Below
 	}
 	return 0
 }
 
-func (x *Suspicion) GetSerial() bool {
+func (x *CrashGuard) GetSerial() bool {
 	if x != nil {
 		return x.Serial
 	}
@@ -4654,7 +4654,7 @@ type WorkerStatus struct {
 	ResidentBytes     int64                  `protobuf:"varint,10,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
 	// Whether it has a directory for caches, and what it did there.
 	Caches        bool          `protobuf:"varint,20,opt,name=caches,proto3" json:"caches,omitempty"`
-	Cache         *CacheFigures `protobuf:"bytes,21,opt,name=cache,proto3" json:"cache,omitempty"`
+	Cache         *CacheMetrics `protobuf:"bytes,21,opt,name=cache,proto3" json:"cache,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4766,7 +4766,7 @@ func (x *WorkerStatus) GetCaches() bool {
 	return false
 }
 
-func (x *WorkerStatus) GetCache() *CacheFigures {
+func (x *WorkerStatus) GetCache() *CacheMetrics {
 	if x != nil {
 		return x.Cache
 	}
@@ -5044,8 +5044,8 @@ type EpochStatus struct {
 	Passes []*PassStatus `protobuf:"bytes,8,rep,name=passes,proto3" json:"passes,omitempty"`
 	// Mode at-most-once: streams whose rest was given up with their workers, and the elements that are missing: all of them where
 	// the dataset's cardinality is known and the epoch is delivered, else those that were known to be made.
-	StreamsCutOff uint32 `protobuf:"varint,11,opt,name=streams_cut_off,json=streamsCutOff,proto3" json:"streams_cut_off,omitempty"`
-	Lost          uint64 `protobuf:"varint,12,opt,name=lost,proto3" json:"lost,omitempty"`
+	StreamsTruncated uint32 `protobuf:"varint,11,opt,name=streams_truncated,json=streamsTruncated,proto3" json:"streams_truncated,omitempty"`
+	Lost             uint64 `protobuf:"varint,12,opt,name=lost,proto3" json:"lost,omitempty"`
 	// Its steps run in another order than the registered one, or ran until it was closed; in these streams only, where there are any.
 	Ordered        bool     `protobuf:"varint,13,opt,name=ordered,proto3" json:"ordered,omitempty"`
 	OrderedStreams []uint32 `protobuf:"varint,14,rep,packed,name=ordered_streams,json=orderedStreams,proto3" json:"ordered_streams,omitempty"`
@@ -5139,9 +5139,9 @@ func (x *EpochStatus) GetPasses() []*PassStatus {
 	return nil
 }
 
-func (x *EpochStatus) GetStreamsCutOff() uint32 {
+func (x *EpochStatus) GetStreamsTruncated() uint32 {
 	if x != nil {
-		return x.StreamsCutOff
+		return x.StreamsTruncated
 	}
 	return 0
 }
@@ -5477,7 +5477,7 @@ type WorkerHeartbeat_StreamLoad struct {
 	// Everything below has arrived, and none of it was an error: a failed element shifts what comes after it.
 	CleanBelow uint64 `protobuf:"varint,6,opt,name=clean_below,json=cleanBelow,proto3" json:"clean_below,omitempty"`
 	// The worker leaves and makes no more of the stream, and its reader, if it has one, has everything: it may go to another.
-	AtRest bool `protobuf:"varint,7,opt,name=at_rest,json=atRest,proto3" json:"at_rest,omitempty"`
+	Drained bool `protobuf:"varint,7,opt,name=drained,proto3" json:"drained,omitempty"`
 	// Nobody has read any of it from this worker.
 	Unread bool `protobuf:"varint,8,opt,name=unread,proto3" json:"unread,omitempty"`
 	// Its iterator has been made. A worker may hold a stream for long before that.
@@ -5558,9 +5558,9 @@ func (x *WorkerHeartbeat_StreamLoad) GetCleanBelow() uint64 {
 	return 0
 }
 
-func (x *WorkerHeartbeat_StreamLoad) GetAtRest() bool {
+func (x *WorkerHeartbeat_StreamLoad) GetDrained() bool {
 	if x != nil {
-		return x.AtRest
+		return x.Drained
 	}
 	return false
 }
@@ -5636,16 +5636,16 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\adurable\x18\x06 \x01(\bR\adurable\x12\x18\n" +
 	"\aworkers\x18\a \x01(\x05R\aworkers\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\b \x01(\tR\tclusterId\"\xd5\x01\n" +
+	"cluster_id\x18\b \x01(\tR\tclusterId\"\xf0\x01\n" +
 	"\x10OpenEpochRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x1b\n" +
 	"\tclient_id\x18\x02 \x01(\tR\bclientId\x12\x15\n" +
 	"\x06job_id\x18\x03 \x01(\tR\x05jobId\x12\x12\n" +
-	"\x04pass\x18\x04 \x01(\x04R\x04pass\x12\x14\n" +
-	"\x05ahead\x18\x05 \x01(\bR\x05ahead\x12.\n" +
-	"\bposition\x18\x06 \x01(\v2\x12.pecan.v1.PositionR\bposition\x12\x14\n" +
-	"\x05beats\x18\a \x01(\x04R\x05beats\"\x82\x01\n" +
+	"\x04pass\x18\x04 \x01(\x04R\x04pass\x12\x1a\n" +
+	"\bprefetch\x18\x05 \x01(\bR\bprefetch\x12.\n" +
+	"\bposition\x18\x06 \x01(\v2\x12.pecan.v1.PositionR\bposition\x12)\n" +
+	"\x10heartbeat_number\x18\a \x01(\x04R\x0fheartbeatNumber\"\x82\x01\n" +
 	"\x11OpenEpochResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12+\n" +
 	"\x11already_delivered\x18\x02 \x01(\bR\x10alreadyDelivered\x12*\n" +
@@ -5669,7 +5669,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\awaiting\x18\a \x01(\tR\awaiting\x12\x1d\n" +
 	"\n" +
 	"no_workers\x18\b \x01(\bR\tnoWorkers\x12#\n" +
-	"\rcache_trouble\x18\t \x01(\tR\fcacheTrouble\"\xa3\x02\n" +
+	"\rcache_problem\x18\t \x01(\tR\fcacheProblem\"\xb0\x02\n" +
 	"\x0eConsumerStream\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
@@ -5678,12 +5678,12 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"startIndex\x12\x18\n" +
 	"\arelease\x18\x05 \x01(\bR\arelease\x12\x14\n" +
 	"\x05ended\x18\x06 \x01(\bR\x05ended\x12\x14\n" +
-	"\x05count\x18\a \x01(\x04R\x05count\x12\x17\n" +
-	"\acut_off\x18\v \x01(\bR\x06cutOff\x12\x12\n" +
-	"\x04made\x18\f \x01(\x04R\x04made\x12\x1e\n" +
+	"\x05count\x18\a \x01(\x04R\x05count\x12\x1c\n" +
+	"\ttruncated\x18\v \x01(\bR\ttruncated\x12\x1a\n" +
+	"\bproduced\x18\f \x01(\x04R\bproduced\x12\x1e\n" +
 	"\n" +
 	"assignment\x18\b \x01(\x04R\n" +
-	"assignment\"\xbb\x01\n" +
+	"assignment\"\xc0\x01\n" +
 	"\x13FinishStreamRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\"\n" +
 	"\x02id\x18\x02 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
@@ -5691,8 +5691,8 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05count\x18\x04 \x01(\x04R\x05count\x12\x1e\n" +
 	"\n" +
 	"assignment\x18\x05 \x01(\x04R\n" +
-	"assignment\x12\x17\n" +
-	"\agave_up\x18\x06 \x01(\bR\x06gaveUp\"\x16\n" +
+	"assignment\x12\x1c\n" +
+	"\tabandoned\x18\x06 \x01(\bR\tabandoned\"\x16\n" +
 	"\x14FinishStreamResponse\"\xac\x01\n" +
 	"\x14ReleaseStreamRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\"\n" +
@@ -5713,7 +5713,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"next_index\x18\x05 \x01(\x04R\tnextIndex\x12\x18\n" +
 	"\amessage\x18\x06 \x01(\tR\amessage\x12\x16\n" +
 	"\x06number\x18\a \x01(\x04R\x06number\"\x16\n" +
-	"\x14ReportWorkerResponse\"\x8c\x02\n" +
+	"\x14ReportWorkerResponse\"\x95\x02\n" +
 	"\x13MarkElementsRequest\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\"\n" +
 	"\x02id\x18\x02 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
@@ -5722,20 +5722,21 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05below\x18\x05 \x01(\x04R\x05below\x12\x14\n" +
 	"\x05alone\x18\x06 \x01(\bR\x05alone\x12\x14\n" +
 	"\x05files\x18\a \x03(\tR\x05files\x12\x18\n" +
-	"\aopening\x18\b \x01(\bR\aopening\x12\x14\n" +
-	"\x05ahead\x18\t \x01(\bR\x05ahead\x12\x16\n" +
+	"\aopening\x18\b \x01(\bR\aopening\x12\x1d\n" +
+	"\n" +
+	"read_ahead\x18\t \x01(\bR\treadAhead\x12\x16\n" +
 	"\x06number\x18\n" +
 	" \x01(\x04R\x06number\"\x16\n" +
-	"\x14MarkElementsResponse\"\xbc\x01\n" +
-	"\x14WorkerCrashesRequest\x12\x1b\n" +
+	"\x14MarkElementsResponse\"\xba\x01\n" +
+	"\x12ReportCrashRequest\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x14\n" +
 	"\x05cause\x18\x02 \x01(\tR\x05cause\x121\n" +
 	"\aopening\x18\x03 \x03(\v2\x17.pecan.v1.OpeningStreamR\aopening\x12>\n" +
 	"\arunning\x18\x04 \x03(\v2$.pecan.v1.WorkerHeartbeat.StreamLoadR\arunning\"I\n" +
 	"\rOpeningStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
-	"\x05lease\x18\x02 \x01(\x04R\x05lease\"\x17\n" +
-	"\x15WorkerCrashesResponse\"|\n" +
+	"\x05lease\x18\x02 \x01(\x04R\x05lease\"\x15\n" +
+	"\x13ReportCrashResponse\"|\n" +
 	"\x11CloseEpochRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x14\n" +
@@ -5762,7 +5763,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x10client_timeout_s\x18\x01 \x01(\x01R\x0eclientTimeoutS\"3\n" +
 	"\x14ClientGoodbyeRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\tR\bclientId\"\x17\n" +
-	"\x15ClientGoodbyeResponse\"\xa0\x05\n" +
+	"\x15ClientGoodbyeResponse\"\xcf\x05\n" +
 	"\rWorkerMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.pecan.v1.WorkerHelloH\x00R\x05hello\x129\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x19.pecan.v1.WorkerHeartbeatH\x00R\theartbeat\x12-\n" +
@@ -5771,9 +5772,9 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\agoodbye\x18\x05 \x01(\v2\x17.pecan.v1.WorkerGoodbyeH\x00R\agoodbye\x123\n" +
 	"\astarted\x18\x06 \x01(\v2\x17.pecan.v1.StreamStartedH\x00R\astarted\x123\n" +
 	"\astopped\x18\a \x01(\v2\x17.pecan.v1.StreamStoppedH\x00R\astopped\x120\n" +
-	"\afigures\x18\b \x01(\v2\x14.pecan.v1.JobFiguresH\x00R\afigures\x12=\n" +
-	"\rcache_written\x18\x14 \x01(\v2\x16.pecan.v1.CacheWrittenH\x00R\fcacheWritten\x12:\n" +
-	"\fcache_spoilt\x18\x15 \x01(\v2\x15.pecan.v1.CacheSpoiltH\x00R\vcacheSpoilt\x127\n" +
+	"\ametrics\x18\b \x01(\v2\x14.pecan.v1.JobMetricsH\x00R\ametrics\x12S\n" +
+	"\x15cache_segment_written\x18\x14 \x01(\v2\x1d.pecan.v1.CacheSegmentWrittenH\x00R\x13cacheSegmentWritten\x12S\n" +
+	"\x15cache_segment_invalid\x18\x15 \x01(\v2\x1d.pecan.v1.CacheSegmentInvalidH\x00R\x13cacheSegmentInvalid\x127\n" +
 	"\vcache_files\x18\x16 \x01(\v2\x14.pecan.v1.CacheFilesH\x00R\n" +
 	"cacheFiles\x127\n" +
 	"\vorder_tried\x18\x17 \x01(\v2\x14.pecan.v1.OrderTriedH\x00R\n" +
@@ -5799,13 +5800,13 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05ended\x18\x03 \x01(\bR\x05ended\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x04R\x05count\x12%\n" +
-	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\xdd\x03\n" +
+	"\x0eremainder_rows\x18\x05 \x01(\x04R\rremainderRows\"\xde\x03\n" +
 	"\x0fWorkerHeartbeat\x12>\n" +
 	"\astreams\x18\x01 \x03(\v2$.pecan.v1.WorkerHeartbeat.StreamLoadR\astreams\x12\x13\n" +
 	"\x05cpu_s\x18\x02 \x01(\x01R\x04cpuS\x12%\n" +
 	"\x0eresident_bytes\x18\x03 \x01(\x03R\rresidentBytes\x12\x18\n" +
 	"\aleaving\x18\x04 \x01(\bR\aleaving\x12,\n" +
-	"\x05cache\x18\x14 \x01(\v2\x16.pecan.v1.CacheFiguresR\x05cache\x1a\x85\x02\n" +
+	"\x05cache\x18\x14 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\x1a\x86\x02\n" +
 	"\n" +
 	"StreamLoad\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
@@ -5814,21 +5815,23 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05acked\x18\x04 \x01(\x04R\x05acked\x12!\n" +
 	"\fwindow_bytes\x18\x05 \x01(\x03R\vwindowBytes\x12\x1f\n" +
 	"\vclean_below\x18\x06 \x01(\x04R\n" +
-	"cleanBelow\x12\x17\n" +
-	"\aat_rest\x18\a \x01(\bR\x06atRest\x12\x16\n" +
+	"cleanBelow\x12\x18\n" +
+	"\adrained\x18\a \x01(\bR\adrained\x12\x16\n" +
 	"\x06unread\x18\b \x01(\bR\x06unread\x12\x16\n" +
-	"\x06opened\x18\t \x01(\bR\x06opened\"\xa2\x01\n" +
-	"\fCacheFigures\x12#\n" +
+	"\x06opened\x18\t \x01(\bR\x06opened\"\xa4\x01\n" +
+	"\fCacheMetrics\x12#\n" +
 	"\rbytes_written\x18\x01 \x01(\x04R\fbytesWritten\x12\x1d\n" +
 	"\n" +
 	"bytes_read\x18\x02 \x01(\x04R\tbytesRead\x12%\n" +
-	"\x0ewrites_dropped\x18\x03 \x01(\x04R\rwritesDropped\x12'\n" +
-	"\x0fsegments_spoilt\x18\x04 \x01(\x04R\x0esegmentsSpoilt\"\xa4\x02\n" +
+	"\x0ewrites_dropped\x18\x03 \x01(\x04R\rwritesDropped\x12)\n" +
+	"\x10segments_invalid\x18\x04 \x01(\x04R\x0fsegmentsInvalid\"\xac\x02\n" +
 	"\n" +
-	"JobFigures\x12\x15\n" +
-	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x18\n" +
-	"\aaccount\x18\x02 \x01(\x04R\aaccount\x12\x18\n" +
-	"\areading\x18\x03 \x01(\x04R\areading\x12+\n" +
+	"JobMetrics\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x1a\n" +
+	"\bsequence\x18\x03 \x01(\x04R\bsequence\x12+\n" +
 	"\x05nodes\x18\x04 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\x12.\n" +
 	"\brecovery\x18\x05 \x01(\v2\x12.pecan.v1.RecoveryR\brecovery\x12/\n" +
 	"\aordered\x18\x06 \x03(\v2\x15.pecan.v1.NodeMetricsR\aordered\x12\x16\n" +
@@ -5850,18 +5853,18 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x04R\x05count\x12%\n" +
-	"\x0eremainder_rows\x18\x04 \x01(\x04R\rremainderRows\"\x89\x01\n" +
+	"\x0eremainder_rows\x18\x04 \x01(\x04R\rremainderRows\"\x98\x01\n" +
 	"\fStreamFailed\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12+\n" +
-	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12\x12\n" +
-	"\x04gone\x18\x04 \x01(\bR\x04gone\"3\n" +
+	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12!\n" +
+	"\fbelow_window\x18\x04 \x01(\bR\vbelowWindow\"3\n" +
 	"\rStreamStopped\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\"\x0f\n" +
-	"\rWorkerGoodbye\"@\n" +
-	"\fCacheWritten\x120\n" +
-	"\asegment\x18\x01 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\"Q\n" +
-	"\vCacheSpoilt\x120\n" +
+	"\rWorkerGoodbye\"G\n" +
+	"\x13CacheSegmentWritten\x120\n" +
+	"\asegment\x18\x01 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\"Y\n" +
+	"\x13CacheSegmentInvalid\x120\n" +
 	"\asegment\x18\x01 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\"H\n" +
 	"\n" +
@@ -5870,13 +5873,12 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05trial\x18\x02 \x01(\v2\x14.pecan.v1.OrderTrialR\x05trial\"\"\n" +
 	"\n" +
 	"CacheFiles\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names\"\xcc\x02\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"\xdc\x02\n" +
 	"\rWorkerCommand\x12-\n" +
 	"\awelcome\x18\x01 \x01(\v2\x11.pecan.v1.WelcomeH\x00R\awelcome\x12-\n" +
 	"\x05start\x18\x02 \x01(\v2\x15.pecan.v1.StartStreamH\x00R\x05start\x12*\n" +
-	"\x04stop\x18\x03 \x01(\v2\x14.pecan.v1.StopStreamH\x00R\x04stop\x127\n" +
-	"\vcache_named\x18\x14 \x01(\v2\x14.pecan.v1.CacheNamedH\x00R\n" +
-	"cacheNamed\x12=\n" +
+	"\x04stop\x18\x03 \x01(\v2\x14.pecan.v1.StopStreamH\x00R\x04stop\x12G\n" +
+	"\x11cache_segment_ack\x18\x14 \x01(\v2\x19.pecan.v1.CacheSegmentAckH\x00R\x0fcacheSegmentAck\x12=\n" +
 	"\rcache_orphans\x18\x15 \x01(\v2\x16.pecan.v1.CacheOrphansH\x00R\fcacheOrphans\x121\n" +
 	"\ttry_order\x18\x16 \x01(\v2\x12.pecan.v1.TryOrderH\x00R\btryOrderB\x06\n" +
 	"\x04kind\"\xbc\x02\n" +
@@ -5892,11 +5894,10 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"components\x12%\n" +
 	"\x0eregistered_top\x18\b \x01(\tR\rregisteredTop\x12\x1f\n" +
 	"\vordered_top\x18\t \x01(\tR\n" +
-	"orderedTop\"4\n" +
-	"\n" +
-	"CacheNamed\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04kept\x18\x02 \x01(\bR\x04kept\"$\n" +
+	"orderedTop\"A\n" +
+	"\x0fCacheSegmentAck\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\baccepted\x18\x02 \x01(\bR\baccepted\"$\n" +
 	"\fCacheOrphans\x12\x14\n" +
 	"\x05names\x18\x01 \x03(\tR\x05names\"i\n" +
 	"\aWelcome\x12\x1d\n" +
@@ -5904,7 +5905,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1f\n" +
 	"\vheartbeat_s\x18\x02 \x01(\x01R\n" +
 	"heartbeatS\x12\x1e\n" +
-	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xe9\x04\n" +
+	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xfc\x04\n" +
 	"\vStartStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12 \n" +
@@ -5917,25 +5918,25 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"remainders\x127\n" +
 	"\n" +
 	"components\x18\b \x03(\v2\x17.pecan.v1.ComponentSpecR\n" +
-	"components\x12\x14\n" +
-	"\x05ahead\x18\t \x01(\bR\x05ahead\x12\x1f\n" +
-	"\vowned_below\x18\n" +
-	" \x01(\x04R\n" +
-	"ownedBelow\x12%\n" +
+	"components\x12\x1a\n" +
+	"\bprefetch\x18\t \x01(\bR\bprefetch\x12'\n" +
+	"\x0fdelivered_below\x18\n" +
+	" \x01(\x04R\x0edeliveredBelow\x12%\n" +
 	"\x0eremainder_only\x18\v \x01(\bR\rremainderOnly\x12\x1f\n" +
 	"\vclean_below\x18\f \x01(\x04R\n" +
 	"cleanBelow\x12\x1f\n" +
 	"\vacked_below\x18\r \x01(\x04R\n" +
-	"ackedBelow\x12*\n" +
-	"\x05cache\x18\x14 \x01(\v2\x14.pecan.v1.CacheOrderR\x05cache\x121\n" +
-	"\tsuspicion\x18\x10 \x01(\v2\x13.pecan.v1.SuspicionR\tsuspicion\x12\x1d\n" +
+	"ackedBelow\x12+\n" +
+	"\x05cache\x18\x14 \x01(\v2\x15.pecan.v1.CacheActionR\x05cache\x125\n" +
+	"\vcrash_guard\x18\x10 \x01(\v2\x14.pecan.v1.CrashGuardR\n" +
+	"crashGuard\x12\x1d\n" +
 	"\n" +
-	"open_alone\x18\x11 \x01(\bR\topenAlone\"P\n" +
-	"\n" +
-	"CacheOrder\x12\x10\n" +
+	"open_alone\x18\x11 \x01(\bR\topenAlone\"Q\n" +
+	"\vCacheAction\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
-	"\asegment\x18\x02 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\"O\n" +
-	"\tSuspicion\x12\x14\n" +
+	"\asegment\x18\x02 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\"P\n" +
+	"\n" +
+	"CrashGuard\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x14\n" +
 	"\x05below\x18\x02 \x01(\x04R\x05below\x12\x16\n" +
 	"\x06serial\x18\x03 \x01(\bR\x06serial\"\x9a\x01\n" +
@@ -5999,7 +6000,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x0eresident_bytes\x18\n" +
 	" \x01(\x03R\rresidentBytes\x12\x16\n" +
 	"\x06caches\x18\x14 \x01(\bR\x06caches\x12,\n" +
-	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheFiguresR\x05cache\"\xa9\x03\n" +
+	"\x05cache\x18\x15 \x01(\v2\x16.pecan.v1.CacheMetricsR\x05cache\"\xa9\x03\n" +
 	"\tJobStatus\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -6021,7 +6022,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1a\n" +
 	"\bsegments\x18\x03 \x01(\rR\bsegments\x12\x18\n" +
 	"\astreams\x18\x04 \x01(\rR\astreams\x12\x14\n" +
-	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"\x91\x03\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"\x96\x03\n" +
 	"\vEpochStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12!\n" +
@@ -6030,8 +6031,8 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"\x0fstreams_waiting\x18\x05 \x01(\rR\x0estreamsWaiting\x12\x18\n" +
 	"\awaiting\x18\x06 \x01(\tR\awaiting\x12\x1a\n" +
 	"\belements\x18\a \x01(\x04R\belements\x12,\n" +
-	"\x06passes\x18\b \x03(\v2\x14.pecan.v1.PassStatusR\x06passes\x12&\n" +
-	"\x0fstreams_cut_off\x18\v \x01(\rR\rstreamsCutOff\x12\x12\n" +
+	"\x06passes\x18\b \x03(\v2\x14.pecan.v1.PassStatusR\x06passes\x12+\n" +
+	"\x11streams_truncated\x18\v \x01(\rR\x10streamsTruncated\x12\x12\n" +
 	"\x04lost\x18\f \x01(\x04R\x04lost\x12\x18\n" +
 	"\aordered\x18\r \x01(\bR\aordered\x12'\n" +
 	"\x0fordered_streams\x18\x0e \x03(\rR\x0eorderedStreams\"\xbf\x01\n" +
@@ -6048,7 +6049,7 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"dataset_id\x18\x01 \x01(\tR\tdatasetId\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12\x1f\n" +
 	"\vgraph_bytes\x18\x03 \x01(\x03R\n" +
-	"graphBytes2\xdb\n" +
+	"graphBytes2\xd5\n" +
 	"\n" +
 	"\n" +
 	"Dispatcher\x12X\n" +
@@ -6070,8 +6071,8 @@ const file_pecan_v1_dispatcher_proto_rawDesc = "" +
 	"CloseEpoch\x12\x1b.pecan.v1.CloseEpochRequest\x1a\x1c.pecan.v1.CloseEpochResponse\x12V\n" +
 	"\x0fClientHeartbeat\x12 .pecan.v1.ClientHeartbeatRequest\x1a!.pecan.v1.ClientHeartbeatResponse\x12P\n" +
 	"\rClientGoodbye\x12\x1e.pecan.v1.ClientGoodbyeRequest\x1a\x1f.pecan.v1.ClientGoodbyeResponse\x12M\n" +
-	"\fMarkElements\x12\x1d.pecan.v1.MarkElementsRequest\x1a\x1e.pecan.v1.MarkElementsResponse\x12P\n" +
-	"\rWorkerCrashes\x12\x1e.pecan.v1.WorkerCrashesRequest\x1a\x1f.pecan.v1.WorkerCrashesResponse\x12E\n" +
+	"\fMarkElements\x12\x1d.pecan.v1.MarkElementsRequest\x1a\x1e.pecan.v1.MarkElementsResponse\x12J\n" +
+	"\vReportCrash\x12\x1c.pecan.v1.ReportCrashRequest\x1a\x1d.pecan.v1.ReportCrashResponse\x12E\n" +
 	"\rWorkerSession\x12\x17.pecan.v1.WorkerMessage\x1a\x17.pecan.v1.WorkerCommand(\x010\x01\x12;\n" +
 	"\x06Status\x12\x17.pecan.v1.StatusRequest\x1a\x18.pecan.v1.StatusResponse\x12>\n" +
 	"\aExplain\x12\x18.pecan.v1.ExplainRequest\x1a\x19.pecan.v1.ExplainResponseb\x06proto3"
@@ -6113,9 +6114,9 @@ var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*ReportWorkerResponse)(nil),          // 20: pecan.v1.ReportWorkerResponse
 	(*MarkElementsRequest)(nil),           // 21: pecan.v1.MarkElementsRequest
 	(*MarkElementsResponse)(nil),          // 22: pecan.v1.MarkElementsResponse
-	(*WorkerCrashesRequest)(nil),          // 23: pecan.v1.WorkerCrashesRequest
+	(*ReportCrashRequest)(nil),            // 23: pecan.v1.ReportCrashRequest
 	(*OpeningStream)(nil),                 // 24: pecan.v1.OpeningStream
-	(*WorkerCrashesResponse)(nil),         // 25: pecan.v1.WorkerCrashesResponse
+	(*ReportCrashResponse)(nil),           // 25: pecan.v1.ReportCrashResponse
 	(*CloseEpochRequest)(nil),             // 26: pecan.v1.CloseEpochRequest
 	(*CloseEpochResponse)(nil),            // 27: pecan.v1.CloseEpochResponse
 	(*ClientHeartbeatRequest)(nil),        // 28: pecan.v1.ClientHeartbeatRequest
@@ -6126,26 +6127,26 @@ var file_pecan_v1_dispatcher_proto_goTypes = []any{
 	(*WorkerHello)(nil),                   // 33: pecan.v1.WorkerHello
 	(*HeldStream)(nil),                    // 34: pecan.v1.HeldStream
 	(*WorkerHeartbeat)(nil),               // 35: pecan.v1.WorkerHeartbeat
-	(*CacheFigures)(nil),                  // 36: pecan.v1.CacheFigures
-	(*JobFigures)(nil),                    // 37: pecan.v1.JobFigures
+	(*CacheMetrics)(nil),                  // 36: pecan.v1.CacheMetrics
+	(*JobMetrics)(nil),                    // 37: pecan.v1.JobMetrics
 	(*Recovery)(nil),                      // 38: pecan.v1.Recovery
 	(*StreamStarted)(nil),                 // 39: pecan.v1.StreamStarted
 	(*StreamEnded)(nil),                   // 40: pecan.v1.StreamEnded
 	(*StreamFailed)(nil),                  // 41: pecan.v1.StreamFailed
 	(*StreamStopped)(nil),                 // 42: pecan.v1.StreamStopped
 	(*WorkerGoodbye)(nil),                 // 43: pecan.v1.WorkerGoodbye
-	(*CacheWritten)(nil),                  // 44: pecan.v1.CacheWritten
-	(*CacheSpoilt)(nil),                   // 45: pecan.v1.CacheSpoilt
+	(*CacheSegmentWritten)(nil),           // 44: pecan.v1.CacheSegmentWritten
+	(*CacheSegmentInvalid)(nil),           // 45: pecan.v1.CacheSegmentInvalid
 	(*OrderTried)(nil),                    // 46: pecan.v1.OrderTried
 	(*CacheFiles)(nil),                    // 47: pecan.v1.CacheFiles
 	(*WorkerCommand)(nil),                 // 48: pecan.v1.WorkerCommand
 	(*TryOrder)(nil),                      // 49: pecan.v1.TryOrder
-	(*CacheNamed)(nil),                    // 50: pecan.v1.CacheNamed
+	(*CacheSegmentAck)(nil),               // 50: pecan.v1.CacheSegmentAck
 	(*CacheOrphans)(nil),                  // 51: pecan.v1.CacheOrphans
 	(*Welcome)(nil),                       // 52: pecan.v1.Welcome
 	(*StartStream)(nil),                   // 53: pecan.v1.StartStream
-	(*CacheOrder)(nil),                    // 54: pecan.v1.CacheOrder
-	(*Suspicion)(nil),                     // 55: pecan.v1.Suspicion
+	(*CacheAction)(nil),                   // 54: pecan.v1.CacheAction
+	(*CrashGuard)(nil),                    // 55: pecan.v1.CrashGuard
 	(*RemainderSource)(nil),               // 56: pecan.v1.RemainderSource
 	(*StopStream)(nil),                    // 57: pecan.v1.StopStream
 	(*ExplainRequest)(nil),                // 58: pecan.v1.ExplainRequest
@@ -6194,8 +6195,8 @@ var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	80,  // 11: pecan.v1.ReleaseStreamRequest.id:type_name -> pecan.v1.StreamId
 	80,  // 12: pecan.v1.ReportWorkerRequest.id:type_name -> pecan.v1.StreamId
 	80,  // 13: pecan.v1.MarkElementsRequest.id:type_name -> pecan.v1.StreamId
-	24,  // 14: pecan.v1.WorkerCrashesRequest.opening:type_name -> pecan.v1.OpeningStream
-	72,  // 15: pecan.v1.WorkerCrashesRequest.running:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
+	24,  // 14: pecan.v1.ReportCrashRequest.opening:type_name -> pecan.v1.OpeningStream
+	72,  // 15: pecan.v1.ReportCrashRequest.running:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
 	80,  // 16: pecan.v1.OpeningStream.id:type_name -> pecan.v1.StreamId
 	71,  // 17: pecan.v1.ClientHeartbeatRequest.passes:type_name -> pecan.v1.ClientHeartbeatRequest.Pass
 	33,  // 18: pecan.v1.WorkerMessage.hello:type_name -> pecan.v1.WorkerHello
@@ -6205,31 +6206,31 @@ var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	43,  // 22: pecan.v1.WorkerMessage.goodbye:type_name -> pecan.v1.WorkerGoodbye
 	39,  // 23: pecan.v1.WorkerMessage.started:type_name -> pecan.v1.StreamStarted
 	42,  // 24: pecan.v1.WorkerMessage.stopped:type_name -> pecan.v1.StreamStopped
-	37,  // 25: pecan.v1.WorkerMessage.figures:type_name -> pecan.v1.JobFigures
-	44,  // 26: pecan.v1.WorkerMessage.cache_written:type_name -> pecan.v1.CacheWritten
-	45,  // 27: pecan.v1.WorkerMessage.cache_spoilt:type_name -> pecan.v1.CacheSpoilt
+	37,  // 25: pecan.v1.WorkerMessage.metrics:type_name -> pecan.v1.JobMetrics
+	44,  // 26: pecan.v1.WorkerMessage.cache_segment_written:type_name -> pecan.v1.CacheSegmentWritten
+	45,  // 27: pecan.v1.WorkerMessage.cache_segment_invalid:type_name -> pecan.v1.CacheSegmentInvalid
 	47,  // 28: pecan.v1.WorkerMessage.cache_files:type_name -> pecan.v1.CacheFiles
 	46,  // 29: pecan.v1.WorkerMessage.order_tried:type_name -> pecan.v1.OrderTried
 	79,  // 30: pecan.v1.WorkerHello.address:type_name -> pecan.v1.WorkerAddress
 	34,  // 31: pecan.v1.WorkerHello.held:type_name -> pecan.v1.HeldStream
 	80,  // 32: pecan.v1.HeldStream.id:type_name -> pecan.v1.StreamId
 	72,  // 33: pecan.v1.WorkerHeartbeat.streams:type_name -> pecan.v1.WorkerHeartbeat.StreamLoad
-	36,  // 34: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheFigures
-	81,  // 35: pecan.v1.JobFigures.nodes:type_name -> pecan.v1.NodeMetrics
-	38,  // 36: pecan.v1.JobFigures.recovery:type_name -> pecan.v1.Recovery
-	81,  // 37: pecan.v1.JobFigures.ordered:type_name -> pecan.v1.NodeMetrics
+	36,  // 34: pecan.v1.WorkerHeartbeat.cache:type_name -> pecan.v1.CacheMetrics
+	81,  // 35: pecan.v1.JobMetrics.nodes:type_name -> pecan.v1.NodeMetrics
+	38,  // 36: pecan.v1.JobMetrics.recovery:type_name -> pecan.v1.Recovery
+	81,  // 37: pecan.v1.JobMetrics.ordered:type_name -> pecan.v1.NodeMetrics
 	80,  // 38: pecan.v1.StreamStarted.id:type_name -> pecan.v1.StreamId
 	80,  // 39: pecan.v1.StreamEnded.id:type_name -> pecan.v1.StreamId
 	80,  // 40: pecan.v1.StreamFailed.id:type_name -> pecan.v1.StreamId
 	78,  // 41: pecan.v1.StreamFailed.error:type_name -> pecan.v1.ErrorDetail
 	80,  // 42: pecan.v1.StreamStopped.id:type_name -> pecan.v1.StreamId
-	82,  // 43: pecan.v1.CacheWritten.segment:type_name -> pecan.v1.CacheSegment
-	82,  // 44: pecan.v1.CacheSpoilt.segment:type_name -> pecan.v1.CacheSegment
+	82,  // 43: pecan.v1.CacheSegmentWritten.segment:type_name -> pecan.v1.CacheSegment
+	82,  // 44: pecan.v1.CacheSegmentInvalid.segment:type_name -> pecan.v1.CacheSegment
 	83,  // 45: pecan.v1.OrderTried.trial:type_name -> pecan.v1.OrderTrial
 	52,  // 46: pecan.v1.WorkerCommand.welcome:type_name -> pecan.v1.Welcome
 	53,  // 47: pecan.v1.WorkerCommand.start:type_name -> pecan.v1.StartStream
 	57,  // 48: pecan.v1.WorkerCommand.stop:type_name -> pecan.v1.StopStream
-	50,  // 49: pecan.v1.WorkerCommand.cache_named:type_name -> pecan.v1.CacheNamed
+	50,  // 49: pecan.v1.WorkerCommand.cache_segment_ack:type_name -> pecan.v1.CacheSegmentAck
 	51,  // 50: pecan.v1.WorkerCommand.cache_orphans:type_name -> pecan.v1.CacheOrphans
 	49,  // 51: pecan.v1.WorkerCommand.try_order:type_name -> pecan.v1.TryOrder
 	75,  // 52: pecan.v1.TryOrder.plan:type_name -> pecan.v1.Plan
@@ -6240,9 +6241,9 @@ var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	74,  // 57: pecan.v1.StartStream.options:type_name -> pecan.v1.JobOptions
 	56,  // 58: pecan.v1.StartStream.remainders:type_name -> pecan.v1.RemainderSource
 	84,  // 59: pecan.v1.StartStream.components:type_name -> pecan.v1.ComponentSpec
-	54,  // 60: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheOrder
-	55,  // 61: pecan.v1.StartStream.suspicion:type_name -> pecan.v1.Suspicion
-	82,  // 62: pecan.v1.CacheOrder.segment:type_name -> pecan.v1.CacheSegment
+	54,  // 60: pecan.v1.StartStream.cache:type_name -> pecan.v1.CacheAction
+	55,  // 61: pecan.v1.StartStream.crash_guard:type_name -> pecan.v1.CrashGuard
+	82,  // 62: pecan.v1.CacheAction.segment:type_name -> pecan.v1.CacheSegment
 	79,  // 63: pecan.v1.RemainderSource.worker:type_name -> pecan.v1.WorkerAddress
 	80,  // 64: pecan.v1.StopStream.id:type_name -> pecan.v1.StreamId
 	85,  // 65: pecan.v1.ExplainResponse.order:type_name -> pecan.v1.Order
@@ -6256,7 +6257,7 @@ var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	69,  // 73: pecan.v1.StatusResponse.datasets:type_name -> pecan.v1.DatasetStatus
 	79,  // 74: pecan.v1.WorkerStatus.address:type_name -> pecan.v1.WorkerAddress
 	34,  // 75: pecan.v1.WorkerStatus.streams:type_name -> pecan.v1.HeldStream
-	36,  // 76: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheFigures
+	36,  // 76: pecan.v1.WorkerStatus.cache:type_name -> pecan.v1.CacheMetrics
 	74,  // 77: pecan.v1.JobStatus.options:type_name -> pecan.v1.JobOptions
 	75,  // 78: pecan.v1.JobStatus.plan:type_name -> pecan.v1.Plan
 	67,  // 79: pecan.v1.JobStatus.epochs:type_name -> pecan.v1.EpochStatus
@@ -6281,7 +6282,7 @@ var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	28,  // 98: pecan.v1.Dispatcher.ClientHeartbeat:input_type -> pecan.v1.ClientHeartbeatRequest
 	30,  // 99: pecan.v1.Dispatcher.ClientGoodbye:input_type -> pecan.v1.ClientGoodbyeRequest
 	21,  // 100: pecan.v1.Dispatcher.MarkElements:input_type -> pecan.v1.MarkElementsRequest
-	23,  // 101: pecan.v1.Dispatcher.WorkerCrashes:input_type -> pecan.v1.WorkerCrashesRequest
+	23,  // 101: pecan.v1.Dispatcher.ReportCrash:input_type -> pecan.v1.ReportCrashRequest
 	32,  // 102: pecan.v1.Dispatcher.WorkerSession:input_type -> pecan.v1.WorkerMessage
 	61,  // 103: pecan.v1.Dispatcher.Status:input_type -> pecan.v1.StatusRequest
 	58,  // 104: pecan.v1.Dispatcher.Explain:input_type -> pecan.v1.ExplainRequest
@@ -6299,7 +6300,7 @@ var file_pecan_v1_dispatcher_proto_depIdxs = []int32{
 	29,  // 116: pecan.v1.Dispatcher.ClientHeartbeat:output_type -> pecan.v1.ClientHeartbeatResponse
 	31,  // 117: pecan.v1.Dispatcher.ClientGoodbye:output_type -> pecan.v1.ClientGoodbyeResponse
 	22,  // 118: pecan.v1.Dispatcher.MarkElements:output_type -> pecan.v1.MarkElementsResponse
-	25,  // 119: pecan.v1.Dispatcher.WorkerCrashes:output_type -> pecan.v1.WorkerCrashesResponse
+	25,  // 119: pecan.v1.Dispatcher.ReportCrash:output_type -> pecan.v1.ReportCrashResponse
 	48,  // 120: pecan.v1.Dispatcher.WorkerSession:output_type -> pecan.v1.WorkerCommand
 	62,  // 121: pecan.v1.Dispatcher.Status:output_type -> pecan.v1.StatusResponse
 	59,  // 122: pecan.v1.Dispatcher.Explain:output_type -> pecan.v1.ExplainResponse
@@ -6328,9 +6329,9 @@ func file_pecan_v1_dispatcher_proto_init() {
 		(*WorkerMessage_Goodbye)(nil),
 		(*WorkerMessage_Started)(nil),
 		(*WorkerMessage_Stopped)(nil),
-		(*WorkerMessage_Figures)(nil),
-		(*WorkerMessage_CacheWritten)(nil),
-		(*WorkerMessage_CacheSpoilt)(nil),
+		(*WorkerMessage_Metrics)(nil),
+		(*WorkerMessage_CacheSegmentWritten)(nil),
+		(*WorkerMessage_CacheSegmentInvalid)(nil),
 		(*WorkerMessage_CacheFiles)(nil),
 		(*WorkerMessage_OrderTried)(nil),
 	}
@@ -6338,7 +6339,7 @@ func file_pecan_v1_dispatcher_proto_init() {
 		(*WorkerCommand_Welcome)(nil),
 		(*WorkerCommand_Start)(nil),
 		(*WorkerCommand_Stop)(nil),
-		(*WorkerCommand_CacheNamed)(nil),
+		(*WorkerCommand_CacheSegmentAck)(nil),
 		(*WorkerCommand_CacheOrphans)(nil),
 		(*WorkerCommand_TryOrder)(nil),
 	}

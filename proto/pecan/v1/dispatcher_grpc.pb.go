@@ -35,7 +35,7 @@ const (
 	Dispatcher_ClientHeartbeat_FullMethodName = "/pecan.v1.Dispatcher/ClientHeartbeat"
 	Dispatcher_ClientGoodbye_FullMethodName   = "/pecan.v1.Dispatcher/ClientGoodbye"
 	Dispatcher_MarkElements_FullMethodName    = "/pecan.v1.Dispatcher/MarkElements"
-	Dispatcher_WorkerCrashes_FullMethodName   = "/pecan.v1.Dispatcher/WorkerCrashes"
+	Dispatcher_ReportCrash_FullMethodName     = "/pecan.v1.Dispatcher/ReportCrash"
 	Dispatcher_WorkerSession_FullMethodName   = "/pecan.v1.Dispatcher/WorkerSession"
 	Dispatcher_Status_FullMethodName          = "/pecan.v1.Dispatcher/Status"
 	Dispatcher_Explain_FullMethodName         = "/pecan.v1.Dispatcher/Explain"
@@ -74,7 +74,7 @@ type DispatcherClient interface {
 	// A worker tells what it is about to make of a stream under suspicion, and makes it once this is answered.
 	MarkElements(ctx context.Context, in *MarkElementsRequest, opts ...grpc.CallOption) (*MarkElementsResponse, error)
 	// The last words of a worker that native code is about to end; it ends once this is answered.
-	WorkerCrashes(ctx context.Context, in *WorkerCrashesRequest, opts ...grpc.CallOption) (*WorkerCrashesResponse, error)
+	ReportCrash(ctx context.Context, in *ReportCrashRequest, opts ...grpc.CallOption) (*ReportCrashResponse, error)
 	// A worker's one connection: it says hello, beats and reports; the dispatcher commands.
 	WorkerSession(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WorkerMessage, WorkerCommand], error)
 	// Everything an operator sees.
@@ -252,10 +252,10 @@ func (c *dispatcherClient) MarkElements(ctx context.Context, in *MarkElementsReq
 	return out, nil
 }
 
-func (c *dispatcherClient) WorkerCrashes(ctx context.Context, in *WorkerCrashesRequest, opts ...grpc.CallOption) (*WorkerCrashesResponse, error) {
+func (c *dispatcherClient) ReportCrash(ctx context.Context, in *ReportCrashRequest, opts ...grpc.CallOption) (*ReportCrashResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(WorkerCrashesResponse)
-	err := c.cc.Invoke(ctx, Dispatcher_WorkerCrashes_FullMethodName, in, out, cOpts...)
+	out := new(ReportCrashResponse)
+	err := c.cc.Invoke(ctx, Dispatcher_ReportCrash_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -328,7 +328,7 @@ type DispatcherServer interface {
 	// A worker tells what it is about to make of a stream under suspicion, and makes it once this is answered.
 	MarkElements(context.Context, *MarkElementsRequest) (*MarkElementsResponse, error)
 	// The last words of a worker that native code is about to end; it ends once this is answered.
-	WorkerCrashes(context.Context, *WorkerCrashesRequest) (*WorkerCrashesResponse, error)
+	ReportCrash(context.Context, *ReportCrashRequest) (*ReportCrashResponse, error)
 	// A worker's one connection: it says hello, beats and reports; the dispatcher commands.
 	WorkerSession(grpc.BidiStreamingServer[WorkerMessage, WorkerCommand]) error
 	// Everything an operator sees.
@@ -387,8 +387,8 @@ func (UnimplementedDispatcherServer) ClientGoodbye(context.Context, *ClientGoodb
 func (UnimplementedDispatcherServer) MarkElements(context.Context, *MarkElementsRequest) (*MarkElementsResponse, error) {
 	return nil, status.Errorf(codes.Unimplemented, "method MarkElements not implemented")
 }
-func (UnimplementedDispatcherServer) WorkerCrashes(context.Context, *WorkerCrashesRequest) (*WorkerCrashesResponse, error) {
-	return nil, status.Errorf(codes.Unimplemented, "method WorkerCrashes not implemented")
+func (UnimplementedDispatcherServer) ReportCrash(context.Context, *ReportCrashRequest) (*ReportCrashResponse, error) {
+	return nil, status.Errorf(codes.Unimplemented, "method ReportCrash not implemented")
 }
 func (UnimplementedDispatcherServer) WorkerSession(grpc.BidiStreamingServer[WorkerMessage, WorkerCommand]) error {
 	return status.Errorf(codes.Unimplemented, "method WorkerSession not implemented")
@@ -647,20 +647,20 @@ func _Dispatcher_MarkElements_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Dispatcher_WorkerCrashes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(WorkerCrashesRequest)
+func _Dispatcher_ReportCrash_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportCrashRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(DispatcherServer).WorkerCrashes(ctx, in)
+		return srv.(DispatcherServer).ReportCrash(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Dispatcher_WorkerCrashes_FullMethodName,
+		FullMethod: Dispatcher_ReportCrash_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(DispatcherServer).WorkerCrashes(ctx, req.(*WorkerCrashesRequest))
+		return srv.(DispatcherServer).ReportCrash(ctx, req.(*ReportCrashRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -760,8 +760,8 @@ var Dispatcher_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Dispatcher_MarkElements_Handler,
 		},
 		{
-			MethodName: "WorkerCrashes",
-			Handler:    _Dispatcher_WorkerCrashes_Handler,
+			MethodName: "ReportCrash",
+			Handler:    _Dispatcher_ReportCrash_Handler,
 		},
 		{
 			MethodName: "Status",

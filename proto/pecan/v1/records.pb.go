@@ -107,10 +107,10 @@ type Record struct {
 	//	*Record_StreamProduced
 	//	*Record_StreamDelivered
 	//	*Record_EpochAdopted
-	//	*Record_CacheSegmentNamed
+	//	*Record_CacheSegmentAdded
 	//	*Record_CacheCommitted
 	//	*Record_CacheSegmentDropped
-	//	*Record_CacheForgotten
+	//	*Record_CacheRemoved
 	//	*Record_OrderDecided
 	//	*Record_ProfileKept
 	//	*Record_OrderJudged
@@ -363,10 +363,10 @@ func (x *Record) GetEpochAdopted() *EpochAdopted {
 	return nil
 }
 
-func (x *Record) GetCacheSegmentNamed() *CacheSegmentNamed {
+func (x *Record) GetCacheSegmentAdded() *CacheSegmentAdded {
 	if x != nil {
-		if x, ok := x.Kind.(*Record_CacheSegmentNamed); ok {
-			return x.CacheSegmentNamed
+		if x, ok := x.Kind.(*Record_CacheSegmentAdded); ok {
+			return x.CacheSegmentAdded
 		}
 	}
 	return nil
@@ -390,10 +390,10 @@ func (x *Record) GetCacheSegmentDropped() *CacheSegmentDropped {
 	return nil
 }
 
-func (x *Record) GetCacheForgotten() *CacheForgotten {
+func (x *Record) GetCacheRemoved() *CacheRemoved {
 	if x != nil {
-		if x, ok := x.Kind.(*Record_CacheForgotten); ok {
-			return x.CacheForgotten
+		if x, ok := x.Kind.(*Record_CacheRemoved); ok {
+			return x.CacheRemoved
 		}
 	}
 	return nil
@@ -522,8 +522,8 @@ type Record_EpochAdopted struct {
 	EpochAdopted *EpochAdopted `protobuf:"bytes,23,opt,name=epoch_adopted,json=epochAdopted,proto3,oneof"`
 }
 
-type Record_CacheSegmentNamed struct {
-	CacheSegmentNamed *CacheSegmentNamed `protobuf:"bytes,30,opt,name=cache_segment_named,json=cacheSegmentNamed,proto3,oneof"`
+type Record_CacheSegmentAdded struct {
+	CacheSegmentAdded *CacheSegmentAdded `protobuf:"bytes,30,opt,name=cache_segment_added,json=cacheSegmentAdded,proto3,oneof"`
 }
 
 type Record_CacheCommitted struct {
@@ -534,8 +534,8 @@ type Record_CacheSegmentDropped struct {
 	CacheSegmentDropped *CacheSegmentDropped `protobuf:"bytes,32,opt,name=cache_segment_dropped,json=cacheSegmentDropped,proto3,oneof"`
 }
 
-type Record_CacheForgotten struct {
-	CacheForgotten *CacheForgotten `protobuf:"bytes,33,opt,name=cache_forgotten,json=cacheForgotten,proto3,oneof"`
+type Record_CacheRemoved struct {
+	CacheRemoved *CacheRemoved `protobuf:"bytes,33,opt,name=cache_removed,json=cacheRemoved,proto3,oneof"`
 }
 
 type Record_OrderDecided struct {
@@ -596,13 +596,13 @@ func (*Record_StreamDelivered) isRecord_Kind() {}
 
 func (*Record_EpochAdopted) isRecord_Kind() {}
 
-func (*Record_CacheSegmentNamed) isRecord_Kind() {}
+func (*Record_CacheSegmentAdded) isRecord_Kind() {}
 
 func (*Record_CacheCommitted) isRecord_Kind() {}
 
 func (*Record_CacheSegmentDropped) isRecord_Kind() {}
 
-func (*Record_CacheForgotten) isRecord_Kind() {}
+func (*Record_CacheRemoved) isRecord_Kind() {}
 
 func (*Record_OrderDecided) isRecord_Kind() {}
 
@@ -1237,11 +1237,11 @@ type EpochJoined struct {
 	Epoch     uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	ClientId  string                 `protobuf:"bytes,3,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	RequestId string                 `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	Ahead     bool                   `protobuf:"varint,5,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Prefetch  bool                   `protobuf:"varint,5,opt,name=prefetch,proto3" json:"prefetch,omitempty"`
 	// The newest heartbeat of the client when it asked.
-	Beats         uint64 `protobuf:"varint,6,opt,name=beats,proto3" json:"beats,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	HeartbeatNumber uint64 `protobuf:"varint,6,opt,name=heartbeat_number,json=heartbeatNumber,proto3" json:"heartbeat_number,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *EpochJoined) Reset() {
@@ -1302,16 +1302,16 @@ func (x *EpochJoined) GetRequestId() string {
 	return ""
 }
 
-func (x *EpochJoined) GetAhead() bool {
+func (x *EpochJoined) GetPrefetch() bool {
 	if x != nil {
-		return x.Ahead
+		return x.Prefetch
 	}
 	return false
 }
 
-func (x *EpochJoined) GetBeats() uint64 {
+func (x *EpochJoined) GetHeartbeatNumber() uint64 {
 	if x != nil {
-		return x.Beats
+		return x.HeartbeatNumber
 	}
 	return 0
 }
@@ -1508,10 +1508,10 @@ type EpochClosed struct {
 	// Why it failed, for clients that come later.
 	Error *ErrorDetail `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	// As in EpochStatus.
-	StreamsCutOff uint32 `protobuf:"varint,6,opt,name=streams_cut_off,json=streamsCutOff,proto3" json:"streams_cut_off,omitempty"`
-	Lost          uint64 `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	StreamsTruncated uint32 `protobuf:"varint,6,opt,name=streams_truncated,json=streamsTruncated,proto3" json:"streams_truncated,omitempty"`
+	Lost             uint64 `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *EpochClosed) Reset() {
@@ -1579,9 +1579,9 @@ func (x *EpochClosed) GetError() *ErrorDetail {
 	return nil
 }
 
-func (x *EpochClosed) GetStreamsCutOff() uint32 {
+func (x *EpochClosed) GetStreamsTruncated() uint32 {
 	if x != nil {
-		return x.StreamsCutOff
+		return x.StreamsTruncated
 	}
 	return 0
 }
@@ -1644,7 +1644,7 @@ type LeaseGranted struct {
 	Lease  uint64                 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	Worker *WorkerAddress         `protobuf:"bytes,3,opt,name=worker,proto3" json:"worker,omitempty"`
 	// The stream is sent from its start, also what had been read of it: this run may give other elements than the one before.
-	Anew          bool `protobuf:"varint,4,opt,name=anew,proto3" json:"anew,omitempty"`
+	Restart       bool `protobuf:"varint,4,opt,name=restart,proto3" json:"restart,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1700,9 +1700,9 @@ func (x *LeaseGranted) GetWorker() *WorkerAddress {
 	return nil
 }
 
-func (x *LeaseGranted) GetAnew() bool {
+func (x *LeaseGranted) GetRestart() bool {
 	if x != nil {
-		return x.Anew
+		return x.Restart
 	}
 	return false
 }
@@ -1717,7 +1717,7 @@ type LeaseLost struct {
 	Progress uint64 `protobuf:"varint,4,opt,name=progress,proto3" json:"progress,omitempty"`
 	Why      string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
 	// Mode at-most-once: the rest of the stream is given up.
-	CutOff bool `protobuf:"varint,7,opt,name=cut_off,json=cutOff,proto3" json:"cut_off,omitempty"`
+	Truncated bool `protobuf:"varint,7,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	// DIED, and the worker had marked what it made: it died within [progress, suspect_below). 0: it had not.
 	SuspectBelow uint64 `protobuf:"varint,6,opt,name=suspect_below,json=suspectBelow,proto3" json:"suspect_below,omitempty"`
 	// DIED, and the worker said that it crashes: nobody killed it from outside.
@@ -1725,7 +1725,7 @@ type LeaseLost struct {
 	// So many workers in a row crashed while they opened the stream; 0: the last one had opened it.
 	OpeningCrashes uint32 `protobuf:"varint,21,opt,name=opening_crashes,json=openingCrashes,proto3" json:"opening_crashes,omitempty"`
 	// DIED: so many elements from suspect_below on may have been under way as well.
-	Ahead uint64 `protobuf:"varint,22,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	InFlight uint64 `protobuf:"varint,22,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	// From now on every element of the stream is made when it is asked for.
 	Serial        bool `protobuf:"varint,23,opt,name=serial,proto3" json:"serial,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1797,9 +1797,9 @@ func (x *LeaseLost) GetWhy() string {
 	return ""
 }
 
-func (x *LeaseLost) GetCutOff() bool {
+func (x *LeaseLost) GetTruncated() bool {
 	if x != nil {
-		return x.CutOff
+		return x.Truncated
 	}
 	return false
 }
@@ -1825,9 +1825,9 @@ func (x *LeaseLost) GetOpeningCrashes() uint32 {
 	return 0
 }
 
-func (x *LeaseLost) GetAhead() uint64 {
+func (x *LeaseLost) GetInFlight() uint64 {
 	if x != nil {
-		return x.Ahead
+		return x.InFlight
 	}
 	return 0
 }
@@ -2044,8 +2044,8 @@ type StreamDelivered struct {
 	Id    *StreamId              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Count uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	// Mode at-most-once: the consumer gave the rest of the stream up. As far as is known, so many elements had been made.
-	CutOff        bool   `protobuf:"varint,3,opt,name=cut_off,json=cutOff,proto3" json:"cut_off,omitempty"`
-	Made          uint64 `protobuf:"varint,4,opt,name=made,proto3" json:"made,omitempty"`
+	Truncated     bool   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	Produced      uint64 `protobuf:"varint,4,opt,name=produced,proto3" json:"produced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2094,42 +2094,42 @@ func (x *StreamDelivered) GetCount() uint64 {
 	return 0
 }
 
-func (x *StreamDelivered) GetCutOff() bool {
+func (x *StreamDelivered) GetTruncated() bool {
 	if x != nil {
-		return x.CutOff
+		return x.Truncated
 	}
 	return false
 }
 
-func (x *StreamDelivered) GetMade() uint64 {
+func (x *StreamDelivered) GetProduced() uint64 {
 	if x != nil {
-		return x.Made
+		return x.Produced
 	}
 	return 0
 }
 
 // A worker has written a stream's elements at a cached step, and they are durable. The first segment of a stream stays.
-type CacheSegmentNamed struct {
+type CacheSegmentAdded struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Segment       *CacheSegment          `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CacheSegmentNamed) Reset() {
-	*x = CacheSegmentNamed{}
+func (x *CacheSegmentAdded) Reset() {
+	*x = CacheSegmentAdded{}
 	mi := &file_pecan_v1_records_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CacheSegmentNamed) String() string {
+func (x *CacheSegmentAdded) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CacheSegmentNamed) ProtoMessage() {}
+func (*CacheSegmentAdded) ProtoMessage() {}
 
-func (x *CacheSegmentNamed) ProtoReflect() protoreflect.Message {
+func (x *CacheSegmentAdded) ProtoReflect() protoreflect.Message {
 	mi := &file_pecan_v1_records_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2141,12 +2141,12 @@ func (x *CacheSegmentNamed) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CacheSegmentNamed.ProtoReflect.Descriptor instead.
-func (*CacheSegmentNamed) Descriptor() ([]byte, []int) {
+// Deprecated: Use CacheSegmentAdded.ProtoReflect.Descriptor instead.
+func (*CacheSegmentAdded) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_records_proto_rawDescGZIP(), []int{24}
 }
 
-func (x *CacheSegmentNamed) GetSegment() *CacheSegment {
+func (x *CacheSegmentAdded) GetSegment() *CacheSegment {
 	if x != nil {
 		return x.Segment
 	}
@@ -2277,27 +2277,27 @@ func (x *CacheSegmentDropped) GetWhy() string {
 }
 
 // No job has used the cache for long.
-type CacheForgotten struct {
+type CacheRemoved struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *CacheForgotten) Reset() {
-	*x = CacheForgotten{}
+func (x *CacheRemoved) Reset() {
+	*x = CacheRemoved{}
 	mi := &file_pecan_v1_records_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *CacheForgotten) String() string {
+func (x *CacheRemoved) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*CacheForgotten) ProtoMessage() {}
+func (*CacheRemoved) ProtoMessage() {}
 
-func (x *CacheForgotten) ProtoReflect() protoreflect.Message {
+func (x *CacheRemoved) ProtoReflect() protoreflect.Message {
 	mi := &file_pecan_v1_records_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2309,12 +2309,12 @@ func (x *CacheForgotten) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use CacheForgotten.ProtoReflect.Descriptor instead.
-func (*CacheForgotten) Descriptor() ([]byte, []int) {
+// Deprecated: Use CacheRemoved.ProtoReflect.Descriptor instead.
+func (*CacheRemoved) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_records_proto_rawDescGZIP(), []int{27}
 }
 
-func (x *CacheForgotten) GetKey() string {
+func (x *CacheRemoved) GetKey() string {
 	if x != nil {
 		return x.Key
 	}
@@ -2814,7 +2814,7 @@ type StoredCache struct {
 	// Empty while streams are missing.
 	Manifest string `protobuf:"bytes,4,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// Grows with every segment that is named: the cache that comes last was written last.
-	Order         uint64 `protobuf:"varint,5,opt,name=order,proto3" json:"order,omitempty"`
+	Sequence      uint64 `protobuf:"varint,5,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2877,9 +2877,9 @@ func (x *StoredCache) GetManifest() string {
 	return ""
 }
 
-func (x *StoredCache) GetOrder() uint64 {
+func (x *StoredCache) GetSequence() uint64 {
 	if x != nil {
-		return x.Order
+		return x.Sequence
 	}
 	return 0
 }
@@ -3098,7 +3098,7 @@ type StoredJob struct {
 	Options   *JobOptions            `protobuf:"bytes,4,opt,name=options,proto3" json:"options,omitempty"`
 	Plan      *Plan                  `protobuf:"bytes,5,opt,name=plan,proto3" json:"plan,omitempty"`
 	// Grows with every job: the order in which jobs came.
-	Order     uint64   `protobuf:"varint,6,opt,name=order,proto3" json:"order,omitempty"`
+	Sequence  uint64   `protobuf:"varint,6,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	ClientIds []string `protobuf:"bytes,7,rep,name=client_ids,json=clientIds,proto3" json:"client_ids,omitempty"`
 	// Epochs that are not closed, ascending.
 	Epochs []*StoredEpoch `protobuf:"bytes,8,rep,name=epochs,proto3" json:"epochs,omitempty"`
@@ -3176,9 +3176,9 @@ func (x *StoredJob) GetPlan() *Plan {
 	return nil
 }
 
-func (x *StoredJob) GetOrder() uint64 {
+func (x *StoredJob) GetSequence() uint64 {
 	if x != nil {
-		return x.Order
+		return x.Sequence
 	}
 	return 0
 }
@@ -3219,13 +3219,13 @@ func (x *StoredJob) GetError() *ErrorDetail {
 }
 
 type ClosedEpoch struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Delivered     bool                   `protobuf:"varint,2,opt,name=delivered,proto3" json:"delivered,omitempty"`
-	Elements      uint64                 `protobuf:"varint,3,opt,name=elements,proto3" json:"elements,omitempty"`
-	Error         *ErrorDetail           `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
-	StreamsCutOff uint32                 `protobuf:"varint,5,opt,name=streams_cut_off,json=streamsCutOff,proto3" json:"streams_cut_off,omitempty"`
-	Lost          uint64                 `protobuf:"varint,6,opt,name=lost,proto3" json:"lost,omitempty"`
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Epoch            uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Delivered        bool                   `protobuf:"varint,2,opt,name=delivered,proto3" json:"delivered,omitempty"`
+	Elements         uint64                 `protobuf:"varint,3,opt,name=elements,proto3" json:"elements,omitempty"`
+	Error            *ErrorDetail           `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	StreamsTruncated uint32                 `protobuf:"varint,5,opt,name=streams_truncated,json=streamsTruncated,proto3" json:"streams_truncated,omitempty"`
+	Lost             uint64                 `protobuf:"varint,6,opt,name=lost,proto3" json:"lost,omitempty"`
 	// As in EpochStatus.
 	Ordered        bool     `protobuf:"varint,7,opt,name=ordered,proto3" json:"ordered,omitempty"`
 	OrderedStreams []uint32 `protobuf:"varint,8,rep,packed,name=ordered_streams,json=orderedStreams,proto3" json:"ordered_streams,omitempty"`
@@ -3291,9 +3291,9 @@ func (x *ClosedEpoch) GetError() *ErrorDetail {
 	return nil
 }
 
-func (x *ClosedEpoch) GetStreamsCutOff() uint32 {
+func (x *ClosedEpoch) GetStreamsTruncated() uint32 {
 	if x != nil {
-		return x.StreamsCutOff
+		return x.StreamsTruncated
 	}
 	return 0
 }
@@ -3409,11 +3409,11 @@ type StoredPass struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	ClientId string                 `protobuf:"bytes,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	// Opened ahead of need, and not adopted.
-	Ahead bool `protobuf:"varint,2,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Prefetch bool `protobuf:"varint,2,opt,name=prefetch,proto3" json:"prefetch,omitempty"`
 	// The newest heartbeat of the client when it asked for the pass.
-	Beats         uint64 `protobuf:"varint,3,opt,name=beats,proto3" json:"beats,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	HeartbeatNumber uint64 `protobuf:"varint,3,opt,name=heartbeat_number,json=heartbeatNumber,proto3" json:"heartbeat_number,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *StoredPass) Reset() {
@@ -3453,16 +3453,16 @@ func (x *StoredPass) GetClientId() string {
 	return ""
 }
 
-func (x *StoredPass) GetAhead() bool {
+func (x *StoredPass) GetPrefetch() bool {
 	if x != nil {
-		return x.Ahead
+		return x.Prefetch
 	}
 	return false
 }
 
-func (x *StoredPass) GetBeats() uint64 {
+func (x *StoredPass) GetHeartbeatNumber() uint64 {
 	if x != nil {
-		return x.Beats
+		return x.HeartbeatNumber
 	}
 	return 0
 }
@@ -3492,7 +3492,7 @@ type StoredStream struct {
 	// One more each time that the stream is given to a consumer. It begins with 0; in an epoch that begins at a place, with the newest lease.
 	Assignment uint64 `protobuf:"varint,14,opt,name=assignment,proto3" json:"assignment,omitempty"`
 	// Mode at-most-once: its worker was lost, and what its consumer has is all that there will be.
-	CutOff bool `protobuf:"varint,16,opt,name=cut_off,json=cutOff,proto3" json:"cut_off,omitempty"`
+	Truncated bool `protobuf:"varint,16,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	// The last death was within [progress, suspect_below); 0: that is not known.
 	SuspectBelow uint64 `protobuf:"varint,20,opt,name=suspect_below,json=suspectBelow,proto3" json:"suspect_below,omitempty"`
 	// Those of the deaths that were crashes.
@@ -3500,7 +3500,7 @@ type StoredStream struct {
 	// Workers in a row that crashed while they opened the stream.
 	OpeningCrashes uint32 `protobuf:"varint,22,opt,name=opening_crashes,json=openingCrashes,proto3" json:"opening_crashes,omitempty"`
 	// As the last death told: see LeaseLost.
-	Ahead         uint64 `protobuf:"varint,23,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	InFlight      uint64 `protobuf:"varint,23,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	Serial        bool   `protobuf:"varint,24,opt,name=serial,proto3" json:"serial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3634,9 +3634,9 @@ func (x *StoredStream) GetAssignment() uint64 {
 	return 0
 }
 
-func (x *StoredStream) GetCutOff() bool {
+func (x *StoredStream) GetTruncated() bool {
 	if x != nil {
-		return x.CutOff
+		return x.Truncated
 	}
 	return false
 }
@@ -3662,9 +3662,9 @@ func (x *StoredStream) GetOpeningCrashes() uint32 {
 	return 0
 }
 
-func (x *StoredStream) GetAhead() uint64 {
+func (x *StoredStream) GetInFlight() uint64 {
 	if x != nil {
-		return x.Ahead
+		return x.InFlight
 	}
 	return 0
 }
@@ -3680,7 +3680,7 @@ var File_pecan_v1_records_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\xf1\x0e\n" +
+	"\x16pecan/v1/records.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\xeb\x0e\n" +
 	"\x06Record\x127\n" +
 	"\astarted\x18\x01 \x01(\v2\x1b.pecan.v1.DispatcherStartedH\x00R\astarted\x12=\n" +
 	"\rdataset_added\x18\x02 \x01(\v2\x16.pecan.v1.DatasetAddedH\x00R\fdatasetAdded\x12C\n" +
@@ -3713,10 +3713,10 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x0fstream_produced\x18\x15 \x01(\v2\x18.pecan.v1.StreamProducedH\x00R\x0estreamProduced\x12F\n" +
 	"\x10stream_delivered\x18\x16 \x01(\v2\x19.pecan.v1.StreamDeliveredH\x00R\x0fstreamDelivered\x12=\n" +
 	"\repoch_adopted\x18\x17 \x01(\v2\x16.pecan.v1.EpochAdoptedH\x00R\fepochAdopted\x12M\n" +
-	"\x13cache_segment_named\x18\x1e \x01(\v2\x1b.pecan.v1.CacheSegmentNamedH\x00R\x11cacheSegmentNamed\x12C\n" +
+	"\x13cache_segment_added\x18\x1e \x01(\v2\x1b.pecan.v1.CacheSegmentAddedH\x00R\x11cacheSegmentAdded\x12C\n" +
 	"\x0fcache_committed\x18\x1f \x01(\v2\x18.pecan.v1.CacheCommittedH\x00R\x0ecacheCommitted\x12S\n" +
-	"\x15cache_segment_dropped\x18  \x01(\v2\x1d.pecan.v1.CacheSegmentDroppedH\x00R\x13cacheSegmentDropped\x12C\n" +
-	"\x0fcache_forgotten\x18! \x01(\v2\x18.pecan.v1.CacheForgottenH\x00R\x0ecacheForgotten\x12=\n" +
+	"\x15cache_segment_dropped\x18  \x01(\v2\x1d.pecan.v1.CacheSegmentDroppedH\x00R\x13cacheSegmentDropped\x12=\n" +
+	"\rcache_removed\x18! \x01(\v2\x16.pecan.v1.CacheRemovedH\x00R\fcacheRemoved\x12=\n" +
 	"\rorder_decided\x18\" \x01(\v2\x16.pecan.v1.OrderDecidedH\x00R\forderDecided\x12:\n" +
 	"\fprofile_kept\x18# \x01(\v2\x15.pecan.v1.ProfileKeptH\x00R\vprofileKept\x12:\n" +
 	"\forder_judged\x18$ \x01(\v2\x15.pecan.v1.OrderJudgedH\x00R\vorderJudgedB\x06\n" +
@@ -3765,15 +3765,15 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\astreams\x18\x03 \x01(\rR\astreams\x12.\n" +
 	"\bposition\x18\x04 \x01(\v2\x12.pecan.v1.PositionR\bposition\x12\x14\n" +
 	"\x05order\x18\x05 \x03(\tR\x05order\x12#\n" +
-	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\"\xa2\x01\n" +
+	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\"\xbd\x01\n" +
 	"\vEpochJoined\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
 	"\tclient_id\x18\x03 \x01(\tR\bclientId\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x04 \x01(\tR\trequestId\x12\x14\n" +
-	"\x05ahead\x18\x05 \x01(\bR\x05ahead\x12\x14\n" +
-	"\x05beats\x18\x06 \x01(\x04R\x05beats\"X\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\x12\x1a\n" +
+	"\bprefetch\x18\x05 \x01(\bR\bprefetch\x12)\n" +
+	"\x10heartbeat_number\x18\x06 \x01(\x04R\x0fheartbeatNumber\"X\n" +
 	"\fEpochAdopted\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
@@ -3785,33 +3785,33 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\vEpochFailed\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12+\n" +
-	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\xdd\x01\n" +
+	"\x05error\x18\x03 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\xe2\x01\n" +
 	"\vEpochClosed\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1c\n" +
 	"\tdelivered\x18\x03 \x01(\bR\tdelivered\x12\x1a\n" +
 	"\belements\x18\x04 \x01(\x04R\belements\x12+\n" +
-	"\x05error\x18\x05 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12&\n" +
-	"\x0fstreams_cut_off\x18\x06 \x01(\rR\rstreamsCutOff\x12\x12\n" +
+	"\x05error\x18\x05 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12+\n" +
+	"\x11streams_truncated\x18\x06 \x01(\rR\x10streamsTruncated\x12\x12\n" +
 	"\x04lost\x18\a \x01(\x04R\x04lost\"1\n" +
 	"\vStreamAdded\x12\"\n" +
-	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\"\x8d\x01\n" +
+	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\"\x93\x01\n" +
 	"\fLeaseGranted\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
-	"\x06worker\x18\x03 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\x12\x12\n" +
-	"\x04anew\x18\x04 \x01(\bR\x04anew\"\x94\x03\n" +
+	"\x06worker\x18\x03 \x01(\v2\x17.pecan.v1.WorkerAddressR\x06worker\x12\x18\n" +
+	"\arestart\x18\x04 \x01(\bR\arestart\"\xa0\x03\n" +
 	"\tLeaseLost\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
 	"\x05cause\x18\x03 \x01(\x0e2\x19.pecan.v1.LeaseLost.CauseR\x05cause\x12\x1a\n" +
 	"\bprogress\x18\x04 \x01(\x04R\bprogress\x12\x10\n" +
-	"\x03why\x18\x05 \x01(\tR\x03why\x12\x17\n" +
-	"\acut_off\x18\a \x01(\bR\x06cutOff\x12#\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x12\x1c\n" +
+	"\ttruncated\x18\a \x01(\bR\ttruncated\x12#\n" +
 	"\rsuspect_below\x18\x06 \x01(\x04R\fsuspectBelow\x12\x18\n" +
 	"\acrashed\x18\x14 \x01(\bR\acrashed\x12'\n" +
-	"\x0fopening_crashes\x18\x15 \x01(\rR\x0eopeningCrashes\x12\x14\n" +
-	"\x05ahead\x18\x16 \x01(\x04R\x05ahead\x12\x16\n" +
+	"\x0fopening_crashes\x18\x15 \x01(\rR\x0eopeningCrashes\x12\x1b\n" +
+	"\tin_flight\x18\x16 \x01(\x04R\binFlight\x12\x16\n" +
 	"\x06serial\x18\x17 \x01(\bR\x06serial\"?\n" +
 	"\x05Cause\x12\x15\n" +
 	"\x11CAUSE_UNSPECIFIED\x10\x00\x12\t\n" +
@@ -3836,13 +3836,13 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x04R\x05count\x12%\n" +
-	"\x0eremainder_rows\x18\x04 \x01(\x04R\rremainderRows\"x\n" +
+	"\x0eremainder_rows\x18\x04 \x01(\x04R\rremainderRows\"\x85\x01\n" +
 	"\x0fStreamDelivered\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x17\n" +
-	"\acut_off\x18\x03 \x01(\bR\x06cutOff\x12\x12\n" +
-	"\x04made\x18\x04 \x01(\x04R\x04made\"E\n" +
-	"\x11CacheSegmentNamed\x120\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x1c\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x12\x1a\n" +
+	"\bproduced\x18\x04 \x01(\x04R\bproduced\"E\n" +
+	"\x11CacheSegmentAdded\x120\n" +
 	"\asegment\x18\x01 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\">\n" +
 	"\x0eCacheCommitted\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1a\n" +
@@ -3851,8 +3851,8 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\rR\x06stream\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x10\n" +
-	"\x03why\x18\x04 \x01(\tR\x03why\"\"\n" +
-	"\x0eCacheForgotten\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\" \n" +
+	"\fCacheRemoved\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\"?\n" +
 	"\fOrderDecided\x12/\n" +
 	"\adecided\x18\x01 \x01(\v2\x15.pecan.v1.StoredOrderR\adecided\"\xa6\x02\n" +
@@ -3898,13 +3898,13 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"production\"^\n" +
 	"\rStoredProfile\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12+\n" +
-	"\x05nodes\x18\x02 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"\x9f\x01\n" +
+	"\x05nodes\x18\x02 \x03(\v2\x15.pecan.v1.NodeMetricsR\x05nodes\"\xa5\x01\n" +
 	"\vStoredCache\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x18\n" +
 	"\astreams\x18\x02 \x01(\rR\astreams\x122\n" +
 	"\bsegments\x18\x03 \x03(\v2\x16.pecan.v1.CacheSegmentR\bsegments\x12\x1a\n" +
-	"\bmanifest\x18\x04 \x01(\tR\bmanifest\x12\x14\n" +
-	"\x05order\x18\x05 \x01(\x04R\x05order\"\x9c\x01\n" +
+	"\bmanifest\x18\x04 \x01(\tR\bmanifest\x12\x1a\n" +
+	"\bsequence\x18\x05 \x01(\x04R\bsequence\"\x9c\x01\n" +
 	"\rStoredDataset\x12\x1d\n" +
 	"\n" +
 	"dataset_id\x18\x01 \x01(\tR\tdatasetId\x12 \n" +
@@ -3922,15 +3922,15 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\tR\x05jobId\x12\x16\n" +
 	"\x06opened\x18\x03 \x01(\bR\x06opened\x12\x14\n" +
-	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"\x88\x03\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"\x8e\x03\n" +
 	"\tStoredJob\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
 	"dataset_id\x18\x03 \x01(\tR\tdatasetId\x12.\n" +
 	"\aoptions\x18\x04 \x01(\v2\x14.pecan.v1.JobOptionsR\aoptions\x12\"\n" +
-	"\x04plan\x18\x05 \x01(\v2\x0e.pecan.v1.PlanR\x04plan\x12\x14\n" +
-	"\x05order\x18\x06 \x01(\x04R\x05order\x12\x1d\n" +
+	"\x04plan\x18\x05 \x01(\v2\x0e.pecan.v1.PlanR\x04plan\x12\x1a\n" +
+	"\bsequence\x18\x06 \x01(\x04R\bsequence\x12\x1d\n" +
 	"\n" +
 	"client_ids\x18\a \x03(\tR\tclientIds\x12-\n" +
 	"\x06epochs\x18\b \x03(\v2\x15.pecan.v1.StoredEpochR\x06epochs\x12\x1d\n" +
@@ -3938,13 +3938,13 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"next_epoch\x18\t \x01(\x04R\tnextEpoch\x12-\n" +
 	"\x06closed\x18\n" +
 	" \x03(\v2\x15.pecan.v1.ClosedEpochR\x06closed\x12+\n" +
-	"\x05error\x18\v \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\x89\x02\n" +
+	"\x05error\x18\v \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\"\x8e\x02\n" +
 	"\vClosedEpoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\bR\tdelivered\x12\x1a\n" +
 	"\belements\x18\x03 \x01(\x04R\belements\x12+\n" +
-	"\x05error\x18\x04 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12&\n" +
-	"\x0fstreams_cut_off\x18\x05 \x01(\rR\rstreamsCutOff\x12\x12\n" +
+	"\x05error\x18\x04 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12+\n" +
+	"\x11streams_truncated\x18\x05 \x01(\rR\x10streamsTruncated\x12\x12\n" +
 	"\x04lost\x18\x06 \x01(\x04R\x04lost\x12\x18\n" +
 	"\aordered\x18\a \x01(\bR\aordered\x12'\n" +
 	"\x0fordered_streams\x18\b \x03(\rR\x0eorderedStreams\"\xeb\x01\n" +
@@ -3954,12 +3954,12 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\astreams\x18\x03 \x03(\v2\x16.pecan.v1.StoredStreamR\astreams\x12+\n" +
 	"\x05error\x18\x04 \x01(\v2\x15.pecan.v1.ErrorDetailR\x05error\x12\x14\n" +
 	"\x05order\x18\x05 \x03(\tR\x05order\x12#\n" +
-	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\"U\n" +
+	"\rorder_streams\x18\x06 \x03(\rR\forderStreams\"p\n" +
 	"\n" +
 	"StoredPass\x12\x1b\n" +
-	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x14\n" +
-	"\x05ahead\x18\x02 \x01(\bR\x05ahead\x12\x14\n" +
-	"\x05beats\x18\x03 \x01(\x04R\x05beats\"\xd2\x04\n" +
+	"\tclient_id\x18\x01 \x01(\tR\bclientId\x12\x1a\n" +
+	"\bprefetch\x18\x02 \x01(\bR\bprefetch\x12)\n" +
+	"\x10heartbeat_number\x18\x03 \x01(\x04R\x0fheartbeatNumber\"\xde\x04\n" +
 	"\fStoredStream\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12/\n" +
@@ -3978,12 +3978,12 @@ const file_pecan_v1_records_proto_rawDesc = "" +
 	"\x03why\x18\r \x01(\tR\x03why\x12\x1e\n" +
 	"\n" +
 	"assignment\x18\x0e \x01(\x04R\n" +
-	"assignment\x12\x17\n" +
-	"\acut_off\x18\x10 \x01(\bR\x06cutOff\x12#\n" +
+	"assignment\x12\x1c\n" +
+	"\ttruncated\x18\x10 \x01(\bR\ttruncated\x12#\n" +
 	"\rsuspect_below\x18\x14 \x01(\x04R\fsuspectBelow\x12\x18\n" +
 	"\acrashes\x18\x15 \x01(\rR\acrashes\x12'\n" +
-	"\x0fopening_crashes\x18\x16 \x01(\rR\x0eopeningCrashes\x12\x14\n" +
-	"\x05ahead\x18\x17 \x01(\x04R\x05ahead\x12\x16\n" +
+	"\x0fopening_crashes\x18\x16 \x01(\rR\x0eopeningCrashes\x12\x1b\n" +
+	"\tin_flight\x18\x17 \x01(\x04R\binFlight\x12\x16\n" +
 	"\x06serial\x18\x18 \x01(\bR\x06serialb\x06proto3"
 
 var (
@@ -4026,10 +4026,10 @@ var file_pecan_v1_records_proto_goTypes = []any{
 	(*ConsumerReleased)(nil),    // 22: pecan.v1.ConsumerReleased
 	(*StreamProduced)(nil),      // 23: pecan.v1.StreamProduced
 	(*StreamDelivered)(nil),     // 24: pecan.v1.StreamDelivered
-	(*CacheSegmentNamed)(nil),   // 25: pecan.v1.CacheSegmentNamed
+	(*CacheSegmentAdded)(nil),   // 25: pecan.v1.CacheSegmentAdded
 	(*CacheCommitted)(nil),      // 26: pecan.v1.CacheCommitted
 	(*CacheSegmentDropped)(nil), // 27: pecan.v1.CacheSegmentDropped
-	(*CacheForgotten)(nil),      // 28: pecan.v1.CacheForgotten
+	(*CacheRemoved)(nil),        // 28: pecan.v1.CacheRemoved
 	(*OrderDecided)(nil),        // 29: pecan.v1.OrderDecided
 	(*OrderJudged)(nil),         // 30: pecan.v1.OrderJudged
 	(*ProfileKept)(nil),         // 31: pecan.v1.ProfileKept
@@ -4084,10 +4084,10 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	23, // 20: pecan.v1.Record.stream_produced:type_name -> pecan.v1.StreamProduced
 	24, // 21: pecan.v1.Record.stream_delivered:type_name -> pecan.v1.StreamDelivered
 	14, // 22: pecan.v1.Record.epoch_adopted:type_name -> pecan.v1.EpochAdopted
-	25, // 23: pecan.v1.Record.cache_segment_named:type_name -> pecan.v1.CacheSegmentNamed
+	25, // 23: pecan.v1.Record.cache_segment_added:type_name -> pecan.v1.CacheSegmentAdded
 	26, // 24: pecan.v1.Record.cache_committed:type_name -> pecan.v1.CacheCommitted
 	27, // 25: pecan.v1.Record.cache_segment_dropped:type_name -> pecan.v1.CacheSegmentDropped
-	28, // 26: pecan.v1.Record.cache_forgotten:type_name -> pecan.v1.CacheForgotten
+	28, // 26: pecan.v1.Record.cache_removed:type_name -> pecan.v1.CacheRemoved
 	29, // 27: pecan.v1.Record.order_decided:type_name -> pecan.v1.OrderDecided
 	31, // 28: pecan.v1.Record.profile_kept:type_name -> pecan.v1.ProfileKept
 	30, // 29: pecan.v1.Record.order_judged:type_name -> pecan.v1.OrderJudged
@@ -4107,7 +4107,7 @@ var file_pecan_v1_records_proto_depIdxs = []int32{
 	48, // 43: pecan.v1.ConsumerReleased.id:type_name -> pecan.v1.StreamId
 	48, // 44: pecan.v1.StreamProduced.id:type_name -> pecan.v1.StreamId
 	48, // 45: pecan.v1.StreamDelivered.id:type_name -> pecan.v1.StreamId
-	50, // 46: pecan.v1.CacheSegmentNamed.segment:type_name -> pecan.v1.CacheSegment
+	50, // 46: pecan.v1.CacheSegmentAdded.segment:type_name -> pecan.v1.CacheSegment
 	33, // 47: pecan.v1.OrderDecided.decided:type_name -> pecan.v1.StoredOrder
 	51, // 48: pecan.v1.OrderJudged.policy:type_name -> pecan.v1.Order
 	52, // 49: pecan.v1.OrderJudged.tolerance:type_name -> pecan.v1.OrderTolerance
@@ -4176,10 +4176,10 @@ func file_pecan_v1_records_proto_init() {
 		(*Record_StreamProduced)(nil),
 		(*Record_StreamDelivered)(nil),
 		(*Record_EpochAdopted)(nil),
-		(*Record_CacheSegmentNamed)(nil),
+		(*Record_CacheSegmentAdded)(nil),
 		(*Record_CacheCommitted)(nil),
 		(*Record_CacheSegmentDropped)(nil),
-		(*Record_CacheForgotten)(nil),
+		(*Record_CacheRemoved)(nil),
 		(*Record_OrderDecided)(nil),
 		(*Record_ProfileKept)(nil),
 		(*Record_OrderJudged)(nil),

@@ -366,58 +366,58 @@ func (OrderStage) EnumDescriptor() ([]byte, []int) {
 }
 
 // How batches stay the batches of a local run (docs/design: cutting).
-type BatchWay int32
+type BatchStrategy int32
 
 const (
-	BatchWay_BATCH_WAY_UNSPECIFIED BatchWay = 0
+	BatchStrategy_BATCH_STRATEGY_UNSPECIFIED BatchStrategy = 0
 	// No batch above the cut, or the cut is in blocks: streams give local batches as they are.
-	BatchWay_BATCH_WAY_EXACT BatchWay = 1
+	BatchStrategy_BATCH_STRATEGY_EXACT BatchStrategy = 1
 	// Streams send full batches; short last batches are joined by the closing stream's batch op. Nothing above the batch.
-	BatchWay_BATCH_WAY_REMAINDER BatchWay = 2
+	BatchStrategy_BATCH_STRATEGY_REMAINDER BatchStrategy = 2
 	// As REMAINDER, with the steps above the batch run as a second graph fed by a source op.
-	BatchWay_BATCH_WAY_CLOSING BatchWay = 3
+	BatchStrategy_BATCH_STRATEGY_CLOSING BatchStrategy = 3
 )
 
-// Enum value maps for BatchWay.
+// Enum value maps for BatchStrategy.
 var (
-	BatchWay_name = map[int32]string{
-		0: "BATCH_WAY_UNSPECIFIED",
-		1: "BATCH_WAY_EXACT",
-		2: "BATCH_WAY_REMAINDER",
-		3: "BATCH_WAY_CLOSING",
+	BatchStrategy_name = map[int32]string{
+		0: "BATCH_STRATEGY_UNSPECIFIED",
+		1: "BATCH_STRATEGY_EXACT",
+		2: "BATCH_STRATEGY_REMAINDER",
+		3: "BATCH_STRATEGY_CLOSING",
 	}
-	BatchWay_value = map[string]int32{
-		"BATCH_WAY_UNSPECIFIED": 0,
-		"BATCH_WAY_EXACT":       1,
-		"BATCH_WAY_REMAINDER":   2,
-		"BATCH_WAY_CLOSING":     3,
+	BatchStrategy_value = map[string]int32{
+		"BATCH_STRATEGY_UNSPECIFIED": 0,
+		"BATCH_STRATEGY_EXACT":       1,
+		"BATCH_STRATEGY_REMAINDER":   2,
+		"BATCH_STRATEGY_CLOSING":     3,
 	}
 )
 
-func (x BatchWay) Enum() *BatchWay {
-	p := new(BatchWay)
+func (x BatchStrategy) Enum() *BatchStrategy {
+	p := new(BatchStrategy)
 	*p = x
 	return p
 }
 
-func (x BatchWay) String() string {
+func (x BatchStrategy) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (BatchWay) Descriptor() protoreflect.EnumDescriptor {
+func (BatchStrategy) Descriptor() protoreflect.EnumDescriptor {
 	return file_pecan_v1_types_proto_enumTypes[6].Descriptor()
 }
 
-func (BatchWay) Type() protoreflect.EnumType {
+func (BatchStrategy) Type() protoreflect.EnumType {
 	return &file_pecan_v1_types_proto_enumTypes[6]
 }
 
-func (x BatchWay) Number() protoreflect.EnumNumber {
+func (x BatchStrategy) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use BatchWay.Descriptor instead.
-func (BatchWay) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use BatchStrategy.Descriptor instead.
+func (BatchStrategy) EnumDescriptor() ([]byte, []int) {
 	return file_pecan_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
@@ -476,58 +476,58 @@ func (DeterminismClass) EnumDescriptor() ([]byte, []int) {
 	return file_pecan_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
-type Resume_Way int32
+type Resume_Strategy int32
 
 const (
-	Resume_WAY_UNSPECIFIED Resume_Way = 0
+	Resume_STRATEGY_UNSPECIFIED Resume_Strategy = 0
 	// All of it is run again, and what its reader has is dropped.
-	Resume_RECOMPUTE Resume_Way = 1
+	Resume_RECOMPUTE Resume_Strategy = 1
 	// What lies below the nodes is run again, what stands above them is not.
-	Resume_PARTLY Resume_Way = 2
+	Resume_PARTIAL Resume_Strategy = 2
 	// Nothing is: the position in the source follows from the index.
-	Resume_START Resume_Way = 3
+	Resume_SEEK Resume_Strategy = 3
 )
 
-// Enum value maps for Resume_Way.
+// Enum value maps for Resume_Strategy.
 var (
-	Resume_Way_name = map[int32]string{
-		0: "WAY_UNSPECIFIED",
+	Resume_Strategy_name = map[int32]string{
+		0: "STRATEGY_UNSPECIFIED",
 		1: "RECOMPUTE",
-		2: "PARTLY",
-		3: "START",
+		2: "PARTIAL",
+		3: "SEEK",
 	}
-	Resume_Way_value = map[string]int32{
-		"WAY_UNSPECIFIED": 0,
-		"RECOMPUTE":       1,
-		"PARTLY":          2,
-		"START":           3,
+	Resume_Strategy_value = map[string]int32{
+		"STRATEGY_UNSPECIFIED": 0,
+		"RECOMPUTE":            1,
+		"PARTIAL":              2,
+		"SEEK":                 3,
 	}
 )
 
-func (x Resume_Way) Enum() *Resume_Way {
-	p := new(Resume_Way)
+func (x Resume_Strategy) Enum() *Resume_Strategy {
+	p := new(Resume_Strategy)
 	*p = x
 	return p
 }
 
-func (x Resume_Way) String() string {
+func (x Resume_Strategy) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (Resume_Way) Descriptor() protoreflect.EnumDescriptor {
+func (Resume_Strategy) Descriptor() protoreflect.EnumDescriptor {
 	return file_pecan_v1_types_proto_enumTypes[8].Descriptor()
 }
 
-func (Resume_Way) Type() protoreflect.EnumType {
+func (Resume_Strategy) Type() protoreflect.EnumType {
 	return &file_pecan_v1_types_proto_enumTypes[8]
 }
 
-func (x Resume_Way) Number() protoreflect.EnumNumber {
+func (x Resume_Strategy) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use Resume_Way.Descriptor instead.
-func (Resume_Way) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use Resume_Strategy.Descriptor instead.
+func (Resume_Strategy) EnumDescriptor() ([]byte, []int) {
 	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8, 0}
 }
 
@@ -832,7 +832,7 @@ type OrderTrial struct {
 	// Why the order is not used; empty: equal enough, and faster with confidence.
 	Refused string `protobuf:"bytes,8,opt,name=refused,proto3" json:"refused,omitempty"`
 	// What may be spent was spent before it could be told whether the order is faster, and it may be: a longer trial would tell.
-	Short         bool `protobuf:"varint,9,opt,name=short,proto3" json:"short,omitempty"`
+	Inconclusive  bool `protobuf:"varint,9,opt,name=inconclusive,proto3" json:"inconclusive,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -923,9 +923,9 @@ func (x *OrderTrial) GetRefused() string {
 	return ""
 }
 
-func (x *OrderTrial) GetShort() bool {
+func (x *OrderTrial) GetInconclusive() bool {
 	if x != nil {
-		return x.Short
+		return x.Inconclusive
 	}
 	return false
 }
@@ -939,7 +939,7 @@ type OrderProduction struct {
 	OrderedElements    uint64  `protobuf:"varint,3,opt,name=ordered_elements,json=orderedElements,proto3" json:"ordered_elements,omitempty"`
 	OrderedS           float64 `protobuf:"fixed64,4,opt,name=ordered_s,json=orderedS,proto3" json:"ordered_s,omitempty"`
 	// Streams of the same epochs; false: those of earlier ones and of later ones.
-	Beside        bool `protobuf:"varint,5,opt,name=beside,proto3" json:"beside,omitempty"`
+	SameEpochs    bool `protobuf:"varint,5,opt,name=same_epochs,json=sameEpochs,proto3" json:"same_epochs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1002,9 +1002,9 @@ func (x *OrderProduction) GetOrderedS() float64 {
 	return 0
 }
 
-func (x *OrderProduction) GetBeside() bool {
+func (x *OrderProduction) GetSameEpochs() bool {
 	if x != nil {
-		return x.Beside
+		return x.SameEpochs
 	}
 	return false
 }
@@ -1013,8 +1013,8 @@ type OrderDifference struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Component uint32                 `protobuf:"varint,1,opt,name=component,proto3" json:"component,omitempty"`
 	// The largest difference of two values at one place, and the most that is allowed (-1: any).
-	Worst float64 `protobuf:"fixed64,2,opt,name=worst,proto3" json:"worst,omitempty"`
-	Bound float64 `protobuf:"fixed64,3,opt,name=bound,proto3" json:"bound,omitempty"`
+	MaxDifference float64 `protobuf:"fixed64,2,opt,name=max_difference,json=maxDifference,proto3" json:"max_difference,omitempty"`
+	Bound         float64 `protobuf:"fixed64,3,opt,name=bound,proto3" json:"bound,omitempty"`
 	// Largest value less smallest one, in the sample.
 	Range         float64 `protobuf:"fixed64,4,opt,name=range,proto3" json:"range,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1058,9 +1058,9 @@ func (x *OrderDifference) GetComponent() uint32 {
 	return 0
 }
 
-func (x *OrderDifference) GetWorst() float64 {
+func (x *OrderDifference) GetMaxDifference() float64 {
 	if x != nil {
-		return x.Worst
+		return x.MaxDifference
 	}
 	return 0
 }
@@ -1095,7 +1095,7 @@ type JobOptions struct {
 	// Run in a weaker mode where the dataset cannot keep the promise of this one, instead of being refused.
 	AllowNondeterministic bool `protobuf:"varint,8,opt,name=allow_nondeterministic,json=allowNondeterministic,proto3" json:"allow_nondeterministic,omitempty"`
 	// Of a job that runs in a weaker mode, the one that was asked for; set by the dispatcher.
-	AskedMode      Mode           `protobuf:"varint,9,opt,name=asked_mode,json=askedMode,proto3,enum=pecan.v1.Mode" json:"asked_mode,omitempty"`
+	RequestedMode  Mode           `protobuf:"varint,9,opt,name=requested_mode,json=requestedMode,proto3,enum=pecan.v1.Mode" json:"requested_mode,omitempty"`
 	Order          Order          `protobuf:"varint,10,opt,name=order,proto3,enum=pecan.v1.Order" json:"order,omitempty"`
 	OrderTolerance OrderTolerance `protobuf:"varint,11,opt,name=order_tolerance,json=orderTolerance,proto3,enum=pecan.v1.OrderTolerance" json:"order_tolerance,omitempty"`
 	unknownFields  protoimpl.UnknownFields
@@ -1188,9 +1188,9 @@ func (x *JobOptions) GetAllowNondeterministic() bool {
 	return false
 }
 
-func (x *JobOptions) GetAskedMode() Mode {
+func (x *JobOptions) GetRequestedMode() Mode {
 	if x != nil {
-		return x.AskedMode
+		return x.RequestedMode
 	}
 	return Mode_MODE_UNSPECIFIED
 }
@@ -1216,9 +1216,9 @@ type Plan struct {
 	// Fingerprint of the canonical graph that this plan is for.
 	Fingerprint string `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	// S. 0 with MODE_OFF: one stream per worker, each the whole dataset.
-	NumStreams int32    `protobuf:"varint,2,opt,name=num_streams,json=numStreams,proto3" json:"num_streams,omitempty"`
-	Cut        *Cut     `protobuf:"bytes,3,opt,name=cut,proto3" json:"cut,omitempty"`
-	BatchWay   BatchWay `protobuf:"varint,4,opt,name=batch_way,json=batchWay,proto3,enum=pecan.v1.BatchWay" json:"batch_way,omitempty"`
+	NumStreams    int32         `protobuf:"varint,2,opt,name=num_streams,json=numStreams,proto3" json:"num_streams,omitempty"`
+	Cut           *Cut          `protobuf:"bytes,3,opt,name=cut,proto3" json:"cut,omitempty"`
+	BatchStrategy BatchStrategy `protobuf:"varint,4,opt,name=batch_strategy,json=batchStrategy,proto3,enum=pecan.v1.BatchStrategy" json:"batch_strategy,omitempty"`
 	// Rows of a full batch of the batch op concerned (ways REMAINDER and CLOSING), else 0.
 	BatchRows int64 `protobuf:"varint,5,opt,name=batch_rows,json=batchRows,proto3" json:"batch_rows,omitempty"`
 	// The user's drop_remainder at that op.
@@ -1305,11 +1305,11 @@ func (x *Plan) GetCut() *Cut {
 	return nil
 }
 
-func (x *Plan) GetBatchWay() BatchWay {
+func (x *Plan) GetBatchStrategy() BatchStrategy {
 	if x != nil {
-		return x.BatchWay
+		return x.BatchStrategy
 	}
-	return BatchWay_BATCH_WAY_UNSPECIFIED
+	return BatchStrategy_BATCH_STRATEGY_UNSPECIFIED
 }
 
 func (x *Plan) GetBatchRows() int64 {
@@ -1426,10 +1426,10 @@ func (x *Plan) GetCache() *CachePlan {
 
 // How much of a stream is computed again when it begins at an index other than 0.
 type Resume struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Way   Resume_Way             `protobuf:"varint,1,opt,name=way,proto3,enum=pecan.v1.Resume_Way" json:"way,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Strategy Resume_Strategy        `protobuf:"varint,1,opt,name=strategy,proto3,enum=pecan.v1.Resume_Strategy" json:"strategy,omitempty"`
 	// The nodes whose first elements are left out; none with RECOMPUTE.
-	Above []string `protobuf:"bytes,2,rep,name=above,proto3" json:"above,omitempty"`
+	SkipNodes []string `protobuf:"bytes,2,rep,name=skip_nodes,json=skipNodes,proto3" json:"skip_nodes,omitempty"`
 	// An iterator over the stream's graph can be saved and restored, and gives the same elements behind it.
 	Checkpoints   bool `protobuf:"varint,3,opt,name=checkpoints,proto3" json:"checkpoints,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1466,16 +1466,16 @@ func (*Resume) Descriptor() ([]byte, []int) {
 	return file_pecan_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *Resume) GetWay() Resume_Way {
+func (x *Resume) GetStrategy() Resume_Strategy {
 	if x != nil {
-		return x.Way
+		return x.Strategy
 	}
-	return Resume_WAY_UNSPECIFIED
+	return Resume_STRATEGY_UNSPECIFIED
 }
 
-func (x *Resume) GetAbove() []string {
+func (x *Resume) GetSkipNodes() []string {
 	if x != nil {
-		return x.Above
+		return x.SkipNodes
 	}
 	return nil
 }
@@ -2333,7 +2333,7 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"self_cpu_s\x18\x04 \x01(\x01R\bselfCpuS\x12\x19\n" +
 	"\bbytes_in\x18\x05 \x01(\x04R\abytesIn\x12\x1b\n" +
-	"\tbytes_out\x18\x06 \x01(\x04R\bbytesOut\"\xa6\x02\n" +
+	"\tbytes_out\x18\x06 \x01(\x04R\bbytesOut\"\xb4\x02\n" +
 	"\n" +
 	"OrderTrial\x12\x1a\n" +
 	"\belements\x18\x01 \x01(\rR\belements\x129\n" +
@@ -2347,19 +2347,20 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\fsaved_high_s\x18\x06 \x01(\x01R\n" +
 	"savedHighS\x12\x13\n" +
 	"\x05cpu_s\x18\a \x01(\x01R\x04cpuS\x12\x18\n" +
-	"\arefused\x18\b \x01(\tR\arefused\x12\x14\n" +
-	"\x05short\x18\t \x01(\bR\x05short\"\xc5\x01\n" +
+	"\arefused\x18\b \x01(\tR\arefused\x12\"\n" +
+	"\finconclusive\x18\t \x01(\bR\finconclusive\"\xce\x01\n" +
 	"\x0fOrderProduction\x12/\n" +
 	"\x13registered_elements\x18\x01 \x01(\x04R\x12registeredElements\x12!\n" +
 	"\fregistered_s\x18\x02 \x01(\x01R\vregisteredS\x12)\n" +
 	"\x10ordered_elements\x18\x03 \x01(\x04R\x0forderedElements\x12\x1b\n" +
-	"\tordered_s\x18\x04 \x01(\x01R\borderedS\x12\x16\n" +
-	"\x06beside\x18\x05 \x01(\bR\x06beside\"q\n" +
+	"\tordered_s\x18\x04 \x01(\x01R\borderedS\x12\x1f\n" +
+	"\vsame_epochs\x18\x05 \x01(\bR\n" +
+	"sameEpochs\"\x82\x01\n" +
 	"\x0fOrderDifference\x12\x1c\n" +
-	"\tcomponent\x18\x01 \x01(\rR\tcomponent\x12\x14\n" +
-	"\x05worst\x18\x02 \x01(\x01R\x05worst\x12\x14\n" +
+	"\tcomponent\x18\x01 \x01(\rR\tcomponent\x12%\n" +
+	"\x0emax_difference\x18\x02 \x01(\x01R\rmaxDifference\x12\x14\n" +
 	"\x05bound\x18\x03 \x01(\x01R\x05bound\x12\x14\n" +
-	"\x05range\x18\x04 \x01(\x01R\x05range\"\xef\x03\n" +
+	"\x05range\x18\x04 \x01(\x01R\x05range\"\xf7\x03\n" +
 	"\n" +
 	"JobOptions\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.pecan.v1.ModeR\x04mode\x12.\n" +
@@ -2369,18 +2370,17 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\vcompression\x18\x05 \x01(\x0e2\x15.pecan.v1.CompressionR\vcompression\x12*\n" +
 	"\x11max_element_bytes\x18\x06 \x01(\x03R\x0fmaxElementBytes\x12)\n" +
 	"\x10payload_checksum\x18\a \x01(\bR\x0fpayloadChecksum\x125\n" +
-	"\x16allow_nondeterministic\x18\b \x01(\bR\x15allowNondeterministic\x12-\n" +
-	"\n" +
-	"asked_mode\x18\t \x01(\x0e2\x0e.pecan.v1.ModeR\taskedMode\x12%\n" +
+	"\x16allow_nondeterministic\x18\b \x01(\bR\x15allowNondeterministic\x125\n" +
+	"\x0erequested_mode\x18\t \x01(\x0e2\x0e.pecan.v1.ModeR\rrequestedMode\x12%\n" +
 	"\x05order\x18\n" +
 	" \x01(\x0e2\x0f.pecan.v1.OrderR\x05order\x12A\n" +
-	"\x0forder_tolerance\x18\v \x01(\x0e2\x18.pecan.v1.OrderToleranceR\x0eorderTolerance\"\xd6\x05\n" +
+	"\x0forder_tolerance\x18\v \x01(\x0e2\x18.pecan.v1.OrderToleranceR\x0eorderTolerance\"\xe5\x05\n" +
 	"\x04Plan\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x1f\n" +
 	"\vnum_streams\x18\x02 \x01(\x05R\n" +
 	"numStreams\x12\x1f\n" +
-	"\x03cut\x18\x03 \x01(\v2\r.pecan.v1.CutR\x03cut\x12/\n" +
-	"\tbatch_way\x18\x04 \x01(\x0e2\x12.pecan.v1.BatchWayR\bbatchWay\x12\x1d\n" +
+	"\x03cut\x18\x03 \x01(\v2\r.pecan.v1.CutR\x03cut\x12>\n" +
+	"\x0ebatch_strategy\x18\x04 \x01(\x0e2\x17.pecan.v1.BatchStrategyR\rbatchStrategy\x12\x1d\n" +
 	"\n" +
 	"batch_rows\x18\x05 \x01(\x03R\tbatchRows\x12%\n" +
 	"\x0edrop_remainder\x18\x06 \x01(\bR\rdropRemainder\x12\x16\n" +
@@ -2400,17 +2400,17 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"\x04mode\x18\x11 \x01(\x0e2\x0e.pecan.v1.ModeR\x04mode\x12\x14\n" +
 	"\x05keyed\x18\x12 \x03(\tR\x05keyed\x12\x14\n" +
 	"\x05order\x18\x13 \x03(\tR\x05order\x12)\n" +
-	"\x05cache\x18\x14 \x01(\v2\x13.pecan.v1.CachePlanR\x05cache\"\xaa\x01\n" +
-	"\x06Resume\x12&\n" +
-	"\x03way\x18\x01 \x01(\x0e2\x14.pecan.v1.Resume.WayR\x03way\x12\x14\n" +
-	"\x05above\x18\x02 \x03(\tR\x05above\x12 \n" +
-	"\vcheckpoints\x18\x03 \x01(\bR\vcheckpoints\"@\n" +
-	"\x03Way\x12\x13\n" +
-	"\x0fWAY_UNSPECIFIED\x10\x00\x12\r\n" +
-	"\tRECOMPUTE\x10\x01\x12\n" +
+	"\x05cache\x18\x14 \x01(\v2\x13.pecan.v1.CachePlanR\x05cache\"\xcc\x01\n" +
+	"\x06Resume\x125\n" +
+	"\bstrategy\x18\x01 \x01(\x0e2\x19.pecan.v1.Resume.StrategyR\bstrategy\x12\x1d\n" +
 	"\n" +
-	"\x06PARTLY\x10\x02\x12\t\n" +
-	"\x05START\x10\x03\"a\n" +
+	"skip_nodes\x18\x02 \x03(\tR\tskipNodes\x12 \n" +
+	"\vcheckpoints\x18\x03 \x01(\bR\vcheckpoints\"J\n" +
+	"\bStrategy\x12\x18\n" +
+	"\x14STRATEGY_UNSPECIFIED\x10\x00\x12\r\n" +
+	"\tRECOMPUTE\x10\x01\x12\v\n" +
+	"\aPARTIAL\x10\x02\x12\b\n" +
+	"\x04SEEK\x10\x03\"a\n" +
 	"\tCachePlan\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
@@ -2522,12 +2522,12 @@ const file_pecan_v1_types_proto_rawDesc = "" +
 	"OrderStage\x12\x1b\n" +
 	"\x17ORDER_STAGE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13ORDER_STAGE_PILOTED\x10\x01\x12\x1b\n" +
-	"\x17ORDER_STAGE_ROLLED_BACK\x10\x02*j\n" +
-	"\bBatchWay\x12\x19\n" +
-	"\x15BATCH_WAY_UNSPECIFIED\x10\x00\x12\x13\n" +
-	"\x0fBATCH_WAY_EXACT\x10\x01\x12\x17\n" +
-	"\x13BATCH_WAY_REMAINDER\x10\x02\x12\x15\n" +
-	"\x11BATCH_WAY_CLOSING\x10\x03*\x80\x01\n" +
+	"\x17ORDER_STAGE_ROLLED_BACK\x10\x02*\x83\x01\n" +
+	"\rBatchStrategy\x12\x1e\n" +
+	"\x1aBATCH_STRATEGY_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14BATCH_STRATEGY_EXACT\x10\x01\x12\x1c\n" +
+	"\x18BATCH_STRATEGY_REMAINDER\x10\x02\x12\x1a\n" +
+	"\x16BATCH_STRATEGY_CLOSING\x10\x03*\x80\x01\n" +
 	"\x10DeterminismClass\x12!\n" +
 	"\x1dDETERMINISM_CLASS_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13DETERMINISM_CLASS_A\x10\x01\x12\x17\n" +
@@ -2555,9 +2555,9 @@ var file_pecan_v1_types_proto_goTypes = []any{
 	(Order)(0),              // 3: pecan.v1.Order
 	(OrderTolerance)(0),     // 4: pecan.v1.OrderTolerance
 	(OrderStage)(0),         // 5: pecan.v1.OrderStage
-	(BatchWay)(0),           // 6: pecan.v1.BatchWay
+	(BatchStrategy)(0),      // 6: pecan.v1.BatchStrategy
 	(DeterminismClass)(0),   // 7: pecan.v1.DeterminismClass
-	(Resume_Way)(0),         // 8: pecan.v1.Resume.Way
+	(Resume_Strategy)(0),    // 8: pecan.v1.Resume.Strategy
 	(Cut_Kind)(0),           // 9: pecan.v1.Cut.Kind
 	(*ComponentSpec)(nil),   // 10: pecan.v1.ComponentSpec
 	(*DatasetSpec)(nil),     // 11: pecan.v1.DatasetSpec
@@ -2585,17 +2585,17 @@ var file_pecan_v1_types_proto_depIdxs = []int32{
 	0,  // 2: pecan.v1.JobOptions.mode:type_name -> pecan.v1.Mode
 	1,  // 3: pecan.v1.JobOptions.sharding:type_name -> pecan.v1.Sharding
 	2,  // 4: pecan.v1.JobOptions.compression:type_name -> pecan.v1.Compression
-	0,  // 5: pecan.v1.JobOptions.asked_mode:type_name -> pecan.v1.Mode
+	0,  // 5: pecan.v1.JobOptions.requested_mode:type_name -> pecan.v1.Mode
 	3,  // 6: pecan.v1.JobOptions.order:type_name -> pecan.v1.Order
 	4,  // 7: pecan.v1.JobOptions.order_tolerance:type_name -> pecan.v1.OrderTolerance
 	21, // 8: pecan.v1.Plan.cut:type_name -> pecan.v1.Cut
-	6,  // 9: pecan.v1.Plan.batch_way:type_name -> pecan.v1.BatchWay
+	6,  // 9: pecan.v1.Plan.batch_strategy:type_name -> pecan.v1.BatchStrategy
 	7,  // 10: pecan.v1.Plan.determinism:type_name -> pecan.v1.DeterminismClass
 	10, // 11: pecan.v1.Plan.components:type_name -> pecan.v1.ComponentSpec
 	18, // 12: pecan.v1.Plan.resume:type_name -> pecan.v1.Resume
 	0,  // 13: pecan.v1.Plan.mode:type_name -> pecan.v1.Mode
 	19, // 14: pecan.v1.Plan.cache:type_name -> pecan.v1.CachePlan
-	8,  // 15: pecan.v1.Resume.way:type_name -> pecan.v1.Resume.Way
+	8,  // 15: pecan.v1.Resume.strategy:type_name -> pecan.v1.Resume.Strategy
 	9,  // 16: pecan.v1.Cut.kind:type_name -> pecan.v1.Cut.Kind
 	24, // 17: pecan.v1.Position.order:type_name -> pecan.v1.EpochOrder
 	0,  // 18: pecan.v1.Token.mode:type_name -> pecan.v1.Mode

@@ -121,10 +121,10 @@ def _announce(session: Session, job: dict[str, Any], options: ReadOptions) -> No
     for why in plan["reasons"]:
         if why.startswith(_NOT_CACHED):
             _log.warning("%s: job %s: pecan.%s", session.target, name, why)
-    if job["asked_mode"]:
+    if job["requested_mode"]:
         why = next((text for text in plan["reasons"] if text.startswith("The job runs in mode")), "")
         _log.warning(
-            "%s: job %s runs in mode %s and not %s: %s", session.target, name, job["mode"], job["asked_mode"], why
+            "%s: job %s runs in mode %s and not %s: %s", session.target, name, job["mode"], job["requested_mode"], why
         )
 
 

@@ -174,7 +174,7 @@ class OrderExplanation:
         figures = self.response.get("production", {})
         if self.production_gain is None:
             return []
-        against = "in streams beside it" if figures.get("beside") else "in epochs before it"
+        against = "in streams beside it" if figures.get("same_epochs") else "in epochs before it"
         ordered, registered = (_span(_number(figures, f"{order}_s")) for order in ("ordered", "registered"))
         text = f"{ordered} for an element in the planned order, {registered} in the registered one {against}"
         over = f"{_count(figures, 'ordered_elements')} and {_count(figures, 'registered_elements')} elements"
@@ -276,7 +276,7 @@ def explanation(response: dict[str, Any]) -> OrderExplanation:
     differences = tuple(
         OrderDifference(
             component=_count(one, "component"),
-            worst=_number(one, "worst"),
+            worst=_number(one, "max_difference"),
             bound=_number(one, "bound") if _number(one, "bound") >= 0 else None,
             range=_number(one, "range"),
         )

@@ -210,7 +210,7 @@ func TestEveryElementComesOnceThroughRealProcesses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := startSystem(t, 2)
 			job := s.job(c.graph, c.components)
-			t.Logf("plan: %d streams, %v, %v", job.Plan().GetNumStreams(), job.Plan().GetBatchWay(), job.Plan().GetReasons())
+			t.Logf("plan: %d streams, %v, %v", job.Plan().GetNumStreams(), job.Plan().GetBatchStrategy(), job.Plan().GetReasons())
 			for epoch := range 2 {
 				it := job.Open(client.IterOptions{})
 				elements, failures := drain(t, it)

@@ -42,7 +42,7 @@ func showExplain(out io.Writer, e *pecanv1.ExplainResponse, width int) {
 	facts := [][]string{{"job", e.GetJobId()}, {"order", order}, {"state", e.GetState()}, {"why", e.GetWhy()}}
 	facts = append(facts, gains(e)...)
 	if p := e.GetProduction(); p.GetRegisteredS() > 0 {
-		against := map[bool]string{true: "in streams beside it", false: "in epochs before it"}[p.GetBeside()]
+		against := map[bool]string{true: "in streams beside it", false: "in epochs before it"}[p.GetSameEpochs()]
 		facts = append(facts, []string{"production", fmt.Sprintf("%s for an element in the planned order, %s in the registered one %s, over %d and %d elements: %s",
 			span(p.GetOrderedS()), span(p.GetRegisteredS()), against, p.GetOrderedElements(), p.GetRegisteredElements(), saving(p.GetRegisteredS(), p.GetOrderedS()))})
 	}
@@ -187,10 +187,10 @@ func showDifferences(out io.Writer, components []*pecanv1.OrderDifference, width
 		switch {
 		case c.GetBound() < 0:
 			bound, verdict = "any", "recorded"
-		case !(c.GetWorst() <= c.GetBound()):
+		case !(c.GetMaxDifference() <= c.GetBound()):
 			verdict = "beyond its bound"
 		}
-		rows = append(rows, []string{fmt.Sprint(c.GetComponent()), fmt.Sprintf("%.4g", c.GetWorst()), bound, fmt.Sprintf("%.4g", c.GetRange()), verdict})
+		rows = append(rows, []string{fmt.Sprint(c.GetComponent()), fmt.Sprintf("%.4g", c.GetMaxDifference()), bound, fmt.Sprintf("%.4g", c.GetRange()), verdict})
 	}
 	fmt.Fprintln(out)
 	grid(out, rows, width)

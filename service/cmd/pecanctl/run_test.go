@@ -34,9 +34,9 @@ func (fixed) Status(context.Context, *pecanv1.StatusRequest) (*pecanv1.StatusRes
 			CpuS: 12.5, ResidentBytes: 3 << 29, LastHeartbeatS: 0.3,
 		}},
 		Jobs: []*pecanv1.JobStatus{{
-			JobId: "j-1", Name: "train", DatasetId: "d-1", Options: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, AskedMode: pecanv1.Mode_MODE_DETERMINISTIC, Sharding: pecanv1.Sharding_SHARDING_DYNAMIC, Seed: 42, Order: pecanv1.Order_ORDER_AUTO, OrderTolerance: pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT},
+			JobId: "j-1", Name: "train", DatasetId: "d-1", Options: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, RequestedMode: pecanv1.Mode_MODE_DETERMINISTIC, Sharding: pecanv1.Sharding_SHARDING_DYNAMIC, Seed: 42, Order: pecanv1.Order_ORDER_AUTO, OrderTolerance: pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT},
 			Plan: &pecanv1.Plan{NumStreams: 4, Reasons: []string{"cut at the source"}, Determinism: pecanv1.DeterminismClass_DETERMINISM_CLASS_A, Hash: "0123456789abcdef"}, Clients: []string{"c-1"},
-			Epochs: []*pecanv1.EpochStatus{{Epoch: 3, State: "open", Ordered: true, StreamsDone: 1, StreamsRunning: 2, StreamsWaiting: 1, Elements: 4711, Waiting: "all workers are busy", StreamsCutOff: 2, Lost: 17,
+			Epochs: []*pecanv1.EpochStatus{{Epoch: 3, State: "open", Ordered: true, StreamsDone: 1, StreamsRunning: 2, StreamsWaiting: 1, Elements: 4711, Waiting: "all workers are busy", StreamsTruncated: 2, Lost: 17,
 				Passes: []*pecanv1.PassStatus{{ClientId: "c-9", Starved: true, Elements: 4000, Bytes: 3 << 20, WaitedS: 61}}}},
 			Order:    &pecanv1.OrderStatus{State: "proposed", Why: "a worker tries it"},
 			Recovery: &pecanv1.Recovery{Recomputed: 41, Started: 3, Restored: 2},

@@ -92,8 +92,8 @@ func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
 				notes = append(notes, fmt.Sprintf("job %s, epoch %d: trainer %s took %d elements (%s), waited %s%s", orElse(job.Name, job.JobId), e.Epoch,
 					p.ClientId, p.Elements, size(int64(p.Bytes)), seconds(p.WaitedS), now))
 			}
-			if e.StreamsCutOff > 0 {
-				notes = append(notes, fmt.Sprintf("job %s, epoch %d: %d stream(s) were given up with their workers, and %d elements lost at least", orElse(job.Name, job.JobId), e.Epoch, e.StreamsCutOff, e.Lost))
+			if e.StreamsTruncated > 0 {
+				notes = append(notes, fmt.Sprintf("job %s, epoch %d: %d stream(s) were given up with their workers, and %d elements lost at least", orElse(job.Name, job.JobId), e.Epoch, e.StreamsTruncated, e.Lost))
 			}
 			for _, text := range []string{e.Waiting, strings.TrimPrefix(e.State, state)} {
 				if text = strings.TrimPrefix(text, ": "); text != "" {
@@ -108,7 +108,7 @@ func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
 		durable := map[bool]string{true: "with a work directory", false: "in memory only"}[s.WorkDir != ""]
 		notes = append(notes, fmt.Sprintf("job %s: mode %s, class %s, S=%d, plan %.12s, seed %d, order %s, dispatcher %s", orElse(job.Name, job.JobId), word(job.Options.GetMode().String(), "MODE_"),
 			strings.TrimPrefix(job.Plan.GetDeterminism().String(), "DETERMINISM_CLASS_"), job.Plan.GetNumStreams(), job.Plan.GetHash(), job.Options.GetSeed(), orderWords(job.Options), durable))
-		if asked := job.Options.GetAskedMode(); asked != pecanv1.Mode_MODE_UNSPECIFIED {
+		if asked := job.Options.GetRequestedMode(); asked != pecanv1.Mode_MODE_UNSPECIFIED {
 			notes = append(notes, fmt.Sprintf("job %s: mode %s was asked for, and this dataset cannot keep its promise", orElse(job.Name, job.JobId), word(asked.String(), "MODE_")))
 		}
 		if order := job.Order; order != nil {

@@ -45,7 +45,7 @@ func (s *State) apply(record *pecanv1.Record) error {
 	case *pecanv1.Record_EpochOpened, *pecanv1.Record_EpochJoined, *pecanv1.Record_EpochAdopted, *pecanv1.Record_EpochLeft,
 		*pecanv1.Record_EpochFailed, *pecanv1.Record_EpochClosed, *pecanv1.Record_StreamAdded:
 		return s.applyEpoch(record)
-	case *pecanv1.Record_CacheSegmentNamed, *pecanv1.Record_CacheCommitted, *pecanv1.Record_CacheSegmentDropped, *pecanv1.Record_CacheForgotten:
+	case *pecanv1.Record_CacheSegmentAdded, *pecanv1.Record_CacheCommitted, *pecanv1.Record_CacheSegmentDropped, *pecanv1.Record_CacheRemoved:
 		return s.applyCache(record)
 	case *pecanv1.Record_OrderDecided, *pecanv1.Record_OrderJudged, *pecanv1.Record_ProfileKept:
 		return s.applyOrder(record)
@@ -118,7 +118,7 @@ func (s *State) applyJobCreated(r *pecanv1.JobCreated) error {
 		return fmt.Errorf("a job named %q exists", r.Name)
 	}
 	s.addJob(&pecanv1.StoredJob{
-		JobId: r.JobId, Name: r.Name, DatasetId: r.DatasetId, Options: r.Options, Plan: r.Plan, Order: s.applied + 1,
+		JobId: r.JobId, Name: r.Name, DatasetId: r.DatasetId, Options: r.Options, Plan: r.Plan, Sequence: s.applied + 1,
 	})
 	return nil
 }
@@ -150,7 +150,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		if pass == nil {
 			return fmt.Errorf("epoch %d adopted by client %q, which has not opened it", r.Epoch, r.ClientId)
 		}
-		pass.Ahead = false
+		pass.Prefetch = false
 	case *pecanv1.Record_EpochLeft:
 		_, epoch, err := s.epoch(kind.EpochLeft.JobId, kind.EpochLeft.Epoch)
 		if err != nil {
@@ -171,7 +171,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		}
 		job.Epochs = slices.DeleteFunc(job.Epochs, func(e *pecanv1.StoredEpoch) bool { return e == epoch })
 		closed := &pecanv1.ClosedEpoch{
-			Epoch: r.Epoch, Delivered: r.Delivered, Elements: r.Elements, Error: r.Error, StreamsCutOff: r.StreamsCutOff, Lost: r.Lost,
+			Epoch: r.Epoch, Delivered: r.Delivered, Elements: r.Elements, Error: r.Error, StreamsTruncated: r.StreamsTruncated, Lost: r.Lost,
 			Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams,
 		}
 		at, _ := slices.BinarySearchFunc(job.Closed, r.Epoch, func(c *pecanv1.ClosedEpoch, n uint64) int { return cmp.Compare(c.Epoch, n) })
@@ -261,7 +261,7 @@ func (s *State) applyEpochJoined(r *pecanv1.EpochJoined) error {
 		return fmt.Errorf("no client %q", r.ClientId)
 	}
 	if findPass(epoch, r.ClientId) == nil {
-		epoch.Passes = append(epoch.Passes, &pecanv1.StoredPass{ClientId: r.ClientId, Ahead: r.Ahead, Beats: r.Beats})
+		epoch.Passes = append(epoch.Passes, &pecanv1.StoredPass{ClientId: r.ClientId, Prefetch: r.Prefetch, HeartbeatNumber: r.HeartbeatNumber})
 	}
 	for _, stream := range epoch.Streams {
 		if private(job) {
@@ -325,8 +325,8 @@ func (s *State) applyStream(record *pecanv1.Record) error {
 		}
 		r := kind.StreamDelivered
 		stream.Delivered, stream.Count = true, r.Count
-		if r.CutOff {
-			stream.CutOff, stream.Progress = true, max(stream.Progress, r.Made)
+		if r.Truncated {
+			stream.Truncated, stream.Progress = true, max(stream.Progress, r.Produced)
 		}
 	default:
 		return errors.New("unknown kind of record; it may come from a newer version")
@@ -347,7 +347,7 @@ func (s *State) applyLeaseGranted(r *pecanv1.LeaseGranted) error {
 	}
 	s.lastLease, stream.Lease, stream.Worker = r.Lease, r.Lease, r.Worker
 	stream.Produced, stream.RemainderRows = false, 0
-	if r.Anew {
+	if r.Restart {
 		stream.StartIndex, stream.Delivered, stream.Count = 0, false, 0
 	}
 	return nil
@@ -361,7 +361,7 @@ func comesFurther(stream *pecanv1.StoredStream, r *pecanv1.LeaseLost) bool {
 	case stream.SuspectBelow == 0:
 		return false
 	case r.Crashed:
-		return r.Progress >= stream.SuspectBelow+stream.Ahead
+		return r.Progress >= stream.SuspectBelow+stream.InFlight
 	}
 	return r.Progress >= stream.SuspectBelow
 }
@@ -387,8 +387,8 @@ func (s *State) applyLeaseLost(r *pecanv1.LeaseLost) error {
 		return fmt.Errorf("stream %d lost lease %d, held is %d", r.Id.GetStream(), r.Lease, stream.Lease)
 	}
 	stream.Worker, stream.Why, stream.OpeningCrashes = nil, r.Why, r.OpeningCrashes
-	if r.CutOff {
-		stream.CutOff, stream.Progress = true, max(stream.Progress, r.Progress)
+	if r.Truncated {
+		stream.Truncated, stream.Progress = true, max(stream.Progress, r.Progress)
 	}
 	if !stream.Delivered || stream.RemainderRows > 0 {
 		// What the worker had made is gone with it; only a delivered stream without a remainder needs no worker any more.
@@ -401,7 +401,7 @@ func (s *State) applyLeaseLost(r *pecanv1.LeaseLost) error {
 		if further || r.SuspectBelow > 0 {
 			stream.Progress = r.Progress
 		}
-		stream.SuspectBelow, stream.Ahead, stream.Serial = r.SuspectBelow, r.Ahead, r.Serial
+		stream.SuspectBelow, stream.InFlight, stream.Serial = r.SuspectBelow, r.InFlight, r.Serial
 	case pecanv1.LeaseLost_FAILED:
 		stream.Failures++
 	case pecanv1.LeaseLost_MOVED:

@@ -66,7 +66,7 @@ func TestD4AWorkerAheadOfTheJournalIsFoundOut(t *testing.T) {
 			failed = record.GetJobFailed()
 		}
 	}
-	if failed.GetJobId() != "j2" || failed.GetError().GetReason() != string(reason.JournalBehind) || failed.GetError().GetCode() != 15 {
+	if failed.GetJobId() != "j2" || failed.GetError().GetReason() != string(reason.StaleStore) || failed.GetError().GetCode() != 15 {
 		t.Fatalf("failed: %v", failed)
 	}
 	stopped := map[uint32]bool{}

@@ -52,8 +52,8 @@ func findSegment(cache *pecanv1.StoredCache, stream uint32) (int, bool) {
 
 func (s *State) applyCache(record *pecanv1.Record) error {
 	switch kind := record.GetKind().(type) {
-	case *pecanv1.Record_CacheSegmentNamed:
-		return s.applySegmentNamed(kind.CacheSegmentNamed.GetSegment())
+	case *pecanv1.Record_CacheSegmentAdded:
+		return s.applySegmentNamed(kind.CacheSegmentAdded.GetSegment())
 	case *pecanv1.Record_CacheCommitted:
 		r := kind.CacheCommitted
 		cache := s.caches[r.Key]
@@ -70,11 +70,11 @@ func (s *State) applyCache(record *pecanv1.Record) error {
 		}
 		cache.Segments = slices.Delete(cache.Segments, at, at+1)
 		cache.Manifest = ""
-	case *pecanv1.Record_CacheForgotten:
-		if s.caches[kind.CacheForgotten.Key] == nil {
-			return fmt.Errorf("no cache %q", kind.CacheForgotten.Key)
+	case *pecanv1.Record_CacheRemoved:
+		if s.caches[kind.CacheRemoved.Key] == nil {
+			return fmt.Errorf("no cache %q", kind.CacheRemoved.Key)
 		}
-		delete(s.caches, kind.CacheForgotten.Key)
+		delete(s.caches, kind.CacheRemoved.Key)
 	}
 	return nil
 }
@@ -95,13 +95,13 @@ func (s *State) applySegmentNamed(segment *pecanv1.CacheSegment) error {
 		return fmt.Errorf("segment %q of stream %d, which has one", segment.Name, segment.Stream)
 	}
 	cache.Segments = slices.Insert(cache.Segments, at, segment)
-	cache.Order = s.applied + 1
+	cache.Sequence = s.applied + 1
 	s.caches[segment.Key] = cache
 	return nil
 }
 
 // cacheOrder says what a worker does at the cached step of a stream, nil for nothing.
-func (c *Core) cacheOrder(job *pecanv1.StoredJob, stream *pecanv1.StoredStream) *pecanv1.CacheOrder {
+func (c *Core) cacheOrder(job *pecanv1.StoredJob, stream *pecanv1.StoredStream) *pecanv1.CacheAction {
 	key := cacheKey(job)
 	if key == "" || isClosing(job, stream) || stream.Worker == nil {
 		return nil
@@ -115,19 +115,19 @@ func (c *Core) cacheOrder(job *pecanv1.StoredJob, stream *pecanv1.StoredStream) 
 	switch {
 	case cache.GetManifest() != "":
 		c.usedCaches[key] = true
-		return &pecanv1.CacheOrder{Key: key, Segment: cache.Segments[at]}
+		return &pecanv1.CacheAction{Key: key, Segment: cache.Segments[at]}
 	case found:
 		// It is there, and waits for those of other streams.
 		return nil
 	}
-	return &pecanv1.CacheOrder{Key: key}
+	return &pecanv1.CacheAction{Key: key}
 }
 
 // cacheWritten names a segment that a worker has made durable, and commits its cache when it was the last one. The first one of a
 // stream stays, whoever wrote it: another run of the stream, or another job, gave the same elements.
 func (c *Core) cacheWritten(workerID string, segment *pecanv1.CacheSegment) {
-	c.command(workerID, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheNamed{CacheNamed: &pecanv1.CacheNamed{
-		Name: segment.GetName(), Kept: c.nameSegment(workerID, segment),
+	c.command(workerID, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheSegmentAck{CacheSegmentAck: &pecanv1.CacheSegmentAck{
+		Name: segment.GetName(), Accepted: c.nameSegment(workerID, segment),
 	}}})
 }
 
@@ -146,7 +146,7 @@ func (c *Core) nameSegment(workerID string, segment *pecanv1.CacheSegment) bool 
 		return false
 	}
 	segment = proto.Clone(segment).(*pecanv1.CacheSegment)
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheSegmentNamed{CacheSegmentNamed: &pecanv1.CacheSegmentNamed{Segment: segment}}})
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheSegmentAdded{CacheSegmentAdded: &pecanv1.CacheSegmentAdded{Segment: segment}}})
 	cache = c.state.caches[segment.Key]
 	if len(cache.Segments) == int(cache.Streams) {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheCommitted{CacheCommitted: &pecanv1.CacheCommitted{Key: cache.Key, Manifest: manifest(cache)}}})
@@ -166,20 +166,20 @@ func (c *Core) roomForCache() bool {
 	}
 	oldest := (*pecanv1.StoredCache)(nil)
 	for _, key := range sortedKeys(c.state.caches) {
-		if cache := c.state.caches[key]; !used[key] && (oldest == nil || cache.Order < oldest.Order) {
+		if cache := c.state.caches[key]; !used[key] && (oldest == nil || cache.Sequence < oldest.Sequence) {
 			oldest = cache
 		}
 	}
 	if oldest == nil {
 		return false
 	}
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheForgotten{CacheForgotten: &pecanv1.CacheForgotten{Key: oldest.Key}}})
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheRemoved{CacheRemoved: &pecanv1.CacheRemoved{Key: oldest.Key}}})
 	delete(c.usedCaches, oldest.Key)
 	return true
 }
 
 // cacheSpoilt takes a segment that cannot be used out of its cache.
-func (c *Core) cacheSpoilt(workerID string, told *pecanv1.CacheSpoilt) {
+func (c *Core) cacheSpoilt(workerID string, told *pecanv1.CacheSegmentInvalid) {
 	segment := told.GetSegment()
 	cache := c.state.caches[segment.GetKey()]
 	at, found := findSegment(cache, segment.GetStream())

@@ -68,7 +68,7 @@ func (c *Core) shares(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) []*sha
 	onlyAhead := allAhead(epoch)
 	var shares []*share
 	for _, pass := range epoch.Passes {
-		s := &share{client: pass.ClientId, ready: onlyAhead || !pass.Ahead}
+		s := &share{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch}
 		for _, stream := range epoch.Streams {
 			soft := c.soft(streamKey{job.JobId, epoch.Epoch, stream.Stream})
 			reader := stream.Consumer

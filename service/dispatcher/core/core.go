@@ -140,7 +140,7 @@ type Result struct {
 }
 
 // Inputs of Decide, beside the requests of the Dispatcher service themselves (OpenEpoch, AdoptEpoch, FinishStream,
-// ReleaseStream, ReportWorker, MarkElements, WorkerCrashes, CloseEpoch, ClientHeartbeat, ClientGoodbye), whose replies are their responses.
+// ReleaseStream, ReportWorker, MarkElements, ReportCrash, CloseEpoch, ClientHeartbeat, ClientGoodbye), whose replies are their responses.
 type (
 	// Start is the first input: this process has the store.
 	Start struct {
@@ -310,9 +310,9 @@ func (c *Core) handle(input any) (any, error) {
 	case *pecanv1.MarkElementsRequest:
 		c.markElements(in)
 		return &pecanv1.MarkElementsResponse{}, nil
-	case *pecanv1.WorkerCrashesRequest:
+	case *pecanv1.ReportCrashRequest:
 		c.workerCrashes(in)
-		return &pecanv1.WorkerCrashesResponse{}, nil
+		return &pecanv1.ReportCrashResponse{}, nil
 	case *pecanv1.ReportWorkerRequest:
 		return &pecanv1.ReportWorkerResponse{}, c.reportWorker(in)
 	case *pecanv1.CloseEpochRequest:

@@ -61,7 +61,7 @@ func (c *Core) openEpoch(in OpenEpochAt) (*pecanv1.OpenEpochResponse, error) {
 		c.openNewEpoch(job, number, req.Position, order)
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochJoined{EpochJoined: &pecanv1.EpochJoined{
-		JobId: job.JobId, Epoch: number, ClientId: req.ClientId, RequestId: req.RequestId, Ahead: req.Ahead, Beats: req.Beats,
+		JobId: job.JobId, Epoch: number, ClientId: req.ClientId, RequestId: req.RequestId, Prefetch: req.Prefetch, HeartbeatNumber: req.HeartbeatNumber,
 	}}})
 	c.clients[req.ClientId].passes[passKey{job.JobId, number}] = &passState{seen: c.now}
 	return &pecanv1.OpenEpochResponse{Epoch: number, Order: c.positionOrder(job, findEpoch(job, number))}, nil
@@ -81,7 +81,7 @@ func (c *Core) adoptEpoch(req *pecanv1.AdoptEpochRequest) error {
 		}
 		return reason.New(reason.EpochUnknown, "adopt epoch: job %q has no epoch %d; its next one is %d", job.JobId, req.Epoch, job.NextEpoch)
 	}
-	if pass := findPass(epoch, req.ClientId); pass != nil && pass.Ahead {
+	if pass := findPass(epoch, req.ClientId); pass != nil && pass.Prefetch {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochAdopted{EpochAdopted: &pecanv1.EpochAdopted{
 			JobId: job.JobId, Epoch: req.Epoch, ClientId: req.ClientId,
 		}}})
@@ -194,17 +194,17 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 	if stream.Delivered {
 		return nil
 	}
-	if req.GaveUp && graph.MayMove(job.Plan, job.Options) {
+	if req.Abandoned && graph.MayMove(job.Plan, job.Options) {
 		return reason.New(reason.BadArgument, "%s: client %q gave up the rest of stream %d of job %q, in whose mode nothing is given up", what, req.ClientId, stream.Stream, job.JobId)
 	}
 	// An older run that is not this one, since an index says nothing, may have had another number of elements.
 	older := req.Lease < stream.Lease && !graph.Repeats(job.Plan)
-	if req.Count < stream.StartIndex || stream.Produced && req.Count != stream.Count && !req.GaveUp && !older {
+	if req.Count < stream.StartIndex || stream.Produced && req.Count != stream.Count && !req.Abandoned && !older {
 		return reason.New(reason.BadArgument, "%s: client %q counts %d elements in stream %d, which began at %d for it and has %d", what, req.ClientId, req.Count, stream.Stream, stream.StartIndex, stream.Count)
 	}
-	told := &pecanv1.StreamDelivered{Id: req.Id, Count: req.Count, CutOff: req.GaveUp || older && job.Plan.HasClosing()}
-	if told.CutOff {
-		told.Made = c.made(keyOf(req.Id), stream)
+	told := &pecanv1.StreamDelivered{Id: req.Id, Count: req.Count, Truncated: req.Abandoned || older && job.Plan.HasClosing()}
+	if told.Truncated {
+		told.Produced = c.made(keyOf(req.Id), stream)
 		c.warn("a client gave up the rest of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "lease", req.Lease, "elements", req.Count)
 	}
 	c.deliver(job, epoch, told)
@@ -356,7 +356,7 @@ func (c *Core) endEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
 		reason.New(reason.EpochUnknown, "watch epoch: epoch %d of job %q is over", epoch.Epoch, job.JobId))
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochClosed{EpochClosed: &pecanv1.EpochClosed{
 		JobId: job.JobId, Epoch: epoch.Epoch, Delivered: done, Elements: elements(epoch), Error: epoch.Error,
-		StreamsCutOff: streamsCutOff(epoch), Lost: lostFrom(job, epoch),
+		StreamsTruncated: streamsCutOff(epoch), Lost: lostFrom(job, epoch),
 	}}})
 	c.event("epoch closed", "job", job.JobId, "epoch", epoch.Epoch, "delivered", done, "elements", elements(epoch))
 }
@@ -382,7 +382,7 @@ func (c *Core) failJob(job *pecanv1.StoredJob, detail *pecanv1.ErrorDetail) {
 
 // allAhead tells whether every pass of an epoch was opened ahead of need and is not adopted: perhaps nobody will ever read it.
 func allAhead(epoch *pecanv1.StoredEpoch) bool {
-	return len(epoch.Passes) > 0 && !slices.ContainsFunc(epoch.Passes, func(p *pecanv1.StoredPass) bool { return !p.Ahead })
+	return len(epoch.Passes) > 0 && !slices.ContainsFunc(epoch.Passes, func(p *pecanv1.StoredPass) bool { return !p.Prefetch })
 }
 
 func describe(key streamKey) string {

@@ -70,7 +70,7 @@ func newTotals() *totals {
 	return &totals{nodes: profile{}, ordered: profile{}, recovery: new(pecanv1.Recovery)}
 }
 
-func (t *totals) add(told *pecanv1.JobFigures) {
+func (t *totals) add(told *pecanv1.JobMetrics) {
 	t.nodes.add(told.GetNodes())
 	t.ordered.add(told.GetOrdered())
 	t.recovery.Add(told.GetRecovery())
@@ -98,13 +98,13 @@ type jobFigures struct {
 
 // account is the newest totals of one worker.
 type account struct {
-	told *pecanv1.JobFigures
+	told *pecanv1.JobMetrics
 	// closed: what it says is in before, and whatever comes of it would count twice.
 	closed bool
 }
 
 // figures takes totals that are newer than those that are known of the same account.
-func (c *Core) figures(workerID string, told *pecanv1.JobFigures) {
+func (c *Core) figures(workerID string, told *pecanv1.JobMetrics) {
 	if c.state.jobs[told.JobId] == nil {
 		return
 	}
@@ -116,9 +116,9 @@ func (c *Core) figures(workerID string, told *pecanv1.JobFigures) {
 	switch known := job.told[workerID]; {
 	case known == nil:
 		c.makeRoom(job)
-	case told.Account < known.told.Account, told.Account == known.told.Account && (known.closed || told.Reading <= known.told.Reading):
+	case told.Generation < known.told.Generation, told.Generation == known.told.Generation && (known.closed || told.Sequence <= known.told.Sequence):
 		return
-	case told.Account > known.told.Account && !known.closed:
+	case told.Generation > known.told.Generation && !known.closed:
 		job.before.add(known.told)
 	}
 	job.told[workerID] = &account{told: told}
@@ -132,7 +132,7 @@ func (c *Core) makeRoom(job *jobFigures) {
 	for _, id := range sortedKeys(job.told) {
 		if known := job.told[id]; c.workers[id] == nil && !known.closed {
 			job.before.add(known.told)
-			known.told, known.closed = &pecanv1.JobFigures{Account: known.told.Account, Reading: known.told.Reading}, true
+			known.told, known.closed = &pecanv1.JobMetrics{Generation: known.told.Generation, Sequence: known.told.Sequence}, true
 		}
 	}
 }

@@ -106,8 +106,8 @@ func (c *Core) createJob(in CreateJob) (any, error) {
 		options.Seed = in.Seed
 	}
 	if mode := in.Plan.GetMode(); mode != pecanv1.Mode_MODE_UNSPECIFIED && mode != options.Mode {
-		options.AskedMode, options.Mode = options.Mode, mode
-		c.warn("job runs in a weaker mode than was asked for", "job", in.JobID, "name", req.JobName, "asked", options.AskedMode.String(), "mode", mode.String())
+		options.RequestedMode, options.Mode = options.Mode, mode
+		c.warn("job runs in a weaker mode than was asked for", "job", in.JobID, "name", req.JobName, "asked", options.RequestedMode.String(), "mode", mode.String())
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobCreated{JobCreated: &pecanv1.JobCreated{
 		JobId: in.JobID, Name: req.JobName, DatasetId: req.DatasetId, Options: options, Plan: in.Plan,
@@ -177,8 +177,8 @@ func (c *Core) jobDifference(job *pecanv1.StoredJob, dataset *pecanv1.StoredData
 	}
 	has := job.Options
 	asked := has.GetMode()
-	if has.GetAskedMode() != pecanv1.Mode_MODE_UNSPECIFIED {
-		asked = has.GetAskedMode()
+	if has.GetRequestedMode() != pecanv1.Mode_MODE_UNSPECIFIED {
+		asked = has.GetRequestedMode()
 	}
 	differ("mode", word(asked, "MODE_"), word(options.GetMode(), "MODE_"))
 	differ("allow_nondeterministic", has.GetAllowNondeterministic(), options.GetAllowNondeterministic())
@@ -318,7 +318,7 @@ func (c *Core) dropForgottenPasses(req *pecanv1.ClientHeartbeatRequest, client *
 		job := c.state.jobs[jobID]
 		for _, epoch := range slices.Clone(job.Epochs) {
 			open := findPass(epoch, clientID)
-			if open == nil || req.Number != 0 && req.Number <= open.Beats || c.watched(clientID, jobID, epoch.Epoch) {
+			if open == nil || req.Number != 0 && req.Number <= open.HeartbeatNumber || c.watched(clientID, jobID, epoch.Epoch) {
 				continue
 			}
 			key := passKey{jobID, epoch.Epoch}

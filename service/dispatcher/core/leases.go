@@ -16,7 +16,7 @@ const heldPerSlot = 4
 
 // needed tells whether a worker has to hold a stream.
 func needed(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) bool {
-	if job.Error != nil || epoch.Error != nil || len(epoch.Passes) == 0 || stream.CutOff {
+	if job.Error != nil || epoch.Error != nil || len(epoch.Passes) == 0 || stream.Truncated {
 		return false
 	}
 	if !stream.Delivered {
@@ -37,7 +37,7 @@ func waiting(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1
 // remaindersReady tells whether every stream that the closing stream joins has been made.
 func remaindersReady(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) bool {
 	for _, stream := range epoch.Streams {
-		if !isClosing(job, stream) && !stream.Produced && !stream.CutOff {
+		if !isClosing(job, stream) && !stream.Produced && !stream.Truncated {
 			return false
 		}
 	}
@@ -277,7 +277,7 @@ func (c *Core) leaseNext(pass *leasing, w *want, needRoom bool) bool {
 	w.waiting = w.waiting[1:]
 	key := streamKey{w.job.JobId, w.epoch.Epoch, stream.Stream}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseGranted{LeaseGranted: &pecanv1.LeaseGranted{
-		Id: key.id(), Lease: c.nextLease(), Worker: c.workers[id].address, Anew: stream.Lease > 0 && graph.BeginsAnew(w.job.Plan, w.job.Options),
+		Id: key.id(), Lease: c.nextLease(), Worker: c.workers[id].address, Restart: stream.Lease > 0 && graph.BeginsAnew(w.job.Plan, w.job.Options),
 	}}})
 	soft := c.soft(key)
 	soft.newLease(stream.Lease, c.now)
@@ -387,18 +387,18 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	dataset := c.state.datasets[job.DatasetId]
 	start := &pecanv1.StartStream{
 		Id: key.id(), Lease: stream.Lease, Fingerprint: dataset.GetFingerprint(), Plan: c.planOf(job, epoch, stream.Stream), Options: job.Options,
-		Components: dataset.GetSpec().GetComponents(), Ahead: allAhead(epoch),
-		OwnedBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.soft(key).clean, AckedBelow: c.soft(key).had,
-		Cache: c.cacheOrder(job, stream), Suspicion: suspicion(stream), OpenAlone: stream.OpeningCrashes > 0,
+		Components: dataset.GetSpec().GetComponents(), Prefetch: allAhead(epoch),
+		DeliveredBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.soft(key).clean, AckedBelow: c.soft(key).had,
+		Cache: c.cacheOrder(job, stream), CrashGuard: suspicion(stream), OpenAlone: stream.OpeningCrashes > 0,
 	}
 	if stream.Delivered {
-		start.OwnedBelow = stream.Count
+		start.DeliveredBelow = stream.Count
 	}
 	if isClosing(job, stream) {
 		start.Closing = true
 		for _, source := range epoch.Streams[:len(epoch.Streams)-1] {
 			start.Remainders = append(start.Remainders, &pecanv1.RemainderSource{
-				Stream: source.Stream, Lease: source.Lease, Worker: source.Worker, Ready: source.Produced || source.CutOff, Rows: source.RemainderRows,
+				Stream: source.Stream, Lease: source.Lease, Worker: source.Worker, Ready: source.Produced || source.Truncated, Rows: source.RemainderRows,
 			})
 		}
 		c.soft(key).remainders = start

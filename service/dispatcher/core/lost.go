@@ -51,19 +51,19 @@ func handsOn(job *pecanv1.StoredJob, stream *pecanv1.StoredStream, lease uint64)
 func (c *Core) giveUpRest(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream, count uint64) {
 	key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
 	c.warn("the rest of a stream is given up: its reader had some of another run", "job", key.job, "epoch", key.epoch, "stream", key.stream, "elements", count)
-	c.deliver(job, epoch, &pecanv1.StreamDelivered{Id: key.id(), Count: count, CutOff: true, Made: c.made(key, stream)})
+	c.deliver(job, epoch, &pecanv1.StreamDelivered{Id: key.id(), Count: count, Truncated: true, Produced: c.made(key, stream)})
 }
 
 // endCutOff ends a stream that was given up and that nobody reads: who read it last had all that there is.
 func (c *Core) endCutOff(key streamKey, stream *pecanv1.StoredStream) {
-	if stream.CutOff && !stream.Delivered && stream.Consumer == "" {
+	if stream.Truncated && !stream.Delivered && stream.Consumer == "" {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: &pecanv1.StreamDelivered{Id: key.id(), Count: stream.StartIndex}}})
 	}
 }
 
 // lostOf is how many elements of a stream are known to have been made and not to have arrived.
 func lostOf(stream *pecanv1.StoredStream) uint64 {
-	if !stream.CutOff || !stream.Delivered || stream.Progress <= stream.Count {
+	if !stream.Truncated || !stream.Delivered || stream.Progress <= stream.Count {
 		return 0
 	}
 	return stream.Progress - stream.Count
@@ -72,7 +72,7 @@ func lostOf(stream *pecanv1.StoredStream) uint64 {
 func streamsCutOff(epoch *pecanv1.StoredEpoch) uint32 {
 	n := uint32(0)
 	for _, stream := range epoch.Streams {
-		if stream.CutOff {
+		if stream.Truncated {
 			n++
 		}
 	}

@@ -332,7 +332,7 @@ func (c *Core) orderTried(session SessionID, worker *workerState, told *pecanv1.
 		case trial.Refused != "" && worker.leaving:
 			// It had to stop.
 			c.loseTrial(u.key, o, fmt.Sprintf("worker %s leaves", o.trial.worker), false)
-		case trial.Short && trial.CpuS >= o.trial.budget/2:
+		case trial.Inconclusive && trial.CpuS >= o.trial.budget/2:
 			// It was too short to tell anything: the next one may take twice as long, when that is no more than a trial may cost.
 			o.cost, o.least = o.cost+trial.CpuS, 2*o.trial.budget
 			delete(o.tried, session)

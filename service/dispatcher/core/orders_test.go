@@ -22,8 +22,8 @@ func (s *script) orderInput(command string, a args) any {
 	switch command {
 	case "figures":
 		s.readings++
-		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Figures{Figures: &pecanv1.JobFigures{
-			JobId: a["job"], Account: 1, Reading: s.readings, Nodes: nodes(a.list("nodes")), Ordered: nodes(a.list("ordered")),
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: &pecanv1.JobMetrics{
+			JobId: a["job"], Generation: 1, Sequence: s.readings, Nodes: nodes(a.list("nodes")), Ordered: nodes(a.list("ordered")),
 			Failed: a.number("failed"), OrderedFailed: a.number("ordered-failed"),
 		}}})
 	case "planned":
@@ -40,7 +40,7 @@ func (s *script) orderInput(command string, a args) any {
 		if !a.has("empty") {
 			told.Trial = &pecanv1.OrderTrial{
 				Elements: uint32(a.number("elements")), OriginalS: a.float("original"), OrderedS: a.float("ordered"), CpuS: a.float("cpu"), Refused: a["refused"],
-				Short: a.has("short"),
+				Inconclusive: a.has("short"),
 			}
 		}
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: told}})

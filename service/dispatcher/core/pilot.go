@@ -248,7 +248,7 @@ func (c *Core) judge(key orderKey, decided *pecanv1.StoredOrder, p *pilot, jobs 
 		return
 	}
 	production := &pecanv1.OrderProduction{
-		RegisteredElements: registered.elements, RegisteredS: registered.each, OrderedElements: s.ordered.elements, OrderedS: s.ordered.each, Beside: !p.alone,
+		RegisteredElements: registered.elements, RegisteredS: registered.each, OrderedElements: s.ordered.elements, OrderedS: s.ordered.each, SameEpochs: !p.alone,
 	}
 	figures := fmt.Sprintf("in production its steps take %.4g ms for an element, and %.4g ms in %s", 1000*s.ordered.each, 1000*registered.each, against)
 	switch {

@@ -40,13 +40,13 @@ func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
 	}
 	c.hasOpened(key, stream)
 	soft.produced, soft.mark = max(soft.produced, r.First), r
-	if r.Below <= r.First && !r.Ahead {
+	if r.Below <= r.First && !r.ReadAhead {
 		soft.mark = nil
 	}
 	if r.Alone {
 		c.standsAlone(worker, key)
 	}
-	if stream.Serial && !r.Ahead && r.First >= stream.SuspectBelow+stream.Ahead && opensAgain(job) {
+	if stream.Serial && !r.ReadAhead && r.First >= stream.SuspectBelow+stream.InFlight && opensAgain(job) {
 		c.takeBack(job, r.WorkerId, key, stream.Lease)
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
 			Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_MOVED, Progress: r.First, Why: "what was suspected did no harm",
@@ -63,8 +63,8 @@ func opensAgain(job *pecanv1.StoredJob) bool {
 func (c *Core) standsAlone(worker *workerState, key streamKey) {
 	if worker.alone != nil && *worker.alone != key {
 		behind := c.soft(*worker.alone)
-		if mark := behind.mark; mark != nil && mark.Ahead {
-			behind.mark = &pecanv1.MarkElementsRequest{First: mark.Below, Below: mark.Below, Ahead: true, Files: mark.Files}
+		if mark := behind.mark; mark != nil && mark.ReadAhead {
+			behind.mark = &pecanv1.MarkElementsRequest{First: mark.Below, Below: mark.Below, ReadAhead: true, Files: mark.Files}
 		} else {
 			behind.mark = nil
 		}
@@ -73,7 +73,7 @@ func (c *Core) standsAlone(worker *workerState, key streamKey) {
 }
 
 // workerCrashes notes a worker's last words. Its streams go when its session does.
-func (c *Core) workerCrashes(r *pecanv1.WorkerCrashesRequest) {
+func (c *Core) workerCrashes(r *pecanv1.ReportCrashRequest) {
 	worker := c.workers[r.WorkerId]
 	if worker == nil {
 		return
@@ -156,15 +156,15 @@ func (c *Core) blameOpening(key streamKey, job *pecanv1.StoredJob, stream *pecan
 }
 
 // suspicion is what the next worker has to know of a stream whose last one died; nil when there was none.
-func suspicion(stream *pecanv1.StoredStream) *pecanv1.Suspicion {
+func suspicion(stream *pecanv1.StoredStream) *pecanv1.CrashGuard {
 	if stream.Deaths == 0 {
 		return nil
 	}
 	below := stream.SuspectBelow
 	if below > 0 {
-		below += stream.Ahead
+		below += stream.InFlight
 	}
-	return &pecanv1.Suspicion{First: stream.Progress, Below: below, Serial: stream.Serial}
+	return &pecanv1.CrashGuard{First: stream.Progress, Below: below, Serial: stream.Serial}
 }
 
 // diedAt tells whether the death of a stream's worker may be the stream's doing, and within which elements; below is 0 where that is
@@ -176,13 +176,13 @@ func (c *Core) diedAt(key streamKey, stream *pecanv1.StoredStream, crashed bool)
 	case !soft.started || soft.lease != stream.Lease || stream.Produced:
 		return 0, 0, 0, false
 	case stream.Deaths == 0:
-		return soft.produced, 0, stream.Ahead, true
+		return soft.produced, 0, stream.InFlight, true
 	case mark == nil:
 		return 0, 0, 0, false
-	case mark.Ahead && crashed:
+	case mark.ReadAhead && crashed:
 		// Twice as many as were not enough. Of who is killed nothing of the kind is said: however far steps work ahead, it may be killed before
 		// it has come as far as the last time, and it comes further when it is killed further on.
-		ahead = max(workedAhead, 2*stream.Ahead)
+		ahead = max(workedAhead, 2*stream.InFlight)
 	}
 	switch {
 	case stream.SuspectBelow > 0 && mark.Below+ahead <= stream.Progress:
@@ -213,7 +213,7 @@ func (c *Core) blame(key streamKey, job *pecanv1.StoredJob, stream *pecanv1.Stor
 	if stream.SuspectBelow > stream.Progress+1 {
 		element = fmt.Sprintf("elements %d to %d", stream.Progress, stream.SuspectBelow-1)
 	}
-	if mark.GetAhead() {
+	if mark.GetReadAhead() {
 		element += " or what its steps had begun behind"
 	}
 	files := ""

@@ -243,8 +243,8 @@ func (s *script) clientInput(command string, a args) any {
 		return s.createJob(a)
 	case "open":
 		request := &pecanv1.OpenEpochRequest{
-			RequestId: a["request"], ClientId: a["client"], JobId: a["job"], Pass: a.number("pass"), Ahead: a.has("ahead"), Position: position(a),
-			Beats: a.number("beats"),
+			RequestId: a["request"], ClientId: a["client"], JobId: a["job"], Pass: a.number("pass"), Prefetch: a.has("ahead"), Position: position(a),
+			HeartbeatNumber: a.number("beats"),
 		}
 		if found := a.list("found"); len(found) > 0 {
 			return core.OpenEpochAt{Request: request, Order: found}
@@ -257,7 +257,7 @@ func (s *script) clientInput(command string, a args) any {
 	case "unwatch":
 		return core.Unwatch{ID: core.WatchID(a.number("id"))}
 	case "finish":
-		return &pecanv1.FinishStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), Count: a.number("count"), Assignment: a.assignment(), GaveUp: a.has("gave-up")}
+		return &pecanv1.FinishStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), Count: a.number("count"), Assignment: a.assignment(), Abandoned: a.has("gave-up")}
 	case "release":
 		return &pecanv1.ReleaseStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), NextIndex: a.number("next"), Assignment: a.assignment()}
 	case "report":
@@ -265,11 +265,11 @@ func (s *script) clientInput(command string, a args) any {
 	case "mark":
 		return &pecanv1.MarkElementsRequest{
 			WorkerId: a["worker"], Id: streamID(a["stream"]), Lease: a.number("lease"), First: a.number("first"), Below: a.number("below"),
-			Alone: a.has("alone"), Files: a.list("files"), Opening: a.has("opening"), Ahead: a.has("ahead"),
+			Alone: a.has("alone"), Files: a.list("files"), Opening: a.has("opening"), ReadAhead: a.has("ahead"),
 			Number: a.number("number"),
 		}
 	case "crashes":
-		crash := &pecanv1.WorkerCrashesRequest{WorkerId: a["worker"], Cause: "SIGABRT"}
+		crash := &pecanv1.ReportCrashRequest{WorkerId: a["worker"], Cause: "SIGABRT"}
 		for _, text := range a.list("opening") {
 			stream, lease, _ := strings.Cut(text, ":")
 			number, _ := strconv.ParseUint(lease, 10, 64)
@@ -360,7 +360,7 @@ func (s *script) createJob(a args) any {
 		input.Plan.Cache = &pecanv1.CachePlan{Node: "Take", Key: a["cache"], Seeded: a.has("seeded")}
 	}
 	if a.has("begins") {
-		input.Plan.Resume = &pecanv1.Resume{Way: pecanv1.Resume_START}
+		input.Plan.Resume = &pecanv1.Resume{Strategy: pecanv1.Resume_SEEK}
 	}
 	if a.has("free") {
 		input.Plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
@@ -371,7 +371,7 @@ func (s *script) createJob(a args) any {
 		input.Plan.Cardinality = -2
 	}
 	if a.has("closing") {
-		input.Plan.BatchWay = pecanv1.BatchWay_BATCH_WAY_CLOSING
+		input.Plan.BatchStrategy = pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING
 	}
 	return input
 }
@@ -404,15 +404,15 @@ func (s *script) workerInput(command string, a args) any {
 		}}})
 	case "failed":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{
-			Id: streamID(a["stream"]), Lease: a.number("lease"), Gone: a.has("gone"),
+			Id: streamID(a["stream"]), Lease: a.number("lease"), BelowWindow: a.has("gone"),
 			Error: &pecanv1.ErrorDetail{Code: int32(a.number("code")), Reason: "TEST", Message: a["message"]},
 		}}})
 	case "stopped":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Stopped{Stopped: &pecanv1.StreamStopped{Id: streamID(a["stream"])}}})
 	case "written":
-		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheWritten{CacheWritten: &pecanv1.CacheWritten{Segment: segment(a)}}})
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentWritten{CacheSegmentWritten: &pecanv1.CacheSegmentWritten{Segment: segment(a)}}})
 	case "spoilt":
-		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSpoilt{CacheSpoilt: &pecanv1.CacheSpoilt{Segment: segment(a), Why: a["why"]}}})
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentInvalid{CacheSegmentInvalid: &pecanv1.CacheSegmentInvalid{Segment: segment(a), Why: a["why"]}}})
 	case "files":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheFiles{CacheFiles: &pecanv1.CacheFiles{Names: a.list("names")}}})
 	case "leave":
@@ -430,7 +430,7 @@ func loads(texts []string) (loads []*pecanv1.WorkerHeartbeat_StreamLoad) {
 		load := &pecanv1.WorkerHeartbeat_StreamLoad{Id: h.Id, Lease: h.Lease, Opened: !slices.Contains(parts, "unopened")}
 		load.Produced, _ = strconv.ParseUint(parts[2], 10, 64)
 		load.Acked, _ = strconv.ParseUint(parts[3], 10, 64)
-		load.AtRest, load.Unread = slices.Contains(parts, "rests"), slices.Contains(parts, "unread")
+		load.Drained, load.Unread = slices.Contains(parts, "rests"), slices.Contains(parts, "unread")
 		loads = append(loads, load)
 	}
 	return loads
@@ -498,7 +498,7 @@ func showRecord(record *pecanv1.Record) string {
 		return fmt.Sprintf("record client left %s (%s)", k.ClientLeft.ClientId, k.ClientLeft.Why)
 	case *pecanv1.Record_JobCreated:
 		weaker := ""
-		if asked := k.JobCreated.Options.AskedMode; asked != pecanv1.Mode_MODE_UNSPECIFIED {
+		if asked := k.JobCreated.Options.RequestedMode; asked != pecanv1.Mode_MODE_UNSPECIFIED {
 			weaker = fmt.Sprintf(" %v instead of %v", k.JobCreated.Options.Mode, asked)
 		}
 		return fmt.Sprintf("record job created %s name=%s dataset=%s seed=%d%s", k.JobCreated.JobId, k.JobCreated.Name, k.JobCreated.DatasetId, k.JobCreated.Options.Seed, weaker)
@@ -524,7 +524,7 @@ func showRecord(record *pecanv1.Record) string {
 		return line
 	case *pecanv1.Record_EpochJoined:
 		line := fmt.Sprintf("record epoch joined %s/%d by %s", k.EpochJoined.JobId, k.EpochJoined.Epoch, k.EpochJoined.ClientId)
-		if k.EpochJoined.Ahead {
+		if k.EpochJoined.Prefetch {
 			line += " ahead"
 		}
 		return line
@@ -546,13 +546,13 @@ func showStreamRecord(record *pecanv1.Record) string {
 		return "record stream added " + showID(k.StreamAdded.Id)
 	case *pecanv1.Record_LeaseGranted:
 		anew := ""
-		if k.LeaseGranted.Anew {
+		if k.LeaseGranted.Restart {
 			anew = ", from its start"
 		}
 		return fmt.Sprintf("record lease %d granted %s to %s%s", k.LeaseGranted.Lease, showID(k.LeaseGranted.Id), k.LeaseGranted.Worker.WorkerId, anew)
 	case *pecanv1.Record_LeaseLost:
 		rest := ""
-		if k.LeaseLost.CutOff {
+		if k.LeaseLost.Truncated {
 			rest = ", and the rest of the stream"
 		}
 		if k.LeaseLost.OpeningCrashes > 0 {
@@ -567,18 +567,18 @@ func showStreamRecord(record *pecanv1.Record) string {
 		return fmt.Sprintf("record produced %s count=%d rows=%d", showID(k.StreamProduced.Id), k.StreamProduced.Count, k.StreamProduced.RemainderRows)
 	case *pecanv1.Record_StreamDelivered:
 		rest := ""
-		if k.StreamDelivered.CutOff {
-			rest = fmt.Sprintf(", and the rest given up, of %d made", k.StreamDelivered.Made)
+		if k.StreamDelivered.Truncated {
+			rest = fmt.Sprintf(", and the rest given up, of %d made", k.StreamDelivered.Produced)
 		}
 		return fmt.Sprintf("record delivered %s count=%d%s", showID(k.StreamDelivered.Id), k.StreamDelivered.Count, rest)
-	case *pecanv1.Record_CacheSegmentNamed:
-		return fmt.Sprintf("record segment of %s/%d is %s", k.CacheSegmentNamed.Segment.Key, k.CacheSegmentNamed.Segment.Stream, k.CacheSegmentNamed.Segment.Name)
+	case *pecanv1.Record_CacheSegmentAdded:
+		return fmt.Sprintf("record segment of %s/%d is %s", k.CacheSegmentAdded.Segment.Key, k.CacheSegmentAdded.Segment.Stream, k.CacheSegmentAdded.Segment.Name)
 	case *pecanv1.Record_CacheCommitted:
 		return "record cache committed " + k.CacheCommitted.Key
 	case *pecanv1.Record_CacheSegmentDropped:
 		return fmt.Sprintf("record segment of %s/%d dropped, %s (%s)", k.CacheSegmentDropped.Key, k.CacheSegmentDropped.Stream, k.CacheSegmentDropped.Name, k.CacheSegmentDropped.Why)
-	case *pecanv1.Record_CacheForgotten:
-		return "record cache forgotten " + k.CacheForgotten.Key
+	case *pecanv1.Record_CacheRemoved:
+		return "record cache forgotten " + k.CacheRemoved.Key
 	case *pecanv1.Record_OrderDecided:
 		o := k.OrderDecided.Decided
 		return fmt.Sprintf("record order of %s by %v within %v is %v, trial %v, %s (%s)", o.Fingerprint, o.Policy, o.Tolerance, o.Order, o.Trial != nil, showStage(o), o.Why)
@@ -586,7 +586,7 @@ func showStreamRecord(record *pecanv1.Record) string {
 		o := k.OrderJudged
 		line := fmt.Sprintf("record order of %s by %v within %v comes to %v (%s)", o.Fingerprint, o.Policy, o.Tolerance, o.Stage, o.Why)
 		if p := o.Production; p != nil {
-			line += fmt.Sprintf(" registered %d of %.4g s, ordered %d of %.4g s, beside %v", p.RegisteredElements, p.RegisteredS, p.OrderedElements, p.OrderedS, p.Beside)
+			line += fmt.Sprintf(" registered %d of %.4g s, ordered %d of %.4g s, beside %v", p.RegisteredElements, p.RegisteredS, p.OrderedElements, p.OrderedS, p.SameEpochs)
 		}
 		return line
 	case *pecanv1.Record_ProfileKept:
@@ -634,7 +634,7 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 		for _, flag := range []struct {
 			name string
 			set  bool
-		}{{"ahead", k.Start.Ahead}, {"remainder_only", k.Start.RemainderOnly}, {fmt.Sprintf("owned_below=%d", k.Start.OwnedBelow), k.Start.OwnedBelow > 0}, {"open_alone", k.Start.OpenAlone}} {
+		}{{"ahead", k.Start.Prefetch}, {"remainder_only", k.Start.RemainderOnly}, {fmt.Sprintf("delivered_below=%d", k.Start.DeliveredBelow), k.Start.DeliveredBelow > 0}, {"open_alone", k.Start.OpenAlone}} {
 			if flag.set {
 				line += " " + flag.name
 			}
@@ -644,7 +644,7 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 		} else if order != nil {
 			line += " write " + order.Key
 		}
-		if suspicion := k.Start.Suspicion; suspicion.GetSerial() {
+		if suspicion := k.Start.CrashGuard; suspicion.GetSerial() {
 			line += fmt.Sprintf(" serial until=%d", suspicion.Below)
 		}
 		if order := k.Start.Plan.GetOrder(); order != nil {
@@ -655,8 +655,8 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 		}
 		return line
 	}
-	if k := command.GetCacheNamed(); k != nil {
-		return fmt.Sprintf("segment %s kept=%v", k.Name, k.Kept)
+	if k := command.GetCacheSegmentAck(); k != nil {
+		return fmt.Sprintf("segment %s kept=%v", k.Name, k.Accepted)
 	}
 	if k := command.GetCacheOrphans(); k != nil {
 		return fmt.Sprintf("orphans %v", k.Names)
@@ -686,8 +686,8 @@ func showUpdate(u *pecanv1.EpochUpdate) string {
 		if s.Release {
 			line += " release"
 		}
-		if s.CutOff {
-			line += fmt.Sprintf(" cut-off made=%d", s.Made)
+		if s.Truncated {
+			line += fmt.Sprintf(" cut-off made=%d", s.Produced)
 		}
 		if s.Ended {
 			line += fmt.Sprintf(" count=%d", s.Count)
@@ -740,8 +740,8 @@ func (s *script) status() []string {
 				lines = append(lines, fmt.Sprintf("  epoch %d is ordered in %v", e.Epoch, e.OrderedStreams))
 			}
 			lines = append(lines, fmt.Sprintf("  epoch %d %s done=%d running=%d waiting=%d elements=%d %s", e.Epoch, e.State, e.StreamsDone, e.StreamsRunning, e.StreamsWaiting, e.Elements, e.Waiting))
-			if e.StreamsCutOff > 0 {
-				lines = append(lines, fmt.Sprintf("    cut-off=%d lost=%d", e.StreamsCutOff, e.Lost))
+			if e.StreamsTruncated > 0 {
+				lines = append(lines, fmt.Sprintf("    cut-off=%d lost=%d", e.StreamsTruncated, e.Lost))
 			}
 			for _, p := range e.Passes {
 				if p.Starved || p.Elements > 0 {

@@ -194,7 +194,7 @@ func (s *sim) command(w *simWorker, m *pecanv1.WorkerCommand) {
 // checkAhead: an epoch that was opened ahead of need and not adopted has one stream on a worker.
 func (s *sim) checkAhead(w *simWorker, start *pecanv1.StartStream) {
 	for _, h := range w.held {
-		if start.Ahead && h.start.Ahead && !h.ended && !h.start.RemainderOnly && h.id.JobId == start.Id.JobId && h.id.Epoch == start.Id.Epoch && h.id.Stream != start.Id.Stream {
+		if start.Prefetch && h.start.Prefetch && !h.ended && !h.start.RemainderOnly && h.id.JobId == start.Id.JobId && h.id.Epoch == start.Id.Epoch && h.id.Stream != start.Id.Stream {
 			s.t.Errorf("worker %s is to make %s ahead of need and makes %s already", w.id, showID(start.Id), showID(h.id))
 		}
 	}
@@ -324,7 +324,7 @@ func (s *sim) leaveWorker() {
 		h := w.held[key]
 		beat.Streams = append(beat.Streams, &pecanv1.WorkerHeartbeat_StreamLoad{
 			Id: h.id, Lease: h.lease, Produced: h.acked, Acked: h.acked, Unread: !h.read, Opened: true,
-			AtRest: !h.ended && s.rng.IntN(2) == 0 && (!h.read || s.mode != pecanv1.Mode_MODE_AT_MOST_ONCE),
+			Drained: !h.ended && s.rng.IntN(2) == 0 && (!h.read || s.mode != pecanv1.Mode_MODE_AT_MOST_ONCE),
 		})
 	}
 	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}}})
@@ -359,7 +359,7 @@ func (s *sim) workerMarks(w *simWorker) {
 	alone := false
 	for _, key := range sorted(w.held) {
 		h := w.held[key]
-		suspicion := h.start.GetSuspicion()
+		suspicion := h.start.GetCrashGuard()
 		if suspicion == nil || h.ended || h.count == 0 {
 			continue
 		}
@@ -374,11 +374,11 @@ func (s *sim) workerMarks(w *simWorker) {
 		} else if next < suspicion.First {
 			mark.Below = min(mark.Below, suspicion.First)
 		}
-		mark.Ahead = !suspicion.Serial && next%2 == 0
+		mark.ReadAhead = !suspicion.Serial && next%2 == 0
 		s.feed(mark)
-		if mark.Ahead && next%4 == 0 {
+		if mark.ReadAhead && next%4 == 0 {
 			// It waits, and its steps go on.
-			s.feed(&pecanv1.MarkElementsRequest{WorkerId: w.id, Id: h.id, Lease: h.lease, First: mark.Below, Below: mark.Below, Ahead: true})
+			s.feed(&pecanv1.MarkElementsRequest{WorkerId: w.id, Id: h.id, Lease: h.lease, First: mark.Below, Below: mark.Below, ReadAhead: true})
 		}
 	}
 }
@@ -452,7 +452,7 @@ func (s *sim) createJobOf(c *simClient) {
 		plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
 	}
 	if s.closing {
-		plan.BatchWay = pecanv1.BatchWay_BATCH_WAY_CLOSING
+		plan.BatchStrategy = pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING
 	}
 	answer, err := s.feed(core.CreateJob{Request: req, JobID: fmt.Sprint("j", s.newID()), Plan: plan})
 	if err != nil {
@@ -623,7 +623,7 @@ func (s *sim) openPass(c *simClient, ahead bool) *simPass { return s.openPassAt(
 
 func (s *sim) openPassAt(c *simClient, ahead bool, position *pecanv1.Position) *simPass {
 	answer, err := s.feed(&pecanv1.OpenEpochRequest{
-		RequestId: fmt.Sprint("o", c.pass), ClientId: c.id, JobId: c.job, Pass: c.pass, Ahead: ahead, Position: position,
+		RequestId: fmt.Sprint("o", c.pass), ClientId: c.id, JobId: c.job, Pass: c.pass, Prefetch: ahead, Position: position,
 	})
 	if err != nil {
 		s.t.Fatalf("open: %v", err)
@@ -660,7 +660,7 @@ func (s *sim) obey(p *simPass) {
 				delete(p.done, st.Stream)
 			}
 		}
-		if st.CutOff && reading && !p.done[st.Stream] {
+		if st.Truncated && reading && !p.done[st.Stream] {
 			p.done[st.Stream] = true
 			s.cutOff++
 			s.tell(&pecanv1.FinishStreamRequest{ClientId: p.client.id, Id: p.id(st.Stream), Lease: st.Lease, Count: next, Assignment: st.Assignment})
@@ -699,7 +699,7 @@ func (s *sim) read(p *simPass) {
 		if s.mode == pecanv1.Mode_MODE_AT_LEAST_ONCE && (next < h.acked || !s.healing && s.rng.IntN(30) == 0) {
 			// A reader that was not told the truth wants what its worker gave up.
 			s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{
-				Id: id, Lease: h.lease, Gone: true, Error: reason.New(reason.StaleLease, "element %d is gone", next).Detail(),
+				Id: id, Lease: h.lease, BelowWindow: true, Error: reason.New(reason.StaleLease, "element %d is gone", next).Detail(),
 			}}}})
 			s.gone++
 			return

@@ -66,7 +66,7 @@ type workerState struct {
 	residentBytes int64
 	// caches: it has a directory for them; cached is what it did there.
 	caches bool
-	cached *pecanv1.CacheFigures
+	cached *pecanv1.CacheMetrics
 	// crash is what it said that it dies of; empty while it does not.
 	crash string
 	// connection is the number of its newest connection.

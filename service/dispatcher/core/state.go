@@ -86,7 +86,7 @@ func Restore(data []byte) (*State, error) {
 			}
 		}
 	}
-	slices.SortFunc(s.ordered, func(a, b *pecanv1.StoredJob) int { return cmp.Compare(a.Order, b.Order) })
+	slices.SortFunc(s.ordered, func(a, b *pecanv1.StoredJob) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	return s, nil
 }
 

@@ -65,7 +65,7 @@ func (c *Core) jobStatus(job *pecanv1.StoredJob, busy func() int) *pecanv1.JobSt
 			word = "failed: " + closed.Error.Message
 		}
 		status.Epochs = append(status.Epochs, &pecanv1.EpochStatus{
-			Epoch: closed.Epoch, State: word, Elements: closed.Elements, StreamsCutOff: closed.StreamsCutOff, Lost: closed.Lost,
+			Epoch: closed.Epoch, State: word, Elements: closed.Elements, StreamsTruncated: closed.StreamsTruncated, Lost: closed.Lost,
 			Ordered: closed.Ordered, OrderedStreams: closed.OrderedStreams,
 		})
 	}
@@ -79,7 +79,7 @@ func (c *Core) jobStatus(job *pecanv1.StoredJob, busy func() int) *pecanv1.JobSt
 }
 
 func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, busy func() int) *pecanv1.EpochStatus {
-	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch, StreamsCutOff: streamsCutOff(epoch), Lost: lostFrom(job, epoch), Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams}
+	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch, StreamsTruncated: streamsCutOff(epoch), Lost: lostFrom(job, epoch), Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams}
 	status.Waiting, _ = c.waitingWords(job, epoch, "", busy)
 	for _, stream := range epoch.Streams {
 		switch soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; {

@@ -91,7 +91,7 @@ func (p *strangers) input() any {
 		return one[any](p, core.Tick{}, core.Tick{}, core.Unwatch{ID: core.WatchID(p.watches)}, core.SessionEnded{Session: core.SessionID(p.sessions)})
 	}
 	request := one[proto.Message](p, &pecanv1.AdoptEpochRequest{}, &pecanv1.FinishStreamRequest{}, &pecanv1.ReleaseStreamRequest{}, &pecanv1.MarkElementsRequest{},
-		&pecanv1.WorkerCrashesRequest{}, &pecanv1.ReportWorkerRequest{}, &pecanv1.CloseEpochRequest{}, &pecanv1.ClientHeartbeatRequest{})
+		&pecanv1.ReportCrashRequest{}, &pecanv1.ReportWorkerRequest{}, &pecanv1.CloseEpochRequest{}, &pecanv1.ClientHeartbeatRequest{})
 	if p.chance(40) {
 		request = &pecanv1.ClientGoodbyeRequest{}
 	}
@@ -124,7 +124,7 @@ func (p *strangers) answer(result core.Result) {
 
 // figures are of a job that is there, and large enough to plan from.
 func (p *strangers) figures() any {
-	told := &pecanv1.JobFigures{Account: 1, Reading: p.rng.Uint64N(1000), Nodes: nodes([]string{"a:9000:900", "b:9000:9"})}
+	told := &pecanv1.JobMetrics{Generation: 1, Sequence: p.rng.Uint64N(1000), Nodes: nodes([]string{"a:9000:900", "b:9000:9"})}
 	if p.chance(4) {
 		told.Nodes = append(told.Nodes, one(p, &pecanv1.NodeMetrics{}, &pecanv1.NodeMetrics{Node: "c", SelfCpuS: math.NaN()}, &pecanv1.NodeMetrics{Node: "d", SelfCpuS: -1}))
 	}
@@ -135,7 +135,7 @@ func (p *strangers) figures() any {
 	if jobs := p.core.State().Snapshot().Jobs; len(jobs) > 0 {
 		told.JobId = one(p, jobs...).JobId
 	}
-	return core.FromWorker{Session: core.SessionID(p.sessions), Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Figures{Figures: told}}}
+	return core.FromWorker{Session: core.SessionID(p.sessions), Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: told}}}
 }
 
 func address(worker string) *pecanv1.WorkerAddress {
@@ -150,11 +150,11 @@ func (p *strangers) newJob() core.CreateJob {
 	mode := pecanv1.Mode(1 + p.rng.Int32N(5))
 	plan := &pecanv1.Plan{NumStreams: 2, Mode: mode, Cardinality: int64(p.rng.IntN(9)) - 2, Repeat: int64(p.rng.IntN(4)) - 1, AllOpen: p.chance(3), WritesFiles: p.chance(5)}
 	plan.Determinism = one(p, pecanv1.DeterminismClass_DETERMINISM_CLASS_A, pecanv1.DeterminismClass_DETERMINISM_CLASS_C)
-	plan.Resume = one(p, nil, &pecanv1.Resume{Way: pecanv1.Resume_START})
+	plan.Resume = one(p, nil, &pecanv1.Resume{Strategy: pecanv1.Resume_SEEK})
 	if mode == pecanv1.Mode_MODE_OFF {
 		plan.NumStreams = 0
 	} else if p.chance(3) {
-		plan.BatchWay = pecanv1.BatchWay_BATCH_WAY_CLOSING
+		plan.BatchStrategy = pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING
 	} else if p.chance(2) {
 		plan.Cache = &pecanv1.CachePlan{Key: "k"}
 	}

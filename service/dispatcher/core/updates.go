@@ -101,8 +101,8 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 		if !stream.Delivered {
 			shown.Worker = stream.Worker
 		}
-		if stream.CutOff {
-			shown.CutOff, shown.Made = true, stream.Progress
+		if stream.Truncated {
+			shown.Truncated, shown.Produced = true, stream.Progress
 		}
 		if soft.moving {
 			// It will be another's, who may die and leave the rest to this client.
@@ -114,7 +114,7 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 		update.Streams = append(update.Streams, shown)
 	}
 	update.Waiting, update.NoWorkers = c.waitingWords(job, epoch, clientID, busy)
-	update.CacheTrouble = c.cacheTrouble(job)
+	update.CacheProblem = c.cacheTrouble(job)
 	return update
 }
 

@@ -195,14 +195,14 @@ func (c *Core) fromWorker(in FromWorker) error {
 		c.streamFailed(id, kind.Failed)
 	case *pecanv1.WorkerMessage_Stopped:
 		c.stopped(id, keyOf(kind.Stopped.GetId()))
-	case *pecanv1.WorkerMessage_CacheWritten:
-		c.cacheWritten(id, kind.CacheWritten.GetSegment())
-	case *pecanv1.WorkerMessage_CacheSpoilt:
-		c.cacheSpoilt(id, kind.CacheSpoilt)
+	case *pecanv1.WorkerMessage_CacheSegmentWritten:
+		c.cacheWritten(id, kind.CacheSegmentWritten.GetSegment())
+	case *pecanv1.WorkerMessage_CacheSegmentInvalid:
+		c.cacheSpoilt(id, kind.CacheSegmentInvalid)
 	case *pecanv1.WorkerMessage_CacheFiles:
 		c.cacheFiles(id, kind.CacheFiles)
-	case *pecanv1.WorkerMessage_Figures:
-		c.figures(id, kind.Figures)
+	case *pecanv1.WorkerMessage_Metrics:
+		c.figures(id, kind.Metrics)
 	case *pecanv1.WorkerMessage_OrderTried:
 		c.orderTried(in.Session, worker, kind.OrderTried)
 	case *pecanv1.WorkerMessage_Goodbye:
@@ -224,7 +224,7 @@ func (c *Core) beat(id string, worker *workerState, beat *pecanv1.WorkerHeartbea
 			continue
 		}
 		soft := c.progressed(keyOf(load.Id), stream, load)
-		if soft.unread = load.AtRest && load.Unread; load.AtRest && (load.Unread || !stream.Produced) {
+		if soft.unread = load.Drained && load.Unread; load.Drained && (load.Unread || !stream.Produced) {
 			// Of what has been made and read to its end, its reader's word is under way.
 			c.takeBack(job, id, keyOf(load.Id), stream.Lease)
 			c.loseLease(keyOf(load.Id), stream, pecanv1.LeaseLost_MOVED, "worker "+id+" is about to leave")
@@ -272,7 +272,7 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 		return
 	}
 	detail := r.GetError()
-	if r.GetGone() {
+	if r.GetBelowWindow() {
 		c.warn("a reader wants elements that are gone, leasing the stream again", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
 		c.takeBack(job, workerID, key, stream.Lease)
 		c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, detail.GetMessage())
@@ -419,8 +419,8 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 			return
 		}
 		c.loseToDeath(key, stream, &pecanv1.LeaseLost{
-			Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_DIED, Progress: first, SuspectBelow: below, Ahead: ahead, Why: why,
-			CutOff: c.cutsOff(key, stream), Crashed: worker.crash != "", OpeningCrashes: c.openingCrashes(key, stream),
+			Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_DIED, Progress: first, SuspectBelow: below, InFlight: ahead, Why: why,
+			Truncated: c.cutsOff(key, stream), Crashed: worker.crash != "", OpeningCrashes: c.openingCrashes(key, stream),
 		})
 		if int(stream.Crashes) >= c.cfg.MaxCrashes || int(stream.Deaths) >= c.cfg.MaxDeaths {
 			c.blame(key, job, stream, mark, worker)
@@ -435,7 +435,7 @@ func (c *Core) loseLease(key streamKey, stream *pecanv1.StoredStream, cause peca
 		progress = soft.produced
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
-		Id: key.id(), Lease: stream.Lease, Cause: cause, Progress: progress, Why: why, CutOff: c.cutsOff(key, stream),
+		Id: key.id(), Lease: stream.Lease, Cause: cause, Progress: progress, Why: why, Truncated: c.cutsOff(key, stream),
 		OpeningCrashes: c.openingCrashes(key, stream), Serial: stream.Serial,
 	}}})
 }

@@ -178,7 +178,7 @@ func differs(plan, other *pecanv1.Plan) string {
 		return fmt.Sprintf("%d streams, not %d", other.GetNumStreams(), plan.GetNumStreams())
 	case cut.GetKind() != otherCut.GetKind() || cut.GetBlock() != otherCut.GetBlock() || !slices.Equal(cut.GetEdges(), otherCut.GetEdges()):
 		return "in another place"
-	case plan.GetBatchWay() != other.GetBatchWay() || plan.GetBatchRows() != other.GetBatchRows() || plan.GetDropRemainder() != other.GetDropRemainder():
+	case plan.GetBatchStrategy() != other.GetBatchStrategy() || plan.GetBatchRows() != other.GetBatchRows() || plan.GetDropRemainder() != other.GetDropRemainder():
 		return "and its batches put together in another way"
 	case plan.GetRepeat() != other.GetRepeat():
 		return "in other passes"

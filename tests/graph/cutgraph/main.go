@@ -97,7 +97,7 @@ func one(base string) error {
 	switch {
 	case streams == 0:
 		streams = req.OffStreams
-	case plan.BatchWay != pecanv1.BatchWay_BATCH_WAY_EXACT:
+	case plan.BatchStrategy != pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT:
 		streams++
 	}
 	for epoch := 0; epoch < max(1, req.Epochs); epoch++ {
@@ -112,7 +112,7 @@ func one(base string) error {
 			}
 		}
 	}
-	if plan.GetResume().GetWay() <= pecanv1.Resume_RECOMPUTE {
+	if plan.GetResume().GetStrategy() <= pecanv1.Resume_RECOMPUTE {
 		return nil
 	}
 	for _, start := range req.Starts {

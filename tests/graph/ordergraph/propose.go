@@ -178,7 +178,7 @@ func writeCut(g *graph.Graph, plan *pecanv1.Plan, mode pecanv1.Mode, to string) 
 		return err
 	}
 	streams := int(plan.GetNumStreams())
-	if plan.GetBatchWay() != pecanv1.BatchWay_BATCH_WAY_EXACT {
+	if plan.GetBatchStrategy() != pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT {
 		streams++
 	}
 	for stream := range streams {
