@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the generated Go under proto/ from the .proto files and from the installed TensorFlow's own descriptors.
+"""Writes the generated Go under proto/ from the .proto files and from the descriptors of the installed TensorFlow.
 
-Needs tensorflow, grpcio-tools and the Go tools of go.mod (protoc-gen-go, protoc-gen-go-grpc). Run by `make generate`; with
-the name of a directory it writes there, as the test does that holds the written files against the generator.
+Needs tensorflow, grpcio-tools and the Go tools of go.mod (protoc-gen-go, protoc-gen-go-grpc). `make generate` runs it.
+With the name of a directory it writes there; a test compares those files with the committed ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TENSORFLOW_FILES = (graph_pb2, op_def_pb2, model_pb2, dataset_options_pb2, datas
 
 
 def tensorflow_descriptors() -> descriptor_pb2.FileDescriptorSet:
-    """The descriptors of TensorFlow's graph messages, dependencies first."""
+    """Returns the descriptors of TensorFlow's graph messages, dependencies first."""
     found: dict[str, descriptor_pb2.FileDescriptorProto] = {}
 
     def add(file) -> None:
@@ -58,7 +58,7 @@ def main(root: pathlib.Path) -> None:
         descriptor_file.write_bytes(descriptors.SerializeToString())
         mapping = [f"--go_opt=M{name}={package};tensorflow" for name in names]
         run_protoc([f"--descriptor_set_in={descriptor_file}", f"--go_out={root}", f"--go_opt=module={MODULE}", *mapping, *names])
-    ours = ["pecan/v1/types.proto", "pecan/v1/dispatcher.proto", "pecan/v1/data.proto", "pecan/v1/records.proto"]
+    ours = sorted(str(path.relative_to(ROOT / "proto")) for path in (ROOT / "proto/pecan/v1").glob("*.proto"))
     package = f"{MODULE}/proto/pecan/v1"
     mapping = [f"--{kind}_opt=M{name}={package};pecanv1" for name in ours for kind in ("go", "go-grpc")]
     run_protoc([

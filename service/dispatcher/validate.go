@@ -205,7 +205,7 @@ func checkOrder(o *pecanv1.JobOptions) error {
 			return reason.New(reason.BadArgument, "order PAPER asks for no bound on what it changes and does not go with order_tolerance %v", o.OrderTolerance)
 		}
 	}
-	o.OrderTolerance = o.ToleranceMeant()
+	o.OrderTolerance = o.EffectiveTolerance()
 	return nil
 }
 

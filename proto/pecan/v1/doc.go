@@ -1,3 +1,14 @@
-// Package pecanv1 is what Pecan's processes say to each other and what the dispatcher keeps: the generated messages and services of the
-// .proto files beside it, and the few methods that more than one room needs on them.
+// Package pecanv1 has the messages that Pecan's processes exchange and that the dispatcher stores.
+//
+// The .pb.go files are generated from the .proto files by `make generate`:
+//
+//   - types.proto: messages that several of the others use (plan, options, position, errors);
+//   - dispatcher.proto: the service Dispatcher and the calls of trainers;
+//   - worker.proto: reports of workers and commands to them;
+//   - status.proto: what operators see;
+//   - records.proto: the records of the journal and the snapshot;
+//   - data.proto: messages in the frames of the data plane.
+//
+// Field numbers never change their meaning, so that old journals stay readable. methods.go and order.go have
+// the few methods that more than one package needs. Nothing else belongs here: no policy, no I/O.
 package pecanv1

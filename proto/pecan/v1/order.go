@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// maxPlaces bounds the steps of an order that a position spells out, so that a token stays within 4 KiB.
-const maxPlaces = 1024
+// maxSteps bounds the steps that an EpochOrder lists, so that a resume token stays within 4 KiB.
+const maxSteps = 1024
 
-// OrderHash names an order of steps under a plan; "" for none, which is the registered one.
+// OrderHash returns the hash of an order of steps under a plan. An empty order is the registered one, with hash "".
 func OrderHash(plan *Plan, order []string) string {
 	if len(order) == 0 {
 		return ""
@@ -19,10 +19,10 @@ func OrderHash(plan *Plan, order []string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// NewEpochOrder writes an order down for positions.
+// NewEpochOrder returns the form in which positions record an order.
 func NewEpochOrder(plan *Plan, order []string) *EpochOrder {
 	o := &EpochOrder{Hash: OrderHash(plan, order)}
-	if len(order) > maxPlaces {
+	if len(order) > maxSteps {
 		return o
 	}
 	sorted := slices.Sorted(slices.Values(order))
@@ -33,9 +33,10 @@ func NewEpochOrder(plan *Plan, order []string) *EpochOrder {
 	return o
 }
 
-// Names are the steps in the order, of those that a dataset has. Who wrote the order down is not known.
+// Names returns the steps in the recorded order. steps are all steps of the dataset. The order may come from a token, so
+// it is checked: an order of other steps is an error.
 func (o *EpochOrder) Names(plan *Plan, steps []string) ([]string, error) {
-	if len(steps) != len(o.GetSteps()) || len(steps) > maxPlaces {
+	if len(steps) != len(o.GetSteps()) || len(steps) > maxSteps {
 		return nil, fmt.Errorf("it names %d steps, and the dataset has %d", len(o.GetSteps()), len(steps))
 	}
 	sorted := slices.Sorted(slices.Values(steps))
@@ -47,14 +48,14 @@ func (o *EpochOrder) Names(plan *Plan, steps []string) ([]string, error) {
 		order = append(order, sorted[at])
 	}
 	if OrderHash(plan, order) != o.GetHash() {
-		return nil, fmt.Errorf("its hash %.12s is that of other steps", o.GetHash())
+		return nil, fmt.Errorf("its hash %.12s belongs to other steps", o.GetHash())
 	}
 	return order, nil
 }
 
-// ToleranceMeant is how far elements may differ in another order of steps. Where nobody said so, deterministic elements do not differ: it
-// depends on how long measuring took from which epoch on there is another order.
-func (o *JobOptions) ToleranceMeant() OrderTolerance {
+// EffectiveTolerance returns the order tolerance of a job, with the default filled in. The default of deterministic jobs
+// is exact, because the epoch in which a new order starts depends on timing.
+func (o *JobOptions) EffectiveTolerance() OrderTolerance {
 	switch {
 	case o.GetOrder() == Order_ORDER_PAPER:
 		return OrderTolerance_ORDER_TOLERANCE_ANY

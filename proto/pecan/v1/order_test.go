@@ -48,7 +48,7 @@ func TestWhereNobodySaysHowFarElementsMayDiffer(t *testing.T) {
 		{pecanv1.Mode_MODE_DETERMINISTIC, pecanv1.Order_ORDER_PAPER, 0, any},
 		{pecanv1.Mode_MODE_AT_LEAST_ONCE, pecanv1.Order_ORDER_AUTO, exact, exact},
 	} {
-		if got := (&pecanv1.JobOptions{Mode: c.mode, Order: c.order, OrderTolerance: c.said}).ToleranceMeant(); got != c.want {
+		if got := (&pecanv1.JobOptions{Mode: c.mode, Order: c.order, OrderTolerance: c.said}).EffectiveTolerance(); got != c.want {
 			t.Errorf("%v %v %v: %v, want %v", c.mode, c.order, c.said, got, c.want)
 		}
 	}

@@ -213,7 +213,7 @@ func toleranceWord(options *pecanv1.JobOptions) string {
 	if orderWord(options) == "off" {
 		return ""
 	}
-	return word(options.ToleranceMeant(), "ORDER_TOLERANCE_")
+	return word(options.EffectiveTolerance(), "ORDER_TOLERANCE_")
 }
 
 func (c *Core) joinJob(job *pecanv1.StoredJob, req *pecanv1.CreateJobRequest) {

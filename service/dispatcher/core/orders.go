@@ -45,7 +45,7 @@ func (s *State) orderAsked(job *pecanv1.StoredJob) (key orderKey, off string) {
 	case dataset == nil:
 		return key, "its dataset is not registered any more"
 	}
-	key.tolerance = options.ToleranceMeant()
+	key.tolerance = options.EffectiveTolerance()
 	return key, ""
 }
 

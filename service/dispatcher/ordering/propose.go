@@ -62,7 +62,7 @@ type proposing struct {
 func newProposing(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) *proposing {
 	p := &proposing{
 		g: g, plan: plan, options: options, figures: map[string]*pecanv1.NodeMetrics{}, keyed: map[string]bool{}, all: graph.TraitsOf(g),
-		tolerance: options.ToleranceMeant(), paper: options.GetOrder() == pecanv1.Order_ORDER_PAPER,
+		tolerance: options.EffectiveTolerance(), paper: options.GetOrder() == pecanv1.Order_ORDER_PAPER,
 	}
 	for _, n := range nodes {
 		p.figures[n.GetNode()] = n
