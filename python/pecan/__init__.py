@@ -7,9 +7,9 @@ Importing this package loads neither TensorFlow nor Pecan's shared object; the f
 
 from typing import TYPE_CHECKING, Any
 
-from pecan._src.cache import cache
-from pecan._src.configs import DispatcherConfig, WorkerConfig
-from pecan._src.distribute import distribute, from_dataset_id, register_dataset
+from pecan._src.dataset.cache import cache
+from pecan._src.dataset.distribute import distribute, from_dataset_id, register_dataset
+from pecan._src.dataset.keep_position import keep_position, keep_position_of
 from pecan._src.errors import (
     AuthError,
     DataLossError,
@@ -27,14 +27,14 @@ from pecan._src.errors import (
     UnsupportedOpError,
     UsedAfterForkError,
 )
-from pecan._src.explain import ExplainedStep, OrderDifference, OrderExplanation, explain
+from pecan._src.explain.explanation import ExplainedStep, OrderDifference, OrderExplanation, explain
 from pecan._src.options import ShardingPolicy
-from pecan._src.order import keep_position, keep_position_of
-from pecan._src.servers import DispatchServer, LocalCluster, WorkerServer
+from pecan._src.servers.config import DispatcherConfig, WorkerConfig
+from pecan._src.servers.server import DispatchServer, LocalCluster, WorkerServer
 from pecan._src.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from pecan._src.state import Iterator, load_state_dict, state_dict
+    from pecan._src.dataset.resume import Iterator, load_state_dict, state_dict
 
 # What is made of TensorFlow's own classes is loaded when it is asked for.
 _WITH_TENSORFLOW = ("Iterator", "load_state_dict", "state_dict")
@@ -44,9 +44,9 @@ _MISSPELT = ("keep_posistion", "keep_postion", "keep_postition", "keep_positon")
 
 def __getattr__(name: str) -> Any:
     if name in _WITH_TENSORFLOW:
-        from pecan._src import state
+        from pecan._src.dataset import resume
 
-        return getattr(state, name)
+        return getattr(resume, name)
     hint = ": did you mean keep_position?" if name in _MISSPELT else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
 

@@ -7,7 +7,7 @@ import pickle
 
 import pecan
 import pytest
-from pecan._src import explain
+from pecan._src.explain import explanation
 
 # Answers that were written down, and how pecanctl shows them.
 RECORDED = pathlib.Path(__file__).resolve().parents[2] / "service" / "cmd" / "pecanctl" / "testdata"
@@ -15,7 +15,7 @@ NAMES = ("adopted", "piloted", "rolled_back", "refused", "off", "measuring")
 
 
 def recorded(name: str) -> pecan.OrderExplanation:
-    return explain.explanation(json.loads((RECORDED / f"explain_{name}.json").read_text()))
+    return explanation.from_response(json.loads((RECORDED / f"explain_{name}.json").read_text()))
 
 
 @pytest.mark.parametrize("width", [120, 60, 40])
@@ -72,7 +72,7 @@ def test_what_is_not_known_is_none():
 )  # fmt: skip
 def test_the_fewest_steps_are_said_to_have_moved(places, moved):
     steps = [{"node": str(number), "place": place} for number, place in enumerate(places)]
-    found = explain.explanation({"steps": steps})
+    found = explanation.from_response({"steps": steps})
     assert [step.registered for step in found.moved] == moved
 
 
@@ -108,7 +108,7 @@ def test_a_name_that_is_markup_is_shown_as_it_is():
     step = {"node": evil, "op": evil, "traits": [evil], "reason": evil}
     answer = {"job_id": evil, "state": evil, "why": evil, "steps": [step], "trial": {"refused": evil + evil}}
     reader = Reader()
-    reader.feed(explain.explanation(answer)._repr_html_())
+    reader.feed(explanation.from_response(answer)._repr_html_())
     assert reader.tags == {"table", "tr", "td", "th"}
     # Job, state, why; the two orders; the step and its trait, and the step and its reason.
     assert reader.cells.count(evil) == 9

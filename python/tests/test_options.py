@@ -6,7 +6,7 @@ import inspect
 import numpy
 import pecan
 import pytest
-from pecan._src import options
+from pecan._src import checks, options
 
 # One row per mistake: what was given, the exception, and the words that show the way out.
 MISTAKES = {
@@ -186,8 +186,8 @@ def test_nobody_gets_another_order_unasked():
 def test_forms_of_the_same_thing():
     assert options.compression_word("AUTO") == "auto"
     assert options.compression_word(None) == "none"
-    assert options.service_target("pecan://host:1") == options.service_target(("pecan", "host:1")) == "host:1"
-    assert options.dataset_id(b"x") == "x"
+    assert checks.service_target("pecan://host:1") == checks.service_target(("pecan", "host:1")) == "host:1"
+    assert checks.dataset_id(b"x") == "x"
     assert options.read_options(**{**ALL, "seed": -1}).seed == (1 << 64) - 1
     assert options.read_options(**{**ALL, "max_outstanding_requests": -1}).max_outstanding_requests is None
 
@@ -205,7 +205,7 @@ def test_numbers_and_flags_of_numpy_are_taken_as_pythons():
     assert (chosen.mode, chosen.payload_checksum) == ("deterministic", True)
     assert options.read_options(**{**ALL, "deterministic": numpy.False_}).mode == "exactly_once"
     with pytest.raises(TypeError, match="number of seconds"):
-        options.seconds("dispatcher_timeout_s", numpy.True_)
+        checks.seconds("dispatcher_timeout_s", numpy.True_)
 
 
 def test_calls_written_for_tf_data_service():

@@ -9,7 +9,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pecan
 import tensorflow as tf
-from pecan._src import structure
+from pecan._src.dataset import structure
 
 D = tf.data.Dataset
 Point = collections.namedtuple("Point", "x y")

@@ -18,7 +18,7 @@ import ctypes, os, sys, time, gc, signal, threading
 # Tests that are killed leave no script behind that trains for ever: PR_SET_PDEATHSIG.
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 import tensorflow as tf, pecan
-from pecan._src import embedded
+from pecan._src.servers import private_cluster
 D = tf.data.Dataset
 # Tests that a shell started in the background inherit that Ctrl-C is ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -24,7 +24,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(pathlib.Path(pecan.__file__).pare
 
 def command(name: str, *flags: str) -> list[str]:
     """The console command, whether or not the package is installed."""
-    return [sys.executable, "-c", f"from pecan._src import programs; programs.{COMMANDS[name]}()", *flags]
+    return [sys.executable, "-c", f"from pecan._src.servers import programs; programs.{COMMANDS[name]}()", *flags]
 
 
 class Program:

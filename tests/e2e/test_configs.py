@@ -9,7 +9,7 @@ import urllib.request
 import pecan
 import pytest
 import tensorflow as tf
-from pecan._src import session
+from pecan._src.client import session
 
 D = tf.data.Dataset
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pecan
 import pytest
 import tensorflow as tf
-from pecan._src import session
+from pecan._src.client import session
 
 D = tf.data.Dataset
 PATIENCE_S = 180

@@ -9,7 +9,7 @@ import types
 import pecan
 import pytest
 import tensorflow as tf
-from pecan._src import programs
+from pecan._src.servers import programs
 from test_commands import said
 
 D = tf.data.Dataset

@@ -9,7 +9,7 @@ import time
 import pecan
 import pytest
 import tensorflow as tf
-from pecan._src import session
+from pecan._src.client import session
 from test_epochs import PATIENCE_S, Heartbeats, _until
 
 D = tf.data.Dataset

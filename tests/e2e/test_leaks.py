@@ -18,7 +18,7 @@ import pecan
 import pytest
 import tensorflow as tf
 from conftest import DEADLINE_S
-from pecan._src import session
+from pecan._src.client import session
 from script import Script
 
 D = tf.data.Dataset

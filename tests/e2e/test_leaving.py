@@ -109,7 +109,7 @@ def test_generators_that_are_abandoned_give_everything_back():
     with Script(
         _begin("elements under way")
         + """
-from pecan._src import session
+from pecan._src.client import session
 link = session.connect(cluster.target.removeprefix("pecan://"), 10)
 def elements():
     for element in dataset:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import pecan
 import pytest
 import tensorflow as tf
-from pecan._src import session
+from pecan._src.client import session
 
 D = tf.data.Dataset
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pecan
 import tensorflow as tf
-from pecan._src import session
+from pecan._src.client import session
 from test_commands import said
 from test_epochs import PATIENCE_S
 

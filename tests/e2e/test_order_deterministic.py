@@ -11,7 +11,7 @@ import time
 import pecan
 import pytest
 import tensorflow as tf
-from pecan._src import session
+from pecan._src.client import session
 
 from tests.e2e.script import ROOT
 from tests.e2e.test_epochs import PATIENCE_S
@@ -93,7 +93,7 @@ def _until_decided(link, dataset) -> None:
 GO_ON = """
 import json, sys
 import pecan
-from pecan._src import session
+from pecan._src.client import session
 from tests.e2e.test_order_deterministic import READ, STOP, _distributed, _is_ordered, _job, _read
 state = json.load(sys.stdin)
 iterator = pecan.Iterator(_distributed(sys.argv[1], "auto"))

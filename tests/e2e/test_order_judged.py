@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pecan
 import pytest
 import tensorflow as tf
-from pecan._src import session
+from pecan._src.client import session
 from test_commands import Program, said
 from test_epochs import PATIENCE_S
 from test_metrics import free_port, scrape

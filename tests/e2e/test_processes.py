@@ -27,7 +27,7 @@ def _gone(pids: list[int], timeout_s: float) -> None:
 EMBEDDED = """
 dataset = D.range(10).repeat().apply(pecan.distribute(local_workers=2))
 iterator = iter(dataset); next(iterator)
-say(*[p.pid for p in embedded.running().processes])
+say(*[p.pid for p in private_cluster.running().processes])
 """
 
 
@@ -48,8 +48,8 @@ def test_the_private_cluster_has_no_accelerator_and_one_instance():
         + """
 other = D.range(5).apply(pecan.distribute())
 assert len(list(other)) == 5
-say(*[p.pid for p in embedded.running().processes])
-worker = embedded.running().processes[1].pid
+say(*[p.pid for p in private_cluster.running().processes])
+worker = private_cluster.running().processes[1].pid
 variables = open(f"/proc/{worker}/environ").read().split("\\0")
 assert "CUDA_VISIBLE_DEVICES=" in variables, variables
 """
@@ -254,9 +254,9 @@ def test_a_child_forked_before_the_first_use_is_free_to_use_it():
 def test_the_private_cluster_forgets_datasets_that_nobody_reads():
     with Script(
         """
-        embedded._DATASET_TIMEOUT = "1s"
+        private_cluster._DATASET_TIMEOUT = "1s"
         def stored():
-            return len(pecan._src.session.connect(embedded.running().target, 10).status()["datasets"])
+            return len(pecan._src.client.session.connect(private_cluster.running().target, 10).status()["datasets"])
         kept = D.range(7).apply(pecan.distribute())
         for number in range(3):
             assert len(list(D.range(number).apply(pecan.distribute()))) == number
@@ -282,10 +282,10 @@ def test_a_worker_that_dies_is_replaced():
         for number, element in enumerate(dataset):
             seen.append(int(element[0]))
             if number == 100:
-                worker = embedded.running().processes[1]
+                worker = private_cluster.running().processes[1]
                 os.kill(worker.pid, signal.SIGKILL)
         assert sorted(seen) == list(range(20000)), len(seen)
-        assert worker not in embedded.running().processes
+        assert worker not in private_cluster.running().processes
         """
     ) as script:
         code, _, err = script.rest()
@@ -301,7 +301,7 @@ def test_a_dispatcher_that_dies_is_an_error_with_its_last_words():
         dataset = dataset.apply(pecan.distribute(max_outstanding_bytes=1))
         iterator = iter(dataset)
         next(iterator)
-        for process in embedded.running().processes:
+        for process in private_cluster.running().processes:
             os.kill(process.pid, signal.SIGKILL)
         try:
             while True:

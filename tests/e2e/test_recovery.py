@@ -10,7 +10,7 @@ import numpy as np
 import pecan
 import pytest
 import tensorflow as tf
-from pecan._src import session
+from pecan._src.client import session
 from test_outages import programs  # noqa: F401
 
 D = tf.data.Dataset

@@ -8,7 +8,7 @@ import time
 import pecan
 import pytest
 import tensorflow as tf
-from pecan._src import session
+from pecan._src.client import session
 
 D = tf.data.Dataset
 

@@ -12,7 +12,7 @@ import time
 import pecan
 import pytest
 import tensorflow as tf
-from pecan._src import session
+from pecan._src.client import session
 
 from tests.e2e.script import ROOT
 from tests.e2e.test_epochs import _until

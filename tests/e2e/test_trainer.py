@@ -13,7 +13,7 @@ import numpy as np
 import pecan
 import pytest
 import tensorflow as tf
-from pecan._src import native, session
+from pecan._src.client import native, session
 
 D = tf.data.Dataset
 

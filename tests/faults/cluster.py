@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from pecan._src import programs
+from pecan._src.servers import programs
 
 WAIT_S = 60.0
 # Times that suit tests: long enough for a busy machine, short enough to wait for.

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import math
-import numbers
-import re
-import sys
 from typing import Any
 
-from pecan._src import errors
+from pecan._src import checks, errors
 
 #: Bytes that one iterator may have asked for and not yet taken.
 DEFAULT_MAX_OUTSTANDING_BYTES = 256 << 20
@@ -20,11 +16,7 @@ DEFAULT_DISPATCHER_TIMEOUT_S = 10.0
 DEFAULT_OUTAGE_TIMEOUT_S = 60.0
 #: Elements above 2 GiB cannot travel.
 MAX_ELEMENT_BYTES = 2 << 30
-_MAX_INTEGER = (1 << 63) - 1
-# What the programs take as a duration at most.
-_MAX_MILLISECONDS = 10 * 365 * 86_400_000
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 class ShardingPolicy(enum.IntEnum):
@@ -119,16 +111,10 @@ def _mode_and_sharding(processing_mode: Any, sharding: Any, deterministic: bool)
     return mode, "unspecified" if policy is None else policy.name.lower()
 
 
-def _one_of(what: str, value: Any, words: tuple[str, ...]) -> str:
-    if isinstance(value, str) and value in words:
-        return value
-    raise errors.InvalidArgumentError(f"`{what}` should be one of {', '.join(map(repr, words))}, got {value!r}")
-
-
 def _order(order: Any, tolerance: Any, mode: str) -> tuple[str, str]:
     """Who decides the order of steps, and how far elements may differ for it."""
-    word = _one_of("order", order, ORDERS)
-    given = None if tolerance is None else _one_of("order_tolerance", tolerance, TOLERANCES)
+    word = checks.one_of("order", order, ORDERS)
+    given = None if tolerance is None else checks.one_of("order_tolerance", tolerance, TOLERANCES)
     if word != "paper":
         # When there is another order depends on how long measuring took; deterministic elements depend on nothing such.
         return word, given or ("exact" if mode == "deterministic" else DEFAULT_TOLERANCE)
@@ -159,133 +145,12 @@ def _protocol(value: Any) -> str:
     )
 
 
-def _name(what: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise errors.InvalidArgumentError(f"`{what}` must be a string, got {value!r} of type {type(value).__name__}")
-    if not value:
-        raise errors.InvalidArgumentError(f"`{what}` must not be empty")
-    return value
-
-
-def job_name(value: Any) -> str | None:
-    """A valid job name, or None."""
-    return _name("job_name", value)
-
-
-def dataset_id(value: Any) -> str | None:
-    """A valid dataset id, or None. tf.data service takes ids as tensors and bytes too."""
-    if value is None:
-        return None
-    numpy = getattr(value, "numpy", None)
-    if callable(numpy):
-        value = numpy()
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    if not isinstance(value, str):
-        raise errors.InvalidTypeError(f"`dataset_id` must be a string, got {value!r} of type {type(value).__name__}")
-    if not value:
-        raise errors.InvalidArgumentError("`dataset_id` must not be empty")
-    if not value.isprintable():
-        # A NUL or half a surrogate pair does not get as far as the Go code that knows the grammar.
-        raise errors.make(
-            f"dataset_id {value!r}: want 1 to 128 letters, digits, dots, underscores or hyphens, beginning with a "
-            "letter or digit [pecan:BAD_NAME]",
-            "BAD_NAME",
-            3,
-        )
-    return value
-
-
-def _integer(what: str, value: Any) -> int:
-    index = getattr(value, "__index__", None)
-    if isinstance(value, bool) or index is None:
-        raise errors.InvalidTypeError(f"`{what}` must be an integer, got {value!r} of type {type(value).__name__}")
-    return int(index())
-
-
-def positive(what: str, value: Any) -> int:
-    """An integer above 0."""
-    number = _integer(what, value)
-    if number <= 0:
-        raise errors.InvalidArgumentError(f"`{what}` must be above 0, got {number}")
-    if number > _MAX_INTEGER:
-        raise errors.InvalidArgumentError(f"`{what}` must be at most {_MAX_INTEGER} (2**63 - 1), got {number}")
-    return number
-
-
-def milliseconds(what: str, value: Any) -> int:
-    """A duration above 0, in whole milliseconds."""
-    number = positive(what, value)
-    if number > _MAX_MILLISECONDS:
-        raise errors.InvalidArgumentError(
-            f"`{what}` must be at most {_MAX_MILLISECONDS} milliseconds (ten years), got {number}"
-        )
-    return number
-
-
-def _flag(what: str, value: Any) -> bool:
-    """True or False, Python's or NumPy's; a number is neither."""
-    # Who has a flag of NumPy's has loaded it; for anybody else it is not worth the time.
-    numpy = sys.modules.get("numpy")
-    if isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_)):
-        return bool(value)
-    raise errors.InvalidTypeError(f"`{what}` must be True or False, got {value!r}")
-
-
-def seconds(what: str, value: Any) -> float:
-    """A duration above 0, in seconds."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise errors.InvalidTypeError(f"`{what}` must be a number of seconds, got {value!r}")
-    number = float(value)
-    if not math.isfinite(number) or not 0 < number <= 86400 * 365:
-        raise errors.InvalidArgumentError(f"`{what}` must be a finite number of seconds above 0, got {value!r}")
-    return number
-
-
 def timeouts(dispatcher_timeout_s: Any) -> tuple[float, float]:
     """How long the service may be away from a call, and from an iterator that waits."""
     if dispatcher_timeout_s is None:
         return DEFAULT_DISPATCHER_TIMEOUT_S, DEFAULT_OUTAGE_TIMEOUT_S
-    given = seconds("dispatcher_timeout_s", dispatcher_timeout_s)
+    given = checks.seconds("dispatcher_timeout_s", dispatcher_timeout_s)
     return given, given
-
-
-def service_target(service: Any, what: str = "service") -> str:
-    """The address in the argument `what`: "host:port", "pecan://host:port" or ("pecan", "host:port")."""
-    if isinstance(service, tuple):
-        if len(service) != 2 or not all(isinstance(part, str) for part in service):
-            raise errors.InvalidArgumentError(f'`{what}` as a tuple must be ("pecan", "host:port"), got {service!r}')
-        service = "://".join(service)
-    if not isinstance(service, str):
-        raise errors.InvalidArgumentError(
-            f'`{what}` must be a string, "host:port" or "pecan://host:port", got {service!r} of type '
-            f"{type(service).__name__}"
-        )
-    if not service:
-        raise errors.InvalidArgumentError(
-            f'`{what}` must not be empty: give "host:port"'
-            + (", or None for a private cluster" if what == "service" else "")
-        )
-    if service.startswith("unix:"):
-        return service
-    parts = service.split("://")
-    if len(parts) > 2:
-        raise errors.InvalidArgumentError(f"malformed `{what}` string has multiple '://': {service!r}")
-    if len(parts) == 2 and parts[0] != "pecan":
-        hint = " (that is tf.data service's protocol, which Pecan does not speak)" if parts[0] == "grpc" else ""
-        raise errors.make(
-            f'`{what}` {service!r} has the protocol {parts[0]!r}{hint}: give "host:port" or "pecan://host:port"',
-            "BAD_ARGUMENT",
-            5,
-        )
-    host, colon, port = parts[-1].rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise errors.InvalidArgumentError(
-            f'`{what}` {service!r} is no address: give "host:port" or "pecan://host:port" with a port from 1 to 65535'
-        )
-    return parts[-1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -336,7 +201,7 @@ def _consumers(consumer_index: Any, num_consumers: Any, name: str | None) -> Non
         )
     if num_consumers is None:
         return
-    number, index = positive("num_consumers", num_consumers), _integer("consumer_index", consumer_index)
+    number, index = checks.positive("num_consumers", num_consumers), checks.integer("consumer_index", consumer_index)
     if not 0 <= index < number:
         raise errors.InvalidArgumentError(f"`consumer_index` must be from 0 to {number - 1}, got {index}")
     if name is None:
@@ -372,8 +237,8 @@ def read_options(
     order_tolerance: Any,
 ) -> ReadOptions:
     """Checks what the user gave; what comes back needs no more checking."""
-    mode, policy = _mode_and_sharding(processing_mode, sharding, _flag("deterministic", deterministic))
-    name = _name("job_name", job_name)
+    mode, policy = _mode_and_sharding(processing_mode, sharding, checks.flag("deterministic", deterministic))
+    name = checks.name("job_name", job_name)
     _consumers(consumer_index, num_consumers, name)
     if cross_trainer_cache is not None:
         raise errors.UnsupportedError(
@@ -382,17 +247,17 @@ def read_options(
     _target_workers(target_workers)
     requests = -1
     if max_outstanding_requests is not None:
-        requests = _integer("max_outstanding_requests", max_outstanding_requests)
+        requests = checks.integer("max_outstanding_requests", max_outstanding_requests)
     if requests <= 0 and requests != -1:
         raise errors.InvalidArgumentError(
             f"`max_outstanding_requests` must be positive, or -1 or None to leave it to Pecan, got {requests}"
         )
     if seed is not None:
-        seed = _integer("seed", seed)
+        seed = checks.integer("seed", seed)
         if not -(1 << 63) <= seed < 1 << 64:
             raise errors.InvalidArgumentError(f"`seed` must fit into 64 bits, got {seed}")
         seed %= 1 << 64
-    if max_element_bytes is not None and positive("max_element_bytes", max_element_bytes) > MAX_ELEMENT_BYTES:
+    if max_element_bytes is not None and checks.positive("max_element_bytes", max_element_bytes) > MAX_ELEMENT_BYTES:
         raise errors.InvalidArgumentError(
             f"`max_element_bytes` must be at most {MAX_ELEMENT_BYTES} (2 GiB), got {max_element_bytes}"
         )
@@ -403,13 +268,13 @@ def read_options(
         sharding=policy,
         job_name=name,
         seed=seed,
-        allow_nondeterministic=_flag("allow_nondeterministic", allow_nondeterministic),
+        allow_nondeterministic=checks.flag("allow_nondeterministic", allow_nondeterministic),
         compression=compression_word(compression),
         protocol=_protocol(data_transfer_protocol),
-        max_outstanding_bytes=positive("max_outstanding_bytes", max_outstanding_bytes),
+        max_outstanding_bytes=checks.positive("max_outstanding_bytes", max_outstanding_bytes),
         max_outstanding_requests=None if requests == -1 else requests,
         max_element_bytes=None if max_element_bytes is None else int(max_element_bytes),
-        payload_checksum=_flag("payload_checksum", payload_checksum),
+        payload_checksum=checks.flag("payload_checksum", payload_checksum),
         order=steps,
         order_tolerance=tolerance,
         dispatcher_timeout_s=call,
@@ -431,7 +296,7 @@ def local_workers(value: Any) -> int | None:
     """A number of workers, or None for "auto"."""
     if value == "auto":
         return None
-    number = positive("local_workers", value)
+    number = checks.positive("local_workers", value)
     if number > 1024:
         raise errors.InvalidArgumentError(f"`local_workers` must be at most 1024, got {number}")
     return number

@@ -9,8 +9,10 @@ import threading
 import time
 import uuid
 
-from pecan._src import errors, programs, scratch, session
-from pecan._src.processes import Process
+from pecan._src import errors
+from pecan._src.client import session
+from pecan._src.servers import programs, scratch
+from pecan._src.servers.process import Process
 
 _log = logging.getLogger("pecan")
 _START_S = 20.0

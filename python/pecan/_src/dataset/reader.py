@@ -15,11 +15,11 @@ import math
 from typing import Any
 
 import tensorflow as tf
-
-from pecan._src import graph as graphs
-from pecan._src import native, state, structure
+from pecan._src.client import native
+from pecan._src.client.session import Session
+from pecan._src.dataset import graph as graphs
+from pecan._src.dataset import resume, structure
 from pecan._src.options import ReadOptions
-from pecan._src.session import Session
 
 _log = logging.getLogger("pecan")
 
@@ -95,7 +95,7 @@ def read(
         # TensorFlow's optimizers fail for any pipeline with this dtype in it.
         settings.experimental_optimization.apply_default_optimizations = False
     result = result.with_options(settings)
-    state.remember(result, job["handle"])
+    resume.remember(result, job["handle"])
     return result
 
 

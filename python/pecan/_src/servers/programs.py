@@ -17,7 +17,7 @@ _QUESTIONS = ("--help", "-h", "--version")
 
 def path(name: str) -> pathlib.Path:
     """The program's file."""
-    file = pathlib.Path(__file__).resolve().parent.parent / "_bin" / name
+    file = pathlib.Path(__file__).resolve().parents[2] / "_bin" / name
     if not file.exists():
         raise FileNotFoundError(
             f"the program {name} is not at {file}: install a wheel of pecan, or, in a source tree, run "

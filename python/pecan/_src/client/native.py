@@ -16,7 +16,8 @@ import queue
 import threading
 from typing import Any
 
-from pecan._src import errors, interrupts
+from pecan._src import errors
+from pecan._src.client import interrupts
 
 _MODULE = "_pecan_native"
 # How long a wait for the Go side is before Python looks whether Ctrl-C was pressed.
@@ -115,7 +116,7 @@ class Native:
 
 
 def _find() -> pathlib.Path:
-    directory = pathlib.Path(__file__).resolve().parent.parent / "_native"
+    directory = pathlib.Path(__file__).resolve().parents[2] / "_native"
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
         path = directory / f"{_MODULE}{suffix}"
         if path.exists():

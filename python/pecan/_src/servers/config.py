@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pecan._src import errors, options
+from pecan._src import checks, errors
 
 # With less, a worker that is well looks dead as soon as a busy host lets it wait for its turn.
 _MIN_WORKER_TIMEOUT_MS = 100
@@ -207,7 +207,7 @@ class DispatcherConfig:
         _addresses(self.worker_addresses)
         for what in ("job_gc_timeout_ms", "worker_timeout_ms", "dataset_timeout_ms"):
             if getattr(self, what) is not None:
-                options.milliseconds(what, getattr(self, what))
+                checks.milliseconds(what, getattr(self, what))
         if self.worker_timeout_ms is not None and self.worker_timeout_ms < _MIN_WORKER_TIMEOUT_MS:
             raise errors.InvalidArgumentError(
                 f"`worker_timeout_ms` must be at least {_MIN_WORKER_TIMEOUT_MS}, got {self.worker_timeout_ms}: with "
@@ -276,11 +276,11 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         if self.dispatcher_address is None:
             raise errors.InvalidArgumentError('`dispatcher_address` must be given: "host:port" of a running dispatcher')
-        options.service_target(self.dispatcher_address, "dispatcher_address")
+        checks.service_target(self.dispatcher_address, "dispatcher_address")
         _port(self.port)
         _host(self.host)
         _level(self.log_level)
-        options.milliseconds("dispatcher_timeout_ms", self.dispatcher_timeout_ms)
+        checks.milliseconds("dispatcher_timeout_ms", self.dispatcher_timeout_ms)
         _metrics_port(self.metrics_port)
         _share(self.checkpoint_share)
         _directory("cache_dir", self.cache_dir, "to keep nothing")
@@ -289,10 +289,10 @@ class WorkerConfig:
             raise errors.InvalidTypeError(f"`cache_compress` must be True or False, got {self.cache_compress!r}")
         for what in ("max_streams", "window_bytes", "cache_bytes", "threads"):
             if getattr(self, what) is not None:
-                options.positive(what, getattr(self, what))
+                checks.positive(what, getattr(self, what))
         for what in ("cache_orphan_after_ms", "checkpoint_interval_ms"):
             if getattr(self, what) is not None:
-                options.milliseconds(what, getattr(self, what))
+                checks.milliseconds(what, getattr(self, what))
         for what in ("drain_timeout_ms", "shared_memory_bytes"):
             if getattr(self, what) is not None:
                 _not_negative(what, getattr(self, what))
@@ -307,13 +307,13 @@ class WorkerConfig:
                     f"`worker_address` {self.worker_address!r} with port=0: give the port, or leave worker_address out "
                     "to take the address that the worker listens on"
                 )
-            options.service_target(self.worker_address.replace("%port%", str(self.port)), "worker_address")
+            checks.service_target(self.worker_address.replace("%port%", str(self.port)), "worker_address")
 
     def arguments(self) -> list[str]:
         """The flags of pecan-worker."""
         assert self.dispatcher_address is not None
         values = vars(self) | _listening(self)
-        values["dispatcher_address"] = options.service_target(self.dispatcher_address)
+        values["dispatcher_address"] = checks.service_target(self.dispatcher_address)
         if self.worker_address is not None:
             values["worker_address"] = self.worker_address.replace("%port%", str(self.port))
         if self.checkpoint_dir is None:

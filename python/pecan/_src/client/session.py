@@ -10,7 +10,8 @@ import socket
 import threading
 from typing import Any
 
-from pecan._src import errors, native
+from pecan._src import errors
+from pecan._src.client import native
 from pecan._src.version import VERSION
 
 _log = logging.getLogger("pecan")

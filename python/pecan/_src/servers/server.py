@@ -6,9 +6,10 @@ import dataclasses
 from types import TracebackType
 from typing import Any
 
-from pecan._src import errors, options, programs, scratch
-from pecan._src.configs import DispatcherConfig, WorkerConfig
-from pecan._src.processes import Process
+from pecan._src import checks, errors
+from pecan._src.servers import programs, scratch
+from pecan._src.servers.config import DispatcherConfig, WorkerConfig
+from pecan._src.servers.process import Process
 
 # How long a program may take to serve. A worker loads TensorFlow first.
 _START_S = 60.0
@@ -148,7 +149,7 @@ class LocalCluster:
                 its own, which goes with it and takes up to half of the room that is free in the temporary directory.
         """
         if workers != 0:
-            options.positive("workers", workers)
+            checks.positive("workers", workers)
         if worker is not None and not isinstance(worker, WorkerConfig):
             raise errors.InvalidTypeError(f"`worker` must be a pecan.WorkerConfig, got {type(worker).__name__}")
         self._config = worker
@@ -169,7 +170,7 @@ class LocalCluster:
 
     def add_workers(self, number: int = 1) -> list[WorkerServer]:
         """Starts more workers, all at once, and gives them; at least one."""
-        options.positive("number", number)
+        checks.positive("number", number)
         config = self._config or WorkerConfig(self.target)
         config = dataclasses.replace(config, dispatcher_address=self.target)
         if self._caches is not None:
@@ -185,10 +186,10 @@ class LocalCluster:
 
     def stop(self) -> None:
         """Stops all of it. Datasets that read from it fail from now on. Idempotent."""
-        from pecan._src import session
+        from pecan._src.client import session
 
         if self.dispatcher._process is not None:
-            session.retire(options.service_target(self.target))
+            session.retire(checks.service_target(self.target))
         for server in self.workers:
             if server._process is not None:
                 server._process.tell_to_stop()

@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pecan._src import errors, options
+from pecan._src import checks, errors, options
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-    from pecan._src.session import Session
+    from pecan._src.client.session import Session
 
 _USAGE = 'dataset.apply(pecan.distribute()) or dataset.apply(pecan.distribute("host:port"))'
 
@@ -131,7 +130,7 @@ def distribute(
         order=order,
         order_tolerance=order_tolerance,
     )
-    target = None if service is None else options.service_target(service)
+    target = None if service is None else checks.service_target(service)
     workers = options.local_workers(local_workers)
     if target is not None and workers is not None:
         raise errors.InvalidArgumentError(
@@ -140,8 +139,8 @@ def distribute(
         )
 
     def apply(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        from pecan._src import dataset as datasets
-        from pecan._src import graph as graphs
+        from pecan._src.dataset import graph as graphs
+        from pecan._src.dataset import reader
 
         graph = graphs.serialize(dataset, "distribute()", chosen)
         session = _session(target, workers, chosen.dispatcher_timeout_s)
@@ -151,7 +150,7 @@ def distribute(
         if target is None:
             patience = max(chosen.outage_timeout_s, options.DEFAULT_OUTAGE_TIMEOUT_S)
             reading = dataclasses.replace(chosen, outage_timeout_s=patience)
-        return datasets.read(session, dataset_id, dataset.element_spec, graph.specs, reading, graph.cardinality, kept)
+        return reader.read(session, dataset_id, dataset.element_spec, graph.specs, reading, graph.cardinality, kept)
 
     # Inside a tf.function this is refused, and shall not be rewritten by AutoGraph first.
     apply.autograph_info__ = None  # type: ignore[attr-defined]
@@ -187,12 +186,13 @@ def _arguments(service: Any, positional: tuple[Any, ...], processing_mode: Any) 
 
 
 def _session(target: str | None, workers: int | None, timeout_s: float) -> Session:
-    from pecan._src import embedded, native, session
+    from pecan._src.client import native, session
+    from pecan._src.servers import private_cluster
 
     native.load()  # refuses in a forked child, before anything is started there
     if target is not None:
         return session.connect(target, timeout_s)
-    cluster = embedded.cluster(workers)
+    cluster = private_cluster.cluster(workers)
     cluster.check()
     return session.connect(cluster.target, timeout_s)
 
@@ -222,18 +222,17 @@ def register_dataset(
     Raises:
         PecanError: As `distribute`; a `JobMismatchError` if another dataset has that id.
     """
-    target = options.service_target(service)
+    target = checks.service_target(service)
     word = options.compression_word(compression)
     timeout, _ = options.timeouts(dispatcher_timeout_s)
     if dataset_id is not None and not isinstance(dataset_id, (str, bytes)):
         raise errors.InvalidTypeError(
             f"`dataset_id` must be a string, got {dataset_id!r} of type {type(dataset_id).__name__}"
         )
-    wanted = options.dataset_id(dataset_id)
+    wanted = checks.dataset_id(dataset_id)
 
     import tensorflow as tf
-
-    from pecan._src import graph as graphs
+    from pecan._src.dataset import graph as graphs
 
     graph = graphs.serialize(dataset, "register_dataset()")
     return tf.constant(graphs.register(_session(target, None, timeout), graph, word, wanted))
@@ -318,19 +317,17 @@ def from_dataset_id(
         order=order,
         order_tolerance=order_tolerance,
     )
-    target = options.service_target(service)
+    target = checks.service_target(service)
 
     import tensorflow as tf
-
-    from pecan._src import dataset as datasets
-    from pecan._src import structure
+    from pecan._src.dataset import reader, structure
 
     if not tf.executing_eagerly():
         raise errors.InvalidArgumentError(
             "from_dataset_id() was called inside a tf.function or with eager execution off: call it outside, and hand "
             "the dataset that it gives to the function"
         )
-    wanted = options.dataset_id(dataset_id)
+    wanted = checks.dataset_id(dataset_id)
     if wanted is None:
         raise errors.InvalidTypeError("`dataset_id` must be given")
     structure.check_spec(element_spec)
@@ -347,4 +344,4 @@ def from_dataset_id(
     specs = tuple(structure.Structure(element_spec).flat)
     if chosen.compression == "auto" and known["compression"]:
         chosen = dataclasses.replace(chosen, compression=known["compression"])
-    return datasets.read(session, wanted, element_spec, specs, chosen, None)
+    return reader.read(session, wanted, element_spec, specs, chosen, None)

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-
-from pecan._src import errors, native
+from pecan._src import errors
+from pecan._src.client import native
 
 # Handles of the jobs behind the datasets that distribute() gave.
 _jobs: weakref.WeakKeyDictionary[tf.data.Dataset, int] = weakref.WeakKeyDictionary()

@@ -8,10 +8,11 @@ import warnings
 from typing import Any
 
 import tensorflow as tf
-
-from pecan._src import errors, native, structure
+from pecan._src import errors
+from pecan._src.client import native
+from pecan._src.client.session import Session
+from pecan._src.dataset import structure
 from pecan._src.options import ReadOptions
-from pecan._src.session import Session
 
 
 class FrozenStateWarning(UserWarning):

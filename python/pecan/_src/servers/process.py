@@ -14,7 +14,8 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
-from pecan._src import errors, programs, scratch
+from pecan._src import errors
+from pecan._src.servers import programs, scratch
 
 _LISTENING = "listening on "
 # Lines of a child's log that are kept for its obituary.

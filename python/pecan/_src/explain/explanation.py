@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pecan._src import errors, options
+from pecan._src import checks, errors, options
 
 _WIDEST, _NARROWEST = 120, 40
 # What a name takes in a table at most, and where there is hardly room for it.
@@ -233,22 +233,23 @@ def explain(
         >>> pecan.explain("train", "host:5050").moved
     """
     if not isinstance(dataset_or_job, str):
-        return explanation(_of_dataset(dataset_or_job, service, dispatcher_timeout_s))
-    name = options.job_name(dataset_or_job)
+        return from_response(_of_dataset(dataset_or_job, service, dispatcher_timeout_s))
+    name = checks.name("job_name", dataset_or_job)
     timeout, _ = options.timeouts(dispatcher_timeout_s)
-    from pecan._src import embedded, session
+    from pecan._src.client import session
+    from pecan._src.servers import private_cluster
 
     if service is not None:
-        target = options.service_target(service)
+        target = checks.service_target(service)
     else:
-        cluster = embedded.running()
+        cluster = private_cluster.running()
         if cluster is None:
             raise errors.InvalidArgumentError(
                 f"explain({name!r}) needs to know whose job that is, since this process has no private cluster: give "
                 'the dispatcher, as in pecan.explain("train", "host:5050")'
             )
         target = cluster.target
-    return explanation(session.connect(target, timeout).explain(name or ""))
+    return from_response(session.connect(target, timeout).explain(name or ""))
 
 
 def _of_dataset(dataset: Any, service: Any, dispatcher_timeout_s: float | None) -> dict[str, Any]:
@@ -263,14 +264,15 @@ def _of_dataset(dataset: Any, service: Any, dispatcher_timeout_s: float | None) 
             "explain() asks the service that the dataset is read from: leave `service` and `dispatcher_timeout_s` out, "
             "or give the job's name in the place of the dataset"
         )
-    from pecan._src import native, state
+    from pecan._src.client import native
+    from pecan._src.dataset import resume
 
-    job = state.job_of(dataset, "explain()")
+    job = resume.job_of(dataset, "explain()")
     answer: dict[str, Any] = native.load().wait_json("ExplainJob", job)
     return answer
 
 
-def explanation(response: dict[str, Any]) -> OrderExplanation:
+def from_response(response: dict[str, Any]) -> OrderExplanation:
     """What an ExplainResponse in its JSON form says."""
     order = _word(response, "order", "ORDER_", "off")
     differences = tuple(
