@@ -27,7 +27,8 @@ from pecan._src.errors import (
     UnsupportedOpError,
     UsedAfterForkError,
 )
-from pecan._src.explain.explanation import ExplainedStep, OrderDifference, OrderExplanation, explain
+from pecan._src.explain.explain import explain
+from pecan._src.explain.explanation import ExplainedStep, OrderDifference, OrderExplanation
 from pecan._src.options import ShardingPolicy
 from pecan._src.servers.config import DispatcherConfig, WorkerConfig
 from pecan._src.servers.server import DispatchServer, LocalCluster, WorkerServer

@@ -142,6 +142,15 @@ def test_static_commands_reach_neither_native_nor_cgo(command):
         assert f"{repository.MODULE}/native" not in line, f"{command} runs without TensorFlow, but depends on {line}"
 
 
+# Sub-package of python/pecan/_src → sub-packages that it may import. All may import the modules beside them.
+PYTHON_LAYERS = {
+    "client": (),
+    "servers": ("client",),
+    "dataset": ("client", "servers"),
+    "explain": ("client", "servers", "dataset"),
+}
+
+
 def python_imports(name: str) -> list[str]:
     """Modules that a Python file imports, at any depth; relative ones start with a dot."""
     found = []
@@ -168,6 +177,9 @@ def broken_python_arrows(name: str, imports: list[str]) -> list[str]:
             sentences.append(f"{name} imports {imported}: _src is nobody's but the package's, so that it may change")
         if private and imported.split(".")[0] == "pecan" and not to_private:
             sentences.append(f"{name} imports {imported}: the public surface stands on _src, not the other way round")
+        layer, target = (re.sub(r"^(python/)?pecan[/.]_src[/.]?", "", path).split(sep)[0] for path, sep in ((name, "/"), (imported, ".")))
+        if private and to_private and target in PYTHON_LAYERS and target not in (layer, *PYTHON_LAYERS.get(layer, ())):
+            sentences.append(f"{name} imports {imported}: {layer} may import {PYTHON_LAYERS.get(layer, ())} of _src")
     return sentences
 
 
@@ -182,6 +194,8 @@ def test_python_modules_import_only_what_they_may():
         ("examples/photographs/demo.py", "pecan._src.client"),
         ("python/pecan/_src/client.py", "pecan.distribute"),
         ("python/pecan/options.py", "._src"),
+        ("python/pecan/_src/client/session.py", "pecan._src.servers.server"),
+        ("python/pecan/_src/options.py", "pecan._src.client"),
     ],
 )
 def test_a_broken_python_arrow_is_seen(name, imported):

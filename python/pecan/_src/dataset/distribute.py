@@ -10,6 +10,7 @@ from pecan._src import checks, errors, options
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
     from pecan._src.client.session import Session
 
 _USAGE = 'dataset.apply(pecan.distribute()) or dataset.apply(pecan.distribute("host:port"))'
@@ -232,6 +233,7 @@ def register_dataset(
     wanted = checks.dataset_id(dataset_id)
 
     import tensorflow as tf
+
     from pecan._src.dataset import graph as graphs
 
     graph = graphs.serialize(dataset, "register_dataset()")
@@ -320,6 +322,7 @@ def from_dataset_id(
     target = checks.service_target(service)
 
     import tensorflow as tf
+
     from pecan._src.dataset import reader, structure
 
     if not tf.executing_eagerly():

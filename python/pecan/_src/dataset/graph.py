@@ -8,6 +8,7 @@ import warnings
 from typing import Any
 
 import tensorflow as tf
+
 from pecan._src import errors
 from pecan._src.client import native
 from pecan._src.client.session import Session

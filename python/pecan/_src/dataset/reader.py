@@ -15,6 +15,7 @@ import math
 from typing import Any
 
 import tensorflow as tf
+
 from pecan._src.client import native
 from pecan._src.client.session import Session
 from pecan._src.dataset import graph as graphs

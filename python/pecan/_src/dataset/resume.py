@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+
 from pecan._src import errors
 from pecan._src.client import native
 

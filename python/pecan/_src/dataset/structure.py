@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+
 from pecan._src import errors
 
 
