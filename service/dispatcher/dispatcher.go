@@ -16,6 +16,8 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 	"github.com/pecan-ml/pecan/service/store"
 )
 
@@ -117,10 +119,10 @@ func New(cfg Config, deps Deps) (*Dispatcher, error) {
 }
 
 // replay gives the state of a store and how many records were applied one by one.
-func replay(store Store) (*core.State, int, error) {
-	state, replayed := core.NewState(), 0
+func replay(store Store) (*durable.State, int, error) {
+	state, replayed := durable.NewState(), 0
 	err := store.Load(func(snapshot []byte) error {
-		restored, err := core.Restore(snapshot)
+		restored, err := durable.Restore(snapshot)
 		if err == nil {
 			state = restored
 		}
@@ -339,7 +341,7 @@ func (d *Dispatcher) perform(effect core.Effect) {
 		if w != nil {
 			w.end(e.Err)
 		}
-	case core.PlanOrder:
+	case rollout.PlanRequest:
 		d.planOrder(e)
 	case core.ForgetGraph:
 		d.forgetGraph(e.Fingerprint)

@@ -9,12 +9,12 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
-	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 )
 
 // planOrder plans an order of steps beside everything else, and tells the core what came of it: it parses a graph, for which the store
 // must not wait. What is under way when the dispatcher stops is asked for again by the next one.
-func (d *Dispatcher) planOrder(asked core.PlanOrder) {
+func (d *Dispatcher) planOrder(asked rollout.PlanRequest) {
 	d.planning.Add(1)
 	go func() {
 		defer d.planning.Done()
@@ -27,19 +27,19 @@ func (d *Dispatcher) planOrder(asked core.PlanOrder) {
 
 // orderFor answers the core's question, one after the other: a graph may be large. A panic is an answer, too: the registered order is
 // right, and no reason to end.
-func (d *Dispatcher) orderFor(asked core.PlanOrder) (planned core.OrderPlanned) {
+func (d *Dispatcher) orderFor(asked rollout.PlanRequest) (planned rollout.Planned) {
 	d.planMu.Lock()
 	defer d.planMu.Unlock()
-	planned.Asked = asked.Asked
+	planned.Number = asked.Number
 	defer func() {
 		if p := recover(); p != nil {
 			d.deps.Log.Error("planning an order failed", "fingerprint", asked.Fingerprint, "panic", p, "stack", string(debug.Stack()))
-			planned = core.OrderPlanned{Asked: asked.Asked, Why: "no order could be planned; the dispatcher's log says more"}
+			planned = rollout.Planned{Number: asked.Number, Why: "no order could be planned; the dispatcher's log says more"}
 		}
 	}()
 	graph, err := d.deps.Store.Graph(asked.Fingerprint)
 	if err != nil {
-		planned.Again = fmt.Sprintf("the graph could not be read: %v", d.storeError(err))
+		planned.Retry = fmt.Sprintf("the graph could not be read: %v", d.storeError(err))
 		return planned
 	}
 	proposal, err := d.deps.Graphs.Order(graph, asked.Plan, asked.Options, asked.Nodes)

@@ -12,7 +12,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher"
-	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/store"
 )
 
@@ -42,10 +42,10 @@ func epochRecords(job, client string, epoch, lease uint64) []*pecanv1.Record {
 }
 
 // writeHistory appends records of many epochs to a store, and gives the state that they add up to.
-func writeHistory(t testing.TB, s *store.Store, records int) *core.State {
+func writeHistory(t testing.TB, s *store.Store, records int) *durable.State {
 	t.Helper()
 	const job, client = "j-0123456789abcdef01234567", "trainer-0123456789abcdef"
-	state := core.NewState()
+	state := durable.NewState()
 	history := []*pecanv1.Record{
 		{Kind: &pecanv1.Record_Started{Started: &pecanv1.DispatcherStarted{ClusterId: "c-1"}}},
 		{Kind: &pecanv1.Record_ClientJoined{ClientJoined: &pecanv1.ClientJoined{ClientId: client}}},
@@ -78,7 +78,7 @@ func writeHistory(t testing.TB, s *store.Store, records int) *core.State {
 }
 
 // replay opens a store and applies what is in it, and says how long both took.
-func replay(t testing.TB, dir string) (s *store.Store, state *core.State, opened, applied time.Duration) {
+func replay(t testing.TB, dir string) (s *store.Store, state *durable.State, opened, applied time.Duration) {
 	t.Helper()
 	begun := time.Now()
 	s, err := store.Open(store.Options{Dir: dir})

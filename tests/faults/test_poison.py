@@ -90,7 +90,7 @@ def test_an_element_that_kills_workers_fails_its_job_and_no_other(tmp_path, data
                 wait(lambda: len(keeper.causes) >= 3, "the third death is noticed")
                 assert "[pecan:ELEMENT_POISON]" in words
                 assert f"stream {stream} of epoch 0" in words
-                assert re.search(rf"3 workers died one after the other while they made its element {index} ", words), (words, index)
+                assert re.search(rf"3 workers died in a row while they computed its element {index} ", words), (words, index)
                 named = [path for path in data.files if path in words]
                 assert data.file_of(number) in named and len(named) <= 4, (data.file_of(number), words)
                 assert number not in seen and len(seen) == len(set(seen))
@@ -120,7 +120,7 @@ def test_an_element_that_kills_out_of_a_parallel_step_fails_its_job(tmp_path, da
         words = str(caught.value)
         assert "[pecan:ELEMENT_POISON]" in words
         assert f"stream {stream} of epoch 0" in words
-        assert f"3 workers died one after the other while they made its element {index} " in words
+        assert f"3 workers died in a row while they computed its element {index} " in words
         assert len(keeper.causes) == 3
         del iterator, poisoned
         gc.collect()
@@ -158,7 +158,7 @@ def test_a_stream_that_kills_workers_while_it_is_opened_fails_its_job(tmp_path, 
                 next(iter(poisoned))
             words = str(caught.value)
             assert "[pecan:ELEMENT_POISON]" in words
-            assert re.search(r"stream \d+ of epoch 0 of job \S+: 3 workers died one after the other while they opened it \(the last: SIG(?:ABRT|SEGV) of ", words), words
+            assert re.search(r"stream \d+ of epoch 0 of job \S+: 3 workers died in a row while they opened it \(the last one: SIG(?:ABRT|SEGV) of ", words), words
             seen += [int(number) for number in other]
             wait(lambda: len(keeper.causes) >= 3, "the third death is noticed")
         assert sorted(seen) == list(range(data.total))

@@ -26,6 +26,24 @@ ARROWS: dict[str, tuple[tuple[str, ...], str]] = {
         "the cache keeps segments: what they mean is the worker's and the dispatcher's",
     ),
     "service/internal": (("proto",), "what all services share cannot depend on one of them"),
+    "service/dispatcher/core/jobmetrics": (("proto",), "sums of metrics know messages and nothing else"),
+    "service/dispatcher/core/crashguard": (("proto",), "the crash guard decides from stored messages alone"),
+    "service/dispatcher/core/durable": (
+        ("proto", "service/dispatcher/core/crashguard", "service/dispatcher/core/jobmetrics"),
+        "the durable state follows from records alone: a replay has no configuration, sessions or graphs",
+    ),
+    "service/dispatcher/core/schedule": (
+        ("proto", "service/graph", "service/dispatcher/core/durable"),
+        "the schedule divides workers by stored jobs and plain facts: it knows neither sessions nor records",
+    ),
+    "service/dispatcher/core/rollout": (
+        ("proto", "service/dispatcher/core/durable", "service/dispatcher/core/jobmetrics"),
+        "a rollout sees the core as its Host: it knows no workers, sessions or graphs",
+    ),
+    "service/dispatcher/ordering": (
+        ("policies", "proto", "service/graph"),
+        "a proposal follows from the graph and metrics: it is pure",
+    ),
     "service/dispatcher/core": (
         ("policies", "proto", "service/graph"),
         "the core decides; clock, network and disk are the dispatcher's",
@@ -97,6 +115,10 @@ def test_go_packages_import_only_what_their_room_may():
         ("service/store", "proto/pecan/v1"),
         ("service/dispatcher", "service/worker"),
         ("service/dispatcher/core", "service/store"),
+        ("service/dispatcher/core/durable", "service/dispatcher/core"),
+        ("service/dispatcher/core/schedule", "service/dispatcher/core/rollout"),
+        ("service/dispatcher/core/rollout", "service/graph"),
+        ("service/dispatcher/ordering", "service/dispatcher/core"),
         ("service/worker", "service/dispatcher"),
         ("native/client", "service/worker"),
         ("native/client", "service/cmd/pecanctl"),
@@ -110,7 +132,18 @@ def test_a_broken_arrow_is_seen(path, imported):
 
 
 def test_the_core_of_the_dispatcher_is_pure():
-    cores = [p for p in repository.go_packages() if inside(p.path, "service/dispatcher/core")]
+    pure = ("service/dispatcher/core", "service/dispatcher/ordering")
+    cores = [p for p in repository.go_packages() if any(inside(p.path, package) for package in pure)]
+    names = {p.path.removeprefix("service/dispatcher/") for p in cores}
+    assert names >= {
+        "core",
+        "core/crashguard",
+        "core/durable",
+        "core/jobmetrics",
+        "core/rollout",
+        "core/schedule",
+        "ordering",
+    }
     for package in cores:
         tests_left_out = [name for name in package.files if not name.endswith("_test.go")]
         for name in tests_left_out:

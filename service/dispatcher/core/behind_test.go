@@ -8,12 +8,13 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
 // behind is a core that starts over the records of another, of which the last ones are gone.
 func behind(t *testing.T, s *script, lost int) *script {
 	t.Helper()
-	state, left := core.NewState(), s.records[:len(s.records)-lost]
+	state, left := durable.NewState(), s.records[:len(s.records)-lost]
 	for i, record := range left {
 		if err := state.Apply(proto.Clone(record).(*pecanv1.Record)); err != nil {
 			t.Fatalf("record %d: %v", i, err)

@@ -9,6 +9,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
 // BenchmarkReplay applies the records of a busy life, from bytes, as a start does. One operation is one record.
@@ -25,11 +26,11 @@ func BenchmarkReplay(b *testing.B) {
 		}
 		data = append(data, bytes)
 	}
-	state := core.NewState()
+	state := durable.NewState()
 	i := 0
 	for b.Loop() {
 		if i == len(data) {
-			i, state = 0, core.NewState()
+			i, state = 0, durable.NewState()
 		}
 		record := &pecanv1.Record{}
 		if err := proto.Unmarshal(data[i], record); err != nil {
@@ -45,7 +46,7 @@ func BenchmarkReplay(b *testing.B) {
 // BenchmarkManyJobs lets time pass once over 2,000 jobs of 4 streams on 4 workers of 4 slots: nearly everything waits for room, and each
 // trainer follows its pass.
 func BenchmarkManyJobs(b *testing.B) {
-	c := core.New(core.DefaultConfig(), core.NewState())
+	c := core.New(core.DefaultConfig(), durable.NewState())
 	decide := func(input any) {
 		if result := c.Decide(input, time.Second); result.Err != nil {
 			b.Fatal(result.Err)

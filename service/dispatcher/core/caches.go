@@ -1,7 +1,6 @@
 package core
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -12,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
 // A cache is what the streams of a dataset gave at its cached step, a segment for each stream. Workers write segments where the
@@ -37,81 +37,18 @@ func cacheKey(job *pecanv1.StoredJob) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// manifest is what a commit names: all segments with their sizes and checksums.
-func manifest(cache *pecanv1.StoredCache) string {
-	sum := sha256.New()
-	for _, segment := range cache.Segments {
-		fmt.Fprintf(sum, "%d %q %d %d %d %q\n", segment.Stream, segment.Name, segment.Bytes, segment.Checksum, segment.Elements, segment.Source)
-	}
-	return hex.EncodeToString(sum.Sum(nil))
-}
-
-func findSegment(cache *pecanv1.StoredCache, stream uint32) (int, bool) {
-	return slices.BinarySearchFunc(cache.GetSegments(), stream, func(s *pecanv1.CacheSegment, n uint32) int { return cmp.Compare(s.Stream, n) })
-}
-
-func (s *State) applyCache(record *pecanv1.Record) error {
-	switch kind := record.GetKind().(type) {
-	case *pecanv1.Record_CacheSegmentAdded:
-		return s.applySegmentNamed(kind.CacheSegmentAdded.GetSegment())
-	case *pecanv1.Record_CacheCommitted:
-		r := kind.CacheCommitted
-		cache := s.caches[r.Key]
-		if cache == nil || len(cache.Segments) != int(cache.Streams) || manifest(cache) != r.Manifest {
-			return fmt.Errorf("cache %q committed, whose segments are not those of the manifest", r.Key)
-		}
-		cache.Manifest = r.Manifest
-	case *pecanv1.Record_CacheSegmentDropped:
-		r := kind.CacheSegmentDropped
-		cache := s.caches[r.Key]
-		at, found := findSegment(cache, r.Stream)
-		if !found || cache.Segments[at].Name != r.Name {
-			return fmt.Errorf("segment %q dropped, which cache %q has not", r.Name, r.Key)
-		}
-		cache.Segments = slices.Delete(cache.Segments, at, at+1)
-		cache.Manifest = ""
-	case *pecanv1.Record_CacheRemoved:
-		if s.caches[kind.CacheRemoved.Key] == nil {
-			return fmt.Errorf("no cache %q", kind.CacheRemoved.Key)
-		}
-		delete(s.caches, kind.CacheRemoved.Key)
-	}
-	return nil
-}
-
-func (s *State) applySegmentNamed(segment *pecanv1.CacheSegment) error {
-	cache := s.caches[segment.GetKey()]
-	switch {
-	case segment.GetKey() == "", segment.Streams == 0, segment.Streams > maxStreams, segment.Stream >= segment.Streams:
-		return fmt.Errorf("segment %q of no stream", segment.GetName())
-	case cache != nil && cache.Streams != segment.Streams:
-		return fmt.Errorf("segment %q of %d streams in a cache of %d", segment.Name, segment.Streams, cache.Streams)
-	}
-	if cache == nil {
-		cache = &pecanv1.StoredCache{Key: segment.Key, Streams: segment.Streams}
-	}
-	at, taken := findSegment(cache, segment.Stream)
-	if taken {
-		return fmt.Errorf("segment %q of stream %d, which has one", segment.Name, segment.Stream)
-	}
-	cache.Segments = slices.Insert(cache.Segments, at, segment)
-	cache.Sequence = s.applied + 1
-	s.caches[segment.Key] = cache
-	return nil
-}
-
 // cacheOrder says what a worker does at the cached step of a stream, nil for nothing.
 func (c *Core) cacheOrder(job *pecanv1.StoredJob, stream *pecanv1.StoredStream) *pecanv1.CacheAction {
 	key := cacheKey(job)
-	if key == "" || isClosing(job, stream) || stream.Worker == nil {
+	if key == "" || durable.IsClosing(job, stream) || stream.Worker == nil {
 		return nil
 	}
 	worker := c.workers[stream.Worker.WorkerId]
 	if worker == nil || !worker.caches {
 		return nil
 	}
-	cache := c.state.caches[key]
-	at, found := findSegment(cache, stream.Stream)
+	cache := c.state.Cache(key)
+	at, found := durable.FindSegment(cache, stream.Stream)
 	switch {
 	case cache.GetManifest() != "":
 		c.usedCaches[key] = true
@@ -132,14 +69,14 @@ func (c *Core) cacheWritten(workerID string, segment *pecanv1.CacheSegment) {
 }
 
 func (c *Core) nameSegment(workerID string, segment *pecanv1.CacheSegment) bool {
-	i := slices.IndexFunc(c.state.ordered, func(job *pecanv1.StoredJob) bool { return segment.GetKey() != "" && cacheKey(job) == segment.GetKey() })
+	i := slices.IndexFunc(c.state.Jobs(), func(job *pecanv1.StoredJob) bool { return segment.GetKey() != "" && cacheKey(job) == segment.GetKey() })
 	switch {
-	case i < 0, int64(segment.Streams) != int64(c.state.ordered[i].Plan.GetNumStreams()), segment.Stream >= segment.Streams,
+	case i < 0, int64(segment.Streams) != int64(c.state.Jobs()[i].Plan.GetNumStreams()), segment.Stream >= segment.Streams,
 		len(segment.Name) > maxSegmentName, len(segment.Source) > maxSegmentName, segment.Bytes < 0, !strings.HasPrefix(segment.Name, segment.Key+"-"):
 		return false
 	}
-	cache := c.state.caches[segment.Key]
-	if at, taken := findSegment(cache, segment.Stream); taken {
+	cache := c.state.Cache(segment.Key)
+	if at, taken := durable.FindSegment(cache, segment.Stream); taken {
 		return cache.Segments[at].Name == segment.Name
 	}
 	if cache == nil && !c.roomForCache() {
@@ -147,9 +84,9 @@ func (c *Core) nameSegment(workerID string, segment *pecanv1.CacheSegment) bool 
 	}
 	segment = proto.Clone(segment).(*pecanv1.CacheSegment)
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheSegmentAdded{CacheSegmentAdded: &pecanv1.CacheSegmentAdded{Segment: segment}}})
-	cache = c.state.caches[segment.Key]
+	cache = c.state.Cache(segment.Key)
 	if len(cache.Segments) == int(cache.Streams) {
-		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheCommitted{CacheCommitted: &pecanv1.CacheCommitted{Key: cache.Key, Manifest: manifest(cache)}}})
+		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheCommitted{CacheCommitted: &pecanv1.CacheCommitted{Key: cache.Key, Manifest: durable.Manifest(cache)}}})
 		c.event("cache committed", "cache", cache.Key, "segments", len(cache.Segments), "bytes", cacheBytes(cache), "last_worker", workerID)
 	}
 	return true
@@ -157,16 +94,16 @@ func (c *Core) nameSegment(workerID string, segment *pecanv1.CacheSegment) bool 
 
 // roomForCache forgets the cache that was written longest ago and that no job uses, where there are too many.
 func (c *Core) roomForCache() bool {
-	if len(c.state.caches) < keptCaches {
+	if c.state.Caches() < keptCaches {
 		return true
 	}
 	used := map[string]bool{}
-	for _, job := range c.state.ordered {
+	for _, job := range c.state.Jobs() {
 		used[cacheKey(job)] = true
 	}
 	oldest := (*pecanv1.StoredCache)(nil)
-	for _, key := range sortedKeys(c.state.caches) {
-		if cache := c.state.caches[key]; !used[key] && (oldest == nil || cache.Sequence < oldest.Sequence) {
+	for _, key := range c.state.CacheKeys() {
+		if cache := c.state.Cache(key); !used[key] && (oldest == nil || cache.Sequence < oldest.Sequence) {
 			oldest = cache
 		}
 	}
@@ -181,8 +118,8 @@ func (c *Core) roomForCache() bool {
 // cacheSpoilt takes a segment that cannot be used out of its cache.
 func (c *Core) cacheSpoilt(workerID string, told *pecanv1.CacheSegmentInvalid) {
 	segment := told.GetSegment()
-	cache := c.state.caches[segment.GetKey()]
-	at, found := findSegment(cache, segment.GetStream())
+	cache := c.state.Cache(segment.GetKey())
+	at, found := durable.FindSegment(cache, segment.GetStream())
 	if !found || cache.Segments[at].Name != segment.GetName() {
 		return
 	}
@@ -198,7 +135,8 @@ func (c *Core) cacheSpoilt(workerID string, told *pecanv1.CacheSegmentInvalid) {
 // segment that is whole and was not told of for so long is nobody's.
 func (c *Core) cacheFiles(workerID string, files *pecanv1.CacheFiles) {
 	named := map[string]bool{}
-	for _, cache := range c.state.caches {
+	for _, key := range c.state.CacheKeys() {
+		cache := c.state.Cache(key)
 		for _, segment := range cache.Segments {
 			named[segment.Name] = true
 		}
@@ -234,7 +172,7 @@ func (c *Core) cacheStatus(job *pecanv1.StoredJob) *pecanv1.CacheStatus {
 	if key == "" {
 		return nil
 	}
-	cache := c.state.caches[key]
+	cache := c.state.Cache(key)
 	status := &pecanv1.CacheStatus{Key: key, Segments: uint32(len(cache.GetSegments())), Streams: uint32(job.Plan.GetNumStreams()), Bytes: cacheBytes(cache)}
 	trouble := c.cacheTrouble(job)
 	switch {
@@ -280,7 +218,7 @@ func (c *Core) cacheTrouble(job *pecanv1.StoredJob) string {
 		return "no worker has a directory for caches. Start them with one that all of them see (--cache-dir DIR)"
 	case have < len(c.workers):
 		return fmt.Sprintf("only %d of %d workers have a directory for caches, the others compute. Give it to all of them (--cache-dir DIR)", have, len(c.workers))
-	case dropped > 0 && c.state.caches[key].GetManifest() == "":
+	case dropped > 0 && c.state.Cache(key).GetManifest() == "":
 		return fmt.Sprintf("%d streams could not be written, for want of room or because a write failed. Make room in the workers' --cache-dir, or raise --cache-bytes", dropped)
 	}
 	return ""

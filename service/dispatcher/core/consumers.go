@@ -5,14 +5,15 @@ import (
 	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
 // assignConsumers divides the streams of shared epochs among their clients: a stream that a worker has begun goes to the client
 // with the fewest, and when clients differ by two or more the richest is asked to give one up. A client that waits with nothing to
 // read, while another reads the only stream left, gets it for a while.
 func (c *Core) assignConsumers() {
-	for _, job := range c.state.ordered {
-		if private(job) {
+	for _, job := range c.state.Jobs() {
+		if durable.Private(job) {
 			continue
 		}
 		for _, epoch := range job.Epochs {
@@ -65,7 +66,7 @@ func (c *Core) shareEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
 // shares lists the clients of an epoch in the order in which they came. Those that opened it ahead of need are not ready
 // before they adopt it, unless there are no others.
 func (c *Core) shares(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) []*share {
-	onlyAhead := allAhead(epoch)
+	onlyAhead := durable.AllPrefetched(epoch)
 	var shares []*share
 	for _, pass := range epoch.Passes {
 		s := &share{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch}

@@ -1,219 +1,19 @@
 package core
 
 import (
-	"errors"
-	"fmt"
 	"time"
-
-	"go.uber.org/multierr"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
-)
-
-// Config is what the core's decisions depend on beside its inputs. All durations are of the monotonic clock.
-type Config struct {
-	// Heartbeat is the period that workers are told to beat in.
-	Heartbeat time.Duration
-	// SuspectAfter without a heartbeat a worker gets no new streams; DeadAfter its streams move.
-	SuspectAfter, DeadAfter time.Duration
-	// ReturnGrace is how long a worker whose session broke keeps its streams, so that one that connects again at once loses nothing.
-	ReturnGrace time.Duration
-	// ClientTimeout without a heartbeat a client is forgotten.
-	ClientTimeout time.Duration
-	// JobTimeout after its last client left a named job is forgotten; a private job goes with its client.
-	JobTimeout time.Duration
-	// DatasetTimeout after its last job went a dataset is forgotten. 0 keeps datasets for ever.
-	DatasetTimeout time.Duration
-	// LeaseTTL without contact a worker stops serving by itself. It is long: readers refuse older leases anyway, and workers
-	// shall go on while the dispatcher is away.
-	LeaseTTL time.Duration
-	// ConsumerSlice is how long a consumer keeps a stream before a starving one may get it.
-	ConsumerSlice time.Duration
-	// MaxCrashes of workers in a row without progress, all while they ran one stream, fail the job; so do MaxDeaths, of whatever cause.
-	MaxCrashes, MaxDeaths int
-	// MaxFailures of a stream that another worker might not have had fail the epoch.
-	MaxFailures int
-	// MaxJobs, MaxClients and MaxDatasets bound what is held at once: each costs memory and room in the journal.
-	MaxJobs, MaxClients, MaxDatasets int
-	// MaxEpochs bounds how many epochs of one job are open at once, so that one trainer cannot take all there is.
-	MaxEpochs int
-	// WorkerAddresses, when there are any, are the only workers accepted, and give each its place for static sharding.
-	WorkerAddresses []string
-}
-
-// DefaultConfig is what the flags of pecan-dispatcher default to.
-func DefaultConfig() Config {
-	return Config{
-		Heartbeat: time.Second, SuspectAfter: 3 * time.Second, DeadAfter: 10 * time.Second, ReturnGrace: time.Second,
-		ClientTimeout: time.Minute, JobTimeout: 5 * time.Minute, LeaseTTL: 10 * time.Minute, ConsumerSlice: 2 * time.Second,
-		MaxCrashes: 3, MaxDeaths: 12, MaxFailures: 3, MaxJobs: 10_000, MaxClients: 10_000, MaxDatasets: 100_000, MaxEpochs: 1000,
-	}
-}
-
-// Validate reports everything that is wrong.
-func (c Config) Validate() error {
-	var err error
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-	}{
-		{"heartbeat period", c.Heartbeat}, {"worker suspect time", c.SuspectAfter}, {"worker dead time", c.DeadAfter},
-		{"lease time", c.LeaseTTL}, {"client timeout", c.ClientTimeout},
-	} {
-		if d.value <= 0 {
-			err = multierr.Append(err, fmt.Errorf("%s %v: must be positive", d.name, d.value))
-		}
-	}
-	if c.ReturnGrace < 0 || c.JobTimeout < 0 || c.DatasetTimeout < 0 || c.ConsumerSlice < 0 {
-		err = multierr.Append(err, errors.New("worker grace, job timeout, dataset timeout and consumer slice must not be negative"))
-	}
-	if c.SuspectAfter < c.Heartbeat || c.DeadAfter < c.SuspectAfter {
-		err = multierr.Append(err, fmt.Errorf("heartbeat period %v, worker suspect time %v and worker dead time %v: each must be at least the one before", c.Heartbeat, c.SuspectAfter, c.DeadAfter))
-	}
-	if c.MaxJobs < 1 || c.MaxClients < 1 || c.MaxDatasets < 1 || c.MaxEpochs < 1 {
-		err = multierr.Append(err, fmt.Errorf("--max-jobs %d, --max-clients %d, --max-datasets %d, --max-epochs %d: each must be at least 1", c.MaxJobs, c.MaxClients, c.MaxDatasets, c.MaxEpochs))
-	}
-	if c.MaxCrashes < 1 || c.MaxDeaths < c.MaxCrashes || c.MaxFailures < 1 {
-		err = multierr.Append(err, fmt.Errorf("at most %d crashes, %d deaths and %d failures of a stream: each must be at least 1, and deaths no fewer than crashes", c.MaxCrashes, c.MaxDeaths, c.MaxFailures))
-	}
-	return err
-}
-
-// SessionID names one connection of a worker, WatchID one watch of a client; the caller gives both out and never again.
-type (
-	SessionID uint64
-	WatchID   uint64
-)
-
-// Effect is something the caller does once the records of the same Result are durable.
-type Effect any
-
-type (
-	// Command goes to a worker.
-	Command struct {
-		Session SessionID
-		Message *pecanv1.WorkerCommand
-	}
-	// EndSession breaks a worker's connection; Err is told to it.
-	EndSession struct {
-		Session SessionID
-		Err     *reason.Error
-	}
-	// Update is the newest snapshot for a watch; a caller that is behind drops older ones.
-	Update struct {
-		Watch   WatchID
-		Message *pecanv1.EpochUpdate
-	}
-	// EndWatch ends a watch; a nil Err means that it is over as it should be.
-	EndWatch struct {
-		Watch WatchID
-		Err   *reason.Error
-	}
-	// PlanOrder asks for an order of the steps of a graph, from figures of what they cost. It is answered by OrderPlanned, whatever
-	// comes of it.
-	PlanOrder struct {
-		Asked       uint64
-		Fingerprint string
-		Plan        *pecanv1.Plan
-		Options     *pecanv1.JobOptions
-		Nodes       []*pecanv1.NodeMetrics
-	}
-	// ForgetGraph deletes a graph that no dataset has any more.
-	ForgetGraph struct{ Fingerprint string }
-	// Event is a change of state in words for the log.
-	Event struct {
-		Text string
-		Args []any
-		Warn bool
-	}
-)
-
-// Result of a decision.
-type Result struct {
-	// Records are applied already and have to be made durable.
-	Records []*pecanv1.Record
-	Effects []Effect
-	// Reply is the answer to a request, of the type that the input's doc says. Nil when Err is set.
-	Reply any
-	Err   error
-}
-
-// Inputs of Decide, beside the requests of the Dispatcher service themselves (OpenEpoch, AdoptEpoch, FinishStream,
-// ReleaseStream, ReportWorker, MarkElements, ReportCrash, CloseEpoch, ClientHeartbeat, ClientGoodbye), whose replies are their responses.
-type (
-	// Start is the first input: this process has the store.
-	Start struct {
-		// ClusterID names the cluster when the store is new.
-		ClusterID string
-	}
-	// AddDataset registers a dataset whose graph is stored already. Reply: *pecanv1.RegisterDatasetResponse.
-	AddDataset struct {
-		// WantedID may be empty; then DerivedIDs are tried in order.
-		WantedID    string
-		DerivedIDs  []string
-		Fingerprint string
-		Spec        *pecanv1.DatasetSpec
-		GraphBytes  int64
-	}
-	// CreateJob finds or creates a job. Reply: *pecanv1.CreateJobResponse, or PlanNeeded.
-	CreateJob struct {
-		Request *pecanv1.CreateJobRequest
-		// JobID and Seed are drawn by the caller, for the case that a job is created.
-		JobID string
-		Seed  uint64
-		// Plan is nil at first.
-		Plan *pecanv1.Plan
-	}
-	// OpenEpochAt is an OpenEpochRequest whose position's order was found by the caller, see OrderToFind. Reply: as to that.
-	OpenEpochAt struct {
-		Request *pecanv1.OpenEpochRequest
-		// Order has the names of all steps; none: it was not to be found.
-		Order []string
-	}
-	// OrderPlanned answers PlanOrder, whose number it has.
-	OrderPlanned struct {
-		Asked uint64
-		// Order has the names of all steps, the one next to the source first; none: the registered one stays.
-		Order []string
-		// Steps are in the registered order.
-		Steps []*pecanv1.ExplainedStep
-		// PredictedBefore and PredictedAfter are seconds of CPU for an element of the source.
-		PredictedBefore, PredictedAfter float64
-		// Why says what the order gains, or why the registered one stays.
-		Why string
-		// Again, when set, says why nothing could be planned now.
-		Again string
-	}
-	// PlanNeeded is the reply to a CreateJob without a plan when it would create a job: nothing was changed, ask again with one.
-	PlanNeeded struct{ Dataset *pecanv1.StoredDataset }
-	// Watch starts pushing Updates for a pass.
-	Watch struct {
-		ID      WatchID
-		Request *pecanv1.WatchEpochRequest
-	}
-	// Unwatch ends it.
-	Unwatch struct{ ID WatchID }
-	// Hello is a worker's first message on a new session. Errors end the session.
-	Hello struct {
-		Session SessionID
-		Message *pecanv1.WorkerHello
-	}
-	// FromWorker is any other message of a worker.
-	FromWorker struct {
-		Session SessionID
-		Message *pecanv1.WorkerMessage
-	}
-	// SessionEnded tells that a worker's connection is gone.
-	SessionEnded struct{ Session SessionID }
-	// Tick lets time pass. It has to come a few times per second.
-	Tick struct{}
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 )
 
 // Core is the state machine. It is not safe for concurrent use.
 type Core struct {
 	cfg   Config
-	state *State
+	state *durable.State
 
 	// now is the time of the decision, less the time in which this process did not run.
 	now, paused, lastInput time.Duration
@@ -222,7 +22,7 @@ type Core struct {
 	workers map[string]*workerState
 	streams map[streamKey]*streamState
 	// profiles have what nodes did, by job.
-	profiles map[string]*jobFigures
+	profiles map[string]*jobmetrics.Reports
 	watches  map[WatchID]*watchState
 	// sessions has the worker of each live session.
 	sessions map[SessionID]string
@@ -232,11 +32,8 @@ type Core struct {
 	usedCaches map[string]bool
 	// idleJobs and idleDatasets say since when nobody holds them.
 	idleJobs, idleDatasets map[string]time.Duration
-	// orderings has how far the looking for orders of steps has come that are not decided; ordersAsked and trials number its questions.
-	orderings           map[orderKey]*ordering
-	ordersAsked, trials uint64
-	// pilots has how orders do in production, as far as epochs were opened that have them.
-	pilots map[orderKey]*pilot
+	// orders has the rollouts of other orders of steps.
+	orders *rollout.Rollouts
 	// orderedPlans has the plans of open epochs that run in another order.
 	orderedPlans map[passKey]*pecanv1.Plan
 	versions     uint64
@@ -249,18 +46,20 @@ type Core struct {
 }
 
 // New makes a core over a state, which belongs to it from then on.
-func New(cfg Config, state *State) *Core {
-	return &Core{
+func New(cfg Config, state *durable.State) *Core {
+	c := &Core{
 		cfg: cfg, state: state,
-		clients: map[string]*clientState{}, workers: map[string]*workerState{}, streams: map[streamKey]*streamState{}, profiles: map[string]*jobFigures{},
+		clients: map[string]*clientState{}, workers: map[string]*workerState{}, streams: map[streamKey]*streamState{}, profiles: map[string]*jobmetrics.Reports{},
 		watches: map[WatchID]*watchState{}, sessions: map[SessionID]string{},
 		closing: map[fileKey][]closingRun{}, usedCaches: map[string]bool{}, idleJobs: map[string]time.Duration{}, idleDatasets: map[string]time.Duration{},
-		orderings: map[orderKey]*ordering{}, pilots: map[orderKey]*pilot{}, orderedPlans: map[passKey]*pecanv1.Plan{},
+		orderedPlans: map[passKey]*pecanv1.Plan{},
 	}
+	c.orders = rollout.NewRollouts(rolloutHost{c}, state)
+	return c
 }
 
 // State gives the durable state for reading.
-func (c *Core) State() *State { return c.state }
+func (c *Core) State() *durable.State { return c.state }
 
 // Decide takes one input. See the package's doc for what the caller owes.
 func (c *Core) Decide(input any, now time.Duration) Result {
@@ -333,8 +132,8 @@ func (c *Core) handle(input any) (any, error) {
 	case SessionEnded:
 		c.sessionEnded(in.Session)
 		return nil, nil
-	case OrderPlanned:
-		c.orderPlanned(in)
+	case rollout.Planned:
+		c.orders.Planned(in)
 		return nil, nil
 	case Tick:
 		c.tick()
@@ -352,17 +151,17 @@ func reply[T any](message *T, err error) (any, error) {
 }
 
 func (c *Core) start(in Start) error {
-	id := c.state.clusterID
+	id := c.state.ClusterID()
 	if id == "" {
 		id = in.ClusterID
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_Started{Started: &pecanv1.DispatcherStarted{ClusterId: id}}})
-	for clientID := range c.state.clients {
+	for _, clientID := range c.state.ClientIDs() {
 		c.clients[clientID] = newClientState(c.now)
 		c.clients[clientID].untold = true
 	}
 	// Workers that held leases before may come back; until then they count as away.
-	for _, job := range c.state.ordered {
+	for _, job := range c.state.Jobs() {
 		for _, epoch := range job.Epochs {
 			for _, stream := range epoch.Streams {
 				if stream.Worker != nil && c.workers[stream.Worker.WorkerId] == nil {
@@ -380,8 +179,7 @@ func (c *Core) tick() {
 	c.expireClients()
 	c.expireJobs()
 	c.expireDatasets()
-	c.goOnOrdering()
-	c.goOnPilots()
+	c.orders.Tick()
 	c.dirty = true
 }
 

@@ -1,23 +1,55 @@
-// Package core is the dispatcher without the world: a state machine that has no clock, no network, no disk, no
-// randomness, and in which nothing depends on the order of a map. Whatever it needs of these comes in with an input.
+// Package core is the dispatcher without its environment: a state machine without clock, network, disk or randomness.
+// Nothing depends on the order of a map. Every input brings what it needs from outside.
 //
-// There are two kinds of state. Durable state (State) is what records add up to, and Apply is the only thing that changes it.
-// Soft state is what workers and clients tell again when they come back: addresses, heartbeats, loads.
+// Decide takes an input and the time. It gives a Result: records, effects and a reply. The records are already applied to
+// the core's own state, so the next decision builds on them. The caller makes them durable, and only then releases the
+// reply and the effects, in the order of decisions. If the process dies before that, the records never existed: nobody has
+// seen their effects. Applying all durable records to an empty state gives the state of the core that made them.
 //
-// Decide takes an input and the time and gives a Result: records, effects, a reply. The records are already applied to the
-// core's own state, so that the next decision builds on them; they become true for the world only when the
-// caller has made them durable. Until then it must hold back the reply and the effects, and it must release
-// both in the order of decisions. If the caller dies in between, the records are as if they had never been: nobody
-// has seen their effects. Applying all durable records to an empty State gives the state of the core that made them.
+// There are two kinds of state. Durable state (package durable) is the sum of the records. Volatile state (volatile.go)
+// is what workers and clients report again after a restart: addresses, heartbeats, loads, progress.
 //
-// What a client opens ahead of need it may never read. Until it says that it does (AdoptEpoch) the epoch has one stream on each
-// worker at most, in a slot that nothing else has, and the worker makes one element of it. That mark is durable, and so is the number
-// of each assignment of a stream to a consumer, by which a late or repeated word of an earlier one is known.
+// The separable subjects are packages of their own: durable (records), schedule (which worker gets which stream),
+// crashguard (does a stream kill workers), jobmetrics (sums of metrics), rollout (orders of steps). What is left is one
+// state machine: each command may end epochs, leases and watches of all others, and all of them share the volatile state.
+// It has more than 15 small files so that each command and record has one obvious place:
 //
-// What is promised for a stream's consumers. A stream of a shared job has one consumer at a time. When a consumer gives a
-// stream up (ReleaseStream) the next one starts exactly where it stopped. When a consumer dies, or closes its pass without giving
-// its streams up, only what it acknowledged to the worker is known, and that a moment late: in the modes exactly-once and
-// deterministic the next consumer starts at the last index that the dead one is known to have acknowledged, so what was on
-// its way to the dead trainer is given again and nothing is left out; at-least-once goes back to where the dead consumer started; at-most-once goes on
-// after everything that can have been sent.
+//	input                        file                 records                            effects
+//	Start, Tick                  core.go              DispatcherStarted                  all that time brings
+//	AddDataset                   datasets.go          DatasetAdded, DatasetRemoved       ForgetGraph
+//	CreateJob                    jobs.go              JobCreated, JobJoined, JobLeft,    PlanNeeded is the reply
+//	                                                  JobRemoved, JobFailed
+//	ClientHeartbeat, -Goodbye    clients.go           ClientJoined, ClientLeft           EndWatch
+//	OpenEpoch, AdoptEpoch        epoch_open.go        EpochOpened, EpochJoined,
+//	                                                  EpochAdopted
+//	CloseEpoch                   epoch_close.go       EpochLeft, EpochClosed,            Command(Stop), EndWatch
+//	                                                  EpochFailed
+//	FinishStream, ReleaseStream  stream_reports.go    StreamDelivered, ConsumerReleased
+//	Hello                        registration.go      (stale_store.go: JobFailed)        Command(Welcome), EndSession
+//	FromWorker, SessionEnded     workers.go           StreamProduced, LeaseLost          Command
+//	MarkElements, ReportCrash    crashes.go           LeaseLost, JobFailed
+//	ReportWorker                 lease_lost.go        LeaseLost                          Command(Stop)
+//	cache messages of a worker   caches.go            CacheSegmentAdded, -Dropped,       Command(CacheSegmentAck,
+//	                                                  CacheCommitted, CacheRemoved       CacheOrphans)
+//	OrderPlanned, OrderTried     package rollout      OrderDecided, OrderJudged,         PlanRequest, Command(TryOrder)
+//	                                                  ProfileKept
+//	Watch, Unwatch               watches.go                                              Update, EndWatch
+//	after every decision         lease_grant.go       LeaseGranted, StreamAdded          Command(Start)
+//	                             consumers.go         ConsumerAssigned
+//
+// The life of a lease reads forward: lease_grant.go, lease_held.go, lease_lost.go, and settle (core.go) grants it again.
+// truncation.go says when a lost lease ends the stream instead. closing_runs.go delays a grant until the files of the
+// last run are closed. waiting.go and status.go answer why nothing moves.
+//
+// Consumers. A stream of a shared job has one consumer at a time. After ReleaseStream the next consumer starts where the
+// last one stopped. After a consumer's death only what it acknowledged to the worker is known, and that a moment late.
+// Modes exactly-once and deterministic therefore start the next consumer at the last acknowledged index: elements on
+// their way to the dead trainer come again, and none is missing. At-least-once starts where the dead consumer started.
+// At-most-once continues after everything that may have been sent.
+//
+// Prefetched epochs may never be read. Until AdoptEpoch such an epoch has at most one stream on each worker, in a slot
+// that nothing else has, and the worker produces one element of it. The prefetch mark is durable. So is the number of
+// each assignment of a stream to a consumer: late or repeated calls of an earlier assignment are recognized by it.
+//
+// Not allowed here: time.Now, goroutines, I/O, and any change of durable state other than emit.
 package core

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
 // FuzzApply feeds a state with records that no decision made: it refuses them or takes them, and never breaks. What it
@@ -39,7 +39,7 @@ func FuzzApply(f *testing.F) {
 		f.Add(bytes.Clone(journal.Bytes()))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		state := core.NewState()
+		state := durable.NewState()
 		reader := bytes.NewReader(data)
 		for {
 			record := &pecanv1.Record{}
@@ -55,7 +55,7 @@ func FuzzApply(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		restored, err := core.Restore(snapshot)
+		restored, err := durable.Restore(snapshot)
 		if err != nil || restored.Hash() != state.Hash() {
 			t.Fatalf("restored state differs (%v)", err)
 		}

@@ -6,7 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
 // A store of before assignments were numbered has records and snapshots without those numbers.
@@ -18,7 +18,7 @@ func TestAStoreWithoutNumbersOfAssignmentsIsRead(t *testing.T) {
 	} {
 		s.run(line)
 	}
-	older := core.NewState()
+	older := durable.NewState()
 	for i, record := range s.records {
 		record := proto.Clone(record).(*pecanv1.Record)
 		if assigned := record.GetConsumerAssigned(); assigned != nil {
@@ -42,7 +42,7 @@ func TestAStoreWithoutNumbersOfAssignmentsIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	restored, err := core.Restore(data)
+	restored, err := durable.Restore(data)
 	if err != nil || restored.Hash() != older.Hash() {
 		t.Fatalf("an older snapshot gives %v (%v)", restored.Snapshot(), err)
 	}

@@ -13,6 +13,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 )
 
 func (s *script) orderInput(command string, a args) any {
@@ -27,8 +28,8 @@ func (s *script) orderInput(command string, a args) any {
 			Failed: a.number("failed"), OrderedFailed: a.number("ordered-failed"),
 		}}})
 	case "planned":
-		planned := core.OrderPlanned{
-			Asked: a.number("asked"), Order: a.list("order"), Why: a["why"], Again: a["again"], PredictedBefore: a.float("before"), PredictedAfter: a.float("after"),
+		planned := rollout.Planned{
+			Number: a.number("asked"), Order: a.list("order"), Why: a["why"], Retry: a["again"], PredictedBefore: a.float("before"), PredictedAfter: a.float("after"),
 		}
 		for _, name := range a.list("steps") {
 			node, op, _ := strings.Cut(name, "/")

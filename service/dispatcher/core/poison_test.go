@@ -71,7 +71,7 @@ func TestThreeCrashesAtOneElementFailTheJobHoweverManyKillsComeBetween(t *testin
 		if (said != "") != (crash == 2) {
 			t.Fatalf("crash %d: %q", crash+1, said)
 		}
-		if said != "" && !strings.Contains(said, "stream 0 of epoch 0 of job j1, which reads a: 3 workers died one after the other while they made its element 4 (the last: SIGABRT of w9 at w9:1)") {
+		if said != "" && !strings.Contains(said, "stream 0 of epoch 0 of job j1, which reads a: 3 workers died in a row while they computed its element 4 (the last one: SIGABRT of w9 at w9:1)") {
 			t.Fatal(said)
 		}
 	}
@@ -86,7 +86,7 @@ func TestKillsFromOutsideFailAJobOnlyWhereItCannotComeFurther(t *testing.T) {
 		}
 	}
 	said := s.kill(s.cfg.MaxDeaths, false)
-	if !strings.Contains(said, "12 workers died one after the other while they made its element 4 (the last: w12 at w12:1). Not all of them said why") {
+	if !strings.Contains(said, "12 workers died in a row while they computed its element 4 (the last one: w12 at w12:1). Not all of them reported a cause") {
 		t.Fatal(said)
 	}
 	s.checkReplay()
@@ -106,7 +106,7 @@ func TestAnElementThatStepsMakeAheadIsFoundByTheThirdCrash(t *testing.T) {
 			if !strings.Contains(start, "serial until=1031") {
 				t.Error(start)
 			}
-			if !strings.Contains(said, "which reads a: 3 workers died one after the other while they made its element 69 (the last: SIGABRT of w3 at w3:1)") {
+			if !strings.Contains(said, "which reads a: 3 workers died in a row while they computed its element 69 (the last one: SIGABRT of w3 at w3:1)") {
 				t.Error(said)
 			}
 			s.checkReplay()

@@ -17,6 +17,8 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what the core does now into testdata; read the difference before you commit it")
@@ -87,7 +89,7 @@ type script struct {
 }
 
 func newScript(t *testing.T) *script {
-	return &script{t: t, cfg: core.DefaultConfig(), core: core.New(core.DefaultConfig(), core.NewState())}
+	return &script{t: t, cfg: core.DefaultConfig(), core: core.New(core.DefaultConfig(), durable.NewState())}
 }
 
 // decide feeds the core and keeps the records as the disk would: in bytes.
@@ -99,8 +101,8 @@ func (s *script) decide(input any) core.Result {
 	return result
 }
 
-func (s *script) replay() *core.State {
-	state := core.NewState()
+func (s *script) replay() *durable.State {
+	state := durable.NewState()
 	for i, record := range s.records {
 		if err := state.Apply(proto.Clone(record).(*pecanv1.Record)); err != nil {
 			s.t.Fatalf("replay record %d: %v", i, err)
@@ -118,7 +120,7 @@ func (s *script) checkReplay() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	restored, err := core.Restore(data)
+	restored, err := durable.Restore(data)
 	if err != nil || restored.Hash() != s.core.State().Hash() {
 		s.t.Fatalf("restored state differs (%v)", err)
 	}
@@ -212,7 +214,7 @@ func (s *script) configure(a args) []string {
 	if a.has("dataset-timeout") {
 		s.cfg.DatasetTimeout, _ = time.ParseDuration(a["dataset-timeout"])
 	}
-	s.core = core.New(s.cfg, core.NewState())
+	s.core = core.New(s.cfg, durable.NewState())
 	return nil
 }
 
@@ -611,8 +613,8 @@ func showEffect(effect core.Effect) string {
 			return fmt.Sprintf("watch %d: end", e.Watch)
 		}
 		return fmt.Sprintf("watch %d: end with %s", e.Watch, e.Err.Reason)
-	case core.PlanOrder:
-		return fmt.Sprintf("plan order %d of %s by %v within %v from %s", e.Asked, e.Fingerprint, e.Options.Order, e.Options.OrderTolerance, showNodes(e.Nodes))
+	case rollout.PlanRequest:
+		return fmt.Sprintf("plan order %d of %s by %v within %v from %s", e.Number, e.Fingerprint, e.Options.Order, e.Options.OrderTolerance, showNodes(e.Nodes))
 	case core.ForgetGraph:
 		return "forget graph " + e.Fingerprint
 	}

@@ -1,25 +1,28 @@
 package core
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
 // Status is what an operator sees at the time now. The caller fills in what is the process's own: version, work directory, uptime.
 func (c *Core) Status(now time.Duration) *pecanv1.StatusResponse {
 	c.advance(now)
-	status := &pecanv1.StatusResponse{ClusterId: c.state.clusterID, Clients: int32(len(c.state.clients))}
-	for _, id := range sortedKeys(c.workers) {
+	status := &pecanv1.StatusResponse{ClusterId: c.state.ClusterID(), Clients: int32(c.state.Clients())}
+	for _, id := range slices.Sorted(maps.Keys(c.workers)) {
 		status.Workers = append(status.Workers, c.workerStatus(id))
 	}
 	busy := sync.OnceValue(c.busy)
-	for _, job := range c.state.ordered {
+	for _, job := range c.state.Jobs() {
 		status.Jobs = append(status.Jobs, c.jobStatus(job, busy))
 	}
-	for _, id := range sortedKeys(c.state.datasets) {
-		dataset := c.state.datasets[id]
+	for _, id := range c.state.DatasetIDs() {
+		dataset := c.state.Dataset(id)
 		status.Datasets = append(status.Datasets, &pecanv1.DatasetStatus{DatasetId: id, Fingerprint: dataset.Fingerprint, GraphBytes: dataset.GraphBytes})
 	}
 	return status
@@ -72,14 +75,14 @@ func (c *Core) jobStatus(job *pecanv1.StoredJob, busy func() int) *pecanv1.JobSt
 	for _, epoch := range job.Epochs {
 		status.Epochs = append(status.Epochs, c.epochStatus(job, epoch, busy))
 	}
-	sum := c.totals(job.JobId)
-	status.Nodes, status.Recovery = sum.nodes.list(), sum.recovery
-	status.Cache, status.Order = c.cacheStatus(job), c.orderStatus(job)
+	sum := c.profiles[job.JobId].Totals()
+	status.Nodes, status.Recovery = sum.Nodes.List(), sum.Recovery
+	status.Cache, status.Order = c.cacheStatus(job), c.orders.Status(job)
 	return status
 }
 
 func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, busy func() int) *pecanv1.EpochStatus {
-	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch, StreamsTruncated: streamsCutOff(epoch), Lost: lostFrom(job, epoch), Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams}
+	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch, StreamsTruncated: durable.StreamsTruncated(epoch), Lost: durable.Lost(job, epoch), Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams}
 	status.Waiting, _ = c.waitingWords(job, epoch, "", busy)
 	for _, stream := range epoch.Streams {
 		switch soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; {
@@ -110,11 +113,11 @@ func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, b
 		status.State = "failed: " + job.Error.Message
 	case epoch.Error != nil:
 		status.State = "failed: " + epoch.Error.Message
-	case delivered(epoch):
+	case durable.Delivered(epoch):
 		status.State = "delivered"
 	case len(epoch.Passes) == 0:
 		status.State = "left"
-	case allAhead(epoch):
+	case durable.AllPrefetched(epoch):
 		status.State = "ahead"
 	default:
 		status.State = "open"

@@ -12,6 +12,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 )
 
 // X1: whatever peers say, in whatever order, no decision ends the core: a record that does not fit the state would end the dispatcher for all
@@ -102,10 +103,10 @@ func (p *strangers) input() any {
 // answer plans the orders that are asked for, and has workers answer for those that are to be tried, mostly.
 func (p *strangers) answer(result core.Result) {
 	for _, effect := range result.Effects {
-		if asked, ok := effect.(core.PlanOrder); ok && !p.chance(5) {
-			p.answer(p.decide(core.OrderPlanned{
-				Asked: asked.Asked, Order: one(p, nil, []string{"a", "b"}, []string{"b", "a"}, []string{"b", "b"}), Why: "why", PredictedBefore: 2, PredictedAfter: one(p, 1, 3, math.NaN()),
-				Steps: []*pecanv1.ExplainedStep{{Node: "a"}, {Node: "b"}}, Again: one(p, "", "", "", "later"),
+		if asked, ok := effect.(rollout.PlanRequest); ok && !p.chance(5) {
+			p.answer(p.decide(rollout.Planned{
+				Number: asked.Number, Order: one(p, nil, []string{"a", "b"}, []string{"b", "a"}, []string{"b", "b"}), Why: "why", PredictedBefore: 2, PredictedAfter: one(p, 1, 3, math.NaN()),
+				Steps: []*pecanv1.ExplainedStep{{Node: "a"}, {Node: "b"}}, Retry: one(p, "", "", "", "later"),
 			}))
 		}
 		command, ok := effect.(core.Command)

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/store"
 )
 
@@ -91,8 +91,8 @@ func examine(ctx context.Context, r *store.Reader) (*report, error) {
 func (f *report) problem(err error) { f.Problems = append(f.Problems, err.Error()) }
 
 // replay applies the snapshot and the records, as a dispatcher does that starts.
-func (f *report) replay(ctx context.Context, r *store.Reader) *core.State {
-	state := core.NewState()
+func (f *report) replay(ctx context.Context, r *store.Reader) *durable.State {
+	state := durable.NewState()
 	data, stands, err := r.Snapshot()
 	f.Snapshot, f.SnapshotBytes, f.Last = stands, len(data), stands
 	if err != nil {
@@ -100,7 +100,7 @@ func (f *report) replay(ctx context.Context, r *store.Reader) *core.State {
 		return state
 	}
 	if data != nil {
-		restored, err := core.Restore(data)
+		restored, err := durable.Restore(data)
 		if err != nil {
 			f.problem(fmt.Errorf("the snapshot is not understood: %w", err))
 			return state

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/store"
 )
 
@@ -43,7 +43,7 @@ func work(t *testing.T, records []*pecanv1.Record, snapshot int) string {
 	if err == nil {
 		err = errors.Join(s.PutGraph("f", []byte("a graph")), s.PutGraph("left over", []byte("another")))
 	}
-	state := core.NewState()
+	state := durable.NewState()
 	for i, record := range records {
 		if err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ func (c *Core) believeAhead(workerID string, msg *pecanv1.WorkerHello) {
 		return
 	}
 	for _, held := range msg.Held {
-		lease, known := held.GetLease(), c.state.lastLease
+		lease, known := held.GetLease(), c.state.LastLease()
 		if lease <= known || lease-known > farAhead {
 			continue
 		}
@@ -25,12 +25,9 @@ func (c *Core) believeAhead(workerID string, msg *pecanv1.WorkerHello) {
 		key := keyOf(held.GetId())
 		c.warn("the store is behind: a worker holds a lease that is newer than all in it, so records that were acknowledged are missing",
 			"worker", workerID, "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", lease, "newest_stored", known)
-		if job := c.state.jobs[key.job]; job != nil {
+		if job := c.state.Job(key.job); job != nil {
 			c.failJob(job, reason.New(reason.StaleStore, "worker %s holds %s under lease %d, and the dispatcher's store has none above %d: records that were acknowledged are missing, as after an old copy of the work directory was restored. Which elements were delivered is not known any more; start the job anew, from a position that the trainer saved if there is one",
 				workerID, describe(key), lease, known).Detail())
 		}
 	}
 }
-
-// nextLease is a number that nobody has had.
-func (c *Core) nextLease() uint64 { return max(c.state.lastLease, c.leaseFloor) + 1 }

@@ -2,6 +2,8 @@ package core
 
 import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
@@ -11,13 +13,13 @@ import (
 // cutsOff tells whether a stream that loses its lease is given up. What was only leased is not, nor what nobody has read: nothing of it
 // can be with anybody. A client that reads it before it says so looks after itself, until it hands the stream on. After a restart the dispatcher does not know of leases, and takes all as begun.
 func (c *Core) cutsOff(key streamKey, stream *pecanv1.StoredStream) bool {
-	job := c.state.jobs[key.job]
-	epoch := findEpoch(job, key.epoch)
-	if epoch == nil || !needed(job, epoch, stream) {
+	job := c.state.Job(key.job)
+	epoch := durable.FindEpoch(job, key.epoch)
+	if epoch == nil || !schedule.Needed(job, epoch, stream) {
 		return false
 	}
 	read := c.begun(key, stream) && !c.soft(key).unread || (stream.StartIndex > 0 || stream.Delivered) && !graph.Repeats(job.Plan)
-	cutsOff := read && !allAhead(epoch) && !graph.MayMove(job.Plan, job.Options)
+	cutsOff := read && !durable.AllPrefetched(epoch) && !graph.MayMove(job.Plan, job.Options)
 	if cutsOff {
 		c.warn("giving up the rest of a stream", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease)
 	}
@@ -59,35 +61,4 @@ func (c *Core) endCutOff(key streamKey, stream *pecanv1.StoredStream) {
 	if stream.Truncated && !stream.Delivered && stream.Consumer == "" {
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: &pecanv1.StreamDelivered{Id: key.id(), Count: stream.StartIndex}}})
 	}
-}
-
-// lostOf is how many elements of a stream are known to have been made and not to have arrived.
-func lostOf(stream *pecanv1.StoredStream) uint64 {
-	if !stream.Truncated || !stream.Delivered || stream.Progress <= stream.Count {
-		return 0
-	}
-	return stream.Progress - stream.Count
-}
-
-func streamsCutOff(epoch *pecanv1.StoredEpoch) uint32 {
-	n := uint32(0)
-	for _, stream := range epoch.Streams {
-		if stream.Truncated {
-			n++
-		}
-	}
-	return n
-}
-
-// lostFrom is how many elements of an epoch were lost: all that are missing where it is known how many there are.
-func lostFrom(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) uint64 {
-	if known := job.Plan.GetCardinality(); known >= 0 && delivered(epoch) && job.Options.GetMode() == pecanv1.Mode_MODE_AT_MOST_ONCE {
-		// A client gives streams up by itself, too: where it had begun to read one before the dispatcher was told.
-		return uint64(max(0, known-int64(elements(epoch))))
-	}
-	lost := uint64(0)
-	for _, stream := range epoch.Streams {
-		lost += lostOf(stream)
-	}
-	return lost
 }

@@ -1,22 +1,23 @@
-package core
+package rollout
 
 import (
 	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
 // In mode deterministic the order of an epoch's steps is part of what its bytes follow from, so a position names it, and the epoch that is
 // opened there has it: whatever was decided meanwhile, and where nothing is. A position comes from a trainer, and the core knows no
 // graphs: an order that was not decided here is found, and held against the graph, by the caller.
 
-// positionOrder is what positions in an epoch say of its order; nil where it can be one only, or is all the same.
-func (c *Core) positionOrder(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) *pecanv1.EpochOrder {
+// PositionOrder is what positions in an epoch say of its order; nil where it can be one only, or is all the same.
+func (r *Rollouts) PositionOrder(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) *pecanv1.EpochOrder {
 	if job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || epoch == nil {
 		return nil
 	}
-	if _, off := c.state.orderAsked(job); off != "" && len(epoch.Order) == 0 {
+	if _, off := r.state.OrderKey(job); off != "" && len(epoch.Order) == 0 {
 		return nil
 	}
 	return pecanv1.NewEpochOrder(job.Plan, epoch.Order)
@@ -31,27 +32,27 @@ type OrderToFind struct {
 }
 
 // OrderToFind asks for the order of a position; nil where the core can tell by itself.
-func (c *Core) OrderToFind(req *pecanv1.OpenEpochRequest) *OrderToFind {
-	job, named := c.state.jobs[req.JobId], req.GetPosition().GetOrder()
+func (r *Rollouts) OrderToFind(req *pecanv1.OpenEpochRequest) *OrderToFind {
+	job, named := r.state.Job(req.JobId), req.GetPosition().GetOrder()
 	if job == nil || job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || len(named.GetSteps()) == 0 {
 		return nil
 	}
-	key, off := c.state.orderAsked(job)
-	if off != "" || named.GetHash() == pecanv1.OrderHash(job.Plan, c.state.orderOf(job)) {
+	key, off := r.state.OrderKey(job)
+	if off != "" || named.GetHash() == pecanv1.OrderHash(job.Plan, r.state.OrderFor(job)) {
 		return nil
 	}
-	return &OrderToFind{Fingerprint: key.fingerprint, Plan: job.Plan, Options: job.Options, Order: named}
+	return &OrderToFind{Fingerprint: key.Fingerprint, Plan: job.Plan, Options: job.Options, Order: named}
 }
 
-// orderAt is the order in which the steps of an epoch run that is opened now: the decided one, but for a trainer of mode deterministic
+// OrderAt is the order in which the steps of an epoch run that is opened now: the decided one, but for a trainer of mode deterministic
 // that goes on in an epoch. That epoch had the registered order where the position says nothing.
-func (c *Core) orderAt(job *pecanv1.StoredJob, in OpenEpochAt) ([]string, error) {
-	decided, position := c.state.orderOf(job), in.Request.Position
+func (r *Rollouts) OrderAt(job *pecanv1.StoredJob, position *pecanv1.Position, found []string) ([]string, error) {
+	decided := r.state.OrderFor(job)
 	named := position.GetOrder()
-	if job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || named == nil && !begun(position) {
+	if job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || named == nil && !started(position) {
 		return decided, nil
 	}
-	_, off := c.state.orderAsked(job)
+	_, off := r.state.OrderKey(job)
 	switch hash := named.GetHash(); {
 	case hash == "":
 		return nil, nil
@@ -59,20 +60,14 @@ func (c *Core) orderAt(job *pecanv1.StoredJob, in OpenEpochAt) ([]string, error)
 		return nil, reason.New(reason.BadArgument, "open epoch at a position: its steps ran in another order than the registered one, and in job %q they do not: %s", job.JobId, off)
 	case hash == pecanv1.OrderHash(job.Plan, decided):
 		return decided, nil
-	case namesOrder(job, position, in.Order):
-		return in.Order, nil
+	case durable.NamesOrder(job, position, found):
+		return found, nil
 	default:
 		return nil, reason.New(reason.BadArgument, "open epoch at a position: its steps ran in the order %.12s, which this dispatcher has not decided on for job %q, and which the position does not spell out (the order of more than 1,024 steps is not)", hash, job.JobId)
 	}
 }
 
-// begun tells whether a position has something of an epoch.
-func begun(position *pecanv1.Position) bool {
+// started tells whether a position has something of an epoch.
+func started(position *pecanv1.Position) bool {
 	return len(position.GetEnded()) > 0 || position.GetTurn() > 0 || slices.ContainsFunc(position.GetNext(), func(n uint64) bool { return n > 0 })
-}
-
-// namesOrder tells whether a position in an epoch of a job names this order.
-func namesOrder(job *pecanv1.StoredJob, position *pecanv1.Position, order []string) bool {
-	return len(order) > 0 && job.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC && checkSteps(order) == nil &&
-		position.GetOrder().GetHash() == pecanv1.OrderHash(job.Plan, order)
 }

@@ -1,4 +1,4 @@
-package core
+package durable
 
 import (
 	"cmp"
@@ -8,59 +8,60 @@ import (
 	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
 // maxSteps bounds the steps of an order.
 const maxSteps = 1 << 16
 
-// orderKey is what a decision on the order of steps holds for. Under another plan the dataset may be divided elsewhere, or draw other
+// OrderKey is what a decision on the order of steps holds for. Under another plan the dataset may be divided elsewhere, or draw other
 // random values by number, so an order that was tried under one plan says nothing about another one.
-type orderKey struct {
-	fingerprint string
-	policy      pecanv1.Order
-	tolerance   pecanv1.OrderTolerance
-	plan        string
+type OrderKey struct {
+	Fingerprint string
+	Policy      pecanv1.Order
+	Tolerance   pecanv1.OrderTolerance
+	PlanHash    string
 }
 
-func (k orderKey) compare(other orderKey) int {
-	return cmp.Or(cmp.Compare(k.fingerprint, other.fingerprint), cmp.Compare(k.policy, other.policy),
-		cmp.Compare(k.tolerance, other.tolerance), cmp.Compare(k.plan, other.plan))
+func (k OrderKey) Compare(other OrderKey) int {
+	return cmp.Or(cmp.Compare(k.Fingerprint, other.Fingerprint), cmp.Compare(k.Policy, other.Policy),
+		cmp.Compare(k.Tolerance, other.Tolerance), cmp.Compare(k.PlanHash, other.PlanHash))
 }
 
-func keyOfDecision(decided *pecanv1.StoredOrder) orderKey {
-	return orderKey{decided.GetFingerprint(), decided.GetPolicy(), decided.GetTolerance(), decided.GetPlanHash()}
+func KeyOf(decided *pecanv1.StoredOrder) OrderKey {
+	return OrderKey{decided.GetFingerprint(), decided.GetPolicy(), decided.GetTolerance(), decided.GetPlanHash()}
 }
 
-// orderAsked gives what a decision on the order of a job's steps would hold for, or why there is none.
-func (s *State) orderAsked(job *pecanv1.StoredJob) (key orderKey, off string) {
+// OrderKey gives what a decision on the order of a job's steps would hold for, or why there is none.
+func (s *State) OrderKey(job *pecanv1.StoredJob) (key OrderKey, off string) {
 	options, dataset := job.Options, s.datasets[job.DatasetId]
-	key = orderKey{dataset.GetFingerprint(), options.GetOrder(), options.GetOrderTolerance(), job.Plan.GetHash()}
+	key = OrderKey{dataset.GetFingerprint(), options.GetOrder(), options.GetOrderTolerance(), job.Plan.GetHash()}
 	switch {
-	case key.policy != pecanv1.Order_ORDER_AUTO && key.policy != pecanv1.Order_ORDER_PAPER:
+	case key.Policy != pecanv1.Order_ORDER_AUTO && key.Policy != pecanv1.Order_ORDER_PAPER:
 		return key, "the job keeps its steps as they are written (order=\"off\")"
 	case options.GetMode() == pecanv1.Mode_MODE_OFF:
 		return key, "in mode off every worker runs the whole dataset as it is written"
-	case key.tolerance < 0 || key.tolerance > pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY:
+	case key.Tolerance < 0 || key.Tolerance > pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY:
 		return key, "its tolerance is not known to this version"
 	case dataset == nil:
 		return key, "its dataset is not registered any more"
 	}
-	key.tolerance = options.EffectiveTolerance()
+	key.Tolerance = options.EffectiveTolerance()
 	return key, ""
 }
 
-// decisionOf is what was decided on the order of a job's steps; nil: nothing was, or nobody asked.
-func (s *State) decisionOf(job *pecanv1.StoredJob) *pecanv1.StoredOrder {
-	key, off := s.orderAsked(job)
+// DecisionFor is what was decided on the order of a job's steps; nil: nothing was, or nobody asked.
+func (s *State) DecisionFor(job *pecanv1.StoredJob) *pecanv1.StoredOrder {
+	key, off := s.OrderKey(job)
 	if off != "" {
 		return nil
 	}
 	return s.orders[key]
 }
 
-// orderOf is the order that epochs of a job have which are opened now, or some of their streams; none: the registered one.
-func (s *State) orderOf(job *pecanv1.StoredJob) []string {
-	decided := s.decisionOf(job)
+// OrderFor is the order that epochs of a job have which are opened now, or some of their streams; none: the registered one.
+func (s *State) OrderFor(job *pecanv1.StoredJob) []string {
+	decided := s.DecisionFor(job)
 	if decided.GetStage() == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK {
 		return nil
 	}
@@ -78,16 +79,16 @@ func (s *State) applyOrder(record *pecanv1.Record) error {
 }
 
 func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
-	key := keyOfDecision(decided)
+	key := KeyOf(decided)
 	switch {
-	case key.fingerprint == "" || !s.UsesGraph(key.fingerprint):
-		return fmt.Errorf("an order for %q, which no dataset has", key.fingerprint)
-	case key.policy != pecanv1.Order_ORDER_AUTO && key.policy != pecanv1.Order_ORDER_PAPER:
-		return fmt.Errorf("an order by policy %v", key.policy)
-	case key.tolerance < pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT || key.tolerance > pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY:
-		return fmt.Errorf("an order with tolerance %v", key.tolerance)
+	case key.Fingerprint == "" || !s.UsesGraph(key.Fingerprint):
+		return fmt.Errorf("an order for %q, which no dataset has", key.Fingerprint)
+	case key.Policy != pecanv1.Order_ORDER_AUTO && key.Policy != pecanv1.Order_ORDER_PAPER:
+		return fmt.Errorf("an order by policy %v", key.Policy)
+	case key.Tolerance < pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT || key.Tolerance > pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY:
+		return fmt.Errorf("an order with tolerance %v", key.Tolerance)
 	case s.orders[key] != nil:
-		return fmt.Errorf("a second decision for %q", key.fingerprint)
+		return fmt.Errorf("a second decision for %q", key.Fingerprint)
 	case len(decided.Order) > 0 && (decided.Trial == nil || decided.Trial.Refused != ""):
 		return errors.New("an order that no trial bears out")
 	case decided.Stage != pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED && (decided.Stage != pecanv1.OrderStage_ORDER_STAGE_PILOTED || len(decided.Order) == 0):
@@ -95,7 +96,7 @@ func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
 	case decided.Production != nil:
 		return errors.New("a decision that knows of production")
 	}
-	if err := cmp.Or(checkSteps(decided.Order), checkSteps(decided.Covers)); err != nil {
+	if err := cmp.Or(CheckSteps(decided.Order), CheckSteps(decided.Covers)); err != nil {
 		return err
 	}
 	for _, step := range decided.Covers {
@@ -109,7 +110,7 @@ func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
 
 // applyOrderJudged adopts an order that is piloted, or rolls one back.
 func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
-	decided := s.orders[orderKey{r.GetFingerprint(), r.GetPolicy(), r.GetTolerance(), r.GetPlanHash()}]
+	decided := s.orders[OrderKey{r.GetFingerprint(), r.GetPolicy(), r.GetTolerance(), r.GetPlanHash()}]
 	back := r.GetStage() == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK
 	switch {
 	case decided == nil || len(decided.Order) == 0 || decided.Stage == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK:
@@ -126,21 +127,8 @@ func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
 	return nil
 }
 
-// checkOrderStreams refuses streams of an epoch that cannot have an order while others have not.
-func checkOrderStreams(r *pecanv1.EpochOpened) error {
-	if len(r.OrderStreams) > 0 && len(r.Order) == 0 {
-		return fmt.Errorf("epoch %d opened with streams in an order, and without one", r.Epoch)
-	}
-	for i, stream := range r.OrderStreams {
-		if stream >= r.Streams || i > 0 && stream <= r.OrderStreams[i-1] {
-			return fmt.Errorf("epoch %d opened with the order in streams %v of %d", r.Epoch, r.OrderStreams, r.Streams)
-		}
-	}
-	return nil
-}
-
-// checkSteps refuses what cannot be the names of a dataset's steps.
-func checkSteps(order []string) error {
+// CheckSteps refuses what cannot be the names of a dataset's steps.
+func CheckSteps(order []string) error {
 	if len(order) > maxSteps {
 		return fmt.Errorf("an order of %d steps", len(order))
 	}
@@ -158,7 +146,7 @@ func (s *State) applyProfileKept(profile *pecanv1.StoredProfile) error {
 	if profile.GetFingerprint() == "" || !s.UsesGraph(profile.Fingerprint) {
 		return fmt.Errorf("a profile of %q, which no dataset has", profile.GetFingerprint())
 	}
-	if len(profile.Nodes) > maxProfiled {
+	if len(profile.Nodes) > jobmetrics.MaxNodes {
 		return fmt.Errorf("a profile of %d nodes", len(profile.Nodes))
 	}
 	before := ""
@@ -176,31 +164,12 @@ func (s *State) applyProfileKept(profile *pecanv1.StoredProfile) error {
 	return nil
 }
 
-// setDataset registers a dataset, or with nil forgets it. What is known of the steps of a graph goes with its last dataset.
-func (s *State) setDataset(id string, dataset *pecanv1.StoredDataset) {
-	before := s.datasets[id].GetFingerprint()
-	if dataset == nil {
-		delete(s.datasets, id)
-	} else {
-		s.datasets[id] = dataset
-	}
-	if before == "" || before == dataset.GetFingerprint() || s.UsesGraph(before) {
-		return
-	}
-	delete(s.profiles, before)
-	for key := range s.orders {
-		if key.fingerprint == before {
-			delete(s.orders, key)
-		}
-	}
-}
-
 // listOrders gives the decisions in the order of their keys.
 func (s *State) listOrders() []*pecanv1.StoredOrder {
 	var list []*pecanv1.StoredOrder
 	for _, decided := range s.orders {
 		list = append(list, decided)
 	}
-	slices.SortFunc(list, func(a, b *pecanv1.StoredOrder) int { return keyOfDecision(a).compare(keyOfDecision(b)) })
+	slices.SortFunc(list, func(a, b *pecanv1.StoredOrder) int { return KeyOf(a).Compare(KeyOf(b)) })
 	return list
 }

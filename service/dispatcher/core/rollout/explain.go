@@ -1,4 +1,4 @@
-package core
+package rollout
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
 // Explained is what the core knows of the order of a job's steps.
@@ -24,33 +25,33 @@ type Explained struct {
 }
 
 // Explain says in which order the steps of a job run, and why. The job is given by its id or its name.
-func (c *Core) Explain(name string) (*Explained, error) {
-	job := c.state.jobs[name]
+func (r *Rollouts) Explain(name string) (*Explained, error) {
+	job := r.state.Job(name)
 	if job == nil {
-		job = c.state.jobs[c.state.named[name]]
+		job = r.state.JobNamed(name)
 	}
 	if job == nil {
 		return nil, reason.New(reason.JobUnknown, "explain: there is no job with the id or name %q", name)
 	}
-	key, off := c.state.orderAsked(job)
-	state, why := c.orderState(job)
+	key, off := r.state.OrderKey(job)
+	state, why := r.status(job)
 	e := &Explained{
-		Response:    &pecanv1.ExplainResponse{JobId: job.JobId, Order: key.policy, Tolerance: key.tolerance, State: state, Why: why},
-		Fingerprint: c.state.datasets[job.DatasetId].GetFingerprint(), Plan: job.Plan, Options: proto.Clone(job.Options).(*pecanv1.JobOptions),
-		Nodes: c.measured([]*pecanv1.StoredJob{job}),
+		Response:    &pecanv1.ExplainResponse{JobId: job.JobId, Order: key.Policy, Tolerance: key.Tolerance, State: state, Why: why},
+		Fingerprint: r.state.Dataset(job.DatasetId).GetFingerprint(), Plan: job.Plan, Options: proto.Clone(job.Options).(*pecanv1.JobOptions),
+		Nodes: r.measured([]*pecanv1.StoredJob{job}),
 	}
 	if off != "" {
 		e.Response.Order, e.Response.Tolerance = pecanv1.Order_ORDER_OFF, pecanv1.OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED
 		return e, nil
 	}
-	e.Options.OrderTolerance = key.tolerance
-	kept := c.state.profiles[key.fingerprint].GetNodes()
-	if o := c.orderings[key]; o != nil && o.planned != nil {
-		e.Order, e.Nodes = o.planned.Order, o.figures
-	} else if elements, cpu := busiest(e.Nodes); kept != nil && (elements < leastElements || cpu < leastCPU) {
+	e.Options.OrderTolerance = key.Tolerance
+	kept := r.state.Profile(key.Fingerprint).GetNodes()
+	if o := r.open[key]; o != nil && o.planned != nil {
+		e.Order, e.Nodes = o.planned.Order, o.metrics
+	} else if elements, cpu := busiest(e.Nodes); kept != nil && (elements < minElements || cpu < minCPU) {
 		e.Nodes = kept
 	}
-	if decided := c.state.orders[key]; decided != nil {
+	if decided := r.state.Decision(key); decided != nil {
 		e.Order, e.Response.Trial, e.Response.Production = decided.Order, decided.Trial, decided.Production
 		if kept != nil {
 			// The job's own may be of the other order.
@@ -60,45 +61,30 @@ func (c *Core) Explain(name string) (*Explained, error) {
 	return e, nil
 }
 
-// stateOf is the word for a decision.
-func stateOf(decided *pecanv1.StoredOrder) string {
-	switch {
-	case decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED:
-		return "piloted"
-	case decided.Stage == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK:
-		return "rolled back"
-	case len(decided.Order) > 0:
-		return "adopted"
-	case decided.Trial != nil:
-		return "refused"
-	}
-	return "kept"
-}
-
-// orderState is the word for how far a job is on its way to another order of its steps, and why.
-func (c *Core) orderState(job *pecanv1.StoredJob) (state, why string) {
-	key, off := c.state.orderAsked(job)
+// status is the word for how far a job is on its way to another order of its steps, and why.
+func (r *Rollouts) status(job *pecanv1.StoredJob) (state, why string) {
+	key, off := r.state.OrderKey(job)
 	if off != "" {
 		return "off", off
 	}
-	if decided := c.state.orders[key]; decided != nil {
+	if decided := r.state.Decision(key); decided != nil {
 		why = strings.TrimSuffix(decided.Why, ".")
 		if decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED {
-			why += c.pilotWords(decided)
+			why += r.pilotStatus(decided)
 		}
-		return stateOf(decided), why + otherEpochs(job, decided)
+		return stageName(decided), why + otherEpochs(job, decided)
 	}
-	switch o := c.orderings[key]; {
+	switch o := r.open[key]; {
 	case job.Error != nil:
 		return "off", "the job has failed"
 	case o == nil:
 		return "measuring", "nothing is known yet of what its steps cost"
 	case o.planned == nil:
-		return "measuring", o.waits
+		return "measuring", o.waitsFor
 	case o.losses > 0:
-		return "proposed", fmt.Sprintf("%s; %s; trials lost so far: %d, the last time: %s", strings.TrimSuffix(o.planned.Why, "."), o.waits, o.losses, o.lastLoss)
+		return "proposed", fmt.Sprintf("%s; %s; trials lost so far: %d, the last time: %s", strings.TrimSuffix(o.planned.Why, "."), o.waitsFor, o.losses, o.lastLoss)
 	default:
-		return "proposed", strings.TrimSuffix(o.planned.Why, ".") + "; " + o.waits
+		return "proposed", strings.TrimSuffix(o.planned.Why, ".") + "; " + o.waitsFor
 	}
 }
 
@@ -121,12 +107,24 @@ func otherEpochs(job *pecanv1.StoredJob, decided *pecanv1.StoredOrder) string {
 	return ""
 }
 
-// orderStatus is what an operator sees of it at a glance; nil where nobody asked.
-func (c *Core) orderStatus(job *pecanv1.StoredJob) *pecanv1.OrderStatus {
+// Status is what an operator sees of it at a glance; nil where nobody asked.
+func (r *Rollouts) Status(job *pecanv1.StoredJob) *pecanv1.OrderStatus {
 	switch job.Options.GetOrder() {
 	case pecanv1.Order_ORDER_UNSPECIFIED, pecanv1.Order_ORDER_OFF:
 		return nil
 	}
-	state, why := c.orderState(job)
+	state, why := r.status(job)
 	return &pecanv1.OrderStatus{State: state, Why: why}
+}
+
+// pilotStatus say what a piloted order waits for.
+func (r *Rollouts) pilotStatus(decided *pecanv1.StoredOrder) string {
+	p := r.pilots[durable.KeyOf(decided)]
+	switch {
+	case p == nil:
+		return "; the next epoch that is opened has it for one stream first, where that can tell"
+	case p.waitsFor == "":
+		return "; an epoch is open that has it, and nothing has been seen yet"
+	}
+	return "; " + p.waitsFor
 }

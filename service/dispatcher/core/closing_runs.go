@@ -21,7 +21,7 @@ type closingRun struct {
 }
 
 func (c *Core) filesOf(job *pecanv1.StoredJob, stream uint32) fileKey {
-	return fileKey{c.state.datasets[job.DatasetId].GetFingerprint(), job.Plan.GetNumStreams(), stream}
+	return fileKey{c.state.Dataset(job.DatasetId).GetFingerprint(), job.Plan.GetNumStreams(), stream}
 }
 
 // takeBack stops a stream on its worker; lease 0 stops whatever it holds. A run that writes files is remembered until the

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
@@ -91,6 +92,10 @@ func keyOf(id *pecanv1.StreamId) streamKey {
 
 func (k streamKey) id() *pecanv1.StreamId {
 	return &pecanv1.StreamId{JobId: k.job, Epoch: k.epoch, Stream: k.stream}
+}
+
+func describe(key streamKey) string {
+	return fmt.Sprintf("stream %d of epoch %d of job %s", key.stream, key.epoch, key.job)
 }
 
 // streamState is what is known of a stream of an open epoch beside the durable state.

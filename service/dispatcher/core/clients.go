@@ -1,0 +1,165 @@
+package core
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+)
+
+// seen notes that a client lives, and that it holds a job.
+func (c *Core) seen(clientID, jobID string) {
+	client := c.clients[clientID]
+	if client == nil {
+		return
+	}
+	client.lastSeen = c.now
+	if jobID != "" {
+		client.jobs[jobID] = c.now
+	}
+}
+
+// member finds a job that the client holds.
+func (c *Core) member(what, clientID, jobID string) (*pecanv1.StoredJob, error) {
+	if c.state.Client(clientID) == nil {
+		return nil, c.unknownClient(what, clientID)
+	}
+	c.seen(clientID, "")
+	job := c.state.Job(jobID)
+	if job == nil || !slices.Contains(job.ClientIds, clientID) {
+		return nil, reason.New(reason.JobUnknown, "%s: job %q is not held by client %q; it ended, or the dispatcher gave it up when it did not hear of the client for %v", what, jobID, clientID, c.cfg.ClientTimeout)
+	}
+	c.seen(clientID, jobID)
+	return job, nil
+}
+
+func (c *Core) unknownClient(what, clientID string) error {
+	return reason.New(reason.ClientUnknown, "%s: client %q is not known; it said goodbye, was silent for more than %v, or the dispatcher lost its memory in a restart without a work directory. Make the dataset's iterator anew", what, clientID, c.cfg.ClientTimeout)
+}
+
+func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
+	client := c.clients[req.ClientId]
+	if client == nil || c.state.Client(req.ClientId) == nil {
+		return c.unknownClient("heartbeat", req.ClientId)
+	}
+	client.lastSeen = c.now
+	if req.ClientTimeoutS > 0 && req.ClientTimeoutS <= c.cfg.ClientTimeout.Seconds() {
+		client.untold = false
+	}
+	if req.Number == 0 || req.Number > client.beats {
+		client.beats = req.Number
+		c.hearOfPasses(req, client)
+	}
+	var missing []string
+	for _, id := range req.JobIds {
+		if job := c.state.Job(id); job != nil && slices.Contains(job.ClientIds, req.ClientId) {
+			client.jobs[id] = c.now
+		} else {
+			missing = append(missing, id)
+		}
+	}
+	if missing != nil {
+		return reason.New(reason.JobUnknown, "heartbeat: client %q holds no job %s any more", req.ClientId, strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// hearOfPasses takes over what a client's newest heartbeat says of its passes.
+func (c *Core) hearOfPasses(req *pecanv1.ClientHeartbeatRequest, client *clientState) {
+	for _, pass := range req.Passes {
+		job := c.state.Job(pass.JobId)
+		if job == nil {
+			continue
+		}
+		epoch := durable.FindEpoch(job, pass.Epoch)
+		if epoch == nil || durable.FindPass(epoch, req.ClientId) == nil {
+			continue
+		}
+		key := passKey{pass.JobId, pass.Epoch}
+		if known := client.passes[key]; known == nil || known.starved != pass.Starved {
+			c.dirty = true
+		}
+		client.passes[key] = &passState{starved: pass.Starved, told: pass, seen: c.now}
+	}
+	if !req.Opening {
+		c.dropForgottenPasses(req, client)
+	}
+}
+
+// dropForgottenPasses closes passes that a client does not name any more: it gave up opening them before it had the answer. A heartbeat that
+// was held up on its way, while the dispatcher was restarted too, may be older than the pass: it cannot have named it.
+func (c *Core) dropForgottenPasses(req *pecanv1.ClientHeartbeatRequest, client *clientState) {
+	clientID := req.ClientId
+	for _, jobID := range c.jobsOf(clientID) {
+		job := c.state.Job(jobID)
+		for _, epoch := range slices.Clone(job.Epochs) {
+			open := durable.FindPass(epoch, clientID)
+			if open == nil || req.Number != 0 && req.Number <= open.HeartbeatNumber || c.watched(clientID, jobID, epoch.Epoch) {
+				continue
+			}
+			key := passKey{jobID, epoch.Epoch}
+			if pass := client.passes[key]; pass == nil {
+				client.passes[key] = &passState{seen: c.now}
+			} else if c.now-pass.seen > c.cfg.DeadAfter {
+				c.event("closing a pass that its client does not name any more", "job", jobID, "epoch", epoch.Epoch, "client", clientID)
+				c.leaveEpoch(job, epoch, clientID, false)
+			}
+		}
+	}
+}
+
+func (c *Core) clientGoodbye(req *pecanv1.ClientGoodbyeRequest) error {
+	if c.state.Client(req.ClientId) != nil {
+		c.dropClient(req.ClientId, "goodbye")
+	}
+	return nil
+}
+
+// expireClients forgets clients that were silent for too long, and takes jobs from clients that hold them no more.
+func (c *Core) expireClients() {
+	held := map[string][]string{}
+	for _, job := range c.state.Jobs() {
+		for _, id := range job.ClientIds {
+			held[id] = append(held[id], job.JobId)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.clients)) {
+		client := c.clients[id]
+		limit := client.mayBeSilent(c.cfg.ClientTimeout)
+		if c.now-client.lastSeen > limit {
+			c.warn("client lost", "client", id, "silent_s", (c.now - client.lastSeen).Seconds())
+			c.dropClient(id, "timeout")
+			continue
+		}
+		for _, jobID := range held[id] {
+			seen, ok := client.jobs[jobID]
+			if !ok {
+				client.jobs[jobID] = c.now
+			} else if c.now-seen > limit {
+				c.leaveJob(c.state.Job(jobID), id)
+			}
+		}
+	}
+}
+
+func (c *Core) jobsOf(clientID string) []string {
+	var ids []string
+	for _, job := range c.state.Jobs() {
+		if slices.Contains(job.ClientIds, clientID) {
+			ids = append(ids, job.JobId)
+		}
+	}
+	return ids
+}
+
+func (c *Core) dropClient(id, why string) {
+	for _, jobID := range c.jobsOf(id) {
+		c.leaveJob(c.state.Job(jobID), id)
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ClientLeft{ClientLeft: &pecanv1.ClientLeft{ClientId: id, Why: why}}})
+	delete(c.clients, id)
+	c.event("client left", "client", id, "why", why)
+}

@@ -1,0 +1,154 @@
+package core
+
+import (
+	"cmp"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/crashguard"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+// markElements notes what a worker is about to make.
+func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
+	job, _, stream := c.leased(r.WorkerId, r.Id, r.Lease)
+	worker := c.workers[r.WorkerId]
+	if stream == nil || worker == nil {
+		return
+	}
+	key := keyOf(r.Id)
+	soft := c.softNow(key, stream)
+	if r.Number != 0 && r.Number <= soft.marked {
+		return
+	}
+	soft.marked = r.Number
+	if r.Opening {
+		c.standsAlone(worker, key)
+		soft.mark = nil
+		return
+	}
+	c.hasOpened(key, stream)
+	soft.produced, soft.mark = max(soft.produced, r.First), r
+	if r.Below <= r.First && !r.ReadAhead {
+		soft.mark = nil
+	}
+	if r.Alone {
+		c.standsAlone(worker, key)
+	}
+	if stream.Serial && !r.ReadAhead && r.First >= stream.SuspectBelow+stream.InFlight && opensAgain(job) {
+		c.takeBack(job, r.WorkerId, key, stream.Lease)
+		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
+			Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_MOVED, Progress: r.First, Why: "what was suspected did no harm",
+		}}})
+	}
+}
+
+// opensAgain tells whether a run may be ended for another one of the same stream just to be faster.
+func opensAgain(job *pecanv1.StoredJob) bool {
+	return graph.MayMove(job.Plan, job.Options) && !graph.BeginsAnew(job.Plan, job.Options) && !job.Plan.GetWritesFiles()
+}
+
+// standsAlone notes that the suspicious of one stream is next on a worker: what the one before had marked is behind it.
+func (c *Core) standsAlone(worker *workerState, key streamKey) {
+	if worker.alone != nil && *worker.alone != key {
+		behind := c.soft(*worker.alone)
+		if mark := behind.mark; mark != nil && mark.ReadAhead {
+			behind.mark = &pecanv1.MarkElementsRequest{First: mark.Below, Below: mark.Below, ReadAhead: true, Files: mark.Files}
+		} else {
+			behind.mark = nil
+		}
+	}
+	worker.alone = &key
+}
+
+// workerCrashes notes a worker's last words. Its streams go when its session does.
+func (c *Core) workerCrashes(r *pecanv1.ReportCrashRequest) {
+	worker := c.workers[r.WorkerId]
+	if worker == nil {
+		return
+	}
+	worker.crash = r.Cause
+	for _, load := range r.Running {
+		if _, _, stream := c.leased(r.WorkerId, load.GetId(), load.GetLease()); stream != nil {
+			c.progressed(keyOf(load.Id), stream, load)
+		}
+	}
+	for _, one := range r.Opening {
+		_, _, stream := c.leased(r.WorkerId, one.GetId(), one.GetLease())
+		if stream == nil {
+			continue
+		}
+		soft := c.softNow(keyOf(one.Id), stream)
+		soft.crashed = true
+	}
+	c.warn("worker crashes", "worker", r.WorkerId, "cause", r.Cause, "opening", len(r.Opening))
+}
+
+// A stream may end workers before it has an element: native code crashes while its graph is imported or its iterator made. Workers say with
+// their last words what they were opening. One of these streams is then leased before the others of its epoch, and its worker opens it
+// alone; the third crash is its doing. A stream that was opened begins a new count, and a death without last words changes none.
+
+// openingCrashes is how many workers in a row crashed while they opened a stream, now that its lease ends.
+func (c *Core) openingCrashes(key streamKey, stream *pecanv1.StoredStream) uint32 {
+	switch {
+	case c.crashedOpening(key, stream):
+		return stream.OpeningCrashes + 1
+	case c.opened(key, stream):
+		return 0
+	}
+	return stream.OpeningCrashes
+}
+
+// crashedOpening tells whether the worker that holds a stream said that it dies while it opens it.
+func (c *Core) crashedOpening(key streamKey, stream *pecanv1.StoredStream) bool {
+	soft := c.soft(key)
+	return soft.lease == stream.Lease && soft.crashed
+}
+
+// opened tells whether the worker that holds a stream has opened it, as far as is known.
+func (c *Core) opened(key streamKey, stream *pecanv1.StoredStream) bool {
+	soft := c.soft(key)
+	return stream.Worker != nil && (stream.Produced || soft.lease == stream.Lease && soft.started)
+}
+
+// opensFirst is the one stream of an epoch that is opened of those of which workers died while they opened them; nil: there are none. The
+// others wait for it, or each worker would die of another one.
+func (c *Core) opensFirst(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) (first *pecanv1.StoredStream) {
+	for _, stream := range epoch.Streams {
+		switch {
+		case stream.OpeningCrashes == 0 || !schedule.Needed(job, epoch, stream) || c.opened(streamKey{job.JobId, epoch.Epoch, stream.Stream}, stream):
+		case stream.Worker != nil:
+			return stream
+		case first == nil || stream.OpeningCrashes > first.OpeningCrashes:
+			first = stream
+		}
+	}
+	return first
+}
+
+// crashLimits bounds the workers that one stream may kill.
+func (c *Core) crashLimits() crashguard.Limits {
+	return crashguard.Limits{Crashes: c.cfg.MaxCrashes, Deaths: c.cfg.MaxDeaths}
+}
+
+// suspects gives the elements of a stream that may have killed its worker.
+func (c *Core) suspects(key streamKey, stream *pecanv1.StoredStream, crashed bool) (crashguard.Suspects, bool) {
+	soft := c.soft(key)
+	return c.crashLimits().Suspect(stream, crashguard.Run{
+		Open:     soft.started && soft.lease == stream.Lease && !stream.Produced,
+		Produced: soft.produced, Mark: soft.mark, Crashed: crashed,
+	})
+}
+
+// blameOpening fails the job of a stream that has killed as many workers as it may while they opened it.
+func (c *Core) blameOpening(key streamKey, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, worker *workerState) {
+	c.orders.StreamFailed(job, key.epoch, key.stream, cmp.Or(describe(key)+" ended workers while they opened it", describe(key)))
+	c.failJob(job, crashguard.BlameOpening(describe(key), stream, crashguard.Worker{Address: worker.address, Crash: worker.crash}).Detail())
+}
+
+// blame fails the job of a stream that has killed as many workers as it may.
+func (c *Core) blame(key streamKey, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, mark *pecanv1.MarkElementsRequest, worker *workerState) {
+	elements, err := c.crashLimits().Blame(describe(key), stream, mark, crashguard.Worker{Address: worker.address, Crash: worker.crash})
+	c.orders.StreamFailed(job, key.epoch, key.stream, cmp.Or(describe(key)+" ended workers while they computed its "+elements, describe(key)))
+	c.failJob(job, err.Detail())
+}

@@ -1,0 +1,18 @@
+// Package crashguard decides whether a stream kills the workers that run it.
+//
+// A worker that dies may have been killed by an element, or by anything else. The guard narrows the cause down in steps:
+//
+//  1. After the first death, the next worker marks the elements that it is about to compute (MarkElements).
+//  2. The mark of the second death gives a range. In that range the third worker marks one element at a time, and computes
+//     no guarded element of another stream meanwhile.
+//  3. The third death in the range is the element's doing if native code ended all three processes. A worker whose code
+//     aborts reports that (ReportCrash). A worker that is killed from outside cannot, so such deaths need more repeats.
+//
+// A stream that waits, or that came further each time, is not blamed. Steps that read ahead compute elements beyond the
+// mark, also while the stream waits. After two crashes the stream therefore runs serially: without read-ahead. Design note
+// 0009 has the argument.
+//
+// Files: count.go counts deaths when a LeaseLost record is applied, suspect.go finds the range after a death, blame.go
+// holds the limits and writes the job's error. All functions are pure. The durable state and the core use the same counts,
+// so replay and decision cannot differ.
+package crashguard

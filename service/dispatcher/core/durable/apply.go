@@ -1,0 +1,80 @@
+package durable
+
+import (
+	"errors"
+	"fmt"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// Apply changes the state by one record. A record that does not fit the state changes nothing and is an error: it means
+// that the journal is damaged, or that a decision was wrong. Messages inside the record become part of the state.
+func (s *State) Apply(record *pecanv1.Record) error {
+	if err := s.apply(record); err != nil {
+		return fmt.Errorf("apply record %d (%T): %w", s.applied+1, record.GetKind(), err)
+	}
+	s.applied++
+	return nil
+}
+
+func (s *State) apply(record *pecanv1.Record) error {
+	switch kind := record.GetKind().(type) {
+	case *pecanv1.Record_Started:
+		return s.applyStarted(kind.Started)
+	case *pecanv1.Record_DatasetAdded:
+		if kind.DatasetAdded.GetDataset() == nil {
+			return errors.New("no dataset")
+		}
+		s.setDataset(kind.DatasetAdded.GetDataset().GetDatasetId(), kind.DatasetAdded.GetDataset())
+		return nil
+	case *pecanv1.Record_DatasetRemoved:
+		s.setDataset(kind.DatasetRemoved.GetDatasetId(), nil)
+		return nil
+	case *pecanv1.Record_ClientJoined:
+		r := kind.ClientJoined
+		s.clients[r.ClientId] = &pecanv1.StoredClient{ClientId: r.ClientId, Host: r.Host, Pid: r.Pid}
+		return nil
+	case *pecanv1.Record_ClientLeft:
+		delete(s.clients, kind.ClientLeft.GetClientId())
+		return nil
+	case *pecanv1.Record_JobCreated, *pecanv1.Record_JobJoined, *pecanv1.Record_JobLeft,
+		*pecanv1.Record_JobFailed, *pecanv1.Record_JobRemoved:
+		return s.applyJob(record)
+	case *pecanv1.Record_EpochOpened, *pecanv1.Record_EpochJoined, *pecanv1.Record_EpochAdopted, *pecanv1.Record_EpochLeft,
+		*pecanv1.Record_EpochFailed, *pecanv1.Record_EpochClosed, *pecanv1.Record_StreamAdded:
+		return s.applyEpoch(record)
+	case *pecanv1.Record_CacheSegmentAdded, *pecanv1.Record_CacheCommitted, *pecanv1.Record_CacheSegmentDropped, *pecanv1.Record_CacheRemoved:
+		return s.applyCache(record)
+	case *pecanv1.Record_OrderDecided, *pecanv1.Record_OrderJudged, *pecanv1.Record_ProfileKept:
+		return s.applyOrder(record)
+	}
+	return s.applyStream(record)
+}
+
+func (s *State) applyStarted(r *pecanv1.DispatcherStarted) error {
+	if s.clusterID != "" && r.ClusterId != s.clusterID {
+		return fmt.Errorf("cluster %q in a store of cluster %q", r.ClusterId, s.clusterID)
+	}
+	s.clusterID = r.ClusterId
+	s.incarnation++
+	return nil
+}
+
+// setDataset registers a dataset, or with nil forgets it. What is known of the steps of a graph goes with its last dataset.
+func (s *State) setDataset(id string, dataset *pecanv1.StoredDataset) {
+	before := s.datasets[id].GetFingerprint()
+	if dataset == nil {
+		delete(s.datasets, id)
+	} else {
+		s.datasets[id] = dataset
+	}
+	if before == "" || before == dataset.GetFingerprint() || s.UsesGraph(before) {
+		return
+	}
+	delete(s.profiles, before)
+	for key := range s.orders {
+		if key.Fingerprint == before {
+			delete(s.orders, key)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package durable
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+func (s *State) applyCache(record *pecanv1.Record) error {
+	switch kind := record.GetKind().(type) {
+	case *pecanv1.Record_CacheSegmentAdded:
+		return s.applySegmentNamed(kind.CacheSegmentAdded.GetSegment())
+	case *pecanv1.Record_CacheCommitted:
+		r := kind.CacheCommitted
+		cache := s.caches[r.Key]
+		if cache == nil || len(cache.Segments) != int(cache.Streams) || Manifest(cache) != r.Manifest {
+			return fmt.Errorf("cache %q committed, whose segments are not those of the manifest", r.Key)
+		}
+		cache.Manifest = r.Manifest
+	case *pecanv1.Record_CacheSegmentDropped:
+		r := kind.CacheSegmentDropped
+		cache := s.caches[r.Key]
+		at, found := FindSegment(cache, r.Stream)
+		if !found || cache.Segments[at].Name != r.Name {
+			return fmt.Errorf("segment %q dropped, which cache %q has not", r.Name, r.Key)
+		}
+		cache.Segments = slices.Delete(cache.Segments, at, at+1)
+		cache.Manifest = ""
+	case *pecanv1.Record_CacheRemoved:
+		if s.caches[kind.CacheRemoved.Key] == nil {
+			return fmt.Errorf("no cache %q", kind.CacheRemoved.Key)
+		}
+		delete(s.caches, kind.CacheRemoved.Key)
+	}
+	return nil
+}
+
+func (s *State) applySegmentNamed(segment *pecanv1.CacheSegment) error {
+	cache := s.caches[segment.GetKey()]
+	switch {
+	case segment.GetKey() == "", segment.Streams == 0, segment.Streams > maxStreams, segment.Stream >= segment.Streams:
+		return fmt.Errorf("segment %q of no stream", segment.GetName())
+	case cache != nil && cache.Streams != segment.Streams:
+		return fmt.Errorf("segment %q of %d streams in a cache of %d", segment.Name, segment.Streams, cache.Streams)
+	}
+	if cache == nil {
+		cache = &pecanv1.StoredCache{Key: segment.Key, Streams: segment.Streams}
+	}
+	at, taken := FindSegment(cache, segment.Stream)
+	if taken {
+		return fmt.Errorf("segment %q of stream %d, which has one", segment.Name, segment.Stream)
+	}
+	cache.Segments = slices.Insert(cache.Segments, at, segment)
+	cache.Sequence = s.applied + 1
+	s.caches[segment.Key] = cache
+	return nil
+}
+
+// Manifest is what a commit names: all segments with their sizes and checksums.
+func Manifest(cache *pecanv1.StoredCache) string {
+	sum := sha256.New()
+	for _, segment := range cache.Segments {
+		fmt.Fprintf(sum, "%d %q %d %d %d %q\n", segment.Stream, segment.Name, segment.Bytes, segment.Checksum, segment.Elements, segment.Source)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+func FindSegment(cache *pecanv1.StoredCache, stream uint32) (int, bool) {
+	return slices.BinarySearchFunc(cache.GetSegments(), stream, func(s *pecanv1.CacheSegment, n uint32) int { return cmp.Compare(s.Stream, n) })
+}

@@ -1,0 +1,129 @@
+package durable
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// Applied is the number of records so far.
+func (s *State) Applied() uint64 { return s.applied }
+
+// ClusterID is the name of the cluster, empty before the first record.
+func (s *State) ClusterID() string { return s.clusterID }
+
+// Incarnation counts the processes that opened the store.
+func (s *State) Incarnation() uint64 { return s.incarnation }
+
+// LastLease gives the number of the newest lease.
+func (s *State) LastLease() uint64 { return s.lastLease }
+
+// Jobs gives the jobs in the order in which they were created. The caller must change neither the slice nor the jobs.
+func (s *State) Jobs() []*pecanv1.StoredJob { return s.ordered }
+
+// Job gives a job by its id, or nil.
+func (s *State) Job(id string) *pecanv1.StoredJob { return s.jobs[id] }
+
+// JobNamed gives the job that has a name, or nil.
+func (s *State) JobNamed(name string) *pecanv1.StoredJob { return s.jobs[s.named[name]] }
+
+// Client gives a client by its id, or nil.
+func (s *State) Client(id string) *pecanv1.StoredClient { return s.clients[id] }
+
+// Clients gives the number of clients.
+func (s *State) Clients() int { return len(s.clients) }
+
+// ClientIDs gives the ids of all clients in ascending order.
+func (s *State) ClientIDs() []string { return slices.Sorted(maps.Keys(s.clients)) }
+
+// Dataset gives a registered dataset or nil; it is not to be changed.
+func (s *State) Dataset(id string) *pecanv1.StoredDataset { return s.datasets[id] }
+
+// Datasets gives the number of registered datasets.
+func (s *State) Datasets() int { return len(s.datasets) }
+
+// DatasetIDs gives the ids of all registered datasets in ascending order.
+func (s *State) DatasetIDs() []string { return slices.Sorted(maps.Keys(s.datasets)) }
+
+// UsesGraph tells whether a registered dataset has the graph of that fingerprint.
+func (s *State) UsesGraph(fingerprint string) bool {
+	for _, dataset := range s.datasets {
+		if dataset.Fingerprint == fingerprint {
+			return true
+		}
+	}
+	return false
+}
+
+// Cache gives the record of a cache by its key, or nil.
+func (s *State) Cache(key string) *pecanv1.StoredCache { return s.caches[key] }
+
+// Caches gives the number of recorded caches.
+func (s *State) Caches() int { return len(s.caches) }
+
+// CacheKeys gives the keys of all recorded caches in ascending order.
+func (s *State) CacheKeys() []string { return slices.Sorted(maps.Keys(s.caches)) }
+
+// Decision gives the decision on an order by its key, or nil.
+func (s *State) Decision(key OrderKey) *pecanv1.StoredOrder { return s.orders[key] }
+
+// Profile gives the costs of the steps of a graph by its fingerprint, or nil.
+func (s *State) Profile(fingerprint string) *pecanv1.StoredProfile { return s.profiles[fingerprint] }
+
+func (s *State) job(id string) (*pecanv1.StoredJob, error) {
+	if job, ok := s.jobs[id]; ok {
+		return job, nil
+	}
+	return nil, fmt.Errorf("no job %q", id)
+}
+
+func (s *State) Epoch(jobID string, number uint64) (*pecanv1.StoredJob, *pecanv1.StoredEpoch, error) {
+	job, err := s.job(jobID)
+	if err != nil {
+		return nil, nil, err
+	}
+	if epoch := FindEpoch(job, number); epoch != nil {
+		return job, epoch, nil
+	}
+	return nil, nil, fmt.Errorf("no epoch %d of job %q", number, jobID)
+}
+
+func (s *State) stream(id *pecanv1.StreamId) (*pecanv1.StoredStream, error) {
+	_, epoch, err := s.Epoch(id.GetJobId(), id.GetEpoch())
+	if err != nil {
+		return nil, err
+	}
+	if int64(id.GetStream()) >= int64(len(epoch.Streams)) {
+		return nil, fmt.Errorf("no stream %d in epoch %d of job %q", id.GetStream(), id.GetEpoch(), id.GetJobId())
+	}
+	return epoch.Streams[id.GetStream()], nil
+}
+
+func FindEpoch(job *pecanv1.StoredJob, number uint64) *pecanv1.StoredEpoch {
+	i, ok := slices.BinarySearchFunc(job.Epochs, number, func(e *pecanv1.StoredEpoch, n uint64) int { return cmp.Compare(e.Epoch, n) })
+	if !ok {
+		return nil
+	}
+	return job.Epochs[i]
+}
+
+// FindClosed gives one of the newest closed epochs, or nil.
+func FindClosed(job *pecanv1.StoredJob, number uint64) *pecanv1.ClosedEpoch {
+	i, ok := slices.BinarySearchFunc(job.Closed, number, func(e *pecanv1.ClosedEpoch, n uint64) int { return cmp.Compare(e.Epoch, n) })
+	if !ok {
+		return nil
+	}
+	return job.Closed[i]
+}
+
+func FindPass(epoch *pecanv1.StoredEpoch, clientID string) *pecanv1.StoredPass {
+	for _, pass := range epoch.Passes {
+		if pass.ClientId == clientID {
+			return pass
+		}
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package core
+
+import (
+	"cmp"
+	"slices"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+)
+
+func (c *Core) closeEpoch(req *pecanv1.CloseEpochRequest) error {
+	job, err := c.member("close epoch", req.ClientId, req.JobId)
+	if err != nil {
+		return err
+	}
+	epoch := durable.FindEpoch(job, req.Epoch)
+	if epoch == nil && req.Epoch >= job.NextEpoch {
+		return reason.New(reason.EpochUnknown, "close epoch: job %q has no epoch %d; its next one is %d", job.JobId, req.Epoch, job.NextEpoch)
+	}
+	if epoch != nil && durable.FindPass(epoch, req.ClientId) != nil && !c.begunAgain(req) {
+		c.leaveEpoch(job, epoch, req.ClientId, true)
+	}
+	return nil
+}
+
+// begunAgain tells whether the pass that is open is another one than the one to be closed: the call was repeated, or held up on its way.
+func (c *Core) begunAgain(req *pecanv1.CloseEpochRequest) bool {
+	for _, known := range slices.Backward(c.state.Client(req.ClientId).Requests) {
+		if known.Opened && known.JobId == req.JobId && known.Epoch == req.Epoch {
+			return req.RequestId != "" && req.RequestId != known.RequestId
+		}
+	}
+	return false
+}
+
+// leaveEpoch takes a client out of an epoch: the streams it read are free for others, and the epoch is over when nobody
+// is left who could want the rest. One that closed the epoch itself has released before all that it had something of: a stream that it
+// still reads was on its way to it, often the very one that it released, and it had nothing of it.
+func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string, closed bool) {
+	if !durable.Private(job) {
+		for _, stream := range epoch.Streams {
+			if stream.Consumer == clientID && !stream.Delivered {
+				key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
+				next := stream.StartIndex
+				if !closed {
+					// It does not say what it had.
+					if handsOn(job, stream, c.soft(key).consumedUnder) {
+						c.giveUpRest(job, epoch, stream, stream.StartIndex)
+						continue
+					}
+					next = c.knownIndex(job, key, stream)
+				}
+				c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{
+					Id: key.id(), ClientId: clientID, NextIndex: next,
+				}}})
+				c.soft(key).moving = false
+			}
+		}
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochLeft{EpochLeft: &pecanv1.EpochLeft{JobId: job.JobId, Epoch: epoch.Epoch, ClientId: clientID}}})
+	if client := c.clients[clientID]; client != nil {
+		delete(client.passes, passKey{job.JobId, epoch.Epoch})
+	}
+	c.endWatches(func(w *watchState) bool {
+		return w.client == clientID && w.job == job.JobId && w.epoch == epoch.Epoch
+	}, nil)
+	if len(epoch.Passes) == 0 && (durable.Private(job) || durable.Delivered(epoch) || epoch.Error != nil) {
+		c.endEpoch(job, epoch)
+	}
+}
+
+// knownIndex is where the next consumer starts after one that left without saying how far it came; see the package's doc.
+func (c *Core) knownIndex(job *pecanv1.StoredJob, key streamKey, stream *pecanv1.StoredStream) uint64 {
+	soft := c.soft(key)
+	index := stream.StartIndex
+	if soft.lease == stream.Lease && stream.Worker != nil {
+		switch job.Options.GetMode() {
+		case pecanv1.Mode_MODE_AT_LEAST_ONCE:
+		case pecanv1.Mode_MODE_AT_MOST_ONCE:
+			index = max(index, soft.acked, soft.produced)
+		default:
+			index = max(index, soft.acked)
+		}
+	}
+	if stream.Produced {
+		index = min(index, stream.Count)
+	}
+	return index
+}
+
+// endEpoch stops the streams of an epoch and forgets it.
+func (c *Core) endEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
+	for _, stream := range epoch.Streams {
+		if stream.Worker != nil {
+			c.takeBack(job, stream.Worker.WorkerId, streamKey{job.JobId, epoch.Epoch, stream.Stream}, 0)
+		}
+	}
+	done := durable.Delivered(epoch)
+	c.forgetEpoch(job.JobId, epoch)
+	c.endWatches(func(w *watchState) bool { return w.job == job.JobId && w.epoch == epoch.Epoch },
+		reason.New(reason.EpochUnknown, "watch epoch: epoch %d of job %q is over", epoch.Epoch, job.JobId))
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochClosed{EpochClosed: &pecanv1.EpochClosed{
+		JobId: job.JobId, Epoch: epoch.Epoch, Delivered: done, Elements: durable.Elements(epoch), Error: epoch.Error,
+		StreamsTruncated: durable.StreamsTruncated(epoch), Lost: durable.Lost(job, epoch),
+	}}})
+	c.event("epoch closed", "job", job.JobId, "epoch", epoch.Epoch, "delivered", done, "elements", durable.Elements(epoch))
+}
+
+// failStream ends the epoch of a stream that has failed for good, with an error that every client of it gets.
+func (c *Core) failStream(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, key streamKey, detail *pecanv1.ErrorDetail) {
+	if epoch.Error != nil {
+		return
+	}
+	c.orders.StreamFailed(job, key.epoch, key.stream, cmp.Or(detail.GetMessage(), describe(key)))
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochFailed{EpochFailed: &pecanv1.EpochFailed{JobId: job.JobId, Epoch: epoch.Epoch, Error: detail}}})
+	c.warn("epoch failed", "job", job.JobId, "epoch", epoch.Epoch, "reason", detail.GetReason(), "error", detail.GetMessage())
+}

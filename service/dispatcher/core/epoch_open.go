@@ -1,0 +1,135 @@
+package core
+
+import (
+	"slices"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+)
+
+func (c *Core) openEpoch(in OpenEpochAt) (*pecanv1.OpenEpochResponse, error) {
+	req := in.Request
+	job, err := c.member("open epoch", req.ClientId, req.JobId)
+	if err != nil {
+		return nil, err
+	}
+	if known := answered(c.state.Client(req.ClientId).Requests, req); known != nil {
+		return &pecanv1.OpenEpochResponse{Epoch: known.Epoch, Order: c.orders.PositionOrder(job, durable.FindEpoch(job, known.Epoch))}, nil
+	}
+	if job.Error != nil {
+		return nil, reason.FromDetail(job.Error)
+	}
+	number := job.NextEpoch
+	if !durable.Private(job) {
+		number = req.Pass
+	}
+	if req.Position != nil {
+		if err := checkPosition(job, req.Position); err != nil {
+			return nil, err
+		}
+		number = req.Position.Epoch
+	} else if number > job.NextEpoch {
+		return nil, reason.New(reason.BadArgument, "open epoch: pass %d of job %q asked for, but its next epoch is %d; passes are opened one after the other", number, req.JobId, job.NextEpoch)
+	} else if number > durable.MaxEpoch {
+		// A position may be of the last one.
+		return nil, reason.New(reason.BadArgument, "open epoch: job %q has come to epoch %d, and there are none behind that", req.JobId, uint64(durable.MaxEpoch))
+	}
+	if req.Position == nil && number < job.NextEpoch {
+		epoch := durable.FindEpoch(job, number)
+		if closed := durable.FindClosed(job, number); closed.GetError() != nil {
+			return nil, reason.FromDetail(closed.Error)
+		}
+		if epoch == nil || durable.Delivered(epoch) {
+			return &pecanv1.OpenEpochResponse{Epoch: number, AlreadyDelivered: true}, nil
+		}
+		if epoch.Error != nil {
+			return nil, reason.FromDetail(epoch.Error)
+		}
+		if durable.FindPass(epoch, req.ClientId) != nil {
+			return nil, reason.New(reason.BadArgument, "open epoch: client %q reads epoch %d of job %q already; two iterators of one client cannot share a pass", req.ClientId, number, req.JobId)
+		}
+	} else {
+		if n := len(job.Epochs); n >= c.cfg.MaxEpochs {
+			return nil, reason.New(reason.ServiceLimit, "open epoch: job %q has %d iterators under way, the dispatcher allows at most %d (--max-epochs); delete those that are not read any more", req.JobId, n, c.cfg.MaxEpochs)
+		}
+		order, err := c.orders.OrderAt(job, req.Position, in.Order)
+		if err != nil {
+			return nil, err
+		}
+		c.openNewEpoch(job, number, req.Position, order)
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochJoined{EpochJoined: &pecanv1.EpochJoined{
+		JobId: job.JobId, Epoch: number, ClientId: req.ClientId, RequestId: req.RequestId, Prefetch: req.Prefetch, HeartbeatNumber: req.HeartbeatNumber,
+	}}})
+	c.clients[req.ClientId].passes[passKey{job.JobId, number}] = &passState{seen: c.now}
+	return &pecanv1.OpenEpochResponse{Epoch: number, Order: c.orders.PositionOrder(job, durable.FindEpoch(job, number))}, nil
+}
+
+// adoptEpoch notes that a client begins to read what it had opened ahead of need. One that has closed the pass meanwhile, or
+// whose epoch is over, tells nothing new.
+func (c *Core) adoptEpoch(req *pecanv1.AdoptEpochRequest) error {
+	job, err := c.member("adopt epoch", req.ClientId, req.JobId)
+	if err != nil {
+		return err
+	}
+	epoch := durable.FindEpoch(job, req.Epoch)
+	if epoch == nil {
+		if req.Epoch < job.NextEpoch {
+			return nil
+		}
+		return reason.New(reason.EpochUnknown, "adopt epoch: job %q has no epoch %d; its next one is %d", job.JobId, req.Epoch, job.NextEpoch)
+	}
+	if pass := durable.FindPass(epoch, req.ClientId); pass != nil && pass.Prefetch {
+		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochAdopted{EpochAdopted: &pecanv1.EpochAdopted{
+			JobId: job.JobId, Epoch: req.Epoch, ClientId: req.ClientId,
+		}}})
+	}
+	return nil
+}
+
+// checkPosition refuses a pass that cannot begin where it is asked to.
+func checkPosition(job *pecanv1.StoredJob, position *pecanv1.Position) error {
+	const what = "open epoch at a position"
+	streams := plannedStreams(job)
+	switch {
+	case !durable.Private(job):
+		return reason.New(reason.BadArgument, "%s: job %q is shared by its name, and a position is that of one trainer. Leave the name out where a trainer shall go on where it stopped", what, job.Name)
+	case streams == 0:
+		return reason.New(reason.BadArgument, "%s: job %q has sharding OFF, where streams are the workers' and differ from run to run", what, job.JobId)
+	case position.Epoch > durable.MaxEpoch || durable.FindEpoch(job, position.Epoch) != nil:
+		return reason.New(reason.BadArgument, "%s: epoch %d of job %q is open already, or its number is above %d", what, position.Epoch, job.JobId, uint64(durable.MaxEpoch))
+	case len(position.Next) > int(streams):
+		return reason.New(reason.BadArgument, "%s: it names %d streams, job %q has %d", what, len(position.Next), job.JobId, streams)
+	case position.Turn > streams || slices.ContainsFunc(position.Ended, func(n uint32) bool { return n >= streams }):
+		return reason.New(reason.BadArgument, "%s: it names a stream above the %d of job %q", what, streams, job.JobId)
+	}
+	return nil
+}
+
+// plannedStreams is how many streams an epoch of the job has from the start, the closing stream included.
+func plannedStreams(job *pecanv1.StoredJob) uint32 {
+	if job.Options.GetMode() == pecanv1.Mode_MODE_OFF {
+		return 0
+	}
+	streams := uint32(job.Plan.GetNumStreams())
+	if job.Plan.HasClosing() {
+		streams++
+	}
+	return streams
+}
+
+func (c *Core) openNewEpoch(job *pecanv1.StoredJob, number uint64, position *pecanv1.Position, order []string) {
+	streams := plannedStreams(job)
+	// An epoch that everybody left half read has had its time when the second one after it begins.
+	for _, old := range slices.Clone(job.Epochs) {
+		if len(old.Passes) == 0 && old.Epoch+1 < number {
+			c.endEpoch(job, old)
+		}
+	}
+	ordered := c.orders.BeginPilot(job, number, position, order)
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochOpened{EpochOpened: &pecanv1.EpochOpened{
+		JobId: job.JobId, Epoch: number, Streams: streams, Position: position, Order: slices.Clone(order), OrderStreams: ordered,
+	}}})
+	c.event("epoch opened", "job", job.JobId, "epoch", number, "streams", streams, "resumed", position != nil, "ordered", len(order) > 0)
+}

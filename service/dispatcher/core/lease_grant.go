@@ -1,0 +1,157 @@
+package core
+
+import (
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/crashguard"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+// addOffStreams gives each worker a pass of its own in MODE_OFF, as long as no pass has come to its end.
+func (c *Core) addOffStreams() {
+	connected := 0
+	for _, worker := range c.workers {
+		if !worker.away {
+			connected++
+		}
+	}
+	for _, job := range c.state.Jobs() {
+		if job.Options.GetMode() != pecanv1.Mode_MODE_OFF || job.Error != nil {
+			continue
+		}
+		for _, epoch := range job.Epochs {
+			if epoch.Error != nil || len(epoch.Passes) == 0 || schedule.Final(job, epoch) {
+				continue
+			}
+			for len(epoch.Streams) < connected {
+				key := streamKey{job.JobId, epoch.Epoch, uint32(len(epoch.Streams))}
+				c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamAdded{StreamAdded: &pecanv1.StreamAdded{Id: key.id()}}})
+			}
+		}
+	}
+}
+
+// assignLeases gives waiting streams to workers; package schedule decides which.
+func (c *Core) assignLeases() {
+	division := schedule.Division{
+		Jobs: c.state.Jobs(), Positions: len(c.cfg.WorkerAddresses), Starting: c.now < c.cfg.DeadAfter,
+		Ready: c.readyStreams, Grant: c.grantLease,
+		Avoid: func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) []string {
+			if soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; soft != nil {
+				return soft.avoid
+			}
+			return nil
+		},
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.workers)) {
+		worker := c.workers[id]
+		division.Workers = append(division.Workers, &schedule.Worker{
+			ID: id, Usable: c.usable(worker), MaxStreams: int(worker.maxStreams), Order: worker.order, Position: c.placeOf(worker.address.GetTcp()),
+		})
+	}
+	division.Run()
+}
+
+// readyStreams gives which waiting streams of an epoch may be leased now.
+func (c *Core) readyStreams(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) func(*pecanv1.StoredStream) bool {
+	first := c.opensFirst(job, epoch)
+	return func(stream *pecanv1.StoredStream) bool {
+		return (first == nil || first == stream || stream.OpeningCrashes == 0) && len(c.closingBefore(job, stream)) == 0
+	}
+}
+
+// grantLease leases a waiting stream to a worker, under a number that nobody has had.
+func (c *Core) grantLease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream, id string) {
+	key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseGranted{LeaseGranted: &pecanv1.LeaseGranted{
+		Id: key.id(), Lease: c.nextLease(), Worker: c.workers[id].address, Restart: stream.Lease > 0 && graph.BeginsAnew(job.Plan, job.Options),
+	}}})
+	soft := c.soft(key)
+	soft.newLease(stream.Lease, c.now)
+	if !graph.Repeats(job.Plan) {
+		// What readers had was of another run.
+		soft.had, soft.clean = 0, 0
+	}
+	if !stream.Delivered && stream.Consumer != "" && durable.FindPass(epoch, stream.Consumer) == nil {
+		// Who had read it to its end has left, and it is sent once more.
+		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{Id: key.id(), ClientId: stream.Consumer}}})
+	}
+	c.command(id, c.startCommand(job, epoch, stream))
+	c.event("lease granted", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", id)
+}
+
+// nextLease is a number that nobody has had.
+func (c *Core) nextLease() uint64 { return max(c.state.LastLease(), c.leaseFloor) + 1 }
+
+func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) *pecanv1.WorkerCommand {
+	key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
+	dataset := c.state.Dataset(job.DatasetId)
+	start := &pecanv1.StartStream{
+		Id: key.id(), Lease: stream.Lease, Fingerprint: dataset.GetFingerprint(), Plan: c.planOf(job, epoch, stream.Stream), Options: job.Options,
+		Components: dataset.GetSpec().GetComponents(), Prefetch: durable.AllPrefetched(epoch),
+		DeliveredBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.soft(key).clean, AckedBelow: c.soft(key).had,
+		Cache: c.cacheOrder(job, stream), CrashGuard: crashguard.Of(stream), OpenAlone: stream.OpeningCrashes > 0,
+	}
+	if stream.Delivered {
+		start.DeliveredBelow = stream.Count
+	}
+	if durable.IsClosing(job, stream) {
+		start.Closing = true
+		for _, source := range epoch.Streams[:len(epoch.Streams)-1] {
+			start.Remainders = append(start.Remainders, &pecanv1.RemainderSource{
+				Stream: source.Stream, Lease: source.Lease, Worker: source.Worker, Ready: source.Produced || source.Truncated, Rows: source.RemainderRows,
+			})
+		}
+		c.soft(key).remainders = start
+	}
+	return &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Start{Start: start}}
+}
+
+// planOf is the plan by which a stream runs, whoever runs it and whenever: the job's, in the order that was decided before its epoch was
+// opened, where the stream has that.
+func (c *Core) planOf(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream uint32) *pecanv1.Plan {
+	if !durable.HasOrder(epoch, stream) {
+		return job.Plan
+	}
+	key := passKey{job.JobId, epoch.Epoch}
+	if c.orderedPlans[key] == nil {
+		plan := proto.Clone(job.Plan).(*pecanv1.Plan)
+		plan.Order = epoch.Order
+		c.orderedPlans[key] = plan
+	}
+	return c.orderedPlans[key]
+}
+
+// pushRemainders tells the holders of closing streams what changed about the streams they wait for.
+func (c *Core) pushRemainders() {
+	for _, job := range c.state.Jobs() {
+		if !job.Plan.HasClosing() {
+			continue
+		}
+		for _, epoch := range job.Epochs {
+			if len(epoch.Streams) == 0 {
+				continue
+			}
+			stream := epoch.Streams[len(epoch.Streams)-1]
+			if stream.Worker == nil || stream.Produced {
+				continue
+			}
+			soft := c.soft(streamKey{job.JobId, epoch.Epoch, stream.Stream})
+			sent := soft.remainders
+			command := c.startCommand(job, epoch, stream)
+			if sent == nil || !sameRemainders(sent.Remainders, command.GetStart().Remainders) {
+				c.command(stream.Worker.WorkerId, command)
+			}
+		}
+	}
+}
+
+func sameRemainders(a, b []*pecanv1.RemainderSource) bool {
+	return slices.EqualFunc(a, b, func(x, y *pecanv1.RemainderSource) bool { return proto.Equal(x, y) })
+}

@@ -1,0 +1,125 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
+)
+
+// dropUnneededLeases stops what nobody waits for.
+func (c *Core) dropUnneededLeases() {
+	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
+		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
+		c.endCutOff(key, stream)
+		if stream.Worker == nil || schedule.Needed(job, epoch, stream) {
+			return
+		}
+		c.takeBack(job, stream.Worker.WorkerId, key, stream.Lease)
+		c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "not needed any more")
+	})
+}
+
+// streamFailed moves a stream whose failure may be the worker's, and fails the epoch otherwise.
+func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
+	key := keyOf(r.GetId())
+	job, epoch, stream := c.leased(workerID, r.GetId(), r.GetLease())
+	if stream == nil {
+		c.command(workerID, stopCommand(key, r.GetLease()))
+		return
+	}
+	detail := r.GetError()
+	if r.GetBelowWindow() {
+		c.warn("a reader wants elements that are gone, leasing the stream again", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
+		c.takeBack(job, workerID, key, stream.Lease)
+		c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, detail.GetMessage())
+		return
+	}
+	switch codes.Code(detail.GetCode()) {
+	case codes.Unavailable, codes.Aborted, codes.DeadlineExceeded, codes.Canceled:
+		if int(stream.Failures)+1 < c.cfg.MaxFailures {
+			soft := c.soft(key)
+			soft.avoid = append(soft.avoid, workerID)
+			c.warn("stream failed, leasing it again", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
+			if job.Plan.GetWritesFiles() {
+				// It has failed and is not closed: its files go with it.
+				c.takeBack(job, workerID, key, stream.Lease)
+			}
+			c.loseLease(key, stream, pecanv1.LeaseLost_FAILED, fmt.Sprintf("worker %s: %s", workerID, detail.GetMessage()))
+			return
+		}
+		detail = &pecanv1.ErrorDetail{Code: detail.GetCode(), Reason: detail.GetReason(), Message: fmt.Sprintf(
+			"%s failed %d times, the last time on worker %s: %s", describe(key), c.cfg.MaxFailures, workerID, detail.GetMessage())}
+	}
+	if detail.GetCode() == int32(codes.OK) {
+		detail = reason.New(reason.Internal, "%s failed on worker %s: %s", describe(key), workerID, detail.GetMessage()).Detail()
+	}
+	c.failStream(job, epoch, key, detail)
+}
+
+func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
+	job, _, stream, err := c.openStream("report worker", req.ClientId, req.Id)
+	if err != nil || stream == nil {
+		return err
+	}
+	key := keyOf(req.Id)
+	if stream.Worker == nil || stream.Lease != req.Lease || stream.Worker.WorkerId != req.WorkerId || stream.Consumer != req.ClientId {
+		return nil
+	}
+	soft := c.soft(key)
+	if req.Number != 0 && soft.reporter == req.ClientId && req.Number <= soft.reportNumber {
+		// It was told before, and what it was about may be over.
+		return nil
+	}
+	soft.reporter, soft.reportNumber = req.ClientId, req.Number
+	if soft.lease == req.Lease {
+		soft.produced = max(soft.produced, req.NextIndex)
+	}
+	worker := c.workers[req.WorkerId]
+	if worker != nil && worker.restored && soft.reports == 0 {
+		// It may be a copy of a report to the dispatcher that ran before this one, and the worker on its way. Who cannot reach it says so again.
+		soft.reports++
+		return nil
+	}
+	if worker == nil || worker.away {
+		// Two witnesses: its session is broken, and a client cannot reach it.
+		c.loseWorker(req.WorkerId, true, "its session is broken and client "+req.ClientId+" cannot reach it")
+		return nil
+	}
+	soft.reports++
+	soft.reported, c.dirty = req.Message, true
+	if soft.reports < 3 && c.now-soft.leasedAt < c.cfg.SuspectAfter || !c.otherWorker(req.WorkerId, soft.avoid) {
+		return nil
+	}
+	soft.avoid = append(soft.avoid, req.WorkerId)
+	c.warn("moving a stream that its client cannot read", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", req.WorkerId, "error", req.Message)
+	c.takeBack(job, req.WorkerId, key, stream.Lease)
+	c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "client "+req.ClientId+" could not read it from worker "+req.WorkerId)
+	return nil
+}
+
+// otherWorker tells whether a stream has somewhere else to go.
+func (c *Core) otherWorker(than string, avoid []string) bool {
+	for id, worker := range c.workers {
+		if id != than && !slices.Contains(avoid, id) && c.usable(worker) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Core) loseLease(key streamKey, stream *pecanv1.StoredStream, cause pecanv1.LeaseLost_Cause, why string) {
+	soft := c.soft(key)
+	progress := uint64(0)
+	if soft.lease == stream.Lease {
+		progress = soft.produced
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
+		Id: key.id(), Lease: stream.Lease, Cause: cause, Progress: progress, Why: why, Truncated: c.cutsOff(key, stream),
+		OpeningCrashes: c.openingCrashes(key, stream), Serial: stream.Serial,
+	}}})
+}

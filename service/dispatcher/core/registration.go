@@ -1,0 +1,102 @@
+package core
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+func (c *Core) hello(in Hello) error {
+	msg := in.Message
+	id := msg.GetAddress().GetWorkerId()
+	if msg.ClusterId != "" && msg.ClusterId != c.state.ClusterID() {
+		return reason.New(reason.ClusterMismatch, "register worker %s: it belongs to cluster %s and this dispatcher is cluster %s; a dispatcher without a work directory is a new cluster after each start. Drop what is held and register without a cluster", id, msg.ClusterId, c.state.ClusterID())
+	}
+	if known := c.workers[id]; known != nil && msg.Number != 0 && msg.Number <= known.connection {
+		// It would name what the worker held then.
+		return reason.New(reason.Unavailable, "register worker %s: it has registered on a newer connection", id)
+	}
+	if err := c.checkPlace(id, msg.GetAddress().GetTcp()); err != nil {
+		return err
+	}
+	if err := c.takeAddress(id, msg.GetAddress().GetTcp()); err != nil {
+		return err
+	}
+	worker := c.workers[id]
+	if worker == nil {
+		worker = &workerState{order: uint64(len(c.workers)) + c.versions}
+		c.versions++
+		c.workers[id] = worker
+	} else if worker.session != 0 {
+		c.endSession(worker.session, reason.New(reason.Closed, "worker %s registered again on a newer connection", id))
+		c.orders.LoseTrials(uint64(worker.session), "worker "+id+" registered again", true)
+	}
+	*worker = workerState{
+		address: msg.Address, session: in.Session, order: worker.order, maxStreams: msg.MaxStreams, cores: msg.Cores,
+		tensorflow: msg.TensorflowVersion, version: msg.Version, where: msg.Placement, graphProducer: msg.GraphProducer, lastBeat: c.now, caches: msg.Caches,
+		connection: msg.Number,
+	}
+	c.sessions[in.Session] = id
+	c.command(id, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Welcome{Welcome: &pecanv1.Welcome{
+		ClusterId: c.state.ClusterID(), HeartbeatS: c.cfg.Heartbeat.Seconds(), LeaseTtlS: c.cfg.LeaseTTL.Seconds(),
+	}}})
+	c.event("worker registered", "worker", id, "tcp", msg.Address.Tcp, "max_streams", msg.MaxStreams, "placement", msg.Placement, "held", len(msg.Held))
+	// What it was told before may never have come to it; what it still holds of that it names.
+	c.forgetClosing(func(run closingRun) bool { return run.worker == id })
+	c.believeAhead(id, msg)
+	c.reconcile(id, msg.Held)
+	c.dirty = true
+	return nil
+}
+
+// takeAddress gives a worker the address of one that is gone: a process listens where that one did. One that is heard keeps
+// its address, since two that advertise the same would otherwise take it from each other for ever, with all their streams.
+func (c *Core) takeAddress(id, tcp string) error {
+	if tcp == "" {
+		return nil
+	}
+	for _, otherID := range slices.Sorted(maps.Keys(c.workers)) {
+		other := c.workers[otherID]
+		if otherID == id || other.address.GetTcp() != tcp {
+			continue
+		}
+		if c.usable(other) {
+			return reason.New(reason.WorkerUnknown, "register worker %s: worker %s is connected and has the same address %s; give each worker its own (--advertise, or --listen without it). If that worker is gone, its address is free %v after its last heartbeat", id, otherID, tcp, c.cfg.SuspectAfter)
+		}
+		c.loseWorker(otherID, true, "worker "+id+" took over its address")
+	}
+	return nil
+}
+
+// checkPlace holds a worker against the configured list. An entry is HOST:PORT, or HOST for any one worker on that host.
+func (c *Core) checkPlace(id, tcp string) error {
+	if len(c.cfg.WorkerAddresses) == 0 {
+		return nil
+	}
+	place := c.placeOf(tcp)
+	if place < 0 {
+		return reason.New(reason.WorkerUnknown, "register worker %s: its address %s is not in the workers list of the dispatcher (--worker-addresses=%s); add it there, or start the worker with an address of the list", id, tcp, strings.Join(c.cfg.WorkerAddresses, ","))
+	}
+	for _, otherID := range slices.Sorted(maps.Keys(c.workers)) {
+		other := c.workers[otherID]
+		if otherID != id && !other.away && other.address.GetTcp() != tcp && c.placeOf(other.address.GetTcp()) == place {
+			return reason.New(reason.WorkerUnknown, "register worker %s: other workers are already running at the configured address %s (worker %s at %s)", id, c.cfg.WorkerAddresses[place], otherID, other.address.GetTcp())
+		}
+	}
+	return nil
+}
+
+// placeOf is the position of an address in the configured list, -1 when it has none. Exact entries go first.
+func (c *Core) placeOf(tcp string) int {
+	if i := slices.Index(c.cfg.WorkerAddresses, tcp); i >= 0 {
+		return i
+	}
+	colon := strings.LastIndexByte(tcp, ':')
+	if colon < 0 {
+		return -1
+	}
+	return slices.Index(c.cfg.WorkerAddresses, strings.Trim(tcp[:colon], "[]"))
+}

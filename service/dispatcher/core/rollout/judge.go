@@ -1,0 +1,69 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+)
+
+// judge decides what becomes of an order by what workers have told so far.
+func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *pilot, jobs []*pecanv1.StoredJob) {
+	s := r.compare(key, decided, p, jobs)
+	if s.failed != "" {
+		r.setStage(key, pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, nil, s.failed)
+		return
+	}
+	registered, margin, cpu, against, enough := s.sameEpochs, sameEpochsMargin, minCPU, "streams beside it", s.sameEpochs.cpu() >= minCPU
+	if p.wholeEpochs {
+		registered, margin, cpu, against, enough = s.before, otherEpochsMargin, otherEpochsCPU, "epochs before it", s.before.elements > 0
+	}
+	// An order may take next to nothing for what took long before.
+	seen := float64(s.ordered.elements) * max(s.ordered.perElement, registered.perElement)
+	if !enough || min(registered.maxElements, s.ordered.maxElements) < minElements || seen < cpu {
+		p.waitsFor = fmt.Sprintf("%d elements in it and %d in %s have been seen; %d of each are needed, and what takes %.0f s of CPU",
+			s.ordered.maxElements, registered.maxElements, against, minElements, cpu)
+		return
+	}
+	production := &pecanv1.OrderProduction{
+		RegisteredElements: registered.elements, RegisteredS: registered.perElement, OrderedElements: s.ordered.elements, OrderedS: s.ordered.perElement, SameEpochs: !p.wholeEpochs,
+	}
+	figures := fmt.Sprintf("in production its steps take %.4g ms for an element, and %.4g ms in %s", 1000*s.ordered.perElement, 1000*registered.perElement, against)
+	switch {
+	case s.ordered.perElement > margin*registered.perElement:
+		r.setStage(key, pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, production, fmt.Sprintf("%s: %.3g times as much, and what may be chance is %.1f times", figures, s.ordered.perElement/registered.perElement, margin))
+	case decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED:
+		r.setStage(key, pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED, production, strings.TrimSuffix(decided.Why, ".")+"; "+figures)
+	default:
+		p.checked, p.waitsFor = true, figures
+	}
+}
+
+// setStage makes durable what becomes of an order.
+func (r *Rollouts) setStage(key durable.OrderKey, stage pecanv1.OrderStage, production *pecanv1.OrderProduction, why string) {
+	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_OrderJudged{OrderJudged: &pecanv1.OrderJudged{
+		Fingerprint: key.Fingerprint, Policy: key.Policy, Tolerance: key.Tolerance, PlanHash: key.PlanHash, Stage: stage, Production: production, Why: why,
+	}}})
+	delete(r.pilots, key)
+	text := "an order of steps is adopted"
+	if stage == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK {
+		text = "an order of steps is rolled back"
+	}
+	r.host.Log(false, text, "dataset", key.Fingerprint, "policy", key.Policy.String(), "tolerance", key.Tolerance.String(), "why", why)
+}
+
+// StreamFailed notes that a stream has failed for good. Where it runs in an order, and no epoch of its job has failed before, that counts
+// against the order: the registered one is right by definition. Whether it is the order's doing nobody can tell, and a rollback costs no more than time.
+func (r *Rollouts) StreamFailed(job *pecanv1.StoredJob, epochNumber uint64, stream uint32, why string) {
+	epoch, decided := durable.FindEpoch(job, epochNumber), r.state.DecisionFor(job)
+	if epoch == nil || !durable.HasOrder(epoch, stream) || !slices.Equal(r.state.OrderFor(job), epoch.Order) {
+		return
+	}
+	failed := slices.ContainsFunc(job.Closed, func(e *pecanv1.ClosedEpoch) bool { return e.Error != nil }) ||
+		slices.ContainsFunc(job.Epochs, func(e *pecanv1.StoredEpoch) bool { return e.Error != nil })
+	if !failed {
+		r.setStage(durable.KeyOf(decided), pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, nil, fmt.Sprintf("a stream that runs in the order has failed: %s", why))
+	}
+}

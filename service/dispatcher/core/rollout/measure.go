@@ -1,0 +1,70 @@
+package rollout
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
+)
+
+// measure asks for a plan when it is known what the steps cost: from these jobs, or from earlier ones.
+func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
+	o.due = r.host.Now() + checkEvery
+	nodes := r.measured(u.jobs)
+	elements, cpu := busiest(nodes)
+	if elements < minElements || cpu < minCPU {
+		o.waitsFor = fmt.Sprintf("%d of %d elements of the busiest step and %.1f of %.0f s of CPU have been seen", min(elements, minElements), minElements, min(cpu, minCPU), minCPU)
+		if r.state.Profile(u.key.Fingerprint) == nil {
+			return
+		}
+		nodes = r.state.Profile(u.key.Fingerprint).Nodes
+	}
+	r.plans++
+	o.planNumber, o.metrics, o.waitsFor = r.plans, nodes, "an order is being planned"
+	r.host.Plan(PlanRequest{Number: o.planNumber, Fingerprint: u.key.Fingerprint, Plan: u.jobs[0].Plan, Options: optionsFor(u), Nodes: nodes})
+}
+
+// optionsFor gives the options of a decision's jobs with the tolerance that is meant.
+func optionsFor(u *undecidedOrder) *pecanv1.JobOptions {
+	options := proto.Clone(u.jobs[0].Options).(*pecanv1.JobOptions)
+	options.OrderTolerance = u.key.Tolerance
+	return options
+}
+
+// measured sums up the figures of jobs' streams that run in the registered order.
+func (r *Rollouts) measured(jobs []*pecanv1.StoredJob) []*pecanv1.NodeMetrics {
+	sum := jobmetrics.Profile{}
+	for _, job := range jobs {
+		sum.Add(r.host.Metrics(job.JobId).Registered())
+	}
+	// A node without a name is nobody's, and a time that is none would make all others worth nothing.
+	return slices.DeleteFunc(sum.List(), func(n *pecanv1.NodeMetrics) bool {
+		return n.Node == "" || !(n.SelfCpuS >= 0) || math.IsInf(n.SelfCpuS, 0)
+	})
+}
+
+// busiest gives the elements of the node that took most time, and the time of all.
+func busiest(nodes []*pecanv1.NodeMetrics) (elements uint64, cpu float64) {
+	most := 0.0
+	for _, node := range nodes {
+		cpu += node.SelfCpuS
+		if node.SelfCpuS > most {
+			most, elements = node.SelfCpuS, node.Elements
+		}
+	}
+	return elements, cpu
+}
+
+// PlanRequest asks for an order of the steps of a graph, from figures of what they cost. It is answered by OrderPlanned, whatever
+// comes of it.
+type PlanRequest struct {
+	Number      uint64
+	Fingerprint string
+	Plan        *pecanv1.Plan
+	Options     *pecanv1.JobOptions
+	Nodes       []*pecanv1.NodeMetrics
+}

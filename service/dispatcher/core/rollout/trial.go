@@ -1,0 +1,130 @@
+package rollout
+
+import (
+	"fmt"
+	"strings"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+)
+
+// tryOrder has a worker try the planned order, as soon as the trial costs no more than it may and a worker runs the dataset.
+func (r *Rollouts) tryOrder(u *undecidedOrder, o *rollout) {
+	o.due = r.host.Now() + checkEvery
+	budget, least := r.trialBudget(u, o)
+	if budget < least {
+		o.waitsFor = fmt.Sprintf("a trial takes %.3g s of CPU at least and may take %.3g s, %.0f %% of an epoch or of what was spent so far", least, budget, 100*trialShare)
+		return
+	}
+	job, id, session := r.trialWorker(u, o)
+	registered, ordered := o.planned.tops()
+	if id == "" {
+		o.waitsFor = "no worker runs the dataset that can try the order"
+		return
+	}
+	r.trials++
+	o.trial = &orderTrial{id: fmt.Sprintf("%d-%d", r.state.Incarnation(), r.trials), worker: id, session: session, until: r.host.Now() + trialTimeout, budget: budget}
+	o.tried[session] = true
+	o.waitsFor = "worker " + id + " is trying the order"
+	r.host.Try(id, &pecanv1.TryOrder{
+		Id: o.trial.id, Fingerprint: u.key.Fingerprint, Plan: job.Plan, Options: optionsFor(u), Order: o.planned.Order, CpuS: budget,
+		Components: r.state.Dataset(job.DatasetId).GetSpec().GetComponents(), RegisteredTop: registered, OrderedTop: ordered,
+	})
+	r.host.Log(false, "order of steps is tried", "dataset", u.key.Fingerprint, "worker", id, "trial", o.trial.id, "cpu_s", budget)
+}
+
+// trialBudget is what a trial may cost in seconds of CPU, and what it costs at least. It may cost a share of an epoch, by what an
+// element costs and how many there are; where that is not known, or more has been spent already, of what was spent.
+func (r *Rollouts) trialBudget(u *undecidedOrder, o *rollout) (budget, least float64) {
+	nodes := r.measured(u.jobs)
+	_, spent := busiest(nodes)
+	if _, before := busiest(o.metrics); before > spent {
+		nodes, spent = o.metrics, before
+	}
+	epoch := 0.0
+	if all, _ := o.planned.produced("", nodes); all > 0 {
+		epoch = spent / float64(all) * float64(max(0, u.jobs[0].Plan.GetCardinality()))
+	}
+	top, _ := o.planned.tops()
+	elements, above := o.planned.produced(top, nodes)
+	if elements == 0 {
+		return trialShare*spent - o.cost, max(trialOpeningCPU, o.least)
+	}
+	each := (spent - above) / float64(elements)
+	// An element is run in both orders.
+	both := each * (2 - o.planned.gain())
+	least = max(trialOpeningCPU+minTrialElements*both, o.least)
+	return min(trialShare*max(spent, epoch)-o.cost, max(trialOpeningCPU+maxTrialElements*both, least)), least
+}
+
+// trialWorker finds a connected worker that runs a stream of a job that waits for the order. One that was asked before is not asked
+// again on the same connection, and none tries two orders at once.
+func (r *Rollouts) trialWorker(u *undecidedOrder, o *rollout) (job *pecanv1.StoredJob, id string, session uint64) {
+	for _, job := range u.jobs {
+		for _, epoch := range job.Epochs {
+			for _, stream := range epoch.Streams {
+				if stream.Worker == nil {
+					continue
+				}
+				id := stream.Worker.WorkerId
+				if session, free := r.host.Worker(id); free && !o.tried[session] {
+					return job, id, session
+				}
+			}
+		}
+	}
+	return nil, "", 0
+}
+
+// loseTrial gives a trial up whose worker is lost or silent. One that left in good order says nothing about the order.
+func (r *Rollouts) loseTrial(key durable.OrderKey, o *rollout, why string, counts bool) {
+	o.trial, o.due, o.lastLoss = nil, r.host.Now(), why
+	if counts {
+		o.losses++
+	}
+	r.host.Log(true, "a trial of an order was lost", "dataset", key.Fingerprint, "why", why, "losses", o.losses)
+	if o.losses < maxLosses {
+		return
+	}
+	why = fmt.Sprintf("%d workers were lost or silent while they tried the order, the last time: %s", o.losses, why)
+	r.decide(key, o.planned, &pecanv1.OrderTrial{Refused: why}, why)
+}
+
+// LoseTrials gives up what was being tried over a connection that is gone.
+func (r *Rollouts) LoseTrials(session uint64, why string, counts bool) {
+	for _, u := range r.undecided() {
+		if o := r.open[u.key]; o != nil && o.trial != nil && o.trial.session == session {
+			r.loseTrial(u.key, o, why, counts)
+		}
+	}
+}
+
+// Tried takes the answer of a worker. One to a trial that was given up, or of before this process, says nothing any more.
+func (r *Rollouts) Tried(session uint64, told *pecanv1.OrderTried, leaving bool) {
+	for _, u := range r.undecided() {
+		o := r.open[u.key]
+		if o == nil || o.trial == nil || o.trial.session != session || o.trial.id != told.GetId() {
+			continue
+		}
+		trial := told.GetTrial()
+		switch {
+		case trial == nil:
+			r.loseTrial(u.key, o, fmt.Sprintf("worker %s gave no result", o.trial.worker), true)
+		case trial.Refused != "" && leaving:
+			// It had to stop.
+			r.loseTrial(u.key, o, fmt.Sprintf("worker %s leaves", o.trial.worker), false)
+		case trial.Inconclusive && trial.CpuS >= o.trial.budget/2:
+			// It was too short to tell anything: the next one may take twice as long, when that is no more than a trial may cost.
+			o.cost, o.least = o.cost+trial.CpuS, 2*o.trial.budget
+			delete(o.tried, session)
+			o.trial, o.waitsFor = nil, "a trial was too short: "+trial.Refused
+			r.host.Log(false, "a trial of an order was too short", "dataset", u.key.Fingerprint, "elements", trial.Elements, "cpu_s", trial.CpuS, "why", trial.Refused)
+		case trial.Refused != "":
+			r.decide(u.key, o.planned, trial, trial.Refused)
+		default:
+			r.decide(u.key, o.planned, trial, fmt.Sprintf("%s; tried on %d elements, %.4g ms of CPU each instead of %.4g ms",
+				strings.TrimSuffix(o.planned.Why, "."), trial.Elements, 1000*trial.OrderedS, 1000*trial.OriginalS))
+		}
+		return
+	}
+}

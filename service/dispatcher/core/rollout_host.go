@@ -1,0 +1,52 @@
+package core
+
+import (
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
+)
+
+// rolloutHost is the core as the rollouts of orders see it.
+type rolloutHost struct{ c *Core }
+
+// Now implements rollout.Host.
+func (h rolloutHost) Now() time.Duration { return h.c.now }
+
+// Emit implements rollout.Host.
+func (h rolloutHost) Emit(record *pecanv1.Record) { h.c.emit(record) }
+
+// Metrics implements rollout.Host.
+func (h rolloutHost) Metrics(jobID string) *jobmetrics.Totals { return h.c.profiles[jobID].Totals() }
+
+// Plan implements rollout.Host.
+func (h rolloutHost) Plan(asked rollout.PlanRequest) { h.c.effect(asked) }
+
+// Worker implements rollout.Host. A worker tries one order at a time.
+func (h rolloutHost) Worker(workerID string) (session uint64, free bool) {
+	worker := h.c.workers[workerID]
+	if worker == nil {
+		return 0, false
+	}
+	return uint64(worker.session), worker.session != 0 && h.c.usable(worker) && !worker.trying
+}
+
+// Try implements rollout.Host.
+func (h rolloutHost) Try(workerID string, command *pecanv1.TryOrder) {
+	h.c.workers[workerID].trying = true
+	h.c.command(workerID, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_TryOrder{TryOrder: command}})
+}
+
+// Log implements rollout.Host.
+func (h rolloutHost) Log(warn bool, text string, args ...any) {
+	h.c.effect(Event{Text: text, Args: args, Warn: warn})
+}
+
+// Explain says in which order the steps of a job run, and why. The job is given by its id or its name.
+func (c *Core) Explain(name string) (*rollout.Explained, error) { return c.orders.Explain(name) }
+
+// OrderToFind asks for the order of a position; nil where the core can tell by itself.
+func (c *Core) OrderToFind(req *pecanv1.OpenEpochRequest) *rollout.OrderToFind {
+	return c.orders.OrderToFind(req)
+}

@@ -1,0 +1,91 @@
+package schedule
+
+import (
+	"slices"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+)
+
+// heldPerSlot bounds how many streams a worker keeps that it has made but that are not read to their end.
+const heldPerSlot = 4
+
+// pick chooses the worker for a stream: the one with the fewest running streams, then with the fewest held, then the one that
+// came first. Workers that failed the stream before come last.
+func (d *Division) pick(pass *leasing, w *want, stream *pecanv1.StoredStream, needRoom bool) string {
+	if id, decided := d.pickByPlace(pass, w, stream, needRoom); decided {
+		return id
+	}
+	if pass.full && needRoom {
+		return ""
+	}
+	avoid := d.Avoid(w.job, w.epoch, stream)
+	best, bestRank := (*Worker)(nil), [5]int{}
+	for _, worker := range d.Workers {
+		id, l := worker.ID, pass.loads[worker.ID]
+		if !worker.Usable || !w.fits(worker, l, needRoom) {
+			continue
+		}
+		rank := [5]int{0, 0, 0, l.running, l.held}
+		if slices.Contains(avoid, id) {
+			rank[0] = 1
+		}
+		if w.ahead {
+			rank[1] = len(l.ahead)
+		}
+		if w.job.Options.GetMode() == pecanv1.Mode_MODE_OFF {
+			rank[2] = streamsOn(w.epoch, id)
+		}
+		order := slices.Compare(rank[:], bestRank[:])
+		if best == nil || order < 0 || order == 0 && worker.Order < best.Order {
+			best, bestRank = worker, rank
+		}
+	}
+	if best == nil {
+		pass.full = pass.full || needRoom && !w.ahead
+		return ""
+	}
+	return best.ID
+}
+
+// fits tells whether a worker may get a stream of the epoch. One of an epoch opened ahead takes a slot that nothing else has, also
+// where room is not asked for, and one for each job: so all jobs together have at most as many of them on a worker as it has slots,
+// beside what runs. A trainer that finds none free has its next pass leased when it asks for it.
+func (w *want) fits(worker *Worker, l *load, needRoom bool) bool {
+	if w.ahead {
+		return room(worker, l) && l.running+len(l.ahead) < worker.MaxStreams && !l.ahead[w.job.JobId]
+	}
+	return !needRoom || room(worker, l)
+}
+
+func room(worker *Worker, l *load) bool {
+	return l.running < worker.MaxStreams && l.held < heldPerSlot*worker.MaxStreams
+}
+
+func streamsOn(epoch *pecanv1.StoredEpoch, workerID string) int {
+	n := 0
+	for _, stream := range epoch.Streams {
+		if stream.Worker.GetWorkerId() == workerID && stream.Worker != nil && !stream.Delivered {
+			n++
+		}
+	}
+	return n
+}
+
+// pickByPlace gives stream i of a statically sharded job to the worker at place i of the configured list. While the
+// service starts it waits for that worker; later anyone may stand in.
+func (d *Division) pickByPlace(pass *leasing, w *want, stream *pecanv1.StoredStream, needRoom bool) (id string, decided bool) {
+	if d.Positions == 0 || !Static(w.job) || durable.IsClosing(w.job, stream) {
+		return "", false
+	}
+	position := int(stream.Stream) % d.Positions
+	for _, worker := range d.Workers {
+		if worker.Position == position && worker.Usable {
+			if !w.fits(worker, pass.loads[worker.ID], needRoom) {
+				return "", true
+			}
+			return worker.ID, true
+		}
+	}
+	return "", d.Starting
+}

@@ -1,0 +1,136 @@
+package core
+
+import (
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+// openStream finds the stream that a client speaks of. Nil without an error means that the epoch is over: whatever the
+// client reports of it is late and right.
+func (c *Core) openStream(what, clientID string, id *pecanv1.StreamId) (*pecanv1.StoredJob, *pecanv1.StoredEpoch, *pecanv1.StoredStream, error) {
+	job, err := c.member(what, clientID, id.GetJobId())
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	epoch := durable.FindEpoch(job, id.GetEpoch())
+	if epoch == nil {
+		if id.GetEpoch() < job.NextEpoch {
+			return nil, nil, nil, nil
+		}
+		return nil, nil, nil, reason.New(reason.EpochUnknown, "%s: job %q has no epoch %d; its next one is %d", what, job.JobId, id.GetEpoch(), job.NextEpoch)
+	}
+	if int64(id.GetStream()) >= int64(len(epoch.Streams)) {
+		return nil, nil, nil, reason.New(reason.StreamUnknown, "%s: epoch %d of job %q has %d streams, there is no stream %d", what, epoch.Epoch, job.JobId, len(epoch.Streams), id.GetStream())
+	}
+	return job, epoch, epoch.Streams[id.GetStream()], nil
+}
+
+// checkLease refuses leases that were never given, and those of other streams.
+func checkLease(what string, stream *pecanv1.StoredStream, lease uint64) error {
+	if lease == 0 || lease > stream.Lease {
+		return reason.New(reason.StaleLease, "%s: stream %d was never leased under lease %d; its newest is %d", what, stream.Stream, lease, stream.Lease)
+	}
+	return nil
+}
+
+// late tells whether a client speaks of an earlier time that a stream was given to it: the call was under way, or repeated,
+// while the stream went to others and came back, or was begun anew. An assignment that was never made is refused.
+func late(what string, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, lease, assignment uint64) (bool, error) {
+	if assignment == 0 || assignment > stream.Assignment {
+		return false, reason.New(reason.BadArgument, "%s: stream %d was never given under assignment %d; its newest is %d", what, stream.Stream, assignment, stream.Assignment)
+	}
+	return assignment < stream.Assignment || lease < stream.Lease && graph.BeginsAnew(job.Plan, job.Options), nil
+}
+
+func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
+	const what = "finish stream"
+	job, epoch, stream, err := c.openStream(what, req.ClientId, req.Id)
+	if err != nil || stream == nil {
+		return err
+	}
+	if stream.Delivered && stream.Consumer == req.ClientId && stream.Count == req.Count {
+		// Told once more; or the pass began behind its end, and it was never leased.
+		return nil
+	}
+	if err := checkLease(what, stream, req.Lease); err != nil {
+		return err
+	}
+	if late, err := late(what, job, stream, req.Lease, req.Assignment); late || err != nil {
+		return err
+	}
+	if stream.Consumer != req.ClientId {
+		return reason.New(reason.StaleLease, "%s: stream %d is not read by client %q", what, stream.Stream, req.ClientId)
+	}
+	if stream.Delivered {
+		return nil
+	}
+	if req.Abandoned && graph.MayMove(job.Plan, job.Options) {
+		return reason.New(reason.BadArgument, "%s: client %q gave up the rest of stream %d of job %q, in whose mode nothing is given up", what, req.ClientId, stream.Stream, job.JobId)
+	}
+	// An older run that is not this one, since an index says nothing, may have had another number of elements.
+	older := req.Lease < stream.Lease && !graph.Repeats(job.Plan)
+	if req.Count < stream.StartIndex || stream.Produced && req.Count != stream.Count && !req.Abandoned && !older {
+		return reason.New(reason.BadArgument, "%s: client %q counts %d elements in stream %d, which began at %d for it and has %d", what, req.ClientId, req.Count, stream.Stream, stream.StartIndex, stream.Count)
+	}
+	told := &pecanv1.StreamDelivered{Id: req.Id, Count: req.Count, Truncated: req.Abandoned || older && job.Plan.HasClosing()}
+	if told.Truncated {
+		told.Produced = c.made(keyOf(req.Id), stream)
+		c.warn("a client gave up the rest of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "lease", req.Lease, "elements", req.Count)
+	}
+	c.deliver(job, epoch, told)
+	return nil
+}
+
+// deliver ends a stream at what its consumer has of it. One that was asked back is so too late: nobody waits for the rest any more.
+func (c *Core) deliver(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, told *pecanv1.StreamDelivered) {
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: told}})
+	c.soft(keyOf(told.Id)).moving = false
+	if durable.Delivered(epoch) {
+		c.event("epoch delivered", "job", job.JobId, "epoch", epoch.Epoch, "elements", durable.Elements(epoch))
+	}
+}
+
+func (c *Core) releaseStream(req *pecanv1.ReleaseStreamRequest) error {
+	const what = "release stream"
+	job, epoch, stream, err := c.openStream(what, req.ClientId, req.Id)
+	if err != nil || stream == nil {
+		return err
+	}
+	if err := checkLease(what, stream, req.Lease); err != nil {
+		return err
+	}
+	if late, err := late(what, job, stream, req.Lease, req.Assignment); late || err != nil {
+		return err
+	}
+	if stream.Consumer != req.ClientId {
+		if stream.Consumer == "" && stream.StartIndex == req.NextIndex {
+			// Told once more.
+			return nil
+		}
+		return reason.New(reason.StaleLease, "%s: stream %d is not read by client %q", what, stream.Stream, req.ClientId)
+	}
+	if stream.Delivered {
+		return nil
+	}
+	if req.NextIndex < stream.StartIndex || stream.Produced && req.NextIndex > stream.Count {
+		return reason.New(reason.BadArgument, "%s: next index %d of stream %d is outside of what client %q was given (%d on, %d in all)", what, req.NextIndex, stream.Stream, req.ClientId, stream.StartIndex, stream.Count)
+	}
+	if durable.Private(job) {
+		return reason.New(reason.BadArgument, "%s: job %q is private; nobody else could go on with stream %d. Close the epoch instead", what, job.JobId, stream.Stream)
+	}
+	if req.NextIndex > stream.StartIndex && handsOn(job, stream, req.Lease) {
+		c.giveUpRest(job, epoch, stream, req.NextIndex)
+		return nil
+	}
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{
+		Id: req.Id, ClientId: req.ClientId, NextIndex: req.NextIndex,
+	}}})
+	soft := c.soft(keyOf(req.Id))
+	if soft.moving && durable.FindPass(epoch, soft.moveTo) != nil {
+		c.assign(req.Id, stream, soft.moveTo)
+	}
+	soft.moving = false
+	return nil
+}
