@@ -8,8 +8,8 @@ import (
 
 // asserts tells whether assert_cardinality at the root is checked here: only one who reads everything can.
 func (it *Iteration) asserts() (int64, bool) {
-	promised := it.job.plan.GetAssertedCardinality()
-	return promised, it.alone() && promised >= -1 && !MayDiffer(it.job.plan, it.job.options)
+	promised := it.job.consumer.Plan.GetAssertedCardinality()
+	return promised, it.alone() && promised >= -1 && !MayDiffer(it.job.consumer.Plan, it.job.consumer.Options)
 }
 
 // tooMany is an error when so many more than were taken are more than was promised.

@@ -41,16 +41,16 @@ type call struct {
 // callQueue tells the dispatcher one thing after the other, in order: that a stream was received comes before that
 // the epoch is closed, whatever fails between.
 type callQueue struct {
-	session *Session
-	mu      sync.Mutex
-	calls   []call
-	busy    bool
-	wake    chan struct{}
-	idle    chan struct{}
+	link  *Link
+	mu    sync.Mutex
+	calls []call
+	busy  bool
+	wake  chan struct{}
+	idle  chan struct{}
 }
 
-func newCallQueue(s *Session) *callQueue {
-	return &callQueue{session: s, wake: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
+func newCallQueue(l *Link) *callQueue {
+	return &callQueue{link: l, wake: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
 }
 
 func (q *callQueue) add(c call) {
@@ -76,7 +76,7 @@ func nudge(c chan struct{}) {
 }
 
 func (q *callQueue) run() {
-	ctx := q.session.ctx
+	ctx := q.link.ctx
 	for {
 		q.mu.Lock()
 		if len(q.calls) == 0 {
@@ -113,10 +113,10 @@ func (q *callQueue) perform(ctx context.Context, c call) bool {
 		if ctx.Err() != nil {
 			return false
 		}
-		q.session.observe(err)
+		q.link.observe(err)
 		if err == nil || !c.keep || !isOutage(err) {
 			if err != nil {
-				q.session.log.Debug("dispatcher refused a report", "error", err)
+				q.link.log.Debug("dispatcher refused a report", "error", err)
 			}
 			return true
 		}

@@ -22,7 +22,6 @@ const (
 	DefaultTimeout             = 10 * time.Second
 	DefaultMaxOutstandingBytes = 256 << 20
 	defaultHeartbeat           = time.Second
-	defaultMaxElementBytes     = 2 << 30
 	defaultPingAfter           = 3 * time.Second
 )
 

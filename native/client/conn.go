@@ -29,12 +29,12 @@ type connKey struct {
 // conn is the one data connection to a worker, for all streams that are read from it. It is made once: when it fails,
 // its channels are told, and whoever wants the worker again gets a new conn.
 type conn struct {
-	session *Session
-	key     connKey
-	worker  *pecanv1.WorkerAddress
-	ctx     context.Context
-	cancel  context.CancelFunc
-	wake    chan struct{}
+	owner  *Workers
+	key    connKey
+	worker *pecanv1.WorkerAddress
+	ctx    context.Context
+	cancel context.CancelFunc
+	wake   chan struct{}
 	// heard counts signs of life.
 	heard atomic.Uint64
 
@@ -43,7 +43,7 @@ type conn struct {
 	up       bool
 	down     *ending
 	raw      net.Conn
-	channels map[uint32]*channel
+	channels map[uint32]*Channel
 	last     uint32
 	// out is what the writer sends next.
 	out    []byte
@@ -56,9 +56,9 @@ type ending struct {
 	unreachable bool
 }
 
-// conn finds or makes the connection to a worker. nil without an error: the session is closing. An error is final.
-func (s *Session) conn(worker *pecanv1.WorkerAddress, protocol Protocol) (*conn, error) {
-	near := s.near(worker)
+// Connect finds or makes the connection to a worker. nil without an error: the session is closing. An error is final.
+func (w *Workers) Connect(worker *pecanv1.WorkerAddress, protocol Protocol) (*conn, error) {
+	near := w.near(worker)
 	if protocol == SHM && !near {
 		return nil, reason.New(reason.Unsupported, "data_transfer_protocol=\"shm\": worker %s at %s is not on this host, or has no Unix socket: "+
 			"start workers on the trainer's host, or give \"auto\" or \"tcp\"", worker.GetWorkerId(), worker.GetTcp())
@@ -67,24 +67,19 @@ func (s *Session) conn(worker *pecanv1.WorkerAddress, protocol Protocol) (*conn,
 		protocol = TCP
 	}
 	key := connKey{worker: worker.GetWorkerId(), address: worker.GetTcp() + "|" + worker.GetUnix(), protocol: protocol}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
 		return nil, nil
 	}
-	if c := s.conns[key]; c != nil {
+	if c := w.conns[key]; c != nil {
 		return c, nil
 	}
-	c := &conn{session: s, key: key, worker: worker, wake: make(chan struct{}, 1), channels: map[uint32]*channel{}, usedAt: time.Now()}
-	c.ctx, c.cancel = context.WithCancel(s.ctx)
-	s.conns[key] = c
-	s.wg.Go(c.run)
+	c := &conn{owner: w, key: key, worker: worker, wake: make(chan struct{}, 1), channels: map[uint32]*Channel{}, usedAt: time.Now()}
+	c.ctx, c.cancel = context.WithCancel(w.ctx)
+	w.conns[key] = c
+	w.wg.Go(c.run)
 	return c, nil
-}
-
-// near is true when the worker can hand shared memory to this process.
-func (s *Session) near(worker *pecanv1.WorkerAddress) bool {
-	return s.hostID != "" && worker.GetHostId() == s.hostID && worker.GetUnix() != ""
 }
 
 // run makes the connection and reads it to its end.
@@ -103,7 +98,7 @@ func (c *conn) run() {
 	c.up, c.raw = true, link
 	c.mu.Unlock()
 	nudge(c.wake)
-	c.session.wg.Go(func() { c.write(link) })
+	c.owner.wg.Go(func() { c.write(link) })
 	r := newReader(c, link)
 	err = r.run()
 	c.end(err, false)
@@ -118,7 +113,7 @@ func (c *conn) connect() (net.Conn, error) {
 		if err == nil || c.key.protocol == SHM || c.ctx.Err() != nil {
 			return link, err
 		}
-		c.session.log.Info("no shared memory with a worker on this host, reading over TCP", "worker", c.worker.GetWorkerId(), "error", err)
+		c.owner.config.Logger.Info("no shared memory with a worker on this host, reading over TCP", "worker", c.worker.GetWorkerId(), "error", err)
 	}
 	return c.try("tcp", c.worker.GetTcp())
 }
@@ -126,7 +121,7 @@ func (c *conn) connect() (net.Conn, error) {
 func (c *conn) try(network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
 	defer cancel()
-	dial := c.session.config.Dial
+	dial := c.owner.config.Dial
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext
 	}
@@ -156,7 +151,7 @@ func (c *conn) handshake(link net.Conn) error {
 	}
 	_, near := link.(*unixLink)
 	hello, err := proto.Marshal(&pecanv1.DataHello{
-		ClientId: c.session.id, Version: c.session.config.Version, SharedMemory: near, WorkerId: c.worker.GetWorkerId(), ClusterId: c.session.clusterID(),
+		ClientId: c.owner.config.ClientID, Version: c.owner.config.Version, SharedMemory: near, WorkerId: c.worker.GetWorkerId(), ClusterId: c.owner.config.ClusterID(),
 	})
 	if err != nil {
 		return fail(err)
@@ -206,29 +201,29 @@ func errorOf(meta []byte) *reason.Error {
 	return reason.FromDetail(&detail)
 }
 
-// open registers a channel and asks for its stream, or tells how the connection ended. The caller holds epoch.mu.
-func (c *conn) open(ch *channel, request *pecanv1.OpenStream) *ending {
+// open asks for a stream on a new channel, or tells how the connection ended. It may be called with the receiver's locks held.
+func (c *conn) open(receiver Receiver, request *pecanv1.OpenStream, maxElement uint64) (*Channel, *ending) {
 	meta, err := proto.Marshal(request)
 	if err != nil {
-		return &ending{why: reason.New(reason.Internal, "open stream %d: %w", request.GetId().GetStream(), err)}
+		return nil, &ending{why: reason.New(reason.Internal, "open stream %d: %w", request.GetId().GetStream(), err)}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.down != nil {
-		return c.down
+		return nil, c.down
 	}
 	c.last++
 	if c.last == 0 {
 		c.last++
 	}
-	ch.number = c.last
+	ch := &Channel{conn: c, number: c.last, lease: request.GetLease(), receiver: receiver, maxElement: maxElement}
 	c.channels[ch.number] = ch
 	c.sendLocked(frame.Header{Type: frame.Open, Channel: ch.number, Lease: ch.lease, Index: request.GetStartIndex()}, meta)
-	return nil
+	return ch, nil
 }
 
 // shut takes a channel off and tells the worker. The caller holds epoch.mu.
-func (c *conn) shut(ch *channel) {
+func (c *conn) shut(ch *Channel) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.forgetLocked(ch) {
@@ -237,13 +232,13 @@ func (c *conn) shut(ch *channel) {
 }
 
 // forget takes off a channel that the worker has closed.
-func (c *conn) forget(ch *channel) {
+func (c *conn) forget(ch *Channel) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.forgetLocked(ch)
 }
 
-func (c *conn) forgetLocked(ch *channel) bool {
+func (c *conn) forgetLocked(ch *Channel) bool {
 	if c.channels[ch.number] != ch {
 		return false
 	}
@@ -254,7 +249,7 @@ func (c *conn) forgetLocked(ch *channel) bool {
 	return true
 }
 
-func (c *conn) channel(number uint32) *channel {
+func (c *conn) channel(number uint32) *Channel {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.channels[number]
@@ -277,7 +272,7 @@ func (c *conn) sendLocked(h frame.Header, meta []byte) {
 
 // write sends what is queued, and asks a silent worker whether it lives.
 func (c *conn) write(link net.Conn) {
-	ticker := time.NewTicker(c.session.config.pingAfter)
+	ticker := time.NewTicker(c.owner.config.PingAfter)
 	defer ticker.Stop()
 	var spare []byte
 	silent, heard := 0, c.heard.Load()
@@ -293,7 +288,7 @@ func (c *conn) write(link net.Conn) {
 			}
 			if silent++; silent > 2 {
 				// Another try would wait as long again for a first answer.
-				c.end(reason.New(reason.Unavailable, "worker %s has been silent for %v", c.worker.GetWorkerId(), 3*c.session.config.pingAfter), true)
+				c.end(reason.New(reason.Unavailable, "worker %s has been silent for %v", c.worker.GetWorkerId(), 3*c.owner.config.PingAfter), true)
 				return
 			}
 			c.send(frame.Header{Type: frame.Ping}, nil)
@@ -324,27 +319,27 @@ func (c *conn) end(why error, unreachable bool) {
 		return
 	}
 	c.down = &ending{why: why, unreachable: unreachable}
-	channels := make([]*channel, 0, len(c.channels))
+	channels := make([]*Channel, 0, len(c.channels))
 	for _, ch := range c.channels {
 		channels = append(channels, ch)
 	}
-	c.channels, c.out = map[uint32]*channel{}, nil
+	c.channels, c.out = map[uint32]*Channel{}, nil
 	raw := c.raw
 	c.mu.Unlock()
 	c.cancel()
 	if raw != nil {
 		_ = raw.Close()
 	}
-	c.session.mu.Lock()
-	if c.session.conns[c.key] == c {
-		delete(c.session.conns, c.key)
+	c.owner.mu.Lock()
+	if c.owner.conns[c.key] == c {
+		delete(c.owner.conns, c.key)
 	}
-	c.session.mu.Unlock()
+	c.owner.mu.Unlock()
 	if len(channels) > 0 {
-		c.session.log.Info("connection to a worker ended", "worker", c.worker.GetWorkerId(), "streams", len(channels), "error", why)
+		c.owner.config.Logger.Info("connection to a worker ended", "worker", c.worker.GetWorkerId(), "streams", len(channels), "error", why)
 	}
 	for _, ch := range channels {
-		ch.lost(why, unreachable)
+		ch.receiver.Lost(why, unreachable)
 	}
 }
 

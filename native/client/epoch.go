@@ -18,8 +18,8 @@ import (
 
 // epoch is one pass that is open at the dispatcher. Nothing is read before it is activated.
 type epoch struct {
-	job     *Job
-	session *Session
+	consumer *Consumer
+	link     *Link
 	// pass is the number by which trainers of a shared job ask for the same epoch, once it is asked for; nil before.
 	pass  *uint64
 	ahead bool
@@ -43,7 +43,7 @@ type epoch struct {
 	order   *pecanv1.EpochOrder
 	active  bool
 	closed  bool
-	options IterOptions
+	options EpochOptions
 	// The newest snapshot of the dispatcher.
 	version uint64
 	total   uint32
@@ -88,20 +88,29 @@ type epoch struct {
 	excused time.Time
 }
 
-// newEpoch opens a pass of the job in the background: the one of this number, or the next one. j.mu is held.
-func newEpoch(j *Job, pass *uint64, ahead bool, start *pecanv1.Position) *epoch {
+// EpochOptions says how one epoch is read; IterOptions says what they mean.
+type EpochOptions struct {
+	MaxOutstandingBytes int64
+	Compression         pecanv1.Compression
+	Protocol            Protocol
+	Deterministic       bool
+	NoAhead             bool
+}
+
+// newEpoch opens a pass of the job in the background: the one of this number, or the next one. earlier is closed when the epoch that was
+// begun before is open or will never be, nil where there is none.
+func newEpoch(c *Consumer, earlier chan struct{}, pass *uint64, ahead bool, start *pecanv1.Position) *epoch {
 	e := &epoch{
-		job: j, session: j.session, pass: pass, ahead: ahead, start: start, requestID: uuid.NewString(), cursor: start.GetTurn(), streams: map[uint32]*stream{},
-		earlier: j.opening, answered: make(chan struct{}), notify: make(chan struct{}, 1), kick: make(chan struct{}, 1),
+		consumer: c, link: c.Link, pass: pass, ahead: ahead, start: start, requestID: uuid.NewString(), cursor: start.GetTurn(), streams: map[uint32]*stream{},
+		earlier: earlier, answered: make(chan struct{}), notify: make(chan struct{}, 1), kick: make(chan struct{}, 1),
 	}
-	j.opening = e.answered
-	e.ctx, e.cancel = context.WithCancel(j.session.ctx)
-	j.session.wg.Go(e.run)
+	e.ctx, e.cancel = context.WithCancel(c.Link.Context())
+	c.Link.Go(e.run)
 	return e
 }
 
 // activate starts reading, and has the dispatcher told if the epoch was opened ahead; nobody waits for that.
-func (e *epoch) activate(options IterOptions) {
+func (e *epoch) activate(options EpochOptions) {
 	e.mu.Lock()
 	e.options = options
 	start := !e.active && !e.closed
@@ -111,13 +120,13 @@ func (e *epoch) activate(options IterOptions) {
 	opened, number := e.opened, e.id
 	e.mu.Unlock()
 	if opened {
-		e.job.hasOpened(number, true)
+		e.consumer.Job.NoteOpened(number, true)
 	}
 	if start {
-		e.session.wg.Go(e.pump)
+		e.link.Go(e.pump)
 	}
 	if adopt {
-		e.session.wg.Go(e.adopt)
+		e.link.Go(e.adopt)
 	}
 	if empty {
 		e.sayEmpty()
@@ -127,24 +136,24 @@ func (e *epoch) activate(options IterOptions) {
 // sayEmpty tells people of a pass that is read and gives nothing, since trainers of one name have had all of it: without a word
 // it looks like a dataset that has no elements.
 func (e *epoch) sayEmpty() {
-	e.session.log.Warn(fmt.Sprintf("nothing is left of epoch %d: the trainers that share the job by its name have had all of it before this one asked, "+
+	e.link.Log().Warn(fmt.Sprintf("nothing is left of epoch %d: the trainers that share the job by its name have had all of it before this one asked, "+
 		"so this pass is empty. The next pass reads the next epoch; give another job_name to read everything from the start", e.number()),
-		"job_name", e.job.request.GetJobName())
+		"job_name", e.consumer.Request.GetJobName())
 }
 
 // adopt tells the dispatcher that the epoch is read from now on: until it knows, workers make hardly anything of it. This
 // does not stand in the queue of calls, where the ends of all streams of the epoch before may be waiting.
 func (e *epoch) adopt() {
-	request := &pecanv1.AdoptEpochRequest{ClientId: e.job.clientID, JobId: e.job.id, Epoch: e.id}
+	request := &pecanv1.AdoptEpochRequest{ClientId: e.consumer.ClientID, JobId: e.consumer.JobID, Epoch: e.id}
 	var pause retryPause
 	for {
 		ctx, cancel := context.WithTimeout(e.ctx, callTimeout)
-		_, err := e.session.api.AdoptEpoch(ctx, request)
+		_, err := e.link.API().AdoptEpoch(ctx, request)
 		cancel()
 		if e.ctx.Err() != nil {
 			return
 		}
-		e.session.observe(err)
+		e.link.observe(err)
 		if err == nil || !isOutage(err) {
 			// A dispatcher that knows nothing of the epoch says so where it is followed, too.
 			return
@@ -171,7 +180,7 @@ func (e *epoch) run() {
 			return
 		}
 		if !errors.Is(err, io.EOF) {
-			e.session.observe(err)
+			e.link.observe(err)
 			if e.refused(err) {
 				return
 			}
@@ -186,24 +195,24 @@ func (e *epoch) run() {
 // opened, the answer is awaited even if the epoch is closed meanwhile.
 func (e *epoch) open(pause *retryPause) (follow bool) {
 	ctx := e.ctx
-	if e.job.shared() || e.overFiles() {
+	if e.consumer.shared() || e.overFiles() {
 		if !e.awaitTurn() {
 			return false
 		}
-		ctx = e.session.ctx
+		ctx = e.link.Context()
 	}
 	request := &pecanv1.OpenEpochRequest{
-		RequestId: e.requestID, ClientId: e.job.clientID, JobId: e.job.id, Pass: e.job.passOf(e), Prefetch: e.ahead, Position: e.start,
-		HeartbeatNumber: e.job.beats.Load(),
+		RequestId: e.requestID, ClientId: e.consumer.ClientID, JobId: e.consumer.JobID, Pass: e.consumer.Job.NumberPass(e), Prefetch: e.ahead, Position: e.start,
+		HeartbeatNumber: e.consumer.Heartbeats.Load(),
 	}
 	for {
 		limited, cancel := context.WithTimeout(ctx, callTimeout)
-		answer, err := e.session.api.OpenEpoch(limited, request)
+		answer, err := e.link.API().OpenEpoch(limited, request)
 		cancel()
 		if ctx.Err() != nil {
 			return false
 		}
-		e.session.observe(err)
+		e.link.observe(err)
 		if err == nil {
 			return e.hasOpened(answer)
 		}
@@ -225,7 +234,7 @@ func unanswered(answered <-chan struct{}) bool {
 
 // overFiles: two epochs that write the same files of a cache would be in each other's way, and an epoch that begins at a place may be the
 // one that was left there, which is open once.
-func (e *epoch) overFiles() bool { return e.job.plan.GetWritesFiles() || e.start != nil }
+func (e *epoch) overFiles() bool { return e.consumer.Plan.GetWritesFiles() || e.start != nil }
 
 // awaitTurn has epochs open one after the other: the passes of a shared job are numbered, and over files the dispatcher has to know that
 // earlier ones are closed. False when the epoch was closed meanwhile, which the dispatcher then never hears of.
@@ -238,24 +247,24 @@ func (e *epoch) awaitTurn() bool {
 	}
 	if e.earlier != nil {
 		// Also where this one was closed: those behind it wait for the one before it, too.
-		wait(e.session.ctx, e.earlier)
+		wait(e.link.Context(), e.earlier)
 	}
 	if e.overFiles() {
-		wait(e.ctx, e.session.calls.behind())
+		wait(e.ctx, e.link.Delivered())
 	}
 	return e.ctx.Err() == nil
 }
 
 // hasOpened takes over the dispatcher's answer; false when there is nothing to follow.
 func (e *epoch) hasOpened(answer *pecanv1.OpenEpochResponse) bool {
-	e.job.hasPassed(e)
+	e.consumer.Job.CountPass(e)
 	e.mu.Lock()
 	e.opened, e.id, e.order = true, answer.GetEpoch(), answer.GetOrder()
 	begun, delivered, closed := e.active, answer.GetAlreadyDelivered(), e.closed
 	e.delivered, e.noMore = delivered, delivered
 	adopt := e.ahead && e.active
 	if closed && !delivered {
-		e.job.leaving.add(e)
+		e.consumer.Leaving.add(e)
 	}
 	e.mu.Unlock()
 	if closed {
@@ -268,7 +277,7 @@ func (e *epoch) hasOpened(answer *pecanv1.OpenEpochResponse) bool {
 		// Before the end is seen: a short script is over a moment later.
 		e.sayEmpty()
 	}
-	e.job.hasOpened(answer.GetEpoch(), begun)
+	e.consumer.Job.NoteOpened(answer.GetEpoch(), begun)
 	nudge(e.notify)
 	if delivered {
 		// The dispatcher does not count this client among the epoch's: there is nothing to follow.
@@ -276,7 +285,7 @@ func (e *epoch) hasOpened(answer *pecanv1.OpenEpochResponse) bool {
 	}
 	if adopt {
 		// It was asked for before the dispatcher had answered that it is open.
-		e.session.wg.Go(e.adopt)
+		e.link.Go(e.adopt)
 	}
 	return true
 }
@@ -292,17 +301,17 @@ func (e *epoch) refused(err error) bool {
 		// A dispatcher that was restarted may have to be told of this client; that settles whether the job is there.
 		ctx, cancel := context.WithTimeout(e.ctx, callTimeout)
 		defer cancel()
-		e.job.forgotten(ctx, own)
+		e.consumer.Job.ClientUnknown(ctx, own)
 		return e.failure() != nil
 	case reason.JobUnknown:
-		e.job.lose(own.Message)
+		e.consumer.Job.Lose(own.Message)
 		return true
 	case reason.Unavailable, reason.NoWorkers:
 		return false
 	case reason.EpochUnknown:
 		// Nobody else closes the passes of a private job: the dispatcher goes on with an older store.
-		if !e.job.shared() {
-			e.job.lose(own.Message)
+		if !e.consumer.shared() {
+			e.consumer.Job.Lose(own.Message)
 			return true
 		}
 		e.disown()
@@ -313,8 +322,8 @@ func (e *epoch) refused(err error) bool {
 
 // watch applies snapshots until the call ends.
 func (e *epoch) watch(pause *retryPause) error {
-	watch, err := e.session.api.WatchEpoch(e.ctx, &pecanv1.WatchEpochRequest{
-		ClientId: e.job.clientID, JobId: e.job.id, Epoch: e.id,
+	watch, err := e.link.API().WatchEpoch(e.ctx, &pecanv1.WatchEpochRequest{
+		ClientId: e.consumer.ClientID, JobId: e.consumer.JobID, Epoch: e.id,
 	})
 	if err != nil {
 		return err
@@ -326,7 +335,7 @@ func (e *epoch) watch(pause *retryPause) error {
 		if err != nil {
 			return err
 		}
-		e.session.observe(nil)
+		e.link.observe(nil)
 		pause.reset()
 		e.apply(update, fresh)
 		fresh = false
@@ -364,7 +373,7 @@ func (e *epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
 	ahead := e.nearlyDone()
 	e.mu.Unlock()
 	if trouble := update.GetCacheProblem(); trouble != "" {
-		e.job.sayOfCache(trouble)
+		e.consumer.sayOfCache(trouble)
 	}
 	e.stir(ahead)
 }
@@ -408,10 +417,10 @@ func (e *epoch) close() {
 	opened, id := e.opened && !e.delivered, e.id
 	if opened {
 		// Before heartbeats take it for closed: they name it until the dispatcher is told.
-		e.job.leaving.add(e)
+		e.consumer.Leaving.add(e)
 	}
 	for _, st := range e.list {
-		if e.job.shared() {
+		if e.consumer.shared() {
 			st.giveUp()
 		}
 		st.closeChannel()
@@ -431,14 +440,14 @@ func (e *epoch) close() {
 // does; and until it is told heartbeats name the epoch, which is in leaving, or one that overtakes what waits to be told of its streams would end
 // it without that.
 func (e *epoch) tellClosed(id uint64) {
-	request := &pecanv1.CloseEpochRequest{ClientId: e.job.clientID, JobId: e.job.id, Epoch: id, RequestId: e.requestID}
-	e.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
-		_, err := e.session.api.CloseEpoch(ctx, request)
+	request := &pecanv1.CloseEpochRequest{ClientId: e.consumer.ClientID, JobId: e.consumer.JobID, Epoch: id, RequestId: e.requestID}
+	e.link.Deliver(func(ctx context.Context) error {
+		_, err := e.link.API().CloseEpoch(ctx, request)
 		if err == nil || !isOutage(err) {
-			e.job.leaving.remove(e)
+			e.consumer.Leaving.remove(e)
 		}
 		return err
-	}})
+	})
 }
 
 // epochSet may be used by several goroutines.
@@ -469,14 +478,14 @@ func (s *epochSet) list() []*epoch {
 }
 
 // retire closes the epoch, hands its counters over, once, and tells how many elements were taken.
-func (e *epoch) retire(stats *Stats) uint64 {
-	e.addStats(stats)
+func (e *epoch) retire() (taken uint64, counters Counters) {
+	counters = e.counters()
 	e.mu.Lock()
 	e.retired = true
-	taken := e.taken
+	taken = e.taken
 	e.mu.Unlock()
 	e.close()
-	return taken
+	return taken, counters
 }
 
 // empty is true when not even a failed element has come.

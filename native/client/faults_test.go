@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -241,12 +242,8 @@ func halfRead(t *testing.T) (w *testWorker, it *Iteration, e *epoch, fail func(*
 	}
 	it = open(t, d).Open(IterOptions{})
 	eventually(t, "six elements have come", func() bool {
-		it.mu.Lock()
-		e = it.current
-		it.mu.Unlock()
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		return e.accepted == 6
+		e = it.epoch()
+		return e.State().Accepted == 6
 	})
 	return w, it, e, func(why *reason.Error) { d.update(func() { failure = why.Detail() }) }
 }
@@ -268,18 +265,10 @@ func TestAnEpochThatFailedIsNotAskedForAnyMore(t *testing.T) {
 	fail(reason.New(reason.ElementPoison, "three workers died"))
 	eventually(t, "it has failed", func() bool { return e.failure() != nil })
 	w.cut()
-	st := e.list[0]
-	eventually(t, "its worker is gone", func() bool {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		return st.channel == nil
-	})
-	if next := e.reconcile(time.Now().Add(time.Hour)); next != 0 {
-		t.Errorf("its streams are looked at again in %v", next)
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if st.channel != nil {
+	eventually(t, "its worker is gone", func() bool { return !e.State().Streams[0].Open })
+	opens := w.opens.Load()
+	time.Sleep(10 * firstPause)
+	if e.State().Streams[0].Open || w.opens.Load() > opens {
 		t.Error("its worker is dialled again")
 	}
 }
@@ -357,7 +346,7 @@ func TestReadingGoesOnWhileTheDispatcherIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.stop()
-	eventually(t, "the client notices", func() bool { away, _ := it.job.session.away(); return away > 100*time.Millisecond })
+	eventually(t, "the client notices", func() bool { away, _ := it.job.session.link.away(); return away > 100*time.Millisecond })
 	// The worker is connected and may be computing: that is no outage.
 	if _, status, err := it.NextElement(time.Millisecond); status != NotYet {
 		t.Fatalf("%v, %v", status, err)
@@ -469,28 +458,41 @@ func TestASilentWorkerIsGivenUp(t *testing.T) {
 	wantAll(t, append(first, rest...), 50)
 }
 
+// heldClose is a connection that takes its time to close: until it has, whoever asks for the worker finds a connection that has ended.
+type heldClose struct {
+	net.Conn
+	held chan struct{}
+}
+
+func (c *heldClose) Close() error {
+	<-c.held
+	return c.Conn.Close()
+}
+
 func TestAStreamIsTriedAgainWhenItsConnectionEndedBeforeItWasUsed(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 20}))
 	d := startDispatcher(t)
 	d.snapshot = spread(1, w)
-	job := open(t, d)
-	s := job.session
-	// A connection that has ended and is about to be forgotten, as it is for a moment after each failure.
-	key := connKey{worker: w.id, address: w.address().GetTcp() + "|", protocol: TCP}
-	gone := &conn{session: s, key: key, worker: w.address(), down: &ending{why: reason.New(reason.Unavailable, "it ended")}, usedAt: time.Now()}
-	s.mu.Lock()
-	s.conns[key] = gone
-	s.mu.Unlock()
+	held := make(chan struct{})
+	job := open(t, d, func(c *Config) {
+		c.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			link, err := new(net.Dialer).DialContext(ctx, network, address)
+			if err == nil && address == w.address().GetTcp() {
+				link = &heldClose{link, held}
+			}
+			return link, err
+		}
+	})
+	if _, err := read(t, job.Open(IterOptions{NoAhead: true})); err != nil {
+		t.Fatal(err)
+	}
+	w.cut()
 	it := job.Open(IterOptions{NoAhead: true})
 	eventually(t, "the stream met it", func() bool {
-		e := it.epoch()
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		return len(e.list) == 1 && !e.list[0].retryAt.IsZero()
+		streams := it.epoch().State().Streams
+		return len(streams) == 1 && streams[0].Failures > 0 && !streams[0].Open
 	})
-	s.mu.Lock()
-	delete(s.conns, key)
-	s.mu.Unlock()
+	close(held)
 	all, err := read(t, it)
 	if err != nil {
 		t.Fatal(err)

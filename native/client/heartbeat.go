@@ -21,14 +21,14 @@ func (s *Session) beat() {
 	for {
 		timer := time.NewTimer(s.beatInterval())
 		select {
-		case <-s.ctx.Done():
+		case <-s.link.Context().Done():
 			timer.Stop()
 			return
 		case <-timer.C:
-		case <-s.urgent:
+		case <-s.link.HeartbeatRequested():
 			timer.Stop()
 			// Not for every hiccup: one that is over in this time was none.
-			if !pauseFor(s.ctx, urgentAfter) {
+			if !pauseFor(s.link.Context(), urgentAfter) {
 				return
 			}
 		}
@@ -61,12 +61,12 @@ func (s *Session) beatOnce() {
 			return
 		}
 	}
-	if away, _ := s.away(); len(jobs) == 0 && away > 0 {
+	if away, _ := s.link.away(); len(jobs) == 0 && away > 0 {
 		// There is nothing to keep alive, but the end of an outage has to be noticed.
-		ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
+		ctx, cancel := context.WithTimeout(s.link.Context(), callTimeout)
 		defer cancel()
-		_, err := s.api.Status(ctx, &pecanv1.StatusRequest{})
-		s.observe(err)
+		_, err := s.link.API().Status(ctx, &pecanv1.StatusRequest{})
+		s.link.observe(err)
 	}
 }
 
@@ -101,33 +101,33 @@ func (j *Job) beat() bool {
 		return true
 	}
 	s := j.session
-	ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(s.link.Context(), callTimeout)
 	defer cancel()
 	began := now()
 	// Numbered before it is looked at what there is: a pass that is asked for meanwhile is not one of which this heartbeat speaks.
-	number := j.beats.Add(1)
+	number := j.consumer.Heartbeats.Add(1)
 	passes, opening := j.passes()
-	answer, err := s.api.ClientHeartbeat(ctx, &pecanv1.ClientHeartbeatRequest{
-		ClientId: j.clientID, JobIds: []string{j.id}, Passes: passes, ClientTimeoutS: j.timeout(), Number: number, Opening: opening,
+	answer, err := s.link.API().ClientHeartbeat(ctx, &pecanv1.ClientHeartbeatRequest{
+		ClientId: j.consumer.ClientID, JobIds: []string{j.consumer.JobID}, Passes: passes, ClientTimeoutS: j.timeout(), Number: number, Opening: opening,
 	})
-	if s.ctx.Err() != nil {
+	if s.link.Context().Err() != nil {
 		return false
 	}
-	s.observe(err)
+	s.link.observe(err)
 	j.keepTo(answer.GetClientTimeoutS())
 	if err == nil {
-		waits := !j.holds()
-		if j.heardAt(began); waits {
+		waits := !j.consumer.holds()
+		if j.consumer.heardAt(began, j.timeout()); waits {
 			for _, e := range j.epochs() {
 				nudge(e.notify)
 			}
 		}
 	}
 	if reason.Is(err, reason.ClientUnknown) || reason.Is(err, reason.JobUnknown) {
-		j.forgotten(ctx, reason.From(err))
+		j.ClientUnknown(ctx, reason.From(err))
 	}
 	if err == nil && slices.ContainsFunc(j.epochs(), (*epoch).behind) {
-		j.lose("it tells of leases that are older than those that this trainer has had, as after an old copy of its work directory was restored")
+		j.Lose("it tells of leases that are older than those that this trainer has had, as after an old copy of its work directory was restored")
 	}
 	return err == nil || !isOutage(err)
 }
@@ -159,19 +159,7 @@ func pauseFor(ctx context.Context, d time.Duration) bool {
 
 // sweep closes connections that nobody has read for a while.
 func (s *Session) sweep() {
-	s.mu.Lock()
-	var idle []*conn
-	for _, c := range s.conns {
-		if c.idleFor() > idleConnTime {
-			idle = append(idle, c)
-		}
-	}
-	quiet := len(s.conns) == len(idle)
-	s.mu.Unlock()
-	for _, c := range idle {
-		c.fail(reason.New(reason.Closed, "nobody reads from this worker any more"))
-	}
-	if quiet {
+	if s.workers.Sweep(idleConnTime) {
 		s.pool.Trim(keepIdle)
 	}
 }

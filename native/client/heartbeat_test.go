@@ -36,16 +36,16 @@ func TestWhatWaitsOfASharedJobIsNotHandedOutByOneThatMayBeForgotten(t *testing.T
 			d := startDispatcher(t, func(d *testDispatcher) { d.timeoutS = 0.2 })
 			d.snapshot = spread(1, w)
 			job := open(t, d)
-			job.request.JobName = "shared"
+			job.consumer.Request.JobName = "shared"
 			it := job.Open(IterOptions{NoAhead: true})
 			first, err := readUpTo(t, it, 5)
 			if err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "more waits", func() bool { e := it.epoch(); e.mu.Lock(); defer e.mu.Unlock(); return !e.drained() })
+			eventually(t, "more waits", func() bool { return it.epoch().State().Streams[0].Queued > 0 })
 			held := make(chan struct{})
 			d.update(func() { d.holdBeats = held })
-			eventually(t, "the trainer has not been heard for too long", func() bool { return !job.holds() })
+			eventually(t, "the trainer has not been heard for too long", func() bool { return !job.consumer.holds() })
 			if _, status, err := it.NextElement(10 * time.Millisecond); status != NotYet {
 				t.Fatalf("%v, %v", status, err)
 			}

@@ -57,6 +57,11 @@ type Stats struct {
 	Reopened uint64
 }
 
+func (s *Stats) add(counters Counters) {
+	s.Duplicates += counters.Duplicates
+	s.Reopened += counters.Reopened
+}
+
 func newIteration(j *Job, options IterOptions) *Iteration {
 	if options.MaxOutstandingBytes == 0 {
 		options.MaxOutstandingBytes = DefaultMaxOutstandingBytes
@@ -68,9 +73,9 @@ func newIteration(j *Job, options IterOptions) *Iteration {
 		options.Timeout = j.session.config.Timeout
 	}
 	if options.Compression == pecanv1.Compression_COMPRESSION_UNSPECIFIED {
-		options.Compression = j.options.GetCompression()
+		options.Compression = j.consumer.Options.GetCompression()
 	}
-	if j.options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
+	if j.consumer.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC {
 		options.Deterministic = true
 	}
 	it := &Iteration{job: j, options: options, turn: make(chan struct{}, 1), closed: make(chan struct{})}
@@ -80,15 +85,15 @@ func newIteration(j *Job, options IterOptions) *Iteration {
 	if options.positions != nil {
 		it.number = options.positions.iteration()
 	}
-	it.left, it.length = it.passesLeft(), Cardinality(j.plan, j.options, j.shared())
+	it.left, it.length = it.passesLeft(), Cardinality(j.consumer.Plan, j.consumer.Options, j.consumer.shared())
 	// repeat(0): no pass at all.
-	it.over = j.plan.GetRepeat() == 0
+	it.over = j.consumer.Plan.GetRepeat() == 0
 	return it
 }
 
 // passesLeft is how many passes come after the current one; -1 for ever.
 func (it *Iteration) passesLeft() int64 {
-	repeat := it.job.plan.GetRepeat()
+	repeat := it.job.consumer.Plan.GetRepeat()
 	if repeat < 0 {
 		return -1
 	}
@@ -113,7 +118,7 @@ func (it *Iteration) NextBlock(max int, wait time.Duration) (*Rows, Status, erro
 }
 
 func (it *Iteration) next(wait time.Duration, max int, lead bool) (*Rows, Status, error) {
-	if err := forked(it.job.session.pid); err != nil {
+	if err := it.job.session.link.checkFork(); err != nil {
 		return nil, Broken, err
 	}
 	if it.broken != nil {
@@ -240,15 +245,15 @@ func (it *Iteration) advance() {
 	// The rest of a pass says nothing about the length of the next one.
 	resumed := len(it.current.start.GetNext()) > 0
 	endless := it.left < 0 && it.alone() && it.current.empty() && !resumed
-	if taken := it.current.retire(&it.stats); !resumed {
+	if taken := it.retire(); !resumed {
 		it.job.finished(taken)
 	}
 	switch {
 	case it.left == 0 && it.noRest() && it.tooFew() == nil:
 		// TensorFlow's repeat() would take an empty first pass for the end of everything.
 		if given := len(it.current.start.GetEnded()) - len(it.options.Resume.Position.GetEnded()); given > 0 {
-			it.job.session.log.Warn(fmt.Sprintf("nothing is left of epoch %d, since all that was to come of it is given up: the next one begins",
-				it.current.number()), "job", it.job.id)
+			it.job.session.link.Log().Warn(fmt.Sprintf("nothing is left of epoch %d, since all that was to come of it is given up: the next one begins",
+				it.current.number()), "job", it.job.consumer.JobID)
 		}
 		it.options.Resume, it.done, it.elements = nil, 0, 0
 		it.left = it.passesLeft()
@@ -266,7 +271,7 @@ func (it *Iteration) advance() {
 		err := it.job.lost
 		it.job.mu.Unlock()
 		if err == nil {
-			err = reason.New(reason.Closed, "job %s is closed", it.job.id)
+			err = reason.New(reason.Closed, "job %s is closed", it.job.consumer.JobID)
 		}
 		it.finish(err)
 		return
@@ -299,24 +304,35 @@ func (it *Iteration) newPass() *pass {
 // Whether another pass follows the only one of a plan is known to nobody: a repeat() behind distribute(), or another `for`,
 // asks for it when this one is over. It is opened, since a pass that is never read costs one element on each worker, and one
 // that is opened when it is asked for costs the trainer a wait.
-func (it *Iteration) epochOptions() IterOptions {
-	options, plan := it.options, it.job.plan
+func (it *Iteration) epochOptions() EpochOptions {
+	plan := it.job.consumer.Plan
+	options := EpochOptions{
+		MaxOutstandingBytes: it.options.MaxOutstandingBytes, Compression: it.options.Compression, Protocol: it.options.Protocol,
+		Deterministic: it.options.Deterministic, NoAhead: it.options.NoAhead,
+	}
 	if plan.GetWritesFiles() || plan.GetCache() != nil || plan.GetRepeat() > 1 && it.left == 0 {
 		options.NoAhead = true
 	}
 	return options
 }
 
+// retire closes the current epoch, takes over its counters, and tells how many of its elements were taken. it.mu is held.
+func (it *Iteration) retire() (taken uint64) {
+	taken, counters := it.current.retire()
+	it.stats.add(counters)
+	return taken
+}
+
 // finish ends the iteration with an error or without. it.mu is held.
 func (it *Iteration) finish(err error) {
 	it.over, it.overErr = true, err
-	it.current.retire(&it.stats)
+	it.retire()
 	it.job.leave(it)
 }
 
 // alone is true when this iteration gets all of a pass.
 func (it *Iteration) alone() bool {
-	return !it.job.shared() && it.job.options.GetMode() != pecanv1.Mode_MODE_OFF
+	return !it.job.consumer.shared() && it.job.consumer.Options.GetMode() != pecanv1.Mode_MODE_OFF
 }
 
 // epoch is the one that is being read; nil when there is none.
@@ -345,7 +361,7 @@ func (it *Iteration) Stats() Stats {
 	defer it.mu.Unlock()
 	stats := it.stats
 	if it.current != nil {
-		it.current.addStats(&stats)
+		stats.add(it.current.counters())
 	}
 	return stats
 }
@@ -353,7 +369,7 @@ func (it *Iteration) Stats() Stats {
 // Waiting says, for people, why nothing comes; empty when elements are ready or the iteration is over. computing: workers
 // are at it and only take their time, so that nobody has to do anything about it.
 func (it *Iteration) Waiting() (why string, computing bool) {
-	if forked(it.job.session.pid) != nil || it.broken != nil {
+	if it.job.session.link.checkFork() != nil || it.broken != nil {
 		return "", false
 	}
 	if e := it.epoch(); e != nil {
@@ -414,7 +430,7 @@ func (it *Iteration) begun() uint64 {
 // Close ends the iteration: a Next that waits returns, the streams are closed, memory that was not taken goes back.
 // Idempotent.
 func (it *Iteration) Close() error {
-	if err := forked(it.job.session.pid); err != nil {
+	if err := it.job.session.link.checkFork(); err != nil {
 		return err
 	}
 	it.shut()
@@ -429,7 +445,7 @@ func (it *Iteration) shut() {
 	}
 	it.shutDo = true
 	if it.current != nil {
-		it.current.retire(&it.stats)
+		it.retire()
 	}
 	it.mu.Unlock()
 	close(it.closed)

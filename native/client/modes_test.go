@@ -91,15 +91,15 @@ func TestWhatWasQueuedOfAStreamThatIsGivenUpLeavesWithItsTrainer(t *testing.T) {
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{told}}
 	}
 	job := open(t, d)
-	job.request.JobName = "shared"
+	job.consumer.Request.JobName = "shared"
 	it := job.Open(IterOptions{NoAhead: true})
 	if _, err := readUpTo(t, it, taken); err != nil {
 		t.Fatal(err)
 	}
 	e := it.current
-	eventually(t, "all that was made is here", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.streams[0].next == held })
+	eventually(t, "all that was made is here", func() bool { return e.State().Streams[0].Next == held })
 	d.update(func() { cut = true })
-	eventually(t, "the trainer knows that no more comes", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.streams[0].ended })
+	eventually(t, "the trainer knows that no more comes", func() bool { return e.State().Streams[0].Ended })
 	it.Close()
 	eventually(t, "the dispatcher is told where the loop stood", func() bool {
 		return look(d, func() bool { return len(d.released) == 1 && d.released[0].GetNextIndex() == taken })
@@ -124,14 +124,14 @@ func TestASharedStreamIsAskedForWhereTheTrainerStands(t *testing.T) {
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, Worker: worker.address()}}}
 	}
 	job := open(t, d)
-	job.request.JobName = "shared"
+	job.consumer.Request.JobName = "shared"
 	it := job.Open(IterOptions{NoAhead: true})
 	some, err := readUpTo(t, it, taken)
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := it.current
-	eventually(t, "all that was made is here", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.streams[0].next == made })
+	eventually(t, "all that was made is here", func() bool { return e.State().Streams[0].Next == made })
 	d.update(func() { lease, worker = 4, second })
 	eventually(t, "the stream's new worker is asked", func() bool { return second.opens.Load() > 0 })
 	if start := asked.Load(); start > taken {
@@ -190,16 +190,16 @@ func TestAStreamEndsUnderTheLeaseOfWhatItGave(t *testing.T) {
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Assignment: 1, Lease: lease, Worker: worker.address(), Release: back}}}
 	}
 	job := open(t, d)
-	job.request.JobName = "shared"
+	job.consumer.Request.JobName = "shared"
 	it := job.Open(IterOptions{})
 	some, err := readUpTo(t, it, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := it.epoch()
-	eventually(t, "the stream has ended", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.streams[0].ended })
+	eventually(t, "the stream has ended", func() bool { return e.State().Streams[0].Ended })
 	d.update(func() { lease, worker, back = 4, second, true })
-	eventually(t, "the trainer knows the newer lease", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.streams[0].lease == 4 })
+	eventually(t, "the trainer knows the newer lease", func() bool { return e.State().Streams[0].Lease == 4 })
 	rest, err := read(t, it)
 	if err != nil {
 		t.Fatal(err)

@@ -107,11 +107,12 @@ func TestADeterministicPassIsStrandedByTheStreamWhoseTurnItIs(t *testing.T) {
 		d.snapshot = two(first, second)
 		it := open(t, d).Open(IterOptions{Deterministic: true, Timeout: limit})
 		eventually(t, "the other stream's state is known", func() bool {
-			e := it.epoch()
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			st := e.streams[1]
-			return st != nil && (live == nil && st.trouble != nil || live != nil && len(st.queue) > 0)
+			for _, st := range it.epoch().State().Streams {
+				if st.Number == 1 {
+					return live == nil && st.Trouble != nil || live != nil && st.Queued > 0
+				}
+			}
+			return false
 		})
 		return it
 	}
@@ -141,10 +142,8 @@ func TestADeterministicPassIsStrandedByTheStreamWhoseTurnItIs(t *testing.T) {
 		it := open(t, d).Open(IterOptions{Deterministic: true, Timeout: limit})
 		eventually(t, "the live worker is computing it", func() bool { _, computing := it.Waiting(); return computing })
 		eventually(t, "the other is out of reach", func() bool {
-			e := it.epoch()
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			return e.streams[1] != nil && e.streams[1].failures > 2
+			streams := it.epoch().State().Streams
+			return len(streams) == 2 && streams[1].Failures > 2
 		})
 		if _, computing := it.Waiting(); !computing {
 			t.Errorf("waiting: %s", waiting(it))
@@ -157,12 +156,8 @@ func TestStreamsAreTakenFromFairly(t *testing.T) {
 	d.snapshot = spread(3, startWorker(t, same(testStream{count: 100, perFrame: 10})))
 	it := open(t, d).Open(IterOptions{})
 	eventually(t, "all streams have come", func() bool {
-		it.mu.Lock()
-		e := it.current
-		it.mu.Unlock()
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		return e.accepted == 300
+		e := it.epoch()
+		return e.State().Accepted == 300
 	})
 	taken := map[uint32]int{}
 	all, err := readUpTo(t, it, 30)
@@ -195,12 +190,8 @@ func TestBlocksHaveTheirRowsInOrderWithAllComponents(t *testing.T) {
 			d.snapshot = spread(2, startWorker(t, same(testStream{count: 40, perFrame: tc.perFrame, pad: 10, text: true})))
 			it := open(t, d).Open(IterOptions{Deterministic: tc.deterministic})
 			eventually(t, "all has come", func() bool {
-				it.mu.Lock()
-				e := it.current
-				it.mu.Unlock()
-				e.mu.Lock()
-				defer e.mu.Unlock()
-				return e.accepted == 80
+				e := it.epoch()
+				return e.State().Accepted == 80
 			})
 			next, calls, rowsTaken := map[uint64]uint64{}, 0, 0
 			for {
@@ -342,12 +333,8 @@ func TestEmptyElementsDoNotPileUp(t *testing.T) {
 	d.snapshot = spread(1, w)
 	it := open(t, d).Open(IterOptions{})
 	eventually(t, "the stream is parked", func() bool {
-		it.mu.Lock()
-		e := it.current
-		it.mu.Unlock()
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		return len(e.list) == 1 && e.list[0].parked
+		streams := it.epoch().State().Streams
+		return len(streams) == 1 && streams[0].Parked
 	})
 	failed := 0
 	for {

@@ -19,7 +19,7 @@ const denial = 10 * time.Second
 // is connected may take as long as it likes, unless it says that it does not have the stream: one that lost the dispatcher alone answers
 // its readers for ever. In deterministic mode only the worker counts whose stream's turn it is.
 func (e *epoch) outage(now time.Time, limit time.Duration) error {
-	away, why := e.session.away()
+	away, why := e.link.away()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if now.Sub(e.asked) > pausedAfter {
@@ -47,14 +47,14 @@ func (e *epoch) outage(now time.Time, limit time.Duration) error {
 		return nil
 	}
 	e.excused = now
-	wait := fmt.Sprintf("wait for elements of job %s", e.job.id)
+	wait := fmt.Sprintf("wait for elements of job %s", e.consumer.JobID)
 	switch {
 	case away > 0:
 		return reason.New(reason.Unavailable, "%s: the dispatcher at %s has not answered for %.1f s (%s) and no worker that could give the "+
-			"next one is connected: see that pecan-dispatcher runs there; the iteration goes on when it answers", wait, e.session.target.shown, away.Seconds(), why)
+			"next one is connected: see that pecan-dispatcher runs there; the iteration goes on when it answers", wait, e.link.Target(), away.Seconds(), why)
 	case e.noWorkers:
 		return reason.New(reason.NoWorkers, "%s: no worker was there for %.1f s (the dispatcher at %s: %s): start workers, or give a longer "+
-			"dispatcher timeout; the iteration goes on when one registers", wait, lasted.Seconds(), e.session.target.shown, e.waiting)
+			"dispatcher timeout; the iteration goes on when one registers", wait, lasted.Seconds(), e.link.Target(), e.waiting)
 	}
 	return reason.New(reason.Unavailable, "%s: no worker that has its streams could be reached for %.1f s (stream %d, worker %s at %s: %v): see that "+
 		"the address by which it was started (pecan-worker --advertise HOST:PORT) can be reached from this host; the iteration goes on when it can",
@@ -67,7 +67,7 @@ func (e *epoch) links(now time.Time) (connected bool, unreached *stream) {
 	for _, st := range e.awaited() {
 		switch {
 		case !st.reading():
-		case st.channel != nil && st.channel.conn.isUp() && (!st.denied || now.Sub(st.channel.opened) > denial):
+		case st.receiver != nil && st.receiver.channel.Connected() && (!st.denied || now.Sub(st.receiver.opened) > denial):
 			return true, nil
 		case st.worker != nil && st.trouble != nil && unreached == nil:
 			unreached = st
@@ -88,7 +88,7 @@ func (e *epoch) moving() bool {
 
 // why says for people what is being waited for, and whether it is only that workers are computing it.
 func (e *epoch) why() (why string, computing bool) {
-	away, reasonAway := e.session.away()
+	away, reasonAway := e.link.away()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.err != nil || e.received() {
@@ -101,14 +101,14 @@ func (e *epoch) why() (why string, computing bool) {
 		}
 	}
 	if away > 0 {
-		return fmt.Sprintf("the dispatcher at %s has not answered for %.1f s: %s", e.session.target.shown, away.Seconds(), reasonAway), false
+		return fmt.Sprintf("the dispatcher at %s has not answered for %.1f s: %s", e.link.Target(), away.Seconds(), reasonAway), false
 	}
 	if e.waiting != "" {
 		return e.waiting, false
 	}
 	for _, st := range awaited {
 		if st.trouble != nil && !st.ended {
-			return fmt.Sprintf("stream %d of job %s epoch %d: %v", st.number, e.job.id, e.id, st.trouble), false
+			return fmt.Sprintf("stream %d of job %s epoch %d: %v", st.number, e.consumer.JobID, e.id, st.trouble), false
 		}
 	}
 	switch {

@@ -102,9 +102,8 @@ func TestAWorkerThatDeniesItsStreamsIsNoWorker(t *testing.T) {
 	}
 	e := it.epoch()
 	eventually(t, "it is asked again", func() bool {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		return asked.Load() > 1 && e.noWorkers && e.streams[0].channel != nil
+		state := e.State()
+		return asked.Load() > 1 && state.NoWorkers && state.Streams[0].Open
 	})
 	now := time.Now()
 	if err := e.outage(now, limit); err != nil {

@@ -209,10 +209,9 @@ func TestAPassThatOthersHadIsEmpty(t *testing.T) {
 	d := startDispatcher(t)
 	d.delivered = true
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate { panic("an epoch that is over is not watched") }
-	job := open(t, d)
 	var said bytes.Buffer
-	job.session.log = slog.New(slog.NewTextHandler(&said, nil))
-	job.request.JobName = "team"
+	job := open(t, d, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
+	job.consumer.Request.JobName = "team"
 	all, err := read(t, job.Open(IterOptions{NoAhead: true}))
 	if err != nil || len(all) != 0 {
 		t.Errorf("%d elements, %v", len(all), err)
@@ -232,7 +231,7 @@ func TestPassesOfASharedJobAreNumberedAsTheyAreOpened(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, w)
 	job := open(t, d)
-	job.request.JobName = "shared"
+	job.consumer.Request.JobName = "shared"
 	const rounds = 50
 	var kept []*Iteration
 	for n := range rounds {
@@ -340,7 +339,7 @@ func TestAnAssertedCardinalityIsChecked(t *testing.T) {
 			d.snapshot = spread(1, startWorker(t, same(testStream{count: tc.has})))
 			job := open(t, d)
 			if tc.shared {
-				job.request.JobName = "shared"
+				job.consumer.Request.JobName = "shared"
 			}
 			_, err := read(t, job.Open(IterOptions{}))
 			switch {
@@ -351,7 +350,7 @@ func TestAnAssertedCardinalityIsChecked(t *testing.T) {
 			}
 			if tc.promised > 0 && tc.has > uint64(tc.promised) {
 				// Nor does it depend on who asks behind the last one that was promised.
-				job.plan.Cardinality = tc.promised
+				job.consumer.Plan.Cardinality = tc.promised
 				if all, err := readUpTo(t, job.Open(IterOptions{}), int(tc.promised)); !reason.Is(err, reason.Cardinality) {
 					t.Errorf("%d elements were had, and %v", len(all), err)
 				}
@@ -435,7 +434,7 @@ func givenUpWhereItStands(t *testing.T, mode pecanv1.Mode, class pecanv1.Determi
 		return u
 	}
 	job := open(t, d)
-	job.request.JobName = "shared"
+	job.consumer.Request.JobName = "shared"
 	it := job.Open(IterOptions{NoAhead: true})
 	first, err := readUpTo(t, it, 25)
 	if err != nil {
@@ -473,7 +472,7 @@ func TestASharedStreamOfAFreeOrderThatWasGivenUpBeginsAnewWithItsLease(t *testin
 		return u
 	}
 	job := open(t, d)
-	job.request.JobName = "shared"
+	job.consumer.Request.JobName = "shared"
 	it := job.Open(IterOptions{NoAhead: true})
 	if _, err := readUpTo(t, it, 12); err != nil {
 		t.Fatal(err)
@@ -497,7 +496,7 @@ func TestASharedStreamThatCameFromAnotherStartsWhereItStopped(t *testing.T) {
 		return u
 	}
 	job := open(t, d)
-	job.request.JobName = "shared"
+	job.consumer.Request.JobName = "shared"
 	all, err := read(t, job.Open(IterOptions{}))
 	if err != nil || len(all) != 18 || all[0].index != 12 {
 		t.Errorf("%d elements, %v", len(all), err)
@@ -514,7 +513,7 @@ func TestASharedStreamThatIsAskedBackBeforeItWasSeenIsGivenUpWhereItWasGot(t *te
 		return u
 	}
 	job := open(t, d)
-	job.request.JobName = "shared"
+	job.consumer.Request.JobName = "shared"
 	it := job.Open(IterOptions{NoAhead: true})
 	given := func(index, assignment uint64) func() bool {
 		return func() bool {
@@ -533,7 +532,7 @@ func TestASharedStreamThatIsAskedBackBeforeItWasSeenIsGivenUpWhereItWasGot(t *te
 	eventually(t, "it is given up at 20 once more", given(20, 5))
 	// The same is told again: it is given up already.
 	d.update(func() {})
-	eventually(t, "the snapshot has come", func() bool { return it.epoch().seen() == look(d, func() uint64 { return d.version }) })
+	eventually(t, "the snapshot has come", func() bool { return it.epoch().State().Version == look(d, func() uint64 { return d.version }) })
 	if n := look(d, func() int { return len(d.released) }); n != 3 {
 		t.Errorf("given up %d times", n)
 	}
@@ -542,18 +541,12 @@ func TestASharedStreamThatIsAskedBackBeforeItWasSeenIsGivenUpWhereItWasGot(t *te
 	}
 }
 
-func (e *epoch) seen() uint64 {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.version
-}
-
 func TestASharedPassThatIsLeftGivesItsStreamsBack(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 10}))
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
 	d.snapshot = spread(2, w)
 	job := open(t, d)
-	job.request.JobName = "shared"
+	job.consumer.Request.JobName = "shared"
 	it := job.Open(IterOptions{NoAhead: true})
 	if _, err := readUpTo(t, it, 7); err != nil {
 		t.Fatal(err)
@@ -704,7 +697,7 @@ func TestHeartbeatsTellOfAPassThatIsAskedForWhenItIsClosed(t *testing.T) {
 	held := make(chan struct{})
 	d.update(func() { d.holdOpens = held })
 	job := open(t, d)
-	job.request.JobName = "shared"
+	job.consumer.Request.JobName = "shared"
 	beats := func() int { return look(d, func() int { return len(d.beats) }) }
 	it := job.Open(IterOptions{NoAhead: true})
 	eventually(t, "the pass is asked for", func() bool { return look(d, func() bool { return d.asksOpen }) })

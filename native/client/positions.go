@@ -319,7 +319,7 @@ func (p *place) leadsTo(next *pass) bool {
 
 // over tells whether nothing of the iteration comes behind the place. TensorFlow does not ask for an end that it foresees.
 func (p *place) over() bool {
-	plan := p.pass.epoch.job.plan
+	plan := p.pass.epoch.consumer.Plan
 	known, repeat := plan.GetCardinality(), plan.GetRepeat()
 	return p.pass.over || known >= 0 && repeat > 0 && p.pass.elements+p.elements == uint64(known)*uint64(repeat)
 }

@@ -10,7 +10,7 @@ func (e *epoch) stir(openAhead bool) {
 	nudge(e.notify)
 	nudge(e.kick)
 	if openAhead {
-		e.job.openAhead()
+		e.consumer.Job.Prefetch()
 	}
 }
 
@@ -119,7 +119,7 @@ func (e *epoch) nearlyDone() bool {
 		return false
 	}
 	near := e.received() || e.final && e.openStreams() == 0
-	if expected := e.job.expected(); !near && expected >= 0 && e.accepted > 0 {
+	if expected := e.consumer.Job.Expected(); !near && expected >= 0 && e.accepted > 0 {
 		left := float64(expected) - float64(e.accepted)
 		elapsed := time.Since(e.first).Seconds()
 		near = left*elapsed <= aheadTime.Seconds()*float64(e.accepted)

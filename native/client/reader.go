@@ -45,13 +45,13 @@ type reader struct {
 	socket syscall.RawConn
 	low    int
 	// touched are the channels that have received something since they last acknowledged.
-	touched map[*channel]struct{}
+	touched map[*Channel]struct{}
 	unacked uint64
 }
 
 func newReader(c *conn, link net.Conn) *reader {
 	in := bufio.NewReaderSize(link, readBuffer)
-	r := &reader{conn: c, link: link, in: in, frames: frame.NewReader(in), low: 1, slots: map[uint64]*buffer.Slot{}, touched: map[*channel]struct{}{}}
+	r := &reader{conn: c, link: link, in: in, frames: frame.NewReader(in), low: 1, slots: map[uint64]*buffer.Slot{}, touched: map[*Channel]struct{}{}}
 	if tcp, ok := link.(*net.TCPConn); ok {
 		// Without it large payloads are read as they come.
 		r.socket, _ = tcp.SyscallConn()
@@ -95,7 +95,7 @@ func (r *reader) run() error {
 // acknowledge sends what is owed before the next read may block.
 func (r *reader) acknowledge() {
 	for ch := range r.touched {
-		ch.acknowledge()
+		ch.receiver.Acknowledge()
 	}
 	clear(r.touched)
 	r.unacked = 0
@@ -107,7 +107,7 @@ func (r *reader) handle(h frame.Header, meta []byte) error {
 		return r.data(h, meta)
 	case frame.End:
 		if ch := r.conn.channel(h.Channel); ch != nil {
-			ch.endAt(h.Index, h.Lease)
+			ch.receiver.End(h.Index, h.Lease)
 		}
 		return nil
 	case frame.Error:
@@ -141,15 +141,15 @@ func (r *reader) failure(h frame.Header, meta []byte) error {
 		return nil
 	case h.Flags&frame.Element == 0:
 		r.conn.forget(ch)
-		ch.refused(why)
+		ch.receiver.Refused(why)
 		return nil
 	}
 	h.Count = 1
-	decision, err := ch.judge(h)
-	if err != nil || decision == drop {
+	wanted, err := ch.receiver.Wants(h)
+	if err != nil || !wanted {
 		return err
 	}
-	ch.add(entry{first: h.Index, rows: 1, err: why})
+	ch.receiver.Add(entry{first: h.Index, rows: 1, err: why})
 	r.touched[ch] = struct{}{}
 	return nil
 }
@@ -162,24 +162,24 @@ func (r *reader) data(h frame.Header, meta []byte) error {
 		return err
 	}
 	ch := r.conn.channel(h.Channel)
-	decision := drop
+	wanted := false
 	if ch != nil {
 		var err error
-		if decision, err = ch.judge(h); err != nil {
+		if wanted, err = ch.receiver.Wants(h); err != nil {
 			return err
 		}
 	}
 	en := entry{first: h.Index, rows: int(h.Count), bytes: h.RawLen, arrived: h.RawLen, table: table, isBlock: h.Flags&frame.Block != 0}
-	if decision == accept {
-		limit := ch.stream.epoch.job.maxElement()
+	if wanted {
+		limit := ch.maxElement
 		if size := largest(h, table); size > limit {
-			decision = drop
+			wanted = false
 			// The element keeps its place, as one that failed.
-			defer ch.add(entry{first: h.Index, rows: int(h.Count), arrived: h.RawLen, err: reason.New(reason.ElementTooLarge, "%s has %d bytes, the limit is %d: "+
-				"raise max_element_bytes, or make elements smaller", formatElement(ch.stream, h.Index), size, limit)})
+			defer ch.receiver.Add(entry{first: h.Index, rows: int(h.Count), arrived: h.RawLen, err: reason.New(reason.ElementTooLarge, "%s has %d bytes, the limit is %d: "+
+				"raise max_element_bytes, or make elements smaller", ch.receiver.Name(h.Index), size, limit)})
 		}
 	}
-	if decision == drop {
+	if !wanted {
 		return r.discard(h, table)
 	}
 	var err error
@@ -190,15 +190,11 @@ func (r *reader) data(h frame.Header, meta []byte) error {
 		en.release()
 		return err
 	}
-	if ch.add(en) {
+	if ch.receiver.Add(en) {
 		r.touched[ch] = struct{}{}
 		r.unacked += h.RawLen
 	}
 	return nil
-}
-
-func formatElement(st *stream, index uint64) string {
-	return fmt.Sprintf("element %d of stream %d, epoch %d, job %s", index, st.number, st.epoch.id, st.epoch.job.id)
 }
 
 // largest is the size of the frame's largest element, padding not counted.
@@ -242,7 +238,7 @@ func (r *reader) payload(h frame.Header, table *frame.Table) (*buffer.Block, err
 	case h.PayloadLen == 0 && h.RawLen == 0:
 		return nil, nil
 	}
-	block, err := r.conn.session.pool.Get(int(h.PayloadLen))
+	block, err := r.conn.owner.config.Pool.Get(int(h.PayloadLen))
 	if err != nil {
 		return nil, err
 	}
@@ -270,7 +266,7 @@ func (r *reader) decompress(h frame.Header, packed []byte) (*buffer.Block, error
 	if err != nil || uint64(n) != h.RawLen {
 		return nil, reason.New(reason.FrameCorrupt, "compressed payload says it has %d bytes, its header %d", n, h.RawLen)
 	}
-	block, err := r.conn.session.pool.Get(n)
+	block, err := r.conn.owner.config.Pool.Get(n)
 	if err != nil {
 		return nil, err
 	}
@@ -331,7 +327,7 @@ func (r *reader) slot(h frame.Header) error {
 	if r.slots[h.Index] != nil {
 		return reason.New(reason.FrameCorrupt, "slot %d was announced twice", h.Index)
 	}
-	slot, err := r.conn.session.pool.MapSlot(int(file.Fd()), int64(h.RawLen))
+	slot, err := r.conn.owner.config.Pool.MapSlot(int(file.Fd()), int64(h.RawLen))
 	if err != nil {
 		return reason.New(reason.FrameCorrupt, "slot %d: %w", h.Index, err)
 	}

@@ -6,60 +6,108 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"io"
-	"log/slog"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/golang/snappy"
+	"google.golang.org/protobuf/proto"
 
-	"github.com/pecan-ml/pecan/native/buffer"
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// byteLink is a connection on which only what is given arrives.
+// byteLink is a connection to a worker that answers the handshake and, when a stream is asked for, gives certain bytes. Then it ends.
 type byteLink struct {
 	net.Conn
-	in io.Reader
+	in     io.Reader
+	asked  chan struct{}
+	writes int
 }
 
-func (l *byteLink) Read(p []byte) (int, error)  { return l.in.Read(p) }
-func (l *byteLink) Write(p []byte) (int, error) { return len(p), nil }
-func (l *byteLink) Close() error                { return nil }
-
-// feed gives bytes to the reader of a connection on which channel 1 reads stream 0 under lease 7, and returns the
-// epoch, with what was accepted, and what ended the reading.
-func feed(t testing.TB, in io.Reader, credit uint64) (*epoch, error) {
-	t.Helper()
-	pool, err := buffer.NewPool(buffer.Config{Checked: true})
+func newByteLink(wire io.Reader) *byteLink {
+	welcome, err := proto.Marshal(&pecanv1.DataWelcome{WorkerId: "w"})
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &Session{config: Config{}.withDefaults(), pool: pool, log: slog.New(slog.DiscardHandler), ctx: ctx, conns: map[connKey]*conn{}, jobs: map[*Job]struct{}{}}
-	s.calls = newCallQueue(s)
-	job := &Job{session: s, request: &pecanv1.CreateJobRequest{}, plan: &pecanv1.Plan{NumStreams: 1}, options: &pecanv1.JobOptions{MaxElementBytes: 1 << 20}, closed: true, lastCount: -1}
-	e := &epoch{job: job, session: s, ctx: ctx, cancel: cancel, active: true, opened: true, streams: map[uint32]*stream{},
-		notify: make(chan struct{}, 1), kick: make(chan struct{}, 1), options: IterOptions{MaxOutstandingBytes: 1 << 30}}
-	st := e.streamOf(0)
-	st.lease, st.worker = 7, &pecanv1.WorkerAddress{WorkerId: "w"}
-	link := &byteLink{in: in}
-	c := &conn{session: s, worker: st.worker, ctx: ctx, cancel: func() {}, wake: make(chan struct{}, 1), channels: map[uint32]*channel{}, up: true, raw: link}
-	st.channel = &channel{stream: st, conn: c, number: 1, lease: 7, granted: credit}
-	c.channels[1] = st.channel
-	r := newReader(c, link)
-	err = r.run()
-	r.close()
-	t.Cleanup(func() {
-		e.close()
-		cancel()
-		if leaks := pool.Leaks(); len(leaks) > 0 {
-			t.Errorf("%d buffers leaked, the first: %s", len(leaks), leaks[0])
+	hello := frame.Append(nil, frame.Header{Type: frame.Welcome}, welcome)
+	asked := make(chan struct{})
+	return &byteLink{in: io.MultiReader(bytes.NewReader(hello), afterwards{asked, wire}), asked: asked}
+}
+
+// afterwards reads when a channel is closed.
+type afterwards struct {
+	begin <-chan struct{}
+	io.Reader
+}
+
+func (a afterwards) Read(p []byte) (int, error) {
+	<-a.begin
+	return a.Reader.Read(p)
+}
+
+func (l *byteLink) Read(p []byte) (int, error) { return l.in.Read(p) }
+
+// Write is called for HELLO and then for OPEN.
+func (l *byteLink) Write(p []byte) (int, error) {
+	if l.writes++; l.writes == 2 {
+		close(l.asked)
+	}
+	return len(p), nil
+}
+
+func (l *byteLink) Close() error                     { return nil }
+func (l *byteLink) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (l *byteLink) SetDeadline(time.Time) error      { return nil }
+func (l *byteLink) SetWriteDeadline(time.Time) error { return nil }
+
+// wires has one session read one run of bytes after another, each as all that a worker sends on channel 1, where stream 0 is read under
+// lease 7.
+type wires struct {
+	job  *Job
+	next chan io.Reader
+}
+
+func newWires(t testing.TB) *wires {
+	d := startDispatcher(t, func(d *testDispatcher) { d.options.MaxElementBytes = 1 << 20 })
+	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{
+			{Lease: 7, Assignment: 1, Worker: &pecanv1.WorkerAddress{WorkerId: "w", Tcp: "worker:1"}}}}
+	}
+	w := &wires{next: make(chan io.Reader, 1)}
+	w.job = open(t, d, func(c *Config) {
+		c.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			if address != "worker:1" {
+				return new(net.Dialer).DialContext(ctx, network, address)
+			}
+			select {
+			case wire := <-w.next:
+				return newByteLink(wire), nil
+			case <-ctx.Done():
+				// All was read: nobody is there the next time.
+				return nil, ctx.Err()
+			}
 		}
-		pool.Close()
 	})
-	return e, err
+	return w
+}
+
+// feed gives the epoch that has read the bytes, and what ended the reading; nil where the stream had ended.
+func (w *wires) feed(t testing.TB, wire io.Reader, credit int64) (*Iteration, error) {
+	t.Helper()
+	w.next <- wire
+	it := w.job.Open(IterOptions{MaxOutstandingBytes: credit, NoAhead: true})
+	t.Cleanup(func() { _ = it.Close() })
+	var st StreamState
+	eventually(t, "the bytes are read", func() bool {
+		state := it.epoch().State()
+		if len(state.Streams) == 1 {
+			st = state.Streams[0]
+		}
+		return st.Failures > 0 || st.Ended
+	})
+	return it, st.Trouble
 }
 
 // element writes a DATA frame with one int64 and one string.
@@ -80,7 +128,7 @@ func TestFramesOfAHostileWorkerEndTheConnection(t *testing.T) {
 		want reason.Reason
 		// accepted elements before the end.
 		accepted uint64
-		credit   uint64
+		credit   int64
 	}{
 		"nothing hostile": {want: reason.Unavailable, accepted: 1, wire: func() []byte {
 			return element(func(*frame.Header, *frame.Table, *[]byte) {})
@@ -145,16 +193,16 @@ func TestFramesOfAHostileWorkerEndTheConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			wire := tc.wire()
-			credit := uint64(1 << 20)
+			credit := int64(1 << 30)
 			if tc.credit > 0 {
 				credit = tc.credit
 			}
-			e, err := feed(t, &slowBytes{rest: wire}, credit)
+			it, err := newWires(t).feed(t, &slowBytes{rest: wire}, credit)
 			if !reason.Is(err, tc.want) {
 				t.Errorf("ended with %v, want %s", err, tc.want)
 			}
-			if e.accepted != tc.accepted {
-				t.Errorf("%d elements accepted, want %d", e.accepted, tc.accepted)
+			if accepted := it.epoch().State().Accepted; accepted != tc.accepted {
+				t.Errorf("%d elements accepted, want %d", accepted, tc.accepted)
 			}
 		})
 	}
@@ -184,15 +232,16 @@ func FuzzReader(f *testing.F) {
 	f.Add(append(plain, frame.Append(nil, frame.Header{Type: frame.End, Channel: 1, Index: 1, Lease: 7}, nil)...))
 	f.Add(frame.Append(plain, frame.Header{Type: frame.Error, Flags: frame.Element, Channel: 1, Index: 1, Lease: 7}, []byte("\x08\x03")))
 	f.Add(frame.Append(nil, frame.Header{Type: frame.Slot, RawLen: 4096}, nil))
+	w := newWires(f)
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		repair(wire)
-		e, err := feed(t, &slowBytes{rest: wire}, 1<<20)
-		if err == nil {
-			t.Fatal("a connection that ended gave no error")
-		}
+		it, _ := w.feed(t, &slowBytes{rest: wire}, 1<<30)
 		for range 100 {
-			rows, found, _ := e.take(8, true)
-			if found != foundRows {
+			rows, status, _ := it.NextBlock(8, 0)
+			if status == Failed {
+				continue
+			}
+			if status != Ready {
 				break
 			}
 			for i := range rows.Tensors {
@@ -230,22 +279,4 @@ func touch(t *testing.T, rows *Rows, tensor *Tensor) {
 	if tensor.DType == frame.DTString && n != len(tensor.Data) || sum < 0 {
 		t.Fatalf("strings of %d bytes in %d", n, len(tensor.Data))
 	}
-}
-
-// In shared memory a worker can still write what was looked at when the frame came.
-func TestStringsThatChangeAfterTheyWereLookedAtLeaveNoLockBehind(t *testing.T) {
-	e, _ := feed(t, bytes.NewReader(element(func(*frame.Header, *frame.Table, *[]byte) {})), 1<<20)
-	binary.LittleEndian.PutUint64(e.streams[0].queue[0].block.Bytes()[64:], 1<<40)
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("a string of a tebibyte was taken")
-			}
-		}()
-		_, _, _ = e.take(1, false)
-	}()
-	if !e.mu.TryLock() {
-		t.Error("the epoch's lock stays held: closing it waits for ever")
-	}
-	e.mu.Unlock()
 }

@@ -116,12 +116,12 @@ func (r *Renewable) renew(lost *Job) <-chan struct{} {
 		return r.trying
 	}
 	over := make(chan struct{})
-	if r.job != lost || r.closed || r.session.check() != nil {
+	if r.job != lost || r.closed || r.session.link.check() != nil {
 		close(over)
 		return over
 	}
 	r.trying = over
-	r.session.wg.Go(func() {
+	r.session.link.Go(func() {
 		fresh, err := r.again(lost)
 		r.mu.Lock()
 		if r.trying, r.err = nil, err; err == nil {
@@ -152,27 +152,27 @@ func (r *Renewable) renewing(lost *Job) bool {
 func (r *Renewable) again(lost *Job) (*Job, error) {
 	s := r.session
 	spec := r.spec
-	if !lost.shared() {
+	if !lost.consumer.shared() {
 		// What comes has to go with what was handed out, whose seed the dispatcher chose.
-		spec = spec.seeded(lost.options.GetSeed())
+		spec = spec.seeded(lost.consumer.Options.GetSeed())
 	}
 	r.mu.Lock()
 	positions := r.positions
 	r.mu.Unlock()
-	fresh, err := r.create(s.ctx, spec)
+	fresh, err := r.create(s.link.Context(), spec)
 	if err != nil {
 		return nil, err
 	}
-	if fresh.plan.GetHash() != lost.plan.GetHash() {
+	if fresh.consumer.Plan.GetHash() != lost.consumer.Plan.GetHash() {
 		fresh.shut()
 		return nil, reason.New(reason.JobUnknown, "the dispatcher at %s lost job %s, and divides its dataset in another way now: apply "+
-			"pecan.distribute() again to start a new job", s.target.shown, lost.id)
+			"pecan.distribute() again to start a new job", s.link.Target(), lost.consumer.JobID)
 	}
 	if resumable(fresh) == nil {
 		// The epochs that were had stay behind: the next one is not the first once more, with its order and its values.
 		fresh.from = max(positions.following(), lost.behind())
 	}
-	s.log.Warn("the dispatcher did not know a job any more, it was made anew", "dispatcher", s.target.shown, "lost", lost.id, "job", fresh.id)
+	s.link.Log().Warn("the dispatcher did not know a job any more, it was made anew", "dispatcher", s.link.Target(), "lost", lost.consumer.JobID, "job", fresh.consumer.JobID)
 	return fresh, nil
 }
 
@@ -250,7 +250,7 @@ func (i *RenewableIteration) next(wait time.Duration, take func(*Iteration) (*Ro
 	}
 	resume := i.options.Resume
 	if stats := it.Stats(); stats.Elements > 0 || stats.Failed > 0 {
-		if resume = it.Where(); resume == nil || job.shared() || job.plan.GetNumStreams() == 0 {
+		if resume = it.Where(); resume == nil || job.consumer.shared() || job.consumer.Plan.GetNumStreams() == 0 {
 			return nil, Broken, err
 		}
 	} else if resume == nil {
@@ -301,8 +301,8 @@ func (i *RenewableIteration) Waiting() (why string, computing bool) {
 	i.mu.Lock()
 	it, job := i.it, i.job
 	i.mu.Unlock()
-	if forked(job.session.pid) == nil && i.home.renewing(job) {
-		return fmt.Sprintf("the dispatcher at %s does not know job %s any more, it is being made anew", job.session.target.shown, job.id), false
+	if job.session.link.checkFork() == nil && i.home.renewing(job) {
+		return fmt.Sprintf("the dispatcher at %s does not know job %s any more, it is being made anew", job.session.link.Target(), job.consumer.JobID), false
 	}
 	return it.Waiting()
 }

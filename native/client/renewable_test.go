@@ -163,10 +163,7 @@ func TestIterationsOfALostJobKeepTheirEpochs(t *testing.T) {
 	}
 	slow := r.Open(IterOptions{NoAhead: true})
 	for e := slow.it.epoch(); ; time.Sleep(time.Millisecond) {
-		e.mu.Lock()
-		arrived := e.accepted
-		e.mu.Unlock()
-		if arrived == 5 {
+		if e.State().Accepted == 5 {
 			break
 		}
 	}
@@ -247,8 +244,8 @@ func TestAJobIsOfTheClusterThatTheDispatcherBelongsToNow(t *testing.T) {
 	greeted := d.statuses
 	d.mu.Unlock()
 	job, err := r.session.CreateJob(t.Context(), JobSpec{DatasetID: "dataset"})
-	if err != nil || r.session.clusterID() != "another" {
-		t.Fatalf("%v, and the cluster is still %s", err, r.session.clusterID())
+	if err != nil || r.session.link.clusterID() != "another" {
+		t.Fatalf("%v, and the cluster is still %s", err, r.session.link.clusterID())
 	}
 	if more := look(d, func() int { return d.statuses }) - greeted; more != 0 {
 		t.Errorf("%d calls more than the one that creates the job", more)

@@ -8,13 +8,22 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-func (e *epoch) addStats(stats *Stats) {
+// Counters are what an epoch counts for its iteration.
+type Counters struct {
+	// Duplicates that came and were dropped.
+	Duplicates uint64
+	// Reopened counts streams that had to be asked for again.
+	Reopened uint64
+}
+
+// counters are those of the epoch; zero once it is retired.
+func (e *epoch) counters() Counters {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.retired {
-		stats.Duplicates += e.duplicates
-		stats.Reopened += e.reopened
+	if e.retired {
+		return Counters{}
 	}
+	return Counters{Duplicates: e.duplicates, Reopened: e.reopened}
 }
 
 func (e *epoch) addWaited(d time.Duration, starved bool) {
@@ -28,7 +37,7 @@ func (e *epoch) setStarved(starved bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if starved && !e.starved {
-		nudge(e.session.urgent)
+		e.link.RequestHeartbeat()
 	}
 	e.starved = starved
 }
@@ -41,7 +50,7 @@ func (e *epoch) report(leaving bool) *pecanv1.ClientHeartbeatRequest_Pass {
 		return nil
 	}
 	return &pecanv1.ClientHeartbeatRequest_Pass{
-		JobId: e.job.id, Epoch: e.id, Starved: e.starved && !leaving, Elements: e.taken, Bytes: e.takenBytes, WaitedS: e.waitedFor.Seconds(), DuplicatesDropped: e.duplicates,
+		JobId: e.consumer.JobID, Epoch: e.id, Starved: e.starved && !leaving, Elements: e.taken, Bytes: e.takenBytes, WaitedS: e.waitedFor.Seconds(), DuplicatesDropped: e.duplicates,
 	}
 }
 

@@ -181,7 +181,7 @@ func TestQuestionsAreAskedAgainWhileTheDispatcherIsAway(t *testing.T) {
 	back := make(chan struct{})
 	go func() {
 		defer close(back)
-		for away, _ := s.away(); away == 0; away, _ = s.away() {
+		for away, _ := s.link.away(); away == 0; away, _ = s.link.away() {
 			time.Sleep(time.Millisecond)
 		}
 		d.listen(d.addr)
@@ -245,8 +245,8 @@ func TestAfterAForkEverythingRefusesAtOnce(t *testing.T) {
 	it := job.Open(IterOptions{})
 	s := job.Session()
 	// What a child sees: a session of another process.
-	s.pid = os.Getpid() + 1
-	defer func() { s.pid = os.Getpid() }()
+	s.link.pid = os.Getpid() + 1
+	defer func() { s.link.pid = os.Getpid() }()
 	refused := func(what string, err error) {
 		t.Helper()
 		if !reason.Is(err, reason.UsedAfterFork) || !strings.Contains(err.Error(), "spawn") {

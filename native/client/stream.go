@@ -51,7 +51,7 @@ type stream struct {
 	released bool
 	parked   bool
 
-	channel  *channel
+	receiver *receiver
 	failures int
 	// since is when the first of the failures in a row came.
 	since    time.Time
@@ -71,7 +71,7 @@ func (st *stream) wanted() bool {
 	if st.parked && len(st.queue) <= st.resumesAt() {
 		st.parked = false
 	}
-	return st.reading() && !st.parked && st.channel == nil && st.worker != nil
+	return st.reading() && !st.parked && st.receiver == nil && st.worker != nil
 }
 
 // resumesAt is how many entries a parked stream may have left when it is asked for again. Where that drops what is queued, none.
@@ -83,7 +83,7 @@ func (st *stream) resumesAt() int {
 }
 
 func (st *stream) id() *pecanv1.StreamId {
-	return &pecanv1.StreamId{JobId: st.epoch.job.id, Epoch: st.epoch.id, Stream: st.number}
+	return &pecanv1.StreamId{JobId: st.epoch.consumer.JobID, Epoch: st.epoch.id, Stream: st.number}
 }
 
 func (st *stream) nextToTake() uint64 {
@@ -112,7 +112,7 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 	}
 	again := told.GetLease() > st.lease && st.lease > 0
 	if told.GetLease() > st.lease {
-		if again && e.job.startsOver() {
+		if again && e.consumer.startsOver() {
 			// Its elements may be others this time, in another order: it is taken once more from where it began, and what is queued comes again.
 			st.drop()
 			st.clean = 0
@@ -134,7 +134,7 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 	}
 	// A dispatcher that did not know that the stream had begun may have it run again: what came of it must not come twice, here or
 	// with the trainer that it is wanted for.
-	mustNotComeTwice := e.job.givesUp() && again && st.next > told.GetStartIndex() && !st.released
+	mustNotComeTwice := e.consumer.givesUp() && again && st.next > told.GetStartIndex() && !st.released
 	if mustNotComeTwice && st.ended {
 		// All of it is here, and what is queued is nobody else's any more.
 		st.finish()
@@ -147,8 +147,8 @@ func (e *epoch) applyStream(told *pecanv1.ConsumerStream) {
 			// The dispatcher would hand the stream on with another run of it, and what is queued is with nobody else.
 			st.finish()
 		}
-		e.session.log.Warn(fmt.Sprintf("stream %d of epoch %d ended early, at element %d: its worker was lost, and the rest of the stream with it, %d elements at least (mode at_most_once)",
-			st.number, e.id, st.next, max(told.GetProduced(), st.next)-st.next), "job", e.job.id)
+		e.link.Log().Warn(fmt.Sprintf("stream %d of epoch %d ended early, at element %d: its worker was lost, and the rest of the stream with it, %d elements at least (mode at_most_once)",
+			st.number, e.id, st.next, max(told.GetProduced(), st.next)-st.next), "job", e.consumer.JobID)
 		return
 	}
 	if told.GetRelease() {
@@ -195,12 +195,12 @@ func (st *stream) giveUp() {
 	st.released, st.ended = true, false
 	st.closeChannel()
 	st.drop()
-	api := st.epoch.session.api
-	request := &pecanv1.ReleaseStreamRequest{ClientId: st.epoch.job.clientID, Id: st.id(), Lease: st.lease, NextIndex: next, Assignment: st.assignment}
-	st.epoch.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
+	api := st.epoch.link.API()
+	request := &pecanv1.ReleaseStreamRequest{ClientId: st.epoch.consumer.ClientID, Id: st.id(), Lease: st.lease, NextIndex: next, Assignment: st.assignment}
+	st.epoch.link.Deliver(func(ctx context.Context) error {
 		_, err := api.ReleaseStream(ctx, request)
 		return err
-	}})
+	})
 }
 
 // end notes that everything has arrived. Where elements are acknowledged as they are taken, the channel stays for that.
@@ -214,7 +214,7 @@ func (st *stream) end() {
 
 // keepsBack is true where an element counts as received only when the trainer has taken it: another trainer would
 // otherwise never get what was queued here when this one leaves.
-func (e *epoch) keepsBack() bool { return e.job.shared() }
+func (e *epoch) keepsBack() bool { return e.consumer.shared() }
 
 // finish tells the dispatcher that the stream was received to its end.
 func (st *stream) finish() {
@@ -223,12 +223,12 @@ func (st *stream) finish() {
 	}
 	st.finished = true
 	st.closeChannel()
-	api := st.epoch.session.api
-	request := &pecanv1.FinishStreamRequest{ClientId: st.epoch.job.clientID, Id: st.id(), Lease: st.endedUnder, Count: st.next, Assignment: st.assignment, Abandoned: st.gaveUp}
-	st.epoch.session.calls.add(call{keep: true, do: func(ctx context.Context) error {
+	api := st.epoch.link.API()
+	request := &pecanv1.FinishStreamRequest{ClientId: st.epoch.consumer.ClientID, Id: st.id(), Lease: st.endedUnder, Count: st.next, Assignment: st.assignment, Abandoned: st.gaveUp}
+	st.epoch.link.Deliver(func(ctx context.Context) error {
 		_, err := api.FinishStream(ctx, request)
 		return err
-	}})
+	})
 }
 
 // reopen drops the channel and asks again from the next index.
@@ -261,13 +261,13 @@ func (st *stream) report(why error) {
 	st.reported = now
 	e := st.epoch
 	request := &pecanv1.ReportWorkerRequest{
-		ClientId: e.job.clientID, Id: st.id(), Lease: st.lease, WorkerId: st.worker.GetWorkerId(), NextIndex: st.next, Message: why.Error(),
-		Number: e.job.reports.Add(1),
+		ClientId: e.consumer.ClientID, Id: st.id(), Lease: st.lease, WorkerId: st.worker.GetWorkerId(), NextIndex: st.next, Message: why.Error(),
+		Number: e.consumer.Reports.Add(1),
 	}
-	e.session.calls.add(call{do: func(ctx context.Context) error {
-		_, err := e.session.api.ReportWorker(ctx, request)
+	e.link.Try(func(ctx context.Context) error {
+		_, err := e.link.API().ReportWorker(ctx, request)
 		return err
-	}})
+	})
 }
 
 // cut notes that the connection of the stream's worker has ended.
@@ -292,12 +292,12 @@ func (st *stream) pop() {
 	if len(st.queue) == 0 {
 		st.queue = nil
 	}
-	if st.channel != nil {
-		st.channel.credit(st.epoch.keepsBack())
+	if st.receiver != nil {
+		st.receiver.credit(st.epoch.keepsBack())
 	}
 	if st.ended && len(st.queue) == 0 {
 		st.finish()
-	} else if st.channel == nil && st.parked && len(st.queue) <= st.resumesAt() {
+	} else if st.receiver == nil && st.parked && len(st.queue) <= st.resumesAt() {
 		nudge(st.epoch.kick)
 	}
 }

@@ -44,7 +44,7 @@ func (e *epoch) take(max int, lead bool) (*Rows, found, error) {
 		for i, p := range pieces {
 			rows.pieces[i] = piece{stream: p.Stream, first: p.Index, rows: uint64(p.Count)}
 		}
-		if rows, err = gather(e.session.pool, pieces); err != nil {
+		if rows, err = gather(e.consumer.Pool, pieces); err != nil {
 			return nil, foundBroken, err
 		}
 	}
@@ -91,9 +91,9 @@ func (e *epoch) takeFrom(st *stream, max int, lead bool) (*Rows, found, error) {
 		return nil, foundNothing, nil
 	case e.disowned:
 		return nil, foundBroken, e.err
-	case st != nil && !e.job.holds():
+	case st != nil && !e.consumer.holds():
 		// Nothing is handed out before the dispatcher has answered.
-		nudge(e.session.urgent)
+		e.link.RequestHeartbeat()
 		return nil, foundNothing, nil
 	case st != nil:
 	case e.received() && e.drained():
@@ -170,7 +170,7 @@ func (e *epoch) pickInTurn() *stream {
 // element 1 of each, streams that are over left out, and the closing stream when all others are over. It gives the stream that
 // the next element comes from, and nil while the dispatcher has not told of that one. e.mu is held.
 func (e *epoch) turn() *stream {
-	regular := uint32(max(0, e.job.plan.GetNumStreams()))
+	regular := uint32(max(0, e.consumer.Plan.GetNumStreams()))
 	if regular == 0 {
 		regular = uint32(len(e.list))
 	}
@@ -213,7 +213,7 @@ func (e *epoch) drained() bool {
 
 // checkSpec compares an element with what the plan promised, so that nobody ever sees a mis-typed buffer.
 func (e *epoch) checkSpec(st *stream, en *entry, n int) error {
-	specs := e.job.plan.GetComponents()
+	specs := e.consumer.Plan.GetComponents()
 	if len(specs) == 0 || en.checked {
 		return nil
 	}

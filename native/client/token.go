@@ -44,8 +44,8 @@ func (r *Renewable) Save(reading, consumed uint64, ended bool) (string, error) {
 		return "", err
 	}
 	return encodeToken(&pecanv1.Token{
-		Format: tokenFormat, Fingerprint: job.plan.GetFingerprint(), PlanHash: job.plan.GetHash(), Mode: job.options.GetMode(),
-		NumStreams: job.plan.GetNumStreams(), Seed: job.options.GetSeed(), Position: at.Position, Passes: at.Passes, Elements: at.Elements,
+		Format: tokenFormat, Fingerprint: job.consumer.Plan.GetFingerprint(), PlanHash: job.consumer.Plan.GetHash(), Mode: job.consumer.Options.GetMode(),
+		NumStreams: job.consumer.Plan.GetNumStreams(), Seed: job.consumer.Options.GetSeed(), Position: at.Position, Passes: at.Passes, Elements: at.Elements,
 	})
 }
 
@@ -92,9 +92,9 @@ func (r *Renewable) Load(ctx context.Context, token string) error {
 // resumable refuses jobs in which one trainer's position does not say what comes next.
 func resumable(job *Job) error {
 	switch {
-	case job.shared():
-		return reason.New(reason.Unsupported, "a position is that of one trainer, and job %q is shared by its name: what the others had is not in it. Leave job_name out where a trainer shall go on where it stopped", job.request.GetJobName())
-	case job.plan.GetNumStreams() == 0:
+	case job.consumer.shared():
+		return reason.New(reason.Unsupported, "a position is that of one trainer, and job %q is shared by its name: what the others had is not in it. Leave job_name out where a trainer shall go on where it stopped", job.consumer.Request.GetJobName())
+	case job.consumer.Plan.GetNumStreams() == 0:
 		return reason.New(reason.Unsupported, "with sharding OFF every worker gives the whole dataset, and a position in that means nothing to other workers. Choose another sharding policy where a trainer shall go on where it stopped")
 	}
 	return nil
@@ -105,21 +105,21 @@ func (r *Renewable) fits(t *pecanv1.Token, job *Job) error {
 	differs := func(what, then, now any) error {
 		return reason.New(reason.BadArgument, "load a state: it was saved with %s %v, and this dataset has %v. Its elements would not be those that come next", what, then, now)
 	}
-	switch plan := job.plan; {
+	switch plan := job.consumer.Plan; {
 	case t.GetFingerprint() != plan.GetFingerprint():
 		return differs("the graph", t.GetFingerprint(), plan.GetFingerprint())
-	case t.GetMode() != job.options.GetMode():
-		return differs("the mode", t.GetMode(), job.options.GetMode())
+	case t.GetMode() != job.consumer.Options.GetMode():
+		return differs("the mode", t.GetMode(), job.consumer.Options.GetMode())
 	case t.GetNumStreams() != plan.GetNumStreams():
 		return differs("a number of streams of", t.GetNumStreams(), plan.GetNumStreams())
 	case t.GetPlanHash() != plan.GetHash():
 		return differs("the plan", t.GetPlanHash(), plan.GetHash())
-	case t.GetPosition().GetOrder().GetHash() != "" && job.options.GetOrder() <= pecanv1.Order_ORDER_OFF:
+	case t.GetPosition().GetOrder().GetHash() != "" && job.consumer.Options.GetOrder() <= pecanv1.Order_ORDER_OFF:
 		return reason.New(reason.BadArgument, "load a state: it was saved where steps ran in another order than the registered one, and this dataset has order=\"off\". Give the `order` and `order_tolerance` with which it was saved")
 	case r.spec.Options.GetSeedSet() && t.GetSeed() != r.spec.Options.GetSeed():
 		return differs("the seed", t.GetSeed(), r.spec.Options.GetSeed())
 	}
-	return standsIn(t, job.plan)
+	return standsIn(t, job.consumer.Plan)
 }
 
 // standsIn refuses a token of a place that no pass of the plan has: the dispatcher would refuse a stream that is not there with the first

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -9,13 +10,12 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// channel is one opening of a stream on a connection.
-type channel struct {
-	stream *stream
-	conn   *conn
-	number uint32
-	lease  uint64
-	opened time.Time
+// receiver takes what comes of one opening of a stream on a connection. It implements Receiver.
+type receiver struct {
+	stream  *stream
+	channel *Channel
+	lease   uint64
+	opened  time.Time
 	// received and granted are running totals of payload bytes since the opening.
 	received uint64
 	granted  uint64
@@ -25,7 +25,7 @@ type channel struct {
 
 // openChannel asks the stream's worker for it. An error is final: no other try can help. e.mu is held.
 func (e *epoch) openChannel(st *stream) error {
-	c, err := e.session.conn(st.worker, e.options.Protocol)
+	c, err := e.consumer.Workers.Connect(st.worker, e.options.Protocol)
 	if err != nil {
 		return err
 	}
@@ -37,19 +37,21 @@ func (e *epoch) openChannel(st *stream) error {
 		// this trainer died. So that comes again.
 		st.drop()
 	}
-	ch := &channel{stream: st, conn: c, lease: st.lease, opened: time.Now(), acked: st.next}
+	r := &receiver{stream: st, lease: st.lease, opened: time.Now(), acked: st.next}
 	if window := st.window(); window > st.queued {
-		ch.granted = window - st.queued
+		r.granted = window - st.queued
 	}
 	open := &pecanv1.OpenStream{
-		Id: st.id(), Lease: st.lease, StartIndex: st.next, CleanBelow: st.clean, Credit: ch.granted, Compression: e.options.Compression, PayloadChecksum: e.job.options.GetPayloadChecksum(),
+		Id: st.id(), Lease: st.lease, StartIndex: st.next, CleanBelow: st.clean, Credit: r.granted, Compression: e.options.Compression, PayloadChecksum: e.consumer.Options.GetPayloadChecksum(),
 	}
-	if ended := c.open(ch, open); ended != nil {
+	channel, ended := c.open(r, open, e.consumer.maxElement())
+	if ended != nil {
 		// It ended before it had the stream, so it tells nobody else.
 		st.cut(ended.why, ended.unreachable)
 		return nil
 	}
-	st.channel = ch
+	r.channel = channel
+	st.receiver = r
 	if st.failures > 0 {
 		e.reopened++
 	}
@@ -58,32 +60,32 @@ func (e *epoch) openChannel(st *stream) error {
 
 // closeChannel tells the worker that the channel is not wanted, if there is one.
 func (st *stream) closeChannel() {
-	if ch := st.channel; ch != nil {
-		st.channel = nil
-		ch.conn.shut(ch)
+	if r := st.receiver; r != nil {
+		st.receiver = nil
+		r.channel.Close()
 	}
 }
 
-// lost is called by the connection when it failed, with no lock held. unreachable: another try has little hope.
-func (ch *channel) lost(why error, unreachable bool) {
-	st, e := ch.stream, ch.stream.epoch
+// Lost is called by the connection when it failed, with no lock held. unreachable: another try has little hope.
+func (r *receiver) Lost(why error, unreachable bool) {
+	st, e := r.stream, r.stream.epoch
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if st.channel == ch {
-		st.channel = nil
+	if st.receiver == r {
+		st.receiver = nil
 		st.cut(why, unreachable)
 	}
 }
 
-// refused is called when the worker closed the channel with an error.
-func (ch *channel) refused(why *reason.Error) {
-	st, e := ch.stream, ch.stream.epoch
+// Refused is called when the worker closed the channel with an error.
+func (r *receiver) Refused(why *reason.Error) {
+	st, e := r.stream, r.stream.epoch
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if st.channel != ch {
+	if st.receiver != r {
 		return
 	}
-	st.channel = nil
+	st.receiver = nil
 	st.failed(why)
 	switch why.Reason {
 	case reason.StaleLease, reason.StreamUnknown, reason.WorkerUnknown, reason.EpochUnknown, reason.JobUnknown, reason.Unavailable,
@@ -106,48 +108,40 @@ func (ch *channel) refused(why *reason.Error) {
 // final tells errors of a connection that no other try can mend.
 func final(err error) bool { return reason.Is(err, reason.Unsupported) }
 
-// verdict is what to do with a frame, decided before its payload is read.
-type verdict int
-
-const (
-	accept verdict = iota
-	drop
-)
-
-// judge looks at a DATA or ERROR frame of the channel.
-func (ch *channel) judge(h frame.Header) (verdict, error) {
-	st, e := ch.stream, ch.stream.epoch
+// Wants decides on a DATA or ERROR frame of the channel.
+func (r *receiver) Wants(h frame.Header) (bool, error) {
+	st, e := r.stream, r.stream.epoch
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	rows := uint64(max(1, h.Count))
 	switch {
-	case st.channel != ch || st.ended:
-		return drop, nil
-	case outdated(h.Lease, ch.lease):
+	case st.receiver != r || st.ended:
+		return false, nil
+	case outdated(h.Lease, r.lease):
 		e.duplicates += rows
-		return drop, nil
-	case h.Lease > ch.lease:
-		st.reopen(reason.New(reason.StaleLease, "the worker sends under lease %d, this reader knows %d", h.Lease, ch.lease))
-		return drop, nil
+		return false, nil
+	case h.Lease > r.lease:
+		st.reopen(reason.New(reason.StaleLease, "the worker sends under lease %d, this reader knows %d", h.Lease, r.lease))
+		return false, nil
 	case h.Index > st.next:
 		st.reopen(reason.New(reason.FrameCorrupt, "stream %d: element %d came where %d is next", st.number, h.Index, st.next))
-		return drop, nil
-	case h.Type == frame.Data && ch.received > 0 && ch.received >= ch.granted:
-		return drop, reason.New(reason.FrameCorrupt, "stream %d: %d bytes were sent on a credit of %d", st.number, ch.received+h.RawLen, ch.granted)
+		return false, nil
+	case h.Type == frame.Data && r.received > 0 && r.received >= r.granted:
+		return false, reason.New(reason.FrameCorrupt, "stream %d: %d bytes were sent on a credit of %d", st.number, r.received+h.RawLen, r.granted)
 	case had(h.Index, rows, st.next) == rows:
 		e.duplicates += rows
-		ch.received += h.RawLen
-		return drop, nil
+		r.received += h.RawLen
+		return false, nil
 	}
-	return accept, nil
+	return true, nil
 }
 
-// add puts an accepted entry into the queue; it owns the entry's memory. False: the channel was closed meanwhile.
-func (ch *channel) add(en entry) bool {
-	st, e := ch.stream, ch.stream.epoch
+// Add puts an accepted entry into the queue; it owns the entry's memory. False: the channel was closed meanwhile.
+func (r *receiver) Add(en entry) bool {
+	st, e := r.stream, r.stream.epoch
 	e.mu.Lock()
 	known := had(en.first, uint64(en.rows), st.next)
-	if st.channel != ch || e.closed || en.first > st.next || known == uint64(en.rows) {
+	if st.receiver != r || e.closed || en.first > st.next || known == uint64(en.rows) {
 		e.mu.Unlock()
 		en.release()
 		return false
@@ -156,7 +150,7 @@ func (ch *channel) add(en entry) bool {
 		e.duplicates += known
 		en.skip(int(known))
 	}
-	ch.received += en.arrived
+	r.received += en.arrived
 	if st.clean == st.next && en.err == nil {
 		st.clean = en.first + uint64(en.rows)
 	}
@@ -178,20 +172,20 @@ func (ch *channel) add(en entry) bool {
 	e.mu.Unlock()
 	nudge(e.notify)
 	if ahead {
-		e.job.openAhead()
+		e.consumer.Job.Prefetch()
 	}
 	return true
 }
 
-// endAt is called for an END frame.
-func (ch *channel) endAt(count, lease uint64) {
-	st, e := ch.stream, ch.stream.epoch
+// End is called for an END frame.
+func (r *receiver) End(count, lease uint64) {
+	st, e := r.stream, r.stream.epoch
 	e.mu.Lock()
-	if st.channel != ch || st.ended || lease < ch.lease {
+	if st.receiver != r || st.ended || lease < r.lease {
 		e.mu.Unlock()
 		return
 	}
-	if count > st.next || lease > ch.lease {
+	if count > st.next || lease > r.lease {
 		st.reopen(reason.New(reason.FrameCorrupt, "stream %d: it ended with %d elements where element %d is next", st.number, count, st.next))
 		e.mu.Unlock()
 		return
@@ -203,19 +197,26 @@ func (ch *channel) endAt(count, lease uint64) {
 	e.stir(ahead)
 }
 
-// acknowledge tells the worker what has arrived and what it may send. Called by the reader when it has nothing else to
+// Acknowledge tells the worker what has arrived and what it may send. Called by the reader when it has nothing else to
 // do or has taken in a good deal.
-func (ch *channel) acknowledge() {
-	e := ch.stream.epoch
+func (r *receiver) Acknowledge() {
+	e := r.stream.epoch
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if ch.stream.channel == ch {
-		ch.credit(true)
+	if r.stream.receiver == r {
+		r.credit(true)
 	}
 }
 
 // firstCredit is what a stream may send before the size of its frames is known.
 const firstCredit = 1 << 20
+
+// Name names an element of the stream for messages.
+func (r *receiver) Name(index uint64) string { return formatElement(r.stream, index) }
+
+func formatElement(st *stream, index uint64) string {
+	return fmt.Sprintf("element %d of stream %d, epoch %d, job %s", index, st.number, st.epoch.id, st.epoch.consumer.JobID)
+}
 
 // window is how much may be queued and still be asked for. A worker sends while it has sent less than the credit, so it
 // passes it by up to one frame: the window is that much smaller than the share. One frame is asked for in any case.
@@ -231,25 +232,25 @@ func (st *stream) window() uint64 {
 }
 
 // credit sends a CREDIT frame if it says something worth a frame. With ack, an acknowledgement alone is worth it.
-func (ch *channel) credit(ack bool) {
-	st := ch.stream
+func (r *receiver) credit(ack bool) {
+	st := r.stream
 	received := st.next
 	if st.epoch.keepsBack() {
 		received = st.nextToTake()
 	}
 	share := st.epoch.share()
-	grant := ch.granted
+	grant := r.granted
 	if window := st.window(); window > st.queued {
-		grant = max(grant, saturatingAdd(ch.received, window-st.queued))
+		grant = max(grant, saturatingAdd(r.received, window-st.queued))
 	}
-	worth := grant-ch.granted >= max(1, share/4) ||
-		grant > ch.granted && ch.granted <= saturatingAdd(ch.received, share/2) ||
-		ack && received > ch.acked
+	worth := grant-r.granted >= max(1, share/4) ||
+		grant > r.granted && r.granted <= saturatingAdd(r.received, share/2) ||
+		ack && received > r.acked
 	if !worth {
 		return
 	}
-	ch.granted, ch.acked = grant, received
-	ch.conn.send(frame.Header{Type: frame.Credit, Channel: ch.number, Index: received, Lease: ch.lease, RawLen: grant}, nil)
+	r.granted, r.acked = grant, received
+	r.channel.Credit(received, grant)
 }
 
 func saturatingAdd(a, b uint64) uint64 {
