@@ -13,15 +13,15 @@ import (
 // it is. Where it does not, mode at-least-once begins every stream anew of which something is still to come, so that nothing is left
 // out, and mode at-most-once gives up those that had begun, so that nothing comes twice. Rows that streams keep back for the closing
 // stream have no index at all: the first begins all streams anew then, and the second gives up the closing stream, too.
-func (j *Job) goOn(place *pecanv1.Position) *pecanv1.Position {
-	if !j.consumer.startsOver() && !j.consumer.givesUp() {
+func goOn(c *Consumer, place *pecanv1.Position) *pecanv1.Position {
+	if !c.startsOver() && !c.givesUp() {
 		return place
 	}
 	position := proto.CloneOf(place)
 	ended := func(stream uint32) bool { return slices.Contains(position.Ended, stream) }
-	closing, joins := uint32(j.consumer.Plan.GetNumStreams()), j.consumer.Plan.HasClosing()
+	closing, joins := uint32(c.Plan.GetNumStreams()), c.Plan.HasClosing()
 	changed := 0
-	if j.consumer.startsOver() {
+	if c.startsOver() {
 		if joins && !ended(closing) {
 			position.Ended = nil
 		}
@@ -32,8 +32,8 @@ func (j *Job) goOn(place *pecanv1.Position) *pecanv1.Position {
 			}
 		}
 		if changed > 0 {
-			j.session.link.Log().Warn(fmt.Sprintf("%d streams of epoch %d come again from their start: in this dataset an index does not say which element it is (class C), and none may be left out (mode at_least_once)",
-				changed, position.Epoch), "job", j.consumer.JobID)
+			c.Link.Log().Warn(fmt.Sprintf("%d streams of epoch %d come again from their start: in this dataset an index does not say which element it is (class C), and none may be left out (mode at_least_once)",
+				changed, position.Epoch), "job", c.JobID)
 		}
 		return position
 	}
@@ -48,8 +48,8 @@ func (j *Job) goOn(place *pecanv1.Position) *pecanv1.Position {
 		changed++
 	}
 	if changed > 0 {
-		j.session.link.Log().Warn(fmt.Sprintf("the rest of %d streams of epoch %d is given up: in this dataset an index does not say which element it is (class C), and none may come twice (mode at_most_once)",
-			changed, position.Epoch), "job", j.consumer.JobID)
+		c.Link.Log().Warn(fmt.Sprintf("the rest of %d streams of epoch %d is given up: in this dataset an index does not say which element it is (class C), and none may come twice (mode at_most_once)",
+			changed, position.Epoch), "job", c.JobID)
 	}
 	return position
 }

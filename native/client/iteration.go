@@ -405,7 +405,7 @@ func (it *Iteration) unused() *Resume {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	ended := it.over && it.overErr == nil
-	if ended || it.stats.Elements+it.stats.Failed > 0 || it.done > it.begun() || resumable(it.job) != nil {
+	if ended || it.stats.Elements+it.stats.Failed > 0 || it.done > it.begun() || resumable(it.job.consumer) != nil {
 		return nil
 	}
 	if it.options.Resume != nil {

@@ -145,7 +145,7 @@ func (j *Job) Open(options IterOptions) *Iteration {
 	case !it.over:
 		j.iterations[it] = struct{}{}
 		if options.Resume != nil {
-			it.current = j.newEpoch(nil, false, j.goOn(options.Resume.Position))
+			it.current = j.newEpoch(nil, false, goOn(j.consumer, options.Resume.Position))
 		} else {
 			it.current = j.nextEpoch()
 		}

@@ -168,7 +168,7 @@ func (r *Renewable) again(lost *Job) (*Job, error) {
 		return nil, reason.New(reason.JobUnknown, "the dispatcher at %s lost job %s, and divides its dataset in another way now: apply "+
 			"pecan.distribute() again to start a new job", s.link.Target(), lost.consumer.JobID)
 	}
-	if resumable(fresh) == nil {
+	if resumable(fresh.consumer) == nil {
 		// The epochs that were had stay behind: the next one is not the first once more, with its order and its values.
 		fresh.from = max(positions.following(), lost.behind())
 	}

@@ -36,17 +36,14 @@ func (r *Renewable) Save(reading, consumed uint64, ended bool) (string, error) {
 	r.mu.Lock()
 	job, positions := r.job, r.positions
 	r.mu.Unlock()
-	if err := resumable(job); err != nil {
+	if err := resumable(job.consumer); err != nil {
 		return "", err
 	}
 	at, err := positions.at(reading, consumed, ended)
 	if err != nil {
 		return "", err
 	}
-	return encodeToken(&pecanv1.Token{
-		Format: tokenFormat, Fingerprint: job.consumer.Plan.GetFingerprint(), PlanHash: job.consumer.Plan.GetHash(), Mode: job.consumer.Options.GetMode(),
-		NumStreams: job.consumer.Plan.GetNumStreams(), Seed: job.consumer.Options.GetSeed(), Position: at.Position, Passes: at.Passes, Elements: at.Elements,
-	})
+	return encodeToken(tokenOf(job.consumer, at))
 }
 
 // Load has the next iteration begin where a token says, in a new job of the token's seed. Iterations that are open end.
@@ -63,17 +60,17 @@ func (r *Renewable) Load(ctx context.Context, token string) error {
 	if closed {
 		return reason.New(reason.Closed, "load a state: the dataset was closed")
 	}
-	if err := resumable(old); err != nil {
+	if err := resumable(old.consumer); err != nil {
 		return err
 	}
-	if err := r.fits(t, old); err != nil {
+	if err := checkToken(t, old.consumer, r.spec.Options); err != nil {
 		return err
 	}
 	fresh, err := r.create(ctx, r.spec.seeded(t.GetSeed()))
 	if err != nil {
 		return err
 	}
-	if err := r.fits(t, fresh); err != nil {
+	if err := checkToken(t, fresh.consumer, r.spec.Options); err != nil {
 		fresh.shut()
 		return err
 	}
@@ -90,36 +87,36 @@ func (r *Renewable) Load(ctx context.Context, token string) error {
 }
 
 // resumable refuses jobs in which one trainer's position does not say what comes next.
-func resumable(job *Job) error {
+func resumable(c *Consumer) error {
 	switch {
-	case job.consumer.shared():
-		return reason.New(reason.Unsupported, "a position is that of one trainer, and job %q is shared by its name: what the others had is not in it. Leave job_name out where a trainer shall go on where it stopped", job.consumer.Request.GetJobName())
-	case job.consumer.Plan.GetNumStreams() == 0:
+	case c.shared():
+		return reason.New(reason.Unsupported, "a position is that of one trainer, and job %q is shared by its name: what the others had is not in it. Leave job_name out where a trainer shall go on where it stopped", c.Request.GetJobName())
+	case c.Plan.GetNumStreams() == 0:
 		return reason.New(reason.Unsupported, "with sharding OFF every worker gives the whole dataset, and a position in that means nothing to other workers. Choose another sharding policy where a trainer shall go on where it stopped")
 	}
 	return nil
 }
 
-// fits refuses a token that would find other elements under the same indices.
-func (r *Renewable) fits(t *pecanv1.Token, job *Job) error {
+// checkToken refuses a token that would find other elements under the same indices.
+func checkToken(t *pecanv1.Token, c *Consumer, requested *pecanv1.JobOptions) error {
 	differs := func(what, then, now any) error {
 		return reason.New(reason.BadArgument, "load a state: it was saved with %s %v, and this dataset has %v. Its elements would not be those that come next", what, then, now)
 	}
-	switch plan := job.consumer.Plan; {
+	switch plan := c.Plan; {
 	case t.GetFingerprint() != plan.GetFingerprint():
 		return differs("the graph", t.GetFingerprint(), plan.GetFingerprint())
-	case t.GetMode() != job.consumer.Options.GetMode():
-		return differs("the mode", t.GetMode(), job.consumer.Options.GetMode())
+	case t.GetMode() != c.Options.GetMode():
+		return differs("the mode", t.GetMode(), c.Options.GetMode())
 	case t.GetNumStreams() != plan.GetNumStreams():
 		return differs("a number of streams of", t.GetNumStreams(), plan.GetNumStreams())
 	case t.GetPlanHash() != plan.GetHash():
 		return differs("the plan", t.GetPlanHash(), plan.GetHash())
-	case t.GetPosition().GetOrder().GetHash() != "" && job.consumer.Options.GetOrder() <= pecanv1.Order_ORDER_OFF:
+	case t.GetPosition().GetOrder().GetHash() != "" && c.Options.GetOrder() <= pecanv1.Order_ORDER_OFF:
 		return reason.New(reason.BadArgument, "load a state: it was saved where steps ran in another order than the registered one, and this dataset has order=\"off\". Give the `order` and `order_tolerance` with which it was saved")
-	case r.spec.Options.GetSeedSet() && t.GetSeed() != r.spec.Options.GetSeed():
-		return differs("the seed", t.GetSeed(), r.spec.Options.GetSeed())
+	case requested.GetSeedSet() && t.GetSeed() != requested.GetSeed():
+		return differs("the seed", t.GetSeed(), requested.GetSeed())
 	}
-	return standsIn(t, job.consumer.Plan)
+	return standsIn(t, c.Plan)
 }
 
 // standsIn refuses a token of a place that no pass of the plan has: the dispatcher would refuse a stream that is not there with the first
@@ -141,6 +138,14 @@ func standsIn(t *pecanv1.Token, plan *pecanv1.Plan) error {
 		return reason.New(reason.BadArgument, "load a state: it stands behind %d passes, of %d that this dataset repeats in all; give what state_dict() gave", t.GetPasses(), max(1, repeat))
 	}
 	return nil
+}
+
+// tokenOf is the token of a place in a consumer's job.
+func tokenOf(c *Consumer, at *Resume) *pecanv1.Token {
+	return &pecanv1.Token{
+		Format: tokenFormat, Fingerprint: c.Plan.GetFingerprint(), PlanHash: c.Plan.GetHash(), Mode: c.Options.GetMode(),
+		NumStreams: c.Plan.GetNumStreams(), Seed: c.Options.GetSeed(), Position: at.Position, Passes: at.Passes, Elements: at.Elements,
+	}
 }
 
 func encodeToken(t *pecanv1.Token) (string, error) {
