@@ -12,7 +12,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/pecan-ml/pecan/native/buffer"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -615,7 +614,7 @@ func FuzzToken(f *testing.F) {
 func BenchmarkDelivered(b *testing.B) {
 	p, one := &positions{}, &pass{}
 	one.epoch = &epoch{}
-	rows := &Rows{Stream: 3, Count: 1, block: (*buffer.Block)(nil)}
+	rows := &Rows{Stream: 3, Count: 1}
 	for b.Loop() {
 		rows.Index++
 		p.delivered(one, rows, false)
