@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/pecan-ml/pecan/native/client"
+	"github.com/pecan-ml/pecan/native/client/transport"
 	"github.com/pecan-ml/pecan/native/op"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -96,7 +97,7 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 	}
 	iteration := client.IterOptions{
 		MaxOutstandingBytes: r.MaxOutstandingBytes,
-		Protocol:            client.Protocol(r.Protocol),
+		Protocol:            transport.Protocol(r.Protocol),
 		Timeout:             seconds(r.Timeout),
 	}
 	if err := iteration.Validate(); err != nil {
@@ -110,7 +111,7 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 		}
 		dataset = &client.Dataset{Graph: data, Spec: spec}
 	}
-	renewable, err := s.CreateRenewable(context.Background(), client.JobSpec{DatasetID: r.DatasetID, Name: r.Name, Options: options}, dataset)
+	renewable, err := s.CreateRejoiningJob(context.Background(), client.JobSpec{DatasetID: r.DatasetID, Name: r.Name, Options: options}, dataset)
 	if err != nil {
 		return "", failed(err)
 	}
@@ -154,7 +155,7 @@ func BeginReading(job int64) (string, error) {
 	if err != nil {
 		return "", failed(err)
 	}
-	return encode(r.Read())
+	return encode(r.NewIterator())
 }
 
 // SaveState gives the token of the position behind the first consumed elements of an iterator, or of all where reading is 0. ended: no
@@ -180,12 +181,12 @@ func LoadState(job int64, token string) error {
 	return failed(r.Load(context.Background(), token))
 }
 
-func renewable(job int64) (*client.Renewable, error) {
+func renewable(job int64) (*client.RejoiningJob, error) {
 	owner, err := op.Owner(job)
 	if err != nil {
 		return nil, err
 	}
-	r, ok := owner.(*client.Renewable)
+	r, ok := owner.(*client.RejoiningJob)
 	if !ok {
 		return nil, reason.New(reason.BadArgument, "handle %d is no job", job)
 	}

@@ -1,15 +1,53 @@
 package client
 
 import (
+	"fmt"
 	"time"
 
+	"github.com/pecan-ml/pecan/native/client/epoch"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
 )
+
+// asserts tells whether assert_cardinality at the root is checked here: only one who reads everything can.
+func (it *Iteration) asserts() (int64, bool) {
+	promised := it.job.consumer.Plan.GetAssertedCardinality()
+	return promised, it.alone() && promised >= -1 && !epoch.MayDiffer(it.job.consumer.Plan, it.job.consumer.Options)
+}
+
+// tooMany is an error when so many more than were taken are more than was promised.
+func (it *Iteration) tooMany(more uint64) error {
+	promised, checked := it.asserts()
+	if !checked || promised < 0 || it.elements+more <= uint64(promised) {
+		return nil
+	}
+	return reason.New(reason.Cardinality, "the dataset was expected to contain %s, but contains at least %s: correct the number given to "+
+		"assert_cardinality()", count(promised), count(int64(it.elements+more)))
+}
+
+func (it *Iteration) tooFew() error {
+	promised, checked := it.asserts()
+	if !checked || promised >= 0 && it.elements >= uint64(promised) {
+		return nil
+	}
+	return reason.New(reason.Cardinality, "the dataset was expected to contain %s, but contains only %s: correct the number given to "+
+		"assert_cardinality()", count(promised), count(int64(it.elements)))
+}
+
+func count(n int64) string {
+	switch n {
+	case -1:
+		return "an infinite number of elements"
+	case 1:
+		return "1 element"
+	}
+	return fmt.Sprintf("%d elements", n)
+}
 
 // Cardinality numbers of tf.data.
 const (
-	infinite = -1
-	unknown  = -2
+	infiniteCardinality = -1
+	unknownCardinality  = -2
 )
 
 // Cardinality is how many elements one iteration gives, where that is the same for every iteration: not with a job
@@ -19,14 +57,14 @@ func Cardinality(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) i
 	switch {
 	case pass == 0 || repeat == 0:
 		return 0
-	case pass == infinite || repeat < 0 && pass != unknown:
-		return infinite
+	case pass == infiniteCardinality || repeat < 0 && pass != unknownCardinality:
+		return infiniteCardinality
 	case !Whole(plan, options, shared):
-		return unknown
+		return unknownCardinality
 	case pass < 0 || repeat < 0:
-		return unknown
+		return unknownCardinality
 	case pass > (1<<62)/repeat:
-		return unknown
+		return unknownCardinality
 	}
 	return pass * repeat
 }
@@ -34,7 +72,7 @@ func Cardinality(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) i
 // Whole tells whether one iteration gives as many elements as a local one, also when workers are lost: with a hint, what
 // stands above it counts in each stream for itself.
 func Whole(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) bool {
-	return !shared && !MayDiffer(plan, options) && options.GetMode() != pecanv1.Mode_MODE_OFF && options.GetSharding() != pecanv1.Sharding_SHARDING_HINT
+	return !shared && !epoch.MayDiffer(plan, options) && options.GetMode() != pecanv1.Mode_MODE_OFF && options.GetSharding() != pecanv1.Sharding_SHARDING_HINT
 }
 
 // Who counts does not ask behind the last element: TensorFlow's take ends with it. So the last one waits until it is known that none
@@ -56,50 +94,16 @@ func (it *Iteration) beforeLast(max int) int {
 	return max
 }
 
-// holds tells whether the last element has to wait. it.mu is held.
-func (it *Iteration) holds(last standing) bool {
+// holdsLast tells whether the last element has to wait. it.mu is held.
+func (it *Iteration) holdsLast(last epoch.Lookahead) bool {
 	switch now := time.Now(); {
-	case last != standsAlone:
-		it.heldSince = time.Time{}
+	case last != epoch.MayBeLast:
+		it.holdingSince = time.Time{}
 		return false
-	case it.heldSince.IsZero():
-		it.heldSince = now
+	case it.holdingSince.IsZero():
+		it.holdingSince = now
 		return true
 	default:
-		return now.Sub(it.heldSince) < longestHold
+		return now.Sub(it.holdingSince) < longestHold
 	}
-}
-
-// standing is what is known of the element that an epoch has next.
-type standing int
-
-const (
-	// standsAnyway: it fails, or there is none, or nothing will come any more.
-	standsAnyway standing = iota
-	// standsAlone: whether another one follows is not known.
-	standsAlone
-	// standsBefore: another one follows.
-	standsBefore
-)
-
-// next tells of the element that is next.
-func (e *epoch) next() standing {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	queued := 0
-	for _, st := range e.list {
-		for i := range st.queue {
-			if st.queue[i].err != nil {
-				return standsAnyway
-			}
-			queued += st.queue[i].left()
-		}
-	}
-	switch {
-	case queued > 1:
-		return standsBefore
-	case queued == 0 || e.received() || e.err != nil || e.closed:
-		return standsAnyway
-	}
-	return standsAlone
 }

@@ -15,16 +15,16 @@ func TestCardinality(t *testing.T) {
 	}{
 		"one pass":                        {10, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, 10},
 		"three passes":                    {10, 3, pecanv1.Mode_MODE_DETERMINISTIC, false, 30},
-		"passes for ever":                 {10, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, infinite},
-		"a pass that never ends":          {infinite, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, infinite},
-		"a pass of unknown length":        {unknown, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, unknown},
-		"unknown for ever may be nothing": {unknown, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, unknown},
+		"passes for ever":                 {10, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, infiniteCardinality},
+		"a pass that never ends":          {infiniteCardinality, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, infiniteCardinality},
+		"a pass of unknown length":        {unknownCardinality, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, unknownCardinality},
+		"unknown for ever may be nothing": {unknownCardinality, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, unknownCardinality},
 		"nothing for ever":                {0, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, false, 0},
 		"no pass":                         {10, 0, pecanv1.Mode_MODE_EXACTLY_ONCE, false, 0},
-		"shared":                          {10, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, true, unknown},
-		"shared for ever":                 {10, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, true, infinite},
-		"every worker everything":         {10, 1, pecanv1.Mode_MODE_OFF, false, unknown},
-		"a product that overflows":        {1 << 40, 1 << 40, pecanv1.Mode_MODE_EXACTLY_ONCE, false, unknown},
+		"shared":                          {10, 1, pecanv1.Mode_MODE_EXACTLY_ONCE, true, unknownCardinality},
+		"shared for ever":                 {10, -1, pecanv1.Mode_MODE_EXACTLY_ONCE, true, infiniteCardinality},
+		"every worker everything":         {10, 1, pecanv1.Mode_MODE_OFF, false, unknownCardinality},
+		"a product that overflows":        {1 << 40, 1 << 40, pecanv1.Mode_MODE_EXACTLY_ONCE, false, unknownCardinality},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

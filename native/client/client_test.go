@@ -3,6 +3,7 @@ package client
 import (
 	"testing"
 
+	"github.com/pecan-ml/pecan/native/client/transport"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
@@ -27,8 +28,8 @@ func TestReadsEveryElementOfEveryStream(t *testing.T) {
 		"compressed and checksummed":                     {stream: testStream{count: 30, perFrame: 4, pad: 300}, streams: 2, workers: 1, change: []func(*testWorker){func(w *testWorker) { w.snappy, w.crc = true, true }}},
 		"shared memory":                                  {stream: testStream{count: 50, perFrame: 3, pad: 3000}, streams: 2, workers: 1, change: []func(*testWorker){withUnix}, shared: true},
 		"shared memory under a small budget":             {stream: testStream{count: 50, pad: 3000}, streams: 2, workers: 2, change: []func(*testWorker){withUnix}, shared: true, options: IterOptions{MaxOutstandingBytes: 6000}},
-		"TCP on one host when it is asked for":           {stream: testStream{count: 50, perFrame: 3}, streams: 1, workers: 1, change: []func(*testWorker){withUnix}, options: IterOptions{Protocol: TCP}},
-		"shared memory asked for where it is to be had":  {stream: testStream{count: 50}, streams: 1, workers: 1, change: []func(*testWorker){withUnix}, options: IterOptions{Protocol: SHM}, shared: true},
+		"TCP on one host when it is asked for":           {stream: testStream{count: 50, perFrame: 3}, streams: 1, workers: 1, change: []func(*testWorker){withUnix}, options: IterOptions{Protocol: transport.TCP}},
+		"shared memory asked for where it is to be had":  {stream: testStream{count: 50}, streams: 1, workers: 1, change: []func(*testWorker){withUnix}, options: IterOptions{Protocol: transport.SHM}, shared: true},
 		"TCP when the worker's Unix socket is not there": {stream: testStream{count: 50}, streams: 1, workers: 1, change: []func(*testWorker){withUnix, func(w *testWorker) { _ = w.unix.Close() }}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,19 +1,23 @@
-// Package client is the trainer's side of Pecan: it asks a dispatcher for jobs and epochs and reads elements from
-// workers, over TCP or, on one host, through shared memory.
+// Package client is the trainer's side of Pecan. It asks a dispatcher for jobs and epochs, and reads elements from workers.
 //
-// A Session is a process's link to one dispatcher. A Job is one consumption of a dataset. An Iteration is one pass of
-// an iterator over it; Next hands out elements that lie in counted buffers and never blocks longer than it is told.
+// A Session connects a process to one dispatcher. A Job is one consumption of a dataset, and a RejoiningJob replaces its job when the
+// dispatcher has lost it. An Iteration is one pass of an iterator over a job. Next returns elements in counted buffers and never blocks
+// longer than its wait argument.
 //
-//	session ── heartbeats, queued reports, one conn per worker
-//	  └ job ── passes, the epoch that is opened ahead
-//	      └ iteration ── takes elements from its current epoch
-//	          └ epoch ── follows the dispatcher's snapshots: which stream is read where
-//	              └ stream ── next index, queue of frames, channel on a conn
+//	session, heartbeat             one process, its jobs, and how the dispatcher knows that they are alive
+//	job, membership, passes        one consumer of a job: registration, loss, numbering and prefetching of epochs
+//	iteration, next, iteration_epochs, cardinality   what an iterator of the training loop reads
+//	rejoin, rejoin_iteration       a new job in the place of one that the dispatcher lost
+//	checkpoint                     where a resume token is saved and loaded
 //
-// What holds whatever fails: of each stream exactly the next index is accepted, under the newest lease; anything else
-// is dropped and counted, and the stream is asked for again from the next index. So the position, the next index of
-// each stream, is all the state there is.
+// Packages below, each importing only those to its right:
 //
-// Locks are taken in this order: Iteration.mu, Job.mu, epoch.mu, conn.mu. Nothing blocks while it holds one of the
-// last two.
+//	client → resume → epoch → transport, control → element, wait
+//
+// resume knows positions and tokens, epoch reads the streams of one epoch, transport holds connections to workers, control holds the
+// connection to the dispatcher, element holds the memory of elements, wait has backoff and clocks. None of them uses cgo.
+//
+// Locks are taken in this order: RejoiningIteration.mu, RejoiningJob.mu, Iteration.mu, the resume log's, Job.mu, an epoch's, a
+// connection's. Session.mu comes before none of them; the link's lock may be taken under any. Nothing blocks while it holds the lock of an
+// epoch or a connection.
 package client

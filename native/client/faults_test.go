@@ -14,6 +14,10 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pecan-ml/pecan/native/client/element"
+	"github.com/pecan-ml/pecan/native/client/epoch"
+	"github.com/pecan-ml/pecan/native/client/transport"
+	"github.com/pecan-ml/pecan/native/client/wait"
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -228,7 +232,7 @@ func TestRefusalsThatPassAreWaitedOut(t *testing.T) {
 }
 
 // halfRead is an epoch of which six elements have come and no more will; fail has the dispatcher end it.
-func halfRead(t *testing.T) (w *testWorker, it *Iteration, e *epoch, fail func(*reason.Error)) {
+func halfRead(t *testing.T) (w *testWorker, it *Iteration, e *epoch.Epoch, fail func(*reason.Error)) {
 	t.Helper()
 	hold := make(chan struct{})
 	w = startWorker(t, same(testStream{count: 10, hold: hold, holdAt: 6}))
@@ -263,11 +267,11 @@ func TestAnEpochThatFailedGivesWhatCameAndThenTheError(t *testing.T) {
 func TestAnEpochThatFailedIsNotAskedForAnyMore(t *testing.T) {
 	w, _, e, fail := halfRead(t)
 	fail(reason.New(reason.ElementPoison, "three workers died"))
-	eventually(t, "it has failed", func() bool { return e.failure() != nil })
+	eventually(t, "it has failed", func() bool { return e.Failure() != nil })
 	w.cut()
 	eventually(t, "its worker is gone", func() bool { return !e.State().Streams[0].Open })
 	opens := w.opens.Load()
-	time.Sleep(10 * firstPause)
+	time.Sleep(10 * wait.FirstPause)
 	if e.State().Streams[0].Open || w.opens.Load() > opens {
 		t.Error("its worker is dialled again")
 	}
@@ -346,7 +350,7 @@ func TestReadingGoesOnWhileTheDispatcherIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.stop()
-	eventually(t, "the client notices", func() bool { away, _ := it.job.session.link.away(); return away > 100*time.Millisecond })
+	eventually(t, "the client notices", func() bool { away, _ := it.job.session.link.Away(); return away > 100*time.Millisecond })
 	// The worker is connected and may be computing: that is no outage.
 	if _, status, err := it.NextElement(time.Millisecond); status != NotYet {
 		t.Fatalf("%v, %v", status, err)
@@ -418,7 +422,7 @@ func TestSharedMemoryThatIsAskedForAndNotToBeHadIsATypedError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t)
 			d.snapshot = spread(1, startWorker(t, same(testStream{count: 5})))
-			it := open(t, d, change).Open(IterOptions{Protocol: SHM})
+			it := open(t, d, change).Open(IterOptions{Protocol: transport.SHM})
 			_, err := read(t, it)
 			if !reason.Is(err, reason.Unsupported) || !strings.Contains(err.Error(), "shm") {
 				t.Errorf("got %v", err)
@@ -572,7 +576,7 @@ func TestAnyMixOfFaultsKeepsEveryElement(t *testing.T) {
 			moved := make(chan struct{})
 			go func() {
 				defer close(moved)
-				for pauseFor(ctx, 3*time.Millisecond) {
+				for wait.Sleep(ctx, 3*time.Millisecond) {
 					d.update(func() {
 						if where%3 == 0 {
 							lease++
@@ -603,7 +607,7 @@ func readMixed(t *testing.T, it *Iteration, random *rand.Rand) ([]got, error) {
 		if time.Now().After(deadline) {
 			t.Fatalf("nothing more after %d elements; waiting: %s", len(all), waiting(it))
 		}
-		var rows *Rows
+		var rows *element.Rows
 		var status Status
 		var err error
 		if random.IntN(2) == 0 {

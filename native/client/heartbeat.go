@@ -6,6 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pecan-ml/pecan/native/client/control"
+	"github.com/pecan-ml/pecan/native/client/epoch"
+	"github.com/pecan-ml/pecan/native/client/wait"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -28,7 +31,7 @@ func (s *Session) beat() {
 		case <-s.link.HeartbeatRequested():
 			timer.Stop()
 			// Not for every hiccup: one that is over in this time was none.
-			if !pauseFor(s.link.Context(), urgentAfter) {
+			if !wait.Sleep(s.link.Context(), urgentAfter) {
 				return
 			}
 		}
@@ -61,12 +64,12 @@ func (s *Session) beatOnce() {
 			return
 		}
 	}
-	if away, _ := s.link.away(); len(jobs) == 0 && away > 0 {
+	if away, _ := s.link.Away(); len(jobs) == 0 && away > 0 {
 		// There is nothing to keep alive, but the end of an outage has to be noticed.
-		ctx, cancel := context.WithTimeout(s.link.Context(), callTimeout)
+		ctx, cancel := context.WithTimeout(s.link.Context(), control.CallTimeout)
 		defer cancel()
 		_, err := s.link.API().Status(ctx, &pecanv1.StatusRequest{})
-		s.link.observe(err)
+		s.link.Observe(err)
 	}
 }
 
@@ -101,9 +104,9 @@ func (j *Job) beat() bool {
 		return true
 	}
 	s := j.session
-	ctx, cancel := context.WithTimeout(s.link.Context(), callTimeout)
+	ctx, cancel := context.WithTimeout(s.link.Context(), control.CallTimeout)
 	defer cancel()
-	began := now()
+	began := wait.Now()
 	// Numbered before it is looked at what there is: a pass that is asked for meanwhile is not one of which this heartbeat speaks.
 	number := j.consumer.Heartbeats.Add(1)
 	passes, opening := j.passes()
@@ -113,48 +116,23 @@ func (j *Job) beat() bool {
 	if s.link.Context().Err() != nil {
 		return false
 	}
-	s.link.observe(err)
-	j.keepTo(answer.GetClientTimeoutS())
+	s.link.Observe(err)
+	j.setTimeout(answer.GetClientTimeoutS())
 	if err == nil {
-		waits := !j.consumer.holds()
-		if j.consumer.heardAt(began, j.timeout()); waits {
+		waits := !j.consumer.LeaseHolds()
+		if j.consumer.RenewLease(began, j.timeout()); waits {
 			for _, e := range j.epochs() {
-				nudge(e.notify)
+				wait.Signal(e.Notify)
 			}
 		}
 	}
 	if reason.Is(err, reason.ClientUnknown) || reason.Is(err, reason.JobUnknown) {
 		j.ClientUnknown(ctx, reason.From(err))
 	}
-	if err == nil && slices.ContainsFunc(j.epochs(), (*epoch).behind) {
+	if err == nil && slices.ContainsFunc(j.epochs(), (*epoch.Epoch).WentBack) {
 		j.Lose("it tells of leases that are older than those that this trainer has had, as after an old copy of its work directory was restored")
 	}
-	return err == nil || !isOutage(err)
-}
-
-// beatsBehind is at how many heartbeats in a row the dispatcher speaks of an earlier time when that is no late word any more.
-const beatsBehind = 3
-
-// behind tells whether the dispatcher has lost what it had told of the epoch. Its snapshots come in order, and are of what is on its disk: one
-// that goes back, and stays so, is of a store that went back. What it offers is nothing that this client can take.
-func (e *epoch) behind() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.beatsBehind++; !e.passed || e.closed {
-		e.beatsBehind = 0
-	}
-	return e.beatsBehind >= beatsBehind
-}
-
-func pauseFor(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+	return err == nil || !control.IsOutage(err)
 }
 
 // sweep closes connections that nobody has read for a while.

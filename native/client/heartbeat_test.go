@@ -45,7 +45,7 @@ func TestWhatWaitsOfASharedJobIsNotHandedOutByOneThatMayBeForgotten(t *testing.T
 			eventually(t, "more waits", func() bool { return it.epoch().State().Streams[0].Queued > 0 })
 			held := make(chan struct{})
 			d.update(func() { d.holdBeats = held })
-			eventually(t, "the trainer has not been heard for too long", func() bool { return !job.consumer.holds() })
+			eventually(t, "the trainer has not been heard for too long", func() bool { return !job.consumer.LeaseHolds() })
 			if _, status, err := it.NextElement(10 * time.Millisecond); status != NotYet {
 				t.Fatalf("%v, %v", status, err)
 			}

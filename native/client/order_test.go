@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pecan-ml/pecan/native/client/element"
+	"github.com/pecan-ml/pecan/native/client/epoch"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -109,7 +111,7 @@ func TestADeterministicPassIsStrandedByTheStreamWhoseTurnItIs(t *testing.T) {
 		eventually(t, "the other stream's state is known", func() bool {
 			for _, st := range it.epoch().State().Streams {
 				if st.Number == 1 {
-					return live == nil && st.Trouble != nil || live != nil && st.Queued > 0
+					return live == nil && st.LastError != nil || live != nil && st.Queued > 0
 				}
 			}
 			return false
@@ -214,7 +216,7 @@ func TestBlocksHaveTheirRowsInOrderWithAllComponents(t *testing.T) {
 	}
 }
 
-func checkBlock(t *testing.T, rows *Rows, next map[uint64]uint64, max int) {
+func checkBlock(t *testing.T, rows *element.Rows, next map[uint64]uint64, max int) {
 	t.Helper()
 	if len(rows.Tensors) != 3 || rows.Count > max {
 		t.Fatalf("%d components, %d rows", len(rows.Tensors), rows.Count)
@@ -325,10 +327,10 @@ func TestCreditBoundsWhatIsOutstanding(t *testing.T) {
 
 func TestEmptyElementsDoNotPileUp(t *testing.T) {
 	failing := map[uint64]bool{}
-	for i := range uint64(3 * parkAt) {
+	for i := range uint64(3 * epoch.ParkAt) {
 		failing[i] = true
 	}
-	w := startWorker(t, same(testStream{count: 3 * parkAt, failAt: failing}))
+	w := startWorker(t, same(testStream{count: 3 * epoch.ParkAt, failAt: failing}))
 	d := startDispatcher(t)
 	d.snapshot = spread(1, w)
 	it := open(t, d).Open(IterOptions{})
@@ -347,7 +349,7 @@ func TestEmptyElementsDoNotPileUp(t *testing.T) {
 		}
 		failed++
 	}
-	if failed != 3*parkAt || w.opens.Load() < 2 {
+	if failed != 3*epoch.ParkAt || w.opens.Load() < 2 {
 		t.Errorf("%d elements, opened %d times", failed, w.opens.Load())
 	}
 }

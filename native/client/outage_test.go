@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pecan-ml/pecan/native/client/epoch"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -106,15 +107,15 @@ func TestAWorkerThatDeniesItsStreamsIsNoWorker(t *testing.T) {
 		return asked.Load() > 1 && state.NoWorkers && state.Streams[0].Open
 	})
 	now := time.Now()
-	if err := e.outage(now, limit); err != nil {
+	if err := e.Outage(now, limit); err != nil {
 		t.Errorf("at once: %v", err)
 	}
-	if err := e.outage(now.Add(limit+1), limit); !reason.Is(err, reason.NoWorkers) {
+	if err := e.Outage(now.Add(limit+1), limit); !reason.Is(err, reason.NoWorkers) {
 		t.Errorf("after %v: %v", limit, err)
 	}
 	// That it has not denied the stream once more means that it has it by now.
 	for _, after := range []time.Duration{1, limit + 2} {
-		if err := e.outage(now.Add(denial+after), limit); err != nil {
+		if err := e.Outage(now.Add(epoch.DenialTime+after), limit); err != nil {
 			t.Errorf("%v later: %v", after, err)
 		}
 	}

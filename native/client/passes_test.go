@@ -130,9 +130,9 @@ func TestAnAdoptionThatIsLostIsToldAgain(t *testing.T) {
 
 func (j *Job) aheadIsOpen() bool {
 	j.mu.Lock()
-	ahead := j.ahead
+	ahead := j.prefetched
 	j.mu.Unlock()
-	return ahead != nil && ahead.report(false) != nil
+	return ahead != nil && ahead.Report(false) != nil
 }
 
 func TestNothingIsOpenedAheadOverFilesOfACache(t *testing.T) {
@@ -594,7 +594,7 @@ func TestClosingEndsAWait(t *testing.T) {
 		_, _, err := it.NextElement(testDeadline)
 		done <- err
 	}()
-	eventually(t, "it waits", func() bool { return len(it.turn) == 1 && waiting(it) != "" })
+	eventually(t, "it waits", func() bool { return len(it.token) == 1 && waiting(it) != "" })
 	if err := it.Close(); err != nil {
 		t.Fatal(err)
 	}

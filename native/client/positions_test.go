@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pecan-ml/pecan/native/client/resume"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -25,7 +26,7 @@ type seen struct {
 }
 
 // readSteps reads up to limit steps in blocks of random sizes, or to the end.
-func readSteps(t *testing.T, it *RenewableIteration, rng *rand.Rand, limit int) (steps []seen, ended bool) {
+func readSteps(t *testing.T, it *RejoiningIteration, rng *rand.Rand, limit int) (steps []seen, ended bool) {
 	t.Helper()
 	for deadline := time.Now().Add(testDeadline); len(steps) < limit; {
 		if time.Now().After(deadline) {
@@ -51,13 +52,13 @@ func readSteps(t *testing.T, it *RenewableIteration, rng *rand.Rand, limit int) 
 	return steps, false
 }
 
-func savedAt(t *testing.T, r *Renewable, consumed int, ended bool) *pecanv1.Token {
+func savedAt(t *testing.T, r *RejoiningJob, consumed int, ended bool) *pecanv1.Token {
 	t.Helper()
 	text, err := r.Save(0, uint64(consumed), ended)
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := decodeToken(text)
+	token, err := resume.Decode(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,12 +132,12 @@ func TestPositionsGoBackAsFarAsDeliveriesAreKept(t *testing.T) {
 			taken++
 		}
 	}
-	for _, n := range []int{2500 - keptDeliveries, 2000, 2499, 2500} {
+	for _, n := range []int{2500 - resume.KeptDeliveries, 2000, 2499, 2500} {
 		if got := savedAt(t, r, n, false).GetPosition(); got.GetNext()[0] != uint64(n+1)/2 || got.GetNext()[1] != uint64(n)/2 || got.GetTurn() != 1+uint32(n+1)%2 {
 			t.Errorf("behind %d: %v", n, got)
 		}
 	}
-	for n, words := range map[uint64]string{2500 - keptDeliveries - 1: "only the last 1024 deliveries", 2501: "only 2500 were handed over"} {
+	for n, words := range map[uint64]string{2500 - resume.KeptDeliveries - 1: "only the last 1024 deliveries", 2501: "only 2500 were handed over"} {
 		if _, err := r.Save(0, n, false); !reason.Is(err, reason.BadArgument) || !strings.Contains(err.Error(), words) {
 			t.Errorf("behind %d: %v", n, err)
 		}
@@ -200,7 +201,7 @@ func TestAnIterationThatHandsOutNothingLeavesItsPlaceToTheNextOne(t *testing.T) 
 	leave := func() {
 		t.Helper()
 		it := r.Open(IterOptions{NoAhead: true})
-		eventually(t, "the epoch is open", func() bool { return it.it.current.position() != nil })
+		eventually(t, "the epoch is open", func() bool { return it.it.current.Position() != nil })
 		if err := it.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -326,7 +327,7 @@ func TestAPassThatIsOverWhenItsJobIsLostEnds(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
 	j := open(t, d)
-	it := j.Open(IterOptions{NoAhead: true, Resume: &Resume{Position: &pecanv1.Position{Epoch: 3, Next: []uint64{10}}, Elements: 10}})
+	it := j.Open(IterOptions{NoAhead: true, Resume: &resume.Point{Position: &pecanv1.Position{Epoch: 3, Next: []uint64{10}}, Elements: 10}})
 	if all, err := read(t, it); err != nil || len(all) != 0 {
 		t.Errorf("%d elements, %v", len(all), err)
 	}
@@ -366,7 +367,7 @@ func TestAReadingIsNotOfWhatOthersRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		token, err := decodeToken(text)
+		token, err := resume.Decode(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -378,10 +379,10 @@ func TestAReadingIsNotOfWhatOthersRead(t *testing.T) {
 			t.Errorf("behind %d of reading %d: %v, want index %d of epoch %d", consumed, reading, token.GetPosition(), next, epoch)
 		}
 	}
-	older := r.Read()
+	older := r.NewIterator()
 	first := r.Open(IterOptions{NoAhead: true})
 	readSteps(t, first, rng, 10)
-	newer := r.Read()
+	newer := r.NewIterator()
 	second := r.Open(IterOptions{NoAhead: true})
 	want(newer, 0, 1, 0)
 	// It reads ahead still.
@@ -406,7 +407,7 @@ func TestAReadingIsNotOfWhatOthersRead(t *testing.T) {
 	if err := r.Load(context.Background(), text); err != nil {
 		t.Fatal(err)
 	}
-	if after := r.Read(); after <= newer {
+	if after := r.NewIterator(); after <= newer {
 		t.Errorf("numbers begin anew: %d after %d", after, newer)
 	}
 	if _, err := r.Save(newer, 0, false); !reason.Is(err, reason.BadArgument) || !strings.Contains(err.Error(), "make a new one") {
@@ -439,7 +440,7 @@ func TestWhatAModeMakesOfAPositionWhereAnIndexSaysNothing(t *testing.T) {
 			d.snapshot = func(uint64) *pecanv1.EpochUpdate {
 				return &pecanv1.EpochUpdate{TotalStreams: 3, Streams: []*pecanv1.ConsumerStream{{}, {Stream: 1}, {Stream: 2}}}
 			}
-			it := open(t, d).Open(IterOptions{Resume: &Resume{Position: &pecanv1.Position{Epoch: 4, Next: []uint64{20, 7}, Ended: []uint32{0}}}})
+			it := open(t, d).Open(IterOptions{Resume: &resume.Point{Position: &pecanv1.Position{Epoch: 4, Next: []uint64{20, 7}, Ended: []uint32{0}}}})
 			eventually(t, "the epoch is opened", func() bool { return look(d, func() bool { return len(d.opened) > 0 }) })
 			position := look(d, func() *pecanv1.Position { return d.opened[0].GetPosition() })
 			if position.GetEpoch() != 4 || !slices.Equal(position.GetNext(), c.next) || !slices.Equal(position.GetEnded(), c.ended) {
@@ -459,7 +460,7 @@ func TestATokenOfSomethingElseIsRefused(t *testing.T) {
 		d.options = &pecanv1.JobOptions{Seed: 77, SeedSet: true, Mode: pecanv1.Mode_MODE_DETERMINISTIC}
 	})
 	d.snapshot = spread(2, startWorker(t, same(testStream{count: 20})))
-	r, err := open(t, d).Session().CreateRenewable(context.Background(), JobSpec{DatasetID: "f1", Options: d.options}, nil)
+	r, err := open(t, d).Session().CreateRejoiningJob(context.Background(), JobSpec{DatasetID: "f1", Options: d.options}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -484,7 +485,7 @@ func TestATokenOfSomethingElseIsRefused(t *testing.T) {
 	} {
 		token := savedAt(t, r, 0, false)
 		c.change(token)
-		text, err := encodeToken(token)
+		text, err := resume.Encode(token)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -557,7 +558,7 @@ func TestAPositionNamesTheOrderOfItsEpoch(t *testing.T) {
 func TestTokensAreSmallAndWhole(t *testing.T) {
 	for streams, steps := range map[int]int{1: 1024, 16: 1025, 1000: 1024, 60_000: 65_536} {
 		token := &pecanv1.Token{
-			Format: tokenFormat, Fingerprint: strings.Repeat("f", 64), PlanHash: strings.Repeat("h", 64), Mode: pecanv1.Mode_MODE_DETERMINISTIC,
+			Format: resume.TokenFormat, Fingerprint: strings.Repeat("f", 64), PlanHash: strings.Repeat("h", 64), Mode: pecanv1.Mode_MODE_DETERMINISTIC,
 			NumStreams: int32(streams), Seed: 1<<64 - 1, Passes: 1 << 40, Elements: 1 << 50,
 			Position: &pecanv1.Position{Epoch: 1 << 60, Turn: uint32(streams)},
 		}
@@ -575,48 +576,15 @@ func TestTokensAreSmallAndWhole(t *testing.T) {
 		if spelt := len(token.Position.Order.Steps) > 0; spelt != (steps == 1024) {
 			t.Errorf("%d steps are spelt out: %v", steps, spelt)
 		}
-		text, err := encodeToken(token)
+		text, err := resume.Encode(token)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if limit := 4096 + 16*streams; len(text) > limit {
 			t.Errorf("%d streams: %d bytes, the limit is %d", streams, len(text), limit)
 		}
-		if got, err := decodeToken(text); err != nil || got.String() != token.String() {
+		if got, err := resume.Decode(text); err != nil || got.String() != token.String() {
 			t.Errorf("%d streams: %v", streams, err)
 		}
-	}
-}
-
-func FuzzToken(f *testing.F) {
-	text, err := encodeToken(&pecanv1.Token{Format: tokenFormat, Fingerprint: "f", Position: &pecanv1.Position{Next: []uint64{1, 2}}})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(text)
-	f.Add(tokenPrefix)
-	f.Add("")
-	f.Fuzz(func(t *testing.T, text string) {
-		token, err := decodeToken(text)
-		if err != nil {
-			if !reason.Is(err, reason.BadArgument) {
-				t.Error(err)
-			}
-			return
-		}
-		if again, err := encodeToken(token); err != nil || again == "" {
-			t.Error(err)
-		}
-	})
-}
-
-// What a delivery costs in the hot path.
-func BenchmarkDelivered(b *testing.B) {
-	p, one := &positions{}, &pass{}
-	one.epoch = &epoch{}
-	rows := &Rows{Stream: 3, Count: 1}
-	for b.Loop() {
-		rows.Index++
-		p.delivered(one, rows, false)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/golang/snappy"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pecan-ml/pecan/native/client/element"
+	"github.com/pecan-ml/pecan/native/client/epoch"
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -57,9 +59,12 @@ func (l *byteLink) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (l *byteLink) Close() error                     { return nil }
-func (l *byteLink) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
-func (l *byteLink) SetDeadline(time.Time) error      { return nil }
+func (l *byteLink) Close() error { return nil }
+
+func (l *byteLink) RemoteAddr() net.Addr { return &net.TCPAddr{} }
+
+func (l *byteLink) SetDeadline(time.Time) error { return nil }
+
 func (l *byteLink) SetWriteDeadline(time.Time) error { return nil }
 
 // wires has one session read one run of bytes after another, each as all that a worker sends on channel 1, where stream 0 is read under
@@ -99,7 +104,7 @@ func (w *wires) feed(t testing.TB, wire io.Reader, credit int64) (*Iteration, er
 	w.next <- wire
 	it := w.job.Open(IterOptions{MaxOutstandingBytes: credit, NoAhead: true})
 	t.Cleanup(func() { _ = it.Close() })
-	var st StreamState
+	var st epoch.StreamState
 	eventually(t, "the bytes are read", func() bool {
 		state := it.epoch().State()
 		if len(state.Streams) == 1 {
@@ -107,11 +112,11 @@ func (w *wires) feed(t testing.TB, wire io.Reader, credit int64) (*Iteration, er
 		}
 		return st.Failures > 0 || st.Ended
 	})
-	return it, st.Trouble
+	return it, st.LastError
 }
 
-// element writes a DATA frame with one int64 and one string.
-func element(change func(h *frame.Header, table *frame.Table, payload *[]byte)) []byte {
+// dataFrame writes a DATA frame with one int64 and one string.
+func dataFrame(change func(h *frame.Header, table *frame.Table, payload *[]byte)) []byte {
 	payload := make([]byte, 64, 128)
 	binary.LittleEndian.PutUint64(payload, 42)
 	payload = binary.LittleEndian.AppendUint64(payload, 3)
@@ -131,37 +136,37 @@ func TestFramesOfAHostileWorkerEndTheConnection(t *testing.T) {
 		credit   int64
 	}{
 		"nothing hostile": {want: reason.Unavailable, accepted: 1, wire: func() []byte {
-			return element(func(*frame.Header, *frame.Table, *[]byte) {})
+			return dataFrame(func(*frame.Header, *frame.Table, *[]byte) {})
 		}},
 		"a payload that is torn": {want: reason.Unavailable, wire: func() []byte {
-			wire := element(func(*frame.Header, *frame.Table, *[]byte) {})
+			wire := dataFrame(func(*frame.Header, *frame.Table, *[]byte) {})
 			return wire[:len(wire)-1]
 		}},
 		"a string longer than the payload": {want: reason.FrameCorrupt, wire: func() []byte {
-			return element(func(_ *frame.Header, _ *frame.Table, p *[]byte) { (*p)[64] = 4 })
+			return dataFrame(func(_ *frame.Header, _ *frame.Table, p *[]byte) { (*p)[64] = 4 })
 		}},
 		"a string of nearly 2^64 bytes": {want: reason.FrameCorrupt, wire: func() []byte {
-			return element(func(_ *frame.Header, _ *frame.Table, p *[]byte) { binary.LittleEndian.PutUint64((*p)[64:], 1<<64-8) })
+			return dataFrame(func(_ *frame.Header, _ *frame.Table, p *[]byte) { binary.LittleEndian.PutUint64((*p)[64:], 1<<64-8) })
 		}},
 		"bytes behind the last string": {want: reason.FrameCorrupt, wire: func() []byte {
-			return element(func(_ *frame.Header, _ *frame.Table, p *[]byte) { (*p)[64] = 2 })
+			return dataFrame(func(_ *frame.Header, _ *frame.Table, p *[]byte) { (*p)[64] = 2 })
 		}},
 		"a checksum that does not fit": {want: reason.FrameCorrupt, wire: func() []byte {
-			return element(func(h *frame.Header, _ *frame.Table, p *[]byte) {
+			return dataFrame(func(h *frame.Header, _ *frame.Table, p *[]byte) {
 				h.Flags, h.PayloadCRC = frame.Checksum, crc32.Checksum(*p, frame.Castagnoli)+1
 			})
 		}},
 		"snappy that declares more than the header": {want: reason.FrameCorrupt, wire: func() []byte {
-			return element(func(h *frame.Header, _ *frame.Table, p *[]byte) {
+			return dataFrame(func(h *frame.Header, _ *frame.Table, p *[]byte) {
 				*p = snappy.Encode(nil, append(*p, 0))
 				h.Flags, h.PayloadLen = frame.Snappy, uint64(len(*p))
 			})
 		}},
 		"snappy that is none": {want: reason.FrameCorrupt, wire: func() []byte {
-			return element(func(h *frame.Header, _ *frame.Table, p *[]byte) { h.Flags = frame.Snappy })
+			return dataFrame(func(h *frame.Header, _ *frame.Table, p *[]byte) { h.Flags = frame.Snappy })
 		}},
 		"a slot that was not announced": {want: reason.FrameCorrupt, wire: func() []byte {
-			return element(func(h *frame.Header, _ *frame.Table, p *[]byte) { h.Flags, h.PayloadLen, *p = frame.Shared, 0, nil })
+			return dataFrame(func(h *frame.Header, _ *frame.Table, p *[]byte) { h.Flags, h.PayloadLen, *p = frame.Shared, 0, nil })
 		}},
 		"a slot without a descriptor": {want: reason.FrameCorrupt, wire: func() []byte {
 			return frame.Append(nil, frame.Header{Type: frame.Slot, RawLen: 4096}, nil)
@@ -175,15 +180,15 @@ func TestFramesOfAHostileWorkerEndTheConnection(t *testing.T) {
 		"more than the credit allows": {want: reason.FrameCorrupt, accepted: 2, credit: 100, wire: func() []byte {
 			var wire []byte
 			for i := range uint64(3) {
-				wire = append(wire, element(func(h *frame.Header, _ *frame.Table, _ *[]byte) { h.Index = i })...)
+				wire = append(wire, dataFrame(func(h *frame.Header, _ *frame.Table, _ *[]byte) { h.Index = i })...)
 			}
 			return wire
 		}},
 		"an element for a channel that is closed": {want: reason.Unavailable, wire: func() []byte {
-			return element(func(h *frame.Header, _ *frame.Table, _ *[]byte) { h.Channel = 2 })
+			return dataFrame(func(h *frame.Header, _ *frame.Table, _ *[]byte) { h.Channel = 2 })
 		}},
 		"an element above the limit keeps its place": {want: reason.Unavailable, accepted: 1, wire: func() []byte {
-			return element(func(h *frame.Header, table *frame.Table, p *[]byte) {
+			return dataFrame(func(h *frame.Header, table *frame.Table, p *[]byte) {
 				*p = append(make([]byte, 2<<20), (*p)[64:]...)
 				table.Rows[0].Bytes, table.Rows[0].Dims = 2<<20, []uint64{1 << 18}
 				h.PayloadLen = uint64(len(*p))
@@ -222,10 +227,10 @@ func (s *slowBytes) Read(p []byte) (int, error) {
 
 // FuzzReader feeds a connection whatever the fuzzer likes, with the checksums made right, and takes what was accepted.
 func FuzzReader(f *testing.F) {
-	plain := element(func(*frame.Header, *frame.Table, *[]byte) {})
+	plain := dataFrame(func(*frame.Header, *frame.Table, *[]byte) {})
 	f.Add(plain)
-	f.Add(element(func(h *frame.Header, _ *frame.Table, _ *[]byte) { h.Flags = frame.Block }))
-	f.Add(element(func(h *frame.Header, _ *frame.Table, p *[]byte) {
+	f.Add(dataFrame(func(h *frame.Header, _ *frame.Table, _ *[]byte) { h.Flags = frame.Block }))
+	f.Add(dataFrame(func(h *frame.Header, _ *frame.Table, p *[]byte) {
 		*p = snappy.Encode(nil, *p)
 		h.Flags, h.PayloadLen = frame.Snappy, uint64(len(*p))
 	}))
@@ -264,7 +269,7 @@ func repair(wire []byte) {
 }
 
 // touch reads every byte of a tensor, as whoever takes it would.
-func touch(t *testing.T, rows *Rows, tensor *Tensor) {
+func touch(t *testing.T, rows *element.Rows, tensor *element.Tensor) {
 	if tensor.Dims[0] != int64(rows.Count) {
 		t.Fatalf("dims %v of %d rows", tensor.Dims, rows.Count)
 	}

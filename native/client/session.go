@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pecan-ml/pecan/native/buffer"
+	"github.com/pecan-ml/pecan/native/client/control"
+	"github.com/pecan-ml/pecan/native/client/transport"
 	"github.com/pecan-ml/pecan/proto/hostid"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -25,8 +27,8 @@ const (
 // goroutines.
 type Session struct {
 	config  Config
-	link    *Link
-	workers *Workers
+	link    *control.Link
+	workers *transport.Workers
 	pool    *buffer.Pool
 	ownPool bool
 
@@ -58,12 +60,12 @@ func Connect(ctx context.Context, config Config) (*Session, error) {
 		}
 		s.ownPool = true
 	}
-	s.link, err = connectLink(ctx, linkConfig{Target: config.Target, Timeout: config.Timeout, Logger: config.Logger, Dial: config.Dial})
+	s.link, err = control.Connect(ctx, control.Config{Target: config.Target, Timeout: config.Timeout, Logger: config.Logger, Dial: config.Dial})
 	if err != nil {
 		return nil, err
 	}
-	s.workers = newWorkers(s.link.Context(), WorkersConfig{
-		ClientID: uuid.NewString(), Version: config.Version, HostID: config.HostID, ClusterID: s.link.clusterID, Pool: s.pool, Logger: config.Logger,
+	s.workers = transport.New(s.link.Context(), transport.Config{
+		ClientID: uuid.NewString(), Version: config.Version, HostID: config.HostID, ClusterID: s.link.ClusterID, Pool: s.pool, Logger: config.Logger,
 		Dial: config.Dial, PingAfter: config.pingAfter,
 	})
 	s.link.Go(s.beat)
@@ -99,7 +101,7 @@ func (s *Session) Pool() *buffer.Pool { return s.pool }
 // Close ends everything that belongs to the session and tells the dispatcher. Rows that were handed out stay valid
 // until they are released. Idempotent; it takes about a second at most.
 func (s *Session) Close() error {
-	if err := s.link.checkFork(); err != nil {
+	if err := s.link.CheckFork(); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -122,7 +124,7 @@ func (s *Session) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
 	defer cancel()
-	if away, _ := s.link.away(); away == 0 {
+	if away, _ := s.link.Away(); away == 0 {
 		// Best effort, goodbyes included: without them the dispatcher forgets these clients after its timeout.
 		s.link.Flush(ctx)
 	}

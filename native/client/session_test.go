@@ -13,32 +13,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pecan-ml/pecan/native/client/control"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
-
-func TestTargets(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"host:5050":         "dns:///host:5050",
-		"pecan://host:5050": "dns:///host:5050",
-		"pecan://host:1/":   "dns:///host:1",
-		"[::1]:80":          "dns:///[::1]:80",
-		"10.0.0.1:65535":    "dns:///10.0.0.1:65535",
-		"unix:@name":        "unix-abstract:name",
-		"":                  "", "host": "", ":80": "", "host:0": "", "host:65536": "", "host:http": "", "grpc://host:80": "", "pecan://": "", "unix:": "", "unix:@": "",
-		"[fe80::1%eth0]:80": "dns:///[fe80::1%25eth0]:80", "lo\x00cal:80": "", "lo\x7f:80": "",
-		"unix:/tmp/socket": "", "a b:80": "", "user@host:80": "", "host:80/path": "", "pecan://host:80/path": "", "host:80:90": "", "dns:///host:80": "",
-	} {
-		got, err := parseTarget(text)
-		if (err != nil) != (want == "") || got.dial != want {
-			t.Errorf("%q: %q, %v; want %q", text, got.dial, err, want)
-		}
-		if err != nil && (!reason.Is(err, reason.BadArgument) || !strings.Contains(err.Error(), "host:port")) {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
-}
 
 func TestOptionsAreValidated(t *testing.T) {
 	t.Parallel()
@@ -146,7 +124,7 @@ func TestDatasetsAreUploadedInPieces(t *testing.T) {
 	d := startDispatcher(t)
 	s := open(t, d).Session()
 	ctx := context.Background()
-	for _, n := range []int{0, 1, chunkBytes, chunkBytes + 1, 3*chunkBytes + 5} {
+	for _, n := range []int{0, 1, control.ChunkBytes, control.ChunkBytes + 1, 3*control.ChunkBytes + 5} {
 		graph := bytes.Repeat([]byte{byte(n)}, n)
 		id, fingerprint, err := s.RegisterDataset(ctx, graph, &pecanv1.DatasetSpec{}, "")
 		if err != nil || id != "f1" || fingerprint != "f1" {
@@ -181,7 +159,7 @@ func TestQuestionsAreAskedAgainWhileTheDispatcherIsAway(t *testing.T) {
 	back := make(chan struct{})
 	go func() {
 		defer close(back)
-		for away, _ := s.link.away(); away == 0; away, _ = s.link.away() {
+		for away, _ := s.link.Away(); away == 0; away, _ = s.link.Away() {
 			time.Sleep(time.Millisecond)
 		}
 		d.listen(d.addr)
@@ -245,8 +223,8 @@ func TestAfterAForkEverythingRefusesAtOnce(t *testing.T) {
 	it := job.Open(IterOptions{})
 	s := job.Session()
 	// What a child sees: a session of another process.
-	s.link.pid = os.Getpid() + 1
-	defer func() { s.link.pid = os.Getpid() }()
+	s.link.Process = os.Getpid() + 1
+	defer func() { s.link.Process = os.Getpid() }()
 	refused := func(what string, err error) {
 		t.Helper()
 		if !reason.Is(err, reason.UsedAfterFork) || !strings.Contains(err.Error(), "spawn") {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/pecan-ml/pecan/native/client"
+	"github.com/pecan-ml/pecan/native/client/element"
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -30,8 +31,8 @@ const (
 
 // Iteration is what a token stands for; package client's has these methods.
 type Iteration interface {
-	NextElement(wait time.Duration) (*client.Rows, client.Status, error)
-	NextBlock(maxRows int, wait time.Duration) (*client.Rows, client.Status, error)
+	NextElement(wait time.Duration) (*element.Rows, client.Status, error)
+	NextBlock(maxRows int, wait time.Duration) (*element.Rows, client.Status, error)
 	// Waiting says, for people, why nothing comes; computing: it is only being computed.
 	Waiting() (why string, computing bool)
 	Close() error
@@ -186,7 +187,7 @@ func (it *iteration) close() {
 }
 
 // element takes one element; block takes rows. Both wait MaxWait at most.
-func (it *iteration) element() (*client.Rows, client.Status, error) {
+func (it *iteration) element() (*element.Rows, client.Status, error) {
 	if it.over || it.broken != nil {
 		return it.nothingMore()
 	}
@@ -194,7 +195,7 @@ func (it *iteration) element() (*client.Rows, client.Status, error) {
 	return it.settle(rows, status, err, 0)
 }
 
-func (it *iteration) block() (*client.Rows, client.Status, error) {
+func (it *iteration) block() (*element.Rows, client.Status, error) {
 	if it.over || it.broken != nil {
 		return it.nothingMore()
 	}
@@ -205,7 +206,7 @@ func (it *iteration) block() (*client.Rows, client.Status, error) {
 // nothingMore is the answer to whoever asks on. Behind an error it is never the end: a repeat() would begin the next epoch, a cache() keep
 // what came so far for all there is, and a training loop believe that it has had everything. It is the error once more, and as CANCELLED:
 // TensorFlow's ignore_errors() asks again after every other code, for ever.
-func (it *iteration) nothingMore() (*client.Rows, client.Status, error) {
+func (it *iteration) nothingMore() (*element.Rows, client.Status, error) {
 	if it.broken == nil {
 		return nil, client.End, nil
 	}
@@ -220,7 +221,7 @@ func ended(err error) *reason.Error {
 
 // settle looks at what a wait gave: whether the element is what was promised, whether the user interrupted the wait,
 // whether the iteration goes on.
-func (it *iteration) settle(rows *client.Rows, status client.Status, err error, leading int) (*client.Rows, client.Status, error) {
+func (it *iteration) settle(rows *element.Rows, status client.Status, err error, leading int) (*element.Rows, client.Status, error) {
 	if status == client.Ready {
 		it.slices, it.told = 0, 0
 		if it.unanswered != 0 {
@@ -296,7 +297,7 @@ func (it *iteration) sessionBroken() error {
 
 // check compares a component with what the dataset was registered with: TensorFlow would take any bytes as whatever the
 // graph expects.
-func (j *Job) check(rows *client.Rows, leading int) error {
+func (j *Job) check(rows *element.Rows, leading int) error {
 	if len(rows.Tensors) != len(j.config.Components) {
 		return reason.New(reason.ElementSpec, "element %d of stream %d has %d components, the dataset has %d",
 			rows.Index, rows.Stream, len(rows.Tensors), len(j.config.Components))

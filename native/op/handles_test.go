@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/pecan-ml/pecan/native/client"
+	"github.com/pecan-ml/pecan/native/client/element"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 )
@@ -68,12 +69,12 @@ type answers struct {
 }
 
 type answer struct {
-	rows   *client.Rows
+	rows   *element.Rows
 	status client.Status
 	err    error
 }
 
-func (a *answers) NextElement(time.Duration) (*client.Rows, client.Status, error) {
+func (a *answers) NextElement(time.Duration) (*element.Rows, client.Status, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.queue) == 0 {
@@ -84,7 +85,7 @@ func (a *answers) NextElement(time.Duration) (*client.Rows, client.Status, error
 	return next.rows, next.status, next.err
 }
 
-func (a *answers) NextBlock(_ int, wait time.Duration) (*client.Rows, client.Status, error) {
+func (a *answers) NextBlock(_ int, wait time.Duration) (*element.Rows, client.Status, error) {
 	return a.NextElement(wait)
 }
 
@@ -95,8 +96,8 @@ func (a *answers) Close() error {
 	return nil
 }
 
-func row(dtype uint32, dims ...int64) *client.Rows {
-	return &client.Rows{Count: 1, Tensors: []client.Tensor{{DType: dtype, Dims: dims}}}
+func row(dtype uint32, dims ...int64) *element.Rows {
+	return &element.Rows{Count: 1, Tensors: []element.Tensor{{DType: dtype, Dims: dims}}}
 }
 
 func open(t *testing.T, config JobConfig, queue ...answer) (*iteration, *answers) {
@@ -131,7 +132,7 @@ func TestWhatAnIterationSaysAfterErrors(t *testing.T) {
 		"the end stays the end":                         {[]answer{{status: client.End}, ready}, "end end"},
 		"another dtype is an error in its place":        {[]answer{{rows: row(dtFloat), status: client.Ready}, ready}, "failed ready"},
 		"another rank is an error in its place":         {[]answer{{rows: row(dtInt64, 1), status: client.Ready}, ready}, "failed ready"},
-		"another number of components is an error, too": {[]answer{{rows: &client.Rows{Count: 1}, status: client.Ready}, ready}, "failed ready"},
+		"another number of components is an error, too": {[]answer{{rows: &element.Rows{Count: 1}, status: client.Ready}, ready}, "failed ready"},
 		"nothing yet": {nil, "not yet not yet"},
 	}
 	for name, c := range cases {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pecan-ml/pecan/native/buffer"
 	"github.com/pecan-ml/pecan/native/client"
+	"github.com/pecan-ml/pecan/native/client/element"
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
@@ -114,7 +115,7 @@ func pecanRelease(owner C.uintptr_t) {
 func pecanDrop(handle C.uintptr_t) { drop(uintptr(handle)) }
 
 // give hands the tensors over, from output first on, and gives the rows back.
-func give(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, rows *client.Rows) {
+func give(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, rows *element.Rows) {
 	defer rows.Release()
 	if int(kernel.outputs) != len(rows.Tensors) {
 		fail(context, reason.New(reason.ElementSpec, "an element of %d components for an operation with %d outputs", len(rows.Tensors), int(kernel.outputs)))
@@ -133,7 +134,7 @@ func give(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, rows
 	}
 }
 
-func giveTensor(context *C.TF_OpKernelContext, index C.int, tensor *client.Tensor, block *buffer.Block) bool {
+func giveTensor(context *C.TF_OpKernelContext, index C.int, tensor *element.Tensor, block *buffer.Block) bool {
 	rank := C.int(len(tensor.Dims))
 	dims := (*C.int64_t)(unsafe.SliceData(tensor.Dims))
 	data, bytes := unsafe.Pointer(unsafe.SliceData(tensor.Data)), C.size_t(len(tensor.Data))
@@ -156,7 +157,7 @@ func nothing(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, c
 		if components != nil {
 			dims = append(dims, components[i].GetDims()...)
 		}
-		if !giveTensor(context, C.int(first+i), &client.Tensor{DType: uint32(dtype), Dims: dims}, nil) {
+		if !giveTensor(context, C.int(first+i), &element.Tensor{DType: uint32(dtype), Dims: dims}, nil) {
 			return
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/pecan-ml/pecan/native/client"
+	"github.com/pecan-ml/pecan/native/client/element"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
@@ -182,7 +182,7 @@ func (d *dataset) learn(t *testing.T, epochs int) {
 }
 
 // check holds component 1 against the ids of component 0.
-func (d *dataset) check(ids []int64, t *client.Tensor) error {
+func (d *dataset) check(ids []int64, t *element.Tensor) error {
 	if d.words == 0 {
 		want := strings.Repeat(strconv.FormatInt(ids[0], 10), int(ids[0]%97+1))
 		if string(t.Data) != want {

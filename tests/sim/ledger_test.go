@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pecan-ml/pecan/native/client"
+	"github.com/pecan-ml/pecan/native/client/element"
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
@@ -59,7 +60,7 @@ func newLedger(t *testing.T) *ledger {
 }
 
 // took writes an element down, after a look at its values.
-func (l *ledger) took(tr *trainer, rows *client.Rows) {
+func (l *ledger) took(tr *trainer, rows *element.Rows) {
 	ids := make([]int64, len(rows.Tensors[0].Data)/8)
 	for i := range ids {
 		ids[i] = int64(binary.LittleEndian.Uint64(rows.Tensors[0].Data[i*8:]))

@@ -1,0 +1,72 @@
+package client
+
+import (
+	"context"
+
+	"github.com/pecan-ml/pecan/native/client/resume"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// NewIterator notes that the training loop makes an iterator, and gives the number by which Save knows it.
+func (r *RejoiningJob) NewIterator() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.NewIterator()
+}
+
+// Save gives the token of the position behind the first consumed elements of an iterator that Read gave the number of; with 0 behind
+// those of all iterators since the dataset was made or its state was loaded. An error in an element's place counts as one. ended: the
+// training loop has no iterator open, and its next one begins at the start of a pass.
+func (r *RejoiningJob) Save(reading, consumed uint64, ended bool) (string, error) {
+	r.mu.Lock()
+	job, positions := r.job, r.log
+	r.mu.Unlock()
+	if err := resume.CheckResumable(job.consumer); err != nil {
+		return "", err
+	}
+	at, err := positions.At(reading, consumed, ended)
+	if err != nil {
+		return "", err
+	}
+	return resume.Encode(resume.NewToken(job.consumer, at))
+}
+
+// Load has the next iteration begin where a token says, in a new job of the token's seed. Iterations that are open end.
+func (r *RejoiningJob) Load(ctx context.Context, token string) error {
+	t, err := resume.Decode(token)
+	if err != nil {
+		return err
+	}
+	r.loading.Lock()
+	defer r.loading.Unlock()
+	r.mu.Lock()
+	old, closed := r.job, r.closed
+	r.mu.Unlock()
+	if closed {
+		return reason.New(reason.Closed, "load a state: the dataset was closed")
+	}
+	if err := resume.CheckResumable(old.consumer); err != nil {
+		return err
+	}
+	if err := resume.Check(t, old.consumer, r.spec.Options); err != nil {
+		return err
+	}
+	fresh, err := r.create(ctx, r.spec.seeded(t.GetSeed()))
+	if err != nil {
+		return err
+	}
+	if err := resume.Check(t, fresh.consumer, r.spec.Options); err != nil {
+		fresh.shut()
+		return err
+	}
+	r.mu.Lock()
+	if r.job != old || r.closed {
+		r.mu.Unlock()
+		fresh.shut()
+		return reason.New(reason.Closed, "load a state: the dataset's job was closed or made anew meanwhile; load it again")
+	}
+	r.job, r.log = fresh, r.log.Load(&resume.Point{Position: t.GetPosition(), Passes: t.GetPasses(), Elements: t.GetElements(), Loaded: true})
+	r.mu.Unlock()
+	old.shut()
+	return nil
+}

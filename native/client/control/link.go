@@ -1,0 +1,170 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/pecan-ml/pecan/native/client/wait"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// CallTimeout bounds one call to the dispatcher in the background.
+const CallTimeout = 5 * time.Second
+
+// maxAnswer bounds one answer of the dispatcher.
+const maxAnswer = 256 << 20
+
+// Config says how to reach a dispatcher.
+type Config struct {
+	// Target is the dispatcher's address as Config.Target has it.
+	Target string
+	// Timeout bounds every call that a user waits for.
+	Timeout time.Duration
+	Logger  *slog.Logger
+	// Dial makes connections; nil uses the host's network.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Link is a process's control connection to one dispatcher: calls that a user waits for, calls that are delivered in the
+// background, and whether the dispatcher answers.
+type Link struct {
+	config  Config
+	target  target
+	Process int
+	log     *slog.Logger
+
+	conn *grpc.ClientConn
+	api  pecanv1.DispatcherClient
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	calls  *callQueue
+	// urgent asks for a heartbeat out of turn.
+	urgent chan struct{}
+
+	mu     sync.Mutex
+	closed bool
+	// cluster changes when a dispatcher that forgot everything has taken the place of the first.
+	cluster string
+	// downSince is when the dispatcher's first of an unbroken row of failures came; zero while it answers.
+	downSince time.Time
+	downWhy   string
+}
+
+// Connect reaches the dispatcher, or fails with UNAVAILABLE when it does not answer within the configured timeout.
+func Connect(ctx context.Context, config Config) (*Link, error) {
+	address, err := ParseTarget(config.Target)
+	if err != nil {
+		return nil, err
+	}
+	l := &Link{config: config, target: address, Process: os.Getpid(), log: config.Logger, urgent: make(chan struct{}, 1)}
+	if l.conn, err = l.dial(); err != nil {
+		return nil, reason.New(reason.BadArgument, "connect to the dispatcher at %s: %w", address.shown, err)
+	}
+	l.api = pecanv1.NewDispatcherClient(l.conn)
+	if err := l.greet(ctx); err != nil {
+		return nil, errors.Join(err, l.conn.Close())
+	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.calls = newCallQueue(l)
+	l.wg.Go(l.calls.run)
+	return l, nil
+}
+
+// API calls the dispatcher directly: whoever uses it reports the outcome to Observe.
+func (l *Link) API() pecanv1.DispatcherClient { return l.api }
+
+// Log receives what people may want to know.
+func (l *Link) Log() *slog.Logger { return l.log }
+
+// Context ends when the link is stopped.
+func (l *Link) Context() context.Context { return l.ctx }
+
+// Go runs a goroutine that ends with Context; Close waits for it.
+func (l *Link) Go(run func()) { l.wg.Go(run) }
+
+// Deliver makes a call in the background, after all that were given before, and repeats it while the dispatcher is away.
+func (l *Link) Deliver(do func(context.Context) error) { l.calls.add(call{retry: true, do: do}) }
+
+// Try makes a call in the background, after all that were given before, once.
+func (l *Link) Try(do func(context.Context) error) { l.calls.add(call{do: do}) }
+
+// Delivered returns a channel that is closed when all calls that were given before are over.
+func (l *Link) Delivered() <-chan struct{} { return l.calls.marker() }
+
+// Flush waits until all calls that were given are over, or ctx ends.
+func (l *Link) Flush(ctx context.Context) { l.calls.flush(ctx) }
+
+// RequestHeartbeat asks for a heartbeat before the next one is due.
+func (l *Link) RequestHeartbeat() { wait.Signal(l.urgent) }
+
+// HeartbeatRequested receives when RequestHeartbeat was called.
+func (l *Link) HeartbeatRequested() <-chan struct{} { return l.urgent }
+
+// CheckFork fails in a process that was forked off the one that made the link.
+func (l *Link) CheckFork() error { return checkProcess(l.Process) }
+
+// SetCluster takes over the cluster that the dispatcher belongs to now.
+func (l *Link) SetCluster(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cluster = id
+}
+
+// Refuse makes every later call of a user fail with CLOSED.
+func (l *Link) Refuse() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+}
+
+// Stop ends Context.
+func (l *Link) Stop() { l.cancel() }
+
+// Wait returns when all goroutines of the link have ended, which Stop asks of them.
+func (l *Link) Wait() { l.wg.Wait() }
+
+// Close closes the connection to the dispatcher, after Stop and Wait.
+func (l *Link) Close() error { return l.conn.Close() }
+
+func (l *Link) dial() (*grpc.ClientConn, error) {
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		// Elements do not pass through a proxy, so control does not either: it would only look as if one could.
+		grpc.WithNoProxy(),
+		// A dataset's spec alone may have 4 MiB, which is gRPC's default; the status of a busy service has more.
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+			MinConnectTimeout: 3 * time.Second,
+		}),
+		// A dispatcher whose host went without a word is noticed even where nothing is asked of it.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+	}
+	if dial := l.config.Dial; dial != nil {
+		options = append(options, grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, "tcp", address) }))
+	}
+	return grpc.NewClient(l.target.dial, options...)
+}
+
+// ClusterID names the cluster that the dispatcher belonged to when it was greeted, or gave a job, last.
+func (l *Link) ClusterID() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cluster
+}
+
+// Target is the dispatcher's address.
+func (l *Link) Target() string { return l.target.shown }

@@ -1,0 +1,120 @@
+package element
+
+import (
+	"encoding/binary"
+
+	"github.com/pecan-ml/pecan/native/buffer"
+	"github.com/pecan-ml/pecan/proto/frame"
+)
+
+// Chunk is one accepted frame, or one failed element, in a stream's queue.
+type Chunk struct {
+	// first is the index of row 0; at is the next row to take.
+	First uint64
+	Rows  int
+	At    int
+	// bytes is what the entry holds of the budget, arrived what it took of the channel's credit.
+	Bytes   uint64
+	Arrived uint64
+	// err makes it a failed element.
+	Err error
+
+	Block   *buffer.Block
+	Table   *frame.Table
+	IsBlock bool
+	Checked bool
+	// strings holds, per component of a block frame, where the bytes of row `at` start; nil without strings.
+	Strings []uint64
+}
+
+// Index is the index of the next row.
+func (en *Chunk) Index() uint64 { return en.First + uint64(en.At) }
+
+func (en *Chunk) Remaining() int { return en.Rows - en.At }
+
+// Skip leaves out rows that were delivered before.
+func (en *Chunk) Skip(rows int) {
+	if !en.IsBlock || en.Strings == nil {
+		en.At += rows
+		return
+	}
+	var ignored Tensor
+	for c := range en.Table.Rows {
+		if en.Table.Rows[c].DType == frame.DTString {
+			en.sliceStrings(c, rows, &ignored)
+		}
+	}
+	en.At += rows
+}
+
+// Cut cuts the next n rows off a frame without copying them. n is 1 unless the frame is a block. With lead the
+// tensors get a leading dimension of n.
+func (en *Chunk) Cut(n int, lead bool) *Rows {
+	components := en.Table.Components
+	row := 0
+	if !en.IsBlock {
+		row = en.At * components
+	}
+	rank := 0
+	for c := range components {
+		rank += len(en.Table.Rows[row+c].Dims) + 1
+	}
+	rows := &Rows{Index: en.Index(), Count: n, Tensors: make([]Tensor, components)}
+	dims := make([]int64, 0, rank)
+	data := en.Block.Bytes()
+	for c := range components {
+		source, tensor := &en.Table.Rows[row+c], &rows.Tensors[c]
+		start := len(dims)
+		if lead {
+			dims = append(dims, int64(n))
+		}
+		for _, dim := range source.Dims {
+			dims = append(dims, int64(dim))
+		}
+		tensor.DType, tensor.Dims = source.DType, dims[start:len(dims):len(dims)]
+		switch {
+		case source.DType == frame.DTString:
+			en.sliceStrings(row+c, n, tensor)
+		case en.IsBlock:
+			width := source.Bytes / uint64(en.Rows)
+			from := source.Offset + uint64(en.At)*width
+			tensor.Data = data[from : from+uint64(n)*width]
+		default:
+			tensor.Data = data[source.Offset : source.Offset+source.Bytes]
+		}
+	}
+	en.At += n
+	if en.Remaining() == 0 {
+		rows.block, en.Block = en.Block, nil
+	} else {
+		rows.block = en.Block.Retain()
+	}
+	return rows
+}
+
+// sliceStrings finds the lengths and the bytes of n rows of a string component and moves on behind them. Lengths were
+// checked against the payload when the frame was accepted.
+func (en *Chunk) sliceStrings(row, n int, tensor *Tensor) {
+	source := &en.Table.Rows[row]
+	data := en.Block.Bytes()[source.Offset : source.Offset+source.Bytes]
+	per, _ := frame.Elements(source.Dims)
+	total, first, at := per, uint64(0), uint64(0)
+	if en.IsBlock {
+		total, first, at = per*uint64(en.Rows), per*uint64(en.At), en.Strings[row]
+	}
+	tensor.Lengths = data[first*8 : (first+per*uint64(n))*8]
+	size := uint64(0)
+	for i := 0; i < len(tensor.Lengths); i += 8 {
+		size += binary.LittleEndian.Uint64(tensor.Lengths[i:])
+	}
+	tensor.Data = data[total*8+at : total*8+at+size]
+	if en.IsBlock {
+		en.Strings[row] = at + size
+	}
+}
+
+// Release gives the memory of what was not taken back.
+func (en *Chunk) Release() {
+	en.Block.Release()
+	en.Block = nil
+}

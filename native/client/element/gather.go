@@ -1,0 +1,92 @@
+package element
+
+import (
+	"github.com/pecan-ml/pecan/native/buffer"
+	"github.com/pecan-ml/pecan/proto/frame"
+)
+
+// bufferPool is where payloads go.
+type bufferPool interface {
+	Get(n int) (*buffer.Block, error)
+}
+
+// SameShape is true when the entry's next row has the shape of rows that were taken as a block.
+func (en *Chunk) SameShape(rows *Rows) bool {
+	if en.Err != nil || en.Table.Components != len(rows.Tensors) {
+		return false
+	}
+	row := 0
+	if !en.IsBlock {
+		row = en.At * en.Table.Components
+	}
+	for c := range rows.Tensors {
+		tensor, have := &en.Table.Rows[row+c], &rows.Tensors[c]
+		if tensor.DType != have.DType || len(tensor.Dims) != len(have.Dims)-1 {
+			return false
+		}
+		for i, dim := range tensor.Dims {
+			if have.Dims[i+1] != int64(dim) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Size is how many bytes the values of rows take.
+func Size(rows *Rows) int {
+	n := 0
+	for i := range rows.Tensors {
+		n += len(rows.Tensors[i].Data) + len(rows.Tensors[i].Lengths)
+	}
+	return n
+}
+
+// Gather copies pieces of one shape into one block of rows and releases them.
+func Gather(pool bufferPool, pieces []*Rows) (*Rows, error) {
+	defer func() {
+		for _, piece := range pieces {
+			piece.Release()
+		}
+	}()
+	first := pieces[0]
+	total, count := uint64(0), 0
+	for _, piece := range pieces {
+		count += piece.Count
+	}
+	for c := range first.Tensors {
+		for _, piece := range pieces {
+			total += uint64(len(piece.Tensors[c].Data))
+		}
+		total = frame.AlignUp(total)
+		for _, piece := range pieces {
+			total += uint64(len(piece.Tensors[c].Lengths))
+		}
+		total = frame.AlignUp(total)
+	}
+	block, err := pool.Get(int(total))
+	if err != nil {
+		return nil, err
+	}
+	rows := &Rows{Epoch: first.Epoch, Stream: first.Stream, Index: first.Index, Count: count, Tensors: make([]Tensor, len(first.Tensors)), block: block, Spans: first.Spans}
+	at := 0
+	join := func(part func(*Rows) []byte) []byte {
+		start := at
+		for _, piece := range pieces {
+			at += copy(block.Bytes()[at:], part(piece))
+		}
+		joined := block.Bytes()[start:at:at]
+		at = int(frame.AlignUp(uint64(at)))
+		return joined
+	}
+	for c := range first.Tensors {
+		tensor := &rows.Tensors[c]
+		tensor.DType = first.Tensors[c].DType
+		tensor.Dims = append([]int64{int64(count)}, first.Tensors[c].Dims[1:]...)
+		tensor.Data = join(func(r *Rows) []byte { return r.Tensors[c].Data })
+		if tensor.DType == frame.DTString {
+			tensor.Lengths = join(func(r *Rows) []byte { return r.Tensors[c].Lengths })
+		}
+	}
+	return rows, nil
+}

@@ -1,0 +1,222 @@
+package epoch
+
+import (
+	"time"
+
+	"github.com/pecan-ml/pecan/native/client/element"
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// Lookahead is what is known of the element that an epoch has next.
+type Lookahead int
+
+const (
+	// standsAnyway: it fails, or there is none, or nothing will come any more.
+	NothingToHold Lookahead = iota
+	// standsAlone: whether another one follows is not known.
+	MayBeLast
+	// standsBefore: another one follows.
+	MoreFollow
+)
+
+// LookAhead tells of the element that is next.
+func (e *Epoch) LookAhead() Lookahead {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	queued := 0
+	for _, st := range e.list {
+		for i := range st.queue {
+			if st.queue[i].Err != nil {
+				return NothingToHold
+			}
+			queued += st.queue[i].Remaining()
+		}
+	}
+	switch {
+	case queued > 1:
+		return MoreFollow
+	case queued == 0 || e.received() || e.err != nil || e.closed:
+		return NothingToHold
+	}
+	return MayBeLast
+}
+
+const (
+	// Rows of at most gatherRow bytes are copied together from several frames when a block is asked for: what a call
+	// costs is more than what the copy costs. A gathered block has at most gatherBytes.
+	gatherRow   = 8 << 10
+	gatherBytes = 1 << 20
+)
+
+// Result is what an epoch has for its consumer.
+type Result int
+
+const (
+	Nothing Result = iota
+	Ready
+	// foundFailure is an element that failed: the next one may be asked for.
+	ElementFailed
+	// foundBroken ends the epoch with an error.
+	Broken
+	End
+)
+
+// Dequeue gives up to max rows that are ready, or which rows failed. It never waits.
+func (e *Epoch) Dequeue(max int, lead bool) (*element.Rows, Result, error) {
+	pieces, found, err := e.dequeueChunks(max, lead)
+	if found == ElementFailed {
+		return pieces[0], found, err
+	}
+	if found != Ready {
+		return nil, found, err
+	}
+	rows := pieces[0]
+	if len(pieces) > 1 {
+		rows.Spans = make([]element.Span, len(pieces))
+		for i, p := range pieces {
+			rows.Spans[i] = element.Span{Stream: p.Stream, First: p.Index, Rows: uint64(p.Count)}
+		}
+		if rows, err = element.Gather(e.Consumer.Pool, pieces); err != nil {
+			return nil, Broken, err
+		}
+	}
+	return rows, Ready, nil
+}
+
+func (e *Epoch) dequeueChunks(max int, lead bool) ([]*element.Rows, Result, error) {
+	// A worker on the same host that changes what is in shared memory can have this panic, and nobody could be told if the lock stayed held.
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	first, found, err := e.dequeueFrom(e.pick(), max, lead)
+	if found == ElementFailed {
+		return []*element.Rows{first}, found, err
+	}
+	if found != Ready {
+		return nil, found, err
+	}
+	e.starved, e.stranded = false, time.Time{}
+	pieces := []*element.Rows{first}
+	if !lead || first.Count >= (max+1)/2 || element.Size(first) > gatherRow*first.Count {
+		return pieces, Ready, nil
+	}
+	rows, bytes := first.Count, element.Size(first)
+	for rows < max && bytes < gatherBytes {
+		st := e.pick()
+		if st == nil || !st.queue[0].SameShape(first) {
+			break
+		}
+		piece, found, _ := e.dequeueFrom(st, max-rows, lead)
+		if found != Ready {
+			break
+		}
+		pieces = append(pieces, piece)
+		rows += piece.Count
+		bytes += element.Size(piece)
+	}
+	return pieces, Ready, nil
+}
+
+// dequeueFrom takes from the head of a stream's queue, or says why there is nothing when st is nil. e.mu is held.
+func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Rows, Result, error) {
+	switch {
+	case e.disowned && e.err == nil:
+		return nil, Nothing, nil
+	case e.disowned:
+		return nil, Broken, e.err
+	case st != nil && !e.Consumer.LeaseHolds():
+		// Nothing is handed out before the dispatcher has answered.
+		e.link.RequestHeartbeat()
+		return nil, Nothing, nil
+	case st != nil:
+	case e.received() && e.drained():
+		return nil, End, nil
+	case e.err != nil:
+		return nil, Broken, e.err
+	case e.closed:
+		return nil, Broken, reason.New(reason.Closed, "the epoch is closed")
+	default:
+		return nil, Nothing, nil
+	}
+	e.advance(st)
+	head := &st.queue[0]
+	if err := head.Err; err != nil {
+		failed := &element.Rows{Epoch: e.id, Stream: st.number, Index: head.Index(), Count: 1}
+		st.pop()
+		return failed, ElementFailed, err
+	}
+	n := 1
+	if head.IsBlock && !(e.options.Deterministic && len(e.list) > 1) {
+		n = min(max, head.Remaining())
+	}
+	if err := e.checkSpec(st, head, n); err != nil {
+		failed := &element.Rows{Epoch: e.id, Stream: st.number, Index: head.Index(), Count: n}
+		head.At += n
+		if head.Remaining() == 0 {
+			st.pop()
+		}
+		return failed, ElementFailed, err
+	}
+	rows := head.Cut(n, lead)
+	rows.Epoch, rows.Stream = e.id, st.number
+	e.dequeued += uint64(n)
+	e.dequeuedBytes += uint64(element.Size(rows))
+	if head.Remaining() == 0 {
+		st.pop()
+	}
+	return rows, Ready, nil
+}
+
+// drained is true when nothing is queued. e.mu is held.
+func (e *Epoch) drained() bool {
+	for _, st := range e.list {
+		if len(st.queue) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// checkSpec compares an element with what the plan promised, so that nobody ever sees a mis-typed buffer.
+func (e *Epoch) checkSpec(st *stream, en *element.Chunk, n int) error {
+	specs := e.Consumer.Plan.GetComponents()
+	if len(specs) == 0 || en.Checked {
+		return nil
+	}
+	where := func() string { return formatElement(st, en.Index()) }
+	if en.Table.Components != len(specs) {
+		return reason.New(reason.ElementSpec, "%s has %d components, the dataset's spec has %d", where(), en.Table.Components, len(specs))
+	}
+	row := 0
+	if !en.IsBlock {
+		row = en.At * en.Table.Components
+	}
+	for c, spec := range specs {
+		tensor := &en.Table.Rows[row+c]
+		if tensor.DType != uint32(spec.GetDtype()) {
+			return reason.New(reason.ElementSpec, "%s: component %d is %s, the dataset's spec says %s", where(), c, frame.DTypeName(tensor.DType), frame.DTypeName(uint32(spec.GetDtype())))
+		}
+		if !fits(tensor.Dims, spec) {
+			return reason.New(reason.ElementSpec, "%s: component %d has shape %v, the dataset's spec says %v", where(), c, tensor.Dims, spec.GetDims())
+		}
+	}
+	// Every row of a block has the one shape that was looked at.
+	en.Checked = en.IsBlock
+	return nil
+}
+
+func fits(dims []uint64, spec *pecanv1.ComponentSpec) bool {
+	if spec.GetUnknownRank() {
+		return true
+	}
+	if len(dims) != len(spec.GetDims()) {
+		return false
+	}
+	for i, want := range spec.GetDims() {
+		if want >= 0 && dims[i] != uint64(want) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,64 @@
+package epoch
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/buffer"
+	"github.com/pecan-ml/pecan/native/client/element"
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// In shared memory a worker can still write what was looked at when the frame came.
+func TestStringsThatChangeAfterTheyWereLookedAtLeaveNoLockBehind(t *testing.T) {
+	pool, err := buffer.NewPool(buffer.Config{Checked: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	block, err := pool.Get(11)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer block.Release()
+	binary.LittleEndian.PutUint64(block.Bytes(), 1<<40)
+	table := &frame.Table{Components: 1, Rows: []frame.Tensor{{DType: frame.DTString, Bytes: 11}}}
+	e := &Epoch{Consumer: &Consumer{Plan: &pecanv1.Plan{NumStreams: 1}}, streams: map[uint32]*stream{}}
+	st := e.streamOf(0)
+	st.queue = []element.Chunk{{Rows: 1, Table: table, Block: block}}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("a string of a tebibyte was taken")
+			}
+		}()
+		_, _, _ = e.Dequeue(1, false)
+	}()
+	if !e.mu.TryLock() {
+		t.Error("the epoch's lock stays held: closing it waits for ever")
+	}
+	e.mu.Unlock()
+}
+
+func TestAnEpochThatFailedDialsNobody(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		next time.Duration
+	}{
+		"failed":      {err: reason.New(reason.ElementPoison, "three workers died")},
+		"waits a bit": {next: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := &Epoch{active: true, streams: map[uint32]*stream{}, err: c.err}
+			now := time.Now()
+			st := e.streamOf(0)
+			st.worker, st.retryAt = &pecanv1.WorkerAddress{WorkerId: "w"}, now.Add(c.next)
+			if next := e.reconcile(now); next != c.next || st.receiver != nil {
+				t.Errorf("its streams are looked at again in %v", next)
+			}
+		})
+	}
+}

@@ -1,0 +1,6 @@
+//go:build teeth_dedupe
+
+package epoch
+
+// alreadyReceived lets rows be delivered again: tests/sim must notice.
+func alreadyReceived(uint64, uint64, uint64) uint64 { return 0 }

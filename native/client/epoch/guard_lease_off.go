@@ -1,0 +1,6 @@
+//go:build teeth_lease_client
+
+package epoch
+
+// outdated lets everything in, whatever its lease: tests/sim must notice.
+func outdated(uint64, uint64) bool { return false }

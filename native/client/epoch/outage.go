@@ -1,0 +1,132 @@
+package epoch
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// pausedAfter is how long nobody has asked when a consumer is taken to have done something else.
+const pausedAfter = 2 * time.Second
+
+// DenialTime is after what time a worker that had denied a stream, and was asked again, has it: a worker waits for the dispatcher's word for
+// 5 s before it denies one.
+const DenialTime = 10 * time.Second
+
+// Outage is the error of a consumer that has been waiting for longer than limit while nothing was there that could give it
+// an element: the dispatcher is away and no worker connected, no worker is registered, or none can be reached. A worker that
+// is connected may take as long as it likes, unless it says that it does not have the stream: one that lost the dispatcher alone answers
+// its readers for ever. In deterministic mode only the worker counts whose stream's turn it is.
+func (e *Epoch) Outage(now time.Time, limit time.Duration) error {
+	away, why := e.link.Away()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if now.Sub(e.asked) > pausedAfter {
+		// Nobody has waited meanwhile.
+		e.stranded = time.Time{}
+	}
+	e.asked = now
+	connected, unreached := e.connections(now)
+	switch {
+	case connected || away == 0 && !e.noWorkers && unreached == nil:
+		// With nothing known either way, as while a stream moves to another worker, the clock goes on.
+		if connected || !e.assigned() {
+			e.stranded = time.Time{}
+		}
+		return nil
+	case e.stranded.IsZero():
+		e.stranded = now
+	}
+	since := e.stranded
+	if e.reported.After(since) {
+		since = e.reported
+	}
+	lasted := now.Sub(since)
+	if lasted <= limit {
+		return nil
+	}
+	e.reported = now
+	wait := fmt.Sprintf("wait for elements of job %s", e.Consumer.JobID)
+	switch {
+	case away > 0:
+		return reason.New(reason.Unavailable, "%s: the dispatcher at %s has not answered for %.1f s (%s) and no worker that could give the "+
+			"next one is connected: see that pecan-dispatcher runs there; the iteration goes on when it answers", wait, e.link.Target(), away.Seconds(), why)
+	case e.noWorkers:
+		return reason.New(reason.NoWorkers, "%s: no worker was there for %.1f s (the dispatcher at %s: %s): start workers, or give a longer "+
+			"dispatcher timeout; the iteration goes on when one registers", wait, lasted.Seconds(), e.link.Target(), e.waiting)
+	}
+	return reason.New(reason.Unavailable, "%s: no worker that has its streams could be reached for %.1f s (stream %d, worker %s at %s: %v): see that "+
+		"the address by which it was started (pecan-worker --advertise HOST:PORT) can be reached from this host; the iteration goes on when it can",
+		wait, lasted.Seconds(), unreached.number, unreached.worker.GetWorkerId(), unreached.worker.GetTcp(), unreached.lastError)
+}
+
+// connections tells whether a worker is connected that has an awaited stream, and else gives one of those whose worker could not
+// be reached, if there is one. e.mu is held.
+func (e *Epoch) connections(now time.Time) (connected bool, unreached *stream) {
+	for _, st := range e.awaited() {
+		switch {
+		case !st.reading():
+		case st.receiver != nil && st.receiver.channel.Connected() && (!st.denied || now.Sub(st.receiver.opened) > DenialTime):
+			return true, nil
+		case st.worker != nil && st.lastError != nil && unreached == nil:
+			unreached = st
+		}
+	}
+	return false, unreached
+}
+
+// assigned is true while an awaited stream has a worker that was not tried to its end yet. e.mu is held.
+func (e *Epoch) assigned() bool {
+	for _, st := range e.awaited() {
+		if st.reading() && st.worker != nil && st.lastError == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Waiting says for people what is being waited for, and whether it is only that workers are computing it.
+func (e *Epoch) Waiting() (why string, computing bool) {
+	away, reasonAway := e.link.Away()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.err != nil || e.received() {
+		return "", false
+	}
+	awaited := e.awaited()
+	for _, st := range awaited {
+		if len(st.queue) > 0 {
+			return "", false
+		}
+	}
+	if away > 0 {
+		return fmt.Sprintf("the dispatcher at %s has not answered for %.1f s: %s", e.link.Target(), away.Seconds(), reasonAway), false
+	}
+	if e.waiting != "" {
+		return e.waiting, false
+	}
+	for _, st := range awaited {
+		if st.lastError != nil && !st.ended {
+			return fmt.Sprintf("stream %d of job %s epoch %d: %v", st.number, e.Consumer.JobID, e.id, st.lastError), false
+		}
+	}
+	switch {
+	case !e.opened:
+		return "the dispatcher has not opened the epoch yet", false
+	case len(awaited) == 0:
+		return "the dispatcher has not assigned a stream yet", false
+	}
+	return fmt.Sprintf("%d of %d streams have ended, the others' next elements are being computed", len(e.list)-e.unfinished(), max(int(e.total), len(e.list))), true
+}
+
+// unfinished counts known streams that have not ended. e.mu is held.
+func (e *Epoch) unfinished() int {
+	n := 0
+	for _, st := range e.list {
+		if !st.ended {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,204 @@
+package epoch
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/client/element"
+	"github.com/pecan-ml/pecan/native/client/transport"
+	"github.com/pecan-ml/pecan/native/client/wait"
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// receiver takes what comes of one opening of a stream on a connection. It implements Receiver.
+type receiver struct {
+	stream  *stream
+	channel *transport.Channel
+	lease   uint64
+	opened  time.Time
+	// received and granted are running totals of payload bytes since the opening.
+	received uint64
+	granted  uint64
+	// acked is the index of the last CREDIT.
+	acked uint64
+}
+
+// openChannel asks the stream's worker for it. An error is final: no other try can help. e.mu is held.
+func (e *Epoch) openChannel(st *stream) error {
+	c, err := e.Consumer.Workers.Connect(st.worker, e.options.Protocol)
+	if err != nil {
+		return err
+	}
+	if c == nil {
+		return nil
+	}
+	if e.acknowledgesTaken() {
+		// A worker counts what lies below the first index that it is asked for as received, and nobody else would get what is queued here if
+		// this trainer died. So that comes again.
+		st.drop()
+	}
+	r := &receiver{stream: st, lease: st.lease, opened: time.Now(), acked: st.next}
+	if window := st.window(); window > st.queued {
+		r.granted = window - st.queued
+	}
+	open := &pecanv1.OpenStream{
+		Id: st.id(), Lease: st.lease, StartIndex: st.next, CleanBelow: st.clean, Credit: r.granted, Compression: e.options.Compression, PayloadChecksum: e.Consumer.Options.GetPayloadChecksum(),
+	}
+	channel, ended := c.Open(r, open, e.Consumer.maxElement())
+	if ended != nil {
+		// It ended before it had the stream, so it tells nobody else.
+		st.disconnected(ended.Err, ended.Unreachable)
+		return nil
+	}
+	r.channel = channel
+	st.receiver = r
+	if st.failures > 0 {
+		e.reopened++
+	}
+	return nil
+}
+
+// closeChannel tells the worker that the channel is not wanted, if there is one.
+func (st *stream) closeChannel() {
+	if r := st.receiver; r != nil {
+		st.receiver = nil
+		r.channel.Close()
+	}
+}
+
+// Lost is called by the connection when it failed, with no lock held. unreachable: another try has little hope.
+func (r *receiver) Lost(why error, unreachable bool) {
+	st, e := r.stream, r.stream.epoch
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if st.receiver == r {
+		st.receiver = nil
+		st.disconnected(why, unreachable)
+	}
+}
+
+// Refused is called when the worker closed the channel with an error.
+func (r *receiver) Refused(why *reason.Error) {
+	st, e := r.stream, r.stream.epoch
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if st.receiver != r {
+		return
+	}
+	st.receiver = nil
+	st.failed(why)
+	switch why.Reason {
+	case reason.StaleLease, reason.StreamUnknown, reason.WorkerUnknown, reason.EpochUnknown, reason.JobUnknown, reason.Unavailable,
+		reason.Closed, reason.ClusterMismatch, reason.FrameCorrupt, reason.NoWorkers:
+		// The dispatcher's next snapshot, or the worker's next command, sets this right.
+		st.denied = true
+		if st.failures > 2 {
+			st.report(why)
+		}
+	default:
+		// The dispatcher hears of it from the worker as well and may move the stream. If it does not, people must see it.
+		st.report(why)
+		if time.Since(st.since) > patience && e.err == nil {
+			e.err = why
+			wait.Signal(e.Notify)
+		}
+	}
+}
+
+// Wants decides on a DATA or ERROR frame of the channel.
+func (r *receiver) Wants(h frame.Header) (bool, error) {
+	st, e := r.stream, r.stream.epoch
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	rows := uint64(max(1, h.Count))
+	switch {
+	case st.receiver != r || st.ended:
+		return false, nil
+	case outdated(h.Lease, r.lease):
+		e.duplicates += rows
+		return false, nil
+	case h.Lease > r.lease:
+		st.reopen(reason.New(reason.StaleLease, "the worker sends under lease %d, this reader knows %d", h.Lease, r.lease))
+		return false, nil
+	case h.Index > st.next:
+		st.reopen(reason.New(reason.FrameCorrupt, "stream %d: element %d came where %d is next", st.number, h.Index, st.next))
+		return false, nil
+	case h.Type == frame.Data && r.received > 0 && r.received >= r.granted:
+		return false, reason.New(reason.FrameCorrupt, "stream %d: %d bytes were sent on a credit of %d", st.number, r.received+h.RawLen, r.granted)
+	case alreadyReceived(h.Index, rows, st.next) == rows:
+		e.duplicates += rows
+		r.received += h.RawLen
+		return false, nil
+	}
+	return true, nil
+}
+
+// Add puts an accepted entry into the queue; it owns the entry's memory. False: the channel was closed meanwhile.
+func (r *receiver) Add(en element.Chunk) bool {
+	st, e := r.stream, r.stream.epoch
+	e.mu.Lock()
+	known := alreadyReceived(en.First, uint64(en.Rows), st.next)
+	if st.receiver != r || e.closed || en.First > st.next || known == uint64(en.Rows) {
+		e.mu.Unlock()
+		en.Release()
+		return false
+	}
+	if known > 0 {
+		e.duplicates += known
+		en.Skip(int(known))
+	}
+	r.received += en.Arrived
+	if st.clean == st.next && en.Err == nil {
+		st.clean = en.First + uint64(en.Rows)
+	}
+	st.next = en.First + uint64(en.Rows)
+	st.queued += en.Bytes
+	st.largest = max(st.largest, en.Bytes)
+	st.queue = append(st.queue, en)
+	st.failures, st.lastError, st.denied = 0, nil, false
+	st.pause.Reset()
+	if e.accepted == 0 {
+		e.first = time.Now()
+	}
+	e.accepted += uint64(en.Remaining())
+	if len(st.queue) >= ParkAt {
+		st.parked = true
+		st.closeChannel()
+	}
+	ahead := e.nearlyDone()
+	e.mu.Unlock()
+	wait.Signal(e.Notify)
+	if ahead {
+		e.Consumer.Job.Prefetch()
+	}
+	return true
+}
+
+// End is called for an END frame.
+func (r *receiver) End(count, lease uint64) {
+	st, e := r.stream, r.stream.epoch
+	e.mu.Lock()
+	if st.receiver != r || st.ended || lease < r.lease {
+		e.mu.Unlock()
+		return
+	}
+	if count > st.next || lease > r.lease {
+		st.reopen(reason.New(reason.FrameCorrupt, "stream %d: it ended with %d elements where element %d is next", st.number, count, st.next))
+		e.mu.Unlock()
+		return
+	}
+	st.end()
+	e.countLive()
+	ahead := e.nearlyDone()
+	e.mu.Unlock()
+	e.wake(ahead)
+}
+
+// Name names an element of the stream for messages.
+func (r *receiver) Name(index uint64) string { return formatElement(r.stream, index) }
+
+func formatElement(st *stream, index uint64) string {
+	return fmt.Sprintf("element %d of stream %d, epoch %d, job %s", index, st.number, st.epoch.id, st.epoch.Consumer.JobID)
+}

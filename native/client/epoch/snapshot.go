@@ -1,0 +1,169 @@
+package epoch
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pecan-ml/pecan/native/client/wait"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// watch applies snapshots until the call ends.
+func (e *Epoch) watch(pause *wait.Backoff) error {
+	watch, err := e.link.API().WatchEpoch(e.ctx, &pecanv1.WatchEpochRequest{
+		ClientId: e.Consumer.ClientID, JobId: e.Consumer.JobID, Epoch: e.id,
+	})
+	if err != nil {
+		return err
+	}
+	// Versions start anew with a dispatcher that was restarted.
+	fresh := true
+	for {
+		update, err := watch.Recv()
+		if err != nil {
+			return err
+		}
+		e.link.Observe(nil)
+		pause.Reset()
+		e.apply(update, fresh)
+		fresh = false
+	}
+}
+
+// apply takes over a snapshot.
+func (e *Epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
+	e.mu.Lock()
+	if e.closed || !fresh && update.GetVersion() <= e.version {
+		e.mu.Unlock()
+		return
+	}
+	e.version = update.GetVersion()
+	e.waiting, e.noWorkers = update.GetWaiting(), update.GetNoWorkers()
+	if update.GetStreamsFinal() {
+		e.final, e.total = true, update.GetTotalStreams()
+	}
+	e.noMoreStreams = e.delivered || update.GetNoMoreStreams()
+	if detail := update.GetError(); detail != nil && e.err == nil {
+		e.err = reason.FromDetail(detail)
+	}
+	told := map[uint32]bool{}
+	e.stale = slices.ContainsFunc(update.GetStreams(), e.isOlder)
+	for _, one := range update.GetStreams() {
+		told[one.GetStream()] = true
+		e.applyStream(one)
+	}
+	for _, st := range e.list {
+		if !told[st.number] {
+			st.revoke()
+		}
+	}
+	e.countLive()
+	ahead := e.nearlyDone()
+	e.mu.Unlock()
+	if trouble := update.GetCacheProblem(); trouble != "" {
+		e.Consumer.warnOfCache(trouble)
+	}
+	e.wake(ahead)
+}
+
+// staleHeartbeats is at how many heartbeats in a row the dispatcher speaks of an earlier time when that is no late word any more.
+const staleHeartbeats = 3
+
+// WentBack tells whether the dispatcher has lost what it had told of the epoch. Its snapshots come in order, and are of what is on its disk: one
+// that goes back, and stays so, is of a store that went back. What it offers is nothing that this client can take.
+func (e *Epoch) WentBack() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.staleHeartbeats++; !e.stale || e.closed {
+		e.staleHeartbeats = 0
+	}
+	return e.staleHeartbeats >= staleHeartbeats
+}
+
+// streamOf finds or makes a stream. e.mu is held.
+func (e *Epoch) streamOf(number uint32) *stream {
+	if st := e.streams[number]; st != nil {
+		return st
+	}
+	st := &stream{epoch: e, number: number}
+	e.streams[number] = st
+	at, _ := slices.BinarySearchFunc(e.list, number, func(st *stream, n uint32) int {
+		return int(int64(st.number) - int64(n))
+	})
+	e.list = slices.Insert(e.list, at, st)
+	return st
+}
+
+// isOlder tells whether a snapshot speaks of an earlier time of a stream than this client has had. e.mu is held.
+func (e *Epoch) isOlder(told *pecanv1.ConsumerStream) bool {
+	st := e.streamOf(told.GetStream())
+	return outdated(told.GetLease(), st.lease) || told.GetAssignment() < st.assignment
+}
+
+// applyStream takes over what a snapshot says of one stream. e.mu is held.
+func (e *Epoch) applyStream(told *pecanv1.ConsumerStream) {
+	if e.isOlder(told) {
+		return
+	}
+	st := e.streamOf(told.GetStream())
+	if told.GetAssignment() > st.assignment {
+		// Got for the first time, or again after others had it: what was said of the time before does not hold for this one.
+		st.assignment = told.GetAssignment()
+		st.released, st.finished, st.ended, st.abandoned = false, false, false, false
+	}
+	again := told.GetLease() > st.lease && st.lease > 0
+	if told.GetLease() > st.lease {
+		if again && e.Consumer.RestartsStreams() {
+			// Its elements may be others this time, in another order: it is taken once more from where it began, and what is queued comes again.
+			st.drop()
+			st.clean = 0
+			st.next, st.ended, st.finished, st.released = told.GetStartIndex(), false, false, false
+		}
+		st.lease, st.worker = told.GetLease(), nil
+		st.failures, st.lastError, st.denied, st.retryAt = 0, nil, false, time.Time{}
+		st.pause.Reset()
+		st.closeChannel()
+	}
+	// Without an address the last one is kept: the dispatcher may have lost sight of a worker that we still reach.
+	if worker := told.GetWorker(); worker != nil && !proto.Equal(worker, st.worker) {
+		st.worker, st.denied, st.retryAt = worker, false, time.Time{}
+		st.closeChannel()
+	}
+	if told.GetStartIndex() > st.next {
+		st.closeChannel()
+		st.next = told.GetStartIndex()
+	}
+	// A dispatcher that did not know that the stream had begun may have it run again: what came of it must not come twice, here or
+	// with the trainer that it is wanted for.
+	mustNotComeTwice := e.Consumer.AbandonsStreams() && again && st.next > told.GetStartIndex() && !st.released
+	if mustNotComeTwice && st.ended {
+		// All of it is here, and what is queued is nobody else's any more.
+		st.finish()
+	}
+	if (told.GetTruncated() && !st.released || mustNotComeTwice) && !st.ended {
+		st.closeChannel()
+		st.abandoned = true
+		st.end()
+		if !told.GetTruncated() {
+			// The dispatcher would hand the stream on with another run of it, and what is queued is with nobody else.
+			st.finish()
+		}
+		e.link.Log().Warn(fmt.Sprintf("stream %d of epoch %d ended early, at element %d: its worker was lost, and the rest of the stream with it, %d elements at least (mode at_most_once)",
+			st.number, e.id, st.next, max(told.GetProduced(), st.next)-st.next), "job", e.Consumer.JobID)
+		return
+	}
+	if told.GetRelease() {
+		// Snapshots replace each other, so this may be the first that tells of the assignment: it is given up from where it
+		// was got.
+		st.release()
+		return
+	}
+	if told.GetEnded() && st.next >= told.GetCount() && !st.ended {
+		// All of it has arrived; only the END frame was lost.
+		st.end()
+	}
+}

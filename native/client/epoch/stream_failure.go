@@ -1,0 +1,71 @@
+package epoch
+
+import (
+	"context"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/client/wait"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// final tells errors of a connection that no other try can mend.
+func final(err error) bool { return reason.Is(err, reason.Unsupported) }
+
+// patience is how long a stream may fail with an error that another try will hardly mend: the dispatcher moves the
+// stream or gives the epoch up in that time.
+const patience = 5 * time.Second
+
+const reportPause = 250 * time.Millisecond
+
+// reopen drops the channel and asks again from the next index.
+func (st *stream) reopen(why error) {
+	st.closeChannel()
+	st.failed(why)
+}
+
+// failed notes that a channel was lost and when to try again.
+func (st *stream) failed(why error) {
+	if st.failures == 0 {
+		st.since = time.Now()
+	}
+	st.failures++
+	st.lastError = why
+	if st.failures == 1 && !reason.Is(why, reason.NoWorkers) {
+		st.retryAt = time.Now().Add(wait.FirstPause / 4)
+	} else {
+		st.retryAt = time.Now().Add(st.pause.Next())
+	}
+	wait.Signal(st.epoch.kick)
+}
+
+// report tells the dispatcher that the worker cannot be reached or answers nonsense, not too often.
+func (st *stream) report(why error) {
+	now := time.Now()
+	if st.worker == nil || now.Sub(st.reported) < reportPause {
+		return
+	}
+	st.reported = now
+	e := st.epoch
+	request := &pecanv1.ReportWorkerRequest{
+		ClientId: e.Consumer.ClientID, Id: st.id(), Lease: st.lease, WorkerId: st.worker.GetWorkerId(), NextIndex: st.next, Message: why.Error(),
+		Number: e.Consumer.Reports.Add(1),
+	}
+	e.link.Try(func(ctx context.Context) error {
+		_, err := e.link.API().ReportWorker(ctx, request)
+		return err
+	})
+}
+
+// disconnected notes that the connection of the stream's worker has ended.
+func (st *stream) disconnected(why error, unreachable bool) {
+	st.failed(why)
+	if final(why) {
+		st.epoch.err = why
+		wait.Signal(st.epoch.Notify)
+		return
+	}
+	if unreachable || st.failures > 1 {
+		st.report(why)
+	}
+}

@@ -1,6 +1,0 @@
-//go:build teeth_lease_client
-
-package client
-
-// outdated lets everything in, whatever its lease: tests/sim must notice.
-func outdated(uint64, uint64) bool { return false }

@@ -1,0 +1,168 @@
+package client
+
+import (
+	"time"
+
+	"github.com/pecan-ml/pecan/native/client/element"
+	"github.com/pecan-ml/pecan/native/client/epoch"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// NextElement takes one element, waiting for it at most as long as told. Ready comes with rows of Count 1, whose
+// tensors have the element's own shape; Failed with an error, after which the iteration may be asked again: an element
+// that failed is left out, and an outage (the dispatcher away, no worker there, none that can be reached) may be over;
+// Broken with the error by which the iteration is over.
+func (it *Iteration) NextElement(wait time.Duration) (*element.Rows, Status, error) {
+	return it.next(wait, 1, false)
+}
+
+// NextBlock takes up to max elements of one shape, each tensor with a leading dimension of their number. Elements that
+// travelled together come without a copy.
+func (it *Iteration) NextBlock(max int, wait time.Duration) (*element.Rows, Status, error) {
+	if max < 1 {
+		return nil, Failed, reason.New(reason.BadArgument, "next block of %d rows: ask for at least one", max)
+	}
+	return it.next(wait, max, true)
+}
+
+func (it *Iteration) next(wait time.Duration, max int, lead bool) (*element.Rows, Status, error) {
+	if err := it.job.session.link.CheckFork(); err != nil {
+		return nil, Broken, err
+	}
+	if it.broken != nil {
+		return nil, Broken, it.broken
+	}
+	// The fast path has no timer: most calls find rows.
+	select {
+	case it.token <- struct{}{}:
+		rows, status, err := it.inTurn(max, lead)
+		if status != NotYet || wait <= 0 {
+			return rows, status, err
+		}
+	default:
+	}
+	return it.await(wait, max, lead)
+}
+
+// inTurn tries once, and gives the turn back.
+func (it *Iteration) inTurn(max int, lead bool) (*element.Rows, Status, error) {
+	defer func() { <-it.token }()
+	rows, status, _, err := it.try(max, lead)
+	return rows, status, err
+}
+
+func (it *Iteration) await(wait time.Duration, max int, lead bool) (*element.Rows, Status, error) {
+	began := time.Now()
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case it.token <- struct{}{}:
+		defer func() { <-it.token }()
+	case <-timer.C:
+		return nil, NotYet, nil
+	}
+	for {
+		rows, status, e, err := it.try(max, lead)
+		if status != NotYet {
+			it.waited(time.Since(began), false)
+			return rows, status, err
+		}
+		e.SetStarved(true)
+		select {
+		case <-e.Notify:
+		case <-it.closed:
+		case <-timer.C:
+			it.waited(time.Since(began), true)
+			if err := e.Outage(time.Now(), it.options.Timeout); err != nil {
+				return nil, Failed, err
+			}
+			return nil, NotYet, nil
+		}
+	}
+}
+
+// try takes what is there. With NotYet it gives the epoch to wait for.
+func (it *Iteration) try(max int, lead bool) (*element.Rows, Status, *epoch.Epoch, error) {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	for {
+		switch {
+		case it.isShut:
+			return nil, Broken, nil, reason.New(reason.Closed, "the iteration is closed")
+		case it.ended && it.endErr != nil:
+			return nil, Broken, nil, it.endErr
+		case it.ended:
+			if it.options.log != nil && it.pass != nil {
+				it.options.log.Ended(it.pass)
+			}
+			return nil, End, nil, nil
+		}
+		e := it.current
+		n := it.beforeLast(max)
+		if n == 0 {
+			last := e.LookAhead()
+			if it.holdsLast(last) {
+				return nil, NotYet, e, nil
+			}
+			if err := it.tooMany(2); last == epoch.MoreFollow && err != nil {
+				it.finish(err)
+				return nil, Broken, nil, err
+			}
+			n = 1
+		}
+		rows, found, err := e.Dequeue(n, lead)
+		switch found {
+		case epoch.Ready:
+			if it.options.log != nil {
+				it.options.log.Delivered(it.pass, rows, false)
+			}
+			it.count(rows)
+			if err := it.tooMany(0); err != nil {
+				rows.Release()
+				it.finish(err)
+				return nil, Broken, nil, err
+			}
+			return rows, Ready, nil, nil
+		case epoch.ElementFailed:
+			if it.options.log != nil {
+				it.options.log.Delivered(it.pass, rows, true)
+			}
+			it.stats.Failed++
+			return nil, Failed, nil, err
+		case epoch.Broken:
+			it.finish(err)
+			return nil, Broken, nil, err
+		case epoch.Nothing:
+			return nil, NotYet, e, nil
+		case epoch.End:
+			it.advance()
+		}
+	}
+}
+
+func (it *Iteration) count(rows *element.Rows) {
+	it.elements += uint64(rows.Count)
+	it.stats.Elements += uint64(rows.Count)
+	for i := range rows.Tensors {
+		it.stats.Bytes += uint64(len(rows.Tensors[i].Data) + len(rows.Tensors[i].Lengths))
+	}
+}
+
+// Status is what Next found.
+type Status int
+
+// NotYet: nothing was ready in time, ask again. Ready: rows are there. End: the iteration is over. Failed: see the
+// error; the iteration may be asked again, and goes on where it stood, or behind the element that failed. Broken: it is over by an error,
+// before its end.
+const (
+	NotYet Status = iota
+	Ready
+	End
+	Failed
+	Broken
+)
+
+// String names the status.
+func (s Status) String() string {
+	return [...]string{"not yet", "ready", "end", "failed", "broken"}[s]
+}

@@ -1,0 +1,331 @@
+package client
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// renewable makes a job that can be made anew, in the session of an ordinary one.
+func renewable(t *testing.T, d *testDispatcher, dataset *Dataset) *RejoiningJob {
+	t.Helper()
+	r, err := open(t, d).Session().CreateRejoiningJob(context.Background(), JobSpec{DatasetID: "f1"}, dataset)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// count reads elements to the end, or to the error that ends them.
+func (i *RejoiningIteration) countAll(t *testing.T) (int, error) {
+	t.Helper()
+	n := 0
+	for deadline := time.Now().Add(testDeadline); time.Now().Before(deadline); {
+		rows, status, err := i.NextElement(50 * time.Millisecond)
+		switch status {
+		case Ready:
+			rows.Release()
+			n++
+		case Failed, Broken:
+			return n, err
+		case End:
+			return n, nil
+		}
+	}
+	t.Fatalf("nothing more after %d elements", n)
+	return n, nil
+}
+
+func TestAJobThatTheDispatcherLostIsMadeAnew(t *testing.T) {
+	t.Run("when the iteration that was under way asks first", func(t *testing.T) { testLostJob(t, false) })
+	t.Run("when another iteration has it made", func(t *testing.T) { testLostJob(t, true) })
+}
+
+func testLostJob(t *testing.T, waitingFirst bool) {
+	hold := make(chan struct{})
+	d := startDispatcher(t)
+	w := startWorker(t, func(epoch uint64, _ uint32) (testStream, bool) {
+		if epoch == 1 {
+			return testStream{count: 10, hold: hold, holdAt: 5}, true
+		}
+		return testStream{count: 10}, true
+	})
+	d.snapshot = spread(1, w)
+	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	first := r.Job()
+	if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+		t.Fatalf("%d elements, %v", n, err)
+	}
+	begun := r.Open(IterOptions{NoAhead: true})
+	for n := 0; n < 5; {
+		rows, status, err := begun.NextElement(testDeadline)
+		if status != Ready {
+			t.Fatal(status, err)
+		}
+		rows.Release()
+		n++
+	}
+	waiting := r.Open(IterOptions{NoAhead: true})
+	d.restart()
+	checks := []func(){func() {
+		close(hold)
+		if n, err := begun.countAll(t); n != 5 || err != nil {
+			t.Errorf("the iteration that was under way gave %d more elements and %v", n, err)
+		}
+	}, func() {
+		// Nothing of this one had been handed out.
+		if n, err := waiting.countAll(t); n != 10 || err != nil {
+			t.Errorf("%d elements, %v", n, err)
+		}
+	}}
+	if waitingFirst {
+		slices.Reverse(checks)
+	}
+	for _, check := range checks {
+		check()
+	}
+	for range 2 {
+		if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+			t.Errorf("%d elements, %v", n, err)
+		}
+	}
+	if uploads := look(d, func() [][]byte { return d.uploads }); len(uploads) != 1 || string(uploads[0]) != "graph" {
+		t.Errorf("uploads %q", uploads)
+	}
+	if r.Job() == first {
+		t.Error("the job is the same")
+	}
+	for _, it := range []*RejoiningIteration{begun, waiting} {
+		if err := it.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// L2: the dispatcher that has a job made anew counts its epochs from 0. What was had does not come once more: the first iteration
+// there says with which one it begins, and those behind it follow.
+func TestAJobThatIsMadeAnewBetweenPassesGoesOnWithTheNextEpoch(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	d.plan = &pecanv1.Plan{NumStreams: 1, Repeat: 1, Hash: "h", Cardinality: -2, AssertedCardinality: -2}
+	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	read := func(its ...*RejoiningIteration) {
+		t.Helper()
+		for _, it := range its {
+			if n, err := it.countAll(t); n != 10 || err != nil {
+				t.Fatalf("%d elements, %v", n, err)
+			}
+		}
+	}
+	pass := func() *RejoiningIteration { return r.Open(IterOptions{NoAhead: true}) }
+	read(pass())
+	read(pass())
+	d.restart()
+	d.update(func() { d.epochs = 0 })
+	first, second := pass(), pass()
+	read(first, second)
+	read(pass())
+	var numbers []uint64
+	for _, request := range look(d, func() []*pecanv1.OpenEpochRequest { return d.opened })[2:] {
+		if request.GetPosition() != nil {
+			numbers = append(numbers, request.GetPosition().GetEpoch())
+		}
+	}
+	if !slices.Equal(numbers, []uint64{2}) {
+		t.Errorf("epochs %v were asked for by number, want 2 alone", numbers)
+	}
+	if epochs := look(d, func() uint64 { return d.epochs }); epochs != 5 {
+		t.Errorf("the next epoch is %d behind five passes", epochs)
+	}
+}
+
+// An iteration that has the job made anew does not take the epoch of another one, which goes on with what had arrived for it.
+func TestIterationsOfALostJobKeepTheirEpochs(t *testing.T) {
+	d := startDispatcher(t)
+	hold, held := make(chan struct{}), atomic.Bool{}
+	d.snapshot = spread(1, startWorker(t, func(epoch uint64, _ uint32) (testStream, bool) {
+		if epoch == 1 && held.CompareAndSwap(false, true) {
+			return testStream{count: 10, hold: hold, holdAt: 5}, true
+		}
+		return testStream{count: 10}, true
+	}))
+	t.Cleanup(func() { close(hold) })
+	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+		t.Fatalf("%d elements, %v", n, err)
+	}
+	slow := r.Open(IterOptions{NoAhead: true})
+	for e := slow.it.epoch(); ; time.Sleep(time.Millisecond) {
+		if e.State().Accepted == 5 {
+			break
+		}
+	}
+	lost := r.Job()
+	d.restart()
+	for !lost.isLost() {
+		time.Sleep(time.Millisecond)
+	}
+	if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+		t.Errorf("%d elements, %v", n, err)
+	}
+	if n, err := slow.countAll(t); n != 10 || err != nil {
+		t.Errorf("%d elements of the one that had begun, %v", n, err)
+	}
+}
+
+// D4: the dispatcher goes on with an old copy of its work directory, and no worker is left that knows better. What it tells of the streams is of a
+// time that the trainer has passed, or of no epoch at all: the job is made anew, and goes on where the trainer stands.
+func TestATrainerAheadOfTheJournalGoesOn(t *testing.T) {
+	for name, epochUnknown := range map[string]bool{"it tells of older leases": false, "it does not know the epoch yet": true} {
+		t.Run(name, func(t *testing.T) {
+			d := startDispatcher(t, func(d *testDispatcher) { d.durable = true })
+			// Half of it comes before the worker is gone.
+			w := startWorker(t, same(testStream{count: 10}), func(w *testWorker) {
+				w.hook = func(h *frame.Header, _, _ *[]byte) bool { return h.Type != frame.Data || h.Index < 5 }
+			})
+			lease := uint64(7)
+			d.snapshot = func(epoch uint64) *pecanv1.EpochUpdate {
+				u := spread(1, w)(epoch)
+				u.Streams[0].Lease = lease
+				return u
+			}
+			r := renewable(t, d, nil)
+			it := r.Open(IterOptions{NoAhead: true})
+			for range 5 {
+				rows, status, err := it.NextElement(testDeadline)
+				if status != Ready {
+					t.Fatal(status, err)
+				}
+				rows.Release()
+			}
+			first := r.Job()
+			w.stop()
+			other := startWorker(t, same(testStream{count: 10}))
+			d.update(func() {
+				w, lease, d.epochUnknown = other, 3, epochUnknown
+			})
+			if n, err := it.countAll(t); n != 5 || err != nil {
+				t.Errorf("%d elements more, %v", n, err)
+			}
+			if r.Job() == first {
+				t.Error("the job is the same")
+			}
+		})
+	}
+}
+
+// A dispatcher with a work directory may be given an empty one.
+func TestADurableJobThatTheDispatcherLostIsMadeAnew(t *testing.T) {
+	d := startDispatcher(t, func(d *testDispatcher) { d.durable = true })
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	if !r.Job().Durable() {
+		t.Fatal("the job is not durable")
+	}
+	d.restart()
+	if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+		t.Errorf("%d elements, %v", n, err)
+	}
+}
+
+// Another dispatcher may serve at an address that this process knows: with other workers, which answer to its cluster alone.
+func TestAJobIsOfTheClusterThatTheDispatcherBelongsToNow(t *testing.T) {
+	d := startDispatcher(t)
+	r := renewable(t, d, nil)
+	d.mu.Lock()
+	d.cluster = "another"
+	greeted := d.statuses
+	d.mu.Unlock()
+	job, err := r.session.CreateJob(t.Context(), JobSpec{DatasetID: "dataset"})
+	if err != nil || r.session.link.ClusterID() != "another" {
+		t.Fatalf("%v, and the cluster is still %s", err, r.session.link.ClusterID())
+	}
+	if more := look(d, func() int { return d.statuses }) - greeted; more != 0 {
+		t.Errorf("%d calls more than the one that creates the job", more)
+	}
+	if err := job.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAStateIsLoadedAlsoWhereTheDispatcherLostTheDataset(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	text, err := r.Save(0, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.restart()
+	if err := r.Load(context.Background(), text); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+		t.Errorf("%d elements, %v", n, err)
+	}
+}
+
+func TestAJobCannotBeMadeAnewWithoutItsDataset(t *testing.T) {
+	for name, c := range map[string]struct {
+		dataset *Dataset
+		change  func(*testDispatcher)
+		want    reason.Reason
+	}{
+		"the graph is not at hand":             {nil, func(*testDispatcher) {}, reason.DatasetUnknown},
+		"the dataset is divided in other ways": {&Dataset{Graph: []byte("g")}, func(d *testDispatcher) { d.plan = &pecanv1.Plan{Hash: "other", Repeat: 1} }, reason.JobUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := startDispatcher(t)
+			d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+			r := renewable(t, d, c.dataset)
+			d.restart()
+			d.update(func() { c.change(d) })
+			for range 2 {
+				it := r.Open(IterOptions{NoAhead: true})
+				if n, err := it.countAll(t); n != 0 || !reason.Is(err, c.want) {
+					t.Errorf("%d elements, %v, want %s", n, err, c.want)
+				}
+				if err := it.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+func TestWhoWaitsForAJobThatIsMadeAnewIsToldSo(t *testing.T) {
+	d := startDispatcher(t)
+	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
+	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	lost := r.Job()
+	d.restart()
+	eventually(t, "the job is lost", lost.isLost)
+	d.stop()
+	it := r.Open(IterOptions{NoAhead: true})
+	if _, status, err := it.NextElement(20 * time.Millisecond); status != NotYet {
+		t.Fatal(status, err)
+	}
+	why, computing := it.Waiting()
+	for _, words := range []string{"job " + lost.ID(), "dispatcher at " + d.addr, "made anew"} {
+		if !strings.Contains(why, words) {
+			t.Errorf("waiting for %q, which does not say %q", why, words)
+		}
+	}
+	if computing {
+		t.Error("nobody computes anything")
+	}
+	d.listen(d.addr)
+	if n, err := it.countAll(t); n != 10 || err != nil {
+		t.Errorf("%d elements, %v", n, err)
+	}
+	if why, _ := it.Waiting(); why != "" {
+		t.Errorf("at the end it waits for %q", why)
+	}
+}

@@ -1,0 +1,122 @@
+package transport
+
+import (
+	"hash/crc32"
+	"io"
+
+	"github.com/golang/snappy"
+	"golang.org/x/sys/unix"
+
+	"github.com/pecan-ml/pecan/native/buffer"
+	"github.com/pecan-ml/pecan/proto/frame"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// readBytes is how much of a payload may come before the connection counts as alive again.
+const readBytes = 8 << 20
+
+// wakeBytes is how much of a large payload comes from a TCP connection before the reader is woken for it: a look at the
+// socket for every segment costs a fifth of the rate.
+const wakeBytes = 1 << 20
+
+// discard leaves out a payload that nobody wants.
+func (r *reader) discard(h frame.Header, table *frame.Table) error {
+	if h.Flags&frame.Shared != 0 {
+		r.conn.send(frame.Header{Type: frame.Release, Index: table.Slot}, nil)
+		return nil
+	}
+	for left := h.PayloadLen; left > 0; {
+		n := min(left, readBytes)
+		if _, err := r.in.Discard(int(n)); err != nil {
+			return err
+		}
+		r.conn.activity.Add(1)
+		left -= n
+	}
+	return nil
+}
+
+// payload brings the frame's values into a block.
+func (r *reader) payload(h frame.Header, table *frame.Table) (*buffer.Block, error) {
+	switch {
+	case h.Flags&frame.Shared != 0:
+		return r.sharedPayload(h, table)
+	case h.PayloadLen == 0 && h.RawLen == 0:
+		return nil, nil
+	}
+	block, err := r.conn.owner.config.Pool.Get(int(h.PayloadLen))
+	if err != nil {
+		return nil, err
+	}
+	if err := r.fill(block.Bytes()); err != nil {
+		block.Release()
+		return nil, err
+	}
+	if h.Flags&frame.Checksum != 0 {
+		if got := crc32.Checksum(block.Bytes(), frame.Castagnoli); checksumDiffers(got, h.PayloadCRC) {
+			block.Release()
+			return nil, reason.New(reason.FrameCorrupt, "payload checksum %08x, computed %08x", h.PayloadCRC, got)
+		}
+	}
+	if h.Flags&frame.Snappy == 0 {
+		return block, nil
+	}
+	defer block.Release()
+	return r.decompress(h, block.Bytes())
+}
+
+// decompress believes a declared length only when the header declares the same, which was held against the table and
+// the limit of an element before.
+func (r *reader) decompress(h frame.Header, packed []byte) (*buffer.Block, error) {
+	n, err := snappy.DecodedLen(packed)
+	if err != nil || uint64(n) != h.RawLen {
+		return nil, reason.New(reason.FrameCorrupt, "compressed payload says it has %d bytes, its header %d", n, h.RawLen)
+	}
+	block, err := r.conn.owner.config.Pool.Get(n)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := snappy.Decode(block.Bytes(), packed); err != nil {
+		block.Release()
+		return nil, reason.New(reason.FrameCorrupt, "decompress payload: %w", err)
+	}
+	return block, nil
+}
+
+// fill brings a payload in, in pieces that each count as a sign of life. A large one is read past the buffer of a TCP connection,
+// and the kernel wakes the reader for no less than wakeBytes or what is left: the mark never goes beyond the payload, since nothing
+// need come behind it. A connection that ends wakes the reader in any case.
+func (r *reader) fill(into []byte) error {
+	from, large := io.Reader(r.in), r.socket != nil && len(into) > 2*wakeBytes
+	if large {
+		n, _ := io.ReadFull(r.in, into[:min(len(into), r.in.Buffered())])
+		from, into = r.link, into[n:]
+		defer r.wakeAt(1)
+	}
+	for len(into) > 0 {
+		if large {
+			r.wakeAt(min(len(into), wakeBytes))
+		}
+		n, err := from.Read(into[:min(len(into), readBytes)])
+		if into = into[n:]; err != nil && len(into) > 0 {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+		r.conn.activity.Add(1)
+	}
+	return nil
+}
+
+func (r *reader) wakeAt(bytes int) {
+	if bytes == r.low {
+		return
+	}
+	// It fails on a connection that is closed, which the next read tells.
+	_ = r.socket.Control(func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, bytes) == nil {
+			r.low = bytes
+		}
+	})
+}

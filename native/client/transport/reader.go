@@ -1,0 +1,183 @@
+package transport
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+
+	"github.com/pecan-ml/pecan/native/buffer"
+	"github.com/pecan-ml/pecan/native/client/element"
+	"github.com/pecan-ml/pecan/proto/frame"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+const readBuffer = 64 << 10
+
+// ackBytes is how much is taken in at most before it is acknowledged although more is waiting to be read.
+const ackBytes = 1 << 20
+
+// reader takes frames off a connection. It belongs to one goroutine.
+type reader struct {
+	conn   *Conn
+	link   net.Conn
+	in     *bufio.Reader
+	frames *frame.Reader
+	slots  map[uint64]*buffer.Slot
+	// socket is that of a TCP connection, nil otherwise; low is its low-water mark.
+	socket syscall.RawConn
+	low    int
+	// touched are the channels that have received something since they last acknowledged.
+	touched map[*Channel]struct{}
+	unacked uint64
+}
+
+func newReader(c *Conn, link net.Conn) *reader {
+	in := bufio.NewReaderSize(link, readBuffer)
+	r := &reader{conn: c, link: link, in: in, frames: frame.NewReader(in), low: 1, slots: map[uint64]*buffer.Slot{}, touched: map[*Channel]struct{}{}}
+	if tcp, ok := link.(*net.TCPConn); ok {
+		// Without it large payloads are read as they come.
+		r.socket, _ = tcp.SyscallConn()
+	}
+	return r
+}
+
+// close unmaps the slots and closes descriptors that were not claimed.
+func (r *reader) close() {
+	for _, slot := range r.slots {
+		slot.Drop()
+	}
+	if link, ok := r.link.(*unixLink); ok {
+		for _, file := range link.files {
+			_ = file.Close()
+		}
+		link.files = nil
+	}
+}
+
+// run reads until the connection fails, which it always does in the end.
+func (r *reader) run() error {
+	for {
+		h, meta, err := r.frames.Next()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return reason.New(reason.Unavailable, "worker %s closed the connection", r.conn.worker.GetWorkerId())
+			}
+			return fmt.Errorf("read from worker %s: %w", r.conn.worker.GetWorkerId(), unavailable(err))
+		}
+		r.conn.activity.Add(1)
+		if err := r.handle(h, meta); err != nil {
+			return fmt.Errorf("read from worker %s: %w", r.conn.worker.GetWorkerId(), unavailable(err))
+		}
+		if r.unacked >= ackBytes || r.in.Buffered() < frame.HeaderSize {
+			r.acknowledge()
+		}
+	}
+}
+
+// acknowledge sends what is owed before the next read may block.
+func (r *reader) acknowledge() {
+	for ch := range r.touched {
+		ch.receiver.Acknowledge()
+	}
+	clear(r.touched)
+	r.unacked = 0
+}
+
+func (r *reader) handle(h frame.Header, meta []byte) error {
+	switch h.Type {
+	case frame.Data:
+		return r.data(h, meta)
+	case frame.End:
+		if ch := r.conn.channel(h.Channel); ch != nil {
+			ch.receiver.End(h.Index, h.Lease)
+		}
+		return nil
+	case frame.Error:
+		return r.failure(h, meta)
+	case frame.Slot:
+		return r.mapSlot(h)
+	case frame.Drop:
+		if slot := r.slots[h.Index]; slot != nil {
+			delete(r.slots, h.Index)
+			slot.Drop()
+		}
+		return nil
+	case frame.Ping:
+		r.conn.send(frame.Header{Type: frame.Pong, Index: h.Index}, nil)
+		return nil
+	case frame.Pong:
+		return nil
+	}
+	return reason.New(reason.FrameCorrupt, "a worker does not send frames of type %v", h.Type)
+}
+
+// failure handles ERROR: of an element, of a channel, or, on channel 0, of the connection.
+func (r *reader) failure(h frame.Header, meta []byte) error {
+	why := errorOf(meta)
+	if h.Channel == 0 {
+		return why
+	}
+	ch := r.conn.channel(h.Channel)
+	switch {
+	case ch == nil:
+		return nil
+	case h.Flags&frame.Element == 0:
+		r.conn.remove(ch)
+		ch.receiver.Refused(why)
+		return nil
+	}
+	h.Count = 1
+	wanted, err := ch.receiver.Wants(h)
+	if err != nil || !wanted {
+		return err
+	}
+	ch.receiver.Add(element.Chunk{First: h.Index, Rows: 1, Err: why})
+	r.touched[ch] = struct{}{}
+	return nil
+}
+
+// data takes in a DATA frame. Whatever happens to its elements, its payload is taken off the connection, and a slot
+// is given back.
+func (r *reader) data(h frame.Header, meta []byte) error {
+	table := &frame.Table{}
+	if err := frame.ParseTable(h, meta, table); err != nil {
+		return err
+	}
+	ch := r.conn.channel(h.Channel)
+	wanted := false
+	if ch != nil {
+		var err error
+		if wanted, err = ch.receiver.Wants(h); err != nil {
+			return err
+		}
+	}
+	en := element.Chunk{First: h.Index, Rows: int(h.Count), Bytes: h.RawLen, Arrived: h.RawLen, Table: table, IsBlock: h.Flags&frame.Block != 0}
+	if wanted {
+		limit := ch.maxElement
+		if size := largestElement(h, table); size > limit {
+			wanted = false
+			// The element keeps its place, as one that failed.
+			defer ch.receiver.Add(element.Chunk{First: h.Index, Rows: int(h.Count), Arrived: h.RawLen, Err: reason.New(reason.ElementTooLarge, "%s has %d bytes, the limit is %d: "+
+				"raise max_element_bytes, or make elements smaller", ch.receiver.Name(h.Index), size, limit)})
+		}
+	}
+	if !wanted {
+		return r.discard(h, table)
+	}
+	var err error
+	if en.Block, err = r.payload(h, table); err != nil {
+		return err
+	}
+	if en.Strings, err = checkStrings(h, table, en.Block.Bytes()); err != nil {
+		en.Release()
+		return err
+	}
+	if ch.receiver.Add(en) {
+		r.touched[ch] = struct{}{}
+		r.unacked += h.RawLen
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+package wait
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Backoff waits longer from failure to failure, with jitter, so that many clients do not come back in step.
+type Backoff struct{ last time.Duration }
+
+const (
+	FirstPause = 20 * time.Millisecond
+	maxPause   = 2 * time.Second
+)
+
+// Next is the length of the next pause.
+func (p *Backoff) Next() time.Duration {
+	p.last = min(max(FirstPause, p.last*2), maxPause)
+	return p.last/2 + rand.N(p.last/2+1)
+}
+
+// Reset makes the next pause the shortest again.
+func (p *Backoff) Reset() { p.last = 0 }
+
+// Wait pauses; false when ctx ended.
+func (p *Backoff) Wait(ctx context.Context) bool {
+	return Sleep(ctx, p.Next())
+}
+
+// Signal wakes one waiter without ever blocking.
+func Signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
