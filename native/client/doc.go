@@ -18,6 +18,6 @@
 // connection to the dispatcher, element holds the memory of elements, wait has backoff and clocks. None of them uses cgo.
 //
 // Locks are taken in this order: RejoiningIteration.mu, RejoiningJob.mu, Iteration.mu, the resume log's, Job.mu, an epoch's, a
-// connection's. Session.mu comes before none of them; the link's lock may be taken under any. Nothing blocks while it holds the lock of an
+// connection's. Session.mu is taken alone or before the link's lock, which may be taken under any. Nothing blocks while it holds the lock of an
 // epoch or a connection.
 package client
