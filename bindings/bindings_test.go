@@ -97,7 +97,7 @@ func TestRequestsBecomeOptions(t *testing.T) {
 	}
 }
 
-func TestNoticesAreKeptUntilAskedFor(t *testing.T) {
+func TestWarningsAreKeptUntilRead(t *testing.T) {
 	kept := &notices{}
 	log := slog.New(kept)
 	log.Info("hidden")

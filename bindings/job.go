@@ -135,7 +135,7 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 	}
 	return encode(map[string]any{
 		"handle": held.Handle(), "job_id": job.ID(), "created": job.Created(), "durable": job.Durable(), "workers": job.Workers(),
-		"cardinality": client.Cardinality(plan, job.Options(), r.Name != ""), "whole": client.Whole(plan, job.Options(), r.Name != ""),
+		"cardinality": client.Cardinality(plan, job.Options(), r.Name != ""), "whole": client.ExactCount(plan, job.Options(), r.Name != ""),
 		// Rows of a block that TensorFlow has and the training loop has not are with nobody else: in a job that is shared they would be lost
 		// to the others when this trainer goes.
 		"blocks": r.Name == "" && op.Blocks(components),
@@ -149,9 +149,9 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 	})
 }
 
-// BeginReading notes that the training loop makes an iterator of a job's dataset, and gives the number by which SaveState knows it.
-func BeginReading(job int64) (string, error) {
-	r, err := renewable(job)
+// NewIterator notes that the training loop makes an iterator of a job's dataset, and gives the number by which SaveState knows it.
+func NewIterator(job int64) (string, error) {
+	r, err := rejoiningJob(job)
 	if err != nil {
 		return "", failed(err)
 	}
@@ -161,7 +161,7 @@ func BeginReading(job int64) (string, error) {
 // SaveState gives the token of the position behind the first consumed elements of an iterator, or of all where reading is 0. ended: no
 // iterator is open.
 func SaveState(job, reading, consumed int64, ended bool) (string, error) {
-	r, err := renewable(job)
+	r, err := rejoiningJob(job)
 	if err != nil {
 		return "", failed(err)
 	}
@@ -174,14 +174,14 @@ func SaveState(job, reading, consumed int64, ended bool) (string, error) {
 
 // LoadState has the next iteration of a job's dataset begin where a token says.
 func LoadState(job int64, token string) error {
-	r, err := renewable(job)
+	r, err := rejoiningJob(job)
 	if err != nil {
 		return failed(err)
 	}
 	return failed(r.Load(context.Background(), token))
 }
 
-func renewable(job int64) (*client.RejoiningJob, error) {
+func rejoiningJob(job int64) (*client.RejoiningJob, error) {
 	owner, err := op.Owner(job)
 	if err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func renewable(job int64) (*client.RejoiningJob, error) {
 
 // ExplainJob is Explain for a job of this process.
 func ExplainJob(job int64) (string, error) {
-	r, err := renewable(job)
+	r, err := rejoiningJob(job)
 	if err != nil {
 		return "", failed(err)
 	}

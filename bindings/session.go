@@ -126,7 +126,7 @@ func CheckGraph(data []byte, options string) (string, error) {
 			return "", failed(err)
 		}
 	}
-	return encode(map[string]any{"fingerprint": g.Fingerprint(), "notices": g.Notices(), "kept": len(data) <= client.MaxKeptGraph})
+	return encode(map[string]any{"fingerprint": g.Fingerprint(), "notices": g.Notices(), "kept": len(data) <= client.MaxRetainedGraph})
 }
 
 // RegisterDataset stores a dataset. header is {"dataset_id", "components", "element_spec", "tensorflow_version",

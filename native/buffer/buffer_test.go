@@ -75,7 +75,7 @@ func TestBlocksAreAlignedWritableAndAsLongAsAsked(t *testing.T) {
 	}
 }
 
-func TestHostileSizesAreRefused(t *testing.T) {
+func TestInvalidSizesAreRefused(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, Config{})
 	for _, n := range []int{-1, MaxBlock + 1} {
@@ -135,7 +135,7 @@ func TestABlockLivesUntilItsLastRelease(t *testing.T) {
 	}
 }
 
-func TestAReleaseTooManyHarmsNobody(t *testing.T) {
+func TestAnExtraReleaseIsHarmless(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, Config{})
 	old := get(t, p, 1000)
@@ -155,7 +155,7 @@ func TestAReleaseTooManyHarmsNobody(t *testing.T) {
 	}
 }
 
-func TestIdleMemoryIsBoundedAndTheOldestGoesFirst(t *testing.T) {
+func TestIdleMemoryIsBoundedAndEvictedOldestFirst(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, Config{MaxIdle: 5 << 20})
 	var blocks []*Block
@@ -180,7 +180,7 @@ func TestIdleMemoryIsBoundedAndTheOldestGoesFirst(t *testing.T) {
 	}
 }
 
-func TestSmallBlocksShareSlabsThatGoWhenEmpty(t *testing.T) {
+func TestSmallBlocksShareSlabsThatAreFreedWhenEmpty(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, Config{})
 	var blocks []*Block
@@ -201,7 +201,7 @@ func TestSmallBlocksShareSlabsThatGoWhenEmpty(t *testing.T) {
 	blocks[0].Release()
 }
 
-func TestMemoryOfAClosedPoolGoesWithItsLastBlock(t *testing.T) {
+func TestAClosedPoolsMemoryIsFreedWithItsLastBlock(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, Config{})
 	small, large := get(t, p, 10), get(t, p, 1<<20)
@@ -250,7 +250,7 @@ func TestManyGoroutinesShareAPool(t *testing.T) {
 	wg.Wait()
 }
 
-func TestCheckedModeTellsLeaksAndPanicsOnMisuse(t *testing.T) {
+func TestCheckedModeReportsLeaksAndPanicsOnMisuse(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, Config{Checked: true})
 	b := get(t, p, 100)
@@ -295,7 +295,7 @@ func memfd(t *testing.T, size int64, seals int) int {
 	return fd
 }
 
-func TestSlotsAreReadOneContentAtATime(t *testing.T) {
+func TestASlotHasOneReaderAtATime(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, Config{})
 	fd := memfd(t, 1<<20, unix.F_SEAL_SHRINK)

@@ -59,7 +59,7 @@ func Cardinality(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) i
 		return 0
 	case pass == infiniteCardinality || repeat < 0 && pass != unknownCardinality:
 		return infiniteCardinality
-	case !Whole(plan, options, shared):
+	case !ExactCount(plan, options, shared):
 		return unknownCardinality
 	case pass < 0 || repeat < 0:
 		return unknownCardinality
@@ -69,18 +69,18 @@ func Cardinality(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) i
 	return pass * repeat
 }
 
-// Whole tells whether one iteration gives as many elements as a local one, also when workers are lost: with a hint, what
+// ExactCount tells whether one iteration gives as many elements as a local one, also when workers are lost: with a hint, what
 // stands above it counts in each stream for itself.
-func Whole(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) bool {
+func ExactCount(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) bool {
 	return !shared && !epoch.MayDiffer(plan, options) && options.GetMode() != pecanv1.Mode_MODE_OFF && options.GetSharding() != pecanv1.Sharding_SHARDING_HINT
 }
 
 // Who counts does not ask behind the last element: TensorFlow's take ends with it. So the last one waits until it is known that none
 // comes behind it: the dispatcher and caches hear of the end then, and more than were promised are no end but an error.
 
-// longestHold is how long the last element waits at most: the end may be long in coming, from a worker that cannot be reached as well, and
+// maxHold is how long the last element waits at most: the end may be long in coming, from a worker that cannot be reached as well, and
 // what comes behind a promise that was too small may have no room beside it.
-const longestHold = 5 * time.Second
+const maxHold = 5 * time.Second
 
 // beforeLast is how many of up to max elements may be taken without a look at what follows, 0 for the last one. it.mu is held.
 func (it *Iteration) beforeLast(max int) int {
@@ -104,6 +104,6 @@ func (it *Iteration) holdsLast(last epoch.Lookahead) bool {
 		it.holdingSince = now
 		return true
 	default:
-		return now.Sub(it.holdingSince) < longestHold
+		return now.Sub(it.holdingSince) < maxHold
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-func TestElementsComeOnceWhateverTheConnectionDoes(t *testing.T) {
+func TestElementsArriveOnceWhateverTheConnectionDoes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change []func(*testWorker)
 		// hook makes the fault for the n-th DATA frame of the worker.
@@ -103,7 +103,7 @@ func TestElementsComeOnceWhateverTheConnectionDoes(t *testing.T) {
 	}
 }
 
-func TestAnElementThatFailedIsLeftOutAndTheNextOneComes(t *testing.T) {
+func TestAFailedElementIsSkipped(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 20, perFrame: 4, failAt: map[uint64]bool{0: true, 7: true, 8: true, 19: true}}))
 	d := startDispatcher(t)
 	d.snapshot = spread(1, w)
@@ -186,7 +186,7 @@ func TestAWorkerThatCannotBeReachedIsReportedAndReplaced(t *testing.T) {
 	wantAll(t, all, 10)
 }
 
-func TestAnotherWorkerBehindTheAddressIsNotBelieved(t *testing.T) {
+func TestAnotherWorkerAtTheAddressIsRefused(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 10}))
 	d := startDispatcher(t)
 	wrong := true
@@ -208,7 +208,7 @@ func TestAnotherWorkerBehindTheAddressIsNotBelieved(t *testing.T) {
 	}
 }
 
-func TestRefusalsThatPassAreWaitedOut(t *testing.T) {
+func TestTemporaryRefusalsAreRetried(t *testing.T) {
 	var refusals atomic.Int64
 	w := startWorker(t, same(testStream{count: 10}), func(w *testWorker) {
 		w.refuse = func(*pecanv1.OpenStream) error {
@@ -252,7 +252,7 @@ func halfRead(t *testing.T) (w *testWorker, it *Iteration, e *epoch.Epoch, fail 
 	return w, it, e, func(why *reason.Error) { d.update(func() { failure = why.Detail() }) }
 }
 
-func TestAnEpochThatFailedGivesWhatCameAndThenTheError(t *testing.T) {
+func TestAFailedEpochReturnsReceivedElementsAndThenItsError(t *testing.T) {
 	_, it, _, fail := halfRead(t)
 	fail(reason.New(reason.FileNotVisible, "worker w cannot see /data/x"))
 	all, err := read(t, it)
@@ -264,7 +264,7 @@ func TestAnEpochThatFailedGivesWhatCameAndThenTheError(t *testing.T) {
 	}
 }
 
-func TestAnEpochThatFailedIsNotAskedForAnyMore(t *testing.T) {
+func TestAFailedEpochIsNotRequestedAgain(t *testing.T) {
 	w, _, e, fail := halfRead(t)
 	fail(reason.New(reason.ElementPoison, "three workers died"))
 	eventually(t, "it has failed", func() bool { return e.Failure() != nil })
@@ -339,7 +339,7 @@ func TestAnElementAboveTheLimitIsAnErrorAtItsPlace(t *testing.T) {
 	}
 }
 
-func TestReadingGoesOnWhileTheDispatcherIsAway(t *testing.T) {
+func TestReadingContinuesWhileTheDispatcherIsAway(t *testing.T) {
 	hold := make(chan struct{})
 	w := startWorker(t, same(testStream{count: 50, perFrame: 2, hold: hold, holdAt: 20}))
 	d := startDispatcher(t)
@@ -371,7 +371,7 @@ func TestReadingGoesOnWhileTheDispatcherIsAway(t *testing.T) {
 	eventually(t, "the end is reported when it is back", func() bool { return look(d, func() bool { return len(d.finished) == 1 && len(d.closed) == 1 }) })
 }
 
-func TestADispatcherThatForgotTheJobIsATypedError(t *testing.T) {
+func TestAnUnknownJobIsATypedError(t *testing.T) {
 	hold := make(chan struct{})
 	w := startWorker(t, same(testStream{count: 50, hold: hold, holdAt: 5}))
 	t.Cleanup(func() { close(hold) })
@@ -392,7 +392,7 @@ func TestADispatcherThatForgotTheJobIsATypedError(t *testing.T) {
 	}
 }
 
-func TestAClientThatWasForgottenButNotItsJobGoesOn(t *testing.T) {
+func TestAnExpiredClientContinuesWhileItsJobExists(t *testing.T) {
 	hold := make(chan struct{})
 	w := startWorker(t, same(testStream{count: 50, hold: hold, holdAt: 5}))
 	d := startDispatcher(t)
@@ -414,7 +414,7 @@ func TestAClientThatWasForgottenButNotItsJobGoesOn(t *testing.T) {
 	wantAll(t, append(first, rest...), 50)
 }
 
-func TestSharedMemoryThatIsAskedForAndNotToBeHadIsATypedError(t *testing.T) {
+func TestUnavailableSharedMemoryIsATypedError(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"the worker is on another host": func(c *Config) { c.HostID = "elsewhere" },
 		"the host has no name":          func(c *Config) {},
@@ -431,7 +431,7 @@ func TestSharedMemoryThatIsAskedForAndNotToBeHadIsATypedError(t *testing.T) {
 	}
 }
 
-func TestASilentWorkerIsGivenUp(t *testing.T) {
+func TestTheConnectionToASilentWorkerEnds(t *testing.T) {
 	var mute atomic.Bool
 	w := startWorker(t, same(testStream{count: 50, perFrame: 5}), func(w *testWorker) {
 		w.swallow = func(h *frame.Header) bool { return mute.Load() }
@@ -487,11 +487,11 @@ func TestAStreamIsTriedAgainWhenItsConnectionEndedBeforeItWasUsed(t *testing.T) 
 			return link, err
 		}
 	})
-	if _, err := read(t, job.Open(IterOptions{NoAhead: true})); err != nil {
+	if _, err := read(t, job.Open(IterOptions{NoPrefetch: true})); err != nil {
 		t.Fatal(err)
 	}
 	w.cut()
-	it := job.Open(IterOptions{NoAhead: true})
+	it := job.Open(IterOptions{NoPrefetch: true})
 	eventually(t, "the stream met it", func() bool {
 		streams := it.epoch().State().Streams
 		return len(streams) == 1 && streams[0].Failures > 0 && !streams[0].Open

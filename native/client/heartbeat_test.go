@@ -8,7 +8,7 @@ import (
 )
 
 // A dispatcher that is started again may have another timeout than the one that made the job.
-func TestHeartbeatsKeepToTheTimeoutThatTheDispatcherToldLast(t *testing.T) {
+func TestHeartbeatsFollowTheDispatchersLatestTimeout(t *testing.T) {
 	d := startDispatcher(t)
 	job := open(t, d)
 	s := job.Session()
@@ -29,7 +29,7 @@ func TestHeartbeatsKeepToTheTimeoutThatTheDispatcherToldLast(t *testing.T) {
 }
 
 // A dispatcher that has heard nothing for its timeout gives what waits here to others.
-func TestWhatWaitsOfASharedJobIsNotHandedOutByOneThatMayBeForgotten(t *testing.T) {
+func TestASharedJobsQueueIsNotReturnedAfterTheClientsTimeout(t *testing.T) {
 	for name, forgotten := range map[string]bool{"heard in time": false, "forgotten": true} {
 		t.Run(name, func(t *testing.T) {
 			w := startWorker(t, same(testStream{count: 50}))
@@ -37,7 +37,7 @@ func TestWhatWaitsOfASharedJobIsNotHandedOutByOneThatMayBeForgotten(t *testing.T
 			d.snapshot = spread(1, w)
 			job := open(t, d)
 			job.consumer.Request.JobName = "shared"
-			it := job.Open(IterOptions{NoAhead: true})
+			it := job.Open(IterOptions{NoPrefetch: true})
 			first, err := readUpTo(t, it, 5)
 			if err != nil {
 				t.Fatal(err)

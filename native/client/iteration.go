@@ -206,5 +206,5 @@ func (it *Iteration) shut() {
 	}
 	it.mu.Unlock()
 	close(it.closed)
-	it.job.leave(it)
+	it.job.remove(it)
 }

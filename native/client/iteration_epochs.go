@@ -86,10 +86,10 @@ func (it *Iteration) epochOptions() epoch.Options {
 	plan := it.job.consumer.Plan
 	options := epoch.Options{
 		MaxOutstandingBytes: it.options.MaxOutstandingBytes, Compression: it.options.Compression, Protocol: it.options.Protocol,
-		Deterministic: it.options.Deterministic, NoAhead: it.options.NoAhead,
+		Deterministic: it.options.Deterministic, NoPrefetch: it.options.NoPrefetch,
 	}
 	if plan.GetWritesFiles() || plan.GetCache() != nil || plan.GetRepeat() > 1 && it.passesAfter == 0 {
-		options.NoAhead = true
+		options.NoPrefetch = true
 	}
 	return options
 }
@@ -105,7 +105,7 @@ func (it *Iteration) retire() (taken uint64) {
 func (it *Iteration) finish(err error) {
 	it.ended, it.endErr = true, err
 	it.retire()
-	it.job.leave(it)
+	it.job.remove(it)
 }
 
 // alone is true when this iteration gets all of a pass.

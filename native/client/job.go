@@ -161,8 +161,8 @@ func (j *Job) Open(options IterOptions) *Iteration {
 	return it
 }
 
-// leave forgets an iteration that ended or was closed.
-func (j *Job) leave(it *Iteration) {
+// remove drops an iteration that ended or was closed.
+func (j *Job) remove(it *Iteration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.iterations, it)
@@ -200,5 +200,5 @@ func (j *Job) shut() {
 	if ahead != nil {
 		ahead.Close()
 	}
-	j.sayGoodbye()
+	j.sendGoodbye()
 }

@@ -103,11 +103,11 @@ func (j *Job) retire() {
 		ahead.Close()
 	}
 	// A dispatcher that goes on with an older store has the job all the same, and its streams would be run for nobody.
-	j.sayGoodbye()
+	j.sendGoodbye()
 }
 
-// sayGoodbye lets the dispatcher forget this consumer at once, after everything else it is told of it.
-func (j *Job) sayGoodbye() {
+// sendGoodbye lets the dispatcher forget this consumer at once, after everything else it is told of it.
+func (j *Job) sendGoodbye() {
 	api, request := j.session.link.API(), &pecanv1.ClientGoodbyeRequest{ClientId: j.consumer.ClientID}
 	j.session.link.Deliver(func(ctx context.Context) error {
 		_, err := api.ClientGoodbye(ctx, request)

@@ -13,7 +13,7 @@ const (
 	classC = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
 )
 
-func TestWhatAModeTakesOfAStreamWhoseWorkerIsLost(t *testing.T) {
+func TestTheModeDecidesHowAStreamContinuesAfterItsWorkerIsLost(t *testing.T) {
 	const taken, count = 40, 100
 	for name, c := range map[string]struct {
 		mode  pecanv1.Mode
@@ -74,7 +74,7 @@ func TestWhatAModeTakesOfAStreamWhoseWorkerIsLost(t *testing.T) {
 }
 
 // What a trainer of a shared job had got of such a stream, and its loop had not when it left, is with nobody: it is lost too, and counts.
-func TestWhatWasQueuedOfAStreamThatIsGivenUpLeavesWithItsTrainer(t *testing.T) {
+func TestTheQueueOfAnAbandonedStreamIsDroppedWithItsTrainer(t *testing.T) {
 	const held, taken = 40, 12
 	hold := make(chan struct{})
 	worker := startWorker(t, same(testStream{count: 100, perFrame: 5, hold: hold, holdAt: held}))
@@ -92,7 +92,7 @@ func TestWhatWasQueuedOfAStreamThatIsGivenUpLeavesWithItsTrainer(t *testing.T) {
 	}
 	job := open(t, d)
 	job.consumer.Request.JobName = "shared"
-	it := job.Open(IterOptions{NoAhead: true})
+	it := job.Open(IterOptions{NoPrefetch: true})
 	if _, err := readUpTo(t, it, taken); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestWhatWasQueuedOfAStreamThatIsGivenUpLeavesWithItsTrainer(t *testing.T) {
 }
 
 // What a trainer of a shared job has got and not taken would be lost if it died: a worker that is asked for what comes behind it gives it up.
-func TestASharedStreamIsAskedForWhereTheTrainerStands(t *testing.T) {
+func TestASharedStreamIsRequestedFromTheTrainersPosition(t *testing.T) {
 	const made, taken, count = 40, 12, 100
 	hold := make(chan struct{})
 	first := startWorker(t, same(testStream{count: count, perFrame: 5, hold: hold, holdAt: made}))
@@ -125,7 +125,7 @@ func TestASharedStreamIsAskedForWhereTheTrainerStands(t *testing.T) {
 	}
 	job := open(t, d)
 	job.consumer.Request.JobName = "shared"
-	it := job.Open(IterOptions{NoAhead: true})
+	it := job.Open(IterOptions{NoPrefetch: true})
 	some, err := readUpTo(t, it, taken)
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestASharedStreamIsAskedForWhereTheTrainerStands(t *testing.T) {
 	wantAll(t, append(some, rest...), count)
 }
 
-func TestAStreamThatIsGivenUpEndsWhereItsReaderIs(t *testing.T) {
+func TestAnAbandonedStreamEndsAtItsReadersIndex(t *testing.T) {
 	hold := make(chan struct{})
 	worker := startWorker(t, same(testStream{count: 100, perFrame: 5, hold: hold, holdAt: 40}))
 	t.Cleanup(func() { close(hold) })
@@ -179,7 +179,7 @@ func TestAStreamThatIsGivenUpEndsWhereItsReaderIs(t *testing.T) {
 
 // What a trainer that shares its job has to the end and not taken yet is told of when it is taken: as the end of the run that it came of, since
 // another one may have another number of elements. Nor is the rest handed on to others that read that other run.
-func TestAStreamEndsUnderTheLeaseOfWhatItGave(t *testing.T) {
+func TestAStreamEndsUnderTheLeaseOfItsElements(t *testing.T) {
 	const count = 40
 	first, second := startWorker(t, same(testStream{count: count, perFrame: 5})), startWorker(t, same(testStream{count: count + 5, perFrame: 5}))
 	d := startDispatcher(t, func(d *testDispatcher) {

@@ -25,8 +25,8 @@ type IterOptions struct {
 	// Timeout is how long a Next waits for what is not there before it fails: a dispatcher that is away, or a worker, where
 	// none is registered or none can be reached. However long a worker that is there takes is no outage. Default: the session's.
 	Timeout time.Duration
-	// NoAhead leaves it to Open to open the next pass, also where it could be opened ahead of need.
-	NoAhead bool
+	// NoPrefetch leaves it to Open to open the next pass, also where it could be opened ahead of need.
+	NoPrefetch bool
 	// Resume is where the iteration begins; nil at the start of an epoch.
 	Resume *resume.Point
 

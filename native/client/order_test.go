@@ -63,7 +63,7 @@ func TestStreamsTakeStrictTurnsInDeterministicMode(t *testing.T) {
 	}
 }
 
-func TestADeterministicPassWaitsForTheStreamWhoseTurnItIs(t *testing.T) {
+func TestADeterministicPassWaitsForTheStreamInTurn(t *testing.T) {
 	hold := make(chan struct{})
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
 	d.snapshot = spread(2, startWorker(t, func(_ uint64, s uint32) (testStream, bool) {
@@ -89,7 +89,7 @@ func TestADeterministicPassWaitsForTheStreamWhoseTurnItIs(t *testing.T) {
 }
 
 // Which of the streams is out of reach decides whether a pass in turns is stranded, not whether any is.
-func TestADeterministicPassIsStrandedByTheStreamWhoseTurnItIs(t *testing.T) {
+func TestInDeterministicModeOnlyTheStreamInTurnCausesAnOutage(t *testing.T) {
 	const limit = 200 * time.Millisecond
 	gone := startWorker(t, same(testStream{count: 4}))
 	gone.stop()
@@ -153,7 +153,7 @@ func TestADeterministicPassIsStrandedByTheStreamWhoseTurnItIs(t *testing.T) {
 	})
 }
 
-func TestStreamsAreTakenFromFairly(t *testing.T) {
+func TestStreamsAreReadFairly(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 3 })
 	d.snapshot = spread(3, startWorker(t, same(testStream{count: 100, perFrame: 10})))
 	it := open(t, d).Open(IterOptions{})
@@ -325,7 +325,7 @@ func TestCreditBoundsWhatIsOutstanding(t *testing.T) {
 	}
 }
 
-func TestEmptyElementsDoNotPileUp(t *testing.T) {
+func TestEmptyElementsAreBounded(t *testing.T) {
 	failing := map[uint64]bool{}
 	for i := range uint64(3 * epoch.ParkAt) {
 		failing[i] = true

@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-func TestAnOutageIsATypedErrorAfterTheTimeoutAndPasses(t *testing.T) {
+func TestAnOutageIsATemporaryTypedError(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 10}))
 	d := startDispatcher(t)
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
@@ -55,7 +55,7 @@ func failure(t *testing.T, it *Iteration) (err error) {
 	return err
 }
 
-func TestNoWorkersIsATypedErrorAfterTheTimeoutAndPasses(t *testing.T) {
+func TestNoWorkersIsATemporaryTypedError(t *testing.T) {
 	const limit = 150 * time.Millisecond
 	d := startDispatcher(t)
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
@@ -79,7 +79,7 @@ func TestNoWorkersIsATypedErrorAfterTheTimeoutAndPasses(t *testing.T) {
 }
 
 // The dispatcher has lost sight of the worker, and the worker, which its reader reaches as before, never heard of the lease.
-func TestAWorkerThatDeniesItsStreamsIsNoWorker(t *testing.T) {
+func TestAWorkerThatDeniesItsStreamsCountsAsAbsent(t *testing.T) {
 	const limit = time.Second
 	hold := make(chan struct{})
 	var asked atomic.Int64
@@ -127,7 +127,7 @@ func TestAWorkerThatDeniesItsStreamsIsNoWorker(t *testing.T) {
 	wantAll(t, all, 10)
 }
 
-func TestWorkersThatAllCannotBeReachedAreATypedErrorAndPass(t *testing.T) {
+func TestUnreachableWorkersAreATemporaryTypedError(t *testing.T) {
 	const limit = 150 * time.Millisecond
 	gone, lost := startWorker(t, same(testStream{count: 10})), startWorker(t, same(testStream{count: 10}))
 	gone.stop()
@@ -169,7 +169,7 @@ func TestWorkersThatAllCannotBeReachedAreATypedErrorAndPass(t *testing.T) {
 }
 
 // A step may take minutes for one element, and workers may be busy with others: both are no outages.
-func TestWorkersThatTakeTheirTimeAreNoOutage(t *testing.T) {
+func TestSlowWorkersAreNoOutage(t *testing.T) {
 	const limit = 300 * time.Millisecond
 	hold := make(chan struct{})
 	w := startWorker(t, same(testStream{count: 10, hold: hold, holdAt: 3}))

@@ -39,7 +39,7 @@ func TestAnOuterRepeatIsReadAsOneIteration(t *testing.T) {
 	}
 }
 
-func TestAnEndlessRepeatGoesOn(t *testing.T) {
+func TestAnInfiniteRepeatContinues(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.Repeat = -1 })
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 3})))
 	it := open(t, d).Open(IterOptions{})
@@ -49,7 +49,7 @@ func TestAnEndlessRepeatGoesOn(t *testing.T) {
 	}
 }
 
-func TestRepeatingNothingIsNothing(t *testing.T) {
+func TestRepeatingAnEmptyDatasetIsEmpty(t *testing.T) {
 	for name, tc := range map[string]struct {
 		repeat int64
 		count  uint64
@@ -61,7 +61,7 @@ func TestRepeatingNothingIsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) { d.plan.Repeat = tc.repeat })
 			d.snapshot = spread(1, startWorker(t, same(testStream{count: tc.count})))
-			it := open(t, d).Open(IterOptions{NoAhead: true})
+			it := open(t, d).Open(IterOptions{NoPrefetch: true})
 			all, err := read(t, it)
 			if err != nil || len(all) != 0 || waiting(it) != "" || len(it.Where().GetPosition().GetNext()) != 0 {
 				t.Errorf("%d elements, %v", len(all), err)
@@ -73,7 +73,7 @@ func TestRepeatingNothingIsNothing(t *testing.T) {
 	}
 }
 
-func TestTheNextPassIsOpenedAheadAndAdopted(t *testing.T) {
+func TestTheNextPassIsPrefetchedAndAdopted(t *testing.T) {
 	for name, cardinality := range map[string]int64{"of known length": 10, "of unknown length": -2} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality = cardinality })
@@ -108,7 +108,7 @@ func TestTheNextPassIsOpenedAheadAndAdopted(t *testing.T) {
 	}
 }
 
-func TestAnAdoptionThatIsLostIsToldAgain(t *testing.T) {
+func TestALostAdoptionIsRepeated(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.loseAdoptions = 10, 3 })
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
 	job := open(t, d)
@@ -119,7 +119,7 @@ func TestAnAdoptionThatIsLostIsToldAgain(t *testing.T) {
 		}
 		eventually(t, "the next pass is open", job.aheadIsOpen)
 	}
-	it := job.Open(IterOptions{NoAhead: true})
+	it := job.Open(IterOptions{NoPrefetch: true})
 	eventually(t, "the third pass is adopted", func() bool {
 		return slices.Contains(look(d, func() []uint64 { return slices.Clone(d.adopted) }), 2)
 	})
@@ -135,7 +135,7 @@ func (j *Job) aheadIsOpen() bool {
 	return ahead != nil && ahead.Report(false) != nil
 }
 
-func TestNothingIsOpenedAheadOverFilesOfACache(t *testing.T) {
+func TestNoPassIsPrefetchedWhenACacheWritesFiles(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.WritesFiles = 10, true })
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
 	job := open(t, d)
@@ -150,7 +150,7 @@ func TestNothingIsOpenedAheadOverFilesOfACache(t *testing.T) {
 	}
 }
 
-func TestAPassOverFilesIsOpenedWhenTheOneBeforeIsClosed(t *testing.T) {
+func TestAPassThatWritesFilesOpensAfterThePreviousOneIsClosed(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.WritesFiles = true })
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 1000})))
 	job := open(t, d)
@@ -170,7 +170,7 @@ func TestAPassOverFilesIsOpenedWhenTheOneBeforeIsClosed(t *testing.T) {
 	}
 }
 
-func TestAPassOverFilesThatIsLeftAtOnceIsClosed(t *testing.T) {
+func TestAPassThatWritesFilesIsClosedWhenItIsAbandonedAtOnce(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.WritesFiles = true })
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
 	job := open(t, d)
@@ -193,10 +193,10 @@ func TestAPassOverFilesThatIsLeftAtOnceIsClosed(t *testing.T) {
 	})
 }
 
-func TestNothingIsOpenedAheadWhenThatIsNotWanted(t *testing.T) {
+func TestNoPassIsPrefetchedWithNoPrefetch(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
-	if _, err := read(t, open(t, d).Open(IterOptions{NoAhead: true})); err != nil {
+	if _, err := read(t, open(t, d).Open(IterOptions{NoPrefetch: true})); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the epoch is closed", func() bool { return look(d, func() int { return len(d.closed) }) == 1 })
@@ -205,14 +205,14 @@ func TestNothingIsOpenedAheadWhenThatIsNotWanted(t *testing.T) {
 	}
 }
 
-func TestAPassThatOthersHadIsEmpty(t *testing.T) {
+func TestAPassThatOtherTrainersReadIsEmpty(t *testing.T) {
 	d := startDispatcher(t)
 	d.delivered = true
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate { panic("an epoch that is over is not watched") }
 	var said bytes.Buffer
 	job := open(t, d, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
 	job.consumer.Request.JobName = "team"
-	all, err := read(t, job.Open(IterOptions{NoAhead: true}))
+	all, err := read(t, job.Open(IterOptions{NoPrefetch: true}))
 	if err != nil || len(all) != 0 {
 		t.Errorf("%d elements, %v", len(all), err)
 	}
@@ -235,7 +235,7 @@ func TestPassesOfASharedJobAreNumberedAsTheyAreOpened(t *testing.T) {
 	const rounds = 50
 	var kept []*Iteration
 	for n := range rounds {
-		its := []*Iteration{job.Open(IterOptions{NoAhead: true}), job.Open(IterOptions{NoAhead: true}), job.Open(IterOptions{NoAhead: true})}
+		its := []*Iteration{job.Open(IterOptions{NoPrefetch: true}), job.Open(IterOptions{NoPrefetch: true}), job.Open(IterOptions{NoPrefetch: true})}
 		time.Sleep(time.Duration(n) * 20 * time.Microsecond)
 		its[0].Close()
 		its[2].Close()
@@ -288,7 +288,7 @@ func TestStreamsThatAppearLaterAreRead(t *testing.T) {
 	wantAll(t, append(append(first, second...), rest...), 10, 10)
 }
 
-func TestAnEndThatOnlyTheDispatcherTellsIsAnEnd(t *testing.T) {
+func TestAnEndReportedOnlyByTheDispatcherIsAnEnd(t *testing.T) {
 	hold := make(chan struct{})
 	w := startWorker(t, same(testStream{count: 11, hold: hold, holdAt: 10}))
 	t.Cleanup(func() { close(hold) })
@@ -360,7 +360,7 @@ func TestAnAssertedCardinalityIsChecked(t *testing.T) {
 }
 
 // TensorFlow's take does not ask behind the last element.
-func TestWhoCountsElementsIsToldOfTheEndBeforeTheLastOne(t *testing.T) {
+func TestTheEndIsKnownBeforeTheLastElementIsReturned(t *testing.T) {
 	for _, perFrame := range []uint64{0, 4} {
 		d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.Repeat = 20, 1 })
 		end := make(chan struct{})
@@ -389,7 +389,7 @@ func TestWhoCountsElementsIsToldOfTheEndBeforeTheLastOne(t *testing.T) {
 	}
 }
 
-func TestAnElementThatFailsIsNotOneTooMany(t *testing.T) {
+func TestAFailedElementDoesNotCountAgainstTheAssertedCardinality(t *testing.T) {
 	for _, failing := range []uint64{0, 9, 10} {
 		d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.AssertedCardinality, d.plan.Repeat = 10, 10, 1 })
 		d.snapshot = spread(1, startWorker(t, same(testStream{count: 11, failAt: map[uint64]bool{failing: true}})))
@@ -400,7 +400,7 @@ func TestAnElementThatFailsIsNotOneTooMany(t *testing.T) {
 }
 
 // What comes behind a promise that was too small may have no room beside the last one that was promised.
-func TestTheLastElementWaitsForNothingForEver(t *testing.T) {
+func TestTheLastElementIsHeldForABoundedTime(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.AssertedCardinality, d.plan.Repeat = 5, 5, 1 })
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
 	if all, err := read(t, open(t, d).Open(IterOptions{MaxOutstandingBytes: 8})); !reason.Is(err, reason.Cardinality) || len(all) != 5 {
@@ -408,7 +408,7 @@ func TestTheLastElementWaitsForNothingForEver(t *testing.T) {
 	}
 }
 
-func TestASharedStreamIsGivenUpWhereTheTrainerStands(t *testing.T) {
+func TestASharedStreamIsReleasedAtTheTrainersPosition(t *testing.T) {
 	for name, options := range map[string]struct {
 		mode  pecanv1.Mode
 		class pecanv1.DeterminismClass
@@ -435,7 +435,7 @@ func givenUpWhereItStands(t *testing.T, mode pecanv1.Mode, class pecanv1.Determi
 	}
 	job := open(t, d)
 	job.consumer.Request.JobName = "shared"
-	it := job.Open(IterOptions{NoAhead: true})
+	it := job.Open(IterOptions{NoPrefetch: true})
 	first, err := readUpTo(t, it, 25)
 	if err != nil {
 		t.Fatal(err)
@@ -462,7 +462,7 @@ func givenUpWhereItStands(t *testing.T, mode pecanv1.Mode, class pecanv1.Determi
 }
 
 // What was said of the run before means nothing in the next one, which the dispatcher may have begun before it heard of it.
-func TestASharedStreamOfAFreeOrderThatWasGivenUpBeginsAnewWithItsLease(t *testing.T) {
+func TestAReleasedClassCStreamRestartsWithANewLease(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 30, perFrame: 10}))
 	d := startDispatcher(t, func(d *testDispatcher) { d.options.Mode, d.plan.Determinism = pecanv1.Mode_MODE_AT_LEAST_ONCE, classC })
 	lease, release := uint64(3), false
@@ -473,7 +473,7 @@ func TestASharedStreamOfAFreeOrderThatWasGivenUpBeginsAnewWithItsLease(t *testin
 	}
 	job := open(t, d)
 	job.consumer.Request.JobName = "shared"
-	it := job.Open(IterOptions{NoAhead: true})
+	it := job.Open(IterOptions{NoPrefetch: true})
 	if _, err := readUpTo(t, it, 12); err != nil {
 		t.Fatal(err)
 	}
@@ -487,7 +487,7 @@ func TestASharedStreamOfAFreeOrderThatWasGivenUpBeginsAnewWithItsLease(t *testin
 	wantAll(t, all, 30)
 }
 
-func TestASharedStreamThatCameFromAnotherStartsWhereItStopped(t *testing.T) {
+func TestASharedStreamFromAnotherTrainerStartsWhereThatOneStopped(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 30}))
 	d := startDispatcher(t)
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
@@ -503,7 +503,7 @@ func TestASharedStreamThatCameFromAnotherStartsWhereItStopped(t *testing.T) {
 	}
 }
 
-func TestASharedStreamThatIsAskedBackBeforeItWasSeenIsGivenUpWhereItWasGot(t *testing.T) {
+func TestAStreamRevokedBeforeItsFirstSnapshotIsReleasedAtItsStartIndex(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 30}))
 	d := startDispatcher(t)
 	start, assignment := uint64(12), uint64(1)
@@ -514,7 +514,7 @@ func TestASharedStreamThatIsAskedBackBeforeItWasSeenIsGivenUpWhereItWasGot(t *te
 	}
 	job := open(t, d)
 	job.consumer.Request.JobName = "shared"
-	it := job.Open(IterOptions{NoAhead: true})
+	it := job.Open(IterOptions{NoPrefetch: true})
 	given := func(index, assignment uint64) func() bool {
 		return func() bool {
 			return look(d, func() bool {
@@ -541,13 +541,13 @@ func TestASharedStreamThatIsAskedBackBeforeItWasSeenIsGivenUpWhereItWasGot(t *te
 	}
 }
 
-func TestASharedPassThatIsLeftGivesItsStreamsBack(t *testing.T) {
+func TestAbandoningASharedPassReleasesItsStreams(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 10}))
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
 	d.snapshot = spread(2, w)
 	job := open(t, d)
 	job.consumer.Request.JobName = "shared"
-	it := job.Open(IterOptions{NoAhead: true})
+	it := job.Open(IterOptions{NoPrefetch: true})
 	if _, err := readUpTo(t, it, 7); err != nil {
 		t.Fatal(err)
 	}
@@ -611,13 +611,13 @@ func TestClosingEndsAWait(t *testing.T) {
 	}
 }
 
-func TestAThousandIterationsLeaveNothingBehind(t *testing.T) {
+func TestAThousandIterationsLeakNothing(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 20, pad: 2000}), withUnix))
 	job := open(t, d)
 	before := openFiles(t)
 	for i := range 1000 {
-		it := job.Open(IterOptions{NoAhead: i%2 == 0})
+		it := job.Open(IterOptions{NoPrefetch: i%2 == 0})
 		if i%3 == 0 {
 			if _, err := readUpTo(t, it, 1); err != nil {
 				t.Fatal(err)
@@ -633,7 +633,7 @@ func TestAThousandIterationsLeaveNothingBehind(t *testing.T) {
 }
 
 // A dispatcher ends a pass that heartbeats do not name, without what its trainer had of it: they name it until all that is told.
-func TestHeartbeatsNameAPassUntilItsEndIsTold(t *testing.T) {
+func TestHeartbeatsNameAPassUntilItsEndIsReported(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
 	job := open(t, d)
@@ -643,7 +643,7 @@ func TestHeartbeatsNameAPassUntilItsEndIsTold(t *testing.T) {
 		})
 	}
 	look(d, func() int { d.loseCloses = 1 << 30; return 0 })
-	if _, err := read(t, job.Open(IterOptions{NoAhead: true})); err != nil {
+	if _, err := read(t, job.Open(IterOptions{NoPrefetch: true})); err != nil {
 		t.Fatal(err)
 	}
 	begun := look(d, func() int { return len(d.beats) })
@@ -657,14 +657,14 @@ func TestHeartbeatsNameAPassUntilItsEndIsTold(t *testing.T) {
 
 // Heartbeats may come late, and twice: they are numbered, a pass is asked for with the newest number, and until the answer comes they tell
 // that there may be a pass that they cannot name.
-func TestHeartbeatsTellWhichPassesTheySpeakOf(t *testing.T) {
+func TestHeartbeatNumbersOrderHeartbeatsAndOpenings(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
 	held := make(chan struct{})
 	d.update(func() { d.holdOpens = held })
 	job := open(t, d)
 	eventually(t, "there were heartbeats", func() bool { return look(d, func() bool { return len(d.beats) >= 3 }) })
-	it := job.Open(IterOptions{NoAhead: true})
+	it := job.Open(IterOptions{NoPrefetch: true})
 	last := func() *pecanv1.ClientHeartbeatRequest {
 		return look(d, func() *pecanv1.ClientHeartbeatRequest { return d.beats[len(d.beats)-1] })
 	}
@@ -691,7 +691,7 @@ func TestHeartbeatsTellWhichPassesTheySpeakOf(t *testing.T) {
 	})
 }
 
-func TestHeartbeatsTellOfAPassThatIsAskedForWhenItIsClosed(t *testing.T) {
+func TestHeartbeatsReportAnOpeningPassAfterItsClose(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
 	held := make(chan struct{})
@@ -699,7 +699,7 @@ func TestHeartbeatsTellOfAPassThatIsAskedForWhenItIsClosed(t *testing.T) {
 	job := open(t, d)
 	job.consumer.Request.JobName = "shared"
 	beats := func() int { return look(d, func() int { return len(d.beats) }) }
-	it := job.Open(IterOptions{NoAhead: true})
+	it := job.Open(IterOptions{NoPrefetch: true})
 	eventually(t, "the pass is asked for", func() bool { return look(d, func() bool { return d.asksOpen }) })
 	if err := it.Close(); err != nil {
 		t.Fatal(err)
@@ -719,7 +719,7 @@ func TestHeartbeatsTellOfAPassThatIsAskedForWhenItIsClosed(t *testing.T) {
 	eventually(t, "the epoch is closed", func() bool { return look(d, func() int { return len(d.closed) }) == 1 })
 }
 
-func TestTheHeartbeatTellsHowTheTrainerIsDoing(t *testing.T) {
+func TestTheHeartbeatReportsTheTrainersProgress(t *testing.T) {
 	hold := make(chan struct{})
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10, hold: hold, holdAt: 4})))

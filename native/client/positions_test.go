@@ -65,13 +65,13 @@ func savedAt(t *testing.T, r *RejoiningJob, consumed int, ended bool) *pecanv1.T
 	return token
 }
 
-func TestThePositionBehindEachStepIsWhatTheStepsBeforeItHad(t *testing.T) {
+func TestThePositionAfterEachStepCoversTheStepsBeforeIt(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams, d.plan.Repeat = 3, 3 })
 	d.snapshot = spread(3, startWorker(t, func(_ uint64, stream uint32) (testStream, bool) {
 		return testStream{count: 10 + 7*uint64(stream), perFrame: 3, failAt: map[uint64]bool{12: true}}, true
 	}))
-	r := renewable(t, d, nil)
+	r := rejoiningJob(t, d, nil)
 	steps, ended := readSteps(t, r.Open(IterOptions{}), rng, 1000)
 	if !ended || len(steps) != 3*(10+17+24) {
 		t.Fatalf("%d steps, ended %v", len(steps), ended)
@@ -120,8 +120,8 @@ func TestThePositionBehindEachStepIsWhatTheStepsBeforeItHad(t *testing.T) {
 func TestPositionsGoBackAsFarAsDeliveriesAreKept(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
 	d.snapshot = spread(2, startWorker(t, same(testStream{count: 1500})))
-	r := renewable(t, d, nil)
-	it := r.Open(IterOptions{Deterministic: true, NoAhead: true})
+	r := rejoiningJob(t, d, nil)
+	it := r.Open(IterOptions{Deterministic: true, NoPrefetch: true})
 	for taken := 0; taken < 2500; {
 		rows, status, err := it.NextElement(50 * time.Millisecond)
 		if status == Failed || status == Broken || status == End {
@@ -147,15 +147,15 @@ func TestPositionsGoBackAsFarAsDeliveriesAreKept(t *testing.T) {
 	}
 }
 
-func TestALoadedStateIsWhereTheNextIterationBegins(t *testing.T) {
+func TestTheNextIterationStartsAtALoadedState(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	d := startDispatcher(t, func(d *testDispatcher) {
 		d.plan.NumStreams, d.plan.Fingerprint = 2, "f1"
 		d.options = &pecanv1.JobOptions{Seed: 77}
 	})
 	d.snapshot = spread(2, startWorker(t, same(testStream{count: 20, perFrame: 3})))
-	r := renewable(t, d, nil)
-	steps, _ := readSteps(t, r.Open(IterOptions{NoAhead: true}), rng, 25)
+	r := rejoiningJob(t, d, nil)
+	steps, _ := readSteps(t, r.Open(IterOptions{NoPrefetch: true}), rng, 25)
 	text, err := r.Save(0, 25, false)
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestALoadedStateIsWhereTheNextIterationBegins(t *testing.T) {
 	if again, err := r.Save(0, 0, false); err != nil || again != text {
 		t.Errorf("nothing was read since, and the state is %q, %v", again, err)
 	}
-	rest, ended := readSteps(t, r.Open(IterOptions{NoAhead: true}), rng, 100)
+	rest, ended := readSteps(t, r.Open(IterOptions{NoPrefetch: true}), rng, 100)
 	if !ended || len(rest) != 15 {
 		t.Errorf("%d more, ended %v", len(rest), ended)
 	}
@@ -186,21 +186,21 @@ func TestALoadedStateIsWhereTheNextIterationBegins(t *testing.T) {
 		t.Errorf("jobs of the seeds %v", seeds)
 	}
 	// The one after it begins at the start of the epoch that follows.
-	if steps, _ := readSteps(t, r.Open(IterOptions{NoAhead: true}), rng, 100); len(steps) != 40 || steps[0].epoch != 1 {
+	if steps, _ := readSteps(t, r.Open(IterOptions{NoPrefetch: true}), rng, 100); len(steps) != 40 || steps[0].epoch != 1 {
 		t.Errorf("%d steps of epoch %d", len(steps), steps[0].epoch)
 	}
 }
 
 // A training loop that is told of an outage, or stopped, before its first element makes another iterator: that one begins where the
 // first would have, at the position that was loaded or at the start of the same epoch.
-func TestAnIterationThatHandsOutNothingLeavesItsPlaceToTheNextOne(t *testing.T) {
+func TestAnIterationWithoutDeliveriesHandsItsPositionToTheNextOne(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams, d.plan.Fingerprint = 2, "f1" })
 	d.snapshot = spread(2, startWorker(t, same(testStream{count: 20, perFrame: 3})))
-	r := renewable(t, d, nil)
+	r := rejoiningJob(t, d, nil)
 	leave := func() {
 		t.Helper()
-		it := r.Open(IterOptions{NoAhead: true})
+		it := r.Open(IterOptions{NoPrefetch: true})
 		eventually(t, "the epoch is open", func() bool { return it.it.current.Position() != nil })
 		if err := it.Close(); err != nil {
 			t.Fatal(err)
@@ -208,7 +208,7 @@ func TestAnIterationThatHandsOutNothingLeavesItsPlaceToTheNextOne(t *testing.T) 
 	}
 	read := func(limit, want int, epoch uint64) {
 		t.Helper()
-		it := r.Open(IterOptions{NoAhead: true})
+		it := r.Open(IterOptions{NoPrefetch: true})
 		steps, _ := readSteps(t, it, rng, limit)
 		if len(steps) != want || steps[0].epoch != epoch {
 			t.Fatalf("%d elements, the first is %v, want %d of epoch %d", len(steps), steps[0], want, epoch)
@@ -247,14 +247,14 @@ func TestAnIterationThatHandsOutNothingLeavesItsPlaceToTheNextOne(t *testing.T) 
 }
 
 // TensorFlow may close the iterator that failed a moment after the training loop has begun with the next one.
-func TestAnIterationThatFailedLeavesItsPlaceToOneThatBeginsBeforeItIsClosed(t *testing.T) {
+func TestAFailedIterationHandsItsPositionToOneThatStartsBeforeItIsClosed(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams, d.plan.Fingerprint = 1, "f1" })
 	worker := startWorker(t, same(testStream{count: 20, perFrame: 3}))
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
 		return &pecanv1.EpochUpdate{Waiting: "no worker is registered", NoWorkers: true}
 	}
-	r := renewable(t, d, nil)
-	options := IterOptions{NoAhead: true, Timeout: 50 * time.Millisecond}
+	r := rejoiningJob(t, d, nil)
+	options := IterOptions{NoPrefetch: true, Timeout: 50 * time.Millisecond}
 	first := r.Open(options)
 	eventually(t, "it is told that there is no worker", func() bool {
 		_, status, err := first.NextElement(10 * time.Millisecond)
@@ -293,14 +293,14 @@ func TestAPositionAtTheEndOfAPassIsTheStartOfTheNextOne(t *testing.T) {
 				d.plan.NumStreams, d.plan.Cardinality, d.plan.Repeat = 2, c.cardinality, c.repeat
 			})
 			d.snapshot = spread(2, startWorker(t, same(testStream{count: 10, perFrame: 3})))
-			r := renewable(t, d, nil)
-			it := r.Open(IterOptions{NoAhead: true})
+			r := rejoiningJob(t, d, nil)
+			it := r.Open(IterOptions{NoPrefetch: true})
 			readSteps(t, it, rng, 20)
 			if c.ahead > 0 && c.repeat == 1 {
 				if _, ended := readSteps(t, it, rng, 1); !ended {
 					t.Fatal("the pass has no end")
 				}
-				it = r.Open(IterOptions{NoAhead: true})
+				it = r.Open(IterOptions{NoPrefetch: true})
 			}
 			readSteps(t, it, rng, c.ahead)
 			text, err := r.Save(0, 20, false)
@@ -310,7 +310,7 @@ func TestAPositionAtTheEndOfAPassIsTheStartOfTheNextOne(t *testing.T) {
 			if err := r.Load(context.Background(), text); err != nil {
 				t.Fatal(err)
 			}
-			again := r.Open(IterOptions{NoAhead: true})
+			again := r.Open(IterOptions{NoPrefetch: true})
 			steps, _ := readSteps(t, again, rng, 20)
 			if len(steps) != 20 || steps[0].epoch != 1 || steps[19].epoch != 1 {
 				t.Fatalf("it goes on with %d elements: %v", len(steps), steps)
@@ -323,26 +323,26 @@ func TestAPositionAtTheEndOfAPassIsTheStartOfTheNextOne(t *testing.T) {
 }
 
 // The end of what was begun is not left out: who has had all of a pass but its end is told the end, also by another job.
-func TestAPassThatIsOverWhenItsJobIsLostEnds(t *testing.T) {
+func TestALostJobDoesNotPreventTheEndOfACompletePass(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
 	j := open(t, d)
-	it := j.Open(IterOptions{NoAhead: true, Resume: &resume.Point{Position: &pecanv1.Position{Epoch: 3, Next: []uint64{10}}, Elements: 10}})
+	it := j.Open(IterOptions{NoPrefetch: true, Resume: &resume.Point{Position: &pecanv1.Position{Epoch: 3, Next: []uint64{10}}, Elements: 10}})
 	if all, err := read(t, it); err != nil || len(all) != 0 {
 		t.Errorf("%d elements, %v", len(all), err)
 	}
 }
 
-func TestThePositionBehindEmptyPassesIsTheOneAfterThem(t *testing.T) {
+func TestThePositionAfterEmptyPassesIsTheNextEpoch(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, func(epoch uint64, _ uint32) (testStream, bool) {
 		return testStream{count: []uint64{0, 3, 0, 0, 3}[min(epoch, 4)]}, true
 	}))
-	r := renewable(t, d, nil)
+	r := rejoiningJob(t, d, nil)
 	consumed := 0
 	for pass := range uint64(4) {
-		steps, _ := readSteps(t, r.Open(IterOptions{NoAhead: true}), rng, 100)
+		steps, _ := readSteps(t, r.Open(IterOptions{NoPrefetch: true}), rng, 100)
 		consumed += len(steps)
 		for _, ended := range []bool{false, true} {
 			if got := savedAt(t, r, consumed, ended).GetPosition(); got.GetEpoch() != pass+1 || len(got.GetNext()) > 0 {
@@ -350,17 +350,17 @@ func TestThePositionBehindEmptyPassesIsTheOneAfterThem(t *testing.T) {
 			}
 		}
 	}
-	readSteps(t, r.Open(IterOptions{NoAhead: true}), rng, 2)
+	readSteps(t, r.Open(IterOptions{NoPrefetch: true}), rng, 2)
 	if got := savedAt(t, r, 3, false).GetPosition(); got.GetEpoch() != 4 || len(got.GetNext()) > 0 {
 		t.Errorf("where the pass behind empty ones was read ahead: %v", got)
 	}
 }
 
-func TestAReadingIsNotOfWhatOthersRead(t *testing.T) {
+func TestAnIteratorsPositionExcludesElementsOfOtherIterators(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 50, perFrame: 1})))
-	r := renewable(t, d, nil)
+	r := rejoiningJob(t, d, nil)
 	want := func(reading, consumed, epoch, next uint64) {
 		t.Helper()
 		text, err := r.Save(reading, consumed, false)
@@ -380,10 +380,10 @@ func TestAReadingIsNotOfWhatOthersRead(t *testing.T) {
 		}
 	}
 	older := r.NewIterator()
-	first := r.Open(IterOptions{NoAhead: true})
+	first := r.Open(IterOptions{NoPrefetch: true})
 	readSteps(t, first, rng, 10)
 	newer := r.NewIterator()
-	second := r.Open(IterOptions{NoAhead: true})
+	second := r.Open(IterOptions{NoPrefetch: true})
 	want(newer, 0, 1, 0)
 	// It reads ahead still.
 	readSteps(t, first, rng, 5)
@@ -416,7 +416,7 @@ func TestAReadingIsNotOfWhatOthersRead(t *testing.T) {
 }
 
 // Where an index does not say which element it is, a position is the mode's promise and no more.
-func TestWhatAModeMakesOfAPositionWhereAnIndexSaysNothing(t *testing.T) {
+func TestTheModeDecidesWhereAClassCDatasetResumes(t *testing.T) {
 	const remainder = pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER
 	for name, c := range map[string]struct {
 		mode  pecanv1.Mode
@@ -454,7 +454,7 @@ func TestWhatAModeMakesOfAPositionWhereAnIndexSaysNothing(t *testing.T) {
 }
 
 // L3: whatever gives other elements under the same index is a reason to refuse, by name and with both values; nothing changes then.
-func TestATokenOfSomethingElseIsRefused(t *testing.T) {
+func TestATokenOfAnotherDatasetIsRefused(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) {
 		d.plan = &pecanv1.Plan{NumStreams: 2, Fingerprint: "f1", Hash: "h1", Repeat: 3}
 		d.options = &pecanv1.JobOptions{Seed: 77, SeedSet: true, Mode: pecanv1.Mode_MODE_DETERMINISTIC}
@@ -519,7 +519,7 @@ func TestAPositionNamesTheOrderOfItsEpoch(t *testing.T) {
 		d.orders = map[uint64]*pecanv1.EpochOrder{0: registered, 1: other}
 	})
 	d.snapshot = spread(2, startWorker(t, same(testStream{count: 5})))
-	r := renewable(t, d, nil)
+	r := rejoiningJob(t, d, nil)
 	if at := savedAt(t, r, 0, false).GetPosition(); at.Order != nil {
 		t.Errorf("before anything is open the order is %v", at.Order)
 	}
@@ -538,7 +538,7 @@ func TestAPositionNamesTheOrderOfItsEpoch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fresh := renewable(t, d, nil)
+			fresh := rejoiningJob(t, d, nil)
 			if err := fresh.Load(context.Background(), text); err != nil {
 				t.Fatal(err)
 			}
@@ -555,7 +555,7 @@ func TestAPositionNamesTheOrderOfItsEpoch(t *testing.T) {
 	}
 }
 
-func TestTokensAreSmallAndWhole(t *testing.T) {
+func TestTokensAreSmallAndChecked(t *testing.T) {
 	for streams, steps := range map[int]int{1: 1024, 16: 1025, 1000: 1024, 60_000: 65_536} {
 		token := &pecanv1.Token{
 			Format: resume.TokenFormat, Fingerprint: strings.Repeat("f", 64), PlanHash: strings.Repeat("h", 64), Mode: pecanv1.Mode_MODE_DETERMINISTIC,

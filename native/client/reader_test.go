@@ -102,7 +102,7 @@ func newWires(t testing.TB) *wires {
 func (w *wires) feed(t testing.TB, wire io.Reader, credit int64) (*Iteration, error) {
 	t.Helper()
 	w.next <- wire
-	it := w.job.Open(IterOptions{MaxOutstandingBytes: credit, NoAhead: true})
+	it := w.job.Open(IterOptions{MaxOutstandingBytes: credit, NoPrefetch: true})
 	t.Cleanup(func() { _ = it.Close() })
 	var st epoch.StreamState
 	eventually(t, "the bytes are read", func() bool {

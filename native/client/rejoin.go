@@ -10,8 +10,8 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// MaxKeptGraph bounds the graphs, in bytes, that a trainer keeps for dispatchers that may forget them.
-const MaxKeptGraph = 64 << 20
+// MaxRetainedGraph bounds the graphs, in bytes, that a trainer keeps for dispatchers that may forget them.
+const MaxRetainedGraph = 64 << 20
 
 // Dataset is what a dispatcher has to be told to know a dataset again.
 type Dataset struct {
@@ -54,7 +54,7 @@ func (s *Session) CreateRejoiningJob(ctx context.Context, spec JobSpec, dataset 
 	if err != nil {
 		return nil, err
 	}
-	if dataset != nil && len(dataset.Graph) > MaxKeptGraph {
+	if dataset != nil && len(dataset.Graph) > MaxRetainedGraph {
 		dataset = nil
 	}
 	return &RejoiningJob{session: s, spec: spec, dataset: dataset, job: job, log: &resume.Log{}}, nil

@@ -14,7 +14,7 @@ import (
 )
 
 // renewable makes a job that can be made anew, in the session of an ordinary one.
-func renewable(t *testing.T, d *testDispatcher, dataset *Dataset) *RejoiningJob {
+func rejoiningJob(t *testing.T, d *testDispatcher, dataset *Dataset) *RejoiningJob {
 	t.Helper()
 	r, err := open(t, d).Session().CreateRejoiningJob(context.Background(), JobSpec{DatasetID: "f1"}, dataset)
 	if err != nil {
@@ -43,7 +43,7 @@ func (i *RejoiningIteration) countAll(t *testing.T) (int, error) {
 	return n, nil
 }
 
-func TestAJobThatTheDispatcherLostIsMadeAnew(t *testing.T) {
+func TestAJobThatTheDispatcherLostIsRecreated(t *testing.T) {
 	t.Run("when the iteration that was under way asks first", func(t *testing.T) { testLostJob(t, false) })
 	t.Run("when another iteration has it made", func(t *testing.T) { testLostJob(t, true) })
 }
@@ -58,12 +58,12 @@ func testLostJob(t *testing.T, waitingFirst bool) {
 		return testStream{count: 10}, true
 	})
 	d.snapshot = spread(1, w)
-	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	r := rejoiningJob(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
 	first := r.Job()
-	if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+	if n, err := r.Open(IterOptions{NoPrefetch: true}).countAll(t); n != 10 || err != nil {
 		t.Fatalf("%d elements, %v", n, err)
 	}
-	begun := r.Open(IterOptions{NoAhead: true})
+	begun := r.Open(IterOptions{NoPrefetch: true})
 	for n := 0; n < 5; {
 		rows, status, err := begun.NextElement(testDeadline)
 		if status != Ready {
@@ -72,7 +72,7 @@ func testLostJob(t *testing.T, waitingFirst bool) {
 		rows.Release()
 		n++
 	}
-	waiting := r.Open(IterOptions{NoAhead: true})
+	waiting := r.Open(IterOptions{NoPrefetch: true})
 	d.restart()
 	checks := []func(){func() {
 		close(hold)
@@ -92,7 +92,7 @@ func testLostJob(t *testing.T, waitingFirst bool) {
 		check()
 	}
 	for range 2 {
-		if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+		if n, err := r.Open(IterOptions{NoPrefetch: true}).countAll(t); n != 10 || err != nil {
 			t.Errorf("%d elements, %v", n, err)
 		}
 	}
@@ -111,11 +111,11 @@ func testLostJob(t *testing.T, waitingFirst bool) {
 
 // L2: the dispatcher that has a job made anew counts its epochs from 0. What was had does not come once more: the first iteration
 // there says with which one it begins, and those behind it follow.
-func TestAJobThatIsMadeAnewBetweenPassesGoesOnWithTheNextEpoch(t *testing.T) {
+func TestAJobThatIsRecreatedBetweenPassesContinuesWithTheNextEpoch(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
 	d.plan = &pecanv1.Plan{NumStreams: 1, Repeat: 1, Hash: "h", Cardinality: -2, AssertedCardinality: -2}
-	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	r := rejoiningJob(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
 	read := func(its ...*RejoiningIteration) {
 		t.Helper()
 		for _, it := range its {
@@ -124,7 +124,7 @@ func TestAJobThatIsMadeAnewBetweenPassesGoesOnWithTheNextEpoch(t *testing.T) {
 			}
 		}
 	}
-	pass := func() *RejoiningIteration { return r.Open(IterOptions{NoAhead: true}) }
+	pass := func() *RejoiningIteration { return r.Open(IterOptions{NoPrefetch: true}) }
 	read(pass())
 	read(pass())
 	d.restart()
@@ -157,11 +157,11 @@ func TestIterationsOfALostJobKeepTheirEpochs(t *testing.T) {
 		return testStream{count: 10}, true
 	}))
 	t.Cleanup(func() { close(hold) })
-	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
-	if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+	r := rejoiningJob(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	if n, err := r.Open(IterOptions{NoPrefetch: true}).countAll(t); n != 10 || err != nil {
 		t.Fatalf("%d elements, %v", n, err)
 	}
-	slow := r.Open(IterOptions{NoAhead: true})
+	slow := r.Open(IterOptions{NoPrefetch: true})
 	for e := slow.it.epoch(); ; time.Sleep(time.Millisecond) {
 		if e.State().Accepted == 5 {
 			break
@@ -172,7 +172,7 @@ func TestIterationsOfALostJobKeepTheirEpochs(t *testing.T) {
 	for !lost.isLost() {
 		time.Sleep(time.Millisecond)
 	}
-	if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+	if n, err := r.Open(IterOptions{NoPrefetch: true}).countAll(t); n != 10 || err != nil {
 		t.Errorf("%d elements, %v", n, err)
 	}
 	if n, err := slow.countAll(t); n != 10 || err != nil {
@@ -182,7 +182,7 @@ func TestIterationsOfALostJobKeepTheirEpochs(t *testing.T) {
 
 // D4: the dispatcher goes on with an old copy of its work directory, and no worker is left that knows better. What it tells of the streams is of a
 // time that the trainer has passed, or of no epoch at all: the job is made anew, and goes on where the trainer stands.
-func TestATrainerAheadOfTheJournalGoesOn(t *testing.T) {
+func TestATrainerContinuesWhenTheStoreIsStale(t *testing.T) {
 	for name, epochUnknown := range map[string]bool{"it tells of older leases": false, "it does not know the epoch yet": true} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) { d.durable = true })
@@ -196,8 +196,8 @@ func TestATrainerAheadOfTheJournalGoesOn(t *testing.T) {
 				u.Streams[0].Lease = lease
 				return u
 			}
-			r := renewable(t, d, nil)
-			it := r.Open(IterOptions{NoAhead: true})
+			r := rejoiningJob(t, d, nil)
+			it := r.Open(IterOptions{NoPrefetch: true})
 			for range 5 {
 				rows, status, err := it.NextElement(testDeadline)
 				if status != Ready {
@@ -222,23 +222,23 @@ func TestATrainerAheadOfTheJournalGoesOn(t *testing.T) {
 }
 
 // A dispatcher with a work directory may be given an empty one.
-func TestADurableJobThatTheDispatcherLostIsMadeAnew(t *testing.T) {
+func TestADurableJobThatTheDispatcherLostIsRecreated(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.durable = true })
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
-	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	r := rejoiningJob(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
 	if !r.Job().Durable() {
 		t.Fatal("the job is not durable")
 	}
 	d.restart()
-	if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+	if n, err := r.Open(IterOptions{NoPrefetch: true}).countAll(t); n != 10 || err != nil {
 		t.Errorf("%d elements, %v", n, err)
 	}
 }
 
 // Another dispatcher may serve at an address that this process knows: with other workers, which answer to its cluster alone.
-func TestAJobIsOfTheClusterThatTheDispatcherBelongsToNow(t *testing.T) {
+func TestAJobBelongsToTheDispatchersCurrentCluster(t *testing.T) {
 	d := startDispatcher(t)
-	r := renewable(t, d, nil)
+	r := rejoiningJob(t, d, nil)
 	d.mu.Lock()
 	d.cluster = "another"
 	greeted := d.statuses
@@ -255,10 +255,10 @@ func TestAJobIsOfTheClusterThatTheDispatcherBelongsToNow(t *testing.T) {
 	}
 }
 
-func TestAStateIsLoadedAlsoWhereTheDispatcherLostTheDataset(t *testing.T) {
+func TestAStateLoadsWhenTheDispatcherLostTheDataset(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
-	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	r := rejoiningJob(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
 	text, err := r.Save(0, 0, false)
 	if err != nil {
 		t.Fatal(err)
@@ -267,12 +267,12 @@ func TestAStateIsLoadedAlsoWhereTheDispatcherLostTheDataset(t *testing.T) {
 	if err := r.Load(context.Background(), text); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := r.Open(IterOptions{NoAhead: true}).countAll(t); n != 10 || err != nil {
+	if n, err := r.Open(IterOptions{NoPrefetch: true}).countAll(t); n != 10 || err != nil {
 		t.Errorf("%d elements, %v", n, err)
 	}
 }
 
-func TestAJobCannotBeMadeAnewWithoutItsDataset(t *testing.T) {
+func TestAJobIsNotRecreatedWithoutItsDataset(t *testing.T) {
 	for name, c := range map[string]struct {
 		dataset *Dataset
 		change  func(*testDispatcher)
@@ -284,11 +284,11 @@ func TestAJobCannotBeMadeAnewWithoutItsDataset(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t)
 			d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
-			r := renewable(t, d, c.dataset)
+			r := rejoiningJob(t, d, c.dataset)
 			d.restart()
 			d.update(func() { c.change(d) })
 			for range 2 {
-				it := r.Open(IterOptions{NoAhead: true})
+				it := r.Open(IterOptions{NoPrefetch: true})
 				if n, err := it.countAll(t); n != 0 || !reason.Is(err, c.want) {
 					t.Errorf("%d elements, %v, want %s", n, err, c.want)
 				}
@@ -300,15 +300,15 @@ func TestAJobCannotBeMadeAnewWithoutItsDataset(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsForAJobThatIsMadeAnewIsToldSo(t *testing.T) {
+func TestWaitingReportsThatTheJobIsBeingRecreated(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
-	r := renewable(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
+	r := rejoiningJob(t, d, &Dataset{Graph: []byte("graph"), Spec: &pecanv1.DatasetSpec{}})
 	lost := r.Job()
 	d.restart()
 	eventually(t, "the job is lost", lost.isLost)
 	d.stop()
-	it := r.Open(IterOptions{NoAhead: true})
+	it := r.Open(IterOptions{NoPrefetch: true})
 	if _, status, err := it.NextElement(20 * time.Millisecond); status != NotYet {
 		t.Fatal(status, err)
 	}

@@ -37,7 +37,7 @@ func TestOptionsAreValidated(t *testing.T) {
 	}
 }
 
-func TestConnectingToNobodyFailsInTimeAndSaysWhatToDo(t *testing.T) {
+func TestConnectingToAnUnusedAddressFailsInTime(t *testing.T) {
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestConnectingToNobodyFailsInTimeAndSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestConnectingToSomethingElseSaysSo(t *testing.T) {
+func TestConnectingToAnotherServiceIsATypedError(t *testing.T) {
 	t.Parallel()
 	strangers := map[string]func(net.Listener) (stop func()){
 		"a gRPC server of another service": func(listener net.Listener) func() {
@@ -152,7 +152,7 @@ func TestDatasetsAreUploadedInPieces(t *testing.T) {
 	}
 }
 
-func TestQuestionsAreAskedAgainWhileTheDispatcherIsAway(t *testing.T) {
+func TestCallsAreRepeatedWhileTheDispatcherIsAway(t *testing.T) {
 	d := startDispatcher(t)
 	s := open(t, d).Session()
 	d.stop()
@@ -201,7 +201,7 @@ func TestAClosedSessionRefuses(t *testing.T) {
 	}
 }
 
-func TestJobsTellWhatTheDispatcherSaid(t *testing.T) {
+func TestAJobReturnsTheDispatchersAnswer(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.options.Seed = 7 })
 	job := open(t, d)
 	if job.ID() != "job-1" || !job.Created() || job.Durable() || job.Workers() != 1 || job.Options().GetSeed() != 7 || !proto.Equal(job.Plan(), d.plan) {
@@ -216,7 +216,7 @@ func TestJobsTellWhatTheDispatcherSaid(t *testing.T) {
 	}
 }
 
-func TestAfterAForkEverythingRefusesAtOnce(t *testing.T) {
+func TestEveryCallFailsAtOnceAfterAFork(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 3})))
 	job := open(t, d)

@@ -29,7 +29,7 @@ func component(dtype int32, dims ...int64) *pecanv1.ComponentSpec {
 	return &pecanv1.ComponentSpec{Dtype: dtype, Dims: dims}
 }
 
-func TestBlocksAreForSmallRowsThatUnbatchCanCut(t *testing.T) {
+func TestBlocksAreForSmallFixedSizeRows(t *testing.T) {
 	cases := map[string]struct {
 		components []*pecanv1.ComponentSpec
 		rows       int
@@ -114,7 +114,7 @@ func open(t *testing.T, config JobConfig, queue ...answer) (*iteration, *answers
 	return it, inner
 }
 
-func TestWhatAnIterationSaysAfterErrors(t *testing.T) {
+func TestAnIterationsStatusAfterErrors(t *testing.T) {
 	failed := func(r reason.Reason) answer { return answer{status: client.Failed, err: reason.New(r, "it")} }
 	broken := func(err error) answer { return answer{status: client.Broken, err: err} }
 	ready := answer{rows: row(dtInt64), status: client.Ready}
@@ -155,7 +155,7 @@ func TestWhatAnIterationSaysAfterErrors(t *testing.T) {
 	}
 }
 
-func TestAnErrorThatEndsAnIterationIsSaidAgainAndNeverTakenForItsEnd(t *testing.T) {
+func TestAFinalErrorIsRepeatedAndNeverReadAsTheEnd(t *testing.T) {
 	it, inner := open(t, JobConfig{}, answer{status: client.Broken, err: reason.New(reason.ElementPoison, "element 7 kills workers")})
 	want := codes.DataLoss
 	for range 3 {
@@ -171,7 +171,7 @@ func TestAnErrorThatEndsAnIterationIsSaidAgainAndNeverTakenForItsEnd(t *testing.
 	<-inner.closed
 }
 
-func TestShapesAreComparedWithThePromise(t *testing.T) {
+func TestShapesAreComparedWithTheSpec(t *testing.T) {
 	cases := map[string]struct {
 		promise *pecanv1.ComponentSpec
 		dims    []int64
@@ -196,7 +196,7 @@ func TestShapesAreComparedWithThePromise(t *testing.T) {
 	}
 }
 
-func TestABrokenSessionEndsWaitsAndNothingElse(t *testing.T) {
+func TestABrokenSessionEndsOnlyWaits(t *testing.T) {
 	var broken error
 	it, inner := open(t, JobConfig{Broken: func() error { return broken }}, answer{rows: row(dtInt64), status: client.Ready})
 	broken = reason.New(reason.Unavailable, "the dispatcher died")
@@ -212,7 +212,7 @@ func TestABrokenSessionEndsWaitsAndNothingElse(t *testing.T) {
 	<-inner.closed
 }
 
-func TestLongWaitsAreExplainedLessAndLessOften(t *testing.T) {
+func TestLongWaitsAreExplainedLessOften(t *testing.T) {
 	var told []string
 	it, inner := open(t, JobConfig{Notice: func(line string) { told = append(told, line) }})
 	perNotice := int(noticeAfter / MaxWait)
@@ -226,7 +226,7 @@ func TestLongWaitsAreExplainedLessAndLessOften(t *testing.T) {
 	<-inner.closed
 }
 
-func TestElementsThatTakeTheirTimeAreExplainedLater(t *testing.T) {
+func TestSlowElementsAreExplainedLater(t *testing.T) {
 	var told []string
 	it, inner := open(t, JobConfig{Notice: func(line string) { told = append(told, line) }})
 	inner.why, inner.computing = "they are being computed", true
@@ -324,7 +324,7 @@ func TestAnInterruptEndsACallForManyElements(t *testing.T) {
 
 // What the process's own handler has heard of is no business of those who wait: it runs between two steps of Python, so it has not run only
 // where a wait keeps Python from its next step.
-func TestAnInterruptEndsTheWaitThatKeepsTheHandlerFromRunning(t *testing.T) {
+func TestAnInterruptEndsAWaitThatBlocksTheSignalHandler(t *testing.T) {
 	interrupt := interrupts(t)
 	it, _ := open(t, JobConfig{})
 	defer it.close()

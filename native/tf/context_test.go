@@ -11,7 +11,7 @@ import (
 // TensorFlow's log tells which optimizers had which graph. The graphs of datasets themselves, which TensorFlow calls so, are
 // rewritten by tf.data with settings of its own.
 func TestFunctionsAreOptimizedWithoutMLIR(t *testing.T) {
-	const mapped = "TestFillBlockHandsOverWhatHasAnotherShape"
+	const mapped = "TestFillBlockReturnsElementsOfAnotherShape"
 	command := exec.Command(os.Args[0], "-test.run=^"+mapped+"$")
 	command.Env = append(os.Environ(), "TF_CPP_MIN_LOG_LEVEL=0", "TF_CPP_VMODULE=meta_optimizer=1")
 	log, err := command.CombinedOutput()

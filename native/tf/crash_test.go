@@ -13,7 +13,7 @@ import (
 )
 
 // What native code does to itself is in tests/faults/test_poison.py.
-func TestFaultsOfGoAndSignalsFromOutsideAreNoCrash(t *testing.T) {
+func TestGoPanicsAndExternalSignalsAreNotReportedAsCrashes(t *testing.T) {
 	if os.Getenv("PECAN_CRASH_CHILD") != "" {
 		crashChild()
 	}

@@ -58,7 +58,7 @@ func TestFillBlockLaysElementsOutByComponent(t *testing.T) {
 	}
 }
 
-func TestFillBlockHandsOverWhatHasAnotherShape(t *testing.T) {
+func TestFillBlockReturnsElementsOfAnotherShape(t *testing.T) {
 	it := newIterator(t, newContext(t), "mixed", UInt8)
 	like, err := it.Next()
 	if err != nil {
@@ -77,7 +77,7 @@ func TestFillBlockHandsOverWhatHasAnotherShape(t *testing.T) {
 	ReleaseAll(odd)
 }
 
-func TestFillPackKeepsWhatFits(t *testing.T) {
+func TestFillPackStopsAtTheElementThatDoesNotFit(t *testing.T) {
 	it := newIterator(t, newContext(t), "strings", String)
 	pack := NewPack(4096, 4096)
 	defer pack.Free()
@@ -108,7 +108,7 @@ func TestFillPackKeepsWhatFits(t *testing.T) {
 	}
 }
 
-func TestFillsHandOverAfterATime(t *testing.T) {
+func TestFillReturnsAfterItsLingerTime(t *testing.T) {
 	it := newIterator(t, newContext(t), "endless", Int64)
 	like, err := it.Next()
 	if err != nil {
@@ -285,7 +285,7 @@ func TestAGraphPullsFromASource(t *testing.T) {
 }
 
 // What lies between the components of a pack goes out with them.
-func TestTheGapsOfAPackHoldNothingOfWhatWasThereBefore(t *testing.T) {
+func TestPaddingOfAPackIsZero(t *testing.T) {
 	pack := NewPack(4096, 4096)
 	defer pack.Free()
 	payload, _ := pack.Memory()

@@ -41,7 +41,7 @@ func TestACallOnAClosedIteratorIsRefused(t *testing.T) {
 
 // An iterator keeps the message of its last error in C. Long ones are seen in the memory of the process when they stay: then
 // each round adds all of them, while what TensorFlow and the allocator keep is kept once.
-func TestAClosedIteratorLeavesNoMessageBehind(t *testing.T) {
+func TestAClosedIteratorLeaksNoMessage(t *testing.T) {
 	const iterators, message, rounds = 30, 1 << 18, 5
 	c := newContext(t)
 	var stayed []int64

@@ -44,7 +44,7 @@ func saved(t *testing.T, it *Iterator) []byte {
 	return out
 }
 
-func TestARestoredIteratorGoesOnAtEveryIndex(t *testing.T) {
+func TestARestoredIteratorContinuesAtEveryIndex(t *testing.T) {
 	c := newContext(t)
 	for name, types := range map[string][]DataType{
 		"mapped": {Int64}, "shuffled": {Int64}, "reshuffled": {Int64}, "interleaved": {Int64}, "interleaved_in_parallel": {Int64},
@@ -76,7 +76,7 @@ func TestARestoredIteratorGoesOnAtEveryIndex(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoStateIsRefused(t *testing.T) {
+func TestAnInvalidStateIsRefused(t *testing.T) {
 	c := newContext(t)
 	it := newIterator(t, c, "shuffled", Int64)
 	drain(t, it, 10)

@@ -155,7 +155,7 @@ func TestCancelEndsAWaitingCall(t *testing.T) {
 	}
 }
 
-func TestModelTellsWhatNodesDid(t *testing.T) {
+func TestTheModelReportsNodeTimes(t *testing.T) {
 	it := newIterator(t, newContext(t), "mapped", Int64)
 	for range 10 {
 		element, err := it.Next()

@@ -13,7 +13,7 @@ import (
 )
 
 // In shared memory a worker can still write what was looked at when the frame came.
-func TestStringsThatChangeAfterTheyWereLookedAtLeaveNoLockBehind(t *testing.T) {
+func TestStringsThatChangeAfterTheCheckLeaveNoLockHeld(t *testing.T) {
 	pool, err := buffer.NewPool(buffer.Config{Checked: true})
 	if err != nil {
 		t.Fatal(err)

@@ -93,7 +93,7 @@ type Options struct {
 	Compression         pecanv1.Compression
 	Protocol            transport.Protocol
 	Deterministic       bool
-	NoAhead             bool
+	NoPrefetch          bool
 }
 
 // Open opens a pass of the job in the background: the one of this number, or the next one. earlier is closed when the epoch that was

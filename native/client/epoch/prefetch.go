@@ -31,7 +31,7 @@ const prefetchTime = 2 * time.Second
 
 // nearlyDone tells, once, that the next epoch should be opened: everything has come or will have come soon. e.mu is held.
 func (e *Epoch) nearlyDone() bool {
-	if e.prefetchAsked || !e.active || e.closed || e.err != nil || e.options.NoAhead {
+	if e.prefetchAsked || !e.active || e.closed || e.err != nil || e.options.NoPrefetch {
 		return false
 	}
 	near := e.received() || e.final && e.openStreams() == 0

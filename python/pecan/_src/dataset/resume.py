@@ -169,7 +169,7 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
             self._go_back()
         if self._inner is None:
             # What others read still, and what TensorFlow read ahead in an earlier pass, is not of this one.
-            self._reading, self._consumed = int(native.load().call_json("BeginReading", self._job)), 0
+            self._reading, self._consumed = int(native.load().call_json("NewIterator", self._job)), 0
             self._inner = iter(self._dataset)
         self._unsure = True
         try:
