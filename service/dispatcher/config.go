@@ -64,24 +64,24 @@ func DefaultConfig() Config {
 	}
 }
 
-// leastSilence is the shortest silence that may cost somebody what it has: with less, one that is well seems gone whenever a
+// minSilence is the shortest silence that may cost somebody what it has: with less, one that is well seems gone whenever a
 // busy host lets a few of its heartbeats wait.
-const leastSilence = 100 * time.Millisecond
+const minSilence = 100 * time.Millisecond
 
 // Validate reports everything that is wrong.
 func (c Config) Validate() error {
 	err := multierr.Combine(
 		check.Duration("--heartbeat", c.Core.Heartbeat, time.Millisecond),
 		check.Duration("--worker-suspect-after", c.Core.SuspectAfter, 1),
-		check.Duration("--worker-dead-after", c.Core.DeadAfter, leastSilence),
+		check.Duration("--worker-dead-after", c.Core.DeadAfter, minSilence),
 		check.Duration("--worker-return-grace", c.Core.ReturnGrace, 0),
-		check.Duration("--client-timeout", c.Core.ClientTimeout, leastSilence),
+		check.Duration("--client-timeout", c.Core.ClientTimeout, minSilence),
 		check.Duration("--job-timeout", c.Core.JobTimeout, 0),
 		check.Duration("--dataset-timeout", c.Core.DatasetTimeout, 0),
 		check.Duration("lease time", c.Core.LeaseTTL, 1),
 		check.Duration("consumer slice", c.Core.ConsumerSlice, 0),
 		check.Duration("wait of uploads", c.UploadWait, 1),
-		check.Duration("--upload-idle-timeout", c.UploadIdle, leastSilence),
+		check.Duration("--upload-idle-timeout", c.UploadIdle, minSilence),
 		check.Bytes("--max-graph-bytes", c.MaxGraphBytes, 1),
 		check.Bytes("--max-upload-bytes", c.MaxUploadBytes, 1),
 	)

@@ -3,6 +3,7 @@ package dispatcher
 import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
+	"github.com/pecan-ml/pecan/service/graph"
 )
 
 // Graphs is what the dispatcher has to know of dataset graphs.
@@ -16,4 +17,56 @@ type Graphs interface {
 	Order(graph []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) (*ordering.Proposal, error)
 	// Named finds the order that a position names, and refuses one that the steps of a graph may not have.
 	Named(graph []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, named *pecanv1.EpochOrder) ([]string, error)
+}
+
+// graphPlanner is Graphs by service/graph.
+type graphPlanner struct {
+	limits graph.Limits
+	env    graph.Env
+}
+
+// NewGraphs gives the Graphs of a configuration.
+func NewGraphs(cfg Config) Graphs {
+	limits := graph.DefaultLimits()
+	limits.MaxBytes = cfg.MaxGraphBytes
+	return &graphPlanner{limits: limits, env: graph.Env{StaticWorkers: len(cfg.Core.WorkerAddresses)}}
+}
+
+// Check implements Graphs.
+func (p *graphPlanner) Check(data []byte, components []*pecanv1.ComponentSpec) (string, error) {
+	g, err := graph.Parse(data, p.limits)
+	if err != nil {
+		return "", err
+	}
+	if err := graph.CheckSpec(g, components); err != nil {
+		return "", err
+	}
+	return g.Fingerprint(), nil
+}
+
+// Plan implements Graphs.
+func (p *graphPlanner) Plan(data []byte, options *pecanv1.JobOptions) (*pecanv1.Plan, error) {
+	g, err := graph.Parse(data, p.limits)
+	if err != nil {
+		return nil, err
+	}
+	return graph.Analyze(g, options, p.env)
+}
+
+// Order implements Graphs.
+func (p *graphPlanner) Order(data []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) (*ordering.Proposal, error) {
+	g, err := graph.Parse(data, p.limits)
+	if err != nil {
+		return nil, err
+	}
+	return ordering.Propose(g, plan, options, nodes)
+}
+
+// Named implements Graphs.
+func (p *graphPlanner) Named(data []byte, plan *pecanv1.Plan, options *pecanv1.JobOptions, named *pecanv1.EpochOrder) ([]string, error) {
+	g, err := graph.Parse(data, p.limits)
+	if err != nil {
+		return nil, err
+	}
+	return ordering.Named(g, plan, options, named)
 }

@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,6 +17,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/validate"
 )
 
 const (
@@ -37,7 +36,7 @@ const (
 // when the store failed.
 func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer(
-		grpc.MaxRecvMsgSize(maxRequestBytes+wireSlack), grpc.MaxHeaderListSize(16<<10), grpc.MaxConcurrentStreams(1024),
+		grpc.MaxRecvMsgSize(validate.MaxRequestBytes+wireSlack), grpc.MaxHeaderListSize(16<<10), grpc.MaxConcurrentStreams(1024),
 		grpc.ConnectionTimeout(10*time.Second),
 		grpc.StaticStreamWindowSize(requestWindow), grpc.StaticConnWindowSize(requestWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, MaxConnectionIdle: 10 * time.Minute}),
@@ -55,7 +54,7 @@ func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
 		defer cut.Stop()
 		server.GracefulStop()
 	}()
-	err := server.Serve(&bounded{Listener: listener, most: maxConnections})
+	err := server.Serve(&boundedListener{Listener: listener, most: maxConnections})
 	cancel()
 	runErr := <-written
 	server.Stop()
@@ -79,13 +78,13 @@ func (d *Dispatcher) unary(ctx context.Context, req any, info *grpc.UnaryServerI
 
 func (d *Dispatcher) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	defer d.settle(info.FullMethod, &err)
-	return next(service, admitting{stream})
+	return next(service, admittingStream{stream})
 }
 
-// admitting checks every message of a stream as it comes.
-type admitting struct{ grpc.ServerStream }
+// admittingStream checks every message of a stream as it comes.
+type admittingStream struct{ grpc.ServerStream }
 
-func (a admitting) RecvMsg(m any) error {
+func (a admittingStream) RecvMsg(m any) error {
 	if err := a.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
@@ -98,10 +97,10 @@ func admit(req any) error {
 	if !ok {
 		return reason.New(reason.Internal, "request of type %T", req)
 	}
-	if size := proto.Size(message); size > maxRequestBytes {
-		return reason.New(reason.MessageTooLarge, "a request of %d bytes, at most %d are taken", size, maxRequestBytes)
+	if size := proto.Size(message); size > validate.MaxRequestBytes {
+		return reason.New(reason.MessageTooLarge, "a request of %d bytes, at most %d are taken", size, validate.MaxRequestBytes)
 	}
-	discardUnknown(message.ProtoReflect())
+	validate.DiscardUnknown(message.ProtoReflect())
 	return nil
 }
 
@@ -116,7 +115,7 @@ func (d *Dispatcher) settle(method string, err *error) {
 	}
 	own := reason.From(*err)
 	*err = own.GRPCStatus().Err()
-	d.metrics.refused(own.Reason)
+	d.metrics.Refused(own.Reason)
 	level := slog.LevelInfo
 	if code := own.Code(); code == codes.Canceled || code == codes.Unavailable {
 		level = slog.LevelDebug
@@ -125,37 +124,3 @@ func (d *Dispatcher) settle(method string, err *error) {
 }
 
 func clone[M proto.Message](m M) M { return proto.Clone(m).(M) }
-
-// bounded hangs up on connections above a number, at once: a peer that waits in a backlog could not know why.
-type bounded struct {
-	net.Listener
-	most int64
-	open atomic.Int64
-}
-
-// Accept gives the next connection that there is room for.
-func (b *bounded) Accept() (net.Conn, error) {
-	for {
-		conn, err := b.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if b.open.Add(1) <= b.most {
-			return &counted{Conn: conn, gone: sync.OnceFunc(func() { b.open.Add(-1) })}, nil
-		}
-		b.open.Add(-1)
-		conn.Close()
-	}
-}
-
-// counted gives its place back when it is closed.
-type counted struct {
-	net.Conn
-	gone func()
-}
-
-// Close closes the connection.
-func (c *counted) Close() error {
-	c.gone()
-	return c.Conn.Close()
-}

@@ -44,6 +44,11 @@ ARROWS: dict[str, tuple[tuple[str, ...], str]] = {
         ("policies", "proto", "service/graph"),
         "a proposal follows from the graph and metrics: it is pure",
     ),
+    "service/dispatcher/validate": (("proto",), "a check of a request's form follows from the request alone"),
+    "service/dispatcher/metrics": (
+        ("proto", "service/store"),
+        "metrics read the dispatcher through their Source: they know neither the core nor gRPC",
+    ),
     "service/dispatcher/core": (
         ("policies", "proto", "service/graph"),
         "the core decides; clock, network and disk are the dispatcher's",

@@ -11,6 +11,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/validate"
 )
 
 // helloWait is how long a worker's connection may say nothing.
@@ -52,16 +53,16 @@ func (d *Dispatcher) WorkerSession(stream workerStream) error {
 	if err != nil {
 		return err
 	}
-	s := newSession()
-	d.outMu.Lock()
+	s := newCommandQueue()
+	d.connectedMu.Lock()
 	d.nextID++
 	id := core.SessionID(d.nextID)
 	d.sessions[id] = s
-	d.outMu.Unlock()
+	d.connectedMu.Unlock()
 	defer func() {
-		d.outMu.Lock()
+		d.connectedMu.Lock()
 		delete(d.sessions, id)
-		d.outMu.Unlock()
+		d.connectedMu.Unlock()
 		d.sessionEnded(id)
 	}()
 	if _, err := d.submit(stream.Context(), core.Hello{Session: id, Message: hello}); err != nil {
@@ -73,12 +74,12 @@ func (d *Dispatcher) WorkerSession(stream workerStream) error {
 
 // sessionEnded tells the core, as soon as it can be told anything.
 func (d *Dispatcher) sessionEnded(id core.SessionID) {
-	if why, _ := d.gate.look(); why == nil {
+	if why, _ := d.diskGate.state(); why == nil {
 		d.decide(core.SessionEnded{Session: id})
 		return
 	}
 	go func() {
-		if d.pass(context.Background()) {
+		if d.waitForDisk(context.Background()) {
 			d.decide(core.SessionEnded{Session: id})
 		}
 	}()
@@ -96,7 +97,7 @@ func (d *Dispatcher) awaitHello(messages <-chan received) (*pecanv1.WorkerHello,
 		if hello == nil {
 			return nil, reason.New(reason.BadArgument, "worker session: the first message must be hello")
 		}
-		return hello, d.check.hello(hello)
+		return hello, d.check.Hello(hello)
 	case <-timeout.C:
 		return nil, reason.New(reason.BadArgument, "worker session: no hello within %v", helloWait)
 	case <-d.stopping:
@@ -104,7 +105,7 @@ func (d *Dispatcher) awaitHello(messages <-chan received) (*pecanv1.WorkerHello,
 	}
 }
 
-func (d *Dispatcher) serveWorker(stream workerStream, id core.SessionID, s *session, messages <-chan received) error {
+func (d *Dispatcher) serveWorker(stream workerStream, id core.SessionID, s *commandQueue, messages <-chan received) error {
 	for {
 		select {
 		case got := <-messages:
@@ -136,40 +137,40 @@ func (d *Dispatcher) serveWorker(stream workerStream, id core.SessionID, s *sess
 func (d *Dispatcher) fromWorker(ctx context.Context, id core.SessionID, message *pecanv1.WorkerMessage) error {
 	switch kind := message.GetKind().(type) {
 	case *pecanv1.WorkerMessage_Heartbeat:
-		cleanHeartbeat(kind.Heartbeat)
+		validate.CleanHeartbeat(kind.Heartbeat)
 	case *pecanv1.WorkerMessage_Metrics:
 		if kind.Metrics == nil {
 			return nil
 		}
-		cleanFigures(kind.Metrics)
+		validate.CleanMetrics(kind.Metrics)
 	case *pecanv1.WorkerMessage_CacheSegmentInvalid:
 		if kind.CacheSegmentInvalid == nil {
 			return nil
 		}
-		kind.CacheSegmentInvalid.Why = shortText(kind.CacheSegmentInvalid.Why)
+		kind.CacheSegmentInvalid.Why = validate.Shorten(kind.CacheSegmentInvalid.Why)
 	case *pecanv1.WorkerMessage_CacheFiles:
-		if files := kind.CacheFiles; len(files.GetNames()) > maxListed {
-			files.Names = files.Names[:maxListed]
+		if files := kind.CacheFiles; len(files.GetNames()) > validate.MaxListed {
+			files.Names = files.Names[:validate.MaxListed]
 		}
 	case *pecanv1.WorkerMessage_OrderTried:
 		if kind.OrderTried == nil {
 			return nil
 		}
-		cleanTrial(kind.OrderTried.Trial)
+		validate.CleanTrial(kind.OrderTried.Trial)
 	case *pecanv1.WorkerMessage_Failed:
 		detail := kind.Failed.GetError()
 		if detail == nil {
 			return reason.New(reason.BadArgument, "worker session: a failed stream without an error")
 		}
-		detail.Message, detail.Reason = shortText(detail.Message), shortText(detail.Reason)
+		detail.Message, detail.Reason = validate.Shorten(detail.Message), validate.Shorten(detail.Reason)
 	case *pecanv1.WorkerMessage_Hello:
 		return reason.New(reason.BadArgument, "worker session: hello is the first message only")
 	}
-	if why, _ := d.gate.look(); why != nil && (message.GetHeartbeat() != nil || message.GetMetrics() != nil) {
+	if why, _ := d.diskGate.state(); why != nil && (message.GetHeartbeat() != nil || message.GetMetrics() != nil) {
 		// There will be newer ones.
 		return nil
 	}
-	if d.pass(ctx) {
+	if d.waitForDisk(ctx) {
 		d.decide(core.FromWorker{Session: id, Message: message})
 	}
 	return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// session is the way out to one worker: commands in order.
-type session struct {
+// commandQueue is the way out to one worker: commands in order.
+type commandQueue struct {
 	mu       sync.Mutex
 	commands []*pecanv1.WorkerCommand
 	ended    bool
@@ -17,16 +17,16 @@ type session struct {
 	wake chan struct{}
 }
 
-func newSession() *session { return &session{wake: make(chan struct{}, 1)} }
+func newCommandQueue() *commandQueue { return &commandQueue{wake: make(chan struct{}, 1)} }
 
-func (s *session) push(command *pecanv1.WorkerCommand) {
+func (s *commandQueue) push(command *pecanv1.WorkerCommand) {
 	s.mu.Lock()
 	s.commands = append(s.commands, command)
 	s.mu.Unlock()
 	signal(s.wake)
 }
 
-func (s *session) end(err *reason.Error) {
+func (s *commandQueue) end(err *reason.Error) {
 	s.mu.Lock()
 	s.ended = true
 	if err != nil {
@@ -36,15 +36,15 @@ func (s *session) end(err *reason.Error) {
 	signal(s.wake)
 }
 
-func (s *session) take() (commands []*pecanv1.WorkerCommand, ended bool, err error) {
+func (s *commandQueue) take() (commands []*pecanv1.WorkerCommand, ended bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	commands, s.commands = s.commands, nil
 	return commands, s.ended, s.err
 }
 
-// watcher is the way out to one watch: only the newest snapshot counts.
-type watcher struct {
+// updateSlot is the way out to one watch: only the newest snapshot counts.
+type updateSlot struct {
 	mu     sync.Mutex
 	newest *pecanv1.EpochUpdate
 	ended  bool
@@ -52,16 +52,16 @@ type watcher struct {
 	wake   chan struct{}
 }
 
-func newWatcher() *watcher { return &watcher{wake: make(chan struct{}, 1)} }
+func newUpdateSlot() *updateSlot { return &updateSlot{wake: make(chan struct{}, 1)} }
 
-func (w *watcher) push(update *pecanv1.EpochUpdate) {
+func (w *updateSlot) push(update *pecanv1.EpochUpdate) {
 	w.mu.Lock()
 	w.newest = update
 	w.mu.Unlock()
 	signal(w.wake)
 }
 
-func (w *watcher) end(err *reason.Error) {
+func (w *updateSlot) end(err *reason.Error) {
 	w.mu.Lock()
 	w.ended = true
 	if err != nil {
@@ -71,7 +71,7 @@ func (w *watcher) end(err *reason.Error) {
 	signal(w.wake)
 }
 
-func (w *watcher) take() (update *pecanv1.EpochUpdate, ended bool, err error) {
+func (w *updateSlot) take() (update *pecanv1.EpochUpdate, ended bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	update, w.newest = w.newest, nil

@@ -13,7 +13,7 @@ func TestConnectionsAboveTheBoundAreHungUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bounded{Listener: listener, most: 1}
+	b := &boundedListener{Listener: listener, most: 1}
 	accepted := make(chan net.Conn)
 	go func() {
 		defer close(accepted)

@@ -1,0 +1,147 @@
+package dispatcher
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
+	"github.com/pecan-ml/pecan/service/store"
+)
+
+// run writes decisions and lets time pass, until ctx ends or the store fails.
+func (d *Dispatcher) run(ctx context.Context) error {
+	ticks, stop := d.deps.Clock.NewTicker(d.cfg.TickPeriod)
+	defer stop()
+	for {
+		select {
+		case <-d.wake:
+		case <-ticks:
+			if why, _ := d.diskGate.state(); why == nil {
+				d.decide(core.Tick{})
+			}
+		case <-d.deps.Store.Failed():
+			d.stop(reason.New(reason.StoreCorrupt, "the store failed"))
+		case <-ctx.Done():
+			d.stop(nil)
+		case <-d.stopping:
+		}
+		d.commit()
+		select {
+		case <-d.stopping:
+			return d.failure
+		default:
+		}
+	}
+}
+
+// commit makes everything pending durable and then releases it. Only one goroutine calls it.
+func (d *Dispatcher) commit() {
+	d.mu.Lock()
+	entries := d.pending
+	d.pending = nil
+	d.mu.Unlock()
+	for len(entries) > 0 {
+		group, records := 0, [][]byte(nil)
+		for group < len(entries) {
+			records = append(records, entries[group].records...)
+			group++
+			if entries[group-1].snapshot != nil {
+				break
+			}
+		}
+		begun := time.Now()
+		err := d.deps.Store.Append(records)
+		took := time.Since(begun)
+		if errors.Is(err, store.ErrFull) {
+			d.holdBack(entries, err)
+			return
+		}
+		snapshot := entries[group-1].snapshot
+		if err == nil && snapshot != nil {
+			if err = d.deps.Store.Compact(snapshot); errors.Is(err, store.ErrFull) {
+				// The records are there. The snapshot comes with the next of them.
+				snapshot, err = nil, nil
+				d.mu.Lock()
+				d.recordsSinceSnapshot = d.cfg.CompactEvery
+				d.mu.Unlock()
+			}
+		}
+		if err != nil {
+			// What is on disk is not known. Nothing of this group, nor after it, is told to anybody.
+			d.stop(err)
+			return
+		}
+		d.diskHasRoom()
+		d.metrics.Committed(len(records), snapshot != nil, took)
+		for _, e := range entries[:group] {
+			d.metrics.Decided(e.counts)
+			for _, effect := range e.effects {
+				d.perform(effect)
+			}
+			close(e.done)
+		}
+		entries = entries[group:]
+	}
+}
+
+// perform does one effect of a durable decision.
+func (d *Dispatcher) perform(effect core.Effect) {
+	switch e := effect.(type) {
+	case core.Command:
+		d.connectedMu.Lock()
+		s := d.sessions[e.Session]
+		d.connectedMu.Unlock()
+		if s != nil {
+			s.push(e.Message)
+		}
+	case core.EndSession:
+		d.connectedMu.Lock()
+		s := d.sessions[e.Session]
+		d.connectedMu.Unlock()
+		if s != nil {
+			s.end(e.Err)
+		}
+	case core.Update:
+		d.connectedMu.Lock()
+		w := d.watches[e.Watch]
+		d.connectedMu.Unlock()
+		if w != nil {
+			w.push(e.Message)
+		}
+	case core.EndWatch:
+		d.connectedMu.Lock()
+		w := d.watches[e.Watch]
+		d.connectedMu.Unlock()
+		if w != nil {
+			w.end(e.Err)
+		}
+	case rollout.PlanRequest:
+		d.planOrder(e)
+	case core.ForgetGraph:
+		d.removeGraph(e.Fingerprint)
+	case core.Event:
+		if e.Warn {
+			d.deps.Log.Warn(e.Text, e.Args...)
+		} else {
+			d.deps.Log.Info(e.Text, e.Args...)
+		}
+	}
+}
+
+// stop ends the service, with an error when it ends badly.
+func (d *Dispatcher) stop(err error) {
+	d.stopOnce.Do(func() {
+		d.failure = err
+		close(d.stopping)
+	})
+}
+
+func (d *Dispatcher) stopError() error {
+	if d.failure != nil {
+		return reason.New(reason.Unavailable, "the dispatcher stopped: %w", d.failure)
+	}
+	return reason.New(reason.Unavailable, "the dispatcher is stopping; try again when it is back")
+}

@@ -1,0 +1,103 @@
+package metrics
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
+	for _, c := range m.counters() {
+		c.Describe(out)
+	}
+	for _, desc := range []*prometheus.Desc{m.info, m.jobs, m.jobInfo, m.epochs, m.streams, m.workers, m.clients, m.datasets, m.bytes, m.torn, m.full, m.orders} {
+		out <- desc
+	}
+}
+
+func (m *Metrics) counters() []prometheus.Collector {
+	return []prometheus.Collector{m.granted, m.delivered, m.elements, m.records, m.snapshots, m.duplicates, m.lost, m.rejected, m.write}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(out chan<- prometheus.Metric) {
+	status := m.source.StatusNow()
+	m.countDuplicates(status)
+	for _, c := range m.counters() {
+		c.Collect(out)
+	}
+	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+	}
+	durable := strconv.FormatBool(status.WorkDir != "")
+	gauge(m.info, 1, status.Version, status.ClusterId, durable)
+	gauge(m.jobs, float64(len(status.Jobs)))
+	gauge(m.clients, float64(status.Clients))
+	gauge(m.datasets, float64(len(status.Datasets)))
+	figures := m.source.StoreFigures()
+	gauge(m.bytes, float64(figures.Bytes))
+	out <- prometheus.MustNewConstMetric(m.torn, prometheus.CounterValue, float64(figures.TornTails))
+	full := 0.0
+	if m.source.DiskFull() {
+		full = 1
+	}
+	gauge(m.full, full)
+	workers := map[string]int{"connected": 0, "suspect": 0, "away": 0}
+	for _, worker := range status.Workers {
+		workers[worker.State]++
+	}
+	for state, n := range workers {
+		gauge(m.workers, float64(n), state)
+	}
+	orders := map[string]int{"off": 0, "measuring": 0, "proposed": 0, "kept": 0, "refused": 0, "piloted": 0, "adopted": 0, "rolled back": 0}
+	for _, job := range status.Jobs {
+		if job.Order != nil {
+			orders[job.Order.State]++
+		}
+	}
+	for state, n := range orders {
+		gauge(m.orders, float64(n), strings.ReplaceAll(state, " ", "_"))
+	}
+	var open, done, running, waiting int
+	for i, job := range status.Jobs {
+		for _, epoch := range job.Epochs {
+			if n := epoch.StreamsDone + epoch.StreamsRunning + epoch.StreamsWaiting; n > 0 {
+				open++
+				done, running, waiting = done+int(epoch.StreamsDone), running+int(epoch.StreamsRunning), waiting+int(epoch.StreamsWaiting)
+			}
+		}
+		if i >= len(status.Jobs)-maxJobsShown {
+			gauge(m.jobInfo, 1, job.JobId, job.Name, word(job.Options.GetMode().String(), "MODE_"),
+				word(job.Plan.GetDeterminism().String(), "DETERMINISM_CLASS_"), word(job.Options.GetSharding().String(), "SHARDING_"),
+				strconv.Itoa(int(job.Plan.GetNumStreams())), job.Plan.GetHash(), durable)
+		}
+	}
+	gauge(m.epochs, float64(open))
+	gauge(m.streams, float64(done), "delivered")
+	gauge(m.streams, float64(running), "leased")
+	gauge(m.streams, float64(waiting), "waiting")
+}
+
+func word(enum, prefix string) string { return strings.ToLower(strings.TrimPrefix(enum, prefix)) }
+
+// countDuplicates adds what trainers told of duplicates since it was asked last. Passes that are over are forgotten.
+func (m *Metrics) countDuplicates(status *pecanv1.StatusResponse) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := map[passKey]uint64{}
+	for _, job := range status.Jobs {
+		for _, epoch := range job.Epochs {
+			for _, pass := range epoch.Passes {
+				key := passKey{pass.ClientId, job.JobId, epoch.Epoch}
+				if now[key] = max(pass.DuplicatesDropped, m.duplicatesSeen[key]); now[key] > m.duplicatesSeen[key] {
+					m.duplicates.Add(float64(now[key] - m.duplicatesSeen[key]))
+				}
+			}
+		}
+	}
+	m.duplicatesSeen = now
+}

@@ -1,0 +1,62 @@
+package metrics
+
+import (
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// Counts are what records of a decision mean for the metrics.
+type Counts struct {
+	granted, delivered, elements uint64
+	// lost by pecanv1.LeaseLost_Cause.
+	lost [4]uint64
+}
+
+func (f *Counts) Add(record *pecanv1.Record) {
+	switch kind := record.GetKind().(type) {
+	case *pecanv1.Record_LeaseGranted:
+		f.granted++
+	case *pecanv1.Record_LeaseLost:
+		if cause := int(kind.LeaseLost.GetCause()); cause > 0 && cause < len(f.lost) {
+			f.lost[cause]++
+		}
+	case *pecanv1.Record_StreamDelivered:
+		f.delivered++
+		f.elements += kind.StreamDelivered.GetCount()
+	}
+}
+
+// Committed counts a write to the store and the time that it took.
+func (m *Metrics) Committed(records int, snapshot bool, took time.Duration) {
+	if records > 0 {
+		m.records.Add(float64(records))
+		m.write.Observe(took.Seconds())
+	}
+	if snapshot {
+		m.snapshots.Inc()
+	}
+}
+
+// Decided counts a decision that became durable.
+func (m *Metrics) Decided(f Counts) {
+	m.granted.Add(float64(f.granted))
+	m.delivered.Add(float64(f.delivered))
+	m.elements.Add(float64(f.elements))
+	for cause, n := range f.lost {
+		if n > 0 {
+			m.lost.WithLabelValues(word(pecanv1.LeaseLost_Cause(cause).String(), "")).Add(float64(n))
+		}
+	}
+}
+
+// Refused counts a request. A word that is not of the list came with the report of a worker, and there may be any number of those.
+func (m *Metrics) Refused(why reason.Reason) {
+	if reason.Code(why) == codes.Unknown {
+		why = "OTHER"
+	}
+	m.rejected.WithLabelValues(string(why)).Inc()
+}

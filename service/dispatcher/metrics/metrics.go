@@ -1,0 +1,84 @@
+package metrics
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/store"
+)
+
+// maxJobsShown bounds the jobs that have metrics of their own: the newest ones. All count in the sums.
+const maxJobsShown = 500
+
+// Metrics count what the dispatcher does. What it has is read from its status when somebody asks.
+type Metrics struct {
+	source                               Source
+	granted, delivered, elements         prometheus.Counter
+	records, snapshots, duplicates       prometheus.Counter
+	lost, rejected                       *prometheus.CounterVec
+	write                                prometheus.Histogram
+	info, jobs, jobInfo, epochs, streams *prometheus.Desc
+	workers, clients, datasets           *prometheus.Desc
+	bytes, torn, full, orders            *prometheus.Desc
+
+	// told are the duplicates that trainers told of the passes they read.
+	mu             sync.Mutex
+	duplicatesSeen map[passKey]uint64
+}
+
+// Source is the dispatcher as its metrics see it.
+type Source interface {
+	// StatusNow gives what an operator sees.
+	StatusNow() *pecanv1.StatusResponse
+	// StoreFigures says how large the store is.
+	StoreFigures() store.Figures
+	// DiskFull reports whether the disk has no room for records.
+	DiskFull() bool
+}
+
+// New gives the metrics of a dispatcher.
+func New(source Source) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	m := &Metrics{
+		source: source, duplicatesSeen: map[passKey]uint64{},
+		granted:    counter("pecan_dispatcher_leases_granted_total", "Leases given to workers."),
+		delivered:  counter("pecan_dispatcher_streams_delivered_total", "Streams of which a trainer has the last element."),
+		elements:   counter("pecan_dispatcher_elements_delivered_total", "Elements of delivered streams."),
+		records:    counter("pecan_dispatcher_records_written_total", "Records made durable."),
+		snapshots:  counter("pecan_dispatcher_snapshots_total", "Snapshots that replaced records."),
+		duplicates: counter("pecan_dispatcher_duplicates_dropped_total", "Elements that trainers had already and dropped, as they told."),
+		lost: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pecan_dispatcher_leases_lost_total",
+			Help: "Leases that ended: moved on purpose or not needed, died with their worker, failed on it."}, []string{"cause"}),
+		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pecan_dispatcher_requests_rejected_total", Help: "Requests refused, by the reason word."}, []string{"reason"}),
+		write: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pecan_dispatcher_store_write_seconds", Help: "Time of a write to the store with its fsync; many decisions share one.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 17)}),
+		info:     desc("pecan_dispatcher_info", "Always 1: what this dispatcher is.", "version", "cluster", "durable"),
+		jobs:     desc("pecan_dispatcher_jobs", "Jobs."),
+		jobInfo:  desc("pecan_dispatcher_job_info", "Always 1: what a job promises, for the newest 500.", "job", "name", "mode", "class", "sharding", "streams", "plan_hash", "durable"),
+		epochs:   desc("pecan_dispatcher_epochs_open", "Epochs that are open."),
+		streams:  desc("pecan_dispatcher_streams", "Streams of open epochs.", "state"),
+		workers:  desc("pecan_dispatcher_workers", "Registered workers.", "state"),
+		clients:  desc("pecan_dispatcher_clients", "Trainers' datasets that hold jobs."),
+		datasets: desc("pecan_dispatcher_datasets", "Registered datasets."),
+		orders:   desc("pecan_dispatcher_jobs_by_order", "Jobs that asked for another order of their steps, by how far that is.", "state"),
+		bytes:    desc("pecan_dispatcher_store_bytes", "Bytes of the store on disk."),
+		full:     desc("pecan_dispatcher_store_full", "1 while the disk has less room than is kept in reserve, and nothing new is begun."),
+		torn:     desc("pecan_dispatcher_store_torn_tails_total", "Torn writes that this process found when it started, and left out."),
+	}
+	for _, cause := range []string{"moved", "died", "failed"} {
+		m.lost.WithLabelValues(cause)
+	}
+	return m
+}
+
+type passKey struct {
+	client, job string
+	epoch       uint64
+}

@@ -1,0 +1,82 @@
+package dispatcher
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/validate"
+)
+
+// OpenEpoch implements the service.
+func (d *Dispatcher) OpenEpoch(ctx context.Context, req *pecanv1.OpenEpochRequest) (*pecanv1.OpenEpochResponse, error) {
+	if err := validate.First(
+		d.check.Required("request_id", req.RequestId), d.check.Required("client_id", req.ClientId), d.check.Required("job_id", req.JobId),
+	); err != nil {
+		return nil, err
+	}
+	order, err := d.orderOfPosition(req)
+	if err != nil {
+		return nil, err
+	}
+	return ask[*pecanv1.OpenEpochResponse](ctx, d, core.OpenEpochAt{Request: req, Order: order})
+}
+
+// AdoptEpoch implements the service.
+func (d *Dispatcher) AdoptEpoch(ctx context.Context, req *pecanv1.AdoptEpochRequest) (*pecanv1.AdoptEpochResponse, error) {
+	if err := validate.First(d.check.Required("client_id", req.ClientId), d.check.Required("job_id", req.JobId)); err != nil {
+		return nil, err
+	}
+	return ask[*pecanv1.AdoptEpochResponse](ctx, d, req)
+}
+
+// WatchEpoch implements the service.
+func (d *Dispatcher) WatchEpoch(req *pecanv1.WatchEpochRequest, stream grpc.ServerStreamingServer[pecanv1.EpochUpdate]) error {
+	if err := validate.First(d.check.Required("client_id", req.ClientId), d.check.Required("job_id", req.JobId)); err != nil {
+		return err
+	}
+	w := newUpdateSlot()
+	d.connectedMu.Lock()
+	d.nextID++
+	id := core.WatchID(d.nextID)
+	d.watches[id] = w
+	d.connectedMu.Unlock()
+	defer func() {
+		d.connectedMu.Lock()
+		delete(d.watches, id)
+		d.connectedMu.Unlock()
+		d.decide(core.Unwatch{ID: id})
+	}()
+	if _, err := d.submit(stream.Context(), core.Watch{ID: id, Request: req}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-w.wake:
+		case <-stream.Context().Done():
+			return reason.From(stream.Context().Err())
+		case <-d.stopping:
+			return d.stopError()
+		}
+		update, ended, err := w.take()
+		if update != nil {
+			if err := stream.Send(update); err != nil {
+				return err
+			}
+		}
+		if ended {
+			return err
+		}
+	}
+}
+
+// CloseEpoch implements the service.
+func (d *Dispatcher) CloseEpoch(ctx context.Context, req *pecanv1.CloseEpochRequest) (*pecanv1.CloseEpochResponse, error) {
+	if err := validate.First(d.check.Required("client_id", req.ClientId), d.check.Required("job_id", req.JobId)); err != nil {
+		return nil, err
+	}
+	return ask[*pecanv1.CloseEpochResponse](ctx, d, req)
+}

@@ -1,0 +1,51 @@
+package dispatcher
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// Explain implements the service. What the steps do and what is predicted of them is found anew: it follows from the graph and the
+// figures.
+func (d *Dispatcher) Explain(_ context.Context, req *pecanv1.ExplainRequest) (*pecanv1.ExplainResponse, error) {
+	if err := d.check.Required("job", req.Job); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	// Names and ids are in small letters.
+	explained, err := d.core.Explain(strings.ToLower(req.Job))
+	d.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	response := explained.Response
+	graph, err := d.deps.Store.Graph(explained.Fingerprint)
+	if err != nil {
+		return nil, d.storeError(err)
+	}
+	proposal, err := d.deps.Graphs.Order(graph, explained.Plan, explained.Options, explained.Nodes)
+	if err != nil {
+		return nil, reason.New(reason.Internal, "explain: the order of job %q cannot be explained: %w", req.Job, err)
+	}
+	response.Steps = proposal.Steps
+	if response.Order == pecanv1.Order_ORDER_OFF {
+		// What could be planned is nobody's order.
+		for i, step := range response.Steps {
+			step.Place, step.Reason = uint32(i), "its author's order"
+		}
+		return response, nil
+	}
+	if len(explained.Order) == 0 || slices.Equal(explained.Order, proposal.Order) {
+		response.PredictedBeforeS, response.PredictedAfterS = proposal.PredictedBefore, proposal.PredictedAfter
+		return response, nil
+	}
+	// Another version of the policy decided.
+	for _, step := range response.Steps {
+		step.Place = uint32(max(0, slices.Index(explained.Order, step.Node)))
+	}
+	return response, nil
+}

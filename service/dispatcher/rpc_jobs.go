@@ -1,0 +1,136 @@
+package dispatcher
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/validate"
+)
+
+// CreateJob implements the service. The graph is analysed outside of the core, and only when a job is really created.
+func (d *Dispatcher) CreateJob(ctx context.Context, req *pecanv1.CreateJobRequest) (*pecanv1.CreateJobResponse, error) {
+	name, err := d.check.JobName(req.JobName)
+	if err != nil {
+		return nil, err
+	}
+	if err := validate.First(
+		d.check.Required("request_id", req.RequestId), d.check.Required("client_id", req.ClientId),
+		d.check.DatasetID(req.DatasetId), validate.Text("client_host", req.ClientHost),
+	); err != nil {
+		return nil, err
+	}
+	if req.Options, err = validate.Options(req.Options); err != nil {
+		return nil, err
+	}
+	req.JobName = name
+	input := core.CreateJob{Request: req}
+	if input.JobID, err = d.randomID("j"); err != nil {
+		return nil, err
+	}
+	if input.Seed, err = d.randomSeed(); err != nil {
+		return nil, err
+	}
+	answer, err := d.submit(ctx, input)
+	if err != nil {
+		return nil, err
+	}
+	if needed, ok := answer.(core.PlanNeeded); ok {
+		if input.Plan, err = d.plan(needed.Dataset, req.Options); err != nil {
+			return nil, err
+		}
+		if answer, err = d.submit(ctx, input); err != nil {
+			return nil, err
+		}
+	}
+	response, ok := answer.(*pecanv1.CreateJobResponse)
+	if !ok {
+		return nil, reason.New(reason.Internal, "create job: unexpected answer %T", answer)
+	}
+	response.Durable = d.deps.Store.Dir() != ""
+	return response, nil
+}
+
+// plan has a dataset divided for a job, and checks what the rest of the dispatcher relies on.
+func (d *Dispatcher) plan(dataset *pecanv1.StoredDataset, options *pecanv1.JobOptions) (*pecanv1.Plan, error) {
+	graph, err := d.deps.Store.Graph(dataset.Fingerprint)
+	if err != nil {
+		return nil, d.storeError(err)
+	}
+	plan, err := d.deps.Graphs.Plan(graph, options)
+	if err != nil {
+		return nil, err
+	}
+	off := options.Mode == pecanv1.Mode_MODE_OFF
+	if n := plan.GetNumStreams(); n < 0 || n > validate.MaxStreams || !off && n == 0 {
+		return nil, reason.New(reason.Internal, "create job: a plan with %d streams", n)
+	}
+	return plan, nil
+}
+
+func (d *Dispatcher) randomSeed() (uint64, error) {
+	var b [8]byte
+	if _, err := io.ReadFull(d.deps.Rand, b[:]); err != nil {
+		return 0, reason.New(reason.Internal, "draw a seed: %w", err)
+	}
+	return binary.LittleEndian.Uint64(b[:]), nil
+}
+
+// ask submits a request whose answer has the type T.
+func ask[T any](ctx context.Context, d *Dispatcher, input any) (T, error) {
+	var none T
+	answer, err := d.submit(ctx, input)
+	if err != nil {
+		return none, err
+	}
+	response, ok := answer.(T)
+	if !ok {
+		return none, reason.New(reason.Internal, "unexpected answer %T", answer)
+	}
+	return response, nil
+}
+
+// ClientHeartbeat implements the service.
+func (d *Dispatcher) ClientHeartbeat(ctx context.Context, req *pecanv1.ClientHeartbeatRequest) (*pecanv1.ClientHeartbeatResponse, error) {
+	if err := d.check.Required("client_id", req.ClientId); err != nil {
+		return nil, err
+	}
+	if len(req.JobIds) > validate.MaxListed || len(req.Passes) > validate.MaxListed {
+		return nil, reason.New(reason.BadArgument, "heartbeat: %d jobs and %d passes, at most %d of each are taken", len(req.JobIds), len(req.Passes), validate.MaxListed)
+	}
+	for _, pass := range req.Passes {
+		pass.WaitedS = validate.CleanSeconds(pass.WaitedS)
+	}
+	if why, _ := d.diskGate.state(); why != nil {
+		// Nobody's time passes.
+		return &pecanv1.ClientHeartbeatResponse{}, nil
+	}
+	return ask[*pecanv1.ClientHeartbeatResponse](ctx, d, req)
+}
+
+// ClientGoodbye implements the service.
+func (d *Dispatcher) ClientGoodbye(ctx context.Context, req *pecanv1.ClientGoodbyeRequest) (*pecanv1.ClientGoodbyeResponse, error) {
+	if err := d.check.Required("client_id", req.ClientId); err != nil {
+		return nil, err
+	}
+	return ask[*pecanv1.ClientGoodbyeResponse](ctx, d, req)
+}
+
+// Status implements the service.
+func (d *Dispatcher) Status(context.Context, *pecanv1.StatusRequest) (*pecanv1.StatusResponse, error) {
+	return d.status(), nil
+}
+
+func (d *Dispatcher) status() *pecanv1.StatusResponse {
+	now := d.deps.Clock.Now()
+	d.mu.Lock()
+	status := d.core.Status(d.diskGate.coreTime(now))
+	// Parts of the answer belong to the core's state: it is written out before the core goes on.
+	status = clone(status)
+	d.mu.Unlock()
+	status.Version, status.WorkDir, status.UptimeS = d.cfg.Version, d.deps.Store.Dir(), (now - d.started).Seconds()
+	return status
+}

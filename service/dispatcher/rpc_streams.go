@@ -1,0 +1,59 @@
+package dispatcher
+
+import (
+	"context"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/validate"
+)
+
+// FinishStream implements the service.
+func (d *Dispatcher) FinishStream(ctx context.Context, req *pecanv1.FinishStreamRequest) (*pecanv1.FinishStreamResponse, error) {
+	if err := validate.First(d.check.Required("client_id", req.ClientId), d.check.Stream(req.Id)); err != nil {
+		return nil, err
+	}
+	return ask[*pecanv1.FinishStreamResponse](ctx, d, req)
+}
+
+// ReleaseStream implements the service.
+func (d *Dispatcher) ReleaseStream(ctx context.Context, req *pecanv1.ReleaseStreamRequest) (*pecanv1.ReleaseStreamResponse, error) {
+	if err := validate.First(d.check.Required("client_id", req.ClientId), d.check.Stream(req.Id)); err != nil {
+		return nil, err
+	}
+	return ask[*pecanv1.ReleaseStreamResponse](ctx, d, req)
+}
+
+// ReportWorker implements the service.
+func (d *Dispatcher) ReportWorker(ctx context.Context, req *pecanv1.ReportWorkerRequest) (*pecanv1.ReportWorkerResponse, error) {
+	if err := validate.First(
+		d.check.Required("client_id", req.ClientId), d.check.Stream(req.Id), d.check.Required("worker_id", req.WorkerId),
+	); err != nil {
+		return nil, err
+	}
+	req.Message = validate.Shorten(req.Message)
+	return ask[*pecanv1.ReportWorkerResponse](ctx, d, req)
+}
+
+// maxMarkedFiles bounds the files that an error names.
+const maxMarkedFiles = 16
+
+// MarkElements implements the service.
+func (d *Dispatcher) MarkElements(ctx context.Context, req *pecanv1.MarkElementsRequest) (*pecanv1.MarkElementsResponse, error) {
+	if err := validate.First(d.check.Required("worker_id", req.WorkerId), d.check.Stream(req.Id)); err != nil {
+		return nil, err
+	}
+	req.Files = req.Files[:min(len(req.Files), maxMarkedFiles)]
+	for i := range req.Files {
+		req.Files[i] = validate.Shorten(req.Files[i])
+	}
+	return ask[*pecanv1.MarkElementsResponse](ctx, d, req)
+}
+
+// ReportCrash implements the service.
+func (d *Dispatcher) ReportCrash(ctx context.Context, req *pecanv1.ReportCrashRequest) (*pecanv1.ReportCrashResponse, error) {
+	if err := validate.First(d.check.Required("worker_id", req.WorkerId), d.check.Required("cause", req.Cause)); err != nil {
+		return nil, err
+	}
+	req.Cause = validate.Shorten(req.Cause)
+	return ask[*pecanv1.ReportCrashResponse](ctx, d, req)
+}

@@ -1,0 +1,91 @@
+package validate
+
+import (
+	"math"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// CleanHeartbeat makes numbers that policies and status read harmless.
+func CleanHeartbeat(beat *pecanv1.WorkerHeartbeat) {
+	if len(beat.Streams) > MaxListed {
+		beat.Streams = beat.Streams[:MaxListed]
+	}
+	beat.CpuS = CleanSeconds(beat.CpuS)
+	beat.ResidentBytes = max(beat.ResidentBytes, 0)
+}
+
+// CleanMetrics makes the figures of a job's nodes harmless.
+func CleanMetrics(figures *pecanv1.JobMetrics) {
+	for _, nodes := range []*[]*pecanv1.NodeMetrics{&figures.Nodes, &figures.Ordered} {
+		if len(*nodes) > MaxListed {
+			*nodes = (*nodes)[:MaxListed]
+		}
+		for _, node := range *nodes {
+			node.SelfCpuS = CleanSeconds(node.SelfCpuS)
+			node.Node, node.Op = Shorten(node.Node), Shorten(node.Op)
+		}
+	}
+}
+
+// CleanTrial makes what a worker found in a trial harmless. A difference that is no number is larger than any.
+func CleanTrial(trial *pecanv1.OrderTrial) {
+	if trial == nil {
+		return
+	}
+	trial.Refused = Shorten(trial.Refused)
+	trial.OriginalS, trial.OrderedS, trial.CpuS = CleanSeconds(trial.OriginalS), CleanSeconds(trial.OrderedS), CleanSeconds(trial.CpuS)
+	for _, saved := range []*float64{&trial.SavedLowS, &trial.SavedHighS} {
+		if math.IsNaN(*saved) {
+			*saved = 0
+		}
+	}
+	if len(trial.Components) > maxComponents {
+		trial.Components = trial.Components[:maxComponents]
+	}
+	for _, difference := range trial.Components {
+		for _, value := range []*float64{&difference.MaxDifference, &difference.Bound, &difference.Range} {
+			if math.IsNaN(*value) {
+				*value = math.Inf(1)
+			}
+		}
+	}
+}
+
+func CleanSeconds(s float64) float64 {
+	if math.IsNaN(s) || s < 0 || s > 1e12 {
+		return 0
+	}
+	return s
+}
+
+// Shorten cuts a text of a peer that is stored or logged.
+func Shorten(text string) string {
+	if len(text) > maxTextBytes {
+		return strings.ToValidUTF8(text[:maxTextBytes], "") + "..."
+	}
+	return text
+}
+
+// DiscardUnknown drops fields that this version does not know, so that they reach neither the journal nor a peer.
+func DiscardUnknown(m protoreflect.Message) {
+	if len(m.GetUnknown()) > 0 {
+		m.SetUnknown(nil)
+	}
+	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		switch {
+		case field.Message() == nil || field.IsMap():
+		case field.IsList():
+			list := value.List()
+			for i := range list.Len() {
+				DiscardUnknown(list.Get(i).Message())
+			}
+		default:
+			DiscardUnknown(value.Message())
+		}
+		return true
+	})
+}
