@@ -120,7 +120,7 @@ func (d *Dispatcher) perform(effect core.Effect) {
 		}
 	case rollout.PlanRequest:
 		d.planOrder(e)
-	case core.ForgetGraph:
+	case core.RemoveGraph:
 		d.removeGraph(e.Fingerprint)
 	case core.Event:
 		if e.Warn {

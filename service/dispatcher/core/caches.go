@@ -20,11 +20,11 @@ import (
 // record, and the next epoch writes it anew.
 
 const (
-	// keptCaches bounds how many caches are remembered, maxSegmentName the name of a file.
-	keptCaches     = 1000
+	// maxCaches bounds how many caches are remembered, maxSegmentName the name of a file.
+	maxCaches      = 1000
 	maxSegmentName = 200
-	// writingSuffix ends the name of a file that is not whole yet.
-	writingSuffix = ".tmp"
+	// partialSuffix ends the name of a file that is not whole yet.
+	partialSuffix = ".tmp"
 )
 
 // cacheKey names the cache of a job; empty when it has none.
@@ -37,8 +37,8 @@ func cacheKey(job *pecanv1.StoredJob) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// cacheOrder says what a worker does at the cached step of a stream, nil for nothing.
-func (c *Core) cacheOrder(job *pecanv1.StoredJob, stream *pecanv1.StoredStream) *pecanv1.CacheAction {
+// cacheAction says what a worker does at the cached step of a stream, nil for nothing.
+func (c *Core) cacheAction(job *pecanv1.StoredJob, stream *pecanv1.StoredStream) *pecanv1.CacheAction {
 	key := cacheKey(job)
 	if key == "" || durable.IsClosing(job, stream) || stream.Worker == nil {
 		return nil
@@ -60,15 +60,15 @@ func (c *Core) cacheOrder(job *pecanv1.StoredJob, stream *pecanv1.StoredStream) 
 	return &pecanv1.CacheAction{Key: key}
 }
 
-// cacheWritten names a segment that a worker has made durable, and commits its cache when it was the last one. The first one of a
+// segmentWritten names a segment that a worker has made durable, and commits its cache when it was the last one. The first one of a
 // stream stays, whoever wrote it: another run of the stream, or another job, gave the same elements.
-func (c *Core) cacheWritten(workerID string, segment *pecanv1.CacheSegment) {
+func (c *Core) segmentWritten(workerID string, segment *pecanv1.CacheSegment) {
 	c.command(workerID, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheSegmentAck{CacheSegmentAck: &pecanv1.CacheSegmentAck{
-		Name: segment.GetName(), Accepted: c.nameSegment(workerID, segment),
+		Name: segment.GetName(), Accepted: c.recordSegment(workerID, segment),
 	}}})
 }
 
-func (c *Core) nameSegment(workerID string, segment *pecanv1.CacheSegment) bool {
+func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) bool {
 	i := slices.IndexFunc(c.state.Jobs(), func(job *pecanv1.StoredJob) bool { return segment.GetKey() != "" && cacheKey(job) == segment.GetKey() })
 	switch {
 	case i < 0, int64(segment.Streams) != int64(c.state.Jobs()[i].Plan.GetNumStreams()), segment.Stream >= segment.Streams,
@@ -79,7 +79,7 @@ func (c *Core) nameSegment(workerID string, segment *pecanv1.CacheSegment) bool 
 	if at, taken := durable.FindSegment(cache, segment.Stream); taken {
 		return cache.Segments[at].Name == segment.Name
 	}
-	if cache == nil && !c.roomForCache() {
+	if cache == nil && !c.makeRoomForCache() {
 		return false
 	}
 	segment = proto.Clone(segment).(*pecanv1.CacheSegment)
@@ -92,9 +92,9 @@ func (c *Core) nameSegment(workerID string, segment *pecanv1.CacheSegment) bool 
 	return true
 }
 
-// roomForCache forgets the cache that was written longest ago and that no job uses, where there are too many.
-func (c *Core) roomForCache() bool {
-	if c.state.Caches() < keptCaches {
+// makeRoomForCache forgets the cache that was written longest ago and that no job uses, where there are too many.
+func (c *Core) makeRoomForCache() bool {
+	if c.state.Caches() < maxCaches {
 		return true
 	}
 	used := map[string]bool{}
@@ -115,8 +115,8 @@ func (c *Core) roomForCache() bool {
 	return true
 }
 
-// cacheSpoilt takes a segment that cannot be used out of its cache.
-func (c *Core) cacheSpoilt(workerID string, told *pecanv1.CacheSegmentInvalid) {
+// segmentInvalid takes a segment that cannot be used out of its cache.
+func (c *Core) segmentInvalid(workerID string, told *pecanv1.CacheSegmentInvalid) {
 	segment := told.GetSegment()
 	cache := c.state.Cache(segment.GetKey())
 	at, found := durable.FindSegment(cache, segment.GetStream())
@@ -131,9 +131,9 @@ func (c *Core) cacheSpoilt(workerID string, told *pecanv1.CacheSegmentInvalid) {
 		"file", segment.Name, "worker", workerID, "error", told.Why)
 }
 
-// cacheFiles answers which files of a worker's directory belong to no cache. What a worker that is known still writes is left alone; a
+// findCacheOrphans answers which files of a worker's directory belong to no cache. What a worker that is known still writes is left alone; a
 // segment that is whole and was not told of for so long is nobody's.
-func (c *Core) cacheFiles(workerID string, files *pecanv1.CacheFiles) {
+func (c *Core) findCacheOrphans(workerID string, files *pecanv1.CacheFiles) {
 	named := map[string]bool{}
 	for _, key := range c.state.CacheKeys() {
 		cache := c.state.Cache(key)
@@ -155,7 +155,7 @@ func (c *Core) cacheFiles(workerID string, files *pecanv1.CacheFiles) {
 
 // beingWritten tells whether the worker in a file's name may be at it.
 func (c *Core) beingWritten(name string) bool {
-	rest, writing := strings.CutSuffix(name, writingSuffix)
+	rest, writing := strings.CutSuffix(name, partialSuffix)
 	return writing && c.workers[rest[strings.LastIndexByte(rest, '-')+1:]] != nil
 }
 
@@ -174,11 +174,11 @@ func (c *Core) cacheStatus(job *pecanv1.StoredJob) *pecanv1.CacheStatus {
 	}
 	cache := c.state.Cache(key)
 	status := &pecanv1.CacheStatus{Key: key, Segments: uint32(len(cache.GetSegments())), Streams: uint32(job.Plan.GetNumStreams()), Bytes: cacheBytes(cache)}
-	trouble := c.cacheTrouble(job)
+	trouble := c.cacheProblem(job)
 	switch {
 	case len(c.workers) == 0:
 		status.State = "off: no worker is registered"
-	case c.cachers() == 0:
+	case c.workersWithCache() == 0:
 		status.State = "off"
 	case c.usedCaches[key]:
 		status.State = "used"
@@ -193,8 +193,8 @@ func (c *Core) cacheStatus(job *pecanv1.StoredJob) *pecanv1.CacheStatus {
 	return status
 }
 
-// cachers is how many workers have a directory for caches.
-func (c *Core) cachers() (n int) {
+// workersWithCache is how many workers have a directory for caches.
+func (c *Core) workersWithCache() (n int) {
 	for _, worker := range c.workers {
 		if worker.caches {
 			n++
@@ -203,17 +203,17 @@ func (c *Core) cachers() (n int) {
 	return n
 }
 
-// cacheTrouble says what keeps a job's cache from doing its work, and the way out; nothing while there is no worker at all.
-func (c *Core) cacheTrouble(job *pecanv1.StoredJob) string {
+// cacheProblem says what keeps a job's cache from doing its work, and the way out; nothing while there is no worker at all.
+func (c *Core) cacheProblem(job *pecanv1.StoredJob) string {
 	key := cacheKey(job)
 	if key == "" || len(c.workers) == 0 {
 		return ""
 	}
 	dropped := uint64(0)
 	for _, worker := range c.workers {
-		dropped += worker.cached.GetWritesDropped()
+		dropped += worker.cacheMetrics.GetWritesDropped()
 	}
-	switch have := c.cachers(); {
+	switch have := c.workersWithCache(); {
 	case have == 0:
 		return "no worker has a directory for caches. Start them with one that all of them see (--cache-dir DIR)"
 	case have < len(c.workers):

@@ -10,8 +10,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// seen notes that a client lives, and that it holds a job.
-func (c *Core) seen(clientID, jobID string) {
+// noteAlive notes that a client lives, and that it holds a job.
+func (c *Core) noteAlive(clientID, jobID string) {
 	client := c.clients[clientID]
 	if client == nil {
 		return
@@ -27,12 +27,12 @@ func (c *Core) member(what, clientID, jobID string) (*pecanv1.StoredJob, error) 
 	if c.state.Client(clientID) == nil {
 		return nil, c.unknownClient(what, clientID)
 	}
-	c.seen(clientID, "")
+	c.noteAlive(clientID, "")
 	job := c.state.Job(jobID)
 	if job == nil || !slices.Contains(job.ClientIds, clientID) {
 		return nil, reason.New(reason.JobUnknown, "%s: job %q is not held by client %q; it ended, or the dispatcher gave it up when it did not hear of the client for %v", what, jobID, clientID, c.cfg.ClientTimeout)
 	}
-	c.seen(clientID, jobID)
+	c.noteAlive(clientID, jobID)
 	return job, nil
 }
 
@@ -47,11 +47,11 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
 	}
 	client.lastSeen = c.now
 	if req.ClientTimeoutS > 0 && req.ClientTimeoutS <= c.cfg.ClientTimeout.Seconds() {
-		client.untold = false
+		client.timeoutUnconfirmed = false
 	}
-	if req.Number == 0 || req.Number > client.beats {
-		client.beats = req.Number
-		c.hearOfPasses(req, client)
+	if req.Number == 0 || req.Number > client.heartbeatNumber {
+		client.heartbeatNumber = req.Number
+		c.updatePasses(req, client)
 	}
 	var missing []string
 	for _, id := range req.JobIds {
@@ -67,8 +67,8 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
 	return nil
 }
 
-// hearOfPasses takes over what a client's newest heartbeat says of its passes.
-func (c *Core) hearOfPasses(req *pecanv1.ClientHeartbeatRequest, client *clientState) {
+// updatePasses takes over what a client's newest heartbeat says of its passes.
+func (c *Core) updatePasses(req *pecanv1.ClientHeartbeatRequest, client *clientState) {
 	for _, pass := range req.Passes {
 		job := c.state.Job(pass.JobId)
 		if job == nil {
@@ -82,16 +82,16 @@ func (c *Core) hearOfPasses(req *pecanv1.ClientHeartbeatRequest, client *clientS
 		if known := client.passes[key]; known == nil || known.starved != pass.Starved {
 			c.dirty = true
 		}
-		client.passes[key] = &passState{starved: pass.Starved, told: pass, seen: c.now}
+		client.passes[key] = &passState{starved: pass.Starved, report: pass, seen: c.now}
 	}
 	if !req.Opening {
-		c.dropForgottenPasses(req, client)
+		c.closeAbandonedPasses(req, client)
 	}
 }
 
-// dropForgottenPasses closes passes that a client does not name any more: it gave up opening them before it had the answer. A heartbeat that
+// closeAbandonedPasses closes passes that a client does not name any more: it gave up opening them before it had the answer. A heartbeat that
 // was held up on its way, while the dispatcher was restarted too, may be older than the pass: it cannot have named it.
-func (c *Core) dropForgottenPasses(req *pecanv1.ClientHeartbeatRequest, client *clientState) {
+func (c *Core) closeAbandonedPasses(req *pecanv1.ClientHeartbeatRequest, client *clientState) {
 	clientID := req.ClientId
 	for _, jobID := range c.jobsOf(clientID) {
 		job := c.state.Job(jobID)
@@ -128,7 +128,7 @@ func (c *Core) expireClients() {
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.clients)) {
 		client := c.clients[id]
-		limit := client.mayBeSilent(c.cfg.ClientTimeout)
+		limit := client.maxSilence(c.cfg.ClientTimeout)
 		if c.now-client.lastSeen > limit {
 			c.warn("client lost", "client", id, "silent_s", (c.now - client.lastSeen).Seconds())
 			c.dropClient(id, "timeout")

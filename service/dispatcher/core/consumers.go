@@ -18,63 +18,63 @@ func (c *Core) assignConsumers() {
 		}
 		for _, epoch := range job.Epochs {
 			if epoch.Error == nil && job.Error == nil && len(epoch.Passes) > 0 {
-				c.shareEpoch(job, epoch)
+				c.balanceEpoch(job, epoch)
 			}
 		}
 	}
 }
 
-// share is what a client has of an epoch, counting what it is about to get and not what it is about to give up.
-type share struct {
+// consumerLoad is what a client has of an epoch, counting what it is about to get and not what it is about to give up.
+type consumerLoad struct {
 	client string
 	count  int
 	// ready: not opened ahead of need, or nobody is ready.
 	ready bool
 }
 
-func byCount(a, b *share) int { return cmp.Compare(a.count, b.count) }
+func byCount(a, b *consumerLoad) int { return cmp.Compare(a.count, b.count) }
 
-func (c *Core) shareEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
-	shares := c.shares(job, epoch)
-	ready := slices.DeleteFunc(slices.Clone(shares), func(s *share) bool { return !s.ready })
+func (c *Core) balanceEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
+	shares := c.consumerLoads(job, epoch)
+	ready := slices.DeleteFunc(slices.Clone(shares), func(s *consumerLoad) bool { return !s.ready })
 	key := streamKey{job: job.JobId, epoch: epoch.Epoch}
 	for _, stream := range epoch.Streams {
 		key.stream = stream.Stream
 		if stream.Consumer == "" && stream.Worker != nil && !stream.Delivered {
-			poorest := slices.MinFunc(ready, byCount)
-			poorest.count++
-			c.assign(key.id(), stream, poorest.client)
+			least := slices.MinFunc(ready, byCount)
+			least.count++
+			c.assign(key.id(), stream, least.client)
 		}
 	}
 	for _, s := range shares {
 		// Who is not reading yet has nothing to lose.
-		for !s.ready && s.count > 0 && c.move(job, epoch, s, slices.MinFunc(ready, byCount), false) {
+		for !s.ready && s.count > 0 && c.requestRelease(job, epoch, s, slices.MinFunc(ready, byCount), false) {
 		}
 	}
 	for {
-		poorest, richest := slices.MinFunc(ready, byCount), slices.MaxFunc(ready, byCount)
-		needy := poorest.count == 0 && c.starving(job, epoch, poorest.client)
-		if richest.count-poorest.count < 2 && !(needy && richest.count == 1) {
+		least, most := slices.MinFunc(ready, byCount), slices.MaxFunc(ready, byCount)
+		needy := least.count == 0 && c.starving(job, epoch, least.client)
+		if most.count-least.count < 2 && !(needy && most.count == 1) {
 			return
 		}
-		if !c.move(job, epoch, richest, poorest, richest.count == 1) {
+		if !c.requestRelease(job, epoch, most, least, most.count == 1) {
 			return
 		}
 	}
 }
 
-// shares lists the clients of an epoch in the order in which they came. Those that opened it ahead of need are not ready
+// consumerLoads lists the clients of an epoch in the order in which they came. Those that opened it ahead of need are not ready
 // before they adopt it, unless there are no others.
-func (c *Core) shares(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) []*share {
+func (c *Core) consumerLoads(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) []*consumerLoad {
 	onlyAhead := durable.AllPrefetched(epoch)
-	var shares []*share
+	var shares []*consumerLoad
 	for _, pass := range epoch.Passes {
-		s := &share{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch}
+		s := &consumerLoad{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch}
 		for _, stream := range epoch.Streams {
-			soft := c.soft(streamKey{job.JobId, epoch.Epoch, stream.Stream})
+			volatile := c.volatile(streamKey{job.JobId, epoch.Epoch, stream.Stream})
 			reader := stream.Consumer
-			if soft.moving {
-				reader = soft.moveTo
+			if volatile.releasing {
+				reader = volatile.nextConsumer
 			}
 			if reader == s.client && !stream.Delivered {
 				s.count++
@@ -94,18 +94,18 @@ func (c *Core) starving(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 	return pass != nil && pass.starved
 }
 
-// move asks the richer client for the last of its streams. Taking its only one waits until it has had it for a while, so
+// requestRelease asks the richer client for the last of its streams. Taking its only one waits until it has had it for a while, so
 // that two clients that share one stream take turns.
-func (c *Core) move(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, from, to *share, only bool) bool {
+func (c *Core) requestRelease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, from, to *consumerLoad, only bool) bool {
 	for _, stream := range slices.Backward(epoch.Streams) {
-		soft := c.soft(streamKey{job.JobId, epoch.Epoch, stream.Stream})
-		if stream.Consumer != from.client || stream.Delivered || soft.moving {
+		volatile := c.volatile(streamKey{job.JobId, epoch.Epoch, stream.Stream})
+		if stream.Consumer != from.client || stream.Delivered || volatile.releasing {
 			continue
 		}
-		if only && c.now-soft.consumedAt < c.cfg.ConsumerSlice {
+		if only && c.now-volatile.assignedAt < c.cfg.ConsumerSlice {
 			return false
 		}
-		soft.moving, soft.moveTo = true, to.client
+		volatile.releasing, volatile.nextConsumer = true, to.client
 		from.count--
 		to.count++
 		c.event("asking for a stream back", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
@@ -119,6 +119,6 @@ func (c *Core) assign(id *pecanv1.StreamId, stream *pecanv1.StoredStream, client
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerAssigned{ConsumerAssigned: &pecanv1.ConsumerAssigned{
 		Id: id, ClientId: clientID, StartIndex: stream.StartIndex, Assignment: stream.Assignment + 1,
 	}}})
-	soft := c.soft(keyOf(id))
-	soft.moving, soft.moveTo, soft.consumedAt, soft.consumedUnder = false, "", c.now, stream.Lease
+	volatile := c.volatile(keyOf(id))
+	volatile.releasing, volatile.nextConsumer, volatile.assignedAt, volatile.assignedLease = false, "", c.now, stream.Lease
 }

@@ -110,7 +110,7 @@ func (c *Core) handle(input any) (any, error) {
 		c.markElements(in)
 		return &pecanv1.MarkElementsResponse{}, nil
 	case *pecanv1.ReportCrashRequest:
-		c.workerCrashes(in)
+		c.reportCrash(in)
 		return &pecanv1.ReportCrashResponse{}, nil
 	case *pecanv1.ReportWorkerRequest:
 		return &pecanv1.ReportWorkerResponse{}, c.reportWorker(in)
@@ -158,14 +158,14 @@ func (c *Core) start(in Start) error {
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_Started{Started: &pecanv1.DispatcherStarted{ClusterId: id}}})
 	for _, clientID := range c.state.ClientIDs() {
 		c.clients[clientID] = newClientState(c.now)
-		c.clients[clientID].untold = true
+		c.clients[clientID].timeoutUnconfirmed = true
 	}
 	// Workers that held leases before may come back; until then they count as away.
 	for _, job := range c.state.Jobs() {
 		for _, epoch := range job.Epochs {
 			for _, stream := range epoch.Streams {
 				if stream.Worker != nil && c.workers[stream.Worker.WorkerId] == nil {
-					c.workers[stream.Worker.WorkerId] = &workerState{address: stream.Worker, away: true, restored: true, awayUntil: c.now + c.cfg.DeadAfter, maxStreams: 1}
+					c.workers[stream.Worker.WorkerId] = &workerState{address: stream.Worker, away: true, unheardSinceRestart: true, awayUntil: c.now + c.cfg.DeadAfter, maxStreams: 1}
 				}
 			}
 		}
@@ -186,7 +186,7 @@ func (c *Core) tick() {
 // settle brings leases, consumers and snapshots in line with what has just changed.
 func (c *Core) settle() {
 	c.dropUnneededLeases()
-	c.addOffStreams()
+	c.addStreamsOfOffMode()
 	c.assignLeases()
 	c.assignConsumers()
 	c.pushRemainders()

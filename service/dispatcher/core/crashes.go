@@ -17,41 +17,41 @@ func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
 		return
 	}
 	key := keyOf(r.Id)
-	soft := c.softNow(key, stream)
-	if r.Number != 0 && r.Number <= soft.marked {
+	volatile := c.volatileNow(key, stream)
+	if r.Number != 0 && r.Number <= volatile.markNumber {
 		return
 	}
-	soft.marked = r.Number
+	volatile.markNumber = r.Number
 	if r.Opening {
-		c.standsAlone(worker, key)
-		soft.mark = nil
+		c.setAlone(worker, key)
+		volatile.mark = nil
 		return
 	}
-	c.hasOpened(key, stream)
-	soft.produced, soft.mark = max(soft.produced, r.First), r
+	c.noteOpened(key, stream)
+	volatile.produced, volatile.mark = max(volatile.produced, r.First), r
 	if r.Below <= r.First && !r.ReadAhead {
-		soft.mark = nil
+		volatile.mark = nil
 	}
 	if r.Alone {
-		c.standsAlone(worker, key)
+		c.setAlone(worker, key)
 	}
-	if stream.Serial && !r.ReadAhead && r.First >= stream.SuspectBelow+stream.InFlight && opensAgain(job) {
-		c.takeBack(job, r.WorkerId, key, stream.Lease)
+	if stream.Serial && !r.ReadAhead && r.First >= stream.SuspectBelow+stream.InFlight && mayRestart(job) {
+		c.stopRun(job, r.WorkerId, key, stream.Lease)
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
 			Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_MOVED, Progress: r.First, Why: "what was suspected did no harm",
 		}}})
 	}
 }
 
-// opensAgain tells whether a run may be ended for another one of the same stream just to be faster.
-func opensAgain(job *pecanv1.StoredJob) bool {
+// mayRestart tells whether a run may be ended for another one of the same stream just to be faster.
+func mayRestart(job *pecanv1.StoredJob) bool {
 	return graph.MayMove(job.Plan, job.Options) && !graph.BeginsAnew(job.Plan, job.Options) && !job.Plan.GetWritesFiles()
 }
 
-// standsAlone notes that the suspicious of one stream is next on a worker: what the one before had marked is behind it.
-func (c *Core) standsAlone(worker *workerState, key streamKey) {
+// setAlone notes that the suspicious of one stream is next on a worker: what the one before had marked is behind it.
+func (c *Core) setAlone(worker *workerState, key streamKey) {
 	if worker.alone != nil && *worker.alone != key {
-		behind := c.soft(*worker.alone)
+		behind := c.volatile(*worker.alone)
 		if mark := behind.mark; mark != nil && mark.ReadAhead {
 			behind.mark = &pecanv1.MarkElementsRequest{First: mark.Below, Below: mark.Below, ReadAhead: true, Files: mark.Files}
 		} else {
@@ -61,8 +61,8 @@ func (c *Core) standsAlone(worker *workerState, key streamKey) {
 	worker.alone = &key
 }
 
-// workerCrashes notes a worker's last words. Its streams go when its session does.
-func (c *Core) workerCrashes(r *pecanv1.ReportCrashRequest) {
+// reportCrash notes a worker's last words. Its streams go when its session does.
+func (c *Core) reportCrash(r *pecanv1.ReportCrashRequest) {
 	worker := c.workers[r.WorkerId]
 	if worker == nil {
 		return
@@ -70,7 +70,7 @@ func (c *Core) workerCrashes(r *pecanv1.ReportCrashRequest) {
 	worker.crash = r.Cause
 	for _, load := range r.Running {
 		if _, _, stream := c.leased(r.WorkerId, load.GetId(), load.GetLease()); stream != nil {
-			c.progressed(keyOf(load.Id), stream, load)
+			c.noteProgress(keyOf(load.Id), stream, load)
 		}
 	}
 	for _, one := range r.Opening {
@@ -78,8 +78,8 @@ func (c *Core) workerCrashes(r *pecanv1.ReportCrashRequest) {
 		if stream == nil {
 			continue
 		}
-		soft := c.softNow(keyOf(one.Id), stream)
-		soft.crashed = true
+		volatile := c.volatileNow(keyOf(one.Id), stream)
+		volatile.crashed = true
 	}
 	c.warn("worker crashes", "worker", r.WorkerId, "cause", r.Cause, "opening", len(r.Opening))
 }
@@ -91,7 +91,7 @@ func (c *Core) workerCrashes(r *pecanv1.ReportCrashRequest) {
 // openingCrashes is how many workers in a row crashed while they opened a stream, now that its lease ends.
 func (c *Core) openingCrashes(key streamKey, stream *pecanv1.StoredStream) uint32 {
 	switch {
-	case c.crashedOpening(key, stream):
+	case c.diedOpening(key, stream):
 		return stream.OpeningCrashes + 1
 	case c.opened(key, stream):
 		return 0
@@ -99,21 +99,21 @@ func (c *Core) openingCrashes(key streamKey, stream *pecanv1.StoredStream) uint3
 	return stream.OpeningCrashes
 }
 
-// crashedOpening tells whether the worker that holds a stream said that it dies while it opens it.
-func (c *Core) crashedOpening(key streamKey, stream *pecanv1.StoredStream) bool {
-	soft := c.soft(key)
-	return soft.lease == stream.Lease && soft.crashed
+// diedOpening tells whether the worker that holds a stream said that it dies while it opens it.
+func (c *Core) diedOpening(key streamKey, stream *pecanv1.StoredStream) bool {
+	volatile := c.volatile(key)
+	return volatile.lease == stream.Lease && volatile.crashed
 }
 
 // opened tells whether the worker that holds a stream has opened it, as far as is known.
 func (c *Core) opened(key streamKey, stream *pecanv1.StoredStream) bool {
-	soft := c.soft(key)
-	return stream.Worker != nil && (stream.Produced || soft.lease == stream.Lease && soft.started)
+	volatile := c.volatile(key)
+	return stream.Worker != nil && (stream.Produced || volatile.lease == stream.Lease && volatile.started)
 }
 
-// opensFirst is the one stream of an epoch that is opened of those of which workers died while they opened them; nil: there are none. The
+// openingTrial is the one stream of an epoch that is opened of those of which workers died while they opened them; nil: there are none. The
 // others wait for it, or each worker would die of another one.
-func (c *Core) opensFirst(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) (first *pecanv1.StoredStream) {
+func (c *Core) openingTrial(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) (first *pecanv1.StoredStream) {
 	for _, stream := range epoch.Streams {
 		switch {
 		case stream.OpeningCrashes == 0 || !schedule.Needed(job, epoch, stream) || c.opened(streamKey{job.JobId, epoch.Epoch, stream.Stream}, stream):
@@ -133,10 +133,10 @@ func (c *Core) crashLimits() crashguard.Limits {
 
 // suspects gives the elements of a stream that may have killed its worker.
 func (c *Core) suspects(key streamKey, stream *pecanv1.StoredStream, crashed bool) (crashguard.Suspects, bool) {
-	soft := c.soft(key)
+	volatile := c.volatile(key)
 	return c.crashLimits().Suspect(stream, crashguard.Run{
-		Open:     soft.started && soft.lease == stream.Lease && !stream.Produced,
-		Produced: soft.produced, Mark: soft.mark, Crashed: crashed,
+		Open:     volatile.started && volatile.lease == stream.Lease && !stream.Produced,
+		Produced: volatile.produced, Mark: volatile.mark, Crashed: crashed,
 	})
 }
 

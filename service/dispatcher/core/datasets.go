@@ -91,7 +91,7 @@ func (c *Core) expireDatasets() {
 		delete(c.idleDatasets, id)
 		c.event("dataset removed", "dataset", id, "why", "no job used it")
 		if !c.state.UsesGraph(fingerprint) {
-			c.effect(ForgetGraph{fingerprint})
+			c.effect(RemoveGraph{fingerprint})
 		}
 	}
 }

@@ -18,14 +18,14 @@ func (c *Core) closeEpoch(req *pecanv1.CloseEpochRequest) error {
 	if epoch == nil && req.Epoch >= job.NextEpoch {
 		return reason.New(reason.EpochUnknown, "close epoch: job %q has no epoch %d; its next one is %d", job.JobId, req.Epoch, job.NextEpoch)
 	}
-	if epoch != nil && durable.FindPass(epoch, req.ClientId) != nil && !c.begunAgain(req) {
+	if epoch != nil && durable.FindPass(epoch, req.ClientId) != nil && !c.reopened(req) {
 		c.leaveEpoch(job, epoch, req.ClientId, true)
 	}
 	return nil
 }
 
-// begunAgain tells whether the pass that is open is another one than the one to be closed: the call was repeated, or held up on its way.
-func (c *Core) begunAgain(req *pecanv1.CloseEpochRequest) bool {
+// reopened tells whether the pass that is open is another one than the one to be closed: the call was repeated, or held up on its way.
+func (c *Core) reopened(req *pecanv1.CloseEpochRequest) bool {
 	for _, known := range slices.Backward(c.state.Client(req.ClientId).Requests) {
 		if known.Opened && known.JobId == req.JobId && known.Epoch == req.Epoch {
 			return req.RequestId != "" && req.RequestId != known.RequestId
@@ -45,16 +45,16 @@ func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, cl
 				next := stream.StartIndex
 				if !closed {
 					// It does not say what it had.
-					if handsOn(job, stream, c.soft(key).consumedUnder) {
-						c.giveUpRest(job, epoch, stream, stream.StartIndex)
+					if wouldRepeat(job, stream, c.volatile(key).assignedLease) {
+						c.truncateAt(job, epoch, stream, stream.StartIndex)
 						continue
 					}
-					next = c.knownIndex(job, key, stream)
+					next = c.resumeIndex(job, key, stream)
 				}
 				c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{
 					Id: key.id(), ClientId: clientID, NextIndex: next,
 				}}})
-				c.soft(key).moving = false
+				c.volatile(key).releasing = false
 			}
 		}
 	}
@@ -70,17 +70,17 @@ func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, cl
 	}
 }
 
-// knownIndex is where the next consumer starts after one that left without saying how far it came; see the package's doc.
-func (c *Core) knownIndex(job *pecanv1.StoredJob, key streamKey, stream *pecanv1.StoredStream) uint64 {
-	soft := c.soft(key)
+// resumeIndex is where the next consumer starts after one that left without saying how far it came; see the package's doc.
+func (c *Core) resumeIndex(job *pecanv1.StoredJob, key streamKey, stream *pecanv1.StoredStream) uint64 {
+	volatile := c.volatile(key)
 	index := stream.StartIndex
-	if soft.lease == stream.Lease && stream.Worker != nil {
+	if volatile.lease == stream.Lease && stream.Worker != nil {
 		switch job.Options.GetMode() {
 		case pecanv1.Mode_MODE_AT_LEAST_ONCE:
 		case pecanv1.Mode_MODE_AT_MOST_ONCE:
-			index = max(index, soft.acked, soft.produced)
+			index = max(index, volatile.acked, volatile.produced)
 		default:
-			index = max(index, soft.acked)
+			index = max(index, volatile.acked)
 		}
 	}
 	if stream.Produced {
@@ -93,11 +93,11 @@ func (c *Core) knownIndex(job *pecanv1.StoredJob, key streamKey, stream *pecanv1
 func (c *Core) endEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
 	for _, stream := range epoch.Streams {
 		if stream.Worker != nil {
-			c.takeBack(job, stream.Worker.WorkerId, streamKey{job.JobId, epoch.Epoch, stream.Stream}, 0)
+			c.stopRun(job, stream.Worker.WorkerId, streamKey{job.JobId, epoch.Epoch, stream.Stream}, 0)
 		}
 	}
 	done := durable.Delivered(epoch)
-	c.forgetEpoch(job.JobId, epoch)
+	c.dropVolatile(job.JobId, epoch)
 	c.endWatches(func(w *watchState) bool { return w.job == job.JobId && w.epoch == epoch.Epoch },
 		reason.New(reason.EpochUnknown, "watch epoch: epoch %d of job %q is over", epoch.Epoch, job.JobId))
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_EpochClosed{EpochClosed: &pecanv1.EpochClosed{

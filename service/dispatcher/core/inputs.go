@@ -35,8 +35,8 @@ type (
 		Watch WatchID
 		Err   *reason.Error
 	}
-	// ForgetGraph deletes a graph that no dataset has any more.
-	ForgetGraph struct{ Fingerprint string }
+	// RemoveGraph deletes a graph that no dataset has any more.
+	RemoveGraph struct{ Fingerprint string }
 	// Event is a change of state in words for the log.
 	Event struct {
 		Text string

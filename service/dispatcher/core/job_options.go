@@ -25,15 +25,15 @@ func (c *Core) jobDifference(job *pecanv1.StoredJob, dataset *pecanv1.StoredData
 	if has.GetRequestedMode() != pecanv1.Mode_MODE_UNSPECIFIED {
 		asked = has.GetRequestedMode()
 	}
-	differ("mode", word(asked, "MODE_"), word(options.GetMode(), "MODE_"))
+	differ("mode", enumName(asked, "MODE_"), enumName(options.GetMode(), "MODE_"))
 	differ("allow_nondeterministic", has.GetAllowNondeterministic(), options.GetAllowNondeterministic())
-	differ("sharding", word(has.GetSharding(), "SHARDING_"), word(options.GetSharding(), "SHARDING_"))
-	differ("compression", word(has.GetCompression(), "COMPRESSION_"), word(options.GetCompression(), "COMPRESSION_"))
+	differ("sharding", enumName(has.GetSharding(), "SHARDING_"), enumName(options.GetSharding(), "SHARDING_"))
+	differ("compression", enumName(has.GetCompression(), "COMPRESSION_"), enumName(options.GetCompression(), "COMPRESSION_"))
 	differ("max_element_bytes", has.GetMaxElementBytes(), options.GetMaxElementBytes())
 	differ("payload_checksum", has.GetPayloadChecksum(), options.GetPayloadChecksum())
-	differ("order", orderWord(has), orderWord(options))
-	if orderWord(has) == orderWord(options) {
-		differ("order_tolerance", toleranceWord(has), toleranceWord(options))
+	differ("order", orderName(has), orderName(options))
+	if orderName(has) == orderName(options) {
+		differ("order_tolerance", toleranceName(has), toleranceName(options))
 	}
 	if options.GetSeedSet() && (!has.GetSeedSet() || has.GetSeed() != options.GetSeed()) {
 		if has.GetSeedSet() {
@@ -45,23 +45,23 @@ func (c *Core) jobDifference(job *pecanv1.StoredJob, dataset *pecanv1.StoredData
 	return strings.Join(words, ", ")
 }
 
-// word is an enum's value as callers write it.
-func word(value fmt.Stringer, prefix string) string {
+// enumName is an enum's value as callers write it.
+func enumName(value fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }
 
-// orderWord is who decides the order of steps; jobs of older dispatchers do not say, and have it off.
-func orderWord(options *pecanv1.JobOptions) string {
+// orderName is who decides the order of steps; jobs of older dispatchers do not say, and have it off.
+func orderName(options *pecanv1.JobOptions) string {
 	if options.GetOrder() == pecanv1.Order_ORDER_UNSPECIFIED {
-		return word(pecanv1.Order_ORDER_OFF, "ORDER_")
+		return enumName(pecanv1.Order_ORDER_OFF, "ORDER_")
 	}
-	return word(options.GetOrder(), "ORDER_")
+	return enumName(options.GetOrder(), "ORDER_")
 }
 
-// toleranceWord is how far elements may differ in another order; empty where the order stays, and it matters to nobody.
-func toleranceWord(options *pecanv1.JobOptions) string {
-	if orderWord(options) == "off" {
+// toleranceName is how far elements may differ in another order; empty where the order stays, and it matters to nobody.
+func toleranceName(options *pecanv1.JobOptions) string {
+	if orderName(options) == "off" {
 		return ""
 	}
-	return word(options.EffectiveTolerance(), "ORDER_TOLERANCE_")
+	return enumName(options.EffectiveTolerance(), "ORDER_TOLERANCE_")
 }

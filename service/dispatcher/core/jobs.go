@@ -13,7 +13,7 @@ import (
 func (c *Core) createJob(in CreateJob) (any, error) {
 	req := in.Request
 	if job := c.jobOfRequest(req); job != nil {
-		c.seen(req.ClientId, job.JobId)
+		c.noteAlive(req.ClientId, job.JobId)
 		return c.createJobReply(job, false), nil
 	}
 	dataset := c.state.Dataset(req.DatasetId)
@@ -21,7 +21,7 @@ func (c *Core) createJob(in CreateJob) (any, error) {
 		return nil, reason.New(reason.DatasetUnknown, "create job: dataset %q is not registered; register it first", req.DatasetId)
 	}
 	existing := c.state.JobNamed(req.JobName)
-	if err := c.room(existing, req); err != nil {
+	if err := c.checkLimits(existing, req); err != nil {
 		return nil, err
 	}
 	if existing != nil && !c.superseded(existing, dataset, req) {
@@ -66,8 +66,8 @@ func (c *Core) createJobReply(job *pecanv1.StoredJob, created bool) *pecanv1.Cre
 	}
 }
 
-// room refuses a job or client more than there may be. A job that exists, or whose name is used afresh, is none more.
-func (c *Core) room(existing *pecanv1.StoredJob, req *pecanv1.CreateJobRequest) error {
+// checkLimits refuses a job or client more than there may be. A job that exists, or whose name is used afresh, is none more.
+func (c *Core) checkLimits(existing *pecanv1.StoredJob, req *pecanv1.CreateJobRequest) error {
 	if n := len(c.state.Jobs()); existing == nil && n >= c.cfg.MaxJobs {
 		return reason.New(reason.ServiceLimit, "create job: %d jobs are open, the dispatcher takes at most %d (--max-jobs); jobs whose trainers left are forgotten after --client-timeout, named ones after --job-timeout more", n, c.cfg.MaxJobs)
 	}
@@ -113,7 +113,7 @@ func (c *Core) joinJob(job *pecanv1.StoredJob, req *pecanv1.CreateJobRequest) {
 		JobId: job.JobId, ClientId: req.ClientId, RequestId: req.RequestId,
 	}}})
 	delete(c.idleJobs, job.JobId)
-	c.seen(req.ClientId, job.JobId)
+	c.noteAlive(req.ClientId, job.JobId)
 }
 
 // leaveJob takes a client out of a job and of its epochs. A private job goes with its client.

@@ -13,8 +13,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
-// addOffStreams gives each worker a pass of its own in MODE_OFF, as long as no pass has come to its end.
-func (c *Core) addOffStreams() {
+// addStreamsOfOffMode gives each worker a pass of its own in MODE_OFF, as long as no pass has come to its end.
+func (c *Core) addStreamsOfOffMode() {
 	connected := 0
 	for _, worker := range c.workers {
 		if !worker.away {
@@ -43,8 +43,8 @@ func (c *Core) assignLeases() {
 		Jobs: c.state.Jobs(), Positions: len(c.cfg.WorkerAddresses), Starting: c.now < c.cfg.DeadAfter,
 		Ready: c.readyStreams, Grant: c.grantLease,
 		Avoid: func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) []string {
-			if soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; soft != nil {
-				return soft.avoid
+			if volatile := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; volatile != nil {
+				return volatile.avoid
 			}
 			return nil
 		},
@@ -52,7 +52,7 @@ func (c *Core) assignLeases() {
 	for _, id := range slices.Sorted(maps.Keys(c.workers)) {
 		worker := c.workers[id]
 		division.Workers = append(division.Workers, &schedule.Worker{
-			ID: id, Usable: c.usable(worker), MaxStreams: int(worker.maxStreams), Order: worker.order, Position: c.placeOf(worker.address.GetTcp()),
+			ID: id, Usable: c.usable(worker), MaxStreams: int(worker.maxStreams), Order: worker.order, Position: c.listPosition(worker.address.GetTcp()),
 		})
 	}
 	division.Run()
@@ -60,9 +60,9 @@ func (c *Core) assignLeases() {
 
 // readyStreams gives which waiting streams of an epoch may be leased now.
 func (c *Core) readyStreams(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) func(*pecanv1.StoredStream) bool {
-	first := c.opensFirst(job, epoch)
+	first := c.openingTrial(job, epoch)
 	return func(stream *pecanv1.StoredStream) bool {
-		return (first == nil || first == stream || stream.OpeningCrashes == 0) && len(c.closingBefore(job, stream)) == 0
+		return (first == nil || first == stream || stream.OpeningCrashes == 0) && len(c.closingRunsOf(job, stream)) == 0
 	}
 }
 
@@ -72,11 +72,11 @@ func (c *Core) grantLease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, st
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseGranted{LeaseGranted: &pecanv1.LeaseGranted{
 		Id: key.id(), Lease: c.nextLease(), Worker: c.workers[id].address, Restart: stream.Lease > 0 && graph.BeginsAnew(job.Plan, job.Options),
 	}}})
-	soft := c.soft(key)
-	soft.newLease(stream.Lease, c.now)
+	volatile := c.volatile(key)
+	volatile.newLease(stream.Lease, c.now)
 	if !graph.Repeats(job.Plan) {
 		// What readers had was of another run.
-		soft.had, soft.clean = 0, 0
+		volatile.receivedBelow, volatile.cleanBelow = 0, 0
 	}
 	if !stream.Delivered && stream.Consumer != "" && durable.FindPass(epoch, stream.Consumer) == nil {
 		// Who had read it to its end has left, and it is sent once more.
@@ -95,8 +95,8 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	start := &pecanv1.StartStream{
 		Id: key.id(), Lease: stream.Lease, Fingerprint: dataset.GetFingerprint(), Plan: c.planOf(job, epoch, stream.Stream), Options: job.Options,
 		Components: dataset.GetSpec().GetComponents(), Prefetch: durable.AllPrefetched(epoch),
-		DeliveredBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.soft(key).clean, AckedBelow: c.soft(key).had,
-		Cache: c.cacheOrder(job, stream), CrashGuard: crashguard.Of(stream), OpenAlone: stream.OpeningCrashes > 0,
+		DeliveredBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.volatile(key).cleanBelow, AckedBelow: c.volatile(key).receivedBelow,
+		Cache: c.cacheAction(job, stream), CrashGuard: crashguard.Of(stream), OpenAlone: stream.OpeningCrashes > 0,
 	}
 	if stream.Delivered {
 		start.DeliveredBelow = stream.Count
@@ -108,7 +108,7 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 				Stream: source.Stream, Lease: source.Lease, Worker: source.Worker, Ready: source.Produced || source.Truncated, Rows: source.RemainderRows,
 			})
 		}
-		c.soft(key).remainders = start
+		c.volatile(key).remainders = start
 	}
 	return &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Start{Start: start}}
 }
@@ -142,8 +142,8 @@ func (c *Core) pushRemainders() {
 			if stream.Worker == nil || stream.Produced {
 				continue
 			}
-			soft := c.soft(streamKey{job.JobId, epoch.Epoch, stream.Stream})
-			sent := soft.remainders
+			volatile := c.volatile(streamKey{job.JobId, epoch.Epoch, stream.Stream})
+			sent := volatile.remainders
 			command := c.startCommand(job, epoch, stream)
 			if sent == nil || !sameRemainders(sent.Remainders, command.GetStart().Remainders) {
 				c.command(stream.Worker.WorkerId, command)

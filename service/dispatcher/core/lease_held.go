@@ -16,20 +16,20 @@ func (c *Core) reconcile(workerID string, held []*pecanv1.HeldStream) {
 		job, epoch, stream := c.leased(workerID, h.GetId(), h.GetLease())
 		if stream == nil {
 			if job := c.state.Job(key.job); job != nil {
-				c.takeBack(job, workerID, key, h.GetLease())
+				c.stopRun(job, workerID, key, h.GetLease())
 			} else {
 				c.command(workerID, stopCommand(key, h.GetLease()))
 			}
 			continue
 		}
 		kept[key] = true
-		soft := c.softNow(key, stream)
-		soft.started = true
+		volatile := c.volatileNow(key, stream)
+		volatile.started = true
 		if h.Ended {
-			c.produced(job, epoch, stream, h.Count, h.RemainderRows)
+			c.streamProduced(job, epoch, stream, h.Count, h.RemainderRows)
 		}
 		if durable.IsClosing(job, stream) {
-			soft.remainders = nil
+			volatile.remainders = nil
 		}
 	}
 	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
@@ -37,13 +37,13 @@ func (c *Core) reconcile(workerID string, held []*pecanv1.HeldStream) {
 		if stream.Worker.GetWorkerId() != workerID || kept[key] {
 			return
 		}
-		if stream.Produced || !graph.Repeats(job.Plan) && c.begun(key, stream) {
+		if stream.Produced || !graph.Repeats(job.Plan) && c.wasStarted(key, stream) {
 			// It had made all of it and has lost it: it has to be made again. So has one of which another run may give other elements.
 			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "worker "+workerID+" does not hold it any more")
 			return
 		}
-		soft := c.soft(key)
-		soft.newLease(stream.Lease, c.now)
+		volatile := c.volatile(key)
+		volatile.newLease(stream.Lease, c.now)
 		c.command(workerID, c.startCommand(job, epoch, stream))
 	})
 }
@@ -71,33 +71,33 @@ func (c *Core) eachStream(do func(*pecanv1.StoredJob, *pecanv1.StoredEpoch, *pec
 	}
 }
 
-// hasOpened notes that a worker has opened the stream that it holds.
-func (c *Core) hasOpened(key streamKey, stream *pecanv1.StoredStream) {
-	soft := c.soft(key)
-	if !soft.started && stream.OpeningCrashes > 0 {
+// noteOpened notes that a worker has opened the stream that it holds.
+func (c *Core) noteOpened(key streamKey, stream *pecanv1.StoredStream) {
+	volatile := c.volatile(key)
+	if !volatile.started && stream.OpeningCrashes > 0 {
 		// Others may have waited for it.
 		c.dirty = true
 	}
-	soft.started = true
+	volatile.started = true
 }
 
-// progressed notes how far a worker has come with a stream that is leased to it.
-func (c *Core) progressed(key streamKey, stream *pecanv1.StoredStream, load *pecanv1.WorkerHeartbeat_StreamLoad) *streamState {
-	soft := c.softNow(key, stream)
+// noteProgress notes how far a worker has come with a stream that is leased to it.
+func (c *Core) noteProgress(key streamKey, stream *pecanv1.StoredStream, load *pecanv1.WorkerHeartbeat_StreamLoad) *streamState {
+	volatile := c.volatileNow(key, stream)
 	if load.Opened {
-		c.hasOpened(key, stream)
+		c.noteOpened(key, stream)
 	}
-	soft.produced = max(soft.produced, load.Produced)
-	soft.had, soft.clean = max(soft.had, min(load.Acked, load.Produced)), max(soft.clean, min(load.CleanBelow, load.Acked))
-	if acked := min(load.Acked, load.Produced); acked > soft.acked {
+	volatile.produced = max(volatile.produced, load.Produced)
+	volatile.receivedBelow, volatile.cleanBelow = max(volatile.receivedBelow, min(load.Acked, load.Produced)), max(volatile.cleanBelow, min(load.CleanBelow, load.Acked))
+	if acked := min(load.Acked, load.Produced); acked > volatile.acked {
 		// Its client reads, whatever it reported before.
-		soft.acked, soft.reports, soft.reported = acked, 0, ""
+		volatile.acked, volatile.unreachableReports, volatile.unreachableReason = acked, 0, ""
 	}
-	return soft
+	return volatile
 }
 
-// produced notes that a worker made the last element of a stream.
-func (c *Core) produced(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream, count, rows uint64) {
+// streamProduced notes that a worker made the last element of a stream.
+func (c *Core) streamProduced(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream, count, rows uint64) {
 	if stream.Produced {
 		return
 	}

@@ -15,11 +15,11 @@ import (
 func (c *Core) dropUnneededLeases() {
 	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
 		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
-		c.endCutOff(key, stream)
+		c.endTruncated(key, stream)
 		if stream.Worker == nil || schedule.Needed(job, epoch, stream) {
 			return
 		}
-		c.takeBack(job, stream.Worker.WorkerId, key, stream.Lease)
+		c.stopRun(job, stream.Worker.WorkerId, key, stream.Lease)
 		c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "not needed any more")
 	})
 }
@@ -35,19 +35,19 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 	detail := r.GetError()
 	if r.GetBelowWindow() {
 		c.warn("a reader wants elements that are gone, leasing the stream again", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
-		c.takeBack(job, workerID, key, stream.Lease)
+		c.stopRun(job, workerID, key, stream.Lease)
 		c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, detail.GetMessage())
 		return
 	}
 	switch codes.Code(detail.GetCode()) {
 	case codes.Unavailable, codes.Aborted, codes.DeadlineExceeded, codes.Canceled:
 		if int(stream.Failures)+1 < c.cfg.MaxFailures {
-			soft := c.soft(key)
-			soft.avoid = append(soft.avoid, workerID)
+			volatile := c.volatile(key)
+			volatile.avoid = append(volatile.avoid, workerID)
 			c.warn("stream failed, leasing it again", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
 			if job.Plan.GetWritesFiles() {
 				// It has failed and is not closed: its files go with it.
-				c.takeBack(job, workerID, key, stream.Lease)
+				c.stopRun(job, workerID, key, stream.Lease)
 			}
 			c.loseLease(key, stream, pecanv1.LeaseLost_FAILED, fmt.Sprintf("worker %s: %s", workerID, detail.GetMessage()))
 			return
@@ -70,19 +70,19 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 	if stream.Worker == nil || stream.Lease != req.Lease || stream.Worker.WorkerId != req.WorkerId || stream.Consumer != req.ClientId {
 		return nil
 	}
-	soft := c.soft(key)
-	if req.Number != 0 && soft.reporter == req.ClientId && req.Number <= soft.reportNumber {
+	volatile := c.volatile(key)
+	if req.Number != 0 && volatile.reporter == req.ClientId && req.Number <= volatile.reportNumber {
 		// It was told before, and what it was about may be over.
 		return nil
 	}
-	soft.reporter, soft.reportNumber = req.ClientId, req.Number
-	if soft.lease == req.Lease {
-		soft.produced = max(soft.produced, req.NextIndex)
+	volatile.reporter, volatile.reportNumber = req.ClientId, req.Number
+	if volatile.lease == req.Lease {
+		volatile.produced = max(volatile.produced, req.NextIndex)
 	}
 	worker := c.workers[req.WorkerId]
-	if worker != nil && worker.restored && soft.reports == 0 {
+	if worker != nil && worker.unheardSinceRestart && volatile.unreachableReports == 0 {
 		// It may be a copy of a report to the dispatcher that ran before this one, and the worker on its way. Who cannot reach it says so again.
-		soft.reports++
+		volatile.unreachableReports++
 		return nil
 	}
 	if worker == nil || worker.away {
@@ -90,14 +90,14 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 		c.loseWorker(req.WorkerId, true, "its session is broken and client "+req.ClientId+" cannot reach it")
 		return nil
 	}
-	soft.reports++
-	soft.reported, c.dirty = req.Message, true
-	if soft.reports < 3 && c.now-soft.leasedAt < c.cfg.SuspectAfter || !c.otherWorker(req.WorkerId, soft.avoid) {
+	volatile.unreachableReports++
+	volatile.unreachableReason, c.dirty = req.Message, true
+	if volatile.unreachableReports < 3 && c.now-volatile.leasedAt < c.cfg.SuspectAfter || !c.otherWorker(req.WorkerId, volatile.avoid) {
 		return nil
 	}
-	soft.avoid = append(soft.avoid, req.WorkerId)
+	volatile.avoid = append(volatile.avoid, req.WorkerId)
 	c.warn("moving a stream that its client cannot read", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", req.WorkerId, "error", req.Message)
-	c.takeBack(job, req.WorkerId, key, stream.Lease)
+	c.stopRun(job, req.WorkerId, key, stream.Lease)
 	c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "client "+req.ClientId+" could not read it from worker "+req.WorkerId)
 	return nil
 }
@@ -113,13 +113,13 @@ func (c *Core) otherWorker(than string, avoid []string) bool {
 }
 
 func (c *Core) loseLease(key streamKey, stream *pecanv1.StoredStream, cause pecanv1.LeaseLost_Cause, why string) {
-	soft := c.soft(key)
+	volatile := c.volatile(key)
 	progress := uint64(0)
-	if soft.lease == stream.Lease {
-		progress = soft.produced
+	if volatile.lease == stream.Lease {
+		progress = volatile.produced
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
-		Id: key.id(), Lease: stream.Lease, Cause: cause, Progress: progress, Why: why, Truncated: c.cutsOff(key, stream),
+		Id: key.id(), Lease: stream.Lease, Cause: cause, Progress: progress, Why: why, Truncated: c.truncates(key, stream),
 		OpeningCrashes: c.openingCrashes(key, stream), Serial: stream.Serial,
 	}}})
 }

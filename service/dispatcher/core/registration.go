@@ -19,7 +19,7 @@ func (c *Core) hello(in Hello) error {
 		// It would name what the worker held then.
 		return reason.New(reason.Unavailable, "register worker %s: it has registered on a newer connection", id)
 	}
-	if err := c.checkPlace(id, msg.GetAddress().GetTcp()); err != nil {
+	if err := c.checkListed(id, msg.GetAddress().GetTcp()); err != nil {
 		return err
 	}
 	if err := c.takeAddress(id, msg.GetAddress().GetTcp()); err != nil {
@@ -36,7 +36,7 @@ func (c *Core) hello(in Hello) error {
 	}
 	*worker = workerState{
 		address: msg.Address, session: in.Session, order: worker.order, maxStreams: msg.MaxStreams, cores: msg.Cores,
-		tensorflow: msg.TensorflowVersion, version: msg.Version, where: msg.Placement, graphProducer: msg.GraphProducer, lastBeat: c.now, caches: msg.Caches,
+		tensorflow: msg.TensorflowVersion, version: msg.Version, placement: msg.Placement, graphProducer: msg.GraphProducer, lastHeartbeat: c.now, caches: msg.Caches,
 		connection: msg.Number,
 	}
 	c.sessions[in.Session] = id
@@ -45,8 +45,8 @@ func (c *Core) hello(in Hello) error {
 	}}})
 	c.event("worker registered", "worker", id, "tcp", msg.Address.Tcp, "max_streams", msg.MaxStreams, "placement", msg.Placement, "held", len(msg.Held))
 	// What it was told before may never have come to it; what it still holds of that it names.
-	c.forgetClosing(func(run closingRun) bool { return run.worker == id })
-	c.believeAhead(id, msg)
+	c.removeClosingRuns(func(run closingRun) bool { return run.worker == id })
+	c.detectStaleStore(id, msg)
 	c.reconcile(id, msg.Held)
 	c.dirty = true
 	return nil
@@ -71,26 +71,26 @@ func (c *Core) takeAddress(id, tcp string) error {
 	return nil
 }
 
-// checkPlace holds a worker against the configured list. An entry is HOST:PORT, or HOST for any one worker on that host.
-func (c *Core) checkPlace(id, tcp string) error {
+// checkListed holds a worker against the configured list. An entry is HOST:PORT, or HOST for any one worker on that host.
+func (c *Core) checkListed(id, tcp string) error {
 	if len(c.cfg.WorkerAddresses) == 0 {
 		return nil
 	}
-	place := c.placeOf(tcp)
+	place := c.listPosition(tcp)
 	if place < 0 {
 		return reason.New(reason.WorkerUnknown, "register worker %s: its address %s is not in the workers list of the dispatcher (--worker-addresses=%s); add it there, or start the worker with an address of the list", id, tcp, strings.Join(c.cfg.WorkerAddresses, ","))
 	}
 	for _, otherID := range slices.Sorted(maps.Keys(c.workers)) {
 		other := c.workers[otherID]
-		if otherID != id && !other.away && other.address.GetTcp() != tcp && c.placeOf(other.address.GetTcp()) == place {
+		if otherID != id && !other.away && other.address.GetTcp() != tcp && c.listPosition(other.address.GetTcp()) == place {
 			return reason.New(reason.WorkerUnknown, "register worker %s: other workers are already running at the configured address %s (worker %s at %s)", id, c.cfg.WorkerAddresses[place], otherID, other.address.GetTcp())
 		}
 	}
 	return nil
 }
 
-// placeOf is the position of an address in the configured list, -1 when it has none. Exact entries go first.
-func (c *Core) placeOf(tcp string) int {
+// listPosition is the position of an address in the configured list, -1 when it has none. Exact entries go first.
+func (c *Core) listPosition(tcp string) int {
 	if i := slices.Index(c.cfg.WorkerAddresses, tcp); i >= 0 {
 		return i
 	}

@@ -615,7 +615,7 @@ func showEffect(effect core.Effect) string {
 		return fmt.Sprintf("watch %d: end with %s", e.Watch, e.Err.Reason)
 	case rollout.PlanRequest:
 		return fmt.Sprintf("plan order %d of %s by %v within %v from %s", e.Number, e.Fingerprint, e.Options.Order, e.Options.OrderTolerance, showNodes(e.Nodes))
-	case core.ForgetGraph:
+	case core.RemoveGraph:
 		return "forget graph " + e.Fingerprint
 	}
 	return ""

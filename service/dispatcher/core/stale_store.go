@@ -5,20 +5,20 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// farAhead bounds how much newer a lease may be than the newest in the store to be believed; anything above is no number that this cluster
+// maxLeaseGap bounds how much newer a lease may be than the newest in the store to be believed; anything above is no number that this cluster
 // can have given.
-const farAhead = 1 << 32
+const maxLeaseGap = 1 << 32
 
-// believeAhead looks for leases that a worker of this cluster holds and the store has never heard of. A lease is told only after it is on disk,
+// detectStaleStore looks for leases that a worker of this cluster holds and the store has never heard of. A lease is told only after it is on disk,
 // so records that were acknowledged are missing: an old copy of the store was restored, or the disk lost what it had promised. What else was in
 // them nobody knows. The job fails rather than give its elements twice, and no lease is given out under a number that somebody may hold.
-func (c *Core) believeAhead(workerID string, msg *pecanv1.WorkerHello) {
+func (c *Core) detectStaleStore(workerID string, msg *pecanv1.WorkerHello) {
 	if msg.ClusterId == "" {
 		return
 	}
 	for _, held := range msg.Held {
 		lease, known := held.GetLease(), c.state.LastLease()
-		if lease <= known || lease-known > farAhead {
+		if lease <= known || lease-known > maxLeaseGap {
 			continue
 		}
 		c.leaseFloor = max(c.leaseFloor, lease)

@@ -17,7 +17,7 @@ func (c *Core) Status(now time.Duration) *pecanv1.StatusResponse {
 	for _, id := range slices.Sorted(maps.Keys(c.workers)) {
 		status.Workers = append(status.Workers, c.workerStatus(id))
 	}
-	busy := sync.OnceValue(c.busy)
+	busy := sync.OnceValue(c.runningStreams)
 	for _, job := range c.state.Jobs() {
 		status.Jobs = append(status.Jobs, c.jobStatus(job, busy))
 	}
@@ -31,9 +31,9 @@ func (c *Core) Status(now time.Duration) *pecanv1.StatusResponse {
 func (c *Core) workerStatus(id string) *pecanv1.WorkerStatus {
 	worker := c.workers[id]
 	status := &pecanv1.WorkerStatus{
-		Address: worker.address, State: c.workerWord(worker), MaxStreams: worker.maxStreams, Cores: worker.cores,
-		TensorflowVersion: worker.tensorflow, Placement: worker.where, CpuS: worker.cpuSeconds, ResidentBytes: worker.residentBytes,
-		LastHeartbeatS: (c.now - worker.lastBeat).Seconds(), Caches: worker.caches, Cache: worker.cached,
+		Address: worker.address, State: c.workerStateName(worker), MaxStreams: worker.maxStreams, Cores: worker.cores,
+		TensorflowVersion: worker.tensorflow, Placement: worker.placement, CpuS: worker.cpuSeconds, ResidentBytes: worker.residentBytes,
+		LastHeartbeatS: (c.now - worker.lastHeartbeat).Seconds(), Caches: worker.caches, Cache: worker.cacheMetrics,
 	}
 	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
 		if stream.Worker != nil && stream.Worker.WorkerId == id {
@@ -46,7 +46,7 @@ func (c *Core) workerStatus(id string) *pecanv1.WorkerStatus {
 	return status
 }
 
-func (c *Core) workerWord(worker *workerState) string {
+func (c *Core) workerStateName(worker *workerState) string {
 	switch {
 	case worker.away:
 		return "away"
@@ -83,17 +83,17 @@ func (c *Core) jobStatus(job *pecanv1.StoredJob, busy func() int) *pecanv1.JobSt
 
 func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, busy func() int) *pecanv1.EpochStatus {
 	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch, StreamsTruncated: durable.StreamsTruncated(epoch), Lost: durable.Lost(job, epoch), Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams}
-	status.Waiting, _ = c.waitingWords(job, epoch, "", busy)
+	status.Waiting, _ = c.waitingReason(job, epoch, "", busy)
 	for _, stream := range epoch.Streams {
-		switch soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; {
+		switch volatile := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; {
 		case stream.Delivered:
 			status.StreamsDone++
 			status.Elements += stream.Count
 			continue
 		case stream.Worker != nil:
 			status.StreamsRunning++
-			if soft != nil && soft.lease == stream.Lease {
-				status.Elements += max(soft.acked, stream.StartIndex)
+			if volatile != nil && volatile.lease == stream.Lease {
+				status.Elements += max(volatile.acked, stream.StartIndex)
 			}
 		default:
 			status.StreamsWaiting++
@@ -101,7 +101,7 @@ func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, b
 	}
 	for _, pass := range epoch.Passes {
 		if client := c.clients[pass.ClientId]; client != nil && client.passes[passKey{job.JobId, epoch.Epoch}] != nil {
-			told := client.passes[passKey{job.JobId, epoch.Epoch}].told
+			told := client.passes[passKey{job.JobId, epoch.Epoch}].report
 			status.Passes = append(status.Passes, &pecanv1.PassStatus{
 				ClientId: pass.ClientId, Starved: told.GetStarved(), Elements: told.GetElements(), Bytes: told.GetBytes(),
 				WaitedS: told.GetWaitedS(), DuplicatesDropped: told.GetDuplicatesDropped(),

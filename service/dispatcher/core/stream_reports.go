@@ -35,9 +35,9 @@ func checkLease(what string, stream *pecanv1.StoredStream, lease uint64) error {
 	return nil
 }
 
-// late tells whether a client speaks of an earlier time that a stream was given to it: the call was under way, or repeated,
+// isLate tells whether a client speaks of an earlier time that a stream was given to it: the call was under way, or repeated,
 // while the stream went to others and came back, or was begun anew. An assignment that was never made is refused.
-func late(what string, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, lease, assignment uint64) (bool, error) {
+func isLate(what string, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, lease, assignment uint64) (bool, error) {
 	if assignment == 0 || assignment > stream.Assignment {
 		return false, reason.New(reason.BadArgument, "%s: stream %d was never given under assignment %d; its newest is %d", what, stream.Stream, assignment, stream.Assignment)
 	}
@@ -57,7 +57,7 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 	if err := checkLease(what, stream, req.Lease); err != nil {
 		return err
 	}
-	if late, err := late(what, job, stream, req.Lease, req.Assignment); late || err != nil {
+	if late, err := isLate(what, job, stream, req.Lease, req.Assignment); late || err != nil {
 		return err
 	}
 	if stream.Consumer != req.ClientId {
@@ -76,7 +76,7 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 	}
 	told := &pecanv1.StreamDelivered{Id: req.Id, Count: req.Count, Truncated: req.Abandoned || older && job.Plan.HasClosing()}
 	if told.Truncated {
-		told.Produced = c.made(keyOf(req.Id), stream)
+		told.Produced = c.producedCount(keyOf(req.Id), stream)
 		c.warn("a client gave up the rest of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "lease", req.Lease, "elements", req.Count)
 	}
 	c.deliver(job, epoch, told)
@@ -86,7 +86,7 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 // deliver ends a stream at what its consumer has of it. One that was asked back is so too late: nobody waits for the rest any more.
 func (c *Core) deliver(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, told *pecanv1.StreamDelivered) {
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: told}})
-	c.soft(keyOf(told.Id)).moving = false
+	c.volatile(keyOf(told.Id)).releasing = false
 	if durable.Delivered(epoch) {
 		c.event("epoch delivered", "job", job.JobId, "epoch", epoch.Epoch, "elements", durable.Elements(epoch))
 	}
@@ -101,7 +101,7 @@ func (c *Core) releaseStream(req *pecanv1.ReleaseStreamRequest) error {
 	if err := checkLease(what, stream, req.Lease); err != nil {
 		return err
 	}
-	if late, err := late(what, job, stream, req.Lease, req.Assignment); late || err != nil {
+	if late, err := isLate(what, job, stream, req.Lease, req.Assignment); late || err != nil {
 		return err
 	}
 	if stream.Consumer != req.ClientId {
@@ -120,17 +120,17 @@ func (c *Core) releaseStream(req *pecanv1.ReleaseStreamRequest) error {
 	if durable.Private(job) {
 		return reason.New(reason.BadArgument, "%s: job %q is private; nobody else could go on with stream %d. Close the epoch instead", what, job.JobId, stream.Stream)
 	}
-	if req.NextIndex > stream.StartIndex && handsOn(job, stream, req.Lease) {
-		c.giveUpRest(job, epoch, stream, req.NextIndex)
+	if req.NextIndex > stream.StartIndex && wouldRepeat(job, stream, req.Lease) {
+		c.truncateAt(job, epoch, stream, req.NextIndex)
 		return nil
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{
 		Id: req.Id, ClientId: req.ClientId, NextIndex: req.NextIndex,
 	}}})
-	soft := c.soft(keyOf(req.Id))
-	if soft.moving && durable.FindPass(epoch, soft.moveTo) != nil {
-		c.assign(req.Id, stream, soft.moveTo)
+	volatile := c.volatile(keyOf(req.Id))
+	if volatile.releasing && durable.FindPass(epoch, volatile.nextConsumer) != nil {
+		c.assign(req.Id, stream, volatile.nextConsumer)
 	}
-	soft.moving = false
+	volatile.releasing = false
 	return nil
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
-// waitingWords says why nothing moves for a client, or nothing when something does, and whether it is for want of workers.
+// waitingReason says why nothing moves for a client, or nothing when something does, and whether it is for want of workers.
 // An empty client asks for the epoch as a whole. busy is Core.busy, counted once for many epochs.
-func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string, busy func() int) (words string, noWorkers bool) {
+func (c *Core) waitingReason(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string, busy func() int) (words string, noWorkers bool) {
 	if job.Error != nil || epoch.Error != nil || durable.Delivered(epoch) || len(epoch.Passes) == 0 || durable.AllPrefetched(epoch) {
 		return "", false
 	}
@@ -24,17 +24,17 @@ func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 		mine = true
 		if stream.Worker == nil {
 			queued = append(queued, fmt.Sprint(stream.Stream))
-			for _, run := range c.closingBefore(job, stream) {
-				closing = append(closing, c.closingWords(stream, run))
+			for _, run := range c.closingRunsOf(job, stream) {
+				closing = append(closing, c.closingText(stream, run))
 			}
 			continue
 		}
 		if worker := c.workers[stream.Worker.WorkerId]; worker != nil && !worker.away {
-			soft := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]
-			if soft == nil || soft.reports == 0 {
+			volatile := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]
+			if volatile == nil || volatile.unreachableReports == 0 {
 				return "", false
 			}
-			unread = append(unread, fmt.Sprintf("stream %d: worker %s at %s: %s", stream.Stream, stream.Worker.WorkerId, stream.Worker.Tcp, soft.reported))
+			unread = append(unread, fmt.Sprintf("stream %d: worker %s at %s: %s", stream.Stream, stream.Worker.WorkerId, stream.Worker.Tcp, volatile.unreachableReason))
 			continue
 		}
 		away = append(away, fmt.Sprintf("stream %d: worker %s at %s", stream.Stream, stream.Worker.WorkerId, stream.Worker.Tcp))
@@ -45,7 +45,7 @@ func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	case len(away) > 0:
 		return fmt.Sprintf("waiting for workers whose connection broke to return, or to be replaced (%s)", shorten(away)), false
 	case len(c.workers) == 0:
-		return "no worker is registered with the dispatcher; start one (pecan-worker --dispatcher HOST:PORT)" + c.lastLoss(epoch), true
+		return "no worker is registered with the dispatcher; start one (pecan-worker --dispatcher HOST:PORT)" + c.lossReason(epoch), true
 	case !mine && len(epoch.Streams) == 0:
 		return "no registered worker is connected", true
 	case !mine:
@@ -61,7 +61,7 @@ func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 		}
 	}
 	if usable == 0 {
-		return fmt.Sprintf("none of %d registered workers answers (%d connected)%s", len(c.workers), connected, c.lastLoss(epoch)), true
+		return fmt.Sprintf("none of %d registered workers answers (%d connected)%s", len(c.workers), connected, c.lossReason(epoch)), true
 	}
 	if len(closing) > 0 {
 		return fmt.Sprintf("waiting for workers to close the cache or snapshot files of an earlier pass (%s)", shorten(closing)), false
@@ -69,8 +69,8 @@ func (c *Core) waitingWords(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	return fmt.Sprintf("all %d workers are busy (%d streams running); waiting for room: stream %s", usable, busy(), shorten(queued)), false
 }
 
-// busy is how many streams run.
-func (c *Core) busy() int {
+// runningStreams is how many streams run.
+func (c *Core) runningStreams() int {
 	n := 0
 	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
 		if schedule.Running(job, epoch, stream) {
@@ -80,8 +80,8 @@ func (c *Core) busy() int {
 	return n
 }
 
-// lastLoss says why a stream of the epoch lost its worker.
-func (c *Core) lastLoss(epoch *pecanv1.StoredEpoch) string {
+// lossReason says why a stream of the epoch lost its worker.
+func (c *Core) lossReason(epoch *pecanv1.StoredEpoch) string {
 	for _, stream := range epoch.Streams {
 		if !stream.Delivered && stream.Worker == nil && stream.Why != "" {
 			return fmt.Sprintf("; stream %d: %s", stream.Stream, stream.Why)

@@ -59,7 +59,7 @@ func (c *Core) endWatches(which func(*watchState) bool, err *reason.Error) {
 
 // pushUpdates sends every watch the snapshot of its pass if it differs from the one before.
 func (c *Core) pushUpdates() {
-	busy := sync.OnceValue(c.busy)
+	busy := sync.OnceValue(c.runningStreams)
 	for _, id := range slices.Sorted(maps.Keys(c.watches)) {
 		w := c.watches[id]
 		job := c.state.Job(w.job)
@@ -87,7 +87,7 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 		update.Error = job.Error
 	}
 	for _, stream := range epoch.Streams {
-		soft := c.soft(streamKey{job.JobId, epoch.Epoch, stream.Stream})
+		volatile := c.volatile(streamKey{job.JobId, epoch.Epoch, stream.Stream})
 		if stream.Consumer != clientID {
 			if !stream.Delivered {
 				update.NoMoreStreams = false
@@ -95,7 +95,7 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 			continue
 		}
 		shown := &pecanv1.ConsumerStream{
-			Stream: stream.Stream, Lease: stream.Lease, StartIndex: stream.StartIndex, Release: soft.moving,
+			Stream: stream.Stream, Lease: stream.Lease, StartIndex: stream.StartIndex, Release: volatile.releasing,
 			Ended: stream.Produced || stream.Delivered, Assignment: stream.Assignment,
 		}
 		if !stream.Delivered {
@@ -104,7 +104,7 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 		if stream.Truncated {
 			shown.Truncated, shown.Produced = true, stream.Progress
 		}
-		if soft.moving {
+		if volatile.releasing {
 			// It will be another's, who may die and leave the rest to this client.
 			update.NoMoreStreams = false
 		}
@@ -113,7 +113,7 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 		}
 		update.Streams = append(update.Streams, shown)
 	}
-	update.Waiting, update.NoWorkers = c.waitingWords(job, epoch, clientID, busy)
-	update.CacheProblem = c.cacheTrouble(job)
+	update.Waiting, update.NoWorkers = c.waitingReason(job, epoch, clientID, busy)
+	update.CacheProblem = c.cacheProblem(job)
 	return update
 }

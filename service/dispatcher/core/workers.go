@@ -17,13 +17,13 @@ func (c *Core) fromWorker(in FromWorker) error {
 		return nil
 	}
 	worker := c.workers[id]
-	worker.lastBeat = c.now
+	worker.lastHeartbeat = c.now
 	switch kind := in.Message.GetKind().(type) {
 	case *pecanv1.WorkerMessage_Heartbeat:
-		c.beat(id, worker, kind.Heartbeat)
+		c.heartbeat(id, worker, kind.Heartbeat)
 	case *pecanv1.WorkerMessage_Started:
 		if _, _, stream := c.leased(id, kind.Started.GetId(), kind.Started.GetLease()); stream != nil {
-			c.hasOpened(keyOf(kind.Started.Id), stream)
+			c.noteOpened(keyOf(kind.Started.Id), stream)
 		}
 	case *pecanv1.WorkerMessage_Ended:
 		r := kind.Ended
@@ -32,17 +32,17 @@ func (c *Core) fromWorker(in FromWorker) error {
 			c.command(id, stopCommand(keyOf(r.GetId()), r.GetLease()))
 			return nil
 		}
-		c.produced(job, epoch, stream, r.Count, r.RemainderRows)
+		c.streamProduced(job, epoch, stream, r.Count, r.RemainderRows)
 	case *pecanv1.WorkerMessage_Failed:
 		c.streamFailed(id, kind.Failed)
 	case *pecanv1.WorkerMessage_Stopped:
-		c.stopped(id, keyOf(kind.Stopped.GetId()))
+		c.runStopped(id, keyOf(kind.Stopped.GetId()))
 	case *pecanv1.WorkerMessage_CacheSegmentWritten:
-		c.cacheWritten(id, kind.CacheSegmentWritten.GetSegment())
+		c.segmentWritten(id, kind.CacheSegmentWritten.GetSegment())
 	case *pecanv1.WorkerMessage_CacheSegmentInvalid:
-		c.cacheSpoilt(id, kind.CacheSegmentInvalid)
+		c.segmentInvalid(id, kind.CacheSegmentInvalid)
 	case *pecanv1.WorkerMessage_CacheFiles:
-		c.cacheFiles(id, kind.CacheFiles)
+		c.findCacheOrphans(id, kind.CacheFiles)
 	case *pecanv1.WorkerMessage_Metrics:
 		c.reportMetrics(id, kind.Metrics)
 	case *pecanv1.WorkerMessage_OrderTried:
@@ -57,8 +57,8 @@ func (c *Core) fromWorker(in FromWorker) error {
 	return nil
 }
 
-func (c *Core) beat(id string, worker *workerState, beat *pecanv1.WorkerHeartbeat) {
-	worker.cpuSeconds, worker.residentBytes, worker.cached = beat.CpuS, beat.ResidentBytes, beat.Cache
+func (c *Core) heartbeat(id string, worker *workerState, beat *pecanv1.WorkerHeartbeat) {
+	worker.cpuSeconds, worker.residentBytes, worker.cacheMetrics = beat.CpuS, beat.ResidentBytes, beat.Cache
 	worker.leaving = beat.Leaving
 	for _, load := range beat.Streams {
 		job, _, stream := c.leased(id, load.GetId(), load.GetLease())
@@ -66,10 +66,10 @@ func (c *Core) beat(id string, worker *workerState, beat *pecanv1.WorkerHeartbea
 			c.command(id, stopCommand(keyOf(load.GetId()), load.GetLease()))
 			continue
 		}
-		soft := c.progressed(keyOf(load.Id), stream, load)
-		if soft.unread = load.Drained && load.Unread; load.Drained && (load.Unread || !stream.Produced) {
+		volatile := c.noteProgress(keyOf(load.Id), stream, load)
+		if volatile.unread = load.Drained && load.Unread; load.Drained && (load.Unread || !stream.Produced) {
 			// Of what has been made and read to its end, its reader's word is under way.
-			c.takeBack(job, id, keyOf(load.Id), stream.Lease)
+			c.stopRun(job, id, keyOf(load.Id), stream.Lease)
 			c.loseLease(keyOf(load.Id), stream, pecanv1.LeaseLost_MOVED, "worker "+id+" is about to leave")
 		}
 	}
@@ -90,7 +90,7 @@ func (c *Core) reportMetrics(workerID string, metrics *pecanv1.JobMetrics) {
 
 // usable workers may get streams.
 func (c *Core) usable(worker *workerState) bool {
-	return !worker.away && !worker.leaving && c.now-worker.lastBeat <= c.cfg.SuspectAfter
+	return !worker.away && !worker.leaving && c.now-worker.lastHeartbeat <= c.cfg.SuspectAfter
 }
 
 // sessionEnded gives the worker a moment to come back.
@@ -113,8 +113,8 @@ func (c *Core) expireWorkers() {
 		switch {
 		case worker.away && c.now >= worker.awayUntil:
 			c.loseWorker(id, true, "worker "+id+" did not come back")
-		case !worker.away && c.now-worker.lastBeat > c.cfg.DeadAfter:
-			c.loseWorker(id, true, fmt.Sprintf("worker %s was silent for %v", id, (c.now-worker.lastBeat).Round(time.Millisecond)))
+		case !worker.away && c.now-worker.lastHeartbeat > c.cfg.DeadAfter:
+			c.loseWorker(id, true, fmt.Sprintf("worker %s was silent for %v", id, (c.now-worker.lastHeartbeat).Round(time.Millisecond)))
 		}
 	}
 }
@@ -126,7 +126,7 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 		return
 	}
 	delete(c.workers, id)
-	c.forgetClosing(func(run closingRun) bool { return run.worker == id })
+	c.removeClosingRuns(func(run closingRun) bool { return run.worker == id })
 	if worker.session != 0 {
 		delete(c.sessions, worker.session)
 		c.orders.LoseTrials(uint64(worker.session), why, died)
@@ -141,14 +141,14 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 			return
 		}
 		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
-		mark := c.soft(key).mark
+		mark := c.volatile(key).mark
 		if worker.trying {
 			// It may have died of the order that it was trying: that counts against the order, not against an element.
-			c.soft(key).crashed = false
+			c.volatile(key).crashed = false
 		}
 		suspects, suspicious := c.suspects(key, stream, worker.crash != "")
 		suspicious = suspicious && !worker.trying
-		if opening := c.crashedOpening(key, stream); !died || !suspicious || opening {
+		if opening := c.diedOpening(key, stream); !died || !suspicious || opening {
 			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, why)
 			if opening && c.crashLimits().OpeningReached(stream) {
 				c.blameOpening(key, job, stream, worker)
@@ -157,7 +157,7 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 		}
 		lost := &pecanv1.LeaseLost{
 			Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_DIED, Progress: suspects.First, SuspectBelow: suspects.Below, InFlight: suspects.InFlight, Why: why,
-			Truncated: c.cutsOff(key, stream), Crashed: worker.crash != "", OpeningCrashes: c.openingCrashes(key, stream),
+			Truncated: c.truncates(key, stream), Crashed: worker.crash != "", OpeningCrashes: c.openingCrashes(key, stream),
 		}
 		lost.Serial = c.crashLimits().Serial(stream, lost)
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: lost}})

@@ -9,36 +9,36 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
-// hold says why step j may not run before step i, for i < j; empty: it may. Steps that do not stand next to each other are asked about as
+// constraint says why step j may not run before step i, for i < j; empty: it may. Steps that do not stand next to each other are asked about as
 // if they did: an order in which each pair may change places is one of changes between neighbours.
-func (p *proposing) hold(i, j int) string {
+func (p *proposer) constraint(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	switch {
 	case a.Batches && b.Batches:
 		return "both put elements together"
 	case a.Batches:
-		return p.staysBy(j, 1)
+		return p.mayNotPassBatch(j, 1)
 	case b.Batches:
-		return p.staysBy(i, 0)
+		return p.mayNotPassBatch(i, 0)
 	case b.Drops:
-		return p.filterUp(i, j)
+		return p.filterMayNotMove(i, j)
 	case a.Drops:
-		return p.mapUp(i, j)
+		return p.mapMayNotMove(i, j)
 	}
 	for c := range a.Before {
-		if c >= len(b.Before) || !meet(a, b, c) {
+		if c >= len(b.Before) || !shareComponent(a, b, c) {
 			continue
 		}
-		if why := p.mapsMeet(i, j, c); why != "" {
+		if why := p.mapsMayNotSwap(i, j, c); why != "" {
 			return why
 		}
 	}
 	return ""
 }
 
-// staysBy says why a step may not pass a batch; empty: it does the same to rows one by one and to a batch of them. Above a batch the first
+// mayNotPassBatch says why a step may not pass a batch; empty: it does the same to rows one by one and to a batch of them. Above a batch the first
 // dimension of what it was written for is that of the rows.
-func (p *proposing) staysBy(i, above int) string {
+func (p *proposer) mayNotPassBatch(i, above int) string {
 	t := p.step(i)
 	switch {
 	case t.Drops:
@@ -74,7 +74,7 @@ func (p *proposing) staysBy(i, above int) string {
 }
 
 // inBatches is what a step does to a component, as seen behind the batches between it and another one.
-func (p *proposing) inBatches(i, j, c int) graph.Change {
+func (p *proposer) inBatches(i, j, c int) graph.Change {
 	seen := change(p.step(i), c)
 	for k := i + 1; k < j; k++ {
 		if p.step(k).Batches {
@@ -85,10 +85,10 @@ func (p *proposing) inBatches(i, j, c int) graph.Change {
 }
 
 // draws tells whether what a step draws depends on how many elements reached it.
-func (p *proposing) draws(t *graph.Traits) bool { return t.Random && !p.keyed[t.Node] }
+func (p *proposer) draws(t *graph.Traits) bool { return t.Random && !p.keyed[t.Node] }
 
-// filterUp asks whether a filter may run before a map or a filter.
-func (p *proposing) filterUp(i, j int) string {
+// filterMayNotMove asks whether a filter may run before a map or a filter.
+func (p *proposer) filterMayNotMove(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	for _, c := range a.Writes {
 		if slices.Contains(b.Reads, c) {
@@ -106,8 +106,8 @@ func (p *proposing) filterUp(i, j int) string {
 	return ""
 }
 
-// mapUp asks whether a map may run before a filter, for elements that the filter leaves out.
-func (p *proposing) mapUp(i, j int) string {
+// mapMayNotMove asks whether a map may run before a filter, for elements that the filter leaves out.
+func (p *proposer) mapMayNotMove(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	for _, c := range b.Writes {
 		if slices.Contains(a.Reads, c) {
@@ -123,21 +123,21 @@ func (p *proposing) mapUp(i, j int) string {
 	return ""
 }
 
-// meet tells whether one of two maps changes a component that the other changes or looks at.
-func meet(a, b *graph.Traits, c int) bool {
+// shareComponent tells whether one of two maps changes a component that the other changes or looks at.
+func shareComponent(a, b *graph.Traits, c int) bool {
 	aWrites, bWrites := slices.Contains(a.Writes, c), slices.Contains(b.Writes, c)
 	return aWrites && (bWrites || slices.Contains(b.Reads, c)) || bWrites && slices.Contains(a.Reads, c)
 }
 
-// mapsMeet says why two maps that have to do with the same component may not change places.
-func (p *proposing) mapsMeet(i, j, c int) string {
+// mapsMayNotSwap says why two maps that have to do with the same component may not change places.
+func (p *proposer) mapsMayNotSwap(i, j, c int) string {
 	a, b := p.step(i), p.step(j)
 	for _, one := range []int{i, j} {
 		t, other := p.step(one), i+j-one
 		if !slices.Contains(t.Writes, c) {
 			return fmt.Sprintf("%s looks at component %d, which %s changes", p.name(one), c, p.name(other))
 		}
-		if why := formDiffers(t.Before[c], t.Behind[c]); why != "" {
+		if why := changesRankOrKind(t.Before[c], t.Behind[c]); why != "" {
 			return fmt.Sprintf("%s %s (component %d)", p.name(one), why, c)
 		}
 		if !slices.Contains(t.Reads, c) {
@@ -168,9 +168,9 @@ func (p *proposing) mapsMeet(i, j, c int) string {
 	case passes:
 		return ""
 	case p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY && ranked(a, c) && ranked(b, c):
-		why = unsettled(left, right, a.Before[c].GetDims())
+		why = sizeCheckMayFail(left, right, a.Before[c].GetDims())
 	case p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_APPROXIMATE:
-		why = nearlySame(left, right, a.Before[c].GetDims(), a.Random && b.Random)
+		why = mayDiffer(left, right, a.Before[c].GetDims(), a.Random && b.Random)
 	}
 	if why != "" {
 		return fmt.Sprintf("%s (component %d)", why, c)
@@ -183,7 +183,7 @@ func (p *proposing) mapsMeet(i, j, c int) string {
 
 // decidedBy finds a step behind another one that decides which elements there are by values that may follow from a component; -1 where
 // there is none. Whatever may differ in another order, the elements' number may not.
-func (p *proposing) decidedBy(step, component int) int {
+func (p *proposer) decidedBy(step, component int) int {
 	follows := map[int]bool{component: true}
 	all := false
 	touches := func(components []int) bool {
@@ -211,9 +211,9 @@ func ranked(t *graph.Traits, c int) bool {
 	return !t.Before[c].GetUnknownRank() && !t.Behind[c].GetUnknownRank()
 }
 
-// nearlySame says why the results of two changes in either order are not nearly the same; empty: they may be, and a trial tells. The sizes
+// mayDiffer says why the results of two changes in either order are not nearly the same; empty: they may be, and a trial tells. The sizes
 // are those of what the first one is given.
-func nearlySame(a, b graph.Change, before []int64, random bool) string {
+func mayDiffer(a, b graph.Change, before []int64, random bool) string {
 	switch {
 	case a.Opaque != "":
 		return a.Opaque
@@ -244,25 +244,25 @@ func nearlySame(a, b graph.Change, before []int64, random bool) string {
 			return fmt.Sprintf("one changes the size of dimension %v, and the other's work depends on that", both)
 		}
 	}
-	return unsettled(a, b, before)
+	return sizeCheckMayFail(a, b, before)
 }
 
-// unsettled says why one of two changes may fail, if the second one comes first, for the sizes that it is given then, and that only for some
+// sizeCheckMayFail says why one of two changes may fail, if the second one comes first, for the sizes that it is given then, and that only for some
 // elements; empty: it may not.
-func unsettled(a, b graph.Change, before []int64) string {
+func sizeCheckMayFail(a, b graph.Change, before []int64) string {
 	for _, way := range []struct {
 		sizes, checks graph.Dims
 		given         []int64
 	}{{a.Sizes, b.Checks, before}, {b.Sizes, a.Checks, b.Behind}} {
-		if both := way.sizes & way.checks; both != 0 && !settled(way.given, both) {
+		if both := way.sizes & way.checks; both != 0 && !sizesFixed(way.given, both) {
 			return fmt.Sprintf("one changes the size of dimension %v, and the other checks that", both)
 		}
 	}
 	return ""
 }
 
-// settled tells whether sizes are the same for all elements: whether a check of them fails is then seen in a trial.
-func settled(sizes []int64, dims graph.Dims) bool {
+// sizesFixed tells whether sizes are the same for all elements: whether a check of them fails is then seen in a trial.
+func sizesFixed(sizes []int64, dims graph.Dims) bool {
 	for i, size := range sizes {
 		if dims&(1<<i) != 0 && size < 0 {
 			return false
@@ -271,8 +271,8 @@ func settled(sizes []int64, dims graph.Dims) bool {
 	return true
 }
 
-// formDiffers says what becomes of a component whose dimensions are others in number, or that is no longer, or only now, of numbers.
-func formDiffers(before, behind *pecanv1.ComponentSpec) string {
+// changesRankOrKind says what becomes of a component whose dimensions are others in number, or that is no longer, or only now, of numbers.
+func changesRankOrKind(before, behind *pecanv1.ComponentSpec) string {
 	switch {
 	case isString(before) != isString(behind):
 		return fmt.Sprintf("makes %s of %s", typeName(behind.GetDtype()), typeName(before.GetDtype()))
@@ -282,34 +282,34 @@ func formDiffers(before, behind *pecanv1.ComponentSpec) string {
 	return ""
 }
 
-// holdRefused keeps a step that the graph refused behind those that it had passed, and before those that had passed it. Where it is the
+// forbidRefused keeps a step that the graph refused behind those that it had passed, and before those that had passed it. Where it is the
 // steps around it that moved, those keep their places.
-func (p *proposing) holdRefused(refused *graph.Refused, order []int) {
+func (p *proposer) forbidRefused(refused *graph.Refused, order []int) {
 	at := slices.IndexFunc(p.steps, func(i int) bool { return p.all[i].Node == refused.Node })
 	why := refused.Why.Error()
 	if p.paper {
-		p.fixRefused(at, order, why)
+		p.fixRefusedStep(at, order, why)
 		return
 	}
 	// Where steps that make other sizes were among those that it passed, it is them that it cannot do without.
 	for _, which := range []func(other int) bool{p.resizes, func(int) bool { return true }} {
-		if p.holdPassed(order, why, func(i, j int) bool { return i == at && which(j) || j == at && which(i) }) {
+		if p.forbidSwaps(order, why, func(i, j int) bool { return i == at && which(j) || j == at && which(i) }) {
 			return
 		}
 	}
 	// It did not move, or is one of those that others pass.
 	why = fmt.Sprintf("%s could not stand where it is then: %s", refused.Node, why)
-	p.holdPassed(order, why, func(_, _ int) bool { return true })
+	p.forbidSwaps(order, why, func(_, _ int) bool { return true })
 }
 
-// holdBatches holds what has passed a batch in an order: how batches are put together may depend on what stands above them.
-func (p *proposing) holdBatches(order []int, why string) (held bool) {
-	return p.holdPassed(order, why, func(i, j int) bool { return p.step(i).Batches || p.step(j).Batches })
+// forbidPastBatches holds what has passed a batch in an order: how batches are put together may depend on what stands above them.
+func (p *proposer) forbidPastBatches(order []int, why string) (held bool) {
+	return p.forbidSwaps(order, why, func(i, j int) bool { return p.step(i).Batches || p.step(j).Batches })
 }
 
-// holdPassed holds the pairs that changed places in an order, and tells whether there were any that were not held.
-func (p *proposing) holdPassed(order []int, why string, which func(i, j int) bool) (held bool) {
-	for i, j := range passed(order) {
+// forbidSwaps holds the pairs that changed places in an order, and tells whether there were any that were not held.
+func (p *proposer) forbidSwaps(order []int, why string, which func(i, j int) bool) (held bool) {
+	for i, j := range swapped(order) {
 		if which(i, j) {
 			p.Holds[[2]int{i, j}] = why
 			held = true
@@ -318,8 +318,8 @@ func (p *proposing) holdPassed(order []int, why string, which func(i, j int) boo
 	return held
 }
 
-// passed are the pairs of steps that have changed places in an order: j stands before i, which was before it.
-func passed(order []int) iter.Seq2[int, int] {
+// swapped are the pairs of steps that have changed places in an order: j stands before i, which was before it.
+func swapped(order []int) iter.Seq2[int, int] {
 	return func(yield func(i, j int) bool) {
 		for place, j := range order {
 			for _, i := range order[place+1:] {
@@ -332,17 +332,17 @@ func passed(order []int) iter.Seq2[int, int] {
 }
 
 // resizes tells whether the components behind a step have other sizes than those before it.
-func (p *proposing) resizes(i int) bool {
+func (p *proposer) resizes(i int) bool {
 	t := p.step(i)
 	return slices.ContainsFunc(t.Writes, func(c int) bool {
 		return c < len(t.Before) && c < len(t.Behind) && !slices.Equal(t.Before[c].GetDims(), t.Behind[c].GetDims())
 	})
 }
 
-// fixRefused keeps a step of the published policy where it is that was to pass one that makes other sizes: that one, if there is one, so
+// fixRefusedStep keeps a step of the published policy where it is that was to pass one that makes other sizes: that one, if there is one, so
 // that the other may still move on its side of it. If the refused step had not moved it is the first one that did.
-func (p *proposing) fixRefused(at int, order []int, why string) {
-	for i, j := range passed(order) {
+func (p *proposer) fixRefusedStep(at int, order []int, why string) {
+	for i, j := range swapped(order) {
 		if j == at && p.resizes(i) && p.Steps[i].Fixed == "" {
 			p.Steps[i].Fixed = fmt.Sprintf("%s could not stand before it: %s", p.called[p.steps[at]], why)
 			return
@@ -355,10 +355,10 @@ func (p *proposing) fixRefused(at int, order []int, why string) {
 	p.Steps[at].Fixed = why
 }
 
-// fixBroken keeps the first step where it is that the published policy, which does not ask what holds steps, would move past one that holds
+// fixFirstViolation keeps the first step where it is that the published policy, which does not ask what holds steps, would move past one that holds
 // it.
-func (p *proposing) fixBroken(order []int) bool {
-	for i, j := range passed(order) {
+func (p *proposer) fixFirstViolation(order []int) bool {
+	for i, j := range swapped(order) {
 		if why := p.Holds[[2]int{i, j}]; why != "" {
 			moved := j
 			if slices.Index(order, j) >= j {

@@ -11,10 +11,10 @@ import (
 )
 
 // name is what a step is called in sentences.
-func (p *proposing) name(i int) string { return p.called[p.steps[i]] }
+func (p *proposer) name(i int) string { return p.called[p.steps[i]] }
 
-// calledBy are the names of steps in sentences: what its author calls a step, if no other is called that, else what the graph does.
-func calledBy(all []graph.Traits) []string {
+// stepNames are the names of steps in sentences: what its author calls a step, if no other is called that, else what the graph does.
+func stepNames(all []graph.Traits) []string {
 	users := map[string]int{}
 	for i := range all {
 		users[all[i].Label]++
@@ -29,8 +29,8 @@ func calledBy(all []graph.Traits) []string {
 	return called
 }
 
-// words are a step's traits.
-func (p *proposing) words(t *graph.Traits) (words []string) {
+// traitNames are a step's traits.
+func (p *proposer) traitNames(t *graph.Traits) (words []string) {
 	say := func(is bool, format string, args ...any) {
 		if is {
 			words = append(words, fmt.Sprintf(format, args...))
@@ -41,7 +41,7 @@ func (p *proposing) words(t *graph.Traits) (words []string) {
 	say(len(t.Reads) > 0, "reads %s", numbers(t.Reads))
 	say(len(t.Writes) > 0, "writes %s", numbers(t.Writes))
 	for i, c := range t.Changes {
-		words = append(words, fmt.Sprintf("%s %d", does(t, i), c.Component))
+		words = append(words, fmt.Sprintf("%s %d", changeNames(t, i), c.Component))
 	}
 	say(t.Drops, "drops elements")
 	say(t.Batches, "makes batches")
@@ -53,8 +53,8 @@ func (p *proposing) words(t *graph.Traits) (words []string) {
 	return words
 }
 
-// does says what a step does to the values of a component that it writes.
-func does(t *graph.Traits, i int) string {
+// changeNames says what a step does to the values of a component that it writes.
+func changeNames(t *graph.Traits, i int) string {
 	c := t.Changes[i]
 	before, behind := t.Before[c.Component], t.Behind[c.Component]
 	var what []string

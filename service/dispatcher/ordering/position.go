@@ -16,7 +16,7 @@ func Named(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, name
 	if plan.GetFingerprint() != g.Fingerprint() {
 		return nil, errors.New("the plan is not this dataset's")
 	}
-	p := newProposing(g, plan, options, nil)
+	p := newProposer(g, plan, options, nil)
 	p.unmeasured = true
 	p.describe()
 	registered := p.names(unmoved(len(p.steps)))
@@ -34,21 +34,21 @@ func Named(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, name
 	if err := p.allows(order); err != nil {
 		return nil, err
 	}
-	if why := p.dividesOtherwise(ordered); why != "" {
+	if why := p.planDiffers(ordered); why != "" {
 		return nil, errors.New(why)
 	}
 	return order, nil
 }
 
 // allows asks of each pair of steps that changed places whether it may.
-func (p *proposing) allows(order []string) error {
+func (p *proposer) allows(order []string) error {
 	var places []int
 	for _, name := range order {
 		if i := slices.IndexFunc(p.steps, func(at int) bool { return p.all[at].Node == name }); i >= 0 {
 			places = append(places, i)
 		}
 	}
-	for i, j := range passed(places) {
+	for i, j := range swapped(places) {
 		for _, why := range []string{p.Steps[i].Fixed, p.Steps[j].Fixed, p.Holds[[2]int{i, j}]} {
 			if why != "" {
 				return fmt.Errorf("%s may not run before %s: %s", p.name(j), p.name(i), why)

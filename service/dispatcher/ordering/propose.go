@@ -13,8 +13,8 @@ import (
 // minGain is the share of the predicted CPU that an order has to save: a trial costs about as much of the first epoch.
 const minGain = 0.02
 
-// places bounds how long the policy looks for an order of a long section.
-const places = 20_000
+// maxPlacesTried bounds how long the policy looks for an order of a long section.
+const maxPlacesTried = 20_000
 
 // Proposal is an order of a dataset's steps, and why it is one.
 type Proposal struct {
@@ -33,14 +33,14 @@ func Propose(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, no
 	if plan.GetFingerprint() != g.Fingerprint() {
 		return nil, errors.New("the plan is not this dataset's")
 	}
-	p := newProposing(g, plan, options, nodes)
+	p := newProposer(g, plan, options, nodes)
 	p.describe()
 	found, why := p.search()
 	return p.proposal(found, why), nil
 }
 
-// proposing is what is known of a dataset while an order is sought.
-type proposing struct {
+// proposer is what is known of a dataset while an order is sought.
+type proposer struct {
 	g         *graph.Graph
 	plan      *pecanv1.Plan
 	options   *pecanv1.JobOptions
@@ -59,8 +59,8 @@ type proposing struct {
 	autoorder.Pipeline
 }
 
-func newProposing(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) *proposing {
-	p := &proposing{
+func newProposer(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) *proposer {
+	p := &proposer{
 		g: g, plan: plan, options: options, figures: map[string]*pecanv1.NodeMetrics{}, keyed: map[string]bool{}, all: graph.TraitsOf(g),
 		tolerance: options.EffectiveTolerance(), paper: options.GetOrder() == pecanv1.Order_ORDER_PAPER,
 	}
@@ -70,7 +70,7 @@ func newProposing(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOption
 	for _, name := range plan.GetKeyed() {
 		p.keyed[name] = true
 	}
-	p.called = calledBy(p.all)
+	p.called = stepNames(p.all)
 	for i := range p.all {
 		if !p.all[i].Passes {
 			p.steps = append(p.steps, i)
@@ -80,15 +80,15 @@ func newProposing(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOption
 }
 
 // step gives the traits of a step by its number among those that the policy is told of.
-func (p *proposing) step(i int) *graph.Traits { return &p.all[p.steps[i]] }
+func (p *proposer) step(i int) *graph.Traits { return &p.all[p.steps[i]] }
 
-func (p *proposing) policy() autoorder.Plan {
+func (p *proposer) policy() autoorder.Plan {
 	if p.paper {
 		plan := autoorder.Paper(p.Pipeline)
 		plan.Before, plan.After = autoorder.Predict(p.Pipeline, unmoved(len(p.steps))), autoorder.Predict(p.Pipeline, plan.Order)
 		return plan
 	}
-	return autoorder.Cost(p.Pipeline, autoorder.Limits{MinGain: minGain, Places: places})
+	return autoorder.Cost(p.Pipeline, autoorder.Limits{MinGain: minGain, Places: maxPlacesTried})
 }
 
 func unmoved(n int) []int {
@@ -101,7 +101,7 @@ func unmoved(n int) []int {
 
 // search asks the policy until the graph can be had in the order that it gives: what the graph refuses holds from then on. A sentence
 // says why the registered order stays, if it does.
-func (p *proposing) search() (found autoorder.Plan, why string) {
+func (p *proposer) search() (found autoorder.Plan, why string) {
 	if len(p.steps) == 0 {
 		return p.policy(), "The dataset has no steps whose order could be another."
 	}
@@ -110,12 +110,12 @@ func (p *proposing) search() (found autoorder.Plan, why string) {
 		if !found.Moves() {
 			return found, p.whyUnmoved(found)
 		}
-		if p.paper && p.fixBroken(found.Order) {
+		if p.paper && p.fixFirstViolation(found.Order) {
 			continue
 		}
 		ordered, err := graph.Reorder(p.g, p.names(found.Order))
 		if err == nil {
-			if why = p.dividesOtherwise(ordered); why != "" && p.holdBatches(found.Order, why) {
+			if why = p.planDiffers(ordered); why != "" && p.forbidPastBatches(found.Order, why) {
 				continue
 			}
 			return found, why
@@ -124,12 +124,12 @@ func (p *proposing) search() (found autoorder.Plan, why string) {
 		if !errors.As(err, &refused) {
 			return found, fmt.Sprintf("The steps stay in their registered order: %v.", err)
 		}
-		p.holdRefused(refused, found.Order)
+		p.forbidRefused(refused, found.Order)
 	}
 	return found, "The steps stay in their registered order: the graph could not be written in any of the orders that were planned."
 }
 
-func (p *proposing) whyUnmoved(found autoorder.Plan) string {
+func (p *proposer) whyUnmoved(found autoorder.Plan) string {
 	if !(found.Before > 0) {
 		return "The steps stay in their registered order: what they cost is not known yet."
 	}
@@ -140,7 +140,7 @@ func (p *proposing) whyUnmoved(found autoorder.Plan) string {
 }
 
 // names are all steps in an order. Steps that pass elements on stay where they are.
-func (p *proposing) names(order []int) []string {
+func (p *proposer) names(order []int) []string {
 	names := make([]string, len(p.all))
 	next := 0
 	for i := range p.all {
@@ -154,8 +154,8 @@ func (p *proposing) names(order []int) []string {
 	return names
 }
 
-// dividesOtherwise says what is different in the plan of an ordered graph; empty: its streams have the same elements.
-func (p *proposing) dividesOtherwise(ordered *graph.Graph) string {
+// planDiffers says what is different in the plan of an ordered graph; empty: its streams have the same elements.
+func (p *proposer) planDiffers(ordered *graph.Graph) string {
 	env := graph.Env{}
 	switch p.options.GetSharding() {
 	case pecanv1.Sharding_SHARDING_FILE, pecanv1.Sharding_SHARDING_DATA, pecanv1.Sharding_SHARDING_FILE_OR_DATA, pecanv1.Sharding_SHARDING_HINT:
@@ -165,13 +165,13 @@ func (p *proposing) dividesOtherwise(ordered *graph.Graph) string {
 	if err != nil {
 		return fmt.Sprintf("The steps stay in their registered order: in the best one the dataset could not be divided: %v.", err)
 	}
-	if what := differs(p.plan, other); what != "" {
+	if what := planDifference(p.plan, other); what != "" {
 		return fmt.Sprintf("The steps stay in their registered order: in the best one the dataset would be divided otherwise (%s).", what)
 	}
 	return ""
 }
 
-func differs(plan, other *pecanv1.Plan) string {
+func planDifference(plan, other *pecanv1.Plan) string {
 	cut, otherCut := plan.GetCut(), other.GetCut()
 	switch {
 	case plan.GetNumStreams() != other.GetNumStreams():
@@ -189,7 +189,7 @@ func differs(plan, other *pecanv1.Plan) string {
 }
 
 // proposal puts an answer together. why is empty where the order that was found can be had.
-func (p *proposing) proposal(found autoorder.Plan, why string) *Proposal {
+func (p *proposer) proposal(found autoorder.Plan, why string) *Proposal {
 	moves := found.Moves() && why == ""
 	proposal := &Proposal{PredictedBefore: found.Before, PredictedAfter: found.After, Why: why}
 	if !moves {
@@ -219,7 +219,7 @@ func (p *proposing) proposal(found autoorder.Plan, why string) *Proposal {
 			reasons[i] = "stays: it gives elements on as they are, and others pass it"
 		}
 		step := &pecanv1.ExplainedStep{
-			Node: t.Node, Op: t.Op, Figures: p.figures[t.Node], Traits: p.words(t), Place: uint32(place), Reason: reasons[i]}
+			Node: t.Node, Op: t.Op, Figures: p.figures[t.Node], Traits: p.traitNames(t), Place: uint32(place), Reason: reasons[i]}
 		if p.called[i] != t.Node {
 			step.Label = p.called[i]
 		}
@@ -229,7 +229,7 @@ func (p *proposing) proposal(found autoorder.Plan, why string) *Proposal {
 }
 
 // gain says what an order saves, by the step that moves furthest.
-func (p *proposing) gain(found autoorder.Plan) string {
+func (p *proposer) gain(found autoorder.Plan) string {
 	furthest, by := 0, 0
 	for place, step := range found.Order {
 		if far := max(place-step, step-place); far > by || far == by && step > place {

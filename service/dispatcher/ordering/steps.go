@@ -16,22 +16,22 @@ const callSeconds = 10e-6
 const near = 0.05
 
 // describe tells the policy of the steps.
-func (p *proposing) describe() {
+func (p *proposer) describe() {
 	p.Holds = map[[2]int]string{}
 	if len(p.steps) == 0 {
 		return
 	}
 	first := p.step(0)
-	at := components(first.Before, p.bytesBehind(first.Input))
+	at := components(first.Before, p.bytesAfter(first.Input))
 	p.Source = at
-	divided := p.belowTheCut()
+	divided := p.belowCut()
 	for i := range p.steps {
 		t := p.step(i)
-		s := autoorder.Step{Name: p.name(i), Reads: t.Reads, Figures: p.measured(t)}
+		s := autoorder.Step{Name: p.name(i), Reads: t.Reads, Figures: p.measuredFigures(t)}
 		s.Fixed = p.fixed(t, divided[i], &s.Figures)
 		behind := at
 		if s.Fixed != "" {
-			s.After = components(t.Behind, p.bytesBehind(t.Node))
+			s.After = components(t.Behind, p.bytesAfter(t.Node))
 			behind = s.After
 		} else {
 			if t.Batches {
@@ -55,16 +55,16 @@ func (p *proposing) describe() {
 		p.Steps = append(p.Steps, s)
 		at = behind
 	}
-	p.findHolds()
+	p.findConstraints()
 }
 
-func (p *proposing) findHolds() {
+func (p *proposer) findConstraints() {
 	for j := range p.Steps {
 		for i := range j {
 			if p.Steps[i].Fixed != "" || p.Steps[j].Fixed != "" {
 				continue
 			}
-			if why := p.hold(i, j); why != "" {
+			if why := p.constraint(i, j); why != "" {
 				p.Holds[[2]int{i, j}] = why
 			}
 		}
@@ -72,7 +72,7 @@ func (p *proposing) findHolds() {
 }
 
 // fixed says why a step stays where it is and nothing passes it.
-func (p *proposing) fixed(t *graph.Traits, divided string, figures *autoorder.Figures) string {
+func (p *proposer) fixed(t *graph.Traits, divided string, figures *autoorder.Figures) string {
 	switch {
 	case t.Barrier != "":
 		return t.Barrier
@@ -85,24 +85,24 @@ func (p *proposing) fixed(t *graph.Traits, divided string, figures *autoorder.Fi
 	case divided != "":
 		return divided
 	case p.paper:
-		return changesForm(t)
+		return changesComponentForm(t)
 	}
 	return ""
 }
 
-// changesForm says whether a step gives a component another number of dimensions, or makes numbers of what are none or the other way
+// changesComponentForm says whether a step gives a component another number of dimensions, or makes numbers of what are none or the other way
 // round: what the published policy leaves where it is.
-func changesForm(t *graph.Traits) string {
+func changesComponentForm(t *graph.Traits) string {
 	for _, c := range t.Writes {
-		if why := formDiffers(t.Before[c], t.Behind[c]); why != "" {
+		if why := changesRankOrKind(t.Before[c], t.Behind[c]); why != "" {
 			return "it " + why
 		}
 	}
 	return ""
 }
 
-// belowTheCut says of each step whether the dataset is divided above it, or what comes of it is kept.
-func (p *proposing) belowTheCut() []string {
+// belowCut says of each step whether the dataset is divided above it, or what comes of it is kept.
+func (p *proposer) belowCut() []string {
 	why := make([]string, len(p.steps))
 	cut, kept := -1, -1
 	for i := range p.all {
@@ -124,13 +124,13 @@ func (p *proposing) belowTheCut() []string {
 	return why
 }
 
-// measured are a step's figures. A map gives an element for each that it gets; where the counts differ, elements were on their way.
-func (p *proposing) measured(t *graph.Traits) (f autoorder.Figures) {
+// measuredFigures are a step's figures. A map gives an element for each that it gets; where the counts differ, elements were on their way.
+func (p *proposer) measuredFigures(t *graph.Traits) (f autoorder.Figures) {
 	own := p.figures[t.Node]
 	f.ElementsOut, f.Seconds = float64(own.GetElements()), own.GetSelfCpuS()
 	f.ElementsIn = f.ElementsOut
 	if t.Drops || t.Batches || t.Barrier != "" {
-		if before := p.giver(t.Input); before != nil {
+		if before := p.metricsBelow(t.Input); before != nil {
 			f.ElementsIn = float64(before.GetElements())
 		}
 	}
@@ -140,8 +140,8 @@ func (p *proposing) measured(t *graph.Traits) (f autoorder.Figures) {
 	return f
 }
 
-// giver gives the figures of a node, or of the next one below that has any: steps that pass elements on may have none.
-func (p *proposing) giver(node string) *pecanv1.NodeMetrics {
+// metricsBelow gives the figures of a node, or of the next one below that has any: steps that pass elements on may have none.
+func (p *proposer) metricsBelow(node string) *pecanv1.NodeMetrics {
 	for i := len(p.all) - 1; i >= 0; i-- {
 		if p.all[i].Node == node && p.all[i].Passes && p.figures[node].GetElements() == 0 {
 			node = p.all[i].Input
@@ -150,9 +150,9 @@ func (p *proposing) giver(node string) *pecanv1.NodeMetrics {
 	return p.figures[node]
 }
 
-// bytesBehind is how large an element of a node is on average, 0 where that is not known.
-func (p *proposing) bytesBehind(node string) float64 {
-	f := p.giver(node)
+// bytesAfter is how large an element of a node is on average, 0 where that is not known.
+func (p *proposer) bytesAfter(node string) float64 {
+	f := p.metricsBelow(node)
 	if f.GetElements() == 0 {
 		return 0
 	}
@@ -207,7 +207,7 @@ func bytesOf(all []autoorder.Component) (bytes float64) {
 }
 
 // writes are what a step does to the sizes of the components that it writes.
-func (p *proposing) writes(t *graph.Traits, at []autoorder.Component) (writes []autoorder.Write) {
+func (p *proposer) writes(t *graph.Traits, at []autoorder.Component) (writes []autoorder.Write) {
 	for i, c := range t.Writes {
 		w := autoorder.Write{Component: c, Values: p.effect(t, i, at)}
 		if t.Before[c].GetDtype() != t.Behind[c].GetDtype() {
@@ -227,7 +227,7 @@ func rowsOf(t *graph.Traits, rows float64) (writes []autoorder.Write) {
 }
 
 // effect is what becomes of a number of values: by the step's function where that tells, else as it was measured.
-func (p *proposing) effect(t *graph.Traits, write int, at []autoorder.Component) autoorder.Effect {
+func (p *proposer) effect(t *graph.Traits, write int, at []autoorder.Component) autoorder.Effect {
 	c := t.Writes[write]
 	before, behind := t.Before[c], t.Behind[c]
 	followed := t.Changes[write].Opaque == ""
@@ -250,7 +250,7 @@ func (p *proposing) effect(t *graph.Traits, write int, at []autoorder.Component)
 	if by, known := ratio(had, has, t.Changes[write].Sizes); followed && known {
 		return autoorder.Effect{Kind: autoorder.Multiplies, By: by}
 	}
-	measured := components(t.Behind, p.bytesBehind(t.Node))[c].Values
+	measured := components(t.Behind, p.bytesAfter(t.Node))[c].Values
 	if !(at[c].Values > 0) || !(measured > 0) || nearly(measured, at[c].Values) {
 		return autoorder.Effect{}
 	}

@@ -50,7 +50,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		}
 		at, _ := slices.BinarySearchFunc(job.Closed, r.Epoch, func(c *pecanv1.ClosedEpoch, n uint64) int { return cmp.Compare(c.Epoch, n) })
 		job.Closed = slices.Insert(job.Closed, at, closed)
-		if over := len(job.Closed) - keptClosed; over > 0 {
+		if over := len(job.Closed) - maxClosedEpochs; over > 0 {
 			job.Closed = slices.Delete(job.Closed, 0, over)
 		}
 	case *pecanv1.Record_StreamAdded:
@@ -62,7 +62,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 			return fmt.Errorf("stream %d added to %d streams", kind.StreamAdded.Id.GetStream(), len(epoch.Streams))
 		}
 		stream := &pecanv1.StoredStream{Stream: kind.StreamAdded.Id.GetStream()}
-		if sole := soleConsumer(job, epoch); sole != "" {
+		if sole := onlyConsumer(job, epoch); sole != "" {
 			stream.Consumer, stream.Assignment = sole, 1
 		}
 		epoch.Streams = append(epoch.Streams, stream)
@@ -99,7 +99,7 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 	for i := range r.Streams {
 		epoch.Streams = append(epoch.Streams, &pecanv1.StoredStream{Stream: i, Assignment: assigned})
 	}
-	if err := beginAt(epoch, r.Position); err != nil {
+	if err := startAt(epoch, r.Position); err != nil {
 		return err
 	}
 	job.Epochs = slices.Insert(job.Epochs, at, epoch)
@@ -107,8 +107,8 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 	return nil
 }
 
-// beginAt puts an epoch where a trainer stopped: what it used is its own, and what it had to the end is delivered.
-func beginAt(epoch *pecanv1.StoredEpoch, position *pecanv1.Position) error {
+// startAt puts an epoch where a trainer stopped: what it used is its own, and what it had to the end is delivered.
+func startAt(epoch *pecanv1.StoredEpoch, position *pecanv1.Position) error {
 	if len(position.GetNext()) > len(epoch.Streams) {
 		return fmt.Errorf("a position in %d streams, where there are %d", len(position.GetNext()), len(epoch.Streams))
 	}
@@ -156,12 +156,12 @@ func (s *State) applyEpochJoined(r *pecanv1.EpochJoined) error {
 			stream.Assignment++
 		}
 	}
-	remember(client, &pecanv1.StoredRequest{RequestId: r.RequestId, JobId: r.JobId, Opened: true, Epoch: r.Epoch})
+	addRequest(client, &pecanv1.StoredRequest{RequestId: r.RequestId, JobId: r.JobId, Opened: true, Epoch: r.Epoch})
 	return nil
 }
 
-// soleConsumer is who reads every stream of a private job's epoch; nobody for a shared job.
-func soleConsumer(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) string {
+// onlyConsumer is who reads every stream of a private job's epoch; nobody for a shared job.
+func onlyConsumer(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) string {
 	if Private(job) && len(epoch.Passes) > 0 {
 		return epoch.Passes[0].ClientId
 	}

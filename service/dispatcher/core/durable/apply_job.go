@@ -25,7 +25,7 @@ func (s *State) applyJob(record *pecanv1.Record) error {
 		if !slices.Contains(job.ClientIds, r.ClientId) {
 			job.ClientIds = append(job.ClientIds, r.ClientId)
 		}
-		remember(client, &pecanv1.StoredRequest{RequestId: r.RequestId, JobId: r.JobId})
+		addRequest(client, &pecanv1.StoredRequest{RequestId: r.RequestId, JobId: r.JobId})
 	case *pecanv1.Record_JobLeft:
 		job, err := s.job(kind.JobLeft.JobId)
 		if err != nil {
@@ -68,13 +68,13 @@ func (s *State) applyJobCreated(r *pecanv1.JobCreated) error {
 	return nil
 }
 
-// remember keeps the newest requests of a client.
-func remember(client *pecanv1.StoredClient, request *pecanv1.StoredRequest) {
+// addRequest keeps the newest requests of a client.
+func addRequest(client *pecanv1.StoredClient, request *pecanv1.StoredRequest) {
 	if request.RequestId == "" {
 		return
 	}
 	client.Requests = append(client.Requests, request)
-	if over := len(client.Requests) - keptRequests; over > 0 {
+	if over := len(client.Requests) - maxRequests; over > 0 {
 		client.Requests = slices.Delete(client.Requests, 0, over)
 	}
 }

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// keptRequests bounds how many answered requests of a client are remembered.
-	keptRequests = 64
-	// keptClosed bounds how many closed epochs of a job are remembered one by one.
-	keptClosed = 64
+	// maxRequests bounds how many answered requests of a client are remembered.
+	maxRequests = 64
+	// maxClosedEpochs bounds how many closed epochs of a job are remembered one by one.
+	maxClosedEpochs = 64
 	// maxStreams bounds what one epoch may have.
 	maxStreams = 1 << 16
 	// MaxEpoch bounds the number that a trainer may go on with.

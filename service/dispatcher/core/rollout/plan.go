@@ -44,7 +44,7 @@ func (r *Rollouts) Planned(in Planned) {
 		default:
 			o.planned, o.due = &in, r.host.Now()
 			r.host.Log(false, "order of steps planned", "dataset", u.key.Fingerprint, "policy", u.key.Policy.String(), "why", in.Why)
-			r.tryOrder(u, o)
+			r.startTrial(u, o)
 		}
 		return
 	}

@@ -84,19 +84,19 @@ type rollout struct {
 	planned *Planned
 	// metrics are those that it was planned from.
 	metrics []*pecanv1.NodeMetrics
-	trial   *orderTrial
+	trial   *trial
 	// cost is what trials took that were too short, and least what the next one may take at least, in seconds of CPU.
 	cost, least float64
 	// losses of workers that were trying, what became of the last one, and the connections that are not asked again.
 	losses   int
 	lastLoss string
-	tried    map[uint64]bool
+	asked    map[uint64]bool
 	// waitsFor says in words what it waits for.
 	waitsFor string
 }
 
-// orderTrial is under way on a worker.
-type orderTrial struct {
+// trial is under way on a worker.
+type trial struct {
 	id, worker string
 	session    uint64
 	until      time.Duration
@@ -135,7 +135,7 @@ func (r *Rollouts) stepOpen() {
 	r.open = map[durable.OrderKey]*rollout{}
 	for _, u := range list {
 		if r.open[u.key] = before[u.key]; before[u.key] == nil {
-			r.open[u.key] = &rollout{tried: map[uint64]bool{}}
+			r.open[u.key] = &rollout{asked: map[uint64]bool{}}
 		}
 	}
 	for _, u := range list {
@@ -144,7 +144,7 @@ func (r *Rollouts) stepOpen() {
 		case o.planned == nil:
 			r.measure(u, o)
 		case o.trial == nil:
-			r.tryOrder(u, o)
+			r.startTrial(u, o)
 		case r.host.Now() >= o.trial.until:
 			r.loseTrial(u.key, o, fmt.Sprintf("worker %s gave no answer in time", o.trial.worker), true)
 		}

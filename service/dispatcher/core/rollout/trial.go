@@ -8,8 +8,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// tryOrder has a worker try the planned order, as soon as the trial costs no more than it may and a worker runs the dataset.
-func (r *Rollouts) tryOrder(u *undecidedOrder, o *rollout) {
+// startTrial has a worker try the planned order, as soon as the trial costs no more than it may and a worker runs the dataset.
+func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
 	o.due = r.host.Now() + checkEvery
 	budget, least := r.trialBudget(u, o)
 	if budget < least {
@@ -23,8 +23,8 @@ func (r *Rollouts) tryOrder(u *undecidedOrder, o *rollout) {
 		return
 	}
 	r.trials++
-	o.trial = &orderTrial{id: fmt.Sprintf("%d-%d", r.state.Incarnation(), r.trials), worker: id, session: session, until: r.host.Now() + trialTimeout, budget: budget}
-	o.tried[session] = true
+	o.trial = &trial{id: fmt.Sprintf("%d-%d", r.state.Incarnation(), r.trials), worker: id, session: session, until: r.host.Now() + trialTimeout, budget: budget}
+	o.asked[session] = true
 	o.waitsFor = "worker " + id + " is trying the order"
 	r.host.Try(id, &pecanv1.TryOrder{
 		Id: o.trial.id, Fingerprint: u.key.Fingerprint, Plan: job.Plan, Options: optionsFor(u), Order: o.planned.Order, CpuS: budget,
@@ -67,7 +67,7 @@ func (r *Rollouts) trialWorker(u *undecidedOrder, o *rollout) (job *pecanv1.Stor
 					continue
 				}
 				id := stream.Worker.WorkerId
-				if session, free := r.host.Worker(id); free && !o.tried[session] {
+				if session, free := r.host.Worker(id); free && !o.asked[session] {
 					return job, id, session
 				}
 			}
@@ -116,7 +116,7 @@ func (r *Rollouts) Tried(session uint64, told *pecanv1.OrderTried, leaving bool)
 		case trial.Inconclusive && trial.CpuS >= o.trial.budget/2:
 			// It was too short to tell anything: the next one may take twice as long, when that is no more than a trial may cost.
 			o.cost, o.least = o.cost+trial.CpuS, 2*o.trial.budget
-			delete(o.tried, session)
+			delete(o.asked, session)
 			o.trial, o.waitsFor = nil, "a trial was too short: "+trial.Refused
 			r.host.Log(false, "a trial of an order was too short", "dataset", u.key.Fingerprint, "elements", trial.Elements, "cpu_s", trial.CpuS, "why", trial.Refused)
 		case trial.Refused != "":

@@ -10,41 +10,41 @@ import (
 // load of a worker.
 type load struct {
 	running, held int
-	// ahead has the jobs of which the worker holds a stream of an epoch opened ahead of need. Those streams are not among the
+	// prefetchJobs has the jobs of which the worker holds a stream of an epoch opened ahead of need. Those streams are not among the
 	// others: each has made one element at most and waits, perhaps for ever, and must not keep others from the slot.
-	ahead map[string]bool
+	prefetchJobs map[string]bool
 }
 
-// want is an epoch with streams that wait for a worker.
-type want struct {
+// demand is an epoch with streams that wait for a worker.
+type demand struct {
 	job     *pecanv1.StoredJob
 	epoch   *pecanv1.StoredEpoch
 	waiting []*pecanv1.StoredStream
 	// running streams of the epoch, and those held and not read to their end.
 	running, held int
-	ahead         bool
+	prefetch      bool
 	// order in which epochs came; breaks ties.
 	order int
 	// skipped: a stream found no worker, or waits for its files, so the closing stream's turn has not come.
 	skipped bool
 }
 
-// leasing is one pass in which streams that wait are given to workers.
-type leasing struct {
+// round is one pass in which streams that wait are given to workers.
+type round struct {
 	loads map[string]*load
 	// full: no worker has room for a stream that may go anywhere. Room only gets less in a pass.
 	full bool
 }
 
-func (d *Division) survey() (*leasing, []*want) {
-	pass := &leasing{loads: map[string]*load{}}
+func (d *Division) collect() (*round, []*demand) {
+	pass := &round{loads: map[string]*load{}}
 	for _, worker := range d.Workers {
-		pass.loads[worker.ID] = &load{ahead: map[string]bool{}}
+		pass.loads[worker.ID] = &load{prefetchJobs: map[string]bool{}}
 	}
-	var wants []*want
+	var wants []*demand
 	for _, job := range d.Jobs {
 		for _, epoch := range job.Epochs {
-			w := &want{job: job, epoch: epoch, ahead: durable.AllPrefetched(epoch), order: len(wants)}
+			w := &demand{job: job, epoch: epoch, prefetch: durable.AllPrefetched(epoch), order: len(wants)}
 			ready := d.Ready(job, epoch)
 			for _, stream := range epoch.Streams {
 				switch {
@@ -77,9 +77,9 @@ func (d *Division) survey() (*leasing, []*want) {
 
 // charge adds a leased stream of the epoch to the load of its worker. Of an epoch opened ahead one stream is leased to a worker;
 // what a worker holds beyond that was begun for a trainer that has left since, and is charged like any other.
-func (w *want) charge(l *load, stream *pecanv1.StoredStream) {
-	if w.ahead && !stream.Delivered && !l.ahead[w.job.JobId] {
-		l.ahead[w.job.JobId] = true
+func (w *demand) charge(l *load, stream *pecanv1.StoredStream) {
+	if w.prefetch && !stream.Delivered && !l.prefetchJobs[w.job.JobId] {
+		l.prefetchJobs[w.job.JobId] = true
 		return
 	}
 	if Running(w.job, w.epoch, stream) {
@@ -90,29 +90,29 @@ func (w *want) charge(l *load, stream *pecanv1.StoredStream) {
 	}
 }
 
-// wantQueue is a heap, with the epoch whose turn is next on top.
-type wantQueue []*want
+// demandQueue is a heap, with the epoch whose turn is next on top.
+type demandQueue []*demand
 
 // Len implements heap.Interface.
-func (q wantQueue) Len() int { return len(q) }
+func (q demandQueue) Len() int { return len(q) }
 
 // Less implements heap.Interface: what is opened ahead comes last, then who has least comes first.
-func (q wantQueue) Less(i, j int) bool {
+func (q demandQueue) Less(i, j int) bool {
 	a, b := q[i], q[j]
-	if a.ahead != b.ahead {
-		return b.ahead
+	if a.prefetch != b.prefetch {
+		return b.prefetch
 	}
 	return cmp.Or(cmp.Compare(a.running, b.running), cmp.Compare(a.order, b.order)) < 0
 }
 
 // Swap implements heap.Interface.
-func (q wantQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q demandQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
 
 // Push implements heap.Interface.
-func (q *wantQueue) Push(w any) { *q = append(*q, w.(*want)) }
+func (q *demandQueue) Push(w any) { *q = append(*q, w.(*demand)) }
 
 // Pop implements heap.Interface.
-func (q *wantQueue) Pop() any {
+func (q *demandQueue) Pop() any {
 	last := len(*q) - 1
 	w := (*q)[last]
 	*q = (*q)[:last]

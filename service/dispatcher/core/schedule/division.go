@@ -43,18 +43,18 @@ type Division struct {
 // streams go in order. Epochs opened ahead come last, take only slots that are free (see fits), and get one stream per worker at
 // most, also where all must be open: the rest is leased when a client adopts the epoch, which may never be.
 func (d *Division) Run() {
-	pass, wants := d.survey()
+	pass, wants := d.collect()
 	for _, w := range wants {
 		switch {
-		case w.ahead:
-		case allAtOnce(w.job):
+		case w.prefetch:
+		case needsAllOpen(w.job):
 			for len(w.waiting) > 0 && d.leaseNext(pass, w, false) {
 			}
 		case w.held == 0:
 			d.leaseNext(pass, w, false)
 		}
 	}
-	queue := wantQueue(slices.DeleteFunc(wants, func(w *want) bool { return len(w.waiting) == 0 }))
+	queue := demandQueue(slices.DeleteFunc(wants, func(w *demand) bool { return len(w.waiting) == 0 }))
 	heap.Init(&queue)
 	for len(queue) > 0 {
 		next := queue[0]
@@ -75,7 +75,7 @@ func (d *Division) Run() {
 }
 
 // leaseNext leases the first waiting stream of an epoch, if a worker can be found.
-func (d *Division) leaseNext(pass *leasing, w *want, needRoom bool) bool {
+func (d *Division) leaseNext(pass *round, w *demand, needRoom bool) bool {
 	stream := w.waiting[0]
 	closing := durable.IsClosing(w.job, stream)
 	if closing && w.skipped {

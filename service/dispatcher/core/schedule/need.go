@@ -43,8 +43,8 @@ func Running(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1
 	return stream.Worker != nil && !stream.Produced && (!durable.IsClosing(job, stream) || remaindersReady(job, epoch))
 }
 
-// allAtOnce tells whether every stream of an epoch has to be open at the same time.
-func allAtOnce(job *pecanv1.StoredJob) bool {
+// needsAllOpen tells whether every stream of an epoch has to be open at the same time.
+func needsAllOpen(job *pecanv1.StoredJob) bool {
 	mode := job.Options.GetMode()
 	return job.Plan.GetAllOpen() || mode == pecanv1.Mode_MODE_DETERMINISTIC || mode == pecanv1.Mode_MODE_OFF
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// heldPerSlot bounds how many streams a worker keeps that it has made but that are not read to their end.
-const heldPerSlot = 4
+// maxHeldPerSlot bounds how many streams a worker keeps that it has made but that are not read to their end.
+const maxHeldPerSlot = 4
 
 // pick chooses the worker for a stream: the one with the fewest running streams, then with the fewest held, then the one that
 // came first. Workers that failed the stream before come last.
-func (d *Division) pick(pass *leasing, w *want, stream *pecanv1.StoredStream, needRoom bool) string {
-	if id, decided := d.pickByPlace(pass, w, stream, needRoom); decided {
+func (d *Division) pick(pass *round, w *demand, stream *pecanv1.StoredStream, needRoom bool) string {
+	if id, decided := d.pickByPosition(pass, w, stream, needRoom); decided {
 		return id
 	}
 	if pass.full && needRoom {
@@ -30,8 +30,8 @@ func (d *Division) pick(pass *leasing, w *want, stream *pecanv1.StoredStream, ne
 		if slices.Contains(avoid, id) {
 			rank[0] = 1
 		}
-		if w.ahead {
-			rank[1] = len(l.ahead)
+		if w.prefetch {
+			rank[1] = len(l.prefetchJobs)
 		}
 		if w.job.Options.GetMode() == pecanv1.Mode_MODE_OFF {
 			rank[2] = streamsOn(w.epoch, id)
@@ -42,7 +42,7 @@ func (d *Division) pick(pass *leasing, w *want, stream *pecanv1.StoredStream, ne
 		}
 	}
 	if best == nil {
-		pass.full = pass.full || needRoom && !w.ahead
+		pass.full = pass.full || needRoom && !w.prefetch
 		return ""
 	}
 	return best.ID
@@ -51,15 +51,15 @@ func (d *Division) pick(pass *leasing, w *want, stream *pecanv1.StoredStream, ne
 // fits tells whether a worker may get a stream of the epoch. One of an epoch opened ahead takes a slot that nothing else has, also
 // where room is not asked for, and one for each job: so all jobs together have at most as many of them on a worker as it has slots,
 // beside what runs. A trainer that finds none free has its next pass leased when it asks for it.
-func (w *want) fits(worker *Worker, l *load, needRoom bool) bool {
-	if w.ahead {
-		return room(worker, l) && l.running+len(l.ahead) < worker.MaxStreams && !l.ahead[w.job.JobId]
+func (w *demand) fits(worker *Worker, l *load, needRoom bool) bool {
+	if w.prefetch {
+		return hasRoom(worker, l) && l.running+len(l.prefetchJobs) < worker.MaxStreams && !l.prefetchJobs[w.job.JobId]
 	}
-	return !needRoom || room(worker, l)
+	return !needRoom || hasRoom(worker, l)
 }
 
-func room(worker *Worker, l *load) bool {
-	return l.running < worker.MaxStreams && l.held < heldPerSlot*worker.MaxStreams
+func hasRoom(worker *Worker, l *load) bool {
+	return l.running < worker.MaxStreams && l.held < maxHeldPerSlot*worker.MaxStreams
 }
 
 func streamsOn(epoch *pecanv1.StoredEpoch, workerID string) int {
@@ -72,9 +72,9 @@ func streamsOn(epoch *pecanv1.StoredEpoch, workerID string) int {
 	return n
 }
 
-// pickByPlace gives stream i of a statically sharded job to the worker at place i of the configured list. While the
+// pickByPosition gives stream i of a statically sharded job to the worker at place i of the configured list. While the
 // service starts it waits for that worker; later anyone may stand in.
-func (d *Division) pickByPlace(pass *leasing, w *want, stream *pecanv1.StoredStream, needRoom bool) (id string, decided bool) {
+func (d *Division) pickByPosition(pass *round, w *demand, stream *pecanv1.StoredStream, needRoom bool) (id string, decided bool) {
 	if d.Positions == 0 || !Static(w.job) || durable.IsClosing(w.job, stream) {
 		return "", false
 	}
