@@ -9,13 +9,15 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// asserts tells whether assert_cardinality at the root is checked here: only one who reads everything can.
+// asserts returns the asserted cardinality, and whether this iteration checks it. Only an iteration that
+// reads the whole dataset can check it.
 func (it *Iteration) asserts() (int64, bool) {
 	promised := it.job.consumer.Plan.GetAssertedCardinality()
 	return promised, it.alone() && promised >= -1 && !epoch.MayDiffer(it.job.consumer.Plan, it.job.consumer.Options)
 }
 
-// tooMany is an error when so many more than were taken are more than was promised.
+// tooMany returns an error if more elements than asserted exist. The count is what was returned so far plus
+// more.
 func (it *Iteration) tooMany(more uint64) error {
 	promised, checked := it.asserts()
 	if !checked || promised < 0 || it.elements+more <= uint64(promised) {
@@ -50,8 +52,8 @@ const (
 	unknownCardinality  = -2
 )
 
-// Cardinality is how many elements one iteration gives, where that is the same for every iteration: not with a job
-// that others may share, nor where each worker gives everything.
+// Cardinality returns how many elements each iteration returns, if all iterations return the same number. It
+// is unknown for a shared job, and when each worker reads the whole dataset.
 func Cardinality(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) int64 {
 	pass, repeat := plan.GetCardinality(), plan.GetRepeat()
 	switch {
@@ -69,20 +71,23 @@ func Cardinality(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) i
 	return pass * repeat
 }
 
-// ExactCount tells whether one iteration gives as many elements as a local one, also when workers are lost: with a hint, what
-// stands above it counts in each stream for itself.
+// ExactCount reports whether one iteration returns as many elements as a local one, also when workers are
+// lost. With sharding HINT the steps downstream of the hint count in each stream separately.
 func ExactCount(plan *pecanv1.Plan, options *pecanv1.JobOptions, shared bool) bool {
 	return !shared && !epoch.MayDiffer(plan, options) && options.GetMode() != pecanv1.Mode_MODE_OFF && options.GetSharding() != pecanv1.Sharding_SHARDING_HINT
 }
 
-// Who counts does not ask behind the last element: TensorFlow's take ends with it. So the last one waits until it is known that none
-// comes behind it: the dispatcher and caches hear of the end then, and more than were promised are no end but an error.
+// A consumer that counts does not ask for the end after the last element: TensorFlow's take() ends with that
+// element. The iteration therefore holds the last element until it knows that no other element follows. This
+// way the dispatcher and caches learn of the end, and more elements than asserted are an error and no end.
 
-// maxHold is how long the last element waits at most: the end may be long in coming, from a worker that cannot be reached as well, and
-// what comes behind a promise that was too small may have no room beside it.
+// maxHold limits how long the last element is held. The end may arrive late, for example from an unreachable
+// worker. An element beyond an asserted cardinality that is too small may have no memory budget while the
+// last one is queued.
 const maxHold = 5 * time.Second
 
-// beforeLast is how many of up to max elements may be taken without a look at what follows, 0 for the last one. it.mu is held.
+// beforeLast returns how many of up to max elements may be dequeued without a look at the element that
+// follows. It returns 0 for the last element. it.mu is held.
 func (it *Iteration) beforeLast(max int) int {
 	left := it.length - int64(it.elements)
 	switch {
@@ -94,7 +99,7 @@ func (it *Iteration) beforeLast(max int) int {
 	return max
 }
 
-// holdsLast tells whether the last element has to wait. it.mu is held.
+// holdsLast reports whether the last element has to wait. it.mu is held.
 func (it *Iteration) holdsLast(last epoch.Lookahead) bool {
 	switch now := time.Now(); {
 	case last != epoch.MayBeLast:

@@ -7,16 +7,18 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// NewIterator notes that the training loop makes an iterator, and gives the number by which Save knows it.
+// NewIterator notes that the training loop creates an iterator, and returns the number that identifies it to
+// Save.
 func (r *RejoiningJob) NewIterator() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.log.NewIterator()
 }
 
-// Save gives the token of the position behind the first consumed elements of an iterator that Read gave the number of; with 0 behind
-// those of all iterators since the dataset was made or its state was loaded. An error in an element's place counts as one. ended: the
-// training loop has no iterator open, and its next one begins at the start of a pass.
+// Save returns the token of the position after the first consumed elements of an iterator; NewIterator gave
+// its number. With number 0 it counts the elements of all iterators since the dataset was created or a state
+// was loaded. An error in an element's position counts as one element. ended: the training loop has no open
+// iterator, and its next one begins at the start of a pass.
 func (r *RejoiningJob) Save(reading, consumed uint64, ended bool) (string, error) {
 	r.mu.Lock()
 	job, positions := r.job, r.log
@@ -31,7 +33,8 @@ func (r *RejoiningJob) Save(reading, consumed uint64, ended bool) (string, error
 	return resume.Encode(resume.NewToken(job.consumer, at))
 }
 
-// Load has the next iteration begin where a token says, in a new job of the token's seed. Iterations that are open end.
+// Load lets the next iteration begin at a token's position, in a new job with the token's seed. Open
+// iterations end.
 func (r *RejoiningJob) Load(ctx context.Context, token string) error {
 	t, err := resume.Decode(token)
 	if err != nil {
@@ -63,7 +66,7 @@ func (r *RejoiningJob) Load(ctx context.Context, token string) error {
 	if r.job != old || r.closed {
 		r.mu.Unlock()
 		fresh.shut()
-		return reason.New(reason.Closed, "load a state: the dataset's job was closed or made anew meanwhile; load it again")
+		return reason.New(reason.Closed, "load a state: the dataset's job was closed or recreated meanwhile; load it again")
 	}
 	r.job, r.log = fresh, r.log.Load(&resume.Point{Position: t.GetPosition(), Passes: t.GetPasses(), Elements: t.GetElements(), Loaded: true})
 	r.mu.Unlock()

@@ -25,29 +25,31 @@ const (
 type Config struct {
 	// Target is "host:port", "pecan://host:port" or "unix:@name" (an abstract Unix socket).
 	Target string
-	// Timeout bounds every wait for the dispatcher: connecting, and, when nothing else flows, an outage. Default 10 s.
+	// Timeout limits every wait for the dispatcher: the wait to connect and, when no elements arrive, the
+	// wait for the end of an outage. Default 10 s.
 	Timeout time.Duration
-	// Heartbeat is how often the session shows that it is alive. Default: 1 s, less when the dispatcher asks for it.
+	// Heartbeat is the interval of heartbeats. Default: 1 s, or less when the dispatcher's client timeout
+	// requires it.
 	Heartbeat time.Duration
 	// Version is this build's version, for messages.
 	Version string
 	// Host names the trainer's host in the dispatcher's status. Default: the host's name.
 	Host string
-	// HostID decides whether a worker is on this host; empty takes package hostid's.
+	// HostID decides whether a worker is on this host. Empty: the value of package hostid.
 	HostID string
-	// Pool holds the elements. Empty: the session makes one and closes it.
+	// Pool holds the elements. Nil: the session creates a pool and closes it.
 	Pool *buffer.Pool
-	// Logger receives what people may want to know. Empty: nothing is logged.
+	// Logger receives messages for people. Nil: nothing is logged.
 	Logger *slog.Logger
-	// Dial reaches the dispatcher and workers. Empty: over the network of this host.
+	// Dial connects to the dispatcher and to workers. Nil: the network of this host.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// pingAfter is how long a connection may be silent before it is asked whether it lives; after three such times it
-	// is given up. Default 3 s.
+	// pingAfter is how long a connection may be silent before the client sends a ping. After three such
+	// periods the client closes the connection. Default 3 s.
 	pingAfter time.Duration
 }
 
-// Validate reports every problem at once.
+// Validate reports all problems at once.
 func (c Config) Validate() error {
 	_, err := control.ParseTarget(c.Target)
 	if c.Timeout < 0 {

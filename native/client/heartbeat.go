@@ -13,13 +13,13 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// urgentAfter is how long a trainer has waited when the dispatcher is told out of turn.
+// urgentAfter is how long a trainer has waited when the session sends a heartbeat before the next one is due.
 const urgentAfter = 50 * time.Millisecond
 
-// keepIdle is how much memory a session keeps that reads nothing.
+// keepIdle is how much memory a session without readers keeps.
 const keepIdle = 16 << 20
 
-// beat shows the dispatcher that the session and its jobs are wanted, and sweeps what is not used any more.
+// beat sends heartbeats until the session ends, and closes unused connections.
 func (s *Session) beat() {
 	for {
 		timer := time.NewTimer(s.beatInterval())
@@ -30,7 +30,7 @@ func (s *Session) beat() {
 		case <-timer.C:
 		case <-s.link.HeartbeatRequested():
 			timer.Stop()
-			// Not for every hiccup: one that is over in this time was none.
+			// A wait that ends within this time is no reason for a heartbeat.
 			if !wait.Sleep(s.link.Context(), urgentAfter) {
 				return
 			}
@@ -40,7 +40,7 @@ func (s *Session) beat() {
 	}
 }
 
-// beatInterval is the configured one, or less when the dispatcher forgets sooner.
+// beatInterval returns the configured interval, or less when the dispatcher's client timeout requires it.
 func (s *Session) beatInterval() time.Duration {
 	interval := s.config.Heartbeat
 	for _, job := range s.allJobs() {
@@ -65,7 +65,7 @@ func (s *Session) beatOnce() {
 		}
 	}
 	if away, _ := s.link.Away(); len(jobs) == 0 && away > 0 {
-		// There is nothing to keep alive, but the end of an outage has to be noticed.
+		// No job needs a heartbeat, but the session has to notice the end of an outage.
 		ctx, cancel := context.WithTimeout(s.link.Context(), control.CallTimeout)
 		defer cancel()
 		_, err := s.link.API().Status(ctx, &pecanv1.StatusRequest{})
@@ -73,7 +73,8 @@ func (s *Session) beatOnce() {
 	}
 }
 
-// verify asks for every job but one whether the dispatcher still knows it, unless that is being done already.
+// verify sends heartbeats of all jobs except one, to learn whether the dispatcher still knows them. It does
+// nothing while another verify runs.
 func (s *Session) verify(except *Job) {
 	s.mu.Lock()
 	if s.verifying || s.closed {
@@ -98,7 +99,7 @@ func (s *Session) verify(except *Job) {
 	s.mu.Unlock()
 }
 
-// beat shows that the job is wanted; false when the dispatcher does not answer.
+// beat sends one heartbeat of the job. It returns false if the dispatcher does not answer.
 func (j *Job) beat() bool {
 	if j.isLost() {
 		return true
@@ -107,7 +108,8 @@ func (j *Job) beat() bool {
 	ctx, cancel := context.WithTimeout(s.link.Context(), control.CallTimeout)
 	defer cancel()
 	began := wait.Now()
-	// Numbered before it is looked at what there is: a pass that is asked for meanwhile is not one of which this heartbeat speaks.
+	// The number is drawn before the passes are listed. A pass that is requested in between is then not taken
+	// for a pass that this heartbeat covers.
 	number := j.consumer.Heartbeats.Add(1)
 	passes, opening := j.passes()
 	answer, err := s.link.API().ClientHeartbeat(ctx, &pecanv1.ClientHeartbeatRequest{
@@ -135,7 +137,7 @@ func (j *Job) beat() bool {
 	return err == nil || !control.IsOutage(err)
 }
 
-// sweep closes connections that nobody has read for a while.
+// sweep closes connections that have had no reader for a while.
 func (s *Session) sweep() {
 	if s.workers.Sweep(idleConnTime) {
 		s.pool.Trim(keepIdle)

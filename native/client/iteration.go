@@ -10,12 +10,12 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// Iteration is one pass of an iterator over a job: one epoch, or as many as the plan took off the graph as an outer
-// repeat. One consumer at a time takes from it; others wait for their turn.
+// Iteration is one pass of an iterator over a job. It reads one epoch, or as many as the outer repeat that
+// the plan removed from the graph. One consumer at a time dequeues; others wait for the token.
 type Iteration struct {
 	job     *Job
 	options IterOptions
-	// turn is held by the consumer that takes.
+	// token is held by the consumer that dequeues.
 	token  chan struct{}
 	closed chan struct{}
 	broken error
@@ -23,38 +23,39 @@ type Iteration struct {
 	mu      sync.Mutex
 	isShut  bool
 	current *epoch.Epoch
-	// pass is the current epoch for the positions; number is this iteration's among them, done how many passes are over.
+	// pass is the current epoch as the resume log knows it. number identifies this iteration in the log.
+	// passesDone counts completed passes.
 	pass       *resume.Pass
 	number     uint64
 	passesDone uint64
-	// before is the number of the epoch before the current one.
+	// previousEpoch is the number of the epoch before the current one.
 	previousEpoch uint64
-	// left is how many epochs come after the current one; -1 for ever.
+	// passesAfter counts the epochs after the current one; -1 means infinitely many.
 	passesAfter int64
-	// over: the end, or the error that ended it, was found.
+	// ended: the iteration has found its end, or endErr, the error that ended it.
 	ended  bool
 	endErr error
-	// elements taken over all epochs, failed ones not counted, as assert_cardinality counts them.
+	// elements counts the elements of all epochs as assert_cardinality counts them: without failed ones.
 	elements uint64
-	// length is how many elements it gives; negative where that is not known.
+	// length is how many elements the iteration returns; negative if unknown.
 	length int64
-	// heldSince is from when on the last one waits until it is known to be that.
+	// holdingSince is when the iteration began to hold the last element.
 	holdingSince time.Time
 	stats        Stats
 }
 
-// Stats tells how an iteration is doing.
+// Stats are counters of an iteration.
 type Stats struct {
-	// Elements and Bytes that were taken.
+	// Elements and Bytes that were dequeued.
 	Elements uint64
 	Bytes    uint64
-	// Failed elements, whose error was handed out in their place.
+	// Failed elements, whose error was returned in their position.
 	Failed uint64
-	// Duplicates that came and were dropped.
+	// Duplicates that arrived and were dropped.
 	Duplicates uint64
 	// Waited is the time that Next waited.
 	Waited time.Duration
-	// Reopened counts streams that had to be asked for again.
+	// Reopened counts streams that were requested again.
 	Reopened uint64
 }
 
@@ -87,12 +88,12 @@ func newIteration(j *Job, options IterOptions) *Iteration {
 		it.number = options.log.NewIteration()
 	}
 	it.passesAfter, it.length = it.passesLeft(), Cardinality(j.consumer.Plan, j.consumer.Options, j.consumer.Shared())
-	// repeat(0): no pass at all.
+	// repeat(0): there is no pass.
 	it.ended = j.consumer.Plan.GetRepeat() == 0
 	return it
 }
 
-// epoch is the one that is being read; nil when there is none.
+// epoch returns the epoch that is being read; nil when there is none.
 func (it *Iteration) epoch() *epoch.Epoch {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -112,7 +113,7 @@ func (it *Iteration) waited(d time.Duration, starved bool) {
 	}
 }
 
-// Stats tells how the iteration is doing.
+// Stats returns the iteration's counters.
 func (it *Iteration) Stats() Stats {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -123,8 +124,8 @@ func (it *Iteration) Stats() Stats {
 	return stats
 }
 
-// Waiting says, for people, why nothing comes; empty when elements are ready or the iteration is over. computing: workers
-// are at it and only take their time, so that nobody has to do anything about it.
+// Waiting says for people why no element is ready; it is empty when elements are ready or the iteration has
+// ended. computing: workers are computing the next element, so nobody has to act.
 func (it *Iteration) Waiting() (why string, computing bool) {
 	if it.job.session.link.CheckFork() != nil || it.broken != nil {
 		return "", false
@@ -135,7 +136,7 @@ func (it *Iteration) Waiting() (why string, computing bool) {
 	return "", false
 }
 
-// Where tells what is needed to go on behind everything that was taken; nil before the first epoch is open.
+// Where returns the point after everything that was dequeued; nil before the first epoch is open.
 func (it *Iteration) Where() *resume.Point {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -148,7 +149,7 @@ func (it *Iteration) Where() *resume.Point {
 	case it.current.ResumeAt != nil:
 		position = it.current.ResumeAt
 	case it.passesDone > it.resumedPasses():
-		// The epoch before is over and this one is not open yet.
+		// The previous epoch has ended and the current one is not open yet.
 		position = &pecanv1.Position{Epoch: it.previousEpoch + 1}
 	default:
 		return nil
@@ -156,8 +157,9 @@ func (it *Iteration) Where() *resume.Point {
 	return &resume.Point{Position: position, Passes: it.passesDone, Elements: it.elements}
 }
 
-// HandOverPoint is the place of an iteration that is left before it has handed out anything, its end neither; nil where another one cannot
-// begin there. Without an answer of the dispatcher to the opening of an epoch its number is not known.
+// HandOverPoint returns the point of an iteration that has returned no element and no end, so that another
+// iteration can begin there. It returns nil if none can. The epoch's number is unknown until the dispatcher
+// has answered its opening.
 func (it *Iteration) HandOverPoint() *resume.Point {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -176,7 +178,7 @@ func (it *Iteration) HandOverPoint() *resume.Point {
 	return &resume.Point{Position: &pecanv1.Position{Epoch: it.current.Number()}, HandedOver: true}
 }
 
-// resumedPasses is how many passes were over when the iteration began.
+// resumedPasses is how many passes were complete when the iteration began.
 func (it *Iteration) resumedPasses() uint64 {
 	if it.options.Resume == nil {
 		return 0
@@ -184,7 +186,7 @@ func (it *Iteration) resumedPasses() uint64 {
 	return it.options.Resume.Passes
 }
 
-// Close ends the iteration: a Next that waits returns, the streams are closed, memory that was not taken goes back.
+// Close ends the iteration: a waiting Next returns, streams are closed, queued memory is released.
 // Idempotent.
 func (it *Iteration) Close() error {
 	if err := it.job.session.link.CheckFork(); err != nil {

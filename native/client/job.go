@@ -15,15 +15,16 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// JobSpec says which job is wanted.
+// JobSpec describes the requested job.
 type JobSpec struct {
 	DatasetID string
-	// Name shares the job with every trainer that gives the same one; empty makes a job of this session alone.
+	// Name shares the job with all trainers that give the same name. Empty: the job belongs to this session
+	// alone.
 	Name    string
 	Options *pecanv1.JobOptions
 }
 
-// seeded is the same with a seed of that number.
+// seeded returns a copy of the spec with this seed.
 func (s JobSpec) seeded(seed uint64) JobSpec {
 	options := &pecanv1.JobOptions{}
 	proto.Merge(options, s.Options)
@@ -35,35 +36,37 @@ func (s JobSpec) seeded(seed uint64) JobSpec {
 // Job is one consumption of a dataset.
 type Job struct {
 	session *Session
-	// consumer is one of its own for each job object, so that two of one name in one process share the job as two processes would, and
-	// one that is closed is gone at once.
+	// Each Job has a consumer of its own. Two jobs with one name in one process therefore share it as two
+	// processes would, and the dispatcher removes the consumer of a closed job at once.
 	consumer *epoch.Consumer
 	durable  bool
 	created  bool
 	workers  int
 
 	mu sync.Mutex
-	// timeoutS is how many seconds without a heartbeat the dispatcher forgets this consumer after, as it told last.
+	// timeoutS is the client timeout that the dispatcher reported last: after so many seconds without a
+	// heartbeat it removes this consumer.
 	timeoutS float64
 	// lost is set when the dispatcher does not know the job any more.
 	lost   error
 	closed bool
-	// nextPass numbers the passes of this job's iterators over it that the dispatcher has opened.
+	// nextPass is the number of the next pass. It counts the passes that the dispatcher has opened.
 	nextPass uint64
-	// opening is closed when the epoch that was begun last is open, or will never be.
+	// lastOpening is closed when the newest epoch is open, or will never be.
 	lastOpening chan struct{}
-	// ahead is the next pass, opened before it is asked for.
+	// prefetched is the next pass, opened before an iteration requests it.
 	prefetched *epoch.Epoch
-	// from is the number of the next epoch of a job that took the place of a lost one, whose dispatcher would count from 0. It is given with
-	// every epoch that begins nowhere else until one of that number is open: the dispatcher counts on from there. had is the number behind
-	// the epochs that iterations began with.
+	// nextNumber is the number of the next epoch of a job that replaced a lost one, because its dispatcher
+	// would count from 0. The client sends it with every epoch that has no other position until an epoch with
+	// that number is open. From there the dispatcher counts on. numbersSeen is the number after all epochs
+	// that iterations began with.
 	nextNumber, numbersSeen uint64
 	iterations              map[*Iteration]struct{}
-	// lastCount is how many elements the last pass that was read to its end had; -1 before.
+	// lastCount is how many elements the last completely read pass had; -1 before the first.
 	lastCount int64
 }
 
-// CreateJob finds the job of that name or creates one.
+// CreateJob finds the job with that name or creates one.
 func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 	request := &pecanv1.CreateJobRequest{
 		RequestId: uuid.NewString(), ClientId: uuid.NewString(), DatasetId: spec.DatasetID, JobName: spec.Name, Options: spec.Options,
@@ -97,38 +100,39 @@ func (s *Session) CreateJob(ctx context.Context, spec JobSpec) (*Job, error) {
 	if s.closed {
 		return nil, reason.New(reason.Closed, "create the job: the session was closed meanwhile")
 	}
-	// A dispatcher that was started anew may be of another cluster: workers answer nobody who takes them for those of the old one.
+	// A restarted dispatcher may belong to another cluster. Workers refuse a client that names another
+	// cluster than theirs.
 	s.link.SetCluster(answer.GetClusterId())
 	s.jobs[job] = struct{}{}
 	return job, nil
 }
 
-// ID is the dispatcher's name of the job.
+// ID returns the dispatcher's name of the job.
 func (j *Job) ID() string { return j.consumer.JobID }
 
-// ClientID is the random id under which the dispatcher knows this consumer of the job.
+// ClientID returns the random id that identifies this consumer of the job at the dispatcher.
 func (j *Job) ClientID() string { return j.consumer.ClientID }
 
 // Plan says how the dataset is divided into streams, and why.
 func (j *Job) Plan() *pecanv1.Plan { return j.consumer.Plan }
 
-// Options are the job's, with what the dispatcher filled in.
+// Options returns the job's options, with values that the dispatcher filled in.
 func (j *Job) Options() *pecanv1.JobOptions { return j.consumer.Options }
 
-// Durable is true when the job outlives a restart of the dispatcher.
+// Durable reports whether the job survives a restart of the dispatcher.
 func (j *Job) Durable() bool { return j.durable }
 
-// Created is false when the job was there already.
+// Created is false if the job existed already.
 func (j *Job) Created() bool { return j.created }
 
-// Workers is how many workers were registered when the job was created or found.
+// Workers returns how many workers were registered when the job was created or found.
 func (j *Job) Workers() int { return j.workers }
 
-// Session is the session that the job belongs to.
+// Session returns the session that the job belongs to.
 func (j *Job) Session() *Session { return j.session }
 
-// Open starts a pass over the dataset. It returns at once; the work goes on in the background, and what goes wrong
-// comes out of Next.
+// Open starts a pass over the dataset and returns at once. The work continues in the background, and Next
+// returns its errors.
 func (j *Job) Open(options IterOptions) *Iteration {
 	it := newIteration(j, options)
 	if err := options.Validate(); err != nil {
@@ -168,7 +172,7 @@ func (j *Job) remove(it *Iteration) {
 	delete(j.iterations, it)
 }
 
-// Close ends the job's iterations and the pass that was opened ahead, and takes leave of the dispatcher. Idempotent.
+// Close ends the job's iterations and the prefetched pass, and sends the dispatcher a goodbye. Idempotent.
 func (j *Job) Close() error {
 	if err := j.session.link.CheckFork(); err != nil {
 		return err

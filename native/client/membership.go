@@ -9,8 +9,9 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// ClientUnknown is called when the dispatcher does not know this client, and settles whether it still has the job. What waits here of a
-// shared one is gone in any case.
+// ClientUnknown is called when the dispatcher does not know this client. It finds out whether the dispatcher
+// still has the job. The queue of a shared job is lost in either case, because others may have its elements
+// by now.
 func (j *Job) ClientUnknown(ctx context.Context, why *reason.Error) {
 	var epochs []*epoch.Epoch
 	if j.consumer.Shared() {
@@ -27,8 +28,9 @@ func (j *Job) ClientUnknown(ctx context.Context, why *reason.Error) {
 	}
 }
 
-// reattach asks for the same job again after the dispatcher has forgotten this client. A dispatcher that still has
-// the job finds it by the request's id; one that lost it gives another job, and this one is over. It tells whether the client is known again.
+// reattach requests the same job again after the dispatcher removed this client. A dispatcher that still has
+// the job finds it by the request's id. A dispatcher that lost it returns another job, and this one has
+// ended. The result says whether the dispatcher knows the client again.
 func (j *Job) reattach(ctx context.Context) bool {
 	answer, err := j.session.link.API().CreateJob(ctx, j.consumer.Request)
 	if err != nil && (control.IsOutage(err) || ctx.Err() != nil) {
@@ -42,7 +44,8 @@ func (j *Job) reattach(ctx context.Context) bool {
 	return false
 }
 
-// setTimeout takes over a timeout that the dispatcher told: one that was restarted may have another.
+// setTimeout takes over the client timeout that the dispatcher reported. A restarted dispatcher may have
+// another one.
 func (j *Job) setTimeout(seconds float64) {
 	if seconds <= 0 {
 		return
@@ -52,14 +55,14 @@ func (j *Job) setTimeout(seconds float64) {
 	j.timeoutS = seconds
 }
 
-// timeout is how many seconds without a heartbeat the dispatcher forgets this consumer after.
+// timeout returns after how many seconds without a heartbeat the dispatcher removes this consumer.
 func (j *Job) timeout() float64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.timeoutS
 }
 
-// Lose ends everything of a job that the dispatcher does not know any more.
+// Lose ends everything that belongs to a job that the dispatcher does not know any more.
 func (j *Job) Lose(why string) {
 	if why != "" {
 		why = " (" + why + ")"
@@ -78,19 +81,19 @@ func (j *Job) Lose(why string) {
 	for _, e := range j.epochs() {
 		e.Abort(err)
 	}
-	// Whoever sees the error may begin with another dataset at once, whose job is probably lost as well.
+	// The caller that sees the error may start with another dataset at once, whose job is probably lost too.
 	j.session.verify(j)
 }
 
-// isLost is true when the dispatcher does not know the job any more.
+// isLost reports whether the dispatcher has lost the job.
 func (j *Job) isLost() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.lost != nil
 }
 
-// retire lets go of a lost job that another one took the place of. Its iterations stay: each has its own error to tell, and
-// what had arrived for it to hand out.
+// retire drops a lost job that another one replaced. Its iterations remain open, because each still has to
+// return the elements that it received and its own error.
 func (j *Job) retire() {
 	j.session.mu.Lock()
 	delete(j.session.jobs, j)
@@ -102,11 +105,12 @@ func (j *Job) retire() {
 	if ahead != nil {
 		ahead.Close()
 	}
-	// A dispatcher that goes on with an older store has the job all the same, and its streams would be run for nobody.
+	// A dispatcher that restarted from a stale store still has the job, and would run its streams without a
+	// reader.
 	j.sendGoodbye()
 }
 
-// sendGoodbye lets the dispatcher forget this consumer at once, after everything else it is told of it.
+// sendGoodbye lets the dispatcher remove this consumer at once, after all other calls for it.
 func (j *Job) sendGoodbye() {
 	api, request := j.session.link.API(), &pecanv1.ClientGoodbyeRequest{ClientId: j.consumer.ClientID}
 	j.session.link.Deliver(func(ctx context.Context) error {

@@ -8,16 +8,16 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// NextElement takes one element, waiting for it at most as long as told. Ready comes with rows of Count 1, whose
-// tensors have the element's own shape; Failed with an error, after which the iteration may be asked again: an element
-// that failed is left out, and an outage (the dispatcher away, no worker there, none that can be reached) may be over;
-// Broken with the error by which the iteration is over.
+// NextElement dequeues one element and waits for it for at most wait. Ready: rows of Count 1, whose tensors
+// have the element's own shape. Failed: an error after which the caller may call again. The element failed
+// and was skipped, or an outage (the dispatcher is away, or no worker is registered or reachable) may have
+// ended meanwhile. Broken: the error that ended the iteration.
 func (it *Iteration) NextElement(wait time.Duration) (*element.Rows, Status, error) {
 	return it.next(wait, 1, false)
 }
 
-// NextBlock takes up to max elements of one shape, each tensor with a leading dimension of their number. Elements that
-// travelled together come without a copy.
+// NextBlock dequeues up to max elements of one shape. Each tensor has a leading dimension of their number.
+// Elements that arrived in one frame are not copied.
 func (it *Iteration) NextBlock(max int, wait time.Duration) (*element.Rows, Status, error) {
 	if max < 1 {
 		return nil, Failed, reason.New(reason.BadArgument, "next block of %d rows: ask for at least one", max)
@@ -32,7 +32,7 @@ func (it *Iteration) next(wait time.Duration, max int, lead bool) (*element.Rows
 	if it.broken != nil {
 		return nil, Broken, it.broken
 	}
-	// The fast path has no timer: most calls find rows.
+	// Most calls find rows, so the fast path has no timer.
 	select {
 	case it.token <- struct{}{}:
 		rows, status, err := it.inTurn(max, lead)
@@ -44,7 +44,7 @@ func (it *Iteration) next(wait time.Duration, max int, lead bool) (*element.Rows
 	return it.await(wait, max, lead)
 }
 
-// inTurn tries once, and gives the turn back.
+// inTurn tries once, and gives the token back.
 func (it *Iteration) inTurn(max int, lead bool) (*element.Rows, Status, error) {
 	defer func() { <-it.token }()
 	rows, status, _, err := it.try(max, lead)
@@ -81,7 +81,7 @@ func (it *Iteration) await(wait time.Duration, max int, lead bool) (*element.Row
 	}
 }
 
-// try takes what is there. With NotYet it gives the epoch to wait for.
+// try dequeues what is ready. With NotYet it returns the epoch to wait for.
 func (it *Iteration) try(max int, lead bool) (*element.Rows, Status, *epoch.Epoch, error) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -148,12 +148,12 @@ func (it *Iteration) count(rows *element.Rows) {
 	}
 }
 
-// Status is what Next found.
+// Status is the result of a Next.
 type Status int
 
-// NotYet: nothing was ready in time, ask again. Ready: rows are there. End: the iteration is over. Failed: see the
-// error; the iteration may be asked again, and goes on where it stood, or behind the element that failed. Broken: it is over by an error,
-// before its end.
+// NotYet: nothing was ready in time; call again. Ready: rows were returned. End: the iteration has ended.
+// Failed: an error was returned; the caller may call again, and the iteration continues after the failed
+// element or, without one, where it was. Broken: an error ended the iteration before its end.
 const (
 	NotYet Status = iota
 	Ready
@@ -162,7 +162,7 @@ const (
 	Broken
 )
 
-// String names the status.
+// String returns the status's name.
 func (s Status) String() string {
 	return [...]string{"not yet", "ready", "end", "failed", "broken"}[s]
 }

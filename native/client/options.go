@@ -11,30 +11,31 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// IterOptions says how one iteration reads.
+// IterOptions say how one iteration reads.
 type IterOptions struct {
-	// MaxOutstandingBytes bounds what has been asked for and not been taken, over all streams; each stream may hold one
-	// element at least, however large. Default 256 MiB.
+	// MaxOutstandingBytes limits the bytes that were requested and not yet dequeued, over all streams. Each
+	// stream may hold at least one element of any size. Default 256 MiB.
 	MaxOutstandingBytes int64
 	// Compression overrides the job's unless UNSPECIFIED.
 	Compression pecanv1.Compression
 	// Protocol defaults to Auto.
 	Protocol transport.Protocol
-	// Deterministic takes the streams strictly in turn. A job of MODE_DETERMINISTIC does so anyway.
+	// Deterministic reads the streams strictly in turn. A job of MODE_DETERMINISTIC always does so.
 	Deterministic bool
-	// Timeout is how long a Next waits for what is not there before it fails: a dispatcher that is away, or a worker, where
-	// none is registered or none can be reached. However long a worker that is there takes is no outage. Default: the session's.
+	// Timeout is how long a Next waits during an outage before it fails: while the dispatcher does not
+	// answer, or while no worker is registered or reachable. A worker that is connected may take any time.
+	// Default: the session's.
 	Timeout time.Duration
-	// NoPrefetch leaves it to Open to open the next pass, also where it could be opened ahead of need.
+	// NoPrefetch keeps the next pass from being opened before Open requests it.
 	NoPrefetch bool
-	// Resume is where the iteration begins; nil at the start of an epoch.
+	// Resume is where the iteration begins; nil for the start of an epoch.
 	Resume *resume.Point
 
-	// positions is told of every delivery; nil where nobody asks for it.
+	// log records every delivery; nil if nobody needs positions.
 	log *resume.Log
 }
 
-// Validate reports every problem at once.
+// Validate reports all problems at once.
 func (o IterOptions) Validate() error {
 	var err error
 	if o.MaxOutstandingBytes < 0 {

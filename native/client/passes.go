@@ -5,7 +5,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// nextEpoch adopts the pass that was opened ahead, or opens it now. j.mu is held.
+// nextEpoch returns the prefetched pass, or opens the next one now. j.mu is held.
 func (j *Job) nextEpoch() *epoch.Epoch {
 	ahead := j.prefetched
 	j.prefetched = nil
@@ -19,15 +19,15 @@ func (j *Job) nextEpoch() *epoch.Epoch {
 	return j.newEpoch(nil, false, j.startAt())
 }
 
-// newEpoch opens a pass in the background, after the one that was begun last. j.mu is held.
+// newEpoch opens a pass in the background, after the newest one. j.mu is held.
 func (j *Job) newEpoch(pass *uint64, ahead bool, start *pecanv1.Position) *epoch.Epoch {
 	e := epoch.Open(j.consumer, j.lastOpening, pass, ahead, start)
 	j.lastOpening = e.Answered
 	return e
 }
 
-// NumberPass numbers a pass when it is about to be opened: one that the dispatcher refuses, or never hears of, does not count, or all those behind
-// it would be ahead of what is open.
+// NumberPass numbers a pass just before it is opened. A pass that the dispatcher refuses or never receives
+// does not count. If it did, all later passes would have numbers above those that are open.
 func (j *Job) NumberPass(e *epoch.Epoch) uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -45,7 +45,7 @@ func (j *Job) CountPass(e *epoch.Epoch) {
 	j.nextPass = max(j.nextPass, *e.Pass+1)
 }
 
-// startAt is where the next epoch begins if the dispatcher does not know its number. j.mu is held.
+// startAt returns where the next epoch begins if the dispatcher does not know its number. j.mu is held.
 func (j *Job) startAt() *pecanv1.Position {
 	if j.nextNumber == 0 {
 		return nil
@@ -54,7 +54,7 @@ func (j *Job) startAt() *pecanv1.Position {
 	return &pecanv1.Position{Epoch: j.nextNumber - 1}
 }
 
-// NoteOpened notes which number an epoch has; begun: an iteration begins with it.
+// NoteOpened records the number of an epoch. begun: an iteration begins with it.
 func (j *Job) NoteOpened(number uint64, begun bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -66,14 +66,15 @@ func (j *Job) NoteOpened(number uint64, begun bool) {
 	}
 }
 
-// numberAfter is the number behind the epochs that iterations began with.
+// numberAfter returns the number after all epochs that iterations began with.
 func (j *Job) numberAfter() uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return max(j.numbersSeen, j.nextNumber)
 }
 
-// Prefetch opens the next pass if that has not been done. It comes from a goroutine that reads, so it must not wait.
+// Prefetch opens the next pass if it is not open yet. The goroutine that reads a connection calls it, so it
+// must not block.
 func (j *Job) Prefetch() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -83,14 +84,14 @@ func (j *Job) Prefetch() {
 	j.prefetched = j.newEpoch(nil, true, j.startAt())
 }
 
-// finished notes how long a pass was, by which the end of the next one is foreseen.
+// finished records the length of a pass. The next pass's end is predicted from it.
 func (j *Job) finished(elements uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.lastCount = int64(elements)
 }
 
-// Expected is how many elements a pass of this client probably has; -1 when that is not known.
+// Expected returns how many elements a pass of this client probably has; -1 if unknown.
 func (j *Job) Expected() int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -103,7 +104,7 @@ func (j *Job) Expected() int64 {
 	return -1
 }
 
-// epochs are those that the dispatcher shall hear of.
+// epochs returns the epochs that heartbeats report.
 func (j *Job) epochs() []*epoch.Epoch {
 	j.mu.Lock()
 	iterations := make([]*Iteration, 0, len(j.iterations))
@@ -123,9 +124,10 @@ func (j *Job) epochs() []*epoch.Epoch {
 	return epochs
 }
 
-// passes is what the heartbeat tells of the job, and whether there are passes of which the dispatcher has not answered yet that they are open.
+// passes returns what the heartbeat reports of the job, and whether the dispatcher has not yet answered the
+// opening of some pass.
 func (j *Job) passes() (passes []*pecanv1.ClientHeartbeatRequest_Pass, opening bool) {
-	// The last one of a shared job waits for those before it: they may be closed here already.
+	// The newest pass of a shared job is opened after all earlier ones, which may be closed here already.
 	j.mu.Lock()
 	last := j.lastOpening
 	j.mu.Unlock()

@@ -10,45 +10,50 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// MaxRetainedGraph bounds the graphs, in bytes, that a trainer keeps for dispatchers that may forget them.
+// MaxRetainedGraph limits the size in bytes of a graph that a trainer keeps for a dispatcher that may lose
+// it.
 const MaxRetainedGraph = 64 << 20
 
-// Dataset is what a dispatcher has to be told to know a dataset again.
+// Dataset is what a dispatcher needs to register a dataset again.
 type Dataset struct {
 	Graph []byte
 	Spec  *pecanv1.DatasetSpec
 }
 
-// RejoiningJob is a job that is made anew when the dispatcher does not know it any more: a dispatcher without a work directory
-// forgets everything in a restart, and every dispatcher forgets who was silent for long. An iteration of a private job goes on behind what it
-// has handed out. Where others share the job, its place went with it: an iteration that has handed something out fails with
-// JOB_UNKNOWN, and one that has not reads the new job, as every one after it does.
+// RejoiningJob is a job that the client recreates when the dispatcher has lost it. A dispatcher without a
+// work directory loses all jobs in a restart, and every dispatcher removes clients that were silent for long.
+// An iteration of a private job continues after the elements that it returned. The position in a shared job
+// is lost with the job: an iteration that has returned elements fails with JOB_UNKNOWN. An iteration that has
+// returned none reads the new job, as all later ones do.
 //
-// It knows the positions of what its iterations handed out, and can begin at one of an earlier run of the trainer.
+// A RejoiningJob also knows the positions of the elements that its iterations returned, and can begin at a
+// position of an earlier run of the trainer.
 type RejoiningJob struct {
 	session *Session
 	spec    JobSpec
-	// dataset is nil where it is not at hand or too large to be kept. A dispatcher that keeps it over a restart may be given an empty
-	// work directory.
+	// dataset is nil if it is not available or too large to keep. It is kept for durable dispatchers too,
+	// because one may restart with an empty work directory.
 	dataset *Dataset
 
-	// loading is held by Load, before mu: a caller that was interrupted in one begins the next while that goes on.
+	// loading is held by Load, before mu. An interrupted caller may call Load again while the first call
+	// still runs.
 	loading sync.Mutex
 
 	mu  sync.Mutex
 	job *Job
-	// positions are those of iterations since the dataset was made, or the newest Load.
+	// log holds the positions of iterations since the dataset was created or a state was loaded.
 	log    *resume.Log
 	closed bool
-	// failing is the iteration that was told of an error last.
+	// failing is the iteration that returned an error last.
 	failing *RejoiningIteration
-	// trying is closed when the attempt to make the job anew that is under way is over; err is how the last one ended.
+	// trying is closed when the running attempt to recreate the job has ended. err is the result of the last
+	// attempt.
 	trying chan struct{}
 	err    error
 }
 
-// CreateRejoiningJob finds or creates a job. With a dataset, which may be nil, the job can be made anew also by a dispatcher
-// that has lost the dataset, too.
+// CreateRejoiningJob finds or creates a job. With a dataset, which may be nil, the job can also be recreated
+// at a dispatcher that has lost the dataset.
 func (s *Session) CreateRejoiningJob(ctx context.Context, spec JobSpec, dataset *Dataset) (*RejoiningJob, error) {
 	job, err := s.CreateJob(ctx, spec)
 	if err != nil {
@@ -60,24 +65,25 @@ func (s *Session) CreateRejoiningJob(ctx context.Context, spec JobSpec, dataset 
 	return &RejoiningJob{session: s, spec: spec, dataset: dataset, job: job, log: &resume.Log{}}, nil
 }
 
-// Job is the newest one.
+// Job returns the newest job.
 func (r *RejoiningJob) Job() *Job {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.job
 }
 
-// Explain asks why the steps of the newest job's dataset run in the order in which they do.
+// Explain returns why the steps of the newest job's dataset run in their order.
 func (r *RejoiningJob) Explain(ctx context.Context) (*pecanv1.ExplainResponse, error) {
 	return r.session.Explain(ctx, r.Job().ID())
 }
 
-// handOverTime is how long an iteration that begins waits for the end of the one before it.
+// handOverTime is how long a new iteration waits for the previous one to close.
 const handOverTime = time.Second
 
-// Open starts a pass over the dataset. It returns at once, as Job.Open does, but for when the iteration before it was told of an error in
-// the place of its first element: TensorFlow may let go of an iterator a moment after the training loop has begun with the next one, and
-// that one is to have its place.
+// Open starts a pass over the dataset. Like Job.Open it returns at once, with one exception: the previous
+// iteration returned an error before its first element. TensorFlow may release that iterator shortly after
+// the training loop has created the next one, which must start at the same position. Open therefore waits for
+// the release for a short time.
 func (r *RejoiningJob) Open(options IterOptions) *RejoiningIteration {
 	r.mu.Lock()
 	failing := r.failing
@@ -99,7 +105,7 @@ func (r *RejoiningJob) Open(options IterOptions) *RejoiningIteration {
 		closed: make(chan struct{}), left: make(chan struct{})}
 }
 
-// Close ends the job, and keeps another one from being made. Idempotent.
+// Close ends the job, and prevents that another one is created. Idempotent.
 func (r *RejoiningJob) Close() error {
 	r.mu.Lock()
 	r.closed = true
@@ -108,7 +114,8 @@ func (r *RejoiningJob) Close() error {
 	return job.Close()
 }
 
-// rejoin has a lost job made anew, in the background and once for all who ask; the channel is closed when that is over.
+// rejoin recreates a lost job in the background, once for all callers. The channel is closed when the attempt
+// has ended.
 func (r *RejoiningJob) rejoin(lost *Job) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -141,19 +148,20 @@ func (r *RejoiningJob) rejoin(lost *Job) <-chan struct{} {
 	return over
 }
 
-// rejoining is true while a job is being made that takes the place of the lost one.
+// rejoining reports whether a replacement of the lost job is being created.
 func (r *RejoiningJob) rejoining(lost *Job) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.trying != nil && r.job == lost
 }
 
-// recreate makes the job anew.
+// recreate creates the replacement of a lost job.
 func (r *RejoiningJob) recreate(lost *Job) (*Job, error) {
 	s := r.session
 	spec := r.spec
 	if !lost.consumer.Shared() {
-		// What comes has to go with what was handed out, whose seed the dispatcher chose.
+		// The remaining elements must match those that were returned, so the new job uses the seed that the
+		// dispatcher chose for the lost one.
 		spec = spec.seeded(lost.consumer.Options.GetSeed())
 	}
 	r.mu.Lock()
@@ -165,18 +173,19 @@ func (r *RejoiningJob) recreate(lost *Job) (*Job, error) {
 	}
 	if fresh.consumer.Plan.GetHash() != lost.consumer.Plan.GetHash() {
 		fresh.shut()
-		return nil, reason.New(reason.JobUnknown, "the dispatcher at %s lost job %s, and divides its dataset in another way now: apply "+
+		return nil, reason.New(reason.JobUnknown, "the dispatcher at %s lost job %s, and plans its dataset differently now: apply "+
 			"pecan.distribute() again to start a new job", s.link.Target(), lost.consumer.JobID)
 	}
 	if resume.CheckResumable(fresh.consumer) == nil {
-		// The epochs that were had stay behind: the next one is not the first once more, with its order and its values.
+		// Epochs that iterations had are not repeated. The next epoch does not get the number, and thereby
+		// the order and the values, of the first one.
 		fresh.nextNumber = max(positions.NextEpoch(), lost.numberAfter())
 	}
-	s.link.Log().Warn("the dispatcher did not know a job any more, it was made anew", "dispatcher", s.link.Target(), "lost", lost.consumer.JobID, "job", fresh.consumer.JobID)
+	s.link.Log().Warn("the dispatcher had lost a job, and the client recreated it", "dispatcher", s.link.Target(), "lost", lost.consumer.JobID, "job", fresh.consumer.JobID)
 	return fresh, nil
 }
 
-// create makes a job; the dataset is registered anew where the dispatcher does not know it any more.
+// create creates a job. It registers the dataset again if the dispatcher has lost it.
 func (r *RejoiningJob) create(ctx context.Context, spec JobSpec) (*Job, error) {
 	job, err := r.session.CreateJob(ctx, spec)
 	if !reason.Is(err, reason.DatasetUnknown) || r.dataset == nil {

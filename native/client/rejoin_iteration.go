@@ -11,12 +11,13 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// RejoiningIteration is an Iteration of a job that may be made anew.
+// RejoiningIteration is an Iteration of a job that the client may recreate.
 type RejoiningIteration struct {
 	home    *RejoiningJob
 	options IterOptions
 	closed  chan struct{}
-	// left is closed when whoever begins next finds its place, if it leaves one.
+	// left is closed when the next iteration can find the position of this one, if this one hands over a
+	// position.
 	left chan struct{}
 
 	mu   sync.Mutex
@@ -25,17 +26,17 @@ type RejoiningIteration struct {
 	it   *Iteration
 }
 
-// NextElement is Iteration's.
+// NextElement is like Iteration.NextElement.
 func (i *RejoiningIteration) NextElement(wait time.Duration) (*element.Rows, Status, error) {
 	return i.noteError(i.next(wait, func(it *Iteration) (*element.Rows, Status, error) { return it.NextElement(wait) }))
 }
 
-// NextBlock is Iteration's.
+// NextBlock is like Iteration.NextBlock.
 func (i *RejoiningIteration) NextBlock(max int, wait time.Duration) (*element.Rows, Status, error) {
 	return i.noteError(i.next(wait, func(it *Iteration) (*element.Rows, Status, error) { return it.NextBlock(max, wait) }))
 }
 
-// noteError notes that an error is what this iteration hands out.
+// noteError records that this iteration returned an error.
 func (i *RejoiningIteration) noteError(rows *element.Rows, status Status, err error) (*element.Rows, Status, error) {
 	if status == Failed || status == Broken {
 		i.home.mu.Lock()
@@ -45,7 +46,7 @@ func (i *RejoiningIteration) noteError(rows *element.Rows, status Status, err er
 	return rows, status, err
 }
 
-// leave ends the wait of who begins next.
+// leave ends the wait of the next iteration's Open.
 func (i *RejoiningIteration) leave() {
 	i.home.mu.Lock()
 	if i.home.failing == i {
@@ -55,7 +56,8 @@ func (i *RejoiningIteration) leave() {
 	close(i.left)
 }
 
-// idle is true while nothing was handed out but errors that are no element's, so that its place may be left to another one.
+// idle reports whether the iteration returned nothing but errors that belong to no element. Its position may
+// then be handed over.
 func (i *RejoiningIteration) idle() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -89,7 +91,7 @@ func (i *RejoiningIteration) next(wait time.Duration, take func(*Iteration) (*el
 		return nil, NotYet, nil
 	}
 	if err := i.reopen(job, resume, err); control.IsOutage(err) {
-		// Whoever asks again has the job asked for again.
+		// The next call tries to recreate the job again.
 		return nil, Failed, err
 	} else if err != nil {
 		return nil, Broken, err
@@ -97,7 +99,8 @@ func (i *RejoiningIteration) next(wait time.Duration, take func(*Iteration) (*el
 	return nil, NotYet, nil
 }
 
-// reopen goes on with the job that took the place of the lost one, at the place to resume at, or gives the error that there is none.
+// reopen continues with the job that replaced the lost one, at the point to resume from. It returns an error
+// if no job replaced it.
 func (i *RejoiningIteration) reopen(lost *Job, resume *resume.Point, why error) error {
 	i.home.mu.Lock()
 	fresh, err := i.home.job, i.home.err
@@ -119,19 +122,19 @@ func (i *RejoiningIteration) reopen(lost *Job, resume *resume.Point, why error) 
 	return nil
 }
 
-// Waiting is Iteration's; while the job is made anew it says that.
+// Waiting is like Iteration.Waiting. While the job is being recreated it says so.
 func (i *RejoiningIteration) Waiting() (why string, computing bool) {
 	i.mu.Lock()
 	it, job := i.it, i.job
 	i.mu.Unlock()
 	if job.session.link.CheckFork() == nil && i.home.rejoining(job) {
-		return fmt.Sprintf("the dispatcher at %s does not know job %s any more, it is being made anew", job.session.link.Target(), job.consumer.JobID), false
+		return fmt.Sprintf("the dispatcher at %s does not know job %s any more, and the client is recreating it", job.session.link.Target(), job.consumer.JobID), false
 	}
 	return it.Waiting()
 }
 
-// Close is Iteration's. Who had handed out nothing leaves its place to the next iteration: a training loop that was told of an outage
-// before its first element and begins again has left out nothing.
+// Close is like Iteration.Close. An iteration without deliveries hands its position over to the next one: a
+// training loop that failed in an outage before its first element and starts again has skipped nothing.
 func (i *RejoiningIteration) Close() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

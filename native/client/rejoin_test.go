@@ -313,7 +313,7 @@ func TestWaitingReportsThatTheJobIsBeingRecreated(t *testing.T) {
 		t.Fatal(status, err)
 	}
 	why, computing := it.Waiting()
-	for _, words := range []string{"job " + lost.ID(), "dispatcher at " + d.addr, "made anew"} {
+	for _, words := range []string{"job " + lost.ID(), "dispatcher at " + d.addr, "recreating"} {
 		if !strings.Contains(why, words) {
 			t.Errorf("waiting for %q, which does not say %q", why, words)
 		}

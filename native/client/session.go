@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// goodbyeTimeout bounds what Close still tells the dispatcher.
+	// goodbyeTimeout limits the calls that Close still makes to the dispatcher.
 	goodbyeTimeout = time.Second
-	// idleConnTime is how long a connection that nobody reads is kept for the next epoch.
+	// idleConnTime is how long a connection without readers stays open for the next epoch.
 	idleConnTime = 30 * time.Second
 )
 
-// Session is a process's link to one dispatcher and to the workers that its jobs read from. Its methods may be called from many
-// goroutines.
+// Session connects a process to one dispatcher and to the workers that its jobs read from. Its methods are
+// safe for concurrent use.
 type Session struct {
 	config  Config
 	link    *control.Link
@@ -35,18 +35,19 @@ type Session struct {
 	mu     sync.Mutex
 	closed bool
 	jobs   map[*Job]struct{}
-	// verifying: the jobs are being asked for, since one was lost.
+	// verifying: the session is checking its jobs because one was lost.
 	verifying bool
 }
 
-// Connect reaches the dispatcher, or fails with UNAVAILABLE when it does not answer within the configured timeout.
+// Connect connects to the dispatcher. It fails with UNAVAILABLE if the dispatcher does not answer within the
+// timeout.
 func Connect(ctx context.Context, config Config) (*Session, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
 	config = config.withDefaults()
 	if config.HostID == "" {
-		// Without a host id everything works over TCP.
+		// Without a host id all data travels over TCP.
 		config.HostID, _ = hostid.Get()
 	}
 	if config.Host == "" {
@@ -77,28 +78,28 @@ func (s *Session) RegisterDataset(ctx context.Context, graph []byte, spec *pecan
 	return s.link.RegisterDataset(ctx, graph, spec, wantID)
 }
 
-// GetDataset asks what is known of a registered dataset.
+// GetDataset returns what the dispatcher knows of a registered dataset.
 func (s *Session) GetDataset(ctx context.Context, id string) (*pecanv1.GetDatasetResponse, error) {
 	return s.link.GetDataset(ctx, id)
 }
 
-// Status asks for what an operator sees.
+// Status returns the dispatcher's status for operators.
 func (s *Session) Status(ctx context.Context) (*pecanv1.StatusResponse, error) {
 	return s.link.Status(ctx)
 }
 
-// Explain asks why the steps of a job, given by id or name, run in the order in which they do.
+// Explain returns why the steps of a job, given by id or name, run in their order.
 func (s *Session) Explain(ctx context.Context, job string) (*pecanv1.ExplainResponse, error) {
 	return s.link.Explain(ctx, job)
 }
 
-// Target is the dispatcher's address.
+// Target returns the dispatcher's address.
 func (s *Session) Target() string { return s.link.Target() }
 
-// Pool holds the elements of this session.
+// Pool returns the pool that holds the session's elements.
 func (s *Session) Pool() *buffer.Pool { return s.pool }
 
-// Close ends everything that belongs to the session and tells the dispatcher. Rows that were handed out stay valid
+// Close ends everything that belongs to the session and informs the dispatcher. Returned rows stay valid
 // until they are released. Idempotent; it takes about a second at most.
 func (s *Session) Close() error {
 	if err := s.link.CheckFork(); err != nil {
@@ -125,7 +126,8 @@ func (s *Session) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
 	defer cancel()
 	if away, _ := s.link.Away(); away == 0 {
-		// Best effort, goodbyes included: without them the dispatcher forgets these clients after its timeout.
+		// Best effort, goodbyes included: without them the dispatcher removes these clients after its
+		// timeout.
 		s.link.Flush(ctx)
 	}
 	s.link.Stop()

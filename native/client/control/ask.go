@@ -15,7 +15,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// greet waits for the first answer.
+// greet waits for the dispatcher's first answer.
 func (l *Link) greet(ctx context.Context) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, l.config.Timeout)
@@ -34,25 +34,26 @@ func (l *Link) greet(ctx context.Context) error {
 		case !IsOutage(err) || !pause.Wait(ctx):
 			return l.unreached("connect to", began, err)
 		}
-		// A connection that stood broke: a dispatcher that ends or begins at this very moment.
+		// An established connection broke: the dispatcher is stopping or starting at this moment.
 	}
 }
 
-// unreached says of a failed call what was tried, for how long, and what to do; other failures pass as they are.
+// unreached explains a failed call: what was tried, for how long, and what to do. Errors that are no outage
+// pass unchanged.
 func (l *Link) unreached(what string, began time.Time, err error) error {
 	own := reason.From(err)
 	switch {
 	case !IsOutage(err):
 		return own
 	case status.Code(err) == codes.Canceled || errors.Is(err, context.Canceled):
-		return reason.New(reason.Closed, "%s the dispatcher at %s: given up after %.1f s", what, l.target.shown, time.Since(began).Seconds())
+		return reason.New(reason.Closed, "%s the dispatcher at %s: canceled after %.1f s", what, l.target.shown, time.Since(began).Seconds())
 	}
 	return reason.New(reason.Unavailable, "%s the dispatcher at %s: no answer for %.1f s (%s): see that pecan-dispatcher runs there and "+
 		"can be reached from this host, or give a longer dispatcher timeout", what, l.target.shown, time.Since(began).Seconds(), own.Message)
 }
 
-// isForeignServer tells first answers that no dispatcher of ours gives: of who does not know the call, or speaks no gRPC. Ours
-// puts a reason into whatever it refuses.
+// isForeignServer reports whether no Pecan dispatcher gave a first answer: the server does not know the call,
+// or does not speak gRPC. A Pecan dispatcher puts a reason code into every refusal.
 func isForeignServer(err error) bool {
 	switch status.Code(err) {
 	case codes.Unimplemented, codes.Unknown:
@@ -61,17 +62,18 @@ func isForeignServer(err error) bool {
 	return false
 }
 
-// IsOutage tells failures of reaching the dispatcher from its answers.
+// IsOutage reports whether a call failed because the dispatcher could not be reached. It is false for the
+// dispatcher's answers.
 func IsOutage(err error) bool {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return true
 	}
 	switch status.Code(err) {
 	case codes.Unavailable:
-		// A dispatcher that refuses for want of something says so with a reason of ours.
+		// A dispatcher that refuses a call because it lacks something sends one of Pecan's reason codes.
 		return reason.From(err).Reason == reason.Unavailable
 	case codes.ResourceExhausted:
-		// It goes on by itself when there is room again.
+		// The dispatcher continues by itself when its disk has space again.
 		return reason.From(err).Reason == reason.StoreFull
 	case codes.DeadlineExceeded, codes.Canceled:
 		return true
@@ -79,7 +81,7 @@ func IsOutage(err error) bool {
 	return false
 }
 
-// Observe keeps account of whether the dispatcher answers.
+// Observe records whether the dispatcher answers.
 func (l *Link) Observe(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,7 +101,7 @@ func (l *Link) Observe(err error) {
 	}
 }
 
-// Away is how long the dispatcher has not answered, and why.
+// Away returns for how long the dispatcher has not answered, and why.
 func (l *Link) Away() (time.Duration, string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,7 +111,7 @@ func (l *Link) Away() (time.Duration, string) {
 	return time.Since(l.downSince), l.downWhy
 }
 
-// Check is the first line of every entry point.
+// Check fails in a forked process and after Refuse. Every entry point calls it first.
 func (l *Link) Check() error {
 	if err := l.CheckFork(); err != nil {
 		return err
@@ -122,7 +124,8 @@ func (l *Link) Check() error {
 	return nil
 }
 
-// Ask makes one call for a user: it is repeated while the dispatcher is away, until ctx or the timeout ends.
+// Ask makes a call that a user waits for. It repeats the call while the dispatcher is away, until ctx or the
+// timeout ends.
 func (l *Link) Ask(ctx context.Context, what string, call func(context.Context) error) error {
 	if err := l.Check(); err != nil {
 		return err

@@ -18,7 +18,7 @@ func (l *Link) RegisterDataset(ctx context.Context, graph []byte, spec *pecanv1.
 }
 
 func (l *Link) upload(ctx context.Context, graph []byte, spec *pecanv1.DatasetSpec, wantID string) (*pecanv1.RegisterDatasetResponse, error) {
-	// Ends the call on every path: a failed Send leaves the rest to CloseAndRecv.
+	// This ends the call on every path: a failed Send leaves the rest to CloseAndRecv.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := l.api.RegisterDataset(ctx)
@@ -32,11 +32,11 @@ func (l *Link) upload(ctx context.Context, graph []byte, spec *pecanv1.DatasetSp
 		err = stream.Send(&pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Chunk{Chunk: rest[:n]}})
 		rest = rest[n:]
 	}
-	// After a failed Send, which only says EOF, the reason comes from here.
+	// A failed Send returns only EOF; CloseAndRecv returns the reason.
 	return stream.CloseAndRecv()
 }
 
-// GetDataset asks what is known of a registered dataset.
+// GetDataset returns what the dispatcher knows of a registered dataset.
 func (l *Link) GetDataset(ctx context.Context, id string) (*pecanv1.GetDatasetResponse, error) {
 	var answer *pecanv1.GetDatasetResponse
 	err := l.Ask(ctx, "get the dataset from", func(ctx context.Context) error {
@@ -47,7 +47,7 @@ func (l *Link) GetDataset(ctx context.Context, id string) (*pecanv1.GetDatasetRe
 	return answer, err
 }
 
-// Status asks for what an operator sees.
+// Status returns the dispatcher's status for operators.
 func (l *Link) Status(ctx context.Context) (*pecanv1.StatusResponse, error) {
 	var answer *pecanv1.StatusResponse
 	err := l.Ask(ctx, "get the status of", func(ctx context.Context) error {
@@ -58,7 +58,7 @@ func (l *Link) Status(ctx context.Context) (*pecanv1.StatusResponse, error) {
 	return answer, err
 }
 
-// Explain asks why the steps of a job, given by id or name, run in the order in which they do.
+// Explain returns why the steps of a job, given by id or name, run in their order.
 func (l *Link) Explain(ctx context.Context, job string) (*pecanv1.ExplainResponse, error) {
 	var answer *pecanv1.ExplainResponse
 	err := l.Ask(ctx, "get the order of steps from", func(ctx context.Context) error {

@@ -19,17 +19,17 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// CallTimeout bounds one call to the dispatcher in the background.
+// CallTimeout limits one background call to the dispatcher.
 const CallTimeout = 5 * time.Second
 
-// maxAnswer bounds one answer of the dispatcher.
+// maxAnswer limits the size of one answer of the dispatcher.
 const maxAnswer = 256 << 20
 
 // Config says how to reach a dispatcher.
 type Config struct {
 	// Target is the dispatcher's address as Config.Target has it.
 	Target string
-	// Timeout bounds every call that a user waits for.
+	// Timeout limits every call that a user waits for.
 	Timeout time.Duration
 	Logger  *slog.Logger
 	// Dial makes connections; nil uses the host's network.
@@ -51,19 +51,21 @@ type Link struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	calls  *callQueue
-	// urgent asks for a heartbeat out of turn.
+	// urgent requests a heartbeat before the next one is due.
 	urgent chan struct{}
 
 	mu     sync.Mutex
 	closed bool
-	// cluster changes when a dispatcher that forgot everything has taken the place of the first.
+	// cluster changes when a dispatcher without the first one's state replaces it.
 	cluster string
-	// downSince is when the dispatcher's first of an unbroken row of failures came; zero while it answers.
+	// downSince is when the first of the current failures in a row occurred; zero while the dispatcher
+	// answers.
 	downSince time.Time
 	downWhy   string
 }
 
-// Connect reaches the dispatcher, or fails with UNAVAILABLE when it does not answer within the configured timeout.
+// Connect connects to the dispatcher. It fails with UNAVAILABLE if the dispatcher does not answer within the
+// timeout.
 func Connect(ctx context.Context, config Config) (*Link, error) {
 	address, err := ParseTarget(config.Target)
 	if err != nil {
@@ -83,47 +85,48 @@ func Connect(ctx context.Context, config Config) (*Link, error) {
 	return l, nil
 }
 
-// API calls the dispatcher directly: whoever uses it reports the outcome to Observe.
+// API returns the dispatcher's stub for direct calls. The caller reports the outcome to Observe.
 func (l *Link) API() pecanv1.DispatcherClient { return l.api }
 
-// Log receives what people may want to know.
+// Log returns the logger for messages to people.
 func (l *Link) Log() *slog.Logger { return l.log }
 
 // Context ends when the link is stopped.
 func (l *Link) Context() context.Context { return l.ctx }
 
-// Go runs a goroutine that ends with Context; Close waits for it.
+// Go starts a goroutine that ends with Context. Wait waits for it.
 func (l *Link) Go(run func()) { l.wg.Go(run) }
 
-// Deliver makes a call in the background, after all that were given before, and repeats it while the dispatcher is away.
+// Deliver makes a call in the background, after all earlier ones, and repeats it while the dispatcher is
+// away.
 func (l *Link) Deliver(do func(context.Context) error) { l.calls.add(call{retry: true, do: do}) }
 
-// Try makes a call in the background, after all that were given before, once.
+// Try makes a call in the background, after all earlier ones, once.
 func (l *Link) Try(do func(context.Context) error) { l.calls.add(call{do: do}) }
 
-// Delivered returns a channel that is closed when all calls that were given before are over.
+// Delivered returns a channel that is closed when all earlier background calls are done.
 func (l *Link) Delivered() <-chan struct{} { return l.calls.marker() }
 
-// Flush waits until all calls that were given are over, or ctx ends.
+// Flush waits until all background calls are done, or ctx ends.
 func (l *Link) Flush(ctx context.Context) { l.calls.flush(ctx) }
 
 // RequestHeartbeat asks for a heartbeat before the next one is due.
 func (l *Link) RequestHeartbeat() { wait.Signal(l.urgent) }
 
-// HeartbeatRequested receives when RequestHeartbeat was called.
+// HeartbeatRequested returns a channel that receives after RequestHeartbeat.
 func (l *Link) HeartbeatRequested() <-chan struct{} { return l.urgent }
 
-// CheckFork fails in a process that was forked off the one that made the link.
+// CheckFork fails in a process that was forked off the process of the link.
 func (l *Link) CheckFork() error { return checkProcess(l.Process) }
 
-// SetCluster takes over the cluster that the dispatcher belongs to now.
+// SetCluster records the cluster that the dispatcher belongs to now.
 func (l *Link) SetCluster(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cluster = id
 }
 
-// Refuse makes every later call of a user fail with CLOSED.
+// Refuse makes all later user calls fail with CLOSED.
 func (l *Link) Refuse() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,24 +136,25 @@ func (l *Link) Refuse() {
 // Stop ends Context.
 func (l *Link) Stop() { l.cancel() }
 
-// Wait returns when all goroutines of the link have ended, which Stop asks of them.
+// Wait returns when all goroutines of the link have ended. Stop ends them.
 func (l *Link) Wait() { l.wg.Wait() }
 
-// Close closes the connection to the dispatcher, after Stop and Wait.
+// Close closes the connection to the dispatcher. Stop and Wait come before it.
 func (l *Link) Close() error { return l.conn.Close() }
 
 func (l *Link) dial() (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// Elements do not pass through a proxy, so control does not either: it would only look as if one could.
+		// Elements do not pass through a proxy. If calls did, a proxy would seem to be supported.
 		grpc.WithNoProxy(),
-		// A dataset's spec alone may have 4 MiB, which is gRPC's default; the status of a busy service has more.
+		// The spec of one dataset may have 4 MiB, which is gRPC's default limit, and the status of a busy
+		// service is larger.
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 			MinConnectTimeout: 3 * time.Second,
 		}),
-		// A dispatcher whose host went without a word is noticed even where nothing is asked of it.
+		// Keepalive notices a dispatcher whose host vanished, also when no call is active.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 	}
 	if dial := l.config.Dial; dial != nil {
@@ -159,12 +163,12 @@ func (l *Link) dial() (*grpc.ClientConn, error) {
 	return grpc.NewClient(l.target.dial, options...)
 }
 
-// ClusterID names the cluster that the dispatcher belonged to when it was greeted, or gave a job, last.
+// ClusterID returns the cluster that the dispatcher belonged to in its latest answer.
 func (l *Link) ClusterID() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cluster
 }
 
-// Target is the dispatcher's address.
+// Target returns the dispatcher's address.
 func (l *Link) Target() string { return l.target.shown }

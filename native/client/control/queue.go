@@ -7,17 +7,18 @@ import (
 	"github.com/pecan-ml/pecan/native/client/wait"
 )
 
-// call is something to tell the dispatcher in the background.
+// call is a background call to the dispatcher.
 type call struct {
 	do func(context.Context) error
-	// keep: repeat while the dispatcher is away, for as long as the session lives. Otherwise it is tried once.
+	// retry: repeat the call while the dispatcher is away, until the session ends. Otherwise it is tried
+	// once.
 	retry bool
-	// mark, if not nil, is closed when its turn comes; there is nothing to do then.
+	// reached, if not nil, is closed when the queue arrives at this entry, which makes no call.
 	reached chan struct{}
 }
 
-// callQueue tells the dispatcher one thing after the other, in order: that a stream was received comes before that
-// the epoch is closed, whatever fails between.
+// callQueue makes background calls one after the other. The report that a stream was received therefore
+// arrives before the close of its epoch, whatever fails between.
 type callQueue struct {
 	link  *Link
 	mu    sync.Mutex
@@ -38,7 +39,7 @@ func (q *callQueue) add(c call) {
 	wait.Signal(q.wake)
 }
 
-// marker gives a channel that is closed when everything that was added before is done.
+// marker returns a channel that is closed when all earlier calls are done.
 func (q *callQueue) marker() <-chan struct{} {
 	mark := make(chan struct{})
 	q.add(call{reached: mark})
@@ -69,7 +70,7 @@ func (q *callQueue) run() {
 	}
 }
 
-// perform makes one call; false when the session ended.
+// perform makes one call. It returns false if the session ended.
 func (q *callQueue) perform(ctx context.Context, c call) bool {
 	if c.reached != nil {
 		close(c.reached)
@@ -96,7 +97,7 @@ func (q *callQueue) perform(ctx context.Context, c call) bool {
 	}
 }
 
-// flush waits until everything that was added is done, or ctx ends.
+// flush waits until all calls are done, or ctx ends.
 func (q *callQueue) flush(ctx context.Context) {
 	for {
 		q.mu.Lock()

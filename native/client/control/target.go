@@ -12,9 +12,9 @@ import (
 
 // target is a parsed service address.
 type target struct {
-	// shown is what people gave, without the scheme.
+	// shown is the address that the user gave, without the scheme.
 	shown string
-	// dial is the address as grpc-go wants it.
+	// dial is the address in the form that grpc-go needs.
 	dial string
 }
 
@@ -48,6 +48,6 @@ func ParseTarget(text string) (target, error) {
 	if host == "" || strings.ContainsAny(host, "/?#@ ") || strings.ContainsFunc(host, unicode.IsControl) {
 		return bad(fmt.Sprintf("%q is not a host", host))
 	}
-	// grpc-go reads a URL, in which the % before an IPv6 zone is escaped.
+	// grpc-go parses a URL, where the % before an IPv6 zone is escaped.
 	return target{shown: address, dial: "dns:///" + strings.ReplaceAll(address, "%", "%25")}, nil
 }

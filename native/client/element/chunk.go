@@ -9,30 +9,30 @@ import (
 
 // Chunk is one accepted frame, or one failed element, in a stream's queue.
 type Chunk struct {
-	// first is the index of row 0; at is the next row to take.
+	// First is the index of row 0. At is the next row to dequeue.
 	First uint64
 	Rows  int
 	At    int
-	// bytes is what the entry holds of the budget, arrived what it took of the channel's credit.
+	// Bytes is what the chunk uses of the memory budget, Arrived what it used of the channel's credit.
 	Bytes   uint64
 	Arrived uint64
-	// err makes it a failed element.
+	// Err is set for a failed element.
 	Err error
 
 	Block   *buffer.Block
 	Table   *frame.Table
 	IsBlock bool
 	Checked bool
-	// strings holds, per component of a block frame, where the bytes of row `at` start; nil without strings.
+	// Strings holds, per component of a block frame, where the bytes of row At begin; nil without strings.
 	Strings []uint64
 }
 
-// Index is the index of the next row.
+// Index returns the index of the next row.
 func (en *Chunk) Index() uint64 { return en.First + uint64(en.At) }
 
 func (en *Chunk) Remaining() int { return en.Rows - en.At }
 
-// Skip leaves out rows that were delivered before.
+// Skip drops rows that were delivered before.
 func (en *Chunk) Skip(rows int) {
 	if !en.IsBlock || en.Strings == nil {
 		en.At += rows
@@ -47,8 +47,8 @@ func (en *Chunk) Skip(rows int) {
 	en.At += rows
 }
 
-// Cut cuts the next n rows off a frame without copying them. n is 1 unless the frame is a block. With lead the
-// tensors get a leading dimension of n.
+// Cut returns the next n rows of a frame without copying them. n is 1 unless the frame is a block. With lead
+// the tensors get a leading dimension of n.
 func (en *Chunk) Cut(n int, lead bool) *Rows {
 	components := en.Table.Components
 	row := 0
@@ -92,8 +92,8 @@ func (en *Chunk) Cut(n int, lead bool) *Rows {
 	return rows
 }
 
-// sliceStrings finds the lengths and the bytes of n rows of a string component and moves on behind them. Lengths were
-// checked against the payload when the frame was accepted.
+// sliceStrings finds the lengths and the bytes of n rows of a string component, and advances past them.
+// Lengths were checked against the payload when the frame was accepted.
 func (en *Chunk) sliceStrings(row, n int, tensor *Tensor) {
 	source := &en.Table.Rows[row]
 	data := en.Block.Bytes()[source.Offset : source.Offset+source.Bytes]
@@ -113,7 +113,7 @@ func (en *Chunk) sliceStrings(row, n int, tensor *Tensor) {
 	}
 }
 
-// Release gives the memory of what was not taken back.
+// Release frees the memory of rows that were not dequeued.
 func (en *Chunk) Release() {
 	en.Block.Release()
 	en.Block = nil

@@ -5,12 +5,12 @@ import (
 	"github.com/pecan-ml/pecan/proto/frame"
 )
 
-// bufferPool is where payloads go.
+// bufferPool provides blocks for payloads.
 type bufferPool interface {
 	Get(n int) (*buffer.Block, error)
 }
 
-// SameShape is true when the entry's next row has the shape of rows that were taken as a block.
+// SameShape reports whether the chunk's next row has the shape of rows that were dequeued as a block.
 func (en *Chunk) SameShape(rows *Rows) bool {
 	if en.Err != nil || en.Table.Components != len(rows.Tensors) {
 		return false
@@ -33,7 +33,7 @@ func (en *Chunk) SameShape(rows *Rows) bool {
 	return true
 }
 
-// Size is how many bytes the values of rows take.
+// Size returns how many bytes the values of rows take.
 func Size(rows *Rows) int {
 	n := 0
 	for i := range rows.Tensors {
@@ -42,7 +42,7 @@ func Size(rows *Rows) int {
 	return n
 }
 
-// Gather copies pieces of one shape into one block of rows and releases them.
+// Gather copies rows of one shape into one block, and releases the originals.
 func Gather(pool bufferPool, pieces []*Rows) (*Rows, error) {
 	defer func() {
 		for _, piece := range pieces {

@@ -4,7 +4,7 @@ import (
 	"math"
 )
 
-// countLive finds how many streams share the budget. e.mu is held.
+// countLive counts the streams that share the memory budget. e.mu is held.
 func (e *Epoch) countLive() {
 	e.live = 0
 	for _, st := range e.list {
@@ -14,13 +14,13 @@ func (e *Epoch) countLive() {
 	}
 }
 
-// share is a stream's part of the budget. e.mu is held.
+// share returns a stream's part of the memory budget. e.mu is held.
 func (e *Epoch) share() uint64 {
 	return uint64(max(1, e.options.MaxOutstandingBytes/int64(max(1, e.live))))
 }
 
-// Acknowledge tells the worker what has arrived and what it may send. Called by the reader when it has nothing else to
-// do or has taken in a good deal.
+// Acknowledge tells the worker what has arrived and how much it may send. The reader calls it when it has
+// nothing else to do or has received many bytes.
 func (r *receiver) Acknowledge() {
 	e := r.stream.epoch
 	e.mu.Lock()
@@ -30,11 +30,12 @@ func (r *receiver) Acknowledge() {
 	}
 }
 
-// firstCredit is what a stream may send before the size of its frames is known.
+// firstCredit is how much a worker may send before the size of its frames is known.
 const firstCredit = 1 << 20
 
-// window is how much may be queued and still be asked for. A worker sends while it has sent less than the credit, so it
-// passes it by up to one frame: the window is that much smaller than the share. One frame is asked for in any case.
+// window returns how many bytes may be queued while more are requested. A worker sends while it has sent less
+// than its credit, and so exceeds the credit by up to one frame. The window is therefore smaller than the
+// share by that much. One frame is always requested.
 func (st *stream) window() uint64 {
 	share := st.epoch.share()
 	switch {
@@ -46,7 +47,7 @@ func (st *stream) window() uint64 {
 	return share - st.largest + 1
 }
 
-// credit sends a CREDIT frame if it says something worth a frame. With ack, an acknowledgement alone is worth it.
+// credit sends a CREDIT frame if the change is worth a frame. With ack, a new acknowledgement is worth one.
 func (r *receiver) credit(ack bool) {
 	st := r.stream
 	received := st.next

@@ -9,19 +9,19 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// Lookahead is what is known of the element that an epoch has next.
+// Lookahead is what is known of the element after the next one.
 type Lookahead int
 
 const (
-	// standsAnyway: it fails, or there is none, or nothing will come any more.
+	// NothingToHold: the next element failed, or none is queued, or none will come.
 	NothingToHold Lookahead = iota
-	// standsAlone: whether another one follows is not known.
+	// MayBeLast: it is unknown whether another element follows.
 	MayBeLast
-	// standsBefore: another one follows.
+	// MoreFollow: another element follows.
 	MoreFollow
 )
 
-// LookAhead tells of the element that is next.
+// LookAhead reports whether elements follow the next one.
 func (e *Epoch) LookAhead() Lookahead {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -44,26 +44,26 @@ func (e *Epoch) LookAhead() Lookahead {
 }
 
 const (
-	// Rows of at most gatherRow bytes are copied together from several frames when a block is asked for: what a call
-	// costs is more than what the copy costs. A gathered block has at most gatherBytes.
+	// When a block is requested, rows of at most gatherRow bytes from several frames are copied together,
+	// because a call costs more than the copy. A gathered block has at most gatherBytes.
 	gatherRow   = 8 << 10
 	gatherBytes = 1 << 20
 )
 
-// Result is what an epoch has for its consumer.
+// Result is what Dequeue found.
 type Result int
 
 const (
 	Nothing Result = iota
 	Ready
-	// foundFailure is an element that failed: the next one may be asked for.
+	// ElementFailed: an element failed, and the next one may be requested.
 	ElementFailed
-	// foundBroken ends the epoch with an error.
+	// Broken: the epoch ended with an error.
 	Broken
 	End
 )
 
-// Dequeue gives up to max rows that are ready, or which rows failed. It never waits.
+// Dequeue returns up to max rows that are ready, or the rows that failed. It never blocks.
 func (e *Epoch) Dequeue(max int, lead bool) (*element.Rows, Result, error) {
 	pieces, found, err := e.dequeueChunks(max, lead)
 	if found == ElementFailed {
@@ -86,7 +86,8 @@ func (e *Epoch) Dequeue(max int, lead bool) (*element.Rows, Result, error) {
 }
 
 func (e *Epoch) dequeueChunks(max int, lead bool) ([]*element.Rows, Result, error) {
-	// A worker on the same host that changes what is in shared memory can have this panic, and nobody could be told if the lock stayed held.
+	// The unlock is deferred because this can panic: a worker on the same host may change strings in shared
+	// memory. Without the deferred unlock nobody could close the epoch any more.
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	first, found, err := e.dequeueFrom(e.pick(), max, lead)
@@ -118,7 +119,8 @@ func (e *Epoch) dequeueChunks(max int, lead bool) ([]*element.Rows, Result, erro
 	return pieces, Ready, nil
 }
 
-// dequeueFrom takes from the head of a stream's queue, or says why there is nothing when st is nil. e.mu is held.
+// dequeueFrom dequeues from the head of a stream's queue. With st nil it returns why nothing is ready. e.mu
+// is held.
 func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Rows, Result, error) {
 	switch {
 	case e.disowned && e.err == nil:
@@ -126,7 +128,7 @@ func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Rows, Resu
 	case e.disowned:
 		return nil, Broken, e.err
 	case st != nil && !e.Consumer.LeaseHolds():
-		// Nothing is handed out before the dispatcher has answered.
+		// Nothing is returned before the dispatcher has answered.
 		e.link.RequestHeartbeat()
 		return nil, Nothing, nil
 	case st != nil:
@@ -168,7 +170,7 @@ func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Rows, Resu
 	return rows, Ready, nil
 }
 
-// drained is true when nothing is queued. e.mu is held.
+// drained reports whether nothing is queued. e.mu is held.
 func (e *Epoch) drained() bool {
 	for _, st := range e.list {
 		if len(st.queue) > 0 {
@@ -178,7 +180,7 @@ func (e *Epoch) drained() bool {
 	return true
 }
 
-// checkSpec compares an element with what the plan promised, so that nobody ever sees a mis-typed buffer.
+// checkSpec compares an element with the dataset's spec, so that nobody reads a buffer of another type.
 func (e *Epoch) checkSpec(st *stream, en *element.Chunk, n int) error {
 	specs := e.Consumer.Plan.GetComponents()
 	if len(specs) == 0 || en.Checked {
@@ -201,7 +203,7 @@ func (e *Epoch) checkSpec(st *stream, en *element.Chunk, n int) error {
 			return reason.New(reason.ElementSpec, "%s: component %d has shape %v, the dataset's spec says %v", where(), c, tensor.Dims, spec.GetDims())
 		}
 	}
-	// Every row of a block has the one shape that was looked at.
+	// All rows of a block have the one shape that was checked.
 	en.Checked = en.IsBlock
 	return nil
 }

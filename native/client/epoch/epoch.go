@@ -15,30 +15,31 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// Epoch is one pass that is open at the dispatcher. Nothing is read before it is activated.
+// Epoch is one pass that is open at the dispatcher. It reads nothing until it is activated.
 type Epoch struct {
 	Consumer *Consumer
 	link     *control.Link
-	// pass is the number by which trainers of a shared job ask for the same epoch, once it is asked for; nil before.
+	// Pass is the number by which trainers of a shared job request the same epoch; nil until the epoch is
+	// requested.
 	Pass     *uint64
 	prefetch bool
-	// start is where a trainer goes on that was stopped; nil at the start.
+	// ResumeAt is the position where a stopped trainer continues; nil at the start.
 	ResumeAt *pecanv1.Position
-	// requestID is of the call that opens it, and of the one that closes it.
+	// requestID identifies the call that opens the epoch, and the call that closes it.
 	requestID string
 	ctx       context.Context
 	cancel    context.CancelFunc
-	// earlier is closed when the epoch that was begun before this one is open, or will never be, and nil where there is none; answered is so of
-	// this one.
+	// previous is closed when the preceding epoch is open or will never be; it is nil without one. Answered
+	// is the same for this epoch.
 	previous, Answered chan struct{}
-	// notify wakes the consumer, kick the pump.
+	// Notify wakes the consumer, kick wakes the pump.
 	Notify chan struct{}
 	kick   chan struct{}
 
 	mu     sync.Mutex
 	opened bool
 	id     uint64
-	// order is what positions in the epoch say of the order of its steps.
+	// order is the order of the epoch's steps, as positions record it.
 	order   *pecanv1.EpochOrder
 	active  bool
 	closed  bool
@@ -48,23 +49,26 @@ type Epoch struct {
 	total         uint32
 	final         bool
 	noMoreStreams bool
-	// delivered: others had all of the epoch before this client came.
+	// delivered: other trainers read the whole epoch before this client joined.
 	delivered bool
 	waiting   string
-	// passed: the newest snapshot speaks of a stream's earlier time. beatsBehind counts heartbeats at which that was so, in a row.
+	// stale: the newest snapshot has an older lease or assignment of a stream than this client had.
+	// staleHeartbeats counts heartbeats in a row for which that was so.
 	stale           bool
 	staleHeartbeats int
-	// noWorkers: what is waited for is a worker.
+	// noWorkers: the epoch waits for a worker.
 	noWorkers bool
 	err       error
-	// disowned: what came is others' by now, and nothing more is handed out; err is why, as soon as that is known.
+	// disowned: the queue belongs to others, so nothing more is returned. err says why as soon as the reason
+	// is known.
 	disowned bool
 
 	streams map[uint32]*stream
-	// list has the streams by number; cursor is the place in it (in deterministic mode: the number) to take from next.
+	// list holds the streams by number. cursor is the index in it to dequeue from next; in deterministic mode
+	// it is the stream's number.
 	list   []*stream
 	cursor uint32
-	// live is how many streams share the budget.
+	// live is how many streams share the memory budget.
 	live int
 
 	// accepted counts elements that arrived since first.
@@ -79,15 +83,16 @@ type Epoch struct {
 	waitedFor     time.Duration
 	starved       bool
 	retired       bool
-	// stranded is since when a consumer has been waiting without anything that could give it an element; zero while there is.
+	// stranded is when the consumer began to wait without a worker that could produce its next element; zero
+	// while there is one.
 	stranded time.Time
-	// asked is when a consumer last waited in vain.
+	// asked is when a consumer last waited without result.
 	asked time.Time
-	// excused is when a consumer was last told of an outage: who asks again is given the whole time again.
+	// reported is when an outage was last returned. The next caller gets the whole timeout again.
 	reported time.Time
 }
 
-// Options says how one epoch is read; IterOptions says what they mean.
+// Options say how one epoch is read; client.IterOptions explains them.
 type Options struct {
 	MaxOutstandingBytes int64
 	Compression         pecanv1.Compression
@@ -96,8 +101,8 @@ type Options struct {
 	NoPrefetch          bool
 }
 
-// Open opens a pass of the job in the background: the one of this number, or the next one. earlier is closed when the epoch that was
-// begun before is open or will never be, nil where there is none.
+// Open opens a pass of the job in the background: the one with this number, or the next one. previous is
+// closed when the preceding epoch is open or will never be; it is nil without one.
 func Open(c *Consumer, earlier chan struct{}, pass *uint64, ahead bool, start *pecanv1.Position) *Epoch {
 	e := &Epoch{
 		Consumer: c, link: c.Link, Pass: pass, prefetch: ahead, ResumeAt: start, requestID: uuid.NewString(), cursor: start.GetTurn(), streams: map[uint32]*stream{},
@@ -108,7 +113,8 @@ func Open(c *Consumer, earlier chan struct{}, pass *uint64, ahead bool, start *p
 	return e
 }
 
-// Activate starts reading, and has the dispatcher told if the epoch was opened ahead; nobody waits for that.
+// Activate starts reading. If the epoch was prefetched, it also sends the dispatcher an adoption, and does
+// not wait for the answer.
 func (e *Epoch) Activate(options Options) {
 	e.mu.Lock()
 	e.options = options
@@ -132,7 +138,7 @@ func (e *Epoch) Activate(options Options) {
 	}
 }
 
-// Abort ends the epoch with an error; what has arrived is still handed out.
+// Abort ends the epoch with an error. Elements that arrived are still returned.
 func (e *Epoch) Abort(err error) {
 	e.mu.Lock()
 	if e.err == nil {
@@ -142,8 +148,8 @@ func (e *Epoch) Abort(err error) {
 	e.wake(false)
 }
 
-// Disown drops what waits here of a shared job whose consumer the dispatcher has forgotten: it is others' by now. Nothing more is handed
-// out; the error that says why follows.
+// Disown drops the queue of a shared job whose consumer the dispatcher removed, because the elements belong
+// to others by now. Nothing more is returned; the error with the reason follows.
 func (e *Epoch) Disown() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -160,7 +166,8 @@ func (e *Epoch) Failure() error {
 	return e.err
 }
 
-// Close gives everything back and tells the dispatcher, after all that was to be told before. Idempotent.
+// Close releases the queue and the streams, and reports the close to the dispatcher after all earlier
+// reports. Idempotent.
 func (e *Epoch) Close() {
 	e.mu.Lock()
 	if e.closed {
@@ -170,7 +177,8 @@ func (e *Epoch) Close() {
 	e.closed = true
 	opened, id := e.opened && !e.delivered, e.id
 	if opened {
-		// Before heartbeats take it for closed: they name it until the dispatcher is told.
+		// The epoch joins Leaving first, because heartbeats have to name it until the dispatcher has received
+		// the close.
 		e.Consumer.Leaving.add(e)
 	}
 	for _, st := range e.list {
@@ -183,16 +191,17 @@ func (e *Epoch) Close() {
 	e.mu.Unlock()
 	e.cancel()
 	wait.Signal(e.Notify)
-	// One that is still to be answered is closed with its answer. Where nobody waits for that, the call may have reached the dispatcher all
-	// the same: the heartbeat does not name the epoch, which ends it.
+	// An epoch whose opening is unanswered is closed with the answer. If nobody waits for the answer, the
+	// call may still have reached the dispatcher; the heartbeat does not name the epoch, and that closes it.
 	if opened {
 		e.reportClosed(id)
 	}
 }
 
-// reportClosed has the dispatcher told. Another pass over the same files, or of the same number, would find the epoch open until its heartbeat
-// does; and until it is told heartbeats name the epoch, which is in leaving, or one that overtakes what waits to be told of its streams would end
-// it without that.
+// reportClosed reports the close of the epoch to the dispatcher. Without the report, another pass over the
+// same files, or with the same number, would find the epoch open until a heartbeat omits it. Heartbeats name
+// the epoch until the report has arrived. Otherwise a heartbeat that overtakes the reports of the epoch's
+// streams would end the epoch without them.
 func (e *Epoch) reportClosed(id uint64) {
 	request := &pecanv1.CloseEpochRequest{ClientId: e.Consumer.ClientID, JobId: e.Consumer.JobID, Epoch: id, RequestId: e.requestID}
 	e.link.Deliver(func(ctx context.Context) error {
@@ -204,7 +213,7 @@ func (e *Epoch) reportClosed(id uint64) {
 	})
 }
 
-// Set may be used by several goroutines.
+// Set is a set of epochs. It is safe for concurrent use.
 type Set struct {
 	mu     sync.Mutex
 	epochs map[*Epoch]struct{}
@@ -231,7 +240,7 @@ func (s *Set) List() []*Epoch {
 	return slices.Collect(maps.Keys(s.epochs))
 }
 
-// Retire closes the epoch, hands its counters over, once, and tells how many elements were taken.
+// Retire closes the epoch, returns its counters, once, and how many elements were dequeued.
 func (e *Epoch) Retire() (taken uint64, counters Counters) {
 	counters = e.Counters()
 	e.mu.Lock()
@@ -242,7 +251,7 @@ func (e *Epoch) Retire() (taken uint64, counters Counters) {
 	return taken, counters
 }
 
-// Empty is true when not even a failed element has come.
+// Empty reports whether no element has arrived, not even a failed one.
 func (e *Epoch) Empty() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

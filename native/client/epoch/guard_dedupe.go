@@ -2,7 +2,8 @@
 
 package epoch
 
-// alreadyReceived is how many of so many rows from index first on the stream has already, when next is the one that it wants.
+// alreadyReceived returns how many of the rows from index first on the stream has received. next is the index
+// that it accepts.
 func alreadyReceived(first, rows, next uint64) uint64 {
 	if first >= next {
 		return 0

@@ -2,5 +2,5 @@
 
 package epoch
 
-// outdated tells what comes under, or tells of, a lease that the stream has passed.
+// outdated reports whether a lease is older than the newest one that the stream has seen.
 func outdated(told, known uint64) bool { return told < known }

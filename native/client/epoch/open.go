@@ -12,16 +12,17 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// warnEmpty tells people of a pass that is read and gives nothing, since trainers of one name have had all of it: without a word
-// it looks like a dataset that has no elements.
+// warnEmpty logs that a pass has no elements because trainers with the same job name read all of them.
+// Without the warning the pass looks like an empty dataset.
 func (e *Epoch) warnEmpty() {
 	e.link.Log().Warn(fmt.Sprintf("nothing is left of epoch %d: the trainers that share the job by its name have had all of it before this one asked, "+
 		"so this pass is empty. The next pass reads the next epoch; give another job_name to read everything from the start", e.Number()),
 		"job_name", e.Consumer.Request.GetJobName())
 }
 
-// adopt tells the dispatcher that the epoch is read from now on: until it knows, workers make hardly anything of it. This
-// does not stand in the queue of calls, where the ends of all streams of the epoch before may be waiting.
+// adopt reports that a prefetched epoch is read from now on. Until then workers compute hardly anything for
+// it. The call bypasses the queue of background calls, where the ends of all streams of the previous epoch
+// may be waiting.
 func (e *Epoch) adopt() {
 	request := &pecanv1.AdoptEpochRequest{ClientId: e.Consumer.ClientID, JobId: e.Consumer.JobID, Epoch: e.id}
 	var pause wait.Backoff
@@ -34,7 +35,7 @@ func (e *Epoch) adopt() {
 		}
 		e.link.Observe(err)
 		if err == nil || !control.IsOutage(err) {
-			// A dispatcher that knows nothing of the epoch says so where it is followed, too.
+			// If the dispatcher does not know the epoch, the watch returns that error too.
 			return
 		}
 		if !pause.Wait(e.ctx) {
@@ -43,7 +44,7 @@ func (e *Epoch) adopt() {
 	}
 }
 
-// run opens the epoch at the dispatcher and follows its snapshots until the epoch is closed.
+// run opens the epoch at the dispatcher and watches its snapshots until the epoch is closed.
 func (e *Epoch) run() {
 	var pause wait.Backoff
 	follow := e.open(&pause)
@@ -55,7 +56,7 @@ func (e *Epoch) run() {
 	for {
 		err := e.watch(&pause)
 		if e.ctx.Err() != nil || e.Failure() != nil {
-			// An epoch that failed stays so.
+			// An epoch that failed is not watched again.
 			return
 		}
 		if !errors.Is(err, io.EOF) {
@@ -70,8 +71,9 @@ func (e *Epoch) run() {
 	}
 }
 
-// open asks until the dispatcher answers; false when there is nothing to follow. Where the dispatcher would miss an epoch that it may have
-// opened, the answer is awaited even if the epoch is closed meanwhile.
+// open repeats the call until the dispatcher answers. It returns false when there is nothing to watch. Where
+// the dispatcher could be left with an open epoch that blocks others, it waits for the answer even after the
+// epoch was closed.
 func (e *Epoch) open(pause *wait.Backoff) (follow bool) {
 	ctx := e.ctx
 	if e.Consumer.Shared() || e.overFiles() {
@@ -101,7 +103,8 @@ func (e *Epoch) open(pause *wait.Backoff) (follow bool) {
 	}
 }
 
-// Unanswered tells of an epoch's answered whether the dispatcher is still to say that it is open.
+// Unanswered reports whether the dispatcher has not yet answered the opening of an epoch with this Answered
+// channel.
 func Unanswered(answered <-chan struct{}) bool {
 	select {
 	case <-answered:
@@ -111,12 +114,14 @@ func Unanswered(answered <-chan struct{}) bool {
 	}
 }
 
-// overFiles: two epochs that write the same files of a cache would be in each other's way, and an epoch that begins at a place may be the
-// one that was left there, which is open once.
+// overFiles reports whether the epoch must not overlap another one. Two epochs that write the same cache
+// files would disturb each other. An epoch that begins at a position may be the very epoch that was abandoned
+// there, which is open only once.
 func (e *Epoch) overFiles() bool { return e.Consumer.Plan.GetWritesFiles() || e.ResumeAt != nil }
 
-// awaitTurn has epochs open one after the other: the passes of a shared job are numbered, and over files the dispatcher has to know that
-// earlier ones are closed. False when the epoch was closed meanwhile, which the dispatcher then never hears of.
+// awaitTurn opens epochs one after the other: passes of a shared job are numbered, and where passes write
+// files the dispatcher must know that earlier ones are closed. It returns false if the epoch was closed
+// meanwhile; the dispatcher then never receives it.
 func (e *Epoch) awaitTurn() bool {
 	wait := func(ctx context.Context, c <-chan struct{}) {
 		select {
@@ -125,7 +130,7 @@ func (e *Epoch) awaitTurn() bool {
 		}
 	}
 	if e.previous != nil {
-		// Also where this one was closed: those behind it wait for the one before it, too.
+		// A closed epoch waits too, because its successors wait for it in place of its predecessor.
 		wait(e.link.Context(), e.previous)
 	}
 	if e.overFiles() {
@@ -134,7 +139,7 @@ func (e *Epoch) awaitTurn() bool {
 	return e.ctx.Err() == nil
 }
 
-// noteOpened takes over the dispatcher's answer; false when there is nothing to follow.
+// noteOpened takes over the dispatcher's answer. It returns false when there is nothing to watch.
 func (e *Epoch) noteOpened(answer *pecanv1.OpenEpochResponse) bool {
 	e.Consumer.Job.CountPass(e)
 	e.mu.Lock()
@@ -153,23 +158,23 @@ func (e *Epoch) noteOpened(answer *pecanv1.OpenEpochResponse) bool {
 		return false
 	}
 	if delivered && begun {
-		// Before the end is seen: a short script is over a moment later.
+		// The warning comes before the end is visible, because a short script exits shortly after it.
 		e.warnEmpty()
 	}
 	e.Consumer.Job.NoteOpened(answer.GetEpoch(), begun)
 	wait.Signal(e.Notify)
 	if delivered {
-		// The dispatcher does not count this client among the epoch's: there is nothing to follow.
+		// The dispatcher does not count this client as a reader of the epoch, so there is nothing to watch.
 		return false
 	}
 	if adopt {
-		// It was asked for before the dispatcher had answered that it is open.
+		// An iteration requested the epoch before the dispatcher answered the prefetch.
 		e.link.Go(e.adopt)
 	}
 	return true
 }
 
-// refused ends the epoch when the dispatcher answered that it cannot be; false when asking again may help.
+// refused ends the epoch if the dispatcher's answer is final. It returns false when another try may succeed.
 func (e *Epoch) refused(err error) bool {
 	if control.IsOutage(err) {
 		return false
@@ -177,7 +182,8 @@ func (e *Epoch) refused(err error) bool {
 	own := reason.From(err)
 	switch own.Reason {
 	case reason.ClientUnknown:
-		// A dispatcher that was restarted may have to be told of this client; that settles whether the job is there.
+		// A restarted dispatcher may not know this client. ClientUnknown finds out whether the job still
+		// exists.
 		ctx, cancel := context.WithTimeout(e.ctx, control.CallTimeout)
 		defer cancel()
 		e.Consumer.Job.ClientUnknown(ctx, own)
@@ -188,7 +194,7 @@ func (e *Epoch) refused(err error) bool {
 	case reason.Unavailable, reason.NoWorkers:
 		return false
 	case reason.EpochUnknown:
-		// Nobody else closes the passes of a private job: the dispatcher goes on with an older store.
+		// Nobody else closes the passes of a private job, so the dispatcher restarted from a stale store.
 		if !e.Consumer.Shared() {
 			e.Consumer.Job.Lose(own.Message)
 			return true

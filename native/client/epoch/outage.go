@@ -7,30 +7,31 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// pausedAfter is how long nobody has asked when a consumer is taken to have done something else.
+// pausedAfter is how long no consumer has waited before the wait is taken for interrupted.
 const pausedAfter = 2 * time.Second
 
-// DenialTime is after what time a worker that had denied a stream, and was asked again, has it: a worker waits for the dispatcher's word for
-// 5 s before it denies one.
+// DenialTime is the time after which a worker that denied a stream, and was asked again, is taken to have it.
+// A worker waits up to 5 s for the dispatcher's command before it denies a stream.
 const DenialTime = 10 * time.Second
 
-// Outage is the error of a consumer that has been waiting for longer than limit while nothing was there that could give it
-// an element: the dispatcher is away and no worker connected, no worker is registered, or none can be reached. A worker that
-// is connected may take as long as it likes, unless it says that it does not have the stream: one that lost the dispatcher alone answers
-// its readers for ever. In deterministic mode only the worker counts whose stream's turn it is.
+// Outage returns an error if a consumer has waited for longer than limit while nothing could produce its next
+// element: the dispatcher is away and no worker is connected, no worker is registered, or none is reachable.
+// A connected worker may take any time, unless it denies the stream: a worker that lost only the dispatcher
+// answers its readers indefinitely. In deterministic mode only the worker of the stream in turn counts.
 func (e *Epoch) Outage(now time.Time, limit time.Duration) error {
 	away, why := e.link.Away()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if now.Sub(e.asked) > pausedAfter {
-		// Nobody has waited meanwhile.
+		// No consumer has waited in between.
 		e.stranded = time.Time{}
 	}
 	e.asked = now
 	connected, unreached := e.connections(now)
 	switch {
 	case connected || away == 0 && !e.noWorkers && unreached == nil:
-		// With nothing known either way, as while a stream moves to another worker, the clock goes on.
+		// While nothing is known, for example while a stream moves to another worker, the time continues to
+		// count.
 		if connected || !e.assigned() {
 			e.stranded = time.Time{}
 		}
@@ -61,8 +62,8 @@ func (e *Epoch) Outage(now time.Time, limit time.Duration) error {
 		wait, lasted.Seconds(), unreached.number, unreached.worker.GetWorkerId(), unreached.worker.GetTcp(), unreached.lastError)
 }
 
-// connections tells whether a worker is connected that has an awaited stream, and else gives one of those whose worker could not
-// be reached, if there is one. e.mu is held.
+// connections reports whether a worker with an awaited stream is connected. If not, it returns an awaited
+// stream whose worker is unreachable, if there is one. e.mu is held.
 func (e *Epoch) connections(now time.Time) (connected bool, unreached *stream) {
 	for _, st := range e.awaited() {
 		switch {
@@ -76,7 +77,8 @@ func (e *Epoch) connections(now time.Time) (connected bool, unreached *stream) {
 	return false, unreached
 }
 
-// assigned is true while an awaited stream has a worker that was not tried to its end yet. e.mu is held.
+// assigned reports whether an awaited stream has a worker for which no connection attempt has ended. e.mu is
+// held.
 func (e *Epoch) assigned() bool {
 	for _, st := range e.awaited() {
 		if st.reading() && st.worker != nil && st.lastError == nil {
@@ -86,7 +88,7 @@ func (e *Epoch) assigned() bool {
 	return false
 }
 
-// Waiting says for people what is being waited for, and whether it is only that workers are computing it.
+// Waiting says for people what the epoch waits for. computing: workers are only computing the next element.
 func (e *Epoch) Waiting() (why string, computing bool) {
 	away, reasonAway := e.link.Away()
 	e.mu.Lock()

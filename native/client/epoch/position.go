@@ -6,14 +6,14 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// Number is the epoch's at the dispatcher, 0 before it is known.
+// Number returns the epoch's number at the dispatcher; 0 before it is known.
 func (e *Epoch) Number() uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.id
 }
 
-// Position is the one behind everything that was taken; nil before the epoch is open.
+// Position returns the position after everything that was dequeued; nil before the epoch is open.
 func (e *Epoch) Position() *pecanv1.Position {
 	e.mu.Lock()
 	next, opened, turn := map[uint32]uint64{}, e.opened, e.cursor
@@ -27,7 +27,7 @@ func (e *Epoch) Position() *pecanv1.Position {
 	return e.PositionAt(next, turn)
 }
 
-// Start is the position in front of everything that the epoch gives.
+// Start returns the position before all elements of the epoch.
 func (e *Epoch) Start() *pecanv1.Position {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -36,14 +36,14 @@ func (e *Epoch) Start() *pecanv1.Position {
 		position = proto.CloneOf(e.ResumeAt)
 	}
 	if e.order != nil {
-		// Also where it begins at a position that left the order open.
+		// This also applies to an epoch that begins at a position without an order.
 		position.Order = e.order
 	}
 	return position
 }
 
-// PositionAt writes down a position in the epoch. Streams that are known to have ended there are marked, so that nobody
-// has to run them again to find out.
+// PositionAt returns a position in the epoch. It marks streams that are known to end there, so that no worker
+// has to run them again to find their end.
 func (e *Epoch) PositionAt(next map[uint32]uint64, turn uint32) *pecanv1.Position {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// received is true when no more elements will come. e.mu is held.
+// received reports whether no more elements will arrive. e.mu is held.
 func (e *Epoch) received() bool {
 	if e.noMoreStreams {
 		for _, st := range e.list {
@@ -25,11 +25,12 @@ func (e *Epoch) received() bool {
 	return true
 }
 
-// prefetchTime is how long before the foreseen end of an epoch the next one is opened: opening a stream takes tens of
-// milliseconds, filling a shuffle buffer more.
+// prefetchTime is how long before its predicted end an epoch prefetches the next one. Opening a stream takes
+// tens of milliseconds, and filling a shuffle buffer takes longer.
 const prefetchTime = 2 * time.Second
 
-// nearlyDone tells, once, that the next epoch should be opened: everything has come or will have come soon. e.mu is held.
+// nearlyDone returns true, once, when the next epoch should be opened: all elements have arrived or will
+// arrive soon. e.mu is held.
 func (e *Epoch) nearlyDone() bool {
 	if e.prefetchAsked || !e.active || e.closed || e.err != nil || e.options.NoPrefetch {
 		return false
@@ -44,7 +45,7 @@ func (e *Epoch) nearlyDone() bool {
 	return near
 }
 
-// openStreams counts streams that have not ended and not begun to be read. e.mu is held.
+// openStreams counts streams that have not ended, including those that are not assigned yet. e.mu is held.
 func (e *Epoch) openStreams() int {
 	n := int(e.total) - len(e.list)
 	for _, st := range e.list {

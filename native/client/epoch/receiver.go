@@ -12,7 +12,8 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// receiver takes what comes of one opening of a stream on a connection. It implements Receiver.
+// receiver takes in what arrives on one opening of a stream on a connection. It implements
+// transport.Receiver.
 type receiver struct {
 	stream  *stream
 	channel *transport.Channel
@@ -25,7 +26,7 @@ type receiver struct {
 	acked uint64
 }
 
-// openChannel asks the stream's worker for it. An error is final: no other try can help. e.mu is held.
+// openChannel requests the stream from its worker. An error is final: no other try can succeed. e.mu is held.
 func (e *Epoch) openChannel(st *stream) error {
 	c, err := e.Consumer.Workers.Connect(st.worker, e.options.Protocol)
 	if err != nil {
@@ -35,8 +36,8 @@ func (e *Epoch) openChannel(st *stream) error {
 		return nil
 	}
 	if e.acknowledgesTaken() {
-		// A worker counts what lies below the first index that it is asked for as received, and nobody else would get what is queued here if
-		// this trainer died. So that comes again.
+		// A worker counts elements below the first requested index as received. If this trainer died, nobody
+		// else would get the queued ones. The queue is therefore dropped and requested again.
 		st.drop()
 	}
 	r := &receiver{stream: st, lease: st.lease, opened: time.Now(), acked: st.next}
@@ -48,7 +49,7 @@ func (e *Epoch) openChannel(st *stream) error {
 	}
 	channel, ended := c.Open(r, open, e.Consumer.maxElement())
 	if ended != nil {
-		// It ended before it had the stream, so it tells nobody else.
+		// The connection ended before it knew this receiver, so it reports the end to nobody else.
 		st.disconnected(ended.Err, ended.Unreachable)
 		return nil
 	}
@@ -60,7 +61,7 @@ func (e *Epoch) openChannel(st *stream) error {
 	return nil
 }
 
-// closeChannel tells the worker that the channel is not wanted, if there is one.
+// closeChannel closes the stream's channel, if there is one.
 func (st *stream) closeChannel() {
 	if r := st.receiver; r != nil {
 		st.receiver = nil
@@ -68,7 +69,8 @@ func (st *stream) closeChannel() {
 	}
 }
 
-// Lost is called by the connection when it failed, with no lock held. unreachable: another try has little hope.
+// Lost is called by the connection when it failed, without a lock held. unreachable: another try has little
+// hope.
 func (r *receiver) Lost(why error, unreachable bool) {
 	st, e := r.stream, r.stream.epoch
 	e.mu.Lock()
@@ -92,13 +94,14 @@ func (r *receiver) Refused(why *reason.Error) {
 	switch why.Reason {
 	case reason.StaleLease, reason.StreamUnknown, reason.WorkerUnknown, reason.EpochUnknown, reason.JobUnknown, reason.Unavailable,
 		reason.Closed, reason.ClusterMismatch, reason.FrameCorrupt, reason.NoWorkers:
-		// The dispatcher's next snapshot, or the worker's next command, sets this right.
+		// The dispatcher's next snapshot, or the worker's next command, resolves this.
 		st.denied = true
 		if st.failures > 2 {
 			st.report(why)
 		}
 	default:
-		// The dispatcher hears of it from the worker as well and may move the stream. If it does not, people must see it.
+		// The worker reports this to the dispatcher too, which may move the stream. If it does not, the user
+		// must see the error.
 		st.report(why)
 		if time.Since(st.since) > patience && e.err == nil {
 			e.err = why
@@ -107,7 +110,7 @@ func (r *receiver) Refused(why *reason.Error) {
 	}
 }
 
-// Wants decides on a DATA or ERROR frame of the channel.
+// Wants decides whether a DATA or ERROR frame of the channel is accepted.
 func (r *receiver) Wants(h frame.Header) (bool, error) {
 	st, e := r.stream, r.stream.epoch
 	e.mu.Lock()
@@ -135,7 +138,8 @@ func (r *receiver) Wants(h frame.Header) (bool, error) {
 	return true, nil
 }
 
-// Add puts an accepted entry into the queue; it owns the entry's memory. False: the channel was closed meanwhile.
+// Add appends an accepted chunk to the queue, and takes over its memory. It returns false if the channel was
+// closed meanwhile.
 func (r *receiver) Add(en element.Chunk) bool {
 	st, e := r.stream, r.stream.epoch
 	e.mu.Lock()

@@ -6,7 +6,7 @@ import (
 	"github.com/pecan-ml/pecan/native/client/wait"
 )
 
-// wake wakes whoever may have something to do now.
+// wake wakes all goroutines that may have something to do now.
 func (e *Epoch) wake(openAhead bool) {
 	wait.Signal(e.Notify)
 	wait.Signal(e.kick)
@@ -32,7 +32,8 @@ func (e *Epoch) pump() {
 	}
 }
 
-// reconcile opens what can be opened and says when to look again; 0 means not before something happens.
+// reconcile opens all channels that can be opened. It returns when to look again; 0 means only after an
+// event.
 func (e *Epoch) reconcile(now time.Time) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()

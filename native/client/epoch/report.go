@@ -8,13 +8,13 @@ import (
 
 // Counters are what an epoch counts for its iteration.
 type Counters struct {
-	// Duplicates that came and were dropped.
+	// Duplicates that arrived and were dropped.
 	Duplicates uint64
-	// Reopened counts streams that had to be asked for again.
+	// Reopened counts streams that were requested again.
 	Reopened uint64
 }
 
-// Counters are those of the epoch; zero once it is retired.
+// Counters returns the counters of the epoch; zero after Retire.
 func (e *Epoch) Counters() Counters {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -40,7 +40,8 @@ func (e *Epoch) SetStarved(starved bool) {
 	e.starved = starved
 }
 
-// Report is what the heartbeat tells; nil before the dispatcher knows the epoch, and, but for one that it is still to be told of, when it is closed.
+// Report returns the epoch's part of a heartbeat. It is nil before the dispatcher knows the epoch. After
+// Close it is nil unless leaving is set, for an epoch whose close the dispatcher has not received.
 func (e *Epoch) Report(leaving bool) *pecanv1.ClientHeartbeatRequest_Pass {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -52,28 +53,28 @@ func (e *Epoch) Report(leaving bool) *pecanv1.ClientHeartbeatRequest_Pass {
 	}
 }
 
-// State is what an epoch has at one moment.
+// State is a snapshot of an epoch.
 type State struct {
-	// Version is that of the newest snapshot of the dispatcher.
+	// Version is that of the dispatcher's newest snapshot.
 	Version uint64
 	// Accepted counts elements that arrived.
 	Accepted uint64
-	// NoWorkers: what is waited for is a worker.
+	// NoWorkers: the epoch waits for a worker.
 	NoWorkers bool
-	// Streams are those that the dispatcher told of, by number.
+	// Streams are those of the dispatcher's snapshots, by number.
 	Streams []StreamState
 }
 
-// StreamState is what an epoch has of one stream.
+// StreamState is a snapshot of one stream.
 type StreamState struct {
 	Number uint32
 	Lease  uint64
 	// Next is the index that is accepted next.
 	Next uint64
-	// Queued frames and failed elements wait to be taken.
+	// Queued counts chunks that wait to be dequeued.
 	Queued int
 	Ended  bool
-	// Parked: it is not read until the queue is shorter.
+	// Parked: the stream is not read until its queue is shorter.
 	Parked bool
 	// Open: a channel to a worker is open.
 	Open bool
@@ -82,7 +83,7 @@ type StreamState struct {
 	LastError error
 }
 
-// State looks at the epoch, for tests and for people who look for an error.
+// State returns a snapshot of the epoch, for tests and diagnosis.
 func (e *Epoch) State() State {
 	e.mu.Lock()
 	defer e.mu.Unlock()

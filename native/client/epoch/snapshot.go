@@ -20,7 +20,7 @@ func (e *Epoch) watch(pause *wait.Backoff) error {
 	if err != nil {
 		return err
 	}
-	// Versions start anew with a dispatcher that was restarted.
+	// A restarted dispatcher numbers versions from the beginning.
 	fresh := true
 	for {
 		update, err := watch.Recv()
@@ -70,11 +70,12 @@ func (e *Epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
 	e.wake(ahead)
 }
 
-// staleHeartbeats is at how many heartbeats in a row the dispatcher speaks of an earlier time when that is no late word any more.
+// staleHeartbeats is after how many heartbeats in a row an old snapshot is no late message any more.
 const staleHeartbeats = 3
 
-// WentBack tells whether the dispatcher has lost what it had told of the epoch. Its snapshots come in order, and are of what is on its disk: one
-// that goes back, and stays so, is of a store that went back. What it offers is nothing that this client can take.
+// WentBack reports whether the dispatcher has lost records that it had sent of the epoch. Its snapshots
+// arrive in order and show durable state. If they show an older state for several heartbeats, the dispatcher
+// restarted from a stale store, and this client cannot accept what it offers.
 func (e *Epoch) WentBack() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -84,7 +85,7 @@ func (e *Epoch) WentBack() bool {
 	return e.staleHeartbeats >= staleHeartbeats
 }
 
-// streamOf finds or makes a stream. e.mu is held.
+// streamOf finds or creates a stream. e.mu is held.
 func (e *Epoch) streamOf(number uint32) *stream {
 	if st := e.streams[number]; st != nil {
 		return st
@@ -98,27 +99,30 @@ func (e *Epoch) streamOf(number uint32) *stream {
 	return st
 }
 
-// isOlder tells whether a snapshot speaks of an earlier time of a stream than this client has had. e.mu is held.
+// isOlder reports whether a snapshot has an older lease or assignment of a stream than this client had. e.mu
+// is held.
 func (e *Epoch) isOlder(told *pecanv1.ConsumerStream) bool {
 	st := e.streamOf(told.GetStream())
 	return outdated(told.GetLease(), st.lease) || told.GetAssignment() < st.assignment
 }
 
-// applyStream takes over what a snapshot says of one stream. e.mu is held.
+// applyStream takes over one stream of a snapshot. e.mu is held.
 func (e *Epoch) applyStream(told *pecanv1.ConsumerStream) {
 	if e.isOlder(told) {
 		return
 	}
 	st := e.streamOf(told.GetStream())
 	if told.GetAssignment() > st.assignment {
-		// Got for the first time, or again after others had it: what was said of the time before does not hold for this one.
+		// The stream is assigned for the first time, or again after others had it. The state of an earlier
+		// assignment does not apply.
 		st.assignment = told.GetAssignment()
 		st.released, st.finished, st.ended, st.abandoned = false, false, false, false
 	}
 	again := told.GetLease() > st.lease && st.lease > 0
 	if told.GetLease() > st.lease {
 		if again && e.Consumer.RestartsStreams() {
-			// Its elements may be others this time, in another order: it is taken once more from where it began, and what is queued comes again.
+			// The new run may produce other elements in another order. The stream restarts from its first
+			// index, and the queue is dropped because its elements come again.
 			st.drop()
 			st.clean = 0
 			st.next, st.ended, st.finished, st.released = told.GetStartIndex(), false, false, false
@@ -128,7 +132,8 @@ func (e *Epoch) applyStream(told *pecanv1.ConsumerStream) {
 		st.pause.Reset()
 		st.closeChannel()
 	}
-	// Without an address the last one is kept: the dispatcher may have lost sight of a worker that we still reach.
+	// Without a new address the last one stays: the dispatcher may have lost a worker that this client still
+	// reaches.
 	if worker := told.GetWorker(); worker != nil && !proto.Equal(worker, st.worker) {
 		st.worker, st.denied, st.retryAt = worker, false, time.Time{}
 		st.closeChannel()
@@ -137,11 +142,11 @@ func (e *Epoch) applyStream(told *pecanv1.ConsumerStream) {
 		st.closeChannel()
 		st.next = told.GetStartIndex()
 	}
-	// A dispatcher that did not know that the stream had begun may have it run again: what came of it must not come twice, here or
-	// with the trainer that it is wanted for.
+	// A dispatcher that did not know that the stream had begun may run it again. Elements of the first run
+	// must then not appear twice, neither here nor at another trainer.
 	mustNotComeTwice := e.Consumer.AbandonsStreams() && again && st.next > told.GetStartIndex() && !st.released
 	if mustNotComeTwice && st.ended {
-		// All of it is here, and what is queued is nobody else's any more.
+		// All elements have arrived, and nobody else gets the queued ones.
 		st.finish()
 	}
 	if (told.GetTruncated() && !st.released || mustNotComeTwice) && !st.ended {
@@ -149,7 +154,8 @@ func (e *Epoch) applyStream(told *pecanv1.ConsumerStream) {
 		st.abandoned = true
 		st.end()
 		if !told.GetTruncated() {
-			// The dispatcher would hand the stream on with another run of it, and what is queued is with nobody else.
+			// The dispatcher would assign the stream to another trainer with a new run, and nobody else has
+			// the queued elements.
 			st.finish()
 		}
 		e.link.Log().Warn(fmt.Sprintf("stream %d of epoch %d ended early, at element %d: its worker was lost, and the rest of the stream with it, %d elements at least (mode at_most_once)",
@@ -157,13 +163,13 @@ func (e *Epoch) applyStream(told *pecanv1.ConsumerStream) {
 		return
 	}
 	if told.GetRelease() {
-		// Snapshots replace each other, so this may be the first that tells of the assignment: it is given up from where it
-		// was got.
+		// Snapshots replace each other, so this may be the first one with the assignment. The stream is then
+		// released at its start index.
 		st.release()
 		return
 	}
 	if told.GetEnded() && st.next >= told.GetCount() && !st.ended {
-		// All of it has arrived; only the END frame was lost.
+		// All elements have arrived; only the END frame was lost.
 		st.end()
 	}
 }

@@ -9,57 +9,60 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// A stream whose queue has parkAt entries is closed, and asked for again when it is down to resumeAt: entries
-// without bytes (failed or empty elements) are not held back by credits.
+// A stream whose queue reaches ParkAt chunks is closed, and requested again when the queue is down to
+// resumeAt. Credits do not limit chunks without bytes, which are failed or empty elements.
 const ParkAt = 8192
 
 const resumeAt = ParkAt / 4
 
-// stream is what the client knows of one stream of its epoch. epoch.mu guards all of it.
+// stream is what the client knows of one stream of its epoch. Epoch.mu guards all of it.
 type stream struct {
 	epoch  *Epoch
 	number uint32
 	lease  uint64
 	worker *pecanv1.WorkerAddress
-	// assignment is the newest time that the stream was given to this client; 0 before the first.
+	// assignment numbers the newest assignment of the stream to this client; 0 before the first.
 	assignment uint64
-	// next is the one index that is accepted.
+	// next is the only index that is accepted.
 	next uint64
-	// clean: everything below came to this client, and none of it was an error.
+	// clean: all elements below were received by this client, and none was an error.
 	clean uint64
 	queue []element.Chunk
-	// queued is what the queue counts against the budget, largest the largest frame that came.
+	// queued is the size of the queue in the memory budget. largest is the size of the largest frame that
+	// arrived.
 	queued  uint64
 	largest uint64
 	ended   bool
-	// endedUnder is the lease under which it ended; gaveUp: not at its end, but since the rest was given up.
+	// endedUnder is the lease under which the stream ended. abandoned: it ended early, because its remainder
+	// was abandoned.
 	endedUnder uint64
 	abandoned  bool
-	// count is how many elements the stream has, once that is known; it stays when the stream goes to others.
+	// count is how many elements the stream has, once known. It stays when the stream goes to another
+	// trainer.
 	count   uint64
 	counted bool
-	// finished: the dispatcher is being told that all of it has been received.
+	// finished: the report that all of it was received is on its way to the dispatcher.
 	finished bool
-	// released: given up for another consumer.
+	// released: the stream was released for another consumer.
 	released bool
 	parked   bool
 
 	receiver *receiver
 	failures int
-	// since is when the first of the failures in a row came.
+	// since is when the first of the failures in a row occurred.
 	since     time.Time
 	pause     wait.Backoff
 	retryAt   time.Time
 	reported  time.Time
 	lastError error
-	// denied: the worker said that it does not have the stream, and nothing has come of it since.
+	// denied: the worker said that it does not have the stream, and has sent nothing of it since.
 	denied bool
 }
 
-// reading is true while the stream has, or may get, elements to read.
+// reading reports whether the stream has, or may get, elements to read.
 func (st *stream) reading() bool { return !st.ended && !st.released }
 
-// wanted is true when a channel should be opened.
+// wanted reports whether a channel should be opened.
 func (st *stream) wanted() bool {
 	if st.parked && len(st.queue) <= st.resumesAt() {
 		st.parked = false
@@ -67,7 +70,8 @@ func (st *stream) wanted() bool {
 	return st.reading() && !st.parked && st.receiver == nil && st.worker != nil
 }
 
-// resumesAt is how many entries a parked stream may have left when it is asked for again. Where that drops what is queued, none.
+// resumesAt returns how long the queue of a parked stream may be when the stream is requested again. It is 0
+// where the request drops the queue.
 func (st *stream) resumesAt() int {
 	if st.epoch.acknowledgesTaken() {
 		return 0
@@ -86,7 +90,7 @@ func (st *stream) nextToDequeue() uint64 {
 	return st.next
 }
 
-// drop gives back what was not taken; it is as if it had not come.
+// drop releases the queue, as if its elements had not arrived.
 func (st *stream) drop() {
 	st.next = st.nextToDequeue()
 	st.clean = min(st.clean, st.next)
@@ -96,7 +100,7 @@ func (st *stream) drop() {
 	st.queue, st.queued = nil, 0
 }
 
-// revoke notes that the dispatcher does not count the stream as this client's any more, unasked.
+// revoke records that the dispatcher took the stream away from this client without a request to release it.
 func (st *stream) revoke() {
 	if st.finished || st.released {
 		return
@@ -108,8 +112,8 @@ func (st *stream) revoke() {
 	}
 }
 
-// release leaves the stream to another consumer, who starts where the trainer stopped: what is queued here and was not
-// taken is still with the worker, since it was not acknowledged.
+// release gives the stream to another consumer, which starts at the trainer's position. The worker still has
+// the queued elements, because they were not acknowledged.
 func (st *stream) release() {
 	if st.released || st.finished || st.lease == 0 {
 		return
@@ -126,7 +130,8 @@ func (st *stream) release() {
 	})
 }
 
-// end notes that everything has arrived. Where elements are acknowledged as they are taken, the channel stays for that.
+// end records that all elements have arrived. Where elements are acknowledged when they are dequeued, the
+// channel stays open for that.
 func (st *stream) end() {
 	st.ended, st.endedUnder, st.lastError = true, st.lease, nil
 	st.count, st.counted = st.next, true
@@ -135,11 +140,11 @@ func (st *stream) end() {
 	}
 }
 
-// acknowledgesTaken is true where an element counts as received only when the trainer has taken it: another trainer would
-// otherwise never get what was queued here when this one leaves.
+// acknowledgesTaken reports whether an element counts as received only when the trainer has dequeued it. In a
+// shared job another trainer gets the queued elements when this one leaves.
 func (e *Epoch) acknowledgesTaken() bool { return e.Consumer.Shared() }
 
-// finish tells the dispatcher that the stream was received to its end.
+// finish reports to the dispatcher that the whole stream was received.
 func (st *stream) finish() {
 	if st.finished {
 		return
@@ -154,7 +159,7 @@ func (st *stream) finish() {
 	})
 }
 
-// pop removes the first entry of the queue and gives its bytes back to the credit.
+// pop removes the first chunk of the queue and returns its bytes to the credit.
 func (st *stream) pop() {
 	st.queued -= st.queue[0].Bytes
 	st.queue[0].Release()

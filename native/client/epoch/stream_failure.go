@@ -9,22 +9,22 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// final tells errors of a connection that no other try can mend.
+// final reports whether no other try can succeed after this error.
 func final(err error) bool { return reason.Is(err, reason.Unsupported) }
 
-// patience is how long a stream may fail with an error that another try will hardly mend: the dispatcher moves the
-// stream or gives the epoch up in that time.
+// patience is how long a stream may fail with an error that is probably permanent. In that time the
+// dispatcher moves the stream or fails the epoch.
 const patience = 5 * time.Second
 
 const reportPause = 250 * time.Millisecond
 
-// reopen drops the channel and asks again from the next index.
+// reopen closes the channel and requests the stream again from the next index.
 func (st *stream) reopen(why error) {
 	st.closeChannel()
 	st.failed(why)
 }
 
-// failed notes that a channel was lost and when to try again.
+// failed records the loss of a channel, and when to try again.
 func (st *stream) failed(why error) {
 	if st.failures == 0 {
 		st.since = time.Now()
@@ -39,7 +39,7 @@ func (st *stream) failed(why error) {
 	wait.Signal(st.epoch.kick)
 }
 
-// report tells the dispatcher that the worker cannot be reached or answers nonsense, not too often.
+// report tells the dispatcher, at a limited rate, that a worker is unreachable or sends invalid data.
 func (st *stream) report(why error) {
 	now := time.Now()
 	if st.worker == nil || now.Sub(st.reported) < reportPause {
@@ -57,7 +57,7 @@ func (st *stream) report(why error) {
 	})
 }
 
-// disconnected notes that the connection of the stream's worker has ended.
+// disconnected records that the connection to the stream's worker ended.
 func (st *stream) disconnected(why error, unreachable bool) {
 	st.failed(why)
 	if final(why) {

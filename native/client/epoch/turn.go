@@ -4,7 +4,7 @@ import (
 	"slices"
 )
 
-// pick chooses the stream to take from; nil when none may be taken from now. e.mu is held.
+// pick returns the stream to dequeue from; nil when no stream may be dequeued from now. e.mu is held.
 func (e *Epoch) pick() *stream {
 	if e.options.Deterministic {
 		return e.pickInTurn()
@@ -18,7 +18,7 @@ func (e *Epoch) pick() *stream {
 	return nil
 }
 
-// advance moves the turn behind a stream that is being taken from.
+// advance moves the turn past a stream from which an element is dequeued.
 func (e *Epoch) advance(st *stream) {
 	if e.options.Deterministic {
 		e.cursor = st.number + 1
@@ -28,7 +28,7 @@ func (e *Epoch) advance(st *stream) {
 	e.cursor = uint32(at+1) % uint32(len(e.list))
 }
 
-// pickInTurn is the stream whose turn it is if its element has come.
+// pickInTurn returns the stream in turn if its element has arrived.
 func (e *Epoch) pickInTurn() *stream {
 	if st := e.turn(); st != nil && len(st.queue) > 0 {
 		return st
@@ -36,9 +36,10 @@ func (e *Epoch) pickInTurn() *stream {
 	return nil
 }
 
-// turn keeps the one order that depends on nothing but the streams' contents: element 0 of streams 0, 1, …, then
-// element 1 of each, streams that are over left out, and the closing stream when all others are over. It gives the stream that
-// the next element comes from, and nil while the dispatcher has not told of that one. e.mu is held.
+// turn implements the order that depends only on the streams' contents: element 0 of streams 0, 1, …, then
+// element 1 of each. Streams that have ended are skipped, and the closing stream follows after all others.
+// turn returns the stream of the next element, or nil while the dispatcher has not assigned that stream. e.mu
+// is held.
 func (e *Epoch) turn() *stream {
 	regular := uint32(max(0, e.Consumer.Plan.GetNumStreams()))
 	if regular == 0 {
@@ -49,7 +50,7 @@ func (e *Epoch) turn() *stream {
 		st := e.streams[number]
 		switch {
 		case st == nil && (e.noMoreStreams || e.final && number >= e.total):
-			// Another consumer's.
+			// The stream belongs to another consumer.
 		case st == nil:
 			return nil
 		case len(st.queue) > 0 || st.reading():
@@ -59,8 +60,8 @@ func (e *Epoch) turn() *stream {
 	return e.streams[regular]
 }
 
-// awaited are the streams that the next element can come from: in deterministic mode no more than one, whatever the others have
-// or lack. e.mu is held.
+// awaited returns the streams that can have the next element. In deterministic mode that is at most one,
+// whatever the other streams have. e.mu is held.
 func (e *Epoch) awaited() []*stream {
 	if !e.options.Deterministic {
 		return e.list

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Backoff waits longer from failure to failure, with jitter, so that many clients do not come back in step.
+// Backoff waits longer after each failure. Jitter prevents that many clients return at the same time.
 type Backoff struct{ last time.Duration }
 
 const (
@@ -14,21 +14,21 @@ const (
 	maxPause   = 2 * time.Second
 )
 
-// Next is the length of the next pause.
+// Next returns the length of the next pause.
 func (p *Backoff) Next() time.Duration {
 	p.last = min(max(FirstPause, p.last*2), maxPause)
 	return p.last/2 + rand.N(p.last/2+1)
 }
 
-// Reset makes the next pause the shortest again.
+// Reset makes the next pause the shortest one.
 func (p *Backoff) Reset() { p.last = 0 }
 
-// Wait pauses; false when ctx ended.
+// Wait pauses. It returns false if ctx ended.
 func (p *Backoff) Wait(ctx context.Context) bool {
 	return Sleep(ctx, p.Next())
 }
 
-// Signal wakes one waiter without ever blocking.
+// Signal wakes one waiter, and never blocks.
 func Signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Time is a time by two clocks, neither of which people set: Go's, which stands still while the host sleeps, and one that does not.
+// Time is a point in time by two clocks that nobody can set. Go's clock stops while the host is suspended;
+// the other does not.
 type Time struct {
 	at   time.Time
 	boot time.Duration
@@ -14,10 +15,10 @@ type Time struct {
 
 func Now() Time { return Time{time.Now(), bootTime()} }
 
-// Since is how long ago it was, by the clock that has gone further.
+// Since returns the time that has passed, by the clock that advanced further.
 func (m Time) Since() time.Duration { return max(time.Since(m.at), bootTime()-m.boot) }
 
-// bootTime is the time since the host was started, sleep included.
+// bootTime returns the time since the host booted, including suspension.
 func bootTime() time.Duration {
 	var at unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &at); err != nil {
