@@ -103,7 +103,7 @@ format: .venv/ready ## Format the Go code and sort the Python imports
 
 generate: .venv/ready ## Write the generated files anew from their sources
 	$(PYTHON) proto/generate.py
-	$(PYTHON) service/graph/genops.py
+	$(PYTHON) service/graph/ops/genops.py
 
 build: .venv/ready ## Build the shared object and the three programs into python/pecan
 	$(PYTHON) bindings/build.py

@@ -11,29 +11,30 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
 // fingerprint hashes what the graph computes and leaves out what only numbers it: names of nodes and functions, tf.data's
 // process-wide counters, handles of seed generators and memory caches, names of tables and variables.
 func fingerprint(g *Graph) string {
-	h := newHasher(g)
-	digest := h.node(g.retval.GetName())
+	h := NewHasher(g)
+	digest := h.Node(g.retval.GetName())
 	sum := sha256.Sum256(append([]byte("pecan dataset 1\n"), digest...))
 	return hex.EncodeToString(sum[:])
 }
 
-// hasher gives nodes and functions a content hash, each computed once.
-type hasher struct {
+// Hasher gives nodes and functions a content hash, each computed once.
+type Hasher struct {
 	g         *Graph
 	nodes     map[string][]byte
 	functions map[string][]byte
 }
 
-func newHasher(g *Graph) *hasher {
-	h := &hasher{g: g, nodes: make(map[string][]byte, len(g.order)), functions: map[string][]byte{}}
+func NewHasher(g *Graph) *Hasher {
+	h := &Hasher{g: g, nodes: make(map[string][]byte, len(g.order)), functions: map[string][]byte{}}
 	for _, n := range g.order {
 		h.nodes[n.GetName()] = h.hashNode(n, func(input string) []byte {
-			name, index, control := splitInput(input)
+			name, index, control := nodedef.SplitInput(input)
 			if control {
 				return h.nodes[name]
 			}
@@ -46,16 +47,16 @@ func newHasher(g *Graph) *hasher {
 	return h
 }
 
-func (h *hasher) node(name string) []byte { return h.nodes[name] }
+func (h *Hasher) Node(name string) []byte { return h.nodes[name] }
 
 // hashNode combines op, attributes and inputs; resolve gives the hash that an input stands for.
-func (h *hasher) hashNode(n *tf.NodeDef, resolve func(string) []byte) []byte {
+func (h *Hasher) hashNode(n *tf.NodeDef, resolve func(string) []byte) []byte {
 	sum := sha256.New()
-	writePart(sum, []byte(n.GetOp()))
-	writePart(sum, []byte(n.GetDevice()))
-	if mark := h.g.markOf(n); mark != "" {
+	WriteHashPart(sum, []byte(n.GetOp()))
+	WriteHashPart(sum, []byte(n.GetDevice()))
+	if mark := h.g.MarkOf(n); mark != "" {
 		// The only names of steps that mean something.
-		writePart(sum, []byte(mark))
+		WriteHashPart(sum, []byte(mark))
 	}
 	keys := make([]string, 0, len(n.GetAttr()))
 	for key := range n.GetAttr() {
@@ -65,8 +66,8 @@ func (h *hasher) hashNode(n *tf.NodeDef, resolve func(string) []byte) []byte {
 	}
 	sort.Strings(keys)
 	for _, key := range keys {
-		writePart(sum, []byte(key))
-		writePart(sum, h.hashAttr(n.Attr[key]))
+		WriteHashPart(sum, []byte(key))
+		WriteHashPart(sum, h.hashAttr(n.Attr[key]))
 	}
 	var controls [][]byte
 	for _, input := range n.GetInput() {
@@ -74,9 +75,9 @@ func (h *hasher) hashNode(n *tf.NodeDef, resolve func(string) []byte) []byte {
 			controls = append(controls, resolve(input))
 			continue
 		}
-		writePart(sum, resolve(input))
+		WriteHashPart(sum, resolve(input))
 	}
-	writePart(sum, []byte("after"))
+	WriteHashPart(sum, []byte("after"))
 	writeSorted(sum, controls)
 	return sum.Sum(nil)
 }
@@ -92,7 +93,7 @@ func isNumbering(op, key string) bool {
 	return strings.HasPrefix(key, "_")
 }
 
-func (h *hasher) hashAttr(v *tf.AttrValue) []byte {
+func (h *Hasher) hashAttr(v *tf.AttrValue) []byte {
 	switch x := v.GetValue().(type) {
 	case *tf.AttrValue_Func:
 		return h.hashCall(x.Func)
@@ -100,7 +101,7 @@ func (h *hasher) hashAttr(v *tf.AttrValue) []byte {
 		if len(x.List.GetFunc()) > 0 {
 			sum := sha256.New()
 			for _, f := range x.List.GetFunc() {
-				writePart(sum, h.hashCall(f))
+				WriteHashPart(sum, h.hashCall(f))
 			}
 			return sum.Sum(nil)
 		}
@@ -122,7 +123,7 @@ func (h *hasher) hashAttr(v *tf.AttrValue) []byte {
 // hashTensor reads the bytes of a constant where they are: they may be most of the graph.
 func hashTensor(t *tf.TensorProto) []byte {
 	sum := sha256.New()
-	writePart(sum, t.GetTensorContent())
+	WriteHashPart(sum, t.GetTensorContent())
 	rest := &tf.TensorProto{
 		Dtype: t.Dtype, TensorShape: t.TensorShape, VersionNumber: t.VersionNumber, HalfVal: t.HalfVal, FloatVal: t.FloatVal,
 		DoubleVal: t.DoubleVal, IntVal: t.IntVal, StringVal: t.StringVal, ScomplexVal: t.ScomplexVal, Int64Val: t.Int64Val,
@@ -134,13 +135,13 @@ func hashTensor(t *tf.TensorProto) []byte {
 		// Only invalid UTF-8 could fail here, and Unmarshal has refused that.
 		raw = []byte(err.Error())
 	}
-	writePart(sum, raw)
+	WriteHashPart(sum, raw)
 	return sum.Sum(nil)
 }
 
-func (h *hasher) hashCall(f *tf.NameAttrList) []byte {
+func (h *Hasher) hashCall(f *tf.NameAttrList) []byte {
 	sum := sha256.New()
-	writePart(sum, h.function(f.GetName()))
+	WriteHashPart(sum, h.function(f.GetName()))
 	keys := make([]string, 0, len(f.GetAttr()))
 	for key := range f.GetAttr() {
 		if !isNumbering("", key) {
@@ -149,27 +150,27 @@ func (h *hasher) hashCall(f *tf.NameAttrList) []byte {
 	}
 	sort.Strings(keys)
 	for _, key := range keys {
-		writePart(sum, []byte(key))
-		writePart(sum, h.hashAttr(f.Attr[key]))
+		WriteHashPart(sum, []byte(key))
+		WriteHashPart(sum, h.hashAttr(f.Attr[key]))
 	}
 	return sum.Sum(nil)
 }
 
 // function hashes a function by what it computes. Calls are known to be without cycles and of bounded depth.
-func (h *hasher) function(name string) []byte {
+func (h *Hasher) function(name string) []byte {
 	if sum, ok := h.functions[name]; ok {
 		return sum
 	}
 	f := h.g.functions[name]
 	sum := sha256.New()
-	if isHeld(f) {
+	if KeepsPosition(f) {
 		// What is decided for a dataset is kept by its fingerprint, and the order of steps is not what it is without the mark.
-		writePart(sum, []byte(HoldMark))
+		WriteHashPart(sum, []byte(KeepPositionMark))
 	}
 	values := map[string][]byte{}
 	for i, arg := range f.GetSignature().GetInputArg() {
 		values[arg.GetName()] = binary.BigEndian.AppendUint32([]byte("argument "), uint32(i))
-		writePart(sum, []byte(arg.GetType().String()))
+		WriteHashPart(sum, []byte(arg.GetType().String()))
 	}
 	nodes := map[string]*tf.NodeDef{}
 	names := make([]string, 0, len(f.GetNodeDef()))
@@ -180,7 +181,7 @@ func (h *hasher) function(name string) []byte {
 	sorted, _ := sortNodes(names, func(node string) []string {
 		var from []string
 		for _, input := range nodes[node].GetInput() {
-			if source := functionInputNode(input); nodes[source] != nil {
+			if source := nodedef.InputNode(input); nodes[source] != nil {
 				from = append(from, source)
 			}
 		}
@@ -195,14 +196,14 @@ func (h *hasher) function(name string) []byte {
 	}
 	for _, node := range sorted {
 		values[node] = h.hashNode(nodes[node], resolve)
-		if h.g.ops.byName[nodes[node].GetOp()].GetIsStateful() {
+		if h.g.ops.Def(nodes[node].GetOp()).GetIsStateful() {
 			// Two draws from one generator are not one draw used twice; tracing gives nodes in functions stable names.
 			values[node] = append(values[node], node...)
 		}
 	}
 	for _, out := range f.GetSignature().GetOutputArg() {
-		writePart(sum, []byte(out.GetType().String()))
-		writePart(sum, resolve(f.GetRet()[out.GetName()]))
+		WriteHashPart(sum, []byte(out.GetType().String()))
+		WriteHashPart(sum, resolve(f.GetRet()[out.GetName()]))
 	}
 	var controls [][]byte
 	for _, node := range f.GetControlRet() {
@@ -213,8 +214,8 @@ func (h *hasher) function(name string) []byte {
 	return h.functions[name]
 }
 
-// writePart keeps parts apart, so that no two lists of parts read the same.
-func writePart(sum hash.Hash, part []byte) {
+// WriteHashPart keeps parts apart, so that no two lists of parts read the same.
+func WriteHashPart(sum hash.Hash, part []byte) {
 	var size [8]byte
 	binary.BigEndian.PutUint64(size[:], uint64(len(part)))
 	sum.Write(size[:])
@@ -224,6 +225,6 @@ func writePart(sum hash.Hash, part []byte) {
 func writeSorted(sum hash.Hash, parts [][]byte) {
 	sort.Slice(parts, func(i, j int) bool { return string(parts[i]) < string(parts[j]) })
 	for _, part := range parts {
-		writePart(sum, part)
+		WriteHashPart(sum, part)
 	}
 }

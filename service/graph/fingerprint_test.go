@@ -1,4 +1,4 @@
-package graph
+package graph_test
 
 import (
 	"fmt"
@@ -9,16 +9,10 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/graphtest"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
-
-func fingerprintOf(t *testing.T, data []byte) string {
-	t.Helper()
-	g, err := Parse(data, Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g.Fingerprint()
-}
 
 // renumber does to a graph what another process does: other counters in names, metadata and handles, another order.
 func renumber(def *tf.GraphDef) {
@@ -33,7 +27,7 @@ func renumber(def *tf.GraphDef) {
 	}
 	for i, n := range nodes {
 		if _, ok := n.Attr["metadata"]; ok {
-			n.Attr["metadata"] = bytesAttr(fmt.Sprint("counter ", i))
+			n.Attr["metadata"] = nodedef.BytesAttr(fmt.Sprint("counter ", i))
 		}
 		if i < len(def.Node) {
 			n.Name = rename(n.Name)
@@ -54,20 +48,20 @@ func renumber(def *tf.GraphDef) {
 
 func TestNumberingDoesNotChangeTheFingerprint(t *testing.T) {
 	for _, name := range []string{"map_batch", "records", "nested_shuffle", "lookup", "zip", "slices", "cache_file"} {
-		if fingerprintOf(t, read(t, name)) != fingerprintOf(t, changed(t, name, renumber)) {
+		if graphtest.FingerprintOf(t, graphtest.Read(t, name)) != graphtest.FingerprintOf(t, graphtest.Changed(t, name, renumber)) {
 			t.Errorf("%s: the fingerprint follows counters", name)
 		}
 	}
 }
 
 func TestWhatIsComputedChangesTheFingerprint(t *testing.T) {
-	base := fingerprintOf(t, read(t, "map_batch"))
+	base := graphtest.FingerprintOf(t, graphtest.Read(t, "map_batch"))
 	for name, change := range map[string]func(*tf.GraphDef){
-		"a batch size": func(d *tf.GraphDef) { setConst(t, d, ofOp(t, d, "BatchDatasetV2"), 1, 9) },
-		"a buffer":     func(d *tf.GraphDef) { setConst(t, d, ofOp(t, d, "ShuffleDatasetV3"), 1, 41) },
-		"a seed":       func(d *tf.GraphDef) { setConst(t, d, ofOp(t, d, "ShuffleDatasetV3"), 2, 1) },
+		"a batch size": func(d *tf.GraphDef) { graphtest.SetConst(t, d, graphtest.OfOp(t, d, "BatchDatasetV2"), 1, 9) },
+		"a buffer":     func(d *tf.GraphDef) { graphtest.SetConst(t, d, graphtest.OfOp(t, d, "ShuffleDatasetV3"), 1, 41) },
+		"a seed":       func(d *tf.GraphDef) { graphtest.SetConst(t, d, graphtest.OfOp(t, d, "ShuffleDatasetV3"), 2, 1) },
 		"a switch": func(d *tf.GraphDef) {
-			ofOp(t, d, "ShuffleDatasetV3").Attr["reshuffle_each_iteration"] = boolAttr(false)
+			graphtest.OfOp(t, d, "ShuffleDatasetV3").Attr["reshuffle_each_iteration"] = nodedef.BoolAttr(false)
 		},
 		"an op in a function": func(d *tf.GraphDef) {
 			for _, n := range d.Library.Function[0].NodeDef {
@@ -84,11 +78,11 @@ func TestWhatIsComputedChangesTheFingerprint(t *testing.T) {
 			}
 		},
 	} {
-		if fingerprintOf(t, changed(t, "map_batch", change)) == base {
+		if graphtest.FingerprintOf(t, graphtest.Changed(t, "map_batch", change)) == base {
 			t.Errorf("%s does not change the fingerprint", name)
 		}
 	}
-	if fingerprintOf(t, read(t, "two_noises")) == fingerprintOf(t, read(t, "one_noise_twice")) {
+	if graphtest.FingerprintOf(t, graphtest.Read(t, "two_noises")) == graphtest.FingerprintOf(t, graphtest.Read(t, "one_noise_twice")) {
 		t.Error("two random draws have the fingerprint of one draw used twice")
 	}
 }
@@ -104,7 +98,7 @@ func TestAllDatasetsDiffer(t *testing.T) {
 		if !ok {
 			continue
 		}
-		g, err := Parse(read(t, name), Limits{})
+		g, err := graph.Parse(graphtest.Read(t, name), graph.Limits{})
 		if err != nil {
 			continue
 		}
@@ -119,28 +113,28 @@ func TestAllDatasetsDiffer(t *testing.T) {
 }
 
 func TestSpecs(t *testing.T) {
-	spec := func(dtype tf.DataType, dims ...int64) *ComponentSpec {
+	spec := func(dtype tf.DataType, dims ...int64) *graph.ComponentSpec {
 		return &pecanv1.ComponentSpec{Dtype: int32(dtype), Dims: dims}
 	}
 	i64, f32, text := tf.DataType_DT_INT64, tf.DataType_DT_FLOAT, tf.DataType_DT_STRING
 	for name, c := range map[string]struct {
 		graph string
-		spec  []*ComponentSpec
+		spec  []*graph.ComponentSpec
 		text  string
 	}{
-		"the dataset's own":          {"map_batch", []*ComponentSpec{spec(i64, 8)}, ""},
-		"the dataset's own, several": {"slices", []*ComponentSpec{spec(tf.DataType_DT_INT32, -1), spec(text, -1), spec(f32, -1)}, ""},
-		"more than the graph knows":  {"slices", []*ComponentSpec{spec(tf.DataType_DT_INT32, 3), spec(text, -1), spec(f32, -1)}, ""},
-		"too few":                    {"slices", []*ComponentSpec{spec(i64, -1)}, "1 components, the dataset gives 3"},
-		"another type":               {"map_batch", []*ComponentSpec{spec(f32, 8)}, "component 0 is float32, the dataset gives int64"},
-		"another rank":               {"map_batch", []*ComponentSpec{spec(i64, 8, 1)}, "rank 2"},
-		"another size":               {"map_batch", []*ComponentSpec{spec(i64, 9)}, "size 9"},
-		"unknown where known":        {"map_batch", []*ComponentSpec{spec(i64, -1)}, ""},
-		"unknown rank where known":   {"map_batch", []*ComponentSpec{{Dtype: int32(i64), UnknownRank: true}}, ""},
-		"no plain tensor":            {"map_batch", []*ComponentSpec{spec(tf.DataType_DT_VARIANT)}, "no plain tensor"},
+		"the dataset's own":          {"map_batch", []*graph.ComponentSpec{spec(i64, 8)}, ""},
+		"the dataset's own, several": {"slices", []*graph.ComponentSpec{spec(tf.DataType_DT_INT32, -1), spec(text, -1), spec(f32, -1)}, ""},
+		"more than the graph knows":  {"slices", []*graph.ComponentSpec{spec(tf.DataType_DT_INT32, 3), spec(text, -1), spec(f32, -1)}, ""},
+		"too few":                    {"slices", []*graph.ComponentSpec{spec(i64, -1)}, "1 components, the dataset gives 3"},
+		"another type":               {"map_batch", []*graph.ComponentSpec{spec(f32, 8)}, "component 0 is float32, the dataset gives int64"},
+		"another rank":               {"map_batch", []*graph.ComponentSpec{spec(i64, 8, 1)}, "rank 2"},
+		"another size":               {"map_batch", []*graph.ComponentSpec{spec(i64, 9)}, "size 9"},
+		"unknown where known":        {"map_batch", []*graph.ComponentSpec{spec(i64, -1)}, ""},
+		"unknown rank where known":   {"map_batch", []*graph.ComponentSpec{{Dtype: int32(i64), UnknownRank: true}}, ""},
+		"no plain tensor":            {"map_batch", []*graph.ComponentSpec{spec(tf.DataType_DT_VARIANT)}, "no plain tensor"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := CheckSpec(parse(t, c.graph), c.spec)
+			err := graph.CheckSpec(graphtest.Parse(t, c.graph), c.spec)
 			switch {
 			case c.text == "" && err != nil:
 				t.Error(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pecan-ml/pecan/proto/reason"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
 // checkFunctions holds each function against its signature, and the calls among them against each other.
@@ -16,10 +17,10 @@ func (g *Graph) checkFunctions() error {
 			return err
 		}
 	}
-	if err := g.eachNode(func(n *tf.NodeDef, function string) error {
-		for _, called := range calledFunctions(n) {
+	if err := g.EachNode(func(n *tf.NodeDef, function string) error {
+		for _, called := range nodedef.CalledFunctions(n) {
 			if g.functions[called] == nil {
-				return reason.New(reason.GraphFunction, "node %s calls the function %s, which the dataset's graph does not have", quoteName(nodePath(function, n)), quoteName(called))
+				return reason.New(reason.GraphFunction, "node %s calls the function %s, which the dataset's graph does not have", nodedef.Quote(nodedef.Path(function, n)), nodedef.Quote(called))
 			}
 		}
 		return nil
@@ -39,13 +40,13 @@ func (g *Graph) checkCallDepth() error {
 	calls := func(name string) []string {
 		var out []string
 		for _, n := range g.functions[name].GetNodeDef() {
-			out = append(out, calledFunctions(n)...)
+			out = append(out, nodedef.CalledFunctions(n)...)
 		}
 		return out
 	}
 	sorted, cycle := sortNodes(names, calls)
 	if cycle != "" {
-		return reason.New(reason.GraphFunction, "the function %s calls itself without bound", quoteName(cycle))
+		return reason.New(reason.GraphFunction, "the function %s calls itself without bound", nodedef.Quote(cycle))
 	}
 	depth := make(map[string]int, len(sorted))
 	size := make(map[string]int, len(sorted))
@@ -60,54 +61,24 @@ func (g *Graph) checkCallDepth() error {
 			size[name] += size[called]
 		}
 		if size[name] > g.limits.MaxNodes {
-			return reason.New(reason.GraphLimit, "the function %s grows to more than %d nodes with all that it calls: simplify the pipeline", quoteName(name), g.limits.MaxNodes)
+			return reason.New(reason.GraphLimit, "the function %s grows to more than %d nodes with all that it calls: simplify the pipeline", nodedef.Quote(name), g.limits.MaxNodes)
 		}
 		if depth[name] > g.limits.MaxDepth {
-			return reason.New(reason.GraphLimit, "functions of the dataset call each other %d deep (%s), the limit is %d", depth[name], quoteName(name), g.limits.MaxDepth)
+			return reason.New(reason.GraphLimit, "functions of the dataset call each other %d deep (%s), the limit is %d", depth[name], nodedef.Quote(name), g.limits.MaxDepth)
 		}
 	}
 	return nil
 }
 
-// calledFunctions are the functions that the attributes of a node name, in a fixed order.
-func calledFunctions(n *tf.NodeDef) []string {
-	var keys []string
-	for key, v := range n.GetAttr() {
-		switch x := v.GetValue().(type) {
-		case *tf.AttrValue_Func:
-			keys = append(keys, key)
-		case *tf.AttrValue_List:
-			if len(x.List.GetFunc()) > 0 {
-				keys = append(keys, key)
-			}
-		}
-	}
-	sort.Strings(keys)
-	var called []string
-	for _, key := range keys {
-		switch x := n.Attr[key].GetValue().(type) {
-		case *tf.AttrValue_Func:
-			if x.Func.GetName() != "" {
-				called = append(called, x.Func.GetName())
-			}
-		case *tf.AttrValue_List:
-			for _, f := range x.List.GetFunc() {
-				called = append(called, f.GetName())
-			}
-		}
-	}
-	return called
-}
-
 func (g *Graph) checkFunction(f *tf.FunctionDef) error {
 	name := f.GetSignature().GetName()
 	bad := func(format string, args ...any) error {
-		return reason.New(reason.GraphFunction, "the function "+quoteName(name)+" "+format, args...)
+		return reason.New(reason.GraphFunction, "the function "+nodedef.Quote(name)+" "+format, args...)
 	}
 	args := map[string]bool{}
 	for _, a := range f.GetSignature().GetInputArg() {
 		if args[a.GetName()] {
-			return bad("has two arguments named %s", quoteName(a.GetName()))
+			return bad("has two arguments named %s", nodedef.Quote(a.GetName()))
 		}
 		args[a.GetName()] = true
 	}
@@ -118,60 +89,53 @@ func (g *Graph) checkFunction(f *tf.FunctionDef) error {
 			return err
 		}
 		if nodes[n.GetName()] != nil || args[n.GetName()] {
-			return bad("has two nodes named %s", quoteName(n.GetName()))
+			return bad("has two nodes named %s", nodedef.Quote(n.GetName()))
 		}
 		nodes[n.GetName()] = n
 		names = append(names, n.GetName())
 	}
 	for _, n := range f.GetNodeDef() {
-		if err := g.checkAttrs(n, nodePath(name, n), reason.GraphFunction); err != nil {
+		if err := g.checkAttrs(n, nodedef.Path(name, n), reason.GraphFunction); err != nil {
 			return err
 		}
 		for _, input := range n.GetInput() {
 			if !g.resolves(input, args, nodes) {
-				return bad("has a node %s that takes %s, which is not there", quoteName(n.GetName()), quoteName(input))
+				return bad("has a node %s that takes %s, which is not there", nodedef.Quote(n.GetName()), nodedef.Quote(input))
 			}
 		}
-		if want, ok := g.inputCount(n); ok && want != dataInputs(n) {
-			return bad("has a node %s (%s) with %d inputs, its attributes call for %d", quoteName(n.GetName()), n.GetOp(), dataInputs(n), want)
+		if want, ok := g.inputCount(n); ok && want != nodedef.DataInputCount(n) {
+			return bad("has a node %s (%s) with %d inputs, its attributes call for %d", nodedef.Quote(n.GetName()), n.GetOp(), nodedef.DataInputCount(n), want)
 		}
 	}
 	for _, out := range f.GetSignature().GetOutputArg() {
 		source, ok := f.GetRet()[out.GetName()]
 		if !ok || !g.resolves(source, args, nodes) {
-			return bad("gives no value for its result %s", quoteName(out.GetName()))
+			return bad("gives no value for its result %s", nodedef.Quote(out.GetName()))
 		}
 	}
 	for _, node := range f.GetControlRet() {
 		if nodes[node] == nil {
-			return bad("waits for the node %s, which is not there", quoteName(node))
+			return bad("waits for the node %s, which is not there", nodedef.Quote(node))
 		}
 	}
-	_, cycle := sortBody(names, nodes)
+	_, cycle := SortFunctionNodes(names, nodes)
 	if cycle != "" {
-		return bad("has a node %s that depends on itself", quoteName(cycle))
+		return bad("has a node %s that depends on itself", nodedef.Quote(cycle))
 	}
 	return nil
 }
 
-// sortBody puts the nodes of a function in an order in which inputs come before users.
-func sortBody(names []string, nodes map[string]*tf.NodeDef) (sorted []string, cycle string) {
+// SortFunctionNodes puts the nodes of a function in an order in which inputs come before users.
+func SortFunctionNodes(names []string, nodes map[string]*tf.NodeDef) (sorted []string, cycle string) {
 	return sortNodes(names, func(node string) []string {
 		var from []string
 		for _, input := range nodes[node].GetInput() {
-			if source := functionInputNode(input); nodes[source] != nil {
+			if source := nodedef.InputNode(input); nodes[source] != nil {
 				from = append(from, source)
 			}
 		}
 		return from
 	})
-}
-
-// functionInputNode is the node or argument that an input inside a function names.
-func functionInputNode(input string) string {
-	input = strings.TrimPrefix(input, "^")
-	name, _, _ := strings.Cut(input, ":")
-	return name
 }
 
 // resolves tells whether an input inside a function ("arg", "node:output:index", "^node") stands for something.
@@ -191,14 +155,14 @@ func (g *Graph) resolves(input string, args map[string]bool, nodes map[string]*t
 	if err != nil || index < 0 {
 		return false
 	}
-	outputs := g.ops.byName[n.GetOp()].GetOutputArg()
+	outputs := g.ops.Def(n.GetOp()).GetOutputArg()
 	if len(parts) == 2 {
 		total, ok := g.argCount(outputs, n)
 		return ok && index < total
 	}
 	for _, out := range outputs {
 		if out.GetName() == parts[1] {
-			size, ok := g.argSize(out, n)
+			size, ok := g.ArgSize(out, n)
 			return ok && index < size
 		}
 	}

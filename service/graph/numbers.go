@@ -5,20 +5,21 @@ import (
 
 	"github.com/pecan-ml/pecan/proto/reason"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
 // Buffers and parallelism above these are lowered in stream graphs: they change no element, only memory.
 const (
-	maxParallelism = 1024
-	maxPrefetch    = 1 << 16
+	MaxParallelism = 1024
+	MaxPrefetch    = 1 << 16
 	// TensorFlow makes room for a whole shuffle buffer at once, some 24 bytes for each element to come.
-	maxShuffleRoom = int64(1) << 24
-	maxShuffle     = int64(1) << 40
+	MaxShuffleBuffer = int64(1) << 24
+	maxShuffle       = int64(1) << 40
 )
 
 // checkNumbers refuses numbers that TensorFlow would trust: sizes of constants, of batches and windows, parallelism.
 func (g *Graph) checkNumbers() error {
-	err := g.eachNode(func(n *tf.NodeDef, function string) error {
+	err := g.EachNode(func(n *tf.NodeDef, function string) error {
 		for key, v := range n.GetAttr() {
 			if err := g.checkAttrNumbers(n, function, key, v); err != nil {
 				return err
@@ -31,7 +32,7 @@ func (g *Graph) checkNumbers() error {
 	}
 	for _, n := range g.def.Node {
 		if err := g.checkSteps(n, n.GetName(), func(input string) *tf.NodeDef {
-			name, _, _ := splitInput(input)
+			name, _, _ := nodedef.SplitInput(input)
 			return g.nodes[name]
 		}); err != nil {
 			return err
@@ -43,8 +44,8 @@ func (g *Graph) checkNumbers() error {
 			inside[n.GetName()] = n
 		}
 		for _, n := range f.GetNodeDef() {
-			if err := g.checkSteps(n, nodePath(f.GetSignature().GetName(), n), func(input string) *tf.NodeDef {
-				return inside[functionInputNode(input)]
+			if err := g.checkSteps(n, nodedef.Path(f.GetSignature().GetName(), n), func(input string) *tf.NodeDef {
+				return inside[nodedef.InputNode(input)]
 			}); err != nil {
 				return err
 			}
@@ -54,7 +55,7 @@ func (g *Graph) checkNumbers() error {
 }
 
 func (g *Graph) checkAttrNumbers(n *tf.NodeDef, function, key string, v *tf.AttrValue) error {
-	path := quoteName(nodePath(function, n))
+	path := nodedef.Quote(nodedef.Path(function, n))
 	tensors := v.GetList().GetTensor()
 	if t := v.GetTensor(); t != nil {
 		tensors = append(tensors[:len(tensors):len(tensors)], t)
@@ -85,11 +86,11 @@ func (g *Graph) checkAttrNumbers(n *tf.NodeDef, function, key string, v *tf.Attr
 }
 
 func (g *Graph) checkTensor(path string, t *tf.TensorProto) error {
-	count, ok := elementCount(t.GetTensorShape())
+	count, ok := nodedef.ElementCount(t.GetTensorShape())
 	if !ok || len(t.GetTensorShape().GetDim()) > 254 {
 		return reason.New(reason.GraphLimit, "node %s holds a constant whose shape is unknown, negative or too large to count", path)
 	}
-	width := dtypeSize(t.GetDtype())
+	width := nodedef.DtypeSize(t.GetDtype())
 	cost := max(width, 1)
 	switch t.GetDtype() {
 	case tf.DataType_DT_STRING, tf.DataType_DT_RESOURCE, tf.DataType_DT_VARIANT:
@@ -104,10 +105,10 @@ func (g *Graph) checkTensor(path string, t *tf.TensorProto) error {
 	case content > 0 && width > 0 && content != count*width:
 		return reason.New(reason.GraphStructure, "node %s holds a constant of %d values (%s) in %d bytes, it needs %d", path, count, t.GetDtype(), content, count*width)
 	// TensorFlow writes the one value that fills a constant also where its shape has no room for any.
-	case int64(valueCount(t)) > max(count, 1):
-		return reason.New(reason.GraphStructure, "node %s holds a constant of %d values that spells out %d", path, count, valueCount(t))
+	case int64(nodedef.ValueCount(t)) > max(count, 1):
+		return reason.New(reason.GraphStructure, "node %s holds a constant of %d values that spells out %d", path, count, nodedef.ValueCount(t))
 	case content > 0 && t.GetDtype() == tf.DataType_DT_STRING:
-		if _, ok := unpackStrings(t.GetTensorContent(), count); !ok {
+		if _, ok := nodedef.UnpackStrings(t.GetTensorContent(), count); !ok {
 			return reason.New(reason.GraphStructure, "node %s holds %d strings whose lengths and bytes do not fit together", path, count)
 		}
 	}
@@ -174,25 +175,25 @@ func product(dims []int64) int64 {
 
 // checkSteps looks at the numbers that a dataset op takes as inputs, where they are constants.
 func (g *Graph) checkSteps(n *tf.NodeDef, path string, source func(string) *tf.NodeDef) error {
-	if !g.ops.isDataset(n.GetOp()) {
+	if !g.ops.IsDataset(n.GetOp()) {
 		return nil
 	}
 	at := 0
-	for _, arg := range g.ops.byName[n.GetOp()].GetInputArg() {
-		size, ok := g.argSize(arg, n)
+	for _, arg := range g.ops.Def(n.GetOp()).GetInputArg() {
+		size, ok := g.ArgSize(arg, n)
 		if !ok {
 			return nil
 		}
 		limit, bounded := g.bounds(n.GetOp(), arg.GetName())
 		for i := at; bounded && i < at+size && i < len(n.GetInput()); i++ {
-			values, ok := constInts(source(n.GetInput()[i]))
+			values, ok := nodedef.Ints(source(n.GetInput()[i]))
 			if count := product(values); ok && arg.GetName() == "padded_shapes" && count > maxRow {
 				return reason.New(reason.GraphLimit, "node %s is a %s that pads rows to more than %d values (padded_shapes %v), which no element has room for",
-					quoteName(path), n.GetOp(), int64(maxRow), values)
+					nodedef.Quote(path), n.GetOp(), int64(maxRow), values)
 			}
 			for _, v := range values {
 				if ok && v != limit.special && (v < limit.low || v > limit.high) {
-					return reason.New(reason.GraphLimit, "node %s is a %s whose %s is %d, it must be from %d to %d", quoteName(path), n.GetOp(), arg.GetName(), v, limit.low, limit.high)
+					return reason.New(reason.GraphLimit, "node %s is a %s whose %s is %d, it must be from %d to %d", nodedef.Quote(path), n.GetOp(), arg.GetName(), v, limit.low, limit.high)
 				}
 			}
 		}

@@ -1,30 +1,13 @@
 package graph
 
 import (
-	"strings"
-
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pecan-ml/pecan/proto/reason"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/ops"
 )
-
-// Graph is a checked dataset graph. It never changes after Parse.
-type Graph struct {
-	def       *tf.GraphDef
-	ops       *opSet
-	limits    Limits
-	nodes     map[string]*tf.NodeDef
-	functions map[string]*tf.FunctionDef
-	// retval is the one node that marks the result, root the dataset it takes.
-	retval *tf.NodeDef
-	root   *tf.NodeDef
-	// order lists the nodes that the result needs, inputs before users.
-	order       []*tf.NodeDef
-	fingerprint string
-	notices     []string
-}
 
 // Parse reads a dataset graph as tf.data serialises it and refuses what a worker could not run, or should not. Every
 // refusal is a *reason.Error.
@@ -33,7 +16,7 @@ func Parse(data []byte, lim Limits) (*Graph, error) {
 		return nil, reason.New(reason.BadArgument, "checking the limits for graphs: %w", err)
 	}
 	lim = lim.withDefaults()
-	ops, err := registry()
+	ops, err := ops.Registry()
 	if err != nil {
 		return nil, reason.New(reason.Internal, "%w", err)
 	}
@@ -65,12 +48,6 @@ func Parse(data []byte, lim Limits) (*Graph, error) {
 	g.fingerprint = fingerprint(g)
 	return g, nil
 }
-
-// Notices are sentences for the user about what registration changes, such as variables that travel by value.
-func (g *Graph) Notices() []string { return append([]string(nil), g.notices...) }
-
-// Fingerprint names the dataset: equal for equal pipelines, whenever and wherever they were serialised.
-func (g *Graph) Fingerprint() string { return g.fingerprint }
 
 // checkSize bounds the work before anything is allocated: a node takes two bytes on the wire and hundreds in memory.
 func checkSize(data []byte, lim Limits) error {
@@ -146,18 +123,18 @@ func (g *Graph) checkVersion() error {
 	v := g.def.GetVersions()
 	have := g.limits.GraphVersion
 	if have == 0 {
-		have = g.ops.graphVersion
+		have = g.ops.GraphVersion()
 	}
 	if v.GetMinConsumer() > have {
 		return reason.New(reason.GraphVersion,
 			"the dataset needs a TensorFlow that reads graph version %d, the workers read up to %d (TensorFlow %s): install the trainer's TensorFlow on the workers",
-			v.GetMinConsumer(), have, g.ops.tensorflow)
+			v.GetMinConsumer(), have, g.ops.Release())
 	}
 	for _, bad := range v.GetBadConsumers() {
 		if bad == have {
 			return reason.New(reason.GraphVersion,
 				"the dataset excludes readers of graph version %d, which the workers have (TensorFlow %s): install another TensorFlow on the workers",
-				bad, g.ops.tensorflow)
+				bad, g.ops.Release())
 		}
 	}
 	return nil
@@ -212,13 +189,4 @@ func (g *Graph) indexFunctions() error {
 		g.functions[name] = f
 	}
 	return nil
-}
-
-// splitInput takes a top-level input apart: node, output index, and whether it is only an order.
-func splitInput(input string) (node string, index string, control bool) {
-	if strings.HasPrefix(input, "^") {
-		return input[1:], "", true
-	}
-	node, index, _ = strings.Cut(input, ":")
-	return node, index, false
 }

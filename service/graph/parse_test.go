@@ -1,4 +1,4 @@
-package graph
+package graph_test
 
 import (
 	"bytes"
@@ -10,6 +10,11 @@ import (
 
 	"github.com/pecan-ml/pecan/proto/reason"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/graphtest"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 func addNode(def *tf.GraphDef, name, op string, inputs ...string) *tf.NodeDef {
@@ -18,15 +23,11 @@ func addNode(def *tf.GraphDef, name, op string, inputs ...string) *tf.NodeDef {
 	return n
 }
 
-func setConst(t *testing.T, def *tf.GraphDef, n *tf.NodeDef, input int, value int64) {
-	named(t, def, n.GetInput()[input]).Attr["value"].GetTensor().Int64Val = []int64{value}
-}
-
 func TestBadGraphsAreRefused(t *testing.T) {
-	valid := read(t, "map_batch")
+	valid := graphtest.Read(t, "map_batch")
 	for name, c := range map[string]struct {
 		data   []byte
-		limits Limits
+		limits graph.Limits
 		want   reason.Reason
 		// text must be in the message: what is wrong and where.
 		text string
@@ -35,166 +36,166 @@ func TestBadGraphsAreRefused(t *testing.T) {
 		"random bytes":          {data: []byte("\x93\x01no graph at all\xff\xfe"), want: reason.GraphParse},
 		"a truncated graph":     {data: valid[:len(valid)-7], want: reason.GraphParse},
 		"trailing garbage":      {data: append(bytes.Clone(valid), 0x7a, 3, 'a', 'b', 'c'), want: reason.GraphParse, text: "no field"},
-		"a graph without nodes": {data: encode(t, &tf.GraphDef{Versions: &tf.VersionDef{Producer: 1}}), want: reason.GraphParse, text: "no nodes"},
-		"too many bytes":        {data: valid, limits: Limits{MaxBytes: 100}, want: reason.MessageTooLarge, text: "limit is 100"},
-		"too many nodes":        {data: valid, limits: Limits{MaxNodes: 5}, want: reason.GraphLimit, text: "limit is 5"},
-		"too many functions":    {data: read(t, "nested_shuffle"), limits: Limits{MaxFunctions: 1}, want: reason.GraphLimit, text: "functions"},
-		"calls nested too deep": {data: read(t, "nested_shuffle"), limits: Limits{MaxDepth: 1}, want: reason.GraphLimit, text: "deep"},
-		"an absurd name": {data: changed(t, "range", func(d *tf.GraphDef) {
+		"a graph without nodes": {data: graphtest.Encode(t, &tf.GraphDef{Versions: &tf.VersionDef{Producer: 1}}), want: reason.GraphParse, text: "no nodes"},
+		"too many bytes":        {data: valid, limits: graph.Limits{MaxBytes: 100}, want: reason.MessageTooLarge, text: "limit is 100"},
+		"too many nodes":        {data: valid, limits: graph.Limits{MaxNodes: 5}, want: reason.GraphLimit, text: "limit is 5"},
+		"too many functions":    {data: graphtest.Read(t, "nested_shuffle"), limits: graph.Limits{MaxFunctions: 1}, want: reason.GraphLimit, text: "functions"},
+		"calls nested too deep": {data: graphtest.Read(t, "nested_shuffle"), limits: graph.Limits{MaxDepth: 1}, want: reason.GraphLimit, text: "deep"},
+		"an absurd name": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			d.Node[0].Name = strings.Repeat("n", 100_000)
 		}), want: reason.GraphLimit, text: "100000 bytes"},
-		"a control character in a name": {data: changed(t, "range", func(d *tf.GraphDef) {
+		"a control character in a name": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			addNode(d, "evil\x1b[31m\n", "NoOp")
 		}), want: reason.GraphStructure, text: `\x1b`},
-		"a direction mark in a name": {data: changed(t, "range", func(d *tf.GraphDef) {
+		"a direction mark in a name": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			addNode(d, "evil\u202e", "NoOp")
 		}), want: reason.GraphStructure, text: `\u202e`},
-		"two nodes of one name": {data: changed(t, "range", func(d *tf.GraphDef) {
+		"two nodes of one name": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			addNode(d, d.Node[0].Name, "NoOp")
 		}), want: reason.GraphStructure, text: "Const/_0"},
-		"a dangling input": {data: changed(t, "range", func(d *tf.GraphDef) {
-			ofOp(t, d, "RangeDataset").Input[1] = "nowhere"
+		"a dangling input": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			graphtest.OfOp(t, d, "RangeDataset").Input[1] = "nowhere"
 		}), want: reason.GraphStructure, text: "nowhere"},
-		"a dangling control input": {data: changed(t, "range", func(d *tf.GraphDef) {
-			n := ofOp(t, d, "RangeDataset")
+		"a dangling control input": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			n := graphtest.OfOp(t, d, "RangeDataset")
 			n.Input = append(n.Input, "^nowhere")
 		}), want: reason.GraphStructure, text: "nowhere"},
-		"an output that is not there": {data: changed(t, "range", func(d *tf.GraphDef) {
-			ofOp(t, d, "RangeDataset").Input[1] = "Const/_1:3"
+		"an output that is not there": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			graphtest.OfOp(t, d, "RangeDataset").Input[1] = "Const/_1:3"
 		}), want: reason.GraphStructure, text: "output 3"},
-		"an output with no number": {data: changed(t, "range", func(d *tf.GraphDef) {
-			ofOp(t, d, "RangeDataset").Input[1] = "Const/_1:x"
+		"an output with no number": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			graphtest.OfOp(t, d, "RangeDataset").Input[1] = "Const/_1:x"
 		}), want: reason.GraphStructure, text: `"x"`},
-		"a cycle": {data: changed(t, "map_batch", func(d *tf.GraphDef) {
-			ofOp(t, d, "ShuffleDatasetV3").Input[0] = ofOp(t, d, "BatchDatasetV2").Name
+		"a cycle": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
+			graphtest.OfOp(t, d, "ShuffleDatasetV3").Input[0] = graphtest.OfOp(t, d, "BatchDatasetV2").Name
 		}), want: reason.GraphStructure, text: "depends on itself"},
-		"no result": {data: changed(t, "range", func(d *tf.GraphDef) {
+		"no result": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			d.Node = d.Node[:len(d.Node)-1]
 		}), want: reason.GraphStructure, text: "_Retval"},
-		"two results": {data: changed(t, "range", func(d *tf.GraphDef) {
-			n := addNode(d, "second", "_Retval", ofOp(t, d, "RangeDataset").Name)
-			n.Attr = ofOp(t, d, "_Retval").Attr
+		"two results": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			n := addNode(d, "second", "_Retval", graphtest.OfOp(t, d, "RangeDataset").Name)
+			n.Attr = graphtest.OfOp(t, d, "_Retval").Attr
 		}), want: reason.GraphStructure, text: "second"},
-		"a result that is no dataset": {data: changed(t, "range", func(d *tf.GraphDef) {
-			ofOp(t, d, "_Retval").Input[0] = "Const/_1"
+		"a result that is no dataset": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			graphtest.OfOp(t, d, "_Retval").Input[0] = "Const/_1"
 		}), want: reason.GraphStructure, text: "no dataset"},
-		"a missing input": {data: changed(t, "range", func(d *tf.GraphDef) {
-			n := ofOp(t, d, "RangeDataset")
+		"a missing input": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			n := graphtest.OfOp(t, d, "RangeDataset")
 			n.Input = n.Input[:2]
 		}), want: reason.GraphStructure, text: "2 inputs"},
-		"a missing attribute": {data: changed(t, "range", func(d *tf.GraphDef) {
-			delete(ofOp(t, d, "RangeDataset").Attr, "output_types")
+		"a missing attribute": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			delete(graphtest.OfOp(t, d, "RangeDataset").Attr, "output_types")
 		}), want: reason.GraphStructure, text: "output_types"},
-		"an attribute of another kind": {data: changed(t, "range", func(d *tf.GraphDef) {
-			ofOp(t, d, "RangeDataset").Attr["output_types"] = intAttr(3)
+		"an attribute of another kind": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			graphtest.OfOp(t, d, "RangeDataset").Attr["output_types"] = nodedef.IntAttr(3)
 		}), want: reason.GraphStructure, text: "output_types"},
-		"a missing function": {data: changed(t, "map_batch", func(d *tf.GraphDef) {
+		"a missing function": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
 			d.Library.Function = nil
 		}), want: reason.GraphFunction, text: "ParallelMapDatasetV2"},
-		"a function without its result": {data: changed(t, "map_batch", func(d *tf.GraphDef) {
+		"a function without its result": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
 			d.Library.Function[0].Ret = nil
 		}), want: reason.GraphFunction, text: "no value"},
-		"a function node with a dangling input": {data: changed(t, "map_batch", func(d *tf.GraphDef) {
+		"a function node with a dangling input": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
 			f := d.Library.Function[0]
 			f.NodeDef[len(f.NodeDef)-1].Input[0] = "nowhere:y:0"
 		}), want: reason.GraphFunction, text: "nowhere"},
-		"a function that calls itself": {data: changed(t, "map_batch", func(d *tf.GraphDef) {
+		"a function that calls itself": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
 			f := d.Library.Function[0]
 			f.NodeDef = append(f.NodeDef, &tf.NodeDef{Name: "again", Op: "StatefulPartitionedCall", Attr: map[string]*tf.AttrValue{
-				"Tin": typesAttr(nil), "Tout": typesAttr(nil), "f": funcAttr(f.Signature.Name)}})
+				"Tin": nodedef.TypesAttr(nil), "Tout": nodedef.TypesAttr(nil), "f": nodedef.FuncAttr(f.Signature.Name)}})
 		}), want: reason.GraphFunction, text: "calls itself"},
-		"a function of another arity": {data: changed(t, "map_batch", func(d *tf.GraphDef) {
+		"a function of another arity": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
 			s := d.Library.Function[0].Signature
 			s.InputArg = append(s.InputArg, &tf.OpDef_ArgDef{Name: "more", Type: tf.DataType_DT_INT64})
 		}), want: reason.GraphFunction, text: "takes 2"},
-		"unknown ops": {data: changed(t, "range", func(d *tf.GraphDef) {
+		"unknown ops": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			addNode(d, "a", "MyOwnOp")
 			addNode(d, "b", "AnotherOne")
 		}), want: reason.OpUnknown, text: `"AnotherOne" (node "b"), "MyOwnOp" (node "a")`},
-		"an op without a CPU kernel": {data: changed(t, "range", func(d *tf.GraphDef) {
+		"an op without a CPU kernel": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			addNode(d, "a", "CrossReplicaSum")
 		}), want: reason.OpUnknown, text: "no CPU kernel"},
-		"a graph for a newer TensorFlow": {data: changed(t, "range", func(d *tf.GraphDef) {
+		"a graph for a newer TensorFlow": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			d.Versions.MinConsumer = 999_999
 		}), want: reason.GraphVersion, text: "999999"},
-		"a graph that excludes this TensorFlow": {data: changed(t, "range", func(d *tf.GraphDef) {
+		"a graph that excludes this TensorFlow": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			d.Versions.BadConsumers = []int32{77}
-		}), limits: Limits{GraphVersion: 77}, want: reason.GraphVersion, text: "77"},
-		"a Python function": {data: read(t, "py_function"), want: reason.PyFunction, text: "debug mode"},
-		"a generator":       {data: read(t, "generator"), want: reason.PyFunction, text: "PyFunc"},
-		"a print":           {data: read(t, "print"), want: reason.ExternalState, text: "PrintV2"},
-		"a written file":    {data: read(t, "write_file"), want: reason.OpForbidden, text: "WriteFile"},
-		"a connection": {data: changed(t, "range", func(d *tf.GraphDef) {
+		}), limits: graph.Limits{GraphVersion: 77}, want: reason.GraphVersion, text: "77"},
+		"a Python function": {data: graphtest.Read(t, "py_function"), want: reason.PyFunction, text: "debug mode"},
+		"a generator":       {data: graphtest.Read(t, "generator"), want: reason.PyFunction, text: "PyFunc"},
+		"a print":           {data: graphtest.Read(t, "print"), want: reason.ExternalState, text: "PrintV2"},
+		"a written file":    {data: graphtest.Read(t, "write_file"), want: reason.OpForbidden, text: "WriteFile"},
+		"a connection": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			n := addNode(d, "s", "RegisterDatasetV2", "Const/_0", "Const/_0", "Const/_0")
 			n.Attr["external_state_policy"] = &tf.AttrValue{Value: &tf.AttrValue_I{I: 1}}
 		}), want: reason.OpForbidden, text: "RegisterDatasetV2"},
-		"a counting variable that another step reads": {data: read(t, "two_counters"), want: reason.ExternalState, text: "equal value"},
-		"a variable that the graph itself changes": {data: changed(t, "lookup", func(d *tf.GraphDef) {
-			ofOp(t, d, "AssignVariableOp").Op = "AssignAddVariableOp"
+		"a counting variable that another step reads": {data: graphtest.Read(t, "two_counters"), want: reason.ExternalState, text: "equal value"},
+		"a variable that the graph itself changes": {data: graphtest.Changed(t, "lookup", func(d *tf.GraphDef) {
+			graphtest.OfOp(t, d, "AssignVariableOp").Op = "AssignAddVariableOp"
 		}), want: reason.ExternalState, text: "AssignAddVariableOp"},
-		"a handle made of bytes": {data: changed(t, "map_batch", func(d *tf.GraphDef) {
+		"a handle made of bytes": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
 			f := d.Library.Function[0]
 			f.NodeDef = append(f.NodeDef,
-				&tf.NodeDef{Name: "bytes", Op: "Const", Attr: map[string]*tf.AttrValue{"dtype": typeAttr(tf.DataType_DT_STRING), "value": {Value: &tf.AttrValue_Tensor{
-					Tensor: &tf.TensorProto{Dtype: tf.DataType_DT_STRING, TensorShape: shapeOf(), StringVal: [][]byte{nil}}}}}},
-				&tf.NodeDef{Name: "forged", Op: "ParseTensor", Input: []string{"bytes:output:0"}, Attr: map[string]*tf.AttrValue{"out_type": typeAttr(tf.DataType_DT_RESOURCE)}})
+				&tf.NodeDef{Name: "bytes", Op: "Const", Attr: map[string]*tf.AttrValue{"dtype": nodedef.TypeAttr(tf.DataType_DT_STRING), "value": {Value: &tf.AttrValue_Tensor{
+					Tensor: &tf.TensorProto{Dtype: tf.DataType_DT_STRING, TensorShape: nodedef.Shape(), StringVal: [][]byte{nil}}}}}},
+				&tf.NodeDef{Name: "forged", Op: "ParseTensor", Input: []string{"bytes:output:0"}, Attr: map[string]*tf.AttrValue{"out_type": nodedef.TypeAttr(tf.DataType_DT_RESOURCE)}})
 		}), want: reason.ExternalState, text: "forged"},
-		"datasets as elements": {data: read(t, "nested_datasets"), want: reason.Unsupported, text: "WindowDataset"},
-		"a table without content": {data: changed(t, "lookup", func(d *tf.GraphDef) {
-			n := ofOp(t, d, "LookupTableImportV2")
+		"datasets as elements": {data: graphtest.Read(t, "nested_datasets"), want: reason.Unsupported, text: "WindowDataset"},
+		"a table without content": {data: graphtest.Changed(t, "lookup", func(d *tf.GraphDef) {
+			n := graphtest.OfOp(t, d, "LookupTableImportV2")
 			n.Op, n.Input, n.Attr = "NoOp", nil, nil
 		}), want: reason.ExternalState, text: "lookup table without content"},
-		"a queue": {data: changed(t, "range", func(d *tf.GraphDef) {
+		"a queue": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			n := addNode(d, "q", "FIFOQueueV2")
-			n.Attr["component_types"] = typesAttr([]tf.DataType{tf.DataType_DT_INT64})
+			n.Attr["component_types"] = nodedef.TypesAttr([]tf.DataType{tf.DataType_DT_INT64})
 		}), want: reason.ExternalState, text: "FIFOQueueV2"},
-		"a nested data service": {data: changed(t, "range", func(d *tf.GraphDef) {
+		"a nested data service": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			addNode(d, "s", "DataServiceDatasetV4")
 		}), want: reason.Unsupported, text: "data service"},
-		"a hidden graph": {data: changed(t, "range", func(d *tf.GraphDef) {
+		"a hidden graph": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			addNode(d, "s", "DatasetFromGraph", "Const/_0")
 		}), want: reason.OpForbidden, text: "DatasetFromGraph"},
-		"a huge batch": {data: changed(t, "map_batch", func(d *tf.GraphDef) {
-			setConst(t, d, ofOp(t, d, "BatchDatasetV2"), 1, 1<<62)
+		"a huge batch": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
+			graphtest.SetConst(t, d, graphtest.OfOp(t, d, "BatchDatasetV2"), 1, 1<<62)
 		}), want: reason.GraphLimit, text: fmt.Sprint(int64(1) << 62)},
-		"a batch of nothing": {data: changed(t, "map_batch", func(d *tf.GraphDef) {
-			setConst(t, d, ofOp(t, d, "BatchDatasetV2"), 1, 0)
+		"a batch of nothing": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
+			graphtest.SetConst(t, d, graphtest.OfOp(t, d, "BatchDatasetV2"), 1, 0)
 		}), want: reason.GraphLimit, text: "batch_size is 0"},
-		"a huge shuffle": {data: changed(t, "map_batch", func(d *tf.GraphDef) {
-			setConst(t, d, ofOp(t, d, "ShuffleDatasetV3"), 1, 1<<62)
+		"a huge shuffle": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
+			graphtest.SetConst(t, d, graphtest.OfOp(t, d, "ShuffleDatasetV3"), 1, 1<<62)
 		}), want: reason.GraphLimit, text: "buffer_size"},
-		"negative parallelism": {data: changed(t, "map_batch", func(d *tf.GraphDef) {
-			setConst(t, d, ofOp(t, d, "ParallelMapDatasetV2"), 1, -5)
+		"negative parallelism": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
+			graphtest.SetConst(t, d, graphtest.OfOp(t, d, "ParallelMapDatasetV2"), 1, -5)
 		}), want: reason.GraphLimit, text: "-5"},
-		"a constant of a huge shape": {data: changed(t, "range", func(d *tf.GraphDef) {
-			ofOp(t, d, "Const").Attr["value"].GetTensor().TensorShape = shapeOf(1<<30, 1<<20)
+		"a constant of a huge shape": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			graphtest.OfOp(t, d, "Const").Attr["value"].GetTensor().TensorShape = nodedef.Shape(1<<30, 1<<20)
 		}), want: reason.GraphLimit, text: "limit of"},
-		"a constant whose shape overflows": {data: changed(t, "range", func(d *tf.GraphDef) {
-			ofOp(t, d, "Const").Attr["value"].GetTensor().TensorShape = shapeOf(1<<40, 1<<40)
+		"a constant whose shape overflows": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			graphtest.OfOp(t, d, "Const").Attr["value"].GetTensor().TensorShape = nodedef.Shape(1<<40, 1<<40)
 		}), want: reason.GraphLimit, text: "too large to count"},
-		"a constant of negative shape": {data: changed(t, "range", func(d *tf.GraphDef) {
-			ofOp(t, d, "Const").Attr["value"].GetTensor().TensorShape = shapeOf(-3)
+		"a constant of negative shape": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			graphtest.OfOp(t, d, "Const").Attr["value"].GetTensor().TensorShape = nodedef.Shape(-3)
 		}), want: reason.GraphLimit, text: "negative"},
-		"a constant with bytes missing": {data: changed(t, "range", func(d *tf.GraphDef) {
-			ofOp(t, d, "Const").Attr["value"].GetTensor().TensorContent = []byte{1, 2, 3}
+		"a constant with bytes missing": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			graphtest.OfOp(t, d, "Const").Attr["value"].GetTensor().TensorContent = []byte{1, 2, 3}
 		}), want: reason.GraphStructure, text: "3 bytes"},
-		"an impossible shape": {data: changed(t, "range", func(d *tf.GraphDef) {
-			ofOp(t, d, "RangeDataset").Attr["output_shapes"] = shapesAttr([]*tf.TensorShapeProto{shapeOf(-7)})
+		"an impossible shape": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			graphtest.OfOp(t, d, "RangeDataset").Attr["output_shapes"] = nodedef.ShapesAttr([]*tf.TensorShapeProto{nodedef.Shape(-7)})
 		}), want: reason.GraphLimit, text: "-7"},
-		"a dataset that is read twice, again and again": {data: changed(t, "range", func(d *tf.GraphDef) {
-			result := ofOp(t, d, "_Retval")
+		"a dataset that is read twice, again and again": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			result := graphtest.OfOp(t, d, "_Retval")
 			for i := range 60 {
 				below := result.Input[0]
 				n := addNode(d, fmt.Sprint("both", i), "ConcatenateDataset", below, below)
-				n.Attr["output_types"] = typesAttr([]tf.DataType{tf.DataType_DT_INT64})
-				n.Attr["output_shapes"] = shapesAttr([]*tf.TensorShapeProto{shapeOf()})
+				n.Attr["output_types"] = nodedef.TypesAttr([]tf.DataType{tf.DataType_DT_INT64})
+				n.Attr["output_shapes"] = nodedef.ShapesAttr([]*tf.TensorShapeProto{nodedef.Shape()})
 				result.Input[0] = n.Name
 			}
 		}), want: reason.GraphLimit, text: "more than 500000 steps"},
-		"limits that make no sense": {data: valid, limits: Limits{MaxNodes: -1}, want: reason.BadArgument, text: "MaxNodes"},
+		"limits that make no sense": {data: valid, limits: graph.Limits{MaxNodes: -1}, want: reason.BadArgument, text: "MaxNodes"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, err := Parse(c.data, c.limits)
+			g, err := graph.Parse(c.data, c.limits)
 			if err == nil || g != nil {
 				t.Fatalf("the graph was accepted")
 			}
@@ -214,7 +215,7 @@ func TestBadGraphsAreRefused(t *testing.T) {
 func TestGoodGraphsAreRead(t *testing.T) {
 	for _, name := range []string{"range", "records", "lookup", "nested_shuffle", "slices", "zip", "padded", "options"} {
 		t.Run(name, func(t *testing.T) {
-			g := parse(t, name)
+			g := graphtest.Parse(t, name)
 			if len(g.Fingerprint()) != 64 || len(g.Outputs()) == 0 {
 				t.Errorf("fingerprint %q, outputs %v", g.Fingerprint(), g.Outputs())
 			}
@@ -223,13 +224,13 @@ func TestGoodGraphsAreRead(t *testing.T) {
 }
 
 func TestAnAdministratorMayAllowAnOp(t *testing.T) {
-	if _, err := Parse(read(t, "write_file"), Limits{AllowOps: []string{"WriteFile"}}); err != nil {
+	if _, err := graph.Parse(graphtest.Read(t, "write_file"), graph.Limits{AllowOps: []string{"WriteFile"}}); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestVariablesTravelWithANotice(t *testing.T) {
-	if notices := parse(t, "lookup").Notices(); len(notices) != 1 || !strings.Contains(notices[0], "value") {
+	if notices := graphtest.Parse(t, "lookup").Notices(); len(notices) != 1 || !strings.Contains(notices[0], "value") {
 		t.Errorf("notices %q", notices)
 	}
 }
@@ -238,7 +239,7 @@ func TestChangedVariablesTravelWithANotice(t *testing.T) {
 	for graph, want := range map[string]string{
 		"counter": "1 variable(s) are changed", "drawn": "1 random generator(s)", "drawn_in_step": "draw the same numbers",
 	} {
-		if notices := parse(t, graph).Notices(); len(notices) != 1 || !strings.Contains(notices[0], want) {
+		if notices := graphtest.Parse(t, graph).Notices(); len(notices) != 1 || !strings.Contains(notices[0], want) {
 			t.Errorf("%s: notices %q", graph, notices)
 		}
 	}
@@ -249,7 +250,7 @@ func TestManyEmptyNodesAreRefusedBeforeTheyAreRead(t *testing.T) {
 	data := bytes.Repeat([]byte{0x0a, 0x00}, 4_000_000)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err := Parse(data, Limits{})
+	_, err := graph.Parse(data, graph.Limits{})
 	runtime.ReadMemStats(&after)
 	if !reason.Is(err, reason.GraphLimit) {
 		t.Errorf("error %v", err)
@@ -260,19 +261,19 @@ func TestManyEmptyNodesAreRefusedBeforeTheyAreRead(t *testing.T) {
 }
 
 func TestFunctionsThatGrowBeyondMeasureAreRefused(t *testing.T) {
-	data := changed(t, "map_batch", func(d *tf.GraphDef) {
+	data := graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
 		last := d.Library.Function[0].Signature.Name
 		for i := 0; i < 60; i++ {
 			f := &tf.FunctionDef{Signature: &tf.OpDef{Name: fmt.Sprintf("double_%d", i)}}
 			for j := 0; j < 2; j++ {
 				f.NodeDef = append(f.NodeDef, &tf.NodeDef{Name: fmt.Sprintf("call_%d", j), Op: "PartitionedCall", Attr: map[string]*tf.AttrValue{
-					"Tin": typesAttr(nil), "Tout": typesAttr(nil), "f": funcAttr(last)}})
+					"Tin": nodedef.TypesAttr(nil), "Tout": nodedef.TypesAttr(nil), "f": nodedef.FuncAttr(last)}})
 			}
 			d.Library.Function = append(d.Library.Function, f)
 			last = f.Signature.Name
 		}
 	})
-	if _, err := Parse(data, Limits{}); !reason.Is(err, reason.GraphLimit) {
+	if _, err := graph.Parse(data, graph.Limits{}); !reason.Is(err, reason.GraphLimit) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -282,31 +283,31 @@ func TestLongPipelinesArePlannedInTime(t *testing.T) {
 	for name, grow := range map[string]func(d *tf.GraphDef, i int, last string) string{
 		"a chain of prefetches": func(d *tf.GraphDef, i int, last string) string {
 			n := addNode(d, fmt.Sprintf("p%d", i), "PrefetchDataset", last, "Const/_2")
-			n.Attr = datasetAttrs([]tf.DataType{tf.DataType_DT_INT64}, []*tf.TensorShapeProto{shapeOf()})
+			n.Attr = nodedef.DatasetAttrs([]tf.DataType{tf.DataType_DT_INT64}, []*tf.TensorShapeProto{nodedef.Shape()})
 			return n.Name
 		},
 		"a list of concatenated datasets": func(d *tf.GraphDef, i int, last string) string {
-			attrs := datasetAttrs([]tf.DataType{tf.DataType_DT_INT64}, []*tf.TensorShapeProto{shapeOf()})
+			attrs := nodedef.DatasetAttrs([]tf.DataType{tf.DataType_DT_INT64}, []*tf.TensorShapeProto{nodedef.Shape()})
 			more := addNode(d, fmt.Sprintf("r%d", i), "RangeDataset", "Const/_0", "Const/_1", "Const/_2")
 			n := addNode(d, fmt.Sprintf("c%d", i), "ConcatenateDataset", last, more.Name)
 			more.Attr, n.Attr = attrs, attrs
 			return n.Name
 		},
 	} {
-		data := changed(t, "range", func(d *tf.GraphDef) {
-			last := ofOp(t, d, "RangeDataset").Name
+		data := graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+			last := graphtest.OfOp(t, d, "RangeDataset").Name
 			for i := range 5000 {
 				last = grow(d, i, last)
 			}
-			ofOp(t, d, "_Retval").Input[0] = last
+			graphtest.OfOp(t, d, "_Retval").Input[0] = last
 		})
 		start := time.Now()
-		g, err := Parse(data, Limits{})
+		g, err := graph.Parse(data, graph.Limits{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := plan(t, g, once, 0)
-		if _, err := Instantiate(g, p, At{Mode: once.Mode}); err != nil || p.NumStreams < 2 {
+		p := graphtest.Plan(t, g, graphtest.Once, 0)
+		if _, err := rewrite.Instantiate(g, p, rewrite.At{Mode: graphtest.Once.Mode}); err != nil || p.NumStreams < 2 {
 			t.Fatalf("%s: plan %v, error %v", name, p.NumStreams, err)
 		}
 		if took := time.Since(start); took > time.Minute {
@@ -319,23 +320,23 @@ func TestLongPipelinesArePlannedInTime(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	for _, name := range []string{"range", "map_batch", "lookup", "nested_shuffle", "slices", "zip", "hint", "endless_batch", "padded"} {
-		f.Add(read(f, name))
+		f.Add(graphtest.Read(f, name))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		g, err := Parse(data, Limits{MaxNodes: 2000})
+		g, err := graph.Parse(data, graph.Limits{MaxNodes: 2000})
 		if err != nil {
 			if reason.From(err).Reason == reason.Internal {
 				t.Fatalf("no reason: %v", err)
 			}
 			return
 		}
-		p, err := Analyze(g, once, Env{})
+		p, err := split.Analyze(g, graphtest.Once, split.Env{})
 		if err != nil {
 			return
 		}
 		for s := range []int{0, 1} {
 			if s < int(p.NumStreams) {
-				if _, err := Instantiate(g, p, At{Stream: s, Mode: once.Mode, Source: -1}); err != nil && reason.From(err).Reason == reason.Internal {
+				if _, err := rewrite.Instantiate(g, p, rewrite.At{Stream: s, Mode: graphtest.Once.Mode, Source: -1}); err != nil && reason.From(err).Reason == reason.Internal {
 					t.Fatalf("writing stream %d: %v", s, err)
 				}
 			}

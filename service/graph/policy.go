@@ -7,6 +7,8 @@ import (
 
 	"github.com/pecan-ml/pecan/proto/reason"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
 // verdict is why an op is refused; the zero value lets it pass.
@@ -71,7 +73,7 @@ var stateWords = []string{
 }
 
 // allowedStateful are the stateful ops that a worker runs. Datasets, and random ops with seeds, are allowed besides.
-var allowedStateful = wordSet(`
+var allowedStateful = ops.Names(`
 	Assert CheckNumerics CheckNumericsV2 DeepCopy Empty GuaranteeConst ReduceDataset DatasetToSingleElement
 	If While Case StatefulPartitionedCall _Retval StatelessRandomGetAlg
 	VarHandleOp AssignVariableOp ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape
@@ -92,15 +94,7 @@ var allowedStateful = wordSet(`
 const ownOps = "Pecan"
 
 // sinkDatasets are datasets that write.
-var sinkDatasets = wordSet(`DatasetToTFRecord ExperimentalDatasetToTFRecord SaveDataset SaveDatasetV2`)
-
-func wordSet(words string) map[string]bool {
-	set := map[string]bool{}
-	for _, w := range strings.Fields(words) {
-		set[w] = true
-	}
-	return set
-}
+var sinkDatasets = ops.Names(`DatasetToTFRecord ExperimentalDatasetToTFRecord SaveDataset SaveDatasetV2`)
 
 // judge decides on one known op. top tells whether the node stands outside of functions, where variables and tables
 // get the values they had in the trainer.
@@ -118,7 +112,7 @@ func (g *Graph) judge(op string, top bool) verdict {
 			return family.verdict
 		}
 	}
-	def := g.ops.byName[op]
+	def := g.ops.Def(op)
 	switch {
 	case sinkDatasets[op]:
 		return verdict{reason.OpForbidden, saysEffect}
@@ -126,12 +120,12 @@ func (g *Graph) judge(op string, top bool) verdict {
 		return verdict{}
 	case strings.HasPrefix(op, "_"):
 		return verdict{reason.OpForbidden, "it is an internal op of TensorFlow's runtime. Send what dataset._as_serialized_graph() gives"}
-	case !def.GetIsStateful() || g.ops.isSeeded(op) || g.ops.isDataset(op):
+	case !def.GetIsStateful() || g.ops.IsSeeded(op) || g.ops.IsDataset(op):
 		return verdict{}
-	case writesVariable(op) && !top:
+	case ops.WritesVariable(op) && !top:
 		// The variable came along by value, and the stream changes a copy of its own.
 		return verdict{}
-	case writesVariable(op) && op != "AssignVariableOp":
+	case ops.WritesVariable(op) && op != "AssignVariableOp":
 		return verdict{reason.ExternalState, saysWrites}
 	case allowedStateful[op]:
 		return verdict{}
@@ -146,9 +140,9 @@ func (g *Graph) judge(op string, top bool) verdict {
 
 // checkOps refuses a dataset that was distributed already, unknown ops, all at once, and then the first op that a worker must not run.
 func (g *Graph) checkOps() error {
-	if err := g.eachNode(func(n *tf.NodeDef, function string) error {
+	if err := g.EachNode(func(n *tf.NodeDef, function string) error {
 		if strings.HasPrefix(n.GetOp(), ownOps) {
-			return reason.New(reason.Unsupported, "node %s is a %s: %s", quoteName(nodePath(function, n)), n.GetOp(), saysTwice)
+			return reason.New(reason.Unsupported, "node %s is a %s: %s", nodedef.Quote(nodedef.Path(function, n)), n.GetOp(), saysTwice)
 		}
 		return nil
 	}); err != nil {
@@ -158,14 +152,14 @@ func (g *Graph) checkOps() error {
 	note := func(n *tf.NodeDef, path string) {
 		op := n.GetOp()
 		switch {
-		case g.ops.byName[op] == nil:
-			unknown[op] = fmt.Sprintf("%s (node %s)", quoteName(op), quoteName(path))
-		case g.ops.noCPU[op]:
-			unknown[op] = fmt.Sprintf("%s (node %s; it has no CPU kernel)", quoteName(op), quoteName(path))
+		case g.ops.Def(op) == nil:
+			unknown[op] = fmt.Sprintf("%s (node %s)", nodedef.Quote(op), nodedef.Quote(path))
+		case g.ops.NoCPU(op):
+			unknown[op] = fmt.Sprintf("%s (node %s; it has no CPU kernel)", nodedef.Quote(op), nodedef.Quote(path))
 		}
 	}
-	g.eachNode(func(n *tf.NodeDef, function string) error {
-		note(n, nodePath(function, n))
+	g.EachNode(func(n *tf.NodeDef, function string) error {
+		note(n, nodedef.Path(function, n))
 		return nil
 	})
 	if len(unknown) > 0 {
@@ -179,14 +173,14 @@ func (g *Graph) checkOps() error {
 		}
 		return reason.New(reason.OpUnknown,
 			"the workers (TensorFlow %s) do not have these ops: %s. Ops of custom libraries cannot be distributed: replace them, or move the steps after distribute()",
-			g.ops.tensorflow, strings.Join(list, ", "))
+			g.ops.Release(), strings.Join(list, ", "))
 	}
-	return g.eachNode(func(n *tf.NodeDef, function string) error {
+	return g.EachNode(func(n *tf.NodeDef, function string) error {
 		v := g.judge(n.GetOp(), function == "")
 		if v.reason == "" || warnsOfRejections(n) {
 			return nil
 		}
-		return reason.New(v.reason, "node %s of the dataset is a %s: %s", quoteName(nodePath(function, n)), n.GetOp(), v.text)
+		return reason.New(v.reason, "node %s of the dataset is a %s: %s", nodedef.Quote(nodedef.Path(function, n)), n.GetOp(), v.text)
 	})
 }
 
@@ -194,36 +188,4 @@ func (g *Graph) checkOps() error {
 // out. It goes to the worker's log.
 func warnsOfRejections(n *tf.NodeDef) bool {
 	return n.GetOp() == "Print" && strings.HasPrefix(string(n.GetAttr()["message"].GetS()), "Proportion of examples rejected by sampler is high")
-}
-
-// eachNode visits every node, those of functions after those of the graph, in the order of the file.
-func (g *Graph) eachNode(visit func(n *tf.NodeDef, function string) error) error {
-	for _, n := range g.def.Node {
-		if err := visit(n, ""); err != nil {
-			return err
-		}
-	}
-	for _, f := range g.def.GetLibrary().GetFunction() {
-		for _, n := range f.GetNodeDef() {
-			if err := visit(n, f.GetSignature().GetName()); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func nodePath(function string, n *tf.NodeDef) string {
-	if function == "" {
-		return n.GetName()
-	}
-	return function + "/" + n.GetName()
-}
-
-// quoteName keeps names from hostile graphs harmless in logs and messages.
-func quoteName(s string) string {
-	if len(s) > 200 {
-		s = s[:200] + "…"
-	}
-	return fmt.Sprintf("%q", s)
 }

@@ -8,13 +8,14 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
 // ComponentSpec is one tensor of an element.
 type ComponentSpec = pecanv1.ComponentSpec
 
-// outputTypes are the component types that a dataset node states; readers state none and give one string.
-func (g *Graph) outputTypes(n *tf.NodeDef) []tf.DataType {
+// OutputTypes are the component types that a dataset node states; readers state none and give one string.
+func (g *Graph) OutputTypes(n *tf.NodeDef) []tf.DataType {
 	for _, key := range []string{"output_types", "Toutput_types", "Tinput_types"} {
 		if v, ok := n.GetAttr()[key]; ok {
 			return v.GetList().GetType()
@@ -26,7 +27,7 @@ func (g *Graph) outputTypes(n *tf.NodeDef) []tf.DataType {
 	return []tf.DataType{tf.DataType_DT_STRING}
 }
 
-func (g *Graph) outputShapes(n *tf.NodeDef) []*tf.TensorShapeProto {
+func (g *Graph) OutputShapes(n *tf.NodeDef) []*tf.TensorShapeProto {
 	if v, ok := n.GetAttr()["output_shapes"]; ok {
 		return v.GetList().GetShape()
 	}
@@ -34,14 +35,14 @@ func (g *Graph) outputShapes(n *tf.NodeDef) []*tf.TensorShapeProto {
 		unknown := &tf.TensorShapeProto{UnknownRank: true}
 		return []*tf.TensorShapeProto{unknown, unknown, unknown}
 	}
-	return []*tf.TensorShapeProto{shapeOf()}
+	return []*tf.TensorShapeProto{nodedef.Shape()}
 }
 
 // Outputs are the components of an element, as far as the graph tells.
-func (g *Graph) Outputs() []*ComponentSpec { return g.components(g.root) }
+func (g *Graph) Outputs() []*ComponentSpec { return g.Components(g.root) }
 
-func (g *Graph) components(n *tf.NodeDef) []*ComponentSpec {
-	types, shapes := g.outputTypes(n), g.outputShapes(n)
+func (g *Graph) Components(n *tf.NodeDef) []*ComponentSpec {
+	types, shapes := g.OutputTypes(n), g.OutputShapes(n)
 	specs := make([]*ComponentSpec, len(types))
 	for i, t := range types {
 		spec := &ComponentSpec{Dtype: int32(t), UnknownRank: true}
@@ -63,7 +64,7 @@ func (g *Graph) checkOutputs() error {
 		case tf.DataType_DT_VARIANT, tf.DataType_DT_RESOURCE, tf.DataType_DT_INVALID:
 			return reason.New(reason.Unsupported,
 				"component %d of the dataset's elements is a %s (node %s): datasets and other objects cannot be elements; unpack them with flat_map or map before distribute()",
-				i, strings.TrimPrefix(t.String(), "DT_"), quoteName(g.root.GetName()))
+				i, strings.TrimPrefix(t.String(), "DT_"), nodedef.Quote(g.root.GetName()))
 		}
 	}
 	return nil

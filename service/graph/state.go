@@ -6,14 +6,9 @@ import (
 
 	"github.com/pecan-ml/pecan/proto/reason"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/ops"
 )
-
-// isTable tells whether an op makes a lookup table, which is empty until something fills it.
-func isTable(op string) bool { return strings.Contains(op, "HashTable") }
-
-func fillsTable(op string) bool {
-	return op == "LookupTableImportV2" || strings.HasPrefix(op, "InitializeTable")
-}
 
 // checkState refuses what a worker would find empty: tables without their content, variables without their value, and
 // handles of objects of the trainer's process. Variables that came along get a notice.
@@ -22,12 +17,12 @@ func (g *Graph) checkState() error {
 	users := map[string][]*tf.NodeDef{}
 	for _, n := range g.def.Node {
 		for i, input := range n.GetInput() {
-			name, _, control := splitInput(input)
+			name, _, control := nodedef.SplitInput(input)
 			if control {
 				continue
 			}
 			users[name] = append(users[name], n)
-			if i == 0 && (fillsTable(n.GetOp()) || n.GetOp() == "AssignVariableOp") {
+			if i == 0 && (ops.FillsTable(n.GetOp()) || n.GetOp() == "AssignVariableOp") {
 				filled[name] = true
 			}
 		}
@@ -38,9 +33,9 @@ func (g *Graph) checkState() error {
 	}
 	variables := 0
 	for _, n := range g.order {
-		name := quoteName(n.GetName())
+		name := nodedef.Quote(n.GetName())
 		switch {
-		case isTable(n.GetOp()) && !filled[n.GetName()]:
+		case ops.IsTable(n.GetOp()) && !filled[n.GetName()]:
 			return reason.New(reason.ExternalState, "node %s is a lookup table without content: initialise it before the dataset uses it, or move the step after distribute()", name)
 		case n.GetOp() == "VarHandleOp" && !filled[n.GetName()]:
 			return reason.New(reason.ExternalState, "node %s is a variable without a value: initialise it before the dataset uses it, or move the step after distribute()", name)
@@ -48,15 +43,15 @@ func (g *Graph) checkState() error {
 			return reason.New(reason.ExternalState, "node %s makes a handle of an object out of bytes: take it out of the pipeline", name)
 		case n.GetOp() == "VarHandleOp" && !changed[n.GetName()]:
 			variables++
-		case constTensor(n).GetDtype() == tf.DataType_DT_RESOURCE:
+		case nodedef.Tensor(n).GetDtype() == tf.DataType_DT_RESOURCE:
 			for _, user := range users[n.GetName()] {
-				if handles := constTensor(n).GetResourceHandleVal(); len(handles) > 0 && strings.Contains(handles[0].GetMaybeTypeName(), "lookup") {
-					return reason.New(reason.ExternalState, "node %s (%s) uses a lookup table that TensorFlow does not serialise (node %s), such as a DenseHashTable: %s", quoteName(user.GetName()),
+				if handles := nodedef.Tensor(n).GetResourceHandleVal(); len(handles) > 0 && strings.Contains(handles[0].GetMaybeTypeName(), "lookup") {
+					return reason.New(reason.ExternalState, "node %s (%s) uses a lookup table that TensorFlow does not serialise (node %s), such as a DenseHashTable: %s", nodedef.Quote(user.GetName()),
 						user.GetOp(), name, "give its content to a StaticHashTable or a MutableHashTable, which travel with the dataset, or move the step after distribute()")
 				}
 				if !replaceableHandle(user.GetOp()) {
 					return reason.New(reason.ExternalState, "node %s (%s) uses an object of the trainer's process (node %s): %s",
-						quoteName(user.GetName()), user.GetOp(), name, "take it out of the pipeline, or move the step after distribute()")
+						nodedef.Quote(user.GetName()), user.GetOp(), name, "take it out of the pipeline, or move the step after distribute()")
 				}
 			}
 		}
@@ -75,9 +70,9 @@ func (g *Graph) checkFunctionState() error {
 			if err := g.checkHandle(f, n); err != nil {
 				return err
 			}
-			if (isTable(n.GetOp()) && !filled[n.GetName()]) || n.GetOp() == "VarHandleOp" {
+			if (ops.IsTable(n.GetOp()) && !filled[n.GetName()]) || n.GetOp() == "VarHandleOp" {
 				return reason.New(reason.ExternalState, "node %s makes a %s inside a function, without content: make it outside of the dataset's functions and initialise it",
-					quoteName(nodePath(f.GetSignature().GetName(), n)), n.GetOp())
+					nodedef.Quote(nodedef.Path(f.GetSignature().GetName(), n)), n.GetOp())
 			}
 		}
 	}
@@ -89,23 +84,23 @@ func filledTables(f *tf.FunctionDef) map[string]bool {
 	from := map[string]string{}
 	for _, n := range f.GetNodeDef() {
 		if n.GetOp() == "Identity" && len(n.GetInput()) > 0 {
-			from[n.GetName()] = functionInputNode(n.GetInput()[0])
+			from[n.GetName()] = nodedef.InputNode(n.GetInput()[0])
 		}
 	}
 	filled := map[string]bool{}
 	for _, n := range f.GetNodeDef() {
-		if len(n.GetInput()) == 0 || !fillsTable(n.GetOp()) && len(calledFunctions(n)) == 0 {
+		if len(n.GetInput()) == 0 || !ops.FillsTable(n.GetOp()) && len(nodedef.CalledFunctions(n)) == 0 {
 			continue
 		}
 		inputs := n.GetInput()
-		if fillsTable(n.GetOp()) {
+		if ops.FillsTable(n.GetOp()) {
 			inputs = inputs[:1]
 		}
 		for _, input := range inputs {
 			if strings.HasPrefix(input, "^") {
 				continue
 			}
-			name := functionInputNode(input)
+			name := nodedef.InputNode(input)
 			for from[name] != "" {
 				name = from[name]
 			}
@@ -129,16 +124,16 @@ func replaceableHandle(op string) bool {
 // they name on a worker may belong to another dataset.
 func (g *Graph) checkHandle(f *tf.FunctionDef, n *tf.NodeDef) error {
 	made := parsesHandle(n)
-	if constTensor(n).GetDtype() == tf.DataType_DT_RESOURCE {
+	if nodedef.Tensor(n).GetDtype() == tf.DataType_DT_RESOURCE {
 		for _, user := range f.GetNodeDef() {
 			for _, input := range user.GetInput() {
-				made = made || (functionInputNode(input) == n.GetName() && !replaceableHandle(user.GetOp()))
+				made = made || (nodedef.InputNode(input) == n.GetName() && !replaceableHandle(user.GetOp()))
 			}
 		}
 	}
 	if made {
 		return reason.New(reason.ExternalState, "node %s (%s) names an object of the trainer's process: take it out of the pipeline, or move the step after distribute()",
-			quoteName(nodePath(f.GetSignature().GetName(), n)), n.GetOp())
+			nodedef.Quote(nodedef.Path(f.GetSignature().GetName(), n)), n.GetOp())
 	}
 	return nil
 }
@@ -153,25 +148,25 @@ func parsesHandle(n *tf.NodeDef) bool {
 // there, nothing tells whether they are one variable: the graph is refused, for with copies of their own the second
 // step would not see what the first one does.
 func (g *Graph) checkChanges() (map[string]bool, error) {
-	p := newPlanner(g)
+	variables := NewVariables(g)
 	changed := map[string]bool{}
 	var counters, states []string
 	users := map[string]string{}
 	for _, n := range g.order {
 		switch op := n.GetOp(); {
-		case op == "Identity", op == "AssignVariableOp", op == "ReadVariableOp", op == "ResourceGather", op == "ResourceGatherNd", asksOnly[op]:
+		case op == "Identity", op == "AssignVariableOp", op == "ReadVariableOp", op == "ResourceGather", op == "ResourceGatherNd", ops.HandleOnlyOps[op]:
 			continue
 		}
-		for _, c := range p.captures(n) {
-			name := c.handle.GetName()
-			if c.use.writes && !g.ops.isDataset(n.GetOp()) {
-				return nil, reason.New(reason.ExternalState, "node %s of the dataset is a %s that may change a variable: %s", quoteName(n.GetName()), n.GetOp(), saysWrites)
+		for _, c := range variables.Captures(n) {
+			name := c.Handle.GetName()
+			if c.Use.Writes && !g.ops.IsDataset(n.GetOp()) {
+				return nil, reason.New(reason.ExternalState, "node %s of the dataset is a %s that may change a variable: %s", nodedef.Quote(n.GetName()), n.GetOp(), saysWrites)
 			}
 			users[name] = n.GetName()
 			switch {
-			case changed[name] || !c.use.writes:
+			case changed[name] || !c.Use.Writes:
 				continue
-			case c.use.counts():
+			case c.Use.IsCounter():
 				counters = append(counters, name)
 			default:
 				states = append(states, name)
@@ -186,7 +181,7 @@ func (g *Graph) checkChanges() (map[string]bool, error) {
 	for _, name := range counters {
 		if len(twins[name]) > 1 {
 			return nil, reason.New(reason.ExternalState, "a function of the dataset changes a variable (node %s), and the dataset uses another of equal value: "+
-				"whether they are one cannot be told, and each step would have a copy of its own. Compute the value from the element, give different variables different values, or move the step after distribute()", quoteName(name))
+				"whether they are one cannot be told, and each step would have a copy of its own. Compute the value from the element, give different variables different values, or move the step after distribute()", nodedef.Quote(name))
 		}
 	}
 	if len(counters) > 0 {
@@ -215,10 +210,10 @@ func sayStates(states []string, twins map[string][]string, users map[string]stri
 func (g *Graph) twins() map[string][]string {
 	groups := map[string][]string{}
 	values := map[string]string{}
-	for name, assign := range g.assignments() {
+	for name, assign := range g.Assignments() {
 		handle := g.nodes[name]
 		value := fmt.Sprint(handle.GetAttr()["dtype"].GetType(), handle.GetAttr()["shape"])
-		if t := constTensor(g.top(assign.GetInput()[1])); t != nil {
+		if t := nodedef.Tensor(g.NodeOf(assign.GetInput()[1])); t != nil {
 			value += string(hashTensor(t))
 		}
 		values[name] = value

@@ -66,11 +66,18 @@ class GoPackage:
     imports: tuple[str, ...]
     cgo: bool
     files: tuple[str, ...]
+    # What only its external tests (package x_test) import.
+    external: tuple[str, ...] = ()
 
     @property
     def ours(self) -> list[str]:
         """Imported packages of this module, as paths below it."""
         return sorted(p.removeprefix(MODULE + "/") for p in self.imports if p.startswith(MODULE + "/"))
+
+    @property
+    def ours_in_external_tests(self) -> list[str]:
+        """Packages of this module that only its external tests import, as paths below it."""
+        return sorted(p.removeprefix(MODULE + "/") for p in self.external if p.startswith(MODULE + "/"))
 
 
 @functools.cache
@@ -86,7 +93,8 @@ def go_packages() -> tuple[GoPackage, ...]:
         path = package["ImportPath"].removeprefix(MODULE + "/")
         if path not in directories:
             continue
-        imports = {*package.get("Imports", []), *package.get("TestImports", []), *package.get("XTestImports", [])}
+        inner = {*package.get("Imports", []), *package.get("TestImports", [])}
+        imports = {*inner, *package.get("XTestImports", [])}
         files = [f"{path}/{name}" for key in ("GoFiles", "CgoFiles") for name in package.get(key, [])]
         found.append(
             GoPackage(
@@ -96,6 +104,7 @@ def go_packages() -> tuple[GoPackage, ...]:
                 tuple(sorted(imports)),
                 bool(package.get("CgoFiles")),
                 tuple(files),
+                tuple(sorted(set(package.get("XTestImports", [])) - inner)),
             )
         )
     return tuple(found)

@@ -14,7 +14,7 @@ import sys
 import pytest
 import repository
 
-RECORDED = (repository.ROOT / "service/graph/ops.txt").read_text().splitlines()[0].removeprefix("tensorflow ")
+RECORDED = (repository.ROOT / "service/graph/ops/ops.txt").read_text().splitlines()[0].removeprefix("tensorflow ")
 
 
 def _installed() -> str:
@@ -34,14 +34,14 @@ def _compare(written: pathlib.Path, committed: list[str], at: str) -> None:
 
 
 @pytest.mark.skipif(_installed() != RECORDED, reason=f"the files were made with TensorFlow {RECORDED}")
-@pytest.mark.parametrize("generator", ["proto/generate.py", "service/graph/genops.py"])
+@pytest.mark.parametrize("generator", ["proto/generate.py", "service/graph/ops/genops.py"])
 def test_generated_files_are_what_their_generators_write(generator: str, tmp_path: pathlib.Path) -> None:
     subprocess.run([sys.executable, str(repository.ROOT / generator), str(tmp_path)], check=True, timeout=300)
     if generator.startswith("proto"):
         committed = [name for name in repository.with_suffix(".pb.go") if name.startswith("proto/")]
         _compare(tmp_path, committed, "")
     else:
-        _compare(tmp_path, ["ops.pb.gz", "ops.txt"], "service/graph")
+        _compare(tmp_path, ["ops.pb.gz", "ops.txt"], "service/graph/ops")
 
 
 def test_what_says_that_it_is_generated_has_a_generator() -> None:

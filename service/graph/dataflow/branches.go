@@ -1,0 +1,104 @@
+package dataflow
+
+import (
+	"slices"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+// either is a tensor that is one of two.
+func (f *scope) either(a, b *tensor) *tensor {
+	switch {
+	case a.kind == opaque:
+		return a
+	case b.kind == opaque:
+		return b
+	case a.kind == derived && b.kind == derived:
+		if !a.ranked || !b.ranked || len(a.axes) != len(b.axes) {
+			return unclear("its shape depends on a choice")
+		}
+		t := a.with(slices.Clone(a.axes))
+		for i, other := range b.axes {
+			mine := a.axes[i]
+			if len(mine) != 1 || len(other) != 1 || mine[0].place != other[0].place {
+				if mine.places() != other.places() || !mine.size().is(other.size()) {
+					return unclear("its shape depends on a choice")
+				}
+			} else if !mine.size().is(other.size()) {
+				t.axes[i] = axis{{f.unknown(mine[0].size.looks | other[0].size.looks), mine[0].place}}
+			}
+		}
+		t.change = a.change.also(b.change)
+		return t
+	case a.kind == derived || b.kind == derived:
+		return unclear("it may be made anew, of other things")
+	}
+	t := derivedFrom(a, b)
+	if a.ranked && b.ranked && len(a.axes) == len(b.axes) {
+		t.ranked = true
+		for i := range a.axes {
+			if t.axes = append(t.axes, plain(a.axes[i].size())); !a.axes[i].size().is(b.axes[i].size()) {
+				t.axes[i] = plain(f.unknown(0))
+			}
+		}
+	}
+	return t
+}
+
+func transferSelect(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+	if len(in) != 3 || in[0].kind == derived || in[0].kind == opaque {
+		return nil
+	}
+	if !in[0].ranked || len(in[0].axes) > 0 && n.GetOp() == "Select" {
+		if still(in...) {
+			return nil
+		}
+		return one(unclear("which values are chosen is not followed"))
+	}
+	t := f.either(in[1], in[2])
+	if t.kind == opaque {
+		return one(t)
+	}
+	if t.kind != derived {
+		return one(derivedFrom(in...))
+	}
+	was := t.change
+	if t = spread(t, in[0], true); t.kind == derived {
+		t.change.Computes, t.change.Reckons, t.change.Affine = was.Computes, was.Reckons, was.Affine
+	}
+	return one(t)
+}
+
+func transferBranches(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+	if in[0].kind == derived || in[0].kind == opaque {
+		return nil
+	}
+	var out [2][]*tensor
+	for i, key := range []string{"then_branch", "else_branch"} {
+		called := f.g.Function(n.GetAttr()[key].GetFunc().GetName())
+		if called == nil || len(called.GetSignature().GetInputArg()) != len(in)-1 {
+			return nil
+		}
+		out[i] = f.call(called, in[1:])
+	}
+	if len(out[0]) != len(out[1]) {
+		return nil
+	}
+	var results []*tensor
+	for i := range out[0] {
+		t := *f.either(out[0][i], out[1][i])
+		if t.change.Looks |= in[0].looks(); t.kind == fixed && in[0].kind == sized {
+			t.kind = sized
+		}
+		results = append(results, &t)
+	}
+	return results
+}
+
+func transferCall(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+	called := f.g.Function(n.GetAttr()["f"].GetFunc().GetName())
+	if called == nil || len(called.GetSignature().GetInputArg()) != len(in) {
+		return nil
+	}
+	return f.call(called, in)
+}

@@ -1,0 +1,124 @@
+package dataflow
+
+import (
+	"slices"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+)
+
+// Ops on batches of pictures.
+
+// transferResize makes other sizes of pictures in a batch. The sizes are in one of the arguments.
+func transferResize(sizes int) transfer {
+	return func(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+		x := in[0]
+		if x.kind != derived || !x.ranked || len(x.axes) != 4 || len(in) <= sizes || !still(in[1:]...) {
+			return nil
+		}
+		t := x.with(slices.Clone(x.axes))
+		for i := range 2 {
+			at := x.axes[1+i]
+			if len(at) != 1 || at[0].place < 0 {
+				return nil
+			}
+			to := f.unknown(in[sizes].looks())
+			if in[sizes].counted && len(in[sizes].ints) == 2 {
+				to = in[sizes].ints[i]
+			}
+			t.axes[1+i] = axis{{to, at[0].place}}
+			if TakesNearest(n) {
+				t.change.Moves |= at.places()
+				t.change.Jumbles |= at.places()
+			} else {
+				t.change.Mixes |= at.places()
+			}
+			if !mirrors(n) {
+				t.change.Skews |= at.places()
+			}
+		}
+		for _, other := range in[1:] {
+			t.change.Looks |= other.looks()
+		}
+		// What lies outside of the picture is put in.
+		t.change.Reckons = t.change.Reckons || !TakesNearest(n)
+		t.change.Computes = t.change.Computes || !TakesNearest(n) || string(n.GetAttr()["fill_mode"].GetS()) == "CONSTANT"
+		return one(t)
+	}
+}
+
+// transferScaled is for the resize that looks at all values of a picture that is made smaller ("antialias").
+func transferScaled(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+	// In what it mixes it is like any other resize, whatever it is scaled by.
+	out := transferResize(1)(f, n, in)
+	if out == nil || len(in) != 4 || !f.wholeImage(n, in) {
+		return out
+	}
+	x, t := in[0], out[0]
+	for i := range 2 {
+		at := x.axes[1+i]
+		t.change.Skews &^= at.places() &^ x.change.Skews
+		// The size of before may stand in the function as a number.
+		t.change.Looks |= tied(at, at.size())
+	}
+	return out
+}
+
+// wholeImage tells whether a picture is scaled by the quotient of the sizes that it gets and has, and not shifted. It comes out
+// mirrored, then, if it is mirrored.
+func (f *scope) wholeImage(n *tf.NodeDef, in []*tensor) bool {
+	x, sizes := in[0], in[1]
+	quotient, shift := f.nodes[nodedef.InputNode(n.GetInput()[2])], f.nodes[nodedef.InputNode(n.GetInput()[3])]
+	if quotient.GetOp() != "RealDiv" || shift.GetOp() != "Const" || !nodedef.IsZero(nodedef.Tensor(shift)) {
+		return false
+	}
+	to, from := f.input(quotient.GetInput()[0]), f.input(quotient.GetInput()[1])
+	if slices.ContainsFunc([]*tensor{sizes, to, from}, func(row *tensor) bool { return !row.counted || len(row.ints) != 2 }) {
+		return false
+	}
+	for i := range 2 {
+		if !to.ints[i].is(sizes.ints[i]) || !from.ints[i].is(x.axes[1+i].size()) {
+			return false
+		}
+	}
+	return true
+}
+
+// TakesNearest tells whether each value of a picture that is resized or turned is one of those that it had, or one that is put in.
+func TakesNearest(n *tf.NodeDef) bool {
+	return n.GetOp() == "ResizeNearestNeighbor" || n.GetOp() == ImageProjectiveOps && string(n.GetAttr()["interpolation"].GetS()) == "NEAREST"
+}
+
+const ImageProjectiveOps = "ImageProjectiveTransformV3"
+
+// mirrors tells whether a mirrored picture gives a mirrored result.
+func mirrors(n *tf.NodeDef) bool {
+	switch n.GetOp() {
+	case "ResizeArea":
+		return true
+	case "ResizeBilinear", "ResizeBicubic":
+		return n.GetAttr()["half_pixel_centers"].GetB() || n.GetAttr()["align_corners"].GetB()
+	}
+	return false
+}
+
+func transferDepthwise(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+	x, filter := in[0], in[1]
+	if x.kind != derived || !x.ranked || len(x.axes) != 4 || !still(filter) || !filter.ranked || len(filter.axes) != 4 || !ones(filter.axes[3]) ||
+		string(n.GetAttr()["data_format"].GetS()) == "NCHW" || string(n.GetAttr()["padding"].GetS()) != "SAME" ||
+		slices.ContainsFunc(n.GetAttr()["strides"].GetList().GetI(), func(s int64) bool { return s != 1 }) {
+		return nil
+	}
+	channels := filter.axes[2]
+	t := x.with(x.axes)
+	t.change.Mixes |= x.axes[1].places() | x.axes[2].places()
+	t.change.Skews |= x.axes[1].places() | x.axes[2].places()
+	if len(channels) != 1 || channels[0].place != alike {
+		t.change.Along |= x.axes[3].places()
+	}
+	if t.change.Looks |= filter.looks() | tied(x.axes[3], channels.size()); !channels.size().is(x.axes[3].size()) {
+		t.change.Looks |= x.axes[3].places()
+	}
+	t.change.Computes, t.change.Reckons = true, true
+	return one(t)
+}

@@ -1,0 +1,209 @@
+package dataflow
+
+import (
+	"slices"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+// linearity says when an op of two arguments is affine.
+type linearity int
+
+const (
+	never linearity = iota
+	// sums: always.
+	sums
+	// scales: when one of them is fixed.
+	scales
+	// divides: when the right one is fixed.
+	divides
+)
+
+// incompatible tells whether a comparison answers also for shapes that do not fit.
+func incompatible(n *tf.NodeDef) bool {
+	v, ok := n.GetAttr()["incompatible_shape_error"]
+	return ok && !v.GetB()
+}
+
+// pointwise makes each value of the one at its place.
+func pointwise(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+	x := in[0]
+	switch x.kind {
+	case opaque:
+		return nil
+	case derived:
+		t := x.with(x.axes)
+		t.ranked, t.change.Computes, t.change.Reckons = x.ranked, true, true
+		t.change.Uneven = t.change.Uneven || uneven(n)
+		if n.GetOp() != "Neg" && (n.GetOp() != "Cast" || !floating(n.GetAttr()["DstT"].GetType())) {
+			t.change.Affine = false
+		}
+		return one(t)
+	}
+	t := derivedFrom(x)
+	t.axes, t.ranked = x.axes, x.ranked
+	if x.counted {
+		t.counted = true
+		for _, v := range x.ints {
+			if n.GetOp() != "Cast" || nodedef.DtypeSize(n.GetAttr()["DstT"].GetType()) < 4 {
+				v = f.unknown(v.looks)
+			}
+			t.ints = append(t.ints, v)
+		}
+	}
+	return one(t)
+}
+
+// evenOps round each value of floats as the standard says, wherever it lies.
+var evenOps = ops.Names(`
+	Abs Ceil Floor Neg Rint Round Sqrt Square IsFinite IsInf IsNan Add AddV2 Sub Mul RealDiv Div SquaredDifference
+	Equal NotEqual Less LessEqual Greater GreaterEqual
+`)
+
+// evenComplexOps do so for complex numbers: their quotients are computed like logarithms.
+var evenComplexOps = ops.Names(`Neg Add AddV2 Sub Equal NotEqual`)
+
+// uneven tells whether the last bits of what an op computes may depend on where in memory a value lies. Of a float that does not fit,
+// a cast to an integer makes whatever the instruction at hand makes; that of zeros with a sign holds for the larger and the smaller of two.
+func uneven(n *tf.NodeDef) bool {
+	of := n.GetAttr()["T"].GetType()
+	switch {
+	case n.GetOp() == "Cast":
+		to := n.GetAttr()["DstT"].GetType()
+		return floating(n.GetAttr()["SrcT"].GetType()) && IsInteger(to)
+	case complexNumber(of):
+		return !evenComplexOps[n.GetOp()]
+	}
+	return floating(of) && !evenOps[n.GetOp()]
+}
+
+func floating(t tf.DataType) bool {
+	switch t {
+	case tf.DataType_DT_FLOAT, tf.DataType_DT_DOUBLE, tf.DataType_DT_HALF, tf.DataType_DT_BFLOAT16:
+		return true
+	}
+	return false
+}
+
+func complexNumber(t tf.DataType) bool {
+	return t == tf.DataType_DT_COMPLEX64 || t == tf.DataType_DT_COMPLEX128
+}
+
+func IsInteger(t tf.DataType) bool {
+	return !floating(t) && !complexNumber(t) && t != tf.DataType_DT_BOOL
+}
+
+// together computes value by value from two tensors, the smaller of which is spread over the larger one.
+func (f *scope) together(op string, affine linearity, a, b *tensor) *tensor {
+	switch {
+	case a.kind == opaque || b.kind == opaque:
+		return nil
+	case a.kind == derived && b.kind == derived:
+		t := agree(a, b)
+		if t == nil {
+			return nil
+		}
+		if a != b {
+			t.change.Mixes |= a.change.Moves | b.change.Moves
+			t.change.Skews |= a.change.Moves | b.change.Moves
+		}
+		t.change.Computes, t.change.Reckons = true, true
+		t.change.Affine = t.change.Affine && affine == sums
+		return t
+	case a.kind == derived:
+		return spread(a, b, affine != never)
+	case b.kind == derived:
+		return spread(b, a, affine == sums || affine == scales)
+	}
+	t := derivedFrom(a, b)
+	if !a.ranked || !b.ranked {
+		return t
+	}
+	if len(a.axes) < len(b.axes) {
+		a, b = b, a
+	}
+	t.ranked, t.axes = true, slices.Clone(a.axes)
+	for i, other := range b.axes {
+		at := len(a.axes) - len(b.axes) + i
+		switch mine := a.axes[at]; {
+		case ones(other):
+		case ones(mine):
+			t.axes[at] = other
+		case mine.size().is(other.size()):
+			t.axes[at] = plain(mine.size())
+		default:
+			t.axes[at] = plain(f.unknown(0))
+		}
+	}
+	count, known := int64(1), len(t.axes) == 0
+	if len(t.axes) == 1 {
+		count, known = t.axes[0].size().constant()
+	}
+	if t.counted = known && count <= mostInts && (a.counted || b.counted); t.counted {
+		for i := range int(count) {
+			x, y := f.at(a, i), f.at(b, i)
+			v := f.unknown(x.looks | y.looks)
+			if op == "Mul" {
+				v = productOf(x, y)
+			}
+			t.ints = append(t.ints, v)
+		}
+	}
+	return t
+}
+
+// spread computes value by value with a tensor that has nothing of the component's values.
+func spread(x, other *tensor, affine bool) *tensor {
+	if !other.ranked || !x.ranked || len(other.axes) > len(x.axes) {
+		return unclear("the shape of what is computed with is not known")
+	}
+	t := x.with(x.axes)
+	for i, o := range other.axes {
+		mine := x.axes[len(x.axes)-len(other.axes)+i]
+		if ones(o) {
+			continue
+		}
+		if !mine.size().is(o.size()) {
+			return unclear("it may get larger by what is computed with")
+		}
+		t.change.Along |= mine.places()
+		t.change.Looks |= tied(mine, o.size())
+	}
+	t.change.Looks |= other.looks()
+	t.change.Computes, t.change.Reckons = true, true
+	t.change.Affine = t.change.Affine && affine
+	return t
+}
+
+// agree is a tensor that has something of two, which have the same dimensions but for those of size 1.
+func agree(a, b *tensor) *tensor {
+	if !a.ranked || !b.ranked || len(a.axes) != len(b.axes) {
+		return nil
+	}
+	t := a.with(slices.Clone(a.axes))
+	for i, other := range b.axes {
+		switch mine := a.axes[i]; {
+		case mine.places() == other.places() && mine.size().is(other.size()), ones(other) && other.places() == 0:
+		case ones(mine) && mine.places() == 0:
+			t.axes[i] = other
+		default:
+			return nil
+		}
+	}
+	t.change = a.change.also(b.change)
+	return t
+}
+
+func transferClip(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+	if in[0].kind != derived || len(in) != 3 || !still(in[1:]...) {
+		return nil
+	}
+	t := spread(in[0], in[1], false)
+	if t.kind == derived {
+		t = spread(t, in[2], false)
+		t.change.Uneven = t.change.Uneven || uneven(n)
+	}
+	return one(t)
+}

@@ -1,0 +1,214 @@
+package dataflow
+
+import (
+	"slices"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+func transferGather(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+	x, indices, along := in[0], in[1], in[2]
+	if !still(indices, along) || x.kind == opaque || n.GetAttr()["batch_dims"].GetI() != 0 || !along.counted || len(along.ints) != 1 || !x.ranked || !indices.ranked {
+		return nil
+	}
+	at, known := axisOf(along.ints[0], len(x.axes))
+	if !known {
+		return nil
+	}
+	if still(x) {
+		if !x.counted || len(x.axes) != 1 || !indices.counted {
+			return nil
+		}
+		var ints []size
+		for _, s := range indices.ints {
+			i, known := axisOf(s, len(x.ints))
+			if !known {
+				return nil
+			}
+			ints = append(ints, x.ints[i])
+		}
+		return one(holding(derivedFrom(indices), ints, indices.axes...))
+	}
+	t := x.with(slices.Clone(x.axes))
+	t.change.Moves |= x.axes[at].places()
+	t.change.Jumbles |= x.axes[at].places()
+	t.change.Looks |= indices.looks()
+	switch {
+	case len(indices.axes) == 0:
+		t.axes = slices.Delete(t.axes, at, at+1)
+	case len(indices.axes) == 1 && len(x.axes[at]) == 1:
+		t.axes[at] = axis{{indices.axes[0].size(), x.axes[at][0].place}}
+	default:
+		return nil
+	}
+	return one(t)
+}
+
+// resized gives an axis another size, from which values were taken or to which some were added.
+func (t *tensor) resized(at int, to size) bool {
+	if len(t.axes[at]) != 1 {
+		return false
+	}
+	t.change.Moves |= t.axes[at].places()
+	t.change.Jumbles |= t.axes[at].places()
+	t.axes[at] = axis{{to, t.axes[at][0].place}}
+	return true
+}
+
+func transferSlice(f *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
+	x, begin, sizes := in[0], in[1], in[2]
+	if x.kind != derived || !x.ranked || !still(begin, sizes) {
+		return nil
+	}
+	t := x.with(slices.Clone(x.axes))
+	for i, a := range x.axes {
+		first, count := f.at(begin, i), f.at(sizes, i)
+		from, known := first.constant()
+		switch n, whole := count.constant(); {
+		case count.is(a.size()):
+			// Whatever it begins at: only from 0 on there are so many.
+			t.change.Looks |= tied(a, count)
+			continue
+		case known && from == 0 && whole && n < 0:
+			continue
+		case whole && n < 0:
+			count = f.unknown(first.looks | a.places())
+		}
+		if t.change.Looks |= first.looks | count.looks; !t.resized(i, count) {
+			return nil
+		}
+	}
+	return one(t)
+}
+
+// tied are the places of an axis whose size had to be the number that it is: they are none where it is whatever it may be.
+func tied(a axis, to size) Dims {
+	if _, known := to.constant(); known && !ones(a) {
+		return a.places()
+	}
+	return 0
+}
+
+// at is one of a row of integers, or the only one, which stands for a row of them.
+func (f *scope) at(row *tensor, i int) size {
+	if row.counted && len(row.ints) == 1 {
+		i = 0
+	}
+	if row.counted && i < len(row.ints) {
+		return row.ints[i]
+	}
+	return f.unknown(row.looks())
+}
+
+func transferStridedSlice(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+	x := in[0]
+	for _, t := range in[1:] {
+		if !still(t) || !t.counted || len(t.ints) != len(in[1].ints) {
+			return nil
+		}
+	}
+	if n.GetAttr()["ellipsis_mask"].GetI() != 0 || !x.ranked || x.kind == opaque {
+		return nil
+	}
+	if still(x) {
+		return one(f.stridedInts(n, in))
+	}
+	t := x.with([]axis{})
+	rest := x.axes
+	for i := range in[1].ints {
+		mask := func(key string) bool { return n.GetAttr()[key].GetI()&(1<<i) != 0 }
+		if mask("new_axis_mask") {
+			t.axes = append(t.axes, axis{})
+			continue
+		}
+		if len(rest) == 0 {
+			return nil
+		}
+		a := rest[0]
+		rest = rest[1:]
+		if mask("shrink_axis_mask") {
+			if !ones(a) || a.places() != 0 {
+				return nil
+			}
+			continue
+		}
+		t.axes = append(t.axes, a)
+		stride, known := in[3].ints[i].constant()
+		all := mask("begin_mask") && mask("end_mask")
+		if all && known && stride == 1 {
+			continue
+		}
+		if all && known && stride == -1 {
+			t.change.Moves |= a.places()
+			t.change.Looks |= in[3].ints[i].looks
+			continue
+		}
+		looks := in[1].ints[i].looks | in[2].ints[i].looks | in[3].ints[i].looks
+		to := f.unknown(looks | a.places())
+		switch has, sized := a.size().constant(); {
+		case sized && known && stride == 1:
+			begin, end := int64(0), has
+			if b, fixed := in[1].ints[i].constant(); !mask("begin_mask") {
+				begin, sized = within(b, has), fixed
+			}
+			if e, fixed := in[2].ints[i].constant(); !mask("end_mask") {
+				end, sized = within(e, has), sized && fixed
+			}
+			if sized {
+				to = literal(max(0, end-begin))
+			}
+		}
+		if t.change.Looks |= looks; !t.resized(len(t.axes)-1, to) {
+			return nil
+		}
+	}
+	t.axes = append(t.axes, rest...)
+	return one(t)
+}
+
+// stridedInts is a stretch of a row of integers, or one of them.
+func (f *scope) stridedInts(n *tf.NodeDef, in []*tensor) *tensor {
+	x := in[0]
+	if !x.counted || len(x.axes) != 1 || len(in[1].ints) != 1 {
+		return nil
+	}
+	if n.GetAttr()["new_axis_mask"].GetI() != 0 {
+		return nil
+	}
+	count := int64(len(x.ints))
+	begin, b := in[1].ints[0].constant()
+	end, e := in[2].ints[0].constant()
+	stride, s := in[3].ints[0].constant()
+	if !b || !e || !s || stride != 1 {
+		return nil
+	}
+	begin = within(begin, count)
+	if n.GetAttr()["begin_mask"].GetI() != 0 {
+		begin = 0
+	}
+	if n.GetAttr()["shrink_axis_mask"].GetI() != 0 {
+		if begin >= count {
+			return nil
+		}
+		return holding(derivedFrom(), []size{x.ints[begin]}).ofKind(x)
+	}
+	end = within(end, count)
+	if n.GetAttr()["end_mask"].GetI() != 0 {
+		end = count
+	}
+	ints := x.ints[begin:max(begin, end)]
+	return holding(derivedFrom(), ints, plain(literal(int64(len(ints))))).ofKind(x)
+}
+
+// within is a place in a row of so many, which may be counted from the end, and beyond it.
+func within(at, count int64) int64 {
+	if at < 0 {
+		at += count
+	}
+	return min(max(at, 0), count)
+}
+
+func (t *tensor) ofKind(x *tensor) *tensor {
+	t.kind = x.kind
+	return t
+}

@@ -1,0 +1,309 @@
+package dataflow
+
+import (
+	"slices"
+	"sync"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+)
+
+// transfer gives what is known of the results of an op, one for all of them if they are alike; nil where its arguments are not what it
+// can follow.
+type transfer func(f *scope, n *tf.NodeDef, in []*tensor) []*tensor
+
+// transferFunctions are the ops that are followed.
+var transferFunctions = sync.OnceValue(newTransferFunctions)
+
+// newTransferFunctions gives the ops that are followed: those that steps over pictures, sounds and rows of numbers are made of, and those with which
+// their functions compute sizes. Others are blind.
+func newTransferFunctions() map[string]transfer {
+	follows := map[string]transfer{
+		"Const": transferConst, "IdentityN": func(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor { return in },
+		"Shape": transferShape, "Size": transferShape, "Rank": transferRank,
+		"Pack": transferPack, "Unpack": transferUnpack, "ConcatV2": transferConcat, "GatherV2": transferGather,
+		"StridedSlice": transferStridedSlice, "Slice": transferSlice, "Pad": transferPad, "PadV2": transferPad, "MirrorPad": transferPad,
+		"Tile": transferTile, "ReverseV2": transferReverse, "Transpose": transferTranspose,
+		"ExpandDims": transferExpandDims, "Squeeze": transferSqueeze, "Reshape": transferReshape,
+		"Fill": transferDrawn, "ZerosLike": transferLike, "OnesLike": transferLike,
+		"SelectV2": transferSelect, "Select": transferSelect, "If": transferBranches, "StatelessIf": transferBranches,
+		"PartitionedCall": transferCall, "StatefulPartitionedCall": transferCall,
+		"EnsureShape": transferEnsured, "ClipByValue": transferClip, "MatMul": transferMatMul,
+		"AdjustContrastv2": mixing(true, -3, -2), "AdjustHue": mixing(false, -1), "AdjustSaturation": mixing(false, -1),
+		"RGBToHSV": mixing(false, -1), "HSVToRGB": mixing(false, -1),
+		"DepthwiseConv2dNative": transferDepthwise, ImageProjectiveOps: transferResize(2), "ScaleAndTranslate": transferScaled,
+	}
+	for _, op := range []string{"ResizeArea", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"} {
+		follows[op] = transferResize(1)
+	}
+	for _, op := range []string{"Identity", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics"} {
+		follows[op] = func(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor { return in[:1] }
+	}
+	for _, op := range []string{
+		"RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "StatelessRandomUniform", "StatelessRandomUniformV2",
+		"StatelessRandomNormal", "StatelessRandomNormalV2", "StatelessRandomUniformInt", "StatelessRandomUniformIntV2",
+		"StatelessTruncatedNormal", "StatelessTruncatedNormalV2",
+	} {
+		follows[op] = transferDrawn
+	}
+	for _, op := range []string{
+		"Abs", "Acos", "Asin", "Atan", "Ceil", "Cos", "Cosh", "Digamma", "Elu", "Erf", "Exp", "Expm1", "Floor", "Inv", "Invert", "IsFinite", "IsInf",
+		"IsNan", "LeakyRelu", "Log", "Log1p", "LogicalNot", "Reciprocal", "Relu", "Relu6", "Rint", "Round", "Rsqrt", "Selu", "Sigmoid", "Sign",
+		"Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Square", "Tan", "Tanh",
+	} {
+		follows[op] = pointwise
+	}
+	follows["Neg"] = pointwise
+	follows["Cast"] = pointwise
+	for op, affine := range map[string]linearity{
+		"Add": sums, "AddV2": sums, "Sub": sums, "Mul": scales, "RealDiv": divides, "Div": divides, "Maximum": never, "Minimum": never,
+		"Pow": never, "FloorDiv": never, "FloorMod": never, "Mod": never, "TruncateDiv": never, "TruncateMod": never, "SquaredDifference": never,
+		"Equal": never, "NotEqual": never, "Less": never, "LessEqual": never, "Greater": never, "GreaterEqual": never,
+		"LogicalAnd": never, "LogicalOr": never, "BitwiseAnd": never, "BitwiseOr": never, "BitwiseXor": never,
+		"LeftShift": never, "RightShift": never, "Atan2": never, "DivNoNan": never, "MulNoNan": never, "Xdivy": never, "Xlogy": never,
+	} {
+		follows[op] = func(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+			if same := incompatible(n); same || len(in) != 2 {
+				return nil
+			}
+			t := f.together(n.GetOp(), affine, in[0], in[1])
+			if t != nil && t.kind == derived {
+				t.change.Uneven = t.change.Uneven || uneven(n)
+			}
+			return one(t)
+		}
+	}
+	for op, affine := range map[string]bool{"Mean": true, "Sum": true, "Max": false, "Min": false, "Prod": false, "All": false, "Any": false, "EuclideanNorm": false} {
+		follows[op] = reducing(affine)
+	}
+	return follows
+}
+
+func one(t *tensor) []*tensor {
+	if t == nil {
+		return nil
+	}
+	return []*tensor{t}
+}
+
+// derivedFrom is a tensor of the same kind as others that are not followed, without its values.
+func derivedFrom(in ...*tensor) *tensor {
+	t := &tensor{}
+	for _, arg := range in {
+		if arg.kind == sized {
+			t.kind = sized
+		}
+		t.change.Looks |= arg.looks()
+	}
+	return t
+}
+
+// still tells whether tensors have nothing of the component's values.
+func still(in ...*tensor) bool {
+	return !slices.ContainsFunc(in, func(t *tensor) bool { return t.kind == derived || t.kind == opaque })
+}
+
+func (t *tensor) with(axes []axis) *tensor {
+	c := *t
+	c.axes, c.ranked = axes, true
+	c.ints, c.counted = nil, false
+	return &c
+}
+
+// holding is a tensor of integers that are known.
+func holding(like *tensor, ints []size, axes ...axis) *tensor {
+	t := like.with(axes)
+	t.ints, t.counted = ints, true
+	if len(axes) == 0 {
+		t.axes = []axis{}
+	}
+	return t
+}
+
+func plain(s size) axis { return axis{{s, -1}} }
+
+const mostInts = 64
+
+func transferConst(f *scope, n *tf.NodeDef, _ []*tensor) []*tensor {
+	t := f.shaped(nodedef.Tensor(n).GetTensorShape())
+	values, ok := nodedef.Ints(n)
+	if ok && len(values) <= mostInts {
+		t.counted = true
+		for _, v := range values {
+			t.ints = append(t.ints, literal(v))
+		}
+	}
+	return one(t)
+}
+
+func transferShape(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+	x := in[0]
+	if x.kind == opaque {
+		return nil
+	}
+	out := &tensor{}
+	if x.kind != fixed {
+		out.kind = sized
+	}
+	if x.kind == sized {
+		out.change.Looks = rankDim
+	}
+	if !x.ranked {
+		if out.change.Looks |= x.change.Looks; x.kind == derived {
+			out.change.Looks = 1<<mostDims - 1
+		}
+		return one(out)
+	}
+	var sizes []size
+	for _, a := range x.axes {
+		s := a.size()
+		s.looks |= a.places()
+		sizes = append(sizes, s)
+	}
+	if n.GetOp() == "Size" {
+		return one(holding(out, []size{productOf(sizes...)}))
+	}
+	return one(holding(out, sizes, plain(literal(int64(len(sizes))))))
+}
+
+func transferRank(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
+	if !in[0].ranked {
+		return nil
+	}
+	out := &tensor{}
+	if in[0].kind != fixed {
+		out.kind, out.change.Looks = sized, rankDim
+	}
+	return one(holding(out, []size{literal(int64(len(in[0].axes)))}))
+}
+
+// transferEnsured is for what fails with other sizes.
+func transferEnsured(_ *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+	x, shape := in[0], n.GetAttr()["shape"].GetShape()
+	if x.kind != derived || !x.ranked || shape.GetUnknownRank() || len(shape.GetDim()) != len(x.axes) {
+		return in[:1]
+	}
+	t := x.with(slices.Clone(x.axes))
+	for i, d := range shape.GetDim() {
+		if d.GetSize() >= 0 {
+			t.change.Looks |= x.axes[i].places()
+		}
+	}
+	return one(t)
+}
+
+// transferDrawn is for what is filled to a shape.
+func transferDrawn(f *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
+	if !still(in...) {
+		return nil
+	}
+	t := derivedFrom(in...)
+	if in[0].counted {
+		t.ranked, t.axes = true, []axis{}
+		for _, s := range in[0].ints {
+			t.axes = append(t.axes, plain(s))
+		}
+	}
+	return one(t)
+}
+
+func transferLike(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
+	x := in[0]
+	if x.kind == opaque || !x.ranked {
+		return nil
+	}
+	t := derivedFrom(x)
+	if x.kind == derived {
+		t.kind = sized
+		t.change.Looks |= x.places()
+	}
+	t.ranked = true
+	for _, a := range x.axes {
+		t.axes = append(t.axes, plain(a.size()))
+	}
+	return one(t)
+}
+
+func transferMatMul(_ *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+	x, weights := in[0], in[1]
+	if n.GetAttr()["transpose_a"].GetB() || n.GetAttr()["transpose_b"].GetB() || x.kind != derived || !still(weights) ||
+		!x.ranked || len(x.axes) != 2 || !weights.ranked || len(weights.axes) != 2 || len(x.axes[1]) != 1 {
+		return nil
+	}
+	t := x.with([]axis{x.axes[0], {{weights.axes[1].size(), x.axes[1][0].place}}})
+	t.change.Mixes |= x.axes[1].places()
+	t.change.Skews |= x.axes[1].places()
+	t.change.Computes, t.change.Reckons = true, true
+	t.change.Looks |= weights.looks()
+	return one(t)
+}
+
+// mixing computes each value from several along some axes, counted from the end.
+func mixing(affine bool, axes ...int) transfer {
+	return func(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
+		x := in[0]
+		if x.kind != derived || !x.ranked || !still(in[1:]...) || len(x.axes) < 3 {
+			return nil
+		}
+		t := x.with(x.axes)
+		for _, at := range axes {
+			t.change.Mixes |= x.axes[len(x.axes)+at].places()
+			if !affine {
+				t.change.Skews |= x.axes[len(x.axes)+at].places()
+			}
+		}
+		for _, other := range in[1:] {
+			t.change.Looks |= other.looks()
+		}
+		t.change.Computes, t.change.Reckons = true, true
+		t.change.Affine = t.change.Affine && affine
+		return one(t)
+	}
+}
+
+// reducing computes one value of all along some axes.
+func reducing(affine bool) transfer {
+	return func(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+		x, over := in[0], in[1]
+		if n.GetOp() == "Prod" && x.counted && still(x) && len(x.axes) == 1 && over.counted && len(over.ints) == 1 {
+			return one(holding(derivedFrom(x), []size{productOf(x.ints...)}))
+		}
+		if x.kind == opaque || !x.ranked || !over.counted {
+			return nil
+		}
+		t := x.with([]axis{})
+		if x.kind != derived {
+			t = derivedFrom(x).with([]axis{})
+		}
+		gone := map[int]bool{}
+		for _, s := range over.ints {
+			at, known := axisOf(s, len(x.axes))
+			if !known {
+				return nil
+			}
+			gone[at] = true
+		}
+		for i, a := range x.axes {
+			switch {
+			case !gone[i]:
+				t.axes = append(t.axes, a)
+				continue
+			case n.GetAttr()["keep_dims"].GetB():
+				t.axes = append(t.axes, axis{})
+			}
+			t.change.Mixes |= a.places()
+		}
+		t.change.Computes, t.change.Reckons = true, true
+		t.change.Affine = t.change.Affine && affine
+		return one(t)
+	}
+}
+
+// axisOf reads the number of an axis, which may count from the end.
+func axisOf(s size, rank int) (int, bool) {
+	at, known := s.constant()
+	if at < 0 {
+		at += int64(rank)
+	}
+	return int(at), known && at >= 0 && at < int64(rank)
+}

@@ -1,0 +1,106 @@
+package graphtest
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+func FingerprintOf(t *testing.T, data []byte) string {
+	t.Helper()
+	g, err := graph.Parse(data, graph.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g.Fingerprint()
+}
+
+// Read gives a graph of testdata as bytes.
+func Read(t testing.TB, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", name+".pb"))
+	if errors.Is(err, os.ErrNotExist) {
+		// The test is in a package below service/graph.
+		data, err = os.ReadFile(filepath.Join("..", "testdata", name+".pb"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func Parse(t testing.TB, name string) *graph.Graph {
+	t.Helper()
+	g, err := graph.Parse(Read(t, name), graph.Limits{})
+	if err != nil {
+		t.Fatalf("parsing %s: %v", name, err)
+	}
+	return g
+}
+
+func Decode(t testing.TB, data []byte) *tf.GraphDef {
+	t.Helper()
+	var def tf.GraphDef
+	if err := proto.Unmarshal(data, &def); err != nil {
+		t.Fatal(err)
+	}
+	return &def
+}
+
+func Encode(t testing.TB, def *tf.GraphDef) []byte {
+	t.Helper()
+	data, err := proto.Marshal(def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// Changed gives a graph of testdata after a change.
+func Changed(t testing.TB, name string, change func(*tf.GraphDef)) []byte {
+	t.Helper()
+	def := Decode(t, Read(t, name))
+	change(def)
+	return Encode(t, def)
+}
+
+func OfOp(t testing.TB, def *tf.GraphDef, op string) *tf.NodeDef {
+	t.Helper()
+	for _, n := range def.GetNode() {
+		if n.GetOp() == op {
+			return n
+		}
+	}
+	t.Fatalf("the graph has no %s", op)
+	return nil
+}
+
+func HasOp(def *tf.GraphDef, op string) bool {
+	for _, n := range def.GetNode() {
+		if n.GetOp() == op {
+			return true
+		}
+	}
+	return false
+}
+
+func Named(t testing.TB, def *tf.GraphDef, name string) *tf.NodeDef {
+	t.Helper()
+	for _, n := range def.GetNode() {
+		if n.GetName() == name {
+			return n
+		}
+	}
+	t.Fatalf("the graph has no node %s", name)
+	return nil
+}
+
+func SetConst(t *testing.T, def *tf.GraphDef, n *tf.NodeDef, input int, value int64) {
+	Named(t, def, n.GetInput()[input]).Attr["value"].GetTensor().Int64Val = []int64{value}
+}

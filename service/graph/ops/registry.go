@@ -1,0 +1,120 @@
+package ops
+
+import (
+	"bytes"
+	"compress/gzip"
+	_ "embed"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+//go:embed ops.pb.gz
+var packedOps []byte
+
+//go:embed ops.txt
+var opFacts string
+
+// Set is what is known of the ops of one TensorFlow release.
+type Set struct {
+	byName map[string]*tf.OpDef
+	// noCPU holds ops that are registered but have no kernel a worker could run.
+	noCPU map[string]bool
+	// tensorflow is the release the list was taken from, graphVersion the newest graph it reads.
+	tensorflow   string
+	graphVersion int32
+}
+
+// Registry reads the embedded list once. The error can only come from a broken build.
+var Registry = sync.OnceValues(readOps)
+
+func readOps() (*Set, error) {
+	zr, err := gzip.NewReader(bytes.NewReader(packedOps))
+	if err != nil {
+		return nil, fmt.Errorf("reading the embedded op list: %w", err)
+	}
+	raw, err := io.ReadAll(zr)
+	if err != nil {
+		return nil, fmt.Errorf("reading the embedded op list: %w", err)
+	}
+	var list tf.OpList
+	if err := proto.Unmarshal(raw, &list); err != nil {
+		return nil, fmt.Errorf("reading the embedded op list: %w", err)
+	}
+	ops := &Set{byName: make(map[string]*tf.OpDef, len(list.Op)), noCPU: map[string]bool{}}
+	for _, op := range list.Op {
+		ops.byName[op.GetName()] = op
+	}
+	for _, line := range strings.Split(opFacts, "\n") {
+		key, value, _ := strings.Cut(line, " ")
+		switch key {
+		case "tensorflow":
+			ops.tensorflow = value
+		case "graph_version":
+			n, err := strconv.ParseInt(value, 10, 32)
+			if err != nil {
+				return nil, fmt.Errorf("reading the graph version of the embedded op list: %w", err)
+			}
+			ops.graphVersion = int32(n)
+		case "no_cpu":
+			ops.noCPU[value] = true
+		}
+	}
+	return ops, nil
+}
+
+// Def gives the definition of an op, nil if the release has no such op.
+func (o *Set) Def(op string) *tf.OpDef { return o.byName[op] }
+
+// All are the definitions of all ops by their names. Nobody may change the map.
+func (o *Set) All() map[string]*tf.OpDef { return o.byName }
+
+// NoCPU tells whether an op is registered but has no kernel for a CPU.
+func (o *Set) NoCPU(op string) bool { return o.noCPU[op] }
+
+// Release is the TensorFlow release that the list was taken from.
+func (o *Set) Release() string { return o.tensorflow }
+
+// GraphVersion is the newest graph that the release reads.
+func (o *Set) GraphVersion() int32 { return o.graphVersion }
+
+// IsDataset tells whether an op makes a dataset.
+func (o *Set) IsDataset(op string) bool {
+	def, ok := o.byName[op]
+	if !ok || !strings.Contains(op, "Dataset") || len(def.OutputArg) != 1 {
+		return false
+	}
+	out := def.OutputArg[0]
+	return out.GetType() == tf.DataType_DT_VARIANT && out.GetNumberAttr() == "" && out.GetName() == "handle"
+}
+
+// IsSeeded tells whether an op draws from a generator that its seed and seed2 attributes start. A queue that shuffles does not: who
+// takes from it by its name draws.
+func (o *Set) IsSeeded(op string) bool {
+	def, ok := o.byName[op]
+	return ok && def.GetIsStateful() && AttrDef(def, "seed") != nil && AttrDef(def, "seed2") != nil && AttrDef(def, "shared_name") == nil
+}
+
+func AttrDef(def *tf.OpDef, name string) *tf.OpDef_AttrDef {
+	for _, a := range def.GetAttr() {
+		if a.GetName() == name {
+			return a
+		}
+	}
+	return nil
+}
+
+// TensorFlowVersion names the release whose ops are known, for messages.
+func TensorFlowVersion() string {
+	ops, err := Registry()
+	if err != nil {
+		return "unknown"
+	}
+	return ops.tensorflow
+}

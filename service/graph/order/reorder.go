@@ -1,0 +1,303 @@
+package order
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/dataflow"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+// Reorder gives a graph whose steps stand in another order: the names of all steps that TraitsOf lists, the one next to the source first.
+// Steps keep their names, and with them their seeds and figures. Only maps and filters move, and only between steps that do not; maps that
+// compute value by value pass batches as well.
+//
+// The new graph has the fingerprint of the old one: it is the same dataset, which its plan is for and its jobs know it by.
+//
+// Whether the elements are the same in the new order is not looked at here: that is for who asks, by the steps' traits. It is an error
+// where a step would have to compute with a type that it was not written for, or stand where a size differs that its function holds as
+// a constant.
+func Reorder(g *graph.Graph, order []string) (*graph.Graph, error) {
+	root, isTree := g.Steps()
+	if !isTree {
+		return nil, errors.New("the dataset reads one of its parts in two places")
+	}
+	o := &reordering{g: g, passages: dataflow.NewDependencyAnalysis(g), types: &retyping{g, map[string]*tf.FunctionDef{}}, nodes: map[string]*tf.NodeDef{}}
+	held := barriers(g, root)
+	for s := root; len(s.In) == 1; s = s.In[0] {
+		if held[s] {
+			s.Rule = ops.Rule{Kind: ops.Undivided}
+		}
+		o.steps = append(o.steps, s)
+	}
+	slices.Reverse(o.steps)
+	if err := o.place(order); err != nil {
+		return nil, err
+	}
+	if err := o.rewire(); err != nil {
+		return nil, err
+	}
+	return o.graph()
+}
+
+type reordering struct {
+	g        *graph.Graph
+	passages *dataflow.DependencyAnalysis
+	types    *retyping
+	// steps are in the original order, placed in the new one.
+	steps, placed []*graph.Step
+	// rows is how many batches more than in the original order each step has before it.
+	rows  map[*graph.Step]int
+	nodes map[string]*tf.NodeDef
+	funcs []*tf.FunctionDef
+}
+
+func movable(s *graph.Step) bool {
+	return s.Rule.Kind == ops.OneToOne || ops.FunctionAttr(s.Node.GetOp()) == "predicate" && s.Rule.Kind == ops.PerElement
+}
+
+// place looks the names up. What does not move stands where it stood, and nothing passes it.
+func (o *reordering) place(order []string) error {
+	byName := map[string]*graph.Step{}
+	for _, s := range o.steps {
+		byName[s.Node.GetName()] = s
+	}
+	section := 0
+	sections := map[string]int{}
+	for _, s := range o.steps {
+		if !movable(s) && !batches(s) && s.Rule.Kind != ops.PassThrough || o.g.IsCacheMark(s.Node) {
+			section++
+		}
+		sections[s.Node.GetName()] = section
+	}
+	for i, name := range order {
+		s := byName[name]
+		switch {
+		case s == nil:
+			return fmt.Errorf("there is no step %s, or it is named twice", nodedef.Quote(name))
+		case i >= len(o.steps) || sections[name] != sections[o.steps[i].Node.GetName()], !movable(s) && !batches(s) && o.steps[i] != s:
+			return fmt.Errorf("step %s (%s) may not stand at place %d: only maps and filters move, and not past others", nodedef.Quote(name), s.Node.GetOp(), i)
+		}
+		delete(byName, name)
+		o.placed = append(o.placed, s)
+	}
+	if len(byName) > 0 {
+		return fmt.Errorf("the order has %d steps, the dataset %d", len(order), len(o.steps))
+	}
+	return o.placeBatches()
+}
+
+// placeBatches finds the steps that have passed batches: these must be maps.
+func (o *reordering) placeBatches() error {
+	o.rows = map[*graph.Step]int{}
+	count := func(steps []*graph.Step, by int) {
+		level := 0
+		for _, s := range steps {
+			if batches(s) {
+				level++
+			}
+			o.rows[s] += by * level
+		}
+	}
+	count(o.placed, 1)
+	count(o.steps, -1)
+	for i, s := range o.placed {
+		if o.rows[s] != 0 && ops.FunctionAttr(s.Node.GetOp()) != "f" {
+			return fmt.Errorf("step %s (%s) may not stand at place %d: of all steps only maps pass batches", nodedef.Quote(s.Node.GetName()), s.Node.GetOp(), i)
+		}
+	}
+	return nil
+}
+
+// Refused says which step cannot stand where an order puts it, and why.
+type Refused struct {
+	Node, Op string
+	Why      error
+}
+
+func (r *Refused) Error() string {
+	return fmt.Sprintf("step %s (%s): %v", nodedef.Quote(r.Node), r.Op, r.Why)
+}
+
+func (r *Refused) Unwrap() error { return r.Why }
+
+// rewire gives each step its new input, and the types and shapes that come from there.
+func (o *reordering) rewire() error {
+	if len(o.placed) == 0 {
+		return nil
+	}
+	below := o.steps[0].In[0].Node
+	types, shapes := o.g.OutputTypes(below), o.g.OutputShapes(below)
+	input := o.steps[0].Node.GetInput()[o.steps[0].InAt[0]]
+	for i, s := range o.placed {
+		n := nodedef.Copy(s.Node)
+		o.nodes[n.GetName()] = n
+		n.Input[s.InAt[0]] = input
+		input = n.GetName()
+		switch {
+		case movable(s):
+			var err error
+			if types, shapes, err = o.move(n, s, types, shapes); err != nil {
+				return &Refused{n.GetName(), n.GetOp(), err}
+			}
+		case s.Rule.Kind == ops.PassThrough:
+		case batches(s):
+			shapes = o.batched(s, shapes)
+		case !slices.Equal(types, o.g.OutputTypes(s.In[0].Node)):
+			return &Refused{n.GetName(), n.GetOp(), errors.New("it would be given other types than it was written for")}
+		default:
+			types, shapes = o.g.OutputTypes(s.Node), o.g.OutputShapes(s.Node)
+		}
+		// Where all that moved is done, elements are what they were in the original order, and so are their shapes.
+		if o.ends(i) {
+			end := o.steps[i].Node
+			if !slices.Equal(types, o.g.OutputTypes(end)) {
+				return &Refused{n.GetName(), n.GetOp(), errors.New("it would end a section with other types")}
+			}
+			if err := sameEnd(shapes, o.g.OutputShapes(end)); err != nil {
+				return &Refused{n.GetName(), n.GetOp(), err}
+			}
+			shapes = o.g.OutputShapes(end)
+		}
+		if _, ok := n.Attr["output_types"]; ok {
+			n.Attr["output_types"], n.Attr["output_shapes"] = nodedef.TypesAttr(types), nodedef.ShapesAttr(shapes)
+		}
+	}
+	return nil
+}
+
+// ends tells whether the steps up to a place are the same ones in both orders, and a step that does not move comes next.
+func (o *reordering) ends(place int) bool {
+	if place+1 == len(o.placed) {
+		return true
+	}
+	next := o.placed[place+1]
+	if movable(next) || next.Rule.Kind == ops.PassThrough {
+		return false
+	}
+	before := map[*graph.Step]bool{}
+	for _, s := range o.steps[:place+1] {
+		before[s] = true
+	}
+	return !slices.ContainsFunc(o.placed[:place+1], func(s *graph.Step) bool { return !before[s] })
+}
+
+// batched are the shapes of batches of elements.
+func (o *reordering) batched(batch *graph.Step, shapes []*tf.TensorShapeProto) (out []*tf.TensorShapeProto) {
+	rows := &tf.TensorShapeProto_Dim{Size: -1}
+	if first := o.g.OutputShapes(batch.Node)[0].GetDim(); len(first) > 0 {
+		rows = first[0]
+	}
+	for _, shape := range shapes {
+		if !shape.GetUnknownRank() {
+			shape = &tf.TensorShapeProto{Dim: append([]*tf.TensorShapeProto_Dim{rows}, shape.GetDim()...)}
+		}
+		out = append(out, shape)
+	}
+	return out
+}
+
+// move fits the function of a step to what it is given, and gives what comes out.
+func (o *reordering) move(n *tf.NodeDef, s *graph.Step, types []tf.DataType, shapes []*tf.TensorShapeProto) ([]tf.DataType, []*tf.TensorShapeProto, error) {
+	key := ops.FunctionAttr(s.Node.GetOp())
+	name := s.Node.GetAttr()[key].GetFunc().GetName()
+	before, stated := o.g.OutputTypes(s.In[0].Node), o.g.OutputShapes(s.In[0].Node)
+	unmoved := slices.Equal(types, before) && slices.EqualFunc(shapes, stated, sameShape)
+	if unmoved {
+		if key == "predicate" {
+			return types, shapes, nil
+		}
+		return o.g.OutputTypes(s.Node), o.g.OutputShapes(s.Node), nil
+	}
+	passage := o.passages.Of(name)
+	if passage == nil || len(types) != len(before) || len(passage.Effects) < len(types) || key == "f" && len(passage.Same) != len(types) {
+		return nil, nil, errors.New("it changes the number of components, or what it does is not in its function")
+	}
+	f := o.g.Function(name)
+	given := slices.Clone(types)
+	for _, arg := range f.GetSignature().GetInputArg()[len(types):] {
+		given = append(given, arg.GetType())
+	}
+	fitted, err := o.types.of(name, given)
+	if err != nil {
+		return nil, nil, err
+	}
+	behind := slices.Clone(shapes)
+	for i := range types {
+		reads, alone := reads(passage, key, i)
+		if reads && !refines(shapes[i], stated[i]) && !(alone && fits(o.g, name, i, shapes[i], stated[i], o.rows[s])) {
+			return nil, nil, fmt.Errorf("its function was traced for component %d of shape %s, and would be given %s", i, shapeWords(stated[i]), shapeWords(shapes[i]))
+		}
+		if key == "f" {
+			behind[i] = o.behind(s, name, passage, i, shapes)
+		}
+	}
+	if fitted = o.withShapes(fitted, shapes); fitted.GetSignature().GetName() != name {
+		nodedef.RenameCalls(n, name, fitted.GetSignature().GetName())
+	}
+	if key == "predicate" {
+		return types, shapes, nil
+	}
+	results := make([]tf.DataType, 0, len(types))
+	for _, out := range fitted.GetSignature().GetOutputArg() {
+		results = append(results, out.GetType())
+	}
+	return results, behind, nil
+}
+
+// reads tells whether a step's function looks at a component, and whether only the component's own result does.
+func reads(p *dataflow.Dependencies, key string, component int) (reads, alone bool) {
+	reads, alone = p.Effects[component], !p.Effects[component]
+	for result, from := range p.From {
+		if !from[component] || key == "f" && p.Same[result] == result {
+			continue
+		}
+		reads = true
+		alone = alone && key == "f" && result == component
+	}
+	return reads, alone
+}
+
+// graph writes the new graph, with the functions that it needs.
+func (o *reordering) graph() (*graph.Graph, error) {
+	def := &tf.GraphDef{Versions: o.g.Def().GetVersions(), Library: &tf.FunctionDefLibrary{}}
+	for _, n := range o.g.Def().GetNode() {
+		switch moved := o.nodes[n.GetName()]; {
+		case moved != nil:
+			def.Node = append(def.Node, moved)
+		case n == o.g.Retval() && len(o.placed) > 0:
+			c := nodedef.Copy(n)
+			c.Input[0] = o.placed[len(o.placed)-1].Node.GetName()
+			def.Node = append(def.Node, c)
+		default:
+			def.Node = append(def.Node, n)
+		}
+	}
+	def.Library.Function = append(def.Library.Function, o.g.Def().GetLibrary().GetFunction()...)
+	known := map[string]bool{}
+	for _, f := range def.Library.Function {
+		known[f.GetSignature().GetName()] = true
+	}
+	made := slices.Clone(o.funcs)
+	for _, name := range slices.Sorted(maps.Keys(o.types.funcs)) {
+		made = append(made, o.types.funcs[name])
+	}
+	for _, f := range made {
+		if name := f.GetSignature().GetName(); !known[name] {
+			known[name] = true
+			def.Library.Function = append(def.Library.Function, f)
+		}
+	}
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(def)
+	if err != nil {
+		return nil, err
+	}
+	return o.g.ParseVariant(data)
+}

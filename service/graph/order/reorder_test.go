@@ -1,0 +1,59 @@
+package order_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/order"
+)
+
+func TestTheOrderAsItWasGivesTheSameDataset(t *testing.T) {
+	files, err := os.ReadDir("../testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ordered := 0
+	for _, file := range files {
+		name, isGraph := strings.CutSuffix(filepath.Base(file.Name()), ".pb")
+		if !isGraph {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join("../testdata", file.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := graph.Parse(data, graph.Limits{})
+		if err != nil {
+			continue
+		}
+		var names []string
+		for _, s := range order.TraitsOf(g) {
+			names = append(names, s.Node)
+		}
+		again, err := order.Reorder(g, names)
+		if _, isTree := g.Steps(); !isTree {
+			if err == nil {
+				t.Errorf("%s reads a part twice, and was put in names", name)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		ordered++
+		written, err := again.Serialized()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if read, err := graph.Parse(written, graph.Limits{}); err != nil || read.Fingerprint() != g.Fingerprint() {
+			t.Errorf("%s is another dataset (%v)", name, err)
+		}
+	}
+	if ordered < 50 {
+		t.Errorf("%d were tried", ordered)
+	}
+}

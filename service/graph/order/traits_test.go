@@ -1,0 +1,57 @@
+package order_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/graphtest"
+	"github.com/pecan-ml/pecan/service/graph/order"
+)
+
+// The names of the steps say what their traits are.
+func TestTraitsAreFoundInFunctions(t *testing.T) {
+	g := graphtest.Parse(t, "steps")
+	steps := order.TraitsOf(g)
+	if len(steps) != 16 {
+		t.Fatalf("%d steps", len(steps))
+	}
+	for _, s := range steps[1:] {
+		var metadata tf.Metadata
+		if err := proto.Unmarshal(g.Node(s.Node).GetAttr()["metadata"].GetS(), &metadata); err != nil {
+			t.Fatal(err)
+		}
+		want := string(metadata.GetName())
+		for _, word := range []string{"captures_", "calls_", "_shuffles", "_adds", "nothing"} {
+			want = strings.ReplaceAll(want, word, "")
+		}
+		if got := words(s); got != want {
+			t.Errorf("%s is %q", metadata.GetName(), got)
+		}
+	}
+}
+
+// words are the traits as the steps of the test are named by them.
+func words(s order.Traits) string {
+	var out []string
+	for _, trait := range []struct {
+		is   bool
+		word string
+	}{{s.Random, "random"}, {s.Stateful, "stateful"}, {s.Drops, "drops"}, {s.Batches, "batches"}, {s.Passes, "passes"}, {s.Barrier != "", "barrier"}} {
+		if trait.is {
+			out = append(out, trait.word)
+		}
+	}
+	for _, set := range []struct {
+		of   []int
+		word string
+	}{{s.Reads, "reads"}, {s.Writes, "writes"}} {
+		if len(set.of) > 0 {
+			out = append(out, set.word+"_"+strings.Trim(strings.ReplaceAll(fmt.Sprint(set.of), " ", "_"), "[]"))
+		}
+	}
+	return strings.Join(out, "_")
+}

@@ -1,0 +1,171 @@
+package rewrite_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/graphtest"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+)
+
+func keepPlan(t *testing.T, name string) *pecanv1.CachePlan {
+	t.Helper()
+	return graphtest.Plan(t, graphtest.Parse(t, name), graphtest.Once, 0).GetCache()
+}
+
+func TestACachedStepIsPlanned(t *testing.T) {
+	for name, want := range map[string]struct{ seeded, packed bool }{
+		"kept": {false, true}, "kept_otherwise": {false, true}, "kept_drawn": {true, true}, "kept_records": {false, false}, "kept_repeated": {false, true},
+		"kept_twice": {false, true},
+	} {
+		got := keepPlan(t, name)
+		if got == nil || got.GetSeeded() != want.seeded || got.GetPacked() != want.packed || len(got.GetKey()) != 64 {
+			t.Errorf("%s: %v, want %+v; %v", name, got, want, graphtest.Plan(t, graphtest.Parse(t, name), graphtest.Once, 0).GetReasons())
+		}
+	}
+	if got := keepPlan(t, "kept_unmarked"); got != nil {
+		t.Errorf("a take(-1) of the user's own is taken for cache(): %v", got)
+	}
+}
+
+// What cannot be kept passes, and the plan says why.
+func TestWhereACachedStepDoesNothingThePlanSaysWhy(t *testing.T) {
+	for name, want := range map[string]string{
+		"kept_below_take": "below TakeDataset", "kept_below_zip": "above it stands ZipDataset", "kept_joined": "Move it before that step",
+		"kept_endless": "does nothing", "kept_clock": "other values in each run", "kept_listed": "looks for files while it runs", "kept_remote": "by URL",
+	} {
+		p := graphtest.Plan(t, graphtest.Parse(t, name), graphtest.Once, 0)
+		if p.GetCache() != nil || !strings.Contains(strings.Join(p.GetReasons(), " "), want) {
+			t.Errorf("%s: %v, %q does not say %q", name, p.GetCache(), p.GetReasons(), want)
+		}
+	}
+	off := graphtest.Plan(t, graphtest.Parse(t, "kept"), &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, 0)
+	if off.GetCache() != nil || !strings.Contains(strings.Join(off.GetReasons(), " "), "cache() does nothing") {
+		t.Errorf("sharding off: %v", off.GetReasons())
+	}
+	twice := graphtest.Plan(t, graphtest.Parse(t, "kept_twice"), graphtest.Once, 0)
+	if !strings.Contains(strings.Join(twice.GetReasons(), " "), "Of the 2 cache() steps") {
+		t.Errorf("two steps: %v", twice.GetReasons())
+	}
+}
+
+func TestTheKeyOfACacheIsThatOfItsElements(t *testing.T) {
+	key := keepPlan(t, "kept").GetKey()
+	if keepPlan(t, "kept").GetKey() != key || keepPlan(t, "kept_repeated").GetKey() != keepPlan(t, "kept_otherwise").GetKey() {
+		t.Error("what stands above the step is in the key")
+	}
+	if keepPlan(t, "kept_repeated").GetKey() == key {
+		t.Error("streams cut by elements and in blocks have one key")
+	}
+	if keepPlan(t, "kept_more").GetKey() == key || keepPlan(t, "kept_drawn").GetKey() == key {
+		t.Error("other elements have one key")
+	}
+	if keepPlan(t, "kept_drawn").GetKey() == keepPlan(t, "kept_drawn_otherwise").GetKey() {
+		t.Error("seeds hang on names of the whole dataset, and the key does not")
+	}
+	ordered := graphtest.Plan(t, graphtest.Parse(t, "kept"), &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC}, 0)
+	if ordered.GetCache().GetKey() == key {
+		t.Error("modes that ask for other orders have one key")
+	}
+	if graphtest.Parse(t, "kept").Fingerprint() == graphtest.Parse(t, "kept_unmarked").Fingerprint() {
+		t.Error("datasets with and without the mark have one fingerprint: which of them is stored would be chance")
+	}
+}
+
+// TestAStreamIsDividedAtItsCachedStep looks at both graphs: below are the source and the cut, above the source op and nothing of them.
+func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
+	g := graphtest.Parse(t, "kept")
+	p := graphtest.Plan(t, g, graphtest.Once, 0)
+	for _, start := range []uint64{0, 2} {
+		graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: -1, Keep: true, KeptSource: 77, Start: start})
+		if err != nil {
+			t.Fatal(err)
+		}
+		below, above := graphtest.Decode(t, graphs.Below), graphtest.Decode(t, graphs.A)
+		if graphtest.HasOp(below, "BatchDatasetV2") || !graphtest.HasOp(below, "TakeDataset") || graphtest.HasOp(below, "SkipDataset") {
+			t.Errorf("below, from element %d: %v", start, opsOf(below))
+		}
+		if graphtest.HasOp(above, "TakeDataset") || !graphtest.HasOp(above, "UnbatchDataset") || !graphtest.HasOp(above, "BatchDatasetV2") || graphtest.HasOp(above, "SkipDataset") != (start > 0) {
+			t.Errorf("above, from element %d: %v", start, opsOf(above))
+		}
+		pulls := 0
+		for _, f := range above.GetLibrary().GetFunction() {
+			for _, n := range f.GetNodeDef() {
+				if n.GetOp() == rewrite.PullOp {
+					pulls++
+					if got := n.GetAttr()["source"].GetI(); got != 77 {
+						t.Errorf("the source is %d", got)
+					}
+				}
+			}
+		}
+		if pulls != 1 {
+			t.Errorf("%d sources above", pulls)
+		}
+	}
+	plain, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: -1})
+	if err != nil || plain.Below != nil || !graphtest.HasOp(graphtest.Decode(t, plain.A), "TakeDataset") {
+		t.Errorf("a stream that keeps nothing is divided: %v", err)
+	}
+}
+
+func opsOf(def *tf.GraphDef) (ops []string) {
+	for _, n := range def.GetNode() {
+		if n.GetOp() != "Const" {
+			ops = append(ops, n.GetOp())
+		}
+	}
+	return ops
+}
+
+// Below the step the epoch has no say, whether anything is kept or not; above it has.
+func TestBelowACachedStepEpochsAreAlike(t *testing.T) {
+	g := graphtest.Parse(t, "kept_drawn")
+	p := graphtest.Plan(t, g, graphtest.Once, 0)
+	write := func(epoch uint64, keep bool) *rewrite.StreamGraphs {
+		graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Epoch: epoch, Seed: 9, Mode: graphtest.Once.Mode, Source: -1, Keep: keep, KeptSource: 7})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return graphs
+	}
+	if string(write(0, true).Below) != string(write(5, true).Below) || string(write(0, false).A) != string(write(5, false).A) {
+		t.Error("random steps below draw other values in another epoch")
+	}
+	other := graphtest.Parse(t, "kept_otherwise")
+	p = graphtest.Plan(t, other, graphtest.Once, 0)
+	g = other
+	if string(write(0, true).A) == string(write(5, true).A) {
+		t.Error("random steps above draw the same values in another epoch")
+	}
+}
+
+// The closing stream joins what others held back, and has nothing to keep. With steps behind the batch there are three graphs.
+func TestACachedStepBelowAJoinedBatch(t *testing.T) {
+	g := graphtest.Parse(t, "kept_records")
+	p := graphtest.Plan(t, g, graphtest.Once, 0)
+	at := rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: 5, Keep: true, KeptSource: 6}
+	graphs, err := rewrite.Instantiate(g, p, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if graphs.B == nil || graphs.Below == nil || !graphtest.HasOp(graphtest.Decode(t, graphs.Below), "InterleaveDataset") || graphtest.HasOp(graphtest.Decode(t, graphs.A), "InterleaveDataset") {
+		t.Error("the stream has not its three graphs")
+	}
+	if slices.Contains(graphs.Names, firstFile) || !slices.Contains(graphs.Names, secondFile) {
+		t.Errorf("the names of the stream's own files are %v", graphs.Names)
+	}
+	at.Stream = int(p.GetNumStreams())
+	if graphs, err = rewrite.Instantiate(g, p, at); err != nil || graphs.Below != nil {
+		t.Errorf("the closing stream: %v", err)
+	}
+}
+
+// Files of streams 0 and 1.
+const (
+	firstFile  = "/data/part-0.tfrecord"
+	secondFile = "/data/part-1.tfrecord"
+)

@@ -1,0 +1,124 @@
+package rewrite
+
+import (
+	"strings"
+
+	"github.com/pecan-ml/pecan/proto/reason"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+	"github.com/pecan-ml/pecan/service/graph/split"
+)
+
+// outputOf gives types and shapes of what a step gives now.
+func (e *editor) outputOf(s *graph.Step) ([]tf.DataType, []*tf.TensorShapeProto) {
+	types, shapes := e.g.OutputTypes(s.OutputOf), e.g.OutputShapes(s.OutputOf)
+	if e.index.out[s] {
+		return numbered(types, shapes)
+	}
+	return types, shapes
+}
+
+// tree writes a step and all below it, divided at the cached step when there is one; like is whose elements come out.
+func (e *editor) tree(root *graph.Step, like *tf.NodeDef, at position) (*StreamGraphs, error) {
+	if e.cachePlan != nil {
+		if err := e.splitAtCache(root, at); err != nil {
+			return nil, err
+		}
+	}
+	graphs, err := e.single(e.emit(root, at), like)
+	if err != nil {
+		return nil, err
+	}
+	graphs.Below, graphs.Names, graphs.Files = e.below, e.names, e.at.Files
+	return graphs, nil
+}
+
+// single ends one graph: our options last, then the result.
+func (e *editor) single(root string, like *tf.NodeDef) (*StreamGraphs, error) {
+	if e.clones > e.g.Limits().MaxNodes {
+		return nil, reason.New(reason.GraphLimit, "the dataset's functions grow to more than %d nodes when each call gets seeds of its own: simplify the pipeline", e.g.Limits().MaxNodes)
+	}
+	shapes := e.g.OutputShapes(like)
+	if n := e.Node(like.GetName()); n != nil && !strings.HasPrefix(root, indexPrefix) {
+		shapes = e.g.OutputShapes(n)
+	}
+	options := &tf.NodeDef{Name: "pecan_options", Op: "OptionsDataset", Input: []string{e.meter(root)}, Attr: nodedef.DatasetAttrs(e.g.OutputTypes(like), shapes)}
+	options.Attr["serialized_options"] = nodedef.BytesAttr(string(e.streamOptions()))
+	raw, err := e.Finish(e.Add(options))
+	if err != nil {
+		return nil, reason.New(reason.Internal, "writing the graph of stream %d: %w", e.at.Stream, err)
+	}
+	return &StreamGraphs{A: raw, Ops: e.ops(), Output: e.g.Retval().GetName()}, nil
+}
+
+// emit wires a step and all below it, with the cut where the plan has it, and gives the node that stands for its output.
+func (e *editor) emit(s *graph.Step, at position) string {
+	if s == e.stop {
+		return e.stopOutput
+	}
+	cut, isCut := e.plan.way.Cuts[s]
+	at.head = at.head || isCut
+	below := at
+	if s.Rule.Kind == ops.Cached || s.Node.GetOp() == "SnapshotDatasetV2" || e.g.IsCacheMark(s.Node) {
+		below.cached = true
+	}
+	inputs := make([]string, len(s.In))
+	for i, in := range s.In {
+		inputs[i] = e.number(in, e.emit(in, below))
+	}
+	for _, c := range s.Captured {
+		e.emit(c, below)
+	}
+	name := s.Node.GetName()
+	if s.Rule.Kind == ops.Asserted && e.plan.streams > 1 || e.at.Serial && s.Node.GetOp() == prefetchOp {
+		name = inputs[0]
+	} else {
+		switch {
+		case e.at.Restored > 0 && !at.head && !e.p.Keyed[name]:
+			at.start = e.at.Restored
+		case e.sunk[s] && !e.p.Keyed[name]:
+			at.start = e.at.Start
+		}
+		e.wire(s, inputs)
+		e.rewriteStep(s, at)
+		name = e.passOn(s)
+	}
+	if isCut {
+		types, shapes := e.outputOf(s)
+		name = e.p.Cut(e.Editor, s, e.plan.way.Edges[cut], split.Share{Streams: e.plan.streams, Stream: int64(e.at.Stream)}, name, types, shapes)
+	}
+	return e.skip(s, name)
+}
+
+// emitAbove wires the steps from the root down to one step, whose output is given by a node.
+func (e *editor) emitAbove(s, stop *graph.Step, output string) string {
+	if s == stop {
+		return output
+	}
+	input := e.number(s.In[0], e.emitAbove(s.In[0], stop, output))
+	if s.Rule.Kind == ops.Asserted || e.at.Serial && s.Node.GetOp() == prefetchOp {
+		return input
+	}
+	for _, c := range s.Captured {
+		e.emit(c, position{})
+	}
+	e.wire(s, []string{input})
+	e.rewriteStep(s, position{})
+	return e.passOn(s)
+}
+
+// wire connects a step to its inputs where they changed.
+func (e *editor) wire(s *graph.Step, inputs []string) {
+	for i, input := range inputs {
+		if e.Node(s.Node.GetName()).GetInput()[s.InAt[i]] != input {
+			e.Edit(s.Node.GetName()).Input[s.InAt[i]] = input
+		}
+	}
+	if s.OutputOf != s.Node {
+		n := e.Edit(s.Node.GetName())
+		n.Attr["output_types"] = nodedef.TypesAttr(e.g.OutputTypes(s.OutputOf))
+		n.Attr["output_shapes"] = nodedef.ShapesAttr(e.g.OutputShapes(s.OutputOf))
+	}
+}

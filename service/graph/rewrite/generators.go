@@ -1,0 +1,68 @@
+package rewrite
+
+import (
+	"encoding/binary"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+)
+
+// anonymousVariable is the name by which TensorFlow makes a new variable each time that the node runs.
+const anonymousVariable = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
+
+// ownVariables gives a stream copies of its own of the variables that a step changes: streams in one worker, and two
+// runs of one stream, must not see each other's. States of random generators are made anew besides, or every stream of
+// every epoch would draw the same numbers.
+func (e *editor) ownVariables(n *tf.NodeDef, at position) {
+	if e.plan.off {
+		at.head = false
+	}
+	for _, c := range e.p.Captures(n) {
+		if !c.Use.Writes {
+			continue
+		}
+		e.Edit(c.Handle.GetName()).Attr["shared_name"] = nodedef.BytesAttr(anonymousVariable)
+		if assign := e.assigned[c.Handle.GetName()]; assign != nil && c.Use.IsRandomState() {
+			e.freshState(assign, c.Use.Generator, at)
+		}
+	}
+}
+
+// freshState sets the number that a generator starts from. Generators that start alike in the trainer start alike in
+// every stream: layers of one seed stay aligned. A graph with no cut keeps the user's state in the first epoch, and with
+// it the values of a local run.
+func (e *editor) freshState(assign *tf.NodeDef, generator bool, at position) {
+	state := e.g.NodeOf(assign.GetInput()[1])
+	values, ok := nodedef.Ints(state)
+	t := nodedef.Tensor(state)
+	if !ok || len(values) == 0 || t.GetDtype() == tf.DataType_DT_BOOL {
+		return
+	}
+	// Of a tf.random.Generator, the key is the last number, whatever the algorithm. Other generators hold a seed and may
+	// count in the number behind it; TensorFlow's stateless ops take 31 bits of either.
+	key := 0
+	if generator {
+		key = len(values) - 1
+	}
+	a, b := e.seeds.seeds(at, values[key], 1, "", false)
+	if a == values[key] && b == 1 {
+		return
+	}
+	values = append([]int64(nil), values...)
+	values[key] = a
+	if !generator {
+		values[0] = a % (1<<31 - 2)
+		if len(values) > 1 {
+			values[1] += b % (1 << 30)
+		}
+	}
+	fresh := &tf.TensorProto{Dtype: t.GetDtype(), TensorShape: t.GetTensorShape()}
+	for _, v := range values {
+		if nodedef.DtypeSize(t.GetDtype()) == 4 {
+			fresh.TensorContent = binary.LittleEndian.AppendUint32(fresh.TensorContent, uint32(v))
+		} else {
+			fresh.TensorContent = binary.LittleEndian.AppendUint64(fresh.TensorContent, uint64(v))
+		}
+	}
+	e.Edit(assign.GetName()).Input[1] = e.Add(nodedef.Const("pecan_generator/"+assign.GetName(), fresh))
+}

@@ -1,0 +1,129 @@
+package rewrite
+
+import (
+	"fmt"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+// indexColumn is where the numbers of elements travel as one more component, the last one: from as near to the cut as they get up
+// to the last step that draws by them. A filter between changes no values that way.
+type indexColumn struct {
+	// in and out: a step takes numbers, and gives them on.
+	in, out map[*graph.Step]bool
+	// number: elements are numbered above the step (and above the cut, if that is there).
+	number map[*graph.Step]bool
+	// left is how many elements are left out above a step, in a stream that begins at an index.
+	left map[*graph.Step]int64
+}
+
+// planIndex plans the carriage for keyed steps.
+func (e *editor) planIndex(root *graph.Step) {
+	e.index = indexColumn{in: map[*graph.Step]bool{}, out: map[*graph.Step]bool{}, number: map[*graph.Step]bool{}, left: map[*graph.Step]int64{}}
+	var below func(s *graph.Step, wanted bool)
+	below = func(s *graph.Step, wanted bool) {
+		_, cut := e.plan.way.Cuts[s]
+		keyed := e.p.Keyed[s.Node.GetName()]
+		// Above a cached step elements are numbered anew: what is kept has no numbers, and whether it is kept is not to be seen.
+		through := !cut && s != e.plan.way.Batch && !e.g.IsCacheMark(s.Node) && passesIndex(s)
+		e.index.out[s] = wanted && through
+		e.index.number[s] = wanted && !through
+		e.index.in[s] = keyed || wanted && through
+		for _, in := range s.In {
+			below(in, e.index.in[s])
+		}
+		for _, c := range s.Captured {
+			below(c, false)
+		}
+	}
+	below(root, false)
+}
+
+// passesIndex tells whether a step can hand one more component on for each element.
+func passesIndex(s *graph.Step) bool {
+	switch s.Rule.Kind {
+	case ops.PassThrough, ops.Positional, ops.Asserted:
+		return true
+	case ops.OneToOne, ops.PerElement:
+		return ops.ElementFunctionAttr(s.Node.GetOp()) != "" || s.Node.GetOp() == "IgnoreErrorsDataset"
+	case ops.Shuffled:
+		return s.Node.GetOp() != "SnapshotDatasetV2"
+	}
+	return false
+}
+
+const (
+	// indexPrefix begins the names of what numbers elements; the name of the node that gives them follows.
+	indexPrefix = "pecan_index/"
+	// indexArg is the argument by which a function gets the number.
+	indexArg = "pecan_index"
+)
+
+func numbered(types []tf.DataType, shapes []*tf.TensorShapeProto) ([]tf.DataType, []*tf.TensorShapeProto) {
+	types = append(append([]tf.DataType(nil), types...), tf.DataType_DT_INT64)
+	return types, append(append([]*tf.TensorShapeProto(nil), shapes...), nodedef.Shape())
+}
+
+// number adds the numbers to what a step gives, where that is their beginning.
+func (e *editor) number(s *graph.Step, input string) string {
+	if !e.index.number[s] {
+		return input
+	}
+	prefix := indexPrefix + s.Node.GetName()
+	counts := &tf.NodeDef{Name: prefix + "/range", Op: "RangeDataset",
+		Input: []string{e.AddInt(prefix+"/start", e.index.left[s]), e.AddInt(prefix+"/stop", 1<<62), e.AddInt(prefix+"/step", 1)},
+		Attr:  nodedef.DatasetAttrs([]tf.DataType{tf.DataType_DT_INT64}, []*tf.TensorShapeProto{nodedef.Shape()})}
+	zip := &tf.NodeDef{Name: prefix, Op: "ZipDataset", Input: []string{input, e.Add(counts)}, Attr: nodedef.DatasetAttrs(numbered(e.outputOf(s)))}
+	zip.Attr["N"] = nodedef.IntAttr(2)
+	return e.Add(zip)
+}
+
+// passOn lets a step take the numbers, draw by them and give them on.
+func (e *editor) passOn(s *graph.Step) string {
+	name := s.Node.GetName()
+	if !e.index.in[s] {
+		return name
+	}
+	n := e.Edit(name)
+	attr := ops.ElementFunctionAttr(n.GetOp())
+	isFilter := attr == "predicate"
+	components := len(e.g.OutputTypes(s.In[0].OutputOf))
+	if attr != "" {
+		f := n.Attr[attr].GetFunc()
+		n.Attr[attr] = &tf.AttrValue{Value: &tf.AttrValue_Func{Func: &tf.NameAttrList{
+			Name: e.indexed(f.GetName(), name, components, e.p.Keyed[name], e.index.out[s] && !isFilter), Attr: f.GetAttr()}}}
+	}
+	if !e.index.out[s] && !isFilter {
+		return name
+	}
+	types, shapes := e.g.OutputTypes(n), e.g.OutputShapes(n)
+	all, allShapes := numbered(types, shapes)
+	n.Attr["output_types"], n.Attr["output_shapes"] = nodedef.TypesAttr(all), nodedef.ShapesAttr(allShapes)
+	if e.index.out[s] {
+		return name
+	}
+	// A filter gives what it gets; the number goes behind it.
+	return e.dropNumbers(name, types, shapes)
+}
+
+func (e *editor) dropNumbers(name string, types []tf.DataType, shapes []*tf.TensorShapeProto) string {
+	f := &tf.FunctionDef{Signature: &tf.OpDef{Name: "pecan_drop_" + nodedef.ShortHash(name)}, Ret: map[string]string{}}
+	for i, t := range types {
+		arg, out := fmt.Sprintf("component_%d", i), fmt.Sprintf("result_%d", i)
+		f.Signature.InputArg = append(f.Signature.InputArg, &tf.OpDef_ArgDef{Name: arg, Type: t})
+		f.Signature.OutputArg = append(f.Signature.OutputArg, &tf.OpDef_ArgDef{Name: out, Type: t})
+		f.NodeDef = append(f.NodeDef, nodedef.Identity("identity_"+arg, arg, t))
+		f.Ret[out] = "identity_" + arg + ":output:0"
+	}
+	f.Signature.InputArg = append(f.Signature.InputArg, &tf.OpDef_ArgDef{Name: indexArg, Type: tf.DataType_DT_INT64})
+	e.AddFunction(f.Signature.Name, f)
+	drop := &tf.NodeDef{Name: indexPrefix + name + "/drop", Op: "MapDataset", Input: []string{name}, Attr: nodedef.DatasetAttrs(types, shapes)}
+	drop.Attr["f"] = nodedef.FuncAttr(f.Signature.Name)
+	drop.Attr["Targuments"] = nodedef.TypesAttr(nil)
+	drop.Attr["use_inter_op_parallelism"] = nodedef.BoolAttr(true)
+	drop.Attr["preserve_cardinality"] = nodedef.BoolAttr(true)
+	return e.Add(drop)
+}

@@ -1,0 +1,150 @@
+package rewrite
+
+import (
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+	"github.com/pecan-ml/pecan/service/graph/split"
+)
+
+// Instantiate writes the graphs of one stream. Equal arguments give equal bytes, on every worker.
+func Instantiate(g *graph.Graph, plan *pecanv1.Plan, at At) (*StreamGraphs, error) {
+	switch {
+	case plan.GetFingerprint() != g.Fingerprint():
+		return nil, reason.New(reason.Internal, "a plan for dataset %s does not fit dataset %s", plan.GetFingerprint(), g.Fingerprint())
+	case plan.GetHash() != split.PlanHash(plan):
+		return nil, reason.New(reason.Internal, "the plan for dataset %s was changed after it was made", g.Fingerprint())
+	case at.Stream < 0, plan.GetNumStreams() > 0 && at.Stream > split.LastStream(plan):
+		return nil, reason.New(reason.StreamUnknown, "stream %d is asked for, the plan has streams 0 to %d", at.Stream, split.LastStream(plan))
+	}
+	if at.Keyed {
+		at.Mode = pecanv1.Mode_MODE_DETERMINISTIC
+	}
+	if at.Serial {
+		if err := checkSerial(g); err != nil {
+			return nil, err
+		}
+	}
+	e := &editor{
+		Editor: graph.NewEditor(g), g: g, p: split.NewPlanner(g), at: at,
+		touched: map[string]bool{}, assigned: g.Assignments(),
+		seeds: seedSource{job: at.Seed, epoch: at.Epoch, stream: uint64(at.Stream)},
+		plan:  planFacts{streams: int64(plan.GetNumStreams()), off: plan.GetNumStreams() == 0, hint: plan.GetCut().GetKind() == pecanv1.Cut_HINT},
+	}
+	e.skips, e.sunk = map[*graph.Step]int64{}, map[*graph.Step]bool{}
+	e.nameResources()
+	graphs, err := e.stream(plan)
+	if err == nil {
+		graphs.Shared = e.sharedByName()
+	}
+	return graphs, err
+}
+
+// stream writes the graphs.
+func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
+	g, at := e.g, e.at
+	root, isTree := g.Steps()
+	if !isTree {
+		root = &graph.Step{Node: g.Root(), OutputOf: g.Root(), Rule: ops.Rule{Kind: ops.Source}}
+		for _, n := range g.Order() {
+			if g.Ops().IsDataset(n.GetOp()) {
+				e.rewriteStep(&graph.Step{Node: n, OutputOf: n, Rule: g.RuleOf(n)}, position{head: true})
+			}
+		}
+		return e.whole(root)
+	}
+	if plan.GetRepeat() != 1 {
+		root, _ = e.p.RemoveOuterRepeat(root)
+	}
+	e.p.Keyed = map[string]bool{}
+	for _, name := range plan.GetKeyed() {
+		e.p.Keyed[name] = true
+	}
+	if at.Keyed {
+		e.p.KeySteps(root, at.Mode)
+	}
+	e.sequenced = e.p.SequencedSteps(root, at.Mode)
+	if e.plan.hint {
+		e.fillHints()
+	}
+	if at.Keep && plan.GetCache() != nil && at.Stream < int(plan.GetNumStreams()) {
+		e.cachePlan, e.p.CachedStep = plan, plan.GetCache().GetNode()
+	}
+	if e.plan.off || e.plan.hint || plan.GetNumStreams() == 1 {
+		top, _, err := e.top(root, split.Division{})
+		if err != nil {
+			return nil, err
+		}
+		return e.whole(top)
+	}
+	root = e.p.PushPositionsDown(root)
+	w, err := e.p.FindDivision(root, plan)
+	if err != nil {
+		return nil, err
+	}
+	if root, e.plan.way, err = e.top(root, w); err != nil {
+		return nil, err
+	}
+	return e.parts(root)
+}
+
+// top gives the step at which the stream ends, and the way without a batch that stands above it.
+func (e *editor) top(root *graph.Step, w split.Division) (*graph.Step, split.Division, error) {
+	for s := root; ; s = s.In[0] {
+		if e.at.Top == "" || s.Node.GetName() == e.at.Top {
+			return s, w, nil
+		}
+		if s == w.Batch {
+			w.Batch, w.Strategy = nil, split.ExactBatches
+		}
+		if len(s.In) != 1 || s.In[0] == nil {
+			return nil, split.Division{}, reason.New(reason.Internal, "there is no step %s below the result alone", nodedef.Quote(e.at.Top))
+		}
+		if _, cut := w.Cuts[s]; cut {
+			return nil, split.Division{}, reason.New(reason.Internal, "step %s stands below the cut", nodedef.Quote(e.at.Top))
+		}
+	}
+}
+
+// whole writes a graph without a cut.
+func (e *editor) whole(root *graph.Step) (*StreamGraphs, error) {
+	e.planIndex(root)
+	e.begin(root, e.at.Start)
+	return e.tree(root, root.OutputOf, position{head: !e.plan.hint})
+}
+
+// parts writes the graphs of a divided dataset.
+func (e *editor) parts(root *graph.Step) (*StreamGraphs, error) {
+	w := e.plan.way
+	e.planIndex(root)
+	if int64(e.at.Stream) < e.plan.streams && e.p.WhyNoStart(root, w, e.at.Mode) == "" {
+		e.begin(root, e.at.Start)
+	} else if e.at.Start > 0 {
+		return nil, reason.New(reason.Internal, "stream %d cannot begin at element %d", e.at.Stream, e.at.Start)
+	}
+	if w.Batch == nil {
+		return e.tree(root, root.OutputOf, position{})
+	}
+	if int64(e.at.Stream) == e.plan.streams {
+		e.pullInto(w.Batch)
+		return e.single(e.emitAbove(root, w.Batch, w.Batch.Node.GetName()), root.OutputOf)
+	}
+	if w.Strategy == split.RemainderBatches {
+		e.relaxBatches(root, w.Batch)
+		return e.tree(root, w.Batch.Node, position{})
+	}
+	above := e.fork()
+	e.relaxBatches(w.Batch, w.Batch)
+	a, err := e.tree(w.Batch, w.Batch.Node, position{})
+	if err != nil {
+		return nil, err
+	}
+	source := above.addPull(e.g.OutputTypes(w.Batch.Node), e.g.OutputShapes(w.Batch.Node), e.at.Source)
+	b, err := above.single(above.emitAbove(root, w.Batch, source), root.OutputOf)
+	if err != nil {
+		return nil, err
+	}
+	return &StreamGraphs{A: a.A, B: b.A, Below: a.Below, Names: a.Names, Files: a.Files, Ops: a.Ops, Output: a.Output}, nil
+}

@@ -1,0 +1,547 @@
+package rewrite_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/graphtest"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
+)
+
+func TestOneArgumentOneGraph(t *testing.T) {
+	for _, name := range []string{"map_batch", "records", "nested_shuffle", "lookup", "slices", "cache_file"} {
+		at := rewrite.At{Stream: 1, Epoch: 3, Seed: 9, Mode: graphtest.Once.Mode, Source: 4, Threads: 2}
+		write := func() []byte {
+			g := graphtest.Parse(t, name)
+			graphs, err := rewrite.Instantiate(g, graphtest.Plan(t, g, graphtest.Once, 0), at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return graphs.A
+		}
+		first, second := write(), write()
+		if !bytes.Equal(first, second) {
+			t.Errorf("%s: two calls give different graphs", name)
+		}
+	}
+}
+
+func TestAGraphIsNotChangedByItsStreams(t *testing.T) {
+	g := graphtest.Parse(t, "map_batch")
+	before := graphtest.Encode(t, g.Def())
+	p := graphtest.Plan(t, g, graphtest.Once, 0)
+	for s := range int(p.NumStreams) {
+		if _, err := rewrite.Instantiate(g, p, rewrite.At{Stream: s, Epoch: 1, Mode: graphtest.Once.Mode, Source: -1, Threads: 2}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(before) != len(graphtest.Encode(t, g.Def())) || g.Fingerprint() != graphtest.FingerprintOf(t, graphtest.Encode(t, g.Def())) {
+		t.Error("the graph changed")
+	}
+}
+
+func TestStreamsThatAreNotThereAreRefused(t *testing.T) {
+	g := graphtest.Parse(t, "range")
+	p := graphtest.Plan(t, g, graphtest.Once, 0)
+	for _, s := range []int{-1, int(p.NumStreams), 1000} {
+		if _, err := rewrite.Instantiate(g, p, rewrite.At{Stream: s}); !reason.Is(err, reason.StreamUnknown) {
+			t.Errorf("stream %d: %v", s, err)
+		}
+	}
+	if _, err := rewrite.Instantiate(graphtest.Parse(t, "zip"), p, rewrite.At{}); !reason.Is(err, reason.Internal) {
+		t.Errorf("a plan for another dataset: %v", err)
+	}
+	p.NumStreams++
+	if _, err := rewrite.Instantiate(g, p, rewrite.At{}); !reason.Is(err, reason.Internal) {
+		t.Errorf("a changed plan: %v", err)
+	}
+}
+
+func TestARangeIsCutInItsNumbers(t *testing.T) {
+	def := graphtest.Stream(t, "range", rewrite.At{Stream: 3})
+	n := graphtest.OfOp(t, def, "RangeDataset")
+	if start, step := graphtest.Number(t, def, n, 0), graphtest.Number(t, def, n, 2); start != 3 || step != 16 {
+		t.Errorf("range from %d in steps of %d", start, step)
+	}
+	if graphtest.HasOp(def, "ShardDataset") {
+		t.Error("a shard is not needed")
+	}
+}
+
+func TestSlicesAreCutInTheirConstants(t *testing.T) {
+	rows := 0
+	g := graphtest.Parse(t, "slices")
+	p := graphtest.Plan(t, g, graphtest.Once, 0)
+	for s := range int(p.NumStreams) {
+		def := graphtest.Stream(t, "slices", rewrite.At{Stream: s})
+		n := graphtest.OfOp(t, def, "TensorSliceDataset")
+		var sizes []int64
+		for _, input := range n.GetInput() {
+			sizes = append(sizes, nodedef.Tensor(graphtest.Named(t, def, input)).GetTensorShape().GetDim()[0].GetSize())
+		}
+		if sizes[0] != sizes[1] || sizes[1] != sizes[2] {
+			t.Errorf("stream %d has components of %v rows", s, sizes)
+		}
+		texts, ok := nodedef.Strings(graphtest.Named(t, def, n.GetInput()[1]))
+		if !ok || string(texts[0]) != fmt.Sprintf("text %d", 3*s) {
+			t.Errorf("stream %d starts with %q", s, texts)
+		}
+		rows += int(sizes[0])
+		for _, c := range def.GetNode() {
+			if nodedef.Tensor(c).GetTensorShape() != nil && len(nodedef.Tensor(c).GetTensorShape().GetDim()) > 0 && nodedef.Tensor(c).GetTensorShape().GetDim()[0].GetSize() == 20 {
+				t.Errorf("stream %d still carries all rows in %s", s, c.GetName())
+			}
+		}
+	}
+	if rows != 20 {
+		t.Errorf("the streams have %d rows, want 20", rows)
+	}
+}
+
+func TestShuffleBuffersAreShared(t *testing.T) {
+	def := graphtest.Stream(t, "map_batch", rewrite.At{})
+	if size := graphtest.Number(t, def, graphtest.OfOp(t, def, "ShuffleDatasetV3"), 1); size != 10 {
+		t.Errorf("a buffer of 40 over 4 streams is %d in each", size)
+	}
+}
+
+// TensorFlow makes room for the whole buffer at once: a shuffle of 2^32 ends the process.
+func TestNoShuffleTakesMoreRoomThanItCanUse(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		asked int64
+		want  int64
+	}{{"map_batch", 1 << 39, 100}, {"records", 1 << 39, graph.MaxShuffleBuffer}, {"endless", 1 << 39, 30}} {
+		data := graphtest.Changed(t, c.name, func(d *tf.GraphDef) { graphtest.SetConst(t, d, graphtest.OfOp(t, d, "ShuffleDatasetV3"), 1, c.asked) })
+		g, err := graph.Parse(data, graph.Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		graphs, err := rewrite.Instantiate(g, graphtest.Plan(t, g, graphtest.Once, 0), rewrite.At{Mode: graphtest.Once.Mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		def := graphtest.Decode(t, graphs.A)
+		if size := graphtest.Number(t, def, graphtest.OfOp(t, def, "ShuffleDatasetV3"), 1); size != c.want {
+			t.Errorf("%s: room for %d, want %d", c.name, size, c.want)
+		}
+	}
+}
+
+func TestStreamsMayBeWrittenSideBySide(t *testing.T) {
+	g := graphtest.Parse(t, "nested_shuffle")
+	p := graphtest.Plan(t, g, graphtest.Once, 0)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			if _, err := rewrite.Instantiate(g, p, rewrite.At{Stream: i % int(p.NumStreams), Mode: graphtest.Once.Mode}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestParallelStepsKeepTheirOrder(t *testing.T) {
+	for _, c := range []struct {
+		mode pecanv1.Mode
+		want string
+	}{{pecanv1.Mode_MODE_EXACTLY_ONCE, "true"}, {pecanv1.Mode_MODE_DETERMINISTIC, "true"}, {pecanv1.Mode_MODE_AT_LEAST_ONCE, "false"}} {
+		def := graphtest.Stream(t, "map_batch", rewrite.At{Mode: c.mode})
+		if got := string(graphtest.OfOp(t, def, "ParallelMapDatasetV2").GetAttr()["deterministic"].GetS()); got != c.want {
+			t.Errorf("%v: deterministic is %q, want %q", c.mode, got, c.want)
+		}
+	}
+	def := graphtest.Stream(t, "options", rewrite.At{})
+	for _, n := range def.GetNode() {
+		if o, ok := graph.ReadOptions(n); ok && n.GetName() != "pecan_options" && o.GetOptionalDeterministic() != nil {
+			t.Error("options still let elements pass each other")
+		}
+	}
+}
+
+func TestOptionsOfAStream(t *testing.T) {
+	def := graphtest.Stream(t, "range", rewrite.At{Threads: 5, RAMBudget: 1 << 20})
+	o, _ := graph.ReadOptions(graphtest.Named(t, def, "pecan_options"))
+	if o.GetThreadingOptions().GetPrivateThreadpoolSize() != 5 || o.GetAutotuneOptions().GetRamBudget() != 1<<20 {
+		t.Errorf("options %v", o)
+	}
+	if o.GetOptimizationOptions().GetOptionalMapAndBatchFusion() == nil || o.GetOptimizationOptions().GetMapAndBatchFusion() {
+		t.Error("maps may be fused into batches")
+	}
+	if o.GetOptionalDeterministic() != nil {
+		t.Error("an order is asked for that costs parallel random steps")
+	}
+	def = graphtest.Stream(t, "options", rewrite.At{Threads: 5})
+	o, _ = graph.ReadOptions(graphtest.Named(t, def, "pecan_options"))
+	if o.GetThreadingOptions() != nil {
+		t.Error("the user's own thread pool is overruled")
+	}
+	def = graphtest.Stream(t, "range", rewrite.At{Mode: pecanv1.Mode_MODE_DETERMINISTIC})
+	if o, _ = graph.ReadOptions(graphtest.Named(t, def, "pecan_options")); !o.GetDeterministic() {
+		t.Error("deterministic mode does not ask for order")
+	}
+}
+
+func TestCachesHaveFilesOfTheirOwn(t *testing.T) {
+	def := graphtest.Stream(t, "cache_file", rewrite.At{Stream: 2})
+	path, _ := nodedef.Strings(graphtest.Named(t, def, graphtest.OfOp(t, def, "CacheDatasetV2").GetInput()[1]))
+	if string(path[0]) != "/cache/file.stream-2-of-5" {
+		t.Errorf("path %q", path)
+	}
+	if !graphtest.HasOp(def, "RepeatDataset") {
+		t.Error("the repeat that reads the cache again is gone")
+	}
+	if graphtest.HasOp(graphtest.Stream(t, "endless", rewrite.At{}), "RepeatDataset") {
+		t.Error("the repeat that became epochs is still there")
+	}
+}
+
+func TestPromisesAreTakenOutOfStreams(t *testing.T) {
+	if graphtest.HasOp(graphtest.Stream(t, "assert_cardinality", rewrite.At{}), "AssertCardinalityDataset") {
+		t.Error("a stream still checks the number of all elements")
+	}
+}
+
+func TestHintsAreFilledIn(t *testing.T) {
+	g := graphtest.Parse(t, "hint")
+	p := graphtest.Plan(t, g, graphtest.Sharded(pecanv1.Sharding_SHARDING_HINT), 3)
+	graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 2, Mode: graphtest.Once.Mode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	def := graphtest.Decode(t, graphs.A)
+	n := graphtest.OfOp(t, def, "ShardDataset")
+	if graphtest.Number(t, def, n, 1) != 3 || graphtest.Number(t, def, n, 2) != 2 {
+		t.Errorf("shard %d of %d", graphtest.Number(t, def, n, 2), graphtest.Number(t, def, n, 1))
+	}
+}
+
+func TestRemaindersAreKeptAndJoined(t *testing.T) {
+	def := graphtest.Stream(t, "filter_batch", rewrite.At{Stream: 0})
+	batch := graphtest.OfOp(t, def, "BatchDatasetV2")
+	if keep, _ := nodedef.Ints(graphtest.Named(t, def, batch.GetInput()[2])); keep[0] != 0 {
+		t.Error("a stream drops its remainder")
+	}
+	for _, op := range []string{"BatchDatasetV2", "PrefetchDataset", "OptionsDataset"} {
+		if size := graphtest.OfOp(t, def, op).GetAttr()["output_shapes"].GetList().GetShape()[0].GetDim()[0].GetSize(); size != -1 {
+			t.Errorf("%s promises batches of %d", op, size)
+		}
+	}
+	closing := graphtest.Stream(t, "filter_batch", rewrite.At{Stream: 16, Source: 42})
+	batch = graphtest.OfOp(t, closing, "BatchDatasetV2")
+	if drop, _ := nodedef.Ints(graphtest.Named(t, closing, batch.GetInput()[2])); drop[0] != 1 {
+		t.Error("the closing stream does not drop what the user wants dropped")
+	}
+	if graphtest.Named(t, closing, batch.GetInput()[0]).GetOp() != "FlatMapDataset" || graphtest.HasOp(closing, "FilterDataset") {
+		t.Error("the closing stream does not start with the remainders")
+	}
+	checkPull(t, closing, 42)
+}
+
+func TestWorkAboveTheBatchIsASecondGraph(t *testing.T) {
+	g := graphtest.Parse(t, "filter_batch_map")
+	p := graphtest.Plan(t, g, graphtest.Once, 0)
+	graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := graphtest.Decode(t, graphs.A), graphtest.Decode(t, graphs.B)
+	if !graphtest.HasOp(a, "FilterDataset") || !graphtest.HasOp(a, "BatchDatasetV2") || graphtest.HasOp(a, "MapDataset") {
+		t.Error("graph A is not what lies up to the batch")
+	}
+	if graphtest.HasOp(b, "FilterDataset") || graphtest.HasOp(b, "BatchDatasetV2") {
+		t.Error("graph B is not what lies above the batch")
+	}
+	checkPull(t, b, 7)
+	closing, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 16, Mode: graphtest.Once.Mode, Source: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := graphtest.Decode(t, closing.A)
+	if closing.B != nil || !graphtest.HasOp(c, "FlatMapDataset") || !graphtest.HasOp(c, "BatchDatasetV2") || graphtest.HasOp(c, "FilterDataset") {
+		t.Error("the closing stream is not one graph from the remainders to the end")
+	}
+	checkPull(t, c, 8)
+}
+
+// checkPull holds the source op against what the worker registers.
+func checkPull(t *testing.T, def *tf.GraphDef, source int64) {
+	t.Helper()
+	n := graphtest.Named(t, def, "pecan_pull")
+	if n.GetOp() != "MapDataset" || n.GetAttr()["preserve_cardinality"].GetB() {
+		t.Errorf("source %v", n)
+	}
+	for _, f := range def.GetLibrary().GetFunction() {
+		if f.GetSignature().GetName() != n.GetAttr()["f"].GetFunc().GetName() {
+			continue
+		}
+		pull := f.GetNodeDef()[0]
+		types := pull.GetAttr()["output_types"].GetList().GetType()
+		if pull.GetOp() != rewrite.PullOp || pull.GetAttr()["source"].GetI() != source || len(types) != 1 || types[0] != tf.DataType_DT_INT64 {
+			t.Errorf("source op %v", pull)
+		}
+		if !f.GetSignature().GetIsStateful() || len(f.GetSignature().GetOutputArg()) != 1 || len(f.GetControlRet()) != 1 {
+			t.Errorf("function %v", f.GetSignature())
+		}
+		return
+	}
+	t.Error("no function")
+}
+
+// seedsOf lists the seeds of shuffles and of random ops in functions.
+func seedsOf(t *testing.T, def *tf.GraphDef) map[string][2]int64 {
+	t.Helper()
+	found := map[string][2]int64{}
+	for _, n := range def.GetNode() {
+		if strings.HasPrefix(n.GetOp(), "ShuffleDataset") {
+			found[n.GetName()] = [2]int64{graphtest.Number(t, def, n, 2), graphtest.Number(t, def, n, 3)}
+		}
+	}
+	for _, f := range def.GetLibrary().GetFunction() {
+		for _, n := range f.GetNodeDef() {
+			if v, ok := n.GetAttr()["seed"]; ok {
+				found[f.GetSignature().GetName()+"/"+n.GetName()] = [2]int64{v.GetI(), n.GetAttr()["seed2"].GetI()}
+			}
+		}
+	}
+	return found
+}
+
+func only(t *testing.T, found map[string][2]int64) [2]int64 {
+	t.Helper()
+	if len(found) != 1 {
+		t.Fatalf("seeds %v", found)
+	}
+	for _, pair := range found {
+		return pair
+	}
+	return [2]int64{}
+}
+
+func TestSeeds(t *testing.T) {
+	seeds := func(name string, at rewrite.At) [2]int64 { return only(t, seedsOf(t, graphtest.Stream(t, name, at))) }
+	base := rewrite.At{Stream: 1, Epoch: 1, Seed: 5}
+	with := func(change func(*rewrite.At)) rewrite.At {
+		at := base
+		change(&at)
+		return at
+	}
+	otherEpoch := with(func(a *rewrite.At) { a.Epoch = 2 })
+	otherStream := with(func(a *rewrite.At) { a.Stream = 2 })
+	otherJob := with(func(a *rewrite.At) { a.Seed = 6 })
+	for name, c := range map[string]struct {
+		graph              string
+		epoch, stream, job bool
+	}{
+		"an unseeded shuffle changes with all":      {"map_batch", true, true, true},
+		"a seeded shuffle does not follow the job":  {"records", true, true, false},
+		"a shuffle that is fixed keeps over epochs": {"shuffle_fixed", false, true, false},
+		"a shuffle below a cache keeps over epochs": {"cache_file", false, true, true},
+		"an unseeded random value changes with all": {"noise", true, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first := seeds(c.graph, base)
+			if first == [2]int64{} || first[0] < 0 || first[1] < 0 {
+				t.Errorf("seeds %v", first)
+			}
+			for what, check := range map[string]struct {
+				at      rewrite.At
+				changes bool
+			}{"epoch": {otherEpoch, c.epoch}, "stream": {otherStream, c.stream}, "job": {otherJob, c.job}} {
+				if (seeds(c.graph, check.at) != first) != check.changes {
+					t.Errorf("another %s: changes must be %v", what, check.changes)
+				}
+			}
+		})
+	}
+}
+
+func TestHeadsDrawTheSameInAllStreams(t *testing.T) {
+	first := seedsOf(t, graphtest.Stream(t, "zip", rewrite.At{Stream: 0, Epoch: 4}))
+	var pairs [][2]int64
+	for name, pair := range seedsOf(t, graphtest.Stream(t, "zip", rewrite.At{Stream: 1, Epoch: 4})) {
+		if first[name] != pair {
+			t.Errorf("%s: streams differ", name)
+		}
+		pairs = append(pairs, pair)
+	}
+	if len(pairs) != 2 || pairs[0] != pairs[1] {
+		t.Errorf("equally seeded shuffles are no longer aligned: %v", pairs)
+	}
+	local := seedsOf(t, graphtest.Decode(t, graphtest.Read(t, "zip")))
+	for name, pair := range seedsOf(t, graphtest.Stream(t, "zip", rewrite.At{Stream: 1})) {
+		if local[name] != pair {
+			t.Errorf("%s: the first epoch is not the local one", name)
+		}
+	}
+}
+
+func TestFunctionsAreSeededForEachPath(t *testing.T) {
+	found := seedsOf(t, graphtest.Stream(t, "two_noises", rewrite.At{}))
+	seen := map[[2]int64]bool{}
+	for _, pair := range found {
+		seen[pair] = true
+	}
+	if len(found) != 2 || len(seen) != 2 {
+		t.Errorf("two draws got the seeds %v", found)
+	}
+	def := graphtest.Stream(t, "nested_shuffle", rewrite.At{})
+	for _, f := range def.GetLibrary().GetFunction() {
+		for _, n := range f.GetNodeDef() {
+			if n.GetOp() != "ShuffleDatasetV3" {
+				continue
+			}
+			if !strings.HasPrefix(n.GetInput()[2], "pecan_seed_") || !strings.HasPrefix(n.GetInput()[3], "pecan_seed2_") {
+				t.Errorf("a shuffle inside a function takes its seeds from %v", n.GetInput())
+			}
+		}
+	}
+}
+
+func TestResourcesAreNamedByTheirContent(t *testing.T) {
+	names := func(def *tf.GraphDef) []string {
+		return []string{
+			string(graphtest.OfOp(t, def, "VarHandleOp").GetAttr()["shared_name"].GetS()),
+			string(graphtest.OfOp(t, def, "HashTableV2").GetAttr()["shared_name"].GetS()),
+		}
+	}
+	first := names(graphtest.Stream(t, "lookup", rewrite.At{}))
+	other := graphtest.Changed(t, "lookup", func(d *tf.GraphDef) {
+		value := graphtest.Named(t, d, graphtest.OfOp(t, d, "AssignVariableOp").GetInput()[1]).Attr["value"].GetTensor()
+		value.Int64Val = []int64{6}
+	})
+	g, err := graph.Parse(other, graph.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	graphs, err := rewrite.Instantiate(g, graphtest.Plan(t, g, graphtest.Once, 0), rewrite.At{Mode: graphtest.Once.Mode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := names(graphtest.Decode(t, graphs.A))
+	if first[0] == second[0] || first[0] == "" {
+		t.Errorf("two values of a variable share the name %q", first[0])
+	}
+	if first[1] != second[1] || first[1] == "" {
+		t.Errorf("one table has the names %q and %q", first[1], second[1])
+	}
+}
+
+func TestOffGivesTheWholeDatasetToEveryWorker(t *testing.T) {
+	g := graphtest.Parse(t, "map_batch")
+	p := graphtest.Plan(t, g, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, 0)
+	graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 40, Mode: pecanv1.Mode_MODE_OFF})
+	if err != nil {
+		t.Fatal(err)
+	}
+	def := graphtest.Decode(t, graphs.A)
+	if graphtest.Number(t, def, graphtest.OfOp(t, def, "ShuffleDatasetV3"), 1) != 40 || graphtest.Number(t, def, graphtest.OfOp(t, def, "RangeDataset"), 2) != 1 {
+		t.Error("the dataset is divided")
+	}
+}
+
+func TestOriginalNodes(t *testing.T) {
+	for name, want := range map[string]string{
+		"MapDataset/_3": "MapDataset/_3", "pecan_cut/FilterDataset/_4/shard": "FilterDataset/_4", "pecan_pull/range": "", "pecan_options": "",
+	} {
+		if got := rewrite.OriginalNode(name); got != want {
+			t.Errorf("%s stands for %q, want %q", name, got, want)
+		}
+	}
+}
+
+// statesOf gives the first numbers of the generators of a stream, and the names of their variables.
+func statesOf(t *testing.T, def *tf.GraphDef) (states [][]int64, names []string) {
+	t.Helper()
+	for _, n := range def.GetNode() {
+		switch n.GetOp() {
+		case "AssignVariableOp":
+			values, ok := nodedef.Ints(graphtest.Named(t, def, n.GetInput()[1]))
+			if !ok {
+				t.Fatalf("%s assigns no numbers", n.GetName())
+			}
+			states = append(states, values)
+		case "VarHandleOp":
+			names = append(names, string(n.GetAttr()["shared_name"].GetS()))
+		}
+	}
+	return states, names
+}
+
+func TestGeneratorStates(t *testing.T) {
+	first, names := statesOf(t, graphtest.Stream(t, "drawn", rewrite.At{Stream: 1, Epoch: 1, Seed: 5}))
+	if len(names) != 1 || names[0] != rewrite.AnonymousVariable {
+		t.Errorf("a variable that changes is shared by the name %q", names)
+	}
+	for name, c := range map[string]struct {
+		at      rewrite.At
+		changes bool
+	}{
+		"another stream draws other numbers": {rewrite.At{Stream: 2, Epoch: 1, Seed: 5}, true},
+		"another epoch draws other numbers":  {rewrite.At{Stream: 1, Epoch: 2, Seed: 5}, true},
+		"the user's seed is not the job's":   {rewrite.At{Stream: 1, Epoch: 1, Seed: 6}, false},
+	} {
+		other, _ := statesOf(t, graphtest.Stream(t, "drawn", c.at))
+		if (fmt.Sprint(first) != fmt.Sprint(other)) != c.changes {
+			t.Errorf("%s: %v and %v", name, first, other)
+		}
+	}
+	aligned, _ := statesOf(t, graphtest.Stream(t, "drawn_in_step", rewrite.At{Stream: 1, Epoch: 1}))
+	if len(aligned) != 2 || fmt.Sprint(aligned[0]) != fmt.Sprint(aligned[1]) || fmt.Sprint(aligned[0]) == "[3 0]" {
+		t.Errorf("generators of one seed are no longer aligned: %v", aligned)
+	}
+	counting, names := statesOf(t, graphtest.Stream(t, "counter", rewrite.At{Stream: 1, Epoch: 1}))
+	if fmt.Sprint(counting) != "[[0]]" || names[0] != rewrite.AnonymousVariable {
+		t.Errorf("a counter starts from %v under the name %q", counting, names)
+	}
+}
+
+func TestAnUndividedPassStartsFromTheUsersState(t *testing.T) {
+	g := graphtest.Parse(t, "drawn")
+	p := graphtest.Plan(t, g, graphtest.Once, 0)
+	p.NumStreams = 1
+	p.Cut = &pecanv1.Cut{}
+	for epoch, same := range map[uint64]bool{0: true, 1: false} {
+		graphs, err := rewrite.Instantiate(g, sealed(p), rewrite.At{Epoch: epoch, Mode: graphtest.Once.Mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if states, _ := statesOf(t, graphtest.Decode(t, graphs.A)); (fmt.Sprint(states) == "[[3 0]]") != same {
+			t.Errorf("epoch %d starts from %v", epoch, states)
+		}
+	}
+}
+
+func TestDeterministicModeSerialisesWhatDraws(t *testing.T) {
+	for graph, inputs := range map[string]int{"drawn_in_parallel": 2} {
+		for mode, op := range map[pecanv1.Mode]string{
+			pecanv1.Mode_MODE_DETERMINISTIC: "MapDataset", pecanv1.Mode_MODE_EXACTLY_ONCE: "ParallelMapDatasetV2",
+		} {
+			g := graphtest.Parse(t, graph)
+			graphs, err := rewrite.Instantiate(g, graphtest.Plan(t, g, &pecanv1.JobOptions{Mode: mode}, 0), rewrite.At{Mode: mode, Stream: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := graphtest.OfOp(t, graphtest.Decode(t, graphs.A), op)
+			if op == "MapDataset" && (len(n.GetInput()) != inputs || n.GetAttr()["deterministic"] != nil || n.GetAttr()["f"] == nil) {
+				t.Errorf("%s: a serialised map with inputs %v and attributes %v", graph, n.GetInput(), n.GetAttr())
+			}
+		}
+	}
+}
+
+// sealed gives a plan that was changed its hash.
+func sealed(p *pecanv1.Plan) *pecanv1.Plan {
+	p.Hash = split.PlanHash(p)
+	return p
+}

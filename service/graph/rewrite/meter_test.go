@@ -1,0 +1,49 @@
+package rewrite_test
+
+import (
+	"strings"
+	"testing"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/graphtest"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+)
+
+// Every parallel step that sees what meters count in has a thread that wakes up with each element.
+func TestMetersStayBelowParallelSteps(t *testing.T) {
+	for name, low := range map[string]bool{"map_batch": true, "records": true, "filter_batch": true, "filter_batch_map": true, "enumerate_records": true, "map_filter_batch": false} {
+		t.Run(name, func(t *testing.T) {
+			def := graphtest.Stream(t, name, rewrite.At{Stream: 0, Meters: "here"})
+			resources, meters, woken := 0, 0, 0
+			var walk func(n *tf.NodeDef, sees bool)
+			walk = func(n *tf.NodeDef, sees bool) {
+				if n.GetOp() == "SetStatsAggregatorDataset" {
+					sees = true
+					resources++
+				}
+				if n.GetOp() == "BytesProducedStatsDataset" {
+					meters++
+					if !sees {
+						t.Errorf("meter %s counts nowhere", n.GetName())
+					}
+				}
+				if rewrite.Wakes[n.GetOp()] && sees {
+					woken++
+				}
+				for _, input := range n.GetInput() {
+					from, _, control := nodedef.SplitInput(input)
+					if below := graphtest.Named(t, def, from); !control && strings.Contains(below.GetOp(), "Dataset") {
+						walk(below, sees)
+					}
+				}
+			}
+			retval := graphtest.OfOp(t, def, "_Retval")
+			from, _, _ := nodedef.SplitInput(retval.GetInput()[0])
+			walk(graphtest.Named(t, def, from), false)
+			if resources == 0 || meters == 0 || (woken == 0) != low {
+				t.Errorf("%d resources, %d meters, %d steps that pay for them", resources, meters, woken)
+			}
+		})
+	}
+}

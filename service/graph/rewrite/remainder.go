@@ -1,0 +1,63 @@
+package rewrite
+
+import (
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+// relaxBatches lets the batch concerned give its short last group, whatever the user said: it is the remainder that the
+// closing stream batches again, and there the user's word counts.
+func (e *editor) relaxBatches(root, batch *graph.Step) {
+	e.Add(nodedef.BoolConst("pecan_keep_remainder", false))
+	e.SetInput(batch.Node.GetName(), "drop_remainder", "pecan_keep_remainder")
+	for s := root; ; s = s.In[0] {
+		if s.Rule.Kind != ops.Asserted {
+			n := e.Edit(s.Node.GetName())
+			n.Attr["output_shapes"] = nodedef.ShapesAttr(anyRows(e.g.OutputShapes(s.Node)))
+		}
+		if s == batch {
+			return
+		}
+	}
+}
+
+// anyRows makes the first dimension of each shape unknown.
+func anyRows(shapes []*tf.TensorShapeProto) []*tf.TensorShapeProto {
+	out := make([]*tf.TensorShapeProto, len(shapes))
+	for i, s := range shapes {
+		out[i] = s
+		if !s.GetUnknownRank() && len(s.GetDim()) > 0 {
+			dims := append([]*tf.TensorShapeProto_Dim{{Size: -1}}, s.GetDim()[1:]...)
+			out[i] = &tf.TensorShapeProto{Dim: dims}
+		}
+	}
+	return out
+}
+
+func rowShapes(shapes []*tf.TensorShapeProto) []*tf.TensorShapeProto {
+	out := make([]*tf.TensorShapeProto, len(shapes))
+	for i, s := range shapes {
+		out[i] = s
+		if !s.GetUnknownRank() && len(s.GetDim()) > 0 {
+			out[i] = &tf.TensorShapeProto{Dim: s.GetDim()[1:]}
+		}
+	}
+	return out
+}
+
+// pullInto feeds a grouping step from our source: the rows of the remainders, one by one, or as they come for a step
+// that regroups rows itself.
+func (e *editor) pullInto(batch *graph.Step) {
+	types := e.g.OutputTypes(batch.Node)
+	shapes := anyRows(e.g.OutputShapes(batch.Node))
+	input := e.addPull(types, shapes, e.at.Source)
+	if batch.Rule.Kind == ops.Batched {
+		rows := &tf.NodeDef{Name: pullPrefix + "/rows", Input: []string{input}, Attr: nodedef.DatasetAttrs(types, rowShapes(shapes))}
+		e.sliceBatches(rows, rows.Name)
+		input = e.Add(rows)
+	}
+	e.Edit(batch.Node.GetName()).Input[batch.InAt[0]] = input
+	e.rewriteStep(batch, position{})
+}

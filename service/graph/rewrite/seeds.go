@@ -1,0 +1,115 @@
+package rewrite
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"math"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+// seedStep sets the two seeds that a dataset op takes as inputs.
+func (e *editor) seedStep(n *tf.NodeDef, at position) {
+	if !e.takesSeeds(n) {
+		return
+	}
+	seed, ok1 := e.g.InputInt(n, "seed")
+	seed2, ok2 := e.g.InputInt(n, "seed2")
+	if !ok1 || !ok2 {
+		return
+	}
+	at.start = 0
+	a, b := e.seedPair(n, at, seed, seed2, n.GetName())
+	if a == seed && b == seed2 {
+		return
+	}
+	e.SetInput(n.GetName(), "seed", e.AddInt("pecan_seed/"+n.GetName(), a))
+	e.SetInput(n.GetName(), "seed2", e.AddInt("pecan_seed2/"+n.GetName(), b))
+}
+
+func (e *editor) takesSeeds(n *tf.NodeDef) bool {
+	return e.g.Ops().IsDataset(n.GetOp()) && e.g.InputIndex(n, "seed") >= 0 && e.g.InputIndex(n, "seed2") >= 0
+}
+
+// seedPair asks for the seeds of one op, which may say itself that all epochs are alike.
+func (e *editor) seedPair(n *tf.NodeDef, at position, seed, seed2 int64, path string) (int64, int64) {
+	fixed := false
+	for _, key := range []string{"reshuffle_each_iteration", "rerandomize_each_iteration"} {
+		if v, ok := n.GetAttr()[key]; ok && !v.GetB() {
+			fixed = true
+		}
+	}
+	if e.plan.off && (seed != 0 || seed2 != 0) {
+		at.head = true
+	} else if e.plan.off {
+		at.head = false
+	}
+	return e.seeds.seeds(at, seed, seed2, path, fixed)
+}
+
+// position is where a seeded op stands in a stream graph.
+type position struct {
+	// head: below the cut, where every stream must draw the same.
+	head bool
+	// cached: below a cache or snapshot, which would not repeat itself if the epoch changed what it holds.
+	cached bool
+	// start is the index at which the stream begins, where a step runs for elements from there on only. Its random ops would
+	// else draw once more what they drew for the first elements.
+	start uint64
+}
+
+// seedSource gives every seeded op of one stream graph its seeds, as a pure function of its arguments.
+type seedSource struct {
+	job    uint64
+	epoch  uint64
+	stream uint64
+}
+
+// seeds derives the two numbers of an op. Seeds of the user's own are mixed with stream and epoch only, never with the
+// place, so that two equally seeded shuffles stay aligned; in a head and in the first epoch they stay as they are, and
+// the values are those of a local run. Absent seeds come from the job's seed and the op's path, which does not change
+// when the pipeline is rearranged. fixed leaves the epoch out (reshuffle_each_iteration=False).
+func (s seedSource) seeds(at position, seed, seed2 int64, path string, fixed bool) (int64, int64) {
+	own := seed != 0 || seed2 != 0
+	byEpoch := !at.cached && !fixed
+	if own && at.head && (s.epoch == 0 || !byEpoch) {
+		return seed, seed2
+	}
+	h := sha256.New()
+	var buf []byte
+	if own {
+		buf = append(buf, "pecan user seed 1"...)
+		buf = binary.BigEndian.AppendUint64(buf, uint64(seed))
+		buf = binary.BigEndian.AppendUint64(buf, uint64(seed2))
+	} else {
+		buf = append(buf, "pecan job seed 1"...)
+		buf = binary.BigEndian.AppendUint64(buf, s.job)
+		buf = append(buf, path...)
+	}
+	buf = append(buf, 0)
+	if byEpoch {
+		buf = binary.BigEndian.AppendUint64(append(buf, 'e'), s.epoch)
+	}
+	if !at.head {
+		buf = binary.BigEndian.AppendUint64(append(buf, 's'), s.stream)
+	}
+	if at.start > 0 {
+		buf = binary.BigEndian.AppendUint64(append(buf, 'i'), at.start)
+	}
+	h.Write(buf)
+	sum := h.Sum(nil)
+	a := int64(binary.BigEndian.Uint64(sum) & math.MaxInt64)
+	b := int64(binary.BigEndian.Uint64(sum[8:]) & math.MaxInt64)
+	if a == 0 && b == 0 {
+		// TensorFlow reads two zeros as "no seed".
+		b = 1
+	}
+	return a, b
+}
+
+// drawKey makes the key of a stateless random op out of the two derived seeds of its stateful twin.
+func drawKey(seed, seed2 int64) uint64 {
+	buf := binary.BigEndian.AppendUint64([]byte("pecan key 1"), uint64(seed))
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64(buf, uint64(seed2)))
+	return binary.BigEndian.Uint64(sum[:])
+}

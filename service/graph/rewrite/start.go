@@ -1,0 +1,63 @@
+package rewrite
+
+import (
+	"math"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+// begin has the graph of a stream begin at an index, from root down.
+func (e *editor) begin(root *graph.Step, index uint64) {
+	if index == 0 {
+		return
+	}
+	e.p.VisitSkips(root, e.plan.way, e.ordered(), 1, func(s *graph.Step, more int64, rests bool) {
+		n := int64(min(index, math.MaxInt64))
+		if n > math.MaxInt64/more {
+			n = math.MaxInt64
+		} else {
+			n *= more
+		}
+		e.index.left[s] = n
+		if rests {
+			e.skips[s] = n
+			return
+		}
+		e.sunk[s] = true
+		e.lower(s, n)
+	})
+}
+
+// lower lets a step that counts its elements know that the first n are left out.
+func (e *editor) lower(s *graph.Step, n int64) {
+	arg := ""
+	switch {
+	case s.Node.GetOp() == "TakeDataset" && s.Rule.Kind == ops.Positional:
+		arg = "count"
+	case s.Rule.Kind == ops.Asserted:
+		arg = "cardinality"
+	default:
+		return
+	}
+	if count, ok := e.g.InputInt(s.Node, arg); ok && count >= 0 {
+		e.SetInput(s.Node.GetName(), arg, e.AddInt(startPrefix+s.Node.GetName()+"/"+arg, max(0, count-n)))
+	}
+}
+
+// startPrefix begins the names of what leaves elements out; the name of the node that gives them follows.
+const startPrefix = "pecan_start/"
+
+// skip leaves out what the stream's first elements are made of, if the skip rests on this step.
+func (e *editor) skip(s *graph.Step, input string) string {
+	n := e.skips[s]
+	if n == 0 {
+		return input
+	}
+	prefix := startPrefix + s.Node.GetName()
+	types, shapes := e.outputOf(s)
+	return e.Add(&tf.NodeDef{Name: prefix + "/skip", Op: "SkipDataset",
+		Input: []string{input, e.AddInt(prefix+"/first", n)}, Attr: nodedef.DatasetAttrs(types, shapes)})
+}

@@ -1,0 +1,200 @@
+package split
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/analysis"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+// Env is what a plan may know of the service.
+type Env struct {
+	// StaticWorkers is the length of the dispatcher's configured list of worker addresses, 0 without one. Only the
+	// sharding policies that tf.data service ties to that list (FILE, DATA, FILE_OR_DATA, HINT) look at it.
+	StaticWorkers int
+}
+
+// MaxStreams bounds S where no list of workers sets it: every open stream has threads, buffers and a copy of the graph.
+const MaxStreams = 16
+
+// Analyze decides how a dataset is divided into streams. It is a pure function of the graph, the options and, for the
+// static sharding policies, the length of the worker list: never of the workers that happen to be there.
+func Analyze(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, error) {
+	p := NewPlanner(g)
+	plan := &pecanv1.Plan{
+		Fingerprint: g.Fingerprint(), NumStreams: 1, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT, Repeat: 1,
+		Cut: &pecanv1.Cut{Kind: pecanv1.Cut_NONE}, Components: g.Outputs(), AssertedCardinality: analysis.Unknown,
+		WritesFiles: writesFiles(g),
+	}
+	if err := p.checkHint(opts); err != nil {
+		return nil, err
+	}
+	if isOff(opts) {
+		p.planOff(plan)
+		return seal(plan), nil
+	}
+	root, isTree := g.Steps()
+	if isTree {
+		root, plan.Repeat = p.singlePass(root)
+	}
+	run, err := p.ChooseMode(root, opts)
+	if err != nil {
+		return nil, err
+	}
+	plan.Mode, plan.Determinism = run.Mode, run.Class
+	p.KeySteps(root, run.Mode)
+	plan.Keyed = slices.Sorted(maps.Keys(p.Keyed))
+	p.reportRandomSteps(plan, root)
+	if run.Why != "" {
+		addReason(plan, "The job runs in mode %s and not %s, as the user allows: %s.", modeWord(run.Mode), modeWord(opts.GetMode()), run.Why)
+	}
+	if !isTree {
+		plan.Cardinality = analysis.Unknown
+		addReason(plan, "The dataset is not divided: its graph uses one dataset in two places, which tf.data does not write.")
+		return seal(plan), nil
+	}
+	if plan.WritesFiles {
+		addReason(plan, "A cache or a snapshot writes files, so the next epoch is opened when it is asked for and not ahead of need.")
+	}
+	if plan.Repeat != 1 {
+		addReason(plan, "The outermost repeat was taken off: each pass is an epoch of its own.")
+	}
+	plan.Cardinality = p.Cardinality(root)
+	p.planAssert(plan, root)
+	switch p.cacheBelow(root) {
+	case cacheInMemory:
+		addReason(plan, "A cache in memory holds each stream's share for one epoch, and is filled anew in the next.")
+	case cacheInFile:
+		addReason(plan, "With several streams, each writes cache files of its own beside the path that was given (.stream-s-of-S).")
+	}
+	plan.AllOpen = p.MayBeEndless(root) || run.Mode == pecanv1.Mode_MODE_DETERMINISTIC
+	if err := p.planCut(plan, root, opts, env); err != nil {
+		return nil, err
+	}
+	if plan.NumStreams > 1 {
+		root = p.PushPositionsDown(root)
+	}
+	p.planCache(plan, root)
+	return seal(plan), nil
+}
+
+// reportRandomSteps tells what becomes of steps that draw random values.
+func (p *Planner) reportRandomSteps(plan *pecanv1.Plan, root *graph.Step) {
+	if len(plan.Keyed) > 0 {
+		addReason(plan, "What %s draw(s) follows from the seed and the number of the element alone, so parallel calls stay parallel.", strings.Join(plan.Keyed, ", "))
+	}
+	if serial := slices.Sorted(maps.Keys(p.SequencedSteps(root, plan.Mode))); len(serial) > 0 {
+		addReason(plan, "%s work(s) on one element at a time: its calls would else draw, or count, in any order.", strings.Join(serial, ", "))
+	}
+}
+
+// singlePass takes the outermost repeat off, and tells how many passes it stood for.
+func (p *Planner) singlePass(root *graph.Step) (*graph.Step, int64) {
+	if p.VariablesDecideCount(root) {
+		return root, 1
+	}
+	return p.RemoveOuterRepeat(root)
+}
+
+func modeWord(mode pecanv1.Mode) string {
+	return strings.ToLower(strings.TrimPrefix(mode.String(), "MODE_"))
+}
+
+func isOff(opts *pecanv1.JobOptions) bool {
+	return opts.GetMode() == pecanv1.Mode_MODE_OFF || opts.GetSharding() == pecanv1.Sharding_SHARDING_OFF
+}
+
+func addReason(plan *pecanv1.Plan, format string, args ...any) {
+	plan.Reasons = append(plan.Reasons, fmt.Sprintf(format, args...))
+}
+
+// seal seals a plan: the hash covers all that affects elements.
+func seal(plan *pecanv1.Plan) *pecanv1.Plan {
+	plan.Hash = PlanHash(plan)
+	return plan
+}
+
+func (p *Planner) planOff(plan *pecanv1.Plan) {
+	root, isTree := p.g.Steps()
+	plan.NumStreams = 0
+	plan.Cardinality = p.Cardinality(root)
+	plan.AllOpen = p.MayBeEndless(root)
+	plan.Mode, plan.Determinism = pecanv1.Mode_MODE_OFF, p.DeterminismClass(root, pecanv1.Mode_MODE_OFF)
+	addReason(plan, "Sharding is off: every worker gives the whole dataset.")
+	if p.cacheMarks(root) > 0 {
+		addReason(plan, "cache() does nothing here: every worker would keep the whole dataset.")
+	}
+	if isTree {
+		p.planResume(plan, root, Division{})
+	}
+}
+
+// planAssert keeps a promised number of elements for the client to check: a stream's share has fewer and would fail.
+func (p *Planner) planAssert(plan *pecanv1.Plan, root *graph.Step) {
+	plan.AssertedCardinality = p.rootAssert(root)
+	promised := false
+	root.Walk(func(s *graph.Step) { promised = promised || s.Rule.Kind == ops.Asserted })
+	if promised && plan.AssertedCardinality == analysis.Unknown && plan.Cardinality >= 0 {
+		// The promise stands deeper, and the steps above it carry it to the root.
+		plan.AssertedCardinality = plan.Cardinality
+	}
+	if plan.AssertedCardinality != analysis.Unknown {
+		addReason(plan, "assert_cardinality is checked in the trainer, where all streams meet.")
+	}
+}
+
+// planCut chooses the cut, the batch way and S.
+func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.JobOptions, env Env) error {
+	sharding := opts.GetSharding()
+	if sharding == pecanv1.Sharding_SHARDING_HINT {
+		p.planHint(plan, root, env)
+		p.planResume(plan, root, Division{})
+		return nil
+	}
+	static := 0
+	switch sharding {
+	case pecanv1.Sharding_SHARDING_FILE, pecanv1.Sharding_SHARDING_DATA, pecanv1.Sharding_SHARDING_FILE_OR_DATA:
+		static = env.StaticWorkers
+	}
+	sunk := p.PushPositionsDown(root)
+	w, err := p.chooseBySharding(sunk, sharding, env)
+	if err != nil {
+		return err
+	}
+	streams, why := p.streams(sunk, w, static)
+	if streams <= 1 && static == 0 && sharding != pecanv1.Sharding_SHARDING_FILE {
+		// One file, or a costly head: the records of that file may still be worth dividing.
+		if other := p.choose(sunk, true); !sameEdges(other, w) {
+			if n, otherWhy := p.streams(sunk, other, 0); n > 1 {
+				w, streams, why = other, n, otherWhy
+			}
+		}
+	}
+	plan.Reasons = append(plan.Reasons, why...)
+	if streams <= 1 {
+		p.planResume(plan, root, Division{})
+		return nil
+	}
+	p.writeCut(plan, w, streams)
+	p.planResume(plan, sunk, w)
+	return nil
+}
+
+// CheckMode refuses a job whose mode its dataset cannot keep, as Analyze does, without dividing anything.
+func CheckMode(g *graph.Graph, opts *pecanv1.JobOptions) error {
+	if isOff(opts) {
+		return nil
+	}
+	p := NewPlanner(g)
+	root, isTree := g.Steps()
+	if isTree {
+		root, _ = p.singlePass(root)
+	}
+	_, err := p.ChooseMode(root, opts)
+	return err
+}

@@ -1,0 +1,237 @@
+package split_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/analysis"
+	"github.com/pecan-ml/pecan/service/graph/graphtest"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/split"
+)
+
+const (
+	file       = pecanv1.Sharding_SHARDING_FILE
+	data       = pecanv1.Sharding_SHARDING_DATA
+	fileOrData = pecanv1.Sharding_SHARDING_FILE_OR_DATA
+	hint       = pecanv1.Sharding_SHARDING_HINT
+	dynamic    = pecanv1.Sharding_SHARDING_DYNAMIC
+)
+
+func TestPlans(t *testing.T) {
+	const (
+		elements, blocks, files = pecanv1.Cut_ELEMENTS, pecanv1.Cut_BLOCKS, pecanv1.Cut_FILES
+		exactWay                = pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT
+		remainderWay            = pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER
+		closingWay              = pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING
+	)
+	for name, c := range map[string]struct {
+		graph   string
+		opts    *pecanv1.JobOptions
+		workers int
+		streams int32
+		kind    pecanv1.Cut_Kind
+		way     pecanv1.BatchStrategy
+		block   int64
+		edge    string
+		repeat  int64
+		card    int64
+	}{
+		"a range is cut by elements":                      {graph: "range", opts: graphtest.Once, streams: 16, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: 100},
+		"dynamic sharding follows the rules too":          {graph: "range", opts: graphtest.Sharded(dynamic), streams: 16, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: 100},
+		"the workers do not change S":                     {graph: "range", opts: graphtest.Sharded(dynamic), workers: 3, streams: 16, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: 100},
+		"a counted batch is cut in blocks":                {graph: "map_batch", opts: graphtest.Once, streams: 4, kind: blocks, way: exactWay, block: 8, edge: "RangeDataset", repeat: 1, card: 12},
+		"a filter below a batch leaves remainders":        {graph: "filter_batch", opts: graphtest.Once, streams: 16, kind: elements, way: remainderWay, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
+		"a map above such a batch needs a closing one":    {graph: "filter_batch_map", opts: graphtest.Once, streams: 16, kind: elements, way: closingWay, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
+		"records are cut by files":                        {graph: "records", opts: graphtest.Once, streams: 8, kind: files, way: remainderWay, block: 1, edge: "TensorSliceDataset", repeat: 1, card: -2},
+		"a repeat above a file cache stays in the stream": {graph: "cache_file", opts: graphtest.Once, streams: 5, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: 60},
+		"an endless repeat comes off":                     {graph: "endless", opts: graphtest.Once, streams: 7, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: -1, card: 30},
+		"an endless repeat below a batch stays":           {graph: "endless_batch", opts: graphtest.Once, streams: 4, kind: blocks, way: exactWay, block: 4, edge: "RepeatDataset", repeat: 1, card: -1},
+		"sharding FILE cuts by files":                     {graph: "records", opts: graphtest.Sharded(file), workers: 3, streams: 3, kind: files, way: remainderWay, block: 1, edge: "TensorSliceDataset", repeat: 1, card: -2},
+		"sharding DATA cuts by elements":                  {graph: "records", opts: graphtest.Sharded(data), workers: 3, streams: 3, kind: blocks, way: exactWay, block: 8, edge: "FlatMapDataset", repeat: 1, card: -2},
+		"FILE_OR_DATA takes files when they suffice":      {graph: "records", opts: graphtest.Sharded(fileOrData), workers: 8, streams: 8, kind: files, way: remainderWay, block: 1, edge: "TensorSliceDataset", repeat: 1, card: -2},
+		"FILE_OR_DATA takes elements when they do not":    {graph: "records", opts: graphtest.Sharded(fileOrData), workers: 9, streams: 9, kind: blocks, way: exactWay, block: 8, edge: "FlatMapDataset", repeat: 1, card: -2},
+		"a hint is filled in":                             {graph: "hint", opts: graphtest.Sharded(hint), workers: 3, streams: 3, kind: pecanv1.Cut_HINT, way: exactWay, block: 1, edge: "ShardDataset", repeat: 1, card: -2},
+		"off divides nothing":                             {graph: "records", opts: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, streams: 0, kind: pecanv1.Cut_NONE, way: exactWay, repeat: 1, card: -2},
+		"a generator's state divides":                     {graph: "drawn", opts: graphtest.Once, streams: 16, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: 64},
+		"a filter by drawn values divides":                {graph: "drawn_filtered", opts: graphtest.Once, streams: 16, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
+		"a variable that counts values divides":           {graph: "counter", opts: graphtest.Once, streams: 4, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: 5},
+		"a variable that a filter sees does not":          {graph: "filtered_counter", opts: graphtest.Once, streams: 1, kind: pecanv1.Cut_NONE, way: exactWay, repeat: 1, card: -2},
+		"a zip of seeded shuffles is cut above both":      {graph: "zip", opts: graphtest.Once, streams: 4, kind: elements, way: exactWay, block: 1, edge: "ShuffleDatasetV3", repeat: 1, card: 50},
+		"what reads every record for nothing is whole":    {graph: "enumerate_records", opts: graphtest.Once, streams: 1, kind: pecanv1.Cut_NONE, way: exactWay, repeat: 1, card: -2},
+		"padding that neighbours decide stays together":   {graph: "padded", opts: graphtest.Once, streams: 4, kind: blocks, way: exactWay, block: 4, edge: "FilterDataset", repeat: 1, card: -2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := graphtest.Parse(t, c.graph)
+			p := graphtest.Plan(t, g, c.opts, c.workers)
+			if p.NumStreams != c.streams || p.Cut.Kind != c.kind || p.BatchStrategy != c.way || p.Cut.Block != c.block || p.Repeat != c.repeat || p.Cardinality != c.card {
+				t.Errorf("plan %v", p)
+			}
+			for _, edge := range p.Cut.Edges {
+				if !strings.HasPrefix(edge, c.edge+"/") {
+					t.Errorf("cut above %s, want a %s", edge, c.edge)
+				}
+			}
+			if len(p.Cut.Edges) == 0 && c.edge != "" {
+				t.Error("no edges")
+			}
+			if len(p.Reasons) == 0 || p.Fingerprint != g.Fingerprint() || len(p.Components) == 0 {
+				t.Errorf("plan does not explain itself: %v", p)
+			}
+			if again := graphtest.Plan(t, graphtest.Parse(t, c.graph), c.opts, c.workers); !proto.Equal(p, again) {
+				t.Errorf("a second look gives another plan: %v", again)
+			}
+		})
+	}
+}
+
+// Who asks why there are no more streams is told what bounds them.
+func TestAPlanTellsWhatBoundsItsStreams(t *testing.T) {
+	manyFiles := func(n int) func(*tf.GraphDef) {
+		return func(def *tf.GraphDef) {
+			for _, node := range def.Node {
+				if value := node.GetAttr()["value"].GetTensor(); value.GetDtype() == tf.DataType_DT_STRING && len(value.GetTensorShape().GetDim()) == 1 {
+					value.TensorShape.Dim[0].Size, value.TensorContent = int64(n), nil
+					for len(value.StringVal) < n {
+						value.StringVal = append(value.StringVal, fmt.Appendf(nil, "/more/%d", len(value.StringVal)))
+					}
+				}
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		graph  string
+		change func(*tf.GraphDef)
+		opts   *pecanv1.JobOptions
+		want   string
+	}{
+		"a file for each":  {graph: "records", opts: graphtest.Sharded(file), want: "by files, into 8 streams."},
+		"few files":        {graph: "records", change: manyFiles(20), opts: graphtest.Sharded(file), want: "into 8 streams. There are 20 files; opening a stream costs"},
+		"more files":       {graph: "records", change: manyFiles(40), opts: graphtest.Sharded(file), want: "into 10 streams. There are 40 files; opening a stream costs"},
+		"many files":       {graph: "records", change: manyFiles(100), opts: graphtest.Sharded(file), want: "into 16 streams. No dataset gets more than 16"},
+		"few elements":     {graph: "map_batch", opts: graphtest.Once, want: "into 4 streams. There are 13 shares; opening a stream costs"},
+		"many elements":    {graph: "range", opts: graphtest.Once, want: "into 16 streams. No dataset gets more than 16"},
+		"nothing to do":    {graph: "zip", opts: graphtest.Once, want: "into 4 streams. No work stands above the cut"},
+		"an endless range": {graph: "endless_batch", opts: graphtest.Once, want: "into 4 streams. "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			def := graphtest.Decode(t, graphtest.Read(t, c.graph))
+			if c.change != nil {
+				c.change(def)
+			}
+			g, err := graph.Parse(graphtest.Encode(t, def), graph.Limits{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if said := strings.Join(graphtest.Plan(t, g, c.opts, 0).Reasons, " "); !strings.Contains(said, c.want) {
+				t.Errorf("%q does not say %q", said, c.want)
+			}
+		})
+	}
+}
+
+func TestAPlanTellsOfFilesThatAreWritten(t *testing.T) {
+	named := func(path string) func(*tf.GraphDef) {
+		return func(def *tf.GraphDef) {
+			name := nodedef.Const("path", &tf.TensorProto{Dtype: tf.DataType_DT_STRING, TensorShape: nodedef.Shape(), StringVal: [][]byte{[]byte(path)}})
+			f := def.GetLibrary().GetFunction()[0]
+			f.NodeDef = append(f.NodeDef, name, &tf.NodeDef{Name: "cache", Op: "CacheDataset", Input: []string{"x", "path:output:0"}})
+		}
+	}
+	for name, c := range map[string]struct {
+		graph string
+		// change is made to the parsed graph: what is looked at is a function that a step calls.
+		change func(*tf.GraphDef)
+		want   bool
+	}{
+		"no cache":                   {graph: "map_batch"},
+		"a file cache":               {graph: "cache_file", want: true},
+		"a file cache in a function": {graph: "map_batch", change: named("/cache/file"), want: true},
+		"a cache in memory in one":   {graph: "map_batch", change: named("")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := graphtest.Parse(t, c.graph)
+			if c.change != nil {
+				c.change(g.Def())
+			}
+			if p := graphtest.Plan(t, g, graphtest.Once, 0); p.WritesFiles != c.want {
+				t.Errorf("plan %v", p)
+			}
+			if p := graphtest.Plan(t, g, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, 0); p.WritesFiles != c.want {
+				t.Errorf("plan of sharding OFF %v", p)
+			}
+		})
+	}
+}
+
+func TestPlansThatAreRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		graph   string
+		opts    *pecanv1.JobOptions
+		workers int
+		want    reason.Reason
+	}{
+		"fewer files than workers":     {"records", graphtest.Sharded(file), 9, reason.ShardingFiles},
+		"no files at all":              {"range", graphtest.Sharded(file), 2, reason.ShardingSource},
+		"a hint in another mode":       {"hint", graphtest.Sharded(dynamic), 0, reason.ShardingHint},
+		"a hint without sharding":      {"hint", graphtest.Sharded(pecanv1.Sharding_SHARDING_OFF), 0, reason.ShardingHint},
+		"the mode HINT without a hint": {"range", graphtest.Sharded(hint), 2, reason.ShardingHint},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := split.Analyze(graphtest.Parse(t, c.graph), c.opts, split.Env{StaticWorkers: c.workers})
+			if p != nil || !reason.Is(err, c.want) {
+				t.Errorf("plan %v, error %v, want %s", p, err, c.want)
+			}
+		})
+	}
+}
+
+func TestPromisedCardinalityIsLeftToTheClient(t *testing.T) {
+	p := graphtest.Plan(t, graphtest.Parse(t, "assert_cardinality"), graphtest.Once, 0)
+	if p.AssertedCardinality != 27 || p.Cardinality != 27 {
+		t.Errorf("plan %v", p)
+	}
+	if p := graphtest.Plan(t, graphtest.Parse(t, "range"), graphtest.Once, 0); p.AssertedCardinality != analysis.Unknown {
+		t.Errorf("asserted %d without a promise", p.AssertedCardinality)
+	}
+}
+
+func TestEndlessStreamsAreAllOpen(t *testing.T) {
+	for name, want := range map[string]bool{"endless_batch": true, "endless": false, "range": false} {
+		if p := graphtest.Plan(t, graphtest.Parse(t, name), graphtest.Once, 0); p.AllOpen != want {
+			t.Errorf("%s: all_open %v", name, p.AllOpen)
+		}
+	}
+	if p := graphtest.Plan(t, graphtest.Parse(t, "range"), &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC}, 0); !p.AllOpen {
+		t.Error("a deterministic order needs all streams")
+	}
+}
+
+func TestTheHashCoversWhatAffectsElements(t *testing.T) {
+	p := graphtest.Plan(t, graphtest.Parse(t, "records"), graphtest.Once, 0)
+	other := proto.Clone(p).(*pecanv1.Plan)
+	other.Reasons = append(other.Reasons, "another sentence")
+	if split.PlanHash(other) != p.Hash {
+		t.Error("a sentence for people changes the hash")
+	}
+	other.NumStreams++
+	if split.PlanHash(other) == p.Hash {
+		t.Error("another S keeps the hash")
+	}
+}
+
+func TestCardinalityOfRanges(t *testing.T) {
+	const low, high = -1 << 63, 1<<63 - 1
+	for _, c := range [][4]int64{{0, 10, 1, 10}, {0, 10, 3, 4}, {10, 0, -3, 4}, {5, 5, 1, 0}, {5, 0, 1, 0}, {0, high, 1, high}, {low, high, 1, high}, {high, low, low, 2}} {
+		if n := analysis.RangeCount(c[0], c[1], c[2]); n != c[3] {
+			t.Errorf("range(%d, %d, %d) has %d elements, want %d", c[0], c[1], c[2], n, c[3])
+		}
+	}
+}

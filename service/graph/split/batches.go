@@ -1,0 +1,99 @@
+package split
+
+import (
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+type BatchStrategy int
+
+const (
+	ExactBatches BatchStrategy = iota
+	RemainderBatches
+	closingBatches
+)
+
+// joinedDivision cuts below a batch whose count of rows is not known beforehand; ok is false where there is no such batch or
+// its remainders could not travel.
+func (p *Planner) joinedDivision(root *graph.Step, keepFiles bool) (w Division, ok bool) {
+	w.Strategy = RemainderBatches
+	s := root
+	for ; s.Rule.Kind != ops.Batched && s.Rule.Kind != ops.Rebatched; s = s.In[0] {
+		switch s.Rule.Kind {
+		case ops.PassThrough, ops.Asserted:
+		case ops.OneToOne, ops.PerElement, ops.Shuffled, ops.Cached:
+			if p.Facts(s).Endless || s.Node.GetOp() == "SnapshotDatasetV2" {
+				return Division{}, false
+			}
+			w.Strategy = closingBatches
+		default:
+			return Division{}, false
+		}
+	}
+	if !p.remaindersTravel(s) {
+		return Division{}, false
+	}
+	w.Batch = s
+	under := needElements
+	if s.Rule.Kind == ops.Rebatched {
+		under = needRows
+	}
+	w.edgeSet = p.divide(s.In[0], under, 1, keepFiles)
+	return w.indexed(), true
+}
+
+// batchRows is the number of rows of a full batch of a grouping step.
+func (p *Planner) batchRows(s *graph.Step) (int64, bool) {
+	if s.Rule.Kind == ops.Rebatched {
+		sizes, ok := nodedef.Ints(p.g.Input(s.Node, "batch_sizes"))
+		if !ok || len(sizes) != 1 {
+			return 0, false
+		}
+		return sizes[0], true
+	}
+	return p.g.InputInt(s.Node, "batch_size")
+}
+
+// remaindersTravel tells whether rows of a short batch can be taken out of it, carried elsewhere and batched again
+// without anything to see: no objects, and no padding that depends on the neighbours.
+func (p *Planner) remaindersTravel(s *graph.Step) bool {
+	if rows, ok := p.batchRows(s); !ok || rows < 1 {
+		return false
+	}
+	for _, t := range p.g.OutputTypes(s.Node) {
+		if t == tf.DataType_DT_VARIANT || t == tf.DataType_DT_RESOURCE {
+			return false
+		}
+	}
+	return p.rowsStandAlone(s)
+}
+
+// rowsStandAlone tells whether a row is the same whichever rows are batched with it: padding to the longest of them is
+// to be seen.
+func (p *Planner) rowsStandAlone(s *graph.Step) bool {
+	switch s.Node.GetOp() {
+	case "BatchDataset", "BatchDatasetV2", "ParallelBatchDataset", "RebatchDatasetV2":
+		return true
+	case "PaddedBatchDataset", "PaddedBatchDatasetV2":
+		at := p.g.InputIndex(s.Node, "padded_shapes")
+		if int(p.g.Attr(s.Node, "N").GetI()) != len(p.g.OutputTypes(s.Node)) {
+			return false
+		}
+		for i := range p.g.OutputTypes(s.Node) {
+			name, _, _ := nodedef.SplitInput(s.Node.GetInput()[at+i])
+			dims, ok := nodedef.Ints(p.g.Node(name))
+			if !ok {
+				return false
+			}
+			for _, d := range dims {
+				if d < 0 {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	return false
+}

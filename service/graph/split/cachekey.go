@@ -1,0 +1,46 @@
+package split
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/analysis"
+)
+
+// cacheKey hashes all that decides which elements pass a stream's cached step, but the files they come from and the job's seed.
+// Graphs that are written alike up to there have one key, whatever stands above; where seeds are drawn, which hang on names,
+// the whole dataset is in it.
+func (p *Planner) cacheKey(plan *pecanv1.Plan) string {
+	h := graph.NewHasher(p.g)
+	sum := sha256.New()
+	graph.WriteHashPart(sum, []byte("pecan cache 1"))
+	graph.WriteHashPart(sum, h.Node(plan.GetCache().GetNode()))
+	if plan.GetCache().GetSeeded() {
+		graph.WriteHashPart(sum, []byte(p.g.Fingerprint()))
+		graph.WriteHashPart(sum, []byte(plan.GetCache().GetNode()))
+	}
+	number := func(n int64) { graph.WriteHashPart(sum, binary.BigEndian.AppendUint64(nil, uint64(n))) }
+	number(int64(plan.GetNumStreams()))
+	number(int64(plan.GetCut().GetKind()))
+	number(plan.GetCut().GetBlock())
+	for _, edge := range plan.GetCut().GetEdges() {
+		graph.WriteHashPart(sum, h.Node(edge))
+	}
+	order := int64(0)
+	switch {
+	case analysis.IsDeterministic(plan.GetMode()):
+		order = 2
+	case analysis.NeedsRepeatableOrder(plan.GetMode()):
+		order = 1
+	}
+	number(order)
+	packed := int64(0)
+	if plan.GetCache().GetPacked() {
+		packed = 1
+	}
+	number(packed)
+	return hex.EncodeToString(sum.Sum(nil))
+}

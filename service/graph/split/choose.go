@@ -1,0 +1,92 @@
+package split
+
+import (
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+func sameEdges(a, b Division) bool {
+	if a.Strategy != b.Strategy || len(a.Edges) != len(b.Edges) {
+		return false
+	}
+	for i := range a.Edges {
+		if a.Edges[i].at.Node != b.Edges[i].at.Node || a.Edges[i].block != b.Edges[i].block {
+			return false
+		}
+	}
+	return true
+}
+
+// chooseBySharding picks the way that a sharding policy asks for.
+func (p *Planner) chooseBySharding(root *graph.Step, sharding pecanv1.Sharding, env Env) (Division, error) {
+	switch sharding {
+	case pecanv1.Sharding_SHARDING_FILE:
+		w, files := p.fileDivision(root)
+		switch {
+		case files == 0:
+			return Division{}, reason.New(reason.ShardingSource,
+				"sharding FILE needs a dataset that reads files named by a list (list_files, TFRecordDataset, interleave over names), this one has no such source: use DATA or DYNAMIC")
+		case files < int64(env.StaticWorkers):
+			return Division{}, reason.New(reason.ShardingFiles,
+				"sharding FILE needs at least one file for each of the %d workers of the dispatcher's list (--worker-addresses), the dataset has %d: use DATA or FILE_OR_DATA, write more files, or list fewer workers", env.StaticWorkers, files)
+		}
+		return w, nil
+	case pecanv1.Sharding_SHARDING_FILE_OR_DATA:
+		if w, files := p.fileDivision(root); files > 0 && files >= int64(env.StaticWorkers) {
+			return w, nil
+		}
+		return p.choose(root, true), nil
+	case pecanv1.Sharding_SHARDING_DATA:
+		return p.choose(root, true), nil
+	}
+	return p.choose(root, false), nil
+}
+
+// fileDivision gives the best way that cuts by files, or the best that is correct where files cannot be cut, and how many
+// files there are; 0 means that the dataset names no files.
+func (p *Planner) fileDivision(root *graph.Step) (Division, int64) {
+	candidates := []Division{p.exactDivision(root, false)}
+	if w, ok := p.joinedDivision(root, false); ok {
+		candidates = append(candidates, w)
+	}
+	for _, w := range candidates {
+		all := true
+		for _, e := range w.Edges {
+			all = all && e.files
+		}
+		if all {
+			return w, w.splits
+		}
+	}
+	files := int64(0)
+	root.Walk(func(s *graph.Step) {
+		if s.Rule.Kind == ops.PerElement && p.Facts(s).ReadsFiles && p.namesFiles(s.In[0]) {
+			files = max(files, p.splits(s.In[0], 1))
+		}
+	})
+	return p.choose(root, false), files
+}
+
+// choose takes the exact way when its head is cheap, else the cheaper one.
+func (p *Planner) choose(root *graph.Step, keepFiles bool) Division {
+	best := p.exactDivision(root, keepFiles)
+	if p.divisionCost(best) == 0 && p.sameInAllStreams(best) {
+		return best
+	}
+	if w, ok := p.joinedDivision(root, keepFiles); ok {
+		if p.divisionCost(w) < p.divisionCost(best) || !p.sameInAllStreams(best) {
+			return w
+		}
+	}
+	return best
+}
+
+func (p *Planner) divisionCost(w Division) int {
+	cost := 0
+	for _, e := range w.Edges {
+		cost = max(cost, p.CostOfHead(e.at))
+	}
+	return cost
+}

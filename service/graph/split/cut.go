@@ -1,0 +1,133 @@
+package split
+
+import (
+	"fmt"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+)
+
+// Share is the part of a dataset that one stream has: stream number Stream of Streams.
+type Share struct{ Streams, Stream int64 }
+
+// cutting puts one cut into a graph.
+type cutting struct {
+	*graph.Editor
+	g *graph.Graph
+	// types and shapes are the components of the elements that are cut.
+	types  []tf.DataType
+	shapes []*tf.TensorShapeProto
+}
+
+// Cut puts the cut on the output of a step, which node name gives, and gives the node that stands for the stream's share.
+// Sources that are numbers or constants are changed themselves, so that the share costs nothing to find. types and shapes
+// are the components of the output.
+func (p *Planner) Cut(editor *graph.Editor, s *graph.Step, c Edge, share Share, name string, types []tf.DataType, shapes []*tf.TensorShapeProto) string {
+	e := &cutting{Editor: editor, g: p.g, types: types, shapes: shapes}
+	streams, stream := share.Streams, share.Stream
+	switch s.Node.GetOp() {
+	case "RangeDataset":
+		if c.block == 1 && e.cutRange(s.Node, streams, stream) {
+			return name
+		}
+		if c.block > 1 {
+			if share, ok := e.cutRangeBlocks(s.Node, c.block, streams, stream); ok {
+				return share
+			}
+		}
+	case "TensorSliceDataset":
+		if e.cutSlices(s.Node, p.Cardinality(s), c.block, streams, stream) {
+			return name
+		}
+	}
+	if c.block == 1 {
+		return e.shard(s, name, streams, stream)
+	}
+	return e.blocks(s, name, c.block, streams, stream)
+}
+
+// cutSlices keeps only the stream's rows of the constants that a step slices.
+func (e *cutting) cutSlices(n *tf.NodeDef, rows, block, streams, stream int64) bool {
+	var consts []*tf.NodeDef
+	for i, input := range n.GetInput() {
+		name, _, control := nodedef.SplitInput(input)
+		if control {
+			continue
+		}
+		t := nodedef.Tensor(e.g.Node(name))
+		dims := t.GetTensorShape().GetDim()
+		if t == nil || len(dims) == 0 || dims[0].GetSize() != rows {
+			return false
+		}
+		share, ok := shareOf(t, block, streams, stream)
+		if !ok {
+			return false
+		}
+		consts = append(consts, nodedef.Const(fmt.Sprintf("%s%s/slice_%d", CutPrefix, n.GetName(), i), share))
+	}
+	for i, c := range consts {
+		e.Edit(n.GetName()).Input[i] = e.Add(c)
+	}
+	return true
+}
+
+// shard takes every S-th element.
+func (e *cutting) shard(s *graph.Step, input string, streams, stream int64) string {
+	prefix := CutPrefix + s.Node.GetName()
+	types, shapes := e.types, e.shapes
+	n := &tf.NodeDef{Name: prefix + "/shard", Op: "ShardDataset",
+		Input: []string{input, e.AddInt(prefix+"/shards", streams), e.AddInt(prefix+"/index", stream)},
+		Attr:  nodedef.DatasetAttrs(types, shapes)}
+	return e.Add(n)
+}
+
+// blocks takes every S-th block of elements: skip to the first, windows of a block at each S-th block, flat again.
+// Only ops that hold any element are used, so shapes may differ from element to element.
+func (e *cutting) blocks(s *graph.Step, input string, block, streams, stream int64) string {
+	prefix := CutPrefix + s.Node.GetName()
+	types, shapes := e.types, e.shapes
+	skip := e.Add(&tf.NodeDef{Name: prefix + "/skip", Op: "SkipDataset",
+		Input: []string{input, e.AddInt(prefix+"/first", stream*block)}, Attr: nodedef.DatasetAttrs(types, shapes)})
+	variants := make([]tf.DataType, len(types))
+	scalars := make([]*tf.TensorShapeProto, len(types))
+	for i := range types {
+		variants[i], scalars[i] = tf.DataType_DT_VARIANT, nodedef.Shape()
+	}
+	window := e.Add(&tf.NodeDef{Name: prefix + "/window", Op: "WindowDataset", Input: []string{
+		skip, e.AddInt(prefix+"/size", block), e.AddInt(prefix+"/shift", block*streams), e.AddInt(prefix+"/stride", 1),
+		e.Add(nodedef.BoolConst(prefix+"/keep_rest", false)),
+	}, Attr: nodedef.DatasetAttrs(variants, scalars)})
+	flat := &tf.NodeDef{Name: prefix + "/flatten", Op: "FlatMapDataset", Input: []string{window}, Attr: nodedef.DatasetAttrs(types, shapes)}
+	flat.Attr["f"] = nodedef.FuncAttr(e.addUnwindow("pecan_unwindow_"+s.Node.GetName(), types, shapes))
+	flat.Attr["Targuments"] = nodedef.TypesAttr(nil)
+	return e.Add(flat)
+}
+
+// addUnwindow adds the function that turns one window, a dataset for each component, into one dataset of elements.
+func (e *cutting) addUnwindow(name string, types []tf.DataType, shapes []*tf.TensorShapeProto) string {
+	f := &tf.FunctionDef{
+		Signature: &tf.OpDef{Name: name, OutputArg: []*tf.OpDef_ArgDef{{Name: "elements", Type: tf.DataType_DT_VARIANT}}},
+		Ret:       map[string]string{"elements": "result:output:0"},
+	}
+	var args []string
+	for i := range types {
+		arg := fmt.Sprintf("window_%d", i)
+		args = append(args, arg)
+		f.Signature.InputArg = append(f.Signature.InputArg, &tf.OpDef_ArgDef{Name: arg, Type: tf.DataType_DT_VARIANT})
+	}
+	result := args[0]
+	if len(types) > 1 {
+		zip := &tf.NodeDef{Name: "zip", Op: "ZipDataset", Input: args, Attr: nodedef.DatasetAttrs(types, shapes)}
+		zip.Attr["N"] = nodedef.IntAttr(int64(len(types)))
+		f.NodeDef = append(f.NodeDef, zip)
+		result = "zip:handle:0"
+	}
+	f.NodeDef = append(f.NodeDef, &tf.NodeDef{Name: "result", Op: "Identity", Input: []string{result},
+		Attr: map[string]*tf.AttrValue{"T": nodedef.TypeAttr(tf.DataType_DT_VARIANT)}})
+	e.AddFunction(name, f)
+	return name
+}
+
+// CutPrefix begins the names of the nodes of a cut; the name of the node that is cut follows.
+const CutPrefix = "pecan_cut/"

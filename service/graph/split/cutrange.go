@@ -1,0 +1,151 @@
+package split
+
+import (
+	"encoding/binary"
+	"math"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/analysis"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+)
+
+// maxListedRows is how many numbers of a range are written out as a constant; more are computed block by block.
+const maxListedRows = 1 << 16
+
+// numbers are the three constants of a range.
+type numbers struct{ start, stop, step int64 }
+
+func rangeNumbers(g *graph.Graph, n *tf.NodeDef) (numbers, bool) {
+	start, ok1 := g.InputInt(n, "start")
+	stop, ok2 := g.InputInt(n, "stop")
+	step, ok3 := g.InputInt(n, "step")
+	return numbers{start, stop, step}, ok1 && ok2 && ok3 && step != 0
+}
+
+// cutRange makes every S-th number of a range a range of its own.
+func (e *cutting) cutRange(n *tf.NodeDef, streams, stream int64) bool {
+	r, ok := rangeNumbers(e.g, n)
+	return ok && e.moveRange(n, r, r.step, streams, stream)
+}
+
+// unreachable is more numbers than a stream counts in ten years: what happens behind them never does. enumerate() is a
+// range up to the largest number.
+const unreachable = int64(1) << 48
+
+// counterFits tells whether TensorFlow's counter, which adds the step once more behind the last number, stays within
+// int64 in steps of stride. A counter that wraps makes the range endless.
+func (r numbers) counterFits(stride, streams int64) bool {
+	count := analysis.RangeCount(r.start, r.stop, r.step)
+	if count/streams/(abs(stride)/abs(r.step)) >= unreachable {
+		return true
+	}
+	// The last number lies between start and stop, so wrapping on the way to it does no harm.
+	last := r.start + max(count-1, 0)*r.step
+	return sumFits(last, stride*streams)
+}
+
+func sumFits(a, b int64) bool {
+	return (b <= 0 || a <= math.MaxInt64-b) && (b >= 0 || a >= math.MinInt64-b)
+}
+
+// moveRange starts a range at its stream's first number, stride numbers further for each stream, and goes on in steps
+// of all streams. It refuses where the arithmetic would not hold.
+func (e *cutting) moveRange(n *tf.NodeDef, r numbers, stride, streams, stream int64) bool {
+	if abs(stride) > math.MaxInt64/(2*streams) || !r.counterFits(stride, streams) || !sumFits(r.start, stride*stream) {
+		return false
+	}
+	prefix := CutPrefix + n.GetName()
+	e.SetInput(n.GetName(), "start", e.AddInt(prefix+"/start", r.start+stride*stream))
+	e.SetInput(n.GetName(), "step", e.AddInt(prefix+"/step", stride*streams))
+	return true
+}
+
+func abs(v int64) int64 {
+	if v < 0 && v != math.MinInt64 {
+		return -v
+	}
+	if v < 0 {
+		return math.MaxInt64
+	}
+	return v
+}
+
+// cutRangeBlocks gives every S-th block of a range without running through the others: reading a whole range in every
+// stream to leave most of it out costs more than all else in a light pipeline. The node of the range stays the source.
+func (e *cutting) cutRangeBlocks(n *tf.NodeDef, block, streams, stream int64) (string, bool) {
+	r, ok := rangeNumbers(e.g, n)
+	types := e.g.OutputTypes(n)
+	if !ok || len(types) != 1 || (types[0] != tf.DataType_DT_INT64 && types[0] != tf.DataType_DT_INT32) {
+		return "", false
+	}
+	count := analysis.RangeCount(r.start, r.stop, r.step)
+	if !r.counterFits(r.step, 1) {
+		// It is endless in a local run, and no list is.
+		return "", false
+	}
+	if count < 1<<40 && shareRows(count, block, streams, stream) <= maxListedRows {
+		e.listRange(n, r, types[0], count, block, streams, stream)
+		return n.GetName(), true
+	}
+	// The function that makes a block subtracts its first number from the range's end.
+	if block > math.MaxInt64/4/abs(r.step) || !sumFits(r.stop, -r.start) || r.start == math.MinInt64 {
+		return "", false
+	}
+	if !e.moveRange(n, r, r.step*block, streams, stream) {
+		return "", false
+	}
+	e.Edit(n.GetName()).Attr["output_types"] = nodedef.TypesAttr([]tf.DataType{tf.DataType_DT_INT64})
+	flat := &tf.NodeDef{Name: CutPrefix + n.GetName() + "/flatten", Op: "FlatMapDataset", Input: []string{n.GetName()},
+		Attr: nodedef.DatasetAttrs(types, []*tf.TensorShapeProto{nodedef.Shape()})}
+	flat.Attr["f"] = nodedef.FuncAttr(e.addBlockOfRange("pecan_block_"+n.GetName(), r, types[0], block))
+	flat.Attr["Targuments"] = nodedef.TypesAttr(nil)
+	return e.Add(flat), true
+}
+
+// listRange writes the stream's numbers out.
+func (e *cutting) listRange(n *tf.NodeDef, r numbers, dtype tf.DataType, count, block, streams, stream int64) {
+	var raw []byte
+	rows := int64(0)
+	for _, part := range shareRanges(count, block, streams, stream) {
+		for p := part[0]; p < part[1]; p++ {
+			if dtype == tf.DataType_DT_INT32 {
+				raw = binary.LittleEndian.AppendUint32(raw, uint32(r.start+p*r.step))
+			} else {
+				raw = binary.LittleEndian.AppendUint64(raw, uint64(r.start+p*r.step))
+			}
+			rows++
+		}
+	}
+	list := e.Add(nodedef.Const(CutPrefix+n.GetName()+"/numbers", &tf.TensorProto{Dtype: dtype, TensorShape: nodedef.Shape(rows), TensorContent: raw}))
+	c := e.Edit(n.GetName())
+	c.Op, c.Input = "TensorSliceDataset", []string{list}
+	c.Attr = map[string]*tf.AttrValue{"Toutput_types": nodedef.TypesAttr([]tf.DataType{dtype}), "output_shapes": nodedef.ShapesAttr([]*tf.TensorShapeProto{nodedef.Shape()})}
+}
+
+// addBlockOfRange adds the function that gives the numbers of one block from its first: the block's length, or what is
+// left of the range.
+func (e *cutting) addBlockOfRange(name string, r numbers, dtype tf.DataType, block int64) string {
+	i64 := map[string]*tf.AttrValue{"T": nodedef.TypeAttr(tf.DataType_DT_INT64)}
+	shorter := "Minimum"
+	if r.step < 0 {
+		shorter = "Maximum"
+	}
+	numbers := &tf.NodeDef{Name: "numbers", Op: "RangeDataset", Input: []string{"first", "end:z:0", "step:output:0"},
+		Attr: nodedef.DatasetAttrs([]tf.DataType{dtype}, []*tf.TensorShapeProto{nodedef.Shape()})}
+	e.AddFunction(name, &tf.FunctionDef{
+		Signature: &tf.OpDef{Name: name, IsStateful: true,
+			InputArg:  []*tf.OpDef_ArgDef{{Name: "first", Type: tf.DataType_DT_INT64}},
+			OutputArg: []*tf.OpDef_ArgDef{{Name: "elements", Type: tf.DataType_DT_VARIANT}}},
+		NodeDef: []*tf.NodeDef{
+			nodedef.Int64Const("stop", r.stop), nodedef.Int64Const("length", block*r.step), nodedef.Int64Const("step", r.step),
+			{Name: "left", Op: "Sub", Input: []string{"stop:output:0", "first"}, Attr: i64},
+			{Name: "span", Op: shorter, Input: []string{"left:z:0", "length:output:0"}, Attr: i64},
+			{Name: "end", Op: "AddV2", Input: []string{"first", "span:z:0"}, Attr: i64},
+			numbers,
+			{Name: "result", Op: "Identity", Input: []string{"numbers:handle:0"}, Attr: map[string]*tf.AttrValue{"T": nodedef.TypeAttr(tf.DataType_DT_VARIANT)}},
+		},
+		Ret: map[string]string{"elements": "result:output:0"},
+	})
+	return name
+}

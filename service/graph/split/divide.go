@@ -1,0 +1,181 @@
+package split
+
+import (
+	"math"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/analysis"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+// need is what the steps above ask of the division of a step's output.
+type need int
+
+const (
+	// needRows: elements are batches whose rows count, not their borders.
+	needRows need = iota
+	// needElements: every element in exactly one stream.
+	needElements
+	// needCounts: besides, each stream but one has a multiple of the block in elements.
+	needCounts
+	// needPositions: besides, stream s has just the positions p with (p div block) mod S = s, in order.
+	needPositions
+)
+
+// divide puts the cut as low below a step as the need allows. A cut right at the step always satisfies every need.
+// keepFiles forbids to cut by files.
+func (p *Planner) divide(s *graph.Step, n need, block int64, keepFiles bool) edgeSet {
+	down := func(n need, block int64) edgeSet { return p.divide(s.In[0], n, block, keepFiles) }
+	each := func(steps []*graph.Step) edgeSet {
+		var all edgeSet
+		for _, in := range steps {
+			d := p.divide(in, needElements, 1, keepFiles)
+			all.Edges = append(all.Edges, d.Edges...)
+			all.splits = max(all.splits, d.splits)
+		}
+		return all
+	}
+	switch s.Rule.Kind {
+	case ops.OneToOne:
+		if n == needRows && !p.Facts(s).Identity {
+			n = needElements
+		}
+		return down(n, block)
+	case ops.PassThrough, ops.Cached, ops.Asserted:
+		return down(n, block)
+	case ops.PerElement:
+		if n <= needElements && !p.Facts(s).Endless {
+			return p.divideBelowFunction(s, block, keepFiles)
+		}
+	case ops.Shuffled:
+		if n <= needCounts {
+			return down(max(n, needElements), block)
+		}
+	case ops.Zipped:
+		return p.divideZip(s, block, keepFiles)
+	case ops.Concatenated:
+		if n <= needElements && !p.MayBeEndless(s.In[0]) {
+			return each(s.In)
+		}
+	case ops.Repeated:
+		if times, ok := p.g.InputInt(s.Node, "count"); n <= needElements && ok && times >= 0 {
+			d := down(needElements, block)
+			if d.splits >= MaxStreams || p.CostOfHead(s) > 0 || p.splits(s, block) <= d.splits {
+				return d
+			}
+			// Few elements, many passes, and cheap to make: more is to be divided above the repeat.
+		}
+	case ops.Directed:
+		stops := p.g.Attr(s.Node, "stop_on_empty_dataset").GetB() && !p.AllEndless(s.In[1:])
+		if n <= needElements && !stops && p.MayBeEndless(s.In[0]) {
+			return each(s.In[1:])
+		}
+	case ops.Batched, ops.Windowed:
+		if size, ok := p.groupSize(s); ok && block <= math.MaxInt64/size {
+			if n == needRows && s.Rule.Kind == ops.Batched && !p.DropsRemainder(s.Node) && p.rowsStandAlone(s) {
+				return down(needElements, 1)
+			}
+			return down(max(n, needCounts), block*size)
+		}
+	}
+	if s.Rule.Kind == ops.Rebatched {
+		if d, ok := p.divideRebatch(s, n, block, keepFiles); ok {
+			return d
+		}
+	}
+	return edgeSet{Edges: []Edge{{at: s, block: block}}, splits: p.splits(s, block)}
+}
+
+// divideRebatch goes below a step that regroups the rows of batches, when these are of one known size: blocks of rows
+// that both sizes divide keep the borders of either.
+func (p *Planner) divideRebatch(s *graph.Step, n need, block int64, keepFiles bool) (edgeSet, bool) {
+	rows, ok := p.batchRows(s)
+	under := s.In[0]
+	for under.Rule.Kind == ops.PassThrough || (under.Rule.Kind == ops.OneToOne && p.Facts(under).Identity) {
+		under = under.In[0]
+	}
+	if !ok || rows < 1 || under.Rule.Kind != ops.Batched || p.DropsRemainder(under.Node) || block > math.MaxInt64/rows {
+		return edgeSet{}, false
+	}
+	size, ok := p.groupSize(under)
+	if !ok || rows*block/gcd(rows*block, size) > math.MaxInt64/size {
+		return edgeSet{}, false
+	}
+	common := rows * block / gcd(rows*block, size) * size
+	if n == needPositions && common != rows*block {
+		return edgeSet{}, false
+	}
+	return p.divide(under.In[0], max(n, needCounts), common, keepFiles), true
+}
+
+// divideBelowFunction goes below a step whose function makes any number of elements of one.
+func (p *Planner) divideBelowFunction(s *graph.Step, block int64, keepFiles bool) edgeSet {
+	reads := p.Facts(s).ReadsFiles
+	if reads && keepFiles {
+		return edgeSet{Edges: []Edge{{at: s, block: block}}, splits: p.splits(s, block)}
+	}
+	need := needElements
+	if s.Node.GetOp() == "UnbatchDataset" {
+		need = needRows
+	}
+	d := p.divide(s.In[0], need, 1, keepFiles)
+	for i := range d.Edges {
+		if reads && p.namesFiles(d.Edges[i].at) {
+			d.Edges[i].files = true
+		}
+	}
+	return d
+}
+
+// divideZip cuts every input at the same positions, each as low as its own steps allow.
+func (p *Planner) divideZip(s *graph.Step, block int64, keepFiles bool) edgeSet {
+	all := edgeSet{splits: manySplits}
+	for _, in := range s.In {
+		d := p.divide(in, needPositions, block, keepFiles)
+		all.Edges = append(all.Edges, d.Edges...)
+		all.splits = min(all.splits, d.splits)
+	}
+	return all
+}
+
+// groupSize is how many consecutive elements a grouping step takes for one of its own.
+func (p *Planner) groupSize(s *graph.Step) (int64, bool) {
+	if s.Rule.Kind == ops.Batched {
+		size, ok := p.g.InputInt(s.Node, "batch_size")
+		return size, ok && size > 0
+	}
+	size, ok1 := p.g.InputInt(s.Node, "size")
+	shift, ok2 := p.g.InputInt(s.Node, "shift")
+	stride, ok3 := p.g.InputInt(s.Node, "stride")
+	return size, ok1 && ok2 && ok3 && size > 0 && shift == size && stride == 1
+}
+
+func (p *Planner) splits(s *graph.Step, block int64) int64 {
+	n := p.Cardinality(s)
+	if n < 0 {
+		return manySplits
+	}
+	return analysis.CeilDiv(n, block)
+}
+
+// namesFiles tells whether a step gives the strings of a constant, as lists of files do.
+func (p *Planner) namesFiles(s *graph.Step) bool {
+	types := p.g.OutputTypes(s.OutputOf)
+	if len(types) != 1 || types[0] != tf.DataType_DT_STRING {
+		return false
+	}
+	for ; len(s.In) > 0; s = s.In[0] {
+		switch s.Rule.Kind {
+		case ops.OneToOne, ops.PassThrough, ops.Shuffled, ops.Positional, ops.Repeated, ops.Cached, ops.Asserted:
+		default:
+			return false
+		}
+	}
+	return s.Rule.Kind == ops.Source && s.Rule.Cost == 0
+}
+
+// exactDivision cuts so that the streams give the local batches as they are.
+func (p *Planner) exactDivision(root *graph.Step, keepFiles bool) Division {
+	return Division{edgeSet: p.divide(root, needElements, 1, keepFiles), Strategy: ExactBatches}.indexed()
+}

@@ -1,0 +1,50 @@
+package split
+
+import (
+	"fmt"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/analysis"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+)
+
+func (p *Planner) checkHint(opts *pecanv1.JobOptions) error {
+	top, nested := p.g.Hints()
+	used := len(top) > 0 || nested != ""
+	wanted := opts.GetSharding() == pecanv1.Sharding_SHARDING_HINT && !isOff(opts)
+	switch {
+	case used && !wanted:
+		name := nested
+		if len(top) > 0 {
+			name = top[0]
+		}
+		return reason.New(reason.ShardingHint, "the dataset uses shard(SHARD_HINT, SHARD_HINT) (node %s), which only sharding HINT can fill in: use ShardingPolicy.HINT, or take the shard out", nodedef.Quote(name))
+	case nested != "":
+		return reason.New(reason.ShardingHint, "the dataset uses shard(SHARD_HINT, SHARD_HINT) inside a function (node %s): move it out of the function", nodedef.Quote(nested))
+	case wanted && !used:
+		return reason.New(reason.ShardingHint, "sharding HINT needs shard(SHARD_HINT, SHARD_HINT) in the dataset to say where it is divided: add it, or use another policy")
+	}
+	return nil
+}
+
+// planHint divides where the user said. What stands above the hint sees only its stream's share, as with tf.data.
+func (p *Planner) planHint(plan *pecanv1.Plan, root *graph.Step, env Env) {
+	plan.Cut.Kind = pecanv1.Cut_HINT
+	plan.Cut.Block = 1
+	plan.Cut.Edges, _ = p.g.Hints()
+	splits := int64(0)
+	root.Walk(func(s *graph.Step) {
+		if p.g.IsHint(s.Node, p.g.NodeOf) {
+			splits = max(splits, p.splits(s.In[0], 1))
+		}
+	})
+	plan.Cardinality = analysis.Unknown
+	plan.NumStreams = int32(max(1, min(MaxStreams, splits)))
+	if env.StaticWorkers > 0 {
+		plan.NumStreams = int32(env.StaticWorkers)
+	}
+	plan.Reasons = append(plan.Reasons, fmt.Sprintf("The dataset is cut at %s, as its hint says, into %d streams; "+
+		"what stands above the hint (a batch, a take) counts in each stream for itself.", plan.Cut.Edges[0], plan.NumStreams))
+}

@@ -1,0 +1,93 @@
+package split
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+
+	"google.golang.org/protobuf/proto"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/graph"
+)
+
+func PlanHash(plan *pecanv1.Plan) string {
+	bare := proto.Clone(plan).(*pecanv1.Plan)
+	// How a stream goes on after a failure changes no element, and neither does what is kept. In which order the steps run is decided
+	// from epoch to epoch, of one plan.
+	bare.Hash, bare.Reasons, bare.Resume, bare.Cache, bare.Order = "", nil, nil, nil, nil
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(bare)
+	if err != nil {
+		// Only invalid UTF-8 could fail here, and Unmarshal has refused that.
+		raw = []byte(err.Error())
+	}
+	sum := sha256.Sum256(append([]byte("pecan plan 1\n"), raw...))
+	return hex.EncodeToString(sum[:])
+}
+
+func (p *Planner) writeCut(plan *pecanv1.Plan, w Division, streams int64) {
+	plan.NumStreams = int32(streams)
+	plan.Cut.Kind = pecanv1.Cut_ELEMENTS
+	plan.Cut.Block = 1
+	files := true
+	for _, e := range w.Edges {
+		plan.Cut.Edges = append(plan.Cut.Edges, e.at.Node.GetName())
+		plan.Cut.Block = max(plan.Cut.Block, e.block)
+		files = files && e.files
+	}
+	switch {
+	case files:
+		plan.Cut.Kind = pecanv1.Cut_FILES
+	case plan.Cut.Block > 1:
+		plan.Cut.Kind = pecanv1.Cut_BLOCKS
+	}
+	if w.Batch == nil {
+		return
+	}
+	plan.BatchStrategy = pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER
+	if w.Strategy == closingBatches {
+		plan.BatchStrategy = pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING
+	}
+	plan.BatchRows, _ = p.batchRows(w.Batch)
+	plan.DropRemainder = p.DropsRemainder(w.Batch.Node)
+	addReason(plan, "How many elements reach %s is not known beforehand: the streams send full batches, and their short last ones are joined.", w.Batch.Node.GetName())
+}
+
+func LastStream(plan *pecanv1.Plan) int {
+	last := int(plan.GetNumStreams()) - 1
+	if plan.GetBatchStrategy() != pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT {
+		last++
+	}
+	return last
+}
+
+// FindDivision finds the division that a plan recorded among those that the rules offer.
+func (p *Planner) FindDivision(root *graph.Step, plan *pecanv1.Plan) (Division, error) {
+	for _, keepFiles := range []bool{false, true} {
+		candidates := []Division{p.exactDivision(root, keepFiles)}
+		if w, ok := p.joinedDivision(root, keepFiles); ok {
+			candidates = append(candidates, w)
+		}
+		for _, w := range candidates {
+			made := &pecanv1.Plan{Cut: &pecanv1.Cut{}, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT}
+			p.writeCut(made, w, int64(plan.GetNumStreams()))
+			if samePlanCut(made, plan) {
+				return w, nil
+			}
+		}
+	}
+	return Division{}, reason.New(reason.Internal, "the plan for dataset %s was made by another version of Pecan: create the job anew", plan.GetFingerprint())
+}
+
+func samePlanCut(a, b *pecanv1.Plan) bool {
+	x, y := a.GetCut(), b.GetCut()
+	if a.GetBatchStrategy() != b.GetBatchStrategy() || a.GetBatchRows() != b.GetBatchRows() || x.GetBlock() != y.GetBlock() || len(x.GetEdges()) != len(y.GetEdges()) {
+		return false
+	}
+	for i := range x.GetEdges() {
+		if x.GetEdges()[i] != y.GetEdges()[i] {
+			return false
+		}
+	}
+	return true
+}

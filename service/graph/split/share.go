@@ -1,0 +1,124 @@
+package split
+
+import (
+	"encoding/binary"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+)
+
+// shareOf takes the rows p of a tensor with (p div block) mod streams = stream.
+func shareOf(t *tf.TensorProto, block, streams, stream int64) (*tf.TensorProto, bool) {
+	rows := t.GetTensorShape().GetDim()[0].GetSize()
+	kept := shareRows(rows, block, streams, stream)
+	dims := append([]*tf.TensorShapeProto_Dim{{Size: kept}}, t.GetTensorShape().GetDim()[1:]...)
+	out := &tf.TensorProto{Dtype: t.GetDtype(), TensorShape: &tf.TensorShapeProto{Dim: dims}}
+	cells, ok := nodedef.ElementCount(&tf.TensorShapeProto{Dim: t.GetTensorShape().GetDim()[1:]})
+	if !ok {
+		return nil, false
+	}
+	if nodedef.ValueCount(t) <= 1 && len(t.GetTensorContent()) == 0 {
+		return shareOfOneValue(out, t, kept*cells)
+	}
+	keep := shareRanges(rows, block, streams, stream)
+	if t.GetDtype() == tf.DataType_DT_STRING {
+		return shareOfStrings(out, t, keep, cells)
+	}
+	width := nodedef.DtypeSize(t.GetDtype())
+	if width == 0 {
+		return nil, false
+	}
+	if raw := t.GetTensorContent(); len(raw) > 0 {
+		out.TensorContent = make([]byte, 0, kept*cells*width)
+		for _, k := range keep {
+			out.TensorContent = append(out.TensorContent, raw[k[0]*cells*width:k[1]*cells*width]...)
+		}
+		return out, true
+	}
+	return shareOfValues(out, t, keep, cells)
+}
+
+// shareRows counts the rows of a stream without listing them.
+func shareRows(rows, block, streams, stream int64) int64 {
+	blocks := rows / block
+	kept := blocks / streams * block
+	if stream < blocks%streams {
+		kept += block
+	}
+	if stream == blocks%streams {
+		kept += rows % block
+	}
+	return kept
+}
+
+// shareRanges lists the rows of a stream as half-open ranges.
+func shareRanges(rows, block, streams, stream int64) [][2]int64 {
+	var keep [][2]int64
+	for first := stream; rows > 0 && first <= (rows-1)/block; first += streams {
+		from := first * block
+		keep = append(keep, [2]int64{from, from + min(block, rows-from)})
+	}
+	return keep
+}
+
+// shareOfOneValue handles constants where one value, or none for zeros, stands for all cells.
+func shareOfOneValue(out, t *tf.TensorProto, cells int64) (*tf.TensorProto, bool) {
+	if cells == 0 {
+		return out, true
+	}
+	out.HalfVal, out.FloatVal, out.DoubleVal, out.IntVal = t.HalfVal, t.FloatVal, t.DoubleVal, t.IntVal
+	out.Int64Val, out.BoolVal, out.Uint32Val, out.Uint64Val = t.Int64Val, t.BoolVal, t.Uint32Val, t.Uint64Val
+	out.ScomplexVal, out.DcomplexVal, out.Float8Val, out.StringVal = t.ScomplexVal, t.DcomplexVal, t.Float8Val, t.StringVal
+	return out, len(t.VariantVal)+len(t.ResourceHandleVal) == 0
+}
+
+func shareOfStrings(out, t *tf.TensorProto, keep [][2]int64, cells int64) (*tf.TensorProto, bool) {
+	values, ok := nodedef.Strings(nodedef.Const("", t))
+	if !ok {
+		return nil, false
+	}
+	kept := pick(values, keep, cells)
+	for _, v := range kept {
+		out.TensorContent = binary.AppendUvarint(out.TensorContent, uint64(len(v)))
+	}
+	for _, v := range kept {
+		out.TensorContent = append(out.TensorContent, v...)
+	}
+	return out, true
+}
+
+func pick[T any](values []T, keep [][2]int64, cells int64) []T {
+	var out []T
+	for _, k := range keep {
+		out = append(out, values[k[0]*cells:k[1]*cells]...)
+	}
+	return out
+}
+
+// shareOfValues handles constants that are written as lists of values, where the last one stands for all that follow.
+func shareOfValues(out, t *tf.TensorProto, keep [][2]int64, cells int64) (*tf.TensorProto, bool) {
+	total := t.GetTensorShape().GetDim()[0].GetSize() * cells
+	if total > 1<<26 {
+		return nil, false
+	}
+	ok := pickInto(&out.HalfVal, t.HalfVal, keep, cells, total) && pickInto(&out.FloatVal, t.FloatVal, keep, cells, total) &&
+		pickInto(&out.DoubleVal, t.DoubleVal, keep, cells, total) && pickInto(&out.IntVal, t.IntVal, keep, cells, total) &&
+		pickInto(&out.Int64Val, t.Int64Val, keep, cells, total) && pickInto(&out.BoolVal, t.BoolVal, keep, cells, total) &&
+		pickInto(&out.Uint32Val, t.Uint32Val, keep, cells, total) && pickInto(&out.Uint64Val, t.Uint64Val, keep, cells, total)
+	if len(t.ScomplexVal)+len(t.DcomplexVal)+len(t.Float8Val) > 0 {
+		return nil, false
+	}
+	return out, ok
+}
+
+func pickInto[T any](out *[]T, values []T, keep [][2]int64, cells, total int64) bool {
+	if len(values) == 0 {
+		return true
+	}
+	full, ok := nodedef.Fill(append([]T(nil), values...), total)
+	if !ok {
+		return false
+	}
+	*out = pick(full, keep, cells)
+	return true
+}

@@ -1,0 +1,201 @@
+package split
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/analysis"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+// streams chooses S for a way, and says in sentences where the cut is, what it costs and what keeps S small. With
+// static > 0 the list of workers sets S.
+func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []string) {
+	if !p.sameInAllStreams(w) {
+		return 1, []string{fmt.Sprintf("The dataset is not divided: what lies below %s gives other elements in each run, "+
+			"so streams would not fit together.", p.highest(w))}
+	}
+	if p.VariablesDecideCount(root) {
+		return 1, []string{"The dataset is not divided: a variable that its functions change may decide which elements " +
+			"there are, and streams would each change a copy of their own. Compute the value from the element to divide the work."}
+	}
+	cost, tail := p.divisionCost(w), p.tailWeight(root, w)
+	where := p.describe(w)
+	if static > 0 {
+		return int64(static), []string{fmt.Sprintf("%s, for the %d workers of the list.", where, static)}
+	}
+	limit := streamLimit(cost, tail, p.cutIsFree(w))
+	if limit <= 1 && len(w.Edges) == 1 && w.Edges[0].at.Rule.Kind == ops.Repeated && p.MayBeEndless(w.Edges[0].at) {
+		return 1, []string{fmt.Sprintf("The dataset is not divided: %s repeats without end below a step that takes elements of several passes together, "+
+			"and every stream would repeat all work below it. Put repeat() at the end of the pipeline to divide the work; "+
+			"batch(..., drop_remainder=True) before it keeps all batches full.", p.highest(w))}
+	}
+	if limit <= 1 {
+		return 1, []string{fmt.Sprintf("The dataset is not divided: every stream would repeat all work below %s%s. "+
+			"Move that step after the costly ones, or before the reading, to divide the work.", p.highest(w), costText[cost])}
+	}
+	// Opening a stream costs tens of milliseconds of CPU, about seven for each step with a function, most of it in
+	// TensorFlow's optimizers: small datasets get fewer. A file is a large split, so few files are divided further.
+	least, unit := int64(4), "shares"
+	if allFiles(w) {
+		least, unit = 8, "files"
+	}
+	small := max(least, w.splits/4)
+	bound := ""
+	switch {
+	case w.splits <= min(limit, small):
+		// Each has one: there is nothing to explain.
+	case small < limit:
+		bound = fmt.Sprintf(" There are %d %s; opening a stream costs tens of milliseconds, so there is one for every four of them, or %d where that is more.",
+			w.splits, unit, least)
+	case cost > 0:
+		bound = fmt.Sprintf(" Every stream repeats what lies below%s, so their number is kept small.", costText[cost])
+	case limit == MaxStreams:
+		bound = fmt.Sprintf(" No dataset gets more than %d: every open stream has threads, buffers and a copy of the graph.", MaxStreams)
+	default:
+		bound = " No work stands above the cut, so more would only cost more."
+	}
+	limit = min(limit, w.splits, small)
+	for _, e := range w.Edges {
+		// Blocks are skipped all streams at a time.
+		fair := min(p.fairStreams(e, limit), math.MaxInt64/e.block)
+		if fair < limit {
+			bound = " More of them would not each meet every element of the endless source equally often."
+		}
+		limit = fair
+	}
+	if limit <= 1 {
+		return 1, []string{"The dataset is not divided: " + p.whyOne(w)}
+	}
+	return limit, []string{fmt.Sprintf("%s, into %d streams.%s", where, limit, bound)}
+}
+
+var costText = [...]string{"", " (light functions)", " (reading records)", " (reading or computing every element)"}
+
+// streamLimit weighs the head, which every stream repeats, against the tail, which they share.
+func streamLimit(cost, tail int, free bool) int64 {
+	switch {
+	case cost == 0 && tail == analysis.WeightNone && !free:
+		return 4
+	case cost == 0:
+		return MaxStreams
+	case cost == 1 && tail == analysis.WeightHeavy:
+		return 8
+	case cost == 1 && tail == analysis.WeightLight:
+		return 4
+	case cost == 2 && tail == analysis.WeightHeavy:
+		return 4
+	}
+	return 1
+}
+
+// cutIsFree tells whether the cut only changes numbers or constants of sources.
+func (p *Planner) cutIsFree(w Division) bool {
+	for _, e := range w.Edges {
+		if e.at.Rule.Kind != ops.Source {
+			return false
+		}
+	}
+	return true
+}
+
+// tailWeight is the heaviest work above the cut.
+func (p *Planner) tailWeight(root *graph.Step, w Division) int {
+	weight := analysis.WeightNone
+	eachTail(root, w, func(s *graph.Step) { weight = max(weight, p.Weight(s)) })
+	return weight
+}
+
+// eachTail visits the steps above the cut.
+func eachTail(root *graph.Step, w Division, visit func(*graph.Step)) {
+	if _, cut := w.Cuts[root]; cut {
+		return
+	}
+	visit(root)
+	for _, in := range root.In {
+		eachTail(in, w, visit)
+	}
+}
+
+// fairStreams lowers S until each stream of an endless source meets every element as often as any other: streams may
+// be read at different speeds.
+func (p *Planner) fairStreams(e Edge, limit int64) int64 {
+	if !p.MayBeEndless(e.at) {
+		return limit
+	}
+	period, ok := p.period(e.at)
+	if !ok {
+		return 1
+	}
+	if period == 0 {
+		return limit
+	}
+	for s := limit; s > 1; s-- {
+		if e.block > math.MaxInt64/s {
+			continue
+		}
+		if e.block%gcd(period, s*e.block) == 0 {
+			return s
+		}
+	}
+	return 1
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// period is after how many elements an endless step starts over; 0 when it never does.
+func (p *Planner) period(s *graph.Step) (int64, bool) {
+	switch s.Rule.Kind {
+	case ops.Source:
+		return 0, true
+	case ops.OneToOne, ops.PassThrough, ops.Cached, ops.Asserted, ops.Shuffled:
+		return p.period(s.In[0])
+	case ops.Positional:
+		if s.Node.GetOp() == "SkipDataset" {
+			return p.period(s.In[0])
+		}
+	case ops.Repeated:
+		if p.MayBeEndless(s.In[0]) {
+			return p.period(s.In[0])
+		}
+		n := p.Cardinality(s.In[0])
+		return n, n > 0
+	case ops.Zipped:
+		all := int64(1)
+		for _, in := range s.In {
+			n, ok := p.period(in)
+			if !ok || n == 0 {
+				return n, ok
+			}
+			if all/gcd(all, n) > (1<<40)/n {
+				return 0, false
+			}
+			all = all / gcd(all, n) * n
+		}
+		return all, true
+	case ops.Batched, ops.Windowed:
+		size, ok := p.groupSize(s)
+		n, known := p.period(s.In[0])
+		if !ok || !known || n == 0 {
+			return n, ok && known
+		}
+		return n / gcd(n, size), true
+	}
+	return 0, false
+}
+
+// sameInAllStreams tells whether the head gives the same elements at the same positions wherever it runs.
+func (p *Planner) sameInAllStreams(w Division) bool {
+	for _, e := range w.Edges {
+		if !p.SameInEveryRun(e.at) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,44 @@
+package split
+
+import (
+	"fmt"
+)
+
+func (p *Planner) highest(w Division) string {
+	names := ""
+	for i, e := range w.Edges {
+		if i > 0 {
+			names += ", "
+		}
+		if i == 3 {
+			return names + "…"
+		}
+		names += e.at.Node.GetName()
+	}
+	return names
+}
+
+func (p *Planner) describe(w Division) string {
+	unit := "by elements"
+	switch {
+	case allFiles(w):
+		unit = "by files"
+	case maxBlock(w) > 1:
+		unit = fmt.Sprintf("in blocks of %d elements", maxBlock(w))
+	}
+	if len(w.Edges) > 1 {
+		unit += ", jointly"
+	}
+	return fmt.Sprintf("The dataset is cut above %s, %s", p.highest(w), unit)
+}
+
+func (p *Planner) whyOne(w Division) string {
+	switch {
+	case w.splits <= 1 && allFiles(w):
+		return "it reads a single file."
+	case w.splits <= 1:
+		return fmt.Sprintf("%s gives no more than one share.", p.highest(w))
+	}
+	return fmt.Sprintf("%s repeats without end, and no number of streams would give every element equally often. "+
+		"Put repeat() at the end of the pipeline to divide the work.", p.highest(w))
+}

@@ -1,0 +1,104 @@
+package graph
+
+import (
+	"strings"
+
+	tf "github.com/pecan-ml/pecan/proto/tensorflow"
+	"github.com/pecan-ml/pecan/service/graph/nodedef"
+	"github.com/pecan-ml/pecan/service/graph/ops"
+)
+
+// RuleOf gives the rule of a node. What the table does not know, or what this node's attributes make special, is bound.
+func (g *Graph) RuleOf(n *tf.NodeDef) ops.Rule {
+	r, ok := ops.Rules[strings.TrimPrefix(n.GetOp(), "Experimental")]
+	if !ok {
+		return ops.Rule{Kind: ops.Undivided}
+	}
+	if r.Kind == ops.OneToOne && ops.AttrDef(g.ops.Def(n.GetOp()), "preserve_cardinality") != nil && !g.Attr(n, "preserve_cardinality").GetB() {
+		return ops.Rule{Kind: ops.Undivided}
+	}
+	return r
+}
+
+// Step is one dataset of the pipeline, seen as a node of a tree whose root is the result. Steps are rewired while a
+// plan is sought; the nodes below them stay as they were parsed.
+type Step struct {
+	Node *tf.NodeDef
+	Rule ops.Rule
+	// In are the datasets it reads, inAt where they stand among the node's inputs.
+	In   []*Step
+	InAt []int
+	// Captured are datasets that its functions use.
+	Captured []*Step
+	// OutputOf gives the components of the output; a step that sank below others takes those of its new input.
+	OutputOf *tf.NodeDef
+}
+
+var datasetArgs = ops.Names(`input_dataset input_datasets another_dataset selector_input_dataset data_input_datasets inputs`)
+
+// Steps builds the steps of the graph. Without a tree (a dataset node with two users) ok is false.
+func (g *Graph) Steps() (root *Step, ok bool) {
+	users := map[string]int{}
+	for _, n := range g.order {
+		for _, input := range n.GetInput() {
+			if name, _, control := nodedef.SplitInput(input); !control && g.ops.IsDataset(g.nodes[name].GetOp()) {
+				users[name]++
+			}
+		}
+	}
+	ok = true
+	steps := map[string]*Step{}
+	for _, n := range g.order {
+		if !g.ops.IsDataset(n.GetOp()) {
+			continue
+		}
+		if users[n.GetName()] > 1 {
+			ok = false
+		}
+		steps[n.GetName()] = g.newStep(n, steps)
+	}
+	return steps[g.root.GetName()], ok
+}
+
+func (g *Graph) newStep(n *tf.NodeDef, steps map[string]*Step) *Step {
+	s := &Step{Node: n, Rule: g.RuleOf(n), OutputOf: n}
+	at := 0
+	for _, arg := range g.ops.Def(n.GetOp()).GetInputArg() {
+		size, _ := g.ArgSize(arg, n)
+		for i := at; i < at+size; i++ {
+			name, _, _ := nodedef.SplitInput(n.GetInput()[i])
+			from := steps[name]
+			switch {
+			case from == nil:
+			case datasetArgs[arg.GetName()]:
+				s.In = append(s.In, from)
+				s.InAt = append(s.InAt, i)
+			default:
+				s.Captured = append(s.Captured, from)
+			}
+		}
+		at += size
+	}
+	if s.Rule.Kind != ops.Source && len(s.In) == 0 {
+		s.Rule = ops.Rule{Kind: ops.Source, Cost: 3}
+	}
+	// take(-1), skip(0) and repeat(1) change nothing; people use them to hang a name on a step.
+	count, ok := g.InputInt(n, "count")
+	switch op := n.GetOp(); {
+	case !ok:
+	case op == "TakeDataset" && count < 0, op == "SkipDataset" && count == 0, op == "RepeatDataset" && count == 1:
+		s.Rule = ops.Rule{Kind: ops.PassThrough}
+	}
+	return s
+}
+
+// Walk visits a step and everything below it, captured datasets included.
+func (s *Step) Walk(visit func(*Step)) {
+	visit(s)
+	for _, in := range s.In {
+		in.Walk(visit)
+	}
+	for _, c := range s.Captured {
+		c.Walk(visit)
+	}
+}
