@@ -15,6 +15,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // component is pecanv1.ComponentSpec as Python writes it. Dims is nil where the rank is unknown.
@@ -122,7 +123,7 @@ func CheckGraph(data []byte, options string) (string, error) {
 		if err != nil {
 			return "", failed(err)
 		}
-		if err := graph.Settle(g, &pecanv1.JobOptions{Mode: mode, AllowNondeterministic: r.AllowNondeterministic}); err != nil {
+		if err := split.CheckMode(g, &pecanv1.JobOptions{Mode: mode, AllowNondeterministic: r.AllowNondeterministic}); err != nil {
 			return "", failed(err)
 		}
 	}

@@ -14,6 +14,8 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 var patient = Pace{MaxRows: 1 << 20, Linger: time.Minute, Hurry: time.Minute}
@@ -226,11 +228,11 @@ func pullGraph(t *testing.T, source int64) []byte {
 		t.Fatal(err)
 	}
 	options := &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE}
-	plan, err := graph.Analyze(parsed, options, graph.Env{})
+	plan, err := split.Analyze(parsed, options, split.Env{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	graphs, err := graph.Instantiate(parsed, plan, graph.At{Source: source, Mode: options.Mode})
+	graphs, err := rewrite.Instantiate(parsed, plan, rewrite.At{Source: source, Mode: options.Mode})
 	if err != nil || len(graphs.B) == 0 {
 		t.Fatal(plan.GetBatchStrategy(), err)
 	}

@@ -4,6 +4,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // Graphs is what the dispatcher has to know of dataset graphs.
@@ -22,14 +23,14 @@ type Graphs interface {
 // graphPlanner is Graphs by service/graph.
 type graphPlanner struct {
 	limits graph.Limits
-	env    graph.Env
+	env    split.Env
 }
 
 // NewGraphs gives the Graphs of a configuration.
 func NewGraphs(cfg Config) Graphs {
 	limits := graph.DefaultLimits()
 	limits.MaxBytes = cfg.MaxGraphBytes
-	return &graphPlanner{limits: limits, env: graph.Env{StaticWorkers: len(cfg.Core.WorkerAddresses)}}
+	return &graphPlanner{limits: limits, env: split.Env{StaticWorkers: len(cfg.Core.WorkerAddresses)}}
 }
 
 // Check implements Graphs.
@@ -50,7 +51,7 @@ func (p *graphPlanner) Plan(data []byte, options *pecanv1.JobOptions) (*pecanv1.
 	if err != nil {
 		return nil, err
 	}
-	return graph.Analyze(g, options, p.env)
+	return split.Analyze(g, options, p.env)
 }
 
 // Order implements Graphs.

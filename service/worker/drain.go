@@ -6,7 +6,7 @@ import (
 
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // drainLook is how often a worker that leaves looks whether its readers have everything.
@@ -58,7 +58,7 @@ func (s *stream) drained() bool {
 		// The closing stream waits for the others, and is run again from what they kept back.
 		return true
 	}
-	if s.read && !graph.MayMove(s.order.GetPlan(), s.order.GetOptions()) {
+	if s.read && !split.MayMove(s.order.GetPlan(), s.order.GetOptions()) {
 		// The dispatcher takes it back when it has ended and its reader has said so.
 		return false
 	}

@@ -14,23 +14,24 @@ import (
 	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // registered is a planner that makes streams out of registered graphs, as a worker does: each is the whole dataset.
 type registered struct{ *graphs }
 
-func (r registered) instantiate(ctx context.Context, fingerprint string, _ *pecanv1.Plan, at graph.At) (*graph.StreamGraphs, error) {
+func (r registered) instantiate(ctx context.Context, fingerprint string, _ *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
 	parsed, err := r.get(ctx, fingerprint)
 	if err != nil {
 		return nil, err
 	}
 	at.Mode = pecanv1.Mode_MODE_OFF
-	plan, err := graph.Analyze(parsed, &pecanv1.JobOptions{Mode: at.Mode}, graph.Env{})
+	plan, err := split.Analyze(parsed, &pecanv1.JobOptions{Mode: at.Mode}, split.Env{})
 	if err != nil {
 		return nil, err
 	}
-	return graph.Instantiate(parsed, plan, at)
+	return rewrite.Instantiate(parsed, plan, at)
 }
 
 func newRegistered() registered {
@@ -110,8 +111,8 @@ type preset struct {
 	graph []byte
 }
 
-func (p preset) instantiate(context.Context, string, *pecanv1.Plan, graph.At) (*graph.StreamGraphs, error) {
-	return &graph.StreamGraphs{A: p.graph}, nil
+func (p preset) instantiate(context.Context, string, *pecanv1.Plan, rewrite.At) (*rewrite.StreamGraphs, error) {
+	return &rewrite.StreamGraphs{A: p.graph}, nil
 }
 
 // A step that reads ahead from a pipe that nobody writes keeps its iterator from being closed, and the figures of others from nothing.

@@ -8,6 +8,9 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/graph"
+	graphorder "github.com/pecan-ml/pecan/service/graph/order"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // keepGraphs is how many parsed datasets are kept: jobs come back to them with every epoch. keepOrders is how many orders of the steps of
@@ -19,7 +22,7 @@ const (
 
 // planner gives the graphs of streams.
 type planner interface {
-	instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at graph.At) (*graph.StreamGraphs, error)
+	instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error)
 	// files are those that a stream reads, in order; nil where that is not known.
 	files(ctx context.Context, fingerprint string, plan *pecanv1.Plan, stream uint32) []string
 }
@@ -55,13 +58,13 @@ func newGraphs(fetch func(context.Context, string) ([]byte, error)) *graphs {
 }
 
 // instantiate gives the graphs of one stream.
-func (g *graphs) instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at graph.At) (*graph.StreamGraphs, error) {
+func (g *graphs) instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
 	parsed, err := g.inOrder(ctx, fingerprint, plan.GetOrder())
 	if err != nil {
 		return nil, err
 	}
-	at.Files = fileStates(parsed.TableFiles())
-	return graph.Instantiate(parsed, plan, at)
+	at.Files = fileStates(rewrite.TableFiles(parsed))
+	return rewrite.Instantiate(parsed, plan, at)
 }
 
 func (g *graphs) files(ctx context.Context, fingerprint string, plan *pecanv1.Plan, stream uint32) []string {
@@ -69,7 +72,7 @@ func (g *graphs) files(ctx context.Context, fingerprint string, plan *pecanv1.Pl
 	if err != nil {
 		return nil
 	}
-	return parsed.Files(plan, stream)
+	return split.Files(parsed, plan, stream)
 }
 
 // get gives a dataset as it was registered.
@@ -99,7 +102,7 @@ func (k *knownGraph) inOrder(order []string) (*graph.Graph, error) {
 			return each.graph, nil
 		}
 	}
-	ordered, err := graph.Reorder(k.parsed, order)
+	ordered, err := graphorder.Reorder(k.parsed, order)
 	if err != nil {
 		return nil, reason.New(reason.Internal, "the order of the steps of dataset %s cannot be had here: %w", k.fingerprint, err)
 	}

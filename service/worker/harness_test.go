@@ -22,7 +22,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,9 +34,9 @@ const deadline = time.Minute
 // closing stream's is that name with a suffix.
 type files struct{}
 
-func (files) instantiate(_ context.Context, fingerprint string, _ *pecanv1.Plan, _ graph.At) (*graph.StreamGraphs, error) {
+func (files) instantiate(_ context.Context, fingerprint string, _ *pecanv1.Plan, _ rewrite.At) (*rewrite.StreamGraphs, error) {
 	data, err := os.ReadFile(filepath.Join("..", "..", "native", "tf", "testdata", fingerprint+".graph"))
-	return &graph.StreamGraphs{A: data}, err
+	return &rewrite.StreamGraphs{A: data}, err
 }
 
 func (files) files(context.Context, string, *pecanv1.Plan, uint32) []string { return nil }

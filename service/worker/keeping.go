@@ -18,7 +18,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/cache"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
 
 // keeping is the source of what stands above a cached step. It reads the stream's segment where there is one, and else runs the
@@ -28,7 +28,7 @@ type keeping struct {
 	run    *run
 	caches *caches
 	order  *pecanv1.CacheAction
-	graphs *graph.StreamGraphs
+	graphs *rewrite.StreamGraphs
 	// meters is the name under which the graphs count.
 	meters string
 	// source is what the elements come from, as digest gives it; empty when that cannot be told.

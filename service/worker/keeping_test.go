@@ -17,7 +17,8 @@ import (
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/cache"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // kept gives a worker with a directory for caches the graphs of service/graph/testdata, and the order of one stream of a dataset.
@@ -32,7 +33,7 @@ func kept(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 		t.Fatal(err)
 	}
 	o := order(name)
-	if o.Plan, err = graph.Analyze(parsed, o.Options, graph.Env{}); err != nil || o.Plan.GetCache() == nil {
+	if o.Plan, err = split.Analyze(parsed, o.Options, split.Env{}); err != nil || o.Plan.GetCache() == nil {
 		t.Fatal(o.Plan.GetReasons(), err)
 	}
 	o.Cache = &pecanv1.CacheAction{Key: o.Plan.GetCache().GetKey()}
@@ -153,7 +154,7 @@ func TestWhatCannotBeComputedInsteadIsTriedAgainAtItsPlace(t *testing.T) {
 	w.stop(&pecanv1.StopStream{Id: o.GetId()})
 	<-ran.done
 	was := ran.keeping
-	again := func(given uint64, graphs *graph.StreamGraphs) *keeping {
+	again := func(given uint64, graphs *rewrite.StreamGraphs) *keeping {
 		k := &keeping{
 			run: newRun(was.run.stream, beginning{}), caches: w.caches, order: o.Cache, source: was.source, given: given, graphs: graphs,
 		}
@@ -162,7 +163,7 @@ func TestWhatCannotBeComputedInsteadIsTriedAgainAtItsPlace(t *testing.T) {
 	}
 	const given = 10
 	want := pulled(t, again(0, was.graphs))[given:]
-	k := again(given, &graph.StreamGraphs{Below: []byte("no graph")})
+	k := again(given, &rewrite.StreamGraphs{Below: []byte("no graph")})
 	if err := k.beginReading(o.Cache.Segment); err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +309,7 @@ type refilled struct {
 	changes bool
 }
 
-func (r refilled) instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at graph.At) (*graph.StreamGraphs, error) {
+func (r refilled) instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
 	graphs, err := r.planner.instantiate(ctx, fingerprint, plan, at)
 	if err != nil {
 		return nil, err

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
 
 // A stream that finds as many being opened as there are cores waits for its turn, and not for ever: one of them may hang.
@@ -51,7 +51,7 @@ type stuck struct {
 	until chan struct{}
 }
 
-func (s stuck) instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at graph.At) (*graph.StreamGraphs, error) {
+func (s stuck) instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
 	if fingerprint == "stuck" {
 		<-s.until
 		fingerprint = "thousand"

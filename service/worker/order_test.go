@@ -13,6 +13,8 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph"
+	graphorder "github.com/pecan-ml/pecan/service/graph/order"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // orderable gives a worker the graphs of testdata/orders.py, and one of them with the plan of a job, and the names of its steps.
@@ -26,12 +28,12 @@ func orderable(t *testing.T, w *Worker, name string, options *pecanv1.JobOptions
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, step := range graph.TraitsOf(parsed) {
+	for _, step := range graphorder.TraitsOf(parsed) {
 		steps = append(steps, step.Node)
 	}
 	o = order(name)
 	o.Options = options
-	if o.Plan, err = graph.Analyze(parsed, options, graph.Env{}); err != nil {
+	if o.Plan, err = split.Analyze(parsed, options, split.Env{}); err != nil {
 		t.Fatal(err)
 	}
 	return o, steps

@@ -10,7 +10,7 @@ import (
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/tensorflow"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
 
 // maxProfiled bounds the nodes that are matched: a profile is no reason to spend seconds on a graph.
@@ -25,7 +25,7 @@ type step struct {
 }
 
 // profiler finds out what each step of an iterator's graph did. Elements and bytes come from the graph's meters where it
-// has some (graph.MeteredNode says why), and else from tf.data's own model of the running iterator, which has the times too.
+// has some (rewrite.MeteredNode says why), and else from tf.data's own model of the running iterator, which has the times too.
 // The model is a tree of the same shape as the graph's, but for steps that leave no node (options), nodes that TensorFlow
 // puts in and steps it runs in parallel on its own; the iterators that a flat_map or interleave opens hang below its node,
 // and their time counts as its own.
@@ -87,7 +87,7 @@ func newProfiler(serialised []byte, meters string, ops map[string]string) *profi
 		if strings.Contains(n.op, "Dataset") {
 			nodes[n.name] = n
 		}
-		if counted := graph.MeteredNode(n.name); counted != "" {
+		if counted := rewrite.MeteredNode(n.name); counted != "" {
 			p.metered[counted], p.meters = true, meters
 		}
 		return true
@@ -110,7 +110,7 @@ func (p *profiler) treeOf(nodes map[string]graphNode, name string, made map[stri
 		return s
 	}
 	s := &step{name: n.name, op: n.op}
-	if graph.OneForOne(n.op) {
+	if rewrite.OneForOne(n.op) {
 		s.bytes = n.elementBytes()
 	}
 	made[name] = s
@@ -267,7 +267,7 @@ func (p *profiler) derive(sums map[*step]tally) {
 		case p.metered[s.name]:
 			known[s] = true
 		case len(s.inputs) == 0 || !known[s.inputs[0]] || live[s] && s.op != "OptionsDataset":
-		case graph.OneForOne(s.op):
+		case rewrite.OneForOne(s.op):
 			known[s] = true
 			sum, from := sums[s], sums[s.inputs[0]]
 			if sum.elements > 0 && from.elements > sum.elements {
@@ -285,12 +285,12 @@ func (p *profiler) derive(sums map[*step]tally) {
 
 // given is how many bytes came from a step to the one that reads it.
 func (p *profiler) given(s *step, sums map[*step]tally) uint64 {
-	original := graph.OriginalNode(s.name)
+	original := rewrite.OriginalNode(s.name)
 	if s.op == "OptionsDataset" {
 		original = ""
 	}
 	inBlocks := original != s.name && len(s.inputs) == 1 && s.inputs[0].name == original && p.metered[original] && !strings.HasSuffix(s.name, "/shard")
-	if original != "" && !inBlocks || s.name == graph.PullNode && p.relay {
+	if original != "" && !inBlocks || s.name == rewrite.PullNode && p.relay {
 		return sums[s].out
 	}
 	sum := uint64(0)
@@ -306,7 +306,7 @@ func (p *profiler) figures() []*pecanv1.NodeMetrics {
 	byName := map[string]*pecanv1.NodeMetrics{}
 	var out []*pecanv1.NodeMetrics
 	for _, s := range p.steps {
-		name := graph.OriginalNode(s.name)
+		name := rewrite.OriginalNode(s.name)
 		if name == "" || s.op == "OptionsDataset" {
 			continue
 		}

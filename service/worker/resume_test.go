@@ -9,7 +9,8 @@ import (
 	"time"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // planned gives a worker the graphs of native/tf/testdata as registered datasets, and the order of one whole dataset with its plan.
@@ -27,7 +28,7 @@ func planned(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 	o := order(name)
 	// One stream, so that element i of it is element i of the dataset.
 	o.Options.Mode = pecanv1.Mode_MODE_OFF
-	if o.Plan, err = graph.Analyze(parsed, o.Options, graph.Env{}); err != nil {
+	if o.Plan, err = split.Analyze(parsed, o.Options, split.Env{}); err != nil {
 		t.Fatal(err)
 	}
 	return o
@@ -36,7 +37,7 @@ func planned(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 // byName finds datasets by the names of their files; a plan has the fingerprint.
 type byName struct{ *graphs }
 
-func (b byName) instantiate(ctx context.Context, name string, plan *pecanv1.Plan, at graph.At) (*graph.StreamGraphs, error) {
+func (b byName) instantiate(ctx context.Context, name string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
 	return b.graphs.instantiate(ctx, name, plan, at)
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
 
 // runState is how far a run has come.
@@ -66,7 +66,7 @@ type run struct {
 	// keeping is the source above a cached step, nil without one.
 	keeping *keeping
 	// shared are the tables and variables that the graphs share with those of other streams.
-	shared []graph.Shared
+	shared []rewrite.Shared
 	// batchRows > 0: an element with fewer rows is held back.
 	batchRows int64
 	shapes    shapes
@@ -220,7 +220,7 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 		relay = newRelay(r)
 		source = relay
 	}
-	at := graph.At{
+	at := rewrite.At{
 		Stream: int(r.order.GetId().GetStream()), Start: r.start, Epoch: r.order.GetId().GetEpoch(), Seed: r.order.GetOptions().GetSeed(),
 		Mode: r.order.GetOptions().GetMode(), Source: -1, Restored: restored, RAMBudget: max(minRAMBudget, w.config.WindowBytes/int64(w.config.MaxStreams)),
 		Job: r.order.GetId().GetJobId(), Serial: r.serial,

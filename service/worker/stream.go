@@ -7,7 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // streamKey names a stream.
@@ -156,7 +156,7 @@ func (s *stream) attach(c *channel, start, clean uint64) *reason.Error {
 	if target.newerReader(c) {
 		return reason.New(reason.Closed, "another reader opened stream %d", s.key.stream)
 	}
-	if s.gone == nil && !c.remainder && !graph.Repeats(s.order.GetPlan()) && !s.run.window.holds(start) {
+	if s.gone == nil && !c.remainder && !split.IsRepeatable(s.order.GetPlan()) && !s.run.window.holds(start) {
 		s.gone = reason.New(reason.StaleLease, "stream %d no longer has element %d, and another run may have another one there", s.key.stream, start)
 		s.log.Info("the stream cannot go on: the elements that the reader wants are no longer held", "start_index", start)
 		s.worker.session.send(s.failure(s.gone, true))

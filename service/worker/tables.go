@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/pecan-ml/pecan/native/tf"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
 
 // keepTables is for how many sets of tables that nobody uses room is kept: jobs come back to theirs with every stream, and filling
@@ -35,7 +35,7 @@ type tableSet struct {
 
 type usedSet struct {
 	tableSet
-	shared []graph.Shared
+	shared []rewrite.Shared
 	users  int
 }
 
@@ -44,7 +44,7 @@ func newTables(log *slog.Logger) *tables {
 }
 
 // use keeps what an iterator shares until leave is called: before the iterator is made, and once it is freed.
-func (t *tables) use(runtime *tf.Context, shared []graph.Shared) (leave func()) {
+func (t *tables) use(runtime *tf.Context, shared []rewrite.Shared) (leave func()) {
 	if len(shared) == 0 {
 		return func() {}
 	}
@@ -87,7 +87,7 @@ func (t *tables) leave(set *usedSet) {
 // drop frees what no other set has. An iterator that is about to use one of the names waits meanwhile, and makes it anew.
 func (t *tables) drop(set *usedSet) {
 	delete(t.sets, set.tableSet)
-	var unused []graph.Shared
+	var unused []rewrite.Shared
 	for _, s := range set.shared {
 		name := tableSet{set.runtime, s.Name}
 		if t.names[name]--; t.names[name] == 0 {
@@ -103,8 +103,8 @@ func (t *tables) drop(set *usedSet) {
 	}
 }
 
-func freeTables(runtime *tf.Context, unused []graph.Shared) error {
-	serialised, err := graph.Freeing(unused)
+func freeTables(runtime *tf.Context, unused []rewrite.Shared) error {
+	serialised, err := rewrite.ReleaseGraph(unused)
 	if err != nil {
 		return err
 	}

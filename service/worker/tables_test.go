@@ -9,10 +9,12 @@ import (
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // lookup gives the graphs of a dataset with a table and a variable, undivided.
-func lookup(t *testing.T) *graph.StreamGraphs {
+func lookup(t *testing.T) *rewrite.StreamGraphs {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "graph", "testdata", "lookup.pb"))
 	if err != nil {
@@ -22,11 +24,11 @@ func lookup(t *testing.T) *graph.StreamGraphs {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, err := graph.Analyze(parsed, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, graph.Env{})
+	plan, err := split.Analyze(parsed, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, split.Env{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	graphs, err := graph.Instantiate(parsed, plan, graph.At{Mode: plan.GetMode()})
+	graphs, err := rewrite.Instantiate(parsed, plan, rewrite.At{Mode: plan.GetMode()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +57,7 @@ func TestTablesAreFreedWithTheLastThatNamesThem(t *testing.T) {
 	}
 	// Other datasets come and go that have one of them each.
 	for _, one := range graphs.Shared {
-		w.tables.use(runtime, []graph.Shared{one})()
+		w.tables.use(runtime, []rewrite.Shared{one})()
 	}
 	w.tables.mu.Lock()
 	for _, set := range w.tables.resting {

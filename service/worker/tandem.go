@@ -6,7 +6,7 @@ import (
 
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
 
 // tandem is a stream in the registered order and in another one.
@@ -47,7 +47,7 @@ func (p *tandem) close() {
 
 // openSide makes the iterator of a stream up to a step, serial and without anything that leaves the process.
 func (t *trial) openSide(s *side, plan *pecanv1.Plan, stream int, top string) error {
-	at := graph.At{
+	at := rewrite.At{
 		Stream: stream, Epoch: 1, Seed: t.command.GetOptions().GetSeed(), Mode: t.command.GetOptions().GetMode(), Source: -1, Serial: true, Keyed: true,
 		Job: "pecan_trial", Top: top,
 	}

@@ -34,7 +34,7 @@ var (
 )
 
 // trial runs the first elements of some streams of a dataset in both orders, in turns, compares them, and measures what they cost. All of
-// that happens in one goroutine, and what it measures in that one's thread and those that it makes (see graph.At.Serial).
+// that happens in one goroutine, and what it measures in that one's thread and those that it makes (see rewrite.At.Serial).
 type trial struct {
 	worker  *Worker
 	command *pecanv1.TryOrder

@@ -15,7 +15,7 @@ import (
 
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
 
 // trying gives the command to try an order, by the places of the steps, of a dataset of testdata/orders.py.
@@ -209,7 +209,7 @@ func TestATrialThatBreaksIsAnAnswer(t *testing.T) {
 // breaking has a defect where it gives the second graph.
 type breaking struct{ planner }
 
-func (b breaking) instantiate(ctx context.Context, name string, plan *pecanv1.Plan, at graph.At) (*graph.StreamGraphs, error) {
+func (b breaking) instantiate(ctx context.Context, name string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
 	if len(plan.GetOrder()) > 0 {
 		panic("no graph today")
 	}

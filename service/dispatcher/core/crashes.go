@@ -6,7 +6,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/crashguard"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // markElements notes what a worker is about to make.
@@ -45,7 +45,7 @@ func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
 
 // mayRestart tells whether a run may be ended for another one of the same stream just to be faster.
 func mayRestart(job *pecanv1.StoredJob) bool {
-	return graph.MayMove(job.Plan, job.Options) && !graph.BeginsAnew(job.Plan, job.Options) && !job.Plan.GetWritesFiles()
+	return split.MayMove(job.Plan, job.Options) && !split.RestartsFromStart(job.Plan, job.Options) && !job.Plan.GetWritesFiles()
 }
 
 // setAlone notes that the suspicious of one stream is next on a worker: what the one before had marked is behind it.

@@ -10,7 +10,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/crashguard"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // addStreamsOfOffMode gives each worker a pass of its own in MODE_OFF, as long as no pass has come to its end.
@@ -70,11 +70,11 @@ func (c *Core) readyStreams(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) 
 func (c *Core) grantLease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream, id string) {
 	key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseGranted{LeaseGranted: &pecanv1.LeaseGranted{
-		Id: key.id(), Lease: c.nextLease(), Worker: c.workers[id].address, Restart: stream.Lease > 0 && graph.BeginsAnew(job.Plan, job.Options),
+		Id: key.id(), Lease: c.nextLease(), Worker: c.workers[id].address, Restart: stream.Lease > 0 && split.RestartsFromStart(job.Plan, job.Options),
 	}}})
 	volatile := c.volatile(key)
 	volatile.newLease(stream.Lease, c.now)
-	if !graph.Repeats(job.Plan) {
+	if !split.IsRepeatable(job.Plan) {
 		// What readers had was of another run.
 		volatile.receivedBelow, volatile.cleanBelow = 0, 0
 	}

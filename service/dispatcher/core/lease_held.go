@@ -4,7 +4,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // reconcile compares what a worker says it holds with the leases: what it holds rightly goes on, the rest is stopped,
@@ -37,7 +37,7 @@ func (c *Core) reconcile(workerID string, held []*pecanv1.HeldStream) {
 		if stream.Worker.GetWorkerId() != workerID || kept[key] {
 			return
 		}
-		if stream.Produced || !graph.Repeats(job.Plan) && c.wasStarted(key, stream) {
+		if stream.Produced || !split.IsRepeatable(job.Plan) && c.wasStarted(key, stream) {
 			// It had made all of it and has lost it: it has to be made again. So has one of which another run may give other elements.
 			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "worker "+workerID+" does not hold it any more")
 			return

@@ -4,7 +4,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // openStream finds the stream that a client speaks of. Nil without an error means that the epoch is over: whatever the
@@ -41,7 +41,7 @@ func isLate(what string, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, l
 	if assignment == 0 || assignment > stream.Assignment {
 		return false, reason.New(reason.BadArgument, "%s: stream %d was never given under assignment %d; its newest is %d", what, stream.Stream, assignment, stream.Assignment)
 	}
-	return assignment < stream.Assignment || lease < stream.Lease && graph.BeginsAnew(job.Plan, job.Options), nil
+	return assignment < stream.Assignment || lease < stream.Lease && split.RestartsFromStart(job.Plan, job.Options), nil
 }
 
 func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
@@ -66,11 +66,11 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 	if stream.Delivered {
 		return nil
 	}
-	if req.Abandoned && graph.MayMove(job.Plan, job.Options) {
+	if req.Abandoned && split.MayMove(job.Plan, job.Options) {
 		return reason.New(reason.BadArgument, "%s: client %q gave up the rest of stream %d of job %q, in whose mode nothing is given up", what, req.ClientId, stream.Stream, job.JobId)
 	}
 	// An older run that is not this one, since an index says nothing, may have had another number of elements.
-	older := req.Lease < stream.Lease && !graph.Repeats(job.Plan)
+	older := req.Lease < stream.Lease && !split.IsRepeatable(job.Plan)
 	if req.Count < stream.StartIndex || stream.Produced && req.Count != stream.Count && !req.Abandoned && !older {
 		return reason.New(reason.BadArgument, "%s: client %q counts %d elements in stream %d, which began at %d for it and has %d", what, req.ClientId, req.Count, stream.Stream, stream.StartIndex, stream.Count)
 	}

@@ -4,7 +4,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // Mode at-most-once computes nothing again. Where a stream loses the worker that had begun it, its consumer keeps what it has and
@@ -18,8 +18,8 @@ func (c *Core) truncates(key streamKey, stream *pecanv1.StoredStream) bool {
 	if epoch == nil || !schedule.Needed(job, epoch, stream) {
 		return false
 	}
-	read := c.wasStarted(key, stream) && !c.volatile(key).unread || (stream.StartIndex > 0 || stream.Delivered) && !graph.Repeats(job.Plan)
-	cutsOff := read && !durable.AllPrefetched(epoch) && !graph.MayMove(job.Plan, job.Options)
+	read := c.wasStarted(key, stream) && !c.volatile(key).unread || (stream.StartIndex > 0 || stream.Delivered) && !split.IsRepeatable(job.Plan)
+	cutsOff := read && !durable.AllPrefetched(epoch) && !split.MayMove(job.Plan, job.Options)
 	if cutsOff {
 		c.warn("giving up the rest of a stream", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease)
 	}
@@ -46,7 +46,7 @@ func (c *Core) wasStarted(key streamKey, stream *pecanv1.StoredStream) bool {
 // wouldRepeat tells whether what a client had of a stream may come again where another goes on with it: what it had came under an older lease,
 // and in the run under the newest one an index says nothing about that.
 func wouldRepeat(job *pecanv1.StoredJob, stream *pecanv1.StoredStream, lease uint64) bool {
-	return (lease < stream.Lease || stream.Worker == nil) && !graph.MayMove(job.Plan, job.Options) && !graph.Repeats(job.Plan)
+	return (lease < stream.Lease || stream.Worker == nil) && !split.MayMove(job.Plan, job.Options) && !split.IsRepeatable(job.Plan)
 }
 
 // truncateAt ends a stream at what its client has of it.

@@ -6,7 +6,8 @@ import (
 	"slices"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/dataflow"
+	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
 // constraint says why step j may not run before step i, for i < j; empty: it may. Steps that do not stand next to each other are asked about as
@@ -74,7 +75,7 @@ func (p *proposer) mayNotPassBatch(i, above int) string {
 }
 
 // inBatches is what a step does to a component, as seen behind the batches between it and another one.
-func (p *proposer) inBatches(i, j, c int) graph.Change {
+func (p *proposer) inBatches(i, j, c int) dataflow.Change {
 	seen := change(p.step(i), c)
 	for k := i + 1; k < j; k++ {
 		if p.step(k).Batches {
@@ -85,7 +86,7 @@ func (p *proposer) inBatches(i, j, c int) graph.Change {
 }
 
 // draws tells whether what a step draws depends on how many elements reached it.
-func (p *proposer) draws(t *graph.Traits) bool { return t.Random && !p.keyed[t.Node] }
+func (p *proposer) draws(t *graphorder.Traits) bool { return t.Random && !p.keyed[t.Node] }
 
 // filterMayNotMove asks whether a filter may run before a map or a filter.
 func (p *proposer) filterMayNotMove(i, j int) string {
@@ -124,7 +125,7 @@ func (p *proposer) mapMayNotMove(i, j int) string {
 }
 
 // shareComponent tells whether one of two maps changes a component that the other changes or looks at.
-func shareComponent(a, b *graph.Traits, c int) bool {
+func shareComponent(a, b *graphorder.Traits, c int) bool {
 	aWrites, bWrites := slices.Contains(a.Writes, c), slices.Contains(b.Writes, c)
 	return aWrites && (bWrites || slices.Contains(b.Reads, c)) || bWrites && slices.Contains(a.Reads, c)
 }
@@ -150,7 +151,7 @@ func (p *proposer) mapsMayNotSwap(i, j, c int) string {
 	left, right := p.inBatches(i, j, c), change(b, c)
 	for _, pair := range []struct {
 		one   int
-		other graph.Change
+		other dataflow.Change
 	}{{i, right}, {j, left}} {
 		if op := p.step(pair.one).Divides; op != "" && (pair.other.Opaque != "" || pair.other.Computes || pair.other.Jumbles|pair.other.Sizes != 0) {
 			return fmt.Sprintf("%s may fail (%s) for values that %s changes, adds or leaves out (component %d)", p.name(pair.one), op, p.name(i+j-pair.one), c)
@@ -205,15 +206,15 @@ func (p *proposer) decidedBy(step, component int) int {
 	return -1
 }
 
-func change(t *graph.Traits, c int) graph.Change { return t.Changes[slices.Index(t.Writes, c)] }
+func change(t *graphorder.Traits, c int) dataflow.Change { return t.Changes[slices.Index(t.Writes, c)] }
 
-func ranked(t *graph.Traits, c int) bool {
+func ranked(t *graphorder.Traits, c int) bool {
 	return !t.Before[c].GetUnknownRank() && !t.Behind[c].GetUnknownRank()
 }
 
 // mayDiffer says why the results of two changes in either order are not nearly the same; empty: they may be, and a trial tells. The sizes
 // are those of what the first one is given.
-func mayDiffer(a, b graph.Change, before []int64, random bool) string {
+func mayDiffer(a, b dataflow.Change, before []int64, random bool) string {
 	switch {
 	case a.Opaque != "":
 		return a.Opaque
@@ -226,7 +227,7 @@ func mayDiffer(a, b graph.Change, before []int64, random bool) string {
 	case a.Computes && b.Computes && (a.Mixes == 0) == (b.Mixes == 0) && a.Mixes == 0:
 		return "both compute its values"
 	}
-	for _, pair := range [][2]graph.Change{{a, b}, {b, a}} {
+	for _, pair := range [][2]dataflow.Change{{a, b}, {b, a}} {
 		one, other := pair[0], pair[1]
 		if both := one.Mixes & other.Mixes; both != 0 {
 			return fmt.Sprintf("both compute values along dimension %v from several", both)
@@ -249,9 +250,9 @@ func mayDiffer(a, b graph.Change, before []int64, random bool) string {
 
 // sizeCheckMayFail says why one of two changes may fail, if the second one comes first, for the sizes that it is given then, and that only for some
 // elements; empty: it may not.
-func sizeCheckMayFail(a, b graph.Change, before []int64) string {
+func sizeCheckMayFail(a, b dataflow.Change, before []int64) string {
 	for _, way := range []struct {
-		sizes, checks graph.Dims
+		sizes, checks dataflow.Dims
 		given         []int64
 	}{{a.Sizes, b.Checks, before}, {b.Sizes, a.Checks, b.Behind}} {
 		if both := way.sizes & way.checks; both != 0 && !sizesFixed(way.given, both) {
@@ -262,7 +263,7 @@ func sizeCheckMayFail(a, b graph.Change, before []int64) string {
 }
 
 // sizesFixed tells whether sizes are the same for all elements: whether a check of them fails is then seen in a trial.
-func sizesFixed(sizes []int64, dims graph.Dims) bool {
+func sizesFixed(sizes []int64, dims dataflow.Dims) bool {
 	for i, size := range sizes {
 		if dims&(1<<i) != 0 && size < 0 {
 			return false
@@ -284,7 +285,7 @@ func changesRankOrKind(before, behind *pecanv1.ComponentSpec) string {
 
 // forbidRefused keeps a step that the graph refused behind those that it had passed, and before those that had passed it. Where it is the
 // steps around it that moved, those keep their places.
-func (p *proposer) forbidRefused(refused *graph.Refused, order []int) {
+func (p *proposer) forbidRefused(refused *graphorder.Refused, order []int) {
 	at := slices.IndexFunc(p.steps, func(i int) bool { return p.all[i].Node == refused.Node })
 	why := refused.Why.Error()
 	if p.paper {

@@ -12,6 +12,7 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // damage makes one small change to a graph: another input, another op, attributes of another node, or none.
@@ -71,7 +72,7 @@ func TestDamagedGraphsArePlannedAsWell(t *testing.T) {
 				continue
 			}
 			asked := options(pecanv1.OrderTolerance(1 + r.IntN(3)))
-			made, err := graph.Analyze(g, asked, graph.Env{})
+			made, err := split.Analyze(g, asked, split.Env{})
 			if err != nil {
 				continue
 			}

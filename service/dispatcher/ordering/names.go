@@ -7,14 +7,14 @@ import (
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
-	"github.com/pecan-ml/pecan/service/graph"
+	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
 // name is what a step is called in sentences.
 func (p *proposer) name(i int) string { return p.called[p.steps[i]] }
 
 // stepNames are the names of steps in sentences: what its author calls a step, if no other is called that, else what the graph does.
-func stepNames(all []graph.Traits) []string {
+func stepNames(all []graphorder.Traits) []string {
 	users := map[string]int{}
 	for i := range all {
 		users[all[i].Label]++
@@ -30,7 +30,7 @@ func stepNames(all []graph.Traits) []string {
 }
 
 // traitNames are a step's traits.
-func (p *proposer) traitNames(t *graph.Traits) (words []string) {
+func (p *proposer) traitNames(t *graphorder.Traits) (words []string) {
 	say := func(is bool, format string, args ...any) {
 		if is {
 			words = append(words, fmt.Sprintf(format, args...))
@@ -54,7 +54,7 @@ func (p *proposer) traitNames(t *graph.Traits) (words []string) {
 }
 
 // changeNames says what a step does to the values of a component that it writes.
-func changeNames(t *graph.Traits, i int) string {
+func changeNames(t *graphorder.Traits, i int) string {
 	c := t.Changes[i]
 	before, behind := t.Before[c.Component], t.Behind[c.Component]
 	var what []string

@@ -7,6 +7,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph"
+	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
 // Named finds the order that a position names among those that a job's steps may have: what the graph can be written in and the steps'
@@ -24,7 +25,7 @@ func Named(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, name
 	if err != nil {
 		return nil, err
 	}
-	ordered, err := graph.Reorder(g, order)
+	ordered, err := graphorder.Reorder(g, order)
 	if err != nil {
 		return nil, err
 	}

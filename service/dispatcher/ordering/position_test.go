@@ -7,7 +7,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
-	"github.com/pecan-ml/pecan/service/graph"
+	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
 // A position comes from a trainer: only what could have been decided for its job is gone on in.
@@ -23,7 +23,7 @@ func TestAnOrderThatAPositionNamesIsOneThatThePolicyMightGive(t *testing.T) {
 		return proposal.Order
 	}
 	var registered []string
-	for _, step := range graph.TraitsOf(g) {
+	for _, step := range graphorder.TraitsOf(g) {
 		registered = append(registered, step.Node)
 	}
 	first, second := slices.Clone(registered), proposed(exact)

@@ -8,6 +8,8 @@ import (
 	"github.com/pecan-ml/pecan/policies/autoorder"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph"
+	graphorder "github.com/pecan-ml/pecan/service/graph/order"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // minGain is the share of the predicted CPU that an order has to save: a trial costs about as much of the first epoch.
@@ -18,7 +20,7 @@ const maxPlacesTried = 20_000
 
 // Proposal is an order of a dataset's steps, and why it is one.
 type Proposal struct {
-	// Order are the names of all steps, as graph.TraitsOf lists them, the one next to the source first; empty: the registered one stays.
+	// Order are the names of all steps, as graphorder.TraitsOf lists them, the one next to the source first; empty: the registered one stays.
 	Order []string
 	// Steps are in the registered order.
 	Steps []*pecanv1.ExplainedStep
@@ -53,7 +55,7 @@ type proposer struct {
 	keyed      map[string]bool
 	// all are the steps as the graph has them, called what they are in sentences; steps are those that a policy is told of, by their
 	// numbers there.
-	all    []graph.Traits
+	all    []graphorder.Traits
 	called []string
 	steps  []int
 	autoorder.Pipeline
@@ -61,7 +63,7 @@ type proposer struct {
 
 func newProposer(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) *proposer {
 	p := &proposer{
-		g: g, plan: plan, options: options, figures: map[string]*pecanv1.NodeMetrics{}, keyed: map[string]bool{}, all: graph.TraitsOf(g),
+		g: g, plan: plan, options: options, figures: map[string]*pecanv1.NodeMetrics{}, keyed: map[string]bool{}, all: graphorder.TraitsOf(g),
 		tolerance: options.EffectiveTolerance(), paper: options.GetOrder() == pecanv1.Order_ORDER_PAPER,
 	}
 	for _, n := range nodes {
@@ -80,7 +82,7 @@ func newProposer(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions
 }
 
 // step gives the traits of a step by its number among those that the policy is told of.
-func (p *proposer) step(i int) *graph.Traits { return &p.all[p.steps[i]] }
+func (p *proposer) step(i int) *graphorder.Traits { return &p.all[p.steps[i]] }
 
 func (p *proposer) policy() autoorder.Plan {
 	if p.paper {
@@ -113,14 +115,14 @@ func (p *proposer) search() (found autoorder.Plan, why string) {
 		if p.paper && p.fixFirstViolation(found.Order) {
 			continue
 		}
-		ordered, err := graph.Reorder(p.g, p.names(found.Order))
+		ordered, err := graphorder.Reorder(p.g, p.names(found.Order))
 		if err == nil {
 			if why = p.planDiffers(ordered); why != "" && p.forbidPastBatches(found.Order, why) {
 				continue
 			}
 			return found, why
 		}
-		var refused *graph.Refused
+		var refused *graphorder.Refused
 		if !errors.As(err, &refused) {
 			return found, fmt.Sprintf("The steps stay in their registered order: %v.", err)
 		}
@@ -156,12 +158,12 @@ func (p *proposer) names(order []int) []string {
 
 // planDiffers says what is different in the plan of an ordered graph; empty: its streams have the same elements.
 func (p *proposer) planDiffers(ordered *graph.Graph) string {
-	env := graph.Env{}
+	env := split.Env{}
 	switch p.options.GetSharding() {
 	case pecanv1.Sharding_SHARDING_FILE, pecanv1.Sharding_SHARDING_DATA, pecanv1.Sharding_SHARDING_FILE_OR_DATA, pecanv1.Sharding_SHARDING_HINT:
 		env.StaticWorkers = int(p.plan.GetNumStreams())
 	}
-	other, err := graph.Analyze(ordered, p.options, env)
+	other, err := split.Analyze(ordered, p.options, env)
 	if err != nil {
 		return fmt.Sprintf("The steps stay in their registered order: in the best one the dataset could not be divided: %v.", err)
 	}

@@ -16,6 +16,8 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
 	"github.com/pecan-ml/pecan/service/graph"
+	graphorder "github.com/pecan-ml/pecan/service/graph/order"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 const graphs = "../../graph/testdata/"
@@ -46,7 +48,7 @@ func options(tolerance pecanv1.OrderTolerance) *pecanv1.JobOptions {
 
 func plan(t testing.TB, g *graph.Graph, options *pecanv1.JobOptions) *pecanv1.Plan {
 	t.Helper()
-	plan, err := graph.Analyze(g, options, graph.Env{})
+	plan, err := split.Analyze(g, options, split.Env{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +57,7 @@ func plan(t testing.TB, g *graph.Graph, options *pecanv1.JobOptions) *pecanv1.Pl
 
 // measured gives figures to the source and to the steps, by label: elements and microseconds for an element.
 func measured(g *graph.Graph, of map[string][2]float64) (nodes []*pecanv1.NodeMetrics) {
-	steps := graph.TraitsOf(g)
+	steps := graphorder.TraitsOf(g)
 	nodes = append(nodes, &pecanv1.NodeMetrics{Node: steps[0].Input, Elements: 1000, BytesOut: 8000})
 	for _, s := range steps {
 		f, known := of[s.Label]
@@ -77,7 +79,7 @@ var badly = map[string][2]float64{"dear": {1000, 2000}, "mirror": {1000, 300}, "
 func labels(g *graph.Graph, order []string) string {
 	var words []string
 	for _, name := range order {
-		for _, s := range graph.TraitsOf(g) {
+		for _, s := range graphorder.TraitsOf(g) {
 			switch {
 			case s.Node != name:
 			case s.Label != "":
@@ -112,7 +114,7 @@ func TestWhatLeavesLittleGoesFirst(t *testing.T) {
 		t.Errorf("from %g to %g: %s", proposal.PredictedBefore, proposal.PredictedAfter, proposal.Why)
 	}
 	for i, s := range proposal.Steps {
-		if s.GetNode() != graph.TraitsOf(g)[i].Node || proposal.Order[s.GetPlace()] != s.GetNode() || s.GetReason() == "" || len(s.GetTraits()) == 0 && i > 0 {
+		if s.GetNode() != graphorder.TraitsOf(g)[i].Node || proposal.Order[s.GetPlace()] != s.GetNode() || s.GetReason() == "" || len(s.GetTraits()) == 0 && i > 0 {
 			t.Errorf("step %d: %v", i, s)
 		}
 		if s.GetFigures().GetElements() == 0 {
@@ -167,7 +169,7 @@ func TestAllGraphsWithWhateverIsMeasured(t *testing.T) {
 			if seed == 5 {
 				asked.Order = pecanv1.Order_ORDER_PAPER
 			}
-			plan, err := graph.Analyze(g, asked, graph.Env{})
+			plan, err := split.Analyze(g, asked, split.Env{})
 			if err != nil {
 				break
 			}
@@ -186,7 +188,7 @@ func TestAllGraphsWithWhateverIsMeasured(t *testing.T) {
 				if order, err := ordering.Named(g, plan, asked, named); err != nil || !slices.Equal(order, proposal.Order) {
 					t.Errorf("%s, seed %d: a position may not name it: %v", file, seed, err)
 				}
-				if _, err := graph.Reorder(g, proposal.Order); err != nil {
+				if _, err := graphorder.Reorder(g, proposal.Order); err != nil {
 					t.Errorf("%s, seed %d: %v", file, seed, err)
 				}
 			}
@@ -203,7 +205,7 @@ func TestAllGraphsWithWhateverIsMeasured(t *testing.T) {
 }
 
 func anything(rng *rand.Rand, g *graph.Graph) (nodes []*pecanv1.NodeMetrics) {
-	for _, s := range graph.TraitsOf(g) {
+	for _, s := range graphorder.TraitsOf(g) {
 		if rng.IntN(8) == 0 {
 			continue
 		}
@@ -237,7 +239,7 @@ func long(t testing.TB, nodes int) []byte {
 	}
 	var chain []*tf.NodeDef
 	var last, result *tf.NodeDef
-	for _, s := range graph.TraitsOf(g) {
+	for _, s := range graphorder.TraitsOf(g) {
 		if slices.Contains([]string{"dear", "mirror", "next_label", "some"}, s.Label) {
 			chain = append(chain, byName[s.Node])
 		}
@@ -263,7 +265,7 @@ func long(t testing.TB, nodes int) []byte {
 
 func longFigures(g *graph.Graph) (nodes []*pecanv1.NodeMetrics) {
 	elements := uint64(1 << 40)
-	for i, s := range graph.TraitsOf(g) {
+	for i, s := range graphorder.TraitsOf(g) {
 		if s.Drops {
 			elements = elements * 3 / 4
 		}

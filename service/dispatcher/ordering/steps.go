@@ -6,7 +6,8 @@ import (
 	"github.com/pecan-ml/pecan/policies/autoorder"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
-	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/dataflow"
+	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
 // callSeconds is what the call of a step takes, whatever it does; the rest of its time grows with what it reads.
@@ -72,7 +73,7 @@ func (p *proposer) findConstraints() {
 }
 
 // fixed says why a step stays where it is and nothing passes it.
-func (p *proposer) fixed(t *graph.Traits, divided string, figures *autoorder.Figures) string {
+func (p *proposer) fixed(t *graphorder.Traits, divided string, figures *autoorder.Figures) string {
 	switch {
 	case t.Barrier != "":
 		return t.Barrier
@@ -92,7 +93,7 @@ func (p *proposer) fixed(t *graph.Traits, divided string, figures *autoorder.Fig
 
 // changesComponentForm says whether a step gives a component another number of dimensions, or makes numbers of what are none or the other way
 // round: what the published policy leaves where it is.
-func changesComponentForm(t *graph.Traits) string {
+func changesComponentForm(t *graphorder.Traits) string {
 	for _, c := range t.Writes {
 		if why := changesRankOrKind(t.Before[c], t.Behind[c]); why != "" {
 			return "it " + why
@@ -125,7 +126,7 @@ func (p *proposer) belowCut() []string {
 }
 
 // measuredFigures are a step's figures. A map gives an element for each that it gets; where the counts differ, elements were on their way.
-func (p *proposer) measuredFigures(t *graph.Traits) (f autoorder.Figures) {
+func (p *proposer) measuredFigures(t *graphorder.Traits) (f autoorder.Figures) {
 	own := p.figures[t.Node]
 	f.ElementsOut, f.Seconds = float64(own.GetElements()), own.GetSelfCpuS()
 	f.ElementsIn = f.ElementsOut
@@ -207,7 +208,7 @@ func bytesOf(all []autoorder.Component) (bytes float64) {
 }
 
 // writes are what a step does to the sizes of the components that it writes.
-func (p *proposer) writes(t *graph.Traits, at []autoorder.Component) (writes []autoorder.Write) {
+func (p *proposer) writes(t *graphorder.Traits, at []autoorder.Component) (writes []autoorder.Write) {
 	for i, c := range t.Writes {
 		w := autoorder.Write{Component: c, Values: p.effect(t, i, at)}
 		if t.Before[c].GetDtype() != t.Behind[c].GetDtype() {
@@ -219,7 +220,7 @@ func (p *proposer) writes(t *graph.Traits, at []autoorder.Component) (writes []a
 }
 
 // rowsOf is what a batch of so many rows does to the sizes of components.
-func rowsOf(t *graph.Traits, rows float64) (writes []autoorder.Write) {
+func rowsOf(t *graphorder.Traits, rows float64) (writes []autoorder.Write) {
 	for _, c := range t.Writes {
 		writes = append(writes, autoorder.Write{Component: c, Values: autoorder.Effect{Kind: autoorder.Multiplies, By: rows}})
 	}
@@ -227,7 +228,7 @@ func rowsOf(t *graph.Traits, rows float64) (writes []autoorder.Write) {
 }
 
 // effect is what becomes of a number of values: by the step's function where that tells, else as it was measured.
-func (p *proposer) effect(t *graph.Traits, write int, at []autoorder.Component) autoorder.Effect {
+func (p *proposer) effect(t *graphorder.Traits, write int, at []autoorder.Component) autoorder.Effect {
 	c := t.Writes[write]
 	before, behind := t.Before[c], t.Behind[c]
 	followed := t.Changes[write].Opaque == ""
@@ -260,7 +261,7 @@ func (p *proposer) effect(t *graph.Traits, write int, at []autoorder.Component) 
 func nearly(a, b float64) bool { return a < b*(1+near) && b < a*(1+near) }
 
 // ratio is by how much the number of values grows where the sizes that change are known in front and behind.
-func ratio(before, behind []int64, changed graph.Dims) (by float64, known bool) {
+func ratio(before, behind []int64, changed dataflow.Dims) (by float64, known bool) {
 	by = 1
 	for i := range behind {
 		switch {

@@ -16,6 +16,8 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 type request struct {
@@ -82,7 +84,7 @@ func one(base string) error {
 		Mode:     pecanv1.Mode(pecanv1.Mode_value["MODE_"+req.Mode]),
 		Sharding: pecanv1.Sharding(pecanv1.Sharding_value["SHARDING_"+req.Sharding]),
 	}
-	plan, err := graph.Analyze(g, opts, graph.Env{StaticWorkers: req.StaticWorkers})
+	plan, err := split.Analyze(g, opts, split.Env{StaticWorkers: req.StaticWorkers})
 	if err != nil {
 		return err
 	}
@@ -102,8 +104,8 @@ func one(base string) error {
 	}
 	for epoch := 0; epoch < max(1, req.Epochs); epoch++ {
 		for s := 0; s < streams; s++ {
-			at := graph.At{Stream: s, Epoch: uint64(epoch), Seed: req.Seed, Mode: opts.Mode, Source: -1, Threads: 1}
-			graphs, err := graph.Instantiate(g, plan, at)
+			at := rewrite.At{Stream: s, Epoch: uint64(epoch), Seed: req.Seed, Mode: opts.Mode, Source: -1, Threads: 1}
+			graphs, err := rewrite.Instantiate(g, plan, at)
 			if err != nil {
 				return err
 			}
@@ -117,8 +119,8 @@ func one(base string) error {
 	}
 	for _, start := range req.Starts {
 		for s := 0; s < int(plan.NumStreams); s++ {
-			at := graph.At{Stream: s, Start: start, Seed: req.Seed, Mode: opts.Mode, Source: -1, Threads: 1}
-			graphs, err := graph.Instantiate(g, plan, at)
+			at := rewrite.At{Stream: s, Start: start, Seed: req.Seed, Mode: opts.Mode, Source: -1, Threads: 1}
+			graphs, err := rewrite.Instantiate(g, plan, at)
 			if err != nil {
 				return err
 			}
@@ -130,7 +132,7 @@ func one(base string) error {
 	return nil
 }
 
-func write(prefix string, graphs *graph.StreamGraphs) error {
+func write(prefix string, graphs *rewrite.StreamGraphs) error {
 	if err := os.WriteFile(prefix+".A.pb", graphs.A, 0o644); err != nil || graphs.B == nil {
 		return err
 	}

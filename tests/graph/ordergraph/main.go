@@ -17,6 +17,9 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph"
+	graphorder "github.com/pecan-ml/pecan/service/graph/order"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 func main() {
@@ -43,20 +46,20 @@ func run(args []string) error {
 	}
 	switch args[0] {
 	case "pairs":
-		pairs, err := pairs(graph.TraitsOf(g))
+		pairs, err := pairs(graphorder.TraitsOf(g))
 		if err != nil {
 			return err
 		}
 		return json.NewEncoder(os.Stdout).Encode(pairs)
 	case "steps":
 		var names []string
-		for _, s := range graph.TraitsOf(g) {
+		for _, s := range graphorder.TraitsOf(g) {
 			names = append(names, s.Node)
 		}
 		return json.NewEncoder(os.Stdout).Encode(names)
 	case "barriers":
 		var barriers []string
-		for _, s := range graph.TraitsOf(g) {
+		for _, s := range graphorder.TraitsOf(g) {
 			barriers = append(barriers, s.Barrier)
 		}
 		return json.NewEncoder(os.Stdout).Encode(barriers)
@@ -64,7 +67,7 @@ func run(args []string) error {
 		if len(args) < 3 {
 			break
 		}
-		ordered, err := graph.Reorder(g, args[3:])
+		ordered, err := graphorder.Reorder(g, args[3:])
 		if err != nil {
 			return err
 		}
@@ -83,15 +86,15 @@ func run(args []string) error {
 // streams writes what trials run: every stream of a job that asks for nothing in particular, with nothing made ahead.
 func streams(g, ordered *graph.Graph, to string) error {
 	mode := pecanv1.Mode_MODE_EXACTLY_ONCE
-	plan, err := graph.Analyze(g, &pecanv1.JobOptions{Mode: mode}, graph.Env{})
+	plan, err := split.Analyze(g, &pecanv1.JobOptions{Mode: mode}, split.Env{})
 	if err != nil {
 		return err
 	}
-	return writeStreams(ordered, plan, graph.At{Mode: mode, Serial: true}, to)
+	return writeStreams(ordered, plan, rewrite.At{Mode: mode, Serial: true}, to)
 }
 
 // pairs are the steps that may change places if they change the same component; steps that stay are left out.
-func pairs(steps []graph.Traits) ([][2]int, error) {
+func pairs(steps []graphorder.Traits) ([][2]int, error) {
 	found := [][2]int{}
 	for i, a := range steps {
 		for j, b := range steps {

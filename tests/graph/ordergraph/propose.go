@@ -14,6 +14,9 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/dispatcher/ordering"
 	"github.com/pecan-ml/pecan/service/graph"
+	graphorder "github.com/pecan-ml/pecan/service/graph/order"
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
 // request asks for proposals over one dataset, one for each of the measurements. It is NAME.json beside NAME.pb; the answers are in
@@ -82,7 +85,7 @@ func proposeOne(name string) error {
 		Order:          pecanv1.Order(pecanv1.Order_value["ORDER_"+asked.Order]),
 		OrderTolerance: pecanv1.OrderTolerance(pecanv1.OrderTolerance_value["ORDER_TOLERANCE_"+asked.Tolerance]),
 	}
-	plan, err := graph.Analyze(g, options, graph.Env{})
+	plan, err := split.Analyze(g, options, split.Env{})
 	if err != nil {
 		return err
 	}
@@ -101,7 +104,7 @@ func proposeOne(name string) error {
 		if len(proposal.Order) == 0 {
 			continue
 		}
-		ordered, err := graph.Reorder(g, proposal.Order)
+		ordered, err := graphorder.Reorder(g, proposal.Order)
 		if err != nil {
 			return err
 		}
@@ -110,7 +113,7 @@ func proposeOne(name string) error {
 		}
 	}
 	for _, order := range walk(g, plan, options, &asked) {
-		ordered, err := graph.Reorder(g, order)
+		ordered, err := graphorder.Reorder(g, order)
 		if err != nil {
 			return err
 		}
@@ -130,7 +133,7 @@ func proposeOne(name string) error {
 func walk(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, asked *request) (found [][]string) {
 	var at []string
 	var moving []int
-	for i, t := range graph.TraitsOf(g) {
+	for i, t := range graphorder.TraitsOf(g) {
 		at = append(at, t.Node)
 		if !t.Passes && t.Barrier == "" {
 			moving = append(moving, i)
@@ -182,7 +185,7 @@ func writeCut(g *graph.Graph, plan *pecanv1.Plan, mode pecanv1.Mode, to string) 
 		streams++
 	}
 	for stream := range streams {
-		graphs, err := graph.Instantiate(g, plan, graph.At{Stream: stream, Epoch: 1, Seed: 5, Mode: mode, Source: -1, Threads: 1})
+		graphs, err := rewrite.Instantiate(g, plan, rewrite.At{Stream: stream, Epoch: 1, Seed: 5, Mode: mode, Source: -1, Threads: 1})
 		if err != nil {
 			return err
 		}
@@ -201,10 +204,10 @@ func writeCut(g *graph.Graph, plan *pecanv1.Plan, mode pecanv1.Mode, to string) 
 }
 
 // writeStreams writes the graphs of all streams. A dataset of batches that streams share out between them is not for this.
-func writeStreams(g *graph.Graph, plan *pecanv1.Plan, at graph.At, to string) error {
+func writeStreams(g *graph.Graph, plan *pecanv1.Plan, at rewrite.At, to string) error {
 	at.Epoch, at.Seed, at.Source, at.Threads = 1, 5, -1, 1
 	for at.Stream = range int(plan.GetNumStreams()) {
-		graphs, err := graph.Instantiate(g, plan, at)
+		graphs, err := rewrite.Instantiate(g, plan, at)
 		if err != nil {
 			return err
 		}
@@ -216,7 +219,7 @@ func writeStreams(g *graph.Graph, plan *pecanv1.Plan, at graph.At, to string) er
 }
 
 func metrics(g *graph.Graph, figures [][3]float64) (nodes []*pecanv1.NodeMetrics) {
-	steps := graph.TraitsOf(g)
+	steps := graphorder.TraitsOf(g)
 	for i, f := range figures {
 		if i > len(steps) || len(steps) == 0 {
 			break
@@ -247,7 +250,7 @@ func told(proposal *ordering.Proposal) answer {
 // numbered are the steps of an order by their places in the registered one.
 func numbered(g *graph.Graph, order []string) (numbers []int) {
 	places := map[string]int{}
-	for i, t := range graph.TraitsOf(g) {
+	for i, t := range graphorder.TraitsOf(g) {
 		places[t.Node] = i
 	}
 	for _, name := range order {
