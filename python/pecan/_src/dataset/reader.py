@@ -26,7 +26,7 @@ _log = logging.getLogger("pecan")
 
 _ENDLESS = 1 << 62
 _UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
-# How the plan begins to say why cache() cannot do its work (service/graph, keep.go).
+# How the plan begins to say why cache() cannot do its work (service/graph/split, cache.go).
 _NOT_CACHED = "cache() does nothing here"
 _METADATA = b"\n\x05pecan"  # a serialised tensorflow.data.Metadata whose name is "pecan"
 
