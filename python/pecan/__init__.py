@@ -2,7 +2,7 @@
 
     dataset = dataset.apply(pecan.distribute())
 
-Importing this package loads neither TensorFlow nor Pecan's shared object; the first call that needs them does.
+Importing this package loads neither TensorFlow nor Pecan's shared object. The first call that needs them loads them.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -37,9 +37,9 @@ from pecan._src.version import VERSION as __version__
 if TYPE_CHECKING:
     from pecan._src.dataset.resume import Iterator, load_state_dict, state_dict
 
-# What is made of TensorFlow's own classes is loaded when it is asked for.
+# Subclasses of TensorFlow's classes. They are loaded at first access, so that the import does not load TensorFlow.
 _WITH_TENSORFLOW = ("Iterator", "load_state_dict", "state_dict")
-# As the predecessor's instructions have it, and as fingers do.
+# Misspellings of keep_position: the first is in the instructions of Pecan's predecessor, the others are typos.
 _MISSPELT = ("keep_posistion", "keep_postion", "keep_postition", "keep_positon")
 
 

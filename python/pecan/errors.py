@@ -1,7 +1,7 @@
 """The exceptions of Pecan.
 
-All are `PecanError`, and each is the builtin kind that fits as well (`ValueError`, `ConnectionError`, ...). Those that
-answer for something tf.data service reports through `tf.errors` are of that class too.
+Every exception is a `PecanError` and also of a matching built-in class (`ValueError`, `ConnectionError`, ...). If
+TensorFlow is loaded, it is also of the class of `tf.errors` that tf.data service raises in the same case.
 """
 
 from pecan._src.errors import (

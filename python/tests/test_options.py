@@ -26,7 +26,7 @@ MISTAKES = {
     "off and a division": (
         dict(processing_mode="off", sharding=pecan.ShardingPolicy.FILE),
         ValueError,
-        "nothing to divide",
+        "divides it",
     ),
     "off and one order": (
         dict(processing_mode="parallel_epochs", deterministic=True),
@@ -48,7 +48,7 @@ MISTAKES = {
     "coordinated reads": (
         dict(consumer_index=0, num_consumers=2, job_name="j"),
         NotImplementedError,
-        "not offered yet",
+        "not supported yet",
     ),
     "a cross-trainer cache": (dict(cross_trainer_cache=object()), NotImplementedError, "cross_trainer_cache"),
     "workers of another kind": (dict(target_workers="foo"), ValueError, "target_workers"),
@@ -184,8 +184,8 @@ def test_nobody_gets_another_order_unasked():
 
 
 def test_forms_of_the_same_thing():
-    assert options.compression_word("AUTO") == "auto"
-    assert options.compression_word(None) == "none"
+    assert options.compression_name("AUTO") == "auto"
+    assert options.compression_name(None) == "none"
     assert checks.service_target("pecan://host:1") == checks.service_target(("pecan", "host:1")) == "host:1"
     assert checks.dataset_id(b"x") == "x"
     assert options.read_options(**{**ALL, "seed": -1}).seed == (1 << 64) - 1

@@ -26,7 +26,7 @@ def test_only_functions_are_kept(wrong):
 def test_a_dataset_is_no_function():
     with pytest.raises(TypeError, match="keep_position"):
         pecan.keep_position(tf.data.Dataset.range(3))
-    with pytest.raises(TypeError, match=r"gave NoneType"):
+    with pytest.raises(TypeError, match=r"returned NoneType"):
         tf.data.Dataset.range(3).apply(pecan.keep_position_of(lambda ds: None))
 
 

@@ -15,6 +15,7 @@ _MAX_MILLISECONDS = 10 * 365 * 86_400_000
 
 
 def name(what: str, value: Any) -> str | None:
+    """Returns a text that is not empty, or None."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -25,7 +26,7 @@ def name(what: str, value: Any) -> str | None:
 
 
 def dataset_id(value: Any) -> str | None:
-    """A valid dataset id, or None. tf.data service takes ids as tensors and bytes too."""
+    """Returns a dataset id as text, or None. Like tf.data service, it accepts tensors and bytes."""
     if value is None:
         return None
     numpy = getattr(value, "numpy", None)
@@ -38,10 +39,10 @@ def dataset_id(value: Any) -> str | None:
     if not value:
         raise errors.InvalidArgumentError("`dataset_id` must not be empty")
     if not value.isprintable():
-        # A NUL or half a surrogate pair does not get as far as the Go code that knows the grammar.
+        # The Go code checks the grammar, but a NUL or a lone surrogate cannot be passed to it.
         raise errors.make(
-            f"dataset_id {value!r}: want 1 to 128 letters, digits, dots, underscores or hyphens, beginning with a "
-            "letter or digit [pecan:BAD_NAME]",
+            f"dataset_id {value!r}: want 1 to 128 letters, digits, dots, underscores or hyphens, the first a letter "
+            "or digit [pecan:BAD_NAME]",
             "BAD_NAME",
             3,
         )
@@ -49,6 +50,7 @@ def dataset_id(value: Any) -> str | None:
 
 
 def integer(what: str, value: Any) -> int:
+    """Returns an integer of Python or NumPy. Booleans are refused."""
     index = getattr(value, "__index__", None)
     if isinstance(value, bool) or index is None:
         raise errors.InvalidTypeError(f"`{what}` must be an integer, got {value!r} of type {type(value).__name__}")
@@ -56,7 +58,7 @@ def integer(what: str, value: Any) -> int:
 
 
 def positive(what: str, value: Any) -> int:
-    """An integer above 0."""
+    """Returns an integer above 0."""
     number = integer(what, value)
     if number <= 0:
         raise errors.InvalidArgumentError(f"`{what}` must be above 0, got {number}")
@@ -66,7 +68,7 @@ def positive(what: str, value: Any) -> int:
 
 
 def milliseconds(what: str, value: Any) -> int:
-    """A duration above 0, in whole milliseconds."""
+    """Returns a duration above 0 in whole milliseconds."""
     number = positive(what, value)
     if number > _MAX_MILLISECONDS:
         raise errors.InvalidArgumentError(
@@ -76,8 +78,8 @@ def milliseconds(what: str, value: Any) -> int:
 
 
 def flag(what: str, value: Any) -> bool:
-    """True or False, Python's or NumPy's; a number is neither."""
-    # Who has a flag of NumPy's has loaded it; for anybody else it is not worth the time.
+    """Returns a boolean of Python or NumPy. Numbers are refused."""
+    # If the value is of NumPy, NumPy is loaded. Importing it for other values would cost time.
     numpy = sys.modules.get("numpy")
     if isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_)):
         return bool(value)
@@ -85,7 +87,7 @@ def flag(what: str, value: Any) -> bool:
 
 
 def seconds(what: str, value: Any) -> float:
-    """A duration above 0, in seconds."""
+    """Returns a duration above 0 in seconds, at most a year."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise errors.InvalidTypeError(f"`{what}` must be a number of seconds, got {value!r}")
     number = float(value)
@@ -95,7 +97,7 @@ def seconds(what: str, value: Any) -> float:
 
 
 def service_target(service: Any, what: str = "service") -> str:
-    """The address in the argument `what`: "host:port", "pecan://host:port" or ("pecan", "host:port")."""
+    """Returns the address "host:port" for "host:port", "pecan://host:port" or ("pecan", "host:port")."""
     if isinstance(service, tuple):
         if len(service) != 2 or not all(isinstance(part, str) for part in service):
             raise errors.InvalidArgumentError(f'`{what}` as a tuple must be ("pecan", "host:port"), got {service!r}')
@@ -114,9 +116,9 @@ def service_target(service: Any, what: str = "service") -> str:
         return service
     parts = service.split("://")
     if len(parts) > 2:
-        raise errors.InvalidArgumentError(f"malformed `{what}` string has multiple '://': {service!r}")
+        raise errors.InvalidArgumentError(f"malformed `{what}`: multiple '://' in {service!r}")
     if len(parts) == 2 and parts[0] != "pecan":
-        hint = " (that is tf.data service's protocol, which Pecan does not speak)" if parts[0] == "grpc" else ""
+        hint = " (the protocol of tf.data service, which Pecan does not support)" if parts[0] == "grpc" else ""
         raise errors.make(
             f'`{what}` {service!r} has the protocol {parts[0]!r}{hint}: give "host:port" or "pecan://host:port"',
             "BAD_ARGUMENT",
@@ -125,12 +127,13 @@ def service_target(service: Any, what: str = "service") -> str:
     host, colon, port = parts[-1].rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise errors.InvalidArgumentError(
-            f'`{what}` {service!r} is no address: give "host:port" or "pecan://host:port" with a port from 1 to 65535'
+            f'`{what}` {service!r} is not an address: give "host:port" or "pecan://host:port", port 1 to 65535'
         )
     return parts[-1]
 
 
 def one_of(what: str, value: Any, words: tuple[str, ...]) -> str:
+    """Returns the value if it is one of the words."""
     if isinstance(value, str) and value in words:
         return value
     raise errors.InvalidArgumentError(f"`{what}` should be one of {', '.join(map(repr, words))}, got {value!r}")

@@ -1,4 +1,4 @@
-"""The exceptions of Pecan, and how a failure on the Go side becomes one."""
+"""The exceptions of Pecan, and their construction from errors of the Go code."""
 
 from __future__ import annotations
 
@@ -8,106 +8,106 @@ from typing import TYPE_CHECKING, Any, cast
 
 
 class PecanError(Exception):
-    """Root of everything that Pecan raises at a call.
+    """Base class of all exceptions that calls of Pecan raise.
 
-    Errors that come while a dataset is being read are raised by TensorFlow, as subclasses of `tf.errors.OpError`; the
-    reason is in their message, as `[pecan:REASON]`.
+    While a dataset is read, TensorFlow raises the errors, as subclasses of `tf.errors.OpError`. Their message contains
+    the reason code as `[pecan:REASON]`.
 
     Attributes:
-        reason: A word of a closed list that programs can compare, for example "PY_FUNCTION". docs/errors.md has them
-            all.
-        code: The gRPC code number, which is also TensorFlow's.
+        reason: Reason code, one of a closed list that programs can compare, for example "PY_FUNCTION". docs/errors.md
+            lists all of them.
+        code: The gRPC code number, which TensorFlow uses too.
     """
 
     reason: str = "INTERNAL"
     code: int = 13
     if not TYPE_CHECKING:
-        # Said here, or AutoGraph cannot raise the class again with its own additions to the message.
+        # Without this line AutoGraph cannot raise the class again with an extended message.
         __init__ = Exception.__init__
 
 
 class InvalidArgumentError(PecanError, ValueError):
-    """An argument has a value that cannot be right."""
+    """An argument has an invalid value."""
 
     reason = "BAD_ARGUMENT"
     code = 3
 
 
 class InvalidTypeError(PecanError, TypeError):
-    """An argument is not of the type it has to be."""
+    """An argument has the wrong type."""
 
     reason = "BAD_ARGUMENT"
     code = 3
 
 
 class InvalidGraphError(InvalidArgumentError):
-    """The dataset's graph cannot be used as it is."""
+    """The dataset's graph is invalid for Pecan."""
 
     reason = "GRAPH_STRUCTURE"
 
 
 class JobMismatchError(InvalidArgumentError):
-    """A job of that name exists with other options or another dataset, or a dataset id with another structure."""
+    """The name belongs to a job with other options or another dataset, or the id to a dataset of another structure."""
 
     reason = "JOB_MISMATCH"
 
 
 class NotFoundError(PecanError, LookupError):
-    """Something was named that the service does not know."""
+    """The service does not know the given name or id."""
 
     reason = "DATASET_UNKNOWN"
     code = 5
 
 
 class PreconditionError(PecanError, RuntimeError):
-    """The call is right, but not in the state that things are in."""
+    """The call is valid, but not in the current state of the object or the service."""
 
     reason = "CLOSED"
     code = 9
 
 
 class UsedAfterForkError(PreconditionError):
-    """Pecan was loaded in a process and then used in one that was forked off it."""
+    """A process loaded Pecan, and a child forked from it used Pecan."""
 
     reason = "USED_AFTER_FORK"
 
 
 class UnsupportedError(PecanError, NotImplementedError):
-    """What was asked for is not offered."""
+    """Pecan does not support the request."""
 
     reason = "UNSUPPORTED"
     code = 12
 
 
 class UnsupportedOpError(UnsupportedError):
-    """The dataset has an operation that workers cannot run."""
+    """The dataset contains an operation that workers cannot run."""
 
     reason = "OP_UNKNOWN"
 
 
 class LimitError(PecanError, ValueError):
-    """Something is larger than a limit allows."""
+    """A size exceeds its limit."""
 
     reason = "MESSAGE_TOO_LARGE"
     code = 8
 
 
 class AuthError(PecanError, PermissionError):
-    """The service does not allow it."""
+    """The service does not allow the operation."""
 
     reason = "OP_FORBIDDEN"
     code = 7
 
 
 class ServiceUnavailable(PecanError, ConnectionError):
-    """The service, or a process of it, cannot be reached."""
+    """The service, or one of its processes, is unreachable."""
 
     reason = "UNAVAILABLE"
     code = 14
 
 
 class ServerError(PecanError, RuntimeError):
-    """A server of this process did not start, or ended."""
+    """A server that this process started did not start up, or has ended."""
 
     reason = "UNAVAILABLE"
     code = 14
@@ -131,7 +131,7 @@ _BY_REASON: dict[str, type[PecanError]] = {
 }
 
 _BY_CODE: dict[int, type[PecanError]] = {
-    1: PreconditionError,  # CANCELLED: what was asked is closed
+    1: PreconditionError,  # CANCELLED: the object is closed
     3: InvalidGraphError,
     4: ServiceUnavailable,  # DEADLINE_EXCEEDED
     5: NotFoundError,
@@ -148,10 +148,10 @@ _mixed: dict[tuple[type[PecanError], int], type[PecanError]] = {}
 
 
 def _with_tensorflow(kind: type[PecanError], code: int) -> type[PecanError]:
-    """The class that is also tf.errors' for the code.
+    """Returns a subclass of `kind` and of the class of `tf.errors` for the code, or `kind` without TensorFlow.
 
-    Who comes from tf.data service catches `tf.errors.NotFoundError` and the like, so where TensorFlow is loaded (it
-    always is when a dataset is at hand) an error is of both kinds.
+    Code written for tf.data service catches classes such as `tf.errors.NotFoundError`. TensorFlow is always loaded
+    when a dataset exists, so errors about datasets are of both classes.
     """
     tensorflow = sys.modules.get("tensorflow")
     errors = getattr(tensorflow, "errors", None)
@@ -167,10 +167,10 @@ def _with_tensorflow(kind: type[PecanError], code: int) -> type[PecanError]:
                  7: "PermissionDeniedError", 8: "ResourceExhaustedError", 9: "FailedPreconditionError",
                  12: "UnimplementedError", 14: "UnavailableError", 15: "DataLossError",
                  16: "UnauthenticatedError"}  # fmt: skip
-        found = getattr(errors, names.get(code, ""), None)
-        if found is None:
+        named = getattr(errors, names.get(code, ""), None)
+        if named is None:
             return kind
-        base = found
+        base = named
 
     def __init__(self: Any, message: str) -> None:
         initialise: Any = base.__init__
@@ -190,7 +190,7 @@ def _with_tensorflow(kind: type[PecanError], code: int) -> type[PecanError]:
 
 
 def make(message: str, reason: str, code: int) -> PecanError:
-    """The exception for a reason of the closed list and its code."""
+    """Returns the exception for a reason code and its gRPC code."""
     kind = _BY_REASON.get(reason) or _BY_CODE.get(code, PecanError)
     error: PecanError = _with_tensorflow(kind, code)(message)
     error.reason = reason
@@ -199,7 +199,7 @@ def make(message: str, reason: str, code: int) -> PecanError:
 
 
 def from_text(text: str) -> PecanError:
-    """The exception for the text of an error of the Go side (see the package documentation of bindings)."""
+    """Returns the exception for the text of a Go error (see the package documentation of bindings)."""
     try:
         parts = json.loads(text)
         message, reason, code = str(parts["message"]), str(parts["reason"]), int(parts["code"])

@@ -1,4 +1,4 @@
-"""What `distribute()` and its relatives can be told, checked and put into one form."""
+"""Options of `distribute()` and `from_dataset_id()`: checks them and converts them to `ReadOptions`."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from typing import Any
 
 from pecan._src import checks, errors
 
-#: Bytes that one iterator may have asked for and not yet taken.
+#: Bytes of elements that one iterator may have requested and not yet returned.
 DEFAULT_MAX_OUTSTANDING_BYTES = 256 << 20
-#: Seconds without an answer of the dispatcher after which a call or an iterator fails.
+#: Seconds without an answer from the dispatcher after which a call fails.
 DEFAULT_DISPATCHER_TIMEOUT_S = 10.0
-# While elements are read more patience pays: a server that is started anew is back in less than this.
+#: Seconds without a server after which an iterator fails. A restarted server is back sooner.
 DEFAULT_OUTAGE_TIMEOUT_S = 60.0
-#: Elements above 2 GiB cannot travel.
+#: Size of the largest element that a worker can send.
 MAX_ELEMENT_BYTES = 2 << 30
 
 
 
 class ShardingPolicy(enum.IntEnum):
-    """How the source is divided among workers; names and meanings are those of tf.data service.
+    """How the source is divided among workers. Names and meanings are those of tf.data service.
 
-    Streams are not tied to workers, so none of the policies needs a fixed list of them, and no element is lost or
-    repeated when a worker restarts, except with `OFF`.
+    Streams are not bound to workers. Therefore no policy needs a fixed list of workers, and a worker's restart loses or
+    repeats no element, except with `OFF`.
 
     Attributes:
-        OFF: Every worker gives the whole dataset.
-        DYNAMIC: Each element once; shares go to whichever worker is free.
-        FILE: Each element once; whole files are dealt out, to as many streams as the dispatcher's list of workers is
-            long. Without a list: one for each of up to 8 files, 8 for up to 35, then one for every four, 16 at most.
-        DATA: Each element once; positions are dealt out.
-        FILE_OR_DATA: As FILE where there are enough files, else as DATA.
-        HINT: Each element once; `shard(SHARD_HINT, SHARD_HINT)` in the pipeline says where it is divided.
+        OFF: Every worker returns the whole dataset.
+        DYNAMIC: Each element once. Splits go to whichever worker is free.
+        FILE: Each element once. Streams get whole files; their number is the length of the dispatcher's list of
+            workers. Without a list, there is one stream for each of up to 8 files, 8 for up to 35, then one for every
+            four files, at most 16.
+        DATA: Each element once. Streams get positions in the source.
+        FILE_OR_DATA: FILE if there are enough files, else DATA.
+        HINT: Each element once. `shard(SHARD_HINT, SHARD_HINT)` marks the step at which the pipeline is divided.
     """
 
     OFF = 0
@@ -43,26 +44,26 @@ class ShardingPolicy(enum.IntEnum):
     HINT = 5
 
 
-#: tf.data service's old names of two policies.
+#: Older names of two policies in tf.data service.
 LEGACY_MODES = {"parallel_epochs": ShardingPolicy.OFF, "distributed_epoch": ShardingPolicy.DYNAMIC}
-#: Who decides in which order the steps of a dataset run.
+#: How the order of a dataset's steps is chosen.
 ORDERS = ("off", "auto", "paper")
-#: How far elements may differ in another order.
+#: How much the values of elements may differ in another order.
 TOLERANCES = ("approximate", "exact", "any")
 DEFAULT_ORDER = "auto"
 DEFAULT_TOLERANCE = "approximate"
-#: Pecan's own modes, by what they promise.
+#: Pecan's processing modes, named by their guarantees.
 GUARANTEES = ("exactly_once", "deterministic", "at_least_once", "at_most_once", "off")
 
 
 def as_policy(value: Any) -> ShardingPolicy | None:
-    """The policy that a value of ours, of TensorFlow's, or one of the old names stands for; None for anything else."""
+    """Returns the policy for a policy of Pecan or TensorFlow, or an older name; None for any other value."""
     if isinstance(value, ShardingPolicy):
         return value
     if isinstance(value, str):
         return LEGACY_MODES.get(value)
     kind = type(value)
-    # TensorFlow's enumeration is told by its name, so that this needs no TensorFlow.
+    # TensorFlow's enumeration is recognised by its name, so that this needs no import of TensorFlow.
     if kind.__name__ == "ShardingPolicy" and isinstance(value, enum.Enum) and value.name in ShardingPolicy.__members__:
         return ShardingPolicy[value.name]
     return None
@@ -82,27 +83,27 @@ def _mode_and_sharding(processing_mode: Any, sharding: Any, deterministic: bool)
             raise errors.InvalidArgumentError(f"sharding should be a ShardingPolicy, got {sharding!r}")
         if policy is not None and policy != own:
             raise errors.InvalidArgumentError(
-                f"processing_mode={processing_mode!r} and sharding={sharding!r} say different things: give one of them"
+                f"processing_mode={processing_mode!r} and sharding={sharding!r} contradict each other: give one of them"
             )
         policy = own
     if policy == ShardingPolicy.OFF:
         if mode not in (None, "off"):
             raise errors.InvalidArgumentError(
-                f"processing_mode={mode!r} promises each element once, and ShardingPolicy.OFF gives it once per "
+                f"processing_mode={mode!r} guarantees each element once, but ShardingPolicy.OFF returns it once per "
                 "worker: give one of them"
             )
         mode = "off"
     elif mode == "off" and policy is not None:
         raise errors.InvalidArgumentError(
-            f'processing_mode="off" gives every worker the whole dataset, which leaves nothing to divide with '
-            f"sharding={policy.name}: give one of them"
+            f'processing_mode="off" gives every worker the whole dataset, but sharding={policy.name} divides it: give '
+            "one of them"
         )
     if deterministic:
         if mode not in (None, "exactly_once", "deterministic"):
             given = "ShardingPolicy.OFF" if policy is not None else f"processing_mode={mode!r}"
             raise errors.InvalidArgumentError(
-                f"deterministic=True promises one order of elements that come once each, and {given} does not: give "
-                "one of them"
+                f"deterministic=True guarantees a fixed order with each element once, but {given} does not: give one "
+                "of them"
             )
         mode = "deterministic"
     mode = mode or "exactly_once"
@@ -112,22 +113,22 @@ def _mode_and_sharding(processing_mode: Any, sharding: Any, deterministic: bool)
 
 
 def _order(order: Any, tolerance: Any, mode: str) -> tuple[str, str]:
-    """Who decides the order of steps, and how far elements may differ for it."""
-    word = checks.one_of("order", order, ORDERS)
+    """Returns the order and the tolerance, with the defaults of the mode."""
+    name = checks.one_of("order", order, ORDERS)
     given = None if tolerance is None else checks.one_of("order_tolerance", tolerance, TOLERANCES)
-    if word != "paper":
-        # When there is another order depends on how long measuring took; deterministic elements depend on nothing such.
-        return word, given or ("exact" if mode == "deterministic" else DEFAULT_TOLERANCE)
+    if name != "paper":
+        # The time at which a new order starts depends on measurements. Deterministic elements must not depend on it.
+        return name, given or ("exact" if mode == "deterministic" else DEFAULT_TOLERANCE)
     if given not in (None, "any"):
         raise errors.InvalidArgumentError(
-            f'`order`="paper" moves steps whatever becomes of the values, and `order_tolerance`={given!r} bounds that: '
-            'leave `order_tolerance` out, or give order="auto"'
+            f'`order`="paper" does not limit how values change, but `order_tolerance`={given!r} does: leave '
+            '`order_tolerance` out, or give order="auto"'
         )
-    return word, "any"
+    return name, "any"
 
 
-def compression_word(value: Any) -> str:
-    """ "auto", "snappy" or "none" for what may be given as compression."""
+def compression_name(value: Any) -> str:
+    """Returns "auto", "snappy" or "none" for a value of the argument `compression`."""
     if value is None:
         return "none"
     if isinstance(value, str) and value.lower() in ("auto", "snappy", "none"):
@@ -146,7 +147,7 @@ def _protocol(value: Any) -> str:
 
 
 def timeouts(dispatcher_timeout_s: Any) -> tuple[float, float]:
-    """How long the service may be away from a call, and from an iterator that waits."""
+    """Returns the timeouts in seconds of a call and of an iterator that waits for elements."""
     if dispatcher_timeout_s is None:
         return DEFAULT_DISPATCHER_TIMEOUT_S, DEFAULT_OUTAGE_TIMEOUT_S
     given = checks.seconds("dispatcher_timeout_s", dispatcher_timeout_s)
@@ -160,19 +161,19 @@ class ReadOptions:
     Attributes:
         mode: One of `GUARANTEES`.
         sharding: Lower-case name of a policy, or "unspecified".
-        job_name: Name under which trainers share the job.
-        seed: Seed of all derived seeds; None lets the service choose.
-        allow_nondeterministic: Whether a weaker mode may run where the dataset cannot keep the promise of `mode`.
+        job_name: Name of a shared job; None for a job of its own.
+        seed: Seed from which all others are derived; None lets the service choose.
+        allow_nondeterministic: Whether a weaker mode may replace a `mode` whose guarantee the dataset cannot keep.
         compression: "auto", "snappy" or "none".
         protocol: "auto", "tcp" or "shm".
-        max_outstanding_bytes: What one iterator may have asked for and not yet taken.
-        max_outstanding_requests: The same in elements, used where an element's size is known; None for no such bound.
-        max_element_bytes: Largest element accepted.
-        payload_checksum: Whether payloads between hosts are checksummed as headers are.
+        max_outstanding_bytes: Bytes that one iterator may have requested and not yet returned.
+        max_outstanding_requests: The same bound in elements, used if an element's size is known; None for no bound.
+        max_element_bytes: Size of the largest accepted element; None for the maximum.
+        payload_checksum: Whether payloads between hosts have checksums, as headers do.
         order: One of `ORDERS`.
         order_tolerance: One of `TOLERANCES`.
-        dispatcher_timeout_s: How long the dispatcher may be away from a call.
-        outage_timeout_s: How long the dispatcher, or all workers, may be away from an iterator that waits.
+        dispatcher_timeout_s: Seconds without the dispatcher after which a call fails.
+        outage_timeout_s: Seconds without the dispatcher or any worker after which a waiting iterator fails.
     """
 
     mode: str = "exactly_once"
@@ -193,7 +194,7 @@ class ReadOptions:
 
 
 def _consumers(consumer_index: Any, num_consumers: Any, name: str | None) -> None:
-    """Coordinated reads are checked as far as they can be, and then refused."""
+    """Checks the arguments of coordinated reads, and raises if they are valid: Pecan does not support such reads."""
     if (consumer_index is None) != (num_consumers is None):
         raise errors.InvalidArgumentError(
             "set both `consumer_index` and `num_consumers`, or neither; got "
@@ -209,8 +210,8 @@ def _consumers(consumer_index: Any, num_consumers: Any, name: str | None) -> Non
             f"`job_name` must be set when `num_consumers` is: consumers find each other by it (num_consumers={number})"
         )
     raise errors.UnsupportedError(
-        "coordinated reads (`consumer_index`, `num_consumers`) are not offered yet: leave both out and trainers with "
-        "one `job_name` share the elements, first come, first served"
+        "coordinated reads (`consumer_index`, `num_consumers`) are not supported yet: leave both out, and trainers "
+        "with one `job_name` share the elements, first come, first served"
     )
 
 
@@ -236,13 +237,14 @@ def read_options(
     order: Any,
     order_tolerance: Any,
 ) -> ReadOptions:
-    """Checks what the user gave; what comes back needs no more checking."""
+    """Checks the user's arguments and returns them in one form."""
     mode, policy = _mode_and_sharding(processing_mode, sharding, checks.flag("deterministic", deterministic))
     name = checks.name("job_name", job_name)
     _consumers(consumer_index, num_consumers, name)
     if cross_trainer_cache is not None:
         raise errors.UnsupportedError(
-            "`cross_trainer_cache` is not offered yet: trainers that shall each see every element use jobs of their own"
+            "`cross_trainer_cache` is not supported yet: give each trainer a job of its own, and each reads every "
+            "element"
         )
     _target_workers(target_workers)
     requests = -1
@@ -250,7 +252,7 @@ def read_options(
         requests = checks.integer("max_outstanding_requests", max_outstanding_requests)
     if requests <= 0 and requests != -1:
         raise errors.InvalidArgumentError(
-            f"`max_outstanding_requests` must be positive, or -1 or None to leave it to Pecan, got {requests}"
+            f"`max_outstanding_requests` must be positive, or -1 or None for no bound, got {requests}"
         )
     if seed is not None:
         seed = checks.integer("seed", seed)
@@ -269,7 +271,7 @@ def read_options(
         job_name=name,
         seed=seed,
         allow_nondeterministic=checks.flag("allow_nondeterministic", allow_nondeterministic),
-        compression=compression_word(compression),
+        compression=compression_name(compression),
         protocol=_protocol(data_transfer_protocol),
         max_outstanding_bytes=checks.positive("max_outstanding_bytes", max_outstanding_bytes),
         max_outstanding_requests=None if requests == -1 else requests,
@@ -287,13 +289,13 @@ def _target_workers(value: Any) -> None:
         raise errors.InvalidArgumentError(f'`target_workers` should be "AUTO", "ANY" or "LOCAL", got {value!r}')
     if value.upper() == "LOCAL":
         raise errors.UnsupportedError(
-            '`target_workers="LOCAL"` is not offered: workers on this host are read through shared memory in any case; '
-            "`service=None` uses nothing else"
+            '`target_workers="LOCAL"` is not supported: trainers read workers on this host through shared memory in '
+            "any case, and `service=None` uses only such workers"
         )
 
 
 def local_workers(value: Any) -> int | None:
-    """A number of workers, or None for "auto"."""
+    """Returns the number of workers, or None for "auto"."""
     if value == "auto":
         return None
     number = checks.positive("local_workers", value)

@@ -1,3 +1,3 @@
-"""The one place that says which version of Pecan this is."""
+"""Pecan's version. The wheel, the client and the programs take it from here."""
 
 VERSION = "0.1.0"

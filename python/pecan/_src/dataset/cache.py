@@ -1,4 +1,4 @@
-"""The step whose elements a service keeps."""
+"""`pecan.cache`: the step whose elements workers store."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _MARK = "pecan_cache"
 
 
 def cache() -> Callable[[tf.data.Dataset], tf.data.Dataset]:
-    """Marks the place up to which workers keep what they computed: the first epoch writes it, later ones read it.
+    """Caches the elements of the steps before it: the first epoch writes them to files, later epochs read them.
 
-    What comes out of the dataset is the same with and without it, but for one thing, as with `tf.data`'s own `cache`:
-    random steps below it repeat in every epoch what they gave in the first one. Put those that shall not above it.
+    The dataset returns the same elements with and without this step, with one exception, as in `tf.data`'s `cache`:
+    random steps before it repeat the values of the first epoch. Put random steps that must differ by epoch after it.
 
-    It needs workers with a directory for caches (`pecan-worker --cache-dir`; the private cluster of a trainer has one)
-    and `distribute()` somewhere behind it. Without either it passes elements on unchanged. The reasons in the plan of a
-    job (`pecanctl status`) say when it does nothing, and why.
+    Workers need a cache directory (`pecan-worker --cache-dir`; the private cluster of a trainer has one), and
+    `distribute()` must follow this step. Otherwise the step passes elements on unchanged. The reasons in the plan of a
+    job (`pecanctl status`) tell when the step does nothing, and why.
 
     Returns:
         A function for `tf.data.Dataset.apply`.

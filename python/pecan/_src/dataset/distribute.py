@@ -40,74 +40,79 @@ def distribute(
     order: str = options.DEFAULT_ORDER,
     order_tolerance: str | None = None,
 ) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
-    """Lets Pecan's workers run a dataset.
+    """Runs a dataset on Pecan's workers.
 
-    Everything before it runs on workers, everything after it in this process. The dataset that comes back has the same
+    Steps before `distribute()` run on workers. Steps after it run in this process. The resulting dataset has the same
     elements and batches, each once per epoch, and works wherever a `tf.data.Dataset` does.
 
-    The next epoch is opened while one is being read, and each worker makes one element of it, wanted or not. Where the
-    pipeline has a `shuffle` that fills its buffer: the first element comes out of a full one.
+    While one epoch is read, the service opens the next one, and each worker computes one element of it. A pipeline with
+    a `shuffle` therefore fills its shuffle buffer ahead of time. Workers do this even if nobody reads the next epoch.
 
-    With `order="auto"` Pecan runs the steps in the order that costs least, as far as that changes nothing that matters.
-    The idea, and the order "paper", are those of Graur et al., "Pecan: Cost-Efficient ML Data Preprocessing with
-    Automatic Transformation Ordering and Hybrid Placement" (USENIX ATC 2024).
+    With `order="auto"`, Pecan runs the steps in the cheapest order that gives equal elements within `order_tolerance`.
+    This follows Graur et al., "Pecan: Cost-Efficient ML Data Preprocessing with Automatic Transformation Ordering and
+    Hybrid Placement" (USENIX ATC 2024). `order="paper"` is the published algorithm.
 
     Example:
-        >>> dataset = dataset.apply(pecan.distribute())                # a private cluster beside this process
+        >>> dataset = dataset.apply(pecan.distribute())                # a private cluster on this host
         >>> dataset = dataset.apply(pecan.distribute("host:5050"))     # a running service
 
     Args:
-        service: The dispatcher, "host:port" or "pecan://host:port". None starts a private dispatcher and workers on
-            this host, shared by all datasets of the process, and ends them with it.
-        *positional: For calls written for tf.data service only, `distribute(processing_mode, service)`.
+        service: Address of the dispatcher, "host:port" or "pecan://host:port". None starts a private dispatcher and
+            workers on this host. All datasets of the process share them, and they stop when the process ends.
+        *positional: Only for calls written for tf.data service: `distribute(processing_mode, service)`.
         processing_mode: A `ShardingPolicy` (Pecan's or TensorFlow's), "parallel_epochs" (OFF) or "distributed_epoch"
-            (DYNAMIC); or what is promised: "exactly_once" (the default), "deterministic", "at_least_once",
-            "at_most_once", "off".
-        job_name: Trainers that give the same name share the job: each element goes to one of them.
-        consumer_index: For coordinated reads, which are not offered yet.
-        num_consumers: For coordinated reads, which are not offered yet.
-        max_outstanding_requests: How many elements may be asked for and not yet taken; None leaves it to
-            `max_outstanding_bytes`, which bounds them in any case and alone where an element's size is not known.
-        data_transfer_protocol: "auto" is shared memory from workers on this host and TCP from others; "tcp" or "shm".
-        compression: "auto" compresses where measurement says it pays, never on one host; "snappy" always; None never.
-        cross_trainer_cache: Not offered yet.
-        target_workers: "AUTO" or "ANY": all workers are read. "LOCAL" is not offered.
-        sharding: A `ShardingPolicy`, for those who give their promise as `processing_mode`.
-        deterministic: Gives the same elements in the same order for the same dataset and seed, whatever the number of
-            workers and whichever fails.
-        allow_nondeterministic: Reads a dataset that cannot keep the promise of the mode in a weaker one, and says so in
-            the log, instead of refusing it: values that nothing decides go from "deterministic" to "exactly_once", and
-            elements that nothing decides to "at_least_once".
-        local_workers: How many workers the private cluster has at least; "auto" goes by the host's cores.
-        max_outstanding_bytes: Memory that one iterator uses for elements that are under way or wait to be taken.
-        max_element_bytes: Largest element accepted; None for 2 GiB.
-        payload_checksum: Checks the bytes of elements between hosts, for half of the speed; headers always are.
-        dispatcher_timeout_s: How long, in seconds, the dispatcher may be out of reach before calls fail, and how long
-            an iterator waits before it fails where the dispatcher is away, no worker is registered, or none can be
-            reached. It may be asked again then. However long a worker takes for an element is no failure. None is
-            10 s for calls and a minute for iterators, in which servers can be started anew; the private cluster has
-            that minute in any case.
-        seed: Random steps draw from seeds made of this one, the epoch and the stream; None chooses one per job.
-        order: Who decides in which order the steps run. "auto" (the default): what they cost, as measured
-            while the job runs: maps and filters move where that saves CPU, as a crop does before costly work on every
-            pixel. Before anything changes a worker runs a sample of elements both ways, for 2 % at most of the CPU
-            that an epoch takes (or of what was spent so far, where epochs are short), and the new order has to be
-            faster for certain and the elements equal enough. "off": you do, as written. "paper": by how much
-            steps make elements smaller or larger, as published; for comparison. Which elements there are, their number
-            and their sequence never change. `keep_position` holds a step, and `explain` tells what moved and why.
-        order_tolerance: How far the values of elements may differ in another order. "approximate" (the default, also
-            as None): integers by 1, float16 and bfloat16 by 2 %, float32 and float64 by 0.1 % of the range that
-            the component has in the sample, for each of its values. "exact" (the default in deterministic mode, so that
-            two runs give the same bytes however long measuring took): not at all, to the last bit. "any": as may be,
-            and the difference is recorded; order="paper" implies it.
+            (DYNAMIC). Or a guarantee: "exactly_once" (the default), "deterministic", "at_least_once", "at_most_once"
+            or "off".
+        job_name: Name of the job. Trainers that give the same name share the job: each element goes to one of them.
+            None creates a job of its own.
+        consumer_index: Reserved for coordinated reads, which Pecan does not support yet.
+        num_consumers: Reserved for coordinated reads, which Pecan does not support yet.
+        max_outstanding_requests: Most elements that one iterator has requested and not yet returned. None sets no
+            such bound. `max_outstanding_bytes` always applies; it is the only bound if an element's size is unknown.
+        data_transfer_protocol: "auto" uses shared memory for workers on this host and TCP for others. "tcp" and "shm"
+            force one of them.
+        compression: "auto" compresses if measurements show a gain, and never on one host. "snappy" always
+            compresses. None never does.
+        cross_trainer_cache: Reserved; Pecan does not support it yet.
+        target_workers: "AUTO" or "ANY" read from all workers. Pecan does not support "LOCAL".
+        sharding: A `ShardingPolicy`, for calls whose `processing_mode` is a guarantee.
+        deterministic: Returns the same elements in the same order for the same dataset and seed. The number of workers
+            and their failures change nothing.
+        allow_nondeterministic: Accepts a dataset that cannot keep the guarantee of its mode, and runs it in a weaker
+            mode with a warning in the log. Nondeterministic values weaken "deterministic" to "exactly_once";
+            a nondeterministic set of elements weakens the mode to "at_least_once". If False, such a dataset raises.
+        local_workers: Least number of workers in the private cluster, 1 to 1024. "auto" depends on the host's cores.
+        max_outstanding_bytes: Bytes of memory that one iterator uses for elements that it has requested and not yet
+            returned.
+        max_element_bytes: Size of the largest accepted element in bytes. None means 2 GiB, which is also the maximum.
+        payload_checksum: Verifies the bytes of elements that travel between hosts, which halves the speed. Headers are
+            always verified.
+        dispatcher_timeout_s: Seconds without the dispatcher after which a call fails. An iterator fails after the same
+            time if the dispatcher is unreachable, no worker is registered, or no worker is reachable; a later
+            `next()` tries again. Slow elements never cause a timeout. None means 10 s for calls and 60 s for
+            iterators, enough to restart a server. In the private cluster, an iterator waits at least 60 s.
+        seed: Seed of 64 bits for random steps, which combine it with the epoch and the stream. None lets the service
+            choose one per job.
+        order: How the order of the steps is chosen. "auto" (the default) moves maps and filters if measurements of the
+            running job predict less CPU, for example a crop before costly work on every pixel. A worker first runs a
+            sample of elements in both orders. The new order must be significantly faster and its elements equal
+            within `order_tolerance`. Such trials use at most 2 % of the CPU of an epoch (of the CPU spent so far, if
+            epochs are short). "off" runs the steps as written. "paper" orders them by how much they shrink or enlarge
+            elements, as published, for comparison. The elements, their number and their sequence never
+            change. `keep_position` pins a step, and `explain` shows what moved and why.
+        order_tolerance: Largest accepted difference between the values of the two orders. "approximate" (the default)
+            accepts 1 for integers, 2 % for float16 and bfloat16, and 0.1 % for float32 and float64. Percentages refer
+            to the range of the component in the sample. "exact" accepts no difference in any bit; it is the default
+            in deterministic mode, so that two runs give the same bytes. "any" accepts and records every difference;
+            order="paper" implies it. None takes the default of the mode.
 
     Returns:
-        A function for `dataset.apply`.
+        A function for `tf.data.Dataset.apply`.
 
     Raises:
-        PecanError: At once, for arguments that cannot be right; when it is applied, for datasets that cannot be
-            distributed and services that cannot be reached. Each is a builtin kind of error as well (`ValueError`,
-            `TypeError`, `NotImplementedError`, `ConnectionError`, ...).
+        PecanError: Immediately for invalid arguments. When the function is applied, for datasets that workers cannot
+            run and for unreachable services. Each error is also of a built-in class (`ValueError`, `TypeError`,
+            `NotImplementedError`, `ConnectionError`, ...).
     """
     service, processing_mode = _arguments(service, positional, processing_mode)
     chosen = options.read_options(
@@ -146,20 +151,20 @@ def distribute(
         graph = graphs.serialize(dataset, "distribute()", chosen)
         session = _session(target, workers, chosen.dispatcher_timeout_s)
         dataset_id = graphs.register(session, graph, chosen.compression, None)
-        # A private dispatcher is not restarted: when it ends, what reads from it fails, and a new cluster is made.
+        # Nobody restarts a private dispatcher: after its death its readers fail, and the next call starts a cluster.
         reading, kept = chosen, None if target is None else graph
         if target is None:
             patience = max(chosen.outage_timeout_s, options.DEFAULT_OUTAGE_TIMEOUT_S)
             reading = dataclasses.replace(chosen, outage_timeout_s=patience)
         return reader.read(session, dataset_id, dataset.element_spec, graph.specs, reading, graph.cardinality, kept)
 
-    # Inside a tf.function this is refused, and shall not be rewritten by AutoGraph first.
+    # serialize() refuses calls inside a tf.function. AutoGraph must not rewrite the function before that.
     apply.autograph_info__ = None  # type: ignore[attr-defined]
     return apply
 
 
 def _arguments(service: Any, positional: tuple[Any, ...], processing_mode: Any) -> tuple[Any, Any]:
-    """Sorts the positional arguments, among them tf.data service's order."""
+    """Returns (service, processing mode). Also accepts the argument order of tf.data service."""
     if type(service).__module__.startswith("tensorflow.") and hasattr(service, "element_spec"):
         raise errors.InvalidTypeError(f"distribute() takes the service, not the dataset: write {_USAGE}")
     if options.as_policy(service) is None:
@@ -180,8 +185,8 @@ def _arguments(service: Any, positional: tuple[Any, ...], processing_mode: Any) 
         )
     if len(positional) > 1:
         raise errors.InvalidTypeError(
-            "distribute(processing_mode, service, ...) is taken as tf.data service takes it up to the service: give "
-            "what follows by name"
+            "distribute(processing_mode, service, ...) accepts positional arguments only up to the service: give the "
+            "others by name"
         )
     return (positional[0] if positional else None), service
 
@@ -190,7 +195,7 @@ def _session(target: str | None, workers: int | None, timeout_s: float) -> Sessi
     from pecan._src.client import native, session
     from pecan._src.servers import private_cluster
 
-    native.load()  # refuses in a forked child, before anything is started there
+    native.load()  # raises in a forked child, before any process is started there
     if target is not None:
         return session.connect(target, timeout_s)
     cluster = private_cluster.cluster(workers)
@@ -206,25 +211,27 @@ def register_dataset(
     *,
     dispatcher_timeout_s: float | None = None,
 ) -> tf.Tensor:
-    """Stores a dataset at a service, to be read by its id with `from_dataset_id`.
+    """Registers a dataset at a service. `from_dataset_id` reads it by its id.
 
-    Equal datasets are stored once and get one id, unless you choose it.
+    The service stores equal datasets once, under one id, unless you choose the id.
 
     Args:
-        service: The dispatcher, "host:port" or "pecan://host:port".
-        dataset: What to store.
-        compression: As in `distribute`; who reads the dataset gets it unless they say otherwise.
-        dataset_id: The id; None takes the dataset's fingerprint.
-        dispatcher_timeout_s: How long, in seconds, the dispatcher may be out of reach; None is 10 s.
+        service: Address of the dispatcher, "host:port" or "pecan://host:port".
+        dataset: The dataset.
+        compression: Default for readers of the dataset, as in `distribute`.
+        dataset_id: The id: 1 to 128 letters, digits, dots, underscores or hyphens. None takes the dataset's
+            fingerprint.
+        dispatcher_timeout_s: Seconds without the dispatcher after which the call fails; None means 10 s.
 
     Returns:
-        The id, as a scalar string tensor.
+        The id, a scalar tensor of dtype `tf.string`.
 
     Raises:
-        PecanError: As `distribute`; a `JobMismatchError` if another dataset has that id.
+        PecanError: As in `distribute`.
+        JobMismatchError: If another dataset has that id.
     """
     target = checks.service_target(service)
-    word = options.compression_word(compression)
+    default_compression = options.compression_name(compression)
     timeout, _ = options.timeouts(dispatcher_timeout_s)
     if dataset_id is not None and not isinstance(dataset_id, (str, bytes)):
         raise errors.InvalidTypeError(
@@ -237,7 +244,7 @@ def register_dataset(
     from pecan._src.dataset import graph as graphs
 
     graph = graphs.serialize(dataset, "register_dataset()")
-    return tf.constant(graphs.register(_session(target, None, timeout), graph, word, wanted))
+    return tf.constant(graphs.register(_session(target, None, timeout), graph, default_compression, wanted))
 
 
 def from_dataset_id(
@@ -265,13 +272,13 @@ def from_dataset_id(
     order: str = options.DEFAULT_ORDER,
     order_tolerance: str | None = None,
 ) -> tf.data.Dataset:
-    """A dataset that reads a registered one.
+    """Returns a dataset that reads a registered dataset.
 
     Args:
-        processing_mode: As in `distribute`; None is "exactly_once".
-        service: The dispatcher, "host:port" or "pecan://host:port".
-        dataset_id: What `register_dataset` gave, a string or a tensor.
-        element_spec: Structure of the elements; None asks the service for the one that was registered.
+        processing_mode: As in `distribute`; None means "exactly_once".
+        service: Address of the dispatcher, "host:port" or "pecan://host:port".
+        dataset_id: The id from `register_dataset`, a string or a scalar string tensor.
+        element_spec: Structure of the elements; None takes the registered one from the service.
         job_name: As in `distribute`.
         consumer_index: As in `distribute`.
         num_consumers: As in `distribute`.
@@ -279,7 +286,7 @@ def from_dataset_id(
         data_transfer_protocol: As in `distribute`.
         cross_trainer_cache: As in `distribute`.
         target_workers: As in `distribute`.
-        compression: As in `distribute`; "auto" takes what was given at the registration.
+        compression: As in `distribute`; "auto" takes the value given to `register_dataset`.
         sharding: As in `distribute`.
         deterministic: As in `distribute`.
         allow_nondeterministic: As in `distribute`.
@@ -295,8 +302,9 @@ def from_dataset_id(
         The dataset.
 
     Raises:
-        PecanError: As `distribute`; a `NotFoundError` if no dataset has that id, an `InvalidGraphError` if
-            `element_spec` is not the dataset's.
+        PecanError: As in `distribute`.
+        NotFoundError: If no dataset has that id.
+        InvalidGraphError: If `element_spec` does not match the dataset.
     """
     chosen = options.read_options(
         processing_mode=processing_mode,
@@ -327,8 +335,8 @@ def from_dataset_id(
 
     if not tf.executing_eagerly():
         raise errors.InvalidArgumentError(
-            "from_dataset_id() was called inside a tf.function or with eager execution off: call it outside, and hand "
-            "the dataset that it gives to the function"
+            "from_dataset_id() was called inside a tf.function or with eager execution off: call it outside, and pass "
+            "the dataset to the function"
         )
     wanted = checks.dataset_id(dataset_id)
     if wanted is None:
@@ -340,8 +348,8 @@ def from_dataset_id(
     if element_spec is None:
         if not known["element_spec"]:
             raise errors.InvalidArgumentError(
-                f"the element spec of dataset {wanted!r} was not registered, since its structure has classes of your "
-                "own: give element_spec=dataset.element_spec"
+                f"dataset {wanted!r} was registered without its element spec, because its structure has user-defined "
+                "classes: give element_spec=dataset.element_spec"
             )
         element_spec = structure.decode_spec(known["element_spec"])
     specs = tuple(structure.Structure(element_spec).flat)

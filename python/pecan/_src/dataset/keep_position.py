@@ -1,4 +1,4 @@
-"""Steps that their author keeps where they are, whoever decides the order of the others."""
+"""`pecan.keep_position`: steps that the author pins while the service reorders the others."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _BEGIN, _END = f"{_MARK}_begin", f"{_MARK}_end"
 
 
 def keep_position(function: _Function) -> _Function:
-    """Has the step that uses a function stay where it is: `order="auto"` does not move it, and nothing past it.
+    """Pins the step that uses a function: `order="auto"` moves neither the step nor any other step past it.
 
-    For functions given to `map`, `filter` and the like; `keep_position_of` is for steps that have none. It leaves a
-    mark in the function as it is traced, an operation that does nothing. What the function computes is the same with
-    and without it, here and on workers, and without `distribute()` it does nothing at all.
+    Use it for functions of `map`, `filter` and similar steps, and `keep_position_of` for steps without a function. It
+    adds a no-op to the function as a mark. The function computes the same values, here and on workers. Without
+    `distribute()` the mark has no effect.
 
     Args:
-        function: What the step is to call, with whatever arguments and results it has.
+        function: The function of the step, with any arguments and results.
 
     Returns:
-        A function to be given to the step in its place.
+        A function for the step, with the same arguments and results.
 
     Raises:
-        PecanError: If what is given cannot be called (a `TypeError`).
+        PecanError: If the argument is not callable (also a `TypeError`).
 
     Example:
         >>> dataset = dataset.map(decode).map(pecan.keep_position(normalise)).map(crop)
@@ -50,7 +50,7 @@ def keep_position(function: _Function) -> _Function:
             "dataset.apply(pecan.keep_position_of(lambda ds: ds.shuffle(100).batch(8)))"
         )
 
-    # AutoGraph rewrites this with the function that it calls, as it would rewrite that alone.
+    # AutoGraph converts this function and the function that it calls in the same way.
     def kept(*arguments: Any, **named: Any) -> Any:
         with tf.name_scope(_MARK + "/"):
             tf.no_op()
@@ -58,7 +58,8 @@ def keep_position(function: _Function) -> _Function:
 
     name = getattr(function, "__name__", "")
     if name.isidentifier():
-        # What TensorFlow calls the step by. A lambda's name would have AutoGraph look for a lambda here.
+        # TensorFlow names the step after the function. A lambda has no such name; with "<lambda>" AutoGraph would
+        # look for a lambda in this file.
         kept.__name__ = name
     kept.__doc__ = getattr(function, "__doc__", None)
     return typing.cast("_Function", kept)
@@ -67,20 +68,19 @@ def keep_position(function: _Function) -> _Function:
 def keep_position_of(
     steps: Callable[[tf.data.Dataset], tf.data.Dataset],
 ) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
-    """Has steps stay where they are, also those that have no function: none of them moves, and nothing past them.
+    """Pins several steps, with or without functions: none of them moves, and no other step moves past them.
 
-    It puts a step below and one above them that pass every element on (`take(-1)`, which TensorFlow leaves out when it
-    runs the dataset) and tell the dispatcher by their names that what lies between stays. `keep_position` does it for
-    one `map` or `filter`.
+    It adds a `take(-1)` before and after the steps. The dispatcher recognises both by their names; TensorFlow removes
+    them when it runs the dataset. `keep_position` pins a single `map` or `filter`.
 
     Args:
-        steps: Takes a dataset and gives it with the steps behind it.
+        steps: A function that takes a dataset and returns it with the steps appended.
 
     Returns:
         A function for `tf.data.Dataset.apply`.
 
     Raises:
-        PecanError: If what is given is no function, or when it is applied gives no dataset (a `TypeError`).
+        PecanError: If the argument is not callable, or does not return a dataset when applied (also a `TypeError`).
 
     Example:
         >>> dataset = dataset.map(decode).apply(pecan.keep_position_of(lambda ds: ds.shuffle(100).batch(8)))
@@ -97,8 +97,8 @@ def keep_position_of(
         result = steps(dataset.take(-1, name=_BEGIN))
         if not isinstance(result, tf.data.Dataset):
             raise errors.InvalidTypeError(
-                f"the function given to keep_position_of() gave {type(result).__name__} and no tf.data.Dataset: have "
-                "it return the dataset with the steps behind it"
+                f"the function given to keep_position_of() returned {type(result).__name__}, not a tf.data.Dataset: "
+                "have it return the dataset with the steps appended"
             )
         return result.take(-1, name=_END)
 

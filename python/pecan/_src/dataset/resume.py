@@ -1,7 +1,7 @@
-"""Where a trainer stands in a dataset: saved with its model, and gone on from by another process.
+"""Resume states: a trainer saves its position in a dataset with its model, and another process continues there.
 
-TensorFlow reads ahead of the training loop, so what Pecan handed over is more than what the loop has used. The client
-remembers the positions of what it handed over last; who saves says how many elements the loop has really had.
+TensorFlow prefetches, so Pecan has delivered more elements than the training loop has consumed. The client keeps the
+positions of its latest deliveries. The caller of `state_dict` says how many elements the loop has consumed.
 """
 
 from __future__ import annotations
@@ -18,75 +18,75 @@ import tensorflow as tf
 from pecan._src import errors
 from pecan._src.client import native
 
-# Handles of the jobs behind the datasets that distribute() gave.
+# Datasets that distribute() and from_dataset_id() returned, with the handles of their jobs.
 _jobs: weakref.WeakKeyDictionary[tf.data.Dataset, int] = weakref.WeakKeyDictionary()
 
-# Errors of Pecan's that come in the place of an element, unless these words (native/op, handles.go) say that nothing
-# comes behind them. After others of its errors the next element is still the same.
-_OF_AN_ELEMENT = ("ELEMENT_FAILED", "ELEMENT_SPEC", "ELEMENT_TOO_LARGE", "FILE_NOT_VISIBLE")
+# Reasons of errors that replace one element. Such an error counts as the element, unless its message contains _ENDED
+# (native/op, handles.go): then no element follows. After an error with another reason the next element is unchanged.
+_ELEMENT_REASONS = ("ELEMENT_FAILED", "ELEMENT_SPEC", "ELEMENT_TOO_LARGE", "FILE_NOT_VISIBLE")
 _ENDED = "the iterator ends with this error"
 _REASON = re.compile(r"\[pecan:([A-Z_]+)\]")
 
 
 def remember(dataset: tf.data.Dataset, job: int) -> None:
-    """Notes the job behind a dataset."""
+    """Records the job that a dataset reads."""
     _jobs[dataset] = job
 
 
 def job_of(dataset: Any, what: str) -> int:
-    """The job of the one Pecan dataset that a dataset is made of."""
+    """Returns the job of the one Pecan dataset among the dataset and its inputs."""
     if not isinstance(dataset, tf.data.Dataset):
         raise errors.InvalidTypeError(f"{what} needs a tf.data.Dataset, got {type(dataset).__name__}")
-    found: list[int] = []
-    below = [dataset]
-    while below:
-        one = below.pop()
+    jobs: list[int] = []
+    inputs = [dataset]
+    while inputs:
+        one = inputs.pop()
         job = _jobs.get(one)
         if job is None:
-            below += one._inputs()
+            inputs += one._inputs()
         else:
-            found.append(job)
-    if len(found) != 1:
+            jobs.append(job)
+    if len(jobs) != 1:
         raise errors.InvalidArgumentError(
-            f"{what} needs a dataset made of exactly one that distribute() or from_dataset_id() gave, this one is made "
-            f"of {len(found)}: give the one that was read, or each of them by itself"
+            f"{what} needs a dataset with exactly one input from distribute() or from_dataset_id(), this one has "
+            f"{len(jobs)}: give the dataset that was read, or each of them by itself"
         )
-    return found[0]
+    return jobs[0]
 
 
 def state_dict(dataset: tf.data.Dataset, *, consumed: int) -> dict[str, Any]:
-    """The position behind the elements that a training loop has used, to be saved with its model.
+    """Returns the position after the elements that a training loop has consumed. Save it with the model.
 
-    For loops that are not your own, as `model.fit`; `pecan.Iterator` counts by itself.
+    Use this function with loops such as `model.fit`. `pecan.Iterator` counts elements itself.
 
     Args:
-        dataset: What `distribute()` gave, or a dataset made of it.
-        consumed: How many elements of what `distribute()` gave the loop has used since the dataset was made, or its
-            state loaded, over all its iterators. With a `batch(n)` behind `distribute()`, each step uses n of them. An
-            error that came in an element's place counts as one.
+        dataset: A dataset from `distribute()`, or a dataset built on one.
+        consumed: Number of elements of `distribute()` that the loop has consumed since the dataset was created or its
+            state was loaded, over all its iterators. With a `batch(n)` after `distribute()`, each step consumes n
+            elements. An error in place of an element counts as one.
 
     Returns:
-        A dict of plain values, of at most 4 KiB and 16 bytes per stream, for `load_state_dict`.
+        A dict of plain values for `load_state_dict`. Its size is at most 4 KiB plus 16 bytes per stream.
 
     Raises:
-        PecanError: If so many elements were not handed over, or more than 1,024 deliveries came since; if two iterators
-            read the dataset at once; for datasets of a shared job, or with sharding OFF.
+        PecanError: If fewer elements were delivered, or more than 1,024 deliveries came later. If two iterators read
+            the dataset at the same time. If the job is shared, or its sharding is OFF.
     """
     return _state(job_of(dataset, "state_dict()"), 0, _count(consumed), ended=False)
 
 
 def load_state_dict(dataset: tf.data.Dataset, state: dict[str, Any]) -> None:
-    """Has the next iterator of a dataset begin behind what a training loop had used; iterators that are open end.
+    """Makes the next iterator of a dataset start at a saved position. Open iterators of the dataset end.
 
-    The dataset has to be made as it was made when the state was saved: by the same graph, mode and seed. Which workers
-    run it, how many, and which dispatcher, is another matter.
+    Build the dataset with the same graph, mode and seed as when the state was saved. The workers, their number and the
+    dispatcher may differ.
 
     Args:
-        dataset: What `distribute()` gave, or a dataset made of it.
-        state: What `state_dict` gave.
+        dataset: A dataset from `distribute()`, or a dataset built on one.
+        state: The dict from `state_dict`.
 
     Raises:
-        PecanError: If the state is damaged, or of a dataset that gives other elements (a `ValueError`).
+        PecanError: If the state is damaged, or belongs to a dataset with other elements (also a `ValueError`).
     """
     _load(job_of(dataset, "load_state_dict()"), state)
 
@@ -112,8 +112,8 @@ def _load(job: int, state: Any) -> None:
         raise errors.InvalidArgumentError(f"a state is a dict with a string `token`, got {_short(state)}")
     token = state["token"]
     if not token.isascii() or "\0" in token:
-        # What no call into the shared object can carry.
-        raise errors.InvalidArgumentError("load a state: it was cut or changed; give what state_dict() gave")
+        # Calls into the shared object cannot pass such a text.
+        raise errors.InvalidArgumentError("load a state: it was truncated or changed; give the dict from state_dict()")
     native.load().wait("LoadState", job, token)
 
 
@@ -122,7 +122,7 @@ def _short(value: Any) -> str:
 
 
 class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
-    """An iterator that knows what was taken from it, and can go on in another process.
+    """An iterator that counts consumed elements, so that another process can continue from its state.
 
     Example:
         >>> iterator = pecan.Iterator(dataset)
@@ -132,22 +132,23 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         ...     if step % 1000 == 999:
         ...         checkpoint.save(path)
 
-    It ends with the dataset, and begins the next pass when it is asked again. After an error it goes on where it stood,
-    or raises the error again as a `tf.errors.CancelledError` where that has ended the pass: `load_state_dict` of its
-    own `state_dict` goes on then. It counts for one thread; many threads may share what `iter(dataset)` gives.
+    The iterator raises StopIteration at the end of the dataset; the next call of `next()` starts another pass. After an
+    error, `next()` continues at the same position. If the error ended the pass, `next()` raises
+    `tf.errors.CancelledError`; then pass `state_dict()` to `load_state_dict()` to continue. Use the iterator from
+    one thread only; several threads may share an iterator from `iter(dataset)`.
     """
 
     def __init__(self, dataset: tf.data.Dataset, *, elements_per_next: int | Callable[[Any], int] = 1) -> None:
-        """Makes an iterator; nothing is read before the first `next()`.
+        """Creates an iterator. It reads nothing before the first `next()`.
 
         Args:
-            dataset: What `distribute()` gave, or a dataset made of it.
-            elements_per_next: How many elements of what `distribute()` gave make one of `dataset`: 1 unless it is
-                batched, filtered or the like behind `distribute()`. A function is given each element and tells the
-                number, as `lambda batch: len(batch)` where the last batch may be short.
+            dataset: A dataset from `distribute()`, or a dataset built on one.
+            elements_per_next: Number of elements of `distribute()` in one element of `dataset`. It is 1 unless steps
+                after `distribute()` batch, filter and so on. A function receives each element and returns the number,
+                such as `lambda batch: len(batch)` if the last batch may be smaller.
 
         Raises:
-            PecanError: If the dataset is not made of exactly one that `distribute()` gave.
+            PecanError: If the dataset does not have exactly one input from `distribute()`.
         """
         self._dataset = dataset
         self._job = job_of(dataset, "pecan.Iterator")
@@ -155,70 +156,79 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         if not callable(elements_per_next) and _count(elements_per_next) < 1:
             raise errors.InvalidArgumentError(f"`elements_per_next` must be above 0, got {elements_per_next}")
         self._inner: Any = None
-        # The number of the inner iterator, and how many elements it has given.
+        # The number of the inner iterator, and how many of its elements the loop has consumed.
         self._reading = self._consumed = 0
-        # Whether the inner iterator may have given one more, which nobody got, and the state that is gone back to then.
-        self._unsure = False
-        self._back: dict[str, Any] | None = None
+        # Whether the inner iterator may have returned an element that the loop did not get, and the state to rewind to.
+        self._uncertain = False
+        self._rewind_state: dict[str, Any] | None = None
 
     def __iter__(self) -> Iterator:
         return self
 
     def __next__(self) -> Any:
-        if self._unsure:
-            self._go_back()
+        if self._uncertain:
+            self._rewind()
         if self._inner is None:
-            # What others read still, and what TensorFlow read ahead in an earlier pass, is not of this one.
+            # The new number separates this pass from other iterators and from elements that TensorFlow prefetched in
+            # an earlier pass.
             self._reading, self._consumed = int(native.load().call_json("NewIterator", self._job)), 0
             self._inner = iter(self._dataset)
-        self._unsure = True
+        self._uncertain = True
         try:
             element = next(self._inner)
         except StopIteration:
-            self._inner, self._unsure = None, False
+            self._inner, self._uncertain = None, False
             raise
         except tf.errors.OpError as error:
-            word = _REASON.search(str(error))
-            if word is None or (word.group(1) in _OF_AN_ELEMENT and _ENDED not in str(error)):
+            reason = _REASON.search(str(error))
+            if reason is None or (reason.group(1) in _ELEMENT_REASONS and _ENDED not in str(error)):
                 self._consumed += 1
-            self._unsure = False
+            self._uncertain = False
             raise
-        # What is raised up to here, by Ctrl-C, another handler or `elements_per_next`, leaves it unsure: between two
-        # steps of Python nobody can tell whether an element was taken, and the loop has not had it.
+        # An exception before this line (Ctrl-C, another signal handler, `elements_per_next`) leaves the iterator
+        # uncertain: the inner iterator may have returned an element that the loop did not get.
         count = self._per_next(element) if callable(self._per_next) else self._per_next
-        self._consumed, self._unsure = self._consumed + count, False
+        self._consumed, self._uncertain = self._consumed + count, False
         return element
 
-    def _go_back(self) -> None:
-        """Begins anew behind what `next()` has given. What has no positions goes on, without what may be missing."""
+    def _rewind(self) -> None:
+        """Restarts after the last element that the loop got. A dataset without positions continues and may skip one."""
         try:
-            self._back = self._back or self.state_dict()
+            self._rewind_state = self._rewind_state or self.state_dict()
         except errors.PecanError:
-            self._unsure = False
+            self._uncertain = False
             return
-        self.load_state_dict(self._back)
+        self.load_state_dict(self._rewind_state)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position behind what `next()` gave, or the start of the next pass; see `pecan.state_dict`."""
-        if self._back is not None:
-            return dict(self._back)
+        """Returns the position after the last element of `next()`, or the start of the next pass.
+
+        Returns:
+            A dict of plain values; see `pecan.state_dict`.
+        """
+        if self._rewind_state is not None:
+            return dict(self._rewind_state)
         return _state(self._job, self._reading, self._consumed, ended=self._inner is None)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on behind what had been taken when the state was saved; see `pecan.load_state_dict`."""
+        """Continues at a saved position.
+
+        Args:
+            state: The dict from `state_dict`; see `pecan.load_state_dict`.
+        """
         _load(self._job, state)
-        self._inner, self._unsure, self._back = None, False, None
+        self._inner, self._uncertain, self._rewind_state = None, False, None
 
     def serialize(self) -> str:
-        """The state as `tf.train.Checkpoint` saves it."""
+        """Returns the state as text. `tf.train.Checkpoint` calls it when it saves."""
         return json.dumps(self.state_dict())
 
     def deserialize(self, string_value: str) -> None:
-        """Takes over the state that a `tf.train.Checkpoint` restores."""
+        """Loads the state from text. `tf.train.Checkpoint` calls it when it restores."""
         try:
             state = json.loads(string_value)
         except ValueError:
             raise errors.InvalidArgumentError(
-                "restore an iterator from a checkpoint: what it holds was cut or changed; give another checkpoint"
+                "the checkpoint of this iterator was truncated or changed: restore another checkpoint"
             ) from None
         self.load_state_dict(state)

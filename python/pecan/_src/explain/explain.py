@@ -14,21 +14,21 @@ def explain(
     *,
     dispatcher_timeout_s: float | None = None,
 ) -> explanation.OrderExplanation:
-    """Asks why the steps of a job's dataset run in the order in which they do: what moved, what did not, and why.
+    """Explains the order of the steps of a job's dataset: which steps moved, which did not, and why.
 
     Args:
-        dataset_or_job: What `distribute()` gave, or a dataset made of it; or the name or id of a job.
-        service: The dispatcher that has the job of that name, "host:port" or "pecan://host:port"; None is the private
-            cluster of this process. Not with a dataset, which knows its own.
-        dispatcher_timeout_s: How long, in seconds, the dispatcher may be out of reach; None is 10 s. Not with a
-            dataset.
+        dataset_or_job: A dataset from `distribute()`, a dataset built on one, or the name or id of a job.
+        service: Address of the job's dispatcher, "host:port" or "pecan://host:port". None means the private cluster of
+            this process. Only with a job's name or id: a dataset knows its dispatcher.
+        dispatcher_timeout_s: Seconds without the dispatcher after which the call fails; None means 10 s. Only with a
+            job's name or id.
 
     Returns:
-        An explanation; print it.
+        An explanation. `print()` shows it as text, a notebook as tables.
 
     Raises:
-        PecanError: If there is no such job (a `LookupError`), for arguments that cannot be right, and where the service
-            cannot be reached.
+        PecanError: If the job does not exist (also a `LookupError`), for invalid arguments, and if the service is
+            unreachable.
 
     Example:
         >>> print(pecan.explain(dataset))
@@ -47,24 +47,24 @@ def explain(
         cluster = private_cluster.running()
         if cluster is None:
             raise errors.InvalidArgumentError(
-                f"explain({name!r}) needs to know whose job that is, since this process has no private cluster: give "
-                'the dispatcher, as in pecan.explain("train", "host:5050")'
+                f"explain({name!r}) needs the address of the job's dispatcher, because this process has no private "
+                'cluster: write pecan.explain("train", "host:5050")'
             )
         target = cluster.target
     return explanation.from_response(session.connect(target, timeout).explain(name or ""))
 
 
 def _of_dataset(dataset: Any, service: Any, dispatcher_timeout_s: float | None) -> dict[str, Any]:
-    """Asks for the job behind a dataset."""
+    """Requests the explanation of the job that a dataset reads."""
     if not hasattr(dataset, "element_spec"):
         raise errors.InvalidTypeError(
-            f"explain() needs what distribute() gave, or the name of a job, got {type(dataset).__name__}: write "
+            f"explain() needs a dataset from distribute(), or the name of a job, got {type(dataset).__name__}: write "
             'pecan.explain(dataset) or pecan.explain("train", "host:5050")'
         )
     if service is not None or dispatcher_timeout_s is not None:
         raise errors.InvalidArgumentError(
-            "explain() asks the service that the dataset is read from: leave `service` and `dispatcher_timeout_s` out, "
-            "or give the job's name in the place of the dataset"
+            "explain() uses the dispatcher of the dataset: leave `service` and `dispatcher_timeout_s` out, or give the "
+            "job's name instead of the dataset"
         )
     from pecan._src.client import native
     from pecan._src.dataset import resume

@@ -1,4 +1,4 @@
-"""Why the steps of a job's dataset run in the order in which they do: asked of the dispatcher, and shown."""
+"""The explanation of a job's order of steps, as Python objects."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from pecan._src.explain import fields, tables
 
 @dataclasses.dataclass(frozen=True)
 class ExplainedStep:
-    """A step of a dataset, in the order in which it was registered.
+    """A step of a registered dataset.
 
     Attributes:
-        name: Its name in the graph.
-        label: What its author calls it: the `name` of the step, or its function; the name where that is not known or
-            several steps are called that.
-        operation: What it is, as TensorFlow calls it.
-        registered: Its place in the registered order, from 0.
-        place: Its place in the planned order, from 0.
-        moved: Whether it was moved; others only make room.
-        elements: How many elements it gave, in the registered order. Work that was done again counts too.
-        bytes_in: Bytes per element that it got; None where nothing was measured, as for the next three.
-        bytes_out: Bytes per element that it gave.
-        factor: By how much it makes the data larger (above 1) or smaller.
-        cpu_s: Seconds of CPU per element that it got.
-        traits: What it does, in a few words each.
-        reason: Why it stands where it does.
+        name: Name of the step in the graph.
+        label: The author's name for the step: its argument `name`, or its function's name. If both are unknown or
+            several steps share the label, it is `name`.
+        operation: TensorFlow's operation, for example "MapDataset".
+        registered_position: Position in the registered order, from 0.
+        planned_position: Position in the planned order, from 0.
+        moved: Whether the plan moves this step. Steps that only make room for a moved step are False.
+        elements: Number of elements that it produced in the registered order, including recomputed ones.
+        bytes_in: Bytes per input element; None without measurements, as for the next three.
+        bytes_out: Bytes per output element.
+        factor: Output bytes divided by input bytes: above 1 if the step enlarges the data.
+        cpu_s: Seconds of CPU per input element.
+        traits: Properties that decide which steps may pass it, a few words each.
+        reason: Why it has its position.
     """
 
     name: str
     label: str
     operation: str
-    registered: int
-    place: int
+    registered_position: int
+    planned_position: int
     moved: bool
     elements: int
     bytes_in: float | None
@@ -47,44 +47,44 @@ class ExplainedStep:
 
 @dataclasses.dataclass(frozen=True)
 class OrderDifference:
-    """How far the values of a component were apart in the two orders.
+    """The difference between the values of one component in the two orders of a trial.
 
     Attributes:
-        component: Its number, in the flattened element.
-        worst: The largest difference of two values at one place.
-        bound: The most that is allowed; None where any is.
-        range: The largest value of the sample less the smallest.
+        component: Number of the component in the flattened element, from 0.
+        max_difference: Largest absolute difference between corresponding values.
+        bound: Largest accepted difference; None if every difference is accepted.
+        range: Largest value of the component in the sample minus the smallest.
     """
 
     component: int
-    worst: float
+    max_difference: float
     bound: float | None
     range: float
 
     @property
     def within(self) -> bool:
-        """Whether the difference is allowed."""
-        return self.bound is None or self.worst <= self.bound
+        """Whether the difference is accepted."""
+        return self.bound is None or self.max_difference <= self.bound
 
 
 @dataclasses.dataclass(frozen=True)
 class OrderExplanation:
-    """Why the steps of a job's dataset run in the order in which they do; `str()` of it is for people.
+    """The order of a job's steps and the reasons for it. `str()` returns it as text for people.
 
     Attributes:
-        job_id: The job.
-        order: Who decides: "off", "auto" or "paper".
-        tolerance: How far elements may differ: "approximate", "exact" or "any"; "" where the order is off.
-        state: "off", "measuring", "proposed", "piloted" in one stream of an epoch first, "adopted", "rolled back" where
-            production contradicted the trial, "refused", or "kept" where nothing better was found.
-        why: Why that is so, in a sentence.
-        steps: The steps in the registered order, the one next to the source first.
-        predicted_gain: The share of CPU that the planned order is predicted to save; None where nothing was predicted.
-        measured_gain: The share that it saved in the trial; None where nothing was tried.
-        measured_interval: Between which shares it is with 95 % confidence; None where nothing was tried.
-        production_gain: The share that steps which move save in production; None where that says nothing yet.
-        differences: How far the components of elements were apart in the trial.
-        response: All of it, as the dispatcher answered (pecan.v1.ExplainResponse).
+        job_id: Id of the job.
+        order: Option of the job: "off", "auto" or "paper".
+        tolerance: Accepted difference of elements: "approximate", "exact" or "any"; "" if the order is off.
+        state: "off", "measuring", "proposed", "piloted" (in one stream of an epoch first), "adopted", "rolled back"
+            (production contradicted the trial), "refused", or "kept" (no better order was found).
+        why: Reason for the state, in a sentence.
+        steps: The steps in the registered order, starting at the source.
+        predicted_gain: Share of CPU that the planned order is predicted to save; None without a prediction.
+        measured_gain: Share of CPU that it saved in the trial; None without a trial.
+        measured_interval: 95 % confidence interval of `measured_gain`, (low, high); None without a trial.
+        production_gain: Share of CPU that the moved steps save in production; None without enough measurements.
+        differences: Differences between the values of the two orders in the trial, one per component.
+        response: The complete answer of the dispatcher, pecan.v1.ExplainResponse in JSON form.
     """
 
     job_id: str
@@ -102,12 +102,12 @@ class OrderExplanation:
 
     @property
     def planned(self) -> tuple[ExplainedStep, ...]:
-        """The steps in the planned order; the registered one where no other was planned."""
-        return tuple(sorted(self.steps, key=lambda step: step.place))
+        """The steps in the planned order. Without a plan this is the registered order."""
+        return tuple(sorted(self.steps, key=lambda step: step.planned_position))
 
     @property
     def moved(self) -> tuple[ExplainedStep, ...]:
-        """The steps that stand elsewhere in the planned order, without those that only made room for them."""
+        """The steps that the plan moves, without those that only make room for them."""
         return tuple(step for step in self.steps if step.moved)
 
     def __str__(self) -> str:
@@ -127,12 +127,12 @@ class OrderExplanation:
 
 
 def from_response(response: dict[str, Any]) -> OrderExplanation:
-    """What an ExplainResponse in its JSON form says."""
+    """Returns the explanation in an ExplainResponse in JSON form."""
     order = fields.word(response, "order", "ORDER_", "off")
     differences = tuple(
         OrderDifference(
             component=fields.count(one, "component"),
-            worst=fields.number(one, "max_difference"),
+            max_difference=fields.number(one, "max_difference"),
             bound=fields.number(one, "bound") if fields.number(one, "bound") >= 0 else None,
             range=fields.number(one, "range"),
         )
@@ -163,24 +163,24 @@ def from_response(response: dict[str, Any]) -> OrderExplanation:
 
 
 def _steps(steps: Sequence[dict[str, Any]]) -> tuple[ExplainedStep, ...]:
-    places = [fields.count(step, "place") for step in steps]
-    if sorted(places) != list(range(len(steps))):
-        # No other order was planned.
-        places = list(range(len(steps)))
-    moved = _moved(places)
-    found = []
-    given_below = 0
+    positions = [fields.count(step, "place") for step in steps]
+    if sorted(positions) != list(range(len(steps))):
+        # The dispatcher has planned no other order.
+        positions = list(range(len(steps)))
+    moved = _moved(positions)
+    explained = []
+    upstream_elements = 0
     for number, step in enumerate(steps):
         figures = step.get("figures", {})
-        elements, given = fields.count(figures, "elements"), given_below or fields.count(figures, "elements")
+        elements, given = fields.count(figures, "elements"), upstream_elements or fields.count(figures, "elements")
         bytes_in, bytes_out = fields.count(figures, "bytes_in"), fields.count(figures, "bytes_out")
-        found.append(
+        explained.append(
             ExplainedStep(
                 name=str(step.get("node", "")),
                 label=str(step.get("label", "") or step.get("node", "")),
                 operation=str(step.get("op", "")),
-                registered=number,
-                place=places[number],
+                registered_position=number,
+                planned_position=positions[number],
                 moved=moved[number],
                 elements=elements,
                 bytes_in=bytes_in / given if elements else None,
@@ -191,19 +191,22 @@ def _steps(steps: Sequence[dict[str, Any]]) -> tuple[ExplainedStep, ...]:
                 reason=str(step.get("reason", "")),
             )
         )
-        # A filter and a batch are given other elements than they give.
-        given_below = elements
-    return tuple(found)
+        # The input of a step is the output of the step before it: filters and batches change the number of elements.
+        upstream_elements = elements
+    return tuple(explained)
 
 
-def _moved(places: list[int]) -> list[bool]:
-    """The fewest steps that have to be moved for the planned order; of two that only change places, the later one."""
+def _moved(positions: list[int]) -> list[bool]:
+    """Returns for each step whether it moves, with as few moves as possible. Of two swapped steps, the later moves.
+
+    The steps that stay are a longest increasing subsequence of the positions.
+    """
     rows: list[list[int]] = []
-    for number, place in enumerate(places):
-        below = [row for row in rows if places[row[-1]] < place]
-        rows.append([*_longest(below), number])
+    for number, position in enumerate(positions):
+        smaller = [row for row in rows if positions[row[-1]] < position]
+        rows.append([*_longest(smaller), number])
     stay = _longest(rows)
-    return [number not in stay for number in range(len(places))]
+    return [number not in stay for number in range(len(positions))]
 
 
 def _longest(rows: list[list[int]]) -> list[int]:

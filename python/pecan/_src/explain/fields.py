@@ -1,4 +1,4 @@
-"""Fields of an ExplainResponse in its JSON form. Fields that have their default are absent there."""
+"""Reads fields of an ExplainResponse in JSON form. Fields with their default value are absent there."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from typing import Any
 
 
 def word(message: dict[str, Any], field: str, prefix: str, default: str) -> str:
-    word = str(message.get(field, "")).removeprefix(prefix).lower()
-    return default if word in ("", "unspecified") else word
+    """Returns the name of an enum value in lower case, without the enum's prefix."""
+    value = str(message.get(field, "")).removeprefix(prefix).lower()
+    return default if value in ("", "unspecified") else value
 
 
 def count(message: dict[str, Any], field: str) -> int:
-    # Numbers of 64 bits are strings in the JSON form.
+    """Returns an integer. In JSON, integers of 64 bits are strings."""
     return int(message.get(field, 0))
 
 
 def number(message: dict[str, Any], field: str) -> float:
+    """Returns a floating-point number."""
     return float(message.get(field, 0.0))

@@ -1,4 +1,4 @@
-"""How an explanation is shown: as text in columns for terminals, and as HTML for notebooks."""
+"""Shows an explanation: as text in columns for terminals, and as HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ if TYPE_CHECKING:
     from pecan._src.explain.explanation import ExplainedStep, OrderExplanation
 
 _WIDEST, _NARROWEST = 120, 40
-# What a name takes in a table at most, and where there is hardly room for it.
+# Most columns of a name in a table: in a wide table, and in a narrow one.
 _LONGEST, _SHORTEST = 40, 12
 
 
 def text(answer: OrderExplanation, width: int | None) -> str:
-    """The whole for people, in lines of at most `width` columns; None takes the terminal's, and 120 at most."""
+    """Returns all tables as text, in lines of at most `width` columns; None means the terminal's width, at most 120."""
     if width is None:
         width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
     width = max(_NARROWEST, width)
     tables = [_grid(_facts(answer), width)]
     if answer.steps:
-        # Beside a name there is room for another and the note that it was moved, and beside the figures for a name
-        # and some words.
+        # The table of orders has two names and the note of a move in a row; the other tables have one name and numbers.
         half, name = min(_LONGEST, (width - 16) // 2), max(_SHORTEST, min(_LONGEST, width - 80))
         tables += [_grid(rows, width) for rows in _tables(answer, half, name)]
     if answer.differences:
@@ -35,7 +34,7 @@ def text(answer: OrderExplanation, width: int | None) -> str:
 
 
 def html(answer: OrderExplanation) -> str:
-    """The same for notebooks."""
+    """Returns all tables as HTML."""
     tables = [_facts(answer)]
     if answer.steps:
         tables += _tables(answer, None, None)
@@ -85,29 +84,29 @@ def _in_production(answer: OrderExplanation) -> list[list[str]]:
 
 
 def _tables(answer: OrderExplanation, half: int | None, name: int | None) -> list[list[list[str]]]:
-    """The two orders side by side, what the steps did, and why they stand where they do."""
+    """Returns the tables of both orders, of the measurements, and of the reasons."""
     orders = [["", "REGISTERED ORDER", "PLANNED ORDER"]]
-    did = [["", "STEP", "ELEMENTS", "IN EACH", "OUT EACH", "FACTOR", "CPU EACH", "WHAT IT DOES"]]
-    reasons = [["", "STEP", "WHY IT STANDS THERE"]]
+    measured = [["", "STEP", "ELEMENTS", "IN EACH", "OUT EACH", "FACTOR", "CPU EACH", "WHAT IT DOES"]]
+    reasons = [["", "STEP", "WHY IT IS THERE"]]
     for number, (step, here) in enumerate(zip(answer.steps, answer.planned), 1):
-        was = f" (was {here.registered + 1})" if here.moved else ""
+        was = f" (was {here.registered_position + 1})" if here.moved else ""
         orders.append([str(number), _clip(_title(step), half), _clip(_title(here), half) + was])
         figures = ["-"] * 5
         if step.cpu_s is not None:
             factor = "-" if step.factor is None else f"{step.factor:.3g}"
             sizes = [_size(step.bytes_in), _size(step.bytes_out)]
             figures = [str(step.elements), *sizes, factor, _span(step.cpu_s)]
-        did.append([str(number), _clip(step.label, name), *figures, "; ".join(step.traits) or "-"])
+        measured.append([str(number), _clip(step.label, name), *figures, "; ".join(step.traits) or "-"])
         reasons.append([str(number), _clip(step.label, name), step.reason or "-"])
-    return [orders, did, reasons]
+    return [orders, measured, reasons]
 
 
 def _differences(answer: OrderExplanation) -> list[list[str]]:
-    rows = [["COMPONENT", "WORST DIFFERENCE", "BOUND", "RANGE IN THE SAMPLE", "VERDICT"]]
+    rows = [["COMPONENT", "MAX DIFFERENCE", "BOUND", "RANGE IN THE SAMPLE", "VERDICT"]]
     for one in answer.differences:
         verdict = "recorded" if one.bound is None else "within its bound" if one.within else "beyond its bound"
         bound = "any" if one.bound is None else f"{one.bound:.4g}"
-        rows.append([str(one.component), f"{one.worst:.4g}", bound, f"{one.range:.4g}", verdict])
+        rows.append([str(one.component), f"{one.max_difference:.4g}", bound, f"{one.range:.4g}", verdict])
     return rows
 
 
@@ -116,7 +115,7 @@ def _saving(share: float) -> str:
 
 
 def _span(seconds: float) -> str:
-    """A time that may be short."""
+    """Formats a time in seconds with a suitable unit."""
     size = abs(seconds)
     if not size < float("inf"):
         return "-"
@@ -144,7 +143,7 @@ def _title(step: ExplainedStep) -> str:
 
 
 def _breadth(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Returns the number of terminal columns of a text."""
     return sum(
         0 if unicodedata.category(c) in ("Mn", "Me", "Cf") else 2 if unicodedata.east_asian_width(c) in "WF" else 1
         for c in text
@@ -152,12 +151,12 @@ def _breadth(text: str) -> int:
 
 
 def _printable(text: str) -> str:
-    """The text without what a terminal would take for a command."""
+    """Replaces characters that a terminal could interpret as a command."""
     return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _clip(text: str, width: int | None) -> str:
-    """Leaves out the middle of what is too broad: names differ at their ends."""
+    """Cuts the middle out of a long text: names differ at their ends."""
     if width is None or _breadth(text) <= width:
         return text
     head, tail = "", ""
@@ -188,7 +187,7 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def _grid(rows: Iterable[Sequence[str]], width: int) -> str:
-    """Rows whose last column is broken into lines that fit; where the others leave it no room it stands below them."""
+    """Formats rows in columns. The last column wraps; if the others leave too little space, it goes below them."""
     clean = [[_printable(cell) for cell in row] for row in rows]
     columns = [max(_breadth(cell) for cell in column) + 2 for column in list(zip(*clean))[:-1]]
     below = width - sum(columns) < 24
@@ -206,7 +205,7 @@ def _grid(rows: Iterable[Sequence[str]], width: int) -> str:
 
 
 def _html(rows: Sequence[Sequence[str]], *, head: bool) -> str:
-    """A table in which nothing is taken for markup that came from elsewhere."""
+    """Formats rows as an HTML table, with all text escaped."""
     lines = []
     for number, row in enumerate(rows):
         kind = "th" if head and number == 0 else "td"

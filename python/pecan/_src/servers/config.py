@@ -1,4 +1,4 @@
-"""How dispatchers and workers are to run: checked when it is said, and turned into the programs' flags."""
+"""Configurations of dispatchers and workers: checked at construction, and turned into flags of the programs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from pecan._src import checks, errors
 
-# With less, a worker that is well looks dead as soon as a busy host lets it wait for its turn.
+# With a shorter timeout, a healthy worker on a busy host looks dead.
 _MIN_WORKER_TIMEOUT_MS = 100
-# A host name or address, with a port or without; an IPv6 address with a port is in brackets.
+# A host name or address, with or without a port. An IPv6 address with a port is in brackets.
 _ADDRESS = re.compile(r"([^\s,/:@\[\]]+|\[[0-9A-Fa-f:.%]+\])(:[1-9][0-9]{0,4})?")
 _LEVELS = ("debug", "info", "warn", "error")
 
@@ -43,7 +43,7 @@ def _directory(name: str, value: Any, without: str) -> None:
     if not str(value):
         raise errors.InvalidArgumentError(f"`{name}` must not be empty: give a directory, or None {without}")
     if "\0" in str(value):
-        raise errors.InvalidArgumentError(f"`{name}` {str(value)!r} has a NUL, which no path may have")
+        raise errors.InvalidArgumentError(f"`{name}` {str(value)!r} contains a NUL, which is not valid in a path")
 
 
 def _share(value: Any) -> None:
@@ -73,11 +73,12 @@ def _addresses(value: Any) -> None:
     for address in value:
         if not isinstance(address, str):
             raise errors.InvalidTypeError(
-                f"`worker_addresses` must be a list of strings, got {address!r} of type {type(address).__name__} in it"
+                f"`worker_addresses` must be a list of strings, but contains {address!r} of type "
+                f"{type(address).__name__}"
             )
         if not _ADDRESS.fullmatch(address) and not _is_ipv6(address):
             raise errors.InvalidArgumentError(
-                f'`worker_addresses` must have "host:port" or "host" each, got {address!r}'
+                f'each of `worker_addresses` must be "host:port" or "host", got {address!r}'
             )
 
 
@@ -94,7 +95,7 @@ def _ms(value: int) -> str:
 
 
 def _switch(value: bool) -> str | None:
-    """A flag without a value."""
+    """Returns the text of a flag that has no value: present if True."""
     return "" if value else None
 
 
@@ -102,7 +103,7 @@ def _list(value: Sequence[str]) -> str | None:
     return ",".join(value) or None
 
 
-# Field, flag, and how its value is written: None leaves the flag out, an empty text gives it alone.
+# Field, flag, and a function that formats the value. None omits the flag; an empty text writes the flag alone.
 _Flags = tuple[tuple[str, str, Callable[[Any], "str | None"]], ...]
 
 _DISPATCHER_FLAGS: _Flags = (
@@ -139,43 +140,45 @@ _WORKER_FLAGS: _Flags = (
 
 
 def _written(flags: _Flags, values: Mapping[str, Any]) -> list[str]:
-    """The flags of what has a value; the program's default holds for what has none."""
-    words: list[str] = []
+    """Returns the flags of all fields that have a value. The program uses its default for the others."""
+    arguments: list[str] = []
     for field, flag, write in flags:
         text = None if values[field] is None else write(values[field])
         if text is not None:
-            words += [flag, text] if text else [flag]
-    return words
+            arguments += [flag, text] if text else [flag]
+    return arguments
 
 
 def _listening(config: DispatcherConfig | WorkerConfig) -> dict[str, str | None]:
-    """Where a program listens: a host and a port are one flag."""
+    """Returns the addresses to listen on, each a host and a port in one flag."""
     metrics = None if config.metrics_port is None else f"{config.host}:{config.metrics_port}"
     return {"listen": f"{config.host}:{config.port}", "metrics_listen": metrics}
 
 
 @dataclasses.dataclass(frozen=True)
 class DispatcherConfig:
-    """How a dispatcher runs. The first fields have tf.data service's names and meanings.
+    """Configuration of a dispatcher. The first fields have the names and meanings of tf.data service.
 
     Attributes:
-        port: Port to listen on; 0 picks a free one.
-        work_dir: Directory for the durable state; None keeps it in memory, and a restart forgets it.
-        fault_tolerant_mode: Says that a restart must forget nothing, which needs a work_dir. With a work_dir it is so
-            in any case.
-        worker_addresses: The only workers accepted, "host:port" or "host" each; None accepts any.
-        job_gc_timeout_ms: After how long without trainers a named job is forgotten; None leaves it at the default.
-        worker_timeout_ms: After how long a silence a worker's streams go to others; None leaves it at the default.
-        host: Address to listen on. Only processes of this host reach the default.
-        log_level: What the dispatcher logs: "debug", "info", "warn" or "error".
-        work_dir_reserve_bytes: Free bytes on the disk of `work_dir` below which nothing new is begun until there is
-            room again; 0 for none, None for the default of 64 MiB. Needs a work_dir.
-        dataset_timeout_ms: After how long a dataset without jobs is forgotten; None for never.
-        metrics_port: Port on `host` for metrics, health and readiness over HTTP; 0 picks a free one, which the log
-            names; None serves none.
+        port: Port to listen on, 0 to 65535; 0 picks a free one.
+        work_dir: Directory for the durable state. None keeps the state in memory, and a restart loses it.
+        fault_tolerant_mode: Requires that a restart loses no state, which needs `work_dir`. A dispatcher with a
+            `work_dir` never loses state.
+        worker_addresses: The accepted workers, each "host:port" or "host"; None accepts any worker.
+        job_gc_timeout_ms: Milliseconds without trainers after which the dispatcher removes a named job; None uses the
+            program's default.
+        worker_timeout_ms: Milliseconds without a heartbeat after which a worker's streams move to other workers, at
+            least 100; None uses the program's default.
+        host: Address to listen on. The default accepts only processes on this host.
+        log_level: Lowest level that the dispatcher logs: "debug", "info", "warn" or "error".
+        work_dir_reserve_bytes: Free bytes on the disk of `work_dir`. Below that number the dispatcher accepts nothing
+            new until space is free again. 0 turns the check off; None means 64 MiB. Needs `work_dir`.
+        dataset_timeout_ms: Milliseconds without jobs after which the dispatcher removes a dataset; None means never.
+        metrics_port: Port on `host` for metrics, health and readiness over HTTP. 0 picks a free port and logs it;
+            None serves no metrics.
 
     Raises:
-        PecanError: For a value that cannot be right, a `ValueError` or a `TypeError` that names it.
+        PecanError: For an invalid value; also a `ValueError` or a `TypeError` that names the field.
     """
 
     port: int = 0
@@ -197,60 +200,63 @@ class DispatcherConfig:
         _metrics_port(self.metrics_port)
         if self.fault_tolerant_mode and self.work_dir is None:
             raise errors.InvalidArgumentError(
-                "fault_tolerant_mode=True needs a work_dir in which the dispatcher keeps what it must not forget"
+                "fault_tolerant_mode=True needs a work_dir, where the dispatcher stores its state"
             )
         _directory("work_dir", self.work_dir, "to use memory only")
         if self.work_dir_reserve_bytes is not None:
             _not_negative("work_dir_reserve_bytes", self.work_dir_reserve_bytes)
             if self.work_dir is None:
-                raise errors.InvalidArgumentError("`work_dir_reserve_bytes` is of no use without a work_dir")
+                raise errors.InvalidArgumentError("`work_dir_reserve_bytes` has no effect without a work_dir")
         _addresses(self.worker_addresses)
         for what in ("job_gc_timeout_ms", "worker_timeout_ms", "dataset_timeout_ms"):
             if getattr(self, what) is not None:
                 checks.milliseconds(what, getattr(self, what))
         if self.worker_timeout_ms is not None and self.worker_timeout_ms < _MIN_WORKER_TIMEOUT_MS:
             raise errors.InvalidArgumentError(
-                f"`worker_timeout_ms` must be at least {_MIN_WORKER_TIMEOUT_MS}, got {self.worker_timeout_ms}: with "
-                "less, workers that are well would look dead between two heartbeats"
+                f"`worker_timeout_ms` must be at least {_MIN_WORKER_TIMEOUT_MS}, got {self.worker_timeout_ms}: with a "
+                "shorter timeout, healthy workers look dead between two heartbeats"
             )
 
     def arguments(self) -> list[str]:
-        """The flags of pecan-dispatcher."""
+        """Returns the flags of `pecan-dispatcher`."""
         return _written(_DISPATCHER_FLAGS, vars(self) | _listening(self))
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerConfig:
-    """How a worker runs. The first fields have tf.data service's names and meanings.
+    """Configuration of a worker. The first fields have the names and meanings of tf.data service.
 
     Attributes:
-        dispatcher_address: The dispatcher, "host:port" or "pecan://host:port". Has to be given.
-        worker_address: "host:port" by which trainers reach this worker; None takes the one it listens on. "%port%"
-            stands for `port`, which must not be 0 then.
-        port: Port of the data plane; 0 picks a free one.
-        dispatcher_timeout_ms: How long the dispatcher may be out of reach at the start.
-        host: Address to listen on. Only processes of this host reach the default.
-        max_streams: How many streams run at once; None for one per core.
-        window_bytes: Bytes of ready elements kept for all streams together; None for the worker's default.
-        log_level: What the worker logs: "debug", "info", "warn" or "error".
-        cache_dir: Directory for what passes `pecan.cache()`; all workers of a service have to see the same one. None:
-            the step does nothing.
-        cache_bytes: Most bytes that the files there may have together; None for no bound.
-        cache_compress: Compresses what is kept where that makes it smaller by a quarter.
-        cache_orphan_after_ms: How long a file there that belongs to no cache is left alone; None for ten minutes.
-        checkpoint_dir: Directory that all workers see, in which streams are saved that another worker could not begin
-            at their index. None: none are, and they are run again from their start.
-        checkpoint_interval_ms: Shortest time between two checkpoints of a stream; None for 10 seconds.
-        checkpoint_share: The most of the worker's time that checkpoints may take, above 0 and at most 1.
-        drain_timeout_ms: How long a worker that is stopped goes on serving what it has made, and runs streams to their
-            ends that may not move, before its streams go to others; 0 moves them at once, None is 5 seconds.
-        shared_memory_bytes: Shared memory for each trainer on this host; 0 turns it off, None is 1 GiB.
-        threads: Threads in each of TensorFlow's pools; None for one per core.
-        metrics_port: Port on `host` for metrics, health and readiness over HTTP; 0 picks a free one, which the log
-            names; None serves none.
+        dispatcher_address: Address of the dispatcher, "host:port" or "pecan://host:port". Required.
+        worker_address: "host:port" at which trainers reach this worker; None takes the address that it listens on.
+            "%port%" stands for `port`, which must then not be 0.
+        port: Port of the data plane, 0 to 65535; 0 picks a free one.
+        dispatcher_timeout_ms: Milliseconds that the worker waits for the dispatcher when it starts.
+        host: Address to listen on. The default accepts only processes on this host.
+        max_streams: Most streams that run at once; None means one per core.
+        window_bytes: Bytes of ready elements that the worker buffers for all streams together; None uses the program's
+            default.
+        log_level: Lowest level that the worker logs: "debug", "info", "warn" or "error".
+        cache_dir: Directory for the elements of `pecan.cache()`. All workers of a service must see the same
+            directory. None turns caching off on this worker.
+        cache_bytes: Most bytes that the files in `cache_dir` may have together; None sets no bound.
+        cache_compress: Compresses cached elements if that makes them at least a quarter smaller.
+        cache_orphan_after_ms: Milliseconds for which the worker leaves a file that belongs to no cache in `cache_dir`;
+            None means ten minutes.
+        checkpoint_dir: Directory for checkpoints of streams that another worker cannot start at an index. All workers
+            must see the same directory. None writes no checkpoints, and such streams restart from the beginning.
+        checkpoint_interval_ms: Least milliseconds between two checkpoints of a stream; None means 10 seconds.
+        checkpoint_share: Largest share of the worker's time that checkpoints may take, above 0 and at most 1.
+        drain_timeout_ms: Milliseconds for which a stopping worker serves the elements that it has computed and
+            finishes streams that cannot move. Then its streams move to other workers. 0 moves them immediately;
+            None means 5 seconds.
+        shared_memory_bytes: Bytes of shared memory for each trainer on this host; 0 turns it off, None means 1 GiB.
+        threads: Threads in each of TensorFlow's thread pools; None means one per core.
+        metrics_port: Port on `host` for metrics, health and readiness over HTTP. 0 picks a free port and logs it;
+            None serves no metrics.
 
     Raises:
-        PecanError: For a value that cannot be right, a `ValueError` or a `TypeError` that names it.
+        PecanError: For an invalid value; also a `ValueError` or a `TypeError` that names the field.
     """
 
     dispatcher_address: str | None = None
@@ -304,13 +310,13 @@ class WorkerConfig:
                 )
             if "%port%" in self.worker_address and self.port == 0:
                 raise errors.InvalidArgumentError(
-                    f"`worker_address` {self.worker_address!r} with port=0: give the port, or leave worker_address out "
-                    "to take the address that the worker listens on"
+                    f"`worker_address` {self.worker_address!r} needs a port other than 0: give the port, or leave "
+                    "worker_address out to take the address that the worker listens on"
                 )
             checks.service_target(self.worker_address.replace("%port%", str(self.port)), "worker_address")
 
     def arguments(self) -> list[str]:
-        """The flags of pecan-worker."""
+        """Returns the flags of `pecan-worker`."""
         assert self.dispatcher_address is not None
         values = vars(self) | _listening(self)
         values["dispatcher_address"] = checks.service_target(self.dispatcher_address)
