@@ -35,9 +35,9 @@ def test_its_parts_can_be_computed_with():
     assert (found.order, found.tolerance, found.state) == ("auto", "approximate", "adopted")
     assert [(step.name, step.label) for step in found.moved] == [("MapDataset/_21", "random_crop")]
     assert found.steps[0].label == found.steps[0].name
-    assert [step.registered for step in found.planned] == [0, 2, 1, 3, 4]
+    assert [step.registered_position for step in found.planned] == [0, 2, 1, 3, 4]
     crop = found.moved[0]
-    assert (crop.registered, crop.place, crop.elements, crop.traits[0]) == (2, 1, 4000, "reads 0")
+    assert (crop.registered_position, crop.planned_position, crop.elements, crop.traits[0]) == (2, 1, 4000, "reads 0")
     assert (crop.factor, crop.cpu_s) == pytest.approx((1 / 6, 1.5 / 4000))
     # The batch is given 3800 elements, and gives 60.
     assert found.steps[4].cpu_s == pytest.approx(0.9 / 3800)
@@ -73,7 +73,7 @@ def test_what_is_not_known_is_none():
 def test_the_fewest_steps_are_said_to_have_moved(places, moved):
     steps = [{"node": str(number), "place": place} for number, place in enumerate(places)]
     found = explanation.from_response({"steps": steps})
-    assert [step.registered for step in found.moved] == moved
+    assert [step.registered_position for step in found.moved] == moved
 
 
 class Reader(html.parser.HTMLParser):

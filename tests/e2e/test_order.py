@@ -85,7 +85,7 @@ def _is_told(target: str, name: str) -> None:
     assert "_cropped (MapDataset) (was 3)" in text
     for gain in (found.predicted_gain, found.measured_gain, found.production_gain):
         assert gain is not None and f"{100 * gain:.1f} % less" in text
-    assert [(one.worst, one.within) for one in found.differences] == [(0, True), (0, True)]
+    assert [(one.max_difference, one.within) for one in found.differences] == [(0, True), (0, True)]
     assert text.count("within its bound") == 2
 
 
@@ -149,6 +149,6 @@ def test_an_order_whose_elements_differ_too_much_is_refused_by_its_trial(cluster
     assert found.moved == (found.steps[-1],)
     assert "component 1 (float32) differs by up to " in found.why
     difference = found.differences[1]
-    assert difference.component == 1 and difference.worst > difference.bound > 0
-    assert f"{difference.worst:g}" in found.why
+    assert difference.component == 1 and difference.max_difference > difference.bound > 0
+    assert f"{difference.max_difference:g}" in found.why
     assert not any(epoch.get("ordered", False) for epoch in _job(link, name)["epochs"])

@@ -160,15 +160,15 @@ def _read_until(service: Service, dataset: tf.data.Dataset, *states: str) -> Non
 
 def _says_what_a_trial_said(service: Service, found: pecan.OrderExplanation, text: str) -> None:
     """An explanation, and its text, name what moved and what that saves by prediction and trial."""
-    assert [(step.operation, step.registered, step.place) for step in found.moved] == [("FilterDataset", 2, 1)]
+    assert [(step.operation, step.registered_position, step.planned_position) for step in found.moved] == [("FilterDataset", 2, 1)]
     assert "_second (FilterDataset) (was 3)" in text
     assert found.predicted_gain is not None and 0.3 < found.predicted_gain < 1
     assert found.measured_gain is not None and found.measured_interval is not None
     assert 0 < found.measured_interval[0] < found.measured_gain < found.measured_interval[1]
     assert f"in the planned order: {100 * found.predicted_gain:.1f} % less" in text
     assert f"over {found.response['trial']['elements']} elements: {100 * found.measured_gain:.1f} % less" in text
-    assert [(one.component, one.worst, one.bound) for one in found.differences] == [(k, 0, 0) for k in range(5)]
-    assert text.count("within its bound") == 5 and "WORST DIFFERENCE" in text
+    assert [(one.component, one.max_difference, one.bound) for one in found.differences] == [(k, 0, 0) for k in range(5)]
+    assert text.count("within its bound") == 5 and "MAX DIFFERENCE" in text
     assert service.at_workers('pecan_worker_orders_tried_total{outcome="passed"}') == 1
     assert service.at_workers("pecan_worker_order_trials_cpu_seconds_total") >= 0.99 * found.response["trial"]["cpu_s"]
 
@@ -203,7 +203,7 @@ def test_an_order_that_production_contradicts_is_rolled_back(programs, tmp_path,
     found, text = service.explained()
     assert (found.state, found.production_gain is not None and found.production_gain < -0.2) == ("rolled back", True), found.why
     assert "state rolled back" in text
-    assert f"{-100 * found.production_gain:.1f} % more" in text and "in streams beside it" in text
+    assert f"{-100 * found.production_gain:.1f} % more" in text and "in other streams of the same epochs" in text
     assert found.response["production"]["same_epochs"]
     _says_what_a_trial_said(service, found, text)
     assert service.jobs_by_order() == {"rolled_back": 1}

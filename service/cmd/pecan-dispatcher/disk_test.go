@@ -37,7 +37,7 @@ func smallDisk(t *testing.T, bytes int, options ...string) string {
 }
 
 // D5: others fill the disk of a dispatcher that serves. It refuses with the reason, lives, and goes on when there is room again.
-func TestD5ItLivesThroughAFullDisk(t *testing.T) {
+func TestD5DispatcherSurvivesAFullDisk(t *testing.T) {
 	disk := smallDisk(t, 64<<20)
 	p := launch(t, "--listen", "127.0.0.1:0", "--work-dir", filepath.Join(disk, "work"), "--work-dir-reserve-bytes", fmt.Sprint(16<<20))
 	api, ctx := p.client()
@@ -80,7 +80,7 @@ func TestD5ItLivesThroughAFullDisk(t *testing.T) {
 }
 
 // D6: a disk that takes no more writes ends the process with an error, and nobody is told that something was kept.
-func TestD6ItEndsWhenItsDiskFails(t *testing.T) {
+func TestD6DispatcherEndsWhenItsDiskFails(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "work")
 	p := launch(t, "--listen", "127.0.0.1:0", "--work-dir", dir)
 	api, ctx := p.client()
@@ -115,7 +115,7 @@ func TestD6ItEndsWhenItsDiskFails(t *testing.T) {
 }
 
 // D7: a directory that cannot be used ends the start with one line and exit code 1, and nothing is made.
-func TestD7ItRefusesDirectoriesThatCannotBeUsed(t *testing.T) {
+func TestD7DispatcherRefusesUnusableDirectories(t *testing.T) {
 	base := t.TempDir()
 	file, link, foreign := filepath.Join(base, "file"), filepath.Join(base, "link"), filepath.Join(base, "foreign")
 	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Symlink("nowhere", link), os.Mkdir(foreign, 0o700)); err != nil {

@@ -143,7 +143,7 @@ func fails(t *testing.T, want string, args ...string) {
 	}
 }
 
-func TestItServesAndStopsCleanly(t *testing.T) {
+func TestDispatcherServesAndStopsCleanly(t *testing.T) {
 	for name, stop := range map[string]syscall.Signal{"SIGTERM": syscall.SIGTERM, "SIGINT": syscall.SIGINT, "SIGHUP": syscall.SIGHUP} {
 		t.Run(name, func(t *testing.T) {
 			if signal.Ignored(stop) {
@@ -176,7 +176,7 @@ func TestItServesAndStopsCleanly(t *testing.T) {
 	}
 }
 
-func TestItListensOnUnixSockets(t *testing.T) {
+func TestDispatcherListensOnUnixSockets(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.sock")
 	for _, address := range []string{"unix:" + path, "unix:@pecan-dispatcher-test"} {
 		p := launch(t, "--listen", address)
@@ -190,7 +190,7 @@ func TestItListensOnUnixSockets(t *testing.T) {
 	}
 }
 
-func TestItRefusesToStart(t *testing.T) {
+func TestDispatcherRefusesInvalidFlags(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "work")
 	p := launch(t, "--listen", "127.0.0.1:0", "--work-dir", dir)
 	cases := map[string]struct {
@@ -205,7 +205,7 @@ func TestItRefusesToStart(t *testing.T) {
 		"on nothing":                {[]string{"--listen", ""}, "--listen"},
 		"with an unknown flag":      {[]string{"--port", "5"}, "unknown flag: --port"},
 		"with arguments":            {[]string{"serve"}, "unexpected arguments"},
-		"with an empty directory":   {[]string{"--work-dir", ""}, "--work-dir is given and empty"},
+		"with an empty directory":   {[]string{"--work-dir", ""}, "--work-dir is empty"},
 		"with a timeout of nothing": {[]string{"--client-timeout", "0s"}, "--client-timeout 0s: must be at least 100ms"},
 		"with a client of 1 ns":     {[]string{"--client-timeout", "1ns"}, "--client-timeout 1ns: must be at least 100ms"},
 		"with a death of 1 ns":      {[]string{"--worker-dead-after", "1ns"}, "--worker-dead-after 1ns: must be at least 100ms"},
@@ -235,7 +235,7 @@ func TestItRefusesToStart(t *testing.T) {
 	}
 }
 
-func TestItRefusesADirectoryThatLostItsLog(t *testing.T) {
+func TestDispatcherRefusesAWorkDirWithoutItsLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "work")
 	p := launch(t, "--listen", "127.0.0.1:0", "--work-dir", dir)
 	if err := p.cmd.Process.Kill(); err != nil {
@@ -252,7 +252,7 @@ func TestItRefusesADirectoryThatLostItsLog(t *testing.T) {
 	fails(t, "STORE_CORRUPT: open store "+dir, "--work-dir", dir)
 }
 
-func TestAQuickDetectionNeedsOneFlag(t *testing.T) {
+func TestAShortDeadAfterShortensTheOtherTimes(t *testing.T) {
 	p := launch(t, "--listen", "127.0.0.1:0", "--worker-dead-after", "300ms")
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -262,7 +262,7 @@ func TestAQuickDetectionNeedsOneFlag(t *testing.T) {
 	}
 }
 
-func TestItEndsWithItsParent(t *testing.T) {
+func TestDispatcherEndsWithItsParent(t *testing.T) {
 	p := launch(t, "--listen", "127.0.0.1:0", "--exit-with-parent")
 	p.stdin.Close()
 	if code := p.ended(); code != 0 {
@@ -270,7 +270,7 @@ func TestItEndsWithItsParent(t *testing.T) {
 	}
 }
 
-func TestHelpTeaches(t *testing.T) {
+func TestHelpShowsUsageAndExamples(t *testing.T) {
 	out, err := exec.Command(program, "--help").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -286,7 +286,7 @@ func TestHelpTeaches(t *testing.T) {
 }
 
 // A dispatcher that is killed at once after an answer has what it answered.
-func TestItForgetsNothingWhenKilled(t *testing.T) {
+func TestAKilledDispatcherLosesNoState(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "work")
 	graph, err := os.ReadFile(filepath.Join("..", "..", "dispatcher", "testdata", "range.graph"))
 	if err != nil {

@@ -21,14 +21,14 @@ import (
 )
 
 const about = `
-The dispatcher of a Pecan service. Trainers register datasets and open jobs here; workers register here and are told which
-parts of a job to run. Elements themselves go from workers to trainers directly. One dispatcher serves many trainers and workers.
+The dispatcher of a Pecan service. Trainers register datasets and open jobs at the dispatcher. It assigns the streams of jobs to
+registered workers. Workers send elements directly to trainers. One dispatcher serves many trainers and workers.
 
-With --work-dir everything that was acknowledged survives a crash or restart of the dispatcher: start it again with the same
-directory. Without it the state is in memory only, and trainers have to begin anew after a restart.
+With --work-dir, all acknowledged state survives a crash or restart: start the dispatcher again with the same directory. Without it,
+the state is in memory only, and trainers must start again after a restart.
 
-It prints one line "listening on HOST:PORT" to standard output when it serves, logs to standard error, and stops cleanly on
-SIGTERM, SIGINT or SIGHUP.`
+When it serves, it prints one line "listening on HOST:PORT" to standard output. It logs to standard error, and stops cleanly on SIGTERM,
+SIGINT or SIGHUP.`
 
 const examples = `
   pecan-dispatcher --listen 127.0.0.1:5050 --work-dir /var/lib/pecan
@@ -49,26 +49,26 @@ func (o *options) register(f *pflag.FlagSet) {
 	o.flags = f
 	c := &o.config.Core
 	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "address to serve on: HOST:PORT (port 0 picks a free one), unix:PATH or unix:@NAME")
-	f.StringVar(&o.workDir, "work-dir", "", "directory for the durable state, created if its parent exists; without it: memory only")
-	f.Int64Var(&o.reserve, "work-dir-reserve-bytes", 64<<20, "free bytes on the disk of --work-dir below which nothing new is begun, until there is room again; 0: no matter")
-	f.StringSliceVar(&c.WorkerAddresses, "worker-addresses", nil, "the only workers accepted, HOST:PORT each (HOST: any one worker there); their places are the shards of static sharding")
-	f.Int64Var(&o.config.MaxGraphBytes, "max-graph-bytes", o.config.MaxGraphBytes, "largest dataset graph taken, in bytes")
-	f.Int64Var(&o.config.MaxUploadBytes, "max-upload-bytes", o.config.MaxUploadBytes, "dataset graphs received at once, in bytes (more when --max-graph-bytes is)")
-	f.DurationVar(&o.config.UploadIdle, "upload-idle-timeout", o.config.UploadIdle, "time in which an upload has to bring its next MiB, or to end")
-	f.IntVar(&c.MaxJobs, "max-jobs", c.MaxJobs, "jobs at once")
-	f.IntVar(&c.MaxClients, "max-clients", c.MaxClients, "datasets that trainers read at once")
-	f.IntVar(&c.MaxDatasets, "max-datasets", c.MaxDatasets, "registered datasets at once")
-	f.IntVar(&c.MaxEpochs, "max-epochs", c.MaxEpochs, "epochs of one job at once: the iterators that a trainer has open over a dataset")
+	f.StringVar(&o.workDir, "work-dir", "", "directory for the durable state, created if its parent exists; empty: the state is in memory only")
+	f.Int64Var(&o.reserve, "work-dir-reserve-bytes", 64<<20, "free bytes on the disk of --work-dir; with less, the dispatcher accepts nothing new until space is free again; 0: no limit")
+	f.StringSliceVar(&c.WorkerAddresses, "worker-addresses", nil, "accepted workers, each HOST:PORT (HOST: any one worker of that host); static sharding has one shard per entry; empty: any worker")
+	f.Int64Var(&o.config.MaxGraphBytes, "max-graph-bytes", o.config.MaxGraphBytes, "size of the largest accepted dataset graph, in bytes")
+	f.Int64Var(&o.config.MaxUploadBytes, "max-upload-bytes", o.config.MaxUploadBytes, "most bytes of dataset graphs that are received at once (at least --max-graph-bytes by default)")
+	f.DurationVar(&o.config.UploadIdle, "upload-idle-timeout", o.config.UploadIdle, "time in which an upload must send its next MiB, or end")
+	f.IntVar(&c.MaxJobs, "max-jobs", c.MaxJobs, "most jobs at once")
+	f.IntVar(&c.MaxClients, "max-clients", c.MaxClients, "most datasets that trainers read at once")
+	f.IntVar(&c.MaxDatasets, "max-datasets", c.MaxDatasets, "most registered datasets at once")
+	f.IntVar(&c.MaxEpochs, "max-epochs", c.MaxEpochs, "most open epochs of one job at once: the iterators that a trainer has open over a dataset")
 	f.DurationVar(&c.Heartbeat, "heartbeat", c.Heartbeat, "period of the workers' heartbeats")
-	f.DurationVar(&c.SuspectAfter, "worker-suspect-after", c.SuspectAfter, "silence after which a worker gets no new streams (shorter when --worker-dead-after is)")
-	f.DurationVar(&c.DeadAfter, "worker-dead-after", c.DeadAfter, "silence after which a worker's streams move to others")
-	f.DurationVar(&c.ReturnGrace, "worker-return-grace", c.ReturnGrace, "time a worker whose connection broke has to come back and keep its streams")
-	f.DurationVar(&c.ClientTimeout, "client-timeout", c.ClientTimeout, "silence after which a trainer is forgotten")
-	f.DurationVar(&c.JobTimeout, "job-timeout", c.JobTimeout, "time after which a named job without trainers is forgotten")
-	f.DurationVar(&c.DatasetTimeout, "dataset-timeout", c.DatasetTimeout, "time after which a dataset without jobs is forgotten; 0: never")
+	f.DurationVar(&c.SuspectAfter, "worker-suspect-after", c.SuspectAfter, "time without a heartbeat after which a worker gets no new streams (at most --worker-dead-after by default)")
+	f.DurationVar(&c.DeadAfter, "worker-dead-after", c.DeadAfter, "time without a heartbeat after which a worker's streams move to other workers")
+	f.DurationVar(&c.ReturnGrace, "worker-return-grace", c.ReturnGrace, "time in which a worker must reconnect to keep its streams after its connection broke")
+	f.DurationVar(&c.ClientTimeout, "client-timeout", c.ClientTimeout, "time without a message after which a trainer is removed")
+	f.DurationVar(&c.JobTimeout, "job-timeout", c.JobTimeout, "time after which a named job without trainers is removed")
+	f.DurationVar(&c.DatasetTimeout, "dataset-timeout", c.DatasetTimeout, "time after which a dataset without jobs is removed; 0: never")
 	f.StringVar(&o.metricsListen, "metrics-listen", "", monitor.Usage)
 	f.StringVar(&o.logLevel, "log-level", "info", cli.LogLevels)
-	f.BoolVar(&o.exitWithParent, "exit-with-parent", false, "stop when standard input ends or the parent process is gone")
+	f.BoolVar(&o.exitWithParent, "exit-with-parent", false, "stop when standard input ends or the parent process has ended")
 	if err := f.MarkHidden("exit-with-parent"); err != nil {
 		panic(err)
 	}
@@ -76,13 +76,13 @@ func (o *options) register(f *pflag.FlagSet) {
 
 func (o *options) validate(args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("unexpected arguments %q; everything is given by flags (see --help)", strings.Join(args, " "))
+		return fmt.Errorf("unexpected arguments %q: all options are flags (see --help)", strings.Join(args, " "))
 	}
 	if o.workDir == "" && o.flags.Changed("work-dir") {
-		return errors.New("--work-dir is given and empty, as of a variable that is not set: give a directory, or leave the flag out to keep everything in memory only")
+		return errors.New("--work-dir is empty, perhaps because a variable is not set: give a directory, or leave the flag out to keep the state in memory only")
 	}
 	o.config.Version = cli.Version
-	// Who asks for a quick detection need not spell out the times before it.
+	// A short --worker-dead-after shortens the times that come before it, so that they need not be given.
 	c := &o.config.Core
 	if !o.flags.Changed("worker-suspect-after") {
 		c.SuspectAfter = min(c.SuspectAfter, c.DeadAfter)
@@ -96,10 +96,10 @@ func (o *options) validate(args []string) error {
 	return multierr.Combine(check.Listen("--listen", o.listen, true), monitor.Validate(o.metricsListen), check.Bytes("--work-dir-reserve-bytes", o.reserve, 0), o.config.Validate())
 }
 
-// openStore opens the work directory, or memory when there is none.
+// openStore opens the work directory. Without one it returns a store in memory.
 func (o *options) openStore(log *slog.Logger) (dispatcher.Store, func(), error) {
 	if o.workDir == "" {
-		log.Warn("memory only: no --work-dir was given, so a restart of the dispatcher forgets datasets and jobs")
+		log.Warn("memory only: without --work-dir a restart of the dispatcher loses datasets and jobs")
 		return store.NewMemory(), func() {}, nil
 	}
 	s, err := store.Open(store.Options{Dir: o.workDir, Log: log, Reserve: o.reserve})
@@ -120,7 +120,7 @@ func (o *options) newDispatcher(kept dispatcher.Store, log *slog.Logger, registr
 	return d, nameDamage(err)
 }
 
-// nameDamage puts the reason before what is wrong with a store, so that whoever starts dispatchers can tell it.
+// nameDamage adds the reason code to errors about a damaged store, so that scripts can recognise them.
 func nameDamage(err error) error {
 	if errors.Is(err, store.ErrDamaged) {
 		return fmt.Errorf("%s: %w", reason.StoreCorrupt, err)

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// widest is how far lines go, narrowest how narrow a terminal is taken for.
+	// widest and narrowest bound the width of lines, whatever the terminal's width is.
 	widest, narrowest = 120, 40
-	// longestName is what is shown of a step's name at most; JSON has the whole of it.
+	// longestName is the most columns of a step's name, shortestName the same in a narrow terminal. JSON has the whole name.
 	longestName, shortestName = 40, 12
 )
 
-// columns is how wide the text for a writer may be.
+// columns returns the width of lines for a writer.
 func columns(out io.Writer) int {
 	file, ok := out.(*os.File)
 	if !ok {
@@ -33,7 +33,7 @@ func columns(out io.Writer) int {
 	return max(narrowest, min(widest, int(size.Col)))
 }
 
-// showExplain shows why the steps of a job run in the order in which they do.
+// showExplain prints the order of a job's steps and the reasons for it.
 func showExplain(out io.Writer, e *pecanv1.ExplainResponse, width int) {
 	order := "off"
 	if o := e.GetOrder(); o != pecanv1.Order_ORDER_UNSPECIFIED && o != pecanv1.Order_ORDER_OFF {
@@ -42,7 +42,7 @@ func showExplain(out io.Writer, e *pecanv1.ExplainResponse, width int) {
 	facts := [][]string{{"job", e.GetJobId()}, {"order", order}, {"state", e.GetState()}, {"why", e.GetWhy()}}
 	facts = append(facts, gains(e)...)
 	if p := e.GetProduction(); p.GetRegisteredS() > 0 {
-		against := map[bool]string{true: "in streams beside it", false: "in epochs before it"}[p.GetSameEpochs()]
+		against := map[bool]string{true: "in other streams of the same epochs", false: "in earlier epochs"}[p.GetSameEpochs()]
 		facts = append(facts, []string{"production", fmt.Sprintf("%s for an element in the planned order, %s in the registered one %s, over %d and %d elements: %s",
 			span(p.GetOrderedS()), span(p.GetRegisteredS()), against, p.GetOrderedElements(), p.GetRegisteredElements(), saving(p.GetRegisteredS(), p.GetOrderedS()))})
 	}
@@ -53,7 +53,7 @@ func showExplain(out io.Writer, e *pecanv1.ExplainResponse, width int) {
 	showDifferences(out, e.GetTrial().GetComponents(), width)
 }
 
-// gains are what the planned order saves, as predicted and as measured.
+// gains returns rows with the predicted and the measured saving of the planned order.
 func gains(e *pecanv1.ExplainResponse) (facts [][]string) {
 	if before, after := e.GetPredictedBeforeS(), e.GetPredictedAfterS(); before > 0 {
 		facts = append(facts, []string{"predicted", fmt.Sprintf("%s of CPU for an element of the source, %s in the planned order: %s",
@@ -83,16 +83,16 @@ func saving(before, after float64) string {
 }
 
 func showSteps(out io.Writer, steps []*pecanv1.ExplainedStep, width int) {
-	places := placesOf(steps)
-	moved := movedOf(places)
+	positions := positionsOf(steps)
+	moved := movedOf(positions)
 	planned := make([]int, len(steps))
-	for i, place := range places {
-		planned[place] = i
+	for i, position := range positions {
+		planned[position] = i
 	}
 	orders := [][]string{{"", "REGISTERED ORDER", "PLANNED ORDER"}}
-	figures := [][]string{{"", "STEP", "ELEMENTS", "IN EACH", "OUT EACH", "FACTOR", "CPU EACH", "WHAT IT DOES"}}
-	reasons := [][]string{{"", "STEP", "WHY IT STANDS THERE"}}
-	// Beside a name there is room for another and the note that it was moved, and beside the figures for a name and some words.
+	measured := [][]string{{"", "STEP", "ELEMENTS", "IN EACH", "OUT EACH", "FACTOR", "CPU EACH", "WHAT IT DOES"}}
+	reasons := [][]string{{"", "STEP", "WHY IT IS THERE"}}
+	// A row of the orders has two names and the note of a move. The other tables have one name and numbers in a row.
 	half, name := min(longestName, (width-16)/2), max(shortestName, min(longestName, width-80))
 	for i, s := range steps {
 		here := clip(stepName(steps[planned[i]]), half)
@@ -101,18 +101,19 @@ func showSteps(out io.Writer, steps []*pecanv1.ExplainedStep, width int) {
 		}
 		number := fmt.Sprint(i + 1)
 		orders = append(orders, []string{number, clip(stepName(s), half), here})
-		row := append([]string{number, clip(called(s), name)}, figuresOf(steps, i)...)
-		figures = append(figures, append(row, orElse(strings.Join(s.GetTraits(), "; "), "-")))
-		reasons = append(reasons, []string{number, clip(called(s), name), orElse(s.GetReason(), "-")})
+		row := append([]string{number, clip(labelOf(s), name)}, measurementsOf(steps, i)...)
+		measured = append(measured, append(row, orElse(strings.Join(s.GetTraits(), "; "), "-")))
+		reasons = append(reasons, []string{number, clip(labelOf(s), name), orElse(s.GetReason(), "-")})
 	}
-	for _, rows := range [][][]string{orders, figures, reasons} {
+	for _, rows := range [][][]string{orders, measured, reasons} {
 		fmt.Fprintln(out)
 		grid(out, rows, width)
 	}
 }
 
-// figuresOf are what a step did in the registered order: a filter and a batch are given other elements than they give.
-func figuresOf(steps []*pecanv1.ExplainedStep, i int) []string {
+// measurementsOf formats the measurements of a step in the registered order. The number of input elements is the number of output
+// elements of the step before: filters and batches change it.
+func measurementsOf(steps []*pecanv1.ExplainedStep, i int) []string {
 	f := steps[i].GetFigures()
 	if f.GetElements() == 0 {
 		return []string{"-", "-", "-", "-", "-"}
@@ -131,39 +132,40 @@ func figuresOf(steps []*pecanv1.ExplainedStep, i int) []string {
 	}
 }
 
-// called is what people know a step by.
-func called(s *pecanv1.ExplainedStep) string { return orElse(s.GetLabel(), s.GetNode()) }
+// labelOf returns the author's name for a step, or its name in the graph.
+func labelOf(s *pecanv1.ExplainedStep) string { return orElse(s.GetLabel(), s.GetNode()) }
 
 func stepName(s *pecanv1.ExplainedStep) string {
-	if s.GetOp() == "" || strings.HasPrefix(called(s), s.GetOp()) {
-		return called(s)
+	if s.GetOp() == "" || strings.HasPrefix(labelOf(s), s.GetOp()) {
+		return labelOf(s)
 	}
-	return fmt.Sprintf("%s (%s)", called(s), s.GetOp())
+	return fmt.Sprintf("%s (%s)", labelOf(s), s.GetOp())
 }
 
-// placesOf are the steps' places in the planned order, or those that they have where none was planned.
-func placesOf(steps []*pecanv1.ExplainedStep) []int {
-	places, as := make([]int, len(steps)), make([]int, len(steps))
+// positionsOf returns the steps' positions in the planned order, or in the registered order if there is no plan.
+func positionsOf(steps []*pecanv1.ExplainedStep) []int {
+	positions, registered := make([]int, len(steps)), make([]int, len(steps))
 	for i, s := range steps {
-		places[i], as[i] = int(s.GetPlace()), i
+		positions[i], registered[i] = int(s.GetPlace()), i
 	}
-	sorted := slices.Clone(places)
-	if slices.Sort(sorted); !slices.Equal(sorted, as) {
-		return as
+	sorted := slices.Clone(positions)
+	if slices.Sort(sorted); !slices.Equal(sorted, registered) {
+		return registered
 	}
-	return places
+	return positions
 }
 
-// movedOf finds the fewest steps that have to be moved to give the planned order; of two that only change places, the later one.
-func movedOf(places []int) []bool {
-	moved := make([]bool, len(places))
-	// length is that of the longest row of steps that end here and follow each other in both orders.
-	length, before := make([]int, len(places)), make([]int, len(places))
+// movedOf returns for each step whether it moves, with as few moves as possible. Of two swapped steps, the later one moves.
+// The steps that stay are a longest increasing subsequence of the positions.
+func movedOf(positions []int) []bool {
+	moved := make([]bool, len(positions))
+	// length is the length of the longest increasing subsequence that ends at a step, before the step before it there.
+	length, before := make([]int, len(positions)), make([]int, len(positions))
 	last := -1
-	for i, place := range places {
+	for i, position := range positions {
 		moved[i], length[i], before[i] = true, 1, -1
 		for j := range i {
-			if places[j] < place && length[j]+1 > length[i] {
+			if positions[j] < position && length[j]+1 > length[i] {
 				length[i], before[i] = length[j]+1, j
 			}
 		}
@@ -181,7 +183,7 @@ func showDifferences(out io.Writer, components []*pecanv1.OrderDifference, width
 	if len(components) == 0 {
 		return
 	}
-	rows := [][]string{{"COMPONENT", "WORST DIFFERENCE", "BOUND", "RANGE IN THE SAMPLE", "VERDICT"}}
+	rows := [][]string{{"COMPONENT", "MAX DIFFERENCE", "BOUND", "RANGE IN THE SAMPLE", "VERDICT"}}
 	for _, c := range components {
 		bound, verdict := fmt.Sprintf("%.4g", c.GetBound()), "within its bound"
 		switch {
@@ -196,7 +198,7 @@ func showDifferences(out io.Writer, components []*pecanv1.OrderDifference, width
 	grid(out, rows, width)
 }
 
-// span is a time that may be short.
+// span formats a time in seconds with a suitable unit.
 func span(s float64) string {
 	sign := ""
 	if s < 0 {

@@ -16,7 +16,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what explain shows now into testdata; read the difference before you commit it")
+var rewrite = flag.Bool("rewrite", false, "write the output of explain to testdata; read the difference before you commit it")
 
 // recorded gives an answer of a dispatcher that was written down.
 func recorded(t *testing.T, name string) *pecanv1.ExplainResponse {
@@ -33,7 +33,7 @@ func recorded(t *testing.T, name string) *pecanv1.ExplainResponse {
 }
 
 // The Python package shows the same text, and its tests read the same files.
-func TestExplanationsReadAsTheyDid(t *testing.T) {
+func TestExplainOutputMatchesGoldenFiles(t *testing.T) {
 	for _, name := range []string{"adopted", "piloted", "rolled_back", "refused", "off", "measuring"} {
 		for _, width := range []int{120, 60, 40} {
 			var out bytes.Buffer
@@ -49,7 +49,7 @@ func TestExplanationsReadAsTheyDid(t *testing.T) {
 				t.Fatal(err)
 			}
 			if out.String() != string(want) {
-				t.Errorf("%s: it reads otherwise (run with -rewrite and look at the difference):\n%s", file, out.String())
+				t.Errorf("%s: the output differs (run with -rewrite and read the difference):\n%s", file, out.String())
 			}
 			for line := range strings.Lines(out.String()) {
 				// A table that has no room for its last column has no room for fewer columns either.
@@ -58,34 +58,34 @@ func TestExplanationsReadAsTheyDid(t *testing.T) {
 				}
 			}
 			if strings.ContainsAny(out.String(), "\x1b\u202e") {
-				t.Errorf("%s: what a terminal takes for a command is printed", name)
+				t.Errorf("%s: control characters are printed", name)
 			}
 		}
 	}
 }
 
-func TestTheFewestStepsAreSaidToHaveMoved(t *testing.T) {
-	for _, c := range []struct{ places, moved []int }{
+func TestAsFewStepsAsPossibleAreMarkedAsMoved(t *testing.T) {
+	for _, c := range []struct{ positions, moved []int }{
 		{nil, nil}, {[]int{0}, nil}, {[]int{0, 1, 2}, nil},
 		{[]int{1, 0}, []int{1}}, {[]int{1, 2, 0}, []int{2}}, {[]int{2, 0, 1}, []int{0}}, {[]int{0, 3, 1, 2}, []int{1}}, {[]int{2, 1, 0}, []int{1, 2}},
 	} {
 		var moved []int
-		for i, is := range movedOf(c.places) {
+		for i, is := range movedOf(c.positions) {
 			if is {
 				moved = append(moved, i)
 			}
 		}
 		if !slices.Equal(moved, c.moved) {
-			t.Errorf("%v: moved %v, want %v", c.places, moved, c.moved)
+			t.Errorf("%v: moved %v, want %v", c.positions, moved, c.moved)
 		}
 	}
-	// An order that names places twice is none.
-	if got := placesOf([]*pecanv1.ExplainedStep{{Place: 1}, {Place: 1}}); !slices.Equal(got, []int{0, 1}) {
-		t.Errorf("places %v", got)
+	// Duplicate positions are not a plan.
+	if got := positionsOf([]*pecanv1.ExplainedStep{{Place: 1}, {Place: 1}}); !slices.Equal(got, []int{0, 1}) {
+		t.Errorf("positions %v", got)
 	}
 }
 
-func TestTextsAreBrokenAndClippedByTheColumnsTheyTake(t *testing.T) {
+func TestWrapAndClipCountColumns(t *testing.T) {
 	if got := wrap("ab cde 画像の 大 unbrokenword", 6); !slices.Equal(got, []string{"ab cde", "画像の", "大", "unbrok", "enword"}) {
 		t.Errorf("%q", got)
 	}
@@ -99,7 +99,7 @@ func TestTextsAreBrokenAndClippedByTheColumnsTheyTake(t *testing.T) {
 	}
 }
 
-func TestExplainAsksForOneJob(t *testing.T) {
+func TestExplainTakesOneJob(t *testing.T) {
 	address := serve(t)
 	for name, c := range map[string]struct {
 		args []string
@@ -110,13 +110,13 @@ func TestExplainAsksForOneJob(t *testing.T) {
 		"as JSON":   {[]string{"explain", "train"}, true, `"state": "off"`},
 		"no job":    {[]string{"explain"}, false, "pecanctl jobs lists them"},
 		"two":       {[]string{"explain", "a", "b"}, false, `got "a b"`},
-		"a strange": {[]string{"explain", "strange"}, false, `there is no job "strange"; pecanctl jobs lists what there is`},
+		"a strange": {[]string{"explain", "strange"}, false, `there is no job "strange"; pecanctl jobs lists the jobs`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
 			err := run(t.Context(), &options{dispatcher: address, timeout: 10 * time.Second, json: c.json}, c.args, &out)
 			if said := fmt.Sprint(out.String(), err); !strings.Contains(said, c.want) {
-				t.Errorf("%q does not say %q", said, c.want)
+				t.Errorf("%q does not contain %q", said, c.want)
 			}
 		})
 	}

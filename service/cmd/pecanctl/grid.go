@@ -7,8 +7,8 @@ import (
 	"unicode"
 )
 
-// grid prints rows whose last column is broken into lines that fit; where the others leave it no room it stands below them. What a
-// terminal would take for a command is not printed.
+// grid prints rows in columns. The last column wraps; if the other columns leave too little space, it is printed below them. Characters
+// that a terminal could interpret as a command are replaced.
 func grid(out io.Writer, rows [][]string, width int) {
 	const gap, least = 2, 24
 	clean := make([][]string, len(rows))
@@ -47,7 +47,7 @@ func grid(out io.Writer, rows [][]string, width int) {
 	}
 }
 
-// wrap breaks a text between words, and within those that are too long.
+// wrap breaks a text into lines between words, and within words that are longer than a line.
 func wrap(text string, width int) []string {
 	lines := []string{""}
 	for _, w := range strings.Fields(text) {
@@ -69,7 +69,7 @@ func wrap(text string, width int) []string {
 	return lines
 }
 
-// fitting is the longest beginning of a text that is so broad at most, and one character at least.
+// fitting returns the longest prefix of a text that fits into width columns, and at least one character.
 func fitting(text string, width int) string {
 	used := 0
 	for i, r := range text {
@@ -80,7 +80,7 @@ func fitting(text string, width int) string {
 	return text
 }
 
-// clip leaves out the middle of a text that is too broad: names differ at their ends.
+// clip cuts the middle out of a text that is too long: names differ at their ends.
 func clip(text string, width int) string {
 	if breadth(text) <= width {
 		return text
@@ -107,7 +107,7 @@ func printable(text string) string {
 	}, text)
 }
 
-// breadth is how many columns a text takes.
+// breadth returns the number of columns that a text takes.
 func breadth(text string) (columns int) {
 	for _, r := range text {
 		columns += runeBreadth(r)
@@ -115,7 +115,7 @@ func breadth(text string) (columns int) {
 	return columns
 }
 
-// broad are the characters that take two columns, roughly: those of East Asian scripts, and pictures.
+// broad has the characters that take two columns, approximately: East Asian scripts and pictographs.
 var broad = &unicode.RangeTable{
 	R16: []unicode.Range16{{Lo: 0x1100, Hi: 0x115f, Stride: 1}, {Lo: 0x2e80, Hi: 0xa4cf, Stride: 1}, {Lo: 0xac00, Hi: 0xd7a3, Stride: 1},
 		{Lo: 0xf900, Hi: 0xfaff, Stride: 1}, {Lo: 0xfe30, Hi: 0xfe6f, Stride: 1}, {Lo: 0xff00, Hi: 0xff60, Stride: 1}, {Lo: 0xffe0, Hi: 0xffe6, Stride: 1}},

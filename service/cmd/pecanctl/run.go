@@ -25,20 +25,21 @@ import (
 )
 
 const about = `
-Asks a dispatcher what it is doing.
+Shows the state of a running dispatcher:
 
-  status     everything in short: the dispatcher, its workers, its jobs and why any of them waits
+  status     summary: the dispatcher, its workers, its jobs, and why a job waits
   jobs       jobs with their datasets, plans, clients and epochs
-  workers    registered workers and the streams they hold
+  workers    registered workers and their streams
   datasets   registered datasets
-  nodes      what each step of a job's dataset did: elements, bytes, and the time of its own
-  explain    why the steps of a job, given by name or id, run in the order in which they do: what they cost, what moved, what it gained
+  nodes      measurements of each step of a job's dataset: elements, bytes, and its own CPU time
+  explain    the order of a job's steps, with the reasons, the cost of each step, and the gain; takes the job's name or id
 
-Looks at the work directory of a dispatcher that does not run, and changes nothing there. One that runs is asked; or look at a copy.
+Reads the work directory of a dispatcher that is not running, and changes nothing in it. For a running dispatcher, use the commands above
+or read a copy of the directory:
 
-  store check DIR     reads all of it and applies its records as a start does; says how many of what there are and what is wrong.
-                      Exits with 0 when it is whole, 1 when it is damaged, 2 when it could not be looked at
-  store inspect DIR   shows the snapshot and the records as text, as far as they can be read; with --json one object a line`
+  store check DIR     reads the whole store and replays its records as a starting dispatcher does; prints counts and problems.
+                      Exit code 0: the store is intact; 1: it is damaged; 2: it could not be read
+  store inspect DIR   prints the snapshot and the records as text, up to the first unreadable one; with --json one object per line`
 
 const examples = `
   pecanctl status --dispatcher 127.0.0.1:5050
@@ -52,11 +53,11 @@ type options struct {
 	dispatcher string
 	json       bool
 	timeout    time.Duration
-	// records of a store that are shown.
+	// from, to and limit select the records that "store inspect" shows.
 	from, to, limit uint64
 }
 
-// views are the sub-commands: what they show as tables, and what of the answer they give as JSON.
+// views returns the sub-commands that print a table of the status.
 func views() map[string]func(io.Writer, *pecanv1.StatusResponse) {
 	return map[string]func(io.Writer, *pecanv1.StatusResponse){
 		"status": showStatus, "jobs": showJobs, "workers": showWorkers, "datasets": showDatasets, "nodes": showNodes,
@@ -71,7 +72,7 @@ func run(ctx context.Context, o *options, args []string, out io.Writer) error {
 		return explain(ctx, o, args[1:], out)
 	}
 	if len(args) != 1 {
-		return fmt.Errorf("want one of status, jobs, workers, datasets, nodes, explain, store; got %q (see --help)", strings.Join(args, " "))
+		return fmt.Errorf("want one command of status, jobs, workers, datasets, nodes, explain, store; got %q (see --help)", strings.Join(args, " "))
 	}
 	show, ok := views()[args[0]]
 	if !ok {
@@ -80,7 +81,7 @@ func run(ctx context.Context, o *options, args []string, out io.Writer) error {
 	var answer *pecanv1.StatusResponse
 	err := ask(ctx, o, func(ctx context.Context, api pecanv1.DispatcherClient) (err error) {
 		if answer, err = api.Status(ctx, &pecanv1.StatusRequest{}); err != nil {
-			return fmt.Errorf("ask dispatcher %s for its status: %s; is it running, and is this its address?", o.dispatcher, reason.From(err).Message)
+			return fmt.Errorf("get the status of dispatcher %s: %s; is it running, and is this its address?", o.dispatcher, reason.From(err).Message)
 		}
 		return nil
 	})
@@ -94,7 +95,7 @@ func run(ctx context.Context, o *options, args []string, out io.Writer) error {
 	return nil
 }
 
-// explain is the one view that is of a single job.
+// explain prints the explanation of one job.
 func explain(ctx context.Context, o *options, args []string, out io.Writer) error {
 	if len(args) != 1 {
 		return fmt.Errorf("explain wants the name or id of one job, got %q: pecanctl jobs lists them", strings.Join(args, " "))
@@ -104,11 +105,11 @@ func explain(ctx context.Context, o *options, args []string, out io.Writer) erro
 		answer, err = api.Explain(ctx, &pecanv1.ExplainRequest{Job: args[0]})
 		switch {
 		case status.Code(err) == codes.Unimplemented:
-			return fmt.Errorf("ask dispatcher %s to explain job %q: it is of a version that does not order steps", o.dispatcher, args[0])
+			return fmt.Errorf("explain job %q at dispatcher %s: its version does not order steps", args[0], o.dispatcher)
 		case status.Code(err) == codes.NotFound:
-			return fmt.Errorf("ask dispatcher %s: %s; pecanctl jobs lists what there is", o.dispatcher, reason.From(err).Message)
+			return fmt.Errorf("explain a job at dispatcher %s: %s; pecanctl jobs lists the jobs", o.dispatcher, reason.From(err).Message)
 		case err != nil:
-			return fmt.Errorf("ask dispatcher %s to explain job %q: %s; is it running, and is this its address?", o.dispatcher, args[0], reason.From(err).Message)
+			return fmt.Errorf("explain job %q at dispatcher %s: %s; is it running, and is this its address?", args[0], o.dispatcher, reason.From(err).Message)
 		}
 		return nil
 	})
@@ -126,7 +127,7 @@ func explain(ctx context.Context, o *options, args []string, out io.Writer) erro
 	return encode(out, value)
 }
 
-// ask calls the dispatcher, and gives up after the timeout.
+// ask calls the dispatcher. The call fails after the timeout.
 func ask(ctx context.Context, o *options, call func(context.Context, pecanv1.DispatcherClient) error) error {
 	if err := multierr.Append(check.Dial("--dispatcher", o.dispatcher), check.Duration("--timeout", o.timeout, 1)); err != nil {
 		return err
@@ -150,7 +151,7 @@ func ask(ctx context.Context, o *options, call func(context.Context, pecanv1.Dis
 	return call(ctx, pecanv1.NewDispatcherClient(conn))
 }
 
-// printJSON gives what the view is about: for status the whole answer, else one list.
+// printJSON prints the view as JSON: the whole answer for status, one list for the others.
 func printJSON(out io.Writer, view string, status *pecanv1.StatusResponse) error {
 	var value any = json.RawMessage(nil)
 	var err error

@@ -70,13 +70,13 @@ func serve(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-func TestEveryViewShowsWhatItIsFor(t *testing.T) {
+func TestEverySubcommandShowsItsTable(t *testing.T) {
 	address := serve(t)
 	for view, wanted := range map[string][]string{
 		"status": {"c-1", "/var/lib/pecan", "1m15s", "w-1", "train", "exactly_once", "4711", "all workers are busy"},
-		"jobs": {"j-1", "train", "dynamic", "open, ordered", "cut at the source", "mode exactly_once, class A, S=4, plan 0123456789ab, seed 42, order auto (exact), dispatcher with a work directory", "mode deterministic was asked for", "job train, order: proposed: a worker tries it", "2 stream(s) were given up with their workers, and 17 elements lost",
-			"trainer c-9 took 4000 elements (3.0 MiB), waited 1m1s and waits now", "at an index 3 times and from a checkpoint 2 times; 41 elements were made again"},
-		"workers":  {"w-1", "10.0.0.7:4000", "1/4 (+1 made)", "1.5 GiB", "2.21.0"},
+		"jobs": {"j-1", "train", "dynamic", "open, ordered", "cut at the source", "mode exactly_once, class A, S=4, plan 0123456789ab, seed 42, order auto (exact), dispatcher with a work directory", "mode deterministic was requested", "job train, order: proposed: a worker tries it", "2 stream(s) were truncated when their workers died; at least 17 elements",
+			"trainer c-9 read 4000 elements (3.0 MiB), waited 1m1s and is waiting now", "3 times at an index and 2 times from a checkpoint; 41 elements were recomputed"},
+		"workers":  {"w-1", "10.0.0.7:4000", "1/4 (+1 computed)", "1.5 GiB", "2.21.0"},
 		"datasets": {"d-1", "2.0 KiB", "f-1"},
 		"nodes":    {"train", "map_3", "MapDataset", "815", "1m15s", "4.0 KiB"},
 	} {
@@ -101,13 +101,13 @@ func TestEveryViewShowsWhatItIsFor(t *testing.T) {
 	}
 }
 
-func TestMistakesAreExplained(t *testing.T) {
+func TestInvalidArgumentsAreExplained(t *testing.T) {
 	for name, c := range map[string]struct {
 		args    []string
 		address string
 		want    string
 	}{
-		"no command":         {nil, "127.0.0.1:1", "want one of status"},
+		"no command":         {nil, "127.0.0.1:1", "want one command of status"},
 		"an unknown command": {[]string{"stats"}, "127.0.0.1:1", `unknown command "stats"`},
 		"no port":            {[]string{"status"}, "localhost", `--dispatcher "localhost": the port is missing`},
 		"a foreign scheme":   {[]string{"status"}, "http://h:1", "http:// is no scheme"},

@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/internal/check"
 )
 
-// table prints rows in columns; the first row is the head.
+// table prints rows in columns. The first row is the header.
 func table(out io.Writer, rows [][]string) {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	for _, row := range rows {
@@ -21,7 +21,7 @@ func table(out io.Writer, rows [][]string) {
 }
 
 func showStatus(out io.Writer, s *pecanv1.StatusResponse) {
-	state := "memory only (a restart forgets everything)"
+	state := "memory only (a restart loses it)"
 	if s.WorkDir != "" {
 		state = s.WorkDir
 	}
@@ -40,7 +40,7 @@ func showWorkers(out io.Writer, s *pecanv1.StatusResponse) {
 		fmt.Fprintln(out, "no worker is registered; start one with pecan-worker --dispatcher HOST:PORT")
 		return
 	}
-	rows := [][]string{{"WORKER", "ADDRESS", "STATE", "PLACE", "STREAMS", "CORES", "CPU", "MEMORY", "LAST BEAT", "TENSORFLOW"}}
+	rows := [][]string{{"WORKER", "ADDRESS", "STATE", "PLACEMENT", "STREAMS", "CORES", "CPU", "MEMORY", "HEARTBEAT", "TENSORFLOW"}}
 	for _, w := range s.Workers {
 		running := 0
 		for _, stream := range w.Streams {
@@ -50,7 +50,7 @@ func showWorkers(out io.Writer, s *pecanv1.StatusResponse) {
 		}
 		rows = append(rows, []string{
 			w.Address.GetWorkerId(), orElse(w.Address.GetTcp(), w.Address.GetUnix()), w.State, orElse(w.Placement, "-"),
-			fmt.Sprintf("%d/%d (+%d made)", running, w.MaxStreams, len(w.Streams)-running), fmt.Sprint(w.Cores), seconds(w.CpuS),
+			fmt.Sprintf("%d/%d (+%d computed)", running, w.MaxStreams, len(w.Streams)-running), fmt.Sprint(w.Cores), seconds(w.CpuS),
 			size(w.ResidentBytes), seconds(w.LastHeartbeatS) + " ago", orElse(w.TensorflowVersion, "-"),
 		})
 	}
@@ -74,7 +74,7 @@ func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
 			epochs = epochs[len(epochs)-4:]
 		}
 		if len(epochs) == 0 {
-			rows = append(rows, append(head, "-", "not begun", "", "", "", ""))
+			rows = append(rows, append(head, "-", "not started", "", "", "", ""))
 		}
 		for _, e := range epochs {
 			state, _, _ := strings.Cut(e.State, ":")
@@ -88,12 +88,12 @@ func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
 			rows = append(rows, append(append([]string(nil), head...), fmt.Sprint(e.Epoch), shown,
 				fmt.Sprint(e.StreamsDone), fmt.Sprint(e.StreamsRunning), fmt.Sprint(e.StreamsWaiting), fmt.Sprint(e.Elements)))
 			for _, p := range e.Passes {
-				now := map[bool]string{true: " and waits now"}[p.Starved]
-				notes = append(notes, fmt.Sprintf("job %s, epoch %d: trainer %s took %d elements (%s), waited %s%s", orElse(job.Name, job.JobId), e.Epoch,
+				now := map[bool]string{true: " and is waiting now"}[p.Starved]
+				notes = append(notes, fmt.Sprintf("job %s, epoch %d: trainer %s read %d elements (%s), waited %s%s", orElse(job.Name, job.JobId), e.Epoch,
 					p.ClientId, p.Elements, size(int64(p.Bytes)), seconds(p.WaitedS), now))
 			}
 			if e.StreamsTruncated > 0 {
-				notes = append(notes, fmt.Sprintf("job %s, epoch %d: %d stream(s) were given up with their workers, and %d elements lost at least", orElse(job.Name, job.JobId), e.Epoch, e.StreamsTruncated, e.Lost))
+				notes = append(notes, fmt.Sprintf("job %s, epoch %d: %d stream(s) were truncated when their workers died; at least %d elements are lost", orElse(job.Name, job.JobId), e.Epoch, e.StreamsTruncated, e.Lost))
 			}
 			for _, text := range []string{e.Waiting, strings.TrimPrefix(e.State, state)} {
 				if text = strings.TrimPrefix(text, ": "); text != "" {
@@ -102,14 +102,14 @@ func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
 			}
 		}
 		if r := job.Recovery; r.GetRecomputed()+r.GetStarted()+r.GetRestored() > 0 {
-			notes = append(notes, fmt.Sprintf("job %s: streams went on at an index %d times and from a checkpoint %d times; %d elements were made again",
+			notes = append(notes, fmt.Sprintf("job %s: streams resumed %d times at an index and %d times from a checkpoint; %d elements were recomputed",
 				orElse(job.Name, job.JobId), r.Started, r.Restored, r.Recomputed))
 		}
 		durable := map[bool]string{true: "with a work directory", false: "in memory only"}[s.WorkDir != ""]
 		notes = append(notes, fmt.Sprintf("job %s: mode %s, class %s, S=%d, plan %.12s, seed %d, order %s, dispatcher %s", orElse(job.Name, job.JobId), word(job.Options.GetMode().String(), "MODE_"),
-			strings.TrimPrefix(job.Plan.GetDeterminism().String(), "DETERMINISM_CLASS_"), job.Plan.GetNumStreams(), job.Plan.GetHash(), job.Options.GetSeed(), orderWords(job.Options), durable))
+			strings.TrimPrefix(job.Plan.GetDeterminism().String(), "DETERMINISM_CLASS_"), job.Plan.GetNumStreams(), job.Plan.GetHash(), job.Options.GetSeed(), orderOf(job.Options), durable))
 		if asked := job.Options.GetRequestedMode(); asked != pecanv1.Mode_MODE_UNSPECIFIED {
-			notes = append(notes, fmt.Sprintf("job %s: mode %s was asked for, and this dataset cannot keep its promise", orElse(job.Name, job.JobId), word(asked.String(), "MODE_")))
+			notes = append(notes, fmt.Sprintf("job %s: mode %s was requested, but this dataset cannot keep its guarantee", orElse(job.Name, job.JobId), word(asked.String(), "MODE_")))
 		}
 		if order := job.Order; order != nil {
 			notes = append(notes, fmt.Sprintf("job %s, order: %s: %s", orElse(job.Name, job.JobId), order.State, order.Why))
@@ -127,8 +127,8 @@ func showJobs(out io.Writer, s *pecanv1.StatusResponse) {
 	}
 }
 
-// orderWords say who decides the order of a job's steps, and how far elements may differ for it.
-func orderWords(options *pecanv1.JobOptions) string {
+// orderOf formats how a job's order of steps is chosen, and the tolerance.
+func orderOf(options *pecanv1.JobOptions) string {
 	switch options.GetOrder() {
 	case pecanv1.Order_ORDER_UNSPECIFIED, pecanv1.Order_ORDER_OFF:
 		return "off"
@@ -158,7 +158,7 @@ func showNodes(out io.Writer, s *pecanv1.StatusResponse) {
 		}
 	}
 	if len(rows) == 1 {
-		fmt.Fprintln(out, "no step has done anything that was told yet")
+		fmt.Fprintln(out, "no worker has reported measurements of a step yet")
 		return
 	}
 	table(out, rows)

@@ -103,8 +103,8 @@ def _count(number: Any) -> int:
     return count
 
 
-def _state(job: int, reading: int, consumed: int, *, ended: bool) -> dict[str, Any]:
-    return {"token": str(native.load().call("SaveState", job, reading, consumed, ended))}
+def _state(job: int, iterator_number: int, consumed: int, *, ended: bool) -> dict[str, Any]:
+    return {"token": str(native.load().call("SaveState", job, iterator_number, consumed, ended))}
 
 
 def _load(job: int, state: Any) -> None:
@@ -157,7 +157,7 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
             raise errors.InvalidArgumentError(f"`elements_per_next` must be above 0, got {elements_per_next}")
         self._inner: Any = None
         # The number of the inner iterator, and how many of its elements the loop has consumed.
-        self._reading = self._consumed = 0
+        self._iterator_number = self._consumed = 0
         # Whether the inner iterator may have returned an element that the loop did not get, and the state to rewind to.
         self._uncertain = False
         self._rewind_state: dict[str, Any] | None = None
@@ -171,7 +171,7 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         if self._inner is None:
             # The new number separates this pass from other iterators and from elements that TensorFlow prefetched in
             # an earlier pass.
-            self._reading, self._consumed = int(native.load().call_json("NewIterator", self._job)), 0
+            self._iterator_number, self._consumed = int(native.load().call_json("NewIterator", self._job)), 0
             self._inner = iter(self._dataset)
         self._uncertain = True
         try:
@@ -208,7 +208,7 @@ class Iterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         """
         if self._rewind_state is not None:
             return dict(self._rewind_state)
-        return _state(self._job, self._reading, self._consumed, ended=self._inner is None)
+        return _state(self._job, self._iterator_number, self._consumed, ended=self._inner is None)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues at a saved position.

@@ -76,7 +76,7 @@ def _in_production(answer: OrderExplanation) -> list[list[str]]:
     figures = answer.response.get("production", {})
     if answer.production_gain is None:
         return []
-    against = "in streams beside it" if figures.get("same_epochs") else "in epochs before it"
+    against = "in other streams of the same epochs" if figures.get("same_epochs") else "in earlier epochs"
     ordered, registered = (_span(fields.number(figures, f"{order}_s")) for order in ("ordered", "registered"))
     text = f"{ordered} for an element in the planned order, {registered} in the registered one {against}"
     over = f"{fields.count(figures, 'ordered_elements')} and {fields.count(figures, 'registered_elements')} elements"

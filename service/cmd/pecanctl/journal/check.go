@@ -13,37 +13,38 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// report is what a check found.
+// report is the result of a check.
 type report struct {
 	Dir string `json:"dir"`
-	// Unread: the store could not be opened, and nothing but the problem is known of it.
+	// Unread: the store could not be opened; only Problems is set.
 	Unread  bool   `json:"unread"`
 	Cluster string `json:"cluster"`
-	// Snapshot stands for so many records; Records follow it, up to Last. Acknowledged is the last that somebody was told of.
+	// Snapshot is the number of records that the snapshot replaces; Records follow it, up to number Last. Acknowledged is the number of
+	// the last record that the dispatcher has acknowledged.
 	Snapshot      uint64 `json:"snapshot_records"`
 	SnapshotBytes int    `json:"snapshot_bytes"`
 	Records       uint64 `json:"records"`
 	Last          uint64 `json:"last_record"`
 	Acknowledged  uint64 `json:"acknowledged"`
-	// SpoiltMark: one of the two places that say what was acknowledged cannot be read.
-	SpoiltMark bool `json:"spoilt_mark"`
-	// What the records add up to.
+	// InvalidSlot: one of the two slots of the acknowledgement mark cannot be read.
+	InvalidSlot bool `json:"invalid_slot"`
+	// Starts to Streams count what the replayed state contains.
 	Starts   uint64 `json:"starts"`
 	Datasets int    `json:"datasets"`
 	Clients  int    `json:"clients"`
 	Jobs     int    `json:"jobs"`
 	Epochs   int    `json:"open_epochs"`
 	Streams  int    `json:"open_streams"`
-	// Graphs are stored, of which Unused belong to no dataset.
+	// Graphs is the number of stored graphs; Unused of them belong to no dataset.
 	Graphs     int    `json:"graphs"`
 	GraphBytes uint64 `json:"graph_bytes"`
 	Unused     int    `json:"unused_graphs"`
-	// Torn bytes at the end of the log were never acknowledged.
+	// Torn is the size of an incomplete write at the end of the log, which was never acknowledged.
 	Torn     int64    `json:"torn_bytes"`
 	Problems []string `json:"problems"`
 }
 
-// check reads everything, and gives an error when something is wrong.
+// check reads the whole store, prints a report, and returns an error if the store is damaged.
 func check(ctx context.Context, r *store.Reader, o Options, out io.Writer) error {
 	found, err := examine(ctx, r)
 	if err != nil {
@@ -72,11 +73,11 @@ func examine(ctx context.Context, r *store.Reader) (*report, error) {
 	f.count(state.Snapshot())
 	f.graphs(r, state.Snapshot())
 	var err error
-	if f.Acknowledged, f.SpoiltMark, err = r.Acknowledged(); err != nil {
+	if f.Acknowledged, f.InvalidSlot, err = r.Acknowledged(); err != nil {
 		f.problem(err)
 	}
 	if f.Last < f.Acknowledged {
-		f.problem(fmt.Errorf("records up to %d were acknowledged, the last that can be read is %d", f.Acknowledged, f.Last))
+		f.problem(fmt.Errorf("records up to %d were acknowledged, but the last readable record is %d", f.Acknowledged, f.Last))
 	}
 	tail := r.Tail()
 	if tail.Torn {
@@ -90,7 +91,7 @@ func examine(ctx context.Context, r *store.Reader) (*report, error) {
 
 func (f *report) problem(err error) { f.Problems = append(f.Problems, err.Error()) }
 
-// replay applies the snapshot and the records, as a dispatcher does that starts.
+// replay applies the snapshot and the records, as a starting dispatcher does.
 func (f *report) replay(ctx context.Context, r *store.Reader) *durable.State {
 	state := durable.NewState()
 	data, stands, err := r.Snapshot()
@@ -102,11 +103,11 @@ func (f *report) replay(ctx context.Context, r *store.Reader) *durable.State {
 	if data != nil {
 		restored, err := durable.Restore(data)
 		if err != nil {
-			f.problem(fmt.Errorf("the snapshot is not understood: %w", err))
+			f.problem(fmt.Errorf("the snapshot is invalid: %w", err))
 			return state
 		}
 		if state = restored; state.Applied() != stands {
-			f.problem(fmt.Errorf("the snapshot says that it stands for %d records, and is of %d", stands, state.Applied()))
+			f.problem(fmt.Errorf("the header of the snapshot says %d records, but its content has %d", stands, state.Applied()))
 		}
 	}
 	broken := false
@@ -122,7 +123,7 @@ func (f *report) replay(ctx context.Context, r *store.Reader) *durable.State {
 		}
 		if err != nil {
 			broken = true
-			f.problem(fmt.Errorf("record %d: %w; those behind it were read and not applied", number, err))
+			f.problem(fmt.Errorf("record %d: %w; later records were read but not applied", number, err))
 		}
 		return ctx.Err()
 	})
@@ -143,28 +144,28 @@ func (f *report) count(s *pecanv1.Snapshot) {
 	}
 }
 
-// graphs reads every graph, and looks for those that datasets name.
+// graphs reads every graph, and reports datasets whose graph is missing.
 func (f *report) graphs(r *store.Reader, s *pecanv1.Snapshot) {
-	wanted := map[string]bool{}
+	used := map[string]bool{}
 	for _, dataset := range s.Datasets {
-		wanted[dataset.Fingerprint] = true
+		used[dataset.Fingerprint] = true
 	}
-	there := map[string]bool{}
-	err := r.Graphs(func(fingerprint string, bytes uint64, wrong error) {
-		there[fingerprint] = true
+	stored := map[string]bool{}
+	err := r.Graphs(func(fingerprint string, bytes uint64, damage error) {
+		stored[fingerprint] = true
 		f.Graphs, f.GraphBytes = f.Graphs+1, f.GraphBytes+bytes
-		if !wanted[fingerprint] {
+		if !used[fingerprint] {
 			f.Unused++
 		}
-		if wrong != nil {
-			f.problem(wrong)
+		if damage != nil {
+			f.problem(damage)
 		}
 	})
 	if err != nil {
 		f.problem(err)
 	}
 	for _, dataset := range s.Datasets {
-		if !there[dataset.Fingerprint] {
+		if !stored[dataset.Fingerprint] {
 			f.problem(fmt.Errorf("dataset %s: its graph %s is missing", dataset.DatasetId, dataset.Fingerprint))
 		}
 	}
@@ -177,19 +178,19 @@ func (f *report) json(out io.Writer) error {
 }
 
 func (f *report) print(out io.Writer) error {
-	word := "whole"
+	condition := "intact"
 	if len(f.Problems) > 0 {
-		word = "damaged"
+		condition = "damaged"
 	}
-	_, err := fmt.Fprintf(out, "%s is %s\n  cluster   %s, started %d times\n  snapshot  of %d records, %d bytes\n  records   %d behind it, the last is %d; acknowledged up to %d\n"+
+	_, err := fmt.Fprintf(out, "%s is %s\n  cluster   %s, started %d times\n  snapshot  of %d records, %d bytes\n  records   %d after it, the last is %d; acknowledged up to %d\n"+
 		"  state     %d datasets, %d clients, %d jobs, %d open epochs with %d streams\n  graphs    %d, %d bytes; %d belong to no dataset\n",
-		f.Dir, word, f.Cluster, f.Starts, f.Snapshot, f.SnapshotBytes, f.Records, f.Last, f.Acknowledged,
+		f.Dir, condition, f.Cluster, f.Starts, f.Snapshot, f.SnapshotBytes, f.Records, f.Last, f.Acknowledged,
 		f.Datasets, f.Clients, f.Jobs, f.Epochs, f.Streams, f.Graphs, f.GraphBytes, f.Unused)
 	if f.Torn > 0 && err == nil {
-		_, err = fmt.Fprintf(out, "  torn      %d bytes of a write that was cut off; nobody was told of it, and the next start leaves it out\n", f.Torn)
+		_, err = fmt.Fprintf(out, "  torn      %d bytes of an incomplete write; it was never acknowledged, and the next start discards it\n", f.Torn)
 	}
-	if f.SpoiltMark && err == nil {
-		_, err = fmt.Fprintf(out, "  mark      one of its two places is spoilt: a write was cut off, or the disk damages what it holds; the other one is used\n")
+	if f.InvalidSlot && err == nil {
+		_, err = fmt.Fprintf(out, "  mark      one of its two slots is invalid: a write was incomplete, or the disk damages data; the other slot is used\n")
 	}
 	for _, problem := range f.Problems {
 		if err == nil {

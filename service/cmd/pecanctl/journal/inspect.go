@@ -16,19 +16,19 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// entry is one line of an inspection.
+// entry is one line of the output.
 type entry struct {
-	// Number of the record; of a snapshot how many records it stands for.
+	// Number is the number of the record, or the number of records that a snapshot replaces.
 	Number uint64          `json:"number"`
 	Kind   string          `json:"kind"`
 	Value  json.RawMessage `json:"value,omitempty"`
-	// Wrong says why the value is missing.
+	// Wrong is the reason for a missing value.
 	Wrong string `json:"wrong,omitempty"`
 }
 
 var errEnough = errors.New("enough")
 
-// inspect prints the snapshot and the records of a range, as far as they can be read.
+// inspect prints the snapshot and the records of a range, up to the first unreadable one.
 func inspect(ctx context.Context, r *store.Reader, o Options, out io.Writer) error {
 	buffered := bufio.NewWriter(out)
 	p := printer{o: o, out: buffered}
@@ -71,7 +71,7 @@ func (p *printer) all(ctx context.Context, r *store.Reader) error {
 	}
 	if err == nil {
 		if acknowledged, _, markErr := r.Acknowledged(); markErr == nil && acknowledged > last {
-			err = fmt.Errorf("records up to %d were acknowledged: those behind %d cannot be read", acknowledged, last)
+			err = fmt.Errorf("records up to %d were acknowledged, but those after %d cannot be read", acknowledged, last)
 		}
 	}
 	if tail := r.Tail(); err == nil && tail.Wrong != "" {
@@ -80,7 +80,7 @@ func (p *printer) all(ctx context.Context, r *store.Reader) error {
 	return err
 }
 
-// decodeRecord takes a record apart. What is none is shown as such: an inspection is for damaged stores.
+// decodeRecord decodes a record. An invalid record is shown with its error, because stores to inspect may be damaged.
 func decodeRecord(number uint64, data []byte) entry {
 	record := &pecanv1.Record{}
 	if err := proto.Unmarshal(data, record); err != nil {
@@ -89,7 +89,7 @@ func decodeRecord(number uint64, data []byte) entry {
 	m := record.ProtoReflect()
 	set := m.WhichOneof(m.Descriptor().Oneofs().ByName("kind"))
 	if set == nil {
-		return entry{Number: number, Kind: "unknown", Wrong: "a kind of record that this version does not know"}
+		return entry{Number: number, Kind: "unknown", Wrong: "this version does not know this kind of record"}
 	}
 	return render(number, string(set.Name()), m.Get(set).Message().Interface())
 }
@@ -106,7 +106,7 @@ func render(number uint64, kind string, m proto.Message) entry {
 	if err != nil {
 		return entry{Number: number, Kind: kind, Wrong: err.Error()}
 	}
-	// Protobuf puts spaces in at random.
+	// protojson adds spaces at random; json.Compact removes them.
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, text); err != nil {
 		return entry{Number: number, Kind: kind, Wrong: err.Error()}
@@ -125,7 +125,7 @@ func (p *printer) print(e entry) error {
 	}
 	text := string(e.Value)
 	if e.Wrong != "" {
-		text = "not understood: " + e.Wrong
+		text = "invalid: " + e.Wrong
 	}
 	_, err := fmt.Fprintf(p.out, "%d  %s  %s\n", e.Number, e.Kind, text)
 	return err

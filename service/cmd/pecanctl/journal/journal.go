@@ -1,5 +1,7 @@
-// Package journal looks at the work directory of a dispatcher that does not run: it checks that all of it can be read and fits together, and
-// shows its records. It changes nothing there.
+// Package journal reads the work directory of a dispatcher that is not running. It implements "pecanctl store": check reads the whole
+// store and replays its records, inspect prints them. It changes nothing in the directory.
+//
+// Files: journal.go selects the command, check.go and inspect.go implement one each.
 package journal
 
 import (
@@ -12,42 +14,42 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// Options of both views.
+// Options are the flags of both commands.
 type Options struct {
 	JSON bool
-	// From and To are the first and the last record that are shown; 0 is no bound. At most Limit are; 0 is all.
+	// From and To are the numbers of the first and the last record to show; 0 means no bound. Limit is the most records; 0 means all.
 	From, To, Limit uint64
 }
 
-// Unchecked is an error of a store that could not be looked at; it is no sign of damage.
+// Unchecked is the error for a store that could not be read. It does not mean that the store is damaged.
 type Unchecked struct{ error }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (u Unchecked) Unwrap() error { return u.error }
 
-// ExitCode tells a store that could not be looked at from one that is damaged.
+// ExitCode returns 2, so that scripts can distinguish an unreadable store from a damaged one.
 func (Unchecked) ExitCode() int { return 2 }
 
-// Run does what the words behind "pecanctl store" say.
+// Run runs the command in the arguments after "pecanctl store".
 func Run(ctx context.Context, o Options, args []string, out io.Writer) error {
 	if len(args) != 2 || args[0] != "check" && args[0] != "inspect" {
 		return Unchecked{fmt.Errorf("want store check DIR or store inspect DIR, got %q (see --help)", strings.Join(append([]string{"store"}, args...), " "))}
 	}
 	if o.To > 0 && o.To < o.From {
-		return Unchecked{fmt.Errorf("--from %d is behind --to %d", o.From, o.To)}
+		return Unchecked{fmt.Errorf("--from %d is greater than --to %d", o.From, o.To)}
 	}
 	r, err := store.OpenReader(store.Options{Dir: args[1]})
 	if err != nil {
 		damaged := errors.Is(err, store.ErrDamaged)
 		switch {
 		case errors.Is(err, store.ErrInUse):
-			err = fmt.Errorf("%s is in use by a dispatcher that runs: ask that one (pecanctl status), stop it, or look at a copy of the directory", args[1])
+			err = fmt.Errorf("%s is in use by a running dispatcher: query it with pecanctl status, stop it, or read a copy of the directory", args[1])
 			fallthrough
 		case !damaged:
 			err = Unchecked{err}
 		}
 		if o.JSON && args[0] == "check" {
-			// Who reads JSON gets it whatever there is to say.
+			// With --json the output is always JSON, even if the store could not be opened.
 			return errors.Join(err, (&report{Dir: args[1], Unread: true, Problems: []string{err.Error()}}).json(out))
 		}
 		return err

@@ -93,15 +93,15 @@ func stamps(t *testing.T, dir string) string {
 	return all.String()
 }
 
-func TestAWholeStoreIsCountedAndLeftAlone(t *testing.T) {
+func TestCheckOfAnIntactStoreCountsAndChangesNothing(t *testing.T) {
 	for name, snapshot := range map[string]int{"records": 0, "a snapshot and records": 4} {
 		t.Run(name, func(t *testing.T) {
 			dir := work(t, history(), snapshot)
 			before := stamps(t, dir)
 			text, err := ask(t, Options{}, "check", dir)
 			for _, want := range []string{
-				dir + " is whole", "cluster   c-1, started 1 times", fmt.Sprintf("snapshot  of %d records", snapshot),
-				fmt.Sprintf("records   %d behind it, the last is 7; acknowledged up to 7", 7-snapshot),
+				dir + " is intact", "cluster   c-1, started 1 times", fmt.Sprintf("snapshot  of %d records", snapshot),
+				fmt.Sprintf("records   %d after it, the last is 7; acknowledged up to 7", 7-snapshot),
 				"1 datasets, 1 clients, 1 jobs, 1 open epochs with 2 streams", "graphs    2, 14 bytes; 1 belong to no dataset",
 			} {
 				if err != nil || !strings.Contains(text, want) {
@@ -123,7 +123,7 @@ func TestAWholeStoreIsCountedAndLeftAlone(t *testing.T) {
 	}
 }
 
-func TestADamagedStoreIsToldWithItsPlace(t *testing.T) {
+func TestCheckReportsTheLocationOfDamage(t *testing.T) {
 	late := &pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{Id: &pecanv1.StreamId{JobId: "nobody's"}}}}
 	for name, c := range map[string]struct {
 		records []*pecanv1.Record
@@ -139,7 +139,7 @@ func TestADamagedStoreIsToldWithItsPlace(t *testing.T) {
 			if err := os.WriteFile(log, data[:len(data)-30], 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, "records up to 7 were acknowledged, the last that can be read is 6"},
+		}, "records up to 7 were acknowledged, but the last readable record is 6"},
 		"the mark is gone": {history(), func(t *testing.T, dir string) {
 			if err := os.Remove(filepath.Join(dir, "PECAN-MARK")); err != nil {
 				t.Fatal(err)
@@ -172,7 +172,7 @@ func TestADamagedStoreIsToldWithItsPlace(t *testing.T) {
 }
 
 // Scripts that read JSON get an object, whatever is wrong.
-func TestAStoreThatCannotBeOpenedIsToldInJSON(t *testing.T) {
+func TestCheckReportsAnUnreadableStoreAsJSON(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, dir string){
 		"damaged": func(t *testing.T, dir string) {
 			manifests, err := filepath.Glob(filepath.Join(dir, "MANIFEST-*"))
@@ -207,8 +207,8 @@ func TestAStoreThatCannotBeOpenedIsToldInJSON(t *testing.T) {
 	}
 }
 
-// D2: one spoilt place of two is what a write leaves that was cut off, or the first sign of a bad disk. It is told, and nothing more.
-func TestASpoiltPlaceOfTheMarkIsTold(t *testing.T) {
+// D2: an incomplete write or a bad disk leaves one of the two slots invalid. The check reports it, and the store stays usable.
+func TestCheckReportsAnInvalidSlotOfTheMark(t *testing.T) {
 	for place := range 2 {
 		dir := work(t, history(), 0)
 		mark := filepath.Join(dir, "PECAN-MARK")
@@ -221,10 +221,10 @@ func TestASpoiltPlaceOfTheMarkIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		text, err := ask(t, Options{}, "check", dir)
-		if err != nil || !strings.Contains(text, "is whole") || !strings.Contains(text, "one of its two places is spoilt") {
+		if err != nil || !strings.Contains(text, "is intact") || !strings.Contains(text, "one of its two slots is invalid") {
 			t.Errorf("place %d: %v\n%s", place, err, text)
 		}
-		if text, err := ask(t, Options{JSON: true}, "check", dir); err != nil || !strings.Contains(text, `"spoilt_mark": true`) {
+		if text, err := ask(t, Options{JSON: true}, "check", dir); err != nil || !strings.Contains(text, `"invalid_slot": true`) {
 			t.Errorf("place %d: %v\n%s", place, err, text)
 		}
 		var logged bytes.Buffer
@@ -247,7 +247,7 @@ func newest(t *testing.T, dir string) string {
 	return logs[len(logs)-1]
 }
 
-func TestRecordsAreShownInRanges(t *testing.T) {
+func TestInspectShowsARangeOfRecords(t *testing.T) {
 	dir := work(t, history(), 3)
 	text, err := ask(t, Options{}, "inspect", dir)
 	lines := strings.Split(strings.TrimSpace(text), "\n")
@@ -274,7 +274,7 @@ func TestRecordsAreShownInRanges(t *testing.T) {
 	}
 }
 
-func TestMistakesAreNoDamage(t *testing.T) {
+func TestInvalidArgumentsAreNotReportedAsDamage(t *testing.T) {
 	empty, file := t.TempDir(), filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -290,7 +290,7 @@ func TestMistakesAreNoDamage(t *testing.T) {
 		"one that is missing": {Options{}, []string{"check", filepath.Join(empty, "no")}, "no such file"},
 		"a file":              {Options{}, []string{"check", file}, "not a directory"},
 		"an empty one":        {Options{}, []string{"inspect", empty}, "there is no store in it"},
-		"a range backwards":   {Options{From: 5, To: 4}, []string{"inspect", empty}, "--from 5 is behind --to 4"},
+		"a range backwards":   {Options{From: 5, To: 4}, []string{"inspect", empty}, "--from 5 is greater than --to 4"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ask(t, c.o, c.words...)
@@ -322,7 +322,7 @@ func TestMain(m *testing.M) {
 	s.Close()
 }
 
-func TestAStoreInUseIsNotTouched(t *testing.T) {
+func TestAStoreInUseIsRefusedAndNotChanged(t *testing.T) {
 	dir := work(t, history(), 0)
 	holder := exec.Command(os.Args[0])
 	holder.Env = append(os.Environ(), holdEnv+"="+dir)
@@ -344,7 +344,7 @@ func TestAStoreInUseIsNotTouched(t *testing.T) {
 	for _, word := range []string{"check", "inspect"} {
 		_, err := ask(t, Options{}, word, dir)
 		var unchecked Unchecked
-		if !errors.As(err, &unchecked) || !strings.Contains(err.Error(), dir+" is in use by a dispatcher that runs") {
+		if !errors.As(err, &unchecked) || !strings.Contains(err.Error(), dir+" is in use by a running dispatcher") {
 			t.Errorf("%s of a store in use: %v", word, err)
 		}
 	}
