@@ -14,20 +14,20 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// A cache is what the streams of a dataset gave at its cached step, a segment for each stream. Workers write segments where the
-// core orders it, and tell of those that are durable; the core records them, and the commit with the last one. Only then is the cache
-// read: a whole one or none. The files themselves are the workers' matter; a segment that they cannot use is dropped from the
-// record, and the next epoch writes it anew.
+// A cache holds what the streams of a dataset produced at its cached step, one segment for each stream. A worker
+// writes a segment where its StartStream says so, and reports it when it is durable. The core records the
+// segment, and commits the cache with the last one. Workers read only committed caches. The files belong to the
+// workers: when one reports an unusable segment, the core removes its record, and the next epoch writes it again.
 
 const (
-	// maxCaches bounds how many caches are remembered, maxSegmentName the name of a file.
+	// maxCaches bounds the recorded caches, maxSegmentName the length of a file name.
 	maxCaches      = 1000
 	maxSegmentName = 200
-	// partialSuffix ends the name of a file that is not whole yet.
+	// partialSuffix ends the name of a file that is still being written.
 	partialSuffix = ".tmp"
 )
 
-// cacheKey names the cache of a job; empty when it has none.
+// cacheKey gives the key of a job's cache; empty without a cache.
 func cacheKey(job *pecanv1.StoredJob) string {
 	plan := job.Plan.GetCache()
 	if !plan.GetSeeded() {
@@ -37,7 +37,7 @@ func cacheKey(job *pecanv1.StoredJob) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// cacheAction says what a worker does at the cached step of a stream, nil for nothing.
+// cacheAction says what a worker does at the cached step of a stream: read, write or (nil) nothing.
 func (c *Core) cacheAction(job *pecanv1.StoredJob, stream *pecanv1.StoredStream) *pecanv1.CacheAction {
 	key := cacheKey(job)
 	if key == "" || durable.IsClosing(job, stream) || stream.Worker == nil {
@@ -54,14 +54,14 @@ func (c *Core) cacheAction(job *pecanv1.StoredJob, stream *pecanv1.StoredStream)
 		c.usedCaches[key] = true
 		return &pecanv1.CacheAction{Key: key, Segment: cache.Segments[at]}
 	case found:
-		// It is there, and waits for those of other streams.
+		// The segment is recorded, and other streams' segments are missing.
 		return nil
 	}
 	return &pecanv1.CacheAction{Key: key}
 }
 
-// segmentWritten names a segment that a worker has made durable, and commits its cache when it was the last one. The first one of a
-// stream stays, whoever wrote it: another run of the stream, or another job, gave the same elements.
+// segmentWritten records a durable segment, and commits its cache if it was the last one. The first segment of a
+// stream stays, whoever wrote it: another run or another job produces the same elements.
 func (c *Core) segmentWritten(workerID string, segment *pecanv1.CacheSegment) {
 	c.command(workerID, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheSegmentAck{CacheSegmentAck: &pecanv1.CacheSegmentAck{
 		Name: segment.GetName(), Accepted: c.recordSegment(workerID, segment),
@@ -92,7 +92,7 @@ func (c *Core) recordSegment(workerID string, segment *pecanv1.CacheSegment) boo
 	return true
 }
 
-// makeRoomForCache forgets the cache that was written longest ago and that no job uses, where there are too many.
+// makeRoomForCache removes the oldest cache that no job uses if there are too many.
 func (c *Core) makeRoomForCache() bool {
 	if c.state.Caches() < maxCaches {
 		return true
@@ -115,7 +115,7 @@ func (c *Core) makeRoomForCache() bool {
 	return true
 }
 
-// segmentInvalid takes a segment that cannot be used out of its cache.
+// segmentInvalid removes an unusable segment from its cache.
 func (c *Core) segmentInvalid(workerID string, told *pecanv1.CacheSegmentInvalid) {
 	segment := told.GetSegment()
 	cache := c.state.Cache(segment.GetKey())
@@ -131,8 +131,8 @@ func (c *Core) segmentInvalid(workerID string, told *pecanv1.CacheSegmentInvalid
 		"file", segment.Name, "worker", workerID, "error", told.Why)
 }
 
-// findCacheOrphans answers which files of a worker's directory belong to no cache. What a worker that is known still writes is left alone; a
-// segment that is whole and was not told of for so long is nobody's.
+// findCacheOrphans tells a worker which files of its directory belong to no cache. Files that a registered worker
+// still writes are left alone. A whole segment that nobody has reported for so long is an orphan.
 func (c *Core) findCacheOrphans(workerID string, files *pecanv1.CacheFiles) {
 	named := map[string]bool{}
 	for _, key := range c.state.CacheKeys() {
@@ -153,7 +153,7 @@ func (c *Core) findCacheOrphans(workerID string, files *pecanv1.CacheFiles) {
 	}
 }
 
-// beingWritten tells whether the worker in a file's name may be at it.
+// beingWritten reports whether the worker in a file's name may still write the file.
 func (c *Core) beingWritten(name string) bool {
 	rest, writing := strings.CutSuffix(name, partialSuffix)
 	return writing && c.workers[rest[strings.LastIndexByte(rest, '-')+1:]] != nil
@@ -166,7 +166,7 @@ func cacheBytes(cache *pecanv1.StoredCache) (sum int64) {
 	return sum
 }
 
-// cacheStatus is what an operator sees of a job's cache.
+// cacheStatus gives what an operator sees of a job's cache.
 func (c *Core) cacheStatus(job *pecanv1.StoredJob) *pecanv1.CacheStatus {
 	key := cacheKey(job)
 	if key == "" {
@@ -193,7 +193,7 @@ func (c *Core) cacheStatus(job *pecanv1.StoredJob) *pecanv1.CacheStatus {
 	return status
 }
 
-// workersWithCache is how many workers have a directory for caches.
+// workersWithCache counts the workers that have a cache directory.
 func (c *Core) workersWithCache() (n int) {
 	for _, worker := range c.workers {
 		if worker.caches {
@@ -203,7 +203,7 @@ func (c *Core) workersWithCache() (n int) {
 	return n
 }
 
-// cacheProblem says what keeps a job's cache from doing its work, and the way out; nothing while there is no worker at all.
+// cacheProblem says why a job's cache does not work, and how to fix it; empty while no worker is registered.
 func (c *Core) cacheProblem(job *pecanv1.StoredJob) string {
 	key := cacheKey(job)
 	if key == "" || len(c.workers) == 0 {

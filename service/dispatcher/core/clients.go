@@ -10,7 +10,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// noteAlive notes that a client lives, and that it holds a job.
+// noteAlive notes that a client lives and holds a job.
 func (c *Core) noteAlive(clientID, jobID string) {
 	client := c.clients[clientID]
 	if client == nil {
@@ -67,7 +67,7 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
 	return nil
 }
 
-// updatePasses takes over what a client's newest heartbeat says of its passes.
+// updatePasses keeps what a client's newest heartbeat reports of its passes.
 func (c *Core) updatePasses(req *pecanv1.ClientHeartbeatRequest, client *clientState) {
 	for _, pass := range req.Passes {
 		job := c.state.Job(pass.JobId)
@@ -89,8 +89,8 @@ func (c *Core) updatePasses(req *pecanv1.ClientHeartbeatRequest, client *clientS
 	}
 }
 
-// closeAbandonedPasses closes passes that a client does not name any more: it gave up opening them before it had the answer. A heartbeat that
-// was held up on its way, while the dispatcher was restarted too, may be older than the pass: it cannot have named it.
+// closeAbandonedPasses closes passes that a client no longer names: the client stopped opening them before the
+// answer came. A delayed heartbeat may be older than the pass, also across a restart. Its number shows that.
 func (c *Core) closeAbandonedPasses(req *pecanv1.ClientHeartbeatRequest, client *clientState) {
 	clientID := req.ClientId
 	for _, jobID := range c.jobsOf(clientID) {
@@ -118,7 +118,8 @@ func (c *Core) clientGoodbye(req *pecanv1.ClientGoodbyeRequest) error {
 	return nil
 }
 
-// expireClients forgets clients that were silent for too long, and takes jobs from clients that hold them no more.
+// expireClients removes clients that were silent for too long, and takes jobs from clients that no longer hold
+// them.
 func (c *Core) expireClients() {
 	held := map[string][]string{}
 	for _, job := range c.state.Jobs() {

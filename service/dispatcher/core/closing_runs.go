@@ -7,14 +7,15 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// fileKey names the files that caches and snapshots of a stream write: the path is in the graph, and each stream has files of its own.
+// fileKey names the files that caches and snapshots of a stream write. The graph has the path, and each stream
+// has its own files.
 type fileKey struct {
 	fingerprint string
 	streams     int32
 	stream      uint32
 }
 
-// closingRun is the run of a stream that was taken from a worker and may still write its files.
+// closingRun is a stopped run that may still write its files.
 type closingRun struct {
 	worker string
 	key    streamKey
@@ -24,10 +25,10 @@ func (c *Core) filesOf(job *pecanv1.StoredJob, stream uint32) fileKey {
 	return fileKey{c.state.Dataset(job.DatasetId).GetFingerprint(), job.Plan.GetNumStreams(), stream}
 }
 
-// stopRun stops a stream on its worker; lease 0 stops whatever it holds. A run that writes files is remembered until the
-// worker says that nothing of it is open any more, or is gone: nobody may begin over the same files before, since TensorFlow refuses a second
-// writer, and deletes what a second one has begun when it closes the first one half way. This is not durable. A dispatcher that is started
-// anew, or a worker that connects again, while a run closes forgets of it.
+// stopRun stops a stream on its worker; lease 0 stops every run of it. A run that writes files stays in closing
+// until its worker reports that all is closed, or is lost. No other run may open the same files before:
+// TensorFlow refuses a second writer, and deletes the second one's files when it closes the first. This state is
+// volatile. A restart of the dispatcher, or a new connection of the worker, loses it.
 func (c *Core) stopRun(job *pecanv1.StoredJob, workerID string, key streamKey, lease uint64) {
 	command := stopCommand(key, lease)
 	if job.Plan.GetWritesFiles() && c.workers[workerID] != nil {
@@ -38,7 +39,7 @@ func (c *Core) stopRun(job *pecanv1.StoredJob, workerID string, key streamKey, l
 	c.command(workerID, command)
 }
 
-// runStopped notes that what was taken back is closed.
+// runStopped notes that a stopped run is closed.
 func (c *Core) runStopped(workerID string, key streamKey) {
 	c.removeClosingRuns(func(run closingRun) bool { return run == closingRun{workerID, key} })
 }
@@ -56,7 +57,7 @@ func (c *Core) removeClosingRuns(which func(closingRun) bool) {
 	}
 }
 
-// closingRunsOf gives the runs that a stream has to wait for.
+// closingRunsOf gives the runs that a stream must wait for.
 func (c *Core) closingRunsOf(job *pecanv1.StoredJob, stream *pecanv1.StoredStream) []closingRun {
 	if !job.Plan.GetWritesFiles() {
 		return nil
@@ -64,7 +65,7 @@ func (c *Core) closingRunsOf(job *pecanv1.StoredJob, stream *pecanv1.StoredStrea
 	return c.closing[c.filesOf(job, stream.Stream)]
 }
 
-// closingText says whose closing a stream waits for.
+// closingText names a run that a stream waits for.
 func (c *Core) closingText(stream *pecanv1.StoredStream, run closingRun) string {
 	return fmt.Sprintf("stream %d: worker %s at %s", stream.Stream, run.worker, c.workers[run.worker].address.GetTcp())
 }

@@ -8,38 +8,40 @@ import (
 	"go.uber.org/multierr"
 )
 
-// Config is what the core's decisions depend on beside its inputs. All durations are of the monotonic clock.
+// Config holds the settings of the core. All durations are of the monotonic clock.
 type Config struct {
-	// Heartbeat is the period that workers are told to beat in.
+	// Heartbeat is the period of the workers' heartbeats.
 	Heartbeat time.Duration
-	// SuspectAfter without a heartbeat a worker gets no new streams; DeadAfter its streams move.
+	// A worker without a heartbeat for SuspectAfter gets no new streams. After DeadAfter its streams move.
 	SuspectAfter, DeadAfter time.Duration
-	// ReturnGrace is how long a worker whose session broke keeps its streams, so that one that connects again at once loses nothing.
+	// ReturnGrace is how long a worker keeps its streams after its session broke. A worker that reconnects at
+	// once loses nothing.
 	ReturnGrace time.Duration
-	// ClientTimeout without a heartbeat a client is forgotten.
+	// ClientTimeout is how long a client may be silent before it is removed.
 	ClientTimeout time.Duration
-	// JobTimeout after its last client left a named job is forgotten; a private job goes with its client.
+	// JobTimeout is how long a named job stays after its last client left. A private job ends with its client.
 	JobTimeout time.Duration
-	// DatasetTimeout after its last job went a dataset is forgotten. 0 keeps datasets for ever.
+	// DatasetTimeout is how long a dataset stays after its last job ended. 0 keeps datasets forever.
 	DatasetTimeout time.Duration
-	// LeaseTTL without contact a worker stops serving by itself. It is long: readers refuse older leases anyway, and workers
-	// shall go on while the dispatcher is away.
+	// LeaseTTL is how long a worker serves without contact. It is long, because readers refuse older leases
+	// anyway, and workers continue while the dispatcher is away.
 	LeaseTTL time.Duration
 	// ConsumerSlice is how long a consumer keeps a stream before a starving one may get it.
 	ConsumerSlice time.Duration
-	// MaxCrashes of workers in a row without progress, all while they ran one stream, fail the job; so do MaxDeaths, of whatever cause.
+	// A stream fails its job after MaxCrashes of its workers in a row without progress, or after MaxDeaths of any
+	// cause.
 	MaxCrashes, MaxDeaths int
-	// MaxFailures of a stream that another worker might not have had fail the epoch.
+	// MaxFailures of a stream fail its epoch, if another worker might have succeeded.
 	MaxFailures int
-	// MaxJobs, MaxClients and MaxDatasets bound what is held at once: each costs memory and room in the journal.
+	// MaxJobs, MaxClients and MaxDatasets bound memory and the journal.
 	MaxJobs, MaxClients, MaxDatasets int
-	// MaxEpochs bounds how many epochs of one job are open at once, so that one trainer cannot take all there is.
+	// MaxEpochs bounds the open epochs of one job, so that one trainer cannot take all resources.
 	MaxEpochs int
-	// WorkerAddresses, when there are any, are the only workers accepted, and give each its place for static sharding.
+	// WorkerAddresses, if set, are the only accepted workers. Each address has its position for static sharding.
 	WorkerAddresses []string
 }
 
-// DefaultConfig is what the flags of pecan-dispatcher default to.
+// DefaultConfig gives the defaults of pecan-dispatcher's flags.
 func DefaultConfig() Config {
 	return Config{
 		Heartbeat: time.Second, SuspectAfter: 3 * time.Second, DeadAfter: 10 * time.Second, ReturnGrace: time.Second,

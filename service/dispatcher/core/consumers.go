@@ -8,9 +8,9 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// assignConsumers divides the streams of shared epochs among their clients: a stream that a worker has begun goes to the client
-// with the fewest, and when clients differ by two or more the richest is asked to give one up. A client that waits with nothing to
-// read, while another reads the only stream left, gets it for a while.
+// assignConsumers divides the streams of shared epochs among their clients. A running stream goes to the client
+// with the fewest. If two clients differ by two or more, the one with the most is asked to release a stream. A
+// starving client without a stream gets the only stream of another one for a while.
 func (c *Core) assignConsumers() {
 	for _, job := range c.state.Jobs() {
 		if durable.Private(job) {
@@ -24,11 +24,12 @@ func (c *Core) assignConsumers() {
 	}
 }
 
-// consumerLoad is what a client has of an epoch, counting what it is about to get and not what it is about to give up.
+// consumerLoad counts the streams that a client has in an epoch. Streams on their way to the client count,
+// streams that it was asked to release do not.
 type consumerLoad struct {
 	client string
 	count  int
-	// ready: not opened ahead of need, or nobody is ready.
+	// ready: the client adopted the epoch, or no client did.
 	ready bool
 }
 
@@ -47,7 +48,7 @@ func (c *Core) balanceEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) 
 		}
 	}
 	for _, s := range shares {
-		// Who is not reading yet has nothing to lose.
+		// A client that does not read yet loses nothing.
 		for !s.ready && s.count > 0 && c.requestRelease(job, epoch, s, slices.MinFunc(ready, byCount), false) {
 		}
 	}
@@ -63,8 +64,8 @@ func (c *Core) balanceEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) 
 	}
 }
 
-// consumerLoads lists the clients of an epoch in the order in which they came. Those that opened it ahead of need are not ready
-// before they adopt it, unless there are no others.
+// consumerLoads lists the clients of an epoch in the order in which they opened it. Clients that prefetched the
+// epoch are not ready before they adopt it, unless all did.
 func (c *Core) consumerLoads(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) []*consumerLoad {
 	onlyAhead := durable.AllPrefetched(epoch)
 	var shares []*consumerLoad
@@ -94,8 +95,8 @@ func (c *Core) starving(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 	return pass != nil && pass.starved
 }
 
-// requestRelease asks the richer client for the last of its streams. Taking its only one waits until it has had it for a while, so
-// that two clients that share one stream take turns.
+// requestRelease asks a client to release the last of its streams. If it is the only one, the client first keeps
+// it for ConsumerSlice, so that two clients of one stream take turns.
 func (c *Core) requestRelease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, from, to *consumerLoad, only bool) bool {
 	for _, stream := range slices.Backward(epoch.Streams) {
 		volatile := c.volatile(streamKey{job.JobId, epoch.Epoch, stream.Stream})
@@ -114,7 +115,7 @@ func (c *Core) requestRelease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch
 	return false
 }
 
-// assign gives a stream that nobody reads to a client, from where the last one left it.
+// assign gives a stream without a consumer to a client, from the index where the last consumer stopped.
 func (c *Core) assign(id *pecanv1.StreamId, stream *pecanv1.StoredStream, clientID string) {
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerAssigned{ConsumerAssigned: &pecanv1.ConsumerAssigned{
 		Id: id, ClientId: clientID, StartIndex: stream.StartIndex, Assignment: stream.Assignment + 1,

@@ -15,37 +15,37 @@ type Core struct {
 	cfg   Config
 	state *durable.State
 
-	// now is the time of the decision, less the time in which this process did not run.
+	// now is the time of the decision minus paused, the time in which this process did not run.
 	now, paused, lastInput time.Duration
 
 	clients map[string]*clientState
 	workers map[string]*workerState
 	streams map[streamKey]*streamState
-	// profiles have what nodes did, by job.
+	// profiles has the reported metrics by job.
 	profiles map[string]*jobmetrics.Reports
 	watches  map[WatchID]*watchState
 	// sessions has the worker of each live session.
 	sessions map[SessionID]string
-	// closing has the runs over files that were taken from workers and may not be over.
+	// closing has stopped runs that may still write files.
 	closing map[fileKey][]closingRun
-	// usedCaches are those that a worker was told to read.
+	// usedCaches has the caches that a worker was told to read.
 	usedCaches map[string]bool
-	// idleJobs and idleDatasets say since when nobody holds them.
+	// idleJobs and idleDatasets have the time since when nobody holds them.
 	idleJobs, idleDatasets map[string]time.Duration
-	// orders has the rollouts of other orders of steps.
+	// orders takes other orders of steps to production.
 	orders *rollout.Rollouts
 	// orderedPlans has the plans of open epochs that run in another order.
 	orderedPlans map[passKey]*pecanv1.Plan
 	versions     uint64
-	// leaseFloor is the newest lease that a worker proved to have been given, when the store has lost it.
+	// leaseFloor is the newest lease that a worker holds and the store has lost.
 	leaseFloor uint64
 
-	// dirty: something happened that leases, consumers or snapshots may depend on.
+	// dirty means that leases, consumers or updates may depend on what happened.
 	dirty bool
 	out   *Result
 }
 
-// New makes a core over a state, which belongs to it from then on.
+// New gives a core over a state. The core owns the state from then on.
 func New(cfg Config, state *durable.State) *Core {
 	c := &Core{
 		cfg: cfg, state: state,
@@ -61,7 +61,7 @@ func New(cfg Config, state *durable.State) *Core {
 // State gives the durable state for reading.
 func (c *Core) State() *durable.State { return c.state }
 
-// Decide takes one input. See the package's doc for what the caller owes.
+// Decide takes one input. The package comment says what the caller must do with the Result.
 func (c *Core) Decide(input any, now time.Duration) Result {
 	c.advance(now)
 	out := &Result{}
@@ -78,8 +78,8 @@ func (c *Core) Decide(input any, now time.Duration) Result {
 	return *out
 }
 
-// advance moves the core's clock. A gap far longer than the ticks means that this process was stopped: that time counts for
-// nobody's timeout, or every worker and client would be dead after a pause of the dispatcher.
+// advance moves the core's clock. A gap far longer than a tick means that this process was stopped. That time
+// counts for no timeout; otherwise every worker and client would be dead after a pause of the dispatcher.
 func (c *Core) advance(now time.Duration) {
 	if gap := now - c.lastInput; c.lastInput > 0 && gap > c.cfg.SuspectAfter {
 		c.paused += gap
@@ -142,7 +142,7 @@ func (c *Core) handle(input any) (any, error) {
 	return nil, reason.New(reason.Internal, "decide: unknown input %T", input)
 }
 
-// reply keeps a nil pointer from becoming a reply that is not nil.
+// reply turns a nil pointer with an error into a nil reply.
 func reply[T any](message *T, err error) (any, error) {
 	if err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func (c *Core) start(in Start) error {
 		c.clients[clientID] = newClientState(c.now)
 		c.clients[clientID].timeoutUnconfirmed = true
 	}
-	// Workers that held leases before may come back; until then they count as away.
+	// Workers that held leases may come back. Until then they count as away.
 	for _, job := range c.state.Jobs() {
 		for _, epoch := range job.Epochs {
 			for _, stream := range epoch.Streams {
@@ -183,7 +183,7 @@ func (c *Core) tick() {
 	c.dirty = true
 }
 
-// settle brings leases, consumers and snapshots in line with what has just changed.
+// settle adjusts leases, consumers and updates to what has changed.
 func (c *Core) settle() {
 	c.dropUnneededLeases()
 	c.addStreamsOfOffMode()
@@ -193,8 +193,8 @@ func (c *Core) settle() {
 	c.pushUpdates()
 }
 
-// emit applies a record and puts it into the result. A record that does not fit is a bug in a decision, and going
-// on would make the journal differ from the state.
+// emit applies a record and adds it to the result. A record that does not fit is a bug in a decision. The core
+// panics then, because the journal would differ from the state.
 func (c *Core) emit(record *pecanv1.Record) {
 	if err := c.state.Apply(record); err != nil {
 		panic(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// markElements notes what a worker is about to make.
+// markElements keeps a worker's crash mark: the elements that it is about to compute.
 func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
 	job, _, stream := c.leased(r.WorkerId, r.Id, r.Lease)
 	worker := c.workers[r.WorkerId]
@@ -43,12 +43,13 @@ func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
 	}
 }
 
-// mayRestart tells whether a run may be ended for another one of the same stream just to be faster.
+// mayRestart reports whether a run may end only so that a faster run of the same stream can begin.
 func mayRestart(job *pecanv1.StoredJob) bool {
 	return split.MayMove(job.Plan, job.Options) && !split.RestartsFromStart(job.Plan, job.Options) && !job.Plan.GetWritesFiles()
 }
 
-// setAlone notes that the suspicious of one stream is next on a worker: what the one before had marked is behind it.
+// setAlone notes that a worker now computes guarded elements of one stream. It has passed the marked elements of
+// the stream before.
 func (c *Core) setAlone(worker *workerState, key streamKey) {
 	if worker.alone != nil && *worker.alone != key {
 		behind := c.volatile(*worker.alone)
@@ -61,7 +62,7 @@ func (c *Core) setAlone(worker *workerState, key streamKey) {
 	worker.alone = &key
 }
 
-// reportCrash notes a worker's last words. Its streams go when its session does.
+// reportCrash keeps a worker's report of its own crash. Its streams move when its session ends.
 func (c *Core) reportCrash(r *pecanv1.ReportCrashRequest) {
 	worker := c.workers[r.WorkerId]
 	if worker == nil {
@@ -84,11 +85,12 @@ func (c *Core) reportCrash(r *pecanv1.ReportCrashRequest) {
 	c.warn("worker crashes", "worker", r.WorkerId, "cause", r.Cause, "opening", len(r.Opening))
 }
 
-// A stream may end workers before it has an element: native code crashes while its graph is imported or its iterator made. Workers say with
-// their last words what they were opening. One of these streams is then leased before the others of its epoch, and its worker opens it
-// alone; the third crash is its doing. A stream that was opened begins a new count, and a death without last words changes none.
+// A stream may kill workers before it has an element: native code crashes while the worker imports the graph or
+// creates the iterator. Workers report what they were opening. One such stream is then leased before the others
+// of its epoch, and its worker opens it alone. The third crash fails the job. Opening a stream resets its count;
+// a death without a report does not change it.
 
-// openingCrashes is how many workers in a row crashed while they opened a stream, now that its lease ends.
+// openingCrashes counts the workers in a row that crashed while they opened a stream, when its lease ends.
 func (c *Core) openingCrashes(key streamKey, stream *pecanv1.StoredStream) uint32 {
 	switch {
 	case c.diedOpening(key, stream):
@@ -99,20 +101,20 @@ func (c *Core) openingCrashes(key streamKey, stream *pecanv1.StoredStream) uint3
 	return stream.OpeningCrashes
 }
 
-// diedOpening tells whether the worker that holds a stream said that it dies while it opens it.
+// diedOpening reports whether the worker of a stream reported a crash while it opened the stream.
 func (c *Core) diedOpening(key streamKey, stream *pecanv1.StoredStream) bool {
 	volatile := c.volatile(key)
 	return volatile.lease == stream.Lease && volatile.crashed
 }
 
-// opened tells whether the worker that holds a stream has opened it, as far as is known.
+// opened reports whether the worker of a stream is known to have opened it.
 func (c *Core) opened(key streamKey, stream *pecanv1.StoredStream) bool {
 	volatile := c.volatile(key)
 	return stream.Worker != nil && (stream.Produced || volatile.lease == stream.Lease && volatile.started)
 }
 
-// openingTrial is the one stream of an epoch that is opened of those of which workers died while they opened them; nil: there are none. The
-// others wait for it, or each worker would die of another one.
+// openingTrial gives the one stream of an epoch that is opened now, among those that crashed workers while they
+// opened them; nil without one. The others wait, or each worker would die of another stream.
 func (c *Core) openingTrial(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) (first *pecanv1.StoredStream) {
 	for _, stream := range epoch.Streams {
 		switch {
@@ -126,7 +128,7 @@ func (c *Core) openingTrial(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) 
 	return first
 }
 
-// crashLimits bounds the workers that one stream may kill.
+// crashLimits gives the limits of the configuration.
 func (c *Core) crashLimits() crashguard.Limits {
 	return crashguard.Limits{Crashes: c.cfg.MaxCrashes, Deaths: c.cfg.MaxDeaths}
 }
@@ -140,13 +142,13 @@ func (c *Core) suspects(key streamKey, stream *pecanv1.StoredStream, crashed boo
 	})
 }
 
-// blameOpening fails the job of a stream that has killed as many workers as it may while they opened it.
+// blameOpening fails the job of a stream that reached the limit of crashes while it was opened.
 func (c *Core) blameOpening(key streamKey, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, worker *workerState) {
 	c.orders.StreamFailed(job, key.epoch, key.stream, cmp.Or(describe(key)+" ended workers while they opened it", describe(key)))
 	c.failJob(job, crashguard.BlameOpening(describe(key), stream, crashguard.Worker{Address: worker.address, Crash: worker.crash}).Detail())
 }
 
-// blame fails the job of a stream that has killed as many workers as it may.
+// blame fails the job of a stream that reached the limit of crashes or deaths.
 func (c *Core) blame(key streamKey, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, mark *pecanv1.MarkElementsRequest, worker *workerState) {
 	elements, err := c.crashLimits().Blame(describe(key), stream, mark, crashguard.Worker{Address: worker.address, Crash: worker.crash})
 	c.orders.StreamFailed(job, key.epoch, key.stream, cmp.Or(describe(key)+" ended workers while they computed its "+elements, describe(key)))

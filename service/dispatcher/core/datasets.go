@@ -51,7 +51,7 @@ func datasetDifference(known *pecanv1.StoredDataset, in AddDataset) string {
 	return "the same graph but another element structure"
 }
 
-// sameSpec compares all that is registered with a graph; the TensorFlow that wrote it does not matter.
+// sameSpec compares everything that is registered with a graph, except the version of TensorFlow.
 func sameSpec(a, b *pecanv1.DatasetSpec) bool {
 	return sameElements(a, b) && a.GetCompression() == b.GetCompression()
 }
@@ -64,7 +64,7 @@ func sameElements(a, b *pecanv1.DatasetSpec) bool {
 	return proto.Equal(plain(a), plain(b))
 }
 
-// expireDatasets forgets datasets without jobs, when the configuration says so.
+// expireDatasets removes datasets without jobs after DatasetTimeout.
 func (c *Core) expireDatasets() {
 	if c.cfg.DatasetTimeout == 0 {
 		return

@@ -24,7 +24,7 @@ func (c *Core) closeEpoch(req *pecanv1.CloseEpochRequest) error {
 	return nil
 }
 
-// reopened tells whether the pass that is open is another one than the one to be closed: the call was repeated, or held up on its way.
+// reopened reports whether the open pass is newer than the one to close: the call was repeated or delayed.
 func (c *Core) reopened(req *pecanv1.CloseEpochRequest) bool {
 	for _, known := range slices.Backward(c.state.Client(req.ClientId).Requests) {
 		if known.Opened && known.JobId == req.JobId && known.Epoch == req.Epoch {
@@ -34,9 +34,9 @@ func (c *Core) reopened(req *pecanv1.CloseEpochRequest) bool {
 	return false
 }
 
-// leaveEpoch takes a client out of an epoch: the streams it read are free for others, and the epoch is over when nobody
-// is left who could want the rest. One that closed the epoch itself has released before all that it had something of: a stream that it
-// still reads was on its way to it, often the very one that it released, and it had nothing of it.
+// leaveEpoch removes a client from an epoch and frees its streams. The epoch ends when no client is left that may
+// want the rest. A client that closes the epoch itself has first released every stream that it had elements of. A
+// stream that it still consumes was on its way, often the released one, and it has no elements of that.
 func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string, closed bool) {
 	if !durable.Private(job) {
 		for _, stream := range epoch.Streams {
@@ -44,7 +44,7 @@ func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, cl
 				key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
 				next := stream.StartIndex
 				if !closed {
-					// It does not say what it had.
+					// The client does not say what it received.
 					if wouldRepeat(job, stream, c.volatile(key).assignedLease) {
 						c.truncateAt(job, epoch, stream, stream.StartIndex)
 						continue
@@ -70,7 +70,8 @@ func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, cl
 	}
 }
 
-// resumeIndex is where the next consumer starts after one that left without saying how far it came; see the package's doc.
+// resumeIndex gives where the next consumer starts after a client that left without saying how far it came. The
+// package comment has the rules by mode.
 func (c *Core) resumeIndex(job *pecanv1.StoredJob, key streamKey, stream *pecanv1.StoredStream) uint64 {
 	volatile := c.volatile(key)
 	index := stream.StartIndex
@@ -89,7 +90,7 @@ func (c *Core) resumeIndex(job *pecanv1.StoredJob, key streamKey, stream *pecanv
 	return index
 }
 
-// endEpoch stops the streams of an epoch and forgets it.
+// endEpoch stops the streams of an epoch and closes it.
 func (c *Core) endEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
 	for _, stream := range epoch.Streams {
 		if stream.Worker != nil {
@@ -107,7 +108,7 @@ func (c *Core) endEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) {
 	c.event("epoch closed", "job", job.JobId, "epoch", epoch.Epoch, "delivered", done, "elements", durable.Elements(epoch))
 }
 
-// failStream ends the epoch of a stream that has failed for good, with an error that every client of it gets.
+// failStream fails the epoch of a stream that has failed for good. Every client of the epoch gets the error.
 func (c *Core) failStream(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, key streamKey, detail *pecanv1.ErrorDetail) {
 	if epoch.Error != nil {
 		return

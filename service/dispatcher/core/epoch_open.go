@@ -32,7 +32,7 @@ func (c *Core) openEpoch(in OpenEpochAt) (*pecanv1.OpenEpochResponse, error) {
 	} else if number > job.NextEpoch {
 		return nil, reason.New(reason.BadArgument, "open epoch: pass %d of job %q asked for, but its next epoch is %d; passes are opened one after the other", number, req.JobId, job.NextEpoch)
 	} else if number > durable.MaxEpoch {
-		// A position may be of the last one.
+		// A position may still be in the last epoch.
 		return nil, reason.New(reason.BadArgument, "open epoch: job %q has come to epoch %d, and there are none behind that", req.JobId, uint64(durable.MaxEpoch))
 	}
 	if req.Position == nil && number < job.NextEpoch {
@@ -66,8 +66,8 @@ func (c *Core) openEpoch(in OpenEpochAt) (*pecanv1.OpenEpochResponse, error) {
 	return &pecanv1.OpenEpochResponse{Epoch: number, Order: c.orders.PositionOrder(job, durable.FindEpoch(job, number))}, nil
 }
 
-// adoptEpoch notes that a client begins to read what it had opened ahead of need. One that has closed the pass meanwhile, or
-// whose epoch is over, tells nothing new.
+// adoptEpoch notes that a client begins to read an epoch that it had prefetched. If the pass or the epoch is
+// closed, nothing changes.
 func (c *Core) adoptEpoch(req *pecanv1.AdoptEpochRequest) error {
 	job, err := c.member("adopt epoch", req.ClientId, req.JobId)
 	if err != nil {
@@ -88,7 +88,7 @@ func (c *Core) adoptEpoch(req *pecanv1.AdoptEpochRequest) error {
 	return nil
 }
 
-// checkPosition refuses a pass that cannot begin where it is asked to.
+// checkPosition refuses a position at which a pass cannot begin.
 func checkPosition(job *pecanv1.StoredJob, position *pecanv1.Position) error {
 	const what = "open epoch at a position"
 	streams := plannedStreams(job)
@@ -107,7 +107,7 @@ func checkPosition(job *pecanv1.StoredJob, position *pecanv1.Position) error {
 	return nil
 }
 
-// plannedStreams is how many streams an epoch of the job has from the start, the closing stream included.
+// plannedStreams counts the streams that an epoch of the job has from the start, with the closing stream.
 func plannedStreams(job *pecanv1.StoredJob) uint32 {
 	if job.Options.GetMode() == pecanv1.Mode_MODE_OFF {
 		return 0
@@ -121,7 +121,7 @@ func plannedStreams(job *pecanv1.StoredJob) uint32 {
 
 func (c *Core) openNewEpoch(job *pecanv1.StoredJob, number uint64, position *pecanv1.Position, order []string) {
 	streams := plannedStreams(job)
-	// An epoch that everybody left half read has had its time when the second one after it begins.
+	// A half-read epoch that nobody reads ends when the second epoch after it begins.
 	for _, old := range slices.Clone(job.Epochs) {
 		if len(old.Passes) == 0 && old.Epoch+1 < number {
 			c.endEpoch(job, old)

@@ -5,13 +5,14 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// SessionID names one connection of a worker, WatchID one watch of a client; the caller gives both out and never again.
+// SessionID names one connection of a worker, WatchID one watch of a client. The caller never uses a number
+// twice.
 type (
 	SessionID uint64
 	WatchID   uint64
 )
 
-// Effect is something the caller does once the records of the same Result are durable.
+// Effect is what the caller does once the records of the same Result are durable.
 type Effect any
 
 type (
@@ -20,24 +21,24 @@ type (
 		Session SessionID
 		Message *pecanv1.WorkerCommand
 	}
-	// EndSession breaks a worker's connection; Err is told to it.
+	// EndSession ends a worker's connection with Err.
 	EndSession struct {
 		Session SessionID
 		Err     *reason.Error
 	}
-	// Update is the newest snapshot for a watch; a caller that is behind drops older ones.
+	// Update is the newest snapshot for a watch. A slow caller may drop older ones.
 	Update struct {
 		Watch   WatchID
 		Message *pecanv1.EpochUpdate
 	}
-	// EndWatch ends a watch; a nil Err means that it is over as it should be.
+	// EndWatch ends a watch; a nil Err is a normal end.
 	EndWatch struct {
 		Watch WatchID
 		Err   *reason.Error
 	}
 	// RemoveGraph deletes a graph that no dataset has any more.
 	RemoveGraph struct{ Fingerprint string }
-	// Event is a change of state in words for the log.
+	// Event is a change of state for the log.
 	Event struct {
 		Text string
 		Args []any
@@ -45,27 +46,28 @@ type (
 	}
 )
 
-// Result of a decision.
+// Result is the result of a decision.
 type Result struct {
-	// Records are applied already and have to be made durable.
+	// Records are applied already. The caller makes them durable.
 	Records []*pecanv1.Record
 	Effects []Effect
-	// Reply is the answer to a request, of the type that the input's doc says. Nil when Err is set.
+	// Reply answers a request; its type is in the comment of the input. It is nil if Err is set.
 	Reply any
 	Err   error
 }
 
-// Inputs of Decide, beside the requests of the Dispatcher service themselves (OpenEpoch, AdoptEpoch, FinishStream,
-// ReleaseStream, ReportWorker, MarkElements, ReportCrash, CloseEpoch, ClientHeartbeat, ClientGoodbye), whose replies are their responses.
+// These are the inputs of Decide that are no requests of the Dispatcher service. The requests are OpenEpoch,
+// AdoptEpoch, FinishStream, ReleaseStream, ReportWorker, MarkElements, ReportCrash, CloseEpoch, ClientHeartbeat
+// and ClientGoodbye; their replies are their responses.
 type (
-	// Start is the first input: this process has the store.
+	// Start is the first input: this process has opened the store.
 	Start struct {
-		// ClusterID names the cluster when the store is new.
+		// ClusterID names the cluster if the store is new.
 		ClusterID string
 	}
 	// AddDataset registers a dataset whose graph is stored already. Reply: *pecanv1.RegisterDatasetResponse.
 	AddDataset struct {
-		// WantedID may be empty; then DerivedIDs are tried in order.
+		// WantedID may be empty. The core then tries DerivedIDs in order.
 		WantedID    string
 		DerivedIDs  []string
 		Fingerprint string
@@ -75,39 +77,41 @@ type (
 	// CreateJob finds or creates a job. Reply: *pecanv1.CreateJobResponse, or PlanNeeded.
 	CreateJob struct {
 		Request *pecanv1.CreateJobRequest
-		// JobID and Seed are drawn by the caller, for the case that a job is created.
+		// JobID and Seed are random numbers of the caller. A new job uses them.
 		JobID string
 		Seed  uint64
-		// Plan is nil at first.
+		// Plan is nil in the first attempt.
 		Plan *pecanv1.Plan
 	}
-	// OpenEpochAt is an OpenEpochRequest whose position's order was found by the caller, see OrderToFind. Reply: as to that.
+	// OpenEpochAt is an OpenEpochRequest with the order of its position, see OrderToFind. Reply:
+	// *pecanv1.OpenEpochResponse.
 	OpenEpochAt struct {
 		Request *pecanv1.OpenEpochRequest
-		// Order has the names of all steps; none: it was not to be found.
+		// Order names all steps; empty if no order was needed or found.
 		Order []string
 	}
-	// PlanNeeded is the reply to a CreateJob without a plan when it would create a job: nothing was changed, ask again with one.
+	// PlanNeeded replies to a CreateJob that would create a job and has no plan. Nothing changed; the caller asks
+	// again with a plan.
 	PlanNeeded struct{ Dataset *pecanv1.StoredDataset }
 	// Watch starts pushing Updates for a pass.
 	Watch struct {
 		ID      WatchID
 		Request *pecanv1.WatchEpochRequest
 	}
-	// Unwatch ends it.
+	// Unwatch ends a watch.
 	Unwatch struct{ ID WatchID }
-	// Hello is a worker's first message on a new session. Errors end the session.
+	// Hello is a worker's first message on a new session. An error ends the session.
 	Hello struct {
 		Session SessionID
 		Message *pecanv1.WorkerHello
 	}
-	// FromWorker is any other message of a worker.
+	// FromWorker is any later message of a worker.
 	FromWorker struct {
 		Session SessionID
 		Message *pecanv1.WorkerMessage
 	}
-	// SessionEnded tells that a worker's connection is gone.
+	// SessionEnded reports that a worker's connection is gone.
 	SessionEnded struct{ Session SessionID }
-	// Tick lets time pass. It has to come a few times per second.
+	// Tick lets time pass. It must come a few times per second.
 	Tick struct{}
 )

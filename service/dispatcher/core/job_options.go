@@ -7,7 +7,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// jobDifference says in words in what a request differs from a job, empty when in nothing.
+// jobDifference says how a request differs from a job; empty if it does not.
 func (c *Core) jobDifference(job *pecanv1.StoredJob, dataset *pecanv1.StoredDataset, options *pecanv1.JobOptions) string {
 	var words []string
 	if known := c.state.Dataset(job.DatasetId); known == nil || known.Fingerprint != dataset.Fingerprint {
@@ -45,12 +45,12 @@ func (c *Core) jobDifference(job *pecanv1.StoredJob, dataset *pecanv1.StoredData
 	return strings.Join(words, ", ")
 }
 
-// enumName is an enum's value as callers write it.
+// enumName gives an enum's value as callers write it.
 func enumName(value fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }
 
-// orderName is who decides the order of steps; jobs of older dispatchers do not say, and have it off.
+// orderName says who decides the order of steps. Jobs of older dispatchers do not say, and have it off.
 func orderName(options *pecanv1.JobOptions) string {
 	if options.GetOrder() == pecanv1.Order_ORDER_UNSPECIFIED {
 		return enumName(pecanv1.Order_ORDER_OFF, "ORDER_")
@@ -58,7 +58,7 @@ func orderName(options *pecanv1.JobOptions) string {
 	return enumName(options.GetOrder(), "ORDER_")
 }
 
-// toleranceName is how far elements may differ in another order; empty where the order stays, and it matters to nobody.
+// toleranceName says how far elements may differ in another order; empty if the order is off.
 func toleranceName(options *pecanv1.JobOptions) string {
 	if orderName(options) == "off" {
 		return ""

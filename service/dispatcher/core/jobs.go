@@ -66,7 +66,8 @@ func (c *Core) createJobReply(job *pecanv1.StoredJob, created bool) *pecanv1.Cre
 	}
 }
 
-// checkLimits refuses a job or client more than there may be. A job that exists, or whose name is used afresh, is none more.
+// checkLimits refuses a job or client above the limits. A job that exists, or whose name is reused, does not
+// count.
 func (c *Core) checkLimits(existing *pecanv1.StoredJob, req *pecanv1.CreateJobRequest) error {
 	if n := len(c.state.Jobs()); existing == nil && n >= c.cfg.MaxJobs {
 		return reason.New(reason.ServiceLimit, "create job: %d jobs are open, the dispatcher takes at most %d (--max-jobs); jobs whose trainers left are forgotten after --client-timeout, named ones after --job-timeout more", n, c.cfg.MaxJobs)
@@ -77,7 +78,7 @@ func (c *Core) checkLimits(existing *pecanv1.StoredJob, req *pecanv1.CreateJobRe
 	return nil
 }
 
-// jobOfRequest finds what an earlier copy of the same request gave.
+// jobOfRequest finds the job that an earlier copy of the same request got.
 func (c *Core) jobOfRequest(req *pecanv1.CreateJobRequest) *pecanv1.StoredJob {
 	client := c.state.Client(req.ClientId)
 	if client == nil || req.RequestId == "" {
@@ -91,8 +92,8 @@ func (c *Core) jobOfRequest(req *pecanv1.CreateJobRequest) *pecanv1.StoredJob {
 	return nil
 }
 
-// superseded tells whether a job that still has a name gives it up to a new one: nobody holds it, and it is finished, has
-// failed, or is not what is asked for.
+// superseded reports whether a job gives its name to a new one. It does if nobody holds it, and it is finished,
+// has failed or differs from the request.
 func (c *Core) superseded(job *pecanv1.StoredJob, dataset *pecanv1.StoredDataset, req *pecanv1.CreateJobRequest) bool {
 	if len(job.ClientIds) > 0 {
 		return false
@@ -116,7 +117,7 @@ func (c *Core) joinJob(job *pecanv1.StoredJob, req *pecanv1.CreateJobRequest) {
 	c.noteAlive(req.ClientId, job.JobId)
 }
 
-// leaveJob takes a client out of a job and of its epochs. A private job goes with its client.
+// leaveJob removes a client from a job and from its epochs. A private job ends with its client.
 func (c *Core) leaveJob(job *pecanv1.StoredJob, clientID string) {
 	for _, epoch := range slices.Clone(job.Epochs) {
 		if durable.FindPass(epoch, clientID) != nil {
@@ -149,7 +150,7 @@ func (c *Core) removeJob(job *pecanv1.StoredJob, why string) {
 	c.event("job removed", "job", job.JobId, "name", job.Name, "why", why)
 }
 
-// expireJobs removes named jobs that nobody came back to.
+// expireJobs removes named jobs after JobTimeout without a client.
 func (c *Core) expireJobs() {
 	for _, job := range slices.Clone(c.state.Jobs()) {
 		if len(job.ClientIds) > 0 {
@@ -165,7 +166,7 @@ func (c *Core) expireJobs() {
 	}
 }
 
-// failJob ends a job: nothing of it can go on.
+// failJob ends a job with an error.
 func (c *Core) failJob(job *pecanv1.StoredJob, detail *pecanv1.ErrorDetail) {
 	if job.Error != nil {
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// addStreamsOfOffMode gives each worker a pass of its own in MODE_OFF, as long as no pass has come to its end.
+// addStreamsOfOffMode gives each worker its own stream in MODE_OFF, until one stream has ended.
 func (c *Core) addStreamsOfOffMode() {
 	connected := 0
 	for _, worker := range c.workers {
@@ -37,7 +37,7 @@ func (c *Core) addStreamsOfOffMode() {
 	}
 }
 
-// assignLeases gives waiting streams to workers; package schedule decides which.
+// assignLeases gives waiting streams to workers. Package schedule decides which.
 func (c *Core) assignLeases() {
 	division := schedule.Division{
 		Jobs: c.state.Jobs(), Positions: len(c.cfg.WorkerAddresses), Starting: c.now < c.cfg.DeadAfter,
@@ -66,7 +66,7 @@ func (c *Core) readyStreams(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) 
 	}
 }
 
-// grantLease leases a waiting stream to a worker, under a number that nobody has had.
+// grantLease leases a waiting stream to a worker under a new number.
 func (c *Core) grantLease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream, id string) {
 	key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseGranted{LeaseGranted: &pecanv1.LeaseGranted{
@@ -75,18 +75,18 @@ func (c *Core) grantLease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, st
 	volatile := c.volatile(key)
 	volatile.newLease(stream.Lease, c.now)
 	if !split.IsRepeatable(job.Plan) {
-		// What readers had was of another run.
+		// Readers received elements of another run.
 		volatile.receivedBelow, volatile.cleanBelow = 0, 0
 	}
 	if !stream.Delivered && stream.Consumer != "" && durable.FindPass(epoch, stream.Consumer) == nil {
-		// Who had read it to its end has left, and it is sent once more.
+		// The client that read the stream to its end has left. The stream is sent again.
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{Id: key.id(), ClientId: stream.Consumer}}})
 	}
 	c.command(id, c.startCommand(job, epoch, stream))
 	c.event("lease granted", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", id)
 }
 
-// nextLease is a number that nobody has had.
+// nextLease gives a number that no lease had, not even one that the store has lost.
 func (c *Core) nextLease() uint64 { return max(c.state.LastLease(), c.leaseFloor) + 1 }
 
 func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) *pecanv1.WorkerCommand {
@@ -113,8 +113,8 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	return &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Start{Start: start}}
 }
 
-// planOf is the plan by which a stream runs, whoever runs it and whenever: the job's, in the order that was decided before its epoch was
-// opened, where the stream has that.
+// planOf gives the plan of a stream for all its runs: the job's plan, in the order of its epoch if the stream has
+// that order.
 func (c *Core) planOf(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream uint32) *pecanv1.Plan {
 	if !durable.HasOrder(epoch, stream) {
 		return job.Plan
@@ -128,7 +128,7 @@ func (c *Core) planOf(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream
 	return c.orderedPlans[key]
 }
 
-// pushRemainders tells the holders of closing streams what changed about the streams they wait for.
+// pushRemainders tells the workers of closing streams what changed about the streams that they wait for.
 func (c *Core) pushRemainders() {
 	for _, job := range c.state.Jobs() {
 		if !job.Plan.HasClosing() {

@@ -7,8 +7,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// reconcile compares what a worker says it holds with the leases: what it holds rightly goes on, the rest is stopped,
-// and what it should hold and does not is started.
+// reconcile compares what a worker holds with the leases. Runs with a current lease continue, others stop, and
+// missing ones start.
 func (c *Core) reconcile(workerID string, held []*pecanv1.HeldStream) {
 	kept := map[streamKey]bool{}
 	for _, h := range held {
@@ -38,7 +38,8 @@ func (c *Core) reconcile(workerID string, held []*pecanv1.HeldStream) {
 			return
 		}
 		if stream.Produced || !split.IsRepeatable(job.Plan) && c.wasStarted(key, stream) {
-			// It had made all of it and has lost it: it has to be made again. So has one of which another run may give other elements.
+			// The worker has lost the elements of a complete stream, or of a run that another run does not
+			// repeat. Another lease computes them again.
 			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "worker "+workerID+" does not hold it any more")
 			return
 		}
@@ -71,17 +72,17 @@ func (c *Core) eachStream(do func(*pecanv1.StoredJob, *pecanv1.StoredEpoch, *pec
 	}
 }
 
-// noteOpened notes that a worker has opened the stream that it holds.
+// noteOpened notes that a worker has opened its stream.
 func (c *Core) noteOpened(key streamKey, stream *pecanv1.StoredStream) {
 	volatile := c.volatile(key)
 	if !volatile.started && stream.OpeningCrashes > 0 {
-		// Others may have waited for it.
+		// Other streams may have waited for this one.
 		c.dirty = true
 	}
 	volatile.started = true
 }
 
-// noteProgress notes how far a worker has come with a stream that is leased to it.
+// noteProgress notes how far a worker has come with its stream.
 func (c *Core) noteProgress(key streamKey, stream *pecanv1.StoredStream, load *pecanv1.WorkerHeartbeat_StreamLoad) *streamState {
 	volatile := c.volatileNow(key, stream)
 	if load.Opened {
@@ -90,13 +91,13 @@ func (c *Core) noteProgress(key streamKey, stream *pecanv1.StoredStream, load *p
 	volatile.produced = max(volatile.produced, load.Produced)
 	volatile.receivedBelow, volatile.cleanBelow = max(volatile.receivedBelow, min(load.Acked, load.Produced)), max(volatile.cleanBelow, min(load.CleanBelow, load.Acked))
 	if acked := min(load.Acked, load.Produced); acked > volatile.acked {
-		// Its client reads, whatever it reported before.
+		// The client reads, so its reports about the worker are over.
 		volatile.acked, volatile.unreachableReports, volatile.unreachableReason = acked, 0, ""
 	}
 	return volatile
 }
 
-// streamProduced notes that a worker made the last element of a stream.
+// streamProduced notes that a worker produced the last element of a stream.
 func (c *Core) streamProduced(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream, count, rows uint64) {
 	if stream.Produced {
 		return

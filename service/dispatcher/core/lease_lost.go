@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
-// dropUnneededLeases stops what nobody waits for.
+// dropUnneededLeases stops the streams that nobody waits for.
 func (c *Core) dropUnneededLeases() {
 	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
 		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
@@ -24,7 +24,7 @@ func (c *Core) dropUnneededLeases() {
 	})
 }
 
-// streamFailed moves a stream whose failure may be the worker's, and fails the epoch otherwise.
+// streamFailed moves a stream if the worker may have caused the failure, and fails the epoch otherwise.
 func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 	key := keyOf(r.GetId())
 	job, epoch, stream := c.leased(workerID, r.GetId(), r.GetLease())
@@ -46,7 +46,7 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 			volatile.avoid = append(volatile.avoid, workerID)
 			c.warn("stream failed, leasing it again", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
 			if job.Plan.GetWritesFiles() {
-				// It has failed and is not closed: its files go with it.
+				// A failed run that is not closed takes its files with it.
 				c.stopRun(job, workerID, key, stream.Lease)
 			}
 			c.loseLease(key, stream, pecanv1.LeaseLost_FAILED, fmt.Sprintf("worker %s: %s", workerID, detail.GetMessage()))
@@ -72,7 +72,7 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 	}
 	volatile := c.volatile(key)
 	if req.Number != 0 && volatile.reporter == req.ClientId && req.Number <= volatile.reportNumber {
-		// It was told before, and what it was about may be over.
+		// A repeated report may be about a solved problem.
 		return nil
 	}
 	volatile.reporter, volatile.reportNumber = req.ClientId, req.Number
@@ -81,12 +81,13 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 	}
 	worker := c.workers[req.WorkerId]
 	if worker != nil && worker.unheardSinceRestart && volatile.unreachableReports == 0 {
-		// It may be a copy of a report to the dispatcher that ran before this one, and the worker on its way. Who cannot reach it says so again.
+		// The report may be a copy for the dispatcher before the restart, and the worker may be on its way. A
+		// client that still cannot reach the worker reports again.
 		volatile.unreachableReports++
 		return nil
 	}
 	if worker == nil || worker.away {
-		// Two witnesses: its session is broken, and a client cannot reach it.
+		// Two facts agree: the session is broken, and a client cannot reach the worker.
 		c.loseWorker(req.WorkerId, true, "its session is broken and client "+req.ClientId+" cannot reach it")
 		return nil
 	}
@@ -102,7 +103,7 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 	return nil
 }
 
-// otherWorker tells whether a stream has somewhere else to go.
+// otherWorker reports whether another worker can take a stream.
 func (c *Core) otherWorker(than string, avoid []string) bool {
 	for id, worker := range c.workers {
 		if id != than && !slices.Contains(avoid, id) && c.usable(worker) {

@@ -16,7 +16,7 @@ func (c *Core) hello(in Hello) error {
 		return reason.New(reason.ClusterMismatch, "register worker %s: it belongs to cluster %s and this dispatcher is cluster %s; a dispatcher without a work directory is a new cluster after each start. Drop what is held and register without a cluster", id, msg.ClusterId, c.state.ClusterID())
 	}
 	if known := c.workers[id]; known != nil && msg.Number != 0 && msg.Number <= known.connection {
-		// It would name what the worker held then.
+		// The delayed message would list what the worker held earlier.
 		return reason.New(reason.Unavailable, "register worker %s: it has registered on a newer connection", id)
 	}
 	if err := c.checkListed(id, msg.GetAddress().GetTcp()); err != nil {
@@ -44,7 +44,7 @@ func (c *Core) hello(in Hello) error {
 		ClusterId: c.state.ClusterID(), HeartbeatS: c.cfg.Heartbeat.Seconds(), LeaseTtlS: c.cfg.LeaseTTL.Seconds(),
 	}}})
 	c.event("worker registered", "worker", id, "tcp", msg.Address.Tcp, "max_streams", msg.MaxStreams, "placement", msg.Placement, "held", len(msg.Held))
-	// What it was told before may never have come to it; what it still holds of that it names.
+	// Earlier commands may never have arrived. The worker lists the runs that it still has.
 	c.removeClosingRuns(func(run closingRun) bool { return run.worker == id })
 	c.detectStaleStore(id, msg)
 	c.reconcile(id, msg.Held)
@@ -52,8 +52,9 @@ func (c *Core) hello(in Hello) error {
 	return nil
 }
 
-// takeAddress gives a worker the address of one that is gone: a process listens where that one did. One that is heard keeps
-// its address, since two that advertise the same would otherwise take it from each other for ever, with all their streams.
+// takeAddress gives a worker the address of a lost one, because its process now listens there. A worker with
+// heartbeats keeps its address. Otherwise two workers with one address would take it from each other forever,
+// with all their streams.
 func (c *Core) takeAddress(id, tcp string) error {
 	if tcp == "" {
 		return nil
@@ -71,7 +72,8 @@ func (c *Core) takeAddress(id, tcp string) error {
 	return nil
 }
 
-// checkListed holds a worker against the configured list. An entry is HOST:PORT, or HOST for any one worker on that host.
+// checkListed checks a worker against the configured list. An entry is HOST:PORT, or HOST for any one worker on
+// that host.
 func (c *Core) checkListed(id, tcp string) error {
 	if len(c.cfg.WorkerAddresses) == 0 {
 		return nil
@@ -89,7 +91,7 @@ func (c *Core) checkListed(id, tcp string) error {
 	return nil
 }
 
-// listPosition is the position of an address in the configured list, -1 when it has none. Exact entries go first.
+// listPosition gives the position of an address in the configured list, -1 without one. Exact entries come first.
 func (c *Core) listPosition(tcp string) int {
 	if i := slices.Index(c.cfg.WorkerAddresses, tcp); i >= 0 {
 		return i

@@ -8,7 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 )
 
-// rolloutHost is the core as the rollouts of orders see it.
+// rolloutHost implements rollout.Host.
 type rolloutHost struct{ c *Core }
 
 // Now implements rollout.Host.
@@ -43,10 +43,10 @@ func (h rolloutHost) Log(warn bool, text string, args ...any) {
 	h.c.effect(Event{Text: text, Args: args, Warn: warn})
 }
 
-// Explain says in which order the steps of a job run, and why. The job is given by its id or its name.
+// Explain gives the order in which the steps of a job run, and why. name is the job's id or name.
 func (c *Core) Explain(name string) (*rollout.Explained, error) { return c.orders.Explain(name) }
 
-// OrderToFind asks for the order of a position; nil where the core can tell by itself.
+// OrderToFind asks for the order of a position; nil if the core knows it.
 func (c *Core) OrderToFind(req *pecanv1.OpenEpochRequest) *rollout.OrderToFind {
 	return c.orders.OrderToFind(req)
 }

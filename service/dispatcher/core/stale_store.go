@@ -5,13 +5,14 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// maxLeaseGap bounds how much newer a lease may be than the newest in the store to be believed; anything above is no number that this cluster
-// can have given.
+// maxLeaseGap bounds how much newer than the store a believable lease is. This cluster cannot have granted a
+// higher number.
 const maxLeaseGap = 1 << 32
 
-// detectStaleStore looks for leases that a worker of this cluster holds and the store has never heard of. A lease is told only after it is on disk,
-// so records that were acknowledged are missing: an old copy of the store was restored, or the disk lost what it had promised. What else was in
-// them nobody knows. The job fails rather than give its elements twice, and no lease is given out under a number that somebody may hold.
+// detectStaleStore looks for leases that a worker of this cluster holds and the store does not know. A lease is
+// announced only after it is on disk. So acknowledged records are missing: an old copy of the store was restored,
+// or the disk lost data. Nobody knows what else was in them. The job fails, because its elements might be
+// delivered twice, and no new lease reuses a number that somebody may hold.
 func (c *Core) detectStaleStore(workerID string, msg *pecanv1.WorkerHello) {
 	if msg.ClusterId == "" {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// Status is what an operator sees at the time now. The caller fills in what is the process's own: version, work directory, uptime.
+// Status gives what an operator sees at the time now. The caller adds its version, work directory and uptime.
 func (c *Core) Status(now time.Duration) *pecanv1.StatusResponse {
 	c.advance(now)
 	status := &pecanv1.StatusResponse{ClusterId: c.state.ClusterID(), Clients: int32(c.state.Clients())}

@@ -7,8 +7,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// openStream finds the stream that a client speaks of. Nil without an error means that the epoch is over: whatever the
-// client reports of it is late and right.
+// openStream finds the stream of a client's call. Nil without an error means that the epoch is over, and the late
+// call is fine.
 func (c *Core) openStream(what, clientID string, id *pecanv1.StreamId) (*pecanv1.StoredJob, *pecanv1.StoredEpoch, *pecanv1.StoredStream, error) {
 	job, err := c.member(what, clientID, id.GetJobId())
 	if err != nil {
@@ -27,7 +27,7 @@ func (c *Core) openStream(what, clientID string, id *pecanv1.StreamId) (*pecanv1
 	return job, epoch, epoch.Streams[id.GetStream()], nil
 }
 
-// checkLease refuses leases that were never given, and those of other streams.
+// checkLease refuses leases that the stream never had.
 func checkLease(what string, stream *pecanv1.StoredStream, lease uint64) error {
 	if lease == 0 || lease > stream.Lease {
 		return reason.New(reason.StaleLease, "%s: stream %d was never leased under lease %d; its newest is %d", what, stream.Stream, lease, stream.Lease)
@@ -35,8 +35,8 @@ func checkLease(what string, stream *pecanv1.StoredStream, lease uint64) error {
 	return nil
 }
 
-// isLate tells whether a client speaks of an earlier time that a stream was given to it: the call was under way, or repeated,
-// while the stream went to others and came back, or was begun anew. An assignment that was never made is refused.
+// isLate reports whether a call belongs to an earlier assignment of the stream. The call was delayed or repeated
+// while the stream went to others, or restarted. An assignment that was never made is an error.
 func isLate(what string, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, lease, assignment uint64) (bool, error) {
 	if assignment == 0 || assignment > stream.Assignment {
 		return false, reason.New(reason.BadArgument, "%s: stream %d was never given under assignment %d; its newest is %d", what, stream.Stream, assignment, stream.Assignment)
@@ -51,7 +51,7 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 		return err
 	}
 	if stream.Delivered && stream.Consumer == req.ClientId && stream.Count == req.Count {
-		// Told once more; or the pass began behind its end, and it was never leased.
+		// The call is a repeat. Or the pass began after the stream's end, and the stream was never leased.
 		return nil
 	}
 	if err := checkLease(what, stream, req.Lease); err != nil {
@@ -69,7 +69,7 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 	if req.Abandoned && split.MayMove(job.Plan, job.Options) {
 		return reason.New(reason.BadArgument, "%s: client %q gave up the rest of stream %d of job %q, in whose mode nothing is given up", what, req.ClientId, stream.Stream, job.JobId)
 	}
-	// An older run that is not this one, since an index says nothing, may have had another number of elements.
+	// An older run may have had another number of elements, where runs do not repeat each other.
 	older := req.Lease < stream.Lease && !split.IsRepeatable(job.Plan)
 	if req.Count < stream.StartIndex || stream.Produced && req.Count != stream.Count && !req.Abandoned && !older {
 		return reason.New(reason.BadArgument, "%s: client %q counts %d elements in stream %d, which began at %d for it and has %d", what, req.ClientId, req.Count, stream.Stream, stream.StartIndex, stream.Count)
@@ -83,7 +83,8 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 	return nil
 }
 
-// deliver ends a stream at what its consumer has of it. One that was asked back is so too late: nobody waits for the rest any more.
+// deliver ends a stream with what its consumer has of it. A requested release is void then, because nobody waits
+// for the rest.
 func (c *Core) deliver(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, told *pecanv1.StreamDelivered) {
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: told}})
 	c.volatile(keyOf(told.Id)).releasing = false
@@ -106,7 +107,7 @@ func (c *Core) releaseStream(req *pecanv1.ReleaseStreamRequest) error {
 	}
 	if stream.Consumer != req.ClientId {
 		if stream.Consumer == "" && stream.StartIndex == req.NextIndex {
-			// Told once more.
+			// The call is a repeat.
 			return nil
 		}
 		return reason.New(reason.StaleLease, "%s: stream %d is not read by client %q", what, stream.Stream, req.ClientId)

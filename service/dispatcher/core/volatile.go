@@ -7,14 +7,15 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// clientState is what is known of a live client beside the durable state.
+// clientState is the volatile state of a live client.
 type clientState struct {
 	lastSeen time.Duration
-	// timeoutUnconfirmed: the client is from before a restart and has not said yet that it knows the timeout, which may have been longer then.
+	// timeoutUnconfirmed: the client joined before a restart and has not confirmed that it knows the timeout. The
+	// timeout may have been longer then.
 	timeoutUnconfirmed bool
-	// jobs says when the client last showed that it holds a job.
+	// jobs has when the client last showed that it holds a job.
 	jobs map[string]time.Duration
-	// heartbeatNumber is the number of the newest heartbeat, 0 before the first since the dispatcher was started.
+	// heartbeatNumber is the number of the newest heartbeat, 0 before the first one since the dispatcher started.
 	heartbeatNumber uint64
 	// passes has the newest report on each pass.
 	passes map[passKey]*passState
@@ -27,17 +28,17 @@ type passKey struct {
 
 type passState struct {
 	starved bool
-	// report is the client's last report with its figures; nil before the first.
+	// report is the client's newest report with its metrics; nil before the first.
 	report *pecanv1.ClientHeartbeatRequest_Pass
 	// seen is when the client last showed that it wants the pass.
 	seen time.Duration
 }
 
-// reconnectTime is how long a client may be silent that does not know the timeout: it has to find out that the dispatcher is back, at worst
-// over a connection that is dead without a word.
+// reconnectTime is how long a client may be silent if it does not know the timeout. It must notice that the
+// dispatcher is back, in the worst case over a connection that died silently.
 const reconnectTime = 20 * time.Second
 
-// maxSilence is how long the client may be silent.
+// maxSilence gives how long the client may be silent.
 func (c *clientState) maxSilence(timeout time.Duration) time.Duration {
 	if c.timeoutUnconfirmed {
 		return max(timeout, reconnectTime)
@@ -53,30 +54,31 @@ func newClientState(now time.Duration) *clientState {
 type workerState struct {
 	address *pecanv1.WorkerAddress
 	session SessionID
-	// order in which workers came; breaks ties.
+	// order is the order in which workers registered. It breaks ties.
 	order                          uint64
 	maxStreams, cores              int32
 	tensorflow, version, placement string
 	graphProducer                  int32
 	lastHeartbeat                  time.Duration
 	away                           bool
-	// leaving: it is about to say goodbye.
+	// leaving: the worker will soon say goodbye.
 	leaving       bool
 	awayUntil     time.Duration
 	cpuSeconds    float64
 	residentBytes int64
-	// caches: it has a directory for them; cached is what it did there.
+	// caches: the worker has a cache directory. cacheMetrics counts what it did there.
 	caches       bool
 	cacheMetrics *pecanv1.CacheMetrics
-	// crash is what it said that it dies of; empty while it does not.
+	// crash is the cause of a crash that the worker reported; empty without a report.
 	crash string
-	// connection is the number of its newest connection.
+	// connection is the number of the worker's newest connection.
 	connection uint64
-	// unheardSinceRestart: it has not been heard since the dispatcher was started again.
+	// unheardSinceRestart: the worker held leases before a restart and has not come back.
 	unheardSinceRestart bool
-	// trying: it was told to try an order of steps, and has not answered.
+	// trying: the worker is trying an order of steps.
 	trying bool
-	// alone is the stream whose mark says that no other one's suspicious elements are made at the same time.
+	// alone is the stream whose guarded elements the worker computes now. It computes none of another stream
+	// meanwhile.
 	alone *streamKey
 }
 
@@ -98,44 +100,46 @@ func describe(key streamKey) string {
 	return fmt.Sprintf("stream %d of epoch %d of job %s", key.stream, key.epoch, key.job)
 }
 
-// streamState is what is known of a stream of an open epoch beside the durable state.
+// streamState is the volatile state of a stream in an open epoch.
 type streamState struct {
-	// lease that the following belong to.
+	// lease is the lease to which the fields up to unread belong.
 	lease    uint64
 	started  bool
 	produced uint64
 	acked    uint64
 	leasedAt time.Duration
-	// unread: the worker leaves, and nobody has read any of it there.
+	// unread: the worker is leaving, and nobody has read any element of the stream there.
 	unread bool
-	// cleanBelow: its readers had everything below, and none of it was an error; of any lease.
+	// cleanBelow: readers received all elements below it, and none was an error; of any lease.
 	cleanBelow uint64
-	// receivedBelow: its readers had everything below.
+	// receivedBelow: readers received all elements below it; of any lease.
 	receivedBelow uint64
-	// unreachableReports of clients that cannot reach the worker, and what the last one said.
+	// unreachableReports counts reports of clients that cannot reach the worker; unreachableReason is from the
+	// last one.
 	unreachableReports int
 	unreachableReason  string
-	// reporter is the client that told it, and reportNumber its number of that.
+	// reporter is the client of the last report, and reportNumber its number.
 	reporter     string
 	reportNumber uint64
-	// avoid names workers that failed the stream or could not be reached for it.
+	// avoid names workers that failed the stream, or that its client could not reach.
 	avoid []string
-	// assignedAt: when the present consumer got the stream, under what lease; moving: it shall give it up, to moveTo.
+	// assignedAt and assignedLease are from the newest assignment to a consumer. releasing: the consumer was
+	// asked to release the stream for nextConsumer.
 	assignedAt    time.Duration
 	assignedLease uint64
 	releasing     bool
 	nextConsumer  string
-	// mark is what the worker is about to make of a stream under suspicion; nil: nothing, or it did not tell.
+	// mark is what the worker of a guarded stream is about to compute; nil without a mark.
 	mark *pecanv1.MarkElementsRequest
 	// markNumber is the number of the newest mark.
 	markNumber uint64
-	// crashed: its worker says that it dies, and that it was opening the stream.
+	// crashed: the worker reported a crash while it opened the stream.
 	crashed bool
-	// remainders were sent in this form with the closing stream's lease.
+	// remainders is the closing stream's command in its newest form.
 	remainders *pecanv1.StartStream
 }
 
-// volatile gives the soft state of a stream, made at the first question.
+// volatile gives the volatile state of a stream. It creates the state when it is first needed.
 func (c *Core) volatile(key streamKey) *streamState {
 	s, ok := c.streams[key]
 	if !ok {
@@ -145,7 +149,7 @@ func (c *Core) volatile(key streamKey) *streamState {
 	return s
 }
 
-// volatileNow gives the soft state of a stream under the lease that it has, without what belonged to an older one.
+// volatileNow gives the volatile state of a stream under its newest lease.
 func (c *Core) volatileNow(key streamKey, stream *pecanv1.StoredStream) *streamState {
 	volatile := c.volatile(key)
 	if volatile.lease != stream.Lease {
@@ -154,13 +158,13 @@ func (c *Core) volatileNow(key streamKey, stream *pecanv1.StoredStream) *streamS
 	return volatile
 }
 
-// newLease forgets what belonged to an older lease.
+// newLease clears what belongs to an older lease.
 func (s *streamState) newLease(lease uint64, now time.Duration) {
 	s.lease, s.leasedAt = lease, now
 	s.started, s.unread, s.produced, s.acked, s.unreachableReports, s.unreachableReason, s.remainders, s.mark, s.markNumber, s.crashed = false, false, 0, 0, 0, "", nil, nil, 0, false
 }
 
-// dropVolatile drops the soft state of an epoch's streams.
+// dropVolatile drops the volatile state of an epoch.
 func (c *Core) dropVolatile(jobID string, epoch *pecanv1.StoredEpoch) {
 	for _, stream := range epoch.Streams {
 		delete(c.streams, streamKey{jobID, epoch.Epoch, stream.Stream})

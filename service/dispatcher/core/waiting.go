@@ -9,8 +9,9 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
-// waitingReason says why nothing moves for a client, or nothing when something does, and whether it is for want of workers.
-// An empty client asks for the epoch as a whole. busy is Core.busy, counted once for many epochs.
+// waitingReason says why nothing moves for a client, and whether workers are missing; empty if something moves.
+// An empty client asks for the whole epoch. busy gives Core.runningStreams; the caller computes it once for many
+// epochs.
 func (c *Core) waitingReason(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string, busy func() int) (words string, noWorkers bool) {
 	if job.Error != nil || epoch.Error != nil || durable.Delivered(epoch) || len(epoch.Passes) == 0 || durable.AllPrefetched(epoch) {
 		return "", false
@@ -69,7 +70,7 @@ func (c *Core) waitingReason(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch,
 	return fmt.Sprintf("all %d workers are busy (%d streams running); waiting for room: stream %s", usable, busy(), shorten(queued)), false
 }
 
-// runningStreams is how many streams run.
+// runningStreams counts the running streams.
 func (c *Core) runningStreams() int {
 	n := 0
 	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
@@ -90,7 +91,7 @@ func (c *Core) lossReason(epoch *pecanv1.StoredEpoch) string {
 	return ""
 }
 
-// shorten keeps long lists out of sentences.
+// shorten shortens long lists.
 func shorten(words []string) string {
 	const most = 4
 	if len(words) <= most {

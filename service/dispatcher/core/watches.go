@@ -38,7 +38,7 @@ func (c *Core) watch(in Watch) error {
 	return nil
 }
 
-// watched tells whether a client follows a pass.
+// watched reports whether a client watches a pass.
 func (c *Core) watched(clientID, jobID string, epoch uint64) bool {
 	for _, w := range c.watches {
 		if w.client == clientID && w.job == jobID && w.epoch == epoch {
@@ -57,7 +57,7 @@ func (c *Core) endWatches(which func(*watchState) bool, err *reason.Error) {
 	}
 }
 
-// pushUpdates sends every watch the snapshot of its pass if it differs from the one before.
+// pushUpdates sends each watch its pass's snapshot if it has changed.
 func (c *Core) pushUpdates() {
 	busy := sync.OnceValue(c.runningStreams)
 	for _, id := range slices.Sorted(maps.Keys(c.watches)) {
@@ -72,14 +72,14 @@ func (c *Core) pushUpdates() {
 			}
 		}
 		c.versions++
-		// The incarnation keeps versions growing over a restart.
+		// The incarnation makes versions grow across restarts.
 		update.Version = c.state.Incarnation()<<40 + c.versions
 		w.sent = update
 		c.effect(Update{id, update})
 	}
 }
 
-// snapshot is what a client has to know of its pass.
+// snapshot gives what a client must know of its pass.
 func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string, busy func() int) *pecanv1.EpochUpdate {
 	final := schedule.Final(job, epoch)
 	update := &pecanv1.EpochUpdate{TotalStreams: uint32(len(epoch.Streams)), StreamsFinal: final, NoMoreStreams: final, Error: epoch.Error}
@@ -105,7 +105,7 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 			shown.Truncated, shown.Produced = true, stream.Progress
 		}
 		if volatile.releasing {
-			// It will be another's, who may die and leave the rest to this client.
+			// The next consumer may die and leave the rest to this client.
 			update.NoMoreStreams = false
 		}
 		if shown.Ended {

@@ -68,7 +68,7 @@ func (c *Core) heartbeat(id string, worker *workerState, beat *pecanv1.WorkerHea
 		}
 		volatile := c.noteProgress(keyOf(load.Id), stream, load)
 		if volatile.unread = load.Drained && load.Unread; load.Drained && (load.Unread || !stream.Produced) {
-			// Of what has been made and read to its end, its reader's word is under way.
+			// If a produced stream was read to its end, its reader's report is under way, and the stream stays.
 			c.stopRun(job, id, keyOf(load.Id), stream.Lease)
 			c.loseLease(keyOf(load.Id), stream, pecanv1.LeaseLost_MOVED, "worker "+id+" is about to leave")
 		}
@@ -88,12 +88,12 @@ func (c *Core) reportMetrics(workerID string, metrics *pecanv1.JobMetrics) {
 	reports.Add(workerID, metrics, func(id string) bool { return c.workers[id] != nil })
 }
 
-// usable workers may get streams.
+// usable reports whether a worker may get streams.
 func (c *Core) usable(worker *workerState) bool {
 	return !worker.away && !worker.leaving && c.now-worker.lastHeartbeat <= c.cfg.SuspectAfter
 }
 
-// sessionEnded gives the worker a moment to come back.
+// sessionEnded gives the worker time to reconnect.
 func (c *Core) sessionEnded(session SessionID) {
 	id, ok := c.sessions[session]
 	if !ok {
@@ -119,7 +119,7 @@ func (c *Core) expireWorkers() {
 	}
 }
 
-// loseWorker takes all streams from a worker and forgets it.
+// loseWorker takes all streams from a worker and removes it.
 func (c *Core) loseWorker(id string, died bool, why string) {
 	worker := c.workers[id]
 	if worker == nil {
@@ -143,7 +143,7 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
 		mark := c.volatile(key).mark
 		if worker.trying {
-			// It may have died of the order that it was trying: that counts against the order, not against an element.
+			// The tried order may have killed the worker. That counts against the order, not against an element.
 			c.volatile(key).crashed = false
 		}
 		suspects, suspicious := c.suspects(key, stream, worker.crash != "")
@@ -172,7 +172,8 @@ func (c *Core) endSession(session SessionID, err *reason.Error) {
 	c.effect(EndSession{session, err})
 }
 
-// command goes to a worker that is connected; one that is away is told when it comes back and lists what it holds.
+// command sends a command to a connected worker. An absent worker lists what it holds when it returns, and is
+// told then.
 func (c *Core) command(workerID string, message *pecanv1.WorkerCommand) {
 	if worker := c.workers[workerID]; worker != nil && worker.session != 0 {
 		c.effect(Command{worker.session, message})

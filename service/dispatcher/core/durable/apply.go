@@ -7,8 +7,8 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// Apply changes the state by one record. A record that does not fit the state changes nothing and is an error: it means
-// that the journal is damaged, or that a decision was wrong. Messages inside the record become part of the state.
+// Apply changes the state by one record. A record that does not fit changes nothing and is an error: the journal
+// is damaged, or a decision was wrong. Messages inside the record become part of the state.
 func (s *State) Apply(record *pecanv1.Record) error {
 	if err := s.apply(record); err != nil {
 		return fmt.Errorf("apply record %d (%T): %w", s.applied+1, record.GetKind(), err)
@@ -60,7 +60,8 @@ func (s *State) applyStarted(r *pecanv1.DispatcherStarted) error {
 	return nil
 }
 
-// setDataset registers a dataset, or with nil forgets it. What is known of the steps of a graph goes with its last dataset.
+// setDataset registers a dataset, or removes it if dataset is nil. The orders and profiles of a graph are removed
+// with its last dataset.
 func (s *State) setDataset(id string, dataset *pecanv1.StoredDataset) {
 	before := s.datasets[id].GetFingerprint()
 	if dataset == nil {

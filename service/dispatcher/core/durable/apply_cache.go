@@ -60,7 +60,7 @@ func (s *State) applySegmentNamed(segment *pecanv1.CacheSegment) error {
 	return nil
 }
 
-// Manifest is what a commit names: all segments with their sizes and checksums.
+// Manifest hashes all segments of a cache with their sizes and checksums. A commit names it.
 func Manifest(cache *pecanv1.StoredCache) string {
 	sum := sha256.New()
 	for _, segment := range cache.Segments {

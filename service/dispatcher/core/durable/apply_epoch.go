@@ -92,8 +92,9 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 	epoch := &pecanv1.StoredEpoch{Epoch: r.Epoch, Order: r.Order, OrderStreams: r.OrderStreams}
 	var assigned uint64
 	if r.Position != nil {
-		// The same client may have read the epoch before, and copies of what it told then may still come. It told that under the one assignment
-		// behind this number as it was then, and under a lease that was granted since: this number is larger now.
+		// The same client may have read the epoch before, and copies of its calls may still arrive. They name the
+		// one assignment after the number of that time, and a lease granted since. This number is larger now, so
+		// the copies are recognized.
 		assigned = s.lastLease
 	}
 	for i := range r.Streams {
@@ -107,7 +108,8 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 	return nil
 }
 
-// startAt puts an epoch where a trainer stopped: what it used is its own, and what it had to the end is delivered.
+// startAt sets an epoch to where a trainer stopped. The used elements count as received, and streams that had
+// ended count as delivered.
 func startAt(epoch *pecanv1.StoredEpoch, position *pecanv1.Position) error {
 	if len(position.GetNext()) > len(epoch.Streams) {
 		return fmt.Errorf("a position in %d streams, where there are %d", len(position.GetNext()), len(epoch.Streams))
@@ -125,7 +127,7 @@ func startAt(epoch *pecanv1.StoredEpoch, position *pecanv1.Position) error {
 	return nil
 }
 
-// checkOrderStreams refuses streams of an epoch that cannot have an order while others have not.
+// checkOrderStreams refuses a list of ordered streams that does not fit the epoch.
 func checkOrderStreams(r *pecanv1.EpochOpened) error {
 	if len(r.OrderStreams) > 0 && len(r.Order) == 0 {
 		return fmt.Errorf("epoch %d opened with streams in an order, and without one", r.Epoch)
@@ -160,7 +162,7 @@ func (s *State) applyEpochJoined(r *pecanv1.EpochJoined) error {
 	return nil
 }
 
-// onlyConsumer is who reads every stream of a private job's epoch; nobody for a shared job.
+// onlyConsumer gives the reader of all streams of a private job's epoch; empty for a shared job.
 func onlyConsumer(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) string {
 	if Private(job) && len(epoch.Passes) > 0 {
 		return epoch.Passes[0].ClientId

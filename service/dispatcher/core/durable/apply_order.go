@@ -14,8 +14,9 @@ import (
 // maxSteps bounds the steps of an order.
 const maxSteps = 1 << 16
 
-// OrderKey is what a decision on the order of steps holds for. Under another plan the dataset may be divided elsewhere, or draw other
-// random values by number, so an order that was tried under one plan says nothing about another one.
+// OrderKey is what a decision on the order of steps is valid for. Under another plan the dataset may be divided
+// elsewhere, or random values may have other numbers. A trial under one plan therefore says nothing about
+// another.
 type OrderKey struct {
 	Fingerprint string
 	Policy      pecanv1.Order
@@ -32,7 +33,7 @@ func KeyOf(decided *pecanv1.StoredOrder) OrderKey {
 	return OrderKey{decided.GetFingerprint(), decided.GetPolicy(), decided.GetTolerance(), decided.GetPlanHash()}
 }
 
-// OrderKey gives what a decision on the order of a job's steps would hold for, or why there is none.
+// OrderKey gives the key of a decision for a job, or why the job has none.
 func (s *State) OrderKey(job *pecanv1.StoredJob) (key OrderKey, off string) {
 	options, dataset := job.Options, s.datasets[job.DatasetId]
 	key = OrderKey{dataset.GetFingerprint(), options.GetOrder(), options.GetOrderTolerance(), job.Plan.GetHash()}
@@ -50,7 +51,7 @@ func (s *State) OrderKey(job *pecanv1.StoredJob) (key OrderKey, off string) {
 	return key, ""
 }
 
-// DecisionFor is what was decided on the order of a job's steps; nil: nothing was, or nobody asked.
+// DecisionFor gives the decision on the order of a job's steps; nil without one.
 func (s *State) DecisionFor(job *pecanv1.StoredJob) *pecanv1.StoredOrder {
 	key, off := s.OrderKey(job)
 	if off != "" {
@@ -59,7 +60,8 @@ func (s *State) DecisionFor(job *pecanv1.StoredJob) *pecanv1.StoredOrder {
 	return s.orders[key]
 }
 
-// OrderFor is the order that epochs of a job have which are opened now, or some of their streams; none: the registered one.
+// OrderFor gives the order of epochs that a job opens now, or of some of their streams; nil for the registered
+// order.
 func (s *State) OrderFor(job *pecanv1.StoredJob) []string {
 	decided := s.DecisionFor(job)
 	if decided.GetStage() == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK {
@@ -108,7 +110,7 @@ func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
 	return nil
 }
 
-// applyOrderJudged adopts an order that is piloted, or rolls one back.
+// applyOrderJudged adopts a piloted order, or rolls an order back.
 func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
 	decided := s.orders[OrderKey{r.GetFingerprint(), r.GetPolicy(), r.GetTolerance(), r.GetPlanHash()}]
 	back := r.GetStage() == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK
@@ -127,7 +129,7 @@ func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
 	return nil
 }
 
-// CheckSteps refuses what cannot be the names of a dataset's steps.
+// CheckSteps refuses lists that cannot be the names of a dataset's steps.
 func CheckSteps(order []string) error {
 	if len(order) > maxSteps {
 		return fmt.Errorf("an order of %d steps", len(order))
@@ -151,7 +153,7 @@ func (s *State) applyProfileKept(profile *pecanv1.StoredProfile) error {
 	}
 	before := ""
 	for _, node := range profile.Nodes {
-		// Also a node without a name is not behind the one before.
+		// This also refuses a node without a name.
 		if node.GetNode() <= before {
 			return fmt.Errorf("a profile with node %q behind %q", node.GetNode(), before)
 		}

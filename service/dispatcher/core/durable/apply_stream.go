@@ -20,7 +20,7 @@ func (s *State) applyStream(record *pecanv1.Record) error {
 		if err != nil {
 			return err
 		}
-		// Records of before assignments were numbered have none; they count all the same.
+		// Old records have no assignment number, but they count as assignments.
 		if r.Assignment != 0 && r.Assignment != stream.Assignment+1 {
 			return fmt.Errorf("assignment %d of stream %d after assignment %d", r.Assignment, r.Id.GetStream(), stream.Assignment)
 		}
@@ -42,7 +42,8 @@ func (s *State) applyStream(record *pecanv1.Record) error {
 		}
 		stream.Produced, stream.RemainderRows = true, r.RemainderRows
 		if !stream.Delivered {
-			// One that was delivered is run again for its rows alone. If it had been given up, more is made than was read.
+			// A delivered stream runs again only for its remainder rows. If it was truncated, the run produces
+			// more than was read.
 			stream.Count = r.Count
 		}
 	case *pecanv1.Record_StreamDelivered:
@@ -93,7 +94,8 @@ func (s *State) applyLeaseLost(r *pecanv1.LeaseLost) error {
 		stream.Truncated, stream.Progress = true, max(stream.Progress, r.Progress)
 	}
 	if !stream.Delivered || stream.RemainderRows > 0 {
-		// What the worker had made is gone with it; only a delivered stream without a remainder needs no worker any more.
+		// The produced elements are lost with the worker. Only a delivered stream without a remainder needs no
+		// worker any more.
 		stream.Produced, stream.RemainderRows = false, 0
 	}
 	switch r.Cause {
@@ -108,7 +110,7 @@ func (s *State) applyLeaseLost(r *pecanv1.LeaseLost) error {
 		stream.Failures++
 	case pecanv1.LeaseLost_MOVED:
 		if stream.Serial && !r.Serial {
-			// Nothing came of the suspicion; another one begins with how far steps are now known to work ahead.
+			// The suspected elements did no harm. The next guard begins with the known read-ahead.
 			stream.Serial, stream.Deaths, stream.Crashes, stream.SuspectBelow = false, 0, 0, 0
 		}
 	}

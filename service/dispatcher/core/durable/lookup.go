@@ -9,10 +9,10 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// Applied is the number of records so far.
+// Applied gives the number of records so far.
 func (s *State) Applied() uint64 { return s.applied }
 
-// ClusterID is the name of the cluster, empty before the first record.
+// ClusterID gives the name of the cluster; empty before the first record.
 func (s *State) ClusterID() string { return s.clusterID }
 
 // Incarnation counts the processes that opened the store.
@@ -21,7 +21,8 @@ func (s *State) Incarnation() uint64 { return s.incarnation }
 // LastLease gives the number of the newest lease.
 func (s *State) LastLease() uint64 { return s.lastLease }
 
-// Jobs gives the jobs in the order in which they were created. The caller must change neither the slice nor the jobs.
+// Jobs gives the jobs in the order in which they were created. The caller must change neither the slice nor the
+// jobs.
 func (s *State) Jobs() []*pecanv1.StoredJob { return s.ordered }
 
 // Job gives a job by its id, or nil.
@@ -39,7 +40,7 @@ func (s *State) Clients() int { return len(s.clients) }
 // ClientIDs gives the ids of all clients in ascending order.
 func (s *State) ClientIDs() []string { return slices.Sorted(maps.Keys(s.clients)) }
 
-// Dataset gives a registered dataset or nil; it is not to be changed.
+// Dataset gives a registered dataset, or nil. The caller must not change it.
 func (s *State) Dataset(id string) *pecanv1.StoredDataset { return s.datasets[id] }
 
 // Datasets gives the number of registered datasets.
@@ -48,7 +49,7 @@ func (s *State) Datasets() int { return len(s.datasets) }
 // DatasetIDs gives the ids of all registered datasets in ascending order.
 func (s *State) DatasetIDs() []string { return slices.Sorted(maps.Keys(s.datasets)) }
 
-// UsesGraph tells whether a registered dataset has the graph of that fingerprint.
+// UsesGraph reports whether a registered dataset has the graph with this fingerprint.
 func (s *State) UsesGraph(fingerprint string) bool {
 	for _, dataset := range s.datasets {
 		if dataset.Fingerprint == fingerprint {

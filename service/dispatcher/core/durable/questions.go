@@ -8,17 +8,18 @@ import (
 
 func Private(job *pecanv1.StoredJob) bool { return job.Name == "" }
 
-// IsClosing tells whether a stream is the closing stream of its epoch.
+// IsClosing reports whether a stream is the closing stream of its epoch.
 func IsClosing(job *pecanv1.StoredJob, stream *pecanv1.StoredStream) bool {
 	return job.Plan.HasClosing() && stream.Stream == uint32(job.Plan.GetNumStreams())
 }
 
-// AllPrefetched tells whether every pass of an epoch was opened ahead of need and is not adopted: perhaps nobody will ever read it.
+// AllPrefetched reports whether every pass of an epoch is prefetched and not adopted. Perhaps nobody will ever
+// read such an epoch.
 func AllPrefetched(epoch *pecanv1.StoredEpoch) bool {
 	return len(epoch.Passes) > 0 && !slices.ContainsFunc(epoch.Passes, func(p *pecanv1.StoredPass) bool { return !p.Prefetch })
 }
 
-// Delivered tells whether nothing of an epoch is left to deliver.
+// Delivered reports whether all streams of an epoch are delivered.
 func Delivered(epoch *pecanv1.StoredEpoch) bool {
 	for _, stream := range epoch.Streams {
 		if !stream.Delivered {
@@ -38,7 +39,7 @@ func Elements(epoch *pecanv1.StoredEpoch) uint64 {
 	return sum
 }
 
-// lostOf is how many elements of a stream are known to have been made and not to have arrived.
+// lostOf counts the elements of a stream that were produced and did not arrive, as far as is known.
 func lostOf(stream *pecanv1.StoredStream) uint64 {
 	if !stream.Truncated || !stream.Delivered || stream.Progress <= stream.Count {
 		return 0
@@ -56,10 +57,10 @@ func StreamsTruncated(epoch *pecanv1.StoredEpoch) uint32 {
 	return n
 }
 
-// Lost is how many elements of an epoch were lost: all that are missing where it is known how many there are.
+// Lost counts the lost elements of an epoch. If the number of all elements is known, it counts all missing ones.
 func Lost(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) uint64 {
 	if known := job.Plan.GetCardinality(); known >= 0 && Delivered(epoch) && job.Options.GetMode() == pecanv1.Mode_MODE_AT_MOST_ONCE {
-		// A client gives streams up by itself, too: where it had begun to read one before the dispatcher was told.
+		// A client also truncates streams by itself, if it had begun to read before the dispatcher knew.
 		return uint64(max(0, known-int64(Elements(epoch))))
 	}
 	lost := uint64(0)
@@ -69,12 +70,12 @@ func Lost(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) uint64 {
 	return lost
 }
 
-// HasOrder tells whether a stream runs in the order of its epoch.
+// HasOrder reports whether a stream runs in the order of its epoch.
 func HasOrder(epoch *pecanv1.StoredEpoch, stream uint32) bool {
 	return len(epoch.Order) > 0 && (len(epoch.OrderStreams) == 0 || slices.Contains(epoch.OrderStreams, stream))
 }
 
-// NamesOrder tells whether a position in an epoch of a job names this order.
+// NamesOrder reports whether a position in an epoch of a job names this order.
 func NamesOrder(job *pecanv1.StoredJob, position *pecanv1.Position, order []string) bool {
 	return len(order) > 0 && job.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC && CheckSteps(order) == nil &&
 		position.GetOrder().GetHash() == pecanv1.OrderHash(job.Plan, order)

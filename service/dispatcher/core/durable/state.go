@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// maxRequests bounds how many answered requests of a client are remembered.
+	// maxRequests bounds the remembered requests of a client.
 	maxRequests = 64
-	// maxClosedEpochs bounds how many closed epochs of a job are remembered one by one.
+	// maxClosedEpochs bounds the remembered closed epochs of a job.
 	maxClosedEpochs = 64
-	// maxStreams bounds what one epoch may have.
+	// maxStreams bounds the streams of one epoch.
 	maxStreams = 1 << 16
-	// MaxEpoch bounds the number that a trainer may go on with.
+	// MaxEpoch bounds the number of an epoch.
 	MaxEpoch = 1 << 62
 )
 
@@ -35,15 +35,15 @@ type State struct {
 	jobs        map[string]*pecanv1.StoredJob
 	caches      map[string]*pecanv1.StoredCache
 	orders      map[OrderKey]*pecanv1.StoredOrder
-	// profiles has what the steps of a graph cost, by its fingerprint.
+	// profiles has the costs of a graph's steps by its fingerprint.
 	profiles map[string]*pecanv1.StoredProfile
 
-	// ordered has the jobs in the order in which they came, and named the id for each name: both follow from jobs.
+	// ordered has the jobs in the order of their creation, and named the id of each name. Both follow from jobs.
 	ordered []*pecanv1.StoredJob
 	named   map[string]string
 }
 
-// NewState is the state before any record.
+// NewState gives the state before any record.
 func NewState() *State {
 	return &State{
 		datasets: map[string]*pecanv1.StoredDataset{}, clients: map[string]*pecanv1.StoredClient{},
@@ -52,7 +52,7 @@ func NewState() *State {
 	}
 }
 
-// Restore makes the state of a snapshot.
+// Restore gives the state of a snapshot.
 func Restore(data []byte) (*State, error) {
 	snapshot := &pecanv1.Snapshot{}
 	if err := proto.Unmarshal(data, snapshot); err != nil {
@@ -80,7 +80,7 @@ func Restore(data []byte) (*State, error) {
 		s.addJob(job)
 		for _, epoch := range job.Epochs {
 			for _, stream := range epoch.Streams {
-				// A snapshot of before assignments were numbered.
+				// Old snapshots have no assignment numbers.
 				if stream.Consumer != "" && stream.Assignment == 0 {
 					stream.Assignment = 1
 				}
@@ -115,7 +115,7 @@ func (s *State) Snapshot() *pecanv1.Snapshot {
 	return snapshot
 }
 
-// Marshal is the snapshot in bytes, the same bytes for the same state.
+// Marshal gives the snapshot in bytes: equal states have equal bytes.
 func (s *State) Marshal() ([]byte, error) {
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(s.Snapshot())
 	if err != nil {
@@ -124,7 +124,7 @@ func (s *State) Marshal() ([]byte, error) {
 	return data, nil
 }
 
-// Hash tells two states apart.
+// Hash gives the SHA-256 of the state.
 func (s *State) Hash() string {
 	data, err := s.Marshal()
 	if err != nil {

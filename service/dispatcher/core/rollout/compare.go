@@ -10,41 +10,43 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
-// An order that a trial bore out is piloted: the next epoch that is opened has it for one stream, beside others in the registered order, and
-// workers tell the figures of both apart. If the steps that move take more for an element in it than beside it, or elements fail in it where
-// none did, the order is rolled back for good; else it is adopted, and held against the figures of before from then on. Where one
-// stream can tell nothing the whole epoch has the order, and is held against those figures, too.
+// A piloted order passed its trial. The next epoch has it in one stream, in the same epoch as others in the
+// registered order, and workers report both separately. The order is rolled back for good if its steps cost more
+// per element than in the other streams, or if elements fail only in it. Otherwise it is adopted, and compared
+// with earlier metrics from then on. If one stream cannot be compared, the whole epoch has the order and is
+// compared with earlier metrics.
 //
-// What is decided is durable, and so is which streams of an epoch have the order. The figures are not: a dispatcher that starts anew
-// begins to look with the next epoch that is opened.
+// Decisions are durable, and so are the ordered streams of an epoch. The metrics are not: after a restart the
+// comparison begins with the next epoch that is opened.
 
 const (
-	// Steps' times in two streams of one order differ by up to a tenth: each has threads, and with them allocators, of its own (design note
-	// 0010, Trial). So two streams of an epoch are told apart by more than a tenth on either side.
+	// Costs in two streams of one order differ by up to a tenth, because each stream has its own threads and
+	// allocators (design note 0010, Trial). So two streams must differ by more than a tenth on either side.
 	sameEpochsMargin = 1.2
-	// What a step takes is the time in it, which grows when its host has other work, and figures of two times are of two loads. A host
-	// that is twice as busy as it was is nothing unusual, so only more than that contradicts; and there have to be more figures.
+	// A step's time grows when its host has other work, and earlier metrics come from another load. A host that
+	// is twice as busy is nothing unusual, so only more than that counts, and it needs more samples.
 	otherEpochsMargin, otherEpochsCPU = 2.0, 5.0
 )
 
-// comparison are what the steps that an order covers took since it is looked at: in it, beside it, and at any time in the registered order.
+// comparison has the costs of the covered steps since the pilot began: in the order, in the same epochs, and at
+// any time in the registered order.
 type comparison struct {
 	ordered, sameEpochs, before cost
-	// failed says that elements failed in the order, and none in the other.
+	// failed says that elements failed in the order and none in the others; empty otherwise.
 	failed string
 }
 
-// cost is how many elements came from the highest of some steps, and what each took in all of these.
+// cost has the elements of the highest of some steps, and the CPU seconds per element in all of them.
 type cost struct {
 	elements   uint64
 	perElement float64
-	// maxElements elements that one of the steps gave.
+	// maxElements is the most elements of any of the steps.
 	maxElements uint64
 }
 
 func (t cost) cpu() float64 { return float64(t.elements) * t.perElement }
 
-// costOf sums up the figures of steps, the highest of which is the last.
+// costOf sums the metrics of steps; the last one is the highest.
 func costOf(steps []string, nodes []*pecanv1.NodeMetrics) (t cost) {
 	cpu := 0.0
 	for _, node := range nodes {
@@ -62,7 +64,7 @@ func costOf(steps []string, nodes []*pecanv1.NodeMetrics) (t cost) {
 	return t
 }
 
-// compare sums up the figures of the jobs that run in an order.
+// compare sums the metrics of the jobs that run in an order.
 func (r *Rollouts) compare(key durable.OrderKey, decided *pecanv1.StoredOrder, p *pilot, jobs []*pecanv1.StoredJob) (s comparison) {
 	ordered, beside, before := jobmetrics.Profile{}, jobmetrics.Profile{}, jobmetrics.Profile{}
 	for _, job := range jobs {

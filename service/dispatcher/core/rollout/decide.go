@@ -7,7 +7,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// decide makes an end of looking for an order: the planned one holds if a trial bears it out, else the registered one stays.
+// decide ends the search for an order. The planned order is piloted if its trial succeeded; otherwise the
+// registered one stays.
 func (r *Rollouts) decide(key durable.OrderKey, planned *Planned, trial *pecanv1.OrderTrial, why string) {
 	decided := &pecanv1.StoredOrder{
 		Fingerprint: key.Fingerprint, Policy: key.Policy, Tolerance: key.Tolerance, PlanHash: key.PlanHash, Trial: trial, Why: why,
@@ -27,7 +28,7 @@ func (r *Rollouts) decide(key durable.OrderKey, planned *Planned, trial *pecanv1
 		"state", stageName(decided), "why", why)
 }
 
-// stageName is the word for a decision.
+// stageName names the stage of a decision.
 func stageName(decided *pecanv1.StoredOrder) string {
 	switch {
 	case decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED:

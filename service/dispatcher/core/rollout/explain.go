@@ -13,18 +13,19 @@ import (
 
 // Explained is what the core knows of the order of a job's steps.
 type Explained struct {
-	// Response has all but the steps and what is predicted of them, which follow from the graph.
+	// Response lacks the steps and predictions. They follow from the graph.
 	Response *pecanv1.ExplainResponse
-	// Fingerprint, Plan, Options and Nodes are what an order is planned from; Nodes has figures of steps in the registered order.
+	// Fingerprint, Plan, Options and Nodes are the input of a plan. Nodes has metrics of steps in the registered
+	// order.
 	Fingerprint string
 	Plan        *pecanv1.Plan
 	Options     *pecanv1.JobOptions
 	Nodes       []*pecanv1.NodeMetrics
-	// Order is the one that was decided, or is tried, also where it was rolled back; empty: the registered one.
+	// Order is the decided or planned order, also if it was rolled back; empty for the registered one.
 	Order []string
 }
 
-// Explain says in which order the steps of a job run, and why. The job is given by its id or its name.
+// Explain says in which order the steps of a job run, and why. name is the job's id or name.
 func (r *Rollouts) Explain(name string) (*Explained, error) {
 	job := r.state.Job(name)
 	if job == nil {
@@ -54,14 +55,14 @@ func (r *Rollouts) Explain(name string) (*Explained, error) {
 	if decided := r.state.Decision(key); decided != nil {
 		e.Order, e.Response.Trial, e.Response.Production = decided.Order, decided.Trial, decided.Production
 		if kept != nil {
-			// The job's own may be of the other order.
+			// The job's own metrics may be of the other order.
 			e.Nodes = kept
 		}
 	}
 	return e, nil
 }
 
-// status is the word for how far a job is on its way to another order of its steps, and why.
+// status gives the stage of a job's rollout, and its reason.
 func (r *Rollouts) status(job *pecanv1.StoredJob) (state, why string) {
 	key, off := r.state.OrderKey(job)
 	if off != "" {
@@ -88,7 +89,7 @@ func (r *Rollouts) status(job *pecanv1.StoredJob) (state, why string) {
 	}
 }
 
-// otherEpochs says how many open epochs were opened before what is decided now.
+// otherEpochs counts the open epochs that were opened before the decision.
 func otherEpochs(job *pecanv1.StoredJob, decided *pecanv1.StoredOrder) string {
 	registered, ordered := 0, 0
 	for _, epoch := range job.Epochs {
@@ -107,7 +108,7 @@ func otherEpochs(job *pecanv1.StoredJob, decided *pecanv1.StoredOrder) string {
 	return ""
 }
 
-// Status is what an operator sees of it at a glance; nil where nobody asked.
+// Status gives the stage of a job's rollout for an operator; nil if nobody asked for another order.
 func (r *Rollouts) Status(job *pecanv1.StoredJob) *pecanv1.OrderStatus {
 	switch job.Options.GetOrder() {
 	case pecanv1.Order_ORDER_UNSPECIFIED, pecanv1.Order_ORDER_OFF:
@@ -117,7 +118,7 @@ func (r *Rollouts) Status(job *pecanv1.StoredJob) *pecanv1.OrderStatus {
 	return &pecanv1.OrderStatus{State: state, Why: why}
 }
 
-// pilotStatus say what a piloted order waits for.
+// pilotStatus says what a piloted order waits for.
 func (r *Rollouts) pilotStatus(decided *pecanv1.StoredOrder) string {
 	p := r.pilots[durable.KeyOf(decided)]
 	switch {

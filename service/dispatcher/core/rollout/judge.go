@@ -9,7 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// judge decides what becomes of an order by what workers have told so far.
+// judge adopts a piloted order or rolls it back, if the metrics suffice.
 func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *pilot, jobs []*pecanv1.StoredJob) {
 	s := r.compare(key, decided, p, jobs)
 	if s.failed != "" {
@@ -20,7 +20,7 @@ func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *
 	if p.wholeEpochs {
 		registered, margin, cpu, against, enough = s.before, otherEpochsMargin, otherEpochsCPU, "epochs before it", s.before.elements > 0
 	}
-	// An order may take next to nothing for what took long before.
+	// An order may make expensive steps almost free, so the larger cost counts.
 	seen := float64(s.ordered.elements) * max(s.ordered.perElement, registered.perElement)
 	if !enough || min(registered.maxElements, s.ordered.maxElements) < minElements || seen < cpu {
 		p.waitsFor = fmt.Sprintf("%d elements in it and %d in %s have been seen; %d of each are needed, and what takes %.0f s of CPU",
@@ -41,7 +41,7 @@ func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *
 	}
 }
 
-// setStage makes durable what becomes of an order.
+// setStage records the new stage of an order.
 func (r *Rollouts) setStage(key durable.OrderKey, stage pecanv1.OrderStage, production *pecanv1.OrderProduction, why string) {
 	r.host.Emit(&pecanv1.Record{Kind: &pecanv1.Record_OrderJudged{OrderJudged: &pecanv1.OrderJudged{
 		Fingerprint: key.Fingerprint, Policy: key.Policy, Tolerance: key.Tolerance, PlanHash: key.PlanHash, Stage: stage, Production: production, Why: why,
@@ -54,8 +54,9 @@ func (r *Rollouts) setStage(key durable.OrderKey, stage pecanv1.OrderStage, prod
 	r.host.Log(false, text, "dataset", key.Fingerprint, "policy", key.Policy.String(), "tolerance", key.Tolerance.String(), "why", why)
 }
 
-// StreamFailed notes that a stream has failed for good. Where it runs in an order, and no epoch of its job has failed before, that counts
-// against the order: the registered one is right by definition. Whether it is the order's doing nobody can tell, and a rollback costs no more than time.
+// StreamFailed notes that a stream has failed for good. If it runs in another order, and no epoch of its job has
+// failed before, the order is rolled back: the registered order is right by definition. The order may be
+// innocent, but a rollback costs only time.
 func (r *Rollouts) StreamFailed(job *pecanv1.StoredJob, epochNumber uint64, stream uint32, why string) {
 	epoch, decided := durable.FindEpoch(job, epochNumber), r.state.DecisionFor(job)
 	if epoch == nil || !durable.HasOrder(epoch, stream) || !slices.Equal(r.state.OrderFor(job), epoch.Order) {

@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
-// measure asks for a plan when it is known what the steps cost: from these jobs, or from earlier ones.
+// measure asks for a plan once the costs of the steps are known, from these jobs or from earlier ones.
 func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 	o.due = r.host.Now() + checkEvery
 	nodes := r.measured(u.jobs)
@@ -28,26 +28,26 @@ func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 	r.host.Plan(PlanRequest{Number: o.planNumber, Fingerprint: u.key.Fingerprint, Plan: u.jobs[0].Plan, Options: optionsFor(u), Nodes: nodes})
 }
 
-// optionsFor gives the options of a decision's jobs with the tolerance that is meant.
+// optionsFor gives the options of a decision's jobs with the effective tolerance.
 func optionsFor(u *undecidedOrder) *pecanv1.JobOptions {
 	options := proto.Clone(u.jobs[0].Options).(*pecanv1.JobOptions)
 	options.OrderTolerance = u.key.Tolerance
 	return options
 }
 
-// measured sums up the figures of jobs' streams that run in the registered order.
+// measured sums the metrics of jobs' streams in the registered order.
 func (r *Rollouts) measured(jobs []*pecanv1.StoredJob) []*pecanv1.NodeMetrics {
 	sum := jobmetrics.Profile{}
 	for _, job := range jobs {
 		sum.Add(r.host.Metrics(job.JobId).Registered())
 	}
-	// A node without a name is nobody's, and a time that is none would make all others worth nothing.
+	// A node without a name belongs to nobody. An invalid time would make all others worthless.
 	return slices.DeleteFunc(sum.List(), func(n *pecanv1.NodeMetrics) bool {
 		return n.Node == "" || !(n.SelfCpuS >= 0) || math.IsInf(n.SelfCpuS, 0)
 	})
 }
 
-// busiest gives the elements of the node that took most time, and the time of all.
+// busiest gives the elements of the most expensive node, and the CPU seconds of all nodes.
 func busiest(nodes []*pecanv1.NodeMetrics) (elements uint64, cpu float64) {
 	most := 0.0
 	for _, node := range nodes {
@@ -59,8 +59,8 @@ func busiest(nodes []*pecanv1.NodeMetrics) (elements uint64, cpu float64) {
 	return elements, cpu
 }
 
-// PlanRequest asks for an order of the steps of a graph, from figures of what they cost. It is answered by OrderPlanned, whatever
-// comes of it.
+// PlanRequest asks for an order of the steps of a graph, from metrics of their costs. Planned answers it in any
+// case.
 type PlanRequest struct {
 	Number      uint64
 	Fingerprint string

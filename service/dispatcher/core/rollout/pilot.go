@@ -9,23 +9,24 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
-// pilot is how an order does in production, since an epoch was opened that has it.
+// pilot follows an order in production, from the first epoch that was opened with it.
 type pilot struct {
-	// due is when it is looked at next.
+	// due is when the pilot is judged next.
 	due time.Duration
-	// baseline has what is known of jobs when they opened their first epoch in the order, and epochs the number of their last one.
+	// baseline has the metrics of each job when it opened its first epoch in the order. epochs has the number of
+	// its newest one.
 	baseline map[string]*jobmetrics.Totals
 	epochs   map[string]uint64
-	// wholeEpochs: there is an epoch whose streams have nothing beside them.
+	// wholeEpochs: in some epoch all streams have the order.
 	wholeEpochs bool
-	// checked: it was held against other figures, and is right.
+	// checked: the comparison was made, and the order is right.
 	checked bool
-	// waitsFor says in words what it waits for.
+	// waitsFor says what the pilot waits for.
 	waitsFor string
 }
 
-// BeginPilot gives the streams that have the order of an epoch that a job opens now; none: all of them. An order that nobody decided on
-// here, but a position names, is no pilot.
+// BeginPilot gives the streams of a new epoch that have its order; nil if all have. An order that only a position
+// names is no pilot.
 func (r *Rollouts) BeginPilot(job *pecanv1.StoredJob, number uint64, position *pecanv1.Position, order []string) (streams []uint32) {
 	if len(order) == 0 || !slices.Equal(order, r.state.OrderFor(job)) {
 		return nil
@@ -33,7 +34,7 @@ func (r *Rollouts) BeginPilot(job *pecanv1.StoredJob, number uint64, position *p
 	decided := r.state.DecisionFor(job)
 	key := durable.KeyOf(decided)
 	if p := r.pilots[key]; p == nil || p.checked {
-		// Every epoch is held against others by itself.
+		// Each epoch gets its own comparison.
 		r.pilots[key] = &pilot{baseline: map[string]*jobmetrics.Totals{}, epochs: map[string]uint64{}}
 	}
 	p := r.pilots[key]
@@ -48,8 +49,9 @@ func (r *Rollouts) BeginPilot(job *pecanv1.StoredJob, number uint64, position *p
 	return streams
 }
 
-// comparableInEpoch tells whether one stream of a job's next epoch shall have the order. It tells nothing where it is the only one or must not
-// differ from others, and an epoch that is over without a decision was too short. In mode deterministic an epoch has one order.
+// comparableInEpoch reports whether one stream of a job's next epoch shall have the order. A single stream, or
+// one that must not differ from others, cannot be compared. If the last epoch ended without a decision, epochs
+// are too short for that. In mode deterministic an epoch has one order.
 func (p *pilot) comparableInEpoch(job *pecanv1.StoredJob, decided *pecanv1.StoredOrder) bool {
 	if last, any := p.epochs[job.JobId]; any {
 		if epoch := durable.FindEpoch(job, last); epoch == nil || len(epoch.Passes) == 0 || durable.Delivered(epoch) {
@@ -59,7 +61,8 @@ func (p *pilot) comparableInEpoch(job *pecanv1.StoredJob, decided *pecanv1.Store
 	return job.Plan.GetNumStreams() > 1 && (decided.ByStream || !job.Plan.HasClosing()) && job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC
 }
 
-// firstStream is the one that is leased first, so that the others run beside it for as long as may be; none where all have ended.
+// firstStream gives the stream that is leased first, so that the others run at the same time for as long as
+// possible; nil if all have ended.
 func firstStream(job *pecanv1.StoredJob, position *pecanv1.Position) []uint32 {
 	for stream := range uint32(job.Plan.GetNumStreams()) {
 		if !slices.Contains(position.GetEnded(), stream) {
@@ -69,7 +72,7 @@ func firstStream(job *pecanv1.StoredJob, position *pecanv1.Position) []uint32 {
 	return nil
 }
 
-// judgePilots holds orders that run against the registered one.
+// judgePilots judges the pilots that are due.
 func (r *Rollouts) judgePilots() {
 	var due []durable.OrderKey
 	for key, p := range r.pilots {

@@ -9,22 +9,22 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// Planned answers PlanOrder, whose number it has.
+// Planned answers the PlanRequest with the same number.
 type Planned struct {
 	Number uint64
-	// Order has the names of all steps, the one next to the source first; none: the registered one stays.
+	// Order names all steps, the one next to the source first; empty if the registered order stays.
 	Order []string
 	// Steps are in the registered order.
 	Steps []*pecanv1.ExplainedStep
-	// PredictedBefore and PredictedAfter are seconds of CPU for an element of the source.
+	// PredictedBefore and PredictedAfter are CPU seconds per element of the source.
 	PredictedBefore, PredictedAfter float64
 	// Why says what the order gains, or why the registered one stays.
 	Why string
-	// Retry, when set, says why nothing could be planned now.
+	// Retry, if set, says why no plan was possible now.
 	Retry string
 }
 
-// Planned takes the plan that was asked for. Another answer is to a question that nobody has any more.
+// Planned takes a requested plan. It ignores answers to older requests.
 func (r *Rollouts) Planned(in Planned) {
 	for _, u := range r.undecided() {
 		o := r.open[u.key]
@@ -50,7 +50,7 @@ func (r *Rollouts) Planned(in Planned) {
 	}
 }
 
-// tops are the steps of the registered and of the planned order above which nothing differs; empty where it does not say its steps.
+// tops gives the steps of both orders above which nothing differs; empty if the plan does not list the steps.
 func (in *Planned) tops() (registered, ordered string) {
 	for i, step := range slices.Backward(in.Steps) {
 		if len(in.Steps) == len(in.Order) && step.GetNode() != in.Order[i] {
@@ -60,8 +60,8 @@ func (in *Planned) tops() (registered, ordered string) {
 	return "", ""
 }
 
-// produced gives the elements that have come from a step, or from the highest below it of which that is known, and the CPU of the steps above;
-// "" is the highest step.
+// produced gives the elements of a step and the CPU of the steps above it. If a step has no metrics, the highest
+// one below it counts. "" is the highest step.
 func (in *Planned) produced(step string, nodes []*pecanv1.NodeMetrics) (elements uint64, above float64) {
 	reached := step == ""
 	for _, s := range slices.Backward(in.Steps) {
@@ -78,7 +78,7 @@ func (in *Planned) produced(step string, nodes []*pecanv1.NodeMetrics) (elements
 	return 0, above
 }
 
-// gain is the share of CPU that a planned order saves.
+// gain gives the share of CPU that a planned order saves.
 func (in *Planned) gain() float64 {
 	if !(in.PredictedBefore > 0 && in.PredictedAfter >= 0) {
 		return 0
@@ -86,7 +86,7 @@ func (in *Planned) gain() float64 {
 	return 1 - in.PredictedAfter/in.PredictedBefore
 }
 
-// registered is the registered order of the steps; nil where the plan does not say all of them.
+// registered gives the registered order of the steps; nil if the plan does not list all of them.
 func (in *Planned) registered() (names []string) {
 	for _, step := range in.Steps {
 		names = append(names, step.GetNode())
@@ -97,7 +97,8 @@ func (in *Planned) registered() (names []string) {
 	return names
 }
 
-// covers are the steps from the lowest that moves to the highest, in the registered order; all, where that is not known.
+// covers gives the steps from the lowest that moves to the highest, in the registered order; all if that is
+// unknown.
 func (in *Planned) covers() []string {
 	registered := in.registered()
 	if registered == nil {
@@ -113,8 +114,9 @@ func (in *Planned) covers() []string {
 	return registered[low:high]
 }
 
-// byStream tells whether one stream may have the order while another one has not. Elements are the same in both; but what a batch keeps back
-// for the closing stream is joined with that of other streams, and is only the same where no step has passed the batch.
+// byStream reports whether one stream may have the order while others have not. The elements are the same in
+// both. But the closing stream joins the remainders of batches, and they are the same only if no step has passed
+// a batch.
 func (in *Planned) byStream() bool {
 	registered := in.registered()
 	for i, step := range in.Steps {
@@ -125,7 +127,7 @@ func (in *Planned) byStream() bool {
 	return registered != nil
 }
 
-// sameBelow tells whether a step of an order has the same steps below it in another one.
+// sameBelow reports whether a step has the same steps below it in both orders.
 func sameBelow(a, b []string, at int) bool {
 	return b[at] == a[at] && !slices.ContainsFunc(b[:at], func(name string) bool { return !slices.Contains(a[:at], name) })
 }

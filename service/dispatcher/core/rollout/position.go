@@ -8,11 +8,12 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// In mode deterministic the order of an epoch's steps is part of what its bytes follow from, so a position names it, and the epoch that is
-// opened there has it: whatever was decided meanwhile, and where nothing is. A position comes from a trainer, and the core knows no
-// graphs: an order that was not decided here is found, and held against the graph, by the caller.
+// In mode deterministic the bytes of an epoch depend on the order of its steps. A position therefore names the
+// order, and the epoch opened there has it, whatever was decided meanwhile. The core reads no graphs, so the
+// caller finds an order that was not decided here, and checks it against the graph.
 
-// PositionOrder is what positions in an epoch say of its order; nil where it can be one only, or is all the same.
+// PositionOrder gives what positions in an epoch say of its order; nil if there is only one order, or it does not
+// matter.
 func (r *Rollouts) PositionOrder(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) *pecanv1.EpochOrder {
 	if job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || epoch == nil {
 		return nil
@@ -23,7 +24,8 @@ func (r *Rollouts) PositionOrder(job *pecanv1.StoredJob, epoch *pecanv1.StoredEp
 	return pecanv1.NewEpochOrder(job.Plan, epoch.Order)
 }
 
-// OrderToFind is the question which order of a dataset's steps a position names, and whether its graph, plan and options allow that.
+// OrderToFind asks which order of a dataset's steps a position names, and whether graph, plan and options allow
+// it.
 type OrderToFind struct {
 	Fingerprint string
 	Plan        *pecanv1.Plan
@@ -31,7 +33,7 @@ type OrderToFind struct {
 	Order       *pecanv1.EpochOrder
 }
 
-// OrderToFind asks for the order of a position; nil where the core can tell by itself.
+// OrderToFind asks for the order of a position; nil if the core knows it.
 func (r *Rollouts) OrderToFind(req *pecanv1.OpenEpochRequest) *OrderToFind {
 	job, named := r.state.Job(req.JobId), req.GetPosition().GetOrder()
 	if job == nil || job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || len(named.GetSteps()) == 0 {
@@ -44,8 +46,8 @@ func (r *Rollouts) OrderToFind(req *pecanv1.OpenEpochRequest) *OrderToFind {
 	return &OrderToFind{Fingerprint: key.Fingerprint, Plan: job.Plan, Options: job.Options, Order: named}
 }
 
-// OrderAt is the order in which the steps of an epoch run that is opened now: the decided one, but for a trainer of mode deterministic
-// that goes on in an epoch. That epoch had the registered order where the position says nothing.
+// OrderAt gives the order of a new epoch: the decided one, except where a trainer of mode deterministic resumes
+// an epoch. If the position does not name an order, that epoch had the registered one.
 func (r *Rollouts) OrderAt(job *pecanv1.StoredJob, position *pecanv1.Position, found []string) ([]string, error) {
 	decided := r.state.OrderFor(job)
 	named := position.GetOrder()
@@ -67,7 +69,7 @@ func (r *Rollouts) OrderAt(job *pecanv1.StoredJob, position *pecanv1.Position, f
 	}
 }
 
-// started tells whether a position has something of an epoch.
+// started reports whether a position is past the start of its epoch.
 func started(position *pecanv1.Position) bool {
 	return len(position.GetEnded()) > 0 || position.GetTurn() > 0 || slices.ContainsFunc(position.GetNext(), func(n uint64) bool { return n > 0 })
 }

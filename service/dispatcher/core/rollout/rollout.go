@@ -9,27 +9,23 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
-// The way to another order of a dataset's steps: the workers' figures show what each step costs (measuring); the caller, who has the
-// graph, plans an order (PlanOrder, OrderPlanned); a worker that runs the dataset tries it on some elements that nobody gets (proposed);
-// and one record says which order is piloted from then on (pilot.go), or why the registered one stays. Nothing before that record is durable: a
-// dispatcher that starts anew measures and tries again. Epochs that are opened from then on have the order, or one of their streams has; those
-// that are open keep theirs. Jobs of one dataset share all of this where policy, tolerance and plan are the same.
 
 const (
-	// minElements of the busiest step, and leastCPU seconds in all, are what an order is planned from.
+	// A plan needs minElements of the busiest step, and minCPU seconds in all.
 	minElements = 200
 	minCPU      = 1.0
-	// trialShare is what a trial may cost, in the share of an epoch; an order that would save less is not tried.
+	// trialShare is the share of an epoch's CPU that a trial may cost. An order that would save less is not
+	// tried.
 	trialShare = 0.02
-	// minTrialElements and mostTried are how many elements a trial may cost beside trialOpening, the seconds of CPU in which it opens the
-	// dataset: twice what it needs to be sure, and as many as it takes at most.
+	// A trial may cost trialOpeningCPU seconds to open the dataset, plus the CPU of minTrialElements to
+	// maxTrialElements elements. The minimum is twice what a clear result needs.
 	minTrialElements, maxTrialElements = 60, 2000
 	trialOpeningCPU                    = 0.25
-	// trialTimeout is how long a worker may take for the answer. It gives up before.
+	// trialTimeout is how long a worker may take to answer. The worker gives up earlier.
 	trialTimeout = time.Minute
-	// maxLosses of workers in a trial refuse the order: it may be what ends them.
+	// An order is refused after maxLosses lost workers in its trials: it may have killed them.
 	maxLosses = 3
-	// checkEvery is how often figures are looked at, planAgain when a plan is asked for again that could not be made.
+	// checkEvery is the period in which metrics are checked, planRetryAfter the time after a failed plan.
 	checkEvery     = time.Second
 	planRetryAfter = time.Minute
 )
@@ -42,7 +38,7 @@ type Host interface {
 	Emit(record *pecanv1.Record)
 	// Metrics sums what workers reported for a job.
 	Metrics(jobID string) *jobmetrics.Totals
-	// Plan asks the caller for a plan. The answer is OrderPlanned.
+	// Plan asks the caller for a plan. The answer is Planned.
 	Plan(asked PlanRequest)
 	// Worker gives the session of a worker, and whether the worker can try an order now.
 	Worker(workerID string) (session uint64, free bool)
@@ -56,10 +52,10 @@ type Host interface {
 type Rollouts struct {
 	host  Host
 	state *durable.State
-	// open has the rollouts without a decision. ordersAsked and trials number their questions.
+	// open has the rollouts without a decision. plans and trials number the requests.
 	open          map[durable.OrderKey]*rollout
 	plans, trials uint64
-	// pilots has how orders do in production, from the first epoch that was opened with them.
+	// pilots has the orders in production.
 	pilots map[durable.OrderKey]*pilot
 }
 
@@ -68,49 +64,50 @@ func NewRollouts(host Host, state *durable.State) *Rollouts {
 	return &Rollouts{host: host, state: state, open: map[durable.OrderKey]*rollout{}, pilots: map[durable.OrderKey]*pilot{}}
 }
 
-// Tick takes every rollout a step further for which the time has come.
+// Tick continues every rollout that is due.
 func (r *Rollouts) Tick() {
 	r.stepOpen()
 	r.judgePilots()
 }
 
-// rollout is the way to a decision on the order of steps, as far as it has come.
+// rollout is a search for an order before its decision.
 type rollout struct {
-	// due is when it is gone on with.
+	// due is when the rollout continues.
 	due time.Duration
-	// planNumber numbers the plan that is being made; 0: none is.
+	// planNumber is the number of the open PlanRequest, 0 without one.
 	planNumber uint64
-	// planned is the order that is tried; nil before there is one.
+	// planned is the planned order; nil before there is one.
 	planned *Planned
-	// metrics are those that it was planned from.
+	// metrics are those of the plan.
 	metrics []*pecanv1.NodeMetrics
 	trial   *trial
-	// cost is what trials took that were too short, and least what the next one may take at least, in seconds of CPU.
+	// cost is the CPU of inconclusive trials, and least the minimum of the next one, in seconds.
 	cost, least float64
-	// losses of workers that were trying, what became of the last one, and the connections that are not asked again.
+	// losses counts workers lost in trials, lastLoss describes the last one. asked has the sessions that are not
+	// asked again.
 	losses   int
 	lastLoss string
 	asked    map[uint64]bool
-	// waitsFor says in words what it waits for.
+	// waitsFor says what the rollout waits for.
 	waitsFor string
 }
 
-// trial is under way on a worker.
+// trial is a trial on a worker.
 type trial struct {
 	id, worker string
 	session    uint64
 	until      time.Duration
-	// budget is the CPU that it may spend, in seconds.
+	// budget is the CPU that the trial may spend, in seconds.
 	budget float64
 }
 
-// undecidedOrder is a decision that is to be made, and the jobs that wait for it.
+// undecidedOrder is an open decision, and the jobs that wait for it.
 type undecidedOrder struct {
 	key  durable.OrderKey
 	jobs []*pecanv1.StoredJob
 }
 
-// undecided lists the decisions that are to be made, in the order of their first jobs.
+// undecided lists the open decisions in the order of their first jobs.
 func (r *Rollouts) undecided() []*undecidedOrder {
 	var list []*undecidedOrder
 	at := map[durable.OrderKey]*undecidedOrder{}
@@ -128,10 +125,10 @@ func (r *Rollouts) undecided() []*undecidedOrder {
 	return list
 }
 
-// stepOpen takes every order a step further for which the time has come.
+// stepOpen continues every open rollout that is due.
 func (r *Rollouts) stepOpen() {
 	list, before := r.undecided(), r.open
-	// What nobody waits for any more is left out.
+	// Rollouts that no job waits for are dropped.
 	r.open = map[durable.OrderKey]*rollout{}
 	for _, u := range list {
 		if r.open[u.key] = before[u.key]; before[u.key] == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// startTrial has a worker try the planned order, as soon as the trial costs no more than it may and a worker runs the dataset.
+// startTrial starts a trial of the planned order, once the budget suffices and a worker runs the dataset.
 func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
 	o.due = r.host.Now() + checkEvery
 	budget, least := r.trialBudget(u, o)
@@ -33,8 +33,9 @@ func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
 	r.host.Log(false, "order of steps is tried", "dataset", u.key.Fingerprint, "worker", id, "trial", o.trial.id, "cpu_s", budget)
 }
 
-// trialBudget is what a trial may cost in seconds of CPU, and what it costs at least. It may cost a share of an epoch, by what an
-// element costs and how many there are; where that is not known, or more has been spent already, of what was spent.
+// trialBudget gives the CPU seconds that a trial may cost, and its minimum. The budget is a share of an epoch,
+// computed from the cost and number of elements. If they are unknown, or more was spent already, it is a share of
+// what was spent.
 func (r *Rollouts) trialBudget(u *undecidedOrder, o *rollout) (budget, least float64) {
 	nodes := r.measured(u.jobs)
 	_, spent := busiest(nodes)
@@ -51,14 +52,14 @@ func (r *Rollouts) trialBudget(u *undecidedOrder, o *rollout) (budget, least flo
 		return trialShare*spent - o.cost, max(trialOpeningCPU, o.least)
 	}
 	each := (spent - above) / float64(elements)
-	// An element is run in both orders.
+	// An element runs in both orders.
 	both := each * (2 - o.planned.gain())
 	least = max(trialOpeningCPU+minTrialElements*both, o.least)
 	return min(trialShare*max(spent, epoch)-o.cost, max(trialOpeningCPU+maxTrialElements*both, least)), least
 }
 
-// trialWorker finds a connected worker that runs a stream of a job that waits for the order. One that was asked before is not asked
-// again on the same connection, and none tries two orders at once.
+// trialWorker finds a connected worker that runs a stream of a waiting job. A session that was asked before is
+// not asked again, and no worker tries two orders at once.
 func (r *Rollouts) trialWorker(u *undecidedOrder, o *rollout) (job *pecanv1.StoredJob, id string, session uint64) {
 	for _, job := range u.jobs {
 		for _, epoch := range job.Epochs {
@@ -76,7 +77,8 @@ func (r *Rollouts) trialWorker(u *undecidedOrder, o *rollout) (job *pecanv1.Stor
 	return nil, "", 0
 }
 
-// loseTrial gives a trial up whose worker is lost or silent. One that left in good order says nothing about the order.
+// loseTrial ends a trial whose worker is lost or silent. A worker that left in good order says nothing about the
+// order.
 func (r *Rollouts) loseTrial(key durable.OrderKey, o *rollout, why string, counts bool) {
 	o.trial, o.due, o.lastLoss = nil, r.host.Now(), why
 	if counts {
@@ -90,7 +92,7 @@ func (r *Rollouts) loseTrial(key durable.OrderKey, o *rollout, why string, count
 	r.decide(key, o.planned, &pecanv1.OrderTrial{Refused: why}, why)
 }
 
-// LoseTrials gives up what was being tried over a connection that is gone.
+// LoseTrials ends the trials on a session that is gone.
 func (r *Rollouts) LoseTrials(session uint64, why string, counts bool) {
 	for _, u := range r.undecided() {
 		if o := r.open[u.key]; o != nil && o.trial != nil && o.trial.session == session {
@@ -99,7 +101,8 @@ func (r *Rollouts) LoseTrials(session uint64, why string, counts bool) {
 	}
 }
 
-// Tried takes the answer of a worker. One to a trial that was given up, or of before this process, says nothing any more.
+// Tried takes a worker's answer. It ignores answers to a trial that has ended, or that an earlier process
+// started.
 func (r *Rollouts) Tried(session uint64, told *pecanv1.OrderTried, leaving bool) {
 	for _, u := range r.undecided() {
 		o := r.open[u.key]
@@ -111,10 +114,10 @@ func (r *Rollouts) Tried(session uint64, told *pecanv1.OrderTried, leaving bool)
 		case trial == nil:
 			r.loseTrial(u.key, o, fmt.Sprintf("worker %s gave no result", o.trial.worker), true)
 		case trial.Refused != "" && leaving:
-			// It had to stop.
+			// The worker had to stop.
 			r.loseTrial(u.key, o, fmt.Sprintf("worker %s leaves", o.trial.worker), false)
 		case trial.Inconclusive && trial.CpuS >= o.trial.budget/2:
-			// It was too short to tell anything: the next one may take twice as long, when that is no more than a trial may cost.
+			// An inconclusive trial doubles the next one, if the budget allows it.
 			o.cost, o.least = o.cost+trial.CpuS, 2*o.trial.budget
 			delete(o.asked, session)
 			o.trial, o.waitsFor = nil, "a trial was too short: "+trial.Refused

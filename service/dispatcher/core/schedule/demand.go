@@ -7,11 +7,12 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// load of a worker.
+// load counts the streams of a worker.
 type load struct {
 	running, held int
-	// prefetchJobs has the jobs of which the worker holds a stream of an epoch opened ahead of need. Those streams are not among the
-	// others: each has made one element at most and waits, perhaps for ever, and must not keep others from the slot.
+	// prefetchJobs has the jobs of which the worker holds a stream of a prefetched epoch. The other counts
+	// exclude these streams: each has produced at most one element and waits, perhaps forever. It must not keep
+	// others from the slot.
 	prefetchJobs map[string]bool
 }
 
@@ -20,19 +21,19 @@ type demand struct {
 	job     *pecanv1.StoredJob
 	epoch   *pecanv1.StoredEpoch
 	waiting []*pecanv1.StoredStream
-	// running streams of the epoch, and those held and not read to their end.
+	// running counts the epoch's running streams, held those on a worker and not delivered.
 	running, held int
 	prefetch      bool
-	// order in which epochs came; breaks ties.
+	// order is the position of the epoch in the list. It breaks ties.
 	order int
-	// skipped: a stream found no worker, or waits for its files, so the closing stream's turn has not come.
+	// skipped: a stream found no worker or must wait, so it is too early for the closing stream.
 	skipped bool
 }
 
-// round is one pass in which streams that wait are given to workers.
+// round holds the loads of one division.
 type round struct {
 	loads map[string]*load
-	// full: no worker has room for a stream that may go anywhere. Room only gets less in a pass.
+	// full: no worker has room for a stream without a position. Room only shrinks during a division.
 	full bool
 }
 
@@ -75,8 +76,8 @@ func (d *Division) collect() (*round, []*demand) {
 	return pass, wants
 }
 
-// charge adds a leased stream of the epoch to the load of its worker. Of an epoch opened ahead one stream is leased to a worker;
-// what a worker holds beyond that was begun for a trainer that has left since, and is charged like any other.
+// charge adds a leased stream to the load of its worker. Of a prefetched epoch, one stream per worker counts as
+// prefetched. Further ones were started for a trainer that has left, and count like any other.
 func (w *demand) charge(l *load, stream *pecanv1.StoredStream) {
 	if w.prefetch && !stream.Delivered && !l.prefetchJobs[w.job.JobId] {
 		l.prefetchJobs[w.job.JobId] = true
@@ -90,13 +91,14 @@ func (w *demand) charge(l *load, stream *pecanv1.StoredStream) {
 	}
 }
 
-// demandQueue is a heap, with the epoch whose turn is next on top.
+// demandQueue is a heap. The epoch whose turn is next is on top.
 type demandQueue []*demand
 
 // Len implements heap.Interface.
 func (q demandQueue) Len() int { return len(q) }
 
-// Less implements heap.Interface: what is opened ahead comes last, then who has least comes first.
+// Less implements heap.Interface: prefetched epochs come last; then the epoch with the fewest running streams
+// comes first.
 func (q demandQueue) Less(i, j int) bool {
 	a, b := q[i], q[j]
 	if a.prefetch != b.prefetch {

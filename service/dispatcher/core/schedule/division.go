@@ -37,11 +37,13 @@ type Division struct {
 	Grant func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream, workerID string)
 }
 
-// Run gives waiting streams to workers. First what must run regardless of room: all streams of epochs that need all open,
-// and one stream of every epoch that has none (or a trainer that holds all slots with an iterator it has paused would
-// block the iterator it is waiting for). Then room is shared: the epoch with the fewest running streams is next, and its
-// streams go in order. Epochs opened ahead come last, take only slots that are free (see fits), and get one stream per worker at
-// most, also where all must be open: the rest is leased when a client adopts the epoch, which may never be.
+// Run gives waiting streams to workers. First come those that must run whatever the load: all streams of epochs
+// that need all open, and one stream of every epoch that has none. Otherwise a trainer with a paused iterator
+// could hold all slots, and block the iterator that it waits for.
+//
+// Then Run shares the free slots: the epoch with the fewest running streams is next, and its streams go in order.
+// Prefetched epochs come last, take only free slots (see fits) and get at most one stream per worker, even if
+// they need all open. The rest is leased when a client adopts the epoch.
 func (d *Division) Run() {
 	pass, wants := d.collect()
 	for _, w := range wants {
@@ -60,7 +62,7 @@ func (d *Division) Run() {
 		next := queue[0]
 		if !d.leaseNext(pass, next, true) {
 			if next.skipped = true; Static(next.job) {
-				// The next stream may belong to another place.
+				// The next stream may belong to another position.
 				next.waiting = next.waiting[1:]
 			} else {
 				next.waiting = nil
@@ -74,7 +76,7 @@ func (d *Division) Run() {
 	}
 }
 
-// leaseNext leases the first waiting stream of an epoch, if a worker can be found.
+// leaseNext leases the first waiting stream of an epoch, if a worker has room for it.
 func (d *Division) leaseNext(pass *round, w *demand, needRoom bool) bool {
 	stream := w.waiting[0]
 	closing := durable.IsClosing(w.job, stream)

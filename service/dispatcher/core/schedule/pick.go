@@ -7,11 +7,11 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// maxHeldPerSlot bounds how many streams a worker keeps that it has made but that are not read to their end.
+// maxHeldPerSlot bounds the produced streams that a worker keeps until they are delivered, per slot.
 const maxHeldPerSlot = 4
 
-// pick chooses the worker for a stream: the one with the fewest running streams, then with the fewest held, then the one that
-// came first. Workers that failed the stream before come last.
+// pick chooses the worker for a stream: the one with the fewest running streams, then the fewest held ones, then
+// the one that registered first. Workers that failed the stream come last.
 func (d *Division) pick(pass *round, w *demand, stream *pecanv1.StoredStream, needRoom bool) string {
 	if id, decided := d.pickByPosition(pass, w, stream, needRoom); decided {
 		return id
@@ -48,9 +48,9 @@ func (d *Division) pick(pass *round, w *demand, stream *pecanv1.StoredStream, ne
 	return best.ID
 }
 
-// fits tells whether a worker may get a stream of the epoch. One of an epoch opened ahead takes a slot that nothing else has, also
-// where room is not asked for, and one for each job: so all jobs together have at most as many of them on a worker as it has slots,
-// beside what runs. A trainer that finds none free has its next pass leased when it asks for it.
+// fits reports whether a worker may get a stream of the epoch. A stream of a prefetched epoch needs a free slot
+// in any case, and each job gets one per worker. So all jobs together have at most as many prefetched streams on
+// a worker as it has free slots. If a trainer finds none free, its next pass is leased when it adopts the pass.
 func (w *demand) fits(worker *Worker, l *load, needRoom bool) bool {
 	if w.prefetch {
 		return hasRoom(worker, l) && l.running+len(l.prefetchJobs) < worker.MaxStreams && !l.prefetchJobs[w.job.JobId]
@@ -72,8 +72,8 @@ func streamsOn(epoch *pecanv1.StoredEpoch, workerID string) int {
 	return n
 }
 
-// pickByPosition gives stream i of a statically sharded job to the worker at place i of the configured list. While the
-// service starts it waits for that worker; later anyone may stand in.
+// pickByPosition gives stream i of a statically sharded job to the worker at position i of the configured list.
+// While the service starts it waits for that worker. Later any worker may take the stream.
 func (d *Division) pickByPosition(pass *round, w *demand, stream *pecanv1.StoredStream, needRoom bool) (id string, decided bool) {
 	if d.Positions == 0 || !Static(w.job) || durable.IsClosing(w.job, stream) {
 		return "", false
