@@ -9,7 +9,6 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/jobmetrics"
 )
 
-
 const (
 	// A plan needs minElements of the busiest step, and minCPU seconds in all.
 	minElements = 200
