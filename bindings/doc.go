@@ -1,13 +1,14 @@
-// Package bindings is the part of Pecan that Python calls: gopy wraps its exported functions into the extension that is
-// also TensorFlow's operation library (package op). It is a control surface only; elements never pass through it.
+// Package bindings is the part of Pecan that Python calls. gopy wraps its exported functions into the
+// extension that is also TensorFlow's operation library (package op). It only controls; elements never pass
+// through it.
 //
-// Arguments and results are texts (JSON for anything with parts), numbers and bytes. A session and a job are numbers: a
-// job's is also what the operation PecanJob takes. An error's text is JSON, {"code", "reason", "message"}, which
-// Python turns into an exception of the class that belongs to the reason.
+// Arguments and results are texts (JSON for structured values), numbers and bytes. Sessions and jobs are
+// numbers; a job's number is also the argument of the operation PecanJob. An error's text is JSON, {"code",
+// "reason", "message"}, which Python turns into an exception of the reason's class.
 //
-// A call may wait as long as the timeout it was given. Python makes such calls on a thread of their own, since it
-// delivers Ctrl-C only between calls. No function here may be called in a process that was forked off the one that
-// loaded the object: Python checks that before it calls.
+// A call may wait as long as its timeout. Python makes such calls on a separate thread, because it delivers
+// Ctrl-C only between calls. No function may be called in a process that was forked off the one that loaded
+// the object: Python checks that before each call.
 package bindings
 
 import (
@@ -16,7 +17,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// failure is an error whose text Python can take apart.
+// failure is an error whose text Python can decode.
 type failure struct{ cause *reason.Error }
 
 func (f failure) Error() string {
@@ -48,7 +49,7 @@ func encode(value any) (string, error) {
 
 func decode(text string, into any) error {
 	if err := json.Unmarshal([]byte(text), into); err != nil {
-		return reason.New(reason.BadArgument, "decode what Python sent: %w", err)
+		return reason.New(reason.BadArgument, "decode an argument from Python: %w", err)
 	}
 	return nil
 }

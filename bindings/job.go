@@ -12,7 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// jobRequest is what Python asks for.
+// jobRequest is a request from Python.
 type jobRequest struct {
 	DatasetID       string  `json:"dataset_id"`
 	Name            string  `json:"job_name"`
@@ -42,7 +42,7 @@ func (r jobRequest) mode() (pecanv1.Mode, error) {
 	return pecanv1.Mode(mode), nil
 }
 
-// word is the inverse: an enumerator as people write it.
+// word is the inverse: the text that people write for an enumerator.
 func word(value fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }
@@ -79,9 +79,11 @@ func (r jobRequest) options() (*pecanv1.JobOptions, error) {
 	return options, nil
 }
 
-// CreateJob finds or creates a job and gives {"handle", "job_id", "created", "durable", "workers", "cardinality",
-// "whole", "blocks", "mode", "requested_mode", "seed", "order", "order_tolerance", "plan": {...}}; requested_mode is "" unless a weaker mode runs. The handle has to become a tensor (operation PecanJob) or be given to ForgetJob. header and data are
-// those of RegisterDataset, and are kept to tell a dispatcher that has lost the dataset; both are empty where they are not at hand.
+// CreateJob finds or creates a job and returns {"handle", "job_id", "created", "durable", "workers",
+// "cardinality", "whole", "blocks", "mode", "requested_mode", "seed", "order", "order_tolerance", "plan":
+// {...}}. requested_mode is "" unless a weaker mode runs. The handle must become a tensor (operation
+// PecanJob) or be passed to ForgetJob. header and data are those of RegisterDataset, kept for a dispatcher
+// that has lost the dataset; both are empty if they are not available.
 func CreateJob(handle int64, request, header string, data []byte) (string, error) {
 	s, err := lookup(handle)
 	if err != nil {
@@ -121,7 +123,7 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 		Components: components,
 		Open:       func() (op.Iteration, error) { return renewable.Open(iteration), nil },
 		Closed: func() {
-			// Nobody is there to be told; a session that ended closed the job as well.
+			// Nobody is left to report to, and a session that ended has closed the job too.
 			_ = renewable.Close()
 		},
 		Broken: s.broken,
@@ -136,8 +138,9 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 	return encode(map[string]any{
 		"handle": held.Handle(), "job_id": job.ID(), "created": job.Created(), "durable": job.Durable(), "workers": job.Workers(),
 		"cardinality": client.Cardinality(plan, job.Options(), r.Name != ""), "whole": client.ExactCount(plan, job.Options(), r.Name != ""),
-		// Rows of a block that TensorFlow has and the training loop has not are with nobody else: in a job that is shared they would be lost
-		// to the others when this trainer goes.
+		// In a shared job no other trainer has the rows of a block that TensorFlow has read and the training
+		// loop has not. They would be lost to the others when this trainer leaves, so a shared job has no
+		// blocks.
 		"blocks": r.Name == "" && op.Blocks(components),
 		"mode":   word(job.Options().GetMode(), "MODE_"), "requested_mode": asked, "seed": job.Options().GetSeed(),
 		"order": word(job.Options().GetOrder(), "ORDER_"), "order_tolerance": word(job.Options().GetOrderTolerance(), "ORDER_TOLERANCE_"),
@@ -149,7 +152,8 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 	})
 }
 
-// NewIterator notes that the training loop makes an iterator of a job's dataset, and gives the number by which SaveState knows it.
+// NewIterator records that the training loop creates an iterator of a job's dataset, and returns the number
+// that identifies it to SaveState.
 func NewIterator(job int64) (string, error) {
 	r, err := rejoiningJob(job)
 	if err != nil {
@@ -158,21 +162,21 @@ func NewIterator(job int64) (string, error) {
 	return encode(r.NewIterator())
 }
 
-// SaveState gives the token of the position behind the first consumed elements of an iterator, or of all where reading is 0. ended: no
-// iterator is open.
+// SaveState returns the token of the position after the first consumed elements of an iterator, or of all
+// iterators if reading is 0. ended: no iterator is open.
 func SaveState(job, reading, consumed int64, ended bool) (string, error) {
 	r, err := rejoiningJob(job)
 	if err != nil {
 		return "", failed(err)
 	}
 	if consumed < 0 {
-		return "", failed(reason.New(reason.BadArgument, "tell the position behind %d elements: give a number of at least 0", consumed))
+		return "", failed(reason.New(reason.BadArgument, "save the position after %d elements: give a number of at least 0", consumed))
 	}
 	token, err := r.Save(uint64(reading), uint64(consumed), ended)
 	return token, failed(err)
 }
 
-// LoadState has the next iteration of a job's dataset begin where a token says.
+// LoadState lets the next iteration of a job's dataset begin at a token's position.
 func LoadState(job int64, token string) error {
 	r, err := rejoiningJob(job)
 	if err != nil {

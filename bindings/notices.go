@@ -7,10 +7,11 @@ import (
 	"sync"
 )
 
-// maxNotices bounds what is kept for Python to show.
+// maxNotices limits how many warnings are kept for Python.
 const maxNotices = 100
 
-// notices is a slog.Handler that keeps warnings until Python asks for them: the trainer's stderr is the user's.
+// notices is a slog.Handler that keeps warnings until Python reads them, because the trainer's stderr belongs
+// to the user.
 type notices struct {
 	mu    sync.Mutex
 	lines []string

@@ -18,7 +18,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// component is pecanv1.ComponentSpec as Python writes it. Dims is nil where the rank is unknown.
+// component is pecanv1.ComponentSpec as Python writes it. Dims is nil if the rank is unknown.
 type component struct {
 	DType int32   `json:"dtype"`
 	Dims  []int64 `json:"dims"`
@@ -32,14 +32,14 @@ func components(from []component) []*pecanv1.ComponentSpec {
 	return specs
 }
 
-// session is what a session number stands for.
+// session is what a session number refers to.
 type session struct {
 	*client.Session
 	notices *notices
 	failure atomic.Pointer[reason.Error]
 }
 
-// broken is what Fail said, if it was called.
+// broken returns the message of Fail, if it was called.
 func (s *session) broken() error {
 	if err := s.failure.Load(); err != nil {
 		return err
@@ -60,7 +60,7 @@ func lookup(handle int64) (s *session, err error) {
 	return s, nil
 }
 
-// Connect reaches a dispatcher. config is {"target", "timeout_s", "version"}.
+// Connect connects to a dispatcher. config is {"target", "timeout_s", "version"}.
 func Connect(config string) (int64, error) {
 	var c struct {
 		Target  string  `json:"target"`
@@ -85,8 +85,8 @@ func Connect(config string) (int64, error) {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// Disconnect closes a session and everything that belongs to it. Datasets that still refer to it fail with a clear
-// error when they are read.
+// Disconnect closes a session and everything that belongs to it. Datasets that still refer to it fail with a
+// clear error when they are read.
 func Disconnect(handle int64) error {
 	s, err := lookup(handle)
 	if err != nil {
@@ -96,8 +96,8 @@ func Disconnect(handle int64) error {
 	return failed(s.Close())
 }
 
-// Fail lets every iteration of the session that waits fail with a message: Python knows that what it waits for will
-// not come.
+// Fail makes every waiting iteration of the session fail with a message, because Python knows that no element
+// will arrive.
 func Fail(handle int64, message string) error {
 	s, err := lookup(handle)
 	if err != nil {
@@ -107,8 +107,10 @@ func Fail(handle int64, message string) error {
 	return nil
 }
 
-// CheckGraph tells what is wrong with a serialised dataset, before any service is asked; where options has {"mode",
-// "allow_nondeterministic"}, also whether a job may run so. It gives {"fingerprint", "notices", "kept"}: kept is true where CreateJob keeps the dataset for a dispatcher that forgets it, so that it is worth handing over.
+// CheckGraph reports what is wrong with a serialised dataset before any service is called. With {"mode",
+// "allow_nondeterministic"} in options it also checks whether a job may run so. It returns {"fingerprint",
+// "notices", "kept"}. kept is true if CreateJob keeps the dataset for a dispatcher that loses it, so that
+// passing it on is useful.
 func CheckGraph(data []byte, options string) (string, error) {
 	g, err := graph.Parse(data, graph.PeerLimits())
 	if err != nil {
@@ -130,8 +132,8 @@ func CheckGraph(data []byte, options string) (string, error) {
 	return encode(map[string]any{"fingerprint": g.Fingerprint(), "notices": g.Notices(), "kept": len(data) <= client.MaxRetainedGraph})
 }
 
-// RegisterDataset stores a dataset. header is {"dataset_id", "components", "element_spec", "tensorflow_version",
-// "compression"}; it gives {"dataset_id", "fingerprint"}.
+// RegisterDataset stores a dataset. header is {"dataset_id", "components", "element_spec",
+// "tensorflow_version", "compression"}; the result is {"dataset_id", "fingerprint"}.
 func RegisterDataset(handle int64, header string, data []byte) (string, error) {
 	s, err := lookup(handle)
 	if err != nil {
@@ -172,8 +174,8 @@ func datasetSpec(header string) (*pecanv1.DatasetSpec, error) {
 	}, nil
 }
 
-// GetDataset asks what is known of a dataset: {"dataset_id", "fingerprint", "element_spec", "compression"}. It fails where
-// spec, a list of components or null, is not what the dataset was registered with.
+// GetDataset returns what the dispatcher knows of a dataset: {"dataset_id", "fingerprint", "element_spec",
+// "compression"}. It fails if spec, a list of components or null, differs from the registered one.
 func GetDataset(handle int64, id, spec string) (string, error) {
 	s, err := lookup(handle)
 	if err != nil {
@@ -198,7 +200,8 @@ func GetDataset(handle int64, id, spec string) (string, error) {
 	})
 }
 
-// Status gives what an operator sees, as the JSON form of pecan.v1.StatusResponse with the proto's field names.
+// Status returns the dispatcher's status for operators: the JSON form of pecan.v1.StatusResponse with the
+// proto's field names.
 func Status(handle int64) (string, error) {
 	s, err := lookup(handle)
 	if err != nil {
@@ -212,7 +215,7 @@ func Status(handle int64) (string, error) {
 	return string(text), failed(err)
 }
 
-// Explain gives why the steps of a job, given by id or name, run in the order in which they do, as the JSON form of
+// Explain returns why the steps of a job, given by id or name, run in their order: the JSON form of
 // pecan.v1.ExplainResponse with the proto's field names.
 func Explain(handle int64, job string) (string, error) {
 	s, err := lookup(handle)
@@ -230,7 +233,7 @@ func explanation(answer *pecanv1.ExplainResponse, err error) (string, error) {
 	return string(text), failed(err)
 }
 
-// Notices gives, and forgets, what the session's client had to say since the last call: lines for people, as JSON.
+// Notices returns the warnings of the session's client since the last call, as JSON, and removes them.
 func Notices(handle int64) (string, error) {
 	s, err := lookup(handle)
 	if err != nil {
@@ -239,7 +242,7 @@ func Notices(handle int64) (string, error) {
 	return encode(s.notices.take())
 }
 
-// Stats gives how much memory and how many objects this process holds, for leak checks and status displays.
+// Stats returns how much memory and how many objects this process holds, for leak checks and status displays.
 func Stats(handle int64) (string, error) {
 	s, err := lookup(handle)
 	if err != nil {
@@ -248,14 +251,14 @@ func Stats(handle int64) (string, error) {
 	return encode(map[string]any{"pool": s.Pool().Stats(), "live": op.Live()})
 }
 
-// WatchInterrupts lets Ctrl-C end waits for elements. Python's own handler must be installed already.
-// It never fails; gopy gives functions without a result another argument.
+// WatchInterrupts lets Ctrl-C end waits for elements. Python's own handler must be installed already. It
+// never fails; gopy gives functions without a result another argument.
 func WatchInterrupts() error {
 	op.WatchInterrupts()
 	return nil
 }
 
-// AnswerInterrupts tells that Python's handler runs, so that no wait has to end for it. It never fails.
+// AnswerInterrupts records that Python's handler runs, so that no wait has to end for it. It never fails.
 func AnswerInterrupts() error {
 	op.AnswerInterrupts()
 	return nil

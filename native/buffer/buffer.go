@@ -1,12 +1,14 @@
-// Package buffer holds the memory in which elements reach a trainer: blocks outside of Go's heap, aligned to 64 bytes,
-// so that TensorFlow adopts them without a copy, and mappings of the shared memory that a worker on this host writes.
+// Package buffer holds the memory in which elements reach a trainer. There are two kinds: blocks outside of
+// Go's heap, aligned to 64 bytes so that TensorFlow adopts them without a copy, and mappings of shared memory
+// that a worker on this host writes.
 //
-// A Block is counted: whoever keeps a pointer into it holds a reference. The last release gives the memory back to its
-// Pool, which keeps a bounded amount for the next block (fresh pages cost more than the bytes that are read into them),
-// or, for shared memory, tells the worker that the slot may be written again.
+// A Block counts references: every holder of a pointer into it holds one. The last release returns the memory
+// to its Pool, which keeps a limited amount for the next block, because fresh pages cost more than the bytes
+// that are read into them. For shared memory the last release tells the worker that it may write the slot
+// again.
 //
-// Memory comes from anonymous mmap, not from Go's heap and not from malloc: it may be handed to C for as long as a
-// reference is held, it never moves, and the package needs no cgo.
+// Memory comes from anonymous mmap, and from neither Go's heap nor malloc. It may be given to C for as long
+// as a reference is held, it never moves, and the package needs no cgo.
 package buffer
 
 import (
@@ -14,14 +16,15 @@ import (
 	"sync/atomic"
 )
 
-// Align is the alignment of every block, what TensorFlow adopts without a copy.
+// Align is the alignment of every block. TensorFlow adopts memory with this alignment without a copy.
 const Align = 64
 
-// MaxBlock bounds one block; a request above it is a programming error or a hostile length.
+// MaxBlock limits the size of a block. A larger request is a programming error or a hostile length.
 const MaxBlock = 1 << 47
 
-// Block is a piece of memory with a count of references. A Block is never used again after its last release: its
-// memory comes back in a new Block, so a release too many cannot free memory that somebody else has got meanwhile.
+// Block is a piece of memory with a reference count. A Block is never used again after its last release: its
+// memory comes back in a new Block. A superfluous release therefore cannot free memory that another holder
+// has.
 type Block struct {
 	refs  atomic.Int32
 	bytes []byte
@@ -35,7 +38,7 @@ type home interface {
 	misuse(what string)
 }
 
-// Bytes is the memory, as long as it was asked for. It must not be touched after Release.
+// Bytes returns the memory, as long as it was requested. It must not be accessed after Release.
 func (b *Block) Bytes() []byte {
 	if b == nil {
 		return nil
@@ -43,7 +46,7 @@ func (b *Block) Bytes() []byte {
 	return b.bytes
 }
 
-// Len is the number of bytes asked for.
+// Len returns the number of bytes requested.
 func (b *Block) Len() int {
 	if b == nil {
 		return 0
@@ -51,7 +54,7 @@ func (b *Block) Len() int {
 	return len(b.bytes)
 }
 
-// Retain adds a reference and returns the block. The caller must hold one already.
+// Retain adds a reference and returns the block. The caller must hold a reference.
 func (b *Block) Retain() *Block {
 	if b == nil {
 		return nil
@@ -63,8 +66,8 @@ func (b *Block) Retain() *Block {
 	return b
 }
 
-// Release gives one reference back. A release too many is counted and does nothing else (in checked mode it panics).
-// A nil block, which stands for an element without bytes, may be released.
+// Release drops one reference. A superfluous release is counted and has no other effect; in checked mode it
+// panics. A nil block stands for an element without bytes, and may be released.
 func (b *Block) Release() {
 	if b == nil {
 		return
@@ -85,26 +88,26 @@ func (b *Block) Release() {
 	}
 }
 
-// Stats tells what a pool holds.
+// Stats describes what a pool holds.
 type Stats struct {
-	// Blocks and Bytes in use: got and not yet released, shared memory included.
+	// Blocks and Bytes in use: not yet released, including shared memory.
 	Blocks int64
 	Bytes  int64
 	// IdleBytes are kept for reuse.
 	IdleBytes int64
-	// MappedBytes are all that the pool has from the kernel, in use and idle, without shared memory.
+	// MappedBytes is all memory that the pool has from the kernel, in use and idle, without shared memory.
 	MappedBytes int64
-	// Slots and SlotBytes of shared memory are mapped, read at the moment or not.
+	// Slots and SlotBytes count the mapped slots of shared memory, whether or not they are being read.
 	Slots     int64
 	SlotBytes int64
-	// Gets and Reused count blocks handed out, and those of them that needed no new memory.
+	// Gets counts blocks handed out, Reused those that needed no new memory.
 	Gets   uint64
 	Reused uint64
-	// Misuses counts releases and retains of released blocks. Anything but 0 is a defect of the caller.
+	// Misuses counts releases and retains of released blocks. A value other than 0 is a defect of the caller.
 	Misuses uint64
 }
 
-// String gives the figures for logs.
+// String formats the counts for logs.
 func (s Stats) String() string {
 	return fmt.Sprintf("%d blocks with %d bytes in use, %d idle, %d mapped, %d slots with %d bytes, %d of %d reused, %d misuses",
 		s.Blocks, s.Bytes, s.IdleBytes, s.MappedBytes, s.Slots, s.SlotBytes, s.Reused, s.Gets, s.Misuses)

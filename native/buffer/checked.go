@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// quarantine is how many released blocks stay mapped but unreadable, so that a late use of one faults instead of
-// reading what the kernel has put there since.
+// quarantine is how many released blocks stay mapped but unreadable. A late use then faults, where it would
+// otherwise read what the kernel mapped there since.
 const quarantine = 256
 
-// checker is what checked mode knows of its blocks.
+// checker is the state of checked mode.
 type checker struct {
 	mu       sync.Mutex
 	inUse    map[*checkedBlock]struct{}
@@ -28,7 +28,7 @@ type checkedBlock struct {
 
 func newChecker() *checker { return &checker{inUse: map[*checkedBlock]struct{}{}} }
 
-// getChecked puts the block's end right before a page that cannot be touched, as near as the alignment allows.
+// getChecked places the end of the block before an inaccessible page, as close as the alignment allows.
 func (p *Pool) getChecked(b *Block, n int) error {
 	aligned := (n + Align - 1) &^ (Align - 1)
 	body := (aligned + pageSize - 1) &^ (pageSize - 1)
@@ -65,7 +65,7 @@ func (p *Pool) reclaimChecked(b *Block) {
 }
 
 func (c *checker) retire(checks *checkedBlock) {
-	// A released block must fault, and its pages are not needed any more.
+	// An access to a released block must fault, and its pages are not needed any more.
 	_ = unix.Madvise(checks.region, unix.MADV_DONTNEED)
 	_ = unix.Mprotect(checks.region, unix.PROT_NONE)
 	c.mu.Lock()

@@ -2,5 +2,5 @@
 
 package buffer
 
-// Sanitized tells that this build runs under AddressSanitizer. See sanitized.go.
+// Sanitized reports whether this build runs under AddressSanitizer. See sanitized.go.
 const Sanitized = false

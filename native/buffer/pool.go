@@ -13,7 +13,7 @@ import (
 
 const (
 	pageSize = 4096
-	// Blocks up to smallMax are cut from slabs; larger ones have a mapping of their own.
+	// Blocks up to smallMax come from slabs; each larger block has its own mapping.
 	smallMin  = 1 << 8
 	smallMax  = 1 << 18
 	slabSize  = 1 << 20
@@ -22,20 +22,21 @@ const (
 	unlimited = -1
 )
 
-// DefaultMaxIdle is the idle memory that a pool keeps when its Config says nothing.
+// DefaultMaxIdle is the idle memory that a pool keeps if its Config sets no limit.
 const DefaultMaxIdle = 256 << 20
 
-// Config is what a pool may do.
+// Config sets the limits of a pool.
 type Config struct {
-	// MaxIdle is how many bytes of released memory are kept for reuse; the longest unused goes first. 0 means
-	// DefaultMaxIdle, -1 keeps everything.
+	// MaxIdle is how many bytes of released memory are kept for reuse; the longest unused is freed first. 0
+	// means DefaultMaxIdle, -1 keeps everything.
 	MaxIdle int64
-	// Checked is for tests: every block gets pages of its own with an unreadable page behind it, a released block
-	// becomes unreadable at once, misuse panics, and Leaks tells where blocks in use were got. Slow.
+	// Checked is for tests, and slow. Every block gets its own pages with an inaccessible page after them, a
+	// released block becomes inaccessible at once, misuse panics, and Leaks returns where blocks in use were
+	// requested.
 	Checked bool
 }
 
-// Validate reports every problem at once.
+// Validate reports all problems at once.
 func (c Config) Validate() error {
 	var err error
 	if c.MaxIdle < unlimited {
@@ -44,7 +45,7 @@ func (c Config) Validate() error {
 	return err
 }
 
-// place is where a block's memory came from, for its way back.
+// place is where a block's memory came from and returns to.
 type place struct {
 	region []byte
 	slab   *slab
@@ -52,7 +53,7 @@ type place struct {
 	checks *checkedBlock
 }
 
-// Pool hands out blocks and takes their memory back. It may be used by many goroutines.
+// Pool hands out blocks and takes their memory back. It is safe for concurrent use.
 type Pool struct {
 	maxIdle int64
 	checked *checker
@@ -60,13 +61,14 @@ type Pool struct {
 	mu     sync.Mutex
 	closed bool
 	slabs  [classes]slabClass
-	// large holds idle regions by size, the most recently used last; order holds all of them, the oldest first.
+	// large holds idle regions by size, the most recently used last. order holds all of them, the oldest
+	// first.
 	large map[int][]*list.Element
 	order *list.List
 	stats Stats
 }
 
-// NewPool makes a pool. It holds no memory until the first Get.
+// NewPool creates a pool, which holds no memory until the first Get.
 func NewPool(config Config) (*Pool, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -81,8 +83,8 @@ func NewPool(config Config) (*Pool, error) {
 	return p, nil
 }
 
-// Get hands out a block of n bytes with one reference. Its content is whatever was there before. Pages are taken from
-// the kernel when they are first written, so a large block costs nothing until bytes arrive.
+// Get returns a block of n bytes with one reference. Its content is undefined. The kernel provides pages when
+// they are first written, so a large block costs nothing until bytes arrive.
 func (p *Pool) Get(n int) (*Block, error) {
 	if n < 0 || n > MaxBlock {
 		return nil, fmt.Errorf("get a buffer of %d bytes: the limit is %d", n, int64(MaxBlock))
@@ -132,7 +134,7 @@ func (p *Pool) getLarge(b *Block, n int) error {
 	return nil
 }
 
-// count is called with p.mu held.
+// count counts a block that is handed out. p.mu is held.
 func (p *Pool) count(blocks, bytes int64) {
 	p.stats.Blocks += blocks
 	p.stats.Bytes += bytes
@@ -175,8 +177,8 @@ func (p *Pool) misuse(what string) {
 	}
 }
 
-// evict removes idle memory, the longest unused first, until at most keep bytes are idle. The caller holds p.mu and
-// unmaps what is returned after letting go of it, since unmapping many pages takes milliseconds.
+// evict removes idle memory, the longest unused first, until at most keep bytes are idle. The caller holds
+// p.mu, and unmaps the result after releasing p.mu, because unmapping many pages takes milliseconds.
 func (p *Pool) evict(keep int64) [][]byte {
 	if keep == unlimited {
 		return nil
@@ -207,7 +209,7 @@ func (p *Pool) evict(keep int64) [][]byte {
 	return victims
 }
 
-// Trim gives idle memory back to the kernel until at most keep bytes are left idle.
+// Trim returns idle memory to the kernel until at most keep bytes are idle.
 func (p *Pool) Trim(keep int64) {
 	p.mu.Lock()
 	victims := p.evict(max(keep, 0))
@@ -215,7 +217,8 @@ func (p *Pool) Trim(keep int64) {
 	unmapAll(victims)
 }
 
-// Close gives all idle memory back. Blocks in use stay valid; their memory goes back to the kernel on release.
+// Close returns all idle memory to the kernel. Blocks in use stay valid; their memory returns to the kernel
+// on release.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -227,14 +230,14 @@ func (p *Pool) Close() {
 	}
 }
 
-// Stats tells what the pool holds now.
+// Stats returns what the pool holds now.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.stats
 }
 
-// Leaks tells, in checked mode, where the blocks that are in use were got. Always empty otherwise.
+// Leaks returns, in checked mode, where the blocks in use were requested. It is empty otherwise.
 func (p *Pool) Leaks() []string {
 	if p.checked == nil {
 		return nil
@@ -242,8 +245,8 @@ func (p *Pool) Leaks() []string {
 	return p.checked.leaks()
 }
 
-// largeClass rounds up to eighths of a power of two, whole pages: at most an eighth of a block is unused, and blocks
-// of nearly equal sizes share memory.
+// largeClass rounds up to eighths of a power of two and whole pages. At most an eighth of a block is unused,
+// and blocks of similar sizes share memory.
 func largeClass(n int) int {
 	step := max(1<<(bits.Len(uint(n-1))-4), pageSize)
 	return (n + step - 1) &^ (step - 1)
@@ -256,7 +259,7 @@ func mapRegion(size int) ([]byte, error) {
 	}
 	bytes := unsafe.Slice((*byte)(region), size)
 	if size >= hugeFrom {
-		// Only advice: a kernel without huge pages gives small ones.
+		// This is only advice: a kernel without huge pages provides small ones.
 		_ = unix.Madvise(bytes, unix.MADV_HUGEPAGE)
 	}
 	return bytes, nil
@@ -266,7 +269,7 @@ func unmap(region []byte) {
 	if len(region) == 0 {
 		return
 	}
-	// Fails only for an address that was never mapped, which no caller can repair.
+	// It fails only for an address that was never mapped, which no caller can repair.
 	_ = unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(region)), uintptr(len(region)))
 }
 

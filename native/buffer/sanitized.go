@@ -2,6 +2,7 @@
 
 package buffer
 
-// Sanitized tells that this build runs under AddressSanitizer, which does not see memory that comes from mmap: there,
-// the pool of a session is a checked one, so that a tensor that outlives its block, or a read behind it, faults.
+// Sanitized reports whether this build runs under AddressSanitizer, which does not observe memory from mmap.
+// A session then uses a checked pool, so that a read past a block, or through a tensor that outlives its
+// block, faults.
 const Sanitized = true

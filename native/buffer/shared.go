@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrSlotBusy says that a slot was to be read while its last content is still in use.
+// ErrSlotBusy means that a slot's previous content is still in use.
 var ErrSlotBusy = errors.New("shared memory slot is still being read")
 
 // Slot is one piece of shared memory that a worker writes and this process reads, one content at a time.
@@ -20,15 +20,15 @@ type Slot struct {
 	region  []byte
 	reading bool
 	dropped bool
-	// released tells the writer; it is set while a content is read.
+	// released informs the writer. It is set while a content is being read.
 	released func()
 }
 
-// MapSlot maps size bytes of the shared memory behind the descriptor, which stays the caller's to close. A descriptor
-// whose memory is shorter than it is said to be is refused: touching the missing part would kill the process.
+// MapSlot maps size bytes of the shared memory of a descriptor, which the caller closes. It refuses a
+// descriptor whose memory is shorter than size, because an access to the missing part would kill the process.
 //
-// The mapping is writable, because users can get at a tensor's memory in ways that write (DLPack): spoiling an element
-// that the worker has handed over harms nobody, a fault would end the trainer.
+// The mapping is writable, because users can obtain a tensor's memory in ways that write (DLPack). A write to
+// an element that the worker has sent does no harm; a fault would end the trainer.
 func (p *Pool) MapSlot(fd int, size int64) (*Slot, error) {
 	if size <= 0 || size > MaxBlock {
 		return nil, fmt.Errorf("map a shared memory slot of %d bytes: give a size between 1 and %d", size, int64(MaxBlock))
@@ -40,7 +40,7 @@ func (p *Pool) MapSlot(fd int, size int64) (*Slot, error) {
 	if stat.Size < size {
 		return nil, fmt.Errorf("map a shared memory slot: announced with %d bytes, it has %d", size, stat.Size)
 	}
-	// A writer that could cut the memory off later could kill the reader.
+	// A writer that could truncate the memory later could kill the reader.
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
 		return nil, fmt.Errorf("map a shared memory slot: the descriptor is not a memfd: %w", err)
@@ -59,15 +59,15 @@ func (p *Pool) MapSlot(fd int, size int64) (*Slot, error) {
 	return &Slot{pool: p, region: unsafe.Slice((*byte)(pointer), size)}, nil
 }
 
-// Size is how many bytes the slot has.
+// Size returns how many bytes the slot has.
 func (s *Slot) Size() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.region)
 }
 
-// Read gives the first n bytes of the slot as a block. Its last release calls released, once, with no lock held, from
-// whatever goroutine or thread that is: it must not block.
+// Read returns the first n bytes of the slot as a block. The block's last release calls released, once and
+// without a lock held, from any goroutine or thread; released must not block.
 func (s *Slot) Read(n int, released func()) (*Block, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +90,8 @@ func (s *Slot) Read(n int, released func()) (*Block, error) {
 	return b, nil
 }
 
-// Drop unmaps the slot, at once or when what is being read is released. The writer is not told of that release any
-// more. Idempotent.
+// Drop unmaps the slot, at once or when the content that is being read is released. That release does not
+// inform the writer any more. Idempotent.
 func (s *Slot) Drop() {
 	s.mu.Lock()
 	s.dropped, s.released = true, nil

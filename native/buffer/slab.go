@@ -2,14 +2,14 @@ package buffer
 
 import "math/bits"
 
-// slab is one mapping that is cut into equal blocks. Slabs with nothing in use are idle memory.
+// slab is one mapping that is divided into equal blocks. A slab without blocks in use is idle memory.
 type slab struct {
 	region []byte
 	size   int
 	class  int
 	// free holds the numbers of the blocks that are not in use.
 	free []int
-	// at is the slab's position in its class's list of slabs with free blocks, -1 when it has none.
+	// at is the slab's index in its class's list of slabs with free blocks; -1 when it has none.
 	at int
 }
 
@@ -38,7 +38,8 @@ func (p *Pool) getSmall(b *Block, n int) error {
 		s = open[len(open)-1]
 		p.stats.Reused++
 	} else {
-		// Mapping a slab under the lock is one system call in hundreds of blocks; nothing is touched by it.
+		// The mapping happens under the lock: it is one system call per hundreds of blocks, and accesses no
+		// page.
 		region, err := mapRegion(slabSize)
 		if err != nil {
 			return err
@@ -66,7 +67,7 @@ func (p *Pool) getSmall(b *Block, n int) error {
 	return nil
 }
 
-// putSmall is called with p.mu held.
+// putSmall takes a small block back. p.mu is held.
 func (p *Pool) putSmall(s *slab, number int) {
 	s.free = append(s.free, number)
 	if len(s.free) == 1 {
@@ -92,7 +93,7 @@ func (p *Pool) shutSlab(s *slab) {
 	s.at = -1
 }
 
-// evictSlabs removes slabs with nothing in use; p.mu is held.
+// evictSlabs removes slabs without blocks in use. p.mu is held.
 func (p *Pool) evictSlabs(keep int64) [][]byte {
 	var victims [][]byte
 	for class := range p.slabs {

@@ -137,7 +137,7 @@ func TestPositionsGoBackAsFarAsDeliveriesAreKept(t *testing.T) {
 			t.Errorf("behind %d: %v", n, got)
 		}
 	}
-	for n, words := range map[uint64]string{2500 - resume.KeptDeliveries - 1: "only the last 1024 deliveries", 2501: "only 2500 were handed over"} {
+	for n, words := range map[uint64]string{2500 - resume.KeptDeliveries - 1: "only the last 1024 deliveries", 2501: "only 2500 were returned"} {
 		if _, err := r.Save(0, n, false); !reason.Is(err, reason.BadArgument) || !strings.Contains(err.Error(), words) {
 			t.Errorf("behind %d: %v", n, err)
 		}

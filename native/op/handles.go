@@ -19,59 +19,61 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// MaxWait bounds one call of a kernel.
+// MaxWait limits one call of a kernel.
 const MaxWait = 100 * time.Millisecond
 
-// maxBlockRows and blockBytes bound what PecanNextBlock hands over at once: enough that a call costs little per row,
-// little enough that the first row does not wait for the last.
+// maxBlockRows and blockBytes limit what PecanNextBlock returns at once. A block is large enough that a call
+// costs little per row, and small enough that the first row does not wait long for the last one.
 const (
 	maxBlockRows = 1024
 	blockBytes   = 1 << 20
 )
 
-// Iteration is what a token stands for; package client's has these methods.
+// Iteration is what a token refers to. The iterations of package client have these methods.
 type Iteration interface {
 	NextElement(wait time.Duration) (*element.Rows, client.Status, error)
 	NextBlock(maxRows int, wait time.Duration) (*element.Rows, client.Status, error)
-	// Waiting says, for people, why nothing comes; computing: it is only being computed.
+	// Waiting says for people why no element is ready. computing: workers are only computing it.
 	Waiting() (why string, computing bool)
 	Close() error
 }
 
-// JobConfig is what a Job is made of. All functions may be called from any thread and must not wait.
+// JobConfig configures a Job. All functions may be called from any thread and must not block.
 type JobConfig struct {
-	// Components are what every element consists of.
+	// Components describe every element.
 	Components []*pecanv1.ComponentSpec
 	// Open starts an iteration.
 	Open func() (Iteration, error)
-	// Closed is called when the last reference goes, on a goroutine of its own: the thread may be TensorFlow's.
+	// Closed is called when the last reference is released. It has a goroutine of its own, because the thread
+	// may be TensorFlow's.
 	Closed func()
-	// Broken gives the reason why nothing will come any more, or nil.
+	// Broken returns why no more elements will arrive, or nil.
 	Broken func() error
-	// Notice is told, for people, why an iteration has been waiting for long.
+	// Notice receives, for people, why an iteration has been waiting for long.
 	Notice func(string)
-	// Owner is given back by Owner.
+	// Owner is returned by function Owner.
 	Owner any
 }
 
-// Job is what a job tensor stands for: a way to open iterations, alive while anybody refers to it.
+// Job is what a job tensor refers to: a way to open iterations. It lives as long as a reference to it.
 type Job struct {
 	config    JobConfig
 	blockRows int
 	refs      atomic.Int64
 }
 
-// NewJob makes a job with one reference, the caller's.
+// NewJob creates a job with one reference, the caller's.
 func NewJob(config JobConfig) *Job {
 	j := &Job{config: config, blockRows: blockRows(config.Components)}
 	j.refs.Store(1)
 	return j
 }
 
-// Handle names the job to Python; PecanJob makes a tensor of it, and with it the reference moves into the tensor.
+// Handle returns the number of the job for Python. PecanJob makes a tensor of the number, and the reference
+// moves into the tensor.
 func (j *Job) Handle() int64 { return int64(cgo.NewHandle(j)) }
 
-// Owner finds the owner of the job that a handle stands for.
+// Owner returns the owner of a handle's job.
 func Owner(handle int64) (any, error) {
 	j, err := lookup[*Job](handle)
 	if err != nil {
@@ -80,14 +82,14 @@ func Owner(handle int64) (any, error) {
 	return j.config.Owner, nil
 }
 
-// Release gives a reference back.
+// Release drops a reference.
 func (j *Job) Release() {
 	if j.refs.Add(-1) == 0 && j.config.Closed != nil {
 		go j.config.Closed()
 	}
 }
 
-// retain adds a reference unless the last one is gone already.
+// retain adds a reference unless the last one was released already.
 func (j *Job) retain() bool {
 	for {
 		refs := j.refs.Load()
@@ -103,11 +105,12 @@ func (j *Job) retain() bool {
 // DropHandle ends a handle that no tensor was made of.
 func DropHandle(handle int64) { drop(uintptr(handle)) }
 
-// Blocks tells whether elements of these components are handed over in blocks of rows: each a small tensor of a known
-// shape and a fixed width.
+// Blocks reports whether elements of these components are returned in blocks of rows. That requires small
+// tensors of known shape and fixed width.
 func Blocks(components []*pecanv1.ComponentSpec) bool { return blockRows(components) > 0 }
 
-// Above this many bytes, cutting a block into rows (a copy) costs more than asking for each element.
+// Above this many bytes, splitting a block into rows, which copies them, costs more than requesting each
+// element.
 const maxRowBytes = 16 << 10
 
 func blockRows(components []*pecanv1.ComponentSpec) int {
@@ -125,7 +128,7 @@ func blockRows(components []*pecanv1.ComponentSpec) int {
 				return 0
 			}
 		}
-		// TensorFlow's unbatch dies of rows without bytes.
+		// TensorFlow's unbatch crashes on rows without bytes.
 		if width == 0 {
 			return 0
 		}
@@ -137,8 +140,8 @@ func blockRows(components []*pecanv1.ComponentSpec) int {
 	return int(max(1, min(maxBlockRows, blockBytes/max(1, bytes))))
 }
 
-// unbatched tells the dtypes that TensorFlow's unbatch can cut: the numbers and bool, and neither strings nor the small
-// floats and integers that came later.
+// unbatched reports whether TensorFlow's unbatch can split a dtype: numbers and bool, but neither strings nor
+// the newer small floats and integers.
 func unbatched(dtype int32) bool {
 	switch dtype {
 	case 1, 2, 3, 4, 5, 6, 8, 9, 10, 14, 17, 18, 19, 22, 23:
@@ -153,14 +156,15 @@ type iteration struct {
 	inner Iteration
 
 	mu sync.Mutex
-	// over: its end was handed out, or nobody is left to ask.
+	// over: its end was returned, or no caller is left.
 	over bool
 	// broken is the error that ended it before its end.
 	broken *reason.Error
-	// unanswered is the Ctrl-C that the process's own handler had not heard of when the last wait was over, reported the last one of which
-	// the caller was told; 0 for none.
+	// unanswered is the newest Ctrl-C that the process's own handler had not seen at the end of the last
+	// wait. reported is the newest one that was returned to the caller; 0 for none.
 	unanswered, reported uint64
-	// slices counts the waits in a row in which nothing came; told is the slice at which people were told.
+	// slices counts the waits in a row without a result. told is the slice at which the last explanation was
+	// given.
 	slices int
 	told   int
 }
@@ -181,12 +185,12 @@ func (it *iteration) close() {
 	it.mu.Lock()
 	it.over = true
 	it.mu.Unlock()
-	// Nobody is left to be told of an error.
+	// No caller is left that could receive an error.
 	_ = it.inner.Close()
 	it.job.Release()
 }
 
-// element takes one element; block takes rows. Both wait MaxWait at most.
+// element dequeues one element, and block dequeues rows. Both wait for at most MaxWait.
 func (it *iteration) element() (*element.Rows, client.Status, error) {
 	if it.over || it.broken != nil {
 		return it.nothingMore()
@@ -203,9 +207,10 @@ func (it *iteration) block() (*element.Rows, client.Status, error) {
 	return it.settle(rows, status, err, 1)
 }
 
-// nothingMore is the answer to whoever asks on. Behind an error it is never the end: a repeat() would begin the next epoch, a cache() keep
-// what came so far for all there is, and a training loop believe that it has had everything. It is the error once more, and as CANCELLED:
-// TensorFlow's ignore_errors() asks again after every other code, for ever.
+// nothingMore is the result of every later call. After an error it is never the end: a repeat() would begin
+// the next epoch, a cache() would take the elements so far for the complete dataset, and a training loop
+// would believe that it has read everything. It is the error again, with code CANCELLED, because TensorFlow's
+// ignore_errors() calls again for ever after every other code.
 func (it *iteration) nothingMore() (*element.Rows, client.Status, error) {
 	if it.broken == nil {
 		return nil, client.End, nil
@@ -213,19 +218,21 @@ func (it *iteration) nothingMore() (*element.Rows, client.Status, error) {
 	return nil, client.Broken, reason.WithCode(it.broken.Reason, codes.Canceled, it.broken.Message)
 }
 
-// ended says of an error that nothing comes behind it. The Python package looks for these words: the error stands in no element's place.
+// ended marks an error after which no element follows. The Python package looks for these words: the error is
+// not in the position of an element.
 func ended(err error) *reason.Error {
 	own := reason.From(err)
 	return reason.WithCode(own.Reason, own.Code(), own.Message+"; the iterator ends with this error, before the end of its pass")
 }
 
-// settle looks at what a wait gave: whether the element is what was promised, whether the user interrupted the wait,
-// whether the iteration goes on.
+// settle examines the result of a wait: whether the element matches the spec, whether the user interrupted
+// the wait, and whether the iteration continues.
 func (it *iteration) settle(rows *element.Rows, status client.Status, err error, leading int) (*element.Rows, client.Status, error) {
 	if status == client.Ready {
 		it.slices, it.told = 0, 0
 		if it.unanswered != 0 {
-			// Elements that come one by one keep nobody's handler from running, unless one call asks for all of them.
+			// Between elements that arrive one by one the handler can run, unless one call requests all of
+			// them.
 			it.unanswered = uint64(C.pecan_unanswered_interrupt())
 		}
 		if err := it.job.check(rows, leading); err != nil {
@@ -254,8 +261,8 @@ func (it *iteration) settle(rows *element.Rows, status client.Status, err error,
 	return nil, status, err
 }
 
-// A wait is explained after noticeAfter, or computingAfter when an element merely takes its time, which is nothing unusual,
-// and again each time it has become twice as long.
+// A wait is explained after noticeAfter, or after computingAfter if workers are only computing, which is
+// normal. It is explained again each time it has become twice as long.
 const (
 	noticeAfter    = 2 * time.Second
 	computingAfter = 10 * time.Second
@@ -274,9 +281,9 @@ func (it *iteration) explain() {
 	it.job.config.Notice(fmt.Sprintf("no element for %v: %s", waited, why))
 }
 
-// interrupted tells whether there was a Ctrl-C that the process's own handler hears of only when the wait ends: it runs between two steps of
-// Python's main thread, so it has not run though a whole slice has passed. One that came while the main thread was elsewhere is nothing to
-// those who wait here.
+// interrupted reports whether there was a Ctrl-C that the process's own handler sees only after this wait.
+// The handler runs between two steps of Python's main thread, so it has not run although a whole slice has
+// passed. A Ctrl-C while the main thread was elsewhere does not concern this wait.
 func (it *iteration) interrupted() bool {
 	before := it.unanswered
 	it.unanswered = uint64(C.pecan_unanswered_interrupt())
@@ -287,7 +294,7 @@ func (it *iteration) interrupted() bool {
 	return true
 }
 
-// sessionBroken is why nothing will come any more, or nil.
+// sessionBroken returns why no more elements will arrive, or nil.
 func (it *iteration) sessionBroken() error {
 	if it.job.config.Broken == nil {
 		return nil
@@ -295,8 +302,8 @@ func (it *iteration) sessionBroken() error {
 	return it.job.config.Broken()
 }
 
-// check compares a component with what the dataset was registered with: TensorFlow would take any bytes as whatever the
-// graph expects.
+// check compares a component with the registered dataset's spec. TensorFlow would read any bytes as the type
+// that the graph expects.
 func (j *Job) check(rows *element.Rows, leading int) error {
 	if len(rows.Tensors) != len(j.config.Components) {
 		return reason.New(reason.ElementSpec, "element %d of stream %d has %d components, the dataset has %d",
@@ -335,22 +342,22 @@ func shapeText(c *pecanv1.ComponentSpec) string {
 	return fmt.Sprint(c.GetDims())
 }
 
-// lookup finds what a handle stands for. A handle may be stale: a tensor's value outlives the tensor where TensorFlow
-// wrote it into a graph.
+// lookup finds the object of a handle. A handle may be stale, because a tensor's value outlives the tensor
+// where TensorFlow wrote the value into a graph.
 func lookup[T any](handle int64) (found T, err error) {
 	defer func() {
 		if recover() != nil {
-			err = reason.New(reason.Closed, "handle %d stands for nothing any more: its dataset was deleted", handle)
+			err = reason.New(reason.Closed, "handle %d refers to a dataset that was deleted", handle)
 		}
 	}()
 	value, ok := cgo.Handle(handle).Value().(T)
 	if !ok {
-		return found, reason.New(reason.BadArgument, "handle %d stands for something else", handle)
+		return found, reason.New(reason.BadArgument, "handle %d refers to another kind of object", handle)
 	}
 	return value, nil
 }
 
-// drop ends a handle and what it stands for. Nothing here waits.
+// drop ends a handle and its object. It does not block.
 func drop(handle uintptr) {
 	defer func() { _ = recover() }()
 	value := cgo.Handle(handle).Value()

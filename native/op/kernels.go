@@ -20,7 +20,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// Below this many bytes a copy is cheaper than a reference that comes back through a deallocator.
+// Below this many bytes a copy is cheaper than a reference that a deallocator has to release.
 const smallTensor = 4 << 10
 
 //export pecanJob
@@ -114,7 +114,7 @@ func pecanRelease(owner C.uintptr_t) {
 //export pecanDrop
 func pecanDrop(handle C.uintptr_t) { drop(uintptr(handle)) }
 
-// give hands the tensors over, from output first on, and gives the rows back.
+// give returns the tensors as outputs, beginning with output first, and releases the rows.
 func give(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, rows *element.Rows) {
 	defer rows.Release()
 	if int(kernel.outputs) != len(rows.Tensors) {
@@ -149,8 +149,8 @@ func giveTensor(context *C.TF_OpKernelContext, index C.int, tensor *element.Tens
 	return bool(C.pecan_output(context, index, C.int32_t(tensor.DType), dims, rank, data, bytes, owner))
 }
 
-// nothing is the answer "not yet": tensors without values. Those of a block have no rows, so that the graph's unbatch
-// passes over them; others are dropped by the graph's filter, whatever their shape.
+// nothing returns the result "not yet": tensors without values. A block has no rows then, so the graph's
+// unbatch skips it. The graph's filter drops other tensors, whatever their shape.
 func nothing(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, components []*pecanv1.ComponentSpec) {
 	for i, dtype := range unsafe.Slice((*int32)(kernel.dtypes), int(kernel.outputs)) {
 		dims := []int64{0}
@@ -190,8 +190,8 @@ func finish(context *C.TF_OpKernelContext, status client.Status, err error) {
 	fail(context, err)
 }
 
-// fail turns an error into a status of TensorFlow's, whose codes are gRPC's. OUT_OF_RANGE is kept for the end: an
-// error of an element with that code would end the epoch without a word.
+// fail turns an error into a TensorFlow status, whose codes are gRPC's. OUT_OF_RANGE is reserved for the end:
+// an element's error with that code would silently end the epoch.
 func fail(context *C.TF_OpKernelContext, err error) {
 	own := reason.From(err)
 	code := own.Code()
@@ -205,19 +205,19 @@ func failWith(context *C.TF_OpKernelContext, code codes.Code, message string) {
 	C.pecan_fail(context, C.int(code), (*C.char)(unsafe.Pointer(unsafe.StringData(message))), C.size_t(len(message)))
 }
 
-// guard turns a panic into an error: it must not reach the C frames below.
+// guard turns a panic into an error, because a panic must not reach the C frames below.
 func guard(context *C.TF_OpKernelContext) {
 	if cause := recover(); cause != nil {
 		fail(context, reason.New(reason.Internal, "defect in pecan's operation: %v\n%s", cause, debug.Stack()))
 	}
 }
 
-// WatchInterrupts makes Ctrl-C end a wait for elements. The handler that is installed still runs; after another one was
-// installed it has to be called again.
+// WatchInterrupts lets Ctrl-C end a wait for elements. The installed handler still runs. Call WatchInterrupts
+// again after another handler was installed.
 func WatchInterrupts() { C.pecan_watch_interrupts() }
 
-// AnswerInterrupts tells that the process's own handler runs: whoever is interrupted hears of it from there.
+// AnswerInterrupts records that the process's own handler runs, and that it informs the interrupted callers.
 func AnswerInterrupts() { C.pecan_answer_interrupts() }
 
-// Live counts tensors and handles that TensorFlow holds now, for leak checks.
+// Live counts the tensors and handles that TensorFlow holds now, for leak checks.
 func Live() int64 { return int64(C.pecan_live()) }

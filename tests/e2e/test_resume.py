@@ -611,7 +611,7 @@ def test_a_state_that_was_damaged_is_refused(cluster):
 def test_a_position_that_nobody_can_tell_is_refused(cluster):
     """L3: more than was delivered, or too far back."""
     dataset = _strings(3000).apply(pecan.distribute(cluster.target))
-    with pytest.raises(ValueError, match="0 were handed over"):
+    with pytest.raises(ValueError, match="0 were returned"):
         pecan.state_dict(dataset, consumed=1)
     for _ in dataset.take(2500):
         pass

@@ -6,18 +6,18 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// CheckResumable refuses jobs in which one trainer's position does not say what comes next.
+// CheckResumable refuses jobs where the position of one trainer does not say what comes next.
 func CheckResumable(c *epoch.Consumer) error {
 	switch {
 	case c.Shared():
-		return reason.New(reason.Unsupported, "a position is that of one trainer, and job %q is shared by its name: what the others had is not in it. Leave job_name out where a trainer shall go on where it stopped", c.Request.GetJobName())
+		return reason.New(reason.Unsupported, "a position covers one trainer, and job %q is shared by its name: the elements of other trainers are not in the position. Leave job_name out if the trainer has to resume", c.Request.GetJobName())
 	case c.Plan.GetNumStreams() == 0:
-		return reason.New(reason.Unsupported, "with sharding OFF every worker gives the whole dataset, and a position in that means nothing to other workers. Choose another sharding policy where a trainer shall go on where it stopped")
+		return reason.New(reason.Unsupported, "with sharding OFF every worker reads the whole dataset, and a position in it has no meaning for other workers. Choose another sharding policy if the trainer has to resume")
 	}
 	return nil
 }
 
-// Check refuses a token that would find other elements under the same indices.
+// Check refuses a token whose indices stand for other elements in this dataset.
 func Check(t *pecanv1.Token, c *epoch.Consumer, requested *pecanv1.JobOptions) error {
 	differs := func(what, then, now any) error {
 		return reason.New(reason.BadArgument, "load a state: it was saved with %s %v, and this dataset has %v. Its elements would not be those that come next", what, then, now)
@@ -39,23 +39,24 @@ func Check(t *pecanv1.Token, c *epoch.Consumer, requested *pecanv1.JobOptions) e
 	return checkPosition(t, c.Plan)
 }
 
-// checkPosition refuses a token of a place that no pass of the plan has: the dispatcher would refuse a stream that is not there with the first
-// element, when the state has taken the place of the old one, and with a pass too many elements would come again.
+// checkPosition refuses a token with a position that no pass of the plan has. With an unknown stream the
+// dispatcher would refuse only the first element, after the state has replaced the old one. With too many
+// passes, elements would come again.
 func checkPosition(t *pecanv1.Token, plan *pecanv1.Plan) error {
 	position, streams := t.GetPosition(), uint64(plan.GetNumStreams())
 	if plan.HasClosing() {
 		streams++
 	}
-	// The turn is behind the stream that was last.
+	// The turn is one past the stream that was read last.
 	named := max(uint64(len(position.GetNext())), uint64(position.GetTurn()))
 	for _, stream := range position.GetEnded() {
 		named = max(named, uint64(stream)+1)
 	}
 	if named > streams {
-		return reason.New(reason.BadArgument, "load a state: it names stream %d, and the streams of this dataset are %d, from 0 on; give what state_dict() gave", named-1, streams)
+		return reason.New(reason.BadArgument, "load a state: it names stream %d, and this dataset has %d streams, numbered from 0; give a value that state_dict() returned", named-1, streams)
 	}
 	if repeat := plan.GetRepeat(); repeat >= 0 && t.GetPasses() >= uint64(max(1, repeat)) {
-		return reason.New(reason.BadArgument, "load a state: it stands behind %d passes, of %d that this dataset repeats in all; give what state_dict() gave", t.GetPasses(), max(1, repeat))
+		return reason.New(reason.BadArgument, "load a state: it is after %d passes, and this dataset repeats %d in all; give a value that state_dict() returned", t.GetPasses(), max(1, repeat))
 	}
 	return nil
 }

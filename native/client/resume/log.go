@@ -6,11 +6,11 @@ import (
 	"github.com/pecan-ml/pecan/native/client/element"
 )
 
-// KeptDeliveries is how many deliveries back a position can be told. TensorFlow reads ahead of the training loop, and says
-// to nobody how far.
+// KeptDeliveries is how many deliveries the log keeps. TensorFlow reads ahead of the training loop, and does
+// not say how far.
 const KeptDeliveries = 1024
 
-// delivery is what one call handed over: rows, or an error in the place of rows.
+// delivery is what one call returned: rows, or an error in the position of rows.
 type delivery struct {
 	pass *Pass
 	element.Span
@@ -18,7 +18,7 @@ type delivery struct {
 	failed bool
 }
 
-// steps is how many answers of next() the delivery is.
+// steps returns how many results of next() the delivery is.
 func (d *delivery) steps() uint64 {
 	if d.failed {
 		return 1
@@ -30,41 +30,46 @@ func (d *delivery) steps() uint64 {
 	return n
 }
 
-// Log remembers where the last deliveries of a dataset's iterations were, so that the one that the training loop has
-// come to can be told.
+// Log records the newest deliveries of a dataset's iterations, so that it can return the position that the
+// training loop has reached.
 type Log struct {
 	mu sync.Mutex
-	// kept is a ring: the oldest delivery is at index first.
+	// kept is a ring. Its oldest delivery is at index first.
 	kept  []delivery
 	first int
-	// total steps were delivered. before is the place in front of the oldest one kept, after that many steps.
+	// total is how many steps were delivered. before is the position before the oldest kept delivery, after
+	// that many steps.
 	total  uint64
 	before position
 	steps  uint64
-	// iterations were begun. newest is the last pass that delivered or ended. An iteration that delivers after a newer one is left
-	// out of everything here; mixed is the newest of those.
+	// iterations is how many iterations have begun. newest is the last pass that delivered or ended. The log
+	// ignores an iteration that delivers after a newer one; interleaved is the newest of those.
 	iterations  uint64
 	newest      *Pass
 	interleaved uint64
-	// readings that were begun last, the oldest first.
+	// iterators holds the newest iterators, oldest first.
 	iterators []iterator
-	// resumed is where the next iteration begins; nil at the start of an epoch. taken: it has begun.
+	// point is where the next iteration begins; nil for the start of an epoch. pointTaken: that iteration has
+	// begun.
 	point      *Point
 	pointTaken bool
 }
 
-// keptIterators is how many iterators of one dataset, made one after another, can tell their positions.
+// keptIterators is for how many iterators of one dataset, created one after another, the log can return
+// positions.
 const keptIterators = 64
 
-// iterator is an iterator of the training loop: the iterations from a number on, of which an outer repeat() makes many.
+// iterator is an iterator of the training loop. It consists of the iterations from a number on, because an
+// outer repeat() creates many.
 type iterator struct {
 	iteration uint64
-	// from is how many steps were delivered before its own; it is known once it has begun.
+	// from is how many steps were delivered before those of the iterator. It is known once the iterator has
+	// begun.
 	from  uint64
 	begun bool
 }
 
-// NewIterator notes that an iterator is made, and gives the number of its first iteration.
+// NewIterator records that an iterator is created, and returns the number of its first iteration.
 func (p *Log) NewIterator() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +83,7 @@ func (p *Log) NewIterator() uint64 {
 	return next
 }
 
-// NewIteration gives the number of an iteration that begins.
+// NewIteration returns the number of an iteration that begins.
 func (p *Log) NewIteration() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +91,7 @@ func (p *Log) NewIteration() uint64 {
 	return p.iterations
 }
 
-// Delivered notes rows that were handed over, or that an error was handed over in their place.
+// Delivered records that rows were returned, or an error in their position.
 func (p *Log) Delivered(pass *Pass, rows *element.Rows, failed bool) {
 	d := delivery{pass: pass, Span: element.Span{Stream: rows.Stream, First: rows.Index, Rows: uint64(rows.Count)}, failed: failed}
 	if len(rows.Spans) > 0 {
@@ -117,7 +122,7 @@ func (p *Log) Delivered(pass *Pass, rows *element.Rows, failed bool) {
 	p.first = (p.first + 1) % KeptDeliveries
 }
 
-// Ended notes that an iteration's end was handed out.
+// Ended records that an iteration returned its end.
 func (p *Log) Ended(pass *Pass) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,7 +132,7 @@ func (p *Log) Ended(pass *Pass) {
 	}
 }
 
-// TakePoint gives the place at which the next iteration begins, to it alone.
+// TakePoint returns the point where the next iteration begins, once.
 func (p *Log) TakePoint() *Point {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,7 +143,7 @@ func (p *Log) TakePoint() *Point {
 	return p.point
 }
 
-// HandOver gives the place of an iteration that handed out nothing to the next one, unless that has begun already.
+// HandOver gives the point of an iteration without deliveries to the next one, unless that has begun already.
 func (p *Log) HandOver(iteration uint64, at *Point) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,7 +152,8 @@ func (p *Log) HandOver(iteration uint64, at *Point) {
 	}
 }
 
-// Load are those of a dataset whose next iteration begins at a place. Numbers go on, so that an older iterator is found to be one.
+// Load returns the log of a dataset whose next iteration begins at a point. Numbers continue, so that older
+// iterators are recognised.
 func (p *Log) Load(at *Point) *Log {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// afterLast is the place at which an iteration begins that is opened now.
+// afterLast returns the point where an iteration begins that is opened now.
 func (p *Log) afterLast() *Point {
 	switch {
 	case p.newest != nil:
@@ -18,7 +18,7 @@ func (p *Log) afterLast() *Point {
 	return &Point{Position: &pecanv1.Position{}}
 }
 
-// NextEpoch is the number of the epoch behind all that iterations have had or are to go on in.
+// NextEpoch returns the number of the epoch after all that iterations have read or will resume in.
 func (p *Log) NextEpoch() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -32,8 +32,8 @@ func (p *Log) NextEpoch() uint64 {
 	return next
 }
 
-// At gives the place behind so many steps of a reading, or of all iterations where that is 0. ended: the training loop is between two
-// of its iterators.
+// At returns the point after so many steps of an iterator, or of all iterations if reading is 0. ended: the
+// training loop is between two of its iterators.
 func (p *Log) At(reading, steps uint64, ended bool) (*Point, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,11 +47,11 @@ func (p *Log) At(reading, steps uint64, ended bool) (*Point, error) {
 	to := from + steps
 	switch {
 	case p.interleaved >= max(reading, 1):
-		return nil, reason.New(reason.BadArgument, "tell the position: two iterators read this dataset at the same time, and which of them a step belongs to is not known. Give each a dataset of its own (apply distribute() for each)")
+		return nil, reason.New(reason.BadArgument, "save the position: two iterators read this dataset at the same time, so it is unknown which of them a step belongs to. Give each one its own dataset (apply distribute() for each)")
 	case to > p.total:
-		return nil, reason.New(reason.BadArgument, "tell the position behind %d elements: only %d were handed over since the dataset or its iterator was made or its state was loaded", steps, p.total-from)
+		return nil, reason.New(reason.BadArgument, "save the position after %d elements: only %d were returned since the dataset or its iterator was created or its state was loaded", steps, p.total-from)
 	case to < p.steps:
-		return nil, reason.New(reason.BadArgument, "tell the position behind %d elements: %d were handed over since, and only the last %d deliveries are kept, from element %d on", steps, p.total-from, KeptDeliveries, p.steps-from)
+		return nil, reason.New(reason.BadArgument, "save the position after %d elements: %d were returned since, and only the last %d deliveries are kept, from element %d on", steps, p.total-from, KeptDeliveries, p.steps-from)
 	}
 	here, next, left := p.before, 0, to-p.steps
 	here.next = maps.Clone(p.before.next)
@@ -65,7 +65,7 @@ func (p *Log) At(reading, steps uint64, ended bool) (*Point, error) {
 		}
 	}
 	if steps == 0 {
-		// What other iterators had is not what this one has.
+		// Elements that other iterators returned do not count for this one.
 		here = position{}
 	}
 	var then *Pass
@@ -83,7 +83,7 @@ func (p *Log) At(reading, steps uint64, ended bool) (*Point, error) {
 	}, nil
 }
 
-// from is how many steps were delivered before those of a reading.
+// from returns how many steps were delivered before those of an iterator.
 func (p *Log) from(reading uint64) (uint64, error) {
 	if reading == 0 {
 		return 0, nil
@@ -96,5 +96,5 @@ func (p *Log) from(reading uint64) (uint64, error) {
 			return p.total, nil
 		}
 	}
-	return 0, reason.New(reason.BadArgument, "tell the position: since this iterator was made, the dataset's state was loaded by another, or %d others were made; make a new one", keptIterators)
+	return 0, reason.New(reason.BadArgument, "save the position: since this iterator was created, another one loaded the dataset's state, or %d others were created; create a new one", keptIterators)
 }

@@ -8,27 +8,27 @@ import (
 // Pass is an epoch as an iteration reads it.
 type Pass struct {
 	Epoch *epoch.Epoch
-	// iteration numbers the iterations of a dataset.
+	// Iteration numbers the iterations of a dataset.
 	Iteration uint64
-	// done passes of an outer repeat came before in the iteration, with that many elements.
+	// Passes counts the passes of an outer repeat before this one in the iteration, Elements their elements.
 	Passes   uint64
 	Elements uint64
-	// over: the iteration has handed out its end behind this pass.
+	// ended: the iteration returned its end after this pass.
 	ended bool
-	// left: the place was another iteration's, which had not handed out anything.
+	// HandedOver: the start was another iteration's point, which had no deliveries.
 	HandedOver bool
 }
 
-// position is a position that is being added up.
+// position is a position while deliveries are added to it.
 type position struct {
 	pass *Pass
 	next map[uint32]uint64
 	turn uint32
-	// elements of the pass so far, failed ones not counted.
+	// elements of the pass so far, without failed ones.
 	elements uint64
 }
 
-// add moves the place behind up to n steps of a delivery.
+// add moves the position past up to n steps of a delivery.
 func (p *position) add(d *delivery, n uint64) {
 	if p.pass != d.pass {
 		*p = position{pass: d.pass, next: map[uint32]uint64{}}
@@ -48,7 +48,7 @@ func (p *position) add(d *delivery, n uint64) {
 	}
 }
 
-// move takes up to n rows of a piece and gives how many there were.
+// move advances past up to n rows of a span, and returns how many there were.
 func (p *position) move(from element.Span, n uint64) uint64 {
 	n = min(n, from.Rows)
 	if n > 0 {
@@ -57,17 +57,19 @@ func (p *position) move(from element.Span, n uint64) uint64 {
 	return n
 }
 
-// begin is the place in front of a pass.
+// begin returns the point before a pass.
 func (p *Pass) begin() *Point {
 	return &Point{Position: p.Epoch.Start(), Passes: p.Passes, Elements: p.Elements}
 }
 
-// leadsTo tells whether a pass that delivered next is what comes behind the place: not where an iterator was given up there.
+// leadsTo reports whether the pass that delivered next directly follows the position. It does not if an
+// iterator was abandoned at the position.
 func (p *position) leadsTo(next *Pass) bool {
 	return p.pass == nil || next.Iteration == p.pass.Iteration || next.Epoch.ResumeAt != nil && !next.HandedOver || p.over()
 }
 
-// over tells whether nothing of the iteration comes behind the place. TensorFlow does not ask for an end that it foresees.
+// over reports whether the iteration has nothing after the position. TensorFlow does not request an end that
+// it can predict.
 func (p *position) over() bool {
 	plan := p.pass.Epoch.Consumer.Plan
 	known, repeat := plan.GetCardinality(), plan.GetRepeat()

@@ -10,10 +10,12 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// StartPosition is the position at which another run of the streams goes on from a place. They are the same where an index says which element
-// it is. Where it does not, mode at-least-once begins every stream anew of which something is still to come, so that nothing is left
-// out, and mode at-most-once gives up those that had begun, so that nothing comes twice. Rows that streams keep back for the closing
-// stream have no index at all: the first begins all streams anew then, and the second gives up the closing stream, too.
+// StartPosition returns where a new run of the streams starts to continue from a position. The two are equal
+// unless the dataset is of class C, where an index does not identify an element. Then mode at_least_once
+// restarts every stream that has elements left, so that none is missing. Mode at_most_once abandons every
+// stream that has begun, so that none comes twice. Rows that streams keep for the closing stream have no
+// index. While some are left, the first mode restarts all streams, and the second abandons the closing stream
+// too.
 func StartPosition(c *epoch.Consumer, place *pecanv1.Position) *pecanv1.Position {
 	if !c.RestartsStreams() && !c.AbandonsStreams() {
 		return place
@@ -33,7 +35,7 @@ func StartPosition(c *epoch.Consumer, place *pecanv1.Position) *pecanv1.Position
 			}
 		}
 		if changed > 0 {
-			c.Link.Log().Warn(fmt.Sprintf("%d streams of epoch %d come again from their start: in this dataset an index does not say which element it is (class C), and none may be left out (mode at_least_once)",
+			c.Link.Log().Warn(fmt.Sprintf("%d streams of epoch %d restart from their beginning: in this dataset an index does not identify an element (class C), and no element may be missing (mode at_least_once)",
 				changed, position.Epoch), "job", c.JobID)
 		}
 		return position
@@ -49,7 +51,7 @@ func StartPosition(c *epoch.Consumer, place *pecanv1.Position) *pecanv1.Position
 		changed++
 	}
 	if changed > 0 {
-		c.Link.Log().Warn(fmt.Sprintf("the rest of %d streams of epoch %d is given up: in this dataset an index does not say which element it is (class C), and none may come twice (mode at_most_once)",
+		c.Link.Log().Warn(fmt.Sprintf("the rest of %d streams of epoch %d is abandoned: in this dataset an index does not identify an element (class C), and no element may come twice (mode at_most_once)",
 			changed, position.Epoch), "job", c.JobID)
 	}
 	return position

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// tokenPrefix begins every token, so that people know one when they see it.
+	// tokenPrefix begins every token, so that people recognise one.
 	tokenPrefix = "pecan1."
 	TokenFormat = 1
-	// maxToken bounds what is looked at; one of 65,536 streams is shorter.
+	// maxToken limits the length that is parsed. A token of 65,536 streams is shorter.
 	maxToken = 2 << 20
 )
 
-// NewToken is the token of a place in a consumer's job.
+// NewToken returns the token of a point in a consumer's job.
 func NewToken(c *epoch.Consumer, at *Point) *pecanv1.Token {
 	return &pecanv1.Token{
 		Format: TokenFormat, Fingerprint: c.Plan.GetFingerprint(), PlanHash: c.Plan.GetHash(), Mode: c.Options.GetMode(),

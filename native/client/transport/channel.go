@@ -6,16 +6,17 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// Receiver takes what comes on one channel. Its methods are called without a lock held, by the goroutine that reads the connection
-// (Lost: by the one that ends it), and must not wait.
+// Receiver takes in what arrives on one channel. The goroutine that reads the connection calls its methods
+// without a lock held; the goroutine that ends the connection calls Lost. The methods must not block.
 type Receiver interface {
-	// Wants decides on a DATA or ERROR frame before its payload is read. An error ends the connection.
+	// Wants decides whether a DATA or ERROR frame is accepted, before its payload is read. An error ends the
+	// connection.
 	Wants(h frame.Header) (bool, error)
-	// Add takes over a chunk that was wanted, and its memory. False: it is not wanted any more.
+	// Add takes over an accepted chunk and its memory. It returns false if the chunk is not wanted any more.
 	Add(en element.Chunk) bool
-	// End is called for an END frame: the stream has so many elements.
+	// End is called for an END frame; count is the length of the stream.
 	End(count, lease uint64)
-	// Acknowledge is called when the reader has nothing else to do, or has taken in a good deal.
+	// Acknowledge is called when the reader has nothing else to do, or has received many bytes.
 	Acknowledge()
 	// Refused is called when the worker closed the channel with an error.
 	Refused(why *reason.Error)
@@ -31,17 +32,18 @@ type Channel struct {
 	number   uint32
 	lease    uint64
 	receiver Receiver
-	// maxElement is the largest element that is taken.
+	// maxElement is the size of the largest accepted element.
 	maxElement uint64
 }
 
-// Close takes the channel off its connection and tells the worker. It may be called with the receiver's locks held.
+// Close removes the channel from its connection and tells the worker. The receiver's lock may be held.
 func (ch *Channel) Close() { ch.conn.closeChannel(ch) }
 
-// Credit tells the worker that everything below received has arrived, and that it may send up to grant bytes in all.
+// Credit tells the worker that everything below index received has arrived, and that it may send up to grant
+// bytes in total.
 func (ch *Channel) Credit(received, grant uint64) {
 	ch.conn.send(frame.Header{Type: frame.Credit, Channel: ch.number, Index: received, Lease: ch.lease, RawLen: grant}, nil)
 }
 
-// Connected is true while the connection stands.
+// Connected reports whether the connection is established.
 func (ch *Channel) Connected() bool { return ch.conn.isUp() }

@@ -7,7 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// largestElement is the size of the frame's largest element, padding not counted.
+// largestElement returns the size of the frame's largest element, without padding.
 func largestElement(h frame.Header, table *frame.Table) uint64 {
 	var size, all uint64
 	for i := range table.Rows {
@@ -23,8 +23,8 @@ func largestElement(h frame.Header, table *frame.Table) uint64 {
 	return all
 }
 
-// checkStrings holds the lengths of strings against the bytes that are there. For a block it gives where the strings
-// of the first row start.
+// checkStrings compares the lengths of strings with the bytes that are there. For a block it returns where
+// the strings of the first row begin.
 func checkStrings(h frame.Header, table *frame.Table, data []byte) ([]uint64, error) {
 	var starts []uint64
 	copies := uint64(1)

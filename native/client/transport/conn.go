@@ -21,8 +21,8 @@ type connKey struct {
 	protocol Protocol
 }
 
-// Conn is the one data connection to a worker, for all streams that are read from it. It is made once: when it fails,
-// its channels are told, and whoever wants the worker again gets a new conn.
+// Conn is the data connection to one worker, shared by all streams that are read from it. It connects once.
+// When it fails, its receivers learn the reason, and Workers.Connect makes a new Conn.
 type Conn struct {
 	owner  *Workers
 	key    connKey
@@ -30,11 +30,11 @@ type Conn struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wake   chan struct{}
-	// heard counts signs of life.
+	// activity counts frames and payload pieces that arrived.
 	activity atomic.Uint64
 
 	mu sync.Mutex
-	// up: the worker has answered HELLO. down: the connection is over, for that reason.
+	// up: the worker has answered HELLO. down: the connection has ended, for this reason.
 	up       bool
 	down     *Ending
 	raw      net.Conn
@@ -45,13 +45,13 @@ type Conn struct {
 	usedAt time.Time
 }
 
-// Ending is why a connection is over. unreachable: it could not even be made, or the worker fell silent on it.
+// Ending is why a connection ended. Unreachable: it was never established, or the worker was silent on it.
 type Ending struct {
 	Err         error
 	Unreachable bool
 }
 
-// run makes the connection and reads it to its end.
+// run establishes the connection and reads it to its end.
 func (c *Conn) run() {
 	link, err := c.connect()
 	if err != nil {
@@ -74,7 +74,8 @@ func (c *Conn) run() {
 	r.close()
 }
 
-// Open asks for a stream on a new channel, or tells how the connection ended. It may be called with the receiver's locks held.
+// Open requests a stream on a new channel, or returns how the connection ended. The receiver's lock may be
+// held.
 func (c *Conn) Open(receiver Receiver, request *pecanv1.OpenStream, maxElement uint64) (*Channel, *Ending) {
 	meta, err := proto.Marshal(request)
 	if err != nil {
@@ -95,7 +96,7 @@ func (c *Conn) Open(receiver Receiver, request *pecanv1.OpenStream, maxElement u
 	return ch, nil
 }
 
-// closeChannel takes a channel off and tells the worker. The caller holds epoch.mu.
+// closeChannel removes a channel and tells the worker. The receiver's lock is held.
 func (c *Conn) closeChannel(ch *Channel) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +105,7 @@ func (c *Conn) closeChannel(ch *Channel) {
 	}
 }
 
-// remove takes off a channel that the worker has closed.
+// remove removes a channel that the worker has closed.
 func (c *Conn) remove(ch *Channel) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,7 +129,7 @@ func (c *Conn) channel(number uint32) *Channel {
 	return c.channels[number]
 }
 
-// fail ends the connection; its channels are told why.
+// fail ends the connection; its receivers learn why.
 func (c *Conn) fail(why error) { c.end(why, false) }
 
 func (c *Conn) end(why error, unreachable bool) {
@@ -168,7 +169,7 @@ func (c *Conn) isUp() bool {
 	return c.up && c.down == nil
 }
 
-// idleFor is how long nobody has read from the connection; 0 while somebody does.
+// idleFor returns for how long nobody has read from the connection; 0 while somebody does.
 func (c *Conn) idleFor() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

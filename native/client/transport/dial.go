@@ -16,8 +16,8 @@ const dialTimeout = 3 * time.Second
 
 const handshakeTimeout = 5 * time.Second
 
-// connect dials and shakes hands: over the Unix socket when the worker is near, over TCP when that is allowed and the
-// first does not work.
+// connect dials and shakes hands. It uses the Unix socket of a worker on this host. It uses TCP otherwise,
+// and where the protocol allows it when the Unix socket fails.
 func (c *Conn) connect() (net.Conn, error) {
 	if c.key.protocol != TCP {
 		link, err := c.try("unix", c.worker.GetUnix())
@@ -43,7 +43,7 @@ func (c *Conn) try(network, address string) (net.Conn, error) {
 	if network == "unix" {
 		link = &unixLink{UnixConn: link.(*net.UnixConn)}
 	}
-	// The handshake ends with the session, too.
+	// The end of the session also ends the handshake.
 	stop := context.AfterFunc(c.ctx, func() { _ = link.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := c.handshake(link); err != nil {
@@ -55,7 +55,7 @@ func (c *Conn) try(network, address string) (net.Conn, error) {
 
 func (c *Conn) handshake(link net.Conn) error {
 	fail := func(err error) error {
-		return reason.New(reason.From(err).Reason, "greet worker %s at %s: %w", c.worker.GetWorkerId(), link.RemoteAddr(), err)
+		return reason.New(reason.From(err).Reason, "shake hands with worker %s at %s: %w", c.worker.GetWorkerId(), link.RemoteAddr(), err)
 	}
 	if err := link.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return fail(err)
@@ -70,7 +70,7 @@ func (c *Conn) handshake(link net.Conn) error {
 	if _, err := link.Write(frame.Append(nil, frame.Header{Type: frame.Hello}, hello)); err != nil {
 		return fail(unavailable(err))
 	}
-	// Read without a buffer: what follows belongs to the reader.
+	// The read is unbuffered, because the bytes that follow belong to the reader.
 	h, meta, err := frame.NewReader(link).Next()
 	if err != nil {
 		return fail(unavailable(err))
@@ -95,7 +95,7 @@ func (c *Conn) handshake(link net.Conn) error {
 	return link.SetDeadline(time.Time{})
 }
 
-// unavailable turns errors of the network into ours; errors of the format stay.
+// unavailable turns errors of the network into UNAVAILABLE. Errors of the format pass unchanged.
 func unavailable(err error) error {
 	if own := reason.From(err); own.Reason != reason.Internal {
 		return own
@@ -103,7 +103,7 @@ func unavailable(err error) error {
 	return reason.New(reason.Unavailable, "%w", err)
 }
 
-// errorOf reads the meta data of an ERROR frame.
+// errorOf decodes the metadata of an ERROR frame.
 func errorOf(meta []byte) *reason.Error {
 	var detail pecanv1.ErrorDetail
 	if err := proto.Unmarshal(meta, &detail); err != nil {

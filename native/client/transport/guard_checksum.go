@@ -2,5 +2,5 @@
 
 package transport
 
-// checksumDiffers tells a payload that is not what was sent.
+// checksumDiffers reports whether a payload is not what was sent.
 func checksumDiffers(got, sent uint32) bool { return got != sent }

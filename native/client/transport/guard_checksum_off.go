@@ -2,5 +2,5 @@
 
 package transport
 
-// checksumDiffers takes every payload for whole: tests/sim must notice.
+// checksumDiffers accepts every payload: tests/sim must notice.
 func checksumDiffers(uint32, uint32) bool { return false }

@@ -12,14 +12,14 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// readBytes is how much of a payload may come before the connection counts as alive again.
+// readBytes is how much of a payload arrives at most before it counts as activity of the connection.
 const readBytes = 8 << 20
 
-// wakeBytes is how much of a large payload comes from a TCP connection before the reader is woken for it: a look at the
-// socket for every segment costs a fifth of the rate.
+// wakeBytes is how much of a large payload arrives on a TCP connection before the kernel wakes the reader. A
+// wake-up for every segment costs a fifth of the throughput.
 const wakeBytes = 1 << 20
 
-// discard leaves out a payload that nobody wants.
+// discard skips a payload that nobody wants.
 func (r *reader) discard(h frame.Header, table *frame.Table) error {
 	if h.Flags&frame.Shared != 0 {
 		r.conn.send(frame.Header{Type: frame.Release, Index: table.Slot}, nil)
@@ -36,7 +36,7 @@ func (r *reader) discard(h frame.Header, table *frame.Table) error {
 	return nil
 }
 
-// payload brings the frame's values into a block.
+// payload reads the frame's values into a block.
 func (r *reader) payload(h frame.Header, table *frame.Table) (*buffer.Block, error) {
 	switch {
 	case h.Flags&frame.Shared != 0:
@@ -65,8 +65,8 @@ func (r *reader) payload(h frame.Header, table *frame.Table) (*buffer.Block, err
 	return r.decompress(h, block.Bytes())
 }
 
-// decompress believes a declared length only when the header declares the same, which was held against the table and
-// the limit of an element before.
+// decompress accepts the declared length only if the header declares the same one. The header was checked
+// against the table and the element size limit before.
 func (r *reader) decompress(h frame.Header, packed []byte) (*buffer.Block, error) {
 	n, err := snappy.DecodedLen(packed)
 	if err != nil || uint64(n) != h.RawLen {
@@ -83,9 +83,9 @@ func (r *reader) decompress(h frame.Header, packed []byte) (*buffer.Block, error
 	return block, nil
 }
 
-// fill brings a payload in, in pieces that each count as a sign of life. A large one is read past the buffer of a TCP connection,
-// and the kernel wakes the reader for no less than wakeBytes or what is left: the mark never goes beyond the payload, since nothing
-// need come behind it. A connection that ends wakes the reader in any case.
+// fill reads a payload in pieces, each of which counts as activity. A large payload bypasses the buffer of a
+// TCP connection, and the kernel wakes the reader for at least wakeBytes or the remainder. The low-water mark
+// never exceeds the payload, because nothing may follow it. The end of a connection always wakes the reader.
 func (r *reader) fill(into []byte) error {
 	from, large := io.Reader(r.in), r.socket != nil && len(into) > 2*wakeBytes
 	if large {
@@ -113,7 +113,7 @@ func (r *reader) wakeAt(bytes int) {
 	if bytes == r.low {
 		return
 	}
-	// It fails on a connection that is closed, which the next read tells.
+	// This fails on a closed connection, which the next read reports.
 	_ = r.socket.Control(func(fd uintptr) {
 		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, bytes) == nil {
 			r.low = bytes

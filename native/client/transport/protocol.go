@@ -1,9 +1,9 @@
 package transport
 
-// Protocol says how elements travel from a worker.
+// Protocol is how elements travel from a worker.
 type Protocol string
 
-// The protocols. Auto takes shared memory where a worker is on this host and the connect succeeds, TCP otherwise.
+// Auto uses shared memory if the worker is on this host and the connection succeeds, and TCP otherwise.
 const (
 	Auto Protocol = "auto"
 	TCP  Protocol = "tcp"

@@ -16,20 +16,20 @@ import (
 
 const readBuffer = 64 << 10
 
-// ackBytes is how much is taken in at most before it is acknowledged although more is waiting to be read.
+// ackBytes is how much is received at most before an acknowledgement, even if more is ready to be read.
 const ackBytes = 1 << 20
 
-// reader takes frames off a connection. It belongs to one goroutine.
+// reader reads frames from a connection. It belongs to one goroutine.
 type reader struct {
 	conn   *Conn
 	link   net.Conn
 	in     *bufio.Reader
 	frames *frame.Reader
 	slots  map[uint64]*buffer.Slot
-	// socket is that of a TCP connection, nil otherwise; low is its low-water mark.
+	// socket is that of a TCP connection, nil otherwise. low is its low-water mark.
 	socket syscall.RawConn
 	low    int
-	// touched are the channels that have received something since they last acknowledged.
+	// touched are the channels that received something since their last acknowledgement.
 	touched map[*Channel]struct{}
 	unacked uint64
 }
@@ -38,13 +38,13 @@ func newReader(c *Conn, link net.Conn) *reader {
 	in := bufio.NewReaderSize(link, readBuffer)
 	r := &reader{conn: c, link: link, in: in, frames: frame.NewReader(in), low: 1, slots: map[uint64]*buffer.Slot{}, touched: map[*Channel]struct{}{}}
 	if tcp, ok := link.(*net.TCPConn); ok {
-		// Without it large payloads are read as they come.
+		// Without the socket, large payloads are read segment by segment.
 		r.socket, _ = tcp.SyscallConn()
 	}
 	return r
 }
 
-// close unmaps the slots and closes descriptors that were not claimed.
+// close unmaps the slots and closes unclaimed descriptors.
 func (r *reader) close() {
 	for _, slot := range r.slots {
 		slot.Drop()
@@ -57,7 +57,7 @@ func (r *reader) close() {
 	}
 }
 
-// run reads until the connection fails, which it always does in the end.
+// run reads until the connection fails, which it always does at the end.
 func (r *reader) run() error {
 	for {
 		h, meta, err := r.frames.Next()
@@ -77,7 +77,7 @@ func (r *reader) run() error {
 	}
 }
 
-// acknowledge sends what is owed before the next read may block.
+// acknowledge sends pending acknowledgements before the next read may block.
 func (r *reader) acknowledge() {
 	for ch := range r.touched {
 		ch.receiver.Acknowledge()
@@ -114,7 +114,7 @@ func (r *reader) handle(h frame.Header, meta []byte) error {
 	return reason.New(reason.FrameCorrupt, "a worker does not send frames of type %v", h.Type)
 }
 
-// failure handles ERROR: of an element, of a channel, or, on channel 0, of the connection.
+// failure handles an ERROR frame of an element, a channel or, on channel 0, the connection.
 func (r *reader) failure(h frame.Header, meta []byte) error {
 	why := errorOf(meta)
 	if h.Channel == 0 {
@@ -139,8 +139,8 @@ func (r *reader) failure(h frame.Header, meta []byte) error {
 	return nil
 }
 
-// data takes in a DATA frame. Whatever happens to its elements, its payload is taken off the connection, and a slot
-// is given back.
+// data takes in a DATA frame. Whether or not its elements are accepted, it reads the payload off the
+// connection and returns a slot to the worker.
 func (r *reader) data(h frame.Header, meta []byte) error {
 	table := &frame.Table{}
 	if err := frame.ParseTable(h, meta, table); err != nil {
@@ -159,7 +159,7 @@ func (r *reader) data(h frame.Header, meta []byte) error {
 		limit := ch.maxElement
 		if size := largestElement(h, table); size > limit {
 			wanted = false
-			// The element keeps its place, as one that failed.
+			// The element keeps its index, as a failed one.
 			defer ch.receiver.Add(element.Chunk{First: h.Index, Rows: int(h.Count), Arrived: h.RawLen, Err: reason.New(reason.ElementTooLarge, "%s has %d bytes, the limit is %d: "+
 				"raise max_element_bytes, or make elements smaller", ch.receiver.Name(h.Index), size, limit)})
 		}

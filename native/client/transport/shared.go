@@ -6,7 +6,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// mapSlot maps a slot that the worker announces, with the descriptor that came along.
+// mapSlot maps a slot that the worker announces, with the descriptor that arrived with the frame.
 func (r *reader) mapSlot(h frame.Header) error {
 	link, ok := r.link.(*unixLink)
 	if !ok || len(link.files) == 0 {
@@ -26,7 +26,8 @@ func (r *reader) mapSlot(h frame.Header) error {
 	return nil
 }
 
-// sharedPayload takes a payload where it lies. The last release of the block lets the worker write the slot again.
+// sharedPayload returns a payload in shared memory without a copy. When the last reference to the block is
+// released, the worker may write the slot again.
 func (r *reader) sharedPayload(h frame.Header, table *frame.Table) (*buffer.Block, error) {
 	slot := r.slots[table.Slot]
 	if slot == nil {

@@ -10,18 +10,18 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// unixLink is a Unix connection that collects the descriptors that come along with the bytes.
+// unixLink is a Unix connection that collects the descriptors that arrive with the bytes.
 type unixLink struct {
 	*net.UnixConn
 	files []*os.File
 }
 
-// Read implements io.Reader; descriptors that come along wait for their SLOT frames. The kernel never joins the bytes
-// of two messages that carry descriptors, so there is at most one message's in a read.
+// Read implements io.Reader. Descriptors wait for their SLOT frames. The kernel never joins the bytes of two
+// messages with descriptors, so one read has at most one message's descriptors.
 func (l *unixLink) Read(p []byte) (int, error) {
 	var control [256]byte
 	n, oobn, flags, _, err := l.ReadMsgUnix(p, control[:])
-	// It says -1 when it fails.
+	// ReadMsgUnix returns -1 on failure.
 	n = max(n, 0)
 	if oobn > 0 {
 		if took := l.collect(control[:oobn]); took != nil && err == nil {
@@ -29,7 +29,7 @@ func (l *unixLink) Read(p []byte) (int, error) {
 		}
 	}
 	if err == nil && flags&unix.MSG_CTRUNC != 0 {
-		err = reason.New(reason.FrameCorrupt, "more descriptors came than can be taken: the limit of open files may be reached")
+		err = reason.New(reason.FrameCorrupt, "descriptors were lost: this process may have reached its limit of open files")
 	}
 	if err == nil && n == 0 && len(p) > 0 {
 		err = io.EOF

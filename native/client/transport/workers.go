@@ -12,7 +12,8 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// Connect finds or makes the connection to a worker. nil without an error: the session is closing. An error is final.
+// Connect finds or makes the connection to a worker. It returns nil without an error if the session is
+// closing. An error is final.
 func (w *Workers) Connect(worker *pecanv1.WorkerAddress, protocol Protocol) (*Conn, error) {
 	near := w.onThisHost(worker)
 	if protocol == SHM && !near {
@@ -40,23 +41,25 @@ func (w *Workers) Connect(worker *pecanv1.WorkerAddress, protocol Protocol) (*Co
 
 // Config says who reads, and how workers are reached.
 type Config struct {
-	// ClientID and Version are told to workers in the handshake.
+	// ClientID and Version are sent to workers in the handshake.
 	ClientID string
 	Version  string
-	// HostID decides whether a worker is on this host; empty: none is.
+	// HostID decides whether a worker is on this host. Empty: no worker is.
 	HostID string
-	// ClusterID returns the cluster that workers have to be of.
+	// ClusterID returns the cluster that workers must belong to.
 	ClusterID func() string
 	// Pool holds the payloads.
 	Pool   *buffer.Pool
 	Logger *slog.Logger
 	// Dial makes connections; nil uses the host's network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// PingAfter is how long a connection may be silent before a ping; after three such times it is given up.
+	// PingAfter is how long a connection may be silent before the client sends a ping. After three such
+	// periods the client closes the connection.
 	PingAfter time.Duration
 }
 
-// Workers are the connections of a session to workers, one for each address and protocol, for all streams that are read from it.
+// Workers holds a session's connections to workers, one for each address and protocol. All streams of a
+// worker share its connection.
 type Workers struct {
 	config Config
 	ctx    context.Context
@@ -67,17 +70,17 @@ type Workers struct {
 	conns  map[connKey]*Conn
 }
 
-// New has no connection yet. Those that are made end with ctx.
+// New returns a set without connections. Its connections end with ctx.
 func New(ctx context.Context, config Config) *Workers {
 	return &Workers{config: config, ctx: ctx, conns: map[connKey]*Conn{}}
 }
 
-// onThisHost is true when the worker can hand shared memory to this process.
+// onThisHost reports whether the worker can share memory with this process.
 func (w *Workers) onThisHost(worker *pecanv1.WorkerAddress) bool {
 	return w.config.HostID != "" && worker.GetHostId() == w.config.HostID && worker.GetUnix() != ""
 }
 
-// Sweep closes connections that nobody has read for a while, and tells whether no other is left.
+// Sweep closes connections without readers for a while. It reports whether none other is left.
 func (w *Workers) Sweep(unreadFor time.Duration) (quiet bool) {
 	w.mu.Lock()
 	var idle []*Conn
@@ -94,14 +97,14 @@ func (w *Workers) Sweep(unreadFor time.Duration) (quiet bool) {
 	return quiet
 }
 
-// Refuse keeps new connections from being made.
+// Refuse prevents new connections.
 func (w *Workers) Refuse() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
 }
 
-// Fail ends all connections; their receivers are told why.
+// Fail ends all connections; their receivers learn why.
 func (w *Workers) Fail(why error) {
 	w.mu.Lock()
 	conns := make([]*Conn, 0, len(w.conns))
@@ -114,5 +117,5 @@ func (w *Workers) Fail(why error) {
 	}
 }
 
-// Wait returns when all goroutines of connections have ended, after Refuse and Fail.
+// Wait returns when all goroutines of connections have ended. Refuse and Fail come before it.
 func (w *Workers) Wait() { w.wg.Wait() }

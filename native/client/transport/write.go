@@ -11,7 +11,7 @@ import (
 
 const writeLimit = 10 * time.Second
 
-// send queues a frame for the writer. It never blocks: what is queued is bounded by what was opened and received.
+// send queues a frame for the writer. It never blocks: the queue is limited by what was opened and received.
 func (c *Conn) send(h frame.Header, meta []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -26,7 +26,7 @@ func (c *Conn) sendLocked(h frame.Header, meta []byte) {
 	wait.Signal(c.wake)
 }
 
-// write sends what is queued, and asks a silent worker whether it lives.
+// write sends queued frames, and pings a silent worker.
 func (c *Conn) write(link net.Conn) {
 	ticker := time.NewTicker(c.owner.config.PingAfter)
 	defer ticker.Stop()
@@ -43,7 +43,7 @@ func (c *Conn) write(link net.Conn) {
 				break
 			}
 			if silent++; silent > 2 {
-				// Another try would wait as long again for a first answer.
+				// Another attempt would wait as long for a first answer.
 				c.end(reason.New(reason.Unavailable, "worker %s has been silent for %v", c.worker.GetWorkerId(), 3*c.owner.config.PingAfter), true)
 				return
 			}
@@ -54,7 +54,7 @@ func (c *Conn) write(link net.Conn) {
 		c.out = spare[:0]
 		c.mu.Unlock()
 		if len(out) > 0 {
-			// A failed deadline shows in the write.
+			// A failed deadline becomes visible in the write.
 			_ = link.SetWriteDeadline(time.Now().Add(writeLimit))
 			if _, err := link.Write(out); err != nil {
 				c.fail(reason.New(reason.Unavailable, "write to worker %s: %w", c.worker.GetWorkerId(), err))
