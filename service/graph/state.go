@@ -177,7 +177,7 @@ func (g *Graph) checkChanges() (map[string]bool, error) {
 	if len(changed) == 0 {
 		return changed, nil
 	}
-	twins := g.twins()
+	twins := g.equalVariables()
 	for _, name := range counters {
 		if len(twins[name]) > 1 {
 			return nil, reason.New(reason.ExternalState, "a function of the dataset changes a variable (node %s), and the dataset uses another of equal value: "+
@@ -189,12 +189,12 @@ func (g *Graph) checkChanges() (map[string]bool, error) {
 			"in every epoch from the value the variable has now, and the trainer does not see the changes", len(counters)))
 	}
 	if len(states) > 0 {
-		g.notices = append(g.notices, sayStates(states, twins, users))
+		g.notices = append(g.notices, describeStates(states, twins, users))
 	}
 	return changed, nil
 }
 
-func sayStates(states []string, twins map[string][]string, users map[string]string) string {
+func describeStates(states []string, twins map[string][]string, users map[string]string) string {
 	text := fmt.Sprintf("the states of %d random generator(s) travel by value: every stream of every epoch draws numbers of its own", len(states))
 	for _, name := range states {
 		for _, other := range twins[name] {
@@ -206,8 +206,8 @@ func sayStates(states []string, twins map[string][]string, users map[string]stri
 	return text
 }
 
-// twins groups the variables that travel with equal values: all of a group, by the name of each.
-func (g *Graph) twins() map[string][]string {
+// equalVariables groups the variables that travel with equal values: all of a group, by the name of each.
+func (g *Graph) equalVariables() map[string][]string {
 	groups := map[string][]string{}
 	values := map[string]string{}
 	for name, assign := range g.Assignments() {

@@ -89,7 +89,7 @@ func fileStates(names []string) map[string]string {
 func (k *keeping) begin() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.source = digest(k.graphs.Names)
+	k.source = digest(k.graphs.FileNames)
 	if segment := k.order.GetSegment(); segment != nil {
 		return k.beginReading(segment)
 	}
@@ -140,7 +140,7 @@ func (k *keeping) open() error {
 	if k.closed {
 		return tf.ErrCancelled
 	}
-	it, stop, err := k.run.newIterator(k.run.stream.worker.contexts.plain, k.graphs.Below, newProfiler(k.graphs.Below, k.meters, k.graphs.Ops))
+	it, stop, err := k.run.newIterator(k.run.stream.worker.contexts.plain, k.graphs.BelowCache, newProfiler(k.graphs.BelowCache, k.meters, k.graphs.Ops))
 	if err != nil {
 		return err
 	}
@@ -249,7 +249,7 @@ func (k *keeping) commit() {
 		return
 	}
 	writer := k.writer
-	if digest(k.graphs.Names) != k.source || k.tablesChanged() {
+	if digest(k.graphs.FileNames) != k.source || k.tablesChanged() {
 		k.drop(errors.New("the source files changed while they were read"))
 		return
 	}

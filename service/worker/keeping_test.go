@@ -163,7 +163,7 @@ func TestWhatCannotBeComputedInsteadIsTriedAgainAtItsPlace(t *testing.T) {
 	}
 	const given = 10
 	want := pulled(t, again(0, was.graphs))[given:]
-	k := again(given, &rewrite.StreamGraphs{Below: []byte("no graph")})
+	k := again(given, &rewrite.StreamGraphs{BelowCache: []byte("no graph")})
 	if err := k.beginReading(o.Cache.Segment); err != nil {
 		t.Fatal(err)
 	}

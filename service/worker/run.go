@@ -232,8 +232,8 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 	}
 	if order := r.order.GetCache(); order != nil && w.caches != nil {
 		kept = &keeping{run: r, caches: w.caches, order: order, meters: at.Meters}
-		at.Keep, at.KeptSource = true, tf.RegisterSource(kept)
-		r.closers = append(r.closers, func() { tf.RemoveSource(at.KeptSource) })
+		at.SplitAtCache, at.CacheSource = true, tf.RegisterSource(kept)
+		r.closers = append(r.closers, func() { tf.RemoveSource(at.CacheSource) })
 	}
 	graphs, err := w.graphs.instantiate(r.ctx, r.order.GetFingerprint(), plan, at)
 	if at.Serial && reason.Is(err, reason.Unsupported) {
@@ -250,7 +250,7 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 		first.keepsBack()
 	}
 	base := w.contexts.plain
-	if graphs.Below != nil {
+	if graphs.BelowCache != nil {
 		kept.graphs, r.keeping = graphs, kept
 		if base, err = kept.runtime(); err != nil {
 			return nil, err

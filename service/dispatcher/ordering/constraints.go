@@ -51,20 +51,20 @@ func (p *proposer) mayNotPassBatch(i, above int) string {
 	}
 	for at, c := range t.Writes {
 		change := t.Changes[at]
-		uneven := change.Uneven && p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT
+		uneven := change.AlignmentDependent && p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT
 		switch {
-		case !slices.Contains(t.Reads, c) || !slices.Contains(t.Own, c) || isString(t.Before[c]) || !ranked(t, c):
+		case !slices.Contains(t.Reads, c) || !slices.Contains(t.SelfReads, c) || isString(t.Before[c]) || !ranked(t, c):
 			return fmt.Sprintf("it makes component %d not of that component alone, value by value", c)
 		case change.Opaque != "":
 			return fmt.Sprintf("%s (component %d)", change.Opaque, c)
 		case !change.PerValue():
 			return fmt.Sprintf("it does more to component %d than to compute value by value", c)
-		case above > 0 && (change.Along|change.Looks)&1 != 0:
+		case above > 0 && (change.PositionDependent|change.DependsOnSize)&1 != 0:
 			return fmt.Sprintf("it does something else to each row of component %d", c)
 		case uneven:
 			return fmt.Sprintf("the last bits of component %d depend on where in memory a value lies", c)
 		}
-		if by := p.decidedBy(p.steps[i], c); change.Uneven && by >= 0 {
+		if by := p.decidedBy(p.steps[i], c); change.AlignmentDependent && by >= 0 {
 			return fmt.Sprintf("%s could leave out other elements then: the values of component %d would not be quite the same", p.called[by], c)
 		}
 	}
@@ -138,13 +138,13 @@ func (p *proposer) mapsMayNotSwap(i, j, c int) string {
 		if !slices.Contains(t.Writes, c) {
 			return fmt.Sprintf("%s looks at component %d, which %s changes", p.name(one), c, p.name(other))
 		}
-		if why := changesRankOrKind(t.Before[c], t.Behind[c]); why != "" {
+		if why := changesRankOrKind(t.Before[c], t.After[c]); why != "" {
 			return fmt.Sprintf("%s %s (component %d)", p.name(one), why, c)
 		}
 		if !slices.Contains(t.Reads, c) {
 			return fmt.Sprintf("%s makes component %d anew, of other things", p.name(one), c)
 		}
-		if !slices.Contains(t.Own, c) {
+		if !slices.Contains(t.SelfReads, c) {
 			return fmt.Sprintf("%s looks at component %d for more than what becomes of it, and %s changes it", p.name(one), c, p.name(other))
 		}
 	}
@@ -153,18 +153,18 @@ func (p *proposer) mapsMayNotSwap(i, j, c int) string {
 		one   int
 		other dataflow.Change
 	}{{i, right}, {j, left}} {
-		if op := p.step(pair.one).Divides; op != "" && (pair.other.Opaque != "" || pair.other.Computes || pair.other.Jumbles|pair.other.Sizes != 0) {
+		if op := p.step(pair.one).Divides; op != "" && (pair.other.Opaque != "" || pair.other.Computes || pair.other.Permutes|pair.other.Sizes != 0) {
 			return fmt.Sprintf("%s may fail (%s) for values that %s changes, adds or leaves out (component %d)", p.name(pair.one), op, p.name(i+j-pair.one), c)
 		}
 	}
 	for _, one := range []int{i, j} {
 		t, other := p.step(one), change(p.step(i+j-one), c)
-		if was, is := t.Before[c].GetDtype(), t.Behind[c].GetDtype(); was != is && (other.Reckons || other.Opaque != "") {
+		if was, is := t.Before[c].GetDtype(), t.After[c].GetDtype(); was != is && (other.Arithmetic || other.Opaque != "") {
 			return fmt.Sprintf("%s makes %s of %s in component %d, and %s computes with it",
 				p.name(one), typeName(is), typeName(was), c, p.name(i+j-one))
 		}
 	}
-	passes, why := left.Passes(right)
+	passes, why := left.CommutesWith(right)
 	switch {
 	case passes:
 		return ""
@@ -209,7 +209,7 @@ func (p *proposer) decidedBy(step, component int) int {
 func change(t *graphorder.Traits, c int) dataflow.Change { return t.Changes[slices.Index(t.Writes, c)] }
 
 func ranked(t *graphorder.Traits, c int) bool {
-	return !t.Before[c].GetUnknownRank() && !t.Behind[c].GetUnknownRank()
+	return !t.Before[c].GetUnknownRank() && !t.After[c].GetUnknownRank()
 }
 
 // mayDiffer says why the results of two changes in either order are not nearly the same; empty: they may be, and a trial tells. The sizes
@@ -232,16 +232,16 @@ func mayDiffer(a, b dataflow.Change, before []int64, random bool) string {
 		if both := one.Mixes & other.Mixes; both != 0 {
 			return fmt.Sprintf("both compute values along dimension %v from several", both)
 		}
-		if both := one.Along & (other.Moves | other.Mixes); both != 0 {
+		if both := one.PositionDependent & (other.Moves | other.Mixes); both != 0 {
 			return fmt.Sprintf("one does something else in each place of dimension %v, and the other moves or mixes those", both)
 		}
-		if both := one.Jumbles & (other.Moves | other.Mixes); both != 0 {
+		if both := one.Permutes & (other.Moves | other.Mixes); both != 0 {
 			return fmt.Sprintf("one leaves values out of dimension %v, adds some or gives them other neighbours, and the other moves or mixes those", both)
 		}
 		if both := one.Moves & other.Skews; both != 0 {
 			return fmt.Sprintf("one mirrors dimension %v, and the other's result of mirrored values is not the mirrored one", both)
 		}
-		if both := one.Sizes & other.Looks; both != 0 {
+		if both := one.Sizes & other.DependsOnSize; both != 0 {
 			return fmt.Sprintf("one changes the size of dimension %v, and the other's work depends on that", both)
 		}
 	}
@@ -254,7 +254,7 @@ func sizeCheckMayFail(a, b dataflow.Change, before []int64) string {
 	for _, way := range []struct {
 		sizes, checks dataflow.Dims
 		given         []int64
-	}{{a.Sizes, b.Checks, before}, {b.Sizes, a.Checks, b.Behind}} {
+	}{{a.Sizes, b.ChecksSize, before}, {b.Sizes, a.ChecksSize, b.After}} {
 		if both := way.sizes & way.checks; both != 0 && !sizesFixed(way.given, both) {
 			return fmt.Sprintf("one changes the size of dimension %v, and the other checks that", both)
 		}
@@ -336,7 +336,7 @@ func swapped(order []int) iter.Seq2[int, int] {
 func (p *proposer) resizes(i int) bool {
 	t := p.step(i)
 	return slices.ContainsFunc(t.Writes, func(c int) bool {
-		return c < len(t.Before) && c < len(t.Behind) && !slices.Equal(t.Before[c].GetDims(), t.Behind[c].GetDims())
+		return c < len(t.Before) && c < len(t.After) && !slices.Equal(t.Before[c].GetDims(), t.After[c].GetDims())
 	})
 }
 

@@ -56,7 +56,7 @@ func (p *proposer) traitNames(t *graphorder.Traits) (words []string) {
 // changeNames says what a step does to the values of a component that it writes.
 func changeNames(t *graphorder.Traits, i int) string {
 	c := t.Changes[i]
-	before, behind := t.Before[c.Component], t.Behind[c.Component]
+	before, behind := t.Before[c.Component], t.After[c.Component]
 	var what []string
 	say := func(is bool, word string) {
 		if is {

@@ -32,7 +32,7 @@ func (p *proposer) describe() {
 		s.Fixed = p.fixed(t, divided[i], &s.Figures)
 		behind := at
 		if s.Fixed != "" {
-			s.After = components(t.Behind, p.bytesAfter(t.Node))
+			s.After = components(t.After, p.bytesAfter(t.Node))
 			behind = s.After
 		} else {
 			if t.Batches {
@@ -45,7 +45,7 @@ func (p *proposer) describe() {
 				apply(w, behind)
 			}
 			s.Slow = slices.ContainsFunc(t.Writes, func(c int) bool {
-				return tf.DataType(t.Behind[c].GetDtype()) == tf.DataType_DT_BFLOAT16 && t.Before[c].GetDtype() != t.Behind[c].GetDtype()
+				return tf.DataType(t.After[c].GetDtype()) == tf.DataType_DT_BFLOAT16 && t.Before[c].GetDtype() != t.After[c].GetDtype()
 			})
 		}
 		s.BytesIn, s.BytesOut = s.ElementsIn*bytesOf(at), s.ElementsOut*bytesOf(behind)
@@ -95,7 +95,7 @@ func (p *proposer) fixed(t *graphorder.Traits, divided string, figures *autoorde
 // round: what the published policy leaves where it is.
 func changesComponentForm(t *graphorder.Traits) string {
 	for _, c := range t.Writes {
-		if why := changesRankOrKind(t.Before[c], t.Behind[c]); why != "" {
+		if why := changesRankOrKind(t.Before[c], t.After[c]); why != "" {
 			return "it " + why
 		}
 	}
@@ -211,8 +211,8 @@ func bytesOf(all []autoorder.Component) (bytes float64) {
 func (p *proposer) writes(t *graphorder.Traits, at []autoorder.Component) (writes []autoorder.Write) {
 	for i, c := range t.Writes {
 		w := autoorder.Write{Component: c, Values: p.effect(t, i, at)}
-		if t.Before[c].GetDtype() != t.Behind[c].GetDtype() {
-			w.Width, w.Work = width(t.Behind[c]), work(t.Behind[c])
+		if t.Before[c].GetDtype() != t.After[c].GetDtype() {
+			w.Width, w.Work = width(t.After[c]), work(t.After[c])
 		}
 		writes = append(writes, w)
 	}
@@ -230,14 +230,14 @@ func rowsOf(t *graphorder.Traits, rows float64) (writes []autoorder.Write) {
 // effect is what becomes of a number of values: by the step's function where that tells, else as it was measured.
 func (p *proposer) effect(t *graphorder.Traits, write int, at []autoorder.Component) autoorder.Effect {
 	c := t.Writes[write]
-	before, behind := t.Before[c], t.Behind[c]
+	before, behind := t.Before[c], t.After[c]
 	followed := t.Changes[write].Opaque == ""
 	if followed && t.Changes[write].Sizes == 0 {
 		return autoorder.Effect{}
 	}
 	sizes := behind.GetDims()
 	if followed {
-		sizes = t.Changes[write].Behind
+		sizes = t.Changes[write].After
 	}
 	has, had := sizes, before.GetDims()
 	values, known := valuesOf(has)
@@ -251,7 +251,7 @@ func (p *proposer) effect(t *graphorder.Traits, write int, at []autoorder.Compon
 	if by, known := ratio(had, has, t.Changes[write].Sizes); followed && known {
 		return autoorder.Effect{Kind: autoorder.Multiplies, By: by}
 	}
-	measured := components(t.Behind, p.bytesAfter(t.Node))[c].Values
+	measured := components(t.After, p.bytesAfter(t.Node))[c].Values
 	if !(at[c].Values > 0) || !(measured > 0) || nearly(measured, at[c].Values) {
 		return autoorder.Effect{}
 	}

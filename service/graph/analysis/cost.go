@@ -22,7 +22,7 @@ const (
 func (a *Analysis) Weight(s *graph.Step) int {
 	f := a.Facts(s)
 	switch {
-	case f.heavy || f.ReadsFiles:
+	case f.expensive || f.ReadsFiles:
 		return WeightHeavy
 	case f.ops > 0:
 		return WeightLight
@@ -46,7 +46,7 @@ func (a *Analysis) costOf(s *graph.Step) int {
 	switch {
 	case f.ReadsFiles && s.Rule.Kind == ops.PerElement && f.ops <= 8:
 		cost = max(cost, 2)
-	case f.heavy || f.ReadsFiles:
+	case f.expensive || f.ReadsFiles:
 		cost = max(cost, 3)
 	case f.ops > 0:
 		cost = max(cost, 1)

@@ -10,8 +10,8 @@ import (
 // records, in class B it has the same bytes too, in class C neither: dropping what was delivered and computing the rest
 // again would lose some elements and double others.
 
-// nondeterminism is why a dataset, run in some mode, is not of class B.
-type nondeterminism struct {
+// obstacle is why a dataset, run in some mode, is not of class B.
+type obstacle struct {
 	class pecanv1.DeterminismClass
 	// listing: nothing is random, but files are listed while the dataset runs, and somebody may add one.
 	listing bool
@@ -25,14 +25,14 @@ const (
 	classC = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
 )
 
-// nondeterministicSteps looks at the whole pipeline as it runs in a mode, after all that the rewrite mends.
-func (p *Analysis) nondeterministicSteps(root *graph.Step, mode pecanv1.Mode) []nondeterminism {
-	var found []nondeterminism
+// obstacles looks at the whole pipeline as it runs in a mode, after all that the rewrite mends.
+func (p *Analysis) obstacles(root *graph.Step, mode pecanv1.Mode) []obstacle {
+	var found []obstacle
 	if len(root.In) == 0 && root.Rule.Kind != ops.Source {
-		return []nondeterminism{{class: classC, at: root, text: "one dataset is used in two places, which tf.data does not write"}}
+		return []obstacle{{class: classC, at: root, text: "one dataset is used in two places, which tf.data does not write"}}
 	}
 	if at := p.UnorderedStep(root); at != nil && !NeedsRepeatableOrder(mode) {
-		found = append(found, nondeterminism{class: classC, at: at, text: "it gives elements as they get ready (deterministic=False)"})
+		found = append(found, obstacle{class: classC, at: at, text: "it gives elements as they get ready (deterministic=False)"})
 	}
 	p.KeySteps(root, mode)
 	mended := p.SequencedSteps(root, mode)
@@ -49,16 +49,16 @@ func (p *Analysis) nondeterministicSteps(root *graph.Step, mode pecanv1.Mode) []
 		}
 		switch op := s.Node.GetOp(); {
 		case op == "ShuffleDatasetV2":
-			found = append(found, nondeterminism{class: classC, at: s, text: "its random order comes from a generator of the trainer's process"})
+			found = append(found, obstacle{class: classC, at: s, text: "its random order comes from a generator of the trainer's process"})
 		case op == "SnapshotDatasetV2":
-			found = append(found, nondeterminism{class: classC, at: s, text: "a snapshot may be read in another order than it was written in"})
+			found = append(found, obstacle{class: classC, at: s, text: "a snapshot may be read in another order than it was written in"})
 		case why != "" && counted:
-			found = append(found, nondeterminism{class: classC, at: s, text: why + ", and they decide which elements there are"})
+			found = append(found, obstacle{class: classC, at: s, text: why + ", and they decide which elements there are"})
 		case why != "":
-			found = append(found, nondeterminism{class: classA, at: s, text: why})
+			found = append(found, obstacle{class: classA, at: s, text: why})
 		}
 		if f.ListsFiles || s.Node.GetOp() == "MatchingFilesDataset" {
-			found = append(found, nondeterminism{class: classB, listing: true, at: s, text: "it lists files while it runs, and the list may change"})
+			found = append(found, obstacle{class: classB, listing: true, at: s, text: "it lists files while it runs, and the list may change"})
 		}
 	})
 	return found
@@ -66,10 +66,10 @@ func (p *Analysis) nondeterministicSteps(root *graph.Step, mode pecanv1.Mode) []
 
 // DeterminismClass is the determinism class of a dataset that runs in a mode.
 func (p *Analysis) DeterminismClass(root *graph.Step, mode pecanv1.Mode) pecanv1.DeterminismClass {
-	return worst(p.nondeterministicSteps(root, mode))
+	return weakestClass(p.obstacles(root, mode))
 }
 
-func worst(flaws []nondeterminism) pecanv1.DeterminismClass {
+func weakestClass(flaws []obstacle) pecanv1.DeterminismClass {
 	class := classB
 	for _, f := range flaws {
 		if f.class == classC || class == classB {

@@ -10,8 +10,8 @@ import (
 // Facts is what planning needs to know of a function and of everything it calls.
 type Facts struct {
 	ops int
-	// heavy: decoding, parsing, images, linear algebra, loops; work that pays for running in several places.
-	heavy bool
+	// expensive: decoding, parsing, images, linear algebra, loops; work that pays for running in several places.
+	expensive bool
 	// ReadsFiles: opens record files.
 	ReadsFiles bool
 	// Endless: makes a dataset that may not end.
@@ -22,8 +22,8 @@ type Facts struct {
 	parallel bool
 	// unsequenceable: does so in a way that cannot be put in order.
 	unsequenceable bool
-	// decides: what it draws may have a say in how many elements the dataset that it makes gives, or whether one is kept.
-	decides bool
+	// decidesCount: what it draws may have a say in how many elements the dataset that it makes gives, or whether one is kept.
+	decidesCount bool
 	// Seeded: has seeds to set, of random ops or of datasets.
 	Seeded bool
 	// Unrepeatable: gives other values in each run whatever the seeds are.
@@ -42,13 +42,13 @@ type Facts struct {
 
 func (f *Facts) add(o *Facts) {
 	f.ops += o.ops
-	f.heavy = f.heavy || o.heavy
+	f.expensive = f.expensive || o.expensive
 	f.ReadsFiles = f.ReadsFiles || o.ReadsFiles
 	f.Endless = f.Endless || o.Endless
 	f.Random = f.Random || o.Random
 	f.parallel = f.parallel || o.parallel
 	f.unsequenceable = f.unsequenceable || o.unsequenceable
-	f.decides = f.decides || o.decides
+	f.decidesCount = f.decidesCount || o.decidesCount
 	f.Seeded = f.Seeded || o.Seeded
 	f.Unrepeatable = f.Unrepeatable || o.Unrepeatable
 	f.CachesElements = f.CachesElements || o.CachesElements
@@ -78,13 +78,13 @@ func (a *Analysis) Facts(s *graph.Step) *Facts {
 	for _, c := range a.Captures(s.Node) {
 		switch {
 		case c.Use.IsRandomState():
-			merged.Random, merged.Seeded, merged.decides = true, true, true
+			merged.Random, merged.Seeded, merged.decidesCount = true, true, true
 		case c.Use.IsCounter():
-			merged.WritesVariables, merged.decides = true, true
+			merged.WritesVariables, merged.decidesCount = true, true
 		}
 	}
 	if strings.Contains(s.Node.GetOp(), "ParseExample") {
-		merged.heavy = true
+		merged.expensive = true
 	}
 	if names := nodedef.CalledFunctions(s.Node); len(names) == 1 {
 		merged.Identity = a.FunctionFacts(names[0]).Identity

@@ -40,12 +40,12 @@ func (a *Analysis) FunctionFacts(name string) *Facts {
 			own.add(a.FunctionFacts(called))
 		}
 		isDataset, r := a.g.Ops().IsDataset(n.GetOp()), a.g.RuleOf(n)
-		own.decides = own.varies() && !(isDataset && r.Kind == ops.OneToOne)
+		own.decidesCount = own.varies() && !(isDataset && r.Kind == ops.OneToOne)
 		changes = changes || isDataset && ChangesCount(&graph.Step{Rule: r})
 		facts.add(own)
 	}
-	facts.decides = facts.decides || changes && facts.varies()
-	facts.heavy = facts.heavy || facts.ops > manyOps
+	facts.decidesCount = facts.decidesCount || changes && facts.varies()
+	facts.expensive = facts.expensive || facts.ops > manyOps
 	a.funcs[name] = facts
 	return facts
 }
@@ -58,7 +58,7 @@ func (a *Analysis) addNode(facts *Facts, n *tf.NodeDef, inside map[string]*tf.No
 	}
 	facts.ops++
 	for _, part := range heavyOps {
-		facts.heavy = facts.heavy || strings.Contains(op, part)
+		facts.expensive = facts.expensive || strings.Contains(op, part)
 	}
 	def := a.g.Ops().Def(op)
 	isDataset := a.g.Ops().IsDataset(op)

@@ -13,33 +13,33 @@ import (
 type ModeChoice struct {
 	Mode  pecanv1.Mode
 	Class pecanv1.DeterminismClass
-	// Why is set where the mode is weaker than the one asked for.
-	Why string
+	// Downgrade is set where the mode is weaker than the one asked for.
+	Downgrade string
 }
 
 // ChooseMode finds the mode that a job runs in: the one asked for where the dataset can keep its promise, and a weaker one
 // where it cannot and the user allows that.
 func (p *Analysis) ChooseMode(root *graph.Step, opts *pecanv1.JobOptions) (ModeChoice, error) {
 	mode := opts.GetMode()
-	found := p.nondeterministicSteps(root, mode)
-	broken := breaks(found, mode)
+	found := p.obstacles(root, mode)
+	broken := firstObstacle(found, mode)
 	if broken == nil {
-		return ModeChoice{Mode: mode, Class: worst(found)}, nil
+		return ModeChoice{Mode: mode, Class: weakestClass(found)}, nil
 	}
 	if !opts.GetAllowNondeterministic() {
-		return ModeChoice{}, refuse(mode, broken)
+		return ModeChoice{}, refusal(mode, broken)
 	}
 	weaker := pecanv1.Mode_MODE_EXACTLY_ONCE
-	if found = p.nondeterministicSteps(root, weaker); breaks(found, weaker) != nil {
+	if found = p.obstacles(root, weaker); firstObstacle(found, weaker) != nil {
 		weaker = pecanv1.Mode_MODE_AT_LEAST_ONCE
-		found = p.nondeterministicSteps(root, weaker)
+		found = p.obstacles(root, weaker)
 	}
-	return ModeChoice{Mode: weaker, Class: worst(found), Why: broken.where()}, nil
+	return ModeChoice{Mode: weaker, Class: weakestClass(found), Downgrade: broken.where()}, nil
 }
 
-// breaks gives the flaw that a mode's promise does not survive, the worst one first, or nil.
-func breaks(flaws []nondeterminism, mode pecanv1.Mode) *nondeterminism {
-	var found *nondeterminism
+// firstObstacle gives the flaw that a mode's promise does not survive, the worst one first, or nil.
+func firstObstacle(flaws []obstacle, mode pecanv1.Mode) *obstacle {
+	var found *obstacle
 	for i, f := range flaws {
 		switch {
 		case !NeedsRepeatableOrder(mode):
@@ -52,11 +52,11 @@ func breaks(flaws []nondeterminism, mode pecanv1.Mode) *nondeterminism {
 	return found
 }
 
-func (f *nondeterminism) where() string {
+func (f *obstacle) where() string {
 	return fmt.Sprintf("step %s (%s) stands in the way: %s", nodedef.Quote(f.at.Node.GetName()), f.at.Node.GetOp(), f.text)
 }
 
-func refuse(mode pecanv1.Mode, f *nondeterminism) error {
+func refusal(mode pecanv1.Mode, f *obstacle) error {
 	const orWeaker = "or give allow_nondeterministic=True to read it in a weaker mode"
 	switch {
 	case f.listing:

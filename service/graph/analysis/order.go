@@ -10,7 +10,7 @@ import (
 func (p *Analysis) eachCounted(root *graph.Step, visit func(s *graph.Step, counted bool)) {
 	var below func(s *graph.Step, counted bool)
 	below = func(s *graph.Step, counted bool) {
-		visit(s, counted || ChangesCount(s) && p.Facts(s).decides)
+		visit(s, counted || ChangesCount(s) && p.Facts(s).decidesCount)
 		counted = counted || ChangesCount(s)
 		for _, in := range s.In {
 			below(in, counted)

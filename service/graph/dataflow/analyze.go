@@ -7,17 +7,17 @@ import (
 
 // ChangeOf gives what a map does to a component.
 func ChangeOf(g *graph.Graph, function string, component int, shape *tf.TensorShapeProto) Change {
-	change, _ := ChangeBehind(g, function, component, shape)
+	change, _ := ChangeAndShape(g, function, component, shape)
 	return change
 }
 
-// ChangeBehind gives what a map does to a component of some shape, and the shape that it has behind it.
-func ChangeBehind(g *graph.Graph, function string, component int, shape *tf.TensorShapeProto) (Change, *tf.TensorShapeProto) {
+// ChangeAndShape gives what a map does to a component of some shape, and the shape that it has behind it.
+func ChangeAndShape(g *graph.Graph, function string, component int, shape *tf.TensorShapeProto) (Change, *tf.TensorShapeProto) {
 	unknown := func(why string) (Change, *tf.TensorShapeProto) {
 		return Change{Component: component, Opaque: why}, &tf.TensorShapeProto{UnknownRank: true}
 	}
 	rank := len(shape.GetDim())
-	if shape.GetUnknownRank() || rank > mostDims {
+	if shape.GetUnknownRank() || rank > maxDims {
 		return unknown("its number of dimensions is not known")
 	}
 	w := &valueAnalysis{g: g, follows: transferFunctions()}
@@ -33,7 +33,7 @@ func ChangeBehind(g *graph.Graph, function string, component int, shape *tf.Tens
 		return unknown(result.why)
 	case result.kind != derived:
 		return unknown("it is made anew, of other things")
-	case !result.stands(rank):
+	case !result.keepsDimensions(rank):
 		return unknown("its dimensions are others behind it")
 	}
 	change, behind := result.change, &tf.TensorShapeProto{}
@@ -44,7 +44,7 @@ func ChangeBehind(g *graph.Graph, function string, component int, shape *tf.Tens
 			size = -1
 		}
 		behind.Dim = append(behind.Dim, &tf.TensorShapeProto_Dim{Size: size})
-		change.Behind = append(change.Behind, size)
+		change.After = append(change.After, size)
 		if !a.size().is(whole.axes[i].size()) {
 			change.Sizes |= DimSet(i)
 		}
@@ -66,7 +66,7 @@ func (w *valueAnalysis) arguments(function string, component int, shape *tf.Tens
 // ChecksOf gives the dimensions of a component on whose sizes it depends what a map does besides giving results; known is false where
 // that may depend on its values.
 func ChecksOf(g *graph.Graph, function string, component int, shape *tf.TensorShapeProto) (dims Dims, known bool) {
-	if shape.GetUnknownRank() || len(shape.GetDim()) > mostDims {
+	if shape.GetUnknownRank() || len(shape.GetDim()) > maxDims {
 		return 0, false
 	}
 	w := &valueAnalysis{g: g, follows: transferFunctions()}

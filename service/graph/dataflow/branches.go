@@ -6,8 +6,8 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
-// either is a tensor that is one of two.
-func (f *scope) either(a, b *tensor) *tensor {
+// mergeBranches is a tensor that is one of two.
+func (f *scope) mergeBranches(a, b *tensor) *tensor {
 	switch {
 	case a.kind == opaque:
 		return a
@@ -15,30 +15,30 @@ func (f *scope) either(a, b *tensor) *tensor {
 		return b
 	case a.kind == derived && b.kind == derived:
 		if !a.ranked || !b.ranked || len(a.axes) != len(b.axes) {
-			return unclear("its shape depends on a choice")
+			return opaqueTensor("its shape depends on a choice")
 		}
 		t := a.with(slices.Clone(a.axes))
 		for i, other := range b.axes {
 			mine := a.axes[i]
-			if len(mine) != 1 || len(other) != 1 || mine[0].place != other[0].place {
-				if mine.places() != other.places() || !mine.size().is(other.size()) {
-					return unclear("its shape depends on a choice")
+			if len(mine) != 1 || len(other) != 1 || mine[0].dim != other[0].dim {
+				if mine.dims() != other.dims() || !mine.size().is(other.size()) {
+					return opaqueTensor("its shape depends on a choice")
 				}
 			} else if !mine.size().is(other.size()) {
-				t.axes[i] = axis{{f.unknown(mine[0].size.looks | other[0].size.looks), mine[0].place}}
+				t.axes[i] = axis{{f.unknown(mine[0].size.dependsOn | other[0].size.dependsOn), mine[0].dim}}
 			}
 		}
-		t.change = a.change.also(b.change)
+		t.change = a.change.union(b.change)
 		return t
 	case a.kind == derived || b.kind == derived:
-		return unclear("it may be made anew, of other things")
+		return opaqueTensor("it may be made anew, of other things")
 	}
 	t := derivedFrom(a, b)
 	if a.ranked && b.ranked && len(a.axes) == len(b.axes) {
 		t.ranked = true
 		for i := range a.axes {
-			if t.axes = append(t.axes, plain(a.axes[i].size())); !a.axes[i].size().is(b.axes[i].size()) {
-				t.axes[i] = plain(f.unknown(0))
+			if t.axes = append(t.axes, newAxis(a.axes[i].size())); !a.axes[i].size().is(b.axes[i].size()) {
+				t.axes[i] = newAxis(f.unknown(0))
 			}
 		}
 	}
@@ -50,23 +50,23 @@ func transferSelect(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 		return nil
 	}
 	if !in[0].ranked || len(in[0].axes) > 0 && n.GetOp() == "Select" {
-		if still(in...) {
+		if isIndependent(in...) {
 			return nil
 		}
-		return one(unclear("which values are chosen is not followed"))
+		return single(opaqueTensor("which values are chosen is not followed"))
 	}
-	t := f.either(in[1], in[2])
+	t := f.mergeBranches(in[1], in[2])
 	if t.kind == opaque {
-		return one(t)
+		return single(t)
 	}
 	if t.kind != derived {
-		return one(derivedFrom(in...))
+		return single(derivedFrom(in...))
 	}
 	was := t.change
-	if t = spread(t, in[0], true); t.kind == derived {
-		t.change.Computes, t.change.Reckons, t.change.Affine = was.Computes, was.Reckons, was.Affine
+	if t = broadcast(t, in[0], true); t.kind == derived {
+		t.change.Computes, t.change.Arithmetic, t.change.Affine = was.Computes, was.Arithmetic, was.Affine
 	}
-	return one(t)
+	return single(t)
 }
 
 func transferBranches(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
@@ -86,9 +86,9 @@ func transferBranches(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	}
 	var results []*tensor
 	for i := range out[0] {
-		t := *f.either(out[0][i], out[1][i])
-		if t.change.Looks |= in[0].looks(); t.kind == fixed && in[0].kind == sized {
-			t.kind = sized
+		t := *f.mergeBranches(out[0][i], out[1][i])
+		if t.change.DependsOnSize |= in[0].sizeDependencies(); t.kind == independent && in[0].kind == sizeOnly {
+			t.kind = sizeOnly
 		}
 		results = append(results, &t)
 	}

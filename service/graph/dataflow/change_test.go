@@ -52,7 +52,7 @@ func changeWords(c dataflow.Change) string {
 	for _, set := range []struct {
 		word string
 		of   dataflow.Dims
-	}{{"along", c.Along}, {"moves", c.Moves}, {"mixes", c.Mixes}, {"looks", c.Looks}} {
+	}{{"along", c.PositionDependent}, {"moves", c.Moves}, {"mixes", c.Mixes}, {"looks", c.DependsOnSize}} {
 		if set.of != 0 {
 			words = append(words, set.word+"_"+strings.ReplaceAll(set.of.String(), ",", "_"))
 		}

@@ -54,7 +54,7 @@ func (p *DependencyAnalysis) Of(name string) *Dependencies {
 	}
 	p.known[name] = nil
 	f := p.g.Function(name)
-	body := &body{DependencyAnalysis: p, nodes: map[string]*tf.NodeDef{}, args: map[string]int{}, seen: map[string]ArgSet{}}
+	body := &functionBody{DependencyAnalysis: p, nodes: map[string]*tf.NodeDef{}, args: map[string]int{}, seen: map[string]ArgSet{}}
 	for i, arg := range f.GetSignature().GetInputArg() {
 		if arg.GetNumberAttr() != "" || arg.GetTypeListAttr() != "" {
 			return nil
@@ -95,18 +95,18 @@ func (p *Dependencies) UsedElsewhere(component int) bool {
 	return false
 }
 
-// body is a function whose edges are followed.
-type body struct {
+// functionBody is a function whose edges are followed.
+type functionBody struct {
 	*DependencyAnalysis
 	nodes map[string]*tf.NodeDef
 	args  map[string]int
 	seen  map[string]ArgSet
 }
 
-func (b *body) none() ArgSet { return make(ArgSet, len(b.args)) }
+func (b *functionBody) none() ArgSet { return make(ArgSet, len(b.args)) }
 
 // depends gives the arguments that an input inside the function is computed from.
-func (b *body) depends(input string) ArgSet {
+func (b *functionBody) depends(input string) ArgSet {
 	name := nodedef.InputNode(input)
 	if i, ok := b.args[name]; ok {
 		from := b.none()
@@ -128,7 +128,7 @@ func (b *body) depends(input string) ArgSet {
 }
 
 // effects gives the arguments on which depends what a node does besides giving results.
-func (b *body) effects(n *tf.NodeDef) ArgSet {
+func (b *functionBody) effects(n *tf.NodeDef) ArgSet {
 	called, _ := b.call(n, "")
 	if called == nil {
 		return b.node(n)
@@ -144,7 +144,7 @@ func (b *body) effects(n *tf.NodeDef) ArgSet {
 }
 
 // node gives the arguments that a node is computed from, whichever of its results is asked for.
-func (b *body) node(n *tf.NodeDef) ArgSet {
+func (b *functionBody) node(n *tf.NodeDef) ArgSet {
 	if found, ok := b.seen[n.GetName()]; ok {
 		return found
 	}
@@ -159,7 +159,7 @@ func (b *body) node(n *tf.NodeDef) ArgSet {
 
 // call gives the passage of the function that a node calls, and which of its results an input is, if one is named; nil where it calls
 // none, or in a way that is not followed.
-func (b *body) call(n *tf.NodeDef, input string) (called *Dependencies, result int) {
+func (b *functionBody) call(n *tf.NodeDef, input string) (called *Dependencies, result int) {
 	if op := n.GetOp(); op != "PartitionedCall" && op != "StatefulPartitionedCall" {
 		return nil, 0
 	}
@@ -174,7 +174,7 @@ func (b *body) call(n *tf.NodeDef, input string) (called *Dependencies, result i
 }
 
 // same gives the argument that an input is, through whatever passes it on unchanged; -1 where it is computed.
-func (b *body) same(input string) int {
+func (b *functionBody) same(input string) int {
 	for {
 		name := nodedef.InputNode(input)
 		if i, ok := b.args[name]; ok {

@@ -13,37 +13,37 @@ import (
 func transferResize(sizes int) transfer {
 	return func(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 		x := in[0]
-		if x.kind != derived || !x.ranked || len(x.axes) != 4 || len(in) <= sizes || !still(in[1:]...) {
+		if x.kind != derived || !x.ranked || len(x.axes) != 4 || len(in) <= sizes || !isIndependent(in[1:]...) {
 			return nil
 		}
 		t := x.with(slices.Clone(x.axes))
 		for i := range 2 {
 			at := x.axes[1+i]
-			if len(at) != 1 || at[0].place < 0 {
+			if len(at) != 1 || at[0].dim < 0 {
 				return nil
 			}
-			to := f.unknown(in[sizes].looks())
-			if in[sizes].counted && len(in[sizes].ints) == 2 {
+			to := f.unknown(in[sizes].sizeDependencies())
+			if in[sizes].intsKnown && len(in[sizes].ints) == 2 {
 				to = in[sizes].ints[i]
 			}
-			t.axes[1+i] = axis{{to, at[0].place}}
+			t.axes[1+i] = axis{{to, at[0].dim}}
 			if TakesNearest(n) {
-				t.change.Moves |= at.places()
-				t.change.Jumbles |= at.places()
+				t.change.Moves |= at.dims()
+				t.change.Permutes |= at.dims()
 			} else {
-				t.change.Mixes |= at.places()
+				t.change.Mixes |= at.dims()
 			}
 			if !mirrors(n) {
-				t.change.Skews |= at.places()
+				t.change.Skews |= at.dims()
 			}
 		}
 		for _, other := range in[1:] {
-			t.change.Looks |= other.looks()
+			t.change.DependsOnSize |= other.sizeDependencies()
 		}
 		// What lies outside of the picture is put in.
-		t.change.Reckons = t.change.Reckons || !TakesNearest(n)
+		t.change.Arithmetic = t.change.Arithmetic || !TakesNearest(n)
 		t.change.Computes = t.change.Computes || !TakesNearest(n) || string(n.GetAttr()["fill_mode"].GetS()) == "CONSTANT"
-		return one(t)
+		return single(t)
 	}
 }
 
@@ -57,9 +57,9 @@ func transferScaled(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	x, t := in[0], out[0]
 	for i := range 2 {
 		at := x.axes[1+i]
-		t.change.Skews &^= at.places() &^ x.change.Skews
+		t.change.Skews &^= at.dims() &^ x.change.Skews
 		// The size of before may stand in the function as a number.
-		t.change.Looks |= tied(at, at.size())
+		t.change.DependsOnSize |= dependentDims(at, at.size())
 	}
 	return out
 }
@@ -73,7 +73,7 @@ func (f *scope) wholeImage(n *tf.NodeDef, in []*tensor) bool {
 		return false
 	}
 	to, from := f.input(quotient.GetInput()[0]), f.input(quotient.GetInput()[1])
-	if slices.ContainsFunc([]*tensor{sizes, to, from}, func(row *tensor) bool { return !row.counted || len(row.ints) != 2 }) {
+	if slices.ContainsFunc([]*tensor{sizes, to, from}, func(row *tensor) bool { return !row.intsKnown || len(row.ints) != 2 }) {
 		return false
 	}
 	for i := range 2 {
@@ -104,21 +104,21 @@ func mirrors(n *tf.NodeDef) bool {
 
 func transferDepthwise(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	x, filter := in[0], in[1]
-	if x.kind != derived || !x.ranked || len(x.axes) != 4 || !still(filter) || !filter.ranked || len(filter.axes) != 4 || !ones(filter.axes[3]) ||
+	if x.kind != derived || !x.ranked || len(x.axes) != 4 || !isIndependent(filter) || !filter.ranked || len(filter.axes) != 4 || !isSizeOne(filter.axes[3]) ||
 		string(n.GetAttr()["data_format"].GetS()) == "NCHW" || string(n.GetAttr()["padding"].GetS()) != "SAME" ||
 		slices.ContainsFunc(n.GetAttr()["strides"].GetList().GetI(), func(s int64) bool { return s != 1 }) {
 		return nil
 	}
 	channels := filter.axes[2]
 	t := x.with(x.axes)
-	t.change.Mixes |= x.axes[1].places() | x.axes[2].places()
-	t.change.Skews |= x.axes[1].places() | x.axes[2].places()
-	if len(channels) != 1 || channels[0].place != alike {
-		t.change.Along |= x.axes[3].places()
+	t.change.Mixes |= x.axes[1].dims() | x.axes[2].dims()
+	t.change.Skews |= x.axes[1].dims() | x.axes[2].dims()
+	if len(channels) != 1 || channels[0].dim != uniform {
+		t.change.PositionDependent |= x.axes[3].dims()
 	}
-	if t.change.Looks |= filter.looks() | tied(x.axes[3], channels.size()); !channels.size().is(x.axes[3].size()) {
-		t.change.Looks |= x.axes[3].places()
+	if t.change.DependsOnSize |= filter.sizeDependencies() | dependentDims(x.axes[3], channels.size()); !channels.size().is(x.axes[3].size()) {
+		t.change.DependsOnSize |= x.axes[3].dims()
 	}
-	t.change.Computes, t.change.Reckons = true, true
-	return one(t)
+	t.change.Computes, t.change.Arithmetic = true, true
+	return single(t)
 }

@@ -21,8 +21,8 @@ const (
 	divides
 )
 
-// incompatible tells whether a comparison answers also for shapes that do not fit.
-func incompatible(n *tf.NodeDef) bool {
+// acceptsAnyShapes tells whether a comparison answers also for shapes that do not fit.
+func acceptsAnyShapes(n *tf.NodeDef) bool {
 	v, ok := n.GetAttr()["incompatible_shape_error"]
 	return ok && !v.GetB()
 }
@@ -35,25 +35,25 @@ func pointwise(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 		return nil
 	case derived:
 		t := x.with(x.axes)
-		t.ranked, t.change.Computes, t.change.Reckons = x.ranked, true, true
-		t.change.Uneven = t.change.Uneven || uneven(n)
+		t.ranked, t.change.Computes, t.change.Arithmetic = x.ranked, true, true
+		t.change.AlignmentDependent = t.change.AlignmentDependent || uneven(n)
 		if n.GetOp() != "Neg" && (n.GetOp() != "Cast" || !floating(n.GetAttr()["DstT"].GetType())) {
 			t.change.Affine = false
 		}
-		return one(t)
+		return single(t)
 	}
 	t := derivedFrom(x)
 	t.axes, t.ranked = x.axes, x.ranked
-	if x.counted {
-		t.counted = true
+	if x.intsKnown {
+		t.intsKnown = true
 		for _, v := range x.ints {
 			if n.GetOp() != "Cast" || nodedef.DtypeSize(n.GetAttr()["DstT"].GetType()) < 4 {
-				v = f.unknown(v.looks)
+				v = f.unknown(v.dependsOn)
 			}
 			t.ints = append(t.ints, v)
 		}
 	}
-	return one(t)
+	return single(t)
 }
 
 // evenOps round each value of floats as the standard says, wherever it lies.
@@ -95,13 +95,13 @@ func IsInteger(t tf.DataType) bool {
 	return !floating(t) && !complexNumber(t) && t != tf.DataType_DT_BOOL
 }
 
-// together computes value by value from two tensors, the smaller of which is spread over the larger one.
-func (f *scope) together(op string, affine linearity, a, b *tensor) *tensor {
+// binary computes value by value from two tensors, the smaller of which is spread over the larger one.
+func (f *scope) binary(op string, affine linearity, a, b *tensor) *tensor {
 	switch {
 	case a.kind == opaque || b.kind == opaque:
 		return nil
 	case a.kind == derived && b.kind == derived:
-		t := agree(a, b)
+		t := mergeDerived(a, b)
 		if t == nil {
 			return nil
 		}
@@ -109,13 +109,13 @@ func (f *scope) together(op string, affine linearity, a, b *tensor) *tensor {
 			t.change.Mixes |= a.change.Moves | b.change.Moves
 			t.change.Skews |= a.change.Moves | b.change.Moves
 		}
-		t.change.Computes, t.change.Reckons = true, true
+		t.change.Computes, t.change.Arithmetic = true, true
 		t.change.Affine = t.change.Affine && affine == sums
 		return t
 	case a.kind == derived:
-		return spread(a, b, affine != never)
+		return broadcast(a, b, affine != never)
 	case b.kind == derived:
-		return spread(b, a, affine == sums || affine == scales)
+		return broadcast(b, a, affine == sums || affine == scales)
 	}
 	t := derivedFrom(a, b)
 	if !a.ranked || !b.ranked {
@@ -128,23 +128,23 @@ func (f *scope) together(op string, affine linearity, a, b *tensor) *tensor {
 	for i, other := range b.axes {
 		at := len(a.axes) - len(b.axes) + i
 		switch mine := a.axes[at]; {
-		case ones(other):
-		case ones(mine):
+		case isSizeOne(other):
+		case isSizeOne(mine):
 			t.axes[at] = other
 		case mine.size().is(other.size()):
-			t.axes[at] = plain(mine.size())
+			t.axes[at] = newAxis(mine.size())
 		default:
-			t.axes[at] = plain(f.unknown(0))
+			t.axes[at] = newAxis(f.unknown(0))
 		}
 	}
 	count, known := int64(1), len(t.axes) == 0
 	if len(t.axes) == 1 {
 		count, known = t.axes[0].size().constant()
 	}
-	if t.counted = known && count <= mostInts && (a.counted || b.counted); t.counted {
+	if t.intsKnown = known && count <= maxInts && (a.intsKnown || b.intsKnown); t.intsKnown {
 		for i := range int(count) {
 			x, y := f.at(a, i), f.at(b, i)
-			v := f.unknown(x.looks | y.looks)
+			v := f.unknown(x.dependsOn | y.dependsOn)
 			if op == "Mul" {
 				v = productOf(x, y)
 			}
@@ -154,56 +154,56 @@ func (f *scope) together(op string, affine linearity, a, b *tensor) *tensor {
 	return t
 }
 
-// spread computes value by value with a tensor that has nothing of the component's values.
-func spread(x, other *tensor, affine bool) *tensor {
+// broadcast computes value by value with a tensor that has nothing of the component's values.
+func broadcast(x, other *tensor, affine bool) *tensor {
 	if !other.ranked || !x.ranked || len(other.axes) > len(x.axes) {
-		return unclear("the shape of what is computed with is not known")
+		return opaqueTensor("the shape of what is computed with is not known")
 	}
 	t := x.with(x.axes)
 	for i, o := range other.axes {
 		mine := x.axes[len(x.axes)-len(other.axes)+i]
-		if ones(o) {
+		if isSizeOne(o) {
 			continue
 		}
 		if !mine.size().is(o.size()) {
-			return unclear("it may get larger by what is computed with")
+			return opaqueTensor("it may get larger by what is computed with")
 		}
-		t.change.Along |= mine.places()
-		t.change.Looks |= tied(mine, o.size())
+		t.change.PositionDependent |= mine.dims()
+		t.change.DependsOnSize |= dependentDims(mine, o.size())
 	}
-	t.change.Looks |= other.looks()
-	t.change.Computes, t.change.Reckons = true, true
+	t.change.DependsOnSize |= other.sizeDependencies()
+	t.change.Computes, t.change.Arithmetic = true, true
 	t.change.Affine = t.change.Affine && affine
 	return t
 }
 
-// agree is a tensor that has something of two, which have the same dimensions but for those of size 1.
-func agree(a, b *tensor) *tensor {
+// mergeDerived is a tensor that has something of two, which have the same dimensions but for those of size 1.
+func mergeDerived(a, b *tensor) *tensor {
 	if !a.ranked || !b.ranked || len(a.axes) != len(b.axes) {
 		return nil
 	}
 	t := a.with(slices.Clone(a.axes))
 	for i, other := range b.axes {
 		switch mine := a.axes[i]; {
-		case mine.places() == other.places() && mine.size().is(other.size()), ones(other) && other.places() == 0:
-		case ones(mine) && mine.places() == 0:
+		case mine.dims() == other.dims() && mine.size().is(other.size()), isSizeOne(other) && other.dims() == 0:
+		case isSizeOne(mine) && mine.dims() == 0:
 			t.axes[i] = other
 		default:
 			return nil
 		}
 	}
-	t.change = a.change.also(b.change)
+	t.change = a.change.union(b.change)
 	return t
 }
 
 func transferClip(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
-	if in[0].kind != derived || len(in) != 3 || !still(in[1:]...) {
+	if in[0].kind != derived || len(in) != 3 || !isIndependent(in[1:]...) {
 		return nil
 	}
-	t := spread(in[0], in[1], false)
+	t := broadcast(in[0], in[1], false)
 	if t.kind == derived {
-		t = spread(t, in[2], false)
-		t.change.Uneven = t.change.Uneven || uneven(n)
+		t = broadcast(t, in[2], false)
+		t.change.AlignmentDependent = t.change.AlignmentDependent || uneven(n)
 	}
-	return one(t)
+	return single(t)
 }

@@ -9,56 +9,56 @@ import (
 // Ops that move values, and those that compute with sizes.
 
 func transferPack(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
-	if !still(in...) || n.GetAttr()["axis"].GetI() != 0 {
+	if !isIndependent(in...) || n.GetAttr()["axis"].GetI() != 0 {
 		return nil
 	}
-	var ints []size
+	var ints []symbolicSize
 	for _, t := range in {
 		if !t.ranked || len(t.axes) > 0 {
 			return nil
 		}
-		if ints = append(ints, t.ints...); !t.counted {
-			ints = append(ints, f.unknown(t.looks()))
+		if ints = append(ints, t.ints...); !t.intsKnown {
+			ints = append(ints, f.unknown(t.sizeDependencies()))
 		}
 	}
-	return one(holding(derivedFrom(in...), ints, plain(literal(int64(len(ints))))))
+	return single(withInts(derivedFrom(in...), ints, newAxis(literal(int64(len(ints))))))
 }
 
 func transferUnpack(_ *scope, n *tf.NodeDef, in []*tensor) (out []*tensor) {
 	x := in[0]
-	if !still(x) || !x.counted || len(x.axes) != 1 || int64(len(x.ints)) != n.GetAttr()["num"].GetI() {
+	if !isIndependent(x) || !x.intsKnown || len(x.axes) != 1 || int64(len(x.ints)) != n.GetAttr()["num"].GetI() {
 		return nil
 	}
 	for _, s := range x.ints {
-		out = append(out, holding(derivedFrom(), []size{s}))
+		out = append(out, withInts(derivedFrom(), []symbolicSize{s}))
 	}
 	return out
 }
 
 func transferConcat(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
-	if !still(in...) || len(in) == 0 {
+	if !isIndependent(in...) || len(in) == 0 {
 		return nil
 	}
-	var ints []size
+	var ints []symbolicSize
 	for _, t := range in[:len(in)-1] {
-		if !t.counted || len(t.axes) != 1 {
+		if !t.intsKnown || len(t.axes) != 1 {
 			return nil
 		}
 		ints = append(ints, t.ints...)
 	}
-	return one(holding(derivedFrom(in...), ints, plain(literal(int64(len(ints))))))
+	return single(withInts(derivedFrom(in...), ints, newAxis(literal(int64(len(ints))))))
 }
 
 func transferPad(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	x, paddings := in[0], in[1]
-	if x.kind != derived || !x.ranked || !still(in[1:]...) {
+	if x.kind != derived || !x.ranked || !isIndependent(in[1:]...) {
 		return nil
 	}
 	t := x.with(slices.Clone(x.axes))
-	t.change.Looks |= paddings.looks()
+	t.change.DependsOnSize |= paddings.sizeDependencies()
 	for i, a := range x.axes {
-		to := f.unknown(paddings.looks())
-		if paddings.counted && len(paddings.ints) == 2*len(x.axes) {
+		to := f.unknown(paddings.sizeDependencies())
+		if paddings.intsKnown && len(paddings.ints) == 2*len(x.axes) {
 			before, b := paddings.ints[2*i].constant()
 			behind, e := paddings.ints[2*i+1].constant()
 			if b && e && before == 0 && behind == 0 {
@@ -74,40 +74,40 @@ func transferPad(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	}
 	// What another step computes would not be computed of what is put in.
 	t.change.Computes = t.change.Computes || n.GetOp() != "MirrorPad"
-	t.change.Reckons = t.change.Computes
-	return one(t)
+	t.change.Arithmetic = t.change.Computes
+	return single(t)
 }
 
 func transferTile(f *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 	x, times := in[0], in[1]
-	if x.kind == opaque || !x.ranked || !still(times) || !times.counted || len(times.ints) != len(x.axes) {
+	if x.kind == opaque || !x.ranked || !isIndependent(times) || !times.intsKnown || len(times.ints) != len(x.axes) {
 		return nil
 	}
 	t := x.with(slices.Clone(x.axes))
-	if still(x) {
+	if isIndependent(x) {
 		t = derivedFrom(in...).with(slices.Clone(x.axes))
 	}
-	t.change.Looks |= times.looks()
+	t.change.DependsOnSize |= times.sizeDependencies()
 	for i, a := range x.axes {
 		n, known := times.ints[i].constant()
 		switch {
 		case known && n == 1:
-		case still(x) && ones(a):
-			t.axes[i] = axis{{times.ints[i], alike}}
-		case still(x):
-			t.axes[i] = plain(productOf(a.size(), times.ints[i]))
+		case isIndependent(x) && isSizeOne(a):
+			t.axes[i] = axis{{times.ints[i], uniform}}
+		case isIndependent(x):
+			t.axes[i] = newAxis(productOf(a.size(), times.ints[i]))
 		case len(a) == 0:
-			t.axes[i] = plain(times.ints[i])
+			t.axes[i] = newAxis(times.ints[i])
 		case !t.resized(i, productOf(a.size(), times.ints[i])):
 			return nil
 		}
 	}
-	return one(t)
+	return single(t)
 }
 
 func transferReverse(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 	x, over := in[0], in[1]
-	if x.kind != derived || !x.ranked || !still(over) || !over.counted {
+	if x.kind != derived || !x.ranked || !isIndependent(over) || !over.intsKnown {
 		return nil
 	}
 	t := x.with(x.axes)
@@ -116,14 +116,14 @@ func transferReverse(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 		if !known {
 			return nil
 		}
-		t.change.Moves |= x.axes[at].places()
+		t.change.Moves |= x.axes[at].dims()
 	}
-	return one(t)
+	return single(t)
 }
 
 func transferTranspose(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 	x, order := in[0], in[1]
-	if x.kind != derived || !x.ranked || !still(order) || !order.counted || len(order.ints) != len(x.axes) {
+	if x.kind != derived || !x.ranked || !isIndependent(order) || !order.intsKnown || len(order.ints) != len(x.axes) {
 		return nil
 	}
 	t := x.with(nil)
@@ -134,12 +134,12 @@ func transferTranspose(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 		}
 		t.axes = append(t.axes, x.axes[at])
 	}
-	return one(t)
+	return single(t)
 }
 
 func transferExpandDims(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 	x, where := in[0], in[1]
-	if x.kind == opaque || !x.ranked || !where.counted || len(where.ints) != 1 {
+	if x.kind == opaque || !x.ranked || !where.intsKnown || len(where.ints) != 1 {
 		return nil
 	}
 	at, known := axisOf(where.ints[0], len(x.axes)+1)
@@ -147,8 +147,8 @@ func transferExpandDims(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 		return nil
 	}
 	t := x.with(slices.Insert(slices.Clone(x.axes), at, axis{}))
-	t.ints, t.counted = x.ints, x.counted
-	return one(t)
+	t.ints, t.intsKnown = x.ints, x.intsKnown
+	return single(t)
 }
 
 func transferSqueeze(_ *scope, n *tf.NodeDef, in []*tensor) []*tensor {
@@ -159,19 +159,19 @@ func transferSqueeze(_ *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	gone := map[int]bool{}
 	for _, d := range n.GetAttr()["squeeze_dims"].GetList().GetI() {
 		at, known := axisOf(literal(d), len(x.axes))
-		if !known || !ones(x.axes[at]) {
+		if !known || !isSizeOne(x.axes[at]) {
 			return nil
 		}
 		gone[at] = true
 	}
 	t := x.with([]axis{})
-	t.ints, t.counted = x.ints, x.counted
+	t.ints, t.intsKnown = x.ints, x.intsKnown
 	for i, a := range x.axes {
 		if len(gone) == 0 {
 			if _, known := a.size().constant(); !known {
 				return nil
 			}
-			if ones(a) {
+			if isSizeOne(a) {
 				continue
 			}
 		}
@@ -179,29 +179,29 @@ func transferSqueeze(_ *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 			t.axes = append(t.axes, a)
 		}
 	}
-	return one(t)
+	return single(t)
 }
 
 func transferReshape(f *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 	x, to := in[0], in[1]
-	if x.kind == opaque || !still(to) || !to.counted {
+	if x.kind == opaque || !isIndependent(to) || !to.intsKnown {
 		return nil
 	}
-	if still(x) {
+	if isIndependent(x) {
 		t := x.with([]axis{})
-		t.ints, t.counted = x.ints, x.counted
+		t.ints, t.intsKnown = x.ints, x.intsKnown
 		for _, s := range to.ints {
 			if n, known := s.constant(); known && n < 0 {
-				s = f.unknown(x.looks())
+				s = f.unknown(x.sizeDependencies())
 			}
-			t.axes = append(t.axes, plain(s))
+			t.axes = append(t.axes, newAxis(s))
 		}
-		return one(t)
+		return single(t)
 	}
 	if !x.ranked {
 		return nil
 	}
-	var parts []part
+	var parts []axisPart
 	for _, a := range x.axes {
 		for _, p := range a {
 			if n, known := p.size.constant(); known && n == 0 {
@@ -212,19 +212,19 @@ func transferReshape(f *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 	}
 	axes := cutAxes(parts, to.ints)
 	if axes == nil {
-		return one(unclear("its dimensions are cut otherwise"))
+		return single(opaqueTensor("its dimensions are cut otherwise"))
 	}
 	t := x.with(axes)
 	for i, a := range axes {
-		t.change.Looks |= tied(a, to.ints[i])
+		t.change.DependsOnSize |= dependentDims(a, to.ints[i])
 	}
-	return one(t)
+	return single(t)
 }
 
 // cutAxes puts parts together to axes of some sizes, of which one may be left open (-1); nil where they do not fit.
-func cutAxes(parts []part, sizes []size) []axis {
+func cutAxes(parts []axisPart, sizes []symbolicSize) []axis {
 	axes := make([]axis, len(sizes))
-	open := slices.IndexFunc(sizes, func(s size) bool { n, known := s.constant(); return known && n < 0 })
+	open := slices.IndexFunc(sizes, func(s symbolicSize) bool { n, known := s.constant(); return known && n < 0 })
 	front := len(sizes)
 	if open >= 0 {
 		front = open
@@ -236,7 +236,7 @@ func cutAxes(parts []part, sizes []size) []axis {
 		}
 	}
 	if open < 0 {
-		if !ones(axis(parts)) {
+		if !isSizeOne(axis(parts)) {
 			return nil
 		}
 		return axes
@@ -255,7 +255,7 @@ func cutAxes(parts []part, sizes []size) []axis {
 }
 
 // cutAxis takes as many parts as have a size together.
-func cutAxis(parts []part, to size) (a axis, rest []part, fits bool) {
+func cutAxis(parts []axisPart, to symbolicSize) (a axis, rest []axisPart, fits bool) {
 	for !a.size().is(to) {
 		if len(parts) == 0 {
 			return nil, nil, false

@@ -8,18 +8,18 @@ import (
 
 func transferGather(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	x, indices, along := in[0], in[1], in[2]
-	if !still(indices, along) || x.kind == opaque || n.GetAttr()["batch_dims"].GetI() != 0 || !along.counted || len(along.ints) != 1 || !x.ranked || !indices.ranked {
+	if !isIndependent(indices, along) || x.kind == opaque || n.GetAttr()["batch_dims"].GetI() != 0 || !along.intsKnown || len(along.ints) != 1 || !x.ranked || !indices.ranked {
 		return nil
 	}
 	at, known := axisOf(along.ints[0], len(x.axes))
 	if !known {
 		return nil
 	}
-	if still(x) {
-		if !x.counted || len(x.axes) != 1 || !indices.counted {
+	if isIndependent(x) {
+		if !x.intsKnown || len(x.axes) != 1 || !indices.intsKnown {
 			return nil
 		}
-		var ints []size
+		var ints []symbolicSize
 		for _, s := range indices.ints {
 			i, known := axisOf(s, len(x.ints))
 			if !known {
@@ -27,37 +27,37 @@ func transferGather(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 			}
 			ints = append(ints, x.ints[i])
 		}
-		return one(holding(derivedFrom(indices), ints, indices.axes...))
+		return single(withInts(derivedFrom(indices), ints, indices.axes...))
 	}
 	t := x.with(slices.Clone(x.axes))
-	t.change.Moves |= x.axes[at].places()
-	t.change.Jumbles |= x.axes[at].places()
-	t.change.Looks |= indices.looks()
+	t.change.Moves |= x.axes[at].dims()
+	t.change.Permutes |= x.axes[at].dims()
+	t.change.DependsOnSize |= indices.sizeDependencies()
 	switch {
 	case len(indices.axes) == 0:
 		t.axes = slices.Delete(t.axes, at, at+1)
 	case len(indices.axes) == 1 && len(x.axes[at]) == 1:
-		t.axes[at] = axis{{indices.axes[0].size(), x.axes[at][0].place}}
+		t.axes[at] = axis{{indices.axes[0].size(), x.axes[at][0].dim}}
 	default:
 		return nil
 	}
-	return one(t)
+	return single(t)
 }
 
 // resized gives an axis another size, from which values were taken or to which some were added.
-func (t *tensor) resized(at int, to size) bool {
+func (t *tensor) resized(at int, to symbolicSize) bool {
 	if len(t.axes[at]) != 1 {
 		return false
 	}
-	t.change.Moves |= t.axes[at].places()
-	t.change.Jumbles |= t.axes[at].places()
-	t.axes[at] = axis{{to, t.axes[at][0].place}}
+	t.change.Moves |= t.axes[at].dims()
+	t.change.Permutes |= t.axes[at].dims()
+	t.axes[at] = axis{{to, t.axes[at][0].dim}}
 	return true
 }
 
 func transferSlice(f *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 	x, begin, sizes := in[0], in[1], in[2]
-	if x.kind != derived || !x.ranked || !still(begin, sizes) {
+	if x.kind != derived || !x.ranked || !isIndependent(begin, sizes) {
 		return nil
 	}
 	t := x.with(slices.Clone(x.axes))
@@ -67,51 +67,51 @@ func transferSlice(f *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 		switch n, whole := count.constant(); {
 		case count.is(a.size()):
 			// Whatever it begins at: only from 0 on there are so many.
-			t.change.Looks |= tied(a, count)
+			t.change.DependsOnSize |= dependentDims(a, count)
 			continue
 		case known && from == 0 && whole && n < 0:
 			continue
 		case whole && n < 0:
-			count = f.unknown(first.looks | a.places())
+			count = f.unknown(first.dependsOn | a.dims())
 		}
-		if t.change.Looks |= first.looks | count.looks; !t.resized(i, count) {
+		if t.change.DependsOnSize |= first.dependsOn | count.dependsOn; !t.resized(i, count) {
 			return nil
 		}
 	}
-	return one(t)
+	return single(t)
 }
 
-// tied are the places of an axis whose size had to be the number that it is: they are none where it is whatever it may be.
-func tied(a axis, to size) Dims {
-	if _, known := to.constant(); known && !ones(a) {
-		return a.places()
+// dependentDims are the places of an axis whose size had to be the number that it is: they are none where it is whatever it may be.
+func dependentDims(a axis, to symbolicSize) Dims {
+	if _, known := to.constant(); known && !isSizeOne(a) {
+		return a.dims()
 	}
 	return 0
 }
 
 // at is one of a row of integers, or the only one, which stands for a row of them.
-func (f *scope) at(row *tensor, i int) size {
-	if row.counted && len(row.ints) == 1 {
+func (f *scope) at(row *tensor, i int) symbolicSize {
+	if row.intsKnown && len(row.ints) == 1 {
 		i = 0
 	}
-	if row.counted && i < len(row.ints) {
+	if row.intsKnown && i < len(row.ints) {
 		return row.ints[i]
 	}
-	return f.unknown(row.looks())
+	return f.unknown(row.sizeDependencies())
 }
 
 func transferStridedSlice(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	x := in[0]
 	for _, t := range in[1:] {
-		if !still(t) || !t.counted || len(t.ints) != len(in[1].ints) {
+		if !isIndependent(t) || !t.intsKnown || len(t.ints) != len(in[1].ints) {
 			return nil
 		}
 	}
 	if n.GetAttr()["ellipsis_mask"].GetI() != 0 || !x.ranked || x.kind == opaque {
 		return nil
 	}
-	if still(x) {
-		return one(f.stridedInts(n, in))
+	if isIndependent(x) {
+		return single(f.stridedInts(n, in))
 	}
 	t := x.with([]axis{})
 	rest := x.axes
@@ -127,7 +127,7 @@ func transferStridedSlice(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 		a := rest[0]
 		rest = rest[1:]
 		if mask("shrink_axis_mask") {
-			if !ones(a) || a.places() != 0 {
+			if !isSizeOne(a) || a.dims() != 0 {
 				return nil
 			}
 			continue
@@ -139,12 +139,12 @@ func transferStridedSlice(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 			continue
 		}
 		if all && known && stride == -1 {
-			t.change.Moves |= a.places()
-			t.change.Looks |= in[3].ints[i].looks
+			t.change.Moves |= a.dims()
+			t.change.DependsOnSize |= in[3].ints[i].dependsOn
 			continue
 		}
-		looks := in[1].ints[i].looks | in[2].ints[i].looks | in[3].ints[i].looks
-		to := f.unknown(looks | a.places())
+		looks := in[1].ints[i].dependsOn | in[2].ints[i].dependsOn | in[3].ints[i].dependsOn
+		to := f.unknown(looks | a.dims())
 		switch has, sized := a.size().constant(); {
 		case sized && known && stride == 1:
 			begin, end := int64(0), has
@@ -158,18 +158,18 @@ func transferStridedSlice(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 				to = literal(max(0, end-begin))
 			}
 		}
-		if t.change.Looks |= looks; !t.resized(len(t.axes)-1, to) {
+		if t.change.DependsOnSize |= looks; !t.resized(len(t.axes)-1, to) {
 			return nil
 		}
 	}
 	t.axes = append(t.axes, rest...)
-	return one(t)
+	return single(t)
 }
 
 // stridedInts is a stretch of a row of integers, or one of them.
 func (f *scope) stridedInts(n *tf.NodeDef, in []*tensor) *tensor {
 	x := in[0]
-	if !x.counted || len(x.axes) != 1 || len(in[1].ints) != 1 {
+	if !x.intsKnown || len(x.axes) != 1 || len(in[1].ints) != 1 {
 		return nil
 	}
 	if n.GetAttr()["new_axis_mask"].GetI() != 0 {
@@ -190,14 +190,14 @@ func (f *scope) stridedInts(n *tf.NodeDef, in []*tensor) *tensor {
 		if begin >= count {
 			return nil
 		}
-		return holding(derivedFrom(), []size{x.ints[begin]}).ofKind(x)
+		return withInts(derivedFrom(), []symbolicSize{x.ints[begin]}).ofKind(x)
 	}
 	end = within(end, count)
 	if n.GetAttr()["end_mask"].GetI() != 0 {
 		end = count
 	}
 	ints := x.ints[begin:max(begin, end)]
-	return holding(derivedFrom(), ints, plain(literal(int64(len(ints))))).ofKind(x)
+	return withInts(derivedFrom(), ints, newAxis(literal(int64(len(ints))))).ofKind(x)
 }
 
 // within is a place in a row of so many, which may be counted from the end, and beyond it.

@@ -63,14 +63,14 @@ func newTransferFunctions() map[string]transfer {
 		"LeftShift": never, "RightShift": never, "Atan2": never, "DivNoNan": never, "MulNoNan": never, "Xdivy": never, "Xlogy": never,
 	} {
 		follows[op] = func(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
-			if same := incompatible(n); same || len(in) != 2 {
+			if same := acceptsAnyShapes(n); same || len(in) != 2 {
 				return nil
 			}
-			t := f.together(n.GetOp(), affine, in[0], in[1])
+			t := f.binary(n.GetOp(), affine, in[0], in[1])
 			if t != nil && t.kind == derived {
-				t.change.Uneven = t.change.Uneven || uneven(n)
+				t.change.AlignmentDependent = t.change.AlignmentDependent || uneven(n)
 			}
-			return one(t)
+			return single(t)
 		}
 	}
 	for op, affine := range map[string]bool{"Mean": true, "Sum": true, "Max": false, "Min": false, "Prod": false, "All": false, "Any": false, "EuclideanNorm": false} {
@@ -79,7 +79,7 @@ func newTransferFunctions() map[string]transfer {
 	return follows
 }
 
-func one(t *tensor) []*tensor {
+func single(t *tensor) []*tensor {
 	if t == nil {
 		return nil
 	}
@@ -90,50 +90,50 @@ func one(t *tensor) []*tensor {
 func derivedFrom(in ...*tensor) *tensor {
 	t := &tensor{}
 	for _, arg := range in {
-		if arg.kind == sized {
-			t.kind = sized
+		if arg.kind == sizeOnly {
+			t.kind = sizeOnly
 		}
-		t.change.Looks |= arg.looks()
+		t.change.DependsOnSize |= arg.sizeDependencies()
 	}
 	return t
 }
 
-// still tells whether tensors have nothing of the component's values.
-func still(in ...*tensor) bool {
+// isIndependent tells whether tensors have nothing of the component's values.
+func isIndependent(in ...*tensor) bool {
 	return !slices.ContainsFunc(in, func(t *tensor) bool { return t.kind == derived || t.kind == opaque })
 }
 
 func (t *tensor) with(axes []axis) *tensor {
 	c := *t
 	c.axes, c.ranked = axes, true
-	c.ints, c.counted = nil, false
+	c.ints, c.intsKnown = nil, false
 	return &c
 }
 
-// holding is a tensor of integers that are known.
-func holding(like *tensor, ints []size, axes ...axis) *tensor {
+// withInts is a tensor of integers that are known.
+func withInts(like *tensor, ints []symbolicSize, axes ...axis) *tensor {
 	t := like.with(axes)
-	t.ints, t.counted = ints, true
+	t.ints, t.intsKnown = ints, true
 	if len(axes) == 0 {
 		t.axes = []axis{}
 	}
 	return t
 }
 
-func plain(s size) axis { return axis{{s, -1}} }
+func newAxis(s symbolicSize) axis { return axis{{s, -1}} }
 
-const mostInts = 64
+const maxInts = 64
 
 func transferConst(f *scope, n *tf.NodeDef, _ []*tensor) []*tensor {
 	t := f.shaped(nodedef.Tensor(n).GetTensorShape())
 	values, ok := nodedef.Ints(n)
-	if ok && len(values) <= mostInts {
-		t.counted = true
+	if ok && len(values) <= maxInts {
+		t.intsKnown = true
 		for _, v := range values {
 			t.ints = append(t.ints, literal(v))
 		}
 	}
-	return one(t)
+	return single(t)
 }
 
 func transferShape(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
@@ -142,28 +142,28 @@ func transferShape(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 		return nil
 	}
 	out := &tensor{}
-	if x.kind != fixed {
-		out.kind = sized
+	if x.kind != independent {
+		out.kind = sizeOnly
 	}
-	if x.kind == sized {
-		out.change.Looks = rankDim
+	if x.kind == sizeOnly {
+		out.change.DependsOnSize = rankDim
 	}
 	if !x.ranked {
-		if out.change.Looks |= x.change.Looks; x.kind == derived {
-			out.change.Looks = 1<<mostDims - 1
+		if out.change.DependsOnSize |= x.change.DependsOnSize; x.kind == derived {
+			out.change.DependsOnSize = 1<<maxDims - 1
 		}
-		return one(out)
+		return single(out)
 	}
-	var sizes []size
+	var sizes []symbolicSize
 	for _, a := range x.axes {
 		s := a.size()
-		s.looks |= a.places()
+		s.dependsOn |= a.dims()
 		sizes = append(sizes, s)
 	}
 	if n.GetOp() == "Size" {
-		return one(holding(out, []size{productOf(sizes...)}))
+		return single(withInts(out, []symbolicSize{productOf(sizes...)}))
 	}
-	return one(holding(out, sizes, plain(literal(int64(len(sizes))))))
+	return single(withInts(out, sizes, newAxis(literal(int64(len(sizes))))))
 }
 
 func transferRank(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
@@ -171,10 +171,10 @@ func transferRank(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 		return nil
 	}
 	out := &tensor{}
-	if in[0].kind != fixed {
-		out.kind, out.change.Looks = sized, rankDim
+	if in[0].kind != independent {
+		out.kind, out.change.DependsOnSize = sizeOnly, rankDim
 	}
-	return one(holding(out, []size{literal(int64(len(in[0].axes)))}))
+	return single(withInts(out, []symbolicSize{literal(int64(len(in[0].axes)))}))
 }
 
 // transferEnsured is for what fails with other sizes.
@@ -186,25 +186,25 @@ func transferEnsured(_ *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	t := x.with(slices.Clone(x.axes))
 	for i, d := range shape.GetDim() {
 		if d.GetSize() >= 0 {
-			t.change.Looks |= x.axes[i].places()
+			t.change.DependsOnSize |= x.axes[i].dims()
 		}
 	}
-	return one(t)
+	return single(t)
 }
 
 // transferDrawn is for what is filled to a shape.
 func transferDrawn(f *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
-	if !still(in...) {
+	if !isIndependent(in...) {
 		return nil
 	}
 	t := derivedFrom(in...)
-	if in[0].counted {
+	if in[0].intsKnown {
 		t.ranked, t.axes = true, []axis{}
 		for _, s := range in[0].ints {
-			t.axes = append(t.axes, plain(s))
+			t.axes = append(t.axes, newAxis(s))
 		}
 	}
-	return one(t)
+	return single(t)
 }
 
 func transferLike(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
@@ -214,50 +214,50 @@ func transferLike(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 	}
 	t := derivedFrom(x)
 	if x.kind == derived {
-		t.kind = sized
-		t.change.Looks |= x.places()
+		t.kind = sizeOnly
+		t.change.DependsOnSize |= x.dims()
 	}
 	t.ranked = true
 	for _, a := range x.axes {
-		t.axes = append(t.axes, plain(a.size()))
+		t.axes = append(t.axes, newAxis(a.size()))
 	}
-	return one(t)
+	return single(t)
 }
 
 func transferMatMul(_ *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	x, weights := in[0], in[1]
-	if n.GetAttr()["transpose_a"].GetB() || n.GetAttr()["transpose_b"].GetB() || x.kind != derived || !still(weights) ||
+	if n.GetAttr()["transpose_a"].GetB() || n.GetAttr()["transpose_b"].GetB() || x.kind != derived || !isIndependent(weights) ||
 		!x.ranked || len(x.axes) != 2 || !weights.ranked || len(weights.axes) != 2 || len(x.axes[1]) != 1 {
 		return nil
 	}
-	t := x.with([]axis{x.axes[0], {{weights.axes[1].size(), x.axes[1][0].place}}})
-	t.change.Mixes |= x.axes[1].places()
-	t.change.Skews |= x.axes[1].places()
-	t.change.Computes, t.change.Reckons = true, true
-	t.change.Looks |= weights.looks()
-	return one(t)
+	t := x.with([]axis{x.axes[0], {{weights.axes[1].size(), x.axes[1][0].dim}}})
+	t.change.Mixes |= x.axes[1].dims()
+	t.change.Skews |= x.axes[1].dims()
+	t.change.Computes, t.change.Arithmetic = true, true
+	t.change.DependsOnSize |= weights.sizeDependencies()
+	return single(t)
 }
 
 // mixing computes each value from several along some axes, counted from the end.
 func mixing(affine bool, axes ...int) transfer {
 	return func(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 		x := in[0]
-		if x.kind != derived || !x.ranked || !still(in[1:]...) || len(x.axes) < 3 {
+		if x.kind != derived || !x.ranked || !isIndependent(in[1:]...) || len(x.axes) < 3 {
 			return nil
 		}
 		t := x.with(x.axes)
 		for _, at := range axes {
-			t.change.Mixes |= x.axes[len(x.axes)+at].places()
+			t.change.Mixes |= x.axes[len(x.axes)+at].dims()
 			if !affine {
-				t.change.Skews |= x.axes[len(x.axes)+at].places()
+				t.change.Skews |= x.axes[len(x.axes)+at].dims()
 			}
 		}
 		for _, other := range in[1:] {
-			t.change.Looks |= other.looks()
+			t.change.DependsOnSize |= other.sizeDependencies()
 		}
-		t.change.Computes, t.change.Reckons = true, true
+		t.change.Computes, t.change.Arithmetic = true, true
 		t.change.Affine = t.change.Affine && affine
-		return one(t)
+		return single(t)
 	}
 }
 
@@ -265,10 +265,10 @@ func mixing(affine bool, axes ...int) transfer {
 func reducing(affine bool) transfer {
 	return func(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 		x, over := in[0], in[1]
-		if n.GetOp() == "Prod" && x.counted && still(x) && len(x.axes) == 1 && over.counted && len(over.ints) == 1 {
-			return one(holding(derivedFrom(x), []size{productOf(x.ints...)}))
+		if n.GetOp() == "Prod" && x.intsKnown && isIndependent(x) && len(x.axes) == 1 && over.intsKnown && len(over.ints) == 1 {
+			return single(withInts(derivedFrom(x), []symbolicSize{productOf(x.ints...)}))
 		}
-		if x.kind == opaque || !x.ranked || !over.counted {
+		if x.kind == opaque || !x.ranked || !over.intsKnown {
 			return nil
 		}
 		t := x.with([]axis{})
@@ -291,16 +291,16 @@ func reducing(affine bool) transfer {
 			case n.GetAttr()["keep_dims"].GetB():
 				t.axes = append(t.axes, axis{})
 			}
-			t.change.Mixes |= a.places()
+			t.change.Mixes |= a.dims()
 		}
-		t.change.Computes, t.change.Reckons = true, true
+		t.change.Computes, t.change.Arithmetic = true, true
 		t.change.Affine = t.change.Affine && affine
-		return one(t)
+		return single(t)
 	}
 }
 
 // axisOf reads the number of an axis, which may count from the end.
-func axisOf(s size, rank int) (int, bool) {
+func axisOf(s symbolicSize, rank int) (int, bool) {
 	at, known := s.constant()
 	if at < 0 {
 		at += int64(rank)

@@ -22,7 +22,7 @@ func (w *valueAnalysis) component(shape *tf.TensorShapeProto) *tensor {
 	for i, d := range shape.GetDim() {
 		s := w.unknown(DimSet(i))
 		if d.GetSize() >= 0 {
-			s = size{n: d.GetSize(), looks: DimSet(i)}
+			s = symbolicSize{n: d.GetSize(), dependsOn: DimSet(i)}
 		}
 		t.axes = append(t.axes, axis{{s, i}})
 	}
@@ -102,7 +102,7 @@ func (f *scope) input(input string) *tensor {
 	if i := nodedef.OutputIndex(input); i >= 0 && i < len(out) {
 		return out[i]
 	}
-	return unclear("of " + n.GetOp() + " it takes a result that is not followed")
+	return opaqueTensor("of " + n.GetOp() + " it takes a result that is not followed")
 }
 
 // node gives the results of a node; one, if all are alike.
@@ -118,7 +118,7 @@ func (f *scope) node(n *tf.NodeDef) []*tensor {
 			return out
 		}
 	}
-	return []*tensor{blind(n, in)}
+	return []*tensor{opaqueOperands(n, in)}
 }
 
 // effects gives the dimensions of the component on whose sizes it depends what a function does besides giving results: checks that fail,
@@ -149,7 +149,7 @@ func (f *scope) effectsOf(n *tf.NodeDef) (looks Dims, known bool) {
 	for _, input := range n.GetInput() {
 		t := f.input(strings.TrimPrefix(input, "^"))
 		alone = alone && t.kind != derived && t.kind != opaque
-		if looks |= t.looks(); !strings.HasPrefix(input, "^") {
+		if looks |= t.sizeDependencies(); !strings.HasPrefix(input, "^") {
 			in = append(in, t)
 		}
 	}
@@ -166,18 +166,18 @@ func (f *scope) effectsOf(n *tf.NodeDef) (looks Dims, known bool) {
 	return f.effects(called, in)
 }
 
-// blind is the result of an op that is not known, or whose arguments are not.
-func blind(n *tf.NodeDef, in []*tensor) *tensor {
+// opaqueOperands is the result of an op that is not known, or whose arguments are not.
+func opaqueOperands(n *tf.NodeDef, in []*tensor) *tensor {
 	t := &tensor{}
 	for _, arg := range in {
 		switch arg.kind {
 		case opaque:
 			return arg
 		case derived:
-			return unclear("what " + n.GetOp() + " does to it is not followed")
-		case sized:
-			t.kind = sized
-			t.change.Looks |= arg.looks()
+			return opaqueTensor("what " + n.GetOp() + " does to it is not followed")
+		case sizeOnly:
+			t.kind = sizeOnly
+			t.change.DependsOnSize |= arg.sizeDependencies()
 		}
 	}
 	return t

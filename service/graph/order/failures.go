@@ -49,13 +49,13 @@ func (p *traitAnalysis) failures(t *Traits, function string) {
 	for _, i := range t.Reads {
 		sized = sized && !t.Before[i].GetUnknownRank() && !slices.ContainsFunc(t.Before[i].GetDims(), func(n int64) bool { return n <= 0 })
 	}
-	t.CanFail = anyOp(p.g, function, func(n *tf.NodeDef, of map[string]*tf.NodeDef) bool { return mayFail(n, of, sized) })
-	t.Divides = anyOp(p.g, function, failsToDivide)
-	t.Checks = anyOp(p.g, function, func(n *tf.NodeDef, _ map[string]*tf.NodeDef) bool { return checkingOps[n.GetOp()] })
+	t.CanFail = findOp(p.g, function, func(n *tf.NodeDef, of map[string]*tf.NodeDef) bool { return mayFail(n, of, sized) })
+	t.Divides = findOp(p.g, function, failsToDivide)
+	t.Checks = findOp(p.g, function, func(n *tf.NodeDef, _ map[string]*tf.NodeDef) bool { return checkingOps[n.GetOp()] })
 }
 
-// anyOp names the first op in a function, or in those that it calls, that is such a one; "" where there is none.
-func anyOp(g *graph.Graph, function string, is func(n *tf.NodeDef, of map[string]*tf.NodeDef) bool) string {
+// findOp names the first op in a function, or in those that it calls, that is such a one; "" where there is none.
+func findOp(g *graph.Graph, function string, is func(n *tf.NodeDef, of map[string]*tf.NodeDef) bool) string {
 	nodes := map[string]*tf.NodeDef{}
 	for _, n := range g.Function(function).GetNodeDef() {
 		nodes[n.GetName()] = n
@@ -65,7 +65,7 @@ func anyOp(g *graph.Graph, function string, is func(n *tf.NodeDef, of map[string
 			return n.GetOp()
 		}
 		for _, called := range nodedef.CalledFunctions(n) {
-			if op := anyOp(g, called, is); op != "" {
+			if op := findOp(g, called, is); op != "" {
 				return op
 			}
 		}
@@ -91,11 +91,11 @@ func mayFail(n *tf.NodeDef, of map[string]*tf.NodeDef, sized bool) bool {
 
 // failsToDivide tells whether an op fails for some values of integers.
 func failsToDivide(n *tf.NodeDef, of map[string]*tf.NodeDef) bool {
-	return dividing[n.GetOp()] && dataflow.IsInteger(n.GetAttr()["T"].GetType()) && (n.GetOp() == "Pow" || !divisor(constantIn(n, 1, of)))
+	return dividing[n.GetOp()] && dataflow.IsInteger(n.GetAttr()["T"].GetType()) && (n.GetOp() == "Pow" || !safeDivisor(constantIn(n, 1, of)))
 }
 
-// divisor tells whether a constant is a divisor of any integer. The smallest integer has no opposite.
-func divisor(constant *tf.NodeDef) bool {
+// safeDivisor tells whether a constant is a divisor of any integer. The smallest integer has no opposite.
+func safeDivisor(constant *tf.NodeDef) bool {
 	values, known := nodedef.Ints(constant)
 	return known && len(values) > 0 && !slices.Contains(values, 0) && !slices.Contains(values, -1)
 }

@@ -156,12 +156,12 @@ func (o *reordering) rewire() error {
 			types, shapes = o.g.OutputTypes(s.Node), o.g.OutputShapes(s.Node)
 		}
 		// Where all that moved is done, elements are what they were in the original order, and so are their shapes.
-		if o.ends(i) {
+		if o.sectionEnds(i) {
 			end := o.steps[i].Node
 			if !slices.Equal(types, o.g.OutputTypes(end)) {
 				return &Refused{n.GetName(), n.GetOp(), errors.New("it would end a section with other types")}
 			}
-			if err := sameEnd(shapes, o.g.OutputShapes(end)); err != nil {
+			if err := sameOutputShapes(shapes, o.g.OutputShapes(end)); err != nil {
 				return &Refused{n.GetName(), n.GetOp(), err}
 			}
 			shapes = o.g.OutputShapes(end)
@@ -173,8 +173,8 @@ func (o *reordering) rewire() error {
 	return nil
 }
 
-// ends tells whether the steps up to a place are the same ones in both orders, and a step that does not move comes next.
-func (o *reordering) ends(place int) bool {
+// sectionEnds tells whether the steps up to a place are the same ones in both orders, and a step that does not move comes next.
+func (o *reordering) sectionEnds(place int) bool {
 	if place+1 == len(o.placed) {
 		return true
 	}
@@ -232,11 +232,11 @@ func (o *reordering) move(n *tf.NodeDef, s *graph.Step, types []tf.DataType, sha
 	behind := slices.Clone(shapes)
 	for i := range types {
 		reads, alone := reads(passage, key, i)
-		if reads && !refines(shapes[i], stated[i]) && !(alone && fits(o.g, name, i, shapes[i], stated[i], o.rows[s])) {
+		if reads && !refines(shapes[i], stated[i]) && !(alone && sameOnShapes(o.g, name, i, shapes[i], stated[i], o.rows[s])) {
 			return nil, nil, fmt.Errorf("its function was traced for component %d of shape %s, and would be given %s", i, shapeWords(stated[i]), shapeWords(shapes[i]))
 		}
 		if key == "f" {
-			behind[i] = o.behind(s, name, passage, i, shapes)
+			behind[i] = o.shapeAfter(s, name, passage, i, shapes)
 		}
 	}
 	if fitted = o.withShapes(fitted, shapes); fitted.GetSignature().GetName() != name {

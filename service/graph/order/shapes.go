@@ -10,18 +10,18 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// sameEnd holds the shapes at the end of a section against those that its elements had there.
-func sameEnd(shapes, stated []*tf.TensorShapeProto) error {
+// sameOutputShapes holds the shapes at the end of a section against those that its elements had there.
+func sameOutputShapes(shapes, stated []*tf.TensorShapeProto) error {
 	for c := range min(len(shapes), len(stated)) {
-		if contradict(shapes[c], stated[c]) {
+		if shapesConflict(shapes[c], stated[c]) {
 			return fmt.Errorf("it would end a section with component %d of shape %s, not %s", c, shapeWords(shapes[c]), shapeWords(stated[c]))
 		}
 	}
 	return nil
 }
 
-// contradict tells whether no tensor has both shapes. Steps that give an element a size of their own do not change places unseen.
-func contradict(a, b *tf.TensorShapeProto) bool {
+// shapesConflict tells whether no tensor has both shapes. Steps that give an element a size of their own do not change places unseen.
+func shapesConflict(a, b *tf.TensorShapeProto) bool {
 	if a.GetUnknownRank() || b.GetUnknownRank() {
 		return false
 	}
@@ -36,29 +36,29 @@ func contradict(a, b *tf.TensorShapeProto) bool {
 	return len(a.GetDim()) != len(b.GetDim())
 }
 
-// fits tells whether a map does the same to a component of other sizes than it was traced for, that stands behind so many more batches.
-func fits(g *graph.Graph, function string, component int, shape, traced *tf.TensorShapeProto, batches int) bool {
+// sameOnShapes tells whether a map does the same to a component of other sizes than it was traced for, that stands behind so many more batches.
+func sameOnShapes(g *graph.Graph, function string, component int, shape, traced *tf.TensorShapeProto, batches int) bool {
 	change, there := dataflow.ChangeOf(g, function, component, traced), dataflow.ChangeOf(g, function, component, shape)
 	switch {
 	case batches > 0 && len(shape.GetDim()) >= batches:
 		rows := &tf.TensorShapeProto{Dim: shape.GetDim()[batches:]}
-		return dataflow.SameInBatches(change, there, batches) && !sizesDiffer(rows, traced, change.Looks)
+		return dataflow.SameInBatches(change, there, batches) && !sizesDiffer(rows, traced, change.DependsOnSize)
 	case batches < 0 && len(traced.GetDim()) >= -batches:
 		rows := &tf.TensorShapeProto{Dim: traced.GetDim()[-batches:]}
-		return dataflow.SameInBatches(there, change, -batches) && !sizesDiffer(shape, rows, there.Looks)
+		return dataflow.SameInBatches(there, change, -batches) && !sizesDiffer(shape, rows, there.DependsOnSize)
 	case batches != 0:
 		return false
 	}
-	return change.Opaque == "" && there.Opaque == "" && !sizesDiffer(shape, traced, change.Looks)
+	return change.Opaque == "" && there.Opaque == "" && !sizesDiffer(shape, traced, change.DependsOnSize)
 }
 
-// behind is the shape of a component behind a map.
-func (o *reordering) behind(s *graph.Step, function string, passage *dataflow.Dependencies, component int, shapes []*tf.TensorShapeProto) *tf.TensorShapeProto {
+// shapeAfter is the shape of a component behind a map.
+func (o *reordering) shapeAfter(s *graph.Step, function string, passage *dataflow.Dependencies, component int, shapes []*tf.TensorShapeProto) *tf.TensorShapeProto {
 	if same := passage.Same[component]; same >= 0 && same < len(shapes) {
 		return shapes[same]
 	}
 	if passage.From[component][component] {
-		if change, shape := dataflow.ChangeBehind(o.g, function, component, shapes[component]); change.Opaque == "" {
+		if change, shape := dataflow.ChangeAndShape(o.g, function, component, shapes[component]); change.Opaque == "" {
 			return shape
 		}
 	}

@@ -16,15 +16,15 @@ type Traits struct {
 	// Node is the step's name, Op what it is, Label what its author calls it (often nothing), and Input the node that it reads.
 	Node, Op, Label, Input string
 	// Before and Behind are the components of the elements that it gets and gives.
-	Before, Behind []*graph.ComponentSpec
+	Before, After []*graph.ComponentSpec
 	// Barrier says why nothing is known that would let the step move, or others pass it; empty: the rest holds.
 	Barrier string
 	// Passes: it changes no element, drops none and keeps their order (prefetch, options); it is not counted among the steps.
 	Passes bool
 	// Reads are the components that it looks at: what it computes, checks or decides depends on them.
 	Reads []int
-	// Own are those of Reads that it looks at for their own results only, and for checks of their sizes.
-	Own []int
+	// SelfReads are those of Reads that it looks at for their own results only, and for checks of their sizes.
+	SelfReads []int
 	// Writes are the components that it does not pass on as they are.
 	Writes []int
 	// Changes are what a map does to the values of those, in their order.
@@ -65,7 +65,7 @@ func TraitsOf(g *graph.Graph) []Traits {
 		t := p.traits(s, found)
 		if held[s] {
 			t = Traits{
-				Node: t.Node, Op: t.Op, Label: t.Label, Input: t.Input, Before: t.Before, Behind: t.Behind,
+				Node: t.Node, Op: t.Op, Label: t.Label, Input: t.Input, Before: t.Before, After: t.After,
 				Barrier: authorBarrier, Random: t.Random, Stateful: t.Stateful, Decides: t.Decides, Calls: t.Calls,
 			}
 		}
@@ -97,7 +97,7 @@ func (p *traitAnalysis) shareVariables(steps []Traits) {
 func (p *traitAnalysis) traits(s *graph.Step, found *dataflow.DependencyAnalysis) Traits {
 	t := Traits{
 		Node: s.Node.GetName(), Op: s.Node.GetOp(), Label: label(s.Node), Input: s.In[0].Node.GetName(),
-		Before: p.g.Components(s.In[0].Node), Behind: p.g.Components(s.Node),
+		Before: p.g.Components(s.In[0].Node), After: p.g.Components(s.Node),
 		Decides: analysis.ChangesCount(s) && s.Node.GetOp() != "UnbatchDataset", Calls: len(nodedef.CalledFunctions(s.Node)) > 0,
 	}
 	facts := p.Facts(s)
@@ -121,7 +121,7 @@ func (p *traitAnalysis) traits(s *graph.Step, found *dataflow.DependencyAnalysis
 		t.Barrier = "it gives other elements, or in another order"
 	}
 	if t.Barrier != "" {
-		t.Reads, t.Own, t.Writes, t.Changes = nil, nil, nil, nil
+		t.Reads, t.SelfReads, t.Writes, t.Changes = nil, nil, nil, nil
 	}
 	return t
 }
@@ -178,8 +178,8 @@ func (p *traitAnalysis) mapTraits(t *Traits, s *graph.Step, found *dataflow.Depe
 			checks, known = dataflow.ChecksOf(p.g, nodedef.CalledFunctions(s.Node)[0], i, shapes[i])
 		}
 		if known {
-			t.Own = append(t.Own, i)
-			t.Changes[at].Checks = checks
+			t.SelfReads = append(t.SelfReads, i)
+			t.Changes[at].ChecksSize = checks
 		}
 	}
 	p.failures(t, nodedef.CalledFunctions(s.Node)[0])

@@ -19,10 +19,10 @@ type At struct {
 	Restored uint64
 	// Source is the handle that PecanPull passes to the worker's source op, -1 when there is none.
 	Source int64
-	// Keep divides the graph at the plan's cached step: what lies below is StreamGraphs.Below, and KeptSource is the handle under
+	// SplitAtCache divides the graph at the plan's cached step: what lies below is StreamGraphs.Below, and CacheSource is the handle under
 	// which the rest pulls its elements.
-	Keep       bool
-	KeptSource int64
+	SplitAtCache bool
+	CacheSource  int64
 	// Files are the states of those of Graph.TableFiles that are files, and Job is the id of the job: tables are shared by them.
 	Files map[string]string
 	Job   string
@@ -46,11 +46,11 @@ type At struct {
 //
 // Divided at a cached step, Below is what lies under it, and A begins with what the worker gives.
 type StreamGraphs struct {
-	A     []byte
-	B     []byte
-	Below []byte
-	// Names are the strings in Below that may be names of files.
-	Names []string
+	A          []byte
+	B          []byte
+	BelowCache []byte
+	// FileNames are the strings in Below that may be names of files.
+	FileNames []string
 	// Files are At.Files.
 	Files map[string]string
 	// Shared are the tables and variables in the graphs that other streams find by their names: made with the graphs' datasets, and

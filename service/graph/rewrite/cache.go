@@ -42,7 +42,7 @@ func (e *editor) splitAtCache(top *graph.Step, at position) error {
 	types, shapes := e.g.OutputTypes(mark.OutputOf), e.g.OutputShapes(mark.OutputOf)
 	e.stop = mark
 	if !e.cachePlan.GetCache().GetPacked() {
-		e.stopOutput = e.skip(mark, e.addPull(types, shapes, e.at.KeptSource))
+		e.stopOutput = e.skip(mark, e.addPull(types, shapes, e.at.CacheSource))
 		return nil
 	}
 	packs := make([]*tf.TensorShapeProto, len(shapes))
@@ -50,7 +50,7 @@ func (e *editor) splitAtCache(top *graph.Step, at position) error {
 		packs[i] = &tf.TensorShapeProto{Dim: append([]*tf.TensorShapeProto_Dim{{Size: -1}}, s.GetDim()...)}
 	}
 	e.stopOutput = e.skip(mark, e.Add(&tf.NodeDef{Name: pullPrefix + "/elements", Op: "UnbatchDataset",
-		Input: []string{e.addPull(types, packs, e.at.KeptSource)}, Attr: nodedef.DatasetAttrs(types, shapes)}))
+		Input: []string{e.addPull(types, packs, e.at.CacheSource)}, Attr: nodedef.DatasetAttrs(types, shapes)}))
 	return nil
 }
 

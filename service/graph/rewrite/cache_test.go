@@ -80,11 +80,11 @@ func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
 	g := graphtest.Parse(t, "kept")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	for _, start := range []uint64{0, 2} {
-		graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: -1, Keep: true, KeptSource: 77, Start: start})
+		graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: -1, SplitAtCache: true, CacheSource: 77, Start: start})
 		if err != nil {
 			t.Fatal(err)
 		}
-		below, above := graphtest.Decode(t, graphs.Below), graphtest.Decode(t, graphs.A)
+		below, above := graphtest.Decode(t, graphs.BelowCache), graphtest.Decode(t, graphs.A)
 		if graphtest.HasOp(below, "BatchDatasetV2") || !graphtest.HasOp(below, "TakeDataset") || graphtest.HasOp(below, "SkipDataset") {
 			t.Errorf("below, from element %d: %v", start, opsOf(below))
 		}
@@ -107,7 +107,7 @@ func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
 		}
 	}
 	plain, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: -1})
-	if err != nil || plain.Below != nil || !graphtest.HasOp(graphtest.Decode(t, plain.A), "TakeDataset") {
+	if err != nil || plain.BelowCache != nil || !graphtest.HasOp(graphtest.Decode(t, plain.A), "TakeDataset") {
 		t.Errorf("a stream that keeps nothing is divided: %v", err)
 	}
 }
@@ -126,13 +126,13 @@ func TestBelowACachedStepEpochsAreAlike(t *testing.T) {
 	g := graphtest.Parse(t, "kept_drawn")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	write := func(epoch uint64, keep bool) *rewrite.StreamGraphs {
-		graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Epoch: epoch, Seed: 9, Mode: graphtest.Once.Mode, Source: -1, Keep: keep, KeptSource: 7})
+		graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Epoch: epoch, Seed: 9, Mode: graphtest.Once.Mode, Source: -1, SplitAtCache: keep, CacheSource: 7})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return graphs
 	}
-	if string(write(0, true).Below) != string(write(5, true).Below) || string(write(0, false).A) != string(write(5, false).A) {
+	if string(write(0, true).BelowCache) != string(write(5, true).BelowCache) || string(write(0, false).A) != string(write(5, false).A) {
 		t.Error("random steps below draw other values in another epoch")
 	}
 	other := graphtest.Parse(t, "kept_otherwise")
@@ -147,19 +147,19 @@ func TestBelowACachedStepEpochsAreAlike(t *testing.T) {
 func TestACachedStepBelowAJoinedBatch(t *testing.T) {
 	g := graphtest.Parse(t, "kept_records")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
-	at := rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: 5, Keep: true, KeptSource: 6}
+	at := rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: 5, SplitAtCache: true, CacheSource: 6}
 	graphs, err := rewrite.Instantiate(g, p, at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if graphs.B == nil || graphs.Below == nil || !graphtest.HasOp(graphtest.Decode(t, graphs.Below), "InterleaveDataset") || graphtest.HasOp(graphtest.Decode(t, graphs.A), "InterleaveDataset") {
+	if graphs.B == nil || graphs.BelowCache == nil || !graphtest.HasOp(graphtest.Decode(t, graphs.BelowCache), "InterleaveDataset") || graphtest.HasOp(graphtest.Decode(t, graphs.A), "InterleaveDataset") {
 		t.Error("the stream has not its three graphs")
 	}
-	if slices.Contains(graphs.Names, firstFile) || !slices.Contains(graphs.Names, secondFile) {
-		t.Errorf("the names of the stream's own files are %v", graphs.Names)
+	if slices.Contains(graphs.FileNames, firstFile) || !slices.Contains(graphs.FileNames, secondFile) {
+		t.Errorf("the names of the stream's own files are %v", graphs.FileNames)
 	}
 	at.Stream = int(p.GetNumStreams())
-	if graphs, err = rewrite.Instantiate(g, p, at); err != nil || graphs.Below != nil {
+	if graphs, err = rewrite.Instantiate(g, p, at); err != nil || graphs.BelowCache != nil {
 		t.Errorf("the closing stream: %v", err)
 	}
 }

@@ -30,14 +30,14 @@ type editor struct {
 	stopOutput string
 	// shared are the tables and variables that other streams find by their names.
 	shared []Shared
-	// touched remembers which functions hold something that a stream sets.
-	touched map[string]bool
+	// seededFunctions remembers which functions hold something that a stream sets.
+	seededFunctions map[string]bool
 	// assigned finds the node that gives a variable its value.
 	assigned map[string]*tf.NodeDef
 	// skips is how many elements are left out above a step, for a stream that begins at an index.
 	skips map[*graph.Step]int64
-	// sunk are the steps above those, which see nothing of the elements that are left out.
-	sunk map[*graph.Step]bool
+	// skippedBelow are the steps above those, which see nothing of the elements that are left out.
+	skippedBelow map[*graph.Step]bool
 	// clones counts function nodes that were copied, to refuse graphs that would grow without measure.
 	clones int
 }

@@ -31,7 +31,7 @@ func (e *editor) tree(root *graph.Step, like *tf.NodeDef, at position) (*StreamG
 	if err != nil {
 		return nil, err
 	}
-	graphs.Below, graphs.Names, graphs.Files = e.below, e.names, e.at.Files
+	graphs.BelowCache, graphs.FileNames, graphs.Files = e.below, e.names, e.at.Files
 	return graphs, nil
 }
 
@@ -66,7 +66,7 @@ func (e *editor) emit(s *graph.Step, at position) string {
 	}
 	inputs := make([]string, len(s.In))
 	for i, in := range s.In {
-		inputs[i] = e.number(in, e.emit(in, below))
+		inputs[i] = e.addIndex(in, e.emit(in, below))
 	}
 	for _, c := range s.Captured {
 		e.emit(c, below)
@@ -78,12 +78,12 @@ func (e *editor) emit(s *graph.Step, at position) string {
 		switch {
 		case e.at.Restored > 0 && !at.head && !e.p.Keyed[name]:
 			at.start = e.at.Restored
-		case e.sunk[s] && !e.p.Keyed[name]:
+		case e.skippedBelow[s] && !e.p.Keyed[name]:
 			at.start = e.at.Start
 		}
 		e.wire(s, inputs)
 		e.rewriteStep(s, at)
-		name = e.passOn(s)
+		name = e.passIndex(s)
 	}
 	if isCut {
 		types, shapes := e.outputOf(s)
@@ -97,7 +97,7 @@ func (e *editor) emitAbove(s, stop *graph.Step, output string) string {
 	if s == stop {
 		return output
 	}
-	input := e.number(s.In[0], e.emitAbove(s.In[0], stop, output))
+	input := e.addIndex(s.In[0], e.emitAbove(s.In[0], stop, output))
 	if s.Rule.Kind == ops.Asserted || e.at.Serial && s.Node.GetOp() == prefetchOp {
 		return input
 	}
@@ -106,7 +106,7 @@ func (e *editor) emitAbove(s, stop *graph.Step, output string) string {
 	}
 	e.wire(s, []string{input})
 	e.rewriteStep(s, position{})
-	return e.passOn(s)
+	return e.passIndex(s)
 }
 
 // wire connects a step to its inputs where they changed.

@@ -9,7 +9,7 @@ const (
 )
 
 // Wakes are the ops that pay for a resource of meters above them.
-var Wakes = wakes
+var Wakes = wakesPerElement
 
 // WorksAhead tells whether an op computes elements before they are requested, or several at once.
-func WorksAhead(op string) bool { return worksAhead(op) }
+func WorksAhead(op string) bool { return prefetches(op) }

@@ -8,18 +8,18 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// touches tells whether a function, or one it calls, holds something that a stream sets.
-func (e *editor) touches(name string) bool {
-	if known, ok := e.touched[name]; ok {
+// needsClone tells whether a function, or one it calls, holds something that a stream sets.
+func (e *editor) needsClone(name string) bool {
+	if known, ok := e.seededFunctions[name]; ok {
 		return known
 	}
-	e.touched[name] = e.touchesAny(name)
-	return e.touched[name]
+	e.seededFunctions[name] = e.findNeedsClone(name)
+	return e.seededFunctions[name]
 }
 
-func (e *editor) touchesAny(name string) bool {
+func (e *editor) findNeedsClone(name string) bool {
 	for _, n := range e.g.Function(name).GetNodeDef() {
-		if e.g.Ops().IsSeeded(n.GetOp()) || e.takesSeeds(n) || diesOfEmptyRows(e.g, n) {
+		if e.g.Ops().IsSeeded(n.GetOp()) || e.takesSeeds(n) || crashesOnEmptyRows(e.g, n) {
 			return true
 		}
 		if v, ok := n.GetAttr()["deterministic"]; ok && string(v.GetS()) != "true" {
@@ -29,7 +29,7 @@ func (e *editor) touchesAny(name string) bool {
 			return true
 		}
 		for _, called := range nodedef.CalledFunctions(n) {
-			if e.touches(called) {
+			if e.needsClone(called) {
 				return true
 			}
 		}
@@ -57,7 +57,7 @@ func (e *editor) cloneFunction(name, path string, at position) string {
 		nodePath := path + "/" + n.GetName()
 		f.NodeDef = append(f.NodeDef, e.rewriteNested(c, nodePath, at, inside)...)
 		for _, called := range nodedef.CalledFunctions(n) {
-			if e.touches(called) || e.serial {
+			if e.needsClone(called) || e.serial {
 				nodedef.RenameCalls(c, called, e.cloneFunction(called, nodePath, at))
 			}
 		}
@@ -85,7 +85,7 @@ func (e *editor) rewriteNested(c *tf.NodeDef, path string, at position, inside m
 			beside = append(beside, nodedef.Int64Const(fixed, cycleLength))
 		}
 	}
-	if diesOfEmptyRows(e.g, c) {
+	if crashesOnEmptyRows(e.g, c) {
 		e.sliceBatches(c, path)
 	}
 	if size, ok := e.p.NestedInt(c, "buffer_size", inside); ok && ops.Rules[c.GetOp()].Kind == ops.Shuffled && size > graph.MaxShuffleBuffer {

@@ -10,10 +10,10 @@ import (
 // anonymousVariable is the name by which TensorFlow makes a new variable each time that the node runs.
 const anonymousVariable = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
-// ownVariables gives a stream copies of its own of the variables that a step changes: streams in one worker, and two
+// privateVariables gives a stream copies of its own of the variables that a step changes: streams in one worker, and two
 // runs of one stream, must not see each other's. States of random generators are made anew besides, or every stream of
 // every epoch would draw the same numbers.
-func (e *editor) ownVariables(n *tf.NodeDef, at position) {
+func (e *editor) privateVariables(n *tf.NodeDef, at position) {
 	if e.plan.off {
 		at.head = false
 	}
@@ -23,15 +23,15 @@ func (e *editor) ownVariables(n *tf.NodeDef, at position) {
 		}
 		e.Edit(c.Handle.GetName()).Attr["shared_name"] = nodedef.BytesAttr(anonymousVariable)
 		if assign := e.assigned[c.Handle.GetName()]; assign != nil && c.Use.IsRandomState() {
-			e.freshState(assign, c.Use.Generator, at)
+			e.deriveGeneratorState(assign, c.Use.Generator, at)
 		}
 	}
 }
 
-// freshState sets the number that a generator starts from. Generators that start alike in the trainer start alike in
+// deriveGeneratorState sets the number that a generator starts from. Generators that start alike in the trainer start alike in
 // every stream: layers of one seed stay aligned. A graph with no cut keeps the user's state in the first epoch, and with
 // it the values of a local run.
-func (e *editor) freshState(assign *tf.NodeDef, generator bool, at position) {
+func (e *editor) deriveGeneratorState(assign *tf.NodeDef, generator bool, at position) {
 	state := e.g.NodeOf(assign.GetInput()[1])
 	values, ok := nodedef.Ints(state)
 	t := nodedef.Tensor(state)

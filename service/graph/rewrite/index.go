@@ -16,13 +16,13 @@ type indexColumn struct {
 	in, out map[*graph.Step]bool
 	// number: elements are numbered above the step (and above the cut, if that is there).
 	number map[*graph.Step]bool
-	// left is how many elements are left out above a step, in a stream that begins at an index.
-	left map[*graph.Step]int64
+	// skipped is how many elements are left out above a step, in a stream that begins at an index.
+	skipped map[*graph.Step]int64
 }
 
 // planIndex plans the carriage for keyed steps.
 func (e *editor) planIndex(root *graph.Step) {
-	e.index = indexColumn{in: map[*graph.Step]bool{}, out: map[*graph.Step]bool{}, number: map[*graph.Step]bool{}, left: map[*graph.Step]int64{}}
+	e.index = indexColumn{in: map[*graph.Step]bool{}, out: map[*graph.Step]bool{}, number: map[*graph.Step]bool{}, skipped: map[*graph.Step]int64{}}
 	var below func(s *graph.Step, wanted bool)
 	below = func(s *graph.Step, wanted bool) {
 		_, cut := e.plan.way.Cuts[s]
@@ -67,22 +67,22 @@ func numbered(types []tf.DataType, shapes []*tf.TensorShapeProto) ([]tf.DataType
 	return types, append(append([]*tf.TensorShapeProto(nil), shapes...), nodedef.Shape())
 }
 
-// number adds the numbers to what a step gives, where that is their beginning.
-func (e *editor) number(s *graph.Step, input string) string {
+// addIndex adds the numbers to what a step gives, where that is their beginning.
+func (e *editor) addIndex(s *graph.Step, input string) string {
 	if !e.index.number[s] {
 		return input
 	}
 	prefix := indexPrefix + s.Node.GetName()
 	counts := &tf.NodeDef{Name: prefix + "/range", Op: "RangeDataset",
-		Input: []string{e.AddInt(prefix+"/start", e.index.left[s]), e.AddInt(prefix+"/stop", 1<<62), e.AddInt(prefix+"/step", 1)},
+		Input: []string{e.AddInt(prefix+"/start", e.index.skipped[s]), e.AddInt(prefix+"/stop", 1<<62), e.AddInt(prefix+"/step", 1)},
 		Attr:  nodedef.DatasetAttrs([]tf.DataType{tf.DataType_DT_INT64}, []*tf.TensorShapeProto{nodedef.Shape()})}
 	zip := &tf.NodeDef{Name: prefix, Op: "ZipDataset", Input: []string{input, e.Add(counts)}, Attr: nodedef.DatasetAttrs(numbered(e.outputOf(s)))}
 	zip.Attr["N"] = nodedef.IntAttr(2)
 	return e.Add(zip)
 }
 
-// passOn lets a step take the numbers, draw by them and give them on.
-func (e *editor) passOn(s *graph.Step) string {
+// passIndex lets a step take the numbers, draw by them and give them on.
+func (e *editor) passIndex(s *graph.Step) string {
 	name := s.Node.GetName()
 	if !e.index.in[s] {
 		return name
@@ -94,7 +94,7 @@ func (e *editor) passOn(s *graph.Step) string {
 	if attr != "" {
 		f := n.Attr[attr].GetFunc()
 		n.Attr[attr] = &tf.AttrValue{Value: &tf.AttrValue_Func{Func: &tf.NameAttrList{
-			Name: e.indexed(f.GetName(), name, components, e.p.Keyed[name], e.index.out[s] && !isFilter), Attr: f.GetAttr()}}}
+			Name: e.withIndexArgument(f.GetName(), name, components, e.p.Keyed[name], e.index.out[s] && !isFilter), Attr: f.GetAttr()}}}
 	}
 	if !e.index.out[s] && !isFilter {
 		return name

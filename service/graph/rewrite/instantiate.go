@@ -29,11 +29,11 @@ func Instantiate(g *graph.Graph, plan *pecanv1.Plan, at At) (*StreamGraphs, erro
 	}
 	e := &editor{
 		Editor: graph.NewEditor(g), g: g, p: split.NewPlanner(g), at: at,
-		touched: map[string]bool{}, assigned: g.Assignments(),
+		seededFunctions: map[string]bool{}, assigned: g.Assignments(),
 		seeds: seedSource{job: at.Seed, epoch: at.Epoch, stream: uint64(at.Stream)},
 		plan:  planFacts{streams: int64(plan.GetNumStreams()), off: plan.GetNumStreams() == 0, hint: plan.GetCut().GetKind() == pecanv1.Cut_HINT},
 	}
-	e.skips, e.sunk = map[*graph.Step]int64{}, map[*graph.Step]bool{}
+	e.skips, e.skippedBelow = map[*graph.Step]int64{}, map[*graph.Step]bool{}
 	e.nameResources()
 	graphs, err := e.stream(plan)
 	if err == nil {
@@ -69,11 +69,11 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 	if e.plan.hint {
 		e.fillHints()
 	}
-	if at.Keep && plan.GetCache() != nil && at.Stream < int(plan.GetNumStreams()) {
+	if at.SplitAtCache && plan.GetCache() != nil && at.Stream < int(plan.GetNumStreams()) {
 		e.cachePlan, e.p.CachedStep = plan, plan.GetCache().GetNode()
 	}
 	if e.plan.off || e.plan.hint || plan.GetNumStreams() == 1 {
-		top, _, err := e.top(root, split.Division{})
+		top, _, err := e.streamEnd(root, split.Division{})
 		if err != nil {
 			return nil, err
 		}
@@ -84,14 +84,14 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 	if err != nil {
 		return nil, err
 	}
-	if root, e.plan.way, err = e.top(root, w); err != nil {
+	if root, e.plan.way, err = e.streamEnd(root, w); err != nil {
 		return nil, err
 	}
 	return e.parts(root)
 }
 
-// top gives the step at which the stream ends, and the way without a batch that stands above it.
-func (e *editor) top(root *graph.Step, w split.Division) (*graph.Step, split.Division, error) {
+// streamEnd gives the step at which the stream ends, and the way without a batch that stands above it.
+func (e *editor) streamEnd(root *graph.Step, w split.Division) (*graph.Step, split.Division, error) {
 	for s := root; ; s = s.In[0] {
 		if e.at.Top == "" || s.Node.GetName() == e.at.Top {
 			return s, w, nil
@@ -111,7 +111,7 @@ func (e *editor) top(root *graph.Step, w split.Division) (*graph.Step, split.Div
 // whole writes a graph without a cut.
 func (e *editor) whole(root *graph.Step) (*StreamGraphs, error) {
 	e.planIndex(root)
-	e.begin(root, e.at.Start)
+	e.startAt(root, e.at.Start)
 	return e.tree(root, root.OutputOf, position{head: !e.plan.hint})
 }
 
@@ -120,7 +120,7 @@ func (e *editor) parts(root *graph.Step) (*StreamGraphs, error) {
 	w := e.plan.way
 	e.planIndex(root)
 	if int64(e.at.Stream) < e.plan.streams && e.p.WhyNoStart(root, w, e.at.Mode) == "" {
-		e.begin(root, e.at.Start)
+		e.startAt(root, e.at.Start)
 	} else if e.at.Start > 0 {
 		return nil, reason.New(reason.Internal, "stream %d cannot begin at element %d", e.at.Stream, e.at.Start)
 	}
@@ -146,5 +146,5 @@ func (e *editor) parts(root *graph.Step) (*StreamGraphs, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &StreamGraphs{A: a.A, B: b.A, Below: a.Below, Names: a.Names, Files: a.Files, Ops: a.Ops, Output: a.Output}, nil
+	return &StreamGraphs{A: a.A, B: b.A, BelowCache: a.BelowCache, FileNames: a.FileNames, Files: a.Files, Ops: a.Ops, Output: a.Output}, nil
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// indexed copies a step's function with the number behind the components that it takes, before what it captures.
-func (e *editor) indexed(name, path string, components int, keyed, gives bool) string {
+// withIndexArgument copies a step's function with the number behind the components that it takes, before what it captures.
+func (e *editor) withIndexArgument(name, path string, components int, keyed, gives bool) string {
 	f := e.withIndex(name, name+"_pecan_index_"+nodedef.ShortHash(path), components, keyed)
 	if gives {
 		const result = indexArg + "_result"
@@ -55,13 +55,13 @@ func (e *editor) withIndex(name, copied string, at int, keyed bool) *tf.Function
 	e.AddFunction(copied, f)
 	f.NodeDef = append(f.NodeDef, from.GetNodeDef()...)
 	if keyed {
-		e.keyNodes(f)
+		e.makeStatelessNodes(f)
 	}
 	return f
 }
 
-// keyNodes puts the stateless twins of a function's random ops in, and hands the number to the functions it calls.
-func (e *editor) keyNodes(f *tf.FunctionDef) {
+// makeStatelessNodes puts the stateless twins of a function's random ops in, and hands the number to the functions it calls.
+func (e *editor) makeStatelessNodes(f *tf.FunctionDef) {
 	const counter, alg = indexArg + "_counter", indexArg + "_alg"
 	draws := false
 	nodes := f.NodeDef
@@ -71,7 +71,7 @@ func (e *editor) keyNodes(f *tf.FunctionDef) {
 		switch {
 		case e.g.Ops().IsSeeded(n.GetOp()):
 			draws = true
-			e.keyNode(f, c, counter, alg)
+			e.makeStateless(f, c, counter, alg)
 		case ops.CallsOnce[n.GetOp()] && e.anyDraws(n):
 			for _, called := range nodedef.CalledFunctions(n) {
 				at := len(e.Function(called).GetSignature().GetInputArg())
@@ -112,8 +112,8 @@ func (e *editor) anyDraws(n *tf.NodeDef) bool {
 	return false
 }
 
-// keyNode makes a stateful random op, whose seeds are derived already, its stateless twin.
-func (e *editor) keyNode(f *tf.FunctionDef, c *tf.NodeDef, counter, alg string) {
+// makeStateless makes a stateful random op, whose seeds are derived already, its stateless twin.
+func (e *editor) makeStateless(f *tf.FunctionDef, c *tf.NodeDef, counter, alg string) {
 	to := ops.StatelessOps[c.GetOp()]
 	key := drawKey(c.Attr["seed"].GetI(), c.Attr["seed2"].GetI())
 	name := indexArg + "_key_" + c.GetName()

@@ -36,8 +36,8 @@ var modelled = map[string]bool{
 	"BatchDatasetV2": true, "ParallelBatchDataset": true, "PaddedBatchDatasetV2": true, "UnbatchDataset": true,
 }
 
-// wakes are ops that pay for a resource of meters above them. tf.data makes parallel maps of plain ones.
-var wakes = map[string]bool{
+// wakesPerElement are ops that pay for a resource of meters above them. tf.data makes parallel maps of plain ones.
+var wakesPerElement = map[string]bool{
 	"MapDataset": true, "ParallelMapDataset": true, "ParallelMapDatasetV2": true, "ParallelBatchDataset": true, "ParseExampleDatasetV2": true,
 }
 
@@ -64,10 +64,10 @@ func (e *editor) meter(root string) string {
 	if e.at.Meters == "" {
 		return root
 	}
-	m := &metering{e: e, of: map[string]string{}, wakes: map[string]bool{}, counts: map[string]bool{}, low: true}
+	m := &metering{e: e, of: map[string]string{}, wakes: map[string]bool{}, counts: map[string]bool{}, resourceBelow: true}
 	m.survey(root, false)
 	root = m.below(root, false)
-	if !m.low && m.meters > 0 || m.low && m.counts[root] {
+	if !m.resourceBelow && m.meters > 0 || m.resourceBelow && m.counts[root] {
 		return m.resource(root)
 	}
 	return root
@@ -81,8 +81,8 @@ type metering struct {
 	meters int
 	// wakes are nodes with a step in or below them that pays for a resource above it; counts those with meters below.
 	wakes, counts map[string]bool
-	// low: no meter is needed above such a step, so that the resource stays below all of them.
-	low bool
+	// resourceBelow: no meter is needed above such a step, so that the resource stays below all of them.
+	resourceBelow bool
 	// resources numbers the nodes that hand the resource down.
 	resources int
 }
@@ -103,7 +103,7 @@ func (m *metering) inputs(n *tf.NodeDef) (places []int, from []string) {
 func (m *metering) survey(name string, vanishes bool) (counted bool) {
 	n := m.e.Node(name)
 	_, inputs := m.inputs(n)
-	m.wakes[name] = wakes[n.GetOp()]
+	m.wakes[name] = wakesPerElement[n.GetOp()]
 	below := false
 	for i, from := range inputs {
 		known := m.survey(from, vanishes || i > 0 || !keepsInput[n.GetOp()])
@@ -113,12 +113,12 @@ func (m *metering) survey(name string, vanishes bool) (counted bool) {
 	switch {
 	case n.GetOp() == "IgnoreErrorsDataset":
 		// Steps below it give fewer elements than they get.
-		m.low = false
+		m.resourceBelow = false
 	case m.e.countedAs(n) == "" || !vanishes && modelled[n.GetOp()]:
 	case !m.wakes[name]:
 		return true
 	case !below || !oneForOne[n.GetOp()]:
-		m.low = false
+		m.resourceBelow = false
 	}
 	// What numbers the elements of its first input gives as many.
 	return below && (oneForOne[n.GetOp()] || strings.HasPrefix(name, indexPrefix))
@@ -152,7 +152,7 @@ func (m *metering) below(name string, vanishes bool) string {
 		kept := !vanishes && places[i] == 0 && keepsInput[n.GetOp()]
 		stands := m.below(from, !kept)
 		if m.counts[stands] {
-			if m.low && m.wakes[name] && !m.wakes[from] {
+			if m.resourceBelow && m.wakes[name] && !m.wakes[from] {
 				stands = m.resource(stands)
 			} else {
 				m.counts[name] = true
@@ -162,7 +162,7 @@ func (m *metering) below(name string, vanishes bool) string {
 			m.e.Edit(name).Input[places[i]] = stands
 		}
 	}
-	if counted := m.e.countedAs(n); counted != "" && (vanishes || !modelled[n.GetOp()]) && !(m.low && m.wakes[name]) {
+	if counted := m.e.countedAs(n); counted != "" && (vanishes || !modelled[n.GetOp()]) && !(m.resourceBelow && m.wakes[name]) {
 		m.of[name] = m.e.addMeter(n, counted)
 		m.counts[m.of[name]] = true
 		m.meters++

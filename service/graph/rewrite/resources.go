@@ -26,7 +26,7 @@ func (e *editor) nameResources() {
 		}
 	}
 	for name, f := range e.g.Functions() {
-		e.ownTables(name, f)
+		e.privateTables(name, f)
 	}
 	if !e.hasResources() {
 		// Hashing reads every constant, which may be most of the graph.
@@ -39,7 +39,7 @@ func (e *editor) nameResources() {
 			target, _, _ := nodedef.SplitInput(n.GetInput()[0])
 			content[target] = append(content[target], string(h.Node(n.GetName())))
 			if ops.FillsTableFromFiles(n.GetOp()) {
-				content[target] = append(content[target], e.filling(n)...)
+				content[target] = append(content[target], e.tableContentKey(n)...)
 			}
 		}
 	}

@@ -45,8 +45,8 @@ const (
 	parallelBatchOp = "ParallelBatchDataset"
 )
 
-// worksAhead tells whether a dataset op makes elements that nobody has asked for yet, or several at once, and has no form that does not.
-func worksAhead(op string) bool {
+// prefetches tells whether a dataset op makes elements that nobody has asked for yet, or several at once, and has no form that does not.
+func prefetches(op string) bool {
 	switch op {
 	case "ParseExampleDataset", "ParseExampleDatasetV2", "ExperimentalParseExampleDataset", "PrefetchingDataset", "ThreadPoolDataset",
 		"ExperimentalThreadPoolDataset":
@@ -59,7 +59,7 @@ func worksAhead(op string) bool {
 func checkSerial(g *graph.Graph) error {
 	return g.EachNode(func(n *tf.NodeDef, function string) error {
 		op := n.GetOp()
-		if !g.Ops().IsDataset(op) || !worksAhead(op) && (function == "" || op != parallelBatchOp) {
+		if !g.Ops().IsDataset(op) || !prefetches(op) && (function == "" || op != parallelBatchOp) {
 			return nil
 		}
 		return reason.New(reason.Unsupported, "node %s is a %s, which cannot work on one element at a time", nodedef.Quote(nodedef.Path(function, n)), op)

@@ -9,8 +9,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// begin has the graph of a stream begin at an index, from root down.
-func (e *editor) begin(root *graph.Step, index uint64) {
+// startAt has the graph of a stream begin at an index, from root down.
+func (e *editor) startAt(root *graph.Step, index uint64) {
 	if index == 0 {
 		return
 	}
@@ -21,18 +21,18 @@ func (e *editor) begin(root *graph.Step, index uint64) {
 		} else {
 			n *= more
 		}
-		e.index.left[s] = n
+		e.index.skipped[s] = n
 		if rests {
 			e.skips[s] = n
 			return
 		}
-		e.sunk[s] = true
-		e.lower(s, n)
+		e.skippedBelow[s] = true
+		e.lowerCount(s, n)
 	})
 }
 
-// lower lets a step that counts its elements know that the first n are left out.
-func (e *editor) lower(s *graph.Step, n int64) {
+// lowerCount lets a step that counts its elements know that the first n are left out.
+func (e *editor) lowerCount(s *graph.Step, n int64) {
 	arg := ""
 	switch {
 	case s.Node.GetOp() == "TakeDataset" && s.Rule.Kind == ops.Positional:

@@ -25,14 +25,14 @@ func (e *editor) rewriteStep(s *graph.Step, at position) {
 		e.fixOrder(s.Node)
 	}
 	e.capBuffers(s.Node)
-	if diesOfEmptyRows(e.g, s.Node) {
+	if crashesOnEmptyRows(e.g, s.Node) {
 		e.sliceBatches(e.Edit(name), name)
 	}
-	e.ownVariables(s.Node, at)
+	e.privateVariables(s.Node, at)
 	e.seedStep(s.Node, at)
 	e.serial = e.sequenced[name] || e.at.Serial
 	for _, called := range nodedef.CalledFunctions(s.Node) {
-		if e.touches(called) || e.serial {
+		if e.needsClone(called) || e.serial {
 			clone := e.cloneFunction(called, name, at)
 			nodedef.RenameCalls(e.Edit(name), called, clone)
 		}

@@ -19,7 +19,7 @@ func TableFiles(g *graph.Graph) []string {
 	found := map[string]bool{}
 	for _, n := range g.Order() {
 		if ops.FillsTableFromFiles(n.GetOp()) {
-			names, _ := fillingFiles(g, n)
+			names, _ := tableFileNames(g, n)
 			for _, name := range names {
 				found[name] = true
 			}
@@ -28,9 +28,9 @@ func TableFiles(g *graph.Graph) []string {
 	return sortedNames(found)
 }
 
-// fillingFiles gives the names that may be of files from which a node fills a table, and whether these are all there can be: a
+// tableFileNames gives the names that may be of files from which a node fills a table, and whether these are all there can be: a
 // dataset, and a name that is computed, may come to others.
-func fillingFiles(g *graph.Graph, n *tf.NodeDef) (names []string, all bool) {
+func tableFileNames(g *graph.Graph, n *tf.NodeDef) (names []string, all bool) {
 	if values, ok := nodedef.Strings(g.Input(n, "filename")); ok && len(values) == 1 {
 		return []string{string(values[0])}, true
 	}
@@ -63,11 +63,11 @@ func fillingFiles(g *graph.Graph, n *tf.NodeDef) (names []string, all bool) {
 	return sortedNames(found), false
 }
 
-// filling says by what a table that a node fills from files is known: by the states of the files, and by the job as well where
+// tableContentKey says by what a table that a node fills from files is known: by the states of the files, and by the job as well where
 // these do not tell all. Jobs then have tables of their own.
-func (e *editor) filling(n *tf.NodeDef) []string {
+func (e *editor) tableContentKey(n *tf.NodeDef) []string {
 	var parts []string
-	names, all := fillingFiles(e.g, n)
+	names, all := tableFileNames(e.g, n)
 	for _, name := range names {
 		state, ok := e.at.Files[name]
 		parts = append(parts, name, state)
@@ -80,10 +80,10 @@ func (e *editor) filling(n *tf.NodeDef) []string {
 	return parts
 }
 
-// ownTables makes the tables of a function those of its nodes: TensorFlow makes them when an iterator first runs the function, and
+// privateTables makes the tables of a function those of its nodes: TensorFlow makes them when an iterator first runs the function, and
 // frees them with it. By a name they would be shared with every stream, job and dataset that the worker comes to run, and filling one
 // anew from a file that has changed does nothing. A name may not be missed: a function fills the tables that it makes (filledTables).
-func (e *editor) ownTables(name string, f *tf.FunctionDef) {
+func (e *editor) privateTables(name string, f *tf.FunctionDef) {
 	own := nodedef.CopySignature(f)
 	for _, n := range f.GetNodeDef() {
 		if namesTable(n) {

@@ -12,8 +12,8 @@ import (
 // rows may be empty a stream takes batches apart with flat_map and from_tensor_slices, which can do so for every dtype,
 // at the price of a small dataset for each batch.
 
-// diesOfEmptyRows tells whether a step is an unbatch whose rows may have no bytes, by the shapes that it promises.
-func diesOfEmptyRows(g *graph.Graph, n *tf.NodeDef) bool {
+// crashesOnEmptyRows tells whether a step is an unbatch whose rows may have no bytes, by the shapes that it promises.
+func crashesOnEmptyRows(g *graph.Graph, n *tf.NodeDef) bool {
 	if n.GetOp() != "UnbatchDataset" {
 		return false
 	}

@@ -34,7 +34,7 @@ func Analyze(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, 
 	if err := p.checkHint(opts); err != nil {
 		return nil, err
 	}
-	if isOff(opts) {
+	if shardingOff(opts) {
 		p.planOff(plan)
 		return seal(plan), nil
 	}
@@ -50,8 +50,8 @@ func Analyze(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, 
 	p.KeySteps(root, run.Mode)
 	plan.Keyed = slices.Sorted(maps.Keys(p.Keyed))
 	p.reportRandomSteps(plan, root)
-	if run.Why != "" {
-		addReason(plan, "The job runs in mode %s and not %s, as the user allows: %s.", modeWord(run.Mode), modeWord(opts.GetMode()), run.Why)
+	if run.Downgrade != "" {
+		addReason(plan, "The job runs in mode %s and not %s, as the user allows: %s.", modeWord(run.Mode), modeWord(opts.GetMode()), run.Downgrade)
 	}
 	if !isTree {
 		plan.Cardinality = analysis.Unknown
@@ -105,7 +105,7 @@ func modeWord(mode pecanv1.Mode) string {
 	return strings.ToLower(strings.TrimPrefix(mode.String(), "MODE_"))
 }
 
-func isOff(opts *pecanv1.JobOptions) bool {
+func shardingOff(opts *pecanv1.JobOptions) bool {
 	return opts.GetMode() == pecanv1.Mode_MODE_OFF || opts.GetSharding() == pecanv1.Sharding_SHARDING_OFF
 }
 
@@ -187,7 +187,7 @@ func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.Jo
 
 // CheckMode refuses a job whose mode its dataset cannot keep, as Analyze does, without dividing anything.
 func CheckMode(g *graph.Graph, opts *pecanv1.JobOptions) error {
-	if isOff(opts) {
+	if shardingOff(opts) {
 		return nil
 	}
 	p := NewPlanner(g)

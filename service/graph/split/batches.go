@@ -32,7 +32,7 @@ func (p *Planner) joinedDivision(root *graph.Step, keepFiles bool) (w Division, 
 			return Division{}, false
 		}
 	}
-	if !p.remaindersTravel(s) {
+	if !p.canJoinRemainders(s) {
 		return Division{}, false
 	}
 	w.Batch = s
@@ -56,9 +56,9 @@ func (p *Planner) batchRows(s *graph.Step) (int64, bool) {
 	return p.g.InputInt(s.Node, "batch_size")
 }
 
-// remaindersTravel tells whether rows of a short batch can be taken out of it, carried elsewhere and batched again
+// canJoinRemainders tells whether rows of a short batch can be taken out of it, carried elsewhere and batched again
 // without anything to see: no objects, and no padding that depends on the neighbours.
-func (p *Planner) remaindersTravel(s *graph.Step) bool {
+func (p *Planner) canJoinRemainders(s *graph.Step) bool {
 	if rows, ok := p.batchRows(s); !ok || rows < 1 {
 		return false
 	}
@@ -67,12 +67,12 @@ func (p *Planner) remaindersTravel(s *graph.Step) bool {
 			return false
 		}
 	}
-	return p.rowsStandAlone(s)
+	return p.rowsIndependent(s)
 }
 
-// rowsStandAlone tells whether a row is the same whichever rows are batched with it: padding to the longest of them is
+// rowsIndependent tells whether a row is the same whichever rows are batched with it: padding to the longest of them is
 // to be seen.
-func (p *Planner) rowsStandAlone(s *graph.Step) bool {
+func (p *Planner) rowsIndependent(s *graph.Step) bool {
 	switch s.Node.GetOp() {
 	case "BatchDataset", "BatchDatasetV2", "ParallelBatchDataset", "RebatchDatasetV2":
 		return true

@@ -30,7 +30,7 @@ func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step) {
 		addReason(plan, "Of the %d cache() steps only %s, the last one, does something.", marks, mark.Node.GetName())
 	}
 	types, shapes := p.g.OutputTypes(mark.OutputOf), p.g.OutputShapes(mark.OutputOf)
-	plan.Cache = &pecanv1.CachePlan{Node: mark.Node.GetName(), Seeded: p.drawsSeeds(mark), Packed: packs(types, shapes)}
+	plan.Cache = &pecanv1.CachePlan{Node: mark.Node.GetName(), Seeded: p.drawsSeeds(mark), Packed: fitsInPacks(types, shapes)}
 	plan.Cache.Key = p.cacheKey(plan)
 	again := ""
 	if plan.Cache.Seeded {
@@ -145,8 +145,8 @@ func (p *Planner) drawsSeeds(mark *graph.Step) bool {
 	return draws
 }
 
-// packs tells whether elements are small and all of one shape.
-func packs(types []tf.DataType, shapes []*tf.TensorShapeProto) bool {
+// fitsInPacks tells whether elements are small and all of one shape.
+func fitsInPacks(types []tf.DataType, shapes []*tf.TensorShapeProto) bool {
 	total := uint64(0)
 	for i, t := range types {
 		size := frame.Width(uint32(t))

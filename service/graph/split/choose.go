@@ -63,7 +63,7 @@ func (p *Planner) fileDivision(root *graph.Step) (Division, int64) {
 	files := int64(0)
 	root.Walk(func(s *graph.Step) {
 		if s.Rule.Kind == ops.PerElement && p.Facts(s).ReadsFiles && p.namesFiles(s.In[0]) {
-			files = max(files, p.splits(s.In[0], 1))
+			files = max(files, p.splitCount(s.In[0], 1))
 		}
 	})
 	return p.choose(root, false), files

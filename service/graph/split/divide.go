@@ -61,7 +61,7 @@ func (p *Planner) divide(s *graph.Step, n need, block int64, keepFiles bool) edg
 	case ops.Repeated:
 		if times, ok := p.g.InputInt(s.Node, "count"); n <= needElements && ok && times >= 0 {
 			d := down(needElements, block)
-			if d.splits >= MaxStreams || p.CostOfHead(s) > 0 || p.splits(s, block) <= d.splits {
+			if d.splits >= MaxStreams || p.CostOfHead(s) > 0 || p.splitCount(s, block) <= d.splits {
 				return d
 			}
 			// Few elements, many passes, and cheap to make: more is to be divided above the repeat.
@@ -73,7 +73,7 @@ func (p *Planner) divide(s *graph.Step, n need, block int64, keepFiles bool) edg
 		}
 	case ops.Batched, ops.Windowed:
 		if size, ok := p.groupSize(s); ok && block <= math.MaxInt64/size {
-			if n == needRows && s.Rule.Kind == ops.Batched && !p.DropsRemainder(s.Node) && p.rowsStandAlone(s) {
+			if n == needRows && s.Rule.Kind == ops.Batched && !p.DropsRemainder(s.Node) && p.rowsIndependent(s) {
 				return down(needElements, 1)
 			}
 			return down(max(n, needCounts), block*size)
@@ -84,7 +84,7 @@ func (p *Planner) divide(s *graph.Step, n need, block int64, keepFiles bool) edg
 			return d
 		}
 	}
-	return edgeSet{Edges: []Edge{{at: s, block: block}}, splits: p.splits(s, block)}
+	return edgeSet{Edges: []Edge{{at: s, block: block}}, splits: p.splitCount(s, block)}
 }
 
 // divideRebatch goes below a step that regroups the rows of batches, when these are of one known size: blocks of rows
@@ -113,7 +113,7 @@ func (p *Planner) divideRebatch(s *graph.Step, n need, block int64, keepFiles bo
 func (p *Planner) divideBelowFunction(s *graph.Step, block int64, keepFiles bool) edgeSet {
 	reads := p.Facts(s).ReadsFiles
 	if reads && keepFiles {
-		return edgeSet{Edges: []Edge{{at: s, block: block}}, splits: p.splits(s, block)}
+		return edgeSet{Edges: []Edge{{at: s, block: block}}, splits: p.splitCount(s, block)}
 	}
 	need := needElements
 	if s.Node.GetOp() == "UnbatchDataset" {
@@ -151,7 +151,7 @@ func (p *Planner) groupSize(s *graph.Step) (int64, bool) {
 	return size, ok1 && ok2 && ok3 && size > 0 && shift == size && stride == 1
 }
 
-func (p *Planner) splits(s *graph.Step, block int64) int64 {
+func (p *Planner) splitCount(s *graph.Step, block int64) int64 {
 	n := p.Cardinality(s)
 	if n < 0 {
 		return manySplits

@@ -13,7 +13,7 @@ import (
 func (p *Planner) checkHint(opts *pecanv1.JobOptions) error {
 	top, nested := p.g.Hints()
 	used := len(top) > 0 || nested != ""
-	wanted := opts.GetSharding() == pecanv1.Sharding_SHARDING_HINT && !isOff(opts)
+	wanted := opts.GetSharding() == pecanv1.Sharding_SHARDING_HINT && !shardingOff(opts)
 	switch {
 	case used && !wanted:
 		name := nested
@@ -37,7 +37,7 @@ func (p *Planner) planHint(plan *pecanv1.Plan, root *graph.Step, env Env) {
 	splits := int64(0)
 	root.Walk(func(s *graph.Step) {
 		if p.g.IsHint(s.Node, p.g.NodeOf) {
-			splits = max(splits, p.splits(s.In[0], 1))
+			splits = max(splits, p.splitCount(s.In[0], 1))
 		}
 	})
 	plan.Cardinality = analysis.Unknown

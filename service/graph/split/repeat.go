@@ -35,19 +35,19 @@ func (p *Planner) RemoveOuterRepeat(root *graph.Step) (*graph.Step, int64) {
 		} else {
 			passes *= times
 		}
-		root = p.without(root, at)
+		root = p.removeStep(root, at)
 	}
 }
 
-// without copies a tree and leaves out one step that reads a single other one.
-func (p *Planner) without(root, gone *graph.Step) *graph.Step {
+// removeStep copies a tree and leaves out one step that reads a single other one.
+func (p *Planner) removeStep(root, gone *graph.Step) *graph.Step {
 	if root == gone {
 		return copyTree(root.In[0])
 	}
 	c := *root
 	c.In = make([]*graph.Step, len(root.In))
 	for i, in := range root.In {
-		c.In[i] = p.without(in, gone)
+		c.In[i] = p.removeStep(in, gone)
 	}
 	return &c
 }
@@ -94,7 +94,7 @@ func (p *Planner) outerRepeat(root *graph.Step) *graph.Step {
 // batchesFit tells whether every batch above a repeat ends where a pass ends: only then does a pass for itself give the
 // batches that local execution gives across passes.
 func (p *Planner) batchesFit(root, repeat *graph.Step) bool {
-	single := p.without(root, repeat)
+	single := p.removeStep(root, repeat)
 	for s, above := single, root; above != repeat; s, above = s.In[0], above.In[0] {
 		if s.Rule.Kind != ops.Batched {
 			continue

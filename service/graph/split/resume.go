@@ -92,7 +92,7 @@ func (p *Planner) WhyNoStart(root *graph.Step, w Division, mode pecanv1.Mode) (w
 
 // planResume says how a stream goes on at an index.
 func (p *Planner) planResume(plan *pecanv1.Plan, root *graph.Step, w Division) {
-	plan.Resume = &pecanv1.Resume{Strategy: pecanv1.Resume_RECOMPUTE, Checkpoints: p.checkpoints(root, w, plan.Mode) == ""}
+	plan.Resume = &pecanv1.Resume{Strategy: pecanv1.Resume_RECOMPUTE, Checkpoints: p.whyNoCheckpoint(root, w, plan.Mode) == ""}
 	if why := p.WhyNoStart(root, w, plan.Mode); why != "" {
 		addReason(plan, "A stream that moves to another worker is run again from its start: %s.", why)
 		return
@@ -139,9 +139,9 @@ func (p *Planner) recomputedWork(s *graph.Step, w Division) int {
 	return weight
 }
 
-// checkpoints says why an iterator that is restored would not go on with the same elements; "" when it would. TensorFlow saves
+// whyNoCheckpoint says why an iterator that is restored would not go on with the same elements; "" when it would. TensorFlow saves
 // buffers, positions and the state of seeded shuffles, but nothing that functions keep from call to call.
-func (p *Planner) checkpoints(root *graph.Step, w Division, mode pecanv1.Mode) (why string) {
+func (p *Planner) whyNoCheckpoint(root *graph.Step, w Division, mode pecanv1.Mode) (why string) {
 	if w.Batch != nil && w.Strategy == closingBatches {
 		return "its two halves cannot be saved at one index"
 	}

@@ -77,7 +77,7 @@ func shareOfStrings(out, t *tf.TensorProto, keep [][2]int64, cells int64) (*tf.T
 	if !ok {
 		return nil, false
 	}
-	kept := pick(values, keep, cells)
+	kept := selectRows(values, keep, cells)
 	for _, v := range kept {
 		out.TensorContent = binary.AppendUvarint(out.TensorContent, uint64(len(v)))
 	}
@@ -87,7 +87,7 @@ func shareOfStrings(out, t *tf.TensorProto, keep [][2]int64, cells int64) (*tf.T
 	return out, true
 }
 
-func pick[T any](values []T, keep [][2]int64, cells int64) []T {
+func selectRows[T any](values []T, keep [][2]int64, cells int64) []T {
 	var out []T
 	for _, k := range keep {
 		out = append(out, values[k[0]*cells:k[1]*cells]...)
@@ -101,17 +101,17 @@ func shareOfValues(out, t *tf.TensorProto, keep [][2]int64, cells int64) (*tf.Te
 	if total > 1<<26 {
 		return nil, false
 	}
-	ok := pickInto(&out.HalfVal, t.HalfVal, keep, cells, total) && pickInto(&out.FloatVal, t.FloatVal, keep, cells, total) &&
-		pickInto(&out.DoubleVal, t.DoubleVal, keep, cells, total) && pickInto(&out.IntVal, t.IntVal, keep, cells, total) &&
-		pickInto(&out.Int64Val, t.Int64Val, keep, cells, total) && pickInto(&out.BoolVal, t.BoolVal, keep, cells, total) &&
-		pickInto(&out.Uint32Val, t.Uint32Val, keep, cells, total) && pickInto(&out.Uint64Val, t.Uint64Val, keep, cells, total)
+	ok := selectRowsInto(&out.HalfVal, t.HalfVal, keep, cells, total) && selectRowsInto(&out.FloatVal, t.FloatVal, keep, cells, total) &&
+		selectRowsInto(&out.DoubleVal, t.DoubleVal, keep, cells, total) && selectRowsInto(&out.IntVal, t.IntVal, keep, cells, total) &&
+		selectRowsInto(&out.Int64Val, t.Int64Val, keep, cells, total) && selectRowsInto(&out.BoolVal, t.BoolVal, keep, cells, total) &&
+		selectRowsInto(&out.Uint32Val, t.Uint32Val, keep, cells, total) && selectRowsInto(&out.Uint64Val, t.Uint64Val, keep, cells, total)
 	if len(t.ScomplexVal)+len(t.DcomplexVal)+len(t.Float8Val) > 0 {
 		return nil, false
 	}
 	return out, ok
 }
 
-func pickInto[T any](out *[]T, values []T, keep [][2]int64, cells, total int64) bool {
+func selectRowsInto[T any](out *[]T, values []T, keep [][2]int64, cells, total int64) bool {
 	if len(values) == 0 {
 		return true
 	}
@@ -119,6 +119,6 @@ func pickInto[T any](out *[]T, values []T, keep [][2]int64, cells, total int64) 
 	if !ok {
 		return false
 	}
-	*out = pick(full, keep, cells)
+	*out = selectRows(full, keep, cells)
 	return true
 }

@@ -14,14 +14,14 @@ import (
 func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []string) {
 	if !p.sameInAllStreams(w) {
 		return 1, []string{fmt.Sprintf("The dataset is not divided: what lies below %s gives other elements in each run, "+
-			"so streams would not fit together.", p.highest(w))}
+			"so streams would not fit together.", p.edgeNames(w))}
 	}
 	if p.VariablesDecideCount(root) {
 		return 1, []string{"The dataset is not divided: a variable that its functions change may decide which elements " +
 			"there are, and streams would each change a copy of their own. Compute the value from the element to divide the work."}
 	}
 	cost, tail := p.divisionCost(w), p.tailWeight(root, w)
-	where := p.describe(w)
+	where := p.describeCut(w)
 	if static > 0 {
 		return int64(static), []string{fmt.Sprintf("%s, for the %d workers of the list.", where, static)}
 	}
@@ -29,11 +29,11 @@ func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []st
 	if limit <= 1 && len(w.Edges) == 1 && w.Edges[0].at.Rule.Kind == ops.Repeated && p.MayBeEndless(w.Edges[0].at) {
 		return 1, []string{fmt.Sprintf("The dataset is not divided: %s repeats without end below a step that takes elements of several passes together, "+
 			"and every stream would repeat all work below it. Put repeat() at the end of the pipeline to divide the work; "+
-			"batch(..., drop_remainder=True) before it keeps all batches full.", p.highest(w))}
+			"batch(..., drop_remainder=True) before it keeps all batches full.", p.edgeNames(w))}
 	}
 	if limit <= 1 {
 		return 1, []string{fmt.Sprintf("The dataset is not divided: every stream would repeat all work below %s%s. "+
-			"Move that step after the costly ones, or before the reading, to divide the work.", p.highest(w), costText[cost])}
+			"Move that step after the costly ones, or before the reading, to divide the work.", p.edgeNames(w), costText[cost])}
 	}
 	// Opening a stream costs tens of milliseconds of CPU, about seven for each step with a function, most of it in
 	// TensorFlow's optimizers: small datasets get fewer. A file is a large split, so few files are divided further.
@@ -66,7 +66,7 @@ func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []st
 		limit = fair
 	}
 	if limit <= 1 {
-		return 1, []string{"The dataset is not divided: " + p.whyOne(w)}
+		return 1, []string{"The dataset is not divided: " + p.whyOneStream(w)}
 	}
 	return limit, []string{fmt.Sprintf("%s, into %d streams.%s", where, limit, bound)}
 }
@@ -124,7 +124,7 @@ func (p *Planner) fairStreams(e Edge, limit int64) int64 {
 	if !p.MayBeEndless(e.at) {
 		return limit
 	}
-	period, ok := p.period(e.at)
+	period, ok := p.repeatPeriod(e.at)
 	if !ok {
 		return 1
 	}
@@ -149,27 +149,27 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// period is after how many elements an endless step starts over; 0 when it never does.
-func (p *Planner) period(s *graph.Step) (int64, bool) {
+// repeatPeriod is after how many elements an endless step starts over; 0 when it never does.
+func (p *Planner) repeatPeriod(s *graph.Step) (int64, bool) {
 	switch s.Rule.Kind {
 	case ops.Source:
 		return 0, true
 	case ops.OneToOne, ops.PassThrough, ops.Cached, ops.Asserted, ops.Shuffled:
-		return p.period(s.In[0])
+		return p.repeatPeriod(s.In[0])
 	case ops.Positional:
 		if s.Node.GetOp() == "SkipDataset" {
-			return p.period(s.In[0])
+			return p.repeatPeriod(s.In[0])
 		}
 	case ops.Repeated:
 		if p.MayBeEndless(s.In[0]) {
-			return p.period(s.In[0])
+			return p.repeatPeriod(s.In[0])
 		}
 		n := p.Cardinality(s.In[0])
 		return n, n > 0
 	case ops.Zipped:
 		all := int64(1)
 		for _, in := range s.In {
-			n, ok := p.period(in)
+			n, ok := p.repeatPeriod(in)
 			if !ok || n == 0 {
 				return n, ok
 			}
@@ -181,7 +181,7 @@ func (p *Planner) period(s *graph.Step) (int64, bool) {
 		return all, true
 	case ops.Batched, ops.Windowed:
 		size, ok := p.groupSize(s)
-		n, known := p.period(s.In[0])
+		n, known := p.repeatPeriod(s.In[0])
 		if !ok || !known || n == 0 {
 			return n, ok && known
 		}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 )
 
-func (p *Planner) highest(w Division) string {
+func (p *Planner) edgeNames(w Division) string {
 	names := ""
 	for i, e := range w.Edges {
 		if i > 0 {
@@ -18,7 +18,7 @@ func (p *Planner) highest(w Division) string {
 	return names
 }
 
-func (p *Planner) describe(w Division) string {
+func (p *Planner) describeCut(w Division) string {
 	unit := "by elements"
 	switch {
 	case allFiles(w):
@@ -29,16 +29,16 @@ func (p *Planner) describe(w Division) string {
 	if len(w.Edges) > 1 {
 		unit += ", jointly"
 	}
-	return fmt.Sprintf("The dataset is cut above %s, %s", p.highest(w), unit)
+	return fmt.Sprintf("The dataset is cut above %s, %s", p.edgeNames(w), unit)
 }
 
-func (p *Planner) whyOne(w Division) string {
+func (p *Planner) whyOneStream(w Division) string {
 	switch {
 	case w.splits <= 1 && allFiles(w):
 		return "it reads a single file."
 	case w.splits <= 1:
-		return fmt.Sprintf("%s gives no more than one share.", p.highest(w))
+		return fmt.Sprintf("%s gives no more than one share.", p.edgeNames(w))
 	}
 	return fmt.Sprintf("%s repeats without end, and no number of streams would give every element equally often. "+
-		"Put repeat() at the end of the pipeline to divide the work.", p.highest(w))
+		"Put repeat() at the end of the pipeline to divide the work.", p.edgeNames(w))
 }

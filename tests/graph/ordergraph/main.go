@@ -104,7 +104,7 @@ func pairs(steps []graphorder.Traits) ([][2]int, error) {
 			if len(a.Changes) != 1 || len(b.Changes) != 1 {
 				return nil, fmt.Errorf("step %s or step %s changes another number of components than one", a.Node, b.Node)
 			}
-			if ok, _ := a.Changes[0].Passes(b.Changes[0]); ok {
+			if ok, _ := a.Changes[0].CommutesWith(b.Changes[0]); ok {
 				found = append(found, [2]int{i, j})
 			}
 		}
