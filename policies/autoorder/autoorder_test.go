@@ -13,7 +13,7 @@ import (
 
 // random is a pipeline with whatever may stand in one.
 func random(rng *rand.Rand, n int) autoorder.Pipeline {
-	p := autoorder.Pipeline{Holds: map[[2]int]string{}}
+	p := autoorder.Pipeline{Constraints: map[[2]int]string{}}
 	components := 1 + rng.IntN(3)
 	for range components {
 		p.Source = append(p.Source, autoorder.Component{Values: float64(rng.IntN(1000)), Width: float64(int(1) << rng.IntN(4))})
@@ -39,7 +39,7 @@ func random(rng *rand.Rand, n int) autoorder.Pipeline {
 		p.Steps = append(p.Steps, s)
 		for before := range i {
 			if rng.IntN(4) == 0 {
-				p.Holds[[2]int{before, i}] = "held"
+				p.Constraints[[2]int{before, i}] = "held"
 			}
 		}
 	}
@@ -66,7 +66,7 @@ func legal(p autoorder.Pipeline, order []int, holds bool) error {
 			if p.Steps[j].Fixed != "" && at[j] > at[i] {
 				return fmt.Errorf("step %d passed the fixed step %d", i, j)
 			}
-			if _, held := p.Holds[[2]int{j, i}]; holds && held && at[i] < at[j] {
+			if _, held := p.Constraints[[2]int{j, i}]; holds && held && at[i] < at[j] {
 				return fmt.Errorf("step %d passed step %d, which holds it", i, j)
 			}
 		}
@@ -155,7 +155,7 @@ func TestTheBestOfSevenStepsIsFoundWhereTheBeamMissesIt(t *testing.T) {
 			p.Steps[i].Fixed = ""
 		}
 		if seed%2 == 0 {
-			p.Holds = nil
+			p.Constraints = nil
 		}
 		beam, all := autoorder.Cost(p, autoorder.Limits{Places: 1}), autoorder.Cost(p, autoorder.Limits{Places: 14_000})
 		if beam.After <= all.After*(1+1e-6) {

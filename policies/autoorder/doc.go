@@ -1,8 +1,13 @@
-// Package autoorder decides in which order a dataset's transformations run: steps that shrink elements early, steps that inflate them
-// late, where the values stay the same. Two policies answer: Paper as published, and Cost, which counts what steps take.
+// Package autoorder decides in which order the steps of a dataset run. Steps that shrink elements go early and steps that enlarge them go
+// late, if the values of elements stay the same.
 //
-// A policy is a function from plain measurements to a decision with its reasons. What it is given is what workers measured of each step,
-// what a step does to the components of an element, and which steps hold which behind them. What it gives back is to be tried, and recorded,
-// before it is used. It imports nothing of ours, asks no clock and keeps no state of its own, so that a simulator can replay recorded
-// measurements through it. Design note 0010 has the whole.
+// There are two policies. Paper is the published algorithm, for comparison. Cost minimises the predicted CPU time. A policy is a pure
+// function: its input is a Pipeline (the measurements of each step, its effect on the components of an element, and the ordering
+// constraints between steps), its output a Plan (an order with reasons and predictions). The dispatcher tries a plan before it adopts it.
+//
+// Files: pipeline.go has input and output, paper.go the policy Paper, cost.go the policy Cost and its cost model, search.go the search for
+// the cheapest order, predict.go the prediction for a given order. testdata has scripts of pipelines and the expected plans.
+//
+// The package imports no other package of Pecan, reads no clock and keeps no state, so that a simulator can replay recorded measurements.
+// docs/design/0010-autoorder.md has the reasons.
 package autoorder

@@ -2,14 +2,14 @@ package autoorder
 
 import "fmt"
 
-// Paper orders as published by Graur et al., "Pecan: Cost-Efficient ML Data Preprocessing with Automatic Transformation Ordering and Hybrid
-// Placement" (USENIX ATC 2024), section 3.2 and algorithm 2, to be compared with. Between fixed steps, in one pass: a step that makes
-// elements smaller goes to the front, so that a later one ends up before an earlier one; one that keeps their size goes behind those; one
-// that makes them larger goes behind all others, as does one that makes them smaller with a kind of numbers on which processors are slow.
-// It looks neither at what a step costs nor at what it reads, so Holds and the costs are not looked at.
+// Paper is the algorithm of Graur et al., "Pecan: Cost-Efficient ML Data Preprocessing with Automatic Transformation Ordering and Hybrid
+// Placement" (USENIX ATC 2024), section 3.2 and algorithm 2, for comparison. It makes one pass over each section between fixed steps. A
+// step that shrinks elements goes to the front, so that later ones end up before earlier ones. Steps that keep the size follow, then
+// steps that enlarge elements. Steps that shrink elements to a type with which processors are slow go to the end. Paper ignores costs and
+// Constraints.
 //
-// A step of which nobody knows the factor counts as one that keeps the size. The paper sends slow kinds to the end of the pipeline; nothing
-// passes a fixed step here, so that is the end of their section.
+// A step with an unknown factor counts as one that keeps the size. The paper moves slow types to the end of the pipeline. Here no step
+// passes a fixed one, so they go to the end of their section.
 func Paper(p Pipeline) Plan {
 	plan := Plan{Order: original(len(p.Steps)), Reasons: make([]string, len(p.Steps))}
 	for i := range p.Steps {

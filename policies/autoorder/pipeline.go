@@ -5,20 +5,20 @@ import (
 	"math"
 )
 
-// Pipeline is what a policy is told: the steps in the order in which their author wrote them, the one next to the source first.
+// Pipeline is the input of a policy: the steps in the order in which their author wrote them, starting at the source.
 type Pipeline struct {
-	// Source is an element as the first step gets it.
+	// Source has the components of an element of the source.
 	Source []Component
 	Steps  []Step
-	// Holds says why steps[j] may not run before steps[i], for i < j, by {i, j}; a pair that is not in it may change places.
-	Holds map[[2]int]string
+	// Constraints has the reason why step j may not run before step i, by {i, j} with i < j. A pair without an entry may swap.
+	Constraints map[[2]int]string
 }
 
 // Component is one tensor of an element.
 type Component struct {
-	// Values are how many it has on average, and Width is how many bytes one of them takes.
+	// Values is the average number of values, Width the bytes of one value.
 	Values, Width float64
-	// Work is the width that it costs to compute with one, where that is more: processors make floats of halves and back.
+	// Work is the width that counts for computation, if it is larger: processors convert 16-bit floats to 32 bits and back.
 	Work float64
 }
 
@@ -26,69 +26,70 @@ func (c Component) bytes() float64 { return c.Values * c.Width }
 
 // Step is one transformation.
 type Step struct {
-	// Name of its node in the registered graph.
+	// Name is the name of its node in the registered graph.
 	Name string
-	// Fixed says why it stays where it is and nothing passes it; empty: it may move.
+	// Fixed is the reason why the step does not move and no step passes it; empty if it may move.
 	Fixed string
-	// After are the components behind a fixed step, whatever they were before it; nil: they stay as they are.
+	// After has the components after a fixed step, independent of those before it; nil: the step does not change them.
 	After []Component
-	// Reads are the components whose bytes its work grows with. Copies: it does nothing but copy them.
+	// Reads has the components whose bytes determine the step's work. Copies: the step only copies them.
 	Reads  []int
 	Copies bool
 	Writes []Write
-	// Slow: it makes values smaller and of a kind with which processors compute slowly, as bfloat16.
+	// Slow: the step makes values smaller, and of a type with which processors compute slowly, such as bfloat16.
 	Slow bool
-	// FixedShare of its work, 0 to 1, is for the call and not for its bytes; Exponent is how the rest grows with them, 0 counts as 1.
+	// FixedShare is the share of the work, 0 to 1, that does not depend on bytes. The rest is proportional to bytes^Exponent; an Exponent
+	// of 0 means 1.
 	FixedShare, Exponent float64
 	Figures
 }
 
-// Figures are sums over the same elements, measured in the original order. A ratio of sums weighs each element by its size, a mean of
-// ratios would not.
+// Figures are measurements of a step: sums over the same elements in the original order. Ratios of sums weigh each element by its size; a
+// mean of ratios would not.
 type Figures struct {
-	// ElementsIn and ElementsOut differ at filters and batches.
+	// ElementsIn and ElementsOut differ for filters and batches.
 	ElementsIn, ElementsOut float64
 	BytesIn, BytesOut       float64
-	// Seconds of CPU of the step itself.
+	// Seconds is the CPU time of the step without its inputs.
 	Seconds float64
 }
 
-// Write is what a step does to one component.
+// Write is the effect of a step on one component.
 type Write struct {
 	Component int
 	Values    Effect
-	// Width of a value from there on, in bytes, and Work as for components; 0: as before.
+	// Width is the new width of a value in bytes, Work the new work as in Component; 0: unchanged.
 	Width, Work float64
 }
 
-// Effect is what becomes of a number of values.
+// Effect is a change of the number of values.
 type Effect struct {
 	Kind EffectKind
 	By   float64
 }
 
-// EffectKind says how an effect depends on what there was.
+// EffectKind says how the new number of values depends on the old one.
 type EffectKind int
 
-// The kinds of effects.
+// The kinds of effects: the number stays, is multiplied by By, or becomes By.
 const (
 	Keeps EffectKind = iota
 	Multiplies
 	Sets
 )
 
-// Plan is an order and why it is one.
+// Plan is the output of a policy: an order with its reasons.
 type Plan struct {
-	// Order are the numbers of the steps, source first.
+	// Order has the numbers of the steps, starting at the source.
 	Order []int
 	// Reasons has one line for each step, by its number.
 	Reasons []string
-	// Before and After are the predicted seconds of CPU for an element of the source, in the original order and in this one; 0 where the
-	// policy predicts nothing.
+	// Before and After are the predicted seconds of CPU per element of the source, in the original order and in this one; 0 without a
+	// prediction.
 	Before, After float64
 }
 
-// Moves tells whether the plan differs from the original order.
+// Moves returns whether the plan differs from the original order.
 func (p Plan) Moves() bool {
 	for place, step := range p.Order {
 		if place != step {
@@ -98,8 +99,8 @@ func (p Plan) Moves() bool {
 	return false
 }
 
-// factor is bytes out over bytes in, which counts elements as well: a filter that drops half has one half. It is not known where nothing
-// went in, nor where a sum is none.
+// factor returns output bytes divided by input bytes. It includes the number of elements: a filter that drops half of them has factor
+// 0.5. known is false if the step had no input, or if a sum is not a finite number.
 func (s *Step) factor() (f float64, known bool) {
 	if !(s.BytesIn > 0 && s.BytesIn <= math.MaxFloat64 && s.BytesOut >= 0 && s.BytesOut <= math.MaxFloat64) {
 		return 1, false
@@ -107,7 +108,7 @@ func (s *Step) factor() (f float64, known bool) {
 	return s.BytesOut / s.BytesIn, true
 }
 
-// sections are the stretches of steps between fixed ones, each as [first, behind).
+// sections returns the runs of movable steps between fixed ones, each as [first, end).
 func sections(steps []Step) (out [][2]int) {
 	first := 0
 	for i := range len(steps) + 1 {
@@ -132,7 +133,7 @@ func original(n int) []int {
 
 func fixedReason(s *Step) string { return "stays: " + s.Fixed }
 
-// place words where a step went.
+// place describes the move of a step.
 func place(order []int, step int) string {
 	for at, s := range order {
 		if s != step {

@@ -56,12 +56,12 @@ func run(t *testing.T, script string) string {
 		words := split(line)
 		switch words[0] {
 		case "source":
-			p = autoorder.Pipeline{Source: components(t, words[1:]), Holds: map[[2]int]string{}}
+			p = autoorder.Pipeline{Source: components(t, words[1:]), Constraints: map[[2]int]string{}}
 		case "step":
 			p.Steps = append(p.Steps, step(t, words[1:]))
 		case "hold":
 			i, j := named(t, p, words[1]), named(t, p, words[2])
-			p.Holds[[2]int{i, j}] = words[3]
+			p.Constraints[[2]int{i, j}] = words[3]
 		default:
 			t.Fatalf("unknown line %q", line)
 		}

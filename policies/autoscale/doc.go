@@ -1,7 +1,8 @@
-// Package autoscale will decide how many workers a service has, from what its jobs consume and what a worker gives.
+// Package autoscale will decide how many workers a service has. It has no code yet: this file reserves the place and states the contract.
 //
-// The seam: a policy is a function from plain measurements to a decision with its reasons. What it is given here is
-// elements a second that each job consumes and each worker gives, and how long changes took to show.
-// What it gives back is recorded in the job's plan before it is used. It imports nothing of ours, asks no
-// clock and keeps no state of its own, so that a simulator can replay recorded measurements through it.
+// A policy is a pure function from measurements to a decision with its reasons. Its input will be the elements per second that each job
+// consumes and each worker produces, and the delay after which earlier changes took effect. Its output will be a number of workers.
+//
+// A policy imports no other package of Pecan, reads no clock and keeps no state, so that a simulator can replay recorded measurements.
+// The dispatcher records a decision in its journal before it acts on it.
 package autoscale

@@ -312,7 +312,7 @@ func (p *proposer) forbidPastBatches(order []int, why string) (held bool) {
 func (p *proposer) forbidSwaps(order []int, why string, which func(i, j int) bool) (held bool) {
 	for i, j := range swapped(order) {
 		if which(i, j) {
-			p.Holds[[2]int{i, j}] = why
+			p.Constraints[[2]int{i, j}] = why
 			held = true
 		}
 	}
@@ -360,7 +360,7 @@ func (p *proposer) fixRefusedStep(at int, order []int, why string) {
 // it.
 func (p *proposer) fixFirstViolation(order []int) bool {
 	for i, j := range swapped(order) {
-		if why := p.Holds[[2]int{i, j}]; why != "" {
+		if why := p.Constraints[[2]int{i, j}]; why != "" {
 			moved := j
 			if slices.Index(order, j) >= j {
 				moved = i

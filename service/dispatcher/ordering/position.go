@@ -50,7 +50,7 @@ func (p *proposer) allows(order []string) error {
 		}
 	}
 	for i, j := range swapped(places) {
-		for _, why := range []string{p.Steps[i].Fixed, p.Steps[j].Fixed, p.Holds[[2]int{i, j}]} {
+		for _, why := range []string{p.Steps[i].Fixed, p.Steps[j].Fixed, p.Constraints[[2]int{i, j}]} {
 			if why != "" {
 				return fmt.Errorf("%s may not run before %s: %s", p.name(j), p.name(i), why)
 			}

@@ -18,7 +18,7 @@ const near = 0.05
 
 // describe tells the policy of the steps.
 func (p *proposer) describe() {
-	p.Holds = map[[2]int]string{}
+	p.Constraints = map[[2]int]string{}
 	if len(p.steps) == 0 {
 		return
 	}
@@ -66,7 +66,7 @@ func (p *proposer) findConstraints() {
 				continue
 			}
 			if why := p.constraint(i, j); why != "" {
-				p.Holds[[2]int{i, j}] = why
+				p.Constraints[[2]int{i, j}] = why
 			}
 		}
 	}
