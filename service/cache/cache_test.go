@@ -175,7 +175,7 @@ func damages(size int) []damage {
 	return out
 }
 
-// D11: a segment is spoilt in every way and place. What is read before that is noticed is right, and it is noticed unless nothing was harmed.
+// D11: a segment is damaged in every way and place. Elements read before the error are right. Damage goes unnoticed only if it changed no element.
 func TestDamageIsNeverGivenAsElements(t *testing.T) {
 	for _, compress := range []bool{false, true} {
 		path := t.TempDir()
@@ -199,14 +199,14 @@ func TestDamageIsNeverGivenAsElements(t *testing.T) {
 			if err := os.WriteFile(file, hurt.do(bytes.Clone(good)), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if n, err := readAll(t, d, s, list); !errors.Is(err, ErrSpoilt) {
+			if n, err := readAll(t, d, s, list); !errors.Is(err, ErrInvalid) {
 				t.Errorf("compress=%v, %s: read %d chunks, %v", compress, hurt.name, n, err)
 			}
 		}
 		if err := os.Remove(file); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readAll(t, d, s, list); !errors.Is(err, ErrSpoilt) {
+		if _, err := readAll(t, d, s, list); !errors.Is(err, ErrInvalid) {
 			t.Errorf("a missing file: %v", err)
 		}
 	}
@@ -236,7 +236,7 @@ func TestASegmentThatIsCutWhileItIsReadHasNoEnd(t *testing.T) {
 		for err == nil {
 			_, err = r.Next()
 		}
-		if !errors.Is(err, ErrSpoilt) || errors.Is(err, io.EOF) {
+		if !errors.Is(err, ErrInvalid) || errors.Is(err, io.EOF) {
 			t.Errorf("cut at byte %d of %d: %v", at, s.Bytes, err)
 		}
 		r.Close()
@@ -257,13 +257,13 @@ func TestAnotherSegmentDoesNotStandForTheOneAskedFor(t *testing.T) {
 		if err := os.Rename(filepath.Join(path, other.Name), filepath.Join(path, testName)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readAll(t, d, s, list); !errors.Is(err, ErrSpoilt) {
+		if _, err := readAll(t, d, s, list); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", what, err)
 		}
 		// Also when the record is wrong and names the other one's checksum.
 		forged := s
 		forged.Checksum, forged.Bytes = other.Checksum, other.Bytes
-		if _, err := readAll(t, d, forged, list); !errors.Is(err, ErrSpoilt) {
+		if _, err := readAll(t, d, forged, list); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s, and its checksum: %v", what, err)
 		}
 	}
@@ -281,7 +281,7 @@ func TestARecordThatIsWrongIsNotBelieved(t *testing.T) {
 	} {
 		wrong := s
 		change(&wrong)
-		if _, err := readAll(t, d, wrong, list); !errors.Is(err, ErrSpoilt) {
+		if _, err := readAll(t, d, wrong, list); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -293,11 +293,11 @@ func TestAQuarantinedSegmentIsNotRead(t *testing.T) {
 	if err := d.Quarantine(testName); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readAll(t, d, s, list); !errors.Is(err, ErrSpoilt) {
+	if _, err := readAll(t, d, s, list); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
 	names, err := d.List()
-	if err != nil || len(names) != 1 || !strings.HasSuffix(names[0], spoiltSuffix) {
+	if err != nil || len(names) != 1 || !strings.HasSuffix(names[0], invalidSuffix) {
 		t.Error(names, err)
 	}
 }
@@ -359,14 +359,14 @@ func TestAFIFOOrALinkUnderTheNameIsNotRead(t *testing.T) {
 	if err := os.Symlink(outside, file); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readAll(t, d, s, list); !errors.Is(err, ErrSpoilt) {
+	if _, err := readAll(t, d, s, list); !errors.Is(err, ErrInvalid) {
 		t.Error("a link:", err)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
 	makeFIFO(t, file)
-	if _, err := readAll(t, d, s, list); !errors.Is(err, ErrSpoilt) {
+	if _, err := readAll(t, d, s, list); !errors.Is(err, ErrInvalid) {
 		t.Error("a FIFO:", err)
 	}
 }

@@ -1,9 +1,12 @@
-// Package cache keeps the elements of streams in files: segments, one for each stream. What is in them and which of them belong
-// together is known to those who write and read; docs/formats/cache.md has the bytes, docs/design/0008-cache.md the reasons.
+// Package cache stores the elements of streams in files, called segments: one per stream. It does not know what the bytes of an element
+// mean, nor which segments belong together; the worker and the dispatcher know.
 //
-// A segment is written under a temporary name, synced, renamed, and its directory synced: under its last name it is whole. Reading
-// checks every byte against checksums that are not in the file, or hang on one that is not. What does not fit is an error that Is
-// ErrSpoilt, never elements.
+// Guarantees: a segment under its final name is complete. The writer writes it under a temporary name, syncs it, renames it and syncs the
+// directory, so that a crash leaves no partial segment. A reader checks every byte against checksums. The checksum of the footer is not in
+// the file but comes from the caller, so that no other file can replace the segment. A mismatch is ErrInvalid; it never becomes elements.
 //
-// A file system is handed in, so that tests can let it fail and crash at every call.
+// Files: dir.go has names, budget and the directory, files.go the file system, format.go the bytes, writer.go and reader.go the access.
+// docs/formats/cache.md describes the format, docs/design/0008-cache.md the reasons.
+//
+// All file operations go through FileSystem, so that tests can make each of them fail or crash.
 package cache

@@ -10,42 +10,42 @@ import (
 	"github.com/pecan-ml/pecan/service/internal/safedir"
 )
 
-// FileSystem is what a Dir needs of one directory. Names have no separators.
+// FileSystem has the operations on one directory that a Dir needs. Names have no separators.
 type FileSystem interface {
-	// Create makes a file that is not there yet.
+	// Create creates a file. An existing file is an error.
 	Create(name string) (File, error)
-	// Open opens a regular file for reading and gives its size.
+	// Open opens a regular file for reading and returns its size.
 	Open(name string) (Readable, int64, error)
 	Rename(from, to string) error
-	// Remove deletes a file; one that is not there is no error.
+	// Remove deletes a file. A missing file is no error.
 	Remove(name string) error
 	List() ([]Info, error)
 	// SyncDir makes names durable.
 	SyncDir() error
 }
 
-// File is one that is written.
+// File is a file open for writing.
 type File interface {
 	io.WriteCloser
 	Sync() error
 }
 
-// Readable is a file that is read.
+// Readable is a file open for reading.
 type Readable interface {
 	io.ReaderAt
 	io.Closer
 }
 
-// Info is a name in the directory and the size of its file.
+// Info is the name and the size of a file.
 type Info struct {
 	Name string
 	Size int64
 }
 
-// disk is a directory of the host. Names cannot lead out of it, whatever links lie there.
+// disk is a directory of the host. os.Root keeps every access inside it, also through links.
 type disk struct{ root *os.Root }
 
-// OpenDir opens a directory for segments, and makes it where only its last part is missing.
+// OpenDir opens a directory for segments. It creates the directory if its parent exists.
 func OpenDir(path string, budget int64) (*Dir, error) {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make the cache directory: %w", err)
@@ -84,7 +84,7 @@ func (d disk) List() ([]Info, error) {
 	for _, entry := range entries {
 		info, err := entry.Info()
 		if err != nil {
-			// It went while the list was read.
+			// The file was removed during the listing.
 			continue
 		}
 		out = append(out, Info{entry.Name(), info.Size()})

@@ -6,7 +6,8 @@ import (
 	"hash/crc32"
 )
 
-// Segment names a whole segment: what a reader has to know that is not in the file, so that no other file can stand for it.
+// Segment describes a complete segment. A reader needs it to open the file; Checksum is not in the file, so that no other file can
+// replace the segment.
 type Segment struct {
 	Name     string
 	Bytes    int64
@@ -15,25 +16,25 @@ type Segment struct {
 	ID
 }
 
-// ID says whose elements a segment has. The file has it too.
+// ID identifies the elements of a segment. The file contains it too.
 type ID struct {
 	Key             string
 	Stream, Streams uint32
-	// Source is what the elements came from.
+	// Source identifies the source of the elements.
 	Source string
 }
 
-// Chunk is what was appended at once: consecutive elements, in a form that only the caller knows.
+// Chunk has the elements of one Append: consecutive elements in a form that only the caller knows.
 type Chunk struct {
-	// Count of elements.
+	// Count is the number of elements.
 	Count int
 	Flags uint32
 	Meta  []byte
-	// Payload is in one piece when it is read.
+	// Payload has one piece after reading.
 	Payload [][]byte
 }
 
-// Size is the bytes of the payload.
+// Size returns the bytes of the payload.
 func (c *Chunk) Size() (n int) {
 	for _, piece := range c.Payload {
 		n += len(piece)
@@ -47,9 +48,9 @@ const (
 	tailBytes   = 12
 	chunkHeader = 24
 	entryBytes  = 32
-	// blockBytes is when a block is full. One that holds a single larger chunk is larger.
+	// blockBytes is the size at which a block is full. A block with one larger chunk is larger.
 	blockBytes = 1 << 20
-	// maxRatio is more than snappy can make of a byte.
+	// maxRatio is an upper bound of snappy's compression ratio.
 	maxRatio = 64
 )
 
@@ -64,10 +65,10 @@ type block struct {
 	crc, flags       uint32
 }
 
-// snappyBlock marks a block that is compressed.
+// snappyBlock is the flag of a compressed block.
 const snappyBlock = 1
 
-// appendFooter writes the footer: who the segment belongs to, and where its blocks are.
+// appendFooter appends the footer: the ID of the segment and the index of its blocks.
 func appendFooter(dst []byte, id ID, elements uint64, blocks []block) []byte {
 	le := binary.LittleEndian
 	dst = append(dst, footerMagic...)
@@ -89,10 +90,10 @@ func appendFooter(dst []byte, id ID, elements uint64, blocks []block) []byte {
 	return dst
 }
 
-// parseFooter reads a footer. Nothing is allocated beyond what the footer itself has.
+// parseFooter parses a footer. It allocates no more than the size of the footer allows.
 func parseFooter(data []byte) (id ID, elements uint64, blocks []block, err error) {
 	le := binary.LittleEndian
-	short := fmt.Errorf("%w: its footer ends early", ErrSpoilt)
+	short := fmt.Errorf("%w: its footer ends early", ErrInvalid)
 	if len(data) < 24 || string(data[:4]) != footerMagic {
 		return id, 0, nil, short
 	}
@@ -130,17 +131,17 @@ func appendChunkHeader(dst []byte, c *Chunk) []byte {
 	return le.AppendUint64(dst, uint64(c.Size()))
 }
 
-// takeChunk takes the first chunk off the bytes of a block.
+// takeChunk parses the first chunk of a block and returns the remaining bytes.
 func takeChunk(data []byte) (c Chunk, rest []byte, err error) {
 	le := binary.LittleEndian
 	if len(data) < chunkHeader {
-		return c, nil, fmt.Errorf("%w: a block ends early", ErrSpoilt)
+		return c, nil, fmt.Errorf("%w: a block ends early", ErrInvalid)
 	}
 	meta, size := uint64(le.Uint32(data[8:])), le.Uint64(data[16:])
 	c.Count, c.Flags = int(le.Uint32(data)), le.Uint32(data[4:])
 	data = data[chunkHeader:]
 	if meta > uint64(len(data)) || size > uint64(len(data))-meta || c.Count == 0 {
-		return c, nil, fmt.Errorf("%w: a chunk ends early", ErrSpoilt)
+		return c, nil, fmt.Errorf("%w: a chunk ends early", ErrInvalid)
 	}
 	c.Meta, c.Payload = data[:meta], [][]byte{data[meta : meta+size]}
 	return c, data[meta+size:], nil

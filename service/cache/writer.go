@@ -10,7 +10,7 @@ import (
 	"github.com/golang/snappy"
 )
 
-// Writer writes one segment. It is not safe for concurrent use. After an error only Abort is of use.
+// Writer writes one segment. It is not safe for concurrent use. After an error the caller must call Abort.
 type Writer struct {
 	dir      *Dir
 	name     string
@@ -18,23 +18,24 @@ type Writer struct {
 	compress bool
 	file     File
 	buffer   []byte
-	squeezed []byte
-	at       uint64
-	elements uint64
-	inBlock  uint64
-	blocks   []block
+	// compressed is the buffer for compressed blocks.
+	compressed []byte
+	at         uint64
+	elements   uint64
+	inBlock    uint64
+	blocks     []block
 }
 
-// Create begins a segment. compress has blocks compressed where that makes them smaller by a quarter.
+// Create starts a segment. With compress, blocks are compressed if that makes them at least a quarter smaller.
 func (d *Dir) Create(name string, id ID, compress bool) (*Writer, error) {
 	if !ValidName(name) || !strings.HasSuffix(name, segmentSuffix) || len(id.Key) > maxKeyBytes || len(id.Source) > maxSourceBytes {
-		return nil, fmt.Errorf("write segment %q: no name of a segment", name)
+		return nil, fmt.Errorf("write segment %q: not the name of a segment", name)
 	}
 	if err := d.reserve(int64(len(header))); err != nil {
 		return nil, err
 	}
 	w := &Writer{dir: d, name: name, id: id, compress: compress}
-	file, err := d.fs.Create(w.writing())
+	file, err := d.fs.Create(w.temporaryName())
 	if err != nil {
 		return nil, fmt.Errorf("write segment %s: %w", name, err)
 	}
@@ -45,8 +46,10 @@ func (d *Dir) Create(name string, id ID, compress bool) (*Writer, error) {
 	return w, nil
 }
 
-// writing is the name until the segment is whole.
-func (w *Writer) writing() string { return strings.TrimSuffix(w.name, segmentSuffix) + writingSuffix }
+// temporaryName returns the name of the file until the segment is complete.
+func (w *Writer) temporaryName() string {
+	return strings.TrimSuffix(w.name, segmentSuffix) + writingSuffix
+}
 
 func (w *Writer) write(data []byte) error {
 	n, err := w.file.Write(data)
@@ -57,7 +60,7 @@ func (w *Writer) write(data []byte) error {
 	return nil
 }
 
-// Append adds elements behind those before. What it is given may be used again afterwards.
+// Append appends elements. The caller may reuse the chunk's memory afterwards.
 func (w *Writer) Append(c *Chunk) error {
 	if size := len(w.buffer) + chunkHeader + len(c.Meta) + c.Size(); size > math.MaxUint32 {
 		if err := w.flush(); err != nil {
@@ -79,7 +82,7 @@ func (w *Writer) Append(c *Chunk) error {
 	return nil
 }
 
-// flush writes what has gathered as a block.
+// flush writes the buffered chunks as a block.
 func (w *Writer) flush() error {
 	if len(w.buffer) == 0 {
 		return nil
@@ -87,10 +90,10 @@ func (w *Writer) flush() error {
 	b := block{offset: w.at, elements: w.inBlock, raw: uint32(len(w.buffer))}
 	stored := w.buffer
 	if bound := snappy.MaxEncodedLen(len(w.buffer)); w.compress && bound >= 0 {
-		if cap(w.squeezed) < bound {
-			w.squeezed = make([]byte, bound)
+		if cap(w.compressed) < bound {
+			w.compressed = make([]byte, bound)
 		}
-		if out := snappy.Encode(w.squeezed[:bound], w.buffer); len(out) < len(w.buffer)/4*3 {
+		if out := snappy.Encode(w.compressed[:bound], w.buffer); len(out) < len(w.buffer)/4*3 {
 			stored, b.flags = out, snappyBlock
 		}
 	}
@@ -105,15 +108,15 @@ func (w *Writer) flush() error {
 	w.elements += w.inBlock
 	w.inBlock = 0
 	if w.buffer = w.buffer[:0]; cap(w.buffer) > 4*blockBytes {
-		w.buffer, w.squeezed = nil, nil
+		w.buffer, w.compressed = nil, nil
 	}
 	return nil
 }
 
-// Bytes is what was written so far.
+// Bytes returns the number of bytes written so far.
 func (w *Writer) Bytes() int64 { return int64(w.at) }
 
-// Commit ends the segment and makes it durable under its name. The Writer is of no use afterwards.
+// Commit completes the segment and makes it durable under its name. The Writer cannot be used afterwards.
 func (w *Writer) Commit() (Segment, error) {
 	out, err := w.commit()
 	if err != nil {
@@ -148,7 +151,7 @@ func (w *Writer) commit() (out Segment, err error) {
 	if err := file.Close(); err != nil {
 		return out, fmt.Errorf("close segment %s: %w", w.name, err)
 	}
-	if err := w.dir.fs.Rename(w.writing(), w.name); err != nil {
+	if err := w.dir.fs.Rename(w.temporaryName(), w.name); err != nil {
 		return out, fmt.Errorf("name segment %s: %w", w.name, err)
 	}
 	if err := w.dir.fs.SyncDir(); err != nil {
@@ -157,13 +160,13 @@ func (w *Writer) commit() (out Segment, err error) {
 	return Segment{Name: w.name, Bytes: int64(w.at), Checksum: crc, Elements: w.elements, ID: w.id}, nil
 }
 
-// Abort gives the segment up and deletes what was written of it.
+// Abort discards the segment and deletes its file.
 func (w *Writer) Abort() error {
 	var err error
 	if w.file != nil {
 		err = w.file.Close()
 		w.file = nil
 	}
-	w.buffer, w.squeezed = nil, nil
-	return errors.Join(err, w.dir.Remove(w.writing()))
+	w.buffer, w.compressed = nil, nil
+	return errors.Join(err, w.dir.Remove(w.temporaryName()))
 }

@@ -1,5 +1,5 @@
-// Package safedir keeps files in a directory of this process's user: nothing outside of it is reached through it, a file under its own
-// name is whole, and what others may have put there is not opened.
+// Package safedir accesses files in a directory that belongs to this process's user. It guarantees that no access leaves the directory,
+// that a file under its final name is complete, and that it opens neither directories that other users could have filled nor special files.
 package safedir
 
 import (
@@ -12,10 +12,10 @@ import (
 	"syscall"
 )
 
-// ErrUnsafe is a directory that others than this process's user could have filled.
+// ErrUnsafe is the error for a directory in which other users can write files.
 var ErrUnsafe = errors.New("the directory is not safe to use")
 
-// Open opens a directory. It refuses one that others could have prepared: whoever can write there chooses what a trainer learns from.
+// Open opens a directory. It refuses a directory in which other users can write, because they could choose a trainer's data.
 func Open(dir string) (*os.Root, error) {
 	info, err := os.Lstat(dir)
 	if err != nil {
@@ -41,16 +41,16 @@ func safe(dir string, info fs.FileInfo) error {
 	case info.Mode()&fs.ModeSymlink != 0:
 		return fmt.Errorf("%w: %s is a symbolic link; give the directory itself", ErrUnsafe, dir)
 	case !info.IsDir():
-		return fmt.Errorf("%w: %s is no directory", ErrUnsafe, dir)
+		return fmt.Errorf("%w: %s is not a directory", ErrUnsafe, dir)
 	case info.Mode().Perm()&0o002 != 0:
-		return fmt.Errorf("%w: everybody may write to %s; take that right away (chmod o-w)", ErrUnsafe, dir)
+		return fmt.Errorf("%w: %s is writable by everybody; remove that permission (chmod o-w)", ErrUnsafe, dir)
 	case ok && stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
 		return fmt.Errorf("%w: %s belongs to user %d, this process runs as user %d; give it a directory of its own", ErrUnsafe, dir, stat.Uid, os.Geteuid())
 	}
 	return nil
 }
 
-// OpenFile opens a regular file for reading and gives its size. A plain open would wait for whoever writes to a FIFO under that name.
+// OpenFile opens a regular file for reading and returns its size. It refuses FIFOs: a plain open would wait for a writer.
 func OpenFile(root *os.Root, name string) (*os.File, int64, error) {
 	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -58,7 +58,7 @@ func OpenFile(root *os.Root, name string) (*os.File, int64, error) {
 	}
 	info, err := file.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no regular file", name)
+		err = fmt.Errorf("%s is not a regular file", name)
 	}
 	if err != nil {
 		return nil, 0, errors.Join(err, file.Close())
@@ -66,12 +66,13 @@ func OpenFile(root *os.Root, name string) (*os.File, int64, error) {
 	return file, info.Size(), nil
 }
 
-// Create makes a file that is not there yet.
+// Create creates a file. An existing file is an error.
 func Create(root *os.Root, name string) (*os.File, error) {
 	return root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
-// Write puts a file in place, by way of a temporary one beside it: it is there whole or not at all, whatever ends the process or the host.
+// Write writes a file atomically: it writes and syncs a temporary file in the same directory, and renames it. After a crash of the process
+// or the host, the file is either complete or absent.
 func Write(root *os.Root, name, temporary string, parts ...[]byte) error {
 	err := put(root, temporary, parts)
 	if err == nil {
@@ -97,7 +98,7 @@ func put(root *os.Root, name string, parts [][]byte) (err error) {
 	return file.Sync()
 }
 
-// Remove deletes a file; one that is not there is no error.
+// Remove deletes a file. A missing file is no error.
 func Remove(root *os.Root, name string) error {
 	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -105,7 +106,7 @@ func Remove(root *os.Root, name string) error {
 	return nil
 }
 
-// Sync makes the names in a directory below the root, and those that lead to it, last.
+// Sync makes the names in a directory durable, and the names of the directories that lead to it from the root.
 func Sync(root *os.Root, dir string) error {
 	for ; ; dir = path.Dir(dir) {
 		opened, err := root.Open(dir)
