@@ -20,7 +20,7 @@ GOTEST := test -p 2 -timeout 15m
 # The rooms, and not ./...: what is generated under build/ is nobody's to check.
 GO_DIRS := bindings native policies proto service tests
 GO_PACKAGES = $(shell git ls-files $(addsuffix /**.go,$(GO_DIRS)) $(addsuffix /*.go,$(GO_DIRS)) | xargs -n1 dirname | sort -u | sed 's,^,./,')
-PY_DIRS := bindings benchmarks examples proto python setup.py tests wheels
+PY_DIRS := bindings benchmarks docs examples proto python setup.py tests wheels
 PKG_CONFIG_FILE := build/native/pkgconfig/tensorflow.pc
 TENSORFLOW = $(shell $(PYTHON) -c 'import importlib.util as u; print(u.find_spec("tensorflow").submodule_search_locations[0])')
 # Go packages over TensorFlow's C API find the installed wheel's headers and libraries this way.
@@ -30,7 +30,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-go test-python test-repo e2e faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-store clean
+.PHONY: help demo test test-go test-python test-repo e2e faults $(EXPERIMENTS) sim orders race damage asan fuzz lint format generate build wheel bench bench-faults bench-recovery bench-orders bench-store docs diagrams clean
 
 help: ## Show this list
 	@echo "Pecan. Usage: make <target>"
@@ -128,6 +128,12 @@ bench-orders: build ## Measure what AutoOrder gains and write docs/benchmarks/or
 bench-store: ## Measure how long the dispatcher's store takes to open and replay a million records
 	go test ./service/dispatcher -run '^$$' -bench BenchmarkReplay -benchtime 3x -timeout 30m
 
+docs: build .venv/docs-ready ## Build the site into build/docs: run the notebooks, check links, warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
+
+diagrams: .venv/ready ## Draw the pictures of docs/diagrams again (needs Graphviz)
+	$(PYTHON) docs/diagrams/draw.py
+
 clean: ## Remove what was built; records of the demo and .venv stay
 	rm -rf build dist python/pecan/_native python/pecan/_bin
 
@@ -135,6 +141,10 @@ clean: ## Remove what was built; records of the demo and .venv stay
 	$(PYTHON3) -m venv .venv
 	.venv/bin/pip install --quiet --requirement tests/requirements.txt
 	@echo "$(CURDIR)/python" > "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pecan-in-place.pth"
+	@touch $@
+
+.venv/docs-ready: .venv/ready docs/requirements.txt
+	.venv/bin/pip install --quiet --requirement docs/requirements.txt
 	@touch $@
 
 $(PKG_CONFIG_FILE): .venv/ready

@@ -21,7 +21,7 @@ const Domain = "pecan"
 // Reason is one word of the closed list.
 type Reason string
 
-// The list. docs/errors.md explains each to users; a test holds the two together.
+// The list. docs/reference/errors.md explains each to users; a test holds the two together.
 const (
 	GraphParse       Reason = "GRAPH_PARSE"
 	GraphStructure   Reason = "GRAPH_STRUCTURE"

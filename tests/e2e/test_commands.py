@@ -95,7 +95,7 @@ def test_every_flag_is_explained_with_its_default(name):
         zero = {" int": "0", " duration": "0"}.get(kind, "none")
         in_help[flag] = IN_WORDS.get((name, flag), default[1] if default else zero)
     del in_help["--version"]
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "operations" / "flags.md").read_text()
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "reference" / "flags.md").read_text()
     part = page.split(f"## {name}\n")[1].split("\n## ")[0]
     in_page = {flag: default.strip("`") for flag, default in re.findall(r"^\| `(--[\w-]+)` \| ([^|]+) \|", part, re.MULTILINE)}
     assert len(in_help) > 10, "could not read the flags out of --help"

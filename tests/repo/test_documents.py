@@ -43,17 +43,17 @@ def reasons() -> dict[str, str]:
 
 
 def documented_reasons() -> dict[str, str]:
-    """Reason → gRPC code, as docs/errors.md has them."""
-    rows = re.findall(r"^\| `([A-Z_]+)` \| `([A-Z_]+)` \|", repository.text("docs/errors.md"), re.MULTILINE)
+    """Reason → gRPC code, as docs/reference/errors.md has them."""
+    rows = re.findall(r"^\| `([A-Z_]+)` \| `([A-Z_]+)` \|", repository.text("docs/reference/errors.md"), re.MULTILINE)
     return {reason: code for reason, code in rows}
 
 
 def test_every_reason_is_explained_and_every_explanation_is_of_a_reason():
     in_code, in_page = reasons(), documented_reasons()
     assert len(in_code) > 30, "could not read the reasons out of proto/reason"
-    assert not set(in_code) - set(in_page), f"docs/errors.md does not explain {sorted(set(in_code) - set(in_page))}"
+    assert not set(in_code) - set(in_page), f"docs/reference/errors.md does not explain {sorted(set(in_code) - set(in_page))}"
     assert not set(in_page) - set(in_code), (
-        f"docs/errors.md explains {sorted(set(in_page) - set(in_code))}, which no code gives"
+        f"docs/reference/errors.md explains {sorted(set(in_page) - set(in_code))}, which no code gives"
     )
 
 
@@ -66,7 +66,7 @@ def test_the_page_of_errors_names_the_code_that_is_sent():
         for reason, code in documented_reasons().items()
         if reason in reasons() and code != upper(reasons()[reason])
     }
-    assert not wrong, f"docs/errors.md says one code and proto/reason another: {wrong}"
+    assert not wrong, f"docs/reference/errors.md says one code and proto/reason another: {wrong}"
 
 
 def test_every_metric_is_explained_and_every_explanation_is_of_a_metric():
@@ -75,7 +75,7 @@ def test_every_metric_is_explained_and_every_explanation_is_of_a_metric():
     for file in repository.hand_written_go():
         if file.startswith("service/") and not file.endswith("_test.go"):
             in_code |= set(re.findall(f'"({name})"', repository.text(file)))
-    rows = re.findall(rf"^\| `({name})` \| (\w+) \|", repository.text("docs/operations/metrics.md"), re.MULTILINE)
+    rows = re.findall(rf"^\| `({name})` \| (\w+) \|", repository.text("docs/reference/metrics.md"), re.MULTILINE)
     in_page = {row for row, _ in rows}
     assert len(in_code) > 25, "could not read the metrics out of service"
     assert in_code == in_page, f"only in the code: {sorted(in_code - in_page)}; only in the page: {sorted(in_page - in_code)}"
@@ -110,9 +110,9 @@ def test_every_field_of_the_journal_is_explained_and_every_explanation_is_of_a_f
 def test_every_exception_is_explained():
     public = re.findall(r'^    "(\w+)",$', repository.text("python/pecan/errors.py"), re.MULTILINE)
     assert len(public) > 5, "could not read the exceptions out of python/pecan/errors.py"
-    mute = [name for name in public if f"`{name}`" not in repository.text("docs/errors.md")]
-    mute = [name for name in mute if f"`pecan.{name}`" not in repository.text("docs/errors.md")]
-    assert not mute, f"docs/errors.md does not explain {mute}"
+    mute = [name for name in public if f"`{name}`" not in repository.text("docs/reference/errors.md")]
+    mute = [name for name in mute if f"`pecan.{name}`" not in repository.text("docs/reference/errors.md")]
+    assert not mute, f"docs/reference/errors.md does not explain {mute}"
 
 
 def test_the_words_of_the_architecture_are_explained():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 
 import pytest
 import repository
@@ -24,6 +25,8 @@ TOP_LEVEL = {
     "README.md",
     "LICENSE",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "mkdocs.yml",
     "Makefile",
     "docs",
     "deploy",
@@ -185,6 +188,14 @@ def test_links_between_documents_lead_somewhere(name):
         if "://" not in target and not target.startswith("mailto:") and not (repository.ROOT / here / target).exists()
     ]
     assert not lost, f"{name} links to {lost}"
+
+
+def test_every_picture_is_drawn_from_its_text():
+    drawing = runpy.run_path(str(repository.ROOT / "docs/diagrams/draw.py"))
+    sources = [name for name in repository.tracked() if name.endswith(".dot")]
+    assert sources, "no picture in docs/diagrams"
+    stale = [name for name in sources if drawing["mark"](repository.ROOT / name) not in repository.text(name[:-4] + ".svg")]
+    assert not stale, f"{stale} changed: run make diagrams and commit the pictures"
 
 
 def test_commands_of_the_readme_are_targets_of_the_makefile():

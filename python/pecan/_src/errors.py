@@ -14,8 +14,8 @@ class PecanError(Exception):
     the reason code as `[pecan:REASON]`.
 
     Attributes:
-        reason: Reason code, one of a closed list that programs can compare, for example "PY_FUNCTION". docs/errors.md
-            lists all of them.
+        reason: Reason code, one of a closed list that programs can compare, for example "PY_FUNCTION".
+            docs/reference/errors.md lists all of them.
         code: The gRPC code number, which TensorFlow uses too.
     """
 

@@ -1,0 +1,101 @@
+"""Hooks of the site's generator (mkdocs.yml).
+
+They add pages that lie outside of docs/, run the notebooks, and turn links into the repository into links of the site.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import posixpath
+import re
+import tempfile
+
+import nbclient
+import nbconvert
+import nbformat
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Page of the repository outside of docs/ → page of the site.
+OUTSIDE = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "deploy/README.md": "deploy.md",
+    "benchmarks/README.md": "benchmarks/running.md",
+    "examples/photographs/README.md": "demo.md",
+    "tests/faults/README.md": "fault-tests.md",
+    "examples/notebooks/photographs.ipynb": "notebooks/photographs.md",
+    "examples/notebooks/tuning.ipynb": "notebooks/tuning.md",
+}
+# A cell that takes longer than this fails the build.
+CELL_TIMEOUT_S = 120
+LINK = re.compile(r"(?P<open>!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+# Assets that a browser would load from another host.
+REMOTE = re.compile(r"""<(?:script|img|iframe|source)[^>]+src=["']?(?:https?:)?//|<link[^>]+rel=["']?stylesheet[^>]+href=["']?(?:https?:)?//""")
+
+
+def on_files(files, config):
+    """Adds the pages that lie outside of docs/."""
+    for source, page in OUTSIDE.items():
+        content = notebook(ROOT / source) if source.endswith(".ipynb") else (ROOT / source).read_text()
+        files.append(File.generated(config, page, content=content))
+    return files
+
+
+def notebook(path: pathlib.Path) -> str:
+    """Runs a notebook in an empty directory and returns it with its results as Markdown.
+
+    PECAN_DOCS_RUN_NOTEBOOKS=0 leaves the results out, for work on other pages.
+    """
+    document = nbformat.read(path, as_version=4)
+    if os.environ.get("PECAN_DOCS_RUN_NOTEBOOKS") == "0":
+        return nbconvert.MarkdownExporter().from_notebook_node(document)[0]
+    with tempfile.TemporaryDirectory(prefix="pecan-notebook-") as directory:
+        client = nbclient.NotebookClient(document, timeout=CELL_TIMEOUT_S, resources={"metadata": {"path": directory}})
+        try:
+            client.execute()
+        except nbclient.exceptions.CellExecutionError as error:
+            raise PluginError(f"{path.name}: {error}") from error
+    body, resources = nbconvert.MarkdownExporter().from_notebook_node(document)
+    if resources.get("outputs"):
+        raise PluginError(f"{path.name} has pictures as results, for which the site has no place")
+    return body
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Turns links between files of the repository into links between pages of the site."""
+    here = page.file.src_uri
+    source = next((name for name, to in OUTSIDE.items() if to == here), f"docs/{here}")
+    pieces, end = [], 0
+    for fence in FENCE.finditer(markdown):
+        pieces += [LINK.sub(lambda m: link(m, source, here), markdown[end : fence.start()]), fence.group()]
+        end = fence.end()
+    return "".join([*pieces, LINK.sub(lambda m: link(m, source, here), markdown[end:])])
+
+
+def link(match: re.Match, source: str, here: str) -> str:
+    """A link of the site; the bare text where it leads to a file that is no page."""
+    target, anchor = match["target"], match["anchor"] or ""
+    if not target or "://" in target or target.startswith("mailto:"):
+        return match.group()
+    place = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+    if place in OUTSIDE:
+        to = OUTSIDE[place]
+    elif place.startswith("docs/") and not place.endswith(".json"):
+        to = place.removeprefix("docs/")
+    elif (ROOT / place).exists():
+        return match["open"].strip("![]")
+    else:
+        return match.group()
+    return f"{match['open']}({posixpath.relpath(to, posixpath.dirname(here) or '.')}{anchor})"
+
+
+def on_post_page(output, page, config):
+    """Refuses a page that loads something from another host."""
+    found = REMOTE.search(output)
+    if found:
+        raise PluginError(f"{page.file.src_uri} loads something from another host: {found.group()}")
+    return output
