@@ -24,7 +24,7 @@ import sys
 
 import build
 
-GO_TESTS = ("./native/tf", "./native/op", "./native/buffer", "./service/worker")
+GO_TESTS = ("./native/tf", "./native/op", "./native/buffer", "./service/worker/...")
 # Every kind of element over both ways, iterators deleted in the middle, elements that fail, workers that are killed.
 E2E_TESTS = (
     "tests/e2e/test_elements.py",

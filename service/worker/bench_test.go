@@ -34,9 +34,9 @@ func consume(b *testing.B, r *reader, n int, credit uint64) {
 }
 
 func benchmarkStream(b *testing.B, name string, dial func(testing.TB, *Worker) *reader, credit uint64) {
-	w := serve(b, nil)
+	w := startWorker(b, nil)
 	o := order(name)
-	w.start(o)
+	w.streams.Start(o)
 	r := dial(b, w)
 	request := opening(o)
 	request.Credit = credit
@@ -55,14 +55,14 @@ func benchmarkStream(b *testing.B, name string, dial func(testing.TB, *Worker) *
 
 // BenchmarkFirstElement is the time from the order to run a stream to its first element at a reader that is connected.
 func BenchmarkFirstElement(b *testing.B) {
-	w := serve(b, nil)
+	w := startWorker(b, nil)
 	r := dialTCP(b, w)
 	channel := uint32(0)
 	for b.Loop() {
 		channel++
 		o := order("mapped")
 		o.Id.Epoch = uint64(channel)
-		w.start(o)
+		w.streams.Start(o)
 		request := opening(o)
 		request.Credit = 1
 		r.open(channel, request)
@@ -76,7 +76,7 @@ func BenchmarkFirstElement(b *testing.B) {
 			}
 		}
 		r.send(frame.Header{Type: frame.Close, Channel: channel}, nil)
-		w.stop(&pecanv1.StopStream{Id: o.GetId()})
+		w.streams.Stop(&pecanv1.StopStream{Id: o.GetId()})
 	}
 }
 

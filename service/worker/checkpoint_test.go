@@ -3,25 +3,21 @@ package worker
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/internal/safedir"
+	"github.com/pecan-ml/pecan/service/worker/checkpoint"
 )
 
 // saving is a worker that takes checkpoints in a directory, often.
 func saving(t *testing.T, dir string) *Worker {
-	return serve(t, func(c *Config) {
+	return startWorker(t, func(c *Config) {
 		// A small window keeps the run near its reader.
 		c.CheckpointDir, c.CheckpointInterval, c.CheckpointShare, c.WindowBytes = dir, 20*time.Millisecond, 1, 1<<20
 	})
@@ -53,7 +49,7 @@ func first(t *testing.T, w *Worker, o *pecanv1.StartStream, start uint64, count 
 // checkpointFiles are the checkpoints in a directory.
 func checkpointFiles(t *testing.T, dir string) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*", "*", "*"+checkpointSuffix))
+	files, err := filepath.Glob(filepath.Join(dir, "*", "*", "*.checkpoint"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +68,7 @@ func begun(t *testing.T, dir string) (next *pecanv1.StartStream) {
 	if o.Plan.Resume.GetStrategy() != pecanv1.Resume_RECOMPUTE || !o.Plan.Resume.GetCheckpoints() {
 		t.Fatalf("the plan says %v", o.Plan.Resume)
 	}
-	w.start(o)
+	w.streams.Start(o)
 	first(t, w, o, 0, reached)
 	waitFor(t, "the run is saved", func() bool { return recoveryOf(w).GetSaved() > 1 && len(usable(t, dir)) > 0 })
 	takeBack(t, w, o)
@@ -103,9 +99,9 @@ func behind(t *testing.T, dir string, above, upTo uint64) []string {
 // undisturbed gives the elements behind that index of a stream that was not moved.
 func undisturbed(t *testing.T) []int64 {
 	t.Helper()
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := planned(t, w, "slow_shuffle")
-	w.start(o)
+	w.streams.Start(o)
 	out := first(t, w, o, 0, reached+100)[reached:]
 	// A run that goes on has a tensor now and then, and other workers' are counted.
 	takeBack(t, w, o)
@@ -117,7 +113,7 @@ func TestAStreamGoesOnFromItsCheckpoint(t *testing.T) {
 	next := begun(t, dir)
 	w := saving(t, dir)
 	planned(t, w, "slow_shuffle")
-	w.start(next)
+	w.streams.Start(next)
 	if got := first(t, w, next, reached, 100); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Fatalf("got %v\nwant %v", got, want)
 	}
@@ -125,7 +121,7 @@ func TestAStreamGoesOnFromItsCheckpoint(t *testing.T) {
 	if recovery.Restored != 1 || recovery.Recomputed >= reached || recovery.Damaged != 0 {
 		t.Fatal(recovery)
 	}
-	w.stop(&pecanv1.StopStream{Id: next.Id})
+	w.streams.Stop(&pecanv1.StopStream{Id: next.Id})
 	waitFor(t, "checkpoints go with the epoch", func() bool { return len(checkpointFiles(t, dir)) == 0 })
 }
 
@@ -166,20 +162,20 @@ func TestACheckpointThatIsOfNoUseIsPassedOver(t *testing.T) {
 			return data
 		})},
 		"another job's": {spoil: func(t *testing.T, file string) {
-			foreign := &checkpoints{mustRoot(t, filepath.Dir(file))}
-			defer foreign.root.Close()
-			_, state, err := foreign.read(filepath.Base(file), originOf(t, foreign, filepath.Base(file)))
+			foreign := openDir(t, filepath.Dir(file))
+			defer foreign.Close()
+			_, state, err := foreign.Read(filepath.Base(file), originOf(t, file))
 			if err != nil {
 				t.Fatal(err)
 			}
-			manifest := originOf(t, foreign, filepath.Base(file))
+			manifest := originOf(t, file)
 			manifest.Seed++
-			if err := foreign.write(".", manifest, state); err != nil {
+			if err := foreign.Write(".", manifest, state); err != nil {
 				t.Fatal(err)
 			}
 		}},
 		"under another index": {spoil: func(t *testing.T, file string) {
-			if err := os.Rename(file, filepath.Join(filepath.Dir(file), "1-1"+checkpointSuffix)); err != nil {
+			if err := os.Rename(file, filepath.Join(filepath.Dir(file), "1-1.checkpoint")); err != nil {
 				t.Fatal(err)
 			}
 		}},
@@ -193,7 +189,7 @@ func TestACheckpointThatIsOfNoUseIsPassedOver(t *testing.T) {
 			if _, err := fmt.Sscanf(filepath.Base(file), "%d-%d", &index, &lease); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.Rename(file, filepath.Join(filepath.Dir(file), fmt.Sprintf("%d-%d%s", index+reached+1, lease, checkpointSuffix))); err != nil {
+			if err := os.Rename(file, filepath.Join(filepath.Dir(file), fmt.Sprintf("%d-%d%s", index+reached+1, lease, ".checkpoint"))); err != nil {
 				t.Fatal(err)
 			}
 		}},
@@ -223,7 +219,7 @@ func TestACheckpointThatIsOfNoUseIsPassedOver(t *testing.T) {
 			}
 			w := saving(t, dir)
 			planned(t, w, "slow_shuffle")
-			w.start(next)
+			w.streams.Start(next)
 			if got := first(t, w, next, reached, 100); fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Fatalf("got %v\nwant %v", got, want)
 			}
@@ -244,13 +240,13 @@ func TestBehindADamagedCheckpointAnOlderOneServes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newer := filepath.Join(filepath.Dir(good), fmt.Sprintf("%d-99%s", reached, checkpointSuffix))
+	newer := filepath.Join(filepath.Dir(good), fmt.Sprintf("%d-99%s", reached, ".checkpoint"))
 	if err := os.WriteFile(newer, data[:len(data)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w := saving(t, dir)
 	planned(t, w, "slow_shuffle")
-	w.start(next)
+	w.streams.Start(next)
 	if got := first(t, w, next, reached, 100); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Fatalf("got %v\nwant %v", got, want)
 	}
@@ -259,19 +255,19 @@ func TestBehindADamagedCheckpointAnOlderOneServes(t *testing.T) {
 	}
 }
 
-func mustRoot(t *testing.T, dir string) *os.Root {
+func openDir(t *testing.T, dir string) *checkpoint.Dir {
 	t.Helper()
-	root, err := os.OpenRoot(dir)
+	opened, err := checkpoint.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return root
+	return opened
 }
 
 // originOf reads a checkpoint's manifest, whatever it is of.
-func originOf(t *testing.T, c *checkpoints, name string) *pecanv1.Checkpoint {
+func originOf(t *testing.T, file string) *pecanv1.Checkpoint {
 	t.Helper()
-	data, err := c.root.ReadFile(name)
+	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,32 +276,6 @@ func originOf(t *testing.T, c *checkpoints, name string) *pecanv1.Checkpoint {
 		t.Fatal(err)
 	}
 	return manifest
-}
-
-// What others could have prepared is refused at the start, as it is for caches.
-func TestADirectoryOfCheckpointsThatOthersCanFillIsRefused(t *testing.T) {
-	open, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
-	if err := errors.Join(os.Chmod(open, 0o777), os.Symlink(t.TempDir(), link)); err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range []string{open, link} {
-		if _, err := openCheckpoints(dir); !errors.Is(err, safedir.ErrUnsafe) {
-			t.Errorf("%s: %v", dir, err)
-		}
-	}
-}
-
-// D12: a FIFO that takes a checkpoint's place after the directory was listed is no file to wait for.
-func TestAFIFOUnderACheckpointsNameIsNotWaitedFor(t *testing.T) {
-	dir := t.TempDir()
-	if err := syscall.Mkfifo(filepath.Join(dir, "1-1.checkpoint"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c := &checkpoints{mustRoot(t, dir)}
-	defer c.root.Close()
-	if _, _, err := c.read("1-1.checkpoint", nil); err == nil || !strings.Contains(err.Error(), "no regular file") {
-		t.Fatal(err)
-	}
 }
 
 // A full disk, and a directory that is gone, are seen in the same place: the file cannot be made.
@@ -319,7 +289,7 @@ func TestACheckpointThatCannotBeWrittenIsCounted(t *testing.T) {
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
-	w.start(o)
+	w.streams.Start(o)
 	first(t, w, o, 0, 300)
 	waitFor(t, "it is counted", func() bool { return recoveryOf(w).GetNotSaved() > 0 })
 	if recovery := recoveryOf(w); recovery.Saved != 0 {
@@ -332,7 +302,7 @@ func TestAWorkerThatLeavesEndsItsStreamsWhereTheirReadersAre(t *testing.T) {
 	w := saving(t, dir)
 	w.config.DrainTimeout = deadline
 	o := planned(t, w, "slow_shuffle")
-	w.start(o)
+	w.streams.Start(o)
 	r := dialTCP(t, w)
 	r.open(1, opening(o))
 	w.session.mu.Lock()
@@ -371,52 +341,9 @@ func TestAWorkerThatLeavesEndsItsStreamsWhereTheirReadersAre(t *testing.T) {
 	successor := saving(t, dir)
 	next := planned(t, successor, "slow_shuffle")
 	next.Lease, next.AckedBelow = o.Lease+1, count
-	successor.start(next)
+	successor.streams.Start(next)
 	first(t, successor, next, count, 10)
 	if recovery := recoveryOf(successor); recovery.Restored != 1 || recovery.Recomputed != 0 {
 		t.Fatal(recovery)
-	}
-}
-
-// The streams of a worker take no more of its cores for checkpoints together than one would alone.
-func TestCheckpointsOfManyStreamsKeepTheShareOfOne(t *testing.T) {
-	w := &Worker{config: Config{CheckpointShare: 0.01}}
-	for runs, want := range map[int64]time.Duration{
-		0: 20 * time.Second, int64(runtime.NumCPU()): 20 * time.Second, 4 * int64(runtime.NumCPU()): 80 * time.Second,
-	} {
-		w.runs.Store(runs)
-		if pause := w.checkpointPause(200 * time.Millisecond); pause.Round(time.Millisecond) != want {
-			t.Errorf("with %d streams: %v, want %v", runs, pause, want)
-		}
-	}
-}
-
-// The pauses between tries that fail grow, and end before those who mended the disk have forgotten it.
-func TestCheckpointsThatFailAreTriedAgainWithinMinutes(t *testing.T) {
-	var s saver
-	last := time.Duration(0)
-	for range 40 {
-		wait := s.postpone(10 * time.Second)
-		if wait < last || wait > 10*time.Minute {
-			t.Fatalf("%v behind %v", wait, last)
-		}
-		last = wait
-	}
-	if last != 10*time.Minute {
-		t.Errorf("the pauses end at %v", last)
-	}
-	if wait := s.postpone(time.Hour); wait != time.Hour {
-		t.Errorf("%v where checkpoints come every hour", wait)
-	}
-}
-
-// A reader far behind its stream is served by the checkpoints that lie ahead of it, and more are not made.
-func TestCheckpointsAheadOfTheReaderAreCounted(t *testing.T) {
-	var s saver
-	s.found([]saved{{index: 70}, {index: 50}, {index: 30}, {index: 10}})
-	for index, want := range map[uint64]int{0: 4, 10: 3, 50: 1, 70: 0, 100: 0} {
-		if n := s.ahead(index); n != want {
-			t.Errorf("%d lie ahead of %d, want %d", n, index, want)
-		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 func TestMetricsKeepToPrometheusRules(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(newCollector(serve(t, nil)))
+	registry.MustRegister(newCollector(startWorker(t, nil)))
 	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
 	}

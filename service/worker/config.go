@@ -9,10 +9,9 @@ import (
 	"runtime"
 	"time"
 
-	"go.uber.org/multierr"
-
 	"github.com/pecan-ml/pecan/service/internal/check"
 	"github.com/pecan-ml/pecan/service/internal/monitor"
+	"go.uber.org/multierr"
 )
 
 // Defaults of a Config.
@@ -24,9 +23,7 @@ const (
 	DefaultCheckpointShare    = 0.01
 	DefaultDrainTimeout       = 5 * time.Second
 	DefaultCacheOrphanAfter   = 10 * time.Minute
-	// defaultMaxElement is the largest element when the job names none.
-	defaultMaxElement = 2 << 30
-	maxStreamsLimit   = 1024
+	maxStreamsLimit           = 1024
 )
 
 // Placements of a worker.

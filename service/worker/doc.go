@@ -1,13 +1,22 @@
-// Package worker hosts streams: it asks the dispatcher which ones to run, runs their graphs with TensorFlow, keeps a
-// bounded window of ready elements for each, and pushes them to readers over the data plane (docs/formats/frame.md).
+// Package worker is the program pecan-worker: it assembles a worker from its parts and holds the session with the
+// dispatcher.
 //
-// Who owns what. A stream has one run at a time: a goroutine that fetches elements from TensorFlow and appends them to
-// the stream's window as entries, each of which travels in one frame. An entry stays in the window until the reader's
-// CREDIT passes it, so that a broken connection costs no recomputation. A connection has one goroutine that reads frames
-// and one that writes them; the latter takes entries from the windows of its channels in turn. Locks are taken in
-// the order stream, window, connection.
+// The parts are packages below this one. identity says who the worker is. dataset fetches and parses graphs. run runs
+// streams: one goroutine per run fetches elements from TensorFlow and appends them to the stream's window. window keeps
+// the ready elements until the reader acknowledges them. payload lays elements out for the wire. serve is the data plane:
+// it takes elements from windows and sends them to readers (docs/formats/frame.md). cachefill writes and reads the
+// segments of cached steps, checkpoint stores the state of iterators, trial compares two orders of a dataset's steps, and
+// profile counts what each step did. The parts do not import this package.
 //
-// What happens on a crash. The worker keeps nothing on disk. When it dies its streams are leased to another worker, which
-// runs them from the start and drops what the reader has already. When the dispatcher is away the worker goes on
-// serving until the lease time is over, then it stops by itself, because its streams may run elsewhere by then.
+// Files: worker.go starts and closes the parts; config.go is the configuration; session.go keeps the session,
+// handshake.go opens it, heartbeat.go is what it sends each period; drain.go prepares a planned departure; fetch.go reads
+// graphs from the dispatcher; lastwords.go reports a crash; collector.go gives metrics to Prometheus.
+//
+// Locks are taken in this order: a stream, its window, a connection. No lock is held while a message is sent to the
+// dispatcher: session.Send only queues it.
+//
+// Crash behaviour: the worker needs nothing on its own disk. If it dies, the dispatcher leases its streams to other
+// workers. They run each stream again, from its start, its index or a checkpoint, and skip what the reader has. If the
+// dispatcher is away, the worker serves until the lease time is over. Then it stops its streams, because they may run
+// elsewhere by then.
 package worker

@@ -11,10 +11,10 @@ import (
 // leaving is a worker of one stream, which drains once its reader has the first elements.
 func leaving(t *testing.T, mode pecanv1.Mode, read bool) (w *Worker, o *pecanv1.StartStream, r *reader, count uint64, drained chan struct{}) {
 	t.Helper()
-	w = serve(t, func(c *Config) { c.WindowBytes, c.DrainTimeout = 1<<20, deadline })
+	w = startWorker(t, func(c *Config) { c.WindowBytes, c.DrainTimeout = 1<<20, deadline })
 	o = planned(t, w, "slow_shuffle")
 	o.Options.Mode = mode
-	w.start(o)
+	w.streams.Start(o)
 	w.session.mu.Lock()
 	w.session.connected = true
 	w.session.mu.Unlock()
@@ -59,7 +59,7 @@ func TestAWorkerThatLeavesRunsWhatMayNotMoveToItsEnd(t *testing.T) {
 		t.Error("the worker went before the dispatcher had heard of the end")
 	default:
 	}
-	w.stop(&pecanv1.StopStream{Id: o.Id, Lease: o.Lease})
+	w.streams.Stop(&pecanv1.StopStream{Id: o.Id, Lease: o.Lease})
 	<-drained
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/worker/checkpoint"
 )
 
 // between reads the elements [start, below) of a stream, each as text, and acknowledges them. clean is the reader's word.
@@ -40,12 +41,12 @@ func between(t *testing.T, w *Worker, o *pecanv1.StartStream, start, clean, belo
 // checkpoint, or what it was told, and no run after it is begun by arithmetic where rows would be left out.
 func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 	const failed, moved, again = 9, 100, 200
-	quiet := serve(t, nil)
+	quiet := startWorker(t, nil)
 	o := planned(t, quiet, "failing_shuffle")
 	if resume := o.Plan.Resume; resume.GetStrategy() != pecanv1.Resume_PARTIAL || !resume.GetCheckpoints() {
 		t.Fatalf("the plan says %v", resume)
 	}
-	quiet.start(o)
+	quiet.streams.Start(o)
 	want := between(t, quiet, o, 0, 0, again+50)
 	takeBack(t, quiet, o)
 	for name, c := range map[string]struct {
@@ -59,7 +60,7 @@ func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 			dir := t.TempDir()
 			w := saving(t, dir)
 			o := planned(t, w, "failing_shuffle")
-			w.start(o)
+			w.streams.Start(o)
 			between(t, w, o, 0, 0, moved)
 			waitFor(t, "the run is saved behind what failed", func() bool { return len(behind(t, dir, failed, moved)) > 0 })
 			takeBack(t, w, o)
@@ -70,11 +71,11 @@ func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 			}
 
 			// It restores, and saves nothing itself.
-			w = serve(t, func(c *Config) { c.CheckpointDir, c.CheckpointInterval, c.CheckpointShare = dir, time.Hour, 1 })
+			w = startWorker(t, func(c *Config) { c.CheckpointDir, c.CheckpointInterval, c.CheckpointShare = dir, time.Hour, 1 })
 			planned(t, w, "failing_shuffle")
 			next := proto.Clone(o).(*pecanv1.StartStream)
 			next.Lease, next.AckedBelow, next.CleanBelow = o.Lease+1, moved, c.told
-			w.start(next)
+			w.streams.Start(next)
 			if got := between(t, w, next, moved, 0, again); fmt.Sprint(got) != fmt.Sprint(want[moved:again]) {
 				t.Fatalf("restored: got %v\nwant %v", got, want[moved:again])
 			}
@@ -85,7 +86,7 @@ func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 			if load.Acked != again || load.CleanBelow != failed {
 				t.Errorf("%d have arrived, %d failed: %v", again, failed, load)
 			}
-			if err := os.RemoveAll(filepath.Join(dir, placeOf(w.clusterID(), o.Id))); err != nil {
+			if err := os.RemoveAll(filepath.Join(dir, checkpoint.StreamDir(w.identity.Cluster(), o.Id))); err != nil {
 				t.Fatal(err)
 			}
 			if got := between(t, w, next, again-20, failed, again+20); fmt.Sprint(got) != fmt.Sprint(want[again-20:again+20]) {
@@ -93,10 +94,10 @@ func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 			}
 			takeBack(t, w, next)
 
-			w = serve(t, nil)
+			w = startWorker(t, nil)
 			planned(t, w, "failing_shuffle")
 			next.Lease, next.AckedBelow, next.CleanBelow = next.Lease+1, load.Acked, load.CleanBelow
-			w.start(next)
+			w.streams.Start(next)
 			if got := between(t, w, next, again, 0, again+50); fmt.Sprint(got) != fmt.Sprint(want[again:]) {
 				t.Errorf("begun by arithmetic: got %v\nwant %v", got, want[again:])
 			}
@@ -108,9 +109,8 @@ func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 // takeBack ends a stream whose epoch goes on elsewhere.
 func takeBack(t *testing.T, w *Worker, o *pecanv1.StartStream) {
 	t.Helper()
-	held := w.held()[0]
-	w.stop(&pecanv1.StopStream{Id: o.Id, Lease: o.Lease})
-	<-held.closed()
+	w.streams.Stop(&pecanv1.StopStream{Id: o.Id, Lease: o.Lease})
+	w.running.Wait()
 	// The connection of its reader may still hold what it was about to send.
 	waitFor(t, "its elements are freed", func() bool { return tf.LiveTensors() == 0 })
 }
@@ -118,14 +118,14 @@ func takeBack(t *testing.T, w *Worker, o *pecanv1.StartStream) {
 // forgetClean has a manifest say nothing of failures, as older ones do.
 func forgetClean(t *testing.T, file string) {
 	t.Helper()
-	c := &checkpoints{mustRoot(t, filepath.Dir(file))}
-	defer c.root.Close()
-	manifest, state, err := c.read(filepath.Base(file), originOf(t, c, filepath.Base(file)))
+	c := openDir(t, filepath.Dir(file))
+	defer c.Close()
+	manifest, state, err := c.Read(filepath.Base(file), originOf(t, file))
 	if err != nil {
 		t.Fatal(err)
 	}
 	manifest.CleanBelow = 0
-	if err := c.write(".", manifest, state); err != nil {
+	if err := c.Write(".", manifest, state); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -5,15 +5,15 @@ import (
 	"errors"
 	"io"
 
-	"google.golang.org/grpc/codes"
-
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/graph"
+	"github.com/pecan-ml/pecan/service/internal/clock"
+	"google.golang.org/grpc/codes"
 )
 
-// api is the dispatcher's service.
-func (s *session) api() pecanv1.DispatcherClient {
+// API is the dispatcher's service.
+func (s *session) API() pecanv1.DispatcherClient {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.client
@@ -21,14 +21,14 @@ func (s *session) api() pecanv1.DispatcherClient {
 
 // fetchGraph reads a dataset's graph from the dispatcher.
 func (s *session) fetchGraph(ctx context.Context, fingerprint string) ([]byte, error) {
-	client, backoff := s.api(), firstBackoff
+	client, backoff := s.API(), firstBackoff
 	for {
 		data, err := receiveGraph(ctx, client, fingerprint)
 		if err == nil || ctx.Err() != nil || reason.From(err).Code() != codes.Unavailable {
 			return data, err
 		}
 		s.worker.log.Warn("fetch a graph, trying again", "fingerprint", fingerprint, "error", err)
-		if !pause(ctx, backoff) {
+		if !clock.Sleep(ctx, backoff) {
 			return nil, ctx.Err()
 		}
 		backoff = min(2*backoff, lastBackoff)

@@ -13,16 +13,18 @@ import (
 	"testing"
 	"time"
 
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 	"github.com/pecan-ml/pecan/service/graph/split"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
 // registered is a planner that makes streams out of registered graphs, as a worker does: each is the whole dataset.
-type registered struct{ *graphs }
+type registered struct{ *dataset.Store }
 
-func (r registered) instantiate(ctx context.Context, fingerprint string, _ *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
-	parsed, err := r.get(ctx, fingerprint)
+func (r registered) Instantiate(ctx context.Context, fingerprint string, _ *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
+	parsed, err := r.Get(ctx, fingerprint)
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +37,7 @@ func (r registered) instantiate(ctx context.Context, fingerprint string, _ *peca
 }
 
 func newRegistered() registered {
-	return registered{newGraphs(func(_ context.Context, name string) ([]byte, error) {
+	return registered{dataset.NewStore(func(_ context.Context, name string) ([]byte, error) {
 		return os.ReadFile(filepath.Join("testdata", name+".graph"))
 	})}
 }
@@ -80,15 +82,15 @@ func TestFiguresAreExact(t *testing.T) {
 				want = append(want, fmt.Sprint(step.Op, " ", step.Elements))
 			}
 			slices.Sort(want)
-			w := serve(t, nil)
-			w.graphs = newRegistered()
+			w := startWorker(t, nil)
+			useGraphs(w, newRegistered())
 			o := order(name)
-			w.start(o)
+			w.streams.Start(o)
 			r := dialTCP(t, w)
 			r.open(1, opening(o))
 			r.stream(0)
-			w.ledger.untold()
-			nodes := w.ledger.news("job").GetNodes()
+			w.streams.Totals.Resend()
+			nodes := w.streams.Totals.Unreported("job").GetNodes()
 			if got := countsOf(nodes); !slices.Equal(got, want) {
 				t.Errorf("figures are\n %s, want\n %s", strings.Join(got, ", "), strings.Join(want, ", "))
 			}
@@ -107,11 +109,11 @@ func TestFiguresAreExact(t *testing.T) {
 
 // preset is a planner that has one stream's graph at hand.
 type preset struct {
-	planner
+	dataset.Planner
 	graph []byte
 }
 
-func (p preset) instantiate(context.Context, string, *pecanv1.Plan, rewrite.At) (*rewrite.StreamGraphs, error) {
+func (p preset) Instantiate(context.Context, string, *pecanv1.Plan, rewrite.At) (*rewrite.StreamGraphs, error) {
 	return &rewrite.StreamGraphs{A: p.graph}, nil
 }
 
@@ -128,15 +130,19 @@ func TestFiguresAreReadWhileAStreamThatIsOverCannotBeClosed(t *testing.T) {
 	if err := syscall.Mkfifo("pipe", 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w := serve(t, nil)
-	w.graphs = preset{w.graphs, pipe}
-	w.start(order("pipe"))
-	run := w.held()[0].run
+	w := startWorker(t, nil)
+	useGraphs(w, preset{w.streams.Graphs, pipe})
+	w.streams.Start(order("pipe"))
+	ended := make(chan struct{})
+	go func() {
+		w.running.Wait()
+		close(ended)
+	}()
 	defer func() {
 		// Whoever opened it to read goes on.
 		for writer := (*os.File)(nil); ; time.Sleep(time.Millisecond) {
 			select {
-			case <-run.done:
+			case <-ended:
 				if writer != nil {
 					writer.Close()
 				}
@@ -152,19 +158,18 @@ func TestFiguresAreReadWhileAStreamThatIsOverCannotBeClosed(t *testing.T) {
 		}
 	}()
 	// The run has ended, and closes what it has.
-	waitFor(t, "the iterator to be closed", func() bool {
-		run.insideMu.Lock()
-		defer run.insideMu.Unlock()
-		return run.gone
+	waitFor(t, "the end of the run", func() bool {
+		load := w.streams.Load()
+		return load.Running == 0 && load.FailedStreams+load.FailedElements > 0
 	})
 	select {
-	case <-run.done:
+	case <-ended:
 		t.Fatal("it was closed at once, which shows nothing")
 	case <-time.After(100 * time.Millisecond):
 	}
 	looked := make(chan struct{})
 	go func() {
-		run.sample()
+		w.streams.Sample()
 		close(looked)
 	}()
 	select {

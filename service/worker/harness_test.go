@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+
 	"github.com/golang/snappy"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -22,7 +24,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
-	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,12 +36,12 @@ const deadline = time.Minute
 // closing stream's is that name with a suffix.
 type files struct{}
 
-func (files) instantiate(_ context.Context, fingerprint string, _ *pecanv1.Plan, _ rewrite.At) (*rewrite.StreamGraphs, error) {
+func (files) Instantiate(_ context.Context, fingerprint string, _ *pecanv1.Plan, _ rewrite.At) (*rewrite.StreamGraphs, error) {
 	data, err := os.ReadFile(filepath.Join("..", "..", "native", "tf", "testdata", fingerprint+".graph"))
 	return &rewrite.StreamGraphs{A: data}, err
 }
 
-func (files) files(context.Context, string, *pecanv1.Plan, uint32) []string { return nil }
+func (files) Files(context.Context, string, *pecanv1.Plan, uint32) []string { return nil }
 
 func testConfig() Config {
 	return Config{
@@ -49,8 +51,8 @@ func testConfig() Config {
 	}
 }
 
-// serve starts a worker without a dispatcher.
-func serve(t testing.TB, change func(*Config)) *Worker {
+// startWorker starts a worker without a dispatcher.
+func startWorker(t testing.TB, change func(*Config)) *Worker {
 	t.Helper()
 	config := testConfig()
 	if change != nil {
@@ -64,7 +66,7 @@ func serve(t testing.TB, change func(*Config)) *Worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.graphs = files{}
+	useGraphs(w, files{})
 	t.Cleanup(func() {
 		if err := w.close(); err != nil {
 			t.Error(err)
@@ -78,6 +80,9 @@ func serve(t testing.TB, change func(*Config)) *Worker {
 	})
 	return w
 }
+
+// useGraphs has a worker take the graphs of streams from elsewhere than the dispatcher.
+func useGraphs(w *Worker, graphs dataset.Planner) { w.streams.Graphs, w.trials.Graphs = graphs, graphs }
 
 func openFiles(t testing.TB) int {
 	t.Helper()
@@ -150,16 +155,16 @@ type reader struct {
 
 func dialTCP(t testing.TB, w *Worker) *reader {
 	t.Helper()
-	nc, err := net.Dial("tcp", w.localAddress())
+	nc, err := net.Dial("tcp", w.identity.Local)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return greet(t, nc, &pecanv1.DataHello{ClientId: "test", WorkerId: w.workerID()})
+	return greet(t, nc, &pecanv1.DataHello{ClientId: "test", WorkerId: w.identity.ID()})
 }
 
 func dialShared(t testing.TB, w *Worker) *reader {
 	t.Helper()
-	nc, err := net.Dial("unix", w.server.unixName())
+	nc, err := net.Dial("unix", w.server.UnixName())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/pecan-ml/pecan/proto/frame"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/worker/serve"
+	"github.com/pecan-ml/pecan/service/worker/window"
 )
 
 func encoded(t testing.TB, h frame.Header, message proto.Message) []byte {
@@ -31,9 +33,9 @@ func encoded(t testing.TB, h frame.Header, message proto.Message) []byte {
 }
 
 func TestAPeerThatTalksNonsenseIsCutOffAndOthersAreServed(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("thousand")
-	w.start(o)
+	w.streams.Start(o)
 	hello := encoded(t, frame.Header{Type: frame.Hello}, &pecanv1.DataHello{})
 	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 	garbage := make([]byte, 4096)
@@ -62,7 +64,7 @@ func TestAPeerThatTalksNonsenseIsCutOffAndOthersAreServed(t *testing.T) {
 	}
 	for name, input := range cases {
 		t.Run(name, func(t *testing.T) {
-			nc, err := net.Dial("tcp", w.localAddress())
+			nc, err := net.Dial("tcp", w.identity.Local)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,15 +88,15 @@ func TestAPeerThatTalksNonsenseIsCutOffAndOthersAreServed(t *testing.T) {
 
 // A peer before its hello is nobody: it is cut off by its header and not by the time-out, however much it announces.
 func TestALargeHelloIsCutOffBeforeItIsRead(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	large := encoded(t, frame.Header{Type: frame.Hello}, nil)
-	binary.LittleEndian.PutUint32(large[32:], maxHello+1)
-	nc, err := net.Dial("tcp", w.localAddress())
+	binary.LittleEndian.PutUint32(large[32:], serve.MaxHello+1)
+	nc, err := net.Dial("tcp", w.identity.Local)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	if err := nc.SetDeadline(time.Now().Add(helloTimeout / 2)); err != nil {
+	if err := nc.SetDeadline(time.Now().Add(serve.HelloTimeout / 2)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := nc.Write(large); err != nil {
@@ -111,11 +113,11 @@ func TestALargeHelloIsCutOffBeforeItIsRead(t *testing.T) {
 // What a reader says after its hello is short. Long meta data would stay in the worker's memory while its end is awaited, for each
 // of a thousand readers.
 func TestALongFrameOfAReaderIsCutOffBeforeItIsRead(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	for _, kind := range []frame.Type{frame.Open, frame.Credit, frame.Ping} {
 		r := dialTCP(t, w)
 		long := encoded(t, frame.Header{Type: kind, Channel: 1}, nil)
-		binary.LittleEndian.PutUint32(long[32:], maxRequest+1)
+		binary.LittleEndian.PutUint32(long[32:], serve.MaxRequest+1)
 		if _, err := r.nc.Write(long); err != nil {
 			t.Fatal(err)
 		}
@@ -131,11 +133,11 @@ func TestALongFrameOfAReaderIsCutOffBeforeItIsRead(t *testing.T) {
 
 // 2000 TCP connections that are open and say nothing take no place from readers, neither over TCP nor on this host.
 func TestReadersAreServedInAFloodOfConnections(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("thousand")
-	w.start(o)
+	w.streams.Start(o)
 	for range 2000 {
-		nc, err := net.Dial("tcp", w.localAddress())
+		nc, err := net.Dial("tcp", w.identity.Local)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,13 +153,13 @@ func TestReadersAreServedInAFloodOfConnections(t *testing.T) {
 }
 
 func TestReadersAboveTheLimitAreToldAndLocalOnesAreNot(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("thousand")
-	w.start(o)
-	for range maxReaders {
+	w.streams.Start(o)
+	for range serve.MaxReaders {
 		dialTCP(t, w)
 	}
-	nc, err := net.Dial("tcp", w.localAddress())
+	nc, err := net.Dial("tcp", w.identity.Local)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,29 +179,15 @@ func TestReadersAboveTheLimitAreToldAndLocalOnesAreNot(t *testing.T) {
 	}
 }
 
-func TestWarningsAboutPeersAreBoundedInTime(t *testing.T) {
-	var r rareLog
-	now := time.Now()
-	for i := range 100 {
-		dropped, say := r.allow(now)
-		if say != (i < warnBurst) || dropped != 0 {
-			t.Fatalf("warning %d: said %v, %d dropped", i, say, dropped)
-		}
-	}
-	if dropped, say := r.allow(now.Add(warnPeriod)); !say || dropped != 100-warnBurst {
-		t.Fatalf("said %v, %d dropped", say, dropped)
-	}
-}
-
 func isTimeout(err error) bool {
 	timeout, ok := err.(net.Error)
 	return ok && timeout.Timeout()
 }
 
 func TestOpensOfStreamsThatAreNotThere(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("thousand")
-	w.start(o)
+	w.streams.Start(o)
 	r := dialTCP(t, w)
 	remainder := opening(o)
 	remainder.Remainder = true
@@ -265,14 +253,14 @@ func TestReadersNumbersThatMakeNoSenseHurtNobody(t *testing.T) {
 			r.open(1, open)
 		},
 	}
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	stream := uint32(0)
 	for name, hostile := range cases {
 		t.Run(name, func(t *testing.T) {
 			o := order("thousand")
 			stream++
 			o.Id.Stream = stream
-			w.start(o)
+			w.streams.Start(o)
 			r := dialTCP(t, w)
 			hostile(r, o)
 			r.handled()
@@ -292,25 +280,19 @@ func FuzzConnection(f *testing.F) {
 	f.Add(hello)
 	f.Add(append(hello, encoded(f, frame.Header{Type: frame.Open, Channel: 1}, opening(order("thousand")))...))
 	f.Add(append(hello, encoded(f, frame.Header{Type: frame.Credit, Channel: 1, Index: 5, RawLen: 1 << 50}, nil)...))
-	w := serve(f, nil)
-	w.start(order("thousand"))
+	w := startWorker(f, nil)
+	w.streams.Start(order("thousand"))
 	f.Fuzz(func(t *testing.T, input []byte) {
-		ours, theirs := net.Pipe()
-		c := newConn(w.server, theirs)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			c.serve()
-		}()
-		go func() {
-			_, _ = io.Copy(io.Discard, ours)
-		}()
-		_ = ours.SetDeadline(time.Now().Add(time.Second))
-		_, _ = ours.Write(input)
-		ours.Close()
-		select {
-		case <-done:
-		case <-time.After(deadline):
+		nc, err := net.Dial("tcp", w.identity.Local)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		_ = nc.SetDeadline(time.Now().Add(deadline))
+		// The worker may hang up before all is written.
+		_, _ = nc.Write(input)
+		_ = nc.(*net.TCPConn).CloseWrite()
+		if _, err := io.Copy(io.Discard, nc); err != nil && isTimeout(err) {
 			t.Fatal("the connection does not end")
 		}
 	})
@@ -318,11 +300,11 @@ func FuzzConnection(f *testing.F) {
 
 // A reader that opens channels to a stream that is not here, and closes them at once, has no more searches under way than it may have channels.
 func TestOpeningsThatWereClosedAgainDoNotPileUp(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	r := dialTCP(t, w)
 	before := runtime.NumGoroutine()
 	o := order("thousand")
-	const rounds = 5 * maxChannels
+	const rounds = 5 * serve.MaxChannels
 	var batch []byte
 	for range rounds {
 		batch = append(batch, encoded(t, frame.Header{Type: frame.Open, Channel: 1}, opening(o))...)
@@ -332,31 +314,48 @@ func TestOpeningsThatWereClosedAgainDoNotPileUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.handled()
-	if n := runtime.NumGoroutine() - before; n > maxChannels {
+	if n := runtime.NumGoroutine() - before; n > serve.MaxChannels {
 		t.Errorf("%d goroutines look for streams of channels that are closed", n)
 	}
 }
 
 // An OPEN that was asked for before the one that is read, and finds its stream late, ends nothing, though what it wants is held no more.
 func TestALateOpenOfAFreeOrderDoesNotEndTheStream(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("thousand")
 	o.Plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
 	o.Options.Mode = pecanv1.Mode_MODE_AT_MOST_ONCE
-	w.start(o)
+	w.streams.Start(o)
 	r := dialTCP(t, w)
 	r.open(1, opening(o))
 	if elements, _, _ := r.stream(0); len(elements) != 1000 {
 		t.Fatalf("%d elements", len(elements))
 	}
 	r.credit(1, 600, 1<<40)
-	s := w.held()[0]
-	waitFor(t, "what arrived is let go", func() bool { return !s.run.window.holds(0) })
-	late := &channel{conn: &conn{}, id: 99, lease: o.GetLease()}
-	if refusal := s.attach(late, 0, 0); refusal == nil || refusal.Reason != reason.Closed {
+	waitFor(t, "what arrived is let go", func() bool { return w.streams.Loads()[0].GetAcked() == 600 })
+	if refusal := w.streams.Attach(t.Context(), opening(o), late{lease: o.GetLease()}); refusal == nil || refusal.Reason != reason.Closed {
 		t.Errorf("the late OPEN was told %v", refusal)
 	}
-	if s.gone != nil {
-		t.Errorf("the stream was given up: %v", s.gone)
+	request := opening(o)
+	request.StartIndex = 600
+	r.open(2, request)
+	for {
+		g, err := r.next()
+		if err != nil || g.header.Channel == 2 && g.failure != nil {
+			t.Fatalf("the stream was given up: %v, %v", g.failure, err)
+		}
+		if g.header.Channel == 2 {
+			break
+		}
 	}
 }
+
+// late is a reader that was asked for before all others.
+type late struct{ lease uint64 }
+
+func (l late) Lease() uint64      { return l.lease }
+func (late) Asked() uint64        { return 0 }
+func (late) Remainder() bool      { return false }
+func (late) Bind(*window.Window)  {}
+func (late) Wake()                {}
+func (late) Refuse(*reason.Error) {}

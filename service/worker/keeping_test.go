@@ -3,32 +3,27 @@ package worker
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/pecan-ml/pecan/native/tf"
-	"github.com/pecan-ml/pecan/proto/frame"
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/cache"
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 	"github.com/pecan-ml/pecan/service/graph/split"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
 // kept gives a worker with a directory for caches the graphs of service/graph/testdata, and the order of one stream of a dataset.
 func kept(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 	t.Helper()
-	graphs := newGraphs(func(_ context.Context, name string) ([]byte, error) {
+	graphs := dataset.NewStore(func(_ context.Context, name string) ([]byte, error) {
 		return os.ReadFile(filepath.Join("..", "graph", "testdata", name+".pb"))
 	})
-	w.graphs = byName{graphs}
-	parsed, err := graphs.get(t.Context(), name)
+	useGraphs(w, byName{graphs})
+	parsed, err := graphs.Get(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,37 +37,46 @@ func kept(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 
 func withCache(t *testing.T) (*Worker, string) {
 	path := filepath.Join(t.TempDir(), "cache")
-	return serve(t, func(c *Config) { c.CacheDir, c.CacheOrphanAfter = path, DefaultCacheOrphanAfter }), path
+	return startWorker(t, func(c *Config) { c.CacheDir, c.CacheOrphanAfter = path, DefaultCacheOrphanAfter }), path
 }
 
 // read runs a stream under a lease of its own and gives its elements in words.
 func read(t *testing.T, w *Worker, o *pecanv1.StartStream, lease uint64) string {
 	t.Helper()
 	o.Lease = lease
-	w.start(o)
+	w.streams.Start(o)
 	r := dialTCP(t, w)
 	r.open(1, opening(o))
 	elements, failures, _ := r.stream(0)
 	if len(failures) > 0 {
 		t.Fatal(failures)
 	}
-	w.stop(&pecanv1.StopStream{Id: o.Id})
+	w.streams.Stop(&pecanv1.StopStream{Id: o.Id})
 	return fmt.Sprint(elements)
+}
+
+// reported are the segments that a worker would report to a new dispatcher.
+func reported(w *Worker) (segments []*pecanv1.CacheSegment) {
+	send := w.streams.Caches.Send
+	defer func() { w.streams.Caches.Send = send }()
+	w.streams.Caches.Send = func(messages ...*pecanv1.WorkerMessage) {
+		for _, message := range messages {
+			segments = append(segments, message.GetCacheSegmentWritten().GetSegment())
+		}
+	}
+	w.streams.Caches.Resend()
+	return segments
 }
 
 // written answers like a dispatcher that names every segment, and gives the last one.
 func written(t *testing.T, w *Worker) *pecanv1.CacheSegment {
 	t.Helper()
-	w.caches.mu.Lock()
-	var segment *pecanv1.CacheSegment
-	for _, own := range w.caches.own {
-		segment = own.segment
+	segments := reported(w)
+	if len(segments) == 0 {
+		t.Fatal("no segment was reported")
 	}
-	w.caches.mu.Unlock()
-	if segment == nil {
-		t.Fatal("no segment was told of")
-	}
-	w.caches.named(&pecanv1.CacheSegmentAck{Name: segment.Name, Accepted: true})
+	segment := segments[len(segments)-1]
+	w.streams.Caches.Acknowledge(&pecanv1.CacheSegmentAck{Name: segment.Name, Accepted: true})
 	return segment
 }
 
@@ -90,7 +94,7 @@ func TestWhatWasWrittenIsRead(t *testing.T) {
 		if got := read(t, w, o, 3); got != want {
 			t.Errorf("%s: read, the elements are %.200s, computed %.200s", name, got, want)
 		}
-		if w.caches.read.Load() == 0 || w.caches.spoilt.Load() != 0 {
+		if metrics := w.streams.Caches.Metrics(); metrics.GetBytesRead() == 0 || metrics.GetSegmentsInvalid() != 0 {
 			t.Errorf("%s: nothing was read", name)
 		}
 	}
@@ -125,7 +129,7 @@ func TestADamagedSegmentIsComputedInstead(t *testing.T) {
 		if got := read(t, w, o, lease); got != want {
 			t.Errorf("%s: %.200s, want %.200s", what, got, want)
 		}
-		if w.caches.spoilt.Load() != spoilt {
+		if w.streams.Caches.Metrics().GetSegmentsInvalid() != spoilt {
 			t.Errorf("%s: nobody noticed", what)
 		}
 		if _, err := os.Stat(filepath.Join(path, strings.TrimSuffix(segment.Name, ".seg")+".bad")); err != nil {
@@ -135,186 +139,24 @@ func TestADamagedSegmentIsComputedInstead(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(path, segment.Name)); err != nil {
 		t.Fatal(err)
 	}
-	if got := read(t, w, o, lease+1); got != want || w.caches.spoilt.Load() != spoilt+1 {
-		t.Errorf("without its file: %.200s, want %.200s; %d were noticed", got, want, w.caches.spoilt.Load())
-	}
-}
-
-// A segment breaks off, and the dataset cannot be computed at first: it goes on behind what was given, when it can.
-func TestWhatCannotBeComputedInsteadIsTriedAgainAtItsPlace(t *testing.T) {
-	w, _ := withCache(t)
-	o := kept(t, w, "kept")
-	read(t, w, o, 1)
-	o.Cache.Segment, o.Lease = written(t, w), 2
-	w.start(o)
-	r := dialTCP(t, w)
-	r.open(1, opening(o))
-	ran := w.held()[0].run
-	r.stream(0)
-	w.stop(&pecanv1.StopStream{Id: o.GetId()})
-	<-ran.done
-	was := ran.keeping
-	again := func(given uint64, graphs *rewrite.StreamGraphs) *keeping {
-		k := &keeping{
-			run: newRun(was.run.stream, beginning{}), caches: w.caches, order: o.Cache, source: was.source, given: given, graphs: graphs,
-		}
-		t.Cleanup(k.close)
-		return k
-	}
-	const given = 10
-	want := pulled(t, again(0, was.graphs))[given:]
-	k := again(given, &rewrite.StreamGraphs{BelowCache: []byte("no graph")})
-	if err := k.beginReading(o.Cache.Segment); err != nil {
-		t.Fatal(err)
-	}
-	if err := k.reader.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if got, err := k.Pull(); err == nil || errors.Is(err, io.EOF) {
-			t.Fatalf("%v, %v", got, err)
-		}
-	}
-	k.graphs = was.graphs
-	if got := pulled(t, k); len(want) == 0 || !slices.Equal(got, want) {
-		t.Errorf("it goes on with %v, want %v", got, want)
-	}
-}
-
-// pulled gives all numbers that come.
-func pulled(t *testing.T, k *keeping) (numbers []uint64) {
-	t.Helper()
-	for {
-		tensors, err := k.Pull()
-		if errors.Is(err, io.EOF) {
-			return numbers
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		for data := tensors[0].Data(); len(data) > 0; data = data[8:] {
-			numbers = append(numbers, binary.LittleEndian.Uint64(data))
-		}
-		tf.ReleaseAll(tensors)
-	}
-}
-
-// TestEveryDtypeSurvivesASegment takes elements of all dtypes and shapes through a segment and compares the bytes of their tensors.
-func TestEveryDtypeSurvivesASegment(t *testing.T) {
-	w, _ := withCache(t)
-	for _, name := range []string{"dtypes", "strings", "mixed"} {
-		serialised, err := os.ReadFile(filepath.Join("..", "..", "native", "tf", "testdata", name+".graph"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		types, err := outputTypes(serialised)
-		if err != nil {
-			t.Fatal(err)
-		}
-		it, err := w.contexts.plain.NewIterator(serialised, types)
-		if err != nil {
-			t.Fatal(err)
-		}
-		from := &lower{it: it}
-		id := cache.ID{Key: "k"}
-		writer, err := w.caches.dir.Create(cache.Name("k", 0, 1, w.caches.runs.Add(1), "w"), id, true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var want []string
-		for {
-			got, err := from.next()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := writer.Append(&got.chunk); err != nil {
-				t.Fatal(err)
-			}
-			want = append(want, inWords(got.tensors))
-			tf.ReleaseAll(got.tensors)
-		}
-		it.Close()
-		segment, err := writer.Commit()
-		if err != nil {
-			t.Fatal(err)
-		}
-		reader, err := w.caches.dir.Open(segment)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var table frame.Table
-		for i := 0; ; i++ {
-			chunk, err := reader.Next()
-			if errors.Is(err, io.EOF) {
-				if i != len(want) || i == 0 {
-					t.Errorf("%s: %d elements of %d", name, i, len(want))
-				}
-				break
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			tensors, err := raise(&chunk, &table)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := inWords(tensors); got != want[i] {
-				t.Errorf("%s: element %d is %.300s, was %.300s", name, i, got, want[i])
-			}
-			tf.ReleaseAll(tensors)
-		}
-		if err := reader.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-func inWords(tensors []*tf.Tensor) string {
-	var out strings.Builder
-	for _, tensor := range tensors {
-		data := tensor.Data()
-		if tensor.DType() == tf.String {
-			data = make([]byte, tensor.WireSize())
-			tensor.PackStrings(data)
-		}
-		fmt.Fprintf(&out, "%d %v %x;", tensor.DType(), tensor.Dims(), data)
-	}
-	return out.String()
-}
-
-func TestSourcesThatChangedAreSeen(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "data")
-	if err := os.WriteFile(file, []byte("one"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	before := digest([]string{file, "no file"})
-	if digest([]string{"no file", file, "nor this"}) != before {
-		t.Error("strings that name no file count")
-	}
-	if err := os.WriteFile(file, []byte("three"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if digest([]string{file}) == before {
-		t.Error("a file that changed goes unseen")
+	if got := read(t, w, o, lease+1); got != want || w.streams.Caches.Metrics().GetSegmentsInvalid() != spoilt+1 {
+		t.Errorf("without its file: %.200s, want %.200s; %d were noticed", got, want, w.streams.Caches.Metrics().GetSegmentsInvalid())
 	}
 }
 
 // refilled is a planner of datasets with a table that is filled from a file, which changes once the table has its name.
 type refilled struct {
-	planner
+	dataset.Planner
 	file    string
 	changes bool
 }
 
-func (r refilled) instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
-	graphs, err := r.planner.instantiate(ctx, fingerprint, plan, at)
+func (r refilled) Instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
+	graphs, err := r.Planner.Instantiate(ctx, fingerprint, plan, at)
 	if err != nil {
 		return nil, err
 	}
-	graphs.Files = fileStates([]string{r.file})
+	graphs.Files = dataset.FileStates([]string{r.file})
 	if r.changes {
 		err = os.WriteFile(r.file, []byte("other words"), 0o600)
 	}
@@ -330,11 +172,9 @@ func TestWhatMayComeFromAnOldTableIsNotKept(t *testing.T) {
 		if err := os.WriteFile(file, []byte("words"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		w.graphs = refilled{w.graphs, file, changes}
+		useGraphs(w, refilled{w.streams.Graphs, file, changes})
 		read(t, w, o, 1)
-		w.caches.mu.Lock()
-		told := len(w.caches.own)
-		w.caches.mu.Unlock()
+		told := len(reported(w))
 		if (told == 0) != changes {
 			t.Errorf("the file changes: %v; %d segments were told of", changes, told)
 		}

@@ -2,9 +2,8 @@ package worker
 
 import (
 	"os"
+	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,76 +14,42 @@ import (
 func TestTheWindowIsBoundedInBytes(t *testing.T) {
 	for name, bound := range map[string]int64{"large": 40 << 20, "endless": 2 << 20, "strings": 2 << 20} {
 		t.Run(name, func(t *testing.T) {
-			w := serve(t, func(c *Config) { c.WindowBytes = bound })
-			w.start(order(name))
-			run := w.held()[0].run
+			w := startWorker(t, func(c *Config) { c.WindowBytes = bound })
+			w.streams.Start(order(name))
+			load := func() *pecanv1.WorkerHeartbeat_StreamLoad { return w.streams.Loads()[0] }
 			settled := func() bool {
-				before, _, _ := run.window.load()
+				before := load().GetProduced()
 				time.Sleep(50 * time.Millisecond)
-				after, _, _ := run.window.load()
+				after := load().GetProduced()
 				return after > 0 && before == after
 			}
 			waitFor(t, "a full window", settled)
-			if _, _, bytes := run.window.load(); bytes > bound+largeElement+frameBytes+tableBytes {
+			// An element, or a frame with its table, may come on top.
+			if bytes := load().GetWindowBytes(); bytes > bound+largeElement+512<<10 {
 				t.Fatalf("%d bytes are ready, the bound is %d", bytes, bound)
 			}
 		})
 	}
 }
 
-func TestTheLastOfTheRoomIsGivenOnce(t *testing.T) {
-	// Eight streams hold one element each, and all want to make their next one at the same moment; there is room for 13,
-	// and one that may be under way.
-	const size, room = 10, 13
-	var all atomic.Int64
-	limit := func() int64 { return (room + 1) * (size + entryOverhead) }
-	streams := func() int64 { return 2 }
-	var passed atomic.Int64
-	var runs sync.WaitGroup
-	windows := make([]*window, 8)
-	for i := range windows {
-		windows[i] = newWindow(&all, nil)
-		windows[i].append(newEntry(0, 1, size, nil))
-	}
-	for _, w := range windows {
-		runs.Go(func() {
-			for w.waitRoom(limit, streams, nil) {
-				passed.Add(1)
-				w.append(newEntry(w.next, 1, size, nil))
-			}
-		})
-	}
-	waitFor(t, "the room to be taken", func() bool { return passed.Load() == room-8 })
-	if held := all.Load(); held != room*(size+entryOverhead) {
-		t.Errorf("%d bytes are held or put by, the limit is %d", held, limit())
-	}
-	for _, w := range windows {
-		w.close()
-	}
-	runs.Wait()
-	// What the first to close gave back, others took before they were closed themselves.
-	if all.Load() != 0 {
-		t.Errorf("%d bytes are left after the windows were closed", all.Load())
-	}
-}
-
 func TestStreamsThatEndedCountAgainstTheLimitAndBlockNobody(t *testing.T) {
 	const limit = 12 << 20
-	w := serve(t, func(c *Config) { c.WindowBytes = limit })
+	w := startWorker(t, func(c *Config) { c.WindowBytes = limit })
 	// Each of these has about 10 MB that nobody reads: the first fits, the others get what is left, and an entry each.
 	for i := range uint32(4) {
 		o := order("hundreds")
 		o.Id.Stream = i
-		w.start(o)
-		run := w.held()[0].run
-		waitFor(t, "elements", func() bool { n, _, _ := run.window.load(); return n > 0 })
+		w.streams.Start(o)
+		waitFor(t, "elements", func() bool {
+			return !slices.ContainsFunc(w.streams.Loads(), func(load *pecanv1.WorkerHeartbeat_StreamLoad) bool { return load.GetProduced() == 0 })
+		})
 	}
 	waitFor(t, "windows that do not grow", func() bool {
-		before := w.windowBytes.Load()
+		before := w.streams.Load().WindowBytes
 		time.Sleep(50 * time.Millisecond)
-		return before == w.windowBytes.Load()
+		return before == w.streams.Load().WindowBytes
 	})
-	if held := w.windowBytes.Load(); held > limit+4*(1<<20) {
+	if held := w.streams.Load().WindowBytes; held > limit+4*(1<<20) {
 		t.Fatalf("%d bytes are held, the limit is %d", held, limit)
 	}
 	for i := range uint32(4) {
@@ -100,7 +65,7 @@ func TestStreamsThatEndedCountAgainstTheLimitAndBlockNobody(t *testing.T) {
 			r.credit(1, n+1, 1<<40)
 		}
 	}
-	waitFor(t, "the windows to empty", func() bool { return w.windowBytes.Load() == 0 })
+	waitFor(t, "the windows to empty", func() bool { return w.streams.Load().WindowBytes == 0 })
 }
 
 // peakAtRest looks at how many bytes are held until that rests at no less than atLeast, and gives the most that was seen.
@@ -124,30 +89,29 @@ func peakAtRest(t *testing.T, atLeast int64, look func() int64) (peak int64) {
 // Streams that fill their windows by themselves leave room for what another one's graph holds in buffers of its own.
 func TestProducingLeavesRoomForWhatGraphsBuffer(t *testing.T) {
 	const limit = 16 * largeElement
-	w := serve(t, func(c *Config) { c.WindowBytes = limit })
+	w := startWorker(t, func(c *Config) { c.WindowBytes = limit })
 	// Until it is opened this one makes a single element, while its prefetch fills and stays full.
 	ahead := order("ahead")
 	ahead.Prefetch = true
-	w.start(ahead)
-	waiting := w.held()[0].run
+	w.streams.Start(ahead)
 	waitFor(t, "the buffers of a graph that nobody reads", func() bool {
-		waiting.sample()
-		before := w.insideBytes.Load()
+		w.streams.Sample()
+		before := w.streams.Load().InsideBytes
 		time.Sleep(50 * time.Millisecond)
-		waiting.sample()
-		return before >= 3*largeElement && before == w.insideBytes.Load()
+		w.streams.Sample()
+		return before >= 3*largeElement && before == w.streams.Load().InsideBytes
 	})
-	inside := w.insideBytes.Load()
+	inside := w.streams.Load().InsideBytes
 	if inside > limit/2 {
 		t.Fatalf("%d bytes are buffered in the graph, more than the half of %d that counts", inside, limit)
 	}
 	for i := range uint32(3) {
 		o := order("large")
 		o.Id.Stream = 1 + i
-		w.start(o)
+		w.streams.Start(o)
 	}
 	// Four elements at least: every stream that has none may make one whatever the limit.
-	peak := peakAtRest(t, 4*largeElement, w.windowBytes.Load)
+	peak := peakAtRest(t, 4*largeElement, func() int64 { return w.streams.Load().WindowBytes })
 	// What the three graphs buffer themselves is not known before they are looked at, and may come on top.
 	if peak+inside > limit {
 		t.Errorf("the windows held up to %d bytes beside %d in the buffers of a graph, the limit is %d", peak, inside, limit)
@@ -155,9 +119,9 @@ func TestProducingLeavesRoomForWhatGraphsBuffer(t *testing.T) {
 }
 
 func TestSharedMemoryIsUsedAgainAndBounded(t *testing.T) {
-	w := serve(t, func(c *Config) { c.SlotBytes = 4 * largeElement })
+	w := startWorker(t, func(c *Config) { c.SlotBytes = 4 * largeElement })
 	o := order("large")
-	w.start(o)
+	w.streams.Start(o)
 	t.Run("slots that come back are used again", func(t *testing.T) {
 		r := dialShared(t, w)
 		request := opening(o)
@@ -215,9 +179,9 @@ func TestAnElementThatIsReadyDoesNotWaitForTheNext(t *testing.T) {
 	// After its first element this dataset filters for ever.
 	for _, name := range []string{"starved", "burst"} {
 		t.Run(name, func(t *testing.T) {
-			w := serve(t, nil)
+			w := startWorker(t, nil)
 			o := order(name)
-			w.start(o)
+			w.streams.Start(o)
 			r := dialTCP(t, w)
 			r.open(1, opening(o))
 			want := map[string]int{"starved": 1, "burst": 10}[name]
@@ -234,12 +198,12 @@ func TestAnElementThatIsReadyDoesNotWaitForTheNext(t *testing.T) {
 }
 
 func TestStoppedStreamsLeaveNothing(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	for round := range 30 {
 		for i, name := range []string{"endless", "spinning", "large", "starved"} {
 			o := order(name)
 			o.Id = &pecanv1.StreamId{JobId: "job", Epoch: uint64(round), Stream: uint32(i)}
-			w.start(o)
+			w.streams.Start(o)
 			if round%2 == 0 {
 				r := dialShared(t, w)
 				r.open(1, opening(o))
@@ -252,8 +216,8 @@ func TestStoppedStreamsLeaveNothing(t *testing.T) {
 			}
 		}
 		for i := range 4 {
-			w.stop(&pecanv1.StopStream{Id: &pecanv1.StreamId{JobId: "job", Epoch: uint64(round), Stream: uint32(i)}})
+			w.streams.Stop(&pecanv1.StopStream{Id: &pecanv1.StreamId{JobId: "job", Epoch: uint64(round), Stream: uint32(i)}})
 		}
 	}
-	waitFor(t, "the runs to end", func() bool { return w.runs.Load() == 0 })
+	waitFor(t, "the runs to end", func() bool { return w.streams.Load().Running == 0 })
 }

@@ -3,22 +3,31 @@ package worker
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
 // A stream that finds as many being opened as there are cores waits for its turn, and not for ever: one of them may hang.
 func TestStreamsAreOpenedInTurns(t *testing.T) {
-	w := serve(t, nil)
-	for range cap(w.openings.turns) {
-		w.openings.turns <- struct{}{}
+	w := startWorker(t, nil)
+	until := make(chan struct{})
+	useGraphs(w, stuck{w.streams.Graphs, until})
+	for i := range runtime.NumCPU() {
+		o := order("stuck")
+		o.Id.JobId, o.Lease = "stuck", uint64(100+i)
+		o.Id.Stream = uint32(i)
+		w.streams.Start(o)
 	}
+	waitFor(t, "as many are being opened as there are cores", func() bool { return len(w.streams.BeingOpened()) == runtime.NumCPU() })
 	opened := func(o *pecanv1.StartStream) func() bool {
 		return func() bool {
-			for _, load := range w.loads() {
+			for _, load := range w.streams.Loads() {
 				if load.Lease == o.Lease {
 					return load.Opened
 				}
@@ -29,54 +38,54 @@ func TestStreamsAreOpenedInTurns(t *testing.T) {
 	patient, next := order("thousand"), order("thousand")
 	next.Id.Stream, next.Lease = 1, patient.Lease+1
 	begun := time.Now()
-	w.start(patient)
+	w.streams.Start(patient)
 	waitFor(t, "a stream is opened whose turn did not come", opened(patient))
-	if waited := time.Since(begun); waited < openingPatience {
+	if waited := time.Since(begun); waited < time.Second {
 		t.Errorf("it was opened after %v, out of turn", waited)
 	}
-	w.start(next)
-	<-w.openings.turns
+	w.streams.Start(next)
+	begun = time.Now()
+	close(until)
 	waitFor(t, "a stream is opened when it is its turn", opened(next))
-	for range cap(w.openings.turns) - 1 {
-		<-w.openings.turns
-	}
-	if n := len(w.openings.turns); n != 0 {
-		t.Errorf("%d turns were not given back", n)
+	if waited := time.Since(begun); waited >= time.Second {
+		t.Errorf("it was opened after %v, though it was its turn", waited)
 	}
 }
 
 // stuck is a planner with a dataset that cannot be opened to its end, as where a table is filled from a mount that does not answer.
 type stuck struct {
-	planner
+	dataset.Planner
 	until chan struct{}
 }
 
-func (s stuck) instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
+func (s stuck) Instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
 	if fingerprint == "stuck" {
 		<-s.until
 		fingerprint = "thousand"
 	}
-	return s.planner.instantiate(ctx, fingerprint, plan, at)
+	return s.Planner.Instantiate(ctx, fingerprint, plan, at)
 }
 
 // One that is to be opened alone, since workers have died of that, waits for one that hangs; others do not stand in line behind it.
 func TestAStreamThatHangsWhileItIsOpenedHoldsNoOthersUp(t *testing.T) {
-	w := serve(t, nil)
+	c := newCommander()
+	w := withSession(t, c.listen(t, "127.0.0.1:0"))
+	c.hello(t)
 	until := make(chan struct{})
-	w.graphs = stuck{w.graphs, until}
+	useGraphs(w, stuck{w.streams.Graphs, until})
 	hangs, alone, other := order("stuck"), order("thousand"), order("thousand")
 	for i, o := range []*pecanv1.StartStream{hangs, alone, other} {
 		o.Id.JobId, o.Lease = fmt.Sprint("job", i), uint64(i+1)
 	}
 	alone.OpenAlone = true
 	defer close(until)
-	w.start(hangs)
-	waitFor(t, "it is being opened", func() bool { return len(w.openings.now()) == 1 })
-	w.start(alone)
+	w.streams.Start(hangs)
+	waitFor(t, "it is being opened", func() bool { return len(w.streams.BeingOpened()) == 1 })
+	w.streams.Start(alone)
 	time.Sleep(50 * time.Millisecond)
-	w.start(other)
+	w.streams.Start(other)
 	made := func(o *pecanv1.StartStream) bool {
-		for _, load := range w.loads() {
+		for _, load := range w.streams.Loads() {
 			if load.Lease == o.Lease {
 				return load.Produced > 0
 			}
@@ -85,16 +94,14 @@ func TestAStreamThatHangsWhileItIsOpenedHoldsNoOthersUp(t *testing.T) {
 	}
 	for end := time.Now().Add(20 * time.Second); !made(other); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			w.stop(&pecanv1.StopStream{Id: other.Id})
+			w.streams.Stop(&pecanv1.StopStream{Id: other.Id})
 			t.Fatal("a stream of another job is not opened")
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	if !w.alone.lock(ctx) {
-		t.Fatal("no suspicious element can be made")
-	}
-	w.alone.unlock()
+	suspicious := order("thousand")
+	suspicious.Id.JobId, suspicious.Lease, suspicious.CrashGuard = "suspicious", 4, &pecanv1.CrashGuard{Below: 1}
+	w.streams.Start(suspicious)
+	waitFor(t, "a suspicious element is made", func() bool { return made(suspicious) })
 	if made(alone) {
 		t.Error("it was opened beside another")
 	}

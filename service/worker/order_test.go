@@ -6,25 +6,25 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
+
+	graphorder "github.com/pecan-ml/pecan/service/graph/order"
+	"github.com/pecan-ml/pecan/service/graph/split"
 
 	"google.golang.org/protobuf/proto"
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/graph"
-	graphorder "github.com/pecan-ml/pecan/service/graph/order"
-	"github.com/pecan-ml/pecan/service/graph/split"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
 // orderable gives a worker the graphs of testdata/orders.py, and one of them with the plan of a job, and the names of its steps.
 func orderable(t *testing.T, w *Worker, name string, options *pecanv1.JobOptions) (o *pecanv1.StartStream, steps []string) {
 	t.Helper()
-	graphs := newGraphs(func(_ context.Context, name string) ([]byte, error) {
+	graphs := dataset.NewStore(func(_ context.Context, name string) ([]byte, error) {
 		return os.ReadFile(filepath.Join("testdata", "order_"+name+".graph"))
 	})
-	w.graphs = byName{graphs}
-	parsed, err := graphs.get(t.Context(), name)
+	useGraphs(w, byName{graphs})
+	parsed, err := graphs.Get(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func from(t *testing.T, w *Worker, o *pecanv1.StartStream, index uint64) string 
 	t.Helper()
 	o.Lease++
 	o.CleanBelow = index
-	w.start(own(o))
+	w.streams.Start(own(o))
 	r := dialTCP(t, w)
 	request := opening(o)
 	request.StartIndex = index
@@ -67,7 +67,7 @@ func from(t *testing.T, w *Worker, o *pecanv1.StartStream, index uint64) string 
 	if len(failures) > 0 {
 		t.Fatal(failures)
 	}
-	w.stop(&pecanv1.StopStream{Id: o.Id})
+	w.streams.Stop(&pecanv1.StopStream{Id: o.Id})
 	return fmt.Sprint(elements)
 }
 
@@ -108,11 +108,11 @@ func TestAnOrderedPlanGivesWhatTheRegisteredOneGives(t *testing.T) {
 
 // What streams do in another order is told apart, and so is what fails there.
 func TestFiguresOfAnotherOrderAreToldApart(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o, steps := orderable(t, w, "failing", &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC, Seed: 7})
 	read := func() *pecanv1.JobMetrics {
 		o.Lease++
-		w.start(own(o))
+		w.streams.Start(own(o))
 		r := dialTCP(t, w)
 		r.open(1, opening(o))
 		for have := uint64(0); have < 40; {
@@ -122,8 +122,8 @@ func TestFiguresOfAnotherOrderAreToldApart(t *testing.T) {
 		}
 		r.nc.Close()
 		takeBack(t, w, o)
-		w.ledger.untold()
-		return w.ledger.news("job")
+		w.streams.Totals.Resend()
+		return w.streams.Totals.Unreported("job")
 	}
 	first := read()
 	if first.Failed == 0 || first.OrderedFailed > 0 || len(first.Nodes) == 0 || len(first.Ordered) > 0 {
@@ -151,82 +151,23 @@ func TestFiguresOfAnotherOrderAreToldApart(t *testing.T) {
 }
 
 func TestAnOrderIsObeyed(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o, steps := orderable(t, w, "mean_crop", &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC, Seed: 7})
 	first := func() string {
 		o.Lease++
-		w.start(own(o))
+		w.streams.Start(own(o))
 		r := dialTCP(t, w)
 		r.open(1, opening(o))
 		g, err := r.next()
 		if err != nil || len(g.elements) == 0 {
 			t.Fatal(g.failure, err)
 		}
-		w.stop(&pecanv1.StopStream{Id: o.Id})
+		w.streams.Stop(&pecanv1.StopStream{Id: o.Id})
 		return fmt.Sprint(g.elements[0])
 	}
 	registered := first()
 	o.Plan.Order = ordered(steps, 0, 2, 1)
 	if first() == registered {
 		t.Error("the steps were not put in another order")
-	}
-}
-
-func TestOrdersAreKeptAndOnesThatCannotBeAreRefused(t *testing.T) {
-	w := serve(t, nil)
-	o, steps := orderable(t, w, "streams", &pecanv1.JobOptions{})
-	known, err := w.graphs.(byName).find(t.Context(), o.GetFingerprint())
-	if err != nil {
-		t.Fatal(err)
-	}
-	orders := [][]string{steps, ordered(steps, 0, 2, 1, 3, 4, 5, 6, 7), ordered(steps, 0, 1, 2, 3, 4, 6, 5, 7)}
-	var graphs []*graph.Graph
-	for _, order := range orders {
-		for range 2 {
-			g, err := known.inOrder(order)
-			if err != nil {
-				t.Fatal(err)
-			}
-			graphs = append(graphs, g)
-		}
-	}
-	for i := range orders {
-		if graphs[2*i] != graphs[2*i+1] || graphs[2*i].Fingerprint() != known.parsed.Fingerprint() {
-			t.Errorf("order %d is not kept, or of another dataset", i)
-		}
-	}
-	if len(known.ordered) != keepOrders || !slices.Equal(known.ordered[0].order, orders[2]) {
-		t.Errorf("%d orders are kept", len(known.ordered))
-	}
-	_, err = known.inOrder(ordered(steps, 0, 4, 2, 3, 1, 5, 6, 7))
-	if err == nil || !strings.Contains(err.Error(), "only maps and filters move") {
-		t.Errorf("past what is kept: %v", err)
-	}
-}
-
-// A state is that of one graph's iterator: an order of the same steps is another graph.
-func TestACheckpointOfAnotherOrderIsNotRestored(t *testing.T) {
-	of := func(order ...string) *pecanv1.Checkpoint {
-		return &pecanv1.Checkpoint{Fingerprint: "f", PlanHash: planAndOrder(&pecanv1.Plan{Hash: "h", Order: order})}
-	}
-	dir := t.TempDir()
-	checkpoints, err := openCheckpoints(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer checkpoints.root.Close()
-	manifests := []*pecanv1.Checkpoint{of(), of("a", "b"), of("b", "a"), of("a b"), of("a\" \"b")}
-	for i, written := range manifests {
-		if err := checkpoints.write("place", written, []byte("state")); err != nil {
-			t.Fatal(err)
-		}
-		for j, wanted := range manifests {
-			if _, _, err := checkpoints.read("place/0-0.checkpoint", wanted); (err == nil) != (i == j) {
-				t.Errorf("that of order %d is read for order %d: %v", i, j, err)
-			}
-		}
-	}
-	if of().GetPlanHash() != "h" {
-		t.Error("checkpoints of the registered order are not found any more")
 	}
 }

@@ -8,30 +8,29 @@ import (
 
 func TestWhatTheGraphBuffersItselfCountsAgainstTheWindow(t *testing.T) {
 	const limit = 8 * largeElement
-	w := serve(t, func(c *Config) { c.WindowBytes = limit })
+	w := startWorker(t, func(c *Config) { c.WindowBytes = limit })
 	o := order("ahead")
-	w.start(o)
+	w.streams.Start(o)
 	waitFor(t, "elements in the buffer of the graph's prefetch", func() bool {
-		w.held()[0].run.sample()
-		return w.insideBytes.Load() >= 3*largeElement
+		w.streams.Sample()
+		return w.streams.Load().InsideBytes >= 3*largeElement
 	})
-	if room := w.windowLimit(); room > limit-3*largeElement || room < limit/2 {
-		t.Fatalf("the windows may hold %d of %d bytes beside a prefetch of %d", room, limit, w.insideBytes.Load())
+	if room := w.streams.WindowLimit(); room > limit-3*largeElement || room < limit/2 {
+		t.Fatalf("the windows may hold %d of %d bytes beside a prefetch of %d", room, limit, w.streams.Load().InsideBytes)
 	}
-	w.stop(&pecanv1.StopStream{Id: o.GetId()})
-	waitFor(t, "the run to end", func() bool { return w.runs.Load() == 0 })
-	waitFor(t, "the buffer to go", func() bool { return w.insideBytes.Load() == 0 })
+	w.streams.Stop(&pecanv1.StopStream{Id: o.GetId()})
+	waitFor(t, "the run to end", func() bool { return w.streams.Load().Running == 0 })
+	waitFor(t, "the buffer to go", func() bool { return w.streams.Load().InsideBytes == 0 })
 }
 
 // A window that fills takes from the graph's buffers as fast as they fill: they are full only when it rests.
 func TestAWindowThatFillsLeavesRoomForBuffersThatFillAfterIt(t *testing.T) {
 	const limit = 16 * largeElement
-	w := serve(t, func(c *Config) { c.WindowBytes = limit })
-	w.start(order("ahead"))
-	filling := w.held()[0].run
+	w := startWorker(t, func(c *Config) { c.WindowBytes = limit })
+	w.streams.Start(order("ahead"))
 	peak := peakAtRest(t, 8*largeElement, func() int64 {
-		filling.sample()
-		return w.windowBytes.Load() + w.insideBytes.Load()
+		w.streams.Sample()
+		return w.streams.Load().WindowBytes + w.streams.Load().InsideBytes
 	})
 	// What TensorFlow counts for an element changes by some hundred bytes as it learns: it has no more than that to go by.
 	if peak > limit+16<<10 {
@@ -40,17 +39,20 @@ func TestAWindowThatFillsLeavesRoomForBuffersThatFillAfterIt(t *testing.T) {
 }
 
 func TestFiguresAreGivenPerNodeOfTheGraph(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("mapped")
-	w.start(o)
+	w.streams.Start(o)
 	r := dialTCP(t, w)
 	r.open(1, opening(o))
 	r.stream(0)
-	run := w.held()[0].run
-	waitFor(t, "the end", func() bool { return run.state().ended })
-	waitFor(t, "the last figures", func() bool { return len(run.nodes()) >= 3 })
+	waitFor(t, "the end", func() bool { return w.streams.HeldStreams()[0].GetEnded() })
+	w.streams.Totals.Resend()
+	nodes := w.streams.Totals.Unreported("job").GetNodes()
+	if len(nodes) < 3 {
+		t.Fatalf("%d nodes", len(nodes))
+	}
 	byOp := map[string][]uint64{}
-	for _, node := range run.nodes() {
+	for _, node := range nodes {
 		t.Log(node)
 		byOp[node.GetOp()] = append(byOp[node.GetOp()], node.GetElements())
 		if node.GetSelfCpuS() <= 0 {

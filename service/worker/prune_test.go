@@ -15,7 +15,7 @@ func TestACheckpointServesWhereTheDispatcherTakesTheReaderToBe(t *testing.T) {
 	dir, want := t.TempDir(), undisturbed(t)
 	w := saving(t, dir)
 	o := planned(t, w, "slow_shuffle")
-	w.start(o)
+	w.streams.Start(o)
 	r := dialTCP(t, w)
 	r.open(1, opening(o))
 	r.credit(1, 0, 1<<40)
@@ -35,7 +35,7 @@ func TestACheckpointServesWhereTheDispatcherTakesTheReaderToBe(t *testing.T) {
 	to(had)
 	waitFor(t, "older ones are removed", func() bool {
 		n := len(behind(t, dir, heard, had))
-		return 0 < n && n <= checkpointsKept
+		return 0 < n && n <= 2
 	})
 	takeBack(t, w, o)
 
@@ -43,7 +43,7 @@ func TestACheckpointServesWhereTheDispatcherTakesTheReaderToBe(t *testing.T) {
 	next.Lease, next.AckedBelow = o.Lease+1, heard
 	w = saving(t, dir)
 	planned(t, w, "slow_shuffle")
-	w.start(next)
+	w.streams.Start(next)
 	if got := first(t, w, next, reached, 100); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Fatalf("got %v\nwant %v", got, want)
 	}

@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 	"github.com/pecan-ml/pecan/service/graph/split"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
 // planned gives a worker the graphs of native/tf/testdata as registered datasets, and the order of one whole dataset with its plan.
@@ -19,9 +21,9 @@ func planned(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 	fetch := func(_ context.Context, name string) ([]byte, error) {
 		return os.ReadFile(filepath.Join("..", "..", "native", "tf", "testdata", name+".graph"))
 	}
-	graphs := newGraphs(fetch)
-	w.graphs = byName{graphs}
-	parsed, err := graphs.get(t.Context(), name)
+	graphs := dataset.NewStore(fetch)
+	useGraphs(w, byName{graphs})
+	parsed, err := graphs.Get(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,26 +37,26 @@ func planned(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 }
 
 // byName finds datasets by the names of their files; a plan has the fingerprint.
-type byName struct{ *graphs }
+type byName struct{ *dataset.Store }
 
-func (b byName) instantiate(ctx context.Context, name string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
-	return b.graphs.instantiate(ctx, name, plan, at)
+func (b byName) Instantiate(ctx context.Context, name string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
+	return b.Store.Instantiate(ctx, name, plan, at)
 }
 
 // recoveryOf waits until a run's figures are in, and gives what all runs of the job did again.
 func recoveryOf(w *Worker) *pecanv1.Recovery {
-	w.ledger.untold()
-	return w.ledger.news("job").GetRecovery()
+	w.streams.Totals.Resend()
+	return w.streams.Totals.Unreported("job").GetRecovery()
 }
 
 func TestAStreamBeginsAtItsIndex(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := planned(t, w, "batches")
 	if o.Plan.Resume.GetStrategy() != pecanv1.Resume_SEEK {
 		t.Fatalf("the plan says %v", o.Plan.Resume)
 	}
 	o.CleanBelow = 7
-	w.start(o)
+	w.streams.Start(o)
 	for i, start := range []uint64{7, 9, 10, 2} {
 		r := dialTCP(t, w)
 		request := opening(o)
@@ -75,22 +77,10 @@ func TestAStreamBeginsAtItsIndex(t *testing.T) {
 	}
 }
 
-func TestASerialRunBeginsBeforeWhatKills(t *testing.T) {
-	o := planned(t, serve(t, nil), "batches")
-	for _, serial := range []bool{false, true} {
-		o.CrashGuard = &pecanv1.CrashGuard{First: 100, Below: 101, Serial: serial}
-		at := (&stream{order: o}).beginning(120, 120)
-		// Who is killed before so many elements are made again would never come further.
-		if want := map[bool]uint64{false: 120, true: 100 - farUnknown}[serial]; at.start != want || at.wanted != want {
-			t.Errorf("serial: %t: begins at %d for a reader at %d, want %d", serial, at.start, at.wanted, want)
-		}
-	}
-}
-
 func TestAReaderThatIsFarAheadIsNotRunAfter(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := planned(t, w, "spinning")
-	w.start(o)
+	w.streams.Start(o)
 	first := dialTCP(t, w)
 	first.open(1, opening(o))
 	if g, err := first.next(); err != nil || g.header.Index != 0 {
@@ -113,9 +103,9 @@ func TestAReaderThatIsFarAheadIsNotRunAfter(t *testing.T) {
 // A batch that an element fails in is lost as a whole, and the next one begins behind that element, here the first of its batch: what comes after has other indices
 // than arithmetic says.
 func TestWhatFollowsAFailedElementKeepsItsIndex(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := planned(t, w, "failing_batches")
-	w.start(o)
+	w.streams.Start(o)
 	whole := dialTCP(t, w)
 	whole.open(1, opening(o))
 	want, failures, end := whole.stream(0)
@@ -131,11 +121,11 @@ func TestWhatFollowsAFailedElementKeepsItsIndex(t *testing.T) {
 	if load := beat.Streams[0]; load.Acked != end.Index || load.CleanBelow != 1 {
 		t.Fatalf("all %d elements have arrived, the second one failed: %v", end.Index, load)
 	}
-	w.stop(&pecanv1.StopStream{Id: o.Id})
+	w.streams.Stop(&pecanv1.StopStream{Id: o.Id})
 
 	again := planned(t, w, "failing_batches")
 	again.Lease, again.AckedBelow, again.CleanBelow = 8, 10, 1
-	w.start(again)
+	w.streams.Start(again)
 	r := dialTCP(t, w)
 	request := opening(again)
 	request.StartIndex, request.CleanBelow = 10, 1

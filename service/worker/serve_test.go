@@ -14,9 +14,9 @@ func TestAStreamArrivesWholeAndInOrder(t *testing.T) {
 	cases := map[string]func(testing.TB, *Worker) *reader{"over TCP": dialTCP, "with shared memory": dialShared}
 	for name, dial := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := serve(t, nil)
+			w := startWorker(t, nil)
 			o := order("thousand")
-			w.start(o)
+			w.streams.Start(o)
 			r := dial(t, w)
 			r.open(1, opening(o))
 			elements, _, end := r.stream(0)
@@ -33,9 +33,9 @@ func TestAStreamArrivesWholeAndInOrder(t *testing.T) {
 }
 
 func TestEveryDtypeAndShapeArrives(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("dtypes")
-	w.start(o)
+	w.streams.Start(o)
 	r := dialTCP(t, w)
 	r.open(1, opening(o))
 	elements, _, _ := r.stream(0)
@@ -70,9 +70,9 @@ func TestEveryDtypeAndShapeArrives(t *testing.T) {
 func TestElementsOfManySizesShareFrames(t *testing.T) {
 	for _, name := range []string{"ragged", "strings", "mixed", "pairs"} {
 		t.Run(name, func(t *testing.T) {
-			w := serve(t, nil)
+			w := startWorker(t, nil)
 			o := order(name)
-			w.start(o)
+			w.streams.Start(o)
 			r := dialShared(t, w)
 			r.open(1, opening(o))
 			elements, _, _ := r.stream(0)
@@ -120,9 +120,9 @@ func digits(i int) string {
 }
 
 func TestAnElementThatFailsOccupiesItsIndex(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("failing")
-	w.start(o)
+	w.streams.Start(o)
 	r := dialTCP(t, w)
 	r.open(1, opening(o))
 	elements, failures, end := r.stream(0)
@@ -138,9 +138,9 @@ func TestAnElementThatFailsOccupiesItsIndex(t *testing.T) {
 }
 
 func TestAMissingFileNamesWorkerAndPath(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("missing")
-	w.start(o)
+	w.streams.Start(o)
 	r := dialTCP(t, w)
 	r.open(1, opening(o))
 	for {
@@ -156,15 +156,15 @@ func TestAMissingFileNamesWorkerAndPath(t *testing.T) {
 			break
 		}
 	}
-	if state := w.held()[0].run.state(); state.failed == nil {
+	if w.streams.Load().FailedStreams != 1 {
 		t.Fatal("the stream goes on for ever")
 	}
 }
 
 func TestCreditBoundsWhatIsSent(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("large")
-	w.start(o)
+	w.streams.Start(o)
 	r := dialTCP(t, w)
 	request := opening(o)
 	request.Credit = 1
@@ -185,16 +185,15 @@ func TestCreditBoundsWhatIsSent(t *testing.T) {
 }
 
 func TestAReaderThatComesBackGetsWhatItHadNotAcknowledged(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("thousand")
-	w.start(o)
+	w.streams.Start(o)
 	first := dialTCP(t, w)
 	first.open(1, opening(o))
 	if _, err := first.next(); err != nil {
 		t.Fatal(err)
 	}
 	first.nc.Close()
-	run := w.held()[0].run
 	for _, start := range []uint64{0, 1, 17, 500, 999, 1000} {
 		again := dialTCP(t, w)
 		request := opening(o)
@@ -211,15 +210,15 @@ func TestAReaderThatComesBackGetsWhatItHadNotAcknowledged(t *testing.T) {
 		}
 		again.nc.Close()
 	}
-	if w.held()[0].run != run {
+	if w.streams.Load().Made != 1000 {
 		t.Fatal("the stream was run again though its elements were held")
 	}
 }
 
 func TestAReaderThatWantsWhatWasGivenUpMakesTheStreamRunAgain(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("thousand")
-	w.start(o)
+	w.streams.Start(o)
 	r := dialTCP(t, w)
 	request := opening(o)
 	request.StartIndex = 900
@@ -245,7 +244,7 @@ func TestAReaderThatWantsWhatWasGivenUpOfAFreeOrderIsSentToTheDispatcher(t *test
 	o.Plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
 	o.Options.Mode = pecanv1.Mode_MODE_AT_LEAST_ONCE
 	c.start(o)
-	waitFor(t, "the stream", func() bool { return len(w.held()) == 1 })
+	waitFor(t, "the stream", func() bool { return len(w.streams.HeldStreams()) == 1 })
 	r := dialTCP(t, w)
 	r.open(1, opening(o))
 	if elements, _, _ := r.stream(0); len(elements) != 1000 {
@@ -284,7 +283,7 @@ func TestAReaderThatWantsWhatWasGivenUpOfAFreeOrderIsSentToTheDispatcher(t *test
 	again := proto.CloneOf(o)
 	again.Lease++
 	c.start(again)
-	waitFor(t, "the new lease", func() bool { return w.held()[0].leaseNow() == again.Lease })
+	waitFor(t, "the new lease", func() bool { return w.streams.HeldStreams()[0].GetLease() == again.Lease })
 	r.open(5, opening(again))
 	if elements, _, _ := r.stream(0); len(elements) != 1000 {
 		t.Fatalf("%d elements under the new lease", len(elements))
@@ -292,9 +291,9 @@ func TestAReaderThatWantsWhatWasGivenUpOfAFreeOrderIsSentToTheDispatcher(t *test
 }
 
 func TestTheNewestReaderOfAStreamWins(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("starved")
-	w.start(o)
+	w.streams.Start(o)
 	first, second := dialTCP(t, w), dialTCP(t, w)
 	first.open(1, opening(o))
 	if _, err := first.next(); err != nil {
@@ -311,7 +310,7 @@ func TestTheNewestReaderOfAStreamWins(t *testing.T) {
 
 // An OPEN may wait for its stream. Those that waited for the same one are woken in any order, and an old one's reader may be gone.
 func TestTheNewestReaderWinsOfThoseThatWaited(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	for stream := range uint32(20) {
 		o := order("thousand")
 		o.Id.Stream = stream
@@ -320,7 +319,7 @@ func TestTheNewestReaderWinsOfThoseThatWaited(t *testing.T) {
 			r.open(1, opening(o))
 			r.handled()
 		}
-		w.start(o)
+		w.streams.Start(o)
 		if elements, _, _ := second.stream(0); len(elements) != 1000 {
 			t.Fatalf("%d elements", len(elements))
 		}
@@ -340,9 +339,9 @@ func TestTheNewestReaderWinsOfThoseThatWaited(t *testing.T) {
 }
 
 func TestLeases(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("thousand")
-	w.start(o)
+	w.streams.Start(o)
 	r := dialTCP(t, w)
 	old := opening(o)
 	old.Lease = 6
@@ -356,15 +355,15 @@ func TestLeases(t *testing.T) {
 	r.open(2, newer)
 	raised := order("thousand")
 	raised.Lease = 8
-	w.start(raised)
+	w.streams.Start(raised)
 	if g, err := r.next(); err != nil || len(g.elements) == 0 || g.header.Lease != 8 {
 		t.Fatal(g, err)
 	}
-	w.stop(&pecanv1.StopStream{Id: o.GetId(), Lease: 7})
-	if len(w.held()) != 1 {
+	w.streams.Stop(&pecanv1.StopStream{Id: o.GetId(), Lease: 7})
+	if len(w.streams.HeldStreams()) != 1 {
 		t.Fatal("an old stop took a newer lease away")
 	}
-	w.stop(&pecanv1.StopStream{Id: o.GetId(), Lease: 8})
+	w.streams.Stop(&pecanv1.StopStream{Id: o.GetId(), Lease: 8})
 	for {
 		g, err := r.next()
 		if err != nil {
@@ -380,24 +379,24 @@ func TestLeases(t *testing.T) {
 			break
 		}
 	}
-	if len(w.held()) != 0 {
+	if len(w.streams.HeldStreams()) != 0 {
 		t.Fatal("the stream is still held")
 	}
 }
 
 func TestAStreamLeasedAheadMakesOneElementUntilItIsOpened(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("thousand")
 	o.Prefetch = true
-	w.start(o)
-	run := w.held()[0].run
+	w.streams.Start(o)
+	made := func() uint64 { return w.streams.Loads()[0].GetProduced() }
 	r := dialTCP(t, w)
-	waitFor(t, "the first element", func() bool { n, _, _ := run.window.load(); return n > 0 })
+	waitFor(t, "the first element", func() bool { return made() > 0 })
 	r.send(frame.Header{Type: frame.Ping}, nil)
 	if _, _, err := r.frames.Next(); err != nil {
 		t.Fatal(err)
 	}
-	if n, _, _ := run.window.load(); n != 1 {
+	if n := made(); n != 1 {
 		t.Fatalf("%d elements were made", n)
 	}
 	r.open(1, opening(o))
@@ -408,10 +407,10 @@ func TestAStreamLeasedAheadMakesOneElementUntilItIsOpened(t *testing.T) {
 
 func TestElementsAreCheckedAgainstSpecAndLimit(t *testing.T) {
 	t.Run("an element of another shape than registered is named", func(t *testing.T) {
-		w := serve(t, nil)
+		w := startWorker(t, nil)
 		o := order("mixed")
 		o.Components = []*pecanv1.ComponentSpec{{Dtype: 4, Dims: []int64{10}}}
-		w.start(o)
+		w.streams.Start(o)
 		r := dialTCP(t, w)
 		r.open(1, opening(o))
 		elements, failures, _ := r.stream(0)
@@ -421,10 +420,10 @@ func TestElementsAreCheckedAgainstSpecAndLimit(t *testing.T) {
 		t.Log(failures[9])
 	})
 	t.Run("an element above the limit is named and the stream goes on", func(t *testing.T) {
-		w := serve(t, nil)
+		w := startWorker(t, nil)
 		o := order("mixed")
 		o.Options.MaxElementBytes = 50_000
-		w.start(o)
+		w.streams.Start(o)
 		r := dialTCP(t, w)
 		r.open(1, opening(o))
 		_, failures, end := r.stream(0)
@@ -436,9 +435,9 @@ func TestElementsAreCheckedAgainstSpecAndLimit(t *testing.T) {
 }
 
 func TestPayloadsCanBeCheckedAndCompressed(t *testing.T) {
-	w := serve(t, nil)
+	w := startWorker(t, nil)
 	o := order("strings")
-	w.start(o)
+	w.streams.Start(o)
 	r := dialTCP(t, w)
 	request := opening(o)
 	request.PayloadChecksum, request.Compression = true, pecanv1.Compression_COMPRESSION_SNAPPY
@@ -470,9 +469,9 @@ func TestPayloadsCanBeCheckedAndCompressed(t *testing.T) {
 func TestLongStringsArriveWithoutBeingCopiedTogether(t *testing.T) {
 	for name, dial := range map[string]func(testing.TB, *Worker) *reader{"over TCP": dialTCP, "with shared memory": dialShared} {
 		t.Run(name, func(t *testing.T) {
-			w := serve(t, func(c *Config) { c.WindowBytes = 512 << 20 })
+			w := startWorker(t, func(c *Config) { c.WindowBytes = 512 << 20 })
 			o := order("long")
-			w.start(o)
+			w.streams.Start(o)
 			r := dial(t, w)
 			r.open(1, opening(o))
 			elements, _, _ := r.stream(0)

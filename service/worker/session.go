@@ -12,14 +12,14 @@ import (
 	"syscall"
 	"time"
 
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/internal/clock"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/proto/reason"
 )
 
 const (
@@ -55,9 +55,9 @@ func newSession(w *Worker) *session {
 	return &session{worker: w, signal: make(chan struct{}, 1)}
 }
 
-// send queues messages for the session that is up. Without one they are dropped: a new session begins with everything
+// Send queues messages for the session that is up. Without one they are dropped: a new session begins with everything
 // there is to tell.
-func (s *session) send(messages ...*pecanv1.WorkerMessage) {
+func (s *session) Send(messages ...*pecanv1.WorkerMessage) {
 	s.mu.Lock()
 	if s.connected {
 		s.outbox = append(s.outbox, messages...)
@@ -125,9 +125,9 @@ func (s *session) run(ctx context.Context) error {
 	s.mu.Unlock()
 	sampling, stop := context.WithCancel(ctx)
 	defer stop()
-	s.worker.running.Go(func() { s.worker.sampleLoop(sampling) })
-	if s.worker.caches != nil {
-		s.worker.running.Go(func() { s.worker.caches.collect(sampling) })
+	s.worker.running.Go(func() { s.worker.streams.SampleLoop(sampling) })
+	if s.worker.streams.Caches != nil {
+		s.worker.running.Go(func() { s.worker.streams.Caches.Collect(sampling) })
 	}
 
 	begun, complained := time.Now(), time.Time{}
@@ -152,7 +152,7 @@ func (s *session) run(ctx context.Context) error {
 			return fmt.Errorf("%w at %s within %v (--dispatcher-timeout): %w", errUnreachable, s.worker.config.Dispatcher, s.worker.config.DispatcherTimeout, err)
 		}
 		if met && expired(away, time.Duration(s.leaseTTL.Load())) {
-			if n := s.worker.stopAll(reason.New(reason.StaleLease, "worker %s lost the dispatcher for longer than its leases last", s.worker.describe())); n > 0 {
+			if n := s.worker.streams.StopAll(reason.New(reason.StaleLease, "worker %s lost the dispatcher for longer than its leases last", s.worker.identity)); n > 0 {
 				s.worker.log.Warn("streams stop: the dispatcher is away for longer than their leases last", "streams", n, "away", away.Round(time.Second))
 			}
 		}
@@ -160,22 +160,10 @@ func (s *session) run(ctx context.Context) error {
 			complained = time.Now()
 			s.worker.log.Warn("no session with the dispatcher, trying again", "dispatcher", s.worker.config.Dispatcher, "for", away.Round(time.Millisecond), "error", err)
 		}
-		if !pause(ctx, backoff/2+rand.N(backoff)) {
+		if !clock.Sleep(ctx, backoff/2+rand.N(backoff)) {
 			return nil
 		}
 		backoff = min(2*backoff, lastBackoff)
-	}
-}
-
-// pause waits; false when ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 
@@ -183,9 +171,9 @@ func pause(ctx context.Context, d time.Duration) bool {
 // holds means nothing to it, so it joins as a new one.
 func (s *session) judge(err error) error {
 	if reason.Is(err, reason.ClusterMismatch) {
-		n := s.worker.stopAll(reason.New(reason.ClusterMismatch, "worker %s joins another cluster", s.worker.describe()))
-		s.worker.rename()
-		s.worker.log.Warn("the dispatcher belongs to another cluster: joining it as a new worker", "streams_dropped", n, "new_id", s.worker.workerID())
+		n := s.worker.streams.StopAll(reason.New(reason.ClusterMismatch, "worker %s joins another cluster", s.worker.identity))
+		s.worker.identity.Renew()
+		s.worker.log.Warn("the dispatcher belongs to another cluster: joining it as a new worker", "streams_dropped", n, "new_id", s.worker.identity.ID())
 		return nil
 	}
 	if err == nil {
@@ -232,9 +220,9 @@ func (s *session) once(ctx context.Context, patience time.Duration) (welcomed bo
 			s.mu.Lock()
 			s.connected, s.outbox = false, nil
 			s.mu.Unlock()
-			s.worker.trials.cancel(false)
+			s.worker.trials.Cancel(false)
 			cancel()
-			s.send()
+			s.Send()
 			<-sent
 			return true, err
 		}
@@ -267,7 +255,7 @@ func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pec
 			return
 		case <-s.signal:
 		case <-ticker.C:
-			s.worker.tellFigures(s.worker.ledger.jobs()...)
+			s.worker.streams.ReportMetrics()
 			beat := &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: s.worker.heartbeat()}}
 			if stream.Send(beat) != nil {
 				return
@@ -280,15 +268,15 @@ func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pec
 func (w *Worker) obey(command *pecanv1.WorkerCommand) {
 	switch {
 	case command.GetStart().GetId() != nil:
-		w.start(command.GetStart())
+		w.streams.Start(command.GetStart())
 	case command.GetStop().GetId() != nil:
-		w.stop(command.GetStop())
+		w.streams.Stop(command.GetStop())
 	case command.GetCacheSegmentAck() != nil:
-		w.caches.named(command.GetCacheSegmentAck())
+		w.streams.Caches.Acknowledge(command.GetCacheSegmentAck())
 	case command.GetCacheOrphans() != nil:
-		w.caches.orphans(command.GetCacheOrphans().GetNames())
+		w.streams.Caches.RemoveOrphans(command.GetCacheOrphans().GetNames())
 	case command.GetTryOrder() != nil:
-		w.trials.begin(command.GetTryOrder())
+		w.trials.Begin(command.GetTryOrder())
 	default:
 		w.log.Warn("a command that this build does not know", "command", fmt.Sprintf("%T", command.GetKind()))
 	}

@@ -17,6 +17,7 @@ import (
 
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
 // commander is the dispatcher's end of a session, driven by a test.
@@ -168,7 +169,7 @@ func ended(m *pecanv1.WorkerMessage) (*pecanv1.StreamEnded, bool) {
 // session runs a worker under a commander.
 func withSession(t *testing.T, address string) *Worker {
 	t.Helper()
-	w := serve(t, func(c *Config) { c.Dispatcher, c.DispatcherTimeout = address, deadline })
+	w := startWorker(t, func(c *Config) { c.Dispatcher, c.DispatcherTimeout = address, deadline })
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- w.session.run(ctx) }()
@@ -198,7 +199,7 @@ func TestTheDispatchersTimesHoldOrAreRefused(t *testing.T) {
 			c := newCommander()
 			change(c)
 			address := c.listen(t, "127.0.0.1:0")
-			w := serve(t, func(config *Config) { config.Dispatcher, config.DispatcherTimeout = address, deadline })
+			w := startWorker(t, func(config *Config) { config.Dispatcher, config.DispatcherTimeout = address, deadline })
 			if err := w.session.run(t.Context()); !reason.Is(err, reason.VersionMismatch) {
 				t.Fatalf("got %v", err)
 			}
@@ -210,7 +211,7 @@ func TestASessionTellsHowStreamsGo(t *testing.T) {
 	c := newCommander()
 	w := withSession(t, c.listen(t, "127.0.0.1:0"))
 	hello := c.hello(t)
-	if hello.GetAddress().GetTcp() != w.localAddress() || hello.GetAddress().GetUnix() == "" || hello.GetGraphProducer() < 1000 || hello.GetMaxStreams() != 4 {
+	if hello.GetAddress().GetTcp() != w.identity.Local || hello.GetAddress().GetUnix() == "" || hello.GetGraphProducer() < 1000 || hello.GetMaxStreams() != 4 {
 		t.Fatalf("hello %v", hello)
 	}
 	o := order("batches")
@@ -238,7 +239,7 @@ func TestASessionTellsHowStreamsGo(t *testing.T) {
 	}
 	bad := order("no such graph")
 	bad.Id.Stream = 1
-	w.graphs = newGraphs(w.session.fetchGraph)
+	useGraphs(w, dataset.NewStore(w.session.fetchGraph))
 	c.start(bad)
 	failed := await(t, c, "the failure", func(m *pecanv1.WorkerMessage) (*pecanv1.StreamFailed, bool) {
 		return m.GetFailed(), m.GetFailed() != nil
@@ -287,7 +288,7 @@ func TestAnotherClusterIsJoinedAsANewWorker(t *testing.T) {
 	if hello := other.hello(t); hello.GetClusterId() != "" || len(hello.GetHeld()) != 0 || hello.GetAddress().GetWorkerId() == first {
 		t.Fatalf("hello %v", hello)
 	}
-	waitFor(t, "the new cluster", func() bool { return w.clusterID() == "c2" })
+	waitFor(t, "the new cluster", func() bool { return w.identity.Cluster() == "c2" })
 }
 
 func TestStreamsStopWhenTheDispatcherIsAwayForTooLong(t *testing.T) {
@@ -296,7 +297,7 @@ func TestStreamsStopWhenTheDispatcherIsAwayForTooLong(t *testing.T) {
 	w := withSession(t, c.listen(t, "127.0.0.1:0"))
 	c.hello(t)
 	c.start(order("starved"))
-	waitFor(t, "the stream", func() bool { return len(w.held()) == 1 })
+	waitFor(t, "the stream", func() bool { return len(w.streams.HeldStreams()) == 1 })
 	r := dialTCP(t, w)
 	r.open(1, opening(order("starved")))
 	if _, err := r.next(); err != nil {
@@ -306,7 +307,7 @@ func TestStreamsStopWhenTheDispatcherIsAwayForTooLong(t *testing.T) {
 	if g, err := r.next(); err != nil || g.failure == nil || g.failure.Reason != reason.StaleLease {
 		t.Fatal(g, err)
 	}
-	waitFor(t, "the stop", func() bool { return len(w.held()) == 0 })
+	waitFor(t, "the stop", func() bool { return len(w.streams.HeldStreams()) == 0 })
 }
 
 func TestAWorkerThatStopsSaysGoodbye(t *testing.T) {

@@ -2,20 +2,16 @@ package worker
 
 import (
 	"context"
-	"math"
 	"os"
 	"path/filepath"
-	"runtime/debug"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/pecan-ml/pecan/native/tf"
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
-	"github.com/pecan-ml/pecan/service/graph/rewrite"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
 // trying gives the command to try an order, by the places of the steps, of a dataset of testdata/orders.py.
@@ -27,194 +23,7 @@ func trying(t *testing.T, w *Worker, name string, tolerance pecanv1.OrderToleran
 	}
 }
 
-const (
-	exact       = pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT
-	approximate = pecanv1.OrderTolerance_ORDER_TOLERANCE_APPROXIMATE
-	anything    = pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY
-)
-
-func TestTrialsTellGoodOrdersFromBadOnes(t *testing.T) {
-	w := serve(t, nil)
-	for what, c := range map[string]struct {
-		dataset   string
-		tolerance pecanv1.OrderTolerance
-		places    []int
-		// refused is a part of the reason, "" where the order is good.
-		refused string
-	}{
-		"what makes less first":                      {"costly_crop", exact, []int{0, 2, 1}, ""},
-		"few elements and a large gain":              {"few", exact, []int{0, 2, 1}, ""},
-		"too few elements":                           {"very_few", exact, []int{0, 2, 1}, "a few elements cost was measured"},
-		"what makes less last":                       {"crop_costly", exact, []int{0, 2, 1}, "not faster with confidence: an element takes"},
-		"the same order":                             {"costly_crop", exact, []int{0, 1, 2}, "?"},
-		"other values, and none may differ":          {"mean_crop", exact, []int{0, 2, 1}, "component 0 (float32) differs by up to"},
-		"other values, and they may differ a little": {"mean_crop", approximate, []int{0, 2, 1}, "0.1 % of its range"},
-		"other values, and they may":                 {"mean_crop", anything, []int{0, 2, 1}, ""},
-		"elements that fail in both orders":          {"failing", exact, []int{0, 3, 2, 1}, ""},
-		"elements that fail in one":                  {"filtered", exact, []int{0, 4, 3, 2, 1}, "fails in the new order only"},
-		"random steps that a filter passes":          {"noise", exact, []int{0, 3, 1, 2}, ""},
-		"a dataset that writes files":                {"writes", exact, []int{0, 2, 1, 3}, "writes files"},
-		"an order that cannot be":                    {"costly_crop", exact, []int{0, 2, 2}, "cannot be run in the new order"},
-		"batches of several streams":                 {"batches", exact, []int{0, 2, 3, 1, 4, 5, 7, 6}, "?"},
-	} {
-		t.Run(what, func(t *testing.T) {
-			command := trying(t, w, c.dataset, c.tolerance, c.places...)
-			if what == "the same order" {
-				command.CpuS = 1
-			}
-			trial := w.trials.try(t.Context(), command)
-			t.Log(trial)
-			unsure := sanitized && strings.HasPrefix(trial.GetRefused(), "not faster with confidence")
-			if c.refused == "?" && trial.GetElements() >= minTried || unsure {
-				c.refused = trial.GetRefused()
-			}
-			if !strings.Contains(trial.GetRefused(), c.refused) || (c.refused == "") != (trial.GetRefused() == "") {
-				t.Fatalf("refused: %q, want %q", trial.GetRefused(), c.refused)
-			}
-			if what == "the same order" && !sanitized && (trial.GetSavedLowS() > trial.GetOriginalS()/10 || trial.GetSavedHighS() < -trial.GetOriginalS()/10) {
-				t.Errorf("one order is faster than itself: %v", trial)
-			}
-			if c.refused == "" && (trial.GetSavedLowS() <= 0 || trial.GetOrderedS() >= trial.GetOriginalS() || trial.GetElements() < minTried && c.dataset != "few") {
-				t.Errorf("what is saved: %v", trial)
-			}
-			if c.dataset == "mean_crop" {
-				first := trial.GetComponents()[0]
-				if first.GetMaxDifference() <= 1 || first.GetRange() <= 0 || (c.tolerance == anything) != (first.GetBound() == -1) {
-					t.Errorf("the pictures differ by %v", first)
-				}
-			}
-			for i, component := range trial.GetComponents() {
-				if (i > 0 || c.dataset != "mean_crop") && component.GetMaxDifference() != 0 {
-					t.Errorf("component %d differs: %v", i, component)
-				}
-			}
-		})
-	}
-}
-
-// What stands above the steps that moved is the same in both orders, and is not run: a batch would have a trial make all its elements.
-func TestTrialsEndWhereOrdersDoNotDiffer(t *testing.T) {
-	w := serve(t, nil)
-	for name, c := range map[string]struct {
-		places []int
-		top    int
-	}{
-		"batches":     {[]int{0, 2, 1, 3, 4, 5, 6, 7}, 2},
-		"failing":     {[]int{0, 2, 1, 3}, 2},
-		"costly_crop": {[]int{0, 2, 1}, 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			command := trying(t, w, name, exact, c.places...)
-			_, steps := orderable(t, w, name, command.Options)
-			command.RegisteredTop, command.OrderedTop = steps[c.top], command.Order[c.top]
-			trial := &trial{worker: w, command: command, ctx: t.Context()}
-			defer trial.closeContexts()
-			both := new(tandem)
-			defer both.close()
-			tops := []string{command.RegisteredTop, command.OrderedTop}
-			for i, order := range [][]string{nil, command.Order} {
-				plan := proto.Clone(command.Plan).(*pecanv1.Plan)
-				plan.Order = order
-				if err := trial.openSide(&both[i], plan, 0, tops[i]); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for n := range 5 {
-				a, errA := both[0].it.Next()
-				b, errB := both[1].it.Next()
-				if (errA == nil) != (errB == nil) {
-					t.Fatalf("element %d: %v, %v", n, errA, errB)
-				}
-				if errA != nil {
-					continue
-				}
-				if wrong := new(differ).compare(a, b); wrong != "" {
-					t.Error(wrong)
-				}
-				if dims := a[len(a)-1].Dims(); len(dims) > 0 {
-					t.Errorf("element %d has numbers of shape %v: it is a batch", n, dims)
-				}
-				tf.ReleaseAll(a)
-				tf.ReleaseAll(b)
-			}
-		})
-	}
-}
-
-// The thread that asks for elements and those that it has made spend all CPU that goes into them.
-func TestSerialGraphsWorkInTheThreadsThatAreMeasured(t *testing.T) {
-	w := serve(t, nil)
-	command := trying(t, w, "jpeg", exact, 0)
-	command.Order = nil
-	marked, err := markThreads()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer marked.release()
-	trial := &trial{worker: w, command: command, ctx: t.Context(), threads: marked}
-	defer trial.closeContexts()
-	both := new(tandem)
-	defer both.close()
-	if err := trial.openSide(&both[0], command.GetPlan(), 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	one := func() {
-		both[0].next(marked)
-		if both[0].err != nil {
-			t.Fatal(both[0].err)
-		}
-		both.release()
-	}
-	one()
-	if n, err := marked.look(); err != nil || n == 0 {
-		t.Fatal(n, err)
-	}
-	process, measured := cpuSeconds(), 0.0
-	for range 50 {
-		one()
-		measured += both[0].cpu.Seconds()
-	}
-	share := measured / (cpuSeconds() - process)
-	t.Logf("%.2f s of CPU, %.4f of what the process spent", measured, share)
-	if share < 0.8 {
-		t.Errorf("%.2f of the CPU is seen", share)
-	}
-}
-
-func TestATrialKeepsItsBudget(t *testing.T) {
-	w := serve(t, nil)
-	command := trying(t, w, "spin", exact, 0, 2, 1)
-	command.CpuS = 0.5
-	trial := w.trials.try(t.Context(), command)
-	if !strings.Contains(trial.GetRefused(), "a trial of 0.5 s was not enough") {
-		t.Errorf("refused: %q", trial.GetRefused())
-	}
-	if !trial.GetInconclusive() || trial.GetElements() >= minTried || trial.GetCpuS() < 0.4 || trial.GetCpuS() > 5 {
-		t.Errorf("%d elements in %g s", trial.GetElements(), trial.GetCpuS())
-	}
-	if w.trials.spent.Load() == 0 {
-		t.Error("what trials spend is not counted")
-	}
-}
-
-func TestATrialThatBreaksIsAnAnswer(t *testing.T) {
-	w := serve(t, nil)
-	command := trying(t, w, "costly_crop", exact, 0, 2, 1)
-	w.graphs = breaking{w.graphs}
-	if trial := w.trials.try(t.Context(), command); !strings.Contains(trial.GetRefused(), "the trial broke: no graph today") {
-		t.Errorf("refused: %q", trial.GetRefused())
-	}
-}
-
-// breaking has a defect where it gives the second graph.
-type breaking struct{ planner }
-
-func (b breaking) instantiate(ctx context.Context, name string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
-	if len(plan.GetOrder()) > 0 {
-		panic("no graph today")
-	}
-	return b.planner.instantiate(ctx, name, plan, at)
-}
+const exact = pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT
 
 // tell asks a worker with a session for a trial.
 func tell(c *commander, command *pecanv1.TryOrder) {
@@ -223,68 +32,6 @@ func tell(c *commander, command *pecanv1.TryOrder) {
 
 func tried(m *pecanv1.WorkerMessage) (*pecanv1.OrderTried, bool) {
 	return m.GetOrderTried(), m.GetOrderTried() != nil
-}
-
-// Too little was measured, or what was measured can still be a gain: a longer trial may tell, and the order is not refused for good.
-func TestWhatIsSavedIsDoubtedOpenOrCertain(t *testing.T) {
-	for what, c := range map[string]struct {
-		openings, each int
-		ordered        func(opening int) float64
-		doubted, open  bool
-	}{
-		"faster":                           {8, 10, func(int) float64 { return 3 }, false, false},
-		"faster, in few elements":          {5, 4, func(int) float64 { return 2 }, false, false},
-		"a little faster, in few elements": {5, 4, func(int) float64 { return 3.5 }, true, true},
-		"in one opening":                   {1, 100, func(int) float64 { return 1 }, true, true},
-		"faster in most openings":          {4, 10, func(opening int) float64 { return []float64{2, 4.2, 2, 4.2}[opening] }, true, true},
-		"slower in most openings":          {4, 10, func(opening int) float64 { return []float64{5, 3.9, 5, 3.9}[opening] }, true, false},
-		"slower":                           {8, 10, func(int) float64 { return 5 }, true, false},
-	} {
-		var g gain
-		for opening := range c.openings {
-			for range c.each {
-				g.add(4, c.ordered(opening))
-			}
-			g.next()
-		}
-		if doubt := g.doubt(); (doubt != "") != c.doubted || doubt != "" && g.open() != c.open {
-			t.Errorf("%s: doubt %q, open %v", what, doubt, g.open())
-		}
-	}
-}
-
-func TestStudent(t *testing.T) {
-	for freedom, want := range map[int]float64{1: 12.706, 5: 2.571, 10: 2.228, 11: 2.201, 29: 2.045, 100: 1.984, 1_000_000: 1.96} {
-		if got := student(freedom); math.Abs(got-want) > 0.001 {
-			t.Errorf("%d: %g, want %g", freedom, got, want)
-		}
-	}
-	var g gain
-	for look := range 4 {
-		for i := range 10 {
-			g.add(5+float64(look)+float64(i%2), 3)
-		}
-		g.next()
-	}
-	// Means of 2.5 to 5.5, and 2 % of the 7 that an element takes.
-	if low, high := g.interval(); math.Abs(low-(4-2.054-0.14)) > 0.01 || math.Abs(high-(4+2.054+0.14)) > 0.01 {
-		t.Errorf("saved: %g to %g", low, high)
-	}
-}
-
-func TestStreamsAreSpread(t *testing.T) {
-	for count := 1; count < 40; count++ {
-		seen := map[int]bool{}
-		for _, at := range spread(count, count) {
-			seen[at] = true
-		}
-		if len(seen) != count {
-			t.Errorf("%d of %d", len(seen), count)
-		}
-	}
-	if got := spread(16, 4); got[0] != 0 || got[1] != 8 || got[2] != 4 || got[3] != 12 {
-		t.Error(got)
-	}
 }
 
 // tryer is a commander with the graphs of testdata/orders.py, and the command to try an order of one of them.
@@ -296,7 +43,7 @@ func tryer(t *testing.T, name string, places ...int) (*commander, *Worker, *peca
 	c.hello(t)
 	command := trying(t, w, name, exact, places...)
 	command.Fingerprint = "order_" + name
-	w.graphs = newGraphs(w.session.fetchGraph)
+	useGraphs(w, dataset.NewStore(w.session.fetchGraph))
 	return c, w, command
 }
 
@@ -314,8 +61,8 @@ func TestATrialIsAnsweredOnce(t *testing.T) {
 	if !answers["trial"] || !answers["another"] {
 		t.Fatal(answers)
 	}
-	waitFor(t, "the trials to end", func() bool { return w.trials.idle() })
-	if n := w.trials.passed.Load() + w.trials.refused.Load(); n != 2 {
+	waitFor(t, "the trials to end", func() bool { return w.trials.Idle() })
+	if n := answered(w); n != 2 {
 		t.Errorf("%d answers", n)
 	}
 }
@@ -325,22 +72,19 @@ func TestATrialEndsWithItsSessionAndWithTheWorker(t *testing.T) {
 	for what, end := range map[string]func(*commander, *Worker){
 		"a dispatcher that is lost": func(c *commander, _ *Worker) { c.vanish() },
 		"a worker that leaves":      func(_ *commander, w *Worker) { w.drain(context.Background()) },
-		"a worker that closes":      func(_ *commander, w *Worker) { w.server.stopStreams() },
+		"a worker that closes":      func(_ *commander, w *Worker) { w.endLifetime() },
 	} {
 		t.Run(what, func(t *testing.T) {
 			c, w, command := tryer(t, "spin", 0, 2, 1)
-			_, before := markedThreads(t)
+			before := markedThreads(t)
 			tell(c, command)
-			waitFor(t, "a trial that is under way", func() bool {
-				_, spent := markedThreads(t)
-				return spent > before+500*time.Millisecond
-			})
+			waitFor(t, "a trial that is under way", func() bool { return markedThreads(t) > before })
+			time.Sleep(500 * time.Millisecond)
 			end(c, w)
 			waitFor(t, "its end", func() bool {
-				n, _ := markedThreads(t)
-				return w.trials.idle() && n <= keptThreads
+				return w.trials.Idle() && markedThreads(t) <= keptThreads
 			})
-			if n := w.trials.passed.Load() + w.trials.refused.Load(); n != 0 {
+			if n := answered(w); n != 0 {
 				t.Errorf("%d answers", n)
 			}
 		})
@@ -350,58 +94,23 @@ func TestATrialEndsWithItsSessionAndWithTheWorker(t *testing.T) {
 // keptThreads are made by the first trial, and kept by TensorFlow for the process.
 const keptThreads = 1
 
-// markedThreads counts the threads of this process that trials have made, or bound, and what they have spent.
-func markedThreads(t *testing.T) (n int, spent time.Duration) {
+// answered is how many trials a worker has answered.
+func answered(w *Worker) uint64 {
+	passed, refused, _ := w.trials.Load()
+	return passed + refused
+}
+
+// markedThreads counts the threads of this process that trials have made, or bound.
+func markedThreads(t *testing.T) (n int) {
 	t.Helper()
 	names, err := filepath.Glob("/proc/self/task/*/comm")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		if comm, err := os.ReadFile(name); err != nil || !strings.HasPrefix(string(comm), "pecan-try-") {
-			continue
-		}
-		n++
-		thread, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		cpu, _ := threadCPU(thread)
-		spent += cpu
-	}
-	return n, spent
-}
-
-// Iterators and contexts of trials that leaked would add up: what TensorFlow and the allocator keep is kept once.
-func TestTrialsLeaveNothingBehind(t *testing.T) {
-	w := serve(t, nil)
-	command := trying(t, w, "costly_crop", exact, 0, 2, 1)
-	command.CpuS = 0.15
-	if sanitized {
-		command.CpuS = 3
-	}
-	const trials, rounds, large = 4, 6, 4 << 20
-	// What Go has not collected yet is not left behind.
-	held := func() int64 {
-		debug.FreeOSMemory()
-		return residentBytes()
-	}
-	var grown []int64
-	for range rounds {
-		before := held()
-		for range trials {
-			if trial := w.trials.try(t.Context(), command); trial.GetElements() == 0 {
-				t.Fatal(trial)
-			}
-		}
-		if grown = append(grown, held()-before); grown[len(grown)-1] < large {
-			break
+		if comm, err := os.ReadFile(name); err == nil && strings.HasPrefix(string(comm), "pecan-try-") {
+			n++
 		}
 	}
-	if grown[len(grown)-1] >= large {
-		t.Errorf("%d trials a round left %d bytes behind", trials, grown)
-	}
-	if n, _ := markedThreads(t); n > keptThreads {
-		t.Errorf("%d threads are left", n)
-	}
+	return n
 }

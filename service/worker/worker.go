@@ -2,9 +2,6 @@ package worker
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
-	"fmt"
 	"log/slog"
 	"net"
 	"runtime"
@@ -12,68 +9,41 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.uber.org/multierr"
-
 	"github.com/pecan-ml/pecan/native/tf"
 	"github.com/pecan-ml/pecan/proto/hostid"
-	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 	"github.com/pecan-ml/pecan/proto/reason"
 	"github.com/pecan-ml/pecan/service/internal/check"
 	"github.com/pecan-ml/pecan/service/internal/monitor"
+	"github.com/pecan-ml/pecan/service/worker/cachefill"
+	"github.com/pecan-ml/pecan/service/worker/checkpoint"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
+	"github.com/pecan-ml/pecan/service/worker/identity"
+	"github.com/pecan-ml/pecan/service/worker/profile"
+	"github.com/pecan-ml/pecan/service/worker/run"
+	"github.com/pecan-ml/pecan/service/worker/serve"
+	"github.com/pecan-ml/pecan/service/worker/trial"
+	"go.uber.org/multierr"
 )
 
-// Worker is one pecan-worker.
+// Worker is one pecan-worker: its parts and what ties them together.
 type Worker struct {
-	config Config
-	log    *slog.Logger
-	hostID string
-
-	lifetime context.Context
+	config   Config
+	log      *slog.Logger
+	hostID   string
+	identity *identity.Identity
 	running  sync.WaitGroup
-	contexts struct {
-		plain *tf.Context
-		// pulling runs the graphs with our source op, which blocks a thread of the pool while it waits for another graph:
-		// in one pool the waiting ones could take every thread from those they wait for.
-		pulling *tf.Context
-	}
-	graphs  planner
-	server  *server
+	// close ends the lifetime of streams and trials.
+	endLifetime context.CancelFunc
+
+	streams *run.Streams
+	server  *serve.Server
 	session *session
-	ledger  *ledger
-	tables  *tables
-	trials  *trials
-	// caches is nil without a directory for them.
-	caches *caches
-	// checkpoints is nil where none are taken.
-	checkpoints *checkpoints
+	trials  *trial.Queue
 
 	// leaving: the worker is about to say goodbye.
 	leaving atomic.Bool
-	// marks and greetings number what the dispatcher is told of suspicious elements, and connections to it.
-	marks, greetings atomic.Uint64
-	// runs is the number of streams that run now, windowBytes what all windows hold, insideBytes what the buffers of
-	// tf.data inside their graphs held when they were last looked at.
-	runs        atomic.Int64
-	windowBytes atomic.Int64
-	insideBytes atomic.Int64
-	counts      counts
-	// id changes when the worker joins another cluster.
-	id      atomic.Pointer[string]
-	cluster atomic.Pointer[string]
-
-	mu      sync.Mutex
-	streams map[streamKey]*stream
-	// arrived is closed and replaced whenever a stream is added.
-	arrived chan struct{}
-
-	// alone is held while an element is made that may have killed workers: if it kills this one, it is known which it was.
-	alone exclusive
-	// openings are under way.
-	openings openings
-
-	// writers are the newest runs that write files of a cache or a snapshot.
-	writersMu sync.Mutex
-	writers   map[fileKey]*run
+	// greetings number the connections to the dispatcher.
+	greetings atomic.Uint64
 }
 
 // Run runs a worker until ctx ends or it cannot go on.
@@ -122,39 +92,60 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 	if config.Dial == nil {
 		config.Dial = (&net.Dialer{Timeout: dialTimeout, Control: bound}).DialContext
 	}
-	w = &Worker{config: config, streams: map[streamKey]*stream{}, writers: map[fileKey]*run{}, arrived: make(chan struct{}), alone: make(exclusive, 1)}
-	w.openings.turns = make(chan struct{}, runtime.NumCPU())
-	w.rename()
-	w.log = config.Log.With("worker", w.workerID())
-	if w.caches, err = openCaches(w); err != nil {
+	w = &Worker{config: config, identity: identity.New()}
+	w.log = config.Log.With("worker", w.identity.ID())
+	w.session, w.streams = newSession(w), run.New(w.log)
+	if err := w.openDirectories(); err != nil {
 		return nil, err
 	}
 	if w.hostID, err = hostid.Get(); err != nil {
 		w.log.Warn("shared memory is off: this host cannot be named", "error", err)
 	}
-	if config.CheckpointDir != "" {
-		if w.checkpoints, err = openCheckpoints(config.CheckpointDir); err != nil {
-			return nil, err
-		}
-		if err := w.checkpoints.expire(time.Now().Add(-abandoned)); err != nil {
-			w.log.Warn("remove abandoned checkpoints", "error", err)
-		}
-	}
-	if w.server, err = listen(w); err != nil {
+	if w.server, err = serve.Listen(w.log, w.identity, w.streams, serve.Options{
+		Listen: config.Listen, Advertise: config.Advertise, Dispatcher: config.Dispatcher, ListenOn: config.ListenOn, Version: config.Version,
+		SlotBytes: config.SlotBytes, SharedMemory: w.hostID != "",
+	}); err != nil {
 		return nil, err
 	}
 	if err := w.startTensorFlow(); err != nil {
-		return nil, multierr.Append(err, w.server.close())
+		return nil, multierr.Append(err, w.server.Close())
 	}
 	// Streams end when the worker closes, not with ctx: a worker that stops says goodbye first.
 	lifetime, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	w.lifetime = lifetime
-	w.server.stopStreams = cancel
-	w.session, w.ledger, w.tables = newSession(w), newLedger(), newTables(w.log)
-	w.trials = newTrials(w)
-	w.graphs = newGraphs(w.session.fetchGraph)
-	w.server.serve()
+	w.endLifetime = cancel
+	streams := w.streams
+	streams.Options = run.Options{
+		Version: config.Version, MaxStreams: config.MaxStreams, WindowBytes: config.WindowBytes, CheckpointInterval: config.CheckpointInterval,
+		CheckpointShare: config.CheckpointShare, Dial: config.Dial,
+	}
+	streams.Identity, streams.Lifetime, streams.Running, streams.Dispatcher = w.identity, lifetime, &w.running, w.session
+	streams.Graphs, streams.Totals = dataset.NewStore(w.session.fetchGraph), profile.NewTotals()
+	w.trials = &trial.Queue{
+		Log: w.log, Identity: w.identity, Lifetime: lifetime, Running: &w.running, Send: w.session.Send, Graphs: streams.Graphs,
+		Opening: streams.Opening(),
+	}
+	w.server.Serve()
 	return w, nil
+}
+
+// openDirectories opens those of caches and checkpoints, where the configuration names them.
+func (w *Worker) openDirectories() (err error) {
+	if w.config.CacheDir != "" {
+		if w.streams.Caches, err = cachefill.Open(w.config.CacheDir, w.config.CacheBytes); err != nil {
+			return err
+		}
+		c := w.streams.Caches
+		c.Log, c.Send, c.Running, c.Compress, c.OrphanAfter = w.log, w.session.Send, &w.running, w.config.CacheCompress, w.config.CacheOrphanAfter
+	}
+	if w.config.CheckpointDir != "" {
+		if w.streams.Checkpoints, err = checkpoint.Open(w.config.CheckpointDir); err != nil {
+			return err
+		}
+		if err := w.streams.Checkpoints.Expire(time.Now().Add(-checkpoint.Abandoned)); err != nil {
+			w.log.Warn("remove abandoned checkpoints", "error", err)
+		}
+	}
+	return nil
 }
 
 func (w *Worker) startTensorFlow() (err error) {
@@ -162,23 +153,23 @@ func (w *Worker) startTensorFlow() (err error) {
 	if threads == 0 {
 		threads = runtime.NumCPU()
 	}
-	if w.contexts.plain, err = tf.NewContext(tf.ContextOptions{InterOpThreads: threads, IntraOpThreads: threads}); err != nil {
+	if w.streams.Plain, err = tf.NewContext(tf.ContextOptions{InterOpThreads: threads, IntraOpThreads: threads}); err != nil {
 		return err
 	}
 	waiting := tf.ContextOptions{InterOpThreads: threads + w.config.MaxStreams, IntraOpThreads: threads}
-	if w.caches != nil {
-		w.caches.context = sync.OnceValues(func() (*tf.Context, error) { return tf.NewContext(waiting) })
+	if w.streams.Caches != nil {
+		w.streams.Caches.Runtime = sync.OnceValues(func() (*tf.Context, error) { return tf.NewContext(waiting) })
 	}
-	w.contexts.pulling, err = tf.NewContext(waiting)
+	w.streams.Pulling, err = tf.NewContext(waiting)
 	return err
 }
 
 // close ends every stream and connection and waits for them, for a bounded time: an operation that reads from a dead
 // mount never ends, and the process can.
 func (w *Worker) close() error {
-	w.stopAll(reason.New(reason.Closed, "worker %s is stopping", w.describe()))
-	w.server.stopStreams()
-	err := w.server.close()
+	w.streams.StopAll(reason.New(reason.Closed, "worker %s is stopping", w.identity))
+	w.endLifetime()
+	err := w.server.Close()
 	done := make(chan struct{})
 	go func() {
 		w.running.Wait()
@@ -188,176 +179,19 @@ func (w *Worker) close() error {
 	case <-done:
 	case <-time.After(closeTimeout):
 		// Its streams are with others by now, or nobody's: nothing is lost with the process, and what is freed here goes with it.
-		w.log.Warn("an operation of TensorFlow cannot be ended, the process ends without it", "waited", closeTimeout, "streams", w.runs.Load())
-		if w.checkpoints != nil {
-			err = multierr.Append(err, w.checkpoints.root.Close())
+		w.log.Warn("an operation of TensorFlow cannot be ended, the process ends without it", "waited", closeTimeout, "streams", w.streams.Load().Running)
+		if w.streams.Checkpoints != nil {
+			err = multierr.Append(err, w.streams.Checkpoints.Close())
 		}
 		return err
 	}
-	w.contexts.plain.Close()
-	w.contexts.pulling.Close()
-	if w.checkpoints != nil {
-		err = multierr.Append(err, w.checkpoints.root.Close())
+	w.streams.Plain.Close()
+	w.streams.Pulling.Close()
+	if w.streams.Checkpoints != nil {
+		err = multierr.Append(err, w.streams.Checkpoints.Close())
 	}
-	return multierr.Append(err, w.caches.close())
+	return multierr.Append(err, w.streams.Caches.Close())
 }
 
 // closeTimeout bounds the wait for the cancelled runs of a worker that stops, beside the drain timeout.
 const closeTimeout = 5 * time.Second
-
-func newID() string {
-	var b [8]byte
-	// crypto/rand never fails.
-	_, _ = rand.Read(b[:])
-	return hex.EncodeToString(b[:])
-}
-
-// describe names the worker for people: its id and where it is.
-func (w *Worker) describe() string { return fmt.Sprintf("%s (%s)", w.workerID(), w.server.advertised) }
-
-func (w *Worker) clusterID() string { return *w.cluster.Load() }
-
-func (w *Worker) workerID() string { return *w.id.Load() }
-
-// rename makes this a worker that no cluster knows.
-func (w *Worker) rename() {
-	id, none := newID(), ""
-	w.id.Store(&id)
-	w.cluster.Store(&none)
-}
-
-func (w *Worker) localAddress() string { return w.server.reach() }
-
-// start runs a stream, or brings one that runs up to date.
-func (w *Worker) start(order *pecanv1.StartStream) {
-	key := keyOf(order.GetId())
-	w.mu.Lock()
-	if held := w.streams[key]; held != nil {
-		w.mu.Unlock()
-		held.update(order)
-		return
-	}
-	s := newStream(w, order)
-	w.streams[key] = s
-	close(w.arrived)
-	w.arrived = make(chan struct{})
-	s.begin()
-	w.mu.Unlock()
-	s.log.Info("stream starts", "lease", order.GetLease(), "closing", order.GetClosing(), "ahead", order.GetPrefetch())
-}
-
-// stop ends a stream that is held under the lease or an older one; lease 0 means any. If the dispatcher wants to know, it is told when
-// nothing of the stream is open any more.
-func (w *Worker) stop(command *pecanv1.StopStream) {
-	key, lease := keyOf(command.GetId()), command.GetLease()
-	w.mu.Lock()
-	s := w.streams[key]
-	if s != nil && (lease == 0 || s.leaseNow() <= lease) {
-		delete(w.streams, key)
-	} else {
-		s = nil
-	}
-	w.mu.Unlock()
-	if s != nil {
-		s.stop(reason.New(reason.StreamUnknown, "stream %d was taken from worker %s", key.stream, w.describe()))
-		s.log.Info("stream taken back", "lease", lease)
-		if lease == 0 && w.checkpoints != nil {
-			// Its epoch is over.
-			w.running.Go(func() { w.forgetCheckpoints(s) })
-		}
-	}
-	if !command.GetConfirm() {
-		return
-	}
-	w.running.Go(func() {
-		if s != nil {
-			<-s.closed()
-		}
-		w.session.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Stopped{Stopped: &pecanv1.StreamStopped{Id: key.id()}}})
-	})
-}
-
-// fileKey names the files that a stream's caches and snapshots write: their paths are in the graph, and those of each stream its own.
-type fileKey struct {
-	fingerprint     string
-	stream, streams uint32
-}
-
-// follow makes a run the newest over its files, and gives what is closed when the one before it has ended, if that was stopped. One that is
-// not stopped may go on for ever; both then meet TensorFlow's own check, as two iterators of one trainer do locally.
-func (w *Worker) follow(r *run) <-chan struct{} {
-	key := fileKey{r.order.GetFingerprint(), r.order.GetId().GetStream(), uint32(r.order.GetPlan().GetNumStreams())}
-	w.writersMu.Lock()
-	defer w.writersMu.Unlock()
-	before := w.writers[key]
-	w.writers[key] = r
-	context.AfterFunc(r.ctx, func() {
-		<-r.done
-		w.writersMu.Lock()
-		defer w.writersMu.Unlock()
-		if w.writers[key] == r {
-			delete(w.writers, key)
-		}
-	})
-	if before == nil || before.ctx.Err() == nil {
-		return nil
-	}
-	return before.done
-}
-
-// stopAll ends every stream.
-func (w *Worker) stopAll(why *reason.Error) int {
-	w.mu.Lock()
-	streams := w.streams
-	w.streams = map[streamKey]*stream{}
-	w.mu.Unlock()
-	for _, s := range streams {
-		s.stop(why)
-	}
-	return len(streams)
-}
-
-// held gives every stream.
-func (w *Worker) held() []*stream {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	all := make([]*stream, 0, len(w.streams))
-	for _, s := range w.streams {
-		all = append(all, s)
-	}
-	return all
-}
-
-// openWait is how long a reader that was faster than the dispatcher's command waits for its stream.
-const openWait = 5 * time.Second
-
-// find gives the stream, held under the lease that the reader has from the dispatcher or a newer one.
-func (w *Worker) find(ctx context.Context, key streamKey, lease uint64) (*stream, *reason.Error) {
-	timeout := time.NewTimer(openWait)
-	defer timeout.Stop()
-	for {
-		w.mu.Lock()
-		s, arrived := w.streams[key], w.arrived
-		w.mu.Unlock()
-		var changed <-chan struct{}
-		if s != nil {
-			now, next := s.leaseAndChange()
-			if now >= lease {
-				return s, nil
-			}
-			changed = next
-		}
-		select {
-		case <-arrived:
-		case <-changed:
-		case <-ctx.Done():
-			return nil, reason.New(reason.Closed, "the connection ended")
-		case <-timeout.C:
-			return nil, reason.New(reason.StreamUnknown, "worker %s does not hold stream %d of epoch %d of job %s under lease %d",
-				w.describe(), key.stream, key.epoch, key.job, lease)
-		}
-	}
-}
-
-// report tells the dispatcher how a stream stands.
-func (w *Worker) report(s *stream) { w.session.send(s.report()...) }

@@ -3,7 +3,7 @@
 The last step of each would go before the one below it if it could: it costs little, leaves little, and that one is dear. It is asked about
 under every tolerance and for the published policy, with that and with whatever may be measured. What is proposed is run: under *exact* it
 gives the same to the last bit, and nowhere another number of elements, other types or an error that was not there. Whether values that may
-differ do so too much is for the trial (`go test ./service/worker -run TestTrialsTellGoodOrdersFromBadOnes`).
+differ do so too much is for the trial (`go test ./service/worker/trial -run TestTrialsTellGoodOrdersFromBadOnes`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 // Package clock is the one way in which the service tells time: monotonic, and replaced in tests.
 package clock
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Clock is a monotonic clock. Now is the time since an origin that does not change while the process lives; it never
 // goes back and wall-clock changes do not touch it.
@@ -21,4 +24,16 @@ func (s system) Now() time.Duration { return time.Since(s.origin) }
 func (s system) NewTicker(period time.Duration) (<-chan time.Time, func()) {
 	ticker := time.NewTicker(period)
 	return ticker.C, ticker.Stop
+}
+
+// Sleep waits for d. It returns false if ctx ended first.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
 }

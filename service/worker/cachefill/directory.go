@@ -1,0 +1,233 @@
+package cachefill
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/cache"
+	"github.com/pecan-ml/pecan/service/internal/clock"
+)
+
+const (
+	// namedWait is how long the end of a stream waits for its segment to be named: whoever asks for the next epoch then finds it.
+	namedWait = 2 * time.Second
+	// lookEvery is how often the directory is looked through for files that nobody needs, at most.
+	lookEvery = time.Minute
+	// toldAtOnce bounds the names in one message.
+	toldAtOnce = 5000
+)
+
+// Directory is the worker's side of all caches: the directory, what was written and is not named yet, and what lies there unused.
+type Directory struct {
+	Log *slog.Logger
+	// Send queues a message for the dispatcher.
+	Send func(messages ...*pecanv1.WorkerMessage)
+	// Running are the goroutines that the worker waits for when it closes.
+	Running *sync.WaitGroup
+	// Compress has segments compressed where that pays.
+	Compress bool
+	// OrphanAfter is how long a file that no cache needs is left alone.
+	OrphanAfter time.Duration
+	dir         *cache.Dir
+	// Runtime runs what stands above a cached step, which waits for what lies below; another graph may wait for it. It is made when
+	// it is needed first.
+	Runtime func() (*tf.Context, error)
+	running atomic.Bool
+	// removing: files that nobody needs are being removed.
+	removing atomic.Bool
+
+	runs, written, read, dropped, spoilt atomic.Uint64
+	warned                               sync.Once
+
+	mu sync.Mutex
+	// own are the names of segments that are being written here, or wait to be named; told are closed when they are.
+	own map[string]*ownSegment
+	// seen says since when this worker knows of a file.
+	seen map[string]time.Time
+}
+
+type ownSegment struct {
+	// segment is nil while it is being written.
+	segment *pecanv1.CacheSegment
+	named   chan struct{}
+}
+
+// Open opens the directory of caches, whose files have at most so many bytes together; 0: no bound.
+func Open(path string, bytes int64) (*Directory, error) {
+	dir, err := cache.OpenDir(path, bytes)
+	if err != nil {
+		return nil, reason.New(reason.CacheUnsafe, "--cache-dir %s: %w", path, err)
+	}
+	return &Directory{dir: dir, own: map[string]*ownSegment{}, seen: map[string]time.Time{}}, nil
+}
+
+// Close frees the context.
+func (c *Directory) Close() error {
+	if c == nil || !c.running.Load() {
+		return nil
+	}
+	runtime, err := c.Runtime()
+	if err == nil {
+		runtime.Close()
+	}
+	return err
+}
+
+func (c *Directory) Metrics() *pecanv1.CacheMetrics {
+	if c == nil {
+		return nil
+	}
+	return &pecanv1.CacheMetrics{
+		BytesWritten: c.written.Load(), BytesRead: c.read.Load(), WritesDropped: c.dropped.Load(), SegmentsInvalid: c.spoilt.Load(),
+	}
+}
+
+// begin notes that a segment of that name is being written here.
+func (c *Directory) begin(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.own[name] = &ownSegment{named: make(chan struct{})}
+}
+
+// drop notes that it is not written to its end, and why.
+func (c *Directory) drop(name string, why error) {
+	c.mu.Lock()
+	delete(c.own, name)
+	c.mu.Unlock()
+	if why == nil {
+		return
+	}
+	c.dropped.Add(1)
+	level := c.Log.Debug
+	c.warned.Do(func() { level = c.Log.Warn })
+	level("what passes cache() is not kept, the epoch goes on without (said once; pecanctl status counts)", "file", name, "error", why)
+}
+
+// tell has the dispatcher name a segment that is durable. The channel is closed when it has answered.
+func (c *Directory) tell(segment *pecanv1.CacheSegment) <-chan struct{} {
+	c.mu.Lock()
+	own := c.own[segment.Name]
+	own.segment = segment
+	c.mu.Unlock()
+	c.written.Add(uint64(segment.Bytes))
+	c.Send(cacheWritten(segment))
+	return own.named
+}
+
+func cacheWritten(segment *pecanv1.CacheSegment) *pecanv1.WorkerMessage {
+	return &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentWritten{CacheSegmentWritten: &pecanv1.CacheSegmentWritten{Segment: segment}}}
+}
+
+// Resend tells a new session what the one before it may not have heard.
+func (c *Directory) Resend() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, own := range c.own {
+		if own.segment != nil {
+			c.Send(cacheWritten(own.segment))
+		}
+	}
+}
+
+// Acknowledge is the dispatcher's answer.
+func (c *Directory) Acknowledge(answer *pecanv1.CacheSegmentAck) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	own := c.own[answer.GetName()]
+	if own != nil && own.segment != nil {
+		delete(c.own, answer.GetName())
+		close(own.named)
+	}
+	c.mu.Unlock()
+	if own != nil && !answer.GetAccepted() {
+		c.Running.Go(func() { c.remove(answer.GetName()) })
+	}
+}
+
+func (c *Directory) remove(name string) {
+	if err := c.dir.Remove(name); err != nil {
+		c.Log.Warn("remove a file of the cache directory", "file", name, "error", err)
+	}
+}
+
+// spoil says that a segment cannot be used; damaged ones are taken out of the way.
+func (c *Directory) spoil(segment *pecanv1.CacheSegment, damaged bool, why error) {
+	c.spoilt.Add(1)
+	c.Log.Warn("a segment of a cache cannot be used, its elements are computed", "file", segment.GetName(), "error", why)
+	if damaged {
+		if err := c.dir.Quarantine(segment.GetName()); err != nil {
+			c.Log.Debug("take a damaged segment out of the way", "file", segment.GetName(), "error", err)
+		}
+	}
+	c.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentInvalid{CacheSegmentInvalid: &pecanv1.CacheSegmentInvalid{
+		Segment: segment, Why: why.Error(),
+	}}})
+}
+
+// Collect asks the dispatcher again and again which files nobody needs, and removes them.
+func (c *Directory) Collect(ctx context.Context) {
+	after := c.OrphanAfter
+	for clock.Sleep(ctx, max(min(after/2, lookEvery), 10*time.Millisecond)) {
+		names, err := c.dir.List()
+		if err != nil {
+			c.Log.Debug("look through the cache directory", "error", err)
+			continue
+		}
+		old := c.old(names, after)
+		for len(old) > 0 {
+			n := min(len(old), toldAtOnce)
+			c.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheFiles{CacheFiles: &pecanv1.CacheFiles{Names: old[:n]}}})
+			old = old[n:]
+		}
+	}
+}
+
+// old gives the names that this worker has seen for so long, and is not at itself. The files' own times are not looked at: clocks jump.
+func (c *Directory) old(names []string, after time.Duration) (old []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seen := make(map[string]time.Time, len(names))
+	for _, name := range names {
+		since, known := c.seen[name]
+		if !known {
+			since = time.Now()
+		}
+		seen[name] = since
+		if time.Since(since) >= after && c.own[cache.Final(name)] == nil {
+			old = append(old, name)
+		}
+	}
+	c.seen = seen
+	return old
+}
+
+// RemoveOrphans removes what the dispatcher says that nobody needs.
+func (c *Directory) RemoveOrphans(names []string) {
+	if c == nil || !c.removing.CompareAndSwap(false, true) {
+		// They are asked for again.
+		return
+	}
+	// The dispatcher's next command does not wait for a file system.
+	c.Running.Go(func() {
+		defer c.removing.Store(false)
+		for _, name := range names {
+			c.mu.Lock()
+			own := c.own[cache.Final(name)] != nil
+			c.mu.Unlock()
+			if !own && cache.ValidName(name) {
+				c.remove(name)
+			}
+		}
+	})
+}

@@ -1,0 +1,303 @@
+package cachefill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/cache"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
+)
+
+// mostSkipped bounds how many elements are dropped in one call.
+const mostSkipped = 4096
+
+// Source is the source of what stands above a cached step. It reads the stream's segment where there is one, and else runs the
+// graph below, writing a segment as far as it can. Whatever happens to files, the elements are those of the graph below, each once.
+// TensorFlow calls Pull from threads of its own, one at a time.
+type Source struct {
+	Directory *Directory
+	Action    *pecanv1.CacheAction
+	// id, streams and lease are those of the stream, worker is the id of this worker.
+	ID      *pecanv1.StreamId
+	Streams uint32
+	Lease   uint64
+	Worker  string
+	// packed: small elements travel in packs, as the graph above expects.
+	Packed bool
+	// ctx ends with the run.
+	Context context.Context
+	Log     *slog.Logger
+
+	// graphs are those of the stream; iterate makes the iterator of the one below, and what closes it.
+	graphs  *rewrite.StreamGraphs
+	iterate func() (it *tf.Iterator, stop func(), err error)
+	// source is what the elements come from, as digest gives it; empty when that cannot be told.
+	source string
+
+	mu     sync.Mutex
+	closed bool
+	reader *cache.Reader
+	table  frame.Table
+	// given counts elements, across the ways of getting them.
+	given  uint64
+	lower  *upstream
+	stop   func()
+	writer *cache.Writer
+	name   string
+	// over is set at the end of the elements; named is closed when the dispatcher knows the segment.
+	over  bool
+	named <-chan struct{}
+	// written is a segment of which the dispatcher is still to be told. The run does that: TensorFlow's threads leave sessions alone.
+	written atomic.Pointer[pecanv1.CacheSegment]
+}
+
+// Begin opens what there is to read, or begins to write.
+func (k *Source) Begin(graphs *rewrite.StreamGraphs, iterate func() (it *tf.Iterator, stop func(), err error)) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.graphs, k.iterate = graphs, iterate
+	k.source = digest(k.graphs.FileNames)
+	if segment := k.Action.GetSegment(); segment != nil {
+		return k.beginReading(segment)
+	}
+	if err := k.open(); err != nil {
+		return err
+	}
+	k.name = cache.Name(k.Action.GetKey(), k.ID.GetStream(), k.Lease, k.Directory.runs.Add(1), k.Worker)
+	k.Directory.begin(k.name)
+	writer, err := k.Directory.dir.Create(k.name, k.segmentID(), k.Directory.Compress)
+	if err != nil {
+		k.Directory.drop(k.name, err)
+		return nil
+	}
+	k.writer = writer
+	return nil
+}
+
+// Runtime is where the graph above runs.
+func (k *Source) Runtime() (*tf.Context, error) {
+	k.Directory.running.Store(true)
+	return k.Directory.Runtime()
+}
+
+func (k *Source) segmentID() cache.ID {
+	return cache.ID{
+		Key: k.Action.GetKey(), Stream: k.ID.GetStream(), Streams: k.Streams, Source: k.source,
+	}
+}
+
+func (k *Source) beginReading(segment *pecanv1.CacheSegment) (err error) {
+	if segment.GetSource() != k.source {
+		k.Directory.spoil(segment, false, errors.New("the source files have changed since it was written, or TensorFlow has"))
+		return k.open()
+	}
+	k.reader, err = k.Directory.dir.Open(cache.Segment{
+		Name: segment.GetName(), Bytes: segment.GetBytes(), Checksum: segment.GetChecksum(), Elements: segment.GetElements(), ID: k.segmentID(),
+	})
+	if err != nil {
+		k.Directory.spoil(segment, true, err)
+		return k.open()
+	}
+	return nil
+}
+
+// open makes the iterator of the graph below.
+func (k *Source) open() error {
+	if k.closed {
+		return tf.ErrCancelled
+	}
+	it, stop, err := k.iterate()
+	if err != nil {
+		return err
+	}
+	k.lower, k.stop = &upstream{it: it, packed: k.Packed}, stop
+	return nil
+}
+
+// Pull implements tf.Source.
+func (k *Source) Pull() ([]*tf.Tensor, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.closed:
+		return nil, tf.ErrCancelled
+	case k.over:
+		return nil, io.EOF
+	}
+	if k.reader != nil {
+		tensors, err := k.read()
+		if err == nil || errors.Is(err, io.EOF) {
+			return tensors, err
+		}
+		k.Directory.spoil(k.Action.GetSegment(), true, err)
+		_ = k.reader.Close()
+		k.reader = nil
+	}
+	if k.lower == nil {
+		if err := k.compute(); err != nil {
+			return nil, err
+		}
+	}
+	got, err := k.lower.next()
+	switch failed := (*tf.Error)(nil); {
+	case errors.Is(err, io.EOF):
+		k.over = true
+		k.commit()
+		return nil, err
+	case errors.As(err, &failed):
+		// Which elements fail may hang on more than the files; the others could not be told from them either.
+		k.drop(fmt.Errorf("an element failed: %s", failed.Message))
+		return nil, err
+	case err != nil:
+		return nil, err
+	}
+	if k.writer != nil {
+		if err := k.writer.Append(&got.chunk); err != nil {
+			k.drop(err)
+		}
+	}
+	k.given += uint64(got.chunk.Count)
+	return got.tensors, nil
+}
+
+// read gives the next elements of the segment.
+func (k *Source) read() ([]*tf.Tensor, error) {
+	chunk, err := k.reader.Next()
+	if err != nil {
+		k.over = errors.Is(err, io.EOF)
+		return nil, err
+	}
+	tensors, err := raise(&chunk, &k.table)
+	if err != nil {
+		return nil, err
+	}
+	k.given += uint64(chunk.Count)
+	k.Directory.read.Add(uint64(chunk.Size()))
+	return tensors, nil
+}
+
+// compute goes on with the graph below where the segment cannot be read on. Where that fails, whoever pulls again has it tried again: from
+// another place than behind what was given, elements would come twice.
+func (k *Source) compute() (err error) {
+	if err := k.open(); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			k.shut()
+		}
+	}()
+	for left := k.given; left > 0; {
+		n, err := k.lower.it.Skip(int64(min(left, mostSkipped)))
+		left -= uint64(n)
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return fmt.Errorf("the dataset has %d elements less at cache() than when they were written: look for files that change", left)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// shut frees the iterator of the graph below.
+func (k *Source) shut() {
+	if k.lower != nil {
+		k.lower.close()
+		k.stop()
+		k.lower = nil
+	}
+}
+
+// commit makes the segment durable and has it named. The files must be those that the elements came from, to the end.
+func (k *Source) commit() {
+	if k.writer == nil {
+		return
+	}
+	writer := k.writer
+	if digest(k.graphs.FileNames) != k.source || k.tablesChanged() {
+		k.drop(errors.New("the source files changed while they were read"))
+		return
+	}
+	k.writer = nil
+	s, err := writer.Commit()
+	if err != nil {
+		k.Directory.drop(k.name, err)
+		return
+	}
+	k.written.Store(&pecanv1.CacheSegment{
+		Key: s.Key, Stream: s.Stream, Streams: s.Streams, Name: s.Name, Bytes: s.Bytes, Checksum: s.Checksum, Elements: s.Elements, Source: s.Source,
+	})
+}
+
+// tablesChanged tells whether a file is not as it was when the graphs' tables were named, which was before the digest was made.
+func (k *Source) tablesChanged() bool {
+	return !maps.Equal(dataset.FileStates(slices.Collect(maps.Keys(k.graphs.Files))), k.graphs.Files)
+}
+
+// Report has a segment named that has become whole. It does not wait for who is in Pull.
+func (k *Source) Report() {
+	if segment := k.written.Swap(nil); segment != nil {
+		named := k.Directory.tell(segment)
+		k.mu.Lock()
+		k.named = named
+		k.mu.Unlock()
+	}
+}
+
+// drop gives the writing up; the elements go on.
+func (k *Source) drop(why error) {
+	if k.writer == nil {
+		return
+	}
+	if err := k.writer.Abort(); err != nil {
+		k.Log.Debug("give up a segment", "file", k.name, "error", err)
+	}
+	k.writer = nil
+	k.Directory.drop(k.name, why)
+}
+
+// AwaitAck waits at the end of the stream until its segment has its name, for a while: whoever has read all and asks for the next epoch
+// then finds the cache.
+func (k *Source) AwaitAck() {
+	k.Report()
+	k.mu.Lock()
+	named := k.named
+	k.mu.Unlock()
+	if named == nil {
+		return
+	}
+	timeout := time.NewTimer(namedWait)
+	defer timeout.Stop()
+	select {
+	case <-named:
+	case <-timeout.C:
+	case <-k.Context.Done():
+	}
+}
+
+// Close frees what is open. A segment that has not come to its end is of no use.
+func (k *Source) Close() {
+	k.Report()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.closed = true
+	k.drop(nil)
+	if k.reader != nil {
+		_ = k.reader.Close()
+	}
+	k.shut()
+}

@@ -1,0 +1,167 @@
+package cachefill
+
+import (
+	"time"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	"github.com/pecan-ml/pecan/proto/frame"
+	"github.com/pecan-ml/pecan/service/cache"
+	"github.com/pecan-ml/pecan/service/worker/payload"
+)
+
+// Packs of small elements at a cached step: a call from a graph costs about as much as a hundred small elements.
+const (
+	packRows  = 1024
+	packBytes = 64 << 10
+	// packLinger is how long a pack waits for its next element.
+	packLinger = 500 * time.Microsecond
+)
+
+// upstream gives the elements of the graph below a cached step: one by one, or many to a pack.
+type upstream struct {
+	it     *tf.Iterator
+	packed bool
+	block  *tf.Block
+	// odd is an element that has no place in a block, failed what came behind the last pack.
+	odd    []*tf.Tensor
+	failed error
+}
+
+// pulled is what is pulled at once: the tensors for the graph, and the same as a chunk of a segment. The chunk is valid until the next
+// one is fetched, or the tensors are given away.
+type pulled struct {
+	tensors []*tf.Tensor
+	chunk   cache.Chunk
+}
+
+func (l *upstream) next() (*pulled, error) {
+	switch {
+	case l.odd != nil:
+		element := l.odd
+		l.odd = nil
+		return asPack(element)
+	case l.failed != nil:
+		err := l.failed
+		l.failed = nil
+		return nil, err
+	case l.block != nil:
+		return l.fill()
+	}
+	element, err := l.it.Next()
+	if err != nil {
+		return nil, err
+	}
+	if !l.packed {
+		return asElement(element), nil
+	}
+	rows := min(packRows, packBytes/int(max(sizeOf(element), 1)))
+	if block, err := tf.NewBlock(element, max(rows, 1)); err == nil {
+		l.block = block
+	}
+	return asPack(element)
+}
+
+func sizeOf(element []*tf.Tensor) (sum int64) {
+	for _, t := range element {
+		sum += t.WireSize()
+	}
+	return sum
+}
+
+// fill fetches a pack. An element behind it that has another shape, or failed, is kept for the next call.
+func (l *upstream) fill() (*pulled, error) {
+	rows, odd, err := l.it.FillBlock(l.block, tf.Pace{MaxRows: packRows, Linger: packLinger, Hurry: packLinger})
+	if rows == 0 {
+		if odd != nil {
+			l.failed = err
+			return asPack(odd)
+		}
+		return nil, err
+	}
+	l.odd, l.failed = odd, err
+	columns := make([]column, len(l.block.Columns))
+	for i := range columns {
+		c := &l.block.Columns[i]
+		columns[i] = column{c.DType, c.Dims, l.block.Rows(i, 0, rows)}
+	}
+	return asRows(rows, columns)
+}
+
+func (l *upstream) close() {
+	if l.odd != nil {
+		tf.ReleaseAll(l.odd)
+	}
+	if l.block != nil {
+		l.block.Free()
+	}
+}
+
+// tableOf is an element table as docs/formats/frame.md has it.
+func tableOf(components int, rows []byte) []byte {
+	return append(frame.AppendTable(nil, 0, &frame.Table{Components: components}), rows...)
+}
+
+func asElement(element []*tf.Tensor) *pulled {
+	body := payload.NewSingle(element)
+	return &pulled{tensors: element, chunk: cache.Chunk{Count: 1, Meta: tableOf(len(element), body.Parts.Rows), Payload: body.Parts.Segments}}
+}
+
+// asPack makes a pack of one element of fixed width.
+func asPack(element []*tf.Tensor) (*pulled, error) {
+	defer tf.ReleaseAll(element)
+	columns := make([]column, len(element))
+	for i, t := range element {
+		columns[i] = column{t.DType(), t.Dims(), t.Data()}
+	}
+	return asRows(1, columns)
+}
+
+// column is a component of so many rows, which have dims each.
+type column struct {
+	dtype tf.DataType
+	dims  []int64
+	data  []byte
+}
+
+// asRows makes a pack out of columns, whose data it copies.
+func asRows(rows int, columns []column) (*pulled, error) {
+	out := &pulled{chunk: cache.Chunk{Count: rows, Flags: uint32(frame.Block)}}
+	var p payload.Builder
+	var table []byte
+	for _, c := range columns {
+		tensor, err := tf.NewTensor(c.dtype, append([]int64{int64(rows)}, c.dims...), c.data)
+		if err != nil {
+			tf.ReleaseAll(out.tensors)
+			return nil, err
+		}
+		out.tensors = append(out.tensors, tensor)
+		p.Align()
+		p.Add(tensor.Data())
+		table = payload.AppendRow(table, c.dtype, c.dims, uint64(len(c.data)))
+	}
+	out.chunk.Meta, out.chunk.Payload = tableOf(len(columns), table), p.Segments
+	return out, nil
+}
+
+// raise makes the tensors of a chunk again.
+func raise(chunk *cache.Chunk, table *frame.Table) ([]*tf.Tensor, error) {
+	data := chunk.Payload[0]
+	h := frame.Header{Type: frame.Data, Flags: frame.Flags(chunk.Flags), Count: uint32(chunk.Count), RawLen: uint64(len(data))}
+	if err := frame.ParseTable(h, chunk.Meta, table); err != nil {
+		return nil, err
+	}
+	var out []*tf.Tensor
+	for i := range table.Rows {
+		row := table.Rows[i]
+		if h.Flags&frame.Block != 0 {
+			row.Dims = append([]uint64{uint64(chunk.Count)}, row.Dims...)
+		}
+		tensor, err := payload.Tensor(&row, data)
+		if err != nil {
+			tf.ReleaseAll(out)
+			return nil, err
+		}
+		out = append(out, tensor)
+	}
+	return out, nil
+}

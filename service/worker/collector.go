@@ -1,0 +1,84 @@
+package worker
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// collector reads a worker when somebody asks for its metrics.
+type collector struct {
+	w                                           *Worker
+	info, session, readers, streams             *prometheus.Desc
+	window, inside, made, sent, bytes           *prometheus.Desc
+	failedElements, failedStreams, windowsLimit *prometheus.Desc
+	tried, triedCPU                             *prometheus.Desc
+}
+
+func newCollector(w *Worker) *collector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	return &collector{
+		w:              w,
+		info:           desc("pecan_worker_info", "Always 1: what this worker is.", "worker", "address", "version", "placement"),
+		session:        desc("pecan_worker_session_up", "1 while there is a session with the dispatcher, else 0."),
+		readers:        desc("pecan_worker_connections", "Open connections of readers."),
+		streams:        desc("pecan_worker_streams", "Streams that are held: running, or made and not read to their end.", "state"),
+		window:         desc("pecan_worker_window_bytes", "Bytes of elements that are ready."),
+		windowsLimit:   desc("pecan_worker_window_limit_bytes", "Bytes of elements that may be ready at once (--window-bytes)."),
+		inside:         desc("pecan_worker_inside_bytes", "Bytes in the buffers of tf.data inside of the graphs that run."),
+		made:           desc("pecan_worker_elements_made_total", "Elements made, those among them that are made again."),
+		sent:           desc("pecan_worker_elements_sent_total", "Elements sent to readers."),
+		bytes:          desc("pecan_worker_sent_bytes_total", "Bytes of elements sent to readers, before compression, through sockets and shared memory."),
+		failedElements: desc("pecan_worker_element_failures_total", "Elements in whose place an error was given."),
+		failedStreams:  desc("pecan_worker_stream_failures_total", "Streams that failed as a whole."),
+		tried:          desc("pecan_worker_orders_tried_total", "Trials of another order of a dataset's steps, by what came of them.", "outcome"),
+		triedCPU:       desc("pecan_worker_order_trials_cpu_seconds_total", "CPU that trials of orders took."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{
+		c.info, c.session, c.readers, c.streams, c.window, c.windowsLimit, c.inside, c.made, c.sent, c.bytes, c.failedElements, c.failedStreams,
+		c.tried, c.triedCPU,
+	} {
+		out <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+	}
+	counter := func(desc *prometheus.Desc, value uint64) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value))
+	}
+	w := c.w
+	gauge(c.info, 1, w.identity.ID(), w.identity.Address, w.config.Version, w.config.Placement)
+	up := 0.0
+	if w.session.isUp() {
+		up = 1
+	}
+	gauge(c.session, up)
+	connections, sentElements, sentBytes := w.server.Load()
+	gauge(c.readers, float64(connections))
+	load := w.streams.Load()
+	gauge(c.streams, float64(load.Running), "running")
+	gauge(c.streams, float64(max(0, load.Held-load.Running)), "made")
+	gauge(c.window, float64(load.WindowBytes))
+	gauge(c.windowsLimit, float64(w.config.WindowBytes))
+	gauge(c.inside, float64(load.InsideBytes))
+	counter(c.made, load.Made)
+	counter(c.sent, sentElements)
+	counter(c.bytes, sentBytes)
+	counter(c.failedElements, load.FailedElements)
+	counter(c.failedStreams, load.FailedStreams)
+	total := func(desc *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, labels...)
+	}
+	passed, refused, spent := w.trials.Load()
+	total(c.tried, float64(refused), "refused")
+	total(c.tried, float64(passed), "passed")
+	total(c.triedCPU, spent.Seconds())
+}

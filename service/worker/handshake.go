@@ -1,0 +1,100 @@
+package worker
+
+import (
+	"errors"
+	"io"
+	"runtime"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/internal/check"
+	"google.golang.org/grpc"
+)
+
+// greet says hello and waits for the welcome.
+func (s *session) greet(stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]) (*pecanv1.Welcome, error) {
+	hello, err := s.worker.hello()
+	if err != nil {
+		return nil, err
+	}
+	// A failed send hides the server's reason; Recv tells it.
+	if err := stream.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Hello{Hello: hello}}); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	command, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	welcome := command.GetWelcome()
+	if welcome == nil {
+		return nil, reason.New(reason.Internal, "the dispatcher's first command is no welcome")
+	}
+	for what, s := range map[string]float64{"heartbeat": welcome.GetHeartbeatS(), "lease": welcome.GetLeaseTtlS()} {
+		if !(s > 0) || s > check.MaxDuration.Seconds() {
+			return nil, reason.New(reason.VersionMismatch, "the dispatcher's welcome has a %s of %v s: want more than 0 and at most %v; is it of another version of Pecan?",
+				what, s, check.MaxDuration)
+		}
+	}
+	return welcome, nil
+}
+
+// hello is what the worker is and holds.
+func (w *Worker) hello() (*pecanv1.WorkerHello, error) {
+	producer, err := tf.GraphProducer()
+	if err != nil {
+		return nil, err
+	}
+	hello := &pecanv1.WorkerHello{
+		Address: &pecanv1.WorkerAddress{
+			WorkerId: w.identity.ID(), Tcp: w.identity.Address, Unix: w.server.UnixName(), HostId: w.hostID,
+		},
+		MaxStreams: int32(w.config.MaxStreams), Cores: int32(runtime.NumCPU()), TensorflowVersion: tf.Version(),
+		GraphProducer: int32(producer), Version: w.config.Version, ClusterId: w.identity.Cluster(), Placement: w.config.Placement, Caches: w.streams.Caches != nil,
+		Number: w.greetings.Add(1), Held: w.streams.HeldStreams(),
+	}
+	return hello, nil
+}
+
+func (s *session) welcomed(welcome *pecanv1.Welcome) {
+	cluster := welcome.GetClusterId()
+	s.worker.identity.Join(cluster)
+	s.leaseTTL.Store(int64(seconds(welcome.GetLeaseTtlS())))
+	s.mu.Lock()
+	s.connected, s.outbox = true, nil
+	s.mu.Unlock()
+	s.worker.log.Info("registered", "dispatcher", s.worker.config.Dispatcher, "cluster", cluster, "address", s.worker.identity.Address)
+	s.worker.streams.Totals.Resend()
+	s.worker.streams.ReportMetrics()
+	// A stream that ended or failed while the session was down has told nobody.
+	s.worker.streams.ReportAll()
+	s.worker.streams.Caches.Resend()
+	s.announce.Do(func() {
+		if s.worker.config.Ready != nil {
+			s.worker.config.Ready(s.worker.server.ListensOn())
+		}
+	})
+}
+
+// seconds is a duration of a welcome, which greet has looked at.
+func seconds(s float64) time.Duration {
+	return max(time.Millisecond, time.Duration(s*float64(time.Second)))
+}
+
+// goodbye lets the dispatcher lease this worker's streams to others at once.
+func (s *session) goodbye(stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]) {
+	// How far the readers are is what its successors need to know.
+	if stream.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: s.worker.heartbeat()}}) != nil {
+		return
+	}
+	if stream.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}}) != nil {
+		return
+	}
+	_ = stream.CloseSend()
+	// The dispatcher ends the stream when it has taken note.
+	select {
+	case <-stream.Context().Done():
+	case <-time.After(goodbyeTimeout):
+	}
+}

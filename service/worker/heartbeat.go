@@ -1,0 +1,41 @@
+package worker
+
+import (
+	"os"
+	"strconv"
+	"strings"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"golang.org/x/sys/unix"
+)
+
+// heartbeat is the load of the worker.
+func (w *Worker) heartbeat() *pecanv1.WorkerHeartbeat {
+	return &pecanv1.WorkerHeartbeat{
+		CpuS: cpuSeconds(), ResidentBytes: residentBytes(), Leaving: w.leaving.Load(), Cache: w.streams.Caches.Metrics(), Streams: w.streams.Loads(),
+	}
+}
+
+func cpuSeconds() float64 {
+	var usage unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &usage) != nil {
+		return 0
+	}
+	return float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9
+}
+
+func residentBytes() int64 {
+	raw, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(raw))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return pages * int64(os.Getpagesize())
+}

@@ -1,0 +1,45 @@
+package identity
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"sync/atomic"
+)
+
+// Identity is who a worker is: its id, which changes when it joins another cluster, and where it is.
+type Identity struct {
+	// Address is where readers on other hosts reach the worker, Local how this process reaches itself. Both are set before anybody reads.
+	Address, Local string
+
+	id, cluster atomic.Pointer[string]
+}
+
+// New gives a worker that no cluster knows.
+func New() *Identity {
+	i := new(Identity)
+	i.Renew()
+	return i
+}
+
+// Renew makes this a worker that no cluster knows.
+func (i *Identity) Renew() {
+	var b [8]byte
+	// crypto/rand never fails.
+	_, _ = rand.Read(b[:])
+	id, none := hex.EncodeToString(b[:]), ""
+	i.id.Store(&id)
+	i.cluster.Store(&none)
+}
+
+// ID is the worker's id.
+func (i *Identity) ID() string { return *i.id.Load() }
+
+// Cluster is the cluster that the worker belongs to; empty before its first welcome.
+func (i *Identity) Cluster() string { return *i.cluster.Load() }
+
+// Join makes the worker one of a cluster.
+func (i *Identity) Join(cluster string) { i.cluster.Store(&cluster) }
+
+// String names the worker for people: its id and where it is.
+func (i *Identity) String() string { return fmt.Sprintf("%s (%s)", i.ID(), i.Address) }

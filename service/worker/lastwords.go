@@ -1,0 +1,30 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// lastWordsTimeout is less than the process waits for them.
+const lastWordsTimeout = 800 * time.Millisecond
+
+// crashes tells the dispatcher that native code ends this process: it was an element's doing, or a graph's while it was
+// opened, and not that of somebody who kills workers.
+func (w *Worker) crashes(cause string) {
+	ctx, cancel := context.WithTimeout(context.Background(), lastWordsTimeout)
+	defer cancel()
+	client := w.session.API()
+	if client == nil {
+		return
+	}
+	words := &pecanv1.ReportCrashRequest{WorkerId: w.identity.ID(), Cause: cause, Opening: w.streams.BeingOpened()}
+	for _, load := range w.streams.Loads() {
+		if load.Opened {
+			words.Running = append(words.Running, load)
+		}
+	}
+	_, err := client.ReportCrash(ctx, words)
+	w.log.Error("native code ends this process", "cause", cause, "opening", len(words.Opening), "running", len(words.Running), "dispatcher_told", err == nil)
+}

@@ -1,0 +1,39 @@
+package payload
+
+import (
+	"github.com/pecan-ml/pecan/native/tf"
+	"github.com/pecan-ml/pecan/proto/frame"
+)
+
+// Columns is a run of elements of one shape, laid out by component.
+type Columns struct {
+	Block *tf.Block
+	// own holds the components when the elements were copied out of the block, which was used again then.
+	Own  [][]byte
+	Rows int
+	Home *Pool[*tf.Block]
+}
+
+func (c *Columns) Frame(from int) Parts {
+	out := Parts{Flags: frame.Block, Components: len(c.Block.Columns)}
+	var p Builder
+	for i := range c.Block.Columns {
+		column := &c.Block.Columns[i]
+		p.Align()
+		begin := p.at
+		if c.Own != nil {
+			p.Add(c.Own[i][from*column.Width:])
+		} else {
+			p.Add(c.Block.Rows(i, from, c.Rows))
+		}
+		out.Rows = AppendRow(out.Rows, column.DType, column.Dims, p.at-begin)
+	}
+	out.Segments, out.Raw = p.Segments, p.at
+	return out
+}
+
+func (c *Columns) Release() {
+	if c.Own == nil {
+		c.Home.Put(c.Block)
+	}
+}

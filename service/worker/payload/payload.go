@@ -1,0 +1,57 @@
+package payload
+
+import (
+	"encoding/binary"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	"github.com/pecan-ml/pecan/proto/frame"
+)
+
+// zeros fills the gaps between components.
+var zeros [frame.Align]byte
+
+// Body is the elements of a data entry. frame gives what travels of them from the from-th on: flags, the rows of the
+// element table, and the payload in pieces.
+type Body interface {
+	Frame(from int) Parts
+	Release()
+}
+
+// Parts is a DATA frame taken apart. The slices are valid while the entry is held.
+type Parts struct {
+	Flags      frame.Flags
+	Components int
+	Rows       []byte
+	Segments   [][]byte
+	Raw        uint64
+}
+
+// Builder puts components one after the other at multiples of frame.Align.
+type Builder struct {
+	Segments [][]byte
+	at       uint64
+}
+
+func (p *Builder) Align() {
+	if gap := frame.AlignUp(p.at) - p.at; gap > 0 {
+		p.Segments = append(p.Segments, zeros[:gap])
+		p.at += gap
+	}
+}
+
+func (p *Builder) Add(piece []byte) {
+	if len(piece) > 0 {
+		p.Segments = append(p.Segments, piece)
+		p.at += uint64(len(piece))
+	}
+}
+
+func AppendRow(dst []byte, dtype tf.DataType, dims []int64, bytes uint64) []byte {
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(dtype))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(dims)))
+	dst = binary.LittleEndian.AppendUint64(dst, bytes)
+	for _, dim := range dims {
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(dim))
+	}
+	return dst
+}

@@ -1,0 +1,47 @@
+package payload
+
+import (
+	"sync"
+)
+
+// poolKeep is how many idle buffers a stream keeps.
+const poolKeep = 8
+
+// Pool keeps buffers outside of Go's heap between uses. After close every buffer that comes back is freed.
+type Pool[T interface{ Free() }] struct {
+	mu     sync.Mutex
+	idle   []T
+	closed bool
+}
+
+// Get gives an idle buffer, or one that make gives.
+func (p *Pool[T]) Get(make func() T) T {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.idle); n > 0 {
+		b := p.idle[n-1]
+		p.idle = p.idle[:n-1]
+		return b
+	}
+	return make()
+}
+
+func (p *Pool[T]) Put(b T) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || len(p.idle) >= poolKeep {
+		b.Free()
+		return
+	}
+	p.idle = append(p.idle, b)
+}
+
+func (p *Pool[T]) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for _, b := range p.idle {
+		b.Free()
+	}
+	p.idle = nil
+}

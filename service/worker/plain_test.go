@@ -1,5 +1,0 @@
-//go:build !asan
-
-package worker
-
-const sanitized = false

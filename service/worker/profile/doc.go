@@ -1,0 +1,12 @@
+// Package profile counts what each step of a stream's graph did: elements, bytes and CPU time.
+//
+// A Profiler reads one running iterator. Elements and bytes come from the graph's own meters where there are some, else
+// from tf.data's model of the iterator, which also has the times. Totals sums the Profilers of all runs per job. Its
+// reports only grow, carry a generation and a sequence number, and are therefore safe to repeat or reorder.
+//
+// Files: profiler.go reads an iterator; matcher.go pairs the model's nodes with the graph's steps; meters.go reads the
+// counters of a graph; totals.go sums runs per job.
+//
+// A Profiler belongs to one run. Totals has one lock, which is taken after a run's and calls the Run interface while it
+// is held: an implementation must not call back into Totals.
+package profile

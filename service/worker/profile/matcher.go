@@ -1,0 +1,88 @@
+package profile
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/pecan-ml/pecan/proto/tensorflow"
+)
+
+// matcher finds the largest set of steps and model nodes that belong together, parents above parents.
+type matcher struct {
+	model map[int64]*tensorflow.ModelProto_Node
+	best  map[pair]match
+}
+
+type pair struct {
+	s  *step
+	id int64
+}
+
+// match is what is best for a pair of subtrees: how many nodes are matched, and how to go on.
+type match struct {
+	count int
+	same  bool
+	// next are the pairs that follow.
+	next []pair
+}
+
+func (m *matcher) find(s *step, id int64) match {
+	node := m.model[id]
+	if s == nil || node == nil {
+		return match{}
+	}
+	key := pair{s, id}
+	if known, ok := m.best[key]; ok {
+		return known
+	}
+	// Set before going deeper, so that a cycle in a broken model ends.
+	m.best[key] = match{}
+	var best match
+	if kindOf(s.op) == kindOf(node.GetName()) {
+		best = match{count: 1, same: true}
+		for i, below := range s.inputs {
+			if i < len(node.GetInputs()) {
+				next := pair{below, node.GetInputs()[i]}
+				best.count += m.find(next.s, next.id).count
+				best.next = append(best.next, next)
+			}
+		}
+	}
+	for _, below := range s.inputs {
+		if c := m.find(below, id).count; c > best.count {
+			best = match{count: c, next: []pair{{below, id}}}
+		}
+	}
+	for _, input := range node.GetInputs() {
+		if c := m.find(s, input).count; c > best.count {
+			best = match{count: c, next: []pair{{s, input}}}
+		}
+	}
+	m.best[key] = best
+	return best
+}
+
+func (m *matcher) assign(s *step, id int64, to map[int64]*step) {
+	found := m.find(s, id)
+	if found.same {
+		to[id] = s
+	}
+	for _, next := range found.next {
+		m.assign(next.s, next.id, to)
+	}
+}
+
+var versionSuffix = regexp.MustCompile(`V[0-9]+$`)
+
+// formPrefix is how the model tells the forms of a few ops apart.
+var formPrefix = regexp.MustCompile(`^(?:Finite|Forever|Empty|Memory|File)(Repeat|Take|Skip|Cache)`)
+
+// kindOf makes the name of an op ("ParallelMapDatasetV2") and of its node in the model ("ParallelMapV2", or "ParallelMapV2(id:7)")
+// equal, and those of an op and its parallel form, which TensorFlow may take instead.
+func kindOf(name string) string {
+	name, _, _ = strings.Cut(name, "(")
+	name = strings.Replace(name, "Dataset", "", 1)
+	name = versionSuffix.ReplaceAllString(name, "")
+	name = strings.TrimPrefix(strings.TrimPrefix(name, "Legacy"), "Parallel")
+	return formPrefix.ReplaceAllString(name, "$1")
+}

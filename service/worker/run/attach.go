@@ -1,0 +1,105 @@
+package run
+
+import (
+	"context"
+	"time"
+
+	"github.com/pecan-ml/pecan/service/graph/split"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/worker/window"
+)
+
+// attach makes c the reader of the stream, unless it was asked for before the one there is: OPENs look for their stream side by
+// side, and one that is late may be of a connection that was given up. A run that no longer holds the index start begins anew, and
+// so does one that has a long way to it. No element below clean has failed. Where another run may give other elements none begins: the
+// dispatcher is told, which gives the stream up or has it sent from its start.
+func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return reason.New(reason.StreamUnknown, "stream %d was taken from worker %s", s.key.stream, s.streams.Identity)
+	}
+	if c.Lease() < s.lease {
+		return reason.New(reason.StaleLease, "lease %d of stream %d is over, worker %s holds lease %d", c.Lease(), s.key.stream, s.streams.Identity, s.lease)
+	}
+	target := s.run.window
+	if c.Remainder() {
+		if s.kept == nil {
+			return reason.New(reason.BadArgument, "stream %d keeps nothing back", s.key.stream)
+		}
+		target = s.kept
+	}
+	// Before anything else: it must not end what another reads.
+	if target.NewerReader(c) {
+		return reason.New(reason.Closed, "another reader opened stream %d", s.key.stream)
+	}
+	if s.gone == nil && !c.Remainder() && !split.IsRepeatable(s.order.GetPlan()) && !s.run.window.Holds(start) {
+		s.gone = reason.New(reason.StaleLease, "stream %d no longer has element %d, and another run may have another one there", s.key.stream, start)
+		s.log.Info("the stream cannot go on: the elements that the reader wants are no longer held", "start_index", start)
+		s.streams.Dispatcher.Send(s.failure(s.gone, true))
+	}
+	if s.gone != nil {
+		return s.gone
+	}
+	c.Bind(target)
+	s.read, s.resting = true, false
+	begin := s.beginning(start, max(clean, s.run.window.CleanBelow()))
+	far := !c.Remainder() && s.run.isFar(begin.start)
+	var old window.Reader
+	ok := false
+	if !far {
+		old, ok = target.Attach(c, start)
+	}
+	if !ok {
+		s.log.Info("run the stream again: the elements that the reader wants are no longer held, or far ahead", "start_index", start, "from", begin.start)
+		s.restart(reason.New(reason.Closed, "stream %d begins again for another reader", s.key.stream), begin)
+		c.Bind(s.run.window)
+		s.run.window.Attach(c, start)
+	}
+	if old != nil && old != c {
+		old.Refuse(reason.New(reason.Closed, "another reader opened stream %d", s.key.stream))
+	}
+	return nil
+}
+
+// openWait is how long a reader that was faster than the dispatcher's command waits for its stream.
+const openWait = 5 * time.Second
+
+// find gives the stream, held under the lease that the reader has from the dispatcher or a newer one.
+func (w *Streams) find(ctx context.Context, key streamKey, lease uint64) (*Stream, *reason.Error) {
+	timeout := time.NewTimer(openWait)
+	defer timeout.Stop()
+	for {
+		w.mu.Lock()
+		s, arrived := w.streams[key], w.arrived
+		w.mu.Unlock()
+		var changed <-chan struct{}
+		if s != nil {
+			now, next := s.leaseAndChange()
+			if now >= lease {
+				return s, nil
+			}
+			changed = next
+		}
+		select {
+		case <-arrived:
+		case <-changed:
+		case <-ctx.Done():
+			return nil, reason.New(reason.Closed, "the connection ended")
+		case <-timeout.C:
+			return nil, reason.New(reason.StreamUnknown, "worker %s does not hold stream %d of epoch %d of job %s under lease %d",
+				w.Identity, key.stream, key.epoch, key.job, lease)
+		}
+	}
+}
+
+// Attach makes c the reader of the stream that an OPEN asks for. It waits for a while for a stream that has not arrived yet.
+func (w *Streams) Attach(ctx context.Context, request *pecanv1.OpenStream, c window.Reader) *reason.Error {
+	s, refusal := w.find(ctx, keyOf(request.GetId()), c.Lease())
+	if refusal != nil {
+		return refusal
+	}
+	return s.attach(c, request.GetStartIndex(), request.GetCleanBelow())
+}

@@ -1,0 +1,98 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"google.golang.org/grpc/codes"
+)
+
+// notVisible is how TensorFlow's file systems say that a file cannot be opened.
+var notVisible = regexp.MustCompile(`(\S+); (No such file or directory|Permission denied|Is a directory|Stale file handle|Transport endpoint is not connected)`)
+
+// elementFailure says why one element could not be made, in TensorFlow's words and with its code.
+func (r *run) elementFailure(index uint64, err *tf.Error) *reason.Error {
+	if found := notVisible.FindStringSubmatch(err.Message); found != nil {
+		return reason.WithCode(reason.FileNotVisible, codes.Code(err.Code), fmt.Sprintf(
+			"worker %s cannot read %s (%s): give it the same files as the trainer, at the same path (a shared directory or a mounted bucket). TensorFlow says: %s",
+			r.stream.streams.Identity, strings.TrimSpace(found[1]), found[2], err.Message))
+	}
+	return reason.WithCode(reason.ElementFailed, codes.Code(err.Code), fmt.Sprintf(
+		"element %d of stream %d failed on worker %s: %s", index, r.stream.key.stream, r.stream.streams.Identity, err.Message))
+}
+
+// openFailure says why a stream's graph does not run.
+func (r *run) openFailure(err error) *reason.Error {
+	if own := (*reason.Error)(nil); errors.As(err, &own) {
+		return own
+	}
+	if failed := (*tf.Error)(nil); errors.As(err, &failed) {
+		if found := notVisible.FindStringSubmatch(failed.Message); found != nil {
+			return r.elementFailure(0, failed)
+		}
+		return reason.WithCode(reason.GraphStructure, codes.Code(failed.Code), fmt.Sprintf(
+			"worker %s cannot run the dataset's graph with TensorFlow %s: %s", r.stream.streams.Identity, tf.Version(), failed.Message))
+	}
+	if told := reason.From(err); told.Reason != reason.Internal {
+		return told
+	}
+	return reason.New(reason.Internal, "start stream %d on worker %s: %w", r.stream.key.stream, r.stream.streams.Identity, err)
+}
+
+// checkElement compares an element with what the trainer registered.
+func checkElement(index uint64, element []*tf.Tensor, specs []*pecanv1.ComponentSpec, maxBytes int64) *reason.Error {
+	if len(specs) > 0 && len(element) != len(specs) {
+		return reason.New(reason.ElementSpec, "element %d has %d components, its element spec has %d", index, len(element), len(specs))
+	}
+	total, table := int64(0), 16
+	for i, t := range element {
+		if t.DType() != tf.String && frame.Width(uint32(t.DType())) == 0 {
+			return reason.New(reason.ElementSpec, "component %d of element %d is %s, which cannot leave a worker", i, index, frame.DTypeName(uint32(t.DType())))
+		}
+		if len(specs) > 0 && !matches(t, specs[i]) {
+			return reason.New(reason.ElementSpec, "component %d of element %d is %s of shape %v, its element spec says %s of shape %s",
+				i, index, frame.DTypeName(uint32(t.DType())), t.Dims(), frame.DTypeName(uint32(specs[i].GetDtype())), specShape(specs[i]))
+		}
+		total += t.WireSize()
+		table += 16 + 8*len(t.Dims())
+	}
+	if len(element) > frame.MaxComponents || table > frame.MaxMeta {
+		return reason.New(reason.ElementSpec, "element %d has %d components of too many dimensions to be described in %d bytes", index, len(element), frame.MaxMeta)
+	}
+	if total > maxBytes {
+		return reason.New(reason.ElementTooLarge,
+			"element %d has %d bytes, the limit is %d: raise max_element_bytes of the job, or make elements smaller (a smaller batch)", index, total, maxBytes)
+	}
+	return nil
+}
+
+func matches(t *tf.Tensor, spec *pecanv1.ComponentSpec) bool {
+	if t.DType() != tf.DataType(spec.GetDtype()) {
+		return false
+	}
+	if spec.GetUnknownRank() {
+		return true
+	}
+	if len(t.Dims()) != len(spec.GetDims()) {
+		return false
+	}
+	for i, dim := range spec.GetDims() {
+		if dim >= 0 && dim != t.Dims()[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func specShape(spec *pecanv1.ComponentSpec) string {
+	if spec.GetUnknownRank() {
+		return "unknown"
+	}
+	return fmt.Sprint(spec.GetDims())
+}

@@ -1,0 +1,108 @@
+package run
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/worker/payload"
+	"google.golang.org/protobuf/proto"
+)
+
+// fetchRemainder reads what a stream held back from the worker that ran it, which may be this one.
+func (w *Streams) fetchRemainder(ctx context.Context, order *pecanv1.StartStream, from *pecanv1.RemainderSource) ([][]*tf.Tensor, error) {
+	id := &pecanv1.StreamId{JobId: order.GetId().GetJobId(), Epoch: order.GetId().GetEpoch(), Stream: from.GetStream()}
+	address := from.GetWorker().GetTcp()
+	if from.GetWorker().GetWorkerId() == w.Identity.ID() {
+		address = w.Identity.Local
+	}
+	if address == "" {
+		return nil, errors.New("its worker has no address")
+	}
+	ctx, cancel := context.WithTimeout(ctx, remainderTimeout)
+	defer cancel()
+	batches, err := w.readRemainder(ctx, address, &pecanv1.DataHello{
+		ClientId: "worker-" + w.Identity.ID(), Version: w.Options.Version, WorkerId: from.GetWorker().GetWorkerId(), ClusterId: w.Identity.Cluster(),
+	}, &pecanv1.OpenStream{Id: id, Lease: from.GetLease(), Credit: 1 << 47, Remainder: true,
+		PayloadChecksum: order.GetOptions().GetPayloadChecksum()})
+	if err != nil {
+		return nil, fmt.Errorf("read the remainder of stream %d from %s: %w", from.GetStream(), address, err)
+	}
+	rows := int64(0)
+	for _, batch := range batches {
+		rows += payload.Rows(batch)
+	}
+	if rows != int64(from.GetRows()) {
+		for _, batch := range batches {
+			tf.ReleaseAll(batch)
+		}
+		return nil, reason.New(reason.Internal, "stream %d kept %d rows back, %d were expected", from.GetStream(), rows, from.GetRows())
+	}
+	return batches, nil
+}
+
+// remainderTimeout bounds one attempt to fetch a remainder.
+const remainderTimeout = 60 * time.Second
+
+// readRemainder opens one channel, reads all of it and gives its elements.
+func (w *Streams) readRemainder(ctx context.Context, address string, hello *pecanv1.DataHello, open *pecanv1.OpenStream) (batches [][]*tf.Tensor, err error) {
+	conn, err := w.Options.Dial(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	defer func() {
+		if err != nil {
+			for _, batch := range batches {
+				tf.ReleaseAll(batch)
+			}
+			batches = nil
+		}
+	}()
+	var request []byte
+	for _, message := range []struct {
+		header frame.Header
+		meta   proto.Message
+	}{{frame.Header{Type: frame.Hello}, hello}, {frame.Header{Type: frame.Open, Channel: 1}, open}} {
+		meta, err := proto.Marshal(message.meta)
+		if err != nil {
+			return nil, err
+		}
+		request = frame.Append(request, message.header, meta)
+	}
+	if _, err := conn.Write(request); err != nil {
+		return nil, err
+	}
+	in := bufio.NewReaderSize(conn, 64<<10)
+	frames := frame.NewReader(in)
+	for {
+		h, meta, err := frames.Next()
+		if err != nil {
+			return batches, err
+		}
+		switch h.Type {
+		case frame.Data:
+			elements, err := payload.ReadElements(in, h, meta)
+			batches = append(batches, elements...)
+			if err != nil {
+				return batches, err
+			}
+		case frame.End:
+			return batches, nil
+		case frame.Error:
+			detail := new(pecanv1.ErrorDetail)
+			if err := proto.Unmarshal(meta, detail); err != nil {
+				return batches, err
+			}
+			return batches, reason.FromDetail(detail)
+		}
+	}
+}

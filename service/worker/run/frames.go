@@ -1,0 +1,147 @@
+package run
+
+import (
+	"github.com/pecan-ml/pecan/native/tf"
+	"github.com/pecan-ml/pecan/service/worker/payload"
+	"github.com/pecan-ml/pecan/service/worker/window"
+)
+
+// way is how the next elements are fetched.
+type way int
+
+// shapes is what a run has learned of its elements.
+type shapes struct {
+	way    way
+	like   *tf.Block
+	blocks payload.Pool[*tf.Block]
+	packs  payload.Pool[*tf.Pack]
+	specs  []tf.Shape
+	// lastError and repeats count equal errors in a row.
+	lastError string
+	repeats   int
+}
+
+// learn chooses how the elements after this one are fetched. Elements of one small fixed size go in columns until one
+// differs; then, and for strings, they are packed one after the other.
+func (r *run) learn(element []*tf.Tensor) {
+	total, fixed := int64(0), true
+	for _, t := range element {
+		if len(t.Dims()) > tf.MaxShapeRank {
+			r.shapes.way = oneByOne
+			return
+		}
+		total += t.WireSize()
+		fixed = fixed && t.DType() != tf.String
+	}
+	small := min(int64(smallElement), r.maxElement())
+	switch {
+	case total > small:
+		// An element that is large for once does not end packing.
+		if r.shapes.way == inColumns {
+			r.shapes.way = oneByOne
+		}
+	case fixed && r.shapes.like == nil:
+		rows := min(frameRows, frameBytes/int(max(total, 1)))
+		if block, err := tf.NewBlock(element, rows); err == nil {
+			r.shapes.like, r.shapes.way = block, inColumns
+		}
+	default:
+		r.shapes.way, r.shapes.specs = inPacks, r.packShapes(len(element))
+	}
+}
+
+func (r *run) packShapes(components int) []tf.Shape {
+	list := make([]tf.Shape, components)
+	for i := range list {
+		list[i].Unknown = true
+		if specs := r.order.GetComponents(); len(specs) == components && !specs[i].GetUnknownRank() && len(specs[i].GetDims()) <= tf.MaxShapeRank {
+			list[i] = tf.Shape{Dims: append([]int64(nil), specs[i].GetDims()...)}
+		}
+	}
+	if r.batchRows > 0 && len(list[0].Dims) > 0 {
+		// A shorter batch must not be packed away with the others.
+		list[0].Dims[0] = r.batchRows
+	}
+	return list
+}
+
+func (r *run) pace() tf.Pace {
+	return tf.Pace{MaxRows: min(frameRows, r.limit), Linger: linger, Hurry: hurry}
+}
+
+func (r *run) stepColumns(it *tf.Iterator) error {
+	like := r.shapes.like
+	block := r.shapes.blocks.Get(like.Clone)
+	r.fill.begin(func(from, to int) {
+		r.appendColumns(block, from, to, true)
+	})
+	rows, odd, err := it.FillBlock(block, r.pace())
+	from := r.fill.end()
+	if from == 0 && rows >= block.Cap/2 {
+		r.appendColumns(block, 0, rows, false)
+	} else {
+		if rows > from {
+			r.appendColumns(block, from, rows, true)
+		}
+		r.shapes.blocks.Put(block)
+	}
+	if rows > 0 {
+		r.shapes.repeats = 0
+	}
+	if odd != nil {
+		r.accept(odd)
+	}
+	return err
+}
+
+// appendColumns appends rows [from, to) of a block: the block itself, or a copy that is no larger than what it holds.
+func (r *run) appendColumns(block *tf.Block, from, to int, copied bool) {
+	body := &payload.Columns{Block: block, Rows: to - from, Home: &r.shapes.blocks}
+	size := int64(0)
+	if copied {
+		body.Own = make([][]byte, len(block.Columns))
+	}
+	for i := range block.Columns {
+		if copied {
+			body.Own[i] = append([]byte(nil), block.Rows(i, from, to)...)
+			size += int64(len(body.Own[i]))
+		} else {
+			size += int64(block.Cap * block.Columns[i].Width)
+		}
+	}
+	r.give(window.NewEntry(r.index(), to-from, size, body))
+}
+
+func (r *run) stepPack(it *tf.Iterator) error {
+	pack := r.shapes.packs.Get(func() *tf.Pack { return tf.NewPack(frameBytes, tableBytes) })
+	pack.Reset()
+	components := it.Components()
+	r.fill.begin(func(from, to int) {
+		data, table := pack.Memory()
+		r.appendPack(&payload.Packed{Payload: data, Table: table, Components: components}, from, to)
+	})
+	rows, odd, err := it.FillPack(pack, r.shapes.specs, int(min(smallElement, r.maxElement())), r.pace())
+	from := r.fill.end()
+	if from == 0 && len(pack.Payload()) >= frameBytes/2 {
+		body := &payload.Packed{Payload: pack.Payload(), Table: pack.Table(), Components: components, Pack: pack, Home: &r.shapes.packs}
+		r.give(window.NewEntry(r.index(), rows, frameBytes+tableBytes, body))
+	} else {
+		if rows > from {
+			r.appendPack(&payload.Packed{Payload: pack.Payload(), Table: pack.Table(), Components: components}, from, rows)
+		}
+		r.shapes.packs.Put(pack)
+	}
+	if rows > 0 {
+		r.shapes.repeats = 0
+	}
+	if odd != nil {
+		r.accept(odd)
+	}
+	return err
+}
+
+// appendPack appends a copy of elements [from, to) of a pack.
+func (r *run) appendPack(whole *payload.Packed, from, to int) {
+	body := whole.Copy(from, to)
+	r.give(window.NewEntry(r.index(), to-from, int64(len(body.Payload)+len(body.Table)), body))
+}

@@ -1,0 +1,147 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/pecan-ml/pecan/service/graph/rewrite"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/worker/cachefill"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
+	"github.com/pecan-ml/pecan/service/worker/profile"
+)
+
+// lastMeters numbers the names under which the graphs of this process count.
+var lastMeters atomic.Uint64
+
+// minRAMBudget is the least that tf.data's autotuning may use for the buffers inside one stream's graph.
+const minRAMBudget = 64 << 20
+
+// open builds the stream's graphs and their iterators; r.closers frees what it made. With restored > 0 they are for a checkpoint's
+// state at that index.
+func (r *run) open(restored uint64) (*tf.Iterator, error) {
+	w, plan := r.stream.streams, r.order.GetPlan()
+	if keepsBack(r.order) {
+		r.batchRows = plan.GetBatchRows()
+	}
+	var source tf.Source
+	var kept *cachefill.Source
+	var relay *relay
+	switch {
+	case r.order.GetClosing():
+		joiner := &joiner{run: r}
+		r.closers = append(r.closers, joiner.drop)
+		source = joiner
+	case plan.GetBatchStrategy() == pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING:
+		relay = newRelay(r)
+		source = relay
+	}
+	at := rewrite.At{
+		Stream: int(r.order.GetId().GetStream()), Start: r.start, Epoch: r.order.GetId().GetEpoch(), Seed: r.order.GetOptions().GetSeed(),
+		Mode: r.order.GetOptions().GetMode(), Source: -1, Restored: restored, RAMBudget: max(minRAMBudget, w.Options.WindowBytes/int64(w.Options.MaxStreams)),
+		Job: r.order.GetId().GetJobId(), Serial: r.serial,
+		Meters: fmt.Sprintf("pecan_meters_%d", lastMeters.Add(1)),
+	}
+	if source != nil {
+		at.Source = tf.RegisterSource(source)
+		r.closers = append(r.closers, func() { tf.RemoveSource(at.Source) })
+	}
+	if order := r.order.GetCache(); order != nil && w.Caches != nil {
+		kept = r.cacheSource(order)
+		at.SplitAtCache, at.CacheSource = true, tf.RegisterSource(kept)
+		r.closers = append(r.closers, func() { tf.RemoveSource(at.CacheSource) })
+	}
+	graphs, err := w.Graphs.Instantiate(r.ctx, r.order.GetFingerprint(), plan, at)
+	if at.Serial && reason.Is(err, reason.Unsupported) {
+		r.stream.log.Info("a stream under suspicion is run with steps that work ahead", "why", err)
+		at.Serial, r.serial = false, false
+		graphs, err = w.Graphs.Instantiate(r.ctx, r.order.GetFingerprint(), plan, at)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.shared = graphs.Shared
+	first := profile.New(graphs.A, at.Meters, graphs.Ops)
+	if first != nil && r.batchRows > 0 {
+		first.HoldsBack()
+	}
+	base := w.Plain
+	if graphs.BelowCache != nil {
+		r.cached = kept
+		if base, err = kept.Runtime(); err != nil {
+			return nil, err
+		}
+		r.closers = append(r.closers, kept.Close)
+		below := func() (*tf.Iterator, func(), error) {
+			return r.newIterator(w.Plain, graphs.BelowCache, profile.New(graphs.BelowCache, at.Meters, graphs.Ops))
+		}
+		if err := kept.Begin(graphs, below); err != nil {
+			return nil, err
+		}
+		if first != nil {
+			first.Relay = true
+		}
+	}
+	if relay == nil {
+		runtime := base
+		if source != nil {
+			runtime = w.Pulling
+		}
+		return r.iterate(runtime, graphs.A, first)
+	}
+	if relay.from, err = r.iterate(base, graphs.A, first); err != nil {
+		return nil, err
+	}
+	// The relay holds back, behind it every element counts.
+	relay.batchRows, r.batchRows = r.batchRows, 0
+	second := profile.New(graphs.B, at.Meters, graphs.Ops)
+	if second != nil {
+		second.Relay = true
+	}
+	return r.iterate(w.Pulling, graphs.B, second)
+}
+
+// iterate makes the iterator of a graph, which the end of the run closes; p reads its figures, nil does not.
+func (r *run) iterate(runtime *tf.Context, serialised []byte, p *profile.Profiler) (*tf.Iterator, error) {
+	it, stop, err := r.newIterator(runtime, serialised, p)
+	if err == nil {
+		r.closers = append(r.closers, stop)
+	}
+	return it, err
+}
+
+// newIterator makes the iterator of a graph, and what closes it.
+func (r *run) newIterator(runtime *tf.Context, serialised []byte, p *profile.Profiler) (it *tf.Iterator, stop func(), err error) {
+	types, err := dataset.OutputTypes(serialised)
+	if err != nil {
+		return nil, nil, err
+	}
+	unused := r.stream.streams.tables.Use(runtime, r.shared)
+	if it, err = runtime.NewIterator(serialised, types); err != nil {
+		unused()
+		return nil, nil, err
+	}
+	if p != nil {
+		r.mu.Lock()
+		r.profiles = append(r.profiles, profiled{it, p})
+		r.mu.Unlock()
+	}
+	leave := context.AfterFunc(r.ctx, it.Cancel)
+	return it, func() {
+		leave()
+		it.Close()
+		unused()
+	}, nil
+}
+
+// cacheSource is the source of what stands above a cached step.
+func (r *run) cacheSource(order *pecanv1.CacheAction) *cachefill.Source {
+	return &cachefill.Source{
+		Directory: r.stream.streams.Caches, Action: order, ID: r.order.GetId(), Streams: uint32(r.order.GetPlan().GetNumStreams()), Lease: r.order.GetLease(),
+		Worker: r.stream.streams.Identity.ID(), Packed: r.order.GetPlan().GetCache().GetPacked(), Context: r.ctx, Log: r.stream.log,
+	}
+}

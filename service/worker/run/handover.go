@@ -1,0 +1,63 @@
+package run
+
+import (
+	"sync"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/tf"
+)
+
+// How often the rows of a fill that waits for its next element are looked at.
+const (
+	firstLook = linger
+	lastLook  = 50 * time.Millisecond
+)
+
+// handover hands over the rows of a fill while it still waits for the element after them: without it, an element that
+// is ready would stay behind for as long as TensorFlow takes for the next one.
+type handover struct {
+	it *tf.Iterator
+
+	mu     sync.Mutex
+	cut    func(from, to int)
+	taken  int
+	pause  time.Duration
+	timer  *time.Timer
+	active bool
+}
+
+// begin is called before a fill; cut appends a copy of rows [from, to).
+func (f *handover) begin(cut func(from, to int)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cut, f.taken, f.pause, f.active = cut, 0, firstLook, true
+	if f.timer == nil {
+		f.timer = time.AfterFunc(f.pause, f.look)
+	} else {
+		f.timer.Reset(f.pause)
+	}
+}
+
+// end is called after a fill and gives how many rows were handed over.
+func (f *handover) end() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.active = false
+	f.timer.Stop()
+	return f.taken
+}
+
+func (f *handover) look() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.active {
+		return
+	}
+	if rows := f.it.Progress(); rows > f.taken {
+		f.cut(f.taken, rows)
+		f.taken, f.pause = rows, firstLook
+	} else {
+		f.pause = min(2*f.pause, lastLook)
+	}
+	f.timer.Reset(f.pause)
+}

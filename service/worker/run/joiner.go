@@ -1,0 +1,91 @@
+package run
+
+import (
+	"io"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// joiner is the source of the closing stream: what streams 0 to S-1 held back, in stream order. It fetches each from the
+// worker that holds it, as soon as the dispatcher says that it is there.
+type joiner struct {
+	run *run
+	// next is the stream whose remainder comes next, ready what was fetched of the one before.
+	next  uint32
+	ready [][]*tf.Tensor
+}
+
+// Pauses between two attempts to fetch a remainder.
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 2 * time.Second
+)
+
+// Pull implements tf.Source.
+func (j *joiner) Pull() ([]*tf.Tensor, error) {
+	for {
+		if len(j.ready) > 0 {
+			batch := j.ready[0]
+			j.ready = j.ready[1:]
+			return batch, nil
+		}
+		order, _ := j.run.stream.current()
+		if int64(j.next) >= int64(order.GetPlan().GetNumStreams()) {
+			return nil, io.EOF
+		}
+		if err := j.fetch(); err != nil {
+			return nil, err
+		}
+		j.next++
+	}
+}
+
+// fetch gets the remainder of stream j.next. It waits until there is one, and tries again for as long as the stream lives:
+// the dispatcher runs a lost stream elsewhere and then says where.
+func (j *joiner) fetch() error {
+	pause := firstRetry
+	for {
+		order, changed := j.run.stream.current()
+		from := remainderOf(order, j.next)
+		if from.GetReady() && from.GetRows() == 0 {
+			return nil
+		}
+		var retry <-chan time.Time
+		if from.GetReady() {
+			batches, err := j.run.stream.streams.fetchRemainder(j.run.ctx, order, from)
+			if err == nil {
+				j.ready = batches
+				return nil
+			}
+			j.run.stream.log.Warn("fetch remainder", "of_stream", j.next, "worker", from.GetWorker().GetWorkerId(), "error", err)
+			timer := time.NewTimer(pause)
+			defer timer.Stop()
+			retry, pause = timer.C, min(2*pause, lastRetry)
+		}
+		select {
+		case <-j.run.ctx.Done():
+			return tf.ErrCancelled
+		case <-changed:
+		case <-retry:
+		}
+	}
+}
+
+func remainderOf(order *pecanv1.StartStream, stream uint32) *pecanv1.RemainderSource {
+	for _, source := range order.GetRemainders() {
+		if source.GetStream() == stream {
+			return source
+		}
+	}
+	return nil
+}
+
+// drop releases what was fetched and not pulled.
+func (j *joiner) drop() {
+	for _, batch := range j.ready {
+		tf.ReleaseAll(batch)
+	}
+	j.ready = nil
+}

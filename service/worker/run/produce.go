@@ -1,0 +1,210 @@
+package run
+
+import (
+	"errors"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/worker/payload"
+	"github.com/pecan-ml/pecan/service/worker/window"
+)
+
+// How small elements travel together. An element up to smallElement bytes shares a frame; a frame of them is about
+// frameBytes, or what came within linger, or within hurry while a reader waits: short enough to be no latency that a
+// trainer notices, long enough that a frame's own cost is spread over many elements.
+const (
+	smallElement = 16 << 10
+	frameBytes   = 256 << 10
+	frameRows    = 8192
+	tableBytes   = 256 << 10
+	linger       = 5 * time.Millisecond
+	hurry        = 500 * time.Microsecond
+)
+
+// skipStep bounds how many elements are dropped between two looks at the window.
+const skipStep = 4096
+
+// How often one and the same error may come in a row: a source that cannot move on reports it for ever, which a missing
+// file is known to do.
+const (
+	maxRepeats        = 1000
+	maxMissingRepeats = 8
+)
+
+// errStopped ends a run that was told to stop.
+var errStopped = errors.New("the stream was stopped")
+
+const (
+	oneByOne way = iota
+	inColumns
+	inPacks
+)
+
+// produce fetches elements until the end (io.EOF), a failure of the stream, or its stop (errStopped).
+func (r *run) produce(it *tf.Iterator) error {
+	defer r.shapes.blocks.Close()
+	defer r.shapes.packs.Close()
+	defer func() {
+		if r.shapes.like != nil {
+			r.shapes.like.Free()
+		}
+	}()
+	r.fill.it = it
+	// A window fills in much less than a sample's period: while it does, the graph's own buffers are looked at more often.
+	full := r.stream.streams.Options.WindowBytes
+	looked := int64(0)
+	begun, next, saves := time.Now(), firstSample, r.saves()
+	for {
+		if looked < full {
+			if made := r.window.Produced(); made >= looked+full/32 {
+				r.sample()
+				looked = made
+			}
+		}
+		if next < samplePeriod {
+			if since := time.Since(begun); since > next {
+				r.sample()
+				next = since * 3 / 2
+			}
+		}
+		if !r.window.WaitRoom(r.stream.streams.WindowLimit, r.stream.streams.runs.Load, r.idle) {
+			return errStopped
+		}
+		if r.window.IsLeaving() {
+			r.rest(it)
+			return errStopped
+		}
+		if saves {
+			r.maySave(it)
+		}
+		err := r.guardedStep(it)
+		if r.cached != nil {
+			r.cached.Report()
+		}
+		switch failed := (*tf.Error)(nil); {
+		case err == nil:
+		case errors.As(err, &failed):
+			if err := r.elementError(failed); err != nil {
+				return err
+			}
+		case errors.Is(err, tf.ErrCancelled):
+			return errStopped
+		default:
+			return err
+		}
+	}
+}
+
+// guardedStep is a step of which the dispatcher is told before, if that is wanted.
+func (r *run) guardedStep(it *tf.Iterator) error {
+	if r.guard == nil {
+		return r.step(it, frameRows)
+	}
+	defer r.guard.end()
+	n := r.guard.begin(r.index())
+	if r.ctx.Err() != nil {
+		return errStopped
+	}
+	return r.step(it, n)
+}
+
+// idle is called when the run has to wait for room.
+func (r *run) idle() {
+	if r.guard != nil {
+		r.guard.rest()
+	}
+}
+
+// step fetches once: one element or a frame full of small ones, and no more than limit.
+func (r *run) step(it *tf.Iterator, limit int) error {
+	r.limit = limit
+	if behind := r.skippable(); behind > 0 {
+		n, err := it.Skip(int64(min(behind, skipStep, uint64(limit))))
+		r.window.Skip(uint64(n))
+		return err
+	}
+	switch r.shapes.way {
+	case inColumns:
+		return r.stepColumns(it)
+	case inPacks:
+		return r.stepPack(it)
+	}
+	element, err := it.Next()
+	if err != nil {
+		return err
+	}
+	r.accept(element)
+	return nil
+}
+
+// skippable is how many elements can be run without looking at them. A short last batch must be looked at; it is none of
+// those that the dispatcher knows to be with their consumer.
+func (r *run) skippable() uint64 {
+	behind := r.window.Skippable()
+	if r.batchRows > 0 {
+		next, owned := r.index(), r.order.GetDeliveredBelow()
+		behind = min(behind, max(owned, next)-next)
+	}
+	return behind
+}
+
+// accept appends one element by itself, and learns from it how to fetch the next ones.
+func (r *run) accept(element []*tf.Tensor) {
+	if r.batchRows > 0 && payload.Rows(element) < r.batchRows {
+		r.keep(element)
+		return
+	}
+	index := r.index()
+	if failure := checkElement(index, element, r.order.GetComponents(), r.maxElement()); failure != nil {
+		tf.ReleaseAll(element)
+		r.fail(index, failure)
+		return
+	}
+	r.shapes.repeats = 0
+	r.learn(element)
+	body := payload.NewSingle(element)
+	r.give(window.NewEntry(index, 1, int64(body.Parts.Raw), body))
+}
+
+// defaultMaxElement is the largest element when the job names none.
+const defaultMaxElement = 2 << 30
+
+func (r *run) maxElement() int64 {
+	if limit := r.order.GetOptions().GetMaxElementBytes(); limit > 0 {
+		return limit
+	}
+	return defaultMaxElement
+}
+
+// index is the index of the next element. Only this goroutine and the hand-over of a fill move it.
+func (r *run) index() uint64 {
+	next, _, _ := r.window.Load()
+	return next
+}
+
+// fail appends an element that could not be made; false as of give.
+func (r *run) fail(index uint64, failure *reason.Error) bool {
+	r.failures.Add(1)
+	return r.give(window.NewFailure(index, failure))
+}
+
+// elementError appends the error of one element, or ends the stream when the same one comes again and again.
+func (r *run) elementError(err *tf.Error) error {
+	index := r.index()
+	failure := r.elementFailure(index, err)
+	if r.shapes.repeats == 0 || r.shapes.lastError != err.Message {
+		r.shapes.lastError, r.shapes.repeats = err.Message, 0
+	}
+	limit := maxRepeats
+	if failure.Reason == reason.FileNotVisible {
+		limit = maxMissingRepeats
+	}
+	if r.shapes.repeats++; r.shapes.repeats >= limit {
+		return failure
+	}
+	if !r.fail(index, failure) {
+		return errStopped
+	}
+	return nil
+}

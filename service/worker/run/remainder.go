@@ -1,0 +1,48 @@
+package run
+
+import (
+	"github.com/pecan-ml/pecan/native/tf"
+	"github.com/pecan-ml/pecan/service/worker/payload"
+	"github.com/pecan-ml/pecan/service/worker/profile"
+	"github.com/pecan-ml/pecan/service/worker/window"
+)
+
+// relay is the source of a stream's second graph: full batches of the first graph pass, the short last one is held back
+// for the closing stream. TensorFlow calls Pull from a thread of its own; a stop ends the first iterator, and with it Pull.
+type relay struct {
+	run       *run
+	from      *tf.Iterator
+	batchRows int64
+}
+
+func newRelay(r *run) *relay { return &relay{run: r} }
+
+// Pull implements tf.Source.
+func (s *relay) Pull() ([]*tf.Tensor, error) {
+	for {
+		batch, err := s.from.Next()
+		if err != nil {
+			return nil, err
+		}
+		if s.batchRows == 0 || payload.Rows(batch) >= s.batchRows {
+			return batch, nil
+		}
+		s.run.keep(batch)
+	}
+}
+
+// keep holds one short batch back for the closing stream.
+func (r *run) keep(batch []*tf.Tensor) {
+	kept := r.stream.keeper(r)
+	if kept == nil {
+		tf.ReleaseAll(batch)
+		return
+	}
+	body := payload.NewSingle(batch)
+	r.mu.Lock()
+	r.status.keptRows += uint64(payload.Rows(batch))
+	r.kept.Add(profile.Counts{Elements: 1, Out: body.Parts.Raw})
+	r.mu.Unlock()
+	first, _, _ := kept.Load()
+	kept.Append(window.NewEntry(first, 1, int64(body.Parts.Raw), body))
+}

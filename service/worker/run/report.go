@@ -1,0 +1,89 @@
+package run
+
+import (
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// ReportMetrics queues what is new of all jobs for the dispatcher.
+func (w *Streams) ReportMetrics() {
+	for _, job := range w.Totals.Jobs() {
+		w.reportJob(job)
+	}
+}
+
+// reportJob queues what is new of a job for the dispatcher.
+func (w *Streams) reportJob(job string) {
+	if figures := w.Totals.Unreported(job); figures != nil {
+		w.Dispatcher.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: figures}})
+	}
+}
+
+// report gives what the dispatcher has to know of the stream: that it started, and how it came out.
+func (s *Stream) report() []*pecanv1.WorkerMessage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.run == nil {
+		return nil
+	}
+	state, id := s.run.state(), s.key.id()
+	var out []*pecanv1.WorkerMessage
+	if state.started {
+		out = append(out, &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Started{Started: &pecanv1.StreamStarted{Id: id, Lease: s.lease}}})
+	}
+	switch {
+	case state.failed != nil:
+		out = append(out, s.failure(state.failed, false))
+	case s.gone != nil:
+		out = append(out, s.failure(s.gone, true))
+	case state.ended:
+		out = append(out, &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Ended{Ended: &pecanv1.StreamEnded{
+			Id: id, Lease: s.lease, Count: state.count, RemainderRows: state.keptRows}}})
+	}
+	return out
+}
+
+func (s *Stream) failure(why *reason.Error, gone bool) *pecanv1.WorkerMessage {
+	return &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{Id: s.key.id(), Lease: s.lease, Error: why.Detail(), BelowWindow: gone}}}
+}
+
+// held is the stream as a hello tells it.
+func (s *Stream) held() *pecanv1.HeldStream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held := &pecanv1.HeldStream{Id: s.key.id(), Lease: s.lease}
+	if s.run != nil {
+		state := s.run.state()
+		held.Ended, held.Count, held.RemainderRows = state.ended, state.count, state.keptRows
+	}
+	return held
+}
+
+// load is the stream as a heartbeat tells it.
+func (s *Stream) load() *pecanv1.WorkerHeartbeat_StreamLoad {
+	s.mu.Lock()
+	lease, run, resting, read := s.lease, s.run, s.resting, s.read
+	s.mu.Unlock()
+	if run == nil {
+		return nil
+	}
+	produced, acked, bytes := run.window.Load()
+	run.saver.tell(acked)
+	return &pecanv1.WorkerHeartbeat_StreamLoad{
+		Id: s.key.id(), Lease: lease, Produced: produced, Acked: acked, WindowBytes: bytes, CleanBelow: run.window.CleanBelow(),
+		Drained: resting, Unread: !read, Opened: run.state().started,
+	}
+}
+
+// report tells the dispatcher how a stream stands.
+func (w *Streams) report(s *Stream) { w.Dispatcher.Send(s.report()...) }
+
+// Loads are the streams that the worker runs.
+func (w *Streams) Loads() (loads []*pecanv1.WorkerHeartbeat_StreamLoad) {
+	for _, s := range w.held() {
+		if load := s.load(); load != nil {
+			loads = append(loads, load)
+		}
+	}
+	return loads
+}

@@ -1,0 +1,263 @@
+package run
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/worker/checkpoint"
+)
+
+// saver takes the checkpoints of one run.
+type saver struct {
+	saved, notSaved, damaged atomic.Uint64
+	restored                 atomic.Bool
+	writing                  sync.WaitGroup
+	// index is that of the last one. It belongs to the run's goroutine.
+	index uint64
+
+	mu sync.Mutex
+	// due is when the next one is to be taken, failed how many in a row could not be.
+	due    time.Time
+	failed int
+	// there are the checkpoints of the stream when they were last looked through.
+	there []checkpoint.File
+	// told is how far the reader was at the last two heartbeats. The dispatcher has heard one of them, and would have another worker begin there.
+	told [2]uint64
+}
+
+// saves tells whether the run is one whose iterator is worth saving: it can be restored, which one above a kept cache cannot, and
+// arithmetic does not do better. The state of a serial graph fits no other one, and the other way round.
+func (r *run) saves() bool {
+	resume := r.order.GetPlan().GetResume()
+	return r.stream.streams.Checkpoints != nil && resume.GetCheckpoints() && resume.GetStrategy() != pecanv1.Resume_SEEK &&
+		!r.order.GetClosing() && r.order.GetCache() == nil && !r.serial
+}
+
+// manifest is what all checkpoints of the run have in common.
+func (r *run) manifest() *pecanv1.Checkpoint {
+	return &pecanv1.Checkpoint{
+		Fingerprint: r.order.GetFingerprint(), PlanHash: planAndOrder(r.order.GetPlan()), Mode: r.order.GetOptions().GetMode(),
+		Seed: r.order.GetOptions().GetSeed(), Id: r.order.GetId(), TensorflowVersion: tf.Version(),
+	}
+}
+
+// planAndOrder names the plan, and where its steps run in another order than the registered one that as well: the state of an iterator
+// fits no graph of another order.
+func planAndOrder(plan *pecanv1.Plan) string {
+	if len(plan.GetOrder()) == 0 {
+		return plan.GetHash()
+	}
+	return pecanv1.OrderHash(plan, plan.GetOrder())
+}
+
+func (r *run) place() string {
+	return checkpoint.StreamDir(r.stream.streams.Identity.Cluster(), r.order.GetId())
+}
+
+// openOrRestore opens the stream's graph, at its newest whole checkpoint that does not lie behind what the reader wants.
+func (r *run) openOrRestore() (*tf.Iterator, error) {
+	if r.saves() {
+		all, err := r.stream.streams.Checkpoints.List(r.place())
+		if err != nil {
+			r.stream.log.Warn("look for checkpoints", "error", err)
+		}
+		r.saver.found(all)
+		wanted := r.window.Wanted()
+		for _, each := range all {
+			if each.Index == 0 || each.Index > wanted {
+				continue
+			}
+			it, err := r.restore(each)
+			if it != nil || r.ctx.Err() != nil {
+				return it, err
+			}
+			r.saver.damaged.Add(1)
+			r.stream.log.Warn("a checkpoint is of no use", "file", each.Name, "error", err)
+		}
+	}
+	return r.open(0)
+}
+
+// restore opens the stream's graph where a checkpoint was taken.
+func (r *run) restore(from checkpoint.File) (*tf.Iterator, error) {
+	begun := time.Now()
+	manifest, state, err := r.stream.streams.Checkpoints.Read(from.Name, r.manifest())
+	if err != nil {
+		return nil, err
+	}
+	if manifest.GetIndex() != from.Index {
+		return nil, checkpoint.ErrForeign
+	}
+	arithmetic, closers := r.start, len(r.closers)
+	r.start = manifest.GetStart()
+	it, err := r.open(from.Index)
+	if err == nil {
+		err = it.Restore(state)
+	}
+	if err != nil {
+		for i := len(r.closers) - 1; i >= closers; i-- {
+			r.closers[i]()
+		}
+		r.start, r.closers = arithmetic, r.closers[:closers]
+		r.mu.Lock()
+		r.profiles = nil
+		r.mu.Unlock()
+		return nil, err
+	}
+	// Where an older manifest does not say, arithmetic does: it begins nothing behind a failed element.
+	r.window.Restart(from.Index, max(manifest.GetCleanBelow(), min(arithmetic, from.Index)))
+	r.saver.restored.Store(true)
+	r.saver.index = from.Index
+	r.stream.log.Info("stream goes on from a checkpoint", "index", from.Index, "bytes", len(state), "took", time.Since(begun))
+	return it, nil
+}
+
+// maySave takes a checkpoint when one is due, and the reader does not wait right now.
+func (r *run) maySave(it *tf.Iterator) {
+	due, now, interval := r.saver.dueAt(), time.Now(), r.stream.streams.Options.CheckpointInterval
+	switch {
+	case due.IsZero():
+		r.saver.next(now.Add(interval))
+	case now.Before(due), r.index() == r.saver.index:
+	case r.window.IsHungry() && now.Sub(due) < interval:
+	case r.saver.ahead(r.window.Wanted()) >= checkpoint.MostAhead:
+		r.saver.next(now.Add(interval))
+	default:
+		r.save(it)
+	}
+}
+
+// save takes a checkpoint before the next element. The iterator is kept from its work until it has told its state, which another
+// goroutine writes; the one after it comes when its cost is no more than the stated share of the cores' time between the two.
+func (r *run) save(it *tf.Iterator) {
+	// No other one until this one is written.
+	r.saver.next(time.Now().Add(never))
+	manifest := r.manifest()
+	manifest.Index, manifest.Start, manifest.Lease, manifest.CleanBelow = r.index(), r.start, r.order.GetLease(), r.window.CleanMade()
+	begun := time.Now()
+	state, err := it.Save()
+	if err != nil {
+		r.notSaved(err)
+		return
+	}
+	stalled := time.Since(begun)
+	r.saver.index = manifest.GetIndex()
+	r.saver.writing.Go(func() {
+		defer state.Free()
+		size := 0
+		err := state.Write(func(data []byte) error {
+			size = len(data)
+			return r.stream.streams.Checkpoints.Write(r.place(), manifest, data)
+		})
+		if err == nil {
+			var left []checkpoint.File
+			left, err = r.stream.streams.Checkpoints.Prune(r.place(), append(r.saver.heard(), r.window.Wanted())...)
+			r.saver.found(left)
+		}
+		if err != nil {
+			r.notSaved(err)
+			return
+		}
+		took := time.Since(begun)
+		r.saver.saved.Add(1)
+		r.saver.written(begun.Add(max(r.stream.streams.Options.CheckpointInterval, r.stream.streams.checkpointPause(took))))
+		r.stream.log.Debug("checkpoint", "index", manifest.GetIndex(), "bytes", size, "stalled", stalled, "took", took)
+	})
+}
+
+// checkpointPause is the time from one checkpoint of a stream to the next, by what the last one took. Streams that share the cores may
+// together take no more of them than one that has them for itself.
+func (w *Streams) checkpointPause(took time.Duration) time.Duration {
+	crowd := max(1, float64(w.runs.Load())/float64(runtime.NumCPU()))
+	return time.Duration(float64(took) * crowd / w.Options.CheckpointShare)
+}
+
+// never is longer than a checkpoint is written.
+const never = 1 << 50 * time.Nanosecond
+
+// notSaved counts a checkpoint that could not be taken or written. The next try waits twice as long as the last: a disk that is full
+// will be for a while, and an iterator that cannot be saved always.
+func (r *run) notSaved(err error) {
+	if r.ctx.Err() != nil {
+		return
+	}
+	r.saver.notSaved.Add(1)
+	wait := r.saver.postpone(r.stream.streams.Options.CheckpointInterval)
+	r.stream.log.Warn("take a checkpoint", "error", err, "next_in", wait)
+}
+
+// longestPause is how long a disk that was mended waits at most for the next try, where checkpoints are not rarer anyway.
+const longestPause = 10 * time.Minute
+
+// tell notes what a heartbeat says.
+func (s *saver) tell(acked uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = [2]uint64{s.told[1], acked}
+}
+
+// heard is where the dispatcher may take the reader to be.
+func (s *saver) heard() []uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.told[:])
+}
+
+// found notes which checkpoints there are. The run's goroutine does not look: a directory that does not answer would keep its elements back.
+func (s *saver) found(there []checkpoint.File) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.there = there
+}
+
+// ahead counts the checkpoints above an index.
+func (s *saver) ahead(index uint64) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, each := range s.there {
+		if each.Index > index {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *saver) dueAt() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.due
+}
+
+func (s *saver) next(due time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.due = due
+}
+
+func (s *saver) written(due time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.due, s.failed = due, 0
+}
+
+func (s *saver) postpone(interval time.Duration) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed = min(s.failed+1, 16)
+	wait := min(interval<<s.failed, max(interval, longestPause))
+	s.due = time.Now().Add(wait)
+	return wait
+}
+
+// forgetCheckpoints removes what was saved of a stream whose epoch is over.
+func (w *Streams) forgetCheckpoints(s *Stream) {
+	<-s.closed()
+	if err := w.Checkpoints.Remove(checkpoint.StreamDir(w.Identity.Cluster(), s.key.id())); err != nil {
+		s.log.Warn("remove checkpoints", "error", err)
+	}
+}

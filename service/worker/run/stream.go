@@ -1,0 +1,168 @@
+package run
+
+import (
+	"log/slog"
+	"sync"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/worker/window"
+)
+
+// streamKey names a stream.
+type streamKey struct {
+	job    string
+	epoch  uint64
+	stream uint32
+}
+
+func keyOf(id *pecanv1.StreamId) streamKey {
+	return streamKey{id.GetJobId(), id.GetEpoch(), id.GetStream()}
+}
+
+func (k streamKey) id() *pecanv1.StreamId {
+	return &pecanv1.StreamId{JobId: k.job, Epoch: k.epoch, Stream: k.stream}
+}
+
+// Stream is one leased stream. It stays until the dispatcher takes it back, also after its end: its last elements may not
+// have arrived, and its remainder may be asked for.
+type Stream struct {
+	streams *Streams
+	key     streamKey
+	log     *slog.Logger
+
+	mu    sync.Mutex
+	lease uint64
+	// order is the newest StartStream.
+	order *pecanv1.StartStream
+	run   *run
+	// kept is what is held back for the closing stream; nil when the plan has none.
+	kept    *window.Window
+	stopped bool
+	// read: somebody has opened it, under whatever lease. resting: the worker leaves, and has nothing more to do for it.
+	read, resting bool
+	// gone says what a reader wanted that is no longer held and cannot be made again; nil while that has not happened.
+	gone *reason.Error
+	// changed is closed and replaced whenever order changes.
+	changed chan struct{}
+}
+
+func newStream(w *Streams, order *pecanv1.StartStream) *Stream {
+	s := &Stream{streams: w, key: keyOf(order.GetId()), lease: order.GetLease(), order: order, changed: make(chan struct{})}
+	s.log = w.Log.With("job", s.key.job, "epoch", s.key.epoch, "stream", s.key.stream)
+	return s
+}
+
+// keepsBack tells whether a short last batch of this stream belongs to the closing stream.
+func keepsBack(order *pecanv1.StartStream) bool {
+	way := order.GetPlan().GetBatchStrategy()
+	return !order.GetClosing() && (way == pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER || way == pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING)
+}
+
+// update takes a newer StartStream of the same stream over. A newer lease for a stream that runs well changes nothing in
+// what it produces, so the run and its window stay.
+func (s *Stream) update(order *pecanv1.StartStream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped || order.GetLease() < s.lease {
+		return
+	}
+	again := order.GetLease() > s.lease
+	s.lease, s.order = order.GetLease(), order
+	close(s.changed)
+	s.changed = make(chan struct{})
+	if s.run.state().failed != nil || s.gone != nil && again {
+		s.gone = nil
+		s.restart(reason.New(reason.StaleLease, "stream %d was leased again", s.key.stream), s.told())
+		return
+	}
+	s.run.window.SetPrefetch(order.GetPrefetch())
+}
+
+// restart runs the stream again and tells its readers why. The caller holds mu.
+func (s *Stream) restart(why *reason.Error, at beginning) {
+	s.quit(why)
+	if keepsBack(s.order) {
+		s.kept = window.NewRemainder(&s.streams.windowBytes)
+	}
+	s.run = newRun(s, at)
+	s.streams.Running.Go(s.run.main)
+}
+
+// quit ends the run and tells its readers why. The caller holds mu.
+func (s *Stream) quit(why *reason.Error) {
+	var readers []window.Reader
+	if s.run != nil {
+		readers = append(readers, s.run.stop())
+	}
+	if s.kept != nil {
+		readers = append(readers, s.kept.Close())
+	}
+	for _, reader := range readers {
+		if reader != nil {
+			reader.Refuse(why)
+		}
+	}
+}
+
+// keeper gives where r keeps short batches; nil when nothing is to be kept or r is no longer the stream's run.
+func (s *Stream) keeper(r *run) *window.Window {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.run != r || s.stopped {
+		return nil
+	}
+	return s.kept
+}
+
+func (s *Stream) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped {
+		s.restart(nil, s.told())
+	}
+}
+
+// current gives the newest order and a channel that is closed when there is a newer one.
+func (s *Stream) current() (*pecanv1.StartStream, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.order, s.changed
+}
+
+// stop ends the stream for good, and tells its readers.
+func (s *Stream) stop(why *reason.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return
+	}
+	s.stopped = true
+	close(s.changed)
+	s.changed = make(chan struct{})
+	s.quit(why)
+}
+
+// closed is for a stream that was stopped; it is closed when nothing of it is open any more.
+func (s *Stream) closed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.run == nil {
+		nothing := make(chan struct{})
+		close(nothing)
+		return nothing
+	}
+	return s.run.done
+}
+
+func (s *Stream) leaseNow() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lease
+}
+
+func (s *Stream) leaseAndChange() (uint64, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lease, s.changed
+}

@@ -1,6 +1,0 @@
-//go:build asan
-
-package worker
-
-// sanitized: steps take many times as long, and not evenly, so that what they cost says little.
-const sanitized = true

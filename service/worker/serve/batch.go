@@ -1,0 +1,57 @@
+package serve
+
+import (
+	"net"
+	"time"
+
+	"github.com/pecan-ml/pecan/proto/frame"
+	"github.com/pecan-ml/pecan/service/worker/window"
+)
+
+// batch is frames on their way to the socket.
+type batch struct {
+	buffers net.Buffers
+	bytes   int
+	held    []*window.Entry
+	// frames with ends or errors are the last of their channel.
+	headers []byte
+}
+
+func (b *batch) header(h frame.Header, meta []byte) {
+	at := len(b.headers)
+	b.headers = frame.Append(b.headers, h, meta)
+	b.add(b.headers[at:])
+}
+
+func (b *batch) add(piece []byte) {
+	if len(piece) > 0 {
+		b.buffers = append(b.buffers, piece)
+		b.bytes += len(piece)
+	}
+}
+
+// flush writes the batch and lets its entries go.
+func (c *conn) flush(b *batch) error {
+	if len(b.buffers) == 0 {
+		b.release()
+		return nil
+	}
+	if err := c.nc.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return err
+	}
+	// WriteTo consumes the slice it is given; ours keeps its memory for the next batch.
+	buffers, begun := b.buffers, time.Now()
+	_, err := buffers.WriteTo(c.nc)
+	c.link.wrote(b.bytes, time.Since(begun))
+	b.release()
+	return err
+}
+
+func (b *batch) release() {
+	for _, e := range b.held {
+		e.Release()
+	}
+	clear(b.buffers)
+	clear(b.held)
+	b.buffers, b.held, b.headers, b.bytes = b.buffers[:0], b.held[:0], b.headers[:0], 0
+}

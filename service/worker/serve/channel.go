@@ -1,0 +1,65 @@
+package serve
+
+import (
+	"context"
+
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/worker/window"
+)
+
+// channel is one reader of one window over a connection.
+type channel struct {
+	conn  *conn
+	id    uint32
+	lease uint64
+	// asked orders the OPENs that came to the worker: what the last one asked for counts.
+	asked uint64
+	// remainder: the window holds what was kept back for the closing stream.
+	remainder   bool
+	checksum    bool
+	compression pecanv1.Compression
+
+	// Under conn.mu. window is nil until the stream was found.
+	window *window.Window
+	credit uint64
+	queued bool
+	closed bool
+	// giveUp ends the search for the stream.
+	giveUp context.CancelFunc
+	// ended: the END or the error of the whole channel was sent.
+	ended bool
+
+	// Only the connection's writing goroutine touches it.
+	sent uint64
+}
+
+// Lease implements Reader.
+func (c *channel) Lease() uint64 { return c.lease }
+
+// Asked implements Reader.
+func (c *channel) Asked() uint64 { return c.asked }
+
+// Remainder implements Reader.
+func (c *channel) Remainder() bool { return c.remainder }
+
+// Wake implements Reader.
+func (c *channel) Wake() { c.conn.ready(c) }
+
+// Refuse implements Reader.
+func (c *channel) Refuse(why *reason.Error) { c.conn.refuse(c, why) }
+
+// Bind implements Reader.
+func (c *channel) Bind(w *window.Window) {
+	c.conn.mu.Lock()
+	defer c.conn.mu.Unlock()
+	c.window = w
+}
+
+func (c *channel) flags() frame.Flags {
+	if c.remainder {
+		return frame.Remainder
+	}
+	return 0
+}

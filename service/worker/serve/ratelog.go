@@ -1,0 +1,35 @@
+package serve
+
+import (
+	"sync"
+	"time"
+)
+
+// Bounds of the warnings about peers: whoever can connect could fill the disk with them otherwise.
+const (
+	warnBurst  = 10
+	warnPeriod = 10 * time.Second
+)
+
+// rateLog counts warnings and lets a few of them through in each period.
+type rateLog struct {
+	mu      sync.Mutex
+	since   time.Time
+	said    int
+	dropped int
+}
+
+// allow tells whether to say one more, and how many were kept back in the period before.
+func (r *rateLog) allow(now time.Time) (dropped int, say bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.since.IsZero() || now.Sub(r.since) >= warnPeriod {
+		dropped, r.since, r.said, r.dropped = r.dropped, now, 0, 0
+	}
+	if r.said >= warnBurst {
+		r.dropped++
+		return 0, false
+	}
+	r.said++
+	return dropped, true
+}

@@ -1,0 +1,217 @@
+package serve
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	"github.com/pecan-ml/pecan/proto/frame"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/worker/payload"
+	"github.com/pecan-ml/pecan/service/worker/window"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+)
+
+// failureMeta is the meta data of the ERROR frame.
+func failureMeta(failure *reason.Error) []byte {
+	meta, err := proto.Marshal(failure.Detail())
+	if err != nil {
+		// Only invalid UTF-8 in TensorFlow's message can do that.
+		detail := failure.Detail()
+		detail.Message = "an error whose message is not valid UTF-8"
+		meta, _ = proto.Marshal(detail)
+	}
+	return meta
+}
+
+// A write to the socket gathers frames up to these bounds.
+const (
+	batchBytes    = 1 << 20
+	batchSegments = 512
+)
+
+// write sends until the connection ends.
+func (c *conn) write() {
+	defer c.nc.Close()
+	ticker := time.NewTicker(pingPeriod)
+	defer ticker.Stop()
+	var b batch
+	defer b.release()
+	for {
+		for {
+			more, err := c.gather(&b)
+			if err == nil {
+				err = c.flush(&b)
+			}
+			if err != nil {
+				return
+			}
+			if !more {
+				break
+			}
+		}
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-c.signal:
+		case <-ticker.C:
+			if time.Since(c.begun)-time.Duration(c.heard.Load()) > silence {
+				c.log.Warn("data connection ends: the reader is silent", "for", silence)
+				return
+			}
+			if c.push(frame.Append(nil, frame.Header{Type: frame.Ping}, nil)) != nil {
+				return
+			}
+		}
+	}
+}
+
+// gather fills the batch from what is queued, one frame per channel in turn. False: nothing is left.
+func (c *conn) gather(b *batch) (more bool, err error) {
+	for {
+		c.mu.Lock()
+		for _, encoded := range c.control {
+			b.add(encoded)
+		}
+		clear(c.control)
+		c.control = c.control[:0]
+		if len(c.queue) == 0 {
+			c.mu.Unlock()
+			return false, nil
+		}
+		ch := c.queue[0]
+		c.queue[0] = nil
+		c.queue = c.queue[1:]
+		ch.queued = false
+		credit, closed, window := ch.credit, ch.closed || ch.ended, ch.window
+		c.mu.Unlock()
+		if closed || window == nil {
+			continue
+		}
+		again, err := c.gatherChannel(b, ch, window, credit)
+		if err != nil {
+			return false, err
+		}
+		if again {
+			c.ready(ch)
+		}
+		if b.bytes >= batchBytes || len(b.buffers) >= batchSegments {
+			return true, nil
+		}
+	}
+}
+
+// gatherChannel adds one frame of a channel; again tells whether there may be another.
+func (c *conn) gatherChannel(b *batch, ch *channel, window *window.Window, credit uint64) (again bool, err error) {
+	t := window.Take(ch, ch.sent < credit)
+	switch {
+	case t.Entry != nil && t.Entry.Failure != nil:
+		b.header(frame.Header{Type: frame.Error, Flags: frame.Element | ch.flags(), Channel: ch.id, Index: t.Entry.First, Lease: ch.lease},
+			failureMeta(t.Entry.Failure))
+		t.Entry.Release()
+		return true, nil
+	case t.Entry != nil:
+		// Not before: announcing a slot sends the batch and lets go of all that it holds, and a stream that is closed at that moment
+		// has let go of the entry, too.
+		err := c.data(b, ch, t)
+		b.held = append(b.held, t.Entry)
+		return true, err
+	case t.Failed != nil:
+		c.refuse(ch, t.Failed)
+	case t.Ended:
+		c.mu.Lock()
+		ch.ended = true
+		c.mu.Unlock()
+		b.header(frame.Header{Type: frame.End, Flags: ch.flags(), Channel: ch.id, Index: t.Count, Lease: ch.lease}, nil)
+	}
+	return false, nil
+}
+
+// data adds one DATA frame.
+func (c *conn) data(b *batch, ch *channel, t window.Taken) error {
+	p := t.Entry.Body.Frame(t.From)
+	h := frame.Header{
+		Type: frame.Data, Flags: p.Flags | ch.flags(), Channel: ch.id, Count: t.Entry.Count - uint32(t.From),
+		Index: t.Entry.First + uint64(t.From), Lease: ch.lease, PayloadLen: p.Raw, RawLen: p.Raw,
+	}
+	ch.sent += p.Raw
+	c.server.sentElements.Add(uint64(h.Count))
+	c.server.sentBytes.Add(p.Raw)
+	if c.shared && p.Raw >= minSlot {
+		done, err := c.shareData(b, h, p)
+		if done || err != nil {
+			return err
+		}
+	}
+	if c.unix == nil && c.link.compresses(ch.compression, p) {
+		compress(&h, &p)
+	}
+	if ch.checksum {
+		h.Flags |= frame.Checksum
+		for _, segment := range p.Segments {
+			h.PayloadCRC = crc32.Update(h.PayloadCRC, frame.Castagnoli, segment)
+		}
+	}
+	b.header(h, table(nil, p))
+	for _, segment := range p.Segments {
+		b.add(segment)
+	}
+	return nil
+}
+
+func table(dst []byte, p payload.Parts) []byte {
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(p.Components))
+	dst = binary.LittleEndian.AppendUint32(dst, 0)
+	return append(dst, p.Rows...)
+}
+
+// shareData copies the payload into a shared memory slot. False: no slot is free, it has to go through the socket: a
+// reader may keep what it got for as long as it likes.
+func (c *conn) shareData(b *batch, h frame.Header, p payload.Parts) (bool, error) {
+	s, drop, err := c.slots.get(p.Raw)
+	for _, number := range drop {
+		b.header(frame.Header{Type: frame.Drop, Index: number}, nil)
+	}
+	if err != nil {
+		c.log.Warn("shared memory cannot be had, elements go through the socket", "error", err)
+		return false, nil
+	}
+	if s == nil {
+		return false, nil
+	}
+	if s.fd >= 0 {
+		if err := c.announce(b, s); err != nil {
+			return false, err
+		}
+	}
+	at := 0
+	for _, segment := range p.Segments {
+		at += copy(s.memory[at:], segment)
+	}
+	h.Flags |= frame.Shared
+	h.PayloadLen = 0
+	b.header(h, table(binary.LittleEndian.AppendUint64(nil, s.number), p))
+	return true, nil
+}
+
+// announce sends the descriptor of a new slot, behind everything that was gathered.
+func (c *conn) announce(b *batch, s *slot) error {
+	if err := c.flush(b); err != nil {
+		return err
+	}
+	encoded := frame.Append(nil, frame.Header{Type: frame.Slot, Index: s.number, RawLen: uint64(len(s.memory))}, nil)
+	if err := c.nc.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return err
+	}
+	n, _, err := c.unix.WriteMsgUnix(encoded, unix.UnixRights(s.fd), nil)
+	if err != nil {
+		return fmt.Errorf("hand over shared memory: %w", err)
+	}
+	s.announced()
+	if n < len(encoded) {
+		_, err = c.nc.Write(encoded[n:])
+	}
+	return err
+}

@@ -1,0 +1,184 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/worker/identity"
+	"github.com/pecan-ml/pecan/service/worker/window"
+	"go.uber.org/multierr"
+)
+
+const (
+	// MaxReaders bounds the readers of a listener; those on this host do not share the bound with others.
+	MaxReaders = 1024
+	// maxSilent bounds its connections that have not said hello. Above, the oldest one goes: a reader says hello at once,
+	// so who has not said it for as long as many others came is none.
+	maxSilent = 128
+)
+
+// Options are what of a worker's configuration is about its data plane.
+type Options struct {
+	// Listen is a HOST:PORT, ListenOn reaches the network. Advertise is the HOST:PORT by which readers reach it; empty: the address it
+	// listens on, seen from Dispatcher where that is every one of this host.
+	Listen, Advertise, Dispatcher string
+	ListenOn                      func(network, address string) (net.Listener, error)
+	// Version of this build, for readers.
+	Version string
+	// SlotBytes of shared memory per connection, if SharedMemory is possible at all.
+	SlotBytes    int64
+	SharedMemory bool
+}
+
+// Opener finds streams for readers.
+type Opener interface {
+	// Attach makes c the reader of the stream that an OPEN asks for. It waits for a while for a stream that has not arrived yet.
+	Attach(ctx context.Context, request *pecanv1.OpenStream, c window.Reader) *reason.Error
+}
+
+// Server is the data plane: TCP for everybody, an abstract Unix socket for readers that share this host's memory.
+type Server struct {
+	log      *slog.Logger
+	identity *identity.Identity
+	streams  Opener
+	options  Options
+	tcp      net.Listener
+	unix     *net.UnixListener
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	mu     sync.Mutex
+	conns  map[*conn]struct{}
+	// remote and local count the connections over TCP and over the Unix socket.
+	remote, local gate
+	// asked counts the OPENs.
+	asked atomic.Uint64
+	// peers bounds the warnings about them.
+	peers rateLog
+	// sentElements and sentBytes went to readers.
+	sentElements, sentBytes atomic.Uint64
+}
+
+func Listen(log *slog.Logger, identity *identity.Identity, streams Opener, options Options) (*Server, error) {
+	s := &Server{log: log, identity: identity, streams: streams, options: options, conns: map[*conn]struct{}{}}
+	var err error
+	if s.tcp, err = options.ListenOn("tcp", options.Listen); err != nil {
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return nil, fmt.Errorf("listen on %s: the port is in use; choose another or 0: %w", options.Listen, err)
+		}
+		return nil, fmt.Errorf("listen on %s: %w", options.Listen, err)
+	}
+	if options.SlotBytes > 0 && options.SharedMemory {
+		// An abstract name vanishes with its process. Without the socket readers use TCP.
+		if s.unix, err = net.ListenUnix("unix", &net.UnixAddr{Name: "@pecan-worker-" + identity.ID(), Net: "unix"}); err != nil {
+			log.Warn("shared memory is off: cannot listen on an abstract socket", "error", err)
+			s.unix = nil
+		}
+	}
+	identity.Address, identity.Local = options.Advertise, s.reach()
+	if identity.Address == "" {
+		identity.Address = reachable(s.tcp.Addr().(*net.TCPAddr), options.Dispatcher)
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// reachable is the address to advertise for a listener on all interfaces: the one by which this host reaches the dispatcher.
+func reachable(addr *net.TCPAddr, dispatcher string) string {
+	if !addr.IP.IsUnspecified() {
+		return addr.String()
+	}
+	host := "127.0.0.1"
+	// Connecting a datagram socket sends nothing: it asks the routing table.
+	if probe, err := net.Dial("udp", dispatcher); err == nil {
+		host = probe.LocalAddr().(*net.UDPAddr).IP.String()
+		probe.Close()
+	}
+	return net.JoinHostPort(host, fmt.Sprint(addr.Port))
+}
+
+// reach is how this process reaches itself.
+func (s *Server) reach() string {
+	addr := s.tcp.Addr().(*net.TCPAddr)
+	if !addr.IP.IsUnspecified() {
+		return addr.String()
+	}
+	return net.JoinHostPort("localhost", fmt.Sprint(addr.Port))
+}
+
+func (s *Server) UnixName() string {
+	if s.unix == nil {
+		return ""
+	}
+	return s.unix.Addr().String()
+}
+
+func (s *Server) Serve() {
+	s.done.Go(func() { s.accept(s.tcp) })
+	if s.unix != nil {
+		s.done.Go(func() { s.accept(s.unix) })
+	}
+}
+
+func (s *Server) accept(listener net.Listener) {
+	for {
+		nc, err := listener.Accept()
+		if err != nil {
+			if s.ctx.Err() != nil {
+				return
+			}
+			// No descriptors left, most likely: connections that end give some back.
+			s.log.Warn("accept a reader", "error", err)
+			select {
+			case <-s.ctx.Done():
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		}
+		c := newConn(s, nc)
+		if !s.add(c) {
+			nc.Close()
+			continue
+		}
+		s.done.Go(func() {
+			defer s.remove(c)
+			c.serve()
+		})
+	}
+}
+
+// Load is how many connections there are, and what was sent since the worker started.
+func (s *Server) Load() (connections int, elements, bytes uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns), s.sentElements.Load(), s.sentBytes.Load()
+}
+
+func (s *Server) Close() error {
+	s.cancel()
+	err := s.tcp.Close()
+	if s.unix != nil {
+		err = multierr.Append(err, s.unix.Close())
+	}
+	s.mu.Lock()
+	for c := range s.conns {
+		c.nc.Close()
+	}
+	s.mu.Unlock()
+	s.done.Wait()
+	return err
+}
+
+// ListensOn is the TCP address that the server listens on.
+func (s *Server) ListensOn() string { return s.tcp.Addr().String() }

@@ -1,0 +1,243 @@
+package trial
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	"github.com/pecan-ml/pecan/proto/frame"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+)
+
+// differ compares elements of two orders, component by component.
+type differ struct {
+	tolerance  pecanv1.OrderTolerance
+	components []difference
+}
+
+// difference is how a component differs, in all elements so far.
+type difference struct {
+	dtype     tf.DataType
+	worst     float64
+	low, high float64
+	// unequal: some bits are. odd: a value is no number, or infinite, in one order and another one in the other.
+	unequal, odd bool
+}
+
+// Bounds of docs/design/0010, in the share of a component's range where they are not absolute.
+const (
+	integerBound = 1
+	halfShare    = 0.02
+	singleShare  = 0.001
+)
+
+// compare takes an element in either order. It says what is wrong with no tolerance at all: another number of components, dtype or shape.
+func (d *differ) compare(original, ordered []*tf.Tensor) (wrong string) {
+	if len(original) != len(ordered) {
+		return fmt.Sprintf("it has %d components, in the other order %d", len(original), len(ordered))
+	}
+	if d.components == nil {
+		d.components = make([]difference, len(original))
+		for i, t := range original {
+			d.components[i] = difference{dtype: t.DType(), low: math.Inf(1), high: math.Inf(-1)}
+		}
+	}
+	if len(d.components) != len(original) {
+		return fmt.Sprintf("it has %d components, others %d", len(original), len(d.components))
+	}
+	for i, a := range original {
+		b, c := ordered[i], &d.components[i]
+		if a.DType() != b.DType() || a.DType() != c.dtype {
+			return fmt.Sprintf("component %d is %s, in the other order %s", i, frame.DTypeName(uint32(a.DType())), frame.DTypeName(uint32(b.DType())))
+		}
+		if !slices.Equal(a.Dims(), b.Dims()) {
+			return fmt.Sprintf("component %d has the shape %v, in the other order %v", i, a.Dims(), b.Dims())
+		}
+		c.compare(a, b)
+	}
+	return ""
+}
+
+func (c *difference) compare(a, b *tf.Tensor) {
+	if a.DType() == tf.String {
+		if !equalStrings(a, b) {
+			c.unequal, c.worst = true, max(c.worst, 1)
+		}
+		return
+	}
+	x, y := a.Data(), b.Data()
+	c.unequal = c.unequal || !bytes.Equal(x, y)
+	switch a.DType() {
+	case tf.UInt8, dtBool:
+		integers(c, x, y, 1, func(b []byte) uint64 { return uint64(b[0]) }, func(v uint64) float64 { return float64(v) })
+	case dtInt8:
+		integers(c, x, y, 1, func(b []byte) int64 { return int64(int8(b[0])) }, func(v int64) float64 { return float64(v) })
+	case dtInt16:
+		integers(c, x, y, 2, func(b []byte) int64 { return int64(int16(binary.NativeEndian.Uint16(b))) }, func(v int64) float64 { return float64(v) })
+	case tf.Int32:
+		integers(c, x, y, 4, func(b []byte) int64 { return int64(int32(binary.NativeEndian.Uint32(b))) }, func(v int64) float64 { return float64(v) })
+	case tf.Int64:
+		integers(c, x, y, 8, func(b []byte) int64 { return int64(binary.NativeEndian.Uint64(b)) }, func(v int64) float64 { return float64(v) })
+	case dtUint16:
+		integers(c, x, y, 2, func(b []byte) uint64 { return uint64(binary.NativeEndian.Uint16(b)) }, func(v uint64) float64 { return float64(v) })
+	case dtUint32:
+		integers(c, x, y, 4, func(b []byte) uint64 { return uint64(binary.NativeEndian.Uint32(b)) }, func(v uint64) float64 { return float64(v) })
+	case dtUint64:
+		integers(c, x, y, 8, binary.NativeEndian.Uint64, func(v uint64) float64 { return float64(v) })
+	case tf.Float, dtComplex64:
+		c.floats(x, y, 4, func(b []byte) float64 { return float64(math.Float32frombits(binary.NativeEndian.Uint32(b))) })
+	case dtDouble, dtComplex128:
+		c.floats(x, y, 8, func(b []byte) float64 { return math.Float64frombits(binary.NativeEndian.Uint64(b)) })
+	case dtBfloat16:
+		c.floats(x, y, 2, func(b []byte) float64 {
+			return float64(math.Float32frombits(uint32(binary.NativeEndian.Uint16(b)) << 16))
+		})
+	case dtHalf:
+		c.floats(x, y, 2, func(b []byte) float64 { return half(binary.NativeEndian.Uint16(b)) })
+	default:
+		if !bytes.Equal(x, y) {
+			c.worst = max(c.worst, 1)
+		}
+	}
+}
+
+// Numbers of tensorflow.DataType.
+const (
+	dtDouble     tf.DataType = 2
+	dtInt16      tf.DataType = 5
+	dtInt8       tf.DataType = 6
+	dtComplex64  tf.DataType = 8
+	dtBool       tf.DataType = 10
+	dtBfloat16   tf.DataType = 14
+	dtUint16     tf.DataType = 17
+	dtComplex128 tf.DataType = 18
+	dtHalf       tf.DataType = 19
+	dtUint32     tf.DataType = 22
+	dtUint64     tf.DataType = 23
+)
+
+// equalStrings compares string tensors of one shape.
+func equalStrings(a, b *tf.Tensor) bool {
+	return slices.EqualFunc(a.StringSegments(), b.StringSegments(), bytes.Equal)
+}
+
+// integers compares numbers whose differences a float might not hold.
+func integers[T int64 | uint64](c *difference, x, y []byte, width int, read func([]byte) T, value func(T) float64) {
+	for at := 0; at+width <= len(x); at += width {
+		a, b := read(x[at:at+width]), read(y[at:at+width])
+		c.low, c.high = min(c.low, value(a)), max(c.high, value(a))
+		if a > b {
+			c.worst = max(c.worst, float64(uint64(a)-uint64(b)))
+		} else if a < b {
+			c.worst = max(c.worst, float64(uint64(b)-uint64(a)))
+		}
+	}
+}
+
+func (c *difference) floats(x, y []byte, width int, read func([]byte) float64) {
+	for at := 0; at+width <= len(x); at += width {
+		a, b := read(x[at:at+width]), read(y[at:at+width])
+		if finite(a) {
+			c.low, c.high = min(c.low, a), max(c.high, a)
+		}
+		switch {
+		case a == b || a != a && b != b:
+		case finite(a) && finite(b):
+			c.worst = max(c.worst, math.Abs(a-b))
+		default:
+			c.odd, c.worst = true, math.Inf(1)
+		}
+	}
+}
+
+func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+
+// half gives the value of a float16.
+func half(bits uint16) float64 {
+	exponent, fraction := int(bits>>10&31), float64(bits&1023)
+	value := math.Ldexp(1024+fraction, exponent-25)
+	switch exponent {
+	case 0:
+		value = math.Ldexp(fraction, -24)
+	case 31:
+		value = math.Inf(1)
+		if fraction != 0 {
+			value = math.NaN()
+		}
+	}
+	if bits>>15 != 0 {
+		return -value
+	}
+	return value
+}
+
+// span is the component's largest value less its smallest one.
+func (c *difference) span() float64 {
+	if c.high < c.low {
+		return 0
+	}
+	return c.high - c.low
+}
+
+// bound is how far values may be apart, and in words what that is.
+func (c *difference) bound(tolerance pecanv1.OrderTolerance) (bound float64, words string) {
+	switch {
+	case tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY:
+		return -1, ""
+	case tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT:
+		return 0, "nothing"
+	}
+	switch c.dtype {
+	case tf.Float, dtDouble, dtComplex64, dtComplex128:
+		return singleShare * c.span(), fmt.Sprintf("%g %% of its range of %g", 100*singleShare, c.span())
+	case dtBfloat16, dtHalf:
+		return halfShare * c.span(), fmt.Sprintf("%g %% of its range of %g", 100*halfShare, c.span())
+	case tf.UInt8, dtInt8, dtInt16, dtUint16, tf.Int32, dtUint32, tf.Int64, dtUint64:
+		return integerBound, "1"
+	}
+	return 0, "nothing"
+}
+
+// verdict says what differs more than it may; "" when nothing does.
+func (d *differ) verdict() string {
+	for i := range d.components {
+		c := &d.components[i]
+		bound, words := c.bound(d.tolerance)
+		switch exact := d.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT; {
+		case bound < 0:
+		case c.dtype == tf.String && c.unequal:
+			return fmt.Sprintf("component %d has other strings in the new order", i)
+		case c.odd:
+			return fmt.Sprintf("component %d has values that are no numbers, or infinite, in one order only", i)
+		case c.worst > bound:
+			return fmt.Sprintf("component %d (%s) differs by up to %g, where %s is allowed", i, frame.DTypeName(uint32(c.dtype)), c.worst, words)
+		case exact && c.unequal:
+			return fmt.Sprintf("component %d (%s) has other bits in the new order", i, frame.DTypeName(uint32(c.dtype)))
+		}
+	}
+	return ""
+}
+
+// report gives the figures of all components.
+func (d *differ) report() (out []*pecanv1.OrderDifference) {
+	for i := range d.components {
+		c := &d.components[i]
+		bound, _ := c.bound(d.tolerance)
+		out = append(out, &pecanv1.OrderDifference{Component: uint32(i), MaxDifference: c.worst, Bound: bound, Range: c.span()})
+	}
+	return out
+}
+
+// toleranceOf is the tolerance that a job's options mean.
+func toleranceOf(options *pecanv1.JobOptions) pecanv1.OrderTolerance {
+	switch {
+	case options.GetOrder() == pecanv1.Order_ORDER_PAPER:
+		return pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY
+	case options.GetOrderTolerance() == pecanv1.OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED:
+		return pecanv1.OrderTolerance_ORDER_TOLERANCE_APPROXIMATE
+	}
+	return options.GetOrderTolerance()
+}

@@ -1,0 +1,11 @@
+// Package trial measures whether another order of a dataset's steps is faster and gives the same elements.
+//
+// A Queue runs the trials that the dispatcher asks for, one after another, beside the streams. A trial runs the first
+// elements of some streams in both orders, by turns, compares them, and measures their CPU. Its elements go to no reader,
+// and it writes no files. A panic or failure in a trial refuses the order; it never harms the worker's streams.
+//
+// Files: queue.go takes commands and answers them; trial.go is one trial; paired.go runs a stream in both orders;
+// differ.go compares elements; gain.go decides whether CPU is saved; threads.go measures the CPU of a trial's threads.
+//
+// All of a trial happens in one goroutine that is bound to its thread, so that its CPU can be told from that of streams.
+package trial

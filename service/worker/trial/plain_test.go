@@ -1,0 +1,5 @@
+//go:build !asan
+
+package trial
+
+const sanitized = false

@@ -1,0 +1,123 @@
+package trial
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
+	"github.com/pecan-ml/pecan/service/worker/identity"
+)
+
+// Queue runs both orders of datasets' steps where the dispatcher asks for it, one after another and beside the streams. What is tried is
+// delivered to nobody and written nowhere. A trial that is cancelled is not answered: the dispatcher has another worker make it, or
+// itself has gone.
+type Queue struct {
+	Log      *slog.Logger
+	Identity *identity.Identity
+	// Lifetime ends when the worker closes; Running are the goroutines that it then waits for.
+	Lifetime context.Context
+	Running  *sync.WaitGroup
+	// Send queues a message for the dispatcher.
+	Send func(messages ...*pecanv1.WorkerMessage)
+	// Graphs gives the graphs of streams.
+	Graphs dataset.Planner
+	// Opening is held while a graph is opened: where workers have died of opening a graph, nothing else is opened meanwhile.
+	Opening sync.Locker
+
+	// turn is held by the trial that is under way.
+	turn            sync.Mutex
+	passed, refused atomic.Uint64
+	spent           atomic.Int64
+	mu              sync.Mutex
+	under           map[string]context.CancelFunc
+	leaving         bool
+}
+
+// maxWaiting bounds the trials that are under way or wait for their turn.
+const maxWaiting = 8
+
+// Begin makes a trial. One that is said twice is made once.
+func (t *Queue) Begin(command *pecanv1.TryOrder) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id := command.GetId()
+	if t.under[id] != nil || t.leaving {
+		return
+	}
+	if len(t.under) >= maxWaiting {
+		t.answer(command, &pecanv1.OrderTrial{Refused: fmt.Sprintf("worker %s has %d other trials to make", t.Identity, len(t.under))})
+		return
+	}
+	ctx, cancel := context.WithCancel(t.Lifetime)
+	if t.under == nil {
+		t.under = map[string]context.CancelFunc{}
+	}
+	t.under[id] = cancel
+	t.Running.Go(func() {
+		defer t.end(id)
+		t.turn.Lock()
+		defer t.turn.Unlock()
+		if trial := t.try(ctx, command); ctx.Err() == nil {
+			t.answer(command, trial)
+		}
+	})
+}
+
+func (t *Queue) end(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.under[id]()
+	delete(t.under, id)
+}
+
+// Cancel ends all trials without an answer; with leave no other one begins.
+func (t *Queue) Cancel(leave bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.leaving = t.leaving || leave
+	for _, cancel := range t.under {
+		cancel()
+	}
+}
+
+// Idle tells whether no trial is under way.
+func (t *Queue) Idle() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.under) == 0
+}
+
+func (t *Queue) answer(command *pecanv1.TryOrder, trial *pecanv1.OrderTrial) {
+	if trial.GetRefused() == "" {
+		t.passed.Add(1)
+	} else {
+		t.refused.Add(1)
+	}
+	t.Log.Info("an order of steps was tried", "trial", command.GetId(), "dataset", command.GetFingerprint(), "elements", trial.GetElements(),
+		"original_s", trial.GetOriginalS(), "ordered_s", trial.GetOrderedS(), "cpu_s", trial.GetCpuS(), "refused", trial.GetRefused())
+	t.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: &pecanv1.OrderTried{Id: command.GetId(), Trial: trial}}})
+}
+
+// try runs a trial. What goes wrong in it is a reason against the order, and nothing that the worker's streams should suffer from.
+func (t *Queue) try(ctx context.Context, command *pecanv1.TryOrder) (result *pecanv1.OrderTrial) {
+	trial := &trial{graphs: t.Graphs, opening: t.Opening, command: command, differ: differ{tolerance: toleranceOf(command.GetOptions())}}
+	defer func() {
+		if broken := recover(); broken != nil {
+			t.Log.Error("a trial broke", "trial", command.GetId(), "panic", broken, "stack", string(debug.Stack()))
+			result = &pecanv1.OrderTrial{Refused: fmt.Sprintf("the trial broke: %v", broken)}
+		}
+		t.spent.Add(int64(result.GetCpuS() * float64(time.Second)))
+	}()
+	return trial.run(ctx)
+}
+
+// Load is what trials came to since the worker started, and the CPU that they took.
+func (t *Queue) Load() (passed, refused uint64, spent time.Duration) {
+	return t.passed.Load(), t.refused.Load(), time.Duration(t.spent.Load())
+}

@@ -1,0 +1,269 @@
+package trial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/pecan-ml/pecan/native/tf"
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/internal/clock"
+	"github.com/pecan-ml/pecan/service/worker/dataset"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	// maxTried elements are more than a trial needs.
+	maxTried = 2000
+	// mostOpenings are made and looked at one after another, of streams that are spread over all.
+	mostOpenings = 8
+	// eachOpening has so many elements at least where the budget lasts, and is left when it tells no more after enoughEach.
+	eachOpening = 5
+	enoughEach  = 13
+	// trialPatience is less than the dispatcher waits for an answer.
+	trialPatience = 45 * time.Second
+	// watchEvery is how often it is looked whether an element that is being made takes all that may be spent.
+	watchEvery = 20 * time.Millisecond
+)
+
+// Why a trial ends early.
+var (
+	errSpent   = errors.New("what may be spent is spent")
+	errRefused = errors.New("the order is refused")
+)
+
+// trial runs the first elements of some streams of a dataset in both orders, in turns, compares them, and measures what they cost. All of
+// that happens in one goroutine, and what it measures in that one's thread and those that it makes (see rewrite.At.Serial).
+type trial struct {
+	graphs  dataset.Planner
+	opening sync.Locker
+	command *pecanv1.TryOrder
+	threads *threads
+	ctx     context.Context
+	// contexts run the iterators: those that wait for another one's elements have one of their own.
+	contexts [2]*tf.Context
+
+	differ  differ
+	gain    gain
+	refused string
+	// compared elements were made in both orders; seen are those and the ones that failed in both.
+	compared, seen int
+}
+
+func (t *trial) run(ctx context.Context) *pecanv1.OrderTrial {
+	why := t.impossible()
+	if why != "" {
+		return &pecanv1.OrderTrial{Refused: why}
+	}
+	marked, err := markThreads()
+	if err != nil {
+		return &pecanv1.OrderTrial{Refused: err.Error()}
+	}
+	defer marked.release()
+	t.threads = marked
+	watched, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	t.ctx = watched
+	watching := make(chan struct{})
+	go func() {
+		defer close(watching)
+		t.watch(cancel)
+	}()
+	defer t.closeContexts()
+	err = t.streams()
+	cancel(nil)
+	<-watching
+	return t.result(err)
+}
+
+// impossible says why there can be no trial at all.
+func (t *trial) impossible() string {
+	plan := t.command.GetPlan()
+	switch {
+	case len(t.command.GetOrder()) == 0:
+		return "there is no order to be tried"
+	case plan.GetWritesFiles():
+		return "the dataset writes files, which a trial must not"
+	case t.command.GetCpuS() <= 0:
+		return "no CPU may be spent on a trial"
+	}
+	return ""
+}
+
+// budget is the CPU that may be spent.
+func (t *trial) budget() time.Duration {
+	return time.Duration(min(t.command.GetCpuS(), 1e6) * float64(time.Second))
+}
+
+// watch ends a trial in the middle of an element that takes more than all that is left, or too long.
+func (t *trial) watch(cancel context.CancelCauseFunc) {
+	begun := time.Now()
+	for clock.Sleep(t.ctx, watchEvery) {
+		if t.threads.cpu() > t.budget()+t.budget()/4 || time.Since(begun) > trialPatience {
+			cancel(errSpent)
+			return
+		}
+	}
+}
+
+// streams tries streams that are spread over all; where there are few, some several times.
+func (t *trial) streams() error {
+	count := max(1, int(t.command.GetPlan().GetNumStreams()))
+	order := spread(count, min(mostOpenings, count))
+	for i := range mostOpenings {
+		if err := t.stream(order[i%len(order)], float64(i+1)/mostOpenings); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// spread gives the first n of count numbers so that each few of them lie far apart.
+func spread(count, n int) []int {
+	var out []int
+	taken := make([]bool, count)
+	for parts := 1; len(out) < n; parts *= 2 {
+		for part := 0; part < parts && len(out) < n; part++ {
+			if at := part * count / parts; !taken[at] {
+				taken[at] = true
+				out = append(out, at)
+			}
+		}
+	}
+	return out
+}
+
+// stream opens one stream and tries it with what is left of a share of elements and CPU.
+func (t *trial) stream(stream int, share float64) error {
+	p, err := t.open(stream)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	defer t.gain.next()
+	for n := 0; t.goesOn(n, share); n++ {
+		over, err := t.element(p, stream, n)
+		if over || err != nil {
+			return err
+		}
+		if t.gain.n >= minTried && t.differ.verdict() != "" {
+			return errRefused
+		}
+		if t.gain.now.n >= enoughEach && t.gain.settled() {
+			return nil
+		}
+	}
+	return nil
+}
+
+// goesOn tells whether an opening that n elements were made of may have another one.
+func (t *trial) goesOn(n int, share float64) bool {
+	spent, budget := t.threads.cpu(), t.budget()
+	return spent < budget && t.seen < maxTried && (n < eachOpening || spent < time.Duration(share*float64(budget)) && t.seen < int(share*maxTried))
+}
+
+// element makes one element in both orders. Which goes first changes as in A B B A, so that neither has the warmer caches.
+func (t *trial) element(p *pair, stream, n int) (over bool, err error) {
+	a, b := &p[0], &p[1]
+	if n%2 == 1 {
+		a, b = b, a
+	}
+	a.next(t.threads)
+	b.next(t.threads)
+	defer p.release()
+	original, ordered := &p[0], &p[1]
+	if err := context.Cause(t.ctx); err != nil {
+		return false, err
+	}
+	switch {
+	case errors.Is(original.err, io.EOF) && errors.Is(ordered.err, io.EOF):
+		return true, nil
+	case errors.Is(original.err, io.EOF):
+		return false, t.refuse("stream %d has %d elements, in the new order more", stream, n)
+	case errors.Is(ordered.err, io.EOF):
+		return false, t.refuse("stream %d has %d elements in the new order, in the registered one more", stream, n)
+	}
+	t.seen++
+	switch {
+	case original.err != nil && ordered.err != nil:
+		return false, nil
+	case original.err != nil:
+		return false, t.refuse("element %d of stream %d fails in the registered order only: %v", n, stream, original.err)
+	case ordered.err != nil:
+		return false, t.refuse("element %d of stream %d fails in the new order only: %v", n, stream, ordered.err)
+	}
+	if wrong := t.differ.compare(original.element, ordered.element); wrong != "" {
+		return false, t.refuse("element %d of stream %d: %s", n, stream, wrong)
+	}
+	t.compared++
+	if n == 0 {
+		// It filled buffers, and had functions run for the first time.
+		_, err := t.threads.look()
+		return false, err
+	}
+	t.gain.add(original.cpu.Seconds(), ordered.cpu.Seconds())
+	return false, nil
+}
+
+func (t *trial) refuse(format string, args ...any) error {
+	t.refused = fmt.Sprintf(format, args...)
+	return errRefused
+}
+
+// open makes the iterators of a stream in both orders.
+func (t *trial) open(stream int) (p *pair, err error) {
+	// Where workers have died of opening a graph, nothing else is opened meanwhile.
+	t.opening.Lock()
+	defer t.opening.Unlock()
+	plan := proto.Clone(t.command.GetPlan()).(*pecanv1.Plan)
+	both := new(pair)
+	defer func() {
+		if p == nil {
+			both.close()
+		}
+	}()
+	tops := []string{t.command.GetRegisteredTop(), t.command.GetOrderedTop()}
+	for i, order := range [][]string{nil, t.command.GetOrder()} {
+		plan.Order = order
+		if err := t.openSide(&both[i], plan, stream, tops[i]); err != nil {
+			if cancelled := context.Cause(t.ctx); cancelled != nil {
+				return nil, cancelled
+			}
+			return nil, t.refuse("stream %d cannot be run in the %s order: %v", stream, []string{"registered", "new"}[i], err)
+		}
+	}
+	if n, err := t.threads.look(); err != nil {
+		return nil, err
+	} else if n == 0 {
+		return nil, errors.New("the threads that TensorFlow makes for a context cannot be told from others, so what it costs cannot be measured")
+	}
+	return both, nil
+}
+
+// result is what the trial says.
+func (t *trial) result(err error) *pecanv1.OrderTrial {
+	low, high := t.gain.interval()
+	out := &pecanv1.OrderTrial{Elements: uint32(t.compared), Components: t.differ.report(), CpuS: t.threads.cpu().Seconds(), Refused: t.refused}
+	out.OriginalS, out.OrderedS = t.gain.each()
+	if len(t.gain.looks) > 1 {
+		out.SavedLowS, out.SavedHighS = low, high
+	}
+	wrong := t.differ.verdict()
+	switch {
+	case t.refused != "":
+	case err != nil && !errors.Is(err, errSpent) && !errors.Is(err, errRefused):
+		out.Refused = err.Error()
+	case wrong != "":
+		out.Refused = wrong
+	default:
+		spent := errors.Is(err, errSpent) || t.threads.cpu() >= t.budget()
+		if out.Refused = t.gain.doubt(); out.Refused != "" && spent {
+			out.Refused = fmt.Sprintf("%s; a trial of %.3g s was not enough to tell more", out.Refused, t.command.GetCpuS())
+			out.Inconclusive = t.gain.open()
+		}
+	}
+	return out
+}

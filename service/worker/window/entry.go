@@ -1,0 +1,45 @@
+package window
+
+import (
+	"sync/atomic"
+
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/worker/payload"
+)
+
+// entryOverhead is what an entry is taken to cost in memory beside its payload.
+const entryOverhead = 512
+
+// Entry is what travels in one frame: consecutive elements, one element that failed, or the end.
+type Entry struct {
+	First uint64
+	Count uint32
+	// size is what the window is charged.
+	size int64
+	Body payload.Body
+	// failure of the one element of this entry; nil for data.
+	Failure *reason.Error
+	refs    atomic.Int32
+}
+
+func NewEntry(first uint64, count int, size int64, b payload.Body) *Entry {
+	e := &Entry{First: first, Count: uint32(count), size: size + entryOverhead, Body: b}
+	e.refs.Store(1)
+	return e
+}
+
+func NewFailure(first uint64, failure *reason.Error) *Entry {
+	e := &Entry{First: first, Count: 1, size: int64(len(failure.Message)) + entryOverhead, Failure: failure}
+	e.refs.Store(1)
+	return e
+}
+
+func (e *Entry) end() uint64 { return e.First + uint64(e.Count) }
+
+func (e *Entry) retain() { e.refs.Add(1) }
+
+func (e *Entry) Release() {
+	if e.refs.Add(-1) == 0 && e.Body != nil {
+		e.Body.Release()
+	}
+}

@@ -1,0 +1,204 @@
+package window
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/pecan-ml/pecan/proto/reason"
+)
+
+// Window is the ready elements of a stream that no reader has acknowledged, bounded in bytes, and the place of the reader
+// in them. The run appends, one channel of a connection takes.
+type Window struct {
+	mu sync.Mutex
+	// room wakes the run.
+	room    *sync.Cond
+	entries []*Entry
+	bytes   int64
+	// all is the bytes of every window of the worker, and what their runs have put by for the elements they are making.
+	all *atomic.Int64
+	// last is the size of the newest entry: what the next one is expected to take. reserved is put by for it.
+	last, reserved int64
+	// made is the size of all entries so far.
+	made int64
+	// acked: everything below has arrived. next: the index that the run appends next.
+	acked, next uint64
+	// clean: no element below has failed, as far as it was made. again is how many elements were made that the reader had already.
+	clean, again uint64
+	// from is the index of the first element that the run makes.
+	from   uint64
+	ended  bool
+	failed *reason.Error
+	closed bool
+	// keep: nothing is given up before close (remainders).
+	keep bool
+
+	reader Reader
+	// cursor is the index that the reader is sent next.
+	cursor uint64
+	// opened is set by the first reader. ahead: only the first entry is made before that.
+	opened, prefetch bool
+	// leaving: nothing more is made.
+	leaving bool
+	// starved is called when a reader could take more than there is, and when that is over.
+	starved func(bool)
+	hungry  bool
+}
+
+// Start is where a run begins to fill a window.
+type Start struct {
+	// from is the index of the first element that the run makes; the reader has all below acked.
+	From, Acked uint64
+	// ahead: only the first entry is made before the first reader comes.
+	Prefetch bool
+}
+
+// New makes the window of a run. Its bytes count in all; starved is called when a reader could take more than there is, and when
+// that is over.
+func New(all *atomic.Int64, starved func(bool), at Start) *Window {
+	w := &Window{all: all, starved: starved, clean: math.MaxUint64, from: at.From, next: at.From, acked: at.Acked, prefetch: at.Prefetch}
+	w.room = sync.NewCond(&w.mu)
+	return w
+}
+
+// NewRemainder makes a window of what is kept back for the closing stream: nothing of it is given up before it is closed.
+func NewRemainder(all *atomic.Int64) *Window {
+	w := New(all, nil, Start{})
+	w.keep = true
+	return w
+}
+
+// Append adds an entry at w.next; it is dropped at once when the reader has it already. False: the window is closed.
+func (w *Window) Append(e *Entry) bool {
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		e.Release()
+		return false
+	}
+	w.next = e.end()
+	if e.Failure != nil {
+		w.clean = min(w.clean, e.First)
+	}
+	if !w.keep && e.First < w.acked {
+		w.again += min(e.end(), w.acked) - e.First
+	}
+	if !w.keep && e.end() <= w.acked {
+		w.mu.Unlock()
+		e.Release()
+		return true
+	}
+	w.entries = append(w.entries, e)
+	// In one step, or another run would take the room between the two.
+	w.all.Add(e.size - w.reserved)
+	w.bytes, w.reserved = w.bytes+e.size, 0
+	w.last = e.size
+	w.made += e.size
+	reader := w.reader
+	w.mu.Unlock()
+	if reader != nil {
+		reader.Wake()
+	}
+	return true
+}
+
+// Skip tells that n elements were run and dropped.
+func (w *Window) Skip(n uint64) {
+	w.mu.Lock()
+	w.next += n
+	w.again += n
+	w.mu.Unlock()
+}
+
+// Finish ends the window: with an error when failure is not nil.
+func (w *Window) Finish(failure *reason.Error) {
+	w.mu.Lock()
+	if failure != nil {
+		w.failed = failure
+	} else {
+		w.ended = true
+	}
+	reader := w.reader
+	w.setHungry(false)
+	w.reserve(0)
+	w.mu.Unlock()
+	if reader != nil {
+		reader.Wake()
+	}
+}
+
+// Attach makes c the reader, from the index start on, and gives the reader it takes the place of. False: what the reader
+// wants is no longer held, the stream has to run again.
+func (w *Window) Attach(c Reader, start uint64) (old Reader, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.keep && start < w.lowest() {
+		return nil, false
+	}
+	old, w.reader = w.reader, c
+	w.cursor, w.opened = start, true
+	w.trim(start)
+	w.room.Broadcast()
+	return old, true
+}
+
+// NewerReader tells whether the reader was asked for after c was.
+func (w *Window) NewerReader(c Reader) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.reader != nil && w.reader.Asked() > c.Asked()
+}
+
+// Detach forgets the reader if it is c.
+func (w *Window) Detach(c Reader) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.reader == c {
+		w.reader = nil
+		w.setHungry(false)
+	}
+}
+
+// Acknowledge gives up what is below index. Only the reader's own word counts.
+func (w *Window) Acknowledge(c Reader, index uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.reader == c && index <= w.cursor {
+		w.trim(index)
+	}
+}
+
+func (w *Window) trim(index uint64) {
+	if w.keep {
+		return
+	}
+	w.acked = max(w.acked, index)
+	n := 0
+	for n < len(w.entries) && w.entries[n].end() <= w.acked {
+		w.charge(-w.entries[n].size)
+		w.entries[n].Release()
+		w.entries[n] = nil
+		n++
+	}
+	if n > 0 {
+		w.entries = w.entries[n:]
+		w.room.Broadcast()
+	}
+}
+
+// Close drops everything and gives the reader that was attached.
+func (w *Window) Close() Reader {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	for _, e := range w.entries {
+		e.Release()
+	}
+	reader := w.reader
+	w.charge(-w.bytes)
+	w.reserve(0)
+	w.entries, w.reader = nil, nil
+	w.room.Broadcast()
+	return reader
+}
