@@ -90,7 +90,7 @@ func (c Config) Validate() error {
 		err = multierr.Append(err, fmt.Errorf("--max-graph-bytes %d: a serialised graph has at most %d bytes (2 GiB)", c.MaxGraphBytes, graph.MostBytes))
 	}
 	if c.MaxUploadBytes < c.MaxGraphBytes {
-		err = multierr.Append(err, fmt.Errorf("--max-upload-bytes %d: must be room for the largest graph of %d bytes (--max-graph-bytes)", c.MaxUploadBytes, c.MaxGraphBytes))
+		err = multierr.Append(err, fmt.Errorf("--max-upload-bytes %d: must be at least the largest graph of %d bytes (--max-graph-bytes)", c.MaxUploadBytes, c.MaxGraphBytes))
 	}
 	if c.CompactEvery < 1 {
 		err = multierr.Append(err, fmt.Errorf("snapshot every %d records: must be positive", c.CompactEvery))
@@ -106,7 +106,7 @@ func (c Config) Validate() error {
 			whole = net.JoinHostPort(address, "1")
 		}
 		if wrong := check.Reachable("--worker-addresses", whole); wrong != nil {
-			err = multierr.Append(err, fmt.Errorf("%w; a HOST alone stands for any one worker there", wrong))
+			err = multierr.Append(err, fmt.Errorf("%w; a HOST alone means any one worker on that host", wrong))
 		}
 		if seen[address] {
 			err = multierr.Append(err, fmt.Errorf("--worker-addresses: %q is listed twice", address))
@@ -130,7 +130,7 @@ type Deps struct {
 
 func (d Deps) validate() error {
 	if d.Store == nil || d.Graphs == nil || d.Clock == nil || d.Rand == nil || d.Log == nil {
-		return errors.New("a dispatcher needs a store, graphs, a clock, randomness and a log")
+		return errors.New("a dispatcher needs a store, graphs, a clock, a random source and a log")
 	}
 	return nil
 }

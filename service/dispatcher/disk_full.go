@@ -75,18 +75,18 @@ func (d *Dispatcher) holdBack(entries []*entry, cause error) {
 	d.mu.Unlock()
 	why := diskFull()
 	if d.diskGate.set(why, d.deps.Clock.Now()) {
-		d.deps.Log.Error("the disk is full: nothing new is begun until there is room", "error", cause)
+		d.deps.Log.Error("the disk is full: nothing new starts until space is freed", "error", cause)
 	}
 }
 
 // diskFull tells a peer what is the matter without telling it where the store lies.
 func diskFull() *reason.Error {
-	return reason.New(reason.StoreFull, "the disk of the dispatcher's work directory has less room than is kept in reserve: what is being read goes on, and nothing new is begun until somebody makes room; the dispatcher's log says more")
+	return reason.New(reason.StoreFull, "the disk of the dispatcher's work directory has less space than its reserve: running streams continue, and nothing new starts until space is freed; the dispatcher's log has details")
 }
 
 // diskHasRoom opens the gate after a write.
 func (d *Dispatcher) diskHasRoom() {
 	if d.diskGate.set(nil, 0) {
-		d.deps.Log.Info("the disk has room again")
+		d.deps.Log.Info("the disk has space again")
 	}
 }

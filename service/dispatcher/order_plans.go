@@ -32,7 +32,7 @@ func (d *Dispatcher) planOrderNow(asked rollout.PlanRequest) (planned rollout.Pl
 	defer func() {
 		if p := recover(); p != nil {
 			d.deps.Log.Error("planning an order failed", "fingerprint", asked.Fingerprint, "panic", p, "stack", string(debug.Stack()))
-			planned = rollout.Planned{Number: asked.Number, Why: "no order could be planned; the dispatcher's log says more"}
+			planned = rollout.Planned{Number: asked.Number, Why: "no order could be planned; the dispatcher's log has details"}
 		}
 	}()
 	graph, err := d.deps.Store.Graph(asked.Fingerprint)
@@ -67,7 +67,7 @@ func (d *Dispatcher) orderOfPosition(req *pecanv1.OpenEpochRequest) ([]string, e
 	defer d.planningMu.Unlock()
 	order, err := d.deps.Graphs.Named(graph, asked.Plan, asked.Options, asked.Order)
 	if err != nil {
-		return nil, reason.New(reason.BadArgument, "open epoch at a position: the steps of job %q may not run in the order that it names: %w", req.JobId, err)
+		return nil, reason.New(reason.BadArgument, "open epoch at a position: the steps of job %q may not run in the named order: %w", req.JobId, err)
 	}
 	return order, nil
 }

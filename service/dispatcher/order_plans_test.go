@@ -247,7 +247,7 @@ func TestAJobWithoutAnOrderIsExplained(t *testing.T) {
 	w.figured(job.JobId)
 	explained = s.explain(job.JobId)
 	for i, step := range explained.Steps {
-		if step.Figures.GetElements() != 3000 || step.Place != uint32(i) || step.Reason != "its author's order" {
+		if step.Figures.GetElements() != 3000 || step.Place != uint32(i) || step.Reason != "the author's order" {
 			t.Errorf("step %d, whose order is off: %v", i, step)
 		}
 	}

@@ -163,5 +163,5 @@ func (d *Dispatcher) storeError(err error) error {
 	if errors.Is(err, store.ErrDamaged) {
 		return reason.New(reason.StoreCorrupt, "the dispatcher's store is damaged; its log says where")
 	}
-	return reason.New(reason.Unavailable, "the dispatcher's store failed; its log says why")
+	return reason.New(reason.Unavailable, "the dispatcher's store failed; its log has the cause")
 }

@@ -35,7 +35,7 @@ func (d *Dispatcher) Explain(_ context.Context, req *pecanv1.ExplainRequest) (*p
 	if response.Order == pecanv1.Order_ORDER_OFF {
 		// What could be planned is nobody's order.
 		for i, step := range response.Steps {
-			step.Place, step.Reason = uint32(i), "its author's order"
+			step.Place, step.Reason = uint32(i), "the author's order"
 		}
 		return response, nil
 	}

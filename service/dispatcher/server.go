@@ -108,7 +108,7 @@ func admit(req any) error {
 func (d *Dispatcher) settle(method string, err *error) {
 	if p := recover(); p != nil {
 		d.deps.Log.Error("request panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
-		*err = reason.New(reason.Internal, "the dispatcher failed in %s; its log says more", method)
+		*err = reason.New(reason.Internal, "the dispatcher failed in %s; its log has details", method)
 	}
 	if *err == nil {
 		return

@@ -26,7 +26,7 @@ func (d *Dispatcher) admitUpload(ctx context.Context, size int64) error {
 		return reason.From(ctx.Err())
 	}
 	return reason.New(reason.ServiceLimit,
-		"register dataset: there was no room for %d bytes of graph in %v, because others are being uploaded (%d bytes at once, --max-upload-bytes); try again later",
+		"register dataset: no space for a graph of %d bytes within %v, because others are being uploaded (at most %d bytes at once, --max-upload-bytes); try again later",
 		size, d.cfg.UploadWait, d.cfg.MaxUploadBytes)
 }
 
@@ -78,8 +78,8 @@ func (u *upload) next() (*pecanv1.RegisterDatasetRequest, error) {
 		}
 		return got.message, got.err
 	case <-u.timer.C:
-		return nil, reason.New(reason.Unavailable, "register dataset: the upload brought less than %d bytes in %v, in which it must bring that much or end "+
-			"(--upload-idle-timeout): try again over a connection that is faster than that", progressBytes, u.idle)
+		return nil, reason.New(reason.Unavailable, "register dataset: the upload sent less than %d bytes in %v; it must send that much or end "+
+			"(--upload-idle-timeout): try again over a faster connection", progressBytes, u.idle)
 	}
 }
 
@@ -121,7 +121,7 @@ func receiveGraph(u *upload, size int64) ([]byte, error) {
 		message, err := u.next()
 		if errors.Is(err, io.EOF) {
 			if int64(len(graph)) != size {
-				return nil, reason.New(reason.BadArgument, "register dataset: %d bytes of graph came, the header announced %d", len(graph), size)
+				return nil, reason.New(reason.BadArgument, "register dataset: %d bytes of graph arrived, the header announced %d", len(graph), size)
 			}
 			return graph, nil
 		}

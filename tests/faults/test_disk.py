@@ -79,7 +79,7 @@ def test_a_dispatcher_without_room_begins_nothing_and_goes_on(tmp_path, data, tr
             assert found, "the disk was never noticed to be full"
             run.check(truth, golden, moved=0)
             log = cluster.dispatcher.log.read_text()
-            assert "the disk has room again" in log and "worker lost" not in log
+            assert "the disk has space again" in log and "worker lost" not in log
             assert cluster.states() == ["connected"] * 3
         run.forget()
 

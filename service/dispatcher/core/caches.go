@@ -127,7 +127,7 @@ func (c *Core) segmentInvalid(workerID string, told *pecanv1.CacheSegmentInvalid
 		Key: cache.Key, Stream: segment.Stream, Name: segment.Name, Why: told.Why,
 	}}})
 	delete(c.usedCaches, cache.Key)
-	c.warn("a segment of a cache cannot be used and is written again in the next epoch", "cache", cache.Key, "stream", segment.Stream,
+	c.warn("a cache segment is invalid; the next epoch writes it again", "cache", cache.Key, "stream", segment.Stream,
 		"file", segment.Name, "worker", workerID, "error", told.Why)
 }
 
@@ -148,7 +148,7 @@ func (c *Core) findCacheOrphans(workerID string, files *pecanv1.CacheFiles) {
 		}
 	}
 	if len(orphans.Names) > 0 {
-		c.event("files that belong to no cache are removed", "files", len(orphans.Names), "worker", workerID)
+		c.event("removing files that belong to no cache", "files", len(orphans.Names), "worker", workerID)
 		c.command(workerID, &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_CacheOrphans{CacheOrphans: orphans}})
 	}
 }
@@ -215,11 +215,11 @@ func (c *Core) cacheProblem(job *pecanv1.StoredJob) string {
 	}
 	switch have := c.workersWithCache(); {
 	case have == 0:
-		return "no worker has a directory for caches. Start them with one that all of them see (--cache-dir DIR)"
+		return "no worker has a cache directory. Give all workers one shared directory (--cache-dir DIR)"
 	case have < len(c.workers):
-		return fmt.Sprintf("only %d of %d workers have a directory for caches, the others compute. Give it to all of them (--cache-dir DIR)", have, len(c.workers))
+		return fmt.Sprintf("only %d of %d workers have a cache directory, the others compute. Give it to all of them (--cache-dir DIR)", have, len(c.workers))
 	case dropped > 0 && c.state.Cache(key).GetManifest() == "":
-		return fmt.Sprintf("%d streams could not be written, for want of room or because a write failed. Make room in the workers' --cache-dir, or raise --cache-bytes", dropped)
+		return fmt.Sprintf("%d streams could not be written: no space was left, or a write failed. Free space in the workers' --cache-dir, or raise --cache-bytes", dropped)
 	}
 	return ""
 }

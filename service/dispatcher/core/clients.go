@@ -30,14 +30,14 @@ func (c *Core) member(what, clientID, jobID string) (*pecanv1.StoredJob, error) 
 	c.noteAlive(clientID, "")
 	job := c.state.Job(jobID)
 	if job == nil || !slices.Contains(job.ClientIds, clientID) {
-		return nil, reason.New(reason.JobUnknown, "%s: job %q is not held by client %q; it ended, or the dispatcher gave it up when it did not hear of the client for %v", what, jobID, clientID, c.cfg.ClientTimeout)
+		return nil, reason.New(reason.JobUnknown, "%s: job %q is not held by client %q; it ended, or the client was silent for more than %v", what, jobID, clientID, c.cfg.ClientTimeout)
 	}
 	c.noteAlive(clientID, jobID)
 	return job, nil
 }
 
 func (c *Core) unknownClient(what, clientID string) error {
-	return reason.New(reason.ClientUnknown, "%s: client %q is not known; it said goodbye, was silent for more than %v, or the dispatcher lost its memory in a restart without a work directory. Make the dataset's iterator anew", what, clientID, c.cfg.ClientTimeout)
+	return reason.New(reason.ClientUnknown, "%s: client %q is not known; it said goodbye, was silent for more than %v, or the dispatcher restarted without a work directory. Create the dataset's iterator again", what, clientID, c.cfg.ClientTimeout)
 }
 
 func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
@@ -62,7 +62,7 @@ func (c *Core) clientHeartbeat(req *pecanv1.ClientHeartbeatRequest) error {
 		}
 	}
 	if missing != nil {
-		return reason.New(reason.JobUnknown, "heartbeat: client %q holds no job %s any more", req.ClientId, strings.Join(missing, ", "))
+		return reason.New(reason.JobUnknown, "heartbeat: client %q no longer holds job %s", req.ClientId, strings.Join(missing, ", "))
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func (c *Core) closeAbandonedPasses(req *pecanv1.ClientHeartbeatRequest, client 
 			if pass := client.passes[key]; pass == nil {
 				client.passes[key] = &passState{seen: c.now}
 			} else if c.now-pass.seen > c.cfg.DeadAfter {
-				c.event("closing a pass that its client does not name any more", "job", jobID, "epoch", epoch.Epoch, "client", clientID)
+				c.event("closing a pass that its client no longer names", "job", jobID, "epoch", epoch.Epoch, "client", clientID)
 				c.leaveEpoch(job, epoch, clientID, false)
 			}
 		}

@@ -74,7 +74,7 @@ func (c Config) Validate() error {
 		err = multierr.Append(err, fmt.Errorf("--max-jobs %d, --max-clients %d, --max-datasets %d, --max-epochs %d: each must be at least 1", c.MaxJobs, c.MaxClients, c.MaxDatasets, c.MaxEpochs))
 	}
 	if c.MaxCrashes < 1 || c.MaxDeaths < c.MaxCrashes || c.MaxFailures < 1 {
-		err = multierr.Append(err, fmt.Errorf("at most %d crashes, %d deaths and %d failures of a stream: each must be at least 1, and deaths no fewer than crashes", c.MaxCrashes, c.MaxDeaths, c.MaxFailures))
+		err = multierr.Append(err, fmt.Errorf("at most %d crashes, %d deaths and %d failures of a stream: each must be at least 1, and deaths at least as many as crashes", c.MaxCrashes, c.MaxDeaths, c.MaxFailures))
 	}
 	return err
 }

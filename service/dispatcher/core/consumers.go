@@ -109,7 +109,7 @@ func (c *Core) requestRelease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch
 		volatile.releasing, volatile.nextConsumer = true, to.client
 		from.count--
 		to.count++
-		c.event("asking for a stream back", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
+		c.event("requesting the release of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
 		return true
 	}
 	return false

@@ -38,7 +38,7 @@ func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
 	if stream.Serial && !r.ReadAhead && r.First >= stream.SuspectBelow+stream.InFlight && mayRestart(job) {
 		c.stopRun(job, r.WorkerId, key, stream.Lease)
 		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
-			Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_MOVED, Progress: r.First, Why: "what was suspected did no harm",
+			Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_MOVED, Progress: r.First, Why: "the suspected elements did no harm",
 		}}})
 	}
 }

@@ -30,10 +30,10 @@ func (c *Core) openEpoch(in OpenEpochAt) (*pecanv1.OpenEpochResponse, error) {
 		}
 		number = req.Position.Epoch
 	} else if number > job.NextEpoch {
-		return nil, reason.New(reason.BadArgument, "open epoch: pass %d of job %q asked for, but its next epoch is %d; passes are opened one after the other", number, req.JobId, job.NextEpoch)
+		return nil, reason.New(reason.BadArgument, "open epoch: pass %d of job %q asked for, but its next epoch is %d; passes must be opened in order", number, req.JobId, job.NextEpoch)
 	} else if number > durable.MaxEpoch {
 		// A position may still be in the last epoch.
-		return nil, reason.New(reason.BadArgument, "open epoch: job %q has come to epoch %d, and there are none behind that", req.JobId, uint64(durable.MaxEpoch))
+		return nil, reason.New(reason.BadArgument, "open epoch: job %q has reached epoch %d, which is the last possible one", req.JobId, uint64(durable.MaxEpoch))
 	}
 	if req.Position == nil && number < job.NextEpoch {
 		epoch := durable.FindEpoch(job, number)
@@ -51,7 +51,7 @@ func (c *Core) openEpoch(in OpenEpochAt) (*pecanv1.OpenEpochResponse, error) {
 		}
 	} else {
 		if n := len(job.Epochs); n >= c.cfg.MaxEpochs {
-			return nil, reason.New(reason.ServiceLimit, "open epoch: job %q has %d iterators under way, the dispatcher allows at most %d (--max-epochs); delete those that are not read any more", req.JobId, n, c.cfg.MaxEpochs)
+			return nil, reason.New(reason.ServiceLimit, "open epoch: job %q has %d open iterators, the dispatcher allows at most %d (--max-epochs); delete those that are no longer read", req.JobId, n, c.cfg.MaxEpochs)
 		}
 		order, err := c.orders.OrderAt(job, req.Position, in.Order)
 		if err != nil {
@@ -94,9 +94,9 @@ func checkPosition(job *pecanv1.StoredJob, position *pecanv1.Position) error {
 	streams := plannedStreams(job)
 	switch {
 	case !durable.Private(job):
-		return reason.New(reason.BadArgument, "%s: job %q is shared by its name, and a position is that of one trainer. Leave the name out where a trainer shall go on where it stopped", what, job.Name)
+		return reason.New(reason.BadArgument, "%s: job %q is shared by its name, and a position is that of one trainer. Omit the name if a trainer shall resume where it stopped", what, job.Name)
 	case streams == 0:
-		return reason.New(reason.BadArgument, "%s: job %q has sharding OFF, where streams are the workers' and differ from run to run", what, job.JobId)
+		return reason.New(reason.BadArgument, "%s: job %q has sharding OFF: its streams belong to workers and differ from run to run", what, job.JobId)
 	case position.Epoch > durable.MaxEpoch || durable.FindEpoch(job, position.Epoch) != nil:
 		return reason.New(reason.BadArgument, "%s: epoch %d of job %q is open already, or its number is above %d", what, position.Epoch, job.JobId, uint64(durable.MaxEpoch))
 	case len(position.Next) > int(streams):

@@ -38,7 +38,7 @@ func (c *Core) createJob(in CreateJob) (any, error) {
 		return PlanNeeded{Dataset: dataset}, nil
 	}
 	if existing != nil {
-		c.removeJob(existing, "its name is used afresh")
+		c.removeJob(existing, "its name is reused")
 	}
 	options := proto.Clone(req.Options).(*pecanv1.JobOptions)
 	if !options.SeedSet {
@@ -46,7 +46,7 @@ func (c *Core) createJob(in CreateJob) (any, error) {
 	}
 	if mode := in.Plan.GetMode(); mode != pecanv1.Mode_MODE_UNSPECIFIED && mode != options.Mode {
 		options.RequestedMode, options.Mode = options.Mode, mode
-		c.warn("job runs in a weaker mode than was asked for", "job", in.JobID, "name", req.JobName, "asked", options.RequestedMode.String(), "mode", mode.String())
+		c.warn("job runs in a weaker mode than requested", "job", in.JobID, "name", req.JobName, "asked", options.RequestedMode.String(), "mode", mode.String())
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobCreated{JobCreated: &pecanv1.JobCreated{
 		JobId: in.JobID, Name: req.JobName, DatasetId: req.DatasetId, Options: options, Plan: in.Plan,
@@ -70,10 +70,10 @@ func (c *Core) createJobReply(job *pecanv1.StoredJob, created bool) *pecanv1.Cre
 // count.
 func (c *Core) checkLimits(existing *pecanv1.StoredJob, req *pecanv1.CreateJobRequest) error {
 	if n := len(c.state.Jobs()); existing == nil && n >= c.cfg.MaxJobs {
-		return reason.New(reason.ServiceLimit, "create job: %d jobs are open, the dispatcher takes at most %d (--max-jobs); jobs whose trainers left are forgotten after --client-timeout, named ones after --job-timeout more", n, c.cfg.MaxJobs)
+		return reason.New(reason.ServiceLimit, "create job: %d jobs are open, the dispatcher takes at most %d (--max-jobs); jobs of trainers that left are removed after --client-timeout, named ones after --job-timeout more", n, c.cfg.MaxJobs)
 	}
 	if n := c.state.Clients(); c.state.Client(req.ClientId) == nil && n >= c.cfg.MaxClients {
-		return reason.New(reason.ServiceLimit, "create job: %d trainers' datasets are being read, the dispatcher takes at most %d (--max-clients); those of trainers that are gone are forgotten after --client-timeout", n, c.cfg.MaxClients)
+		return reason.New(reason.ServiceLimit, "create job: %d trainers' datasets are being read, the dispatcher takes at most %d (--max-clients); those of lost trainers are removed after --client-timeout", n, c.cfg.MaxClients)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (c *Core) leaveJob(job *pecanv1.StoredJob, clientID string) {
 		}
 	}
 	c.endWatches(func(w *watchState) bool { return w.client == clientID && w.job == job.JobId },
-		reason.New(reason.ClientUnknown, "watch epoch: client %q does not hold job %q any more", clientID, job.JobId))
+		reason.New(reason.ClientUnknown, "watch epoch: client %q no longer holds job %q", clientID, job.JobId))
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_JobLeft{JobLeft: &pecanv1.JobLeft{JobId: job.JobId, ClientId: clientID}}})
 	if client := c.clients[clientID]; client != nil {
 		delete(client.jobs, job.JobId)

@@ -40,7 +40,7 @@ func (c *Core) reconcile(workerID string, held []*pecanv1.HeldStream) {
 		if stream.Produced || !split.IsRepeatable(job.Plan) && c.wasStarted(key, stream) {
 			// The worker has lost the elements of a complete stream, or of a run that another run does not
 			// repeat. Another lease computes them again.
-			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "worker "+workerID+" does not hold it any more")
+			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "worker "+workerID+" no longer holds it")
 			return
 		}
 		volatile := c.volatile(key)
@@ -105,7 +105,7 @@ func (c *Core) streamProduced(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch
 	key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
 	exact := job.Options.GetMode() == pecanv1.Mode_MODE_EXACTLY_ONCE || job.Options.GetMode() == pecanv1.Mode_MODE_DETERMINISTIC
 	if exact && (stream.Delivered && stream.Count != count || count < stream.StartIndex) {
-		c.failStream(job, epoch, key, reason.New(reason.Internal, "%s gave %d elements when it was run again and %d before; a dataset read in mode exactly-once or deterministic has to give the same elements each time. Look for random filters, or for files that change", describe(key), count, max(stream.Count, stream.StartIndex)).Detail())
+		c.failStream(job, epoch, key, reason.New(reason.Internal, "%s produced %d elements in this run and %d before; in mode exactly-once or deterministic a dataset must produce the same elements each time. Look for random filters or changed files", describe(key), count, max(stream.Count, stream.StartIndex)).Detail())
 		return
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamProduced{StreamProduced: &pecanv1.StreamProduced{

@@ -34,7 +34,7 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 	}
 	detail := r.GetError()
 	if r.GetBelowWindow() {
-		c.warn("a reader wants elements that are gone, leasing the stream again", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
+		c.warn("a reader needs elements below the window, leasing the stream again", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
 		c.stopRun(job, workerID, key, stream.Lease)
 		c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, detail.GetMessage())
 		return

@@ -13,7 +13,7 @@ func (c *Core) hello(in Hello) error {
 	msg := in.Message
 	id := msg.GetAddress().GetWorkerId()
 	if msg.ClusterId != "" && msg.ClusterId != c.state.ClusterID() {
-		return reason.New(reason.ClusterMismatch, "register worker %s: it belongs to cluster %s and this dispatcher is cluster %s; a dispatcher without a work directory is a new cluster after each start. Drop what is held and register without a cluster", id, msg.ClusterId, c.state.ClusterID())
+		return reason.New(reason.ClusterMismatch, "register worker %s: it belongs to cluster %s and this dispatcher is cluster %s; a dispatcher without a work directory is a new cluster after each start. Drop all streams and register without a cluster", id, msg.ClusterId, c.state.ClusterID())
 	}
 	if known := c.workers[id]; known != nil && msg.Number != 0 && msg.Number <= known.connection {
 		// The delayed message would list what the worker held earlier.
@@ -65,7 +65,7 @@ func (c *Core) takeAddress(id, tcp string) error {
 			continue
 		}
 		if c.usable(other) {
-			return reason.New(reason.WorkerUnknown, "register worker %s: worker %s is connected and has the same address %s; give each worker its own (--advertise, or --listen without it). If that worker is gone, its address is free %v after its last heartbeat", id, otherID, tcp, c.cfg.SuspectAfter)
+			return reason.New(reason.WorkerUnknown, "register worker %s: worker %s is connected and has the same address %s; give each worker its own (--advertise, or --listen without it). If that worker has died, its address is free %v after its last heartbeat", id, otherID, tcp, c.cfg.SuspectAfter)
 		}
 		c.loseWorker(otherID, true, "worker "+id+" took over its address")
 	}

@@ -24,10 +24,10 @@ func (c *Core) detectStaleStore(workerID string, msg *pecanv1.WorkerHello) {
 		}
 		c.leaseFloor = max(c.leaseFloor, lease)
 		key := keyOf(held.GetId())
-		c.warn("the store is behind: a worker holds a lease that is newer than all in it, so records that were acknowledged are missing",
+		c.warn("the store is stale: a worker holds a newer lease than any in it, so acknowledged records are missing",
 			"worker", workerID, "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", lease, "newest_stored", known)
 		if job := c.state.Job(key.job); job != nil {
-			c.failJob(job, reason.New(reason.StaleStore, "worker %s holds %s under lease %d, and the dispatcher's store has none above %d: records that were acknowledged are missing, as after an old copy of the work directory was restored. Which elements were delivered is not known any more; start the job anew, from a position that the trainer saved if there is one",
+			c.failJob(job, reason.New(reason.StaleStore, "worker %s holds %s under lease %d, and the dispatcher's store has none above %d: acknowledged records are missing, for example because an old copy of the work directory was restored. Nobody knows which elements were delivered; start the job again, from a saved position of the trainer if there is one",
 				workerID, describe(key), lease, known).Detail())
 		}
 	}

@@ -39,7 +39,7 @@ func checkLease(what string, stream *pecanv1.StoredStream, lease uint64) error {
 // while the stream went to others, or restarted. An assignment that was never made is an error.
 func isLate(what string, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, lease, assignment uint64) (bool, error) {
 	if assignment == 0 || assignment > stream.Assignment {
-		return false, reason.New(reason.BadArgument, "%s: stream %d was never given under assignment %d; its newest is %d", what, stream.Stream, assignment, stream.Assignment)
+		return false, reason.New(reason.BadArgument, "%s: stream %d never had assignment %d; its newest is %d", what, stream.Stream, assignment, stream.Assignment)
 	}
 	return assignment < stream.Assignment || lease < stream.Lease && split.RestartsFromStart(job.Plan, job.Options), nil
 }
@@ -61,23 +61,23 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 		return err
 	}
 	if stream.Consumer != req.ClientId {
-		return reason.New(reason.StaleLease, "%s: stream %d is not read by client %q", what, stream.Stream, req.ClientId)
+		return reason.New(reason.StaleLease, "%s: client %[3]q does not read stream %[2]d", what, stream.Stream, req.ClientId)
 	}
 	if stream.Delivered {
 		return nil
 	}
 	if req.Abandoned && split.MayMove(job.Plan, job.Options) {
-		return reason.New(reason.BadArgument, "%s: client %q gave up the rest of stream %d of job %q, in whose mode nothing is given up", what, req.ClientId, stream.Stream, job.JobId)
+		return reason.New(reason.BadArgument, "%s: client %q abandoned the rest of stream %d of job %q, but the job's mode does not allow that", what, req.ClientId, stream.Stream, job.JobId)
 	}
 	// An older run may have had another number of elements, where runs do not repeat each other.
 	older := req.Lease < stream.Lease && !split.IsRepeatable(job.Plan)
 	if req.Count < stream.StartIndex || stream.Produced && req.Count != stream.Count && !req.Abandoned && !older {
-		return reason.New(reason.BadArgument, "%s: client %q counts %d elements in stream %d, which began at %d for it and has %d", what, req.ClientId, req.Count, stream.Stream, stream.StartIndex, stream.Count)
+		return reason.New(reason.BadArgument, "%s: client %q counts %d elements in stream %d; it started at %d, and the stream has %d", what, req.ClientId, req.Count, stream.Stream, stream.StartIndex, stream.Count)
 	}
 	told := &pecanv1.StreamDelivered{Id: req.Id, Count: req.Count, Truncated: req.Abandoned || older && job.Plan.HasClosing()}
 	if told.Truncated {
 		told.Produced = c.producedCount(keyOf(req.Id), stream)
-		c.warn("a client gave up the rest of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "lease", req.Lease, "elements", req.Count)
+		c.warn("a client abandoned the rest of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "lease", req.Lease, "elements", req.Count)
 	}
 	c.deliver(job, epoch, told)
 	return nil
@@ -110,16 +110,16 @@ func (c *Core) releaseStream(req *pecanv1.ReleaseStreamRequest) error {
 			// The call is a repeat.
 			return nil
 		}
-		return reason.New(reason.StaleLease, "%s: stream %d is not read by client %q", what, stream.Stream, req.ClientId)
+		return reason.New(reason.StaleLease, "%s: client %[3]q does not read stream %[2]d", what, stream.Stream, req.ClientId)
 	}
 	if stream.Delivered {
 		return nil
 	}
 	if req.NextIndex < stream.StartIndex || stream.Produced && req.NextIndex > stream.Count {
-		return reason.New(reason.BadArgument, "%s: next index %d of stream %d is outside of what client %q was given (%d on, %d in all)", what, req.NextIndex, stream.Stream, req.ClientId, stream.StartIndex, stream.Count)
+		return reason.New(reason.BadArgument, "%s: next index %d of stream %d is outside the range of client %q (from %d, %d elements in all)", what, req.NextIndex, stream.Stream, req.ClientId, stream.StartIndex, stream.Count)
 	}
 	if durable.Private(job) {
-		return reason.New(reason.BadArgument, "%s: job %q is private; nobody else could go on with stream %d. Close the epoch instead", what, job.JobId, stream.Stream)
+		return reason.New(reason.BadArgument, "%s: job %q is private; no other client could continue stream %d. Close the epoch instead", what, job.JobId, stream.Stream)
 	}
 	if req.NextIndex > stream.StartIndex && wouldRepeat(job, stream, req.Lease) {
 		c.truncateAt(job, epoch, stream, req.NextIndex)

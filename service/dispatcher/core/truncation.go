@@ -24,7 +24,7 @@ func (c *Core) truncates(key streamKey, stream *pecanv1.StoredStream) bool {
 	read := c.wasStarted(key, stream) && !c.volatile(key).unread || (stream.StartIndex > 0 || stream.Delivered) && !split.IsRepeatable(job.Plan)
 	cutsOff := read && !durable.AllPrefetched(epoch) && !split.MayMove(job.Plan, job.Options)
 	if cutsOff {
-		c.warn("giving up the rest of a stream", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease)
+		c.warn("truncating a stream", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease)
 	}
 	return cutsOff
 }
@@ -55,7 +55,7 @@ func wouldRepeat(job *pecanv1.StoredJob, stream *pecanv1.StoredStream, lease uin
 // truncateAt ends a stream with what its client has of it.
 func (c *Core) truncateAt(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream, count uint64) {
 	key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
-	c.warn("the rest of a stream is given up: its reader had some of another run", "job", key.job, "epoch", key.epoch, "stream", key.stream, "elements", count)
+	c.warn("truncating a stream: its reader has elements of another run", "job", key.job, "epoch", key.epoch, "stream", key.stream, "elements", count)
 	c.deliver(job, epoch, &pecanv1.StreamDelivered{Id: key.id(), Count: count, Truncated: true, Produced: c.producedCount(key, stream)})
 }
 

@@ -42,15 +42,15 @@ func (c *Core) waitingReason(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch,
 	}
 	switch {
 	case len(unread) > 0:
-		return fmt.Sprintf("the trainer cannot read from workers that are registered; are their advertised addresses right? (%s)", shorten(unread)), false
+		return fmt.Sprintf("the trainer cannot read from registered workers; check their advertised addresses (%s)", shorten(unread)), false
 	case len(away) > 0:
-		return fmt.Sprintf("waiting for workers whose connection broke to return, or to be replaced (%s)", shorten(away)), false
+		return fmt.Sprintf("waiting for workers with a broken connection to return or to be replaced (%s)", shorten(away)), false
 	case len(c.workers) == 0:
 		return "no worker is registered with the dispatcher; start one (pecan-worker --dispatcher HOST:PORT)" + c.lossReason(epoch), true
 	case !mine && len(epoch.Streams) == 0:
 		return "no registered worker is connected", true
 	case !mine:
-		return fmt.Sprintf("every stream that is left is read by other trainers of job %q; this pass ends when they have read them", job.Name), false
+		return fmt.Sprintf("other trainers of job %q read all remaining streams; this pass ends with them", job.Name), false
 	}
 	connected, usable := 0, 0
 	for _, worker := range c.workers {
@@ -62,7 +62,7 @@ func (c *Core) waitingReason(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch,
 		}
 	}
 	if usable == 0 {
-		return fmt.Sprintf("none of %d registered workers answers (%d connected)%s", len(c.workers), connected, c.lossReason(epoch)), true
+		return fmt.Sprintf("none of the %d registered workers answers (%d connected)%s", len(c.workers), connected, c.lossReason(epoch)), true
 	}
 	if len(closing) > 0 {
 		return fmt.Sprintf("waiting for workers to close the cache or snapshot files of an earlier pass (%s)", shorten(closing)), false

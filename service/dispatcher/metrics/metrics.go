@@ -48,16 +48,16 @@ func New(source Source) *Metrics {
 	}
 	m := &Metrics{
 		source: source, duplicatesSeen: map[passKey]uint64{},
-		granted:    counter("pecan_dispatcher_leases_granted_total", "Leases given to workers."),
-		delivered:  counter("pecan_dispatcher_streams_delivered_total", "Streams of which a trainer has the last element."),
+		granted:    counter("pecan_dispatcher_leases_granted_total", "Leases granted to workers."),
+		delivered:  counter("pecan_dispatcher_streams_delivered_total", "Streams that were delivered to their last element."),
 		elements:   counter("pecan_dispatcher_elements_delivered_total", "Elements of delivered streams."),
 		records:    counter("pecan_dispatcher_records_written_total", "Records made durable."),
 		snapshots:  counter("pecan_dispatcher_snapshots_total", "Snapshots that replaced records."),
-		duplicates: counter("pecan_dispatcher_duplicates_dropped_total", "Elements that trainers had already and dropped, as they told."),
+		duplicates: counter("pecan_dispatcher_duplicates_dropped_total", "Duplicate elements that trainers dropped, as they reported."),
 		lost: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pecan_dispatcher_leases_lost_total",
-			Help: "Leases that ended: moved on purpose or not needed, died with their worker, failed on it."}, []string{"cause"}),
-		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pecan_dispatcher_requests_rejected_total", Help: "Requests refused, by the reason word."}, []string{"reason"}),
-		write: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pecan_dispatcher_store_write_seconds", Help: "Time of a write to the store with its fsync; many decisions share one.",
+			Help: "Leases that ended: moved or not needed, died with their worker, or failed on it."}, []string{"cause"}),
+		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pecan_dispatcher_requests_rejected_total", Help: "Refused requests by reason code."}, []string{"reason"}),
+		write: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pecan_dispatcher_store_write_seconds", Help: "Time of a write to the store with its fsync. Many decisions share one write.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 17)}),
 		info:     desc("pecan_dispatcher_info", "Always 1: what this dispatcher is.", "version", "cluster", "durable"),
 		jobs:     desc("pecan_dispatcher_jobs", "Jobs."),
@@ -67,10 +67,10 @@ func New(source Source) *Metrics {
 		workers:  desc("pecan_dispatcher_workers", "Registered workers.", "state"),
 		clients:  desc("pecan_dispatcher_clients", "Trainers' datasets that hold jobs."),
 		datasets: desc("pecan_dispatcher_datasets", "Registered datasets."),
-		orders:   desc("pecan_dispatcher_jobs_by_order", "Jobs that asked for another order of their steps, by how far that is.", "state"),
+		orders:   desc("pecan_dispatcher_jobs_by_order", "Jobs that asked for another order of their steps, by stage.", "state"),
 		bytes:    desc("pecan_dispatcher_store_bytes", "Bytes of the store on disk."),
-		full:     desc("pecan_dispatcher_store_full", "1 while the disk has less room than is kept in reserve, and nothing new is begun."),
-		torn:     desc("pecan_dispatcher_store_torn_tails_total", "Torn writes that this process found when it started, and left out."),
+		full:     desc("pecan_dispatcher_store_full", "1 while the disk has less space than its reserve, and nothing new starts."),
+		torn:     desc("pecan_dispatcher_store_torn_tails_total", "Torn writes that this process found at its start and ignored."),
 	}
 	for _, cause := range []string{"moved", "died", "failed"} {
 		m.lost.WithLabelValues(cause)

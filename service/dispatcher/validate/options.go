@@ -18,9 +18,9 @@ func Options(options *pecanv1.JobOptions) (*pecanv1.JobOptions, error) {
 	off := pecanv1.Sharding_SHARDING_OFF
 	switch {
 	case o.Mode == pecanv1.Mode_MODE_OFF && o.Sharding != off && o.Sharding != pecanv1.Sharding_SHARDING_UNSPECIFIED:
-		return nil, reason.New(reason.BadArgument, "mode OFF gives every worker the whole dataset and does not go with sharding %v", o.Sharding)
+		return nil, reason.New(reason.BadArgument, "mode OFF gives every worker the whole dataset and excludes sharding %v", o.Sharding)
 	case o.Mode != pecanv1.Mode_MODE_OFF && o.Mode != pecanv1.Mode_MODE_UNSPECIFIED && o.Sharding == off:
-		return nil, reason.New(reason.BadArgument, "sharding OFF gives every worker the whole dataset and does not go with mode %v", o.Mode)
+		return nil, reason.New(reason.BadArgument, "sharding OFF gives every worker the whole dataset and excludes mode %v", o.Mode)
 	case o.Mode == pecanv1.Mode_MODE_OFF || o.Sharding == off:
 		o.Mode, o.Sharding = pecanv1.Mode_MODE_OFF, off
 	case o.Mode == pecanv1.Mode_MODE_UNSPECIFIED:
@@ -36,7 +36,7 @@ func Options(options *pecanv1.JobOptions) (*pecanv1.JobOptions, error) {
 		o.MaxElementBytes = maxElementBytes
 	}
 	if o.MaxElementBytes < 0 || o.MaxElementBytes > maxElementBytes {
-		return nil, reason.New(reason.BadArgument, "max_element_bytes %d: want 1 to %d (2 GiB), or 0 for the most", o.MaxElementBytes, int64(maxElementBytes))
+		return nil, reason.New(reason.BadArgument, "max_element_bytes %d: want 1 to %d (2 GiB), or 0 for the maximum", o.MaxElementBytes, int64(maxElementBytes))
 	}
 	if !o.SeedSet {
 		o.Seed = 0
@@ -55,7 +55,7 @@ func checkOrder(o *pecanv1.JobOptions) error {
 		o.Order = pecanv1.Order_ORDER_OFF
 	case pecanv1.Order_ORDER_PAPER:
 		if !unsaid && o.OrderTolerance != pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY {
-			return reason.New(reason.BadArgument, "order PAPER asks for no bound on what it changes and does not go with order_tolerance %v", o.OrderTolerance)
+			return reason.New(reason.BadArgument, "order PAPER has no bound on changes and excludes order_tolerance %v", o.OrderTolerance)
 		}
 	}
 	o.OrderTolerance = o.EffectiveTolerance()

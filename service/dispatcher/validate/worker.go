@@ -28,7 +28,7 @@ func (c *Checker) Hello(m *pecanv1.WorkerHello) error {
 	case m.Placement != "" && m.Placement != "local" && m.Placement != "remote":
 		return reason.New(reason.BadArgument, "placement %.40q: want local or remote", m.Placement)
 	case address.Tcp == "" && address.Unix == "":
-		return reason.New(reason.BadArgument, "worker %s has no address to be read at", address.WorkerId)
+		return reason.New(reason.BadArgument, "worker %s has no address for its readers", address.WorkerId)
 	case address.Unix != "" && (address.Unix[0] != '@' || len(address.Unix) > 107):
 		return reason.New(reason.BadArgument, "unix address %.120q: want the name of an abstract socket (@...), at most 107 bytes", address.Unix)
 	case len(m.Held) > MaxListed:
@@ -63,7 +63,7 @@ func checkAdvertised(address string) error {
 	}
 	switch {
 	case ip.IsUnspecified():
-		return reason.New(reason.BadArgument, "worker address %s cannot be dialled; tell the worker where it is reached with --advertise HOST:PORT", address)
+		return reason.New(reason.BadArgument, "worker address %s cannot be dialled; set the worker's reachable address with --advertise HOST:PORT", address)
 	case ip.IsMulticast(), ip.Is4() && ip.IsLinkLocalUnicast():
 		return reason.New(reason.BadArgument, "worker address %s is a link-local or multicast address, which trainers do not dial", address)
 	}

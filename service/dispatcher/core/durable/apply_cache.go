@@ -18,7 +18,7 @@ func (s *State) applyCache(record *pecanv1.Record) error {
 		r := kind.CacheCommitted
 		cache := s.caches[r.Key]
 		if cache == nil || len(cache.Segments) != int(cache.Streams) || Manifest(cache) != r.Manifest {
-			return fmt.Errorf("cache %q committed, whose segments are not those of the manifest", r.Key)
+			return fmt.Errorf("cache %q committed with another manifest than its segments have", r.Key)
 		}
 		cache.Manifest = r.Manifest
 	case *pecanv1.Record_CacheSegmentDropped:
@@ -26,7 +26,7 @@ func (s *State) applyCache(record *pecanv1.Record) error {
 		cache := s.caches[r.Key]
 		at, found := FindSegment(cache, r.Stream)
 		if !found || cache.Segments[at].Name != r.Name {
-			return fmt.Errorf("segment %q dropped, which cache %q has not", r.Name, r.Key)
+			return fmt.Errorf("segment %q dropped that cache %q does not have", r.Name, r.Key)
 		}
 		cache.Segments = slices.Delete(cache.Segments, at, at+1)
 		cache.Manifest = ""
@@ -52,7 +52,7 @@ func (s *State) applySegmentNamed(segment *pecanv1.CacheSegment) error {
 	}
 	at, taken := FindSegment(cache, segment.Stream)
 	if taken {
-		return fmt.Errorf("segment %q of stream %d, which has one", segment.Name, segment.Stream)
+		return fmt.Errorf("segment %q of stream %d, which has another segment", segment.Name, segment.Stream)
 	}
 	cache.Segments = slices.Insert(cache.Segments, at, segment)
 	cache.Sequence = s.applied + 1

@@ -22,7 +22,7 @@ func (s *State) applyEpoch(record *pecanv1.Record) error {
 		}
 		pass := FindPass(epoch, r.ClientId)
 		if pass == nil {
-			return fmt.Errorf("epoch %d adopted by client %q, which has not opened it", r.Epoch, r.ClientId)
+			return fmt.Errorf("epoch %d adopted by client %q, who has not opened it", r.Epoch, r.ClientId)
 		}
 		pass.Prefetch = false
 	case *pecanv1.Record_EpochLeft:
@@ -78,9 +78,9 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 	at, open := slices.BinarySearchFunc(job.Epochs, r.Epoch, func(e *pecanv1.StoredEpoch, n uint64) int { return cmp.Compare(e.Epoch, n) })
 	switch {
 	case r.Position == nil && r.Epoch != job.NextEpoch:
-		return fmt.Errorf("epoch %d opened where %d is next", r.Epoch, job.NextEpoch)
+		return fmt.Errorf("epoch %d opened, but %d is next", r.Epoch, job.NextEpoch)
 	case open || r.Epoch > MaxEpoch:
-		return fmt.Errorf("epoch %d opened, which is open already or too large", r.Epoch)
+		return fmt.Errorf("epoch %d opened: it is open already, or its number is too large", r.Epoch)
 	case r.Streams > maxStreams:
 		return fmt.Errorf("epoch of %d streams", r.Streams)
 	case len(r.Order) > 0 && !slices.Equal(r.Order, s.OrderFor(job)) && !NamesOrder(job, r.Position, r.Order):
@@ -112,14 +112,14 @@ func (s *State) applyEpochOpened(r *pecanv1.EpochOpened) error {
 // ended count as delivered.
 func startAt(epoch *pecanv1.StoredEpoch, position *pecanv1.Position) error {
 	if len(position.GetNext()) > len(epoch.Streams) {
-		return fmt.Errorf("a position in %d streams, where there are %d", len(position.GetNext()), len(epoch.Streams))
+		return fmt.Errorf("a position in %d streams of an epoch with %d", len(position.GetNext()), len(epoch.Streams))
 	}
 	for i, next := range position.GetNext() {
 		epoch.Streams[i].StartIndex = next
 	}
 	for _, number := range position.GetEnded() {
 		if uint64(number) >= uint64(len(epoch.Streams)) {
-			return fmt.Errorf("stream %d has ended, where there are %d", number, len(epoch.Streams))
+			return fmt.Errorf("a position with ended stream %d of an epoch with %d streams", number, len(epoch.Streams))
 		}
 		stream := epoch.Streams[number]
 		stream.Delivered, stream.Count = true, stream.StartIndex
@@ -130,7 +130,7 @@ func startAt(epoch *pecanv1.StoredEpoch, position *pecanv1.Position) error {
 // checkOrderStreams refuses a list of ordered streams that does not fit the epoch.
 func checkOrderStreams(r *pecanv1.EpochOpened) error {
 	if len(r.OrderStreams) > 0 && len(r.Order) == 0 {
-		return fmt.Errorf("epoch %d opened with streams in an order, and without one", r.Epoch)
+		return fmt.Errorf("epoch %d opened with ordered streams and without an order", r.Epoch)
 	}
 	for i, stream := range r.OrderStreams {
 		if stream >= r.Streams || i > 0 && stream <= r.OrderStreams[i-1] {

@@ -43,9 +43,9 @@ func (s *State) OrderKey(job *pecanv1.StoredJob) (key OrderKey, off string) {
 	case options.GetMode() == pecanv1.Mode_MODE_OFF:
 		return key, "in mode off every worker runs the whole dataset as it is written"
 	case key.Tolerance < 0 || key.Tolerance > pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY:
-		return key, "its tolerance is not known to this version"
+		return key, "this version does not know its tolerance"
 	case dataset == nil:
-		return key, "its dataset is not registered any more"
+		return key, "its dataset is no longer registered"
 	}
 	key.Tolerance = options.EffectiveTolerance()
 	return key, ""
@@ -84,7 +84,7 @@ func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
 	key := KeyOf(decided)
 	switch {
 	case key.Fingerprint == "" || !s.UsesGraph(key.Fingerprint):
-		return fmt.Errorf("an order for %q, which no dataset has", key.Fingerprint)
+		return fmt.Errorf("an order for %q, but no dataset has that graph", key.Fingerprint)
 	case key.Policy != pecanv1.Order_ORDER_AUTO && key.Policy != pecanv1.Order_ORDER_PAPER:
 		return fmt.Errorf("an order by policy %v", key.Policy)
 	case key.Tolerance < pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT || key.Tolerance > pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY:
@@ -92,18 +92,18 @@ func (s *State) applyOrderDecided(decided *pecanv1.StoredOrder) error {
 	case s.orders[key] != nil:
 		return fmt.Errorf("a second decision for %q", key.Fingerprint)
 	case len(decided.Order) > 0 && (decided.Trial == nil || decided.Trial.Refused != ""):
-		return errors.New("an order that no trial bears out")
+		return errors.New("an order without a successful trial")
 	case decided.Stage != pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED && (decided.Stage != pecanv1.OrderStage_ORDER_STAGE_PILOTED || len(decided.Order) == 0):
-		return fmt.Errorf("a decision for %d steps that begins with %v", len(decided.Order), decided.Stage)
+		return fmt.Errorf("a decision for %d steps that starts at stage %v", len(decided.Order), decided.Stage)
 	case decided.Production != nil:
-		return errors.New("a decision that knows of production")
+		return errors.New("a decision that has production results")
 	}
 	if err := cmp.Or(CheckSteps(decided.Order), CheckSteps(decided.Covers)); err != nil {
 		return err
 	}
 	for _, step := range decided.Covers {
 		if !slices.Contains(decided.Order, step) {
-			return fmt.Errorf("an order that covers step %q, which it has not", step)
+			return fmt.Errorf("an order that covers step %q without having it", step)
 		}
 	}
 	s.orders[key] = decided
@@ -116,7 +116,7 @@ func (s *State) applyOrderJudged(r *pecanv1.OrderJudged) error {
 	back := r.GetStage() == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK
 	switch {
 	case decided == nil || len(decided.Order) == 0 || decided.Stage == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK:
-		return fmt.Errorf("an order of %q is judged that nobody runs", r.GetFingerprint())
+		return fmt.Errorf("an order of %q was judged, but no job runs it", r.GetFingerprint())
 	case !back && (r.Stage != pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED || decided.Stage != pecanv1.OrderStage_ORDER_STAGE_PILOTED):
 		return fmt.Errorf("an order of %q comes from %v to %v", r.Fingerprint, decided.Stage, r.Stage)
 	}
@@ -137,7 +137,7 @@ func CheckSteps(order []string) error {
 	seen := map[string]bool{}
 	for _, name := range order {
 		if name == "" || seen[name] {
-			return fmt.Errorf("an order with step %q, which has no name or is there twice", name)
+			return fmt.Errorf("an order with step %q, which is unnamed or repeated", name)
 		}
 		seen[name] = true
 	}
@@ -146,7 +146,7 @@ func CheckSteps(order []string) error {
 
 func (s *State) applyProfileKept(profile *pecanv1.StoredProfile) error {
 	if profile.GetFingerprint() == "" || !s.UsesGraph(profile.Fingerprint) {
-		return fmt.Errorf("a profile of %q, which no dataset has", profile.GetFingerprint())
+		return fmt.Errorf("a profile of %q, but no dataset has that graph", profile.GetFingerprint())
 	}
 	if len(profile.Nodes) > jobmetrics.MaxNodes {
 		return fmt.Errorf("a profile of %d nodes", len(profile.Nodes))
@@ -155,10 +155,10 @@ func (s *State) applyProfileKept(profile *pecanv1.StoredProfile) error {
 	for _, node := range profile.Nodes {
 		// This also refuses a node without a name.
 		if node.GetNode() <= before {
-			return fmt.Errorf("a profile with node %q behind %q", node.GetNode(), before)
+			return fmt.Errorf("a profile with node %q after %q", node.GetNode(), before)
 		}
 		if cpu := node.SelfCpuS; math.IsNaN(cpu) || math.IsInf(cpu, 0) || cpu < 0 {
-			return fmt.Errorf("a profile with node %q, which took %v s", node.Node, cpu)
+			return fmt.Errorf("a profile with node %q of %v s", node.Node, cpu)
 		}
 		before = node.Node
 	}

@@ -81,7 +81,7 @@ func (r *Rollouts) compare(key durable.OrderKey, decided *pecanv1.StoredOrder, p
 		now.Ordered.Subtract(from.Ordered.List())
 		ordered.Add(now.Ordered.List())
 		if now.OrderedFailed > from.OrderedFailed && now.Failed <= now.OrderedFailed {
-			s.failed = fmt.Sprintf("elements of job %s failed in streams that run in the order, and none in the others: %d", job.JobId, now.OrderedFailed-from.OrderedFailed)
+			s.failed = fmt.Sprintf("elements of job %s failed only in streams that run in the order: %d", job.JobId, now.OrderedFailed-from.OrderedFailed)
 		}
 	}
 	highest := slices.DeleteFunc(slices.Clone(decided.Order), func(name string) bool { return !slices.Contains(decided.Covers, name) })

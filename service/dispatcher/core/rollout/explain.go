@@ -79,11 +79,11 @@ func (r *Rollouts) status(job *pecanv1.StoredJob) (state, why string) {
 	case job.Error != nil:
 		return "off", "the job has failed"
 	case o == nil:
-		return "measuring", "nothing is known yet of what its steps cost"
+		return "measuring", "the costs of its steps are not known yet"
 	case o.planned == nil:
 		return "measuring", o.waitsFor
 	case o.losses > 0:
-		return "proposed", fmt.Sprintf("%s; %s; trials lost so far: %d, the last time: %s", strings.TrimSuffix(o.planned.Why, "."), o.waitsFor, o.losses, o.lastLoss)
+		return "proposed", fmt.Sprintf("%s; %s; lost trials: %d, the last one: %s", strings.TrimSuffix(o.planned.Why, "."), o.waitsFor, o.losses, o.lastLoss)
 	default:
 		return "proposed", strings.TrimSuffix(o.planned.Why, ".") + "; " + o.waitsFor
 	}
@@ -101,9 +101,9 @@ func otherEpochs(job *pecanv1.StoredJob, decided *pecanv1.StoredOrder) string {
 	}
 	switch back := decided.Stage == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK; {
 	case back && ordered > 0:
-		return fmt.Sprintf("; epochs that were open before keep the order that they have: %d", ordered)
+		return fmt.Sprintf("; open epochs that keep their order: %d", ordered)
 	case !back && registered > 0 && len(decided.Order) > 0:
-		return fmt.Sprintf("; epochs that were open before keep the registered order: %d", registered)
+		return fmt.Sprintf("; open epochs that keep the registered order: %d", registered)
 	}
 	return ""
 }
@@ -123,9 +123,9 @@ func (r *Rollouts) pilotStatus(decided *pecanv1.StoredOrder) string {
 	p := r.pilots[durable.KeyOf(decided)]
 	switch {
 	case p == nil:
-		return "; the next epoch that is opened has it for one stream first, where that can tell"
+		return "; the next epoch runs one stream in the order, if that can be compared"
 	case p.waitsFor == "":
-		return "; an epoch is open that has it, and nothing has been seen yet"
+		return "; an open epoch has the order, and nothing was measured yet"
 	}
 	return "; " + p.waitsFor
 }

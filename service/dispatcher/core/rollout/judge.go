@@ -16,24 +16,24 @@ func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *
 		r.setStage(key, pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, nil, s.failed)
 		return
 	}
-	registered, margin, cpu, against, enough := s.sameEpochs, sameEpochsMargin, minCPU, "streams beside it", s.sameEpochs.cpu() >= minCPU
+	registered, margin, cpu, against, enough := s.sameEpochs, sameEpochsMargin, minCPU, "other streams of the same epochs", s.sameEpochs.cpu() >= minCPU
 	if p.wholeEpochs {
-		registered, margin, cpu, against, enough = s.before, otherEpochsMargin, otherEpochsCPU, "epochs before it", s.before.elements > 0
+		registered, margin, cpu, against, enough = s.before, otherEpochsMargin, otherEpochsCPU, "earlier epochs", s.before.elements > 0
 	}
 	// An order may make expensive steps almost free, so the larger cost counts.
 	seen := float64(s.ordered.elements) * max(s.ordered.perElement, registered.perElement)
 	if !enough || min(registered.maxElements, s.ordered.maxElements) < minElements || seen < cpu {
-		p.waitsFor = fmt.Sprintf("%d elements in it and %d in %s have been seen; %d of each are needed, and what takes %.0f s of CPU",
+		p.waitsFor = fmt.Sprintf("%d elements in the order and %d in %s were measured; it needs %d of each and %.0f s of CPU",
 			s.ordered.maxElements, registered.maxElements, against, minElements, cpu)
 		return
 	}
 	production := &pecanv1.OrderProduction{
 		RegisteredElements: registered.elements, RegisteredS: registered.perElement, OrderedElements: s.ordered.elements, OrderedS: s.ordered.perElement, SameEpochs: !p.wholeEpochs,
 	}
-	figures := fmt.Sprintf("in production its steps take %.4g ms for an element, and %.4g ms in %s", 1000*s.ordered.perElement, 1000*registered.perElement, against)
+	figures := fmt.Sprintf("in production its steps take %.4g ms per element, and %.4g ms in %s", 1000*s.ordered.perElement, 1000*registered.perElement, against)
 	switch {
 	case s.ordered.perElement > margin*registered.perElement:
-		r.setStage(key, pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, production, fmt.Sprintf("%s: %.3g times as much, and what may be chance is %.1f times", figures, s.ordered.perElement/registered.perElement, margin))
+		r.setStage(key, pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, production, fmt.Sprintf("%s: %.3g times as much, and chance explains at most %.1f times", figures, s.ordered.perElement/registered.perElement, margin))
 	case decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED:
 		r.setStage(key, pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED, production, strings.TrimSuffix(decided.Why, ".")+"; "+figures)
 	default:
@@ -47,9 +47,9 @@ func (r *Rollouts) setStage(key durable.OrderKey, stage pecanv1.OrderStage, prod
 		Fingerprint: key.Fingerprint, Policy: key.Policy, Tolerance: key.Tolerance, PlanHash: key.PlanHash, Stage: stage, Production: production, Why: why,
 	}}})
 	delete(r.pilots, key)
-	text := "an order of steps is adopted"
+	text := "order of steps adopted"
 	if stage == pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK {
-		text = "an order of steps is rolled back"
+		text = "order of steps rolled back"
 	}
 	r.host.Log(false, text, "dataset", key.Fingerprint, "policy", key.Policy.String(), "tolerance", key.Tolerance.String(), "why", why)
 }
@@ -65,6 +65,6 @@ func (r *Rollouts) StreamFailed(job *pecanv1.StoredJob, epochNumber uint64, stre
 	failed := slices.ContainsFunc(job.Closed, func(e *pecanv1.ClosedEpoch) bool { return e.Error != nil }) ||
 		slices.ContainsFunc(job.Epochs, func(e *pecanv1.StoredEpoch) bool { return e.Error != nil })
 	if !failed {
-		r.setStage(durable.KeyOf(decided), pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, nil, fmt.Sprintf("a stream that runs in the order has failed: %s", why))
+		r.setStage(durable.KeyOf(decided), pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, nil, fmt.Sprintf("a stream in the order failed: %s", why))
 	}
 }

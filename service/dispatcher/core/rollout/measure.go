@@ -17,7 +17,7 @@ func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 	nodes := r.measured(u.jobs)
 	elements, cpu := busiest(nodes)
 	if elements < minElements || cpu < minCPU {
-		o.waitsFor = fmt.Sprintf("%d of %d elements of the busiest step and %.1f of %.0f s of CPU have been seen", min(elements, minElements), minElements, min(cpu, minCPU), minCPU)
+		o.waitsFor = fmt.Sprintf("measured %d of %d elements of the busiest step and %.1f of %.0f s of CPU", min(elements, minElements), minElements, min(cpu, minCPU), minCPU)
 		if r.state.Profile(u.key.Fingerprint) == nil {
 			return
 		}

@@ -40,7 +40,7 @@ func (r *Rollouts) Planned(in Planned) {
 		case durable.CheckSteps(in.Order) != nil:
 			r.decide(u.key, &in, nil, "no order could be planned: "+durable.CheckSteps(in.Order).Error())
 		case gain < trialShare:
-			r.decide(u.key, &in, nil, fmt.Sprintf("another order would save %.1f %% of an epoch's CPU at most, and to try it may cost %.0f %% (%s)", 100*max(gain, 0), 100*trialShare, strings.TrimSuffix(in.Why, ".")))
+			r.decide(u.key, &in, nil, fmt.Sprintf("another order would save at most %.1f %% of an epoch's CPU, and a trial may cost %.0f %% (%s)", 100*max(gain, 0), 100*trialShare, strings.TrimSuffix(in.Why, ".")))
 		default:
 			o.planned, o.due = &in, r.host.Now()
 			r.host.Log(false, "order of steps planned", "dataset", u.key.Fingerprint, "policy", u.key.Policy.String(), "why", in.Why)

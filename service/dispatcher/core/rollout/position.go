@@ -59,13 +59,13 @@ func (r *Rollouts) OrderAt(job *pecanv1.StoredJob, position *pecanv1.Position, f
 	case hash == "":
 		return nil, nil
 	case off != "":
-		return nil, reason.New(reason.BadArgument, "open epoch at a position: its steps ran in another order than the registered one, and in job %q they do not: %s", job.JobId, off)
+		return nil, reason.New(reason.BadArgument, "open epoch at a position: its steps ran in another order than the registered one, which job %q does not allow: %s", job.JobId, off)
 	case hash == pecanv1.OrderHash(job.Plan, decided):
 		return decided, nil
 	case durable.NamesOrder(job, position, found):
 		return found, nil
 	default:
-		return nil, reason.New(reason.BadArgument, "open epoch at a position: its steps ran in the order %.12s, which this dispatcher has not decided on for job %q, and which the position does not spell out (the order of more than 1,024 steps is not)", hash, job.JobId)
+		return nil, reason.New(reason.BadArgument, "open epoch at a position: its steps ran in the order %.12s. This dispatcher has not decided on that order for job %q, and the position does not list it (only orders of up to 1,024 steps are listed)", hash, job.JobId)
 	}
 }
 

@@ -142,7 +142,7 @@ func (r *Rollouts) stepOpen() {
 		case o.trial == nil:
 			r.startTrial(u, o)
 		case r.host.Now() >= o.trial.until:
-			r.loseTrial(u.key, o, fmt.Sprintf("worker %s gave no answer in time", o.trial.worker), true)
+			r.loseTrial(u.key, o, fmt.Sprintf("worker %s did not answer in time", o.trial.worker), true)
 		}
 	}
 }

@@ -13,13 +13,13 @@ func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
 	o.due = r.host.Now() + checkEvery
 	budget, least := r.trialBudget(u, o)
 	if budget < least {
-		o.waitsFor = fmt.Sprintf("a trial takes %.3g s of CPU at least and may take %.3g s, %.0f %% of an epoch or of what was spent so far", least, budget, 100*trialShare)
+		o.waitsFor = fmt.Sprintf("a trial needs at least %.3g s of CPU and may cost %.3g s, %.0f %% of an epoch or of the CPU spent so far", least, budget, 100*trialShare)
 		return
 	}
 	job, id, session := r.trialWorker(u, o)
 	registered, ordered := o.planned.tops()
 	if id == "" {
-		o.waitsFor = "no worker runs the dataset that can try the order"
+		o.waitsFor = "no worker that runs the dataset can try the order"
 		return
 	}
 	r.trials++
@@ -30,7 +30,7 @@ func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
 		Id: o.trial.id, Fingerprint: u.key.Fingerprint, Plan: job.Plan, Options: optionsFor(u), Order: o.planned.Order, CpuS: budget,
 		Components: r.state.Dataset(job.DatasetId).GetSpec().GetComponents(), RegisteredTop: registered, OrderedTop: ordered,
 	})
-	r.host.Log(false, "order of steps is tried", "dataset", u.key.Fingerprint, "worker", id, "trial", o.trial.id, "cpu_s", budget)
+	r.host.Log(false, "trial of an order started", "dataset", u.key.Fingerprint, "worker", id, "trial", o.trial.id, "cpu_s", budget)
 }
 
 // trialBudget gives the CPU seconds that a trial may cost, and its minimum. The budget is a share of an epoch,
@@ -84,11 +84,11 @@ func (r *Rollouts) loseTrial(key durable.OrderKey, o *rollout, why string, count
 	if counts {
 		o.losses++
 	}
-	r.host.Log(true, "a trial of an order was lost", "dataset", key.Fingerprint, "why", why, "losses", o.losses)
+	r.host.Log(true, "trial of an order lost", "dataset", key.Fingerprint, "why", why, "losses", o.losses)
 	if o.losses < maxLosses {
 		return
 	}
-	why = fmt.Sprintf("%d workers were lost or silent while they tried the order, the last time: %s", o.losses, why)
+	why = fmt.Sprintf("%d workers were lost or silent during trials of the order, the last one: %s", o.losses, why)
 	r.decide(key, o.planned, &pecanv1.OrderTrial{Refused: why}, why)
 }
 
@@ -120,12 +120,12 @@ func (r *Rollouts) Tried(session uint64, told *pecanv1.OrderTried, leaving bool)
 			// An inconclusive trial doubles the next one, if the budget allows it.
 			o.cost, o.least = o.cost+trial.CpuS, 2*o.trial.budget
 			delete(o.asked, session)
-			o.trial, o.waitsFor = nil, "a trial was too short: "+trial.Refused
-			r.host.Log(false, "a trial of an order was too short", "dataset", u.key.Fingerprint, "elements", trial.Elements, "cpu_s", trial.CpuS, "why", trial.Refused)
+			o.trial, o.waitsFor = nil, "a trial was inconclusive: "+trial.Refused
+			r.host.Log(false, "trial of an order inconclusive", "dataset", u.key.Fingerprint, "elements", trial.Elements, "cpu_s", trial.CpuS, "why", trial.Refused)
 		case trial.Refused != "":
 			r.decide(u.key, o.planned, trial, trial.Refused)
 		default:
-			r.decide(u.key, o.planned, trial, fmt.Sprintf("%s; tried on %d elements, %.4g ms of CPU each instead of %.4g ms",
+			r.decide(u.key, o.planned, trial, fmt.Sprintf("%s; in a trial of %d elements, %.4g ms of CPU each instead of %.4g ms",
 				strings.TrimSuffix(o.planned.Why, "."), trial.Elements, 1000*trial.OrderedS, 1000*trial.OriginalS))
 		}
 		return
