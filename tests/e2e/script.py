@@ -15,7 +15,7 @@ import pecan
 ROOT = pathlib.Path(pecan.__file__).resolve().parent.parent
 BEGIN = """
 import ctypes, os, sys, time, gc, signal, threading
-# Tests that are killed leave no script behind that trains for ever: PR_SET_PDEATHSIG.
+# PR_SET_PDEATHSIG: the script ends when the tests are killed.
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 import tensorflow as tf, pecan
 from pecan._src.servers import private_cluster

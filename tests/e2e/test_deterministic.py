@@ -1,4 +1,4 @@
-"""`deterministic=True`: one sequence of the same bytes for a seed, whatever the number of workers and whichever dies."""
+"""`deterministic=True`: a seed gives one sequence of bytes, for every number of workers and after every death of a worker."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import oracle
 import pecan
 import pytest
 import tensorflow as tf
+from soak import cases
 
 D = tf.data.Dataset
 AUTO = tf.data.AUTOTUNE
@@ -54,6 +55,7 @@ PIPELINES = {
     "files": lambda files: D.from_tensor_slices(files.records).flat_map(tf.data.TFRecordDataset).shuffle(20),
     "zip": lambda files: D.zip((D.range(60).shuffle(60), D.range(60).map(_noise, num_parallel_calls=4))).batch(4),
     "repeat": lambda files: D.range(20).shuffle(20).map(_noise, num_parallel_calls=4).repeat(3).batch(4),
+    "batches with a closing stream": lambda files: D.range(120).shuffle(20).filter(lambda i: i % 3 > 0).batch(7).map(lambda i: i + 1),
     "repeated": lambda files: D.range(60).map(_noise, num_parallel_calls=4).repeat(2),
 }  # fmt: skip
 
@@ -86,7 +88,7 @@ def test_a_second_run_is_the_same_and_other_seeds_and_epochs_are_not(cluster, fi
     assert _read(PIPELINES[name], files, cluster.target, seed=8) != expected[name]
 
 
-@pytest.mark.parametrize("workers", [1, 3, 7])
+@pytest.mark.parametrize("workers", cases([1, 3, 7], soak=[3]))
 def test_the_number_of_workers_changes_nothing(files, expected, workers):
     with pecan.LocalCluster(workers=workers) as cluster:
         for name, build in PIPELINES.items():

@@ -10,6 +10,7 @@ import numpy as np
 import pecan
 import pytest
 import tensorflow as tf
+from soak import SOAK
 
 D = tf.data.Dataset
 
@@ -51,6 +52,11 @@ SHAPES = {
 }
 
 
+# Dtypes of every family in every shape; the others, whose values travel in the same way, in these shapes.
+FEW_SHAPES = ("vectors", "batches", "batches behind a filter, mapped")
+EVERY_SHAPE = (tf.string, tf.bool, tf.float32, tf.bfloat16, tf.int64, tf.int8, tf.complex64, tf.qint8, tf.dtypes.experimental.float8_e5m2)
+
+
 def _read(dataset):
     """The elements as comparable values, or the class of the error."""
     try:
@@ -66,10 +72,11 @@ def _plain(value):
 
 @pytest.mark.parametrize("dtype", _dtypes(), ids=lambda dtype: dtype.name)
 def test_a_dtype_comes_back_as_it_was(cluster, dtype):
-    # tf.data's own optimizers fail for float8_e5m2 in TensorFlow 2.21, whatever the pipeline.
+    # tf.data's own optimizers fail for float8_e5m2 in TensorFlow 2.21 in every pipeline.
     plainly = tf.data.Options()
     plainly.experimental_optimization.apply_default_optimizations = False
-    for name, make in SHAPES.items():
+    for name in SHAPES if SOAK or dtype in EVERY_SHAPE else FEW_SHAPES:
+        make = SHAPES[name]
         dataset = make(_values(dtype))
         local = dataset.with_options(plainly)
         ours = dataset.apply(pecan.distribute(cluster.target))

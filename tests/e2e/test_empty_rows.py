@@ -11,7 +11,7 @@ D = tf.data.Dataset
 
 
 def _some():
-    """Numbers, of which only running tells how many."""
+    """Numbers whose count is unknown before the run."""
     return D.range(23).filter(lambda i: i % 4 > 0)
 
 

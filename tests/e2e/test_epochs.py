@@ -1,4 +1,4 @@
-"""Where one epoch ends and the next begins: what is opened ahead of need, and what that costs when nobody asks for it."""
+"""Where one epoch ends and the next begins: which epochs are prefetched, and what a prefetched epoch costs if nobody reads it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Jobs:
         return self.epoch(number, "delivered")
 
     def settled(self) -> None:
-        """Comes back when every worker has told twice of what the steps of the job have made, and nothing has changed."""
+        """Returns when every worker has reported the metrics of the job twice without a change."""
         counts, heartbeats = None, Heartbeats(self.link)
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
@@ -94,7 +94,7 @@ class Jobs:
 
 
 def test_a_pass_of_known_length_is_read_to_its_end(cluster):
-    """Not only to its last element: who stands at the end of it hears that there is none behind it, and so does the dispatcher."""
+    """The reader learns that no element follows the last one, and so does the dispatcher."""
     jobs = Jobs(cluster)
     dataset = D.range(400).map(lambda i: (i, tf.fill([2000], i))).batch(7)
     dataset = dataset.apply(pecan.distribute(cluster.target, max_outstanding_bytes=64 << 10))
@@ -154,7 +154,7 @@ def _slow(number):
 
 
 def test_passes_that_are_broken_off_leave_a_cache_in_files_whole(cluster, tmp_path):
-    """A pass that begins behind one broken off finds no file locked or deleted by it, whichever workers run the two."""
+    """A pass that was left early neither locks nor deletes a file of the next pass, on any worker."""
 
     def make():
         return D.range(200).map(_slow).cache(str(tmp_path / "cache")).apply(pecan.distribute(cluster.target))

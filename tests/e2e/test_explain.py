@@ -29,7 +29,7 @@ def test_a_job_whose_order_is_off_says_so(cluster):
     assert (found.order, found.tolerance, found.state, found.moved) == ("off", "", "off", ())
     assert found.why
     assert "state  off" in str(found)
-    # By its name, by its id, and behind other steps.
+    # By its name, by its id, and through other steps.
     for other in (
         pecan.explain("explained-off", cluster.target),
         pecan.explain(found.job_id, cluster.target),

@@ -1,8 +1,9 @@
-"""Nothing stays behind: memory, descriptors, threads and shared memory of trainers and workers, over many iterations.
+"""Trainers and workers leak no memory, descriptors, threads or shared memory over many iterations.
 
-Memory is held against the same loop over the local dataset, since TensorFlow keeps something of each iterator as well.
-PECAN_RECREATIONS sets how often a dataset is made anew: 100 times unless it says more, since most of the time goes into
-TensorFlow's tracing of functions. PECAN_DATASETS sets how many are made and dropped without being read: 200.
+TensorFlow keeps some memory of each iterator too. A loop that needs more than its allowance is therefore compared with
+the same loop over the local dataset. PECAN_RECREATIONS sets how often a dataset is made again (100 by default, since
+TensorFlow's tracing of functions takes most of the time). PECAN_DATASETS sets how many datasets are made and dropped
+without being read (100 by default). `make soak` sets both higher.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ import tensorflow as tf
 from conftest import DEADLINE_S
 from pecan._src.client import session
 from script import Script
+from soak import cases
 
 D = tf.data.Dataset
 TIMES = int(os.environ.get("PECAN_RECREATIONS", "100"))
-DATASETS = int(os.environ.get("PECAN_DATASETS", "200"))
+DATASETS = int(os.environ.get("PECAN_DATASETS", "100"))
 WARM_UP = 30
 MIB = 1 << 20
-# Go keeps a thread for each call into C of those that were under way at once, which are more on a busy machine. One that stays behind each
-# time is seen: all is done at least 100 times.
+# Go keeps a thread for each call into C that ran at the same time as others, and a busy machine has more of those. Every loop runs at
+# least 100 times, so a leak of one thread per turn exceeds this limit.
 THREADS = 64
 
 
@@ -109,6 +111,31 @@ def _never_start(dataset):
     iter(dataset)
 
 
+def _named_memory() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if "pecan" in name}
+
+
+# First in this file: a worker keeps the memory of an earlier connection for half a minute, and this test waits for that.
+def test_a_trainer_that_is_killed_leaves_no_shared_memory(cluster):
+    before = _named_memory()
+    with Script(
+        f"""
+        dataset = D.range(1000).repeat().map(lambda i: tf.fill([30_000], i))
+        iterator = iter(dataset.apply(pecan.distribute({cluster.target!r})))
+        next(iterator)
+        say(sum("memfd:pecan" in line for line in open("/proc/self/maps")))
+        time.sleep(100)
+        """
+    ) as script:
+        assert int(script.line()) > 0
+        workers = [server.process.pid for server in cluster.workers]
+        assert any(Held.of(pid).shared for pid in workers)
+        script.process.kill()
+        script.rest()
+        _eventually(lambda: not any(Held.of(pid).shared for pid in workers))
+    assert _named_memory() == before
+
+
 USES = {
     "read to the end": (lambda: D.range(10).map(lambda i: (i, tf.as_string(i))), _read_whole),
     "rows in blocks": (lambda: D.range(10), _read_whole),
@@ -118,7 +145,8 @@ USES = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
+# Two of the others read to the end as well.
+@pytest.mark.parametrize("use", cases(USES, soak=["read to the end"]))
 def test_a_dataset_made_and_read_again_and_again(cluster, limit, use):
     make, read = USES[use]
     link = _link(cluster)
@@ -137,16 +165,18 @@ def test_a_dataset_made_and_read_again_and_again(cluster, limit, use):
         _eventually(lambda: link.stats()["pool"]["Blocks"] == 0)
         return before, _settled(), theirs, [Held.of(pid) for pid in workers]
 
-    local_before, local_after, _, _ = grown(lambda: read(make()))
     before, after, theirs_before, theirs_after = grown(
         lambda: read(make().apply(pecan.distribute(cluster.target, deterministic=True)))
     )
     stats = link.stats()["pool"]
     assert stats["Misuses"] == 0
-    # Besides what TensorFlow itself keeps per loop, and what the pool keeps on purpose: Python's and the allocator's
-    # own raggedness, and about 20 kB of graph and functions per dataset.
-    allowed = max(0, local_after.memory - local_before.memory) + stats["IdleBytes"] + 24 * MIB + TIMES * 20_000
-    assert after.memory - before.memory < allowed, (before, after, local_before, local_after)
+    # The pool keeps idle blocks on purpose, Python and the allocator fragment memory, and TensorFlow keeps about 20 kB of
+    # graph and functions per dataset.
+    grew, allowed = after.memory - before.memory, stats["IdleBytes"] + 24 * MIB + TIMES * 20_000
+    if grew >= allowed:
+        local_before, local_after, _, _ = grown(lambda: read(make()))
+        allowed += max(0, local_after.memory - local_before.memory)
+    assert grew < allowed, (before, after)
     assert after.descriptors - before.descriptors < 8, (before, after)
     assert after.threads - before.threads < THREADS, (before, after)
     assert after.shared - before.shared < 16, (before, after)
@@ -223,10 +253,6 @@ def test_a_worker_that_serves_many_epochs(cluster, limit, size):
     assert now.shared - ours_before.shared < 16, (ours_before, now)
 
 
-def _named_memory() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if "pecan" in name}
-
-
 def test_a_worker_that_is_killed_leaves_no_shared_memory():
     # Connections to other workers keep theirs for half a minute after their last use.
     before, mapped = _named_memory(), Held.of().shared
@@ -240,24 +266,4 @@ def test_a_worker_that_is_killed_leaves_no_shared_memory():
         os.kill(cluster.workers[1].process.pid, signal.SIGKILL)
         del iterator
         _eventually(lambda: (gc.collect(), Held.of().shared)[1] <= mapped)
-    assert _named_memory() == before
-
-
-def test_a_trainer_that_is_killed_leaves_no_shared_memory(cluster):
-    before = _named_memory()
-    with Script(
-        f"""
-        dataset = D.range(1000).repeat().map(lambda i: tf.fill([30_000], i))
-        iterator = iter(dataset.apply(pecan.distribute({cluster.target!r})))
-        next(iterator)
-        say(sum("memfd:pecan" in line for line in open("/proc/self/maps")))
-        time.sleep(100)
-        """
-    ) as script:
-        assert int(script.line()) > 0
-        workers = [server.process.pid for server in cluster.workers]
-        assert any(Held.of(pid).shared for pid in workers)
-        script.process.kill()
-        script.rest()
-        _eventually(lambda: not any(Held.of(pid).shared for pid in workers))
     assert _named_memory() == before

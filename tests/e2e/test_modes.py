@@ -15,6 +15,7 @@ import pecan
 import pytest
 import tensorflow as tf
 from pecan._src.client import session
+from soak import cases
 
 D = tf.data.Dataset
 
@@ -54,7 +55,7 @@ def test_a_jobs_start_is_a_line_in_the_log(cluster, caplog, mode):
         ({"order": "paper"}, "order paper (any),", ("ORDER_PAPER", "ORDER_TOLERANCE_ANY")),
     ],
 )
-def test_who_decides_the_order_travels_and_is_said(cluster, caplog, given, said, travels):
+def test_order_options_reach_the_dispatcher_and_the_log(cluster, caplog, given, said, travels):
     name = "-".join(("ordered", *given.values()))
     with caplog.at_level(logging.INFO, logger="pecan"):
         dataset = D.range(40).apply(pecan.distribute(cluster.target, job_name=name, **given))
@@ -75,14 +76,14 @@ def test_the_line_of_a_jobs_start_says_that_its_dispatcher_forgets_nothing(tmp_p
 
 
 @pytest.mark.parametrize("asked", ["exactly_once", "deterministic"])
-def test_the_service_refuses_what_no_call_could_judge(cluster, asked):
+def test_the_service_refuses_a_mode_that_a_registered_dataset_cannot_keep(cluster, asked):
     dataset_id = pecan.register_dataset(cluster.target, _by_the_clock())
     with pytest.raises(ValueError, match=f"mode {asked}.*NONDETERMINISTIC"):
         pecan.from_dataset_id(None, cluster.target, dataset_id, deterministic=asked == "deterministic")
     assert len(list(pecan.from_dataset_id("at_least_once", cluster.target, dataset_id))) == 40
 
 
-def test_a_weaker_mode_is_said_loudly(cluster, caplog):
+def test_a_weaker_mode_is_a_warning(cluster, caplog):
     with caplog.at_level(logging.INFO, logger="pecan"):
         dataset = _by_the_clock().apply(pecan.distribute(cluster.target, job_name="weak", allow_nondeterministic=True))
     warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
@@ -92,7 +93,7 @@ def test_a_weaker_mode_is_said_loudly(cluster, caplog):
     assert sorted(int(i) for i in dataset) == list(range(40))
 
 
-def test_values_that_nothing_decides_need_no_order(cluster, caplog):
+def test_deterministic_mode_becomes_exactly_once_for_nondeterministic_values(cluster, caplog):
     dataset = D.range(9).map(lambda i: (i, tf.timestamp()))
     with pytest.raises(ValueError, match="MapDataset.*NONDETERMINISTIC"):
         dataset.apply(pecan.distribute(cluster.target, deterministic=True))
@@ -110,7 +111,7 @@ def test_where_nothing_fails_each_element_comes_once(cluster, mode):
 
 
 def _read_with_a_death(dataset: Iterable, cluster, *, at: int) -> list[int]:
-    """Reads one pass, or what is left of it, and kills a worker that is in the middle of a stream of which something has arrived."""
+    """Reads the rest of a pass, and kills a worker in the middle of a stream whose first elements have arrived."""
     found: list[int] = []
     killed = False
     for element in dataset:
@@ -176,8 +177,14 @@ def small_windows():
             yield types.SimpleNamespace(target=dispatcher.target, workers=workers)
 
 
-@pytest.mark.parametrize("free", [False, True], ids=["fixed order", "free order"])
-@pytest.mark.parametrize("mode", ["exactly_once", "at_least_once", "at_most_once", "off"])
+MODES_AND_ORDERS = [(mode, free) for mode in ("exactly_once", "at_least_once", "at_most_once", "off") for free in (False, True)]
+
+
+@pytest.mark.parametrize(
+    "mode, free",
+    # tests/faults/test_every_mode.py kills a worker under a job of each of the others.
+    cases(MODES_AND_ORDERS, soak=[case for case in MODES_AND_ORDERS if case not in (("at_least_once", True), ("at_most_once", False))]),
+)
 def test_a_worker_that_is_killed_costs_what_the_mode_says(small_windows, caplog, mode, free):
     dataset = _slow(TOTAL, free=free).apply(
         pecan.distribute(

@@ -39,12 +39,12 @@ def _are_right(elements: dict[int, np.ndarray]) -> bool:
 
 
 def _written_badly() -> tf.data.Dataset:
-    """Work on pictures of which most is thrown away behind it."""
+    """Work on images. A later step drops most of its result."""
     return D.range(N).map(_picture).map(_costly).map(_cropped)
 
 
 def _rounded(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sums and products that lose what is behind the point: by the graph alone they may pass a mean, nearly."""
+    """Sums and products that lose decimals. By the graph alone they may pass a mean under approximate."""
     for _ in range(ROUNDS // 4):
         x = (x + 1e7) * 0.5
         x = (x - 5e6) * 2.0
@@ -73,7 +73,7 @@ def _ordered_in(job: dict, epoch: int) -> str:
 
 
 def _is_told(target: str, name: str) -> None:
-    """People are told what moved, and what that saves by prediction, in the trial and in production."""
+    """The explanation says which step moved, and what that saves by prediction, in the trial and in production."""
     found, address = pecan.explain(name, target), target.removeprefix("pecan://")
     assert (found.state, [step.label for step in found.moved]) == ("adopted", ["_cropped"])
     # Epochs may still be left, and explanations count those that are open.
@@ -145,7 +145,7 @@ def test_an_order_whose_elements_differ_too_much_is_refused_by_its_trial(cluster
         seen += n + 1
     found = pecan.explain(dataset)
     assert found.state == "refused", order
-    # What was planned is told as well.
+    # The explanation has the plan too.
     assert found.moved == (found.steps[-1],)
     assert "component 1 (float32) differs by up to " in found.why
     difference = found.differences[1]

@@ -131,7 +131,7 @@ def test_an_order_that_is_adopted_changes_no_byte(cluster, undisturbed):
         del first
         other.add_workers(2)
         assert link.explain(_job(link)["job_id"])["tolerance"] == "ORDER_TOLERANCE_EXACT"
-        # It may have been opened ahead, before the order was there; the one behind it was not.
+        # The second epoch may have been prefetched before the order was adopted. The third was not.
         assert _read(dataset, READ) == undisturbed[1]
         third = pecan.Iterator(dataset)
         found = _read(third, STOP)

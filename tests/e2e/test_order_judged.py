@@ -1,4 +1,4 @@
-"""What becomes of an order of steps that production contradicts, and what is told of it on the way."""
+"""An order that production contradicts is rolled back, and the explanation says so at each stage."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pecan
 import pytest
 import tensorflow as tf
 from pecan._src.client import session
+from soak import cases
 from test_commands import Program, said
 from test_epochs import PATIENCE_S
 from test_metrics import free_port, scrape
@@ -24,7 +25,7 @@ NAME = "judged"
 
 
 class Pictures:
-    """A dataset with two filters of which one costs much and leaves nothing out, and the other costs little and leaves most out.
+    """A dataset with two filters: one is expensive and drops nothing, and the other is cheap and drops most elements.
 
     Which of them is which stands in a file, so it may change behind a trial. The elements that come out do not.
     """
@@ -149,7 +150,7 @@ def _read_until(service: Service, dataset: tf.data.Dataset, *states: str) -> Non
     """Reads one epoch until the order is in one of some states."""
     end = time.monotonic() + PATIENCE_S
     for n, _ in enumerate(Epoch(dataset)):
-        # What is asked for beside a trial takes its time.
+        # A read during a trial would only slow the trial down.
         while service.tries() and time.monotonic() < end:
             time.sleep(0.05)
         if n % 20 == 0 and service.state() in states:
@@ -173,7 +174,8 @@ def _says_what_a_trial_said(service: Service, found: pecan.OrderExplanation, tex
     assert service.at_workers("pecan_worker_order_trials_cpu_seconds_total") >= 0.99 * found.response["trial"]["cpu_s"]
 
 
-@pytest.mark.parametrize("dies", [False, True], ids=["the dispatcher lives", "it dies while the order is piloted"])
+# The case with a death goes through all states of the other one.
+@pytest.mark.parametrize("dies", cases([False, True], soak=[False]), ids=lambda dies: "it dies while the order is piloted" if dies else "the dispatcher lives")
 def test_an_order_that_production_contradicts_is_rolled_back(programs, tmp_path, dies):  # noqa: F811
     """O5: what its trial saw is not what comes later. It is rolled back in the one stream that has it, and every element comes once."""
     service, pictures = Service(programs, tmp_path), Pictures(tmp_path)

@@ -7,13 +7,14 @@ import pecan
 import pytest
 import tensorflow as tf
 from pipelines import PIPELINES
+from soak import SOAK
 
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_two_workers_give_what_a_local_run_gives(name, cluster, files):
     pipeline = PIPELINES[name]
     local = oracle.run(pipeline.build(files), limit=pipeline.limit)
-    # Built anew: a file cache must not be the one that the local run has filled.
+    # Built again, so that a file cache is not the one that the local run has filled.
     ours = oracle.run(pipeline.build(files).apply(pecan.distribute(cluster.target)), limit=pipeline.limit)
     pool = oracle.run(pipeline.pool(files)) if pipeline.pool else None
     oracle.compare(ours, local, pipeline.how, pool=pool)
@@ -26,21 +27,6 @@ def test_the_second_pass_gives_everything_again(name, cluster, files):
     local = oracle.run(pipeline.build(files))
     for _ in range(2):
         oracle.compare(oracle.run(distributed), local, pipeline.how)
-
-
-@pytest.mark.parametrize(
-    "name", ["range", "filter, batch, map", "batch with a short one", "shuffle", "interleave over files, parallel"]
-)
-def test_deterministic_mode_gives_one_order(name, files):
-    sequences = []
-    for workers in (1, 3):
-        cluster = pecan.LocalCluster(workers=workers)
-        try:
-            dataset = PIPELINES[name].build(files).apply(pecan.distribute(cluster.target, deterministic=True, seed=11))
-            sequences.append([oracle.fingerprint(element) for element in dataset])
-        finally:
-            cluster.stop()
-    assert sequences[0] == sequences[1]
 
 
 def test_the_oracle_sees_what_is_lost_doubled_changed_or_cut_differently():
@@ -64,6 +50,7 @@ def test_the_oracle_sees_another_spec_and_another_cardinality():
         oracle.compare(oracle.run(tf.data.Dataset.range(6).filter(lambda x: True)), local, "elements")
 
 
+@pytest.mark.skipif(not SOAK, reason="a pipeline that does not agree with itself fails with two workers as well")
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_pipeline_agrees_with_itself(name, files):
     pipeline = PIPELINES[name]

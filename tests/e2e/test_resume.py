@@ -1,4 +1,4 @@
-"""A trainer saves its position with its model, and another process goes on behind it."""
+"""A trainer saves its position with its model, and another process resumes there."""
 
 import collections
 import contextlib
@@ -15,6 +15,7 @@ import tensorflow as tf
 from pecan._src.client import session
 
 from tests.e2e.script import ROOT
+from tests.e2e.soak import SOAK
 from tests.e2e.test_epochs import _until
 
 D = tf.data.Dataset
@@ -48,7 +49,7 @@ def _values(elements):
 
 @pytest.mark.parametrize("name", DATASETS)
 @pytest.mark.parametrize("deterministic", [False, True], ids=["exactly once", "deterministic"])
-def test_every_step_of_a_pass_can_be_gone_on_from(cluster, name, deterministic):
+def test_a_pass_resumes_at_every_step(cluster, name, deterministic):
     """All tokens are restored here, in a job of their own each, and the rest is what the first run had not used."""
     make = DATASETS[name]
 
@@ -61,7 +62,7 @@ def test_every_step_of_a_pass_can_be_gone_on_from(cluster, name, deterministic):
         seen.append(_value(element))
         states.append(iterator.state_dict())
     assert len(states) == len(seen) + 1
-    for used in range(0, len(seen), max(1, len(seen) // 20)):
+    for used in range(0, len(seen), max(1, len(seen) // (200 if SOAK else 8))):
         again = pecan.Iterator(distributed())
         again.load_state_dict(states[used])
         rest = _values(again)
@@ -102,15 +103,14 @@ def _restore(target, name, mode, states):
 
 
 @pytest.mark.parametrize("mode", ["exactly_once", "deterministic"])
-def test_another_process_goes_on_from_every_step(cluster, mode):
+def test_another_process_resumes_at_every_step(cluster, mode):
     """L1: the seed was chosen by the service, and travels with the state."""
     iterator = pecan.Iterator(_numbers().apply(pecan.distribute(cluster.target, processing_mode=mode)))
     states, seen = [iterator.state_dict()], []
     for element in iterator:
         seen.append(int(element))
         states.append(iterator.state_dict())
-    # Every step in the stricter mode, every fourth one in the other.
-    every = 1 if mode == "deterministic" else 4
+    every = 1 if SOAK else 8 if mode == "deterministic" else 25
     rests = _restore(cluster.target, "blocks", mode, states[::every])
     assert len(rests) == 200 // every + 1
     for used, rest in zip(range(0, 200, every), rests):
@@ -123,7 +123,7 @@ def test_another_process_goes_on_from_every_step(cluster, mode):
 
 @pytest.mark.parametrize("behind", [lambda d: d, lambda d: d.repeat()], ids=["nothing", "repeat"])
 def test_a_file_that_is_missing_costs_its_own_element(cluster, tmp_path, behind):
-    """The iterator goes on behind it, as a local one does, and so does a state that was saved there."""
+    """The iterator continues after it, as a local one does. A state that was saved there does the same."""
     for i in range(20):
         (tmp_path / str(i)).write_text(str(i))
     (tmp_path / "7").unlink()
@@ -182,7 +182,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_training_without_end_goes_on_behind_the_end_of_a_pass(cluster, name):
+def test_endless_training_resumes_after_the_end_of_a_pass(cluster, name):
     make, behind, ahead = ENDLESS[name]
 
     def distributed():
@@ -202,7 +202,7 @@ def test_training_without_end_goes_on_behind_the_end_of_a_pass(cluster, name):
     assert [int(next(again)[0]) for _ in range(30)] == [int(next(iterator)[0]) for _ in range(30)]
 
 
-def test_behind_the_end_of_a_pass_of_unknown_length_comes_the_next_one(cluster):
+def test_a_resume_at_the_end_of_a_pass_of_unknown_length_begins_the_next_pass(cluster):
     """In whole, and once: also for a loop over one pass, and whether or not the end was seen."""
 
     def distributed():
@@ -226,7 +226,7 @@ def test_behind_the_end_of_a_pass_of_unknown_length_comes_the_next_one(cluster):
 
 @pytest.mark.parametrize("behind", [lambda d: d.take(5), lambda d: d.prefetch(20).take(5)], ids=["take", "read ahead"])
 @pytest.mark.parametrize("make", [_large, lambda n: D.range(n).shuffle(n)], ids=["elements", "blocks"])
-def test_what_a_pass_left_over_is_not_counted_in_the_next_one(cluster, make, behind):
+def test_elements_left_in_a_pass_are_not_counted_in_the_next_one(cluster, make, behind):
     def distributed():
         return behind(make(100).apply(pecan.distribute(cluster.target, deterministic=True, seed=5)))
 
@@ -262,7 +262,7 @@ def test_an_older_iterator_that_still_reads_ahead_is_not_counted(cluster):
     assert int(older.get_next()[0]) >= 0
 
 
-def test_behind_empty_passes_comes_the_one_after_them(cluster):
+def test_a_resume_after_empty_passes_begins_the_next_pass(cluster):
     def distributed():
         dice = D.range(1).map(lambda i: tf.random.uniform([])).filter(lambda u: u < 0.5)
         return dice.apply(pecan.distribute(cluster.target, deterministic=True, seed=11))
@@ -288,7 +288,7 @@ def test_a_loop_that_is_not_the_users_own_counts_by_steps(cluster):
     assert used + rest == [list(range(30 * i, 30 * i + 30, 3)) for i in range(100)]
 
 
-def test_what_an_interrupted_next_did_not_give_comes_next(cluster):
+def test_the_element_of_an_interrupted_next_comes_next(cluster):
     """Python's handlers raise between any two steps, and TensorFlow has given the element then that the loop has not had."""
 
     class Interrupted(Exception):
@@ -320,7 +320,7 @@ def test_what_an_interrupted_next_did_not_give_comes_next(cluster):
     assert seen + _values(other) == _values(distributed())
 
 
-def test_repeats_go_on_in_their_pass(cluster):
+def test_a_repeated_dataset_resumes_in_its_pass(cluster):
     def distributed():
         return _numbers(50).repeat(3).apply(pecan.distribute(cluster.target, deterministic=True, seed=9))
 
@@ -340,7 +340,7 @@ def test_repeats_go_on_in_their_pass(cluster):
             assert sorted(rest) == sorted(whole)
 
 
-def test_epochs_have_the_order_that_they_would_have_had(cluster):
+def test_resumed_epochs_keep_their_shuffle_order(cluster):
     """Shuffles are seeded by the number of the epoch, which goes on with the state."""
 
     def distributed():
@@ -359,8 +359,8 @@ def test_epochs_have_the_order_that_they_would_have_had(cluster):
     assert [int(e) for e in again] == passes[2]
 
 
-def test_an_iterator_that_gives_nothing_leaves_its_place_to_the_next_one(cluster):
-    """L2: a loop that is told of an outage before its first element, or of a loaded position, begins again and leaves out nothing."""
+def test_an_iterator_without_elements_keeps_the_position_for_the_next_one(cluster):
+    """L2: a loop that meets an outage before its first element begins again and loses nothing, also after a loaded position."""
     make = lambda target: (  # noqa: E731
         D.range(40).shuffle(40).apply(pecan.distribute(target, deterministic=True, seed=5, dispatcher_timeout_s=0.5))
     )
@@ -400,7 +400,7 @@ def test_a_checkpoint_of_tensorflows_has_the_position(cluster, tmp_path):
     assert [int(e) for e in fresh] == whole[60:]
 
 
-def test_elements_that_fail_are_passed(cluster):
+def test_a_position_counts_failed_elements(cluster):
     def distributed():
         checked = D.range(40).map(lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i % 10 - 5, tf.float32), "zero"))
         return checked.apply(pecan.distribute(cluster.target, deterministic=True, seed=2))
@@ -427,7 +427,7 @@ def test_elements_that_fail_are_passed(cluster):
         assert seen + read(again, 100) == whole, used
 
 
-def test_other_workers_and_a_dispatcher_that_knows_nothing_go_on_as_well():
+def test_a_position_resumes_with_other_workers_and_another_dispatcher():
     """L2: three workers, then one, then seven; and a cluster that has never heard of the job."""
 
     def distributed(cluster):
@@ -451,7 +451,7 @@ def test_other_workers_and_a_dispatcher_that_knows_nothing_go_on_as_well():
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["in memory only", "with a work directory"])
-def test_a_dispatcher_that_lost_everything_is_told_the_dataset_again(tmp_path, kept):
+def test_a_dispatcher_that_lost_its_state_gets_the_dataset_again(tmp_path, kept):
     """L2: it has no work directory, or its directory was emptied; a trainer that reads goes on, and one that loads a state may."""
     with contextlib.closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
@@ -489,7 +489,7 @@ def test_a_dispatcher_that_lost_everything_is_told_the_dataset_again(tmp_path, k
 
 
 def _rolled(n=40, rows=50):
-    """Numbers in an order that the clock decides anew in every run of a stream: an index says nothing about the element."""
+    """Numbers in an order that depends on the clock in every run of a stream, so an index does not identify an element."""
 
     def block(b):
         return D.from_tensor_slices(tf.roll(tf.range(rows * b, rows * (b + 1)), tf.cast(tf.timestamp() * 1e6, tf.int64) % rows, 0))
@@ -540,7 +540,7 @@ def test_a_position_in_a_weaker_mode_keeps_its_promise(cluster, mode):
         state = iterator.state_dict()
         iterator = pecan.Iterator(distributed())
         iterator.load_state_dict(state)
-        # Where streams come anew, there are those that had begun among them.
+        # Streams that start again include some that had begun.
         seen += _begin(iterator, 3)
     times = collections.Counter(seen + [int(e) for e in iterator])
     assert set(times) <= set(range(2000))
@@ -551,7 +551,7 @@ def test_a_position_in_a_weaker_mode_keeps_its_promise(cluster, mode):
         assert max(times.values()) == 1 and 200 <= len(times) < 2000
 
 
-def test_behind_a_position_with_nothing_left_the_next_pass_begins(cluster, caplog):
+def test_a_position_with_nothing_left_begins_the_next_pass(cluster, caplog):
     """L2: every stream had begun, and none may be run again: an empty pass would end an outer repeat() for good."""
 
     def distributed():

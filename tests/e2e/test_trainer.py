@@ -212,7 +212,7 @@ def test_trainers_that_share_a_job_share_the_elements(cluster):
 
 @pytest.mark.parametrize("mode", ["exactly_once", "at_least_once", "at_most_once"])
 def test_a_trainer_that_leaves_a_shared_job_takes_nothing_along(cluster, mode):
-    # Small rows, of which TensorFlow could have taken many at once.
+    # Small rows: TensorFlow could have dequeued many at once.
     count = 3000
     leaver, stayer = (
         iter(_distributed(cluster, D.range(count), job_name=f"left-{mode}", processing_mode=mode)) for _ in range(2)
@@ -271,7 +271,7 @@ def test_an_element_that_fails_is_an_error_in_its_place(cluster, name):
                 messages.append(str(error))
             except StopIteration:
                 break
-        # In its place. A batch fails with its first row that does; the rows behind that one are those that come next.
+        # The error has its place. A batch fails with its first failing row, and the rows after that row come next.
         assert found.index(None) == 9 // rows and found.count(None) == 1
         values = [value for part in found if part is not None for value in part]
         wanted = [float(np.float32(1) / np.float32(i - 9)) for i in range(24) if i not in range(9 // rows * rows, 10)]

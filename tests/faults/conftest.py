@@ -1,4 +1,4 @@
-"""What every scenario stands on: one seed, data and what a local run makes of it, a deadline, and a look at what was left behind."""
+"""Fixtures of every scenario: a seed, data, the elements of a local run, a deadline, and a check for leaks."""
 
 from __future__ import annotations
 
@@ -39,9 +39,19 @@ def rng(request: pytest.FixtureRequest, seed: int) -> random.Random:
     return random.Random(f"{seed} {request.node.nodeid}")
 
 
-@pytest.fixture(params=["exactly_once", "deterministic"])
-def mode(request: pytest.FixtureRequest) -> str:
-    return request.param
+MODES = ("exactly_once", "deterministic")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs the scenarios of test_thesis.py in two modes, and the others in the stricter one.
+
+    The simulation (tests/sim) has the faults of the others in every mode.
+    """
+    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    named = {name.strip() for names in given for name in (names.split(",") if isinstance(names, str) else names)}
+    if "mode" in metafunc.fixturenames and "mode" not in named:
+        both = bool(os.environ.get("PECAN_FAULTS_FULL")) or metafunc.module.__name__.endswith("test_thesis")
+        metafunc.parametrize("mode", MODES if both else MODES[1:])
 
 
 @pytest.fixture(scope="session")

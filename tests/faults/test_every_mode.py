@@ -169,7 +169,7 @@ def _streams_of(cluster: Cluster, reader: Reader) -> int:
 
 
 def _held_by(cluster: Cluster, worker: Program) -> set[str]:
-    """The jobs of which a worker holds a stream."""
+    """The jobs that have a stream on a worker."""
     return {job for (job, _, _), (_, address) in cluster.leases().items() if address == worker.address}
 
 

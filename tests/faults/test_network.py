@@ -100,7 +100,7 @@ def test_a_trainer_that_lost_a_worker_reads_others(tmp_path, data, truth, golden
 PAIRS = ("trainer and dispatcher", "worker and dispatcher", "trainer and worker")
 
 
-def test_what_is_lost_one_way_is_made_up_for(tmp_path, data, truth, golden, mode, rng, proxy):
+def test_what_is_lost_in_one_direction_is_sent_again(tmp_path, data, truth, golden, mode, rng, proxy):
     """N4: requests pass and replies vanish, or the reverse, between each two; what was under way is lost with its connection."""
     with cleared(Cluster(tmp_path)) as cluster:
         ways = {"trainer and dispatcher": proxy(cluster.target), "worker and dispatcher": proxy(cluster.target), "trainer and worker": proxy()}

@@ -58,7 +58,7 @@ def test_outages_in_a_row_leave_nothing_out(tmp_path, lost, behind, read):
         del iterator, dataset
 
 
-def test_behind_an_error_that_ends_a_pass_the_rest_of_it_can_still_be_had(tmp_path):
+def test_a_pass_that_an_error_ended_can_be_resumed(tmp_path):
     """L9: it is said again, the position stays where the loop was, and whoever loads that reads the rest when the cause is gone."""
     poison = tmp_path / "poison"
     poison.write_text("yes")

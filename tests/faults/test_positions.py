@@ -1,4 +1,4 @@
-"""A saved position holds whatever became of the trainer, the workers, the dispatcher, the job and the cache meanwhile."""
+"""A saved position stays valid when the trainer, the workers, the dispatcher, the job or the cache are replaced."""
 
 from __future__ import annotations
 

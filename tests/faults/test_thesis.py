@@ -17,7 +17,7 @@ ROOMY = ("--max-streams", "64")
 
 
 def _somewhere(rng, data) -> int:
-    """A place within an epoch that has elements before and behind it that are still with workers."""
+    """A position within an epoch, with elements before it, and with later elements that workers still hold."""
     return rng.randrange(data.total // 10, data.total // 2)
 
 
@@ -33,7 +33,7 @@ def _held_by(cluster: Cluster, run: Run, worker) -> bool:
 
 
 def _cached(data) -> tf.data.Dataset:
-    """The records, kept behind the step that decodes them."""
+    """The records, cached after the step that decodes them."""
     return data.dataset().apply(pecan.cache())
 
 
@@ -58,7 +58,7 @@ def _cache(cluster: Cluster) -> str:
 
 
 def _made(cluster: Cluster) -> int:
-    """Elements that were read from the files, whoever did it and whatever became of them."""
+    """The number of elements that all workers have read from the files."""
     (job,) = cluster.status()["jobs"]
     return sum(int(node["elements"]) for node in job["nodes"] if node["op"] == "InterleaveDataset")
 

@@ -30,7 +30,7 @@ def ordergraph(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(autouse=True)
 def no_seed():
-    """A seed that a test sets for all that draws would be a part of the datasets of every test behind it."""
+    """Removes a global seed that a test has set: it would become part of the datasets of every later test."""
     yield
     tf.random.set_seed(None)
 

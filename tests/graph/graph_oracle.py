@@ -29,7 +29,7 @@ Element = tuple[np.ndarray, ...]
 
 
 def build_command(target: pathlib.Path, name: str = "cutgraph") -> pathlib.Path:
-    """Builds one of the commands beside this file, by default the one that plans and cuts, and gives its path."""
+    """Builds one of the commands in this directory, by default the one that plans and cuts, and returns its path."""
     binary = target / name
     subprocess.run(
         ["go", "build", "-p", "2", "-o", str(binary), f"./tests/graph/{name}"], cwd=REPOSITORY, check=True, timeout=600

@@ -264,7 +264,7 @@ ADVERSARIES = {
 
 
 def figures(dataset: tf.data.Dataset, last: int) -> list[list[float]]:
-    """The step before the last is dear, and the last one leaves little."""
+    """The step before the last is expensive, and the last one drops most values."""
     return [*[FORCING[0]] * (last - 1), FORCING[2], FORCING[3], *[FORCING[3]] * (len(steps_in(dataset)) - last - 1)]
 
 

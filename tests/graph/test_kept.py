@@ -97,7 +97,7 @@ def test_a_map_whose_function_is_kept_is_held_and_computes_the_same(ordergraph, 
     source, function = MAPS[name]
     plain, kept = source.map(function), source.map(pecan.keep_position(function))
     before, found = (asked(ordergraph, tmp_path, "barriers", dataset) for dataset in (plain, kept))
-    # What is ragged or sparse goes through one step more behind it.
+    # Ragged and sparse components go through one more step after it.
     assert found.count(HELD) == 1 and HELD not in before and len(found) == len(before)
     assert kept.element_spec == plain.element_spec
     assert flat(kept) == flat(plain) != []

@@ -1,4 +1,4 @@
-"""Steps of which the dispatcher says that they may change places give the same in both orders, to the last bit."""
+"""Two steps that may change places by the dispatcher's rules give the same bits in both orders."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Random pipelines, divided and put together again, give what they give locally.
 
-PECAN_RANDOM_PIPELINES sets how many are tried (100 by default), PECAN_RANDOM_SEED the first seed. A failure names the
+PECAN_RANDOM_PIPELINES sets how many are tried (50 by default), PECAN_RANDOM_SEED the first seed. A failure names the
 seed and the steps.
 """
 
@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 
 D = tf.data.Dataset
-COUNT = int(os.environ.get("PECAN_RANDOM_PIPELINES", "100"))
+COUNT = int(os.environ.get("PECAN_RANDOM_PIPELINES", "50"))
 FIRST = int(os.environ.get("PECAN_RANDOM_SEED", "1"))
 CHUNK = 25
 
