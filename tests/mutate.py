@@ -1,0 +1,207 @@
+"""Breaks each guard of AutoOrder in turn and expects a test to fail: `make mutate`.
+
+A guard is a condition in the Go code that keeps steps in their registered order. Each mutation replaces one text of the
+Go code under service/ by another one and names a test. The test passes before and must fail after. The go command reads
+the changed file through its -overlay flag, so the working tree stays as it is.
+
+A text is found by its content, because files move. It must exist exactly once.
+
+    python tests/mutate.py              # all guards
+    python tests/mutate.py draws type   # the guards whose description has one of these words
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PARALLEL = 2
+GRAPH = "tests/graph/test_"
+ADVERSARY = GRAPH + "adversaries.py::test_nothing_wrong_is_proposed"
+STAYS = GRAPH + "proposals.py::test_what_would_change_elements_stays_and_is_told_why"
+TRIAL = GRAPH + "proposals.py::test_what_a_trial_would_refuse_is_not_proposed"
+BATCH = GRAPH + "batches.py::test_what_is_not_computed_value_by_value_stays_before_the_batch"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutation:
+    """A guard, the text that it is made of, the text that breaks it, and the test that must fail then."""
+
+    guard: str
+    before: str
+    after: str
+    test: str
+
+
+def off(guard: str, text: str, test: str) -> Mutation:
+    """A mutation of a text that ends with a condition, up to and with its last sign: the condition is never true."""
+    start = max(text.rfind(word) + len(word) for word in ("case ", "if ", "; ") if word in text)
+    return Mutation(guard, text, f"{text[:start]}false && ({text[start:-1].rstrip()}){' {' if text[-1] == '{' else ':'}", test)
+
+
+MUTATIONS = (
+    # A filter moves up.
+    off("a filter does not pass a map that changes what it looks at", "if slices.Contains(b.Reads, c) {", f"{ADVERSARY}[a filter of what is no number]"),
+    off(
+        "a filter that can fail does not pass a filter", 'case a.Drops && b.CanFail != "":',
+        f"{ADVERSARY}[a filter that divides by what a filter leaves out]",
+    ),
+    off(
+        "a filter does not pass a step that draws", "case p.draws(a) || a.Drops && p.draws(b):",
+        f"{ADVERSARY}[a filter past a step that draws for its values]",
+    ),
+    off(
+        "under exact a filter does not pass a check", 'case a.Checks != "" && p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT:',
+        f"{ADVERSARY}[a step that checks]",
+    ),
+    # A map moves up past a filter.
+    off("a map does not change what a filter behind it looks at", "if slices.Contains(a.Reads, c) {", f"{STAYS}[a map that changes what a filter looks at]"),
+    off("a map that can fail does not pass a filter", 'case b.CanFail != "":', f"{ADVERSARY}[a map that divides by what a filter leaves out]"),
+    off("a map that draws does not pass a filter", "case p.draws(b):", f"{STAYS}[a step that draws past a filter]"),
+    # Two maps of one component.
+    off("a map does not pass one that looks at more than its own result", "if !slices.Contains(t.SelfReads, c) {", f"{STAYS}[a component that goes into another one too]"),
+    off(
+        "a division of integers does not pass what makes other values", 'Divides; op != "" && (pair.other.Opaque != "" || pair.other.Computes || '
+        "pair.other.Permutes|pair.other.Sizes != 0) {", f"{ADVERSARY}[a map that divides by what a crop leaves out]",
+    ),
+    off("a change of type does not pass arithmetic", '; was != is && (other.Arithmetic || other.Opaque != "") {', f"{ADVERSARY}[a cast that overflows]"),
+    off("two maps that compute do not pass each other", "case c.Computes && other.Computes:", f"{STAYS}[sums past a resize]"),
+    off(
+        "a step that moves values does not pass one that depends on places",
+        "if both := pair[0].Moves & (pair[1].PositionDependent | pair[1].Moves | pair[1].Mixes); both != 0 {",
+        f"{ADVERSARY}[a crop at random past a flip at random]",
+    ),
+    off(
+        "a step that moves values does not pass one whose last bits depend on places",
+        "if pair[0].Moves != 0 && (pair[1].AlignmentDependent || pair[1].Mixes != 0) {",
+        f"{ADVERSARY}[a quotient of complex numbers, and a crop]",
+    ),
+    off(
+        "a change of size does not pass what depends on that size", "if both := pair[0].Sizes & pair[1].DependsOnSize; both != 0 {",
+        f"{ADVERSARY}[values that are made of a size]",
+    ),
+    off(
+        "a change of size does not pass what checks that size", "if both := pair[0].Sizes & pair[1].ChecksSize; both != 0 {",
+        f"{ADVERSARY}[a check of the size that a crop makes]",
+    ),
+    # Under approximate and any.
+    off("under approximate two steps that draw do not pass each other", "case random:", f"{TRIAL}[two that draw]"),
+    off("under approximate two mixes do not pass each other", "if both := one.Mixes & other.Mixes; both != 0 {", f"{TRIAL}[two mixes]"),
+    off("under approximate a mirror does not pass what is not mirrored by it", "if both := one.Moves & other.Skews; both != 0 {", f"{TRIAL}[a rotation and a mirror]"),
+    Mutation(
+        "no filter sees what is nearly the same", 'case t.Barrier != "" && t.Decides, t.Drops && touches(t.Reads):', "case t.Drops && t.Batches:",
+        f"{GRAPH}proposals.py::test_a_filter_does_not_see_what_is_nearly_the_same",
+    ),
+    # Batches.
+    off("a step that draws does not pass a batch", "case t.Random:", f"{BATCH}[what draws]"),
+    off("a step that can fail does not pass a batch", 'case t.CanFail != "" || t.Checks != "":', f"{BATCH}[what may fail]"),
+    off("only a map of single values passes a batch", "case !change.PerValue():", f"{BATCH}[a crop]"),
+    off("a map whose last bits depend on places does not pass a batch", "case uneven:", f"{BATCH}[what has other last bits]"),
+    off(
+        "a map that works otherwise on each row does not pass a batch", "case above > 0 && (change.PositionDependent|change.DependsOnSize)&1 != 0:",
+        f"{GRAPH}batches.py::test_what_does_something_else_to_each_row_stays_behind_the_batch",
+    ),
+    off("a map that reads other components does not pass a batch", "if len(t.Reads) > len(t.Writes) {", f"{BATCH}[another component]"),
+    # Steps that nothing passes.
+    off("a step with a state stays", "case t.Stateful:", f"{ADVERSARY}[a step that counts]"),
+    off(
+        "a step below the cut or a cache stays", 'case divided != "":',
+        f"{GRAPH}proposals.py::test_nothing_moves_below_what_is_kept_or_where_nothing_is_known",
+    ),
+    Mutation(
+        "a step that gives other elements stays", 't.Barrier = "it gives other elements, or in another order"', "t.Passes = true", f"{STAYS}[a shuffle]"
+    ),
+    Mutation(
+        "pecan.keep_position keeps a step", "Barrier: authorBarrier, Random:", "Passes: true, Random:",
+        f"{GRAPH}kept.py::test_no_order_is_proposed_that_moves_a_kept_step_or_anything_past_it",
+    ),
+    # The graph and the plan.
+    off(
+        "a function is not given a size that it was not traced for", "if reads && !refines(shapes[i], stated[i]) && "
+        "!(alone && sameOnShapes(o.g, name, i, shapes[i], stated[i], o.rows[s])) {",
+        f"{GRAPH}orders.py::test_orders_that_cannot_be_are_refused",
+    ),
+    Mutation(
+        "a position names only an order that the steps may have", "p.Steps[j].Fixed, p.Constraints[[2]int{i, j}]} {",
+        "p.Steps[j].Fixed, p.Constraints[[2]int{i, j}]}[:0] {",
+        "TestAnOrderThatAPositionNamesIsOneThatThePolicyMightGive",
+    ),
+    Mutation(
+        "an order divides the source as the registered order does", "if why = p.planDiffers(ordered); why", "if why = p.planDiffers(ordered)[:0]; why",
+        f"{GRAPH}batches.py::test_batches_of_what_a_filter_leaves_are_put_together_as_before",
+    ),
+)  # fmt: skip
+
+
+def sources() -> dict[pathlib.Path, str]:
+    """The Go code that guards are in, without its tests."""
+    return {path: path.read_text() for path in (ROOT / "service").rglob("*.go") if not path.name.endswith("_test.go")}
+
+
+def place(mutation: Mutation, code: dict[pathlib.Path, str]) -> pathlib.Path:
+    """The only file that has the text."""
+    found = [path for path, text in code.items() for _ in range(text.count(mutation.before))]
+    if len(found) != 1:
+        raise SystemExit(f"tests/mutate.py: {mutation.guard}: {mutation.before!r} stands in {len(found)} places: {[str(p) for p in found]}")
+    return found[0]
+
+
+def run(*words: str, overlay: pathlib.Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a command whose Go builds read changed files."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if overlay:
+        environment["GOFLAGS"] = f"{environment.get('GOFLAGS', '')} -overlay={overlay}".strip()
+    return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
+
+
+def outcome(tests: list[str], overlay: pathlib.Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs tests: one of Go, or some of Python."""
+    if not tests[0].startswith("tests/"):
+        packages = sorted({str(path.parent) for path in (ROOT / "service").rglob("*_test.go") if f"func {tests[0]}(" in path.read_text()})
+        return run("go", "test", "-count=1", f"-run=^{tests[0]}$", *packages, overlay=overlay)
+    return run(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests, overlay=overlay)
+
+
+def caught(mutation: Mutation, path: pathlib.Path, text: str) -> tuple[bool, str]:
+    """Whether the test fails for a mutation, and what was said if not."""
+    with tempfile.TemporaryDirectory() as directory:
+        changed, overlay = pathlib.Path(directory) / "changed.go", pathlib.Path(directory) / "overlay.json"
+        changed.write_text(text.replace(mutation.before, mutation.after))
+        overlay.write_text(json.dumps({"Replace": {str(path): str(changed)}}))
+        # Without this a mutation that does not compile would look like one that was caught.
+        built = run("go", "build", f"./{path.parent.relative_to(ROOT)}", overlay=overlay)
+        if built.returncode:
+            return False, f"it does not compile:\n{built.stderr}"
+        done = outcome([mutation.test], overlay)
+        return done.returncode == 1, "" if done.returncode == 1 else f"{mutation.test} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+def main() -> int:
+    """Runs the named mutations, or all, and returns 1 where one was not caught."""
+    words, code = sys.argv[1:], sources()
+    chosen = [m for m in MUTATIONS if not words or any(word in m.guard for word in words)]
+    places = [place(m, code) for m in chosen]
+    began = time.monotonic()
+    for tests in ([m.test for m in chosen if m.test.startswith("tests/")], *([m.test] for m in chosen if not m.test.startswith("tests/"))):
+        if tests and (done := outcome(sorted(set(tests)))).returncode:
+            print(f"without a mutation these must pass:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
+            return 1
+    missed = 0
+    with concurrent.futures.ThreadPoolExecutor(PARALLEL) as pool:
+        for m, (is_caught, why) in zip(chosen, pool.map(lambda m, path: caught(m, path, code[path]), chosen, places)):
+            missed += not is_caught
+            print(f"{'caught' if is_caught else 'MISSED'}  {m.guard}{': ' + why if why else ''}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} mutations were caught in {time.monotonic() - began:.0f} s")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
