@@ -37,7 +37,7 @@ func (d *Dispatcher) run(ctx context.Context) error {
 	}
 }
 
-// commit makes everything pending durable and then releases it. Only one goroutine calls it.
+// commit makes all pending decisions durable and then releases them. Only one goroutine calls it.
 func (d *Dispatcher) commit() {
 	d.mu.Lock()
 	entries := d.pending
@@ -62,7 +62,7 @@ func (d *Dispatcher) commit() {
 		snapshot := entries[group-1].snapshot
 		if err == nil && snapshot != nil {
 			if err = d.deps.Store.Compact(snapshot); errors.Is(err, store.ErrFull) {
-				// The records are there. The snapshot comes with the next of them.
+				// The records are on disk. The snapshot comes with the next ones.
 				snapshot, err = nil, nil
 				d.mu.Lock()
 				d.recordsSinceSnapshot = d.cfg.CompactEvery
@@ -70,7 +70,7 @@ func (d *Dispatcher) commit() {
 			}
 		}
 		if err != nil {
-			// What is on disk is not known. Nothing of this group, nor after it, is told to anybody.
+			// The state of the disk is unknown. Nothing of this group, or after it, is released.
 			d.stop(err)
 			return
 		}
@@ -87,7 +87,7 @@ func (d *Dispatcher) commit() {
 	}
 }
 
-// perform does one effect of a durable decision.
+// perform performs one effect of a durable decision.
 func (d *Dispatcher) perform(effect core.Effect) {
 	switch e := effect.(type) {
 	case core.Command:
@@ -131,7 +131,7 @@ func (d *Dispatcher) perform(effect core.Effect) {
 	}
 }
 
-// stop ends the service, with an error when it ends badly.
+// stop ends the service; err is nil for a normal end.
 func (d *Dispatcher) stop(err error) {
 	d.stopOnce.Do(func() {
 		d.failure = err

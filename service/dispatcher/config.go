@@ -19,9 +19,9 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// Store is where records and graphs are kept: service/store has a durable one and one in memory.
+// Store keeps records and graphs. Package store has a durable one and one in memory.
 type Store interface {
-	// Dir is empty when nothing outlives the process.
+	// Dir is empty if nothing survives the process.
 	Dir() string
 	Load(snapshot, record func(data []byte) error) error
 	Append(records [][]byte) error
@@ -29,34 +29,34 @@ type Store interface {
 	PutGraph(fingerprint string, graph []byte) error
 	Graph(fingerprint string) ([]byte, error)
 	DeleteGraph(fingerprint string) error
-	// Graphs gives the fingerprints of all that is there of graphs.
+	// Graphs gives the fingerprints of all stored graphs, also of incomplete ones.
 	Graphs() (fingerprints []string, err error)
-	// Figures says how large the store is.
+	// Figures gives the size of the store.
 	Figures() store.Figures
-	// Failed is closed when the store cannot be written any more.
+	// Failed is closed when the store can no longer be written.
 	Failed() <-chan struct{}
 }
 
-// Config of a dispatcher.
+// Config is the configuration of a dispatcher.
 type Config struct {
 	Core core.Config
 	// MaxGraphBytes bounds a serialised graph.
 	MaxGraphBytes int64
-	// MaxUploadBytes bounds the graphs that are being received at once, by the lengths they announce.
+	// MaxUploadBytes bounds the announced bytes of all uploads at once.
 	MaxUploadBytes int64
-	// UploadWait is how long an upload waits for others to end before it is refused.
+	// UploadWait is how long an upload waits for space before it is refused.
 	UploadWait time.Duration
-	// UploadIdle is how long an upload may take for its next MiB, or for what is left of it.
+	// UploadIdle is how long an upload may take for its next MiB, or for its rest.
 	UploadIdle time.Duration
-	// CompactEvery so many records the journal is replaced by a snapshot.
+	// CompactEvery is the number of records after which a snapshot replaces the journal.
 	CompactEvery int
-	// TickPeriod is how often timeouts are looked at.
+	// TickPeriod is the period in which timeouts are checked.
 	TickPeriod time.Duration
-	// Version is told to clients.
+	// Version is reported to clients.
 	Version string
 }
 
-// DefaultConfig is what the flags of pecan-dispatcher default to.
+// DefaultConfig gives the defaults of pecan-dispatcher's flags.
 func DefaultConfig() Config {
 	return Config{
 		Core: core.DefaultConfig(), MaxGraphBytes: 256 << 20, MaxUploadBytes: 1 << 30, UploadWait: 10 * time.Second, UploadIdle: 30 * time.Second,
@@ -64,8 +64,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// minSilence is the shortest silence that may cost somebody what it has: with less, one that is well seems gone whenever a
-// busy host lets a few of its heartbeats wait.
+// minSilence is the shortest timeout that may cost a peer its state. With less, a healthy peer seems dead
+// whenever a busy host delays a few of its heartbeats.
 const minSilence = 100 * time.Millisecond
 
 // Validate reports everything that is wrong.
@@ -102,7 +102,7 @@ func (c Config) Validate() error {
 	for _, address := range c.Core.WorkerAddresses {
 		whole := address
 		if net.ParseIP(address) != nil || address != "" && !strings.Contains(address, ":") {
-			// A host stands for any one worker there.
+			// A HOST means any one worker on that host.
 			whole = net.JoinHostPort(address, "1")
 		}
 		if wrong := check.Reachable("--worker-addresses", whole); wrong != nil {
@@ -116,7 +116,7 @@ func (c Config) Validate() error {
 	return err
 }
 
-// Deps is what a dispatcher needs of the world.
+// Deps are the dispatcher's dependencies.
 type Deps struct {
 	Store  Store
 	Graphs Graphs
@@ -124,7 +124,7 @@ type Deps struct {
 	// Rand gives unguessable bytes.
 	Rand io.Reader
 	Log  *slog.Logger
-	// Metrics takes the dispatcher's; nil: nobody asks.
+	// Metrics registers the dispatcher's metrics; nil if nobody scrapes them.
 	Metrics prometheus.Registerer
 }
 

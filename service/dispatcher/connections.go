@@ -6,14 +6,14 @@ import (
 	"sync/atomic"
 )
 
-// boundedListener hangs up on connections above a number, at once: a peer that waits in a backlog could not know why.
+// boundedListener closes connections above a limit at once. A peer that waits in a backlog could not know why.
 type boundedListener struct {
 	net.Listener
 	most int64
 	open atomic.Int64
 }
 
-// Accept gives the next connection that there is room for.
+// Accept gives the next connection within the limit.
 func (b *boundedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := b.Listener.Accept()
@@ -28,7 +28,7 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// countedConn gives its place back when it is closed.
+// countedConn frees its place when it is closed.
 type countedConn struct {
 	net.Conn
 	gone func()

@@ -8,27 +8,27 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// diskGate is shut while the disk has no room for records. Decisions that were taken wait for it, nobody is told of them, and no more are taken; for
-// the core that time does not pass, so nobody is timed out for it. What workers run goes on.
+// diskGate is shut while the disk has no space for records. Pending decisions wait and are not released, and no
+// new ones are taken. The core's time stands still meanwhile, so nobody times out. Running streams continue.
 type diskGate struct {
 	mu sync.Mutex
-	// why it is shut, and since when; nil: it is open.
+	// why the gate is shut, and since when; nil if it is open.
 	why   *reason.Error
 	since time.Duration
-	// changed is closed and replaced whenever it is shut or opened.
+	// changed is closed and replaced when the gate changes.
 	changed chan struct{}
 }
 
 func newDiskGate() *diskGate { return &diskGate{changed: make(chan struct{})} }
 
-// state gives why the gate is shut, or nil, and what is closed when that changes.
+// state gives why the gate is shut (nil if it is open), and a channel that is closed when that changes.
 func (g *diskGate) state() (*reason.Error, <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.why, g.changed
 }
 
-// set shuts the gate or opens it, and tells whether that is a change.
+// set shuts or opens the gate, and reports whether that is a change.
 func (g *diskGate) set(why *reason.Error, now time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -41,7 +41,7 @@ func (g *diskGate) set(why *reason.Error, now time.Duration) bool {
 	return true
 }
 
-// coreTime is the core's: it stands still while the gate is shut.
+// coreTime gives the core's time. It stands still while the gate is shut.
 func (g *diskGate) coreTime(now time.Duration) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -51,7 +51,7 @@ func (g *diskGate) coreTime(now time.Duration) time.Duration {
 	return now
 }
 
-// waitForDisk waits until the gate is open; false when the dispatcher stops or ctx ends before.
+// waitForDisk waits until the gate is open. It returns false if the dispatcher stops or ctx ends first.
 func (d *Dispatcher) waitForDisk(ctx context.Context) bool {
 	for {
 		why, changed := d.diskGate.state()
@@ -68,7 +68,7 @@ func (d *Dispatcher) waitForDisk(ctx context.Context) bool {
 	}
 }
 
-// holdBack puts decisions that the disk has no room for back in front of all others.
+// holdBack puts decisions that the disk has no space for back in front of all others.
 func (d *Dispatcher) holdBack(entries []*entry, cause error) {
 	d.mu.Lock()
 	d.pending = append(entries, d.pending...)
@@ -79,7 +79,7 @@ func (d *Dispatcher) holdBack(entries []*entry, cause error) {
 	}
 }
 
-// diskFull tells a peer what is the matter without telling it where the store lies.
+// diskFull is the error for peers. It does not reveal the path of the store.
 func diskFull() *reason.Error {
 	return reason.New(reason.StoreFull, "the disk of the dispatcher's work directory has less space than its reserve: running streams continue, and nothing new starts until space is freed; the dispatcher's log has details")
 }

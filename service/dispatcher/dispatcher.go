@@ -20,7 +20,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/validate"
 )
 
-// Dispatcher is the service. Make it with New, serve it with Serve, end it by the context of Serve.
+// Dispatcher is the service. New makes it, Serve runs it, and the context of Serve ends it.
 type Dispatcher struct {
 	pecanv1.UnimplementedDispatcherServer
 	cfg     Config
@@ -28,53 +28,54 @@ type Dispatcher struct {
 	check   *validate.Checker
 	metrics *metrics.Metrics
 	started time.Duration
-	// uploads bounds the bytes of graphs that are being received at once.
+	// uploads bounds the bytes of all uploads at once.
 	uploads *semaphore.Weighted
 
-	// mu guards the core, and the order of pending: entries are in the order of their decisions.
+	// mu guards the core and the order of pending, which is the order of decisions.
 	mu                   sync.Mutex
 	core                 *core.Core
 	pending              []*entry
 	recordsSinceSnapshot int
-	// wake has a token when pending may hold something.
+	// wake has a token if pending may hold something.
 	wake chan struct{}
 
 	diskGate *diskGate
 
-	// connectedMu guards who is connected.
+	// connectedMu guards the connected peers.
 	connectedMu sync.Mutex
 	nextID      uint64
 	sessions    map[core.SessionID]*commandQueue
 	watches     map[core.WatchID]*updateSlot
 
-	// graphMu guards arriving: registrations under way per fingerprint, whose graphs must not be forgotten.
+	// graphMu guards registering, which counts running registrations by fingerprint. Their graphs must not be
+	// removed.
 	graphMu     sync.Mutex
 	registering map[string]int
 
-	// planning are the orders of steps that are being planned, of which planMu lets one go on at a time.
+	// planning counts plans of orders in progress. planningMu lets one run at a time.
 	planning   sync.WaitGroup
 	planningMu sync.Mutex
 
-	// stopping is closed when the service ends; failure says why when it ends badly.
+	// stopping is closed when the service ends. failure has the error of a bad end.
 	stopping chan struct{}
 	stopOnce sync.Once
 	failure  error
 }
 
-// entry is a decision on its way to the disk.
+// entry is a decision that waits for the disk.
 type entry struct {
 	records [][]byte
-	// snapshot, when set, stands for all records up to and including this entry's.
+	// snapshot, if set, contains all records up to this entry.
 	snapshot []byte
 	effects  []core.Effect
 	counts   metrics.Counts
 	reply    any
 	err      error
-	// done is closed when reply and err may be told.
+	// done is closed when reply and err may be released.
 	done chan struct{}
 }
 
-// New replays the store and makes a dispatcher over it.
+// New replays the store and makes a dispatcher.
 func New(cfg Config, deps Deps) (*Dispatcher, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configure dispatcher: %w", err)
@@ -117,7 +118,7 @@ func New(cfg Config, deps Deps) (*Dispatcher, error) {
 	return d, nil
 }
 
-// replay gives the state of a store and how many records were applied one by one.
+// replay gives the state of a store, and the number of records applied after its snapshot.
 func replay(store Store) (*durable.State, int, error) {
 	state, replayed := durable.NewState(), 0
 	err := store.Load(func(snapshot []byte) error {
@@ -140,7 +141,7 @@ func replay(store Store) (*durable.State, int, error) {
 	return state, replayed, nil
 }
 
-// Ready gives why nothing can be asked of the dispatcher, or nil.
+// Ready says why the dispatcher cannot serve; nil if it can.
 func (d *Dispatcher) Ready() error {
 	select {
 	case <-d.stopping:
@@ -172,7 +173,7 @@ func (d *Dispatcher) submit(ctx context.Context, input any) (any, error) {
 		case <-e.done:
 			return e.reply, e.err
 		case <-changed:
-			// It waits for the disk and becomes true then; whoever asks again gets the same answer.
+			// The decision waits for the disk and happens then. A repeated request gets the same answer.
 			if why, changed = d.diskGate.state(); why != nil {
 				return nil, why
 			}
@@ -184,13 +185,13 @@ func (d *Dispatcher) submit(ctx context.Context, input any) (any, error) {
 	}
 }
 
-// decide runs the core and queues what came out. It does not wait.
+// decide runs the core and queues the result. It does not wait.
 func (d *Dispatcher) decide(input any) (e *entry) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer func() {
 		if p := recover(); p != nil {
-			// The core may be half way through a decision. Only what is on disk can be trusted now.
+			// The core may have stopped in the middle of a decision. Only the state on disk can be trusted.
 			d.deps.Log.Error("the core failed", "input", fmt.Sprintf("%T", input), "panic", p, "stack", string(debug.Stack()))
 			d.stop(reason.New(reason.Internal, "the dispatcher's core failed: %v", p))
 			e = &entry{err: d.stopError(), done: make(chan struct{})}
@@ -219,7 +220,7 @@ func (d *Dispatcher) decide(input any) (e *entry) {
 	return e
 }
 
-// randomID draws an id that cannot be guessed.
+// randomID gives an unguessable id.
 func (d *Dispatcher) randomID(prefix string) (string, error) {
 	var b [12]byte
 	if _, err := io.ReadFull(d.deps.Rand, b[:]); err != nil {

@@ -5,7 +5,7 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// metricsSource is the dispatcher as its metrics see it.
+// metricsSource implements metrics.Source.
 type metricsSource struct{ d *Dispatcher }
 
 // StatusNow implements metrics.Source.

@@ -10,8 +10,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 )
 
-// planOrder plans an order of steps beside everything else, and tells the core what came of it: it parses a graph, for which the store
-// must not wait. What is under way when the dispatcher stops is asked for again by the next one.
+// planOrder plans an order in the background and gives the result to the core. Planning parses a graph, and the
+// store must not wait for that. If the dispatcher stops meanwhile, the next one asks again.
 func (d *Dispatcher) planOrder(asked rollout.PlanRequest) {
 	d.planning.Add(1)
 	go func() {
@@ -23,8 +23,8 @@ func (d *Dispatcher) planOrder(asked rollout.PlanRequest) {
 	}()
 }
 
-// planOrderNow answers the core's question, one after the other: a graph may be large. A panic is an answer, too: the registered order is
-// right, and no reason to end.
+// planOrderNow answers requests one at a time, because graphs may be large. A panic is an answer too: the
+// registered order stays right, so the dispatcher need not end.
 func (d *Dispatcher) planOrderNow(asked rollout.PlanRequest) (planned rollout.Planned) {
 	d.planningMu.Lock()
 	defer d.planningMu.Unlock()
@@ -50,8 +50,8 @@ func (d *Dispatcher) planOrderNow(asked rollout.PlanRequest) (planned rollout.Pl
 	return planned
 }
 
-// orderOfPosition finds the order of the steps in the epoch of a position, where the core has not decided on it. One graph at a time is looked
-// at, as for plans.
+// orderOfPosition finds the order that a position names, if the core has not decided on it. It reads one graph at
+// a time.
 func (d *Dispatcher) orderOfPosition(req *pecanv1.OpenEpochRequest) ([]string, error) {
 	d.mu.Lock()
 	asked := d.core.OrderToFind(req)

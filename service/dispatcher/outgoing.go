@@ -7,7 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// commandQueue is the way out to one worker: commands in order.
+// commandQueue holds the commands to one worker in order.
 type commandQueue struct {
 	mu       sync.Mutex
 	commands []*pecanv1.WorkerCommand
@@ -43,7 +43,7 @@ func (s *commandQueue) take() (commands []*pecanv1.WorkerCommand, ended bool, er
 	return commands, s.ended, s.err
 }
 
-// updateSlot is the way out to one watch: only the newest snapshot counts.
+// updateSlot holds the newest snapshot for one watch.
 type updateSlot struct {
 	mu     sync.Mutex
 	newest *pecanv1.EpochUpdate

@@ -16,7 +16,7 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// RegisterDataset implements the service. Nothing is stored before everything has been checked.
+// RegisterDataset implements the service. It stores nothing before all checks.
 func (d *Dispatcher) RegisterDataset(stream uploadStream) (err error) {
 	u, stop := newUpload(stream, d.cfg.UploadIdle)
 	defer stop()
@@ -36,7 +36,7 @@ func (d *Dispatcher) RegisterDataset(stream uploadStream) (err error) {
 	if err != nil {
 		return err
 	}
-	// What is refused from here on leaves no graph behind.
+	// A later refusal must leave no graph behind.
 	defer func() {
 		if err != nil {
 			d.removeGraph(fingerprint)
@@ -103,7 +103,7 @@ func (d *Dispatcher) dataset(id string) *pecanv1.StoredDataset {
 	return d.core.State().Dataset(id)
 }
 
-// specDigest tells apart datasets with one graph whose elements are packed differently.
+// specDigest distinguishes datasets of one graph whose elements are packed differently.
 func specDigest(spec *pecanv1.DatasetSpec) string {
 	plain := proto.Clone(spec).(*pecanv1.DatasetSpec)
 	plain.TensorflowVersion = ""
@@ -115,7 +115,7 @@ func specDigest(spec *pecanv1.DatasetSpec) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// holdGraph keeps a graph from being forgotten while it is being registered.
+// holdGraph protects a graph from removal while it is being registered.
 func (d *Dispatcher) holdGraph(fingerprint string, by int) {
 	d.graphMu.Lock()
 	defer d.graphMu.Unlock()
@@ -124,7 +124,7 @@ func (d *Dispatcher) holdGraph(fingerprint string, by int) {
 	}
 }
 
-// removeGraph deletes a graph unless somebody has registered it again meanwhile.
+// removeGraph deletes a graph unless it was registered again meanwhile.
 func (d *Dispatcher) removeGraph(fingerprint string) {
 	d.graphMu.Lock()
 	defer d.graphMu.Unlock()
@@ -139,7 +139,7 @@ func (d *Dispatcher) removeGraph(fingerprint string) {
 	}
 }
 
-// removeOrphans deletes graphs that were stored before a crash and belong to no dataset, because the record of theirs was never written.
+// removeOrphans deletes graphs without a dataset: a crash came between storing the graph and writing its record.
 func (d *Dispatcher) removeOrphans() error {
 	stored, err := d.deps.Store.Graphs()
 	if err != nil {
@@ -151,7 +151,7 @@ func (d *Dispatcher) removeOrphans() error {
 	return nil
 }
 
-// storeError tells a peer that the store failed without telling it where it lies.
+// storeError is a store's error for peers. It does not reveal the path of the store.
 func (d *Dispatcher) storeError(err error) error {
 	if errors.Is(err, store.ErrNoGraph) {
 		return reason.New(reason.DatasetUnknown, "the graph is not stored here")

@@ -9,14 +9,14 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// Explain implements the service. What the steps do and what is predicted of them is found anew: it follows from the graph and the
-// figures.
+// Explain implements the service. The steps and predictions are computed again, because they follow from the
+// graph and the metrics.
 func (d *Dispatcher) Explain(_ context.Context, req *pecanv1.ExplainRequest) (*pecanv1.ExplainResponse, error) {
 	if err := d.check.Required("job", req.Job); err != nil {
 		return nil, err
 	}
 	d.mu.Lock()
-	// Names and ids are in small letters.
+	// Names and ids are in lower case.
 	explained, err := d.core.Explain(strings.ToLower(req.Job))
 	d.mu.Unlock()
 	if err != nil {
@@ -33,7 +33,7 @@ func (d *Dispatcher) Explain(_ context.Context, req *pecanv1.ExplainRequest) (*p
 	}
 	response.Steps = proposal.Steps
 	if response.Order == pecanv1.Order_ORDER_OFF {
-		// What could be planned is nobody's order.
+		// Nobody asked for an order, so none is shown.
 		for i, step := range response.Steps {
 			step.Place, step.Reason = uint32(i), "the author's order"
 		}
@@ -43,7 +43,7 @@ func (d *Dispatcher) Explain(_ context.Context, req *pecanv1.ExplainRequest) (*p
 		response.PredictedBeforeS, response.PredictedAfterS = proposal.PredictedBefore, proposal.PredictedAfter
 		return response, nil
 	}
-	// Another version of the policy decided.
+	// An older version of the policy decided.
 	for _, step := range response.Steps {
 		step.Place = uint32(max(0, slices.Index(explained.Order, step.Node)))
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/validate"
 )
 
-// CreateJob implements the service. The graph is analysed outside of the core, and only when a job is really created.
+// CreateJob implements the service. The graph is analysed outside the core, and only if a job is created.
 func (d *Dispatcher) CreateJob(ctx context.Context, req *pecanv1.CreateJobRequest) (*pecanv1.CreateJobResponse, error) {
 	name, err := d.check.JobName(req.JobName)
 	if err != nil {
@@ -54,7 +54,7 @@ func (d *Dispatcher) CreateJob(ctx context.Context, req *pecanv1.CreateJobReques
 	return response, nil
 }
 
-// plan has a dataset divided for a job, and checks what the rest of the dispatcher relies on.
+// plan divides a dataset for a job, and checks what the dispatcher relies on.
 func (d *Dispatcher) plan(dataset *pecanv1.StoredDataset, options *pecanv1.JobOptions) (*pecanv1.Plan, error) {
 	graph, err := d.deps.Store.Graph(dataset.Fingerprint)
 	if err != nil {
@@ -79,7 +79,7 @@ func (d *Dispatcher) randomSeed() (uint64, error) {
 	return binary.LittleEndian.Uint64(b[:]), nil
 }
 
-// ask submits a request whose answer has the type T.
+// ask submits a request whose answer has type T.
 func ask[T any](ctx context.Context, d *Dispatcher, input any) (T, error) {
 	var none T
 	answer, err := d.submit(ctx, input)
@@ -105,7 +105,7 @@ func (d *Dispatcher) ClientHeartbeat(ctx context.Context, req *pecanv1.ClientHea
 		pass.WaitedS = validate.CleanSeconds(pass.WaitedS)
 	}
 	if why, _ := d.diskGate.state(); why != nil {
-		// Nobody's time passes.
+		// Time stands still while the disk is full.
 		return &pecanv1.ClientHeartbeatResponse{}, nil
 	}
 	return ask[*pecanv1.ClientHeartbeatResponse](ctx, d, req)
@@ -128,7 +128,7 @@ func (d *Dispatcher) status() *pecanv1.StatusResponse {
 	now := d.deps.Clock.Now()
 	d.mu.Lock()
 	status := d.core.Status(d.diskGate.coreTime(now))
-	// Parts of the answer belong to the core's state: it is written out before the core goes on.
+	// Parts of the answer belong to the core's state, so the answer is copied before the core continues.
 	status = clone(status)
 	d.mu.Unlock()
 	status.Version, status.WorkDir, status.UptimeS = d.cfg.Version, d.deps.Store.Dir(), (now - d.started).Seconds()

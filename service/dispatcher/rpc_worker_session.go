@@ -14,18 +14,19 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/validate"
 )
 
-// helloWait is how long a worker's connection may say nothing.
+// helloWait is how long a worker's connection may be silent at first.
 const helloWait = 10 * time.Second
 
 type workerStream = grpc.BidiStreamingServer[pecanv1.WorkerMessage, pecanv1.WorkerCommand]
 
-// received is what a worker's stream gave.
+// received is a result of a worker's stream.
 type received struct {
 	message *pecanv1.WorkerMessage
 	err     error
 }
 
-// receive reads the stream in a goroutine of its own, which ends with the call: after the handler's return Recv fails.
+// receive reads the stream in its own goroutine. The goroutine ends with the call, because Recv fails after the
+// handler returns.
 func receive(stream workerStream, stop <-chan struct{}) <-chan received {
 	messages := make(chan received)
 	go func() {
@@ -72,7 +73,7 @@ func (d *Dispatcher) WorkerSession(stream workerStream) error {
 	return d.serveWorker(stream, id, s, messages)
 }
 
-// sessionEnded tells the core, as soon as it can be told anything.
+// sessionEnded tells the core as soon as the disk has space.
 func (d *Dispatcher) sessionEnded(id core.SessionID) {
 	if why, _ := d.diskGate.state(); why == nil {
 		d.decide(core.SessionEnded{Session: id})
@@ -133,7 +134,8 @@ func (d *Dispatcher) serveWorker(stream workerStream, id core.SessionID, s *comm
 	}
 }
 
-// fromWorker cleans a message and queues it. Nobody waits: a worker's reports are answered by commands, if at all.
+// fromWorker cleans a message and queues it. Nobody waits for it: commands answer a worker's reports, if anything
+// does.
 func (d *Dispatcher) fromWorker(ctx context.Context, id core.SessionID, message *pecanv1.WorkerMessage) error {
 	switch kind := message.GetKind().(type) {
 	case *pecanv1.WorkerMessage_Heartbeat:
@@ -167,7 +169,7 @@ func (d *Dispatcher) fromWorker(ctx context.Context, id core.SessionID, message 
 		return reason.New(reason.BadArgument, "worker session: hello is the first message only")
 	}
 	if why, _ := d.diskGate.state(); why != nil && (message.GetHeartbeat() != nil || message.GetMetrics() != nil) {
-		// There will be newer ones.
+		// Newer ones will follow.
 		return nil
 	}
 	if d.waitForDisk(ctx) {

@@ -21,19 +21,19 @@ import (
 )
 
 const (
-	// wireSlack lets requests that are a little too large in, so that they are refused in our own words.
+	// wireSlack admits requests that are a little too large, so that they get an error of ours.
 	wireSlack = 16 << 20
-	// maxConnections keeps a flood from taking every file descriptor. A trainer or a worker has one.
+	// maxConnections protects the file descriptors. A trainer or a worker needs one connection.
 	maxConnections = 10_000
-	// requestWindow is what a peer may send ahead of what is read. gRPC's own estimate lets it grow to 16 MiB on a fast network, and that
-	// much would come in of an upload which is not admitted.
+	// requestWindow bounds what a peer may send before it is read. gRPC's own estimate grows to 16 MiB on a fast
+	// network, and an upload would send that much before it is admitted.
 	requestWindow = 1 << 20
 	// stopGrace is how long requests may take to end when the service stops.
 	stopGrace = 2 * time.Second
 )
 
-// Serve answers on the listener until ctx ends, and closes the listener. It gives nil after a clean stop, and an error
-// when the store failed.
+// Serve answers on the listener until ctx ends, and closes the listener. It returns nil after a normal stop, and
+// an error if the store failed.
 func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer(
 		grpc.MaxRecvMsgSize(validate.MaxRequestBytes+wireSlack), grpc.MaxHeaderListSize(16<<10), grpc.MaxConcurrentStreams(1024),
@@ -49,7 +49,8 @@ func (d *Dispatcher) Serve(ctx context.Context, listener net.Listener) error {
 	written := make(chan error, 1)
 	go func() {
 		written <- d.run(running)
-		// Handlers end by themselves when the service stops; a peer that does not read its answers is cut off.
+		// Handlers end by themselves when the service stops. A peer that does not read its answers is
+		// disconnected.
 		cut := time.AfterFunc(stopGrace, server.Stop)
 		defer cut.Stop()
 		server.GracefulStop()
@@ -81,7 +82,7 @@ func (d *Dispatcher) stream(service any, stream grpc.ServerStream, info *grpc.St
 	return next(service, admittingStream{stream})
 }
 
-// admittingStream checks every message of a stream as it comes.
+// admittingStream checks every message of a stream.
 type admittingStream struct{ grpc.ServerStream }
 
 func (a admittingStream) RecvMsg(m any) error {
@@ -91,7 +92,7 @@ func (a admittingStream) RecvMsg(m any) error {
 	return admit(m)
 }
 
-// admit bounds a request and drops what this version does not know of it.
+// admit bounds a request and drops unknown fields.
 func admit(req any) error {
 	message, ok := req.(proto.Message)
 	if !ok {
@@ -104,7 +105,8 @@ func admit(req any) error {
 	return nil
 }
 
-// settle ends every request: a panic becomes an error of this request alone, every error gets its code and reason, and is logged.
+// settle ends every request. A panic becomes an error of this request alone. Every error gets its code and
+// reason, and is logged.
 func (d *Dispatcher) settle(method string, err *error) {
 	if p := recover(); p != nil {
 		d.deps.Log.Error("request panicked", "method", method, "panic", p, "stack", string(debug.Stack()))

@@ -13,8 +13,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/validate"
 )
 
-// admitUpload takes the room for a graph, which the caller gives back. Uploads that stall must not keep others waiting for
-// ever without a word.
+// admitUpload reserves space for a graph; the caller releases it. Stalled uploads must not block others forever.
 func (d *Dispatcher) admitUpload(ctx context.Context, size int64) error {
 	waiting, stop := context.WithTimeout(ctx, d.cfg.UploadWait)
 	defer stop()
@@ -32,17 +31,18 @@ func (d *Dispatcher) admitUpload(ctx context.Context, size int64) error {
 
 type uploadStream = grpc.ClientStreamingServer[pecanv1.RegisterDatasetRequest, pecanv1.RegisterDatasetResponse]
 
-// progressBytes is what an upload has to bring within its idle time: single bytes now and then would hold its room for ever.
+// progressBytes is what an upload must send within its idle time. Otherwise single bytes could hold its space
+// forever.
 const progressBytes = 1 << 20
 
-// upload receives the parts of one upload, each in time, and none before it is asked for: an upload that waits to be admitted
-// holds nothing but what the connection buffers.
+// upload receives the parts of one upload, each in time and on demand. An upload that waits for admission uses
+// only the connection's buffer.
 type upload struct {
 	want  chan<- struct{}
 	parts <-chan part
 	idle  time.Duration
 	timer *time.Timer
-	// fresh are the bytes that came since the time was last given anew.
+	// fresh counts the bytes since the timer was last reset.
 	fresh int
 }
 
@@ -51,9 +51,10 @@ type part struct {
 	err     error
 }
 
-// newUpload reads the stream in a goroutine of its own, which ends with the call: after the handler's return Recv fails.
+// newUpload reads the stream in its own goroutine. The goroutine ends with the call, because Recv fails after the
+// handler returns.
 func newUpload(stream uploadStream, idle time.Duration) (*upload, func()) {
-	// A part that nobody takes any more does not block: there is room for the one that was asked for.
+	// The buffers let the goroutine end even if nobody takes its last part.
 	want, parts := make(chan struct{}, 1), make(chan part, 1)
 	go func() {
 		for range want {
@@ -68,7 +69,7 @@ func newUpload(stream uploadStream, idle time.Duration) (*upload, func()) {
 	}
 }
 
-// next is not called again after an error.
+// next must not be called after an error.
 func (u *upload) next() (*pecanv1.RegisterDatasetRequest, error) {
 	u.want <- struct{}{}
 	select {
@@ -83,7 +84,7 @@ func (u *upload) next() (*pecanv1.RegisterDatasetRequest, error) {
 	}
 }
 
-// restart gives the time anew.
+// restart resets the timer.
 func (u *upload) restart() {
 	u.fresh = 0
 	u.timer.Reset(u.idle)
@@ -114,7 +115,7 @@ func (d *Dispatcher) receiveHeader(u *upload) (*pecanv1.RegisterDatasetRequest_H
 
 // receiveGraph takes exactly size bytes. Memory grows with what arrives, not with what was announced.
 func receiveGraph(u *upload, size int64) ([]byte, error) {
-	// Waiting for room was not the upload's fault.
+	// The wait for space does not count.
 	u.restart()
 	var graph []byte
 	for {

@@ -113,6 +113,35 @@ func (c *Core) otherWorker(than string, avoid []string) bool {
 	return false
 }
 
+// loseLeaseWithWorker ends the lease of a stream whose worker is lost. If the stream may have killed the worker, the record
+// has the suspected elements, and the job fails at the limit.
+func (c *Core) loseLeaseWithWorker(key streamKey, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, worker *workerState, died bool, why string) {
+	mark := c.volatile(key).mark
+	if worker.trying {
+		// The tried order may have killed the worker. That counts against the order, not against an element.
+		c.volatile(key).crashed = false
+	}
+	suspects, suspicious := c.suspects(key, stream, worker.crash != "")
+	suspicious = suspicious && !worker.trying
+	if opening := c.diedOpening(key, stream); !died || !suspicious || opening {
+		c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, why)
+		if opening && c.crashLimits().OpeningReached(stream) {
+			c.blameOpening(key, job, stream, worker)
+		}
+		return
+	}
+	lost := &pecanv1.LeaseLost{
+		Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_DIED, Progress: suspects.First, SuspectBelow: suspects.Below, InFlight: suspects.InFlight, Why: why,
+		Truncated: c.truncates(key, stream), Crashed: worker.crash != "", OpeningCrashes: c.openingCrashes(key, stream),
+	}
+	lost.Serial = c.crashLimits().Serial(stream, lost)
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: lost}})
+	if c.crashLimits().Reached(stream) {
+		c.blame(key, job, stream, mark, worker)
+	}
+}
+
+// loseLease ends a lease for a cause other than a suspected death.
 func (c *Core) loseLease(key streamKey, stream *pecanv1.StoredStream, cause pecanv1.LeaseLost_Cause, why string) {
 	volatile := c.volatile(key)
 	progress := uint64(0)

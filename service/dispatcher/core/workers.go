@@ -137,32 +137,8 @@ func (c *Core) loseWorker(id string, died bool, why string) {
 	c.event("worker lost", "worker", id, "tcp", worker.address.GetTcp(), "why", why)
 	c.dirty = true
 	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
-		if stream.Worker.GetWorkerId() != id {
-			return
-		}
-		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}
-		mark := c.volatile(key).mark
-		if worker.trying {
-			// The tried order may have killed the worker. That counts against the order, not against an element.
-			c.volatile(key).crashed = false
-		}
-		suspects, suspicious := c.suspects(key, stream, worker.crash != "")
-		suspicious = suspicious && !worker.trying
-		if opening := c.diedOpening(key, stream); !died || !suspicious || opening {
-			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, why)
-			if opening && c.crashLimits().OpeningReached(stream) {
-				c.blameOpening(key, job, stream, worker)
-			}
-			return
-		}
-		lost := &pecanv1.LeaseLost{
-			Id: key.id(), Lease: stream.Lease, Cause: pecanv1.LeaseLost_DIED, Progress: suspects.First, SuspectBelow: suspects.Below, InFlight: suspects.InFlight, Why: why,
-			Truncated: c.truncates(key, stream), Crashed: worker.crash != "", OpeningCrashes: c.openingCrashes(key, stream),
-		}
-		lost.Serial = c.crashLimits().Serial(stream, lost)
-		c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: lost}})
-		if c.crashLimits().Reached(stream) {
-			c.blame(key, job, stream, mark, worker)
+		if stream.Worker.GetWorkerId() == id {
+			c.loseLeaseWithWorker(streamKey{job.JobId, epoch.Epoch, stream.Stream}, job, stream, worker, died, why)
 		}
 	})
 }

@@ -84,7 +84,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 
 func word(enum, prefix string) string { return strings.ToLower(strings.TrimPrefix(enum, prefix)) }
 
-// countDuplicates adds what trainers told of duplicates since it was asked last. Passes that are over are forgotten.
+// countDuplicates adds the duplicates reported since the last scrape. Closed passes are dropped.
 func (m *Metrics) countDuplicates(status *pecanv1.StatusResponse) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,10 +9,10 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// Counts are what records of a decision mean for the metrics.
+// Counts are what the records of a decision mean for the metrics.
 type Counts struct {
 	granted, delivered, elements uint64
-	// lost by pecanv1.LeaseLost_Cause.
+	// lost is indexed by pecanv1.LeaseLost_Cause.
 	lost [4]uint64
 }
 
@@ -30,7 +30,7 @@ func (f *Counts) Add(record *pecanv1.Record) {
 	}
 }
 
-// Committed counts a write to the store and the time that it took.
+// Committed counts a write to the store and its time.
 func (m *Metrics) Committed(records int, snapshot bool, took time.Duration) {
 	if records > 0 {
 		m.records.Add(float64(records))
@@ -53,7 +53,8 @@ func (m *Metrics) Decided(f Counts) {
 	}
 }
 
-// Refused counts a request. A word that is not of the list came with the report of a worker, and there may be any number of those.
+// Refused counts a refused request. A reason code outside the list comes from a worker's report. Such codes share
+// one label, because their number is unbounded.
 func (m *Metrics) Refused(why reason.Reason) {
 	if reason.Code(why) == codes.Unknown {
 		why = "OTHER"

@@ -9,10 +9,10 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// maxJobsShown bounds the jobs that have metrics of their own: the newest ones. All count in the sums.
+// maxJobsShown bounds the jobs with their own metrics to the newest ones. The sums count all.
 const maxJobsShown = 500
 
-// Metrics count what the dispatcher does. What it has is read from its status when somebody asks.
+// Metrics counts what the dispatcher does. Gauges come from its status during a scrape.
 type Metrics struct {
 	source                               Source
 	granted, delivered, elements         prometheus.Counter
@@ -23,7 +23,7 @@ type Metrics struct {
 	workers, clients, datasets           *prometheus.Desc
 	bytes, torn, full, orders            *prometheus.Desc
 
-	// told are the duplicates that trainers told of the passes they read.
+	// duplicatesSeen has the reported duplicates by pass.
 	mu             sync.Mutex
 	duplicatesSeen map[passKey]uint64
 }
@@ -32,7 +32,7 @@ type Metrics struct {
 type Source interface {
 	// StatusNow gives what an operator sees.
 	StatusNow() *pecanv1.StatusResponse
-	// StoreFigures says how large the store is.
+	// StoreFigures gives the size of the store.
 	StoreFigures() store.Figures
 	// DiskFull reports whether the disk has no room for records.
 	DiskFull() bool

@@ -10,8 +10,8 @@ import (
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
-// constraint says why step j may not run before step i, for i < j; empty: it may. Steps that do not stand next to each other are asked about as
-// if they did: an order in which each pair may change places is one of changes between neighbours.
+// constraint says why step j may not run before step i, for i < j; empty if it may. It treats all pairs as
+// neighbours: an order in which each pair may swap can be reached by swaps of neighbours.
 func (p *proposer) constraint(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	switch {
@@ -37,8 +37,8 @@ func (p *proposer) constraint(i, j int) string {
 	return ""
 }
 
-// mayNotPassBatch says why a step may not pass a batch; empty: it does the same to rows one by one and to a batch of them. Above a batch the first
-// dimension of what it was written for is that of the rows.
+// mayNotPassBatch says why a step may not pass a batch; empty if it does the same to single rows and to a batch
+// of them. Above a batch, the step's first dimension is that of the rows.
 func (p *proposer) mayNotPassBatch(i, above int) string {
 	t := p.step(i)
 	switch {
@@ -74,7 +74,7 @@ func (p *proposer) mayNotPassBatch(i, above int) string {
 	return ""
 }
 
-// inBatches is what a step does to a component, as seen behind the batches between it and another one.
+// inBatches gives what a step does to a component, seen after the batches between the step and another one.
 func (p *proposer) inBatches(i, j, c int) dataflow.Change {
 	seen := change(p.step(i), c)
 	for k := i + 1; k < j; k++ {
@@ -85,10 +85,10 @@ func (p *proposer) inBatches(i, j, c int) dataflow.Change {
 	return seen
 }
 
-// draws tells whether what a step draws depends on how many elements reached it.
+// draws reports whether a step's random values depend on how many elements reached it.
 func (p *proposer) draws(t *graphorder.Traits) bool { return t.Random && !p.keyed[t.Node] }
 
-// filterMayNotMove asks whether a filter may run before a map or a filter.
+// filterMayNotMove says why a filter may not run before a map or a filter.
 func (p *proposer) filterMayNotMove(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	for _, c := range a.Writes {
@@ -107,7 +107,7 @@ func (p *proposer) filterMayNotMove(i, j int) string {
 	return ""
 }
 
-// mapMayNotMove asks whether a map may run before a filter, for elements that the filter leaves out.
+// mapMayNotMove says why a map may not run before a filter, on elements that the filter drops.
 func (p *proposer) mapMayNotMove(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	for _, c := range b.Writes {
@@ -124,13 +124,13 @@ func (p *proposer) mapMayNotMove(i, j int) string {
 	return ""
 }
 
-// shareComponent tells whether one of two maps changes a component that the other changes or looks at.
+// shareComponent reports whether one of two maps writes a component that the other reads or writes.
 func shareComponent(a, b *graphorder.Traits, c int) bool {
 	aWrites, bWrites := slices.Contains(a.Writes, c), slices.Contains(b.Writes, c)
 	return aWrites && (bWrites || slices.Contains(b.Reads, c)) || bWrites && slices.Contains(a.Reads, c)
 }
 
-// mapsMayNotSwap says why two maps that have to do with the same component may not change places.
+// mapsMayNotSwap says why two maps of the same component may not swap.
 func (p *proposer) mapsMayNotSwap(i, j, c int) string {
 	a, b := p.step(i), p.step(j)
 	for _, one := range []int{i, j} {
@@ -182,8 +182,8 @@ func (p *proposer) mapsMayNotSwap(i, j, c int) string {
 	return ""
 }
 
-// decidedBy finds a step behind another one that decides which elements there are by values that may follow from a component; -1 where
-// there is none. Whatever may differ in another order, the elements' number may not.
+// decidedBy finds a later step that selects elements by values that may depend on a component; -1 without one.
+// Values may differ in another order, but the number of elements may not.
 func (p *proposer) decidedBy(step, component int) int {
 	follows := map[int]bool{component: true}
 	all := false
@@ -212,8 +212,8 @@ func ranked(t *graphorder.Traits, c int) bool {
 	return !t.Before[c].GetUnknownRank() && !t.After[c].GetUnknownRank()
 }
 
-// mayDiffer says why the results of two changes in either order are not nearly the same; empty: they may be, and a trial tells. The sizes
-// are those of what the first one is given.
+// mayDiffer says why the results of two changes differ too much in the other order; empty if a trial can tell.
+// The sizes are those of the first step's input.
 func mayDiffer(a, b dataflow.Change, before []int64, random bool) string {
 	switch {
 	case a.Opaque != "":
@@ -248,8 +248,8 @@ func mayDiffer(a, b dataflow.Change, before []int64, random bool) string {
 	return sizeCheckMayFail(a, b, before)
 }
 
-// sizeCheckMayFail says why one of two changes may fail, if the second one comes first, for the sizes that it is given then, and that only for some
-// elements; empty: it may not.
+// sizeCheckMayFail says why one of two changes may fail in the other order because of the sizes it gets, and only
+// for some elements; empty if it may not.
 func sizeCheckMayFail(a, b dataflow.Change, before []int64) string {
 	for _, way := range []struct {
 		sizes, checks dataflow.Dims
@@ -262,7 +262,8 @@ func sizeCheckMayFail(a, b dataflow.Change, before []int64) string {
 	return ""
 }
 
-// sizesFixed tells whether sizes are the same for all elements: whether a check of them fails is then seen in a trial.
+// sizesFixed reports whether sizes are the same for all elements. A trial then shows whether a check of them
+// fails.
 func sizesFixed(sizes []int64, dims dataflow.Dims) bool {
 	for i, size := range sizes {
 		if dims&(1<<i) != 0 && size < 0 {
@@ -272,7 +273,8 @@ func sizesFixed(sizes []int64, dims dataflow.Dims) bool {
 	return true
 }
 
-// changesRankOrKind says what becomes of a component whose dimensions are others in number, or that is no longer, or only now, of numbers.
+// changesRankOrKind says whether a component gets another number of dimensions, or changes between strings and
+// numbers.
 func changesRankOrKind(before, behind *pecanv1.ComponentSpec) string {
 	switch {
 	case isString(before) != isString(behind):
@@ -283,8 +285,8 @@ func changesRankOrKind(before, behind *pecanv1.ComponentSpec) string {
 	return ""
 }
 
-// forbidRefused keeps a step that the graph refused behind those that it had passed, and before those that had passed it. Where it is the
-// steps around it that moved, those keep their places.
+// forbidRefused keeps a refused step in its place relative to the steps that it passed and that passed it. If the
+// steps around it moved, they keep their places.
 func (p *proposer) forbidRefused(refused *graphorder.Refused, order []int) {
 	at := slices.IndexFunc(p.steps, func(i int) bool { return p.all[i].Node == refused.Node })
 	why := refused.Why.Error()
@@ -292,23 +294,24 @@ func (p *proposer) forbidRefused(refused *graphorder.Refused, order []int) {
 		p.fixRefusedStep(at, order, why)
 		return
 	}
-	// Where steps that make other sizes were among those that it passed, it is them that it cannot do without.
+	// If some of the passed steps change sizes, only those are needed in front.
 	for _, which := range []func(other int) bool{p.resizes, func(int) bool { return true }} {
 		if p.forbidSwaps(order, why, func(i, j int) bool { return i == at && which(j) || j == at && which(i) }) {
 			return
 		}
 	}
-	// It did not move, or is one of those that others pass.
+	// The step did not move, or others pass it.
 	why = fmt.Sprintf("%s could not stand where it is then: %s", refused.Node, why)
 	p.forbidSwaps(order, why, func(_, _ int) bool { return true })
 }
 
-// forbidPastBatches holds what has passed a batch in an order: how batches are put together may depend on what stands above them.
+// forbidPastBatches forbids passing the batches that an order passed: how batches are made may depend on the
+// steps above.
 func (p *proposer) forbidPastBatches(order []int, why string) (held bool) {
 	return p.forbidSwaps(order, why, func(i, j int) bool { return p.step(i).Batches || p.step(j).Batches })
 }
 
-// forbidSwaps holds the pairs that changed places in an order, and tells whether there were any that were not held.
+// forbidSwaps forbids the swaps of an order, and reports whether any of them was still allowed.
 func (p *proposer) forbidSwaps(order []int, why string, which func(i, j int) bool) (held bool) {
 	for i, j := range swapped(order) {
 		if which(i, j) {
@@ -319,7 +322,7 @@ func (p *proposer) forbidSwaps(order []int, why string, which func(i, j int) boo
 	return held
 }
 
-// swapped are the pairs of steps that have changed places in an order: j stands before i, which was before it.
+// swapped gives the pairs of steps that swapped in an order: j stands before i, which was before it.
 func swapped(order []int) iter.Seq2[int, int] {
 	return func(yield func(i, j int) bool) {
 		for place, j := range order {
@@ -332,7 +335,7 @@ func swapped(order []int) iter.Seq2[int, int] {
 	}
 }
 
-// resizes tells whether the components behind a step have other sizes than those before it.
+// resizes reports whether a step changes sizes of components.
 func (p *proposer) resizes(i int) bool {
 	t := p.step(i)
 	return slices.ContainsFunc(t.Writes, func(c int) bool {
@@ -340,8 +343,9 @@ func (p *proposer) resizes(i int) bool {
 	})
 }
 
-// fixRefusedStep keeps a step of the published policy where it is that was to pass one that makes other sizes: that one, if there is one, so
-// that the other may still move on its side of it. If the refused step had not moved it is the first one that did.
+// fixRefusedStep fixes a step of the published policy. If the refused step passed a step that changes sizes, that
+// step is fixed, so that the refused one may still move on its own side. Otherwise the refused step is fixed, or
+// the first moved one if the refused step did not move.
 func (p *proposer) fixRefusedStep(at int, order []int, why string) {
 	for i, j := range swapped(order) {
 		if j == at && p.resizes(i) && p.Steps[i].Fixed == "" {
@@ -356,8 +360,8 @@ func (p *proposer) fixRefusedStep(at int, order []int, why string) {
 	p.Steps[at].Fixed = why
 }
 
-// fixFirstViolation keeps the first step where it is that the published policy, which does not ask what holds steps, would move past one that holds
-// it.
+// fixFirstViolation fixes the first step that the published policy would move past a constraint. That policy does
+// not know constraints.
 func (p *proposer) fixFirstViolation(order []int) bool {
 	for i, j := range swapped(order) {
 		if why := p.Constraints[[2]int{i, j}]; why != "" {

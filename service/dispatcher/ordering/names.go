@@ -10,10 +10,11 @@ import (
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
-// name is what a step is called in sentences.
+// name gives the name of a step in sentences.
 func (p *proposer) name(i int) string { return p.called[p.steps[i]] }
 
-// stepNames are the names of steps in sentences: what its author calls a step, if no other is called that, else what the graph does.
+// stepNames gives the names of steps in sentences: the author's label if it is unique, otherwise the graph's node
+// name.
 func stepNames(all []graphorder.Traits) []string {
 	users := map[string]int{}
 	for i := range all {
@@ -29,7 +30,7 @@ func stepNames(all []graphorder.Traits) []string {
 	return called
 }
 
-// traitNames are a step's traits.
+// traitNames lists a step's traits.
 func (p *proposer) traitNames(t *graphorder.Traits) (words []string) {
 	say := func(is bool, format string, args ...any) {
 		if is {
@@ -88,7 +89,7 @@ func width(spec *pecanv1.ComponentSpec) float64 {
 	return float64(max(frame.Width(uint32(spec.GetDtype())), 1))
 }
 
-// work is the width of the values that processors compute with: of halves they make floats, and halves of what comes out.
+// work gives the width in which processors compute: they convert 16-bit floats to 32 bits and back.
 func work(spec *pecanv1.ComponentSpec) float64 {
 	switch tf.DataType(spec.GetDtype()) {
 	case tf.DataType_DT_HALF, tf.DataType_DT_BFLOAT16:

@@ -10,9 +10,9 @@ import (
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
-// Named finds the order that a position names among those that a job's steps may have: what the graph can be written in and the steps'
-// traits allow. What a trial would show of it is not known here; where a trainer stopped in that order there was one. It is an error to
-// name another one, or none.
+// Named finds the order that a position names among those that a job's graph and step traits allow. It does not
+// need a trial, because there was one where the trainer stopped. A position that names another order, or none, is
+// an error.
 func Named(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, named *pecanv1.EpochOrder) ([]string, error) {
 	if plan.GetFingerprint() != g.Fingerprint() {
 		return nil, errors.New("the plan is not this dataset's")
@@ -41,7 +41,7 @@ func Named(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, name
 	return order, nil
 }
 
-// allows asks of each pair of steps that changed places whether it may.
+// allows checks each pair of steps that swapped.
 func (p *proposer) allows(order []string) error {
 	var places []int
 	for _, name := range order {

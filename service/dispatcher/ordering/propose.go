@@ -12,25 +12,27 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// minGain is the share of the predicted CPU that an order has to save: a trial costs about as much of the first epoch.
+// minGain is the share of the predicted CPU that an order must save. A trial costs about as much of the first
+// epoch.
 const minGain = 0.02
 
-// maxPlacesTried bounds how long the policy looks for an order of a long section.
+// maxPlacesTried bounds the policy's search in a long section.
 const maxPlacesTried = 20_000
 
-// Proposal is an order of a dataset's steps, and why it is one.
+// Proposal is an order of a dataset's steps with its reason.
 type Proposal struct {
-	// Order are the names of all steps, as graphorder.TraitsOf lists them, the one next to the source first; empty: the registered one stays.
+	// Order names all steps as graphorder.TraitsOf lists them, the one next to the source first; empty if the
+	// registered order stays.
 	Order []string
 	// Steps are in the registered order.
 	Steps []*pecanv1.ExplainedStep
-	// PredictedBefore and PredictedAfter are seconds of CPU for an element of the source.
+	// PredictedBefore and PredictedAfter are CPU seconds per element of the source.
 	PredictedBefore, PredictedAfter float64
-	// Why is a sentence: what the order gains, or why the registered one stays.
+	// Why says what the order gains, or why the registered one stays.
 	Why string
 }
 
-// Propose plans an order for a job's dataset. nodes are figures of the nodes of the registered graph.
+// Propose plans an order for a job's dataset. nodes are metrics of the registered graph.
 func Propose(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) (*Proposal, error) {
 	if plan.GetFingerprint() != g.Fingerprint() {
 		return nil, errors.New("the plan is not this dataset's")
@@ -41,20 +43,20 @@ func Propose(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, no
 	return p.proposal(found, why), nil
 }
 
-// proposer is what is known of a dataset while an order is sought.
+// proposer is what is known of a dataset during a search.
 type proposer struct {
 	g         *graph.Graph
 	plan      *pecanv1.Plan
 	options   *pecanv1.JobOptions
 	figures   map[string]*pecanv1.NodeMetrics
 	tolerance pecanv1.OrderTolerance
-	// paper: the policy is the published one, which knows nothing of what holds steps.
+	// paper: the policy is the published one. It knows no constraints.
 	paper bool
-	// unmeasured: an order is asked about, and what it costs is not.
+	// unmeasured: only the order is checked, without costs.
 	unmeasured bool
 	keyed      map[string]bool
-	// all are the steps as the graph has them, called what they are in sentences; steps are those that a policy is told of, by their
-	// numbers there.
+	// all has the steps of the graph, called their names in sentences. steps has the indexes of those that the
+	// policy may move.
 	all    []graphorder.Traits
 	called []string
 	steps  []int
@@ -81,7 +83,7 @@ func newProposer(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions
 	return p
 }
 
-// step gives the traits of a step by its number among those that the policy is told of.
+// step gives the traits of a step by its index in steps.
 func (p *proposer) step(i int) *graphorder.Traits { return &p.all[p.steps[i]] }
 
 func (p *proposer) policy() autoorder.Plan {
@@ -101,8 +103,8 @@ func unmoved(n int) []int {
 	return order
 }
 
-// search asks the policy until the graph can be had in the order that it gives: what the graph refuses holds from then on. A sentence
-// says why the registered order stays, if it does.
+// search asks the policy until the graph accepts its order; each refusal becomes a constraint. If the registered
+// order stays, why says the reason.
 func (p *proposer) search() (found autoorder.Plan, why string) {
 	if len(p.steps) == 0 {
 		return p.policy(), "The dataset has no steps whose order could be another."
@@ -141,7 +143,7 @@ func (p *proposer) whyUnmoved(found autoorder.Plan) string {
 	return fmt.Sprintf("The steps stay in their registered order: no other one that is allowed would save %.0f %% of their CPU or more.", 100*minGain)
 }
 
-// names are all steps in an order. Steps that pass elements on stay where they are.
+// names lists all steps in an order. Steps that only pass elements on stay where they are.
 func (p *proposer) names(order []int) []string {
 	names := make([]string, len(p.all))
 	next := 0
@@ -156,7 +158,7 @@ func (p *proposer) names(order []int) []string {
 	return names
 }
 
-// planDiffers says what is different in the plan of an ordered graph; empty: its streams have the same elements.
+// planDiffers says how the plan of an ordered graph differs; empty if its streams have the same elements.
 func (p *proposer) planDiffers(ordered *graph.Graph) string {
 	env := split.Env{}
 	switch p.options.GetSharding() {
@@ -190,7 +192,7 @@ func planDifference(plan, other *pecanv1.Plan) string {
 	return ""
 }
 
-// proposal puts an answer together. why is empty where the order that was found can be had.
+// proposal builds the answer. why is empty if the order can be used.
 func (p *proposer) proposal(found autoorder.Plan, why string) *Proposal {
 	moves := found.Moves() && why == ""
 	proposal := &Proposal{PredictedBefore: found.Before, PredictedAfter: found.After, Why: why}

@@ -10,13 +10,14 @@ import (
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
-// callSeconds is what the call of a step takes, whatever it does; the rest of its time grows with what it reads.
+// callSeconds is the fixed time of a step's call. The rest of its time grows with its input.
 const callSeconds = 10e-6
 
-// near is how far a measured factor may be from 1 and count as 1: the elements in front of a step and behind it are not quite the same ones.
+// near is how far a measured factor may be from 1 and still count as 1: the elements before and after a step are
+// not quite the same ones.
 const near = 0.05
 
-// describe tells the policy of the steps.
+// describe describes the steps to the policy.
 func (p *proposer) describe() {
 	p.Constraints = map[[2]int]string{}
 	if len(p.steps) == 0 {
@@ -91,8 +92,8 @@ func (p *proposer) fixed(t *graphorder.Traits, divided string, figures *autoorde
 	return ""
 }
 
-// changesComponentForm says whether a step gives a component another number of dimensions, or makes numbers of what are none or the other way
-// round: what the published policy leaves where it is.
+// changesComponentForm says whether a step changes a component's rank, or between strings and numbers. The
+// published policy does not move such steps.
 func changesComponentForm(t *graphorder.Traits) string {
 	for _, c := range t.Writes {
 		if why := changesRankOrKind(t.Before[c], t.After[c]); why != "" {
@@ -102,7 +103,7 @@ func changesComponentForm(t *graphorder.Traits) string {
 	return ""
 }
 
-// belowCut says of each step whether the dataset is divided above it, or what comes of it is kept.
+// belowCut says of each step whether the dataset is divided above it, or a cache stores its output.
 func (p *proposer) belowCut() []string {
 	why := make([]string, len(p.steps))
 	cut, kept := -1, -1
@@ -125,7 +126,8 @@ func (p *proposer) belowCut() []string {
 	return why
 }
 
-// measuredFigures are a step's figures. A map gives an element for each that it gets; where the counts differ, elements were on their way.
+// measuredFigures gives the measured figures of a step. A map yields one element for each input; if the counts
+// differ, some elements were in flight.
 func (p *proposer) measuredFigures(t *graphorder.Traits) (f autoorder.Figures) {
 	own := p.figures[t.Node]
 	f.ElementsOut, f.Seconds = float64(own.GetElements()), own.GetSelfCpuS()
@@ -141,7 +143,8 @@ func (p *proposer) measuredFigures(t *graphorder.Traits) (f autoorder.Figures) {
 	return f
 }
 
-// metricsBelow gives the figures of a node, or of the next one below that has any: steps that pass elements on may have none.
+// metricsBelow gives the metrics of a node, or of the next one below that has any. Steps that pass elements on
+// may have none.
 func (p *proposer) metricsBelow(node string) *pecanv1.NodeMetrics {
 	for i := len(p.all) - 1; i >= 0; i-- {
 		if p.all[i].Node == node && p.all[i].Passes && p.figures[node].GetElements() == 0 {
@@ -151,7 +154,7 @@ func (p *proposer) metricsBelow(node string) *pecanv1.NodeMetrics {
 	return p.figures[node]
 }
 
-// bytesAfter is how large an element of a node is on average, 0 where that is not known.
+// bytesAfter gives the average size of a node's elements, 0 if unknown.
 func (p *proposer) bytesAfter(node string) float64 {
 	f := p.metricsBelow(node)
 	if f.GetElements() == 0 {
@@ -160,7 +163,7 @@ func (p *proposer) bytesAfter(node string) float64 {
 	return float64(f.GetBytesOut()) / float64(f.GetElements())
 }
 
-// components tells how large the components of an element are: by their shapes where these are known, else they share what is left of the
+// components gives the sizes of an element's components. Components of unknown shape share the rest of the
 // element's bytes.
 func components(specs []*pecanv1.ComponentSpec, bytes float64) []autoorder.Component {
 	out := make([]autoorder.Component, len(specs))
@@ -207,7 +210,7 @@ func bytesOf(all []autoorder.Component) (bytes float64) {
 	return bytes
 }
 
-// writes are what a step does to the sizes of the components that it writes.
+// writes gives what a step does to the sizes of the components that it writes.
 func (p *proposer) writes(t *graphorder.Traits, at []autoorder.Component) (writes []autoorder.Write) {
 	for i, c := range t.Writes {
 		w := autoorder.Write{Component: c, Values: p.effect(t, i, at)}
@@ -219,7 +222,7 @@ func (p *proposer) writes(t *graphorder.Traits, at []autoorder.Component) (write
 	return writes
 }
 
-// rowsOf is what a batch of so many rows does to the sizes of components.
+// rowsOf gives what a batch of rows does to the sizes of components.
 func rowsOf(t *graphorder.Traits, rows float64) (writes []autoorder.Write) {
 	for _, c := range t.Writes {
 		writes = append(writes, autoorder.Write{Component: c, Values: autoorder.Effect{Kind: autoorder.Multiplies, By: rows}})
@@ -227,7 +230,8 @@ func rowsOf(t *graphorder.Traits, rows float64) (writes []autoorder.Write) {
 	return writes
 }
 
-// effect is what becomes of a number of values: by the step's function where that tells, else as it was measured.
+// effect gives what a step does to a number of values: from the step's function if that tells, otherwise from
+// measurements.
 func (p *proposer) effect(t *graphorder.Traits, write int, at []autoorder.Component) autoorder.Effect {
 	c := t.Writes[write]
 	before, behind := t.Before[c], t.After[c]
@@ -260,7 +264,7 @@ func (p *proposer) effect(t *graphorder.Traits, write int, at []autoorder.Compon
 
 func nearly(a, b float64) bool { return a < b*(1+near) && b < a*(1+near) }
 
-// ratio is by how much the number of values grows where the sizes that change are known in front and behind.
+// ratio gives the growth of the number of values, if the changed sizes are known before and after.
 func ratio(before, behind []int64, changed dataflow.Dims) (by float64, known bool) {
 	by = 1
 	for i := range behind {

@@ -9,7 +9,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// CleanHeartbeat makes numbers that policies and status read harmless.
+// CleanHeartbeat repairs invalid numbers of a heartbeat.
 func CleanHeartbeat(beat *pecanv1.WorkerHeartbeat) {
 	if len(beat.Streams) > MaxListed {
 		beat.Streams = beat.Streams[:MaxListed]
@@ -18,7 +18,7 @@ func CleanHeartbeat(beat *pecanv1.WorkerHeartbeat) {
 	beat.ResidentBytes = max(beat.ResidentBytes, 0)
 }
 
-// CleanMetrics makes the figures of a job's nodes harmless.
+// CleanMetrics repairs invalid metrics of a job's nodes.
 func CleanMetrics(figures *pecanv1.JobMetrics) {
 	for _, nodes := range []*[]*pecanv1.NodeMetrics{&figures.Nodes, &figures.Ordered} {
 		if len(*nodes) > MaxListed {
@@ -31,7 +31,7 @@ func CleanMetrics(figures *pecanv1.JobMetrics) {
 	}
 }
 
-// CleanTrial makes what a worker found in a trial harmless. A difference that is no number is larger than any.
+// CleanTrial repairs an invalid trial result. A difference that is not a number counts as infinite.
 func CleanTrial(trial *pecanv1.OrderTrial) {
 	if trial == nil {
 		return
@@ -62,7 +62,7 @@ func CleanSeconds(s float64) float64 {
 	return s
 }
 
-// Shorten cuts a text of a peer that is stored or logged.
+// Shorten truncates a peer's text that is stored or logged.
 func Shorten(text string) string {
 	if len(text) > maxTextBytes {
 		return strings.ToValidUTF8(text[:maxTextBytes], "") + "..."
@@ -70,7 +70,7 @@ func Shorten(text string) string {
 	return text
 }
 
-// DiscardUnknown drops fields that this version does not know, so that they reach neither the journal nor a peer.
+// DiscardUnknown drops fields that this version does not know. They must reach neither the journal nor a peer.
 func DiscardUnknown(m protoreflect.Message) {
 	if len(m.GetUnknown()) > 0 {
 		m.SetUnknown(nil)

@@ -8,7 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// Spec checks what a trainer says of its elements, before the graph is compared with it.
+// Spec checks a trainer's element spec, before the graph is compared with it.
 func Spec(spec *pecanv1.DatasetSpec) error {
 	if spec == nil || len(spec.Components) == 0 {
 		return reason.New(reason.SpecMismatch, "the element spec is missing: a dataset yields at least one component")

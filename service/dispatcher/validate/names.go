@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// MaxRequestBytes bounds every single message; graphs come in chunks.
+	// MaxRequestBytes bounds every message; graphs come in chunks.
 	MaxRequestBytes = 16 << 20
 	MaxChunkBytes   = 4 << 20
-	// maxElementBytes is what an element may measure at most, and unless the job says less.
+	// maxElementBytes is the limit, and the default, of an element's size.
 	maxElementBytes = 2 << 30
 	maxIDBytes      = 128
 	maxTextBytes    = 4 << 10
@@ -24,7 +24,7 @@ const (
 	MaxListed       = 1 << 17
 )
 
-// Names of things that people choose, and ids that programs draw.
+// The forms of chosen names and of ids.
 const (
 	jobNameForm   = `^[a-z0-9][a-z0-9._-]{0,62}$`
 	datasetIDForm = `^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`
@@ -38,7 +38,7 @@ func NewChecker() *Checker {
 	return &Checker{regexp.MustCompile(jobNameForm), regexp.MustCompile(datasetIDForm), regexp.MustCompile(idForm)}
 }
 
-// JobName gives a job name in its one spelling.
+// JobName gives a job name in lower case.
 func (c *Checker) JobName(name string) (string, error) {
 	folded := strings.ToLower(name)
 	if name == "" || c.jobName.MatchString(folded) {

@@ -5,7 +5,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// Options fills in the defaults of a job's options and refuses what makes no sense.
+// Options fills in the defaults of a job's options and refuses contradictions.
 func Options(options *pecanv1.JobOptions) (*pecanv1.JobOptions, error) {
 	o := &pecanv1.JobOptions{
 		Mode: options.GetMode(), Sharding: options.GetSharding(), Seed: options.GetSeed(), SeedSet: options.GetSeedSet(),
@@ -44,7 +44,7 @@ func Options(options *pecanv1.JobOptions) (*pecanv1.JobOptions, error) {
 	return o, nil
 }
 
-// checkOrder fills in who decides the order of steps, and how far elements may differ for it.
+// checkOrder fills in the defaults of order and tolerance.
 func checkOrder(o *pecanv1.JobOptions) error {
 	if err := First(known("order", o.Order), known("order_tolerance", o.OrderTolerance)); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// Hello checks a worker's first message, apart from whether the worker may come.
+// Hello checks the form of a worker's first message.
 func (c *Checker) Hello(m *pecanv1.WorkerHello) error {
 	address := m.GetAddress()
 	if err := First(
