@@ -19,7 +19,7 @@ import (
 	"github.com/pecan-ml/pecan/tests/sim/simnet"
 )
 
-// options say which cluster is wanted.
+// options describe the cluster.
 type options struct {
 	seed    uint64
 	workers int
@@ -27,11 +27,11 @@ type options struct {
 	clientTimeout time.Duration
 	// slots is how many streams a worker runs at once.
 	slots int
-	// compactEvery so many records the journal is replaced by a snapshot.
+	// compactEvery is the number of records after which a snapshot replaces the journal.
 	compactEvery int
 	// cacheDir is a directory that all workers see.
 	cacheDir string
-	// repeated: unary calls of trainers arrive more than once, and late.
+	// repeated: unary calls of trainers arrive more than once, also late.
 	repeated bool
 }
 
@@ -67,16 +67,16 @@ type cluster struct {
 	workers []*process
 	proxy   *proxy
 	ledger  *ledger
-	// trainers that have not ended.
+	// trainers has those that have not ended.
 	trainersMu sync.Mutex
 	trainers   map[*trainer]struct{}
-	// jobs has what each job reads, loses those that may give up what a lost worker had begun.
+	// jobs has what each job reads. loses has jobs that may abandon what a lost worker had started.
 	jobs  map[string]*dataset
 	loses map[string]bool
 }
 
-// simulate runs a test against a cluster, in a bubble of its own. When the test returns nothing of the cluster may be left: synctest
-// fails for goroutines, the rest is counted here.
+// simulate runs a test against a cluster in its own bubble. Nothing of the cluster may be left when the test
+// returns: synctest fails for goroutines, and simulate counts the rest.
 func simulate(t *testing.T, o options, test func(*cluster)) {
 	t.Helper()
 	if o.workers == 0 {
@@ -97,7 +97,7 @@ func simulate(t *testing.T, o options, test func(*cluster)) {
 			random: newRandom(o.seed, 3), rng: rand.New(rand.NewPCG(o.seed, 4)), workers: make([]*process, o.workers), ledger: newLedger(t),
 			trainers: map[*trainer]struct{}{}, jobs: map[string]*dataset{}, loses: map[string]bool{},
 		}
-		// What never ends would let the fake clock run for ever.
+		// A test that never ends would let the fake clock run forever.
 		time.AfterFunc(100*time.Hour, func() { panic("the simulation does not end") })
 		defer c.close()
 		c.startDispatcher()
@@ -111,7 +111,7 @@ func simulate(t *testing.T, o options, test func(*cluster)) {
 	})
 }
 
-// close ends what runs, in good order, and looks for what is left.
+// close ends the cluster in good order and checks for leaks.
 func (c *cluster) close() {
 	for _, trainer := range c.running() {
 		trainer.stop()
@@ -143,7 +143,7 @@ func (c *cluster) running() []*trainer {
 	return slices.Collect(maps.Keys(c.trainers))
 }
 
-// mend ends every fault of the network, the disk and of processes that are held.
+// mend ends every fault of the network, the disk and paused processes.
 func (c *cluster) mend() {
 	c.net.Heal()
 	c.disk.broken.Store(nil)
@@ -163,7 +163,7 @@ func (tr *trainer) status() *pecanv1.StatusResponse {
 	return status
 }
 
-// cacheIs says what became of the cache of the jobs.
+// cacheIs gives the state of the jobs' cache.
 func (c *cluster) cacheIs() simnet.Fault {
 	for _, job := range c.running()[0].status().GetJobs() {
 		if strings.HasPrefix(job.GetCache().GetState(), "used") {
@@ -173,7 +173,7 @@ func (c *cluster) cacheIs() simnet.Fault {
 	return unfilledKind
 }
 
-// eventually waits, on the fake clock, until something holds.
+// eventually waits, on the fake clock, until a condition holds.
 func (c *cluster) eventually(what string, within time.Duration, holds func() bool) {
 	c.t.Helper()
 	for began := time.Now(); !holds(); time.Sleep(max(10*time.Millisecond, within/10_000)) {

@@ -18,24 +18,24 @@ import (
 const (
 	dtInt64  = 9
 	dtString = 7
-	// sources is how many shares each source has, and streams into how many streams they are divided.
+	// sources is the number of shares of each source, streams the number of streams they are divided into.
 	sources = 16
 	streams = 4
 )
 
-// dataset is a graph of testdata, and what it gives, written down by hand.
+// dataset is a graph of testdata with its expected elements.
 type dataset struct {
 	name string
 	spec *pecanv1.DatasetSpec
-	// share gives the elements that come of one share of the source, in order; each is a list of ids.
+	// share gives the elements of one share of the source, in order. Each element is a list of ids.
 	share func(share int64) [][]int64
-	// words is the size of component 1; 0 where it is text.
+	// words is the size of component 1; 0 for text.
 	words int
-	// known: the plan says how many elements there are.
+	// known: the plan knows the number of elements.
 	known bool
-	// keeps: it has a step whose elements are kept in a cache.
+	// keeps: the dataset has a cached step.
 	keeps bool
-	// shuffled: the order in a stream is one that seeds decide. It is learned from an undisturbed run.
+	// shuffled: seeds decide the order in a stream. An undisturbed run shows it.
 	shuffled bool
 
 	once   sync.Once
@@ -110,7 +110,7 @@ func (d *dataset) graph() []byte {
 	return d.bytes
 }
 
-// ids are all that an epoch gives.
+// ids gives all ids of an epoch.
 func (d *dataset) ids() []int64 {
 	var ids []int64
 	for share := range int64(sources) {
@@ -121,7 +121,7 @@ func (d *dataset) ids() []int64 {
 	return ids
 }
 
-// stream gives the elements of a stream; of a shuffled one they come in another order.
+// stream gives the elements of a stream. A shuffled stream yields them in another order.
 func (d *dataset) stream(number uint32) [][]int64 {
 	var elements [][]int64
 	for share := int64(number); share < sources; share += streams {
@@ -130,7 +130,7 @@ func (d *dataset) stream(number uint32) [][]int64 {
 	return elements
 }
 
-// elements is how many elements an epoch has.
+// elements counts the elements of an epoch.
 func (d *dataset) elements() int {
 	n := 0
 	for share := range int64(sources) {
@@ -139,7 +139,8 @@ func (d *dataset) elements() int {
 	return n
 }
 
-// order is the one in deterministic mode: element 0 of each stream, then element 1 of each, streams that are over left out.
+// order gives the order of deterministic mode: element 0 of each stream, then element 1 of each, without ended
+// streams.
 func (d *dataset) order(t *testing.T, epoch uint64) []int64 {
 	if d.shuffled {
 		return d.learnt[epoch]
@@ -162,7 +163,7 @@ func (d *dataset) order(t *testing.T, epoch uint64) []int64 {
 	return ids
 }
 
-// learn finds the order of a shuffled dataset by an undisturbed run with one worker.
+// learn finds the order of a shuffled dataset in an undisturbed run with one worker.
 func (d *dataset) learn(t *testing.T, epochs int) {
 	if d.learnt != nil {
 		return
@@ -181,7 +182,7 @@ func (d *dataset) learn(t *testing.T, epochs int) {
 	d.learnt = learnt
 }
 
-// check holds component 1 against the ids of component 0.
+// check compares component 1 with the ids of component 0.
 func (d *dataset) check(ids []int64, t *element.Tensor) error {
 	if d.words == 0 {
 		want := strings.Repeat(strconv.FormatInt(ids[0], 10), int(ids[0]%97+1))

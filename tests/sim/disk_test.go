@@ -18,8 +18,8 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// outside runs functions outside of the bubble: what they start, and leave behind, is none of the bubble's. Who waits for one is not
-// durably blocked, so the fake clock stands still meanwhile.
+// outside runs functions outside the bubble, so that their goroutines do not belong to it. A caller that waits
+// for one is not durably blocked, so the fake clock stands still meanwhile.
 type outside struct {
 	mu    sync.Mutex
 	calls chan func()
@@ -46,26 +46,26 @@ func (o *outside) run(call func()) {
 
 func (o *outside) close() { close(o.calls) }
 
-// disk is the dispatcher's: it keeps what was synced, and a crash leaves some of what was not.
+// disk is the dispatcher's disk. It keeps what was synced, and a crash keeps some of the rest.
 type disk struct {
 	outside *outside
 	rng     *rand.Rand
 	mem     *vfs.MemFS
 	// broken is the error of every write from now on.
 	broken atomic.Pointer[error]
-	// hits counts the writes that failed.
+	// hits counts failed writes.
 	hits atomic.Int64
-	// hooks are where a test lets the dispatcher die. That before a sync takes what the disk holds from outside of the bubble, and is
-	// called inside of it when the write has ended.
+	// hooks are points at which a test lets the dispatcher die. The hook before a sync copies the disk outside
+	// the bubble, and is called inside the bubble after the write.
 	hooks  [3]atomic.Pointer[func()]
 	caught atomic.Bool
-	// only those writes count for hooks that hold such a record; nil: all.
+	// only restricts the hooks to writes with such a record; nil: all writes.
 	only atomic.Pointer[func(*pecanv1.Record) bool]
-	// counted is whether the write under way counts.
+	// counted: the current write counts for hooks.
 	counted atomic.Bool
 }
 
-// counts tells whether records hold one that hooks are for.
+// counts reports whether the hooks apply to these records.
 func (d *disk) counts(records [][]byte) bool {
 	only := d.only.Load()
 	if only == nil {
@@ -89,7 +89,7 @@ func (d *disk) arm(at point, hook func()) {
 	d.hooks[at].Store(&hook)
 }
 
-// call calls a hook if it is set, once.
+// call calls a hook once if it is set.
 func (d *disk) call(at point) bool {
 	hook := d.hooks[at].Swap(nil)
 	if hook != nil {
@@ -107,7 +107,7 @@ var (
 	errBroken error = &os.PathError{Op: "write", Path: "work", Err: syscall.EIO}
 )
 
-// inject lets writes fail while the disk is broken.
+// inject makes writes fail while the disk is broken.
 func (d *disk) inject(op errorfs.Op) error {
 	switch op.Kind {
 	case errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo:
@@ -125,10 +125,10 @@ func (d *disk) inject(op errorfs.Op) error {
 	return nil
 }
 
-// crash leaves what the power failure at this moment would: the synced data and some of the rest.
+// crash leaves what a power failure at this moment would leave: the synced data and some of the rest.
 func (d *disk) crash() {
 	if d.caught.Swap(false) {
-		// That was before the sync.
+		// The crash came before the sync.
 		return
 	}
 	d.outside.run(func() { d.crashHere() })
@@ -138,13 +138,13 @@ func (d *disk) crashHere() {
 	d.mem = d.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: d.rng.IntN(3) * 50, RNG: d.rng})
 }
 
-// kept is the store of one process over the disk.
+// kept is the store of one process on the disk.
 type kept struct {
 	disk   *disk
 	store  *store.Store
 	failed chan struct{}
 	once   sync.Once
-	// gone: the process that has it is dead, and nothing it does counts.
+	// gone: the store's process is dead, and nothing it does counts.
 	gone atomic.Bool
 }
 
@@ -159,7 +159,7 @@ func (d *disk) open() (*kept, error) {
 	return k, err
 }
 
-// do runs a call of the store, and closes failed when the store has.
+// do runs a call of the store, and closes failed if the store has failed.
 func (k *kept) do(call func() error) (err error) {
 	if k.gone.Load() {
 		return errGone
@@ -235,7 +235,7 @@ func (k *kept) DeleteGraph(fingerprint string) error {
 	return k.do(func() error { return k.store.DeleteGraph(fingerprint) })
 }
 
-// close gives the memory back; of a dead process nothing is written any more.
+// close frees memory. A dead process writes nothing any more.
 func (k *kept) close() {
 	k.disk.outside.run(func() { _ = k.store.Close() })
 }

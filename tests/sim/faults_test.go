@@ -8,8 +8,8 @@ import (
 	"github.com/pecan-ml/pecan/tests/sim/simnet"
 )
 
-// fault is something that can go wrong at a random moment. do breaks something, leaves it broken for so long and mends it again;
-// false: it was broken already, or there was nothing to break.
+// fault is something that can go wrong at a random moment. do breaks something for the given time and repairs it.
+// It returns false if nothing could be broken, or it was broken already.
 type fault struct {
 	name string
 	do   func(c *chaos, rng *rand.Rand, lasts time.Duration) bool
@@ -24,11 +24,11 @@ const (
 	diskKind   simnet.Fault = "disk"
 	repeatKind simnet.Fault = "repeated call"
 	leaveKind  simnet.Fault = "trainer killed"
-	// lostKind is what mode at most once gave up.
+	// lostKind counts elements that mode at-most-once lost.
 	lostKind simnet.Fault = "elements lost"
-	// gaveUpKind is a stream that a trainer gave up by itself.
+	// gaveUpKind counts streams that a trainer abandoned by itself.
 	gaveUpKind simnet.Fault = "streams given up by trainers"
-	// readKind and unfilledKind are what became of a cache: an epoch read it, or its writing was given up for good.
+	// readKind: an epoch read a cache. unfilledKind: a cache could not be written for good.
 	readKind     simnet.Fault = "cache read"
 	unfilledKind simnet.Fault = "cache not filled"
 )
@@ -37,11 +37,11 @@ const (
 type chaos struct {
 	*cluster
 	mu sync.Mutex
-	// busy has what is broken at the moment: two faults of one process are one.
+	// busy has what is broken now. Two faults of one process count as one.
 	busy map[string]bool
 	hits map[simnet.Fault]int
 	all  []*trainer
-	// readers is how many trainers there are to be.
+	// readers is the planned number of trainers.
 	readers int
 	wg      sync.WaitGroup
 }
@@ -50,7 +50,7 @@ func newChaos(c *cluster, readers int) *chaos {
 	return &chaos{cluster: c, readers: readers, busy: map[string]bool{}, hits: map[simnet.Fault]int{}}
 }
 
-// take reserves something to break it.
+// take reserves a target for a fault.
 func (c *chaos) take(what string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *chaos) hit(kind simnet.Fault) {
 	c.hits[kind]++
 }
 
-// happened is what really hurt in this run.
+// happened gives the faults that had an effect in this run.
 func (c *chaos) happened() map[simnet.Fault]int {
 	hits := c.net.Hits()
 	for kind, n := range c.hits {
@@ -249,7 +249,8 @@ var faults = []fault{
 	}},
 }
 
-// unheard is a worker whose trainers hear it and whose dispatcher does not; what they say comes late there. It is not drawn with the others.
+// unheard is a worker that trainers reach and the dispatcher does not. The trainers' reports arrive late. It is
+// not drawn with the other faults.
 var unheard = fault{"cut a worker off from the dispatcher", func(c *chaos, rng *rand.Rand, lasts time.Duration) bool {
 	ip := workerIP(rng.IntN(len(c.workers)))
 	if !c.take(ip + dispatcherIP) {
@@ -257,7 +258,7 @@ var unheard = fault{"cut a worker off from the dispatcher", func(c *chaos, rng *
 	}
 	defer c.give(ip + dispatcherIP)
 	c.net.Lose(ip, dispatcherIP, true)
-	// The trainers' next pass is asked for before.
+	// The trainers request their next pass earlier.
 	time.Sleep(5 * time.Second)
 	late := time.Duration(1+rng.IntN(2000)) * time.Millisecond
 	for n := range c.readers {
@@ -295,7 +296,7 @@ const (
 	beforeAnswer
 )
 
-// crashAt lets the dispatcher die at its next write, if there is one in that time.
+// crashAt lets the dispatcher die at its next write, if one comes in time.
 func (c *cluster) crashAt(at point, how end, within time.Duration) bool {
 	died := make(chan struct{})
 	once := sync.OnceFunc(func() {

@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// journal gives what a dispatcher that started now would find, but for what a snapshot has taken the place of.
+// journal gives the records that a starting dispatcher would find after the last snapshot.
 func (c *cluster) journal() (records []*pecanv1.Record) {
 	c.t.Helper()
 	var err error
@@ -35,9 +35,9 @@ func (c *cluster) journal() (records []*pecanv1.Record) {
 	return records
 }
 
-// inspect holds the journal against what must be true of it whatever happened: every intent had one effect, leases only grow, a stream
-// has one at a time, and no stream was ever taken to have ended before its last element. (In mode at most once a stream may be given up, and
-// counts as delivered then; it is never recorded as produced.)
+// inspect checks what must hold in every journal: each intent had one effect, leases only grow, a stream has one
+// lease at a time, and no stream ended before its last element. In mode at-most-once a stream may be truncated
+// and then counts as delivered, but it is never recorded as produced.
 func (c *cluster) inspect() {
 	type stream struct {
 		job    string
@@ -66,7 +66,7 @@ func (c *cluster) inspect() {
 		case *pecanv1.Record_JobJoined:
 			once("the request", kind.JobJoined.GetRequestId())
 		case *pecanv1.Record_EpochOpened:
-			// One that begins at a place may have been read before, and closed.
+			// An epoch that begins at a position may have been read and closed before.
 			if opened := kind.EpochOpened; opened.GetPosition() != nil {
 				for number := range opened.GetStreams() {
 					delete(held, stream{opened.GetJobId(), opened.GetEpoch(), number})
@@ -102,7 +102,7 @@ func (c *cluster) inspect() {
 	}
 }
 
-// trainersGaveUp is how many streams trainers gave up before the dispatcher did.
+// trainersGaveUp counts the streams that trainers abandoned before the dispatcher did.
 func (c *cluster) trainersGaveUp() (n int) {
 	cutOff := map[string]bool{}
 	for _, record := range c.journal() {
@@ -116,7 +116,7 @@ func (c *cluster) trainersGaveUp() (n int) {
 	return n
 }
 
-// granted gives the leases of the journal, by stream.
+// granted gives the leases of the journal.
 func granted(records []*pecanv1.Record) []*pecanv1.LeaseGranted {
 	var leases []*pecanv1.LeaseGranted
 	for _, record := range records {

@@ -22,7 +22,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// visit is one element as a trainer got it.
+// visit is one element as a trainer received it.
 type visit struct {
 	trainer int
 	epoch   uint64
@@ -38,20 +38,21 @@ type streamOf struct {
 	stream  uint32
 }
 
-// ledger is what really happened: every element that a trainer took, and every stream that it asked a worker for.
+// ledger records what really happened: every element that a trainer took, and every stream that it requested from
+// a worker.
 type ledger struct {
 	t      *testing.T
 	mu     sync.Mutex
 	visits []visit
-	// leases is the newest lease under which each trainer asked for each stream.
+	// leases has the newest lease under which each trainer requested each stream.
 	leases map[streamOf]uint64
-	// moves counts the times that each trainer asked for a stream under a newer lease than before.
+	// moves counts how often each trainer requested a stream under a newer lease.
 	moves      map[int]int
 	duplicates uint64
-	// twice is how many frames of elements are still to come twice, stale how many are still to be followed by one that says to be the
-	// next of its stream, under an older lease. They are set before anything is read.
+	// twice is the number of element frames that shall still come twice. stale is the number of frames that shall
+	// still be followed by a false next element under an older lease. Both are set before reading starts.
 	twice, stale atomic.Int64
-	// taken is how many visits there are.
+	// taken counts the visits.
 	taken atomic.Int64
 }
 
@@ -59,7 +60,7 @@ func newLedger(t *testing.T) *ledger {
 	return &ledger{t: t, leases: map[streamOf]uint64{}, moves: map[int]int{}}
 }
 
-// took writes an element down, after a look at its values.
+// took records an element after checking its values.
 func (l *ledger) took(tr *trainer, rows *element.Rows) {
 	ids := make([]int64, len(rows.Tensors[0].Data)/8)
 	for i := range ids {
@@ -74,28 +75,28 @@ func (l *ledger) took(tr *trainer, rows *element.Rows) {
 	l.visits = append(l.visits, visit{tr.n, rows.Epoch, rows.Stream, rows.Index, ids})
 }
 
-// forget leaves a trainer's elements out of the audit.
+// forget excludes a trainer's elements from the audit.
 func (l *ledger) forget(tr *trainer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.visits = slices.DeleteFunc(l.visits, func(v visit) bool { return v.trainer == tr.n })
 }
 
-// moved is how often a trainer found one of its streams under a newer lease.
+// moved counts how often a trainer found a stream under a newer lease.
 func (l *ledger) moved(tr *trainer) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.moves[tr.n]
 }
 
-// ended takes a trainer's counters of an epoch.
+// ended adds a trainer's counters of an epoch.
 func (l *ledger) ended(stats client.Stats) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.duplicates += stats.Duplicates
 }
 
-// dropped is how many elements came twice to trainers, as they tell at the end of each epoch.
+// dropped counts duplicate elements, as trainers report them at the end of each epoch.
 func (l *ledger) dropped() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +119,7 @@ func (l *ledger) last() (ids []int64) {
 	return ids
 }
 
-// promise is what an epoch has to keep.
+// promise is what an epoch must guarantee.
 type promise int
 
 const (
@@ -140,7 +141,7 @@ func promiseOf(mode pecanv1.Mode) promise {
 	return exactly
 }
 
-// audit holds every epoch against what the dataset has, and each trainer's streams against the one order of their indices.
+// audit compares every epoch with the dataset, and each trainer's streams with the order of their indexes.
 func (l *ledger) audit(d *dataset, kept promise, epochs int) {
 	l.t.Helper()
 	l.mu.Lock()
@@ -172,7 +173,7 @@ func (l *ledger) audit(d *dataset, kept promise, epochs int) {
 	}
 }
 
-// tell says who took what of an epoch's streams, in the order in which it came.
+// tell logs who took which elements of an epoch, in order of arrival.
 func (l *ledger) tell(epoch uint64) {
 	l.t.Helper()
 	runs := map[uint32][]string{}
@@ -200,9 +201,9 @@ func (l *ledger) tell(epoch uint64) {
 	}
 }
 
-// lossesAreCounted holds what the dispatcher says was given up in mode at most once against what did not come, and gives that number.
-// Trainers that were killed had some of it, so none may have been. Where nobody knows how many elements there are, it is those at least
-// that are known to have been made.
+// lossesAreCounted compares the losses that the dispatcher reports in mode at-most-once with the missing
+// elements, and gives their number. No trainer may have been killed, because killed trainers had some of the
+// missing elements. If the number of elements is unknown, the known losses are a minimum.
 func (c *cluster) lossesAreCounted(d *dataset) (lost int) {
 	c.t.Helper()
 	taken := map[uint64]int{}
@@ -213,7 +214,7 @@ func (c *cluster) lossesAreCounted(d *dataset) (lost int) {
 	count := func() {
 		for _, job := range c.running()[0].status().GetJobs() {
 			for _, epoch := range job.GetEpochs() {
-				// A trainer that the dispatcher had forgotten went on in another job.
+				// A trainer that the dispatcher had removed continued in another job.
 				told[epoch.GetEpoch()] = max(told[epoch.GetEpoch()], epoch.GetLost())
 				cutOff[epoch.GetEpoch()] = max(cutOff[epoch.GetEpoch()], epoch.GetStreamsTruncated())
 			}
@@ -254,7 +255,7 @@ func compare(got, want []int64, kept promise) error {
 	return nil
 }
 
-// tap looks at what a trainer asks workers for: the lease of a stream never falls.
+// tap watches a trainer's requests to workers: the lease of a stream never decreases.
 func (l *ledger) tap(trainer int, nc net.Conn) net.Conn {
 	return &tapped{Conn: nc, ledger: l, trainer: trainer}
 }
@@ -263,11 +264,11 @@ type tapped struct {
 	net.Conn
 	ledger  *ledger
 	trainer int
-	// again has what was taken off the connection and is still to be read: frames, some of them twice.
+	// again has frames that were read from the connection and not yet by the trainer, some of them twice.
 	again bytes.Buffer
 }
 
-// Read gives bytes as they come, or, where the ledger wants that, frame after frame with some that no worker sends.
+// Read gives bytes as they come. If the ledger asks for it, Read gives whole frames and adds false ones.
 func (t *tapped) Read(p []byte) (int, error) {
 	if t.again.Len() > 0 {
 		return t.again.Read(p)
@@ -296,7 +297,8 @@ func (t *tapped) Read(p []byte) (int, error) {
 	return t.again.Read(p)
 }
 
-// Write passes bytes on. Frames for workers are written whole; what is for the dispatcher does not look like one.
+// Write passes bytes on. Frames for workers are written whole, and the dispatcher's messages do not look like
+// frames.
 func (t *tapped) Write(p []byte) (int, error) {
 	frames := frame.NewReader(bytes.NewReader(p))
 	asked := map[uint32]*pecanv1.OpenStream{}
@@ -310,7 +312,7 @@ func (t *tapped) Write(p []byte) (int, error) {
 		case h.Type == frame.Open && proto.Unmarshal(meta, open) == nil:
 			asked[h.Channel] = open
 		case h.Type == frame.Close:
-			// It had waited for the connection, and nobody wants it any more.
+			// The request waited for the connection, and nobody needs it any more.
 			delete(asked, h.Channel)
 		}
 	}

@@ -2,5 +2,5 @@
 
 package sim
 
-// usualSeeds are those of every run of the tests.
+// usualSeeds is the number of seeds in every run of the tests.
 const usualSeeds = 200

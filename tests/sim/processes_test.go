@@ -14,12 +14,12 @@ import (
 	"github.com/pecan-ml/pecan/tests/sim/simnet"
 )
 
-// process is goroutines with a host of their own. What crashes it takes its connections and, of a dispatcher, its disk first: whatever
-// its goroutines do until they have noticed is seen by nobody.
+// process is a set of goroutines with its own host. A crash first takes its connections and a dispatcher's disk,
+// so nobody sees what its goroutines still do.
 type process struct {
 	host   *simnet.Host
 	cancel context.CancelFunc
-	// done is closed when the goroutines have ended; err says how.
+	// done is closed when the goroutines have ended; err has the result.
 	done chan struct{}
 	err  error
 }
@@ -40,7 +40,7 @@ func begin(host *simnet.Host, main func(context.Context) error) *process {
 type end int
 
 const (
-	// stopped: it was asked to.
+	// stopped: the process was asked to stop.
 	stopped end = iota
 	killed
 	powerCut
@@ -67,7 +67,7 @@ const (
 	dispatcherAddr = dispatcherIP + ":5050"
 )
 
-// startDispatcher starts a process over what the disk holds.
+// startDispatcher starts a process on the contents of the disk.
 func (c *cluster) startDispatcher() {
 	c.t.Helper()
 	k, err := c.disk.open()
@@ -97,7 +97,7 @@ func (c *cluster) startDispatcher() {
 	c.starts++
 }
 
-// crashDispatcher ends the dispatcher and leaves its disk as a crash does: without some of what was not synced.
+// crashDispatcher ends the dispatcher and loses some of what was not synced.
 func (c *cluster) crashDispatcher(how end) {
 	c.dieDispatcher(how)
 	<-c.dispatcher.done
@@ -118,10 +118,10 @@ func (c *cluster) dieDispatcher(how end) {
 	c.dispatcher.cancel()
 }
 
-// stopDispatcher ends it in good order.
+// stopDispatcher ends the dispatcher in good order.
 func (c *cluster) stopDispatcher() error { return c.dispatcher.end(stopped) }
 
-// pauseDispatcher stops it as SIGSTOP does: it neither reads nor writes, and its clock's ticks wait.
+// pauseDispatcher stops it like SIGSTOP: it neither reads nor writes, and its clock's ticks wait.
 func (c *cluster) pauseDispatcher(on bool) {
 	c.clock.hold(on)
 	c.dispatcher.host.Pause(on)
@@ -131,7 +131,7 @@ const workerPort = 5051
 
 func workerIP(n int) string { return "10.0.1." + string(rune('1'+n)) }
 
-// startWorker starts worker n, as a new process on the same address as the one before it.
+// startWorker starts worker n as a new process on the same address as the last one.
 func (c *cluster) startWorker(n int) {
 	host := c.net.Host(workerIP(n))
 	config := worker.Config{
@@ -141,7 +141,7 @@ func (c *cluster) startWorker(n int) {
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			nc, err := host.Dial(ctx, network, address)
 			if err == nil {
-				// What a worker asks of the kernel: service/worker's unanswered.
+				// Workers set this option of the kernel too (service/worker).
 				nc.(*simnet.Conn).UserTimeout = 10 * time.Second
 			}
 			return nc, err
@@ -154,14 +154,14 @@ func (c *cluster) startWorker(n int) {
 type holdable struct {
 	origin time.Time
 	mu     sync.Mutex
-	// held is closed when ticks may come again; nil while they do.
+	// held is closed when ticks may come again; nil while they come.
 	held chan struct{}
 }
 
-// Now is the time since the origin.
+// Now gives the time since the origin.
 func (h *holdable) Now() time.Duration { return time.Since(h.origin) }
 
-// NewTicker gives ticks that a hold keeps back; of those that fall into it one comes.
+// NewTicker gives ticks that a hold delays. One of the delayed ticks comes afterwards.
 func (h *holdable) NewTicker(period time.Duration) (<-chan time.Time, func()) {
 	ticker, out, ended := time.NewTicker(period), make(chan time.Time), make(chan struct{})
 	go func() {
@@ -206,7 +206,7 @@ func (h *holdable) hold(on bool) {
 	}
 }
 
-// random is a source of bytes that a seed decides.
+// random gives bytes that a seed decides.
 type random struct {
 	mu  sync.Mutex
 	rng *rand.Rand

@@ -22,7 +22,7 @@ const (
 	proxyAddr = proxyIP + ":5050"
 )
 
-// proxy stands between trainers and the dispatcher and repeats their unary calls: at once, and late.
+// proxy stands between trainers and the dispatcher and repeats unary calls: at once, and late.
 type proxy struct {
 	process *process
 	backend *grpc.ClientConn
@@ -32,7 +32,7 @@ type proxy struct {
 	random  *random
 	// repeats counts calls that came more than once.
 	repeats atomic.Int64
-	// upset, when set, may put others in the place of message number n that a stream of a method gives.
+	// upset, if set, may replace message number n of a method's stream.
 	upset atomic.Pointer[func(method string, n int, message []byte) [][]byte]
 	// always repeats every call.
 	always atomic.Bool
@@ -49,7 +49,7 @@ func (c *cluster) startProxy() *proxy {
 	host.Start()
 	backend, err := grpc.NewClient("passthrough:///"+dispatcherAddr, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{}), grpc.MaxCallRecvMsgSize(64<<20)),
-		// As the trainer's own connection: a host that went without a word is noticed.
+		// Keepalive is as on the trainer's own connection, so that a silent host is noticed.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return host.Dial(ctx, "tcp", address) }))
 	if err != nil {
@@ -122,7 +122,7 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	return stream.SendMsg(&answer)
 }
 
-// pass hands the messages of a stream on, both ways.
+// pass forwards the messages of a stream in both directions.
 func (p *proxy) pass(method string, s *grpc.StreamDesc, stream grpc.ServerStream) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()

@@ -2,5 +2,5 @@
 
 package sim
 
-// usualSeeds are few: the race detector makes a seed cost several times as much.
+// usualSeeds is small, because a seed costs several times as much with the race detector.
 const usualSeeds = 30

@@ -25,7 +25,7 @@ var (
 	firstSeed = flag.Int("first", 1, "the first seed")
 )
 
-// keptSeeds are those that once failed.
+// keptSeeds failed once.
 func keptSeeds(t *testing.T) []uint64 {
 	t.Helper()
 	file, err := os.Open(filepath.Join("testdata", "seeds.txt"))
@@ -48,7 +48,7 @@ func keptSeeds(t *testing.T) []uint64 {
 	return seeds
 }
 
-// X2: random clusters under random faults. Over all seeds every kind of fault must have hurt.
+// X2: random clusters under random faults. Over all seeds, every kind of fault must have had an effect.
 func TestSimulation(t *testing.T) {
 	seeds := keptSeeds(t)
 	if *oneSeed >= 0 {
@@ -92,14 +92,14 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// epochsRead in each run.
+// epochsRead is the number of epochs in each run.
 const epochsRead = 2
 
-// runSeed decides everything by the seed: the cluster, what is read, and what breaks when.
+// runSeed takes everything from the seed: the cluster, what is read, what breaks and when.
 func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	data := []*dataset{batches, texts, uneven, shuffled}[rng.IntN(4)]
-	// What came later does not change what older seeds decide but for this.
+	// Later additions do not change what older seeds decide, except for this.
 	if later := rand.New(rand.NewPCG(seed, 5)); later.IntN(3) == 0 {
 		data = []*dataset{free, cached}[later.IntN(2)]
 	}
@@ -130,18 +130,19 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 	for range 1 + rng.IntN(5) {
 		at := rng.IntN(epochsRead * data.elements())
 		if rng.IntN(3) == 0 {
-			// At the start or where epochs turn, when most is decided.
+			// At the start or at the change of epochs, when most is decided.
 			at = max(0, rng.IntN(epochsRead)*data.elements()-rng.IntN(4))
 		}
 		plan = append(plan, planned{
 			fault: faults[rng.IntN(len(faults))], at: at,
-			// Between 20 ms and 20 s, short ones as often as long ones.
+			// Between 20 ms and 20 s; short times are as frequent as long ones.
 			lasts: time.Duration(20<<rng.IntN(10)+rng.IntN(20)) * time.Millisecond, rng: rand.New(rand.NewPCG(seed, uint64(100+len(plan)))),
 		})
 	}
 	if latest := rand.New(rand.NewPCG(seed, 6)); latest.IntN(12) == 0 {
-		// Where epochs turn the dispatcher gives out streams, and soon after the last element of one: a worker whose word that it begins is lost, and whom
-		// it does not hear from then on, counts as dead while trainers read what the worker gives.
+		// At the change of epochs the dispatcher grants streams. If a worker's report of its start is lost, and
+		// the dispatcher does not hear the worker from then on, the worker counts as dead while trainers read
+		// from it.
 		data, readers = free, 2
 		mode = []pecanv1.Mode{pecanv1.Mode_MODE_AT_LEAST_ONCE, pecanv1.Mode_MODE_AT_MOST_ONCE, pecanv1.Mode_MODE_AT_MOST_ONCE}[latest.IntN(3)]
 		want.dataset, want.mode, want.name, want.ahead, want.pace = data, mode, "team", 1, time.Duration(1500+latest.IntN(1000))*time.Millisecond
@@ -150,14 +151,14 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 			fault: unheard, at: data.elements() - 1, lasts: time.Duration(11+latest.IntN(10)) * time.Second, rng: rand.New(rand.NewPCG(seed, 99)),
 		})
 	}
-	// Where two read, one of them may leave its first pass before the end, in good order: the other one has the rest, if it lives.
+	// Of two readers, one may leave its first pass early in good order. The other one gets the rest if it lives.
 	leavesAt := -1
 	mortal := slices.ContainsFunc(plan, func(p planned) bool { return p.fault.name == killTrainer })
 	if leaves := rand.New(rand.NewPCG(seed, 7)); readers == 2 && !mortal && leaves.IntN(2) == 0 {
 		leavesAt = leaves.IntN(data.elements() / 2)
 		t.Logf("trainer 1 leaves its first pass after %d elements", leavesAt)
 	}
-	// One that reads alone may begin its epochs again where it stands. What it told before is repeated then as well.
+	// A single reader may restart its epochs at their positions. Its earlier calls are repeated then too.
 	if again := rand.New(rand.NewPCG(seed, 8)); readers == 1 && data != free && promiseOf(mode) != atMost && promiseOf(mode) != atLeast && again.IntN(2) == 0 {
 		want.again = 1 + again.IntN(data.elements()-1)
 		t.Logf("the trainer begins each epoch again after %d elements", want.again)
@@ -193,7 +194,7 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 				rest := epochsRead
 				if n == 1 && leavesAt >= 0 {
 					rest--
-					// Not before the other one is there: who comes when two more epochs have begun finds nothing of this one.
+					// The other reader must be there: if it comes two epochs later, it finds nothing of this one.
 					if _, err := tr.some(leavesAt, func() bool { return tr.taken.Load() < taken() }); err != nil {
 						t.Error(err)
 					}
@@ -211,7 +212,7 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 		t.Logf("ended after %v, what hurt: %v", time.Since(c.began), hits)
 		kept := promiseOf(mode)
 		if hits[leaveKind] > 0 && kept == exactly {
-			// The dead trainer may have had the very last ones that it was given.
+			// The dead trainer may have had the last elements that it was given.
 			kept = atLeast
 		}
 		c.ledger.audit(data, kept, epochsRead)

@@ -20,7 +20,8 @@ func count(records []*pecanv1.Record, of func(*pecanv1.Record) bool) int {
 	return n
 }
 
-// needOnePass fails the test unless the journal has one pass that was begun, and an epoch for each opening and no more.
+// needOnePass fails the test unless the journal has one pass that was begun, and exactly one epoch for each
+// opening.
 func (r *run) needOnePass() {
 	r.t.Helper()
 	records := r.journal()
@@ -31,8 +32,8 @@ func (r *run) needOnePass() {
 	}
 }
 
-// K1, K2, K3: the dispatcher dies around the write that opens an epoch. The same request is answered with the same epoch: the
-// journal has one for every pass.
+// K1, K2, K3: the dispatcher dies around the write that opens an epoch. The repeated request gets the same epoch,
+// and the journal has one for every pass.
 func TestK1K2K3TheOpeningOfAnEpochHappensOnce(t *testing.T) {
 	for name, at := range points {
 		t.Run(name, func(t *testing.T) {
@@ -45,7 +46,8 @@ func TestK1K2K3TheOpeningOfAnEpochHappensOnce(t *testing.T) {
 	}
 }
 
-// K1, K2, K3: the dispatcher dies around the write that grants leases. No worker had heard of one that is not in the journal.
+// K1, K2, K3: the dispatcher dies around the write that grants leases. No worker knew a lease that is not in the
+// journal.
 func TestK1K2K3TheGrantOfALeaseHappensOnce(t *testing.T) {
 	for name, at := range points {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +56,8 @@ func TestK1K2K3TheGrantOfALeaseHappensOnce(t *testing.T) {
 	}
 }
 
-// K4: the answer has left and its connection is cut before it arrives: of the opening at the trainer, of the grant at the worker.
+// K4: the answer was sent, and its connection is cut before it arrives: the opening's at the trainer, the grant's
+// at the worker.
 func TestK4AnAnswerThatIsLostIsGivenAgain(t *testing.T) {
 	t.Run("to the trainer", func(t *testing.T) {
 		scenario{epochs: 1, before: func(r *run) { r.net.CutAfter(dispatcherIP, trainerIP(0), 20) }, during: func(r *run) {
@@ -71,7 +74,8 @@ func TestK4AnAnswerThatIsLostIsGivenAgain(t *testing.T) {
 	})
 }
 
-// joinsThrough has a trainer join while the dispatcher dies at a record, at each of the points, and read a pass; then the dispatcher's status is looked at.
+// joinsThrough lets a trainer join while the dispatcher dies at a record, at each of the points. The trainer
+// reads a pass, and the test checks the dispatcher's status.
 func joinsThrough(t *testing.T, record func(*pecanv1.Record) bool, look func(*testing.T, *pecanv1.StatusResponse)) {
 	for name, at := range points {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +97,8 @@ func joinsThrough(t *testing.T, record func(*pecanv1.Record) bool, look func(*te
 	}
 }
 
-// K5: the graph is stored and the record of its dataset is not. The trainer registers it again, and there is one.
+// K5: the graph is stored and the record of its dataset is not. The trainer registers it again, and there is one
+// dataset.
 func TestK5ADatasetIsRegisteredOnce(t *testing.T) {
 	joinsThrough(t, addsDataset, func(t *testing.T, status *pecanv1.StatusResponse) {
 		if datasets := status.GetDatasets(); len(datasets) != 1 {
@@ -102,7 +107,7 @@ func TestK5ADatasetIsRegisteredOnce(t *testing.T) {
 	})
 }
 
-// K6: the dispatcher dies between the creation of a job and its first lease. The job is there, once, and starts.
+// K6: the dispatcher dies between the creation of a job and its first lease. The job exists once, and starts.
 func TestK6AJobIsCreatedOnce(t *testing.T) {
 	joinsThrough(t, createsJob, func(t *testing.T, status *pecanv1.StatusResponse) {
 		if jobs := status.GetJobs(); len(jobs) != 1 {
@@ -111,7 +116,7 @@ func TestK6AJobIsCreatedOnce(t *testing.T) {
 	})
 }
 
-// K6: between the record of a lease and the worker's notice of it both ends go. The stream starts elsewhere.
+// K6: dispatcher and worker die between the record of a lease and its command. The stream starts elsewhere.
 func TestK6ALeaseWhoseWorkerNeverHeardOfItMoves(t *testing.T) {
 	scenario{options: options{workers: 2}, before: func(r *run) {
 		r.net.Split(dispatcherIP, workerIP(0), true)
@@ -127,7 +132,8 @@ func TestK6ALeaseWhoseWorkerNeverHeardOfItMoves(t *testing.T) {
 	}}.check(t)
 }
 
-// K10: a worker dies after its last element and before the dispatcher has heard of the end; or the dispatcher dies with the news.
+// K10: a worker dies after its last element and before its report of the end arrives; or the dispatcher dies with
+// the report.
 func TestK10AnEndThatIsNotTold(t *testing.T) {
 	t.Run("the worker dies", func(t *testing.T) {
 		scenario{data: uneven, options: options{workers: 2}, pace: 10 * time.Millisecond, before: func(r *run) {
@@ -151,8 +157,8 @@ func TestK10AnEndThatIsNotTold(t *testing.T) {
 	}
 }
 
-// K11: a trainer of a shared job leaves while the dispatcher cannot hear it. Its job is forgotten once, after the timeouts; another
-// trainer's job goes on.
+// K11: a trainer of a shared job leaves while the dispatcher cannot hear it. Its job is removed once, after the
+// timeouts. Another trainer's job continues.
 func TestK11AJobWhoseTrainerIsNotHeardIsForgottenOnce(t *testing.T) {
 	scenario{options: options{workers: 2, slots: 8}, epochs: 1, data: uneven, pace: 2 * time.Second, during: func(r *run) {
 		other := r.join(1, wanted{dataset: batches, mode: pecanv1.Mode_MODE_EXACTLY_ONCE, name: "team", pace: time.Millisecond})
@@ -181,7 +187,7 @@ func TestK11AJobWhoseTrainerIsNotHeardIsForgottenOnce(t *testing.T) {
 	}}.check(t)
 }
 
-// K12: everything dies where one epoch ends and the next has begun. None of its elements come in the other.
+// K12: everything dies where one epoch ends and the next has begun. No element appears in the other epoch.
 func TestK12TheTurnOfEpochs(t *testing.T) {
 	for _, name := range []string{"dispatcher", "workers", "all"} {
 		t.Run(name, func(t *testing.T) {
@@ -207,7 +213,7 @@ func TestK12TheTurnOfEpochs(t *testing.T) {
 	}
 }
 
-// K12: the dispatcher dies of the record that closes an epoch.
+// K12: the dispatcher dies at the record that closes an epoch.
 func TestK12TheCloseOfAnEpoch(t *testing.T) {
 	for name, at := range points {
 		t.Run(name, func(t *testing.T) {
@@ -216,8 +222,9 @@ func TestK12TheCloseOfAnEpoch(t *testing.T) {
 	}
 }
 
-// D5, D6: the disk is full, or fails, while a job runs. The dispatcher stops, says so, and has told nobody of what is not on the disk; workers
-// go on with what they hold, and everything goes on when it is started over a disk that works.
+// D5, D6: the disk is full or fails while a job runs. The dispatcher stops and says so, and has announced nothing
+// that is not on the disk. Workers continue with what they hold. Everything continues when the dispatcher starts
+// on a working disk.
 func TestD5D6ADispatcherWhoseDiskFailsStops(t *testing.T) {
 	for name, why := range map[string]*error{"full": &errFull, "broken": &errBroken} {
 		t.Run(name, func(t *testing.T) {
@@ -241,8 +248,8 @@ func TestD5D6ADispatcherWhoseDiskFailsStops(t *testing.T) {
 	}
 }
 
-// A cancelled iterator is never taken for an ended one: streams are taken back, workers stop and trainers leave in the midst of
-// everything, and no stream is ever recorded with another number of elements than it has (see inspect).
+// A cancelled iterator is never taken for an ended one. Streams are released, workers stop and trainers leave at
+// any time, and no stream is recorded with a wrong number of elements (see inspect).
 func TestACancelledStreamHasNotEnded(t *testing.T) {
 	simulate(t, options{workers: 2, slots: 4}, func(c *cluster) {
 		tr := c.join(0, wanted{dataset: uneven, mode: pecanv1.Mode_MODE_EXACTLY_ONCE, pace: 3 * time.Millisecond, ahead: 1})

@@ -18,7 +18,7 @@ import (
 
 func unmarshal(data []byte, m proto.Message) bool { return proto.Unmarshal(data, m) == nil }
 
-// N3: a trainer does not reach the dispatcher for ten minutes. What its workers hold keeps coming.
+// N3: a trainer does not reach the dispatcher for ten minutes. Elements of its workers keep coming.
 func TestN3ATrainerWithoutADispatcher(t *testing.T) {
 	scenario{options: options{workers: 2, clientTimeout: 15 * time.Minute}, data: uneven, ahead: 1, pace: 8 * time.Second, during: func(r *run) {
 		r.tr.after(5)
@@ -33,7 +33,7 @@ func TestN3ATrainerWithoutADispatcher(t *testing.T) {
 	}}.check(t)
 }
 
-// N4: one direction of one link is lost, at the start and in the midst.
+// N4: one direction of one link is lost, at the start and later.
 func TestN4OneDirectionIsLost(t *testing.T) {
 	links := map[string][2]string{
 		"trainer to dispatcher": {trainerIP(0), dispatcherIP}, "dispatcher to trainer": {dispatcherIP, trainerIP(0)},
@@ -57,11 +57,12 @@ func TestN4OneDirectionIsLost(t *testing.T) {
 	}
 }
 
-// N7: every call of the trainer arrives twice or three times, the last time up to 30 s late. Every intent has one effect (see inspect).
+// N7: every call of the trainer arrives two or three times, the last time up to 30 s late. Every intent has one
+// effect (see inspect).
 func TestN7EveryCallIsRepeated(t *testing.T) {
 	scenario{options: options{workers: 2, repeated: true}, before: func(r *run) { r.proxy.always.Store(true) }, during: func(r *run) {
 		r.tr.after(2*r.elements() - 1)
-		// Late ones come while the job is there and when it is over.
+		// Late copies come while the job exists and after its end.
 		time.Sleep(40 * time.Second)
 		if n := r.proxy.repeats.Load(); n < 10 {
 			r.t.Errorf("%d calls were repeated", n)
@@ -69,7 +70,7 @@ func TestN7EveryCallIsRepeated(t *testing.T) {
 	}}.check(t)
 }
 
-// N8: what one worker sends comes seconds after what others sent later.
+// N8: one worker's frames come seconds after later ones of the others.
 func TestN8WorkersOfDifferentDelay(t *testing.T) {
 	scenario{options: options{workers: 3, slots: 2}, data: uneven, ahead: 1, before: func(r *run) {
 		r.net.Slow(workerIP(0), trainerIP(0), 700*time.Millisecond)
@@ -91,19 +92,19 @@ func TestN9AResetAtAnyPointOfALargeElement(t *testing.T) {
 	}}.check(t)
 }
 
-// N7: what a worker sends comes twice. The second time it is dropped, and counted.
+// N7: a worker's frames come twice. The second copy is dropped and counted.
 func TestN7ElementsThatComeTwice(t *testing.T) {
 	scenario{options: options{workers: 2}, data: texts, pace: time.Millisecond, ahead: 1 << 20, before: func(r *run) { r.ledger.twice.Store(20) }, after: needDrops}.check(t)
 }
 
-// needDrops fails the test unless the trainer's counters say that something came which it had not to take.
+// needDrops fails the test unless the trainer counted dropped elements.
 func needDrops(r *run) {
 	if r.ledger.dropped() == 0 {
 		r.t.Error("nothing was dropped")
 	}
 }
 
-// A bit is wrong that TCP let through: the connection is given up, and what it carried comes again.
+// TCP let a wrong bit through. The connection is closed, and its elements come again.
 func TestAFlippedBitIsNotDelivered(t *testing.T) {
 	scenario{options: options{workers: 1}, data: uneven, ahead: 1, pace: 5 * time.Millisecond, during: func(r *run) {
 		for n := range 30 {
@@ -113,8 +114,9 @@ func TestAFlippedBitIsNotDelivered(t *testing.T) {
 	}}.check(t)
 }
 
-// G2: the dispatcher is stopped for longer than a worker may be silent. When it goes on it does not take the workers for dead. (Longer than
-// 15 s gRPC's own timers, which nobody can hold here, would end its connections; real processes are stopped for longer.)
+// G2: the dispatcher is paused for longer than a worker may be silent. Afterwards it does not take the workers
+// for dead. A pause above 15 s would trigger gRPC's own timers, which the test cannot hold. Tests with real
+// processes pause longer.
 func TestG2ADispatcherThatIsHeld(t *testing.T) {
 	held := options{}.dispatcher().Core.DeadAfter + 3*time.Second
 	scenario{options: options{workers: 2}, data: uneven, ahead: 1, pace: 200 * time.Millisecond, epochs: 1, during: func(r *run) {
@@ -130,15 +132,16 @@ func TestG2ADispatcherThatIsHeld(t *testing.T) {
 	}}.check(t)
 }
 
-// wallClock are what makes a time.Time that has no monotonic reading, or takes one apart; the rest of package time is monotonic.
+// wallClock has the methods that make a time.Time without a monotonic reading, or take one apart. The rest of
+// package time is monotonic.
 var wallClock = map[string]bool{
 	"Unix": true, "UnixMilli": true, "UnixMicro": true, "UnixNano": true, "Round": true, "Truncate": true, "UTC": true, "Local": true,
 	"In": true, "Format": true, "AppendFormat": true, "Date": true, "Year": true, "YearDay": true, "Weekday": true, "Parse": true, "ParseInLocation": true,
 	"MarshalText": true, "MarshalJSON": true, "MarshalBinary": true,
 }
 
-// C1: no decision sees the wall clock, so jumps of it change nothing: code of the service and of the library never takes a time apart.
-// The calls below are known to be harmless.
+// C1: no decision sees the wall clock, so its jumps change nothing. The code never takes a time apart, except in
+// the harmless calls below.
 func TestC1NothingReadsTheWallClock(t *testing.T) {
 	harmless := map[string]string{
 		"native/client/transport/dial.go: Unix":     "a deadline in the past, whatever time it is",

@@ -8,27 +8,27 @@ import (
 	"github.com/pecan-ml/pecan/tests/sim/simnet"
 )
 
-// scenario is a run of one trainer that is disturbed once it has begun, and has to come out as if it had not been.
+// scenario is a disturbed run of one trainer. Its result must be that of an undisturbed run.
 type scenario struct {
 	options options
 	data    *dataset
 	epochs  int
-	// pace and ahead default to a run of a few seconds whose elements wait with the workers.
+	// pace and ahead default to a run of a few seconds whose elements wait on the workers.
 	pace  time.Duration
 	ahead int64
-	// before runs before anything is read, during while it is.
+	// before runs before reading starts, during while the trainer reads.
 	before, during func(*run)
-	// after runs when all was read.
+	// after runs when everything was read.
 	after func(*run)
 }
 
-// run is a scenario that runs.
+// run is a running scenario.
 type run struct {
 	*cluster
 	tr *trainer
 }
 
-// check runs the scenario in the two modes that promise most.
+// check runs the scenario in the two strictest modes.
 func (s scenario) check(t *testing.T) {
 	t.Helper()
 	for name, mode := range map[string]pecanv1.Mode{"exactly once": pecanv1.Mode_MODE_EXACTLY_ONCE, "deterministic": pecanv1.Mode_MODE_DETERMINISTIC} {
@@ -65,7 +65,7 @@ func (s scenario) check(t *testing.T) {
 	}
 }
 
-// need fails the test when a fault did not hurt anybody: it would have shown nothing.
+// need fails the test if a fault had no effect: the test would have shown nothing.
 func (r *run) need(kinds ...simnet.Fault) {
 	r.t.Helper()
 	for _, kind := range kinds {
@@ -75,13 +75,13 @@ func (r *run) need(kinds ...simnet.Fault) {
 	}
 }
 
-// needMove waits until the trainer has asked for a stream under a newer lease.
+// needMove waits until the trainer has requested a stream under a newer lease.
 func (r *run) needMove() {
 	r.t.Helper()
 	r.eventually("a stream moves", time.Minute, func() bool { return r.ledger.moved(r.tr) > 0 })
 }
 
-// crash lets the dispatcher die at the next write of a record that only tells, and starts it again.
+// crash lets the dispatcher die at the next write of such a record, and starts it again.
 func (r *run) crash(at point, only func(*pecanv1.Record) bool) {
 	r.t.Helper()
 	r.disk.only.Store(&only)
@@ -94,7 +94,7 @@ func (r *run) crash(at point, only func(*pecanv1.Record) bool) {
 	r.startDispatcher()
 }
 
-// points are where the dispatcher dies around a write: K1, K2 and K3 of what is written.
+// points are where the dispatcher dies around a write: K1, K2 and K3.
 var points = map[string]point{"before the write": beforeWrite, "before the sync": beforeSync, "before the answer": beforeAnswer}
 
 func opensEpoch(r *pecanv1.Record) bool  { return r.GetEpochOpened() != nil }

@@ -9,8 +9,8 @@ import (
 	"github.com/pecan-ml/pecan/tests/sim/simnet"
 )
 
-// K9: a worker dies before its first element, when elements are made and none has left, in the midst of a large one, and when some have
-// arrived. What comes half is nothing.
+// K9: a worker dies before its first element, when elements are produced and none was sent, inside a large one,
+// and when some have arrived. A partial element is dropped.
 func TestK9AWorkerDiesAtAnyPointOfItsWork(t *testing.T) {
 	kill := func(r *run) {
 		_ = r.workers[0].end(killed)
@@ -46,7 +46,7 @@ func TestK9AWorkerDiesAtAnyPointOfItsWork(t *testing.T) {
 	})
 }
 
-// K15: a lease is taken from a worker while what it sent under it is still on its way. What comes late is dropped.
+// K15: a worker loses a lease while its frames are on their way. Late frames are dropped.
 func TestK15WhatComesUnderAnOldLeaseIsDropped(t *testing.T) {
 	scenario{options: options{workers: 2}, data: uneven, ahead: 1, during: func(r *run) {
 		r.tr.after(10)
@@ -59,12 +59,13 @@ func TestK15WhatComesUnderAnOldLeaseIsDropped(t *testing.T) {
 	}}.check(t)
 }
 
-// K15: what says to be the next element of a stream comes under a lease that is over. It is dropped, and counted.
+// K15: a false next element comes under an old lease. It is dropped and counted.
 func TestK15AnElementUnderAnOldLeaseIsDropped(t *testing.T) {
 	scenario{options: options{workers: 2}, data: uneven, ahead: 1, pace: time.Millisecond, before: func(r *run) { r.ledger.stale.Store(20) }, after: needDrops}.check(t)
 }
 
-// K15: the dispatcher's news of a lease come late: a watch begins with a snapshot from before a stream moved. The trainer does not go back.
+// K15: news of a lease comes late: a watch begins with a snapshot from before a stream moved. The trainer does
+// not go back.
 func TestK15TheTrainerDoesNotGoBackToAnOldLease(t *testing.T) {
 	scenario{options: options{workers: 2, repeated: true}, data: uneven, ahead: 1, before: func(r *run) {
 		var old []byte
@@ -93,7 +94,7 @@ func TestK15TheTrainerDoesNotGoBackToAnOldLease(t *testing.T) {
 		_ = r.workers[0].end(powerCut)
 		r.needMove()
 		r.startWorker(0)
-		// Its watch breaks, and the next one begins with what was true before.
+		// The watch breaks, and the next one begins with an old snapshot.
 		at := int(r.tr.taken.Load())
 		r.net.CutAfter(proxyIP, trainerIP(0), 0)
 		r.tr.after(at + 20)
@@ -101,7 +102,7 @@ func TestK15TheTrainerDoesNotGoBackToAnOldLease(t *testing.T) {
 	}}.check(t)
 }
 
-// leased tells whether all streams of an epoch have workers.
+// leased reports whether all streams of an epoch have workers.
 func leased(update *pecanv1.EpochUpdate) bool {
 	for _, stream := range update.GetStreams() {
 		if stream.GetWorker() == nil {
@@ -111,7 +112,7 @@ func leased(update *pecanv1.EpochUpdate) bool {
 	return len(update.GetStreams()) == streams
 }
 
-// N1: the dispatcher does not hear a worker that trainers reach. It gives the streams away, and the trainers go along.
+// N1: the dispatcher does not hear a worker that trainers reach. It moves the streams, and the trainers follow.
 func TestN1AWorkerThatTheDispatcherDoesNotHear(t *testing.T) {
 	scenario{options: options{workers: 2}, data: uneven, ahead: 1, pace: 200 * time.Millisecond, during: func(r *run) {
 		r.tr.after(10)
@@ -122,8 +123,8 @@ func TestN1AWorkerThatTheDispatcherDoesNotHear(t *testing.T) {
 	}}.check(t)
 }
 
-// N1: a worker and its trainer are on one side, the dispatcher on the other. The worker serves until its leases end, and then stops by itself,
-// however much it has.
+// N1: a worker and its trainer are on one side, the dispatcher on the other. The worker serves until its leases
+// end, and then stops by itself.
 func TestN1AWorkerStopsByItselfWhenItsLeasesEnd(t *testing.T) {
 	ttl := options{}.dispatcher().Core.LeaseTTL
 	scenario{options: options{workers: 1, clientTimeout: time.Hour}, data: uneven, ahead: 1, epochs: 1, pace: 10 * time.Second, during: func(r *run) {
@@ -136,7 +137,7 @@ func TestN1AWorkerStopsByItselfWhenItsLeasesEnd(t *testing.T) {
 		if middle == at {
 			r.t.Error("nothing came while the leases lasted")
 		}
-		// What had arrived by then is a few elements.
+		// Only a few elements had arrived by then.
 		time.Sleep(2 * time.Minute)
 		end := r.tr.taken.Load()
 		time.Sleep(3 * time.Minute)
@@ -148,7 +149,8 @@ func TestN1AWorkerStopsByItselfWhenItsLeasesEnd(t *testing.T) {
 	}}.check(t)
 }
 
-// N2: a trainer does not reach a worker that the dispatcher hears well. Its streams move; those of another trainer stay.
+// N2: a trainer does not reach a worker that the dispatcher hears well. Its streams move; those of another
+// trainer stay.
 func TestN2ATrainerThatDoesNotReachAWorker(t *testing.T) {
 	scenario{options: options{workers: 2, slots: 16}, data: uneven, ahead: 1, during: func(r *run) {
 		other := r.join(1, wanted{dataset: uneven, mode: pecanv1.Mode_MODE_EXACTLY_ONCE, pace: 50 * time.Millisecond, ahead: 1})
@@ -166,7 +168,7 @@ func TestN2ATrainerThatDoesNotReachAWorker(t *testing.T) {
 	}}.check(t)
 }
 
-// G1: a worker is stopped for 3 s: nothing moves. For 30 s: its streams move, and it comes back as one that holds nothing.
+// G1: a worker is paused. After 3 s nothing moves. After 30 s its streams move, and it returns with nothing.
 func TestG1AWorkerThatIsHeld(t *testing.T) {
 	for _, held := range []time.Duration{3 * time.Second, 30 * time.Second} {
 		t.Run(fmt.Sprint(held), func(t *testing.T) {
@@ -186,7 +188,7 @@ func TestG1AWorkerThatIsHeld(t *testing.T) {
 	}
 }
 
-// N10: a worker's host goes without a word. Its streams are elsewhere as soon as it counts as dead.
+// N10: a worker's host disappears silently. Its streams move as soon as the worker counts as dead.
 func TestN10AHostThatGoesWithoutAWord(t *testing.T) {
 	scenario{options: options{workers: 2}, data: uneven, ahead: 1, during: func(r *run) {
 		r.tr.after(10)
@@ -201,8 +203,8 @@ func TestN10AHostThatGoesWithoutAWord(t *testing.T) {
 	}}.check(t)
 }
 
-// N10: the dispatcher's host goes without a word and comes back, after a short or a long time. Workers find out by themselves, and before
-// it counts them as dead: nothing moves.
+// N10: the dispatcher's host disappears silently and returns, after a short or a long time. Workers notice by
+// themselves before they count as dead, and nothing moves.
 func TestN10ADispatcherThatGoesWithoutAWord(t *testing.T) {
 	for _, away := range []time.Duration{12 * time.Second, 3 * time.Minute} {
 		t.Run(fmt.Sprint(away), func(t *testing.T) {
@@ -226,7 +228,8 @@ func TestN10ADispatcherThatGoesWithoutAWord(t *testing.T) {
 	}
 }
 
-// A worker dies in mode at most once, and an index says nothing: the rest of its streams is given up, and the dispatcher knows how much.
+// A worker dies in mode at-most-once, and runs do not repeat each other. The rest of its streams is truncated,
+// and the dispatcher knows how much.
 func TestWhatIsGivenUpIsCounted(t *testing.T) {
 	simulate(t, options{}, func(c *cluster) {
 		mode := pecanv1.Mode_MODE_AT_MOST_ONCE
@@ -245,14 +248,15 @@ func TestWhatIsGivenUpIsCounted(t *testing.T) {
 	})
 }
 
-// N1: A worker whose word that it begins is lost gives elements all the same, and the dispatcher, which takes its streams for unread, has others
-// run them. In mode at most once, where an index says nothing, their trainers give up what another run would send, and say so after that run
-// is whole. Nobody waits for what was given up, and it is counted.
+// N1: a worker's report of its start is lost, but it sends elements. The dispatcher takes its streams for unread
+// and leases them again. In mode at-most-once, where runs do not repeat each other, the trainers abandon what
+// another run would send, and report that after the other run is complete. Nobody waits for abandoned elements,
+// and they are counted.
 func TestWhatTrainersGiveUpByThemselvesIsOver(t *testing.T) {
 	simulate(t, options{}, func(c *cluster) {
 		mode := pecanv1.Mode_MODE_AT_MOST_ONCE
 		want := wanted{dataset: free, mode: mode, name: "team", pace: 3 * time.Second, ahead: 1}
-		// Workers have the graph by then: one that is cut off cannot ask for it.
+		// The workers have the graph by then. A worker that is cut off cannot fetch it.
 		first := c.join(2, wanted{dataset: free, mode: mode})
 		if err := first.read(1); err != nil {
 			t.Fatal(err)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Teeth: with one guard taken out, a scenario that passes with it fails, and for the right reason. A build with the tag teeth_NAME has
-// that guard's twin, which lets everything pass.
+// Teeth: without one guard, a scenario that passes with it must fail, for the right reason. A build with the tag
+// teeth_NAME replaces that guard by one that lets everything pass.
 func TestTeeth(t *testing.T) {
 	for _, tooth := range []struct{ tag, scenario, because string }{
 		{"teeth_dedupe", "TestN7ElementsThatComeTwice", "came more than once"},

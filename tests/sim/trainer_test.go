@@ -17,15 +17,15 @@ import (
 type wanted struct {
 	dataset *dataset
 	mode    pecanv1.Mode
-	// name shares the job.
+	// name makes the job shared.
 	name string
-	// pace is the time that a training step takes.
+	// pace is the time of a training step.
 	pace time.Duration
-	// ahead is how much the trainer asks for before it takes it.
+	// ahead is how much the trainer requests in advance.
 	ahead int64
-	// checksum of payloads.
+	// checksum asks for checksums of payloads.
 	checksum bool
-	// again, if not 0: the trainer closes an epoch that it has read so many elements of, and begins it again where it stood.
+	// again, if not 0: the trainer closes an epoch after so many elements, and resumes it at its position.
 	again int
 }
 
@@ -38,13 +38,13 @@ type trainer struct {
 	session *client.Session
 	pool    *buffer.Pool
 	job     *client.Job
-	// taken counts elements over all epochs, for whoever waits for progress.
+	// taken counts elements over all epochs, for tests that wait for progress.
 	taken atomic.Int64
-	// dead: it was killed, and reads no more.
+	// dead: the trainer was killed and reads no more.
 	dead atomic.Bool
 }
 
-// patience is how long, on the fake clock, a trainer may wait for an element once every fault is mended.
+// patience is how long, on the fake clock, a trainer may wait for an element after all faults ended.
 const patience = 5 * time.Minute
 
 func trainerIP(n int) string { return "10.0.2." + string(rune('1'+n)) }
@@ -96,7 +96,7 @@ func (c *cluster) join(n int, w wanted) *trainer {
 	return tr
 }
 
-// reading reads in the background; what it gives waits for the end.
+// reading reads in the background; wait gives the result.
 func (tr *trainer) reading(epochs int) (wait func()) {
 	done := make(chan error, 1)
 	go func() { done <- tr.read(epochs) }()
@@ -108,7 +108,7 @@ func (tr *trainer) reading(epochs int) (wait func()) {
 	}
 }
 
-// read reads so many epochs to their ends; what is wrong with one is in the error.
+// read reads so many epochs to their ends; the error says what is wrong with one.
 func (tr *trainer) read(epochs int) error {
 	for range epochs {
 		if err := tr.epoch(); err != nil {
@@ -163,7 +163,8 @@ func (tr *trainer) epoch() error {
 	}
 }
 
-// some reads so many elements of an epoch, and more until it may go, and leaves it; false when the epoch, or the trainer, was over before.
+// some reads so many elements of an epoch, and more until mayGo, and leaves. It returns false if the epoch or the
+// trainer ended first.
 func (tr *trainer) some(elements int, mayGo func() bool) (left bool, err error) {
 	it := tr.job.Open(client.IterOptions{MaxOutstandingBytes: tr.wanted.ahead, Timeout: patience})
 	defer it.Close()
@@ -190,14 +191,14 @@ func (tr *trainer) some(elements int, mayGo func() bool) (left bool, err error) 
 	return true, nil
 }
 
-// kill ends the trainer without a word.
+// kill ends the trainer silently.
 func (tr *trainer) kill() {
 	tr.dead.Store(true)
 	tr.host.Kill()
 	tr.stop()
 }
 
-// stop ends the trainer in good order; all memory has to come back.
+// stop ends the trainer in good order and checks that all memory was freed.
 func (tr *trainer) stop() {
 	tr.c.trainersMu.Lock()
 	delete(tr.c.trainers, tr)

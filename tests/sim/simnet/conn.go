@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// buffer is how much a direction of a connection takes before its writer waits.
+// buffer is how much a direction of a connection holds before its writer waits.
 const buffer = 256 << 10
 
 // segment is some bytes on their way, or the end.
@@ -25,13 +25,13 @@ type pipe struct {
 	writer, reader *Conn
 	segments       []segment
 	bytes          int
-	// moved wakes who waits at either end of the connection.
+	// moved wakes the waiters at both ends of the connection.
 	moved *bell
-	// deaf: nobody reads any more; what arrives is answered by a reset. ended: nothing more is sent.
+	// deaf: nobody reads any more, and a reset answers what arrives. ended: nothing more is sent.
 	deaf, ended bool
 }
 
-// end sends the end, behind what is on its way or in its place.
+// end sends the end, after what is on its way or in its place.
 func (p *pipe) end(why error, after bool) {
 	if p.ended {
 		return
@@ -43,7 +43,7 @@ func (p *pipe) end(why error, after bool) {
 	p.segments = append(p.segments, segment{end: why, at: p.from.net.arrival(p.from.name, p.to.name)})
 }
 
-// ready is the first segment if it has arrived; otherwise when it will, as far as that is known.
+// ready gives the first segment if it has arrived; otherwise its time of arrival, if known.
 func (p *pipe) ready() (*segment, time.Time) {
 	if len(p.segments) == 0 {
 		return nil, time.Time{}
@@ -70,7 +70,7 @@ type Conn struct {
 	// lost is why every call fails.
 	lost                  error
 	readUntil, writeUntil time.Time
-	// UserTimeout is how long what was sent may stay unanswered, as TCP_USER_TIMEOUT; 0: for ever.
+	// UserTimeout is how long sent bytes may stay unanswered, as TCP_USER_TIMEOUT; 0: forever.
 	UserTimeout time.Duration
 }
 
@@ -130,7 +130,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	written := 0
 	for {
 		if c.lost == nil && c.in.reset() {
-			// Who reads hears of it as well, also on a host that is held: gRPC asks a connection again and again until its reader has failed.
+			// The reader notices it too, also on a paused host: gRPC uses a connection until its reader has
+			// failed.
 			c.lost = syscall.ECONNRESET
 			c.in.moved.ring()
 		}
@@ -161,7 +162,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	}
 }
 
-// send puts bytes on their way, unless the connection is to be cut in the midst of them.
+// send sends bytes, unless the connection is to be cut inside them.
 func (c *Conn) send(p []byte) (sent int, cut bool) {
 	n, out := c.host.net, c.out
 	l := n.link(out.from.name, out.to.name)
@@ -197,7 +198,7 @@ func (c *Conn) send(p []byte) (sent int, cut bool) {
 	return len(p), cut
 }
 
-// watch breaks the connection when what was sent now is still not with the other host after the user timeout.
+// watch breaks the connection if the bytes sent now have not arrived after the user timeout.
 func (c *Conn) watch() {
 	n := c.host.net
 	if n.carries(c.out.from.name, c.out.to.name) && n.carries(c.out.to.name, c.out.from.name) {
@@ -213,7 +214,7 @@ func (c *Conn) watch() {
 	})
 }
 
-// reset tells whether a reset has arrived.
+// reset reports whether a reset has arrived.
 func (p *pipe) reset() bool {
 	n := p.from.net
 	for _, s := range p.segments {

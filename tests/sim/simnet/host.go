@@ -14,7 +14,7 @@ type state int
 const (
 	// up: a process may run here.
 	up state = iota
-	// dead: the process is gone, the host answers for it.
+	// dead: the process is gone, and the host answers for it.
 	dead
 	// dark: nothing leaves and nothing arrives.
 	dark
@@ -41,10 +41,10 @@ func (n *Net) Host(ip string) *Host {
 	return n.hosts[ip]
 }
 
-// Kill ends the process at once: what it had sent may arrive, and its peers see resets.
+// Kill ends the process at once. Sent bytes may arrive, and its peers see resets.
 func (h *Host) Kill() { h.end(dead, Kill) }
 
-// PowerOff ends the process and the host: nobody is told.
+// PowerOff ends the process and the host. Nobody is notified.
 func (h *Host) PowerOff() { h.end(dark, PowerOff) }
 
 func (h *Host) end(as state, fault Fault) {
@@ -56,7 +56,7 @@ func (h *Host) end(as state, fault Fault) {
 	}
 	for c := range h.conns {
 		if as == dead {
-			// What waits to arrive comes first, or not at all.
+			// Bytes on their way arrive first, or not at all.
 			c.out.end(syscall.ECONNRESET, h.net.rng.IntN(2) == 0)
 		}
 		c.in.deaf, c.lost = true, net.ErrClosed
@@ -68,7 +68,7 @@ func (h *Host) end(as state, fault Fault) {
 	h.net.stir()
 }
 
-// Start lets a new process run on a host whose last one ended.
+// Start lets a new process run on a host whose last process ended.
 func (h *Host) Start() {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
@@ -76,7 +76,7 @@ func (h *Host) Start() {
 	h.net.stir()
 }
 
-// Pause keeps the process from reading, writing and accepting, or lets it go on. Its host still takes in what comes.
+// Pause stops the process from reading, writing and accepting, or lets it continue. Its host still receives.
 func (h *Host) Pause(on bool) {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
@@ -159,7 +159,7 @@ func (h *Host) Dial(ctx context.Context, _, address string) (net.Conn, error) {
 	if h.state != up {
 		return nil, refused(syscall.ENETDOWN)
 	}
-	// A request and its answer; either may be lost, and is repeated.
+	// The handshake is a request and an answer. Either may be lost and is repeated.
 	ready := n.arrival(h.name, there.name).Add(time.Until(n.arrival(there.name, h.name)))
 	held := false
 	for {
@@ -200,7 +200,7 @@ func (h *Host) Dial(ctx context.Context, _, address string) (net.Conn, error) {
 	return mine, nil
 }
 
-// wait releases the lock until the network changes or moved rings, the time comes, or done is closed.
+// wait releases the lock until the network changes, moved rings, the time comes, or done is closed.
 func (n *Net) wait(moved *bell, done <-chan struct{}, until time.Time) {
 	var due <-chan time.Time
 	if !until.IsZero() {

@@ -1,6 +1,6 @@
-// Package simnet is a network in memory on which packets are late, lost, cut and held back at a test's command. It lives on the
-// clock of a testing/synctest bubble. What it knows of TCP is what programs see of it: bytes arrive in order or not at all; what a
-// dead network swallowed comes when it heals; a process that ends resets its connections, a host without power says nothing.
+// Package simnet is a network in memory. Tests delay, lose, cut and hold packets on it. It uses the clock of a
+// testing/synctest bubble. It models what programs see of TCP: bytes arrive in order or not at all, lost packets
+// arrive when the network heals, an ended process resets its connections, and a host without power is silent.
 package simnet
 
 import (
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Fault is a kind of thing that goes wrong.
+// Fault is a kind of fault.
 type Fault string
 
 // The kinds of faults.
@@ -30,11 +30,11 @@ type Net struct {
 	hosts map[string]*Host
 	links map[[2]string]*link
 	hits  map[Fault]int
-	// changed rings when a host or a link changed: everybody looks again.
+	// changed rings when a host or a link changed. All waiters check again.
 	changed *bell
 }
 
-// bell wakes all who wait; the lock of the network guards it.
+// bell wakes all waiters. The lock of the network guards it.
 type bell struct{ heard chan struct{} }
 
 func newBell() *bell { return &bell{make(chan struct{})} }
@@ -48,21 +48,21 @@ func (b *bell) ring() {
 type link struct {
 	lost  bool
 	delay time.Duration
-	// cutAfter so many more bytes the connection that passes them is reset, -1: never.
+	// cutAfter: the connection that sends the byte after so many is reset; -1: never.
 	cutAfter int64
-	// flipAfter so many more bytes a bit of one is wrong, -1: never.
+	// flipAfter: one bit of the byte after so many is flipped; -1: never.
 	flipAfter int64
-	// passed counts the bytes that were ever sent.
+	// passed counts all sent bytes.
 	passed int64
 	last   time.Time
 }
 
-// New makes a network whose latencies are drawn from rng.
+// New makes a network that draws its latencies from rng.
 func New(rng *rand.Rand) *Net {
 	return &Net{rng: rng, hosts: map[string]*Host{}, links: map[[2]string]*link{}, hits: map[Fault]int{}, changed: newBell()}
 }
 
-// Hits tells how often a fault of each kind has really hurt somebody: held a packet back, broken a connection.
+// Hits counts the faults of each kind that had an effect: they delayed a packet or broke a connection.
 func (n *Net) Hits() map[Fault]int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -84,7 +84,7 @@ func (n *Net) Open() int {
 	return open
 }
 
-// stir wakes everybody. n.mu is held.
+// stir wakes all waiters. The caller holds n.mu.
 func (n *Net) stir() { n.changed.ring() }
 
 func (n *Net) link(from, to string) *link {
@@ -95,7 +95,7 @@ func (n *Net) link(from, to string) *link {
 	return n.links[key]
 }
 
-// Lose lets nothing through from one host to another, or lets everything through again: also what was sent meanwhile.
+// Lose stops all packets from one host to another, or lets them through again with all that was sent meanwhile.
 func (n *Net) Lose(from, to string, on bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -109,7 +109,7 @@ func (n *Net) Split(a, b string, on bool) {
 	n.Lose(b, a, on)
 }
 
-// Heal ends all that is wrong with links.
+// Heal ends all faults of links.
 func (n *Net) Heal() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -119,35 +119,36 @@ func (n *Net) Heal() {
 	n.stir()
 }
 
-// Slow adds a delay to all that goes from one host to another.
+// Slow adds a delay to all packets from one host to another.
 func (n *Net) Slow(from, to string, by time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.link(from, to).delay = by
 }
 
-// CutAfter resets the connection that sends the byte after the next so many from one host to another, once.
+// CutAfter resets, once, the connection that sends the byte after the next so many from one host to another.
 func (n *Net) CutAfter(from, to string, bytes int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.link(from, to).cutAfter = bytes
 }
 
-// FlipAfter changes one bit of the byte after the next so many from one host to another, once, behind the back of TCP's checksum.
+// FlipAfter flips, once, one bit of the byte after the next so many from one host to another. TCP's checksum does
+// not notice.
 func (n *Net) FlipAfter(from, to string, bytes int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.link(from, to).flipAfter = bytes
 }
 
-// Passed is how many bytes were sent from one host to another.
+// Passed counts the bytes sent from one host to another.
 func (n *Net) Passed(from, to string) int64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.link(from, to).passed
 }
 
-// carries tells whether a packet arrives. n.mu is held.
+// carries reports whether a packet arrives. The caller holds n.mu.
 func (n *Net) carries(from, to string) bool {
 	return !n.link(from, to).lost && !n.dark(from) && !n.dark(to)
 }
@@ -157,7 +158,7 @@ func (n *Net) dark(host string) bool {
 	return h != nil && h.state == dark
 }
 
-// hurt counts a fault that keeps a packet from arriving. n.mu is held.
+// hurt counts a fault that stops a packet. The caller holds n.mu.
 func (n *Net) hurt(from, to string) {
 	if n.dark(from) || n.dark(to) {
 		n.hits[PowerOff]++
@@ -166,7 +167,7 @@ func (n *Net) hurt(from, to string) {
 	n.hits[Loss]++
 }
 
-// arrival is when a packet that is sent now arrives, after all that were sent before it. n.mu is held.
+// arrival gives when a packet that is sent now arrives, after all earlier ones. The caller holds n.mu.
 func (n *Net) arrival(from, to string) time.Time {
 	l := n.link(from, to)
 	if l.delay > 0 {

@@ -128,7 +128,7 @@ func TestAKilledProcessResetsAndAHostWithoutPowerIsSilent(t *testing.T) {
 		if _, err := here.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatal(err)
 		}
-		// The host is back and knows nothing of the connection.
+		// The host is back and does not know the connection.
 		n.Host(b).Start()
 		if _, err := here.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
 			t.Fatal(err)
