@@ -7,7 +7,7 @@ PARALLEL ?= 3
 # One test of each kind: elements, streams and their orders, a resume, a cache, an order, faults.
 CHECKED := tests/e2e/test_elements.py tests/e2e/test_epochs.py::test_epochs_follow_each_other_completely \
   tests/e2e/test_resume.py::test_a_repeated_dataset_resumes_in_its_pass tests/e2e/test_cache.py::test_every_epoch_is_what_a_local_run_gives \
-  tests/graph/test_orders.py::test_another_order_gives_the_same_elements tests/graph/test_adversaries.py::test_nothing_wrong_is_proposed \
+  tests/graph/test_orders.py::test_another_order_gives_the_same_elements tests/graph/test_adversaries.py::test_no_proposed_order_changes_the_dataset \
   tests/graph/test_pipelines.py tests/faults/test_thesis.py::test_failover
 SIZE ?= medium
 FUZZTIME ?= 20s

@@ -25,10 +25,10 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PARALLEL = 2
 GRAPH = "tests/graph/test_"
-ADVERSARY = GRAPH + "adversaries.py::test_nothing_wrong_is_proposed"
-STAYS = GRAPH + "proposals.py::test_what_would_change_elements_stays_and_is_told_why"
-TRIAL = GRAPH + "proposals.py::test_what_a_trial_would_refuse_is_not_proposed"
-BATCH = GRAPH + "batches.py::test_what_is_not_computed_value_by_value_stays_before_the_batch"
+ADVERSARY = GRAPH + "adversaries.py::test_no_proposed_order_changes_the_dataset"
+STAYS = GRAPH + "proposals.py::test_a_step_that_would_change_elements_stays_with_a_reason"
+TRIAL = GRAPH + "proposals.py::test_an_order_that_a_trial_would_refuse_is_not_proposed"
+BATCH = GRAPH + "batches.py::test_a_map_that_is_not_pointwise_stays_before_the_batch"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ MUTATIONS = (
     off("under approximate a mirror does not pass what is not mirrored by it", "if both := one.Moves & other.Skews; both != 0 {", f"{TRIAL}[a rotation and a mirror]"),
     Mutation(
         "no filter sees what is nearly the same", 'case t.Barrier != "" && t.Decides, t.Drops && touches(t.Reads):', "case t.Drops && t.Batches:",
-        f"{GRAPH}proposals.py::test_a_filter_does_not_see_what_is_nearly_the_same",
+        f"{GRAPH}proposals.py::test_no_filter_reads_values_that_may_differ",
     ),
     # Batches.
     off("a step that draws does not pass a batch", "case t.Random:", f"{BATCH}[what draws]"),
@@ -107,7 +107,7 @@ MUTATIONS = (
     off("a map whose last bits depend on places does not pass a batch", "case uneven:", f"{BATCH}[what has other last bits]"),
     off(
         "a map that works otherwise on each row does not pass a batch", "case above > 0 && (change.PositionDependent|change.DependsOnSize)&1 != 0:",
-        f"{GRAPH}batches.py::test_what_does_something_else_to_each_row_stays_behind_the_batch",
+        f"{GRAPH}batches.py::test_a_map_that_treats_rows_differently_stays_after_the_batch",
     ),
     off("a map that reads other components does not pass a batch", "if len(t.Reads) > len(t.Writes) {", f"{BATCH}[another component]"),
     # Steps that nothing passes.

@@ -18,7 +18,7 @@ def _picture(i: tf.Tensor) -> tf.Tensor:
 
 @pytest.mark.parametrize("seed", [None, 7], ids=["unseeded", "seeded"])
 @pytest.mark.parametrize("mode", ["exactly_once", "deterministic"])
-def test_streams_and_epochs_augment_anew(cluster, mode, seed):
+def test_streams_and_epochs_draw_different_augmentations(cluster, mode, seed):
     contrast = keras.layers.RandomContrast(0.9)
     augment = keras.Sequential([keras.layers.RandomFlip(seed=seed), keras.layers.RandomRotation(0.4, seed=seed), contrast])
     dataset = D.range(64).map(lambda i: (i, augment(_picture(i), training=True)), num_parallel_calls=tf.data.AUTOTUNE)

@@ -269,7 +269,7 @@ def figures(dataset: tf.data.Dataset, last: int) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("name", ADVERSARIES)
-def test_nothing_wrong_is_proposed(ordergraph, tmp_path, name):
+def test_no_proposed_order_changes_the_dataset(ordergraph, tmp_path, name):
     adversary = ADVERSARIES[name]
     dataset = adversary.dataset
     below = len(steps_in(adversary.source()))
@@ -314,7 +314,7 @@ def in_python(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 @pytest.mark.parametrize(("effect", "why"), [(prints, "would print on a worker"), (in_python, "Python")])
-def test_what_works_outside_of_the_graph_is_not_distributed_at_all(ordergraph, tmp_path, effect, why):
+def test_a_step_with_effects_outside_the_graph_is_refused(ordergraph, tmp_path, effect, why):
     path = tmp_path / "dataset.pb"
     path.write_bytes(oracle.serialize(pictures().map(effect).apply(SOME)))
     done = subprocess.run([ordergraph, "steps", path], capture_output=True, text=True)

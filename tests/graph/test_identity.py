@@ -139,7 +139,7 @@ def test_two_graphs_in_one_worker_keep_their_tables_apart(cutgraph, tmp_path) ->
         assert sorted(int(e[0]) for e in got) == [i * factor for i in range(10)]
 
 
-def test_generators_draw_anew_in_every_stream_and_epoch(cutgraph, tmp_path) -> None:
+def test_generators_draw_different_values_in_every_stream_and_epoch(cutgraph, tmp_path) -> None:
     generator = tf.random.Generator.from_seed(3)
     dataset = D.range(64).map(lambda x: generator.uniform([2]))
     cut = run(cutgraph, tmp_path, dataset)

@@ -136,7 +136,7 @@ def test_what_cannot_be_keyed_works_on_one_element_at_a_time(cuts, name: str) ->
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_values_survive_a_beginning_at_an_index(cuts, name: str) -> None:
+def test_values_are_the_same_after_a_start_at_an_index(cuts, name: str) -> None:
     dataset, cut = cuts[name]
     if cut.plan["resume"]["strategy"] == "RECOMPUTE":
         return

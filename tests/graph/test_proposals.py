@@ -179,7 +179,7 @@ STAYS: dict[str, tuple[Step, Step, str]] = {
 
 
 @pytest.mark.parametrize("name", STAYS)
-def test_what_would_change_elements_stays_and_is_told_why(ordergraph, tmp_path, name):
+def test_a_step_that_would_change_elements_stays_with_a_reason(ordergraph, tmp_path, name):
     first, second, why = STAYS[name]
     dataset = through(pictures(32, tf.float32 if second is HALVE else tf.uint8), [first, second])
     figures = [*FORCING[:3], *[FORCING[-1]] * (len(steps_in(dataset)) - 3)]
@@ -217,7 +217,7 @@ def steps_in(dataset: tf.data.Dataset) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("size", [32, None])
-def test_what_gains_and_may_move_moves(ordergraph, tmp_path, size, first, second, tolerance):
+def test_a_step_that_saves_cpu_and_may_move_moves(ordergraph, tmp_path, size, first, second, tolerance):
     dataset = through(pictures(size, tf.float32 if second is HALVE else tf.uint8), [first, second])
     told = propose(ordergraph, tmp_path, dataset, FORCING, tolerance=tolerance)
     assert told.order == [0, 2, 1], told
@@ -244,7 +244,7 @@ REFUSED_BY_A_TRIAL: dict[str, tuple[Step, Step, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED_BY_A_TRIAL)
-def test_what_a_trial_would_refuse_is_not_proposed(ordergraph, tmp_path, name):
+def test_an_order_that_a_trial_would_refuse_is_not_proposed(ordergraph, tmp_path, name):
     first, second, why = REFUSED_BY_A_TRIAL[name]
     told = propose(ordergraph, tmp_path, through(pictures(32, tf.float32), [first, second]), FORCING, tolerance="APPROXIMATE")
     assert told.order == []
@@ -261,7 +261,7 @@ def test_what_a_trial_would_refuse_is_not_proposed(ordergraph, tmp_path, name):
         lambda d: d.map(lambda x, y: (y, x, y), name="more").filter(lambda y, x, z: tf.reduce_mean(x) > 0.5, name="bright"),
     ],
 )
-def test_a_filter_does_not_see_what_is_nearly_the_same(ordergraph, tmp_path, decides, tolerance):
+def test_no_filter_reads_values_that_may_differ(ordergraph, tmp_path, decides, tolerance):
     dataset = through(pictures(32, tf.float32), [DOUBLE, HALVE])
     assert propose(ordergraph, tmp_path, dataset, FORCING, tolerance=tolerance).order == [0, 2, 1]
     dataset = decides(dataset)
@@ -270,7 +270,7 @@ def test_a_filter_does_not_see_what_is_nearly_the_same(ordergraph, tmp_path, dec
     assert "could leave out other elements then" in told.reasons[2]
 
 
-def test_what_draws_by_the_number_of_the_element_is_passed_by_a_filter(ordergraph, tmp_path):
+def test_a_filter_passes_a_step_with_keyed_randomness(ordergraph, tmp_path):
     flips = on_picture(lambda x: tf.image.random_flip_left_right(x, seed=1), "flips")
     dataset = through(pictures(), [flips, keeps(lambda x, y: y > 5, "some")])
     assert propose(ordergraph, tmp_path, dataset, FORCING, mode="EXACTLY_ONCE").order == []
@@ -331,7 +331,7 @@ def test_a_normalised_picture_is_made_smaller_first(ordergraph, tmp_path):
 
 
 @pytest.mark.parametrize("by", [{"scale": [0.25, 0.25]}, {"translation": [0.0, 2.0]}, {}], ids=["by a number", "shifted", "as it is"])
-def test_what_scales_a_part_of_a_picture_is_not_mirrored_with_it(ordergraph, tmp_path, by):
+def test_a_mirror_does_not_pass_a_scale_of_a_part_of_the_image(ordergraph, tmp_path, by):
     def scales(x: tf.Tensor) -> tf.Tensor:
         to = tf.constant([8, 8])
         scale = by.get("scale") or tf.cast(to, tf.float32) / tf.cast(tf.shape(x)[:2], tf.float32)
@@ -353,7 +353,7 @@ def test_the_published_policy_puts_a_cast_to_a_slow_kind_to_the_end(ordergraph, 
 
 @pytest.mark.parametrize("order", ["PAPER", "AUTO"])
 @pytest.mark.parametrize("size", [32, None])
-def test_what_makes_floats_goes_before_turns_of_bytes(ordergraph, tmp_path, order, size):
+def test_a_cast_to_floats_moves_before_rotations_of_bytes(ordergraph, tmp_path, order, size):
     """Bytes are turned by taking the nearest ones and putting zeros in, which floats are as well; but not into a size that is a constant."""
     dataset = pictures(size)
     for name, step in {
@@ -373,7 +373,7 @@ def test_what_makes_floats_goes_before_turns_of_bytes(ordergraph, tmp_path, orde
 
 
 @pytest.mark.parametrize("order", ["PAPER", "AUTO"])
-def test_what_was_traced_for_one_size_moves_behind_the_step_that_makes_it(ordergraph, tmp_path, order):
+def test_a_step_traced_for_one_size_moves_after_the_step_that_makes_that_size(ordergraph, tmp_path, order):
     """Table 1 of the paper: of crop and resize, flip, jitter, clip, to grey and tile the step to grey goes before the flip."""
     dataset = pictures(None, tf.float32)
     for name, step in {

@@ -53,6 +53,6 @@ def test_a_stream_begins_at_an_index(cuts, name: str) -> None:
             assert len(got) == len(want) or len(whole) == LIMIT, (stream, start)
 
 
-def test_the_ways_are_told_apart(cuts) -> None:
+def test_every_resume_strategy_is_covered(cuts) -> None:
     ways = {name: cut.plan["resume"]["strategy"] for name, (_, cut) in cuts.items()}
     assert {"SEEK", "PARTIAL", "RECOMPUTE"} <= set(ways.values())

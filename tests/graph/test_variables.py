@@ -54,7 +54,7 @@ def flat(streams):
 
 @pytest.mark.parametrize("seed", [None, 11], ids=["unseeded", "seeded"])
 @pytest.mark.parametrize("calls", [None, 4], ids=["sequential", "parallel"])
-def test_streams_and_epochs_augment_anew(cutgraph, tmp_path, calls, seed) -> None:
+def test_streams_and_epochs_draw_different_augmentations(cutgraph, tmp_path, calls, seed) -> None:
     layers = [keras.layers.RandomFlip(seed=seed), keras.layers.RandomRotation(0.4, seed=seed), keras.layers.RandomZoom(0.4)]
     aug = keras.Sequential(layers)
     dataset = augmented(aug, calls)
