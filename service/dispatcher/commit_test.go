@@ -27,8 +27,8 @@ func openStore(t *testing.T, dir string) *store.Store {
 	return s
 }
 
-// Nothing that was acknowledged is forgotten: datasets, jobs, epochs, leases, what was delivered, and answers to requests.
-func TestARestartForgetsNothing(t *testing.T) {
+// No acknowledged state is lost: datasets, jobs, epochs, leases, deliveries, and answers to requests.
+func TestARestartKeepsAllAcknowledgedState(t *testing.T) {
 	for name, every := range map[string]int{"from records": 1 << 30, "from snapshots": 2} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "work")
@@ -88,7 +88,7 @@ func TestARestartForgetsNothing(t *testing.T) {
 	}
 }
 
-// A client that follows its pass while the dispatcher restarts sees versions that go on growing.
+// A client that watches its pass during a restart sees growing versions.
 func TestVersionsGrowOverARestart(t *testing.T) {
 	dir := t.TempDir()
 	kept := openStore(t, dir)
@@ -111,7 +111,7 @@ func TestVersionsGrowOverARestart(t *testing.T) {
 	s.stop()
 }
 
-// failingStore stops writing when told to.
+// failingStore stops writing on demand.
 type failingStore struct {
 	*store.Memory
 	broken atomic.Bool
@@ -124,7 +124,7 @@ func (f *failingStore) Append(records [][]byte) error {
 	return nil
 }
 
-// When a record cannot be written nobody is told that it happened, and the service ends.
+// If a record cannot be written, nobody is told that it happened, and the service ends.
 func TestAFailingStoreEndsTheService(t *testing.T) {
 	kept := &failingStore{Memory: store.NewMemory()}
 	s := startService(t, serviceOptions{store: kept})
@@ -157,8 +157,8 @@ func TestABrokenStoreIsRefusedAtTheStart(t *testing.T) {
 	}
 }
 
-// K5: a dispatcher that died between storing a graph and recording its dataset leaves a graph that is nobody's, whole or in part. The next
-// start removes it, and nothing else.
+// K5: a dispatcher that died between storing a graph and recording its dataset leaves a graph without owner,
+// whole or in part. The next start removes it, and nothing else.
 func TestK5AGraphWithoutItsDatasetIsRemovedAtTheStart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "work")
 	kept := openStore(t, dir)

@@ -12,7 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// fullStore has no room when told so.
+// fullStore has no space on demand.
 type fullStore struct {
 	*store.Memory
 	full atomic.Bool
@@ -32,8 +32,8 @@ func (f *fullStore) PutGraph(fingerprint string, graph []byte) error {
 	return f.Memory.PutGraph(fingerprint, graph)
 }
 
-// D5: on a full disk nothing new is begun, what runs goes on, and nobody is timed out; with room again it goes on by itself, and what was asked
-// for meanwhile happened once.
+// D5: on a full disk nothing new starts, running streams continue, and nobody times out. With space again
+// everything continues by itself, and repeated requests happened once.
 func TestD5AFullDiskHoldsEverythingBackAndRecovers(t *testing.T) {
 	kept, registry := &fullStore{Memory: store.NewMemory()}, prometheus.NewRegistry()
 	s := startService(t, serviceOptions{store: kept, metrics: registry})
@@ -64,7 +64,7 @@ func TestD5AFullDiskHoldsEverythingBackAndRecovers(t *testing.T) {
 	if s.d.Ready() == nil {
 		t.Error("a dispatcher on a full disk says that it is ready")
 	}
-	// Far longer than anybody may be silent. Who looks on does not let time pass either.
+	// This is far longer than any timeout. Reading the status does not let time pass either.
 	for range 300 {
 		s.clock.Advance(500 * time.Millisecond)
 		if _, err := s.client.Status(s.ctx(), &pecanv1.StatusRequest{}); err != nil {

@@ -85,7 +85,7 @@ func TestRealGraphsAreRegisteredPlannedAndFetched(t *testing.T) {
 	}
 }
 
-// drainStops takes commands until a beat after the goodbye has been answered by nothing more: every start has its stop.
+// drainStops takes commands until a heartbeat after the goodbye gets no answer: every start has its stop.
 func drainStops(w *worker) {
 	starts, stops := 1, 0
 	for starts > stops {

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // wait bounds every wait of these tests.
 const wait = 20 * time.Second
 
-// planGraphs takes a serialised Plan for a graph, so that a test says how its dataset is divided.
+// planGraphs reads a serialised Plan as a graph, so that a test decides how its dataset is divided.
 type planGraphs struct{}
 
 func (planGraphs) Check(graph []byte, components []*pecanv1.ComponentSpec) (string, error) {
@@ -66,7 +66,7 @@ func (planGraphs) Named([]byte, *pecanv1.Plan, *pecanv1.JobOptions, *pecanv1.Epo
 	return nil, errors.New("a plan has no steps")
 }
 
-// Order has nothing to propose.
+// Order proposes nothing.
 func (planGraphs) Order([]byte, *pecanv1.Plan, *pecanv1.JobOptions, []*pecanv1.NodeMetrics) (*ordering.Proposal, error) {
 	return &ordering.Proposal{Why: "a plan has no steps"}, nil
 }
@@ -184,7 +184,7 @@ func (s *service) upload(header *pecanv1.RegisterDatasetRequest_Header, chunks .
 	if err != nil {
 		return nil, err
 	}
-	// A refusal may come before everything is sent; it is what CloseAndRecv gives.
+	// A refusal may come before everything is sent. CloseAndRecv returns it.
 	var parts []*pecanv1.RegisterDatasetRequest
 	if header != nil {
 		parts = append(parts, &pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Header_{Header: header}})
@@ -238,7 +238,7 @@ func (s *service) watch(client, job string, epoch uint64) *watch {
 	return &watch{s, stream}
 }
 
-// until gives the first snapshot that is as wanted.
+// until gives the first matching snapshot.
 func (w *watch) until(what string, wanted func(*pecanv1.EpochUpdate) bool) *pecanv1.EpochUpdate {
 	w.s.t.Helper()
 	var last *pecanv1.EpochUpdate
@@ -256,7 +256,7 @@ func (w *watch) until(what string, wanted func(*pecanv1.EpochUpdate) bool) *peca
 	}
 }
 
-// worker is a worker's session in the hands of a test.
+// worker is a worker's session controlled by a test.
 type worker struct {
 	s       *service
 	id      string
@@ -272,7 +272,7 @@ func workerHello(id string, slots int32) *pecanv1.WorkerHello {
 	}
 }
 
-// portOf gives every worker name a port of its own.
+// portOf gives every worker name its own port.
 func portOf(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	return fmt.Sprint(10_000 + int(sum[0])<<8 + int(sum[1]))[:5]
@@ -352,7 +352,7 @@ func (w *worker) ended(start *pecanv1.StartStream, count, rows uint64) {
 	}}})
 }
 
-// wantReason checks code and reason word of a refusal.
+// wantReason checks code and reason code of a refusal.
 func wantReason(t *testing.T, err error, want reason.Reason) {
 	t.Helper()
 	if err == nil {

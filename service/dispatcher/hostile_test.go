@@ -27,7 +27,7 @@ func streamID(job string, epoch uint64, stream uint32) *pecanv1.StreamId {
 	return &pecanv1.StreamId{JobId: job, Epoch: epoch, Stream: stream}
 }
 
-// Whatever a client says wrongly has a reason, and leaves the durable state as it was.
+// Every invalid request gets a reason, and leaves the durable state unchanged.
 func TestHostileRequestsChangeNothing(t *testing.T) {
 	s := startService(t, serviceOptions{})
 	dataset := s.register(&pecanv1.Plan{NumStreams: 2})
@@ -190,7 +190,8 @@ func TestHostileUploadsAreRefused(t *testing.T) {
 	}
 }
 
-// Uploads that stall hold no more memory than is given to all of them; others are told so and served once they end.
+// Stalled uploads hold no more memory than the limit of all uploads. Others are refused with that reason, and
+// served once the stalled ones end.
 func TestUploadsBeyondTheBoundAreRefused(t *testing.T) {
 	s := startService(t, serviceOptions{change: func(c *dispatcher.Config) {
 		c.MaxGraphBytes, c.MaxUploadBytes, c.UploadWait = 1<<20, 3<<20, 100*time.Millisecond
@@ -214,7 +215,7 @@ func TestUploadsBeyondTheBoundAreRefused(t *testing.T) {
 		_, err := s.upload(&pecanv1.RegisterDatasetRequest_Header{Spec: spec, GraphBytes: 2}, []byte{0x10, 1})
 		return err
 	}
-	// The stalled uploads may arrive after the first tries.
+	// The stalled uploads may arrive after the first attempts.
 	err := try()
 	for all.Err() == nil && err == nil {
 		err = try()
@@ -232,7 +233,7 @@ func TestUploadsBeyondTheBoundAreRefused(t *testing.T) {
 	}
 }
 
-// An upload that waits for room is not read before it has some.
+// An upload that waits for space is not read before it has some.
 func TestAnUploadIsNotReadBeforeItIsAdmitted(t *testing.T) {
 	s := startService(t, serviceOptions{change: func(c *dispatcher.Config) {
 		c.MaxGraphBytes, c.MaxUploadBytes, c.UploadWait, c.UploadIdle = 16<<20, 16<<20, 3*time.Second, wait
@@ -253,13 +254,13 @@ func TestAnUploadIsNotReadBeforeItIsAdmitted(t *testing.T) {
 	}
 	first := begin()
 	for range 3 {
-		// The third can only be sent when the first was read, so the upload is admitted.
+		// The third chunk can only be sent when the first was read, so the upload is admitted.
 		if err := chunk(first); err != nil {
 			t.Fatal(err)
 		}
 	}
 	second := begin()
-	// One goes into the connection's own buffer. The next one finds that full until the upload is refused.
+	// One chunk fits the connection's buffer. The next one finds it full until the upload is refused.
 	err := chunk(second)
 	if err == nil {
 		err = chunk(second)
@@ -270,8 +271,8 @@ func TestAnUploadIsNotReadBeforeItIsAdmitted(t *testing.T) {
 	wantReason(t, second.RecvMsg(&pecanv1.RegisterDatasetResponse{}), reason.ServiceLimit)
 }
 
-// An upload that stops, or that brings a byte now and then, gives its room back in time.
-func TestUploadsThatStallAreCutOff(t *testing.T) {
+// An upload that stops, or sends single bytes, loses its space in time.
+func TestStalledUploadsAreEnded(t *testing.T) {
 	for name, trickle := range map[string]bool{"it stops": false, "it trickles": true} {
 		t.Run(name, func(t *testing.T) {
 			s := startService(t, serviceOptions{change: func(c *dispatcher.Config) {
@@ -286,7 +287,7 @@ func TestUploadsThatStallAreCutOff(t *testing.T) {
 			for first := true; err == nil && (first || trickle); first = false {
 				err = stream.Send(&pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Chunk{Chunk: []byte{1}}})
 			}
-			// There is room for this one when the other has been cut off. A busy host may be slow for it as well.
+			// There is space for this one after the other was ended. A busy host may be slow for it as well.
 			var other error
 			for end := time.Now().Add(wait); time.Now().Before(end) && !reason.Is(other, reason.GraphParse); {
 				_, other = s.upload(&pecanv1.RegisterDatasetRequest_Header{Spec: spec, GraphBytes: 4 << 20}, make([]byte, 4<<20))
@@ -301,7 +302,7 @@ func TestUploadsThatStallAreCutOff(t *testing.T) {
 	}
 }
 
-// What gRPC refuses before we see it has a reason as well.
+// What gRPC refuses itself has a reason as well.
 func TestARequestAboveTheWireLimitHasAReason(t *testing.T) {
 	s := startService(t, serviceOptions{})
 	_, err := s.client.CreateJob(s.ctx(), &pecanv1.CreateJobRequest{RequestId: "r", ClientId: "c", ClientHost: strings.Repeat("h", 40<<20)})
@@ -344,7 +345,7 @@ func TestWhatIsHeldAtOnceIsBounded(t *testing.T) {
 	if _, err := kept.Graph(fingerprint); err == nil {
 		t.Error("the graph of a refused dataset is stored")
 	}
-	// Nothing of it concerns what is there.
+	// Existing state is not affected.
 	if s.register(&pecanv1.Plan{NumStreams: 1}) != first || s.job("c1", "named", first, nil).JobId != named.JobId {
 		t.Error("what was there is another")
 	}
@@ -391,7 +392,7 @@ func TestARefusedDatasetLeavesNoGraph(t *testing.T) {
 	}
 }
 
-// Trainers that go without a word cost nothing once their time is over.
+// Trainers that disappear silently cost nothing after their timeouts.
 func TestTwoThousandAbandonedJobsAreCollected(t *testing.T) {
 	s := startService(t, serviceOptions{})
 	dataset := s.register(&pecanv1.Plan{NumStreams: 4})
@@ -423,7 +424,8 @@ func TestTwoThousandAbandonedJobsAreCollected(t *testing.T) {
 	s.settle("the named jobs' time is over", 6*time.Minute, func() bool { return len(status().Jobs) == 0 })
 }
 
-// settle advances the clock in steps that no timeout mistakes for a pause, until something has come about or the time is over.
+// settle advances the clock in steps that no timeout mistakes for a pause, until a condition holds or the time is
+// over.
 func (s *service) settle(what string, within time.Duration, ok func() bool) {
 	s.t.Helper()
 	for ; within > 0; within -= 2 * time.Second {
@@ -588,8 +590,8 @@ func TestJobNamesFoldCase(t *testing.T) {
 	}
 }
 
-// Peers that do not speak gRPC are cut off, and others are served meanwhile.
-func TestGarbageOnThePortHurtsNobody(t *testing.T) {
+// Peers that do not speak gRPC are disconnected, and others are served meanwhile.
+func TestGarbageOnThePortAffectsNobody(t *testing.T) {
 	s := startService(t, serviceOptions{})
 	garbage := map[string]string{
 		"http":     "GET / HTTP/1.1\r\nHost: x\r\n\r\n",

@@ -12,7 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher"
 )
 
-// sum adds up the samples of a metric whose labels contain a text.
+// sum adds the samples of a metric whose labels contain a text.
 func sum(t *testing.T, from prometheus.Gatherer, name, labels string) (total float64, samples int) {
 	t.Helper()
 	families, err := from.Gather()
@@ -33,7 +33,7 @@ func sum(t *testing.T, from prometheus.Gatherer, name, labels string) (total flo
 	return total, samples
 }
 
-// Metrics keep to Prometheus' rules, say what happened, and those of a job go when it goes.
+// Metrics follow Prometheus' rules and count what happened. Those of a job end with it.
 func TestMetricsFollowJobs(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	s := startService(t, serviceOptions{metrics: registry, change: func(c *dispatcher.Config) { c.Core.JobTimeout = time.Second }})

@@ -17,7 +17,7 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// orderedJob opens an epoch of a job over pictures of which most is cut off last.
+// orderedJob opens an epoch of a job over images whose last step crops most of each image.
 func (s *service) orderedJob(options *pecanv1.JobOptions) (job *pecanv1.CreateJobResponse) {
 	s.t.Helper()
 	dataset, err := s.registerGraph(graphOf(s.t, "crop_last"), specOf(dtFloat, 8, 8, 3))
@@ -40,7 +40,7 @@ func (s *service) explain(job string) *pecanv1.ExplainResponse {
 	return response
 }
 
-// until lets time pass, in which the worker and the trainer live, until a job's order is as wanted.
+// until lets time pass, with live worker and trainer, until a job's order is as wanted.
 func (w *worker) until(what string, wanted func(*pecanv1.OrderStatus) bool) {
 	s := w.s
 	s.t.Helper()
@@ -53,7 +53,7 @@ func (w *worker) until(what string, wanted func(*pecanv1.OrderStatus) bool) {
 			return
 		}
 		if status.Workers[0].LastHeartbeatS > 0 {
-			// The beat is under way.
+			// The heartbeat is under way.
 			continue
 		}
 		if _, err := s.client.ClientHeartbeat(s.ctx(), &pecanv1.ClientHeartbeatRequest{ClientId: "c1", JobIds: []string{status.Jobs[0].JobId}}); err != nil {
@@ -71,7 +71,7 @@ func (w *worker) explained(job, state string) *pecanv1.ExplainResponse {
 	return w.s.explain(job)
 }
 
-// measured tells what the steps cost: 0.1 s for an element in the second one.
+// measured reports the costs of the steps: 0.1 s per element in the second one.
 func (w *worker) measured(job string, steps []*pecanv1.ExplainedStep) {
 	w.s.t.Helper()
 	sizes := []uint64{8, 64 * 64 * 3 * 4, 64 * 64 * 3 * 4, 8 * 8 * 3 * 4}
@@ -86,7 +86,7 @@ func (w *worker) measured(job string, steps []*pecanv1.ExplainedStep) {
 	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: figures}})
 }
 
-// figured waits until the dispatcher has the figures of a job's steps.
+// figured waits until the dispatcher has the metrics of a job's steps.
 func (w *worker) figured(job string) {
 	s := w.s
 	s.t.Helper()
@@ -97,7 +97,7 @@ func (w *worker) figured(job string) {
 	}
 }
 
-// inProduction tells what the steps cost after that, in 1,000 more elements in either order: less in the second one.
+// inProduction reports later costs, in 1,000 more elements in either order: less in the second one.
 func (w *worker) inProduction(job string, steps []*pecanv1.ExplainedStep) {
 	w.s.t.Helper()
 	figures := &pecanv1.JobMetrics{JobId: job, Generation: 1, Sequence: 2}
@@ -108,7 +108,7 @@ func (w *worker) inProduction(job string, steps []*pecanv1.ExplainedStep) {
 	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: figures}})
 }
 
-// tries waits for the command to try an order, and beats meanwhile.
+// tries waits for the command to try an order, and sends heartbeats meanwhile.
 func (w *worker) tries() *pecanv1.TryOrder {
 	w.s.t.Helper()
 	for {
@@ -118,7 +118,7 @@ func (w *worker) tries() *pecanv1.TryOrder {
 	}
 }
 
-// The way to another order over a real graph, with a worker in the hands of the test.
+// A rollout over a real graph, with a worker controlled by the test.
 func TestAnOrderIsPlannedTriedAndAdopted(t *testing.T) {
 	s := startService(t, serviceOptions{graphs: dispatcher.NewGraphs(dispatcher.DefaultConfig())})
 	w := s.worker(workerHello("w", 64))
@@ -184,8 +184,8 @@ func TestAnOrderIsPlannedTriedAndAdopted(t *testing.T) {
 	}
 }
 
-// A dispatcher that has decided nothing goes on in the order that a position names, if the steps may have it.
-func TestAPositionIsGoneOnFromInTheOrderThatItNames(t *testing.T) {
+// A dispatcher without a decision uses the order that a position names, if the steps may have it.
+func TestAPositionResumesInTheOrderThatItNames(t *testing.T) {
 	s := startService(t, serviceOptions{graphs: dispatcher.NewGraphs(dispatcher.DefaultConfig())})
 	w := s.worker(workerHello("w", 64))
 	asked := func(tolerance pecanv1.OrderTolerance) *pecanv1.JobOptions {
@@ -208,7 +208,7 @@ func TestAPositionIsGoneOnFromInTheOrderThatItNames(t *testing.T) {
 		})
 	}
 	for range 2 {
-		// The second time it is the same call, told once more.
+		// The second time it is a repeat of the same call.
 		opened, err := open(job, "c1", 4, cropFirst...)
 		if err != nil || opened.Epoch != 4 || !proto.Equal(opened.Order, pecanv1.NewEpochOrder(job.Plan, cropFirst)) {
 			t.Fatal(opened, err)
@@ -230,7 +230,7 @@ func TestAPositionIsGoneOnFromInTheOrderThatItNames(t *testing.T) {
 
 func equal(a, b []string) bool { return strings.Join(a, "\n") == strings.Join(b, "\n") }
 
-// An order that is not asked for is explained, too.
+// A job without a requested order is explained, too.
 func TestAJobWithoutAnOrderIsExplained(t *testing.T) {
 	s := startService(t, serviceOptions{graphs: dispatcher.NewGraphs(dispatcher.DefaultConfig())})
 	w := s.worker(workerHello("w", 64))
@@ -242,7 +242,8 @@ func TestAJobWithoutAnOrderIsExplained(t *testing.T) {
 	if explained.State != "off" || explained.Why == "" || len(explained.Steps) != 3 || explained.Order != pecanv1.Order_ORDER_OFF {
 		t.Errorf("explained %v", explained)
 	}
-	// Also where it is known what would be cheaper: nobody runs it, and what is shown as planned would be taken for what runs.
+	// This holds also if a cheaper order is known: nobody runs it, and readers would mistake it for the running
+	// one.
 	w.measured(job.JobId, explained.Steps)
 	w.figured(job.JobId)
 	explained = s.explain(job.JobId)
@@ -272,7 +273,7 @@ func (g failingGraphs) Order(graph []byte, plan *pecanv1.Plan, options *pecanv1.
 	case len(nodes) == 0:
 		return g.Graphs.Order(graph, plan, options, nodes)
 	case g.asked.Add(1) > 1:
-		// To explain what has failed.
+		// Explain must work after the failure.
 		return &ordering.Proposal{}, nil
 	case g.panics:
 		panic("an order out of bounds")
@@ -280,8 +281,8 @@ func (g failingGraphs) Order(graph []byte, plan *pecanv1.Plan, options *pecanv1.
 	return nil, errors.New("no order will do")
 }
 
-// A plan that fails leaves the registered order, and the dispatcher alone.
-func TestAnOrderThatCannotBePlannedIsNone(t *testing.T) {
+// A failed plan leaves the registered order, and does not affect the dispatcher.
+func TestAFailedPlanKeepsTheRegisteredOrder(t *testing.T) {
 	for name, panics := range map[string]bool{"an error": false, "a panic": true} {
 		t.Run(name, func(t *testing.T) {
 			graphs := failingGraphs{dispatcher.NewGraphs(dispatcher.DefaultConfig()), panics, new(atomic.Int32)}
@@ -309,8 +310,8 @@ func (b brokenGraphs) Graph(fingerprint string) ([]byte, error) {
 	return b.Store.Graph(fingerprint)
 }
 
-// A graph that cannot be read decides nothing: it is asked for again.
-func TestAGraphThatCannotBeReadIsAskedForAgain(t *testing.T) {
+// A graph that cannot be read decides nothing: the core asks again.
+func TestAnUnreadableGraphIsRequestedAgain(t *testing.T) {
 	broken := new(atomic.Bool)
 	s := startService(t, serviceOptions{graphs: dispatcher.NewGraphs(dispatcher.DefaultConfig()), store: brokenGraphs{store.NewMemory(), broken}})
 	w := s.worker(workerHello("w", 64))
@@ -327,8 +328,8 @@ func TestAGraphThatCannotBeReadIsAskedForAgain(t *testing.T) {
 	w.until("looked at again", func(o *pecanv1.OrderStatus) bool { return o.State != "measuring" })
 }
 
-// What a worker says of a trial is made harmless.
-func TestATrialOfNonsenseIsAnAnswer(t *testing.T) {
+// Invalid results of a trial are repaired.
+func TestAnInvalidTrialResultIsAnAnswer(t *testing.T) {
 	s := startService(t, serviceOptions{})
 	w := s.worker(workerHello("w", 4))
 	nan := 0.0

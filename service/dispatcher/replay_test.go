@@ -18,7 +18,7 @@ import (
 
 var replayed = flag.Int("replayed", 1_000_000, "how many records BenchmarkReplay writes and replays")
 
-// epochRecords is what a dispatcher writes for one epoch of a private job with 16 streams.
+// epochRecords gives the records of one epoch of a private job with 16 streams.
 func epochRecords(job, client string, epoch, lease uint64) []*pecanv1.Record {
 	worker := &pecanv1.WorkerAddress{WorkerId: "w-0123456789abcdef", Tcp: "worker-17.example:6060", Unix: "@pecan-0123456789abcdef", HostId: "0123456789abcdef"}
 	records := []*pecanv1.Record{
@@ -41,7 +41,7 @@ func epochRecords(job, client string, epoch, lease uint64) []*pecanv1.Record {
 	)
 }
 
-// writeHistory appends records of many epochs to a store, and gives the state that they add up to.
+// writeHistory appends records of many epochs to a store, and gives their state.
 func writeHistory(t testing.TB, s *store.Store, records int) *durable.State {
 	t.Helper()
 	const job, client = "j-0123456789abcdef01234567", "trainer-0123456789abcdef"
@@ -77,7 +77,7 @@ func writeHistory(t testing.TB, s *store.Store, records int) *durable.State {
 	return state
 }
 
-// replay opens a store and applies what is in it, and says how long both took.
+// replay opens a store and applies its records, and gives the time of both.
 func replay(t testing.TB, dir string) (s *store.Store, state *durable.State, opened, applied time.Duration) {
 	t.Helper()
 	begun := time.Now()
@@ -93,7 +93,7 @@ func replay(t testing.TB, dir string) (s *store.Store, state *durable.State, ope
 	return s, state, opened, time.Since(begun)
 }
 
-// X1, D10: what is replayed is the state that was live, also of a long history.
+// X1, D10: the replayed state equals the live state, also for a long history.
 func TestX1TheReplayOfALongHistoryIsTheLiveState(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "work")
 	s := openStore(t, dir)
@@ -108,7 +108,7 @@ func TestX1TheReplayOfALongHistoryIsTheLiveState(t *testing.T) {
 	}
 }
 
-// BenchmarkReplay writes -replayed records without a snapshot, and opens and replays them, as a start does.
+// BenchmarkReplay writes -replayed records without a snapshot. It then opens and replays them, as a start does.
 func BenchmarkReplay(b *testing.B) {
 	dir := filepath.Join(b.TempDir(), "work")
 	s, err := store.Open(store.Options{Dir: dir})

@@ -10,7 +10,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher"
 )
 
-// advance moves the clock in steps that no timeout mistakes for a pause, and lets the ticks be taken.
+// advance moves the clock in steps that no timeout mistakes for a pause, and waits for the ticks.
 func (s *service) advance(by time.Duration, alive ...*worker) {
 	s.t.Helper()
 	for ; by > 0; by -= 500 * time.Millisecond {
@@ -22,8 +22,8 @@ func (s *service) advance(by time.Duration, alive ...*worker) {
 	}
 }
 
-// heardFrom waits until the dispatcher has taken in the beats of these workers: they travel on streams of their own,
-// and time must not go on before they have arrived.
+// heardFrom waits until the dispatcher has received the heartbeats of these workers. They travel on their own
+// streams, and time must not continue before they have arrived.
 func (s *service) heardFrom(alive []*worker) {
 	s.t.Helper()
 	for heard := false; !heard; {
@@ -42,7 +42,7 @@ func (s *service) heardFrom(alive []*worker) {
 	}
 }
 
-// A worker has no times of its own: those of the dispatcher's configuration are told to it.
+// A worker has no timeouts of its own. It gets those of the dispatcher's configuration.
 func TestTheWelcomeTellsTheConfiguredTimes(t *testing.T) {
 	c := dispatcher.DefaultConfig().Core
 	c.Heartbeat, c.LeaseTTL = 700*time.Millisecond, 42*time.Minute
@@ -53,8 +53,8 @@ func TestTheWelcomeTellsTheConfiguredTimes(t *testing.T) {
 	}
 }
 
-// What nodes did is kept beyond the lease, the run, the stream and the epoch in which they did it.
-func TestFiguresOfNodesOutliveTheirLeases(t *testing.T) {
+// Metrics of nodes survive the lease, the run, the stream and the epoch that produced them.
+func TestMetricsOfNodesOutliveTheirLeases(t *testing.T) {
 	s := startService(t, serviceOptions{})
 	dataset := s.register(&pecanv1.Plan{NumStreams: 2})
 	job := s.job("c1", "", dataset, nil)
@@ -117,7 +117,7 @@ func TestFiguresOfNodesOutliveTheirLeases(t *testing.T) {
 	shows("the epoch's end", 0)
 	tell(second, 1, 2, 10)
 	shows("totals that come after it", 9)
-	// A worker that counted as lost goes on.
+	// A worker that counted as lost continues.
 	first = s.worker(workerHello("w1", 4))
 	tell(first, 2, 2, 4)
 	tell(first, 2, 3, 6)
@@ -233,7 +233,7 @@ func TestAFailedStreamReachesTheClient(t *testing.T) {
 	w.stopped()
 }
 
-// The closing stream's worker hears of every remainder.
+// The closing stream's worker is told of every remainder.
 func TestRemaindersAreAnnounced(t *testing.T) {
 	s := startService(t, serviceOptions{})
 	dataset := s.register(&pecanv1.Plan{NumStreams: 1, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER, BatchRows: 8})

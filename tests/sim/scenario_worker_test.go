@@ -189,7 +189,7 @@ func TestG1AWorkerThatIsHeld(t *testing.T) {
 }
 
 // N10: a worker's host disappears silently. Its streams move as soon as the worker counts as dead.
-func TestN10AHostThatGoesWithoutAWord(t *testing.T) {
+func TestN10AWorkersHostThatDisappears(t *testing.T) {
 	scenario{options: options{workers: 2}, data: uneven, ahead: 1, during: func(r *run) {
 		r.tr.after(10)
 		_ = r.workers[0].end(powerCut)
@@ -205,7 +205,7 @@ func TestN10AHostThatGoesWithoutAWord(t *testing.T) {
 
 // N10: the dispatcher's host disappears silently and returns, after a short or a long time. Workers notice by
 // themselves before they count as dead, and nothing moves.
-func TestN10ADispatcherThatGoesWithoutAWord(t *testing.T) {
+func TestN10ADispatchersHostThatDisappears(t *testing.T) {
 	for _, away := range []time.Duration{12 * time.Second, 3 * time.Minute} {
 		t.Run(fmt.Sprint(away), func(t *testing.T) {
 			scenario{options: options{workers: 2, clientTimeout: 5 * time.Minute}, data: uneven, ahead: 1, pace: 2 * time.Second, epochs: 1, during: func(r *run) {
@@ -230,7 +230,7 @@ func TestN10ADispatcherThatGoesWithoutAWord(t *testing.T) {
 
 // A worker dies in mode at-most-once, and runs do not repeat each other. The rest of its streams is truncated,
 // and the dispatcher knows how much.
-func TestWhatIsGivenUpIsCounted(t *testing.T) {
+func TestTruncatedElementsAreCounted(t *testing.T) {
 	simulate(t, options{}, func(c *cluster) {
 		mode := pecanv1.Mode_MODE_AT_MOST_ONCE
 		tr := c.join(0, wanted{dataset: free, mode: mode, pace: 50 * time.Millisecond, ahead: 1})
@@ -252,7 +252,7 @@ func TestWhatIsGivenUpIsCounted(t *testing.T) {
 // and leases them again. In mode at-most-once, where runs do not repeat each other, the trainers abandon what
 // another run would send, and report that after the other run is complete. Nobody waits for abandoned elements,
 // and they are counted.
-func TestWhatTrainersGiveUpByThemselvesIsOver(t *testing.T) {
+func TestStreamsThatTrainersAbandonAreOver(t *testing.T) {
 	simulate(t, options{}, func(c *cluster) {
 		mode := pecanv1.Mode_MODE_AT_MOST_ONCE
 		want := wanted{dataset: free, mode: mode, name: "team", pace: 3 * time.Second, ahead: 1}

@@ -8,7 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// check holds what trainers got of the passes that were read to their ends against the mode.
+// check compares what trainers received in fully read passes with the guarantee of the mode.
 func (s *sim) check() {
 	for _, record := range s.records {
 		if failed := record.GetJobFailed(); failed != nil {
@@ -42,7 +42,7 @@ func (s *sim) check() {
 	}
 }
 
-// lossIsCounted holds what an operator sees of a pass that one trainer has read to its end against what it got.
+// lossIsCounted compares the status of a fully read pass of one trainer with what the trainer received.
 func (s *sim) lossIsCounted(p *simPass) {
 	if p.client.name != "" {
 		return

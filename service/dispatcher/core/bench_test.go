@@ -12,7 +12,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// BenchmarkReplay applies the records of a busy life, from bytes, as a start does. One operation is one record.
+// BenchmarkReplay applies the records of a busy dispatcher from bytes, as at a start. One operation is one
+// record.
 func BenchmarkReplay(b *testing.B) {
 	s := newSim(&testing.T{}, 1)
 	for range 400 {
@@ -43,8 +44,8 @@ func BenchmarkReplay(b *testing.B) {
 	}
 }
 
-// BenchmarkManyJobs lets time pass once over 2,000 jobs of 4 streams on 4 workers of 4 slots: nearly everything waits for room, and each
-// trainer follows its pass.
+// BenchmarkManyJobs lets time pass once over 2,000 jobs of 4 streams on 4 workers of 4 slots. Nearly all streams
+// wait for a slot, and each trainer watches its pass.
 func BenchmarkManyJobs(b *testing.B) {
 	c := core.New(core.DefaultConfig(), durable.NewState())
 	decide := func(input any) {

@@ -6,14 +6,15 @@ import (
 	"testing"
 )
 
-// kill has a worker die of the element that it makes alone, by itself or by somebody's hand.
+// kill lets a worker die at the element that it computes alone, by a crash or a kill from outside.
 func (s *script) kill(life int, crash bool) (said string) {
 	s.t.Helper()
 	_, said = s.live(life, crash, "first=4 below=5 alone files=a")
 	return said
 }
 
-// live has a worker mark elements of the stream one after the other, and die. It gives what the worker was told to start, and the end of the job.
+// live lets a worker mark elements of the stream in order, and die. It gives the worker's start command and the
+// end of the job.
 func (s *script) live(life int, crash bool, marks ...string) (start, said string) {
 	s.t.Helper()
 	worker := fmt.Sprint("w", life)
@@ -35,7 +36,7 @@ func (s *script) live(life int, crash bool, marks ...string) (start, said string
 	return start, said
 }
 
-// started finds what a worker is told of the stream, and its lease.
+// started finds the stream's start command and its lease.
 func (s *script) started(lines []string) (start, lease string) {
 	s.t.Helper()
 	for _, line := range lines {
@@ -78,7 +79,7 @@ func TestThreeCrashesAtOneElementFailTheJobHoweverManyKillsComeBetween(t *testin
 	s.checkReplay()
 }
 
-func TestKillsFromOutsideFailAJobOnlyWhereItCannotComeFurther(t *testing.T) {
+func TestKillsFromOutsideFailAJobOnlyWithoutProgress(t *testing.T) {
 	s := poisonScript(t)
 	for life := 1; life < s.cfg.MaxDeaths; life++ {
 		if said := s.kill(life, false); said != "" {
@@ -92,7 +93,7 @@ func TestKillsFromOutsideFailAJobOnlyWhereItCannotComeFurther(t *testing.T) {
 	s.checkReplay()
 }
 
-func TestAnElementThatStepsMakeAheadIsFoundByTheThirdCrash(t *testing.T) {
+func TestAnElementInFlightIsFoundByTheThirdCrash(t *testing.T) {
 	for name, second := range map[string]string{"asked for another one": "first=6 below=7 ahead", "waits": "first=7 below=7 ahead"} {
 		t.Run(name, func(t *testing.T) {
 			s := poisonScript(t)
@@ -124,7 +125,7 @@ func TestARunThatWaitsIsNotBlamed(t *testing.T) {
 	s.checkReplay()
 }
 
-func TestKillsFurtherOnEachTimeFailNoJobHoweverFarStepsWorkAhead(t *testing.T) {
+func TestKillsAtLaterElementsFailNoJobWhateverTheReadAhead(t *testing.T) {
 	s := poisonScript(t)
 	for life := 1; life < 30; life++ {
 		start, said := s.live(life, life == 2, fmt.Sprintf("first=%d below=%d ahead", 10*life, 10*life+1))
@@ -135,7 +136,7 @@ func TestKillsFurtherOnEachTimeFailNoJobHoweverFarStepsWorkAhead(t *testing.T) {
 	s.checkReplay()
 }
 
-func TestKillsBeforeTheLastOneFailNoJobHoweverFarStepsWorkAhead(t *testing.T) {
+func TestKillsAtEarlierElementsFailNoJobWhateverTheReadAhead(t *testing.T) {
 	s := poisonScript(t)
 	for life := 1; life < 30; life++ {
 		if _, said := s.live(life, false, fmt.Sprintf("first=%d below=%d ahead", 500-10*life, 505-10*life)); said != "" {
@@ -145,7 +146,7 @@ func TestKillsBeforeTheLastOneFailNoJobHoweverFarStepsWorkAhead(t *testing.T) {
 	s.checkReplay()
 }
 
-func TestAStreamRunsInParallelAgainWhenNothingComesOfTheSuspicion(t *testing.T) {
+func TestAStreamRunsInParallelAgainAfterHarmlessSuspects(t *testing.T) {
 	s := poisonScript(t)
 	s.live(1, true)
 	s.live(2, true, "first=6 below=7 ahead")
@@ -167,7 +168,7 @@ func TestAStreamRunsInParallelAgainWhenNothingComesOfTheSuspicion(t *testing.T) 
 	s.run("crashes worker=w3")
 	s.run("broken session=3")
 	s.run("wait 1s")
-	// Steps that work further ahead than that are given more room the next time.
+	// Steps that read ahead further than that get more room the next time.
 	s.live(4, true, "first=6 below=7 ahead")
 	if start, _ = s.live(5, false); !strings.Contains(start, "serial until=2055") {
 		t.Error(start)

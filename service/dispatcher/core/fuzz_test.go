@@ -11,8 +11,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// FuzzApply feeds a state with records that no decision made: it refuses them or takes them, and never breaks. What it
-// took, a snapshot gives back.
+// FuzzApply feeds a state with arbitrary records. The state refuses or applies them, and never breaks. A snapshot
+// restores what it applied.
 func FuzzApply(f *testing.F) {
 	s := newSim(&testing.T{}, 2)
 	for range 200 {

@@ -15,9 +15,9 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 )
 
-// X1: whatever peers say, in whatever order, no decision ends the core: a record that does not fit the state would end the dispatcher for all
-// jobs. What was decided is what the journal says.
-func TestPeersThatSayAnythingDoNotEndTheCore(t *testing.T) {
+// X1: whatever peers send, in whatever order, no decision ends the core. A record that does not fit the state
+// would end the dispatcher for all jobs. The replayed journal gives the same state.
+func TestArbitraryMessagesDoNotEndTheCore(t *testing.T) {
 	tried, decided, judged := 0, 0, 0
 	for seed := range uint64(100) {
 		t.Run(fmt.Sprintf("seed_%d", seed), func(t *testing.T) {
@@ -41,8 +41,8 @@ func TestPeersThatSayAnythingDoNotEndTheCore(t *testing.T) {
 	}
 }
 
-// strangers are clients and workers that send messages of the right form with contents from anywhere.
-type strangers struct {
+// hostilePeers are clients and workers that send well-formed messages with arbitrary contents.
+type hostilePeers struct {
 	*script
 	rng               *rand.Rand
 	sessions, watches uint64
@@ -50,21 +50,21 @@ type strangers struct {
 	tried int
 }
 
-func newStrangers(t *testing.T, seed uint64) *strangers {
-	p := &strangers{script: newScript(t), rng: rand.New(rand.NewPCG(seed, 1))}
+func newStrangers(t *testing.T, seed uint64) *hostilePeers {
+	p := &hostilePeers{script: newScript(t), rng: rand.New(rand.NewPCG(seed, 1))}
 	p.decide(core.Start{ClusterID: "c"})
 	p.decide(core.AddDataset{WantedID: "d", Fingerprint: "f", Spec: &pecanv1.DatasetSpec{}})
 	return p
 }
 
-func one[T any](p *strangers, of ...T) T { return of[p.rng.IntN(len(of))] }
+func one[T any](p *hostilePeers, of ...T) T { return of[p.rng.IntN(len(of))] }
 
-func (p *strangers) chance(n int) bool { return p.rng.IntN(n) == 0 }
+func (p *hostilePeers) chance(n int) bool { return p.rng.IntN(n) == 0 }
 
-func (p *strangers) input() any {
+func (p *hostilePeers) input() any {
 	switch p.rng.IntN(12) {
 	case 11:
-		return p.figures()
+		return p.metrics()
 	case 0:
 		return p.newJob()
 	case 1, 2:
@@ -73,7 +73,7 @@ func (p *strangers) input() any {
 		p.sessions++
 		hello := &pecanv1.WorkerHello{}
 		p.fill(hello)
-		// Addresses and rooms are looked at before the core hears of them.
+		// Addresses and limits are checked before the core sees them.
 		hello.Address, hello.MaxStreams = address(one(p, "w1", "w2", "w3")), 1+p.rng.Int32N(4)
 		return core.Hello{Session: core.SessionID(p.sessions), Message: hello}
 	case 4, 5:
@@ -100,8 +100,8 @@ func (p *strangers) input() any {
 	return request
 }
 
-// answer plans the orders that are asked for, and has workers answer for those that are to be tried, mostly.
-func (p *strangers) answer(result core.Result) {
+// answer plans the requested orders, and mostly lets workers answer trials.
+func (p *hostilePeers) answer(result core.Result) {
 	for _, effect := range result.Effects {
 		if asked, ok := effect.(rollout.PlanRequest); ok && !p.chance(5) {
 			p.answer(p.decide(rollout.Planned{
@@ -123,8 +123,8 @@ func (p *strangers) answer(result core.Result) {
 	}
 }
 
-// figures are of a job that is there, and large enough to plan from.
-func (p *strangers) figures() any {
+// metrics gives metrics of an existing job, large enough to plan from.
+func (p *hostilePeers) metrics() any {
 	told := &pecanv1.JobMetrics{Generation: 1, Sequence: p.rng.Uint64N(1000), Nodes: nodes([]string{"a:9000:900", "b:9000:9"})}
 	if p.chance(4) {
 		told.Nodes = append(told.Nodes, one(p, &pecanv1.NodeMetrics{}, &pecanv1.NodeMetrics{Node: "c", SelfCpuS: math.NaN()}, &pecanv1.NodeMetrics{Node: "d", SelfCpuS: -1}))
@@ -143,8 +143,8 @@ func address(worker string) *pecanv1.WorkerAddress {
 	return &pecanv1.WorkerAddress{WorkerId: worker, Tcp: worker + ":1"}
 }
 
-// newJob is of any mode and of any plan that the analysis may give for it.
-func (p *strangers) newJob() core.CreateJob {
+// newJob gives a job of any mode and of any plan that the analysis may give for it.
+func (p *hostilePeers) newJob() core.CreateJob {
 	p.jobs++
 	request := &pecanv1.CreateJobRequest{}
 	p.fill(request)
@@ -165,8 +165,8 @@ func (p *strangers) newJob() core.CreateJob {
 	return core.CreateJob{Request: request, JobID: fmt.Sprint("j", p.jobs), Plan: plan}
 }
 
-// opening is mostly the next pass of a job that is there.
-func (p *strangers) opening() *pecanv1.OpenEpochRequest {
+// opening mostly opens the next pass of an existing job.
+func (p *hostilePeers) opening() *pecanv1.OpenEpochRequest {
 	request := &pecanv1.OpenEpochRequest{}
 	p.fill(request)
 	if !p.chance(4) {
@@ -184,8 +184,8 @@ func (p *strangers) opening() *pecanv1.OpenEpochRequest {
 	return request
 }
 
-// stream is one that is there, if any is.
-func (p *strangers) stream() (*pecanv1.StreamId, *pecanv1.StoredStream) {
+// stream gives an existing stream, if there is one.
+func (p *hostilePeers) stream() (*pecanv1.StreamId, *pecanv1.StoredStream) {
 	id, stream, n := &pecanv1.StreamId{JobId: "j1"}, &pecanv1.StoredStream{}, 0
 	for _, job := range p.core.State().Snapshot().Jobs {
 		for _, epoch := range job.Epochs {
@@ -199,10 +199,10 @@ func (p *strangers) stream() (*pecanv1.StreamId, *pecanv1.StoredStream) {
 	return id, stream
 }
 
-// fill gives a message fields at random, and mostly those of one stream where it speaks of one.
-func (p *strangers) fill(message proto.Message) { p.fillIn(message.ProtoReflect(), 4) }
+// fill fills a message's fields at random, and mostly those of one stream if it names one.
+func (p *hostilePeers) fill(message proto.Message) { p.fillIn(message.ProtoReflect(), 4) }
 
-func (p *strangers) fillIn(m protoreflect.Message, depth int) {
+func (p *hostilePeers) fillIn(m protoreflect.Message, depth int) {
 	fields, oneofs := m.Descriptor().Fields(), m.Descriptor().Oneofs()
 	for i := range fields.Len() {
 		if f := fields.Get(i); f.ContainingOneof() == nil && !p.chance(6) {
@@ -230,7 +230,7 @@ func (p *strangers) fillIn(m protoreflect.Message, depth int) {
 	}
 }
 
-func (p *strangers) set(m protoreflect.Message, f protoreflect.FieldDescriptor, depth int) {
+func (p *hostilePeers) set(m protoreflect.Message, f protoreflect.FieldDescriptor, depth int) {
 	inner := func(value protoreflect.Value) protoreflect.Value {
 		if depth > 0 {
 			p.fillIn(value.Message(), depth-1)
@@ -254,13 +254,13 @@ func (p *strangers) set(m protoreflect.Message, f protoreflect.FieldDescriptor, 
 	}
 }
 
-func (p *strangers) scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
+func (p *hostilePeers) scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
 	number := p.rng.Uint64N(6)
 	if p.chance(10) {
 		number = one[uint64](p, 1<<64-1, 1<<63, 1<<62, 1<<62+1, 1<<32)
 	}
 	if f.Name() == "streams" {
-		// So many has every plan, and its cache.
+		// Every plan has this number, and its cache.
 		number = 2
 	}
 	switch f.Kind() {

@@ -9,8 +9,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// A store of before assignments were numbered has records and snapshots without those numbers.
-func TestAStoreWithoutNumbersOfAssignmentsIsRead(t *testing.T) {
+// Old stores have records and snapshots without assignment numbers.
+func TestAnOldStoreWithoutAssignmentNumbersIsRead(t *testing.T) {
 	s := newScript(t)
 	for _, line := range []string{
 		"start cluster=c", "dataset fingerprint=f1", "hello session=1 worker=w1 slots=4", "job client=a request=r1 dataset=f1 name=n streams=2",

@@ -22,9 +22,9 @@ func (s *script) orderInput(command string, a args) any {
 	}
 	switch command {
 	case "figures":
-		s.readings++
+		s.metricsSequence++
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: &pecanv1.JobMetrics{
-			JobId: a["job"], Generation: 1, Sequence: s.readings, Nodes: nodes(a.list("nodes")), Ordered: nodes(a.list("ordered")),
+			JobId: a["job"], Generation: 1, Sequence: s.metricsSequence, Nodes: nodes(a.list("nodes")), Ordered: nodes(a.list("ordered")),
 			Failed: a.number("failed"), OrderedFailed: a.number("ordered-failed"),
 		}}})
 	case "planned":
@@ -110,7 +110,7 @@ func (s *script) runFile(name string) {
 	}
 }
 
-// What does not fit is refused, and changes nothing.
+// Records that do not fit are refused, and change nothing.
 func TestOrdersThatDoNotFitAreRefused(t *testing.T) {
 	begin := func(t *testing.T) *script {
 		s := newScript(t)
@@ -213,7 +213,7 @@ func TestOrdersThatDoNotFitAreRefused(t *testing.T) {
 	}
 }
 
-// What is known of a graph goes with its last dataset, and not before.
+// Orders and profiles of a graph go with its last dataset, and not before.
 func TestOrdersGoWithTheLastDataset(t *testing.T) {
 	s := newScript(t)
 	s.runFile("order_adopted.txt")
@@ -241,8 +241,8 @@ func TestOrdersGoWithTheLastDataset(t *testing.T) {
 
 const plannedOrder = "planned asked=1 order=Crop,Jitter steps=Jitter,Crop before=0.0127 after=0.004 why=Crop_moves_down"
 
-// O1: workers die while they try an order. It is given to others, twice at most; then the registered order stays. Streams that they
-// were running are moved, and no element is blamed.
+// O1: workers die while they try an order. Others try it, twice at most; then the registered order stays. The
+// workers' streams move, and no element is blamed.
 func TestO1AnOrderThatEndsItsWorkersIsRefused(t *testing.T) {
 	s := newScript(t)
 	for _, line := range []string{
@@ -276,9 +276,9 @@ func TestO1AnOrderThatEndsItsWorkersIsRefused(t *testing.T) {
 	s.checkReplay()
 }
 
-// O2: the dispatcher dies at any point of the way to an order. Where it was not decided the way is gone again; a stream has one
-// order from its first lease to its last.
-func TestO2ADispatcherThatDiesOnTheWayToAnOrder(t *testing.T) {
+// O2: the dispatcher dies at any point of a rollout. Without a decision, the rollout starts again. A stream has
+// one order from its first lease to its last.
+func TestO2ADispatcherThatDiesDuringARollout(t *testing.T) {
 	way := []string{
 		"hello session=1 worker=w1 slots=4", "job client=a request=r1 dataset=f1 streams=2 order=auto hash=h cardinality=100000",
 		"open client=a request=o1 job=j1", "figures session=1 job=j1 nodes=Crop:400:0.1,Jitter:400:5", "wait 1s", plannedOrder,
@@ -288,7 +288,7 @@ func TestO2ADispatcherThatDiesOnTheWayToAnOrder(t *testing.T) {
 	again := []string{
 		"hello session=2 worker=w1 slots=4 cluster=c", way[1], way[2], "figures session=2 job=j1 nodes=Crop:400:0.1,Jitter:400:5", "wait 1s", plannedOrder,
 		"tried session=2 id=1-1 elements=40 original=0.0127 ordered=0.004", "tried session=2 id=2-1 elements=40 original=0.0127 ordered=0.004",
-		// What was told before the restart of an epoch that is open counts no more: the next one is a pilot, too.
+		// Metrics from before the restart no longer count for an open epoch. The next epoch is a pilot, too.
 		way[7], way[10], "figures session=2 job=j1 nodes=Crop:2000:0.5,Jitter:2000:26 ordered=Crop:900:0.2,Jitter:900:6", "wait 1s",
 		"open client=a request=o4 job=j1",
 	}
@@ -317,8 +317,8 @@ func TestO2ADispatcherThatDiesOnTheWayToAnOrder(t *testing.T) {
 	}
 }
 
-// O5: production contradicts a trial: an order costs more than beside it, or later than before it, or fails. It is rolled back, and a dispatcher that
-// starts anew does not forget that.
+// O5: production contradicts a trial. An order costs more than streams of the same epochs, or than earlier
+// epochs, or it fails. It is rolled back, and a restarted dispatcher remembers that.
 func TestO5ProductionContradictsATrial(t *testing.T) {
 	begin := []string{
 		"start cluster=c", "dataset fingerprint=f1", "hello session=1 worker=w1 slots=4", "job client=a request=r1 dataset=f1 streams=2 order=auto hash=h cardinality=100000",

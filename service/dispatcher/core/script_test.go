@@ -23,7 +23,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what the core does now into testdata; read the difference before you commit it")
 
-// TestScripts runs the command files: each line that begins with "> " is an input, what follows is what came out.
+// TestScripts runs the command files. A line that begins with "> " is an input, and the following lines are its
+// results.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -76,7 +77,7 @@ func firstDifference(want, got string) string {
 	return fmt.Sprintf("%d lines instead of %d", len(b), len(a))
 }
 
-// script is a core with a clock, and all records it ever gave.
+// script is a core with a clock and all its records.
 type script struct {
 	t       *testing.T
 	cfg     core.Config
@@ -84,15 +85,15 @@ type script struct {
 	now     time.Duration
 	records []*pecanv1.Record
 	jobs    int
-	// readings numbers what workers tell of their figures.
-	readings uint64
+	// metricsSequence numbers the metrics of workers.
+	metricsSequence uint64
 }
 
 func newScript(t *testing.T) *script {
 	return &script{t: t, cfg: core.DefaultConfig(), core: core.New(core.DefaultConfig(), durable.NewState())}
 }
 
-// decide feeds the core and keeps the records as the disk would: in bytes.
+// decide feeds the core and keeps the records as bytes, as the disk would.
 func (s *script) decide(input any) core.Result {
 	result := s.core.Decide(input, s.now)
 	for _, record := range result.Records {
@@ -136,7 +137,7 @@ func (a args) number(name string) uint64 {
 
 func (a args) has(name string) bool { _, ok := a[name]; return ok }
 
-// assignment is the first unless the command says otherwise.
+// assignment is the first one unless the command names another.
 func (a args) assignment() uint64 {
 	if !a.has("assignment") {
 		return 1
@@ -218,7 +219,7 @@ func (s *script) configure(a args) []string {
 	return nil
 }
 
-// wait lets time pass in ticks of 100 ms. Workers named in no heartbeat are silent.
+// wait lets time pass in ticks of 100 ms. Workers without a heartbeat are silent.
 func (s *script) wait(text string) []string {
 	d, err := time.ParseDuration(text)
 	if err != nil {
@@ -460,7 +461,7 @@ func held(text string) *pecanv1.HeldStream {
 	return h
 }
 
-// show writes a result down, records first, in the order in which the world sees them.
+// show prints a result, records first, in the order of their release.
 func (s *script) show(result core.Result) []string {
 	var lines []string
 	for _, record := range result.Records {

@@ -16,9 +16,9 @@ import (
 
 var seeds = flag.Int("seeds", 100, "how many seeds TestSimulation tries")
 
-// X1: the core is let loose on workers and trainers that die, leave, hang up, restart and share. Then what the trainers got is held
-// against the mode: every element of every pass that was read to its end, exactly once unless a trainer died; at least once; or at most
-// once, and what is missing is counted.
+// X1: workers and trainers of the core die, leave, lose connections, restart and share jobs. Then the received
+// elements are compared with the mode's guarantee, for every fully read pass: exactly once unless a trainer died;
+// at least once; or at most once, with all missing elements counted.
 func TestSimulation(t *testing.T) {
 	var cutOff, gone atomic.Int64
 	t.Cleanup(func() {
@@ -38,13 +38,13 @@ func TestSimulation(t *testing.T) {
 			}
 			s.heal()
 			s.check()
-			cutOff.Add(int64(s.cutOff))
-			gone.Add(int64(s.gone))
+			cutOff.Add(int64(s.truncated))
+			gone.Add(int64(s.belowWindow))
 		})
 	}
 }
 
-// simWorker runs streams in no time: it has all elements of what it holds, and makes them known bit by bit.
+// simWorker runs streams in no time. It has all elements of its streams, and reports them in steps.
 type simWorker struct {
 	id      string
 	session core.SessionID
@@ -67,11 +67,11 @@ type simHeld struct {
 
 type simClient struct {
 	id, job, name string
-	// line names what the trainer reads over its lives: the first job of a trainer that goes on where it was killed.
+	// line names what the trainer reads over its lives: the first job of a trainer that resumes after a kill.
 	line string
-	// pass numbers the next one to open.
+	// pass is the number of the next pass to open.
 	pass uint64
-	// current is read; ahead is open and perhaps never will be.
+	// current is being read; ahead is prefetched and perhaps never read.
 	current, ahead *simPass
 }
 
@@ -85,8 +85,8 @@ type simPass struct {
 	turn   map[uint32]uint64
 	lease  map[uint32]uint64
 	done   map[uint32]bool
-	// untold: it was opened ahead and is read now, and the dispatcher has not been told.
-	untold bool
+	// unreported: the pass was prefetched and is read now, and the dispatcher does not know that.
+	unreported bool
 }
 
 func (c *simClient) passes() []*simPass {
@@ -111,22 +111,22 @@ type sim struct {
 	clients  map[string]*simClient
 	sessions map[core.SessionID]*simWorker
 	watches  map[core.WatchID]*simPass
-	// late are calls that reached the dispatcher once and may do so again, at any time.
+	// late are calls that reached the dispatcher once and may arrive again at any time.
 	late []any
 	ids  uint64
 	// got counts how often each element reached a trainer, by job, epoch and stream.
 	got map[string]map[uint64]int
-	// runs are the runs of a stream of which something came, each with what came of it in got.
+	// runs are the runs of a stream with delivered elements, each with its elements in got.
 	runs map[string][]string
-	// gone counts readers that wanted what their worker held no more.
-	gone int
-	// finished epochs by job: those that some client read to their end.
+	// belowWindow counts readers that needed elements below the window.
+	belowWindow int
+	// finished has the epochs that some client read to their end, by job.
 	finished map[string]bool
 	deaths   bool
 	healing  bool
-	// cutOff counts streams of which a trainer was told that there is no more.
-	cutOff int
-	// resumed counts trainers that went on where they were killed.
+	// truncated counts streams that were truncated for a trainer.
+	truncated int
+	// resumed counts trainers that resumed after a kill.
 	resumed int
 }
 
@@ -143,10 +143,10 @@ func newSim(t *testing.T, seed uint64) *sim {
 	return s
 }
 
-// countOf is how many elements a stream has, always.
+// countOf gives the number of elements of a stream.
 func countOf(stream uint32) uint64 { return []uint64{5, 0, 12, 3, 2}[stream] }
 
-// feed gives the core an input and lets the world see the effects.
+// feed gives the core an input and performs the effects.
 func (s *sim) feed(input any) (any, error) {
 	s.t.Helper()
 	result := s.decide(input)
@@ -178,7 +178,7 @@ func (s *sim) command(w *simWorker, m *pecanv1.WorkerCommand) {
 	if start := m.GetStart(); start != nil {
 		h := w.held[showID(start.Id)]
 		if h == nil || h.lease < start.Lease {
-			s.checkAhead(w, start)
+			s.checkPrefetch(w, start)
 			h = &simHeld{id: start.Id, lease: start.Lease, count: countOf(start.Id.Stream)}
 			if s.closing && start.Id.Stream < simStreams {
 				h.row = uint64(start.Id.Stream % 3)
@@ -191,8 +191,8 @@ func (s *sim) command(w *simWorker, m *pecanv1.WorkerCommand) {
 	}
 }
 
-// checkAhead: an epoch that was opened ahead of need and not adopted has one stream on a worker.
-func (s *sim) checkAhead(w *simWorker, start *pecanv1.StartStream) {
+// checkPrefetch: a prefetched epoch that is not adopted has at most one stream on a worker.
+func (s *sim) checkPrefetch(w *simWorker, start *pecanv1.StartStream) {
 	for _, h := range w.held {
 		if start.Prefetch && h.start.Prefetch && !h.ended && !h.start.RemainderOnly && h.id.JobId == start.Id.JobId && h.id.Epoch == start.Id.Epoch && h.id.Stream != start.Id.Stream {
 			s.t.Errorf("worker %s is to make %s ahead of need and makes %s already", w.id, showID(start.Id), showID(h.id))
@@ -224,7 +224,7 @@ func (s *sim) step() {
 	}
 }
 
-// fault lets something come or go, about every tenth step.
+// fault lets a peer come or go, in about every tenth step.
 func (s *sim) fault() {
 	switch n := s.rng.IntN(200); {
 	case n < 8 && len(s.workers) < 4:
@@ -305,7 +305,7 @@ func (s *sim) hello(w *simWorker) {
 	}
 }
 
-// killWorker takes a worker and all it holds away.
+// killWorker removes a worker with all that it holds.
 func (s *sim) killWorker() {
 	if w, ok := pickOne(s, s.sortedWorkers()); ok && (!s.healing || len(s.workers) > 1) {
 		delete(s.workers, w.id)
@@ -313,7 +313,7 @@ func (s *sim) killWorker() {
 	}
 }
 
-// leaveWorker lets a worker go in good order. Streams that have come to rest go before it.
+// leaveWorker lets a worker leave in good order. Drained streams move first.
 func (s *sim) leaveWorker() {
 	w, ok := pickOne(s, s.sortedWorkers())
 	if !ok || !s.live(w) || s.healing && len(s.workers) == 1 {
@@ -338,7 +338,7 @@ func (s *sim) breakSession(w *simWorker) {
 	s.feed(core.SessionEnded{Session: session})
 }
 
-// hangUp breaks a connection; the worker comes back at its next turn.
+// hangUp breaks a connection. The worker returns at its next turn.
 func (s *sim) hangUp() {
 	if w, ok := pickOne(s, s.sortedWorkers()); ok && s.live(w) {
 		s.breakSession(w)
@@ -354,7 +354,7 @@ func (s *sim) workerBeat(w *simWorker) {
 	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}}})
 }
 
-// workerMarks has a worker make an element of each stream under suspicion, one of those at the last death alone.
+// workerMarks lets a worker compute an element of each guarded stream, one of those at the last death alone.
 func (s *sim) workerMarks(w *simWorker) {
 	alone := false
 	for _, key := range sorted(w.held) {
@@ -377,13 +377,13 @@ func (s *sim) workerMarks(w *simWorker) {
 		mark.ReadAhead = !suspicion.Serial && next%2 == 0
 		s.feed(mark)
 		if mark.ReadAhead && next%4 == 0 {
-			// It waits, and its steps go on.
+			// The stream waits, and its steps continue.
 			s.feed(&pecanv1.MarkElementsRequest{WorkerId: w.id, Id: h.id, Lease: h.lease, First: mark.Below, Below: mark.Below, ReadAhead: true})
 		}
 	}
 }
 
-// workerProduces lets a worker end a stream; one that hung up comes back.
+// workerProduces lets a worker end a stream. A worker without connection returns.
 func (s *sim) workerProduces() {
 	w, ok := pickOne(s, s.sortedWorkers())
 	if !ok {
@@ -406,7 +406,7 @@ func (s *sim) workerProduces() {
 	}
 }
 
-// sourcesReady tells whether a closing stream can fetch what it joins.
+// sourcesReady reports whether a closing stream can fetch what it joins.
 func (s *sim) sourcesReady(h *simHeld) bool {
 	for _, source := range h.start.Remainders {
 		if !source.Ready {
@@ -424,7 +424,7 @@ func (s *sim) sourcesReady(h *simHeld) bool {
 	return true
 }
 
-// restart makes a new core of what was durable. Everybody's connection breaks.
+// restart makes a new core from the durable records. Every connection breaks.
 func (s *sim) restart() {
 	s.core = core.New(s.cfg, s.replay())
 	s.sessions, s.watches = map[core.SessionID]*simWorker{}, map[core.WatchID]*simPass{}
@@ -473,7 +473,7 @@ func (s *sim) killClient() {
 	}
 }
 
-// resumeClient kills a trainer and starts it again from what it had saved: where its pass stood.
+// resumeClient kills a trainer and starts it again from its saved position.
 func (s *sim) resumeClient() {
 	old, ok := pickOne(s, s.sortedClients())
 	if !ok || old.name != "" || old.current == nil {
@@ -495,7 +495,7 @@ func (s *sim) resumeClient() {
 		}
 	}
 	if s.mode == pecanv1.Mode_MODE_AT_LEAST_ONCE {
-		// An index says nothing: what is not over begins at its start, with the rows that streams keep back.
+		// Runs do not repeat each other: unfinished streams restart, with the rows of the closing stream.
 		if s.closing && !old.current.done[simStreams] {
 			position.Ended = nil
 		}
@@ -508,7 +508,7 @@ func (s *sim) resumeClient() {
 	c := &simClient{id: fmt.Sprint("c", s.newID()), line: old.line, pass: old.pass}
 	s.createJobOf(c)
 	c.current = s.openPassAt(c, false, position)
-	// It may be killed once more before it hears where it stands.
+	// The trainer may be killed again before it learns its position.
 	for stream, next := range position.Next {
 		c.current.next[uint32(stream)] = next
 	}
@@ -536,7 +536,7 @@ func (s *sim) follow(p *simPass) {
 	}
 }
 
-// clientReads lets a trainer do one thing: open or adopt a pass, obey a snapshot, read a bit, end the pass.
+// clientReads lets a trainer do one thing: open or adopt a pass, follow a snapshot, read, or end the pass.
 func (s *sim) clientReads() {
 	s.repeatLate()
 	c, ok := pickOne(s, s.sortedClients())
@@ -548,16 +548,16 @@ func (s *sim) clientReads() {
 		return
 	case c.current == nil && c.ahead != nil:
 		c.current, c.ahead = c.ahead, nil
-		c.current.untold = true
+		c.current.unreported = true
 	case c.current == nil:
 		c.current = s.openPass(c, false)
 		return
 	case c.ahead == nil && !s.healing && s.rng.IntN(4) == 0:
 		c.ahead = s.openPass(c, true)
 	}
-	if c.current.untold && s.rng.IntN(3) == 0 {
-		// The call may have been under way for a while, and repeated.
-		c.current.untold = false
+	if c.current.unreported && s.rng.IntN(3) == 0 {
+		// The call may have been delayed and repeated.
+		c.current.unreported = false
 		adopt := &pecanv1.AdoptEpochRequest{ClientId: c.id, JobId: c.job, Epoch: c.current.epoch}
 		if _, err := s.feed(adopt); err != nil {
 			s.t.Fatalf("adopt: %v", err)
@@ -579,7 +579,7 @@ func (s *sim) clientReads() {
 	}
 }
 
-// tell makes a call whose copy may come again later.
+// tell makes a call whose copy may arrive again later.
 func (s *sim) tell(call any) {
 	if _, err := s.feed(call); err != nil {
 		s.t.Fatalf("%v: %v", call, err)
@@ -589,7 +589,7 @@ func (s *sim) tell(call any) {
 	}
 }
 
-// repeatLate lets an old call come again. It may be refused, and must change nothing.
+// repeatLate repeats an old call. The core may refuse it, and it must change nothing.
 func (s *sim) repeatLate() {
 	if len(s.late) == 0 || s.rng.IntN(3) > 0 {
 		return
@@ -597,7 +597,7 @@ func (s *sim) repeatLate() {
 	at := s.rng.IntN(len(s.late))
 	call := s.late[at]
 	s.late = slices.Delete(s.late, at, at+1)
-	// Whatever is due by itself is done before; a tick may leave something to the next one.
+	// Everything that is due happens first. A tick may leave something to the next one.
 	before := -1
 	for before != len(s.records) {
 		before = len(s.records)
@@ -609,7 +609,7 @@ func (s *sim) repeatLate() {
 	}
 }
 
-// leaves lets a trainer that has read enough go, with what it has opened ahead.
+// leaves lets a trainer that has read enough leave, with its prefetched pass.
 func (s *sim) leaves(c *simClient) bool {
 	if c.pass <= 6 && !(s.healing && c.pass > 0) {
 		return false
@@ -642,7 +642,7 @@ func (p *simPass) id(stream uint32) *pecanv1.StreamId {
 	return &pecanv1.StreamId{JobId: p.client.job, Epoch: p.epoch, Stream: stream}
 }
 
-// obey gives up what is asked for, and forgets what was taken away.
+// obey releases requested streams, and drops those that were taken away.
 func (s *sim) obey(p *simPass) {
 	listed := map[uint32]bool{}
 	for _, st := range p.update.Streams {
@@ -655,14 +655,14 @@ func (s *sim) obey(p *simPass) {
 		if before := p.lease[st.Stream]; st.Lease > before {
 			p.lease[st.Stream] = st.Lease
 			if before > 0 && s.mode == pecanv1.Mode_MODE_AT_LEAST_ONCE {
-				// Its elements may be others now.
+				// The stream may have other elements now.
 				p.next[st.Stream], next, reading = st.StartIndex, st.StartIndex, true
 				delete(p.done, st.Stream)
 			}
 		}
 		if st.Truncated && reading && !p.done[st.Stream] {
 			p.done[st.Stream] = true
-			s.cutOff++
+			s.truncated++
 			s.tell(&pecanv1.FinishStreamRequest{ClientId: p.client.id, Id: p.id(st.Stream), Lease: st.Lease, Count: next, Assignment: st.Assignment})
 			return
 		}
@@ -697,11 +697,11 @@ func (s *sim) read(p *simPass) {
 			s.got[key] = map[uint64]int{}
 		}
 		if s.mode == pecanv1.Mode_MODE_AT_LEAST_ONCE && (next < h.acked || !s.healing && s.rng.IntN(30) == 0) {
-			// A reader that was not told the truth wants what its worker gave up.
+			// A reader with wrong information needs elements that its worker has dropped.
 			s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{
 				Id: id, Lease: h.lease, BelowWindow: true, Error: reason.New(reason.StaleLease, "element %d is gone", next).Detail(),
 			}}}})
-			s.gone++
+			s.belowWindow++
 			return
 		}
 		run := fmt.Sprintf("%s run %s/%d", key, p.client.job, h.lease)
@@ -741,7 +741,7 @@ func (s *sim) endPass(p *simPass) {
 	}
 }
 
-// elements is how many a pass has.
+// elements counts the elements of a pass.
 func (s *sim) elements() (n uint64) {
 	for stream := range s.streams() {
 		n += countOf(stream)
@@ -756,7 +756,7 @@ func (s *sim) streams() uint32 {
 	return simStreams
 }
 
-// heal stops the faults and lets everybody come to an end.
+// heal stops the faults and lets everybody finish.
 func (s *sim) heal() {
 	s.healing = true
 	for range 3 {

@@ -11,8 +11,8 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// behind is a core that starts over the records of another, of which the last ones are gone.
-func behind(t *testing.T, s *script, lost int) *script {
+// stale gives a core that starts on another core's records without the last ones.
+func stale(t *testing.T, s *script, lost int) *script {
 	t.Helper()
 	state, left := durable.NewState(), s.records[:len(s.records)-lost]
 	for i, record := range left {
@@ -32,9 +32,9 @@ func holding(worker string, session core.SessionID, held ...*pecanv1.HeldStream)
 	}}
 }
 
-// D4: a lease that a worker holds and the store has lost proves that acknowledged records are missing. The job fails with the reason, the
-// worker stops, other jobs go on, and the number of the lost lease is never given again.
-func TestD4AWorkerAheadOfTheJournalIsFoundOut(t *testing.T) {
+// D4: a worker holds a lease that the store has lost, so acknowledged records are missing. The job fails with the
+// reason, the worker stops, and other jobs continue. The number of the lost lease is never granted again.
+func TestD4AStaleStoreIsDetected(t *testing.T) {
 	s := newScript(t)
 	for _, line := range []string{
 		"start cluster=c", "dataset fingerprint=f1", "hello session=1 worker=w1 slots=4",
@@ -55,7 +55,7 @@ func TestD4AWorkerAheadOfTheJournalIsFoundOut(t *testing.T) {
 	if len(granted) != 2 {
 		t.Fatalf("%d leases", len(granted))
 	}
-	again := behind(t, s, lost)
+	again := stale(t, s, lost)
 	result := again.decide(holding("w1", 2,
 		&pecanv1.HeldStream{Id: granted[0].Id, Lease: granted[0].Lease}, &pecanv1.HeldStream{Id: granted[1].Id, Lease: granted[1].Lease}))
 	if result.Err != nil {
@@ -95,7 +95,7 @@ func TestD4AWorkerAheadOfTheJournalIsFoundOut(t *testing.T) {
 	again.checkReplay()
 }
 
-// What no cluster can have given, and what a worker of no cluster says, proves nothing.
+// A lease number that no cluster can have granted, or a worker without a cluster, proves nothing.
 func TestD4AnAbsurdLeaseProvesNothing(t *testing.T) {
 	for name, change := range map[string]func(*core.Hello){
 		"a lease near 2^64": func(h *core.Hello) { h.Message.Held[0].Lease = 1<<64 - 1 },

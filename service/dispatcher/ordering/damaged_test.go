@@ -49,7 +49,7 @@ func damage(r *rand.Rand, def *tf.GraphDef) {
 	}
 }
 
-// Graphs come from trainers, which may send anything that is a graph.
+// Graphs come from trainers, which may send any graph.
 func TestDamagedGraphsArePlannedAsWell(t *testing.T) {
 	planned := 0
 	for _, name := range []string{"steps", "badly_ordered", "changes_of_any_size", "drawn_in_step", "lookup", "padded"} {

@@ -10,7 +10,7 @@ import (
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
-// A position comes from a trainer: only what could have been decided for its job is gone on in.
+// A position comes from a trainer. Only an order that could have been decided for its job is accepted.
 func TestAnOrderThatAPositionNamesIsOneThatThePolicyMightGive(t *testing.T) {
 	const exact, approximate = pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT, pecanv1.OrderTolerance_ORDER_TOLERANCE_APPROXIMATE
 	g := parse(t, read(t, "badly_ordered"))

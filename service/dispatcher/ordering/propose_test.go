@@ -55,7 +55,7 @@ func plan(t testing.TB, g *graph.Graph, options *pecanv1.JobOptions) *pecanv1.Pl
 	return plan
 }
 
-// measured gives figures to the source and to the steps, by label: elements and microseconds for an element.
+// measured gives metrics to the source and to the steps, by label: elements and microseconds per element.
 func measured(g *graph.Graph, of map[string][2]float64) (nodes []*pecanv1.NodeMetrics) {
 	steps := graphorder.TraitsOf(g)
 	nodes = append(nodes, &pecanv1.NodeMetrics{Node: steps[0].Input, Elements: 1000, BytesOut: 8000})
@@ -75,7 +75,7 @@ func elementsOf(nodes []*pecanv1.NodeMetrics) float64 {
 
 var badly = map[string][2]float64{"dear": {1000, 2000}, "mirror": {1000, 300}, "next_label": {1000, 20}, "some": {250, 20}, "crop": {250, 15}}
 
-// labels are the steps of an order as their author calls them.
+// labels gives the author's names of the steps of an order.
 func labels(g *graph.Graph, order []string) string {
 	var words []string
 	for _, name := range order {
@@ -99,7 +99,7 @@ func TestWhatLeavesLittleGoesFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The last bits of a hyperbolic tangent depend on where in memory a value lies, and the crop moves values.
+	// The last bits of a hyperbolic tangent depend on a value's position in memory, and the crop moves values.
 	if got := labels(g, proposal.Order); got != "source next_label PrefetchDataset some dear crop mirror PrefetchDataset" {
 		t.Errorf("under exact the order is %q: %s", got, proposal.Why)
 	}
@@ -147,8 +147,8 @@ func TestAnotherDatasetsPlanIsRefused(t *testing.T) {
 	}
 }
 
-// TestAllGraphsWithWhateverIsMeasured: figures come from workers, which may say anything.
-func TestAllGraphsWithWhateverIsMeasured(t *testing.T) {
+// TestAllGraphsWithArbitraryMetrics: metrics come from workers, which may send anything.
+func TestAllGraphsWithArbitraryMetrics(t *testing.T) {
 	files, err := filepath.Glob(graphs + "*.pb")
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func anything(rng *rand.Rand, g *graph.Graph) (nodes []*pecanv1.NodeMetrics) {
 	return nodes
 }
 
-// long is a dataset of so many nodes: the steps of one behind each other again and again.
+// long is a dataset of so many nodes: the steps of one dataset repeated.
 func long(t testing.TB, nodes int) []byte {
 	t.Helper()
 	var def tf.GraphDef
