@@ -410,7 +410,7 @@ func TestAnIteratorsPositionExcludesElementsOfOtherIterators(t *testing.T) {
 	if after := r.NewIterator(); after <= newer {
 		t.Errorf("numbers begin anew: %d after %d", after, newer)
 	}
-	if _, err := r.Save(newer, 0, false); !reason.Is(err, reason.BadArgument) || !strings.Contains(err.Error(), "make a new one") {
+	if _, err := r.Save(newer, 0, false); !reason.Is(err, reason.BadArgument) || !strings.Contains(err.Error(), "create a new one") {
 		t.Errorf("an iterator of before the state was loaded: %v", err)
 	}
 }
@@ -476,12 +476,12 @@ func TestATokenOfAnotherDatasetIsRefused(t *testing.T) {
 		"of another seed":   {func(t *pecanv1.Token) { t.Seed = 78 }, []string{"the seed 78", "77"}},
 		"of another format": {func(t *pecanv1.Token) { t.Format = 2 }, []string{"format 2", "format 1"}},
 		"without a place":   {func(t *pecanv1.Token) { t.Position = nil }, []string{"no position"}},
-		"with more streams": {func(t *pecanv1.Token) { t.Position.Next = []uint64{1, 2, 3} }, []string{"stream 2", "streams of this dataset are 2"}},
-		"of an end beyond":  {func(t *pecanv1.Token) { t.Position.Ended = []uint32{1, 2} }, []string{"stream 2", "streams of this dataset are 2"}},
-		"of a turn beyond":  {func(t *pecanv1.Token) { t.Position.Turn = 1<<32 - 1 }, []string{"stream 4294967294", "streams of this dataset are 2"}},
-		"of a pass beyond":  {func(t *pecanv1.Token) { t.Passes = 3 }, []string{"3 passes", "of 3"}},
+		"with more streams": {func(t *pecanv1.Token) { t.Position.Next = []uint64{1, 2, 3} }, []string{"stream 2", "this dataset has 2 streams"}},
+		"of an end beyond":  {func(t *pecanv1.Token) { t.Position.Ended = []uint32{1, 2} }, []string{"stream 2", "this dataset has 2 streams"}},
+		"of a turn beyond":  {func(t *pecanv1.Token) { t.Position.Turn = 1<<32 - 1 }, []string{"stream 4294967294", "this dataset has 2 streams"}},
+		"of a pass beyond":  {func(t *pecanv1.Token) { t.Passes = 3 }, []string{"3 passes", "repeats 3"}},
 		"of another order":  {func(t *pecanv1.Token) { t.Position.Order = &pecanv1.EpochOrder{Hash: "o1"} }, []string{`order="off"`, "`order_tolerance`"}},
-		"of a pass far off": {func(t *pecanv1.Token) { t.Passes = 1<<64 - 1 }, []string{"18446744073709551615 passes", "of 3"}},
+		"of a pass far off": {func(t *pecanv1.Token) { t.Passes = 1<<64 - 1 }, []string{"18446744073709551615 passes", "repeats 3"}},
 	} {
 		token := savedAt(t, r, 0, false)
 		c.change(token)

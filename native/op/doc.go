@@ -1,28 +1,31 @@
-// Package op is how elements get into TensorFlow: operations and kernels that a trainer's graph calls, registered
-// through TensorFlow's C API when the shared object is loaded, so the object is bound to no C++ ABI and no version.
+// Package op brings elements into TensorFlow. It has the operations and kernels that a trainer's graph calls. They are
+// registered through TensorFlow's C API when the shared object is loaded, so the object depends on no C++ ABI and on no
+// TensorFlow version.
 //
 //	from_tensors(PecanJob) → flat_map: PecanOpen(job) → token
 //	    → endless range → map: PecanNextBlock(token) → unbatch                rows of small elements, or none yet
 //	                    or map: PecanNext(token) → filter: ready → map: drop it   an element, or none yet
 //
-// # Who owns what
+// handles.go has jobs and tokens, kernels.go the functions that TensorFlow calls, ops.c and ops.h their C side.
 //
-// A job tensor and a token tensor each hold a handle, and their deallocators are the destructors: TensorFlow drops the
-// last reference to a token when the iterator goes, finished or not, and the last one to a job when neither Python nor
-// any graph knows the dataset any more. An open iteration keeps its job.
+// # Ownership
 //
-// Elements lie in package buffer's blocks. A tensor of any size worth it wraps its part of the block and holds a
-// reference; small ones are copied, which is cheaper than the bookkeeping; strings have to be.
+// A job tensor and a token tensor each hold a handle, and their deallocators are the destructors. TensorFlow drops the
+// last reference to a token when the iterator is deleted, whether it has ended or not. It drops the last reference to a
+// job when neither Python nor a graph refers to the dataset. An open iteration keeps its job alive.
+//
+// Elements lie in blocks of package buffer. A large tensor wraps its part of the block and holds a reference. Small
+// tensors are copied, because a copy is cheaper than the bookkeeping. Strings have to be copied.
 //
 // # Waiting
 //
-// Kernels are synchronous (the C API's asynchronous ones cannot finish later) and cannot see a cancellation, so none
-// waits longer than MaxWait: the graph asks again, and between two calls TensorFlow looks whether anybody still wants an
-// answer. That is what makes deleting a starved iterator, or leaving the interpreter, quick. A signal the user sends
-// with Ctrl-C is seen at the end of the same slice.
+// Kernels are synchronous, because the C API's asynchronous kernels cannot finish later, and they cannot see a
+// cancellation. Therefore no kernel waits longer than MaxWait: the graph calls again, and between two calls TensorFlow
+// checks whether the result is still wanted. A starved iterator can thereby be deleted quickly, and the interpreter can
+// exit quickly. A Ctrl-C is seen at the end of the same wait.
 //
 // # Fork
 //
-// Go's threads do not survive fork(): any call into Go from the child would wait for ever. The C side counts forks and
-// refuses before it calls.
+// Go's threads do not exist after fork(), so a call into Go from the child would never return. The C side counts forks
+// and refuses calls in a child.
 package op

@@ -1,5 +1,5 @@
-// The one file that includes ops.h and kernels.h of TensorFlow: the first needs these typedefs to compile as C, the
-// second defines a constant that a second inclusion would define again.
+// The only file that includes ops.h and kernels.h of TensorFlow: the first needs these typedefs to compile as
+// C, and the second defines a constant that a second inclusion would define again.
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -25,7 +25,7 @@ static _Atomic uint64_t interrupts, answered;
 
 int64_t pecan_live(void) { return atomic_load(&live); }
 
-// ---- what Go calls
+// ---- functions that Go calls
 
 void pecan_fail(TF_OpKernelContext* context, int code, const char* message, size_t len) {
   char* text = strndup(message, len);
@@ -41,7 +41,7 @@ static bool fail_text(TF_OpKernelContext* context, TF_Code code, const char* tex
   return false;
 }
 
-// Hands a tensor over to TensorFlow, which takes a reference of its own.
+// Passes a tensor to TensorFlow, which adds its own reference.
 static bool give(TF_OpKernelContext* context, int index, TF_Tensor* tensor) {
   if (tensor == NULL) return fail_text(context, TF_RESOURCE_EXHAUSTED, "pecan: no memory for a tensor");
   TF_Status* status = TF_NewStatus();
@@ -99,8 +99,8 @@ bool pecan_output(TF_OpKernelContext* context, int index, int32_t dtype, const i
   return ok;
 }
 
-// TensorFlow does not destroy the strings of a tensor that came through the C API: those that lie outside of their
-// TF_TString would stay for ever.
+// TensorFlow does not destroy the strings of a tensor that came through the C API. Strings outside of their
+// TF_TString would leak.
 static void free_strings(void* data, size_t len, void* arg) {
   (void)arg;
   TF_TString* strings = data;
@@ -260,7 +260,7 @@ __attribute__((constructor)) static void load(void) {
   TF_Status* status = TF_NewStatus();
   for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
     register_op(&ops[i], status);
-    // Nobody can be told from here; the missing op is reported when it is looked up.
+    // An error cannot be reported from here. TensorFlow reports the missing op when it is looked up.
     if (TF_GetCode(status) != TF_OK) fprintf(stderr, "pecan: register %s: %s\n", ops[i].name, TF_Message(status));
   }
   TF_DeleteStatus(status);
@@ -292,7 +292,7 @@ void pecan_watch_interrupts(void) {
   struct sigaction current;
   bool ours = sigaction(SIGINT, NULL, &current) != 0 ||
               ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == on_interrupt);
-  // Without a handler the signal ends the process, or is ignored: both are right as they are.
+  // Without a handler the signal ends the process, or is ignored. Both are correct.
   bool none = !(current.sa_flags & SA_SIGINFO) && (current.sa_handler == SIG_DFL || current.sa_handler == SIG_IGN);
   if (!ours && !none) {
     struct sigaction chained;

@@ -1,5 +1,5 @@
-// What the Go side of this package calls. Kernels run on TensorFlow's threads: compute functions in ops.c call the
-// exported Go functions, and these hand tensors back through the functions below, one call each.
+// Functions that the Go side of this package calls. Kernels run on TensorFlow's threads: compute functions in
+// ops.c call the exported Go functions, which return tensors through the functions below, one call each.
 #ifndef PECAN_NATIVE_OP_OPS_H_
 #define PECAN_NATIVE_OP_OPS_H_
 
@@ -9,17 +9,17 @@
 
 typedef struct TF_OpKernelContext TF_OpKernelContext;
 
-// What a kernel knows of itself: the dtypes its outputs must have.
+// What a kernel knows about itself: the dtypes that its outputs must have.
 typedef struct {
   int outputs;
   int32_t* dtypes;
 } pecan_kernel;
 
-// Reads element 0 of an int64 input; false (and the kernel has failed) when there is none.
+// Reads element 0 of an int64 input. Returns false, after failing the kernel, if there is none.
 bool pecan_input(TF_OpKernelContext* context, int index, int64_t* value);
 
-// Output of fixed-width values. With owner 0 the bytes are copied, else the tensor wraps them and its deallocator calls
-// pecanRelease(owner); the call takes the owner over also when it fails.
+// Output of fixed-width values. With owner 0 the bytes are copied. Otherwise the tensor wraps them, and its
+// deallocator calls pecanRelease(owner). The call takes over the owner also when it fails.
 bool pecan_output(TF_OpKernelContext* context, int index, int32_t dtype, const int64_t* dims, int rank,
                   const void* data, size_t bytes, uintptr_t owner);
 
@@ -35,12 +35,13 @@ bool pecan_output_bool(TF_OpKernelContext* context, int index, bool value);
 // Fails the kernel with a TF_Code and a message.
 void pecan_fail(TF_OpKernelContext* context, int code, const char* message, size_t len);
 
-// The number of the last SIGINT, from when pecan_watch_interrupts was first called, or 0 when all of them were answered.
+// Returns the number of the last SIGINT since the first call of pecan_watch_interrupts, or 0 if all were
+// answered.
 uint64_t pecan_unanswered_interrupt(void);
-// Tells that the process's own handler has run.
+// Records that the process's own handler has run.
 void pecan_answer_interrupts(void);
-// Counts SIGINTs from now on and passes each on to the handler that is there. Called again, it finds a handler that was
-// installed since.
+// Counts SIGINTs from now on, and passes each one on to the installed handler. A second call finds a handler
+// that was installed since.
 void pecan_watch_interrupts(void);
 
 // Tensors and handles that TensorFlow holds now, for leak checks.

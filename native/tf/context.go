@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// ContextOptions bounds the threads of a context.
+// ContextOptions limit the threads of a context.
 type ContextOptions struct {
 	// InterOpThreads run the functions of all iterators; 0 means one per core.
 	InterOpThreads int
@@ -21,10 +21,11 @@ type ContextOptions struct {
 	IntraOpThreads int
 }
 
-// Context is TensorFlow's runtime for this process. One serves any number of iterators.
+// Context is TensorFlow's runtime for this process. One context serves any number of iterators.
 type Context struct{ c *C.TFE_Context }
 
-// registerPull is the registration of the source op: TensorFlow's op registry is global and takes a name once.
+// registerPull registers the source op once, because TensorFlow's op registry is global and accepts a name
+// once.
 var registerPull = sync.OnceValue(func() error {
 	s := newStatus()
 	defer s.free()
@@ -32,7 +33,7 @@ var registerPull = sync.OnceValue(func() error {
 	return wrap("register the source op", s.err())
 })
 
-// NewContext starts TensorFlow without accelerators: they belong to the trainer on this host.
+// NewContext starts TensorFlow without accelerators, which belong to the trainer on this host.
 func NewContext(options ContextOptions) (*Context, error) {
 	if err := os.Setenv("CUDA_VISIBLE_DEVICES", ""); err != nil {
 		return nil, wrap("hide accelerators", err)
@@ -50,12 +51,13 @@ func NewContext(options ContextOptions) (*Context, error) {
 	return &Context{c}, nil
 }
 
-// Close frees the context. Every iterator has to be closed before.
+// Close frees the context. Close all iterators before.
 func (c *Context) Close() { C.TFE_DeleteContext(c.c) }
 
-// config is a serialised tensorflow.ConfigProto: no accelerator devices, the bounds of the thread pools, and no graph
-// optimizer of MLIR's. A function is optimized once for each stream that calls it, and taking it through MLIR and back is a
-// quarter of what opening a stream of seven maps costs; what it moves there are operations out of conditionals.
+// config returns a serialised tensorflow.ConfigProto: no accelerator devices, the limits of the thread pools,
+// and no MLIR graph optimizer. TensorFlow optimizes a function once for each stream that calls it, and the
+// conversion to MLIR and back is a quarter of the time to open a stream of seven maps. What that optimizer
+// moves are operations out of conditionals.
 func (o ContextOptions) config() []byte {
 	const deviceCount, intraOp, interOp, graphOptions = 1, 2, 5, 10
 	const rewriteOptions, disableTFG = 10, 32

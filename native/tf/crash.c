@@ -1,5 +1,5 @@
-// Last words of a process that native code ends: TensorFlow's kernels abort, fault and exit on a thread of their own, and what is in Go
-// goes on meanwhile.
+// Reports that native code ends the process. TensorFlow's kernels abort, fault and exit on their own threads,
+// while Go code continues to run.
 #define _GNU_SOURCE
 #include "crash.h"
 
@@ -17,10 +17,10 @@ enum { patience_ms = 1000 };
 static const int signals[] = {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
 static struct sigaction before[NSIG];
 static int question, answer;
-// Where the program's own code is, which is Go's; all else is in shared objects.
+// Address range of the program's own code, which is Go's. All other code is in shared objects.
 static uintptr_t own_first, own_last;
 
-// Waits until the other end has been told and closes, for a bounded time.
+// Waits for a bounded time until the other end has received the report and closes.
 static void tell(int signal) {
   int saved = errno;
   unsigned char word = (unsigned char)signal;
@@ -43,7 +43,7 @@ static uintptr_t place_of(const ucontext_t* context) {
 
 static void crashed(int signal, siginfo_t* info, void* context) {
   uintptr_t at = place_of(context);
-  // A signal from another process is no crash; a fault in Go becomes a panic, which may be recovered.
+  // A signal from another process is no crash. A fault in Go becomes a panic, which may be recovered.
   int ours = info->si_code > 0 || info->si_pid == getpid();
   if (ours && (at < own_first || at >= own_last)) tell(signal);
   const struct sigaction* old = &before[signal];

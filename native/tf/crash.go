@@ -12,18 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// crashes has those who want to know that native code ends the process.
+// crashes holds the callbacks for when native code ends the process.
 var crashes struct {
 	sync.Mutex
 	tell map[*func(cause string)]bool
-	// question gets the signal's number from the handler, answered lets it go on. They live as long as the process.
+	// question receives the signal's number from the handler, answered lets the handler continue. Both live
+	// as long as the process.
 	question, answered *os.File
 	handler            [2]*os.File
 }
 
-// OnCrash has tell called when native code is about to end this process by a signal of its own (SIGABRT, SIGSEGV and their like) or by
-// exit(), with what it is. The process ends when tell returns, or a second later. A signal from another process is no crash, nor are a
-// panic of Go or os.Exit. forget ends it.
+// OnCrash calls tell when native code is about to end this process by a signal of its own (SIGABRT, SIGSEGV
+// and the like) or by exit(), with a description. The process ends when tell returns, or a second later. A
+// signal from another process is no crash, and neither is a Go panic or os.Exit. forget removes the callback.
 func OnCrash(tell func(cause string)) (forget func(), err error) {
 	crashes.Lock()
 	defer crashes.Unlock()
@@ -54,14 +55,14 @@ func watchCrashes() (err error) {
 	go func() {
 		var signal [1]byte
 		if n, _ := crashes.question.Read(signal[:]); n == 1 {
-			lastWords(int(signal[0]))
+			crashDescription(int(signal[0]))
 		}
 		crashes.answered.Close()
 	}()
 	return nil
 }
 
-func lastWords(signal int) {
+func crashDescription(signal int) {
 	cause := "exit"
 	if signal != 0 {
 		cause = unix.SignalName(syscall.Signal(signal))

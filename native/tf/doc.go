@@ -1,9 +1,15 @@
-// Package tf runs serialised dataset graphs through TensorFlow's eager C API: contexts that never open an accelerator,
-// iterators that can be cancelled, tensors whose memory Go reads without a copy, and the source op PecanPull by which a
-// graph takes its elements from this process.
+// Package tf runs serialised dataset graphs through TensorFlow's eager C API. It has contexts that never open
+// an accelerator, iterators that can be cancelled, tensors whose memory Go reads without a copy, and the
+// source op PecanPull, through which a graph reads elements from this process.
 //
-// Everything hot is a loop in C, so that one call from Go fetches one large element or a whole block of small ones.
-// Only exported functions of the C API are used; the same binary runs with every TensorFlow that has them.
+// All hot paths are loops in C, so one call from Go fetches one large element or a whole block of small ones.
+// The package uses only exported functions of the C API, so the same binary runs with every TensorFlow that
+// has them.
+//
+// context.go starts the runtime, iterator.go runs a graph, fill.go fetches many elements into blocks and
+// packs, state.go saves and restores an iterator, pull.go registers sources, tensor.go holds tensors,
+// crash.go reports crashes of native code; executor.c, tensor.c, pull.c and crash.c are their C side.
+// Iterator.calls is held for reading during every call into TensorFlow; it is taken before Iterator.fetching.
 package tf
 
 // #cgo pkg-config: tensorflow
@@ -17,7 +23,7 @@ import (
 	"unsafe"
 )
 
-// Codes of TensorFlow's status that callers tell apart (they equal gRPC's).
+// Codes of TensorFlow's status that callers distinguish. They equal gRPC's.
 const (
 	CodeCancelled       = 1
 	CodeInvalidArgument = 3
@@ -32,10 +38,10 @@ type Error struct {
 	Message string
 }
 
-// Error gives TensorFlow's own message.
+// Error returns TensorFlow's own message.
 func (e *Error) Error() string { return e.Message }
 
-// Version is the version of the TensorFlow that runs.
+// Version returns the version of the running TensorFlow.
 func Version() string { return C.GoString(C.TF_Version()) }
 
 // status is a reusable TF_Status.

@@ -5,7 +5,7 @@
 
 #include "tensorflow.h"
 
-// eager/c_api_experimental.h does not compile as C, so what is used of it is declared here.
+// eager/c_api_experimental.h does not compile as C, so this file declares the functions that it uses.
 typedef struct TFE_CancellationManager TFE_CancellationManager;
 extern TFE_CancellationManager* TFE_NewCancellationManager(void);
 extern void TFE_CancellationManagerStartCancel(TFE_CancellationManager*);
@@ -16,8 +16,8 @@ struct pecan_iterator {
   TFE_Context* context;
   TFE_TensorHandle* resource;
   TFE_CancellationManager* cancellation;
-  // IteratorGetNextSync with its attributes and cancellation manager: executed again for each element. Executing takes
-  // its input away.
+  // IteratorGetNextSync with its attributes and cancellation manager, executed again for each element. An
+  // execution removes its input.
   TFE_Op* next;
   int components;
   // Set by Go when a reader waits.
@@ -34,7 +34,7 @@ TFE_Context* pecan_new_context(const void* config, size_t config_len, TF_Status*
   return context;
 }
 
-// Executes an op with at most one result and deletes it.
+// Executes an op with at most one result, and deletes the op.
 static TFE_TensorHandle* run(TFE_Op* op, int results, TF_Status* status) {
   TFE_TensorHandle* result = NULL;
   int n = results;
@@ -54,14 +54,14 @@ static void set_types(TFE_Op* op, const int32_t* types, int components, TF_Statu
     ranks[i] = -1;
   }
   TFE_OpSetAttrTypeList(op, "output_types", list, components);
-  // Unknown shapes go with every dataset; what is produced is checked against the spec by the worker.
+  // Unknown shapes are valid for every dataset; the worker compares the elements with the spec.
   TFE_OpSetAttrShapeList(op, "output_shapes", dims, ranks, components, status);
   free(list);
   free(dims);
   free(ranks);
 }
 
-// A handle of a scalar string with a copy of the bytes.
+// Returns a handle of a scalar string with a copy of the bytes.
 static TFE_TensorHandle* scalar_string(const void* data, size_t len, TF_Status* status) {
   char* payload = malloc(sizeof(uint64_t) + len);
   if (payload == NULL) {
@@ -109,7 +109,8 @@ static void make_iterator(pecan_iterator* it, TFE_TensorHandle* dataset, const i
   run(op, 0, status);
   if (TF_GetCode(status) != TF_OK) return;
 
-  // The synchronous form runs on the calling thread; IteratorGetNext would hop to a pool and back for each element.
+  // The synchronous form runs on the calling thread. IteratorGetNext would switch to a pool thread and back
+  // for each element.
   it->next = TFE_NewOp(it->context, "IteratorGetNextSync", status);
   if (TF_GetCode(status) != TF_OK) return;
   set_types(it->next, types, it->components, status);
@@ -133,7 +134,8 @@ pecan_iterator* pecan_new_iterator(TFE_Context* context, const void* graph, size
 
 void pecan_delete_iterator(pecan_iterator* it) {
   if (it->next != NULL) TFE_DeleteOp(it->next);
-  // The last reference to the resource: TensorFlow destroys the iterator here, and waits for its threads.
+  // This is the last reference to the resource: TensorFlow destroys the iterator here, and waits for its
+  // threads.
   if (it->resource != NULL) TFE_DeleteTensorHandle(it->resource);
   if (it->cancellation != NULL) TFE_DeleteCancellationManager(it->cancellation);
   free(it);
@@ -146,7 +148,7 @@ void pecan_share(pecan_iterator* it, const int32_t* hurry, int64_t* progress) {
   it->progress = progress;
 }
 
-// One element as handles. The caller lets one thread in at a time.
+// Fetches one element as handles. The caller admits one thread at a time.
 static void execute_next(pecan_iterator* it, TFE_TensorHandle** handles, int* n, TF_Status* status) {
   TFE_OpAddInput(it->next, it->resource, status);
   if (TF_GetCode(status) == TF_OK) TFE_Execute(it->next, handles, n, status);
@@ -211,21 +213,21 @@ static bool fits(const pecan_shape* shape, const pecan_tensor* tensor) {
   return true;
 }
 
-int64_t pecan_fill_columns(pecan_iterator* it, const pecan_column* columns, const pecan_pace* pace, pecan_tensor* odd,
-                           int32_t* has_odd, TF_Status* status) {
+int64_t pecan_fill_columns(pecan_iterator* it, const pecan_column* columns, const pecan_pace* pace, pecan_tensor* mismatch,
+                           int32_t* has_mismatch, TF_Status* status) {
   int64_t rows = 0, begun = now_ns();
-  *has_odd = 0;
+  *has_mismatch = 0;
   publish(it, 0);
   for (;;) {
-    if (pecan_next(it, odd, status) != TF_OK) return rows;
+    if (pecan_next(it, mismatch, status) != TF_OK) return rows;
     for (int i = 0; i < it->components; i++) {
-      if (!fits(&columns[i].shape, &odd[i]) || odd[i].bytes != columns[i].width) {
-        *has_odd = 1;
+      if (!fits(&columns[i].shape, &mismatch[i]) || mismatch[i].bytes != columns[i].width) {
+        *has_mismatch = 1;
         return rows;
       }
     }
-    for (int i = 0; i < it->components; i++) memcpy(columns[i].data + rows * columns[i].width, odd[i].data, columns[i].width);
-    pecan_delete_tensors(odd, it->components);
+    for (int i = 0; i < it->components; i++) memcpy(columns[i].data + rows * columns[i].width, mismatch[i].data, columns[i].width);
+    pecan_delete_tensors(mismatch, it->components);
     rows++;
     publish(it, rows);
     if (flush_due(it, pace, rows, begun)) return rows;
@@ -249,7 +251,7 @@ bool pecan_put_pack(pecan_pack* pack, const pecan_tensor* element, int component
     const pecan_tensor* t = &element[i];
     size_t bytes = packed_size(t), at = align_up(payload), row = 16 + 8 * (size_t)t->rank;
     if (bytes > pack->payload_cap || at > pack->payload_cap - bytes || row > pack->table_cap - table) return false;
-    // What lies between two components goes out with them.
+    // The padding between two components is sent with them.
     memset(pack->payload + payload, 0, at - payload);
     if (t->dtype == TF_STRING)
       pecan_strings_pack(t->tensor, pack->payload + at);
@@ -268,37 +270,37 @@ bool pecan_put_pack(pecan_pack* pack, const pecan_tensor* element, int component
     }
     table += row;
   }
-  // Only now is the element in: one that fits in part leaves no trace.
+  // The element counts only now: one that fits partly leaves no trace.
   pack->payload_len = payload;
   pack->table_len = table;
   return true;
 }
 
 int64_t pecan_fill_pack(pecan_iterator* it, const pecan_shape* shapes, pecan_pack* pack, size_t max_element,
-                        const pecan_pace* pace, pecan_tensor* odd, int32_t* has_odd, TF_Status* status) {
+                        const pecan_pace* pace, pecan_tensor* mismatch, int32_t* has_mismatch, TF_Status* status) {
   int64_t rows = 0, begun = now_ns();
-  *has_odd = 0;
+  *has_mismatch = 0;
   publish(it, 0);
   for (;;) {
-    if (pecan_next(it, odd, status) != TF_OK) return rows;
+    if (pecan_next(it, mismatch, status) != TF_OK) return rows;
     size_t total = 0;
     bool good = true;
     for (int i = 0; i < it->components && good; i++) {
-      total += packed_size(&odd[i]);
-      good = odd[i].rank <= PECAN_INLINE_DIMS && fits(&shapes[i], &odd[i]) && total <= max_element;
+      total += packed_size(&mismatch[i]);
+      good = mismatch[i].rank <= PECAN_INLINE_DIMS && fits(&shapes[i], &mismatch[i]) && total <= max_element;
     }
-    if (!good || !pecan_put_pack(pack, odd, it->components)) {
-      *has_odd = 1;
+    if (!good || !pecan_put_pack(pack, mismatch, it->components)) {
+      *has_mismatch = 1;
       return rows;
     }
-    pecan_delete_tensors(odd, it->components);
+    pecan_delete_tensors(mismatch, it->components);
     rows++;
     publish(it, rows);
     if (flush_due(it, pace, rows, begun)) return rows;
   }
 }
 
-// take_string gives what a scalar string handle holds, and deletes the handle.
+// take_string returns the content of a scalar string handle, and deletes the handle.
 static TF_Buffer* take_string(TFE_TensorHandle* handle, TF_Status* status) {
   if (handle == NULL) return NULL;
   TF_Tensor* tensor = TFE_TensorHandleResolve(handle, status);
@@ -318,7 +320,7 @@ TF_Buffer* pecan_model(pecan_iterator* it, TF_Status* status) {
   return take_string(run(op, 1, status), status);
 }
 
-// meters finds the resource that a graph's meters count in.
+// meters finds the resource in which a graph's meters count.
 static TFE_TensorHandle* meters(pecan_iterator* it, const char* name, TF_Status* status) {
   TFE_Op* op = TFE_NewOp(it->context, "StatsAggregatorHandle", status);
   if (TF_GetCode(status) != TF_OK) return NULL;
@@ -356,7 +358,7 @@ TFE_TensorHandle* pecan_save(pecan_iterator* it, TF_Status* status) {
   TFE_Op* op = TFE_NewOp(it->context, "SerializeIterator", status);
   if (TF_GetCode(status) != TF_OK) return NULL;
   TFE_OpAddInput(op, it->resource, status);
-  // What functions keep is not saved. The plan says for which graphs that does no harm.
+  // State inside functions is not saved. The plan says for which graphs that is harmless.
   TFE_OpSetAttrInt(op, "external_state_policy", 1);
   return run(op, 1, status);
 }

@@ -10,16 +10,16 @@ import (
 	"unsafe"
 )
 
-// MaxShapeRank is the highest rank that fills compare in C; tensors of a higher rank are fetched one by one.
+// MaxShapeRank is the highest rank that fills compare in C. Tensors of a higher rank are fetched one by one.
 const MaxShapeRank = C.PECAN_INLINE_DIMS
 
-// Shape is what a component has to be. Dims below 0 are unknown; Unknown leaves the rank open too.
+// Shape is the required shape of a component. Dims below 0 are unknown; Unknown also leaves the rank open.
 type Shape struct {
 	Unknown bool
 	Dims    []int64
 }
 
-// Pace says when a fill hands over what it has: at MaxRows, after Linger, or after Hurry while a reader waits.
+// Pace says when a fill returns: at MaxRows, after Linger, or after Hurry while a reader waits.
 type Pace struct {
 	MaxRows int
 	Linger  time.Duration
@@ -41,7 +41,7 @@ func (s Shape) c() C.pecan_shape {
 	return out
 }
 
-// alloc gives memory outside of Go's heap, where C may keep pointers to it, aligned like payloads.
+// alloc returns memory outside of Go's heap, where C may keep pointers to it. It is aligned like payloads.
 func alloc(n int) []byte {
 	rounded := (max(n, 1) + 63) &^ 63
 	p := C.aligned_alloc(64, C.size_t(rounded))
@@ -53,7 +53,7 @@ func alloc(n int) []byte {
 
 func free(b []byte) { C.free(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// Column is one component of a block: fixed-width rows one after the other.
+// Column is one component of a block: rows of fixed width, one after the other.
 type Column struct {
 	DType DataType
 	Dims  []int64
@@ -61,14 +61,14 @@ type Column struct {
 	data  []byte
 }
 
-// Block is memory for elements of one shape, laid out by component.
+// Block is memory for elements of one shape, stored by component.
 type Block struct {
 	Columns []Column
 	Cap     int
 	c       []C.pecan_column
 }
 
-// NewBlock allocates a block for up to rows elements of the shape of the given one.
+// NewBlock allocates a block for up to rows elements with the shape of the given one.
 func NewBlock(like []*Tensor, rows int) (*Block, error) {
 	b := &Block{Columns: make([]Column, len(like)), Cap: rows, c: make([]C.pecan_column, len(like))}
 	for i, t := range like {
@@ -97,13 +97,13 @@ func (b *Block) Clone() *Block {
 	return other
 }
 
-// Rows gives the bytes of rows [from, to) of a component.
+// Rows returns the bytes of rows [from, to) of a component.
 func (b *Block) Rows(component, from, to int) []byte {
 	column := &b.Columns[component]
 	return column.data[from*column.Width : to*column.Width]
 }
 
-// Free gives the memory back.
+// Free releases the memory.
 func (b *Block) Free() {
 	for i := range b.Columns {
 		if b.Columns[i].data != nil {
@@ -113,12 +113,13 @@ func (b *Block) Free() {
 	}
 }
 
-// FillBlock fetches elements into the block from its first row. It gives the rows written, and one element more when that
-// has another shape. Rows and odd are valid beside an error, which is the one of the element after them.
-func (it *Iterator) FillBlock(b *Block, pace Pace) (rows int, odd []*Tensor, err error) {
+// FillBlock fetches elements into the block from its first row. It returns the number of rows written, and
+// one more element if that has another shape. Rows and that element are valid together with an error, which
+// belongs to the element after them.
+func (it *Iterator) FillBlock(b *Block, pace Pace) (rows int, mismatch []*Tensor, err error) {
 	pace.MaxRows = min(pace.MaxRows, b.Cap)
-	return it.fill(func(p *C.pecan_pace, hasOdd *C.int32_t) C.int64_t {
-		return C.pecan_fill_columns(it.c, &b.c[0], p, it.element, hasOdd, it.status.c)
+	return it.fill(func(p *C.pecan_pace, hasMismatch *C.int32_t) C.int64_t {
+		return C.pecan_fill_columns(it.c, &b.c[0], p, it.element, hasMismatch, it.status.c)
 	}, pace)
 }
 
@@ -139,25 +140,25 @@ func NewPack(payloadCap, tableCap int) *Pack {
 	return p
 }
 
-// Payload is what was packed so far.
+// Payload returns what was packed so far.
 func (p *Pack) Payload() []byte { return p.payload[:p.c.payload_len] }
 
-// Table is the rows of the element table so far.
+// Table returns the rows of the element table so far.
 func (p *Pack) Table() []byte { return p.table[:p.c.table_len] }
 
-// Memory is the whole payload and table memory, of which a fill under way has written the rows of its progress.
+// Memory returns the whole payload and table memory. A running fill has written the rows of its progress.
 func (p *Pack) Memory() (payload, table []byte) { return p.payload, p.table }
 
 // Reset empties the pack.
 func (p *Pack) Reset() { p.c.payload_len, p.c.table_len = 0, 0 }
 
-// Free gives the memory back.
+// Free releases the memory.
 func (p *Pack) Free() {
 	free(p.payload)
 	free(p.table)
 }
 
-// Put copies one element into the pack; false when it does not fit.
+// Put copies one element into the pack. It returns false if the element does not fit.
 func (p *Pack) Put(element []*Tensor) bool {
 	described := make([]C.pecan_tensor, len(element))
 	for i, t := range element {
@@ -166,9 +167,10 @@ func (p *Pack) Put(element []*Tensor) bool {
 	return bool(C.pecan_put_pack(&p.c, &described[0], C.int(len(described))))
 }
 
-// FillPack is FillBlock for elements whose shapes differ or that hold strings: those of at most maxElement bytes whose
-// components have the given shapes go into the pack, any other ends the fill and is given as odd.
-func (it *Iterator) FillPack(p *Pack, shapes []Shape, maxElement int, pace Pace) (rows int, odd []*Tensor, err error) {
+// FillPack is FillBlock for elements with strings or different shapes. Elements of at most maxElement bytes
+// whose components have the given shapes go into the pack. Any other element ends the fill and is returned
+// separately.
+func (it *Iterator) FillPack(p *Pack, shapes []Shape, maxElement int, pace Pace) (rows int, mismatch []*Tensor, err error) {
 	if len(shapes) != it.components {
 		return 0, nil, errors.New("fill pack: another number of shapes than of components")
 	}
@@ -176,22 +178,23 @@ func (it *Iterator) FillPack(p *Pack, shapes []Shape, maxElement int, pace Pace)
 	for i := range shapes {
 		list[i] = shapes[i].c()
 	}
-	return it.fill(func(pace *C.pecan_pace, hasOdd *C.int32_t) C.int64_t {
-		return C.pecan_fill_pack(it.c, &list[0], &p.c, C.size_t(maxElement), pace, it.element, hasOdd, it.status.c)
+	return it.fill(func(pace *C.pecan_pace, hasMismatch *C.int32_t) C.int64_t {
+		return C.pecan_fill_pack(it.c, &list[0], &p.c, C.size_t(maxElement), pace, it.element, hasMismatch, it.status.c)
 	}, pace)
 }
 
-func (it *Iterator) fill(run func(*C.pecan_pace, *C.int32_t) C.int64_t, pace Pace) (rows int, odd []*Tensor, err error) {
+func (it *Iterator) fill(run func(*C.pecan_pace, *C.int32_t) C.int64_t, pace Pace) (rows int, mismatch []*Tensor, err error) {
 	p := pace.c()
-	// Left at 0, so that whoever looks at the next fill before it begins sees no rows of this one.
+	// The progress is reset to 0, so that a reader that looks before the next fill begins sees no rows of
+	// this one.
 	defer it.progress.Store(0)
 	err = it.fetch(func() C.TF_Code {
-		var hasOdd C.int32_t
-		rows = int(run(&p, &hasOdd))
-		if hasOdd != 0 {
-			odd = it.adoptAll()
+		var hasMismatch C.int32_t
+		rows = int(run(&p, &hasMismatch))
+		if hasMismatch != 0 {
+			mismatch = it.adoptAll()
 		}
 		return C.TF_GetCode(it.status.c)
 	})
-	return rows, odd, err
+	return rows, mismatch, err
 }

@@ -34,7 +34,7 @@ func TestFillBlockLaysElementsOutByComponent(t *testing.T) {
 	defer block.Free()
 	next := int64(1)
 	for {
-		rows, odd, err := it.FillBlock(block, patient)
+		rows, mismatch, err := it.FillBlock(block, patient)
 		for i := range rows {
 			first := int64(binary.LittleEndian.Uint64(block.Rows(0, i, i+1)))
 			if first != next || len(block.Rows(1, i, i+1)) != 8 {
@@ -42,8 +42,8 @@ func TestFillBlockLaysElementsOutByComponent(t *testing.T) {
 			}
 			next++
 		}
-		if odd != nil {
-			t.Fatal("an element of the same shape was odd")
+		if mismatch != nil {
+			t.Fatal("an element of the same shape was returned as a mismatch")
 		}
 		if left := it.Progress(); left != 0 {
 			t.Fatalf("%d rows of the next fill before it began", left)
@@ -72,11 +72,11 @@ func TestFillBlockReturnsElementsOfAnotherShape(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer block.Free()
-	rows, odd, err := it.FillBlock(block, patient)
-	if rows != 8 || len(odd) != 1 || len(odd[0].Data()) != 100_000 || err != nil {
-		t.Fatal(rows, odd, err)
+	rows, mismatch, err := it.FillBlock(block, patient)
+	if rows != 8 || len(mismatch) != 1 || len(mismatch[0].Data()) != 100_000 || err != nil {
+		t.Fatal(rows, mismatch, err)
 	}
-	ReleaseAll(odd)
+	ReleaseAll(mismatch)
 }
 
 func TestFillPackStopsAtTheElementThatDoesNotFit(t *testing.T) {
@@ -86,17 +86,17 @@ func TestFillPackStopsAtTheElementThatDoesNotFit(t *testing.T) {
 	seen := 0
 	for {
 		pack.Reset()
-		rows, odd, err := it.FillPack(pack, []Shape{{}}, 1000, patient)
+		rows, mismatch, err := it.FillPack(pack, []Shape{{}}, 1000, patient)
 		seen += rows
 		if len(pack.Table()) != 16*rows || len(pack.Payload()) > 4096 {
 			t.Fatalf("%d rows, table of %d, payload of %d bytes", rows, len(pack.Table()), len(pack.Payload()))
 		}
-		if odd != nil {
+		if mismatch != nil {
 			seen++
-			if size := odd[0].WireSize(); size <= 1000 && pack.Put(odd) {
+			if size := mismatch[0].WireSize(); size <= 1000 && pack.Put(mismatch) {
 				t.Fatalf("an element of %d bytes would have fitted", size)
 			}
-			ReleaseAll(odd)
+			ReleaseAll(mismatch)
 		}
 		if err == io.EOF {
 			break

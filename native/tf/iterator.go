@@ -13,32 +13,32 @@ import (
 	"unsafe"
 )
 
-// ErrCancelled is what every call on a cancelled iterator gives: after a cancel not even the end of the sequence is
-// believed, because TensorFlow may report it without having come there.
+// ErrCancelled is the result of every call on a cancelled iterator. After a cancel not even the end of the
+// sequence is trusted, because TensorFlow may report it without having reached it.
 var ErrCancelled = errors.New("the iterator was cancelled")
 
 // Iterator runs one dataset graph.
 type Iterator struct {
 	c          *C.pecan_iterator
 	components int
-	// hurry is read and progress written by C while it fills, so they are pinned; Go may touch them at any time.
+	// C reads hurry and writes progress during a fill, so both are pinned. Go may access them at any time.
 	hurry     *atomic.Int32
 	progress  *atomic.Int64
 	pins      runtime.Pinner
 	cancelled atomic.Bool
-	// meters is the name under which the graph counts, once it was asked for.
+	// meters is the name under which the graph counts, once it was requested.
 	meters atomic.Pointer[string]
-	// calls is held for reading by every call into TensorFlow, for writing by Close.
+	// calls is held for reading by every call into TensorFlow, and for writing by Close.
 	calls  sync.RWMutex
 	closed bool
-	// fetching lets one thread at a time fetch elements. It has the memory for one, and their status: C's, so that a fetch
-	// is one call into C that has no pointers to check.
+	// fetching lets one thread at a time fetch elements. It holds the memory for one element and its status.
+	// Both belong to C, so that a fetch is one call into C without pointers to check.
 	fetching sync.Mutex
 	element  *C.pecan_tensor
 	status   status
 }
 
-// NewIterator builds the dataset of a serialised GraphDef whose elements have components of the given dtypes.
+// NewIterator builds the dataset of a serialised GraphDef. Its elements have components of the given dtypes.
 func (c *Context) NewIterator(graph []byte, types []DataType) (*Iterator, error) {
 	if len(graph) == 0 || len(types) == 0 {
 		return nil, errors.New("make iterator: an empty graph or no components")
@@ -63,11 +63,11 @@ func (c *Context) NewIterator(graph []byte, types []DataType) (*Iterator, error)
 	return out, nil
 }
 
-// Components is the number of tensors in an element.
+// Components returns the number of tensors in an element.
 func (it *Iterator) Components() int { return it.components }
 
-// Next gives one element, io.EOF at the end, ErrCancelled after a cancel, and an *Error for an element that failed; the
-// iterator stands behind that element then.
+// Next returns one element, io.EOF at the end, ErrCancelled after a cancel, and an *Error for a failed
+// element. After an *Error the iterator continues with the next element.
 func (it *Iterator) Next() ([]*Tensor, error) {
 	var element []*Tensor
 	err := it.fetch(func() C.TF_Code {
@@ -80,7 +80,7 @@ func (it *Iterator) Next() ([]*Tensor, error) {
 	return element, err
 }
 
-// adoptAll takes the element that was fetched.
+// adoptAll takes over the element that was fetched.
 func (it *Iterator) adoptAll() []*Tensor {
 	fetched := unsafe.Slice(it.element, it.components)
 	tensors := make([]*Tensor, it.components)
@@ -90,14 +90,15 @@ func (it *Iterator) adoptAll() []*Tensor {
 	return tensors
 }
 
-// Skip runs and drops up to n elements and gives how many.
+// Skip computes and drops up to n elements, and returns how many.
 func (it *Iterator) Skip(n int64) (int64, error) {
 	var done C.int64_t
 	err := it.fetch(func() C.TF_Code { return C.pecan_skip(it.c, C.int64_t(n), &done, it.status.c) })
 	return int64(done), err
 }
 
-// fetch runs f, which leaves its status in it.status, unless the iterator is closed, and tells what the status means.
+// fetch runs f unless the iterator is closed, and returns the meaning of the status that f leaves in
+// it.status.
 func (it *Iterator) fetch(f func() C.TF_Code) error {
 	it.fetching.Lock()
 	defer it.fetching.Unlock()
@@ -118,7 +119,7 @@ func (it *Iterator) fetch(f func() C.TF_Code) error {
 	return it.status.err()
 }
 
-// Hurry tells the fills that a reader waits, so that they hand over early.
+// Hurry tells fills whether a reader waits. They return early if so.
 func (it *Iterator) Hurry(on bool) {
 	if on {
 		it.hurry.Store(1)
@@ -127,17 +128,17 @@ func (it *Iterator) Hurry(on bool) {
 	}
 }
 
-// Progress is how many rows the fill that is under way has written: they may be read before it returns.
+// Progress returns how many rows the running fill has written. They may be read before it returns.
 func (it *Iterator) Progress() int { return int(it.progress.Load()) }
 
-// Model gives the serialised ModelProto in which tf.data keeps what each node of the running iterator did. A cancelled
-// iterator still tells.
+// Model returns the serialised ModelProto in which tf.data records the times of each node of the running
+// iterator. It also works on a cancelled iterator.
 func (it *Iterator) Model() ([]byte, error) {
 	return it.told("read the iterator's model", func(s status) *C.TF_Buffer { return C.pecan_model(it.c, s.c) })
 }
 
-// Metered gives the serialised Summary of what the iterator's meters counted: BytesProducedStatsDataset nodes that count
-// for the StatsAggregatorHandle of that name. Its resource is freed by Close.
+// Metered returns the serialised Summary of the iterator's meters: BytesProducedStatsDataset nodes that count
+// for the StatsAggregatorHandle with that name. Close frees its resource.
 func (it *Iterator) Metered(name string) ([]byte, error) {
 	cName := C.CString(name)
 	defer C.free(unsafe.Pointer(cName))
@@ -161,7 +162,7 @@ func (it *Iterator) told(what string, ask func(status) *C.TF_Buffer) ([]byte, er
 	return C.GoBytes(unsafe.Pointer(buffer.data), C.int(buffer.length)), nil
 }
 
-// Cancel ends calls that are under way, and all calls to come, with ErrCancelled.
+// Cancel ends running calls, and all later ones, with ErrCancelled.
 func (it *Iterator) Cancel() {
 	it.calls.RLock()
 	defer it.calls.RUnlock()
@@ -170,8 +171,8 @@ func (it *Iterator) Cancel() {
 	}
 }
 
-// Close cancels, waits for calls under way and frees the iterator. It waits for ever when an operation of the graph does
-// (a read from a dead mount).
+// Close cancels, waits for running calls and frees the iterator. It waits as long as an operation of the
+// graph does, for ever with a read from a dead mount.
 func (it *Iterator) Close() {
 	it.Cancel()
 	it.calls.Lock()

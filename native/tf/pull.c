@@ -1,5 +1,5 @@
-// The one file that includes ops.h and kernels.h: the first needs these typedefs to compile as C, the second defines a
-// constant that a second inclusion would define again.
+// The only file that includes ops.h and kernels.h: the first needs these typedefs to compile as C, and the
+// second defines a constant that a second inclusion would define again.
 #include <stdlib.h>
 
 #include "_cgo_export.h"
@@ -35,7 +35,8 @@ static void compute_pull(void* raw, TF_OpKernelContext* context) {
   pull_kernel* kernel = raw;
   TF_Status* status = TF_NewStatus();
   TF_Tensor** tensors = calloc(kernel->outputs + 1, sizeof(TF_Tensor*));
-  // Blocks until the source has a batch; a cancel reaches it on the Go side, since kernels here cannot see one.
+  // This blocks until the source has a batch. A cancel reaches the source on the Go side, because kernels
+  // cannot see a cancellation here.
   pecanPull(kernel->source, tensors, kernel->outputs, status);
   for (int i = 0; i < kernel->outputs; i++) {
     if (tensors[i] == NULL) continue;

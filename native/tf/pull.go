@@ -11,27 +11,27 @@ import (
 	"unsafe"
 )
 
-// Source gives the batches that a graph's PecanPull op asks for. Pull may block, and has to end when the stream is
-// cancelled: TensorFlow cannot end it. io.EOF is the end. The tensors become the op's.
+// Source produces the batches that a graph's PecanPull op requests. Pull may block, and must return when the
+// stream is cancelled, because TensorFlow cannot end it. io.EOF is the end. The op takes over the tensors.
 type Source interface {
 	Pull() ([]*Tensor, error)
 }
 
-// sources ties the handle in a graph to its source. It is global because the op that looks it up is called by TensorFlow
-// and knows nothing but the handle.
+// sources maps the handle in a graph to its source. It is global because TensorFlow calls the op that looks
+// it up, and the op knows only the handle.
 var sources struct {
 	sync.Map
 	last atomic.Int64
 }
 
-// RegisterSource gives the handle by which a graph's PecanPull op finds the source.
+// RegisterSource returns the handle by which a graph's PecanPull op finds the source.
 func RegisterSource(s Source) int64 {
 	handle := sources.last.Add(1)
 	sources.Store(handle, s)
 	return handle
 }
 
-// RemoveSource forgets a handle; a graph that still asks for it gets an error.
+// RemoveSource removes a handle. A graph that still uses it gets an error.
 func RemoveSource(handle int64) { sources.Delete(handle) }
 
 //export pecanPull

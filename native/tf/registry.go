@@ -12,7 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
-// Ops gives every op that this TensorFlow knows.
+// Ops returns all ops that this TensorFlow knows.
 func Ops() (*tensorflow.OpList, error) {
 	buffer := C.TF_GetAllOpList()
 	defer C.TF_DeleteBuffer(buffer)
@@ -23,7 +23,8 @@ func Ops() (*tensorflow.OpList, error) {
 	return ops, nil
 }
 
-// GraphProducer is the version that this TensorFlow writes into graphs, and the newest min_consumer it can read.
+// GraphProducer returns the version that this TensorFlow writes into graphs, and the newest min_consumer that
+// it can read.
 func GraphProducer() (int, error) {
 	graph := C.TF_NewGraph()
 	defer C.TF_DeleteGraph(graph)

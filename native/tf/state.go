@@ -8,14 +8,15 @@ import (
 	"unsafe"
 )
 
-// State is what an iterator was at one element: its buffers, positions and seeded shuffles, shared with the iterator until they are
-// written. It outlives calls on the iterator, but not its Close.
+// State is an iterator's state at one element: its buffers, positions and seeded shuffles. The iterator
+// shares them until they are written. A State survives calls on the iterator, but not its Close.
 type State struct {
 	it     *Iterator
 	handle *C.TFE_TensorHandle
 }
 
-// Save takes the state before the next element. It waits for elements that steps of the graph are making.
+// Save captures the state before the next element. It waits for elements that steps of the graph are
+// computing.
 func (it *Iterator) Save() (*State, error) {
 	state := &State{it: it}
 	err := it.fetch(func() C.TF_Code {
@@ -28,7 +29,7 @@ func (it *Iterator) Save() (*State, error) {
 	return state, nil
 }
 
-// Write hands the state's bytes to a function, which must not keep them. Elements may be fetched meanwhile.
+// Write passes the state's bytes to a function, which must not keep them. Elements may be fetched meanwhile.
 func (s *State) Write(to func([]byte) error) error {
 	status := newStatus()
 	defer status.free()
@@ -52,11 +53,11 @@ func (s *State) written(status status) (*C.TF_Tensor, error) {
 	return tensor, wrap("write an iterator's state", status.err())
 }
 
-// Free gives the state up.
+// Free releases the state.
 func (s *State) Free() { C.TFE_DeleteTensorHandle(s.handle) }
 
-// Restore puts an iterator that has given nothing yet where another one over an equal graph was when it was saved. After an error
-// it is of no use.
+// Restore puts a new iterator over an equal graph into a saved state. After an error the iterator is
+// unusable.
 func (it *Iterator) Restore(state []byte) error {
 	if len(state) == 0 {
 		return errors.New("restore an iterator: an empty state")

@@ -34,8 +34,8 @@ static void free_memory(void* data, size_t len, void* arg) {
   free(data);
 }
 
-// TensorFlow does not destroy the strings of a tensor that came through the C API: those that lie outside of their
-// TF_TString would stay for ever.
+// TensorFlow does not destroy the strings of a tensor that came through the C API. Strings outside of their
+// TF_TString would leak.
 static void free_strings(void* data, size_t len, void* arg) {
   (void)arg;
   TF_TString* strings = data;

@@ -13,7 +13,7 @@ import (
 // DataType is a tensorflow.DataType number.
 type DataType uint32
 
-// Dtypes that this package treats by name.
+// Dtypes that this package uses by name.
 const (
 	Float    DataType = 1
 	Int32    DataType = 3
@@ -32,7 +32,7 @@ type Tensor struct {
 	data  []byte
 }
 
-// LiveTensors is the number of tensors held now in this process.
+// LiveTensors returns the number of tensors that this process holds now.
 func LiveTensors() int64 { return int64(C.pecan_live_tensors()) }
 
 func adopt(t *C.pecan_tensor) *Tensor {
@@ -66,7 +66,7 @@ func NewTensor(dtype DataType, dims []int64, data []byte) (*Tensor, error) {
 	return tensor, nil
 }
 
-// NewStrings makes a string tensor from its form on the wire: lengths, then bytes.
+// NewStrings creates a string tensor from its wire form: lengths, then bytes.
 func NewStrings(dims []int64, payload []byte) (*Tensor, error) {
 	n := int64(1)
 	for _, dim := range dims {
@@ -86,16 +86,16 @@ func dimsPointer(dims []int64) *C.int64_t {
 	return (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(dims)))
 }
 
-// DType is the tensor's dtype.
+// DType returns the tensor's dtype.
 func (t *Tensor) DType() DataType { return t.dtype }
 
-// Dims are the sizes of its dimensions; nil for a scalar.
+// Dims returns the sizes of its dimensions; nil for a scalar.
 func (t *Tensor) Dims() []int64 { return t.dims }
 
-// Data is the memory of a fixed-width tensor, not copied.
+// Data returns the memory of a fixed-width tensor without a copy.
 func (t *Tensor) Data() []byte { return t.data }
 
-// Elements is the number of values.
+// Elements returns the number of values.
 func (t *Tensor) Elements() int64 {
 	n := int64(1)
 	for _, dim := range t.dims {
@@ -104,7 +104,7 @@ func (t *Tensor) Elements() int64 {
 	return n
 }
 
-// WireSize is the number of bytes that the tensor takes in a payload.
+// WireSize returns the number of bytes that the tensor takes in a payload.
 func (t *Tensor) WireSize() int64 {
 	if t.dtype == String {
 		return int64(C.pecan_strings_size(t.c))
@@ -117,8 +117,8 @@ func (t *Tensor) PackStrings(dst []byte) {
 	C.pecan_strings_pack(t.c, (*C.char)(unsafe.Pointer(unsafe.SliceData(dst))))
 }
 
-// StringSegments gives a string tensor as it lies in a payload without copying the strings: first the lengths, then one
-// slice per string of TensorFlow's own memory.
+// StringSegments returns a string tensor in payload form without copying the strings: first the lengths, then
+// one slice per string of TensorFlow's own memory.
 func (t *Tensor) StringSegments() [][]byte {
 	n := int(t.Elements())
 	lengths := make([]byte, 8*n)
@@ -135,7 +135,7 @@ func (t *Tensor) StringSegments() [][]byte {
 	return segments
 }
 
-// Release gives the tensor back to TensorFlow. It may be called once.
+// Release returns the tensor to TensorFlow. Call it once.
 func (t *Tensor) Release() {
 	C.pecan_delete_tensor(t.c)
 	t.c, t.data = nil, nil
