@@ -75,15 +75,15 @@ func (w *worker) explained(job, state string) *pecanv1.ExplainResponse {
 func (w *worker) measured(job string, steps []*pecanv1.ExplainedStep) {
 	w.s.t.Helper()
 	sizes := []uint64{8, 64 * 64 * 3 * 4, 64 * 64 * 3 * 4, 8 * 8 * 3 * 4}
-	figures := &pecanv1.JobMetrics{JobId: job, Generation: 1, Sequence: 1}
+	metrics := &pecanv1.JobMetrics{JobId: job, Generation: 1, Sequence: 1}
 	for i, step := range steps {
 		node := &pecanv1.NodeMetrics{Node: step.Node, Op: step.Op, Elements: 3000, SelfCpuS: 0.06, BytesIn: 3000 * sizes[i], BytesOut: 3000 * sizes[i+1]}
 		if i == 1 {
 			node.SelfCpuS = 300
 		}
-		figures.Nodes = append(figures.Nodes, node)
+		metrics.Nodes = append(metrics.Nodes, node)
 	}
-	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: figures}})
+	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: metrics}})
 }
 
 // figured waits until the dispatcher has the metrics of a job's steps.
@@ -92,7 +92,7 @@ func (w *worker) figured(job string) {
 	s.t.Helper()
 	for end := time.Now().Add(wait); s.explain(job).Steps[0].Figures.GetElements() == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			s.t.Fatal("the dispatcher has no figures")
+			s.t.Fatal("the dispatcher has no metrics")
 		}
 	}
 }
@@ -100,12 +100,12 @@ func (w *worker) figured(job string) {
 // inProduction reports later costs, in 1,000 more elements in either order: less in the second one.
 func (w *worker) inProduction(job string, steps []*pecanv1.ExplainedStep) {
 	w.s.t.Helper()
-	figures := &pecanv1.JobMetrics{JobId: job, Generation: 1, Sequence: 2}
+	metrics := &pecanv1.JobMetrics{JobId: job, Generation: 1, Sequence: 2}
 	for i, step := range steps {
-		figures.Nodes = append(figures.Nodes, &pecanv1.NodeMetrics{Node: step.Node, Op: step.Op, Elements: 5000, SelfCpuS: []float64{0.1, 404, 0.1}[i]})
-		figures.Ordered = append(figures.Ordered, &pecanv1.NodeMetrics{Node: step.Node, Op: step.Op, Elements: 1000, SelfCpuS: []float64{0.02, 4, 0.02}[i]})
+		metrics.Nodes = append(metrics.Nodes, &pecanv1.NodeMetrics{Node: step.Node, Op: step.Op, Elements: 5000, SelfCpuS: []float64{0.1, 404, 0.1}[i]})
+		metrics.Ordered = append(metrics.Ordered, &pecanv1.NodeMetrics{Node: step.Node, Op: step.Op, Elements: 1000, SelfCpuS: []float64{0.02, 4, 0.02}[i]})
 	}
-	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: figures}})
+	w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: metrics}})
 }
 
 // tries waits for the command to try an order, and sends heartbeats meanwhile.
@@ -147,7 +147,7 @@ func TestAnOrderIsPlannedTriedAndAdopted(t *testing.T) {
 		t.Fatalf("piloted: %v", explained)
 	}
 	if explained.Steps[1].Figures.GetElements() != 3000 {
-		t.Errorf("figures %v", explained.Steps[1].Figures)
+		t.Errorf("metrics %v", explained.Steps[1].Figures)
 	}
 	for epoch := range uint64(2) {
 		s.open("c1", job.JobId, epoch+1)

@@ -116,19 +116,19 @@ func (c *Core) makeRoomForCache() bool {
 }
 
 // segmentInvalid removes an unusable segment from its cache.
-func (c *Core) segmentInvalid(workerID string, told *pecanv1.CacheSegmentInvalid) {
-	segment := told.GetSegment()
+func (c *Core) segmentInvalid(workerID string, report *pecanv1.CacheSegmentInvalid) {
+	segment := report.GetSegment()
 	cache := c.state.Cache(segment.GetKey())
 	at, found := durable.FindSegment(cache, segment.GetStream())
 	if !found || cache.Segments[at].Name != segment.GetName() {
 		return
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_CacheSegmentDropped{CacheSegmentDropped: &pecanv1.CacheSegmentDropped{
-		Key: cache.Key, Stream: segment.Stream, Name: segment.Name, Why: told.Why,
+		Key: cache.Key, Stream: segment.Stream, Name: segment.Name, Why: report.Why,
 	}}})
 	delete(c.usedCaches, cache.Key)
 	c.warn("a cache segment is invalid; the next epoch writes it again", "cache", cache.Key, "stream", segment.Stream,
-		"file", segment.Name, "worker", workerID, "error", told.Why)
+		"file", segment.Name, "worker", workerID, "error", report.Why)
 }
 
 // findCacheOrphans tells a worker which files of its directory belong to no cache. Files that a registered worker

@@ -52,11 +52,11 @@ func mayRestart(job *pecanv1.StoredJob) bool {
 // the stream before.
 func (c *Core) setAlone(worker *workerState, key streamKey) {
 	if worker.alone != nil && *worker.alone != key {
-		behind := c.volatile(*worker.alone)
-		if mark := behind.mark; mark != nil && mark.ReadAhead {
-			behind.mark = &pecanv1.MarkElementsRequest{First: mark.Below, Below: mark.Below, ReadAhead: true, Files: mark.Files}
+		previous := c.volatile(*worker.alone)
+		if mark := previous.mark; mark != nil && mark.ReadAhead {
+			previous.mark = &pecanv1.MarkElementsRequest{First: mark.Below, Below: mark.Below, ReadAhead: true, Files: mark.Files}
 		} else {
-			behind.mark = nil
+			previous.mark = nil
 		}
 	}
 	worker.alone = &key

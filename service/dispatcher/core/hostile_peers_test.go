@@ -111,32 +111,32 @@ func (p *hostilePeers) answer(result core.Result) {
 		}
 		command, ok := effect.(core.Command)
 		if try := command.Message.GetTryOrder(); ok && try != nil && !p.chance(5) {
-			told := &pecanv1.OrderTried{}
-			p.fill(told)
-			told.Id = try.Id
-			if told.Trial != nil && p.chance(2) {
-				told.Trial.Refused = ""
+			report := &pecanv1.OrderTried{}
+			p.fill(report)
+			report.Id = try.Id
+			if report.Trial != nil && p.chance(2) {
+				report.Trial.Refused = ""
 			}
 			p.tried++
-			p.answer(p.decide(core.FromWorker{Session: command.Session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: told}}}))
+			p.answer(p.decide(core.FromWorker{Session: command.Session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: report}}}))
 		}
 	}
 }
 
 // metrics gives metrics of an existing job, large enough to plan from.
 func (p *hostilePeers) metrics() any {
-	told := &pecanv1.JobMetrics{Generation: 1, Sequence: p.rng.Uint64N(1000), Nodes: nodes([]string{"a:9000:900", "b:9000:9"})}
+	report := &pecanv1.JobMetrics{Generation: 1, Sequence: p.rng.Uint64N(1000), Nodes: nodes([]string{"a:9000:900", "b:9000:9"})}
 	if p.chance(4) {
-		told.Nodes = append(told.Nodes, one(p, &pecanv1.NodeMetrics{}, &pecanv1.NodeMetrics{Node: "c", SelfCpuS: math.NaN()}, &pecanv1.NodeMetrics{Node: "d", SelfCpuS: -1}))
+		report.Nodes = append(report.Nodes, one(p, &pecanv1.NodeMetrics{}, &pecanv1.NodeMetrics{Node: "c", SelfCpuS: math.NaN()}, &pecanv1.NodeMetrics{Node: "d", SelfCpuS: -1}))
 	}
-	told.Ordered = nodes(one(p, nil, []string{"a:3000:30", "b:3000:3"}, []string{"a:3000:600", "b:9999:3"}))
+	report.Ordered = nodes(one(p, nil, []string{"a:3000:30", "b:3000:3"}, []string{"a:3000:600", "b:9999:3"}))
 	if p.chance(4) {
-		told.OrderedFailed = 1
+		report.OrderedFailed = 1
 	}
 	if jobs := p.core.State().Snapshot().Jobs; len(jobs) > 0 {
-		told.JobId = one(p, jobs...).JobId
+		report.JobId = one(p, jobs...).JobId
 	}
-	return core.FromWorker{Session: core.SessionID(p.sessions), Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: told}}}
+	return core.FromWorker{Session: core.SessionID(p.sessions), Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: report}}}
 }
 
 func address(worker string) *pecanv1.WorkerAddress {

@@ -21,7 +21,7 @@ func (s *script) orderInput(command string, a args) any {
 		return core.FromWorker{Session: core.SessionID(a.number("session")), Message: m}
 	}
 	switch command {
-	case "figures":
+	case "metrics":
 		s.metricsSequence++
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: &pecanv1.JobMetrics{
 			JobId: a["job"], Generation: 1, Sequence: s.metricsSequence, Nodes: nodes(a.list("nodes")), Ordered: nodes(a.list("ordered")),
@@ -37,14 +37,14 @@ func (s *script) orderInput(command string, a args) any {
 		}
 		return planned
 	case "tried":
-		told := &pecanv1.OrderTried{Id: a["id"]}
+		report := &pecanv1.OrderTried{Id: a["id"]}
 		if !a.has("empty") {
-			told.Trial = &pecanv1.OrderTrial{
+			report.Trial = &pecanv1.OrderTrial{
 				Elements: uint32(a.number("elements")), OriginalS: a.float("original"), OrderedS: a.float("ordered"), CpuS: a.float("cpu"), Refused: a["refused"],
 				Inconclusive: a.has("short"),
 			}
 		}
-		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: told}})
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: report}})
 	}
 	return nil
 }
@@ -248,7 +248,7 @@ func TestO1AnOrderThatEndsItsWorkersIsRefused(t *testing.T) {
 	for _, line := range []string{
 		"start cluster=c", "dataset fingerprint=f1", "hello session=1 worker=w1 slots=2",
 		"job client=a request=r1 dataset=f1 streams=2 order=auto hash=h cardinality=100000", "open client=a request=o1 job=j1",
-		"figures session=1 job=j1 nodes=Crop:400:0.1,Jitter:400:5", "wait 1s", plannedOrder,
+		"metrics session=1 job=j1 nodes=Crop:400:0.1,Jitter:400:5", "wait 1s", plannedOrder,
 	} {
 		s.run(line)
 	}
@@ -281,15 +281,15 @@ func TestO1AnOrderThatEndsItsWorkersIsRefused(t *testing.T) {
 func TestO2ADispatcherThatDiesDuringARollout(t *testing.T) {
 	way := []string{
 		"hello session=1 worker=w1 slots=4", "job client=a request=r1 dataset=f1 streams=2 order=auto hash=h cardinality=100000",
-		"open client=a request=o1 job=j1", "figures session=1 job=j1 nodes=Crop:400:0.1,Jitter:400:5", "wait 1s", plannedOrder,
+		"open client=a request=o1 job=j1", "metrics session=1 job=j1 nodes=Crop:400:0.1,Jitter:400:5", "wait 1s", plannedOrder,
 		"tried session=1 id=1-1 elements=40 original=0.0127 ordered=0.004", "open client=a request=o2 job=j1",
-		"figures session=1 job=j1 nodes=Crop:2000:0.5,Jitter:2000:26 ordered=Crop:900:0.2,Jitter:900:6", "wait 1s", "open client=a request=o3 job=j1",
+		"metrics session=1 job=j1 nodes=Crop:2000:0.5,Jitter:2000:26 ordered=Crop:900:0.2,Jitter:900:6", "wait 1s", "open client=a request=o3 job=j1",
 	}
 	again := []string{
-		"hello session=2 worker=w1 slots=4 cluster=c", way[1], way[2], "figures session=2 job=j1 nodes=Crop:400:0.1,Jitter:400:5", "wait 1s", plannedOrder,
+		"hello session=2 worker=w1 slots=4 cluster=c", way[1], way[2], "metrics session=2 job=j1 nodes=Crop:400:0.1,Jitter:400:5", "wait 1s", plannedOrder,
 		"tried session=2 id=1-1 elements=40 original=0.0127 ordered=0.004", "tried session=2 id=2-1 elements=40 original=0.0127 ordered=0.004",
 		// Metrics from before the restart no longer count for an open epoch. The next epoch is a pilot, too.
-		way[7], way[10], "figures session=2 job=j1 nodes=Crop:2000:0.5,Jitter:2000:26 ordered=Crop:900:0.2,Jitter:900:6", "wait 1s",
+		way[7], way[10], "metrics session=2 job=j1 nodes=Crop:2000:0.5,Jitter:2000:26 ordered=Crop:900:0.2,Jitter:900:6", "wait 1s",
 		"open client=a request=o4 job=j1",
 	}
 	for dies := range len(way) + 1 {
@@ -322,14 +322,14 @@ func TestO2ADispatcherThatDiesDuringARollout(t *testing.T) {
 func TestO5ProductionContradictsATrial(t *testing.T) {
 	begin := []string{
 		"start cluster=c", "dataset fingerprint=f1", "hello session=1 worker=w1 slots=4", "job client=a request=r1 dataset=f1 streams=2 order=auto hash=h cardinality=100000",
-		"open client=a request=o1 job=j1", "figures session=1 job=j1 nodes=Crop:400:0.1,Jitter:400:5", "wait 1s", plannedOrder,
+		"open client=a request=o1 job=j1", "metrics session=1 job=j1 nodes=Crop:400:0.1,Jitter:400:5", "wait 1s", plannedOrder,
 		"tried session=1 id=1-1 elements=40 original=0.0127 ordered=0.004", "open client=a request=o2 job=j1",
 	}
-	const borneOut = "figures session=1 job=j1 nodes=Crop:1000:0.25,Jitter:1000:10.75 ordered=Crop:300:0.1,Jitter:300:2"
+	const borneOut = "metrics session=1 job=j1 nodes=Crop:1000:0.25,Jitter:1000:10.75 ordered=Crop:300:0.1,Jitter:300:2"
 	for name, way := range map[string][]string{
-		"beside it":      {"figures session=1 job=j1 nodes=Crop:1000:0.25,Jitter:1000:12 ordered=Crop:300:0.1,Jitter:300:5"},
-		"later":          {borneOut, "wait 1s", "open client=a request=o3 job=j1", "figures session=1 job=j1 nodes=Crop:1900:0.5,Jitter:1900:40 ordered=Crop:1200:0.4,Jitter:1200:31"},
-		"elements fail":  {"figures session=1 job=j1 nodes=Crop:400:0.1,Jitter:400:5 failed=1 ordered-failed=1"},
+		"same epochs":    {"metrics session=1 job=j1 nodes=Crop:1000:0.25,Jitter:1000:12 ordered=Crop:300:0.1,Jitter:300:5"},
+		"later":          {borneOut, "wait 1s", "open client=a request=o3 job=j1", "metrics session=1 job=j1 nodes=Crop:1900:0.5,Jitter:1900:40 ordered=Crop:1200:0.4,Jitter:1200:31"},
+		"elements fail":  {"metrics session=1 job=j1 nodes=Crop:400:0.1,Jitter:400:5 failed=1 ordered-failed=1"},
 		"they fail late": {borneOut, "wait 1s", "open client=a request=o3 job=j1", borneOut + " failed=1 ordered-failed=1"},
 		"a stream fails": {"failed session=1 stream=j1/1/0 lease=3 code=3 message=bad"},
 		"it is not run":  {"failed session=1 stream=j1/1/0 lease=3 code=14", "failed session=1 stream=j1/1/0 lease=5 code=14", "failed session=1 stream=j1/1/0 lease=6 code=14"},
@@ -339,7 +339,7 @@ func TestO5ProductionContradictsATrial(t *testing.T) {
 			for _, line := range append(begin, way...) {
 				s.run(line)
 			}
-			if state := s.core.Status(s.now).Jobs[0].Order.State; state == "rolled back" && strings.HasPrefix(way[len(way)-1], "figures") {
+			if state := s.core.Status(s.now).Jobs[0].Order.State; state == "rolled back" && strings.HasPrefix(way[len(way)-1], "metrics") {
 				t.Fatal("it was rolled back before it was looked at")
 			}
 			s.run("wait 1s")

@@ -414,7 +414,7 @@ func (s *script) workerInput(command string, a args) any {
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Stopped{Stopped: &pecanv1.StreamStopped{Id: streamID(a["stream"])}}})
 	case "written":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentWritten{CacheSegmentWritten: &pecanv1.CacheSegmentWritten{Segment: segment(a)}}})
-	case "spoilt":
+	case "invalid":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentInvalid{CacheSegmentInvalid: &pecanv1.CacheSegmentInvalid{Segment: segment(a), Why: a["why"]}}})
 	case "files":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheFiles{CacheFiles: &pecanv1.CacheFiles{Names: a.list("names")}}})
@@ -548,11 +548,11 @@ func showStreamRecord(record *pecanv1.Record) string {
 	case *pecanv1.Record_StreamAdded:
 		return "record stream added " + showID(k.StreamAdded.Id)
 	case *pecanv1.Record_LeaseGranted:
-		anew := ""
+		restart := ""
 		if k.LeaseGranted.Restart {
-			anew = ", from its start"
+			restart = ", from its start"
 		}
-		return fmt.Sprintf("record lease %d granted %s to %s%s", k.LeaseGranted.Lease, showID(k.LeaseGranted.Id), k.LeaseGranted.Worker.WorkerId, anew)
+		return fmt.Sprintf("record lease %d granted %s to %s%s", k.LeaseGranted.Lease, showID(k.LeaseGranted.Id), k.LeaseGranted.Worker.WorkerId, restart)
 	case *pecanv1.Record_LeaseLost:
 		rest := ""
 		if k.LeaseLost.Truncated {

@@ -101,10 +101,10 @@ func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, b
 	}
 	for _, pass := range epoch.Passes {
 		if client := c.clients[pass.ClientId]; client != nil && client.passes[passKey{job.JobId, epoch.Epoch}] != nil {
-			told := client.passes[passKey{job.JobId, epoch.Epoch}].report
+			report := client.passes[passKey{job.JobId, epoch.Epoch}].report
 			status.Passes = append(status.Passes, &pecanv1.PassStatus{
-				ClientId: pass.ClientId, Starved: told.GetStarved(), Elements: told.GetElements(), Bytes: told.GetBytes(),
-				WaitedS: told.GetWaitedS(), DuplicatesDropped: told.GetDuplicatesDropped(),
+				ClientId: pass.ClientId, Starved: report.GetStarved(), Elements: report.GetElements(), Bytes: report.GetBytes(),
+				WaitedS: report.GetWaitedS(), DuplicatesDropped: report.GetDuplicatesDropped(),
 			})
 		}
 	}

@@ -74,20 +74,20 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 	if req.Count < stream.StartIndex || stream.Produced && req.Count != stream.Count && !req.Abandoned && !older {
 		return reason.New(reason.BadArgument, "%s: client %q counts %d elements in stream %d; it started at %d, and the stream has %d", what, req.ClientId, req.Count, stream.Stream, stream.StartIndex, stream.Count)
 	}
-	told := &pecanv1.StreamDelivered{Id: req.Id, Count: req.Count, Truncated: req.Abandoned || older && job.Plan.HasClosing()}
-	if told.Truncated {
-		told.Produced = c.producedCount(keyOf(req.Id), stream)
+	end := &pecanv1.StreamDelivered{Id: req.Id, Count: req.Count, Truncated: req.Abandoned || older && job.Plan.HasClosing()}
+	if end.Truncated {
+		end.Produced = c.producedCount(keyOf(req.Id), stream)
 		c.warn("a client abandoned the rest of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "lease", req.Lease, "elements", req.Count)
 	}
-	c.deliver(job, epoch, told)
+	c.deliver(job, epoch, end)
 	return nil
 }
 
 // deliver ends a stream with what its consumer has of it. A requested release is void then, because nobody waits
 // for the rest.
-func (c *Core) deliver(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, told *pecanv1.StreamDelivered) {
-	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: told}})
-	c.volatile(keyOf(told.Id)).releasing = false
+func (c *Core) deliver(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, end *pecanv1.StreamDelivered) {
+	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: end}})
+	c.volatile(keyOf(end.Id)).releasing = false
 	if durable.Delivered(epoch) {
 		c.event("epoch delivered", "job", job.JobId, "epoch", epoch.Epoch, "elements", durable.Elements(epoch))
 	}

@@ -57,10 +57,10 @@ func (c *Core) fromWorker(in FromWorker) error {
 	return nil
 }
 
-func (c *Core) heartbeat(id string, worker *workerState, beat *pecanv1.WorkerHeartbeat) {
-	worker.cpuSeconds, worker.residentBytes, worker.cacheMetrics = beat.CpuS, beat.ResidentBytes, beat.Cache
-	worker.leaving = beat.Leaving
-	for _, load := range beat.Streams {
+func (c *Core) heartbeat(id string, worker *workerState, heartbeat *pecanv1.WorkerHeartbeat) {
+	worker.cpuSeconds, worker.residentBytes, worker.cacheMetrics = heartbeat.CpuS, heartbeat.ResidentBytes, heartbeat.Cache
+	worker.leaving = heartbeat.Leaving
+	for _, load := range heartbeat.Streams {
 		job, _, stream := c.leased(id, load.GetId(), load.GetLease())
 		if stream == nil {
 			c.command(id, stopCommand(keyOf(load.GetId()), load.GetLease()))

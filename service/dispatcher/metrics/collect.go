@@ -38,9 +38,9 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	gauge(m.jobs, float64(len(status.Jobs)))
 	gauge(m.clients, float64(status.Clients))
 	gauge(m.datasets, float64(len(status.Datasets)))
-	figures := m.source.StoreFigures()
-	gauge(m.bytes, float64(figures.Bytes))
-	out <- prometheus.MustNewConstMetric(m.torn, prometheus.CounterValue, float64(figures.TornTails))
+	size := m.source.StoreFigures()
+	gauge(m.bytes, float64(size.Bytes))
+	out <- prometheus.MustNewConstMetric(m.torn, prometheus.CounterValue, float64(size.TornTails))
 	full := 0.0
 	if m.source.DiskFull() {
 		full = 1

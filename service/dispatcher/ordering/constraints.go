@@ -275,12 +275,12 @@ func sizesFixed(sizes []int64, dims dataflow.Dims) bool {
 
 // changesRankOrKind says whether a component gets another number of dimensions, or changes between strings and
 // numbers.
-func changesRankOrKind(before, behind *pecanv1.ComponentSpec) string {
+func changesRankOrKind(before, after *pecanv1.ComponentSpec) string {
 	switch {
-	case isString(before) != isString(behind):
-		return fmt.Sprintf("makes %s of %s", typeName(behind.GetDtype()), typeName(before.GetDtype()))
-	case !before.GetUnknownRank() && !behind.GetUnknownRank() && len(before.GetDims()) != len(behind.GetDims()):
-		return fmt.Sprintf("makes %d dimensions of %d", len(behind.GetDims()), len(before.GetDims()))
+	case isString(before) != isString(after):
+		return fmt.Sprintf("makes %s of %s", typeName(after.GetDtype()), typeName(before.GetDtype()))
+	case !before.GetUnknownRank() && !after.GetUnknownRank() && len(before.GetDims()) != len(after.GetDims()):
+		return fmt.Sprintf("makes %d dimensions of %d", len(after.GetDims()), len(before.GetDims()))
 	}
 	return ""
 }

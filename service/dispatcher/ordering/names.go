@@ -57,14 +57,14 @@ func (p *proposer) traitNames(t *graphorder.Traits) (words []string) {
 // changeNames says what a step does to the values of a component that it writes.
 func changeNames(t *graphorder.Traits, i int) string {
 	c := t.Changes[i]
-	before, behind := t.Before[c.Component], t.After[c.Component]
+	before, after := t.Before[c.Component], t.After[c.Component]
 	var what []string
 	say := func(is bool, word string) {
 		if is {
 			what = append(what, word)
 		}
 	}
-	say(before.GetDtype() != behind.GetDtype(), "retypes")
+	say(before.GetDtype() != after.GetDtype(), "retypes")
 	say(c.Computes, "computes")
 	say(c.Mixes != 0, "mixes")
 	say(c.Moves != 0, "moves")

@@ -48,7 +48,7 @@ type proposer struct {
 	g         *graph.Graph
 	plan      *pecanv1.Plan
 	options   *pecanv1.JobOptions
-	figures   map[string]*pecanv1.NodeMetrics
+	metrics   map[string]*pecanv1.NodeMetrics
 	tolerance pecanv1.OrderTolerance
 	// paper: the policy is the published one. It knows no constraints.
 	paper bool
@@ -65,11 +65,11 @@ type proposer struct {
 
 func newProposer(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) *proposer {
 	p := &proposer{
-		g: g, plan: plan, options: options, figures: map[string]*pecanv1.NodeMetrics{}, keyed: map[string]bool{}, all: graphorder.TraitsOf(g),
+		g: g, plan: plan, options: options, metrics: map[string]*pecanv1.NodeMetrics{}, keyed: map[string]bool{}, all: graphorder.TraitsOf(g),
 		tolerance: options.EffectiveTolerance(), paper: options.GetOrder() == pecanv1.Order_ORDER_PAPER,
 	}
 	for _, n := range nodes {
-		p.figures[n.GetNode()] = n
+		p.metrics[n.GetNode()] = n
 	}
 	for _, name := range plan.GetKeyed() {
 		p.keyed[name] = true
@@ -223,7 +223,7 @@ func (p *proposer) proposal(found autoorder.Plan, why string) *Proposal {
 			reasons[i] = "stays: it gives elements on as they are, and others pass it"
 		}
 		step := &pecanv1.ExplainedStep{
-			Node: t.Node, Op: t.Op, Figures: p.figures[t.Node], Traits: p.traitNames(t), Place: uint32(place), Reason: reasons[i]}
+			Node: t.Node, Op: t.Op, Figures: p.metrics[t.Node], Traits: p.traitNames(t), Place: uint32(place), Reason: reasons[i]}
 		if p.called[i] != t.Node {
 			step.Label = p.called[i]
 		}

@@ -31,31 +31,31 @@ func (p *proposer) describe() {
 		t := p.step(i)
 		s := autoorder.Step{Name: p.name(i), Reads: t.Reads, Figures: p.measuredFigures(t)}
 		s.Fixed = p.fixed(t, divided[i], &s.Figures)
-		behind := at
+		after := at
 		if s.Fixed != "" {
 			s.After = components(t.After, p.bytesAfter(t.Node))
-			behind = s.After
+			after = s.After
 		} else {
 			if t.Batches {
 				s.Reads, s.Copies, s.Writes = t.Writes, true, rowsOf(t, s.ElementsIn/s.ElementsOut)
 			} else {
 				s.Writes = p.writes(t, at)
 			}
-			behind = slices.Clone(at)
+			after = slices.Clone(at)
 			for _, w := range s.Writes {
-				apply(w, behind)
+				apply(w, after)
 			}
 			s.Slow = slices.ContainsFunc(t.Writes, func(c int) bool {
 				return tf.DataType(t.After[c].GetDtype()) == tf.DataType_DT_BFLOAT16 && t.Before[c].GetDtype() != t.After[c].GetDtype()
 			})
 		}
-		s.BytesIn, s.BytesOut = s.ElementsIn*bytesOf(at), s.ElementsOut*bytesOf(behind)
+		s.BytesIn, s.BytesOut = s.ElementsIn*bytesOf(at), s.ElementsOut*bytesOf(after)
 		s.FixedShare = 1
 		if each := s.Seconds / s.ElementsIn; s.ElementsIn > 0 && each > callSeconds {
 			s.FixedShare = callSeconds / each
 		}
 		p.Steps = append(p.Steps, s)
-		at = behind
+		at = after
 	}
 	p.findConstraints()
 }
@@ -129,7 +129,7 @@ func (p *proposer) belowCut() []string {
 // measuredFigures gives the measured figures of a step. A map yields one element for each input; if the counts
 // differ, some elements were in flight.
 func (p *proposer) measuredFigures(t *graphorder.Traits) (f autoorder.Figures) {
-	own := p.figures[t.Node]
+	own := p.metrics[t.Node]
 	f.ElementsOut, f.Seconds = float64(own.GetElements()), own.GetSelfCpuS()
 	f.ElementsIn = f.ElementsOut
 	if t.Drops || t.Batches || t.Barrier != "" {
@@ -147,11 +147,11 @@ func (p *proposer) measuredFigures(t *graphorder.Traits) (f autoorder.Figures) {
 // may have none.
 func (p *proposer) metricsBelow(node string) *pecanv1.NodeMetrics {
 	for i := len(p.all) - 1; i >= 0; i-- {
-		if p.all[i].Node == node && p.all[i].Passes && p.figures[node].GetElements() == 0 {
+		if p.all[i].Node == node && p.all[i].Passes && p.metrics[node].GetElements() == 0 {
 			node = p.all[i].Input
 		}
 	}
-	return p.figures[node]
+	return p.metrics[node]
 }
 
 // bytesAfter gives the average size of a node's elements, 0 if unknown.
@@ -234,18 +234,18 @@ func rowsOf(t *graphorder.Traits, rows float64) (writes []autoorder.Write) {
 // measurements.
 func (p *proposer) effect(t *graphorder.Traits, write int, at []autoorder.Component) autoorder.Effect {
 	c := t.Writes[write]
-	before, behind := t.Before[c], t.After[c]
+	before, after := t.Before[c], t.After[c]
 	followed := t.Changes[write].Opaque == ""
 	if followed && t.Changes[write].Sizes == 0 {
 		return autoorder.Effect{}
 	}
-	sizes := behind.GetDims()
+	sizes := after.GetDims()
 	if followed {
 		sizes = t.Changes[write].After
 	}
 	has, had := sizes, before.GetDims()
 	values, known := valuesOf(has)
-	known = known && !isString(behind) && !(behind.GetUnknownRank() && !followed)
+	known = known && !isString(after) && !(after.GetUnknownRank() && !followed)
 	switch {
 	case known && slices.Equal(has, had):
 		return autoorder.Effect{}
@@ -265,15 +265,15 @@ func (p *proposer) effect(t *graphorder.Traits, write int, at []autoorder.Compon
 func nearly(a, b float64) bool { return a < b*(1+near) && b < a*(1+near) }
 
 // ratio gives the growth of the number of values, if the changed sizes are known before and after.
-func ratio(before, behind []int64, changed dataflow.Dims) (by float64, known bool) {
+func ratio(before, after []int64, changed dataflow.Dims) (by float64, known bool) {
 	by = 1
-	for i := range behind {
+	for i := range after {
 		switch {
 		case changed&(1<<i) == 0:
-		case i >= len(before) || before[i] <= 0 || behind[i] < 0:
+		case i >= len(before) || before[i] <= 0 || after[i] < 0:
 			return 0, false
 		default:
-			by *= float64(behind[i]) / float64(before[i])
+			by *= float64(after[i]) / float64(before[i])
 		}
 	}
 	return by, true

@@ -10,17 +10,17 @@ import (
 )
 
 // CleanHeartbeat repairs invalid numbers of a heartbeat.
-func CleanHeartbeat(beat *pecanv1.WorkerHeartbeat) {
-	if len(beat.Streams) > MaxListed {
-		beat.Streams = beat.Streams[:MaxListed]
+func CleanHeartbeat(heartbeat *pecanv1.WorkerHeartbeat) {
+	if len(heartbeat.Streams) > MaxListed {
+		heartbeat.Streams = heartbeat.Streams[:MaxListed]
 	}
-	beat.CpuS = CleanSeconds(beat.CpuS)
-	beat.ResidentBytes = max(beat.ResidentBytes, 0)
+	heartbeat.CpuS = CleanSeconds(heartbeat.CpuS)
+	heartbeat.ResidentBytes = max(heartbeat.ResidentBytes, 0)
 }
 
 // CleanMetrics repairs invalid metrics of a job's nodes.
-func CleanMetrics(figures *pecanv1.JobMetrics) {
-	for _, nodes := range []*[]*pecanv1.NodeMetrics{&figures.Nodes, &figures.Ordered} {
+func CleanMetrics(metrics *pecanv1.JobMetrics) {
+	for _, nodes := range []*[]*pecanv1.NodeMetrics{&metrics.Nodes, &metrics.Ordered} {
 		if len(*nodes) > MaxListed {
 			*nodes = (*nodes)[:MaxListed]
 		}

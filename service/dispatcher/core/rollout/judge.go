@@ -30,14 +30,14 @@ func (r *Rollouts) judge(key durable.OrderKey, decided *pecanv1.StoredOrder, p *
 	production := &pecanv1.OrderProduction{
 		RegisteredElements: registered.elements, RegisteredS: registered.perElement, OrderedElements: s.ordered.elements, OrderedS: s.ordered.perElement, SameEpochs: !p.wholeEpochs,
 	}
-	figures := fmt.Sprintf("in production its steps take %.4g ms per element, and %.4g ms in %s", 1000*s.ordered.perElement, 1000*registered.perElement, against)
+	costs := fmt.Sprintf("in production its steps take %.4g ms per element, and %.4g ms in %s", 1000*s.ordered.perElement, 1000*registered.perElement, against)
 	switch {
 	case s.ordered.perElement > margin*registered.perElement:
-		r.setStage(key, pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, production, fmt.Sprintf("%s: %.3g times as much, and chance explains at most %.1f times", figures, s.ordered.perElement/registered.perElement, margin))
+		r.setStage(key, pecanv1.OrderStage_ORDER_STAGE_ROLLED_BACK, production, fmt.Sprintf("%s: %.3g times as much, and chance explains at most %.1f times", costs, s.ordered.perElement/registered.perElement, margin))
 	case decided.Stage == pecanv1.OrderStage_ORDER_STAGE_PILOTED:
-		r.setStage(key, pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED, production, strings.TrimSuffix(decided.Why, ".")+"; "+figures)
+		r.setStage(key, pecanv1.OrderStage_ORDER_STAGE_UNSPECIFIED, production, strings.TrimSuffix(decided.Why, ".")+"; "+costs)
 	default:
-		p.checked, p.waitsFor = true, figures
+		p.checked, p.waitsFor = true, costs
 	}
 }
 

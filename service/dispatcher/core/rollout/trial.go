@@ -103,13 +103,13 @@ func (r *Rollouts) LoseTrials(session uint64, why string, counts bool) {
 
 // Tried takes a worker's answer. It ignores answers to a trial that has ended, or that an earlier process
 // started.
-func (r *Rollouts) Tried(session uint64, told *pecanv1.OrderTried, leaving bool) {
+func (r *Rollouts) Tried(session uint64, report *pecanv1.OrderTried, leaving bool) {
 	for _, u := range r.undecided() {
 		o := r.open[u.key]
-		if o == nil || o.trial == nil || o.trial.session != session || o.trial.id != told.GetId() {
+		if o == nil || o.trial == nil || o.trial.session != session || o.trial.id != report.GetId() {
 			continue
 		}
-		trial := told.GetTrial()
+		trial := report.GetTrial()
 		switch {
 		case trial == nil:
 			r.loseTrial(u.key, o, fmt.Sprintf("worker %s gave no result", o.trial.worker), true)
