@@ -1,5 +1,8 @@
-// Package frame is the data plane's format, as docs/formats/frame.md draws it: the header of every frame and the table
-// that says how the elements lie in a payload. It reads hostile bytes: every length is checked before it is used.
+// Package frame reads and writes the frames of the data plane, the connection on which workers send elements to clients. docs/formats/frame.md
+// describes the format.
+//
+// Files: frame.go has the header of every frame, table.go the table that describes the elements in a payload. The sender may be hostile:
+// the package checks every length before it uses it, and allocates no more than the bytes that have arrived allow.
 package frame
 
 import (
@@ -15,7 +18,7 @@ import (
 // HeaderSize is the size of every header in bytes.
 const HeaderSize = 64
 
-// Align is the alignment of each component in a payload, and of payload buffers: what TensorFlow adopts without a copy.
+// Align is the alignment of components in a payload and of payload buffers. TensorFlow uses buffers with this alignment without a copy.
 const Align = 64
 
 // Limits of the format.
@@ -32,7 +35,7 @@ var magic = [4]byte{'P', 'C', 'N', '1'}
 // Castagnoli is the polynomial of all checksums of the format.
 var Castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Type says what a frame is.
+// Type is the type of a frame.
 type Type uint8
 
 // The frame types of version 1.
@@ -85,7 +88,7 @@ func corrupt(format string, args ...any) error {
 	return reason.New(reason.FrameCorrupt, "read frame: "+format, args...)
 }
 
-// Append writes the header and the meta data to dst. MetaLen is set from meta.
+// Append appends the header and the metadata to dst. It sets MetaLen from meta.
 func Append(dst []byte, h Header, meta []byte) []byte {
 	var b [HeaderSize]byte
 	copy(b[0:], magic[:])
@@ -105,24 +108,24 @@ func Append(dst []byte, h Header, meta []byte) []byte {
 	return append(append(dst, b[:]...), meta...)
 }
 
-// Reader reads headers and meta data; payloads are left to the caller, who knows where they shall go.
+// Reader reads headers and metadata. The caller reads the payloads, because it knows their destination.
 type Reader struct {
 	r    io.Reader
 	head [HeaderSize]byte
 	meta []byte
-	// limit of the meta data; 0: MaxMeta.
+	// limit is the most bytes of metadata; 0: MaxMeta.
 	limit uint32
 }
 
-// LimitMeta refuses longer meta data from now on, before any of it is read; 0 takes the limit away, and MaxMeta stays.
-// A peer that has not yet said who it is gets less memory so.
+// LimitMeta sets the most bytes of metadata that later calls of Next accept; 0 means MaxMeta. The limit bounds the memory that a peer can
+// use before it is identified.
 func (r *Reader) LimitMeta(limit uint32) { r.limit = limit }
 
 // NewReader reads frames from r, which should be buffered.
 func NewReader(r io.Reader) *Reader { return &Reader{r: r} }
 
-// Next reads one header and its meta data. The meta data is valid until the next call. io.EOF means that the peer
-// closed between two frames.
+// Next reads one header and its metadata. The metadata is valid until the next call. io.EOF means that the peer closed the connection
+// between two frames.
 func (r *Reader) Next() (Header, []byte, error) {
 	if _, err := io.ReadFull(r.r, r.head[:]); err != nil {
 		return Header{}, nil, err
@@ -134,7 +137,7 @@ func (r *Reader) Next() (Header, []byte, error) {
 	if r.limit > 0 && h.MetaLen > r.limit {
 		return Header{}, nil, corrupt("meta data of %d bytes, limit %d here", h.MetaLen, r.limit)
 	}
-	// The length was checked against MaxMeta, but is not trusted with a large allocation before bytes have come.
+	// A hostile peer may announce MaxMeta bytes and send none. Long metadata is therefore allocated as it arrives.
 	if int(h.MetaLen) > cap(r.meta) {
 		if h.MetaLen <= 64<<10 {
 			r.meta = make([]byte, h.MetaLen)
@@ -181,10 +184,10 @@ func readGrowing(r io.Reader, n int) ([]byte, error) {
 
 func parse(b *[HeaderSize]byte) (Header, error) {
 	if [4]byte(b[:4]) != magic {
-		return Header{}, corrupt("magic %q is not %q: the peer does not speak Pecan's data plane", b[:4], magic[:])
+		return Header{}, corrupt("magic %q is not %q: the peer does not use Pecan's data plane protocol", b[:4], magic[:])
 	}
 	if b[4] != Version {
-		return Header{}, reason.New(reason.VersionMismatch, "read frame: version %d, this build speaks %d", b[4], Version)
+		return Header{}, reason.New(reason.VersionMismatch, "read frame: version %d, this build supports %d", b[4], Version)
 	}
 	h := Header{
 		Type:       Type(b[5]),
@@ -216,18 +219,18 @@ func parse(b *[HeaderSize]byte) (Header, error) {
 	case h.Type == Data && h.Count == 0:
 		return Header{}, corrupt("data frame without elements")
 	case h.Flags&Shared != 0 && (h.Flags&Snappy != 0 || h.PayloadLen != 0):
-		return Header{}, corrupt("payload of %d bytes with flags %#x beside shared memory", h.PayloadLen, uint16(h.Flags))
+		return Header{}, corrupt("payload of %d bytes with flags %#x, but the elements are in shared memory", h.PayloadLen, uint16(h.Flags))
 	case h.Flags&Snappy != 0 && h.PayloadLen > h.RawLen+h.RawLen/6+64:
-		return Header{}, corrupt("payload of %d bytes that compression made out of %d", h.PayloadLen, h.RawLen)
+		return Header{}, corrupt("payload of %d bytes, compressed from %d", h.PayloadLen, h.RawLen)
 	case h.Type == Data && h.Flags&(Shared|Snappy) == 0 && h.PayloadLen != h.RawLen:
-		return Header{}, corrupt("payload of %d bytes that says it is %d, without compression", h.PayloadLen, h.RawLen)
+		return Header{}, corrupt("payload of %d bytes without compression, but its raw size is %d", h.PayloadLen, h.RawLen)
 	case h.Index > math.MaxInt64 || h.Index+uint64(h.Count) > math.MaxInt64:
 		return Header{}, corrupt("index %d with %d elements", h.Index, h.Count)
 	}
 	return h, nil
 }
 
-// String names the type for logs.
+// String returns the name of the type for logs.
 func (t Type) String() string {
 	names := [...]string{"none", "hello", "welcome", "open", "credit", "close", "data", "end", "error", "slot", "release", "drop", "ping", "pong"}
 	if int(t) < len(names) {

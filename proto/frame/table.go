@@ -13,30 +13,30 @@ const DTString = 7
 // Tensor describes one component of one element, or of all elements of a block frame.
 type Tensor struct {
 	DType uint32
-	// Dims of one element (without the block's leading dimension).
+	// Dims has the dimensions of one element, without the leading dimension of a block.
 	Dims []uint64
-	// Bytes in the payload.
+	// Bytes is the size in the payload.
 	Bytes uint64
-	// Offset in the payload, a multiple of Align; 0 for a tensor without bytes. Computed, not sent.
+	// Offset is the position in the payload, a multiple of Align; 0 for a tensor without bytes. It is computed, not sent.
 	Offset uint64
 }
 
-// Table says how the elements of a DATA frame lie in its payload.
+// Table describes the layout of the elements in the payload of a DATA frame.
 type Table struct {
 	// Slot is the shared memory slot of a frame with the Shared flag.
 	Slot uint64
-	// Components per element.
+	// Components is the number of components of an element.
 	Components int
-	// Rows: Components tensors per element, or once for a block.
+	// Rows has Components tensors for each element, or once for a block.
 	Rows []Tensor
-	// Size is where the last component ends: what the payload must have at least.
+	// Size is the end of the last component, the least size of the payload.
 	Size uint64
 }
 
 // AlignUp rounds n up to a multiple of Align.
 func AlignUp(n uint64) uint64 { return (n + Align - 1) &^ (Align - 1) }
 
-// AppendTable writes the table as meta data of a frame with the given flags.
+// AppendTable appends the table as the metadata of a frame with the given flags.
 func AppendTable(dst []byte, flags Flags, t *Table) []byte {
 	if flags&Shared != 0 {
 		dst = binary.LittleEndian.AppendUint64(dst, t.Slot)
@@ -55,8 +55,8 @@ func AppendTable(dst []byte, flags Flags, t *Table) []byte {
 	return dst
 }
 
-// ParseTable reads the table of a DATA frame and checks it: sizes of fixed-width dtypes agree with dims, offsets do not
-// overflow, and the payload (RawLen of the header) holds what the table says. The table's memory is reused when given.
+// ParseTable parses the table of a DATA frame and checks it: sizes of fixed-width dtypes match the dimensions, offsets do not overflow, and
+// the payload (RawLen of the header) contains all components. It reuses the memory of t.
 func ParseTable(h Header, meta []byte, t *Table) error {
 	t.Rows, t.Slot, t.Size = t.Rows[:0], 0, 0
 	if h.Flags&Shared != 0 {
@@ -86,7 +86,7 @@ func ParseTable(h Header, meta []byte, t *Table) error {
 	if rows*16 > uint64(len(meta)) {
 		return corrupt("element table of %d bytes for %d tensors", len(meta), rows)
 	}
-	// Both allocations are bounded by the meta data that has arrived: what is not a row's 16 bytes can only be dims.
+	// The metadata that has arrived bounds both allocations: each row takes 16 bytes, the rest can only be dimensions.
 	if uint64(cap(t.Rows)) < rows {
 		t.Rows = make([]Tensor, 0, rows)
 	}
@@ -115,7 +115,7 @@ func ParseTable(h Header, meta []byte, t *Table) error {
 			return err
 		}
 		if tensor.Bytes == 0 {
-			// Needs no payload, not even the gap before it.
+			// A tensor without bytes needs no space in the payload, not even the gap before it.
 			tensor.Offset = 0
 		} else {
 			t.Size = offset + tensor.Bytes
@@ -129,14 +129,14 @@ func ParseTable(h Header, meta []byte, t *Table) error {
 	if len(meta) != 0 {
 		return corrupt("%d bytes after the element table", len(meta))
 	}
-	// A gap may follow the last component. More would only be a reason to allocate.
+	// A gap may follow the last component. A longer payload would only waste memory.
 	if t.Size > h.RawLen || h.RawLen > AlignUp(t.Size)+Align {
-		return corrupt("payload of %d bytes, its table says %d", h.RawLen, t.Size)
+		return corrupt("payload of %d bytes, but its table describes %d", h.RawLen, t.Size)
 	}
 	return nil
 }
 
-// Elements gives the number of values of a tensor of these dims, or false when that overflows.
+// Elements returns the number of values of a tensor, or false if it overflows.
 func Elements(dims []uint64) (uint64, bool) {
 	n, zero := uint64(1), false
 	for _, dim := range dims {
@@ -173,16 +173,16 @@ func checkSize(t *Tensor, copies uint64) error {
 	}
 	width := Width(t.DType)
 	if width == 0 {
-		return corrupt("dtype %d cannot travel", t.DType)
+		return corrupt("dtype %d cannot be sent", t.DType)
 	}
-	// int4 and smaller dtypes take a byte per value in host memory, as TensorFlow keeps them.
+	// int4 and smaller dtypes take a byte per value, as in TensorFlow's host memory.
 	if total*width != t.Bytes {
 		return corrupt("shape %v of dtype %d in %d bytes, expected %d", t.Dims, t.DType, t.Bytes, total*width)
 	}
 	return nil
 }
 
-// Width is the size of one value in bytes of a fixed-width dtype in host memory; 0 for every other dtype.
+// Width returns the bytes of one value of a fixed-width dtype in host memory; 0 for every other dtype.
 func Width(dtype uint32) uint64 {
 	switch dtype {
 	case 4, 6, 10, 11, 12, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33:
@@ -204,7 +204,7 @@ func Width(dtype uint32) uint64 {
 	return 0
 }
 
-// names are TensorFlow's names of the dtypes, by number.
+// names has TensorFlow's names of the dtypes, by number.
 var names = [...]string{
 	1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 8: "complex64", 9: "int64", 10: "bool",
 	11: "qint8", 12: "quint8", 13: "qint32", 14: "bfloat16", 15: "qint16", 16: "quint16", 17: "uint16", 18: "complex128", 19: "float16",
@@ -212,7 +212,7 @@ var names = [...]string{
 	27: "float8_e4m3b11fnuz", 28: "float8_e5m2fnuz", 29: "int4", 30: "uint4", 31: "int2", 32: "uint2", 33: "float4_e2m1fn",
 }
 
-// DTypeName is the name by which people know a dtype, for messages.
+// DTypeName returns the name of a dtype for messages.
 func DTypeName(dtype uint32) string {
 	if int64(dtype) < int64(len(names)) && names[dtype] != "" {
 		return names[dtype]

@@ -1,5 +1,5 @@
-// Package hostid names the place where two processes can hand each other shared memory: one kernel and one network
-// namespace, which is what an abstract Unix socket reaches. Workers publish the name, readers compare it with their own.
+// Package hostid identifies a kernel and network namespace. Two processes with the same id can connect by an abstract Unix socket, and
+// therefore share memory. Workers publish their id; clients compare it with their own.
 package hostid
 
 import (
@@ -16,16 +16,16 @@ const (
 	namespacePath = "/proc/self/ns/net"
 )
 
-// Get names this process's kernel and network namespace. Equal ids mean that abstract Unix sockets connect; an id is
-// new after every boot. The parts are hashed, so that the id tells nothing of the host to those who only read it.
+// Get returns the id of this process's kernel and network namespace. It changes with every boot. The parts are hashed, so that the id
+// reveals nothing about the host.
 func Get() (string, error) {
 	boot, err := os.ReadFile(bootPath)
 	if err != nil {
-		return "", fmt.Errorf("name this host by its boot: %w", err)
+		return "", fmt.Errorf("identify this host by its boot id: %w", err)
 	}
 	namespace, err := os.Readlink(namespacePath)
 	if err != nil {
-		return "", fmt.Errorf("name this host by its network namespace: %w", err)
+		return "", fmt.Errorf("identify this host by its network namespace: %w", err)
 	}
 	return join(string(boot), namespace)
 }
@@ -33,7 +33,7 @@ func Get() (string, error) {
 func join(boot, namespace string) (string, error) {
 	boot, namespace = strings.TrimSpace(boot), strings.TrimSpace(namespace)
 	if boot == "" || namespace == "" {
-		return "", errors.New("name this host: the kernel gave an empty boot id or network namespace")
+		return "", errors.New("identify this host: the kernel returned an empty boot id or network namespace")
 	}
 	sum := sha256.Sum256([]byte(boot + "\n" + namespace))
 	return hex.EncodeToString(sum[:12]), nil

@@ -1,6 +1,6 @@
-// Package reason is the closed list of words by which Pecan names what went wrong, and the one place where they are
-// tied to gRPC codes. A reason travels as google.rpc.ErrorInfo (domain "pecan") beside a sentence for people that
-// says what, where, the limit and the actual value, and what to do. Python maps the code to an exception class.
+// Package reason has the closed list of reason codes, and their mapping to gRPC codes. An Error travels as a gRPC status with an ErrorInfo
+// (domain "pecan"). Its message names the operation, the limit and the actual value, and what to do. Python maps the code to an exception
+// class. docs/reference/errors.md explains every reason; a test compares the page with this list.
 package reason
 
 import (
@@ -18,10 +18,10 @@ import (
 // Domain marks our ErrorInfo details.
 const Domain = "pecan"
 
-// Reason is one word of the closed list.
+// Reason is a reason code of the closed list.
 type Reason string
 
-// The list. docs/reference/errors.md explains each to users; a test holds the two together.
+// The reason codes.
 const (
 	GraphParse       Reason = "GRAPH_PARSE"
 	GraphStructure   Reason = "GRAPH_STRUCTURE"
@@ -72,7 +72,7 @@ const (
 	Internal         Reason = "INTERNAL"
 )
 
-// codeOf is the one table from reasons to gRPC codes.
+// codeOf maps reasons to gRPC codes.
 var codeOf = map[Reason]codes.Code{
 	GraphParse: codes.InvalidArgument, GraphStructure: codes.InvalidArgument, GraphFunction: codes.InvalidArgument,
 	GraphVersion: codes.FailedPrecondition, GraphLimit: codes.InvalidArgument, OpUnknown: codes.Unimplemented,
@@ -91,7 +91,7 @@ var codeOf = map[Reason]codes.Code{
 	Internal: codes.Internal,
 }
 
-// Code is the gRPC code of a reason; Unknown for a word that is not of the list.
+// Code returns the gRPC code of a reason; Unknown if the list does not have the reason.
 func Code(r Reason) codes.Code {
 	if c, ok := codeOf[r]; ok {
 		return c
@@ -99,7 +99,7 @@ func Code(r Reason) codes.Code {
 	return codes.Unknown
 }
 
-// All gives every reason, in no order.
+// All returns all reasons, in no particular order.
 func All() []Reason {
 	all := make([]Reason, 0, len(codeOf))
 	for r := range codeOf {
@@ -108,33 +108,33 @@ func All() []Reason {
 	return all
 }
 
-// Error is a failure with its reason. It is what validation returns, and what a gRPC status turns into on arrival.
+// Error is a failure with its reason. Validation returns it, and From converts a received gRPC status to it.
 type Error struct {
 	Reason  Reason
 	Message string
-	// Override replaces the table's code when an error keeps the code TensorFlow gave it. OK means: no override.
+	// Override replaces the code of the reason, for errors that keep TensorFlow's code. OK means no override.
 	Override codes.Code
 	cause    error
 }
 
-// New makes an Error with a formatted sentence. A %w verb keeps the cause for errors.Is.
+// New returns an Error with a formatted message. The verb %w keeps the cause for errors.Is.
 func New(r Reason, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Reason: r, Message: err.Error(), cause: errors.Unwrap(err)}
 }
 
-// WithCode makes an Error that keeps the given code, for errors that come from TensorFlow.
+// WithCode returns an Error with the given code, for errors of TensorFlow.
 func WithCode(r Reason, code codes.Code, message string) *Error {
 	return &Error{Reason: r, Message: message, Override: code}
 }
 
-// Error gives the sentence.
+// Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap gives the cause, if one was kept.
+// Unwrap returns the cause, or nil.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Code is the gRPC code.
+// Code returns the gRPC code.
 func (e *Error) Code() codes.Code {
 	if e.Override != codes.OK {
 		return e.Override
@@ -142,7 +142,7 @@ func (e *Error) Code() codes.Code {
 	return Code(e.Reason)
 }
 
-// GRPCStatus lets grpc-go send an Error as it is returned from a handler.
+// GRPCStatus returns the status that grpc-go sends when a handler returns the Error.
 func (e *Error) GRPCStatus() *status.Status {
 	st := status.New(e.Code(), e.Message)
 	with, err := st.WithDetails(&errdetails.ErrorInfo{Reason: string(e.Reason), Domain: Domain})
@@ -152,7 +152,7 @@ func (e *Error) GRPCStatus() *status.Status {
 	return with
 }
 
-// Detail is the stored form.
+// Detail returns the form that the journal stores.
 func (e *Error) Detail() *pecanv1.ErrorDetail {
 	return &pecanv1.ErrorDetail{Code: int32(e.Code()), Reason: string(e.Reason), Message: e.Message}
 }
@@ -162,8 +162,8 @@ func FromDetail(d *pecanv1.ErrorDetail) *Error {
 	return &Error{Reason: Reason(d.GetReason()), Message: d.GetMessage(), Override: codes.Code(d.GetCode())}
 }
 
-// From turns any error into an Error: ours as it is, a gRPC status by its details, gRPC's own refusal of a message's size
-// as MessageTooLarge, a context's end as Unavailable or Closed, anything else as Internal.
+// From converts any error to an Error. It returns an Error unchanged and reads a gRPC status with Pecan's details. Other errors get a
+// reason by their kind: Unavailable or Closed for an ended context, MessageTooLarge for gRPC's size limit, else Internal.
 func From(err error) *Error {
 	if err == nil {
 		return nil
@@ -198,5 +198,5 @@ func From(err error) *Error {
 	return &Error{Reason: Internal, Message: st.Message(), Override: st.Code(), cause: err}
 }
 
-// Is tells whether err carries the reason.
+// Is returns whether err has the reason.
 func Is(err error, r Reason) bool { return err != nil && From(err).Reason == r }

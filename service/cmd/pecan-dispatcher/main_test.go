@@ -200,7 +200,7 @@ func TestDispatcherRefusesInvalidFlags(t *testing.T) {
 		"on a port in use":          {[]string{"--listen", p.address}, p.address + ": the port is in use"},
 		"in a missing directory":    {[]string{"--work-dir", filepath.Join(dir, "no", "such")}, "does not exist"},
 		"on no address":             {[]string{"--listen", "nowhere"}, `--listen "nowhere": the port is missing: want HOST:PORT`},
-		"on a URL":                  {[]string{"--listen", "http://h:1"}, `--listen "http://h:1": http:// is no scheme`},
+		"on a URL":                  {[]string{"--listen", "http://h:1"}, `--listen "http://h:1": http:// is not a supported scheme`},
 		"on port 70000":             {[]string{"--listen", "127.0.0.1:70000"}, "65535"},
 		"on nothing":                {[]string{"--listen", ""}, "--listen"},
 		"with an unknown flag":      {[]string{"--port", "5"}, "unknown flag: --port"},

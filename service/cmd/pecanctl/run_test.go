@@ -110,7 +110,7 @@ func TestInvalidArgumentsAreExplained(t *testing.T) {
 		"no command":         {nil, "127.0.0.1:1", "want one command of status"},
 		"an unknown command": {[]string{"stats"}, "127.0.0.1:1", `unknown command "stats"`},
 		"no port":            {[]string{"status"}, "localhost", `--dispatcher "localhost": the port is missing`},
-		"a foreign scheme":   {[]string{"status"}, "http://h:1", "http:// is no scheme"},
+		"a foreign scheme":   {[]string{"status"}, "http://h:1", "http:// is not a supported scheme"},
 		"nothing":            {[]string{"status"}, "", "--dispatcher is missing"},
 		"nobody there":       {[]string{"status"}, "127.0.0.1:1", "is it running"},
 	} {

@@ -1,4 +1,4 @@
-// Package check refuses what flags and configurations give that cannot be right, by name and with an example.
+// Package check validates values of flags and configurations. Its errors name the flag and give an example.
 package check
 
 import (
@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// MaxDuration bounds every duration. Sums of times and durations stay far from overflowing with it.
+	// MaxDuration bounds every duration, so that sums of times and durations cannot overflow.
 	MaxDuration = 10 * 365 * 24 * time.Hour
-	// MaxBytes bounds every size, for the same reason: 1 PiB.
+	// MaxBytes bounds every size for the same reason: 1 PiB.
 	MaxBytes = 1 << 50
 )
 
@@ -38,7 +38,7 @@ func Bytes(flag string, n, least int64) error {
 	return nil
 }
 
-// Dial refuses what cannot be connected to: neither HOST:PORT (with or without pecan:// before it) nor a Unix socket.
+// Dial checks an address to connect to: HOST:PORT, pecan://HOST:PORT or a Unix socket.
 func Dial(flag, address string) error {
 	example := fmt.Sprintf("give HOST:PORT, unix:PATH or unix:@NAME, as in %s 10.0.0.5:5050", flag)
 	if address == "" {
@@ -50,7 +50,7 @@ func Dial(flag, address string) error {
 	return wrap(flag, address, hostPort(strings.TrimPrefix(address, "pecan://"), true, 1), example)
 }
 
-// Listen refuses what cannot be listened on. Without a host it is all interfaces, and port 0 picks a free one.
+// Listen checks an address to listen on. An empty host means all interfaces, and port 0 a free port.
 func Listen(flag, address string, unix bool) error {
 	example := fmt.Sprintf("want HOST:PORT (port 0 picks a free one), as in %s 0.0.0.0:5050", flag)
 	if unix {
@@ -62,9 +62,9 @@ func Listen(flag, address string, unix bool) error {
 	return wrap(flag, address, hostPort(address, false, 0), example)
 }
 
-// Reachable refuses what others cannot connect to.
+// Reachable checks an address to which other processes connect.
 func Reachable(flag, address string) error {
-	example := fmt.Sprintf("want the HOST:PORT by which others reach this process, as in %s worker-1.example:5051", flag)
+	example := fmt.Sprintf("want the HOST:PORT at which other hosts reach this process, as in %s worker-1.example:5051", flag)
 	err := hostPort(address, true, 1)
 	if err == nil {
 		host, _, _ := net.SplitHostPort(address)
@@ -75,7 +75,7 @@ func Reachable(flag, address string) error {
 	return wrap(flag, address, err, example)
 }
 
-// Target is an address as it is dialled: without the scheme.
+// Target returns an address without the scheme, as it is dialled.
 func Target(address string) string { return strings.TrimPrefix(address, "pecan://") }
 
 func wrap(flag, address string, err error, example string) error {
@@ -85,7 +85,7 @@ func wrap(flag, address string, err error, example string) error {
 	return fmt.Errorf("%s %.200q: %w: %s", flag, address, err, example)
 }
 
-// socket tells whether an address is one of a Unix socket, and what is wrong with it.
+// socket returns whether an address is a Unix socket, and an error if it is invalid.
 func socket(address string) (bool, error) {
 	path, ok := strings.CutPrefix(address, "unix:")
 	switch {
@@ -94,27 +94,27 @@ func socket(address string) (bool, error) {
 	case path == "" || path == "@":
 		return true, fmt.Errorf("the name of the socket is missing")
 	case len(path) > 107:
-		return true, fmt.Errorf("the name of the socket has %d bytes, at most 107 are possible", len(path))
+		return true, fmt.Errorf("the name of the socket has %d bytes, at most 107 are allowed", len(path))
 	case strings.ContainsRune(path, 0):
-		return true, fmt.Errorf("the name of the socket has a NUL in it")
+		return true, fmt.Errorf("the name of the socket contains a NUL")
 	}
 	return true, nil
 }
 
 func hostPort(address string, needHost bool, leastPort int) error {
 	if scheme, _, ok := strings.Cut(address, "://"); ok {
-		return fmt.Errorf("%s:// is no scheme of Pecan's", scheme)
+		return fmt.Errorf("%s:// is not a supported scheme", scheme)
 	}
 	host, port, err := net.SplitHostPort(address)
 	switch {
 	case err != nil && !strings.Contains(address, ":"):
 		return fmt.Errorf("the port is missing")
 	case err != nil:
-		return fmt.Errorf("it is no HOST:PORT")
+		return fmt.Errorf("it is not HOST:PORT")
 	case needHost && host == "":
 		return fmt.Errorf("the host is missing")
 	case len(host) > 255 || strings.ContainsAny(host, " \t\r\n\x00/?#@,"):
-		return fmt.Errorf("%.80q is no host", host)
+		return fmt.Errorf("%.80q is not a host", host)
 	}
 	if n, err := strconv.Atoi(port); err != nil || n < leastPort || n > 65535 || port[0] == '+' {
 		return fmt.Errorf("port %.40q is not a number from %d to 65535", port, leastPort)

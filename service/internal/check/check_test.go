@@ -36,7 +36,7 @@ func TestAddresses(t *testing.T) {
 		"dial": {dial, map[string]string{
 			"": "missing", "nope": "port is missing", ":0": "host is missing", ":5": "host is missing", "h:0": "port \"0\"",
 			"h:70000": "65535", "h:-1": "65535", "h:http": "not a number", "h:": "not a number", "h:+5": "not a number",
-			"http://h:1": "http://", "grpc://h:1": "grpc://", "a:b:c": "no HOST:PORT", "::1": "no HOST:PORT", "h h:1": "no host", "h/x:1": "no host",
+			"http://h:1": "http://", "grpc://h:1": "grpc://", "a:b:c": "not HOST:PORT", "::1": "not HOST:PORT", "h h:1": "not a host", "h/x:1": "not a host",
 			"unix:": "name of the socket", "unix:@": "name of the socket", "unix:/" + strings.Repeat("x", 200): "at most 107",
 		}},
 		"listen": {listen, map[string]string{

@@ -1,5 +1,8 @@
-// Package cli holds what every command of Pecan does in the same way: flags and --help, signals, the one line that says
-// where it listens, logging, and ending together with the process that started it.
+// Package cli has the common parts of Pecan's commands: flags and --help, signals, logging, listening and the line that announces the
+// address, and ending together with the parent process.
+//
+// Files: cli.go runs a command, listen.go opens its address, log.go its logger, parent.go watches its parent. Only this package and main
+// functions end the process.
 package cli
 
 import (
@@ -17,35 +20,34 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Version of Pecan, the same for all its processes and for the wheel.
+// Version is the version of Pecan, the same for all processes and the wheel.
 const Version = "0.1.0"
 
-// StopGrace is how long a command may take to end after it was told to; then the process exits with an error.
+// StopGrace is the time that a command may take to stop. After it the process exits with an error.
 const StopGrace = 20 * time.Second
 
 // Command is one program.
 type Command struct {
-	// Name as it is typed.
+	// Name is the name of the program.
 	Name string
-	// Usage is what follows the name in the first line of --help.
+	// Usage follows the name in the first line of --help.
 	Usage string
-	// About is shown by --help between the usage line and the flags, Examples after the flags.
+	// About is the text of --help between the usage line and the flags, Examples the text after the flags.
 	About, Examples string
 	// Flags registers the program's flags.
 	Flags func(*pflag.FlagSet)
-	// Run does the work until ctx ends; args are what the flags left over. A nil error, or ctx's own, is a clean stop.
-	// Drain, if not nil, is how long Run may go on with its work after its context ended, beside what it takes to stop.
+	// Drain, if not nil, is the time for which Run may continue its work after its context ended. StopGrace comes on top.
 	Drain *time.Duration
-	Run   func(ctx context.Context, args []string) error
+	// Run does the work until ctx ends; args are the arguments without flags. A nil error or the error of ctx is a clean stop.
+	Run func(ctx context.Context, args []string) error
 }
 
-// Main runs the command with the process's arguments and exits: 0 after a clean stop, 1 with one line on stderr
-// otherwise, or what the error's ExitCode gives. SIGTERM, SIGINT and SIGHUP end ctx, the last one unless nohup keeps it away; a second signal ends the process
-// at once.
+// Main runs the command with the process's arguments and exits: with code 0 after a clean stop, otherwise with one line on stderr and code 1
+// or the error's ExitCode. SIGTERM, SIGINT and SIGHUP end ctx, except SIGHUP under nohup. A second signal ends the process immediately.
 func Main(c Command) {
 	ends := []os.Signal{syscall.SIGTERM, syscall.SIGINT}
 	if !signal.Ignored(syscall.SIGHUP) {
-		// A closed terminal is a stop like any other: a worker hands its streams over before it goes.
+		// A closed terminal is a normal stop: a worker first hands over its streams.
 		ends = append(ends, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), ends...)
@@ -54,7 +56,7 @@ func Main(c Command) {
 	os.Exit(Execute(ctx, c, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// Execute is Main without the process: it gives the exit code.
+// Execute is Main for tests: it returns the exit code.
 func Execute(ctx context.Context, c Command, args []string, stdout, stderr io.Writer) int {
 	flags := pflag.NewFlagSet(c.Name, pflag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -80,7 +82,7 @@ func Execute(ctx context.Context, c Command, args []string, stdout, stderr io.Wr
 	return 0
 }
 
-// runBounded gives up on a Run that does not return StopGrace after its context ended.
+// runBounded runs the command. It returns an error if Run has not returned StopGrace (and Drain) after its context ended.
 func runBounded(ctx context.Context, c Command, args []string) error {
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx, args) }()
@@ -103,7 +105,7 @@ func runBounded(ctx context.Context, c Command, args []string) error {
 			defer timer.Stop()
 			expired = timer.C
 		case <-expired:
-			return fmt.Errorf("still not stopped %v after the signal, exiting anyway", StopGrace)
+			return fmt.Errorf("the program has not stopped %v after the signal; exiting anyway", StopGrace)
 		}
 	}
 }
@@ -127,7 +129,7 @@ func help(c Command, flags *pflag.FlagSet) string {
 	return b.String()
 }
 
-// LongVersion is the version with the commit it was built from, where that is known.
+// LongVersion returns the version with the commit of the build, if the build recorded it.
 func LongVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Listen opens HOST:PORT (port 0 picks a free one), unix:PATH, or unix:@NAME (an abstract socket). An address that is in
-// use is an error that names it: SO_REUSEPORT is never set, so two processes cannot share a port unnoticed.
+// Listen listens on HOST:PORT (port 0 picks a free one), unix:PATH, or unix:@NAME (an abstract socket). An address in use is an error that
+// names it. It never sets SO_REUSEPORT, so that two processes cannot share a port by mistake.
 func Listen(address string) (net.Listener, error) {
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		return listenUnix(path)
@@ -26,7 +26,7 @@ func Listen(address string) (net.Listener, error) {
 	}
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, port))
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("listen on %s: the port is in use by another process; stop that one or choose another port (0 picks a free one): %w", address, err)
+		return nil, fmt.Errorf("listen on %s: the port is in use by another process; stop that process or choose another port (0 picks a free one): %w", address, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", address, err)
@@ -40,7 +40,7 @@ func listenUnix(path string) (net.Listener, error) {
 	}
 	listener, err := net.Listen("unix", path)
 	if errors.Is(err, syscall.EADDRINUSE) && !strings.HasPrefix(path, "@") && abandoned(path) {
-		// Only a socket file that nobody accepts on is taken away: its process died without cleaning up.
+		// Nobody accepts connections on this socket: its process died without removing the file.
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("listen on unix:%s: remove the abandoned socket: %w", path, err)
 		}
@@ -55,7 +55,7 @@ func listenUnix(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// abandoned tells whether path is a socket on which nobody listens.
+// abandoned returns whether path is a socket on which nobody listens.
 func abandoned(path string) bool {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode()&os.ModeSocket == 0 {
@@ -69,7 +69,7 @@ func abandoned(path string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// Address is how a listener is written for those who connect: HOST:PORT or unix:PATH.
+// Address returns a listener's address as clients give it: HOST:PORT or unix:PATH.
 func Address(listener net.Listener) string {
 	address := listener.Addr()
 	if address.Network() == "unix" {
@@ -78,7 +78,7 @@ func Address(listener net.Listener) string {
 	return address.String()
 }
 
-// Announce prints the one line that tells a parent or an operator that address is being served.
+// Announce prints the line from which a parent process or an operator learns the address.
 func Announce(w io.Writer, address string) error {
 	if _, err := fmt.Fprintf(w, "listening on %s\n", address); err != nil {
 		return fmt.Errorf("print the listening line: %w", err)

@@ -6,10 +6,10 @@ import (
 	"log/slog"
 )
 
-// LogLevels is what --log-level takes, for help texts.
+// LogLevels has the values of --log-level, for help texts.
 const LogLevels = "debug, info, warn or error"
 
-// SetupLog makes the process's logger: slog's text form, which quotes control characters, from level on.
+// SetupLog returns a logger that writes records of at least the level as text. slog quotes control characters.
 func SetupLog(w io.Writer, level string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {

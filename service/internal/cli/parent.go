@@ -9,14 +9,14 @@ import (
 )
 
 // ErrParentGone is the cause of a context that WatchParent ended.
-var ErrParentGone = errors.New("the parent process is gone")
+var ErrParentGone = errors.New("the parent process has ended")
 
-// parentPoll bounds how long a child outlives a parent that was killed while something else holds its end of the pipe.
+// parentPoll bounds how long a child outlives its parent if another process holds the parent's end of the pipe.
 const parentPoll = 200 * time.Millisecond
 
-// WatchParent gives a context that ends when stdin reaches its end or the parent's process id changes. A parent
-// that keeps the write end of the child's stdin open, and never writes, thereby takes the child along however it dies,
-// SIGKILL included; the process id covers a pipe end that leaked into another process.
+// WatchParent returns a context that ends when stdin reaches its end or the parent's process id changes. A parent keeps the write end of
+// the child's stdin open and never writes. The child then ends with the parent, also after SIGKILL. The process id covers the case that
+// another process inherited the pipe.
 func WatchParent(ctx context.Context, stdin io.Reader) (context.Context, context.CancelFunc) {
 	return watchParent(ctx, stdin, os.Getppid)
 }
@@ -25,7 +25,7 @@ func watchParent(ctx context.Context, stdin io.Reader, parent func() int) (conte
 	ctx, cancel := context.WithCancelCause(ctx)
 	first := parent()
 	go func() {
-		// Not waited for: a blocked read of stdin ends with the process at the latest.
+		// Nobody waits for this goroutine: a blocked read of stdin ends with the process at the latest.
 		_, _ = io.Copy(io.Discard, stdin)
 		cancel(ErrParentGone)
 	}()

@@ -1,4 +1,4 @@
-// Package clock is the one way in which the service tells time: monotonic, and replaced in tests.
+// Package clock is the only source of time in the service: a monotonic clock, and a fake one for tests.
 package clock
 
 import (
@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Clock is a monotonic clock. Now is the time since an origin that does not change while the process lives; it never
-// goes back and wall-clock changes do not touch it.
+// Clock is a monotonic clock.
 type Clock interface {
+	// Now returns the time since a fixed origin. It never goes back, and changes of the wall clock do not affect it.
 	Now() time.Duration
-	// NewTicker gives a channel on which a tick arrives about every period until stop is called. Ticks nobody took are dropped.
+	// NewTicker returns a channel with a tick about every period until stop is called. A tick is dropped if nobody receives it.
 	NewTicker(period time.Duration) (ticks <-chan time.Time, stop func())
 }
 
-// System is the clock of this process.
+// System returns the clock of this process.
 func System() Clock { return system{origin: time.Now()} }
 
 type system struct{ origin time.Time }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Fake is a clock that moves only when told to.
+// Fake is a clock that moves only by Advance.
 type Fake struct {
 	mu      sync.Mutex
 	now     time.Duration
@@ -18,7 +18,7 @@ type fakeTicker struct {
 	stopped      bool
 }
 
-// NewFake starts at zero.
+// NewFake returns a clock that starts at zero.
 func NewFake() *Fake { return &Fake{} }
 
 // Now implements Clock.
@@ -41,7 +41,7 @@ func (f *Fake) NewTicker(period time.Duration) (<-chan time.Time, func()) {
 	}
 }
 
-// Advance moves the clock and lets the tickers that are due tick once each.
+// Advance moves the clock. Each ticker that is due ticks once.
 func (f *Fake) Advance(by time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

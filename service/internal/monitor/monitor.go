@@ -1,5 +1,4 @@
-// Package monitor is the page that every server of Pecan has for those who watch it: metrics in Prometheus' form, whether the process lives, and
-// whether it is ready.
+// Package monitor serves the metrics of a process in Prometheus' format, its health and its readiness over HTTP.
 package monitor
 
 import (
@@ -18,20 +17,20 @@ import (
 	"github.com/pecan-ml/pecan/service/internal/cli"
 )
 
-// Usage is what the flag --metrics-listen says of itself.
-const Usage = "HOST:PORT for /metrics, /healthz and /readyz over HTTP (port 0 picks a free one); without it there are none"
+// Usage is the help text of the flag --metrics-listen.
+const Usage = "HOST:PORT for /metrics, /healthz and /readyz over HTTP (port 0 picks a free one); empty: not served"
 
-// mostAtOnce bounds how many scrapes are served at a time; each looks at everything there is.
+// mostAtOnce bounds the number of concurrent scrapes, because each reads the whole state.
 const mostAtOnce = 4
 
-// New makes a registry that knows the process itself.
+// New returns a registry with metrics of the process and of the Go runtime.
 func New() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return registry
 }
 
-// Validate tells what is wrong with the flag.
+// Validate checks the value of the flag --metrics-listen.
 func Validate(address string) error {
 	if address == "" {
 		return nil
@@ -39,7 +38,7 @@ func Validate(address string) error {
 	return check.Listen("--metrics-listen", address, false)
 }
 
-// Start serves the page until stop is called; an empty address is none. ready gives why the process is not ready, or nil.
+// Start serves until stop is called. With an empty address it does nothing. ready returns nil, or why the process is not ready.
 func Start(address string, registry *prometheus.Registry, ready func() error, log *slog.Logger) (stop func(), err error) {
 	if address == "" {
 		return func() {}, nil
@@ -58,7 +57,7 @@ func Start(address string, registry *prometheus.Registry, ready func() error, lo
 		_ = server.Serve(listener)
 	}()
 	log.Info("metrics", "url", "http://"+listener.Addr().String()+"/metrics")
-	warnOfStrangers(listener, log)
+	warnIfPublic(listener, log)
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -69,10 +68,10 @@ func Start(address string, registry *prometheus.Registry, ready func() error, lo
 	}, nil
 }
 
-// warnOfStrangers says that names of jobs can be read by whoever reaches the port.
-func warnOfStrangers(listener net.Listener, log *slog.Logger) {
+// warnIfPublic logs a warning if other hosts can read the metrics, because they contain names of jobs.
+func warnIfPublic(listener net.Listener, log *slog.Logger) {
 	if address, ok := listener.Addr().(*net.TCPAddr); ok && !address.IP.IsLoopback() {
-		log.Warn("metrics are served to every host that reaches this one, names of jobs among them", "listen", address.String())
+		log.Warn("other hosts can read the metrics, which contain names of jobs", "listen", address.String())
 	}
 }
 

@@ -73,7 +73,7 @@ func TestWithoutAnAddressThereIsNoPage(t *testing.T) {
 }
 
 func TestAWrongAddressIsRefused(t *testing.T) {
-	for address, want := range map[string]string{"localhost": "port is missing", "http://h:1": "no scheme", "h:70000": "65535"} {
+	for address, want := range map[string]string{"localhost": "port is missing", "http://h:1": "not a supported scheme", "h:70000": "65535"} {
 		if err := Validate(address); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--metrics-listen") {
 			t.Errorf("%s: %v", address, err)
 		}
