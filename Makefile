@@ -48,7 +48,8 @@ help: ## Show this list
 demo: build ## Train a small model on real photographs, with Pecan and without (SIZE=small, medium or large)
 	$(PYTHON) examples/photographs/demo.py --size $(SIZE)
 
-check: lint test-repo build ## Check what an edit breaks soonest: lint, rules, quick Go tests, one process test of each kind (2 minutes)
+check: lint build ## Check what an edit breaks soonest: lint, rules, quick Go tests, one process test of each kind (2 minutes)
+	$(PYTHON) -m pytest -q tests/repo -k "not generated_files"
 	$(WITH_TENSORFLOW) go $(GOTEST) -short $(filter-out $(SLOW_GO),$(GO_PACKAGES))
 	$(PYTHON) -m pytest -q -rs -x -n $(PARALLEL) --dist loadfile --no-loadscope-reorder $(CHECKED)
 
