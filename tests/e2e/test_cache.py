@@ -304,10 +304,10 @@ def test_without_a_directory_the_trainer_is_told_once_what_to_do(tmp_path, recor
     with Service(tmp_path, cache_dir=None) as service:
         dataset = service.read(numbers(records))
         local = rows(dataset)
-        until(lambda: "no worker has a directory for caches" in caplog.text, "the trainer is not told")
+        until(lambda: "no worker has a cache directory" in caplog.text, "the trainer is not told")
         assert rows(dataset) == local
         time.sleep(1.5)  # two turns of the thread that tells
-        (said,) = [r.getMessage() for r in caplog.records if "directory for caches" in r.getMessage()]
+        (said,) = [r.getMessage() for r in caplog.records if "cache directory" in r.getMessage()]
         assert "--cache-dir DIR" in said
         assert "--cache-dir DIR" in service.job()["cache"]["state"]
 
