@@ -43,33 +43,33 @@ func (p *proposer) mayNotPassBatch(i, above int) string {
 	t := p.step(i)
 	switch {
 	case t.Drops:
-		return "it asks something of single elements, and of batches it would be another question"
+		return "its predicate is for single elements, not for batches"
 	case t.Random:
-		return "it draws for single elements, and for batches it would draw something else"
+		return "it draws random values per element, and would draw others per batch"
 	case t.CanFail != "" || t.Checks != "":
-		return "it may fail, for a row or for the batch that has it"
+		return "it may fail, for one row or for its whole batch"
 	}
 	for at, c := range t.Writes {
 		change := t.Changes[at]
 		uneven := change.AlignmentDependent && p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT
 		switch {
 		case !slices.Contains(t.Reads, c) || !slices.Contains(t.SelfReads, c) || isString(t.Before[c]) || !ranked(t, c):
-			return fmt.Sprintf("it makes component %d not of that component alone, value by value", c)
+			return fmt.Sprintf("it does not compute component %d value by value from that component alone", c)
 		case change.Opaque != "":
 			return fmt.Sprintf("%s (component %d)", change.Opaque, c)
 		case !change.PerValue():
 			return fmt.Sprintf("it does more to component %d than to compute value by value", c)
 		case above > 0 && (change.PositionDependent|change.DependsOnSize)&1 != 0:
-			return fmt.Sprintf("it does something else to each row of component %d", c)
+			return fmt.Sprintf("it treats the rows of component %d differently", c)
 		case uneven:
-			return fmt.Sprintf("the last bits of component %d depend on where in memory a value lies", c)
+			return fmt.Sprintf("the last bits of component %d depend on a value's position in memory", c)
 		}
 		if by := p.decidedBy(p.steps[i], c); change.AlignmentDependent && by >= 0 {
-			return fmt.Sprintf("%s could leave out other elements then: the values of component %d would not be quite the same", p.called[by], c)
+			return fmt.Sprintf("%s could then drop other elements, because the values of component %d would differ slightly", p.called[by], c)
 		}
 	}
 	if len(t.Reads) > len(t.Writes) {
-		return "it looks at more than what it changes"
+		return "it reads more than it changes"
 	}
 	return ""
 }
@@ -93,7 +93,7 @@ func (p *proposer) filterMayNotMove(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	for _, c := range a.Writes {
 		if slices.Contains(b.Reads, c) {
-			return fmt.Sprintf("it looks at component %d, which %s changes", c, p.name(i))
+			return fmt.Sprintf("it reads component %d, which %s changes", c, p.name(i))
 		}
 	}
 	switch {
@@ -112,7 +112,7 @@ func (p *proposer) mapMayNotMove(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	for _, c := range b.Writes {
 		if slices.Contains(a.Reads, c) {
-			return fmt.Sprintf("it changes component %d, at which %s looks", c, p.name(i))
+			return fmt.Sprintf("it changes component %d, which %s reads", c, p.name(i))
 		}
 	}
 	switch {
@@ -142,7 +142,7 @@ func (p *proposer) mapsMayNotSwap(i, j, c int) string {
 			return fmt.Sprintf("%s %s (component %d)", p.name(one), why, c)
 		}
 		if !slices.Contains(t.Reads, c) {
-			return fmt.Sprintf("%s makes component %d anew, of other things", p.name(one), c)
+			return fmt.Sprintf("%s computes component %d from other inputs", p.name(one), c)
 		}
 		if !slices.Contains(t.SelfReads, c) {
 			return fmt.Sprintf("%s looks at component %d for more than what becomes of it, and %s changes it", p.name(one), c, p.name(other))
@@ -177,7 +177,7 @@ func (p *proposer) mapsMayNotSwap(i, j, c int) string {
 		return fmt.Sprintf("%s (component %d)", why, c)
 	}
 	if by := p.decidedBy(p.steps[i], c); by >= 0 {
-		return fmt.Sprintf("%s could leave out other elements then: the values of component %d would not be quite the same", p.called[by], c)
+		return fmt.Sprintf("%s could then drop other elements, because the values of component %d would differ slightly", p.called[by], c)
 	}
 	return ""
 }
@@ -233,13 +233,13 @@ func mayDiffer(a, b dataflow.Change, before []int64, random bool) string {
 			return fmt.Sprintf("both compute values along dimension %v from several", both)
 		}
 		if both := one.PositionDependent & (other.Moves | other.Mixes); both != 0 {
-			return fmt.Sprintf("one does something else in each place of dimension %v, and the other moves or mixes those", both)
+			return fmt.Sprintf("one treats the positions of dimension %v differently, and the other moves or mixes them", both)
 		}
 		if both := one.Permutes & (other.Moves | other.Mixes); both != 0 {
 			return fmt.Sprintf("one leaves values out of dimension %v, adds some or gives them other neighbours, and the other moves or mixes those", both)
 		}
 		if both := one.Moves & other.Skews; both != 0 {
-			return fmt.Sprintf("one mirrors dimension %v, and the other's result of mirrored values is not the mirrored one", both)
+			return fmt.Sprintf("one mirrors dimension %v, and the other's result for mirrored values is not the mirrored result", both)
 		}
 		if both := one.Sizes & other.DependsOnSize; both != 0 {
 			return fmt.Sprintf("one changes the size of dimension %v, and the other's work depends on that", both)
@@ -301,7 +301,7 @@ func (p *proposer) forbidRefused(refused *graphorder.Refused, order []int) {
 		}
 	}
 	// The step did not move, or others pass it.
-	why = fmt.Sprintf("%s could not stand where it is then: %s", refused.Node, why)
+	why = fmt.Sprintf("%s could not keep its place: %s", refused.Node, why)
 	p.forbidSwaps(order, why, func(_, _ int) bool { return true })
 }
 

@@ -107,7 +107,7 @@ func unmoved(n int) []int {
 // order stays, why says the reason.
 func (p *proposer) search() (found autoorder.Plan, why string) {
 	if len(p.steps) == 0 {
-		return p.policy(), "The dataset has no steps whose order could be another."
+		return p.policy(), "The dataset has no steps that could change their order."
 	}
 	for range len(p.steps) + 1 {
 		found = p.policy()
@@ -130,17 +130,17 @@ func (p *proposer) search() (found autoorder.Plan, why string) {
 		}
 		p.forbidRefused(refused, found.Order)
 	}
-	return found, "The steps stay in their registered order: the graph could not be written in any of the orders that were planned."
+	return found, "The steps stay in their registered order: the graph allows none of the planned orders."
 }
 
 func (p *proposer) whyUnmoved(found autoorder.Plan) string {
 	if !(found.Before > 0) {
-		return "The steps stay in their registered order: what they cost is not known yet."
+		return "The steps stay in their registered order: their costs are not known yet."
 	}
 	if p.paper {
-		return "The steps stay in their registered order: those that make elements smaller stand as early as they may, and those that make them larger as late."
+		return "The steps stay in their registered order: steps that shrink elements already run as early as possible, and steps that enlarge them as late as possible."
 	}
-	return fmt.Sprintf("The steps stay in their registered order: no other one that is allowed would save %.0f %% of their CPU or more.", 100*minGain)
+	return fmt.Sprintf("The steps stay in their registered order: no other allowed order would save %.0f %% or more of their CPU.", 100*minGain)
 }
 
 // names lists all steps in an order. Steps that only pass elements on stay where they are.
@@ -167,10 +167,10 @@ func (p *proposer) planDiffers(ordered *graph.Graph) string {
 	}
 	other, err := split.Analyze(ordered, p.options, env)
 	if err != nil {
-		return fmt.Sprintf("The steps stay in their registered order: in the best one the dataset could not be divided: %v.", err)
+		return fmt.Sprintf("The steps stay in their registered order: in the best order the dataset could not be divided: %v.", err)
 	}
 	if what := planDifference(p.plan, other); what != "" {
-		return fmt.Sprintf("The steps stay in their registered order: in the best one the dataset would be divided otherwise (%s).", what)
+		return fmt.Sprintf("The steps stay in their registered order: in the best order the dataset would be divided differently (%s).", what)
 	}
 	return ""
 }
@@ -183,11 +183,11 @@ func planDifference(plan, other *pecanv1.Plan) string {
 	case cut.GetKind() != otherCut.GetKind() || cut.GetBlock() != otherCut.GetBlock() || !slices.Equal(cut.GetEdges(), otherCut.GetEdges()):
 		return "in another place"
 	case plan.GetBatchStrategy() != other.GetBatchStrategy() || plan.GetBatchRows() != other.GetBatchRows() || plan.GetDropRemainder() != other.GetDropRemainder():
-		return "and its batches put together in another way"
+		return "with another batch strategy"
 	case plan.GetRepeat() != other.GetRepeat():
 		return "in other passes"
 	case plan.GetCache().GetNode() != other.GetCache().GetNode():
-		return "and something else would be kept"
+		return "with another cached step"
 	}
 	return ""
 }
@@ -206,7 +206,7 @@ func (p *proposer) proposal(found autoorder.Plan, why string) *Proposal {
 	for i, at := range p.steps {
 		switch reasons[at] = found.Reasons[i]; {
 		case found.Moves() && !moves && found.Order[i] != i:
-			reasons[at] = "stays: the order that would be best is not used"
+			reasons[at] = "stays: the best order is not used"
 		}
 	}
 	places := map[string]int{}
@@ -220,7 +220,7 @@ func (p *proposer) proposal(found autoorder.Plan, why string) *Proposal {
 			place = i
 		}
 		if t.Passes {
-			reasons[i] = "stays: it gives elements on as they are, and others pass it"
+			reasons[i] = "stays: it passes elements on unchanged, and others may pass it"
 		}
 		step := &pecanv1.ExplainedStep{
 			Node: t.Node, Op: t.Op, Figures: p.metrics[t.Node], Traits: p.traitNames(t), Place: uint32(place), Reason: reasons[i]}
@@ -248,5 +248,5 @@ func (p *proposer) gain(found autoorder.Plan) string {
 		return fmt.Sprintf("%s: %s of CPU for an element of the source are predicted, and %s in the registered order (%.0f %% less).",
 			what, autoorder.Span(found.After), autoorder.Span(found.Before), 100*(found.Before-found.After)/found.Before)
 	}
-	return what + "; what that saves is not known."
+	return what + "; the saving is not known."
 }

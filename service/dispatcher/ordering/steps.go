@@ -81,9 +81,9 @@ func (p *proposer) fixed(t *graphorder.Traits, divided string, figures *autoorde
 	case t.Batches && (p.paper || !p.unmeasured && !(figures.ElementsIn >= figures.ElementsOut && figures.ElementsOut > 0)):
 		return "it makes one element of several"
 	case t.Stateful:
-		return "what it gives, or does, depends on more than its element"
+		return "its result or effect depends on more than its element"
 	case t.Random && !t.Keyable:
-		return "what it draws follows from what was drawn before"
+		return "its random values depend on earlier ones"
 	case divided != "":
 		return divided
 	case p.paper:
