@@ -127,7 +127,7 @@ func TestNothingMovesWhereTheGainIsSmallOrNothingIsKnown(t *testing.T) {
 	g := parse(t, read(t, "badly_ordered"))
 	asked := options(pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY)
 	for why, nodes := range map[string][]*pecanv1.NodeMetrics{
-		"not known yet":           nil,
+		"not known yet":                   nil,
 		"would save 2 % or more of their": measured(g, map[string][2]float64{"source": {1000, 1e6}, "some": {1000, 1}, "crop": {1000, 1}}),
 	} {
 		proposal, err := ordering.Propose(g, plan(t, g, asked), asked, nodes)
