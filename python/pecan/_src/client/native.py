@@ -20,7 +20,7 @@ from pecan._src import errors
 from pecan._src.client import interrupts
 
 _MODULE = "_pecan_native"
-# How long a wait for the Go side is before Python looks whether Ctrl-C was pressed.
+# Seconds after which a wait for Go code returns to Python, so that Ctrl-C is noticed.
 _SLICE_S = 0.1
 
 
@@ -46,7 +46,7 @@ class Native:
         self.watch_interrupts()
 
     def watch_interrupts(self) -> None:
-        """Lets Ctrl-C end waits for elements; called again, it finds handlers that were set since."""
+        """Lets Ctrl-C end waits for elements. A later call also covers signal handlers set in the meantime."""
         if interrupts.install(self._answer_interrupts):
             self._extension.bindings_WatchInterrupts()
 
@@ -55,7 +55,7 @@ class Native:
             self._extension.bindings_AnswerInterrupts()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Calls a function of the Go package bindings that does not wait."""
+        """Calls a function of the Go package bindings that does not block."""
         self.check()
         function = getattr(self._extension, f"bindings_{name}")
         handles: list[int] = []
@@ -73,7 +73,7 @@ class Native:
         return json.loads(self.call(name, *arguments))
 
     def wait(self, name: str, *arguments: Any) -> Any:
-        """Calls a function that may wait for the service. Ctrl-C ends the wait at once, the call by itself."""
+        """Calls a function that may wait for the service. Ctrl-C ends the wait; the call continues in its thread."""
         self.check()
         if threading.current_thread() is not threading.main_thread():
             return self.call(name, *arguments)
@@ -100,7 +100,7 @@ class Native:
         return json.loads(self.wait(name, *arguments))
 
     def check(self) -> None:
-        """Refuses to call Go in a process that was forked off the one that loaded it: it would wait for ever."""
+        """Raises in a process forked from the one that loaded the object: Go code would block there forever."""
         if os.getpid() != self.pid:
             raise errors.UsedAfterForkError(
                 f"pecan was loaded in process {self.pid} and cannot be used in process {os.getpid()}, which was forked "
@@ -134,7 +134,7 @@ _loaded: Native | None = None
 
 
 def load() -> Native:
-    """The object, loaded at the first call."""
+    """Returns the shared object. The first call loads it."""
     global _loaded
     if _loaded is None:
         with _lock:
@@ -145,5 +145,5 @@ def load() -> Native:
 
 
 def loaded() -> Native | None:
-    """The object if it has been loaded, without loading it."""
+    """Returns the shared object if it is loaded, else None."""
     return _loaded

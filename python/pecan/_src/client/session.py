@@ -1,4 +1,4 @@
-"""This process's links to services: one per address, kept for the life of the process."""
+"""Sessions with dispatchers: one per address, for the life of the process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PROBE_S = 2.0
 
 
 class Session:
-    """A link to one dispatcher.
+    """A connection to one dispatcher.
 
     Attributes:
         target: Its address.
@@ -39,7 +39,7 @@ class Session:
         return answer
 
     def dataset(self, dataset_id: str, components: list[dict[str, Any]] | None) -> dict[str, Any]:
-        """What the service knows of a dataset, and a refusal where it has other components than those given."""
+        """Returns a registered dataset. Raises if its components differ from the given ones."""
         answer: dict[str, Any] = self._native.wait_json("GetDataset", self._handle, dataset_id, json.dumps(components))
         return answer
 
@@ -51,7 +51,7 @@ class Session:
         return answer
 
     def status(self) -> dict[str, Any]:
-        """Everything an operator sees."""
+        """Returns the status of the service, as `pecanctl status --json` shows it."""
         answer: dict[str, Any] = self._native.wait_json("Status", self._handle)
         return answer
 
@@ -74,7 +74,7 @@ class Session:
         self._native.call("Fail", self._handle, message)
 
     def close(self) -> None:
-        """Ends the link and all that belongs to it."""
+        """Closes the session and everything that uses it."""
         self._native.call("Disconnect", self._handle)
 
 

@@ -30,8 +30,8 @@ _LAST_WORDS_S = 2.0
 class Process:
     """One of the programs, running as a child.
 
-    The child holds the reading end of a pipe as its standard input and stops when this process's end goes away, so it
-    is gone even after a SIGKILL here. It has a session of its own: Ctrl-C in a terminal reaches this process alone.
+    The child's standard input is a pipe. When this process ends, even by SIGKILL, the pipe closes and the child stops.
+    The child runs in a session of its own, so that Ctrl-C in a terminal reaches only this process.
 
     Attributes:
         name: The program.
@@ -64,10 +64,10 @@ class Process:
         _children.add(self)
 
     def address(self, timeout_s: float) -> str:
-        """Where the program serves, once it does.
+        """Waits until the program serves, and returns its address.
 
         Raises:
-            ServiceUnavailable: If it ended instead, with what it said last, or is not there in time.
+            ServerError: If the program ended, or does not serve in time. The message has the end of its log.
         """
         deadline = time.monotonic() + timeout_s
         with self._state:
@@ -100,7 +100,7 @@ class Process:
         )
 
     def tell_to_stop(self) -> None:
-        """Asks the child to stop, and does not wait for it."""
+        """Asks the child to stop, without waiting."""
         self._stopping = True
         if os.getpid() != self.owner:
             return
@@ -111,7 +111,7 @@ class Process:
         self._signal(signal.SIGTERM)
 
     def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
-        """Stops the child and waits for it; after the grace it is killed."""
+        """Stops the child and waits for it. After the grace period it kills the child."""
         if os.getpid() != self.owner:
             return
         self.tell_to_stop()

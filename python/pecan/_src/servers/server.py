@@ -16,7 +16,7 @@ _START_S = 60.0
 
 
 class _Server:
-    """What dispatcher and worker have in common."""
+    """Base class of the servers."""
 
     _program = ""
 
@@ -28,9 +28,13 @@ class _Server:
             self.start()
 
     def start(self) -> None:
-        """Starts the server and waits until it serves. A server that was stopped cannot be started again."""
+        """Starts the server and waits until it serves. A stopped server cannot be started again.
+
+        Raises:
+            ServerError: If the server was stopped, or does not serve within 60 s.
+        """
         if self._stopped:
-            raise errors.ServerError(f"this {self._program} was stopped: make a new one")
+            raise errors.ServerError(f"this {self._program} was stopped: create a new one")
         if self._process is None:
             self._process = Process(self._program, self._arguments)
         try:
@@ -42,7 +46,7 @@ class _Server:
 
     @property
     def process(self) -> Process:
-        """The child process, for tests that want to see it die."""
+        """The child process, for tests that kill it."""
         if self._process is None:
             raise errors.ServerError(f"this {self._program} was not started: call start()")
         return self._process
@@ -67,7 +71,7 @@ class _Server:
 
 
 class DispatchServer(_Server):
-    """A dispatcher in a child process, which ends with this process at the latest.
+    """A dispatcher in a child process. It ends with this process at the latest.
 
     Example:
         >>> with pecan.DispatchServer() as dispatcher:
@@ -78,14 +82,14 @@ class DispatchServer(_Server):
     _program = programs.DISPATCHER
 
     def __init__(self, config: DispatcherConfig | None = None, start: bool = True) -> None:
-        """Makes the server.
+        """Creates the server.
 
         Args:
-            config: How it runs.
-            start: Whether it is started at once.
+            config: Configuration; None uses the defaults.
+            start: Whether to start the server immediately.
 
         Raises:
-            ServerError: If it does not start, for example because the port is in use.
+            ServerError: If the server does not start, for example because the port is in use.
         """
         config = DispatcherConfig() if config is None else config
         if not isinstance(config, DispatcherConfig):
@@ -94,25 +98,25 @@ class DispatchServer(_Server):
 
     @property
     def target(self) -> str:
-        """What to give to `distribute()` and to workers."""
+        """Address of the dispatcher, for `distribute()` and workers."""
         _ = self.process
         return f"pecan://{self._address}"
 
 
 class WorkerServer(_Server):
-    """A worker in a child process, which ends with this process at the latest."""
+    """A worker in a child process. It ends with this process at the latest."""
 
     _program = programs.WORKER
 
     def __init__(self, config: WorkerConfig, start: bool = True) -> None:
-        """Makes the server.
+        """Creates the server.
 
         Args:
-            config: How it runs, and where its dispatcher is.
-            start: Whether it is started at once.
+            config: Configuration, with the address of the dispatcher.
+            start: Whether to start the server immediately.
 
         Raises:
-            ServerError: If it does not start, for example because the dispatcher cannot be reached.
+            ServerError: If the server does not start, for example because the dispatcher is unreachable.
         """
         if not isinstance(config, WorkerConfig):
             raise errors.InvalidTypeError(f"`config` must be a pecan.WorkerConfig, got {type(config).__name__}")
@@ -120,7 +124,7 @@ class WorkerServer(_Server):
 
     @property
     def target(self) -> str:
-        """Where the worker's data plane serves."""
+        """Address of the worker's data plane."""
         _ = self.process
         return str(self._address)
 
@@ -140,13 +144,16 @@ class LocalCluster:
         dispatcher: DispatcherConfig | None = None,
         worker: WorkerConfig | None = None,
     ) -> None:
-        """Starts the cluster and waits until all of it serves.
+        """Starts the cluster and waits until all servers serve.
 
         Args:
-            workers: How many workers; 0 for none yet.
-            dispatcher: How the dispatcher runs.
-            worker: How each worker runs; its dispatcher_address is replaced. Without a cache_dir the cluster has one of
-                its own, which goes with it and takes up to half of the room that is free in the temporary directory.
+            workers: Number of workers; 0 starts none yet.
+            dispatcher: Configuration of the dispatcher; None uses the defaults.
+            worker: Configuration of each worker; the cluster replaces its `dispatcher_address`. Without a `cache_dir`
+                the cluster creates a temporary one and removes it at the end. It uses at most half of the free space.
+
+        Raises:
+            ServerError: If a server does not start.
         """
         if workers != 0:
             checks.positive("workers", workers)
@@ -165,11 +172,18 @@ class LocalCluster:
 
     @property
     def target(self) -> str:
-        """What to give to `distribute()`."""
+        """Address of the dispatcher, for `distribute()`."""
         return self.dispatcher.target
 
     def add_workers(self, number: int = 1) -> list[WorkerServer]:
-        """Starts more workers, all at once, and gives them; at least one."""
+        """Starts more workers at the same time.
+
+        Args:
+            number: Number of workers, at least 1.
+
+        Returns:
+            The new workers.
+        """
         checks.positive("number", number)
         config = self._config or WorkerConfig(self.target)
         config = dataclasses.replace(config, dispatcher_address=self.target)
@@ -185,7 +199,7 @@ class LocalCluster:
         return fresh
 
     def stop(self) -> None:
-        """Stops all of it. Datasets that read from it fail from now on. Idempotent."""
+        """Stops all servers. Datasets that read from the cluster fail afterwards. Idempotent."""
         from pecan._src.client import session
 
         if self.dispatcher._process is not None:
