@@ -23,6 +23,7 @@ func NewEditor(g *Graph) *Editor {
 	return &Editor{g: g, nodes: map[string]*tf.NodeDef{}, funcs: map[string]*tf.FunctionDef{}}
 }
 
+// Node gives a node as it is now, nil if there is none.
 func (e *Editor) Node(name string) *tf.NodeDef {
 	if n, ok := e.nodes[name]; ok {
 		return n
@@ -49,6 +50,7 @@ func (e *Editor) Add(n *tf.NodeDef) string {
 	return n.GetName()
 }
 
+// AddInt adds a constant of one number and returns its name.
 func (e *Editor) AddInt(name string, value int64) string {
 	return e.Add(nodedef.Int64Const(name, value))
 }
@@ -129,6 +131,7 @@ func (e *Editor) Has(name string) bool {
 	return ok
 }
 
+// Function gives a function as it is now, nil if there is none.
 func (e *Editor) Function(name string) *tf.FunctionDef {
 	if f, ok := e.funcs[name]; ok {
 		return f

@@ -30,6 +30,7 @@ type Hasher struct {
 	functions map[string][]byte
 }
 
+// NewHasher hashes all nodes of a graph.
 func NewHasher(g *Graph) *Hasher {
 	h := &Hasher{g: g, nodes: make(map[string][]byte, len(g.order)), functions: map[string][]byte{}}
 	for _, n := range g.order {
@@ -47,6 +48,7 @@ func NewHasher(g *Graph) *Hasher {
 	return h
 }
 
+// Node is the hash of a node and all its inputs.
 func (h *Hasher) Node(name string) []byte { return h.nodes[name] }
 
 // hashNode combines op, attributes and inputs; resolve gives the hash that an input stands for.

@@ -8,6 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
+// NodeOf gives the node outside of functions that an input names.
 func (g *Graph) NodeOf(input string) *tf.NodeDef {
 	name, _, _ := nodedef.SplitInput(input)
 	return g.nodes[name]
@@ -104,6 +105,7 @@ func (g *Graph) Input(n *tf.NodeDef, arg string) *tf.NodeDef {
 	return g.nodes[name]
 }
 
+// InputIndex is the index of the first input that an argument has, -1 if the op has no such argument.
 func (g *Graph) InputIndex(n *tf.NodeDef, arg string) int {
 	at := 0
 	for _, a := range g.ops.Def(n.GetOp()).GetInputArg() {
@@ -116,6 +118,7 @@ func (g *Graph) InputIndex(n *tf.NodeDef, arg string) int {
 	return -1
 }
 
+// InputInt gives the number of an argument that is a constant.
 func (g *Graph) InputInt(n *tf.NodeDef, arg string) (int64, bool) {
 	return nodedef.Int(g.Input(n, arg))
 }

@@ -96,9 +96,9 @@ const ownOps = "Pecan"
 // sinkDatasets are datasets that write.
 var sinkDatasets = ops.Names(`DatasetToTFRecord ExperimentalDatasetToTFRecord SaveDataset SaveDatasetV2`)
 
-// judge decides on one known op. top tells whether the node stands outside of functions, where variables and tables
+// verdictOf decides on one known op. top tells whether the node stands outside of functions, where variables and tables
 // get the values they had in the trainer.
-func (g *Graph) judge(op string, top bool) verdict {
+func (g *Graph) verdictOf(op string, top bool) verdict {
 	for _, allowed := range g.limits.AllowOps {
 		if allowed == op {
 			return verdict{}
@@ -176,7 +176,7 @@ func (g *Graph) checkOps() error {
 			g.ops.Release(), strings.Join(list, ", "))
 	}
 	return g.EachNode(func(n *tf.NodeDef, function string) error {
-		v := g.judge(n.GetOp(), function == "")
+		v := g.verdictOf(n.GetOp(), function == "")
 		if v.reason == "" || warnsOfRejections(n) {
 			return nil
 		}

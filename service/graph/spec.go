@@ -27,6 +27,7 @@ func (g *Graph) OutputTypes(n *tf.NodeDef) []tf.DataType {
 	return []tf.DataType{tf.DataType_DT_STRING}
 }
 
+// OutputShapes are the component shapes that a dataset node states.
 func (g *Graph) OutputShapes(n *tf.NodeDef) []*tf.TensorShapeProto {
 	if v, ok := n.GetAttr()["output_shapes"]; ok {
 		return v.GetList().GetShape()
@@ -41,6 +42,7 @@ func (g *Graph) OutputShapes(n *tf.NodeDef) []*tf.TensorShapeProto {
 // Outputs are the components of an element, as far as the graph tells.
 func (g *Graph) Outputs() []*ComponentSpec { return g.Components(g.root) }
 
+// Components are the components of the elements that a dataset node gives.
 func (g *Graph) Components(n *tf.NodeDef) []*ComponentSpec {
 	types, shapes := g.OutputTypes(n), g.OutputShapes(n)
 	specs := make([]*ComponentSpec, len(types))

@@ -75,6 +75,7 @@ func (g *Graph) argCount(args []*tf.OpDef_ArgDef, n *tf.NodeDef) (int, bool) {
 	return total, true
 }
 
+// ArgSize is how many inputs an argument has. It reports false if the node's attributes do not say it.
 func (g *Graph) ArgSize(arg *tf.OpDef_ArgDef, n *tf.NodeDef) (int, bool) {
 	switch {
 	case arg.GetNumberAttr() != "":

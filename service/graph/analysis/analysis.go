@@ -18,6 +18,7 @@ type Analysis struct {
 	Keyed map[string]bool
 }
 
+// New prepares the analysis of a graph.
 func New(g *graph.Graph) *Analysis {
 	return &Analysis{
 		Variables: graph.NewVariables(g), g: g, cards: map[*graph.Step]int64{}, ends: map[*graph.Step]bool{}, costs: map[*graph.Step]int{},

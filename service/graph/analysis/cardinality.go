@@ -91,6 +91,7 @@ func (a *Analysis) countSource(n *tf.NodeDef) int64 {
 	return Unknown
 }
 
+// RangeCount is how many numbers a range has.
 func RangeCount(start, stop, step int64) int64 {
 	if (step > 0 && start >= stop) || (step < 0 && start <= stop) {
 		return 0

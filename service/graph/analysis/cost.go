@@ -19,6 +19,7 @@ const (
 	WeightHeavy
 )
 
+// Weight is the weight of what a step's functions do for one element.
 func (a *Analysis) Weight(s *graph.Step) int {
 	f := a.Facts(s)
 	switch {

@@ -5,7 +5,7 @@
 // keeps its answers and belongs to one goroutine.
 //
 // The files in reading order: analysis.go, cardinality.go, endless.go, facts.go and functions.go (what functions do),
-// cost.go, order.go (which steps keep order and count), keyed.go (which steps can draw by element index),
+// cost.go, repeatable.go (which steps keep order and count), keyed.go (which steps can draw by element index),
 // determinism.go (the determinism class), mode.go (the mode in which a job can run).
 //
 // Do not follow single tensors here, that is package dataflow, and do not decide where a dataset is divided.

@@ -63,6 +63,7 @@ func (a *Analysis) anyEndless(steps []*graph.Step) bool {
 	return false
 }
 
+// AllEndless tells whether every one of the steps may give elements without end.
 func (a *Analysis) AllEndless(steps []*graph.Step) bool {
 	for _, s := range steps {
 		if !a.MayBeEndless(s) {

@@ -22,6 +22,7 @@ var wildOps = ops.Names(`Timestamp NonDeterministicInts`)
 
 const manyOps = 40
 
+// FunctionFacts are the facts about a function and all functions that it calls.
 func (a *Analysis) FunctionFacts(name string) *Facts {
 	if f, ok := a.funcs[name]; ok {
 		return f

@@ -77,6 +77,7 @@ const maxDims = 16
 // rankDim stands among the dimensions for how many there are: what looks at that does something else to rows in batches.
 const rankDim Dims = 1 << maxDims
 
+// DimSet is the set of the given dimensions.
 func DimSet(dims ...int) (s Dims) {
 	for _, d := range dims {
 		s |= 1 << d

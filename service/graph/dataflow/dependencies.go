@@ -22,6 +22,7 @@ type Dependencies struct {
 // ArgSet holds arguments by number.
 type ArgSet []bool
 
+// Add adds the arguments of another set.
 func (s ArgSet) Add(other ArgSet) {
 	for i, in := range other {
 		s[i] = s[i] || in
@@ -43,6 +44,7 @@ type DependencyAnalysis struct {
 	known map[string]*Dependencies
 }
 
+// NewDependencyAnalysis prepares the analysis of a graph's functions.
 func NewDependencyAnalysis(g *graph.Graph) *DependencyAnalysis {
 	return &DependencyAnalysis{g, map[string]*Dependencies{}}
 }

@@ -86,10 +86,11 @@ func (f *scope) wholeImage(n *tf.NodeDef, in []*tensor) bool {
 
 // TakesNearest tells whether each value of a picture that is resized or turned is one of those that it had, or one that is put in.
 func TakesNearest(n *tf.NodeDef) bool {
-	return n.GetOp() == "ResizeNearestNeighbor" || n.GetOp() == ImageProjectiveOps && string(n.GetAttr()["interpolation"].GetS()) == "NEAREST"
+	return n.GetOp() == "ResizeNearestNeighbor" || n.GetOp() == ImageProjectiveOp && string(n.GetAttr()["interpolation"].GetS()) == "NEAREST"
 }
 
-const ImageProjectiveOps = "ImageProjectiveTransformV3"
+// ImageProjectiveOp is the op that turns, shifts and shears images.
+const ImageProjectiveOp = "ImageProjectiveTransformV3"
 
 // mirrors tells whether a mirrored picture gives a mirrored result.
 func mirrors(n *tf.NodeDef) bool {

@@ -91,6 +91,7 @@ func complexNumber(t tf.DataType) bool {
 	return t == tf.DataType_DT_COMPLEX64 || t == tf.DataType_DT_COMPLEX128
 }
 
+// IsInteger tells whether a type has integer values.
 func IsInteger(t tf.DataType) bool {
 	return !floating(t) && !complexNumber(t) && t != tf.DataType_DT_BOOL
 }

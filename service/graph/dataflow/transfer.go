@@ -31,7 +31,7 @@ func newTransferFunctions() map[string]transfer {
 		"EnsureShape": transferEnsured, "ClipByValue": transferClip, "MatMul": transferMatMul,
 		"AdjustContrastv2": mixing(true, -3, -2), "AdjustHue": mixing(false, -1), "AdjustSaturation": mixing(false, -1),
 		"RGBToHSV": mixing(false, -1), "HSVToRGB": mixing(false, -1),
-		"DepthwiseConv2dNative": transferDepthwise, ImageProjectiveOps: transferResize(2), "ScaleAndTranslate": transferScaled,
+		"DepthwiseConv2dNative": transferDepthwise, ImageProjectiveOp: transferResize(2), "ScaleAndTranslate": transferScaled,
 	}
 	for _, op := range []string{"ResizeArea", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"} {
 		follows[op] = transferResize(1)

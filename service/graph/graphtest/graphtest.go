@@ -12,6 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
+// FingerprintOf parses a graph and gives its fingerprint.
 func FingerprintOf(t *testing.T, data []byte) string {
 	t.Helper()
 	g, err := graph.Parse(data, graph.Limits{})
@@ -35,6 +36,7 @@ func Read(t testing.TB, name string) []byte {
 	return data
 }
 
+// Parse reads a graph of testdata.
 func Parse(t testing.TB, name string) *graph.Graph {
 	t.Helper()
 	g, err := graph.Parse(Read(t, name), graph.Limits{})
@@ -44,6 +46,7 @@ func Parse(t testing.TB, name string) *graph.Graph {
 	return g
 }
 
+// Decode reads a GraphDef.
 func Decode(t testing.TB, data []byte) *tf.GraphDef {
 	t.Helper()
 	var def tf.GraphDef
@@ -53,6 +56,7 @@ func Decode(t testing.TB, data []byte) *tf.GraphDef {
 	return &def
 }
 
+// Encode writes a GraphDef.
 func Encode(t testing.TB, def *tf.GraphDef) []byte {
 	t.Helper()
 	data, err := proto.Marshal(def)
@@ -70,6 +74,7 @@ func Changed(t testing.TB, name string, change func(*tf.GraphDef)) []byte {
 	return Encode(t, def)
 }
 
+// OfOp finds the first node with an op.
 func OfOp(t testing.TB, def *tf.GraphDef, op string) *tf.NodeDef {
 	t.Helper()
 	for _, n := range def.GetNode() {
@@ -81,6 +86,7 @@ func OfOp(t testing.TB, def *tf.GraphDef, op string) *tf.NodeDef {
 	return nil
 }
 
+// HasOp tells whether a graph has a node with an op.
 func HasOp(def *tf.GraphDef, op string) bool {
 	for _, n := range def.GetNode() {
 		if n.GetOp() == op {
@@ -90,6 +96,7 @@ func HasOp(def *tf.GraphDef, op string) bool {
 	return false
 }
 
+// Named finds a node by its name.
 func Named(t testing.TB, def *tf.GraphDef, name string) *tf.NodeDef {
 	t.Helper()
 	for _, n := range def.GetNode() {
@@ -101,6 +108,7 @@ func Named(t testing.TB, def *tf.GraphDef, name string) *tf.NodeDef {
 	return nil
 }
 
+// SetConst replaces the constant of one input of a node.
 func SetConst(t *testing.T, def *tf.GraphDef, n *tf.NodeDef, input int, value int64) {
 	Named(t, def, n.GetInput()[input]).Attr["value"].GetTensor().Int64Val = []int64{value}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
+// Sharded are the options of an exactly-once job with a sharding policy.
 func Sharded(s pecanv1.Sharding) *pecanv1.JobOptions {
 	return &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, Sharding: s}
 }
@@ -32,6 +33,7 @@ func Number(t testing.TB, def *tf.GraphDef, n *tf.NodeDef, i int) int64 {
 	return v
 }
 
+// Plan plans a dataset for a number of static workers.
 func Plan(t testing.TB, g *graph.Graph, opts *pecanv1.JobOptions, workers int) *pecanv1.Plan {
 	t.Helper()
 	p, err := split.Analyze(g, opts, split.Env{StaticWorkers: workers})
@@ -41,6 +43,7 @@ func Plan(t testing.TB, g *graph.Graph, opts *pecanv1.JobOptions, workers int) *
 	return p
 }
 
+// Once are the options of an exactly-once job.
 var Once = &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE}
 
 // Stream writes one stream in exactly-once mode and gives its graph A.

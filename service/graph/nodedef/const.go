@@ -10,6 +10,7 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
+// StringConst is a constant node of one string.
 func StringConst(name, value string) *tf.NodeDef {
 	return Const(name, &tf.TensorProto{Dtype: tf.DataType_DT_STRING, TensorShape: Shape(), StringVal: [][]byte{[]byte(value)}})
 }
@@ -160,6 +161,7 @@ func Fill[T any](values []T, count int64) ([]T, bool) {
 	return values, true
 }
 
+// Int reads a constant of one integer.
 func Int(n *tf.NodeDef) (int64, bool) {
 	v, ok := Ints(n)
 	if !ok || len(v) != 1 {
@@ -187,6 +189,7 @@ func Strings(n *tf.NodeDef) ([][]byte, bool) {
 	return Fill(append([][]byte(nil), t.GetStringVal()...), count)
 }
 
+// UnpackStrings reads the strings of a packed string tensor.
 func UnpackStrings(raw []byte, count int64) ([][]byte, bool) {
 	if count > int64(len(raw)) {
 		return nil, false
@@ -219,6 +222,7 @@ func ValueCount(t *tf.TensorProto) int {
 		len(t.GetFloat8Val()))
 }
 
+// Shape is the shape with the given sizes.
 func Shape(dims ...int64) *tf.TensorShapeProto {
 	s := &tf.TensorShapeProto{}
 	for _, d := range dims {
@@ -227,14 +231,17 @@ func Shape(dims ...int64) *tf.TensorShapeProto {
 	return s
 }
 
+// Int64Const is a constant node of one int64.
 func Int64Const(name string, value int64) *tf.NodeDef {
 	return Const(name, &tf.TensorProto{Dtype: tf.DataType_DT_INT64, TensorShape: Shape(), Int64Val: []int64{value}})
 }
 
+// BoolConst is a constant node of one Boolean.
 func BoolConst(name string, value bool) *tf.NodeDef {
 	return Const(name, &tf.TensorProto{Dtype: tf.DataType_DT_BOOL, TensorShape: Shape(), BoolVal: []bool{value}})
 }
 
+// Const is a constant node of a tensor.
 func Const(name string, t *tf.TensorProto) *tf.NodeDef {
 	return &tf.NodeDef{Name: name, Op: "Const", Attr: map[string]*tf.AttrValue{
 		"dtype": {Value: &tf.AttrValue_Type{Type: t.GetDtype()}},

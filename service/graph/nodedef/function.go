@@ -114,6 +114,7 @@ func RenameCalls(n *tf.NodeDef, from, to string) {
 	}
 }
 
+// ShortHash is a hash of 16 hexadecimal digits, for names.
 func ShortHash(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:8])

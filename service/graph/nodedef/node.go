@@ -8,6 +8,7 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
+// Copy copies a node. The values of its attributes are shared.
 func Copy(n *tf.NodeDef) *tf.NodeDef {
 	c := &tf.NodeDef{Name: n.GetName(), Op: n.GetOp(), Device: n.GetDevice()}
 	c.Input = append([]string(nil), n.GetInput()...)
@@ -25,10 +26,12 @@ func InputNode(input string) string {
 	return name
 }
 
+// Identity is an Identity node inside a function.
 func Identity(name, input string, t tf.DataType) *tf.NodeDef {
 	return &tf.NodeDef{Name: name, Op: "Identity", Input: []string{input}, Attr: map[string]*tf.AttrValue{"T": TypeAttr(t)}}
 }
 
+// Pack is a node inside a function that packs scalars into a vector.
 func Pack(name string, t tf.DataType, inputs ...string) *tf.NodeDef {
 	return &tf.NodeDef{Name: name, Op: "Pack", Input: inputs, Attr: map[string]*tf.AttrValue{"N": IntAttr(int64(len(inputs))), "T": TypeAttr(t), "axis": IntAttr(0)}}
 }
@@ -62,6 +65,7 @@ func OutputIndex(input string) int {
 	return index
 }
 
+// DataInputCount is the number of inputs that are no control inputs.
 func DataInputCount(n *tf.NodeDef) (count int) {
 	for _, input := range n.GetInput() {
 		if !strings.HasPrefix(input, "^") {
@@ -71,6 +75,7 @@ func DataInputCount(n *tf.NodeDef) (count int) {
 	return count
 }
 
+// Path names a node of a function, or of the graph if function is empty.
 func Path(function string, n *tf.NodeDef) string {
 	if function == "" {
 		return n.GetName()

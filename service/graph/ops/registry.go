@@ -101,6 +101,7 @@ func (o *Set) IsSeeded(op string) bool {
 	return ok && def.GetIsStateful() && AttrDef(def, "seed") != nil && AttrDef(def, "seed2") != nil && AttrDef(def, "shared_name") == nil
 }
 
+// AttrDef finds the definition of an attribute, nil if the op has no such attribute.
 func AttrDef(def *tf.OpDef, name string) *tf.OpDef_AttrDef {
 	for _, a := range def.GetAttr() {
 		if a.GetName() == name {

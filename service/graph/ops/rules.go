@@ -42,6 +42,7 @@ type Rule struct {
 	Mixes bool
 }
 
+// Rules has a rule for every dataset op that Pecan understands. Other ops are Undivided.
 var Rules = map[string]Rule{
 	"RangeDataset": {Kind: Source}, "TensorSliceDataset": {Kind: Source}, "TensorDataset": {Kind: Source},
 	"SparseTensorSliceDataset": {Kind: Source}, "RandomDataset": {Kind: Source}, "RandomDatasetV2": {Kind: Source},

@@ -14,6 +14,7 @@ var GeneratorOps = Names(`
 // IsTable tells whether an op makes a lookup table, which is empty until something fills it.
 func IsTable(op string) bool { return strings.Contains(op, "HashTable") }
 
+// FillsTable tells whether an op fills a lookup table.
 func FillsTable(op string) bool {
 	return op == "LookupTableImportV2" || strings.HasPrefix(op, "InitializeTable")
 }

@@ -11,6 +11,7 @@ type Stateless struct {
 	Dtype, Shape string
 }
 
+// StatelessOps are the stateless forms of the random ops that have one.
 var StatelessOps = map[string]Stateless{
 	"RandomUniform":        {Op: "StatelessRandomUniformV2", Dtype: "dtype", Shape: "T"},
 	"RandomStandardNormal": {Op: "StatelessRandomNormalV2", Dtype: "dtype", Shape: "T"},

@@ -59,7 +59,7 @@ type reordering struct {
 	funcs []*tf.FunctionDef
 }
 
-func movable(s *graph.Step) bool {
+func isMovable(s *graph.Step) bool {
 	return s.Rule.Kind == ops.OneToOne || ops.FunctionAttr(s.Node.GetOp()) == "predicate" && s.Rule.Kind == ops.PerElement
 }
 
@@ -72,7 +72,7 @@ func (o *reordering) place(order []string) error {
 	section := 0
 	sections := map[string]int{}
 	for _, s := range o.steps {
-		if !movable(s) && !batches(s) && s.Rule.Kind != ops.PassThrough || o.g.IsCacheMark(s.Node) {
+		if !isMovable(s) && !batches(s) && s.Rule.Kind != ops.PassThrough || o.g.IsCacheMark(s.Node) {
 			section++
 		}
 		sections[s.Node.GetName()] = section
@@ -82,7 +82,7 @@ func (o *reordering) place(order []string) error {
 		switch {
 		case s == nil:
 			return fmt.Errorf("there is no step %s, or it is named twice", nodedef.Quote(name))
-		case i >= len(o.steps) || sections[name] != sections[o.steps[i].Node.GetName()], !movable(s) && !batches(s) && o.steps[i] != s:
+		case i >= len(o.steps) || sections[name] != sections[o.steps[i].Node.GetName()], !isMovable(s) && !batches(s) && o.steps[i] != s:
 			return fmt.Errorf("step %s (%s) may not stand at place %d: only maps and filters move, and not past others", nodedef.Quote(name), s.Node.GetOp(), i)
 		}
 		delete(byName, name)
@@ -122,10 +122,12 @@ type Refused struct {
 	Why      error
 }
 
+// Error says where the order cannot be had.
 func (r *Refused) Error() string {
 	return fmt.Sprintf("step %s (%s): %v", nodedef.Quote(r.Node), r.Op, r.Why)
 }
 
+// Unwrap gives the cause.
 func (r *Refused) Unwrap() error { return r.Why }
 
 // rewire gives each step its new input, and the types and shapes that come from there.
@@ -142,14 +144,14 @@ func (o *reordering) rewire() error {
 		n.Input[s.InAt[0]] = input
 		input = n.GetName()
 		switch {
-		case movable(s):
+		case isMovable(s):
 			var err error
 			if types, shapes, err = o.move(n, s, types, shapes); err != nil {
 				return &Refused{n.GetName(), n.GetOp(), err}
 			}
 		case s.Rule.Kind == ops.PassThrough:
 		case batches(s):
-			shapes = o.batched(s, shapes)
+			shapes = o.batchedShapes(s, shapes)
 		case !slices.Equal(types, o.g.OutputTypes(s.In[0].Node)):
 			return &Refused{n.GetName(), n.GetOp(), errors.New("it would be given other types than it was written for")}
 		default:
@@ -179,7 +181,7 @@ func (o *reordering) sectionEnds(place int) bool {
 		return true
 	}
 	next := o.placed[place+1]
-	if movable(next) || next.Rule.Kind == ops.PassThrough {
+	if isMovable(next) || next.Rule.Kind == ops.PassThrough {
 		return false
 	}
 	before := map[*graph.Step]bool{}
@@ -189,8 +191,8 @@ func (o *reordering) sectionEnds(place int) bool {
 	return !slices.ContainsFunc(o.placed[:place+1], func(s *graph.Step) bool { return !before[s] })
 }
 
-// batched are the shapes of batches of elements.
-func (o *reordering) batched(batch *graph.Step, shapes []*tf.TensorShapeProto) (out []*tf.TensorShapeProto) {
+// batchedShapes are the shapes of batches of elements.
+func (o *reordering) batchedShapes(batch *graph.Step, shapes []*tf.TensorShapeProto) (out []*tf.TensorShapeProto) {
 	rows := &tf.TensorShapeProto_Dim{Size: -1}
 	if first := o.g.OutputShapes(batch.Node)[0].GetDim(); len(first) > 0 {
 		rows = first[0]

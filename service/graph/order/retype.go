@@ -172,7 +172,7 @@ func (b *typedBody) retype(original *tf.NodeDef) error {
 
 // turns tells whether a node moves the values of a picture to other places and puts in zeros, which are the same in every type.
 func (b *typedBody) turns(n *tf.NodeDef) bool {
-	if n.GetOp() != dataflow.ImageProjectiveOps || !dataflow.TakesNearest(n) {
+	if n.GetOp() != dataflow.ImageProjectiveOp || !dataflow.TakesNearest(n) {
 		return false
 	}
 	at := b.g.InputIndex(n, "fill_value")

@@ -16,7 +16,7 @@ func findCached(top *graph.Step, plan *pecanv1.Plan, at position) (*graph.Step, 
 		if s.Node.GetName() == plan.GetCache().GetNode() {
 			return s, at
 		}
-		at.cached = at.cached || s.Rule.Kind == ops.Cached
+		at.belowCache = at.belowCache || s.Rule.Kind == ops.Cached
 		if len(s.In) != 1 {
 			return nil, at
 		}
@@ -33,7 +33,7 @@ func (e *editor) splitAtCache(top *graph.Step, at position) error {
 	under := e.fork()
 	// What is left out at the start is left out above: a segment has all elements.
 	under.skips = nil
-	graphs, err := under.single(under.emit(mark, at), mark.Node)
+	graphs, err := under.finishGraph(under.emit(mark, at), mark.Node)
 	if err != nil {
 		return err
 	}

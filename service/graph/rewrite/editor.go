@@ -44,10 +44,10 @@ type editor struct {
 
 // planFacts is the part of a plan that rewriting looks at.
 type planFacts struct {
-	streams int64
-	way     split.Division
-	hint    bool
-	off     bool
+	streams  int64
+	division split.Division
+	hint     bool
+	off      bool
 }
 
 func (e *editor) ordered() bool { return e.at.Mode.String() == "MODE_DETERMINISTIC" }

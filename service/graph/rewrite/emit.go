@@ -20,14 +20,14 @@ func (e *editor) outputOf(s *graph.Step) ([]tf.DataType, []*tf.TensorShapeProto)
 	return types, shapes
 }
 
-// tree writes a step and all below it, divided at the cached step when there is one; like is whose elements come out.
-func (e *editor) tree(root *graph.Step, like *tf.NodeDef, at position) (*StreamGraphs, error) {
+// writeTree writes a step and all below it, divided at the cached step when there is one; like is whose elements come out.
+func (e *editor) writeTree(root *graph.Step, like *tf.NodeDef, at position) (*StreamGraphs, error) {
 	if e.cachePlan != nil {
 		if err := e.splitAtCache(root, at); err != nil {
 			return nil, err
 		}
 	}
-	graphs, err := e.single(e.emit(root, at), like)
+	graphs, err := e.finishGraph(e.emit(root, at), like)
 	if err != nil {
 		return nil, err
 	}
@@ -35,8 +35,8 @@ func (e *editor) tree(root *graph.Step, like *tf.NodeDef, at position) (*StreamG
 	return graphs, nil
 }
 
-// single ends one graph: our options last, then the result.
-func (e *editor) single(root string, like *tf.NodeDef) (*StreamGraphs, error) {
+// finishGraph ends one graph: our options last, then the result.
+func (e *editor) finishGraph(root string, like *tf.NodeDef) (*StreamGraphs, error) {
 	if e.clones > e.g.Limits().MaxNodes {
 		return nil, reason.New(reason.GraphLimit, "the dataset's functions grow to more than %d nodes when each call gets seeds of its own: simplify the pipeline", e.g.Limits().MaxNodes)
 	}
@@ -58,11 +58,11 @@ func (e *editor) emit(s *graph.Step, at position) string {
 	if s == e.stop {
 		return e.stopOutput
 	}
-	cut, isCut := e.plan.way.Cuts[s]
-	at.head = at.head || isCut
+	cut, isCut := e.plan.division.Cuts[s]
+	at.belowCut = at.belowCut || isCut
 	below := at
 	if s.Rule.Kind == ops.Cached || s.Node.GetOp() == "SnapshotDatasetV2" || e.g.IsCacheMark(s.Node) {
-		below.cached = true
+		below.belowCache = true
 	}
 	inputs := make([]string, len(s.In))
 	for i, in := range s.In {
@@ -76,18 +76,18 @@ func (e *editor) emit(s *graph.Step, at position) string {
 		name = inputs[0]
 	} else {
 		switch {
-		case e.at.Restored > 0 && !at.head && !e.p.Keyed[name]:
+		case e.at.Restored > 0 && !at.belowCut && !e.p.Keyed[name]:
 			at.start = e.at.Restored
 		case e.skippedBelow[s] && !e.p.Keyed[name]:
 			at.start = e.at.Start
 		}
 		e.wire(s, inputs)
 		e.rewriteStep(s, at)
-		name = e.passIndex(s)
+		name = e.passIndexOn(s)
 	}
 	if isCut {
 		types, shapes := e.outputOf(s)
-		name = e.p.Cut(e.Editor, s, e.plan.way.Edges[cut], split.Share{Streams: e.plan.streams, Stream: int64(e.at.Stream)}, name, types, shapes)
+		name = e.p.Cut(e.Editor, s, e.plan.division.Edges[cut], split.Share{Streams: e.plan.streams, Stream: int64(e.at.Stream)}, name, types, shapes)
 	}
 	return e.skip(s, name)
 }
@@ -106,7 +106,7 @@ func (e *editor) emitAbove(s, stop *graph.Step, output string) string {
 	}
 	e.wire(s, []string{input})
 	e.rewriteStep(s, position{})
-	return e.passIndex(s)
+	return e.passIndexOn(s)
 }
 
 // wire connects a step to its inputs where they changed.

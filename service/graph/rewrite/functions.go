@@ -72,7 +72,7 @@ const cycleLength = 8
 
 // rewriteNested changes one node of a cloned function and gives the constants that it needs beside it.
 func (e *editor) rewriteNested(c *tf.NodeDef, path string, at position, inside map[string]*tf.NodeDef) (beside []*tf.NodeDef) {
-	if e.plan.streams > 1 && at.head || analysis.NeedsRepeatableOrder(e.at.Mode) {
+	if e.plan.streams > 1 && at.belowCut || analysis.NeedsRepeatableOrder(e.at.Mode) {
 		if v, ok := c.Attr["deterministic"]; ok && string(v.GetS()) != "true" {
 			c.Attr["deterministic"] = nodedef.BytesAttr("true")
 		}

@@ -15,7 +15,7 @@ const anonymousVariable = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 // every epoch would draw the same numbers.
 func (e *editor) privateVariables(n *tf.NodeDef, at position) {
 	if e.plan.off {
-		at.head = false
+		at.belowCut = false
 	}
 	for _, c := range e.p.Captures(n) {
 		if !c.Use.Writes {

@@ -25,10 +25,10 @@ func (e *editor) planIndex(root *graph.Step) {
 	e.index = indexColumn{in: map[*graph.Step]bool{}, out: map[*graph.Step]bool{}, number: map[*graph.Step]bool{}, skipped: map[*graph.Step]int64{}}
 	var below func(s *graph.Step, wanted bool)
 	below = func(s *graph.Step, wanted bool) {
-		_, cut := e.plan.way.Cuts[s]
+		_, cut := e.plan.division.Cuts[s]
 		keyed := e.p.Keyed[s.Node.GetName()]
 		// Above a cached step elements are numbered anew: what is kept has no numbers, and whether it is kept is not to be seen.
-		through := !cut && s != e.plan.way.Batch && !e.g.IsCacheMark(s.Node) && passesIndex(s)
+		through := !cut && s != e.plan.division.Batch && !e.g.IsCacheMark(s.Node) && passesIndex(s)
 		e.index.out[s] = wanted && through
 		e.index.number[s] = wanted && !through
 		e.index.in[s] = keyed || wanted && through
@@ -81,8 +81,8 @@ func (e *editor) addIndex(s *graph.Step, input string) string {
 	return e.Add(zip)
 }
 
-// passIndex lets a step take the numbers, draw by them and give them on.
-func (e *editor) passIndex(s *graph.Step) string {
+// passIndexOn lets a step take the numbers, draw by them and give them on.
+func (e *editor) passIndexOn(s *graph.Step) string {
 	name := s.Node.GetName()
 	if !e.index.in[s] {
 		return name

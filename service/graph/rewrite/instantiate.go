@@ -50,10 +50,10 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 		root = &graph.Step{Node: g.Root(), OutputOf: g.Root(), Rule: ops.Rule{Kind: ops.Source}}
 		for _, n := range g.Order() {
 			if g.Ops().IsDataset(n.GetOp()) {
-				e.rewriteStep(&graph.Step{Node: n, OutputOf: n, Rule: g.RuleOf(n)}, position{head: true})
+				e.rewriteStep(&graph.Step{Node: n, OutputOf: n, Rule: g.RuleOf(n)}, position{belowCut: true})
 			}
 		}
-		return e.whole(root)
+		return e.writeUndivided(root)
 	}
 	if plan.GetRepeat() != 1 {
 		root, _ = e.p.RemoveOuterRepeat(root)
@@ -77,17 +77,17 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 		if err != nil {
 			return nil, err
 		}
-		return e.whole(top)
+		return e.writeUndivided(top)
 	}
 	root = e.p.PushPositionsDown(root)
 	w, err := e.p.FindDivision(root, plan)
 	if err != nil {
 		return nil, err
 	}
-	if root, e.plan.way, err = e.streamEnd(root, w); err != nil {
+	if root, e.plan.division, err = e.streamEnd(root, w); err != nil {
 		return nil, err
 	}
-	return e.parts(root)
+	return e.writeDivided(root)
 }
 
 // streamEnd gives the step at which the stream ends, and the way without a batch that stands above it.
@@ -108,16 +108,16 @@ func (e *editor) streamEnd(root *graph.Step, w split.Division) (*graph.Step, spl
 	}
 }
 
-// whole writes a graph without a cut.
-func (e *editor) whole(root *graph.Step) (*StreamGraphs, error) {
+// writeUndivided writes a graph without a cut.
+func (e *editor) writeUndivided(root *graph.Step) (*StreamGraphs, error) {
 	e.planIndex(root)
 	e.startAt(root, e.at.Start)
-	return e.tree(root, root.OutputOf, position{head: !e.plan.hint})
+	return e.writeTree(root, root.OutputOf, position{belowCut: !e.plan.hint})
 }
 
-// parts writes the graphs of a divided dataset.
-func (e *editor) parts(root *graph.Step) (*StreamGraphs, error) {
-	w := e.plan.way
+// writeDivided writes the graphs of a divided dataset.
+func (e *editor) writeDivided(root *graph.Step) (*StreamGraphs, error) {
+	w := e.plan.division
 	e.planIndex(root)
 	if int64(e.at.Stream) < e.plan.streams && e.p.WhyNoStart(root, w, e.at.Mode) == "" {
 		e.startAt(root, e.at.Start)
@@ -125,24 +125,24 @@ func (e *editor) parts(root *graph.Step) (*StreamGraphs, error) {
 		return nil, reason.New(reason.Internal, "stream %d cannot begin at element %d", e.at.Stream, e.at.Start)
 	}
 	if w.Batch == nil {
-		return e.tree(root, root.OutputOf, position{})
+		return e.writeTree(root, root.OutputOf, position{})
 	}
 	if int64(e.at.Stream) == e.plan.streams {
 		e.pullInto(w.Batch)
-		return e.single(e.emitAbove(root, w.Batch, w.Batch.Node.GetName()), root.OutputOf)
+		return e.finishGraph(e.emitAbove(root, w.Batch, w.Batch.Node.GetName()), root.OutputOf)
 	}
 	if w.Strategy == split.RemainderBatches {
 		e.relaxBatches(root, w.Batch)
-		return e.tree(root, w.Batch.Node, position{})
+		return e.writeTree(root, w.Batch.Node, position{})
 	}
 	above := e.fork()
 	e.relaxBatches(w.Batch, w.Batch)
-	a, err := e.tree(w.Batch, w.Batch.Node, position{})
+	a, err := e.writeTree(w.Batch, w.Batch.Node, position{})
 	if err != nil {
 		return nil, err
 	}
 	source := above.addPull(e.g.OutputTypes(w.Batch.Node), e.g.OutputShapes(w.Batch.Node), e.at.Source)
-	b, err := above.single(above.emitAbove(root, w.Batch, source), root.OutputOf)
+	b, err := above.finishGraph(above.emitAbove(root, w.Batch, source), root.OutputOf)
 	if err != nil {
 		return nil, err
 	}

@@ -65,10 +65,10 @@ func (e *editor) meter(root string) string {
 		return root
 	}
 	m := &metering{e: e, of: map[string]string{}, wakes: map[string]bool{}, counts: map[string]bool{}, resourceBelow: true}
-	m.survey(root, false)
-	root = m.below(root, false)
+	m.planMeters(root, false)
+	root = m.addMeters(root, false)
 	if !m.resourceBelow && m.meters > 0 || m.resourceBelow && m.counts[root] {
-		return m.resource(root)
+		return m.passResource(root)
 	}
 	return root
 }
@@ -98,15 +98,15 @@ func (m *metering) inputs(n *tf.NodeDef) (places []int, from []string) {
 	return places, from
 }
 
-// survey finds out where the resource can be, before anything is changed. It tells whether what a node gives is counted when the model
+// planMeters finds out where the resource can be, before anything is changed. It tells whether what a node gives is counted when the model
 // has forgotten the node: by a meter, or by what a step below it gives.
-func (m *metering) survey(name string, vanishes bool) (counted bool) {
+func (m *metering) planMeters(name string, vanishes bool) (counted bool) {
 	n := m.e.Node(name)
 	_, inputs := m.inputs(n)
 	m.wakes[name] = wakesPerElement[n.GetOp()]
 	below := false
 	for i, from := range inputs {
-		known := m.survey(from, vanishes || i > 0 || !keepsInput[n.GetOp()])
+		known := m.planMeters(from, vanishes || i > 0 || !keepsInput[n.GetOp()])
 		below = below || i == 0 && known
 		m.wakes[name] = m.wakes[name] || m.wakes[from]
 	}
@@ -124,8 +124,8 @@ func (m *metering) survey(name string, vanishes bool) (counted bool) {
 	return below && (oneForOne[n.GetOp()] || strings.HasPrefix(name, indexPrefix))
 }
 
-// resource hands what meters count in down to a node and all below it.
-func (m *metering) resource(name string) string {
+// passResource hands what meters count in down to a node and all below it.
+func (m *metering) passResource(name string) string {
 	e, top := m.e, m.e.Node(name)
 	handle := e.Add(&tf.NodeDef{Name: "pecan_meters", Op: "StatsAggregatorHandle",
 		Attr: map[string]*tf.AttrValue{"container": nodedef.BytesAttr(""), "shared_name": nodedef.BytesAttr(e.at.Meters)}})
@@ -139,8 +139,8 @@ func (m *metering) resource(name string) string {
 		Attr:  nodedef.DatasetAttrs(e.g.OutputTypes(top), e.g.OutputShapes(top))})
 }
 
-// below meters a node and all below it. vanishes tells whether the model may forget the node.
-func (m *metering) below(name string, vanishes bool) string {
+// addMeters meters a node and all below it. vanishes tells whether the model may forget the node.
+func (m *metering) addMeters(name string, vanishes bool) string {
 	if known, ok := m.of[name]; ok {
 		return known
 	}
@@ -150,10 +150,10 @@ func (m *metering) below(name string, vanishes bool) string {
 	for i, from := range inputs {
 		// What a function captures is read once per call.
 		kept := !vanishes && places[i] == 0 && keepsInput[n.GetOp()]
-		stands := m.below(from, !kept)
+		stands := m.addMeters(from, !kept)
 		if m.counts[stands] {
 			if m.resourceBelow && m.wakes[name] && !m.wakes[from] {
-				stands = m.resource(stands)
+				stands = m.passResource(stands)
 			} else {
 				m.counts[name] = true
 			}

@@ -40,19 +40,19 @@ func (e *editor) seedPair(n *tf.NodeDef, at position, seed, seed2 int64, path st
 		}
 	}
 	if e.plan.off && (seed != 0 || seed2 != 0) {
-		at.head = true
+		at.belowCut = true
 	} else if e.plan.off {
-		at.head = false
+		at.belowCut = false
 	}
 	return e.seeds.seeds(at, seed, seed2, path, fixed)
 }
 
 // position is where a seeded op stands in a stream graph.
 type position struct {
-	// head: below the cut, where every stream must draw the same.
-	head bool
-	// cached: below a cache or snapshot, which would not repeat itself if the epoch changed what it holds.
-	cached bool
+	// belowCut: below the cut, where every stream must draw the same.
+	belowCut bool
+	// belowCache: below a cache or snapshot, which would not repeat itself if the epoch changed what it holds.
+	belowCache bool
 	// start is the index at which the stream begins, where a step runs for elements from there on only. Its random ops would
 	// else draw once more what they drew for the first elements.
 	start uint64
@@ -71,8 +71,8 @@ type seedSource struct {
 // when the pipeline is rearranged. fixed leaves the epoch out (reshuffle_each_iteration=False).
 func (s seedSource) seeds(at position, seed, seed2 int64, path string, fixed bool) (int64, int64) {
 	own := seed != 0 || seed2 != 0
-	byEpoch := !at.cached && !fixed
-	if own && at.head && (s.epoch == 0 || !byEpoch) {
+	byEpoch := !at.belowCache && !fixed
+	if own && at.belowCut && (s.epoch == 0 || !byEpoch) {
 		return seed, seed2
 	}
 	h := sha256.New()
@@ -90,7 +90,7 @@ func (s seedSource) seeds(at position, seed, seed2 int64, path string, fixed boo
 	if byEpoch {
 		buf = binary.BigEndian.AppendUint64(append(buf, 'e'), s.epoch)
 	}
-	if !at.head {
+	if !at.belowCut {
 		buf = binary.BigEndian.AppendUint64(append(buf, 's'), s.stream)
 	}
 	if at.start > 0 {

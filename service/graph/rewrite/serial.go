@@ -84,8 +84,8 @@ func (e *editor) batchSerially(name string) {
 	c.Attr["parallel_copy"] = nodedef.BoolAttr(false)
 }
 
-// noThreads clears the user's wish for threads of the iterator's own.
-func (e *editor) noThreads(n *tf.NodeDef) {
+// clearThreads clears the user's wish for threads of the iterator's own.
+func (e *editor) clearThreads(n *tf.NodeDef) {
 	o, ok := graph.ReadOptions(n)
 	if !ok || o.GetThreadingOptions() == nil {
 		return

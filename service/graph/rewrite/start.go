@@ -14,7 +14,7 @@ func (e *editor) startAt(root *graph.Step, index uint64) {
 	if index == 0 {
 		return
 	}
-	e.p.VisitSkips(root, e.plan.way, e.ordered(), 1, func(s *graph.Step, more int64, rests bool) {
+	e.p.VisitSkips(root, e.plan.division, e.ordered(), 1, func(s *graph.Step, more int64, rests bool) {
 		n := int64(min(index, math.MaxInt64))
 		if n > math.MaxInt64/more {
 			n = math.MaxInt64

@@ -35,7 +35,7 @@ func Analyze(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, 
 		return nil, err
 	}
 	if shardingOff(opts) {
-		p.planOff(plan)
+		p.planUnsharded(plan)
 		return seal(plan), nil
 	}
 	root, isTree := g.Steps()
@@ -119,7 +119,7 @@ func seal(plan *pecanv1.Plan) *pecanv1.Plan {
 	return plan
 }
 
-func (p *Planner) planOff(plan *pecanv1.Plan) {
+func (p *Planner) planUnsharded(plan *pecanv1.Plan) {
 	root, isTree := p.g.Steps()
 	plan.NumStreams = 0
 	plan.Cardinality = p.Cardinality(root)

@@ -7,6 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
+// BatchStrategy says how batches stay whole where the streams cut through them.
 type BatchStrategy int
 
 const (

@@ -57,7 +57,7 @@ func (p *Planner) fileDivision(root *graph.Step) (Division, int64) {
 			all = all && e.files
 		}
 		if all {
-			return w, w.splits
+			return w, w.splitCount
 		}
 	}
 	files := int64(0)

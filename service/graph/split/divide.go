@@ -32,7 +32,7 @@ func (p *Planner) divide(s *graph.Step, n need, block int64, keepFiles bool) edg
 		for _, in := range steps {
 			d := p.divide(in, needElements, 1, keepFiles)
 			all.Edges = append(all.Edges, d.Edges...)
-			all.splits = max(all.splits, d.splits)
+			all.splitCount = max(all.splitCount, d.splitCount)
 		}
 		return all
 	}
@@ -61,7 +61,7 @@ func (p *Planner) divide(s *graph.Step, n need, block int64, keepFiles bool) edg
 	case ops.Repeated:
 		if times, ok := p.g.InputInt(s.Node, "count"); n <= needElements && ok && times >= 0 {
 			d := down(needElements, block)
-			if d.splits >= MaxStreams || p.CostOfHead(s) > 0 || p.splitCount(s, block) <= d.splits {
+			if d.splitCount >= MaxStreams || p.CostOfHead(s) > 0 || p.splitCount(s, block) <= d.splitCount {
 				return d
 			}
 			// Few elements, many passes, and cheap to make: more is to be divided above the repeat.
@@ -84,7 +84,7 @@ func (p *Planner) divide(s *graph.Step, n need, block int64, keepFiles bool) edg
 			return d
 		}
 	}
-	return edgeSet{Edges: []Edge{{at: s, block: block}}, splits: p.splitCount(s, block)}
+	return edgeSet{Edges: []Edge{{at: s, block: block}}, splitCount: p.splitCount(s, block)}
 }
 
 // divideRebatch goes below a step that regroups the rows of batches, when these are of one known size: blocks of rows
@@ -113,7 +113,7 @@ func (p *Planner) divideRebatch(s *graph.Step, n need, block int64, keepFiles bo
 func (p *Planner) divideBelowFunction(s *graph.Step, block int64, keepFiles bool) edgeSet {
 	reads := p.Facts(s).ReadsFiles
 	if reads && keepFiles {
-		return edgeSet{Edges: []Edge{{at: s, block: block}}, splits: p.splitCount(s, block)}
+		return edgeSet{Edges: []Edge{{at: s, block: block}}, splitCount: p.splitCount(s, block)}
 	}
 	need := needElements
 	if s.Node.GetOp() == "UnbatchDataset" {
@@ -130,11 +130,11 @@ func (p *Planner) divideBelowFunction(s *graph.Step, block int64, keepFiles bool
 
 // divideZip cuts every input at the same positions, each as low as its own steps allow.
 func (p *Planner) divideZip(s *graph.Step, block int64, keepFiles bool) edgeSet {
-	all := edgeSet{splits: manySplits}
+	all := edgeSet{splitCount: unlimitedSplits}
 	for _, in := range s.In {
 		d := p.divide(in, needPositions, block, keepFiles)
 		all.Edges = append(all.Edges, d.Edges...)
-		all.splits = min(all.splits, d.splits)
+		all.splitCount = min(all.splitCount, d.splitCount)
 	}
 	return all
 }
@@ -154,7 +154,7 @@ func (p *Planner) groupSize(s *graph.Step) (int64, bool) {
 func (p *Planner) splitCount(s *graph.Step, block int64) int64 {
 	n := p.Cardinality(s)
 	if n < 0 {
-		return manySplits
+		return unlimitedSplits
 	}
 	return analysis.CeilDiv(n, block)
 }

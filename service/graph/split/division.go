@@ -17,11 +17,11 @@ type Edge struct {
 // edgeSet is a cut: all its edges are cut together.
 type edgeSet struct {
 	Edges []Edge
-	// splits is how many streams can have a share: blocks, elements or files.
-	splits int64
+	// splitCount is how many streams can have a share: blocks, elements or files.
+	splitCount int64
 }
 
-const manySplits = math.MaxInt64
+const unlimitedSplits = math.MaxInt64
 
 // Division is one possible plan: a division, and how batches stay whole above it.
 type Division struct {

@@ -13,4 +13,5 @@ type Planner struct {
 	CachedStep string
 }
 
+// NewPlanner prepares the plan of a graph.
 func NewPlanner(g *graph.Graph) *Planner { return &Planner{Analysis: analysis.New(g), g: g} }

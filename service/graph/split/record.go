@@ -11,6 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
+// PlanHash is the hash of all that affects elements in a plan.
 func PlanHash(plan *pecanv1.Plan) string {
 	bare := proto.Clone(plan).(*pecanv1.Plan)
 	// How a stream goes on after a failure changes no element, and neither does what is kept. In which order the steps run is decided
@@ -53,6 +54,7 @@ func (p *Planner) writeCut(plan *pecanv1.Plan, w Division, streams int64) {
 	addReason(plan, "How many elements reach %s is not known beforehand: the streams send full batches, and their short last ones are joined.", w.Batch.Node.GetName())
 }
 
+// LastStream is the number of a plan's last stream, the closing stream included.
 func LastStream(plan *pecanv1.Plan) int {
 	last := int(plan.GetNumStreams()) - 1
 	if plan.GetBatchStrategy() != pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT {

@@ -41,14 +41,14 @@ func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []st
 	if allFiles(w) {
 		least, unit = 8, "files"
 	}
-	small := max(least, w.splits/4)
+	small := max(least, w.splitCount/4)
 	bound := ""
 	switch {
-	case w.splits <= min(limit, small):
+	case w.splitCount <= min(limit, small):
 		// Each has one: there is nothing to explain.
 	case small < limit:
 		bound = fmt.Sprintf(" There are %d %s; opening a stream costs tens of milliseconds, so there is one for every four of them, or %d where that is more.",
-			w.splits, unit, least)
+			w.splitCount, unit, least)
 	case cost > 0:
 		bound = fmt.Sprintf(" Every stream repeats what lies below%s, so their number is kept small.", costText[cost])
 	case limit == MaxStreams:
@@ -56,7 +56,7 @@ func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []st
 	default:
 		bound = " No work stands above the cut, so more would only cost more."
 	}
-	limit = min(limit, w.splits, small)
+	limit = min(limit, w.splitCount, small)
 	for _, e := range w.Edges {
 		// Blocks are skipped all streams at a time.
 		fair := min(p.fairStreams(e, limit), math.MaxInt64/e.block)

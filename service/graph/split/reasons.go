@@ -34,9 +34,9 @@ func (p *Planner) describeCut(w Division) string {
 
 func (p *Planner) whyOneStream(w Division) string {
 	switch {
-	case w.splits <= 1 && allFiles(w):
+	case w.splitCount <= 1 && allFiles(w):
 		return "it reads a single file."
-	case w.splits <= 1:
+	case w.splitCount <= 1:
 		return fmt.Sprintf("%s gives no more than one share.", p.edgeNames(w))
 	}
 	return fmt.Sprintf("%s repeats without end, and no number of streams would give every element equally often. "+

@@ -76,6 +76,7 @@ func (a *Analysis) serialises(s *graph.Step) bool {
 	return (!ops.IsParallel(op) || ops.SequentialOps[op].Op != "") && !a.Facts(s).unsequenceable
 }
 
+// IsDeterministic tells whether a mode promises equal bytes in equal order.
 func IsDeterministic(mode pecanv1.Mode) bool { return mode == pecanv1.Mode_MODE_DETERMINISTIC }
 
 // SameInEveryRun tells whether element p of a step comes from the same source positions in each run with the same seeds.
