@@ -159,7 +159,7 @@ def test_a_server_is_started_once():
     assert server.target.startswith("pecan://127.0.0.1:")
     server.stop()
     server.stop()
-    with pytest.raises(RuntimeError, match="make a new one"):
+    with pytest.raises(RuntimeError, match="create a new one"):
         server.start()
 
 
