@@ -25,18 +25,19 @@ import sys
 import build
 
 GO_TESTS = ("./native/tf", "./native/op", "./native/buffer", "./service/worker/...")
-# Every kind of element over both ways, iterators deleted in the middle, elements that fail, workers that are killed.
+# All kinds of elements on both transports, iterators that are deleted while they read, failing elements, killed
+# workers.
 E2E_TESTS = (
     "tests/e2e/test_elements.py",
     "tests/e2e/test_trainer.py",
 )
 REPORTS = build.ROOT / "build" / "asan" / "reports"
-# Beside the sanitizer comes libstdc++: it looks for the original of __cxa_throw when it starts, and Python is no C++.
+# libstdc++ is loaded with the sanitizer, which looks for __cxa_throw when it starts; Python itself is not C++.
 PRELOADED = ("libasan.so", "libstdc++.so.6")
 
 
 def library(name: str) -> str:
-    """Where the compiler keeps a library."""
+    """Return the path of a library of the compiler."""
     path = subprocess.run(
         [os.environ.get("CC", "gcc"), f"-print-file-name={name}"], check=True, capture_output=True, text=True
     ).stdout.strip()
@@ -46,11 +47,11 @@ def library(name: str) -> str:
 
 
 def variables() -> dict[str, str]:
-    """The environment of everything that runs under the sanitizer."""
+    """Return the environment of all programs under the sanitizer."""
     options = {
         "detect_leaks": "0",
-        # TensorFlow's libraries are loaded with names that appear twice, and by way of C++ containers that are not
-        # annotated on both sides.
+        # TensorFlow's libraries have names that occur twice, and pass containers of C++ between annotated and other
+        # code.
         "detect_odr_violation": "0",
         "detect_container_overflow": "0",
         "log_path": str(REPORTS / "report"),
@@ -64,12 +65,12 @@ def variables() -> dict[str, str]:
 
 
 def reports() -> list[pathlib.Path]:
-    """What the sanitizer found, a file per process."""
+    """Return the sanitizer's reports, one file per process."""
     return sorted(REPORTS.glob("report.*"))
 
 
 def main() -> int:
-    """Builds, runs, and shows what was found."""
+    """Build, run the tests, and print the reports."""
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
     package = build.build_asan()

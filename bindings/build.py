@@ -1,4 +1,4 @@
-"""Builds what is not Python: the one shared object and the three programs.
+"""Build the parts that are not Python: the shared object and the three programs.
 
 The shared object is at once the extension that gopy generates from this directory's Go package and TensorFlow's
 operation library (native/op), because two Go runtimes in one process are unsupported. gopy generates the Go and the C
@@ -29,19 +29,19 @@ import sysconfig
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "native"
 PACKAGE = ROOT / "python" / "pecan"
-# A copy of the package for `make asan`; what is built for users is never mixed with it.
+# A copy of the package for `make asan`, separate from what is built for users.
 ASAN_PACKAGE = ROOT / "build" / "asan" / "python" / "pecan"
 MODULE = "pecan_native"
 GO_PACKAGE = "github.com/pecan-ml/pecan/bindings"
 PROGRAMS = {"pecan-dispatcher": False, "pecanctl": False, "pecan-worker": True}  # name → needs cgo
-# Where TensorFlow's libraries lie, seen from the object and the programs once both packages are installed.
+# Where TensorFlow's libraries are, relative to the object and the programs, once both packages are installed.
 RUN_PATH = "$ORIGIN/../../tensorflow"
-# Frames and lines in the reports, at a speed that real tests can be run at.
+# Frames and lines in the reports, at a speed that is sufficient for real tests.
 ASAN_CFLAGS = "-O1 -g -fno-omit-frame-pointer"
 
 
 def tensorflow_directory() -> pathlib.Path:
-    """The directory of the installed TensorFlow, found without importing it."""
+    """Return the directory of the installed TensorFlow without importing it."""
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("bindings/build.py: no tensorflow in this Python: pip install tensorflow-cpu")
@@ -52,7 +52,7 @@ def tensorflow_directory() -> pathlib.Path:
 
 
 def write_pkg_config(directory: pathlib.Path) -> pathlib.Path:
-    """Writes tensorflow.pc for the #cgo pkg-config lines and gives the directory it is in."""
+    """Write tensorflow.pc for the #cgo pkg-config lines and return its directory."""
     target = WORK / "pkgconfig"
     target.mkdir(parents=True, exist_ok=True)
     text = "\n".join(
@@ -67,13 +67,13 @@ def write_pkg_config(directory: pathlib.Path) -> pathlib.Path:
         )
     )
     file = target / "tensorflow.pc"
-    if not file.exists() or file.read_text() != text:  # cgo's cache goes by the file's age as well
+    if not file.exists() or file.read_text() != text:  # cgo's cache also depends on the file's age
         file.write_text(text)
     return target
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """The environment of the Go tool: cgo's flags come from pkg-config, the proxy's and the cache's from outside."""
+    """Return the environment of the Go tool: cgo's flags come from pkg-config, other settings from outside."""
     env = dict(os.environ)
     config = str(write_pkg_config(tensorflow_directory()))
     env["PKG_CONFIG_PATH"] = os.pathsep.join(filter(None, (config, env.get("PKG_CONFIG_PATH"))))
@@ -82,7 +82,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def run(*command: str | os.PathLike[str], cwd: pathlib.Path = ROOT, env: dict[str, str] | None = None) -> None:
-    """Runs a command and ends this program with its output when it fails."""
+    """Run a command, and exit with its output if it fails."""
     result = subprocess.run([os.fspath(c) for c in command], cwd=cwd, env=env, capture_output=True, text=True)
     if result.returncode != 0:
         shown = " ".join(os.fspath(c) for c in command)
@@ -90,7 +90,7 @@ def run(*command: str | os.PathLike[str], cwd: pathlib.Path = ROOT, env: dict[st
 
 
 def go(*arguments: str | os.PathLike[str], cwd: pathlib.Path = ROOT, env: dict[str, str] | None = None) -> None:
-    """Runs the Go tool."""
+    """Run the Go tool."""
     program = shutil.which("go")
     if program is None:
         raise SystemExit("bindings/build.py: no `go` on the PATH; Pecan needs the Go version that go.mod names")
@@ -98,7 +98,7 @@ def go(*arguments: str | os.PathLike[str], cwd: pathlib.Path = ROOT, env: dict[s
 
 
 def sources_digest() -> str:
-    """What the generated sources depend on."""
+    """Return a hash of all inputs of the generated sources."""
     digest = hashlib.sha256(sys.version.encode())
     for file in sorted((*(ROOT / "bindings").glob("*.go"), ROOT / "go.mod", pathlib.Path(__file__))):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
@@ -106,7 +106,7 @@ def sources_digest() -> str:
 
 
 def generate() -> pathlib.Path:
-    """Lets gopy generate the extension's Go source and pybindgen its C source; gives their directory."""
+    """Generate the extension's Go source (gopy) and C source (pybindgen), and return their directory."""
     out, stamp = WORK / "gopy", WORK / "gopy.stamp"
     digest = sources_digest()
     if stamp.exists() and stamp.read_text() == digest:
@@ -120,10 +120,10 @@ def generate() -> pathlib.Path:
         "-dynamic-link", "-no-make", GO_PACKAGE, env=environment(),
     )  # fmt: skip
     run(tools / "goimports", "-w", f"{MODULE}.go", cwd=out, env=environment())
-    # The flags of the Python that generated it (run paths, libpython) are not wanted in the object.
+    # The object does not use the flags of the Python that generated it (run paths, libpython).
     source = out / f"{MODULE}.go"
     source.write_text(re.sub(r"(?m)^#cgo (CFLAGS|LDFLAGS):.*\n", "", source.read_text()))
-    # The C source includes the header of the exported Go functions; cgo writes it without a whole build.
+    # The C source includes the header of the exported Go functions, which cgo writes without a full build.
     go(
         "tool", "cgo", "-objdir", "cgo", "-exportheader", f"{MODULE}_go.h", "--",
         f"-I{sysconfig.get_path('include')}", f"{MODULE}.go", cwd=out, env=environment(),
@@ -137,7 +137,7 @@ def generate() -> pathlib.Path:
 
 
 def build_object(target: pathlib.Path = PACKAGE / "_native", asan: bool = False) -> pathlib.Path:
-    """Builds the shared object into target, for AddressSanitizer if asked for, and gives its path."""
+    """Build the shared object into target, optionally for AddressSanitizer, and return its path."""
     out = generate()
     target.mkdir(parents=True, exist_ok=True)
     name = f"_{MODULE}{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -149,7 +149,7 @@ def build_object(target: pathlib.Path = PACKAGE / "_native", asan: bool = False)
         cwd=out,
         env=environment(CGO_CFLAGS=f"{optimise} -fPIC -I{sysconfig.get_path('include')}", CGO_LDFLAGS="-shared"),
     )  # fmt: skip
-    # A new file, never the old one overwritten: a process may have it mapped.
+    # The object is a new file and never overwrites the old one, because a process may have the old one mapped.
     fresh = target / f".{name}.{os.getpid()}"
     shutil.copy2(built, fresh)
     os.replace(fresh, target / name)
@@ -157,7 +157,7 @@ def build_object(target: pathlib.Path = PACKAGE / "_native", asan: bool = False)
 
 
 def build_programs(target: pathlib.Path = PACKAGE / "_bin", asan: bool = False) -> list[pathlib.Path]:
-    """Builds the three programs into target, those with C in them for AddressSanitizer if asked for."""
+    """Build the three programs into target, optionally those with C code for AddressSanitizer."""
     target.mkdir(parents=True, exist_ok=True)
     built = []
     for name, cgo in PROGRAMS.items():
@@ -173,7 +173,7 @@ def build_programs(target: pathlib.Path = PACKAGE / "_bin", asan: bool = False) 
 
 
 def build_asan() -> pathlib.Path:
-    """Builds a copy of the package whose object and worker run under AddressSanitizer; gives the directory it is in."""
+    """Build a copy of the package whose object and worker run under AddressSanitizer, and return its directory."""
     shutil.rmtree(ASAN_PACKAGE, ignore_errors=True)
     shutil.copytree(PACKAGE, ASAN_PACKAGE, ignore=shutil.ignore_patterns("_native", "_bin", "__pycache__"))
     build_object(ASAN_PACKAGE / "_native", asan=True)
@@ -182,10 +182,10 @@ def build_asan() -> pathlib.Path:
 
 
 def main() -> None:
-    """Builds in place."""
+    """Build in place."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("object", "programs"), help="build only this")
-    parser.add_argument("--asan", action="store_true", help="build for AddressSanitizer, into a package of its own")
+    parser.add_argument("--asan", action="store_true", help="build for AddressSanitizer, into a separate package")
     arguments = parser.parse_args()
     if arguments.asan:
         sys.stderr.write(f"{build_asan()}\n")

@@ -1,4 +1,4 @@
-"""Looks into a wheel of Pecan: what is inside, what it needs, and that it may be installed anywhere.
+"""Check a wheel of Pecan: its contents, its requirements, and that it can be installed anywhere.
 
     python wheels/check.py dist/pecan-*.whl            # check
     python wheels/check.py --tag dist/pecan-*.whl      # check, and name the oldest system that it runs on
@@ -34,28 +34,28 @@ def _readelf(*arguments: str) -> str:
 
 
 def needed(file: pathlib.Path) -> set[str]:
-    """The libraries that a file is linked to."""
+    """Return the libraries that a file is linked to."""
     return set(re.findall(r"\(NEEDED\).*\[(.*)\]", _readelf("-d", str(file))))
 
 
 def run_paths(file: pathlib.Path) -> list[str]:
-    """Where the loader looks for them."""
+    """Return the directories where the loader looks for libraries."""
     return re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", _readelf("-d", str(file)))
 
 
 def glibc(file: pathlib.Path) -> tuple[int, int]:
-    """The newest C library version that a file asks for."""
+    """Return the newest C library version that a file requires."""
     versions = re.findall(r"GLIBC_(\d+)\.(\d+)", _readelf("-V", str(file)))
     return max(((int(major), int(minor)) for major, minor in versions), default=(2, 5))
 
 
 def exports(file: pathlib.Path) -> set[str]:
-    """Names that a shared object offers."""
+    """Return the symbols that a shared object exports."""
     return set(re.findall(r"(\S+)$", _readelf("--dyn-syms", str(file)), re.MULTILINE))
 
 
 def problems(package: pathlib.Path) -> list[str]:
-    """What is wrong with an unpacked `pecan` directory."""
+    """Return the problems of an unpacked `pecan` directory."""
     found = []
     objects = sorted(package.rglob("*.so"))
     if len(objects) != 1:
@@ -83,7 +83,7 @@ def problems(package: pathlib.Path) -> list[str]:
 
 
 def machine_paths(package: pathlib.Path) -> list[str]:
-    """Where an unpacked `pecan` directory names paths of the machine that built it."""
+    """Return where an unpacked `pecan` directory contains paths of the machine that built it."""
     found = []
     home = str(pathlib.Path.home()).encode()
     root = str(pathlib.Path(__file__).resolve().parent.parent).encode()
@@ -94,7 +94,7 @@ def machine_paths(package: pathlib.Path) -> list[str]:
 
 
 def unnamed_modules(package: pathlib.Path) -> list[str]:
-    """The Go modules inside an unpacked `pecan` directory whose licences the wheel does not carry."""
+    """Return the Go modules in an unpacked `pecan` directory whose licences the wheel lacks."""
     text = (package / licences.INSIDE).read_text() if (package / licences.INSIDE).exists() else ""
     carried = set(text.splitlines())
     inside = licences.modules([*package.rglob("*.so"), *(package / "_bin").iterdir()])
@@ -106,10 +106,10 @@ def unnamed_modules(package: pathlib.Path) -> list[str]:
 
 
 def main() -> int:
-    """Checks the wheels that are named."""
+    """Check the wheels on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheels", nargs="+", type=pathlib.Path)
-    parser.add_argument("--tag", action="store_true", help="rename the wheel for the oldest C library that it runs on")
+    parser.add_argument("--tag", action="store_true", help="rename the wheel after the oldest C library that it runs on")
     arguments = parser.parse_args()
     failed = False
     for wheel in arguments.wheels:

@@ -1,4 +1,4 @@
-"""Gathers the licences of everything that is compiled into the object and the programs.
+"""Collect the licences of all code that is compiled into the object and the programs.
 
     python wheels/licences.py OUTPUT FILE...
 
@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Where the wheel has them, seen from the package.
+# The path of the licences in a wheel, relative to the package.
 INSIDE = "_licenses/THIRD-PARTY.txt"
 NAMES = re.compile(r"(?i)^(licen[sc]e|copying|notice|patents)([._-].*)?$")
 HEAD = """Pecan's object and programs contain the Go modules below and Go's own runtime and library. Pecan itself is
@@ -44,7 +44,7 @@ def modules(binaries: list[pathlib.Path]) -> dict[str, str]:
         elif path.startswith(("/", "./", "../")):
             raise SystemExit(
                 f"wheels/licences.py: {replaced} is replaced by the directory {path}, whose version and licences "
-                "nobody can look up: replace it by a version of a module in go.mod"
+                "cannot be looked up: replace it by a version of a module in go.mod"
             )
         else:
             del found[replaced]
@@ -59,7 +59,7 @@ def directories(inside: dict[str, str]) -> dict[str, pathlib.Path]:
         SystemExit: If a module cannot be had; all that cannot are named, with what Go says of each.
     """
     wanted = [f"{path}@{version}" for path, version in sorted(inside.items())]
-    # It fails when one module cannot be had, and says so in the answer of that one.
+    # The command fails when one module cannot be downloaded; the output of that module says so.
     done = subprocess.run(["go", "mod", "download", "-json", *wanted], capture_output=True, text=True, cwd=ROOT)
     decoder, at, found, wrong = json.JSONDecoder(), 0, {}, []
     answer = done.stdout.rstrip()
@@ -73,12 +73,12 @@ def directories(inside: dict[str, str]) -> dict[str, pathlib.Path]:
     if done.returncode and not wrong:
         wrong.append(done.stderr.strip())
     if wrong:
-        raise SystemExit("\n".join(("wheels/licences.py: modules that are inside cannot be had:", *wrong)))
+        raise SystemExit("\n".join(("wheels/licences.py: compiled modules cannot be had:", *wrong)))
     return found
 
 
 def texts(directory: pathlib.Path) -> list[str]:
-    """The licences and notices of one module: those of its subdirectories too, where it has taken code in."""
+    """Return the licences and notices of one module, including its subdirectories with code of others."""
     files = (f for f in sorted(directory.rglob("*")) if NAMES.match(f.name) and f.is_file())
     return [f.read_text(errors="replace").strip() for f in files if not f.name.endswith((".go", ".py"))]
 
@@ -105,13 +105,13 @@ def gather(binaries: list[pathlib.Path]) -> str:
 
 
 def write(target: pathlib.Path, binaries: list[pathlib.Path]) -> None:
-    """Writes the text for these binaries to a file, for setup.py."""
+    """Write the text for these binaries to a file, for setup.py."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(gather(binaries))
 
 
 def main() -> None:
-    """Writes the file that is named."""
+    """Write the file on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=pathlib.Path)
     parser.add_argument("binaries", nargs="+", type=pathlib.Path)

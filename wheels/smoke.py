@@ -41,7 +41,7 @@ PROGRAMS = ("pecan-dispatcher", "pecan-worker", "pecanctl")
 
 
 def run(wheel: pathlib.Path, tensorflow: str) -> None:
-    """One environment, one TensorFlow."""
+    """Test the wheel in one environment with one TensorFlow."""
     with tempfile.TemporaryDirectory() as directory:
         root = pathlib.Path(directory)
         venv.create(root, with_pip=True)
@@ -65,7 +65,7 @@ def run(wheel: pathlib.Path, tensorflow: str) -> None:
 
 
 def main() -> None:
-    """Runs the wheel with each TensorFlow."""
+    """Run the wheel with each TensorFlow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=pathlib.Path)
     parser.add_argument("--tensorflow", action="append", help="version to try; several may be given")

@@ -1,4 +1,4 @@
-"""What is built in place is what a wheel will hold."""
+"""Tests that the files built in place are those that a wheel contains."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ licences = sys.modules["licences"] = _load("licences")  # which check imports as
 check = _load("check")
 
 
-pytestmark = pytest.mark.skipif(not (PACKAGE / "_bin").exists(), reason="nothing is built: python bindings/build.py")
+pytestmark = pytest.mark.skipif(not (PACKAGE / "_bin").exists(), reason="nothing is built: run python bindings/build.py")
 
 
 def test_one_object_with_one_go_runtime_and_three_programs():
     assert check.problems(PACKAGE) == []
 
 
-def test_a_second_go_runtime_is_seen(tmp_path):
+def test_a_second_go_runtime_is_reported(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "pecan")
     built = next((tmp_path / "pecan" / "_native").glob("*.so"))
     shutil.copy(built, built.with_name("_other.so"))
     assert any("one shared object" in problem for problem in check.problems(tmp_path / "pecan"))
 
 
-def test_a_missing_program_is_seen(tmp_path):
+def test_a_missing_program_is_reported(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "pecan")
     (tmp_path / "pecan" / "_bin" / "pecanctl").unlink()
     assert check.problems(tmp_path / "pecan") == ["the program pecanctl is missing"]
 
 
-def test_a_licence_that_is_missing_is_seen(tmp_path):
+def test_a_missing_licence_is_reported(tmp_path):
     package = tmp_path / "pecan"
     shutil.copytree(PACKAGE, package)
     inside = licences.modules([*package.rglob("*.so"), *(package / "_bin").iterdir()])
@@ -62,7 +62,7 @@ def test_a_licence_that_is_missing_is_seen(tmp_path):
 
 
 def _program(directory: pathlib.Path, replacement: str) -> pathlib.Path:
-    """A program with one module, which is replaced."""
+    """Create a program with one module that is replaced."""
     directory.mkdir()
     require = f"require example.com/other v0.0.0\n\nreplace example.com/other => {replacement}\n"
     (directory / "go.mod").write_text(f"module example.com/program\n\ngo 1.24\n\n{require}")
@@ -70,7 +70,7 @@ def _program(directory: pathlib.Path, replacement: str) -> pathlib.Path:
     (directory / "other").mkdir()
     (directory / "other" / "go.mod").write_text("module example.com/other\n")
     (directory / "other" / "other.go").write_text("package other\n")
-    # From Go's cache: the module that takes the place is one of ours.
+    # From Go's cache: the replacement is a module that Pecan uses.
     environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOPROXY": "off", "GONOSUMDB": "*", "GOWORK": "off"}
     subprocess.run(["go", "build", "-o", "program", "."], cwd=directory, env=environment, check=True, timeout=300)
     return directory / "program"
@@ -97,7 +97,7 @@ def test_modules_that_cannot_be_had_are_named(monkeypatch):
 
 
 def test_the_wheel_runs_in_a_clean_environment(tmp_path):
-    """As a new user does it, build isolation included.
+    """Install the wheel as a new user does, with build isolation.
 
     Slow, and it downloads TensorFlow: asked for with PECAN_WHEEL_TENSORFLOW=2.18.1,2.21.0.
     """

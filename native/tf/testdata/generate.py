@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the serialised dataset graphs that the Go tests of the executor and of the worker run.
+"""Write the serialised dataset graphs that the Go tests of the executor and the worker run.
 
 Usage: generate.py (needs tensorflow; the output is committed, so the tests do not).
 """
@@ -35,7 +35,7 @@ def every_dtype() -> tf.data.Dataset:
     components = [tf.cast(values, dtype) for dtype in numbers]
     components += [tf.constant(7, tf.int64), tf.zeros([0], tf.float32), tf.zeros([3, 0, 2], tf.int32), tf.constant(""),
                    tf.constant(["", "a", "x" * 22, "y" * 23, "z" * 5000]), tf.constant([], tf.string, [2, 0])]
-    # TensorFlow 2.21 cannot optimise a graph in which float8_e5m2 occurs, here or in a local run.
+    # TensorFlow 2.21 cannot optimise a graph that contains float8_e5m2, neither here nor in a local run.
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
     return tf.data.Dataset.from_tensors(tuple(components)).repeat(3).with_options(options)
@@ -80,7 +80,7 @@ def no_number(_: tf.Tensor) -> tf.Tensor:
 
 
 def as_a_stream(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Without the prefetch that TensorFlow would put at the end: streams of a worker have none, its window is theirs."""
+    """Leave out TensorFlow's final prefetch: a worker's streams have none, because the worker's window replaces it."""
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     return dataset.with_options(options)
