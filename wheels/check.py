@@ -109,7 +109,7 @@ def main() -> int:
     """Check the wheels on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheels", nargs="+", type=pathlib.Path)
-    parser.add_argument("--tag", action="store_true", help="rename the wheel after the oldest C library that it runs on")
+    parser.add_argument("--tag", action="store_true", help="rename the wheel for the oldest C library that it runs on")
     arguments = parser.parse_args()
     failed = False
     for wheel in arguments.wheels:

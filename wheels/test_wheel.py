@@ -26,7 +26,7 @@ licences = sys.modules["licences"] = _load("licences")  # which check imports as
 check = _load("check")
 
 
-pytestmark = pytest.mark.skipif(not (PACKAGE / "_bin").exists(), reason="nothing is built: run python bindings/build.py")
+pytestmark = pytest.mark.skipif(not (PACKAGE / "_bin").exists(), reason="nothing is built: run `make build`")
 
 
 def test_one_object_with_one_go_runtime_and_three_programs():
