@@ -30,7 +30,7 @@ func (it *Iteration) advance() {
 	case it.passesAfter == 0 && it.resumedAtEnd() && it.tooFew() == nil:
 		// TensorFlow's repeat() would take an empty first pass for the end of the dataset.
 		if given := len(it.current.ResumeAt.GetEnded()) - len(it.options.Resume.Position.GetEnded()); given > 0 {
-			it.job.session.link.Log().Warn(fmt.Sprintf("nothing is left of epoch %d, because its remaining streams were abandoned: the next epoch begins",
+			it.job.session.link.Log().Warn(fmt.Sprintf("epoch %d has no elements left, because its remaining streams were abandoned: the next epoch begins",
 				it.current.Number()), "job", it.job.consumer.JobID)
 		}
 		it.options.Resume, it.passesDone, it.elements = nil, 0, 0

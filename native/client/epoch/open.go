@@ -15,7 +15,7 @@ import (
 // warnEmpty logs that a pass has no elements because trainers with the same job name read all of them.
 // Without the warning the pass looks like an empty dataset.
 func (e *Epoch) warnEmpty() {
-	e.link.Log().Warn(fmt.Sprintf("nothing is left of epoch %d: the trainers that share the job by its name have had all of it before this one asked, "+
+	e.link.Log().Warn(fmt.Sprintf("epoch %d has no elements left: other trainers of the job have read all of it, "+
 		"so this pass is empty. The next pass reads the next epoch; give another job_name to read everything from the start", e.Number()),
 		"job_name", e.Consumer.Request.GetJobName())
 }
