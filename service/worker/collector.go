@@ -8,7 +8,7 @@ import (
 type collector struct {
 	w                                           *Worker
 	info, session, readers, streams             *prometheus.Desc
-	window, inside, made, sent, bytes           *prometheus.Desc
+	window, buffered, produced, sent, bytes     *prometheus.Desc
 	failedElements, failedStreams, windowsLimit *prometheus.Desc
 	tried, triedCPU                             *prometheus.Desc
 }
@@ -22,11 +22,11 @@ func newCollector(w *Worker) *collector {
 		info:           desc("pecan_worker_info", "Always 1: what this worker is.", "worker", "address", "version", "placement"),
 		session:        desc("pecan_worker_session_up", "1 while there is a session with the dispatcher, else 0."),
 		readers:        desc("pecan_worker_connections", "Open connections of readers."),
-		streams:        desc("pecan_worker_streams", "Streams that are held: running, or made and not read to their end.", "state"),
+		streams:        desc("pecan_worker_streams", "Streams that are held, by state: running, or produced and not yet read to the end.", "state"),
 		window:         desc("pecan_worker_window_bytes", "Bytes of elements that are ready."),
 		windowsLimit:   desc("pecan_worker_window_limit_bytes", "Bytes of elements that may be ready at once (--window-bytes)."),
-		inside:         desc("pecan_worker_inside_bytes", "Bytes in the buffers of tf.data inside of the graphs that run."),
-		made:           desc("pecan_worker_elements_made_total", "Elements made, those among them that are made again."),
+		buffered:       desc("pecan_worker_graph_buffer_bytes", "Bytes in the buffers of tf.data inside of the graphs that run."),
+		produced:       desc("pecan_worker_elements_produced_total", "Elements produced, including those that are recomputed."),
 		sent:           desc("pecan_worker_elements_sent_total", "Elements sent to readers."),
 		bytes:          desc("pecan_worker_sent_bytes_total", "Bytes of elements sent to readers, before compression, through sockets and shared memory."),
 		failedElements: desc("pecan_worker_element_failures_total", "Elements in whose place an error was given."),
@@ -39,7 +39,7 @@ func newCollector(w *Worker) *collector {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
-		c.info, c.session, c.readers, c.streams, c.window, c.windowsLimit, c.inside, c.made, c.sent, c.bytes, c.failedElements, c.failedStreams,
+		c.info, c.session, c.readers, c.streams, c.window, c.windowsLimit, c.buffered, c.produced, c.sent, c.bytes, c.failedElements, c.failedStreams,
 		c.tried, c.triedCPU,
 	} {
 		out <- desc
@@ -65,11 +65,11 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	gauge(c.readers, float64(connections))
 	load := w.streams.Load()
 	gauge(c.streams, float64(load.Running), "running")
-	gauge(c.streams, float64(max(0, load.Held-load.Running)), "made")
+	gauge(c.streams, float64(max(0, load.Held-load.Running)), "produced")
 	gauge(c.window, float64(load.WindowBytes))
 	gauge(c.windowsLimit, float64(w.config.WindowBytes))
-	gauge(c.inside, float64(load.InsideBytes))
-	counter(c.made, load.Made)
+	gauge(c.buffered, float64(load.BufferedBytes))
+	counter(c.produced, load.Produced)
 	counter(c.sent, sentElements)
 	counter(c.bytes, sentBytes)
 	counter(c.failedElements, load.FailedElements)

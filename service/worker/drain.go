@@ -8,15 +8,15 @@ import (
 	"github.com/pecan-ml/pecan/service/internal/clock"
 )
 
-// drainLook is how often a worker that leaves looks whether its readers have everything.
-const drainLook = 5 * time.Millisecond
+// drainPoll is how often a worker that leaves looks whether its readers have everything.
+const drainPoll = 5 * time.Millisecond
 
 // drain prepares a goodbye: no stream makes another element, readers get what there is, and what would cost much to run again is
 // saved. So a stream begins elsewhere where it ends here. Each goes when it has come to rest and does not wait for the others: a
 // trainer that reads streams in turn takes nothing of one before another has gone on. A stream that nobody may go on with runs to its
 // end. It is over when all of that is done, after the drain timeout, or when there is no dispatcher to say goodbye to.
 func (w *Worker) drain(ctx context.Context) {
-	w.leaving.Store(true)
+	w.departing.Store(true)
 	w.trials.Cancel(true)
 	if !w.session.isUp() {
 		return
@@ -31,11 +31,11 @@ func (w *Worker) drain(ctx context.Context) {
 			w.session.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: w.heartbeat()}})
 		}
 		told = rests
-		if !drained && !clock.Sleep(ctx, drainLook) {
+		if !drained && !clock.Sleep(ctx, drainPoll) {
 			break
 		}
 	}
-	w.streams.Hush()
+	w.streams.Mute()
 	w.streams.ReportMetrics()
 	w.log.Info("leaving", "drained", drained, "took", time.Since(begun).Round(time.Millisecond))
 }

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// greet says hello and waits for the welcome.
-func (s *session) greet(stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]) (*pecanv1.Welcome, error) {
+// handshake says hello and waits for the welcome.
+func (s *session) handshake(stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]) (*pecanv1.Welcome, error) {
 	hello, err := s.worker.hello()
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (w *Worker) hello() (*pecanv1.WorkerHello, error) {
 		},
 		MaxStreams: int32(w.config.MaxStreams), Cores: int32(runtime.NumCPU()), TensorflowVersion: tf.Version(),
 		GraphProducer: int32(producer), Version: w.config.Version, ClusterId: w.identity.Cluster(), Placement: w.config.Placement, Caches: w.streams.Caches != nil,
-		Number: w.greetings.Add(1), Held: w.streams.HeldStreams(),
+		Number: w.handshakes.Add(1), Held: w.streams.HeldStreams(),
 	}
 	return hello, nil
 }

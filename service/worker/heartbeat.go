@@ -12,7 +12,7 @@ import (
 // heartbeat is the load of the worker.
 func (w *Worker) heartbeat() *pecanv1.WorkerHeartbeat {
 	return &pecanv1.WorkerHeartbeat{
-		CpuS: cpuSeconds(), ResidentBytes: residentBytes(), Leaving: w.leaving.Load(), Cache: w.streams.Caches.Metrics(), Streams: w.streams.Loads(),
+		CpuS: cpuSeconds(), ResidentBytes: residentBytes(), Leaving: w.departing.Load(), Cache: w.streams.Caches.Metrics(), Streams: w.streams.Loads(),
 	}
 }
 

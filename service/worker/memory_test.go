@@ -96,12 +96,12 @@ func TestProducingLeavesRoomForWhatGraphsBuffer(t *testing.T) {
 	w.streams.Start(ahead)
 	waitFor(t, "the buffers of a graph that nobody reads", func() bool {
 		w.streams.Sample()
-		before := w.streams.Load().InsideBytes
+		before := w.streams.Load().BufferedBytes
 		time.Sleep(50 * time.Millisecond)
 		w.streams.Sample()
-		return before >= 3*largeElement && before == w.streams.Load().InsideBytes
+		return before >= 3*largeElement && before == w.streams.Load().BufferedBytes
 	})
-	inside := w.streams.Load().InsideBytes
+	inside := w.streams.Load().BufferedBytes
 	if inside > limit/2 {
 		t.Fatalf("%d bytes are buffered in the graph, more than the half of %d that counts", inside, limit)
 	}

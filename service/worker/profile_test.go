@@ -13,14 +13,14 @@ func TestWhatTheGraphBuffersItselfCountsAgainstTheWindow(t *testing.T) {
 	w.streams.Start(o)
 	waitFor(t, "elements in the buffer of the graph's prefetch", func() bool {
 		w.streams.Sample()
-		return w.streams.Load().InsideBytes >= 3*largeElement
+		return w.streams.Load().BufferedBytes >= 3*largeElement
 	})
 	if room := w.streams.WindowLimit(); room > limit-3*largeElement || room < limit/2 {
-		t.Fatalf("the windows may hold %d of %d bytes beside a prefetch of %d", room, limit, w.streams.Load().InsideBytes)
+		t.Fatalf("the windows may hold %d of %d bytes beside a prefetch of %d", room, limit, w.streams.Load().BufferedBytes)
 	}
 	w.streams.Stop(&pecanv1.StopStream{Id: o.GetId()})
 	waitFor(t, "the run to end", func() bool { return w.streams.Load().Running == 0 })
-	waitFor(t, "the buffer to go", func() bool { return w.streams.Load().InsideBytes == 0 })
+	waitFor(t, "the buffer to go", func() bool { return w.streams.Load().BufferedBytes == 0 })
 }
 
 // A window that fills takes from the graph's buffers as fast as they fill: they are full only when it rests.
@@ -30,7 +30,7 @@ func TestAWindowThatFillsLeavesRoomForBuffersThatFillAfterIt(t *testing.T) {
 	w.streams.Start(order("ahead"))
 	peak := peakAtRest(t, 8*largeElement, func() int64 {
 		w.streams.Sample()
-		return w.streams.Load().WindowBytes + w.streams.Load().InsideBytes
+		return w.streams.Load().WindowBytes + w.streams.Load().BufferedBytes
 	})
 	// What TensorFlow counts for an element changes by some hundred bytes as it learns: it has no more than that to go by.
 	if peak > limit+16<<10 {

@@ -210,7 +210,7 @@ func TestAReaderThatComesBackGetsWhatItHadNotAcknowledged(t *testing.T) {
 		}
 		again.nc.Close()
 	}
-	if w.streams.Load().Made != 1000 {
+	if w.streams.Load().Produced != 1000 {
 		t.Fatal("the stream was run again though its elements were held")
 	}
 }

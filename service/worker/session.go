@@ -27,12 +27,12 @@ const (
 	lastBackoff    = 2 * time.Second
 	welcomeTimeout = 10 * time.Second
 	goodbyeTimeout = time.Second
-	// complainEvery is how often the log says why there is no session.
-	complainEvery = 5 * time.Second
-	maxMessage    = 64 << 20
-	// unanswered is how long the dispatcher's host may leave what was sent to it without an answer before the connection
+	// logPeriod is how often the log says why there is no session.
+	logPeriod  = 5 * time.Second
+	maxMessage = 64 << 20
+	// ackTimeout is how long the dispatcher's host may leave what was sent to it without an answer before the connection
 	// counts as broken. How long streams go on without a dispatcher is another matter, and the dispatcher's.
-	unanswered  = 10 * time.Second
+	ackTimeout  = 10 * time.Second
 	dialTimeout = 5 * time.Second
 )
 
@@ -101,14 +101,14 @@ func (s *session) dial() (*grpc.ClientConn, error) {
 		}))
 }
 
-// bound lets the kernel break a connection on which what was sent, heartbeats above all, goes unanswered: a host that vanished sends no reset.
-func bound(network, _ string, raw syscall.RawConn) error {
+// setUserTimeout lets the kernel break a connection on which what was sent, heartbeats above all, goes unanswered: a host that vanished sends no reset.
+func setUserTimeout(network, _ string, raw syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil
 	}
 	var failed error
 	err := raw.Control(func(fd uintptr) {
-		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unanswered.Milliseconds()))
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(ackTimeout.Milliseconds()))
 	})
 	return errors.Join(err, failed)
 }
@@ -141,7 +141,7 @@ func (s *session) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err := s.judge(err); err != nil {
+		if err := s.fatal(err); err != nil {
 			return err
 		}
 		if welcomed {
@@ -156,7 +156,7 @@ func (s *session) run(ctx context.Context) error {
 				s.worker.log.Warn("streams stop: the dispatcher is away for longer than their leases last", "streams", n, "away", away.Round(time.Second))
 			}
 		}
-		if time.Since(complained) > complainEvery {
+		if time.Since(complained) > logPeriod {
 			complained = time.Now()
 			s.worker.log.Warn("no session with the dispatcher, trying again", "dispatcher", s.worker.config.Dispatcher, "for", away.Round(time.Millisecond), "error", err)
 		}
@@ -167,9 +167,9 @@ func (s *session) run(ctx context.Context) error {
 	}
 }
 
-// judge gives the errors after which trying again is of no use. A dispatcher of another cluster is none: what this worker
+// fatal gives the errors after which trying again is of no use. A dispatcher of another cluster is none: what this worker
 // holds means nothing to it, so it joins as a new one.
-func (s *session) judge(err error) error {
+func (s *session) fatal(err error) error {
 	if reason.Is(err, reason.ClusterMismatch) {
 		n := s.worker.streams.StopAll(reason.New(reason.ClusterMismatch, "worker %s joins another cluster", s.worker.identity))
 		s.worker.identity.Renew()
@@ -200,7 +200,7 @@ func (s *session) once(ctx context.Context, patience time.Duration) (welcomed bo
 	if err != nil {
 		return false, err
 	}
-	welcome, err := s.greet(stream)
+	welcome, err := s.handshake(stream)
 	if err != nil {
 		return false, err
 	}
@@ -226,7 +226,7 @@ func (s *session) once(ctx context.Context, patience time.Duration) (welcomed bo
 			<-sent
 			return true, err
 		}
-		s.worker.obey(command)
+		s.worker.handle(command)
 	}
 }
 
@@ -264,8 +264,8 @@ func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pec
 	}
 }
 
-// obey does what the dispatcher commands.
-func (w *Worker) obey(command *pecanv1.WorkerCommand) {
+// handle does what the dispatcher commands.
+func (w *Worker) handle(command *pecanv1.WorkerCommand) {
 	switch {
 	case command.GetStart().GetId() != nil:
 		w.streams.Start(command.GetStart())

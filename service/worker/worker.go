@@ -40,10 +40,10 @@ type Worker struct {
 	session *session
 	trials  *trial.Queue
 
-	// leaving: the worker is about to say goodbye.
-	leaving atomic.Bool
-	// greetings number the connections to the dispatcher.
-	greetings atomic.Uint64
+	// departing: the worker is about to say goodbye.
+	departing atomic.Bool
+	// handshakes number the connections to the dispatcher.
+	handshakes atomic.Uint64
 }
 
 // Run runs a worker until ctx ends or it cannot go on.
@@ -56,7 +56,7 @@ func Run(ctx context.Context, config Config) error {
 		return err
 	}
 	if config.OnCrash != nil {
-		forget, err := config.OnCrash(w.crashes)
+		forget, err := config.OnCrash(w.reportCrash)
 		if err != nil {
 			return multierr.Append(err, w.close())
 		}
@@ -90,7 +90,7 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 		config.ListenOn = net.Listen
 	}
 	if config.Dial == nil {
-		config.Dial = (&net.Dialer{Timeout: dialTimeout, Control: bound}).DialContext
+		config.Dial = (&net.Dialer{Timeout: dialTimeout, Control: setUserTimeout}).DialContext
 	}
 	w = &Worker{config: config, identity: identity.New()}
 	w.log = config.Log.With("worker", w.identity.ID())

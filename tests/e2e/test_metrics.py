@@ -100,7 +100,7 @@ def test_metrics_say_what_was_done(tmp_path):
         worker = scrape(at_worker)
         assert worker["pecan_worker_session_up"] == 1
         # An epoch opened ahead may have made an element of each of its streams.
-        assert 2 * (rows - 1) <= worker["pecan_worker_elements_made_total"] <= 2 * (rows - 1) + 100
+        assert 2 * (rows - 1) <= worker["pecan_worker_elements_produced_total"] <= 2 * (rows - 1) + 100
         assert worker["pecan_worker_elements_sent_total"] == 2 * (rows - 1)
         assert worker["pecan_worker_sent_bytes_total"] >= 2 * (rows - 1) * 4
         assert worker["pecan_worker_element_failures_total"] >= 2

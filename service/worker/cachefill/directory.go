@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// namedWait is how long the end of a stream waits for its segment to be named: whoever asks for the next epoch then finds it.
-	namedWait = 2 * time.Second
-	// lookEvery is how often the directory is looked through for files that nobody needs, at most.
-	lookEvery = time.Minute
-	// toldAtOnce bounds the names in one message.
-	toldAtOnce = 5000
+	// ackWait is how long the end of a stream waits for its segment to be named: whoever asks for the next epoch then finds it.
+	ackWait = 2 * time.Second
+	// collectPeriod is how often the directory is looked through for files that nobody needs, at most.
+	collectPeriod = time.Minute
+	// maxNames bounds the names in one message.
+	maxNames = 5000
 )
 
 // Directory is the worker's side of all caches: the directory, what was written and is not named yet, and what lies there unused.
@@ -42,8 +42,8 @@ type Directory struct {
 	// removing: files that nobody needs are being removed.
 	removing atomic.Bool
 
-	runs, written, read, dropped, spoilt atomic.Uint64
-	warned                               sync.Once
+	runs, written, read, dropped, invalid atomic.Uint64
+	warned                                sync.Once
 
 	mu sync.Mutex
 	// own are the names of segments that are being written here, or wait to be named; told are closed when they are.
@@ -54,8 +54,8 @@ type Directory struct {
 
 type ownSegment struct {
 	// segment is nil while it is being written.
-	segment *pecanv1.CacheSegment
-	named   chan struct{}
+	segment      *pecanv1.CacheSegment
+	acknowledged chan struct{}
 }
 
 // Open opens the directory of caches, whose files have at most so many bytes together; 0: no bound.
@@ -84,7 +84,7 @@ func (c *Directory) Metrics() *pecanv1.CacheMetrics {
 		return nil
 	}
 	return &pecanv1.CacheMetrics{
-		BytesWritten: c.written.Load(), BytesRead: c.read.Load(), WritesDropped: c.dropped.Load(), SegmentsInvalid: c.spoilt.Load(),
+		BytesWritten: c.written.Load(), BytesRead: c.read.Load(), WritesDropped: c.dropped.Load(), SegmentsInvalid: c.invalid.Load(),
 	}
 }
 
@@ -92,7 +92,7 @@ func (c *Directory) Metrics() *pecanv1.CacheMetrics {
 func (c *Directory) begin(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.own[name] = &ownSegment{named: make(chan struct{})}
+	c.own[name] = &ownSegment{acknowledged: make(chan struct{})}
 }
 
 // drop notes that it is not written to its end, and why.
@@ -109,15 +109,15 @@ func (c *Directory) drop(name string, why error) {
 	level("what passes cache() is not kept, the epoch goes on without (said once; pecanctl status counts)", "file", name, "error", why)
 }
 
-// tell has the dispatcher name a segment that is durable. The channel is closed when it has answered.
-func (c *Directory) tell(segment *pecanv1.CacheSegment) <-chan struct{} {
+// report has the dispatcher name a segment that is durable. The channel is closed when it has answered.
+func (c *Directory) report(segment *pecanv1.CacheSegment) <-chan struct{} {
 	c.mu.Lock()
 	own := c.own[segment.Name]
 	own.segment = segment
 	c.mu.Unlock()
 	c.written.Add(uint64(segment.Bytes))
 	c.Send(cacheWritten(segment))
-	return own.named
+	return own.acknowledged
 }
 
 func cacheWritten(segment *pecanv1.CacheSegment) *pecanv1.WorkerMessage {
@@ -147,7 +147,7 @@ func (c *Directory) Acknowledge(answer *pecanv1.CacheSegmentAck) {
 	own := c.own[answer.GetName()]
 	if own != nil && own.segment != nil {
 		delete(c.own, answer.GetName())
-		close(own.named)
+		close(own.acknowledged)
 	}
 	c.mu.Unlock()
 	if own != nil && !answer.GetAccepted() {
@@ -161,9 +161,9 @@ func (c *Directory) remove(name string) {
 	}
 }
 
-// spoil says that a segment cannot be used; damaged ones are taken out of the way.
-func (c *Directory) spoil(segment *pecanv1.CacheSegment, damaged bool, why error) {
-	c.spoilt.Add(1)
+// invalidate says that a segment cannot be used; damaged ones are taken out of the way.
+func (c *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why error) {
+	c.invalid.Add(1)
 	c.Log.Warn("a segment of a cache cannot be used, its elements are computed", "file", segment.GetName(), "error", why)
 	if damaged {
 		if err := c.dir.Quarantine(segment.GetName()); err != nil {
@@ -178,23 +178,23 @@ func (c *Directory) spoil(segment *pecanv1.CacheSegment, damaged bool, why error
 // Collect asks the dispatcher again and again which files nobody needs, and removes them.
 func (c *Directory) Collect(ctx context.Context) {
 	after := c.OrphanAfter
-	for clock.Sleep(ctx, max(min(after/2, lookEvery), 10*time.Millisecond)) {
+	for clock.Sleep(ctx, max(min(after/2, collectPeriod), 10*time.Millisecond)) {
 		names, err := c.dir.List()
 		if err != nil {
 			c.Log.Debug("look through the cache directory", "error", err)
 			continue
 		}
-		old := c.old(names, after)
+		old := c.orphansAmong(names, after)
 		for len(old) > 0 {
-			n := min(len(old), toldAtOnce)
+			n := min(len(old), maxNames)
 			c.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheFiles{CacheFiles: &pecanv1.CacheFiles{Names: old[:n]}}})
 			old = old[n:]
 		}
 	}
 }
 
-// old gives the names that this worker has seen for so long, and is not at itself. The files' own times are not looked at: clocks jump.
-func (c *Directory) old(names []string, after time.Duration) (old []string) {
+// orphansAmong gives the names that this worker has seen for so long, and is not at itself. The files' own times are not looked at: clocks jump.
+func (c *Directory) orphansAmong(names []string, after time.Duration) (old []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	seen := make(map[string]time.Time, len(names))

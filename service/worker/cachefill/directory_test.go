@@ -28,7 +28,7 @@ func TestTheDispatcherIsObeyedWhileFilesOfTheCacheAreRemoved(t *testing.T) {
 	unneeded := cache.Name("0", 0, 1, 1, "0")
 	d := &Directory{
 		dir: cache.New(deadMount{until}, 0), Log: slog.New(slog.DiscardHandler), Running: new(sync.WaitGroup), seen: map[string]time.Time{},
-		own: map[string]*ownSegment{unneeded: {segment: &pecanv1.CacheSegment{Name: unneeded}, named: make(chan struct{})}},
+		own: map[string]*ownSegment{unneeded: {segment: &pecanv1.CacheSegment{Name: unneeded}, acknowledged: make(chan struct{})}},
 	}
 	go func() {
 		// As a session does, one command after the other.

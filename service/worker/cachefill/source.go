@@ -51,15 +51,15 @@ type Source struct {
 	closed bool
 	reader *cache.Reader
 	table  frame.Table
-	// given counts elements, across the ways of getting them.
-	given  uint64
-	lower  *upstream
-	stop   func()
-	writer *cache.Writer
-	name   string
+	// delivered counts elements, across the ways of getting them.
+	delivered uint64
+	upstream  *upstream
+	stop      func()
+	writer    *cache.Writer
+	name      string
 	// over is set at the end of the elements; named is closed when the dispatcher knows the segment.
-	over  bool
-	named <-chan struct{}
+	over         bool
+	acknowledged <-chan struct{}
 	// written is a segment of which the dispatcher is still to be told. The run does that: TensorFlow's threads leave sessions alone.
 	written atomic.Pointer[pecanv1.CacheSegment]
 }
@@ -101,14 +101,14 @@ func (k *Source) segmentID() cache.ID {
 
 func (k *Source) beginReading(segment *pecanv1.CacheSegment) (err error) {
 	if segment.GetSource() != k.source {
-		k.Directory.spoil(segment, false, errors.New("the source files have changed since it was written, or TensorFlow has"))
+		k.Directory.invalidate(segment, false, errors.New("the source files have changed since it was written, or TensorFlow has"))
 		return k.open()
 	}
 	k.reader, err = k.Directory.dir.Open(cache.Segment{
 		Name: segment.GetName(), Bytes: segment.GetBytes(), Checksum: segment.GetChecksum(), Elements: segment.GetElements(), ID: k.segmentID(),
 	})
 	if err != nil {
-		k.Directory.spoil(segment, true, err)
+		k.Directory.invalidate(segment, true, err)
 		return k.open()
 	}
 	return nil
@@ -123,7 +123,7 @@ func (k *Source) open() error {
 	if err != nil {
 		return err
 	}
-	k.lower, k.stop = &upstream{it: it, packed: k.Packed}, stop
+	k.upstream, k.stop = &upstream{it: it, packed: k.Packed}, stop
 	return nil
 }
 
@@ -142,16 +142,16 @@ func (k *Source) Pull() ([]*tf.Tensor, error) {
 		if err == nil || errors.Is(err, io.EOF) {
 			return tensors, err
 		}
-		k.Directory.spoil(k.Action.GetSegment(), true, err)
+		k.Directory.invalidate(k.Action.GetSegment(), true, err)
 		_ = k.reader.Close()
 		k.reader = nil
 	}
-	if k.lower == nil {
+	if k.upstream == nil {
 		if err := k.compute(); err != nil {
 			return nil, err
 		}
 	}
-	got, err := k.lower.next()
+	got, err := k.upstream.next()
 	switch failed := (*tf.Error)(nil); {
 	case errors.Is(err, io.EOF):
 		k.over = true
@@ -169,7 +169,7 @@ func (k *Source) Pull() ([]*tf.Tensor, error) {
 			k.drop(err)
 		}
 	}
-	k.given += uint64(got.chunk.Count)
+	k.delivered += uint64(got.chunk.Count)
 	return got.tensors, nil
 }
 
@@ -180,11 +180,11 @@ func (k *Source) read() ([]*tf.Tensor, error) {
 		k.over = errors.Is(err, io.EOF)
 		return nil, err
 	}
-	tensors, err := raise(&chunk, &k.table)
+	tensors, err := tensorsOf(&chunk, &k.table)
 	if err != nil {
 		return nil, err
 	}
-	k.given += uint64(chunk.Count)
+	k.delivered += uint64(chunk.Count)
 	k.Directory.read.Add(uint64(chunk.Size()))
 	return tensors, nil
 }
@@ -200,8 +200,8 @@ func (k *Source) compute() (err error) {
 			k.shut()
 		}
 	}()
-	for left := k.given; left > 0; {
-		n, err := k.lower.it.Skip(int64(min(left, mostSkipped)))
+	for left := k.delivered; left > 0; {
+		n, err := k.upstream.it.Skip(int64(min(left, mostSkipped)))
 		left -= uint64(n)
 		if err != nil {
 			if errors.Is(err, io.EOF) {
@@ -215,10 +215,10 @@ func (k *Source) compute() (err error) {
 
 // shut frees the iterator of the graph below.
 func (k *Source) shut() {
-	if k.lower != nil {
-		k.lower.close()
+	if k.upstream != nil {
+		k.upstream.close()
 		k.stop()
-		k.lower = nil
+		k.upstream = nil
 	}
 }
 
@@ -251,9 +251,9 @@ func (k *Source) tablesChanged() bool {
 // Report has a segment named that has become whole. It does not wait for who is in Pull.
 func (k *Source) Report() {
 	if segment := k.written.Swap(nil); segment != nil {
-		named := k.Directory.tell(segment)
+		named := k.Directory.report(segment)
 		k.mu.Lock()
-		k.named = named
+		k.acknowledged = named
 		k.mu.Unlock()
 	}
 }
@@ -275,12 +275,12 @@ func (k *Source) drop(why error) {
 func (k *Source) AwaitAck() {
 	k.Report()
 	k.mu.Lock()
-	named := k.named
+	named := k.acknowledged
 	k.mu.Unlock()
 	if named == nil {
 		return
 	}
-	timeout := time.NewTimer(namedWait)
+	timeout := time.NewTimer(ackWait)
 	defer timeout.Stop()
 	select {
 	case <-named:

@@ -34,7 +34,7 @@ func TestWhatCannotBeComputedInsteadIsTriedAgainAtItsPlace(t *testing.T) {
 	again := func(given uint64) *Source {
 		s := &Source{
 			Directory: d, Action: &pecanv1.CacheAction{Key: o.GetCache().GetKey()}, ID: &pecanv1.StreamId{JobId: "job", Epoch: 1}, Streams: uint32(o.GetNumStreams()),
-			Lease: 1, Worker: "w", Packed: o.GetCache().GetPacked(), Context: t.Context(), Log: d.Log, given: given,
+			Lease: 1, Worker: "w", Packed: o.GetCache().GetPacked(), Context: t.Context(), Log: d.Log, delivered: given,
 		}
 		t.Cleanup(s.Close)
 		return s
@@ -200,7 +200,7 @@ func TestEveryDtypeSurvivesASegment(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tensors, err := raise(&chunk, &table)
+			tensors, err := tensorsOf(&chunk, &table)
 			if err != nil {
 				t.Fatal(err)
 			}

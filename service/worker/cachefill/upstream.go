@@ -22,8 +22,8 @@ type upstream struct {
 	it     *tf.Iterator
 	packed bool
 	block  *tf.Block
-	// odd is an element that has no place in a block, failed what came behind the last pack.
-	odd    []*tf.Tensor
+	// misfit is an element that has no place in a block, failed what came behind the last pack.
+	misfit []*tf.Tensor
 	failed error
 }
 
@@ -36,9 +36,9 @@ type pulled struct {
 
 func (l *upstream) next() (*pulled, error) {
 	switch {
-	case l.odd != nil:
-		element := l.odd
-		l.odd = nil
+	case l.misfit != nil:
+		element := l.misfit
+		l.misfit = nil
 		return asPack(element)
 	case l.failed != nil:
 		err := l.failed
@@ -78,7 +78,7 @@ func (l *upstream) fill() (*pulled, error) {
 		}
 		return nil, err
 	}
-	l.odd, l.failed = odd, err
+	l.misfit, l.failed = odd, err
 	columns := make([]column, len(l.block.Columns))
 	for i := range columns {
 		c := &l.block.Columns[i]
@@ -88,8 +88,8 @@ func (l *upstream) fill() (*pulled, error) {
 }
 
 func (l *upstream) close() {
-	if l.odd != nil {
-		tf.ReleaseAll(l.odd)
+	if l.misfit != nil {
+		tf.ReleaseAll(l.misfit)
 	}
 	if l.block != nil {
 		l.block.Free()
@@ -143,8 +143,8 @@ func asRows(rows int, columns []column) (*pulled, error) {
 	return out, nil
 }
 
-// raise makes the tensors of a chunk again.
-func raise(chunk *cache.Chunk, table *frame.Table) ([]*tf.Tensor, error) {
+// tensorsOf makes the tensors of a chunk again.
+func tensorsOf(chunk *cache.Chunk, table *frame.Table) ([]*tf.Tensor, error) {
 	data := chunk.Payload[0]
 	h := frame.Header{Type: frame.Data, Flags: frame.Flags(chunk.Flags), Count: uint32(chunk.Count), RawLen: uint64(len(data))}
 	if err := frame.ParseTable(h, chunk.Meta, table); err != nil {

@@ -35,7 +35,7 @@ func TestAFIFOUnderACheckpointsNameIsNotWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, _, err := c.Read("1-1.checkpoint", nil); err == nil || !strings.Contains(err.Error(), "no regular file") {
+	if _, _, err := c.Read("1-1.checkpoint", nil); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Fatal(err)
 	}
 }

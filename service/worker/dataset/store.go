@@ -14,11 +14,11 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
-// keepGraphs is how many parsed datasets are kept: jobs come back to them with every epoch. keepOrders is how many orders of the steps of
+// maxGraphs is how many parsed datasets are kept: jobs come back to them with every epoch. keepOrders is how many orders of the steps of
 // each are: the one that streams run in, and one that is tried.
 const (
-	keepGraphs = 4
-	keepOrders = 2
+	maxGraphs = 4
+	maxOrders = 2
 )
 
 // Planner gives the graphs of streams.
@@ -107,7 +107,7 @@ func (k *knownGraph) inOrder(order []string) (*graph.Graph, error) {
 	if err != nil {
 		return nil, reason.New(reason.Internal, "the order of the steps of dataset %s cannot be had here: %w", k.fingerprint, err)
 	}
-	k.ordered = append([]orderedGraph{{order, ordered}}, k.ordered[:min(len(k.ordered), keepOrders-1)]...)
+	k.ordered = append([]orderedGraph{{order, ordered}}, k.ordered[:min(len(k.ordered), maxOrders-1)]...)
 	return ordered, nil
 }
 
@@ -141,7 +141,7 @@ func (g *Store) slot(fingerprint string) (known *knownGraph, mine bool) {
 		}
 	}
 	known = &knownGraph{fingerprint: fingerprint, loaded: make(chan struct{})}
-	g.known = append([]*knownGraph{known}, g.known[:min(len(g.known), keepGraphs-1)]...)
+	g.known = append([]*knownGraph{known}, g.known[:min(len(g.known), maxGraphs-1)]...)
 	return known, true
 }
 

@@ -47,7 +47,7 @@ func TestOrdersAreKeptAndOnesThatCannotBeAreRefused(t *testing.T) {
 			t.Errorf("order %d is not kept, or of another dataset", i)
 		}
 	}
-	if len(known.ordered) != keepOrders || !slices.Equal(known.ordered[0].order, orders[2]) {
+	if len(known.ordered) != maxOrders || !slices.Equal(known.ordered[0].order, orders[2]) {
 		t.Errorf("%d orders are kept", len(known.ordered))
 	}
 	_, err = known.inOrder(ordered(0, 4, 2, 3, 1, 5, 6, 7))

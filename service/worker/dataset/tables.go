@@ -11,9 +11,9 @@ import (
 	"github.com/pecan-ml/pecan/native/tf"
 )
 
-// keepTables is for how many sets of tables that nobody uses room is kept: jobs come back to theirs with every stream, and filling
+// maxUnusedSets is for how many sets of tables that nobody uses room is kept: jobs come back to theirs with every stream, and filling
 // them may take long.
-const keepTables = 4
+const maxUnusedSets = 4
 
 // Tables frees the tables and variables that streams share by name, once they are of no use. What a name stands for never changes, and
 // with every state of a file comes a new one.
@@ -24,8 +24,8 @@ type Tables struct {
 	sets map[tableSet]*usedSet
 	// names counts the sets, by runtime and name.
 	names map[tableSet]int
-	// resting are the sets that nobody uses, the one that was used last first.
-	resting []*usedSet
+	// unused are the sets that nobody uses, the one that was used last first.
+	unused []*usedSet
 }
 
 // tableSet is what the iterators of one dataset use in one runtime: each has tables of its own.
@@ -64,8 +64,8 @@ func (t *Tables) Use(runtime *tf.Context, shared []rewrite.Shared) (leave func()
 			t.names[tableSet{runtime, name}]++
 		}
 	}
-	if i := slices.Index(t.resting, set); i >= 0 {
-		t.resting = slices.Delete(t.resting, i, i+1)
+	if i := slices.Index(t.unused, set); i >= 0 {
+		t.unused = slices.Delete(t.unused, i, i+1)
 	}
 	set.users++
 	return func() { t.leave(set) }
@@ -77,11 +77,11 @@ func (t *Tables) leave(set *usedSet) {
 	if set.users--; set.users > 0 {
 		return
 	}
-	t.resting = slices.Insert(t.resting, 0, set)
-	for len(t.resting) > keepTables {
-		last := len(t.resting) - 1
-		t.drop(t.resting[last])
-		t.resting = slices.Delete(t.resting, last, last+1)
+	t.unused = slices.Insert(t.unused, 0, set)
+	for len(t.unused) > maxUnusedSets {
+		last := len(t.unused) - 1
+		t.drop(t.unused[last])
+		t.unused = slices.Delete(t.unused, last, last+1)
 	}
 }
 

@@ -66,10 +66,10 @@ func TestTablesAreFreedWithTheLastThatNamesThem(t *testing.T) {
 		tables.Use(runtime, []rewrite.Shared{one})()
 	}
 	tables.mu.Lock()
-	for _, set := range tables.resting {
+	for _, set := range tables.unused {
 		tables.drop(set)
 	}
-	tables.resting = nil
+	tables.unused = nil
 	tables.mu.Unlock()
 	if err := next(); err != nil {
 		t.Fatalf("what is used was freed: %v", err)

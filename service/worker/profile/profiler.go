@@ -39,20 +39,20 @@ type Profiler struct {
 	// meters is the name under which the graph counts, "" when it has no meters; metered are the names it counts for.
 	meters  string
 	metered map[string]bool
-	// keeper is the batch whose short last element is held back for the closing stream; nil when there is none. What
+	// batch is the batch whose short last element is held back for the closing stream; nil when there is none. What
 	// passes it and the steps above it is taken off again: it counts where it is batched anew.
-	keeper *step
+	batch *step
 	// relay: what PecanPull gives are the elements of a step, which the graph before this one counts.
 	Relay bool
 
 	mu sync.Mutex
 	// seen is the last reading of each model node that belongs to a step and is still there, gone the sum of those that
 	// are not: an interleave opens and closes an iterator per file, a repeat opens all below it anew.
-	seen    map[int64]reading
-	gone    map[*step]Counts
-	counted map[string]Counts
-	kept    Counts
-	last    []*pecanv1.NodeMetrics
+	seen      map[int64]reading
+	gone      map[*step]Counts
+	counted   map[string]Counts
+	remainder Counts
+	last      []*pecanv1.NodeMetrics
 }
 
 // Counts is what a node did.
@@ -124,11 +124,11 @@ func (p *Profiler) treeOf(nodes map[string]dataset.Node, name string, made map[s
 	return s
 }
 
-// HoldsBack says that short batches are held back behind the graph.
-func (p *Profiler) HoldsBack() {
+// KeepsRemainder says that short batches are held back behind the graph.
+func (p *Profiler) KeepsRemainder() {
 	for s := p.root; s != nil; s = s.inputs[0] {
 		if strings.Contains(s.op, "Batch") {
-			p.keeper = s
+			p.batch = s
 			return
 		}
 		if len(s.inputs) == 0 {
@@ -154,12 +154,12 @@ func (p *Profiler) Read(it *tf.Iterator, kept Counts) (buffered int64) {
 	if counted != nil {
 		p.counted = counted
 	}
-	p.kept = kept
+	p.remainder = kept
 	m := matcher{model: model.GetNodes(), best: map[pair]match{}}
 	assigned := map[int64]*step{}
 	m.assign(p.root, model.GetOutput(), assigned)
-	p.account(model, assigned)
-	p.last = p.figures()
+	p.assignReadings(model, assigned)
+	p.last = p.nodeMetrics()
 	return bufferedBytes(model)
 }
 
@@ -188,8 +188,8 @@ func bufferedBytes(model *tensorflow.ModelProto) int64 {
 	return sum
 }
 
-// account takes a reading of every model node below an assigned one, up to the next assigned one.
-func (p *Profiler) account(model *tensorflow.ModelProto, assigned map[int64]*step) {
+// assignReadings takes a reading of every model node below an assigned one, up to the next assigned one.
+func (p *Profiler) assignReadings(model *tensorflow.ModelProto, assigned map[int64]*step) {
 	now := map[int64]reading{}
 	var walk func(id int64, owner *step)
 	walk = func(id int64, owner *step) {
@@ -220,9 +220,9 @@ func (p *Profiler) account(model *tensorflow.ModelProto, assigned map[int64]*ste
 	p.seen = now
 }
 
-// tallies are what the steps did. A step's time is what was read of it, and for what it did after its last reading, before
+// stepCounts are what the steps did. A step's time is what was read of it, and for what it did after its last reading, before
 // the model forgot it, the time per element that was read.
-func (p *Profiler) tallies() map[*step]Counts {
+func (p *Profiler) stepCounts() map[*step]Counts {
 	sums := map[*step]Counts{}
 	for s, gone := range p.gone {
 		sums[s] = gone
@@ -244,12 +244,12 @@ func (p *Profiler) tallies() map[*step]Counts {
 		sums[s] = sum
 	}
 	p.derive(sums)
-	for s := p.root; p.keeper != nil; s = s.inputs[0] {
+	for s := p.root; p.batch != nil; s = s.inputs[0] {
 		sum := sums[s]
-		sum.Elements -= min(sum.Elements, p.kept.Elements)
-		sum.Out -= min(sum.Out, p.kept.Out)
+		sum.Elements -= min(sum.Elements, p.remainder.Elements)
+		sum.Out -= min(sum.Out, p.remainder.Out)
 		sums[s] = sum
-		if s == p.keeper {
+		if s == p.batch {
 			break
 		}
 	}
@@ -284,8 +284,8 @@ func (p *Profiler) derive(sums map[*step]Counts) {
 	}
 }
 
-// given is how many bytes came from a step to the one that reads it.
-func (p *Profiler) given(s *step, sums map[*step]Counts) uint64 {
+// bytesGiven is how many bytes came from a step to the one that reads it.
+func (p *Profiler) bytesGiven(s *step, sums map[*step]Counts) uint64 {
 	original := rewrite.OriginalNode(s.name)
 	if s.op == "OptionsDataset" {
 		original = ""
@@ -296,14 +296,14 @@ func (p *Profiler) given(s *step, sums map[*step]Counts) uint64 {
 	}
 	sum := uint64(0)
 	for _, input := range s.inputs {
-		sum += p.given(input, sums)
+		sum += p.bytesGiven(input, sums)
 	}
 	return sum
 }
 
-// figures sums up per node of the registered graph. What Pecan put in counts as time of the node it stands for.
-func (p *Profiler) figures() []*pecanv1.NodeMetrics {
-	sums := p.tallies()
+// nodeMetrics sums up per node of the registered graph. What Pecan put in counts as time of the node it stands for.
+func (p *Profiler) nodeMetrics() []*pecanv1.NodeMetrics {
+	sums := p.stepCounts()
 	byName := map[string]*pecanv1.NodeMetrics{}
 	var out []*pecanv1.NodeMetrics
 	for _, s := range p.steps {
@@ -327,7 +327,7 @@ func (p *Profiler) figures() []*pecanv1.NodeMetrics {
 		}
 		metrics.Elements, metrics.BytesOut = sum.Elements, sum.Out
 		for _, input := range s.inputs {
-			metrics.BytesIn += p.given(input, sums)
+			metrics.BytesIn += p.bytesGiven(input, sums)
 		}
 		if len(s.inputs) == 0 {
 			metrics.BytesIn = sum.consumed

@@ -9,27 +9,27 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// forgetAfter is how long the totals of a job are kept that this worker runs nothing of.
-const forgetAfter = 10 * time.Minute
+// expireAfter is how long the totals of a job are kept that this worker runs nothing of.
+const expireAfter = 10 * time.Minute
 
 // Totals sums up what the nodes of each job's dataset did on this worker. The dispatcher is told totals that only grow, of
 // all runs since the account was opened: whichever message arrives last is right, and a stream's end, its lease's or its
 // epoch's takes nothing away from them.
 type Totals struct {
-	mu       sync.Mutex
-	accounts map[string]*account
-	opened   uint64
+	mu          sync.Mutex
+	jobs        map[string]*counters
+	generations uint64
 }
 
-// account is the totals of one job.
-type account struct {
-	number, reading uint64
+// counters is the totals of one job.
+type counters struct {
+	generation, sequence uint64
 	// done is what runs did that are over; live are those under way.
 	done *pecanv1.JobMetrics
 	live map[Run]bool
-	// told: nothing has changed since the dispatcher was told last.
-	told bool
-	used time.Time
+	// reported: nothing has changed since the dispatcher was told last.
+	reported bool
+	used     time.Time
 }
 
 // Run is a run, whose figures count in the totals of its job.
@@ -45,17 +45,17 @@ type Run interface {
 	Recovery() *pecanv1.Recovery
 }
 
-func NewTotals() *Totals { return &Totals{accounts: map[string]*account{}} }
+func NewTotals() *Totals { return &Totals{jobs: map[string]*counters{}} }
 
 // Add counts a run from now on.
 func (l *Totals) Add(r Run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := l.accounts[r.Job()]
+	a := l.jobs[r.Job()]
 	if a == nil {
-		l.opened++
-		a = &account{number: l.opened, done: &pecanv1.JobMetrics{Recovery: new(pecanv1.Recovery)}, live: map[Run]bool{}}
-		l.accounts[r.Job()] = a
+		l.generations++
+		a = &counters{generation: l.generations, done: &pecanv1.JobMetrics{Recovery: new(pecanv1.Recovery)}, live: map[Run]bool{}}
+		l.jobs[r.Job()] = a
 	}
 	a.live[r], a.used = true, time.Now()
 }
@@ -64,8 +64,8 @@ func (l *Totals) Add(r Run) {
 func (l *Totals) Changed(r Run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if a := l.accounts[r.Job()]; a != nil && a.live[r] {
-		a.told = false
+	if a := l.jobs[r.Job()]; a != nil && a.live[r] {
+		a.reported = false
 	}
 }
 
@@ -73,10 +73,10 @@ func (l *Totals) Changed(r Run) {
 func (l *Totals) Remove(r Run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if a := l.accounts[r.Job()]; a != nil && a.live[r] {
+	if a := l.jobs[r.Job()]; a != nil && a.live[r] {
 		addRuns(a.done, r)
 		delete(a.live, r)
-		a.told, a.used = false, time.Now()
+		a.reported, a.used = false, time.Now()
 	}
 }
 
@@ -127,14 +127,14 @@ func (b byNode) list() (nodes []*pecanv1.NodeMetrics) {
 func (l *Totals) Unreported(job string) *pecanv1.JobMetrics {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := l.accounts[job]
-	if a == nil || a.told {
+	a := l.jobs[job]
+	if a == nil || a.reported {
 		return nil
 	}
-	a.told = true
-	a.reading++
+	a.reported = true
+	a.sequence++
 	figures := &pecanv1.JobMetrics{
-		JobId: job, Generation: a.number, Sequence: a.reading, Recovery: new(pecanv1.Recovery), Nodes: a.done.Nodes, Ordered: a.done.Ordered,
+		JobId: job, Generation: a.generation, Sequence: a.sequence, Recovery: new(pecanv1.Recovery), Nodes: a.done.Nodes, Ordered: a.done.Ordered,
 		Failed: a.done.Failed, OrderedFailed: a.done.OrderedFailed,
 	}
 	figures.Recovery.Add(a.done.Recovery)
@@ -146,17 +146,17 @@ func (l *Totals) Unreported(job string) *pecanv1.JobMetrics {
 func (l *Totals) Jobs() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.DeleteFunc(l.accounts, func(_ string, a *account) bool {
-		return a.told && len(a.live) == 0 && time.Since(a.used) > forgetAfter
+	maps.DeleteFunc(l.jobs, func(_ string, a *counters) bool {
+		return a.reported && len(a.live) == 0 && time.Since(a.used) > expireAfter
 	})
-	return slices.Sorted(maps.Keys(l.accounts))
+	return slices.Sorted(maps.Keys(l.jobs))
 }
 
 // Resend has everything told again: a new session does not know what arrived in the one before it.
 func (l *Totals) Resend() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, a := range l.accounts {
-		a.told = false
+	for _, a := range l.jobs {
+		a.reported = false
 	}
 }

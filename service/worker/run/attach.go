@@ -26,27 +26,27 @@ func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
 	}
 	target := s.run.window
 	if c.Remainder() {
-		if s.kept == nil {
+		if s.remainder == nil {
 			return reason.New(reason.BadArgument, "stream %d keeps nothing back", s.key.stream)
 		}
-		target = s.kept
+		target = s.remainder
 	}
 	// Before anything else: it must not end what another reads.
 	if target.NewerReader(c) {
 		return reason.New(reason.Closed, "another reader opened stream %d", s.key.stream)
 	}
-	if s.gone == nil && !c.Remainder() && !split.IsRepeatable(s.order.GetPlan()) && !s.run.window.Holds(start) {
-		s.gone = reason.New(reason.StaleLease, "stream %d no longer has element %d, and another run may have another one there", s.key.stream, start)
+	if s.belowWindow == nil && !c.Remainder() && !split.IsRepeatable(s.order.GetPlan()) && !s.run.window.Holds(start) {
+		s.belowWindow = reason.New(reason.StaleLease, "stream %d no longer has element %d, and another run may have another one there", s.key.stream, start)
 		s.log.Info("the stream cannot go on: the elements that the reader wants are no longer held", "start_index", start)
-		s.streams.Dispatcher.Send(s.failure(s.gone, true))
+		s.streams.Dispatcher.Send(s.failure(s.belowWindow, true))
 	}
-	if s.gone != nil {
-		return s.gone
+	if s.belowWindow != nil {
+		return s.belowWindow
 	}
 	c.Bind(target)
-	s.read, s.resting = true, false
+	s.read, s.drained = true, false
 	begin := s.beginning(start, max(clean, s.run.window.CleanBelow()))
-	far := !c.Remainder() && s.run.isFar(begin.start)
+	far := !c.Remainder() && s.run.isFarAhead(begin.start)
 	var old window.Reader
 	ok := false
 	if !far {

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// markEvery is how long what is marked at once takes to be made: a mark costs a round trip to the dispatcher.
-	markEvery = 10 * time.Millisecond
-	// mostMarked elements at once.
-	mostMarked = 1 << 14
+	// markPeriod is how long what is marked at once takes to be made: a mark costs a round trip to the dispatcher.
+	markPeriod = 10 * time.Millisecond
+	// maxMarked elements at once.
+	maxMarked = 1 << 14
 	// markTimeout bounds the wait for a dispatcher that does not answer: then the run goes on without.
 	markTimeout = 2 * time.Second
 )
@@ -23,7 +23,7 @@ const (
 // is known where. It belongs to the goroutine of the run.
 type crashGuard struct {
 	run       *run
-	suspicion *pecanv1.CrashGuard
+	suspected *pecanv1.CrashGuard
 	// files that the stream reads, in order; nil where that is not known.
 	files []string
 	// reached is how many of them have been seen open, or are before one that was.
@@ -31,7 +31,7 @@ type crashGuard struct {
 	// below it everything is marked; size is for how many that was, at begun.
 	below, size uint64
 	begun       time.Time
-	alone       bool
+	exclusive   bool
 }
 
 // begin is called before the element next is made, and gives how many may be made before it is called again.
@@ -43,22 +43,22 @@ func (w *crashGuard) begin(next uint64) int {
 	if closing && w.size == 0 {
 		w.awaitRemainders()
 	}
-	first, below := w.suspicion.GetFirst(), w.suspicion.GetBelow()
-	if w.suspicion.GetSerial() && !w.run.serial {
+	first, below := w.suspected.GetFirst(), w.suspected.GetBelow()
+	if w.suspected.GetSerial() && !w.run.serial {
 		// The steps work ahead all the same, so the one that kills may be begun earlier than it is asked for.
 		first = 0
 	}
 	suspicious := first <= next && next < below
 	// A closing stream waits for streams that may be made here: were it alone, they would wait for it.
 	// Of a run that was stopped meanwhile nothing more is made.
-	w.alone = suspicious && !closing && w.run.stream.streams.alone.lock(w.run.ctx)
+	w.exclusive = suspicious && !closing && w.run.stream.streams.exclusive.lock(w.run.ctx)
 	switch {
 	case suspicious:
 		w.size = 1
-	case w.size == 0 || time.Since(w.begun) > markEvery:
+	case w.size == 0 || time.Since(w.begun) > markPeriod:
 		w.size = max(1, w.size/2)
 	default:
-		w.size = min(2*w.size, mostMarked)
+		w.size = min(2*w.size, maxMarked)
 	}
 	w.below = next + w.size
 	if next < first && first < w.below {
@@ -90,14 +90,14 @@ func (w *crashGuard) awaitRemainders() {
 
 // end is called when what begin allowed, or some of it, was made.
 func (w *crashGuard) end() {
-	if w.alone {
-		w.alone = false
-		w.run.stream.streams.alone.unlock()
+	if w.exclusive {
+		w.exclusive = false
+		w.run.stream.streams.exclusive.unlock()
 	}
 }
 
-// rest tells that nothing is asked for: the run waits for room. Steps that work ahead may go on.
-func (w *crashGuard) rest() {
+// idle tells that nothing is asked for: the run waits for room. Steps that work ahead may go on.
+func (w *crashGuard) idle() {
 	next := w.run.index()
 	w.below = next
 	w.mark(next, next, nil)
@@ -109,7 +109,7 @@ func (w *crashGuard) mark(first, below uint64, files []string) {
 	ctx, cancel := context.WithTimeout(w.run.ctx, markTimeout)
 	defer cancel()
 	_, err := s.streams.Dispatcher.API().MarkElements(ctx, &pecanv1.MarkElementsRequest{
-		WorkerId: s.streams.Identity.ID(), Id: s.key.id(), Lease: s.leaseNow(), First: first, Below: below, Alone: w.alone, Files: files, ReadAhead: !w.run.serial,
+		WorkerId: s.streams.Identity.ID(), Id: s.key.id(), Lease: s.leaseNow(), First: first, Below: below, Alone: w.exclusive, Files: files, ReadAhead: !w.run.serial,
 		Number: s.streams.marks.Add(1),
 	})
 	if err != nil && w.run.ctx.Err() == nil {

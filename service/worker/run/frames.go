@@ -6,16 +6,16 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/window"
 )
 
-// way is how the next elements are fetched.
-type way int
+// framing is how the next elements are fetched.
+type framing int
 
 // shapes is what a run has learned of its elements.
 type shapes struct {
-	way    way
-	like   *tf.Block
-	blocks payload.Pool[*tf.Block]
-	packs  payload.Pool[*tf.Pack]
-	specs  []tf.Shape
+	framing framing
+	like    *tf.Block
+	blocks  payload.Pool[*tf.Block]
+	packs   payload.Pool[*tf.Pack]
+	specs   []tf.Shape
 	// lastError and repeats count equal errors in a row.
 	lastError string
 	repeats   int
@@ -27,7 +27,7 @@ func (r *run) learn(element []*tf.Tensor) {
 	total, fixed := int64(0), true
 	for _, t := range element {
 		if len(t.Dims()) > tf.MaxShapeRank {
-			r.shapes.way = oneByOne
+			r.shapes.framing = oneByOne
 			return
 		}
 		total += t.WireSize()
@@ -37,16 +37,16 @@ func (r *run) learn(element []*tf.Tensor) {
 	switch {
 	case total > small:
 		// An element that is large for once does not end packing.
-		if r.shapes.way == inColumns {
-			r.shapes.way = oneByOne
+		if r.shapes.framing == inColumns {
+			r.shapes.framing = oneByOne
 		}
 	case fixed && r.shapes.like == nil:
 		rows := min(frameRows, frameBytes/int(max(total, 1)))
 		if block, err := tf.NewBlock(element, rows); err == nil {
-			r.shapes.like, r.shapes.way = block, inColumns
+			r.shapes.like, r.shapes.framing = block, inColumns
 		}
 	default:
-		r.shapes.way, r.shapes.specs = inPacks, r.packShapes(len(element))
+		r.shapes.framing, r.shapes.specs = inPacks, r.packShapes(len(element))
 	}
 }
 
@@ -109,7 +109,7 @@ func (r *run) appendColumns(block *tf.Block, from, to int, copied bool) {
 			size += int64(block.Cap * block.Columns[i].Width)
 		}
 	}
-	r.give(window.NewEntry(r.index(), to-from, size, body))
+	r.deliver(window.NewEntry(r.index(), to-from, size, body))
 }
 
 func (r *run) stepPack(it *tf.Iterator) error {
@@ -124,7 +124,7 @@ func (r *run) stepPack(it *tf.Iterator) error {
 	from := r.fill.end()
 	if from == 0 && len(pack.Payload()) >= frameBytes/2 {
 		body := &payload.Packed{Payload: pack.Payload(), Table: pack.Table(), Components: components, Pack: pack, Home: &r.shapes.packs}
-		r.give(window.NewEntry(r.index(), rows, frameBytes+tableBytes, body))
+		r.deliver(window.NewEntry(r.index(), rows, frameBytes+tableBytes, body))
 	} else {
 		if rows > from {
 			r.appendPack(&payload.Packed{Payload: pack.Payload(), Table: pack.Table(), Components: components}, from, rows)
@@ -143,5 +143,5 @@ func (r *run) stepPack(it *tf.Iterator) error {
 // appendPack appends a copy of elements [from, to) of a pack.
 func (r *run) appendPack(whole *payload.Packed, from, to int) {
 	body := whole.Copy(from, to)
-	r.give(window.NewEntry(r.index(), to-from, int64(len(body.Payload)+len(body.Table)), body))
+	r.deliver(window.NewEntry(r.index(), to-from, int64(len(body.Payload)+len(body.Table)), body))
 }

@@ -25,7 +25,7 @@ const minRAMBudget = 64 << 20
 // state at that index.
 func (r *run) open(restored uint64) (*tf.Iterator, error) {
 	w, plan := r.stream.streams, r.order.GetPlan()
-	if keepsBack(r.order) {
+	if keepsRemainder(r.order) {
 		r.batchRows = plan.GetBatchRows()
 	}
 	var source tf.Source
@@ -67,7 +67,7 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 	r.shared = graphs.Shared
 	first := profile.New(graphs.A, at.Meters, graphs.Ops)
 	if first != nil && r.batchRows > 0 {
-		first.HoldsBack()
+		first.KeepsRemainder()
 	}
 	base := w.Plain
 	if graphs.BelowCache != nil {

@@ -63,9 +63,9 @@ func (o *openings) now() (streams []*pecanv1.OpeningStream) {
 	return streams
 }
 
-// openAsTold opens the run's graphs. Where workers have died of that, nothing else is opened meanwhile and no suspicious element made, so
+// openGuarded opens the run's graphs. Where workers have died of that, nothing else is opened meanwhile and no suspicious element made, so
 // that it is known whose doing another death is.
-func (r *run) openAsTold() (*tf.Iterator, error) {
+func (r *run) openGuarded() (*tf.Iterator, error) {
 	w := r.stream.streams
 	if !r.order.GetOpenAlone() {
 		w.openings.order.RLock()
@@ -73,10 +73,10 @@ func (r *run) openAsTold() (*tf.Iterator, error) {
 		leave := w.openings.turn(r.ctx)
 		defer leave()
 	} else {
-		if !w.openAlone(r.ctx) {
+		if !w.openExclusively(r.ctx) {
 			return nil, r.ctx.Err()
 		}
-		defer w.alone.unlock()
+		defer w.exclusive.unlock()
 		defer w.openings.order.Unlock()
 		if r.ctx.Err() != nil {
 			return nil, r.ctx.Err()
@@ -88,18 +88,18 @@ func (r *run) openAsTold() (*tf.Iterator, error) {
 	return r.openOrRestore()
 }
 
-// aloneLook is how often it is looked whether nothing is being opened.
-const aloneLook = 5 * time.Millisecond
+// exclusivePoll is how often it is looked whether nothing is being opened.
+const exclusivePoll = 5 * time.Millisecond
 
-// openAlone waits until no suspicious element is made and nothing opened, and keeps it so. False: the context has ended. It does not wait
+// openExclusively waits until no suspicious element is made and nothing opened, and keeps it so. False: the context has ended. It does not wait
 // for the second lock: all openings would stand in line behind it, for ever where one that is under way hangs.
-func (w *Streams) openAlone(ctx context.Context) bool {
-	for w.alone.lock(ctx) {
+func (w *Streams) openExclusively(ctx context.Context) bool {
+	for w.exclusive.lock(ctx) {
 		if w.openings.order.TryLock() {
 			return true
 		}
-		w.alone.unlock()
-		if !clock.Sleep(ctx, aloneLook) {
+		w.exclusive.unlock()
+		if !clock.Sleep(ctx, exclusivePoll) {
 			return false
 		}
 	}

@@ -36,7 +36,7 @@ const (
 var errStopped = errors.New("the stream was stopped")
 
 const (
-	oneByOne way = iota
+	oneByOne framing = iota
 	inColumns
 	inPacks
 )
@@ -72,7 +72,7 @@ func (r *run) produce(it *tf.Iterator) error {
 			return errStopped
 		}
 		if r.window.IsLeaving() {
-			r.rest(it)
+			r.awaitDeparture(it)
 			return errStopped
 		}
 		if saves {
@@ -112,7 +112,7 @@ func (r *run) guardedStep(it *tf.Iterator) error {
 // idle is called when the run has to wait for room.
 func (r *run) idle() {
 	if r.guard != nil {
-		r.guard.rest()
+		r.guard.idle()
 	}
 }
 
@@ -124,7 +124,7 @@ func (r *run) step(it *tf.Iterator, limit int) error {
 		r.window.Skip(uint64(n))
 		return err
 	}
-	switch r.shapes.way {
+	switch r.shapes.framing {
 	case inColumns:
 		return r.stepColumns(it)
 	case inPacks:
@@ -152,7 +152,7 @@ func (r *run) skippable() uint64 {
 // accept appends one element by itself, and learns from it how to fetch the next ones.
 func (r *run) accept(element []*tf.Tensor) {
 	if r.batchRows > 0 && payload.Rows(element) < r.batchRows {
-		r.keep(element)
+		r.keepRemainder(element)
 		return
 	}
 	index := r.index()
@@ -164,7 +164,7 @@ func (r *run) accept(element []*tf.Tensor) {
 	r.shapes.repeats = 0
 	r.learn(element)
 	body := payload.NewSingle(element)
-	r.give(window.NewEntry(index, 1, int64(body.Parts.Raw), body))
+	r.deliver(window.NewEntry(index, 1, int64(body.Parts.Raw), body))
 }
 
 // defaultMaxElement is the largest element when the job names none.
@@ -186,7 +186,7 @@ func (r *run) index() uint64 {
 // fail appends an element that could not be made; false as of give.
 func (r *run) fail(index uint64, failure *reason.Error) bool {
 	r.failures.Add(1)
-	return r.give(window.NewFailure(index, failure))
+	return r.deliver(window.NewFailure(index, failure))
 }
 
 // elementError appends the error of one element, or ends the stream when the same one comes again and again.

@@ -27,21 +27,21 @@ func (s *relay) Pull() ([]*tf.Tensor, error) {
 		if s.batchRows == 0 || payload.Rows(batch) >= s.batchRows {
 			return batch, nil
 		}
-		s.run.keep(batch)
+		s.run.keepRemainder(batch)
 	}
 }
 
-// keep holds one short batch back for the closing stream.
-func (r *run) keep(batch []*tf.Tensor) {
-	kept := r.stream.keeper(r)
+// keepRemainder holds one short batch back for the closing stream.
+func (r *run) keepRemainder(batch []*tf.Tensor) {
+	kept := r.stream.remainderWindow(r)
 	if kept == nil {
 		tf.ReleaseAll(batch)
 		return
 	}
 	body := payload.NewSingle(batch)
 	r.mu.Lock()
-	r.status.keptRows += uint64(payload.Rows(batch))
-	r.kept.Add(profile.Counts{Elements: 1, Out: body.Parts.Raw})
+	r.status.remainderRows += uint64(payload.Rows(batch))
+	r.remainderCounts.Add(profile.Counts{Elements: 1, Out: body.Parts.Raw})
 	r.mu.Unlock()
 	first, _, _ := kept.Load()
 	kept.Append(window.NewEntry(first, 1, int64(body.Parts.Raw), body))

@@ -34,11 +34,11 @@ func (s *Stream) report() []*pecanv1.WorkerMessage {
 	switch {
 	case state.failed != nil:
 		out = append(out, s.failure(state.failed, false))
-	case s.gone != nil:
-		out = append(out, s.failure(s.gone, true))
+	case s.belowWindow != nil:
+		out = append(out, s.failure(s.belowWindow, true))
 	case state.ended:
 		out = append(out, &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Ended{Ended: &pecanv1.StreamEnded{
-			Id: id, Lease: s.lease, Count: state.count, RemainderRows: state.keptRows}}})
+			Id: id, Lease: s.lease, Count: state.count, RemainderRows: state.remainderRows}}})
 	}
 	return out
 }
@@ -54,7 +54,7 @@ func (s *Stream) held() *pecanv1.HeldStream {
 	held := &pecanv1.HeldStream{Id: s.key.id(), Lease: s.lease}
 	if s.run != nil {
 		state := s.run.state()
-		held.Ended, held.Count, held.RemainderRows = state.ended, state.count, state.keptRows
+		held.Ended, held.Count, held.RemainderRows = state.ended, state.count, state.remainderRows
 	}
 	return held
 }
@@ -62,13 +62,13 @@ func (s *Stream) held() *pecanv1.HeldStream {
 // load is the stream as a heartbeat tells it.
 func (s *Stream) load() *pecanv1.WorkerHeartbeat_StreamLoad {
 	s.mu.Lock()
-	lease, run, resting, read := s.lease, s.run, s.resting, s.read
+	lease, run, resting, read := s.lease, s.run, s.drained, s.read
 	s.mu.Unlock()
 	if run == nil {
 		return nil
 	}
 	produced, acked, bytes := run.window.Load()
-	run.saver.tell(acked)
+	run.saver.noteReported(acked)
 	return &pecanv1.WorkerHeartbeat_StreamLoad{
 		Id: s.key.id(), Lease: lease, Produced: produced, Acked: acked, WindowBytes: bytes, CleanBelow: run.window.CleanBelow(),
 		Drained: resting, Unread: !read, Opened: run.state().started,

@@ -16,7 +16,7 @@ func (s *Stream) beginning(wanted, clean uint64) beginning {
 	if suspicion := s.order.GetCrashGuard(); suspicion.GetSerial() {
 		// Elements before show which files are open when a suspicious one is made. Not for those whose workers are killed: they would not come
 		// further where a worker lives for fewer elements than that.
-		wanted = min(wanted, suspicion.GetFirst()-min(suspicion.GetFirst(), farUnknown))
+		wanted = min(wanted, suspicion.GetFirst()-min(suspicion.GetFirst(), farElements))
 	}
 	at := beginning{wanted: wanted}
 	switch s.order.GetPlan().GetResume().GetStrategy() {
@@ -28,17 +28,17 @@ func (s *Stream) beginning(wanted, clean uint64) beginning {
 	return at
 }
 
-// told is where a run begins as far as the dispatcher knows.
-func (s *Stream) told() beginning {
+// fromDispatcher is where a run begins as far as the dispatcher knows.
+func (s *Stream) fromDispatcher() beginning {
 	return s.beginning(max(s.order.GetAckedBelow(), s.order.GetCleanBelow()), s.order.GetCleanBelow())
 }
 
-// farUnknown is how many elements are a long way for a run that has not made one yet.
-const farUnknown = 64
+// farElements is how many elements are a long way for a run that has not made one yet.
+const farElements = 64
 
-// isFar tells whether running up to an index takes longer than opening the stream's graph anew for it, as far as its elements so
+// isFarAhead tells whether running up to an index takes longer than opening the stream's graph anew for it, as far as its elements so
 // far tell. Where a part of the graph runs from its start in any case, nothing is known of what that takes.
-func (r *run) isFar(start uint64) bool {
+func (r *run) isFarAhead(start uint64) bool {
 	from, next := r.window.Span()
 	if r.order.GetPlan().GetResume().GetStrategy() != pecanv1.Resume_SEEK || start <= next || r.state().ended {
 		return false
@@ -47,7 +47,7 @@ func (r *run) isFar(start uint64) bool {
 	opened, opening := r.opened, r.opening
 	r.mu.Unlock()
 	if opened.IsZero() || next == from {
-		return start-next >= farUnknown
+		return start-next >= farElements
 	}
 	each := time.Since(opened) / time.Duration(next-from)
 	return float64(each)*float64(start-next) > 2*float64(opening)

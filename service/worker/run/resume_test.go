@@ -12,7 +12,7 @@ func TestASerialRunBeginsBeforeWhatKills(t *testing.T) {
 		o.CrashGuard = &pecanv1.CrashGuard{First: 100, Below: 101, Serial: serial}
 		at := (&Stream{order: o}).beginning(120, 120)
 		// Who is killed before so many elements are made again would never come further.
-		if want := map[bool]uint64{false: 120, true: 100 - farUnknown}[serial]; at.start != want || at.wanted != want {
+		if want := map[bool]uint64{false: 120, true: 100 - farElements}[serial]; at.start != want || at.wanted != want {
 			t.Errorf("serial: %t: begins at %d for a reader at %d, want %d", serial, at.start, at.wanted, want)
 		}
 	}

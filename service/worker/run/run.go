@@ -24,8 +24,8 @@ type runState struct {
 	ended   bool
 	failed  *reason.Error
 	count   uint64
-	// keptRows are held back for the closing stream.
-	keptRows uint64
+	// remainderRows are held back for the closing stream.
+	remainderRows uint64
 }
 
 // run is one execution of a stream, from its beginning or from an index on.
@@ -35,13 +35,13 @@ type run struct {
 	window *window.Window
 	ctx    context.Context
 	cancel context.CancelFunc
-	// resting is closed when the run makes nothing more, because its worker leaves.
-	resting chan struct{}
+	// departed is closed when the run makes nothing more, because its worker leaves.
+	departed chan struct{}
 	// done is closed when nothing of the run is open any more.
 	done chan struct{}
-	// behind, if not nil, is closed when an earlier run over the same files has ended. TensorFlow refuses to write a cache that another
+	// previous, if not nil, is closed when an earlier run over the same files has ended. TensorFlow refuses to write a cache that another
 	// iterator writes, and one that is closed half way deletes all files of that name, whosever they are.
-	behind <-chan struct{}
+	previous <-chan struct{}
 
 	mu       sync.Mutex
 	status   runState
@@ -50,16 +50,16 @@ type run struct {
 	opened   time.Time
 	opening  time.Duration
 	profiles []profiled
-	// kept is what was held back for the closing stream.
-	kept profile.Counts
+	// remainderCounts is what was held back for the closing stream.
+	remainderCounts profile.Counts
 
 	// failed counts elements that could not be made.
 	failures atomic.Uint64
 
 	// inside is what the iterators' own buffers hold, as it is in the worker's sum; gone when they are closed.
-	insideMu sync.Mutex
-	inside   int64
-	gone     bool
+	bufferedMu    sync.Mutex
+	bufferedBytes int64
+	closed        bool
 
 	// What follows belongs to the goroutine of main.
 	closers []func()
@@ -83,20 +83,20 @@ type run struct {
 
 // newRun is called with the stream's lock held.
 func newRun(s *Stream, at beginning) *run {
-	r := &run{stream: s, order: s.order, start: at.start, resting: make(chan struct{}), done: make(chan struct{})}
+	r := &run{stream: s, order: s.order, start: at.start, departed: make(chan struct{}), done: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancel(s.streams.Lifetime)
 	if s.order.GetPlan().GetWritesFiles() {
-		r.behind = s.streams.follow(r)
+		r.previous = s.streams.registerWriter(r)
 	}
-	r.window = window.New(&s.streams.windowBytes, r.hurry, window.Start{From: at.start, Acked: max(at.wanted, s.order.GetDeliveredBelow()), Prefetch: s.order.GetPrefetch()})
+	r.window = window.New(&s.streams.windowBytes, r.setHurry, window.Start{From: at.start, Acked: max(at.wanted, s.order.GetDeliveredBelow()), Prefetch: s.order.GetPrefetch()})
 	r.serial = s.order.GetCrashGuard().GetSerial()
-	r.saver.tell(s.order.GetAckedBelow())
-	r.saver.tell(s.order.GetAckedBelow())
+	r.saver.noteReported(s.order.GetAckedBelow())
+	r.saver.noteReported(s.order.GetAckedBelow())
 	return r
 }
 
-// hurry is called with the window's lock held.
-func (r *run) hurry(on bool) {
+// setHurry is called with the window's lock held.
+func (r *run) setHurry(on bool) {
 	r.mu.Lock()
 	it := r.iterator
 	r.mu.Unlock()
@@ -120,8 +120,8 @@ func (r *run) stop() window.Reader {
 // main runs the stream to its end, its failure or its stop.
 func (r *run) main() {
 	defer close(r.done)
-	if r.behind != nil {
-		<-r.behind
+	if r.previous != nil {
+		<-r.previous
 	}
 	if r.ctx.Err() != nil {
 		return
@@ -134,22 +134,22 @@ func (r *run) main() {
 		r.sample()
 		r.stream.streams.Totals.Remove(r)
 		r.saver.writing.Wait()
-		r.hide()
+		r.stopSampling()
 		for i := len(r.closers) - 1; i >= 0; i-- {
 			r.closers[i]()
 		}
-		r.leave()
+		r.releaseBuffered()
 	}()
 	r.stream.streams.Totals.Add(r)
 	begun := time.Now()
-	it, err := r.openAsTold()
+	it, err := r.openGuarded()
 	if err != nil {
 		r.finish(r.openFailure(err))
 		return
 	}
 	if suspicion := r.order.GetCrashGuard(); suspicion != nil {
 		files := r.stream.streams.Graphs.Files(r.ctx, r.order.GetFingerprint(), r.order.GetPlan(), r.stream.key.stream)
-		r.guard = &crashGuard{run: r, suspicion: suspicion, files: files}
+		r.guard = &crashGuard{run: r, suspected: suspicion, files: files}
 	}
 	r.mu.Lock()
 	r.iterator, r.status.started = it, true
@@ -184,12 +184,12 @@ func (r *run) finish(failure *reason.Error) {
 		r.stream.streams.counts.failedStreams.Add(1)
 		r.stream.log.Error("stream failed", "lease", r.order.GetLease(), "reason", failure.Reason, "error", failure.Message)
 	} else {
-		r.stream.log.Info("stream ended", "lease", r.order.GetLease(), "elements", status.count, "remainder_rows", status.keptRows)
+		r.stream.log.Info("stream ended", "lease", r.order.GetLease(), "elements", status.count, "remainder_rows", status.remainderRows)
 	}
 	// The last figures go before the reader hears of the end: who has read all of a stream may look at them.
 	r.sample()
 	r.stream.streams.reportJob(r.stream.key.job)
-	if kept := r.stream.keeper(r); kept != nil {
+	if kept := r.stream.remainderWindow(r); kept != nil {
 		kept.Finish(failure)
 	}
 	r.stream.streams.report(r.stream)

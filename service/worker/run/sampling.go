@@ -26,11 +26,11 @@ type profiled struct {
 // sample reads the figures of the run's iterators.
 func (r *run) sample() {
 	r.mu.Lock()
-	all, kept := append([]profiled(nil), r.profiles...), r.kept
+	all, kept := append([]profiled(nil), r.profiles...), r.remainderCounts
 	r.mu.Unlock()
-	r.insideMu.Lock()
-	defer r.insideMu.Unlock()
-	if r.gone {
+	r.bufferedMu.Lock()
+	defer r.bufferedMu.Unlock()
+	if r.closed {
 		return
 	}
 	inside := int64(0)
@@ -38,23 +38,23 @@ func (r *run) sample() {
 		inside += each.profiler.Read(each.it, kept)
 	}
 	r.stream.streams.Totals.Changed(r)
-	r.stream.streams.insideBytes.Add(inside - r.inside)
-	r.inside = inside
+	r.stream.streams.bufferedBytes.Add(inside - r.bufferedBytes)
+	r.bufferedBytes = inside
 }
 
-// hide keeps sample from the run's iterators from before they are closed: whoever asks one meanwhile waits for as long as that takes.
-func (r *run) hide() {
-	r.insideMu.Lock()
-	defer r.insideMu.Unlock()
-	r.gone = true
+// stopSampling keeps sample from the run's iterators from before they are closed: whoever asks one meanwhile waits for as long as that takes.
+func (r *run) stopSampling() {
+	r.bufferedMu.Lock()
+	defer r.bufferedMu.Unlock()
+	r.closed = true
 }
 
-// leave takes what the run's iterators held out of the worker's account: they are closed.
-func (r *run) leave() {
-	r.insideMu.Lock()
-	defer r.insideMu.Unlock()
-	r.stream.streams.insideBytes.Add(-r.inside)
-	r.inside = 0
+// releaseBuffered takes what the run's iterators held out of the worker's account: they are closed.
+func (r *run) releaseBuffered() {
+	r.bufferedMu.Lock()
+	defer r.bufferedMu.Unlock()
+	r.stream.streams.bufferedBytes.Add(-r.bufferedBytes)
+	r.bufferedBytes = 0
 }
 
 // nodes are the figures of the run's steps.
@@ -90,7 +90,7 @@ func (w *Streams) Sample() {
 // WindowLimit is what all windows may hold now. The buffers that tf.data keeps inside the graphs count against the same
 // bound, up to half of it: a graph whose own steps want more than that still gets its elements out.
 func (w *Streams) WindowLimit() int64 {
-	return w.Options.WindowBytes - min(w.insideBytes.Load(), w.Options.WindowBytes/2)
+	return w.Options.WindowBytes - min(w.bufferedBytes.Load(), w.Options.WindowBytes/2)
 }
 
 // Job is the name of the run's job.

@@ -24,10 +24,10 @@ type saver struct {
 	// due is when the next one is to be taken, failed how many in a row could not be.
 	due    time.Time
 	failed int
-	// there are the checkpoints of the stream when they were last looked through.
-	there []checkpoint.File
-	// told is how far the reader was at the last two heartbeats. The dispatcher has heard one of them, and would have another worker begin there.
-	told [2]uint64
+	// files are the checkpoints of the stream when they were last looked through.
+	files []checkpoint.File
+	// reportedAcked is how far the reader was at the last two heartbeats. The dispatcher has heard one of them, and would have another worker begin there.
+	reportedAcked [2]uint64
 }
 
 // saves tells whether the run is one whose iterator is worth saving: it can be restored, which one above a kept cache cannot, and
@@ -55,18 +55,18 @@ func planAndOrder(plan *pecanv1.Plan) string {
 	return pecanv1.OrderHash(plan, plan.GetOrder())
 }
 
-func (r *run) place() string {
+func (r *run) checkpointDir() string {
 	return checkpoint.StreamDir(r.stream.streams.Identity.Cluster(), r.order.GetId())
 }
 
 // openOrRestore opens the stream's graph, at its newest whole checkpoint that does not lie behind what the reader wants.
 func (r *run) openOrRestore() (*tf.Iterator, error) {
 	if r.saves() {
-		all, err := r.stream.streams.Checkpoints.List(r.place())
+		all, err := r.stream.streams.Checkpoints.List(r.checkpointDir())
 		if err != nil {
 			r.stream.log.Warn("look for checkpoints", "error", err)
 		}
-		r.saver.found(all)
+		r.saver.setFiles(all)
 		wanted := r.window.Wanted()
 		for _, each := range all {
 			if each.Index == 0 || each.Index > wanted {
@@ -125,7 +125,7 @@ func (r *run) maySave(it *tf.Iterator) {
 		r.saver.next(now.Add(interval))
 	case now.Before(due), r.index() == r.saver.index:
 	case r.window.IsHungry() && now.Sub(due) < interval:
-	case r.saver.ahead(r.window.Wanted()) >= checkpoint.MostAhead:
+	case r.saver.above(r.window.Wanted()) >= checkpoint.MostAhead:
 		r.saver.next(now.Add(interval))
 	default:
 		r.save(it)
@@ -138,7 +138,7 @@ func (r *run) save(it *tf.Iterator) {
 	// No other one until this one is written.
 	r.saver.next(time.Now().Add(never))
 	manifest := r.manifest()
-	manifest.Index, manifest.Start, manifest.Lease, manifest.CleanBelow = r.index(), r.start, r.order.GetLease(), r.window.CleanMade()
+	manifest.Index, manifest.Start, manifest.Lease, manifest.CleanBelow = r.index(), r.start, r.order.GetLease(), r.window.CleanProduced()
 	begun := time.Now()
 	state, err := it.Save()
 	if err != nil {
@@ -152,12 +152,12 @@ func (r *run) save(it *tf.Iterator) {
 		size := 0
 		err := state.Write(func(data []byte) error {
 			size = len(data)
-			return r.stream.streams.Checkpoints.Write(r.place(), manifest, data)
+			return r.stream.streams.Checkpoints.Write(r.checkpointDir(), manifest, data)
 		})
 		if err == nil {
 			var left []checkpoint.File
-			left, err = r.stream.streams.Checkpoints.Prune(r.place(), append(r.saver.heard(), r.window.Wanted())...)
-			r.saver.found(left)
+			left, err = r.stream.streams.Checkpoints.Prune(r.checkpointDir(), append(r.saver.reported(), r.window.Wanted())...)
+			r.saver.setFiles(left)
 		}
 		if err != nil {
 			r.notSaved(err)
@@ -194,32 +194,32 @@ func (r *run) notSaved(err error) {
 // longestPause is how long a disk that was mended waits at most for the next try, where checkpoints are not rarer anyway.
 const longestPause = 10 * time.Minute
 
-// tell notes what a heartbeat says.
-func (s *saver) tell(acked uint64) {
+// noteReported notes what a heartbeat says.
+func (s *saver) noteReported(acked uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told = [2]uint64{s.told[1], acked}
+	s.reportedAcked = [2]uint64{s.reportedAcked[1], acked}
 }
 
-// heard is where the dispatcher may take the reader to be.
-func (s *saver) heard() []uint64 {
+// reported is where the dispatcher may take the reader to be.
+func (s *saver) reported() []uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.told[:])
+	return slices.Clone(s.reportedAcked[:])
 }
 
-// found notes which checkpoints there are. The run's goroutine does not look: a directory that does not answer would keep its elements back.
-func (s *saver) found(there []checkpoint.File) {
+// setFiles notes which checkpoints there are. The run's goroutine does not look: a directory that does not answer would keep its elements back.
+func (s *saver) setFiles(there []checkpoint.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.there = there
+	s.files = there
 }
 
-// ahead counts the checkpoints above an index.
-func (s *saver) ahead(index uint64) (n int) {
+// above counts the checkpoints above an index.
+func (s *saver) above(index uint64) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, each := range s.there {
+	for _, each := range s.files {
 		if each.Index > index {
 			n++
 		}
@@ -254,8 +254,8 @@ func (s *saver) postpone(interval time.Duration) time.Duration {
 	return wait
 }
 
-// forgetCheckpoints removes what was saved of a stream whose epoch is over.
-func (w *Streams) forgetCheckpoints(s *Stream) {
+// removeCheckpoints removes what was saved of a stream whose epoch is over.
+func (w *Streams) removeCheckpoints(s *Stream) {
 	<-s.closed()
 	if err := w.Checkpoints.Remove(checkpoint.StreamDir(w.Identity.Cluster(), s.key.id())); err != nil {
 		s.log.Warn("remove checkpoints", "error", err)

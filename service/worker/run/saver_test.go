@@ -44,9 +44,9 @@ func TestCheckpointsThatFailAreTriedAgainWithinMinutes(t *testing.T) {
 // A reader far behind its stream is served by the checkpoints that lie ahead of it, and more are not made.
 func TestCheckpointsAheadOfTheReaderAreCounted(t *testing.T) {
 	var s saver
-	s.found([]checkpoint.File{{Index: 70}, {Index: 50}, {Index: 30}, {Index: 10}})
+	s.setFiles([]checkpoint.File{{Index: 70}, {Index: 50}, {Index: 30}, {Index: 10}})
 	for index, want := range map[uint64]int{0: 4, 10: 3, 50: 1, 70: 0, 100: 0} {
-		if n := s.ahead(index); n != want {
+		if n := s.above(index); n != want {
 			t.Errorf("%d lie ahead of %d, want %d", n, index, want)
 		}
 	}

@@ -36,13 +36,13 @@ type Stream struct {
 	// order is the newest StartStream.
 	order *pecanv1.StartStream
 	run   *run
-	// kept is what is held back for the closing stream; nil when the plan has none.
-	kept    *window.Window
-	stopped bool
+	// remainder is what is held back for the closing stream; nil when the plan has none.
+	remainder *window.Window
+	stopped   bool
 	// read: somebody has opened it, under whatever lease. resting: the worker leaves, and has nothing more to do for it.
-	read, resting bool
-	// gone says what a reader wanted that is no longer held and cannot be made again; nil while that has not happened.
-	gone *reason.Error
+	read, drained bool
+	// belowWindow says what a reader wanted that is no longer held and cannot be made again; nil while that has not happened.
+	belowWindow *reason.Error
 	// changed is closed and replaced whenever order changes.
 	changed chan struct{}
 }
@@ -53,8 +53,8 @@ func newStream(w *Streams, order *pecanv1.StartStream) *Stream {
 	return s
 }
 
-// keepsBack tells whether a short last batch of this stream belongs to the closing stream.
-func keepsBack(order *pecanv1.StartStream) bool {
+// keepsRemainder tells whether a short last batch of this stream belongs to the closing stream.
+func keepsRemainder(order *pecanv1.StartStream) bool {
 	way := order.GetPlan().GetBatchStrategy()
 	return !order.GetClosing() && (way == pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER || way == pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING)
 }
@@ -71,9 +71,9 @@ func (s *Stream) update(order *pecanv1.StartStream) {
 	s.lease, s.order = order.GetLease(), order
 	close(s.changed)
 	s.changed = make(chan struct{})
-	if s.run.state().failed != nil || s.gone != nil && again {
-		s.gone = nil
-		s.restart(reason.New(reason.StaleLease, "stream %d was leased again", s.key.stream), s.told())
+	if s.run.state().failed != nil || s.belowWindow != nil && again {
+		s.belowWindow = nil
+		s.restart(reason.New(reason.StaleLease, "stream %d was leased again", s.key.stream), s.fromDispatcher())
 		return
 	}
 	s.run.window.SetPrefetch(order.GetPrefetch())
@@ -82,8 +82,8 @@ func (s *Stream) update(order *pecanv1.StartStream) {
 // restart runs the stream again and tells its readers why. The caller holds mu.
 func (s *Stream) restart(why *reason.Error, at beginning) {
 	s.quit(why)
-	if keepsBack(s.order) {
-		s.kept = window.NewRemainder(&s.streams.windowBytes)
+	if keepsRemainder(s.order) {
+		s.remainder = window.NewRemainder(&s.streams.windowBytes)
 	}
 	s.run = newRun(s, at)
 	s.streams.Running.Go(s.run.main)
@@ -95,8 +95,8 @@ func (s *Stream) quit(why *reason.Error) {
 	if s.run != nil {
 		readers = append(readers, s.run.stop())
 	}
-	if s.kept != nil {
-		readers = append(readers, s.kept.Close())
+	if s.remainder != nil {
+		readers = append(readers, s.remainder.Close())
 	}
 	for _, reader := range readers {
 		if reader != nil {
@@ -105,21 +105,21 @@ func (s *Stream) quit(why *reason.Error) {
 	}
 }
 
-// keeper gives where r keeps short batches; nil when nothing is to be kept or r is no longer the stream's run.
-func (s *Stream) keeper(r *run) *window.Window {
+// remainderWindow gives where r keeps short batches; nil when nothing is to be kept or r is no longer the stream's run.
+func (s *Stream) remainderWindow(r *run) *window.Window {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.run != r || s.stopped {
 		return nil
 	}
-	return s.kept
+	return s.remainder
 }
 
 func (s *Stream) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.stopped {
-		s.restart(nil, s.told())
+		s.restart(nil, s.fromDispatcher())
 	}
 }
 

@@ -68,18 +68,18 @@ type Streams struct {
 	marks atomic.Uint64
 	// runs is the number of streams that run now, windowBytes what all windows hold, insideBytes what the buffers of
 	// tf.data inside their graphs held when they were last looked at.
-	runs        atomic.Int64
-	windowBytes atomic.Int64
-	insideBytes atomic.Int64
-	counts      counts
+	runs          atomic.Int64
+	windowBytes   atomic.Int64
+	bufferedBytes atomic.Int64
+	counts        counts
 
 	mu      sync.Mutex
 	streams map[streamKey]*Stream
 	// arrived is closed and replaced whenever a stream is added.
 	arrived chan struct{}
 
-	// alone is held while an element is made that may have killed workers: if it kills this one, it is known which it was.
-	alone exclusive
+	// exclusive is held while an element is made that may have killed workers: if it kills this one, it is known which it was.
+	exclusive exclusive
 	// openings are under way.
 	openings openings
 
@@ -90,7 +90,7 @@ type Streams struct {
 
 // New makes a worker's streams, of which there are none yet.
 func New(log *slog.Logger) *Streams {
-	w := &Streams{Log: log, tables: dataset.NewTables(log), streams: map[streamKey]*Stream{}, writers: map[fileKey]*run{}, arrived: make(chan struct{}), alone: make(exclusive, 1)}
+	w := &Streams{Log: log, tables: dataset.NewTables(log), streams: map[streamKey]*Stream{}, writers: map[fileKey]*run{}, arrived: make(chan struct{}), exclusive: make(exclusive, 1)}
 	w.openings.turns = make(chan struct{}, runtime.NumCPU())
 	return w
 }
@@ -130,7 +130,7 @@ func (w *Streams) Stop(command *pecanv1.StopStream) {
 		s.log.Info("stream taken back", "lease", lease)
 		if lease == 0 && w.Checkpoints != nil {
 			// Its epoch is over.
-			w.Running.Go(func() { w.forgetCheckpoints(s) })
+			w.Running.Go(func() { w.removeCheckpoints(s) })
 		}
 	}
 	if !command.GetConfirm() {

@@ -10,9 +10,9 @@ type fileKey struct {
 	stream, streams uint32
 }
 
-// follow makes a run the newest over its files, and gives what is closed when the one before it has ended, if that was stopped. One that is
+// registerWriter makes a run the newest over its files, and gives what is closed when the one before it has ended, if that was stopped. One that is
 // not stopped may go on for ever; both then meet TensorFlow's own check, as two iterators of one trainer do locally.
-func (w *Streams) follow(r *run) <-chan struct{} {
+func (w *Streams) registerWriter(r *run) <-chan struct{} {
 	key := fileKey{r.order.GetFingerprint(), r.order.GetId().GetStream(), uint32(r.order.GetPlan().GetNumStreams())}
 	w.writersMu.Lock()
 	defer w.writersMu.Unlock()

@@ -14,8 +14,8 @@ type channel struct {
 	conn  *conn
 	id    uint32
 	lease uint64
-	// asked orders the OPENs that came to the worker: what the last one asked for counts.
-	asked uint64
+	// sequence orders the OPENs that came to the worker: what the last one asked for counts.
+	sequence uint64
 	// remainder: the window holds what was kept back for the closing stream.
 	remainder   bool
 	checksum    bool
@@ -39,7 +39,7 @@ type channel struct {
 func (c *channel) Lease() uint64 { return c.lease }
 
 // Asked implements Reader.
-func (c *channel) Asked() uint64 { return c.asked }
+func (c *channel) Asked() uint64 { return c.sequence }
 
 // Remainder implements Reader.
 func (c *channel) Remainder() bool { return c.remainder }

@@ -25,8 +25,8 @@ const (
 
 // link is what a connection knows of its own speed.
 type link struct {
-	// near: the peer is on this host, where compression never pays.
-	near bool
+	// local: the peer is on this host, where compression never pays.
+	local bool
 	// bytesPerSecond is 0 until something was timed.
 	bytesPerSecond float64
 }
@@ -34,7 +34,7 @@ type link struct {
 func newLink(nc net.Conn) link {
 	local, ok := nc.LocalAddr().(*net.TCPAddr)
 	remote, ok2 := nc.RemoteAddr().(*net.TCPAddr)
-	return link{near: !ok || !ok2 || remote.IP.IsLoopback() || remote.IP.Equal(local.IP)}
+	return link{local: !ok || !ok2 || remote.IP.IsLoopback() || remote.IP.Equal(local.IP)}
 }
 
 // wrote tells how long a write took.
@@ -58,7 +58,7 @@ func (l *link) compresses(how pecanv1.Compression, p payload.Parts) bool {
 	case pecanv1.Compression_COMPRESSION_SNAPPY:
 		return true
 	case pecanv1.Compression_COMPRESSION_AUTO, pecanv1.Compression_COMPRESSION_UNSPECIFIED:
-		return !l.near && l.bytesPerSecond > 0 && l.bytesPerSecond < slowLink && shrinks(p)
+		return !l.local && l.bytesPerSecond > 0 && l.bytesPerSecond < slowLink && shrinks(p)
 	}
 	return false
 }

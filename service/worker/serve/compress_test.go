@@ -15,7 +15,7 @@ func TestCompressionIsChosenByMeasurement(t *testing.T) {
 	plain := payload.Parts{Segments: [][]byte{make([]byte, 1<<20)}, Raw: 1 << 20}
 	random := payload.Parts{Segments: [][]byte{noise}, Raw: 1 << 20}
 	measured := func(near bool, per time.Duration) *link {
-		l := &link{near: near}
+		l := &link{local: near}
 		if per > 0 {
 			l.wrote(1<<20, per)
 		}

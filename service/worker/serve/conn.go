@@ -30,9 +30,9 @@ const (
 	// MaxRequest bounds that of all others: an OPEN is the longest, with the names of a job and a stream.
 	MaxRequest = 4 << 10
 	pingPeriod = 15 * time.Second
-	// silence is how long a peer may be silent though it is pinged.
-	silence      = 60 * time.Second
-	writeTimeout = 60 * time.Second
+	// silenceTimeout is how long a peer may be silent though it is pinged.
+	silenceTimeout = 60 * time.Second
+	writeTimeout   = 60 * time.Second
 )
 
 // conn is one connection of a reader.
@@ -49,12 +49,12 @@ type conn struct {
 	// link belongs to the writing goroutine.
 	link link
 	// heard is when the last frame came, in nanoseconds since begun.
-	begun time.Time
-	heard atomic.Int64
-	// place is where the server has it among those that have not said hello; reader: it counts as a reader. The server's
+	begun     time.Time
+	lastFrame atomic.Int64
+	// silentEntry is where the server has it among those that have not said hello; reader: it counts as a reader. The server's
 	// lock guards both.
-	place  *list.Element
-	reader bool
+	silentEntry *list.Element
+	reader      bool
 	// opens are the goroutines that look for the stream of an OPEN.
 	opens sync.WaitGroup
 
@@ -129,7 +129,7 @@ func (c *conn) hello(frames *frame.Reader) error {
 	}
 	refusal := c.server.admit(hello)
 	if refusal == nil {
-		refusal = c.server.greeted(c)
+		refusal = c.server.promote(c)
 	}
 	if refusal != nil {
 		_, _ = c.nc.Write(frame.Append(nil, frame.Header{Type: frame.Error}, failureMeta(refusal)))
@@ -165,7 +165,7 @@ func (c *conn) read(frames *frame.Reader) error {
 		if err != nil {
 			return err
 		}
-		c.heard.Store(int64(time.Since(c.begun)))
+		c.lastFrame.Store(int64(time.Since(c.begun)))
 		if err := c.handle(h, meta); err != nil {
 			return err
 		}
@@ -198,7 +198,7 @@ func (c *conn) open(h frame.Header, meta []byte) error {
 	if err := proto.Unmarshal(meta, request); err != nil || request.GetId() == nil || h.Channel == 0 {
 		return reason.New(reason.FrameCorrupt, "an OPEN that says nothing, for channel %d", h.Channel)
 	}
-	ch := &channel{conn: c, id: h.Channel, lease: request.GetLease(), asked: c.server.asked.Add(1), credit: request.GetCredit(), remainder: request.GetRemainder(),
+	ch := &channel{conn: c, id: h.Channel, lease: request.GetLease(), sequence: c.server.opens.Add(1), credit: request.GetCredit(), remainder: request.GetRemainder(),
 		checksum: request.GetPayloadChecksum() && c.unix == nil, compression: request.GetCompression()}
 	c.mu.Lock()
 	if c.channels[ch.id] != nil || len(c.channels) >= MaxChannels {

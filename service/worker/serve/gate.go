@@ -7,14 +7,14 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// gate counts the connections of a listener.
-type gate struct {
+// admission counts the connections of a listener.
+type admission struct {
 	// silent has those before their hello, the oldest first.
 	silent  list.List
 	readers int
 }
 
-func (s *Server) gateOf(c *conn) *gate {
+func (s *Server) admissionOf(c *conn) *admission {
 	if c.unix != nil {
 		return &s.local
 	}
@@ -28,34 +28,34 @@ func (s *Server) add(c *conn) bool {
 	if s.ctx.Err() != nil {
 		return false
 	}
-	g := s.gateOf(c)
+	g := s.admissionOf(c)
 	if g.silent.Len() >= maxSilent {
 		oldest := g.silent.Remove(g.silent.Front()).(*conn)
-		oldest.place = nil
+		oldest.silentEntry = nil
 		oldest.nc.Close()
 		if kept, say := s.peers.allow(time.Now()); say {
 			s.log.Warn("hang up on a connection that says nothing: too many do", "limit", maxSilent, "peer", oldest.nc.RemoteAddr(), "not_logged_before", kept)
 		}
 	}
 	s.conns[c] = struct{}{}
-	c.place = g.silent.PushBack(c)
+	c.silentEntry = g.silent.PushBack(c)
 	return true
 }
 
-// greeted makes a silent connection a reader's, unless there are too many.
-func (s *Server) greeted(c *conn) *reason.Error {
+// promote makes a silent connection a reader's, unless there are too many.
+func (s *Server) promote(c *conn) *reason.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g := s.gateOf(c)
+	g := s.admissionOf(c)
 	switch {
-	case c.place == nil:
+	case c.silentEntry == nil:
 		// It was hung up on meanwhile.
 	case g.readers >= MaxReaders:
 		return reason.New(reason.ServiceLimit, "worker %s has %d readers, and takes no more than %d: start more workers, or try again when some have left",
 			s.identity, g.readers, MaxReaders)
 	default:
-		g.silent.Remove(c.place)
-		c.place, c.reader = nil, true
+		g.silent.Remove(c.silentEntry)
+		c.silentEntry, c.reader = nil, true
 		g.readers++
 	}
 	return nil
@@ -64,9 +64,9 @@ func (s *Server) greeted(c *conn) *reason.Error {
 func (s *Server) remove(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g := s.gateOf(c)
-	if c.place != nil {
-		g.silent.Remove(c.place)
+	g := s.admissionOf(c)
+	if c.silentEntry != nil {
+		g.silent.Remove(c.silentEntry)
 	}
 	if c.reader {
 		g.readers--

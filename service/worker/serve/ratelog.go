@@ -15,7 +15,7 @@ const (
 type rateLog struct {
 	mu      sync.Mutex
 	since   time.Time
-	said    int
+	logged  int
 	dropped int
 }
 
@@ -24,12 +24,12 @@ func (r *rateLog) allow(now time.Time) (dropped int, say bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.since.IsZero() || now.Sub(r.since) >= warnPeriod {
-		dropped, r.since, r.said, r.dropped = r.dropped, now, 0, 0
+		dropped, r.since, r.logged, r.dropped = r.dropped, now, 0, 0
 	}
-	if r.said >= warnBurst {
+	if r.logged >= warnBurst {
 		r.dropped++
 		return 0, false
 	}
-	r.said++
+	r.logged++
 	return dropped, true
 }

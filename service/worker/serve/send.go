@@ -57,8 +57,8 @@ func (c *conn) write() {
 			return
 		case <-c.signal:
 		case <-ticker.C:
-			if time.Since(c.begun)-time.Duration(c.heard.Load()) > silence {
-				c.log.Warn("data connection ends: the reader is silent", "for", silence)
+			if time.Since(c.begun)-time.Duration(c.lastFrame.Load()) > silenceTimeout {
+				c.log.Warn("data connection ends: the reader is silent", "for", silenceTimeout)
 				return
 			}
 			if c.push(frame.Append(nil, frame.Header{Type: frame.Ping}, nil)) != nil {

@@ -60,9 +60,9 @@ type Server struct {
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
 	// remote and local count the connections over TCP and over the Unix socket.
-	remote, local gate
-	// asked counts the OPENs.
-	asked atomic.Uint64
+	remote, local admission
+	// opens counts the OPENs.
+	opens atomic.Uint64
 	// peers bounds the warnings about them.
 	peers rateLog
 	// sentElements and sentBytes went to readers.

@@ -20,11 +20,11 @@ type differ struct {
 
 // difference is how a component differs, in all elements so far.
 type difference struct {
-	dtype     tf.DataType
-	worst     float64
-	low, high float64
+	dtype         tf.DataType
+	maxDifference float64
+	low, high     float64
 	// unequal: some bits are. odd: a value is no number, or infinite, in one order and another one in the other.
-	unequal, odd bool
+	unequal, nonFinite bool
 }
 
 // Bounds of docs/design/0010, in the share of a component's range where they are not absolute.
@@ -64,7 +64,7 @@ func (d *differ) compare(original, ordered []*tf.Tensor) (wrong string) {
 func (c *difference) compare(a, b *tf.Tensor) {
 	if a.DType() == tf.String {
 		if !equalStrings(a, b) {
-			c.unequal, c.worst = true, max(c.worst, 1)
+			c.unequal, c.maxDifference = true, max(c.maxDifference, 1)
 		}
 		return
 	}
@@ -99,7 +99,7 @@ func (c *difference) compare(a, b *tf.Tensor) {
 		c.floats(x, y, 2, func(b []byte) float64 { return half(binary.NativeEndian.Uint16(b)) })
 	default:
 		if !bytes.Equal(x, y) {
-			c.worst = max(c.worst, 1)
+			c.maxDifference = max(c.maxDifference, 1)
 		}
 	}
 }
@@ -130,9 +130,9 @@ func integers[T int64 | uint64](c *difference, x, y []byte, width int, read func
 		a, b := read(x[at:at+width]), read(y[at:at+width])
 		c.low, c.high = min(c.low, value(a)), max(c.high, value(a))
 		if a > b {
-			c.worst = max(c.worst, float64(uint64(a)-uint64(b)))
+			c.maxDifference = max(c.maxDifference, float64(uint64(a)-uint64(b)))
 		} else if a < b {
-			c.worst = max(c.worst, float64(uint64(b)-uint64(a)))
+			c.maxDifference = max(c.maxDifference, float64(uint64(b)-uint64(a)))
 		}
 	}
 }
@@ -146,9 +146,9 @@ func (c *difference) floats(x, y []byte, width int, read func([]byte) float64) {
 		switch {
 		case a == b || a != a && b != b:
 		case finite(a) && finite(b):
-			c.worst = max(c.worst, math.Abs(a-b))
+			c.maxDifference = max(c.maxDifference, math.Abs(a-b))
 		default:
-			c.odd, c.worst = true, math.Inf(1)
+			c.nonFinite, c.maxDifference = true, math.Inf(1)
 		}
 	}
 }
@@ -210,10 +210,10 @@ func (d *differ) verdict() string {
 		case bound < 0:
 		case c.dtype == tf.String && c.unequal:
 			return fmt.Sprintf("component %d has other strings in the new order", i)
-		case c.odd:
+		case c.nonFinite:
 			return fmt.Sprintf("component %d has values that are no numbers, or infinite, in one order only", i)
-		case c.worst > bound:
-			return fmt.Sprintf("component %d (%s) differs by up to %g, where %s is allowed", i, frame.DTypeName(uint32(c.dtype)), c.worst, words)
+		case c.maxDifference > bound:
+			return fmt.Sprintf("component %d (%s) differs by up to %g, where %s is allowed", i, frame.DTypeName(uint32(c.dtype)), c.maxDifference, words)
 		case exact && c.unequal:
 			return fmt.Sprintf("component %d (%s) has other bits in the new order", i, frame.DTypeName(uint32(c.dtype)))
 		}
@@ -226,7 +226,7 @@ func (d *differ) report() (out []*pecanv1.OrderDifference) {
 	for i := range d.components {
 		c := &d.components[i]
 		bound, _ := c.bound(d.tolerance)
-		out = append(out, &pecanv1.OrderDifference{Component: uint32(i), MaxDifference: c.worst, Bound: bound, Range: c.span()})
+		out = append(out, &pecanv1.OrderDifference{Component: uint32(i), MaxDifference: c.maxDifference, Bound: bound, Range: c.span()})
 	}
 	return out
 }

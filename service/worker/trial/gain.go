@@ -6,10 +6,10 @@ import (
 )
 
 const (
-	// minTried elements in fewOpenings tell enough of what is saved; fewerTried do, where there are no more, when the gain is large.
-	minTried    = 30
+	// minElements elements in fewOpenings tell enough of what is saved; fewerTried do, where there are no more, when the gain is large.
+	minElements = 30
 	fewOpenings = 4
-	fewerTried  = 6
+	fewElements = 6
 	largeGain   = 0.2
 )
 
@@ -20,8 +20,8 @@ const (
 type gain struct {
 	n                 int
 	original, ordered float64
-	// looks are what was saved on average in each opening.
-	looks []float64
+	// openingMeans are what was saved on average in each opening.
+	openingMeans []float64
 	// now is the opening that is looked at.
 	now spreadOf
 }
@@ -59,7 +59,7 @@ func (g *gain) add(original, ordered float64) {
 // next ends an opening.
 func (g *gain) next() {
 	if g.now.n > 0 {
-		g.looks = append(g.looks, g.now.mean)
+		g.openingMeans = append(g.openingMeans, g.now.mean)
 	}
 	g.now = spreadOf{}
 }
@@ -76,7 +76,7 @@ const sameOrder = 0.02
 // interval holds what is saved for an element with 95 % confidence.
 func (g *gain) interval() (low, high float64) {
 	var all spreadOf
-	for _, saved := range g.looks {
+	for _, saved := range g.openingMeans {
 		all.add(saved)
 	}
 	original, _ := g.each()
@@ -85,16 +85,16 @@ func (g *gain) interval() (low, high float64) {
 }
 
 // few tells whether too little was measured to say anything.
-func (g *gain) few() bool { return g.n < minTried || len(g.looks) < fewOpenings }
+func (g *gain) few() bool { return g.n < minElements || len(g.openingMeans) < fewOpenings }
 
 // doubt says why it is not certain that an order is faster; empty: it is.
 func (g *gain) doubt() string {
 	original, ordered := g.each()
 	low, high := g.interval()
 	switch {
-	case g.few() && (g.n < fewerTried || len(g.looks) < fewOpenings || low < largeGain*original):
+	case g.few() && (g.n < fewElements || len(g.openingMeans) < fewOpenings || low < largeGain*original):
 		return fmt.Sprintf("not faster with confidence: what a few elements cost was measured, %d in %d openings of the dataset, and it takes %d in %d",
-			g.n, len(g.looks), minTried, fewOpenings)
+			g.n, len(g.openingMeans), minElements, fewOpenings)
 	case low <= 0:
 		return fmt.Sprintf("not faster with confidence: an element takes %.3g ms in the registered order and %.3g ms in the new one, between %.3g and %.3g ms less (95 %%)",
 			1e3*original, 1e3*ordered, 1e3*low, 1e3*high)

@@ -35,7 +35,7 @@ type Queue struct {
 	passed, refused atomic.Uint64
 	spent           atomic.Int64
 	mu              sync.Mutex
-	under           map[string]context.CancelFunc
+	running         map[string]context.CancelFunc
 	leaving         bool
 }
 
@@ -47,18 +47,18 @@ func (t *Queue) Begin(command *pecanv1.TryOrder) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	id := command.GetId()
-	if t.under[id] != nil || t.leaving {
+	if t.running[id] != nil || t.leaving {
 		return
 	}
-	if len(t.under) >= maxWaiting {
-		t.answer(command, &pecanv1.OrderTrial{Refused: fmt.Sprintf("worker %s has %d other trials to make", t.Identity, len(t.under))})
+	if len(t.running) >= maxWaiting {
+		t.answer(command, &pecanv1.OrderTrial{Refused: fmt.Sprintf("worker %s has %d other trials to make", t.Identity, len(t.running))})
 		return
 	}
 	ctx, cancel := context.WithCancel(t.Lifetime)
-	if t.under == nil {
-		t.under = map[string]context.CancelFunc{}
+	if t.running == nil {
+		t.running = map[string]context.CancelFunc{}
 	}
-	t.under[id] = cancel
+	t.running[id] = cancel
 	t.Running.Go(func() {
 		defer t.end(id)
 		t.turn.Lock()
@@ -72,8 +72,8 @@ func (t *Queue) Begin(command *pecanv1.TryOrder) {
 func (t *Queue) end(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.under[id]()
-	delete(t.under, id)
+	t.running[id]()
+	delete(t.running, id)
 }
 
 // Cancel ends all trials without an answer; with leave no other one begins.
@@ -81,7 +81,7 @@ func (t *Queue) Cancel(leave bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.leaving = t.leaving || leave
-	for _, cancel := range t.under {
+	for _, cancel := range t.running {
 		cancel()
 	}
 }
@@ -90,7 +90,7 @@ func (t *Queue) Cancel(leave bool) {
 func (t *Queue) Idle() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.under) == 0
+	return len(t.running) == 0
 }
 
 func (t *Queue) answer(command *pecanv1.TryOrder, trial *pecanv1.OrderTrial) {

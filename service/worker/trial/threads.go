@@ -56,8 +56,8 @@ func (t *threads) release() {
 	runtime.UnlockOSThread()
 }
 
-// look finds the threads that were made since, and tells how many there are beside the own one.
-func (t *threads) look() (int, error) {
+// find finds the threads that were made since, and tells how many there are beside the own one.
+func (t *threads) find() (int, error) {
 	entries, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return 0, err

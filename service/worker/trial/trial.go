@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// maxTried elements are more than a trial needs.
-	maxTried = 2000
-	// mostOpenings are made and looked at one after another, of streams that are spread over all.
-	mostOpenings = 8
-	// eachOpening has so many elements at least where the budget lasts, and is left when it tells no more after enoughEach.
-	eachOpening = 5
-	enoughEach  = 13
-	// trialPatience is less than the dispatcher waits for an answer.
-	trialPatience = 45 * time.Second
-	// watchEvery is how often it is looked whether an element that is being made takes all that may be spent.
-	watchEvery = 20 * time.Millisecond
+	// maxElements elements are more than a trial needs.
+	maxElements = 2000
+	// maxOpenings are made and looked at one after another, of streams that are spread over all.
+	maxOpenings = 8
+	// elementsEach has so many elements at least where the budget lasts, and is left when it tells no more after enoughEach.
+	elementsEach   = 5
+	enoughElements = 13
+	// maxDuration is less than the dispatcher waits for an answer.
+	maxDuration = 45 * time.Second
+	// watchPeriod is how often it is looked whether an element that is being made takes all that may be spent.
+	watchPeriod = 20 * time.Millisecond
 )
 
 // Why a trial ends early.
@@ -54,7 +54,7 @@ type trial struct {
 }
 
 func (t *trial) run(ctx context.Context) *pecanv1.OrderTrial {
-	why := t.impossible()
+	why := t.refusal()
 	if why != "" {
 		return &pecanv1.OrderTrial{Refused: why}
 	}
@@ -79,8 +79,8 @@ func (t *trial) run(ctx context.Context) *pecanv1.OrderTrial {
 	return t.result(err)
 }
 
-// impossible says why there can be no trial at all.
-func (t *trial) impossible() string {
+// refusal says why there can be no trial at all.
+func (t *trial) refusal() string {
 	plan := t.command.GetPlan()
 	switch {
 	case len(t.command.GetOrder()) == 0:
@@ -101,8 +101,8 @@ func (t *trial) budget() time.Duration {
 // watch ends a trial in the middle of an element that takes more than all that is left, or too long.
 func (t *trial) watch(cancel context.CancelCauseFunc) {
 	begun := time.Now()
-	for clock.Sleep(t.ctx, watchEvery) {
-		if t.threads.cpu() > t.budget()+t.budget()/4 || time.Since(begun) > trialPatience {
+	for clock.Sleep(t.ctx, watchPeriod) {
+		if t.threads.cpu() > t.budget()+t.budget()/4 || time.Since(begun) > maxDuration {
 			cancel(errSpent)
 			return
 		}
@@ -112,9 +112,9 @@ func (t *trial) watch(cancel context.CancelCauseFunc) {
 // streams tries streams that are spread over all; where there are few, some several times.
 func (t *trial) streams() error {
 	count := max(1, int(t.command.GetPlan().GetNumStreams()))
-	order := spread(count, min(mostOpenings, count))
-	for i := range mostOpenings {
-		if err := t.stream(order[i%len(order)], float64(i+1)/mostOpenings); err != nil {
+	order := spread(count, min(maxOpenings, count))
+	for i := range maxOpenings {
+		if err := t.stream(order[i%len(order)], float64(i+1)/maxOpenings); err != nil {
 			return err
 		}
 	}
@@ -144,25 +144,25 @@ func (t *trial) stream(stream int, share float64) error {
 	}
 	defer p.close()
 	defer t.gain.next()
-	for n := 0; t.goesOn(n, share); n++ {
+	for n := 0; t.mayContinue(n, share); n++ {
 		over, err := t.element(p, stream, n)
 		if over || err != nil {
 			return err
 		}
-		if t.gain.n >= minTried && t.differ.verdict() != "" {
+		if t.gain.n >= minElements && t.differ.verdict() != "" {
 			return errRefused
 		}
-		if t.gain.now.n >= enoughEach && t.gain.settled() {
+		if t.gain.now.n >= enoughElements && t.gain.settled() {
 			return nil
 		}
 	}
 	return nil
 }
 
-// goesOn tells whether an opening that n elements were made of may have another one.
-func (t *trial) goesOn(n int, share float64) bool {
+// mayContinue tells whether an opening that n elements were made of may have another one.
+func (t *trial) mayContinue(n int, share float64) bool {
 	spent, budget := t.threads.cpu(), t.budget()
-	return spent < budget && t.seen < maxTried && (n < eachOpening || spent < time.Duration(share*float64(budget)) && t.seen < int(share*maxTried))
+	return spent < budget && t.seen < maxElements && (n < elementsEach || spent < time.Duration(share*float64(budget)) && t.seen < int(share*maxElements))
 }
 
 // element makes one element in both orders. Which goes first changes as in A B B A, so that neither has the warmer caches.
@@ -201,7 +201,7 @@ func (t *trial) element(p *pair, stream, n int) (over bool, err error) {
 	t.compared++
 	if n == 0 {
 		// It filled buffers, and had functions run for the first time.
-		_, err := t.threads.look()
+		_, err := t.threads.find()
 		return false, err
 	}
 	t.gain.add(original.cpu.Seconds(), ordered.cpu.Seconds())
@@ -235,7 +235,7 @@ func (t *trial) open(stream int) (p *pair, err error) {
 			return nil, t.refuse("stream %d cannot be run in the %s order: %v", stream, []string{"registered", "new"}[i], err)
 		}
 	}
-	if n, err := t.threads.look(); err != nil {
+	if n, err := t.threads.find(); err != nil {
 		return nil, err
 	} else if n == 0 {
 		return nil, errors.New("the threads that TensorFlow makes for a context cannot be told from others, so what it costs cannot be measured")
@@ -248,7 +248,7 @@ func (t *trial) result(err error) *pecanv1.OrderTrial {
 	low, high := t.gain.interval()
 	out := &pecanv1.OrderTrial{Elements: uint32(t.compared), Components: t.differ.report(), CpuS: t.threads.cpu().Seconds(), Refused: t.refused}
 	out.OriginalS, out.OrderedS = t.gain.each()
-	if len(t.gain.looks) > 1 {
+	if len(t.gain.openingMeans) > 1 {
 		out.SavedLowS, out.SavedHighS = low, high
 	}
 	wrong := t.differ.verdict()

@@ -144,7 +144,7 @@ func TestTrialsTellGoodOrdersFromBadOnes(t *testing.T) {
 			trial := q.try(t.Context(), command)
 			t.Log(trial)
 			unsure := sanitized && strings.HasPrefix(trial.GetRefused(), "not faster with confidence")
-			if c.refused == "?" && trial.GetElements() >= minTried || unsure {
+			if c.refused == "?" && trial.GetElements() >= minElements || unsure {
 				c.refused = trial.GetRefused()
 			}
 			if !strings.Contains(trial.GetRefused(), c.refused) || (c.refused == "") != (trial.GetRefused() == "") {
@@ -153,7 +153,7 @@ func TestTrialsTellGoodOrdersFromBadOnes(t *testing.T) {
 			if what == "the same order" && !sanitized && (trial.GetSavedLowS() > trial.GetOriginalS()/10 || trial.GetSavedHighS() < -trial.GetOriginalS()/10) {
 				t.Errorf("one order is faster than itself: %v", trial)
 			}
-			if c.refused == "" && (trial.GetSavedLowS() <= 0 || trial.GetOrderedS() >= trial.GetOriginalS() || trial.GetElements() < minTried && c.dataset != "few") {
+			if c.refused == "" && (trial.GetSavedLowS() <= 0 || trial.GetOrderedS() >= trial.GetOriginalS() || trial.GetElements() < minElements && c.dataset != "few") {
 				t.Errorf("what is saved: %v", trial)
 			}
 			if c.dataset == "mean_crop" {
@@ -245,7 +245,7 @@ func TestSerialGraphsWorkInTheThreadsThatAreMeasured(t *testing.T) {
 		both.release()
 	}
 	one()
-	if n, err := marked.look(); err != nil || n == 0 {
+	if n, err := marked.find(); err != nil || n == 0 {
 		t.Fatal(n, err)
 	}
 	process, measured := cpuSeconds(), 0.0
@@ -268,7 +268,7 @@ func TestATrialKeepsItsBudget(t *testing.T) {
 	if !strings.Contains(trial.GetRefused(), "a trial of 0.5 s was not enough") {
 		t.Errorf("refused: %q", trial.GetRefused())
 	}
-	if !trial.GetInconclusive() || trial.GetElements() >= minTried || trial.GetCpuS() < 0.4 || trial.GetCpuS() > 5 {
+	if !trial.GetInconclusive() || trial.GetElements() >= minElements || trial.GetCpuS() < 0.4 || trial.GetCpuS() > 5 {
 		t.Errorf("%d elements in %g s", trial.GetElements(), trial.GetCpuS())
 	}
 	if q.spent.Load() == 0 {

@@ -4,14 +4,14 @@ package window
 func (w *Window) Produced() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.made
+	return w.produced
 }
 
 // Skippable is how many elements the reader has of those that the run has not made yet.
 func (w *Window) Skippable() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.keep || w.acked <= w.next {
+	if w.remainder || w.acked <= w.next {
 		return 0
 	}
 	return w.acked - w.next
@@ -71,8 +71,8 @@ func (w *Window) IsHungry() bool {
 	return w.hungry
 }
 
-// CleanMade is up to where everything was made and nothing has failed.
-func (w *Window) CleanMade() uint64 {
+// CleanProduced is up to where everything was made and nothing has failed.
+func (w *Window) CleanProduced() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return min(w.next, w.clean)
@@ -102,8 +102,8 @@ func (w *Window) IsLeaving() bool {
 	return w.leaving
 }
 
-// Silence lets the reader go without a word: it looks for the stream where the dispatcher says.
-func (w *Window) Silence() {
+// DropReader lets the reader go without a word: it looks for the stream where the dispatcher says.
+func (w *Window) DropReader() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reader = nil
@@ -114,5 +114,5 @@ func (w *Window) Silence() {
 func (w *Window) Recomputed() (again, from uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.again, w.from
+	return w.recomputed, w.from
 }

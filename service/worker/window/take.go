@@ -44,9 +44,9 @@ func (w *Window) Take(c Reader, mayData bool) Taken {
 }
 
 func (w *Window) setHungry(on bool) {
-	if w.hungry != on && w.starved != nil {
+	if w.hungry != on && w.onStarved != nil {
 		w.hungry = on
-		w.starved(on)
+		w.onStarved(on)
 	}
 }
 

@@ -20,19 +20,19 @@ type Window struct {
 	all *atomic.Int64
 	// last is the size of the newest entry: what the next one is expected to take. reserved is put by for it.
 	last, reserved int64
-	// made is the size of all entries so far.
-	made int64
+	// produced is the size of all entries so far.
+	produced int64
 	// acked: everything below has arrived. next: the index that the run appends next.
 	acked, next uint64
 	// clean: no element below has failed, as far as it was made. again is how many elements were made that the reader had already.
-	clean, again uint64
+	clean, recomputed uint64
 	// from is the index of the first element that the run makes.
 	from   uint64
 	ended  bool
 	failed *reason.Error
 	closed bool
-	// keep: nothing is given up before close (remainders).
-	keep bool
+	// remainder: nothing is given up before close (remainders).
+	remainder bool
 
 	reader Reader
 	// cursor is the index that the reader is sent next.
@@ -41,9 +41,9 @@ type Window struct {
 	opened, prefetch bool
 	// leaving: nothing more is made.
 	leaving bool
-	// starved is called when a reader could take more than there is, and when that is over.
-	starved func(bool)
-	hungry  bool
+	// onStarved is called when a reader could take more than there is, and when that is over.
+	onStarved func(bool)
+	hungry    bool
 }
 
 // Start is where a run begins to fill a window.
@@ -57,7 +57,7 @@ type Start struct {
 // New makes the window of a run. Its bytes count in all; starved is called when a reader could take more than there is, and when
 // that is over.
 func New(all *atomic.Int64, starved func(bool), at Start) *Window {
-	w := &Window{all: all, starved: starved, clean: math.MaxUint64, from: at.From, next: at.From, acked: at.Acked, prefetch: at.Prefetch}
+	w := &Window{all: all, onStarved: starved, clean: math.MaxUint64, from: at.From, next: at.From, acked: at.Acked, prefetch: at.Prefetch}
 	w.room = sync.NewCond(&w.mu)
 	return w
 }
@@ -65,7 +65,7 @@ func New(all *atomic.Int64, starved func(bool), at Start) *Window {
 // NewRemainder makes a window of what is kept back for the closing stream: nothing of it is given up before it is closed.
 func NewRemainder(all *atomic.Int64) *Window {
 	w := New(all, nil, Start{})
-	w.keep = true
+	w.remainder = true
 	return w
 }
 
@@ -81,10 +81,10 @@ func (w *Window) Append(e *Entry) bool {
 	if e.Failure != nil {
 		w.clean = min(w.clean, e.First)
 	}
-	if !w.keep && e.First < w.acked {
-		w.again += min(e.end(), w.acked) - e.First
+	if !w.remainder && e.First < w.acked {
+		w.recomputed += min(e.end(), w.acked) - e.First
 	}
-	if !w.keep && e.end() <= w.acked {
+	if !w.remainder && e.end() <= w.acked {
 		w.mu.Unlock()
 		e.Release()
 		return true
@@ -94,7 +94,7 @@ func (w *Window) Append(e *Entry) bool {
 	w.all.Add(e.size - w.reserved)
 	w.bytes, w.reserved = w.bytes+e.size, 0
 	w.last = e.size
-	w.made += e.size
+	w.produced += e.size
 	reader := w.reader
 	w.mu.Unlock()
 	if reader != nil {
@@ -107,7 +107,7 @@ func (w *Window) Append(e *Entry) bool {
 func (w *Window) Skip(n uint64) {
 	w.mu.Lock()
 	w.next += n
-	w.again += n
+	w.recomputed += n
 	w.mu.Unlock()
 }
 
@@ -133,7 +133,7 @@ func (w *Window) Finish(failure *reason.Error) {
 func (w *Window) Attach(c Reader, start uint64) (old Reader, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.keep && start < w.lowest() {
+	if !w.remainder && start < w.lowest() {
 		return nil, false
 	}
 	old, w.reader = w.reader, c
@@ -170,7 +170,7 @@ func (w *Window) Acknowledge(c Reader, index uint64) {
 }
 
 func (w *Window) trim(index uint64) {
-	if w.keep {
+	if w.remainder {
 		return
 	}
 	w.acked = max(w.acked, index)

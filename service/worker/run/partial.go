@@ -9,8 +9,8 @@ import (
 
 // How often the rows of a fill that waits for its next element are looked at.
 const (
-	firstLook = linger
-	lastLook  = 50 * time.Millisecond
+	firstPoll = linger
+	lastPoll  = 50 * time.Millisecond
 )
 
 // handover hands over the rows of a fill while it still waits for the element after them: without it, an element that
@@ -19,7 +19,7 @@ type handover struct {
 	it *tf.Iterator
 
 	mu     sync.Mutex
-	cut    func(from, to int)
+	flush  func(from, to int)
 	taken  int
 	pause  time.Duration
 	timer  *time.Timer
@@ -30,9 +30,9 @@ type handover struct {
 func (f *handover) begin(cut func(from, to int)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.cut, f.taken, f.pause, f.active = cut, 0, firstLook, true
+	f.flush, f.taken, f.pause, f.active = cut, 0, firstPoll, true
 	if f.timer == nil {
-		f.timer = time.AfterFunc(f.pause, f.look)
+		f.timer = time.AfterFunc(f.pause, f.poll)
 	} else {
 		f.timer.Reset(f.pause)
 	}
@@ -47,17 +47,17 @@ func (f *handover) end() int {
 	return f.taken
 }
 
-func (f *handover) look() {
+func (f *handover) poll() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.active {
 		return
 	}
 	if rows := f.it.Progress(); rows > f.taken {
-		f.cut(f.taken, rows)
-		f.taken, f.pause = rows, firstLook
+		f.flush(f.taken, rows)
+		f.taken, f.pause = rows, firstPoll
 	} else {
-		f.pause = min(2*f.pause, lastLook)
+		f.pause = min(2*f.pause, lastPoll)
 	}
 	f.timer.Reset(f.pause)
 }

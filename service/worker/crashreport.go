@@ -7,13 +7,13 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// lastWordsTimeout is less than the process waits for them.
-const lastWordsTimeout = 800 * time.Millisecond
+// crashReportTimeout is less than the process waits for them.
+const crashReportTimeout = 800 * time.Millisecond
 
-// crashes tells the dispatcher that native code ends this process: it was an element's doing, or a graph's while it was
+// reportCrash tells the dispatcher that native code ends this process: it was an element's doing, or a graph's while it was
 // opened, and not that of somebody who kills workers.
-func (w *Worker) crashes(cause string) {
-	ctx, cancel := context.WithTimeout(context.Background(), lastWordsTimeout)
+func (w *Worker) reportCrash(cause string) {
+	ctx, cancel := context.WithTimeout(context.Background(), crashReportTimeout)
 	defer cancel()
 	client := w.session.API()
 	if client == nil {

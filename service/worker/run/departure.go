@@ -9,23 +9,23 @@ import (
 func (w *Streams) Leave() (drained bool, rests int) {
 	drained = true
 	for _, s := range w.held() {
-		drained = s.drained() && drained
-		if s.atRest() {
+		drained = s.drain() && drained
+		if s.isDrained() {
 			rests++
 		}
 	}
 	return drained, rests
 }
 
-// Hush has nothing more sent: elements that go out after the last heartbeat would be made again elsewhere for nothing.
-func (w *Streams) Hush() {
+// Mute has nothing more sent: elements that go out after the last heartbeat would be made again elsewhere for nothing.
+func (w *Streams) Mute() {
 	for _, s := range w.held() {
-		s.hush()
+		s.mute()
 	}
 }
 
-// drained tells whether a stream's run has come to rest and its reader, if it has one, has everything.
-func (s *Stream) drained() bool {
+// drain tells whether a stream's run has come to rest and its reader, if it has one, has everything.
+func (s *Stream) drain() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.run == nil || s.order.GetClosing() {
@@ -38,39 +38,39 @@ func (s *Stream) drained() bool {
 	}
 	empty := s.run.window.Leave()
 	select {
-	case <-s.run.resting:
+	case <-s.run.departed:
 	case <-s.run.done:
 	default:
 		return false
 	}
-	s.resting = empty
+	s.drained = empty
 	return empty
 }
 
-// atRest tells whether the worker that leaves has nothing more to do for the stream.
-func (s *Stream) atRest() bool {
+// isDrained tells whether the worker that leaves has nothing more to do for the stream.
+func (s *Stream) isDrained() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.resting
+	return s.drained
 }
 
-// hush sends nothing more.
-func (s *Stream) hush() {
+// mute sends nothing more.
+func (s *Stream) mute() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.run != nil {
 		s.run.window.Leave()
-		s.run.window.Silence()
+		s.run.window.DropReader()
 	}
 }
 
-// rest waits for the end of a run that makes nothing more, and saves it for its successor first.
-func (r *run) rest(it *tf.Iterator) {
+// awaitDeparture waits for the end of a run that makes nothing more, and saves it for its successor first.
+func (r *run) awaitDeparture(it *tf.Iterator) {
 	if r.saves() && r.index() != r.saver.index {
 		r.saver.writing.Wait()
 		r.save(it)
 		r.saver.writing.Wait()
 	}
-	close(r.resting)
+	close(r.departed)
 	<-r.ctx.Done()
 }
