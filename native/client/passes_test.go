@@ -217,7 +217,7 @@ func TestAPassThatOtherTrainersReadIsEmpty(t *testing.T) {
 		t.Errorf("%d elements, %v", len(all), err)
 	}
 	// It is a mistake more often than not: a second trainer that begins when the first is through.
-	for _, word := range []string{"nothing is left", "job_name=team", "another job_name"} {
+	for _, word := range []string{"has no elements left", "job_name=team", "another job_name"} {
 		if !strings.Contains(said.String(), word) {
 			t.Errorf("%q lacks %q", said.String(), word)
 		}
