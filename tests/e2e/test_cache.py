@@ -208,8 +208,8 @@ def test_random_steps_below_repeat_themselves_and_those_above_do_not(shared):
 
 
 @pytest.mark.parametrize(("build", "why"), [
-    (lambda step: D.range(10).apply(step()).take(5), "below TakeDataset"),
-    (lambda step: D.zip((D.range(10).apply(step()), D.range(10))), "above it stands ZipDataset"),
+    (lambda step: D.range(10).apply(step()).take(5), "comes before TakeDataset"),
+    (lambda step: D.zip((D.range(10).apply(step()), D.range(10))), "it comes before ZipDataset"),
     (lambda step: D.range(10).map(lambda x: tf.RaggedTensor.from_row_lengths([x], [1])).apply(step()), "variant"),
     (lambda step: D.range(10).repeat().apply(step()).take(20), "does nothing"),
     (lambda step: D.range(100).filter(lambda x: x % 3 > 0).batch(10).apply(step()), "Move it before that step"),
@@ -220,7 +220,7 @@ def test_plan_and_log_say_why_a_cache_step_does_nothing(shared, caplog, build, w
     (said,) = [r.getMessage() for r in caplog.records if "pecan.cache() does nothing here" in r.getMessage()]
     assert why in said or why == "does nothing"
     for _ in range(2):
-        oracle.compare(oracle.run(dataset), oracle.run(build(nothing)), "rows" if "before" in why else "elements")
+        oracle.compare(oracle.run(dataset), oracle.run(build(nothing)), "rows" if "Move it before" in why else "elements")
     job = shared.job()
     assert "cache" not in job and why in " ".join(job["plan"]["reasons"]), job["plan"]["reasons"]
 

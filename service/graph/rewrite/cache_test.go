@@ -34,7 +34,7 @@ func TestACachedStepIsPlanned(t *testing.T) {
 // What cannot be kept passes, and the plan says why.
 func TestWhereACachedStepDoesNothingThePlanSaysWhy(t *testing.T) {
 	for name, want := range map[string]string{
-		"kept_below_take": "below TakeDataset", "kept_below_zip": "above it stands ZipDataset", "kept_joined": "Move it before that step",
+		"kept_below_take": "comes before TakeDataset", "kept_below_zip": "it comes before ZipDataset", "kept_joined": "Move it before that step",
 		"kept_endless": "does nothing", "kept_clock": "other values in each run", "kept_listed": "looks for files while it runs", "kept_remote": "by URL",
 	} {
 		p := graphtest.Plan(t, graphtest.Parse(t, name), graphtest.Once, 0)
@@ -47,7 +47,7 @@ func TestWhereACachedStepDoesNothingThePlanSaysWhy(t *testing.T) {
 		t.Errorf("sharding off: %v", off.GetReasons())
 	}
 	twice := graphtest.Plan(t, graphtest.Parse(t, "kept_twice"), graphtest.Once, 0)
-	if !strings.Contains(strings.Join(twice.GetReasons(), " "), "Of the 2 cache() steps") {
+	if !strings.Contains(strings.Join(twice.GetReasons(), " "), "The dataset has 2 cache() steps") {
 		t.Errorf("two steps: %v", twice.GetReasons())
 	}
 }

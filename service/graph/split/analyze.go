@@ -12,18 +12,21 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Env is what a plan may know of the service.
+// Env is the part of the service's configuration that a plan may depend on.
 type Env struct {
-	// StaticWorkers is the length of the dispatcher's configured list of worker addresses, 0 without one. Only the
-	// sharding policies that tf.data service ties to that list (FILE, DATA, FILE_OR_DATA, HINT) look at it.
+	// StaticWorkers is the length of the dispatcher's configured list of worker addresses, 0 without a list.
+	// Only the sharding policies that tf.data service ties to that list (FILE, DATA, FILE_OR_DATA, HINT) read
+	// it.
 	StaticWorkers int
 }
 
-// MaxStreams bounds S where no list of workers sets it: every open stream has threads, buffers and a copy of the graph.
+// MaxStreams bounds S where no list of workers sets it. Every open stream has threads, buffers and a copy of
+// the graph.
 const MaxStreams = 16
 
-// Analyze decides how a dataset is divided into streams. It is a pure function of the graph, the options and, for the
-// static sharding policies, the length of the worker list: never of the workers that happen to be there.
+// Analyze decides how a dataset is divided into streams. The result depends only on the graph, the options
+// and, for the static sharding policies, the length of the worker list. It never depends on the workers that
+// are connected.
 func Analyze(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, error) {
 	p := NewPlanner(g)
 	plan := &pecanv1.Plan{
@@ -59,18 +62,18 @@ func Analyze(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, 
 		return seal(plan), nil
 	}
 	if plan.WritesFiles {
-		addReason(plan, "A cache or a snapshot writes files, so the next epoch is opened when it is asked for and not ahead of need.")
+		addReason(plan, "A cache or a snapshot writes files, so the next epoch is not prefetched: it opens when the trainer requests it.")
 	}
 	if plan.Repeat != 1 {
-		addReason(plan, "The outermost repeat was taken off: each pass is an epoch of its own.")
+		addReason(plan, "The outermost repeat was removed: each pass is a separate epoch.")
 	}
 	plan.Cardinality = p.Cardinality(root)
 	p.planAssert(plan, root)
 	switch p.cacheBelow(root) {
 	case cacheInMemory:
-		addReason(plan, "A cache in memory holds each stream's share for one epoch, and is filled anew in the next.")
+		addReason(plan, "A cache in memory keeps each stream's share for one epoch. The next epoch fills it again.")
 	case cacheInFile:
-		addReason(plan, "With several streams, each writes cache files of its own beside the path that was given (.stream-s-of-S).")
+		addReason(plan, "If there are several streams, each writes its own cache files next to the given path (.stream-s-of-S).")
 	}
 	plan.AllOpen = p.MayBeEndless(root) || run.Mode == pecanv1.Mode_MODE_DETERMINISTIC
 	if err := p.planCut(plan, root, opts, env); err != nil {
@@ -83,17 +86,18 @@ func Analyze(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, 
 	return seal(plan), nil
 }
 
-// reportRandomSteps tells what becomes of steps that draw random values.
+// reportRandomSteps adds reasons about the steps that draw random values: which are keyed and which run
+// serially.
 func (p *Planner) reportRandomSteps(plan *pecanv1.Plan, root *graph.Step) {
 	if len(plan.Keyed) > 0 {
-		addReason(plan, "What %s draw(s) follows from the seed and the number of the element alone, so parallel calls stay parallel.", strings.Join(plan.Keyed, ", "))
+		addReason(plan, "The random values of %s depend only on the seed and the element index, so parallel calls stay parallel.", strings.Join(plan.Keyed, ", "))
 	}
 	if serial := slices.Sorted(maps.Keys(p.SequencedSteps(root, plan.Mode))); len(serial) > 0 {
-		addReason(plan, "%s work(s) on one element at a time: its calls would else draw, or count, in any order.", strings.Join(serial, ", "))
+		addReason(plan, "%s processes one element at a time: parallel calls would draw random values, or count, in any order.", strings.Join(serial, ", "))
 	}
 }
 
-// singlePass takes the outermost repeat off, and tells how many passes it stood for.
+// singlePass removes the outermost repeat. It also returns the number of passes that the repeat stood for.
 func (p *Planner) singlePass(root *graph.Step) (*graph.Step, int64) {
 	if p.VariablesDecideCount(root) {
 		return root, 1
@@ -113,7 +117,7 @@ func addReason(plan *pecanv1.Plan, format string, args ...any) {
 	plan.Reasons = append(plan.Reasons, fmt.Sprintf(format, args...))
 }
 
-// seal seals a plan: the hash covers all that affects elements.
+// seal sets the plan's hash, which covers everything that affects elements.
 func seal(plan *pecanv1.Plan) *pecanv1.Plan {
 	plan.Hash = PlanHash(plan)
 	return plan
@@ -125,22 +129,23 @@ func (p *Planner) planUnsharded(plan *pecanv1.Plan) {
 	plan.Cardinality = p.Cardinality(root)
 	plan.AllOpen = p.MayBeEndless(root)
 	plan.Mode, plan.Determinism = pecanv1.Mode_MODE_OFF, p.DeterminismClass(root, pecanv1.Mode_MODE_OFF)
-	addReason(plan, "Sharding is off: every worker gives the whole dataset.")
+	addReason(plan, "Sharding is off: every worker produces the whole dataset.")
 	if p.cacheMarks(root) > 0 {
-		addReason(plan, "cache() does nothing here: every worker would keep the whole dataset.")
+		addReason(plan, "cache() does nothing here: sharding is off, so every worker would store the whole dataset. Choose a sharding policy to use the cache.")
 	}
 	if isTree {
 		p.planResume(plan, root, Division{})
 	}
 }
 
-// planAssert keeps a promised number of elements for the client to check: a stream's share has fewer and would fail.
+// planAssert records an asserted number of elements, which the client checks. One stream has fewer elements,
+// so the check would fail there.
 func (p *Planner) planAssert(plan *pecanv1.Plan, root *graph.Step) {
 	plan.AssertedCardinality = p.rootAssert(root)
 	promised := false
 	root.Walk(func(s *graph.Step) { promised = promised || s.Rule.Kind == ops.Asserted })
 	if promised && plan.AssertedCardinality == analysis.Unknown && plan.Cardinality >= 0 {
-		// The promise stands deeper, and the steps above it carry it to the root.
+		// The assertion is below the root. The steps above it pass its number of elements on to the root.
 		plan.AssertedCardinality = plan.Cardinality
 	}
 	if plan.AssertedCardinality != analysis.Unknown {
@@ -148,7 +153,7 @@ func (p *Planner) planAssert(plan *pecanv1.Plan, root *graph.Step) {
 	}
 }
 
-// planCut chooses the cut, the batch way and S.
+// planCut chooses the cut, the batch strategy and S.
 func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.JobOptions, env Env) error {
 	sharding := opts.GetSharding()
 	if sharding == pecanv1.Sharding_SHARDING_HINT {
@@ -168,7 +173,7 @@ func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.Jo
 	}
 	streams, why := p.streams(sunk, w, static)
 	if streams <= 1 && static == 0 && sharding != pecanv1.Sharding_SHARDING_FILE {
-		// One file, or a costly head: the records of that file may still be worth dividing.
+		// The source is one file, or the head is expensive. Dividing the records of that file can still pay.
 		if other := p.choose(sunk, true); !sameEdges(other, w) {
 			if n, otherWhy := p.streams(sunk, other, 0); n > 1 {
 				w, streams, why = other, n, otherWhy
@@ -185,7 +190,8 @@ func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.Jo
 	return nil
 }
 
-// CheckMode refuses a job whose mode its dataset cannot keep, as Analyze does, without dividing anything.
+// CheckMode refuses a job whose dataset does not support the job's mode. It refuses the same jobs as Analyze,
+// but divides nothing.
 func CheckMode(g *graph.Graph, opts *pecanv1.JobOptions) error {
 	if shardingOff(opts) {
 		return nil

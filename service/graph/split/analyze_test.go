@@ -118,7 +118,7 @@ func TestAPlanTellsWhatBoundsItsStreams(t *testing.T) {
 		"many files":       {graph: "records", change: manyFiles(100), opts: graphtest.Sharded(file), want: "into 16 streams. No dataset gets more than 16"},
 		"few elements":     {graph: "map_batch", opts: graphtest.Once, want: "into 4 streams. There are 13 shares; opening a stream costs"},
 		"many elements":    {graph: "range", opts: graphtest.Once, want: "into 16 streams. No dataset gets more than 16"},
-		"nothing to do":    {graph: "zip", opts: graphtest.Once, want: "into 4 streams. No work stands above the cut"},
+		"nothing to do":    {graph: "zip", opts: graphtest.Once, want: "into 4 streams. No work comes after the cut"},
 		"an endless range": {graph: "endless_batch", opts: graphtest.Once, want: "into 4 streams. "},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// BatchStrategy says how batches stay whole where the streams cut through them.
+// BatchStrategy says how batches stay whole where the cut divides the elements of a batch among streams.
 type BatchStrategy int
 
 const (
@@ -16,8 +16,8 @@ const (
 	closingBatches
 )
 
-// joinedDivision cuts below a batch whose count of rows is not known beforehand; ok is false where there is no such batch or
-// its remainders could not travel.
+// joinedDivision cuts below a batch whose number of rows is not known beforehand. It returns false if there
+// is no such batch, or if its remainders cannot be moved to another stream.
 func (p *Planner) joinedDivision(root *graph.Step, keepFiles bool) (w Division, ok bool) {
 	w.Strategy = RemainderBatches
 	s := root
@@ -57,8 +57,8 @@ func (p *Planner) batchRows(s *graph.Step) (int64, bool) {
 	return p.g.InputInt(s.Node, "batch_size")
 }
 
-// canJoinRemainders tells whether rows of a short batch can be taken out of it, carried elsewhere and batched again
-// without anything to see: no objects, and no padding that depends on the neighbours.
+// canJoinRemainders reports whether the rows of a short batch can be unbatched, moved and batched again with
+// no visible difference. Objects, and padding that depends on neighbouring rows, rule it out.
 func (p *Planner) canJoinRemainders(s *graph.Step) bool {
 	if rows, ok := p.batchRows(s); !ok || rows < 1 {
 		return false
@@ -71,8 +71,8 @@ func (p *Planner) canJoinRemainders(s *graph.Step) bool {
 	return p.rowsIndependent(s)
 }
 
-// rowsIndependent tells whether a row is the same whichever rows are batched with it: padding to the longest of them is
-// to be seen.
+// rowsIndependent reports whether a row is the same whichever rows are batched with it. Padding to the
+// longest row makes it depend on them.
 func (p *Planner) rowsIndependent(s *graph.Step) bool {
 	switch s.Node.GetOp() {
 	case "BatchDataset", "BatchDatasetV2", "ParallelBatchDataset", "RebatchDatasetV2":

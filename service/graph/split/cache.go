@@ -12,10 +12,12 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// packBytes is up to what size elements travel in packs: one call for each costs more than a small element is worth.
+// packBytes is the largest size of elements that travel in packs. For a small element, one call per element
+// costs more than the element.
 const packBytes = 16 << 10
 
-// planCache decides what becomes of the cached step, once the cut is decided. root is the tree that was cut.
+// planCache decides whether and how the cached step is used. It runs after the cut is decided. root is the
+// tree that was cut.
 func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step) {
 	marks := p.cacheMarks(root)
 	if marks == 0 {
@@ -27,17 +29,17 @@ func (p *Planner) planCache(plan *pecanv1.Plan, root *graph.Step) {
 		return
 	}
 	if marks > 1 {
-		addReason(plan, "Of the %d cache() steps only %s, the last one, does something.", marks, mark.Node.GetName())
+		addReason(plan, "The dataset has %d cache() steps. Only the last one, %s, has an effect: remove the others.", marks, mark.Node.GetName())
 	}
 	types, shapes := p.g.OutputTypes(mark.OutputOf), p.g.OutputShapes(mark.OutputOf)
 	plan.Cache = &pecanv1.CachePlan{Node: mark.Node.GetName(), Seeded: p.drawsSeeds(mark), Packed: fitsInPacks(types, shapes)}
 	plan.Cache.Key = p.cacheKey(plan)
 	again := ""
 	if plan.Cache.Seeded {
-		again = ", and where the seed is the same, since steps below it draw from it"
+		again = " and the same seed, because steps upstream of cache() draw from the seed"
 	}
-	addReason(plan, "What passes cache() (%s) is written in the first epoch and read in later ones, also by other jobs over the same dataset%s. "+
-		"No epoch is opened ahead of need.", mark.Node.GetName(), again)
+	addReason(plan, "The first epoch writes the elements of cache() (%s). Later epochs read them, and so do other jobs with the same dataset%s. "+
+		"Epochs are not prefetched.", mark.Node.GetName(), again)
 }
 
 // cacheMarks counts the cached steps of a dataset.
@@ -50,10 +52,10 @@ func (p *Planner) cacheMarks(root *graph.Step) (n int) {
 	return n
 }
 
-// cachedStep finds the step whose elements can be kept, or says why there is none.
+// cachedStep finds the step whose elements can be cached. If there is none, why is the reason.
 func (p *Planner) cachedStep(plan *pecanv1.Plan, root *graph.Step) (mark *graph.Step, why string) {
 	if plan.GetCut().GetKind() == pecanv1.Cut_HINT {
-		return nil, "with sharding HINT the dataset is the user's to divide"
+		return nil, "with sharding HINT the user divides the dataset. Use another sharding policy"
 	}
 	w := Division{}
 	if plan.GetNumStreams() > 1 {
@@ -63,26 +65,26 @@ func (p *Planner) cachedStep(plan *pecanv1.Plan, root *graph.Step) (mark *graph.
 		}
 		w = found
 	}
-	// The batch whose short last elements are joined has to lie above.
+	// The batch whose short last elements are joined must be above the cached step.
 	below := w.Batch == nil
 	for s := root; ; s = s.In[0] {
 		if _, cut := w.Cuts[s]; cut {
-			return nil, fmt.Sprintf("it stands below %s, where the dataset is divided, and every stream would keep the same elements. Move it behind that step", s.Node.GetName())
+			return nil, fmt.Sprintf("it is upstream of %s, where the dataset is divided, so every stream would cache the same elements. Move it after that step", s.Node.GetName())
 		}
 		if p.g.IsCacheMark(s.Node) {
 			if !below {
-				return nil, fmt.Sprintf("it stands behind %s, and how many elements reach that is not known beforehand. Move it before that step", w.Batch.Node.GetName())
+				return nil, fmt.Sprintf("it comes after %s, and the number of elements that reach that step is not known beforehand. Move it before that step", w.Batch.Node.GetName())
 			}
 			return s, p.whyNotCached(s, plan.GetMode())
 		}
 		if !readsOnce(s) || len(s.In) != 1 {
-			return nil, fmt.Sprintf("above it stands %s, which may read it more than once, or not to its end. Move it behind that step", s.Node.GetName())
+			return nil, fmt.Sprintf("it comes before %s, which may read it more than once, or not to its end. Move it after that step", s.Node.GetName())
 		}
 		below = below || s == w.Batch
 	}
 }
 
-// readsOnce tells whether a step reads its only input to the end, once.
+// readsOnce reports whether a step reads its only input exactly once, to the end.
 func readsOnce(s *graph.Step) bool {
 	switch s.Rule.Kind {
 	case ops.OneToOne, ops.PassThrough, ops.PerElement, ops.Batched, ops.Rebatched, ops.Windowed, ops.Cached, ops.Asserted:
@@ -93,7 +95,7 @@ func readsOnce(s *graph.Step) bool {
 	return false
 }
 
-// whyNotCached says what keeps the elements of a step from being kept.
+// whyNotCached returns the reason why the elements of a step cannot be cached, "" if they can.
 func (p *Planner) whyNotCached(mark *graph.Step, mode pecanv1.Mode) string {
 	for _, t := range p.g.OutputTypes(mark.OutputOf) {
 		if t != tf.DataType_DT_STRING && frame.Width(uint32(t)) == 0 {
@@ -101,23 +103,23 @@ func (p *Planner) whyNotCached(mark *graph.Step, mode pecanv1.Mode) string {
 		}
 	}
 	if p.MayBeEndless(mark) {
-		return "what lies below it never ends. Put repeat() behind it"
+		return "its input never ends. Put repeat() after it"
 	}
 	if p.DeterminismClass(mark, mode) == pecanv1.DeterminismClass_DETERMINISM_CLASS_C {
-		return "what lies below it gives other elements in each run"
+		return "its input produces other elements in each run"
 	}
 	why := ""
 	mark.Walk(func(s *graph.Step) {
 		f := p.Facts(s)
 		switch {
 		case f.Stateful || f.WritesVariables || f.Unrepeatable:
-			why = fmt.Sprintf("%s below it gives other values in each run", s.Node.GetName())
+			why = fmt.Sprintf("%s, which comes before it, produces other values in each run", s.Node.GetName())
 		case f.ListsFiles || s.Node.GetOp() == "MatchingFilesDataset":
-			why = fmt.Sprintf("%s below it looks for files while it runs, and whether they changed would go unseen. Use list_files", s.Node.GetName())
+			why = fmt.Sprintf("%s, which comes before it, looks for files while it runs, so changed files would not be noticed. Use list_files", s.Node.GetName())
 		}
 	})
 	if why == "" && p.namesRemoteFiles() {
-		why = "the dataset names files by URL, and whether they changed would go unseen"
+		why = "the dataset names files by URL, so changed files would not be noticed"
 	}
 	return why
 }
@@ -135,7 +137,7 @@ func (p *Planner) namesRemoteFiles() bool {
 	return remote
 }
 
-// drawsSeeds tells whether the elements of a step depend on seeds.
+// drawsSeeds reports whether the elements of a step depend on seeds.
 func (p *Planner) drawsSeeds(mark *graph.Step) bool {
 	draws := false
 	mark.Walk(func(s *graph.Step) {

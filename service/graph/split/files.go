@@ -11,8 +11,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Files gives the names of the files that a stream reads, in the order in which it comes to them, when its dataset is divided by
-// files that are listed in the graph; nil otherwise.
+// Files returns the names of the files that a stream reads, in reading order. It returns nil unless the
+// dataset is divided by files that are listed in the graph.
 func Files(g *graph.Graph, plan *pecanv1.Plan, stream uint32) []string {
 	if plan.GetCut().GetKind() != pecanv1.Cut_FILES || len(plan.GetCut().GetEdges()) != 1 {
 		return nil
@@ -32,14 +32,14 @@ func Files(g *graph.Graph, plan *pecanv1.Plan, stream uint32) []string {
 	return files
 }
 
-// What a cache below a step keeps.
+// These constants say where the cache below a step stores its elements.
 const (
 	cacheNone = iota
 	cacheInMemory
 	cacheInFile
 )
 
-// cacheBelow tells what caches lie in a tree.
+// cacheBelow reports which kinds of caches a tree contains.
 func (p *Planner) cacheBelow(root *graph.Step) int {
 	found := cacheNone
 	root.Walk(func(s *graph.Step) {
@@ -55,13 +55,15 @@ func (p *Planner) cacheBelow(root *graph.Step) int {
 	return found
 }
 
-// isPath tells whether a cache's name is one of files; one that only running the graph tells may be.
+// isPath reports whether the name of a cache may be a path. A name that is known only when the graph runs may
+// be one.
 func isPath(name *tf.NodeDef) bool {
 	path, ok := nodedef.Strings(name)
 	return !ok || len(path) != 1 || len(path[0]) > 0
 }
 
-// writesFiles tells whether a cache or a snapshot keeps elements in files, also one that a function makes for each element.
+// writesFiles reports whether a cache or a snapshot stores elements in files. It includes those that a
+// function creates for each element.
 func writesFiles(g *graph.Graph) bool {
 	top := func(n *tf.NodeDef) bool {
 		return n.GetOp() == "SnapshotDatasetV2" || g.RuleOf(n).Kind == ops.Cached && isPath(g.Input(n, "filename"))

@@ -20,16 +20,17 @@ func (p *Planner) checkHint(opts *pecanv1.JobOptions) error {
 		if len(top) > 0 {
 			name = top[0]
 		}
-		return reason.New(reason.ShardingHint, "the dataset uses shard(SHARD_HINT, SHARD_HINT) (node %s), which only sharding HINT can fill in: use ShardingPolicy.HINT, or take the shard out", nodedef.Quote(name))
+		return reason.New(reason.ShardingHint, "the dataset uses shard(SHARD_HINT, SHARD_HINT) (node %s), which only sharding HINT can fill in: use ShardingPolicy.HINT, or remove the shard", nodedef.Quote(name))
 	case nested != "":
 		return reason.New(reason.ShardingHint, "the dataset uses shard(SHARD_HINT, SHARD_HINT) inside a function (node %s): move it out of the function", nodedef.Quote(nested))
 	case wanted && !used:
-		return reason.New(reason.ShardingHint, "sharding HINT needs shard(SHARD_HINT, SHARD_HINT) in the dataset to say where it is divided: add it, or use another policy")
+		return reason.New(reason.ShardingHint, "sharding HINT needs shard(SHARD_HINT, SHARD_HINT) in the dataset to mark where to divide it: add it, or use another policy")
 	}
 	return nil
 }
 
-// planHint divides where the user said. What stands above the hint sees only its stream's share, as with tf.data.
+// planHint divides the dataset where the author put the hint. Steps above the hint see only their stream's
+// share, as in tf.data.
 func (p *Planner) planHint(plan *pecanv1.Plan, root *graph.Step, env Env) {
 	plan.Cut.Kind = pecanv1.Cut_HINT
 	plan.Cut.Block = 1
@@ -45,6 +46,6 @@ func (p *Planner) planHint(plan *pecanv1.Plan, root *graph.Step, env Env) {
 	if env.StaticWorkers > 0 {
 		plan.NumStreams = int32(env.StaticWorkers)
 	}
-	plan.Reasons = append(plan.Reasons, fmt.Sprintf("The dataset is cut at %s, as its hint says, into %d streams; "+
-		"what stands above the hint (a batch, a take) counts in each stream for itself.", plan.Cut.Edges[0], plan.NumStreams))
+	plan.Reasons = append(plan.Reasons, fmt.Sprintf("The dataset is divided at the hint %s into %d streams. "+
+		"Steps after the hint (a batch, a take) count separately in each stream.", plan.Cut.Edges[0], plan.NumStreams))
 }

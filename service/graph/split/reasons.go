@@ -37,8 +37,8 @@ func (p *Planner) whyOneStream(w Division) string {
 	case w.splitCount <= 1 && allFiles(w):
 		return "it reads a single file."
 	case w.splitCount <= 1:
-		return fmt.Sprintf("%s gives no more than one share.", p.edgeNames(w))
+		return fmt.Sprintf("%s has no more than one share of elements.", p.edgeNames(w))
 	}
-	return fmt.Sprintf("%s repeats without end, and no number of streams would give every element equally often. "+
+	return fmt.Sprintf("%s repeats without end, and no number of streams would produce every element equally often. "+
 		"Put repeat() at the end of the pipeline to divide the work.", p.edgeNames(w))
 }

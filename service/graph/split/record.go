@@ -11,15 +11,15 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
-// PlanHash is the hash of all that affects elements in a plan.
+// PlanHash is the hash of everything in a plan that affects elements.
 func PlanHash(plan *pecanv1.Plan) string {
 	bare := proto.Clone(plan).(*pecanv1.Plan)
-	// How a stream goes on after a failure changes no element, and neither does what is kept. In which order the steps run is decided
-	// from epoch to epoch, of one plan.
+	// Neither the resume strategy nor the cache changes an element. The order of the steps is decided per epoch,
+	// for the same plan.
 	bare.Hash, bare.Reasons, bare.Resume, bare.Cache, bare.Order = "", nil, nil, nil, nil
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(bare)
 	if err != nil {
-		// Only invalid UTF-8 could fail here, and Unmarshal has refused that.
+		// Marshal fails only on invalid UTF-8, which Unmarshal has already refused.
 		raw = []byte(err.Error())
 	}
 	sum := sha256.Sum256(append([]byte("pecan plan 1\n"), raw...))
@@ -51,7 +51,7 @@ func (p *Planner) writeCut(plan *pecanv1.Plan, w Division, streams int64) {
 	}
 	plan.BatchRows, _ = p.batchRows(w.Batch)
 	plan.DropRemainder = p.DropsRemainder(w.Batch.Node)
-	addReason(plan, "How many elements reach %s is not known beforehand: the streams send full batches, and their short last ones are joined.", w.Batch.Node.GetName())
+	addReason(plan, "The number of elements that reach %s is not known beforehand: the streams send full batches, and their short last batches are joined.", w.Batch.Node.GetName())
 }
 
 // LastStream is the number of a plan's last stream, the closing stream included.
@@ -63,7 +63,7 @@ func LastStream(plan *pecanv1.Plan) int {
 	return last
 }
 
-// FindDivision finds the division that a plan recorded among those that the rules offer.
+// FindDivision finds, among the divisions that the rules offer, the one that a plan recorded.
 func (p *Planner) FindDivision(root *graph.Step, plan *pecanv1.Plan) (Division, error) {
 	for _, keepFiles := range []bool{false, true} {
 		candidates := []Division{p.exactDivision(root, keepFiles)}
@@ -78,7 +78,7 @@ func (p *Planner) FindDivision(root *graph.Step, plan *pecanv1.Plan) (Division, 
 			}
 		}
 	}
-	return Division{}, reason.New(reason.Internal, "the plan for dataset %s was made by another version of Pecan: create the job anew", plan.GetFingerprint())
+	return Division{}, reason.New(reason.Internal, "the plan for dataset %s comes from another version of Pecan: create the job again", plan.GetFingerprint())
 }
 
 func samePlanCut(a, b *pecanv1.Plan) bool {

@@ -7,7 +7,7 @@ import (
 
 // This file reshapes the tree of steps before it is divided: an outermost repeat comes off, take, skip and shard sink.
 
-// copyTree copies the steps, so that rewiring leaves the original alone.
+// copyTree copies the steps, so that rewiring does not change the original.
 func copyTree(s *graph.Step) *graph.Step {
 	c := *s
 	c.In = make([]*graph.Step, len(s.In))
@@ -17,8 +17,9 @@ func copyTree(s *graph.Step) *graph.Step {
 	return &c
 }
 
-// RemoveOuterRepeat removes outermost repeats and tells how many passes they stood for: 1 when there is none, -1 for ever.
-// What may lie above a repeat treats each element, or each batch, of a pass for itself.
+// RemoveOuterRepeat removes the outermost repeats. It also returns the number of passes that they stood for:
+// 1 without a repeat, -1 for an endless one. Steps may stay above a removed repeat if they treat each
+// element, or each batch, of a pass on its own.
 func (p *Planner) RemoveOuterRepeat(root *graph.Step) (*graph.Step, int64) {
 	passes := int64(1)
 	for {
@@ -39,7 +40,7 @@ func (p *Planner) RemoveOuterRepeat(root *graph.Step) (*graph.Step, int64) {
 	}
 }
 
-// removeStep copies a tree and leaves out one step that reads a single other one.
+// removeStep copies a tree without one step. That step must read a single other step.
 func (p *Planner) removeStep(root, gone *graph.Step) *graph.Step {
 	if root == gone {
 		return copyTree(root.In[0])
@@ -52,11 +53,11 @@ func (p *Planner) removeStep(root, gone *graph.Step) *graph.Step {
 	return &c
 }
 
-// outerRepeat finds the repeat that can come off next, nil when there is none.
+// outerRepeat finds the repeat that can be removed next, nil when there is none.
 func (p *Planner) outerRepeat(root *graph.Step) *graph.Step {
 	for s := root; ; s = s.In[0] {
 		if p.g.IsCacheMark(s.Node) {
-			// What a cache keeps is the repeated elements.
+			// The cache stores the repeated elements.
 			return nil
 		}
 		switch s.Rule.Kind {
@@ -66,11 +67,11 @@ func (p *Planner) outerRepeat(root *graph.Step) *graph.Step {
 				return nil
 			}
 			if p.Cardinality(s.In[0]) == 1 {
-				// One element over and over: an epoch for each would cost more than the element.
+				// The repeat produces one element over and over. An epoch per element would cost more than the element.
 				return nil
 			}
 			if kept := p.cacheBelow(s.In[0]); kept == cacheInFile || (kept == cacheInMemory && times > 0) {
-				// The cache serves the passes after the first, and two epochs at once would write one file.
+				// The cache serves the passes after the first, and two epochs at the same time would write one file.
 				return nil
 			}
 			if !p.batchesFit(root, s) {
@@ -79,7 +80,7 @@ func (p *Planner) outerRepeat(root *graph.Step) *graph.Step {
 			return s
 		case ops.OneToOne, ops.PassThrough, ops.Batched:
 		case ops.Asserted:
-			// What is asserted above a repeat counts all passes.
+			// An assertion above a repeat counts the elements of all passes.
 			return nil
 		case ops.PerElement:
 			if s.Rule.Mixes || p.Facts(s).Endless {
@@ -91,8 +92,8 @@ func (p *Planner) outerRepeat(root *graph.Step) *graph.Step {
 	}
 }
 
-// batchesFit tells whether every batch above a repeat ends where a pass ends: only then does a pass for itself give the
-// batches that local execution gives across passes.
+// batchesFit reports whether every batch above a repeat ends where a pass ends. Only then do separate passes
+// give the batches that local execution gives across passes.
 func (p *Planner) batchesFit(root, repeat *graph.Step) bool {
 	single := p.removeStep(root, repeat)
 	for s, above := single, root; above != repeat; s, above = s.In[0], above.In[0] {

@@ -6,8 +6,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// PushPositionsDown moves take, skip and shard below steps that make each element of one element, so that the cut above them needs
-// less of the pipeline in every stream.
+// PushPositionsDown moves take, skip and shard below steps that produce each element from one element. The
+// cut above them then needs less of the pipeline in every stream.
 func (p *Planner) PushPositionsDown(s *graph.Step) *graph.Step {
 	c := *s
 	c.In = make([]*graph.Step, len(s.In))
@@ -37,7 +37,8 @@ func (p *Planner) PushPositionsDown(s *graph.Step) *graph.Step {
 	return top
 }
 
-// rootAssert gives what an assert_cardinality at the end of the pipeline promises, unknown without one.
+// rootAssert returns the number that an assert_cardinality at the end of the pipeline asserts, unknown
+// without one.
 func (p *Planner) rootAssert(root *graph.Step) int64 {
 	for s := root; len(s.In) > 0; s = s.In[0] {
 		switch s.Rule.Kind {

@@ -11,34 +11,38 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// A stream that begins at index i leaves its first i elements out. They are left out as low as that can be done: skip(i)
-// above a map gives what the map gives above skip(i), and above a batch of b what the batch gives above skip(i·b). So the
-// skip sinks from the root towards the cut, and rests where the elements before have a say in those that come, or where it is not
-// known how many of them there were. What it sank through is not run again.
+// A stream that begins at index i leaves out its first i elements, as far upstream as possible. skip(i) above
+// a map gives the same elements as the map above skip(i). skip(i) above a batch of b gives the same elements
+// as the batch above skip(i·b). So the skip moves from the root towards the cut. It stops at a step whose
+// later elements depend on earlier ones, or where the number of earlier elements is not known. The steps that
+// it passed through are not run again for the skipped elements.
 
-// MayMove tells whether a stream that somebody has read may go on with another worker. Mode at-most-once computes nothing again, so
-// there it may only where it can begin at any index with nothing run again, and gives there what it would have given.
+// MayMove reports whether a stream that a client has read may continue on another worker. Mode at-most-once
+// never computes an element again. There, the stream may move only if it can begin at any index, recomputes
+// nothing, and gives the same elements.
 func MayMove(plan *pecanv1.Plan, options *pecanv1.JobOptions) bool {
 	return options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE ||
 		IsRepeatable(plan) && plan.GetResume().GetStrategy() == pecanv1.Resume_SEEK
 }
 
-// IsRepeatable tells whether an index says which element it is: another run of a stream gives the same ones in the same order.
+// IsRepeatable reports whether an index identifies an element: another run of a stream gives the same
+// elements in the same order.
 func IsRepeatable(plan *pecanv1.Plan) bool {
 	return plan.GetDeterminism() != pecanv1.DeterminismClass_DETERMINISM_CLASS_C
 }
 
-// RestartsFromStart tells whether a stream that is run again is sent from its start: where an index does not say which element it is, and
-// none may be left out.
+// RestartsFromStart reports whether a stream that is run again is sent from its start. That is so if an index
+// does not identify an element and the job may not lose elements.
 func RestartsFromStart(plan *pecanv1.Plan, options *pecanv1.JobOptions) bool {
 	return !IsRepeatable(plan) && options.GetMode() != pecanv1.Mode_MODE_AT_MOST_ONCE
 }
 
-// skipPassesThrough tells whether a step gives the same elements from some index on if those before are left out of its inputs: n of its
-// own for each factor·n of theirs.
+// skipPassesThrough reports whether leaving out the first inputs of a step leaves its later elements
+// unchanged. Leaving out n of its elements needs factor·n fewer elements of its inputs.
 func (p *Planner) skipPassesThrough(s *graph.Step, ordered bool) (factor int64, ok bool) {
 	if f := p.Facts(s); f.CachesElements || f.Stateful || f.WritesVariables || ordered && (f.Random || f.Seeded || f.Unrepeatable) && !p.Keyed[s.Node.GetName()] {
-		// What a function counts, or draws one after another, depends on its calls for the elements before.
+		// A function that counts, or draws random values in sequence, depends on its calls for the earlier
+		// elements.
 		return 0, false
 	}
 	switch s.Rule.Kind {
@@ -61,8 +65,8 @@ func (p *Planner) skipPassesThrough(s *graph.Step, ordered bool) (factor int64, 
 	return 0, false
 }
 
-// VisitSkips visits the steps from a root down to where the skip rests, and tells which those are. more is how many elements of a
-// step are left out for each of the root's.
+// VisitSkips visits the steps from a root down to the step where the skip stops, and returns the last ones.
+// more is how many elements of a step are left out for each of the root's.
 func (p *Planner) VisitSkips(s *graph.Step, w Division, ordered bool, more int64, visit func(s *graph.Step, more int64, rests bool)) {
 	factor, ok := p.skipPassesThrough(s, ordered)
 	if _, cut := w.Cuts[s]; cut || !ok || s.Node.GetName() == p.CachedStep || more > math.MaxInt32/factor {
@@ -75,7 +79,8 @@ func (p *Planner) VisitSkips(s *graph.Step, w Division, ordered bool, more int64
 	}
 }
 
-// WhyNoStart tells whether a stream may begin at an index at all: the elements at the indices before have to be the same in every run.
+// WhyNoStart returns the reason why a stream may not begin at an index, "" if it may. The elements before the
+// index must be the same in every run.
 func (p *Planner) WhyNoStart(root *graph.Step, w Division, mode pecanv1.Mode) (why string) {
 	switch {
 	case !analysis.NeedsRepeatableOrder(mode) && p.UnorderedStep(root) != nil:
@@ -83,18 +88,18 @@ func (p *Planner) WhyNoStart(root *graph.Step, w Division, mode pecanv1.Mode) (w
 	case w.Batch != nil && w.Strategy == closingBatches:
 		for s := root; s != w.Batch; s = s.In[0] {
 			if factor, ok := p.skipPassesThrough(s, analysis.IsDeterministic(mode)); !ok || factor != 1 {
-				return fmt.Sprintf("%s stands above a batch that is filled from several streams", s.Node.GetName())
+				return fmt.Sprintf("%s comes after a batch that is filled from several streams", s.Node.GetName())
 			}
 		}
 	}
 	return ""
 }
 
-// planResume says how a stream goes on at an index.
+// planResume records how a stream resumes at an index.
 func (p *Planner) planResume(plan *pecanv1.Plan, root *graph.Step, w Division) {
 	plan.Resume = &pecanv1.Resume{Strategy: pecanv1.Resume_RECOMPUTE, Checkpoints: p.whyNoCheckpoint(root, w, plan.Mode) == ""}
 	if why := p.WhyNoStart(root, w, plan.Mode); why != "" {
-		addReason(plan, "A stream that moves to another worker is run again from its start: %s.", why)
+		addReason(plan, "A stream that moves to another worker runs again from its start: %s.", why)
 		return
 	}
 	saved, again := false, analysis.WeightNone
@@ -117,17 +122,17 @@ func (p *Planner) planResume(plan *pecanv1.Plan, root *graph.Step, w Division) {
 	switch {
 	case again == analysis.WeightNone && blocker == nil:
 		plan.Resume.Strategy = pecanv1.Resume_SEEK
-		addReason(plan, "A stream that moves to another worker begins at its index above %s: nothing is computed again.", where)
+		addReason(plan, "A stream that moves to another worker resumes at its index above %s: nothing is computed again.", where)
 	case saved:
 		plan.Resume.Strategy = pecanv1.Resume_PARTIAL
-		addReason(plan, "A stream that moves to another worker begins at its index above %s: what lies below is run again.", where)
+		addReason(plan, "A stream that moves to another worker resumes at its index above %s: the steps upstream run again.", where)
 	default:
 		plan.Resume.SkipNodes = nil
-		addReason(plan, "A stream that moves to another worker is run again from its start: no element of %s can be had without those before it.", where)
+		addReason(plan, "A stream that moves to another worker runs again from its start: %s cannot produce an element without those before it.", where)
 	}
 }
 
-// recomputedWork is the heaviest work of what a stream runs again when the skip rests on a step.
+// recomputedWork is the heaviest work that a stream runs again when the skip stops at a step.
 func (p *Planner) recomputedWork(s *graph.Step, w Division) int {
 	weight := analysis.WeightNone
 	s.Walk(func(below *graph.Step) {
@@ -139,8 +144,9 @@ func (p *Planner) recomputedWork(s *graph.Step, w Division) int {
 	return weight
 }
 
-// whyNoCheckpoint says why an iterator that is restored would not go on with the same elements; "" when it would. TensorFlow saves
-// buffers, positions and the state of seeded shuffles, but nothing that functions keep from call to call.
+// whyNoCheckpoint returns the reason why a restored iterator would not continue with the same elements, "" if
+// it would. TensorFlow saves buffers, positions and the state of seeded shuffles. It does not save state that
+// functions keep from call to call.
 func (p *Planner) whyNoCheckpoint(root *graph.Step, w Division, mode pecanv1.Mode) (why string) {
 	if w.Batch != nil && w.Strategy == closingBatches {
 		return "its two halves cannot be saved at one index"

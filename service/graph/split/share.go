@@ -7,7 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// shareOf takes the rows p of a tensor with (p div block) mod streams = stream.
+// shareOf returns the rows p of a tensor with (p div block) mod streams = stream.
 func shareOf(t *tf.TensorProto, block, streams, stream int64) (*tf.TensorProto, bool) {
 	rows := t.GetTensorShape().GetDim()[0].GetSize()
 	kept := shareRows(rows, block, streams, stream)
@@ -61,7 +61,7 @@ func shareRanges(rows, block, streams, stream int64) [][2]int64 {
 	return keep
 }
 
-// shareOfOneValue handles constants where one value, or none for zeros, stands for all cells.
+// shareOfOneValue handles constants where one value (or no value, for zeros) stands for all cells.
 func shareOfOneValue(out, t *tf.TensorProto, cells int64) (*tf.TensorProto, bool) {
 	if cells == 0 {
 		return out, true
@@ -95,7 +95,8 @@ func selectRows[T any](values []T, keep [][2]int64, cells int64) []T {
 	return out
 }
 
-// shareOfValues handles constants that are written as lists of values, where the last one stands for all that follow.
+// shareOfValues handles constants that are written as lists of values. The last value of a list stands for
+// all cells that follow.
 func shareOfValues(out, t *tf.TensorProto, keep [][2]int64, cells int64) (*tf.TensorProto, bool) {
 	total := t.GetTensorShape().GetDim()[0].GetSize() * cells
 	if total > 1<<26 {

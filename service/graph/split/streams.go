@@ -9,16 +9,16 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// streams chooses S for a way, and says in sentences where the cut is, what it costs and what keeps S small. With
-// static > 0 the list of workers sets S.
+// streams chooses S for a division. It also returns sentences that say where the cut is, what it costs and
+// what limits S. With static > 0 the list of workers sets S.
 func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []string) {
 	if !p.sameInAllStreams(w) {
-		return 1, []string{fmt.Sprintf("The dataset is not divided: what lies below %s gives other elements in each run, "+
-			"so streams would not fit together.", p.edgeNames(w))}
+		return 1, []string{fmt.Sprintf("The dataset is not divided: the steps before %s produce other elements in each run, "+
+			"so the streams would not match. Seed those steps to divide the work.", p.edgeNames(w))}
 	}
 	if p.VariablesDecideCount(root) {
-		return 1, []string{"The dataset is not divided: a variable that its functions change may decide which elements " +
-			"there are, and streams would each change a copy of their own. Compute the value from the element to divide the work."}
+		return 1, []string{"The dataset is not divided: a variable that its functions change may determine which elements " +
+			"exist, and each stream would change its own copy. Compute the value from the element to divide the work."}
 	}
 	cost, tail := p.divisionCost(w), p.tailWeight(root, w)
 	where := p.describeCut(w)
@@ -27,16 +27,17 @@ func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []st
 	}
 	limit := streamLimit(cost, tail, p.cutIsFree(w))
 	if limit <= 1 && len(w.Edges) == 1 && w.Edges[0].at.Rule.Kind == ops.Repeated && p.MayBeEndless(w.Edges[0].at) {
-		return 1, []string{fmt.Sprintf("The dataset is not divided: %s repeats without end below a step that takes elements of several passes together, "+
-			"and every stream would repeat all work below it. Put repeat() at the end of the pipeline to divide the work; "+
+		return 1, []string{fmt.Sprintf("The dataset is not divided: %s repeats without end before a step that combines elements of several passes, "+
+			"and every stream would repeat all work before it. Put repeat() at the end of the pipeline to divide the work; "+
 			"batch(..., drop_remainder=True) before it keeps all batches full.", p.edgeNames(w))}
 	}
 	if limit <= 1 {
-		return 1, []string{fmt.Sprintf("The dataset is not divided: every stream would repeat all work below %s%s. "+
-			"Move that step after the costly ones, or before the reading, to divide the work.", p.edgeNames(w), costText[cost])}
+		return 1, []string{fmt.Sprintf("The dataset is not divided: every stream would repeat all work before %s%s. "+
+			"To divide the work, move that step after the expensive ones, or before the reading.", p.edgeNames(w), costText[cost])}
 	}
-	// Opening a stream costs tens of milliseconds of CPU, about seven for each step with a function, most of it in
-	// TensorFlow's optimizers: small datasets get fewer. A file is a large split, so few files are divided further.
+	// Opening a stream costs tens of milliseconds of CPU, about seven for each step with a function, mostly in
+	// TensorFlow's optimizers. So small datasets get fewer streams. A file is a large split, so few files are
+	// divided further.
 	least, unit := int64(4), "shares"
 	if allFiles(w) {
 		least, unit = 8, "files"
@@ -45,23 +46,23 @@ func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []st
 	bound := ""
 	switch {
 	case w.splitCount <= min(limit, small):
-		// Each has one: there is nothing to explain.
+		// Each unit has its own stream, so nothing limits S.
 	case small < limit:
 		bound = fmt.Sprintf(" There are %d %s; opening a stream costs tens of milliseconds, so there is one for every four of them, or %d where that is more.",
 			w.splitCount, unit, least)
 	case cost > 0:
-		bound = fmt.Sprintf(" Every stream repeats what lies below%s, so their number is kept small.", costText[cost])
+		bound = fmt.Sprintf(" Every stream repeats the work before the cut%s, so the number of streams is kept small.", costText[cost])
 	case limit == MaxStreams:
 		bound = fmt.Sprintf(" No dataset gets more than %d: every open stream has threads, buffers and a copy of the graph.", MaxStreams)
 	default:
-		bound = " No work stands above the cut, so more would only cost more."
+		bound = " No work comes after the cut, so more streams would only cost more."
 	}
 	limit = min(limit, w.splitCount, small)
 	for _, e := range w.Edges {
-		// Blocks are skipped all streams at a time.
+		// A stream skips one block of every other stream at a time.
 		fair := min(p.fairStreams(e, limit), math.MaxInt64/e.block)
 		if fair < limit {
-			bound = " More of them would not each meet every element of the endless source equally often."
+			bound = " With more streams, some would not meet every element of the endless source equally often."
 		}
 		limit = fair
 	}
@@ -73,7 +74,7 @@ func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []st
 
 var costText = [...]string{"", " (light functions)", " (reading records)", " (reading or computing every element)"}
 
-// streamLimit weighs the head, which every stream repeats, against the tail, which they share.
+// streamLimit weighs the head, which every stream repeats, against the tail, which the streams share.
 func streamLimit(cost, tail int, free bool) int64 {
 	switch {
 	case cost == 0 && tail == analysis.WeightNone && !free:
@@ -90,7 +91,7 @@ func streamLimit(cost, tail int, free bool) int64 {
 	return 1
 }
 
-// cutIsFree tells whether the cut only changes numbers or constants of sources.
+// cutIsFree reports whether the cut changes only numbers or constants of sources.
 func (p *Planner) cutIsFree(w Division) bool {
 	for _, e := range w.Edges {
 		if e.at.Rule.Kind != ops.Source {
@@ -118,7 +119,7 @@ func eachTail(root *graph.Step, w Division, visit func(*graph.Step)) {
 	}
 }
 
-// fairStreams lowers S until each stream of an endless source meets every element as often as any other: streams may
+// fairStreams lowers S until each stream of an endless source meets every element equally often. Streams may
 // be read at different speeds.
 func (p *Planner) fairStreams(e Edge, limit int64) int64 {
 	if !p.MayBeEndless(e.at) {
@@ -149,7 +150,7 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// repeatPeriod is after how many elements an endless step starts over; 0 when it never does.
+// repeatPeriod is the number of elements after which an endless step starts over; 0 when it never does.
 func (p *Planner) repeatPeriod(s *graph.Step) (int64, bool) {
 	switch s.Rule.Kind {
 	case ops.Source:
@@ -190,7 +191,7 @@ func (p *Planner) repeatPeriod(s *graph.Step) (int64, bool) {
 	return 0, false
 }
 
-// sameInAllStreams tells whether the head gives the same elements at the same positions wherever it runs.
+// sameInAllStreams reports whether the head gives the same elements at the same positions wherever it runs.
 func (p *Planner) sameInAllStreams(w Division) bool {
 	for _, e := range w.Edges {
 		if !p.SameInEveryRun(e.at) {
