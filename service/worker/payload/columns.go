@@ -5,10 +5,10 @@ import (
 	"github.com/pecan-ml/pecan/proto/frame"
 )
 
-// Columns is a run of elements of one shape, laid out by component.
+// Columns are elements of one shape, laid out by component.
 type Columns struct {
 	Block *tf.Block
-	// own holds the components when the elements were copied out of the block, which was used again then.
+	// Own holds the components if the elements were copied out of the block and the block is reused.
 	Own  [][]byte
 	Rows int
 	Home *Pool[*tf.Block]

@@ -7,11 +7,11 @@ import (
 	"github.com/pecan-ml/pecan/proto/frame"
 )
 
-// Packed is a run of small elements of any shape.
+// Packed are small elements of any shape, one after the other.
 type Packed struct {
 	Payload, Table []byte
 	Components     int
-	// pack is given back to home; nil when payload and table were copied out of it.
+	// Pack is returned to Home; nil if Payload and Table were copied out of it.
 	Pack *tf.Pack
 	Home *Pool[*tf.Pack]
 }
@@ -25,8 +25,9 @@ func (p *Packed) Frame(from int) Parts {
 	return out
 }
 
-// locate gives where the row of the element n begins in the table, and where the element before it ends in the payload.
-// It steps over row by row: only a reader that comes back in the middle, and copies of small runs, ask for it.
+// locate returns where the row of element n begins in the table, and where the element before it ends in the
+// payload. It steps over every row. Only a reader that resumes inside the entry, and copies of short runs, need
+// it.
 func (p *Packed) locate(n int) (row int, at uint64) {
 	for range n * p.Components {
 		rank := binary.LittleEndian.Uint32(p.Table[row+4:])
@@ -36,7 +37,7 @@ func (p *Packed) locate(n int) (row int, at uint64) {
 	return row, at
 }
 
-// Copy gives elements [from, to) in memory of their own.
+// Copy returns elements [from, to) in their own memory.
 func (p *Packed) Copy(from, to int) *Packed {
 	row, begin := p.locate(from)
 	rowEnd, end := p.locate(to)

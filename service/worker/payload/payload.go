@@ -10,14 +10,14 @@ import (
 // zeros fills the gaps between components.
 var zeros [frame.Align]byte
 
-// Body is the elements of a data entry. frame gives what travels of them from the from-th on: flags, the rows of the
-// element table, and the payload in pieces.
+// Body is the elements of a data entry. Frame returns what is sent of them from element from on: flags, the rows
+// of the element table, and the payload in pieces.
 type Body interface {
 	Frame(from int) Parts
 	Release()
 }
 
-// Parts is a DATA frame taken apart. The slices are valid while the entry is held.
+// Parts are the parts of a DATA frame. The slices are valid while the entry is held.
 type Parts struct {
 	Flags      frame.Flags
 	Components int

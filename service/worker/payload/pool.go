@@ -4,17 +4,17 @@ import (
 	"sync"
 )
 
-// poolKeep is how many idle buffers a stream keeps.
+// poolKeep bounds the idle buffers of a stream.
 const poolKeep = 8
 
-// Pool keeps buffers outside of Go's heap between uses. After close every buffer that comes back is freed.
+// Pool keeps buffers outside of Go's heap between uses. After Close, every buffer that comes back is freed.
 type Pool[T interface{ Free() }] struct {
 	mu     sync.Mutex
 	idle   []T
 	closed bool
 }
 
-// Get gives an idle buffer, or one that make gives.
+// Get returns an idle buffer, or one that make makes.
 func (p *Pool[T]) Get(make func() T) T {
 	p.mu.Lock()
 	defer p.mu.Unlock()

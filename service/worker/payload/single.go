@@ -7,13 +7,13 @@ import (
 // bigString is the size from which strings are sent from TensorFlow's memory instead of being copied.
 const bigString = 32 << 10
 
-// single is one element, sent from TensorFlow's own memory.
+// Single is one element, sent from TensorFlow's own memory.
 type single struct {
 	tensors []*tf.Tensor
 	Parts   Parts
 }
 
-// NewSingle takes the tensors over.
+// NewSingle takes ownership of the tensors.
 func NewSingle(tensors []*tf.Tensor) *single {
 	s := &single{tensors: tensors, Parts: Parts{Components: len(tensors)}}
 	var p Builder

@@ -11,10 +11,12 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/window"
 )
 
-// attach makes c the reader of the stream, unless it was asked for before the one there is: OPENs look for their stream side by
-// side, and one that is late may be of a connection that was given up. A run that no longer holds the index start begins anew, and
-// so does one that has a long way to it. No element below clean has failed. Where another run may give other elements none begins: the
-// dispatcher is told, which gives the stream up or has it sent from its start.
+// attach makes c the reader of the stream, unless the current reader's OPEN is newer. OPENs look for their
+// stream concurrently, and a late one may belong to an abandoned connection.
+//
+// The run restarts if it no longer holds the index start, or if start is far ahead of it. No element below clean
+// has failed. If another run may produce other elements, none is started: the dispatcher then abandons the
+// stream or has it sent from its start.
 func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,7 +33,7 @@ func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
 		}
 		target = s.remainder
 	}
-	// Before anything else: it must not end what another reads.
+	// This check comes first: an older OPEN must not end what another reader reads.
 	if target.NewerReader(c) {
 		return reason.New(reason.Closed, "another reader opened stream %d", s.key.stream)
 	}
@@ -64,10 +66,10 @@ func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
 	return nil
 }
 
-// openWait is how long a reader that was faster than the dispatcher's command waits for its stream.
+// openWait bounds how long a reader waits for a stream if it was faster than the dispatcher's command.
 const openWait = 5 * time.Second
 
-// find gives the stream, held under the lease that the reader has from the dispatcher or a newer one.
+// find returns the stream if it is held under the reader's lease or a newer one.
 func (w *Streams) find(ctx context.Context, key streamKey, lease uint64) (*Stream, *reason.Error) {
 	timeout := time.NewTimer(openWait)
 	defer timeout.Stop()
@@ -95,7 +97,8 @@ func (w *Streams) find(ctx context.Context, key streamKey, lease uint64) (*Strea
 	}
 }
 
-// Attach makes c the reader of the stream that an OPEN asks for. It waits for a while for a stream that has not arrived yet.
+// Attach makes c the reader of the stream that an OPEN requests. It waits up to openWait for a stream that has
+// not arrived yet.
 func (w *Streams) Attach(ctx context.Context, request *pecanv1.OpenStream, c window.Reader) *reason.Error {
 	s, refusal := w.find(ctx, keyOf(request.GetId()), c.Lease())
 	if refusal != nil {

@@ -11,30 +11,35 @@ import (
 )
 
 const (
-	// markPeriod is how long what is marked at once takes to be made: a mark costs a round trip to the dispatcher.
+	// markPeriod is the time that the elements of one crash mark should take to produce. A mark costs a round
+	// trip to the dispatcher.
 	markPeriod = 10 * time.Millisecond
-	// maxMarked elements at once.
+	// maxMarked bounds the elements of one crash mark.
 	maxMarked = 1 << 14
-	// markTimeout bounds the wait for a dispatcher that does not answer: then the run goes on without.
+	// markTimeout bounds the wait for a dispatcher that does not answer. After it the run continues without a
+	// mark.
 	markTimeout = 2 * time.Second
 )
 
-// crashGuard tells the dispatcher what a run is about to make, because the last worker that ran the stream died. If this one dies too, it
-// is known where. It belongs to the goroutine of the run.
+// crashGuard sends crash marks: it reports to the dispatcher which elements a run is about to produce. It is
+// used when the last worker of the stream died. If this worker dies too, the dispatcher knows at which element.
+// A crashGuard belongs to the goroutine of the run.
 type crashGuard struct {
 	run       *run
 	suspected *pecanv1.CrashGuard
-	// files that the stream reads, in order; nil where that is not known.
+	// files are the files that the stream reads, in order; nil if they are not known.
 	files []string
-	// reached is how many of them have been seen open, or are before one that was.
+	// reached counts the files that were seen open, and those before them.
 	reached int
-	// below it everything is marked; size is for how many that was, at begun.
+	// All elements below this index are marked. size is the number of elements in the last mark, begun the time
+	// of it.
 	below, size uint64
 	begun       time.Time
 	exclusive   bool
 }
 
-// begin is called before the element next is made, and gives how many may be made before it is called again.
+// begin is called before element next is produced. It returns how many elements may be produced before its next
+// call.
 func (w *crashGuard) begin(next uint64) int {
 	if next < w.below {
 		return int(w.below - next)
@@ -45,12 +50,14 @@ func (w *crashGuard) begin(next uint64) int {
 	}
 	first, below := w.suspected.GetFirst(), w.suspected.GetBelow()
 	if w.suspected.GetSerial() && !w.run.serial {
-		// The steps work ahead all the same, so the one that kills may be begun earlier than it is asked for.
+		// The steps read ahead in spite of serial, so the crashing element may begin earlier than it is
+		// requested.
 		first = 0
 	}
 	suspicious := first <= next && next < below
-	// A closing stream waits for streams that may be made here: were it alone, they would wait for it.
-	// Of a run that was stopped meanwhile nothing more is made.
+	// A closing stream waits for other streams of this worker. With the exclusive lock, they would wait for it.
+	//
+	// A run that was stopped produces nothing, whether or not it has the lock.
 	w.exclusive = suspicious && !closing && w.run.stream.streams.exclusive.lock(w.run.ctx)
 	switch {
 	case suspicious:
@@ -69,7 +76,8 @@ func (w *crashGuard) begin(next uint64) int {
 	return int(w.below - next)
 }
 
-// awaitRemainders waits until all that a closing stream is made of is there. Marked before, it would be blamed for deaths while it waited.
+// awaitRemainders waits until all remainders of a closing stream are available. A mark before that would blame
+// the stream for deaths during its wait.
 func (w *crashGuard) awaitRemainders() {
 	for {
 		order, changed := w.run.stream.current()
@@ -88,7 +96,7 @@ func (w *crashGuard) awaitRemainders() {
 	}
 }
 
-// end is called when what begin allowed, or some of it, was made.
+// end is called after the elements that begin allowed, or some of them, were produced.
 func (w *crashGuard) end() {
 	if w.exclusive {
 		w.exclusive = false
@@ -96,14 +104,14 @@ func (w *crashGuard) end() {
 	}
 }
 
-// idle tells that nothing is asked for: the run waits for room. Steps that work ahead may go on.
+// idle marks that no element is requested: the run waits for room. Steps that read ahead may continue.
 func (w *crashGuard) idle() {
 	next := w.run.index()
 	w.below = next
 	w.mark(next, next, nil)
 }
 
-// mark waits until the dispatcher has noted it. Where that cannot be, the run goes on as one that nobody watches.
+// mark waits until the dispatcher has recorded the mark. If that fails, the run continues without a crash guard.
 func (w *crashGuard) mark(first, below uint64, files []string) {
 	s := w.run.stream
 	ctx, cancel := context.WithTimeout(w.run.ctx, markTimeout)
@@ -117,8 +125,8 @@ func (w *crashGuard) mark(first, below uint64, files []string) {
 	}
 }
 
-// openFiles are those of the stream's files that this process has open, and the one that comes next: an element may be the first of it.
-// Other streams of the dataset read other files.
+// openFiles returns the stream's files that this process has open, and the file after them, because an element
+// may be the first of that file. Other streams of the dataset read other files.
 func (w *crashGuard) openFiles() []string {
 	if len(w.files) == 0 {
 		return nil
@@ -139,12 +147,12 @@ func (w *crashGuard) openFiles() []string {
 	}
 	next := w.reached
 	if len(open) == 0 {
-		// The last one may have been read to its end already.
+		// The last file may have been read to its end already.
 		next = max(0, next-1)
 	}
 	for _, name := range w.files[next:] {
 		open = append(open, name)
-		// What is empty is passed over.
+		// Empty files are skipped.
 		if info, err := os.Stat(name); err != nil || info.Size() > 0 {
 			break
 		}

@@ -5,7 +5,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// Leave has no stream make another element, and tells whether nothing of any is left to be done, and of how many.
+// Leave stops the production of all streams. It returns whether all are drained, and how many are.
 func (w *Streams) Leave() (drained bool, rests int) {
 	drained = true
 	for _, s := range w.held() {
@@ -17,23 +17,24 @@ func (w *Streams) Leave() (drained bool, rests int) {
 	return drained, rests
 }
 
-// Mute has nothing more sent: elements that go out after the last heartbeat would be made again elsewhere for nothing.
+// Mute stops sending. Elements that are sent after the last heartbeat would be recomputed elsewhere in vain.
 func (w *Streams) Mute() {
 	for _, s := range w.held() {
 		s.mute()
 	}
 }
 
-// drain tells whether a stream's run has come to rest and its reader, if it has one, has everything.
+// drain stops the production of the stream. It returns whether the run has ended its work and the reader, if
+// there is one, has everything.
 func (s *Stream) drain() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.run == nil || s.order.GetClosing() {
-		// The closing stream waits for the others, and is run again from what they kept back.
+		// The closing stream waits for the others. It runs again elsewhere from their remainders.
 		return true
 	}
 	if s.read && !split.MayMove(s.order.GetPlan(), s.order.GetOptions()) {
-		// The dispatcher takes it back when it has ended and its reader has said so.
+		// The dispatcher takes the stream back after its end is reported and its reader has confirmed it.
 		return false
 	}
 	empty := s.run.window.Leave()
@@ -47,14 +48,14 @@ func (s *Stream) drain() bool {
 	return empty
 }
 
-// isDrained tells whether the worker that leaves has nothing more to do for the stream.
+// isDrained reports whether the departing worker has nothing left to do for the stream.
 func (s *Stream) isDrained() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.drained
 }
 
-// mute sends nothing more.
+// mute stops sending the stream's elements.
 func (s *Stream) mute() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +65,7 @@ func (s *Stream) mute() {
 	}
 }
 
-// awaitDeparture waits for the end of a run that makes nothing more, and saves it for its successor first.
+// awaitDeparture waits for the end of a run that produces no more. It saves the run for its successor first.
 func (r *run) awaitDeparture(it *tf.Iterator) {
 	if r.saves() && r.index() != r.saver.index {
 		r.saver.writing.Wait()

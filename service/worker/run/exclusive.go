@@ -4,10 +4,10 @@ import (
 	"context"
 )
 
-// exclusive is a lock for which one waits in line, and no longer than a context lives.
+// exclusive is a lock with a queue of waiters. Each waiter gives up when its context ends.
 type exclusive chan struct{}
 
-// lock is false when the context has ended; it may be so, too, when both were possible.
+// lock returns false if the context ended first. If both happen at once, either result is possible.
 func (e exclusive) lock(ctx context.Context) bool {
 	select {
 	case e <- struct{}{}:

@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// notVisible is how TensorFlow's file systems say that a file cannot be opened.
+// notVisible matches the messages of TensorFlow's file systems for a file that cannot be opened.
 var notVisible = regexp.MustCompile(`(\S+); (No such file or directory|Permission denied|Is a directory|Stale file handle|Transport endpoint is not connected)`)
 
-// elementFailure says why one element could not be made, in TensorFlow's words and with its code.
+// elementFailure is the error of an element that could not be produced, with TensorFlow's message and code.
 func (r *run) elementFailure(index uint64, err *tf.Error) *reason.Error {
 	if found := notVisible.FindStringSubmatch(err.Message); found != nil {
 		return reason.WithCode(reason.FileNotVisible, codes.Code(err.Code), fmt.Sprintf(
@@ -27,7 +27,7 @@ func (r *run) elementFailure(index uint64, err *tf.Error) *reason.Error {
 		"element %d of stream %d failed on worker %s: %s", index, r.stream.key.stream, r.stream.streams.Identity, err.Message))
 }
 
-// openFailure says why a stream's graph does not run.
+// openFailure is the error of a graph that does not run.
 func (r *run) openFailure(err error) *reason.Error {
 	if own := (*reason.Error)(nil); errors.As(err, &own) {
 		return own
@@ -45,7 +45,7 @@ func (r *run) openFailure(err error) *reason.Error {
 	return reason.New(reason.Internal, "start stream %d on worker %s: %w", r.stream.key.stream, r.stream.streams.Identity, err)
 }
 
-// checkElement compares an element with what the trainer registered.
+// checkElement compares an element with the registered spec.
 func checkElement(index uint64, element []*tf.Tensor, specs []*pecanv1.ComponentSpec, maxBytes int64) *reason.Error {
 	if len(specs) > 0 && len(element) != len(specs) {
 		return reason.New(reason.ElementSpec, "element %d has %d components, its element spec has %d", index, len(element), len(specs))

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// fetchRemainder reads what a stream held back from the worker that ran it, which may be this one.
+// fetchRemainder reads a stream's remainder from the worker that ran it, which may be this one.
 func (w *Streams) fetchRemainder(ctx context.Context, order *pecanv1.StartStream, from *pecanv1.RemainderSource) ([][]*tf.Tensor, error) {
 	id := &pecanv1.StreamId{JobId: order.GetId().GetJobId(), Epoch: order.GetId().GetEpoch(), Stream: from.GetStream()}
 	address := from.GetWorker().GetTcp()
@@ -50,7 +50,7 @@ func (w *Streams) fetchRemainder(ctx context.Context, order *pecanv1.StartStream
 // remainderTimeout bounds one attempt to fetch a remainder.
 const remainderTimeout = 60 * time.Second
 
-// readRemainder opens one channel, reads all of it and gives its elements.
+// readRemainder opens one channel, reads it to its end and returns its elements.
 func (w *Streams) readRemainder(ctx context.Context, address string, hello *pecanv1.DataHello, open *pecanv1.OpenStream) (batches [][]*tf.Tensor, err error) {
 	conn, err := w.Options.Dial(ctx, "tcp", address)
 	if err != nil {

@@ -6,10 +6,10 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/window"
 )
 
-// framing is how the next elements are fetched.
+// framing is how the next elements are put into frames.
 type framing int
 
-// shapes is what a run has learned of its elements.
+// shapes is what a run has learned about its elements.
 type shapes struct {
 	framing framing
 	like    *tf.Block
@@ -21,8 +21,8 @@ type shapes struct {
 	repeats   int
 }
 
-// learn chooses how the elements after this one are fetched. Elements of one small fixed size go in columns until one
-// differs; then, and for strings, they are packed one after the other.
+// learn chooses how the elements after this one are fetched. Elements of one small fixed size are laid out in
+// columns until one differs. After that, and for strings, they are packed one after the other.
 func (r *run) learn(element []*tf.Tensor) {
 	total, fixed := int64(0), true
 	for _, t := range element {
@@ -36,7 +36,7 @@ func (r *run) learn(element []*tf.Tensor) {
 	small := min(int64(smallElement), r.maxElement())
 	switch {
 	case total > small:
-		// An element that is large for once does not end packing.
+		// One large element does not end packing.
 		if r.shapes.framing == inColumns {
 			r.shapes.framing = oneByOne
 		}
@@ -59,7 +59,7 @@ func (r *run) packShapes(components int) []tf.Shape {
 		}
 	}
 	if r.batchRows > 0 && len(list[0].Dims) > 0 {
-		// A shorter batch must not be packed away with the others.
+		// A shorter batch must not be packed together with the others.
 		list[0].Dims[0] = r.batchRows
 	}
 	return list
@@ -94,7 +94,7 @@ func (r *run) stepColumns(it *tf.Iterator) error {
 	return err
 }
 
-// appendColumns appends rows [from, to) of a block: the block itself, or a copy that is no larger than what it holds.
+// appendColumns appends rows [from, to) of a block. It appends the block itself, or a copy of just these rows.
 func (r *run) appendColumns(block *tf.Block, from, to int, copied bool) {
 	body := &payload.Columns{Block: block, Rows: to - from, Home: &r.shapes.blocks}
 	size := int64(0)

@@ -18,11 +18,11 @@ import (
 // lastMeters numbers the names under which the graphs of this process count.
 var lastMeters atomic.Uint64
 
-// minRAMBudget is the least that tf.data's autotuning may use for the buffers inside one stream's graph.
+// minRAMBudget is the least memory that tf.data's autotuning may use for the buffers of one stream's graph.
 const minRAMBudget = 64 << 20
 
-// open builds the stream's graphs and their iterators; r.closers frees what it made. With restored > 0 they are for a checkpoint's
-// state at that index.
+// open builds the stream's graphs and their iterators; r.closers release them. With restored > 0 the iterators
+// are for the state of a checkpoint at that index.
 func (r *run) open(restored uint64) (*tf.Iterator, error) {
 	w, plan := r.stream.streams, r.order.GetPlan()
 	if keepsRemainder(r.order) {
@@ -96,7 +96,7 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 	if relay.from, err = r.iterate(base, graphs.A, first); err != nil {
 		return nil, err
 	}
-	// The relay holds back, behind it every element counts.
+	// The relay holds short batches back. Every element after it counts.
 	relay.batchRows, r.batchRows = r.batchRows, 0
 	second := profile.New(graphs.B, at.Meters, graphs.Ops)
 	if second != nil {
@@ -105,7 +105,7 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 	return r.iterate(w.Pulling, graphs.B, second)
 }
 
-// iterate makes the iterator of a graph, which the end of the run closes; p reads its figures, nil does not.
+// iterate makes the iterator of a graph, which the end of the run closes. p reads its metrics; p may be nil.
 func (r *run) iterate(runtime *tf.Context, serialised []byte, p *profile.Profiler) (*tf.Iterator, error) {
 	it, stop, err := r.newIterator(runtime, serialised, p)
 	if err == nil {
@@ -114,7 +114,7 @@ func (r *run) iterate(runtime *tf.Context, serialised []byte, p *profile.Profile
 	return it, err
 }
 
-// newIterator makes the iterator of a graph, and what closes it.
+// newIterator makes the iterator of a graph, and the function that closes it.
 func (r *run) newIterator(runtime *tf.Context, serialised []byte, p *profile.Profiler) (it *tf.Iterator, stop func(), err error) {
 	types, err := dataset.OutputTypes(serialised)
 	if err != nil {
@@ -138,7 +138,7 @@ func (r *run) newIterator(runtime *tf.Context, serialised []byte, p *profile.Pro
 	}, nil
 }
 
-// cacheSource is the source of what stands above a cached step.
+// cacheSource makes the source of the graph above a cached step.
 func (r *run) cacheSource(order *pecanv1.CacheAction) *cachefill.Source {
 	return &cachefill.Source{
 		Directory: r.stream.streams.Caches, Action: order, ID: r.order.GetId(), Streams: uint32(r.order.GetPlan().GetNumStreams()), Lease: r.order.GetLease(),

@@ -8,16 +8,16 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// joiner is the source of the closing stream: what streams 0 to S-1 held back, in stream order. It fetches each from the
-// worker that holds it, as soon as the dispatcher says that it is there.
+// joiner is the source of the closing stream: the remainders of streams 0 to S-1, in stream order. It fetches
+// each from the worker that holds it, as soon as the dispatcher reports that it is ready.
 type joiner struct {
 	run *run
-	// next is the stream whose remainder comes next, ready what was fetched of the one before.
+	// next is the stream whose remainder comes next. ready is what was fetched of the one before.
 	next  uint32
 	ready [][]*tf.Tensor
 }
 
-// Pauses between two attempts to fetch a remainder.
+// The delay between two attempts to fetch a remainder grows between these bounds.
 const (
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 2 * time.Second
@@ -42,8 +42,8 @@ func (j *joiner) Pull() ([]*tf.Tensor, error) {
 	}
 }
 
-// fetch gets the remainder of stream j.next. It waits until there is one, and tries again for as long as the stream lives:
-// the dispatcher runs a lost stream elsewhere and then says where.
+// fetch gets the remainder of stream j.next. It waits until there is one, and retries for as long as the stream
+// lives: the dispatcher runs a lost stream elsewhere and then sends its new place.
 func (j *joiner) fetch() error {
 	pause := firstRetry
 	for {

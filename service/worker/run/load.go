@@ -6,12 +6,12 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/window"
 )
 
-// counts are what a worker has done since it started.
+// counts are the totals of a worker since it started.
 type counts struct {
 	produced, failedElements, failedStreams atomic.Uint64
 }
 
-// deliver puts what was made into the window of the run.
+// deliver puts an entry into the run's window and counts it.
 func (r *run) deliver(e *window.Entry) bool {
 	counts := &r.stream.streams.counts
 	if e.Failure != nil {
@@ -22,17 +22,18 @@ func (r *run) deliver(e *window.Entry) bool {
 	return r.window.Append(e)
 }
 
-// Load is what the streams of a worker hold, and what they have made since it started.
+// Load is what the streams of a worker hold, and what they have produced since it started.
 type Load struct {
 	// Held are all streams, Running those that run.
 	Held, Running int64
-	// WindowBytes are ready, InsideBytes in the buffers of tf.data inside the graphs that run.
+	// WindowBytes are ready. BufferedBytes are in the buffers of tf.data inside the graphs that run.
 	WindowBytes, BufferedBytes int64
-	// Produced elements, those among them that are made again; FailedElements in whose place an error was given; FailedStreams as a whole.
+	// Produced counts elements, including recomputed ones. FailedElements were replaced by an error.
+	// FailedStreams failed as a whole.
 	Produced, FailedElements, FailedStreams uint64
 }
 
-// Load gives what the streams hold now.
+// Load returns what the streams hold now.
 func (w *Streams) Load() Load {
 	return Load{
 		Held: int64(len(w.held())), Running: w.runs.Load(), WindowBytes: w.windowBytes.Load(), BufferedBytes: w.bufferedBytes.Load(),

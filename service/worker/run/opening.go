@@ -10,22 +10,22 @@ import (
 	"github.com/pecan-ml/pecan/service/internal/clock"
 )
 
-// openings are the runs whose graphs are being imported and whose iterators are being made. Native code may end the process there, before
-// there is an element that could be marked, so its last words name them.
+// openings are the runs that import graphs and make iterators now. Native code may crash the process at that
+// point, before any element can be marked. The crash report therefore names them.
 type openings struct {
-	// order is held to read by each opening, and to write by one of which workers have died.
+	// Each opening holds order for reading. An opening after a worker's death holds it for writing.
 	order sync.RWMutex
-	// turns are as many as there are cores. A worker that takes over all streams of a dead one opens them a few at a time: side by side
-	// all would be there only at the end, and their readers wait for the first.
+	// There are as many turns as cores. A worker that takes over all streams of a dead worker opens a few at a
+	// time. If it opened all at once, every reader would wait until the end.
 	turns chan struct{}
 	mu    sync.Mutex
 	runs  map[*run]struct{}
 }
 
-// openingPatience is how long a stream waits at most for its turn to be opened: one before it may wait for a slow disk.
+// openingPatience bounds the wait of a stream for its turn: a stream before it may wait for a slow disk.
 const openingPatience = time.Second
 
-// turn waits until a stream may be opened, and gives what to call when it is open.
+// turn waits until a stream may be opened. It returns the function to call after the opening.
 func (o *openings) turn(ctx context.Context) (leave func()) {
 	patience := time.NewTimer(openingPatience)
 	defer patience.Stop()
@@ -53,7 +53,7 @@ func (o *openings) remove(r *run) {
 	delete(o.runs, r)
 }
 
-// now gives what is being opened.
+// now returns the streams that are being opened.
 func (o *openings) now() (streams []*pecanv1.OpeningStream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -63,8 +63,8 @@ func (o *openings) now() (streams []*pecanv1.OpeningStream) {
 	return streams
 }
 
-// openGuarded opens the run's graphs. Where workers have died of that, nothing else is opened meanwhile and no suspicious element made, so
-// that it is known whose doing another death is.
+// openGuarded opens the run's graphs. If workers have died of that, no other graph is opened and no suspicious
+// element is produced meanwhile. The cause of another death is then known.
 func (r *run) openGuarded() (*tf.Iterator, error) {
 	w := r.stream.streams
 	if !r.order.GetOpenAlone() {
@@ -88,11 +88,12 @@ func (r *run) openGuarded() (*tf.Iterator, error) {
 	return r.openOrRestore()
 }
 
-// exclusivePoll is how often it is looked whether nothing is being opened.
+// exclusivePoll is the time between two attempts to get the opening lock.
 const exclusivePoll = 5 * time.Millisecond
 
-// openExclusively waits until no suspicious element is made and nothing opened, and keeps it so. False: the context has ended. It does not wait
-// for the second lock: all openings would stand in line behind it, for ever where one that is under way hangs.
+// openExclusively waits until no suspicious element is produced and no graph is opened, and keeps both locks. It
+// returns false if the context ended. It polls the second lock instead of queueing for it: all later openings
+// would wait behind it, forever if the current one hangs.
 func (w *Streams) openExclusively(ctx context.Context) bool {
 	for w.exclusive.lock(ctx) {
 		if w.openings.order.TryLock() {
@@ -106,7 +107,8 @@ func (w *Streams) openExclusively(ctx context.Context) bool {
 	return false
 }
 
-// markOpening waits until the dispatcher has noted that the run is opened alone; in vain, it is opened all the same.
+// markOpening waits until the dispatcher has recorded that the run is opened alone. If that fails, the run is
+// opened all the same.
 func (r *run) markOpening() {
 	s := r.stream
 	ctx, cancel := context.WithTimeout(r.ctx, markTimeout)
@@ -120,9 +122,9 @@ func (r *run) markOpening() {
 	}
 }
 
-// Opening is held while a graph is opened elsewhere in this process: where workers have died of opening a graph, nothing else is opened
-// meanwhile.
+// Opening returns the lock to hold while a graph is opened elsewhere in this process. If workers have died of
+// opening a graph, no other graph is opened meanwhile.
 func (w *Streams) Opening() sync.Locker { return w.openings.order.RLocker() }
 
-// BeingOpened gives the streams whose graphs are being opened now.
+// BeingOpened returns the streams whose graphs are being opened now.
 func (w *Streams) BeingOpened() []*pecanv1.OpeningStream { return w.openings.now() }

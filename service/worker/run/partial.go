@@ -7,14 +7,14 @@ import (
 	"github.com/pecan-ml/pecan/native/tf"
 )
 
-// How often the rows of a fill that waits for its next element are looked at.
+// These are the intervals at which the rows of a waiting fill are polled.
 const (
 	firstPoll = linger
 	lastPoll  = 50 * time.Millisecond
 )
 
-// handover hands over the rows of a fill while it still waits for the element after them: without it, an element that
-// is ready would stay behind for as long as TensorFlow takes for the next one.
+// handover delivers the rows of a fill while the fill waits for its next element. Without it, a ready element
+// would wait for as long as TensorFlow takes for the next one.
 type handover struct {
 	it *tf.Iterator
 
@@ -26,7 +26,7 @@ type handover struct {
 	active bool
 }
 
-// begin is called before a fill; cut appends a copy of rows [from, to).
+// begin is called before a fill; flush appends a copy of rows [from, to).
 func (f *handover) begin(cut func(from, to int)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -38,7 +38,7 @@ func (f *handover) begin(cut func(from, to int)) {
 	}
 }
 
-// end is called after a fill and gives how many rows were handed over.
+// end is called after a fill. It returns how many rows were handed over.
 func (f *handover) end() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/window"
 )
 
-// How small elements travel together. An element up to smallElement bytes shares a frame; a frame of them is about
-// frameBytes, or what came within linger, or within hurry while a reader waits: short enough to be no latency that a
-// trainer notices, long enough that a frame's own cost is spread over many elements.
+// These bounds decide how small elements share frames. An element of up to smallElement bytes shares a frame. A
+// frame holds about frameBytes, or what came within linger, or within hurry while a reader waits. The times are
+// short enough for a trainer not to notice, and long enough to spread a frame's cost over many elements.
 const (
 	smallElement = 16 << 10
 	frameBytes   = 256 << 10
@@ -22,17 +22,17 @@ const (
 	hurry        = 500 * time.Microsecond
 )
 
-// skipStep bounds how many elements are dropped between two looks at the window.
+// skipStep bounds how many elements are skipped between two looks at the window.
 const skipStep = 4096
 
-// How often one and the same error may come in a row: a source that cannot move on reports it for ever, which a missing
-// file is known to do.
+// These are the limits for one error in a row. A source that cannot advance reports its error forever, as a
+// missing file does.
 const (
 	maxRepeats        = 1000
 	maxMissingRepeats = 8
 )
 
-// errStopped ends a run that was told to stop.
+// errStopped ends a run that was stopped.
 var errStopped = errors.New("the stream was stopped")
 
 const (
@@ -51,7 +51,8 @@ func (r *run) produce(it *tf.Iterator) error {
 		}
 	}()
 	r.fill.it = it
-	// A window fills in much less than a sample's period: while it does, the graph's own buffers are looked at more often.
+	// A window fills in much less than a sample period. While it fills, the graph's own buffers are sampled more
+	// often.
 	full := r.stream.streams.Options.WindowBytes
 	looked := int64(0)
 	begun, next, saves := time.Now(), firstSample, r.saves()
@@ -96,7 +97,7 @@ func (r *run) produce(it *tf.Iterator) error {
 	}
 }
 
-// guardedStep is a step of which the dispatcher is told before, if that is wanted.
+// guardedStep is a step that the crash guard, if there is one, marks first.
 func (r *run) guardedStep(it *tf.Iterator) error {
 	if r.guard == nil {
 		return r.step(it, frameRows)
@@ -116,7 +117,7 @@ func (r *run) idle() {
 	}
 }
 
-// step fetches once: one element or a frame full of small ones, and no more than limit.
+// step fetches once: one element or a frame of small elements, and at most limit.
 func (r *run) step(it *tf.Iterator, limit int) error {
 	r.limit = limit
 	if behind := r.skippable(); behind > 0 {
@@ -138,8 +139,8 @@ func (r *run) step(it *tf.Iterator, limit int) error {
 	return nil
 }
 
-// skippable is how many elements can be run without looking at them. A short last batch must be looked at; it is none of
-// those that the dispatcher knows to be with their consumer.
+// skippable is how many elements can be run without looking at them. A short last batch must be looked at. It is
+// never among the elements that the dispatcher knows to be delivered.
 func (r *run) skippable() uint64 {
 	behind := r.window.Skippable()
 	if r.batchRows > 0 {
@@ -149,7 +150,7 @@ func (r *run) skippable() uint64 {
 	return behind
 }
 
-// accept appends one element by itself, and learns from it how to fetch the next ones.
+// accept appends one element as its own entry, and learns from it how to fetch the next ones.
 func (r *run) accept(element []*tf.Tensor) {
 	if r.batchRows > 0 && payload.Rows(element) < r.batchRows {
 		r.keepRemainder(element)
@@ -167,7 +168,7 @@ func (r *run) accept(element []*tf.Tensor) {
 	r.deliver(window.NewEntry(index, 1, int64(body.Parts.Raw), body))
 }
 
-// defaultMaxElement is the largest element when the job names none.
+// defaultMaxElement is the largest element if the job sets no limit.
 const defaultMaxElement = 2 << 30
 
 func (r *run) maxElement() int64 {
@@ -177,19 +178,19 @@ func (r *run) maxElement() int64 {
 	return defaultMaxElement
 }
 
-// index is the index of the next element. Only this goroutine and the hand-over of a fill move it.
+// index is the index of the next element. Only this goroutine and the partial hand-over change it.
 func (r *run) index() uint64 {
 	next, _, _ := r.window.Load()
 	return next
 }
 
-// fail appends an element that could not be made; false as of give.
+// fail appends an element that could not be produced. It returns what deliver returns.
 func (r *run) fail(index uint64, failure *reason.Error) bool {
 	r.failures.Add(1)
 	return r.deliver(window.NewFailure(index, failure))
 }
 
-// elementError appends the error of one element, or ends the stream when the same one comes again and again.
+// elementError appends the error of one element. It ends the stream if the same error repeats too often.
 func (r *run) elementError(err *tf.Error) error {
 	index := r.index()
 	failure := r.elementFailure(index, err)

@@ -7,8 +7,9 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/window"
 )
 
-// relay is the source of a stream's second graph: full batches of the first graph pass, the short last one is held back
-// for the closing stream. TensorFlow calls Pull from a thread of its own; a stop ends the first iterator, and with it Pull.
+// relay is the source of a stream's second graph. Full batches of the first graph pass; the short last batch is
+// held back for the closing stream. TensorFlow calls Pull from its own thread. A stop cancels the first
+// iterator, which ends Pull.
 type relay struct {
 	run       *run
 	from      *tf.Iterator

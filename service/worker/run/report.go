@@ -5,21 +5,21 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// ReportMetrics queues what is new of all jobs for the dispatcher.
+// ReportMetrics queues the new metrics of all jobs for the dispatcher.
 func (w *Streams) ReportMetrics() {
 	for _, job := range w.Totals.Jobs() {
 		w.reportJob(job)
 	}
 }
 
-// reportJob queues what is new of a job for the dispatcher.
+// reportJob queues the new metrics of a job for the dispatcher.
 func (w *Streams) reportJob(job string) {
 	if figures := w.Totals.Unreported(job); figures != nil {
 		w.Dispatcher.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: figures}})
 	}
 }
 
-// report gives what the dispatcher has to know of the stream: that it started, and how it came out.
+// report returns what the dispatcher needs to know of the stream: that it started, and its result.
 func (s *Stream) report() []*pecanv1.WorkerMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,7 +47,7 @@ func (s *Stream) failure(why *reason.Error, gone bool) *pecanv1.WorkerMessage {
 	return &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{Id: s.key.id(), Lease: s.lease, Error: why.Detail(), BelowWindow: gone}}}
 }
 
-// held is the stream as a hello tells it.
+// held returns the stream as a hello reports it.
 func (s *Stream) held() *pecanv1.HeldStream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +59,7 @@ func (s *Stream) held() *pecanv1.HeldStream {
 	return held
 }
 
-// load is the stream as a heartbeat tells it.
+// load returns the stream as a heartbeat reports it.
 func (s *Stream) load() *pecanv1.WorkerHeartbeat_StreamLoad {
 	s.mu.Lock()
 	lease, run, resting, read := s.lease, s.run, s.drained, s.read
@@ -75,10 +75,10 @@ func (s *Stream) load() *pecanv1.WorkerHeartbeat_StreamLoad {
 	}
 }
 
-// report tells the dispatcher how a stream stands.
+// report sends the state of a stream to the dispatcher.
 func (w *Streams) report(s *Stream) { w.Dispatcher.Send(s.report()...) }
 
-// Loads are the streams that the worker runs.
+// Loads returns the streams that the worker runs, as a heartbeat reports them.
 func (w *Streams) Loads() (loads []*pecanv1.WorkerHeartbeat_StreamLoad) {
 	for _, s := range w.held() {
 		if load := s.load(); load != nil {

@@ -6,16 +6,17 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// beginning is where a run of a stream begins. What lies below wanted is with the reader, as far as is known; the graph begins at
-// start, or the run goes on from a checkpoint at or below wanted.
+// beginning is where a run begins. As far as is known, the reader has all elements below wanted. The graph
+// begins at start, or the run continues from a checkpoint at or below wanted.
 type beginning struct{ start, wanted uint64 }
 
-// beginning is where a run begins that is wanted from an index on: there, if what comes before can be left out. A failed element
-// shifts what a batch above it holds, so it counts only as far as no element has failed.
+// beginning returns where a run begins whose reader wants an index: at that index, if the elements before it can
+// be skipped. A failed element shifts the rows of later batches. The run therefore begins no later than the
+// first failed element.
 func (s *Stream) beginning(wanted, clean uint64) beginning {
 	if suspicion := s.order.GetCrashGuard(); suspicion.GetSerial() {
-		// Elements before show which files are open when a suspicious one is made. Not for those whose workers are killed: they would not come
-		// further where a worker lives for fewer elements than that.
+		// The elements before a suspicious one show which files are open when it is produced. The distance is
+		// bounded: if workers die sooner than they produce these elements, the stream would never advance.
 		wanted = min(wanted, suspicion.GetFirst()-min(suspicion.GetFirst(), farElements))
 	}
 	at := beginning{wanted: wanted}
@@ -28,16 +29,17 @@ func (s *Stream) beginning(wanted, clean uint64) beginning {
 	return at
 }
 
-// fromDispatcher is where a run begins as far as the dispatcher knows.
+// fromDispatcher returns where a run begins according to the dispatcher.
 func (s *Stream) fromDispatcher() beginning {
 	return s.beginning(max(s.order.GetAckedBelow(), s.order.GetCleanBelow()), s.order.GetCleanBelow())
 }
 
-// farElements is how many elements are a long way for a run that has not made one yet.
+// farElements is the distance that counts as far for a run without any element yet.
 const farElements = 64
 
-// isFarAhead tells whether running up to an index takes longer than opening the stream's graph anew for it, as far as its elements so
-// far tell. Where a part of the graph runs from its start in any case, nothing is known of what that takes.
+// isFarAhead reports whether producing up to an index takes longer than opening the graph again at it, judged by
+// the run's elements so far. If a part of the graph always runs from its start, the cost of opening is unknown
+// and the result is false.
 func (r *run) isFarAhead(start uint64) bool {
 	from, next := r.window.Span()
 	if r.order.GetPlan().GetResume().GetStrategy() != pecanv1.Resume_SEEK || start <= next || r.state().ended {
@@ -53,7 +55,7 @@ func (r *run) isFarAhead(start uint64) bool {
 	return float64(each)*float64(start-next) > 2*float64(opening)
 }
 
-// recovery is what the run did again, and how it began.
+// Recovery returns what the run recomputed, and how it began.
 func (r *run) Recovery() *pecanv1.Recovery {
 	out := &pecanv1.Recovery{Saved: r.saver.saved.Load(), NotSaved: r.saver.notSaved.Load(), Damaged: r.saver.damaged.Load()}
 	again, from := r.window.Recomputed()

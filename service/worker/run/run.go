@@ -18,70 +18,72 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/window"
 )
 
-// runState is how far a run has come.
+// runState is the progress of a run.
 type runState struct {
 	started bool
 	ended   bool
 	failed  *reason.Error
 	count   uint64
-	// remainderRows are held back for the closing stream.
+	// remainderRows are the rows held back for the closing stream.
 	remainderRows uint64
 }
 
-// run is one execution of a stream, from its beginning or from an index on.
+// run is one execution of a stream, from its beginning or from an index.
 type run struct {
 	stream *Stream
 	order  *pecanv1.StartStream
 	window *window.Window
 	ctx    context.Context
 	cancel context.CancelFunc
-	// departed is closed when the run makes nothing more, because its worker leaves.
+	// departed is closed when the run produces no more elements because its worker departs.
 	departed chan struct{}
-	// done is closed when nothing of the run is open any more.
+	// done is closed when the run has released everything.
 	done chan struct{}
-	// previous, if not nil, is closed when an earlier run over the same files has ended. TensorFlow refuses to write a cache that another
-	// iterator writes, and one that is closed half way deletes all files of that name, whosever they are.
+	// previous, if not nil, is closed when an earlier run over the same files has ended. TensorFlow refuses to
+	// write a cache that another iterator writes. An iterator that is closed early deletes all files of that
+	// name, even those of another iterator.
 	previous <-chan struct{}
 
 	mu       sync.Mutex
 	status   runState
 	iterator *tf.Iterator
-	// opened is when the iterator was there, opening how long that took.
+	// opened is the time when the iterator was ready, opening how long that took.
 	opened   time.Time
 	opening  time.Duration
 	profiles []profiled
-	// remainderCounts is what was held back for the closing stream.
+	// remainderCounts counts what was held back for the closing stream.
 	remainderCounts profile.Counts
 
-	// failed counts elements that could not be made.
+	// failures counts elements that could not be produced.
 	failures atomic.Uint64
 
-	// inside is what the iterators' own buffers hold, as it is in the worker's sum; gone when they are closed.
+	// bufferedBytes is what the iterators' own buffers hold, as it is included in the worker's sum. closed is
+	// set before the iterators are closed.
 	bufferedMu    sync.Mutex
 	bufferedBytes int64
 	closed        bool
 
-	// What follows belongs to the goroutine of main.
+	// The fields below belong to the goroutine of main.
 	closers []func()
 	// start is the index at which the graph begins.
 	start uint64
 	saver saver
-	// cached is the source above a cached step, nil without one.
+	// cached is the source of the graph above a cached step; nil without one.
 	cached *cachefill.Source
 	// shared are the tables and variables that the graphs share with those of other streams.
 	shared []rewrite.Shared
-	// batchRows > 0: an element with fewer rows is held back.
+	// If batchRows > 0, an element with fewer rows is held back.
 	batchRows int64
 	shapes    shapes
 	fill      handover
-	// guard is set when the last worker that ran the stream died; limit bounds the step that is under way.
+	// guard is set if the last worker of the stream died. limit bounds the elements of the current step.
 	guard *crashGuard
 	limit int
-	// serial: every element is made when it is asked for, and none beside or before it.
+	// serial: each element is produced when it is requested, and no other element in parallel or in advance.
 	serial bool
 }
 
-// newRun is called with the stream's lock held.
+// newRun makes a run. The caller holds the stream's lock.
 func newRun(s *Stream, at beginning) *run {
 	r := &run{stream: s, order: s.order, start: at.start, departed: make(chan struct{}), done: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancel(s.streams.Lifetime)
@@ -111,13 +113,13 @@ func (r *run) state() runState {
 	return r.status
 }
 
-// stop ends the run without waiting for it and gives the reader it had.
+// stop ends the run without waiting for it. It returns the run's last reader.
 func (r *run) stop() window.Reader {
 	r.cancel()
 	return r.window.Close()
 }
 
-// main runs the stream to its end, its failure or its stop.
+// main runs the stream until it ends, fails or is stopped.
 func (r *run) main() {
 	defer close(r.done)
 	if r.previous != nil {
@@ -130,7 +132,7 @@ func (r *run) main() {
 	defer func() {
 		r.stream.streams.runs.Add(-1)
 		r.cancel()
-		// What a run that was stopped did counts too.
+		// The metrics of a stopped run count too.
 		r.sample()
 		r.stream.streams.Totals.Remove(r)
 		r.saver.writing.Wait()
@@ -170,7 +172,7 @@ func (r *run) main() {
 	r.mu.Unlock()
 }
 
-// finish publishes the end, or the failure when there is one, and tells the dispatcher.
+// finish publishes the end of the run, or its failure, and reports it to the dispatcher.
 func (r *run) finish(failure *reason.Error) {
 	if r.ctx.Err() != nil {
 		return
@@ -186,7 +188,7 @@ func (r *run) finish(failure *reason.Error) {
 	} else {
 		r.stream.log.Info("stream ended", "lease", r.order.GetLease(), "elements", status.count, "remainder_rows", status.remainderRows)
 	}
-	// The last figures go before the reader hears of the end: who has read all of a stream may look at them.
+	// The last metrics are sent before the reader learns of the end, because a reader at the end may query them.
 	r.sample()
 	r.stream.streams.reportJob(r.stream.key.job)
 	if kept := r.stream.remainderWindow(r); kept != nil {

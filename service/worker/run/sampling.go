@@ -10,20 +10,20 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/profile"
 )
 
-// samplePeriod is how often the figures of running iterators are read.
+// samplePeriod is the time between two samples of running iterators.
 const samplePeriod = time.Second
 
-// firstSample is when a run is looked at first, and then whenever half as much time again has passed, up to samplePeriod:
-// the times of a short one would go unseen.
+// firstSample is the age of a run at its first sample. Each next sample comes after half as much time again, up
+// to samplePeriod. Without early samples, the times of a short run would be lost.
 const firstSample = 2 * time.Millisecond
 
-// profiled is a running iterator and the figures of its steps.
+// profiled is a running iterator and the profiler of its steps.
 type profiled struct {
 	it       *tf.Iterator
 	profiler *profile.Profiler
 }
 
-// sample reads the figures of the run's iterators.
+// sample reads the metrics of the run's iterators.
 func (r *run) sample() {
 	r.mu.Lock()
 	all, kept := append([]profiled(nil), r.profiles...), r.remainderCounts
@@ -42,14 +42,15 @@ func (r *run) sample() {
 	r.bufferedBytes = inside
 }
 
-// stopSampling keeps sample from the run's iterators from before they are closed: whoever asks one meanwhile waits for as long as that takes.
+// stopSampling keeps sample from the iterators before they are closed: a sample during the close would wait for
+// it.
 func (r *run) stopSampling() {
 	r.bufferedMu.Lock()
 	defer r.bufferedMu.Unlock()
 	r.closed = true
 }
 
-// releaseBuffered takes what the run's iterators held out of the worker's account: they are closed.
+// releaseBuffered subtracts the run's buffers from the worker's sum, after the iterators are closed.
 func (r *run) releaseBuffered() {
 	r.bufferedMu.Lock()
 	defer r.bufferedMu.Unlock()
@@ -57,7 +58,7 @@ func (r *run) releaseBuffered() {
 	r.bufferedBytes = 0
 }
 
-// nodes are the figures of the run's steps.
+// Nodes returns the metrics of the run's steps.
 func (r *run) Nodes() []*pecanv1.NodeMetrics {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,14 +69,15 @@ func (r *run) Nodes() []*pecanv1.NodeMetrics {
 	return out
 }
 
-// SampleLoop reads the figures of all streams. It is not part of the heartbeat, which must not wait for TensorFlow.
+// SampleLoop samples all streams periodically. It is not part of the heartbeat, which must not wait for
+// TensorFlow.
 func (w *Streams) SampleLoop(ctx context.Context) {
 	for clock.Sleep(ctx, samplePeriod) {
 		w.Sample()
 	}
 }
 
-// Sample reads the figures of all streams.
+// Sample reads the metrics of all streams.
 func (w *Streams) Sample() {
 	for _, s := range w.held() {
 		s.mu.Lock()
@@ -87,17 +89,17 @@ func (w *Streams) Sample() {
 	}
 }
 
-// WindowLimit is what all windows may hold now. The buffers that tf.data keeps inside the graphs count against the same
-// bound, up to half of it: a graph whose own steps want more than that still gets its elements out.
+// WindowLimit is what all windows may hold now. The buffers of tf.data inside the graphs count against the same
+// bound, up to half of it. A graph whose own buffers exceed that still gets its elements out.
 func (w *Streams) WindowLimit() int64 {
 	return w.Options.WindowBytes - min(w.bufferedBytes.Load(), w.Options.WindowBytes/2)
 }
 
-// Job is the name of the run's job.
+// Job returns the name of the run's job.
 func (r *run) Job() string { return r.stream.key.job }
 
-// Failed elements could not be made.
+// Failed counts elements that could not be produced.
 func (r *run) Failed() uint64 { return r.failures.Load() }
 
-// Reordered tells whether the steps run in another order than the registered one.
+// Reordered reports whether the steps run in another order than the registered one.
 func (r *run) Reordered() bool { return len(r.order.GetPlan().GetOrder()) > 0 }

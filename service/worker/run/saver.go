@@ -17,21 +17,23 @@ type saver struct {
 	saved, notSaved, damaged atomic.Uint64
 	restored                 atomic.Bool
 	writing                  sync.WaitGroup
-	// index is that of the last one. It belongs to the run's goroutine.
+	// index is the index of the last checkpoint. It belongs to the run's goroutine.
 	index uint64
 
 	mu sync.Mutex
-	// due is when the next one is to be taken, failed how many in a row could not be.
+	// due is the time of the next checkpoint. failed counts the failures in a row.
 	due    time.Time
 	failed int
-	// files are the checkpoints of the stream when they were last looked through.
+	// files are the stream's checkpoints as of the last listing.
 	files []checkpoint.File
-	// reportedAcked is how far the reader was at the last two heartbeats. The dispatcher has heard one of them, and would have another worker begin there.
+	// reportedAcked holds the reader's index in the last two heartbeats. The dispatcher has received at least
+	// one of them, and starts a successor there.
 	reportedAcked [2]uint64
 }
 
-// saves tells whether the run is one whose iterator is worth saving: it can be restored, which one above a kept cache cannot, and
-// arithmetic does not do better. The state of a serial graph fits no other one, and the other way round.
+// saves reports whether checkpoints of this run are useful. The iterator must be restorable, which an iterator
+// above a cached step is not, and the plan must not be able to seek. The state of a serial graph fits only
+// serial graphs.
 func (r *run) saves() bool {
 	resume := r.order.GetPlan().GetResume()
 	return r.stream.streams.Checkpoints != nil && resume.GetCheckpoints() && resume.GetStrategy() != pecanv1.Resume_SEEK &&
@@ -46,8 +48,8 @@ func (r *run) manifest() *pecanv1.Checkpoint {
 	}
 }
 
-// planAndOrder names the plan, and where its steps run in another order than the registered one that as well: the state of an iterator
-// fits no graph of another order.
+// planAndOrder identifies the plan and, if the steps are reordered, their order. The state of an iterator fits
+// no graph of another order.
 func planAndOrder(plan *pecanv1.Plan) string {
 	if len(plan.GetOrder()) == 0 {
 		return plan.GetHash()
@@ -59,7 +61,8 @@ func (r *run) checkpointDir() string {
 	return checkpoint.StreamDir(r.stream.streams.Identity.Cluster(), r.order.GetId())
 }
 
-// openOrRestore opens the stream's graph, at its newest whole checkpoint that does not lie behind what the reader wants.
+// openOrRestore opens the stream's graph at the newest valid checkpoint that is not after the index that the
+// reader wants. Without one it opens the graph at its start.
 func (r *run) openOrRestore() (*tf.Iterator, error) {
 	if r.saves() {
 		all, err := r.stream.streams.Checkpoints.List(r.checkpointDir())
@@ -83,7 +86,7 @@ func (r *run) openOrRestore() (*tf.Iterator, error) {
 	return r.open(0)
 }
 
-// restore opens the stream's graph where a checkpoint was taken.
+// restore opens the stream's graph at a checkpoint.
 func (r *run) restore(from checkpoint.File) (*tf.Iterator, error) {
 	begun := time.Now()
 	manifest, state, err := r.stream.streams.Checkpoints.Read(from.Name, r.manifest())
@@ -109,7 +112,8 @@ func (r *run) restore(from checkpoint.File) (*tf.Iterator, error) {
 		r.mu.Unlock()
 		return nil, err
 	}
-	// Where an older manifest does not say, arithmetic does: it begins nothing behind a failed element.
+	// Older manifests lack this value. The start index is then a safe bound, because no run starts by index
+	// after a failed element.
 	r.window.Restart(from.Index, max(manifest.GetCleanBelow(), min(arithmetic, from.Index)))
 	r.saver.restored.Store(true)
 	r.saver.index = from.Index
@@ -117,7 +121,7 @@ func (r *run) restore(from checkpoint.File) (*tf.Iterator, error) {
 	return it, nil
 }
 
-// maySave takes a checkpoint when one is due, and the reader does not wait right now.
+// maySave takes a checkpoint if one is due and the reader is not waiting.
 func (r *run) maySave(it *tf.Iterator) {
 	due, now, interval := r.saver.dueAt(), time.Now(), r.stream.streams.Options.CheckpointInterval
 	switch {
@@ -132,10 +136,11 @@ func (r *run) maySave(it *tf.Iterator) {
 	}
 }
 
-// save takes a checkpoint before the next element. The iterator is kept from its work until it has told its state, which another
-// goroutine writes; the one after it comes when its cost is no more than the stated share of the cores' time between the two.
+// save takes a checkpoint before the next element. The iterator stands still until its state is copied; another
+// goroutine writes the copy. The interval to the next checkpoint keeps the cost below the configured share of
+// the cores' time.
 func (r *run) save(it *tf.Iterator) {
-	// No other one until this one is written.
+	// No other checkpoint begins until this one is written.
 	r.saver.next(time.Now().Add(never))
 	manifest := r.manifest()
 	manifest.Index, manifest.Start, manifest.Lease, manifest.CleanBelow = r.index(), r.start, r.order.GetLease(), r.window.CleanProduced()
@@ -170,18 +175,18 @@ func (r *run) save(it *tf.Iterator) {
 	})
 }
 
-// checkpointPause is the time from one checkpoint of a stream to the next, by what the last one took. Streams that share the cores may
-// together take no more of them than one that has them for itself.
+// checkpointPause is the time between two checkpoints of a stream, derived from the cost of the last one. All
+// streams together use no more of the cores than one stream alone may.
 func (w *Streams) checkpointPause(took time.Duration) time.Duration {
 	crowd := max(1, float64(w.runs.Load())/float64(runtime.NumCPU()))
 	return time.Duration(float64(took) * crowd / w.Options.CheckpointShare)
 }
 
-// never is longer than a checkpoint is written.
+// never is longer than any write of a checkpoint takes.
 const never = 1 << 50 * time.Nanosecond
 
-// notSaved counts a checkpoint that could not be taken or written. The next try waits twice as long as the last: a disk that is full
-// will be for a while, and an iterator that cannot be saved always.
+// notSaved counts a checkpoint that could not be taken or written. The delay doubles with each failure: a full
+// disk stays full for a while, and some iterators can never be saved.
 func (r *run) notSaved(err error) {
 	if r.ctx.Err() != nil {
 		return
@@ -191,24 +196,25 @@ func (r *run) notSaved(err error) {
 	r.stream.log.Warn("take a checkpoint", "error", err, "next_in", wait)
 }
 
-// longestPause is how long a disk that was mended waits at most for the next try, where checkpoints are not rarer anyway.
+// longestPause bounds the delay after failures, unless the configured interval is longer.
 const longestPause = 10 * time.Minute
 
-// noteReported notes what a heartbeat says.
+// noteReported records the reader's index in a heartbeat.
 func (s *saver) noteReported(acked uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reportedAcked = [2]uint64{s.reportedAcked[1], acked}
 }
 
-// reported is where the dispatcher may take the reader to be.
+// reported returns the indices at which the dispatcher may assume the reader.
 func (s *saver) reported() []uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.reportedAcked[:])
 }
 
-// setFiles notes which checkpoints there are. The run's goroutine does not look: a directory that does not answer would keep its elements back.
+// setFiles records which checkpoints exist. The run's goroutine does not list them itself: a directory that
+// hangs would delay its elements.
 func (s *saver) setFiles(there []checkpoint.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,7 +260,7 @@ func (s *saver) postpone(interval time.Duration) time.Duration {
 	return wait
 }
 
-// removeCheckpoints removes what was saved of a stream whose epoch is over.
+// removeCheckpoints removes the checkpoints of a stream whose epoch is over.
 func (w *Streams) removeCheckpoints(s *Stream) {
 	<-s.closed()
 	if err := w.Checkpoints.Remove(checkpoint.StreamDir(w.Identity.Cluster(), s.key.id())); err != nil {

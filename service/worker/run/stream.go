@@ -9,7 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/window"
 )
 
-// streamKey names a stream.
+// streamKey identifies a stream.
 type streamKey struct {
 	job    string
 	epoch  uint64
@@ -24,8 +24,8 @@ func (k streamKey) id() *pecanv1.StreamId {
 	return &pecanv1.StreamId{JobId: k.job, Epoch: k.epoch, Stream: k.stream}
 }
 
-// Stream is one leased stream. It stays until the dispatcher takes it back, also after its end: its last elements may not
-// have arrived, and its remainder may be asked for.
+// Stream is one leased stream. It stays until the dispatcher takes it back, even after its end: its last
+// elements may be in flight, and its remainder may be requested.
 type Stream struct {
 	streams *Streams
 	key     streamKey
@@ -36,12 +36,14 @@ type Stream struct {
 	// order is the newest StartStream.
 	order *pecanv1.StartStream
 	run   *run
-	// remainder is what is held back for the closing stream; nil when the plan has none.
+	// remainder holds short batches for the closing stream; nil if the plan has none.
 	remainder *window.Window
 	stopped   bool
-	// read: somebody has opened it, under whatever lease. resting: the worker leaves, and has nothing more to do for it.
+	// read is set when a reader has opened the stream, under any lease. drained is set when the worker departs
+	// and has nothing left to do for it.
 	read, drained bool
-	// belowWindow says what a reader wanted that is no longer held and cannot be made again; nil while that has not happened.
+	// belowWindow is the error of a reader that wanted an element that is neither held nor repeatable; nil if
+	// that has not happened.
 	belowWindow *reason.Error
 	// changed is closed and replaced whenever order changes.
 	changed chan struct{}
@@ -53,14 +55,14 @@ func newStream(w *Streams, order *pecanv1.StartStream) *Stream {
 	return s
 }
 
-// keepsRemainder tells whether a short last batch of this stream belongs to the closing stream.
+// keepsRemainder reports whether a short last batch of this stream belongs to the closing stream.
 func keepsRemainder(order *pecanv1.StartStream) bool {
 	way := order.GetPlan().GetBatchStrategy()
 	return !order.GetClosing() && (way == pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER || way == pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING)
 }
 
-// update takes a newer StartStream of the same stream over. A newer lease for a stream that runs well changes nothing in
-// what it produces, so the run and its window stay.
+// update adopts a newer StartStream of the same stream. The run and its window stay if the run is healthy,
+// because a newer lease does not change its elements.
 func (s *Stream) update(order *pecanv1.StartStream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +81,7 @@ func (s *Stream) update(order *pecanv1.StartStream) {
 	s.run.window.SetPrefetch(order.GetPrefetch())
 }
 
-// restart runs the stream again and tells its readers why. The caller holds mu.
+// restart runs the stream again and sends its readers the reason. The caller holds mu.
 func (s *Stream) restart(why *reason.Error, at beginning) {
 	s.quit(why)
 	if keepsRemainder(s.order) {
@@ -89,7 +91,7 @@ func (s *Stream) restart(why *reason.Error, at beginning) {
 	s.streams.Running.Go(s.run.main)
 }
 
-// quit ends the run and tells its readers why. The caller holds mu.
+// quit ends the run and sends its readers the reason. The caller holds mu.
 func (s *Stream) quit(why *reason.Error) {
 	var readers []window.Reader
 	if s.run != nil {
@@ -105,7 +107,8 @@ func (s *Stream) quit(why *reason.Error) {
 	}
 }
 
-// remainderWindow gives where r keeps short batches; nil when nothing is to be kept or r is no longer the stream's run.
+// remainderWindow returns the window for r's short batches. It is nil if there are none or if r is no longer the
+// stream's run.
 func (s *Stream) remainderWindow(r *run) *window.Window {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,14 +126,14 @@ func (s *Stream) begin() {
 	}
 }
 
-// current gives the newest order and a channel that is closed when there is a newer one.
+// current returns the newest StartStream and a channel that is closed when there is a newer one.
 func (s *Stream) current() (*pecanv1.StartStream, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.order, s.changed
 }
 
-// stop ends the stream for good, and tells its readers.
+// stop ends the stream for good and notifies its readers.
 func (s *Stream) stop(why *reason.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +146,7 @@ func (s *Stream) stop(why *reason.Error) {
 	s.quit(why)
 }
 
-// closed is for a stream that was stopped; it is closed when nothing of it is open any more.
+// closed returns a channel that is closed when a stopped stream has released everything.
 func (s *Stream) closed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

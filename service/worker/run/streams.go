@@ -21,53 +21,56 @@ import (
 
 // Dispatcher is what streams need of the session with the dispatcher.
 type Dispatcher interface {
-	// Send queues messages for the session that is up; without one they are dropped.
+	// Send queues messages for the current session. Without a session they are dropped.
 	Send(messages ...*pecanv1.WorkerMessage)
 	// API is the dispatcher's service; nil before it was dialled.
 	API() pecanv1.DispatcherClient
 }
 
-// Options are what of a worker's configuration is about its streams.
+// Options are the part of a worker's configuration that concerns streams.
 type Options struct {
 	// Version of this build, for peers.
 	Version string
 	// MaxStreams run at once.
 	MaxStreams int
-	// WindowBytes of ready elements that all streams together keep.
+	// WindowBytes bounds the ready elements of all streams together.
 	WindowBytes int64
-	// CheckpointInterval is the shortest time between two checkpoints of a stream, CheckpointShare the most that they may take of the worker's time.
+	// CheckpointInterval is the shortest time between two checkpoints of a stream. CheckpointShare is the
+	// largest share of the worker's time that checkpoints may use.
 	CheckpointInterval time.Duration
 	CheckpointShare    float64
-	// Dial reaches other workers.
+	// Dial connects to other workers.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Streams are the streams that a worker holds, and what they share. The exported fields are set before the first stream starts.
+// Streams are the streams that a worker holds, and what they share. The exported fields are set before the first
+// stream starts.
 type Streams struct {
 	Options  Options
 	Log      *slog.Logger
 	Identity *identity.Identity
-	// Lifetime ends when the worker closes; Running are the goroutines that it then waits for.
+	// Lifetime ends when the worker closes. The worker then waits for the goroutines in Running.
 	Lifetime   context.Context
 	Running    *sync.WaitGroup
 	Dispatcher Dispatcher
-	// Graphs gives the graphs of streams.
+	// Graphs instantiates the graphs of streams.
 	Graphs dataset.Planner
-	// Plain runs graphs. Pulling runs those with our source op, which blocks a thread of the pool while it waits for another graph:
-	// in one pool the waiting ones could take every thread from those they wait for.
+	// Plain runs graphs. Pulling runs graphs with our source op, which blocks a thread of the pool while it
+	// waits for another graph. In a common pool, waiting graphs could take every thread from those they wait
+	// for.
 	Plain, Pulling *tf.Context
-	// Totals sums up what the runs did, for the dispatcher.
+	// Totals sums the metrics of all runs for the dispatcher.
 	Totals *profile.Totals
-	// Caches is nil without a directory for them.
+	// Caches is nil without a cache directory.
 	Caches *cachefill.Directory
-	// Checkpoints is nil where none are taken.
+	// Checkpoints is nil if no checkpoints are taken.
 	Checkpoints *checkpoint.Dir
 
 	tables *dataset.Tables
-	// marks number what the dispatcher is told of suspicious elements.
+	// marks numbers the crash marks.
 	marks atomic.Uint64
-	// runs is the number of streams that run now, windowBytes what all windows hold, insideBytes what the buffers of
-	// tf.data inside their graphs held when they were last looked at.
+	// runs counts the streams that run now. windowBytes is what all windows hold. bufferedBytes is what
+	// tf.data's buffers inside the graphs held at the last sample.
 	runs          atomic.Int64
 	windowBytes   atomic.Int64
 	bufferedBytes atomic.Int64
@@ -78,9 +81,10 @@ type Streams struct {
 	// arrived is closed and replaced whenever a stream is added.
 	arrived chan struct{}
 
-	// exclusive is held while an element is made that may have killed workers: if it kills this one, it is known which it was.
+	// exclusive is held while a suspicious element is produced. If the worker dies then, the element is known to
+	// be the cause.
 	exclusive exclusive
-	// openings are under way.
+	// openings are the graphs that are being opened.
 	openings openings
 
 	// writers are the newest runs that write files of a cache or a snapshot.
@@ -88,14 +92,14 @@ type Streams struct {
 	writers   map[fileKey]*run
 }
 
-// New makes a worker's streams, of which there are none yet.
+// New makes an empty set of streams.
 func New(log *slog.Logger) *Streams {
 	w := &Streams{Log: log, tables: dataset.NewTables(log), streams: map[streamKey]*Stream{}, writers: map[fileKey]*run{}, arrived: make(chan struct{}), exclusive: make(exclusive, 1)}
 	w.openings.turns = make(chan struct{}, runtime.NumCPU())
 	return w
 }
 
-// Start runs a stream, or brings one that runs up to date.
+// Start runs a stream, or updates the stream that runs already.
 func (w *Streams) Start(order *pecanv1.StartStream) {
 	key := keyOf(order.GetId())
 	w.mu.Lock()
@@ -113,8 +117,8 @@ func (w *Streams) Start(order *pecanv1.StartStream) {
 	s.log.Info("stream starts", "lease", order.GetLease(), "closing", order.GetClosing(), "ahead", order.GetPrefetch())
 }
 
-// Stop ends a stream that is held under the lease or an older one; lease 0 means any. If the dispatcher wants to know, it is told when
-// nothing of the stream is open any more.
+// Stop ends a stream that is held under this lease or an older one; lease 0 means any. If the dispatcher wants a
+// confirmation, it is sent after the stream has released everything.
 func (w *Streams) Stop(command *pecanv1.StopStream) {
 	key, lease := keyOf(command.GetId()), command.GetLease()
 	w.mu.Lock()
@@ -129,7 +133,7 @@ func (w *Streams) Stop(command *pecanv1.StopStream) {
 		s.stop(reason.New(reason.StreamUnknown, "stream %d was taken from worker %s", key.stream, w.Identity))
 		s.log.Info("stream taken back", "lease", lease)
 		if lease == 0 && w.Checkpoints != nil {
-			// Its epoch is over.
+			// The stream's epoch is over.
 			w.Running.Go(func() { w.removeCheckpoints(s) })
 		}
 	}
@@ -156,7 +160,7 @@ func (w *Streams) StopAll(why *reason.Error) int {
 	return len(streams)
 }
 
-// held gives every stream.
+// held returns every stream.
 func (w *Streams) held() []*Stream {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -167,7 +171,7 @@ func (w *Streams) held() []*Stream {
 	return all
 }
 
-// HeldStreams gives every stream as a hello reports it.
+// HeldStreams returns every stream as a hello reports it.
 func (w *Streams) HeldStreams() (all []*pecanv1.HeldStream) {
 	for _, s := range w.held() {
 		all = append(all, s.held())
@@ -175,7 +179,7 @@ func (w *Streams) HeldStreams() (all []*pecanv1.HeldStream) {
 	return all
 }
 
-// ReportAll tells the dispatcher how every stream stands.
+// ReportAll sends the state of every stream to the dispatcher.
 func (w *Streams) ReportAll() {
 	for _, s := range w.held() {
 		w.report(s)

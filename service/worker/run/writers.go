@@ -4,14 +4,16 @@ import (
 	"context"
 )
 
-// fileKey names the files that a stream's caches and snapshots write: their paths are in the graph, and those of each stream its own.
+// fileKey identifies the files that a stream's caches and snapshots write. Their paths are in the graph, and
+// each stream has its own.
 type fileKey struct {
 	fingerprint     string
 	stream, streams uint32
 }
 
-// registerWriter makes a run the newest over its files, and gives what is closed when the one before it has ended, if that was stopped. One that is
-// not stopped may go on for ever; both then meet TensorFlow's own check, as two iterators of one trainer do locally.
+// registerWriter makes r the newest run over its files. If the previous run was stopped, it returns a channel
+// that is closed when that run has ended. A previous run that is not stopped may run forever. Both runs then
+// meet TensorFlow's own check, as two iterators of one trainer do locally.
 func (w *Streams) registerWriter(r *run) <-chan struct{} {
 	key := fileKey{r.order.GetFingerprint(), r.order.GetId().GetStream(), uint32(r.order.GetPlan().GetNumStreams())}
 	w.writersMu.Lock()

@@ -7,17 +7,17 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/payload"
 )
 
-// entryOverhead is what an entry is taken to cost in memory beside its payload.
+// entryOverhead is the assumed memory cost of an entry beside its payload.
 const entryOverhead = 512
 
-// Entry is what travels in one frame: consecutive elements, one element that failed, or the end.
+// Entry is what one frame carries: consecutive elements, one failed element, or the end.
 type Entry struct {
 	First uint64
 	Count uint32
 	// size is what the window is charged.
 	size int64
 	Body payload.Body
-	// failure of the one element of this entry; nil for data.
+	// Failure is the error of the one element of this entry; nil for data.
 	Failure *reason.Error
 	refs    atomic.Int32
 }

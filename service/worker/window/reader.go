@@ -4,18 +4,18 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// Reader is who reads a window: a channel of a connection.
+// Reader reads a window: it is a channel of a connection.
 type Reader interface {
-	// Lease is the one under which it opened the stream.
+	// Lease is the lease under which the reader opened the stream.
 	Lease() uint64
-	// Asked orders the OPENs that came to the worker: what the last one asked for counts.
+	// Asked is the sequence number of the reader's OPEN at this worker. The newest OPEN wins.
 	Asked() uint64
-	// Remainder: it wants what was kept back for the closing stream.
+	// Remainder reports whether the reader wants the remainder for the closing stream.
 	Remainder() bool
-	// Bind names the window from which it is sent what is ready.
+	// Bind sets the window from which the reader is sent elements.
 	Bind(w *Window)
-	// Wake tells it that there may be something to send.
+	// Wake notifies the reader that there may be something to send.
 	Wake()
-	// Refuse closes it and says why.
+	// Refuse closes the reader and sends it the reason.
 	Refuse(why *reason.Error)
 }

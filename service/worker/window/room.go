@@ -1,7 +1,7 @@
 package window
 
-// firstReserve is the most that is put by for a stream's first element: it may fill a shuffle buffer for minutes, and the
-// closing stream waits for all others.
+// firstReserve bounds the reservation for a stream's first element. That element may fill a shuffle buffer for
+// minutes, and the closing stream waits for all others.
 const firstReserve = 8 << 20
 
 func (w *Window) charge(bytes int64) {
@@ -9,13 +9,13 @@ func (w *Window) charge(bytes int64) {
 	w.all.Add(bytes)
 }
 
-// reserve puts bytes by in place of what was put by before. w.mu is held.
+// reserve replaces the reservation by bytes. The caller holds w.mu.
 func (w *Window) reserve(bytes int64) {
 	w.all.Add(bytes - w.reserved)
 	w.reserved = bytes
 }
 
-// tryReserve puts bytes by if all windows together stay within limit. w.mu is held.
+// tryReserve reserves bytes if all windows together stay within limit. The caller holds w.mu.
 func (w *Window) tryReserve(bytes, limit int64) bool {
 	for {
 		all := w.all.Load()
@@ -29,8 +29,8 @@ func (w *Window) tryReserve(bytes, limit int64) bool {
 	}
 }
 
-// underWay is the room left free for the element that a graph begins while its last one is fetched. Where few elements
-// fit at all, using what there is matters more.
+// underWay is the room for the element that a graph begins while its last one is fetched. If only few elements
+// fit at all, no room is left for it.
 func (w *Window) underWay(limit int64) int64 {
 	if w.last > limit/8 {
 		return 0
@@ -38,11 +38,13 @@ func (w *Window) underWay(limit int64) int64 {
 	return w.last
 }
 
-// WaitRoom blocks until the run may produce: the window is empty, or it is below its share and what it makes next, taken
-// to be as large as the last, fits into the limit of all windows together; and a stream that was leased ahead of need
-// and has made its first elements was opened. The room is put by until the entry comes, since many runs may ask for the
-// last of it at once. False: the window is closed. What other windows give up wakes nobody here: a window that
-// is not empty is woken by its own reader. rest is called once before it blocks, without a lock.
+// WaitRoom blocks until the run may produce. It may if the window is empty, or if the window is below its share
+// and the next element, assumed as large as the last, fits into the limit of all windows. A prefetched stream
+// with a first element also waits until a reader opens it.
+//
+// The room is reserved until the entry comes, because several runs may want the last of it at once. Room that
+// other windows release wakes no run here: a window that is not empty is woken by its own reader. rest is called
+// once before WaitRoom blocks, without a lock. WaitRoom returns false if the window is closed.
 func (w *Window) WaitRoom(limit, streams func() int64, rest func()) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,7 +55,7 @@ func (w *Window) WaitRoom(limit, streams func() int64, rest func()) bool {
 			return true
 		case w.prefetch && !w.opened && w.next > 0:
 		case len(w.entries) == 0 && w.last == 0:
-			// Nothing is known of its elements, and the first may be long in coming.
+			// The size of its elements is unknown, and the first may take long.
 			w.reserve(min(firstReserve, limit()/max(1, streams())))
 			return true
 		case len(w.entries) == 0:
@@ -74,7 +76,7 @@ func (w *Window) WaitRoom(limit, streams func() int64, rest func()) bool {
 	return false
 }
 
-// SetPrefetch tells whether the stream is still leased ahead of need.
+// SetPrefetch sets whether the stream is still leased ahead of need.
 func (w *Window) SetPrefetch(on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

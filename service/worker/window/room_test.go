@@ -8,8 +8,8 @@ import (
 )
 
 func TestTheLastOfTheRoomIsGivenOnce(t *testing.T) {
-	// Eight streams hold one element each, and all want to make their next one at the same moment; there is room for 13,
-	// and one that may be under way.
+	// Eight streams hold one element each and want to produce the next at the same moment. There is room for 13,
+	// and for one that is under way.
 	const size, room = 10, 13
 	var all atomic.Int64
 	limit := func() int64 { return (room + 1) * (size + entryOverhead) }
@@ -41,7 +41,7 @@ func TestTheLastOfTheRoomIsGivenOnce(t *testing.T) {
 		w.Close()
 	}
 	runs.Wait()
-	// What the first to close gave back, others took before they were closed themselves.
+	// Other windows took what the first to close released, before they were closed themselves.
 	if all.Load() != 0 {
 		t.Errorf("%d bytes are left after the windows were closed", all.Load())
 	}

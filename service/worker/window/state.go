@@ -7,7 +7,7 @@ func (w *Window) Produced() int64 {
 	return w.produced
 }
 
-// Skippable is how many elements the reader has of those that the run has not made yet.
+// Skippable is how many elements the reader has that the run has not produced yet.
 func (w *Window) Skippable() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -17,7 +17,8 @@ func (w *Window) Skippable() uint64 {
 	return w.acked - w.next
 }
 
-// lowest is the first index that is held or sure to come: what is below acked may be passed over by the run right now.
+// lowest is the first index that is held or certain to come. The run may be skipping elements below acked right
+// now.
 func (w *Window) lowest() uint64 {
 	if len(w.entries) > 0 {
 		return w.entries[0].First
@@ -25,29 +26,29 @@ func (w *Window) lowest() uint64 {
 	return max(w.next, w.acked)
 }
 
-// Holds tells whether a reader gets everything from an index on.
+// Holds reports whether a reader gets every element from an index on.
 func (w *Window) Holds(index uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lowest() <= index && index <= w.next
 }
 
-// Load is the figures of a heartbeat.
+// Load returns the window's part of a heartbeat.
 func (w *Window) Load() (produced, acked uint64, bytes int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.next, w.acked, w.bytes
 }
 
-// Span is the index at which the run began, and the next one.
+// Span returns the index at which the run began, and the next index.
 func (w *Window) Span() (from, next uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.from, w.next
 }
 
-// Restart has the run go on from a checkpoint at an index that its reader has reached. What comes before was made by others: all that
-// is known of it is that nothing below clean has failed.
+// Restart makes the run continue from a checkpoint at an index that its reader has reached. Another run produced
+// the elements before it. All that is known of them is that none below clean has failed.
 func (w *Window) Restart(index, clean uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -57,35 +58,35 @@ func (w *Window) Restart(index, clean uint64) {
 	}
 }
 
-// Wanted is what the reader wants next, as far as is known.
+// Wanted is the index that the reader wants next, as far as is known.
 func (w *Window) Wanted() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return max(w.acked, w.from)
 }
 
-// IsHungry tells whether the reader waits.
+// IsHungry reports whether the reader is waiting.
 func (w *Window) IsHungry() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.hungry
 }
 
-// CleanProduced is up to where everything was made and nothing has failed.
+// CleanProduced is the index up to which all elements were produced and none failed.
 func (w *Window) CleanProduced() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return min(w.next, w.clean)
 }
 
-// CleanBelow is up to where everything has arrived and nothing has failed.
+// CleanBelow is the index up to which all elements have arrived and none failed.
 func (w *Window) CleanBelow() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return min(w.acked, w.next, w.clean)
 }
 
-// Leave has nothing more made, and tells whether there is nothing left for a reader.
+// Leave stops production. It reports whether nothing is left for a reader.
 func (w *Window) Leave() (empty bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,7 +103,7 @@ func (w *Window) IsLeaving() bool {
 	return w.leaving
 }
 
-// DropReader lets the reader go without a word: it looks for the stream where the dispatcher says.
+// DropReader detaches the reader without a message: the reader looks for the stream where the dispatcher says.
 func (w *Window) DropReader() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -110,7 +111,8 @@ func (w *Window) DropReader() {
 	w.setHungry(false)
 }
 
-// Recomputed is how many elements were made that the reader had already, and the index of the first one that the run made.
+// Recomputed returns how many elements were produced that the reader had already, and the index of the run's
+// first element.
 func (w *Window) Recomputed() (again, from uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

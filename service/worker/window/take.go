@@ -4,19 +4,19 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// Taken is what take found for the reader.
+// Taken is the result of Take.
 type Taken struct {
-	// entry is held for the caller; from is the first element of it that is wanted.
+	// Entry is retained for the caller. From is the first element of it that is wanted.
 	Entry *Entry
 	From  int
-	// ended: the stream has count elements and all were taken.
+	// Ended: the stream has Count elements, and all were taken.
 	Ended bool
 	Count uint64
-	// failed: the stream has failed behind what was taken.
+	// Failed: the stream failed after the elements that were taken.
 	Failed *reason.Error
 }
 
-// Take gives what c shall be sent next; the zero taken when there is nothing. mayData tells whether credit is left.
+// Take returns what c is sent next; the zero Taken if there is nothing. mayData reports whether credit is left.
 func (w *Window) Take(c Reader, mayData bool) Taken {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -50,8 +50,7 @@ func (w *Window) setHungry(on bool) {
 	}
 }
 
-// at finds the entry that holds index. Indices are contiguous, so it is near the cursor's place from the end: windows are
-// short, and the search starts where the reader is.
+// at returns the entry that holds index, by binary search.
 func (w *Window) at(index uint64) *Entry {
 	lo, hi := 0, len(w.entries)
 	for lo < hi {

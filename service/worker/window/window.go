@@ -8,38 +8,41 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// Window is the ready elements of a stream that no reader has acknowledged, bounded in bytes, and the place of the reader
-// in them. The run appends, one channel of a connection takes.
+// Window holds the ready elements of a stream that no reader has acknowledged, and the reader's position in
+// them. It is bounded in bytes. The run appends; one channel of a connection takes.
 type Window struct {
 	mu sync.Mutex
 	// room wakes the run.
 	room    *sync.Cond
 	entries []*Entry
 	bytes   int64
-	// all is the bytes of every window of the worker, and what their runs have put by for the elements they are making.
+	// all is the bytes of every window of the worker, and what their runs have reserved for the elements they
+	// are producing.
 	all *atomic.Int64
-	// last is the size of the newest entry: what the next one is expected to take. reserved is put by for it.
+	// last is the size of the newest entry: the expected size of the next one. reserved is the reservation for
+	// it.
 	last, reserved int64
 	// produced is the size of all entries so far.
 	produced int64
-	// acked: everything below has arrived. next: the index that the run appends next.
+	// Everything below acked has arrived. next is the index that the run appends next.
 	acked, next uint64
-	// clean: no element below has failed, as far as it was made. again is how many elements were made that the reader had already.
+	// No element below clean has failed, as far as elements were produced. recomputed counts elements that the
+	// reader had already.
 	clean, recomputed uint64
-	// from is the index of the first element that the run makes.
+	// from is the index of the first element that the run produces.
 	from   uint64
 	ended  bool
 	failed *reason.Error
 	closed bool
-	// remainder: nothing is given up before close (remainders).
+	// remainder: nothing is released before close.
 	remainder bool
 
 	reader Reader
 	// cursor is the index that the reader is sent next.
 	cursor uint64
-	// opened is set by the first reader. ahead: only the first entry is made before that.
+	// opened is set by the first reader. With prefetch, only the first entry is produced before that.
 	opened, prefetch bool
-	// leaving: nothing more is made.
+	// leaving: no more elements are produced.
 	leaving bool
 	// onStarved is called when a reader could take more than there is, and when that is over.
 	onStarved func(bool)
@@ -48,28 +51,29 @@ type Window struct {
 
 // Start is where a run begins to fill a window.
 type Start struct {
-	// from is the index of the first element that the run makes; the reader has all below acked.
+	// From is the index of the first element that the run produces. The reader has all elements below Acked.
 	From, Acked uint64
-	// ahead: only the first entry is made before the first reader comes.
+	// Prefetch: only the first entry is produced before the first reader comes.
 	Prefetch bool
 }
 
-// New makes the window of a run. Its bytes count in all; starved is called when a reader could take more than there is, and when
-// that is over.
+// New makes the window of a run. Its bytes count in all. starved is called when a reader could take more than
+// there is, and when that is over.
 func New(all *atomic.Int64, starved func(bool), at Start) *Window {
 	w := &Window{all: all, onStarved: starved, clean: math.MaxUint64, from: at.From, next: at.From, acked: at.Acked, prefetch: at.Prefetch}
 	w.room = sync.NewCond(&w.mu)
 	return w
 }
 
-// NewRemainder makes a window of what is kept back for the closing stream: nothing of it is given up before it is closed.
+// NewRemainder makes a window for remainders. Nothing in it is released before it is closed.
 func NewRemainder(all *atomic.Int64) *Window {
 	w := New(all, nil, Start{})
 	w.remainder = true
 	return w
 }
 
-// Append adds an entry at w.next; it is dropped at once when the reader has it already. False: the window is closed.
+// Append adds an entry at w.next. The entry is released at once if the reader has it already. Append returns
+// false if the window is closed.
 func (w *Window) Append(e *Entry) bool {
 	w.mu.Lock()
 	if w.closed {
@@ -90,7 +94,7 @@ func (w *Window) Append(e *Entry) bool {
 		return true
 	}
 	w.entries = append(w.entries, e)
-	// In one step, or another run would take the room between the two.
+	// Both change in one step. Otherwise another run could take the room in between.
 	w.all.Add(e.size - w.reserved)
 	w.bytes, w.reserved = w.bytes+e.size, 0
 	w.last = e.size
@@ -103,7 +107,7 @@ func (w *Window) Append(e *Entry) bool {
 	return true
 }
 
-// Skip tells that n elements were run and dropped.
+// Skip records that n elements were run and dropped.
 func (w *Window) Skip(n uint64) {
 	w.mu.Lock()
 	w.next += n
@@ -111,7 +115,7 @@ func (w *Window) Skip(n uint64) {
 	w.mu.Unlock()
 }
 
-// Finish ends the window: with an error when failure is not nil.
+// Finish ends the window, with an error if failure is not nil.
 func (w *Window) Finish(failure *reason.Error) {
 	w.mu.Lock()
 	if failure != nil {
@@ -128,8 +132,8 @@ func (w *Window) Finish(failure *reason.Error) {
 	}
 }
 
-// Attach makes c the reader, from the index start on, and gives the reader it takes the place of. False: what the reader
-// wants is no longer held, the stream has to run again.
+// Attach makes c the reader, from the index start on, and returns the reader that it replaces. It returns false
+// if the wanted elements are no longer held: the stream then has to run again.
 func (w *Window) Attach(c Reader, start uint64) (old Reader, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -143,14 +147,14 @@ func (w *Window) Attach(c Reader, start uint64) (old Reader, ok bool) {
 	return old, true
 }
 
-// NewerReader tells whether the reader was asked for after c was.
+// NewerReader reports whether the current reader's OPEN came after c's.
 func (w *Window) NewerReader(c Reader) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.reader != nil && w.reader.Asked() > c.Asked()
 }
 
-// Detach forgets the reader if it is c.
+// Detach removes the reader if it is c.
 func (w *Window) Detach(c Reader) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,7 +164,7 @@ func (w *Window) Detach(c Reader) {
 	}
 }
 
-// Acknowledge gives up what is below index. Only the reader's own word counts.
+// Acknowledge releases what is below index. Only the current reader may acknowledge.
 func (w *Window) Acknowledge(c Reader, index uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,7 +191,7 @@ func (w *Window) trim(index uint64) {
 	}
 }
 
-// Close drops everything and gives the reader that was attached.
+// Close releases everything and returns the attached reader.
 func (w *Window) Close() Reader {
 	w.mu.Lock()
 	defer w.mu.Unlock()
