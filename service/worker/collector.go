@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// collector reads a worker when somebody asks for its metrics.
+// collector reads a worker's metrics on each scrape.
 type collector struct {
 	w                                           *Worker
 	info, session, readers, streams             *prometheus.Desc

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/multierr"
 )
 
-// Defaults of a Config.
+// These are the defaults of a Config.
 const (
 	DefaultWindowBytes        = 256 << 20
 	DefaultSlotBytes          = 1 << 30
@@ -26,13 +26,13 @@ const (
 	maxStreamsLimit           = 1024
 )
 
-// Placements of a worker.
+// These are the placements of a worker.
 const (
 	PlacementLocal  = "local"
 	PlacementRemote = "remote"
 )
 
-// Config is what a worker is started with.
+// Config is the configuration of a worker.
 type Config struct {
 	// Dispatcher is HOST:PORT, with or without pecan:// before it, unix:PATH or unix:@NAME.
 	Dispatcher string
@@ -40,43 +40,47 @@ type Config struct {
 	Listen string
 	// Advertise is the HOST:PORT by which readers reach it; empty: the address it listens on.
 	Advertise string
-	// MaxStreams that run at once.
+	// MaxStreams bounds the streams that run at once.
 	MaxStreams int
-	// WindowBytes of ready elements that all streams together keep.
+	// WindowBytes bounds the ready elements of all streams together.
 	WindowBytes int64
-	// SlotBytes of shared memory per connection; what does not fit goes through the socket.
+	// SlotBytes bounds the shared memory per connection. Elements that do not fit go through the socket.
 	SlotBytes int64
-	// CacheDir holds what passes cache() steps, and all workers of a service see it; empty: these steps do nothing.
+	// CacheDir stores the elements of cache() steps. All workers of a service must see it. If it is empty, these
+	// steps do nothing.
 	CacheDir string
-	// CacheBytes bounds what all files there have together; 0: no bound.
+	// CacheBytes bounds the size of all files in CacheDir; 0: no bound.
 	CacheBytes int64
-	// CacheCompress has segments compressed where that pays.
+	// CacheCompress compresses segments if that makes them smaller.
 	CacheCompress bool
-	// CacheOrphanAfter is how long a file that no cache needs is left alone.
+	// CacheOrphanAfter is the age at which a file that no cache needs is removed.
 	CacheOrphanAfter time.Duration
-	// Placement is local when a trainer's embedded service started this worker, else remote.
+	// Placement is local if a trainer's embedded service started this worker, else remote.
 	Placement string
 	// DispatcherTimeout bounds the wait for the first contact.
 	DispatcherTimeout time.Duration
-	// CheckpointDir is a directory that all workers see, where streams are saved that would cost much to run again; "": none is.
+	// CheckpointDir is a directory that all workers see. Streams that are expensive to run again are saved
+	// there. If it is empty, no checkpoints are taken.
 	CheckpointDir string
-	// CheckpointInterval is the shortest time between two checkpoints of a stream, CheckpointShare the most that they may take of the worker's time.
+	// CheckpointInterval is the shortest time between two checkpoints of a stream. CheckpointShare is the
+	// largest share of the worker's time that checkpoints may use.
 	CheckpointInterval time.Duration
 	CheckpointShare    float64
-	// DrainTimeout bounds how long a worker that stops serves what it holds before it says goodbye.
+	// DrainTimeout bounds how long a stopping worker serves what it holds before it says goodbye.
 	DrainTimeout time.Duration
-	// Threads of TensorFlow's pools; 0: one per core.
+	// Threads is the size of TensorFlow's thread pools; 0: one thread per core.
 	Threads int
-	// Version of this build, for messages.
+	// Version is the version of this build, for messages.
 	Version string
-	// Log gets everything; nil: slog's default.
+	// Log receives all log records; nil: slog's default.
 	Log *slog.Logger
-	// ListenOn and Dial reach the network; nil: that of this host.
+	// ListenOn and Dial access the network; nil: the network of this host.
 	ListenOn func(network, address string) (net.Listener, error)
 	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
-	// OnCrash is how to hear that native code ends this process, for its last words; nil: it ends without.
+	// OnCrash registers a function that is called when native code crashes the process; nil: crashes are not
+	// reported.
 	OnCrash func(tell func(cause string)) (forget func(), err error)
-	// MetricsListen is the HOST:PORT of the page for those who watch; empty: there is none.
+	// MetricsListen is the HOST:PORT of the metrics page; empty: there is none.
 	MetricsListen string
 	// Ready is called once, when the worker is registered and serves at this address.
 	Ready func(address string)
@@ -85,7 +89,7 @@ type Config struct {
 // DefaultMaxStreams is one stream per core, at least two.
 func DefaultMaxStreams() int { return min(max(2, runtime.NumCPU()), 16) }
 
-// Validate tells everything that is wrong with c.
+// Validate returns every problem of c.
 func (c *Config) Validate() error {
 	var err error
 	add := func(format string, args ...any) { err = multierr.Append(err, fmt.Errorf(format, args...)) }
@@ -119,5 +123,5 @@ func (c *Config) Validate() error {
 	return err
 }
 
-// errUnreachable is wrapped by Run when the dispatcher was never reached.
+// errUnreachable is wrapped by Run if the dispatcher was never reached.
 var errUnreachable = errors.New("the dispatcher cannot be reached")

@@ -7,11 +7,11 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// crashReportTimeout is less than the process waits for them.
+// crashReportTimeout is less than the process waits for the report.
 const crashReportTimeout = 800 * time.Millisecond
 
-// reportCrash tells the dispatcher that native code ends this process: it was an element's doing, or a graph's while it was
-// opened, and not that of somebody who kills workers.
+// reportCrash reports to the dispatcher that native code crashes this process. The cause is then an element, or
+// a graph that is being opened, and not somebody who kills workers.
 func (w *Worker) reportCrash(cause string) {
 	ctx, cancel := context.WithTimeout(context.Background(), crashReportTimeout)
 	defer cancel()

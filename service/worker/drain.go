@@ -8,20 +8,24 @@ import (
 	"github.com/pecan-ml/pecan/service/internal/clock"
 )
 
-// drainPoll is how often a worker that leaves looks whether its readers have everything.
+// drainPoll is the time between two checks whether the readers have everything.
 const drainPoll = 5 * time.Millisecond
 
-// drain prepares a goodbye: no stream makes another element, readers get what there is, and what would cost much to run again is
-// saved. So a stream begins elsewhere where it ends here. Each goes when it has come to rest and does not wait for the others: a
-// trainer that reads streams in turn takes nothing of one before another has gone on. A stream that nobody may go on with runs to its
-// end. It is over when all of that is done, after the drain timeout, or when there is no dispatcher to say goodbye to.
+// drain prepares a planned departure. No stream produces another element, readers receive what is ready, and
+// streams that are expensive to run again are saved. Each stream then continues elsewhere where it ended here.
+//
+// Each stream departs when it is drained and does not wait for the others: a trainer that reads streams in turn
+// may be waiting for one that has to continue elsewhere first. A stream that no other worker may continue runs
+// to its end.
+//
+// drain returns when all streams are drained, after the drain timeout, or if there is no session.
 func (w *Worker) drain(ctx context.Context) {
 	w.departing.Store(true)
 	w.trials.Cancel(true)
 	if !w.session.isUp() {
 		return
 	}
-	// It shall not lease anything to this worker any more.
+	// This heartbeat stops the dispatcher from leasing more streams to this worker.
 	w.session.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: w.heartbeat()}})
 	begun, drained, told := time.Now(), false, 0
 	for !drained && time.Since(begun) < w.config.DrainTimeout && w.session.isUp() {

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// API is the dispatcher's service.
+// API returns the client of the dispatcher's service.
 func (s *session) API() pecanv1.DispatcherClient {
 	s.mu.Lock()
 	defer s.mu.Unlock()

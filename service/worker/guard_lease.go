@@ -4,5 +4,5 @@ package worker
 
 import "time"
 
-// expired tells that leases are over: the dispatcher may have given their streams to others.
+// expired reports whether the leases are over. The dispatcher may have leased their streams to others.
 func expired(away, ttl time.Duration) bool { return away > ttl }

@@ -13,13 +13,13 @@ import (
 	"google.golang.org/grpc"
 )
 
-// handshake says hello and waits for the welcome.
+// handshake sends the hello and waits for the welcome.
 func (s *session) handshake(stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]) (*pecanv1.Welcome, error) {
 	hello, err := s.worker.hello()
 	if err != nil {
 		return nil, err
 	}
-	// A failed send hides the server's reason; Recv tells it.
+	// A failed send hides the server's reason; Recv returns it.
 	if err := stream.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Hello{Hello: hello}}); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func (s *session) handshake(stream grpc.BidiStreamingClient[pecanv1.WorkerMessag
 	return welcome, nil
 }
 
-// hello is what the worker is and holds.
+// hello describes the worker and the streams that it holds.
 func (w *Worker) hello() (*pecanv1.WorkerHello, error) {
 	producer, err := tf.GraphProducer()
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *session) welcomed(welcome *pecanv1.Welcome) {
 	s.worker.log.Info("registered", "dispatcher", s.worker.config.Dispatcher, "cluster", cluster, "address", s.worker.identity.Address)
 	s.worker.streams.Totals.Resend()
 	s.worker.streams.ReportMetrics()
-	// A stream that ended or failed while the session was down has told nobody.
+	// The end or failure of a stream while the session was down is not reported yet.
 	s.worker.streams.ReportAll()
 	s.worker.streams.Caches.Resend()
 	s.announce.Do(func() {
@@ -77,14 +77,14 @@ func (s *session) welcomed(welcome *pecanv1.Welcome) {
 	})
 }
 
-// seconds is a duration of a welcome, which greet has looked at.
+// seconds converts a duration of a welcome, which handshake has checked.
 func seconds(s float64) time.Duration {
 	return max(time.Millisecond, time.Duration(s*float64(time.Second)))
 }
 
 // goodbye lets the dispatcher lease this worker's streams to others at once.
 func (s *session) goodbye(stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand]) {
-	// How far the readers are is what its successors need to know.
+	// The successors need to know how far the readers are.
 	if stream.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: s.worker.heartbeat()}}) != nil {
 		return
 	}
@@ -92,7 +92,7 @@ func (s *session) goodbye(stream grpc.BidiStreamingClient[pecanv1.WorkerMessage,
 		return
 	}
 	_ = stream.CloseSend()
-	// The dispatcher ends the stream when it has taken note.
+	// The dispatcher ends the stream after it has recorded the goodbye.
 	select {
 	case <-stream.Context().Done():
 	case <-time.After(goodbyeTimeout):

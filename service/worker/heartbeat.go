@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// heartbeat is the load of the worker.
+// heartbeat returns the load of the worker.
 func (w *Worker) heartbeat() *pecanv1.WorkerHeartbeat {
 	return &pecanv1.WorkerHeartbeat{
 		CpuS: cpuSeconds(), ResidentBytes: residentBytes(), Leaving: w.departing.Load(), Cache: w.streams.Caches.Metrics(), Streams: w.streams.Loads(),

@@ -27,11 +27,11 @@ const (
 	lastBackoff    = 2 * time.Second
 	welcomeTimeout = 10 * time.Second
 	goodbyeTimeout = time.Second
-	// logPeriod is how often the log says why there is no session.
+	// logPeriod is the time between two log records about a missing session.
 	logPeriod  = 5 * time.Second
 	maxMessage = 64 << 20
-	// ackTimeout is how long the dispatcher's host may leave what was sent to it without an answer before the connection
-	// counts as broken. How long streams go on without a dispatcher is another matter, and the dispatcher's.
+	// ackTimeout is how long the dispatcher's host may leave sent data unacknowledged before the connection
+	// counts as broken. The lease time, not this one, decides how long streams continue without a dispatcher.
 	ackTimeout  = 10 * time.Second
 	dialTimeout = 5 * time.Second
 )
@@ -39,13 +39,14 @@ const (
 // session is the worker's side of the control plane: one connection that is made again whenever it breaks.
 type session struct {
 	worker *Worker
-	// leaseTTL is nanoseconds without contact after which streams stop, as the dispatcher's welcome said.
+	// leaseTTL is the time without contact after which streams stop, in nanoseconds. The dispatcher's welcome
+	// sets it.
 	leaseTTL atomic.Int64
 	announce sync.Once
 
 	mu     sync.Mutex
 	client pecanv1.DispatcherClient
-	// outbox is what waits to be sent on the session that is up; connected tells whether there is one.
+	// outbox holds the messages to send in the current session. connected reports whether there is one.
 	outbox    []*pecanv1.WorkerMessage
 	connected bool
 	signal    chan struct{}
@@ -55,8 +56,8 @@ func newSession(w *Worker) *session {
 	return &session{worker: w, signal: make(chan struct{}, 1)}
 }
 
-// Send queues messages for the session that is up. Without one they are dropped: a new session begins with everything
-// there is to tell.
+// Send queues messages for the current session. Without a session they are dropped, because a new session begins
+// with a full report.
 func (s *session) Send(messages ...*pecanv1.WorkerMessage) {
 	s.mu.Lock()
 	if s.connected {
@@ -69,7 +70,7 @@ func (s *session) Send(messages ...*pecanv1.WorkerMessage) {
 	}
 }
 
-// ready gives why nobody can be told to read from this worker, or nil.
+// ready returns the reason why the worker is not ready for readers, or nil.
 func (s *session) ready() error {
 	if s.isUp() {
 		return nil
@@ -88,7 +89,8 @@ func (s *session) dial() (*grpc.ClientConn, error) {
 	dial := s.worker.config.Dial
 	return grpc.NewClient("passthrough:///"+s.worker.config.Dispatcher, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
-		// gRPC itself would try a dispatcher that has been away for long every two minutes: it would take its workers for dead before they are back.
+		// By default, gRPC's retries slow down to one in two minutes. A dispatcher that returns would declare
+		// its workers dead by then.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: firstBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: lastBackoff},
 			MinConnectTimeout: dialTimeout,
@@ -101,7 +103,8 @@ func (s *session) dial() (*grpc.ClientConn, error) {
 		}))
 }
 
-// setUserTimeout lets the kernel break a connection on which what was sent, heartbeats above all, goes unanswered: a host that vanished sends no reset.
+// setUserTimeout lets the kernel break a connection on which sent data, such as heartbeats, stays
+// unacknowledged. A host that vanished sends no reset.
 func setUserTimeout(network, _ string, raw syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil
@@ -113,7 +116,7 @@ func setUserTimeout(network, _ string, raw syscall.RawConn) error {
 	return errors.Join(err, failed)
 }
 
-// run keeps a session until ctx ends, the dispatcher refuses this worker, or it was never reached in time.
+// run keeps a session until ctx ends, the dispatcher refuses this worker, or the first contact times out.
 func (s *session) run(ctx context.Context) error {
 	conn, err := s.dial()
 	if err != nil {
@@ -167,8 +170,8 @@ func (s *session) run(ctx context.Context) error {
 	}
 }
 
-// fatal gives the errors after which trying again is of no use. A dispatcher of another cluster is none: what this worker
-// holds means nothing to it, so it joins as a new one.
+// fatal returns the errors after which a retry is useless. A dispatcher of another cluster is no such error: it
+// does not know this worker's streams, so the worker joins it as a new one.
 func (s *session) fatal(err error) error {
 	if reason.Is(err, reason.ClusterMismatch) {
 		n := s.worker.streams.StopAll(reason.New(reason.ClusterMismatch, "worker %s joins another cluster", s.worker.identity))
@@ -186,12 +189,13 @@ func (s *session) fatal(err error) error {
 	return nil
 }
 
-// once runs one session until it breaks. welcomed tells whether it came up, which takes patience at most.
+// once runs one session until it breaks. welcomed reports whether the session was established, which may take up
+// to patience.
 func (s *session) once(ctx context.Context, patience time.Duration) (welcomed bool, err error) {
 	// The stream outlives ctx by a moment, for the goodbye.
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	// Where nobody answers, gRPC waits for the connection already.
+	// If no dispatcher answers, gRPC waits for the connection here already.
 	opening, opened := context.WithTimeout(ctx, patience)
 	defer opened()
 	leave := context.AfterFunc(opening, cancel)
@@ -230,7 +234,7 @@ func (s *session) once(ctx context.Context, patience time.Duration) (welcomed bo
 	}
 }
 
-// write sends heartbeats and what is queued, until the session breaks or the worker stops.
+// write sends heartbeats and queued messages until the session breaks or the worker stops.
 func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pecanv1.WorkerMessage, pecanv1.WorkerCommand], heartbeat time.Duration) {
 	ticker := time.NewTicker(heartbeat)
 	defer ticker.Stop()
@@ -264,7 +268,7 @@ func (s *session) write(ctx context.Context, stream grpc.BidiStreamingClient[pec
 	}
 }
 
-// handle does what the dispatcher commands.
+// handle executes a command of the dispatcher.
 func (w *Worker) handle(command *pecanv1.WorkerCommand) {
 	switch {
 	case command.GetStart().GetId() != nil:

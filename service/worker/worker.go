@@ -25,14 +25,14 @@ import (
 	"go.uber.org/multierr"
 )
 
-// Worker is one pecan-worker: its parts and what ties them together.
+// Worker is one pecan-worker: its parts and their connections.
 type Worker struct {
 	config   Config
 	log      *slog.Logger
 	hostID   string
 	identity *identity.Identity
 	running  sync.WaitGroup
-	// close ends the lifetime of streams and trials.
+	// endLifetime ends the lifetime of streams and trials.
 	endLifetime context.CancelFunc
 
 	streams *run.Streams
@@ -42,11 +42,11 @@ type Worker struct {
 
 	// departing: the worker is about to say goodbye.
 	departing atomic.Bool
-	// handshakes number the connections to the dispatcher.
+	// handshakes numbers the handshakes with the dispatcher.
 	handshakes atomic.Uint64
 }
 
-// Run runs a worker until ctx ends or it cannot go on.
+// Run runs a worker until ctx ends or an error stops it.
 func Run(ctx context.Context, config Config) error {
 	if err := config.Validate(); err != nil {
 		return err
@@ -69,7 +69,7 @@ func Run(ctx context.Context, config Config) error {
 		return multierr.Append(err, w.close())
 	}
 	defer stopMetrics()
-	// The session outlives ctx until readers have what they can get.
+	// The session outlives ctx until readers have received what they can.
 	leaving, leave := context.WithCancel(context.WithoutCancel(ctx))
 	defer leave()
 	stop := context.AfterFunc(ctx, func() {
@@ -80,7 +80,7 @@ func Run(ctx context.Context, config Config) error {
 	return multierr.Append(w.session.run(leaving), w.close())
 }
 
-// start makes a worker that listens and has not spoken to the dispatcher.
+// start makes a worker that listens but has not contacted the dispatcher.
 func start(ctx context.Context, config Config) (w *Worker, err error) {
 	config.Dispatcher = check.Target(config.Dispatcher)
 	if config.Log == nil {
@@ -128,7 +128,7 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 	return w, nil
 }
 
-// openDirectories opens those of caches and checkpoints, where the configuration names them.
+// openDirectories opens the directories of caches and checkpoints that are configured.
 func (w *Worker) openDirectories() (err error) {
 	if w.config.CacheDir != "" {
 		if w.streams.Caches, err = cachefill.Open(w.config.CacheDir, w.config.CacheBytes); err != nil {
@@ -164,8 +164,8 @@ func (w *Worker) startTensorFlow() (err error) {
 	return err
 }
 
-// close ends every stream and connection and waits for them, for a bounded time: an operation that reads from a dead
-// mount never ends, and the process can.
+// close ends every stream and connection. It waits for them up to closeTimeout: an operation on a dead mount
+// never returns.
 func (w *Worker) close() error {
 	w.streams.StopAll(reason.New(reason.Closed, "worker %s is stopping", w.identity))
 	w.endLifetime()
@@ -178,7 +178,7 @@ func (w *Worker) close() error {
 	select {
 	case <-done:
 	case <-time.After(closeTimeout):
-		// Its streams are with others by now, or nobody's: nothing is lost with the process, and what is freed here goes with it.
+		// Other workers have the streams by now. The process ends, which frees everything.
 		w.log.Warn("an operation of TensorFlow cannot be ended, the process ends without it", "waited", closeTimeout, "streams", w.streams.Load().Running)
 		if w.streams.Checkpoints != nil {
 			err = multierr.Append(err, w.streams.Checkpoints.Close())
@@ -193,5 +193,5 @@ func (w *Worker) close() error {
 	return multierr.Append(err, w.streams.Caches.Close())
 }
 
-// closeTimeout bounds the wait for the cancelled runs of a worker that stops, beside the drain timeout.
+// closeTimeout bounds the wait for cancelled runs when a worker stops, in addition to the drain timeout.
 const closeTimeout = 5 * time.Second

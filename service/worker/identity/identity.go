@@ -7,15 +7,16 @@ import (
 	"sync/atomic"
 )
 
-// Identity is who a worker is: its id, which changes when it joins another cluster, and where it is.
+// Identity is who a worker is: its id, which changes when it joins another cluster, and its addresses.
 type Identity struct {
-	// Address is where readers on other hosts reach the worker, Local how this process reaches itself. Both are set before anybody reads.
+	// Address is where readers on other hosts reach the worker, Local how this process reaches itself. Both are
+	// set before the data plane accepts connections.
 	Address, Local string
 
 	id, cluster atomic.Pointer[string]
 }
 
-// New gives a worker that no cluster knows.
+// New makes a worker that no cluster knows.
 func New() *Identity {
 	i := new(Identity)
 	i.Renew()
@@ -32,14 +33,14 @@ func (i *Identity) Renew() {
 	i.cluster.Store(&none)
 }
 
-// ID is the worker's id.
+// ID returns the worker's id.
 func (i *Identity) ID() string { return *i.id.Load() }
 
-// Cluster is the cluster that the worker belongs to; empty before its first welcome.
+// Cluster returns the worker's cluster; empty before its first welcome.
 func (i *Identity) Cluster() string { return *i.cluster.Load() }
 
-// Join makes the worker one of a cluster.
+// Join makes the worker a member of a cluster.
 func (i *Identity) Join(cluster string) { i.cluster.Store(&cluster) }
 
-// String names the worker for people: its id and where it is.
+// String names the worker for people: its id and its address.
 func (i *Identity) String() string { return fmt.Sprintf("%s (%s)", i.ID(), i.Address) }

@@ -13,7 +13,7 @@ type batch struct {
 	buffers net.Buffers
 	bytes   int
 	held    []*window.Entry
-	// frames with ends or errors are the last of their channel.
+	// headers holds the headers of the frames. Their buffers point into it.
 	headers []byte
 }
 
@@ -30,7 +30,7 @@ func (b *batch) add(piece []byte) {
 	}
 }
 
-// flush writes the batch and lets its entries go.
+// flush writes the batch and releases its entries.
 func (c *conn) flush(b *batch) error {
 	if len(b.buffers) == 0 {
 		b.release()
@@ -39,7 +39,7 @@ func (c *conn) flush(b *batch) error {
 	if err := c.nc.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return err
 	}
-	// WriteTo consumes the slice it is given; ours keeps its memory for the next batch.
+	// WriteTo consumes the slice that it is called on. b.buffers keeps its memory for the next batch.
 	buffers, begun := b.buffers, time.Now()
 	_, err := buffers.WriteTo(c.nc)
 	c.link.wrote(b.bytes, time.Since(begun))

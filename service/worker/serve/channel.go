@@ -14,14 +14,14 @@ type channel struct {
 	conn  *conn
 	id    uint32
 	lease uint64
-	// sequence orders the OPENs that came to the worker: what the last one asked for counts.
+	// sequence is the number of the channel's OPEN at this worker. The newest OPEN wins.
 	sequence uint64
-	// remainder: the window holds what was kept back for the closing stream.
+	// remainder: the window holds the remainder for the closing stream.
 	remainder   bool
 	checksum    bool
 	compression pecanv1.Compression
 
-	// Under conn.mu. window is nil until the stream was found.
+	// conn.mu guards the fields below. window is nil until the stream is found.
 	window *window.Window
 	credit uint64
 	queued bool
@@ -31,7 +31,7 @@ type channel struct {
 	// ended: the END or the error of the whole channel was sent.
 	ended bool
 
-	// Only the connection's writing goroutine touches it.
+	// Only the connection's writing goroutine uses it.
 	sent uint64
 }
 

@@ -10,24 +10,25 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/payload"
 )
 
-// When COMPRESSION_AUTO compresses. snappy packs about 1.2 GB/s per core and unpacks a little faster, so it pays on a link
-// that is clearly slower than that, for payloads that shrink clearly.
+// These bounds decide when COMPRESSION_AUTO compresses. snappy compresses about 1.2 GB/s per core and
+// decompresses a little faster. It pays on a link that is clearly slower, for payloads that clearly shrink.
 const (
 	slowLink     = 300e6
 	sampleBytes  = 64 << 10
 	sampleShrink = 0.75
-	// A write this large is long enough to be timed; the mean follows the last few of them.
+	// A write of this size takes long enough to be timed. The mean follows the last few writes.
 	timedBytes = 256 << 10
 	newWeight  = 0.2
-	// maxSnappy is the largest payload that is compressed: the format's limit is 4 GiB, and memory is taken twice.
+	// maxSnappy is the largest payload that is compressed. The format's limit is 4 GiB, and compression needs
+	// the memory twice.
 	maxSnappy = 1 << 30
 )
 
-// link is what a connection knows of its own speed.
+// link holds what a connection knows about its own speed.
 type link struct {
 	// local: the peer is on this host, where compression never pays.
 	local bool
-	// bytesPerSecond is 0 until something was timed.
+	// bytesPerSecond is 0 until a write was timed.
 	bytesPerSecond float64
 }
 
@@ -37,7 +38,7 @@ func newLink(nc net.Conn) link {
 	return link{local: !ok || !ok2 || remote.IP.IsLoopback() || remote.IP.Equal(local.IP)}
 }
 
-// wrote tells how long a write took.
+// wrote records the duration of a write.
 func (l *link) wrote(bytes int, took time.Duration) {
 	if bytes < timedBytes || took <= 0 {
 		return
@@ -49,7 +50,7 @@ func (l *link) wrote(bytes int, took time.Duration) {
 	l.bytesPerSecond += newWeight * (speed - l.bytesPerSecond)
 }
 
-// compresses tells whether a payload is worth compressing on this link.
+// compresses reports whether a payload is worth compressing on this link.
 func (l *link) compresses(how pecanv1.Compression, p payload.Parts) bool {
 	if p.Raw == 0 || p.Raw > maxSnappy {
 		return false
@@ -63,7 +64,8 @@ func (l *link) compresses(how pecanv1.Compression, p payload.Parts) bool {
 	return false
 }
 
-// shrinks tries a piece from the middle of the largest segment: headers and paddings are nothing to judge by.
+// shrinks tries a piece from the middle of the largest segment, because headers and padding are not
+// representative.
 func shrinks(p payload.Parts) bool {
 	var largest []byte
 	for _, segment := range p.Segments {
@@ -76,7 +78,7 @@ func shrinks(p payload.Parts) bool {
 	return float64(len(snappy.Encode(nil, piece))) < sampleShrink*float64(len(piece))
 }
 
-// compress replaces the payload by one snappy block, if that is shorter.
+// compress replaces the payload by one snappy block if that is shorter.
 func compress(h *frame.Header, p *payload.Parts) {
 	whole := make([]byte, 0, p.Raw)
 	for _, segment := range p.Segments {

@@ -20,17 +20,19 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Limits of one connection. A reader that passes them is broken or hostile, and is cut off.
+// These are the limits of one connection. A reader that exceeds them is broken or hostile, and loses its
+// connection.
 const (
 	MaxChannels  = 4096
 	maxControl   = 4096
 	HelloTimeout = 10 * time.Second
 	// MaxHello bounds the meta data of the first frame.
 	MaxHello = 64 << 10
-	// MaxRequest bounds that of all others: an OPEN is the longest, with the names of a job and a stream.
+	// MaxRequest bounds the meta data of all other frames. An OPEN is the longest, with the names of a job and a
+	// stream.
 	MaxRequest = 4 << 10
 	pingPeriod = 15 * time.Second
-	// silenceTimeout is how long a peer may be silent though it is pinged.
+	// silenceTimeout is how long a peer may be silent although it is pinged.
 	silenceTimeout = 60 * time.Second
 	writeTimeout   = 60 * time.Second
 )
@@ -43,16 +45,16 @@ type conn struct {
 	log    *slog.Logger
 	ctx    context.Context
 	cancel context.CancelFunc
-	// shared: the reader takes elements in shared memory. Set by the hello.
+	// shared: the reader takes elements in shared memory. The hello sets it.
 	shared bool
 	slots  slots
 	// link belongs to the writing goroutine.
 	link link
-	// heard is when the last frame came, in nanoseconds since begun.
+	// lastFrame is the time of the last frame, in nanoseconds since begun.
 	begun     time.Time
 	lastFrame atomic.Int64
-	// silentEntry is where the server has it among those that have not said hello; reader: it counts as a reader. The server's
-	// lock guards both.
+	// silentEntry is the connection's place among those before their hello. reader: the connection counts as a
+	// reader. The server's lock guards both.
 	silentEntry *list.Element
 	reader      bool
 	// opens are the goroutines that look for the stream of an OPEN.
@@ -148,7 +150,7 @@ func (c *conn) hello(frames *frame.Reader) error {
 	return c.nc.SetDeadline(time.Time{})
 }
 
-// admit refuses readers that look for another worker: a port may have passed from one to the other.
+// admit refuses readers that look for another worker: a port may have passed from one worker to another.
 func (s *Server) admit(hello *pecanv1.DataHello) *reason.Error {
 	if want, cluster := hello.GetClusterId(), s.identity.Cluster(); want != "" && cluster != "" && want != cluster {
 		return reason.New(reason.ClusterMismatch, "this worker belongs to cluster %s, not to %s", cluster, want)
@@ -207,7 +209,8 @@ func (c *conn) open(h frame.Header, meta []byte) error {
 	}
 	c.channels[ch.id] = ch
 	c.mu.Unlock()
-	// Not for longer than the channel is open: channels that are opened and closed again and again would leave one behind each.
+	// The search ends with the channel. Otherwise each channel that is opened and closed at once would leave a
+	// goroutine behind.
 	ctx, giveUp := context.WithCancel(c.ctx)
 	ch.giveUp = giveUp
 	c.opens.Go(func() {
@@ -221,7 +224,7 @@ func (c *conn) open(h frame.Header, meta []byte) error {
 	return nil
 }
 
-// attached lets the channel send, unless it was closed while its stream was looked for.
+// attached lets the channel send, unless it was closed during the search for its stream.
 func (c *conn) attached(ch *channel) {
 	c.mu.Lock()
 	closed, window := ch.closed, ch.window
@@ -237,7 +240,7 @@ func (c *conn) credit(h frame.Header) {
 	c.mu.Lock()
 	ch := c.channels[h.Channel]
 	if ch == nil {
-		// It was refused or ended; the reader did not know yet.
+		// The channel was refused or has ended; the reader did not know yet.
 		c.mu.Unlock()
 		return
 	}
@@ -268,7 +271,7 @@ func (c *conn) closeChannel(id uint32) {
 	}
 }
 
-// refuse closes a channel from this side and says why. One that was told its end already is only forgotten.
+// refuse closes a channel from this side and sends the reason. A channel whose end was sent is only removed.
 func (c *conn) refuse(ch *channel, why *reason.Error) {
 	c.mu.Lock()
 	known := c.channels[ch.id] == ch

@@ -9,7 +9,7 @@ import (
 
 // admission counts the connections of a listener.
 type admission struct {
-	// silent has those before their hello, the oldest first.
+	// silent holds the connections before their hello, the oldest first.
 	silent  list.List
 	readers int
 }
@@ -21,7 +21,8 @@ func (s *Server) admissionOf(c *conn) *admission {
 	return &s.remote
 }
 
-// add takes a connection in and hangs up on the oldest silent one when there are too many; false when the worker closes.
+// add registers a connection. If too many are silent, it closes the oldest silent one. It returns false if the
+// worker closes.
 func (s *Server) add(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +50,7 @@ func (s *Server) promote(c *conn) *reason.Error {
 	g := s.admissionOf(c)
 	switch {
 	case c.silentEntry == nil:
-		// It was hung up on meanwhile.
+		// The connection was closed meanwhile.
 	case g.readers >= MaxReaders:
 		return reason.New(reason.ServiceLimit, "worker %s has %d readers, and takes no more than %d: start more workers, or try again when some have left",
 			s.identity, g.readers, MaxReaders)

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Bounds of the warnings about peers: whoever can connect could fill the disk with them otherwise.
+// These bounds limit warnings about peers. Otherwise anybody who can connect could fill the disk with them.
 const (
 	warnBurst  = 10
 	warnPeriod = 10 * time.Second
 )
 
-// rateLog counts warnings and lets a few of them through in each period.
+// rateLog counts warnings and passes a few of them in each period.
 type rateLog struct {
 	mu      sync.Mutex
 	since   time.Time
@@ -19,7 +19,7 @@ type rateLog struct {
 	dropped int
 }
 
-// allow tells whether to say one more, and how many were kept back in the period before.
+// allow reports whether to log one more warning, and how many were dropped in the period before.
 func (r *rateLog) allow(now time.Time) (dropped int, say bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 func failureMeta(failure *reason.Error) []byte {
 	meta, err := proto.Marshal(failure.Detail())
 	if err != nil {
-		// Only invalid UTF-8 in TensorFlow's message can do that.
+		// Only invalid UTF-8 in TensorFlow's message can cause this.
 		detail := failure.Detail()
 		detail.Message = "an error whose message is not valid UTF-8"
 		meta, _ = proto.Marshal(detail)
@@ -68,7 +68,7 @@ func (c *conn) write() {
 	}
 }
 
-// gather fills the batch from what is queued, one frame per channel in turn. False: nothing is left.
+// gather fills the batch from the queue, one frame per channel in turn. It returns false if the queue is empty.
 func (c *conn) gather(b *batch) (more bool, err error) {
 	for {
 		c.mu.Lock()
@@ -103,7 +103,7 @@ func (c *conn) gather(b *batch) (more bool, err error) {
 	}
 }
 
-// gatherChannel adds one frame of a channel; again tells whether there may be another.
+// gatherChannel adds one frame of a channel; again reports whether there may be another.
 func (c *conn) gatherChannel(b *batch, ch *channel, window *window.Window, credit uint64) (again bool, err error) {
 	t := window.Take(ch, ch.sent < credit)
 	switch {
@@ -113,8 +113,8 @@ func (c *conn) gatherChannel(b *batch, ch *channel, window *window.Window, credi
 		t.Entry.Release()
 		return true, nil
 	case t.Entry != nil:
-		// Not before: announcing a slot sends the batch and lets go of all that it holds, and a stream that is closed at that moment
-		// has let go of the entry, too.
+		// The batch holds the entry only after data returns. Announcing a slot flushes the batch and releases
+		// all that it holds. If the stream is closed at that moment, nobody else holds the entry.
 		err := c.data(b, ch, t)
 		b.held = append(b.held, t.Entry)
 		return true, err
@@ -167,8 +167,8 @@ func table(dst []byte, p payload.Parts) []byte {
 	return append(dst, p.Rows...)
 }
 
-// shareData copies the payload into a shared memory slot. False: no slot is free, it has to go through the socket: a
-// reader may keep what it got for as long as it likes.
+// shareData copies the payload into a shared memory slot. It returns false if no slot is free, because readers
+// keep slots as long as they like. The payload then goes through the socket.
 func (c *conn) shareData(b *batch, h frame.Header, p payload.Parts) (bool, error) {
 	s, drop, err := c.slots.get(p.Raw)
 	for _, number := range drop {
@@ -196,7 +196,7 @@ func (c *conn) shareData(b *batch, h frame.Header, p payload.Parts) (bool, error
 	return true, nil
 }
 
-// announce sends the descriptor of a new slot, behind everything that was gathered.
+// announce sends the descriptor of a new slot, after everything that was gathered.
 func (c *conn) announce(b *batch, s *slot) error {
 	if err := c.flush(b); err != nil {
 		return err

@@ -19,33 +19,36 @@ import (
 )
 
 const (
-	// MaxReaders bounds the readers of a listener; those on this host do not share the bound with others.
+	// MaxReaders bounds the readers of a listener. Readers on this host have a bound of their own.
 	MaxReaders = 1024
-	// maxSilent bounds its connections that have not said hello. Above, the oldest one goes: a reader says hello at once,
-	// so who has not said it for as long as many others came is none.
+	// maxSilent bounds a listener's connections before their hello. Above it, the oldest one is closed: a reader
+	// sends its hello at once, so a connection that is silent while so many others came is no reader's.
 	maxSilent = 128
 )
 
-// Options are what of a worker's configuration is about its data plane.
+// Options are the part of a worker's configuration that concerns its data plane.
 type Options struct {
-	// Listen is a HOST:PORT, ListenOn reaches the network. Advertise is the HOST:PORT by which readers reach it; empty: the address it
-	// listens on, seen from Dispatcher where that is every one of this host.
+	// Listen is a HOST:PORT, and ListenOn listens there. Advertise is the HOST:PORT by which readers reach the
+	// worker. If it is empty, it is the address that the worker listens on. If that is every address of the
+	// host, it is the one that reaches Dispatcher.
 	Listen, Advertise, Dispatcher string
 	ListenOn                      func(network, address string) (net.Listener, error)
-	// Version of this build, for readers.
+	// Version is the version of this build, for readers.
 	Version string
-	// SlotBytes of shared memory per connection, if SharedMemory is possible at all.
+	// SlotBytes bounds the shared memory per connection, if SharedMemory is possible at all.
 	SlotBytes    int64
 	SharedMemory bool
 }
 
 // Opener finds streams for readers.
 type Opener interface {
-	// Attach makes c the reader of the stream that an OPEN asks for. It waits for a while for a stream that has not arrived yet.
+	// Attach makes c the reader of the stream that an OPEN requests. It waits for a stream that has not arrived
+	// yet.
 	Attach(ctx context.Context, request *pecanv1.OpenStream, c window.Reader) *reason.Error
 }
 
-// Server is the data plane: TCP for everybody, an abstract Unix socket for readers that share this host's memory.
+// Server is the data plane: TCP for all readers, and an abstract Unix socket for readers that share this host's
+// memory.
 type Server struct {
 	log      *slog.Logger
 	identity *identity.Identity
@@ -63,9 +66,9 @@ type Server struct {
 	remote, local admission
 	// opens counts the OPENs.
 	opens atomic.Uint64
-	// peers bounds the warnings about them.
+	// peers bounds the warnings about peers.
 	peers rateLog
-	// sentElements and sentBytes went to readers.
+	// sentElements and sentBytes count what was sent to readers.
 	sentElements, sentBytes atomic.Uint64
 }
 
@@ -79,7 +82,7 @@ func Listen(log *slog.Logger, identity *identity.Identity, streams Opener, optio
 		return nil, fmt.Errorf("listen on %s: %w", options.Listen, err)
 	}
 	if options.SlotBytes > 0 && options.SharedMemory {
-		// An abstract name vanishes with its process. Without the socket readers use TCP.
+		// An abstract name vanishes with its process. Without the socket, readers use TCP.
 		if s.unix, err = net.ListenUnix("unix", &net.UnixAddr{Name: "@pecan-worker-" + identity.ID(), Net: "unix"}); err != nil {
 			log.Warn("shared memory is off: cannot listen on an abstract socket", "error", err)
 			s.unix = nil
@@ -93,13 +96,14 @@ func Listen(log *slog.Logger, identity *identity.Identity, streams Opener, optio
 	return s, nil
 }
 
-// reachable is the address to advertise for a listener on all interfaces: the one by which this host reaches the dispatcher.
+// reachable is the address to advertise for a listener on all interfaces: the one by which this host reaches the
+// dispatcher.
 func reachable(addr *net.TCPAddr, dispatcher string) string {
 	if !addr.IP.IsUnspecified() {
 		return addr.String()
 	}
 	host := "127.0.0.1"
-	// Connecting a datagram socket sends nothing: it asks the routing table.
+	// Connecting a datagram socket sends nothing: it only queries the routing table.
 	if probe, err := net.Dial("udp", dispatcher); err == nil {
 		host = probe.LocalAddr().(*net.UDPAddr).IP.String()
 		probe.Close()
@@ -107,7 +111,7 @@ func reachable(addr *net.TCPAddr, dispatcher string) string {
 	return net.JoinHostPort(host, fmt.Sprint(addr.Port))
 }
 
-// reach is how this process reaches itself.
+// reach is the address by which this process reaches itself.
 func (s *Server) reach() string {
 	addr := s.tcp.Addr().(*net.TCPAddr)
 	if !addr.IP.IsUnspecified() {
@@ -137,7 +141,7 @@ func (s *Server) accept(listener net.Listener) {
 			if s.ctx.Err() != nil {
 				return
 			}
-			// No descriptors left, most likely: connections that end give some back.
+			// The process is probably out of descriptors. Connections that end release some.
 			s.log.Warn("accept a reader", "error", err)
 			select {
 			case <-s.ctx.Done():
@@ -158,7 +162,7 @@ func (s *Server) accept(listener net.Listener) {
 	}
 }
 
-// Load is how many connections there are, and what was sent since the worker started.
+// Load returns how many connections there are, and what was sent since the worker started.
 func (s *Server) Load() (connections int, elements, bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// minSlot is the smallest shared memory slot: smaller payloads are copied through the socket, which costs less than
-// giving a slot back.
+// minSlot is the smallest shared memory slot. Smaller payloads are copied through the socket, which costs less
+// than returning a slot.
 const minSlot = 64 << 10
 
 // slot is shared memory that this worker writes and one reader reads.
@@ -20,7 +20,8 @@ type slot struct {
 	busy bool
 }
 
-// slots are the slots of one connection. Only its writing goroutine allocates; the reading one gives back.
+// slots are the slots of one connection. Only its writing goroutine allocates them; the reading one returns
+// them.
 type slots struct {
 	mu    sync.Mutex
 	limit int64
@@ -29,8 +30,8 @@ type slots struct {
 	all   map[uint64]*slot
 }
 
-// get finds a free slot for n bytes or makes one. nil: the limit is reached, the payload has to go through the socket.
-// drop are numbers of free slots of unfitting size that were given up to make room.
+// get finds a free slot for n bytes or makes one. It returns nil if the limit is reached: the payload then goes
+// through the socket. drop lists free slots of unfitting size that were released to make room.
 func (s *slots) get(n uint64) (found *slot, drop []uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +69,7 @@ func (s *slots) get(n uint64) (found *slot, drop []uint64, err error) {
 	return made, drop, nil
 }
 
-// slotSize leaves some room, so that elements of slightly different sizes share slots.
+// slotSize rounds up, so that elements of slightly different sizes share slots.
 func slotSize(n uint64) int64 {
 	step := max(uint64(minSlot), n/8)
 	return int64((n + step - 1) / step * step)
@@ -91,14 +92,14 @@ func mapSlot(fd int, size int64) ([]byte, error) {
 	if err := unix.Ftruncate(fd, size); err != nil {
 		return nil, err
 	}
-	// The reader relies on this: without the seal a shorter file would kill it.
+	// The reader relies on this seal: a file that shrinks would crash it.
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
 		return nil, err
 	}
 	return unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 }
 
-// release marks a slot free again; false when there is no such slot in use.
+// release marks a slot free; it returns false if no such slot is in use.
 func (s *slots) release(number uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +129,7 @@ func (s *slot) close() {
 	_ = unix.Munmap(s.memory)
 }
 
-// close unmaps everything; what the reader has mapped stays its own.
+// close unmaps everything. The reader keeps its own mappings.
 func (s *slots) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
