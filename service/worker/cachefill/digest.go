@@ -10,8 +10,8 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
-// digest names what a stream's elements come from: the files whose names are in the graph, with sizes and times, and the TensorFlow that
-// runs it. Strings that are no files of this host count as well, as such.
+// digest identifies what a stream's elements come from: the files that the graph names, with sizes and times,
+// and the version of TensorFlow. Names that are no regular files of this host do not count.
 func digest(names []string) string {
 	sum := sha256.New()
 	version := strings.SplitN(tf.Version(), ".", 3)

@@ -15,40 +15,42 @@ import (
 )
 
 const (
-	// ackWait is how long the end of a stream waits for its segment to be named: whoever asks for the next epoch then finds it.
+	// ackWait bounds how long the end of a stream waits for the acknowledgement of its segment. The next epoch
+	// then finds it.
 	ackWait = 2 * time.Second
-	// collectPeriod is how often the directory is looked through for files that nobody needs, at most.
+	// collectPeriod is the longest time between two searches for unneeded files.
 	collectPeriod = time.Minute
 	// maxNames bounds the names in one message.
 	maxNames = 5000
 )
 
-// Directory is the worker's side of all caches: the directory, what was written and is not named yet, and what lies there unused.
+// Directory is the worker's side of all caches: the directory, the segments that are not acknowledged yet, and
+// the unneeded files.
 type Directory struct {
 	Log *slog.Logger
 	// Send queues a message for the dispatcher.
 	Send func(messages ...*pecanv1.WorkerMessage)
 	// Running are the goroutines that the worker waits for when it closes.
 	Running *sync.WaitGroup
-	// Compress has segments compressed where that pays.
+	// Compress compresses segments if that makes them smaller.
 	Compress bool
-	// OrphanAfter is how long a file that no cache needs is left alone.
+	// OrphanAfter is the age at which a file that no cache needs is removed.
 	OrphanAfter time.Duration
 	dir         *cache.Dir
-	// Runtime runs what stands above a cached step, which waits for what lies below; another graph may wait for it. It is made when
-	// it is needed first.
+	// Runtime returns the context of the graphs above cached steps. They wait for the upstream graph, and
+	// another graph may wait for them. The context is made at its first use.
 	Runtime func() (*tf.Context, error)
 	running atomic.Bool
-	// removing: files that nobody needs are being removed.
+	// removing: unneeded files are being removed.
 	removing atomic.Bool
 
 	runs, written, read, dropped, invalid atomic.Uint64
 	warned                                sync.Once
 
 	mu sync.Mutex
-	// own are the names of segments that are being written here, or wait to be named; told are closed when they are.
+	// own are the segments that this worker writes, or that wait for their acknowledgement.
 	own map[string]*ownSegment
-	// seen says since when this worker knows of a file.
+	// seen is the time since when this worker knows a file.
 	seen map[string]time.Time
 }
 
@@ -58,7 +60,7 @@ type ownSegment struct {
 	acknowledged chan struct{}
 }
 
-// Open opens the directory of caches, whose files have at most so many bytes together; 0: no bound.
+// Open opens the directory of caches. bytes bounds the size of its files; 0: no bound.
 func Open(path string, bytes int64) (*Directory, error) {
 	dir, err := cache.OpenDir(path, bytes)
 	if err != nil {
@@ -88,14 +90,14 @@ func (c *Directory) Metrics() *pecanv1.CacheMetrics {
 	}
 }
 
-// begin notes that a segment of that name is being written here.
+// begin records that a segment of that name is being written here.
 func (c *Directory) begin(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.own[name] = &ownSegment{acknowledged: make(chan struct{})}
 }
 
-// drop notes that it is not written to its end, and why.
+// drop records that a segment is not completed, and why.
 func (c *Directory) drop(name string, why error) {
 	c.mu.Lock()
 	delete(c.own, name)
@@ -109,7 +111,7 @@ func (c *Directory) drop(name string, why error) {
 	level("what passes cache() is not kept, the epoch goes on without (said once; pecanctl status counts)", "file", name, "error", why)
 }
 
-// report has the dispatcher name a segment that is durable. The channel is closed when it has answered.
+// report reports a durable segment to the dispatcher. The channel is closed when it has answered.
 func (c *Directory) report(segment *pecanv1.CacheSegment) <-chan struct{} {
 	c.mu.Lock()
 	own := c.own[segment.Name]
@@ -124,7 +126,7 @@ func cacheWritten(segment *pecanv1.CacheSegment) *pecanv1.WorkerMessage {
 	return &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentWritten{CacheSegmentWritten: &pecanv1.CacheSegmentWritten{Segment: segment}}}
 }
 
-// Resend tells a new session what the one before it may not have heard.
+// Resend reports to a new session what the one before it may have missed.
 func (c *Directory) Resend() {
 	if c == nil {
 		return
@@ -138,7 +140,7 @@ func (c *Directory) Resend() {
 	}
 }
 
-// Acknowledge is the dispatcher's answer.
+// Acknowledge handles the dispatcher's answer to a report.
 func (c *Directory) Acknowledge(answer *pecanv1.CacheSegmentAck) {
 	if c == nil {
 		return
@@ -161,7 +163,7 @@ func (c *Directory) remove(name string) {
 	}
 }
 
-// invalidate says that a segment cannot be used; damaged ones are taken out of the way.
+// invalidate reports that a segment cannot be used. A damaged segment is moved aside.
 func (c *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why error) {
 	c.invalid.Add(1)
 	c.Log.Warn("a segment of a cache cannot be used, its elements are computed", "file", segment.GetName(), "error", why)
@@ -175,7 +177,7 @@ func (c *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why 
 	}}})
 }
 
-// Collect asks the dispatcher again and again which files nobody needs, and removes them.
+// Collect asks the dispatcher periodically which files no cache needs.
 func (c *Directory) Collect(ctx context.Context) {
 	after := c.OrphanAfter
 	for clock.Sleep(ctx, max(min(after/2, collectPeriod), 10*time.Millisecond)) {
@@ -193,7 +195,8 @@ func (c *Directory) Collect(ctx context.Context) {
 	}
 }
 
-// orphansAmong gives the names that this worker has seen for so long, and is not at itself. The files' own times are not looked at: clocks jump.
+// orphansAmong returns the names that this worker has known for at least after and does not write itself. It
+// ignores the files' own times, because clocks jump.
 func (c *Directory) orphansAmong(names []string, after time.Duration) (old []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,13 +215,13 @@ func (c *Directory) orphansAmong(names []string, after time.Duration) (old []str
 	return old
 }
 
-// RemoveOrphans removes what the dispatcher says that nobody needs.
+// RemoveOrphans removes the files that the dispatcher names as unneeded.
 func (c *Directory) RemoveOrphans(names []string) {
 	if c == nil || !c.removing.CompareAndSwap(false, true) {
-		// They are asked for again.
+		// The dispatcher is asked about these files again.
 		return
 	}
-	// The dispatcher's next command does not wait for a file system.
+	// The dispatcher's next command must not wait for a file system.
 	c.Running.Go(func() {
 		defer c.removing.Store(false)
 		for _, name := range names {

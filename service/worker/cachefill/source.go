@@ -21,50 +21,53 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
-// mostSkipped bounds how many elements are dropped in one call.
+// mostSkipped bounds how many elements are skipped in one call.
 const mostSkipped = 4096
 
-// Source is the source of what stands above a cached step. It reads the stream's segment where there is one, and else runs the
-// graph below, writing a segment as far as it can. Whatever happens to files, the elements are those of the graph below, each once.
-// TensorFlow calls Pull from threads of its own, one at a time.
+// Source is the source of the graph above a cached step. It reads the stream's segment if there is one.
+// Otherwise it runs the upstream graph and writes a segment, as far as it can. Whatever happens to files, it
+// gives the elements of the upstream graph, each once. TensorFlow calls Pull from threads of its own, one at a
+// time.
 type Source struct {
 	Directory *Directory
 	Action    *pecanv1.CacheAction
-	// id, streams and lease are those of the stream, worker is the id of this worker.
+	// ID, Streams and Lease describe the stream. Worker is the id of this worker.
 	ID      *pecanv1.StreamId
 	Streams uint32
 	Lease   uint64
 	Worker  string
-	// packed: small elements travel in packs, as the graph above expects.
+	// Packed: small elements travel in packs, as the graph above expects.
 	Packed bool
-	// ctx ends with the run.
+	// Context ends with the run.
 	Context context.Context
 	Log     *slog.Logger
 
-	// graphs are those of the stream; iterate makes the iterator of the one below, and what closes it.
+	// graphs are those of the stream. iterate makes the iterator of the upstream graph, and the function that
+	// closes it.
 	graphs  *rewrite.StreamGraphs
 	iterate func() (it *tf.Iterator, stop func(), err error)
-	// source is what the elements come from, as digest gives it; empty when that cannot be told.
+	// source is the digest of what the elements come from; empty if it is not known.
 	source string
 
 	mu     sync.Mutex
 	closed bool
 	reader *cache.Reader
 	table  frame.Table
-	// delivered counts elements, across the ways of getting them.
+	// delivered counts elements, from the segment and from the upstream graph.
 	delivered uint64
 	upstream  *upstream
 	stop      func()
 	writer    *cache.Writer
 	name      string
-	// over is set at the end of the elements; named is closed when the dispatcher knows the segment.
+	// over is set at the end of the elements. acknowledged is closed when the dispatcher has the segment.
 	over         bool
 	acknowledged <-chan struct{}
-	// written is a segment of which the dispatcher is still to be told. The run does that: TensorFlow's threads leave sessions alone.
+	// written is a segment that is not reported yet. The run reports it, because TensorFlow's threads must not
+	// use the session.
 	written atomic.Pointer[pecanv1.CacheSegment]
 }
 
-// Begin opens what there is to read, or begins to write.
+// Begin opens the segment to read, or begins to write one.
 func (k *Source) Begin(graphs *rewrite.StreamGraphs, iterate func() (it *tf.Iterator, stop func(), err error)) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -87,7 +90,7 @@ func (k *Source) Begin(graphs *rewrite.StreamGraphs, iterate func() (it *tf.Iter
 	return nil
 }
 
-// Runtime is where the graph above runs.
+// Runtime returns the context that runs the graph above.
 func (k *Source) Runtime() (*tf.Context, error) {
 	k.Directory.running.Store(true)
 	return k.Directory.Runtime()
@@ -114,7 +117,7 @@ func (k *Source) beginReading(segment *pecanv1.CacheSegment) (err error) {
 	return nil
 }
 
-// open makes the iterator of the graph below.
+// open makes the iterator of the upstream graph.
 func (k *Source) open() error {
 	if k.closed {
 		return tf.ErrCancelled
@@ -158,7 +161,7 @@ func (k *Source) Pull() ([]*tf.Tensor, error) {
 		k.commit()
 		return nil, err
 	case errors.As(err, &failed):
-		// Which elements fail may hang on more than the files; the others could not be told from them either.
+		// Failures may depend on more than the files, and a segment cannot say which of its elements would fail.
 		k.drop(fmt.Errorf("an element failed: %s", failed.Message))
 		return nil, err
 	case err != nil:
@@ -173,7 +176,7 @@ func (k *Source) Pull() ([]*tf.Tensor, error) {
 	return got.tensors, nil
 }
 
-// read gives the next elements of the segment.
+// read returns the next elements of the segment.
 func (k *Source) read() ([]*tf.Tensor, error) {
 	chunk, err := k.reader.Next()
 	if err != nil {
@@ -189,8 +192,8 @@ func (k *Source) read() ([]*tf.Tensor, error) {
 	return tensors, nil
 }
 
-// compute goes on with the graph below where the segment cannot be read on. Where that fails, whoever pulls again has it tried again: from
-// another place than behind what was given, elements would come twice.
+// compute continues with the upstream graph after the segment has broken off. If that fails, the next Pull tries
+// again from the same position: any other position would repeat elements.
 func (k *Source) compute() (err error) {
 	if err := k.open(); err != nil {
 		return err
@@ -213,7 +216,7 @@ func (k *Source) compute() (err error) {
 	return nil
 }
 
-// shut frees the iterator of the graph below.
+// shut frees the iterator of the upstream graph.
 func (k *Source) shut() {
 	if k.upstream != nil {
 		k.upstream.close()
@@ -222,7 +225,8 @@ func (k *Source) shut() {
 	}
 }
 
-// commit makes the segment durable and has it named. The files must be those that the elements came from, to the end.
+// commit makes the segment durable and ready to report. The files must still be those that the elements came
+// from.
 func (k *Source) commit() {
 	if k.writer == nil {
 		return
@@ -243,12 +247,13 @@ func (k *Source) commit() {
 	})
 }
 
-// tablesChanged tells whether a file is not as it was when the graphs' tables were named, which was before the digest was made.
+// tablesChanged reports whether a file has changed since the graphs' tables were named, which was before the
+// digest was computed.
 func (k *Source) tablesChanged() bool {
 	return !maps.Equal(dataset.FileStates(slices.Collect(maps.Keys(k.graphs.Files))), k.graphs.Files)
 }
 
-// Report has a segment named that has become whole. It does not wait for who is in Pull.
+// Report reports a finished segment to the dispatcher. It does not wait for a Pull in progress.
 func (k *Source) Report() {
 	if segment := k.written.Swap(nil); segment != nil {
 		named := k.Directory.report(segment)
@@ -258,7 +263,7 @@ func (k *Source) Report() {
 	}
 }
 
-// drop gives the writing up; the elements go on.
+// drop abandons the writing; the elements continue.
 func (k *Source) drop(why error) {
 	if k.writer == nil {
 		return
@@ -270,8 +275,8 @@ func (k *Source) drop(why error) {
 	k.Directory.drop(k.name, why)
 }
 
-// AwaitAck waits at the end of the stream until its segment has its name, for a while: whoever has read all and asks for the next epoch
-// then finds the cache.
+// AwaitAck waits at the end of the stream, for a bounded time, until the dispatcher has acknowledged the
+// segment. The next epoch then finds the cache.
 func (k *Source) AwaitAck() {
 	k.Report()
 	k.mu.Lock()
@@ -289,7 +294,7 @@ func (k *Source) AwaitAck() {
 	}
 }
 
-// Close frees what is open. A segment that has not come to its end is of no use.
+// Close frees what is open. A segment that is not complete is discarded.
 func (k *Source) Close() {
 	k.Report()
 	k.mu.Lock()

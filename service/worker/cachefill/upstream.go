@@ -9,7 +9,8 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/payload"
 )
 
-// Packs of small elements at a cached step: a call from a graph costs about as much as a hundred small elements.
+// Small elements travel in packs at a cached step, because a call from a graph costs about as much as a hundred
+// small elements.
 const (
 	packRows  = 1024
 	packBytes = 64 << 10
@@ -17,18 +18,18 @@ const (
 	packLinger = 500 * time.Microsecond
 )
 
-// upstream gives the elements of the graph below a cached step: one by one, or many to a pack.
+// upstream gives the elements of the graph below a cached step: one by one, or many in a pack.
 type upstream struct {
 	it     *tf.Iterator
 	packed bool
 	block  *tf.Block
-	// misfit is an element that has no place in a block, failed what came behind the last pack.
+	// misfit is an element that does not fit the block. failed is the error after the last pack.
 	misfit []*tf.Tensor
 	failed error
 }
 
-// pulled is what is pulled at once: the tensors for the graph, and the same as a chunk of a segment. The chunk is valid until the next
-// one is fetched, or the tensors are given away.
+// pulled is the result of one pull: the tensors for the graph, and the same elements as a chunk of a segment.
+// The chunk is valid until the next pull, or until the tensors are given away.
 type pulled struct {
 	tensors []*tf.Tensor
 	chunk   cache.Chunk
@@ -68,7 +69,7 @@ func sizeOf(element []*tf.Tensor) (sum int64) {
 	return sum
 }
 
-// fill fetches a pack. An element behind it that has another shape, or failed, is kept for the next call.
+// fill fetches a pack. If the element after it has another shape or failed, it is kept for the next call.
 func (l *upstream) fill() (*pulled, error) {
 	rows, odd, err := l.it.FillBlock(l.block, tf.Pace{MaxRows: packRows, Linger: packLinger, Hurry: packLinger})
 	if rows == 0 {
@@ -96,7 +97,7 @@ func (l *upstream) close() {
 	}
 }
 
-// tableOf is an element table as docs/formats/frame.md has it.
+// tableOf is an element table in the form of docs/formats/frame.md.
 func tableOf(components int, rows []byte) []byte {
 	return append(frame.AppendTable(nil, 0, &frame.Table{Components: components}), rows...)
 }
@@ -116,14 +117,14 @@ func asPack(element []*tf.Tensor) (*pulled, error) {
 	return asRows(1, columns)
 }
 
-// column is a component of so many rows, which have dims each.
+// column is one component of several rows, each of shape dims.
 type column struct {
 	dtype tf.DataType
 	dims  []int64
 	data  []byte
 }
 
-// asRows makes a pack out of columns, whose data it copies.
+// asRows makes a pack from columns, whose data it copies.
 func asRows(rows int, columns []column) (*pulled, error) {
 	out := &pulled{chunk: cache.Chunk{Count: rows, Flags: uint32(frame.Block)}}
 	var p payload.Builder
@@ -143,7 +144,7 @@ func asRows(rows int, columns []column) (*pulled, error) {
 	return out, nil
 }
 
-// tensorsOf makes the tensors of a chunk again.
+// tensorsOf makes the tensors of a chunk.
 func tensorsOf(chunk *cache.Chunk, table *frame.Table) ([]*tf.Tensor, error) {
 	data := chunk.Payload[0]
 	h := frame.Header{Type: frame.Data, Flags: frame.Flags(chunk.Flags), Count: uint32(chunk.Count), RawLen: uint64(len(data))}

@@ -25,20 +25,21 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Bounds and names of docs/formats/checkpoint.md.
+// These are the bounds and names of docs/formats/checkpoint.md.
 const (
 	checkpointMagic = "PCKP\x01\x00\x00\x00"
 	maxManifest     = 64 << 10
 	maxState        = 2 << 30
-	// mostKept of a stream serve its reader, most lie ahead of it: an iterator is ahead of its reader by the window.
+	// mostKept checkpoints of a stream serve its reader, and MostAhead are after it: an iterator is ahead of its
+	// reader by the window.
 	mostKept         = 2
 	MostAhead        = 6
 	checkpointSuffix = ".checkpoint"
 	temporarySuffix  = ".tmp"
 )
 
-// Dir is the directory of checkpoints, which workers share. Nothing outside of it can be reached through it, and nothing in it is
-// taken for true without a look.
+// Dir is the directory of checkpoints, which workers share. Nothing outside of it can be reached through it.
+// Everything in it is verified before use.
 type Dir struct{ root *os.Root }
 
 func Open(dir string) (*Dir, error) {
@@ -52,10 +53,10 @@ func Open(dir string) (*Dir, error) {
 	return &Dir{root}, nil
 }
 
-// Close gives the directory up.
+// Close closes the directory.
 func (c *Dir) Close() error { return c.root.Close() }
 
-// StreamDir is the directory of a stream. Jobs have names of others' choice, so they are hashed.
+// StreamDir is the directory of a stream. Users choose the names of jobs, so they are hashed.
 func StreamDir(cluster string, id *pecanv1.StreamId) string {
 	sum := sha256.Sum256([]byte(cluster + "\x00" + id.GetJobId()))
 	return path.Join(hex.EncodeToString(sum[:16]), fmt.Sprintf("%d-%d", id.GetEpoch(), id.GetStream()))
@@ -69,7 +70,7 @@ type File struct {
 
 var savedName = regexp.MustCompile(`^(\d{1,20})-(\d{1,20})\.checkpoint$`)
 
-// List gives a stream's checkpoints, the newest first.
+// List returns a stream's checkpoints, the newest first.
 func (c *Dir) List(place string) ([]File, error) {
 	entries, err := fs.ReadDir(c.root.FS(), place)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,7 +92,7 @@ func (c *Dir) List(place string) ([]File, error) {
 	return all, err
 }
 
-// Write puts a checkpoint in place: it is there whole or not at all, whatever ends the process or the host.
+// Write writes a checkpoint atomically: after a crash of the process or the host it exists whole or not at all.
 func (c *Dir) Write(place string, manifest *pecanv1.Checkpoint, state []byte) (err error) {
 	if len(state) > maxState {
 		return fmt.Errorf("the state has %d bytes, more than %d", len(state), maxState)
@@ -111,11 +112,11 @@ func (c *Dir) Write(place string, manifest *pecanv1.Checkpoint, state []byte) (e
 	return safedir.Write(c.root, name, path.Join(place, rand.Text()+temporarySuffix), head, state)
 }
 
-// Prune removes what is of no use to whoever begins at one of some indices, and gives what is left: below each of them the newest stay.
-// Those above all are of use later.
+// Prune removes checkpoints that no run at any of the indices would use, and returns the others. The newest ones
+// at or below each index stay. Those above all indices are needed later.
 func (c *Dir) Prune(place string, indices ...uint64) (left []File, err error) {
 	all, err := c.List(place)
-	// kept counts, for each index, those that serve it.
+	// kept counts, for each index, the checkpoints that serve it.
 	kept := make([]int, len(indices))
 	for _, each := range all {
 		useful := each.Index > slices.Max(indices)
@@ -134,7 +135,7 @@ func (c *Dir) Prune(place string, indices ...uint64) (left []File, err error) {
 	return left, err
 }
 
-// Remove removes what there is of a stream that is over, and the job's directory with its last stream.
+// Remove removes the checkpoints of a stream that is over, and the job's directory with its last stream.
 func (c *Dir) Remove(place string) error {
 	err := c.root.RemoveAll(place)
 	if other := c.root.Remove(path.Dir(place)); other != nil && !errors.Is(other, syscall.ENOTEMPTY) && !errors.Is(other, fs.ErrNotExist) {
@@ -143,12 +144,12 @@ func (c *Dir) Remove(place string) error {
 	return err
 }
 
-// Abandoned is how long the checkpoints of a stream lie untouched before they are those of a job that was given up.
+// Abandoned is the age after which untouched checkpoints belong to an abandoned job.
 const Abandoned = 7 * 24 * time.Hour
 
 var jobPlace = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-// Expire removes what was abandoned before a moment.
+// Expire removes checkpoints that were last touched before a time.
 func (c *Dir) Expire(before time.Time) error {
 	jobs, err := fs.ReadDir(c.root.FS(), ".")
 	for _, job := range jobs {
@@ -166,10 +167,10 @@ func (c *Dir) Expire(before time.Time) error {
 	return err
 }
 
-// ErrForeign is a checkpoint of something else.
+// ErrForeign is the error for a checkpoint of something else.
 var ErrForeign = errors.New("it is a checkpoint of another stream, job or dataset")
 
-// Read gives a checkpoint's manifest and state if it is whole, and of the stream and graph that want says.
+// Read returns a checkpoint's manifest and state if it is whole and its origin equals want's.
 func (c *Dir) Read(name string, want *pecanv1.Checkpoint) (*pecanv1.Checkpoint, []byte, error) {
 	file, bytes, err := safedir.OpenFile(c.root, name)
 	if err != nil {
@@ -209,7 +210,7 @@ func (c *Dir) Read(name string, want *pecanv1.Checkpoint) (*pecanv1.Checkpoint, 
 	return manifest, state, nil
 }
 
-// sameOrigin tells whether two checkpoints are of one stream of equal elements.
+// sameOrigin reports whether two checkpoints are of one stream with equal elements.
 func sameOrigin(a, b *pecanv1.Checkpoint) bool {
 	return a.GetFingerprint() == b.GetFingerprint() && a.GetPlanHash() == b.GetPlanHash() && a.GetMode() == b.GetMode() && a.GetSeed() == b.GetSeed() &&
 		proto.Equal(a.GetId(), b.GetId()) && a.GetTensorflowVersion() == b.GetTensorflowVersion()

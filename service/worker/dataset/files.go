@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// FileState gives the size and the time of a file.
+// FileState returns the size and the time of a file.
 func FileState(name string) (state string, ok bool) {
 	info, err := os.Stat(name)
 	if err != nil || !info.Mode().IsRegular() {
@@ -14,7 +14,7 @@ func FileState(name string) (state string, ok bool) {
 	return fmt.Sprintf("%d %d", info.Size(), info.ModTime().UnixNano()), true
 }
 
-// FileStates gives the states of those names that are files.
+// FileStates returns the states of the names that are files.
 func FileStates(names []string) map[string]string {
 	states := map[string]string{}
 	for _, name := range names {

@@ -14,21 +14,22 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
-// maxGraphs is how many parsed datasets are kept: jobs come back to them with every epoch. keepOrders is how many orders of the steps of
-// each are: the one that streams run in, and one that is tried.
+// maxGraphs bounds the parsed datasets that are kept, because jobs need theirs again in every epoch. maxOrders
+// bounds the orders of the steps that are kept of each: the one that streams run in, and one under trial.
 const (
 	maxGraphs = 4
 	maxOrders = 2
 )
 
-// Planner gives the graphs of streams.
+// Planner instantiates the graphs of streams.
 type Planner interface {
 	Instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error)
-	// files are those that a stream reads, in order; nil where that is not known.
+	// Files returns the files that a stream reads, in order; nil if they are not known.
 	Files(ctx context.Context, fingerprint string, plan *pecanv1.Plan, stream uint32) []string
 }
 
-// Store gives the graphs of streams. Datasets are fetched once and kept parsed, the least recently used one is dropped.
+// Store instantiates the graphs of streams. It fetches each dataset once and keeps it parsed. The least recently
+// used dataset is dropped.
 type Store struct {
 	fetch func(ctx context.Context, fingerprint string) ([]byte, error)
 
@@ -43,9 +44,9 @@ type knownGraph struct {
 	parsed *graph.Graph
 	err    error
 
-	// ordering is held while the steps are put in another order: streams that begin together want the same one.
+	// ordering is held while the steps are reordered: streams that begin together want the same order.
 	ordering sync.Mutex
-	// ordered are the orders that were asked for last, the newest first.
+	// ordered are the orders requested last, the newest first.
 	ordered []orderedGraph
 }
 
@@ -58,7 +59,7 @@ func NewStore(fetch func(context.Context, string) ([]byte, error)) *Store {
 	return &Store{fetch: fetch}
 }
 
-// Instantiate gives the graphs of one stream.
+// Instantiate makes the graphs of one stream.
 func (g *Store) Instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
 	parsed, err := g.inOrder(ctx, fingerprint, plan.GetOrder())
 	if err != nil {
@@ -76,12 +77,12 @@ func (g *Store) Files(ctx context.Context, fingerprint string, plan *pecanv1.Pla
 	return split.Files(parsed, plan, stream)
 }
 
-// Get gives a dataset as it was registered.
+// Get returns a dataset as it was registered.
 func (g *Store) Get(ctx context.Context, fingerprint string) (*graph.Graph, error) {
 	return g.inOrder(ctx, fingerprint, nil)
 }
 
-// inOrder gives a dataset with its steps in an order; none is the registered one.
+// inOrder returns a dataset with its steps in an order; an empty order is the registered one.
 func (g *Store) inOrder(ctx context.Context, fingerprint string, order []string) (*graph.Graph, error) {
 	known, err := g.find(ctx, fingerprint)
 	if err != nil {
@@ -122,14 +123,14 @@ func (g *Store) find(ctx context.Context, fingerprint string) (*knownGraph, erro
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		// Another stream's fetch ended with that stream; this one tries itself.
+		// The fetch of another stream ended with that stream. This stream tries itself.
 		if known.err == nil || mine || ctx.Err() != nil {
 			return known, known.err
 		}
 	}
 }
 
-// slot finds the dataset, or makes a place for it that the caller has to fill.
+// slot finds the dataset, or adds an entry that the caller has to load.
 func (g *Store) slot(fingerprint string) (known *knownGraph, mine bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

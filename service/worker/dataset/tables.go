@@ -11,12 +11,12 @@ import (
 	"github.com/pecan-ml/pecan/native/tf"
 )
 
-// maxUnusedSets is for how many sets of tables that nobody uses room is kept: jobs come back to theirs with every stream, and filling
-// them may take long.
+// maxUnusedSets bounds the unused sets of tables that are kept. Jobs use theirs again with every stream, and
+// filling them may take long.
 const maxUnusedSets = 4
 
-// Tables frees the tables and variables that streams share by name, once they are of no use. What a name stands for never changes, and
-// with every state of a file comes a new one.
+// Tables frees the tables and variables that streams share by name, when no stream needs them. The content of a
+// name never changes: each state of a file has its own name.
 type Tables struct {
 	log *slog.Logger
 
@@ -24,11 +24,11 @@ type Tables struct {
 	sets map[tableSet]*usedSet
 	// names counts the sets, by runtime and name.
 	names map[tableSet]int
-	// unused are the sets that nobody uses, the one that was used last first.
+	// unused are the sets without users, the most recently used one first.
 	unused []*usedSet
 }
 
-// tableSet is what the iterators of one dataset use in one runtime: each has tables of its own.
+// tableSet is what the iterators of one dataset use in one runtime. Each runtime has its own tables.
 type tableSet struct {
 	runtime *tf.Context
 	names   string
@@ -44,7 +44,8 @@ func NewTables(log *slog.Logger) *Tables {
 	return &Tables{log: log, sets: map[tableSet]*usedSet{}, names: map[tableSet]int{}}
 }
 
-// Use keeps what an iterator shares until leave is called: before the iterator is made, and once it is freed.
+// Use keeps the shared resources of an iterator until leave is called. Call Use before the iterator is made, and
+// leave after it is freed.
 func (t *Tables) Use(runtime *tf.Context, shared []rewrite.Shared) (leave func()) {
 	if len(shared) == 0 {
 		return func() {}
@@ -85,7 +86,8 @@ func (t *Tables) leave(set *usedSet) {
 	}
 }
 
-// drop frees what no other set has. An iterator that is about to use one of the names waits meanwhile, and makes it anew.
+// drop frees the resources that no other set has. An iterator that is about to use one of the names waits
+// meanwhile, and makes the resource again.
 func (t *Tables) drop(set *usedSet) {
 	delete(t.sets, set.tableSet)
 	var unused []rewrite.Shared

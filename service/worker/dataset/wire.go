@@ -12,15 +12,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Node is what of a node is read without decoding it: constants can make a graph large.
+// Node is the part of a node that is read without decoding all of it, because constants can make a graph large.
 type Node struct {
 	Name, Op string
 	Inputs   []string
 	raw      []byte
 }
 
-// OutputTypes reads from a serialised dataset graph which dtypes its elements have. Only the one node that says it is
-// decoded.
+// OutputTypes returns the dtypes of the elements of a serialised dataset graph. It decodes only the output node.
 func OutputTypes(serialised []byte) ([]tf.DataType, error) {
 	output, err := OutputNode(serialised)
 	if err != nil {
@@ -43,7 +42,7 @@ func OutputTypes(serialised []byte) ([]tf.DataType, error) {
 	return types, err
 }
 
-// OutputNode is the name of the node whose output the graph gives.
+// OutputNode returns the name of the node that is the graph's output.
 func OutputNode(serialised []byte) (output string, err error) {
 	err = EachNode(serialised, func(n Node) bool {
 		if n.Op == "_Retval" && len(n.Inputs) > 0 {
@@ -60,7 +59,7 @@ func NodeOf(input string) string {
 	return name
 }
 
-// ElementBytes is the size of an element of a dataset node, 0 where the node does not say it.
+// ElementBytes is the size of an element of a dataset node; 0 if the node does not state it.
 func (n Node) ElementBytes() (sum uint64) {
 	node := new(tensorflow.NodeDef)
 	if proto.Unmarshal(n.raw, node) != nil {
@@ -102,7 +101,7 @@ func datasetTypes(node *tensorflow.NodeDef) []tf.DataType {
 	return nil
 }
 
-// Field numbers of GraphDef and NodeDef.
+// These are field numbers of GraphDef and NodeDef.
 const (
 	fieldNode  = 1
 	fieldName  = 1
@@ -110,7 +109,7 @@ const (
 	fieldInput = 3
 )
 
-// EachNode calls visit for the nodes of a serialised GraphDef until it gives false.
+// EachNode calls visit for the nodes of a serialised GraphDef until it returns false.
 func EachNode(serialised []byte, visit func(Node) bool) error {
 	more := true
 	return EachField(serialised, func(number protowire.Number, value []byte) error {

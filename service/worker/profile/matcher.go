@@ -7,7 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
-// matcher finds the largest set of steps and model nodes that belong together, parents above parents.
+// matcher finds the largest set of pairs of a step and a model node that preserves ancestors.
 type matcher struct {
 	model map[int64]*tensorflow.ModelProto_Node
 	best  map[pair]match
@@ -18,11 +18,11 @@ type pair struct {
 	id int64
 }
 
-// match is what is best for a pair of subtrees: how many nodes are matched, and how to go on.
+// match is the best result for a pair of subtrees: how many nodes match, and the pairs to continue with.
 type match struct {
 	count int
 	same  bool
-	// next are the pairs that follow.
+	// next are the pairs to continue with.
 	next []pair
 }
 
@@ -35,7 +35,7 @@ func (m *matcher) find(s *step, id int64) match {
 	if known, ok := m.best[key]; ok {
 		return known
 	}
-	// Set before going deeper, so that a cycle in a broken model ends.
+	// This entry is set before the recursion, so that a cycle in a broken model ends.
 	m.best[key] = match{}
 	var best match
 	if kindOf(s.op) == kindOf(node.GetName()) {
@@ -74,11 +74,12 @@ func (m *matcher) assign(s *step, id int64, to map[int64]*step) {
 
 var versionSuffix = regexp.MustCompile(`V[0-9]+$`)
 
-// formPrefix is how the model tells the forms of a few ops apart.
+// formPrefix matches how the model distinguishes the forms of a few ops.
 var formPrefix = regexp.MustCompile(`^(?:Finite|Forever|Empty|Memory|File)(Repeat|Take|Skip|Cache)`)
 
-// kindOf makes the name of an op ("ParallelMapDatasetV2") and of its node in the model ("ParallelMapV2", or "ParallelMapV2(id:7)")
-// equal, and those of an op and its parallel form, which TensorFlow may take instead.
+// kindOf normalises the name of an op ("ParallelMapDatasetV2") and of its node in the model ("ParallelMapV2", or
+// "ParallelMapV2(id:7)") to the same string. An op and its parallel form are the same kind, because TensorFlow
+// may replace one by the other.
 func kindOf(name string) string {
 	name, _, _ = strings.Cut(name, "(")
 	name = strings.Replace(name, "Dataset", "", 1)

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// readMeters gives what was counted so far, nil when there is nothing to be read.
+// readMeters returns what was counted so far; nil if nothing can be read.
 func (p *Profiler) readMeters(it *tf.Iterator) map[string]Counts {
 	if p.meters == "" {
 		return nil
@@ -24,7 +24,7 @@ func (p *Profiler) readMeters(it *tf.Iterator) map[string]Counts {
 	return counted
 }
 
-// The fields of a serialised Summary of histograms that are read here.
+// These are the fields of a serialised Summary of histograms that are read here.
 const (
 	summaryValue      = 1
 	summaryTag        = 1
@@ -33,7 +33,7 @@ const (
 	histogramBytes    = 4
 )
 
-// eachMeter calls visit with what was counted under each name of a serialised Summary.
+// eachMeter calls visit with the counts under each name of a serialised Summary.
 func eachMeter(summary []byte, visit func(name string, counted Counts)) error {
 	return dataset.EachField(summary, func(number protowire.Number, value []byte) error {
 		if number != summaryValue {
@@ -57,7 +57,8 @@ func eachMeter(summary []byte, visit func(name string, counted Counts)) error {
 	})
 }
 
-// readHistogram takes how many numbers went into a histogram and their sum, which are whole: they are exact up to 2^53.
+// readHistogram reads the number of values in a histogram and their sum. Both are whole numbers and exact up to
+// 2^53.
 func (t *Counts) readHistogram(message []byte) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)

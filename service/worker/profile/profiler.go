@@ -14,40 +14,45 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// maxProfiled bounds the nodes that are matched: a profile is no reason to spend seconds on a graph.
+// maxProfiled bounds the nodes that are matched, so that no profile takes seconds.
 const maxProfiled = 512
 
 // step is one dataset operation of a stream's graph.
 type step struct {
 	name, op string
 	inputs   []*step
-	// bytes is the size of an element where the graph says it, else 0.
+	// bytes is the size of an element if the graph states it, else 0.
 	bytes uint64
 }
 
-// Profiler finds out what each step of an iterator's graph did. Elements and bytes come from the graph's meters where it
-// has some (rewrite.MeteredNode says why), and else from tf.data's own model of the running iterator, which has the times too.
-// The model is a tree of the same shape as the graph's, but for steps that leave no node (options), nodes that TensorFlow
-// puts in and steps it runs in parallel on its own; the iterators that a flat_map or interleave opens hang below its node,
+// Profiler finds out what each step of an iterator's graph did. Elements and bytes come from the graph's meters,
+// if it has some (see rewrite.MeteredNode). Otherwise they come from tf.data's model of the running iterator,
+// which also has the times.
+//
+// The model is a tree with almost the shape of the graph. Options leave no node, TensorFlow adds nodes, and it
+// runs some steps in parallel by itself. The iterators that a flat_map or interleave opens are below its node,
 // and their time counts as its own.
 type Profiler struct {
 	root *step
-	// steps are all of them, inputs before those who read them.
+	// steps are all steps, each after its inputs.
 	steps []*step
 	// ops are the ops of the registered graph, by node.
 	ops map[string]string
-	// meters is the name under which the graph counts, "" when it has no meters; metered are the names it counts for.
+	// meters is the name under which the graph counts; empty without meters. metered are the nodes that it
+	// counts.
 	meters  string
 	metered map[string]bool
-	// batch is the batch whose short last element is held back for the closing stream; nil when there is none. What
-	// passes it and the steps above it is taken off again: it counts where it is batched anew.
+	// batch is the batch whose short last element is held back for the closing stream; nil if there is none.
+	// That element is subtracted from it and from the steps after it, because it counts where it is batched
+	// again.
 	batch *step
-	// relay: what PecanPull gives are the elements of a step, which the graph before this one counts.
+	// Relay: the elements of PecanPull are those of a step that the graph before this one counts.
 	Relay bool
 
 	mu sync.Mutex
-	// seen is the last reading of each model node that belongs to a step and is still there, gone the sum of those that
-	// are not: an interleave opens and closes an iterator per file, a repeat opens all below it anew.
+	// seen is the last reading of each live model node that belongs to a step. gone is the sum of the nodes that
+	// have disappeared: an interleave opens and closes an iterator per file, and a repeat opens all its upstream
+	// steps again.
 	seen      map[int64]reading
 	gone      map[*step]Counts
 	counted   map[string]Counts
@@ -75,8 +80,8 @@ type reading struct {
 	Counts
 }
 
-// New reads the tree of a serialised stream graph; nil when it has none. meters is the name that the graph was
-// written with, ops are those of the registered graph.
+// New reads the tree of a serialised stream graph; it returns nil if there is none. meters is the name that the
+// graph was written with. ops are the ops of the registered graph.
 func New(serialised []byte, meters string, ops map[string]string) *Profiler {
 	output, err := dataset.OutputNode(serialised)
 	if err != nil {
@@ -124,7 +129,7 @@ func (p *Profiler) treeOf(nodes map[string]dataset.Node, name string, made map[s
 	return s
 }
 
-// KeepsRemainder says that short batches are held back behind the graph.
+// KeepsRemainder tells the profiler that short batches are held back after the graph.
 func (p *Profiler) KeepsRemainder() {
 	for s := p.root; s != nil; s = s.inputs[0] {
 		if strings.Contains(s.op, "Batch") {
@@ -137,8 +142,8 @@ func (p *Profiler) KeepsRemainder() {
 	}
 }
 
-// Read brings the figures up to date from a running iterator, and tells how many bytes the steps that work ahead hold in
-// buffers of their own. kept is what was held back of its elements so far.
+// Read updates the metrics from a running iterator. It returns how many bytes the steps that read ahead hold in
+// their own buffers. kept counts the elements that were held back so far.
 func (p *Profiler) Read(it *tf.Iterator, kept Counts) (buffered int64) {
 	raw, err := it.Model()
 	model := new(tensorflow.ModelProto)
@@ -163,9 +168,9 @@ func (p *Profiler) Read(it *tf.Iterator, kept Counts) (buffered int64) {
 	return bufferedBytes(model)
 }
 
-// bufferedBytes is what prefetching and parallel steps hold, or will hold once the window rests: a window that fills takes
-// from the buffers as fast as they fill, and what it would fill itself with before them is theirs a moment later. What a
-// shuffle holds is the user's own choice.
+// bufferedBytes is what prefetching and parallel steps hold, or will hold when the window stops growing. A
+// window that fills takes elements as fast as the buffers fill, so these buffers fill after it. The buffer of a
+// shuffle is the user's own choice and does not count.
 func bufferedBytes(model *tensorflow.ModelProto) int64 {
 	sum := int64(0)
 	for _, node := range model.GetNodes() {
@@ -181,14 +186,14 @@ func bufferedBytes(model *tensorflow.ModelProto) int64 {
 					room = max(room, parameter.GetStateValue())
 				}
 			}
-			// And one more that is being made.
+			// One more element is being produced.
 			sum += int64(min(max(held, room*each)+each, math.MaxInt64>>16))
 		}
 	}
 	return sum
 }
 
-// assignReadings takes a reading of every model node below an assigned one, up to the next assigned one.
+// assignReadings reads every model node below an assigned one, up to the next assigned one, for that step.
 func (p *Profiler) assignReadings(model *tensorflow.ModelProto, assigned map[int64]*step) {
 	now := map[int64]reading{}
 	var walk func(id int64, owner *step)
@@ -220,8 +225,8 @@ func (p *Profiler) assignReadings(model *tensorflow.ModelProto, assigned map[int
 	p.seen = now
 }
 
-// stepCounts are what the steps did. A step's time is what was read of it, and for what it did after its last reading, before
-// the model forgot it, the time per element that was read.
+// stepCounts is what the steps did. The model forgets nodes, so a step's time is scaled: the elements after its
+// last reading count with the time per element of that reading.
 func (p *Profiler) stepCounts() map[*step]Counts {
 	sums := map[*step]Counts{}
 	for s, gone := range p.gone {
@@ -256,8 +261,9 @@ func (p *Profiler) stepCounts() map[*step]Counts {
 	return sums
 }
 
-// derive counts what the model forgot of steps that give an element for each that they get, by what the step below them gave in
-// all: whoever drops an iterator here has had everything of it. Bytes and time are those of the elements that were read.
+// derive completes the counts of one-for-one steps whose nodes the model forgot. Such a step gave as many
+// elements as its input, because an iterator is dropped only after all its elements were taken. Bytes and time
+// are scaled from the elements that were read.
 func (p *Profiler) derive(sums map[*step]Counts) {
 	live, known := map[*step]bool{}, map[*step]bool{}
 	for _, r := range p.seen {
@@ -284,7 +290,7 @@ func (p *Profiler) derive(sums map[*step]Counts) {
 	}
 }
 
-// bytesGiven is how many bytes came from a step to the one that reads it.
+// bytesGiven is how many bytes a step gave to the step that reads it.
 func (p *Profiler) bytesGiven(s *step, sums map[*step]Counts) uint64 {
 	original := rewrite.OriginalNode(s.name)
 	if s.op == "OptionsDataset" {
@@ -301,7 +307,8 @@ func (p *Profiler) bytesGiven(s *step, sums map[*step]Counts) uint64 {
 	return sum
 }
 
-// nodeMetrics sums up per node of the registered graph. What Pecan put in counts as time of the node it stands for.
+// nodeMetrics sums the counts per node of the registered graph. Steps that Pecan added count as time of the node
+// they stand for.
 func (p *Profiler) nodeMetrics() []*pecanv1.NodeMetrics {
 	sums := p.stepCounts()
 	byName := map[string]*pecanv1.NodeMetrics{}

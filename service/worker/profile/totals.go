@@ -9,39 +9,39 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// expireAfter is how long the totals of a job are kept that this worker runs nothing of.
+// expireAfter is how long the totals of a job without runs are kept.
 const expireAfter = 10 * time.Minute
 
-// Totals sums up what the nodes of each job's dataset did on this worker. The dispatcher is told totals that only grow, of
-// all runs since the account was opened: whichever message arrives last is right, and a stream's end, its lease's or its
-// epoch's takes nothing away from them.
+// Totals sums what the nodes of each job's dataset did on this worker, over all runs of a generation. The
+// reported totals only grow, so the message with the highest sequence number is right. The end of a stream,
+// lease or epoch subtracts nothing.
 type Totals struct {
 	mu          sync.Mutex
 	jobs        map[string]*counters
 	generations uint64
 }
 
-// counters is the totals of one job.
+// counters are the totals of one job.
 type counters struct {
 	generation, sequence uint64
-	// done is what runs did that are over; live are those under way.
+	// done sums the runs that are over; live are the runs under way.
 	done *pecanv1.JobMetrics
 	live map[Run]bool
-	// reported: nothing has changed since the dispatcher was told last.
+	// reported: nothing has changed since the last report.
 	reported bool
 	used     time.Time
 }
 
-// Run is a run, whose figures count in the totals of its job.
+// Run is a run whose metrics count in the totals of its job.
 type Run interface {
 	Job() string
-	// Nodes are the figures of the steps of its graphs.
+	// Nodes are the metrics of the steps of its graphs.
 	Nodes() []*pecanv1.NodeMetrics
-	// Failed elements could not be made.
+	// Failed counts elements that could not be produced.
 	Failed() uint64
-	// Reordered: it runs the steps in another order than the registered one.
+	// Reordered reports whether the steps run in another order than the registered one.
 	Reordered() bool
-	// Recovery is what it did again, and how it began.
+	// Recovery is what the run recomputed, and how it began.
 	Recovery() *pecanv1.Recovery
 }
 
@@ -60,7 +60,7 @@ func (l *Totals) Add(r Run) {
 	a.live[r], a.used = true, time.Now()
 }
 
-// Changed notes that a run's figures are new.
+// Changed records that a run's metrics have changed.
 func (l *Totals) Changed(r Run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,7 +69,7 @@ func (l *Totals) Changed(r Run) {
 	}
 }
 
-// Remove takes the last figures of a run over.
+// Remove adds the last metrics of a run to the totals.
 func (l *Totals) Remove(r Run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,8 +80,8 @@ func (l *Totals) Remove(r Run) {
 	}
 }
 
-// addRuns adds the figures of runs to totals. Those of runs in another order of the steps are told apart: what a step costs in one order
-// says nothing of the other.
+// addRuns adds the metrics of runs to totals. Runs in another order of the steps are also summed separately,
+// because the costs of two orders cannot be compared from one sum.
 func addRuns(totals *pecanv1.JobMetrics, runs ...Run) {
 	all, ordered := byNode{}, byNode{}
 	all.add(totals.Nodes)
@@ -99,7 +99,7 @@ func addRuns(totals *pecanv1.JobMetrics, runs ...Run) {
 	totals.Nodes, totals.Ordered = all.list(), ordered.list()
 }
 
-// byNode sums up figures by the names of nodes.
+// byNode sums metrics by the names of nodes.
 type byNode map[string]*pecanv1.NodeMetrics
 
 func (b byNode) add(nodes []*pecanv1.NodeMetrics) {
@@ -123,7 +123,7 @@ func (b byNode) list() (nodes []*pecanv1.NodeMetrics) {
 	return nodes
 }
 
-// Unreported gives the totals of a job that the dispatcher does not have yet; nil when it has them.
+// Unreported returns the totals of a job that the dispatcher does not have yet; nil if it has them.
 func (l *Totals) Unreported(job string) *pecanv1.JobMetrics {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,7 +142,8 @@ func (l *Totals) Unreported(job string) *pecanv1.JobMetrics {
 	return figures
 }
 
-// Jobs are those with an account. Accounts that have rested for long are dropped; a job that comes back gets a new one.
+// Jobs returns the jobs with counters. Counters that were unused for long are dropped; a job that returns gets a
+// new generation.
 func (l *Totals) Jobs() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -152,7 +153,7 @@ func (l *Totals) Jobs() []string {
 	return slices.Sorted(maps.Keys(l.jobs))
 }
 
-// Resend has everything told again: a new session does not know what arrived in the one before it.
+// Resend marks all totals as unreported: a new session does not know what arrived in the one before it.
 func (l *Totals) Resend() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -18,23 +18,25 @@ type differ struct {
 	components []difference
 }
 
-// difference is how a component differs, in all elements so far.
+// difference is how a component differs, over all elements so far.
 type difference struct {
 	dtype         tf.DataType
 	maxDifference float64
 	low, high     float64
-	// unequal: some bits are. odd: a value is no number, or infinite, in one order and another one in the other.
+	// unequal: some bits differ. nonFinite: a value is not a number, or infinite, in one order, and different in
+	// the other.
 	unequal, nonFinite bool
 }
 
-// Bounds of docs/design/0010, in the share of a component's range where they are not absolute.
+// These are the bounds of docs/design/0010. Those that are not absolute are shares of a component's range.
 const (
 	integerBound = 1
 	halfShare    = 0.02
 	singleShare  = 0.001
 )
 
-// compare takes an element in either order. It says what is wrong with no tolerance at all: another number of components, dtype or shape.
+// compare takes an element in both orders. It returns differences that no tolerance allows: another number of
+// components, dtype or shape.
 func (d *differ) compare(original, ordered []*tf.Tensor) (wrong string) {
 	if len(original) != len(ordered) {
 		return fmt.Sprintf("it has %d components, in the other order %d", len(original), len(ordered))
@@ -104,7 +106,7 @@ func (c *difference) compare(a, b *tf.Tensor) {
 	}
 }
 
-// Numbers of tensorflow.DataType.
+// These are numbers of tensorflow.DataType.
 const (
 	dtDouble     tf.DataType = 2
 	dtInt16      tf.DataType = 5
@@ -124,7 +126,7 @@ func equalStrings(a, b *tf.Tensor) bool {
 	return slices.EqualFunc(a.StringSegments(), b.StringSegments(), bytes.Equal)
 }
 
-// integers compares numbers whose differences a float might not hold.
+// integers compares numbers whose differences a float might not represent.
 func integers[T int64 | uint64](c *difference, x, y []byte, width int, read func([]byte) T, value func(T) float64) {
 	for at := 0; at+width <= len(x); at += width {
 		a, b := read(x[at:at+width]), read(y[at:at+width])
@@ -155,7 +157,7 @@ func (c *difference) floats(x, y []byte, width int, read func([]byte) float64) {
 
 func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
-// half gives the value of a float16.
+// half returns the value of a float16.
 func half(bits uint16) float64 {
 	exponent, fraction := int(bits>>10&31), float64(bits&1023)
 	value := math.Ldexp(1024+fraction, exponent-25)
@@ -174,7 +176,7 @@ func half(bits uint16) float64 {
 	return value
 }
 
-// span is the component's largest value less its smallest one.
+// span is the component's largest value minus its smallest one.
 func (c *difference) span() float64 {
 	if c.high < c.low {
 		return 0
@@ -182,7 +184,7 @@ func (c *difference) span() float64 {
 	return c.high - c.low
 }
 
-// bound is how far values may be apart, and in words what that is.
+// bound is how far values may differ, as a number and in words.
 func (c *difference) bound(tolerance pecanv1.OrderTolerance) (bound float64, words string) {
 	switch {
 	case tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY:
@@ -201,7 +203,7 @@ func (c *difference) bound(tolerance pecanv1.OrderTolerance) (bound float64, wor
 	return 0, "nothing"
 }
 
-// verdict says what differs more than it may; "" when nothing does.
+// verdict returns what differs more than allowed; empty if nothing does.
 func (d *differ) verdict() string {
 	for i := range d.components {
 		c := &d.components[i]
@@ -221,7 +223,7 @@ func (d *differ) verdict() string {
 	return ""
 }
 
-// report gives the figures of all components.
+// report returns the differences of all components.
 func (d *differ) report() (out []*pecanv1.OrderDifference) {
 	for i := range d.components {
 		c := &d.components[i]

@@ -6,27 +6,30 @@ import (
 )
 
 const (
-	// minElements elements in fewOpenings tell enough of what is saved; fewerTried do, where there are no more, when the gain is large.
+	// minElements elements in fewOpenings are enough to judge a gain. If there are no more, fewElements are
+	// enough for a gain of largeGain.
 	minElements = 30
 	fewOpenings = 4
 	fewElements = 6
 	largeGain   = 0.2
 )
 
-// gain is what another order saves, by the CPU that elements took in both.
+// gain is what another order saves, measured by the CPU of elements in both orders.
 //
-// Two iterators differ even in the very same order, as long as they live: where their memory lies, and what the allocator makes of that, is
-// another. So many elements of one opening say less than it seems, and the interval is made from the means of several openings.
+// Two iterators of the same order also differ, for as long as they live: their memory lies at different
+// addresses, and the allocator treats it differently. Many elements of one opening therefore say little. The
+// interval is computed from the means of several openings.
 type gain struct {
 	n                 int
 	original, ordered float64
-	// openingMeans are what was saved on average in each opening.
+	// openingMeans are the mean savings of each opening.
 	openingMeans []float64
-	// now is the opening that is looked at.
+	// now is the current opening.
 	now spreadOf
 }
 
-// spreadOf is a mean and how far values are from it, in Welford's way: the squares of small differences do not drown in those of large values.
+// spreadOf is a mean and a variance, by Welford's method. Small differences are not lost beside the squares of
+// large values.
 type spreadOf struct {
 	n             int
 	mean, squares float64
@@ -39,7 +42,7 @@ func (s *spreadOf) add(v float64) {
 	s.squares += before * (v - s.mean)
 }
 
-// half is half of the interval that holds the mean with 95 % confidence, after Student.
+// half is half of the interval that contains the mean with 95 % confidence, by Student's t.
 func (s *spreadOf) half() float64 {
 	if s.n < 2 {
 		return math.Inf(1)
@@ -48,7 +51,7 @@ func (s *spreadOf) half() float64 {
 	return student(s.n-1) * math.Sqrt(s.squares/(n-1)/n)
 }
 
-// add takes the CPU of one element in either order, in seconds.
+// add adds the CPU of one element in both orders, in seconds.
 func (g *gain) add(original, ordered float64) {
 	g.n++
 	g.original += original
@@ -64,16 +67,16 @@ func (g *gain) next() {
 	g.now = spreadOf{}
 }
 
-// each is the CPU of an element in either order.
+// each is the CPU of an element in each order.
 func (g *gain) each() (original, ordered float64) {
 	n := float64(max(1, g.n))
 	return g.original / n, g.ordered / n
 }
 
-// sameOrder is the share of what an element takes that is never taken for a gain.
+// sameOrder is the share of an element's CPU below which a difference never counts as a gain.
 const sameOrder = 0.02
 
-// interval holds what is saved for an element with 95 % confidence.
+// interval contains the saving of an element with 95 % confidence.
 func (g *gain) interval() (low, high float64) {
 	var all spreadOf
 	for _, saved := range g.openingMeans {
@@ -84,10 +87,10 @@ func (g *gain) interval() (low, high float64) {
 	return all.mean - half, all.mean + half
 }
 
-// few tells whether too little was measured to say anything.
+// few reports whether the measurements are too few for a result.
 func (g *gain) few() bool { return g.n < minElements || len(g.openingMeans) < fewOpenings }
 
-// doubt says why it is not certain that an order is faster; empty: it is.
+// doubt returns why an order is not certainly faster; empty if it is.
 func (g *gain) doubt() string {
 	original, ordered := g.each()
 	low, high := g.interval()
@@ -102,13 +105,13 @@ func (g *gain) doubt() string {
 	return ""
 }
 
-// open tells whether an order that may be doubted is likelier to be faster than not, so that more elements would tell.
+// open reports whether a doubtful order is more likely faster than not, so that more elements could decide.
 func (g *gain) open() bool {
 	low, high := g.interval()
 	return g.few() || low+high > 0
 }
 
-// settled tells whether more elements of the opening that is looked at would not tell much more than the next opening.
+// settled reports whether the next opening would add more information than more elements of this one.
 func (g *gain) settled() bool {
 	original, _ := g.each()
 	return g.now.half() <= max(math.Abs(g.now.mean)/20, original/100)
@@ -117,12 +120,12 @@ func (g *gain) settled() bool {
 // smallStudent are the quantiles for few degrees of freedom, from 1 on.
 var smallStudent = []float64{12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228}
 
-// student is the quantile of Student's t that 97.5 % lie below.
+// student is the quantile of Student's t below which 97.5 % lie.
 func student(freedom int) float64 {
 	if freedom <= len(smallStudent) {
 		return smallStudent[max(freedom, 1)-1]
 	}
-	// Cornish and Fisher's expansion, right to four digits here.
+	// This is Cornish and Fisher's expansion, correct to four digits here.
 	const z = 1.959964
 	f := float64(freedom)
 	return z + (z*z*z+z)/(4*f) + (5*math.Pow(z, 5)+16*z*z*z+3*z)/(96*f*f) + (3*math.Pow(z, 7)+19*math.Pow(z, 5)+17*z*z*z-15*z)/(384*f*f*f)

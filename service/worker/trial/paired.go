@@ -12,10 +12,10 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/payload"
 )
 
-// pair is a stream in the registered order and in another one.
+// pair is the two sides of a paired run: a stream in the registered order and in another one.
 type pair [2]side
 
-// side is a stream in one order, and what it made last.
+// side is a stream in one order, and the element that it produced last.
 type side struct {
 	it      *tf.Iterator
 	closers []func()
@@ -25,14 +25,14 @@ type side struct {
 	cpu     time.Duration
 }
 
-// next makes the next element and measures what that takes.
+// next produces the next element and measures its CPU.
 func (s *side) next(threads *threads) {
 	begun := threads.cpu()
 	s.element, s.err = s.it.Next()
 	s.cpu = threads.cpu() - begun
 }
 
-// release gives the last elements up.
+// release releases the last elements.
 func (p *pair) release() {
 	for i := range p {
 		tf.ReleaseAll(p[i].element)
@@ -48,7 +48,7 @@ func (p *pair) close() {
 	}
 }
 
-// openSide makes the iterator of a stream up to a step, serial and without anything that leaves the process.
+// openSide makes the iterator of a stream up to a step. The graph is serial and has no external effects.
 func (t *trial) openSide(s *side, plan *pecanv1.Plan, stream int, top string) error {
 	at := rewrite.At{
 		Stream: stream, Epoch: 1, Seed: t.command.GetOptions().GetSeed(), Mode: t.command.GetOptions().GetMode(), Source: -1, Serial: true, Keyed: true,
@@ -72,8 +72,9 @@ func (t *trial) openSide(s *side, plan *pecanv1.Plan, stream int, top string) er
 	return err
 }
 
-// context gives a context with one thread for functions, which both orders use by turns: a thread of its own each would have an allocator
-// of its own too, whose habits can make one of two equal iterators dearer by half.
+// context makes a context with one thread for functions, which both orders use by turns. With one thread each,
+// they would also have one allocator each. Its state can make one of two equal iterators half as expensive again
+// as the other.
 func (t *trial) context(slot **tf.Context) (*tf.Context, error) {
 	if *slot == nil {
 		made, err := tf.NewContext(tf.ContextOptions{InterOpThreads: 1, IntraOpThreads: 1})
@@ -85,7 +86,7 @@ func (t *trial) context(slot **tf.Context) (*tf.Context, error) {
 	return *slot, nil
 }
 
-// closeContexts frees them, and the tables and variables of the graphs with them.
+// closeContexts frees the contexts, and the tables and variables of the graphs with them.
 func (t *trial) closeContexts() {
 	for _, made := range t.contexts {
 		if made != nil {
@@ -94,7 +95,7 @@ func (t *trial) closeContexts() {
 	}
 }
 
-// iterate makes the iterator of a graph, which closes with its side.
+// iterate makes the iterator of a graph. It is closed with its side.
 func (t *trial) iterate(s *side, slot **tf.Context, serialised []byte) (*tf.Iterator, error) {
 	types, err := dataset.OutputTypes(serialised)
 	if err != nil {
@@ -116,7 +117,8 @@ func (t *trial) iterate(s *side, slot **tf.Context, serialised []byte) (*tf.Iter
 	return it, nil
 }
 
-// trialRelay hands what stands below a batch to what stands above it. Short batches, which a closing stream makes anew, are left out.
+// trialRelay passes batches from the first graph of a stream to its second. It drops short batches, which a
+// closing stream would batch again.
 type trialRelay struct {
 	from *tf.Iterator
 	rows int64

@@ -14,23 +14,24 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/identity"
 )
 
-// Queue runs both orders of datasets' steps where the dispatcher asks for it, one after another and beside the streams. What is tried is
-// delivered to nobody and written nowhere. A trial that is cancelled is not answered: the dispatcher has another worker make it, or
-// itself has gone.
+// Queue runs trials of orders for the dispatcher, one after another, beside the streams. Elements of trials go
+// to no reader, and nothing is written. A cancelled trial is not answered: the dispatcher gives it to another
+// worker, or is gone itself.
 type Queue struct {
 	Log      *slog.Logger
 	Identity *identity.Identity
-	// Lifetime ends when the worker closes; Running are the goroutines that it then waits for.
+	// Lifetime ends when the worker closes. The worker then waits for the goroutines in Running.
 	Lifetime context.Context
 	Running  *sync.WaitGroup
 	// Send queues a message for the dispatcher.
 	Send func(messages ...*pecanv1.WorkerMessage)
-	// Graphs gives the graphs of streams.
+	// Graphs instantiates the graphs of streams.
 	Graphs dataset.Planner
-	// Opening is held while a graph is opened: where workers have died of opening a graph, nothing else is opened meanwhile.
+	// Opening is held while a graph is opened. If workers have died of opening a graph, no other graph is opened
+	// meanwhile.
 	Opening sync.Locker
 
-	// turn is held by the trial that is under way.
+	// turn is held by the current trial.
 	turn            sync.Mutex
 	passed, refused atomic.Uint64
 	spent           atomic.Int64
@@ -39,10 +40,10 @@ type Queue struct {
 	leaving         bool
 }
 
-// maxWaiting bounds the trials that are under way or wait for their turn.
+// maxWaiting bounds the trials that run or wait.
 const maxWaiting = 8
 
-// Begin makes a trial. One that is said twice is made once.
+// Begin starts a trial. A repeated command has no effect.
 func (t *Queue) Begin(command *pecanv1.TryOrder) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,7 +77,7 @@ func (t *Queue) end(id string) {
 	delete(t.running, id)
 }
 
-// Cancel ends all trials without an answer; with leave no other one begins.
+// Cancel ends all trials without an answer. With leave, no other one begins.
 func (t *Queue) Cancel(leave bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,7 +87,7 @@ func (t *Queue) Cancel(leave bool) {
 	}
 }
 
-// Idle tells whether no trial is under way.
+// Idle reports whether no trial runs or waits.
 func (t *Queue) Idle() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,7 +105,7 @@ func (t *Queue) answer(command *pecanv1.TryOrder, trial *pecanv1.OrderTrial) {
 	t.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: &pecanv1.OrderTried{Id: command.GetId(), Trial: trial}}})
 }
 
-// try runs a trial. What goes wrong in it is a reason against the order, and nothing that the worker's streams should suffer from.
+// try runs a trial. A failure or panic in it refuses the order and does not harm the worker's streams.
 func (t *Queue) try(ctx context.Context, command *pecanv1.TryOrder) (result *pecanv1.OrderTrial) {
 	trial := &trial{graphs: t.Graphs, opening: t.Opening, command: command, differ: differ{tolerance: toleranceOf(command.GetOptions())}}
 	defer func() {
@@ -117,7 +118,7 @@ func (t *Queue) try(ctx context.Context, command *pecanv1.TryOrder) (result *pec
 	return trial.run(ctx)
 }
 
-// Load is what trials came to since the worker started, and the CPU that they took.
+// Load returns the results of trials since the worker started, and their CPU time.
 func (t *Queue) Load() (passed, refused uint64, spent time.Duration) {
 	return t.passed.Load(), t.refused.Load(), time.Duration(t.spent.Load())
 }

@@ -14,22 +14,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// threads measures the CPU of the calling goroutine's thread and of those that it makes, TensorFlow's among them, in a process whose other
-// threads are busy with other things. A new thread has the name of the one that made it, so a name that no other has tells them.
+// threads measures the CPU of the calling goroutine's thread and of the threads that it creates, TensorFlow's
+// included. Other threads of the process do not count. A new thread inherits the name of its creator, so a
+// unique name identifies them.
 type threads struct {
 	own    int
 	name   string
 	before []byte
 
 	mu sync.Mutex
-	// last is what was read last of each thread.
+	// last is the last reading of each thread.
 	last  map[int]time.Duration
 	spent time.Duration
 }
 
 var lastThreads atomic.Uint64
 
-// markThreads binds the goroutine to its thread until release is called, by the same goroutine.
+// markThreads binds the goroutine to its thread until the same goroutine calls release.
 func markThreads() (*threads, error) {
 	runtime.LockOSThread()
 	t := &threads{own: unix.Gettid(), name: fmt.Sprintf("pecan-try-%d", lastThreads.Add(1)%100_000), last: map[int]time.Duration{}}
@@ -51,12 +52,12 @@ func markThreads() (*threads, error) {
 func (t *threads) comm(thread int) string { return fmt.Sprintf("/proc/self/task/%d/comm", thread) }
 
 func (t *threads) release() {
-	// A name that stays is of no harm but to whoever looks at it.
+	// A name that remains is harmless.
 	_ = os.WriteFile(t.comm(t.own), []byte(strings.TrimSpace(string(t.before))), 0)
 	runtime.UnlockOSThread()
 }
 
-// find finds the threads that were made since, and tells how many there are beside the own one.
+// find finds the threads that were created since, and returns how many there are beside the calling one.
 func (t *threads) find() (int, error) {
 	entries, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -77,7 +78,7 @@ func (t *threads) find() (int, error) {
 	return len(t.last) - 1, nil
 }
 
-// cpu is what the threads have spent since they were marked or made.
+// cpu is what the threads have spent since they were marked or created.
 func (t *threads) cpu() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,7 +99,8 @@ func (t *threads) cpu() time.Duration {
 
 // threadCPU reads the CPU clock of a thread of this process.
 func threadCPU(thread int) (time.Duration, error) {
-	// As pthread_getcpuclockid makes it: the complement of the number, "of one thread", "as the scheduler counts".
+	// The clock id is built as in pthread_getcpuclockid: the complement of the thread number, "per thread", "as
+	// scheduled".
 	const perThread, scheduled = 4, 2
 	var now unix.Timespec
 	err := unix.ClockGettime(int32(^thread<<3|perThread|scheduled), &now)

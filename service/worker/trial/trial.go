@@ -16,40 +16,43 @@ import (
 )
 
 const (
-	// maxElements elements are more than a trial needs.
+	// maxElements bounds the elements of a trial.
 	maxElements = 2000
-	// maxOpenings are made and looked at one after another, of streams that are spread over all.
+	// maxOpenings bounds the openings of a trial. They come one after another, from streams that are spread over
+	// all.
 	maxOpenings = 8
-	// elementsEach has so many elements at least where the budget lasts, and is left when it tells no more after enoughEach.
+	// Each opening has at least elementsEach elements if the budget lasts. After enoughElements it ends if more
+	// elements would not change the result.
 	elementsEach   = 5
 	enoughElements = 13
-	// maxDuration is less than the dispatcher waits for an answer.
+	// maxDuration is less than the dispatcher's wait for an answer.
 	maxDuration = 45 * time.Second
-	// watchPeriod is how often it is looked whether an element that is being made takes all that may be spent.
+	// watchPeriod is the time between two checks whether the current element uses up the budget.
 	watchPeriod = 20 * time.Millisecond
 )
 
-// Why a trial ends early.
+// These errors end a trial early.
 var (
 	errSpent   = errors.New("what may be spent is spent")
 	errRefused = errors.New("the order is refused")
 )
 
-// trial runs the first elements of some streams of a dataset in both orders, in turns, compares them, and measures what they cost. All of
-// that happens in one goroutine, and what it measures in that one's thread and those that it makes (see rewrite.At.Serial).
+// trial runs the first elements of some streams in both orders by turns, compares them, and measures their cost.
+// All of that happens in one goroutine. It measures the CPU of that goroutine's thread and of the threads that
+// it creates (see rewrite.At.Serial).
 type trial struct {
 	graphs  dataset.Planner
 	opening sync.Locker
 	command *pecanv1.TryOrder
 	threads *threads
 	ctx     context.Context
-	// contexts run the iterators: those that wait for another one's elements have one of their own.
+	// contexts run the iterators. Iterators that wait for another one have their own context.
 	contexts [2]*tf.Context
 
 	differ  differ
 	gain    gain
 	refused string
-	// compared elements were made in both orders; seen are those and the ones that failed in both.
+	// compared counts elements that were produced in both orders. seen also counts those that failed in both.
 	compared, seen int
 }
 
@@ -79,7 +82,7 @@ func (t *trial) run(ctx context.Context) *pecanv1.OrderTrial {
 	return t.result(err)
 }
 
-// refusal says why there can be no trial at all.
+// refusal returns the reason why no trial is possible, or an empty string.
 func (t *trial) refusal() string {
 	plan := t.command.GetPlan()
 	switch {
@@ -93,12 +96,12 @@ func (t *trial) refusal() string {
 	return ""
 }
 
-// budget is the CPU that may be spent.
+// budget is the CPU time that may be spent.
 func (t *trial) budget() time.Duration {
 	return time.Duration(min(t.command.GetCpuS(), 1e6) * float64(time.Second))
 }
 
-// watch ends a trial in the middle of an element that takes more than all that is left, or too long.
+// watch ends a trial during an element that exceeds the budget or takes too long.
 func (t *trial) watch(cancel context.CancelCauseFunc) {
 	begun := time.Now()
 	for clock.Sleep(t.ctx, watchPeriod) {
@@ -109,7 +112,7 @@ func (t *trial) watch(cancel context.CancelCauseFunc) {
 	}
 }
 
-// streams tries streams that are spread over all; where there are few, some several times.
+// streams tries streams that are spread over all. If there are few, it tries some of them several times.
 func (t *trial) streams() error {
 	count := max(1, int(t.command.GetPlan().GetNumStreams()))
 	order := spread(count, min(maxOpenings, count))
@@ -121,7 +124,7 @@ func (t *trial) streams() error {
 	return nil
 }
 
-// spread gives the first n of count numbers so that each few of them lie far apart.
+// spread returns n of count numbers such that any first few of them lie far apart.
 func spread(count, n int) []int {
 	var out []int
 	taken := make([]bool, count)
@@ -136,7 +139,7 @@ func spread(count, n int) []int {
 	return out
 }
 
-// stream opens one stream and tries it with what is left of a share of elements and CPU.
+// stream opens one stream and tries it with the rest of a share of elements and CPU.
 func (t *trial) stream(stream int, share float64) error {
 	p, err := t.open(stream)
 	if err != nil {
@@ -159,13 +162,14 @@ func (t *trial) stream(stream int, share float64) error {
 	return nil
 }
 
-// mayContinue tells whether an opening that n elements were made of may have another one.
+// mayContinue reports whether an opening with n elements may have another one.
 func (t *trial) mayContinue(n int, share float64) bool {
 	spent, budget := t.threads.cpu(), t.budget()
 	return spent < budget && t.seen < maxElements && (n < elementsEach || spent < time.Duration(share*float64(budget)) && t.seen < int(share*maxElements))
 }
 
-// element makes one element in both orders. Which goes first changes as in A B B A, so that neither has the warmer caches.
+// element produces one element in both orders. The order that goes first alternates as in A B B A, so that
+// neither has the warmer caches.
 func (t *trial) element(p *pair, stream, n int) (over bool, err error) {
 	a, b := &p[0], &p[1]
 	if n%2 == 1 {
@@ -200,7 +204,7 @@ func (t *trial) element(p *pair, stream, n int) (over bool, err error) {
 	}
 	t.compared++
 	if n == 0 {
-		// It filled buffers, and had functions run for the first time.
+		// The first element fills buffers and runs functions for the first time. It is not measured.
 		_, err := t.threads.find()
 		return false, err
 	}
@@ -215,7 +219,7 @@ func (t *trial) refuse(format string, args ...any) error {
 
 // open makes the iterators of a stream in both orders.
 func (t *trial) open(stream int) (p *pair, err error) {
-	// Where workers have died of opening a graph, nothing else is opened meanwhile.
+	// If workers have died of opening a graph, no other graph is opened meanwhile.
 	t.opening.Lock()
 	defer t.opening.Unlock()
 	plan := proto.Clone(t.command.GetPlan()).(*pecanv1.Plan)
@@ -243,7 +247,7 @@ func (t *trial) open(stream int) (p *pair, err error) {
 	return both, nil
 }
 
-// result is what the trial says.
+// result is the result of the trial.
 func (t *trial) result(err error) *pecanv1.OrderTrial {
 	low, high := t.gain.interval()
 	out := &pecanv1.OrderTrial{Elements: uint32(t.compared), Components: t.differ.report(), CpuS: t.threads.cpu().Seconds(), Refused: t.refused}
