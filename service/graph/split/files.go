@@ -39,7 +39,7 @@ const (
 	cacheInFile
 )
 
-// cacheBelow reports which kinds of caches a tree contains.
+// cacheBelow returns cacheInFile if a tree stores elements in files, else cacheInMemory if it has a cache.
 func (p *Planner) cacheBelow(root *graph.Step) int {
 	found := cacheNone
 	root.Walk(func(s *graph.Step) {

@@ -14,7 +14,7 @@ import (
 func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []string) {
 	if !p.sameInAllStreams(w) {
 		return 1, []string{fmt.Sprintf("The dataset is not divided: the steps before %s produce other elements in each run, "+
-			"so the streams would not match. Seed those steps to divide the work.", p.edgeNames(w))}
+			"so the streams would not match.", p.edgeNames(w))}
 	}
 	if p.VariablesDecideCount(root) {
 		return 1, []string{"The dataset is not divided: a variable that its functions change may determine which elements " +
@@ -59,7 +59,7 @@ func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []st
 	}
 	limit = min(limit, w.splitCount, small)
 	for _, e := range w.Edges {
-		// A stream skips one block of every other stream at a time.
+		// After each of its blocks, a stream skips one block of every other stream.
 		fair := min(p.fairStreams(e, limit), math.MaxInt64/e.block)
 		if fair < limit {
 			bound = " With more streams, some would not meet every element of the endless source equally often."
