@@ -25,14 +25,14 @@ func newCollector(w *Worker) *collector {
 		streams:        desc("pecan_worker_streams", "Streams that are held, by state: running, or produced and not yet read to the end.", "state"),
 		window:         desc("pecan_worker_window_bytes", "Bytes of elements that are ready."),
 		windowsLimit:   desc("pecan_worker_window_limit_bytes", "Bytes of elements that may be ready at once (--window-bytes)."),
-		buffered:       desc("pecan_worker_graph_buffer_bytes", "Bytes in the buffers of tf.data inside of the graphs that run."),
+		buffered:       desc("pecan_worker_graph_buffer_bytes", "Bytes in tf.data's buffers inside the running graphs."),
 		produced:       desc("pecan_worker_elements_produced_total", "Elements produced, including those that are recomputed."),
 		sent:           desc("pecan_worker_elements_sent_total", "Elements sent to readers."),
 		bytes:          desc("pecan_worker_sent_bytes_total", "Bytes of elements sent to readers, before compression, through sockets and shared memory."),
-		failedElements: desc("pecan_worker_element_failures_total", "Elements in whose place an error was given."),
+		failedElements: desc("pecan_worker_element_failures_total", "Elements that failed: an error was sent in their place."),
 		failedStreams:  desc("pecan_worker_stream_failures_total", "Streams that failed as a whole."),
-		tried:          desc("pecan_worker_orders_tried_total", "Trials of another order of a dataset's steps, by what came of them.", "outcome"),
-		triedCPU:       desc("pecan_worker_order_trials_cpu_seconds_total", "CPU that trials of orders took."),
+		tried:          desc("pecan_worker_orders_tried_total", "Trials of another order of a dataset's steps, by outcome.", "outcome"),
+		triedCPU:       desc("pecan_worker_order_trials_cpu_seconds_total", "CPU time of order trials, in seconds."),
 	}
 }
 

@@ -26,5 +26,5 @@ func (w *Worker) reportCrash(cause string) {
 		}
 	}
 	_, err := client.ReportCrash(ctx, words)
-	w.log.Error("native code ends this process", "cause", cause, "opening", len(words.Opening), "running", len(words.Running), "dispatcher_told", err == nil)
+	w.log.Error("native code crashes this process", "cause", cause, "opening", len(words.Opening), "running", len(words.Running), "reported", err == nil)
 }

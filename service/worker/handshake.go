@@ -29,7 +29,7 @@ func (s *session) handshake(stream grpc.BidiStreamingClient[pecanv1.WorkerMessag
 	}
 	welcome := command.GetWelcome()
 	if welcome == nil {
-		return nil, reason.New(reason.Internal, "the dispatcher's first command is no welcome")
+		return nil, reason.New(reason.Internal, "the dispatcher's first command is not a welcome")
 	}
 	for what, s := range map[string]float64{"heartbeat": welcome.GetHeartbeatS(), "lease": welcome.GetLeaseTtlS()} {
 		if !(s > 0) || s > check.MaxDuration.Seconds() {

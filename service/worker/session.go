@@ -161,7 +161,7 @@ func (s *session) run(ctx context.Context) error {
 		}
 		if time.Since(complained) > logPeriod {
 			complained = time.Now()
-			s.worker.log.Warn("no session with the dispatcher, trying again", "dispatcher", s.worker.config.Dispatcher, "for", away.Round(time.Millisecond), "error", err)
+			s.worker.log.Warn("no session with the dispatcher; trying again", "dispatcher", s.worker.config.Dispatcher, "for", away.Round(time.Millisecond), "error", err)
 		}
 		if !clock.Sleep(ctx, backoff/2+rand.N(backoff)) {
 			return nil
@@ -282,6 +282,6 @@ func (w *Worker) handle(command *pecanv1.WorkerCommand) {
 	case command.GetTryOrder() != nil:
 		w.trials.Begin(command.GetTryOrder())
 	default:
-		w.log.Warn("a command that this build does not know", "command", fmt.Sprintf("%T", command.GetKind()))
+		w.log.Warn("unknown command of the dispatcher", "command", fmt.Sprintf("%T", command.GetKind()))
 	}
 }

@@ -99,7 +99,7 @@ func start(ctx context.Context, config Config) (w *Worker, err error) {
 		return nil, err
 	}
 	if w.hostID, err = hostid.Get(); err != nil {
-		w.log.Warn("shared memory is off: this host cannot be named", "error", err)
+		w.log.Warn("shared memory is off: this host has no id", "error", err)
 	}
 	if w.server, err = serve.Listen(w.log, w.identity, w.streams, serve.Options{
 		Listen: config.Listen, Advertise: config.Advertise, Dispatcher: config.Dispatcher, ListenOn: config.ListenOn, Version: config.Version,
@@ -179,7 +179,7 @@ func (w *Worker) close() error {
 	case <-done:
 	case <-time.After(closeTimeout):
 		// Other workers have the streams by now. The process ends, which frees everything.
-		w.log.Warn("an operation of TensorFlow cannot be ended, the process ends without it", "waited", closeTimeout, "streams", w.streams.Load().Running)
+		w.log.Warn("a TensorFlow operation does not end; the process ends without it", "waited", closeTimeout, "streams", w.streams.Load().Running)
 		if w.streams.Checkpoints != nil {
 			err = multierr.Append(err, w.streams.Checkpoints.Close())
 		}

@@ -108,7 +108,7 @@ func (c *Directory) drop(name string, why error) {
 	c.dropped.Add(1)
 	level := c.Log.Debug
 	c.warned.Do(func() { level = c.Log.Warn })
-	level("what passes cache() is not kept, the epoch goes on without (said once; pecanctl status counts)", "file", name, "error", why)
+	level("a cache segment is not written; the epoch continues without it (logged once; pecanctl status counts)", "file", name, "error", why)
 }
 
 // report reports a durable segment to the dispatcher. The channel is closed when it has answered.
@@ -166,10 +166,10 @@ func (c *Directory) remove(name string) {
 // invalidate reports that a segment cannot be used. A damaged segment is moved aside.
 func (c *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why error) {
 	c.invalid.Add(1)
-	c.Log.Warn("a segment of a cache cannot be used, its elements are computed", "file", segment.GetName(), "error", why)
+	c.Log.Warn("a cache segment cannot be used; its elements are computed", "file", segment.GetName(), "error", why)
 	if damaged {
 		if err := c.dir.Quarantine(segment.GetName()); err != nil {
-			c.Log.Debug("take a damaged segment out of the way", "file", segment.GetName(), "error", err)
+			c.Log.Debug("move a damaged segment aside", "file", segment.GetName(), "error", err)
 		}
 	}
 	c.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentInvalid{CacheSegmentInvalid: &pecanv1.CacheSegmentInvalid{
@@ -183,7 +183,7 @@ func (c *Directory) Collect(ctx context.Context) {
 	for clock.Sleep(ctx, max(min(after/2, collectPeriod), 10*time.Millisecond)) {
 		names, err := c.dir.List()
 		if err != nil {
-			c.Log.Debug("look through the cache directory", "error", err)
+			c.Log.Debug("list the cache directory", "error", err)
 			continue
 		}
 		old := c.orphansAmong(names, after)

@@ -104,7 +104,7 @@ func (k *Source) segmentID() cache.ID {
 
 func (k *Source) beginReading(segment *pecanv1.CacheSegment) (err error) {
 	if segment.GetSource() != k.source {
-		k.Directory.invalidate(segment, false, errors.New("the source files have changed since it was written, or TensorFlow has"))
+		k.Directory.invalidate(segment, false, errors.New("the source files or TensorFlow have changed since it was written"))
 		return k.open()
 	}
 	k.reader, err = k.Directory.dir.Open(cache.Segment{
@@ -208,7 +208,7 @@ func (k *Source) compute() (err error) {
 		left -= uint64(n)
 		if err != nil {
 			if errors.Is(err, io.EOF) {
-				return fmt.Errorf("the dataset has %d elements less at cache() than when they were written: look for files that change", left)
+				return fmt.Errorf("the dataset has %d fewer elements at cache() than when they were written: look for files that change", left)
 			}
 			return err
 		}
@@ -269,7 +269,7 @@ func (k *Source) drop(why error) {
 		return
 	}
 	if err := k.writer.Abort(); err != nil {
-		k.Log.Debug("give up a segment", "file", k.name, "error", err)
+		k.Log.Debug("abandon a segment", "file", k.name, "error", err)
 	}
 	k.writer = nil
 	k.Directory.drop(k.name, why)

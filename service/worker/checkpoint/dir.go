@@ -45,7 +45,7 @@ type Dir struct{ root *os.Root }
 func Open(dir string) (*Dir, error) {
 	root, err := safedir.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w; create it, or leave --checkpoint-dir out", err)
+		err = fmt.Errorf("%w; create it, or omit --checkpoint-dir", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the directory of checkpoints: %w", err)
@@ -179,15 +179,15 @@ func (c *Dir) Read(name string, want *pecanv1.Checkpoint) (*pecanv1.Checkpoint, 
 	defer file.Close()
 	fixed := make([]byte, len(checkpointMagic)+4)
 	if _, err := io.ReadFull(file, fixed); err != nil {
-		return nil, nil, fmt.Errorf("it is short: %w", err)
+		return nil, nil, fmt.Errorf("it is truncated: %w", err)
 	}
 	length := int64(binary.LittleEndian.Uint32(fixed[len(checkpointMagic):]))
 	if string(fixed[:len(checkpointMagic)]) != checkpointMagic || length > maxManifest {
-		return nil, nil, errors.New("it is no checkpoint, or one of another version")
+		return nil, nil, errors.New("it is not a checkpoint of this version")
 	}
 	rest := make([]byte, length+4)
 	if _, err := io.ReadFull(file, rest); err != nil {
-		return nil, nil, fmt.Errorf("it is short: %w", err)
+		return nil, nil, fmt.Errorf("it is truncated: %w", err)
 	}
 	head := append(fixed, rest[:length]...)
 	manifest := new(pecanv1.Checkpoint)
@@ -195,14 +195,14 @@ func (c *Dir) Read(name string, want *pecanv1.Checkpoint) (*pecanv1.Checkpoint, 
 		return nil, nil, errors.New("its manifest is damaged")
 	}
 	if size := bytes - int64(len(head)) - 4; size < 0 || size > maxState || uint64(size) != manifest.GetSize() {
-		return nil, nil, fmt.Errorf("its state has %d bytes, %d are stated", size, manifest.GetSize())
+		return nil, nil, fmt.Errorf("its state has %d bytes, its manifest says %d", size, manifest.GetSize())
 	}
 	if !sameOrigin(manifest, want) {
 		return nil, nil, ErrForeign
 	}
 	state := make([]byte, manifest.GetSize())
 	if _, err := io.ReadFull(file, state); err != nil {
-		return nil, nil, fmt.Errorf("it is short: %w", err)
+		return nil, nil, fmt.Errorf("it is truncated: %w", err)
 	}
 	if crc32.Checksum(state, frame.Castagnoli) != manifest.GetCrc() {
 		return nil, nil, errors.New("its state is damaged")

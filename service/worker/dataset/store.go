@@ -106,7 +106,7 @@ func (k *knownGraph) inOrder(order []string) (*graph.Graph, error) {
 	}
 	ordered, err := graphorder.Reorder(k.parsed, order)
 	if err != nil {
-		return nil, reason.New(reason.Internal, "the order of the steps of dataset %s cannot be had here: %w", k.fingerprint, err)
+		return nil, reason.New(reason.Internal, "reorder the steps of dataset %s: %w", k.fingerprint, err)
 	}
 	k.ordered = append([]orderedGraph{{order, ordered}}, k.ordered[:min(len(k.ordered), maxOrders-1)]...)
 	return ordered, nil

@@ -37,7 +37,7 @@ func OutputTypes(serialised []byte) ([]tf.DataType, error) {
 		return false
 	})
 	if err == nil && len(types) == 0 {
-		err = reason.New(reason.GraphStructure, "the dataset's output %q does not say which dtypes it has", output)
+		err = reason.New(reason.GraphStructure, "the dataset's output %q does not state its dtypes", output)
 	}
 	return types, err
 }

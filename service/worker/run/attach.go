@@ -29,7 +29,7 @@ func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
 	target := s.run.window
 	if c.Remainder() {
 		if s.remainder == nil {
-			return reason.New(reason.BadArgument, "stream %d keeps nothing back", s.key.stream)
+			return reason.New(reason.BadArgument, "stream %d has no remainder", s.key.stream)
 		}
 		target = s.remainder
 	}
@@ -38,8 +38,8 @@ func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
 		return reason.New(reason.Closed, "another reader opened stream %d", s.key.stream)
 	}
 	if s.belowWindow == nil && !c.Remainder() && !split.IsRepeatable(s.order.GetPlan()) && !s.run.window.Holds(start) {
-		s.belowWindow = reason.New(reason.StaleLease, "stream %d no longer has element %d, and another run may have another one there", s.key.stream, start)
-		s.log.Info("the stream cannot go on: the elements that the reader wants are no longer held", "start_index", start)
+		s.belowWindow = reason.New(reason.StaleLease, "stream %d no longer holds element %d, and another run may produce a different one", s.key.stream, start)
+		s.log.Info("the stream cannot continue: the elements that the reader wants are no longer held", "start_index", start)
 		s.streams.Dispatcher.Send(s.failure(s.belowWindow, true))
 	}
 	if s.belowWindow != nil {
@@ -56,7 +56,7 @@ func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
 	}
 	if !ok {
 		s.log.Info("run the stream again: the elements that the reader wants are no longer held, or far ahead", "start_index", start, "from", begin.start)
-		s.restart(reason.New(reason.Closed, "stream %d begins again for another reader", s.key.stream), begin)
+		s.restart(reason.New(reason.Closed, "stream %d restarts for another reader", s.key.stream), begin)
 		c.Bind(s.run.window)
 		s.run.window.Attach(c, start)
 	}

@@ -121,7 +121,7 @@ func (w *crashGuard) mark(first, below uint64, files []string) {
 		Number: s.streams.marks.Add(1),
 	})
 	if err != nil && w.run.ctx.Err() == nil {
-		s.log.Debug("an element is made that the dispatcher was not told of", "element", first, "error", err)
+		s.log.Debug("an element is produced without a crash mark", "element", first, "error", err)
 	}
 }
 

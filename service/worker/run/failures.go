@@ -53,7 +53,7 @@ func checkElement(index uint64, element []*tf.Tensor, specs []*pecanv1.Component
 	total, table := int64(0), 16
 	for i, t := range element {
 		if t.DType() != tf.String && frame.Width(uint32(t.DType())) == 0 {
-			return reason.New(reason.ElementSpec, "component %d of element %d is %s, which cannot leave a worker", i, index, frame.DTypeName(uint32(t.DType())))
+			return reason.New(reason.ElementSpec, "component %d of element %d is %s, which cannot be sent", i, index, frame.DTypeName(uint32(t.DType())))
 		}
 		if len(specs) > 0 && !matches(t, specs[i]) {
 			return reason.New(reason.ElementSpec, "component %d of element %d is %s of shape %v, its element spec says %s of shape %s",

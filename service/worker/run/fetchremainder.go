@@ -42,7 +42,7 @@ func (w *Streams) fetchRemainder(ctx context.Context, order *pecanv1.StartStream
 		for _, batch := range batches {
 			tf.ReleaseAll(batch)
 		}
-		return nil, reason.New(reason.Internal, "stream %d kept %d rows back, %d were expected", from.GetStream(), rows, from.GetRows())
+		return nil, reason.New(reason.Internal, "stream %d holds %d remainder rows, %d were expected", from.GetStream(), rows, from.GetRows())
 	}
 	return batches, nil
 }

@@ -57,7 +57,7 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 	}
 	graphs, err := w.Graphs.Instantiate(r.ctx, r.order.GetFingerprint(), plan, at)
 	if at.Serial && reason.Is(err, reason.Unsupported) {
-		r.stream.log.Info("a stream under suspicion is run with steps that work ahead", "why", err)
+		r.stream.log.Info("a guarded stream runs with steps that read ahead", "why", err)
 		at.Serial, r.serial = false, false
 		graphs, err = w.Graphs.Instantiate(r.ctx, r.order.GetFingerprint(), plan, at)
 	}

@@ -118,7 +118,7 @@ func (r *run) markOpening() {
 		Number: s.streams.marks.Add(1),
 	})
 	if err != nil && r.ctx.Err() == nil {
-		s.log.Debug("a stream is opened of which the dispatcher was not told", "error", err)
+		s.log.Debug("a stream is opened without a crash mark", "error", err)
 	}
 }
 

@@ -80,7 +80,7 @@ func (r *run) openOrRestore() (*tf.Iterator, error) {
 				return it, err
 			}
 			r.saver.damaged.Add(1)
-			r.stream.log.Warn("a checkpoint is of no use", "file", each.Name, "error", err)
+			r.stream.log.Warn("a checkpoint cannot be used", "file", each.Name, "error", err)
 		}
 	}
 	return r.open(0)
@@ -117,7 +117,7 @@ func (r *run) restore(from checkpoint.File) (*tf.Iterator, error) {
 	r.window.Restart(from.Index, max(manifest.GetCleanBelow(), min(arithmetic, from.Index)))
 	r.saver.restored.Store(true)
 	r.saver.index = from.Index
-	r.stream.log.Info("stream goes on from a checkpoint", "index", from.Index, "bytes", len(state), "took", time.Since(begun))
+	r.stream.log.Info("stream continues from a checkpoint", "index", from.Index, "bytes", len(state), "took", time.Since(begun))
 	return it, nil
 }
 

@@ -114,7 +114,7 @@ func (w *Streams) Start(order *pecanv1.StartStream) {
 	w.arrived = make(chan struct{})
 	s.begin()
 	w.mu.Unlock()
-	s.log.Info("stream starts", "lease", order.GetLease(), "closing", order.GetClosing(), "ahead", order.GetPrefetch())
+	s.log.Info("stream starts", "lease", order.GetLease(), "closing", order.GetClosing(), "prefetch", order.GetPrefetch())
 }
 
 // Stop ends a stream that is held under this lease or an older one; lease 0 means any. If the dispatcher wants a

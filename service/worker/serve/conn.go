@@ -198,7 +198,7 @@ func (c *conn) handle(h frame.Header, meta []byte) error {
 func (c *conn) open(h frame.Header, meta []byte) error {
 	request := new(pecanv1.OpenStream)
 	if err := proto.Unmarshal(meta, request); err != nil || request.GetId() == nil || h.Channel == 0 {
-		return reason.New(reason.FrameCorrupt, "an OPEN that says nothing, for channel %d", h.Channel)
+		return reason.New(reason.FrameCorrupt, "an OPEN without a stream, for channel %d", h.Channel)
 	}
 	ch := &channel{conn: c, id: h.Channel, lease: request.GetLease(), sequence: c.server.opens.Add(1), credit: request.GetCredit(), remainder: request.GetRemainder(),
 		checksum: request.GetPayloadChecksum() && c.unix == nil, compression: request.GetCompression()}
@@ -292,7 +292,7 @@ func (c *conn) push(encoded []byte) error {
 	if len(c.control) >= maxControl {
 		c.mu.Unlock()
 		c.nc.Close()
-		return fmt.Errorf("%d answers wait to be read by the peer", maxControl)
+		return fmt.Errorf("the peer has not read %d answers", maxControl)
 	}
 	c.control = append(c.control, encoded)
 	c.mu.Unlock()

@@ -35,7 +35,7 @@ func (s *Server) add(c *conn) bool {
 		oldest.silentEntry = nil
 		oldest.nc.Close()
 		if kept, say := s.peers.allow(time.Now()); say {
-			s.log.Warn("hang up on a connection that says nothing: too many do", "limit", maxSilent, "peer", oldest.nc.RemoteAddr(), "not_logged_before", kept)
+			s.log.Warn("close a silent connection: too many are silent", "limit", maxSilent, "peer", oldest.nc.RemoteAddr(), "not_logged_before", kept)
 		}
 	}
 	s.conns[c] = struct{}{}
@@ -52,7 +52,7 @@ func (s *Server) promote(c *conn) *reason.Error {
 	case c.silentEntry == nil:
 		// The connection was closed meanwhile.
 	case g.readers >= MaxReaders:
-		return reason.New(reason.ServiceLimit, "worker %s has %d readers, and takes no more than %d: start more workers, or try again when some have left",
+		return reason.New(reason.ServiceLimit, "worker %s has %d readers, the limit is %d: start more workers, or try again later",
 			s.identity, g.readers, MaxReaders)
 	default:
 		g.silent.Remove(c.silentEntry)

@@ -175,7 +175,7 @@ func (c *conn) shareData(b *batch, h frame.Header, p payload.Parts) (bool, error
 		b.header(frame.Header{Type: frame.Drop, Index: number}, nil)
 	}
 	if err != nil {
-		c.log.Warn("shared memory cannot be had, elements go through the socket", "error", err)
+		c.log.Warn("shared memory is not available; elements go through the socket", "error", err)
 		return false, nil
 	}
 	if s == nil {
@@ -207,7 +207,7 @@ func (c *conn) announce(b *batch, s *slot) error {
 	}
 	n, _, err := c.unix.WriteMsgUnix(encoded, unix.UnixRights(s.fd), nil)
 	if err != nil {
-		return fmt.Errorf("hand over shared memory: %w", err)
+		return fmt.Errorf("send shared memory: %w", err)
 	}
 	s.announced()
 	if n < len(encoded) {

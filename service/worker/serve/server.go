@@ -142,7 +142,7 @@ func (s *Server) accept(listener net.Listener) {
 				return
 			}
 			// The process is probably out of descriptors. Connections that end release some.
-			s.log.Warn("accept a reader", "error", err)
+			s.log.Warn("accept a connection", "error", err)
 			select {
 			case <-s.ctx.Done():
 				return

@@ -78,12 +78,12 @@ func slotSize(n uint64) int64 {
 func newSlot(number uint64, size int64) (*slot, error) {
 	fd, err := unix.MemfdCreate("pecan-slot", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return nil, fmt.Errorf("make shared memory: %w", err)
+		return nil, fmt.Errorf("create shared memory: %w", err)
 	}
 	memory, err := mapSlot(fd, size)
 	if err != nil {
 		unix.Close(fd)
-		return nil, fmt.Errorf("make shared memory of %d bytes: %w", size, err)
+		return nil, fmt.Errorf("create shared memory of %d bytes: %w", size, err)
 	}
 	return &slot{number: number, memory: memory, fd: fd}, nil
 }

@@ -39,7 +39,7 @@ const (
 // components, dtype or shape.
 func (d *differ) compare(original, ordered []*tf.Tensor) (wrong string) {
 	if len(original) != len(ordered) {
-		return fmt.Sprintf("it has %d components, in the other order %d", len(original), len(ordered))
+		return fmt.Sprintf("it has %d components, and %d in the new order", len(original), len(ordered))
 	}
 	if d.components == nil {
 		d.components = make([]difference, len(original))
@@ -48,15 +48,15 @@ func (d *differ) compare(original, ordered []*tf.Tensor) (wrong string) {
 		}
 	}
 	if len(d.components) != len(original) {
-		return fmt.Sprintf("it has %d components, others %d", len(original), len(d.components))
+		return fmt.Sprintf("it has %d components, other elements have %d", len(original), len(d.components))
 	}
 	for i, a := range original {
 		b, c := ordered[i], &d.components[i]
 		if a.DType() != b.DType() || a.DType() != c.dtype {
-			return fmt.Sprintf("component %d is %s, in the other order %s", i, frame.DTypeName(uint32(a.DType())), frame.DTypeName(uint32(b.DType())))
+			return fmt.Sprintf("component %d is %s, and %s in the new order", i, frame.DTypeName(uint32(a.DType())), frame.DTypeName(uint32(b.DType())))
 		}
 		if !slices.Equal(a.Dims(), b.Dims()) {
-			return fmt.Sprintf("component %d has the shape %v, in the other order %v", i, a.Dims(), b.Dims())
+			return fmt.Sprintf("component %d has shape %v, and %v in the new order", i, a.Dims(), b.Dims())
 		}
 		c.compare(a, b)
 	}
@@ -211,13 +211,13 @@ func (d *differ) verdict() string {
 		switch exact := d.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT; {
 		case bound < 0:
 		case c.dtype == tf.String && c.unequal:
-			return fmt.Sprintf("component %d has other strings in the new order", i)
+			return fmt.Sprintf("component %d has different strings in the new order", i)
 		case c.nonFinite:
-			return fmt.Sprintf("component %d has values that are no numbers, or infinite, in one order only", i)
+			return fmt.Sprintf("component %d has NaN or infinite values in one order only", i)
 		case c.maxDifference > bound:
 			return fmt.Sprintf("component %d (%s) differs by up to %g, where %s is allowed", i, frame.DTypeName(uint32(c.dtype)), c.maxDifference, words)
 		case exact && c.unequal:
-			return fmt.Sprintf("component %d (%s) has other bits in the new order", i, frame.DTypeName(uint32(c.dtype)))
+			return fmt.Sprintf("component %d (%s) has different bits in the new order", i, frame.DTypeName(uint32(c.dtype)))
 		}
 	}
 	return ""

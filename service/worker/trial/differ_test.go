@@ -138,13 +138,13 @@ func TestStringsShapesAndDtypesAreTheSame(t *testing.T) {
 	numbers := func(dims ...int64) *tf.Tensor { return tensorOf(t, tf.UInt8, make([]byte, 6), dims...) }
 	signed := tensorOf(t, dtInt8, make([]byte, 6), 6)
 	for what, pair := range map[string][2][]*tf.Tensor{
-		"components, in the other order 2": {{one}, {one, one}},
-		"in the other order [3 2]":         {{numbers(2, 3)}, {numbers(3, 2)}},
-		"in the other order int8":          {{numbers(6)}, {signed}},
-		"others 1":                         {{one, one}, {one, one}},
+		"components, and 2 in the new order": {{one}, {one, one}},
+		"and [3 2] in the new order":         {{numbers(2, 3)}, {numbers(3, 2)}},
+		"and int8 in the new order":          {{numbers(6)}, {signed}},
+		"other elements have 1":              {{one, one}, {one, one}},
 	} {
 		d := differ{tolerance: anything}
-		if what == "others 1" {
+		if what == "other elements have 1" {
 			d.compare([]*tf.Tensor{one}, []*tf.Tensor{one})
 		}
 		if wrong := d.compare(pair[0], pair[1]); !strings.Contains(wrong, what) {

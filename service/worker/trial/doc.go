@@ -7,5 +7,5 @@
 // Files: queue.go takes commands and answers them; trial.go is one trial; paired.go runs a stream in both orders;
 // differ.go compares elements; gain.go decides whether CPU is saved; threads.go measures the CPU of a trial's threads.
 //
-// All of a trial happens in one goroutine that is bound to its thread, so that its CPU can be told from that of streams.
+// All of a trial happens in one goroutine that is bound to its thread, so that its CPU is separate from that of streams.
 package trial

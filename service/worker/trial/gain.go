@@ -96,7 +96,7 @@ func (g *gain) doubt() string {
 	low, high := g.interval()
 	switch {
 	case g.few() && (g.n < fewElements || len(g.openingMeans) < fewOpenings || low < largeGain*original):
-		return fmt.Sprintf("not faster with confidence: what a few elements cost was measured, %d in %d openings of the dataset, and it takes %d in %d",
+		return fmt.Sprintf("not faster with confidence: only %d elements in %d openings of the dataset were measured, and %d in %d are needed",
 			g.n, len(g.openingMeans), minElements, fewOpenings)
 	case low <= 0:
 		return fmt.Sprintf("not faster with confidence: an element takes %.3g ms in the registered order and %.3g ms in the new one, between %.3g and %.3g ms less (95 %%)",

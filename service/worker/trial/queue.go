@@ -52,7 +52,7 @@ func (t *Queue) Begin(command *pecanv1.TryOrder) {
 		return
 	}
 	if len(t.running) >= maxWaiting {
-		t.answer(command, &pecanv1.OrderTrial{Refused: fmt.Sprintf("worker %s has %d other trials to make", t.Identity, len(t.running))})
+		t.answer(command, &pecanv1.OrderTrial{Refused: fmt.Sprintf("worker %s has %d other trials to run", t.Identity, len(t.running))})
 		return
 	}
 	ctx, cancel := context.WithCancel(t.Lifetime)
@@ -100,7 +100,7 @@ func (t *Queue) answer(command *pecanv1.TryOrder, trial *pecanv1.OrderTrial) {
 	} else {
 		t.refused.Add(1)
 	}
-	t.Log.Info("an order of steps was tried", "trial", command.GetId(), "dataset", command.GetFingerprint(), "elements", trial.GetElements(),
+	t.Log.Info("order trial", "trial", command.GetId(), "dataset", command.GetFingerprint(), "elements", trial.GetElements(),
 		"original_s", trial.GetOriginalS(), "ordered_s", trial.GetOrderedS(), "cpu_s", trial.GetCpuS(), "refused", trial.GetRefused())
 	t.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: &pecanv1.OrderTried{Id: command.GetId(), Trial: trial}}})
 }
@@ -110,8 +110,8 @@ func (t *Queue) try(ctx context.Context, command *pecanv1.TryOrder) (result *pec
 	trial := &trial{graphs: t.Graphs, opening: t.Opening, command: command, differ: differ{tolerance: toleranceOf(command.GetOptions())}}
 	defer func() {
 		if broken := recover(); broken != nil {
-			t.Log.Error("a trial broke", "trial", command.GetId(), "panic", broken, "stack", string(debug.Stack()))
-			result = &pecanv1.OrderTrial{Refused: fmt.Sprintf("the trial broke: %v", broken)}
+			t.Log.Error("a trial panicked", "trial", command.GetId(), "panic", broken, "stack", string(debug.Stack()))
+			result = &pecanv1.OrderTrial{Refused: fmt.Sprintf("the trial panicked: %v", broken)}
 		}
 		t.spent.Add(int64(result.GetCpuS() * float64(time.Second)))
 	}()

@@ -33,7 +33,7 @@ const (
 
 // These errors end a trial early.
 var (
-	errSpent   = errors.New("what may be spent is spent")
+	errSpent   = errors.New("the budget is spent")
 	errRefused = errors.New("the order is refused")
 )
 
@@ -87,11 +87,11 @@ func (t *trial) refusal() string {
 	plan := t.command.GetPlan()
 	switch {
 	case len(t.command.GetOrder()) == 0:
-		return "there is no order to be tried"
+		return "there is no order to try"
 	case plan.GetWritesFiles():
-		return "the dataset writes files, which a trial must not"
+		return "the dataset writes files, and a trial must not write files"
 	case t.command.GetCpuS() <= 0:
-		return "no CPU may be spent on a trial"
+		return "the trial has no CPU budget"
 	}
 	return ""
 }
@@ -186,9 +186,9 @@ func (t *trial) element(p *pair, stream, n int) (over bool, err error) {
 	case errors.Is(original.err, io.EOF) && errors.Is(ordered.err, io.EOF):
 		return true, nil
 	case errors.Is(original.err, io.EOF):
-		return false, t.refuse("stream %d has %d elements, in the new order more", stream, n)
+		return false, t.refuse("stream %d has %d elements, and more in the new order", stream, n)
 	case errors.Is(ordered.err, io.EOF):
-		return false, t.refuse("stream %d has %d elements in the new order, in the registered one more", stream, n)
+		return false, t.refuse("stream %d has %d elements in the new order, and more in the registered one", stream, n)
 	}
 	t.seen++
 	switch {
@@ -242,7 +242,7 @@ func (t *trial) open(stream int) (p *pair, err error) {
 	if n, err := t.threads.find(); err != nil {
 		return nil, err
 	} else if n == 0 {
-		return nil, errors.New("the threads that TensorFlow makes for a context cannot be told from others, so what it costs cannot be measured")
+		return nil, errors.New("the threads of a TensorFlow context cannot be identified, so their CPU cannot be measured")
 	}
 	return both, nil
 }
@@ -265,7 +265,7 @@ func (t *trial) result(err error) *pecanv1.OrderTrial {
 	default:
 		spent := errors.Is(err, errSpent) || t.threads.cpu() >= t.budget()
 		if out.Refused = t.gain.doubt(); out.Refused != "" && spent {
-			out.Refused = fmt.Sprintf("%s; a trial of %.3g s was not enough to tell more", out.Refused, t.command.GetCpuS())
+			out.Refused = fmt.Sprintf("%s; a trial of %.3g s was not enough to decide", out.Refused, t.command.GetCpuS())
 			out.Inconclusive = t.gain.open()
 		}
 	}

@@ -123,7 +123,7 @@ func TestTrialsTellGoodOrdersFromBadOnes(t *testing.T) {
 	}{
 		"what makes less first":                      {"costly_crop", exact, []int{0, 2, 1}, ""},
 		"few elements and a large gain":              {"few", exact, []int{0, 2, 1}, ""},
-		"too few elements":                           {"very_few", exact, []int{0, 2, 1}, "a few elements cost was measured"},
+		"too few elements":                           {"very_few", exact, []int{0, 2, 1}, "openings of the dataset were measured"},
 		"what makes less last":                       {"crop_costly", exact, []int{0, 2, 1}, "not faster with confidence: an element takes"},
 		"the same order":                             {"costly_crop", exact, []int{0, 1, 2}, "?"},
 		"other values, and none may differ":          {"mean_crop", exact, []int{0, 2, 1}, "component 0 (float32) differs by up to"},
@@ -280,7 +280,7 @@ func TestATrialThatBreaksIsAnAnswer(t *testing.T) {
 	q := queue()
 	command := trying(t, q, "costly_crop", exact, 0, 2, 1)
 	q.Graphs = breaking{q.Graphs}
-	if trial := q.try(t.Context(), command); !strings.Contains(trial.GetRefused(), "the trial broke: no graph today") {
+	if trial := q.try(t.Context(), command); !strings.Contains(trial.GetRefused(), "the trial panicked: no graph today") {
 		t.Errorf("refused: %q", trial.GetRefused())
 	}
 }
