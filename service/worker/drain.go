@@ -27,14 +27,14 @@ func (w *Worker) drain(ctx context.Context) {
 	}
 	// This heartbeat stops the dispatcher from leasing more streams to this worker.
 	w.session.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: w.heartbeat()}})
-	begun, drained, told := time.Now(), false, 0
+	begun, drained, reported := time.Now(), false, 0
 	for !drained && time.Since(begun) < w.config.DrainTimeout && w.session.isUp() {
-		var rests int
-		drained, rests = w.streams.Leave()
-		if rests > told {
+		var count int
+		drained, count = w.streams.Leave()
+		if count > reported {
 			w.session.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: w.heartbeat()}})
 		}
-		told = rests
+		reported = count
 		if !drained && !clock.Sleep(ctx, drainPoll) {
 			break
 		}

@@ -81,6 +81,7 @@ func (c *Directory) Close() error {
 	return err
 }
 
+// Metrics returns the counts since the worker started; nil without a directory.
 func (c *Directory) Metrics() *pecanv1.CacheMetrics {
 	if c == nil {
 		return nil

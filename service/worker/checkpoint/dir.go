@@ -42,6 +42,7 @@ const (
 // Everything in it is verified before use.
 type Dir struct{ root *os.Root }
 
+// Open opens the directory of checkpoints. It refuses a directory that other users can write to.
 func Open(dir string) (*Dir, error) {
 	root, err := safedir.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -55,6 +55,7 @@ type orderedGraph struct {
 	graph *graph.Graph
 }
 
+// NewStore makes an empty Store, which fetches datasets by fingerprint.
 func NewStore(fetch func(context.Context, string) ([]byte, error)) *Store {
 	return &Store{fetch: fetch}
 }
@@ -69,6 +70,7 @@ func (g *Store) Instantiate(ctx context.Context, fingerprint string, plan *pecan
 	return rewrite.Instantiate(parsed, plan, at)
 }
 
+// Files returns the files that a stream reads, in order; nil if they are not known.
 func (g *Store) Files(ctx context.Context, fingerprint string, plan *pecanv1.Plan, stream uint32) []string {
 	parsed, err := g.inOrder(ctx, fingerprint, plan.GetOrder())
 	if err != nil {

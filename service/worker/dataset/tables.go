@@ -40,6 +40,7 @@ type usedSet struct {
 	users  int
 }
 
+// NewTables makes an empty Tables.
 func NewTables(log *slog.Logger) *Tables {
 	return &Tables{log: log, sets: map[tableSet]*usedSet{}, names: map[tableSet]int{}}
 }

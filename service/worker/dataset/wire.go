@@ -54,6 +54,7 @@ func OutputNode(serialised []byte) (output string, err error) {
 	return output, err
 }
 
+// NodeOf returns the name of the node in an input such as "node:0".
 func NodeOf(input string) string {
 	name, _, _ := strings.Cut(input, ":")
 	return name

@@ -14,6 +14,7 @@ type Columns struct {
 	Home *Pool[*tf.Block]
 }
 
+// Frame implements Body.
 func (c *Columns) Frame(from int) Parts {
 	out := Parts{Flags: frame.Block, Components: len(c.Block.Columns)}
 	var p Builder
@@ -32,6 +33,7 @@ func (c *Columns) Frame(from int) Parts {
 	return out
 }
 
+// Release implements Body.
 func (c *Columns) Release() {
 	if c.Own == nil {
 		c.Home.Put(c.Block)

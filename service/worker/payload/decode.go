@@ -45,6 +45,7 @@ func ReadElements(in io.Reader, h frame.Header, meta []byte) ([][]*tf.Tensor, er
 	return elements, nil
 }
 
+// Tensor makes the tensor of one row of an element table.
 func Tensor(row *frame.Tensor, payload []byte) (*tf.Tensor, error) {
 	dims := make([]int64, len(row.Dims))
 	for i, dim := range row.Dims {

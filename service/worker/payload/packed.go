@@ -16,6 +16,7 @@ type Packed struct {
 	Home *Pool[*tf.Pack]
 }
 
+// Frame implements Body.
 func (p *Packed) Frame(from int) Parts {
 	row, at := p.locate(from)
 	out := Parts{Components: p.Components, Rows: p.Table[row:]}
@@ -47,6 +48,7 @@ func (p *Packed) Copy(from, to int) *Packed {
 	}
 }
 
+// Release implements Body.
 func (p *Packed) Release() {
 	if p.Pack != nil {
 		p.Home.Put(p.Pack)

@@ -32,6 +32,7 @@ type Builder struct {
 	at       uint64
 }
 
+// Align adds zeros up to the next multiple of frame.Align.
 func (p *Builder) Align() {
 	if gap := frame.AlignUp(p.at) - p.at; gap > 0 {
 		p.Segments = append(p.Segments, zeros[:gap])
@@ -39,6 +40,7 @@ func (p *Builder) Align() {
 	}
 }
 
+// Add adds a piece without copying it.
 func (p *Builder) Add(piece []byte) {
 	if len(piece) > 0 {
 		p.Segments = append(p.Segments, piece)
@@ -46,6 +48,7 @@ func (p *Builder) Add(piece []byte) {
 	}
 }
 
+// AppendRow appends a row of an element table to dst.
 func AppendRow(dst []byte, dtype tf.DataType, dims []int64, bytes uint64) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(dtype))
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(dims)))

@@ -26,6 +26,7 @@ func (p *Pool[T]) Get(make func() T) T {
 	return make()
 }
 
+// Put returns a buffer to the pool.
 func (p *Pool[T]) Put(b T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -36,6 +37,7 @@ func (p *Pool[T]) Put(b T) {
 	p.idle = append(p.idle, b)
 }
 
+// Close frees the idle buffers.
 func (p *Pool[T]) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

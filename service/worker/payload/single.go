@@ -38,6 +38,8 @@ func NewSingle(tensors []*tf.Tensor) *single {
 	return s
 }
 
+// Frame implements Body.
 func (s *single) Frame(int) Parts { return s.Parts }
 
+// Release implements Body.
 func (s *single) Release() { tf.ReleaseAll(s.tensors) }

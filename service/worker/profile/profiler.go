@@ -67,6 +67,7 @@ type Counts struct {
 	consumed, Out uint64
 }
 
+// Add adds more to t.
 func (t *Counts) Add(more Counts) {
 	t.ns += more.ns
 	t.Elements += more.Elements
@@ -343,6 +344,7 @@ func (p *Profiler) nodeMetrics() []*pecanv1.NodeMetrics {
 	return out
 }
 
+// Metrics returns the metrics of the last Read.
 func (p *Profiler) Metrics() []*pecanv1.NodeMetrics {
 	p.mu.Lock()
 	defer p.mu.Unlock()

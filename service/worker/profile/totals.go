@@ -45,6 +45,7 @@ type Run interface {
 	Recovery() *pecanv1.Recovery
 }
 
+// NewTotals makes an empty Totals.
 func NewTotals() *Totals { return &Totals{jobs: map[string]*counters{}} }
 
 // Add counts a run from now on.
@@ -133,13 +134,13 @@ func (l *Totals) Unreported(job string) *pecanv1.JobMetrics {
 	}
 	a.reported = true
 	a.sequence++
-	figures := &pecanv1.JobMetrics{
+	metrics := &pecanv1.JobMetrics{
 		JobId: job, Generation: a.generation, Sequence: a.sequence, Recovery: new(pecanv1.Recovery), Nodes: a.done.Nodes, Ordered: a.done.Ordered,
 		Failed: a.done.Failed, OrderedFailed: a.done.OrderedFailed,
 	}
-	figures.Recovery.Add(a.done.Recovery)
-	addRuns(figures, slices.Collect(maps.Keys(a.live))...)
-	return figures
+	metrics.Recovery.Add(a.done.Recovery)
+	addRuns(metrics, slices.Collect(maps.Keys(a.live))...)
+	return metrics
 }
 
 // Jobs returns the jobs with counters. Counters that were unused for long are dropped; a job that returns gets a

@@ -54,13 +54,13 @@ func (w *crashGuard) begin(next uint64) int {
 		// requested.
 		first = 0
 	}
-	suspicious := first <= next && next < below
+	isSuspected := first <= next && next < below
 	// A closing stream waits for other streams of this worker. With the exclusive lock, they would wait for it.
 	//
 	// A run that was stopped produces nothing, whether or not it has the lock.
-	w.exclusive = suspicious && !closing && w.run.stream.streams.exclusive.lock(w.run.ctx)
+	w.exclusive = isSuspected && !closing && w.run.stream.streams.exclusive.lock(w.run.ctx)
 	switch {
-	case suspicious:
+	case isSuspected:
 		w.size = 1
 	case w.size == 0 || time.Since(w.begun) > markPeriod:
 		w.size = max(1, w.size/2)

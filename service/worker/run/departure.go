@@ -6,15 +6,15 @@ import (
 )
 
 // Leave stops the production of all streams. It returns whether all are drained, and how many are.
-func (w *Streams) Leave() (drained bool, rests int) {
+func (w *Streams) Leave() (drained bool, count int) {
 	drained = true
 	for _, s := range w.held() {
 		drained = s.drain() && drained
 		if s.isDrained() {
-			rests++
+			count++
 		}
 	}
-	return drained, rests
+	return drained, count
 }
 
 // Mute stops sending. Elements that are sent after the last heartbeat would be recomputed elsewhere in vain.

@@ -39,8 +39,8 @@ func (r *run) openFailure(err error) *reason.Error {
 		return reason.WithCode(reason.GraphStructure, codes.Code(failed.Code), fmt.Sprintf(
 			"worker %s cannot run the dataset's graph with TensorFlow %s: %s", r.stream.streams.Identity, tf.Version(), failed.Message))
 	}
-	if told := reason.From(err); told.Reason != reason.Internal {
-		return told
+	if known := reason.From(err); known.Reason != reason.Internal {
+		return known
 	}
 	return reason.New(reason.Internal, "start stream %d on worker %s: %w", r.stream.key.stream, r.stream.streams.Identity, err)
 }

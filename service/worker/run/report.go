@@ -14,8 +14,8 @@ func (w *Streams) ReportMetrics() {
 
 // reportJob queues the new metrics of a job for the dispatcher.
 func (w *Streams) reportJob(job string) {
-	if figures := w.Totals.Unreported(job); figures != nil {
-		w.Dispatcher.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: figures}})
+	if metrics := w.Totals.Unreported(job); metrics != nil {
+		w.Dispatcher.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: metrics}})
 	}
 }
 

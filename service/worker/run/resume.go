@@ -14,10 +14,10 @@ type beginning struct{ start, wanted uint64 }
 // be skipped. A failed element shifts the rows of later batches. The run therefore begins no later than the
 // first failed element.
 func (s *Stream) beginning(wanted, clean uint64) beginning {
-	if suspicion := s.order.GetCrashGuard(); suspicion.GetSerial() {
+	if guard := s.order.GetCrashGuard(); guard.GetSerial() {
 		// The elements before a suspicious one show which files are open when it is produced. The distance is
 		// bounded: if workers die sooner than they produce these elements, the stream would never advance.
-		wanted = min(wanted, suspicion.GetFirst()-min(suspicion.GetFirst(), farElements))
+		wanted = min(wanted, guard.GetFirst()-min(guard.GetFirst(), farElements))
 	}
 	at := beginning{wanted: wanted}
 	switch s.order.GetPlan().GetResume().GetStrategy() {

@@ -149,9 +149,9 @@ func (r *run) main() {
 		r.finish(r.openFailure(err))
 		return
 	}
-	if suspicion := r.order.GetCrashGuard(); suspicion != nil {
+	if suspected := r.order.GetCrashGuard(); suspected != nil {
 		files := r.stream.streams.Graphs.Files(r.ctx, r.order.GetFingerprint(), r.order.GetPlan(), r.stream.key.stream)
-		r.guard = &crashGuard{run: r, suspected: suspicion, files: files}
+		r.guard = &crashGuard{run: r, suspected: suspected, files: files}
 	}
 	r.mu.Lock()
 	r.iterator, r.status.started = it, true

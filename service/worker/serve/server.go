@@ -72,6 +72,7 @@ type Server struct {
 	sentElements, sentBytes atomic.Uint64
 }
 
+// Listen opens the listeners and sets the addresses of identity. Serve accepts connections.
 func Listen(log *slog.Logger, identity *identity.Identity, streams Opener, options Options) (*Server, error) {
 	s := &Server{log: log, identity: identity, streams: streams, options: options, conns: map[*conn]struct{}{}}
 	var err error
@@ -120,6 +121,7 @@ func (s *Server) reach() string {
 	return net.JoinHostPort("localhost", fmt.Sprint(addr.Port))
 }
 
+// UnixName is the name of the Unix socket; empty without one.
 func (s *Server) UnixName() string {
 	if s.unix == nil {
 		return ""
@@ -127,6 +129,7 @@ func (s *Server) UnixName() string {
 	return s.unix.Addr().String()
 }
 
+// Serve accepts connections until Close.
 func (s *Server) Serve() {
 	s.done.Go(func() { s.accept(s.tcp) })
 	if s.unix != nil {
@@ -169,6 +172,7 @@ func (s *Server) Load() (connections int, elements, bytes uint64) {
 	return len(s.conns), s.sentElements.Load(), s.sentBytes.Load()
 }
 
+// Close closes the listeners and all connections, and waits for their goroutines.
 func (s *Server) Close() error {
 	s.cancel()
 	err := s.tcp.Close()

@@ -97,6 +97,7 @@ func (w *Window) Leave() (empty bool) {
 	return w.reader == nil || len(w.entries) == 0
 }
 
+// IsLeaving reports whether Leave was called.
 func (w *Window) IsLeaving() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
