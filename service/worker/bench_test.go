@@ -11,7 +11,7 @@ import (
 
 const largeElement = 9_600_000
 
-// consume reads n elements, raising the credit as a trainer would: some elements ahead.
+// consume reads n elements. Like a trainer, it grants credit some elements ahead.
 func consume(b *testing.B, r *reader, n int, credit uint64) {
 	b.Helper()
 	r.scratch = make([]byte, largeElement)
@@ -45,7 +45,7 @@ func benchmarkStream(b *testing.B, name string, dial func(testing.TB, *Worker) *
 	b.ResetTimer()
 	cpu := cpuSeconds()
 	consume(b, r, b.N, credit)
-	// Both ends: the reader runs in this process too.
+	// This is the CPU of both ends: the reader runs in this process too.
 	if name == "large" {
 		b.ReportMetric((cpuSeconds()-cpu)/(float64(b.N)*largeElement/1e9), "cpu-s/GB")
 	} else {
@@ -53,7 +53,7 @@ func benchmarkStream(b *testing.B, name string, dial func(testing.TB, *Worker) *
 	}
 }
 
-// BenchmarkFirstElement is the time from the order to run a stream to its first element at a reader that is connected.
+// BenchmarkFirstElement is the time from a StartStream to the first element at a connected reader.
 func BenchmarkFirstElement(b *testing.B) {
 	w := startWorker(b, nil)
 	r := dialTCP(b, w)
@@ -96,7 +96,7 @@ func BenchmarkScalarsThroughSharedMemory(b *testing.B) {
 	benchmarkStream(b, "endless", dialShared, 1<<20)
 }
 
-// BenchmarkRawTCP is the limit that BenchmarkLargeOverTCP is held against.
+// BenchmarkRawTCP is the limit to compare BenchmarkLargeOverTCP with.
 func BenchmarkRawTCP(b *testing.B) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
-// kept gives a worker with a directory for caches the graphs of service/graph/testdata, and the order of one stream of a dataset.
+// kept gives a worker with a cache directory the graphs of service/graph/testdata. It returns the StartStream of
+// one stream of a dataset.
 func kept(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 	t.Helper()
 	graphs := dataset.NewStore(func(_ context.Context, name string) ([]byte, error) {
@@ -40,7 +41,7 @@ func withCache(t *testing.T) (*Worker, string) {
 	return startWorker(t, func(c *Config) { c.CacheDir, c.CacheOrphanAfter = path, DefaultCacheOrphanAfter }), path
 }
 
-// read runs a stream under a lease of its own and gives its elements in words.
+// read runs a stream under its own lease and returns its elements as text.
 func read(t *testing.T, w *Worker, o *pecanv1.StartStream, lease uint64) string {
 	t.Helper()
 	o.Lease = lease
@@ -55,7 +56,7 @@ func read(t *testing.T, w *Worker, o *pecanv1.StartStream, lease uint64) string 
 	return fmt.Sprint(elements)
 }
 
-// reported are the segments that a worker would report to a new dispatcher.
+// reported returns the segments that a worker would report to a new dispatcher.
 func reported(w *Worker) (segments []*pecanv1.CacheSegment) {
 	send := w.streams.Caches.Send
 	defer func() { w.streams.Caches.Send = send }()
@@ -68,7 +69,7 @@ func reported(w *Worker) (segments []*pecanv1.CacheSegment) {
 	return segments
 }
 
-// written answers like a dispatcher that names every segment, and gives the last one.
+// written acknowledges the last reported segment, as a dispatcher would, and returns it.
 func written(t *testing.T, w *Worker) *pecanv1.CacheSegment {
 	t.Helper()
 	segments := reported(w)
@@ -100,7 +101,7 @@ func TestWhatWasWrittenIsRead(t *testing.T) {
 	}
 }
 
-// D11: what a segment of no use would have given is computed, it is counted, and the file is taken out of the way.
+// D11: the elements of an invalid segment are computed, the segment is counted, and its file is moved aside.
 func TestADamagedSegmentIsComputedInstead(t *testing.T) {
 	w, path := withCache(t)
 	o := kept(t, w, "kept")
@@ -144,7 +145,8 @@ func TestADamagedSegmentIsComputedInstead(t *testing.T) {
 	}
 }
 
-// refilled is a planner of datasets with a table that is filled from a file, which changes once the table has its name.
+// refilled is a planner of datasets with a table that is filled from a file. The file changes after the table
+// got its name.
 type refilled struct {
 	dataset.Planner
 	file    string
@@ -163,7 +165,7 @@ func (r refilled) Instantiate(ctx context.Context, fingerprint string, plan *pec
 	return graphs, err
 }
 
-// The digest of a segment would say that it was made with the new file, and its elements may have come from a table of the old one.
+// The segment's digest would name the new file although its elements may come from the old table.
 func TestWhatMayComeFromAnOldTableIsNotKept(t *testing.T) {
 	for _, changes := range []bool{false, true} {
 		w, _ := withCache(t)

@@ -14,7 +14,8 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/checkpoint"
 )
 
-// between reads the elements [start, below) of a stream, each as text, and acknowledges them. clean is the reader's word.
+// between reads the elements [start, below) of a stream as text and acknowledges them. clean is what the reader
+// reports as free of failures.
 func between(t *testing.T, w *Worker, o *pecanv1.StartStream, start, clean, below uint64) []string {
 	t.Helper()
 	r := dialTCP(t, w)
@@ -37,8 +38,8 @@ func between(t *testing.T, w *Worker, o *pecanv1.StartStream, start, clean, belo
 	return out[:below-start]
 }
 
-// A batch that an element failed in shifts the rows of those after it. A run that is restored behind it has not seen that: it knows it from its
-// checkpoint, or what it was told, and no run after it is begun by arithmetic where rows would be left out.
+// A failed element in a batch shifts the rows of later batches. A run that is restored after it knows that only
+// from its checkpoint or its StartStream. No later run may start by index if that would skip rows.
 func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 	const failed, moved, again = 9, 100, 200
 	quiet := startWorker(t, nil)
@@ -70,7 +71,7 @@ func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 				}
 			}
 
-			// It restores, and saves nothing itself.
+			// This worker restores a checkpoint and takes none.
 			w = startWorker(t, func(c *Config) { c.CheckpointDir, c.CheckpointInterval, c.CheckpointShare = dir, time.Hour, 1 })
 			planned(t, w, "failing_shuffle")
 			next := proto.Clone(o).(*pecanv1.StartStream)
@@ -106,16 +107,16 @@ func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 	}
 }
 
-// takeBack ends a stream whose epoch goes on elsewhere.
+// takeBack ends a stream whose epoch continues elsewhere.
 func takeBack(t *testing.T, w *Worker, o *pecanv1.StartStream) {
 	t.Helper()
 	w.streams.Stop(&pecanv1.StopStream{Id: o.Id, Lease: o.Lease})
 	w.running.Wait()
-	// The connection of its reader may still hold what it was about to send.
+	// The connection of its reader may still hold elements that it was about to send.
 	waitFor(t, "its elements are freed", func() bool { return tf.LiveTensors() == 0 })
 }
 
-// forgetClean has a manifest say nothing of failures, as older ones do.
+// forgetClean removes the record of failures from a manifest, as in older manifests.
 func forgetClean(t *testing.T, file string) {
 	t.Helper()
 	c := openDir(t, filepath.Dir(file))

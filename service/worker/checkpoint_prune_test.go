@@ -9,7 +9,8 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// The dispatcher knows of a reader what the last heartbeat said. However many checkpoints were made since, the next worker finds one there.
+// The dispatcher knows the reader's position from the last heartbeat only. The next worker finds a checkpoint
+// there, however many were taken since.
 func TestACheckpointServesWhereTheDispatcherTakesTheReaderToBe(t *testing.T) {
 	const heard, had = 100, 1000
 	dir, want := t.TempDir(), undisturbed(t)

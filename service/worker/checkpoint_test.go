@@ -15,7 +15,7 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/checkpoint"
 )
 
-// saving is a worker that takes checkpoints in a directory, often.
+// saving is a worker that often takes checkpoints in a directory.
 func saving(t *testing.T, dir string) *Worker {
 	return startWorker(t, func(c *Config) {
 		// A small window keeps the run near its reader.
@@ -23,7 +23,7 @@ func saving(t *testing.T, dir string) *Worker {
 	})
 }
 
-// first reads elements from an index on and gives their values. It leaves the stream to others.
+// first reads elements from an index on, returns their values and closes its connection.
 func first(t *testing.T, w *Worker, o *pecanv1.StartStream, start uint64, count int) []int64 {
 	t.Helper()
 	r := dialTCP(t, w)
@@ -56,11 +56,11 @@ func checkpointFiles(t *testing.T, dir string) []string {
 	return files
 }
 
-// reached is where the first worker's reader is when its stream moves.
+// reached is the index of the first worker's reader when its stream moves.
 const reached = 300
 
-// begun runs a stream on a first worker until its reader has come to an index with a checkpoint below. The order is what a second
-// worker gets.
+// begun runs a stream on a first worker until its reader has passed a checkpoint. It returns the StartStream for
+// a second worker.
 func begun(t *testing.T, dir string) (next *pecanv1.StartStream) {
 	t.Helper()
 	w := saving(t, dir)
@@ -80,7 +80,7 @@ func begun(t *testing.T, dir string) (next *pecanv1.StartStream) {
 // usable are the checkpoints at or below the index that was reached.
 func usable(t *testing.T, dir string) []string { return behind(t, dir, 0, reached) }
 
-// behind are the checkpoints above an index, up to another one.
+// behind are the checkpoints after one index, up to another.
 func behind(t *testing.T, dir string, above, upTo uint64) []string {
 	t.Helper()
 	var out []string
@@ -96,14 +96,14 @@ func behind(t *testing.T, dir string, above, upTo uint64) []string {
 	return out
 }
 
-// undisturbed gives the elements behind that index of a stream that was not moved.
+// undisturbed returns the elements after that index of a stream that was not moved.
 func undisturbed(t *testing.T) []int64 {
 	t.Helper()
 	w := startWorker(t, nil)
 	o := planned(t, w, "slow_shuffle")
 	w.streams.Start(o)
 	out := first(t, w, o, 0, reached+100)[reached:]
-	// A run that goes on has a tensor now and then, and other workers' are counted.
+	// A live run holds a tensor at times, and other workers' tensors are counted too.
 	takeBack(t, w, o)
 	return out
 }
@@ -125,7 +125,7 @@ func TestAStreamGoesOnFromItsCheckpoint(t *testing.T) {
 	waitFor(t, "checkpoints go with the epoch", func() bool { return len(checkpointFiles(t, dir)) == 0 })
 }
 
-// D12: whatever happened to a checkpoint, the elements are right; what is of no use is counted.
+// D12: whatever happened to a checkpoint, the elements are right, and an invalid one is counted.
 func TestACheckpointThatIsOfNoUseIsPassedOver(t *testing.T) {
 	change := func(edit func([]byte) []byte) func(*testing.T, string) {
 		return func(t *testing.T, file string) {
@@ -231,7 +231,7 @@ func TestACheckpointThatIsOfNoUseIsPassedOver(t *testing.T) {
 	}
 }
 
-// D12: behind a newer one that is damaged, an older one serves.
+// D12: if a newer checkpoint is damaged, an older one is used.
 func TestBehindADamagedCheckpointAnOlderOneServes(t *testing.T) {
 	dir, want := t.TempDir(), undisturbed(t)
 	next := begun(t, dir)
@@ -264,7 +264,7 @@ func openDir(t *testing.T, dir string) *checkpoint.Dir {
 	return opened
 }
 
-// originOf reads a checkpoint's manifest, whatever it is of.
+// originOf reads a checkpoint's manifest without a check of its origin.
 func originOf(t *testing.T, file string) *pecanv1.Checkpoint {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -278,7 +278,7 @@ func originOf(t *testing.T, file string) *pecanv1.Checkpoint {
 	return manifest
 }
 
-// A full disk, and a directory that is gone, are seen in the same place: the file cannot be made.
+// A full disk and a missing directory fail at the same point: the file cannot be created.
 func TestACheckpointThatCannotBeWrittenIsCounted(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -8,7 +8,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// leaving is a worker of one stream, which drains once its reader has the first elements.
+// leaving is a worker of one stream, which drains after its reader has the first elements.
 func leaving(t *testing.T, mode pecanv1.Mode, read bool) (w *Worker, o *pecanv1.StartStream, r *reader, count uint64, drained chan struct{}) {
 	t.Helper()
 	w = startWorker(t, func(c *Config) { c.WindowBytes, c.DrainTimeout = 1<<20, deadline })
@@ -42,7 +42,7 @@ func mustNext(t *testing.T, r *reader) got {
 	return g
 }
 
-// In mode at most once nobody may go on with what has been read, unless that is for nothing.
+// In mode at most once, no other worker may continue a stream that was read, unless it can do so without loss.
 func TestAWorkerThatLeavesRunsWhatMayNotMoveToItsEnd(t *testing.T) {
 	w, o, r, count, drained := leaving(t, pecanv1.Mode_MODE_AT_MOST_ONCE, true)
 	for ended := false; !ended; {

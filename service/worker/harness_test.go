@@ -32,8 +32,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // deadline bounds every wait of a test.
 const deadline = time.Minute
 
-// files is a planner that gives graphs by name: the fingerprint is the name of a graph of native/tf/testdata, and the
-// closing stream's is that name with a suffix.
+// files is a planner that finds graphs by name: the fingerprint is the name of a graph in native/tf/testdata.
+// The graph of the closing stream has that name with a suffix.
 type files struct{}
 
 func (files) Instantiate(_ context.Context, fingerprint string, _ *pecanv1.Plan, _ rewrite.At) (*rewrite.StreamGraphs, error) {
@@ -81,7 +81,7 @@ func startWorker(t testing.TB, change func(*Config)) *Worker {
 	return w
 }
 
-// useGraphs has a worker take the graphs of streams from elsewhere than the dispatcher.
+// useGraphs replaces the source of a worker's graphs.
 func useGraphs(w *Worker, graphs dataset.Planner) { w.streams.Graphs, w.trials.Graphs = graphs, graphs }
 
 func openFiles(t testing.TB) int {
@@ -119,7 +119,7 @@ func (v value) int64(t testing.TB) int64 {
 	return int64(binary.LittleEndian.Uint64(v.bytes))
 }
 
-// strings takes a string tensor apart.
+// strings splits a string tensor.
 func (v value) strings() []string {
 	n, _ := frame.Elements(v.dims)
 	at := n * 8
@@ -132,7 +132,7 @@ func (v value) strings() []string {
 	return out
 }
 
-// got is what a frame said: elements, the error of one, or the end.
+// got is the content of a frame: elements, the error of one, or the end.
 type got struct {
 	header   frame.Header
 	elements [][]value
@@ -147,9 +147,9 @@ type reader struct {
 	frames *frame.Reader
 	slots  map[uint64][]byte
 	fds    []int
-	// keep: shared memory slots are not given back.
+	// keep: shared memory slots are not returned.
 	keep bool
-	// scratch is used instead of new memory for payloads when set.
+	// scratch, if set, is used for payloads instead of new memory.
 	scratch []byte
 }
 
@@ -244,7 +244,8 @@ func (r *reader) open(channel uint32, o *pecanv1.OpenStream) {
 	r.send(frame.Header{Type: frame.Open, Channel: channel}, o)
 }
 
-// handled waits for a pong: it comes when all that was said before has been handled. A reader that was cut off is done.
+// handled waits for a pong, which comes after all earlier frames were handled. It returns if the connection was
+// closed.
 func (r *reader) handled() {
 	_, _ = r.nc.Write(frame.Append(nil, frame.Header{Type: frame.Ping}, nil))
 	for h := (frame.Header{}); h.Type != frame.Pong; {
@@ -265,7 +266,7 @@ func (r *reader) credit(channel uint32, index, total uint64) {
 	r.send(frame.Header{Type: frame.Credit, Channel: channel, Index: index, RawLen: total}, nil)
 }
 
-// next reads frames up to one that says something of elements.
+// next reads frames up to one with elements, an error or the end.
 func (r *reader) next() (got, error) {
 	for {
 		h, meta, err := r.frames.Next()
@@ -375,7 +376,7 @@ func (r *reader) payload(h frame.Header, table *frame.Table) ([]byte, error) {
 	return payload, nil
 }
 
-// stream reads a channel to its end and gives what came: a slot per index, nil where the element failed.
+// stream reads a channel to its end. It returns one entry per index, nil if the element failed.
 func (r *reader) stream(start uint64) (elements [][]value, failures map[uint64]*reason.Error, end frame.Header) {
 	r.t.Helper()
 	failures = map[uint64]*reason.Error{}

@@ -72,7 +72,7 @@ func TestAPeerThatTalksNonsenseIsCutOffAndOthersAreServed(t *testing.T) {
 			if err := nc.SetDeadline(time.Now().Add(deadline)); err != nil {
 				t.Fatal(err)
 			}
-			// The worker may hang up before all is written.
+			// The worker may close the connection before all is written.
 			_, _ = nc.Write(input)
 			if _, err := io.Copy(io.Discard, nc); err != nil && isTimeout(err) {
 				t.Fatal("the connection stays open")
@@ -86,7 +86,8 @@ func TestAPeerThatTalksNonsenseIsCutOffAndOthersAreServed(t *testing.T) {
 	}
 }
 
-// A peer before its hello is nobody: it is cut off by its header and not by the time-out, however much it announces.
+// A peer is unknown before its hello. The worker closes its connection after the header of a large hello, not
+// after the timeout.
 func TestALargeHelloIsCutOffBeforeItIsRead(t *testing.T) {
 	w := startWorker(t, nil)
 	large := encoded(t, frame.Header{Type: frame.Hello}, nil)
@@ -110,8 +111,8 @@ func TestALargeHelloIsCutOffBeforeItIsRead(t *testing.T) {
 	}
 }
 
-// What a reader says after its hello is short. Long meta data would stay in the worker's memory while its end is awaited, for each
-// of a thousand readers.
+// Frames of a reader are short after its hello. Long meta data would stay in memory until it is complete, for
+// each of a thousand readers.
 func TestALongFrameOfAReaderIsCutOffBeforeItIsRead(t *testing.T) {
 	w := startWorker(t, nil)
 	for _, kind := range []frame.Type{frame.Open, frame.Credit, frame.Ping} {
@@ -131,7 +132,7 @@ func TestALongFrameOfAReaderIsCutOffBeforeItIsRead(t *testing.T) {
 	}
 }
 
-// 2000 TCP connections that are open and say nothing take no place from readers, neither over TCP nor on this host.
+// 2000 silent TCP connections take no place from readers, neither over TCP nor on this host.
 func TestReadersAreServedInAFloodOfConnections(t *testing.T) {
 	w := startWorker(t, nil)
 	o := order("thousand")
@@ -198,7 +199,7 @@ func TestOpensOfStreamsThatAreNotThere(t *testing.T) {
 	unknown := opening(o)
 	unknown.Id = &pecanv1.StreamId{JobId: "job", Epoch: 1, Stream: 99}
 	r.open(2, unknown)
-	// Closed while it is looked for: nothing comes for it, and the connection goes on.
+	// The channel is closed during the search: no frame comes for it, and the connection continues.
 	r.send(frame.Header{Type: frame.Close, Channel: 2}, nil)
 	r.open(3, opening(o))
 	if elements, _, _ := r.stream(0); len(elements) != 1000 {
@@ -212,7 +213,7 @@ func TestOpensOfStreamsThatAreNotThere(t *testing.T) {
 	}
 }
 
-// Numbers that no reader has a reason to send hurt nobody: who comes after them gets everything.
+// Numbers that no reader has a reason to send do no harm: the next reader gets every element.
 func TestReadersNumbersThatMakeNoSenseHurtNobody(t *testing.T) {
 	const most = math.MaxUint64
 	cases := map[string]func(r *reader, o *pecanv1.StartStream){
@@ -289,7 +290,7 @@ func FuzzConnection(f *testing.F) {
 		}
 		defer nc.Close()
 		_ = nc.SetDeadline(time.Now().Add(deadline))
-		// The worker may hang up before all is written.
+		// The worker may close the connection before all is written.
 		_, _ = nc.Write(input)
 		_ = nc.(*net.TCPConn).CloseWrite()
 		if _, err := io.Copy(io.Discard, nc); err != nil && isTimeout(err) {
@@ -298,7 +299,8 @@ func FuzzConnection(f *testing.F) {
 	})
 }
 
-// A reader that opens channels to a stream that is not here, and closes them at once, has no more searches under way than it may have channels.
+// A reader that opens channels to a missing stream and closes them at once has no more searches under way than
+// it may have channels.
 func TestOpeningsThatWereClosedAgainDoNotPileUp(t *testing.T) {
 	w := startWorker(t, nil)
 	r := dialTCP(t, w)
@@ -319,7 +321,8 @@ func TestOpeningsThatWereClosedAgainDoNotPileUp(t *testing.T) {
 	}
 }
 
-// An OPEN that was asked for before the one that is read, and finds its stream late, ends nothing, though what it wants is held no more.
+// An OPEN that is older than the current reader's and finds its stream late ends nothing, even if the elements
+// that it wants are no longer held.
 func TestALateOpenOfAFreeOrderDoesNotEndTheStream(t *testing.T) {
 	w := startWorker(t, nil)
 	o := order("thousand")
@@ -350,7 +353,7 @@ func TestALateOpenOfAFreeOrderDoesNotEndTheStream(t *testing.T) {
 	}
 }
 
-// late is a reader that was asked for before all others.
+// late is a reader whose OPEN is older than all others.
 type late struct{ lease uint64 }
 
 func (l late) Lease() uint64      { return l.lease }

@@ -35,7 +35,8 @@ func TestTheWindowIsBoundedInBytes(t *testing.T) {
 func TestStreamsThatEndedCountAgainstTheLimitAndBlockNobody(t *testing.T) {
 	const limit = 12 << 20
 	w := startWorker(t, func(c *Config) { c.WindowBytes = limit })
-	// Each of these has about 10 MB that nobody reads: the first fits, the others get what is left, and an entry each.
+	// Each stream has about 10 MB that nobody reads. The first fits; the others get the rest, and one entry
+	// each.
 	for i := range uint32(4) {
 		o := order("hundreds")
 		o.Id.Stream = i
@@ -68,7 +69,8 @@ func TestStreamsThatEndedCountAgainstTheLimitAndBlockNobody(t *testing.T) {
 	waitFor(t, "the windows to empty", func() bool { return w.streams.Load().WindowBytes == 0 })
 }
 
-// peakAtRest looks at how many bytes are held until that rests at no less than atLeast, and gives the most that was seen.
+// peakAtRest polls how many bytes are held until the number is stable at atLeast or more. It returns the largest
+// number.
 func peakAtRest(t *testing.T, atLeast int64, look func() int64) (peak int64) {
 	t.Helper()
 	same := 0
@@ -86,11 +88,11 @@ func peakAtRest(t *testing.T, atLeast int64, look func() int64) (peak int64) {
 	return peak
 }
 
-// Streams that fill their windows by themselves leave room for what another one's graph holds in buffers of its own.
+// Streams that fill their windows leave room for the buffers inside another stream's graph.
 func TestProducingLeavesRoomForWhatGraphsBuffer(t *testing.T) {
 	const limit = 16 * largeElement
 	w := startWorker(t, func(c *Config) { c.WindowBytes = limit })
-	// Until it is opened this one makes a single element, while its prefetch fills and stays full.
+	// Until it is opened, this stream produces a single element, while its prefetch fills and stays full.
 	ahead := order("ahead")
 	ahead.Prefetch = true
 	w.streams.Start(ahead)
@@ -110,9 +112,9 @@ func TestProducingLeavesRoomForWhatGraphsBuffer(t *testing.T) {
 		o.Id.Stream = 1 + i
 		w.streams.Start(o)
 	}
-	// Four elements at least: every stream that has none may make one whatever the limit.
+	// The windows hold four elements at least: each empty stream may produce one whatever the limit.
 	peak := peakAtRest(t, 4*largeElement, func() int64 { return w.streams.Load().WindowBytes })
-	// What the three graphs buffer themselves is not known before they are looked at, and may come on top.
+	// The buffers of the three graphs are not known before the first sample, and may come on top.
 	if peak+inside > limit {
 		t.Errorf("the windows held up to %d bytes beside %d in the buffers of a graph, the limit is %d", peak, inside, limit)
 	}
@@ -165,7 +167,7 @@ func TestSharedMemoryIsUsedAgainAndBounded(t *testing.T) {
 	waitFor(t, "the slots to go with their connection", func() bool { return mapped(t, "pecan-slot") <= 6 })
 }
 
-// mapped counts mappings of this process whose name has word in it. The readers of the test map slots as well.
+// mapped counts mappings of this process whose name contains word. The readers of the test map slots too.
 func mapped(t *testing.T, word string) int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -176,7 +178,7 @@ func mapped(t *testing.T, word string) int {
 }
 
 func TestAnElementThatIsReadyDoesNotWaitForTheNext(t *testing.T) {
-	// After its first element this dataset filters for ever.
+	// After its first element, this dataset filters forever.
 	for _, name := range []string{"starved", "burst"} {
 		t.Run(name, func(t *testing.T) {
 			w := startWorker(t, nil)

@@ -20,7 +20,7 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
-// registered is a planner that makes streams out of registered graphs, as a worker does: each is the whole dataset.
+// registered is a planner that makes each stream from a whole registered graph, as a worker does.
 type registered struct{ *dataset.Store }
 
 func (r registered) Instantiate(ctx context.Context, fingerprint string, _ *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
@@ -42,7 +42,7 @@ func newRegistered() registered {
 	})}
 }
 
-// opAndCount is what a step is and how many elements it made.
+// opAndCount is the op of a step and how many elements it produced.
 type opAndCount struct {
 	Op       string `json:"op"`
 	Elements uint64 `json:"elements"`
@@ -50,7 +50,7 @@ type opAndCount struct {
 
 var opSuffix = regexp.MustCompile(`Dataset(V[0-9]+)?$`)
 
-// countsOf gives the figures in a form that can be compared: several steps may be of one op.
+// countsOf returns the metrics in a form that can be compared, because several steps may have one op.
 func countsOf(nodes []*pecanv1.NodeMetrics) []string {
 	var out []string
 	for _, node := range nodes {
@@ -73,7 +73,7 @@ func expectedCounts(t *testing.T) map[string][]opAndCount {
 	return expected
 }
 
-// What each step of a pipeline made is told exactly, however early tf.data drops its iterators.
+// The metrics of each step are exact, however early tf.data drops its iterators.
 func TestFiguresAreExact(t *testing.T) {
 	for name, steps := range expectedCounts(t) {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestFiguresAreExact(t *testing.T) {
 				t.Log(node)
 				sum, in = sum+node.GetBytesOut(), in+node.GetBytesIn()
 			}
-			// What the outermost step gives goes to the trainer, all else into another step.
+			// The outermost step gives its elements to the trainer, all others give theirs to another step.
 			if !slices.ContainsFunc(nodes, func(node *pecanv1.NodeMetrics) bool { return node.GetBytesOut() == sum-in }) {
 				t.Errorf("%d bytes came out of the steps and %d went in", sum, in)
 			}
@@ -107,7 +107,7 @@ func TestFiguresAreExact(t *testing.T) {
 	}
 }
 
-// preset is a planner that has one stream's graph at hand.
+// preset is a planner with one fixed graph.
 type preset struct {
 	dataset.Planner
 	graph []byte
@@ -117,7 +117,8 @@ func (p preset) Instantiate(context.Context, string, *pecanv1.Plan, rewrite.At) 
 	return &rewrite.StreamGraphs{A: p.graph}, nil
 }
 
-// A step that reads ahead from a pipe that nobody writes keeps its iterator from being closed, and the figures of others from nothing.
+// A step that reads ahead from a pipe without a writer keeps its iterator from closing. The metrics of other
+// streams must not wait for it.
 func TestFiguresAreReadWhileAStreamThatIsOverCannotBeClosed(t *testing.T) {
 	pipe, err := os.ReadFile(filepath.Join("testdata", "pipe.graph"))
 	if err != nil {
@@ -139,7 +140,7 @@ func TestFiguresAreReadWhileAStreamThatIsOverCannotBeClosed(t *testing.T) {
 		close(ended)
 	}()
 	defer func() {
-		// Whoever opened it to read goes on.
+		// The reader of the pipe continues after this.
 		for writer := (*os.File)(nil); ; time.Sleep(time.Millisecond) {
 			select {
 			case <-ended:
@@ -157,7 +158,7 @@ func TestFiguresAreReadWhileAStreamThatIsOverCannotBeClosed(t *testing.T) {
 			}
 		}
 	}()
-	// The run has ended, and closes what it has.
+	// The run has ended and is closing its iterators.
 	waitFor(t, "the end of the run", func() bool {
 		load := w.streams.Load()
 		return load.Running == 0 && load.FailedStreams+load.FailedElements > 0

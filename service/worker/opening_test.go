@@ -13,7 +13,8 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
-// A stream that finds as many being opened as there are cores waits for its turn, and not for ever: one of them may hang.
+// A stream waits for its turn if as many streams are being opened as there are cores. It does not wait forever,
+// because an opening may hang.
 func TestStreamsAreOpenedInTurns(t *testing.T) {
 	w := startWorker(t, nil)
 	until := make(chan struct{})
@@ -52,7 +53,7 @@ func TestStreamsAreOpenedInTurns(t *testing.T) {
 	}
 }
 
-// stuck is a planner with a dataset that cannot be opened to its end, as where a table is filled from a mount that does not answer.
+// stuck is a planner with a dataset whose opening hangs, as when a table is filled from a dead mount.
 type stuck struct {
 	dataset.Planner
 	until chan struct{}
@@ -66,7 +67,7 @@ func (s stuck) Instantiate(ctx context.Context, fingerprint string, plan *pecanv
 	return s.Planner.Instantiate(ctx, fingerprint, plan, at)
 }
 
-// One that is to be opened alone, since workers have died of that, waits for one that hangs; others do not stand in line behind it.
+// A stream that must be opened alone waits for an opening that hangs. Other streams do not queue behind it.
 func TestAStreamThatHangsWhileItIsOpenedHoldsNoOthersUp(t *testing.T) {
 	c := newCommander()
 	w := withSession(t, c.listen(t, "127.0.0.1:0"))

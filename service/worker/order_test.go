@@ -17,7 +17,8 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
-// orderable gives a worker the graphs of testdata/orders.py, and one of them with the plan of a job, and the names of its steps.
+// orderable gives a worker the graphs of testdata/orders.py. It returns the StartStream of one of them and the
+// names of its steps.
 func orderable(t *testing.T, w *Worker, name string, options *pecanv1.JobOptions) (o *pecanv1.StartStream, steps []string) {
 	t.Helper()
 	graphs := dataset.NewStore(func(_ context.Context, name string) ([]byte, error) {
@@ -39,7 +40,7 @@ func orderable(t *testing.T, w *Worker, name string, options *pecanv1.JobOptions
 	return o, steps
 }
 
-// ordered gives the names at some places.
+// ordered returns the names at some positions.
 func ordered(steps []string, places ...int) []string {
 	var out []string
 	for _, place := range places {
@@ -48,12 +49,12 @@ func ordered(steps []string, places ...int) []string {
 	return out
 }
 
-// own is a copy that the worker may keep: a run that was stopped still looks at its order, and tests change theirs.
+// own is a copy for the worker: a stopped run still reads its StartStream, and tests change theirs.
 func own(o *pecanv1.StartStream) *pecanv1.StartStream {
 	return proto.Clone(o).(*pecanv1.StartStream)
 }
 
-// from reads a stream from an index on, in words.
+// from reads a stream from an index on, as text.
 func from(t *testing.T, w *Worker, o *pecanv1.StartStream, index uint64) string {
 	t.Helper()
 	o.Lease++
@@ -71,7 +72,7 @@ func from(t *testing.T, w *Worker, o *pecanv1.StartStream, index uint64) string 
 	return fmt.Sprint(elements)
 }
 
-// The numbers of steps, source first, of the graphs below: each an order that changes no element.
+// sameElements lists positions of steps, source first. Each list is an order that changes no element.
 var sameElements = map[string][]int{
 	"streams": {0, 2, 1, 3, 4, 6, 7, 5},
 	"batches": {0, 2, 3, 1, 4, 5, 7, 6},
@@ -106,7 +107,7 @@ func TestAnOrderedPlanGivesWhatTheRegisteredOneGives(t *testing.T) {
 	}
 }
 
-// What streams do in another order is told apart, and so is what fails there.
+// The metrics of runs in another order are separate, and so are their failures.
 func TestFiguresOfAnotherOrderAreToldApart(t *testing.T) {
 	w := startWorker(t, nil)
 	o, steps := orderable(t, w, "failing", &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC, Seed: 7})

@@ -23,7 +23,8 @@ func TestWhatTheGraphBuffersItselfCountsAgainstTheWindow(t *testing.T) {
 	waitFor(t, "the buffer to go", func() bool { return w.streams.Load().BufferedBytes == 0 })
 }
 
-// A window that fills takes from the graph's buffers as fast as they fill: they are full only when it rests.
+// A window that fills takes elements as fast as the graph's buffers fill. The buffers are full only when the
+// window stops.
 func TestAWindowThatFillsLeavesRoomForBuffersThatFillAfterIt(t *testing.T) {
 	const limit = 16 * largeElement
 	w := startWorker(t, func(c *Config) { c.WindowBytes = limit })
@@ -32,7 +33,7 @@ func TestAWindowThatFillsLeavesRoomForBuffersThatFillAfterIt(t *testing.T) {
 		w.streams.Sample()
 		return w.streams.Load().WindowBytes + w.streams.Load().BufferedBytes
 	})
-	// What TensorFlow counts for an element changes by some hundred bytes as it learns: it has no more than that to go by.
+	// TensorFlow's estimate of an element's size changes by some hundred bytes, and Pecan has no better one.
 	if peak > limit+16<<10 {
 		t.Errorf("the window and the graph's buffers held up to %d bytes, the limit is %d", peak, limit)
 	}

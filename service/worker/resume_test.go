@@ -15,7 +15,8 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
-// planned gives a worker the graphs of native/tf/testdata as registered datasets, and the order of one whole dataset with its plan.
+// planned gives a worker the graphs of native/tf/testdata as registered datasets. It returns the StartStream of
+// a whole dataset with its plan.
 func planned(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 	t.Helper()
 	fetch := func(_ context.Context, name string) ([]byte, error) {
@@ -28,7 +29,7 @@ func planned(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 		t.Fatal(err)
 	}
 	o := order(name)
-	// One stream, so that element i of it is element i of the dataset.
+	// With one stream, element i of the stream is element i of the dataset.
 	o.Options.Mode = pecanv1.Mode_MODE_OFF
 	if o.Plan, err = split.Analyze(parsed, o.Options, split.Env{}); err != nil {
 		t.Fatal(err)
@@ -43,7 +44,7 @@ func (b byName) Instantiate(ctx context.Context, name string, plan *pecanv1.Plan
 	return b.Store.Instantiate(ctx, name, plan, at)
 }
 
-// recoveryOf waits until a run's figures are in, and gives what all runs of the job did again.
+// recoveryOf returns what all runs of the job recomputed.
 func recoveryOf(w *Worker) *pecanv1.Recovery {
 	w.streams.Totals.Resend()
 	return w.streams.Totals.Unreported("job").GetRecovery()
@@ -100,8 +101,8 @@ func TestAReaderThatIsFarAheadIsNotRunAfter(t *testing.T) {
 	}
 }
 
-// A batch that an element fails in is lost as a whole, and the next one begins behind that element, here the first of its batch: what comes after has other indices
-// than arithmetic says.
+// A batch with a failed element is lost as a whole. The next batch begins after that element, here the first of
+// its batch, so later elements have other indices than arithmetic says.
 func TestWhatFollowsAFailedElementKeepsItsIndex(t *testing.T) {
 	w := startWorker(t, nil)
 	o := planned(t, w, "failing_batches")

@@ -175,7 +175,7 @@ func TestCreditBoundsWhatIsSent(t *testing.T) {
 		if err != nil || g.header.Index != i || g.header.RawLen != size {
 			t.Fatalf("%v %v", g.header, err)
 		}
-		// A ping is answered in order: no element was sent on without credit.
+		// A ping is answered in order, so no element was sent without credit before the pong.
 		r.send(frame.Header{Type: frame.Ping}, nil)
 		if h, _, err := r.frames.Next(); err != nil || h.Type != frame.Pong {
 			t.Fatalf("%v came without credit: %v", h.Type, err)
@@ -235,7 +235,7 @@ func TestAReaderThatWantsWhatWasGivenUpMakesTheStreamRunAgain(t *testing.T) {
 	}
 }
 
-// Another run would give other elements: the dispatcher decides what becomes of the stream.
+// Another run would produce other elements. The dispatcher decides what happens to the stream.
 func TestAReaderThatWantsWhatWasGivenUpOfAFreeOrderIsSentToTheDispatcher(t *testing.T) {
 	c := newCommander()
 	w := withSession(t, c.listen(t, "127.0.0.1:0"))
@@ -253,7 +253,7 @@ func TestAReaderThatWantsWhatWasGivenUpOfAFreeOrderIsSentToTheDispatcher(t *test
 	r.credit(1, 600, 1<<40)
 	r.send(frame.Header{Type: frame.Close, Channel: 1}, nil)
 
-	// What is still held goes to the next reader.
+	// Elements that are still held go to the next reader.
 	request := opening(o)
 	request.StartIndex = 600
 	r.open(2, request)
@@ -274,7 +274,7 @@ func TestAReaderThatWantsWhatWasGivenUpOfAFreeOrderIsSentToTheDispatcher(t *test
 	if !failed.GetBelowWindow() || failed.GetLease() != o.GetLease() {
 		t.Errorf("told %v", failed)
 	}
-	// Not before it has a new lease.
+	// The stream is refused until it has a new lease.
 	request.StartIndex = 1000
 	r.open(4, request)
 	if refused, err := r.next(); err != nil || refused.failure == nil || refused.failure.Reason != reason.StaleLease {
@@ -308,7 +308,8 @@ func TestTheNewestReaderOfAStreamWins(t *testing.T) {
 	}
 }
 
-// An OPEN may wait for its stream. Those that waited for the same one are woken in any order, and an old one's reader may be gone.
+// An OPEN may wait for its stream. Several that waited for the same stream wake in any order, and the reader of
+// an older one may be gone.
 func TestTheNewestReaderWinsOfThoseThatWaited(t *testing.T) {
 	w := startWorker(t, nil)
 	for stream := range uint32(20) {
@@ -349,7 +350,7 @@ func TestLeases(t *testing.T) {
 	if g, err := r.next(); err != nil || g.failure == nil || g.failure.Reason != reason.StaleLease {
 		t.Fatal(g, err)
 	}
-	// The reader may hear of a lease before the worker does.
+	// The reader may learn of a lease before the worker does.
 	newer := opening(o)
 	newer.Lease = 8
 	r.open(2, newer)

@@ -166,7 +166,7 @@ func ended(m *pecanv1.WorkerMessage) (*pecanv1.StreamEnded, bool) {
 	return m.GetEnded(), m.GetEnded() != nil
 }
 
-// session runs a worker under a commander.
+// withSession runs a worker under a commander.
 func withSession(t *testing.T, address string) *Worker {
 	t.Helper()
 	w := startWorker(t, func(c *Config) { c.Dispatcher, c.DispatcherTimeout = address, deadline })
@@ -182,7 +182,7 @@ func withSession(t *testing.T, address string) *Worker {
 	return w
 }
 
-// What a dispatcher says of times is taken as it is or refused, and nothing is put in its place.
+// The worker uses the dispatcher's times as they are or refuses them. It never replaces them.
 func TestTheDispatchersTimesHoldOrAreRefused(t *testing.T) {
 	c := newCommander()
 	c.ttl = 200_000
@@ -257,7 +257,7 @@ func TestADispatcherThatComesBackHearsWhatIsHeld(t *testing.T) {
 	c.start(order("thousand"))
 	await(t, c, "the end", ended)
 	c.vanish()
-	// It keeps serving meanwhile.
+	// The worker keeps serving meanwhile.
 	r := dialTCP(t, w)
 	r.open(1, opening(order("thousand")))
 	if elements, _, _ := r.stream(0); len(elements) != 1000 {
@@ -340,7 +340,7 @@ func TestADispatcherThatIsNeverReachedEndsTheWorker(t *testing.T) {
 	}
 }
 
-// The kernel takes connections for a process that is stopped, or serves something else.
+// The kernel accepts connections for a process that is stopped or is another service.
 func TestADispatcherThatSaysNothingEndsTheWorker(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/dataset"
 )
 
-// trying gives the command to try an order, by the places of the steps, of a dataset of testdata/orders.py.
+// trying returns the command to try an order, by the positions of the steps, of a dataset of testdata/orders.py.
 func trying(t *testing.T, w *Worker, name string, tolerance pecanv1.OrderTolerance, places ...int) *pecanv1.TryOrder {
 	t.Helper()
 	o, steps := orderable(t, w, name, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, Seed: 3, OrderTolerance: tolerance})
@@ -25,7 +25,7 @@ func trying(t *testing.T, w *Worker, name string, tolerance pecanv1.OrderToleran
 
 const exact = pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT
 
-// tell asks a worker with a session for a trial.
+// tell sends the command for a trial to a worker with a session.
 func tell(c *commander, command *pecanv1.TryOrder) {
 	c.commands <- &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_TryOrder{TryOrder: command}}
 }
@@ -67,7 +67,7 @@ func TestATrialIsAnsweredOnce(t *testing.T) {
 	}
 }
 
-// Whoever asked is gone, or has another worker make the trial: an element that takes long does not hold the worker up.
+// The dispatcher is gone, or gives the trial to another worker. A slow element does not delay the worker.
 func TestATrialEndsWithItsSessionAndWithTheWorker(t *testing.T) {
 	for what, end := range map[string]func(*commander, *Worker){
 		"a dispatcher that is lost": func(c *commander, _ *Worker) { c.vanish() },
@@ -91,7 +91,7 @@ func TestATrialEndsWithItsSessionAndWithTheWorker(t *testing.T) {
 	}
 }
 
-// keptThreads are made by the first trial, and kept by TensorFlow for the process.
+// keptThreads are created by the first trial and kept by TensorFlow.
 const keptThreads = 1
 
 // answered is how many trials a worker has answered.
@@ -100,7 +100,7 @@ func answered(w *Worker) uint64 {
 	return passed + refused
 }
 
-// markedThreads counts the threads of this process that trials have made, or bound.
+// markedThreads counts the threads that trials have created or bound.
 func markedThreads(t *testing.T) (n int) {
 	t.Helper()
 	names, err := filepath.Glob("/proc/self/task/*/comm")

@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/cache"
 )
 
-// deadMount is a directory that does not answer when a file is removed, as network file systems may.
+// deadMount is a directory that hangs when a file is removed, as network file systems may.
 type deadMount struct{ until chan struct{} }
 
 var errUnused = errors.New("not used here")
@@ -31,7 +31,7 @@ func TestTheDispatcherIsObeyedWhileFilesOfTheCacheAreRemoved(t *testing.T) {
 		own: map[string]*ownSegment{unneeded: {segment: &pecanv1.CacheSegment{Name: unneeded}, acknowledged: make(chan struct{})}},
 	}
 	go func() {
-		// As a session does, one command after the other.
+		// The commands come one after the other, as in a session.
 		orphans := []string{cache.Name("0", 1, 1, 1, "0")}
 		d.Acknowledge(&pecanv1.CacheSegmentAck{Name: unneeded})
 		d.RemoveOrphans(orphans)

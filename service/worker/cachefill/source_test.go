@@ -27,7 +27,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A segment breaks off, and the dataset cannot be computed at first: it goes on behind what was given, when it can.
+// The segment breaks off, and the dataset cannot be computed at first. Later pulls continue after the delivered
+// elements.
 func TestWhatCannotBeComputedInsteadIsTriedAgainAtItsPlace(t *testing.T) {
 	d, runtime := directory(t)
 	o, graphs := cached(t)
@@ -86,7 +87,7 @@ func TestWhatCannotBeComputedInsteadIsTriedAgainAtItsPlace(t *testing.T) {
 	}
 }
 
-// directory is one for caches, and a runtime for the graphs below.
+// directory is a cache directory, and a runtime for the upstream graphs.
 func directory(t *testing.T) (*Directory, *tf.Context) {
 	t.Helper()
 	d, err := Open(filepath.Join(t.TempDir(), "cache"), 0)
@@ -124,7 +125,7 @@ func cached(t *testing.T) (*pecanv1.Plan, *rewrite.StreamGraphs) {
 	return plan, graphs
 }
 
-// numbers gives all numbers that come.
+// numbers pulls all elements and returns their numbers.
 func numbers(t *testing.T, k *Source) (all []uint64) {
 	t.Helper()
 	for {

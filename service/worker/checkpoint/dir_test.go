@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/internal/safedir"
 )
 
-// What others could have prepared is refused at the start, as it is for caches.
+// A directory that others could have prepared is refused at the start, as for caches.
 func TestADirectoryOfCheckpointsThatOthersCanFillIsRefused(t *testing.T) {
 	open, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
 	if err := errors.Join(os.Chmod(open, 0o777), os.Symlink(t.TempDir(), link)); err != nil {
@@ -24,7 +24,7 @@ func TestADirectoryOfCheckpointsThatOthersCanFillIsRefused(t *testing.T) {
 	}
 }
 
-// D12: a FIFO that takes a checkpoint's place after the directory was listed is no file to wait for.
+// D12: a FIFO that replaces a checkpoint after the listing is refused, and not waited for.
 func TestAFIFOUnderACheckpointsNameIsNotWaitedFor(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mkfifo(filepath.Join(dir, "1-1.checkpoint"), 0o600); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
-// lookup gives the graphs of a dataset with a table and a variable, undivided.
+// lookup returns the graphs of an undivided dataset with a table and a variable.
 func lookup(t *testing.T) *rewrite.StreamGraphs {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", "graph", "testdata", "lookup.pb"))
@@ -61,7 +61,7 @@ func TestTablesAreFreedWithTheLastThatNamesThem(t *testing.T) {
 		tf.ReleaseAll(element)
 		return err
 	}
-	// Other datasets come and go that have one of them each.
+	// Other datasets come and go that use one of the two each.
 	for _, one := range graphs.Shared {
 		tables.Use(runtime, []rewrite.Shared{one})()
 	}

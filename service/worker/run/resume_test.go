@@ -11,7 +11,8 @@ func TestASerialRunBeginsBeforeWhatKills(t *testing.T) {
 	for _, serial := range []bool{false, true} {
 		o.CrashGuard = &pecanv1.CrashGuard{First: 100, Below: 101, Serial: serial}
 		at := (&Stream{order: o}).beginning(120, 120)
-		// Who is killed before so many elements are made again would never come further.
+		// If workers die before they recompute so many elements, a larger distance would never let the stream
+		// advance.
 		if want := map[bool]uint64{false: 120, true: 100 - farElements}[serial]; at.start != want || at.wanted != want {
 			t.Errorf("serial: %t: begins at %d for a reader at %d, want %d", serial, at.start, at.wanted, want)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/checkpoint"
 )
 
-// The streams of a worker take no more of its cores for checkpoints together than one would alone.
+// All streams of a worker together use no more of its cores for checkpoints than one stream alone may.
 func TestCheckpointsOfManyStreamsKeepTheShareOfOne(t *testing.T) {
 	w := &Streams{Options: Options{CheckpointShare: 0.01}}
 	for runs, want := range map[int64]time.Duration{
@@ -22,7 +22,7 @@ func TestCheckpointsOfManyStreamsKeepTheShareOfOne(t *testing.T) {
 	}
 }
 
-// The pauses between tries that fail grow, and end before those who mended the disk have forgotten it.
+// The delays after failures grow up to a bound of minutes.
 func TestCheckpointsThatFailAreTriedAgainWithinMinutes(t *testing.T) {
 	var s saver
 	last := time.Duration(0)
@@ -41,7 +41,7 @@ func TestCheckpointsThatFailAreTriedAgainWithinMinutes(t *testing.T) {
 	}
 }
 
-// A reader far behind its stream is served by the checkpoints that lie ahead of it, and more are not made.
+// The checkpoints after the reader's index are counted, because enough of them make a new one unnecessary.
 func TestCheckpointsAheadOfTheReaderAreCounted(t *testing.T) {
 	var s saver
 	s.setFiles([]checkpoint.File{{Index: 70}, {Index: 50}, {Index: 30}, {Index: 10}})
@@ -52,7 +52,7 @@ func TestCheckpointsAheadOfTheReaderAreCounted(t *testing.T) {
 	}
 }
 
-// A state is that of one graph's iterator: an order of the same steps is another graph.
+// A state belongs to one graph's iterator. Another order of the same steps is another graph.
 func TestACheckpointOfAnotherOrderIsNotRestored(t *testing.T) {
 	of := func(order ...string) *pecanv1.Checkpoint {
 		return &pecanv1.Checkpoint{Fingerprint: "f", PlanHash: planAndOrder(&pecanv1.Plan{Hash: "h", Order: order})}

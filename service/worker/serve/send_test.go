@@ -15,8 +15,8 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/window"
 )
 
-// leftMeanwhile is the body of an element whose stream is closed as soon as somebody looks at it. Its memory is spoilt when it is
-// released, as TensorFlow's is.
+// leftMeanwhile is the body of an element whose stream is closed as soon as its frame is read. Its memory is
+// cleared on release, as TensorFlow's is freed.
 type leftMeanwhile struct {
 	memory []byte
 	leave  func()
@@ -91,7 +91,7 @@ func unixPair(t *testing.T) (ours, theirs net.Conn) {
 	return ends[0], ends[1]
 }
 
-// A connection ends while its stream still makes elements.
+// A connection ends while its stream still produces elements.
 func TestAConnectionEndsWhileItsStreamsGoOn(t *testing.T) {
 	for range 300 {
 		ours, theirs := unixPair(t)

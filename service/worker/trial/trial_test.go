@@ -28,7 +28,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// As in a worker, the threads that TensorFlow makes for the whole process are there before the first trial.
+	// As in a worker, the process-wide threads of TensorFlow exist before the first trial.
 	_, err := tf.NewContext(tf.ContextOptions{InterOpThreads: 2, IntraOpThreads: 2})
 	if err != nil {
 		panic(err)
@@ -47,7 +47,7 @@ func queue() *Queue {
 // byName finds datasets by the names of their files; a plan has the fingerprint.
 type byName struct{ *dataset.Store }
 
-// stepsOf are the steps of a dataset, source first.
+// stepsOf returns the steps of a dataset, source first.
 func stepsOf(t *testing.T, q *Queue, name string) (parsed *graph.Graph, steps []string) {
 	t.Helper()
 	store, ok := q.Graphs.(byName)
@@ -64,7 +64,7 @@ func stepsOf(t *testing.T, q *Queue, name string) (parsed *graph.Graph, steps []
 	return parsed, steps
 }
 
-// trying gives the command to try an order, by the places of the steps, of a dataset of testdata/orders.py.
+// trying returns the command to try an order, by the positions of the steps, of a dataset of testdata/orders.py.
 func trying(t *testing.T, q *Queue, name string, tolerance pecanv1.OrderTolerance, places ...int) *pecanv1.TryOrder {
 	t.Helper()
 	parsed, steps := stepsOf(t, q, name)
@@ -109,7 +109,7 @@ const (
 	anything    = pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY
 )
 
-// keptThreads are made by the first trial, and kept by TensorFlow for the process.
+// keptThreads are created by the first trial and kept by TensorFlow.
 const keptThreads = 1
 
 func TestTrialsTellGoodOrdersFromBadOnes(t *testing.T) {
@@ -118,7 +118,7 @@ func TestTrialsTellGoodOrdersFromBadOnes(t *testing.T) {
 		dataset   string
 		tolerance pecanv1.OrderTolerance
 		places    []int
-		// refused is a part of the reason, "" where the order is good.
+		// refused is a part of the reason, empty if the order is good.
 		refused string
 	}{
 		"what makes less first":                      {"costly_crop", exact, []int{0, 2, 1}, ""},
@@ -171,7 +171,8 @@ func TestTrialsTellGoodOrdersFromBadOnes(t *testing.T) {
 	}
 }
 
-// What stands above the steps that moved is the same in both orders, and is not run: a batch would have a trial make all its elements.
+// The steps after the reordered ones are the same in both orders and are not run. A batch would make a trial
+// produce all its elements.
 func TestTrialsEndWhereOrdersDoNotDiffer(t *testing.T) {
 	q := queue()
 	for name, c := range map[string]struct {
@@ -220,7 +221,7 @@ func TestTrialsEndWhereOrdersDoNotDiffer(t *testing.T) {
 	}
 }
 
-// The thread that asks for elements and those that it has made spend all CPU that goes into them.
+// The calling thread and the threads that it creates spend all CPU of the elements.
 func TestSerialGraphsWorkInTheThreadsThatAreMeasured(t *testing.T) {
 	q := queue()
 	command := trying(t, q, "jpeg", exact, 0)
@@ -285,7 +286,7 @@ func TestATrialThatBreaksIsAnAnswer(t *testing.T) {
 	}
 }
 
-// breaking has a defect where it gives the second graph.
+// breaking panics when it makes the second graph.
 type breaking struct{ dataset.Planner }
 
 func (b breaking) Instantiate(ctx context.Context, name string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
@@ -295,7 +296,8 @@ func (b breaking) Instantiate(ctx context.Context, name string, plan *pecanv1.Pl
 	return b.Planner.Instantiate(ctx, name, plan, at)
 }
 
-// Too little was measured, or what was measured can still be a gain: a longer trial may tell, and the order is not refused for good.
+// If too little was measured, or if the result may still be a gain, a longer trial could decide. The order is
+// then not refused for good.
 func TestWhatIsSavedIsDoubtedOpenOrCertain(t *testing.T) {
 	for what, c := range map[string]struct {
 		openings, each int
@@ -357,7 +359,8 @@ func TestStreamsAreSpread(t *testing.T) {
 	}
 }
 
-// Iterators and contexts of trials that leaked would add up: what TensorFlow and the allocator keep is kept once.
+// Leaked iterators and contexts of trials would add up. TensorFlow and the allocator keep some memory, but only
+// once.
 func TestTrialsLeaveNothingBehind(t *testing.T) {
 	q := queue()
 	command := trying(t, q, "costly_crop", exact, 0, 2, 1)
@@ -366,7 +369,7 @@ func TestTrialsLeaveNothingBehind(t *testing.T) {
 		command.CpuS = 3
 	}
 	const trials, rounds, large = 4, 6, 4 << 20
-	// What Go has not collected yet is not left behind.
+	// Memory that Go has not collected yet does not count.
 	held := func() int64 {
 		debug.FreeOSMemory()
 		return residentBytes(t)
@@ -391,7 +394,7 @@ func TestTrialsLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// markedThreads counts the threads of this process that trials have made, or bound, and what they have spent.
+// markedThreads counts the threads that trials have created or bound, and the CPU that they have spent.
 func markedThreads(t *testing.T) (n int, spent time.Duration) {
 	t.Helper()
 	names, err := filepath.Glob("/proc/self/task/*/comm")
