@@ -169,7 +169,7 @@ ADVERSARIES = {
             on_picture(lambda x: tf.math.log(tf.cast(x, tf.float32) - 5), "log"),
             keeps(lambda x, y: tf.reduce_all(tf.math.is_finite(x)), "whole"),
         ),
-        "looks at component 0, which log changes",
+        "reads component 0, which log changes",
     ),
     "a mean over what may be no number": Adversary(
         (on_picture(lambda x: 1 / x, "inverts"), on_picture(lambda x: tf.image.resize(x, [8, 8]), "halves")),
@@ -192,7 +192,7 @@ ADVERSARIES = {
             on_picture(lambda x: x - tf.reduce_mean(x, axis=0), "centres"),
             keeps(lambda x, y: tf.reduce_all(tf.math.is_finite(tf.reduce_mean(x))), "whole"),
         ),
-        "looks at component 0, which centres changes",
+        "reads component 0, which centres changes",
         source=boxes,
     ),
     "rows of nothing": Adversary((on_picture(tf.sqrt, "roots"), on_picture(lambda x: x[:1], "few")), "", source=boxes),
@@ -209,13 +209,13 @@ ADVERSARIES = {
     "a filter past ragged rows": Adversary((on_picture(lambda x: x * 2, "doubles"), SOME), "", source=ragged),
     "a filter that looks at ragged rows": Adversary(
         (on_picture(lambda x: x * 2, "doubles"), keeps(lambda x, y: tf.reduce_sum(x) > 6, "large")),
-        "looks at component 0, which doubles changes",
+        "reads component 0, which doubles changes",
         source=ragged,
     ),
     # Divisions that another step makes possible.
     "a filter that divides by what a map made another number": Adversary(
         (on_label(lambda y: tf.where(y == 0, tf.ones_like(y), y), "guard"), keeps(lambda x, y: 10 // y > 2, "divides")),
-        "looks at component 1, which guard changes",
+        "reads component 1, which guard changes",
     ),
     "a filter that divides by what a filter leaves out": Adversary(
         (keeps(lambda x, y: y != 0, "nonzero"), keeps(lambda x, y: 10 // y > 2, "divides")),

@@ -76,10 +76,10 @@ def test_a_map_that_narrows_values_moves_before_the_batch(ordergraph, tmp_path):
 STAYS_BEFORE_A_BATCH: dict[str, tuple[Step, str]] = {
     "a crop": (CROP, "does more to component 0 than to compute value by value"),
     "a mean of the picture": (on_picture(lambda x: x - tf.reduce_mean(x), "centres"), "component 0"),
-    "a filter": (lambda d: d.filter(lambda x, y: y > 2, name="some"), "asks something of single elements"),
+    "a filter": (lambda d: d.filter(lambda x, y: y > 2, name="some"), "its predicate is for single elements"),
     "what draws": (on_picture(lambda x: x + tf.random.uniform([], seed=1), "shines"), ""),
-    "what may fail": (on_label(lambda y: 100 // y, "divides"), "may fail, for a row or for the batch"),
-    "another component": (lambda d: d.map(lambda x, y: (x + tf.cast(y, x.dtype), y), name="adds"), "looks at more than what it changes"),
+    "what may fail": (on_label(lambda y: 100 // y, "divides"), "may fail, for one row or for its whole batch"),
+    "another component": (lambda d: d.map(lambda x, y: (x + tf.cast(y, x.dtype), y), name="adds"), "reads more than it changes"),
     "what has other last bits": (on_picture(tf.tanh, "expensive"), "last bits of component 0"),
     "what makes a component anew": (on_label(lambda y: tf.constant(1, tf.int64), "ones"), "component 1"),
 }
@@ -119,7 +119,7 @@ def test_a_map_that_treats_rows_differently_stays_after_the_batch(ordergraph, tm
     dataset = through(pictures(dtype=tf.float32), [rows, weighs])
     told = propose(ordergraph, tmp_path, dataset, [[1000, 0, 8], [1000, 0.001, LARGE], [333, 9.0, 3 * LARGE], [333, 0.001, SMALL]])
     assert told.order == [], told
-    assert "something else to each row of component 0" in " ".join(told.reasons), told.reasons
+    assert "treats the rows of component 0 differently" in " ".join(told.reasons), told.reasons
 
 
 MIRRORS = on_picture(lambda x: x[:, :, ::-1], "mirrors")
