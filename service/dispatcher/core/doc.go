@@ -31,7 +31,7 @@
 //	ReportWorker                 lease_lost.go        LeaseLost                          Command(Stop)
 //	cache messages of a worker   caches.go            CacheSegmentAdded, -Dropped,       Command(CacheSegmentAck,
 //	                                                  CacheCommitted, CacheRemoved       CacheOrphans)
-//	OrderPlanned, OrderTried     package rollout      OrderDecided, OrderJudged,         PlanRequest, Command(TryOrder)
+//	Planned, OrderTried          package rollout      OrderDecided, OrderJudged,         PlanRequest, Command(TryOrder)
 //	                                                  ProfileKept
 //	Watch, Unwatch               watches.go                                              Update, EndWatch
 //	after every decision         lease_grant.go       LeaseGranted, StreamAdded          Command(Start)

@@ -15,15 +15,15 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Reorder gives a graph whose steps stand in another order: the names of all steps that TraitsOf lists, the one next to the source first.
-// Steps keep their names, and with them their seeds and figures. Only maps and filters move, and only between steps that do not; maps that
-// compute value by value pass batches as well.
+// Reorder returns the graph with its steps in another order. order has the names of all steps that TraitsOf lists, the
+// step after the source first. Steps keep their names, and so their seeds and metrics. Only maps and filters move, and
+// only between steps that stay. Maps that compute value by value may also move past batches.
 //
-// The new graph has the fingerprint of the old one: it is the same dataset, which its plan is for and its jobs know it by.
+// The new graph keeps the fingerprint of the old one, because its plan and jobs know the dataset by it.
 //
-// Whether the elements are the same in the new order is not looked at here: that is for who asks, by the steps' traits. It is an error
-// where a step would have to compute with a type that it was not written for, or stand where a size differs that its function holds as
-// a constant.
+// Reorder does not check that the elements stay the same: the caller decides that from the traits. It returns an error
+// if a step would compute with a type that it does not support, or if its function has a constant size that differs at
+// the new place.
 func Reorder(g *graph.Graph, order []string) (*graph.Graph, error) {
 	root, isTree := g.Steps()
 	if !isTree {

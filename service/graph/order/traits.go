@@ -11,11 +11,11 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Traits are what a step does to elements, as far as its order among others is concerned. They are found in the step's function.
+// Traits are the properties of a step that decide where it may stand in the order. They follow from the step's function.
 type Traits struct {
-	// Node is the step's name, Op what it is, Label what its author calls it (often nothing), and Input the node that it reads.
+	// Node is the step's name, Op its op, Label the author's name for it (often empty), and Input the node that it reads.
 	Node, Op, Label, Input string
-	// Before and Behind are the components of the elements that it gets and gives.
+	// Before and After are the components of the step's input and output.
 	Before, After []*graph.ComponentSpec
 	// Barrier says why nothing is known that would let the step move, or others pass it; empty: the rest holds.
 	Barrier string

@@ -15,14 +15,14 @@ type Share struct{ Streams, Stream int64 }
 type cutting struct {
 	*graph.Editor
 	g *graph.Graph
-	// types and shapes are the components of the elements that are cut.
+	// types and shapes are the components of the elements at the cut.
 	types  []tf.DataType
 	shapes []*tf.TensorShapeProto
 }
 
-// Cut puts the cut on the output of a step, which node name gives, and gives the node that stands for the stream's share.
-// Sources that are numbers or constants are changed themselves, so that the share costs nothing to find. types and shapes
-// are the components of the output.
+// Cut divides the output of step s, which node name produces, and returns the node that produces the stream's share.
+// If the source is a range or a constant, Cut changes the source itself, so that finding the share costs nothing. types
+// and shapes are the components of the output.
 func (p *Planner) Cut(editor *graph.Editor, s *graph.Step, c Edge, share Share, name string, types []tf.DataType, shapes []*tf.TensorShapeProto) string {
 	e := &cutting{Editor: editor, g: p.g, types: types, shapes: shapes}
 	streams, stream := share.Streams, share.Stream

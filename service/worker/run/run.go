@@ -93,7 +93,6 @@ func newRun(s *Stream, at beginning) *run {
 	r.window = window.New(&s.streams.windowBytes, r.setHurry, window.Start{From: at.start, Acked: max(at.wanted, s.order.GetDeliveredBelow()), Prefetch: s.order.GetPrefetch()})
 	r.serial = s.order.GetCrashGuard().GetSerial()
 	r.saver.noteReported(s.order.GetAckedBelow())
-	r.saver.noteReported(s.order.GetAckedBelow())
 	return r
 }
 
