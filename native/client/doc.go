@@ -8,7 +8,7 @@
 //	job, membership, passes        one consumer of a job: registration, loss, numbering and prefetching of epochs
 //	iteration, next, iteration_epochs, cardinality   what an iterator of the training loop reads
 //	rejoin, rejoin_iteration       a new job in the place of one that the dispatcher lost
-//	checkpoint                     where a resume token is saved and loaded
+//	save_load                      where a resume token is saved and loaded
 //
 // Packages below, each importing only those to its right:
 //
