@@ -208,7 +208,7 @@ def test_random_steps_below_repeat_themselves_and_those_above_do_not(shared):
 
 
 @pytest.mark.parametrize(("build", "why"), [
-    (lambda step: D.range(10).apply(step()).take(5), "comes before TakeDataset"),
+    (lambda step: D.range(10).apply(step()).take(5), "is upstream of TakeDataset"),
     (lambda step: D.zip((D.range(10).apply(step()), D.range(10))), "it comes before ZipDataset"),
     (lambda step: D.range(10).map(lambda x: tf.RaggedTensor.from_row_lengths([x], [1])).apply(step()), "variant"),
     (lambda step: D.range(10).repeat().apply(step()).take(20), "does nothing"),
