@@ -131,7 +131,7 @@ def generate() -> pathlib.Path:
     shutil.rmtree(out / "cgo")
     run(sys.executable, "build.py", cwd=out)
     for wrapper in ("__init__.py", "go.py", "bindings.py", "build.py"):
-        (out / wrapper).unlink(missing_ok=True)  # Python's side is pecan._src.native, which calls the extension itself
+        (out / wrapper).unlink(missing_ok=True)  # pecan._src.client.native calls the extension
     stamp.write_text(digest)
     return out
 
