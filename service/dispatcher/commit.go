@@ -87,35 +87,31 @@ func (d *Dispatcher) commit() {
 	}
 }
 
+// connected returns the connected peer with this id, nil if there is none. The map is one of the two that
+// connectedMu guards.
+func connected[ID comparable, Peer any](d *Dispatcher, peers map[ID]*Peer, id ID) *Peer {
+	d.connectedMu.Lock()
+	defer d.connectedMu.Unlock()
+	return peers[id]
+}
+
 // perform performs one effect of a durable decision.
 func (d *Dispatcher) perform(effect core.Effect) {
 	switch e := effect.(type) {
 	case core.Command:
-		d.connectedMu.Lock()
-		s := d.sessions[e.Session]
-		d.connectedMu.Unlock()
-		if s != nil {
+		if s := connected(d, d.sessions, e.Session); s != nil {
 			s.push(e.Message)
 		}
 	case core.EndSession:
-		d.connectedMu.Lock()
-		s := d.sessions[e.Session]
-		d.connectedMu.Unlock()
-		if s != nil {
+		if s := connected(d, d.sessions, e.Session); s != nil {
 			s.end(e.Err)
 		}
 	case core.Update:
-		d.connectedMu.Lock()
-		w := d.watches[e.Watch]
-		d.connectedMu.Unlock()
-		if w != nil {
+		if w := connected(d, d.watches, e.Watch); w != nil {
 			w.push(e.Message)
 		}
 	case core.EndWatch:
-		d.connectedMu.Lock()
-		w := d.watches[e.Watch]
-		d.connectedMu.Unlock()
-		if w != nil {
+		if w := connected(d, d.watches, e.Watch); w != nil {
 			w.end(e.Err)
 		}
 	case rollout.PlanRequest:

@@ -36,6 +36,7 @@ func Signal(c chan struct{}) {
 	}
 }
 
+// Sleep waits for d. It returns false if ctx ended first.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
