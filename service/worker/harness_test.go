@@ -155,7 +155,7 @@ type reader struct {
 
 func dialTCP(t testing.TB, w *Worker) *reader {
 	t.Helper()
-	nc, err := net.Dial("tcp", w.identity.Local)
+	nc, err := net.Dial("tcp", w.identity.LocalAddress)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func TestAPeerThatTalksNonsenseIsCutOffAndOthersAreServed(t *testing.T) {
 	}
 	for name, input := range cases {
 		t.Run(name, func(t *testing.T) {
-			nc, err := net.Dial("tcp", w.identity.Local)
+			nc, err := net.Dial("tcp", w.identity.LocalAddress)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,7 +92,7 @@ func TestALargeHelloIsCutOffBeforeItIsRead(t *testing.T) {
 	w := startWorker(t, nil)
 	large := encoded(t, frame.Header{Type: frame.Hello}, nil)
 	binary.LittleEndian.PutUint32(large[32:], serve.MaxHello+1)
-	nc, err := net.Dial("tcp", w.identity.Local)
+	nc, err := net.Dial("tcp", w.identity.LocalAddress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestReadersAreServedInAFloodOfConnections(t *testing.T) {
 	o := order("thousand")
 	w.streams.Start(o)
 	for range 2000 {
-		nc, err := net.Dial("tcp", w.identity.Local)
+		nc, err := net.Dial("tcp", w.identity.LocalAddress)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func TestReadersAboveTheLimitAreToldAndLocalOnesAreNot(t *testing.T) {
 	for range serve.MaxReaders {
 		dialTCP(t, w)
 	}
-	nc, err := net.Dial("tcp", w.identity.Local)
+	nc, err := net.Dial("tcp", w.identity.LocalAddress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +284,7 @@ func FuzzConnection(f *testing.F) {
 	w := startWorker(f, nil)
 	w.streams.Start(order("thousand"))
 	f.Fuzz(func(t *testing.T, input []byte) {
-		nc, err := net.Dial("tcp", w.identity.Local)
+		nc, err := net.Dial("tcp", w.identity.LocalAddress)
 		if err != nil {
 			t.Fatal(err)
 		}

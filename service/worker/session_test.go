@@ -211,7 +211,7 @@ func TestASessionTellsHowStreamsGo(t *testing.T) {
 	c := newCommander()
 	w := withSession(t, c.listen(t, "127.0.0.1:0"))
 	hello := c.hello(t)
-	if hello.GetAddress().GetTcp() != w.identity.Local || hello.GetAddress().GetUnix() == "" || hello.GetGraphProducer() < 1000 || hello.GetMaxStreams() != 4 {
+	if hello.GetAddress().GetTcp() != w.identity.LocalAddress || hello.GetAddress().GetUnix() == "" || hello.GetGraphProducer() < 1000 || hello.GetMaxStreams() != 4 {
 		t.Fatalf("hello %v", hello)
 	}
 	o := order("batches")

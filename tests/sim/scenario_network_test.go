@@ -151,7 +151,6 @@ func TestC1NothingReadsTheWallClock(t *testing.T) {
 		"service/internal/cli/cli.go: Parse":        "of flags",
 		"service/internal/clock/fake.go: Unix":      "the fake clock",
 		"service/worker/drain.go: Round":            "of a duration, for the log",
-		"service/worker/keeping.go: UnixNano":       "of files: a source that was written anew is another one",
 		"service/worker/session.go: Round":          "of a duration, for the log",
 	}
 	seen := map[string]bool{}

@@ -9,9 +9,9 @@ import (
 
 // Identity is who a worker is: its id, which changes when it joins another cluster, and its addresses.
 type Identity struct {
-	// Address is where readers on other hosts reach the worker, Local how this process reaches itself. Both are
-	// set before the data plane accepts connections.
-	Address, Local string
+	// Readers on other hosts reach the worker at Address. This process reaches itself at LocalAddress. Both are set
+	// before the data plane accepts connections.
+	Address, LocalAddress string
 
 	id, cluster atomic.Pointer[string]
 }

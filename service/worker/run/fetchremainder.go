@@ -20,7 +20,7 @@ func (w *Streams) fetchRemainder(ctx context.Context, order *pecanv1.StartStream
 	id := &pecanv1.StreamId{JobId: order.GetId().GetJobId(), Epoch: order.GetId().GetEpoch(), Stream: from.GetStream()}
 	address := from.GetWorker().GetTcp()
 	if from.GetWorker().GetWorkerId() == w.Identity.ID() {
-		address = w.Identity.Local
+		address = w.Identity.LocalAddress
 	}
 	if address == "" {
 		return nil, errors.New("its worker has no address")

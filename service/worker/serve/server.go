@@ -89,7 +89,7 @@ func Listen(log *slog.Logger, identity *identity.Identity, streams Opener, optio
 			s.unix = nil
 		}
 	}
-	identity.Address, identity.Local = options.Advertise, s.reach()
+	identity.Address, identity.LocalAddress = options.Advertise, s.reach()
 	if identity.Address == "" {
 		identity.Address = reachable(s.tcp.Addr().(*net.TCPAddr), options.Dispatcher)
 	}
