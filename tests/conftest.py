@@ -1,4 +1,16 @@
-"""What the tests of all rooms share: one that hangs shows where, and ends the run."""
+"""Options of all tests: a test that hangs prints where it hangs and ends the run, and the longest files run first.
+
+| directory | tests |
+| --- | --- |
+| e2e | Features, with a dispatcher, workers and trainers in separate processes |
+| faults | Deaths, pauses and cut connections of those processes (README.md) |
+| graph | What the Go code does with a graph, against `tf.data` in one process |
+| sim | Thousands of simulated clusters in one Go process |
+| repo, docs | The repository's own rules, and the code of the documentation's pages |
+
+`make check` runs one test of each kind, `make test` runs all. To run one: `make build`, then
+`.venv/bin/python -m pytest tests/e2e/test_cache.py -k name`.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +24,12 @@ _STDERR = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the real standard error: while a test runs its output is captured, and a process that ends at once loses that."""
+    """Keeps the real standard error. Captured output is lost when a process ends at once."""
     with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         config.stash[_STDERR] = os.dup(2)
 
 
-# Files that take longest, the longest first. Files run side by side, and one that is begun last would be waited for alone.
+# The files that take longest, the longest first. Files run in parallel, and a long file that starts last would run alone.
 LONGEST = (
     "tests/e2e/test_leaks.py",
     "tests/e2e/test_huge_elements.py",
@@ -31,16 +43,16 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the longest files first; `make e2e` gives files out in this order."""
-    place = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.nodeid.split("::")[0], len(LONGEST)))
+    """Puts the longest files first. `make e2e` distributes files in this order."""
+    rank = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.nodeid.split("::")[0], len(LONGEST)))
 
 
 @pytest.fixture
 def limit(request: pytest.FixtureRequest) -> Iterator[Callable[[float], None]]:
-    """Gives the test so many seconds from now on; then the process shows where every thread is, and ends.
+    """Sets how many seconds the test has from now on. After them the process prints the stack of every thread, and ends.
 
-    A wait inside TensorFlow cannot be interrupted from Python.
+    The process ends because Python cannot interrupt a wait inside TensorFlow.
     """
 
     def set_limit(seconds: float) -> None:

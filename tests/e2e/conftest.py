@@ -1,4 +1,16 @@
-"""What every end-to-end test stands on: a cluster of real processes, files to read, and a deadline."""
+"""Fixtures of the end-to-end tests: a cluster of real processes, files to read, and a deadline.
+
+Each file tests one feature through the public API: `pecan.distribute()` in this process or in a script, against a
+dispatcher and workers in separate processes. An independent `tf.data` run in this process gives the expected elements.
+
+- Most tests use the fixture `cluster`, which they share. A test that ends or configures servers makes its own
+  `pecan.LocalCluster`, or starts the programs with `test_commands.Program`.
+- `script.Script` runs Python lines in another process, for tests that fork, exit or receive signals.
+- `oracle.compare` compares a distributed run with a local run.
+- `soak.cases` leaves cases to `make soak` that prove little more than the others.
+
+To run one test: `make build`, then `.venv/bin/python -m pytest tests/e2e/test_cache.py -k name`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +21,7 @@ import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-# A test that has not ended by then has found a hang.
+# A test that takes longer than this hangs.
 DEADLINE_S = 600
 
 
@@ -21,7 +33,7 @@ def deadline(limit):
 
 @pytest.fixture(scope="session")
 def cluster():
-    """A dispatcher and two workers in processes of their own."""
+    """A dispatcher and two workers in separate processes."""
     import pecan
 
     cluster = pecan.LocalCluster(workers=2)
@@ -31,14 +43,14 @@ def cluster():
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """Files of every kind that the pipelines read."""
+    """Files of each kind that the pipelines read."""
     return Files(tmp_path_factory.mktemp("files"))
 
 
 class Files:
-    """Files whose records carry dense ids: file k of n holds those from sum of the sizes before it."""
+    """Files whose records carry the ids 0, 1, 2 and so on: each file continues after the last id of the file before."""
 
-    # Uneven on purpose, with an empty one.
+    # The sizes differ, and one file is empty, because splits of a source must handle both.
     SIZES = (7, 0, 13, 1, 20, 9)
 
     def __init__(self, root: pathlib.Path) -> None:
@@ -66,5 +78,5 @@ class Files:
 
     @property
     def pattern(self) -> str:
-        """Matches the record files and no others."""
+        """Matches the record files only."""
         return str(self.root / "part-*.tfrecord")

@@ -1,4 +1,7 @@
-"""Some lines of Python in a process of their own: for what would end, fork or fill the process of the tests."""
+"""Python lines in a separate process, for tests that exit, fork or use much memory.
+
+A script imports TensorFlow and Pecan first, which takes about 2 s. `say(...)` prints a line, and `Script.line()` reads it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 import tensorflow as tf, pecan
 from pecan._src.servers import private_cluster
 D = tf.data.Dataset
-# Tests that a shell started in the background inherit that Ctrl-C is ignored.
+# A shell starts background processes with SIGINT ignored, and the script inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def say(*words):
     print(*words, flush=True)
@@ -28,7 +31,7 @@ def say(*words):
 
 
 class Script:
-    """A Python process that runs some lines, by way of another command if one is given, and what it prints."""
+    """A Python process that runs `lines`, and its output. `through` is a command that starts Python, such as `ip netns exec`."""
 
     def __init__(self, lines: str, through: list[str] | None = None) -> None:
         environment = dict(os.environ, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3")
@@ -49,7 +52,10 @@ class Script:
         return line.strip()
 
     def interrupted(self) -> str:
-        """The line that it prints when Ctrl-C is pressed. Python drops one that comes while something is finalised, so people press again."""
+        """Sends SIGINT until the script prints a line, and returns the line.
+
+        Python drops a KeyboardInterrupt that is raised in a finalizer, so one signal may not be enough.
+        """
         seen = threading.Event()
 
         def press() -> None:

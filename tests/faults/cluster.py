@@ -1,7 +1,7 @@
-"""A cluster of real processes that can be killed, stopped, cut off and started again over one work directory.
+"""A cluster of real processes that a test can kill, stop, disconnect and restart over one work directory.
 
-A fault counts only when it happened: `kill` fails when the process had ended before or does not die of the signal, `pause` when the
-kernel does not say that it is stopped. Every wait looks at states and has a deadline.
+The methods check that a fault happened. `kill` fails if the process had ended before or does not die of the signal. `pause` fails if
+the kernel does not report the process as stopped. Every wait polls a state and has a deadline.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterator
 from pecan._src.servers import programs
 
 WAIT_S = 60.0
-# Times that suit tests: long enough for a busy machine, short enough to wait for.
+# Timeouts for tests: long enough for a busy machine, short enough to wait for.
 QUICK = ("--heartbeat", "200ms", "--worker-suspect-after", "1s", "--worker-dead-after", "3s", "--worker-return-grace", "300ms")
 
 
 def wait(condition: Callable[[], object], what: str, within_s: float = WAIT_S) -> object:
-    """What `condition` gives once that is true; fails with `what` when it does not become so in time."""
+    """Polls `condition` until its result is true, and returns the result. On a timeout it fails and names `what`."""
     end = time.monotonic() + within_s
     while not (answer := condition()):
         assert time.monotonic() < end, f"after {within_s:g} s still not: {what}"
@@ -35,7 +35,7 @@ def wait(condition: Callable[[], object], what: str, within_s: float = WAIT_S) -
 
 
 class Program:
-    """One of the programs, in a process group of its own; it may have several lives, all at one address if that is wanted."""
+    """One of the programs in its own process group. It can be started several times, also at the same address."""
 
     def __init__(self, name: str, flags: tuple[str, ...], directory: pathlib.Path, label: str) -> None:
         self.name, self.flags, self.label = name, flags, label
@@ -45,7 +45,7 @@ class Program:
         self.address = ""
 
     def start(self, address: str = "127.0.0.1:0") -> Program:
-        """Begins a life; `ready` waits until it serves."""
+        """Starts a process. `ready` waits until the process serves."""
         assert not self.lives or self.lives[-1].poll() is not None, f"{self.label} still runs"
         with self.log.open("ab") as log, self.said.open("wb") as said:
             life = subprocess.Popen(
@@ -79,7 +79,7 @@ class Program:
         return bool(self.lives) and self.lives[-1].poll() is None
 
     def kill(self) -> None:
-        """SIGKILL for the whole process group; it must have been alive and die of it."""
+        """Kills the process group, and checks that the process was alive before and died of SIGKILL."""
         life = self.lives[-1]
         assert life.poll() is None, f"{self.label} had ended with {life.returncode} before it was killed:\n{self.words()}"
         os.killpg(life.pid, signal.SIGKILL)
@@ -87,29 +87,29 @@ class Program:
         gone(life.pid)
 
     def pause(self) -> None:
-        """SIGSTOP, and the kernel says that it stands still."""
+        """Sends SIGSTOP, and waits until the kernel reports the process as stopped."""
         os.killpg(self.pid, signal.SIGSTOP)
         wait(lambda: self._state() == "T", f"{self.label} stands still")
 
     def resume(self) -> None:
-        """SIGCONT for a process that stands still."""
+        """Sends SIGCONT to a stopped process."""
         assert self._state() == "T", f"{self.label} was not stopped"
         os.killpg(self.pid, signal.SIGCONT)
 
     def terminate(self) -> int:
-        """SIGTERM, and the exit code."""
+        """Sends SIGTERM, and returns the exit code."""
         os.killpg(self.pid, signal.SIGTERM)
         return self.lives[-1].wait(WAIT_S)
 
     def words(self) -> str:
-        """The end of its log."""
+        """Returns the end of the log."""
         return self.log.read_text(errors="replace")[-4000:]
 
     def _state(self) -> str:
         return pathlib.Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
     def clear(self) -> None:
-        """Ends what is left, and checks that nothing remains of any life."""
+        """Kills the process if it still runs, and checks that no process of any start remains."""
         for life in self.lives:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(life.pid, signal.SIGKILL)
@@ -118,7 +118,7 @@ class Program:
 
 
 def gone(group: int) -> None:
-    """Waits until nothing is left of a process group."""
+    """Waits until a process group has no processes."""
 
     def empty() -> bool:
         try:
@@ -131,7 +131,7 @@ def gone(group: int) -> None:
 
 
 class Cluster:
-    """A dispatcher over a work directory, and workers: quick to notice what is gone, and with little room, or with the programs' defaults."""
+    """A dispatcher over a work directory, and workers. `quick` sets short timeouts and small windows in place of the defaults."""
 
     def __init__(
         self,
@@ -154,23 +154,23 @@ class Cluster:
         return self.dispatcher.address
 
     def add(self, *flags: str, dispatcher: str = "", wait: bool = True) -> Program:
-        """One more worker; without `wait` it may take its time to register."""
+        """Starts a worker. With `wait` the worker has registered before the call returns."""
         flags = ("--dispatcher", dispatcher or self.target, *self.worker_flags, *flags)
         worker = Program("pecan-worker", flags, self.directory, f"worker-{len(self.workers)}").start()
         self.workers.append(worker)
         return worker.ready() if wait else worker
 
     def add_all(self, number: int, *flags: str) -> list[Program]:
-        """Workers that start side by side."""
+        """Starts workers at the same time, and waits for all of them."""
         fresh = [self.add(*flags, wait=False) for _ in range(number)]
         return [worker.ready() for worker in fresh]
 
     def restart_dispatcher(self) -> None:
-        """Starts a dispatcher that was killed at its old address."""
+        """Starts a killed dispatcher again at its old address."""
         self.dispatcher.start(self.target).ready()
 
     def status(self) -> dict:
-        """What `pecanctl status --json` says."""
+        """The output of `pecanctl status --json`."""
         done = subprocess.run(
             [str(programs.path("pecanctl")), "status", "--json", "--dispatcher", self.target, "--timeout", "30s"],
             capture_output=True,
@@ -186,11 +186,11 @@ class Cluster:
         return sorted(worker["state"] for worker in self.status()["workers"])
 
     def leases(self) -> dict[tuple[str, int, int], tuple[int, str]]:
-        """Lease and worker's address of each stream that is held."""
+        """The lease and the worker's address of each leased stream."""
         return leases(self.status())
 
     def journal(self) -> list[dict]:
-        """Every record of a dispatcher that is gone, as `pecanctl store inspect --json` prints them."""
+        """Every record of a stopped dispatcher's journal, as `pecanctl store inspect --json` prints them."""
         inspected = subprocess.run(
             [str(programs.path("pecanctl")), "store", "inspect", "--json", str(self.work)],
             capture_output=True, text=True, timeout=WAIT_S, check=True,
@@ -198,7 +198,7 @@ class Cluster:
         return [json.loads(line) for line in inspected.stdout.splitlines()]
 
     def granted(self) -> list[tuple[str, ...]]:
-        """The stream of each lease that was ever granted, by the dispatcher's log: a look at the status may miss a stream that lives briefly."""
+        """The stream of each granted lease, from the dispatcher's log. A poll of the status can miss a short stream."""
         return _GRANT.findall(self.dispatcher.log.read_text())
 
     def clear(self) -> None:
@@ -206,12 +206,12 @@ class Cluster:
             program.clear()
 
     def words(self) -> str:
-        """The ends of all logs, for a failure's report."""
+        """The ends of all logs, for the report of a failure."""
         return "\n".join(f"--- {p.label}\n{p.words()}" for p in (self.dispatcher, *self.workers))
 
 
 def leases(status: dict) -> dict[tuple[str, int, int], tuple[int, str]]:
-    """Lease and worker's address of each stream that is held."""
+    """The lease and the worker's address of each leased stream."""
     held: dict[tuple[str, int, int], tuple[int, str]] = {}
     for worker in status["workers"]:
         for stream in worker["streams"]:
@@ -225,9 +225,9 @@ _GRANT = re.compile(r'msg="lease granted" job=(\S+) epoch=(\d+) stream=(\d+) ')
 
 
 class Observer:
-    """Looks at the dispatcher's status while a run goes on: which leases streams had, and what the trainer dropped.
+    """Polls the dispatcher's status during a run: the leases of streams, and the duplicates that the trainer dropped.
 
-    A dispatcher that is away or stopped answers nothing, and is asked again.
+    A dispatcher that is dead or stopped does not answer. The observer then polls again.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -249,7 +249,7 @@ class Observer:
         assert not self._wrong, self._wrong
 
     def look(self) -> None:
-        """Looks once; raises when nobody answers."""
+        """Polls once. Raises if the dispatcher does not answer."""
         status = self.cluster.status()
         self.looks += 1
         for key, held in leases(status).items():
@@ -272,13 +272,13 @@ class Observer:
                 continue
 
     def moved(self) -> int:
-        """How many changes of leases there were."""
+        """The number of times that a stream got another lease."""
         return sum(times - 1 for times in collections.Counter(self.cluster.granted()).values())
 
 
 @contextlib.contextmanager
 def cleared(cluster: Cluster) -> Iterator[Cluster]:
-    """Ends a cluster in any case, and shows its logs when something failed."""
+    """Ends the cluster in every case, and prints its logs after a failure."""
     try:
         yield cluster
     except BaseException:

@@ -1,4 +1,15 @@
-"""Fixtures of every scenario: a seed, data, the elements of a local run, a deadline, and a check for leaks."""
+"""Fixtures of the fault scenarios: a seed, data, the elements of a local run, a deadline, and a check for leaks.
+
+README.md says what the scenarios must show and how to repeat a run. A scenario works like this:
+
+- `cluster.Cluster` starts a dispatcher over a work directory, and workers. `cluster.Program` kills, stops and restarts them.
+- `run.Run` reads epochs in a trainer process (`trainer.py`), which writes a line to a ledger for each element.
+- `ledger.check` compares the ledger with the fixture `truth`, the elements of a local run.
+- `cluster.Observer` polls the dispatcher during the run, and checks the leases.
+- `proxies.Proxy` delays or cuts connections between two processes.
+
+To run one test: `make build`, then `.venv/bin/python -m pytest tests/faults/test_poison.py -k name`.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +23,12 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 GOLDEN_PASSES = 5
-# A test that has not ended by then has found a hang.
+# A test that takes longer than this hangs.
 DEADLINE_S = 1800 if os.environ.get("PECAN_FAULTS_FULL") else 240
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seed", type=int, default=None, help="seed of a run of the fault scenarios that is to be repeated")
+    parser.addoption("--seed", type=int, default=None, help="seed of the run to repeat (fault scenarios)")
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +45,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest, seed: int) -> random.Random:
-    """Every random choice of a test; the seed is shown when it fails."""
+    """The source of every random choice of a test. A failed test shows the seed."""
     print(f"to repeat it: pytest {request.node.nodeid} --seed {seed}")
     return random.Random(f"{seed} {request.node.nodeid}")
 
@@ -43,9 +54,9 @@ MODES = ("exactly_once", "deterministic")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs the scenarios of test_thesis.py in two modes, and the others in the stricter one.
+    """Runs the scenarios of test_thesis.py in both modes, and all others in mode deterministic, which promises more.
 
-    The simulation (tests/sim) has the faults of the others in every mode.
+    The simulation (tests/sim) runs the faults of the others in every mode.
     """
     given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     named = {name.strip() for names in given for name in (names.split(",") if isinstance(names, str) else names)}
@@ -56,7 +67,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory):
-    """Records in 40 uneven files."""
+    """Records in 40 files of different lengths."""
     import records
 
     return records.Records(tmp_path_factory.mktemp("records"), records.TOTAL)
@@ -64,13 +75,13 @@ def data(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="session")
 def truth(data) -> dict[int, int]:
-    """CRC of each element by id, of a local run."""
+    """The CRC of each element of a local run, by id."""
     return data.truth()
 
 
 @pytest.fixture(scope="session")
 def golden(data, truth, tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
-    """The order of each epoch in mode deterministic: of one worker without faults, and the same of seven."""
+    """The order of each epoch in mode deterministic without faults. One worker and seven workers must give the same order."""
     import cluster
     import ledger
     import run
@@ -84,13 +95,13 @@ def golden(data, truth, tmp_path_factory: pytest.TempPathFactory) -> list[list[i
             ledger.check(ledger.lines(quiet.path), truth, passes)
             orders.append([[line["id"] for line in epoch] for epoch in ledger.epochs(ledger.lines(quiet.path))])
             quiet.forget()
-    assert orders[0][:1] == orders[1], "one worker and seven give other orders"
+    assert orders[0][:1] == orders[1], "one worker and seven workers give different orders"
     return orders[0]
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest):
-    """No mapping of a worker's memory and no open file of this process outlives a scenario; processes are looked at by `Cluster.clear`."""
+    """Checks that this process keeps no mapping of a worker's memory and no open file. `Cluster.clear` checks processes."""
     if "tmp_path" not in request.fixturenames:
         yield
         return
@@ -100,8 +111,8 @@ def nothing_is_left(request: pytest.FixtureRequest):
     before = len(os.listdir("/proc/self/fd"))
     yield
     gc.collect()
-    wait(lambda: "pecan-slot" not in pathlib.Path("/proc/self/maps").read_text(), "memory of workers is given back", 30)
-    wait(lambda: len(os.listdir("/proc/self/fd")) <= before + 8, f"open files come back to about {before}", 30)
+    wait(lambda: "pecan-slot" not in pathlib.Path("/proc/self/maps").read_text(), "workers' memory is unmapped", 30)
+    wait(lambda: len(os.listdir("/proc/self/fd")) <= before + 8, f"at most about {before} open files", 30)
 
 
 @pytest.fixture(scope="session")
@@ -113,7 +124,7 @@ def proxy_binary(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture
 def proxy(proxy_binary: pathlib.Path):
-    """Starts proxies, which end with the test."""
+    """Starts proxies. They end with the test."""
     import proxies
 
     started = []
