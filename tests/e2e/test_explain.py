@@ -45,7 +45,7 @@ def test_a_job_that_may_be_ordered_explains_its_steps(cluster):
     assert [step.operation for step in found.steps] == ["MapDataset", "MapDataset", "FilterDataset", "BatchDatasetV2"]
     assert all(step.reason for step in found.steps)
     assert [step.label for step in found.steps] == ["next_one", *(step.name for step in found.steps[1:])]
-    assert "its author keeps it where it is" in found.steps[1].reason
+    assert "its author fixed its position with pecan.keep_position" in found.steps[1].reason
     # Nothing was run: nothing is known of costs, and nothing moves.
     assert found.moved == () and found.measured_gain is None
 

@@ -121,8 +121,8 @@ def test_what_works_on_any_size_is_put_before_what_changes_it(ordergraph, tmp_pa
         ([CROP, GREY], [2, 1], "traced for component 0"),
         ([on_picture(lambda x: tf.ensure_shape(x, [32, 32, 3])), CROP], [2, 1], "traced for component 0"),
         ([CAST, lambda d: d.shuffle(3), FLIP], [3, 2, 1], "only maps and filters move"),
-        ([CAST, FLIP], [1, 1], "named twice"),
-        ([CAST, FLIP], [1], "the order has 2 steps, the dataset 3"),
+        ([CAST, FLIP], [1, 1], "names it twice"),
+        ([CAST, FLIP], [1], "the order has 2 steps, the dataset has 3"),
         ([CAST, FLIP, lambda d: d.map(lambda x, y: (x, y, y))], [1, 3, 2], "components"),
     ],
 )

@@ -39,8 +39,8 @@ func TestAnOrderThatAPositionNamesIsOneThatThePolicyMightGive(t *testing.T) {
 		"the approximate one":           {proposed(approximate), approximate, ""},
 		"the approximate one, in exact": {proposed(approximate), exact, "may not run before"},
 		"the registered one":            {registered, approximate, "the registered order"},
-		"all the other way round":       {first, approximate, "may not stand"},
-		"the source last":               {second, approximate, "may not stand"},
+		"all the other way round":       {first, approximate, "cannot move to position"},
+		"the source last":               {second, approximate, "cannot move to position"},
 		"steps of another dataset":      {[]string{"a", "b"}, approximate, "names 2 steps"},
 	} {
 		asked := options(c.tolerance)

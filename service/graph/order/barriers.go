@@ -6,28 +6,28 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// authorBarrier is the reason that is given for the steps that pecan.keep_position holds.
-const authorBarrier = "its author keeps it where it is"
+// authorBarrier is the reason of barriers that pecan.keep_position sets.
+const authorBarrier = "its author fixed its position with pecan.keep_position"
 
-// barrierFunctions finds the functions that have the mark, or call one that has.
+// barrierFunctions finds the functions that pecan.keep_position marks, and their callers.
 func barrierFunctions(g *graph.Graph) map[string]bool {
-	held := map[string]bool{}
+	marked := map[string]bool{}
 	for name, f := range g.Functions() {
 		if graph.KeepsPosition(f) {
-			held[name] = true
+			marked[name] = true
 		}
 	}
-	for before := 0; before < len(held); {
-		before = len(held)
+	for before := 0; before < len(marked); {
+		before = len(marked)
 		for name, f := range g.Functions() {
 			for _, n := range f.GetNodeDef() {
-				if callsAny(n, held) {
-					held[name] = true
+				if callsAny(n, marked) {
+					marked[name] = true
 				}
 			}
 		}
 	}
-	return held
+	return marked
 }
 
 func callsAny(n *tf.NodeDef, functions map[string]bool) bool {
@@ -39,10 +39,11 @@ func callsAny(n *tf.NodeDef, functions map[string]bool) bool {
 	return false
 }
 
-// barriers finds the steps from a root on that their author keeps where they are, the marks around them among them.
+// barriers finds the steps upstream of a root whose position the author fixed. The marks of
+// pecan.keep_position_of, which enclose such steps, are barriers too.
 func barriers(g *graph.Graph, root *graph.Step) map[*graph.Step]bool {
 	functions := barrierFunctions(g)
-	held := map[*graph.Step]bool{}
+	fixed := map[*graph.Step]bool{}
 	within := 0
 	for s := root; ; s = s.In[0] {
 		mark := g.MarkOf(s.Node)
@@ -50,13 +51,13 @@ func barriers(g *graph.Graph, root *graph.Step) map[*graph.Step]bool {
 			within++
 		}
 		if within > 0 || mark == graph.KeepPositionBegin || callsAny(s.Node, functions) {
-			held[s] = true
+			fixed[s] = true
 		}
 		if mark == graph.KeepPositionBegin {
 			within = max(0, within-1)
 		}
 		if len(s.In) != 1 {
-			return held
+			return fixed
 		}
 	}
 }

@@ -1,11 +1,12 @@
-// Package order says what the steps of a dataset do as far as their order matters, and writes the dataset in another
-// order.
+// Package order finds the traits of a dataset's steps, which decide where a step may move, and writes the dataset
+// with its steps in another order.
 //
-// It promises: traits are certain or they are a barrier. Reorder either gives a graph that TensorFlow can run, with the
-// fingerprint of the original, or an error.
+// It promises: a trait that is not certain makes the step a barrier. Reorder returns a graph that TensorFlow can run,
+// with the fingerprint of the original, or an error.
 //
-// traits.go finds the traits, with failures.go (by what a step may fail), barriers.go (what the author keeps in place)
-// and label.go. reorder.go moves the steps; shapes.go fits shapes and retype.go fits types to the new places.
+// traits.go finds the traits, with failures.go (how a step may fail), barriers.go (what the author keeps in place) and
+// label.go (the author's names). reorder.go moves the steps; shapes.go and retype.go fit their functions to the shapes
+// and types at the new places.
 //
-// Whether two steps may change places is decided by the caller from the traits, not here.
+// Do not decide here whether two steps may swap: the caller decides that from the traits.
 package order

@@ -11,10 +11,10 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Which ops may fail. A step that may must not be run for elements that it did not get in the original order, and a sample of the
-// elements does not show it: so an op may fail unless it is known that it cannot.
+// A step that can fail must not get elements that it does not get in the original order. A trial on a sample of
+// elements does not show such a failure. So an op counts as one that can fail, unless it is listed here.
 
-// totalOps give a result for whatever they are given.
+// totalOps return a result for every input.
 var totalOps = ops.Names(`
 	Const NoOp Identity IdentityN StopGradient PreventGradient Snapshot Shape ShapeN Size Rank ZerosLike OnesLike Cast StringLength
 	StaticRegexFullMatch StringLower StringUpper StringStrip
@@ -22,8 +22,8 @@ var totalOps = ops.Names(`
 	Log1p LogicalNot Neg Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square Tan Tanh
 `)
 
-// fittingOps give a result for whatever values they are given, if the sizes fit, which tracing has seen to where all sizes are known (but
-// for the places of a gather). The numbers are of those inputs that must be constants for that.
+// fittingOps return a result for all values, if the sizes of their inputs fit. Tracing has checked the sizes if all of
+// them are known and the listed inputs are constants. GatherV2 is not here, because its indices may be out of range.
 var fittingOps = map[string][]int{
 	"Add": nil, "AddV2": nil, "Sub": nil, "Mul": nil, "Maximum": nil, "Minimum": nil, "SquaredDifference": nil, "Equal": nil, "NotEqual": nil,
 	"Less": nil, "LessEqual": nil, "Greater": nil, "GreaterEqual": nil, "LogicalAnd": nil, "LogicalOr": nil, "BitwiseAnd": nil, "BitwiseOr": nil,
@@ -37,13 +37,13 @@ var fittingOps = map[string][]int{
 	"RandomUniform": {0}, "RandomStandardNormal": {0}, "TruncatedNormal": {0},
 }
 
-// dividing are ops that fail on integers where the right one is 0, or that do not know what to do with them.
-var dividing = ops.Names(`Div RealDiv FloorDiv FloorMod Mod TruncateDiv TruncateMod Pow`)
+// divisionOps fail for some integers: for a divisor of 0, and Pow for a negative exponent.
+var divisionOps = ops.Names(`Div RealDiv FloorDiv FloorMod Mod TruncateDiv TruncateMod Pow`)
 
-// checkingOps are there to fail.
+// checkingOps check their input: their purpose is to fail.
 var checkingOps = ops.Names(`Assert CheckNumerics CheckNumericsV2 EnsureShape`)
 
-// failures finds by what a step may fail.
+// failures finds the ops by which a step can fail.
 func (p *traitAnalysis) failures(t *Traits, function string) {
 	sized := true
 	for _, i := range t.Reads {
@@ -54,18 +54,18 @@ func (p *traitAnalysis) failures(t *Traits, function string) {
 	t.Checks = findOp(p.g, function, func(n *tf.NodeDef, _ map[string]*tf.NodeDef) bool { return checkingOps[n.GetOp()] })
 }
 
-// findOp names the first op in a function, or in those that it calls, that is such a one; "" where there is none.
-func findOp(g *graph.Graph, function string, is func(n *tf.NodeDef, of map[string]*tf.NodeDef) bool) string {
+// findOp returns the first op that matches in a function or in the functions that it calls; "" without one.
+func findOp(g *graph.Graph, function string, matches func(n *tf.NodeDef, of map[string]*tf.NodeDef) bool) string {
 	nodes := map[string]*tf.NodeDef{}
 	for _, n := range g.Function(function).GetNodeDef() {
 		nodes[n.GetName()] = n
 	}
 	for _, n := range g.Function(function).GetNodeDef() {
-		if is(n, nodes) {
+		if matches(n, nodes) {
 			return n.GetOp()
 		}
 		for _, called := range nodedef.CalledFunctions(n) {
-			if op := findOp(g, called, is); op != "" {
+			if op := findOp(g, called, matches); op != "" {
 				return op
 			}
 		}
@@ -73,7 +73,7 @@ func findOp(g *graph.Graph, function string, is func(n *tf.NodeDef, of map[strin
 	return ""
 }
 
-// mayFail tells whether an op may fail for some values. Where an op calls functions those are looked at for themselves.
+// mayFail returns whether an op can fail for some values. findOp examines the functions that the op calls.
 func mayFail(n *tf.NodeDef, of map[string]*tf.NodeDef, sized bool) bool {
 	op := n.GetOp()
 	switch constants, fits := fittingOps[op]; {
@@ -83,24 +83,25 @@ func mayFail(n *tf.NodeDef, of map[string]*tf.NodeDef, sized bool) bool {
 		return !sized || constantIn(n, nodedef.DataInputCount(n)-1, of) == nil
 	case fits:
 		return !sized || slices.ContainsFunc(constants, func(i int) bool { return constantIn(n, i, of) == nil })
-	case dividing[op]:
+	case divisionOps[op]:
 		return !sized || failsToDivide(n, of)
 	}
 	return true
 }
 
-// failsToDivide tells whether an op fails for some values of integers.
+// failsToDivide returns whether an op fails for some integers.
 func failsToDivide(n *tf.NodeDef, of map[string]*tf.NodeDef) bool {
-	return dividing[n.GetOp()] && dataflow.IsInteger(n.GetAttr()["T"].GetType()) && (n.GetOp() == "Pow" || !safeDivisor(constantIn(n, 1, of)))
+	return divisionOps[n.GetOp()] && dataflow.IsInteger(n.GetAttr()["T"].GetType()) && (n.GetOp() == "Pow" || !safeDivisor(constantIn(n, 1, of)))
 }
 
-// safeDivisor tells whether a constant is a divisor of any integer. The smallest integer has no opposite.
+// safeDivisor returns whether every integer can be divided by a constant. -1 is not safe, because the quotient of the
+// smallest integer and -1 overflows.
 func safeDivisor(constant *tf.NodeDef) bool {
 	values, known := nodedef.Ints(constant)
 	return known && len(values) > 0 && !slices.Contains(values, 0) && !slices.Contains(values, -1)
 }
 
-// constantIn gives the constant that an input of a node inside a function is, nil where it is none.
+// constantIn returns the constant that is the input of a node inside a function; nil if the input is no constant.
 func constantIn(n *tf.NodeDef, input int, of map[string]*tf.NodeDef) *tf.NodeDef {
 	if input < 0 || input >= len(n.GetInput()) || strings.HasPrefix(n.GetInput()[input], "^") {
 		return nil

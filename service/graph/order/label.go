@@ -10,7 +10,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// label is the name that a step's author gave to it, or to its function. TensorFlow gives steps without one their kind and a number.
+// label returns the author's name for a step: its argument name, or its function's name. tf.data names the other steps
+// "MapDataset:3", which is no label.
 func label(n *tf.NodeDef) string {
 	var metadata tf.Metadata
 	if proto.Unmarshal(n.GetAttr()["metadata"].GetS(), &metadata) != nil {
@@ -23,10 +24,10 @@ func label(n *tf.NodeDef) string {
 	return name
 }
 
-// tracedName is how tf.data names a function: by the step, by what the function is called in Python, and with a number.
+// tracedName matches tf.data's name for a function: the step, the function's name in Python, and a number.
 var tracedName = regexp.MustCompile(`^__inference_Dataset_(?:flat_map|[a-z]+)_([A-Za-z_][\w.]*)_\d+$`)
 
-// functionLabel is the name of a step's function; empty where it has none, or one that says nothing.
+// functionLabel returns the Python name of a step's function; "" without one, and for a lambda.
 func functionLabel(n *tf.NodeDef) string {
 	called := nodedef.CalledFunctions(n)
 	if len(called) != 1 {

@@ -17,7 +17,8 @@ import (
 
 // Reorder returns the graph with its steps in another order. order has the names of all steps that TraitsOf lists, the
 // step after the source first. Steps keep their names, and so their seeds and metrics. Only maps and filters move, and
-// only between steps that stay. Maps that compute value by value may also move past batches.
+// only within their section: the steps between two steps that cannot move. Maps that compute value by value may also
+// move past batches.
 //
 // The new graph keeps the fingerprint of the old one, because its plan and jobs know the dataset by it.
 //
@@ -27,12 +28,12 @@ import (
 func Reorder(g *graph.Graph, order []string) (*graph.Graph, error) {
 	root, isTree := g.Steps()
 	if !isTree {
-		return nil, errors.New("the dataset reads one of its parts in two places")
+		return nil, errors.New("several steps of the dataset read the same node, so its steps have no single order")
 	}
-	o := &reordering{g: g, passages: dataflow.NewDependencyAnalysis(g), types: &retyping{g, map[string]*tf.FunctionDef{}}, nodes: map[string]*tf.NodeDef{}}
-	held := barriers(g, root)
+	o := &reordering{g: g, dependencies: dataflow.NewDependencyAnalysis(g), types: &retyping{g, map[string]*tf.FunctionDef{}}, nodes: map[string]*tf.NodeDef{}}
+	fixed := barriers(g, root)
 	for s := root; len(s.In) == 1; s = s.In[0] {
-		if held[s] {
+		if fixed[s] {
 			s.Rule = ops.Rule{Kind: ops.Undivided}
 		}
 		o.steps = append(o.steps, s)
@@ -48,13 +49,15 @@ func Reorder(g *graph.Graph, order []string) (*graph.Graph, error) {
 }
 
 type reordering struct {
-	g        *graph.Graph
-	passages *dataflow.DependencyAnalysis
-	types    *retyping
+	g            *graph.Graph
+	dependencies *dataflow.DependencyAnalysis
+	types        *retyping
 	// steps are in the original order, placed in the new one.
 	steps, placed []*graph.Step
-	// rows is how many batches more than in the original order each step has before it.
-	rows  map[*graph.Step]int
+	// batchesGained is the number of batches upstream of a step in the new order, minus that in the original order.
+	// Example: 1 for a map that moves from before batch() to after it.
+	batchesGained map[*graph.Step]int
+	// nodes are the new nodes of the steps, by name; funcs the functions that they need.
 	nodes map[string]*tf.NodeDef
 	funcs []*tf.FunctionDef
 }
@@ -63,7 +66,8 @@ func isMovable(s *graph.Step) bool {
 	return s.Rule.Kind == ops.OneToOne || ops.FunctionAttr(s.Node.GetOp()) == "predicate" && s.Rule.Kind == ops.PerElement
 }
 
-// place looks the names up. What does not move stands where it stood, and nothing passes it.
+// place finds the steps of an order by their names. A step that cannot move must keep its position, and a step that
+// can move must stay in its section.
 func (o *reordering) place(order []string) error {
 	byName := map[string]*graph.Step{}
 	for _, s := range o.steps {
@@ -81,62 +85,62 @@ func (o *reordering) place(order []string) error {
 		s := byName[name]
 		switch {
 		case s == nil:
-			return fmt.Errorf("there is no step %s, or it is named twice", nodedef.Quote(name))
+			return fmt.Errorf("the dataset has no step %s, or the order names it twice", nodedef.Quote(name))
 		case i >= len(o.steps) || sections[name] != sections[o.steps[i].Node.GetName()], !isMovable(s) && !batches(s) && o.steps[i] != s:
-			return fmt.Errorf("step %s (%s) may not stand at place %d: only maps and filters move, and not past others", nodedef.Quote(name), s.Node.GetOp(), i)
+			return fmt.Errorf("step %s (%s) cannot move to position %d: only maps and filters move, and not past other steps", nodedef.Quote(name), s.Node.GetOp(), i)
 		}
 		delete(byName, name)
 		o.placed = append(o.placed, s)
 	}
 	if len(byName) > 0 {
-		return fmt.Errorf("the order has %d steps, the dataset %d", len(order), len(o.steps))
+		return fmt.Errorf("the order has %d steps, the dataset has %d", len(order), len(o.steps))
 	}
 	return o.placeBatches()
 }
 
-// placeBatches finds the steps that have passed batches: these must be maps.
+// placeBatches finds the steps that moved past batches. Only maps may.
 func (o *reordering) placeBatches() error {
-	o.rows = map[*graph.Step]int{}
+	o.batchesGained = map[*graph.Step]int{}
 	count := func(steps []*graph.Step, by int) {
 		level := 0
 		for _, s := range steps {
 			if batches(s) {
 				level++
 			}
-			o.rows[s] += by * level
+			o.batchesGained[s] += by * level
 		}
 	}
 	count(o.placed, 1)
 	count(o.steps, -1)
 	for i, s := range o.placed {
-		if o.rows[s] != 0 && ops.FunctionAttr(s.Node.GetOp()) != "f" {
-			return fmt.Errorf("step %s (%s) may not stand at place %d: of all steps only maps pass batches", nodedef.Quote(s.Node.GetName()), s.Node.GetOp(), i)
+		if o.batchesGained[s] != 0 && ops.FunctionAttr(s.Node.GetOp()) != "f" {
+			return fmt.Errorf("step %s (%s) cannot move to position %d: only maps move past batches", nodedef.Quote(s.Node.GetName()), s.Node.GetOp(), i)
 		}
 	}
 	return nil
 }
 
-// Refused says which step cannot stand where an order puts it, and why.
+// Refused is the error for a step that cannot run at its new position.
 type Refused struct {
 	Node, Op string
 	Why      error
 }
 
-// Error says where the order cannot be had.
+// Error names the step and the cause.
 func (r *Refused) Error() string {
 	return fmt.Sprintf("step %s (%s): %v", nodedef.Quote(r.Node), r.Op, r.Why)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (r *Refused) Unwrap() error { return r.Why }
 
-// rewire gives each step its new input, and the types and shapes that come from there.
+// rewire connects each step to its new input, and sets its types and shapes accordingly.
 func (o *reordering) rewire() error {
 	if len(o.placed) == 0 {
 		return nil
 	}
-	below := o.steps[0].In[0].Node
-	types, shapes := o.g.OutputTypes(below), o.g.OutputShapes(below)
+	source := o.steps[0].In[0].Node
+	types, shapes := o.g.OutputTypes(source), o.g.OutputShapes(source)
 	input := o.steps[0].Node.GetInput()[o.steps[0].InAt[0]]
 	for i, s := range o.placed {
 		n := nodedef.Copy(s.Node)
@@ -153,15 +157,15 @@ func (o *reordering) rewire() error {
 		case batches(s):
 			shapes = o.batchedShapes(s, shapes)
 		case !slices.Equal(types, o.g.OutputTypes(s.In[0].Node)):
-			return &Refused{n.GetName(), n.GetOp(), errors.New("it would be given other types than it was written for")}
+			return &Refused{n.GetName(), n.GetOp(), errors.New("its input would have other types than in the registered order")}
 		default:
 			types, shapes = o.g.OutputTypes(s.Node), o.g.OutputShapes(s.Node)
 		}
-		// Where all that moved is done, elements are what they were in the original order, and so are their shapes.
+		// At the end of a section the elements equal those of the original order, so their types and shapes do too.
 		if o.sectionEnds(i) {
 			end := o.steps[i].Node
 			if !slices.Equal(types, o.g.OutputTypes(end)) {
-				return &Refused{n.GetName(), n.GetOp(), errors.New("it would end a section with other types")}
+				return &Refused{n.GetName(), n.GetOp(), errors.New("after it, elements would have other types than in the registered order")}
 			}
 			if err := sameOutputShapes(shapes, o.g.OutputShapes(end)); err != nil {
 				return &Refused{n.GetName(), n.GetOp(), err}
@@ -175,7 +179,8 @@ func (o *reordering) rewire() error {
 	return nil
 }
 
-// sectionEnds tells whether the steps up to a place are the same ones in both orders, and a step that does not move comes next.
+// sectionEnds returns whether a section ends at a position: both orders have the same steps up to there, and the next
+// step cannot move.
 func (o *reordering) sectionEnds(place int) bool {
 	if place+1 == len(o.placed) {
 		return true
@@ -191,7 +196,7 @@ func (o *reordering) sectionEnds(place int) bool {
 	return !slices.ContainsFunc(o.placed[:place+1], func(s *graph.Step) bool { return !before[s] })
 }
 
-// batchedShapes are the shapes of batches of elements.
+// batchedShapes returns the shapes of batches of elements.
 func (o *reordering) batchedShapes(batch *graph.Step, shapes []*tf.TensorShapeProto) (out []*tf.TensorShapeProto) {
 	rows := &tf.TensorShapeProto_Dim{Size: -1}
 	if first := o.g.OutputShapes(batch.Node)[0].GetDim(); len(first) > 0 {
@@ -206,7 +211,7 @@ func (o *reordering) batchedShapes(batch *graph.Step, shapes []*tf.TensorShapePr
 	return out
 }
 
-// move fits the function of a step to what it is given, and gives what comes out.
+// move fits the function of a step to the types and shapes of its new input, and returns those of its output.
 func (o *reordering) move(n *tf.NodeDef, s *graph.Step, types []tf.DataType, shapes []*tf.TensorShapeProto) ([]tf.DataType, []*tf.TensorShapeProto, error) {
 	key := ops.FunctionAttr(s.Node.GetOp())
 	name := s.Node.GetAttr()[key].GetFunc().GetName()
@@ -218,9 +223,9 @@ func (o *reordering) move(n *tf.NodeDef, s *graph.Step, types []tf.DataType, sha
 		}
 		return o.g.OutputTypes(s.Node), o.g.OutputShapes(s.Node), nil
 	}
-	passage := o.passages.Of(name)
-	if passage == nil || len(types) != len(before) || len(passage.Effects) < len(types) || key == "f" && len(passage.Same) != len(types) {
-		return nil, nil, errors.New("it changes the number of components, or what it does is not in its function")
+	deps := o.dependencies.Of(name)
+	if deps == nil || len(types) != len(before) || len(deps.Effects) < len(types) || key == "f" && len(deps.Same) != len(types) {
+		return nil, nil, errors.New("it changes the number of components, or its work is not in its function")
 	}
 	f := o.g.Function(name)
 	given := slices.Clone(types)
@@ -231,14 +236,14 @@ func (o *reordering) move(n *tf.NodeDef, s *graph.Step, types []tf.DataType, sha
 	if err != nil {
 		return nil, nil, err
 	}
-	behind := slices.Clone(shapes)
+	after := slices.Clone(shapes)
 	for i := range types {
-		reads, alone := reads(passage, key, i)
-		if reads && !refines(shapes[i], stated[i]) && !(alone && sameOnShapes(o.g, name, i, shapes[i], stated[i], o.rows[s])) {
-			return nil, nil, fmt.Errorf("its function was traced for component %d of shape %s, and would be given %s", i, shapeWords(stated[i]), shapeWords(shapes[i]))
+		reads, alone := reads(deps, key, i)
+		if reads && !refines(shapes[i], stated[i]) && !(alone && sameOnShapes(o.g, name, i, shapes[i], stated[i], o.batchesGained[s])) {
+			return nil, nil, fmt.Errorf("its function was traced for component %d of shape %s, not of shape %s", i, shapeText(stated[i]), shapeText(shapes[i]))
 		}
 		if key == "f" {
-			behind[i] = o.shapeAfter(s, name, passage, i, shapes)
+			after[i] = o.shapeAfter(s, name, deps, i, shapes)
 		}
 	}
 	if fitted = o.withShapes(fitted, shapes); fitted.GetSignature().GetName() != name {
@@ -251,10 +256,11 @@ func (o *reordering) move(n *tf.NodeDef, s *graph.Step, types []tf.DataType, sha
 	for _, out := range fitted.GetSignature().GetOutputArg() {
 		results = append(results, out.GetType())
 	}
-	return results, behind, nil
+	return results, after, nil
 }
 
-// reads tells whether a step's function looks at a component, and whether only the component's own result does.
+// reads returns whether a step's function reads a component, and whether only the result for that component depends
+// on it.
 func reads(p *dataflow.Dependencies, key string, component int) (reads, alone bool) {
 	reads, alone = p.Effects[component], !p.Effects[component]
 	for result, from := range p.From {
@@ -267,7 +273,7 @@ func reads(p *dataflow.Dependencies, key string, component int) (reads, alone bo
 	return reads, alone
 }
 
-// graph writes the new graph, with the functions that it needs.
+// graph returns the new graph, with the functions that it needs.
 func (o *reordering) graph() (*graph.Graph, error) {
 	def := &tf.GraphDef{Versions: o.g.Def().GetVersions(), Library: &tf.FunctionDefLibrary{}}
 	for _, n := range o.g.Def().GetNode() {
@@ -287,11 +293,11 @@ func (o *reordering) graph() (*graph.Graph, error) {
 	for _, f := range def.Library.Function {
 		known[f.GetSignature().GetName()] = true
 	}
-	made := slices.Clone(o.funcs)
+	added := slices.Clone(o.funcs)
 	for _, name := range slices.Sorted(maps.Keys(o.types.funcs)) {
-		made = append(made, o.types.funcs[name])
+		added = append(added, o.types.funcs[name])
 	}
-	for _, f := range made {
+	for _, f := range added {
 		if name := f.GetSignature().GetName(); !known[name] {
 			known[name] = true
 			def.Library.Function = append(def.Library.Function, f)

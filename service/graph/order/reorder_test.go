@@ -10,7 +10,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/order"
 )
 
-func TestTheOrderAsItWasGivesTheSameDataset(t *testing.T) {
+func TestReorderingToTheRegisteredOrderKeepsTheDataset(t *testing.T) {
 	files, err := os.ReadDir("../testdata")
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestTheOrderAsItWasGivesTheSameDataset(t *testing.T) {
 		again, err := order.Reorder(g, names)
 		if _, isTree := g.Steps(); !isTree {
 			if err == nil {
-				t.Errorf("%s reads a part twice, and was put in names", name)
+				t.Errorf("%s reads a node twice, and Reorder returned no error", name)
 			}
 			continue
 		}
@@ -50,10 +50,10 @@ func TestTheOrderAsItWasGivesTheSameDataset(t *testing.T) {
 			t.Fatal(err)
 		}
 		if read, err := graph.Parse(written, graph.Limits{}); err != nil || read.Fingerprint() != g.Fingerprint() {
-			t.Errorf("%s is another dataset (%v)", name, err)
+			t.Errorf("%s: the fingerprint changed (%v)", name, err)
 		}
 	}
 	if ordered < 50 {
-		t.Errorf("%d were tried", ordered)
+		t.Errorf("only %d datasets were reordered", ordered)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// movers are the ops that compute no values: they move or choose them, or look at shapes. Only they work on values of another type as
-// they did before; arithmetic of uint8 is another than that of floats.
+// movers are the ops that compute no values: they move or select values, or read shapes. Their results do not depend on
+// the type. Arithmetic does: that of uint8 differs from that of floats.
 var movers = map[string]bool{
 	"Identity": true, "IdentityN": true, "StopGradient": true, "PreventGradient": true, "Snapshot": true, "EnsureShape": true,
 	"ReverseV2": true, "Slice": true, "StridedSlice": true, "Pad": true, "MirrorPad": true, "Transpose": true, "Tile": true, "GatherV2": true,
@@ -23,19 +23,19 @@ var movers = map[string]bool{
 	"If": true, "StatelessIf": true, "PartitionedCall": true, "StatefulPartitionedCall": true,
 }
 
-// retyping gives functions for arguments of other types, each once.
+// retyping copies functions for arguments of other types. It copies each function once per list of types.
 type retyping struct {
 	g     *graph.Graph
 	funcs map[string]*tf.FunctionDef
 }
 
-// of gives the function for arguments of some types: itself where these are its own, else a copy, in which the types follow from the
-// arguments as TensorFlow would have them follow. Where that asks for arithmetic in another type it is an error.
+// of returns a function for arguments of other types. If the types are equal, it is the function itself, otherwise a
+// copy with the types that TensorFlow would infer. Arithmetic in another type is an error.
 func (r *retyping) of(name string, types []tf.DataType) (*tf.FunctionDef, error) {
 	f := r.g.Function(name)
 	own := f.GetSignature().GetInputArg()
 	if len(own) != len(types) {
-		return nil, fmt.Errorf("the function %s has %d arguments, not %d", nodedef.Quote(name), len(own), len(types))
+		return nil, fmt.Errorf("function %s has %d arguments, not %d", nodedef.Quote(name), len(own), len(types))
 	}
 	same := true
 	for i, arg := range own {
@@ -82,22 +82,22 @@ func (r *retyping) of(name string, types []tf.DataType) (*tf.FunctionDef, error)
 	return c, nil
 }
 
-// typedBody is a function whose nodes get their types, inputs before users.
+// typedBody is the body of a function whose nodes get new types. A node gets its types after its inputs.
 type typedBody struct {
 	*retyping
-	// types are those of all results of a node, and of an argument.
+	// types has the types of the results of each node, and of each argument.
 	types map[string][]tf.DataType
 	nodes map[string]*tf.NodeDef
 }
 
-// input gives the type of what an input inside the function names.
+// input returns the type of an input inside the function.
 func (b *typedBody) input(input string) (tf.DataType, error) {
 	parts := strings.Split(input, ":")
 	types := b.types[parts[0]]
 	n, at := b.nodes[parts[0]], 0
 	if len(parts) > 1 {
 		if at = nodedef.OutputIndex(input); at < 0 {
-			return 0, fmt.Errorf("%s names no result", nodedef.Quote(input))
+			return 0, fmt.Errorf("input %s is no result of a node", nodedef.Quote(input))
 		}
 	}
 	if len(parts) == 3 && n != nil {
@@ -110,12 +110,12 @@ func (b *typedBody) input(input string) (tf.DataType, error) {
 		}
 	}
 	if at >= len(types) {
-		return 0, fmt.Errorf("%s names no result", nodedef.Quote(input))
+		return 0, fmt.Errorf("input %s is no result of a node", nodedef.Quote(input))
 	}
 	return types[at], nil
 }
 
-// retype gives a node the types of its inputs, and notes those of its results.
+// retype sets a node's types from those of its inputs, and records the types of its results.
 func (b *typedBody) retype(original *tf.NodeDef) error {
 	n := nodedef.Copy(original)
 	def := b.g.Ops().Def(n.GetOp())
@@ -142,12 +142,12 @@ func (b *typedBody) retype(original *tf.NodeDef) error {
 			changed = true
 			n.Attr[key] = value
 			if allowed := ops.AttrDef(def, key).GetAllowedValues().GetList().GetType(); len(allowed) > 0 && !slices.Contains(allowed, value.GetType()) {
-				return fmt.Errorf("%s (%s) does not take %s", nodedef.Quote(n.GetName()), n.GetOp(), typeName(value.GetType()))
+				return fmt.Errorf("op %s (%s) does not support %s", nodedef.Quote(n.GetName()), n.GetOp(), typeName(value.GetType()))
 			}
 		}
 	}
-	if changed && !movers[n.GetOp()] && !b.turns(n) {
-		return fmt.Errorf("%s (%s) would compute with another type", nodedef.Quote(n.GetName()), n.GetOp())
+	if changed && !movers[n.GetOp()] && !b.projectsNearest(n) {
+		return fmt.Errorf("op %s (%s) would compute with another type", nodedef.Quote(n.GetName()), n.GetOp())
 	}
 	if changed {
 		if err := b.retypeCalls(n); err != nil {
@@ -170,8 +170,9 @@ func (b *typedBody) retype(original *tf.NodeDef) error {
 	return nil
 }
 
-// turns tells whether a node moves the values of a picture to other places and puts in zeros, which are the same in every type.
-func (b *typedBody) turns(n *tf.NodeDef) bool {
+// projectsNearest returns whether a node transforms an image by nearest-neighbour interpolation, and fills with 0 or
+// with values of the image. Such a node moves values and computes none, and 0 is the same in every type.
+func (b *typedBody) projectsNearest(n *tf.NodeDef) bool {
 	if n.GetOp() != dataflow.ImageProjectiveOp || !dataflow.TakesNearest(n) {
 		return false
 	}
@@ -184,7 +185,7 @@ func (b *typedBody) turns(n *tf.NodeDef) bool {
 	return fill != nil && !slices.ContainsFunc(fill.GetFloatVal(), other) && len(bytes.Trim(fill.GetTensorContent(), "\x00")) == 0
 }
 
-// bindTypes notes which types an argument of an op gives to its attributes.
+// bindTypes records the types that an argument of an op sets for the op's attributes.
 func bindTypes(bound map[string]*tf.AttrValue, arg *tf.OpDef_ArgDef, types []tf.DataType) error {
 	if key := arg.GetTypeListAttr(); key != "" {
 		bound[key] = nodedef.TypesAttr(types)
@@ -194,12 +195,12 @@ func bindTypes(bound map[string]*tf.AttrValue, arg *tf.OpDef_ArgDef, types []tf.
 		key := arg.GetTypeAttr()
 		if key == "" {
 			if t != arg.GetType() {
-				return fmt.Errorf("its argument %s is %s", arg.GetName(), typeName(arg.GetType()))
+				return fmt.Errorf("its argument %s must be %s", arg.GetName(), typeName(arg.GetType()))
 			}
 			continue
 		}
 		if known, ok := bound[key]; ok && known.GetType() != t {
-			return fmt.Errorf("it would be given %s and %s together", typeName(known.GetType()), typeName(t))
+			return fmt.Errorf("its inputs would have the types %s and %s", typeName(known.GetType()), typeName(t))
 		}
 		bound[key] = nodedef.TypeAttr(t)
 	}
@@ -212,7 +213,7 @@ func sameTypes(a, b *tf.AttrValue) bool {
 
 func typeName(t tf.DataType) string { return strings.ToLower(strings.TrimPrefix(t.String(), "DT_")) }
 
-// retypeCalls gives a node that calls functions those for the types of its arguments.
+// retypeCalls makes a node call functions for the types of its arguments.
 func (b *typedBody) retypeCalls(n *tf.NodeDef) error {
 	for i, name := range nodedef.CalledFunctions(n) {
 		called, err := b.of(name, b.g.Attr(n, "Tin").GetList().GetType())
@@ -224,7 +225,7 @@ func (b *typedBody) retypeCalls(n *tf.NodeDef) error {
 			results = append(results, out.GetType())
 		}
 		if i > 0 && !slices.Equal(n.Attr["Tout"].GetList().GetType(), results) {
-			return fmt.Errorf("the branches of %s would give different types", nodedef.Quote(n.GetName()))
+			return fmt.Errorf("the branches of %s would return different types", nodedef.Quote(n.GetName()))
 		}
 		n.Attr["Tout"] = nodedef.TypesAttr(results)
 		nodedef.RenameCalls(n, name, called.GetSignature().GetName())

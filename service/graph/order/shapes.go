@@ -10,17 +10,17 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// sameOutputShapes holds the shapes at the end of a section against those that its elements had there.
+// sameOutputShapes compares the shapes at the end of a section with those in the original order.
 func sameOutputShapes(shapes, stated []*tf.TensorShapeProto) error {
 	for c := range min(len(shapes), len(stated)) {
 		if shapesConflict(shapes[c], stated[c]) {
-			return fmt.Errorf("it would end a section with component %d of shape %s, not %s", c, shapeWords(shapes[c]), shapeWords(stated[c]))
+			return fmt.Errorf("after it, component %d would have shape %s, not %s as in the registered order", c, shapeText(shapes[c]), shapeText(stated[c]))
 		}
 	}
 	return nil
 }
 
-// shapesConflict tells whether no tensor has both shapes. Steps that give an element a size of their own do not change places unseen.
+// shapesConflict returns whether no tensor can have both shapes. Example: two crops to different sizes that swapped.
 func shapesConflict(a, b *tf.TensorShapeProto) bool {
 	if a.GetUnknownRank() || b.GetUnknownRank() {
 		return false
@@ -36,7 +36,8 @@ func shapesConflict(a, b *tf.TensorShapeProto) bool {
 	return len(a.GetDim()) != len(b.GetDim())
 }
 
-// sameOnShapes tells whether a map does the same to a component of other sizes than it was traced for, that stands behind so many more batches.
+// sameOnShapes returns whether a map has the same effect on a component of another shape than it was traced for.
+// batches is the number of batches that the map moved past; it is negative if the map moved upstream.
 func sameOnShapes(g *graph.Graph, function string, component int, shape, traced *tf.TensorShapeProto, batches int) bool {
 	change, there := dataflow.ChangeOf(g, function, component, traced), dataflow.ChangeOf(g, function, component, shape)
 	switch {
@@ -52,12 +53,12 @@ func sameOnShapes(g *graph.Graph, function string, component int, shape, traced 
 	return change.Opaque == "" && there.Opaque == "" && !sizesDiffer(shape, traced, change.DependsOnSize)
 }
 
-// shapeAfter is the shape of a component behind a map.
-func (o *reordering) shapeAfter(s *graph.Step, function string, passage *dataflow.Dependencies, component int, shapes []*tf.TensorShapeProto) *tf.TensorShapeProto {
-	if same := passage.Same[component]; same >= 0 && same < len(shapes) {
+// shapeAfter returns the shape of a component downstream of a map.
+func (o *reordering) shapeAfter(s *graph.Step, function string, deps *dataflow.Dependencies, component int, shapes []*tf.TensorShapeProto) *tf.TensorShapeProto {
+	if same := deps.Same[component]; same >= 0 && same < len(shapes) {
 		return shapes[same]
 	}
-	if passage.From[component][component] {
+	if deps.From[component][component] {
 		if change, shape := dataflow.ChangeAndShape(o.g, function, component, shapes[component]); change.Opaque == "" {
 			return shape
 		}
@@ -65,21 +66,21 @@ func (o *reordering) shapeAfter(s *graph.Step, function string, passage *dataflo
 	return o.g.OutputShapes(s.Node)[component]
 }
 
-// withShapes gives a function that knows the shapes of its components.
+// withShapes returns a function whose arguments have the given shapes: f itself, or a copy.
 func (o *reordering) withShapes(f *tf.FunctionDef, shapes []*tf.TensorShapeProto) *tf.FunctionDef {
-	var words []string
+	var texts []string
 	same := true
 	for i, shape := range shapes {
 		own := f.GetArgAttr()[uint32(i)].GetAttr()["_output_shapes"].GetList().GetShape()
 		same = same && (len(own) != 1 || sameShape(own[0], shape))
-		words = append(words, shapeWords(shape))
+		texts = append(texts, shapeText(shape))
 	}
 	if same {
 		return f
 	}
 	c := nodedef.CopySignature(f)
-	c.NodeDef = o.loosened(f)
-	c.Signature = nodedef.RenameSignature(f.GetSignature(), f.GetSignature().GetName()+nodedef.CloneInfix+nodedef.ShortHash(append(words, "shapes")...))
+	c.NodeDef = o.nodesWithoutShapes(f)
+	c.Signature = nodedef.RenameSignature(f.GetSignature(), f.GetSignature().GetName()+nodedef.CloneInfix+nodedef.ShortHash(append(texts, "shapes")...))
 	c.ArgAttr = map[uint32]*tf.FunctionDef_ArgAttrs{}
 	for i, attrs := range f.GetArgAttr() {
 		c.ArgAttr[i] = attrs
@@ -91,8 +92,8 @@ func (o *reordering) withShapes(f *tf.FunctionDef, shapes []*tf.TensorShapeProto
 	return c
 }
 
-// loosened are the nodes of a function, without the shapes that calls in it had in the original order.
-func (o *reordering) loosened(f *tf.FunctionDef) (nodes []*tf.NodeDef) {
+// nodesWithoutShapes returns the nodes of a function without the shapes of its calls, which hold for the original order.
+func (o *reordering) nodesWithoutShapes(f *tf.FunctionDef) (nodes []*tf.NodeDef) {
 	for _, original := range f.GetNodeDef() {
 		called := nodedef.CalledFunctions(original)
 		if len(called) == 0 {
@@ -105,15 +106,15 @@ func (o *reordering) loosened(f *tf.FunctionDef) (nodes []*tf.NodeDef) {
 			n.Attr["output_shapes"] = nodedef.ShapesAttr(slices.Repeat([]*tf.TensorShapeProto{{UnknownRank: true}}, len(shapes)))
 		}
 		for _, name := range called {
-			nodedef.RenameCalls(n, name, o.loose(name))
+			nodedef.RenameCalls(n, name, o.withoutShapes(name))
 		}
 		nodes = append(nodes, n)
 	}
 	return nodes
 }
 
-// loose gives a copy of a function that says nothing of its arguments' shapes.
-func (o *reordering) loose(name string) string {
+// withoutShapes returns the name of a copy of a function whose arguments have unknown shapes.
+func (o *reordering) withoutShapes(name string) string {
 	f := o.g.Function(name)
 	if f == nil {
 		f = o.types.funcs[name]
@@ -125,14 +126,14 @@ func (o *reordering) loose(name string) string {
 	c := nodedef.CopySignature(f)
 	c.Signature = nodedef.RenameSignature(f.GetSignature(), clone)
 	c.ArgAttr = nil
-	c.NodeDef = o.loosened(f)
+	c.NodeDef = o.nodesWithoutShapes(f)
 	o.funcs = append(o.funcs, c)
 	return clone
 }
 
 func sameShape(a, b *tf.TensorShapeProto) bool { return refines(a, b) && refines(b, a) }
 
-// refines tells whether all that one shape says of sizes the other says as well.
+// refines returns whether every tensor of shape also has the shape of.
 func refines(shape, of *tf.TensorShapeProto) bool {
 	if of.GetUnknownRank() {
 		return true
@@ -142,7 +143,7 @@ func refines(shape, of *tf.TensorShapeProto) bool {
 	})
 }
 
-// sizesDiffer tells whether two shapes have other numbers of dimensions, or other sizes of some.
+// sizesDiffer returns whether two shapes differ in rank, or in the size of one of the dimensions at.
 func sizesDiffer(a, b *tf.TensorShapeProto, at dataflow.Dims) bool {
 	if a.GetUnknownRank() || b.GetUnknownRank() || len(a.GetDim()) != len(b.GetDim()) {
 		return true
@@ -155,7 +156,7 @@ func sizesDiffer(a, b *tf.TensorShapeProto, at dataflow.Dims) bool {
 	return false
 }
 
-func shapeWords(shape *tf.TensorShapeProto) string {
+func shapeText(shape *tf.TensorShapeProto) string {
 	if shape.GetUnknownRank() {
 		return "of unknown rank"
 	}

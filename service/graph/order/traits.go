@@ -11,36 +11,46 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Traits are the properties of a step that decide where it may stand in the order. They follow from the step's function.
+// Traits are the properties of a step that decide where it may move. They follow from the step's op and function.
 type Traits struct {
-	// Node is the step's name, Op its op, Label the author's name for it (often empty), and Input the node that it reads.
+	// Node is the step's node, Op its op, and Input the node that it reads. Label is the author's name for the step, often
+	// empty. Example: "MapDataset/_7", "MapDataset", "BatchDatasetV2/_5" and "crop".
 	Node, Op, Label, Input string
-	// Before and After are the components of the step's input and output.
+	// Before and After are the components of the step's input and output. Example: a map that casts an image changes
+	// component 0 from uint8 to float32.
 	Before, After []*graph.ComponentSpec
-	// Barrier says why nothing is known that would let the step move, or others pass it; empty: the rest holds.
+	// Barrier is the reason why the step cannot move and no step moves past it; empty if it may move. Then all further
+	// fields hold. Example: shuffle is a barrier, because it changes the sequence of elements.
 	Barrier string
-	// Passes: it changes no element, drops none and keeps their order (prefetch, options); it is not counted among the steps.
+	// Passes: the step returns the elements of its input unchanged and in their sequence, and other steps move past it
+	// freely. Example: prefetch.
 	Passes bool
-	// Reads are the components that it looks at: what it computes, checks or decides depends on them.
+	// Reads are the components on which the step's results, checks or decisions depend. Example: 1 for a filter by label,
+	// if component 1 is the label.
 	Reads []int
-	// SelfReads are those of Reads that it looks at for their own results only, and for checks of their sizes.
+	// SelfReads are the components of Reads on which only their own results and checks of their sizes depend. Example: 0
+	// for a map that doubles component 0; not 0 if the map also computes component 1 from component 0.
 	SelfReads []int
-	// Writes are the components that it does not pass on as they are.
+	// Writes are the components that the step does not return unchanged. Example: 0 for a map that crops an image.
 	Writes []int
-	// Changes are what a map does to the values of those, in their order.
+	// Changes are the effects of a map on the values of the components in Writes, one per entry. Example: a crop changes
+	// the sizes of dimensions 0 and 1 and computes nothing.
 	Changes []dataflow.Change
-	// Drops: it may leave elements out.
+	// Drops: the step may leave elements out. Example: filter.
 	Drops bool
-	// Decides: how many elements it gives, or which, may depend on their values; Calls: it calls functions for them.
+	// Decides: the number of the step's elements, or their selection, may depend on values. Example: filter and flat_map,
+	// but not unbatch. Calls: the step calls functions.
 	Decides, Calls bool
-	// Batches: it makes one element of several.
+	// Batches: the step combines consecutive elements into one. Example: batch, but not padded_batch.
 	Batches bool
-	// Random: it draws numbers; Keyable: they can be made to follow from the number of the element. Stateful: what it gives or does
-	// depends on earlier calls.
+	// Random: the step draws random values. Keyable: stateless ops can draw them from the element's index. Example: both
+	// hold for tf.random.uniform in a map. Stateful: its results or effects depend on earlier calls. Example: a counter.
 	Random, Keyable, Stateful bool
-	// CanFail names an op by which it may fail for some elements and not for others, Checks one that is there to fail; empty: none.
+	// CanFail is an op that can fail for some elements, Checks an op whose purpose is to fail; empty without one.
+	// Example: "DecodeJpeg" and "Assert".
 	CanFail, Checks string
-	// Divides names an op of integers that fails for some values, whatever sizes they come in; empty: none.
+	// Divides is an op that fails for some integers, for all sizes of its inputs; empty without one. Example: "FloorDiv"
+	// by a value that may be 0.
 	Divides string
 }
 
@@ -50,20 +60,20 @@ type traitAnalysis struct {
 	g *graph.Graph
 }
 
-// TraitsOf gives the traits of the steps of a dataset, the one next to the source first. Where a step reads several datasets the list
-// begins above it.
+// TraitsOf returns the traits of the steps of a dataset, the step after the source first. If a step reads several
+// datasets, the list begins downstream of it.
 func TraitsOf(g *graph.Graph) []Traits {
 	root, isTree := g.Steps()
 	if !isTree {
 		return nil
 	}
 	p := &traitAnalysis{Analysis: analysis.New(g), g: g}
-	found := dataflow.NewDependencyAnalysis(g)
-	held := barriers(g, root)
+	dependencies := dataflow.NewDependencyAnalysis(g)
+	fixed := barriers(g, root)
 	var steps []Traits
 	for s := root; len(s.In) == 1; s = s.In[0] {
-		t := p.traits(s, found)
-		if held[s] {
+		t := p.traits(s, dependencies)
+		if fixed[s] {
 			t = Traits{
 				Node: t.Node, Op: t.Op, Label: t.Label, Input: t.Input, Before: t.Before, After: t.After,
 				Barrier: authorBarrier, Random: t.Random, Stateful: t.Stateful, Decides: t.Decides, Calls: t.Calls,
@@ -76,7 +86,7 @@ func TraitsOf(g *graph.Graph) []Traits {
 	return steps
 }
 
-// shareVariables finds the steps whose results depend on variables that some step changes.
+// shareVariables marks steps as stateful whose results depend on variables that a step changes.
 func (p *traitAnalysis) shareVariables(steps []Traits) {
 	changed := map[*tf.NodeDef]bool{}
 	for _, n := range p.g.Order() {
@@ -94,7 +104,7 @@ func (p *traitAnalysis) shareVariables(steps []Traits) {
 	}
 }
 
-func (p *traitAnalysis) traits(s *graph.Step, found *dataflow.DependencyAnalysis) Traits {
+func (p *traitAnalysis) traits(s *graph.Step, dependencies *dataflow.DependencyAnalysis) Traits {
 	t := Traits{
 		Node: s.Node.GetName(), Op: s.Node.GetOp(), Label: label(s.Node), Input: s.In[0].Node.GetName(),
 		Before: p.g.Components(s.In[0].Node), After: p.g.Components(s.Node),
@@ -105,20 +115,20 @@ func (p *traitAnalysis) traits(s *graph.Step, found *dataflow.DependencyAnalysis
 	t.Stateful = facts.Stateful || facts.WritesVariables || facts.Unrepeatable || facts.CachesElements || facts.ListsFiles
 	switch {
 	case p.g.IsCacheMark(s.Node):
-		t.Barrier = "what passes it is kept"
+		t.Barrier = "pecan.cache() stores its elements"
 	case s.Rule.Kind == ops.PassThrough:
 		t.Passes = true
 	case s.Rule.Kind == ops.OneToOne:
-		p.mapTraits(&t, s, found)
+		p.mapTraits(&t, s, dependencies)
 	case s.Node.GetOp() == "FilterDataset" || s.Node.GetOp() == "ParallelFilterDataset":
-		p.filterTraits(&t, s, found)
+		p.filterTraits(&t, s, dependencies)
 	case batches(s):
 		t.Batches = true
 		for i := range p.g.OutputTypes(s.Node) {
 			t.Writes = append(t.Writes, i)
 		}
 	default:
-		t.Barrier = "it gives other elements, or in another order"
+		t.Barrier = "it may change which elements there are, or their sequence"
 	}
 	if t.Barrier != "" {
 		t.Reads, t.SelfReads, t.Writes, t.Changes = nil, nil, nil, nil
@@ -126,7 +136,7 @@ func (p *traitAnalysis) traits(s *graph.Step, found *dataflow.DependencyAnalysis
 	return t
 }
 
-// batches tells whether a step puts elements of one shape together, and does nothing else.
+// batches returns whether a step only combines elements of one shape into batches.
 func batches(s *graph.Step) bool {
 	switch s.Node.GetOp() {
 	case "BatchDataset", "BatchDatasetV2", "ParallelBatchDataset":
@@ -135,25 +145,25 @@ func batches(s *graph.Step) bool {
 	return false
 }
 
-// stepFunction gives the passage of a step's only function, and how many components its elements have.
-func (p *traitAnalysis) stepFunction(s *graph.Step, found *dataflow.DependencyAnalysis) (*dataflow.Dependencies, int) {
+// stepFunction returns the dependencies of a step's only function, and the number of components of its input.
+func (p *traitAnalysis) stepFunction(s *graph.Step, dependencies *dataflow.DependencyAnalysis) (*dataflow.Dependencies, int) {
 	names := nodedef.CalledFunctions(s.Node)
 	if len(names) != 1 {
 		return nil, 0
 	}
 	components := len(p.g.OutputTypes(s.In[0].Node))
-	function := found.Of(names[0])
+	function := dependencies.Of(names[0])
 	if function == nil || len(function.Effects) < components {
 		return nil, 0
 	}
 	return function, components
 }
 
-func (p *traitAnalysis) mapTraits(t *Traits, s *graph.Step, found *dataflow.DependencyAnalysis) {
-	function, components := p.stepFunction(s, found)
+func (p *traitAnalysis) mapTraits(t *Traits, s *graph.Step, dependencies *dataflow.DependencyAnalysis) {
+	function, components := p.stepFunction(s, dependencies)
 	switch {
 	case function == nil:
-		t.Barrier = "what it does is not in its function"
+		t.Barrier = "its work is not in its function"
 		return
 	case len(function.Same) != components:
 		t.Barrier = "it changes the number of components"
@@ -185,10 +195,10 @@ func (p *traitAnalysis) mapTraits(t *Traits, s *graph.Step, found *dataflow.Depe
 	p.failures(t, nodedef.CalledFunctions(s.Node)[0])
 }
 
-func (p *traitAnalysis) filterTraits(t *Traits, s *graph.Step, found *dataflow.DependencyAnalysis) {
-	function, components := p.stepFunction(s, found)
+func (p *traitAnalysis) filterTraits(t *Traits, s *graph.Step, dependencies *dataflow.DependencyAnalysis) {
+	function, components := p.stepFunction(s, dependencies)
 	if function == nil || len(function.From) != 1 {
-		t.Barrier = "what it asks is not in its function"
+		t.Barrier = "its condition is not in its function"
 		return
 	}
 	t.Drops = true

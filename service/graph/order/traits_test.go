@@ -12,7 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/order"
 )
 
-// The names of the steps say what their traits are.
+// The name of each step in the dataset lists its traits.
 func TestTraitsAreFoundInFunctions(t *testing.T) {
 	g := graphtest.Parse(t, "steps")
 	steps := order.TraitsOf(g)
@@ -28,14 +28,14 @@ func TestTraitsAreFoundInFunctions(t *testing.T) {
 		for _, word := range []string{"captures_", "calls_", "_shuffles", "_adds", "nothing"} {
 			want = strings.ReplaceAll(want, word, "")
 		}
-		if got := words(s); got != want {
-			t.Errorf("%s is %q", metadata.GetName(), got)
+		if got := traitsText(s); got != want {
+			t.Errorf("%s has the traits %q", metadata.GetName(), got)
 		}
 	}
 }
 
-// words are the traits as the steps of the test are named by them.
-func words(s order.Traits) string {
+// traitsText lists the traits of a step in the form of the step names in the test dataset.
+func traitsText(s order.Traits) string {
 	var out []string
 	for _, trait := range []struct {
 		is   bool
