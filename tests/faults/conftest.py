@@ -94,7 +94,7 @@ def golden(data, truth, tmp_path_factory: pytest.TempPathFactory) -> list[list[i
                 quiet.finish()
             ledger.check(ledger.lines(quiet.path), truth, passes)
             orders.append([[line["id"] for line in epoch] for epoch in ledger.epochs(ledger.lines(quiet.path))])
-            quiet.forget()
+            quiet.release()
     assert orders[0][:1] == orders[1], "one worker and seven workers give different orders"
     return orders[0]
 

@@ -1,4 +1,4 @@
-"""What a trainer was given, line by line, and whether that is what it should have been given."""
+"""The ledger of a trainer, a line for each element, and the check that its elements are the elements of a local run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import records
 
 
 class Ledger:
-    """A file that has a line for each element that `next()` returned: epoch, position, id, CRC of all components."""
+    """A file with a line for each element that `next()` returned: epoch, position, id, CRC of all components."""
 
     def __init__(self, path: pathlib.Path, *, durable: bool = False) -> None:
         self.path, self._durable = path, durable
@@ -31,7 +31,7 @@ class Ledger:
 
 
 def lines(path: pathlib.Path) -> list[dict]:
-    """The lines of a ledger; one that a killed process left half written is none."""
+    """The lines of a ledger. An incomplete last line of a killed process is left out."""
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
@@ -41,17 +41,17 @@ def epochs(entries: Iterable[dict]) -> list[list[dict]]:
 
 
 def check(entries: Sequence[dict], truth: dict[int, int], passes: int, golden: Sequence[list[int]] | None = None) -> None:
-    """Every id once in each of the epochs, with the values of a local run; in the order of `golden` where there is one."""
+    """Checks that each epoch has every id once with the values of a local run, in the order of `golden` if that is given."""
     found = epochs(entries)
-    assert [epoch[0]["epoch"] for epoch in found] == list(range(passes)), "epochs are missing, or came mixed"
+    assert [epoch[0]["epoch"] for epoch in found] == list(range(passes)), "epochs are missing or mixed"
     for number, epoch in enumerate(found):
         times = collections.Counter(line["id"] for line in epoch)
         lost = sorted(truth.keys() - times.keys())
         doubled = sorted(number for number, count in times.items() if count > 1)
         assert not lost and not doubled, f"epoch {number}: lost {lost[:20]} ({len(lost)}), twice {doubled[:20]} ({len(doubled)})"
-        assert times.keys() == truth.keys(), f"epoch {number}: strangers {sorted(times.keys() - truth.keys())[:20]}"
+        assert times.keys() == truth.keys(), f"epoch {number}: unknown ids {sorted(times.keys() - truth.keys())[:20]}"
         assert [line["position"] for line in epoch] == list(range(len(truth)))
         wrong = [line["id"] for line in epoch if line["crc"] != truth[line["id"]]]
-        assert not wrong, f"epoch {number}: other values than a local run's, of ids {wrong[:20]}"
+        assert not wrong, f"epoch {number}: ids whose values differ from a local run: {wrong[:20]}"
         if golden is not None:
-            assert [line["id"] for line in epoch] == golden[number], f"epoch {number} came in another order"
+            assert [line["id"] for line in epoch] == golden[number], f"epoch {number} has another order"

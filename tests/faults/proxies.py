@@ -1,4 +1,4 @@
-"""Proxies between the processes of a scenario, which lose, hold, cut and exchange what goes through them."""
+"""Proxies between the processes of a scenario. They hold bytes, reset connections and exchange frames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def build(directory: pathlib.Path) -> pathlib.Path:
 
 
 class Proxy:
-    """A running proxy; its commands are in proxy/main.go."""
+    """A running proxy. proxy/main.go describes its commands."""
 
     def __init__(self, binary: pathlib.Path, to: str = "") -> None:
         self._process = subprocess.Popen(
@@ -28,7 +28,7 @@ class Proxy:
             self.tell("to", to)
 
     def tell(self, *words: object) -> dict[str, int]:
-        """Gives a command; the counters come back."""
+        """Sends a command, and returns the counters."""
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(str(word) for word in words) + "\n")
         return json.loads(self._line())

@@ -1,4 +1,4 @@
-"""The data of all scenarios: records with dense ids in uneven files, and what a local run makes of them."""
+"""The data of all scenarios: records with the ids 0, 1, 2 and so on, in files of different lengths, and the elements of a local run."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
-# In full size the data has five times as many elements; what is on its way stays the same.
+# In full size the data has five times as many elements. The number of elements in flight stays the same.
 FULL = bool(os.environ.get("PECAN_FAULTS_FULL"))
 TOTAL = 10_000 if FULL else 2_000
 PAYLOAD = 8 << 10
 
 
 class Records:
-    """Files whose records carry the ids 0 to total-1, each with bytes that follow from its id.
+    """Files whose records carry the ids 0 to total-1. The id determines the bytes of a record.
 
     Attributes:
-        sizes: How many records each file has.
-        files: Their paths.
-        total: How many records there are.
+        sizes: The number of records in each file.
+        files: The paths of the files.
+        total: The number of records.
     """
 
     def __init__(self, root: pathlib.Path, total: int, files: int = 40, payload: int = PAYLOAD) -> None:
@@ -46,7 +46,7 @@ class Records:
         raise IndexError(number)
 
     def dataset(self) -> tf.data.Dataset:
-        """id, bytes, and a number made of both."""
+        """Elements of three components: the id, the bytes, and a number computed from both."""
         files = tf.data.Dataset.from_tensor_slices(self.files)
         return files.interleave(tf.data.TFRecordDataset, cycle_length=2).map(self._parse)
 
@@ -56,14 +56,14 @@ class Records:
         return number, payload, tf.reduce_sum(tf.cast(payload, tf.int64)) * (number + 1)
 
     def truth(self) -> dict[int, int]:
-        """CRC of each element by id, as an independent local run gives them."""
+        """The CRC of each element of an independent local run, by id."""
         found = {int(element[0]): crc(element) for element in self.dataset()}
         assert sorted(found) == list(range(self.total))
         return found
 
 
 def uneven(total: int, files: int) -> list[int]:
-    """Sizes of files: empty ones, some of one and two records, and others around a mean."""
+    """Sizes of files: some are empty, some have one or two records, and the others are near a mean."""
     mean = total // (files // 2)
     sizes = [(0, 1, 2, mean - 1, mean, mean + 1)[k % 6] for k in range(files)]
     short = total - sum(sizes)

@@ -1,4 +1,4 @@
-"""One job, read element by element, with faults between two elements, and what has to hold at its end."""
+"""One job, read element by element, with faults between elements, and the checks at its end."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import tensorflow as tf
 from cluster import Cluster, Observer, wait
 from records import Records
 
-# So little is on its way to the trainer that most of an epoch is still to come from workers when a fault strikes.
-ON_THE_WAY = 256 << 10
+# Few elements are in flight to the trainer, so that workers still have to send most of an epoch when a fault happens.
+MAX_OUTSTANDING_BYTES = 256 << 10
 
 
 class Run:
-    """A job over the records, read in this process and written into a ledger.
+    """A job over the records, read in this process and written to a ledger.
 
     Attributes:
-        delivered: Elements so far, over all epochs.
+        delivered: The number of elements so far, over all epochs.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Run:
         **options: object,
     ) -> None:
         self.cluster, self.data, self.mode, self.passes = cluster, data, mode, passes
-        options = {"max_outstanding_bytes": ON_THE_WAY, "seed": 7, **options}
+        options = {"max_outstanding_bytes": MAX_OUTSTANDING_BYTES, "seed": 7, **options}
         target = str(options.pop("target", cluster.target))
         plain = data.dataset() if dataset is None else dataset
         self.dataset = plain.apply(pecan.distribute(target, processing_mode=mode, **options))
@@ -44,8 +44,8 @@ class Run:
         self.delivered = self.epoch = self.position = 0
         self.slowest = 0.0
         self._iterator = None
-        # Faults as (what, epoch, position).
-        self.struck: list[tuple[str, int, int]] = []
+        # The faults as (description, epoch, position).
+        self.faults: list[tuple[str, int, int]] = []
 
     def __enter__(self) -> Run:
         self.observer.__enter__()
@@ -56,20 +56,20 @@ class Run:
         self.ledger.close()
         self.observer.__exit__(*wrong)
 
-    def until(self, epoch: int, position: int) -> None:
-        """Reads up to a place, which lies ahead."""
-        assert (self.epoch, self.position) <= (epoch, position), f"at {self.epoch}, {self.position} already"
+    def read_until(self, epoch: int, position: int) -> None:
+        """Reads up to a later position."""
+        assert (self.epoch, self.position) <= (epoch, position), f"already at {self.epoch}, {self.position}"
         while (self.epoch, self.position) < (epoch, position):
             self._step()
 
     def finish(self) -> None:
-        """Reads all that is left."""
+        """Reads all remaining elements."""
         while self.epoch < self.passes:
             self._step()
 
-    def struck_by(self, what: str) -> None:
-        """Notes that a fault happened at this place."""
-        self.struck.append((what, self.epoch, self.position))
+    def note_fault(self, what: str) -> None:
+        """Records that a fault happened at the current position."""
+        self.faults.append((what, self.epoch, self.position))
 
     def _step(self) -> None:
         if self._iterator is None:
@@ -86,31 +86,31 @@ class Run:
         self.delivered += 1
 
     def check(self, truth: dict[int, int], golden: Sequence[list[int]] | None, *, moved: int) -> None:
-        """The oracle, and that this run was no idle one.
+        """Checks the elements, and that the faults happened within an epoch.
 
         Args:
-            truth: What a local run gave.
-            golden: The order of a run without faults; used in mode deterministic.
-            moved: How many times at least a stream's lease must have changed.
+            truth: The elements of a local run.
+            golden: The order of a run without faults, used in mode deterministic.
+            moved: The minimum number of lease changes.
         """
-        for what, epoch, position in self.struck:
-            assert 0 < position < self.data.total, f"{what}: nothing came before it or after it in epoch {epoch}"
+        for what, epoch, position in self.faults:
+            assert 0 < position < self.data.total, f"{what}: no element came before it or after it in epoch {epoch}"
         entries = ledger.lines(self.path)
         assert len(entries) == self.delivered
         ledger.check(entries, truth, self.passes, golden if self.mode == "deterministic" else None)
-        # The last pass is noted when the dispatcher has heard of its end.
+        # The dispatcher learns of the end of the last pass with a delay.
         wait(lambda: self._counted() == [self.data.total] * self.passes, f"epochs of {self.data.total} in {self._counted()}")
-        assert self.observer.moved() >= moved, f"{self.observer.moved()} leases changed, wanted {moved}: the fault did nothing"
+        assert self.observer.moved() >= moved, f"{self.observer.moved()} leases changed, expected {moved}: the fault had no effect"
 
     def _counted(self) -> list[int]:
-        """What the dispatcher says that it had delivered in each epoch of this run, which has more of them than another job."""
+        """The dispatcher's count of delivered elements for each epoch of this run, which has more epochs than other jobs."""
         counts = [
             [int(epoch["elements"]) for epoch in job["epochs"] if epoch["state"] == "delivered"][: self.passes]
             for job in self.cluster.status()["jobs"]
         ]
         return max(counts, key=len, default=[])
 
-    def forget(self) -> None:
-        """Drops the dataset, as a trainer does that is done with it."""
+    def release(self) -> None:
+        """Drops the dataset, as a trainer does at its end."""
         self._iterator = self.dataset = None
         gc.collect()

@@ -1,4 +1,4 @@
-"""Every element of five epochs is accounted for while a worker is killed every other second."""
+"""Every element of five epochs comes once while a worker is killed every two seconds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 import records
 from cluster import Cluster, Observer, cleared
 
-# How often a worker dies, and how many rows come by then: each epoch is hit more than once.
+# The interval between deaths, and the rate of rows. Each epoch lasts for more than one death.
 EVERY_S = 2.0
 EPOCHS = 5
 ROWS_PER_S = 10_007 / (12.0 if records.FULL else 3.5)
 
 
 class Killer:
-    """Kills one worker after the other, and starts another one for each."""
+    """Kills a random worker at each interval, and starts it again."""
 
     def __init__(self, cluster: Cluster, rng) -> None:
         self.cluster, self.rng = cluster, rng
@@ -34,7 +34,7 @@ class Killer:
                 victim.kill()
                 self.kills.append(time.monotonic())
                 victim.start().ready()
-        except BaseException as error:  # noqa: BLE001 it is raised where the test can see it
+        except BaseException as error:  # noqa: BLE001 __exit__ reports it to the test
             self._wrong.append(error)
 
     def __enter__(self) -> Killer:
@@ -71,12 +71,12 @@ def test_every_id_comes_once_per_epoch_while_workers_are_killed(tmp_path, audite
                     sizes[len(batch[0])] += 1
                     for row in zip(*batch):
                         assert records.crc(row) == rows[int(row[0])]
-                    # The trainer's own pace: one as fast as it can go would be through between two deaths.
+                    # The trainer is slowed down. At full speed it would finish an epoch between two deaths.
                     time.sleep(max(0.0, began + seen.total() / ROWS_PER_S - time.monotonic()))
                 short = audited.total % 64
                 assert sum(sizes.values()) == batches and sizes[64] == audited.total // 64, sizes
-                assert not seen - collections.Counter(rows.keys()), f"epoch {epoch}: some came twice"
-                assert seen.total() == audited.total - (short if drop_remainder else 0), f"epoch {epoch}: some were lost"
+                assert not seen - collections.Counter(rows.keys()), f"epoch {epoch}: some ids came twice"
+                assert seen.total() == audited.total - (short if drop_remainder else 0), f"epoch {epoch}: some ids were lost"
                 died = sum(1 for at in killer.kills if began <= at <= time.monotonic())
                 assert died >= 1, f"no worker died in epoch {epoch}"
         assert observer.moved() >= EPOCHS

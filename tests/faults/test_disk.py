@@ -1,4 +1,4 @@
-"""What full disks do to a job: real file systems in memory that take no more."""
+"""What full disks do to a job. The disks are real file systems in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from run import Run
 
 @pytest.fixture
 def small_disk():
-    """Mounts file systems of so many bytes, which go with the test."""
+    """Mounts small file systems, which are unmounted at the end of the test."""
     mounted: list[pathlib.Path] = []
 
     def mount(at: pathlib.Path, size: int) -> pathlib.Path:
@@ -37,7 +37,7 @@ def small_disk():
 
 
 def _fill(disk: pathlib.Path) -> pathlib.Path:
-    """Takes all the room that is left."""
+    """Fills the rest of the disk."""
     filler = disk / "filler"
     filler.touch()
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
@@ -46,17 +46,17 @@ def _fill(disk: pathlib.Path) -> pathlib.Path:
 
 
 def test_a_dispatcher_without_room_begins_nothing_and_goes_on(tmp_path, data, truth, golden, rng, small_disk):
-    """D5: the disk of the work directory is full for a while: what runs goes on, nothing new is granted, and nobody is timed out."""
+    """D5: while the disk of the work directory is full, running streams continue, no lease is granted, and nobody times out."""
     disk = small_disk(tmp_path / "disk", 64 << 20)
     with cleared(Cluster(tmp_path, work=disk / "work", flags=("--work-dir-reserve-bytes", str(16 << 20)))) as cluster:
         cluster.add_all(3)
         with Run(cluster, data, "deterministic", 3) as run:
-            run.until(0, rng.randrange(data.total // 10, data.total // 2))
+            run.read_until(0, rng.randrange(data.total // 10, data.total // 2))
             filler = _fill(disk)
-            run.struck_by("the dispatcher's disk ran full")
+            run.note_fault("the dispatcher's disk ran full")
 
             def make_room() -> None:
-                wait(lambda: "the disk is full" in cluster.dispatcher.log.read_text(), "the dispatcher has noticed")
+                wait(lambda: "the disk is full" in cluster.dispatcher.log.read_text(), "the dispatcher logs the full disk")
                 granted = cluster.granted()
                 still = [run.delivered, time.monotonic()]
 
@@ -65,9 +65,9 @@ def test_a_dispatcher_without_room_begins_nothing_and_goes_on(tmp_path, data, tr
                         still[:] = [run.delivered, time.monotonic()]
                     return time.monotonic() - still[1] > 4
 
-                # Longer than a worker may be silent.
-                wait(starves, "the trainer has all that workers hold")
-                assert cluster.granted() == granted, "something was begun on a full disk"
+                # The outage is longer than the time after which a silent worker counts as dead.
+                wait(starves, "the trainer has everything that workers produced")
+                assert cluster.granted() == granted, "a lease was granted on a full disk"
                 filler.unlink()
                 found.append(granted)
 
@@ -76,55 +76,55 @@ def test_a_dispatcher_without_room_begins_nothing_and_goes_on(tmp_path, data, tr
             room.start()
             run.finish()
             room.join()
-            assert found, "the disk was never noticed to be full"
+            assert found, "the dispatcher did not notice the full disk"
             run.check(truth, golden, moved=0)
             log = cluster.dispatcher.log.read_text()
             assert "the disk has space again" in log and "worker lost" not in log
             assert cluster.states() == ["connected"] * 3
-        run.forget()
+        run.release()
 
 
 def test_a_cache_without_room_keeps_nothing(tmp_path, data, truth, small_disk):
-    """D5: what passes a cached step does not fit on the workers' disk: it is not kept, and every epoch is computed."""
+    """D5: the output of a cached step does not fit on the workers' disk. Nothing is cached, and every epoch is computed."""
     disk = small_disk(tmp_path / "disk", 1 << 20)
     with cleared(Cluster(tmp_path, worker_flags=("--cache-dir", str(disk / "cache")))) as cluster:
         cluster.add_all(2)
         with Run(cluster, data, "exactly_once", 2, dataset=data.dataset().apply(pecan.cache())) as run:
             run.finish()
             run.check(truth, None, moved=0)
-            wait(lambda: _figures(cluster, "cache", "writes_dropped") > 0, "segments do not fit")
+            wait(lambda: _metric(cluster, "cache", "writes_dropped") > 0, "segments do not fit")
             (job,) = cluster.status()["jobs"]
             assert job["cache"]["state"].startswith("filling"), job["cache"]["state"]
             nodes = {node["op"]: int(node["elements"]) for node in job["nodes"]}
-            assert nodes["InterleaveDataset"] == 2 * data.total, "the second epoch did not come from the files"
-        run.forget()
+            assert nodes["InterleaveDataset"] == 2 * data.total, "the second epoch was not read from the files"
+        run.release()
 
 
 def test_checkpoints_without_room_are_left_out(tmp_path, data, truth, small_disk):
-    """D5: states of iterators do not fit on the workers' disk: what a worker that is killed had made is made again."""
+    """D5: checkpoints do not fit on the workers' disk. After a worker's death its elements are recomputed."""
     disk = small_disk(tmp_path / "disk", 256 << 10)
     flags = ("--checkpoint-dir", str(disk), "--checkpoint-interval", "100ms", "--checkpoint-share", "1")
-    dataset = data.dataset().map(_costly).shuffle(400, seed=5)
+    dataset = data.dataset().map(_expensive).shuffle(400, seed=5)
     with cleared(Cluster(tmp_path, worker_flags=flags)) as cluster:
         cluster.add_all(2)
         with Run(cluster, data, "exactly_once", 1, dataset=dataset) as run:
-            run.until(0, 1)
-            while not _figures(cluster, "recovery", "not_saved"):
-                run.until(0, run.position + 1)
-            assert not _figures(cluster, "recovery", "saved")
+            run.read_until(0, 1)
+            while not _metric(cluster, "recovery", "not_saved"):
+                run.read_until(0, run.position + 1)
+            assert not _metric(cluster, "recovery", "saved")
             cluster.workers[0].kill()
-            run.struck_by("a worker was killed that could keep no checkpoint")
+            run.note_fault("a worker without a checkpoint was killed")
             run.finish()
             run.check(truth, None, moved=1)
-        run.forget()
+        run.release()
 
 
-def _costly(number: tf.Tensor, payload: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _expensive(number: tf.Tensor, payload: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     spin = tf.while_loop(lambda i, s: i < 400, lambda i, s: (i + 1, s + tf.cast(i, tf.float32)), (0, 0.0))
     return number, payload, total + tf.cast(spin[1] * 0, tf.int64)
 
 
-def _figures(cluster: Cluster, what: str, name: str) -> int:
-    """One of the figures that workers tell of a job, or of themselves."""
+def _metric(cluster: Cluster, what: str, name: str) -> int:
+    """The sum of one metric that workers report about jobs or about themselves."""
     status = cluster.status()
     return sum(int(one.get(what, {}).get(name, 0)) for one in (*status["jobs"], *status["workers"]))

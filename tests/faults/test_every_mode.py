@@ -1,4 +1,7 @@
-"""What each mode promises where workers come and go, and where the dispatcher dies: one cluster, a job of every kind, the same faults for all."""
+"""What each mode promises when workers come and go, and when the dispatcher dies.
+
+Each test has one cluster and one job of every kind, and all jobs meet the same faults.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ from cluster import Cluster, Program, cleared, wait
 D = tf.data.Dataset
 SHARES, EACH = 16, 40
 TOTAL = SHARES * EACH
-# With little room on the way, most of a job is still to be made when a fault strikes.
-ON_THE_WAY = 128 << 10
-ROOMY = ("--max-streams", "128", "--drain-timeout", "20s")
+# Few elements are in flight, so that workers still have to produce most of a job when a fault happens.
+MAX_OUTSTANDING_BYTES = 128 << 10
+MANY_STREAMS = ("--max-streams", "128", "--drain-timeout", "20s")
 
 
 def _large(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -31,35 +34,35 @@ def _numbers(share: tf.Tensor) -> D:
     return D.range(share * EACH, (share + 1) * EACH)
 
 
-def _fixed() -> D:
-    """An index says which element it is; what lies before it is run again."""
+def _ordered() -> D:
+    """An index identifies an element. To resume, a stream recomputes the elements before the index."""
     return D.range(SHARES).flat_map(_numbers).map(_large)
 
 
-def _direct() -> D:
-    """A stream can begin at any index with nothing run again."""
+def _seekable() -> D:
+    """A stream can start at any index and recomputes nothing."""
     return D.range(TOTAL).map(_large)
 
 
-def _free() -> D:
-    """Elements come as they get ready: an index says nothing. The number of elements is known."""
+def _unordered() -> D:
+    """Elements come in the order in which they are ready, so an index identifies nothing. The number of elements is known."""
     return D.range(TOTAL).map(_large, num_parallel_calls=2, deterministic=False)
 
 
 KINDS = {
-    "exactly_once": ("exactly_once", _fixed),
-    "deterministic": ("deterministic", _fixed),
-    "at_least_once": ("at_least_once", _fixed),
-    "at_least_once, free": ("at_least_once", _free),
-    "at_most_once, direct": ("at_most_once", _direct),
-    "at_most_once, free": ("at_most_once", _free),
-    "off": ("off", _fixed),
-    "off, free": ("off", _free),
+    "exactly_once": ("exactly_once", _ordered),
+    "deterministic": ("deterministic", _ordered),
+    "at_least_once": ("at_least_once", _ordered),
+    "at_least_once, unordered": ("at_least_once", _unordered),
+    "at_most_once, seekable": ("at_most_once", _seekable),
+    "at_most_once, unordered": ("at_most_once", _unordered),
+    "off": ("off", _ordered),
+    "off, unordered": ("off", _unordered),
 }
 
 
-# The job that loses what a killed worker had begun.
-FREE = "at_most_once, free"
+# The job that loses the rest of a stream when its worker is killed.
+UNORDERED = "at_most_once, unordered"
 
 
 class Reader:
@@ -70,25 +73,25 @@ class Reader:
         mode, build = KINDS[kind]
         before = {job["job_id"] for job in cluster.status()["jobs"]}
         self._dataset = build().apply(
-            pecan.distribute(cluster.target, processing_mode=mode, seed=7, max_outstanding_bytes=ON_THE_WAY)
+            pecan.distribute(cluster.target, processing_mode=mode, seed=7, max_outstanding_bytes=MAX_OUTSTANDING_BYTES)
         )
         self._iterator = iter(self._dataset)
         (self.id,) = {job["job_id"] for job in cluster.status()["jobs"]} - before
         self.found: list[int] = []
-        self.over = False
+        self.ended = False
 
     def read(self, elements: int) -> None:
-        """So many more, or all that are left."""
+        """Reads this many elements, or all that remain."""
         for _ in range(elements):
             element = next(self._iterator, None)
             if element is None:
-                self.over = True
+                self.ended = True
                 return
             self.found.append(int(element[0]))
             assert int(element[1][-1]) == self.found[-1]
 
     def finish(self) -> None:
-        while not self.over:
+        while not self.ended:
             self.read(TOTAL)
 
     def close(self) -> None:
@@ -99,26 +102,26 @@ class Reader:
         return collections.Counter(self.found)
 
     def job(self) -> dict:
-        """What the dispatcher says of it."""
+        """The dispatcher's status of the job."""
         return next(job for job in self.cluster.status()["jobs"] if job["job_id"] == self.id)
 
     def epoch(self) -> dict:
-        """What the dispatcher says of the one that is read."""
+        """The dispatcher's status of the epoch."""
         return self.job()["epochs"][0]
 
     def recomputed(self) -> int:
-        """How many elements workers made again although the trainer had them."""
+        """The number of elements that workers recomputed although the trainer had them."""
         return int(self.job()["recovery"].get("recomputed", 0))
 
     def moves(self) -> int:
-        """How often a stream of it got a new lease, by the dispatcher's log."""
+        """How often the job's streams got another lease, from the dispatcher's log."""
         log = self.cluster.dispatcher.log.read_text()
         granted = collections.Counter(re.findall(rf'msg="lease granted" job={self.id} epoch=0 stream=(\d+) ', log))
         return sum(granted.values()) - len(granted)
 
 
 class Readers(dict[str, Reader]):
-    """A job of every kind, read in turn."""
+    """A job of every kind. The jobs are read in turn."""
 
     def read(self, elements: int) -> None:
         for _ in range(elements // 20):
@@ -126,32 +129,32 @@ class Readers(dict[str, Reader]):
                 reader.read(20)
 
     def read_while(self, holds: Callable[[], bool]) -> None:
-        """Reads on for as long as something holds."""
+        """Reads while a condition holds."""
         while holds():
             self.read(20)
 
-    def under_way(self) -> set[str]:
-        """The kinds of jobs that are not over."""
-        return {kind for kind, reader in self.items() if not reader.over}
+    def running(self) -> set[str]:
+        """The kinds whose jobs have not ended."""
+        return {kind for kind, reader in self.items() if not reader.ended}
 
     def finish(self) -> None:
         for reader in self.values():
             reader.finish()
 
-    def once(self, kinds: Iterable[str]) -> None:
-        """Each element has come exactly once."""
+    def check_once(self, kinds: Iterable[str]) -> None:
+        """Checks that each element came exactly once."""
         for kind in kinds:
             assert self[kind].times == collections.Counter(range(TOTAL)), kind
 
 
 @pytest.fixture
 def readers(tmp_path):
-    """Starts a cluster with so many workers, and a job of every kind in it."""
+    """Starts a cluster with a number of workers, and a job of every kind in it."""
     with cleared(Cluster(tmp_path, worker_flags=("--window-bytes", str(1 << 20)))) as cluster:
         jobs = Readers()
 
         def start(workers: int) -> tuple[Cluster, Readers]:
-            cluster.add_all(workers, *ROOMY)
+            cluster.add_all(workers, *MANY_STREAMS)
             quiet = Reader(cluster, "deterministic")
             quiet.finish()
             jobs.update({kind: Reader(cluster, kind) for kind in KINDS})
@@ -174,10 +177,10 @@ def _held_by(cluster: Cluster, worker: Program) -> set[str]:
 
 
 def test_without_a_failure_a_stream_costs_a_few_records(readers):
-    """In the dispatcher's journal, in every mode; and nothing is made twice."""
+    """Counts the records in the dispatcher's journal for every mode. No element is recomputed."""
     cluster, jobs = readers(2)
     jobs.finish()
-    told = {kind: reader.job() for kind, reader in jobs.items()}
+    status = {kind: reader.job() for kind, reader in jobs.items()}
     assert all(reader.recomputed() == 0 for reader in jobs.values())
     cluster.dispatcher.kill()
     records: dict[str, dict[int, list[str]]] = collections.defaultdict(lambda: collections.defaultdict(list))
@@ -185,83 +188,83 @@ def test_without_a_failure_a_stream_costs_a_few_records(readers):
         stream = record["value"].get("id")
         if isinstance(stream, dict) and int(stream.get("epoch", 0)) == 0:
             records[stream["job_id"]][int(stream.get("stream", 0))].append(record["kind"])
-    for kind, job in told.items():
+    for kind, job in status.items():
         written = records[job["job_id"]]
         off = kind.startswith("off")
         assert len(written) == (2 if off else int(job["plan"]["num_streams"])), kind
         for kinds in written.values():
-            # A trainer may say that it took the last element before the worker's heartbeat says that it was made.
+            # A trainer can report the last element as dequeued before the worker's heartbeat reports it as produced.
             assert kinds.count("stream_produced") <= 1, (kind, written)
             assert len(kinds) - kinds.count("stream_produced") == (4 if off else 3), (kind, written)
 
 
 def test_workers_come_and_go(readers):
-    """Two workers begin; one comes, one is killed, one more comes, and one is asked to go."""
+    """Two workers start. One is added, one is killed, one more is added, and one receives SIGTERM."""
     cluster, jobs = readers(2)
     first, second = cluster.workers
     jobs.read(40)
-    cluster.add(*ROOMY)
-    for kind in ("off", "off, free"):
-        wait(lambda kind=kind: _streams_of(cluster, jobs[kind]) == 3, "the third worker has a pass of its own")
+    cluster.add(*MANY_STREAMS)
+    for kind in ("off", "off, unordered"):
+        wait(lambda kind=kind: _streams_of(cluster, jobs[kind]) == 3, "the third worker has its own pass")
     jobs.read(40)
     second.kill()
-    cluster.add(*ROOMY)
+    cluster.add(*MANY_STREAMS)
     jobs.read(40)
     killed = {kind: reader.moves() for kind, reader in jobs.items()}
-    assert jobs.under_way() == set(KINDS), "a job was over before the next fault"
+    assert jobs.running() == set(KINDS), "a job ended before the next fault"
     first.lives[-1].send_signal(signal.SIGTERM)
-    # It goes when its readers have what it made; what nobody could go on with is made to its end.
-    jobs.read_while(lambda: _held_by(cluster, first) - {jobs[FREE].id})
-    assert jobs.under_way() == set(KINDS), "a job was over before its streams were handed over"
-    jobs[FREE].finish()
-    wait(lambda: not first.running, "the worker has gone")
+    # The worker ends when its readers have what it produced. It runs a stream to its end if no other worker can continue it.
+    jobs.read_while(lambda: _held_by(cluster, first) - {jobs[UNORDERED].id})
+    assert jobs.running() == set(KINDS), "a job ended before its streams were handed over"
+    jobs[UNORDERED].finish()
+    wait(lambda: not first.running, "the worker has ended")
     assert first.lives[-1].returncode == 0 and "drained=true" in first.words(), first.words()
-    cut_off = int(jobs[FREE].epoch()["streams_truncated"])
+    truncated = int(jobs[UNORDERED].epoch()["streams_truncated"])
     jobs.finish()
-    for kind in set(KINDS) - {FREE}:
+    for kind in set(KINDS) - {UNORDERED}:
         assert 0 < killed[kind] < jobs[kind].moves(), f"{kind}: streams did not move"
-    jobs.once(["exactly_once", "deterministic", "at_least_once", "at_most_once, direct"])
+    jobs.check_once(["exactly_once", "deterministic", "at_least_once", "at_most_once, seekable"])
     assert jobs["deterministic"].found == jobs.order
-    assert set(jobs["at_least_once, free"].found) == set(range(TOTAL))
-    # A pass for each worker that was there at once; that of a lost one is taken over.
+    assert set(jobs["at_least_once, unordered"].found) == set(range(TOTAL))
+    # One pass for each worker that ran at the same time. Another worker takes over the pass of a lost one.
     assert jobs["off"].times == collections.Counter({i: 3 for i in range(TOTAL)})
-    assert min(jobs["off, free"].times[i] for i in range(TOTAL)) >= 3
-    _lost(jobs[FREE])
-    assert int(jobs[FREE].epoch()["streams_truncated"]) == cut_off
+    assert min(jobs["off, unordered"].times[i] for i in range(TOTAL)) >= 3
+    _check_lost(jobs[UNORDERED])
+    assert int(jobs[UNORDERED].epoch()["streams_truncated"]) == truncated
 
 
-def _lost(reader: Reader) -> None:
-    """Nothing came twice, and what did not come is counted."""
+def _check_lost(reader: Reader) -> None:
+    """Checks that no element came twice, and that the dispatcher counts those that did not come."""
     assert max(reader.times.values()) == 1
-    wait(lambda: reader.epoch()["state"] == "delivered", "the dispatcher knows of the end")
+    wait(lambda: reader.epoch()["state"] == "delivered", "the dispatcher knows that the epoch ended")
     epoch = reader.epoch()
     assert int(epoch["streams_truncated"]) > 0
     assert int(epoch["lost"]) == TOTAL - len(reader.found) > 0
 
 
 def test_the_dispatcher_dies_alone(readers):
-    """It is killed and away while trainers read on; workers serve what they hold, and nothing is run again or lost in any mode."""
+    """Trainers continue to read while the dispatcher is down. In every mode nothing is recomputed and nothing is lost."""
     cluster, jobs = readers(3)
     jobs.read(40)
     before = cluster.leases()
     cluster.dispatcher.kill()
-    # More than what can have been on its way or ready: it is made while nobody is there to ask.
+    # More elements than can have been ready or in flight, so workers produce some of them without a dispatcher.
     jobs.read(200)
-    # On a busy machine a worker takes its time to come back.
+    # On a busy machine a worker reconnects late.
     cluster.dispatcher.flags += ("--worker-suspect-after", "30s", "--worker-dead-after", "60s", "--worker-return-grace", "30s")
     cluster.restart_dispatcher()
     wait(lambda: cluster.states() == ["connected"] * 3, "all workers are back")
-    assert cluster.leases().items() <= before.items(), "streams changed hands"
+    assert cluster.leases().items() <= before.items(), "streams moved"
     jobs.finish()
     assert not any(reader.moves() for reader in jobs.values()), "streams moved"
-    jobs.once(kind for kind in KINDS if not kind.startswith("off"))
+    jobs.check_once(kind for kind in KINDS if not kind.startswith("off"))
     assert jobs["deterministic"].found == jobs.order
-    for kind in ("off", "off, free"):
+    for kind in ("off", "off, unordered"):
         assert jobs[kind].times == collections.Counter({i: 3 for i in range(TOTAL)}), kind
 
 
 def test_the_dispatcher_dies_with_all_workers(readers):
-    """Everything but the trainer is killed and started again."""
+    """All processes except the trainer are killed and started again."""
     cluster, jobs = readers(3)
     jobs.read(40)
     for program in (cluster.dispatcher, *cluster.workers):
@@ -271,19 +274,19 @@ def test_the_dispatcher_dies_with_all_workers(readers):
     for program in (cluster.dispatcher, *cluster.workers):
         program.ready()
     jobs.finish()
-    assert all(reader.moves() > 0 for kind, reader in jobs.items() if kind != FREE), "streams did not move"
-    jobs.once(["exactly_once", "deterministic", "at_least_once", "at_most_once, direct"])
+    assert all(reader.moves() > 0 for kind, reader in jobs.items() if kind != UNORDERED), "streams did not move"
+    jobs.check_once(["exactly_once", "deterministic", "at_least_once", "at_most_once, seekable"])
     assert jobs["deterministic"].found == jobs.order
     again = {kind for kind, reader in jobs.items() if reader.recomputed() > 0}
-    assert again >= {"exactly_once", "deterministic", "at_least_once", "off"} and FREE not in again
-    for kind, times in (("at_least_once, free", 1), ("off", 3), ("off, free", 3)):
+    assert again >= {"exactly_once", "deterministic", "at_least_once", "off"} and UNORDERED not in again
+    for kind, times in (("at_least_once, unordered", 1), ("off", 3), ("off, unordered", 3)):
         assert min(jobs[kind].times[i] for i in range(TOTAL)) >= times, kind
     assert len(jobs["off"].found) == 3 * TOTAL
-    _lost(jobs[FREE])
+    _check_lost(jobs[UNORDERED])
 
 
 MODES = ("exactly_once", "deterministic", "at_least_once", "at_most_once", "off")
-BEGINS = """
+TRAINER = """
 import sys, pecan, tensorflow as tf
 for mode in sys.argv[2:]:
     dataset = tf.data.Dataset.range(400).shuffle(50).apply(pecan.distribute(sys.argv[1], processing_mode=mode, seed=7))
@@ -294,11 +297,11 @@ sys.stdin.read()
 
 
 def test_the_trainer_dies(tmp_path):
-    """Without a saved position the next one reads an epoch from its start, and in deterministic mode in the same order."""
+    """Without a saved position the next trainer reads an epoch from its start, and in mode deterministic in the same order."""
     with cleared(Cluster(tmp_path)) as cluster:
         cluster.add_all(2)
         first = subprocess.Popen(
-            [sys.executable, "-c", BEGINS, cluster.target, *MODES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", TRAINER, cluster.target, *MODES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         begun = {}
         for _ in MODES:

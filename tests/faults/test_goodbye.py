@@ -1,4 +1,4 @@
-"""A worker that is asked to go while one of its steps cannot be ended."""
+"""A worker that receives SIGTERM while one of its steps cannot be interrupted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _opens_a_pipe(pid: int) -> bool:
 
 
 def test_a_step_that_cannot_be_ended_does_not_keep_a_worker(tmp_path):
-    """It hands over, says so, and ends with exit code 0; the element comes from another one."""
+    """The worker hands its streams over, logs the reason, and exits with code 0. Another worker computes the element."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     with cleared(Cluster(tmp_path)) as cluster, futures.ThreadPoolExecutor(1) as trainer:

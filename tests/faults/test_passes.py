@@ -1,4 +1,4 @@
-"""After an error a pass goes on where it stood, or says the error again: no part of it is ever left out without a word."""
+"""After an error a pass continues at its position, or raises the error again. It never skips elements silently."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import pecan
 import pytest
 import tensorflow as tf
 from cluster import Cluster, cleared, wait
-from test_poison import Keeper
+from test_poison import Supervisor
 
 D = tf.data.Dataset
 
-# One more than used to be told of before the pass was taken to be at its end.
+# An earlier version reported three outages, and then took the pass as ended.
 OUTAGES = 4
 TOTAL = 200
 
 
 def _large(i):
-    """Too much for all of a pass to be on its way."""
+    """A large element, so that only a part of a pass can be in flight."""
     return tf.fill([50_000], i)
 
 
@@ -29,7 +29,7 @@ def _large(i):
     ids=["iter over repeat", "pecan.Iterator over repeat, with the dispatcher"],
 )
 def test_outages_in_a_row_leave_nothing_out(tmp_path, lost, behind, read):
-    """L9: the iterator is asked again after each, and goes on where it stood however many they were."""
+    """L9: the test calls the iterator again after each outage. It continues at its position after any number of outages."""
     with cleared(Cluster(tmp_path)) as cluster:
         worker = cluster.add()
         dataset = D.range(TOTAL).map(_large)
@@ -59,7 +59,7 @@ def test_outages_in_a_row_leave_nothing_out(tmp_path, lost, behind, read):
 
 
 def test_a_pass_that_an_error_ended_can_be_resumed(tmp_path):
-    """L9: it is said again, the position stays where the loop was, and whoever loads that reads the rest when the cause is gone."""
+    """L9: the error is raised again, and the position stays. An iterator that loads the position reads the rest after the cause is removed."""
     poison = tmp_path / "poison"
     poison.write_text("yes")
 
@@ -77,10 +77,10 @@ def test_a_pass_that_an_error_ended_can_be_resumed(tmp_path):
         dataset = dataset.apply(pecan.distribute(cluster.target, max_outstanding_bytes=1)).repeat()
         iterator = pecan.Iterator(dataset)
         seen = [int(next(iterator)[0])]
-        with Keeper(cluster) as keeper:
+        with Supervisor(cluster) as supervisor:
             with pytest.raises(tf.errors.DataLossError, match="ELEMENT_POISON"):
                 seen.extend(int(element[0]) for element in iterator)
-            wait(lambda: len(keeper.causes) >= 3, "the third death is noticed")
+            wait(lambda: len(supervisor.causes) >= 3, "the supervisor has seen the third death")
             for _ in range(3):
                 with pytest.raises(tf.errors.CancelledError, match="ELEMENT_POISON"):
                     next(iterator)

@@ -1,4 +1,4 @@
-"""Processes that stand still and wake up again: SIGSTOP and SIGCONT, with the dispatcher's times cut to a tenth or so."""
+"""Processes that stop and continue (SIGSTOP and SIGCONT), with the dispatcher's timeouts reduced to about a tenth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from run import Run
 
 
 def _some_host(cluster: Cluster, run: Run):
-    """A worker that has a stream of the epoch that is being read."""
+    """A worker that has a stream of the current epoch."""
 
     def host():
         addresses = {address for (_, epoch, _), (_, address) in cluster.leases().items() if epoch == run.epoch}
@@ -19,87 +19,87 @@ def _some_host(cluster: Cluster, run: Run):
 
 
 def test_a_worker_that_pauses_shortly_keeps_its_streams(tmp_path, data, truth, golden, mode, rng):
-    """G1, short: it is suspected, and nothing moves."""
+    """G1, short: the dispatcher suspects the worker, and moves no stream."""
     times = ("--worker-suspect-after", "600ms", "--worker-dead-after", "60s")
     with cleared(Cluster(tmp_path, flags=times)) as cluster:
         cluster.add_all(3)
         with Run(cluster, data, mode, 2) as run:
-            run.until(0, rng.randrange(data.total // 10, data.total // 2))
+            run.read_until(0, rng.randrange(data.total // 10, data.total // 2))
             sleeper = _some_host(cluster, run)
             before = {key: held for key, held in cluster.leases().items() if held[1] == sleeper.address}
             sleeper.pause()
-            run.struck_by("a worker stood still")
+            run.note_fault("a worker was stopped")
             wait(lambda: cluster.states() == ["connected", "connected", "suspect"], "the worker is suspected")
             after = cluster.leases()
             assert all(after.get(key, held) == held for key, held in before.items()), "streams moved after a short pause"
             sleeper.resume()
-            wait(lambda: cluster.states() == ["connected"] * 3, "the worker is well again")
+            wait(lambda: cluster.states() == ["connected"] * 3, "the worker is connected again")
             run.finish()
             run.check(truth, golden, moved=0)
             assert not run.observer.moved()
-        run.forget()
+        run.release()
 
 
 def test_a_worker_that_pauses_long_is_fenced_and_comes_back_fresh(tmp_path, data, truth, golden, mode, rng):
-    """G1, long: its streams move; what it sends when it wakes is of an old lease, and it serves again as a new one."""
+    """G1, long: its streams move. After it continues, its frames carry an old lease, and it serves again as a new worker."""
     with cleared(Cluster(tmp_path)) as cluster:
         cluster.add_all(3)
         with Run(cluster, data, mode, 3) as run:
-            run.until(0, rng.randrange(data.total // 10, data.total // 2))
+            run.read_until(0, rng.randrange(data.total // 10, data.total // 2))
             sleeper = _some_host(cluster, run)
             sleeper.pause()
-            run.struck_by("a worker stood still")
+            run.note_fault("a worker was stopped")
             wait(lambda: len(cluster.states()) == 2, "the worker counts as dead")
-            run.until(0, run.position + data.total // 10)
+            run.read_until(0, run.position + data.total // 10)
             sleeper.resume()
             wait(lambda: cluster.states() == ["connected"] * 3, "the worker is back")
-            run.until(1, data.total // 4)
-            wait(lambda: sleeper.address in {held[1] for held in cluster.leases().values()}, "it has streams again")
+            run.read_until(1, data.total // 4)
+            wait(lambda: sleeper.address in {held[1] for held in cluster.leases().values()}, "the worker has streams again")
             run.finish()
             run.check(truth, golden, moved=1)
-        run.forget()
+        run.release()
 
 
 def test_a_dispatcher_that_pauses_loses_nobody(tmp_path, data, truth, golden, mode, rng):
-    """G2: it stands still for several times what makes a worker or a trainer dead, and on waking counts none of them as that."""
+    """G2: it stops for several times the timeout of workers and trainers, and afterwards counts none of them as dead."""
     times = ("--worker-dead-after", "1500ms", "--worker-suspect-after", "700ms", "--client-timeout", "2s")
     with cleared(Cluster(tmp_path, flags=times)) as cluster:
         cluster.add_all(3)
         with Run(cluster, data, mode, 3) as run:
-            run.until(0, rng.randrange(data.total // 10, data.total // 2))
+            run.read_until(0, rng.randrange(data.total // 10, data.total // 2))
             before = {worker["address"]["worker_id"] for worker in cluster.status()["workers"]}
             cluster.dispatcher.pause()
-            run.struck_by("the dispatcher stood still")
+            run.note_fault("the dispatcher was stopped")
             began = time.monotonic()
-            # Data goes on meanwhile: leases that are held are served.
-            run.until(0, run.position + data.total // 20)
-            wait(lambda: time.monotonic() - began > 6, "four times the dead time have passed")
+            # Workers serve the streams that they have leases for without the dispatcher.
+            run.read_until(0, run.position + data.total // 20)
+            wait(lambda: time.monotonic() - began > 6, "four times the timeout has passed")
             cluster.dispatcher.resume()
             after = {worker["address"]["worker_id"] for worker in cluster.status()["workers"]}
-            assert after == before, "a worker was forgotten over the dispatcher's own pause"
-            run.until(1, data.total // 2)
+            assert after == before, "a worker was removed because of the dispatcher's own pause"
+            run.read_until(1, data.total // 2)
             assert {worker["address"]["worker_id"] for worker in cluster.status()["workers"]} == before
             run.finish()
             run.check(truth, golden, moved=0)
-            assert not run.observer.moved(), "streams moved after the dispatcher's own pause"
+            assert not run.observer.moved(), "streams moved because of the dispatcher's own pause"
             assert "worker lost" not in cluster.dispatcher.log.read_text()
-        run.forget()
+        run.release()
 
 
 def test_a_trainer_that_stops_reading_goes_on_later(tmp_path, data, truth, golden, mode, rng):
-    """G5: it reads nothing for several times every timeout, while the only worker is killed again and again.
+    """G5: it reads nothing for several times every timeout, while the only worker is killed repeatedly.
 
-    Nothing can get further then, and that is no sign of an element that kills workers.
+    The streams make no progress in that time. The crash guard must not blame an element for that.
     """
     times = ("--client-timeout", "2s", "--job-timeout", "1s")
     with cleared(Cluster(tmp_path, flags=times)) as cluster:
         worker = cluster.add()
         with Run(cluster, data, mode, 2) as run:
-            run.until(0, rng.randrange(data.total // 10, data.total // 2))
-            run.struck_by("the trainer stopped reading")
+            run.read_until(0, rng.randrange(data.total // 10, data.total // 2))
+            run.note_fault("the trainer stopped reading")
             began = time.monotonic()
             for _ in range(5):
-                wait(lambda: _rests(cluster), "the worker has made what there is room for")
+                wait(lambda: _idle(cluster), "the worker's windows are full")
                 before = cluster.leases()
                 worker.kill()
                 wait(lambda: not cluster.states(), "the worker counts as dead")
@@ -107,18 +107,18 @@ def test_a_trainer_that_stops_reading_goes_on_later(tmp_path, data, truth, golde
                 after = wait(cluster.leases, "the worker has streams again")
                 assert all(after[key][0] > before[key][0] for key in after.keys() & before.keys())
                 assert after.keys() & before.keys()
-            wait(lambda: time.monotonic() - began > 6, "three times the client's timeout have passed")
+            wait(lambda: time.monotonic() - began > 6, "three times the client's timeout has passed")
             run.finish()
             run.check(truth, golden, moved=1)
-        run.forget()
+        run.release()
 
 
-def _rests(cluster: Cluster) -> bool:
-    """Whether the workers make no elements any more."""
+def _idle(cluster: Cluster) -> bool:
+    """Whether the workers produce no more elements."""
 
-    def made() -> list[int]:
+    def produced() -> list[int]:
         return [int(node["elements"]) for job in cluster.status()["jobs"] for node in job["nodes"]]
 
-    first = made()
+    first = produced()
     time.sleep(0.7)
-    return bool(first) and made() == first
+    return bool(first) and produced() == first

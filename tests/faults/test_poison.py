@@ -1,4 +1,4 @@
-"""Elements that fail, and elements that kill whoever makes them."""
+"""Elements that end every worker that computes them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pytest
 import records
 import tensorflow as tf
 from cluster import Cluster, cleared, wait
-from run import ON_THE_WAY, Run
+from run import MAX_OUTSTANDING_BYTES, Run
 
 
 def _poisoned(data: records.Records, number: int, *, at_once: int | None = None, silent: bool = False) -> tf.data.Dataset:
-    """The records with a step that ends the process at one of them: it aborts, or it exits as if all were well."""
+    """The records with a step that ends the process at one of them. It aborts, or with `silent` it exits with code 0."""
 
     def die():
         with tf.control_dependencies([tf.raw_ops.Abort(error_msg="the poison", exit_without_error=silent)]):
@@ -32,8 +32,8 @@ def _poisoned(data: records.Records, number: int, *, at_once: int | None = None,
     return data.dataset().map(step, num_parallel_calls=at_once)
 
 
-class Keeper:
-    """Starts a worker again whenever it has died, as an operator's supervisor does."""
+class Supervisor:
+    """Restarts each worker that has died, as an operator's supervisor does."""
 
     def __init__(self, cluster: Cluster, *expected: int) -> None:
         self.cluster, self.expected, self.causes = cluster, set(expected or [-signal.SIGABRT]), []
@@ -47,7 +47,7 @@ class Keeper:
                     self.causes.append(worker.lives[-1].returncode)
                     worker.start()
 
-    def __enter__(self) -> Keeper:
+    def __enter__(self) -> Supervisor:
         self._thread.start()
         return self
 
@@ -58,8 +58,8 @@ class Keeper:
 
 
 def _index(cluster: Cluster, data: records.Records, number: int) -> tuple[int, int]:
-    """Stream of a record and its index in it, as an undisturbed run of the same job would have them."""
-    # Files are dealt to the streams in turn, and a stream takes them two at a time in turn.
+    """The stream of a record and its index in the stream, in an undisturbed run of the same job."""
+    # Streams get files in turn, and a stream reads two files alternately.
     (job,) = cluster.status()["jobs"]
     streams = int(job["plan"]["num_streams"])
     for stream in range(streams):
@@ -73,60 +73,60 @@ def _index(cluster: Cluster, data: records.Records, number: int) -> tuple[int, i
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_element_that_kills_workers_fails_its_job_and_no_other(tmp_path, data, truth, golden, mode, rng, workers):
-    """G6: after three deaths, with stream, index and file; a second job on the same workers comes through whole."""
+    """G6: the job fails after three deaths, and the error names stream, index and file. Another job on the same workers is complete."""
     number = rng.randrange(data.total // 4, data.total)
     with cleared(Cluster(tmp_path)) as cluster:
         cluster.add_all(workers)
         poisoned = _poisoned(data, number).apply(pecan.distribute(cluster.target, processing_mode=mode, seed=7))
-        with Keeper(cluster) as keeper:
+        with Supervisor(cluster) as supervisor:
             iterator = iter(poisoned)
             seen = [int(next(iterator)[0])]
             stream, index = _index(cluster, data, number)
             with Run(cluster, data, mode, 2) as other:
-                other.until(0, data.total // 20)
+                other.read_until(0, data.total // 20)
                 with pytest.raises(tf.errors.DataLossError) as caught:
                     seen.extend(int(element[0]) for element in iterator)
                 words = str(caught.value)
-                wait(lambda: len(keeper.causes) >= 3, "the third death is noticed")
+                wait(lambda: len(supervisor.causes) >= 3, "the third death is noticed")
                 assert "[pecan:ELEMENT_POISON]" in words
                 assert f"stream {stream} of epoch 0" in words
                 assert re.search(rf"3 workers died in a row while they computed its element {index} ", words), (words, index)
                 named = [path for path in data.files if path in words]
                 assert data.file_of(number) in named and len(named) <= 4, (data.file_of(number), words)
                 assert number not in seen and len(seen) == len(set(seen))
-                other.struck_by("a worker died of another job's element")
+                other.note_fault("a worker died of another job's element")
                 other.finish()
-                assert len(keeper.causes) == 3
+                assert len(supervisor.causes) == 3
                 del iterator, poisoned
                 gc.collect()
                 other.check(truth, golden, moved=1)
-        other.forget()
+        other.release()
 
 
 def test_an_element_that_kills_out_of_a_parallel_step_fails_its_job(tmp_path, data, rng):
-    """G6: steps that work ahead make it before anybody asks for it; it is found all the same, and not the one that was asked for."""
+    """G6: a parallel step computes the element before it is requested. The error names this element, not the requested one."""
     number = rng.randrange(data.total // 4, data.total)
     with cleared(Cluster(tmp_path)) as cluster:
         cluster.add_all(1)
         poisoned = _poisoned(data, number, at_once=16)
-        iterator = iter(poisoned.apply(pecan.distribute(cluster.target, max_outstanding_bytes=ON_THE_WAY)))
-        with Keeper(cluster) as keeper:
+        iterator = iter(poisoned.apply(pecan.distribute(cluster.target, max_outstanding_bytes=MAX_OUTSTANDING_BYTES)))
+        with Supervisor(cluster) as supervisor:
             next(iterator)
             stream, index = _index(cluster, data, number)
             with pytest.raises(tf.errors.DataLossError) as caught:
                 for _ in iterator:
                     pass
-            wait(lambda: len(keeper.causes) >= 3, "the third death is noticed")
+            wait(lambda: len(supervisor.causes) >= 3, "the third death is noticed")
         words = str(caught.value)
         assert "[pecan:ELEMENT_POISON]" in words
         assert f"stream {stream} of epoch 0" in words
         assert f"3 workers died in a row while they computed its element {index} " in words
-        assert len(keeper.causes) == 3
+        assert len(supervisor.causes) == 3
         del iterator, poisoned
         gc.collect()
 
 
-# What a worker with less memory does: there is none for much at once.
+# Simulates a worker with less memory: a large allocation fails.
 NARROW = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -141,7 +141,7 @@ void* malloc(size_t size) {
 
 @pytest.mark.parametrize(("workers", "mode"), [(1, "exactly_once"), (2, "deterministic")])
 def test_a_stream_that_kills_workers_while_it_is_opened_fails_its_job(tmp_path, data, monkeypatch, workers, mode):
-    """G6: it never has an element that could be blamed; another job on the same workers comes through whole."""
+    """G6: no element of the stream can be blamed. Another job on the same workers is complete."""
     narrow = tmp_path / "narrow.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", narrow, "-x", "c", "-", "-ldl"], input=NARROW, text=True, check=True)
     monkeypatch.setenv("LD_PRELOAD", str(narrow))
@@ -150,24 +150,24 @@ def test_a_stream_that_kills_workers_while_it_is_opened_fails_its_job(tmp_path, 
         plain = data.dataset().map(lambda number, *_: number)
         other = iter(plain.apply(pecan.distribute(cluster.target, processing_mode=mode, max_outstanding_bytes=1)))
         seen = [int(next(other)) for _ in range(data.total // 20)]
-        # TensorFlow makes room for the whole buffer with the iterator, and ends the process where there is none.
+        # TensorFlow allocates the whole buffer with the iterator, and ends the process if that fails.
         poisoned = plain.shuffle(1 << 40).apply(pecan.distribute(cluster.target, processing_mode=mode, seed=7))
-        # It aborts, or faults, for which Go exits.
-        with Keeper(cluster, -signal.SIGABRT, 2) as keeper:
+        # The process aborts, or it gets SIGSEGV, for which Go exits with code 2.
+        with Supervisor(cluster, -signal.SIGABRT, 2) as supervisor:
             with pytest.raises(tf.errors.DataLossError) as caught:
                 next(iter(poisoned))
             words = str(caught.value)
             assert "[pecan:ELEMENT_POISON]" in words
             assert re.search(r"stream \d+ of epoch 0 of job \S+: 3 workers died in a row while they opened it \(the last one: SIG(?:ABRT|SEGV) of ", words), words
             seen += [int(number) for number in other]
-            wait(lambda: len(keeper.causes) >= 3, "the third death is noticed")
+            wait(lambda: len(supervisor.causes) >= 3, "the third death is noticed")
         assert sorted(seen) == list(range(data.total))
         del other, poisoned
         gc.collect()
 
 
 def test_a_stream_that_waits_for_others_does_not_keep_them_from_being_made(tmp_path, data, mode):
-    """G6: after two deaths suspicious elements are made one at a time, and those of the closing stream need the others'."""
+    """G6: after two deaths suspicious elements are computed one at a time. The elements of a closing stream need other streams."""
     with cleared(Cluster(tmp_path)) as cluster:
         (worker,) = cluster.add_all(1)
         kept = data.dataset().map(lambda number, *_: number).filter(lambda x: x % 7 != 0).batch(8)
@@ -185,22 +185,22 @@ def test_a_stream_that_waits_for_others_does_not_keep_them_from_being_made(tmp_p
 
 
 def test_an_element_that_exits_fails_its_job(tmp_path, data, rng):
-    """G6: native code may end a process without a signal."""
+    """G6: native code can end a process without a signal."""
     number = rng.randrange(data.total // 4, data.total)
     with cleared(Cluster(tmp_path)) as cluster:
         cluster.add_all(1)
         poisoned = _poisoned(data, number, silent=True).apply(pecan.distribute(cluster.target))
-        with Keeper(cluster, 0) as keeper:
+        with Supervisor(cluster, 0) as supervisor:
             with pytest.raises(tf.errors.DataLossError, match=r"3 workers died[^$]*ELEMENT_POISON"):
                 for _ in poisoned:
                     pass
-            wait(lambda: len(keeper.causes) == 3, "the third death is noticed")
-        assert len(keeper.causes) == 3
+            wait(lambda: len(supervisor.causes) == 3, "the third death is noticed")
+        assert len(supervisor.causes) == 3
         del poisoned
 
 
 def test_workers_that_are_killed_again_and_again_at_one_element_fail_no_job(tmp_path, data):
-    """G6: whoever kills workers from outside is no element, however often the same one is being made."""
+    """G6: no element is blamed for kills from outside, although workers compute the same element each time."""
     kills, gate = 4, tmp_path / "open"
 
     def waits(number, *rest):
@@ -215,10 +215,10 @@ def test_workers_that_are_killed_again_and_again_at_one_element_fail_no_job(tmp_
         reader = threading.Thread(target=lambda: seen.extend(int(element[0]) for element in dataset))
         reader.start()
         for _ in range(kills):
-            wait(lambda: _reads(worker.pid, data), "an element is being made")
-            # Who is killed before it could say that is under no suspicion.
+            wait(lambda: _reads(worker.pid, data), "an element is being computed")
+            # The crash guard suspects an element only if the worker has reported it before its death.
             began = time.monotonic()
-            wait(lambda: _heartbeat(cluster) > began, "the worker has said so")
+            wait(lambda: _heartbeat(cluster) > began, "the worker has sent a heartbeat")
             worker.kill()
             worker.start().ready()
         gate.touch()
@@ -229,7 +229,7 @@ def test_workers_that_are_killed_again_and_again_at_one_element_fail_no_job(tmp_
 
 
 def _heartbeat(cluster: Cluster) -> float:
-    """When the only worker that lives was heard of last, at the earliest; 0: not yet."""
+    """The earliest possible time of the last heartbeat of the only live worker; 0 if there was none."""
     asked = time.monotonic()
     ages = [worker.get("last_heartbeat_s", 0.0) for worker in cluster.status()["workers"]]
     return asked - min(ages) if ages else 0.0
@@ -247,7 +247,7 @@ def _reads(pid: int, data: records.Records) -> bool:
 
 
 def _most_deaths(cluster: Cluster) -> int:
-    """How often at most a worker died where a stream was suspected of it, by the journal of a dispatcher that is gone."""
+    """The most deaths of workers that one stream had, from the journal of a stopped dispatcher."""
     deaths = collections.Counter()
     for record in cluster.journal():
         if record["kind"] == "lease_lost" and record["value"].get("cause") == "DIED":

@@ -1,4 +1,4 @@
-"""A saved position stays valid when the trainer, the workers, the dispatcher, the job or the cache are replaced."""
+"""A saved position stays valid when the trainer, the workers, the dispatcher, the job or the cache is replaced."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytest
 import trainer
 from cluster import Cluster, cleared, wait
 from records import Records
-from run import ON_THE_WAY
+from run import MAX_OUTSTANDING_BYTES
 
 
 def _read(cluster: Cluster, dataset, mode: str) -> pecan.Iterator:
     return pecan.Iterator(
-        dataset.apply(pecan.distribute(cluster.target, processing_mode=mode, seed=7, max_outstanding_bytes=ON_THE_WAY))
+        dataset.apply(pecan.distribute(cluster.target, processing_mode=mode, seed=7, max_outstanding_bytes=MAX_OUTSTANDING_BYTES))
     )
 
 
@@ -30,30 +30,30 @@ def _ids(elements) -> list[int]:
     return [int(element[0]) for element in elements]
 
 
-def _take(iterator: pecan.Iterator, number: int) -> list[int]:
+def _next_ids(iterator: pecan.Iterator, number: int) -> list[int]:
     return _ids(next(iterator) for _ in range(number))
 
 
 def _check(found: list[int], data, golden, mode: str) -> None:
-    """Each id once, over all stops; in the order of an undisturbed run where the mode says so."""
+    """Checks that each id came once over all parts, and in mode deterministic in the order of an undisturbed run."""
     assert sorted(found) == list(range(data.total))
     if mode == "deterministic":
         assert found == golden[0]
 
 
 def test_workers_and_the_dispatcher_change(tmp_path, data, golden, mode):
-    """L2: saved with three workers, gone on from with one, and again with seven and a dispatcher that was killed meanwhile."""
+    """L2: saved with three workers, resumed with one, and resumed again with seven workers and a restarted dispatcher."""
     with cleared(Cluster(tmp_path)) as cluster:
         cluster.add_all(3)
         iterator = _read(cluster, data.dataset(), mode)
-        found = _take(iterator, data.total // 4)
+        found = _next_ids(iterator, data.total // 4)
         state = iterator.state_dict()
         del iterator
         for worker in cluster.workers[:2]:
             worker.kill()
         iterator = _read(cluster, data.dataset(), mode)
         iterator.load_state_dict(state)
-        found += _take(iterator, data.total // 4)
+        found += _next_ids(iterator, data.total // 4)
         state = iterator.state_dict()
         del iterator
         cluster.dispatcher.kill()
@@ -68,17 +68,17 @@ def test_workers_and_the_dispatcher_change(tmp_path, data, golden, mode):
 
 
 def test_the_cache_is_filled_and_the_job_collected(tmp_path, data, golden, mode):
-    """L2: saved while the cache was being filled; gone on from when it is whole, and nobody knows the job or the dataset."""
+    """L2: saved while the cache was written. Resumed when the cache is complete, and the dispatcher has removed job and dataset."""
     flags = ("--client-timeout", "1s", "--dataset-timeout", "200ms")
     with cleared(Cluster(tmp_path, flags=flags, worker_flags=("--cache-dir", str(tmp_path / "cache")))) as cluster:
         cluster.add_all(2)
         kept = data.dataset().apply(pecan.cache())
         iterator = _read(cluster, kept, mode)
-        found = _take(iterator, data.total // 4)
+        found = _next_ids(iterator, data.total // 4)
         state = iterator.state_dict()
         assert cluster.status()["jobs"][0]["cache"]["state"] == "filling"
         assert len(found) + len(_ids(iterator)) == data.total
-        wait(lambda: cluster.status()["jobs"][0]["cache"]["state"] == "committed", "the cache is whole")
+        wait(lambda: cluster.status()["jobs"][0]["cache"]["state"] == "committed", "the cache is complete")
         del iterator
         gc.collect()
         wait(lambda: not cluster.status()["jobs"] and not cluster.status()["datasets"], "job and dataset are forgotten")
@@ -104,8 +104,8 @@ def _start(cluster: Cluster, mode: str, directory: pathlib.Path, halt: int = 0) 
 
 @pytest.mark.parametrize(("mode", "halt"), [("deterministic", 275), ("exactly_once", 0)], ids=["before a save", "anywhere"])
 def test_a_killed_trainer_repeats_what_it_used_since_its_last_save(tmp_path, mode, halt):
-    """L4: exactly that and nothing else, by its ledger; its old job was collected before it came back."""
-    # Few, as each line of the ledger is on the disk before the next element is asked for.
+    """L4: its ledger shows that no other element is repeated. Its old job was removed before it resumed."""
+    # Few records, because the trainer syncs each line of the ledger to disk before it requests the next element.
     data = Records(tmp_path, 600, files=20)
     (tmp_path / "records.pickle").write_bytes(pickle.dumps(data))
     book = tmp_path / "ledger"
@@ -126,14 +126,14 @@ def test_a_killed_trainer_repeats_what_it_used_since_its_last_save(tmp_path, mod
             first.kill()
             first.communicate(timeout=180)
         before = ledger.lines(book)
-        book.write_text("".join(json.dumps(line) + "\n" for line in before))  # a line that was cut off goes
+        book.write_text("".join(json.dumps(line) + "\n" for line in before))  # removes an incomplete last line
         saved = json.loads((tmp_path / "saved.json").read_text())["used"]
         assert 0 < saved <= len(before) < data.total and (not halt or (saved, len(before)) == (200, halt))
         wait(lambda: not cluster.status()["jobs"] and not cluster.status()["datasets"], "job and dataset are forgotten")
         second = _start(cluster, mode, tmp_path)
         assert second.wait(120) == 0
         second.communicate(timeout=180)
-        behind = ledger.lines(book)[len(before) :]
-        ledger.check(before[:saved] + behind, data.truth(), 1, undisturbed if mode == "deterministic" else None)
-        repeated = {line["id"] for line in before} & {line["id"] for line in behind}
+        after = ledger.lines(book)[len(before) :]
+        ledger.check(before[:saved] + after, data.truth(), 1, undisturbed if mode == "deterministic" else None)
+        repeated = {line["id"] for line in before} & {line["id"] for line in after}
         assert repeated == {line["id"] for line in before[saved:]}

@@ -1,4 +1,7 @@
-"""The six experiments of the predecessor, made strict: kill -9 at random elements, every id held against the source, in both modes."""
+"""The experiments of the predecessor with strict checks: SIGKILL at random elements, and every id compared with the source.
+
+They run in modes exactly_once and deterministic.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,22 @@ from cluster import Cluster, cleared, wait
 from records import FULL
 from run import Run
 
-# A worker with room for every stream, so that another one is a mere standby.
-ROOMY = ("--max-streams", "64")
+# A worker that can run every stream, so that a second worker is only a standby.
+MANY_STREAMS = ("--max-streams", "64")
 
 
-def _somewhere(rng, data) -> int:
-    """A position within an epoch, with elements before it, and with later elements that workers still hold."""
+def _random_position(rng, data) -> int:
+    """A random position in an epoch. Elements come before it, and workers still have later ones."""
     return rng.randrange(data.total // 10, data.total // 2)
 
 
 def _hosts(cluster: Cluster, run: Run) -> dict[int, tuple[int, str]]:
-    """Lease and worker's address of each stream that is held of the epoch that is being read."""
+    """The lease and the worker's address of each leased stream of the current epoch."""
     return {stream: held for (_, epoch, stream), held in cluster.leases().items() if epoch == run.epoch}
 
 
 def _held_by(cluster: Cluster, run: Run, worker) -> bool:
-    """Whether a worker holds all streams of the run's epoch."""
+    """Whether a worker has all leased streams of the run's epoch."""
     now = [address for _, address in _hosts(cluster, run).values()]
     return bool(now) and set(now) == {worker.address}
 
@@ -37,12 +40,12 @@ def _cached(data) -> tf.data.Dataset:
     return data.dataset().apply(pecan.cache())
 
 
-def _keeping(tmp_path) -> Cluster:
+def _caching_cluster(tmp_path) -> Cluster:
     return Cluster(tmp_path, worker_flags=("--cache-dir", str(tmp_path / "cache"), "--cache-orphan-after", "2s"))
 
 
-def _kept(tmp_path) -> dict[str, tuple[int, int]]:
-    """Size and time of the segments by name; one that is deleted meanwhile is none."""
+def _segment_files(tmp_path) -> dict[str, tuple[int, int]]:
+    """Size and time of the segments by name. A segment that is deleted meanwhile is left out."""
     kept = {}
     for path in (tmp_path / "cache").glob("*.seg"):
         with contextlib.suppress(FileNotFoundError):
@@ -51,49 +54,49 @@ def _kept(tmp_path) -> dict[str, tuple[int, int]]:
     return kept
 
 
-def _cache(cluster: Cluster) -> str:
-    """What the dispatcher says of the cache."""
+def _cache_state(cluster: Cluster) -> str:
+    """The dispatcher's state of the cache."""
     (job,) = cluster.status()["jobs"]
     return job["cache"]["state"]
 
 
-def _made(cluster: Cluster) -> int:
-    """The number of elements that all workers have read from the files."""
+def _elements_read(cluster: Cluster) -> int:
+    """The number of elements that all workers together have read from the files."""
     (job,) = cluster.status()["jobs"]
     return sum(int(node["elements"]) for node in job["nodes"] if node["op"] == "InterleaveDataset")
 
 
 def test_nofail(tmp_path, data, truth, golden, mode):
-    """T1: a cold epoch and two cached ones without a fault: nothing is made twice, and nothing dropped."""
-    with cleared(_keeping(tmp_path)) as cluster:
+    """T1: an epoch that fills the cache and two cached ones, without a fault. No element is recomputed, and none is dropped."""
+    with cleared(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(3)
         with Run(cluster, data, mode, 3, dataset=_cached(data)) as run:
-            run.until(1, 0)
-            wait(lambda: _cache(cluster) == "committed", "the cache is whole")
-            assert _made(cluster) == data.total
-            kept = _kept(tmp_path)
+            run.read_until(1, 0)
+            wait(lambda: _cache_state(cluster) == "committed", "the cache is complete")
+            assert _elements_read(cluster) == data.total
+            kept = _segment_files(tmp_path)
             run.finish()
             run.check(truth, golden, moved=0)
-            assert _cache(cluster) == "used" and _kept(tmp_path) == kept
-            assert _made(cluster) == data.total, "files were read again"
+            assert _cache_state(cluster) == "used" and _segment_files(tmp_path) == kept
+            assert _elements_read(cluster) == data.total, "files were read again"
             assert not run.observer.moved() and not any(run.observer.duplicates.values())
-        run.forget()
+        run.release()
 
 
 def test_getfail(tmp_path, data, truth, golden, mode, rng):
-    """T2: all workers are killed while a cached epoch is read, and are away for a moment or longer; the cache stays as it was."""
-    with cleared(_keeping(tmp_path)) as cluster:
+    """T2: all workers are killed while a cached epoch is read, and stay away for different times. The cache does not change."""
+    with cleared(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(2)
         with Run(cluster, data, mode, 4, dataset=_cached(data)) as run:
-            run.until(1, 0)
-            wait(lambda: _cache(cluster) == "committed", "the cache is whole")
-            kept = _kept(tmp_path)
+            run.read_until(1, 0)
+            wait(lambda: _cache_state(cluster) == "committed", "the cache is complete")
+            kept = _segment_files(tmp_path)
             for epoch, away_s in enumerate((0, 1, 15) if FULL else (0, 1), start=1):
-                run.until(epoch, _somewhere(rng, data))
+                run.read_until(epoch, _random_position(rng, data))
                 for worker in cluster.workers:
                     worker.kill()
                 killed = time.monotonic()
-                run.struck_by("all workers were killed while they read the cache")
+                run.note_fault("all workers were killed while they read the cache")
                 wait(lambda: time.monotonic() >= killed + away_s, "the workers were away")
                 for worker in cluster.workers:
                     worker.start(worker.address)
@@ -101,13 +104,13 @@ def test_getfail(tmp_path, data, truth, golden, mode, rng):
                     worker.ready()
             run.finish()
             run.check(truth, golden, moved=2)
-            assert _cache(cluster) == "used" and _kept(tmp_path) == kept
-            assert _made(cluster) == data.total, "files were read again"
-        run.forget()
+            assert _cache_state(cluster) == "used" and _segment_files(tmp_path) == kept
+            assert _elements_read(cluster) == data.total, "files were read again"
+        run.release()
 
 
-def _segments(tmp_path, streams: int, point: str) -> bool:
-    """Whether the filling of the cache has come to a point."""
+def _reached(tmp_path, streams: int, point: str) -> bool:
+    """Whether the cache writers have reached a point."""
     names = [path.suffix for path in (tmp_path / "cache").iterdir()]
     done, begun = names.count(".seg"), names.count(".tmp")
     return {
@@ -126,63 +129,63 @@ MODES = ["exactly_once", "deterministic"]
     [(mode, point) for mode in MODES for point in POINTS] if FULL else [(MODES[k % 2], point) for k, point in enumerate(POINTS)],
 )
 def test_putfail(tmp_path, data, truth, golden, mode, point):
-    """T3: all workers are killed while the cache is written. The next epoch reads a whole one or none, and the leftovers go."""
-    with cleared(_keeping(tmp_path)) as cluster:
-        cluster.add_all(3, *ROOMY)
+    """T3: all workers are killed while the cache is written. The next epoch reads a complete cache or none. Leftover files are deleted."""
+    with cleared(_caching_cluster(tmp_path)) as cluster:
+        cluster.add_all(3, *MANY_STREAMS)
         with Run(cluster, data, mode, 3, dataset=_cached(data)) as run:
-            run.until(0, 1)
+            run.read_until(0, 1)
             (job,) = cluster.status()["jobs"]
             streams = int(job["plan"]["num_streams"])
             if point == "after the commit":
-                # The trainer has yet to take the last one, which is on its way.
-                run.until(0, data.total - 1)
-                wait(lambda: _cache(cluster) == "committed", "the cache is whole")
+                # The last element is in flight, and the trainer has not dequeued it.
+                run.read_until(0, data.total - 1)
+                wait(lambda: _cache_state(cluster) == "committed", "the cache is complete")
             elif point == "before the commit":
-                # Some may have been read to their ends by then: streams are opened in turns.
+                # Streams are opened in turns, so some streams may have ended by then.
                 wait(lambda: len({stream for _, epoch, stream in cluster.granted() if epoch == "0"}) == streams, "every stream had a worker")
-                run.until(0, data.total // 20)
-                # Segments become whole, and nobody hears of it.
+                run.read_until(0, data.total // 20)
+                # Workers complete segments, and cannot report them.
                 cluster.dispatcher.pause()
-                run.until(0, data.total - 1)
-                wait(lambda: _segments(tmp_path, streams, point), "all segments are whole")
+                run.read_until(0, data.total - 1)
+                wait(lambda: _reached(tmp_path, streams, point), "all segments are complete")
             else:
-                while not _segments(tmp_path, streams, point):
-                    run.until(0, run.position + 1)
-            before = _kept(tmp_path)
+                while not _reached(tmp_path, streams, point):
+                    run.read_until(0, run.position + 1)
+            before = _segment_files(tmp_path)
             for worker in cluster.workers:
                 worker.kill()
-            run.struck_by(f"all workers were killed {point}")
+            run.note_fault(f"all workers were killed {point}")
             if point == "before the commit":
                 cluster.dispatcher.resume()
-                assert _cache(cluster) != "committed"
+                assert _cache_state(cluster) != "committed"
             for worker in cluster.workers:
                 worker.start(worker.address)
             for worker in cluster.workers:
                 worker.ready()
             run.finish()
             run.check(truth, golden, moved=0 if "commit" in point else 1)
-            wait(lambda: _cache(cluster) in ("committed", "used"), "the cache was written in the end")
+            wait(lambda: _cache_state(cluster) in ("committed", "used"), "the cache is written")
             if point == "after the commit":
-                assert _kept(tmp_path) == before
-                assert _made(cluster) == data.total, "files were read again"
-            left = wait(lambda: len(_kept(tmp_path)) == streams and not list((tmp_path / "cache").glob("*.tmp")), "leftovers are gone")
+                assert _segment_files(tmp_path) == before
+                assert _elements_read(cluster) == data.total, "files were read again"
+            left = wait(lambda: len(_segment_files(tmp_path)) == streams and not list((tmp_path / "cache").glob("*.tmp")), "leftover files are deleted")
             assert left
-        run.forget()
+        run.release()
 
 
 def test_failover(tmp_path, data, truth, golden, mode, rng):
-    """T4: the active worker is killed, and a standby that is registered already goes on."""
+    """T4: the active worker is killed, and a standby that was registered before continues."""
     with cleared(Cluster(tmp_path)) as cluster:
-        active = cluster.add(*ROOMY)
+        active = cluster.add(*MANY_STREAMS)
         with Run(cluster, data, mode, 2) as run:
             for epoch in range(2):
-                run.until(epoch, _somewhere(rng, data))
+                run.read_until(epoch, _random_position(rng, data))
                 wait(lambda: _held_by(cluster, run, active), "the active worker has every stream")
                 before = _hosts(cluster, run)
-                standby = cluster.add(*ROOMY)
-                assert _held_by(cluster, run, active), "the standby is none"
+                standby = cluster.add(*MANY_STREAMS)
+                assert _held_by(cluster, run, active), "the standby has a stream"
                 active.kill()
-                run.struck_by("the active worker was killed")
+                run.note_fault("the active worker was killed")
                 wait(lambda: _held_by(cluster, run, standby), "the standby has every stream")
                 after = _hosts(cluster, run)
                 assert after.keys() <= before.keys()
@@ -190,25 +193,25 @@ def test_failover(tmp_path, data, truth, golden, mode, rng):
                 active = standby
             run.finish()
             run.check(truth, golden, moved=2)
-        run.forget()
+        run.release()
 
 
 def test_recover(tmp_path, data, truth, golden, mode, rng):
-    """T5: the only worker is killed, and started again on its address or another, at once and after it counts as dead."""
+    """T5: the only worker is killed, and started again at the same or another address, at once or after it counts as dead."""
     with cleared(Cluster(tmp_path)) as cluster:
-        worker = cluster.add(*ROOMY)
+        worker = cluster.add(*MANY_STREAMS)
         with Run(cluster, data, mode, 4) as run:
-            ways = [(same, late) for same in (True, False) for late in (True, False)]
-            for epoch, (same, late) in enumerate(rng.sample(ways, 4)):
-                run.until(epoch, _somewhere(rng, data))
+            restarts = [(same, late) for same in (True, False) for late in (True, False)]
+            for epoch, (same, late) in enumerate(rng.sample(restarts, 4)):
+                run.read_until(epoch, _random_position(rng, data))
                 worker.kill()
-                run.struck_by(f"the worker was killed, same address: {same}, late: {late}")
+                run.note_fault(f"the worker was killed, same address: {same}, late: {late}")
                 if late:
                     wait(lambda: not cluster.status()["workers"], "the worker counts as dead")
                 worker.start(worker.address if same else "127.0.0.1:0").ready()
             run.finish()
             run.check(truth, golden, moved=4)
-        run.forget()
+        run.release()
 
 
 ORDERS = {
@@ -220,11 +223,11 @@ ORDERS = {
 
 
 def _kill_all(cluster: Cluster, run: Run, order: str, rng) -> None:
-    """Kills dispatcher and workers, and starts them again in an order."""
+    """Kills the dispatcher and all workers, and starts them again in an order."""
     victims = [*cluster.workers, cluster.dispatcher]
     for program in rng.sample(victims, len(victims)):
         program.kill()
-    run.struck_by(f"everything was killed, {order}")
+    run.note_fault(f"everything was killed, {order}")
     for program in ORDERS[order](cluster.workers, cluster.dispatcher):
         program.start(program.address)
     for program in (cluster.dispatcher, *cluster.workers):
@@ -232,33 +235,33 @@ def _kill_all(cluster: Cluster, run: Run, order: str, rng) -> None:
 
 
 def test_killall(tmp_path, data, truth, golden, mode, rng):
-    """T6: dispatcher and workers are killed, and started again in each of four orders; the trainer hears nothing of it."""
+    """T6: the dispatcher and all workers are killed, and started again in each of four orders. The trainer gets no error."""
     with cleared(Cluster(tmp_path)) as cluster:
         cluster.add_all(3)
         with Run(cluster, data, mode, 4) as run:
             for epoch, order in enumerate(rng.sample(sorted(ORDERS), 4)):
-                run.until(epoch, _somewhere(rng, data))
+                run.read_until(epoch, _random_position(rng, data))
                 _kill_all(cluster, run, order, rng)
             run.finish()
             run.check(truth, golden, moved=4)
-        run.forget()
+        run.release()
 
 
 def test_five_epochs(tmp_path, data, truth, golden, mode, rng):
-    """T7: a fail-over, then everything, then a fail-over, in one job of five epochs."""
+    """T7: one worker is killed, later all processes, later one worker again, in one job of five epochs."""
     with cleared(Cluster(tmp_path)) as cluster:
         cluster.add_all(3)
         with Run(cluster, data, mode, 5) as run:
             for epoch, what in ((0, "one"), (2, "all"), (3, "one")):
-                run.until(epoch, _somewhere(rng, data))
+                run.read_until(epoch, _random_position(rng, data))
                 if what == "all":
                     _kill_all(cluster, run, rng.choice(sorted(ORDERS)), rng)
                     continue
                 victim = rng.choice(cluster.workers)
                 wait(lambda: victim.address in {address for _, address in _hosts(cluster, run).values()}, "the victim has a stream")
                 victim.kill()
-                run.struck_by("a worker was killed")
+                run.note_fault("a worker was killed")
                 victim.start(victim.address).ready()
             run.finish()
             run.check(truth, golden, moved=3)
-        run.forget()
+        run.release()

@@ -1,6 +1,6 @@
-"""A trainer in a process of its own, which may be killed at any moment: it writes down what it was given, and saves its position.
+"""A trainer in a separate process, which a test kills at any time. It writes its elements to a ledger, and saves its position.
 
-Started as `trainer.py TARGET MODE DIRECTORY HALT`: with HALT above 0 it stands still behind that many elements, before it would save.
+Usage: `trainer.py TARGET MODE DIRECTORY HALT`. With HALT above 0 it stops after that many elements, before the next save.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SAVE_EVERY = 100
 
 
 def save(path: pathlib.Path, state: dict) -> None:
-    """Whole or not at all, whenever the process is killed."""
+    """Replaces the file atomically. If the process is killed, the old state remains."""
     fresh = path.with_suffix(".new")
     with fresh.open("w") as file:
         json.dump(state, file)

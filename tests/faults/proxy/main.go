@@ -1,16 +1,16 @@
-// Command proxy stands between two processes of a fault scenario and does to their TCP connections what a network may do. It
-// prints the address it listens on, takes one command per line from standard input and answers each with its counters as JSON:
+// Command proxy forwards TCP connections between two processes of a fault scenario and simulates faults of a network. It prints
+// its listen address, reads one command per line from standard input, and answers each command with its counters as JSON:
 //
-//	to HOST:PORT            where connections go from now on
-//	pass                    forward everything (as at the start)
-//	hold up|down|both       forward nothing from the dialing side, to it, or both ways; nothing is closed, and new connections
-//	                        are taken: what a lost route looks like. What is held goes on with the next pass.
+//	to HOST:PORT            set the destination of new connections
+//	forward                 forward everything (the state at the start)
+//	hold up|down|both       forward nothing from the dialing side (up), to it (down), or in both directions; close nothing and
+//	                        accept new connections, like a lost route. The next "forward" releases the held bytes.
 //	refuse                  reset new connections
 //	cut                     reset all connections
-//	cut-after N [N...]      reset each of the next connections when so many bytes have come down on it
-//	slow BYTES              forward so many bytes per second and direction; 0: as many as come
-//	swap N                  exchange two frames of the data plane that follow each other on one channel, N times
-//	count                   nothing but the counters
+//	cut-after N [N...]      reset each of the next connections after N bytes down
+//	slow BYTES              limit each direction to BYTES per second; 0 removes the limit
+//	swap N                  exchange two consecutive data plane frames of one channel, N times
+//	count                   only print the counters
 package main
 
 import (
@@ -26,12 +26,12 @@ import (
 	"time"
 )
 
-// counters are what really happened.
+// counters count what the proxy did.
 type counters struct {
 	Connections int   `json:"connections"`
 	Up          int64 `json:"up"`
 	Down        int64 `json:"down"`
-	// HeldUp and HeldDown are bytes that had come and were not forwarded for a while.
+	// HeldUp and HeldDown count the bytes that the proxy received and did not forward at once.
 	HeldUp   int64 `json:"held_up"`
 	HeldDown int64 `json:"held_down"`
 	Refused  int   `json:"refused"`
@@ -40,27 +40,27 @@ type counters struct {
 }
 
 type proxy struct {
-	mu             sync.Mutex
-	changed        *sync.Cond
-	to             string
-	holdUp, hold   bool
-	refuse         bool
-	cuts           []int64
-	bytesPerSecond int64
-	swaps          int
-	links          map[*link]bool
+	mu               sync.Mutex
+	changed          *sync.Cond
+	to               string
+	holdUp, holdDown bool
+	refuse           bool
+	cuts             []int64
+	bytesPerSecond   int64
+	swaps            int
+	links            map[*link]bool
 	counters
 }
 
 // link is one connection through the proxy.
 type link struct {
-	near, far *net.TCPConn
-	// cutAfter bytes down it is reset; -1: never.
+	client, server *net.TCPConn
+	// cutAfter is the number of bytes down after which the proxy resets the link; -1 means never.
 	cutAfter int64
 }
 
 func (l *link) reset() {
-	for _, end := range []*net.TCPConn{l.near, l.far} {
+	for _, end := range []*net.TCPConn{l.client, l.server} {
 		_ = end.SetLinger(0)
 		_ = end.Close()
 	}
@@ -78,7 +78,7 @@ func main() {
 	go p.accept(listener)
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
-		if err := p.obey(strings.Fields(lines.Text())); err != nil {
+		if err := p.execute(strings.Fields(lines.Text())); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -89,61 +89,61 @@ func main() {
 	}
 }
 
-func (p *proxy) obey(words []string) error {
+func (p *proxy) execute(fields []string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer p.changed.Broadcast()
 	switch {
-	case len(words) == 2 && words[0] == "to":
-		p.to = words[1]
-	case len(words) == 1 && words[0] == "pass":
-		p.holdUp, p.hold, p.refuse, p.cuts, p.bytesPerSecond = false, false, false, nil, 0
-	case len(words) == 2 && words[0] == "hold":
-		p.holdUp, p.hold = words[1] != "down", words[1] != "up"
-	case len(words) == 1 && words[0] == "refuse":
+	case len(fields) == 2 && fields[0] == "to":
+		p.to = fields[1]
+	case len(fields) == 1 && fields[0] == "forward":
+		p.holdUp, p.holdDown, p.refuse, p.cuts, p.bytesPerSecond = false, false, false, nil, 0
+	case len(fields) == 2 && fields[0] == "hold":
+		p.holdUp, p.holdDown = fields[1] != "down", fields[1] != "up"
+	case len(fields) == 1 && fields[0] == "refuse":
 		p.refuse = true
-	case len(words) == 1 && words[0] == "cut":
+	case len(fields) == 1 && fields[0] == "cut":
 		for l := range p.links {
 			l.reset()
 			p.Cut++
 		}
-	case len(words) >= 2 && words[0] == "cut-after":
-		for _, word := range words[1:] {
+	case len(fields) >= 2 && fields[0] == "cut-after":
+		for _, word := range fields[1:] {
 			n, err := strconv.ParseInt(word, 10, 64)
 			if err != nil {
 				return err
 			}
 			p.cuts = append(p.cuts, n)
 		}
-	case len(words) == 2 && (words[0] == "slow" || words[0] == "swap"):
-		n, err := strconv.ParseInt(words[1], 10, 64)
+	case len(fields) == 2 && (fields[0] == "slow" || fields[0] == "swap"):
+		n, err := strconv.ParseInt(fields[1], 10, 64)
 		if err != nil {
 			return err
 		}
-		if words[0] == "slow" {
+		if fields[0] == "slow" {
 			p.bytesPerSecond = n
 		} else {
 			p.swaps = int(n)
 		}
-	case len(words) == 1 && words[0] == "count":
+	case len(fields) == 1 && fields[0] == "count":
 	default:
-		return fmt.Errorf("what is %q?", words)
+		return fmt.Errorf("unknown command %q", fields)
 	}
 	return nil
 }
 
 func (p *proxy) accept(listener net.Listener) {
 	for {
-		near, err := listener.Accept()
+		client, err := listener.Accept()
 		if err != nil {
 			return
 		}
-		go p.serve(near.(*net.TCPConn))
+		go p.serve(client.(*net.TCPConn))
 	}
 }
 
-func (p *proxy) serve(near *net.TCPConn) {
-	l := &link{near: near, cutAfter: -1}
+func (p *proxy) serve(client *net.TCPConn) {
+	l := &link{client: client, cutAfter: -1}
 	p.mu.Lock()
 	to, refuse := p.to, p.refuse
 	if refuse {
@@ -152,23 +152,23 @@ func (p *proxy) serve(near *net.TCPConn) {
 		l.cutAfter, p.cuts = p.cuts[0], p.cuts[1:]
 	}
 	p.mu.Unlock()
-	far, err := net.Dial("tcp", to)
+	server, err := net.Dial("tcp", to)
 	if refuse || err != nil {
 		if err == nil {
-			_ = far.Close()
+			_ = server.Close()
 		}
-		_ = near.SetLinger(0)
-		_ = near.Close()
+		_ = client.SetLinger(0)
+		_ = client.Close()
 		return
 	}
-	l.far = far.(*net.TCPConn)
+	l.server = server.(*net.TCPConn)
 	p.mu.Lock()
 	p.Connections++
 	p.links[l] = true
 	p.mu.Unlock()
 	var both sync.WaitGroup
-	both.Go(func() { p.forward(l, l.near, l.far, true) })
-	both.Go(func() { p.forward(l, l.far, l.near, false) })
+	both.Go(func() { p.forward(l, l.client, l.server, true) })
+	both.Go(func() { p.forward(l, l.server, l.client, false) })
 	both.Wait()
 	l.reset()
 	p.mu.Lock()
@@ -176,7 +176,8 @@ func (p *proxy) serve(near *net.TCPConn) {
 	p.mu.Unlock()
 }
 
-// forward moves bytes one way until an end closes. A closed end closes the other one's writing side: half-closed stays so.
+// forward copies bytes in one direction until an end closes. It then closes only the writing side of the other end, so that a
+// half-closed connection stays half-closed.
 func (p *proxy) forward(l *link, from, to *net.TCPConn, up bool) {
 	buffer := make([]byte, 64<<10)
 	total := int64(0)
@@ -184,7 +185,7 @@ func (p *proxy) forward(l *link, from, to *net.TCPConn, up bool) {
 	for {
 		deadline := time.Time{}
 		if swapper.first != nil {
-			deadline = time.Now().Add(patience)
+			deadline = time.Now().Add(swapTimeout)
 		}
 		_ = from.SetReadDeadline(deadline)
 		n, err := from.Read(buffer)
@@ -194,7 +195,7 @@ func (p *proxy) forward(l *link, from, to *net.TCPConn, up bool) {
 		}
 		part := p.wait(buffer[:n], up)
 		if !up {
-			part = swapper.pass(p, part, late || err != nil)
+			part = swapper.filter(p, part, late || err != nil)
 			if l.cutAfter >= 0 && total+int64(len(part)) >= l.cutAfter {
 				_, _ = to.Write(part[:l.cutAfter-total])
 				p.count(func() { p.Cut++; p.Down += l.cutAfter - total })
@@ -227,10 +228,10 @@ func (p *proxy) count(do func()) {
 	do()
 }
 
-// wait gives a part when it may go on.
+// wait returns part when the proxy may forward it.
 func (p *proxy) wait(part []byte, up bool) []byte {
 	p.mu.Lock()
-	held := func() bool { return up && p.holdUp || !up && p.hold }
+	held := func() bool { return up && p.holdUp || !up && p.holdDown }
 	if held() && len(part) > 0 {
 		if up {
 			p.HeldUp += int64(len(part))

@@ -7,20 +7,20 @@ import (
 	"github.com/pecan-ml/pecan/proto/frame"
 )
 
-// patience is how long a frame waits for another one to be exchanged with: the sender may be waiting for credit.
-const patience = 20 * time.Millisecond
+// swapTimeout is how long a frame waits for a second frame. The wait is short because the sender may be waiting for credit.
+const swapTimeout = 20 * time.Millisecond
 
-// swapper exchanges frames of the data plane (docs/formats/frame.md) that follow each other on one channel. It follows the frames of a
-// connection while there is something to exchange when it begins, and passes bytes as they come else.
+// swapper exchanges consecutive data plane frames of one channel (docs/formats/frame.md). It parses frames only if swaps
+// are requested when a connection starts. Otherwise it forwards bytes unparsed.
 type swapper struct {
-	// rest is the beginning of a frame that has not come whole.
+	// rest is the start of an incomplete frame.
 	rest []byte
-	// first is a DATA frame that waits for the next one of its channel.
+	// first is a DATA frame that waits for the next frame of its channel.
 	first []byte
 }
 
-// pass takes bytes that came, which may be none, and gives those that may go on.
-func (s *swapper) pass(p *proxy, part []byte, late bool) []byte {
+// filter adds received bytes, possibly none, and returns the bytes to forward.
+func (s *swapper) filter(p *proxy, part []byte, late bool) []byte {
 	if s.rest == nil && s.first == nil && !p.swapWanted() {
 		return part
 	}
@@ -31,7 +31,7 @@ func (s *swapper) pass(p *proxy, part []byte, late bool) []byte {
 		if len(s.rest) < size {
 			break
 		}
-		out = append(out, s.take(p, append([]byte(nil), s.rest[:size]...))...)
+		out = append(out, s.next(p, append([]byte(nil), s.rest[:size]...))...)
 		s.rest = s.rest[size:]
 	}
 	if late {
@@ -40,8 +40,8 @@ func (s *swapper) pass(p *proxy, part []byte, late bool) []byte {
 	return out
 }
 
-// take gives what may go on now that a whole frame has come.
-func (s *swapper) take(p *proxy, whole []byte) []byte {
+// next adds a complete frame, and returns the bytes to forward.
+func (s *swapper) next(p *proxy, whole []byte) []byte {
 	data, channel := frame.Type(whole[5]) == frame.Data, binary.LittleEndian.Uint32(whole[8:])
 	switch {
 	case s.first == nil && data && p.swapWanted():
@@ -50,7 +50,7 @@ func (s *swapper) take(p *proxy, whole []byte) []byte {
 	case s.first == nil || channel != binary.LittleEndian.Uint32(s.first[8:]):
 		return whole
 	}
-	// The next one of the channel, or its end.
+	// The frame is the next frame of the channel, or the channel's end.
 	out := append(whole, s.first...)
 	s.first = nil
 	p.count(func() { p.Swapped++; p.swaps-- })
