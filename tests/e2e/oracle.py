@@ -1,15 +1,15 @@
-"""The oracle: what an independent in-process tf.data run gives, and whether a distributed run gave the same.
+"""The oracle compares a distributed run with an independent tf.data run in this process.
 
-Values are compared whole: dtype, shape and every byte of every component. How much must agree depends on what local
-execution itself promises for a pipeline:
+It compares dtype, shape and every byte of every component. How much must be equal depends on what local execution
+promises for a pipeline:
 
-- `elements`: the multiset of elements, batches included, as they are.
-- `rows`: the multiset of rows inside the batches, and the sizes of the batches. For pipelines that shuffle before they
-  batch, or whose batches are made of counts that only running tells: which rows meet in a batch is open, and no more.
-- `subset`: the number and sizes of batches, and that every row is one of `pool`, taken at most as often as it is
-  there. For pipelines that drop or leave out rows after a shuffle: which ones is open, how many is not.
+- `elements`: the multiset of elements is equal, batches included.
+- `rows`: the multiset of rows inside the batches and the sizes of the batches are equal. This is for pipelines that
+  shuffle before they batch, or that batch elements whose number is unknown. Only the rows that share a batch may differ.
+- `subset`: the number and the sizes of batches are equal. Every row is in `pool`, and comes at most as often as there.
+  This is for pipelines that drop rows after a shuffle. The dropped rows may differ, and their number may not.
 
-In all of them the element spec must be equal, and the cardinality wherever local execution knows it.
+The element spec must always be equal, and the cardinality must be equal if local execution knows it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Fingerprint = tuple
 
 @dataclasses.dataclass
 class Run:
-    """What one pass over a dataset gave."""
+    """The result of one pass over a dataset."""
 
     elements: list[Any]
     spec: Any
@@ -36,13 +36,13 @@ class Run:
 
 
 def run(dataset: tf.data.Dataset, *, limit: int | None = None) -> Run:
-    """Reads a dataset to its end, or its first `limit` elements."""
+    """Reads a dataset to its end, or only its first `limit` elements."""
     elements = list(itertools.islice(iter(dataset), limit))
     return Run(elements, dataset.element_spec, int(dataset.cardinality()))
 
 
 def fingerprint(element: Any) -> Fingerprint:
-    """Structure, dtype, shape and all bytes of an element, as something that can be counted."""
+    """Structure, dtype, shape and all bytes of an element as a hashable value."""
     tf.nest.assert_same_structure(element, element)
     return tuple(_component(part) for part in tf.nest.flatten(element, expand_composites=True))
 
@@ -64,7 +64,7 @@ def rows_of(element: Any) -> list[Any]:
 
 
 def _row(part: Any, i: int) -> Any:
-    """A row without the zeros that padding may have put at its end: how many depends on which rows met."""
+    """A row without zeros at its end. The length of the padding depends on the other rows of the batch."""
     row = part[i]
     if isinstance(row, tf.Tensor) and row.shape.rank == 1 and row.dtype.is_integer:
         values = row.numpy()
@@ -73,13 +73,13 @@ def _row(part: Any, i: int) -> Any:
 
 
 def batch_size(element: Any) -> int:
-    """Leading dimension of a batch."""
+    """The leading dimension of a batch."""
     first = tf.nest.flatten(element)[0]
     return int(first.shape[0]) if first.shape[0] is not None else int(first.nrows())
 
 
 def compare(ours: Run, local: Run, how: How, *, pool: Run | None = None) -> None:
-    """Fails with a sentence when our run is not what local execution would have given."""
+    """Fails if a distributed run differs from a local run, and says how."""
     assert ours.spec == local.spec, f"element_spec is {ours.spec}, locally {local.spec}"
     if local.cardinality != tf.data.UNKNOWN_CARDINALITY:
         assert ours.cardinality == local.cardinality, f"cardinality is {ours.cardinality}, locally {local.cardinality}"
@@ -89,15 +89,15 @@ def compare(ours: Run, local: Run, how: How, *, pool: Run | None = None) -> None
         _same(_counted(ours.elements), _counted(local.elements), "elements")
         return
     sizes, wanted = (collections.Counter(batch_size(e) for e in run.elements) for run in (ours, local))
-    assert sizes == wanted, f"sizes of batches (size: how many) are {dict(sizes)}, locally {dict(wanted)}"
+    assert sizes == wanted, f"batches by size are {dict(sizes)}, locally {dict(wanted)}"
     mine = _counted(row for element in ours.elements for row in rows_of(element))
     if how == "rows":
         _same(mine, _counted(row for element in local.elements for row in rows_of(element)), "rows")
         return
-    assert pool is not None, "subset needs the pool that the rows come from"
-    strangers = mine - _counted(pool.elements)
-    assert not strangers, (
-        f"{sum(strangers.values())} rows are not of the dataset or came too often: {_shown(strangers)}"
+    assert pool is not None, "subset needs a pool of rows"
+    unexpected = mine - _counted(pool.elements)
+    assert not unexpected, (
+        f"{sum(unexpected.values())} rows are not in the dataset or came too often: {_shown(unexpected)}"
     )
 
 
@@ -109,12 +109,12 @@ def _same(ours: collections.Counter, local: collections.Counter, what: str) -> N
     lost, extra = local - ours, ours - local
     assert not lost and not extra, (
         f"{sum(ours.values())} {what} came, locally {sum(local.values())}; {sum(lost.values())} were lost, such as"
-        f" {_shown(lost)}; {sum(extra.values())} came that should not, such as {_shown(extra)}"
+        f" {_shown(lost)}; {sum(extra.values())} were unexpected, such as {_shown(extra)}"
     )
 
 
 def _shown(counter: collections.Counter) -> str:
-    """A few fingerprints, readable."""
+    """A few fingerprints in readable form."""
     shown = []
     for parts in itertools.islice(counter, 3):
         readable = [

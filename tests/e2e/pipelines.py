@@ -1,4 +1,4 @@
-"""Ordinary pipelines, of the kinds people write, each with how much of it local execution promises (see oracle)."""
+"""Typical pipelines, each with how much of its result local execution promises (see oracle)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Dataset = tf.data.Dataset
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """A pipeline: how to build it, how to compare it, and for `subset` the pool of rows it draws from."""
+    """A pipeline: how to build it, how to compare it, and the pool of its rows if `how` is `subset`."""
 
     build: Callable[[Files], Dataset]
     how: oracle.How = "elements"
     pool: Callable[[Files], Dataset] | None = None
-    # Elements to read of an endless one.
+    # The number of elements to read from an endless pipeline.
     limit: int | None = None
 
 
@@ -41,7 +41,7 @@ def odd(x: tf.Tensor) -> tf.Tensor:
 
 
 def uneven(x: tf.Tensor) -> tf.Tensor:
-    """A row of 1 to 7 ones and up: no zeros, which padding is made of."""
+    """A row of 1 to 7 numbers, 1, 2 and so on. It has no zeros, because padding consists of zeros."""
     return tf.range(1, 2 + x % 7)
 
 
@@ -75,7 +75,7 @@ def with_variable(files: Files) -> Dataset:
     return numbers().map(lambda x: x + offset)
 
 
-def failing_now_and_then(x: tf.Tensor) -> tf.Tensor:
+def failing_sometimes(x: tf.Tensor) -> tf.Tensor:
     with tf.control_dependencies([tf.debugging.assert_none_equal(x % 10, tf.constant(3, tf.int64))]):
         return tf.identity(x)
 
@@ -95,7 +95,7 @@ PIPELINES: dict[str, Pipeline] = {
     "empty": Pipeline(lambda f: numbers(0).map(described)),
     "table lookup": Pipeline(with_table),
     "captured variable": Pipeline(with_variable),
-    "ignore_errors": Pipeline(lambda f: numbers().map(failing_now_and_then).ignore_errors()),
+    "ignore_errors": Pipeline(lambda f: numbers().map(failing_sometimes).ignore_errors()),
     "strings": Pipeline(
         lambda f: numbers().map(lambda x: tf.strings.reduce_join(tf.repeat(tf.constant(["é"]), x % 40)))
     ),
@@ -106,8 +106,8 @@ PIPELINES: dict[str, Pipeline] = {
         lambda f: numbers().map(lambda x: (x, tf.sparse.from_dense(tf.one_hot(x % 6, 6) * tf.cast(x, tf.float32))))
     ),
     # Batches.
-    "batch with a short one": Pipeline(lambda f: numbers().batch(8)),
-    "batch without the short one": Pipeline(lambda f: numbers().batch(8, drop_remainder=True)),
+    "batch with a partial batch": Pipeline(lambda f: numbers().batch(8)),
+    "batch, drop_remainder": Pipeline(lambda f: numbers().batch(8, drop_remainder=True)),
     "map, parallel batch, map, prefetch": Pipeline(
         lambda f: (
             numbers().map(described).batch(16, num_parallel_calls=2).map(lambda d: d["square"] + d["id"]).prefetch(2)
@@ -127,7 +127,7 @@ PIPELINES: dict[str, Pipeline] = {
     "filter, batch, map": Pipeline(
         lambda f: numbers().filter(odd).map(described).batch(8).map(lambda d: {**d, "more": d["id"] + 1}), "rows"
     ),
-    "filter, batch without the short one, map": Pipeline(
+    "filter, batch, drop_remainder, map": Pipeline(
         lambda f: numbers().filter(odd).batch(8, drop_remainder=True).map(lambda x: x + 0),
         "subset",
         lambda f: numbers().filter(odd),
@@ -185,7 +185,7 @@ PIPELINES: dict[str, Pipeline] = {
     # Order.
     "shuffle": Pipeline(lambda f: numbers().shuffle(25)),
     "seeded shuffle, batch": Pipeline(lambda f: numbers().shuffle(103, seed=3).batch(8), "rows"),
-    "shuffle, map, batch without the short one": Pipeline(
+    "shuffle, map, batch, drop_remainder": Pipeline(
         lambda f: numbers().shuffle(50).map(lambda x: x + 0).batch(10, drop_remainder=True),
         "subset",
         lambda f: numbers(),
@@ -249,7 +249,7 @@ PIPELINES: dict[str, Pipeline] = {
     "zip of two sets of files": Pipeline(
         lambda f: Dataset.zip((tf.data.TFRecordDataset(f.records), tf.data.FixedLengthRecordDataset(f.fixed, 8)))
     ),
-    # Caches and promises.
+    # Caches and asserted cardinalities.
     "memory cache, shuffle": Pipeline(lambda f: numbers().map(described).cache().shuffle(30)),
     "file cache": Pipeline(lambda f: numbers().map(described).cache(str(f.root / f"cache-{uuid.uuid4().hex}"))),
     "file cache of records, batch": Pipeline(

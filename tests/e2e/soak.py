@@ -1,4 +1,4 @@
-"""Which cases run only under `make soak`: those whose mistakes other cases find as well."""
+"""Selects cases that run only under `make soak`, because other cases find the same mistakes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SOAK = bool(os.environ.get("PECAN_SOAK"))
 
 
 def cases(all_of_them: Iterable[Case], soak: Collection[Case]) -> list[Case]:
-    """The cases of a test, without those in `soak` unless this is a soak."""
+    """The cases of a test. Cases in `soak` are left out unless PECAN_SOAK is set."""
     every = list(all_of_them)
-    assert not [case for case in soak if case not in every], "the soak has a case that does not exist"
+    assert not [case for case in soak if case not in every], "`soak` names a case that does not exist"
     return every if SOAK else [case for case in every if case not in soak]

@@ -1,4 +1,4 @@
-"""Keras' random layers run on the workers: other values in each stream and epoch, every element once."""
+"""Random Keras layers run on the workers. Each stream and epoch draws other values, and every element comes once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import tensorflow as tf
 D = tf.data.Dataset
 
 
-def _picture(i: tf.Tensor) -> tf.Tensor:
-    """The same for every element, so that equal pictures tell of equal draws."""
+def _image(i: tf.Tensor) -> tf.Tensor:
+    """The same image for every element, so that equal results show equal random values."""
     return tf.reshape(tf.range(192, dtype=tf.float32), [8, 8, 3])
 
 
@@ -21,16 +21,16 @@ def _picture(i: tf.Tensor) -> tf.Tensor:
 def test_streams_and_epochs_draw_different_augmentations(cluster, mode, seed):
     contrast = keras.layers.RandomContrast(0.9)
     augment = keras.Sequential([keras.layers.RandomFlip(seed=seed), keras.layers.RandomRotation(0.4, seed=seed), contrast])
-    dataset = D.range(64).map(lambda i: (i, augment(_picture(i), training=True)), num_parallel_calls=tf.data.AUTOTUNE)
+    dataset = D.range(64).map(lambda i: (i, augment(_image(i), training=True)), num_parallel_calls=tf.data.AUTOTUNE)
     distributed = dataset.batch(4).apply(pecan.distribute(cluster.target, processing_mode=mode))
-    pictures = set()
+    images = set()
     for _ in range(2):
         epoch = [(i.numpy(), x.numpy()) for i, x in distributed]
         assert sorted(np.concatenate([i for i, _ in epoch])) == list(range(64))
-        pictures |= {picture.tobytes() for _, batch in epoch for picture in batch}
-    # In deterministic mode one call follows the other. Elsewhere calls of Keras' layers that run side by side may meet and
-    # draw the same numbers, locally as well; streams or epochs that repeated each other would leave 64 pictures at most.
-    assert len(pictures) == 128 if mode == "deterministic" else len(pictures) > 100
+        images |= {image.tobytes() for _, batch in epoch for image in batch}
+    # In mode deterministic the calls run one after the other. In other modes Keras layers that run in parallel may draw
+    # the same numbers, also in a local run. If streams or epochs repeated each other, at most 64 images would differ.
+    assert len(images) == 128 if mode == "deterministic" else len(images) > 100
 
 
 def test_a_model_is_fitted_on_augmented_pictures(cluster):

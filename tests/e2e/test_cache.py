@@ -1,4 +1,4 @@
-"""The step cache(): epochs after the first leave out what lies below it, and nothing that happens to its files shows in the elements."""
+"""The step cache(): later epochs do not run the steps upstream of it, and damage to its files does not change elements."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def number(record: tf.Tensor) -> tf.Tensor:
 
 
 def numbers(names: list[str], step=pecan.cache) -> D:
-    """Reading and decoding below the step, something above it, and batches."""
+    """A dataset that reads and decodes upstream of the step, and maps and batches downstream."""
     dataset = D.from_tensor_slices(names).interleave(tf.data.TFRecordDataset).map(number)
     return dataset.apply(step()).map(lambda x: 3 * x).batch(16)
 
 
 def nothing():
-    """No cache() step at all."""
+    """In place of pecan.cache: no step."""
     return lambda dataset: dataset
 
 
 class Service:
-    """A dispatcher and workers with a directory for caches that the test can see."""
+    """A dispatcher, and workers with a cache directory that the test can read."""
 
     def __init__(self, tmp_path: pathlib.Path, workers: int = 2, **config) -> None:
         self.caches = tmp_path / "cache"
@@ -65,7 +65,7 @@ class Service:
         self.workers.append(pecan.WorkerServer(pecan.WorkerConfig(self.dispatcher.target, **self.config)))
 
     def kill(self, which: int = -1) -> None:
-        """Kills a worker as a crash would, and starts another one."""
+        """Kills a worker with SIGKILL, and starts another one."""
         victim = self.workers.pop(which).process
         victim.kill()
         assert not victim.running
@@ -78,11 +78,11 @@ class Service:
         return session.connect(self.dispatcher.target, 10).status()
 
     def job(self) -> dict:
-        """The job that came last."""
+        """The newest job."""
         return self.status()["jobs"][-1]
 
-    def made(self) -> dict[str, int]:
-        """Elements of the newest job by op, as soon as they rest."""
+    def produced(self) -> dict[str, int]:
+        """Elements of the newest job by op, once two reads are equal."""
         known, deadline = None, time.monotonic() + PATIENCE_S
         while True:
             sums: collections.Counter[str] = collections.Counter()
@@ -90,11 +90,11 @@ class Service:
                 sums[node["op"]] += int(node.get("elements", 0))
             if sums and dict(sums) == known:
                 return known
-            assert time.monotonic() < deadline, "the figures never rest"
+            assert time.monotonic() < deadline, "the metrics keep changing"
             known = dict(sums)
             time.sleep(0.3)
 
-    def counted(self, what: str) -> int:
+    def metric(self, what: str) -> int:
         return sum(int(w.get("cache", {}).get(what, 0)) for w in self.status()["workers"])
 
     def segments(self) -> list[pathlib.Path]:
@@ -117,9 +117,9 @@ def rows(dataset: D) -> list[int]:
     return sorted(int(x) for batch in dataset for x in batch.numpy().ravel())
 
 
-def until(holds, what: str) -> None:
+def until(condition, what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not holds():
+    while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.1)
 
@@ -130,19 +130,19 @@ def test_the_second_epoch_leaves_out_what_lies_below(tmp_path, records, workers,
     with Service(tmp_path, workers) as service:
         dataset = service.read(numbers(records), deterministic=deterministic)
         assert rows(dataset) == local
-        first = service.made()
+        first = service.produced()
         assert first["TakeDataset"] == len(local)
         assert service.job()["cache"]["state"] == "committed"
         assert len(service.segments()) == service.job()["plan"]["num_streams"]
         assert rows(dataset) == local and rows(dataset) == local
-        third = service.made()
+        third = service.produced()
         assert service.job()["cache"]["state"] == "used"
         below = ("TensorSliceDataset", "InterleaveDataset", "TakeDataset")
         assert {op: third[op] for op in below} == {op: first[op] for op in below}
-        # The two maps stand on either side of the step.
+        # One map is upstream of the step, the other downstream.
         assert (first["MapDataset"], third["MapDataset"]) == (2 * len(local), 4 * len(local))
-        until(lambda: service.counted("bytes_read") > 0, "nobody counts what was read")
-        assert service.counted("segments_invalid") == 0
+        until(lambda: service.metric("bytes_read") > 0, "no worker counts the bytes read")
+        assert service.metric("segments_invalid") == 0
 
 
 def described(x: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -152,26 +152,26 @@ def described(x: tf.Tensor) -> dict[str, tf.Tensor]:
     }
 
 
-# How the step may stand, and how much of the elements local execution promises.
+# Positions of the step, and how much of the elements local execution promises.
 PIPELINES = {
     "at the end": (lambda names, step: D.range(100).map(lambda x: x * x).apply(step()), "elements"),
     "every dtype": (lambda names, step: D.range(40).map(described).apply(step()).map(lambda e: e), "elements"),
     "small vectors": (lambda names, step: D.range(500).map(lambda x: tf.fill([7], x)).apply(step()).map(lambda x: x + 1).batch(13), "elements"),
     "large elements": (lambda names, step: D.range(20).map(lambda x: tf.fill([100_000], x)).apply(step()).map(lambda x: x + 1), "elements"),
     "one stream": (lambda names, step: D.range(60).scan(tf.constant(0, tf.int64), lambda s, x: (s + x, s + x)).apply(step()).map(lambda x: 2 * x), "elements"),
-    "behind a batch": (lambda names, step: D.range(103).map(lambda x: 2 * x).batch(10).apply(step()).map(lambda x: x + 1), "elements"),
+    "after a batch": (lambda names, step: D.range(103).map(lambda x: 2 * x).batch(10).apply(step()).map(lambda x: x + 1), "elements"),
     "remainders joined": (lambda names, step: D.range(103).filter(lambda x: x % 3 > 0).apply(step()).batch(10), "rows"),
-    "steps behind the batch": (
+    "steps after the batch": (
         lambda names, step: D.range(103).filter(lambda x: x % 3 > 0).apply(step()).batch(10).map(lambda x: x + 1), "rows"),
-    "filtered above": (lambda names, step: D.range(103).apply(step()).filter(lambda x: x % 3 > 0).flat_map(lambda x: D.range(x % 4)), "elements"),
-    "repeat behind": (lambda names, step: D.range(50).map(lambda x: 2 * x).apply(step()).map(lambda x: x + 1).repeat(3), "elements"),
-    "a cache of tf.data above": (lambda names, step: D.range(50).map(lambda x: 2 * x).apply(step()).cache().map(lambda x: x + 1), "elements"),
+    "filtered downstream": (lambda names, step: D.range(103).apply(step()).filter(lambda x: x % 3 > 0).flat_map(lambda x: D.range(x % 4)), "elements"),
+    "repeat downstream": (lambda names, step: D.range(50).map(lambda x: 2 * x).apply(step()).map(lambda x: x + 1).repeat(3), "elements"),
+    "a tf.data cache downstream": (lambda names, step: D.range(50).map(lambda x: 2 * x).apply(step()).cache().map(lambda x: x + 1), "elements"),
 }
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """One service for all that leaves it as it was."""
+    """One service for all tests that do not change it."""
     with Service(tmp_path_factory.mktemp("shared")) as service:
         yield service
 
@@ -195,9 +195,9 @@ def test_random_steps_below_repeat_themselves_and_those_above_do_not(shared):
     epochs = [np.array(list(dataset.as_numpy_iterator())) for _ in range(3)]
     assert shared.job()["cache"]["state"] == "used"
     for other in epochs[1:]:
-        assert (other[:, :2] == epochs[0][:, :2]).all(), "elements or order below the step differ"
-        assert (other[:, 2] != epochs[0][:, 2]).any(), "what stands above the step repeats itself"
-    # Whether workers keep anything or not is not to be seen.
+        assert (other[:, :2] == epochs[0][:, :2]).all(), "elements or their order upstream of the step differ"
+        assert (other[:, 2] != epochs[0][:, 2]).any(), "a step downstream repeats its random values"
+    # The elements are the same whether workers cache or not.
     with pecan.DispatchServer() as dispatcher, pecan.WorkerServer(pecan.WorkerConfig(dispatcher.target)) as _:
         plain = build(pecan.cache).apply(pecan.distribute(dispatcher.target, deterministic=True, seed=5))
         for epoch in epochs:
@@ -217,8 +217,8 @@ def test_random_steps_below_repeat_themselves_and_those_above_do_not(shared):
 ])
 def test_plan_and_log_say_why_a_cache_step_does_nothing(shared, caplog, build, why):
     dataset = shared.read(build(pecan.cache))
-    (said,) = [r.getMessage() for r in caplog.records if "pecan.cache() does nothing here" in r.getMessage()]
-    assert why in said or why == "does nothing"
+    (warning,) = [r.getMessage() for r in caplog.records if "pecan.cache() does nothing here" in r.getMessage()]
+    assert why in warning or why == "does nothing"
     for _ in range(2):
         oracle.compare(oracle.run(dataset), oracle.run(build(nothing)), "rows" if "Move it before" in why else "elements")
     job = shared.job()
@@ -229,13 +229,13 @@ def test_another_job_over_the_same_files_reads_it(tmp_path, records):
     with Service(tmp_path) as service:
         first = service.read(numbers(records))
         local = rows(first)
-        assert service.made()["InterleaveDataset"] == len(local)
+        assert service.produced()["InterleaveDataset"] == len(local)
         dataset = D.from_tensor_slices(records).interleave(tf.data.TFRecordDataset).map(number).apply(pecan.cache())
-        # The steps above are others: what is kept is the same.
+        # The downstream steps differ. The cached elements are the same.
         second = service.read(dataset.map(lambda x: 5 * x).batch(8))
         assert rows(second) == [5 * x // 3 for x in local]
-        made = service.made()
-        assert "InterleaveDataset" not in made and made["MapDataset"] == len(local)
+        produced = service.produced()
+        assert "InterleaveDataset" not in produced and produced["MapDataset"] == len(local)
 
 
 def test_changed_files_are_read_again(tmp_path, records):
@@ -249,7 +249,7 @@ def test_changed_files_are_read_again(tmp_path, records):
         assert now != before
         for _ in range(3):
             assert rows(dataset) == now
-        until(lambda: service.counted("segments_invalid") == 1, "nobody counts what was of no use")
+        until(lambda: service.metric("segments_invalid") == 1, "no worker counts the invalid segment")
         assert service.job()["cache"]["state"] == "used"
 
 
@@ -271,29 +271,29 @@ DAMAGE = {
 
 
 def test_damaged_cache_files_do_not_change_elements(tmp_path, records):
-    """D11: what cannot be read is computed, put aside, counted and written again."""
-    # Elements of many blocks: some are given before the damaged one comes.
+    """D11: a damaged segment is computed again, moved aside, counted and rewritten."""
+    # Elements of many blocks, so that the reader gets some before the damaged block.
     def build(step):
         dataset = D.from_tensor_slices(records).interleave(tf.data.TFRecordDataset).map(number)
         return dataset.map(lambda x: tf.fill([30_000], x)).apply(step()).map(lambda x: x[:2] * 3).batch(16)
 
     local = rows(build(nothing))
-    # The tests of service/cache open segments with every kind of damage.
-    damage = {what: harm for what, harm in DAMAGE.items() if SOAK or what in ("flipped", "cut", "gone", "another")}
+    # The tests of service/cache open segments with each kind of damage.
+    damage = {what: apply for what, apply in DAMAGE.items() if SOAK or what in ("flipped", "cut", "gone", "another")}
     with Service(tmp_path) as service:
         dataset = service.read(build(pecan.cache))
         assert rows(dataset) == local
-        for spoilt, (what, harm) in enumerate(damage.items()):
+        for invalid, (what, apply) in enumerate(damage.items()):
             largest = max(service.segments(), key=lambda path: path.stat().st_size)
-            harm(largest)
+            apply(largest)
             assert rows(dataset) == local, what
-            until(lambda n=spoilt: service.counted("segments_invalid") == n + 1, f"{what}: not noticed")
-            # Only that stream is written again, and then all is read.
+            until(lambda n=invalid: service.metric("segments_invalid") == n + 1, f"{what}: not noticed")
+            # Only that stream is written again. Then the whole cache is read.
             assert rows(dataset) == local
             assert service.job()["cache"]["state"] in ("committed", "used"), what
-            made = service.made()["InterleaveDataset"]
+            produced = service.produced()["InterleaveDataset"]
             assert rows(dataset) == local
-            assert service.made()["InterleaveDataset"] == made
+            assert service.produced()["InterleaveDataset"] == produced
         for path in service.caches.iterdir():
             path.unlink()
         service.caches.rmdir()
@@ -304,11 +304,11 @@ def test_without_a_directory_the_trainer_is_told_once_what_to_do(tmp_path, recor
     with Service(tmp_path, cache_dir=None) as service:
         dataset = service.read(numbers(records))
         local = rows(dataset)
-        until(lambda: "no worker has a cache directory" in caplog.text, "the trainer is not told")
+        until(lambda: "no worker has a cache directory" in caplog.text, "the trainer gets no warning")
         assert rows(dataset) == local
-        time.sleep(1.5)  # two turns of the thread that tells
-        (said,) = [r.getMessage() for r in caplog.records if "cache directory" in r.getMessage()]
-        assert "--cache-dir DIR" in said
+        time.sleep(1.5)  # two rounds of the thread that logs warnings
+        (warning,) = [r.getMessage() for r in caplog.records if "cache directory" in r.getMessage()]
+        assert "--cache-dir DIR" in warning
         assert "--cache-dir DIR" in service.job()["cache"]["state"]
 
 
@@ -319,15 +319,15 @@ def test_without_room_the_epochs_go_on(tmp_path, records, caplog):
         for _ in range(3):
             assert rows(dataset) == local
         assert service.job()["cache"]["state"].startswith("filling")
-        until(lambda: service.counted("writes_dropped") >= 3, "nobody counts what was not kept")
+        until(lambda: service.metric("writes_dropped") >= 3, "no worker counts the dropped writes")
         assert rows(dataset) == local
-        until(lambda: "raise --cache-bytes" in caplog.text, "the trainer is not told of what was not kept")
+        until(lambda: "raise --cache-bytes" in caplog.text, "the trainer gets no warning about dropped writes")
         assert "raise --cache-bytes" in service.job()["cache"]["state"]
         assert list(service.caches.iterdir()) == []
 
 
 def slow_numbers(names: list[str]) -> D:
-    """As numbers, slow enough to be struck on the way."""
+    """Like `numbers`, but slow enough to kill a worker during an epoch."""
     def linger(x: tf.Tensor) -> tf.Tensor:
         spin = tf.while_loop(lambda i, s: i < 800, lambda i, s: (i + 1, s + tf.cast(i, tf.float32)), (0, 0.0))
         return x + tf.cast(spin[1] * 0, tf.int64)
@@ -347,13 +347,13 @@ def test_workers_killed_while_they_write_and_while_they_read(tmp_path, records, 
             for n, batch in enumerate(dataset):
                 got += batch.numpy().ravel().tolist()
                 if n == 5 and epoch < 2:
-                    # Both at once in the epoch that reads.
+                    # The epoch that reads the cache loses both workers at once.
                     for _ in range(1 + (epoch == 1)):
                         service.kill(0)
             assert sorted(got) == local, f"epoch {epoch}"
             cache = service.job()["cache"]
             assert cache["state"] in ("committed", "used") and cache["segments"] == cache["streams"]
-        # One segment for each stream, whoever wrote how many: the rest is collected in time.
+        # One segment for each stream. Workers may have written more, and delete those later.
         assert cache["segments"] <= len(service.segments())
 
 
@@ -367,8 +367,8 @@ def test_unused_cache_files_are_removed(tmp_path, records):
         server = pecan.WorkerServer(pecan.WorkerConfig(dispatcher.target, cache_dir=caches, cache_orphan_after_ms=300))
         dataset = numbers(records).apply(pecan.distribute(dispatcher.target))
         local = rows(dataset)
-        until(lambda: not any(path.exists() for path in ours), "files of a dead worker stay for ever")
-        assert (caches / "notes.txt").exists(), "a file of somebody else's was removed"
+        until(lambda: not any(path.exists() for path in ours), "files of a dead worker are not deleted")
+        assert (caches / "notes.txt").exists(), "a file that is not Pecan's was deleted"
         assert rows(dataset) == local
         job = session.connect(dispatcher.target, 10).status()["jobs"][-1]
         assert job["cache"]["state"] == "used"

@@ -1,8 +1,8 @@
-"""The closing stream: it starts while remainders are still to come, from streams that are slow or run a second time.
+"""The closing stream starts while remainders of slow or restarted streams are still missing.
 
-An early build hung there now and then, when a remainder arrived while the closing stream was starting. Each test goes
-through that moment many times; a hang ends the run (conftest.py) and shows where every thread waits. PECAN_CLOSINGS sets
-how many epochs each test reads, 8 unless it says more.
+An early build sometimes hung when a remainder arrived while the closing stream was starting. Each test repeats that
+situation many times. A hang ends the run and prints the stack of every thread (tests/conftest.py). PECAN_CLOSINGS sets
+how many epochs each test reads (8 by default).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _twice(batch):
 
 
 def _slowly(i):
-    """About a thousandth of a second for ids of one stream's share, nothing for the others."""
+    """Takes about 1 ms for ids of one stream's share, and no time for the others."""
     rounds = tf.where(i < 12, 1000, 0)
     spun = tf.while_loop(lambda n, _: n < rounds, lambda n, x: (n + 1, tf.cos(x)), (0, tf.cast(i, tf.float32)))[1]
     return i + tf.cast(spun * 0, tf.int64)
@@ -39,7 +39,7 @@ def _few(slow, count):
 
 
 def _seen(elements):
-    """Every row, and how many batches there were of each size."""
+    """Counts the rows, and the batches by size."""
     rows, sizes = collections.Counter(), collections.Counter()
     for doubled, total in elements:
         values = doubled.numpy().tolist()
@@ -55,7 +55,7 @@ def cluster():
         yield cluster
 
 
-@pytest.mark.parametrize("slow", [False, True], ids=["streams alike", "one slow stream"])
+@pytest.mark.parametrize("slow", [False, True], ids=["equal streams", "one slow stream"])
 @pytest.mark.parametrize("count", [2, 23, 60])
 def test_remainders_that_come_while_it_starts(cluster, count, slow):
     local = _seen(_few(slow, count))
@@ -66,7 +66,7 @@ def test_remainders_that_come_while_it_starts(cluster, count, slow):
 
 
 @pytest.mark.parametrize("seed", range(max(1, EPOCHS // 8)))
-@pytest.mark.parametrize("slow", [False, True], ids=["streams alike", "one slow stream"])
+@pytest.mark.parametrize("slow", [False, True], ids=["equal streams", "one slow stream"])
 def test_workers_that_die_with_their_remainders(slow, seed):
     chance = random.Random(f"{seed}/{slow}")
     local = _seen(_few(slow, 200))
@@ -75,7 +75,7 @@ def test_workers_that_die_with_their_remainders(slow, seed):
     with pecan.LocalCluster(workers=3, dispatcher=config) as cluster:
         ours = _few(slow, 200).apply(pecan.distribute(cluster.target))
         for _ in range(3 if EPOCHS <= 8 else 6):
-            # Early, in the middle, and at the end, when remainders are all that is left.
+            # The death comes early, in the middle, or at the end, when only remainders are left.
             at, elements = chance.choice((0, batches // 2, batches - 2, batches - 1)), []
             for number, element in enumerate(ours):
                 elements.append(element)

@@ -1,4 +1,4 @@
-"""The three programs, as an operator uses them."""
+"""The three programs as an operator uses them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pecan
 import pytest
 import tensorflow as tf
 
-# The console commands that the wheel installs, and the functions that they are.
+# The console commands that the wheel installs, and the functions behind them.
 COMMANDS = {"pecan-dispatcher": "dispatcher", "pecan-worker": "worker", "pecanctl": "control"}
 
 
@@ -23,12 +23,12 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(pathlib.Path(pecan.__file__).pare
 
 
 def command(name: str, *flags: str) -> list[str]:
-    """The console command, whether or not the package is installed."""
+    """A console command that also works if the package is not installed."""
     return [sys.executable, "-c", f"from pecan._src.servers import programs; programs.{COMMANDS[name]}()", *flags]
 
 
 class Program:
-    """A running program that has said where it listens, started by way of another command if one is given."""
+    """A program that has printed its listen address. `through` is a command that starts it, such as `ip netns exec`."""
 
     def __init__(self, name: str, *flags: str, through: list[str] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -43,11 +43,11 @@ class Program:
         found = re.fullmatch(r"listening on (\S+:\d+)\n", line)
         if found is None:
             self.process.kill()
-            raise AssertionError(f"{name} said {line!r} and {self.process.communicate(timeout=180)[1]}")
+            raise AssertionError(f"{name} printed {line!r} and {self.process.communicate(timeout=180)[1]}")
         self.address = found[1]
 
     def stop(self) -> tuple[int, str]:
-        """Exit code after SIGTERM, and what it has written to standard error."""
+        """Sends SIGTERM, and returns the exit code and standard error."""
         self.process.send_signal(signal.SIGTERM)
         log = self.process.communicate(timeout=180)[1]
         return self.process.returncode, log
@@ -61,7 +61,7 @@ def dispatcher() -> Iterator[Program]:
     program.process.communicate(timeout=180)
 
 
-def said(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+def run_command(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(name, *flags),
         capture_output=True,
@@ -74,26 +74,26 @@ def said(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_explains_the_program(name):
-    done = said(name, "--help")
+    done = run_command(name, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith(f"Usage: {name} ")
     assert "Examples:" in done.stdout
     assert done.stderr == ""
 
 
-# Defaults that are not the same on every host, or that are said in words.
-IN_WORDS = {("pecan-worker", "--max-streams"): "one per core, 2 to 16", ("pecan-worker", "--cache-compress"): "off"}
+# Defaults that depend on the host, or that the page describes in words.
+DEFAULTS_IN_WORDS = {("pecan-worker", "--max-streams"): "one per core, 2 to 16", ("pecan-worker", "--cache-compress"): "off"}
 
 
 @pytest.mark.parametrize("name", ["pecan-dispatcher", "pecan-worker"])
 def test_every_flag_is_explained_with_its_default(name):
-    listed = said(name, "--help").stdout.split("Flags:\n")[1].split("\nExamples:")[0]
+    listed = run_command(name, "--help").stdout.split("Flags:\n")[1].split("\nExamples:")[0]
     in_help = {}
     for text in re.split(r"\n(?= {6}--)", listed):
         flag, kind, words = re.match(r" ?(--[\w-]+)( (?:int|duration))?\b(.*)", " ".join(text.split())).groups()
         default = re.search(r'\(default "?([^")]*)"?\)$', words)
         zero = {" int": "0", " duration": "0"}.get(kind, "none")
-        in_help[flag] = IN_WORDS.get((name, flag), default[1] if default else zero)
+        in_help[flag] = DEFAULTS_IN_WORDS.get((name, flag), default[1] if default else zero)
     del in_help["--version"]
     page = (pathlib.Path(__file__).parents[2] / "docs" / "reference" / "flags.md").read_text()
     part = page.split(f"## {name}\n")[1].split("\n## ")[0]
@@ -104,14 +104,14 @@ def test_every_flag_is_explained_with_its_default(name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_version_is_one_line(name):
-    done = said(name, "--version")
+    done = run_command(name, "--version")
     assert re.fullmatch(rf"{name} \S+ .*\n", done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("address", ["nope", "", ":0", "http://127.0.0.1:5050"])
 def test_a_worker_refuses_what_is_no_address_of_a_dispatcher(address):
-    done = said("pecan-worker", "--dispatcher", address)
+    done = run_command("pecan-worker", "--dispatcher", address)
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 1
     assert last.startswith("pecan-worker: --dispatcher ")
@@ -120,9 +120,9 @@ def test_a_worker_refuses_what_is_no_address_of_a_dispatcher(address):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_unknown_flag_is_named(name):
-    done = said(name, "--colour", "blue")
+    done = run_command(name, "--colour", "blue")
     assert done.returncode == 1
-    # TensorFlow's libraries may have said something before.
+    # TensorFlow's libraries may have logged lines before.
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"{name}: ")
     assert "--colour" in last
@@ -131,7 +131,7 @@ def test_an_unknown_flag_is_named(name):
 def test_a_port_in_use_is_an_error_that_names_it():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        done = said("pecan-dispatcher", "--listen", address)
+        done = run_command("pecan-dispatcher", "--listen", address)
     assert done.returncode == 1
     assert address in done.stderr
     assert "in use" in done.stderr
@@ -141,7 +141,7 @@ def test_a_service_of_programs_serves_a_trainer_and_stops_cleanly(dispatcher):
     worker = Program("pecan-worker", "--dispatcher", dispatcher.address, "--listen", "127.0.0.1:0")
     dataset = tf.data.Dataset.range(100).map(lambda x: x * x).apply(pecan.distribute(dispatcher.address))
     assert sorted(int(x) for x in dataset) == [x * x for x in range(100)]
-    status = said("pecanctl", "status", "--dispatcher", dispatcher.address)
+    status = run_command("pecanctl", "status", "--dispatcher", dispatcher.address)
     assert status.returncode == 0, status.stderr
     assert worker.address in status.stdout
     for program in (worker, dispatcher):
@@ -189,6 +189,6 @@ def test_a_dispatcher_without_a_work_directory_says_so(dispatcher):
 def test_pecanctl_says_when_nobody_is_there():
     with socket.create_server(("127.0.0.1", 0)) as server:
         free = f"127.0.0.1:{server.getsockname()[1]}"
-    done = said("pecanctl", "status", "--dispatcher", free, "--timeout", "2s")
+    done = run_command("pecanctl", "status", "--dispatcher", free, "--timeout", "2s")
     assert done.returncode == 1
     assert free in done.stderr

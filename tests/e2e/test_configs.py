@@ -1,4 +1,4 @@
-"""What a configuration says of a server is what the server does."""
+"""Servers apply each field of their configuration."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pecan._src.client import session
 D = tf.data.Dataset
 
 
-def _until(holds, what: str, within_s: float = 60) -> None:
+def _until(condition, what: str, within_s: float = 60) -> None:
     end = time.monotonic() + within_s
-    while not holds():
+    while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.05)
 
@@ -39,7 +39,7 @@ def test_metrics_are_served_where_the_configuration_says():
 
 
 def test_a_dispatcher_keeps_what_its_configuration_says(tmp_path):
-    """A reserve that no disk has lets nothing begin; datasets without jobs are forgotten."""
+    """With a reserve larger than any disk the dispatcher does not start. Datasets without jobs expire."""
     full = pecan.DispatcherConfig(work_dir=tmp_path / "full", work_dir_reserve_bytes=1 << 62)
     with pytest.raises(pecan.ServerError, match="reserve"), pecan.DispatchServer(full):
         pass
@@ -47,12 +47,12 @@ def test_a_dispatcher_keeps_what_its_configuration_says(tmp_path):
     with pecan.DispatchServer(brief) as dispatcher:
         pecan.register_dataset(dispatcher.target, D.range(5))
         link = session.connect(dispatcher.target.removeprefix("pecan://"), 10)
-        _until(lambda: not link.status().get("datasets"), "the dataset is kept")
+        _until(lambda: not link.status().get("datasets"), "the dataset has not expired")
         session.retire(dispatcher.target.removeprefix("pecan://"))
 
 
 def test_a_worker_keeps_and_saves_what_its_configuration_says(tmp_path):
-    """Checkpoints are written into their directory, and what is cached is compressed."""
+    """The worker writes checkpoints to their directory, and compresses its cache."""
     caches, saved = tmp_path / "caches", tmp_path / "saved"
     saved.mkdir()
     config = pecan.WorkerConfig(
@@ -64,7 +64,7 @@ def test_a_worker_keeps_and_saves_what_its_configuration_says(tmp_path):
         assert len(list(dataset.apply(pecan.distribute(cluster.target)))) == 50
         size = sum(path.stat().st_size for path in pathlib.Path(caches).glob("*.seg"))
         assert 0 < size < 50 * 20_000 * 8 / 4
-        # Streams that cannot begin at an index.
+        # Streams that cannot start at an index, so that the worker writes checkpoints.
         counted = D.range(10**7).scan(tf.constant(0, tf.int64), lambda s, i: (s + i, s + i)).map(lambda x: (x, x))
         iterator = iter(counted.apply(pecan.distribute(cluster.target)))
 
@@ -73,8 +73,8 @@ def test_a_worker_keeps_and_saves_what_its_configuration_says(tmp_path):
                 next(iterator)
             return any(path.is_file() for path in saved.rglob("*"))
 
-        _until(written, "nothing is saved")
+        _until(written, "no checkpoint is written")
         process = pathlib.Path(f"/proc/{cluster.workers[0].process.pid}")
-        # Without shared memory the elements come over a socket.
+        # Without shared memory the worker sends elements over a socket.
         assert "memfd:pecan" not in (process / "maps").read_text()
-        assert len(list((process / "task").iterdir())) > 70, "a pool has fewer threads"
+        assert len(list((process / "task").iterdir())) > 70, "the thread pool is smaller than 70"

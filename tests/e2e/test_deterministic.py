@@ -1,4 +1,4 @@
-"""`deterministic=True`: a seed gives one sequence of bytes, for every number of workers and after every death of a worker."""
+"""With `deterministic=True` a seed gives one sequence of bytes, for any number of workers and after any death of a worker."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from soak import cases
 D = tf.data.Dataset
 AUTO = tf.data.AUTOTUNE
 EPOCHS = 2
-# The faults come after so many elements of an epoch; each pipeline gives more.
+# The faults come after this many elements of an epoch. Each pipeline has more elements.
 KILL_AT, ADD_AT = 3, 6
 
 
-def _picture(record: tf.Tensor) -> tf.Tensor:
+def _image(record: tf.Tensor) -> tf.Tensor:
     numbers = tf.strings.to_hash_bucket_fast(tf.fill([48], record) + tf.as_string(tf.range(48)), 256)
     return tf.cast(tf.reshape(numbers, [4, 4, 3]), tf.float32)
 
@@ -31,8 +31,8 @@ def _augment(image: tf.Tensor) -> tf.Tensor:
 def _training(files):
     names = D.from_tensor_slices(files.records).shuffle(6)
     records = names.interleave(tf.data.TFRecordDataset, num_parallel_calls=AUTO, deterministic=False)
-    pictures = records.shuffle(16).map(_picture, num_parallel_calls=AUTO).map(_augment, num_parallel_calls=AUTO)
-    return pictures.batch(3).prefetch(AUTO)
+    images = records.shuffle(16).map(_image, num_parallel_calls=AUTO).map(_augment, num_parallel_calls=AUTO)
+    return images.batch(3).prefetch(AUTO)
 
 
 def _noise(i):
@@ -61,22 +61,22 @@ PIPELINES = {
 
 
 def _read(build, files, target, *, seed: int = 7, at=None) -> list[list]:
-    """Reads two epochs, and gives the elements of each in their order. at: what to do after an element of an epoch."""
+    """Reads two epochs, and returns the elements of each in order. `at` is called after each element."""
     dataset = build(files).apply(pecan.distribute(target, deterministic=True, seed=seed))
-    found = []
+    result = []
     for epoch in range(EPOCHS):
         elements = []
         for element in dataset:
             elements.append(oracle.fingerprint(element))
             if at is not None:
                 at(epoch, len(elements))
-        found.append(elements)
-    return found
+        result.append(elements)
+    return result
 
 
 @pytest.fixture(scope="module")
 def expected(cluster, files) -> dict[str, list[list]]:
-    """Each pipeline's elements with two workers that live."""
+    """Each pipeline's elements with two workers and no faults."""
     return {name: _read(build, files, cluster.target) for name, build in PIPELINES.items()}
 
 
@@ -96,7 +96,7 @@ def test_the_number_of_workers_changes_nothing(files, expected, workers):
 
 
 class _Faults:
-    """Workers that are killed and added while a dataset is read."""
+    """Kills and adds workers while a dataset is read."""
 
     def __init__(self, cluster: pecan.LocalCluster) -> None:
         self.cluster = cluster
@@ -120,7 +120,7 @@ def test_workers_that_are_killed_and_added_change_nothing(files, expected, name)
 
 
 def test_random_steps_above_a_cached_one_draw_by_numbers_that_are_not_in_the_cache(files, tmp_path):
-    records = D.from_tensor_slices(files.records).interleave(tf.data.TFRecordDataset).map(_picture)
+    records = D.from_tensor_slices(files.records).interleave(tf.data.TFRecordDataset).map(_image)
     noisy = records.apply(pecan.cache()).map(lambda x: (x, tf.random.normal([2])), num_parallel_calls=4).batch(4)
     with pecan.DispatchServer() as dispatcher:
         config = pecan.WorkerConfig(dispatcher.target, cache_dir=tmp_path)

@@ -1,7 +1,7 @@
-"""Every dtype that tf.data holds on a host comes back as it was, in every kind of shape.
+"""Every dtype that tf.data supports on a host arrives unchanged, in every kind of shape.
 
-What TensorFlow itself cannot do with a dtype (batch the small floats and integers, for example) fails with the class of
-error that it has locally, and no worker suffers.
+TensorFlow does not support every operation for every dtype: it cannot batch small floats and integers, for example.
+Such a pipeline fails with the same class of error as a local run, and the workers continue.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ SHAPES = {
     "one tensor": D.from_tensors,
     "batches": lambda v: D.from_tensor_slices(v).batch(2),
     "batches of zero-sized rows": lambda v: D.from_tensor_slices(np.zeros((3, 0), v.dtype)).batch(2),
-    "batches behind a filter": lambda v: D.from_tensor_slices(v).filter(lambda x: True).batch(2),
-    "batches behind a filter, mapped": lambda v: D.from_tensor_slices(v).filter(lambda x: True).batch(2).map(tf.identity),
+    "batches after a filter": lambda v: D.from_tensor_slices(v).filter(lambda x: True).batch(2),
+    "batches after a filter, mapped": lambda v: D.from_tensor_slices(v).filter(lambda x: True).batch(2).map(tf.identity),
 }
 
 
-# Dtypes of every family in every shape; the others, whose values travel in the same way, in these shapes.
-FEW_SHAPES = ("vectors", "batches", "batches behind a filter, mapped")
+# One or two dtypes of each family run in every shape. The others are sent in the same way, and run in these shapes.
+FEW_SHAPES = ("vectors", "batches", "batches after a filter, mapped")
 EVERY_SHAPE = (tf.string, tf.bool, tf.float32, tf.bfloat16, tf.int64, tf.int8, tf.complex64, tf.qint8, tf.dtypes.experimental.float8_e5m2)
 
 
@@ -72,7 +72,7 @@ def _plain(value):
 
 @pytest.mark.parametrize("dtype", _dtypes(), ids=lambda dtype: dtype.name)
 def test_a_dtype_comes_back_as_it_was(cluster, dtype):
-    # tf.data's own optimizers fail for float8_e5m2 in TensorFlow 2.21 in every pipeline.
+    # In TensorFlow 2.21 the optimizers of tf.data fail for float8_e5m2 in every pipeline.
     plainly = tf.data.Options()
     plainly.experimental_optimization.apply_default_optimizations = False
     for name in SHAPES if SOAK or dtype in EVERY_SHAPE else FEW_SHAPES:
@@ -83,14 +83,14 @@ def test_a_dtype_comes_back_as_it_was(cluster, dtype):
         assert ours.element_spec == dataset.element_spec, name
         assert int(ours.cardinality()) == int(dataset.cardinality()), name
         if "filter" in name and not isinstance(wanted := _read(local), int):
-            # Which rows meet is open; there is one full batch and a short one.
+            # Any rows may share a batch. There is one full batch and a partial one.
             got = list(ours)
             assert sorted(len(batch) for batch in got) == [1, 2], name
             rows = [_plain(row) for batch in got for row in batch.numpy()]
             assert sorted(rows) == sorted(_plain(row) for batch in local for row in batch.numpy()), (name, wanted)
             continue
         assert _read(ours) == _read(local), name
-    # The workers live.
+    # The workers still run.
     assert sorted(D.range(5).apply(pecan.distribute(cluster.target)).as_numpy_iterator()) == list(range(5))
 
 

@@ -1,4 +1,4 @@
-"""Every kind of element comes back as it was."""
+"""Every kind of element arrives unchanged."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ DATASETS = {
     "booleans": lambda: D.range(5).map(lambda i: i % 2 == 0),
     "strings of every length": lambda: D.from_tensor_slices(["", "a", "x" * 22, "y" * 23, "z" * 24, LONG * 1000]),
     "batches of strings": lambda: D.from_tensor_slices(["", "a", LONG, "b", ""]).batch(2),
-    "bytes that are no text": lambda: D.from_tensor_slices([b"\x00\xff", b"\x00", b""]),
+    "bytes that are not text": lambda: D.from_tensor_slices([b"\x00\xff", b"\x00", b""]),
     "a dict, a tuple, a string": lambda: D.range(4).map(lambda i: {"b": (i, i > 1), "a": tf.fill([], "t")}),
     "named tuples": lambda: D.range(4).map(lambda i: Point(i, tf.fill([3], i))),
-    "nothing between": lambda: D.range(4).map(lambda i: (i, None, {"q": None, "r": i})),
+    "None as a component": lambda: D.range(4).map(lambda i: (i, None, {"q": None, "r": i})),
     "ragged": lambda: D.range(5).map(lambda i: tf.RaggedTensor.from_row_lengths(tf.range(i), [i - i // 2, i // 2])),
     "ragged batches": lambda: D.range(6).map(lambda i: tf.range(i)).ragged_batch(4),
     "rows of a ragged tensor": lambda: D.from_tensor_slices(tf.ragged.constant([[1, 2], [], [3]])),
-    "rows of a ragged tensor beside others": lambda: D.from_tensor_slices(
+    "rows of a ragged tensor with other components": lambda: D.from_tensor_slices(
         {"a": tf.ragged.constant([["a"], [], ["b", "c"]]), "b": tf.ragged.constant([[[1]], [], [[2]]]), "c": [1, 2, 3]}
     ),
     "batches of a ragged tensor's rows": lambda: D.from_tensor_slices(tf.ragged.constant([[1, 2], [], [3]])).batch(2),
@@ -51,26 +51,26 @@ DATASETS = {
     "sparse": lambda: D.range(5).map(lambda i: tf.sparse.from_dense(tf.one_hot(i, 5))),
     "sparse batches": lambda: D.range(5).map(lambda i: tf.sparse.from_dense(tf.one_hot(i, 5))).batch(2),
     "optional": lambda: D.range(5).map(_optional),
-    "shapes that differ": lambda: D.range(5).map(lambda i: tf.ensure_shape(tf.zeros(tf.stack([i, 2])), [None, None])),
-    "a rank that is not known": lambda: D.range(5).map(
+    "different shapes": lambda: D.range(5).map(lambda i: tf.ensure_shape(tf.zeros(tf.stack([i, 2])), [None, None])),
+    "unknown rank": lambda: D.range(5).map(
         lambda i: tf.cond(i > 2, lambda: tf.reshape(tf.range(4), [2, 2]), lambda: tf.range(4))
     ),
     "padded batches": lambda: D.range(7).map(lambda i: tf.range(i)).padded_batch(3),
     "zero-sized": lambda: D.range(3).map(lambda i: tf.zeros([0, 3])),
-    "zero-sized beside others": lambda: D.range(3).map(lambda i: (i, tf.zeros([2, 0], tf.int32), tf.fill([0], ""))),
+    "zero-sized with other components": lambda: D.range(3).map(lambda i: (i, tf.zeros([2, 0], tf.int32), tf.fill([0], ""))),
     "no elements": lambda: D.range(0),
     "rows of 16 KiB": lambda: D.range(40).map(lambda i: tf.fill([16, 1024], tf.cast(i, tf.uint8))),
     "megabytes": lambda: D.range(4).map(lambda i: tf.fill([1000, 1000], i)),
     "many components": lambda: D.range(3).map(lambda i: tuple(tf.fill([k % 3], i + k) for k in range(60))),
     "a rank of 9": lambda: D.range(3).map(lambda i: tf.fill([1, 2, 1, 1, 2, 1, 1, 1, 2], i)),
-    # tests/e2e/test_dtypes.py has all dtypes.
+    # tests/e2e/test_dtypes.py tests all dtypes.
     **{dtype.name: _numbers(dtype) for dtype in (tf.bfloat16, tf.complex128, tf.int8)},
     "qint8": _bits(tf.qint8),
 }  # fmt: skip
 
 
 def plain(value):
-    """An element as Python values that compare."""
+    """An element as comparable Python values."""
     if value is None:
         return None
     if isinstance(value, tf.RaggedTensor):
@@ -117,11 +117,11 @@ def test_snappy_gives_the_same(cluster):
 CARDINALITIES = {
     "a range": (lambda: D.range(7), 7),
     "batches": (lambda: D.range(7).batch(3), 3),
-    "batches without the rest": (lambda: D.range(7).batch(3, drop_remainder=True), 2),
+    "batches, drop_remainder": (lambda: D.range(7).batch(3, drop_remainder=True), 2),
     "repeated": (lambda: D.range(7).repeat(3), 21),
     "endless": (lambda: D.range(7).repeat(), tf.data.INFINITE_CARDINALITY),
     "filtered": (lambda: D.range(7).filter(lambda i: i > 2), tf.data.UNKNOWN_CARDINALITY),
-    "promised": (lambda: D.range(7).filter(lambda i: i > 2).apply(tf.data.experimental.assert_cardinality(4)), 4),
+    "asserted": (lambda: D.range(7).filter(lambda i: i > 2).apply(tf.data.experimental.assert_cardinality(4)), 4),
     "nothing": (lambda: D.range(0), 0),
     "filtered and repeated for ever": (lambda: D.range(7).filter(lambda i: i > 2).repeat(), tf.data.INFINITE_CARDINALITY),
     "shuffled and repeated in one step": (lambda: D.range(7).apply(tf.data.experimental.shuffle_and_repeat(3, 2)), 14),

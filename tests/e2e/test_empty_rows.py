@@ -1,4 +1,4 @@
-"""Rows without bytes go through batches, remainders and unbatch; TensorFlow's own unbatch kernel dies of them."""
+"""Rows without bytes pass through batches, remainders and unbatch. TensorFlow's own unbatch kernel crashes on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ D = tf.data.Dataset
 
 
 def _some():
-    """Numbers whose count is unknown before the run."""
+    """Numbers of unknown cardinality."""
     return D.range(23).filter(lambda i: i % 4 > 0)
 
 
@@ -21,13 +21,13 @@ def _nothing(i):
 
 BATCHES = {
     "a batch": lambda: _some().map(_nothing).batch(4),
-    "a batch without the rest": lambda: _some().map(_nothing).batch(4, drop_remainder=True),
+    "a batch, drop_remainder": lambda: _some().map(_nothing).batch(4, drop_remainder=True),
     "a parallel batch": lambda: _some().map(_nothing).batch(4, num_parallel_calls=2),
     "a batch and a map": lambda: _some().map(_nothing).batch(4).map(lambda b: b + 1),
     "a batch of pairs": lambda: _some().map(lambda i: (i, _nothing(i))).batch(4),
     "a batch of pairs and a map": lambda: _some().map(lambda i: (i, _nothing(i))).batch(4).map(lambda i, b: (i + 1, b)),
-    "sizes that only running tells": lambda: _some().map(lambda i: (i, tf.zeros(tf.stack([0 * i, 3])))).batch(4),
-    "strings beside": lambda: _some().map(lambda i: (i, tf.fill([0], ""), tf.as_string(i))).batch(4).map(lambda *b: b),
+    "sizes known only at run time": lambda: _some().map(lambda i: (i, tf.zeros(tf.stack([0 * i, 3])))).batch(4),
+    "with strings": lambda: _some().map(lambda i: (i, tf.fill([0], ""), tf.as_string(i))).batch(4).map(lambda *b: b),
     "a padded batch": lambda: _some().map(_nothing).padded_batch(4, padded_shapes=[0, 3]),
     "a rebatch": lambda: _some().map(_nothing).batch(4).rebatch(3),
 }
@@ -57,7 +57,7 @@ def _unbatch_below_one_stream():
 
 @pytest.mark.parametrize("make", [_unbatch, _unbatch_in_a_function, _unbatch_below_one_stream])
 def test_unbatch_gives_empty_rows(cluster, make):
-    """There is no local run to compare with: it would end this process."""
+    """The test has no local run to compare with, because that would crash this process."""
     assert list(make().apply(pecan.distribute(cluster.target)).as_numpy_iterator()) == [0] * 8
 
 

@@ -1,4 +1,4 @@
-"""Why the steps of a job run in the order in which they do, asked of real dispatchers."""
+"""Explanations of the order of a job's steps, from real dispatchers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pecan
 import pytest
 import tensorflow as tf
 from pecan._src.servers import programs
-from test_commands import said
+from test_commands import run_command
 
 D = tf.data.Dataset
 
@@ -29,7 +29,7 @@ def test_a_job_whose_order_is_off_says_so(cluster):
     assert (found.order, found.tolerance, found.state, found.moved) == ("off", "", "off", ())
     assert found.why
     assert "state  off" in str(found)
-    # By its name, by its id, and through other steps.
+    # The job can be named by its name, by its id, and by a dataset with further steps.
     for other in (
         pecan.explain("explained-off", cluster.target),
         pecan.explain(found.job_id, cluster.target),
@@ -46,7 +46,7 @@ def test_a_job_that_may_be_ordered_explains_its_steps(cluster):
     assert all(step.reason for step in found.steps)
     assert [step.label for step in found.steps] == ["next_one", *(step.name for step in found.steps[1:])]
     assert "its author fixed its position with pecan.keep_position" in found.steps[1].reason
-    # Nothing was run: nothing is known of costs, and nothing moves.
+    # Nothing has run, so no costs are known and no step moves.
     assert found.moved == () and found.measured_gain is None
 
 
@@ -70,12 +70,12 @@ def test_steps_are_called_what_their_author_calls_them(cluster):
 def test_pecanctl_and_pecan_show_the_same(cluster, tmp_path):
     dataset = steps(D.range(40)).apply(pecan.distribute(cluster.target, job_name="explained", order="paper"))
     address = cluster.target.removeprefix("pecan://")
-    shown = said("pecanctl", "explain", "explained", "--dispatcher", address)
+    shown = run_command("pecanctl", "explain", "explained", "--dispatcher", address)
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout == pecan.explain(dataset).text(120) + "\n"
-    as_json = said("pecanctl", "explain", "explained", "--dispatcher", address, "--json")
+    as_json = run_command("pecanctl", "explain", "explained", "--dispatcher", address, "--json")
     assert json.loads(as_json.stdout)["order"] == "ORDER_PAPER"
-    assert "explained, order: " in said("pecanctl", "jobs", "--dispatcher", address).stdout
+    assert "explained, order: " in run_command("pecanctl", "jobs", "--dispatcher", address).stdout
 
 
 def test_a_job_that_is_not_there_is_an_error(cluster):
@@ -83,7 +83,7 @@ def test_a_job_that_is_not_there_is_an_error(cluster):
     with pytest.raises(LookupError, match=r"nobodys.*JOB_UNKNOWN") as caught:
         pecan.explain("nobodys", cluster.target)
     assert isinstance(caught.value, pecan.NotFoundError)
-    done = said("pecanctl", "explain", "nobodys", "--dispatcher", address)
+    done = run_command("pecanctl", "explain", "nobodys", "--dispatcher", address)
     assert done.returncode == 1
     assert "pecanctl jobs lists" in done.stderr
 

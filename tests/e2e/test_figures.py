@@ -1,4 +1,4 @@
-"""What `pecanctl nodes` shows: for jobs that were read to the end without a failure, exactly what the steps made."""
+"""The metrics of `pecanctl nodes` are exact for jobs that are read to the end without a failure."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _twice(x: tf.Tensor) -> tf.Tensor:
     return x * 2
 
 
-# A pipeline of n source elements, and what its steps make in one epoch. What a third filter or a flat_map leaves of n is
-# written out, so that nothing of Pecan or TensorFlow says what is right.
+# A pipeline of n source elements, and the number of elements that its steps produce in one epoch. The numbers are written
+# as formulas, so that neither Pecan nor TensorFlow decides what is right.
 PIPELINES = {
     "scalars": (lambda n: D.range(n).map(_twice), lambda n: {"Range": n, "Map": n}),
     "batch": (lambda n: D.range(n).map(_twice).batch(10), lambda n: {"Range": n, "Map": n, "Batch": -(-n // 10)}),
-    # The closing stream batches short batches of streams again.
+    # The closing stream batches the partial batches of streams again.
     "remainder": (
         lambda n: D.range(n).filter(_third).batch(10),
         lambda n: {"Range": n, "Filter": n - -(-n // 3), "Batch": -(-(n - -(-n // 3)) // 10)},
@@ -55,8 +55,8 @@ PIPELINES = {
 }
 
 
-def _figures(job: dict) -> dict[str, int]:
-    """Elements by op; a pipeline here has one step of each."""
+def _elements_by_op(job: dict) -> dict[str, int]:
+    """Elements by op. Each pipeline has at most one step of each op."""
     sums: collections.Counter[str] = collections.Counter()
     for node in job.get("nodes", []):
         sums[re.sub(r"Dataset(V\d)?$", "", node["op"])] += int(node.get("elements", 0))
@@ -70,27 +70,27 @@ def test_metrics_of_steps_are_exact_over_epochs(cluster, n):
     def jobs() -> dict[str, dict]:
         return {job["job_id"]: job for job in link.status().get("jobs", [])}
 
-    expected, held = {}, []
+    expected, datasets = {}, []
     for name, (make, counts) in PIPELINES.items():
         for _ in range(ROUNDS):
             before = set(jobs())
-            # Behind the last pass of a repeat no epoch is opened ahead, which would be begun for nobody.
+            # After the last pass of a repeat no epoch is prefetched, so no elements are produced without a reader.
             dataset = make(n).repeat(EPOCHS).apply(pecan.distribute(cluster.target))
             for _element in dataset:
                 pass
             (job,) = set(jobs()) - before
             expected[job] = (name, {op: EPOCHS * count for op, count in counts(n).items()})
-            held.append(dataset)
+            datasets.append(dataset)
 
-    def figures() -> dict[str, tuple[str, dict[str, int]]]:
+    def measured() -> dict[str, tuple[str, dict[str, int]]]:
         now = jobs()
-        return {job: (name, _figures(now[job])) for job, (name, _) in expected.items()}
+        return {job: (name, _elements_by_op(now[job])) for job, (name, _) in expected.items()}
 
     # Heartbeats carry metrics and the data plane carries elements, so the last metrics may come late. Later heartbeats change nothing.
     end = time.monotonic() + PATIENCE_S
-    while figures() != expected and time.monotonic() < end:
+    while measured() != expected and time.monotonic() < end:
         time.sleep(0.05)
-    assert figures() == expected
-    _until("workers go on telling", Heartbeats(link).three)
-    assert figures() == expected
+    assert measured() == expected
+    _until("workers send more heartbeats", Heartbeats(link).three)
+    assert measured() == expected
     assert all(node["node"] and node["op"] for job in jobs().values() for node in job.get("nodes", []))

@@ -1,6 +1,6 @@
-"""Trainer and worker on two hosts: network namespaces with a link between them whose speed the tests set.
+"""A trainer and a worker on two hosts. The hosts are network namespaces, and the tests set the speed of the link.
 
-Namespaces have a host id each, as hosts do, so nothing can go through shared memory here.
+Each namespace has its own host id, like a host, so elements cannot go through shared memory.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from script import Script
 from test_commands import Program
 
 TRAINER, WORKER = "10.213.77.1", "10.213.77.2"
-# A connection measures its link before it compresses. On a busy host that takes some tens of elements.
+# A connection measures its link before it compresses. On a busy host that takes tens of elements.
 COUNT, SIZE = 96, 1 << 20
-# Slow enough that compression pays by far on any machine, and fast enough for a test.
+# On a link this slow compression is faster on any machine, and the tests still end soon.
 SLOW = ["tbf", "rate", "100mbit", "burst", "256kb", "latency", "50ms"]
 
 
 class Hosts:
-    """Two namespaces, a link, and a service whose worker is on the second one."""
+    """Two namespaces, a link, and a service whose worker runs in the second namespace."""
 
     def __init__(self) -> None:
         self.names = [f"pecan-{os.getpid()}-{which}" for which in ("trainer", "worker")]
@@ -37,11 +37,11 @@ class Hosts:
             run("ip", "-n", name, "link", "set", link, "up")
             run("ip", "-n", name, "link", "set", "lo", "up")
             run(*self.inside(name), "tc", "qdisc", "add", "dev", link, "root", *SLOW)
-            # A loopback as slow as the link: what is decided there is not decided by speed.
+            # The loopback is as slow as the link, so that speed does not decide about compression there.
             run(*self.inside(name), "tc", "qdisc", "add", "dev", "lo", "root", *SLOW)
 
     def serve(self) -> str:
-        """Starts the service and gives its address."""
+        """Starts the service, and returns its address."""
         dispatcher = self.start(0, "pecan-dispatcher", "--listen", f"{TRAINER}:0")
         self.start(
             1, "pecan-worker", "--dispatcher", dispatcher.address, "--listen", "0.0.0.0:5051",
@@ -59,20 +59,20 @@ class Hosts:
         return ["ip", "netns", "exec", name]
 
     def read(self, host: int, address: str, make: str, **options: object) -> tuple[int, int]:
-        """Reads a dataset on a host; bytes that came in over the link, and bytes that went over the loopback."""
+        """Reads a dataset on a host. Returns the bytes received over the link and over the loopback."""
         with Script(
             f"""
-            def came():
+            def received():
                 lines = [line.split() for line in open("/proc/net/dev") if ":" in line]
                 return [sum(int(line[1]) for line in lines if (line[0] == "lo:") == lo) for lo in (False, True)]
             dataset = D.range({COUNT}).map(lambda i: {make})
             ours = dataset.apply(pecan.distribute({address!r}, deterministic=True, **{options!r}))
-            before = came()
+            before = received()
             seen = [(int(element[0]), int(tf.size(element))) for element in ours]
             if {make!r}.startswith("tf.fill"):
                 assert seen == [(i, {SIZE}) for i in range({COUNT})], seen
             assert not any("pecan-slot" in line for line in open("/proc/self/maps"))
-            say(*[after - before for before, after in zip(before, came())])
+            say(*[after - before for before, after in zip(before, received())])
             """,
             through=self.inside(self.names[host]),
         ) as script:
@@ -113,27 +113,27 @@ def service(hosts):
     return hosts.serve()
 
 
-# Zeros but for the first value, and bytes that cannot be made shorter.
-SAME = f"tf.fill([{SIZE}], tf.cast(i, tf.uint8))"
-NOISE = f"tf.cast(tf.random.stateless_uniform([{SIZE}], [i, 1], 0, 256, tf.int32), tf.uint8)"
+# Equal bytes, and bytes that cannot be compressed.
+COMPRESSIBLE = f"tf.fill([{SIZE}], tf.cast(i, tf.uint8))"
+INCOMPRESSIBLE = f"tf.cast(tf.random.stateless_uniform([{SIZE}], [i, 1], 0, 256, tf.int32), tf.uint8)"
 
 
 def test_auto_compresses_between_hosts_on_a_slow_link(hosts, service):
-    link, _ = hosts.read(0, service, SAME)
+    link, _ = hosts.read(0, service, COMPRESSIBLE)
     assert link < COUNT * SIZE / 2
 
 
 def test_auto_leaves_alone_what_does_not_shrink(hosts, service):
-    link, _ = hosts.read(0, service, NOISE)
+    link, _ = hosts.read(0, service, INCOMPRESSIBLE)
     assert link > COUNT * SIZE
 
 
 def test_none_never_compresses(hosts, service):
-    link, _ = hosts.read(0, service, SAME, compression=None)
+    link, _ = hosts.read(0, service, COMPRESSIBLE, compression=None)
     assert link > COUNT * SIZE
 
 
 def test_auto_does_not_compress_on_one_host(hosts, service):
-    link, loopback = hosts.read(1, service, SAME, data_transfer_protocol="tcp")
+    link, loopback = hosts.read(1, service, COMPRESSIBLE, data_transfer_protocol="tcp")
     assert loopback > COUNT * SIZE
     assert link < SIZE

@@ -1,6 +1,6 @@
-"""Elements of 1 byte to 1 GiB arrive as they were; one above 2 GiB is an error in its place.
+"""Elements of 1 byte to 1 GiB arrive unchanged. An element above 2 GiB is an error at its position.
 
-One process at a time, and only where memory allows: worker and trainer hold such an element a few times.
+The tests are skipped if memory is short, because worker and trainer hold several copies of such an element.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from script import Script
 from soak import cases
 
 GIB = 1 << 30
-# The element in the worker, its copy on the way, the one that arrives, and what the test compares it with.
+# The element in the worker, its copy in flight, the received element, and the value that the test compares with.
 ROOM = 8 * GIB
 
 MAKE = """
@@ -54,7 +54,7 @@ def room():
 
 @pytest.mark.parametrize(
     "kind, protocol, compression",
-    # Each kind and each protocol once; compression only has numbers.
+    # Without soak each kind and each protocol runs once, and compression only with numbers.
     cases(
         [("numbers", "shm", None), ("text", "shm", None), ("numbers", "tcp", None), ("text", "tcp", None), ("numbers", "tcp", "snappy")],
         soak=[("text", "shm", None), ("numbers", "tcp", None)],

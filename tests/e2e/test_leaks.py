@@ -1,9 +1,9 @@
 """Trainers and workers leak no memory, descriptors, threads or shared memory over many iterations.
 
-TensorFlow keeps some memory of each iterator too. A loop that needs more than its allowance is therefore compared with
-the same loop over the local dataset. PECAN_RECREATIONS sets how often a dataset is made again (100 by default, since
-TensorFlow's tracing of functions takes most of the time). PECAN_DATASETS sets how many datasets are made and dropped
-without being read (100 by default). `make soak` sets both higher.
+TensorFlow itself keeps some memory of each iterator. A loop that needs more than its allowance is therefore compared
+with the same loop over the local dataset. PECAN_RECREATIONS sets how often a dataset is created (100 by default, because
+TensorFlow's tracing of functions takes most of the time). PECAN_DATASETS sets how many datasets are created and dropped
+unread (100 by default). `make soak` sets both higher.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ TIMES = int(os.environ.get("PECAN_RECREATIONS", "100"))
 DATASETS = int(os.environ.get("PECAN_DATASETS", "100"))
 WARM_UP = 30
 MIB = 1 << 20
-# Go keeps a thread for each call into C that ran at the same time as others, and a busy machine has more of those. Every loop runs at
-# least 100 times, so a leak of one thread per turn exceeds this limit.
+# Go keeps a thread for each concurrent call into C, and a busy machine has more of them. Every loop runs at least 100
+# times, so a leak of one thread per iteration exceeds this limit.
 THREADS = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
-    """What a process holds of the system."""
+class Resources:
+    """The resources of a process."""
 
     memory: int
     descriptors: int
@@ -43,34 +43,34 @@ class Held:
     shared: int
 
     @staticmethod
-    def of(process: int | str = "self") -> Held:
-        """Looks into /proc."""
+    def of(process: int | str = "self") -> Resources:
+        """Reads them from /proc."""
         root = f"/proc/{process}"
         with open(f"{root}/statm") as file:
             memory = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         with open(f"{root}/maps") as file:
             shared = sum("pecan" in line and ("memfd:" in line or "/dev/shm" in line) for line in file)
-        return Held(memory, len(os.listdir(f"{root}/fd")), len(os.listdir(f"{root}/task")), shared)
+        return Resources(memory, len(os.listdir(f"{root}/fd")), len(os.listdir(f"{root}/task")), shared)
 
 
 def _eventually(what, timeout_s=30.0):
-    """Waits for something that comes by itself; the deadline is the test."""
+    """Waits until a condition holds, and fails at the deadline."""
     end = time.monotonic() + timeout_s
     while not what():
-        assert time.monotonic() < end, "it did not come in time"
+        assert time.monotonic() < end, "the condition did not hold in time"
         time.sleep(0.02)
 
 
-def _settled() -> Held:
-    """What this process holds once the allocator has given back what is free."""
+def _settled() -> Resources:
+    """The resources of this process after garbage collection and after the allocator has returned free memory."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    return Held.of()
+    return Resources.of()
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A cluster of its own, so that what its workers hold comes from here alone."""
+    """A cluster for this file only, so that no other test changes the resources of its workers."""
     with pecan.LocalCluster(workers=2) as cluster:
         yield cluster
 
@@ -115,7 +115,8 @@ def _named_memory() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if "pecan" in name}
 
 
-# First in this file: a worker keeps the memory of an earlier connection for half a minute, and this test waits for that.
+# This test is the first in the file. A worker keeps the memory of an earlier connection for half a minute, and the test
+# would wait for that.
 def test_a_trainer_that_is_killed_leaves_no_shared_memory(cluster):
     before = _named_memory()
     with Script(
@@ -129,52 +130,52 @@ def test_a_trainer_that_is_killed_leaves_no_shared_memory(cluster):
     ) as script:
         assert int(script.line()) > 0
         workers = [server.process.pid for server in cluster.workers]
-        assert any(Held.of(pid).shared for pid in workers)
+        assert any(Resources.of(pid).shared for pid in workers)
         script.process.kill()
         script.rest()
-        _eventually(lambda: not any(Held.of(pid).shared for pid in workers))
+        _eventually(lambda: not any(Resources.of(pid).shared for pid in workers))
     assert _named_memory() == before
 
 
 USES = {
     "read to the end": (lambda: D.range(10).map(lambda i: (i, tf.as_string(i))), _read_whole),
     "rows in blocks": (lambda: D.range(10), _read_whole),
-    "left early with elements under way": (lambda: D.range(10).repeat().map(_large), _leave_early),
-    "elements that fail": (lambda: D.range(10).map(_failing), _meet_errors),
-    "an iterator nobody reads": (lambda: D.range(10).map(_large).prefetch(1), _never_start),
+    "left early with elements in flight": (lambda: D.range(10).repeat().map(_large), _leave_early),
+    "failing elements": (lambda: D.range(10).map(_failing), _meet_errors),
+    "an unread iterator": (lambda: D.range(10).map(_large).prefetch(1), _never_start),
 }
 
 
-# Two of the others read to the end as well.
+# Two other cases also read to the end.
 @pytest.mark.parametrize("use", cases(USES, soak=["read to the end"]))
 def test_a_dataset_made_and_read_again_and_again(cluster, limit, use):
     make, read = USES[use]
     link = _link(cluster)
     workers = [server.process.pid for server in cluster.workers]
 
-    def grown(again):
-        """What a loop adds to this process and to the workers."""
+    def measure(iteration):
+        """The resources of this process and of the workers before and after a loop."""
         for _ in range(WARM_UP):
-            again()
-        before, theirs = _settled(), [Held.of(pid) for pid in workers]
+            iteration()
+        before, theirs = _settled(), [Resources.of(pid) for pid in workers]
         for number in range(TIMES):
             if number % 100 == 0:
                 limit(DEADLINE_S)
-            again()
+            iteration()
         _eventually(lambda: (gc.collect(), link.stats())[1]["live"] == 0)
         _eventually(lambda: link.stats()["pool"]["Blocks"] == 0)
-        return before, _settled(), theirs, [Held.of(pid) for pid in workers]
+        return before, _settled(), theirs, [Resources.of(pid) for pid in workers]
 
-    before, after, theirs_before, theirs_after = grown(
+    before, after, theirs_before, theirs_after = measure(
         lambda: read(make().apply(pecan.distribute(cluster.target, deterministic=True)))
     )
     stats = link.stats()["pool"]
     assert stats["Misuses"] == 0
     # The pool keeps idle blocks on purpose, Python and the allocator fragment memory, and TensorFlow keeps about 20 kB of
-    # graph and functions per dataset.
+    # graph and functions for each dataset.
     grew, allowed = after.memory - before.memory, stats["IdleBytes"] + 24 * MIB + TIMES * 20_000
     if grew >= allowed:
-        local_before, local_after, _, _ = grown(lambda: read(make()))
+        local_before, local_after, _, _ = measure(lambda: read(make()))
         allowed += max(0, local_after.memory - local_before.memory)
     assert grew < allowed, (before, after)
     assert after.descriptors - before.descriptors < 8, (before, after)
@@ -184,12 +185,12 @@ def test_a_dataset_made_and_read_again_and_again(cluster, limit, use):
         assert worker_after.descriptors - worker_before.descriptors < 8, (worker_before, worker_after)
         assert worker_after.threads - worker_before.threads < THREADS, (worker_before, worker_after)
         assert worker_after.shared - worker_before.shared < 16, (worker_before, worker_after)
-        # Windows and shared memory are theirs to keep while a reader is connected; their budgets bound both.
+        # Workers keep windows and shared memory while a reader is connected. Their budgets limit both.
         assert worker_after.memory - worker_before.memory < 128 * MIB + TIMES * 20_000, (worker_before, worker_after)
 
 
 def test_datasets_that_are_made_and_dropped(limit):
-    """L8: nothing of them stays in this process, and the dispatcher forgets jobs and datasets within the trainer's timeout."""
+    """L8: this process keeps nothing of them, and the dispatcher removes jobs and datasets within the trainer's timeout."""
     config = pecan.DispatcherConfig(dataset_timeout_ms=500)
     with pecan.LocalCluster(1, dispatcher=config) as cluster:
         link = _link(cluster)
@@ -206,7 +207,7 @@ def test_datasets_that_are_made_and_dropped(limit):
         for number in range(WARM_UP):
             make(number)
         _eventually(forgotten)
-        before, theirs = _settled(), [Held.of(pid) for pid in processes]
+        before, theirs = _settled(), [Resources.of(pid) for pid in processes]
         for number in range(DATASETS):
             if number % 100 == 0:
                 limit(DEADLINE_S)
@@ -215,15 +216,15 @@ def test_datasets_that_are_made_and_dropped(limit):
         assert link.status()["jobs"]
         del last
         _eventually(forgotten, 60)
-        for was, now in zip([before, *theirs], [_settled(), *(Held.of(pid) for pid in processes)]):
-            # About 20 kB of graph and functions of a dataset are TensorFlow's to keep.
+        for was, now in zip([before, *theirs], [_settled(), *(Resources.of(pid) for pid in processes)]):
+            # TensorFlow keeps about 20 kB of graph and functions for each dataset.
             assert now.memory - was.memory < 32 * MIB + DATASETS * 20_000, (was, now)
             assert now.descriptors - was.descriptors < 8, (was, now)
             assert now.threads - was.threads < THREADS, (was, now)
             assert now.shared - was.shared < 8, (was, now)
 
 
-# More where an epoch is cheap, fewer where its elements are large.
+# Cheap epochs run more often than epochs with large elements.
 EPOCHS = {"small": (lambda: D.range(10), 3 * TIMES), "large": (lambda: D.range(10).map(_large), TIMES // 2)}
 
 
@@ -234,18 +235,18 @@ def test_a_worker_that_serves_many_epochs(cluster, limit, size):
     iterator = iter(make().repeat().apply(pecan.distribute(cluster.target)))
     for _ in range(10 * 50):
         next(iterator)
-    before, ours_before = {pid: Held.of(pid) for pid in processes}, _settled()
+    before, ours_before = {pid: Resources.of(pid) for pid in processes}, _settled()
     for epoch in range(epochs):
         if epoch % 100 == 0:
             limit(DEADLINE_S)
         for _ in range(10):
             next(iterator)
-    for pid, held in before.items():
-        now = Held.of(pid)
-        assert now.memory - held.memory < 32 * MIB, (held, now)
-        assert now.descriptors - held.descriptors < 8, (held, now)
-        assert now.threads - held.threads < THREADS, (held, now)
-        assert now.shared - held.shared < 16, (held, now)
+    for pid, earlier in before.items():
+        now = Resources.of(pid)
+        assert now.memory - earlier.memory < 32 * MIB, (earlier, now)
+        assert now.descriptors - earlier.descriptors < 8, (earlier, now)
+        assert now.threads - earlier.threads < THREADS, (earlier, now)
+        assert now.shared - earlier.shared < 16, (earlier, now)
     now = _settled()
     assert now.memory - ours_before.memory < 32 * MIB, (ours_before, now)
     assert now.descriptors - ours_before.descriptors < 8, (ours_before, now)
@@ -254,16 +255,16 @@ def test_a_worker_that_serves_many_epochs(cluster, limit, size):
 
 
 def test_a_worker_that_is_killed_leaves_no_shared_memory():
-    # Connections to other workers keep theirs for half a minute after their last use.
-    before, mapped = _named_memory(), Held.of().shared
+    # Connections to other workers keep their shared memory for half a minute after their last use.
+    before, mapped = _named_memory(), Resources.of().shared
     with pecan.LocalCluster(workers=2) as cluster:
         iterator = iter(D.range(400).map(_large).apply(pecan.distribute(cluster.target)))
         seen = [int(next(iterator)[0][0]) for _ in range(20)]
-        assert Held.of().shared > mapped
+        assert Resources.of().shared > mapped
         os.kill(cluster.workers[0].process.pid, signal.SIGKILL)
         seen += [int(element[0][0]) for element in iterator]
         assert sorted(seen) == list(range(400))
         os.kill(cluster.workers[1].process.pid, signal.SIGKILL)
         del iterator
-        _eventually(lambda: (gc.collect(), Held.of().shared)[1] <= mapped)
+        _eventually(lambda: (gc.collect(), Resources.of().shared)[1] <= mapped)
     assert _named_memory() == before

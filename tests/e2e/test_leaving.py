@@ -1,6 +1,6 @@
-"""Deleting an iterator takes at most 1 s and leaving Python at most 2 s, also while a reader waits or elements are in flight.
+"""Deleting an iterator takes at most 1 s and exiting Python at most 2 s, also while a reader waits or elements are in flight.
 
-The bounds here are wider, because a busy machine is slow. They find hangs.
+The limits here are higher, because a busy machine is slow. They find hangs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from soak import SOAK, cases
 
 DELETE_S, LEAVE_S = 4.0, 30.0
 
-# Nothing comes: there is no worker, or no element passes. Elements are under way: more than the reader takes.
+# In the first three states no element arrives. In the last state more elements are in flight than the reader dequeues.
 STATES = {
     "no worker": ("cluster = pecan.LocalCluster(workers=0)", "D.range(10)"),
     "no element": ("cluster = pecan.LocalCluster(workers=1)", "D.range(10**12).filter(lambda i: i < 0)"),
@@ -21,24 +21,24 @@ STATES = {
         "cluster = pecan.LocalCluster(workers=1)",
         "D.range(10**12).filter(lambda i: i < 0).batch(3).map(lambda i: i + 1)",
     ),
-    "elements under way": (
+    "elements in flight": (
         "cluster = pecan.LocalCluster(workers=1)",
         "D.range(10**6).map(lambda i: tf.fill([10**6], i))",
     ),
 }
 AROUND = {
-    "read as it is": "",
+    "no further step": "",
     "prefetch": ".prefetch(2)",
     "parallel map": ".map(lambda i: i * 2, num_parallel_calls=2).prefetch(4)",
     "repeat and batch": ".repeat().batch(1).prefetch(1)",
 }
 
 
-def _begin(state):
+def _script(state):
     start, dataset = STATES[state]
     return f"""
 {start}
-flows = {state == "elements under way"}
+has_elements = {state == "elements in flight"}
 dataset = {dataset}.apply(pecan.distribute(cluster.target))
 waiting = threading.Event()
 def read():
@@ -49,15 +49,15 @@ def read():
 """
 
 
-# How often each iterator is made and deleted.
+# How often each iterator is created and deleted.
 TIMES = 3 if SOAK else 1
 
 
 def test_an_iterator_is_deleted():
     lines = """
-def delete(variant, flows):
+def delete(variant, has_elements):
     iterator = iter(variant)
-    if flows:
+    if has_elements:
         next(iterator)
     time.sleep(0.3)
     began = time.monotonic()
@@ -67,7 +67,7 @@ def delete(variant, flows):
 """
     variants = ", ".join(f"dataset{steps}" for steps in AROUND.values())
     for state in STATES:
-        lines += _begin(state) + f"for variant in [{variants}] * {TIMES}: delete(variant, flows)\n"
+        lines += _script(state) + f"for variant in [{variants}] * {TIMES}: delete(variant, has_elements)\n"
     with Script(lines) as script:
         for state in STATES:
             for around in list(AROUND) * TIMES:
@@ -75,7 +75,7 @@ def delete(variant, flows):
         assert script.rest(30)[0] == 0
 
 
-WAYS_OUT = {
+EXITS = {
     "the end of the script": ("", 0),
     "sys.exit": ("sys.exit(3)", 3),
     "an exception": ("raise ValueError('a fault of the user')", 1),
@@ -83,20 +83,20 @@ WAYS_OUT = {
 }
 
 
-LEFT = [(state, "sys.exit") for state in STATES] + [("elements under way", way) for way in WAYS_OUT if way != "sys.exit"]
+CASES = [(state, "sys.exit") for state in STATES] + [("elements in flight", how) for how in EXITS if how != "sys.exit"]
 
 
 @pytest.mark.parametrize(
-    "state, way",
-    # Python leaves by sys.exit() and by an exception in the same way, and test_training_that_raises_ends_at_once raises one.
+    "state, how",
+    # Python exits by sys.exit() and by an exception in the same way, and test_training_that_raises_ends_at_once raises one.
     # In "no element" and "only the closing stream left" a reader waits for a worker in the same way.
-    cases(LEFT, soak=[("no element", "sys.exit"), ("elements under way", "sys.exit"), ("elements under way", "an exception")]),
+    cases(CASES, soak=[("no element", "sys.exit"), ("elements in flight", "sys.exit"), ("elements in flight", "an exception")]),
 )
-def test_python_is_left_while_a_thread_reads(state, way):
-    """L8: by the end of the script, by an exception in it and by a signal."""
-    lines, code = WAYS_OUT[way]
+def test_python_is_left_while_a_thread_reads(state, how):
+    """L8: Python exits at the end of the script, by an exception or by a signal."""
+    lines, code = EXITS[how]
     with Script(
-        _begin(state)
+        _script(state)
         + f"""
 threading.Thread(target=read, daemon=True).start()
 waiting.wait()
@@ -112,9 +112,9 @@ say("leaving")
 
 
 def test_generators_that_are_abandoned_give_everything_back():
-    """L8: one that is dropped half way at once, and at the dispatcher too; another one when Python is left."""
+    """L8: a generator that is dropped in the middle frees everything at once, also at the dispatcher. Another is dropped at exit."""
     with Script(
-        _begin("elements under way")
+        _script("elements in flight")
         + """
 from pecan._src.client import session
 link = session.connect(cluster.target.removeprefix("pecan://"), 10)
@@ -146,7 +146,7 @@ say("leaving")
 
 def test_a_thread_that_exits_takes_only_itself():
     with Script(
-        _begin("elements under way")
+        _script("elements in flight")
         + """
 def read():
     for element in dataset:
@@ -166,7 +166,7 @@ say(int(next(iter(dataset))[0]) >= 0)
 
 
 def test_training_that_raises_ends_at_once():
-    """L8: an exception in the user's own part of the loop."""
+    """L8: the user's own code in the loop raises an exception."""
     with Script(
         """
         cluster = pecan.LocalCluster(workers=1)
@@ -189,16 +189,16 @@ def test_training_that_raises_ends_at_once():
         assert time.monotonic() - began <= LEAVE_S
 
 
-# The child's calls are refused before anybody looks at what its parent reads.
-@pytest.mark.parametrize("state", cases(["no worker", "elements under way"], soak=["no worker"]))
+# Pecan refuses the child's calls, whatever its parent reads.
+@pytest.mark.parametrize("state", cases(["no worker", "elements in flight"], soak=["no worker"]))
 def test_a_child_forked_while_elements_are_read(state):
-    """It is refused what it asks of Pecan, and it ends.
+    """Pecan refuses the child's calls, and the child ends.
 
-    It does not touch the iterator that its parent reads: those are TensorFlow's, whose threads are not in the child, and
-    an iterator of a local dataset waits there for ever just as well.
+    The child does not use its parent's iterator. An iterator needs TensorFlow's threads, which the child does not have. In
+    the child an iterator of a local dataset waits for ever as well.
     """
     with Script(
-        _begin(state)
+        _script(state)
         + """
 threading.Thread(target=read, daemon=True).start()
 waiting.wait()
@@ -225,7 +225,7 @@ say(code, time.monotonic() - began)
 
 
 def test_a_forked_child_that_reads_its_parents_dataset_is_refused():
-    """L5: the steps between do not matter."""
+    """L5: it is refused with any step after distribute()."""
     with Script(
         """
         cluster = pecan.LocalCluster(workers=1)
@@ -262,7 +262,7 @@ def test_a_forked_child_may_be_the_first_to_use_pecan():
 
 
 def test_processes_that_are_spawned_or_forked():
-    """L5: by multiprocessing, as data loaders start them; their parent goes on with what it reads."""
+    """L5: multiprocessing starts the processes, as data loaders do. Their parent continues to read."""
     with Script(
         """
         import multiprocessing

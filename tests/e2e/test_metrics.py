@@ -1,4 +1,4 @@
-"""What servers tell those who watch them, held against what was really done."""
+"""The metrics of servers compared with what the servers did."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def free_port() -> int:
 
 
 def get(port: int, path: str) -> tuple[int, str]:
-    """Code and text of a page."""
+    """The status code and the text of a page."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as page:
             return page.status, page.read().decode()
@@ -31,18 +31,18 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 
 def scrape(port: int) -> dict[str, float]:
-    """Every sample of ours, by its name with its labels."""
+    """Every sample of Pecan, by its name with labels."""
     code, text = get(port, "/metrics")
     assert code == 200, text
     return {name: float(value) for name, value in re.findall(r"^(pecan_\S+(?:\{.*\})?) (\S+)$", text, re.MULTILINE)}
 
 
-def until(port: int, wanted, what: str) -> dict[str, float]:
-    """The first scrape that is as wanted."""
+def until(port: int, condition, what: str) -> dict[str, float]:
+    """Scrapes until `wanted` is true for the samples, and returns them."""
     deadline = time.monotonic() + WAIT
     while True:
         seen = scrape(port)
-        if wanted(seen):
+        if condition(seen):
             return seen
         assert time.monotonic() < deadline, f"waited for {what}: {seen}"
         time.sleep(0.1)
@@ -99,7 +99,7 @@ def test_metrics_say_what_was_done(tmp_path):
 
         worker = scrape(at_worker)
         assert worker["pecan_worker_session_up"] == 1
-        # An epoch opened ahead may have made an element of each of its streams.
+        # A prefetched epoch may have produced one element of each of its streams.
         assert 2 * (rows - 1) <= worker["pecan_worker_elements_produced_total"] <= 2 * (rows - 1) + 100
         assert worker["pecan_worker_elements_sent_total"] == 2 * (rows - 1)
         assert worker["pecan_worker_sent_bytes_total"] >= 2 * (rows - 1) * 4
@@ -108,10 +108,10 @@ def test_metrics_say_what_was_done(tmp_path):
 
         programs[1].process.kill()
 
-        def gone(seen):
+        def is_gone(seen):
             return seen['pecan_dispatcher_workers{state="connected"}'] == 0
 
-        until(at_dispatcher, gone, "the killed worker to be missed")
+        until(at_dispatcher, is_gone, "the killed worker to disappear")
     finally:
         for program in programs:
             program.process.kill()

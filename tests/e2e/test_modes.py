@@ -1,4 +1,4 @@
-"""What a job promises is said where people look, and a dataset that cannot keep it is refused or runs in a weaker mode."""
+"""Log and status show a job's mode. A dataset that cannot keep the mode is refused or runs in a weaker mode."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ def test_a_jobs_start_is_a_line_in_the_log(cluster, caplog, mode):
         dataset = D.range(40).apply(
             pecan.distribute(cluster.target, job_name=f"said-{mode}", processing_mode=mode, seed=11)
         )
-    said = [r.getMessage() for r in caplog.records if f"job said-{mode} created" in r.getMessage()]
-    assert len(said) == 1
+    messages = [r.getMessage() for r in caplog.records if f"job said-{mode} created" in r.getMessage()]
+    assert len(messages) == 1
     job = next(j for j in _jobs(cluster) if j.get("name") == f"said-{mode}")
     order = {"off": "order off,", "deterministic": "order auto (exact),"}.get(mode, "order auto (approximate),")
     streams = "a worker's own streams" if mode == "off" else f"{job['plan']['num_streams']} streams"
     for words in (f"mode {mode},", "class B", streams, f"plan {job['plan']['hash'][:12]},", "seed 11,", order):
-        assert words in said[0]
-    assert said[0].endswith("dispatcher in memory only")
+        assert words in messages[0]
+    assert messages[0].endswith("dispatcher in memory only")
     assert job["options"]["mode"] == f"MODE_{mode.upper()}"
     assert job["plan"]["determinism"] == "DETERMINISM_CLASS_B"
     del dataset
 
 
 @pytest.mark.parametrize(
-    ("given", "said", "travels"),
+    ("given", "logged", "sent"),
     [
         ({"order_tolerance": "any"}, "order auto (any),", ("ORDER_AUTO", "ORDER_TOLERANCE_ANY")),
         ({"order": "auto", "order_tolerance": "exact"}, "order auto (exact),", ("ORDER_AUTO", "ORDER_TOLERANCE_EXACT")),
         ({"order": "paper"}, "order paper (any),", ("ORDER_PAPER", "ORDER_TOLERANCE_ANY")),
     ],
 )
-def test_order_options_reach_the_dispatcher_and_the_log(cluster, caplog, given, said, travels):
+def test_order_options_reach_the_dispatcher_and_the_log(cluster, caplog, given, logged, sent):
     name = "-".join(("ordered", *given.values()))
     with caplog.at_level(logging.INFO, logger="pecan"):
         dataset = D.range(40).apply(pecan.distribute(cluster.target, job_name=name, **given))
-    assert any(said in r.getMessage() for r in caplog.records)
+    assert any(logged in r.getMessage() for r in caplog.records)
     options = next(j for j in _jobs(cluster) if j.get("name") == name)["options"]
-    assert (options["order"], options["order_tolerance"]) == travels
+    assert (options["order"], options["order_tolerance"]) == sent
     with pytest.raises(pecan.JobMismatchError, match="order"):
         D.range(40).apply(pecan.distribute(cluster.target, job_name=name))
     del dataset
@@ -111,7 +111,7 @@ def test_where_nothing_fails_each_element_comes_once(cluster, mode):
 
 
 def _read_with_a_death(dataset: Iterable, cluster, *, at: int) -> list[int]:
-    """Reads the rest of a pass, and kills a worker in the middle of a stream whose first elements have arrived."""
+    """Reads the rest of a pass, and kills a worker that runs a stream whose first elements have arrived."""
     found: list[int] = []
     killed = False
     for element in dataset:
@@ -126,7 +126,7 @@ def _read_with_a_death(dataset: Iterable, cluster, *, at: int) -> list[int]:
 
 
 def _in_the_middle(cluster, arrived: set[int]) -> int | None:
-    """The process of a worker that has not made all of a stream that has begun to arrive."""
+    """The process of a worker that still runs a stream whose first elements have arrived."""
     pids = {worker.target.removeprefix("pecan://"): worker.process.pid for worker in cluster.workers}
     for worker in session.connect(cluster.target.removeprefix("pecan://"), 10).status()["workers"]:
         for stream in worker.get("streams", []):
@@ -135,10 +135,10 @@ def _in_the_middle(cluster, arrived: set[int]) -> int | None:
     return None
 
 
-def _slow(total: int, *, free: bool = False) -> tf.data.Dataset:
-    """Numbers, large and slow ones, so that workers have made but a part of them when one dies; above a shuffle.
+def _slow(total: int, *, unordered: bool = False) -> tf.data.Dataset:
+    """Large and slow elements after a shuffle, so that workers have produced only a part of them when one dies.
 
-    free: they come as they get ready, so that an index says nothing about the element.
+    With `unordered` elements come in the order in which they are ready, so that an index does not identify an element.
     """
 
     def wait(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -148,16 +148,16 @@ def _slow(total: int, *, free: bool = False) -> tf.data.Dataset:
         return i, work
 
     dataset = D.range(total).shuffle(total)
-    return dataset.map(wait, num_parallel_calls=2, deterministic=not free) if free else dataset.map(wait)
+    return dataset.map(wait, num_parallel_calls=2, deterministic=not unordered) if unordered else dataset.map(wait)
 
 
-# Divided among 16 streams: element i comes from stream i mod 16.
+# The epoch has 16 streams, and element i comes from stream i mod 16.
 TOTAL, STREAMS = 1600, 16
 WINDOW = 1 << 20
 
 
 def _delivered(cluster, name: str) -> dict:
-    """The first epoch's status, when the dispatcher knows that all of it has arrived."""
+    """The first epoch's status, once the dispatcher knows that all of it has arrived."""
     deadline = time.monotonic() + 20
     while True:
         job = next(j for j in _jobs(cluster) if j.get("name") == name)
@@ -169,7 +169,7 @@ def _delivered(cluster, name: str) -> dict:
 
 @pytest.fixture
 def small_windows():
-    """Two workers that make little ahead."""
+    """Two workers that can keep few elements in flight."""
     with pecan.DispatchServer() as dispatcher:
         config = pecan.WorkerConfig(dispatcher.target, window_bytes=WINDOW)
         with contextlib.ExitStack() as stack:
@@ -177,16 +177,16 @@ def small_windows():
             yield types.SimpleNamespace(target=dispatcher.target, workers=workers)
 
 
-MODES_AND_ORDERS = [(mode, free) for mode in ("exactly_once", "at_least_once", "at_most_once", "off") for free in (False, True)]
+CASES = [(mode, unordered) for mode in ("exactly_once", "at_least_once", "at_most_once", "off") for unordered in (False, True)]
 
 
 @pytest.mark.parametrize(
-    "mode, free",
-    # tests/faults/test_every_mode.py kills a worker under a job of each of the others.
-    cases(MODES_AND_ORDERS, soak=[case for case in MODES_AND_ORDERS if case not in (("at_least_once", True), ("at_most_once", False))]),
+    "mode, unordered",
+    # tests/faults/test_every_mode.py kills a worker in the other cases.
+    cases(CASES, soak=[case for case in CASES if case not in (("at_least_once", True), ("at_most_once", False))]),
 )
-def test_a_worker_that_is_killed_costs_what_the_mode_says(small_windows, caplog, mode, free):
-    dataset = _slow(TOTAL, free=free).apply(
+def test_a_worker_that_is_killed_costs_what_the_mode_says(small_windows, caplog, mode, unordered):
+    dataset = _slow(TOTAL, unordered=unordered).apply(
         pecan.distribute(
             small_windows.target, processing_mode=mode, job_name=None if mode == "off" else "lossy",
             max_outstanding_bytes=WINDOW,
@@ -199,28 +199,28 @@ def test_a_worker_that_is_killed_costs_what_the_mode_says(small_windows, caplog,
         assert found == collections.Counter(range(TOTAL))
     elif mode == "at_least_once":
         assert got == wanted
-        # Where an index is fixed, a stream goes on; else it is sent again from its start.
-        assert (sum(found.values()) > TOTAL) == free
+        # If an index identifies an element, the stream continues. Otherwise it is sent again from its start.
+        assert (sum(found.values()) > TOTAL) == unordered
     elif mode == "off":
         assert got == wanted and min(found.values()) >= 2
-        assert free or sum(found.values()) == 2 * TOTAL
+        assert unordered or sum(found.values()) == 2 * TOTAL
     else:
         assert max(found.values()) == 1
         epoch = _delivered(small_windows, "lossy")
         assert int(epoch["streams_truncated"]) > 0
         assert int(epoch["lost"]) == TOTAL - len(got) > 0
-        told = time.monotonic() + 30
+        deadline = time.monotonic() + 30
         while sum("ended early" in r.getMessage() for r in caplog.records) < int(epoch["streams_truncated"]):
-            assert time.monotonic() < told, "nobody was told of the streams that were cut off"
+            assert time.monotonic() < deadline, "the trainer got no warning about truncated streams"
             time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("mode", "free"), [("at_least_once", True), ("at_most_once", False)])
-def test_a_worker_is_killed_behind_a_saved_position(small_windows, mode, free):
-    """L4: a trainer goes on where it stopped, and what its mode promises when a worker is lost holds from there on."""
+@pytest.mark.parametrize(("mode", "unordered"), [("at_least_once", True), ("at_most_once", False)])
+def test_a_worker_is_killed_behind_a_saved_position(small_windows, mode, unordered):
+    """L4: a trainer continues at its position, and from there on its mode's promise for a lost worker holds."""
 
     def distributed():
-        return _slow(TOTAL // 2, free=free).apply(
+        return _slow(TOTAL // 2, unordered=unordered).apply(
             pecan.distribute(small_windows.target, processing_mode=mode, max_outstanding_bytes=WINDOW)
         )
 

@@ -1,4 +1,4 @@
-"""A dataset that is written badly runs in a better order of its steps, and gives the elements that it gave before."""
+"""A dataset with a bad order of steps runs in a better order, and returns the same elements."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import numpy as np
 import pecan
 import tensorflow as tf
 from pecan._src.client import session
-from test_commands import said
+from test_commands import run_command
 from test_epochs import PATIENCE_S
 
 D = tf.data.Dataset
 N, SIDE, LEFT, ROUNDS = 20_000, 96, 8, 96
 
 
-def _picture(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _image(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return i, tf.reshape(tf.range(SIDE * SIDE * 3, dtype=tf.float32), [SIDE, SIDE, 3]) + tf.cast(i, tf.float32)
 
 
-def _costly(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    # Of what the processor rounds as the standard says, wherever a value stands in its registers.
+def _expensive(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    # IEEE 754 defines how these operations round, so vectorization does not change the results.
     for _ in range(ROUNDS):
         x = tf.sqrt(x * x + 1.0)
     return i, x
@@ -30,7 +30,7 @@ def _cropped(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return i, x[:LEFT, :LEFT]
 
 
-def _are_right(elements: dict[int, np.ndarray]) -> bool:
+def _are_correct(elements: dict[int, np.ndarray]) -> bool:
     wanted = np.arange(SIDE * SIDE * 3, dtype=np.float32).reshape(SIDE, SIDE, 3)[:LEFT, :LEFT]
     wanted = wanted + np.array(list(elements), np.float32).reshape(-1, 1, 1, 1)
     for _ in range(ROUNDS):
@@ -38,13 +38,13 @@ def _are_right(elements: dict[int, np.ndarray]) -> bool:
     return np.array_equal(wanted, np.stack(list(elements.values())))
 
 
-def _written_badly() -> tf.data.Dataset:
-    """Work on images. A later step drops most of its result."""
-    return D.range(N).map(_picture).map(_costly).map(_cropped)
+def _badly_ordered() -> tf.data.Dataset:
+    """An expensive step on images, and a later step that drops most of its result."""
+    return D.range(N).map(_image).map(_expensive).map(_cropped)
 
 
 def _rounded(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sums and products that lose decimals. By the graph alone they may pass a mean under approximate."""
+    """Sums and products that lose precision. In tolerance approximate the graph alone allows a mean before them."""
     for _ in range(ROUNDS // 4):
         x = (x + 1e7) * 0.5
         x = (x - 5e6) * 2.0
@@ -56,7 +56,7 @@ def _shrunk(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _fractions(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    i, x = _picture(i)
+    i, x = _image(i)
     return i, x % 7.3
 
 
@@ -65,19 +65,19 @@ def _job(link, name: str) -> dict:
 
 
 def _ordered_in(job: dict, epoch: int) -> str:
-    """In how many of its streams an epoch has another order: "none", "one" or "all"."""
+    """The number of streams of an epoch that have the new order: "none", "one" or "all"."""
     (shown,) = [e for e in job["epochs"] if int(e.get("epoch", 0)) == epoch]
     if not shown.get("ordered", False):
         return "none"
     return {(): "all", (0,): "one"}[tuple(shown.get("ordered_streams", ()))]
 
 
-def _is_told(target: str, name: str) -> None:
-    """The explanation says which step moved, and what that saves by prediction, in the trial and in production."""
+def _check_explanation(target: str, name: str) -> None:
+    """Checks that the explanation names the step that moved, and its gains: predicted, in the trial and in production."""
     found, address = pecan.explain(name, target), target.removeprefix("pecan://")
     assert (found.state, [step.label for step in found.moved]) == ("adopted", ["_cropped"])
-    # Epochs may still be left, and explanations count those that are open.
-    while (shown := said("pecanctl", "explain", name, "--dispatcher", address)).stdout != found.text(120) + "\n":
+    # Explanations count open epochs, and some epochs may still close.
+    while (shown := run_command("pecanctl", "explain", name, "--dispatcher", address)).stdout != found.text(120) + "\n":
         assert shown.returncode == 0 and found != pecan.explain(name, target), (found.text(120), shown.stdout)
         found = pecan.explain(name, target)
     text = " ".join(shown.stdout.split())
@@ -90,12 +90,12 @@ def _is_told(target: str, name: str) -> None:
 
 
 def test_a_dataset_that_is_written_badly_runs_in_a_better_order(cluster):
-    """O3: nothing happens: measured, planned, tried, piloted in one stream of an epoch, and adopted by one that is opened then."""
+    """O3: without faults an order is proposed, tried and piloted in one stream of an epoch. Later epochs adopt it."""
     link, name = session.connect(cluster.target.removeprefix("pecan://"), 10), "written-badly"
-    dataset = _written_badly().apply(
+    dataset = _badly_ordered().apply(
         pecan.distribute(cluster.target, job_name=name, order="auto", order_tolerance="exact")
     )
-    # An epoch is left as soon as its successor has more of the order.
+    # The test leaves an epoch as soon as the next epoch would have the order in more streams.
     until = {"none": ("measuring", "proposed"), "one": ("piloted",), "all": ("adopted",)}
     ordered, end = [], time.monotonic() + PATIENCE_S
     while "all" not in ordered:
@@ -108,7 +108,7 @@ def test_a_dataset_that_is_written_badly_runs_in_a_better_order(cluster):
             if n % 50 == 0 and _job(link, name)["order"]["state"] not in until[ordered[-1]]:
                 break
             assert time.monotonic() < end, _job(link, name)["order"]
-        assert _are_right(elements)
+        assert _are_correct(elements)
         job = _job(link, name)
         assert job["order"]["state"] in ("measuring", "proposed", "piloted", "adopted"), job["order"]
     assert ordered[0] == "none" and "one" in ordered
@@ -116,21 +116,21 @@ def test_a_dataset_that_is_written_badly_runs_in_a_better_order(cluster):
     assert "order" not in job["plan"]
     explained = link.explain(name)
     assert explained["state"] == "adopted"
-    costly, cropped = explained["steps"][-2:]
-    assert int(cropped.get("place", 0)) < int(costly.get("place", 0)), explained["steps"]
+    expensive, cropped = explained["steps"][-2:]
+    assert int(cropped.get("place", 0)) < int(expensive.get("place", 0)), explained["steps"]
     trial = explained["trial"]
     assert 0 < trial["saved_low_s"] <= trial["original_s"] - trial["ordered_s"] and "refused" not in trial
     assert all(component.get("max_difference", 0) == 0 for component in trial["components"])
     production = explained["production"]
     assert production["same_epochs"] and production["ordered_s"] < production["registered_s"]
-    _is_told(cluster.target, name)
-    # Behind the crop there is little left to do.
-    figures = next(node for node in job["nodes"] if node["node"] == costly["node"])
+    _check_explanation(cluster.target, name)
+    # After the crop the expensive step has few bytes to process.
+    figures = next(node for node in job["nodes"] if node["node"] == expensive["node"])
     assert int(figures["bytes_in"]) < int(figures["elements"]) * SIDE * SIDE * 3 * 4
 
 
 def test_an_order_whose_elements_differ_too_much_is_refused_by_its_trial(cluster):
-    """O2: what the graph cannot tell, a trial sees; `pecan.explain` says by how much, and nothing is in the other order."""
+    """O2: the trial finds a difference that the graph does not show. `pecan.explain` gives its size, and no epoch has the order."""
     link, name = session.connect(cluster.target.removeprefix("pecan://"), 10), "differs"
     dataset = D.range(N).map(_fractions).map(_rounded).map(_shrunk)
     dataset = dataset.apply(pecan.distribute(cluster.target, job_name=name, order="auto", order_tolerance="approximate"))
@@ -145,7 +145,7 @@ def test_an_order_whose_elements_differ_too_much_is_refused_by_its_trial(cluster
         seen += n + 1
     found = pecan.explain(dataset)
     assert found.state == "refused", order
-    # The explanation has the plan too.
+    # The explanation also has the proposed order.
     assert found.moved == (found.steps[-1],)
     assert "component 1 (float32) differs by up to " in found.why
     difference = found.differences[1]

@@ -1,4 +1,4 @@
-"""In deterministic mode another order of the steps changes no byte, and a saved position names the order of its epoch."""
+"""In mode deterministic another order of the steps changes no byte, and a saved position contains the order of its epoch."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tests.e2e.test_epochs import PATIENCE_S
 D = tf.data.Dataset
 N, SHARES = 16_000, 4
 EPOCHS, READ, STOP = 3, 40, 15
-# Nobody else has it: it tells the job from those of other tests.
+# No other test uses this seed, so it identifies the job.
 SEED = 710_713
 
 
-def _picture(i):
+def _image(i):
     return i, tf.reshape(tf.range(256 * 256 * 3, dtype=tf.float32), [256, 256, 3]) + tf.random.uniform([])
 
 
-def _costly(i, x):
-    # Of what the processor rounds as the standard says, wherever a value stands in its registers.
+def _expensive(i, x):
+    # IEEE 754 defines how these operations round, so vectorization does not change the results.
     for _ in range(4):
         x = tf.sqrt(x * x + 1.0)
     return i, x
@@ -42,14 +42,15 @@ def _share(k):
     return D.range(k * (N // SHARES), (k + 1) * (N // SHARES))
 
 
-def _written_badly() -> tf.data.Dataset:
-    # So many that a trial is worth it; the first few of each epoch are read. There is a stream for each share, which takes time to open.
-    dataset = D.range(SHARES).flat_map(_share).shuffle(50).map(_picture).map(_costly).map(_cropped)
+def _badly_ordered() -> tf.data.Dataset:
+    # The dataset is large enough for a trial to pay off, and the test reads only the start of each epoch. It has few shares,
+    # because each share is a stream, and a stream takes time to open.
+    dataset = D.range(SHARES).flat_map(_share).shuffle(50).map(_image).map(_expensive).map(_cropped)
     return dataset.apply(tf.data.experimental.assert_cardinality(N))
 
 
 def _distributed(target: str, order: str) -> tf.data.Dataset:
-    return _written_badly().apply(
+    return _badly_ordered().apply(
         pecan.distribute(target, deterministic=True, seed=SEED, order=order, max_outstanding_bytes=1 << 16)
     )
 
@@ -59,7 +60,7 @@ def _read(elements, number: int) -> list[tuple[int, str]]:
 
 
 def _job(link) -> dict:
-    """The one that is read and asked for another order."""
+    """The job with an order among the jobs with this seed."""
     (job,) = [job for job in link.status()["jobs"] if job["options"].get("seed") == str(SEED) and job.get("epochs") and "order" in job]
     return job
 
@@ -71,7 +72,7 @@ def _is_ordered(job: dict, number: int) -> bool:
 
 @pytest.fixture(scope="module")
 def undisturbed(cluster) -> list[list[tuple[int, str]]]:
-    """The beginnings of epochs whose steps run as they are written, on two workers."""
+    """The first elements of epochs in the registered order, on two workers."""
     dataset = _distributed(cluster.target, "off")
     epochs = [_read(dataset, READ) for _ in range(EPOCHS)]
     assert len({str(epoch) for epoch in epochs}) == EPOCHS
@@ -82,7 +83,7 @@ def _until_decided(link, dataset) -> None:
     """Reads an epoch until the order of the next one is decided."""
     end = time.monotonic() + PATIENCE_S
     for _ in dataset:
-        # While it is tried nothing else is asked for, which would only take the trial's time.
+        # The test does not read during a trial, because that would slow the trial down.
         while "is trying the order" in (order := _job(link)["order"])["why"] and time.monotonic() < end:
             time.sleep(0.05)
         if order["state"] not in ("measuring", "proposed"):
@@ -90,7 +91,7 @@ def _until_decided(link, dataset) -> None:
         assert time.monotonic() < end, order
 
 
-GO_ON = """
+RESUME = """
 import json, sys
 import pecan
 from pecan._src.client import session
@@ -104,9 +105,9 @@ print(json.dumps([rest, _is_ordered(job, 2), job["order"]["state"]]))
 """
 
 
-def _another_process_goes_on(target: str, state: dict) -> list:
+def _resume_in_another_process(target: str, state: dict) -> list:
     run = subprocess.run(
-        [sys.executable, "-c", GO_ON, target],
+        [sys.executable, "-c", RESUME, target],
         input=json.dumps(state),
         capture_output=True,
         text=True,
@@ -119,7 +120,7 @@ def _another_process_goes_on(target: str, state: dict) -> list:
 
 
 def test_an_order_that_is_adopted_changes_no_byte(cluster, undisturbed):
-    """O4: the order is adopted while the first epoch is read; another process goes on in it where nothing is known of it."""
+    """O4: the order is adopted during the first epoch. Another process resumes in this order at a dispatcher that does not know it."""
     other = pecan.LocalCluster(workers=1)
     try:
         link = session.connect(other.target.removeprefix("pecan://"), 10)
@@ -143,7 +144,7 @@ def test_an_order_that_is_adopted_changes_no_byte(cluster, undisturbed):
         other.stop()
     with pytest.raises(ValueError, match='order="off"'):
         pecan.load_state_dict(_distributed(cluster.target, "off"), state)
-    rest, ordered, known = _another_process_goes_on(cluster.target, state)
+    rest, ordered, known = _resume_in_another_process(cluster.target, state)
     assert [tuple(element) for element in rest] == undisturbed[2][STOP:]
     assert ordered
     assert known in ("measuring", "proposed")

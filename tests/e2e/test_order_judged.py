@@ -13,35 +13,35 @@ import pytest
 import tensorflow as tf
 from pecan._src.client import session
 from soak import cases
-from test_commands import Program, said
+from test_commands import Program, run_command
 from test_epochs import PATIENCE_S
 from test_metrics import free_port, scrape
 from test_outages import programs  # noqa: F401
 
 D = tf.data.Dataset
-# Streams get every 16th element, so that one in KEPT is kept in each of them.
+# A stream gets every 16th element. One element of KEPT is kept in each stream, because 5 and 16 have no common divisor.
 N, LONG, ROUNDS, KEPT = 40_000, 60_000, 24, 5
 NAME = "judged"
 
 
-class Pictures:
+class Images:
     """A dataset with two filters: one is expensive and drops nothing, and the other is cheap and drops most elements.
 
-    Which of them is which stands in a file, so it may change behind a trial. The elements that come out do not.
+    A file decides which filter is expensive, so that this can change after a trial. The elements do not change.
     """
 
     def __init__(self, directory: pathlib.Path) -> None:
         self._file = directory / "which"
-        self.costly("first")
+        self.set_expensive("first")
 
-    def costly(self, which: str) -> None:
-        """Says which filter costs much from now on."""
+    def set_expensive(self, which: str) -> None:
+        """Makes a filter the expensive one from now on."""
         new = self._file.with_suffix(".new")
         new.write_text(which)
         os.replace(new, self._file)
 
     def dataset(self) -> tf.data.Dataset:
-        """Few know how much is left out, so it is said how many come: what a trial may cost goes by that."""
+        """The dataset. It asserts its cardinality, because the number of elements limits the cost of a trial."""
         dataset = D.range(N).map(self._read).filter(_first).filter(_second).map(lambda i, *_: i)
         return dataset.apply(tf.data.experimental.assert_cardinality(N // KEPT))
 
@@ -66,10 +66,8 @@ def _second(_i: tf.Tensor, _x: tf.Tensor, _other: tf.Tensor, y: tf.Tensor, kept:
     return tf.logical_and(_of_value(y), kept)
 
 
-
-
 class Service:
-    """A dispatcher that keeps what it decides, and two workers, all with metrics."""
+    """A dispatcher with a work directory and two workers, all with metrics."""
 
     def __init__(self, programs, directory: pathlib.Path) -> None:  # noqa: F811
         self._programs, self._directory = programs, str(directory / "work")
@@ -84,8 +82,8 @@ class Service:
         flags = ("--work-dir", self._directory, "--metrics-listen", f"127.0.0.1:{self._ports[0]}")
         self._dispatcher: Program = self._programs("pecan-dispatcher", "--listen", address, *flags)
 
-    def dies(self) -> None:
-        """Kills the dispatcher and starts another one in its place."""
+    def restart_dispatcher(self) -> None:
+        """Kills the dispatcher, and starts another one at its address."""
         self._dispatcher.process.kill()
         self._dispatcher.process.wait()
         self._begin(self.address)
@@ -97,26 +95,26 @@ class Service:
     def state(self) -> str:
         return self.job()["order"]["state"]
 
-    def tries(self) -> bool:
+    def is_trying(self) -> bool:
         return "is trying the order" in self.job()["order"]["why"]
 
     def ordered(self) -> list[tuple[int, ...] | None]:
-        """In which streams epochs have the order, by their numbers; none at all where they have the registered one."""
+        """For each epoch the streams with the new order, or None if the epoch has the registered order."""
         streams = {int(e.get("epoch", 0)): tuple(e.get("ordered_streams", ())) if e.get("ordered") else None for e in self.job()["epochs"]}
         return [streams[number] for number in range(len(streams))]
 
     def explained(self) -> tuple[pecan.OrderExplanation, str]:
-        """What `pecan.explain` says and, in the same words, `pecanctl explain`; while nobody reads it settles soon."""
+        """The result of `pecan.explain`, and the equal text of `pecanctl explain`. Both stop changing when nobody reads."""
         end = time.monotonic() + PATIENCE_S
         while True:
-            found, shown = pecan.explain(NAME, self.address), said("pecanctl", "explain", NAME, "--dispatcher", self.address)
+            found, shown = pecan.explain(NAME, self.address), run_command("pecanctl", "explain", NAME, "--dispatcher", self.address)
             assert shown.returncode == 0, shown.stderr
             if shown.stdout == found.text(120) + "\n":
                 return found, " ".join(shown.stdout.split())
             assert time.monotonic() < end, (found.text(120), shown.stdout)
 
     def jobs_by_order(self) -> dict[str, float]:
-        """As the dispatcher's metrics have it, without what there is none of."""
+        """The dispatcher's metric of jobs by state of their order, without zeros."""
         name = "pecan_dispatcher_jobs_by_order"
         return {key.split('"')[1]: n for key, n in scrape(self._ports[0]).items() if key.startswith(name) and n}
 
@@ -125,7 +123,7 @@ class Service:
 
 
 class Epoch:
-    """Elements of an epoch that is read; each comes once, and is one of those that are kept."""
+    """Reads an epoch, and checks that each element comes once and is one of those that the filters keep."""
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
         self.seen: set[int] = set()
@@ -140,18 +138,18 @@ class Epoch:
             yield i
 
     def rest(self) -> None:
-        """Reads what is left, which is all that has not come."""
+        """Reads the rest, and checks that the epoch is complete."""
         for _ in self:
             pass
         assert self.seen == set(range(0, N, KEPT))
 
 
 def _read_until(service: Service, dataset: tf.data.Dataset, *states: str) -> None:
-    """Reads one epoch until the order is in one of some states."""
+    """Reads one epoch until the order is in one of the states."""
     end = time.monotonic() + PATIENCE_S
     for n, _ in enumerate(Epoch(dataset)):
-        # A read during a trial would only slow the trial down.
-        while service.tries() and time.monotonic() < end:
+        # The test does not read during a trial, because that would slow the trial down.
+        while service.is_trying() and time.monotonic() < end:
             time.sleep(0.05)
         if n % 20 == 0 and service.state() in states:
             return
@@ -159,8 +157,8 @@ def _read_until(service: Service, dataset: tf.data.Dataset, *states: str) -> Non
     raise AssertionError(service.job()["order"])
 
 
-def _says_what_a_trial_said(service: Service, found: pecan.OrderExplanation, text: str) -> None:
-    """An explanation, and its text, name what moved and what that saves by prediction and trial."""
+def _check_trial_explanation(service: Service, found: pecan.OrderExplanation, text: str) -> None:
+    """Checks that an explanation and its text name the step that moved, and the gains by prediction and trial."""
     assert [(step.operation, step.registered_position, step.planned_position) for step in found.moved] == [("FilterDataset", 2, 1)]
     assert "_second (FilterDataset) (was 3)" in text
     assert found.predicted_gain is not None and 0.3 < found.predicted_gain < 1
@@ -174,29 +172,33 @@ def _says_what_a_trial_said(service: Service, found: pecan.OrderExplanation, tex
     assert service.at_workers("pecan_worker_order_trials_cpu_seconds_total") >= 0.99 * found.response["trial"]["cpu_s"]
 
 
-# The case with a death goes through all states of the other one.
-@pytest.mark.parametrize("dies", cases([False, True], soak=[False]), ids=lambda dies: "it dies while the order is piloted" if dies else "the dispatcher lives")
-def test_an_order_that_production_contradicts_is_rolled_back(programs, tmp_path, dies):  # noqa: F811
-    """O5: what its trial saw is not what comes later. It is rolled back in the one stream that has it, and every element comes once."""
-    service, pictures = Service(programs, tmp_path), Pictures(tmp_path)
-    dataset = pictures.dataset().apply(
+# The case with a restart includes all states of the case without one.
+@pytest.mark.parametrize(
+    "restarts",
+    cases([False, True], soak=[False]),
+    ids=lambda restarts: "the dispatcher restarts during the pilot" if restarts else "no restart",
+)
+def test_an_order_that_production_contradicts_is_rolled_back(programs, tmp_path, restarts):  # noqa: F811
+    """O5: production contradicts the trial. The order is rolled back in the stream that has it, and every element comes once."""
+    service, images = Service(programs, tmp_path), Images(tmp_path)
+    dataset = images.dataset().apply(
         pecan.distribute(service.address, job_name=NAME, order="auto", order_tolerance="exact", max_outstanding_bytes=1 << 12)
     )
     _read_until(service, dataset, "piloted", "refused", "kept")
     found, text = service.explained()
     assert (found.state, found.production_gain) == ("piloted", None), found.why
     assert "state piloted" in text
-    _says_what_a_trial_said(service, found, text)
+    _check_trial_explanation(service, found, text)
     assert service.jobs_by_order() == {"piloted": 1}
-    pictures.costly("second")
-    # Epochs that were opened before have the registered order.
+    images.set_expensive("second")
+    # Epochs that were opened before the pilot have the registered order.
     epoch = Epoch(dataset)
     next(iter(epoch))
     while service.ordered()[-1] is None:
         epoch = Epoch(dataset)
         next(iter(epoch))
-    if dies:
-        service.dies()
+    if restarts:
+        service.restart_dispatcher()
         assert service.state() == "piloted"
         assert service.ordered()[-1] == (0,)
     epoch.rest()
@@ -207,12 +209,12 @@ def test_an_order_that_production_contradicts_is_rolled_back(programs, tmp_path,
     assert "state rolled back" in text
     assert f"{-100 * found.production_gain:.1f} % more" in text and "in other streams of the same epochs" in text
     assert found.response["production"]["same_epochs"]
-    _says_what_a_trial_said(service, found, text)
+    _check_trial_explanation(service, found, text)
     assert service.jobs_by_order() == {"rolled_back": 1}
-    # Epochs had the registered order, then one stream of each the other, and those that are opened now have the registered one.
+    # Epochs had the registered order first, then the new order in one stream each, and new epochs have the registered order again.
     opened = service.ordered()
     while len(service.ordered()) < len(opened) + 2:
         next(iter(Epoch(dataset)))
-    words = [list(group) for _, group in itertools.groupby(service.ordered())]
-    assert [group[0] for group in words] == [None, (0,), None], words
+    groups = [list(group) for _, group in itertools.groupby(service.ordered())]
+    assert [group[0] for group in groups] == [None, (0,), None], groups
     assert service.state() == "rolled back"

@@ -1,4 +1,4 @@
-"""Waits for what is not there end in time with a typed error, say what is waited for, and may be taken up again."""
+"""A wait for missing workers or a missing dispatcher ends in time with a typed error that names the cause. The iterator can be read again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ D = tf.data.Dataset
 
 @pytest.fixture
 def programs():
-    """Starts programs, and ends at last those that still run."""
+    """Starts programs, and kills them at the end of the test."""
     started = []
 
     def start(name: str, *flags: str) -> Program:
@@ -33,7 +33,7 @@ def programs():
         program.process.communicate(timeout=180)
 
 
-def _heard(caplog, words: str, within_s: float) -> None:
+def _wait_for_log(caplog, words: str, within_s: float) -> None:
     end = time.monotonic() + within_s
     while not any(words in record.getMessage() for record in caplog.records):
         assert time.monotonic() < end, f"nothing of {words!r} in {[r.getMessage() for r in caplog.records]}"
@@ -41,10 +41,9 @@ def _heard(caplog, words: str, within_s: float) -> None:
 
 
 def _rest(iterator, within_s: float = 60.0) -> list:
-    """Everything that is left, asking again after each outage, as a trainer may that waits for workers to come back.
+    """Reads all remaining elements. It calls the iterator again after each outage, as a trainer can that waits for workers.
 
-    A worker that is only just starting is an outage more than once on a busy machine. When the time is up, the last
-    one is raised: what was read by then is not all there is.
+    On a busy machine a worker that is starting can cause several outages. After `within_s` the last error is raised.
     """
     seen: list = []
     end = time.monotonic() + within_s
@@ -73,7 +72,7 @@ def test_workers_that_all_die_are_an_error_and_others_take_over(programs, caplog
     assert "[pecan:NO_WORKERS]" in str(caught.value)
     assert dispatcher.address in str(caught.value)
     assert "start workers" in str(caught.value)
-    _heard(caplog, "no element for 2s", 1)
+    _wait_for_log(caplog, "no element for 2s", 1)
     programs("pecan-worker", "--dispatcher", dispatcher.address)
     seen.extend(_rest(iterator))
     assert sorted(int(row[0]) for batch in seen for row in batch) == list(range(1000))
@@ -108,7 +107,7 @@ def test_an_element_that_takes_longer_than_the_timeout_is_waited_for(programs, t
     programs("pecan-worker", "--dispatcher", dispatcher.address)
     gate = str(tmp_path / "gate")
     os.mkfifo(gate)
-    # Opening a pipe without a writer waits for one; it cannot be read by position, which fails that element.
+    # Opening a pipe blocks until a writer opens it. TensorFlow cannot read a pipe by position, so the element then fails.
     dataset = D.from_tensor_slices([gate]).map(tf.io.read_file).ignore_errors()
     dataset = dataset.apply(pecan.distribute(dispatcher.address, dispatcher_timeout_s=4))
     passed = threading.Event()

@@ -1,4 +1,4 @@
-"""The photographs of the demo, whose names are its labels and the keys of what a set of records was made from."""
+"""The photographs of the demo. Their names are its labels, and identify the photographs in a set of records."""
 
 from __future__ import annotations
 

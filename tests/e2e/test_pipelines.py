@@ -1,4 +1,4 @@
-"""Ordinary pipelines through two workers give the elements and the batches of a local run."""
+"""Typical pipelines on two workers return the elements and the batches of a local run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from soak import SOAK
 def test_two_workers_give_what_a_local_run_gives(name, cluster, files):
     pipeline = PIPELINES[name]
     local = oracle.run(pipeline.build(files), limit=pipeline.limit)
-    # Built again, so that a file cache is not the one that the local run has filled.
+    # The pipeline is built again, so that it does not use the file cache of the local run.
     ours = oracle.run(pipeline.build(files).apply(pecan.distribute(cluster.target)), limit=pipeline.limit)
     pool = oracle.run(pipeline.pool(files)) if pipeline.pool else None
     oracle.compare(ours, local, pipeline.how, pool=pool)

@@ -1,4 +1,4 @@
-"""What a trainer's end, a fork, Ctrl-C and the death of a child do. Each case is a script in a process of its own."""
+"""The end of a trainer, forks, Ctrl-C, and deaths of the private cluster's processes. Each case is a script in a separate process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def _gone(pids: list[int], timeout_s: float) -> None:
+def _wait_until_ended(pids: list[int], timeout_s: float) -> None:
     end = time.monotonic() + timeout_s
     while left := [pid for pid in pids if _alive(pid)]:
-        assert time.monotonic() < end, f"still there: {left}"
+        assert time.monotonic() < end, f"still running: {left}"
         time.sleep(0.02)
 
 
@@ -39,7 +39,7 @@ def test_the_private_cluster_ends_with_the_trainer(number):
         if number is not None:
             script.process.send_signal(number)
         assert script.rest()[0] == (0 if number is None else -number)
-        _gone(pids, 5)
+        _wait_until_ended(pids, 5)
 
 
 def test_the_private_cluster_has_no_accelerator_and_one_instance():
@@ -59,8 +59,8 @@ assert "CUDA_VISIBLE_DEVICES=" in variables, variables
         assert code == 0, err
 
 
-def _leaving(lines: str) -> float:
-    """How many seconds a script takes to leave Python."""
+def _exit_seconds(lines: str) -> float:
+    """The seconds that a script takes to exit Python."""
     with Script(
         lines
         + """
@@ -76,9 +76,9 @@ sys.exit(3)
 
 
 def test_a_starved_trainer_leaves_at_once():
-    # TensorFlow alone takes one to two seconds to be taken down.
-    alone = _leaving("iterator = iter(D.range(10).prefetch(2)); next(iterator)")
-    starved = _leaving(
+    # TensorFlow alone takes one to two seconds to shut down.
+    alone = _exit_seconds("iterator = iter(D.range(10).prefetch(2)); next(iterator)")
+    starved = _exit_seconds(
         """
 cluster = pecan.LocalCluster(workers=0)
 iterator = iter(D.range(10).apply(pecan.distribute(cluster.target)).prefetch(2))
@@ -87,12 +87,12 @@ iterator = iter(D.range(10).apply(pecan.distribute(cluster.target)).prefetch(2))
     assert starved - alone <= 2.0
 
 
-# Scalars travel in blocks, strings one by one, and short batches through the closing stream.
+# Scalars are sent in blocks, strings one by one, and partial batches through the closing stream.
 STEPS = ("", ".map(tf.as_string)", ".map(lambda i: (i, i)).batch(2)")
 
 
 def test_ctrl_c_ends_a_wait_for_elements():
-    """L7: the iterator then continues, and gives every element after a worker has come."""
+    """L7: the iterator stays valid, and returns every element after a worker has started."""
     with Script(
         f"""
         for dataset in ({", ".join(f"D.range(10){steps}" for steps in STEPS)}):
@@ -118,7 +118,7 @@ def test_ctrl_c_ends_a_wait_for_elements():
 
 
 def test_ctrl_c_elsewhere_ends_no_wait_for_elements():
-    """A loop body that handles the interrupt continues to read, also where TensorFlow reads ahead of the loop."""
+    """A loop body that handles the interrupt can continue to read, also if TensorFlow prefetches elements."""
     with Script(
         """
         def second_takes_long(i):
@@ -200,7 +200,7 @@ def test_ctrl_c_ends_training_that_waits_for_elements():
 
 
 def test_a_forked_child_gets_an_error_and_no_hang():
-    """L5: and its parent reads on."""
+    """L5: its parent continues to read."""
     with Script(
         """
         dataset = D.range(10).apply(pecan.distribute())

@@ -1,7 +1,7 @@
-"""Random pipelines, through random numbers of workers, give the elements and the batches of a local run.
+"""Random pipelines on random numbers of workers return the elements and the batches of a local run.
 
-Each case is made from one seed, which is part of its name. `PECAN_RANDOM_PIPELINES` sets how many run (20 without it),
-`PECAN_RANDOM_SEED` where they start: `PECAN_RANDOM_SEED=s PECAN_RANDOM_PIPELINES=1` runs the one of seed s again.
+One seed determines each case and is part of its name. `PECAN_RANDOM_PIPELINES` sets the number of cases (20 by default),
+and `PECAN_RANDOM_SEED` the first seed. `PECAN_RANDOM_SEED=s PECAN_RANDOM_PIPELINES=1` repeats the case of seed s.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Dataset = tf.data.Dataset
 
 @dataclasses.dataclass
 class State:
-    """A pipeline under construction, and what local execution promises of it by now."""
+    """A pipeline under construction, and what local execution promises for it."""
 
     dataset: Dataset
     words: list[str]
-    # The order is that of every local run: steps that look at positions mean one thing only.
+    # Every local run has the same order, so steps that depend on positions have one result.
     ordered: bool = True
-    # As many elements as one can count without running.
+    # The number of elements is known without a run.
     counted: bool = True
-    # There are several passes in it: where their work is costly, streams have shares of all passes.
+    # The pipeline has a repeat. If its work is expensive, each stream has a share of all passes.
     passes: bool = False
     # Elements are batches.
     batched: bool = False
-    # Which rows meet in a batch is open.
+    # Any rows may share a batch.
     mixed: bool = False
 
     def then(self, word: str, step: Callable[[Dataset], Dataset], **changes: bool) -> State:
@@ -44,7 +44,7 @@ class State:
 
 
 def source(chance: random.Random, files: object) -> State:
-    """Elements are int64 ids, all different."""
+    """A source of int64 ids that are all different."""
     n = chance.choice([0, 1, 7, 64, 100, 257])
     kind = chance.choice(["range", "slices", "records", "interleave", "flat_map", "concatenate", "sample", "zip"])
     if kind == "range":
@@ -99,13 +99,13 @@ def steps(chance: random.Random, state: State) -> list[Callable[[], State]]:
         if not state.mixed and state.ordered:
             found.append(lambda: state.then(f"take({n})", lambda d: d.take(n)))
         return found
-    loose = state.passes or not (state.ordered and state.counted)
+    mixed_rows = state.passes or not (state.ordered and state.counted)
     found += [
         lambda: state.then("filter", lambda d: d.filter(lambda x: x % 3 != 0), counted=False),
         lambda: state.then(
             f"shuffle({n * 5})", lambda d: d.shuffle(n * 5, seed=chance.choice([None, seed])), ordered=False
         ),
-        lambda: state.then(f"batch({n})", lambda d: d.batch(n), batched=True, mixed=loose),
+        lambda: state.then(f"batch({n})", lambda d: d.batch(n), batched=True, mixed=mixed_rows),
         lambda: state.then(
             "flat_map", lambda d: d.flat_map(lambda x: Dataset.from_tensors(x).repeat(x % 3)), counted=False
         ),
@@ -119,7 +119,7 @@ def steps(chance: random.Random, state: State) -> list[Callable[[], State]]:
             lambda: state.then("enumerate", lambda d: d.enumerate().map(lambda i, x: i * 1_000_000 + x)),
             lambda: (
                 state.then(f"batch({n}, drop)", lambda d: d.batch(n, drop_remainder=True), batched=True, mixed=False)
-                if not loose
+                if not mixed_rows
                 else state.then("map", lambda d: d.map(lambda x: x + 5))
             ),
         ]
@@ -127,7 +127,7 @@ def steps(chance: random.Random, state: State) -> list[Callable[[], State]]:
 
 
 def pipeline(seed: int, files: object) -> State:
-    """The pipeline of a seed: the same each time it is asked for."""
+    """The pipeline of a seed. Each call returns the same pipeline."""
     chance = random.Random(seed)
     state = source(chance, files)
     for _ in range(chance.randint(1, 6)):
@@ -137,7 +137,7 @@ def pipeline(seed: int, files: object) -> State:
 
 @pytest.fixture(scope="module")
 def clusters():
-    """Clusters of one to MAX_WORKERS workers, started when first asked for."""
+    """Clusters of one to MAX_WORKERS workers, which start at their first use."""
     running: dict[int, pecan.LocalCluster] = {}
 
     def of(workers: int) -> pecan.LocalCluster:
@@ -153,10 +153,10 @@ def clusters():
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
 def test_random_pipelines_give_what_a_local_run_gives(seed, files, clusters):
     state, workers = pipeline(seed, files), random.Random(-seed).randint(1, MAX_WORKERS)
-    said = f"seed {seed}, {workers} workers: {' → '.join(state.words)}"
+    description = f"seed {seed}, {workers} workers: {' → '.join(state.words)}"
     local = oracle.run(state.dataset)
     ours = oracle.run(pipeline(seed, files).dataset.apply(pecan.distribute(clusters(workers).target)))
     try:
         oracle.compare(ours, local, "rows" if state.batched and state.mixed else "elements")
     except AssertionError as difference:
-        raise AssertionError(f"{said}\n{difference}") from None
+        raise AssertionError(f"{description}\n{difference}") from None

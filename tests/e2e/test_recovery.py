@@ -1,4 +1,4 @@
-"""A stream that moves to another worker goes on at its index: recomputed elements are counted, and they are few."""
+"""A stream that moves to another worker continues at its index. Recomputed elements are counted, and there are few."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ROWS, BATCH = 6_000, 8
 
 
 @tf.function
-def _costly(i: tf.Tensor) -> tf.Tensor:
-    """Takes about a millisecond, for 8 KiB that begin with the number."""
+def _expensive(i: tf.Tensor) -> tf.Tensor:
+    """Takes about 1 ms, and returns 8 KiB that start with the number."""
     x = tf.fill([64, 64], tf.cast(i, tf.float32) / ROWS)
     for _ in tf.range(20):
         x = tf.linalg.matmul(x, x) / 64.0
@@ -28,9 +28,9 @@ def _costly(i: tf.Tensor) -> tf.Tensor:
 
 
 PIPELINES = {
-    "by arithmetic": D.range(ROWS).map(_costly).batch(BATCH),
-    "in part": D.range(ROWS).filter(lambda i: i % 7 != 3).shuffle(32, seed=3).map(_costly).batch(BATCH),
-    "by a checkpoint": D.range(ROWS).map(_costly).shuffle(32, seed=3).batch(BATCH),
+    "by arithmetic": D.range(ROWS).map(_expensive).batch(BATCH),
+    "in part": D.range(ROWS).filter(lambda i: i % 7 != 3).shuffle(32, seed=3).map(_expensive).batch(BATCH),
+    "by a checkpoint": D.range(ROWS).map(_expensive).shuffle(32, seed=3).batch(BATCH),
 }
 
 
@@ -39,15 +39,15 @@ def _recovery(link: session.Session) -> dict[str, int]:
     return {key: int(value) for key, value in job.get("recovery", {}).items()}
 
 
-def _arrived(link: session.Session) -> int:
-    """Elements that the dispatcher knows to be delivered. Another worker does not produce them again."""
+def _delivered(link: session.Session) -> int:
+    """The number of elements that the dispatcher counts as delivered. Another worker does not recompute them."""
     (job,) = link.status()["jobs"]
     return sum(int(epoch.get("elements", 0)) for epoch in job.get("epochs", ()))
 
 
 @pytest.mark.parametrize(
     "name, how",
-    # Which strategy a stream goes on by does not depend on how its worker was lost.
+    # The resume strategy of a stream does not depend on how its worker was lost.
     cases(
         [(name, how) for name in PIPELINES for how in (signal.SIGKILL, signal.SIGTERM)],
         soak=[("by arithmetic", signal.SIGTERM), ("in part", signal.SIGTERM)],
@@ -63,20 +63,20 @@ def test_a_worker_that_is_lost_costs_little(programs, tmp_path, name, how):  # n
     ours = dataset.apply(pecan.distribute(dispatcher.address, deterministic=True, max_outstanding_bytes=16 << 20))
     link = session.connect(dispatcher.address, 10)
     seen, iterator = [], iter(ours)
-    while len(seen) < 100 or _arrived(link) < 20 or (name == "by a checkpoint" and _recovery(link).get("saved", 0) < 4):
+    while len(seen) < 100 or _delivered(link) < 20 or (name == "by a checkpoint" and _recovery(link).get("saved", 0) < 4):
         seen.append(next(iterator))
     programs("pecan-worker", *flags)
     leaving.process.send_signal(how)
-    # A worker that was asked to leave does so when the trainer has all of its elements.
+    # After SIGTERM a worker ends once the trainer has all of its elements.
     seen.extend(iterator)
     leaving.process.wait(timeout=180)
     recovery = _recovery(link)
-    went_on = recovery.get("restored" if name == "by a checkpoint" else "started", 0)
-    assert went_on >= 1, recovery
+    resumed = recovery.get("restored" if name == "by a checkpoint" else "started", 0)
+    assert resumed >= 1, recovery
     if how == signal.SIGTERM:
         assert recovery.get("recomputed", 0) == 0, recovery
     else:
-        # What the reader got after the last heartbeat, or what was made after the last checkpoint.
+        # The elements that the reader got after the last heartbeat, or that were produced after the last checkpoint.
         assert recovery.get("recomputed", 0) <= 500, recovery
     rows = np.concatenate([batch.numpy() for batch in seen])
     want = {int(row[0]): row for row in np.concatenate([batch.numpy() for batch in dataset])}
@@ -89,21 +89,21 @@ REFUSED = 37
 
 
 @tf.function
-def _costly_but_one(i: tf.Tensor) -> tf.Tensor:
+def _expensive_with_one_failure(i: tf.Tensor) -> tf.Tensor:
     with tf.control_dependencies([tf.debugging.assert_none_equal(i, tf.constant(REFUSED, tf.int64), message="refused")]):
-        return _costly(i)
+        return _expensive(i)
 
 
 def test_rows_after_a_failed_element_survive_a_restore_and_a_start_at_an_index(programs, tmp_path):  # noqa: F811
-    """The failed element shifts all later batches. A run that is restored after it must keep that shift."""
+    """The failed element shifts all later batches. A run that is restored after it must have the same shift."""
     saved = tmp_path / "saved"
     saved.mkdir()
     dispatcher = programs("pecan-dispatcher", "--listen", "127.0.0.1:0")
     flags = ["--dispatcher", dispatcher.address, "--max-streams", "16", "--window-bytes", "1048576"]
     flags += ["--checkpoint-dir", str(saved), "--checkpoint-share", "0.5", "--checkpoint-interval"]
     worker = programs("pecan-worker", *flags, "500ms").process
-    # The last step makes it one stream, the shuffle one that cannot be begun at an index for nothing.
-    dataset = D.range(3 * ROWS).shuffle(1).map(_costly_but_one).batch(4).take(3 * ROWS)
+    # take() makes the dataset one stream. Because of shuffle() the stream must recompute elements to start at an index.
+    dataset = D.range(3 * ROWS).shuffle(1).map(_expensive_with_one_failure).batch(4).take(3 * ROWS)
     link = session.connect(dispatcher.address, 10)
     ours = iter(dataset.apply(pecan.distribute(dispatcher.address, seed=3, max_outstanding_bytes=1 << 20)))
     rows, failed = [], 0
@@ -137,6 +137,6 @@ def test_rows_after_a_failed_element_survive_a_restore_and_a_start_at_an_index(p
     while read():
         pass
     assert failed == 1
-    # What the failed one had drawn into its batch before it is lost with it.
+    # The rows before the failed element in its batch are lost with it.
     lost = set(range(REFUSED - REFUSED % 4, REFUSED + 1))
     assert sorted(rows) == [i for i in range(3 * ROWS) if i not in lost]

@@ -1,4 +1,4 @@
-"""Mistakes are one clear exception at the call, and the service is none the worse."""
+"""A user's mistake raises one clear exception at the call, and does not harm the service."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _iterator():
 
 
 def _padded(shape):
-    """TensorFlow dies of a padded batch that it gets no memory for."""
+    """A padded batch that is too large. TensorFlow would crash when it cannot allocate the batch."""
     return D.range(3).map(lambda i: tf.fill([2] * len(shape), i)).padded_batch(2, padded_shapes=shape)
 
 
@@ -58,20 +58,20 @@ def _gathering():
 
 
 DATASETS = {
-    "a row that is padded beyond all memory": (lambda: _padded([2**40]), ValueError, "GRAPH_LIMIT"),
-    "a row that is padded so in two dimensions": (lambda: _padded([2**20, 2**20]), ValueError, "GRAPH_LIMIT"),
+    "padding larger than memory": (lambda: _padded([2**40]), ValueError, "GRAPH_LIMIT"),
+    "padding larger than memory in two dimensions": (lambda: _padded([2**20, 2**20]), ValueError, "GRAPH_LIMIT"),
     "a Python function in a map": (_python_step, NotImplementedError, "PY_FUNCTION"),
     "a Python generator": (_python_source, NotImplementedError, "PY_FUNCTION"),
-    "a Python function below a batch": (lambda: _python_step().batch(2), NotImplementedError, "PY_FUNCTION"),
-    "datasets for elements": (lambda: D.range(3).window(2), NotImplementedError, "UNSUPPORTED"),
-    "a file that is written": (lambda: _writer("/tmp/pecan-must-not-exist"), PermissionError, "OP_FORBIDDEN"),
-    "a connection to a service that the dataset names": (_registering, PermissionError, "RegisterDatasetV2.*OP_FORBIDDEN"),
-    "a dataset that was distributed already": (
+    "a Python function before a batch": (lambda: _python_step().batch(2), NotImplementedError, "PY_FUNCTION"),
+    "datasets as elements": (lambda: D.range(3).window(2), NotImplementedError, "UNSUPPORTED"),
+    "a function that writes a file": (lambda: _writer("/tmp/pecan-must-not-exist"), PermissionError, "OP_FORBIDDEN"),
+    "a connection to another service": (_registering, PermissionError, "RegisterDatasetV2.*OP_FORBIDDEN"),
+    "a distributed dataset": (
         lambda: D.range(3).apply(pecan.distribute()).map(lambda i: i + 1),
         NotImplementedError,
         "distributed already",
     ),
-    "a dataset with a distributed one in a function": (
+    "a distributed dataset in a function": (
         lambda: (lambda inner: D.range(3).flat_map(lambda i: inner))(D.range(3).apply(pecan.distribute())),
         NotImplementedError,
         "distributed already",
@@ -81,13 +81,13 @@ DATASETS = {
         NotImplementedError,
         "cannot leave this process.*after distribute",
     ),
-    "a table that does not travel": (_dense_table, ValueError, "lookup table.*StaticHashTable.*EXTERNAL_STATE"),
+    "a table that cannot be serialized": (_dense_table, ValueError, "lookup table.*StaticHashTable.*EXTERNAL_STATE"),
     "elements that depend on the time": (
         lambda: D.range(3).filter(lambda i: tf.timestamp() > 5),
         ValueError,
         "FilterDataset.*no seed decides.*allow_nondeterministic.*NONDETERMINISTIC",
     ),
-    "a queue that other jobs would find by its name": (_gathering, ValueError, "BatchFunction.*EXTERNAL_STATE"),
+    "a named queue that other jobs would share": (_gathering, ValueError, "BatchFunction.*EXTERNAL_STATE"),
     "a running iterator": (_iterator, ValueError, "EXTERNAL_STATE"),
 }
 
@@ -266,7 +266,7 @@ def test_a_spec_that_is_not_the_datasets(cluster, spec, text):
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_elements_that_are_not_what_a_more_exact_spec_says(cluster, size):
-    """Small rows come in blocks, and it is the element's shape that is shown."""
+    """Small rows are sent in blocks. The error shows the shape of the element, not of the block."""
     dataset = D.range(64).map(lambda i: tf.ensure_shape(tf.zeros(tf.stack([0 * i + 3])), [None]))
     identity = pecan.register_dataset(cluster.target, dataset)
     ours = pecan.from_dataset_id(None, cluster.target, identity, tf.TensorSpec([size], tf.float32))
@@ -306,7 +306,7 @@ def test_a_sharding_that_the_dataset_has_no_place_for(cluster, name):
 
 
 def test_file_sharding_with_fewer_files_than_the_list_of_workers(tmp_path):
-    """As with tf.data service, the list that the dispatcher was given counts, and not the workers that are there."""
+    """As in tf.data service, the dispatcher's list of workers counts, not the connected workers."""
     names = [str(tmp_path / f"part-{k}.txt") for k in range(2)]
     for name in names:
         tf.io.write_file(name, "a\nb\n")

@@ -1,4 +1,4 @@
-"""A trainer saves its position with its model, and another process resumes there."""
+"""A trainer saves its position with its model, and another process resumes at this position."""
 
 import collections
 import contextlib
@@ -26,7 +26,7 @@ def _numbers(n=200):
 
 
 def _mixed(n=200):
-    """Rows that are counted only when they are made: the streams' remainders are joined."""
+    """Rows of unknown number. The closing stream joins the remainders of the streams."""
     return D.range(n).filter(lambda i: i % 7 != 3).map(lambda i: i * 3).batch(4)
 
 
@@ -38,7 +38,7 @@ DATASETS = {"blocks": _numbers, "elements": _strings, "joined batches": _mixed}
 
 
 def _value(element):
-    """As JSON can hold it."""
+    """The value of an element in a form that JSON supports."""
     value = element.numpy()
     return value.decode() if isinstance(value, bytes) else value.tolist()
 
@@ -50,7 +50,7 @@ def _values(elements):
 @pytest.mark.parametrize("name", DATASETS)
 @pytest.mark.parametrize("deterministic", [False, True], ids=["exactly once", "deterministic"])
 def test_a_pass_resumes_at_every_step(cluster, name, deterministic):
-    """All tokens are restored here, in a job of their own each, and the rest is what the first run had not used."""
+    """Loads the position after each of many elements in a new job, and compares the rest with the first run."""
     make = DATASETS[name]
 
     def distributed():
@@ -88,7 +88,7 @@ for state in states:
 
 
 def _restore(target, name, mode, states):
-    """What another process reads that goes on from each of the states."""
+    """The elements that another process reads from each of the states."""
     run = subprocess.run(
         [sys.executable, "-c", RESTORE, target, name, mode],
         input=json.dumps(states),
@@ -104,7 +104,7 @@ def _restore(target, name, mode, states):
 
 @pytest.mark.parametrize("mode", ["exactly_once", "deterministic"])
 def test_another_process_resumes_at_every_step(cluster, mode):
-    """L1: the seed was chosen by the service, and travels with the state."""
+    """L1: the service chose the seed, and the state contains it."""
     iterator = pecan.Iterator(_numbers().apply(pecan.distribute(cluster.target, processing_mode=mode)))
     states, seen = [iterator.state_dict()], []
     for element in iterator:
@@ -117,18 +117,18 @@ def test_another_process_resumes_at_every_step(cluster, mode):
         if mode == "deterministic":
             assert rest == seen[used:], used
         assert sorted(rest) == sorted(seen[used:]), used
-    # Behind the end of a pass comes the next pass.
+    # After the end of a pass the next pass follows.
     assert sorted(rests[-1]) == sorted(seen)
 
 
-@pytest.mark.parametrize("behind", [lambda d: d, lambda d: d.repeat()], ids=["nothing", "repeat"])
-def test_a_file_that_is_missing_costs_its_own_element(cluster, tmp_path, behind):
-    """The iterator continues after it, as a local one does. A state that was saved there does the same."""
+@pytest.mark.parametrize("after", [lambda d: d, lambda d: d.repeat()], ids=["nothing", "repeat"])
+def test_a_file_that_is_missing_costs_its_own_element(cluster, tmp_path, after):
+    """The iterator continues after the failed element, as a local iterator does. A state saved there does the same."""
     for i in range(20):
         (tmp_path / str(i)).write_text(str(i))
     (tmp_path / "7").unlink()
     dataset = D.range(20).map(lambda i: tf.io.read_file(tf.strings.join([str(tmp_path) + "/", tf.as_string(i)])))
-    dataset = behind(dataset.apply(pecan.distribute(cluster.target, deterministic=True, seed=3)))
+    dataset = after(dataset.apply(pecan.distribute(cluster.target, deterministic=True, seed=3)))
     iterator, seen = pecan.Iterator(dataset), []
     with pytest.raises(tf.errors.NotFoundError, match="FILE_NOT_VISIBLE"):
         seen.extend(int(element.numpy()) for element in iterator)
@@ -140,8 +140,8 @@ def test_a_file_that_is_missing_costs_its_own_element(cluster, tmp_path, behind)
     assert [int(next(again).numpy()) for _ in rest] == rest
 
 
-def _handed_over(dataset, count):
-    """Whether TensorFlow has been given so many elements."""
+def _has_received(dataset, count):
+    """Whether TensorFlow has received this many elements."""
     try:
         pecan.state_dict(dataset, consumed=count)
     except ValueError:
@@ -154,7 +154,7 @@ def test_the_position_is_of_what_was_used_and_not_of_what_was_read_ahead(cluster
     iterator = pecan.Iterator(dataset)
     seen = [next(iterator).numpy() for _ in range(10)]
     deadline = time.monotonic() + 20
-    while not _handed_over(dataset, 60):
+    while not _has_received(dataset, 60):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     saved = iterator.state_dict()
@@ -165,7 +165,7 @@ def test_the_position_is_of_what_was_used_and_not_of_what_was_read_ahead(cluster
 
 
 def _large(n):
-    """Elements that come one by one, so that what is read ahead is counted."""
+    """Elements that are sent one by one, so that prefetched elements are counted."""
     return D.range(n).shuffle(n).map(lambda i: tf.fill([20000], i))
 
 
@@ -174,26 +174,26 @@ def _unknown(n):
 
 
 ENDLESS = {
-    "repeat behind, read ahead": (_large, lambda d: d.repeat().prefetch(5), 15),
-    "repeat behind, unknown length": (_unknown, lambda d: d.repeat(), 0),
-    "repeat behind, unknown length, read ahead": (_unknown, lambda d: d.repeat().prefetch(5), 15),
+    "repeat after, prefetch": (_large, lambda d: d.repeat().prefetch(5), 15),
+    "repeat after, unknown length": (_unknown, lambda d: d.repeat(), 0),
+    "repeat after, unknown length, prefetch": (_unknown, lambda d: d.repeat().prefetch(5), 15),
     "repeat before, unknown length": (lambda n: _unknown(n).repeat(), lambda d: d, 0),
 }
 
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_endless_training_resumes_after_the_end_of_a_pass(cluster, name):
-    make, behind, ahead = ENDLESS[name]
+    make, after, prefetched = ENDLESS[name]
 
     def distributed():
-        return behind(make(12).apply(pecan.distribute(cluster.target, deterministic=True, seed=5)))
+        return after(make(12).apply(pecan.distribute(cluster.target, deterministic=True, seed=5)))
 
     dataset = distributed()
     iterator = pecan.Iterator(dataset)
     for _ in range(12):
         next(iterator)
     deadline = time.monotonic() + 20
-    while not _handed_over(dataset, ahead):
+    while not _has_received(dataset, prefetched):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     state = iterator.state_dict()
@@ -203,7 +203,7 @@ def test_endless_training_resumes_after_the_end_of_a_pass(cluster, name):
 
 
 def test_a_resume_at_the_end_of_a_pass_of_unknown_length_begins_the_next_pass(cluster):
-    """In whole, and once: also for a loop over one pass, and whether or not the end was seen."""
+    """The next pass comes completely and once, also in a loop over one pass, and whether or not the end was seen."""
 
     def distributed():
         return _unknown(12).apply(pecan.distribute(cluster.target, deterministic=True, seed=5))
@@ -224,11 +224,11 @@ def test_a_resume_at_the_end_of_a_pass_of_unknown_length_begins_the_next_pass(cl
         assert [int(e[0]) for e in again] == passes[2]
 
 
-@pytest.mark.parametrize("behind", [lambda d: d.take(5), lambda d: d.prefetch(20).take(5)], ids=["take", "read ahead"])
+@pytest.mark.parametrize("after", [lambda d: d.take(5), lambda d: d.prefetch(20).take(5)], ids=["take", "prefetch"])
 @pytest.mark.parametrize("make", [_large, lambda n: D.range(n).shuffle(n)], ids=["elements", "blocks"])
-def test_elements_left_in_a_pass_are_not_counted_in_the_next_one(cluster, make, behind):
+def test_elements_left_in_a_pass_are_not_counted_in_the_next_one(cluster, make, after):
     def distributed():
-        return behind(make(100).apply(pecan.distribute(cluster.target, deterministic=True, seed=5)))
+        return after(make(100).apply(pecan.distribute(cluster.target, deterministic=True, seed=5)))
 
     iterator = pecan.Iterator(distributed())
     assert len(list(iterator)) == 5
@@ -253,7 +253,7 @@ def test_an_older_iterator_that_still_reads_ahead_is_not_counted(cluster):
     next(older)
     iterator = pecan.Iterator(dataset)
     for _ in range(10):
-        # Whether the older one delivers before, between or after is left to the machine: it is never counted.
+        # The older iterator may deliver elements at any time. They are never counted.
         next(iterator)
         state = iterator.state_dict()
         again = pecan.Iterator(distributed())
@@ -289,7 +289,7 @@ def test_a_loop_that_is_not_the_users_own_counts_by_steps(cluster):
 
 
 def test_the_element_of_an_interrupted_next_comes_next(cluster):
-    """Python's handlers raise between any two steps, and TensorFlow has given the element then that the loop has not had."""
+    """A signal handler can raise after TensorFlow has returned an element and before the loop has received it."""
 
     class Interrupted(Exception):
         pass
@@ -312,7 +312,7 @@ def test_the_element_of_an_interrupted_next_comes_next(cluster):
         except Interrupted:
             interrupts += 1
             if interrupts % 3 == 0:
-                # Also where the loop saves what it has before it goes on.
+                # The loop may also save and load its position before it continues.
                 iterator.load_state_dict(iterator.state_dict())
     assert interrupts > 10
     other = pecan.Iterator(distributed())
@@ -341,7 +341,7 @@ def test_a_repeated_dataset_resumes_in_its_pass(cluster):
 
 
 def test_resumed_epochs_keep_their_shuffle_order(cluster):
-    """Shuffles are seeded by the number of the epoch, which goes on with the state."""
+    """The number of the epoch seeds shuffles, and the state contains this number."""
 
     def distributed():
         shuffled = D.range(100).shuffle(50, reshuffle_each_iteration=True)
@@ -360,7 +360,7 @@ def test_resumed_epochs_keep_their_shuffle_order(cluster):
 
 
 def test_an_iterator_without_elements_keeps_the_position_for_the_next_one(cluster):
-    """L2: a loop that meets an outage before its first element begins again and loses nothing, also after a loaded position."""
+    """L2: a loop that meets an outage before its first element starts again and loses nothing, also after a loaded position."""
     make = lambda target: (  # noqa: E731
         D.range(40).shuffle(40).apply(pecan.distribute(target, deterministic=True, seed=5, dispatcher_timeout_s=0.5))
     )
@@ -428,7 +428,7 @@ def test_a_position_counts_failed_elements(cluster):
 
 
 def test_a_position_resumes_with_other_workers_and_another_dispatcher():
-    """L2: three workers, then one, then seven; and a cluster that has never heard of the job."""
+    """L2: the position is saved with three workers, and loaded in new clusters with one and with seven."""
 
     def distributed(cluster):
         shuffled = D.range(300).shuffle(100)
@@ -452,7 +452,7 @@ def test_a_position_resumes_with_other_workers_and_another_dispatcher():
 
 @pytest.mark.parametrize("kept", [False, True], ids=["in memory only", "with a work directory"])
 def test_a_dispatcher_that_lost_its_state_gets_the_dataset_again(tmp_path, kept):
-    """L2: it has no work directory, or its directory was emptied; a trainer that reads goes on, and one that loads a state may."""
+    """L2: the dispatcher has no work directory, or the directory is deleted. A trainer continues, and can load a state."""
     with contextlib.closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -468,7 +468,7 @@ def test_a_dispatcher_that_lost_its_state_gets_the_dataset_again(tmp_path, kept)
         return pecan.DispatchServer(config)
 
     def distributed():
-        # Large, and little is read ahead, so that most of it is still to be made.
+        # The elements are large and few are in flight, so that workers still have to produce most of them.
         large = D.range(300).shuffle(300).map(lambda i: tf.fill([20000], i))
         return large.apply(
             pecan.distribute(dispatcher.target, deterministic=True, seed=3, max_outstanding_bytes=2_000_000)
@@ -489,7 +489,7 @@ def test_a_dispatcher_that_lost_its_state_gets_the_dataset_again(tmp_path, kept)
 
 
 def _rolled(n=40, rows=50):
-    """Numbers in an order that depends on the clock in every run of a stream, so an index does not identify an element."""
+    """Numbers whose order depends on the clock in each run of a stream, so that an index does not identify an element."""
 
     def block(b):
         return D.from_tensor_slices(tf.roll(tf.range(rows * b, rows * (b + 1)), tf.cast(tf.timestamp() * 1e6, tf.int64) % rows, 0))
@@ -501,8 +501,8 @@ def _plain(n=40, rows=50):
     return D.range(n * rows).shuffle(100).map(lambda i: i)
 
 
-def _begin(iterator, streams, rows=50):
-    """Reads until elements of so many streams of _rolled() came, and gives them."""
+def _read_from_streams(iterator, streams, rows=50):
+    """Reads until elements of this many streams of _rolled() have come, and returns the elements."""
     seen, begun = [], set()
     while len(begun) < streams:
         seen.append(int(next(iterator)))
@@ -512,7 +512,7 @@ def _begin(iterator, streams, rows=50):
 
 @pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
 def test_a_position_in_a_weaker_mode_is_exact_where_an_index_is(cluster, mode):
-    """L2: where an index says which element it is, the very next one comes."""
+    """L2: if an index identifies an element, exactly the next element follows."""
 
     def distributed():
         return _plain().apply(pecan.distribute(cluster.target, processing_mode=mode))
@@ -529,41 +529,41 @@ def test_a_position_in_a_weaker_mode_is_exact_where_an_index_is(cluster, mode):
 
 @pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
 def test_a_position_in_a_weaker_mode_keeps_its_promise(cluster, mode):
-    """L2: where an index says nothing about the element, nothing is left out, or nothing comes twice."""
+    """L2: if an index does not identify an element, at_least_once skips nothing, and at_most_once repeats nothing."""
 
     def distributed():
         return _rolled().apply(pecan.distribute(cluster.target, processing_mode=mode))
 
     iterator = pecan.Iterator(distributed())
-    seen = _begin(iterator, 3)
+    seen = _read_from_streams(iterator, 3)
     for _ in range(2):
         state = iterator.state_dict()
         iterator = pecan.Iterator(distributed())
         iterator.load_state_dict(state)
         # Streams that start again include some that had begun.
-        seen += _begin(iterator, 3)
+        seen += _read_from_streams(iterator, 3)
     times = collections.Counter(seen + [int(e) for e in iterator])
     assert set(times) <= set(range(2000))
     if mode == "at_least_once":
         assert len(times) == 2000 and max(times.values()) > 1
     else:
-        # One stream at least was not begun at either stop, and three of them were.
+        # At least one stream had not started at either stop, and three had.
         assert max(times.values()) == 1 and 200 <= len(times) < 2000
 
 
 def test_a_position_with_nothing_left_begins_the_next_pass(cluster, caplog):
-    """L2: every stream had begun, and none may be run again: an empty pass would end an outer repeat() for good."""
+    """L2: every stream had started, and none may run again. The next pass starts, because an empty pass would end an outer repeat()."""
 
     def distributed():
         return _rolled().apply(pecan.distribute(cluster.target, processing_mode="at_most_once"))
 
     iterator = pecan.Iterator(distributed())
-    _begin(iterator, 10)
+    _read_from_streams(iterator, 10)
     state = iterator.state_dict()
     iterator = pecan.Iterator(distributed())
     iterator.load_state_dict(state)
     assert sorted(int(e) for e in iterator) == list(range(2000))
-    _until("the trainer is told", lambda: "epoch 0 has no elements left" in caplog.text)
+    _until("the trainer logs a warning", lambda: "epoch 0 has no elements left" in caplog.text)
 
 
 BAD = {
@@ -575,7 +575,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_state_of_something_else_is_refused(cluster, name):
-    """L3: and nothing of it is taken over."""
+    """L3: the iterator keeps its own position."""
     make, options, word = BAD[name]
     iterator = pecan.Iterator(_numbers().apply(pecan.distribute(cluster.target, deterministic=True, seed=5)))
     next(iterator)
@@ -587,7 +587,7 @@ def test_a_state_of_something_else_is_refused(cluster, name):
 
 
 def test_a_state_that_was_damaged_is_refused(cluster):
-    """L3: cut anywhere, with any of its signs changed, or as large as a gigabyte."""
+    """L3: the token is truncated anywhere, has any character changed, or has a length of 1 GiB."""
     iterator = pecan.Iterator(_numbers().apply(pecan.distribute(cluster.target)))
     next(iterator)
     token = iterator.state_dict()["token"]
@@ -604,12 +604,12 @@ def test_a_state_that_was_damaged_is_refused(cluster):
     for text in ("", "{", token, "5", json.dumps({"token": token[:-1]})):
         with pytest.raises(pecan.InvalidArgumentError):
             iterator.deserialize(text)
-    # And none of it did anything.
+    # No refused state changed the position.
     assert len(list(iterator)) == 199
 
 
 def test_a_position_that_nobody_can_tell_is_refused(cluster):
-    """L3: more than was delivered, or too far back."""
+    """L3: the position is after the last delivered element, or too far back."""
     dataset = _strings(3000).apply(pecan.distribute(cluster.target))
     with pytest.raises(ValueError, match="0 were returned"):
         pecan.state_dict(dataset, consumed=1)

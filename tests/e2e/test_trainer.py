@@ -1,4 +1,4 @@
-"""A distributed dataset is used as any tf.data.Dataset is, in the ways trainers use one."""
+"""Trainers use a distributed dataset like any tf.data.Dataset."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def _link(cluster):
 
 
 def _eventually(what, timeout_s=20.0):
-    """Waits for something that comes by itself; the deadline is the test."""
+    """Waits until a condition holds, and fails at the deadline."""
     end = time.monotonic() + timeout_s
     while not what():
-        assert time.monotonic() < end, "it did not come in time"
+        assert time.monotonic() < end, "the condition did not hold in time"
         time.sleep(0.02)
 
 
@@ -111,7 +111,7 @@ def test_two_iterators_at_once_each_see_everything(cluster):
 
 
 def test_threads_that_read_one_iterator_share_its_elements(cluster):
-    """L13: each element comes to one of them, and each of them comes to the end."""
+    """L13: each element goes to one thread, and every thread sees the end."""
     for dataset in (D.range(4000), D.range(4000).map(lambda i: (i, tf.as_string(i)))):
         iterator = iter(_distributed(cluster, dataset))
         first = threading.Barrier(8)
@@ -129,7 +129,7 @@ def test_threads_that_read_one_iterator_share_its_elements(cluster):
 
 @pytest.mark.parametrize("steps", [lambda d: d, lambda d: d.map(tf.as_string)], ids=["blocks", "elements"])
 def test_another_thread_runs_while_next_waits(steps):
-    """L13: next() waits for an element that cannot come before a thread of Python's has counted and started a worker."""
+    """L13: next() waits for a worker that another Python thread starts after some time."""
     ticks = 0
     with pecan.LocalCluster(workers=0) as cluster:
         iterator = iter(_distributed(cluster, steps(D.range(10)), deterministic=True))
@@ -167,16 +167,16 @@ def test_no_thread_tunes_what_stands_behind(cluster):
 
     dataset = _distributed(cluster, D.range(10), deterministic=True)
     assert list(dataset.as_numpy_iterator()) == list(range(10))
-    # Who wants it has it: one for each iterator.
+    # With autotuning each iterator has one more thread.
     assert threads(dataset.with_options(tuned)) - threads(dataset) >= 15
 
 
 @pytest.mark.parametrize("dataset", [D.range(10), D.range(10).map(tf.strings.as_string)], ids=["blocks", "elements"])
 def test_tensorflow_need_not_prepare_functions_at_every_iter(cluster, dataset):
-    """What the attribute leaves out is in no function of ours: a search for devices, and all optimizations."""
+    """With this attribute TensorFlow skips the placement of devices and all optimizations. Pecan's functions need neither."""
     graph = tf.compat.v1.GraphDef.FromString(_distributed(cluster, dataset)._as_serialized_graph().numpy())
     functions = {function.signature.name: function for function in graph.library.function}
-    # Those that run at every iter() or for every element.
+    # The functions that run at every iter() or for every element.
     opened = {node.attr["f"].func.name for node in graph.node if node.op == "FlatMapDataset"}
     called = {
         node.attr[name].func.name
@@ -200,7 +200,7 @@ def test_an_iterator_outlives_its_dataset(cluster):
 
 
 def test_trainers_that_share_a_job_share_the_elements(cluster):
-    # More than TensorFlow and Pecan take ahead of the first trainer, so that something is left for the second.
+    # More elements than TensorFlow and Pecan prefetch for the first trainer, so that some remain for the second.
     count = 20_000
     parts = [_distributed(cluster, D.range(count), job_name="shared-two") for _ in range(2)]
     iterators = [iter(part) for part in parts]
@@ -212,7 +212,7 @@ def test_trainers_that_share_a_job_share_the_elements(cluster):
 
 @pytest.mark.parametrize("mode", ["exactly_once", "at_least_once", "at_most_once"])
 def test_a_trainer_that_leaves_a_shared_job_takes_nothing_along(cluster, mode):
-    # Small rows: TensorFlow could have dequeued many at once.
+    # With small rows TensorFlow could have dequeued many at once.
     count = 3000
     leaver, stayer = (
         iter(_distributed(cluster, D.range(count), job_name=f"left-{mode}", processing_mode=mode)) for _ in range(2)
@@ -225,7 +225,7 @@ def test_a_trainer_that_leaves_a_shared_job_takes_nothing_along(cluster, mode):
 
 
 def test_trainers_that_race_for_streams_lose_and_repeat_nothing(cluster):
-    # Two names of one host are two sessions, as two trainers have them.
+    # Two names of one host give two sessions, like two trainers.
     port = cluster.target.rpartition(":")[2]
     for number in range(10):
         parts = [
@@ -241,23 +241,23 @@ def test_trainers_that_race_for_streams_lose_and_repeat_nothing(cluster):
 FAILING = {
     "blocks": (lambda dataset: dataset, 1),
     "elements": (lambda dataset: dataset.map(lambda x: (x, tf.as_string(x))), 1),
-    "parallel steps behind": (lambda dataset: dataset.map(lambda x: (x, x), num_parallel_calls=2).prefetch(3), 1),
-    "a batch behind": (lambda dataset: dataset.batch(4), 4),
+    "parallel steps after": (lambda dataset: dataset.map(lambda x: (x, x), num_parallel_calls=2).prefetch(3), 1),
+    "a batch after": (lambda dataset: dataset.batch(4), 4),
 }
 
 
 @pytest.mark.parametrize("name", FAILING)
 def test_an_element_that_fails_is_an_error_in_its_place(cluster, name):
-    """G7: with the name of the user's step and the element's index, as often as the dataset is read. The next one follows."""
-    behind, rows = FAILING[name]
+    """G7: the error names the user's step and the element's index, in every pass. The next element follows."""
+    after, rows = FAILING[name]
     job_name = "failing-" + name.replace(" ", "-")
 
     def invert(i):
         return tf.debugging.check_numerics(1.0 / tf.cast(i - 9, tf.float32), "nine")
 
-    dataset = behind(D.range(24).map(invert, name="my_inverse"))
+    dataset = after(D.range(24).map(invert, name="my_inverse"))
     dataset = _distributed(cluster, dataset, deterministic=True, job_name=job_name)
-    # In this mode streams take turns.
+    # In mode deterministic the streams take turns.
     streams = next(j for j in _link(cluster).status()["jobs"] if j.get("name") == job_name)["plan"]["num_streams"]
     messages = []
     for _ in range(2):
@@ -271,7 +271,7 @@ def test_an_element_that_fails_is_an_error_in_its_place(cluster, name):
                 messages.append(str(error))
             except StopIteration:
                 break
-        # The error has its place. A batch fails with its first failing row, and the rows after that row come next.
+        # The error comes at its position. A batch fails with its first failing row, and the rows after that row come next.
         assert found.index(None) == 9 // rows and found.count(None) == 1
         values = [value for part in found if part is not None for value in part]
         wanted = [float(np.float32(1) / np.float32(i - 9)) for i in range(24) if i not in range(9 // rows * rows, 10)]
@@ -294,7 +294,7 @@ def test_ignoring_errors_ends(cluster):
 
 @pytest.mark.parametrize("text", [False, True], ids=["blocks", "elements"])
 @pytest.mark.parametrize(
-    "behind",
+    "after",
     [
         lambda d: d,
         lambda d: d.repeat(),
@@ -305,10 +305,10 @@ def test_ignoring_errors_ends(cluster):
     ],
     ids=["nothing", "repeat", "prefetch", "cache", "ignore_errors", "all"],
 )
-def test_an_error_that_ends_a_pass_is_never_taken_for_its_end(cluster, behind, text):
-    """Or the next epoch would begin, and what came so far be kept for all there is."""
+def test_an_error_that_ends_a_pass_is_never_taken_for_its_end(cluster, after, text):
+    """Otherwise the next epoch would start, and steps such as cache() would take a part of a pass for the whole pass."""
     local = D.range(20).map(tf.as_string) if text else D.range(20)
-    dataset = behind(_distributed(cluster, local.apply(tf.data.experimental.assert_cardinality(30))))
+    dataset = after(_distributed(cluster, local.apply(tf.data.experimental.assert_cardinality(30))))
     iterator, given, errors = iter(dataset), 0, []
     while len(errors) < 4:
         try:

@@ -1,4 +1,4 @@
-"""Tables that are filled from files hold what the files hold when the job is made, also on workers that have read them before."""
+"""Tables that are initialized from files have the contents of the files at the job's creation, also on workers that read them before."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import pathlib
 
 import pecan
 import tensorflow as tf
-from test_leaks import MIB, Held
+from test_leaks import MIB, Resources
 
 D = tf.data.Dataset
 WORDS = [chr(97 + i % 5) for i in range(40)]
 
 
 def write(path: pathlib.Path, vocabulary: str) -> None:
-    """Puts a whole new file there: whoever opens it in between finds the old one."""
+    """Replaces the file atomically. A reader that has the old file open keeps the old contents."""
     new = path.with_suffix(".new")
     new.write_text("".join(word + "\n" for word in vocabulary))
     new.replace(path)
 
 
 def numbered(path: pathlib.Path, vocabulary: str) -> D:
-    """The numbers of the words under a vocabulary, which is written first."""
+    """Writes a vocabulary file, and returns a dataset of the words' numbers in it."""
     write(path, vocabulary)
     index = tf.lookup.TextFileIndex
     initializer = tf.lookup.TextFileInitializer(str(path), tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER)
@@ -28,7 +28,7 @@ def numbered(path: pathlib.Path, vocabulary: str) -> D:
 
 
 def numbered_inside(path: pathlib.Path, vocabulary: str, name: str) -> D:
-    """The same with a table that the step's function makes for itself, by a name of its own choice."""
+    """Like `numbered`, but the step's function creates the table under a given name."""
     write(path, vocabulary)
 
     def number(word: tf.Tensor) -> tf.Tensor:
@@ -45,12 +45,12 @@ def numbers(dataset: D, target: str) -> list[int]:
     return [int(x) for x in dataset.apply(pecan.distribute(target, deterministic=True))]
 
 
-# The second is as long as the first: TensorFlow takes such tables for equal.
+# The first two have the same size. TensorFlow takes such tables as equal.
 VOCABULARIES = ("abc", "cba", "dcbae")
 
 
 def test_old_and_new_workers_see_the_file_as_it_is(tmp_path):
-    """A dataset of the trainer's own process is no measure here: TensorFlow shares its tables by the name of the file."""
+    """The test has no local run to compare with, because TensorFlow shares tables in a process by the file's name."""
     with pecan.LocalCluster(workers=1) as cluster:
         for vocabulary in VOCABULARIES:
             dataset = numbered(tmp_path / "words.txt", vocabulary)
@@ -67,7 +67,7 @@ def test_tables_that_functions_make_by_name_see_the_file_as_it_is(tmp_path):
 
 
 def test_tables_of_one_name_in_two_datasets_do_not_meet(tmp_path):
-    """Neither in two jobs of a worker, nor in two steps of one dataset."""
+    """They are separate in two jobs of one worker, and in two steps of one dataset."""
     with pecan.LocalCluster(workers=1) as cluster:
         first, second = (numbered_inside(tmp_path / f"{v}.txt", v, "words") for v in VOCABULARIES[:2])
         both = D.zip(first, second).map(lambda x, y: 10 * x + y)
@@ -86,7 +86,7 @@ def test_what_is_cached_is_made_with_the_file_as_it_is(tmp_path):
 
 
 def test_a_file_that_changes_between_epochs_loses_no_elements(tmp_path):
-    """Which of its states a stream sees is not promised then."""
+    """A stream may see the file's old or new contents."""
     path = tmp_path / "words.txt"
     with pecan.LocalCluster(workers=1) as cluster:
         dataset = numbered(path, "abc").map(lambda x: (x, tf.fill([20_000], x)))
@@ -99,13 +99,13 @@ def test_a_file_that_changes_between_epochs_loses_no_elements(tmp_path):
             assert sum(1 for _ in elements) == len(WORDS) - 1
 
 
-# A worker keeps four sets of tables for jobs that come back.
+# A worker keeps the last four sets of tables, because their jobs may come back.
 LARGE = 100_000
 CHANGES = 15
 
 
 def test_tables_go_when_no_job_uses_them(tmp_path):
-    """And not before: one job reads on with the first of them."""
+    """They are not freed earlier: one job continues to read with the first table."""
     path = tmp_path / "words.txt"
 
     def found(vocabulary: int, count: int) -> D:
@@ -121,7 +121,7 @@ def test_tables_go_when_no_job_uses_them(tmp_path):
     config = pecan.WorkerConfig("127.0.0.1:1", window_bytes=32 * MIB)
     with pecan.LocalCluster(1, worker=config) as cluster:
         worker = cluster.workers[0].process.pid
-        # More than the worker and the trainer have room for ahead.
+        # More elements than fit into the windows of the worker and the trainer.
         wide = found(0, 1000).map(lambda x: tf.fill([50_000], x))
         long = iter(wide.apply(pecan.distribute(cluster.target, deterministic=True, max_outstanding_bytes=32 * MIB)))
         # Elements come from all streams in turn. A stream that is opened after the first change may see the change.
@@ -129,9 +129,9 @@ def test_tables_go_when_no_job_uses_them(tmp_path):
         before = 0
         for number in range(1, CHANGES + 10):
             if number == 10:
-                before = Held.of(worker).memory
+                before = Resources.of(worker).memory
             assert numbers(found(number, 3), cluster.target) == [0, 1, 2]
-        # Each of them has 4 MB.
-        assert Held.of(worker).memory - before < 40 * MIB
+        # Each table has 4 MB.
+        assert Resources.of(worker).memory - before < 40 * MIB
         read += [int(element[0]) for element in long]
         assert sorted(read) == list(range(1000))

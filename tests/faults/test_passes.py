@@ -21,20 +21,20 @@ def _large(i):
 
 
 @pytest.mark.parametrize(
-    ("lost", "behind", "read"),
+    ("lost", "after", "read"),
     [
         ("workers", lambda d: d.repeat(), iter),
         ("all", lambda d: d.repeat(), pecan.Iterator),
     ],
     ids=["iter over repeat", "pecan.Iterator over repeat, with the dispatcher"],
 )
-def test_outages_in_a_row_leave_nothing_out(tmp_path, lost, behind, read):
+def test_outages_in_a_row_leave_nothing_out(tmp_path, lost, after, read):
     """L9: the test calls the iterator again after each outage. It continues at its position after any number of outages."""
     with cleared(Cluster(tmp_path)) as cluster:
         worker = cluster.add()
         dataset = D.range(TOTAL).map(_large)
         dataset = dataset.apply(pecan.distribute(cluster.target, dispatcher_timeout_s=1, max_outstanding_bytes=1))
-        iterator = read(behind(dataset))
+        iterator = read(after(dataset))
         seen = [int(next(iterator)[0]) for _ in range(10)]
         if lost == "all":
             cluster.dispatcher.kill()
