@@ -228,7 +228,7 @@ func pullGraph(t *testing.T, source int64) []byte {
 		t.Fatal(err)
 	}
 	options := &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE}
-	plan, err := split.Analyze(parsed, options, split.Env{})
+	plan, err := split.MakePlan(parsed, options, split.Env{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func (p *graphPlanner) Plan(data []byte, options *pecanv1.JobOptions) (*pecanv1.
 	if err != nil {
 		return nil, err
 	}
-	return split.Analyze(g, options, p.env)
+	return split.MakePlan(g, options, p.env)
 }
 
 // Order implements Graphs.

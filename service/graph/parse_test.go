@@ -330,7 +330,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		p, err := split.Analyze(g, graphtest.Once, split.Env{})
+		p, err := split.MakePlan(g, graphtest.Once, split.Env{})
 		if err != nil {
 			return
 		}

@@ -29,7 +29,7 @@ func kept(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 		t.Fatal(err)
 	}
 	o := order(name)
-	if o.Plan, err = split.Analyze(parsed, o.Options, split.Env{}); err != nil || o.Plan.GetCache() == nil {
+	if o.Plan, err = split.MakePlan(parsed, o.Options, split.Env{}); err != nil || o.Plan.GetCache() == nil {
 		t.Fatal(o.Plan.GetReasons(), err)
 	}
 	o.Cache = &pecanv1.CacheAction{Key: o.Plan.GetCache().GetKey()}

@@ -29,7 +29,7 @@ func (r registered) Instantiate(ctx context.Context, fingerprint string, _ *peca
 		return nil, err
 	}
 	at.Mode = pecanv1.Mode_MODE_OFF
-	plan, err := split.Analyze(parsed, &pecanv1.JobOptions{Mode: at.Mode}, split.Env{})
+	plan, err := split.MakePlan(parsed, &pecanv1.JobOptions{Mode: at.Mode}, split.Env{})
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,7 @@ func orderable(t *testing.T, w *Worker, name string, options *pecanv1.JobOptions
 	}
 	o = order(name)
 	o.Options = options
-	if o.Plan, err = split.Analyze(parsed, options, split.Env{}); err != nil {
+	if o.Plan, err = split.MakePlan(parsed, options, split.Env{}); err != nil {
 		t.Fatal(err)
 	}
 	return o, steps

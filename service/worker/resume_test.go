@@ -31,7 +31,7 @@ func planned(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 	o := order(name)
 	// With one stream, element i of the stream is element i of the dataset.
 	o.Options.Mode = pecanv1.Mode_MODE_OFF
-	if o.Plan, err = split.Analyze(parsed, o.Options, split.Env{}); err != nil {
+	if o.Plan, err = split.MakePlan(parsed, o.Options, split.Env{}); err != nil {
 		t.Fatal(err)
 	}
 	return o

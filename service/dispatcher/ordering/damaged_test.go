@@ -72,7 +72,7 @@ func TestDamagedGraphsArePlannedAsWell(t *testing.T) {
 				continue
 			}
 			asked := options(pecanv1.OrderTolerance(1 + r.IntN(3)))
-			made, err := split.Analyze(g, asked, split.Env{})
+			made, err := split.MakePlan(g, asked, split.Env{})
 			if err != nil {
 				continue
 			}

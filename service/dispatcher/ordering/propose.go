@@ -165,7 +165,7 @@ func (p *proposer) planDiffers(ordered *graph.Graph) string {
 	case pecanv1.Sharding_SHARDING_FILE, pecanv1.Sharding_SHARDING_DATA, pecanv1.Sharding_SHARDING_FILE_OR_DATA, pecanv1.Sharding_SHARDING_HINT:
 		env.StaticWorkers = int(p.plan.GetNumStreams())
 	}
-	other, err := split.Analyze(ordered, p.options, env)
+	other, err := split.MakePlan(ordered, p.options, env)
 	if err != nil {
 		return fmt.Sprintf("The steps stay in their registered order: in the best order the dataset could not be divided: %v.", err)
 	}

@@ -48,7 +48,7 @@ func options(tolerance pecanv1.OrderTolerance) *pecanv1.JobOptions {
 
 func plan(t testing.TB, g *graph.Graph, options *pecanv1.JobOptions) *pecanv1.Plan {
 	t.Helper()
-	plan, err := split.Analyze(g, options, split.Env{})
+	plan, err := split.MakePlan(g, options, split.Env{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestAllGraphsWithArbitraryMetrics(t *testing.T) {
 			if seed == 5 {
 				asked.Order = pecanv1.Order_ORDER_PAPER
 			}
-			plan, err := split.Analyze(g, asked, split.Env{})
+			plan, err := split.MakePlan(g, asked, split.Env{})
 			if err != nil {
 				break
 			}

@@ -5,7 +5,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
-// Analysis answers questions about the steps of one graph and keeps the answers.
+// Analysis answers questions about the steps of one graph and caches the answers.
 type Analysis struct {
 	*graph.Variables
 	g     *graph.Graph
@@ -14,11 +14,11 @@ type Analysis struct {
 	costs map[*graph.Step]int
 	steps map[*tf.NodeDef]*Facts
 	funcs map[string]*Facts
-	// Keyed are the steps, by name, whose random values are keyed.
+	// Keyed contains the names of the steps whose random values are keyed.
 	Keyed map[string]bool
 }
 
-// New prepares the analysis of a graph.
+// New returns an Analysis of a graph.
 func New(g *graph.Graph) *Analysis {
 	return &Analysis{
 		Variables: graph.NewVariables(g), g: g, cards: map[*graph.Step]int64{}, ends: map[*graph.Step]bool{}, costs: map[*graph.Step]int{},

@@ -9,13 +9,13 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// The two cardinalities that are no count, with tf.data's numbers.
+// These cardinalities are not counts. They have tf.data's numbers.
 const (
 	infinite = int64(-1)
 	Unknown  = int64(-2)
 )
 
-// Cardinality counts the elements of a step as tf.data does, without running anything.
+// Cardinality is the number of elements of a step by tf.data's rules. It runs nothing.
 func (a *Analysis) Cardinality(s *graph.Step) int64 {
 	if n, ok := a.cards[s]; ok {
 		return n
@@ -71,7 +71,7 @@ func (a *Analysis) countSource(n *tf.NodeDef) int64 {
 		case !ok1 || !ok2 || !ok3 || step == 0:
 			return Unknown
 		case step > 0 && stop == math.MaxInt64:
-			// tf.data's word for "no end"; enumerate() counts so.
+			// In tf.data this end means "no end". enumerate() uses it.
 			return infinite
 		}
 		return RangeCount(start, stop, step)
@@ -91,12 +91,12 @@ func (a *Analysis) countSource(n *tf.NodeDef) int64 {
 	return Unknown
 }
 
-// RangeCount is how many numbers a range has.
+// RangeCount is the number of values in a range.
 func RangeCount(start, stop, step int64) int64 {
 	if (step > 0 && start >= stop) || (step < 0 && start <= stop) {
 		return 0
 	}
-	// Unsigned arithmetic: the distance may exceed the largest signed number.
+	// The arithmetic is unsigned, because the distance may exceed the largest signed number.
 	distance, stride := uint64(stop)-uint64(start), uint64(step)
 	if step < 0 {
 		distance, stride = uint64(start)-uint64(stop), -uint64(step)
@@ -172,7 +172,7 @@ func CeilDiv(n, size int64) int64 {
 	return n / size
 }
 
-// DropsRemainder tells whether a grouping op leaves out a short last group.
+// DropsRemainder reports whether a grouping op drops a short last group.
 func (a *Analysis) DropsRemainder(n *tf.NodeDef) bool {
 	v, ok := a.g.InputInt(n, "drop_remainder")
 	return ok && v != 0
@@ -261,7 +261,7 @@ func (a *Analysis) countUnbatch(s *graph.Step) int64 {
 	return Unknown
 }
 
-// countDirected knows only what tf.data's rule promises whatever the selector does.
+// countDirected uses only the part of tf.data's rule that holds for every selector.
 func (a *Analysis) countDirected(s *graph.Step) int64 {
 	for _, in := range s.In {
 		if a.Cardinality(in) != infinite {

@@ -5,21 +5,21 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// heavyOps are found by a part of their name.
-var heavyOps = []string{
+// expensiveOps are parts of the names of expensive ops.
+var expensiveOps = []string{
 	"Decode", "Parse", "Resize", "Crop", "ReadFile", "Conv", "MatMul", "Einsum", "FFT", "Svd", "Cholesky", "While",
 	"MapDefun", "AdjustHue", "AdjustSaturation", "AdjustContrast", "ExtractImagePatches", "Spectrogram", "Mfcc",
 	"RGBToHSV", "HSVToRGB", "ImageProjective", "Unicode", "Deserialize", "LMDB", "Sql", "Load", "Pool",
 }
 
-// The weight of work, for choosing how often a head may run.
+// These are the weights of work. They decide how many streams may repeat the work upstream of the cut.
 const (
 	WeightNone = iota
 	WeightLight
 	WeightHeavy
 )
 
-// Weight is the weight of what a step's functions do for one element.
+// Weight is the weight of the work that a step's functions do for one element.
 func (a *Analysis) Weight(s *graph.Step) int {
 	f := a.Facts(s)
 	switch {
@@ -31,8 +31,8 @@ func (a *Analysis) Weight(s *graph.Step) int {
 	return WeightNone
 }
 
-// CostOfHead tells what it costs to run a step and all below it: 0 what an index gives, 1 light functions, 2 reading
-// records, 3 real work.
+// CostOfHead is the cost of running a step and all steps upstream of it: 0 for values that follow from an
+// index, 1 for light functions, 2 for reading records, 3 for expensive work.
 func (a *Analysis) CostOfHead(s *graph.Step) int {
 	if known, ok := a.costs[s]; ok {
 		return known

@@ -6,14 +6,15 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// A dataset's class says what two runs of one stream have in common. In class A element i is made of the same source
-// records, in class B it has the same bytes too, in class C neither: dropping what was delivered and computing the rest
-// again would lose some elements and double others.
+// The class of a dataset says what two runs of one stream have in common. In class A, element i is computed
+// from the same source records. In class B, it also has the same bytes. In class C, neither holds. There, a
+// worker that drops the delivered elements and recomputes the rest would lose some elements and duplicate
+// others.
 
-// obstacle is why a dataset, run in some mode, is not of class B.
+// obstacle is a reason why a dataset, run in some mode, is not of class B.
 type obstacle struct {
 	class pecanv1.DeterminismClass
-	// listing: nothing is random, but files are listed while the dataset runs, and somebody may add one.
+	// listing: nothing is random, but the dataset lists files while it runs, and files may be added.
 	listing bool
 	at      *graph.Step
 	text    string
@@ -25,35 +26,35 @@ const (
 	classC = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
 )
 
-// obstacles looks at the whole pipeline as it runs in a mode, after all that the rewrite mends.
-func (p *Analysis) obstacles(root *graph.Step, mode pecanv1.Mode) []obstacle {
+// obstacles checks the whole pipeline as it runs in a mode. It takes into account what the rewrite repairs.
+func (a *Analysis) obstacles(root *graph.Step, mode pecanv1.Mode) []obstacle {
 	var found []obstacle
 	if len(root.In) == 0 && root.Rule.Kind != ops.Source {
-		return []obstacle{{class: classC, at: root, text: "one dataset is used in two places, which tf.data does not write"}}
+		return []obstacle{{class: classC, at: root, text: "the graph uses one dataset in two places, which tf.data does not write"}}
 	}
-	if at := p.UnorderedStep(root); at != nil && !NeedsRepeatableOrder(mode) {
-		found = append(found, obstacle{class: classC, at: at, text: "it gives elements as they get ready (deterministic=False)"})
+	if at := a.UnorderedStep(root); at != nil && !NeedsRepeatableOrder(mode) {
+		found = append(found, obstacle{class: classC, at: at, text: "it gives elements in the order of their completion (deterministic=False)"})
 	}
-	p.KeySteps(root, mode)
-	mended := p.SequencedSteps(root, mode)
-	p.eachCounted(root, func(s *graph.Step, counted bool) {
-		f, name := p.Facts(s), s.Node.GetName()
+	a.KeySteps(root, mode)
+	sequenced := a.SequencedSteps(root, mode)
+	a.eachCounted(root, func(s *graph.Step, counted bool) {
+		f, name := a.Facts(s), s.Node.GetName()
 		why := ""
 		switch {
 		case f.Unrepeatable:
 			why = "it draws values that no seed decides"
 		case f.Stateful:
-			why = "it keeps state that Pecan knows nothing of"
-		case p.races(s) && !mended[name] && !p.Keyed[name]:
+			why = "it keeps state that Pecan does not know"
+		case a.races(s) && !sequenced[name] && !a.Keyed[name]:
 			why = "it draws random values, or changes a variable, for several elements at once"
 		}
 		switch op := s.Node.GetOp(); {
 		case op == "ShuffleDatasetV2":
-			found = append(found, obstacle{class: classC, at: s, text: "its random order comes from a generator of the trainer's process"})
+			found = append(found, obstacle{class: classC, at: s, text: "its random order comes from a generator in the trainer's process"})
 		case op == "SnapshotDatasetV2":
-			found = append(found, obstacle{class: classC, at: s, text: "a snapshot may be read in another order than it was written in"})
+			found = append(found, obstacle{class: classC, at: s, text: "a snapshot may return elements in another order than it stored them"})
 		case why != "" && counted:
-			found = append(found, obstacle{class: classC, at: s, text: why + ", and they decide which elements there are"})
+			found = append(found, obstacle{class: classC, at: s, text: why + ", and this decides which elements exist"})
 		case why != "":
 			found = append(found, obstacle{class: classA, at: s, text: why})
 		}
@@ -65,13 +66,13 @@ func (p *Analysis) obstacles(root *graph.Step, mode pecanv1.Mode) []obstacle {
 }
 
 // DeterminismClass is the determinism class of a dataset that runs in a mode.
-func (p *Analysis) DeterminismClass(root *graph.Step, mode pecanv1.Mode) pecanv1.DeterminismClass {
-	return weakestClass(p.obstacles(root, mode))
+func (a *Analysis) DeterminismClass(root *graph.Step, mode pecanv1.Mode) pecanv1.DeterminismClass {
+	return weakestClass(a.obstacles(root, mode))
 }
 
-func weakestClass(flaws []obstacle) pecanv1.DeterminismClass {
+func weakestClass(obstacles []obstacle) pecanv1.DeterminismClass {
 	class := classB
-	for _, f := range flaws {
+	for _, f := range obstacles {
 		if f.class == classC || class == classB {
 			class = f.class
 		}

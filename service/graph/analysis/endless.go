@@ -5,7 +5,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// MayBeEndless tells whether a step may give elements for ever; it sees through filters, where counting cannot.
+// MayBeEndless reports whether a step may give elements without end. It gives an answer for filters too,
+// whose elements Cardinality cannot count.
 func (a *Analysis) MayBeEndless(s *graph.Step) bool {
 	if known, ok := a.ends[s]; ok {
 		return known
@@ -63,7 +64,7 @@ func (a *Analysis) anyEndless(steps []*graph.Step) bool {
 	return false
 }
 
-// AllEndless tells whether every one of the steps may give elements without end.
+// AllEndless reports whether each of the steps may give elements without end.
 func (a *Analysis) AllEndless(steps []*graph.Step) bool {
 	for _, s := range steps {
 		if !a.MayBeEndless(s) {

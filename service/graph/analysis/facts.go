@@ -7,36 +7,39 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// Facts is what planning needs to know of a function and of everything it calls.
+// Facts describes a function and all functions that it calls, as far as planning needs it.
 type Facts struct {
 	ops int
-	// expensive: decoding, parsing, images, linear algebra, loops; work that pays for running in several places.
+	// expensive: decoding, parsing, images, linear algebra or loops. Such work is worth dividing among
+	// streams.
 	expensive bool
 	// ReadsFiles: opens record files.
 	ReadsFiles bool
-	// Endless: makes a dataset that may not end.
+	// Endless: creates a dataset that may not end.
 	Endless bool
-	// Random: uses a random op whose generator goes on from call to call, so that the order of calls tells.
+	// Random: uses a random op whose generator advances from call to call, so the values depend on the order
+	// of the calls.
 	Random bool
-	// parallel: makes a dataset whose elements are computed side by side.
+	// parallel: creates a dataset that computes several elements at once.
 	parallel bool
-	// unsequenceable: does so in a way that cannot be put in order.
+	// unsequenceable: creates a parallel dataset that has no sequential form.
 	unsequenceable bool
-	// decidesCount: what it draws may have a say in how many elements the dataset that it makes gives, or whether one is kept.
+	// decidesCount: the values that it draws may decide how many elements its dataset gives, or whether an
+	// element is kept.
 	decidesCount bool
-	// Seeded: has seeds to set, of random ops or of datasets.
+	// Seeded: has random ops or datasets with seeds that Pecan sets.
 	Seeded bool
-	// Unrepeatable: gives other values in each run whatever the seeds are.
+	// Unrepeatable: gives other values in each run, whatever the seeds are.
 	Unrepeatable bool
-	// CachesElements: keeps the elements of a dataset that a function makes.
+	// CachesElements: creates a dataset that caches elements.
 	CachesElements bool
-	// Stateful: anything else that is more than a function of its arguments.
+	// Stateful: depends on other state, or changes it.
 	Stateful bool
-	// Identity: gives its arguments unchanged.
+	// Identity: returns its arguments unchanged.
 	Identity bool
-	// WritesVariables: changes a variable whose value means something.
+	// WritesVariables: changes a variable that is more than the state of a random generator.
 	WritesVariables bool
-	// ListsFiles: finds out while it runs which files there are.
+	// ListsFiles: lists files while the dataset runs.
 	ListsFiles bool
 }
 
@@ -57,15 +60,15 @@ func (f *Facts) add(o *Facts) {
 	f.ListsFiles = f.ListsFiles || o.ListsFiles
 }
 
-// varies tells whether two calls with equal arguments may differ.
+// varies reports whether two calls with equal arguments may give different results.
 func (f *Facts) varies() bool { return f.Random || f.Unrepeatable || f.Stateful || f.WritesVariables }
 
-// Pure tells whether calling the function is of no consequence but its result.
+// Pure reports whether the result is the only effect of a call.
 func (f *Facts) Pure() bool {
 	return !f.Seeded && !f.Unrepeatable && !f.CachesElements && !f.Stateful && !f.WritesVariables
 }
 
-// Facts merges the facts of all functions that a step calls, and of the step's own op.
+// Facts merges the facts of a step's op and of all functions that the step calls.
 func (a *Analysis) Facts(s *graph.Step) *Facts {
 	if known, ok := a.steps[s.Node]; ok {
 		return known

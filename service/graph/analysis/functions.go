@@ -9,7 +9,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// harmlessState are stateful ops that only read what came along, and the print of rejection_resample's warning.
+// harmlessState lists stateful ops that only read state from the graph itself, and Print, which
+// rejection_resample uses for a warning.
 var harmlessState = ops.Names(`
 	LookupTableFindV2 LookupTableSizeV2 LookupTableExportV2 ReadVariableOp ResourceGather ResourceGatherNd VariableShape
 	VarIsInitializedOp Assert CheckNumerics CheckNumericsV2 If While Case StatefulPartitionedCall GuaranteeConst Empty
@@ -18,11 +19,11 @@ var harmlessState = ops.Names(`
 	IsResourceHandleRefCounting DummyIterationCounter DeleteSeedGenerator DeleteRandomSeedGenerator DeleteMemoryCache
 `)
 
-var wildOps = ops.Names(`Timestamp NonDeterministicInts`)
+var unrepeatableOps = ops.Names(`Timestamp NonDeterministicInts`)
 
 const manyOps = 40
 
-// FunctionFacts are the facts about a function and all functions that it calls.
+// FunctionFacts merges the facts of a function and of all functions that it calls.
 func (a *Analysis) FunctionFacts(name string) *Facts {
 	if f, ok := a.funcs[name]; ok {
 		return f
@@ -58,7 +59,7 @@ func (a *Analysis) addNode(facts *Facts, n *tf.NodeDef, inside map[string]*tf.No
 		return
 	}
 	facts.ops++
-	for _, part := range heavyOps {
+	for _, part := range expensiveOps {
 		facts.expensive = facts.expensive || strings.Contains(op, part)
 	}
 	def := a.g.Ops().Def(op)
@@ -80,7 +81,7 @@ func (a *Analysis) addNode(facts *Facts, n *tf.NodeDef, inside map[string]*tf.No
 		facts.Random, facts.Seeded = true, true
 	case isDataset && (r.Kind == ops.Shuffled || op == "SamplingDataset"):
 		facts.Seeded = true
-	case wildOps[op]:
+	case unrepeatableOps[op]:
 		facts.Unrepeatable = true
 	case ops.GeneratorOps[op]:
 		facts.Random, facts.Seeded = true, true
@@ -89,13 +90,14 @@ func (a *Analysis) addNode(facts *Facts, n *tf.NodeDef, inside map[string]*tf.No
 	case isDataset && r.Kind == ops.Cached:
 		facts.CachesElements = true
 	case ops.WritesVariable(op):
-		// What that means depends on the variable, which the step knows.
+		// The effect depends on the variable. Facts decides it where the step captures that variable.
 	case def.GetIsStateful() && !isDataset && !harmlessState[op] && !ops.IsTable(op) && !ops.FillsTable(op) && !strings.HasPrefix(op, "TensorArray") && !strings.HasPrefix(op, "Stack"):
 		facts.Stateful = true
 	}
 }
 
-// NestedInt reads a number that a dataset op inside a function takes from a Const beside it.
+// NestedInt reads an integer argument of a dataset op inside a function, if a Const of the same function
+// provides it.
 func (a *Analysis) NestedInt(n *tf.NodeDef, arg string, inside map[string]*tf.NodeDef) (int64, bool) {
 	i := a.g.InputIndex(n, arg)
 	if i < 0 || i >= len(n.GetInput()) {

@@ -7,27 +7,27 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Keyable tells whether all that a step draws can be keyed.
-func (p *Analysis) Keyable(s *graph.Step) bool {
+// Keyable reports whether all random values of a step can be keyed.
+func (a *Analysis) Keyable(s *graph.Step) bool {
 	attr := ops.ElementFunctionAttr(s.Node.GetOp())
-	if f := p.Facts(s); attr == "" || !f.Random || f.WritesVariables {
+	if f := a.Facts(s); attr == "" || !f.Random || f.WritesVariables {
 		return false
 	}
-	for _, c := range p.Captures(s.Node) {
+	for _, c := range a.Captures(s.Node) {
 		if c.Use.IsRandomState() {
 			return false
 		}
 	}
-	return p.keyableFunction(s.Node.GetAttr()[attr].GetFunc().GetName())
+	return a.keyableFunction(s.Node.GetAttr()[attr].GetFunc().GetName())
 }
 
-func (p *Analysis) keyableFunction(name string) bool {
-	for _, n := range p.g.Function(name).GetNodeDef() {
-		if p.g.Ops().IsSeeded(n.GetOp()) && ops.StatelessOps[n.GetOp()].Op == "" || ops.GeneratorOps[n.GetOp()] {
+func (a *Analysis) keyableFunction(name string) bool {
+	for _, n := range a.g.Function(name).GetNodeDef() {
+		if a.g.Ops().IsSeeded(n.GetOp()) && ops.StatelessOps[n.GetOp()].Op == "" || ops.GeneratorOps[n.GetOp()] {
 			return false
 		}
 		for _, called := range nodedef.CalledFunctions(n) {
-			if p.FunctionFacts(called).Random && (!ops.CallsOnce[n.GetOp()] || !p.keyableFunction(called)) {
+			if a.FunctionFacts(called).Random && (!ops.CallsOnce[n.GetOp()] || !a.keyableFunction(called)) {
 				return false
 			}
 		}
@@ -35,18 +35,19 @@ func (p *Analysis) keyableFunction(name string) bool {
 	return true
 }
 
-// KeySteps finds the steps that are keyed in a mode. Below a repeat there are none: each pass would draw the same again.
-func (p *Analysis) KeySteps(root *graph.Step, mode pecanv1.Mode) {
-	p.Keyed = map[string]bool{}
+// KeySteps finds the steps that are keyed in a mode. It keys no step upstream of a repeat, because each pass
+// would draw the same values again.
+func (a *Analysis) KeySteps(root *graph.Step, mode pecanv1.Mode) {
+	a.Keyed = map[string]bool{}
 	if !NeedsRepeatableOrder(mode) {
 		return
 	}
 	counts := map[*graph.Step]bool{}
-	p.eachCounted(root, func(s *graph.Step, counted bool) { counts[s] = counted && p.races(s) })
+	a.eachCounted(root, func(s *graph.Step, counted bool) { counts[s] = counted && a.races(s) })
 	var below func(s *graph.Step)
 	below = func(s *graph.Step) {
-		if (mode == pecanv1.Mode_MODE_DETERMINISTIC || counts[s]) && p.Keyable(s) {
-			p.Keyed[s.Node.GetName()] = true
+		if (mode == pecanv1.Mode_MODE_DETERMINISTIC || counts[s]) && a.Keyable(s) {
+			a.Keyed[s.Node.GetName()] = true
 		}
 		if s.Rule.Kind == ops.Repeated {
 			return

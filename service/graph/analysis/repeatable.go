@@ -6,11 +6,12 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// eachCounted visits all steps; counted tells whether what a step's functions draw decides how many elements there are.
-func (p *Analysis) eachCounted(root *graph.Step, visit func(s *graph.Step, counted bool)) {
+// eachCounted visits all steps. counted is true if the random values of a step's functions decide how many
+// elements there are.
+func (a *Analysis) eachCounted(root *graph.Step, visit func(s *graph.Step, counted bool)) {
 	var below func(s *graph.Step, counted bool)
 	below = func(s *graph.Step, counted bool) {
-		visit(s, counted || ChangesCount(s) && p.Facts(s).decidesCount)
+		visit(s, counted || ChangesCount(s) && a.Facts(s).decidesCount)
 		counted = counted || ChangesCount(s)
 		for _, in := range s.In {
 			below(in, counted)
@@ -22,22 +23,23 @@ func (p *Analysis) eachCounted(root *graph.Step, visit func(s *graph.Step, count
 	below(root, false)
 }
 
-// SequencedSteps are the steps, by name, whose draws the rewrite puts in order where they cannot be keyed: all in deterministic mode,
-// and in exactly-once mode those whose values decide which elements there are.
-func (p *Analysis) SequencedSteps(root *graph.Step, mode pecanv1.Mode) map[string]bool {
+// SequencedSteps returns the names of the steps whose random draws must run in sequence because they cannot
+// be keyed. The rewrite makes these steps sequential. In deterministic mode they are all steps whose draws
+// race. In exactly-once mode they are only those whose values decide which elements exist.
+func (a *Analysis) SequencedSteps(root *graph.Step, mode pecanv1.Mode) map[string]bool {
 	found := map[string]bool{}
 	if !NeedsRepeatableOrder(mode) {
 		return found
 	}
-	p.eachCounted(root, func(s *graph.Step, counted bool) {
-		if (counted || mode == pecanv1.Mode_MODE_DETERMINISTIC) && p.races(s) && p.serialises(s) && !p.Keyed[s.Node.GetName()] {
+	a.eachCounted(root, func(s *graph.Step, counted bool) {
+		if (counted || mode == pecanv1.Mode_MODE_DETERMINISTIC) && a.races(s) && a.serialises(s) && !a.Keyed[s.Node.GetName()] {
 			found[s.Node.GetName()] = true
 		}
 	})
 	return found
 }
 
-// NeedsRepeatableOrder tells whether a mode needs element i of a stream to be the same in every run.
+// NeedsRepeatableOrder reports whether a mode requires that element i of a stream is the same in every run.
 func NeedsRepeatableOrder(m pecanv1.Mode) bool {
 	switch m {
 	case pecanv1.Mode_MODE_UNSPECIFIED, pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Mode_MODE_DETERMINISTIC:
@@ -46,50 +48,53 @@ func NeedsRepeatableOrder(m pecanv1.Mode) bool {
 	return false
 }
 
-// UnorderedStep finds a step by which the user allowed parallel steps to give elements as they get ready.
-func (p *Analysis) UnorderedStep(root *graph.Step) *graph.Step {
+// UnorderedStep returns a step at which the user allowed elements in the order of their completion, nil if
+// there is none.
+func (a *Analysis) UnorderedStep(root *graph.Step) *graph.Step {
 	var found *graph.Step
 	root.Walk(func(s *graph.Step) {
-		loose := s.Node.GetAttr()["sloppy"].GetB()
+		unordered := s.Node.GetAttr()["sloppy"].GetB()
 		if v, ok := s.Node.GetAttr()["deterministic"]; ok && string(v.GetS()) == "false" {
-			loose = true
+			unordered = true
 		}
 		if options, ok := graph.ReadOptions(s.Node); ok && options.GetOptionalDeterministic() != nil && !options.GetDeterministic() {
-			loose = true
+			unordered = true
 		}
-		if loose {
+		if unordered {
 			found = s
 		}
 	})
 	return found
 }
 
-// races tells whether the values that a step draws, or counts with a variable, depend on which of its calls came first.
+// races reports whether values depend on the order of concurrent calls: values that a step draws, or that it
+// counts with a variable.
 func (a *Analysis) races(s *graph.Step) bool {
 	f := a.Facts(s)
 	return (f.Random || f.WritesVariables) && (f.parallel || ops.IsParallel(s.Node.GetOp()))
 }
 
-// serialises tells whether a step can be made to work on one element after another.
+// serialises reports whether a step can process its elements one at a time.
 func (a *Analysis) serialises(s *graph.Step) bool {
 	op := s.Node.GetOp()
 	return (!ops.IsParallel(op) || ops.SequentialOps[op].Op != "") && !a.Facts(s).unsequenceable
 }
 
-// IsDeterministic tells whether a mode promises equal bytes in equal order.
+// IsDeterministic reports whether a mode promises equal bytes in equal order.
 func IsDeterministic(mode pecanv1.Mode) bool { return mode == pecanv1.Mode_MODE_DETERMINISTIC }
 
-// SameInEveryRun tells whether element p of a step comes from the same source positions in each run with the same seeds.
-func (p *Analysis) SameInEveryRun(s *graph.Step) bool {
+// SameInEveryRun reports whether element p of a step comes from the same source positions in every run with
+// the same seeds.
+func (a *Analysis) SameInEveryRun(s *graph.Step) bool {
 	ok := true
 	var below func(s *graph.Step, counted bool)
 	below = func(s *graph.Step, counted bool) {
-		f := p.Facts(s)
+		f := a.Facts(s)
 		counted = counted || ChangesCount(s)
 		switch {
 		case (f.CachesElements || f.Stateful || f.WritesVariables) && s.Rule.Kind != ops.Source:
 			ok = false
-		case counted && (f.Unrepeatable || p.races(s)):
+		case counted && (f.Unrepeatable || a.races(s)):
 			ok = false
 		case s.Node.GetOp() == "ShuffleDatasetV2", s.Node.GetOp() == "SnapshotDatasetV2":
 			ok = false
@@ -105,7 +110,7 @@ func (p *Analysis) SameInEveryRun(s *graph.Step) bool {
 	return ok
 }
 
-// ChangesCount tells whether values decide how many elements a step gives.
+// ChangesCount reports whether values decide how many elements a step gives.
 func ChangesCount(s *graph.Step) bool {
 	switch s.Rule.Kind {
 	case ops.PerElement, ops.Undivided, ops.Directed:
@@ -114,13 +119,13 @@ func ChangesCount(s *graph.Step) bool {
 	return false
 }
 
-// VariablesDecideCount tells whether a variable that functions change may have a say in which elements there are.
-func (p *Analysis) VariablesDecideCount(root *graph.Step) bool {
+// VariablesDecideCount reports whether a variable that functions change may decide which elements exist.
+func (a *Analysis) VariablesDecideCount(root *graph.Step) bool {
 	decide := false
 	var below func(s *graph.Step, counted bool)
 	below = func(s *graph.Step, counted bool) {
 		counted = counted || ChangesCount(s)
-		decide = decide || (counted && p.Facts(s).WritesVariables)
+		decide = decide || (counted && a.Facts(s).WritesVariables)
 		for _, in := range s.In {
 			below(in, counted)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
-// FingerprintOf parses a graph and gives its fingerprint.
+// FingerprintOf parses a graph and returns its fingerprint.
 func FingerprintOf(t *testing.T, data []byte) string {
 	t.Helper()
 	g, err := graph.Parse(data, graph.Limits{})
@@ -22,12 +22,12 @@ func FingerprintOf(t *testing.T, data []byte) string {
 	return g.Fingerprint()
 }
 
-// Read gives a graph of testdata as bytes.
+// Read returns the bytes of a graph in testdata.
 func Read(t testing.TB, name string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", name+".pb"))
 	if errors.Is(err, os.ErrNotExist) {
-		// The test is in a package below service/graph.
+		// The calling test is in a package below service/graph.
 		data, err = os.ReadFile(filepath.Join("..", "testdata", name+".pb"))
 	}
 	if err != nil {
@@ -36,7 +36,7 @@ func Read(t testing.TB, name string) []byte {
 	return data
 }
 
-// Parse reads a graph of testdata.
+// Parse parses a graph in testdata.
 func Parse(t testing.TB, name string) *graph.Graph {
 	t.Helper()
 	g, err := graph.Parse(Read(t, name), graph.Limits{})
@@ -46,7 +46,7 @@ func Parse(t testing.TB, name string) *graph.Graph {
 	return g
 }
 
-// Decode reads a GraphDef.
+// Decode decodes a GraphDef.
 func Decode(t testing.TB, data []byte) *tf.GraphDef {
 	t.Helper()
 	var def tf.GraphDef
@@ -56,7 +56,7 @@ func Decode(t testing.TB, data []byte) *tf.GraphDef {
 	return &def
 }
 
-// Encode writes a GraphDef.
+// Encode encodes a GraphDef.
 func Encode(t testing.TB, def *tf.GraphDef) []byte {
 	t.Helper()
 	data, err := proto.Marshal(def)
@@ -66,7 +66,7 @@ func Encode(t testing.TB, def *tf.GraphDef) []byte {
 	return data
 }
 
-// Changed gives a graph of testdata after a change.
+// Changed returns the bytes of a graph in testdata after a change.
 func Changed(t testing.TB, name string, change func(*tf.GraphDef)) []byte {
 	t.Helper()
 	def := Decode(t, Read(t, name))
@@ -74,7 +74,7 @@ func Changed(t testing.TB, name string, change func(*tf.GraphDef)) []byte {
 	return Encode(t, def)
 }
 
-// OfOp finds the first node with an op.
+// OfOp returns the first node with an op.
 func OfOp(t testing.TB, def *tf.GraphDef, op string) *tf.NodeDef {
 	t.Helper()
 	for _, n := range def.GetNode() {
@@ -82,11 +82,11 @@ func OfOp(t testing.TB, def *tf.GraphDef, op string) *tf.NodeDef {
 			return n
 		}
 	}
-	t.Fatalf("the graph has no %s", op)
+	t.Fatalf("the graph has no %s node", op)
 	return nil
 }
 
-// HasOp tells whether a graph has a node with an op.
+// HasOp reports whether a graph has a node with an op.
 func HasOp(def *tf.GraphDef, op string) bool {
 	for _, n := range def.GetNode() {
 		if n.GetOp() == op {
@@ -96,7 +96,7 @@ func HasOp(def *tf.GraphDef, op string) bool {
 	return false
 }
 
-// Named finds a node by its name.
+// Named returns the node with a name.
 func Named(t testing.TB, def *tf.GraphDef, name string) *tf.NodeDef {
 	t.Helper()
 	for _, n := range def.GetNode() {

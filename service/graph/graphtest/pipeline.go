@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// Sharded are the options of an exactly-once job with a sharding policy.
+// Sharded returns the options of an exactly-once job with a sharding policy.
 func Sharded(s pecanv1.Sharding) *pecanv1.JobOptions {
 	return &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, Sharding: s}
 }
@@ -23,12 +23,12 @@ const (
 	AtMostOnce    = pecanv1.Mode_MODE_AT_MOST_ONCE
 )
 
-// Number reads the constant behind input i of a node.
+// Number returns the value of the constant in input i of a node.
 func Number(t testing.TB, def *tf.GraphDef, n *tf.NodeDef, i int) int64 {
 	t.Helper()
 	v, ok := nodedef.Int(Named(t, def, n.GetInput()[i]))
 	if !ok {
-		t.Fatalf("input %d of %s is no number", i, n.GetName())
+		t.Fatalf("input %d of %s is not a constant integer", i, n.GetName())
 	}
 	return v
 }
@@ -36,7 +36,7 @@ func Number(t testing.TB, def *tf.GraphDef, n *tf.NodeDef, i int) int64 {
 // Plan plans a dataset for a number of static workers.
 func Plan(t testing.TB, g *graph.Graph, opts *pecanv1.JobOptions, workers int) *pecanv1.Plan {
 	t.Helper()
-	p, err := split.Analyze(g, opts, split.Env{StaticWorkers: workers})
+	p, err := split.MakePlan(g, opts, split.Env{StaticWorkers: workers})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func Plan(t testing.TB, g *graph.Graph, opts *pecanv1.JobOptions, workers int) *
 // Once are the options of an exactly-once job.
 var Once = &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE}
 
-// Stream writes one stream in exactly-once mode and gives its graph A.
+// Stream writes the graphs of one stream, by default in exactly-once mode, and returns graph A.
 func Stream(t testing.TB, name string, at rewrite.At) *tf.GraphDef {
 	t.Helper()
 	g := Parse(t, name)

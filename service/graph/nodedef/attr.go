@@ -4,36 +4,34 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
-// Attribute helpers.
-
-// TypesAttr is an attribute with a list of types.
+// TypesAttr returns an attribute with a list of types.
 func TypesAttr(types []tf.DataType) *tf.AttrValue {
 	return &tf.AttrValue{Value: &tf.AttrValue_List{List: &tf.AttrValue_ListValue{Type: types}}}
 }
 
-// ShapesAttr is an attribute with a list of shapes.
+// ShapesAttr returns an attribute with a list of shapes.
 func ShapesAttr(shapes []*tf.TensorShapeProto) *tf.AttrValue {
 	return &tf.AttrValue{Value: &tf.AttrValue_List{List: &tf.AttrValue_ListValue{Shape: shapes}}}
 }
 
-// BoolAttr is a Boolean attribute.
+// BoolAttr returns a Boolean attribute.
 func BoolAttr(b bool) *tf.AttrValue { return &tf.AttrValue{Value: &tf.AttrValue_B{B: b}} }
 
-// IntAttr is an attribute with one integer.
+// IntAttr returns an attribute with one integer.
 func IntAttr(i int64) *tf.AttrValue { return &tf.AttrValue{Value: &tf.AttrValue_I{I: i}} }
 
-// BytesAttr is an attribute with one string.
+// BytesAttr returns an attribute with one string.
 func BytesAttr(s string) *tf.AttrValue { return &tf.AttrValue{Value: &tf.AttrValue_S{S: []byte(s)}} }
 
-// TypeAttr is an attribute with one type.
+// TypeAttr returns an attribute with one type.
 func TypeAttr(t tf.DataType) *tf.AttrValue { return &tf.AttrValue{Value: &tf.AttrValue_Type{Type: t}} }
 
-// FuncAttr is an attribute that names a function.
+// FuncAttr returns an attribute that names a function.
 func FuncAttr(name string) *tf.AttrValue {
 	return &tf.AttrValue{Value: &tf.AttrValue_Func{Func: &tf.NameAttrList{Name: name}}}
 }
 
-// DatasetAttrs are the two attributes that nearly every dataset op has.
+// DatasetAttrs returns output_types and output_shapes, which nearly every dataset op has.
 func DatasetAttrs(types []tf.DataType, shapes []*tf.TensorShapeProto) map[string]*tf.AttrValue {
 	return map[string]*tf.AttrValue{"output_types": TypesAttr(types), "output_shapes": ShapesAttr(shapes)}
 }

@@ -10,12 +10,12 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
-// StringConst is a constant node of one string.
+// StringConst returns a constant node with one string.
 func StringConst(name, value string) *tf.NodeDef {
 	return Const(name, &tf.TensorProto{Dtype: tf.DataType_DT_STRING, TensorShape: Shape(), StringVal: [][]byte{[]byte(value)}})
 }
 
-// DtypeSize is the bytes of one value in memory; 0 for types of no fixed width.
+// DtypeSize is the number of bytes of one value in memory. It is 0 for types without a fixed width.
 func DtypeSize(t tf.DataType) int64 {
 	switch t {
 	case tf.DataType_DT_BOOL, tf.DataType_DT_INT8, tf.DataType_DT_UINT8, tf.DataType_DT_QINT8, tf.DataType_DT_QUINT8,
@@ -35,7 +35,7 @@ func DtypeSize(t tf.DataType) int64 {
 	return 0
 }
 
-// ElementCount multiplies the sizes of a shape; false for unknown sizes and for overflow.
+// ElementCount multiplies the sizes of a shape. It returns false for unknown sizes and for overflow.
 func ElementCount(s *tf.TensorShapeProto) (int64, bool) {
 	if s.GetUnknownRank() {
 		return 0, false
@@ -62,7 +62,7 @@ func ElementCount(s *tf.TensorShapeProto) (int64, bool) {
 	return count, true
 }
 
-// Tensor gives the tensor of a Const node.
+// Tensor returns the tensor of a Const node, nil for other nodes.
 func Tensor(n *tf.NodeDef) *tf.TensorProto {
 	if n.GetOp() != "Const" {
 		return nil
@@ -70,13 +70,13 @@ func Tensor(n *tf.NodeDef) *tf.TensorProto {
 	return n.GetAttr()["value"].GetTensor()
 }
 
-// IsZero tells whether all floats of a small constant are 0.
+// IsZero reports whether all floats of a small constant are 0.
 func IsZero(t *tf.TensorProto) bool {
 	raw := bytes.Trim(t.GetTensorContent(), "\x00")
 	return t.GetDtype() == tf.DataType_DT_FLOAT && len(raw) == 0 && !slices.ContainsFunc(t.GetFloatVal(), func(v float32) bool { return v != 0 })
 }
 
-// Ints reads the values of an integer or bool Const.
+// Ints returns the values of an integer or Boolean Const.
 func Ints(n *tf.NodeDef) ([]int64, bool) {
 	t := Tensor(n)
 	if t == nil {
@@ -146,7 +146,8 @@ func Ints(n *tf.NodeDef) ([]int64, bool) {
 	return Fill(values, count)
 }
 
-// Fill repeats the last value up to count, as TensorFlow reads its value lists; an absent list is zeros.
+// Fill repeats the last value until there are count values, as TensorFlow reads its value lists. An empty
+// list stands for zeros.
 func Fill[T any](values []T, count int64) ([]T, bool) {
 	if int64(len(values)) > count {
 		return nil, false
@@ -161,7 +162,7 @@ func Fill[T any](values []T, count int64) ([]T, bool) {
 	return values, true
 }
 
-// Int reads a constant of one integer.
+// Int returns the value of a Const with one integer.
 func Int(n *tf.NodeDef) (int64, bool) {
 	v, ok := Ints(n)
 	if !ok || len(v) != 1 {
@@ -170,7 +171,8 @@ func Int(n *tf.NodeDef) (int64, bool) {
 	return v[0], true
 }
 
-// Strings reads a string Const: its value list, or TensorFlow's packed form (all lengths, then all bytes).
+// Strings returns the values of a string Const. It reads a list of values, or TensorFlow's packed form: all
+// lengths, then all bytes.
 func Strings(n *tf.NodeDef) ([][]byte, bool) {
 	t := Tensor(n)
 	if t.GetDtype() != tf.DataType_DT_STRING {
@@ -189,7 +191,7 @@ func Strings(n *tf.NodeDef) ([][]byte, bool) {
 	return Fill(append([][]byte(nil), t.GetStringVal()...), count)
 }
 
-// UnpackStrings reads the strings of a packed string tensor.
+// UnpackStrings returns the strings of a packed string tensor.
 func UnpackStrings(raw []byte, count int64) ([][]byte, bool) {
 	if count > int64(len(raw)) {
 		return nil, false
@@ -214,7 +216,7 @@ func UnpackStrings(raw []byte, count int64) ([][]byte, bool) {
 	return values, len(raw) == 0
 }
 
-// ValueCount is how many values a tensor's lists spell out, in units of whole values.
+// ValueCount is the number of values that the lists of a tensor contain. Two entries make one complex value.
 func ValueCount(t *tf.TensorProto) int {
 	return max(len(t.GetHalfVal()), len(t.GetFloatVal()), len(t.GetDoubleVal()), len(t.GetIntVal()), len(t.GetStringVal()),
 		len(t.GetScomplexVal())/2, len(t.GetInt64Val()), len(t.GetBoolVal()), len(t.GetDcomplexVal())/2,
@@ -222,7 +224,7 @@ func ValueCount(t *tf.TensorProto) int {
 		len(t.GetFloat8Val()))
 }
 
-// Shape is the shape with the given sizes.
+// Shape returns the shape with the given sizes.
 func Shape(dims ...int64) *tf.TensorShapeProto {
 	s := &tf.TensorShapeProto{}
 	for _, d := range dims {
@@ -231,17 +233,17 @@ func Shape(dims ...int64) *tf.TensorShapeProto {
 	return s
 }
 
-// Int64Const is a constant node of one int64.
+// Int64Const returns a constant node with one int64.
 func Int64Const(name string, value int64) *tf.NodeDef {
 	return Const(name, &tf.TensorProto{Dtype: tf.DataType_DT_INT64, TensorShape: Shape(), Int64Val: []int64{value}})
 }
 
-// BoolConst is a constant node of one Boolean.
+// BoolConst returns a constant node with one Boolean.
 func BoolConst(name string, value bool) *tf.NodeDef {
 	return Const(name, &tf.TensorProto{Dtype: tf.DataType_DT_BOOL, TensorShape: Shape(), BoolVal: []bool{value}})
 }
 
-// Const is a constant node of a tensor.
+// Const returns a constant node with a tensor.
 func Const(name string, t *tf.TensorProto) *tf.NodeDef {
 	return &tf.NodeDef{Name: name, Op: "Const", Attr: map[string]*tf.AttrValue{
 		"dtype": {Value: &tf.AttrValue_Type{Type: t.GetDtype()}},

@@ -9,7 +9,7 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
-// IsIdentity tells whether a function gives exactly its arguments, in order.
+// IsIdentity reports whether a function returns exactly its arguments, in order.
 func IsIdentity(f *tf.FunctionDef) bool {
 	args, outs := f.GetSignature().GetInputArg(), f.GetSignature().GetOutputArg()
 	if len(args) != len(outs) {
@@ -38,7 +38,7 @@ func IsIdentity(f *tf.FunctionDef) bool {
 	return true
 }
 
-// CalledFunctions are the functions that the attributes of a node name, in a fixed order.
+// CalledFunctions returns the names of the functions in a node's attributes, in a fixed order.
 func CalledFunctions(n *tf.NodeDef) []string {
 	var keys []string
 	for key, v := range n.GetAttr() {
@@ -68,10 +68,10 @@ func CalledFunctions(n *tf.NodeDef) []string {
 	return called
 }
 
-// CloneInfix stands between the name of a function and what tells its copies apart.
+// CloneInfix separates the name of a function from the suffix of its copy.
 const CloneInfix = "_pecan_"
 
-// RenameSignature gives a signature under another name. The parts are shared.
+// RenameSignature returns a signature with another name. It shares the parts of the old one.
 func RenameSignature(sig *tf.OpDef, name string) *tf.OpDef {
 	return &tf.OpDef{
 		Name: name, InputArg: sig.GetInputArg(), OutputArg: sig.GetOutputArg(), ControlOutput: sig.GetControlOutput(),
@@ -81,7 +81,8 @@ func RenameSignature(sig *tf.OpDef, name string) *tf.OpDef {
 	}
 }
 
-// CopySignature gives a function of the same arguments and results, without nodes. The parts are shared.
+// CopySignature returns a function with the same arguments and results, without nodes. It shares the parts of
+// the old one.
 func CopySignature(f *tf.FunctionDef) *tf.FunctionDef {
 	return &tf.FunctionDef{
 		Signature: f.GetSignature(), Attr: f.GetAttr(), ArgAttr: f.GetArgAttr(), ResourceArgUniqueId: f.GetResourceArgUniqueId(),
@@ -89,7 +90,7 @@ func CopySignature(f *tf.FunctionDef) *tf.FunctionDef {
 	}
 }
 
-// RenameCalls makes a node call another function; its attributes are copied before they change.
+// RenameCalls replaces the function that a node calls. It copies an attribute before it changes it.
 func RenameCalls(n *tf.NodeDef, from, to string) {
 	for key, v := range n.Attr {
 		switch x := v.GetValue().(type) {
@@ -114,7 +115,7 @@ func RenameCalls(n *tf.NodeDef, from, to string) {
 	}
 }
 
-// ShortHash is a hash of 16 hexadecimal digits, for names.
+// ShortHash returns a hash of 16 hexadecimal digits, for use in names.
 func ShortHash(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:8])

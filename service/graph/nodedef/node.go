@@ -8,7 +8,7 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
-// Copy copies a node. The values of its attributes are shared.
+// Copy copies a node. The copy shares the values of the attributes.
 func Copy(n *tf.NodeDef) *tf.NodeDef {
 	c := &tf.NodeDef{Name: n.GetName(), Op: n.GetOp(), Device: n.GetDevice()}
 	c.Input = append([]string(nil), n.GetInput()...)
@@ -19,24 +19,24 @@ func Copy(n *tf.NodeDef) *tf.NodeDef {
 	return c
 }
 
-// InputNode is the node or argument that an input inside a function names.
+// InputNode returns the name of the node or argument that an input inside a function refers to.
 func InputNode(input string) string {
 	input = strings.TrimPrefix(input, "^")
 	name, _, _ := strings.Cut(input, ":")
 	return name
 }
 
-// Identity is an Identity node inside a function.
+// Identity returns an Identity node for use inside a function.
 func Identity(name, input string, t tf.DataType) *tf.NodeDef {
 	return &tf.NodeDef{Name: name, Op: "Identity", Input: []string{input}, Attr: map[string]*tf.AttrValue{"T": TypeAttr(t)}}
 }
 
-// Pack is a node inside a function that packs scalars into a vector.
+// Pack returns a node that packs scalars into a vector, for use inside a function.
 func Pack(name string, t tf.DataType, inputs ...string) *tf.NodeDef {
 	return &tf.NodeDef{Name: name, Op: "Pack", Input: inputs, Attr: map[string]*tf.AttrValue{"N": IntAttr(int64(len(inputs))), "T": TypeAttr(t), "axis": IntAttr(0)}}
 }
 
-// InsertInput adds an input behind the others and before those that only wait.
+// InsertInput adds a data input after the other data inputs and before the control inputs.
 func InsertInput(inputs []string, input string) []string {
 	at := len(inputs)
 	for at > 0 && strings.HasPrefix(inputs[at-1], "^") {
@@ -45,7 +45,7 @@ func InsertInput(inputs []string, input string) []string {
 	return append(append(append([]string(nil), inputs[:at]...), input), inputs[at:]...)
 }
 
-// SplitInput takes a top-level input apart: node, output index, and whether it is only an order.
+// SplitInput parses a top-level input: its node, its output index, and whether it is a control input.
 func SplitInput(input string) (node string, index string, control bool) {
 	if strings.HasPrefix(input, "^") {
 		return input[1:], "", true
@@ -54,8 +54,8 @@ func SplitInput(input string) (node string, index string, control bool) {
 	return node, index, false
 }
 
-// OutputIndex is which result of a node an input inside a function names, where all results have one list ("node:output:2"); -1 where the
-// name has no number.
+// OutputIndex returns the last number of an input inside a function ("node:output:2"), -1 if it has none.
+// This number identifies the result where all results of the node are in one list.
 func OutputIndex(input string) int {
 	parts := strings.Split(input, ":")
 	index, err := strconv.Atoi(parts[len(parts)-1])
@@ -65,7 +65,7 @@ func OutputIndex(input string) int {
 	return index
 }
 
-// DataInputCount is the number of inputs that are no control inputs.
+// DataInputCount is the number of inputs that are not control inputs.
 func DataInputCount(n *tf.NodeDef) (count int) {
 	for _, input := range n.GetInput() {
 		if !strings.HasPrefix(input, "^") {
@@ -75,7 +75,8 @@ func DataInputCount(n *tf.NodeDef) (count int) {
 	return count
 }
 
-// Path names a node of a function, or of the graph if function is empty.
+// Path returns the name of a node for messages, with the function that contains it. function is "" for a node
+// of the graph.
 func Path(function string, n *tf.NodeDef) string {
 	if function == "" {
 		return n.GetName()
@@ -83,7 +84,8 @@ func Path(function string, n *tf.NodeDef) string {
 	return function + "/" + n.GetName()
 }
 
-// Quote keeps names from hostile graphs harmless in logs and messages.
+// Quote quotes and shortens a name, because names in hostile graphs may contain anything. Use it in logs and
+// messages.
 func Quote(s string) string {
 	if len(s) > 200 {
 		s = s[:200] + "…"

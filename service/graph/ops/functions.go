@@ -1,6 +1,7 @@
 package ops
 
-// FunctionAttr names the attribute that holds the function which a step calls for every element.
+// FunctionAttr returns the attribute with the function that a step calls for every element, "" if there is
+// none.
 func FunctionAttr(op string) string {
 	switch Rules[op].Kind {
 	case OneToOne:
@@ -17,10 +18,11 @@ func FunctionAttr(op string) string {
 	return ""
 }
 
-// CallsOnce are the ops that call each of their functions at most once.
+// CallsOnce lists the ops that call each of their functions at most once.
 var CallsOnce = Names(`PartitionedCall StatefulPartitionedCall If StatelessIf Case StatelessCase`)
 
-// ElementFunctionAttr names the attribute with the function of a step that can be keyed: it is called once for each element.
+// ElementFunctionAttr returns the attribute with the function of a step that can be keyed, "" for other
+// steps. Such a step calls its function once for each element.
 func ElementFunctionAttr(op string) string {
 	switch op {
 	case "MapDataset", "ParallelMapDataset", "ParallelMapDatasetV2":

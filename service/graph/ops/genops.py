@@ -1,6 +1,6 @@
-"""Writes the op registry that service/graph/ops embeds, from the TensorFlow that is installed.
+"""Writes the op registry that service/graph/ops embeds, from the installed TensorFlow.
 
-Run by `make generate`; with the name of a directory it writes there. Two files come out, both reproducible:
+`make generate` runs it. It writes two reproducible files next to itself, or into the directory that is given:
 
 * ``ops.pb.gz``: the OpList of every registered op, without documentation.
 * ``ops.txt``: the TensorFlow version, its graph version, and the ops that have no CPU kernel.
@@ -18,12 +18,12 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import kernels
 
-# Rewritten by TensorFlow before anything runs, so no kernel is registered for them.
+# TensorFlow replaces these ops before a graph runs, so it registers no kernel for them.
 WITHOUT_KERNELS_BY_DESIGN = {"PartitionedCall", "StatefulPartitionedCall", "AccumulateNV2"}
 
 
 def op_list() -> op_def_pb2.OpList:
-    """Gives all registered ops, sorted by name and stripped of documentation."""
+    """Returns all registered ops, sorted by name and without documentation."""
     ops = op_def_pb2.OpList.FromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
     for op in ops.op:
         op.ClearField("summary")

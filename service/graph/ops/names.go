@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// Names is the set of the words in a text.
+// Names returns the set of the words in a text.
 func Names(words string) map[string]bool {
 	set := map[string]bool{}
 	for _, w := range strings.Fields(words) {

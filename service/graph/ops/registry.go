@@ -21,17 +21,18 @@ var packedOps []byte
 //go:embed ops.txt
 var opFacts string
 
-// Set is what is known of the ops of one TensorFlow release.
+// Set describes the ops of one TensorFlow release.
 type Set struct {
 	byName map[string]*tf.OpDef
-	// noCPU holds ops that are registered but have no kernel a worker could run.
+	// noCPU contains ops that are registered but have no CPU kernel, so no worker can run them.
 	noCPU map[string]bool
-	// tensorflow is the release the list was taken from, graphVersion the newest graph it reads.
+	// tensorflow is the release of the list. graphVersion is the newest graph version that this release
+	// reads.
 	tensorflow   string
 	graphVersion int32
 }
 
-// Registry reads the embedded list once. The error can only come from a broken build.
+// Registry reads the embedded list once. It fails only if the build is broken.
 var Registry = sync.OnceValues(readOps)
 
 func readOps() (*Set, error) {
@@ -69,22 +70,22 @@ func readOps() (*Set, error) {
 	return ops, nil
 }
 
-// Def gives the definition of an op, nil if the release has no such op.
+// Def returns the definition of an op, nil if the release has no such op.
 func (o *Set) Def(op string) *tf.OpDef { return o.byName[op] }
 
-// All are the definitions of all ops by their names. Nobody may change the map.
+// All returns the definitions of all ops by name. The caller must not change the map.
 func (o *Set) All() map[string]*tf.OpDef { return o.byName }
 
-// NoCPU tells whether an op is registered but has no kernel for a CPU.
+// NoCPU reports whether an op is registered but has no kernel for a CPU.
 func (o *Set) NoCPU(op string) bool { return o.noCPU[op] }
 
-// Release is the TensorFlow release that the list was taken from.
+// Release is the TensorFlow release of the list.
 func (o *Set) Release() string { return o.tensorflow }
 
-// GraphVersion is the newest graph that the release reads.
+// GraphVersion is the newest graph version that the release reads.
 func (o *Set) GraphVersion() int32 { return o.graphVersion }
 
-// IsDataset tells whether an op makes a dataset.
+// IsDataset reports whether an op creates a dataset.
 func (o *Set) IsDataset(op string) bool {
 	def, ok := o.byName[op]
 	if !ok || !strings.Contains(op, "Dataset") || len(def.OutputArg) != 1 {
@@ -94,14 +95,14 @@ func (o *Set) IsDataset(op string) bool {
 	return out.GetType() == tf.DataType_DT_VARIANT && out.GetNumberAttr() == "" && out.GetName() == "handle"
 }
 
-// IsSeeded tells whether an op draws from a generator that its seed and seed2 attributes start. A queue that shuffles does not: who
-// takes from it by its name draws.
+// IsSeeded reports whether an op draws from a generator that its seed and seed2 attributes initialise. A
+// shuffling queue does not count: the ops that dequeue from it draw.
 func (o *Set) IsSeeded(op string) bool {
 	def, ok := o.byName[op]
 	return ok && def.GetIsStateful() && AttrDef(def, "seed") != nil && AttrDef(def, "seed2") != nil && AttrDef(def, "shared_name") == nil
 }
 
-// AttrDef finds the definition of an attribute, nil if the op has no such attribute.
+// AttrDef returns the definition of an attribute, nil if the op has no such attribute.
 func AttrDef(def *tf.OpDef, name string) *tf.OpDef_AttrDef {
 	for _, a := range def.GetAttr() {
 		if a.GetName() == name {
@@ -111,7 +112,7 @@ func AttrDef(def *tf.OpDef, name string) *tf.OpDef_AttrDef {
 	return nil
 }
 
-// TensorFlowVersion names the release whose ops are known, for messages.
+// TensorFlowVersion returns the release of the list, for messages.
 func TensorFlowVersion() string {
 	ops, err := Registry()
 	if err != nil {

@@ -1,44 +1,46 @@
 package ops
 
-// kind is how a dataset op behaves when the source below it is divided.
+// kind says how a dataset op behaves when the source upstream of it is divided.
 type kind int
 
 const (
-	// Undivided: what it gives depends on the elements before, so the cut is above it.
+	// Undivided: the output depends on earlier elements, so the cut is downstream of the op.
 	Undivided kind = iota
 	// Source: reads no other dataset.
 	Source
-	// OneToOne: element p of the output is made of element p of the input.
+	// OneToOne: output element p is computed from input element p.
 	OneToOne
-	// PassThrough: gives its input unchanged (prefetch, options).
+	// PassThrough: returns its input unchanged (prefetch, options).
 	PassThrough
-	// PerElement: each input element gives zero or more outputs (filter, flat_map, interleave, unbatch).
+	// PerElement: each input element gives zero or more output elements (filter, flat_map, interleave,
+	// unbatch).
 	PerElement
-	// Shuffled: the same elements in another order.
+	// Shuffled: returns the same elements in another order.
 	Shuffled
 	Zipped
 	Concatenated
 	Repeated
 	// Batched: groups consecutive elements.
 	Batched
-	// Rebatched: groups rows again, whatever the batches below were.
+	// Rebatched: groups rows again, regardless of the sizes of the input batches.
 	Rebatched
 	Windowed
-	// Positional: take, skip, shard.
+	// Positional: take, skip and shard.
 	Positional
 	Cached
 	// Asserted: assert_cardinality.
 	Asserted
-	// Directed: picks its inputs by a selector.
+	// Directed: selects its inputs by a selector dataset.
 	Directed
 )
 
-// Rule is one line of the table in docs/design: how an op behaves, and what it costs to run it in every stream.
+// Rule says how an op behaves, and how much it costs to run it in every stream.
 type Rule struct {
 	Kind kind
-	// Cost of reading from a source: 0 for what is computed from an index, 2 for records of files.
+	// Cost is the cost of reading from a source: 0 if elements are computed from an index, 2 for records of
+	// files.
 	Cost int
-	// Mixes: the order of outputs depends on several inputs at once (interleave).
+	// Mixes: the order of the outputs depends on several inputs at once (interleave).
 	Mixes bool
 }
 

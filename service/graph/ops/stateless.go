@@ -1,17 +1,19 @@
 package ops
 
-// A keyed step draws its random values from a key and the number of the element, not from a generator that goes on from call
-// to call: each stateful random op becomes its stateless twin. So its calls may run side by side and begin at any element, and
-// the values are the same. docs/design/0007 has the reasons.
+// A keyed step draws its random values from a key and the index of the element. Its stateful random ops are
+// replaced by stateless ones, which have no generator that advances from call to call. So its calls may run
+// in parallel and start at any element, and the values stay the same. docs/design/0007-keyed-randomness.md
+// gives the reasons.
 
 // Stateless is the stateless form of a random op.
 type Stateless struct {
 	Op string
-	// Dtype and shape are the names of the stateful op's attributes for what the twin calls dtype and Tshape; "" for none.
+	// Dtype and Shape are the stateful op's attributes that become the stateless op's dtype and Tshape. They
+	// are "" if the stateless op lacks that attribute.
 	Dtype, Shape string
 }
 
-// StatelessOps are the stateless forms of the random ops that have one.
+// StatelessOps maps each stateful random op to its stateless form, if it has one.
 var StatelessOps = map[string]Stateless{
 	"RandomUniform":        {Op: "StatelessRandomUniformV2", Dtype: "dtype", Shape: "T"},
 	"RandomStandardNormal": {Op: "StatelessRandomNormalV2", Dtype: "dtype", Shape: "T"},
@@ -21,5 +23,5 @@ var StatelessOps = map[string]Stateless{
 	"Multinomial":          {Op: Multinomial},
 }
 
-// Multinomial takes a seed of two numbers where the others take a key and a counter.
+// Multinomial takes a seed of two numbers. The other ops take a key and a counter.
 const Multinomial = "StatelessMultinomial"

@@ -75,7 +75,7 @@ func TestDamagedGraphsAreRefusedOrPlanned(t *testing.T) {
 				}
 				continue
 			}
-			p, err := split.Analyze(g, graphtest.Once, split.Env{})
+			p, err := split.MakePlan(g, graphtest.Once, split.Env{})
 			if err != nil {
 				continue
 			}

@@ -42,7 +42,7 @@ func TestHowAStreamGoesOnAtAnIndex(t *testing.T) {
 		{"counter", once, again, "", false},
 		{"cache_file", once, again, "", false},
 	} {
-		p, err := split.Analyze(graphtest.Parse(t, c.name), &pecanv1.JobOptions{Mode: c.mode}, split.Env{})
+		p, err := split.MakePlan(graphtest.Parse(t, c.name), &pecanv1.JobOptions{Mode: c.mode}, split.Env{})
 		if err != nil {
 			t.Fatal(err)
 		}

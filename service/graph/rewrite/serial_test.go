@@ -63,7 +63,7 @@ func TestSerialGraphsMakeElementsWhenTheyAreAskedFor(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		p, err := split.Analyze(g, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, AllowNondeterministic: true}, split.Env{})
+		p, err := split.MakePlan(g, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, AllowNondeterministic: true}, split.Env{})
 		if err != nil {
 			continue
 		}

@@ -72,12 +72,12 @@ func TestAGraphThatCannotKeepThePromiseIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := graphtest.Parse(t, c.graph)
 			opts := &pecanv1.JobOptions{Mode: c.mode}
-			p, err := split.Analyze(g, opts, split.Env{})
+			p, err := split.MakePlan(g, opts, split.Env{})
 			if refused := c.says != ""; refused != reason.Is(err, reason.Nondeterministic) {
 				t.Fatalf("plan %v, error %v", p, err)
 			}
 			if settled := split.CheckMode(g, opts); c.says != "" && (settled == nil || settled.Error() != err.Error() || !strings.Contains(err.Error(), c.says)) {
-				t.Errorf("Settle says %v, Analyze %v, want %q in both", settled, err, c.says)
+				t.Errorf("Settle says %v, MakePlan %v, want %q in both", settled, err, c.says)
 			}
 			opts.AllowNondeterministic = true
 			if err := split.CheckMode(g, opts); err != nil {

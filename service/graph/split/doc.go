@@ -4,7 +4,7 @@
 // gives them. Where a step is not understood well enough, the plan has one stream and says why. A plan is a pure
 // function of graph, options and Env.
 //
-// analyze.go makes a plan. reshape.go and repeat.go prepare the tree of steps; divide.go finds the edges of the
+// plan.go makes a plan. reshape.go and repeat.go prepare the tree of steps; divide.go finds the edges of the
 // cut; batches.go keeps batches whole; choose.go and streams.go pick a division and the number of streams;
 // record.go writes a division into the plan and finds it again; hint.go, cache.go, cachekey.go, files.go and
 // resume.go plan the rest; reasons.go words the reasons. cut.go, cutrange.go and share.go put the cut into the

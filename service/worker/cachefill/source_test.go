@@ -114,7 +114,7 @@ func cached(t *testing.T) (*pecanv1.Plan, *rewrite.StreamGraphs) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, err := split.Analyze(parsed, &pecanv1.JobOptions{}, split.Env{})
+	plan, err := split.MakePlan(parsed, &pecanv1.JobOptions{}, split.Env{})
 	if err != nil || plan.GetCache() == nil {
 		t.Fatal(plan.GetReasons(), err)
 	}

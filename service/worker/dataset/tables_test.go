@@ -26,7 +26,7 @@ func lookup(t *testing.T) *rewrite.StreamGraphs {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, err := split.Analyze(parsed, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, split.Env{})
+	plan, err := split.MakePlan(parsed, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, split.Env{})
 	if err != nil {
 		t.Fatal(err)
 	}

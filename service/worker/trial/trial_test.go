@@ -69,7 +69,7 @@ func trying(t *testing.T, q *Queue, name string, tolerance pecanv1.OrderToleranc
 	t.Helper()
 	parsed, steps := stepsOf(t, q, name)
 	options := &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_EXACTLY_ONCE, Seed: 3, OrderTolerance: tolerance}
-	plan, err := split.Analyze(parsed, options, split.Env{})
+	plan, err := split.MakePlan(parsed, options, split.Env{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,7 @@ func one(base string) error {
 		Mode:     pecanv1.Mode(pecanv1.Mode_value["MODE_"+req.Mode]),
 		Sharding: pecanv1.Sharding(pecanv1.Sharding_value["SHARDING_"+req.Sharding]),
 	}
-	plan, err := split.Analyze(g, opts, split.Env{StaticWorkers: req.StaticWorkers})
+	plan, err := split.MakePlan(g, opts, split.Env{StaticWorkers: req.StaticWorkers})
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func run(args []string) error {
 // streams writes what trials run: every stream of a job that asks for nothing in particular, with nothing made ahead.
 func streams(g, ordered *graph.Graph, to string) error {
 	mode := pecanv1.Mode_MODE_EXACTLY_ONCE
-	plan, err := split.Analyze(g, &pecanv1.JobOptions{Mode: mode}, split.Env{})
+	plan, err := split.MakePlan(g, &pecanv1.JobOptions{Mode: mode}, split.Env{})
 	if err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func proposeOne(name string) error {
 		Order:          pecanv1.Order(pecanv1.Order_value["ORDER_"+asked.Order]),
 		OrderTolerance: pecanv1.OrderTolerance(pecanv1.OrderTolerance_value["ORDER_TOLERANCE_"+asked.Tolerance]),
 	}
-	plan, err := split.Analyze(g, options, split.Env{})
+	plan, err := split.MakePlan(g, options, split.Env{})
 	if err != nil {
 		return err
 	}

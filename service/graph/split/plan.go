@@ -24,10 +24,10 @@ type Env struct {
 // the graph.
 const MaxStreams = 16
 
-// Analyze decides how a dataset is divided into streams. The result depends only on the graph, the options
+// MakePlan decides how a dataset is divided into streams. The result depends only on the graph, the options
 // and, for the static sharding policies, the length of the worker list. It never depends on the workers that
 // are connected.
-func Analyze(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, error) {
+func MakePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan, error) {
 	p := NewPlanner(g)
 	plan := &pecanv1.Plan{
 		Fingerprint: g.Fingerprint(), NumStreams: 1, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT, Repeat: 1,
@@ -190,7 +190,7 @@ func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.Jo
 	return nil
 }
 
-// CheckMode refuses a job whose dataset does not support the job's mode. It refuses the same jobs as Analyze,
+// CheckMode refuses a job whose dataset does not support the job's mode. It refuses the same jobs as MakePlan,
 // but divides nothing.
 func CheckMode(g *graph.Graph, opts *pecanv1.JobOptions) error {
 	if shardingOff(opts) {

@@ -185,7 +185,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 		"the mode HINT without a hint": {"range", graphtest.Sharded(hint), 2, reason.ShardingHint},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := split.Analyze(graphtest.Parse(t, c.graph), c.opts, split.Env{StaticWorkers: c.workers})
+			p, err := split.MakePlan(graphtest.Parse(t, c.graph), c.opts, split.Env{StaticWorkers: c.workers})
 			if p != nil || !reason.Is(err, c.want) {
 				t.Errorf("plan %v, error %v, want %s", p, err, c.want)
 			}
