@@ -64,7 +64,7 @@ def problems(package: pathlib.Path) -> list[str]:
         if GO_MARK not in file.read_bytes():
             found.append(f"{file.name} has no Go runtime")
         if f"PyInit_{file.name.split('.')[0]}" not in exports(file):
-            found.append(f"{file.name} is no Python extension")
+            found.append(f"{file.name} is not a Python extension")
         if not needed(file) <= SYSTEM | TENSORFLOW:
             found.append(f"{file.name} needs {sorted(needed(file) - SYSTEM - TENSORFLOW)}")
         if run_paths(file) != [RUN_PATH]:

@@ -78,10 +78,10 @@ def elements(dataset):
 def test_apart_and_together(name):
     dataset = DATASETS[name]()
     shape = structure.Structure(dataset.element_spec)
-    flat = dataset.map(shape.take_apart)
+    flat = dataset.map(shape.flatten)
     assert all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(flat.element_spec))
     assert len(tf.nest.flatten(flat.element_spec)) == len(shape.flat)
-    back = flat.map(lambda *tensors: shape.put_together(tensors))
+    back = flat.map(lambda *tensors: shape.pack(tensors))
     assert back.element_spec == dataset.element_spec
     assert elements(back) == elements(dataset)
 

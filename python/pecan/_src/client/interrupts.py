@@ -1,10 +1,10 @@
-"""Ctrl-C while TensorFlow waits for an element.
+"""Lets Ctrl-C end a wait for an element inside TensorFlow.
 
-Python runs its signal handler between two steps of the main thread, and a thread that waits in TensorFlow makes none.
-So Pecan's operation sees the signal itself (native/op) and, if the handler has not run within a slice of its wait,
-fails, and TensorFlow returns. The next step that Python makes is inside TensorFlow's translation of that failure,
-which turns a KeyboardInterrupt raised there into a RuntimeError of its own. The handler below waits until the
-translation is over.
+Python runs signal handlers between two bytecodes of the main thread. A thread that waits in TensorFlow runs none.
+Pecan's operation therefore detects the signal itself (native/op). If Python's handler has not run soon afterwards, the
+operation fails, and TensorFlow returns. Python's next bytecode is in TensorFlow's translation of that failure to an
+exception. A KeyboardInterrupt raised there becomes an unrelated RuntimeError. The handler below therefore calls the
+previous handler only after the translation.
 """
 
 from __future__ import annotations
@@ -16,29 +16,33 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-# The exceptions that TensorFlow's C++ makes of a failure, and in whose making the first step of Python may be.
+# Files of the exception classes that TensorFlow's C++ code instantiates for a failure.
 _TRANSLATION = ("tensorflow/python/eager/core.py", "tensorflow/python/framework/errors_impl.py")
 
 
-def install(answer: Callable[[], None]) -> bool:
-    """Puts the handler before the one that is there; False where that is not ours to do.
+def install(acknowledge: Callable[[], None]) -> bool:
+    """Installs a handler for SIGINT that calls the current one.
 
     Args:
-        answer: Called when the handler runs: nobody has to fail for that any more.
+        acknowledge: Called when the handler runs. It tells waiting operations that they need not fail for this signal.
+
+    Returns:
+        Whether the handler is installed. False on other threads than the main thread, and if SIGINT is ignored or has
+        no handler in Python.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
     previous = signal.getsignal(signal.SIGINT)
-    if not callable(previous):  # ignored, default, or not Python's: Ctrl-C means what it meant
+    if not callable(previous):  # ignored, default, or installed by C code: leave Ctrl-C unchanged
         return False
     if getattr(previous, "_pecan", False):
         return True
 
     def handle(number: int, frame: FrameType | None) -> Any:
-        answer()
+        acknowledge()
         caller = _caller_of_translation(frame)
         if caller is not None and sys.gettrace() is None:
-            _when_raised(caller, previous, number)
+            _call_after_return(caller, previous, number)
             return None
         return previous(number, frame)
 
@@ -48,25 +52,25 @@ def install(answer: Callable[[], None]) -> bool:
 
 
 def _caller_of_translation(frame: FrameType | None) -> FrameType | None:
-    """The frame that waits for a failure to be translated, None where none is."""
+    """Returns the frame that called TensorFlow, if `frame` is inside the translation of a failure; else None."""
     caller = frame
-    while caller is not None and _translating(caller):
+    while caller is not None and _is_translation(caller):
         caller = caller.f_back
     return None if caller is frame else caller
 
 
-def _translating(frame: FrameType) -> bool:
+def _is_translation(frame: FrameType) -> bool:
     return frame.f_code.co_name == "__init__" and frame.f_code.co_filename.endswith(_TRANSLATION)
 
 
-def _when_raised(caller: FrameType, previous: Any, number: int) -> None:
-    """Calls the previous handler once the frame that called TensorFlow is back: with the failure, or by a next step."""
+def _call_after_return(caller: FrameType, previous: Any, number: int) -> None:
+    """Calls the previous handler as soon as `caller` runs again, with the exception or with its next line."""
 
-    def back(frame: FrameType, event: str, argument: Any) -> Any:
+    def on_event(frame: FrameType, event: str, argument: Any) -> Any:
         sys.settrace(None)
         frame.f_trace = None
         previous(number, frame)
         return None
 
-    caller.f_trace = back
+    caller.f_trace = on_event
     sys.settrace(lambda frame, event, argument: None)

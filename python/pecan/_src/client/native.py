@@ -1,7 +1,7 @@
-"""The shared object: found, loaded once, and called.
+"""Loads Pecan's shared object once per process, and calls its functions.
 
-It is TensorFlow's operation library and a Python extension at once. TensorFlow has to load it first; the import that
-follows gets the same library from the loader, so the process has one Go runtime.
+The object is both an operation library of TensorFlow and a Python extension. TensorFlow must load it first. The
+following import gets the same library from the dynamic loader, so the process has one Go runtime.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from pecan._src import errors
 from pecan._src.client import interrupts
 
 _MODULE = "_pecan_native"
-# Seconds after which a wait for Go code returns to Python, so that Ctrl-C is noticed.
+# Longest wait in seconds between two chances for Python to run the handler of Ctrl-C.
 _SLICE_S = 0.1
 
 
 class Native:
-    """The loaded object of this process.
+    """The loaded shared object of this process.
 
     Attributes:
-        ops: TensorFlow's wrappers of the operations.
-        path: The file that was loaded.
+        path: The file of the object.
+        pid: The process that loaded it.
+        ops: TensorFlow's wrappers of Pecan's operations.
     """
 
     def __init__(self) -> None:
@@ -40,22 +41,30 @@ class Native:
         self.ops: Any = tf.load_op_library(str(self.path))
         spec = importlib.util.spec_from_file_location(_MODULE, self.path)
         if spec is None or spec.loader is None:
-            raise ImportError(f"{self.path} is no Python extension")
+            raise ImportError(f"{self.path} is not a Python extension")
         self._extension = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(self._extension)
         self.watch_interrupts()
 
     def watch_interrupts(self) -> None:
-        """Lets Ctrl-C end waits for elements. A later call also covers signal handlers set in the meantime."""
-        if interrupts.install(self._answer_interrupts):
+        """Makes Ctrl-C end waits for elements. Another call also covers signal handlers installed in the meantime."""
+        if interrupts.install(self._acknowledge_interrupt):
             self._extension.bindings_WatchInterrupts()
 
-    def _answer_interrupts(self) -> None:
+    def _acknowledge_interrupt(self) -> None:
         if os.getpid() == self.pid:
             self._extension.bindings_AnswerInterrupts()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Calls a function of the Go package bindings that does not block."""
+        """Calls a function of the Go package bindings that does not block.
+
+        Args:
+            name: Name of the function.
+            *arguments: Integers, strings, booleans and bytes.
+
+        Raises:
+            PecanError: If the function returns an error, or the process was forked.
+        """
         self.check()
         function = getattr(self._extension, f"bindings_{name}")
         handles: list[int] = []
@@ -69,11 +78,11 @@ class Native:
                 self._extension.DecRef(handle)
 
     def call_json(self, name: str, *arguments: Any) -> Any:
-        """As `call`, for functions that answer with JSON."""
+        """Like `call`, for functions that return JSON. Returns the decoded value."""
         return json.loads(self.call(name, *arguments))
 
     def wait(self, name: str, *arguments: Any) -> Any:
-        """Calls a function that may wait for the service. Ctrl-C ends the wait; the call continues in its thread."""
+        """Like `call`, for functions that wait for the service. Ctrl-C ends the wait, not the call."""
         self.check()
         if threading.current_thread() is not threading.main_thread():
             return self.call(name, *arguments)
@@ -82,7 +91,7 @@ class Native:
         def run() -> None:
             try:
                 answers.put((self.call(name, *arguments), None))
-            except BaseException as error:  # noqa: BLE001 - it is raised again in the caller
+            except BaseException as error:  # noqa: BLE001 - the caller raises it
                 answers.put((None, error))
 
         threading.Thread(target=run, name=f"pecan-{name}", daemon=True).start()
@@ -96,15 +105,15 @@ class Native:
             return answer
 
     def wait_json(self, name: str, *arguments: Any) -> Any:
-        """As `wait`, for functions that answer with JSON."""
+        """Like `wait`, for functions that return JSON. Returns the decoded value."""
         return json.loads(self.wait(name, *arguments))
 
     def check(self) -> None:
-        """Raises in a process forked from the one that loaded the object: Go code would block there forever."""
+        """Raises in a child forked from the process that loaded the object. Go code would block there forever."""
         if os.getpid() != self.pid:
             raise errors.UsedAfterForkError(
                 f"pecan was loaded in process {self.pid} and cannot be used in process {os.getpid()}, which was forked "
-                'off it: start processes with the "spawn" or "forkserver" method of multiprocessing, or call pecan '
+                'from it: start processes with the "spawn" or "forkserver" method of multiprocessing, or call pecan '
                 "first in the child [pecan:USED_AFTER_FORK]"
             )
 
@@ -116,6 +125,7 @@ class Native:
 
 
 def _find() -> pathlib.Path:
+    """Returns the file of the object for this Python. Raises ImportError if there is none."""
     directory = pathlib.Path(__file__).resolve().parents[2] / "_native"
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
         path = directory / f"{_MODULE}{suffix}"
@@ -124,8 +134,8 @@ def _find() -> pathlib.Path:
     others = ", ".join(os.path.basename(p) for p in glob.glob(str(directory / "*.so")))
     raise ImportError(
         f"pecan's shared object for this Python ({importlib.machinery.EXTENSION_SUFFIXES[0]}) is not in {directory}"
-        + (f", which has {others}" if others else "")
-        + ": install a wheel of pecan that was built for it, or, in a source tree, run `python bindings/build.py`"
+        + (f", which contains {others}" if others else "")
+        + ": install a wheel of pecan for this Python, or, in a source tree, run `python bindings/build.py`"
     )
 
 

@@ -1,4 +1,4 @@
-"""Sessions with dispatchers: one per address, for the life of the process."""
+"""Sessions with dispatchers: one per address, open until the process ends."""
 
 from __future__ import annotations
 
@@ -15,26 +15,35 @@ from pecan._src.client import native
 from pecan._src.version import VERSION
 
 _log = logging.getLogger("pecan")
-# How often what the Go side has to say is looked for.
-_NOTICE_S = 1.0
+# Seconds between two reads of the warnings of the Go code.
+_WARNINGS_INTERVAL_S = 1.0
+# Timeout for a connection to an address whose dispatcher this process stopped.
 _PROBE_S = 2.0
 
 
 class Session:
     """A connection to one dispatcher.
 
+    Methods that ask the dispatcher wait for its answer and raise a PecanError if it refuses or is unreachable.
+
     Attributes:
-        target: Its address.
+        target: Address of the dispatcher.
     """
 
     def __init__(self, target: str, timeout_s: float) -> None:
+        """Connects.
+
+        Args:
+            target: Address of the dispatcher.
+            timeout_s: Seconds without the dispatcher after which a call fails.
+        """
         self.target = target
         self._native = native.load()
         config = {"target": target, "timeout_s": timeout_s, "version": VERSION}
         self._handle: int = self._native.wait("Connect", json.dumps(config))
 
     def register(self, header: dict[str, Any], graph: bytes) -> dict[str, Any]:
-        """Stores a dataset; see RegisterDataset in the Go package bindings."""
+        """Registers a dataset; see RegisterDataset in the Go package bindings."""
         answer: dict[str, Any] = self._native.wait_json("RegisterDataset", self._handle, json.dumps(header), graph)
         return answer
 
@@ -56,51 +65,52 @@ class Session:
         return answer
 
     def explain(self, job: str) -> dict[str, Any]:
-        """Why the steps of a job run in the order in which they do; see Explain in the Go package bindings."""
+        """Returns the explanation of a job's order of steps; see Explain in the Go package bindings."""
         answer: dict[str, Any] = self._native.wait_json("Explain", self._handle, job)
         return answer
 
     def stats(self) -> dict[str, Any]:
-        """Memory and objects that this process holds."""
+        """Returns the memory and the objects that Pecan uses in this process; see Stats in the Go package bindings."""
         answer: dict[str, Any] = self._native.call_json("Stats", self._handle)
         return answer
 
-    def notices(self) -> list[str]:
-        """What the Go side has to tell people since the last call."""
+    def warnings(self) -> list[str]:
+        """Returns the warnings that the Go code has logged since the last call."""
         return self._native.call_json("Notices", self._handle) or []
 
     def fail(self, message: str) -> None:
-        """Lets everything that waits in this session fail with a message: what it waits for will not come."""
+        """Fails all calls and iterators that wait in this session, with the given message."""
         self._native.call("Fail", self._handle, message)
 
     def close(self) -> None:
-        """Closes the session and everything that uses it."""
+        """Closes the session. Jobs and iterators that use it fail afterwards."""
         self._native.call("Disconnect", self._handle)
 
 
 class _Sessions:
+    """All open sessions of this process, and the thread that logs their warnings."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[str, Session] = {}
         self._retired: set[str] = set()
-        self._teller: threading.Thread | None = None
-        self._done = threading.Event()
+        self._warnings_thread: threading.Thread | None = None
+        self._closing = threading.Event()
 
     def get(self, target: str, timeout_s: float) -> Session:
-        # A child that was forked off finds its parent's sessions here, and load() tells it that they are not its own.
-        native.load()
+        native.load()  # raises in a forked child, which has the sessions of its parent here
         with self._lock:
             session = self._open.get(target)
         if session is not None:
             return session
         if target in self._retired:
-            _look_for_another(target)
+            _check_served_again(target)
         fresh = Session(target, timeout_s)
         with self._lock:
             session = self._open.setdefault(target, fresh)
-            if self._teller is None:
-                self._teller = threading.Thread(target=self._tell, name="pecan-notices", daemon=True)
-                self._teller.start()
+            if self._warnings_thread is None:
+                self._warnings_thread = threading.Thread(target=self._log_warnings, name="pecan-warnings", daemon=True)
+                self._warnings_thread.start()
                 atexit.register(self._close_all, os.getpid())
         if session is not fresh:
             fresh.close()
@@ -122,46 +132,46 @@ class _Sessions:
         if session is not None:
             session.fail(message)
 
-    def _tell(self) -> None:
-        """Makes long waits visible: whoever looks at the trainer's log sees why nothing moves."""
-        while not self._done.wait(_NOTICE_S):
+    def _log_warnings(self) -> None:
+        """Logs warnings while sessions are open, so that the trainer's log explains long waits."""
+        while not self._closing.wait(_WARNINGS_INTERVAL_S):
             with self._lock:
                 sessions = list(self._open.values())
             for session in sessions:
-                _show_notices(session)
+                _log_warnings_of(session)
 
     def _close_all(self, pid: int) -> None:
         if os.getpid() != pid:
             return
-        self._done.set()
+        self._closing.set()
         with self._lock:
             sessions, self._open = list(self._open.values()), {}
         for session in sessions:
-            _show_notices(session)
+            _log_warnings_of(session)  # those of a short script, which ended before the thread read them
             try:
                 session.close()
             except errors.PecanError as error:
                 _log.debug("closing the session with %s: %s", session.target, error)
 
 
-def _show_notices(session: Session) -> None:
-    """Logs what the session had to say since the last time, also when a short script is over before its turn came."""
+def _log_warnings_of(session: Session) -> None:
+    """Logs the session's new warnings."""
     try:
-        notices = session.notices()
+        warnings = session.warnings()
     except errors.PecanError:
         return
-    for notice in notices:
-        _log.warning("%s: %s", session.target, notice)
+    for warning in warnings:
+        _log.warning("%s: %s", session.target, warning)
 
 
-def _look_for_another(target: str) -> None:
-    """Refuses an address whose dispatcher this process stopped, unless something serves there again."""
+def _check_served_again(target: str) -> None:
+    """Raises for an address whose dispatcher this process stopped, unless another one serves there now."""
     host, _, port = target.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _PROBE_S).close()
     except OSError:
         raise errors.make(
-            f"the dispatcher at {target} was stopped by this process, and nothing else answers there: make a new "
+            f"the dispatcher at {target} was stopped by this process, and nothing else listens there: create a new "
             "cluster, and give its target [pecan:UNAVAILABLE]",
             "UNAVAILABLE",
             14,
@@ -172,20 +182,20 @@ _sessions = _Sessions()
 
 
 def connect(target: str, timeout_s: float) -> Session:
-    """The session with a dispatcher, made at the first call."""
+    """Returns the session with a dispatcher. The first call creates it, with `timeout_s` seconds as its timeout."""
     return _sessions.get(target, timeout_s)
 
 
 def disconnect(target: str) -> None:
-    """Ends the session with a dispatcher, if there is one: the next `connect` makes a new one."""
+    """Closes the session with a dispatcher, if there is one. The next `connect` creates a new one."""
     _sessions.drop(target)
 
 
 def retire(target: str) -> None:
-    """Ends the session with a dispatcher that this process stops: who asks for it again is not kept waiting."""
+    """Closes the session with a dispatcher that this process stops. A later `connect` fails without a long wait."""
     _sessions.retire(target)
 
 
 def fail(target: str, message: str) -> None:
-    """Lets everything that waits for a service fail with a message."""
+    """Fails all calls and iterators that wait for a service, with the given message."""
     _sessions.fail(target, message)

@@ -1,4 +1,4 @@
-"""From a tf.data.Dataset to a registered one: its graph, checked before any service is asked."""
+"""Serialises a `tf.data.Dataset`, checks its graph in this process, and registers it at a service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pecan._src.options import ReadOptions
 
 
 class FrozenStateWarning(UserWarning):
-    """The dataset holds state that travels with the value it has now."""
+    """The dataset contains state. Workers get a copy of its value at the time of the call."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,56 +25,64 @@ class Graph:
     """A serialised dataset.
 
     Attributes:
-        data: The GraphDef.
-        specs: The plain tensors that its elements consist of.
-        spec_text: The element spec as the user sees it, encoded.
-        cardinality: tf.data's cardinality of the dataset.
-        kept: Whether it is small enough to be kept beside the one that TensorFlow has, for a service that forgets it.
+        data: The serialised GraphDef.
+        specs: The plain tensors of an element, in the order in which workers send them.
+        spec_text: The encoded element spec of the user's dataset; empty if it cannot be encoded.
+        cardinality: tf.data's cardinality of the dataset: a number of elements, INFINITE (-1) or UNKNOWN (-2).
+        keep: Whether the client keeps a copy of `data`, to register the dataset again if the service loses it. False
+            for large graphs.
     """
 
     data: bytes
     specs: tuple[tf.TensorSpec, ...]
     spec_text: str
     cardinality: int
-    kept: bool
+    keep: bool
 
 
-def serialize(dataset: Any, what: str, options: ReadOptions | None = None) -> Graph:
-    """Serialises a dataset and has Pecan's validator look at it, before any service is asked.
+def serialize(dataset: Any, caller: str, options: ReadOptions | None = None) -> Graph:
+    """Serialises a dataset and checks its graph, without any service.
 
     Args:
         dataset: The user's dataset.
-        what: The function that was called, for messages.
-        options: How it will be read; None where that is not known yet.
+        caller: Name of the public function that was called, for messages.
+        options: The options of the reader; None if the reader is not known yet.
+
+    Returns:
+        The serialised dataset.
+
+    Raises:
+        PecanError: If the argument is not a dataset, its graph cannot be serialised, or workers cannot run it.
     """
     if not isinstance(dataset, tf.data.Dataset):
         raise errors.InvalidTypeError(
-            f"{what} needs a tf.data.Dataset, got {type(dataset).__name__}: write dataset.apply(pecan.distribute(...))"
+            f"{caller} needs a tf.data.Dataset, got {type(dataset).__name__}: write "
+            "dataset.apply(pecan.distribute(...))"
         )
     if not tf.executing_eagerly():
         raise errors.InvalidArgumentError(
-            f"{what} was called inside a tf.function or with eager execution off, where a dataset cannot be "
-            "serialised: call it outside, and hand the dataset that it gives to the function"
+            f"{caller} was called inside a tf.function or with eager execution off, where a dataset cannot be "
+            "serialised: call it outside, and pass the resulting dataset to the function"
         )
     shape = structure.Structure(dataset.element_spec)
-    flat = dataset.map(shape.take_apart) if shape.composite else dataset
+    flat = dataset.map(shape.flatten) if shape.composite else dataset
     policy = dataset.options().experimental_external_state_policy
     if policy is None:
-        # The validator decides what state may travel, op by op.
+        # CheckGraph below decides for each op whether its state may be copied.
         policy = tf.data.experimental.ExternalStatePolicy.IGNORE
     try:
         data = flat._as_serialized_graph(external_state_policy=policy).numpy()
     except tf.errors.FailedPreconditionError as error:
         if policy != tf.data.experimental.ExternalStatePolicy.FAIL:
             raise errors.make(
-                f"the dataset holds a step that cannot leave this process: {error.message}. Apply it after "
-                "distribute(), as copy_to_device and prefetch_to_device have to be [pecan:UNSUPPORTED]",
+                f"the dataset contains a step that cannot leave this process: {error.message}. Apply it after "
+                "distribute(); copy_to_device and prefetch_to_device, too, belong there [pecan:UNSUPPORTED]",
                 "UNSUPPORTED",
                 12,
             ) from None
         raise errors.make(
-            f"the dataset has state that its option experimental_external_state_policy=FAIL forbids to leave behind: "
-            f"{error.message} [pecan:EXTERNAL_STATE]",
+            f"the dataset contains state, and its option experimental_external_state_policy=FAIL forbids to copy it "
+            f"without that state: {error.message} [pecan:EXTERNAL_STATE]",
             "EXTERNAL_STATE",
             9,
         ) from None
@@ -84,38 +92,39 @@ def serialize(dataset: Any, what: str, options: ReadOptions | None = None) -> Gr
         ) from None
     if not data:
         raise errors.make(
-            "the dataset takes more than 2 GiB to serialise, most of it constants such as those of from_tensor_slices: "
-            "keep them in files [pecan:MESSAGE_TOO_LARGE]",
+            "the serialised dataset is larger than 2 GiB, mostly because of constants such as those of "
+            "from_tensor_slices: store them in files [pecan:MESSAGE_TOO_LARGE]",
             "MESSAGE_TOO_LARGE",
             8,
         )
-    reading = {} if options is None else mode(options)
-    checked = native.load().call_json("CheckGraph", data, json.dumps(reading))
-    for notice in checked["notices"] or ():
-        warnings.warn(notice, FrozenStateWarning, stacklevel=4)
+    mode = {} if options is None else mode_fields(options)
+    checked = native.load().call_json("CheckGraph", data, json.dumps(mode))
+    for warning in checked["notices"] or ():
+        warnings.warn(warning, FrozenStateWarning, stacklevel=4)
     specs = tuple(tf.nest.flatten(flat.element_spec))
     return Graph(data, specs, _spec_text(dataset.element_spec), int(dataset.cardinality().numpy()), checked["kept"])
 
 
-def mode(options: ReadOptions) -> dict[str, Any]:
-    """What decides whether a dataset can be read so."""
+def mode_fields(options: ReadOptions) -> dict[str, Any]:
+    """Returns the fields of a request that decide whether a graph is valid for its reader."""
     return {"mode": options.mode, "allow_nondeterministic": options.allow_nondeterministic}
 
 
 def _spec_text(element_spec: Any) -> str:
     try:
         return structure.encode_spec(element_spec)
-    except Exception:  # noqa: BLE001 - attrs and extension types have no code; from_dataset_id asks for the spec
+    # attrs classes and extension types have no encoding. from_dataset_id() then needs its argument element_spec.
+    except Exception:  # noqa: BLE001
         return ""
 
 
 def register(session: Session, graph: Graph, compression: str, dataset_id: str | None) -> str:
-    """Stores a dataset at the service and gives its id."""
+    """Registers a dataset at the service and returns its id."""
     return str(session.register(header(graph, compression, dataset_id), graph.data)["dataset_id"])
 
 
 def header(graph: Graph, compression: str, dataset_id: str | None) -> dict[str, Any]:
-    """What the service is told of a dataset beside its graph."""
+    """Returns the fields of a registration other than the graph, in the form that the Go package bindings reads."""
     return {
         "dataset_id": dataset_id or "",
         "components": structure.components_json(graph.specs),

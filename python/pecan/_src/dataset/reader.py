@@ -1,11 +1,11 @@
-"""From a job to a tf.data.Dataset.
+"""Builds the `tf.data.Dataset` that reads a job.
 
-What comes back is built of TensorFlow's own datasets around Pecan's operations (native/op):
+It consists of TensorFlow's own datasets around Pecan's operations (native/op):
 
     from_tensors(job) → flat_map: open → endless range → map: next → ...
 
-`flat_map` opens an iteration for every iterator, also under `repeat` and `prefetch`; the tensors of job and iteration
-are their destructors.
+`flat_map` opens a pass for every iterator, also under `repeat` and `prefetch`. The job and the pass end when
+TensorFlow deletes their tensors.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pecan._src.options import ReadOptions
 
 _log = logging.getLogger("pecan")
 
-_ENDLESS = 1 << 62
+_RANGE_END = 1 << 62  # no pass has as many elements
 _UNKNOWN = -2  # tf.data.UNKNOWN_CARDINALITY
-# How the plan begins to say why cache() cannot do its work (service/graph/split, cache.go).
+# Start of the plan's reason why cache() has no effect (service/graph/split, cache.go).
 _NOT_CACHED = "cache() does nothing here"
 _METADATA = b"\n\x05pecan"  # a serialised tensorflow.data.Metadata whose name is "pecan"
 
@@ -40,26 +40,33 @@ def read(
     cardinality: int | None,
     graph: graphs.Graph | None = None,
 ) -> tf.data.Dataset:
-    """A dataset that reads a registered one.
+    """Creates or joins a job, and returns the dataset that reads it.
 
     Args:
-        session: The service.
-        dataset_id: Which dataset.
-        element_spec: Structure of the elements that come back.
-        specs: The plain tensors that they travel as.
-        options: How to read.
-        cardinality: tf.data's cardinality of the registered dataset, None where it is not at hand.
-        graph: The dataset itself, for a service that may forget it; None where it does not, or it is not at hand.
+        session: The session with the dispatcher.
+        dataset_id: The id of the registered dataset.
+        element_spec: Element spec of the returned dataset.
+        specs: Specs of the plain tensors of an element; see `structure`.
+        options: The options of the reader.
+        cardinality: tf.data's cardinality of the registered dataset; None if unknown in this process.
+        graph: The registered dataset, to register it again if the service loses it. None if this process does not
+            have it, or the service cannot lose it.
+
+    Returns:
+        A dataset with the given element spec.
+
+    Raises:
+        PecanError: If the service refuses the job or is unreachable.
     """
     request = {
         "dataset_id": dataset_id,
         "job_name": options.job_name or "",
-        **graphs.mode(options),
+        **graphs.mode_fields(options),
         "sharding": options.sharding,
         "seed": options.seed,
         "compression": options.compression,
         "protocol": options.protocol,
-        "max_outstanding_bytes": _outstanding(options, specs),
+        "max_outstanding_bytes": _outstanding_bytes(options, specs),
         "max_element_bytes": options.max_element_bytes or 0,
         "payload_checksum": options.payload_checksum,
         "order": options.order,
@@ -67,11 +74,11 @@ def read(
         "timeout_s": options.outage_timeout_s,
         "components": structure.components_json(specs),
     }
-    if graph is None or not graph.kept:
+    if graph is None or not graph.keep:
         job = session.create_job(request, None, b"")
     else:
         job = session.create_job(request, graphs.header(graph, options.compression, dataset_id), graph.data)
-    _announce(session, job, options)
+    _log_job(session, job, options)
     loaded = native.load()
     loaded.watch_interrupts()
     try:
@@ -80,31 +87,32 @@ def read(
     except BaseException:
         loaded.call("ForgetJob", job["handle"])
         raise
-    result = _elements(loaded.ops, tensor, specs, blocks=job["blocks"])
+    result = _read_elements(loaded.ops, tensor, specs, blocks=job["blocks"])
     shape = structure.Structure(element_spec)
     if shape.composite:
-        result = result.map(lambda *tensors: shape.put_together(tensors))
-    result = _with_structure(result, element_spec)
-    result = _with_cardinality(result, _agreed(job["cardinality"], cardinality, whole=job["whole"]))
+        result = result.map(lambda *tensors: shape.pack(tensors))
+    # Restore the element spec: the one that the map infers may differ, for example for rows of RaggedTensors.
+    result = tf.data.experimental.from_variant(tf.data.experimental.to_variant(result), element_spec)
+    result = _with_cardinality(result, _common_cardinality(job["cardinality"], cardinality, whole=job["whole"]))
     settings = tf.data.Options()
-    # Sharding it again would drop elements: each trainer of a job has its share already.
+    # tf.distribute must not shard the dataset: each trainer of a job already gets its own share of the elements.
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # An iterator waits for its autotuning thread when it is deleted. That thread may miss its only wake-up, which comes
-    # before what it looks at is set, and then sleeps on for as long as the iterator is old, a minute at most.
+    # TensorFlow joins an iterator's autotuning thread when it deletes the iterator. The notification of that thread can
+    # precede the flag that it checks. The thread then sleeps for as long as the iterator has existed, at most a minute.
     settings.autotune.enabled = False
     if any(spec.dtype == tf.dtypes.experimental.float8_e5m2 for spec in specs):
-        # TensorFlow's optimizers fail for any pipeline with this dtype in it.
+        # TensorFlow's graph optimizers fail for every pipeline with this dtype.
         settings.experimental_optimization.apply_default_optimizations = False
     result = result.with_options(settings)
     resume.remember(result, job["handle"])
     return result
 
 
-def _announce(session: Session, job: dict[str, Any], options: ReadOptions) -> None:
-    """Says in the trainer's log what is promised, and loudly where that is less than what was asked for."""
+def _log_job(session: Session, job: dict[str, Any], options: ReadOptions) -> None:
+    """Logs the guarantees of the job, and warns if they are weaker than requested."""
     plan = job["plan"]
     name = options.job_name or job["job_id"]
-    # What every worker gives in whole runs as it is written.
+    # In mode "off" every worker runs the whole dataset, and no worker reorders it.
     as_written = "off" in (job["order"], job["mode"])
     _log.info(
         "%s: job %s %s: mode %s, class %s, %s streams, plan %s, seed %d, order %s, dispatcher %s",
@@ -129,7 +137,8 @@ def _announce(session: Session, job: dict[str, Any], options: ReadOptions) -> No
         )
 
 
-def _outstanding(options: ReadOptions, specs: tuple[tf.TensorSpec, ...]) -> int:
+def _outstanding_bytes(options: ReadOptions, specs: tuple[tf.TensorSpec, ...]) -> int:
+    """Returns the smaller of both bounds in bytes. The bound in elements needs elements of a known size."""
     if options.max_outstanding_requests is None:
         return options.max_outstanding_bytes
     if any(spec.dtype == tf.string or not spec.shape.is_fully_defined() for spec in specs):
@@ -138,16 +147,23 @@ def _outstanding(options: ReadOptions, specs: tuple[tf.TensorSpec, ...]) -> int:
     return max(1, min(options.max_outstanding_bytes, options.max_outstanding_requests * max(1, int(size))))
 
 
-def _elements(ops: Any, job: tf.Tensor, specs: tuple[tf.TensorSpec, ...], *, blocks: bool) -> tf.data.Dataset:
-    """The elements as tuples of plain tensors."""
+def _read_elements(ops: Any, job: tf.Tensor, specs: tuple[tf.TensorSpec, ...], *, blocks: bool) -> tf.data.Dataset:
+    """Returns the dataset whose elements are tuples of plain tensors.
+
+    Args:
+        ops: TensorFlow's wrappers of Pecan's operations.
+        job: The tensor of the job.
+        specs: Specs of the plain tensors.
+        blocks: Whether one call of an operation returns several elements, as rows of each tensor.
+    """
     types = [spec.dtype for spec in specs]
     batched = [tf.TensorSpec(tf.TensorShape([None]).concatenate(spec.shape), spec.dtype) for spec in specs]
     position = tf.TensorSpec([], tf.int64)
 
-    def open_iteration(job: tf.Tensor) -> tf.Tensor:
+    def open_pass(job: tf.Tensor) -> tf.Tensor:
         token = ops.pecan_open(job=job)
         token.set_shape([1])
-        positions = tf.data.Dataset.range(_ENDLESS)
+        positions = tf.data.Dataset.range(_RANGE_END)
 
         def rows(position: tf.Tensor) -> list[tf.Tensor]:
             tensors: list[tf.Tensor] = ops.pecan_next_block(token=token, position=position, output_types=types)
@@ -159,11 +175,11 @@ def _elements(ops: Any, job: tf.Tensor, specs: tuple[tf.TensorSpec, ...], *, blo
 
         if blocks:
             inner = _map(positions, _function(rows, (position,)), batched)
-            # The public unbatch puts a map before it that takes apart what is no plain tensor.
-            apart = tf.raw_ops.UnbatchDataset(input_dataset=tf.data.experimental.to_variant(inner), **_output(specs))
-            inner = tf.data.experimental.from_variant(apart, specs)
+            # Dataset.unbatch() would add a map that flattens composite tensors.
+            rows_of = tf.raw_ops.UnbatchDataset(input_dataset=tf.data.experimental.to_variant(inner), **_output(specs))
+            inner = tf.data.experimental.from_variant(rows_of, specs)
         else:
-            # The last two steps only pick components, which tf.data does without calling a function.
+            # Filter and last map only select components. tf.data does that without a function call.
             answer = (tf.TensorSpec([], tf.bool), *specs)
             inner = _map(positions, _function(element, (position,)), answer)
             ready = tf.raw_ops.FilterDataset(
@@ -176,7 +192,7 @@ def _elements(ops: Any, job: tf.Tensor, specs: tuple[tf.TensorSpec, ...], *, blo
             inner = _map(inner, _function(lambda ready, *components: list(components), answer), specs)
         return tf.data.experimental.to_variant(inner)
 
-    opened = _function(open_iteration, (tf.TensorSpec(job.shape, job.dtype),))
+    opened = _function(open_pass, (tf.TensorSpec(job.shape, job.dtype),))
     elements = tf.raw_ops.FlatMapDataset(
         input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(job)),
         other_arguments=opened.captured_inputs,
@@ -187,9 +203,10 @@ def _elements(ops: Any, job: tf.Tensor, specs: tuple[tf.TensorSpec, ...], *, blo
 
 
 def _function(python_function: Any, signature: tuple[tf.TensorSpec, ...]) -> Any:
-    """A function for a dataset's step, which TensorFlow makes ready in a fraction of the usual time.
+    """Returns a function for a step that TensorFlow instantiates in a fraction of the usual time.
 
-    What it would look for at every `iter()` of a step (several devices, something to optimize) is not in ours.
+    With these attributes, `iter()` skips placement on several devices and graph optimization. Pecan's functions need
+    neither.
     """
     attributes = {"_tf_data_function": True, "experimental_ints_on_device": True}
     return tf.function(
@@ -198,10 +215,10 @@ def _function(python_function: Any, signature: tuple[tf.TensorSpec, ...]) -> Any
 
 
 def _map(dataset: tf.data.Dataset, function: Any, specs: Any) -> tf.data.Dataset:
-    """A map whose function ends the dataset by failing with OUT_OF_RANGE, and runs on the caller's thread.
+    """Returns a map whose function may end the dataset with OUT_OF_RANGE, and runs on the caller's thread.
 
-    The public map turns that error into another one. On the caller's thread, because a function that waits for an
-    element would hold one of the few threads on which all of TensorFlow's work runs.
+    `Dataset.map` converts that error to another one. The function runs on the caller's thread because it waits for
+    elements. Otherwise each wait would block one of the few threads that do all of TensorFlow's work.
     """
     mapped = tf.raw_ops.MapDataset(
         input_dataset=tf.data.experimental.to_variant(dataset),
@@ -215,7 +232,7 @@ def _map(dataset: tf.data.Dataset, function: Any, specs: Any) -> tf.data.Dataset
 
 
 def _output(specs: Any) -> dict[str, Any]:
-    """What a dataset operation is told of its elements; `pecan` names it in errors."""
+    """Returns the attributes of a dataset operation that describe its elements. Errors name the step "pecan"."""
     return {
         "output_types": [spec.dtype for spec in specs],
         "output_shapes": [spec.shape for spec in specs],
@@ -223,16 +240,11 @@ def _output(specs: Any) -> dict[str, Any]:
     }
 
 
-def _with_structure(dataset: tf.data.Dataset, element_spec: Any) -> tf.data.Dataset:
-    """The same elements with the very structure that the user's dataset has."""
-    return tf.data.experimental.from_variant(tf.data.experimental.to_variant(dataset), element_spec)
+def _common_cardinality(planned: int, local: int | None, *, whole: bool) -> int:
+    """Returns the cardinality on which plan and TensorFlow agree, or UNKNOWN.
 
-
-def _agreed(planned: int, local: int | None, *, whole: bool) -> int:
-    """The cardinality that plan and TensorFlow both know, or tf.data's UNKNOWN.
-
-    TensorFlow knows more than the plan where it looks into files (`load`). An iteration that is whole gives as many
-    elements as a local one, so its word is taken where the plan has none.
+    TensorFlow sometimes knows a cardinality that the plan does not know, because it reads files (`load`). If `whole` is
+    true, a pass has as many elements as a local one, so TensorFlow's value is valid.
     """
     if local is None or local == planned:
         return planned
@@ -240,14 +252,14 @@ def _agreed(planned: int, local: int | None, *, whole: bool) -> int:
 
 
 def _with_cardinality(dataset: tf.data.Dataset, cardinality: int) -> tf.data.Dataset:
-    """The same elements with a known cardinality.
+    """Returns a dataset with the same elements and the given cardinality.
 
-    Not by assert_cardinality: elements whose map fails count in tf.data's cardinality, and who ignores such errors
-    would at the end be given another one for ever. An endless repetition of nothing counts as infinite, and so does
-    what it is appended to; it ends at once all the same.
+    `assert_cardinality` is not suitable: tf.data's cardinality includes elements whose map fails, and a loop that
+    ignores those errors would get another error at the end, without end. An endlessly repeated empty dataset counts as
+    infinite, but ends immediately. A dataset concatenated with it counts as infinite too.
     """
     if cardinality == _UNKNOWN:
         return dataset
-    nothing = dataset.take(0).filter(lambda *_: False).repeat()
-    endless = dataset.concatenate(nothing)
-    return endless if cardinality == tf.data.INFINITE_CARDINALITY else endless.take(cardinality)
+    empty = dataset.take(0).filter(lambda *_: False).repeat()
+    infinite = dataset.concatenate(empty)
+    return infinite if cardinality == tf.data.INFINITE_CARDINALITY else infinite.take(cardinality)

@@ -1,15 +1,15 @@
-"""Elements as flat lists of plain tensors, and back.
+"""Converts elements to flat lists of plain tensors, and back.
 
-A worker sends plain tensors only. Composite components are taken apart by a map that is appended to the dataset before
-it is serialised, and put together again in the trainer:
+Workers send plain tensors only. If a dataset has composite components, `graph` appends a map with `Structure.flatten`
+before it serialises the dataset, and `reader` appends a map with `Structure.pack` in the trainer:
 
-| component | travels as |
+| component | plain tensors |
 | --- | --- |
-| tensor | itself |
+| tensor | the tensor |
 | RaggedTensor, SparseTensor, other composite tensors | their parts |
-| row of a RaggedTensor | the plain tensor that it is |
-| Optional | whether it has a value, and the parts of the value, or zeros in their place |
-| None | nothing |
+| row of a RaggedTensor | the row as one plain tensor |
+| Optional | a bool, true if it has a value; then the parts of the value, or zeros in their place |
+| None | none |
 """
 
 from __future__ import annotations
@@ -27,57 +27,68 @@ class Structure:
     """The structure of a dataset's elements.
 
     Attributes:
-        element_spec: As the dataset has it.
-        composite: Whether anything but plain tensors is in it, so that elements need the two maps.
+        element_spec: The element spec of the dataset.
+        composite: Whether it has a component that is not a plain tensor. Elements then need both maps.
+
+    Raises:
+        UnsupportedError: At construction, if workers cannot send a component, for example a dataset.
     """
 
     def __init__(self, element_spec: Any) -> None:
         self.element_spec = element_spec
         self._leaves: list[Any] = tf.nest.flatten(element_spec)
         for number, leaf in enumerate(self._leaves):
-            _refuse(leaf, number)
+            _check_leaf(leaf, number)
         self.composite = not all(isinstance(leaf, tf.TensorSpec) for leaf in self._leaves)
 
     @property
     def flat(self) -> list[tf.TensorSpec]:
-        """The plain tensors that an element travels as."""
+        """Specs of the plain tensors of an element, with their shapes and dtypes."""
         return [part for leaf in self._leaves for part in _parts(leaf)]
 
-    def take_apart(self, *element: Any) -> tuple[tf.Tensor, ...]:
-        """The plain tensors of an element, given as a map function of the dataset gets it."""
-        whole: Any = element if isinstance(self.element_spec, tuple) and not _named(self.element_spec) else element[0]
-        values = _values(self.element_spec, whole)
+    def flatten(self, *element: Any) -> tuple[tf.Tensor, ...]:
+        """Returns the plain tensors of an element.
+
+        Args:
+            *element: The arguments that tf.data passes to a map function: the parts of a tuple, or one value.
+        """
+        whole: Any = (
+            element if isinstance(self.element_spec, tuple) and not _is_namedtuple(self.element_spec) else element[0]
+        )
+        values = _flat_values(self.element_spec, whole)
         return tuple(
-            part for leaf, value in zip(self._leaves, values, strict=True) for part in _take_apart(leaf, value)
+            part for leaf, value in zip(self._leaves, values, strict=True) for part in _flatten_leaf(leaf, value)
         )
 
-    def put_together(self, tensors: Sequence[tf.Tensor]) -> Any:
-        """An element of its plain tensors, as a map function gives it to TensorFlow.
+    def pack(self, tensors: Sequence[tf.Tensor]) -> Any:
+        """Returns the element with the given plain tensors, as the result of a map function.
 
-        A row of a RaggedTensor is a plain tensor to whoever takes it, and has a RaggedTensorSpec in the dataset; no map
-        gives it that. It comes as the variant that tf.data keeps it in, and becomes a tensor again once the dataset has
-        its element spec back.
+        Iteration returns a row of a RaggedTensor as a plain tensor, but the element spec has a RaggedTensorSpec for it.
+        No map can return that combination. Therefore `pack` returns the row in tf.data's own form, a variant. The row
+        becomes a tensor again when the reader restores the element spec of the dataset.
         """
         rest = list(tensors)
-        values = [_put_together(leaf, [rest.pop(0) for _ in _parts(leaf)]) for leaf in self._leaves]
+        values = [_pack_leaf(leaf, [rest.pop(0) for _ in _parts(leaf)]) for leaf in self._leaves]
         return tf.nest.pack_sequence_as(self.element_spec, values)
 
 
 def check_spec(element_spec: Any) -> None:
-    """Refuses what a caller gives as element spec and no dataset has.
+    """Raises if no dataset can have the element spec that the caller gave.
 
     Raises:
-        InvalidTypeError: If something in it is no `tf.TypeSpec`, or a list: tf.data makes tensors of these.
+        InvalidTypeError: If it contains a value that is not a `tf.TypeSpec`, or a list. tf.data converts lists to
+            tensors.
     """
     for part in tf.nest.flatten(element_spec):
         if part is not None and not isinstance(part, tf.TypeSpec):
             raise errors.InvalidTypeError(
-                f"`element_spec` must be made of tf.TensorSpec and its like, got {part!r} of type "
+                f"`element_spec` must consist of tf.TensorSpec and other tf.TypeSpec, got {part!r} of type "
                 f"{type(part).__name__}: give the element_spec of the dataset that was registered, or leave it out"
             )
     if _has_list(element_spec):
         raise errors.InvalidTypeError(
-            f"`element_spec` must not hold lists, which tf.data makes a tensor of, got {element_spec!r}: write a tuple"
+            f"`element_spec` must not contain lists, which tf.data converts to tensors, got {element_spec!r}: write a "
+            "tuple"
         )
 
 
@@ -88,18 +99,18 @@ def _has_list(spec: Any) -> bool:
     return any(_has_list(part) for part in inside)
 
 
-def _named(spec: Any) -> bool:
+def _is_namedtuple(spec: Any) -> bool:
     return hasattr(spec, "_fields")
 
 
-def _values(spec: Any, element: Any) -> list[Any]:
-    # None is a leaf to tf.nest as NoneTensorSpec is, so both flatten alike.
+def _flat_values(spec: Any, element: Any) -> list[Any]:
+    # tf.nest treats None and NoneTensorSpec as leaves, so spec and element have the same number of leaves.
     tf.nest.assert_same_structure(spec, element, check_types=False)
     values: list[Any] = tf.nest.flatten(element)
     return values
 
 
-def _refuse(leaf: Any, number: int) -> None:
+def _check_leaf(leaf: Any, number: int) -> None:
     what = None
     if isinstance(leaf, tf.data.DatasetSpec):
         what = "a dataset"
@@ -111,8 +122,8 @@ def _refuse(leaf: Any, number: int) -> None:
                 what = repr(leaf)
     if what is not None:
         raise errors.make(
-            f"component {number} of the elements is {what}, which cannot leave the process it was made in: turn it "
-            "into tensors before distribute(), for example with batch() or flat_map(), or make it after distribute() "
+            f"component {number} of the elements is {what}, which cannot leave the process that creates it: convert it "
+            "to tensors before distribute(), for example with batch() or flat_map(), or create it after distribute() "
             "[pecan:UNSUPPORTED]",
             "UNSUPPORTED",
             12,
@@ -135,7 +146,7 @@ def _parts(leaf: Any) -> list[tf.TensorSpec]:
     return parts
 
 
-def _take_apart(leaf: Any, value: Any) -> list[tf.Tensor]:
+def _flatten_leaf(leaf: Any, value: Any) -> list[tf.Tensor]:
     if isinstance(leaf, tf.TensorSpec):
         return [value]
     if _is_none(leaf):
@@ -144,21 +155,21 @@ def _take_apart(leaf: Any, value: Any) -> list[tf.Tensor]:
         inner = Structure(leaf._element_spec)
         has_value = value.has_value()
 
-        def filled() -> list[tf.Tensor]:
-            values = _values(inner.element_spec, value.get_value())
-            return [part for sub, whole in zip(inner._leaves, values, strict=True) for part in _take_apart(sub, whole)]
+        def value_parts() -> list[tf.Tensor]:
+            values = _flat_values(inner.element_spec, value.get_value())
+            return [part for sub, one in zip(inner._leaves, values, strict=True) for part in _flatten_leaf(sub, one)]
 
-        def blank() -> list[tf.Tensor]:
+        def zero_parts() -> list[tf.Tensor]:
             return [
                 tf.zeros([dim or 0 for dim in part.shape] if part.shape.rank else [], part.dtype) for part in inner.flat
             ]
 
-        return [has_value, *tf.cond(has_value, filled, blank)]
+        return [has_value, *tf.cond(has_value, value_parts, zero_parts)]
     parts: list[tf.Tensor] = tf.nest.flatten(value, expand_composites=True)
     return parts
 
 
-def _put_together(leaf: Any, parts: list[tf.Tensor]) -> Any:
+def _pack_leaf(leaf: Any, parts: list[tf.Tensor]) -> Any:
     if isinstance(leaf, tf.TensorSpec):
         return parts[0]
     if _is_none(leaf):
@@ -167,31 +178,32 @@ def _put_together(leaf: Any, parts: list[tf.Tensor]) -> Any:
         inner = Structure(leaf._element_spec)
         has_value, *rest = parts
 
-        def filled() -> Any:
+        def with_value() -> Any:
             for part, spec in zip(rest, inner.flat, strict=True):
                 part.set_shape(spec.shape)
-            return tf.experimental.Optional.from_value(inner.put_together(rest))
+            return tf.experimental.Optional.from_value(inner.pack(rest))
 
-        return tf.cond(has_value, filled, lambda: tf.experimental.Optional.empty(leaf._element_spec))
+        return tf.cond(has_value, with_value, lambda: tf.experimental.Optional.empty(leaf._element_spec))
     if isinstance(leaf, tf.RaggedTensorSpec) and leaf.ragged_rank == 0:
         return leaf._to_tensor_list(parts[0])[0]
     return tf.nest.pack_sequence_as(leaf, parts, expand_composites=True)
 
 
 def encode_spec(element_spec: Any) -> str:
-    """An element spec as text, for whoever reads the dataset by its id."""
+    """Returns an element spec as hexadecimal text, for readers that know only the dataset's id."""
     from tensorflow.python.saved_model import nested_structure_coder
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of classes that only this process knows; the reader is told when it matters
+        # TensorFlow warns about classes that only this process knows. decode_spec() raises for them where needed.
+        warnings.simplefilter("ignore")
         return str(nested_structure_coder.encode_structure(element_spec).SerializeToString().hex())
 
 
 def decode_spec(text: str) -> Any:
-    """The inverse of `encode_spec`.
+    """Returns the element spec for a text from `encode_spec`.
 
     Raises:
-        PecanError: If the text was written for structures that this TensorFlow does not know.
+        PecanError: If this process or its TensorFlow does not know a class in the spec.
     """
     from tensorflow.python.saved_model import nested_structure_coder
 
@@ -200,15 +212,18 @@ def decode_spec(text: str) -> Any:
         return nested_structure_coder.decode_proto(message)
     except Exception as error:
         raise errors.make(
-            f"the element spec that was registered cannot be read by TensorFlow {tf.__version__}: {error}; give "
-            "element_spec= [pecan:SPEC_MISMATCH]",
+            f"TensorFlow {tf.__version__} cannot read the registered element spec: {error}; give element_spec= "
+            "[pecan:SPEC_MISMATCH]",
             "SPEC_MISMATCH",
             3,
         ) from error
 
 
 def components_json(specs: Sequence[tf.TensorSpec]) -> list[dict[str, Any]]:
-    """Plain tensor specs as the Go side reads them."""
+    """Returns plain tensor specs in the form that the Go package bindings reads.
+
+    `dtype` is TensorFlow's DataType number. `dims` is None for an unknown rank; -1 stands for an unknown dimension.
+    """
     return [
         {
             "dtype": spec.dtype.as_datatype_enum,

@@ -1,4 +1,4 @@
-"""The private cluster of a trainer that names no service: child processes, shared by all its datasets."""
+"""The private cluster: child processes that all datasets of a trainer share if it gives no service."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from pecan._src.servers.process import Process
 
 _log = logging.getLogger("pecan")
 _START_S = 20.0
-# A worker that dies is replaced, unless so many died within so long: then the dataset kills them.
+# The cluster replaces dead workers. After this many deaths within this time, a dataset presumably kills them.
 _DEATHS = 5
 _DEATHS_WITHIN_S = 60.0
-# A dataset that no dataset object of this process reads any more is of no use to anybody.
+# The dispatcher removes a dataset after this time without jobs, because no other process can read it.
 _DATASET_TIMEOUT = "10m"
 
 
 def default_workers() -> int:
-    """How many workers suit this host.
+    """Returns the number of workers for this host: one per four cores, at least 1 and at most 8.
 
-    One process runs many streams at once and keeps many cores busy; more of them only help where there are many cores,
-    and each holds a TensorFlow of its own.
+    One worker runs many streams at once and keeps several cores busy. Each worker loads its own TensorFlow.
     """
     return max(1, min(8, len(os.sched_getaffinity(0)) // 4))
 
@@ -35,8 +34,10 @@ def default_workers() -> int:
 class Cluster:
     """One dispatcher and its workers.
 
+    The constructor starts the dispatcher and waits until it serves. `grow` starts workers.
+
     Attributes:
-        target: The dispatcher's address.
+        target: Address of the dispatcher.
     """
 
     def __init__(self) -> None:
@@ -44,28 +45,28 @@ class Cluster:
         self._lock = threading.Lock()
         self._workers: list[Process] = []
         self._deaths: collections.deque[float] = collections.deque(maxlen=_DEATHS)
-        self._broken: str | None = None
+        self._failure: str | None = None
         arguments = ["--listen", name, "--log-level", "warn", "--dataset-timeout", _DATASET_TIMEOUT]
         self._dispatcher = Process(programs.DISPATCHER, arguments, self._on_death)
         self._dispatcher.address(_START_S)
-        self._caches = scratch.directory()
+        self._cache_dir = scratch.directory()
         self.target = name
 
     def grow(self, workers: int) -> None:
-        """Brings the number of workers to at least so many. They start in the background."""
+        """Starts workers in the background until there are at least `workers`."""
         with self._lock:
-            while len(self._workers) < workers and self._broken is None:
+            while len(self._workers) < workers and self._failure is None:
                 self._workers.append(self._new_worker())
 
     def check(self) -> None:
-        """Raises what broke the cluster, if anything did."""
-        if self._broken is not None:
-            raise errors.make(f"{self._broken} [pecan:UNAVAILABLE]", "UNAVAILABLE", 14)
+        """Raises ServiceUnavailable if the cluster has failed."""
+        if self._failure is not None:
+            raise errors.make(f"{self._failure} [pecan:UNAVAILABLE]", "UNAVAILABLE", 14)
 
     @property
-    def broken(self) -> bool:
-        """Whether it is of no use any more."""
-        return self._broken is not None
+    def failed(self) -> bool:
+        """Whether the cluster has failed and needs a replacement."""
+        return self._failure is not None
 
     @property
     def processes(self) -> list[Process]:
@@ -74,12 +75,12 @@ class Cluster:
             return [self._dispatcher, *self._workers]
 
     def stop(self) -> None:
-        """Ends all of it."""
+        """Stops all processes and removes the cache directory."""
         for process in self.processes:
-            process.tell_to_stop()
+            process.request_stop()
         for process in self.processes:
             process.stop()
-        scratch.remove(self._caches)
+        scratch.remove(self._cache_dir)
 
     def _new_worker(self) -> Process:
         arguments = [
@@ -92,32 +93,32 @@ class Cluster:
             "--log-level",
             "warn",
             "--cache-dir",
-            self._caches,
+            self._cache_dir,
             "--cache-bytes",
-            str(scratch.budget(self._caches)),
+            str(scratch.budget(self._cache_dir)),
         ]
         return Process(programs.WORKER, arguments, self._on_death)
 
     def _on_death(self, process: Process) -> None:
-        """Runs on the dead child's thread."""
+        """Replaces a dead worker, or marks the cluster as failed. Runs on the thread that waited for the child."""
         now = time.monotonic()
         with self._lock:
             if process is self._dispatcher:
-                self._broken = process.obituary("of this trainer's private cluster died")
+                self._failure = process.describe_exit("of this trainer's private cluster died")
             else:
                 self._workers.remove(process)
                 self._deaths.append(now)
                 if len(self._deaths) == _DEATHS and now - self._deaths[0] < _DEATHS_WITHIN_S:
-                    self._broken = process.obituary(
+                    self._failure = process.describe_exit(
                         f"of this trainer's private cluster died, the last of {_DEATHS} within {_DEATHS_WITHIN_S:g} s"
                     )
                 else:
-                    _log.warning("%s; another one is started", process.obituary("of the private cluster died"))
+                    _log.warning("%s; another one is started", process.describe_exit("of the private cluster died"))
                     self._workers.append(self._new_worker())
-            broken = self._broken
-        if broken is not None:
-            _log.error("%s", broken)
-            session.fail(self.target, broken)
+            failure = self._failure
+        if failure is not None:
+            _log.error("%s", failure)
+            session.fail(self.target, failure)
 
 
 _lock = threading.Lock()
@@ -125,13 +126,17 @@ _cluster: Cluster | None = None
 
 
 def cluster(workers: int | None) -> Cluster:
-    """The cluster of this process with at least so many workers, started at the first call and when it had broken."""
+    """Returns the cluster of this process. The first call starts it; a call after a failure starts a new one.
+
+    Args:
+        workers: Least number of workers; None for the number that suits this host.
+    """
     global _cluster
     with _lock:
-        if _cluster is not None and _cluster.broken:
-            broken, _cluster = _cluster, None
-            session.disconnect(broken.target)
-            broken.stop()  # what read from it was told why
+        if _cluster is not None and _cluster.failed:
+            failed, _cluster = _cluster, None
+            session.disconnect(failed.target)
+            failed.stop()  # its readers have the error already
         if _cluster is None:
             _cluster = Cluster()
         _cluster.grow(default_workers() if workers is None else workers)
@@ -139,5 +144,5 @@ def cluster(workers: int | None) -> Cluster:
 
 
 def running() -> Cluster | None:
-    """The cluster if there is one."""
+    """Returns the cluster of this process, or None if there is none."""
     return _cluster

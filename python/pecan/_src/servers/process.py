@@ -1,4 +1,4 @@
-"""Child processes that end with this one, however it ends."""
+"""Child processes that end when this process ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -18,28 +18,36 @@ from pecan._src import errors
 from pecan._src.servers import programs, scratch
 
 _LISTENING = "listening on "
-# Lines of a child's log that are kept for its obituary.
+# The last lines of a child's log that are kept, and how many of them an error message shows.
 _KEPT_LINES = 40
-# What TensorFlow's library writes by itself when it is loaded: it explains no death.
-_CHATTER = re.compile(r"I\d{4} \d\d:\d\d:|WARNING: All log messages before absl::InitializeLog\(\) is called")
+_SHOWN_LINES = 12
+# Lines that TensorFlow writes whenever it is loaded. They explain no exit, so error messages omit them.
+_NOISE = re.compile(r"I\d{4} \d\d:\d\d:|WARNING: All log messages before absl::InitializeLog\(\) is called")
 _STOP_GRACE_S = 5.0
 _EXIT_GRACE_S = 1.0
-_LAST_WORDS_S = 2.0
+_LOG_GRACE_S = 2.0
 
 
 class Process:
-    """One of the programs, running as a child.
+    """One of the programs as a child process.
 
     The child's standard input is a pipe. When this process ends, even by SIGKILL, the pipe closes and the child stops.
-    The child runs in a session of its own, so that Ctrl-C in a terminal reaches only this process.
+    The child runs in its own session, so that Ctrl-C in a terminal reaches only this process.
 
     Attributes:
-        name: The program.
-        pid: The child's process id.
-        owner: The process that started it.
+        name: Name of the program.
+        pid: Process id of the child.
+        owner: Process id of the process that started it. Only that process sends it signals.
     """
 
     def __init__(self, name: str, arguments: Sequence[str], on_exit: Callable[[Process], None] | None = None) -> None:
+        """Starts the program.
+
+        Args:
+            name: Name of the program.
+            arguments: Its arguments.
+            on_exit: Called on a thread of its own after the child ended, unless it was asked to stop.
+        """
         self.name = name
         self.owner = os.getpid()
         self._on_exit = on_exit
@@ -66,17 +74,20 @@ class Process:
     def address(self, timeout_s: float) -> str:
         """Waits until the program serves, and returns its address.
 
+        Args:
+            timeout_s: Most seconds to wait.
+
         Raises:
-            ServerError: If the program ended, or does not serve in time. The message has the end of its log.
+            ServerError: If the program ended, or does not serve in time. The message contains the end of its log.
         """
         deadline = time.monotonic() + timeout_s
         with self._state:
             while self._address is None:
                 if self._ended:
-                    raise errors.ServerError(self.obituary("ended before it served"))
+                    raise errors.ServerError(self.describe_exit("ended before it served"))
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise errors.ServerError(self.obituary(f"does not serve after {timeout_s:g} s"))
+                    raise errors.ServerError(self.describe_exit(f"does not serve after {timeout_s:g} s"))
                 self._state.wait(min(left, 0.1))
             return self._address
 
@@ -87,20 +98,19 @@ class Process:
 
     @property
     def stopping(self) -> bool:
-        """Whether the child was told to stop."""
+        """Whether the child was asked to stop."""
         return self._stopping
 
-    def obituary(self, what: str) -> str:
-        """What happened, with the last lines of the child's log."""
+    def describe_exit(self, what: str) -> str:
+        """Returns a message: what happened to the child, its exit code or signal, and the last lines of its log."""
         code = self._child.returncode
         how = "" if code is None else f" (exit code {code})" if code >= 0 else f" (killed by signal {-code})"
-        lines = "\n".join(f"  {line}" for line in list(self._lines)[-12:] if not _CHATTER.match(line))
-        return f"{self.name} with process id {self.pid} {what}{how}" + (
-            f"; its last words were:\n{lines}" if lines else ""
-        )
+        lines = "\n".join(f"  {line}" for line in list(self._lines)[-_SHOWN_LINES:] if not _NOISE.match(line))
+        log = f"; its log ends with:\n{lines}" if lines else ""
+        return f"{self.name} with process id {self.pid} {what}{how}{log}"
 
-    def tell_to_stop(self) -> None:
-        """Asks the child to stop, without waiting."""
+    def request_stop(self) -> None:
+        """Asks the child to stop, and does not wait."""
         self._stopping = True
         if os.getpid() != self.owner:
             return
@@ -114,7 +124,7 @@ class Process:
         """Stops the child and waits for it. After the grace period it kills the child."""
         if os.getpid() != self.owner:
             return
-        self.tell_to_stop()
+        self.request_stop()
         if not self.join(grace_s):
             self.kill()
 
@@ -124,7 +134,7 @@ class Process:
         self.join(_STOP_GRACE_S)
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Waits for the child's end; False when it did not come in time."""
+        """Waits for the end of the child. Returns False if the timeout in seconds passed first; None waits forever."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._state:
             while not self._ended:
@@ -135,7 +145,7 @@ class Process:
         return True
 
     def _signal(self, number: int) -> None:
-        # Popen looks whether the child was reaped already, so no other process can be hit.
+        # Popen sends nothing if the child has been reaped, so that no other process with the same id gets the signal.
         if os.getpid() == self.owner:
             self._child.send_signal(number)
 
@@ -155,8 +165,8 @@ class Process:
 
     def _wait(self) -> None:
         self._child.wait()
-        # Why it ended is in its last lines. What it started may hold the pipe open behind it.
-        self._log_reader.join(_LAST_WORDS_S)
+        # The last lines explain the exit, so wait for them. A process that the child started may keep the pipe open.
+        self._log_reader.join(_LOG_GRACE_S)
         with self._state:
             self._ended = True
             self._state.notify_all()
@@ -169,11 +179,11 @@ _children: weakref.WeakSet[Process] = weakref.WeakSet()
 
 
 def _end_all() -> None:
-    """Runs when the interpreter leaves; what is still there is killed."""
-    # A process that was forked off this one leaves them alone.
+    """Stops all children when the interpreter exits, and kills those that do not end in time."""
+    # A process forked from this one must not stop them.
     children = [child for child in list(_children) if child.running and child.owner == os.getpid()]
     for child in children:
-        child.tell_to_stop()
+        child.request_stop()
     deadline = time.monotonic() + _EXIT_GRACE_S
     for child in children:
         if not child.join(max(0.0, deadline - time.monotonic())):

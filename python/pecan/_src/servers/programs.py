@@ -1,4 +1,4 @@
-"""The three Go programs that the wheel brings: where they are, and what they need to run."""
+"""The three Go programs of the wheel: their paths, environments and console commands."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import NoReturn
 DISPATCHER = "pecan-dispatcher"
 WORKER = "pecan-worker"
 CONTROL = "pecanctl"
-_QUESTIONS = ("--help", "-h", "--version")
+_INFO_FLAGS = ("--help", "-h", "--version")
 
 
 def path(name: str) -> pathlib.Path:
-    """The program's file."""
+    """Returns the path of a program's file. Raises FileNotFoundError if it is not installed."""
     file = pathlib.Path(__file__).resolve().parents[2] / "_bin" / name
     if not file.exists():
         raise FileNotFoundError(
@@ -27,7 +27,7 @@ def path(name: str) -> pathlib.Path:
 
 
 def tensorflow_directory() -> pathlib.Path:
-    """Where TensorFlow's libraries are, found without importing it."""
+    """Returns the directory of TensorFlow's libraries, without importing it. Raises ModuleNotFoundError."""
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(
@@ -37,7 +37,7 @@ def tensorflow_directory() -> pathlib.Path:
 
 
 def environment(name: str) -> dict[str, str]:
-    """The environment that the program runs in: workers find TensorFlow, and leave accelerators to the trainer."""
+    """Returns the environment variables for a program. Workers get TensorFlow's libraries and no accelerators."""
     variables = dict(os.environ)
     if name != WORKER:
         return variables
@@ -45,25 +45,25 @@ def environment(name: str) -> dict[str, str]:
     variables["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(tensorflow_directory()), known)))
     variables["CUDA_VISIBLE_DEVICES"] = ""
     variables["TPU_VISIBLE_DEVICES"] = ""
-    # TensorFlow looks at it when it is loaded. What matters of its notices comes with the errors that Pecan reports.
+    # TensorFlow reads it at its start. Pecan reports TensorFlow's errors itself, so log lines below errors are hidden.
     variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     return variables
 
 
-def _become(name: str) -> NoReturn:
-    """Replaces this process by the program."""
+def _exec(name: str) -> NoReturn:
+    """Replaces this process with a program, and passes the arguments of this process on."""
     try:
         file, variables = path(name), environment(name)
     except (FileNotFoundError, ModuleNotFoundError) as error:
         sys.exit(f"{name}: {error}")
     arguments = sys.argv[1:]
-    if name == WORKER and len(arguments) == 1 and arguments[0] in _QUESTIONS:
-        _answer(file, arguments, variables)
+    if name == WORKER and len(arguments) == 1 and arguments[0] in _INFO_FLAGS:
+        _run_without_stderr(file, arguments, variables)
     os.execve(file, [name, *arguments], variables)
 
 
-def _answer(file: pathlib.Path, arguments: list[str], variables: dict[str, str]) -> NoReturn:
-    """Runs the program for its answer alone: TensorFlow's library writes to standard error as soon as it is loaded."""
+def _run_without_stderr(file: pathlib.Path, arguments: list[str], variables: dict[str, str]) -> NoReturn:
+    """Runs the program. Shows its standard error only if it fails, because TensorFlow writes there at every start."""
     done = subprocess.run([file, *arguments], env=variables, stderr=subprocess.PIPE, check=False)
     if done.returncode != 0:
         sys.stderr.buffer.write(done.stderr)
@@ -72,16 +72,16 @@ def _answer(file: pathlib.Path, arguments: list[str], variables: dict[str, str])
 
 def dispatcher() -> NoReturn:
     """The console command `pecan-dispatcher`."""
-    _become(DISPATCHER)
+    _exec(DISPATCHER)
 
 
 def worker() -> NoReturn:
     """The console command `pecan-worker`."""
-    _become(WORKER)
+    _exec(WORKER)
 
 
 def pecan() -> NoReturn:
-    """The console command `pecan`: what of `pecanctl` is for those who write pipelines."""
+    """The console command `pecan`: the part of `pecanctl` for authors of pipelines."""
     usage = "pecan explain JOB [--dispatcher HOST:PORT] [--json]"
     arguments = sys.argv[1:]
     if arguments in (["--help"], ["-h"]):
@@ -89,9 +89,9 @@ def pecan() -> NoReturn:
         sys.exit(0)
     if arguments[:1] != ["explain"]:
         sys.exit(f"pecan: want {usage}, got {' '.join(arguments) or 'nothing'} (pecanctl has more)")
-    _become(CONTROL)
+    _exec(CONTROL)
 
 
 def control() -> NoReturn:
     """The console command `pecanctl`."""
-    _become(CONTROL)
+    _exec(CONTROL)

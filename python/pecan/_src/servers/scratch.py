@@ -1,4 +1,4 @@
-"""Private directories for the caches of clusters that belong to this process. They go with it."""
+"""Temporary cache directories for clusters of this process, removed when the process ends."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import tempfile
 
 _PREFIX = "pecan-cache-"
 _NAME = re.compile(re.escape(_PREFIX) + r"(\d+)-\w+")
-_made: dict[str, int] = {}
+# Directories of this process, each with the id of the process that created it: a forked child has them too.
+_owners: dict[str, int] = {}
 
 
 def directory() -> str:
-    """A new directory that only this user can use, beside what other processes of this user have left behind.
+    """Creates a directory that only this user can access, and removes those of this user's dead processes.
 
-    A process that is killed leaves its directory. The next one removes it: what a cache holds can be lost at any time.
+    A process that is killed leaves its directory behind. Removing that directory loses only cached elements, which
+    can be computed again.
     """
     base = pathlib.Path(tempfile.gettempdir())
     with contextlib.suppress(OSError):
@@ -25,26 +27,26 @@ def directory() -> str:
             name = _NAME.fullmatch(entry.name)
             if name is not None and not _alive(int(name[1])) and entry.lstat().st_uid == os.geteuid():
                 shutil.rmtree(entry, ignore_errors=True)
-    made = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
-    _made[made] = os.getpid()
-    return made
+    path = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
+    _owners[path] = os.getpid()
+    return path
 
 
 def budget(path: str) -> int:
-    """Bytes that a private cache may take: half of what is free now."""
+    """Returns the largest size of a private cache in bytes: half of the space that is free now."""
     return max(1, shutil.disk_usage(path).free // 2)
 
 
 def remove(path: str) -> None:
-    """Removes a directory that this process made."""
-    if _made.get(path) == os.getpid():
-        del _made[path]
+    """Removes a directory if this process created it."""
+    if _owners.get(path) == os.getpid():
+        del _owners[path]
         shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_all() -> None:
-    """Runs when the interpreter leaves, behind the end of the workers."""
-    for path in list(_made):
+    """Removes all directories of this process. Runs when the interpreter exits, after the workers have ended."""
+    for path in list(_owners):
         remove(path)
 
 

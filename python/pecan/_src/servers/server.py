@@ -206,7 +206,7 @@ class LocalCluster:
             session.retire(checks.service_target(self.target))
         for server in self.workers:
             if server._process is not None:
-                server._process.tell_to_stop()
+                server._process.request_stop()
         for server in self.workers:
             server.stop()
         self.dispatcher.stop()
