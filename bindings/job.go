@@ -35,11 +35,18 @@ type jobRequest struct {
 }
 
 func (r jobRequest) mode() (pecanv1.Mode, error) {
-	mode, ok := pecanv1.Mode_value["MODE_"+strings.ToUpper(r.Mode)]
-	if !ok {
-		return 0, reason.New(reason.BadArgument, "mode %q is unknown", r.Mode)
+	var err error
+	return enumerator[pecanv1.Mode](&err, pecanv1.Mode_value, "MODE_", "mode", r.Mode), err
+}
+
+// enumerator returns the enumerator that people write as this text. It stores the error of an unknown text in err,
+// unless err holds an earlier error.
+func enumerator[E ~int32](err *error, values map[string]int32, prefix, what, text string) E {
+	value, ok := values[prefix+strings.ToUpper(text)]
+	if !ok && *err == nil {
+		*err = reason.New(reason.BadArgument, "%s %q is unknown", what, text)
 	}
-	return pecanv1.Mode(mode), nil
+	return E(value)
 }
 
 // word is the inverse: the text that people write for an enumerator.
@@ -48,30 +55,17 @@ func word(value fmt.Stringer, prefix string) string {
 }
 
 func (r jobRequest) options() (*pecanv1.JobOptions, error) {
-	mode, err := r.mode()
+	var err error
+	options := &pecanv1.JobOptions{
+		Mode:            enumerator[pecanv1.Mode](&err, pecanv1.Mode_value, "MODE_", "mode", r.Mode),
+		Sharding:        enumerator[pecanv1.Sharding](&err, pecanv1.Sharding_value, "SHARDING_", "sharding policy", r.Sharding),
+		Compression:     enumerator[pecanv1.Compression](&err, pecanv1.Compression_value, "COMPRESSION_", "compression", r.Compression),
+		Order:           enumerator[pecanv1.Order](&err, pecanv1.Order_value, "ORDER_", "order", r.Order),
+		OrderTolerance:  enumerator[pecanv1.OrderTolerance](&err, pecanv1.OrderTolerance_value, "ORDER_TOLERANCE_", "order tolerance", r.OrderTolerance),
+		MaxElementBytes: r.MaxElementBytes, PayloadChecksum: r.PayloadChecksum, AllowNondeterministic: r.AllowNondeterministic,
+	}
 	if err != nil {
 		return nil, err
-	}
-	sharding, ok := pecanv1.Sharding_value["SHARDING_"+strings.ToUpper(r.Sharding)]
-	if !ok {
-		return nil, reason.New(reason.BadArgument, "sharding policy %q is unknown", r.Sharding)
-	}
-	compression, ok := pecanv1.Compression_value["COMPRESSION_"+strings.ToUpper(r.Compression)]
-	if !ok {
-		return nil, reason.New(reason.BadArgument, "compression %q is unknown", r.Compression)
-	}
-	order, ok := pecanv1.Order_value["ORDER_"+strings.ToUpper(r.Order)]
-	if !ok {
-		return nil, reason.New(reason.BadArgument, "order %q is unknown", r.Order)
-	}
-	tolerance, ok := pecanv1.OrderTolerance_value["ORDER_TOLERANCE_"+strings.ToUpper(r.OrderTolerance)]
-	if !ok {
-		return nil, reason.New(reason.BadArgument, "order tolerance %q is unknown", r.OrderTolerance)
-	}
-	options := &pecanv1.JobOptions{
-		Mode: mode, Sharding: pecanv1.Sharding(sharding), Compression: pecanv1.Compression(compression),
-		MaxElementBytes: r.MaxElementBytes, PayloadChecksum: r.PayloadChecksum, AllowNondeterministic: r.AllowNondeterministic,
-		Order: pecanv1.Order(order), OrderTolerance: pecanv1.OrderTolerance(tolerance),
 	}
 	if r.Seed != nil {
 		options.Seed, options.SeedSet = *r.Seed, true

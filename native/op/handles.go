@@ -312,34 +312,12 @@ func (j *Job) check(rows *element.Rows, leading int) error {
 	for i := range rows.Tensors {
 		got, want := &rows.Tensors[i], j.config.Components[i]
 		dims := got.Dims[min(leading, len(got.Dims)):]
-		if int32(got.DType) != want.GetDtype() || !matches(dims, want) {
+		if int32(got.DType) != want.GetDtype() || !pecanv1.ShapeFits(want, dims) {
 			return reason.New(reason.ElementSpec, "component %d of element %d of stream %d is %s of shape %v, the dataset's element_spec says %s of shape %s",
-				i, rows.Index, rows.Stream, frame.DTypeName(got.DType), dims, frame.DTypeName(uint32(want.GetDtype())), shapeText(want))
+				i, rows.Index, rows.Stream, frame.DTypeName(got.DType), dims, frame.DTypeName(uint32(want.GetDtype())), want.ShapeText())
 		}
 	}
 	return nil
-}
-
-func matches(dims []int64, want *pecanv1.ComponentSpec) bool {
-	if want.GetUnknownRank() {
-		return true
-	}
-	if len(dims) != len(want.GetDims()) {
-		return false
-	}
-	for i, dim := range want.GetDims() {
-		if dim >= 0 && dims[i] != dim {
-			return false
-		}
-	}
-	return true
-}
-
-func shapeText(c *pecanv1.ComponentSpec) string {
-	if c.GetUnknownRank() {
-		return "unknown"
-	}
-	return fmt.Sprint(c.GetDims())
 }
 
 // lookup finds the object of a handle. A handle may be stale, because a tensor's value outlives the tensor

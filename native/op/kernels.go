@@ -59,48 +59,38 @@ func pecanOpen(context *C.TF_OpKernelContext) {
 
 //export pecanNext
 func pecanNext(context *C.TF_OpKernelContext, kernel *C.pecan_kernel) {
-	defer guard(context)
-	it, ok := token(context)
-	if !ok {
-		return
-	}
-	it.mu.Lock()
-	defer it.mu.Unlock()
-	rows, status, err := it.element()
-	switch status {
-	case client.NotYet:
-		if C.pecan_output_bool(context, 0, false) {
-			nothing(context, kernel, 1, nil)
+	withIteration(context, func(it *iteration) {
+		rows, status, err := it.element()
+		switch status {
+		case client.NotYet:
+			if C.pecan_output_bool(context, 0, false) {
+				nothing(context, kernel, 1, nil)
+			}
+		case client.Ready:
+			if !C.pecan_output_bool(context, 0, true) {
+				rows.Release()
+				return
+			}
+			give(context, kernel, 1, rows)
+		default:
+			finish(context, status, err)
 		}
-	case client.Ready:
-		if !C.pecan_output_bool(context, 0, true) {
-			rows.Release()
-			return
-		}
-		give(context, kernel, 1, rows)
-	default:
-		finish(context, status, err)
-	}
+	})
 }
 
 //export pecanNextBlock
 func pecanNextBlock(context *C.TF_OpKernelContext, kernel *C.pecan_kernel) {
-	defer guard(context)
-	it, ok := token(context)
-	if !ok {
-		return
-	}
-	it.mu.Lock()
-	defer it.mu.Unlock()
-	rows, status, err := it.block()
-	switch status {
-	case client.NotYet:
-		nothing(context, kernel, 0, it.job.config.Components)
-	case client.Ready:
-		give(context, kernel, 0, rows)
-	default:
-		finish(context, status, err)
-	}
+	withIteration(context, func(it *iteration) {
+		rows, status, err := it.block()
+		switch status {
+		case client.NotYet:
+			nothing(context, kernel, 0, it.job.config.Components)
+		case client.Ready:
+			give(context, kernel, 0, rows)
+		default:
+			finish(context, status, err)
+		}
+	})
 }
 
 //export pecanRelease
@@ -163,17 +153,21 @@ func nothing(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, c
 	}
 }
 
-func token(context *C.TF_OpKernelContext) (*iteration, bool) {
+// withIteration locks the iteration whose handle is the kernel's first input, and calls f with it.
+func withIteration(context *C.TF_OpKernelContext, f func(it *iteration)) {
+	defer guard(context)
 	handle, ok := input(context, 0)
 	if !ok {
-		return nil, false
+		return
 	}
 	it, err := lookup[*iteration](handle)
 	if err != nil {
 		fail(context, err)
-		return nil, false
+		return
 	}
-	return it, true
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	f(it)
 }
 
 func input(context *C.TF_OpKernelContext, index int) (int64, bool) {

@@ -87,14 +87,6 @@ func (d *Dispatcher) commit() {
 	}
 }
 
-// connected returns the connected peer with this id, nil if there is none. The map is one of the two that
-// connectedMu guards.
-func connected[ID comparable, Peer any](d *Dispatcher, peers map[ID]*Peer, id ID) *Peer {
-	d.connectedMu.Lock()
-	defer d.connectedMu.Unlock()
-	return peers[id]
-}
-
 // perform performs one effect of a durable decision.
 func (d *Dispatcher) perform(effect core.Effect) {
 	switch e := effect.(type) {

@@ -7,33 +7,47 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// commandQueue holds the commands to one worker in order.
-type commandQueue struct {
-	mu       sync.Mutex
-	commands []*pecanv1.WorkerCommand
-	ended    bool
-	err      error
+// outgoing is what a commandQueue and an updateSlot have in common: an end, and a way to wake the sender.
+type outgoing struct {
+	mu    sync.Mutex
+	ended bool
+	err   error
 	// wake has a token when something changed.
 	wake chan struct{}
 }
 
-func newCommandQueue() *commandQueue { return &commandQueue{wake: make(chan struct{}, 1)} }
+func newOutgoing() outgoing { return outgoing{wake: make(chan struct{}, 1)} }
 
-func (s *commandQueue) push(command *pecanv1.WorkerCommand) {
-	s.mu.Lock()
-	s.commands = append(s.commands, command)
-	s.mu.Unlock()
-	signal(s.wake)
+// change runs f under the lock, and wakes the sender.
+func (o *outgoing) change(f func()) {
+	o.mu.Lock()
+	f()
+	o.mu.Unlock()
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
 }
 
-func (s *commandQueue) end(err *reason.Error) {
-	s.mu.Lock()
-	s.ended = true
-	if err != nil {
-		s.err = err
-	}
-	s.mu.Unlock()
-	signal(s.wake)
+func (o *outgoing) end(err *reason.Error) {
+	o.change(func() {
+		o.ended = true
+		if err != nil {
+			o.err = err
+		}
+	})
+}
+
+// commandQueue holds the commands to one worker in order.
+type commandQueue struct {
+	outgoing
+	commands []*pecanv1.WorkerCommand
+}
+
+func newCommandQueue() *commandQueue { return &commandQueue{outgoing: newOutgoing()} }
+
+func (s *commandQueue) push(command *pecanv1.WorkerCommand) {
+	s.change(func() { s.commands = append(s.commands, command) })
 }
 
 func (s *commandQueue) take() (commands []*pecanv1.WorkerCommand, ended bool, err error) {
@@ -45,31 +59,13 @@ func (s *commandQueue) take() (commands []*pecanv1.WorkerCommand, ended bool, er
 
 // updateSlot holds the newest snapshot for one watch.
 type updateSlot struct {
-	mu     sync.Mutex
+	outgoing
 	newest *pecanv1.EpochUpdate
-	ended  bool
-	err    error
-	wake   chan struct{}
 }
 
-func newUpdateSlot() *updateSlot { return &updateSlot{wake: make(chan struct{}, 1)} }
+func newUpdateSlot() *updateSlot { return &updateSlot{outgoing: newOutgoing()} }
 
-func (w *updateSlot) push(update *pecanv1.EpochUpdate) {
-	w.mu.Lock()
-	w.newest = update
-	w.mu.Unlock()
-	signal(w.wake)
-}
-
-func (w *updateSlot) end(err *reason.Error) {
-	w.mu.Lock()
-	w.ended = true
-	if err != nil {
-		w.err = err
-	}
-	w.mu.Unlock()
-	signal(w.wake)
-}
+func (w *updateSlot) push(update *pecanv1.EpochUpdate) { w.change(func() { w.newest = update }) }
 
 func (w *updateSlot) take() (update *pecanv1.EpochUpdate, ended bool, err error) {
 	w.mu.Lock()
@@ -78,9 +74,26 @@ func (w *updateSlot) take() (update *pecanv1.EpochUpdate, ended bool, err error)
 	return update, w.ended, w.err
 }
 
-func signal(wake chan struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
-	}
+// connect adds a peer under a new id. The map is one of the two that connectedMu guards.
+func connect[ID ~uint64, Peer any](d *Dispatcher, peers map[ID]*Peer, peer *Peer) ID {
+	d.connectedMu.Lock()
+	defer d.connectedMu.Unlock()
+	d.nextID++
+	id := ID(d.nextID)
+	peers[id] = peer
+	return id
+}
+
+// connected returns the connected peer with this id, nil if there is none.
+func connected[ID ~uint64, Peer any](d *Dispatcher, peers map[ID]*Peer, id ID) *Peer {
+	d.connectedMu.Lock()
+	defer d.connectedMu.Unlock()
+	return peers[id]
+}
+
+// disconnect removes the peer with this id.
+func disconnect[ID ~uint64, Peer any](d *Dispatcher, peers map[ID]*Peer, id ID) {
+	d.connectedMu.Lock()
+	defer d.connectedMu.Unlock()
+	delete(peers, id)
 }

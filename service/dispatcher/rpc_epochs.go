@@ -39,15 +39,9 @@ func (d *Dispatcher) WatchEpoch(req *pecanv1.WatchEpochRequest, stream grpc.Serv
 		return err
 	}
 	w := newUpdateSlot()
-	d.connectedMu.Lock()
-	d.nextID++
-	id := core.WatchID(d.nextID)
-	d.watches[id] = w
-	d.connectedMu.Unlock()
+	id := connect(d, d.watches, w)
 	defer func() {
-		d.connectedMu.Lock()
-		delete(d.watches, id)
-		d.connectedMu.Unlock()
+		disconnect(d, d.watches, id)
 		d.decide(core.Unwatch{ID: id})
 	}()
 	if _, err := d.submit(stream.Context(), core.Watch{ID: id, Request: req}); err != nil {

@@ -55,15 +55,9 @@ func (d *Dispatcher) WorkerSession(stream workerStream) error {
 		return err
 	}
 	s := newCommandQueue()
-	d.connectedMu.Lock()
-	d.nextID++
-	id := core.SessionID(d.nextID)
-	d.sessions[id] = s
-	d.connectedMu.Unlock()
+	id := connect(d, d.sessions, s)
 	defer func() {
-		d.connectedMu.Lock()
-		delete(d.sessions, id)
-		d.connectedMu.Unlock()
+		disconnect(d, d.sessions, id)
 		d.sessionEnded(id)
 	}()
 	if _, err := d.submit(stream.Context(), core.Hello{Session: id, Message: hello}); err != nil {

@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"fmt"
 
 	"go.uber.org/multierr"
@@ -72,26 +73,12 @@ func (l Limits) Validate() error {
 
 func (l Limits) withDefaults() Limits {
 	d := DefaultLimits()
-	if l.MaxBytes == 0 {
-		l.MaxBytes = d.MaxBytes
-	}
-	if l.MaxNodes == 0 {
-		l.MaxNodes = d.MaxNodes
-	}
-	if l.MaxFunctions == 0 {
-		l.MaxFunctions = d.MaxFunctions
-	}
-	if l.MaxDepth == 0 {
-		l.MaxDepth = d.MaxDepth
-	}
-	if l.MaxNameBytes == 0 {
-		l.MaxNameBytes = d.MaxNameBytes
-	}
-	if l.MaxTensorBytes == 0 {
-		l.MaxTensorBytes = d.MaxTensorBytes
-	}
-	if l.MaxBatch == 0 {
-		l.MaxBatch = d.MaxBatch
-	}
+	l.MaxBytes = cmp.Or(l.MaxBytes, d.MaxBytes)
+	l.MaxNodes = cmp.Or(l.MaxNodes, d.MaxNodes)
+	l.MaxFunctions = cmp.Or(l.MaxFunctions, d.MaxFunctions)
+	l.MaxDepth = cmp.Or(l.MaxDepth, d.MaxDepth)
+	l.MaxNameBytes = cmp.Or(l.MaxNameBytes, d.MaxNameBytes)
+	l.MaxTensorBytes = cmp.Or(l.MaxTensorBytes, d.MaxTensorBytes)
+	l.MaxBatch = cmp.Or(l.MaxBatch, d.MaxBatch)
 	return l
 }

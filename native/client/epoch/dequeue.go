@@ -199,26 +199,11 @@ func (e *Epoch) checkSpec(st *stream, en *element.Chunk, n int) error {
 		if tensor.DType != uint32(spec.GetDtype()) {
 			return reason.New(reason.ElementSpec, "%s: component %d is %s, the dataset's spec says %s", where(), c, frame.DTypeName(tensor.DType), frame.DTypeName(uint32(spec.GetDtype())))
 		}
-		if !fits(tensor.Dims, spec) {
+		if !pecanv1.ShapeFits(spec, tensor.Dims) {
 			return reason.New(reason.ElementSpec, "%s: component %d has shape %v, the dataset's spec says %v", where(), c, tensor.Dims, spec.GetDims())
 		}
 	}
 	// All rows of a block have the one shape that was checked.
 	en.Checked = en.IsBlock
 	return nil
-}
-
-func fits(dims []uint64, spec *pecanv1.ComponentSpec) bool {
-	if spec.GetUnknownRank() {
-		return true
-	}
-	if len(dims) != len(spec.GetDims()) {
-		return false
-	}
-	for i, want := range spec.GetDims() {
-		if want >= 0 && dims[i] != uint64(want) {
-			return false
-		}
-	}
-	return true
 }

@@ -1,5 +1,7 @@
 package pecanv1
 
+import "fmt"
+
 // HasClosing reports whether the epochs of the plan have a closing stream. It comes after the numbered streams.
 func (p *Plan) HasClosing() bool {
 	strategy := p.GetBatchStrategy()
@@ -14,4 +16,28 @@ func (r *Recovery) Add(more *Recovery) {
 	r.Saved += more.GetSaved()
 	r.NotSaved += more.GetNotSaved()
 	r.Damaged += more.GetDamaged()
+}
+
+// ShapeFits reports whether a component of this spec may have the shape. A negative size in the spec fits any size.
+func ShapeFits[Size int64 | uint64](c *ComponentSpec, shape []Size) bool {
+	if c.GetUnknownRank() {
+		return true
+	}
+	if len(shape) != len(c.GetDims()) {
+		return false
+	}
+	for i, want := range c.GetDims() {
+		if want >= 0 && shape[i] != Size(want) {
+			return false
+		}
+	}
+	return true
+}
+
+// ShapeText is the shape of the spec for messages.
+func (c *ComponentSpec) ShapeText() string {
+	if c.GetUnknownRank() {
+		return "unknown"
+	}
+	return fmt.Sprint(c.GetDims())
 }

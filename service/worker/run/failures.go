@@ -57,7 +57,7 @@ func checkElement(index uint64, element []*tf.Tensor, specs []*pecanv1.Component
 		}
 		if len(specs) > 0 && !matches(t, specs[i]) {
 			return reason.New(reason.ElementSpec, "component %d of element %d is %s of shape %v, its element spec says %s of shape %s",
-				i, index, frame.DTypeName(uint32(t.DType())), t.Dims(), frame.DTypeName(uint32(specs[i].GetDtype())), specShape(specs[i]))
+				i, index, frame.DTypeName(uint32(t.DType())), t.Dims(), frame.DTypeName(uint32(specs[i].GetDtype())), specs[i].ShapeText())
 		}
 		total += t.WireSize()
 		table += 16 + 8*len(t.Dims())
@@ -73,26 +73,5 @@ func checkElement(index uint64, element []*tf.Tensor, specs []*pecanv1.Component
 }
 
 func matches(t *tf.Tensor, spec *pecanv1.ComponentSpec) bool {
-	if t.DType() != tf.DataType(spec.GetDtype()) {
-		return false
-	}
-	if spec.GetUnknownRank() {
-		return true
-	}
-	if len(t.Dims()) != len(spec.GetDims()) {
-		return false
-	}
-	for i, dim := range spec.GetDims() {
-		if dim >= 0 && dim != t.Dims()[i] {
-			return false
-		}
-	}
-	return true
-}
-
-func specShape(spec *pecanv1.ComponentSpec) string {
-	if spec.GetUnknownRank() {
-		return "unknown"
-	}
-	return fmt.Sprint(spec.GetDims())
+	return t.DType() == tf.DataType(spec.GetDtype()) && pecanv1.ShapeFits(spec, t.Dims())
 }
