@@ -2,7 +2,7 @@
 
     python tests/docs/run_page.py docs/guides/resume.md DIRECTORY
 
-The page writes the service as dispatcher.example:5050 and its files as /data/...; both are replaced by what is here.
+A page names the service dispatcher.example:5050 and its files /data/.... This script replaces both.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: str) -> list[tuple[int, str]]:
-    """Line and text of each Python block."""
+    """The line and the text of each Python block."""
     return [(page.count("\n", 0, found.start(1)), found[1]) for found in BLOCK.finditer(page)]
 
 
 def write_records(directory: pathlib.Path) -> None:
-    """Writes 48 small labelled pictures into four TFRecord files, as the pages read them."""
+    """Writes 48 small labelled images into four TFRecord files for the pages to read."""
     import numpy as np
     import tensorflow as tf
 
@@ -43,7 +43,7 @@ def write_records(directory: pathlib.Path) -> None:
 
 
 def run(page: pathlib.Path, directory: pathlib.Path) -> None:
-    """Runs the blocks of one page; an exception names the line of the page."""
+    """Runs the blocks of one page. An exception names the line of the page."""
     import pecan
 
     files = directory / "data"
@@ -53,7 +53,7 @@ def run(page: pathlib.Path, directory: pathlib.Path) -> None:
     with pecan.LocalCluster(workers=2) as cluster:
         for line, source in blocks(text):
             source = source.replace(SERVICE, cluster.target).replace(FILES, f"{files}/")
-            # Datasets turn functions into graphs from their source, which inspect finds under the file's name.
+            # TensorFlow converts functions to graphs from their source, which `inspect` finds under the file's name.
             block = directory / f"{page.stem}_line_{line + 1}.py"
             block.write_text("\n" * line + source)
             exec(compile(block.read_text(), str(block), "exec"), names)

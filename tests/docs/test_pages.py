@@ -1,4 +1,4 @@
-"""The Python blocks of every guide run as they are written."""
+"""The Python blocks of every guide run unchanged."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Runs the streams that service/graph cuts out of a dataset, in one process, and compares them with a local run.
+"""Runs the streams that service/graph writes for a dataset in this process, and compares them with a local run.
 
-The streams run through TensorFlow itself (``DatasetFromGraph``); only the worker's part between graphs is played here:
-holding back a short last batch, and feeding the source op of the closing stream, for which a dataset of the very
-batches is put in its place.
+TensorFlow runs the streams (``DatasetFromGraph``). This module does the worker's part between the graphs of a stream: it
+keeps back a partial last batch, and replaces the source op of the closing stream by a dataset of those batches.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Element = tuple[np.ndarray, ...]
 
 
 def build_command(target: pathlib.Path, name: str = "cutgraph") -> pathlib.Path:
-    """Builds one of the commands in this directory, by default the one that plans and cuts, and returns its path."""
+    """Builds one of the commands in this directory, and returns its path."""
     binary = target / name
     subprocess.run(
         ["go", "build", "-p", "2", "-o", str(binary), f"./tests/graph/{name}"], cwd=REPOSITORY, check=True, timeout=600
@@ -38,19 +37,19 @@ def build_command(target: pathlib.Path, name: str = "cutgraph") -> pathlib.Path:
 
 
 def is_plain(spec: Any) -> bool:
-    """Tells whether every component is a plain tensor."""
+    """Whether every component is a plain tensor."""
     return all(isinstance(s, tf.TensorSpec) for s in tf.nest.flatten(spec))
 
 
 def flatten(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Takes composites apart, as the trainer does before it registers a dataset."""
+    """Splits composite components into tensors, as a trainer does before it registers a dataset."""
     if is_plain(dataset.element_spec):
         return dataset
     return dataset.map(lambda *parts: tuple(tf.nest.flatten(parts, expand_composites=True)))
 
 
 def serialize(dataset: tf.data.Dataset) -> bytes:
-    """Gives the GraphDef that a trainer registers."""
+    """The GraphDef that a trainer registers."""
     return bytes(flatten(dataset)._as_serialized_graph().numpy())
 
 
@@ -61,19 +60,19 @@ def elements(dataset: tf.data.Dataset) -> Iterable[Element]:
 
 
 def load(graph: bytes, like: tf.data.Dataset) -> tf.data.Dataset:
-    """Makes a dataset of a stream's graph."""
+    """Creates a dataset from a stream's graph."""
     types = [s.dtype for s in tf.nest.flatten(flatten(like).element_spec)]
     return load_types(graph, types)
 
 
 def load_types(graph: bytes, types: list[tf.DType]) -> tf.data.Dataset:
-    """Makes a dataset of a graph whose component types are known."""
+    """Creates a dataset from a graph whose component types are known."""
     spec = tuple(tf.TensorSpec(None, t) for t in types)
     return dataset_ops._VariantDataset(tf.raw_ops.DatasetFromGraph(graph_def=graph), spec)
 
 
-def fed(graph: bytes, batches: list[Element], types: list[tf.DType]) -> bytes:
-    """Puts a dataset of the given batches in the place of the worker's source op."""
+def with_feed(graph: bytes, batches: list[Element], types: list[tf.DType]) -> bytes:
+    """Replaces the worker's source op by a dataset of the given batches."""
     main = graph_pb2.GraphDef.FromString(graph)
     source = next(n for n in main.node if n.name == "pecan_pull")
     shapes = [tf.TensorShape(s) for s in source.attr["output_shapes"].list.shape]
@@ -112,11 +111,11 @@ def fed(graph: bytes, batches: list[Element], types: list[tf.DType]) -> bytes:
 
 @dataclasses.dataclass
 class Cut:
-    """What cutgraph wrote for one dataset."""
+    """The output of cutgraph for one dataset."""
 
     plan: dict[str, Any]
     graphs: dict[tuple[int, int], tuple[bytes, bytes | None]]
-    # The graphs of streams of epoch 0 that begin at an index: (index, stream).
+    # The graphs of streams of epoch 0 that start at an index, by (index, stream).
     starts: dict[tuple[int, int], tuple[bytes, bytes | None]] = dataclasses.field(default_factory=dict)
     error: dict[str, str] | None = None
 
@@ -125,7 +124,7 @@ class Cut:
         return int(self.plan["num_streams"])
 
     @property
-    def way(self) -> str:
+    def strategy(self) -> str:
         return self.plan["batch_strategy"].removeprefix("BATCH_STRATEGY_")
 
     @property
@@ -144,7 +143,7 @@ class Cut:
 def cut_all(
     binary: pathlib.Path, work: pathlib.Path, datasets: dict[str, tuple[tf.data.Dataset, dict]]
 ) -> dict[str, Cut]:
-    """Plans and cuts many datasets with one call of the command."""
+    """Plans many datasets and writes their streams with one call of the command."""
     work.mkdir(parents=True, exist_ok=True)
     for name, (dataset, options) in datasets.items():
         (work / f"{name}.pb").write_bytes(serialize(dataset))
@@ -154,7 +153,7 @@ def cut_all(
 
 
 def read_cut(work: pathlib.Path, name: str) -> Cut:
-    """Reads what the command wrote for one dataset."""
+    """Reads the output of the command for one dataset."""
     failed = work / f"{name}.error.json"
     if failed.exists():
         return Cut({}, {}, json.loads(failed.read_text()))
@@ -168,7 +167,7 @@ def read_cut(work: pathlib.Path, name: str) -> Cut:
 
 
 def run_streams(cut: Cut, like: tf.data.Dataset, *, epoch: int = 0, limit: int | None = None) -> list[list[Element]]:
-    """Runs all streams of an epoch and gives the elements of each, the closing stream's last."""
+    """Runs all streams of an epoch, and returns the elements of each. The closing stream comes last."""
     rows = int(cut.plan["batch_rows"])
     out: list[list[Element]] = []
     remainders: list[Element] = []
@@ -176,23 +175,23 @@ def run_streams(cut: Cut, like: tf.data.Dataset, *, epoch: int = 0, limit: int |
     final = [s.dtype for s in tf.nest.flatten(flatten(like).element_spec)]
     for stream in range(max(cut.streams, 1)):
         first, second = cut.graphs[epoch, stream]
-        batch_types = batch_types or (batch_dtypes(first) if cut.way == "CLOSING" else final)
-        dataset = load_types(first, batch_types if cut.way == "CLOSING" else final)
+        batch_types = batch_types or (batch_dtypes(first) if cut.strategy == "CLOSING" else final)
+        dataset = load_types(first, batch_types if cut.strategy == "CLOSING" else final)
         if limit is not None:
             dataset = dataset.take(limit)
         got = [tuple(np.asarray(t.numpy()) for t in element) for element in dataset]
-        if cut.way != "EXACT":
+        if cut.strategy != "EXACT":
             full = [e for e in got if len(e[0]) == rows]
-            assert all(len(e[0]) == rows for e in got[:-1]), "only the last batch may be short"
+            assert all(len(e[0]) == rows for e in got[:-1]), "only the last batch may be partial"
             remainders += got[len(full) :]
             got = full
-        if cut.way == "CLOSING":
-            got = [tuple(np.asarray(t.numpy()) for t in e) for e in load_types(fed(second, got, batch_types), final)]
+        if cut.strategy == "CLOSING":
+            got = [tuple(np.asarray(t.numpy()) for t in e) for e in load_types(with_feed(second, got, batch_types), final)]
         out.append(got)
-    if cut.way != "EXACT":
+    if cut.strategy != "EXACT":
         graph, second = cut.graphs[epoch, cut.streams]
         assert second is None
-        closing = load_types(fed(graph, remainders, batch_types), final)
+        closing = load_types(with_feed(graph, remainders, batch_types), final)
         out.append([tuple(np.asarray(t.numpy()) for t in e) for e in closing])
     return out
 
@@ -205,7 +204,7 @@ def batch_dtypes(graph: bytes) -> list[tf.DType]:
 
 
 def key(element: Element) -> tuple:
-    """Makes an element comparable and hashable, shapes and types included."""
+    """A comparable and hashable form of an element, with shapes and types."""
     return tuple(
         (a.dtype.str, a.shape, tuple(a.ravel().tolist()) if a.dtype == object else a.tobytes()) for a in element
     )
@@ -231,7 +230,7 @@ def sizes_of(found: Iterable[Element]) -> collections.Counter:
 
 
 def round_robin(streams: list[list[Element]]) -> list[Element]:
-    """Reads one element of each stream in turn; streams that ended drop out."""
+    """Reads one element of each stream in turn, and leaves out streams that have ended."""
     out = []
     for i in range(max((len(s) for s in streams), default=0)):
         out += [s[i] for s in streams if i < len(s)]
@@ -239,7 +238,7 @@ def round_robin(streams: list[list[Element]]) -> list[Element]:
 
 
 def compare(how: str, got: list[Element], want: list[Element]) -> None:
-    """Holds what the streams gave against the local run."""
+    """Checks the elements of streams against the elements of a local run."""
     if how == "elements":
         assert multiset(got) == multiset(want)
         return

@@ -1,4 +1,4 @@
-"""The ordinary pipelines that the oracle tries, with the plan that the rules promise for each."""
+"""Typical pipelines for the oracle, with the expected plan of each."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Point = collections.namedtuple("Point", ["x", "y"])
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One pipeline. `streams` is the exact S, or 0 for "more than one"; `how` says what must be equal."""
+    """One pipeline. `streams` is the exact number of streams, or 0 for more than one. `how` says what must be equal."""
 
     build: Callable[[pathlib.Path], tf.data.Dataset]
     streams: int = 0
     kind: str = ""
-    way: str = "EXACT"
+    strategy: str = "EXACT"
     how: str = "elements"
     repeat: int = 1
-    # Elements to take of an endless dataset.
+    # The number of elements to take from an endless dataset.
     take: int = 0
-    # Reading the streams in turn gives the local order itself.
+    # Reading the streams in turn gives the local order.
     ordered: bool = False
     mode: str = "EXACTLY_ONCE"
 
 
 def lines(work: pathlib.Path, files: int = 6, rows: int = 7) -> list[str]:
-    """Writes text files of different lengths and gives their names."""
+    """Writes text files of different lengths, and returns their names."""
     work.mkdir(parents=True, exist_ok=True)
     names = []
     for f in range(files):
@@ -43,7 +43,7 @@ def lines(work: pathlib.Path, files: int = 6, rows: int = 7) -> list[str]:
 
 
 def records(work: pathlib.Path, files: int = 6, rows: int = 7) -> list[str]:
-    """Writes TFRecord files of numbers and gives their names."""
+    """Writes TFRecord files of numbers, and returns their names."""
     work.mkdir(parents=True, exist_ok=True)
     names = []
     for f in range(files):
@@ -56,7 +56,7 @@ def records(work: pathlib.Path, files: int = 6, rows: int = 7) -> list[str]:
 
 
 def fixed(work: pathlib.Path, files: int = 4, rows: int = 6) -> list[str]:
-    """Writes files of records of four bytes and gives their names."""
+    """Writes files of records of four bytes, and returns their names."""
     work.mkdir(parents=True, exist_ok=True)
     names = []
     for f in range(files):
@@ -70,8 +70,8 @@ def number(text: tf.Tensor) -> tf.Tensor:
     return tf.strings.to_number(text, tf.int64)
 
 
-def heavy(x: tf.Tensor) -> tf.Tensor:
-    """Work that counts as heavy, and gives x back."""
+def expensive(x: tf.Tensor) -> tf.Tensor:
+    """Work that the plan counts as expensive. Returns x."""
     square = tf.linalg.matmul(tf.fill([2, 2], tf.cast(x, tf.float32)), tf.eye(2))
     return tf.cast(square[0, 0], tf.int64)
 
@@ -103,7 +103,7 @@ def saved(work: pathlib.Path) -> tf.data.Dataset:
 
 
 def compressed(work: pathlib.Path, files: int = 4) -> list[str]:
-    """Writes compressed TFRecord files, the first of them empty, and gives their names."""
+    """Writes compressed TFRecord files, and returns their names. The first file is empty."""
     names = []
     for f in range(files):
         names.append(str(work / f"part-{f}.zlib"))
@@ -144,10 +144,10 @@ CASES: dict[str, Case] = {
     "lines_of_many_files": Case(lambda w: tf.data.TextLineDataset(lines(w)), 6, "FILES"),
     "lines_of_one_file": Case(lambda w: tf.data.TextLineDataset(lines(w, 1)), 1, "NONE"),
     "lines_of_one_file_decoded": Case(
-        lambda w: tf.data.TextLineDataset(lines(w, 1, 30)).map(number).map(heavy), 4, "ELEMENTS", ordered=True
+        lambda w: tf.data.TextLineDataset(lines(w, 1, 30)).map(number).map(expensive), 4, "ELEMENTS", ordered=True
     ),
     "lines_of_one_file_decoded_in_batches": Case(
-        lambda w: tf.data.TextLineDataset(lines(w, 1, 30)).map(number).map(heavy).batch(4), 4, "BLOCKS", ordered=True
+        lambda w: tf.data.TextLineDataset(lines(w, 1, 30)).map(number).map(expensive).batch(4), 4, "BLOCKS", ordered=True
     ),
     "records_of_many_files": Case(lambda w: tf.data.TFRecordDataset(records(w)).map(number), 6, "FILES"),
     "records_read_in_parallel": Case(
@@ -273,32 +273,32 @@ CASES: dict[str, Case] = {
     # Positions.
     "take": Case(lambda w: D.range(100).take(37), 0, "ELEMENTS", ordered=True),
     "skip": Case(lambda w: D.range(100).skip(37).batch(4), 0, "BLOCKS", ordered=True),
-    "take_above_a_map": Case(lambda w: D.range(100).map(heavy).take(37).batch(4), 0, "BLOCKS", ordered=True),
-    "skip_above_shuffle": Case(
-        lambda w: D.range(100).shuffle(10, seed=1).skip(5).map(heavy), 0, "ELEMENTS", how="count"
+    "take_after_a_map": Case(lambda w: D.range(100).map(expensive).take(37).batch(4), 0, "BLOCKS", ordered=True),
+    "skip_after_shuffle": Case(
+        lambda w: D.range(100).shuffle(10, seed=1).skip(5).map(expensive), 0, "ELEMENTS", how="count"
     ),
     "shard": Case(lambda w: D.range(100).shard(3, 1).batch(4), 0, "BLOCKS", ordered=True),
     "take_of_records": Case(lambda w: tf.data.TFRecordDataset(records(w)).take(20).map(number), 1, "NONE"),
     "take_of_records_decoded": Case(
-        lambda w: tf.data.TFRecordDataset(records(w)).take(20).map(number).map(heavy), 4, "ELEMENTS", ordered=True
+        lambda w: tf.data.TFRecordDataset(records(w)).take(20).map(number).map(expensive), 4, "ELEMENTS", ordered=True
     ),
-    "take_while": Case(lambda w: D.range(100).take_while(lambda x: x < 40).map(heavy), 0, "ELEMENTS"),
+    "take_while": Case(lambda w: D.range(100).take_while(lambda x: x < 40).map(expensive), 0, "ELEMENTS"),
     "scan": Case(
-        lambda w: D.range(40).scan(tf.constant(0, tf.int64), lambda s, x: (s + x, s + x)).map(heavy), 0, "ELEMENTS"
+        lambda w: D.range(40).scan(tf.constant(0, tf.int64), lambda s, x: (s + x, s + x)).map(expensive), 0, "ELEMENTS"
     ),
-    "unique": Case(lambda w: D.range(40).map(lambda x: x % 7).unique().map(heavy), 0, "ELEMENTS"),
+    "unique": Case(lambda w: D.range(40).map(lambda x: x % 7).unique().map(expensive), 0, "ELEMENTS"),
     "enumerate": Case(
         lambda w: D.range(100, 160).map(lambda x: x * 2).enumerate().filter(lambda i, x: i % 2 == 0), 0, "ELEMENTS"
     ),
     "enumerate_records": Case(
-        lambda w: tf.data.TFRecordDataset(records(w)).enumerate().map(lambda i, x: (i, heavy(number(x)))), 4, "ELEMENTS"
+        lambda w: tf.data.TFRecordDataset(records(w)).enumerate().map(lambda i, x: (i, expensive(number(x)))), 4, "ELEMENTS"
     ),
     "group_by_window": Case(
         lambda w: D.range(60).group_by_window(lambda x: x % 3, lambda k, x: x.batch(4), window_size=4), 1, "NONE"
     ),
     "group_by_window_then_work": Case(
         lambda w: (
-            D.range(60).group_by_window(lambda x: x % 3, lambda k, x: x.batch(4), window_size=4).unbatch().map(heavy)
+            D.range(60).group_by_window(lambda x: x % 3, lambda k, x: x.batch(4), window_size=4).unbatch().map(expensive)
         ),
         8,
         "ELEMENTS",
@@ -322,7 +322,7 @@ CASES: dict[str, Case] = {
     ),
     "zip_of_record_files": Case(
         lambda w: D.zip((tf.data.TFRecordDataset(records(w)), tf.data.TextLineDataset(lines(w)))).map(
-            lambda a, b: heavy(number(a) * 1000 + number(b))
+            lambda a, b: expensive(number(a) * 1000 + number(b))
         ),
         4,
         "ELEMENTS",
@@ -348,19 +348,19 @@ CASES: dict[str, Case] = {
     "sample_until_one_is_empty": Case(
         lambda w: D.sample_from_datasets(
             [D.range(20), D.range(100, 150)], [0.3, 0.7], seed=2, stop_on_empty_dataset=True
-        ).map(heavy),
+        ).map(expensive),
         0,
         "ELEMENTS",
     ),
     "choose_from_datasets": Case(
-        lambda w: D.choose_from_datasets([D.range(10), D.range(50, 60)], D.range(2).repeat(10)).map(heavy),
+        lambda w: D.choose_from_datasets([D.range(10), D.range(50, 60)], D.range(2).repeat(10)).map(expensive),
         0,
         "ELEMENTS",
         ordered=True,
     ),
     # Repeats.
     "repeat": Case(lambda w: D.range(30).shuffle(10).repeat(3), 0, "ELEMENTS", repeat=3),
-    "one_tensor_over_and_over": Case(lambda w: D.from_tensors(np.ones((2, 3))).repeat(90), 4, "ELEMENTS"),
+    "one_tensor_repeated": Case(lambda w: D.from_tensors(np.ones((2, 3))).repeat(90), 4, "ELEMENTS"),
     "one_tensor_for_ever": Case(lambda w: D.from_tensors(np.ones((2, 3))).repeat(), 4, "ELEMENTS", take=20),
     "repeat_then_batch_that_fits": Case(lambda w: D.range(32).repeat(2).batch(8), 0, "BLOCKS", repeat=2),
     "repeat_then_batch": Case(lambda w: D.range(30).repeat(2).batch(8), 0, "BLOCKS"),
@@ -377,8 +377,8 @@ CASES: dict[str, Case] = {
     "endless_repeat_of_files_then_batch": Case(
         lambda w: tf.data.TFRecordDataset(records(w)).repeat().batch(8), 1, "NONE", take=20
     ),
-    "take_of_an_endless_repeat": Case(lambda w: D.range(30).repeat().take(70).map(heavy), 0, "ELEMENTS", ordered=True),
-    # Caches, options, promises.
+    "take_of_an_endless_repeat": Case(lambda w: D.range(30).repeat().take(70).map(expensive), 0, "ELEMENTS", ordered=True),
+    # Caches, options, asserted cardinalities.
     "cache_in_memory": Case(
         lambda w: D.range(50).map(lambda x: x * 2).cache().map(lambda x: x + 1), 0, "ELEMENTS", ordered=True
     ),
@@ -390,7 +390,7 @@ CASES: dict[str, Case] = {
     "file_cache_then_repeat": Case(
         lambda w: tf.data.TFRecordDataset(records(w)).cache(str(w / "cache")).repeat(3).batch(4), 6, "FILES", "REMAINDER", "rows"),
     "file_cache_then_endless_repeat": Case(
-        lambda w: tf.data.TFRecordDataset(records(w)).map(number).map(heavy).cache(str(w / "cache")).repeat(), 1, "NONE", take=120),
+        lambda w: tf.data.TFRecordDataset(records(w)).map(number).map(expensive).cache(str(w / "cache")).repeat(), 1, "NONE", take=120),
     "snapshot": Case(lambda w: D.range(50).snapshot(str(w / "snapshot")), 0, "ELEMENTS", mode="AT_LEAST_ONCE"),
     "assert_cardinality": Case(
         lambda w: tf.data.TFRecordDataset(records(w)).apply(tf.data.experimental.assert_cardinality(57)), 6, "FILES"
@@ -432,8 +432,8 @@ CASES: dict[str, Case] = {
     "table_lookup": Case(lambda w: D.range(20).map(table().lookup), 0, "ELEMENTS"),
     "variable": Case(lambda w: D.range(20).map(lambda x, v=tf.Variable(5, dtype=tf.int64): x + v), 0, "ELEMENTS"),
     "sparse_elements": Case(lambda w: D.range(20).map(lambda x: tf.sparse.from_dense(tf.fill([3], x))), 0, "ELEMENTS"),
-    "file_caches_over_each_other": Case(
-        lambda w: D.range(40).map(heavy).cache(str(w / "a")).map(lambda x: x + 1).cache(str(w / "b")).batch(3), 0, "BLOCKS", ordered=True),
+    "two_file_caches": Case(
+        lambda w: D.range(40).map(expensive).cache(str(w / "a")).map(lambda x: x + 1).cache(str(w / "b")).batch(3), 0, "BLOCKS", ordered=True),
     "zip_of_batches_of_equally_seeded_shuffles": Case(
         lambda w: (lambda d: D.zip((d(), d())).map(lambda a, b: a - b))(lambda: D.range(40).shuffle(40, seed=3).batch(4)), 0, "BLOCKS"),
     "maps_and_filter_after_batch_over_filter": Case(
@@ -474,7 +474,7 @@ CASES: dict[str, Case] = {
         lambda w: D.from_tensor_slices(lines(w)).apply(
             tf.data.experimental.parallel_interleave(tf.data.TextLineDataset, cycle_length=3, sloppy=True)).batch(4),
         6, "FILES", "REMAINDER", "rows"),
-    "loaded": Case(lambda w: saved(w).map(heavy).batch(4), 1, "NONE", how="rows"),
+    "loaded": Case(lambda w: saved(w).map(expensive).batch(4), 1, "NONE", how="rows"),
     "comma_separated": Case(
         lambda w: tf.data.experimental.CsvDataset(lines(w), [tf.int64]).batch(4), 1, "NONE", how="rows"),
     "compressed_records": Case(
@@ -482,10 +482,10 @@ CASES: dict[str, Case] = {
             lambda f: tf.data.TFRecordDataset(f, compression_type="ZLIB").map(number), cycle_length=4, num_parallel_calls=4), 4, "FILES"),
     "many_files_with_few_lines": Case(lambda w: tf.data.TextLineDataset(lines(w, 20, 0)).batch(3), 8, "FILES", "REMAINDER", "rows"),
     "empty_files": Case(lambda w: tf.data.TextLineDataset(lines(w, 5, -5)).batch(4).map(number), 5, "FILES", "CLOSING", "rows"),
-    "nothing_but_empty_files": Case(lambda w: tf.data.TextLineDataset(lines(w, 5, -9)).batch(4).map(number), 5, "FILES", "CLOSING", "rows"),
+    "only_empty_files": Case(lambda w: tf.data.TextLineDataset(lines(w, 5, -9)).batch(4).map(number), 5, "FILES", "CLOSING", "rows"),
     "take_of_an_endless_filter": Case(lambda w: D.range(20).filter(lambda x: x % 2 > 0).repeat().take(33).batch(4), 1, "NONE"),
-    "zip_over_unequal_flat_maps": Case(lambda w: D.zip((D.range(6).flat_map(lambda x: D.range(x)), D.range(20))).batch(4), 1, "NONE"),
-    "errors_ignored_below_positions": Case(
+    "zip_of_a_flat_map_and_a_range": Case(lambda w: D.zip((D.range(6).flat_map(lambda x: D.range(x)), D.range(20))).batch(4), 1, "NONE"),
+    "errors_ignored_before_enumerate": Case(
         lambda w: D.range(40).map(lambda x: tf.debugging.check_numerics(tf.cast(x, tf.float32) / tf.cast(x % 4, tf.float32), "none"))
         .ignore_errors().enumerate(), 1, "NONE"),
     "group_by_reducer": Case(

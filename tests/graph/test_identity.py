@@ -1,4 +1,4 @@
-"""Fingerprints, shared options and modes, over datasets that TensorFlow serialises here and in another process."""
+"""Fingerprints, sharding policies and modes, for datasets that TensorFlow serialises in this process and in another one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 D = tf.data.Dataset
 
-# Each pipeline twice in one process; the same file again in a second process.
+# Each pipeline is built twice in this process and once in another process.
 PIPELINES = ["map", "filter_batch_map", "the_usual_training_chain", "zip_of_equally_seeded_shuffles", "table_lookup", "variable",
              "nested_shuffle", "bucket_by_sequence_length", "snapshot", "cache_in_memory", "sample_from_datasets", "random_values"]
 
@@ -94,7 +94,7 @@ def test_off_gives_everything_to_everyone(cutgraph, tmp_path) -> None:
 
 @pytest.mark.parametrize("mode", ["EXACTLY_ONCE", "DETERMINISTIC"])
 def test_a_stream_run_again_gives_the_same_elements(cutgraph, tmp_path, mode: str) -> None:
-    """What a worker delivers after another was lost: element i of the stream again."""
+    """After the loss of a worker another one recomputes the stream, and element i must be the same."""
     dataset = (
         D.range(400).shuffle(50).interleave(lambda x: D.range(x * 10, x * 10 + 3).shuffle(3), num_parallel_calls=2, deterministic=False)
         .map(lambda x: x + 1, num_parallel_calls=4, deterministic=False).batch(8)

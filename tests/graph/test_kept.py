@@ -1,4 +1,4 @@
-"""Steps that `pecan.keep_position` and `pecan.keep_position_of` hold: the Go side finds them, and nothing else is different."""
+"""Steps with `pecan.keep_position` and `pecan.keep_position_of`: the Go code sees them as barriers, and the elements stay the same."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import tensorflow as tf
 from test_proposals import FORCING, pictures, propose
 
 D = tf.data.Dataset
-HELD = "its author fixed its position with pecan.keep_position"
+BARRIER = "its author fixed its position with pecan.keep_position"
 Step = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
-def asked(ordergraph: pathlib.Path, tmp_path: pathlib.Path, what: str, dataset: tf.data.Dataset) -> list[str]:
+def ask(ordergraph: pathlib.Path, tmp_path: pathlib.Path, what: str, dataset: tf.data.Dataset) -> list[str]:
     path = tmp_path / "dataset.pb"
     path.write_bytes(oracle.serialize(dataset))
     return json.loads(subprocess.run([ordergraph, what, path], check=True, capture_output=True).stdout)
 
 
 def by_sign(x: tf.Tensor) -> tf.Tensor:
-    # Only AutoGraph can make a function of it.
+    # Only AutoGraph can convert this function.
     if x % 2 == 0:
         return x
     else:
@@ -96,9 +96,9 @@ def flat(dataset: tf.data.Dataset) -> list[object]:
 def test_a_map_whose_function_is_kept_is_held_and_computes_the_same(ordergraph, tmp_path, name):
     source, function = MAPS[name]
     plain, kept = source.map(function), source.map(pecan.keep_position(function))
-    before, found = (asked(ordergraph, tmp_path, "barriers", dataset) for dataset in (plain, kept))
-    # Ragged and sparse components go through one more step after it.
-    assert found.count(HELD) == 1 and HELD not in before and len(found) == len(before)
+    before, found = (ask(ordergraph, tmp_path, "barriers", dataset) for dataset in (plain, kept))
+    # After the map one more step splits ragged and sparse components.
+    assert found.count(BARRIER) == 1 and BARRIER not in before and len(found) == len(before)
     assert kept.element_spec == plain.element_spec
     assert flat(kept) == flat(plain) != []
 
@@ -125,16 +125,16 @@ def test_a_map_whose_function_is_kept_is_held_and_computes_the_same(ordergraph, 
     ],
 )
 def test_other_ways_to_keep_a_step(ordergraph, tmp_path, step):
-    assert asked(ordergraph, tmp_path, "barriers", step(D.range(6)))[-1] == HELD
+    assert ask(ordergraph, tmp_path, "barriers", step(D.range(6)))[-1] == BARRIER
 
 
 def test_the_same_function_is_held_only_where_it_is_kept(ordergraph, tmp_path):
     dataset = D.range(6).map(by_sign).map(pecan.keep_position(by_sign)).map(by_sign)
-    assert [why == HELD for why in asked(ordergraph, tmp_path, "barriers", dataset)] == [False, True, False]
+    assert [why == BARRIER for why in ask(ordergraph, tmp_path, "barriers", dataset)] == [False, True, False]
 
 
 @pytest.mark.parametrize(
-    ("steps", "held"),
+    ("steps", "barriers"),
     {
         "a batch": (lambda ds: ds.batch(4), 1),
         "several": (lambda ds: ds.shuffle(4, seed=1).filter(lambda x: x > 2).batch(2).map(by_all), 4),
@@ -143,14 +143,14 @@ def test_the_same_function_is_held_only_where_it_is_kept(ordergraph, tmp_path):
     }.values(),
     ids=["a batch", "several", "one inside of another", "none"],
 )
-def test_steps_without_a_function_are_held(ordergraph, tmp_path, steps, held):
+def test_steps_without_a_function_are_held(ordergraph, tmp_path, steps, barriers):
     def whole(between: Step) -> tf.data.Dataset:
         return D.range(9).map(by_sign).apply(between).map(lambda x: x + 1)
 
     plain, kept = whole(steps), whole(pecan.keep_position_of(steps))
-    found = [why == HELD for why in asked(ordergraph, tmp_path, "barriers", kept)]
-    # The marks are among those that stay.
-    assert found == [False, *[True] * (held + 2), False]
+    found = [why == BARRIER for why in ask(ordergraph, tmp_path, "barriers", kept)]
+    # The two marks are barriers as well.
+    assert found == [False, *[True] * (barriers + 2), False]
     assert kept.element_spec == plain.element_spec and kept.cardinality() == plain.cardinality()
     assert flat(kept) == flat(plain) != []
 
@@ -164,13 +164,13 @@ def test_steps_that_join_datasets_are_held_down_to_where_they_join(ordergraph, t
     dataset = (
         D.range(9).apply(pecan.keep_position_of(lambda ds: ds.concatenate(other).batch(2).map(by_all))).map(by_all)
     )
-    assert [why == HELD for why in asked(ordergraph, tmp_path, "barriers", dataset)] == [True, True, True, False]
+    assert [why == BARRIER for why in ask(ordergraph, tmp_path, "barriers", dataset)] == [True, True, True, False]
 
 
 def test_orders_that_move_what_is_kept_are_refused(ordergraph, tmp_path):
     def moves(dataset: tf.data.Dataset, order: list[int]) -> str:
         path = tmp_path / "dataset.pb"
-        names = asked(ordergraph, tmp_path, "steps", dataset)
+        names = ask(ordergraph, tmp_path, "steps", dataset)
         done = subprocess.run(
             [ordergraph, "reorder", path, tmp_path / "out.pb", *(names[i] for i in order)],
             capture_output=True,
@@ -192,7 +192,7 @@ def test_orders_that_move_what_is_kept_are_refused(ordergraph, tmp_path):
         assert "cannot move to position" in moves(dataset, order), order
 
 
-def dear(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def expensive(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.sqrt(tf.cast(x, tf.float32)), y
 
 
@@ -205,17 +205,17 @@ def few(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 KEPT_PAIRS = {
-    "the one that would move": lambda ds, keep: ds.map(dear).map(keep(crop)),
-    "the one that it would pass": lambda ds, keep: ds.map(keep(dear)).map(crop),
-    "a filter": lambda ds, keep: ds.map(dear).filter(keep(few)),
-    "the map below a filter": lambda ds, keep: ds.map(keep(dear)).filter(few),
+    "the step that would move": lambda ds, keep: ds.map(expensive).map(keep(crop)),
+    "the step that it would pass": lambda ds, keep: ds.map(keep(expensive)).map(crop),
+    "a filter": lambda ds, keep: ds.map(expensive).filter(keep(few)),
+    "the map before a filter": lambda ds, keep: ds.map(keep(expensive)).filter(few),
 }
 FENCED_PAIRS = {
-    "the one that would move": lambda ds, fence: ds.map(dear).apply(fence(lambda ds: ds.map(crop))),
-    "the one that it would pass": lambda ds, fence: ds.apply(fence(lambda ds: ds.map(dear))).map(crop),
-    "a filter": lambda ds, fence: ds.map(dear).apply(fence(lambda ds: ds.filter(few))),
-    "both": lambda ds, fence: ds.apply(fence(lambda ds: ds.map(dear).map(crop))),
-    "nothing between": lambda ds, fence: ds.map(dear).apply(fence(lambda ds: ds)).map(crop),
+    "the step that would move": lambda ds, fence: ds.map(expensive).apply(fence(lambda ds: ds.map(crop))),
+    "the step that it would pass": lambda ds, fence: ds.apply(fence(lambda ds: ds.map(expensive))).map(crop),
+    "a filter": lambda ds, fence: ds.map(expensive).apply(fence(lambda ds: ds.filter(few))),
+    "both": lambda ds, fence: ds.apply(fence(lambda ds: ds.map(expensive).map(crop))),
+    "no step": lambda ds, fence: ds.map(expensive).apply(fence(lambda ds: ds)).map(crop),
 }
 
 
@@ -225,9 +225,9 @@ def test_no_order_is_proposed_that_moves_a_kept_step_or_anything_past_it(ordergr
     free, kept = (KEPT_PAIRS[name](pictures(), keep) for keep in (lambda function: function, pecan.keep_position))
     if order == "AUTO":
         assert propose(ordergraph, tmp_path, free, FORCING).order == [0, 2, 1]
-    told = propose(ordergraph, tmp_path, kept, FORCING, order=order)
-    assert told.order == []
-    assert any(HELD in reason for reason in told.reasons), told.reasons
+    proposal = propose(ordergraph, tmp_path, kept, FORCING, order=order)
+    assert proposal.order == []
+    assert any(BARRIER in reason for reason in proposal.reasons), proposal.reasons
 
 
 @pytest.mark.parametrize("name", FENCED_PAIRS)
@@ -235,13 +235,13 @@ def test_no_order_is_proposed_that_moves_steps_between_marks_or_anything_past_th
     plain, fenced = (FENCED_PAIRS[name](pictures(), fence) for fence in (lambda steps: steps, pecan.keep_position_of))
     assert propose(ordergraph, tmp_path, plain, FORCING).order == [0, 2, 1]
     for marks in itertools.combinations(range(2, 6), 2):
-        # Wherever the marks are, they pass on what they are given, and that costs nothing.
-        figures, others = FORCING[:2], iter(FORCING[2:])
+        # For any position of the marks: a mark passes elements on unchanged, and costs nothing.
+        metrics, others = FORCING[:2], iter(FORCING[2:])
         for slot in range(2, 6):
-            figures = [*figures, [figures[-1][0], 0, figures[-1][2]] if slot in marks else next(others)]
-        told = propose(ordergraph, tmp_path, fenced, figures, tolerance="ANY")
-        assert told.order == []
-        assert sum(HELD in reason for reason in told.reasons) >= 2, told.reasons
+            metrics = [*metrics, [metrics[-1][0], 0, metrics[-1][2]] if slot in marks else next(others)]
+        proposal = propose(ordergraph, tmp_path, fenced, metrics, tolerance="ANY")
+        assert proposal.order == []
+        assert sum(BARRIER in reason for reason in proposal.reasons) >= 2, proposal.reasons
 
 
 def test_what_is_kept_divides_alike_and_is_another_dataset(cutgraph, tmp_path):

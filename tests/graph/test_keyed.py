@@ -1,4 +1,4 @@
-"""Random steps that draw by the number of the element: the same values at any parallelism and from any element on."""
+"""Keyed randomness: random steps draw from the element's index, with the same values at any parallelism and from any start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AUTO = tf.data.AUTOTUNE
 STARTS = (1, 3, 7)
 
 
-def picture(i: tf.Tensor) -> tf.Tensor:
+def image(i: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.reshape(tf.range(48), [4, 4, 3]), tf.float32) + tf.cast(i, tf.float32)
 
 
@@ -27,7 +27,7 @@ def augment(image: tf.Tensor) -> tf.Tensor:
 
 
 def everything(i: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """One of each op that can be keyed."""
+    """One random op of each kind that keyed randomness supports."""
     return (
         tf.random.uniform([3]),
         tf.random.normal([2], dtype=tf.float64),
@@ -50,15 +50,15 @@ def files(work: pathlib.Path) -> tf.data.Dataset:
 
 PIPELINES = {
     "everything": lambda w: D.range(40).map(everything, num_parallel_calls=AUTO),
-    "pictures": lambda w: D.range(40).shuffle(20).map(picture).map(augment, num_parallel_calls=4).batch(4),
+    "pictures": lambda w: D.range(40).shuffle(20).map(image).map(augment, num_parallel_calls=4).batch(4),
     "files": lambda w: files(w).map(noise, num_parallel_calls=4).batch(4),
-    "a filter between": lambda w: D.range(80).filter(lambda i: i % 3 > 0).map(noise, num_parallel_calls=4),
+    "a filter before": lambda w: D.range(80).filter(lambda i: i % 3 > 0).map(noise, num_parallel_calls=4),
     "a random filter": lambda w: D.range(80).filter(lambda i: tf.random.uniform([]) > 0.5),
-    "a random filter above": lambda w: (
+    "a random filter after a map": lambda w: (
         D.range(80).map(noise, num_parallel_calls=4).filter(lambda i, x: tf.random.uniform([]) > x).batch(3).prefetch(1)
     ),
     "two steps": lambda w: D.range(40).map(noise).map(lambda i, x: (i, x, tf.random.uniform([])), num_parallel_calls=4),
-    "above a batch": lambda w: (
+    "after a batch": lambda w: (
         D.range(90).filter(lambda i: i % 3 > 0).batch(4).map(lambda b: (b, tf.random.uniform([4])), num_parallel_calls=4)
     ),
     "take and skip": lambda w: D.range(80).map(noise, num_parallel_calls=4).skip(3).take(60),
@@ -71,29 +71,29 @@ PIPELINES = {
         .map(lambda s, r: (s, r, tf.random.uniform([])), num_parallel_calls=4)
     ),
 }  # fmt: skip
-# Where TensorFlow calls a function several times for one element, one number is not enough.
+# If TensorFlow calls a function several times for one element, the element's index is not enough as a key.
 SERIAL = {
     "a loop": lambda w: D.range(40).map(
         lambda i: tf.map_fn(lambda x: tf.random.uniform([]), tf.zeros([3])), num_parallel_calls=4
     ),
     "gamma": lambda w: D.range(40).map(lambda i: tf.random.gamma([], 2.0), num_parallel_calls=4),
-    "below a repeat": lambda w: D.range(9).map(noise, num_parallel_calls=4).repeat(3).batch(2).map(lambda i, x: (i, x)),
+    "before a repeat": lambda w: D.range(9).map(noise, num_parallel_calls=4).repeat(3).batch(2).map(lambda i, x: (i, x)),
 }
 
 
 @pytest.fixture(scope="module")
 def cuts(cutgraph: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[tf.data.Dataset, oracle.Cut]]:
     work = tmp_path_factory.mktemp("keyed")
-    datasets, asked = {}, {}
+    datasets, requests = {}, {}
     for name, build in (PIPELINES | SERIAL).items():
         (work / "data" / name).mkdir(parents=True)
         datasets[name] = build(work / "data" / name)
-        asked[name] = (datasets[name], {"mode": "DETERMINISTIC", "starts": STARTS, "epochs": 2})
-        asked[name + " with another seed"] = (datasets[name], {"mode": "DETERMINISTIC", "seed": 8})
-    found = oracle.cut_all(cutgraph, work / "graphs", asked)
-    errors = {name: cut.error for name, cut in found.items() if cut.error}
+        requests[name] = (datasets[name], {"mode": "DETERMINISTIC", "starts": STARTS, "epochs": 2})
+        requests[name + " with another seed"] = (datasets[name], {"mode": "DETERMINISTIC", "seed": 8})
+    results = oracle.cut_all(cutgraph, work / "graphs", requests)
+    errors = {name: cut.error for name, cut in results.items() if cut.error}
     assert not errors
-    return {name: (datasets[name.removesuffix(" with another seed")], cut) for name, cut in found.items()}
+    return {name: (datasets[name.removesuffix(" with another seed")], cut) for name, cut in results.items()}
 
 
 def streams(cuts, name: str, epoch: int = 0) -> list[list[tuple]]:
@@ -143,7 +143,7 @@ def test_values_are_the_same_after_a_start_at_an_index(cuts, name: str) -> None:
     types = [s.dtype for s in tf.nest.flatten(oracle.flatten(dataset).element_spec)]
 
     def run(graph: bytes) -> list[tuple]:
-        types_here = oracle.batch_dtypes(graph) if cut.way == "CLOSING" else types
+        types_here = oracle.batch_dtypes(graph) if cut.strategy == "CLOSING" else types
         return [oracle.key(tuple(np.asarray(t.numpy()) for t in e)) for e in oracle.load_types(graph, types_here)]
 
     for stream in {0, cut.streams - 1}:
@@ -153,23 +153,23 @@ def test_values_are_the_same_after_a_start_at_an_index(cuts, name: str) -> None:
 
 
 def test_streams_that_begin_at_an_index_are_among_these(cuts) -> None:
-    ways = [cuts[name][1].plan["resume"]["strategy"] for name in PIPELINES]
-    assert ways.count("SEEK") + ways.count("PARTIAL") >= 5
+    strategies = [cuts[name][1].plan["resume"]["strategy"] for name in PIPELINES]
+    assert strategies.count("SEEK") + strategies.count("PARTIAL") >= 5
 
 
 def test_a_filter_between_changes_no_values(cutgraph, tmp_path) -> None:
     def build(keep):
         return D.range(80).filter(keep).map(lambda i: (i, tf.random.uniform([])), num_parallel_calls=4, name="noise")
 
-    asked = {
+    requests = {
         "all": (build(lambda i: i >= 0), {"mode": "DETERMINISTIC"}),
         "some": (build(lambda i: i % 3 > 0), {"mode": "DETERMINISTIC"}),
     }
-    cut = oracle.cut_all(cutgraph, tmp_path, asked)
-    found = {name: [e for s in oracle.run_streams(cut[name], asked[name][0]) for e in s] for name in asked}
-    values = {int(i): x for i, x in found["all"]}
-    assert len(values) == 80 and len(found["some"]) == 53
-    assert all(x == values[int(i)] for i, x in found["some"])
+    cut = oracle.cut_all(cutgraph, tmp_path, requests)
+    results = {name: [e for s in oracle.run_streams(cut[name], requests[name][0]) for e in s] for name in requests}
+    values = {int(i): x for i, x in results["all"]}
+    assert len(values) == 80 and len(results["some"]) == 53
+    assert all(x == values[int(i)] for i, x in results["some"])
 
 
 def test_the_values_are_distributed_as_they_should_be(cutgraph, tmp_path) -> None:
@@ -181,12 +181,12 @@ def test_the_values_are_distributed_as_they_should_be(cutgraph, tmp_path) -> Non
     rows = [e for s in oracle.run_streams(cut, dataset) for e in s]
     uniform, normal, dice, other = (np.stack([row[k] for row in rows]).astype(np.float64) for k in range(4))
     n = uniform.size
-    # Six standard errors: a fault shows far beyond, chance does not come near (and the seed is fixed).
+    # The limit is six standard errors. A bug exceeds it by far, and chance does not reach it. The seed is fixed as well.
     assert abs(uniform.mean() - 1 / 2) < 6 * np.sqrt(1 / 12 / n)
     assert abs(uniform.var() - 1 / 12) < 6 * np.sqrt(1 / 180 / n)
     assert abs(normal.mean()) < 6 / np.sqrt(n) and abs(normal.var() - 1) < 6 * np.sqrt(2 / n)
     assert abs(np.bincount(dice.astype(int).ravel(), minlength=10) - n / 10).max() < 6 * np.sqrt(n * 0.09)
-    # Neither the ops of one element, nor an element and the next one, nor the samples of one op know of each other.
+    # The ops of one element, consecutive elements and the samples of one op are all independent.
     for a, b in [
         (uniform, other),
         (uniform, normal),

@@ -20,11 +20,11 @@ Step = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
 class Refused(Exception):
-    """The order cannot be had."""
+    """The order is refused."""
 
 
 def reordered(ordergraph: pathlib.Path, tmp_path: pathlib.Path, dataset: tf.data.Dataset, order: Sequence[int]) -> tf.data.Dataset:
-    """The dataset with its steps in that order, by their numbers from the source on."""
+    """The dataset with its steps in another order. Numbers name the steps, and the source is 0."""
     path, out = tmp_path / "dataset.pb", tmp_path / "ordered.pb"
     path.write_bytes(oracle.serialize(dataset))
     names = json.loads(subprocess.run([ordergraph, "steps", path], check=True, capture_output=True).stdout)
@@ -42,18 +42,18 @@ def same(ours: tf.data.Dataset, theirs: tf.data.Dataset) -> bool:
     )
 
 
-def pictures(size: int | None = 32) -> tf.data.Dataset:
-    """Noise of one size or of several, with a label."""
+def images(size: int | None = 32) -> tf.data.Dataset:
+    """Images of noise, all of one size or of several sizes, with a label."""
 
-    def picture(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def image(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         noise = tf.random.stateless_uniform([40, 40, 3], [i, i], 0, 256, tf.int32)
         rows = 32 if size else 30 + tf.cast(i, tf.int32)
         return tf.cast(noise[:rows, :rows], tf.uint8), i
 
-    return D.range(8).map(picture)
+    return D.range(8).map(image)
 
 
-def on_picture(step: Callable[[tf.Tensor], tf.Tensor], **options: object) -> Step:
+def on_image(step: Callable[[tf.Tensor], tf.Tensor], **options: object) -> Step:
     return lambda dataset: dataset.map(lambda x, y: (step(x), y), **options)
 
 
@@ -64,14 +64,14 @@ def through(dataset: tf.data.Dataset, steps: Sequence[Step]) -> tf.data.Dataset:
 
 
 MEAN = tf.constant([1.0, 2.0, 3.0])
-CAST = on_picture(lambda x: tf.cast(x, tf.float32), num_parallel_calls=2)
-NORMALISE = on_picture(lambda x: (x - MEAN) / tf.constant([4.0, 5.0, 6.0]))
-FLIP = on_picture(tf.image.flip_left_right, num_parallel_calls=2, deterministic=True)
-CROP = on_picture(lambda x: x[4:20, 6:22])
-TRIM = on_picture(lambda x: x[4:20])
-NEAREST = on_picture(lambda x: tf.image.resize(x, [16, 16], "nearest"))
-MAYBE_FLIP = on_picture(lambda x: tf.cond(tf.shape(x)[0] > 3, lambda: x[:, ::-1], lambda: x))
-GREY = on_picture(lambda x: tf.image.rgb_to_grayscale(x))
+CAST = on_image(lambda x: tf.cast(x, tf.float32), num_parallel_calls=2)
+NORMALISE = on_image(lambda x: (x - MEAN) / tf.constant([4.0, 5.0, 6.0]))
+FLIP = on_image(tf.image.flip_left_right, num_parallel_calls=2, deterministic=True)
+CROP = on_image(lambda x: x[4:20, 6:22])
+TRIM = on_image(lambda x: x[4:20])
+NEAREST = on_image(lambda x: tf.image.resize(x, [16, 16], "nearest"))
+MAYBE_FLIP = on_image(lambda x: tf.cond(tf.shape(x)[0] > 3, lambda: x[:, ::-1], lambda: x))
+GREY = on_image(lambda x: tf.image.rgb_to_grayscale(x))
 
 
 def odd(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -86,40 +86,40 @@ def next_label(dataset: tf.data.Dataset) -> tf.data.Dataset:
 @pytest.mark.parametrize(
     ("steps", "order"),
     {
-        "a cast behind what moves values": ([CAST, FLIP, CROP], [2, 3, 1]),
-        "and arithmetic behind the cast": ([CAST, NORMALISE, FLIP, TRIM], [4, 3, 1, 2]),
-        "what was traced for smaller pictures first": ([TRIM, FLIP], [2, 1]),
+        "a cast moves after permutations": ([CAST, FLIP, CROP], [2, 3, 1]),
+        "arithmetic moves after the cast": ([CAST, NORMALISE, FLIP, TRIM], [4, 3, 1, 2]),
+        "a function traced for smaller images moves first": ([TRIM, FLIP], [2, 1]),
         "a choice of values": ([CAST, NEAREST], [2, 1]),
-        "a turn that takes the nearest values": ([CAST, on_picture(gen.turned("NEAREST"))], [2, 1]),
+        "a rotation by nearest values": ([CAST, on_image(gen.turned("NEAREST"))], [2, 1]),
         "a branch": ([CAST, MAYBE_FLIP, TRIM], [3, 2, 1]),
-        "a filter up": ([CAST, FLIP, odd], [3, 2, 1]),
+        "a filter moves upstream": ([CAST, FLIP, odd], [3, 2, 1]),
         "another component": ([CAST, next_label, FLIP], [3, 2, 1]),
         "past a prefetch": ([CAST, lambda d: d.prefetch(2), CROP], [3, 2, 1]),
-        "between two that stay": ([CAST, lambda d: d.shuffle(4, seed=3, reshuffle_each_iteration=False), FLIP, TRIM], [1, 2, 4, 3]),
+        "steps after a shuffle change places": ([CAST, lambda d: d.shuffle(4, seed=3, reshuffle_each_iteration=False), FLIP, TRIM], [1, 2, 4, 3]),
     }.values(),
     ids=lambda value: "",
 )
 def test_another_order_gives_the_same_elements(ordergraph, tmp_path, steps, order, size):
-    dataset = through(pictures(size), steps).batch(1)
+    dataset = through(images(size), steps).batch(1)
     whole = [0, *order, len(order) + 1]
     assert same(reordered(ordergraph, tmp_path, dataset, whole), dataset)
 
 
 def test_what_works_on_any_size_is_put_before_what_changes_it(ordergraph, tmp_path):
-    dataset = through(pictures(None), [CROP, GREY])
+    dataset = through(images(None), [CROP, GREY])
     assert same(reordered(ordergraph, tmp_path, dataset, [0, 2, 1]), dataset)
 
 
 @pytest.mark.parametrize(
     ("steps", "order", "why"),
     [
-        ([CAST, on_picture(lambda x: x + x)], [2, 1], "would compute with another type"),
-        ([CAST, on_picture(gen.turned("BILINEAR"))], [2, 1], "would compute with another type"),
-        ([CAST, on_picture(gen.turned("NEAREST", fill=300.0))], [2, 1], "would compute with another type"),
-        ([CAST, on_picture(lambda x: tf.concat([x, tf.zeros([32, 32, 3])], 0))], [2, 1], "float"),
-        ([on_picture(lambda x: tf.reshape(tf.reshape(x, [1024, 3]), [32, 32, 3])), CROP], [2, 1], "traced for component 0"),
+        ([CAST, on_image(lambda x: x + x)], [2, 1], "would compute with another type"),
+        ([CAST, on_image(gen.turned("BILINEAR"))], [2, 1], "would compute with another type"),
+        ([CAST, on_image(gen.turned("NEAREST", fill=300.0))], [2, 1], "would compute with another type"),
+        ([CAST, on_image(lambda x: tf.concat([x, tf.zeros([32, 32, 3])], 0))], [2, 1], "float"),
+        ([on_image(lambda x: tf.reshape(tf.reshape(x, [1024, 3]), [32, 32, 3])), CROP], [2, 1], "traced for component 0"),
         ([CROP, GREY], [2, 1], "traced for component 0"),
-        ([on_picture(lambda x: tf.ensure_shape(x, [32, 32, 3])), CROP], [2, 1], "traced for component 0"),
+        ([on_image(lambda x: tf.ensure_shape(x, [32, 32, 3])), CROP], [2, 1], "traced for component 0"),
         ([CAST, lambda d: d.shuffle(3), FLIP], [3, 2, 1], "only maps and filters move"),
         ([CAST, FLIP], [1, 1], "names it twice"),
         ([CAST, FLIP], [1], "the order has 2 steps, the dataset has 3"),
@@ -127,32 +127,32 @@ def test_what_works_on_any_size_is_put_before_what_changes_it(ordergraph, tmp_pa
     ],
 )
 def test_orders_that_cannot_be_are_refused(ordergraph, tmp_path, steps, order, why):
-    dataset = through(pictures(), steps)
+    dataset = through(images(), steps)
     with pytest.raises(Refused, match=why):
         reordered(ordergraph, tmp_path, dataset, [0, *order])
 
 
-# Without those that draw without a seed: two runs of them differ in any order.
+# Steps that draw without a seed are left out, because two runs of them differ in any order.
 DRAWN = ("at_random", "brightens", "contrasts", "saturates", "adds_noise")
 
 
 @pytest.mark.parametrize("seed", range(24 if os.environ.get("PECAN_SOAK") else 3))
 def test_random_orders_that_traits_allow_give_the_same_elements(ordergraph, tmp_path, seed):
-    """All orders that keep each pair which may not change places; some of them cannot be had, for a size that is a constant."""
+    """Random orders that keep every ordering constraint. Some are refused, because a function was traced for a constant size."""
     rng = random.Random(seed)
     size = rng.choice([32, None])
     steps = {
         name: step for name, step in gen.picture_steps(size).items() if not name.startswith("opaque") and not name.endswith(DRAWN)
     }
-    had = 0
+    compared = 0
     for _ in range(6):
         chosen = rng.sample(sorted(steps), 5)
-        floats = on_picture(lambda x: tf.cast(x, tf.float32) / 256)
+        floats = on_image(lambda x: tf.cast(x, tf.float32) / 256)
         try:
-            dataset = through(pictures(size), [floats, *(on_picture(steps[name]) for name in chosen)])
+            dataset = through(images(size), [floats, *(on_image(steps[name]) for name in chosen)])
             list(oracle.elements(dataset))
         except (ValueError, tf.errors.InvalidArgumentError):
-            # One cannot work on what another left.
+            # One step does not support the result of another.
             continue
         path = tmp_path / "steps.pb"
         path.write_bytes(oracle.serialize(dataset))
@@ -171,6 +171,6 @@ def test_random_orders_that_traits_allow_give_the_same_elements(ordergraph, tmp_
             if "traced for component" not in str(refused):
                 raise
             continue
-        had += order != sorted(order)
+        compared += order != sorted(order)
         assert same(ours, dataset), (size, chosen, order)
-    assert had, "no order was tried"
+    assert compared, "no order was tried"

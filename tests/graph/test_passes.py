@@ -1,4 +1,4 @@
-"""Two steps that may change places by the dispatcher's rules give the same bits in both orders."""
+"""If the dispatcher's rules allow two steps to change places, both orders give the same bits."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 import tensorflow as tf
 
 
-def passing(ordergraph: pathlib.Path, tmp_path: pathlib.Path, size: int | None) -> tuple[list[str], list[tuple[int, int]]]:
-    """The steps' names, and which pairs may change places."""
+def commuting_pairs(ordergraph: pathlib.Path, tmp_path: pathlib.Path, size: int | None) -> tuple[list[str], list[tuple[int, int]]]:
+    """The names of the steps, and the pairs that may change places."""
     steps = gen.picture_steps(size)
 
-    def pictures(i: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def images(i: tf.Tensor) -> tuple[tf.Tensor, ...]:
         rows = 32 if size else 20 + tf.cast(i, tf.int32)
         return (tf.zeros([rows, rows, 3]),) * len(steps)
 
-    dataset = tf.data.Dataset.range(2).map(pictures)
+    dataset = tf.data.Dataset.range(2).map(images)
     for number, step in enumerate(steps.values()):
 
         def change(*elements: tf.Tensor, number: int = number, step=step) -> tuple[tf.Tensor, ...]:
@@ -30,18 +30,18 @@ def passing(ordergraph: pathlib.Path, tmp_path: pathlib.Path, size: int | None) 
     path = tmp_path / "steps.pb"
     path.write_bytes(dataset._as_serialized_graph().numpy())
     done = subprocess.run([ordergraph, "pairs", path], check=True, capture_output=True, timeout=600)
-    # The first step makes the pictures.
+    # The first step creates the images.
     return list(steps), [(a - 1, b - 1) for a, b in json.loads(done.stdout) if a and b]
 
 
 @pytest.mark.parametrize("size", [32, None])
 def test_steps_that_may_change_places_give_the_same(ordergraph, tmp_path, size):
-    names, pairs = passing(ordergraph, tmp_path, size)
+    names, pairs = commuting_pairs(ordergraph, tmp_path, size)
     assert len(pairs) > len(names) ** 2 / 12
     steps = gen.picture_steps(size)
 
     def run(name: str, x: tf.Tensor) -> tf.Tensor:
-        # A step draws the same wherever it stands.
+        # A random step draws the same values at any position.
         tf.random.set_seed(names.index(name))
         return steps[name](x)
 

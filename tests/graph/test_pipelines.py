@@ -1,4 +1,4 @@
-"""Each ordinary pipeline, divided and put together again, gives what it gives locally."""
+"""The streams of each typical pipeline together give the elements of a local run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import tensorflow as tf
 def cuts(
     cutgraph: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[tf.data.Dataset, oracle.Cut]]:
-    """All pipelines, planned and cut with one call."""
+    """The streams of all pipelines, written with one call."""
     work = tmp_path_factory.mktemp("pipelines")
     for name in pipelines.CASES:
         (work / "data" / name).mkdir(parents=True)
     datasets = {name: case.build(work / "data" / name) for name, case in pipelines.CASES.items()}
-    made = {name: (ds, {"mode": pipelines.CASES[name].mode}) for name, ds in datasets.items()}
-    found = oracle.cut_all(cutgraph, work / "graphs", made)
+    requests = {name: (ds, {"mode": pipelines.CASES[name].mode}) for name, ds in datasets.items()}
+    found = oracle.cut_all(cutgraph, work / "graphs", requests)
     return {name: (datasets[name], found[name]) for name in datasets}
 
 
@@ -29,12 +29,12 @@ def cuts(
 def test_plan_is_the_promised_one(cuts, name: str) -> None:
     case, (dataset, cut) = pipelines.CASES[name], cuts[name]
     assert cut.error is None, cut.error
-    assert cut.plan["reasons"], "a plan explains itself"
+    assert cut.plan["reasons"], "the plan has no reasons"
     if case.streams:
         assert cut.streams == case.streams, cut.plan
     else:
         assert cut.streams > 1, cut.plan
-    assert (cut.kind, cut.way, cut.repeat) == (case.kind, case.way, case.repeat), cut.plan
+    assert (cut.kind, cut.strategy, cut.repeat) == (case.kind, case.strategy, case.repeat), cut.plan
     if cut.repeat == 1 and "assert" not in name:
         assert cut.cardinality in (-2, int(dataset.cardinality())), cut.plan
 
@@ -58,7 +58,7 @@ def test_streams_give_the_local_elements(cuts, name: str) -> None:
     epochs = [oracle.run_streams(cut, dataset, epoch=e % 2) for e in range(passes)]
     got = list(itertools.chain.from_iterable(itertools.chain.from_iterable(epochs)))
     if case.take:
-        assert len(got) == case.take, "the case takes whole passes"
+        assert len(got) == case.take, "`take` must be a number of complete passes"
     oracle.compare(case.how, got, local)
     if case.ordered:
         assert [oracle.key(e) for e in oracle.round_robin(epochs[0])] == [oracle.key(e) for e in local]

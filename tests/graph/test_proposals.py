@@ -554,7 +554,7 @@ def run(asked: Asked, what: bytes | oracle.Cut) -> list[tuple[list[tuple], bool]
     """What comes of a graph, or of each stream. Those that share batches out end as one where an element fails."""
     if isinstance(what, bytes):
         return [outcome(plainly(oracle.load(what, asked.dataset)))]
-    if what.way == "EXACT":
+    if what.strategy == "EXACT":
         return [outcome(plainly(oracle.load(what.graphs[0, stream][0], asked.dataset))) for stream in range(what.streams)]
     try:
         return [([oracle.key(element) for element in stream], False) for stream in oracle.run_streams(what, asked.dataset)]

@@ -1,7 +1,7 @@
-"""Random pipelines, divided and put together again, give what they give locally.
+"""The streams of random pipelines together give the elements of a local run.
 
-PECAN_RANDOM_PIPELINES sets how many are tried (50 by default), PECAN_RANDOM_SEED the first seed. A failure names the
-seed and the steps.
+PECAN_RANDOM_PIPELINES sets the number of pipelines (50 by default), and PECAN_RANDOM_SEED the first seed. A failure
+names the seed and the steps.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ CHUNK = 25
 
 
 @dataclasses.dataclass
-class Made:
-    """A pipeline in the making: numbers, or batches of numbers of any size."""
+class Pipeline:
+    """A pipeline under construction. Its elements are numbers, or batches of numbers of any size."""
 
     dataset: tf.data.Dataset
     steps: list[str]
     batched: bool = False
-    # The rows that a drop_remainder leaves out are not the local ones where the order is not.
+    # drop_remainder drops other rows than a local run if the order differs.
     drops: bool = False
     shuffled: bool = False
 
 
-def source(rng: random.Random, work: pathlib.Path) -> Made:
+def source(rng: random.Random, work: pathlib.Path) -> Pipeline:
     kind = rng.choice(["range", "range", "slices", "lines", "records", "interleave", "parallel"])
     n = rng.choice([1, 5, 17, 40, 101])
     files, rows = rng.choice([1, 2, 5, 7]), rng.choice([1, 3, 8])
@@ -56,12 +56,12 @@ def source(rng: random.Random, work: pathlib.Path) -> Made:
             block_length=rng.choice([1, 2]),
             **calls,
         )
-    return Made(ds, [f"{kind}({n}, {files}x{rows})"])
+    return Pipeline(ds, [f"{kind}({n}, {files}x{rows})"])
 
 
-def extend(rng: random.Random, made: Made, work: pathlib.Path) -> Made:
+def extend(rng: random.Random, pipeline: Pipeline, work: pathlib.Path) -> Pipeline:
     """Adds one random step."""
-    ds, batched, shuffled = made.dataset, made.batched, made.shuffled
+    ds, batched, shuffled = pipeline.dataset, pipeline.batched, pipeline.shuffled
     k = rng.choice([2, 3, 4, 7])
     anywhere = [
         "map",
@@ -89,7 +89,7 @@ def extend(rng: random.Random, made: Made, work: pathlib.Path) -> Made:
         "scan",
         "take_while",
         "group",
-        "heavy",
+        "expensive",
         "interleave",
         "choose",
         "assert",
@@ -102,8 +102,8 @@ def extend(rng: random.Random, made: Made, work: pathlib.Path) -> Made:
         ds = ds.map(lambda x: x + k)
     elif step == "parallel_map":
         ds = ds.map(lambda x: x * k, num_parallel_calls=2, deterministic=rng.choice([True, None]))
-    elif step == "heavy":
-        ds = ds.map(pipelines.heavy)
+    elif step == "expensive":
+        ds = ds.map(pipelines.expensive)
     elif step == "take":
         ds = ds.take(k * 5)
     elif step == "take_all":
@@ -121,7 +121,7 @@ def extend(rng: random.Random, made: Made, work: pathlib.Path) -> Made:
     elif step == "cache":
         ds = ds.cache()
     elif step == "file_cache":
-        ds = ds.cache(str(work / f"cache-{len(made.steps)}"))
+        ds = ds.cache(str(work / f"cache-{len(pipeline.steps)}"))
     elif step == "concatenate":
         other = D.range(1000, 1000 + k)
         ds = ds.concatenate(other.batch(2) if batched else other)
@@ -162,50 +162,50 @@ def extend(rng: random.Random, made: Made, work: pathlib.Path) -> Made:
     elif step == "rebatch":
         ds = ds.rebatch(k)
     elif step == "filter_batches":
-        # Not by a size that leaves the short batch out: which rows are in it is open.
+        # The predicate keeps partial batches, because their rows may differ from a local run.
         ds = ds.filter(lambda b: tf.shape(b)[0] > 0)
     elif step == "sum":
-        # Only sizes show in the result: which rows meet in a batch is open after a shuffle or a filter.
+        # The result has only sizes, because any rows may share a batch after a shuffle or a filter.
         ds, batched = ds.map(lambda b: tf.size(b, tf.int64)), False
-    return Made(ds, made.steps + [f"{step}({k})"], batched, False, shuffled)
+    return Pipeline(ds, pipeline.steps + [f"{step}({k})"], batched, False, shuffled)
 
 
-def make(seed: int, work: pathlib.Path) -> Made:
-    """Makes the pipeline of a seed."""
+def make(seed: int, work: pathlib.Path) -> Pipeline:
+    """The pipeline of a seed."""
     rng = random.Random(seed)
     work.mkdir(parents=True, exist_ok=True)
-    made = source(rng, work)
+    pipeline = source(rng, work)
     for _ in range(rng.randrange(1, 8)):
-        made = extend(rng, made, work)
-    if not made.batched and rng.random() < 0.3:
+        pipeline = extend(rng, pipeline, work)
+    if not pipeline.batched and rng.random() < 0.3:
         k = rng.choice([2, 3, 5])
-        made = Made(
-            made.dataset.batch(k, drop_remainder=True), made.steps + [f"batch_drop({k})"], True, True, made.shuffled
+        pipeline = Pipeline(
+            pipeline.dataset.batch(k, drop_remainder=True), pipeline.steps + [f"batch_drop({k})"], True, True, pipeline.shuffled
         )
-    return made
+    return pipeline
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
 def test_random_pipelines_give_the_local_elements(cutgraph: pathlib.Path, tmp_path: pathlib.Path, first: int) -> None:
     seeds = range(first, min(first + CHUNK, FIRST + COUNT))
-    made = {f"seed-{seed}": make(seed, tmp_path / f"data-{seed}") for seed in seeds}
-    cuts = oracle.cut_all(cutgraph, tmp_path / "graphs", {name: (m.dataset, {}) for name, m in made.items()})
+    random_pipelines = {f"seed-{seed}": make(seed, tmp_path / f"data-{seed}") for seed in seeds}
+    cuts = oracle.cut_all(cutgraph, tmp_path / "graphs", {name: (m.dataset, {}) for name, m in random_pipelines.items()})
     failures = []
-    for name, m in made.items():
+    for name, m in random_pipelines.items():
         try:
             check(m, cuts[name])
-        except (AssertionError, tf.errors.OpError) as error:  # The seed and the steps are what one needs first.
+        except (AssertionError, tf.errors.OpError) as error:  # The report starts with the seed and the steps.
             failures.append(f"{name}: {' -> '.join(m.steps)}\n  {str(error)[:300]}\n  {cuts[name].plan}")
     assert not failures, "\n".join(failures)
 
 
-def check(m: Made, cut: oracle.Cut) -> None:
+def check(m: Pipeline, cut: oracle.Cut) -> None:
     """Compares one pipeline."""
     assert cut.error is None, cut.error
     try:
         local = list(oracle.elements(m.dataset))
     except tf.errors.InvalidArgumentError as error:
-        # choose_from_datasets forgets its shape, and TensorFlow itself cannot append anything to it.
+        # choose_from_datasets loses its shape, and TensorFlow cannot concatenate anything to it.
         if "Incompatible shapes at component 0: expected" not in str(error):
             raise
         return

@@ -1,7 +1,7 @@
-"""Ranges near the limits of int64, divided and put together again, give what they give locally.
+"""The streams of ranges near the limits of int64 together give the numbers of a local run.
 
-TensorFlow's counter adds the step once more behind the last number. A stream's step is larger than the dataset's, so it
-may wrap where a local run does not; ranges that wrap locally are endless there, and are left out.
+TensorFlow's counter adds the step once more after the last number. A stream's step is larger than the dataset's step, so
+its counter can overflow when a local one does not. Ranges whose local counter overflows are endless, and are left out.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ D = tf.data.Dataset
 LOW, HIGH = -(2**63), 2**63 - 1
 
 
-def near(rng: random.Random) -> tuple[int, int, int]:
-    """A range of at most a few hundred numbers that touches a limit or spans from one to the other."""
+def range_near_a_limit(rng: random.Random) -> tuple[int, int, int]:
+    """A range of at most a few hundred numbers that is near a limit or extends from one limit to the other."""
     count = rng.choice([1, 2, 3, 7, 40, 300])
     kind = rng.choice(["up", "down", "far up", "far down"])
     if kind.startswith("far"):
@@ -54,16 +54,16 @@ RANGES = [(HIGH - 4, HIGH, 1), (LOW + 4, LOW, -1), (HIGH - 300, HIGH, 1), (LOW, 
 
 @pytest.mark.parametrize("first", range(0, 400 if os.environ.get("PECAN_SOAK") else 40, 40))
 def test_ranges_near_the_limits_give_the_local_numbers(cutgraph: pathlib.Path, tmp_path: pathlib.Path, first: int) -> None:
-    made = {}
+    datasets = {}
     for seed in range(first, first + 40):
         rng = random.Random(seed)
-        at = RANGES[seed] if seed < len(RANGES) else near(rng)
+        at = RANGES[seed] if seed < len(RANGES) else range_near_a_limit(rng)
         if not wraps(*at):
-            made[f"seed-{seed}"] = (at, variants(rng, at))
-    assert len(made) > 20
-    cuts = oracle.cut_all(cutgraph, tmp_path, {name: (dataset, {}) for name, (_, dataset) in made.items()})
+            datasets[f"seed-{seed}"] = (at, variants(rng, at))
+    assert len(datasets) > 20
+    cuts = oracle.cut_all(cutgraph, tmp_path, {name: (dataset, {}) for name, (_, dataset) in datasets.items()})
     failures = []
-    for name, (at, dataset) in made.items():
+    for name, (at, dataset) in datasets.items():
         local = list(oracle.elements(dataset))
         assert sum(e[0].size for e in local) <= len(range(*at))
         got = list(itertools.chain.from_iterable(oracle.run_streams(cuts[name], dataset, limit=len(local) + 5)))

@@ -1,4 +1,4 @@
-"""A stream that begins at an index gives what the whole stream gives from there on."""
+"""A stream that starts at an index gives the same elements as the whole stream after this index."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 STARTS = (1, 3, 1000)
 LIMIT = 40
-# The mode refuses the others.
+# Mode deterministic refuses the other cases.
 CASES = {name: case for name, case in pipelines.CASES.items() if case.mode == "EXACTLY_ONCE"}
 
 
@@ -20,7 +20,7 @@ CASES = {name: case for name, case in pipelines.CASES.items() if case.mode == "E
 def cuts(
     cutgraph: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[tf.data.Dataset, oracle.Cut]]:
-    """All pipelines with the graphs of streams that begin at an index, in the mode that fixes values."""
+    """All pipelines with the graphs of streams that start at an index, in mode deterministic."""
     work = tmp_path_factory.mktemp("starts")
     for name in CASES:
         (work / "data" / name).mkdir(parents=True)
@@ -31,9 +31,9 @@ def cuts(
 
 
 def run(graph: bytes, cut: oracle.Cut, like: tf.data.Dataset) -> list[tuple]:
-    """Gives the first elements of a stream's first graph, short last batches included."""
+    """The first elements of a stream's first graph, with a partial last batch."""
     types = [s.dtype for s in tf.nest.flatten(oracle.flatten(like).element_spec)]
-    if cut.way == "CLOSING":
+    if cut.strategy == "CLOSING":
         types = oracle.batch_dtypes(graph)
     return [oracle.key(tuple(np.asarray(t.numpy()) for t in element)) for element in oracle.load_types(graph, types).take(LIMIT)]
 
@@ -54,5 +54,5 @@ def test_a_stream_begins_at_an_index(cuts, name: str) -> None:
 
 
 def test_every_resume_strategy_is_covered(cuts) -> None:
-    ways = {name: cut.plan["resume"]["strategy"] for name, (_, cut) in cuts.items()}
-    assert {"SEEK", "PARTIAL", "RECOMPUTE"} <= set(ways.values())
+    strategies = {name: cut.plan["resume"]["strategy"] for name, (_, cut) in cuts.items()}
+    assert {"SEEK", "PARTIAL", "RECOMPUTE"} <= set(strategies.values())

@@ -1,4 +1,4 @@
-"""Variables that a dataset's functions change: Keras' random layers, and counters."""
+"""Variables that a dataset's functions change: random layers of Keras, and counters."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ LAYERS = {
 
 
 def run(cutgraph, work, dataset: tf.data.Dataset, **options) -> oracle.Cut:
-    """Plans and cuts one dataset."""
+    """Plans one dataset and writes its streams."""
     cut = oracle.cut_all(cutgraph, work, {"one": (dataset, options)})["one"]
     assert cut.error is None, cut.error
     return cut
 
 
-def picture(i: tf.Tensor) -> tf.Tensor:
-    """A picture in which every augmentation shows."""
+def image(i: tf.Tensor) -> tf.Tensor:
+    """An image that every augmentation changes."""
     return tf.reshape(tf.range(192, dtype=tf.float32), [8, 8, 3])
 
 
 def augmented(aug, calls: int | None = None, n: int = 64) -> tf.data.Dataset:
-    """Numbered pictures; the picture itself is the same for all, so that equal pictures tell of equal draws."""
-    return D.range(n).map(lambda i: (i, aug(picture(i), training=True)), num_parallel_calls=calls)
+    """Numbered augmentations of one image. Equal results show equal random values, because the image is the same."""
+    return D.range(n).map(lambda i: (i, aug(image(i), training=True)), num_parallel_calls=calls)
 
 
 def flat(streams):
@@ -64,13 +64,13 @@ def test_streams_and_epochs_draw_different_augmentations(cutgraph, tmp_path, cal
     epochs = [flat(oracle.run_streams(cut, dataset, epoch=e)) for e in (0, 1)]
     for found in epochs:
         assert sorted(int(i) for i, _ in found) == list(range(64))
-    pictures = {p.tobytes() for found in epochs for _, p in found}
-    # Calls of Keras' layers that run side by side may meet and draw the same numbers, locally as well. Streams or epochs
-    # that repeated each other would leave 64 pictures at most.
-    assert len(pictures) == 128 if calls is None else len(pictures) > 100
+    images = {p.tobytes() for found in epochs for _, p in found}
+    # Keras layers that run in parallel may draw the same numbers, also in a local run. If streams or epochs repeated each
+    # other, at most 64 images would differ.
+    assert len(images) == 128 if calls is None else len(images) > 100
 
 
-# One for each kind of state; the others draw in the same way.
+# One layer for each kind of state. The others draw in the same way.
 FEW_LAYERS = ("RandomRotation", "RandomBrightness", "RandomCrop", "Dropout", "RandomErasing", "RandAugment")
 
 
@@ -89,7 +89,7 @@ def test_layers_are_known_as_random_state(cutgraph, tmp_path, name: str) -> None
 
 def test_one_stream_gives_the_local_augmentations(cutgraph, tmp_path) -> None:
     aug = keras.layers.RandomRotation(0.4, seed=3)
-    # What scan gives depends on all elements before: nothing below it is divided.
+    # The result of scan depends on all earlier elements, so the steps upstream of it are not divided.
     dataset = augmented(aug, n=6).scan(0, lambda state, element: (state, element))
     cut = run(cutgraph, tmp_path, dataset)
     assert cut.streams == 1
@@ -110,13 +110,13 @@ def test_layers_run_wherever_they_stand(cutgraph, tmp_path, where: str) -> None:
     if where == "tf.function":
         aug = tf.function(aug)
     dataset = {
-        "map": lambda: D.range(32).map(lambda i: (i, aug(picture(i)))),
-        "tf.function": lambda: D.range(32).map(lambda i: (i, aug(picture(i)))),
-        "map_fn": lambda: D.range(32).map(lambda i: (i, tf.map_fn(aug, tf.stack([picture(i)] * 2)))),
-        "cond": lambda: D.range(32).map(lambda i: (i, tf.cond(i >= 0, lambda: aug(picture(i)), lambda: picture(i)))),
+        "map": lambda: D.range(32).map(lambda i: (i, aug(image(i)))),
+        "tf.function": lambda: D.range(32).map(lambda i: (i, aug(image(i)))),
+        "map_fn": lambda: D.range(32).map(lambda i: (i, tf.map_fn(aug, tf.stack([image(i)] * 2)))),
+        "cond": lambda: D.range(32).map(lambda i: (i, tf.cond(i >= 0, lambda: aug(image(i)), lambda: image(i)))),
         "interleave": lambda: D.range(16).interleave(
-            lambda i: D.range(2).map(lambda j: (i * 2 + j, aug(picture(i)))), cycle_length=2),
-        "batch": lambda: D.range(32).filter(lambda i: i >= 0).batch(1).map(lambda i: (i[0], aug(picture(i)[None]))),
+            lambda i: D.range(2).map(lambda j: (i * 2 + j, aug(image(i)))), cycle_length=2),
+        "batch": lambda: D.range(32).filter(lambda i: i >= 0).batch(1).map(lambda i: (i[0], aug(image(i)[None]))),
     }[where]()
     cut = run(cutgraph, tmp_path, dataset)
     assert cut.streams > 1
@@ -148,8 +148,8 @@ def test_deterministic_mode_draws_one_after_another(cutgraph, tmp_path, step, so
 
 def test_layers_of_one_seed_stay_aligned(cutgraph, tmp_path) -> None:
     one, two = keras.layers.RandomRotation(0.4, seed=3), keras.layers.RandomRotation(0.4, seed=3)
-    images = D.range(32).map(lambda i: one(picture(i), training=True))
-    dataset = D.zip((images, D.range(32).map(lambda i: two(picture(i), training=True))))
+    images = D.range(32).map(lambda i: one(image(i), training=True))
+    dataset = D.zip((images, D.range(32).map(lambda i: two(image(i), training=True))))
     cut = run(cutgraph, tmp_path, dataset)
     assert cut.streams > 1
     found = flat(oracle.run_streams(cut, dataset))

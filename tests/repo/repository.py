@@ -1,4 +1,4 @@
-"""What the rules look at: the tracked files, and the packages that they make."""
+"""The tracked files and the Go packages that the rules check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIELDS = "ImportPath,Name,Doc,Imports,TestImports,XTestImports,GoFiles,CgoFiles"
 
 
 def run(*words: str, **environment: str) -> str:
-    """Output of a command run at the root of the repository; its failure is the test's."""
+    """The output of a command that runs at the root of the repository. If the command fails, the test fails."""
     done = subprocess.run(
         words, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300, check=False
     )
@@ -27,19 +27,19 @@ def run(*words: str, **environment: str) -> str:
 
 @functools.cache
 def tracked() -> tuple[str, ...]:
-    """Paths of the files that git knows and that exist."""
+    """Paths of the files that git tracks and that exist."""
     names = run("git", "ls-files", "-z").split("\0")
     return tuple(name for name in names if name and (ROOT / name).is_file())
 
 
 def with_suffix(*suffixes: str) -> list[str]:
-    """Tracked files whose names end so."""
+    """Tracked files whose names end with one of the suffixes."""
     return [name for name in tracked() if name.endswith(suffixes)]
 
 
 @functools.cache
 def text(name: str) -> str:
-    """A tracked file's text; empty for files that are not text."""
+    """The text of a tracked file, or an empty string for a binary file."""
     try:
         return (ROOT / name).read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -52,13 +52,13 @@ def generated(name: str) -> bool:
 
 
 def hand_written_go() -> list[str]:
-    """Go files that people wrote."""
+    """Go files that no tool generated."""
     return [name for name in with_suffix(".go") if not generated(name)]
 
 
 @dataclasses.dataclass(frozen=True)
 class GoPackage:
-    """A Go package of ours: its path below the module, its doc, and what it imports of ours and of others."""
+    """A Go package of this module: its path, its doc comment, and its imports."""
 
     path: str
     name: str
@@ -66,17 +66,17 @@ class GoPackage:
     imports: tuple[str, ...]
     cgo: bool
     files: tuple[str, ...]
-    # What only its external tests (package x_test) import.
+    # Imports of only its external tests (package x_test).
     external: tuple[str, ...] = ()
 
     @property
     def ours(self) -> list[str]:
-        """Imported packages of this module, as paths below it."""
+        """Imported packages of this module, as paths in it."""
         return sorted(p.removeprefix(MODULE + "/") for p in self.imports if p.startswith(MODULE + "/"))
 
     @property
     def ours_in_external_tests(self) -> list[str]:
-        """Packages of this module that only its external tests import, as paths below it."""
+        """Packages of this module that only its external tests import, as paths in it."""
         return sorted(p.removeprefix(MODULE + "/") for p in self.external if p.startswith(MODULE + "/"))
 
 

@@ -1,4 +1,4 @@
-"""The arrows between the rooms (docs/architecture.md): who may import whom, and why not when one breaks."""
+"""The import rules between packages (docs/architecture.md). A broken rule says why it exists."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import re
 import pytest
 import repository
 
-# An entry with "=" at its end stands for that package alone, without the packages below it.
+# An entry that ends with "=" means that package only, without the packages below it.
 GRAPH = "service/graph="
-# Room → rooms it may import beside itself, and the reason that is shown when it imports another. The longest
-# matching prefix is a package's room.
-ARROWS: dict[str, tuple[tuple[str, ...], str]] = {
-    "proto": ((), "proto is the ground that every room stands on: what it imported, all would import"),
+# Layer → layers that it may import besides itself, and the reason for the rule. The longest matching prefix is a
+# package's layer.
+IMPORT_RULES: dict[str, tuple[tuple[str, ...], str]] = {
+    "proto": ((), "every layer imports proto, so every layer would depend on what proto imports"),
     "policies": (
         (),
-        "policies are pure functions from plain measurements to decisions: they must run in a simulator",
+        "policies are pure functions from measurements to decisions, so that they run in a simulator",
     ),
-    "service/graph/nodedef": (("proto",), "nodedef reads single nodes: every package that looks at graphs imports it"),
-    "service/graph/ops": (("proto",), "ops knows TensorFlow's ops: a dataset is not its subject"),
+    "service/graph/nodedef": (("proto",), "nodedef reads single nodes, and every package that reads graphs imports it"),
+    "service/graph/ops": (("proto",), "ops describes TensorFlow's ops and knows no datasets"),
     "service/graph/analysis": (
         ("proto", GRAPH, "service/graph/nodedef", "service/graph/ops"),
-        "analysis says what steps do: what follows from that is decided by the packages that import it",
+        "analysis describes what steps do, and the packages that import it decide",
     ),
     "service/graph/dataflow": (
         ("proto", GRAPH, "service/graph/nodedef", "service/graph/ops"),
-        "dataflow follows values through functions: it needs no plan and no order",
+        "dataflow analyses values in functions and needs no plan or order",
     ),
     "service/graph/split": (
         ("proto", GRAPH, "service/graph/nodedef", "service/graph/ops", "service/graph/analysis"),
-        "a plan depends on the graph and the options alone: neither on the graphs of its streams nor on an order",
+        "a plan depends only on the graph and the options, not on the graphs of its streams or on an order",
     ),
     "service/graph/rewrite": (
         (
@@ -41,7 +41,7 @@ ARROWS: dict[str, tuple[tuple[str, ...], str]] = {
             "service/graph/analysis",
             "service/graph/split",
         ),
-        "rewrite writes what the plan says: it neither plans nor reorders",
+        "rewrite writes graphs by a plan, and does not plan or reorder",
     ),
     "service/graph/order": (
         (
@@ -52,67 +52,67 @@ ARROWS: dict[str, tuple[tuple[str, ...], str]] = {
             "service/graph/analysis",
             "service/graph/dataflow",
         ),
-        "order moves steps of the registered graph: it knows nothing of streams",
+        "order moves steps of the registered graph and knows no streams",
     ),
-    "service/graph/graphtest": (("proto", "service/graph"), "graphtest plans and writes streams for the tests"),
+    "service/graph/graphtest": (("proto", "service/graph"), "graphtest plans and writes streams for tests"),
     "service/graph": (
         ("proto", "service/graph/nodedef", "service/graph/ops"),
-        "the graph rules run in trainers, dispatchers and workers alike: they know messages and nothing else",
+        "the graph code runs in trainers, dispatchers and workers, so it depends only on messages",
     ),
-    "service/store": ((), "the store keeps bytes: what they mean is the dispatcher's"),
+    "service/store": ((), "the store keeps bytes, and only the dispatcher knows their meaning"),
     "service/cache": (
         ("service/internal",),
-        "the cache keeps segments: what they mean is the worker's and the dispatcher's",
+        "the cache keeps segments, and only worker and dispatcher know their meaning",
     ),
-    "service/internal": (("proto",), "what all services share cannot depend on one of them"),
-    "service/dispatcher/core/jobmetrics": (("proto",), "sums of metrics know messages and nothing else"),
-    "service/dispatcher/core/crashguard": (("proto",), "the crash guard decides from stored messages alone"),
+    "service/internal": (("proto",), "code that all services share must not depend on one of them"),
+    "service/dispatcher/core/jobmetrics": (("proto",), "sums of metrics depend only on messages"),
+    "service/dispatcher/core/crashguard": (("proto",), "the crash guard decides only from stored messages"),
     "service/dispatcher/core/durable": (
         ("proto", "service/dispatcher/core/crashguard", "service/dispatcher/core/jobmetrics"),
-        "the durable state follows from records alone: a replay has no configuration, sessions or graphs",
+        "the durable state follows only from records, because a replay has no configuration, sessions or graphs",
     ),
     "service/dispatcher/core/schedule": (
         ("proto", "service/graph", "service/dispatcher/core/durable"),
-        "the schedule divides workers by stored jobs and plain facts: it knows neither sessions nor records",
+        "the schedule assigns workers from stored jobs and plain values, without sessions or records",
     ),
     "service/dispatcher/core/rollout": (
         ("proto", "service/dispatcher/core/durable", "service/dispatcher/core/jobmetrics"),
-        "a rollout sees the core as its Host: it knows no workers, sessions or graphs",
+        "a rollout sees the core only as its Host, and knows no workers, sessions or graphs",
     ),
     "service/dispatcher/ordering": (
         ("policies", "proto", "service/graph"),
-        "a proposal follows from the graph and metrics: it is pure",
+        "a proposal is a pure function of the graph and metrics",
     ),
-    "service/dispatcher/validate": (("proto",), "a check of a request's form follows from the request alone"),
+    "service/dispatcher/validate": (("proto",), "a check of a request's form depends only on the request"),
     "service/dispatcher/metrics": (
         ("proto", "service/store"),
-        "metrics read the dispatcher through their Source: they know neither the core nor gRPC",
+        "metrics read the dispatcher only through their Source, without the core or gRPC",
     ),
     "service/dispatcher/core": (
         ("policies", "proto", "service/graph"),
-        "the core decides; clock, network and disk are the dispatcher's",
+        "the core decides, and only the dispatcher uses clock, network and disk",
     ),
     "service/dispatcher": (
         ("policies", "proto", "service/graph", "service/store", "service/internal"),
-        "the dispatcher is pure Go and static: it reaches neither workers' code nor TensorFlow",
+        "the dispatcher is a static program in pure Go, without the workers' code or TensorFlow",
     ),
-    "service/worker/identity": ((), "who a worker is depends on nothing"),
-    "service/worker/payload": (("proto", "native/tf"), "payloads are tensors and bytes: they know no streams or readers"),
+    "service/worker/identity": ((), "the identity of a worker depends on nothing"),
+    "service/worker/payload": (("proto", "native/tf"), "payloads are tensors and bytes, and know no streams or readers"),
     "service/worker/window": (
         ("proto", "service/worker/payload"),
-        "a window keeps ready elements: it knows neither who produces them nor how they are sent",
+        "a window keeps ready elements, and knows neither their producer nor their transport",
     ),
     "service/worker/dataset": (
         ("proto", "service/graph", "native/tf"),
-        "graphs are given to runs and trials alike: the package knows neither",
+        "runs and trials both use datasets, so the package knows neither",
     ),
     "service/worker/profile": (
         ("proto", "service/graph", "native/tf", "service/worker/dataset"),
-        "a profile reads iterators and sums: it knows a run only by its interface",
+        "a profile reads iterators, and knows a run only by its interface",
     ),
     "service/worker/checkpoint": (
         ("proto", "service/internal"),
-        "checkpoints are files: what is saved and when is decided by the run",
+        "checkpoints are files, and the run decides what it saves and when",
     ),
     "service/worker/cachefill": (
         (
@@ -124,7 +124,7 @@ ARROWS: dict[str, tuple[tuple[str, ...], str]] = {
             "service/worker/dataset",
             "service/worker/payload",
         ),
-        "a cached step gets the graph below it as a function: it knows no runs",
+        "a cached step gets its upstream graph as a function, and knows no runs",
     ),
     "service/worker/trial": (
         (
@@ -136,11 +136,11 @@ ARROWS: dict[str, tuple[tuple[str, ...], str]] = {
             "service/worker/identity",
             "service/worker/payload",
         ),
-        "a trial runs beside the streams and shares no state with them",
+        "a trial runs in parallel with streams and shares no state with them",
     ),
     "service/worker/serve": (
         ("proto", "service/worker/identity", "service/worker/payload", "service/worker/window"),
-        "the data plane takes ready elements from windows: it knows neither runs nor TensorFlow",
+        "the data plane sends ready elements from windows, and knows neither runs nor TensorFlow",
     ),
     "service/worker/run": (
         (
@@ -156,28 +156,28 @@ ARROWS: dict[str, tuple[tuple[str, ...], str]] = {
             "service/worker/profile",
             "service/worker/window",
         ),
-        "a run fills windows: it knows neither connections nor the session",
+        "a run fills windows, and knows neither connections nor the session",
     ),
     "service/worker": (
         ("proto", "service/graph", "service/cache", "service/internal", "native/tf"),
-        "a worker runs streams: it knows the dispatcher only by its messages",
+        "a worker runs streams, and knows the dispatcher only by its messages",
     ),
     "service/cmd": (
         ("proto", "policies", "service", "native"),
-        "commands wire everything, and nothing else is wired to them",
+        "commands connect all parts, and no package imports a command",
     ),
-    "native/client/wait": ((), "waiting knows nothing of what is waited for"),
+    "native/client/wait": ((), "the code that waits does not know what it waits for"),
     "native/client/element": (
         ("proto", "native/buffer"),
-        "the memory of elements knows frames, not where they came from or who reads them",
+        "the memory of elements knows frames, but not their connection or their reader",
     ),
     "native/client/transport": (
         ("proto", "native/buffer", "native/client/element", "native/client/wait"),
-        "connections hand chunks to a Receiver: what is accepted is the epoch's decision",
+        "connections pass chunks to a Receiver, and the epoch decides what it accepts",
     ),
     "native/client/control": (
         ("proto", "native/client/wait"),
-        "the link to the dispatcher makes calls: jobs and epochs use it, not the other way round",
+        "the link to the dispatcher makes calls for jobs and epochs, and does not use them",
     ),
     "native/client/epoch": (
         (
@@ -192,47 +192,47 @@ ARROWS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "native/client/resume": (
         ("proto", "native/client/element", "native/client/epoch"),
-        "positions add up what epochs delivered: jobs save and load them",
+        "positions sum what epochs delivered, and jobs save and load them",
     ),
-    "native/client": (("proto", "native/buffer"), "the client is pure Go: TensorFlow is native/tf's and native/op's"),
-    "native": (("proto", "service/graph"), "native lives inside trainers: it knows services only by their messages"),
+    "native/client": (("proto", "native/buffer"), "the client is pure Go, and only native/tf and native/op use TensorFlow"),
+    "native": (("proto", "service/graph"), "native runs inside trainers, and knows services only by their messages"),
     "bindings": (
         ("native", "proto", "service/graph"),
-        "bindings hand calls of native and of the graph check to Python, and decide nothing",
+        "bindings pass calls between Python and native or the graph check, and decide nothing",
     ),
     "tests": (("proto", "policies", "service", "native", "bindings"), ""),
     "benchmarks": (("proto", "policies", "service", "native", "bindings"), ""),
 }
-# What the core may not touch: it has no clock, network, disk, or randomness of its own.
+# Packages that the core may not import, because it uses no clock, network, disk or randomness.
 IMPURE = {"os", "net", "net/http", "math/rand", "math/rand/v2", "crypto/rand", "syscall", "google.golang.org/grpc"}
 IMPURE_CALL = re.compile(r"\btime\.(Now|Since|Until|Sleep|After|NewTimer|NewTicker|Tick)\(")
 
 
-def room_of(path: str) -> str | None:
-    """The room a package belongs to."""
-    return max((room for room in ARROWS if inside(path, room)), key=len, default=None)
+def layer_of(path: str) -> str | None:
+    """The layer of a package."""
+    return max((layer for layer in IMPORT_RULES if inside(path, layer)), key=len, default=None)
 
 
-def inside(path: str, room: str) -> bool:
-    """Whether a package lies in a room."""
-    if room.endswith("="):
-        return path == room[:-1]
-    return path == room or path.startswith(room + "/")
+def inside(path: str, layer: str) -> bool:
+    """Whether a package is in a layer."""
+    if layer.endswith("="):
+        return path == layer[:-1]
+    return path == layer or path.startswith(layer + "/")
 
 
-def broken_arrows(path: str, imports: list[str]) -> list[str]:
-    """A sentence for every import that breaks an arrow."""
-    room = room_of(path)
-    if room is None:
-        return [f"{path} lies in no room of the house: {', '.join(sorted(ARROWS))}"]
-    allowed, why = ARROWS[room]
+def broken_rules(path: str, imports: list[str]) -> list[str]:
+    """A sentence for every import that breaks a rule."""
+    layer = layer_of(path)
+    if layer is None:
+        return [f"{path} is in none of the layers {', '.join(sorted(IMPORT_RULES))}"]
+    allowed, why = IMPORT_RULES[layer]
     sentences = []
     for imported in imports:
         if inside(imported, "service/cmd") and not inside(path, "service/cmd"):
-            sentences.append(f"{path} imports {imported}, but nobody imports a command")
-        elif not any(inside(imported, target) for target in (GRAPH if room == "service/graph" else room, *allowed)):
-            may = ", ".join(allowed) or "nothing of ours"
-            sentences.append(f"{path} imports {imported}, but {room} may import {may}: {why}")
+            sentences.append(f"{path} imports {imported}, but no package may import a command")
+        elif not any(inside(imported, target) for target in (GRAPH if layer == "service/graph" else layer, *allowed)):
+            may = ", ".join(allowed) or "no package of this module"
+            sentences.append(f"{path} imports {imported}, but {layer} may import {may}: {why}")
     return sentences
 
 
@@ -244,12 +244,12 @@ def test_go_packages_import_only_what_their_room_may():
     for package in packages:
         outside = set()
         if inside(package.path, "service/graph"):
-            # External tests there plan and write whole streams, with graphtest.
+            # External tests in this layer plan and write whole streams with graphtest.
             outside = {name for name in package.ours_in_external_tests if inside(name, "service/graph")}
-        broken += broken_arrows(package.path, [name for name in package.ours if name not in outside])
+        broken += broken_rules(package.path, [name for name in package.ours if name not in outside])
     helpers = "service/graph/graphtest"
     users = [p.path for p in packages if helpers in p.ours and helpers not in p.ours_in_external_tests]
-    broken += [f"{path} imports {helpers}, which is for tests alone" for path in users]
+    broken += [f"{path} imports {helpers}, which is only for tests" for path in users]
     assert not broken, "\n".join(broken)
 
 
@@ -291,7 +291,7 @@ def test_go_packages_import_only_what_their_room_may():
     ],
 )
 def test_a_broken_arrow_is_seen(path, imported):
-    assert broken_arrows(path, [imported])
+    assert broken_rules(path, [imported])
 
 
 def test_the_core_of_the_dispatcher_is_pure():
@@ -312,17 +312,17 @@ def test_the_core_of_the_dispatcher_is_pure():
         for name in tests_left_out:
             source = repository.text(name)
             imported = set(re.findall(r'^\s*(?:import\s+)?(?:[\w.]+\s+)?"([^"]+)"$', source, re.MULTILINE))
-            assert not imported & IMPURE, f"{name} imports {imported & IMPURE}: the core decides from what it is told"
+            assert not imported & IMPURE, f"{name} imports {imported & IMPURE}: the core decides only from its arguments"
             found = IMPURE_CALL.search(source)
-            assert found is None, f"{name} calls {found[0]}…): time is told to the core"
+            assert found is None, f"{name} calls {found[0]}…): the core gets the time as an argument"
 
 
 def test_what_must_not_need_cgo_does_not():
-    # The worker's main says where the libraries of the executor lie, seen from the installed program.
+    # The worker's main sets the path of the executor's libraries relative to the installed program.
     allowed = ("native", "bindings", "service/cmd/pecan-worker")
     for package in repository.go_packages():
         if package.cgo:
-            assert any(inside(package.path, room) for room in allowed), f"{package.path} uses cgo"
+            assert any(inside(package.path, layer) for layer in allowed), f"{package.path} uses cgo"
             assert not inside(package.path, "native/client"), (
                 "native/client is pure Go, so that it is tested without cgo"
             )
@@ -338,7 +338,7 @@ def test_static_commands_reach_neither_native_nor_cgo(command):
         assert f"{repository.MODULE}/native" not in line, f"{command} runs without TensorFlow, but depends on {line}"
 
 
-# Sub-package of python/pecan/_src → sub-packages that it may import. All may import the modules beside them.
+# Sub-package of python/pecan/_src → sub-packages that it may import. All may import the modules in _src itself.
 PYTHON_LAYERS = {
     "client": (),
     "servers": ("client",),
@@ -348,7 +348,7 @@ PYTHON_LAYERS = {
 
 
 def python_imports(name: str) -> list[str]:
-    """Modules that a Python file imports, at any depth; relative ones start with a dot."""
+    """Modules that a Python file imports at any depth. Relative imports start with a dot."""
     found = []
     for node in ast.walk(ast.parse(repository.text(name), name)):
         if isinstance(node, ast.Import):
@@ -359,8 +359,8 @@ def python_imports(name: str) -> list[str]:
     return found
 
 
-def broken_python_arrows(name: str, imports: list[str]) -> list[str]:
-    """A sentence for every import of a Python file that breaks an arrow."""
+def broken_python_rules(name: str, imports: list[str]) -> list[str]:
+    """A sentence for every import of a Python file that breaks a rule."""
     package = name.startswith("python/pecan/")
     tests = (name.startswith("python/") and not package) or name.startswith("tests/")
     private = name.startswith("python/pecan/_src/")
@@ -370,9 +370,9 @@ def broken_python_arrows(name: str, imports: list[str]) -> list[str]:
             sentences.append(f"{name} imports {imported}: imports inside the package are absolute")
         to_private = imported == "pecan._src" or imported.startswith("pecan._src.")
         if to_private and not (package or tests):
-            sentences.append(f"{name} imports {imported}: _src is nobody's but the package's, so that it may change")
+            sentences.append(f"{name} imports {imported}: only the package uses _src, so that _src can change")
         if private and imported.split(".")[0] == "pecan" and not to_private:
-            sentences.append(f"{name} imports {imported}: the public surface stands on _src, not the other way round")
+            sentences.append(f"{name} imports {imported}: the public API imports _src, and _src does not import it")
         layer, target = (re.sub(r"^(python/)?pecan[/.]_src[/.]?", "", path).split(sep)[0] for path, sep in ((name, "/"), (imported, ".")))
         if private and to_private and target in PYTHON_LAYERS and target not in (layer, *PYTHON_LAYERS.get(layer, ())):
             sentences.append(f"{name} imports {imported}: {layer} may import {PYTHON_LAYERS.get(layer, ())} of _src")
@@ -380,7 +380,7 @@ def broken_python_arrows(name: str, imports: list[str]) -> list[str]:
 
 
 def test_python_modules_import_only_what_they_may():
-    broken = [s for name in repository.with_suffix(".py") for s in broken_python_arrows(name, python_imports(name))]
+    broken = [s for name in repository.with_suffix(".py") for s in broken_python_rules(name, python_imports(name))]
     assert not broken, "\n".join(broken)
 
 
@@ -395,4 +395,4 @@ def test_python_modules_import_only_what_they_may():
     ],
 )
 def test_a_broken_python_arrow_is_seen(name, imported):
-    assert broken_python_arrows(name, [imported])
+    assert broken_python_rules(name, [imported])

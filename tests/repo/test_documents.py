@@ -1,6 +1,6 @@
-"""What is written twice is held together.
+"""Facts that are written in two places must agree.
 
-Reasons and their page, words and their use, generated files and their sources.
+These are reason codes and their page, metrics and their page, records of the journal and their page, and terms in names.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import sys
 import pytest
 import repository
 
-# A word that is not ours → ours. tf.data service's own parameter names are its own and stay.
-STRANGERS = {
+# A word that names may not contain → the term for it. Parameter names of tf.data service are exempt.
+REPLACED = {
     "iteration": "epoch",
     "task": "stream",
     "partition": "split",
@@ -29,12 +29,12 @@ STRANGERS = {
     "server": "worker or dispatcher",
     "executor": "worker",
 }
-# Names that are nobody's to change.
+# Names that contain such a word for a reason.
 KEPT = {"ShardingFiles"}
 
 
 def reasons() -> dict[str, str]:
-    """Reason → gRPC code, as proto/reason has them."""
+    """Reason code → gRPC code, from proto/reason."""
     source = repository.text("proto/reason/reason.go")
     words = dict(re.findall(r'^\s*(\w+)\s+Reason = "([A-Z_]+)"$', source, re.MULTILINE))
     table = source[source.index("var codeOf") :]
@@ -43,17 +43,17 @@ def reasons() -> dict[str, str]:
 
 
 def documented_reasons() -> dict[str, str]:
-    """Reason → gRPC code, as docs/reference/errors.md has them."""
+    """Reason code → gRPC code, from docs/reference/errors.md."""
     rows = re.findall(r"^\| `([A-Z_]+)` \| `([A-Z_]+)` \|", repository.text("docs/reference/errors.md"), re.MULTILINE)
     return {reason: code for reason, code in rows}
 
 
 def test_every_reason_is_explained_and_every_explanation_is_of_a_reason():
     in_code, in_page = reasons(), documented_reasons()
-    assert len(in_code) > 30, "could not read the reasons out of proto/reason"
+    assert len(in_code) > 30, "could not read the reason codes from proto/reason"
     assert not set(in_code) - set(in_page), f"docs/reference/errors.md does not explain {sorted(set(in_code) - set(in_page))}"
     assert not set(in_page) - set(in_code), (
-        f"docs/reference/errors.md explains {sorted(set(in_page) - set(in_code))}, which no code gives"
+        f"docs/reference/errors.md explains {sorted(set(in_page) - set(in_code))}, which the code does not have"
     )
 
 
@@ -66,7 +66,7 @@ def test_the_page_of_errors_names_the_code_that_is_sent():
         for reason, code in documented_reasons().items()
         if reason in reasons() and code != upper(reasons()[reason])
     }
-    assert not wrong, f"docs/reference/errors.md says one code and proto/reason another: {wrong}"
+    assert not wrong, f"docs/reference/errors.md and proto/reason have different codes: {wrong}"
 
 
 def test_every_metric_is_explained_and_every_explanation_is_of_a_metric():
@@ -77,14 +77,14 @@ def test_every_metric_is_explained_and_every_explanation_is_of_a_metric():
             in_code |= set(re.findall(f'"({name})"', repository.text(file)))
     rows = re.findall(rf"^\| `({name})` \| (\w+) \|", repository.text("docs/reference/metrics.md"), re.MULTILINE)
     in_page = {row for row, _ in rows}
-    assert len(in_code) > 25, "could not read the metrics out of service"
+    assert len(in_code) > 25, "could not read the metrics from service"
     assert in_code == in_page, f"only in the code: {sorted(in_code - in_page)}; only in the page: {sorted(in_page - in_code)}"
     wrong = [row for row, kind in rows if row.endswith("_total") != (kind == "counter")]
-    assert not wrong, f"counters end in _total, and nothing else does: {wrong}"
+    assert not wrong, f"only counters, and all counters, end in _total: {wrong}"
 
 
 def recorded() -> dict[str, set[str]]:
-    """Message → fields and values of enums, as proto/pecan/v1/records.proto has them."""
+    """Message → fields and values of enums, from proto/pecan/v1/records.proto."""
     bare = re.sub(r"//.*", "", repository.text("proto/pecan/v1/records.proto"))
     _, *parts = re.split(r"^message (\w+) ", bare, flags=re.MULTILINE)
     messages = dict(zip(parts[::2], parts[1::2], strict=True))
@@ -94,7 +94,7 @@ def recorded() -> dict[str, set[str]]:
 def test_every_field_of_the_journal_is_explained_and_every_explanation_is_of_a_field():
     in_code = recorded()
     kinds = re.findall(r"^    ([A-Z]\w+) \w+ = \d+;", repository.text("proto/pecan/v1/records.proto"), re.MULTILINE)
-    assert len(kinds) > 20 and set(kinds) < set(in_code), "could not read the records out of records.proto"
+    assert len(kinds) > 20 and set(kinds) < set(in_code), "could not read the records from records.proto"
     assert {"cause", "DIED", "crashed"} <= in_code["LeaseLost"] and in_code["CacheRemoved"] == {"key"}
     rows = re.findall(r"^\| `([A-Z]\w+)` \|(.*)\|$", repository.text("docs/formats/journal.md"), re.MULTILINE)
     in_page = {name: set(re.findall(r"`(\w+)`", words)) for name, words in rows}
@@ -104,12 +104,12 @@ def test_every_field_of_the_journal_is_explained_and_every_explanation_is_of_a_f
         for name in in_code.keys() | in_page.keys()
         if in_code.get(name) != in_page.get(name)
     }
-    assert not wrong, f"records.proto and docs/formats/journal.md do not have the same fields: {wrong}"
+    assert not wrong, f"records.proto and docs/formats/journal.md have different fields: {wrong}"
 
 
 def test_every_exception_is_explained():
     public = re.findall(r'^    "(\w+)",$', repository.text("python/pecan/errors.py"), re.MULTILINE)
-    assert len(public) > 5, "could not read the exceptions out of python/pecan/errors.py"
+    assert len(public) > 5, "could not read the exceptions from python/pecan/errors.py"
     mute = [name for name in public if f"`{name}`" not in repository.text("docs/reference/errors.md")]
     mute = [name for name in mute if f"`pecan.{name}`" not in repository.text("docs/reference/errors.md")]
     assert not mute, f"docs/reference/errors.md does not explain {mute}"
@@ -135,18 +135,18 @@ def test_the_words_of_the_architecture_are_explained():
 
 
 def words_of(name: str) -> list[str]:
-    """The lower-case words of a name in camel, snake or kebab case."""
+    """The words of a name in camel, snake or kebab case, in lower case."""
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
 
 
-def strangers(names: list[str]) -> list[str]:
-    """A sentence for every name that has a word for which we have another."""
+def replaced(names: list[str]) -> list[str]:
+    """A sentence for every name that contains a replaced word."""
     return [
-        f"{name}: we say {STRANGERS[word]}, not {word}"
+        f"{name}: the term is {REPLACED[word]}, not {word}"
         for name in names
         if name not in KEPT
         for word in words_of(name)
-        if word in STRANGERS
+        if word in REPLACED
     ]
 
 
@@ -156,8 +156,8 @@ def test_messages_use_the_words_of_the_architecture():
         bare = re.sub(r"//.*", "", repository.text(file))
         names += re.findall(r"\b(?:message|enum|rpc|service)\s+(\w+)", bare)
         names += re.findall(r"\b(\w+)\s*=\s*\d+;", bare)
-    assert len(names) > 50, "could not read the names out of the .proto files"
-    assert not strangers(names), "\n".join(strangers(names))
+    assert len(names) > 50, "could not read the names from the .proto files"
+    assert not replaced(names), "\n".join(replaced(names))
 
 
 def test_flags_use_the_words_of_the_architecture():
@@ -165,12 +165,12 @@ def test_flags_use_the_words_of_the_architecture():
     sources = [repository.text(name) for name in repository.hand_written_go() if name.startswith("service/")]
     flags = [flag for source in sources if "spf13/pflag" in source for flag in defined.findall(source)]
     assert flags, "could not read the flags of the commands"
-    assert not strangers(flags), "\n".join(strangers(flags))
+    assert not replaced(flags), "\n".join(replaced(flags))
 
 
 def test_a_strange_word_is_seen():
-    assert len(strangers(["TaskId", "worker_partition", "max-iteration"])) == 3
-    assert not strangers(["StreamId", "sharding", "max-streams"])
+    assert len(replaced(["TaskId", "worker_partition", "max-iteration"])) == 3
+    assert not replaced(["StreamId", "sharding", "max-streams"])
 
 
 def test_generated_files_are_fresh(tmp_path):
@@ -189,6 +189,6 @@ def test_generated_files_are_fresh(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     fresh = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*.pb.go")}
     committed = {name: repository.text(name) for name in repository.with_suffix(".pb.go")}
-    assert sorted(fresh) == sorted(committed), "make generate writes other files than are committed"
+    assert sorted(fresh) == sorted(committed), "make generate writes different files from those committed"
     stale = [name for name, content in fresh.items() if content != committed[name]]
-    assert not stale, f"{stale} are not what make generate writes"
+    assert not stale, f"{stale} differ from the output of make generate"

@@ -1,7 +1,7 @@
-"""Generated files are those that their generators write; `make generate` writes them anew.
+"""Generated files are equal to the output of their generators. `make generate` writes them again.
 
-The messages of TensorFlow and its registry of operations come from the TensorFlow that is installed: with another than the
-recorded one there is nothing to compare with.
+TensorFlow's messages and its registry of ops come from the installed TensorFlow. With another version than the recorded
+one the tests are skipped.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def _installed() -> str:
 
 def _compare(written: pathlib.Path, committed: list[str], at: str) -> None:
     made = {str(path.relative_to(written)): path.read_bytes() for path in written.rglob("*") if path.is_file()}
-    assert sorted(made) == sorted(committed), "files came or went: run make generate and commit what it gives"
+    assert sorted(made) == sorted(committed), "files were added or removed: run make generate and commit the result"
     old = [name for name, content in made.items() if (repository.ROOT / at / name).read_bytes() != content]
-    assert not old, f"{old} are not what {at or 'the generator'} gives: run make generate"
+    assert not old, f"{old} differ from the output of {at or 'the generator'}: run make generate"
 
 
-@pytest.mark.skipif(_installed() != RECORDED, reason=f"the files were made with TensorFlow {RECORDED}")
+@pytest.mark.skipif(_installed() != RECORDED, reason=f"the files were generated with TensorFlow {RECORDED}")
 @pytest.mark.parametrize("generator", ["proto/generate.py", "service/graph/ops/genops.py"])
 def test_generated_files_are_what_their_generators_write(generator: str, tmp_path: pathlib.Path) -> None:
     subprocess.run([sys.executable, str(repository.ROOT / generator), str(tmp_path)], check=True, timeout=300)
@@ -45,11 +45,11 @@ def test_generated_files_are_what_their_generators_write(generator: str, tmp_pat
 
 
 def test_what_says_that_it_is_generated_has_a_generator() -> None:
-    strangers = [
+    unexpected = [
         name
         for name in repository.with_suffix(".go", ".py", ".c", ".h")
         if repository.generated(name) and not (name.startswith("proto/") and name.endswith(".pb.go"))
     ]
-    # The module that knows the mark has it in its text.
-    strangers.remove("tests/repo/repository.py")
-    assert not strangers, f"{strangers}: add their generator to make generate and to this test"
+    # This module contains the mark in its text.
+    unexpected.remove("tests/repo/repository.py")
+    assert not unexpected, f"{unexpected}: add their generator to make generate and to this test"

@@ -1,4 +1,4 @@
-"""docs/guarantees.md names the tests that hold its cells. They are there."""
+"""docs/guarantees.md names the tests of its cells. The tests exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GO = re.findall(r"`((?:service|native|tests)/[\w/]+): (\w+)`", PAGE)
 
 def test_the_page_names_tests():
     assert len(PYTHON) + len(GO) >= 20
-    # Whatever looks like a test is read as one.
+    # The patterns match everything that looks like a test.
     assert PAGE.count("`tests/") == len(PYTHON) + sum(package.startswith("tests/") for package, _ in GO)
 
 
@@ -22,7 +22,7 @@ def test_the_page_names_tests():
 def test_a_named_test_in_python_exists(path, name, case):
     source = repository.text(path)
     assert not name or f"def {name}(" in source
-    # A case is named by the beginning of its id.
+    # The start of its id names a case.
     assert not case or f'"{case}"' in source
 
 

@@ -1,4 +1,4 @@
-"""Rules of the house: what lies at the top, how long files are, what may not stand in them."""
+"""Rules about files: which ones are at the top level, how long files may be, and what they may not contain."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOP_LEVEL = {
 }
 MAIN_LINES, FILE_LINES = 60, 800
 CODE = (".go", ".py", ".c", ".h", ".proto", ".sh", "Makefile", ".ci/run", ".toml", ".md", ".service", ".yaml", ".yml")
-# Written in pieces, so that this file does not hold what it looks for.
+# The words are written in parts, so that this file does not contain them.
 HOSTS = [
     "proxy." + "golang.org",
     "sum." + "golang.org",
@@ -63,17 +63,17 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 def test_nothing_new_lies_at_the_top():
     top = {name.split("/")[0] for name in repository.tracked()}
-    strangers = {name for name in top - TOP_LEVEL if not name.startswith(".")}
-    assert not strangers, (
-        f"{sorted(strangers)}: the top level is fixed (docs/architecture.md); find the room where this belongs"
+    unexpected = {name for name in top - TOP_LEVEL if not name.startswith(".")}
+    assert not unexpected, (
+        f"{sorted(unexpected)}: the top level is fixed (docs/architecture.md); find the directory where this belongs"
     )
     missing = TOP_LEVEL - top
-    assert not missing, f"{sorted(missing)} is missing at the top"
+    assert not missing, f"{sorted(missing)} is missing at the top level"
 
 
 def test_nothing_is_a_link_to_elsewhere():
     links = [line for line in repository.run("git", "ls-files", "-s").splitlines() if line.startswith("120000 ")]
-    assert not links, f"symbolic links are not kept: {links}"
+    assert not links, f"symbolic links are not allowed: {links}"
 
 
 def test_the_licence_is_apache_2():
@@ -106,7 +106,7 @@ def test_mains_only_wire():
     mains = [name for name in repository.with_suffix("main.go") if name.startswith("service/cmd/")]
     assert len(mains) >= 3, f"found the commands {mains}"
     fat = {name: lines for name in mains if (lines := repository.text(name).count("\n")) > MAIN_LINES}
-    assert not fat, f"{fat}: a main reads flags, validates and runs; at most {MAIN_LINES} lines"
+    assert not fat, f"{fat}: a main reads flags, validates them and runs the service, in at most {MAIN_LINES} lines"
 
 
 def test_files_stay_readable():
@@ -115,7 +115,7 @@ def test_files_stay_readable():
         for name in repository.with_suffix(".go", ".py", ".c")
         if not repository.generated(name) and (lines := repository.text(name).count("\n")) > FILE_LINES
     }
-    assert not long, f"{long}: at most {FILE_LINES} lines; find the second noun in them"
+    assert not long, f"{long}: at most {FILE_LINES} lines; split them by idea"
 
 
 def test_no_file_names_a_registry_or_this_machine():
@@ -146,12 +146,12 @@ def test_packages_do_nothing_when_loaded():
         for name in repository.hand_written_go()
         if re.search(r"^func init\(\)", repository.text(name), re.MULTILINE)
     ]
-    assert not found, f"{found}: no init functions; wire in main"
+    assert not found, f"{found}: no init functions; connect parts in main"
 
 
 def test_only_mains_end_the_process():
     ending = re.compile(r"\blog\.Fatal|\bos\.Exit\(")
-    # The half of main that all commands have in common.
+    # The part of main that all commands share.
     common = "service/internal/cli/cli.go"
     found = [
         name
@@ -193,9 +193,9 @@ def test_links_between_documents_lead_somewhere(name):
 def test_every_picture_is_drawn_from_its_text():
     drawing = runpy.run_path(str(repository.ROOT / "docs/diagrams/draw.py"))
     sources = [name for name in repository.tracked() if name.endswith(".dot")]
-    assert sources, "no picture in docs/diagrams"
+    assert sources, "no diagram in docs/diagrams"
     stale = [name for name in sources if drawing["mark"](repository.ROOT / name) not in repository.text(name[:-4] + ".svg")]
-    assert not stale, f"{stale} changed: run make diagrams and commit the pictures"
+    assert not stale, f"{stale} changed: run make diagrams and commit the result"
 
 
 def test_commands_of_the_readme_are_targets_of_the_makefile():

@@ -1,4 +1,4 @@
-"""docs/scenarios.md names the tests of each scenario. They are there, and say which scenario they are."""
+"""docs/scenarios.md names the tests of each scenario. The tests exist, and their comments name the scenario."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import repository
 
 PAGE = repository.text("docs/scenarios.md")
 ROWS = {row[0]: row for row in re.findall(r"^\| ([A-Z]\d+) \| (.+) \| (.+) \| (.+) \| (.+) \|$", PAGE, re.MULTILINE)}
-# Those that the service promises to stand; the page may have more.
+# The scenarios that the service promises to survive. The page may have more.
 WANTED = re.findall(
     r"\w+",
     "T1 T2 T3 T4 T5 T6 T7 K1 K2 K3 K4 K5 K6 K9 K10 K11 K12 K15 D1 D2 D3 D7 D8 D11 N1 N2 N4 N7 N8 N9 N10 G1 G2 G5 G6 G7 C1 "
@@ -22,18 +22,18 @@ GO = [(row[0], *named) for row in ROWS.values() for named in re.findall(r"`((?:s
 
 
 def says(identity: str, words: str) -> bool:
-    """Whether a comment begins with the scenario, alone or in a list: `K1, K2: ...`, `G1, short: ...`."""
+    """Whether a comment starts with the scenario, alone or in a list: `K1, K2: ...`, `G1, short: ...`."""
     return re.match(rf"(?:[A-Z]\d+, )*{identity}\b[^:]{{0,20}}:", words) is not None
 
 
 def test_every_scenario_has_a_row_with_tests_and_their_kind():
-    assert list(ROWS) == re.findall(r"^\| ([A-Z]\d+) ", PAGE, re.MULTILINE), "a row is written twice, or not like the others"
+    assert list(ROWS) == re.findall(r"^\| ([A-Z]\d+) ", PAGE, re.MULTILINE), "a row is duplicate, or has another form than the others"
     assert not set(WANTED) - set(ROWS)
     named = {identity for identity, _, _ in PYTHON + GO}
     assert named == set(ROWS), "rows without tests"
     for identity, _, _, kinds, tests in ROWS.values():
         assert set(kinds.split(", ")) <= KINDS, f"{identity}: {kinds}"
-        assert tests.count("`") == 2 * len([test for test in PYTHON + GO if test[0] == identity]), f"{identity}: what looks like a test is none"
+        assert tests.count("`") == 2 * len([test for test in PYTHON + GO if test[0] == identity]), f"{identity}: a name looks like a test and is not one"
 
 
 @pytest.mark.parametrize(("identity", "path", "name"), PYTHON)
