@@ -315,7 +315,7 @@ def test_file_sharding_with_fewer_files_than_the_list_of_workers(tmp_path):
         tf.data.TextLineDataset(names).apply(
             pecan.distribute(dispatcher.target, sharding=pecan.ShardingPolicy.FILE, dispatcher_timeout_s=5)
         )
-    assert "each of the 3 workers of the dispatcher's list (--worker-addresses), the dataset has 2" in str(caught.value)
+    assert "each of the 3 workers of the dispatcher's list (--worker-addresses), and the dataset has 2" in str(caught.value)
     assert isinstance(caught.value, tf.errors.InvalidArgumentError)
 
 

@@ -199,7 +199,7 @@ ADVERSARIES = {
     "a dataset of nothing": Adversary((on_picture(lambda x: x // 2, "halves"), CROP), "", source=none),
     "batches, the last of them not full": Adversary(
         (lambda d: d.batch(3), on_picture(lambda x: x - tf.reduce_max(x, axis=0), "less"), on_picture(lambda x: x[:, :8], "rows")),
-        "what Sub does to it is not followed",
+        "it is not known what Sub does to it",
         any="its function was traced for component 0",
     ),
     # Components of several tensors.

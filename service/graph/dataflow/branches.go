@@ -6,7 +6,7 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
-// mergeBranches is a tensor that is one of two.
+// mergeBranches returns a tensor that is one of two.
 func (f *scope) mergeBranches(a, b *tensor) *tensor {
 	switch {
 	case a.kind == opaque:
@@ -31,7 +31,7 @@ func (f *scope) mergeBranches(a, b *tensor) *tensor {
 		t.change = a.change.union(b.change)
 		return t
 	case a.kind == derived || b.kind == derived:
-		return opaqueTensor("it may be made anew, of other things")
+		return opaqueTensor("it may be replaced by values that do not depend on it")
 	}
 	t := derivedFrom(a, b)
 	if a.ranked && b.ranked && len(a.axes) == len(b.axes) {
@@ -53,7 +53,7 @@ func transferSelect(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 		if isIndependent(in...) {
 			return nil
 		}
-		return single(opaqueTensor("which values are chosen is not followed"))
+		return single(opaqueTensor("it is not known which values are chosen"))
 	}
 	t := f.mergeBranches(in[1], in[2])
 	if t.kind == opaque {

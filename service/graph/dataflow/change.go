@@ -6,51 +6,56 @@ import (
 	"strings"
 )
 
-// Change is what a step does to the values of one component that it writes, as seen from that component: what else goes into the result
-// (other components, constants, draws) is among what the step reads, or fixed. Dimensions are those of the component in front of the
-// step, and places along a dimension are counted as there.
+// Change says what a step does to the values of one component that it writes, as seen from that component.
+// All other inputs of the result (other components, constants, random values) are among the step's reads, or
+// they are fixed. Dimensions and positions are those of the component before the step.
 type Change struct {
 	Component int
-	// Opaque says why nothing else is known; empty: the rest holds.
+	// Opaque says why nothing else is known. If it is "", the other fields hold.
 	Opaque string
-	// Computes: the result holds other values than the component; else each of them is one of its values.
+	// Computes: the result has values that the component did not have. Otherwise each value of the result is
+	// one of the component's.
 	Computes bool
-	// Arithmetic: it does so by arithmetic, which comes out otherwise in another type. What computes without only puts values in: those of the
-	// component and others, as a turn puts zeros in where nothing lies.
+	// Arithmetic: the new values come from arithmetic, whose result depends on the type. A step that computes
+	// without arithmetic only inserts values. For example, a rotation inserts zeros outside the image.
 	Arithmetic bool
-	// AlignmentDependent: the last bits of what it computes point by point may depend on where in memory a value lies. Functions like the logarithm are
-	// computed in one way for several values at once, and in another for the few that are left at the end.
+	// AlignmentDependent: the last bits of a value that is computed point by point may depend on its position
+	// in memory. Functions such as the logarithm process several values at once, and the few left at the end
+	// in another way.
 	AlignmentDependent bool
-	// Affine: what it computes are sums of the component's values, with fixed weights, and something fixed.
+	// Affine: the new values are sums of the component's values with fixed weights, plus something fixed.
 	Affine bool
-	// PositionDependent has the dimensions along which it computes differently from place to place, as the subtraction of a mean for each
-	// channel does along the last one.
+	// PositionDependent contains the dimensions along which the computation differs from position to
+	// position. For example, the subtraction of a mean per channel differs along the last dimension.
 	PositionDependent Dims
-	// Moves has the dimensions along which values change places, are left out or are added.
+	// Moves contains the dimensions along which values change places, or are removed or added.
 	Moves Dims
-	// Permutes has those of Moves along which it does more than turn the order of all values around.
+	// Permutes contains the dimensions of Moves along which the step does more than reverse the order of all
+	// values.
 	Permutes Dims
-	// Mixes has the dimensions along which a value is computed from several, and Skews those of them along which values in the opposite
-	// order do not give their results in the opposite order.
+	// Mixes contains the dimensions along which a value is computed from several. Skews contains those of
+	// them along which reversed values do not give reversed results.
 	Mixes, Skews Dims
-	// DependsOnSize has the dimensions on whose sizes it depends what is done, or that must have the sizes that they had when the function was
-	// traced.
+	// DependsOnSize contains the dimensions whose sizes affect the computation, or must be the sizes at which
+	// the function was traced.
 	DependsOnSize Dims
-	// ChecksSize has the dimensions on whose sizes it depends whether the step fails, or how much it draws.
+	// ChecksSize contains the dimensions whose sizes decide whether the step fails, or how many values it
+	// draws.
 	ChecksSize Dims
-	// Sizes has the dimensions that may have another size behind it.
+	// Sizes contains the dimensions whose size may change.
 	Sizes Dims
-	// After are the sizes behind it, -1 where one is not known; none if it is opaque.
+	// After has the sizes after the step, -1 for an unknown one. It is empty if the change is opaque.
 	After []int64
 }
 
-// PerValue tells whether a map computes each value from the one at its place, and keeps all sizes: it may then do the same to rows one by
-// one and to a batch of them.
+// PerValue reports whether a map computes each value from the value at the same position and keeps all sizes.
+// Such a map may do the same to single rows as to a batch of rows.
 func (c Change) PerValue() bool {
 	return c.Opaque == "" && c.Moves|c.Mixes|c.Sizes|c.ChecksSize == 0
 }
 
-// SameInBatches tells whether a map that computes value by value does to rows in batches what it does to rows.
+// SameInBatches reports whether a map that computes value by value does the same to rows in batches as to
+// single rows.
 func SameInBatches(rows, inBatches Change, batches int) bool {
 	for range batches {
 		rows = rows.InBatches()
@@ -58,7 +63,7 @@ func SameInBatches(rows, inBatches Change, batches int) bool {
 	return rows.PerValue() && inBatches.PerValue() && rows.PositionDependent == inBatches.PositionDependent && rows.DependsOnSize == inBatches.DependsOnSize
 }
 
-// InBatches is what the same map does to rows where they lie in batches.
+// InBatches returns what the same map does to rows if they are in batches.
 func (c Change) InBatches() Change {
 	for _, dims := range []*Dims{&c.PositionDependent, &c.Moves, &c.Permutes, &c.Mixes, &c.Skews, &c.DependsOnSize, &c.ChecksSize, &c.Sizes} {
 		*dims <<= 1
@@ -74,10 +79,11 @@ type Dims uint32
 
 const maxDims = 16
 
-// rankDim stands among the dimensions for how many there are: what looks at that does something else to rows in batches.
+// rankDim is the bit in Dims for the number of dimensions. A step that depends on this number does something
+// else to rows in batches.
 const rankDim Dims = 1 << maxDims
 
-// DimSet is the set of the given dimensions.
+// DimSet returns the set of the given dimensions.
 func DimSet(dims ...int) (s Dims) {
 	for _, d := range dims {
 		s |= 1 << d
@@ -96,7 +102,7 @@ func (s Dims) String() string {
 	return strings.Join(words, ",")
 }
 
-// union gives what holds of a result that is made of two.
+// union returns the change of a result that is computed from two tensors.
 func (c Change) union(other Change) Change {
 	c.Computes = c.Computes || other.Computes
 	c.Arithmetic = c.Arithmetic || other.Arithmetic
@@ -111,8 +117,9 @@ func (c Change) union(other Change) Change {
 	return c
 }
 
-// CommutesWith tells whether two steps, next to each other, may change places as far as this component goes, and the result is equal to
-// the last bit, but for bits of what is no number; why not, if not.
+// CommutesWith reports whether two adjacent steps may change places as far as this component is concerned.
+// The result must be equal to the last bit, except for the bits of NaN values. why is the reason if they may
+// not.
 func (c Change) CommutesWith(other Change) (ok bool, why string) {
 	switch {
 	case c.Opaque != "":
@@ -124,7 +131,7 @@ func (c Change) CommutesWith(other Change) (ok bool, why string) {
 	}
 	for _, pair := range [][2]Change{{c, other}, {other, c}} {
 		if both := pair[0].Moves & (pair[1].PositionDependent | pair[1].Moves | pair[1].Mixes); both != 0 {
-			return false, fmt.Sprintf("one moves values along dimension %v, and the other's work depends on places there", both)
+			return false, fmt.Sprintf("one moves values along dimension %v, and the other's work depends on positions there", both)
 		}
 		if pair[0].Moves != 0 && (pair[1].AlignmentDependent || pair[1].Mixes != 0) {
 			return false, "one moves values, and the last bits of what the other computes may depend on where they lie"

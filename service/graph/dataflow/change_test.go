@@ -11,8 +11,9 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/graphtest"
 )
 
-// The names of the steps say what they do to pictures, also where the size of these is not known.
-func TestChangesAreFoundInFunctions(t *testing.T) {
+// The names of the steps in the test data say what the steps do to images. "changes_of_any_size" has images
+// of unknown size.
+func TestChangesOfFunctions(t *testing.T) {
 	for _, name := range []string{"changes", "changes_of_any_size"} {
 		g := graphtest.Parse(t, name)
 		steps := 0
@@ -37,7 +38,7 @@ func TestChangesAreFoundInFunctions(t *testing.T) {
 	}
 }
 
-// changeWords are the traits as the steps of the test are named by them.
+// changeWords describes a change in the words that the names of the test steps use.
 func changeWords(c dataflow.Change) string {
 	if c.Opaque != "" {
 		return "opaque"

@@ -8,18 +8,20 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// Dependencies is how the results of a function come of its arguments. It is found by following the edges of its body, never by trust in
-// names or in what users say: an argument that a result might depend on, it depends on.
+// Dependencies says how the results of a function depend on its arguments. The analysis follows the edges of
+// the function's body, and never trusts names or user statements. If a result might depend on an argument,
+// the analysis says that it does.
 type Dependencies struct {
-	// From are, for each result, the arguments that it is computed from.
+	// From contains, for each result, the arguments that it depends on.
 	From []ArgSet
-	// Same is, for each result, the argument that it is, unchanged; -1 where there is none.
+	// Same contains, for each result, the argument that it returns unchanged, -1 if there is none.
 	Same []int
-	// Effects are the arguments on which anything depends that the function does besides: a check that fails, a print, a state.
+	// Effects contains the arguments that the function's other effects depend on: a check that fails, a
+	// print, a state.
 	Effects ArgSet
 }
 
-// ArgSet holds arguments by number.
+// ArgSet is a set of arguments, by number.
 type ArgSet []bool
 
 // Add adds the arguments of another set.
@@ -38,18 +40,19 @@ func (s ArgSet) numbers() (numbers []int) {
 	return numbers
 }
 
-// DependencyAnalysis finds the passages of functions, each once.
+// DependencyAnalysis finds the dependencies of functions, each once.
 type DependencyAnalysis struct {
 	g     *graph.Graph
 	known map[string]*Dependencies
 }
 
-// NewDependencyAnalysis prepares the analysis of a graph's functions.
+// NewDependencyAnalysis returns an analysis of a graph's functions.
 func NewDependencyAnalysis(g *graph.Graph) *DependencyAnalysis {
 	return &DependencyAnalysis{g, map[string]*Dependencies{}}
 }
 
-// Of gives the passage of a function; nil where an argument is a list, which functions of tf.data's steps do not have.
+// Of returns the dependencies of a function. It returns nil if an argument or a result is a list, which
+// functions of tf.data's steps do not have.
 func (p *DependencyAnalysis) Of(name string) *Dependencies {
 	if found, ok := p.known[name]; ok {
 		return found
@@ -74,7 +77,7 @@ func (p *DependencyAnalysis) Of(name string) *Dependencies {
 		source := f.GetRet()[out.GetName()]
 		found.From, found.Same = append(found.From, body.depends(source)), append(found.Same, body.same(source))
 	}
-	// What runs although no result needs it: what the function waits for, and ops with a state.
+	// Control outputs and stateful ops run even if no result needs them.
 	for _, node := range f.GetControlRet() {
 		found.Effects.Add(body.effects(body.nodes[node]))
 	}
@@ -87,7 +90,7 @@ func (p *DependencyAnalysis) Of(name string) *Dependencies {
 	return found
 }
 
-// UsedElsewhere tells whether another result than its own is computed from an argument.
+// UsedElsewhere reports whether a result other than the component's own depends on the component.
 func (p *Dependencies) UsedElsewhere(component int) bool {
 	for result, from := range p.From {
 		if result != component && from[component] && p.Same[result] != result {
@@ -97,7 +100,7 @@ func (p *Dependencies) UsedElsewhere(component int) bool {
 	return false
 }
 
-// functionBody is a function whose edges are followed.
+// functionBody is a function whose edges the analysis follows.
 type functionBody struct {
 	*DependencyAnalysis
 	nodes map[string]*tf.NodeDef
@@ -107,7 +110,7 @@ type functionBody struct {
 
 func (b *functionBody) none() ArgSet { return make(ArgSet, len(b.args)) }
 
-// depends gives the arguments that an input inside the function is computed from.
+// depends returns the arguments that an input inside the function depends on.
 func (b *functionBody) depends(input string) ArgSet {
 	name := nodedef.InputNode(input)
 	if i, ok := b.args[name]; ok {
@@ -129,7 +132,7 @@ func (b *functionBody) depends(input string) ArgSet {
 	return from
 }
 
-// effects gives the arguments on which depends what a node does besides giving results.
+// effects returns the arguments that a node's effects other than its results depend on.
 func (b *functionBody) effects(n *tf.NodeDef) ArgSet {
 	called, _ := b.call(n, "")
 	if called == nil {
@@ -138,20 +141,20 @@ func (b *functionBody) effects(n *tf.NodeDef) ArgSet {
 	from := b.none()
 	for i, input := range n.GetInput() {
 		if i >= len(called.Effects) || called.Effects[i] {
-			// What it waits for stands behind its arguments.
+			// The control inputs come after the arguments.
 			from.Add(b.depends(input))
 		}
 	}
 	return from
 }
 
-// node gives the arguments that a node is computed from, whichever of its results is asked for.
+// node returns the arguments that any result of a node depends on.
 func (b *functionBody) node(n *tf.NodeDef) ArgSet {
 	if found, ok := b.seen[n.GetName()]; ok {
 		return found
 	}
 	from := b.none()
-	// Parse has made sure that no node depends on itself.
+	// Parse refuses a node that depends on itself, so this recursion ends.
 	for _, input := range n.GetInput() {
 		from.Add(b.depends(input))
 	}
@@ -159,8 +162,9 @@ func (b *functionBody) node(n *tf.NodeDef) ArgSet {
 	return from
 }
 
-// call gives the passage of the function that a node calls, and which of its results an input is, if one is named; nil where it calls
-// none, or in a way that is not followed.
+// call returns the dependencies of the function that a node calls, and the number of the result that input
+// refers to, if input is not "". It returns nil if the node calls no function, or calls it in a way that the
+// analysis does not support.
 func (b *functionBody) call(n *tf.NodeDef, input string) (called *Dependencies, result int) {
 	if op := n.GetOp(); op != "PartitionedCall" && op != "StatefulPartitionedCall" {
 		return nil, 0
@@ -175,7 +179,8 @@ func (b *functionBody) call(n *tf.NodeDef, input string) (called *Dependencies, 
 	return called, result
 }
 
-// same gives the argument that an input is, through whatever passes it on unchanged; -1 where it is computed.
+// same returns the argument that an input equals, through ops that pass it on unchanged. It returns -1 if the
+// input is computed.
 func (b *functionBody) same(input string) int {
 	for {
 		name := nodedef.InputNode(input)
@@ -201,7 +206,8 @@ func (b *functionBody) same(input string) int {
 	}
 }
 
-// SortedReads are the numbers of two sets, without those from a limit on: what is captured lies behind the components.
+// SortedReads returns the numbers of the arguments in two sets, except those from below on. Captured
+// arguments come after the components.
 func SortedReads(a, b ArgSet, below int) (numbers []int) {
 	both := slices.Clone(a)
 	both.Add(b)

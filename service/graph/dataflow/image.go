@@ -7,9 +7,9 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// Ops on batches of pictures.
+// This file has the ops on batches of images.
 
-// transferResize makes other sizes of pictures in a batch. The sizes are in one of the arguments.
+// transferResize resizes the images of a batch. Argument number sizes has the new sizes.
 func transferResize(sizes int) transfer {
 	return func(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 		x := in[0]
@@ -40,16 +40,16 @@ func transferResize(sizes int) transfer {
 		for _, other := range in[1:] {
 			t.change.DependsOnSize |= other.sizeDependencies()
 		}
-		// What lies outside of the picture is put in.
+		// The op inserts a fixed value outside the image.
 		t.change.Arithmetic = t.change.Arithmetic || !TakesNearest(n)
 		t.change.Computes = t.change.Computes || !TakesNearest(n) || string(n.GetAttr()["fill_mode"].GetS()) == "CONSTANT"
 		return single(t)
 	}
 }
 
-// transferScaled is for the resize that looks at all values of a picture that is made smaller ("antialias").
+// transferScaled handles the resize that uses all values of an image when it shrinks it ("antialias").
 func transferScaled(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
-	// In what it mixes it is like any other resize, whatever it is scaled by.
+	// It mixes the same dimensions as any other resize, whatever the scale is.
 	out := transferResize(1)(f, n, in)
 	if out == nil || len(in) != 4 || !f.wholeImage(n, in) {
 		return out
@@ -58,14 +58,14 @@ func transferScaled(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	for i := range 2 {
 		at := x.axes[1+i]
 		t.change.Skews &^= at.dims() &^ x.change.Skews
-		// The size of before may stand in the function as a number.
+		// The function may contain the old size as a constant.
 		t.change.DependsOnSize |= dependentDims(at, at.size())
 	}
 	return out
 }
 
-// wholeImage tells whether a picture is scaled by the quotient of the sizes that it gets and has, and not shifted. It comes out
-// mirrored, then, if it is mirrored.
+// wholeImage reports whether an image is scaled by the quotient of its new and old sizes, and not shifted. In
+// that case a mirrored image gives a mirrored result.
 func (f *scope) wholeImage(n *tf.NodeDef, in []*tensor) bool {
 	x, sizes := in[0], in[1]
 	quotient, shift := f.nodes[nodedef.InputNode(n.GetInput()[2])], f.nodes[nodedef.InputNode(n.GetInput()[3])]
@@ -84,15 +84,16 @@ func (f *scope) wholeImage(n *tf.NodeDef, in []*tensor) bool {
 	return true
 }
 
-// TakesNearest tells whether each value of a picture that is resized or turned is one of those that it had, or one that is put in.
+// TakesNearest reports whether each value of a resized or rotated image is one of its old values, or an
+// inserted one.
 func TakesNearest(n *tf.NodeDef) bool {
 	return n.GetOp() == "ResizeNearestNeighbor" || n.GetOp() == ImageProjectiveOp && string(n.GetAttr()["interpolation"].GetS()) == "NEAREST"
 }
 
-// ImageProjectiveOp is the op that turns, shifts and shears images.
+// ImageProjectiveOp is the op that rotates, shifts and shears images.
 const ImageProjectiveOp = "ImageProjectiveTransformV3"
 
-// mirrors tells whether a mirrored picture gives a mirrored result.
+// mirrors reports whether a mirrored image gives a mirrored result.
 func mirrors(n *tf.NodeDef) bool {
 	switch n.GetOp() {
 	case "ResizeArea":

@@ -8,26 +8,26 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// linearity says when an op of two arguments is affine.
+// linearity says when an op with two arguments is affine.
 type linearity int
 
 const (
 	never linearity = iota
 	// sums: always.
 	sums
-	// scales: when one of them is fixed.
+	// scales: if one of the arguments is fixed.
 	scales
-	// divides: when the right one is fixed.
+	// divides: if the right argument is fixed.
 	divides
 )
 
-// acceptsAnyShapes tells whether a comparison answers also for shapes that do not fit.
+// acceptsAnyShapes reports whether a comparison also accepts incompatible shapes.
 func acceptsAnyShapes(n *tf.NodeDef) bool {
 	v, ok := n.GetAttr()["incompatible_shape_error"]
 	return ok && !v.GetB()
 }
 
-// pointwise makes each value of the one at its place.
+// pointwise computes each value from the value at the same position.
 func pointwise(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	x := in[0]
 	switch x.kind {
@@ -56,17 +56,19 @@ func pointwise(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	return single(t)
 }
 
-// evenOps round each value of floats as the standard says, wherever it lies.
+// evenOps round each float as IEEE 754 says, wherever the value is in memory.
 var evenOps = ops.Names(`
 	Abs Ceil Floor Neg Rint Round Sqrt Square IsFinite IsInf IsNan Add AddV2 Sub Mul RealDiv Div SquaredDifference
 	Equal NotEqual Less LessEqual Greater GreaterEqual
 `)
 
-// evenComplexOps do so for complex numbers: their quotients are computed like logarithms.
+// evenComplexOps do the same for complex numbers. Quotients of complex numbers are not among them: they are
+// computed like logarithms.
 var evenComplexOps = ops.Names(`Neg Add AddV2 Sub Equal NotEqual`)
 
-// uneven tells whether the last bits of what an op computes may depend on where in memory a value lies. Of a float that does not fit,
-// a cast to an integer makes whatever the instruction at hand makes; that of zeros with a sign holds for the larger and the smaller of two.
+// uneven reports whether the last bits of an op's results may depend on the position of a value in memory. If
+// a float does not fit into an integer, the result of the cast depends on the CPU instruction. The maximum
+// and the minimum of zeros with different signs depend on it too.
 func uneven(n *tf.NodeDef) bool {
 	of := n.GetAttr()["T"].GetType()
 	switch {
@@ -91,12 +93,12 @@ func complexNumber(t tf.DataType) bool {
 	return t == tf.DataType_DT_COMPLEX64 || t == tf.DataType_DT_COMPLEX128
 }
 
-// IsInteger tells whether a type has integer values.
+// IsInteger reports whether a type has integer values.
 func IsInteger(t tf.DataType) bool {
 	return !floating(t) && !complexNumber(t) && t != tf.DataType_DT_BOOL
 }
 
-// binary computes value by value from two tensors, the smaller of which is spread over the larger one.
+// binary computes value by value from two tensors. It broadcasts the smaller tensor to the larger one.
 func (f *scope) binary(op string, affine linearity, a, b *tensor) *tensor {
 	switch {
 	case a.kind == opaque || b.kind == opaque:
@@ -155,10 +157,10 @@ func (f *scope) binary(op string, affine linearity, a, b *tensor) *tensor {
 	return t
 }
 
-// broadcast computes value by value with a tensor that has nothing of the component's values.
+// broadcast computes value by value with a tensor that does not depend on the component's values.
 func broadcast(x, other *tensor, affine bool) *tensor {
 	if !other.ranked || !x.ranked || len(other.axes) > len(x.axes) {
-		return opaqueTensor("the shape of what is computed with is not known")
+		return opaqueTensor("the shape of the other operand is not known")
 	}
 	t := x.with(x.axes)
 	for i, o := range other.axes {
@@ -167,7 +169,7 @@ func broadcast(x, other *tensor, affine bool) *tensor {
 			continue
 		}
 		if !mine.size().is(o.size()) {
-			return opaqueTensor("it may get larger by what is computed with")
+			return opaqueTensor("the other operand may make it larger")
 		}
 		t.change.PositionDependent |= mine.dims()
 		t.change.DependsOnSize |= dependentDims(mine, o.size())
@@ -178,7 +180,8 @@ func broadcast(x, other *tensor, affine bool) *tensor {
 	return t
 }
 
-// mergeDerived is a tensor that has something of two, which have the same dimensions but for those of size 1.
+// mergeDerived returns a tensor that is computed from two tensors with equal dimensions. Dimensions of size 1
+// may differ.
 func mergeDerived(a, b *tensor) *tensor {
 	if !a.ranked || !b.ranked || len(a.axes) != len(b.axes) {
 		return nil

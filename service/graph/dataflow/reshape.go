@@ -6,7 +6,7 @@ import (
 	tf "github.com/pecan-ml/pecan/proto/tensorflow"
 )
 
-// Ops that move values, and those that compute with sizes.
+// This file has the ops that move values, and those that compute with sizes.
 
 func transferPack(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	if !isIndependent(in...) || n.GetAttr()["axis"].GetI() != 0 {
@@ -60,19 +60,19 @@ func transferPad(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 		to := f.unknown(paddings.sizeDependencies())
 		if paddings.intsKnown && len(paddings.ints) == 2*len(x.axes) {
 			before, b := paddings.ints[2*i].constant()
-			behind, e := paddings.ints[2*i+1].constant()
-			if b && e && before == 0 && behind == 0 {
+			after, e := paddings.ints[2*i+1].constant()
+			if b && e && before == 0 && after == 0 {
 				continue
 			}
 			if has, known := a.size().constant(); known && b && e {
-				to = literal(has + before + behind)
+				to = literal(has + before + after)
 			}
 		}
 		if !t.resized(i, to) {
 			return nil
 		}
 	}
-	// What another step computes would not be computed of what is put in.
+	// Another step's computation would not apply to the inserted values.
 	t.change.Computes = t.change.Computes || n.GetOp() != "MirrorPad"
 	t.change.Arithmetic = t.change.Computes
 	return single(t)
@@ -156,18 +156,18 @@ func transferSqueeze(_ *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	if x.kind == opaque || !x.ranked {
 		return nil
 	}
-	gone := map[int]bool{}
+	removed := map[int]bool{}
 	for _, d := range n.GetAttr()["squeeze_dims"].GetList().GetI() {
 		at, known := axisOf(literal(d), len(x.axes))
 		if !known || !isSizeOne(x.axes[at]) {
 			return nil
 		}
-		gone[at] = true
+		removed[at] = true
 	}
 	t := x.with([]axis{})
 	t.ints, t.intsKnown = x.ints, x.intsKnown
 	for i, a := range x.axes {
-		if len(gone) == 0 {
+		if len(removed) == 0 {
 			if _, known := a.size().constant(); !known {
 				return nil
 			}
@@ -175,7 +175,7 @@ func transferSqueeze(_ *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 				continue
 			}
 		}
-		if !gone[i] {
+		if !removed[i] {
 			t.axes = append(t.axes, a)
 		}
 	}
@@ -212,7 +212,7 @@ func transferReshape(f *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 	}
 	axes := cutAxes(parts, to.ints)
 	if axes == nil {
-		return single(opaqueTensor("its dimensions are cut otherwise"))
+		return single(opaqueTensor("a reshape divides its dimensions differently"))
 	}
 	t := x.with(axes)
 	for i, a := range axes {
@@ -221,7 +221,8 @@ func transferReshape(f *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 	return single(t)
 }
 
-// cutAxes puts parts together to axes of some sizes, of which one may be left open (-1); nil where they do not fit.
+// cutAxes groups parts into axes of the given sizes, of which one may be open (-1). It returns nil if the
+// parts do not fit.
 func cutAxes(parts []axisPart, sizes []symbolicSize) []axis {
 	axes := make([]axis, len(sizes))
 	open := slices.IndexFunc(sizes, func(s symbolicSize) bool { n, known := s.constant(); return known && n < 0 })
@@ -254,7 +255,7 @@ func cutAxes(parts []axisPart, sizes []symbolicSize) []axis {
 	return axes
 }
 
-// cutAxis takes as many parts as have a size together.
+// cutAxis takes parts until their product is the given size.
 func cutAxis(parts []axisPart, to symbolicSize) (a axis, rest []axisPart, fits bool) {
 	for !a.size().is(to) {
 		if len(parts) == 0 {

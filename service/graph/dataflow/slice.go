@@ -44,7 +44,7 @@ func transferGather(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	return single(t)
 }
 
-// resized gives an axis another size, from which values were taken or to which some were added.
+// resized changes the size of an axis from which values were taken or to which values were added.
 func (t *tensor) resized(at int, to symbolicSize) bool {
 	if len(t.axes[at]) != 1 {
 		return false
@@ -66,7 +66,7 @@ func transferSlice(f *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 		from, known := first.constant()
 		switch n, whole := count.constant(); {
 		case count.is(a.size()):
-			// Whatever it begins at: only from 0 on there are so many.
+			// The start does not matter: only a slice from 0 has this size.
 			t.change.DependsOnSize |= dependentDims(a, count)
 			continue
 		case known && from == 0 && whole && n < 0:
@@ -81,7 +81,8 @@ func transferSlice(f *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 	return single(t)
 }
 
-// dependentDims are the places of an axis whose size had to be the number that it is: they are none where it is whatever it may be.
+// dependentDims returns the dimensions of an axis whose size must be exactly the constant size to. It returns
+// none if that size is not a constant, because it then adapts to the axis.
 func dependentDims(a axis, to symbolicSize) Dims {
 	if _, known := to.constant(); known && !isSizeOne(a) {
 		return a.dims()
@@ -89,7 +90,7 @@ func dependentDims(a axis, to symbolicSize) Dims {
 	return 0
 }
 
-// at is one of a row of integers, or the only one, which stands for a row of them.
+// at returns integer i of a vector. A vector of one integer stands for any number of equal ones.
 func (f *scope) at(row *tensor, i int) symbolicSize {
 	if row.intsKnown && len(row.ints) == 1 {
 		i = 0
@@ -143,8 +144,8 @@ func transferStridedSlice(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 			t.change.DependsOnSize |= in[3].ints[i].dependsOn
 			continue
 		}
-		looks := in[1].ints[i].dependsOn | in[2].ints[i].dependsOn | in[3].ints[i].dependsOn
-		to := f.unknown(looks | a.dims())
+		dependsOn := in[1].ints[i].dependsOn | in[2].ints[i].dependsOn | in[3].ints[i].dependsOn
+		to := f.unknown(dependsOn | a.dims())
 		switch has, sized := a.size().constant(); {
 		case sized && known && stride == 1:
 			begin, end := int64(0), has
@@ -158,7 +159,7 @@ func transferStridedSlice(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 				to = literal(max(0, end-begin))
 			}
 		}
-		if t.change.DependsOnSize |= looks; !t.resized(len(t.axes)-1, to) {
+		if t.change.DependsOnSize |= dependsOn; !t.resized(len(t.axes)-1, to) {
 			return nil
 		}
 	}
@@ -166,7 +167,7 @@ func transferStridedSlice(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	return single(t)
 }
 
-// stridedInts is a stretch of a row of integers, or one of them.
+// stridedInts returns a slice of a vector of integers, or one of them.
 func (f *scope) stridedInts(n *tf.NodeDef, in []*tensor) *tensor {
 	x := in[0]
 	if !x.intsKnown || len(x.axes) != 1 || len(in[1].ints) != 1 {
@@ -200,7 +201,8 @@ func (f *scope) stridedInts(n *tf.NodeDef, in []*tensor) *tensor {
 	return withInts(derivedFrom(), ints, newAxis(literal(int64(len(ints))))).ofKind(x)
 }
 
-// within is a place in a row of so many, which may be counted from the end, and beyond it.
+// within returns a position in a vector of count values, clamped to its ends. A negative at counts from the
+// end.
 func within(at, count int64) int64 {
 	if at < 0 {
 		at += count

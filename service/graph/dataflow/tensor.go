@@ -4,21 +4,21 @@ import (
 	"slices"
 )
 
-// valueKind says what a tensor inside a function has to do with the component.
+// valueKind says how a tensor inside a function depends on the component.
 type valueKind int
 
 const (
-	// independent: nothing.
+	// independent: it does not depend on the component.
 	independent valueKind = iota
-	// sizeOnly: it depends on the component's sizes alone.
+	// sizeOnly: it depends only on the component's sizes.
 	sizeOnly
-	// derived: it is the component, changed.
+	// derived: it is computed from the component, as its change says.
 	derived
-	// opaque: it depends on the component in a way that is not followed.
+	// opaque: it depends on the component in a way that the analysis does not understand.
 	opaque
 )
 
-// tensor is what is known of one inside a function.
+// tensor contains what is known about a tensor inside a function.
 type tensor struct {
 	kind   valueKind
 	why    string
@@ -26,15 +26,17 @@ type tensor struct {
 	// axes are its dimensions, if ranked.
 	axes   []axis
 	ranked bool
-	// ints are its values, row by row, if counted.
+	// ints are its values in row-major order, if intsKnown.
 	ints      []symbolicSize
 	intsKnown bool
 }
 
-// axis is a dimension: several of the component that were merged into one, or one, or none for a size of 1.
+// axis is a dimension. It consists of one dimension of the component, of several that were merged, or of none
+// if its size is 1.
 type axis []axisPart
 
-// axisPart is a dimension of the component, or one that has come in (place -1), or one along which all that came in is alike.
+// axisPart is a dimension of the component. dim is -1 for a dimension from elsewhere, and uniform for one
+// along which all values are equal.
 type axisPart struct {
 	size symbolicSize
 	dim  int
@@ -42,24 +44,24 @@ type axisPart struct {
 
 const uniform = -2
 
-// symbolicSize is a product of a number and of sizes that nobody knows.
+// symbolicSize is the product of a number and of unknown sizes, each of which has a letter.
 type symbolicSize struct {
 	n  int64
 	of string
-	// dependsOn has the dimensions of the component that it was computed from.
+	// dependsOn contains the dimensions of the component from which the size is computed.
 	dependsOn Dims
 }
 
 func literal(n int64) symbolicSize { return symbolicSize{n: n} }
 
-func (w *valueAnalysis) unknown(looks Dims) symbolicSize {
-	w.symbols++
-	return symbolicSize{n: 1, of: string(w.symbols), dependsOn: looks}
+func (v *valueAnalysis) unknown(dims Dims) symbolicSize {
+	v.symbols++
+	return symbolicSize{n: 1, of: string(v.symbols), dependsOn: dims}
 }
 
 func (s symbolicSize) is(other symbolicSize) bool { return s.n == other.n && s.of == other.of }
 
-// constant gives a size that is known.
+// constant returns a size, and whether it is known.
 func (s symbolicSize) constant() (int64, bool) { return s.n, s.of == "" }
 
 func productOf(sizes ...symbolicSize) symbolicSize {
@@ -85,7 +87,7 @@ func (a axis) size() symbolicSize {
 	return productOf(sizes...)
 }
 
-// dims are the dimensions of the component that lie in an axis.
+// dims returns the dimensions of the component in an axis.
 func (a axis) dims() (s Dims) {
 	for _, p := range a {
 		if p.dim >= 0 {
@@ -107,7 +109,8 @@ func isSizeOne(a axis) bool {
 	return known && n == 1
 }
 
-// keepsDimensions tells whether a tensor has the component's dimensions in their order. One of size 1 may stand for one that is gone.
+// keepsDimensions reports whether a tensor has the component's dimensions in their order. A new dimension of
+// size 1 may replace a removed one.
 func (t *tensor) keepsDimensions(rank int) bool {
 	if !t.ranked || len(t.axes) != rank {
 		return false
@@ -122,7 +125,7 @@ func (t *tensor) keepsDimensions(rank int) bool {
 	return true
 }
 
-// sizeDependencies are the dimensions on whose sizes a tensor depends.
+// sizeDependencies returns the dimensions whose sizes a tensor depends on.
 func (t *tensor) sizeDependencies() Dims {
 	s := t.change.DependsOnSize
 	for _, n := range t.ints {

@@ -8,17 +8,17 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// transfer gives what is known of the results of an op, one for all of them if they are alike; nil where its arguments are not what it
-// can follow.
+// transfer is the transfer function of an op. It returns what is known about the op's results, one tensor for
+// all if they are alike. It returns nil if it does not understand the arguments.
 type transfer func(f *scope, n *tf.NodeDef, in []*tensor) []*tensor
 
-// transferFunctions are the ops that are followed.
+// transferFunctions maps ops to their transfer functions.
 var transferFunctions = sync.OnceValue(newTransferFunctions)
 
-// newTransferFunctions gives the ops that are followed: those that steps over pictures, sounds and rows of numbers are made of, and those with which
-// their functions compute sizes. Others are blind.
+// newTransferFunctions returns the transfer functions of the ops in typical steps over images, audio and
+// vectors, and of the ops with which such steps compute sizes. Other ops are opaque.
 func newTransferFunctions() map[string]transfer {
-	follows := map[string]transfer{
+	transfers := map[string]transfer{
 		"Const": transferConst, "IdentityN": func(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor { return in },
 		"Shape": transferShape, "Size": transferShape, "Rank": transferRank,
 		"Pack": transferPack, "Unpack": transferUnpack, "ConcatV2": transferConcat, "GatherV2": transferGather,
@@ -34,27 +34,27 @@ func newTransferFunctions() map[string]transfer {
 		"DepthwiseConv2dNative": transferDepthwise, ImageProjectiveOp: transferResize(2), "ScaleAndTranslate": transferScaled,
 	}
 	for _, op := range []string{"ResizeArea", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"} {
-		follows[op] = transferResize(1)
+		transfers[op] = transferResize(1)
 	}
 	for _, op := range []string{"Identity", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics"} {
-		follows[op] = func(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor { return in[:1] }
+		transfers[op] = func(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor { return in[:1] }
 	}
 	for _, op := range []string{
 		"RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "StatelessRandomUniform", "StatelessRandomUniformV2",
 		"StatelessRandomNormal", "StatelessRandomNormalV2", "StatelessRandomUniformInt", "StatelessRandomUniformIntV2",
 		"StatelessTruncatedNormal", "StatelessTruncatedNormalV2",
 	} {
-		follows[op] = transferDrawn
+		transfers[op] = transferDrawn
 	}
 	for _, op := range []string{
 		"Abs", "Acos", "Asin", "Atan", "Ceil", "Cos", "Cosh", "Digamma", "Elu", "Erf", "Exp", "Expm1", "Floor", "Inv", "Invert", "IsFinite", "IsInf",
 		"IsNan", "LeakyRelu", "Log", "Log1p", "LogicalNot", "Reciprocal", "Relu", "Relu6", "Rint", "Round", "Rsqrt", "Selu", "Sigmoid", "Sign",
 		"Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Square", "Tan", "Tanh",
 	} {
-		follows[op] = pointwise
+		transfers[op] = pointwise
 	}
-	follows["Neg"] = pointwise
-	follows["Cast"] = pointwise
+	transfers["Neg"] = pointwise
+	transfers["Cast"] = pointwise
 	for op, affine := range map[string]linearity{
 		"Add": sums, "AddV2": sums, "Sub": sums, "Mul": scales, "RealDiv": divides, "Div": divides, "Maximum": never, "Minimum": never,
 		"Pow": never, "FloorDiv": never, "FloorMod": never, "Mod": never, "TruncateDiv": never, "TruncateMod": never, "SquaredDifference": never,
@@ -62,7 +62,7 @@ func newTransferFunctions() map[string]transfer {
 		"LogicalAnd": never, "LogicalOr": never, "BitwiseAnd": never, "BitwiseOr": never, "BitwiseXor": never,
 		"LeftShift": never, "RightShift": never, "Atan2": never, "DivNoNan": never, "MulNoNan": never, "Xdivy": never, "Xlogy": never,
 	} {
-		follows[op] = func(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
+		transfers[op] = func(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 			if same := acceptsAnyShapes(n); same || len(in) != 2 {
 				return nil
 			}
@@ -74,9 +74,9 @@ func newTransferFunctions() map[string]transfer {
 		}
 	}
 	for op, affine := range map[string]bool{"Mean": true, "Sum": true, "Max": false, "Min": false, "Prod": false, "All": false, "Any": false, "EuclideanNorm": false} {
-		follows[op] = reducing(affine)
+		transfers[op] = reducing(affine)
 	}
-	return follows
+	return transfers
 }
 
 func single(t *tensor) []*tensor {
@@ -86,7 +86,8 @@ func single(t *tensor) []*tensor {
 	return []*tensor{t}
 }
 
-// derivedFrom is a tensor of the same kind as others that are not followed, without its values.
+// derivedFrom returns a tensor that depends on the sizes that other tensors depend on, without their values.
+// None of these tensors may be derived or opaque.
 func derivedFrom(in ...*tensor) *tensor {
 	t := &tensor{}
 	for _, arg := range in {
@@ -98,7 +99,7 @@ func derivedFrom(in ...*tensor) *tensor {
 	return t
 }
 
-// isIndependent tells whether tensors have nothing of the component's values.
+// isIndependent reports whether no tensor depends on the component's values.
 func isIndependent(in ...*tensor) bool {
 	return !slices.ContainsFunc(in, func(t *tensor) bool { return t.kind == derived || t.kind == opaque })
 }
@@ -110,7 +111,7 @@ func (t *tensor) with(axes []axis) *tensor {
 	return &c
 }
 
-// withInts is a tensor of integers that are known.
+// withInts returns a tensor of known integers.
 func withInts(like *tensor, ints []symbolicSize, axes ...axis) *tensor {
 	t := like.with(axes)
 	t.ints, t.intsKnown = ints, true
@@ -177,7 +178,7 @@ func transferRank(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 	return single(withInts(out, []symbolicSize{literal(int64(len(in[0].axes)))}))
 }
 
-// transferEnsured is for what fails with other sizes.
+// transferEnsured handles EnsureShape, which fails for other sizes.
 func transferEnsured(_ *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	x, shape := in[0], n.GetAttr()["shape"].GetShape()
 	if x.kind != derived || !x.ranked || shape.GetUnknownRank() || len(shape.GetDim()) != len(x.axes) {
@@ -192,7 +193,7 @@ func transferEnsured(_ *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	return single(t)
 }
 
-// transferDrawn is for what is filled to a shape.
+// transferDrawn handles ops that fill a tensor of a given shape.
 func transferDrawn(f *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 	if !isIndependent(in...) {
 		return nil
@@ -238,7 +239,7 @@ func transferMatMul(_ *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 	return single(t)
 }
 
-// mixing computes each value from several along some axes, counted from the end.
+// mixing computes each value from several along some axes. Negative axes count from the end.
 func mixing(affine bool, axes ...int) transfer {
 	return func(_ *scope, _ *tf.NodeDef, in []*tensor) []*tensor {
 		x := in[0]
@@ -261,7 +262,7 @@ func mixing(affine bool, axes ...int) transfer {
 	}
 }
 
-// reducing computes one value of all along some axes.
+// reducing computes one value from all values along some axes.
 func reducing(affine bool) transfer {
 	return func(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 		x, over := in[0], in[1]
@@ -275,17 +276,17 @@ func reducing(affine bool) transfer {
 		if x.kind != derived {
 			t = derivedFrom(x).with([]axis{})
 		}
-		gone := map[int]bool{}
+		removed := map[int]bool{}
 		for _, s := range over.ints {
 			at, known := axisOf(s, len(x.axes))
 			if !known {
 				return nil
 			}
-			gone[at] = true
+			removed[at] = true
 		}
 		for i, a := range x.axes {
 			switch {
-			case !gone[i]:
+			case !removed[i]:
 				t.axes = append(t.axes, a)
 				continue
 			case n.GetAttr()["keep_dims"].GetB():
@@ -299,7 +300,7 @@ func reducing(affine bool) transfer {
 	}
 }
 
-// axisOf reads the number of an axis, which may count from the end.
+// axisOf returns the index of an axis. A negative number counts from the end.
 func axisOf(s symbolicSize, rank int) (int, bool) {
 	at, known := s.constant()
 	if at < 0 {

@@ -8,19 +8,20 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// valueAnalysis follows the values of one component through a function. What it is not sure of is opaque.
+// valueAnalysis tracks the values of one component through a function. If it is not certain about a value,
+// the value is opaque.
 type valueAnalysis struct {
-	g       *graph.Graph
-	follows map[string]transfer
-	// symbols counts the sizes that nobody knows.
+	g         *graph.Graph
+	transfers map[string]transfer
+	// symbols is the last letter that was given to an unknown size.
 	symbols rune
 }
 
-// component is the argument that is followed.
-func (w *valueAnalysis) component(shape *tf.TensorShapeProto) *tensor {
+// component returns the argument that the analysis tracks.
+func (v *valueAnalysis) component(shape *tf.TensorShapeProto) *tensor {
 	t := &tensor{kind: derived, change: Change{Affine: true}, ranked: true, axes: []axis{}}
 	for i, d := range shape.GetDim() {
-		s := w.unknown(DimSet(i))
+		s := v.unknown(DimSet(i))
 		if d.GetSize() >= 0 {
 			s = symbolicSize{n: d.GetSize(), dependsOn: DimSet(i)}
 		}
@@ -29,22 +30,22 @@ func (w *valueAnalysis) component(shape *tf.TensorShapeProto) *tensor {
 	return t
 }
 
-// argument is one that is not followed.
-func (w *valueAnalysis) argument(f *tf.FunctionDef, i int) *tensor {
+// argument returns an argument that the analysis does not track.
+func (v *valueAnalysis) argument(f *tf.FunctionDef, i int) *tensor {
 	shapes := f.GetArgAttr()[uint32(i)].GetAttr()["_output_shapes"].GetList().GetShape()
 	if len(shapes) != 1 {
 		return &tensor{}
 	}
-	return w.shaped(shapes[0])
+	return v.shaped(shapes[0])
 }
 
-func (w *valueAnalysis) shaped(shape *tf.TensorShapeProto) *tensor {
+func (v *valueAnalysis) shaped(shape *tf.TensorShapeProto) *tensor {
 	if shape.GetUnknownRank() {
 		return &tensor{}
 	}
 	t := &tensor{ranked: true, axes: []axis{}}
 	for _, d := range shape.GetDim() {
-		s := w.unknown(0)
+		s := v.unknown(0)
 		if d.GetSize() >= 0 {
 			s = literal(d.GetSize())
 		}
@@ -53,9 +54,9 @@ func (w *valueAnalysis) shaped(shape *tf.TensorShapeProto) *tensor {
 	return t
 }
 
-// scope enters a function.
-func (w *valueAnalysis) scope(f *tf.FunctionDef, args []*tensor) *scope {
-	scope := &scope{valueAnalysis: w, args: map[string]*tensor{}, nodes: map[string]*tf.NodeDef{}, known: map[string][]*tensor{}}
+// scope prepares the analysis of one call of a function.
+func (v *valueAnalysis) scope(f *tf.FunctionDef, args []*tensor) *scope {
+	scope := &scope{valueAnalysis: v, args: map[string]*tensor{}, nodes: map[string]*tf.NodeDef{}, known: map[string][]*tensor{}}
 	for i, arg := range f.GetSignature().GetInputArg() {
 		scope.args[arg.GetName()] = args[i]
 	}
@@ -65,9 +66,9 @@ func (w *valueAnalysis) scope(f *tf.FunctionDef, args []*tensor) *scope {
 	return scope
 }
 
-// call gives the results of a function.
-func (w *valueAnalysis) call(f *tf.FunctionDef, args []*tensor) []*tensor {
-	scope := w.scope(f, args)
+// call returns the results of a function.
+func (v *valueAnalysis) call(f *tf.FunctionDef, args []*tensor) []*tensor {
+	scope := v.scope(f, args)
 	var out []*tensor
 	for _, result := range f.GetSignature().GetOutputArg() {
 		out = append(out, scope.input(f.GetRet()[result.GetName()]))
@@ -75,7 +76,7 @@ func (w *valueAnalysis) call(f *tf.FunctionDef, args []*tensor) []*tensor {
 	return out
 }
 
-// scope is a call of a function.
+// scope is one call of a function.
 type scope struct {
 	*valueAnalysis
 	args  map[string]*tensor
@@ -83,7 +84,7 @@ type scope struct {
 	known map[string][]*tensor
 }
 
-// input gives what an input inside the function names.
+// input returns the tensor that an input inside the function refers to.
 func (f *scope) input(input string) *tensor {
 	name := nodedef.InputNode(input)
 	if t, ok := f.args[name]; ok {
@@ -98,14 +99,14 @@ func (f *scope) input(input string) *tensor {
 	if len(out) == 1 {
 		return out[0]
 	}
-	// Several results are of one list here.
+	// The results are the entries of one list.
 	if i := nodedef.OutputIndex(input); i >= 0 && i < len(out) {
 		return out[i]
 	}
-	return opaqueTensor("of " + n.GetOp() + " it takes a result that is not followed")
+	return opaqueTensor("it is not known which result of " + n.GetOp() + " is used")
 }
 
-// node gives the results of a node; one, if all are alike.
+// node returns the results of a node, one for all if they are alike.
 func (f *scope) node(n *tf.NodeDef) []*tensor {
 	in := make([]*tensor, 0, len(n.GetInput()))
 	for _, input := range n.GetInput() {
@@ -113,48 +114,48 @@ func (f *scope) node(n *tf.NodeDef) []*tensor {
 			in = append(in, f.input(input))
 		}
 	}
-	if follow := f.follows[n.GetOp()]; follow != nil {
-		if out := follow(f, n, in); out != nil {
+	if transferOf := f.transfers[n.GetOp()]; transferOf != nil {
+		if out := transferOf(f, n, in); out != nil {
 			return out
 		}
 	}
 	return []*tensor{opaqueOperands(n, in)}
 }
 
-// effects gives the dimensions of the component on whose sizes it depends what a function does besides giving results: checks that fail,
-// numbers that are drawn. known is false where that depends on the component's values.
-func (w *valueAnalysis) effects(f *tf.FunctionDef, args []*tensor) (looks Dims, known bool) {
-	scope := w.scope(f, args)
+// effects returns the dimensions whose sizes affect what a function does besides returning results: checks
+// that fail, random values that are drawn. known is false if that depends on the component's values.
+func (v *valueAnalysis) effects(f *tf.FunctionDef, args []*tensor) (dims Dims, known bool) {
+	scope := v.scope(f, args)
 	seen := map[string]bool{}
 	for _, name := range f.GetControlRet() {
 		seen[name] = true
 	}
 	for _, n := range f.GetNodeDef() {
-		if !seen[n.GetName()] && !w.g.Ops().Def(n.GetOp()).GetIsStateful() {
+		if !seen[n.GetName()] && !v.g.Ops().Def(n.GetOp()).GetIsStateful() {
 			continue
 		}
 		of, known := scope.effectsOf(n)
 		if !known {
 			return 0, false
 		}
-		looks |= of
+		dims |= of
 	}
-	return looks, true
+	return dims, true
 }
 
-// effectsOf gives what the effects of a node depend on. What it waits for counts.
-func (f *scope) effectsOf(n *tf.NodeDef) (looks Dims, known bool) {
+// effectsOf returns what the effects of a node depend on. Its control inputs count.
+func (f *scope) effectsOf(n *tf.NodeDef) (dims Dims, known bool) {
 	var in []*tensor
 	alone := true
 	for _, input := range n.GetInput() {
 		t := f.input(strings.TrimPrefix(input, "^"))
 		alone = alone && t.kind != derived && t.kind != opaque
-		if looks |= t.sizeDependencies(); !strings.HasPrefix(input, "^") {
+		if dims |= t.sizeDependencies(); !strings.HasPrefix(input, "^") {
 			in = append(in, t)
 		}
 	}
 	if alone {
-		return looks, true
+		return dims, true
 	}
 	if len(in) < len(n.GetInput()) || n.GetOp() != "PartitionedCall" && n.GetOp() != "StatefulPartitionedCall" {
 		return 0, false
@@ -166,7 +167,8 @@ func (f *scope) effectsOf(n *tf.NodeDef) (looks Dims, known bool) {
 	return f.effects(called, in)
 }
 
-// opaqueOperands is the result of an op that is not known, or whose arguments are not.
+// opaqueOperands returns the result of an op that has no transfer function, or whose transfer function does
+// not understand the arguments.
 func opaqueOperands(n *tf.NodeDef, in []*tensor) *tensor {
 	t := &tensor{}
 	for _, arg := range in {
@@ -174,7 +176,7 @@ func opaqueOperands(n *tf.NodeDef, in []*tensor) *tensor {
 		case opaque:
 			return arg
 		case derived:
-			return opaqueTensor("what " + n.GetOp() + " does to it is not followed")
+			return opaqueTensor("it is not known what " + n.GetOp() + " does to it")
 		case sizeOnly:
 			t.kind = sizeOnly
 			t.change.DependsOnSize |= arg.sizeDependencies()

@@ -65,7 +65,7 @@ func (p *Planner) cachedStep(plan *pecanv1.Plan, root *graph.Step) (mark *graph.
 		}
 		w = found
 	}
-	// The batch whose short last elements are joined must be above the cached step.
+	// The batch whose short last elements are joined must be downstream of the cached step.
 	below := w.Batch == nil
 	for s := root; ; s = s.In[0] {
 		if _, cut := w.Cuts[s]; cut {
@@ -147,7 +147,7 @@ func (p *Planner) drawsSeeds(mark *graph.Step) bool {
 	return draws
 }
 
-// fitsInPacks tells whether elements are small and all of one shape.
+// fitsInPacks reports whether elements are small and all of one shape.
 func fitsInPacks(types []tf.DataType, shapes []*tf.TensorShapeProto) bool {
 	total := uint64(0)
 	for i, t := range types {

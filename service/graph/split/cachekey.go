@@ -10,9 +10,9 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/analysis"
 )
 
-// cacheKey hashes all that decides which elements pass a stream's cached step, but the files they come from and the job's seed.
-// Graphs that are written alike up to there have one key, whatever stands above; where seeds are drawn, which hang on names,
-// the whole dataset is in it.
+// cacheKey hashes everything that decides which elements pass a stream's cached step, except the source files
+// and the job's seed. Graphs that are equal up to that step have the same key, whatever follows it. If steps
+// draw from seeds, the key covers the whole dataset, because seeds depend on the names of nodes.
 func (p *Planner) cacheKey(plan *pecanv1.Plan) string {
 	h := graph.NewHasher(p.g)
 	sum := sha256.New()

@@ -19,7 +19,7 @@ func sameEdges(a, b Division) bool {
 	return true
 }
 
-// chooseBySharding picks the way that a sharding policy asks for.
+// chooseBySharding returns the division that a sharding policy requires.
 func (p *Planner) chooseBySharding(root *graph.Step, sharding pecanv1.Sharding, env Env) (Division, error) {
 	switch sharding {
 	case pecanv1.Sharding_SHARDING_FILE:
@@ -27,10 +27,10 @@ func (p *Planner) chooseBySharding(root *graph.Step, sharding pecanv1.Sharding, 
 		switch {
 		case files == 0:
 			return Division{}, reason.New(reason.ShardingSource,
-				"sharding FILE needs a dataset that reads files named by a list (list_files, TFRecordDataset, interleave over names), this one has no such source: use DATA or DYNAMIC")
+				"sharding FILE needs a dataset that reads files named by a list (list_files, TFRecordDataset, interleave over names), and this dataset has no such source: use DATA or DYNAMIC")
 		case files < int64(env.StaticWorkers):
 			return Division{}, reason.New(reason.ShardingFiles,
-				"sharding FILE needs at least one file for each of the %d workers of the dispatcher's list (--worker-addresses), the dataset has %d: use DATA or FILE_OR_DATA, write more files, or list fewer workers", env.StaticWorkers, files)
+				"sharding FILE needs at least one file for each of the %d workers of the dispatcher's list (--worker-addresses), and the dataset has %d: use DATA or FILE_OR_DATA, write more files, or list fewer workers", env.StaticWorkers, files)
 		}
 		return w, nil
 	case pecanv1.Sharding_SHARDING_FILE_OR_DATA:
@@ -44,8 +44,8 @@ func (p *Planner) chooseBySharding(root *graph.Step, sharding pecanv1.Sharding, 
 	return p.choose(root, false), nil
 }
 
-// fileDivision gives the best way that cuts by files, or the best that is correct where files cannot be cut, and how many
-// files there are; 0 means that the dataset names no files.
+// fileDivision returns the best division that cuts by files. If no correct division cuts by files, it returns
+// the best correct one. It also returns the number of files, 0 if the dataset names no files.
 func (p *Planner) fileDivision(root *graph.Step) (Division, int64) {
 	candidates := []Division{p.exactDivision(root, false)}
 	if w, ok := p.joinedDivision(root, false); ok {
@@ -69,7 +69,7 @@ func (p *Planner) fileDivision(root *graph.Step) (Division, int64) {
 	return p.choose(root, false), files
 }
 
-// choose takes the exact way when its head is cheap, else the cheaper one.
+// choose returns the exact division if its head costs nothing, and else the cheaper division.
 func (p *Planner) choose(root *graph.Step, keepFiles bool) Division {
 	best := p.exactDivision(root, keepFiles)
 	if p.divisionCost(best) == 0 && p.sameInAllStreams(best) {

@@ -8,21 +8,21 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// Share is the part of a dataset that one stream has: stream number Stream of Streams.
+// Share is the part of a dataset that one stream reads: number Stream of Streams parts.
 type Share struct{ Streams, Stream int64 }
 
-// cutting puts one cut into a graph.
+// cutting inserts one cut into a graph.
 type cutting struct {
 	*graph.Editor
 	g *graph.Graph
-	// types and shapes are the components of the elements at the cut.
+	// types and shapes describe the components of the elements at the cut.
 	types  []tf.DataType
 	shapes []*tf.TensorShapeProto
 }
 
-// Cut divides the output of step s, which node name produces, and returns the node that produces the stream's share.
-// If the source is a range or a constant, Cut changes the source itself, so that finding the share costs nothing. types
-// and shapes are the components of the output.
+// Cut divides the output of step s, which node name produces, and returns the node that produces the stream's
+// share. If the source is a range or a constant, Cut changes the source itself, so that the share costs
+// nothing to find. types and shapes are the components of the output.
 func (p *Planner) Cut(editor *graph.Editor, s *graph.Step, c Edge, share Share, name string, types []tf.DataType, shapes []*tf.TensorShapeProto) string {
 	e := &cutting{Editor: editor, g: p.g, types: types, shapes: shapes}
 	streams, stream := share.Streams, share.Stream
@@ -72,7 +72,7 @@ func (e *cutting) cutSlices(n *tf.NodeDef, rows, block, streams, stream int64) b
 	return true
 }
 
-// shard takes every S-th element.
+// shard selects every S-th element.
 func (e *cutting) shard(s *graph.Step, input string, streams, stream int64) string {
 	prefix := CutPrefix + s.Node.GetName()
 	types, shapes := e.types, e.shapes
@@ -82,8 +82,9 @@ func (e *cutting) shard(s *graph.Step, input string, streams, stream int64) stri
 	return e.Add(n)
 }
 
-// blocks takes every S-th block of elements: skip to the first, windows of a block at each S-th block, flat again.
-// Only ops that hold any element are used, so shapes may differ from element to element.
+// blocks selects every S-th block of elements. It skips to the first block, makes a window of each S-th
+// block, and flattens the windows. These ops accept any element, so shapes may differ from element to
+// element.
 func (e *cutting) blocks(s *graph.Step, input string, block, streams, stream int64) string {
 	prefix := CutPrefix + s.Node.GetName()
 	types, shapes := e.types, e.shapes
@@ -104,7 +105,8 @@ func (e *cutting) blocks(s *graph.Step, input string, block, streams, stream int
 	return e.Add(flat)
 }
 
-// addUnwindow adds the function that turns one window, a dataset for each component, into one dataset of elements.
+// addUnwindow adds the function that turns one window into one dataset of elements. The window has a dataset
+// for each component.
 func (e *cutting) addUnwindow(name string, types []tf.DataType, shapes []*tf.TensorShapeProto) string {
 	f := &tf.FunctionDef{
 		Signature: &tf.OpDef{Name: name, OutputArg: []*tf.OpDef_ArgDef{{Name: "elements", Type: tf.DataType_DT_VARIANT}}},
@@ -129,5 +131,5 @@ func (e *cutting) addUnwindow(name string, types []tf.DataType, shapes []*tf.Ten
 	return name
 }
 
-// CutPrefix begins the names of the nodes of a cut; the name of the node that is cut follows.
+// CutPrefix is the prefix of the names of all nodes that a cut adds. The name of the divided node follows.
 const CutPrefix = "pecan_cut/"

@@ -10,10 +10,11 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// maxListedRows is how many numbers of a range are written out as a constant; more are computed block by block.
+// maxListedRows is the largest number of values of a range that are listed in a constant. A larger share is
+// computed block by block.
 const maxListedRows = 1 << 16
 
-// numbers are the three constants of a range.
+// numbers contains the three constants of a range.
 type numbers struct{ start, stop, step int64 }
 
 func rangeNumbers(g *graph.Graph, n *tf.NodeDef) (numbers, bool) {
@@ -23,24 +24,24 @@ func rangeNumbers(g *graph.Graph, n *tf.NodeDef) (numbers, bool) {
 	return numbers{start, stop, step}, ok1 && ok2 && ok3 && step != 0
 }
 
-// cutRange makes every S-th number of a range a range of its own.
+// cutRange replaces a range by the range of its every S-th value.
 func (e *cutting) cutRange(n *tf.NodeDef, streams, stream int64) bool {
 	r, ok := rangeNumbers(e.g, n)
 	return ok && e.moveRange(n, r, r.step, streams, stream)
 }
 
-// unreachable is more numbers than a stream counts in ten years: what happens behind them never does. enumerate() is a
-// range up to the largest number.
+// unreachable is a count that no stream reaches in ten years, so the behaviour after it does not matter.
+// enumerate() is a range up to the largest number.
 const unreachable = int64(1) << 48
 
-// counterFits tells whether TensorFlow's counter, which adds the step once more behind the last number, stays within
-// int64 in steps of stride. A counter that wraps makes the range endless.
+// counterFits reports whether TensorFlow's counter stays within int64 with this stride. TensorFlow adds the
+// stride once more after the last value. If the counter overflows there, the range never ends.
 func (r numbers) counterFits(stride, streams int64) bool {
 	count := analysis.RangeCount(r.start, r.stop, r.step)
 	if count/streams/(abs(stride)/abs(r.step)) >= unreachable {
 		return true
 	}
-	// The last number lies between start and stop, so wrapping on the way to it does no harm.
+	// The last value lies between start and stop, so an overflow on the way to it does no harm.
 	last := r.start + max(count-1, 0)*r.step
 	return sumFits(last, stride*streams)
 }
@@ -49,8 +50,8 @@ func sumFits(a, b int64) bool {
 	return (b <= 0 || a <= math.MaxInt64-b) && (b >= 0 || a >= math.MinInt64-b)
 }
 
-// moveRange starts a range at its stream's first number, stride numbers further for each stream, and goes on in steps
-// of all streams. It refuses where the arithmetic would not hold.
+// moveRange starts a range at the first value of the stream, stride·stream after the start, and multiplies
+// its step by the number of streams. It returns false if the arithmetic would overflow.
 func (e *cutting) moveRange(n *tf.NodeDef, r numbers, stride, streams, stream int64) bool {
 	if abs(stride) > math.MaxInt64/(2*streams) || !r.counterFits(stride, streams) || !sumFits(r.start, stride*stream) {
 		return false
@@ -71,8 +72,9 @@ func abs(v int64) int64 {
 	return v
 }
 
-// cutRangeBlocks gives every S-th block of a range without running through the others: reading a whole range in every
-// stream to leave most of it out costs more than all else in a light pipeline. The node of the range stays the source.
+// cutRangeBlocks selects every S-th block of a range without visiting the other blocks. In a light pipeline,
+// a full read of the range in every stream would cost more than everything else. The node of the range stays
+// the source.
 func (e *cutting) cutRangeBlocks(n *tf.NodeDef, block, streams, stream int64) (string, bool) {
 	r, ok := rangeNumbers(e.g, n)
 	types := e.g.OutputTypes(n)
@@ -81,14 +83,14 @@ func (e *cutting) cutRangeBlocks(n *tf.NodeDef, block, streams, stream int64) (s
 	}
 	count := analysis.RangeCount(r.start, r.stop, r.step)
 	if !r.counterFits(r.step, 1) {
-		// It is endless in a local run, and no list is.
+		// A local run of this range is endless, and a list is not.
 		return "", false
 	}
 	if count < 1<<40 && shareRows(count, block, streams, stream) <= maxListedRows {
 		e.listRange(n, r, types[0], count, block, streams, stream)
 		return n.GetName(), true
 	}
-	// The function that makes a block subtracts its first number from the range's end.
+	// The function that creates a block subtracts the block's first value from the end of the range.
 	if block > math.MaxInt64/4/abs(r.step) || !sumFits(r.stop, -r.start) || r.start == math.MinInt64 {
 		return "", false
 	}
@@ -103,7 +105,7 @@ func (e *cutting) cutRangeBlocks(n *tf.NodeDef, block, streams, stream int64) (s
 	return e.Add(flat), true
 }
 
-// listRange writes the stream's numbers out.
+// listRange replaces a range by a constant with the stream's values.
 func (e *cutting) listRange(n *tf.NodeDef, r numbers, dtype tf.DataType, count, block, streams, stream int64) {
 	var raw []byte
 	rows := int64(0)
@@ -123,8 +125,8 @@ func (e *cutting) listRange(n *tf.NodeDef, r numbers, dtype tf.DataType, count, 
 	c.Attr = map[string]*tf.AttrValue{"Toutput_types": nodedef.TypesAttr([]tf.DataType{dtype}), "output_shapes": nodedef.ShapesAttr([]*tf.TensorShapeProto{nodedef.Shape()})}
 }
 
-// addBlockOfRange adds the function that gives the numbers of one block from its first: the block's length, or what is
-// left of the range.
+// addBlockOfRange adds the function that returns the values of one block, given the block's first value. The
+// last block contains only the rest of the range.
 func (e *cutting) addBlockOfRange(name string, r numbers, dtype tf.DataType, block int64) string {
 	i64 := map[string]*tf.AttrValue{"T": nodedef.TypeAttr(tf.DataType_DT_INT64)}
 	shorter := "Minimum"

@@ -18,31 +18,31 @@ func TestDeterminismClasses(t *testing.T) {
 	}{
 		"nothing random":                                        {"range", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 		"an unseeded shuffle gets a seed":                       {"map_batch", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
-		"random values one after another":                       {"noise_sequential", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
-		"random values side by side":                            {"noise", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_A},
+		"random values drawn in sequence":                       {"noise_sequential", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
+		"random values drawn in parallel":                       {"noise", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_A},
 		"deterministic mode puts them in order":                 {"noise", graphtest.Deterministic, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 		"random values that decide the count are put in order":  {"noise_filter", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 		"not in a mode that does not need it":                   {"noise_filter", graphtest.AtLeastOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_C},
-		"random values in datasets that are read in turn":       {"nested_shuffle", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_A},
+		"random values in interleaved datasets":                 {"nested_shuffle", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_A},
 		"deterministic mode reads these one after another":      {"nested_shuffle", graphtest.Deterministic, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 		"parallel steps inside functions":                       {"nested_parallel", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_A},
 		"deterministic mode puts these in order too":            {"nested_parallel", graphtest.Deterministic, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 		"random values that decide the count inside a function": {"nested_choice", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
-		"a generator's state, one after another":                {"drawn", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
-		"a generator's state, side by side":                     {"drawn_in_parallel", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_A},
+		"a generator's state in sequence":                       {"drawn", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
+		"a generator's state in parallel":                       {"drawn_in_parallel", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_A},
 		"deterministic mode draws one after another":            {"drawn_in_parallel", graphtest.Deterministic, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 		"a tf.random.Generator":                                 {"generator_state", graphtest.Deterministic, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 		"a variable that counts":                                {"counter", graphtest.Deterministic, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
-		"a variable that counts side by side":                   {"counter_in_parallel", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_A},
+		"a variable that counts in parallel":                    {"counter_in_parallel", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_A},
 		"deterministic mode counts one after another":           {"counter_in_parallel", graphtest.Deterministic, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 		"a variable that decides the count":                     {"filtered_counter", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 		"the time":                                              {"clock", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_A},
 		"the time, where it decides the count":                  {"clock_filter", graphtest.AtMostOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_C},
 		"a cache inside a function":                             {"nested_cache", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
-		"files that are listed on the way":                      {"listed", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
+		"files listed while it runs":                            {"listed", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 		"a snapshot":                                            {"snapshot", graphtest.AtLeastOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_C},
-		"elements as they get ready, in a mode that lets it":    {"options", graphtest.AtLeastOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_C},
-		"elements as they get ready, in a mode that forbids":    {"options", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
+		"unordered elements in a mode that allows them":         {"options", graphtest.AtLeastOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_C},
+		"unordered elements in a mode that forbids them":        {"options", graphtest.ExactlyOnce, pecanv1.DeterminismClass_DETERMINISM_CLASS_B},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := graphtest.Plan(t, graphtest.Parse(t, want.graph), &pecanv1.JobOptions{Mode: want.mode}, 0)
@@ -55,33 +55,33 @@ func TestDeterminismClasses(t *testing.T) {
 
 func TestAGraphThatCannotKeepThePromiseIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
-		graph string
-		mode  pecanv1.Mode
-		says  string
-		// weaker is what runs where the user allows it.
+		graph   string
+		mode    pecanv1.Mode
+		message string
+		// weaker is the mode in which the job runs if the user allows a weaker one.
 		weaker pecanv1.Mode
 	}{
-		"values that no seed decides":    {"clock", graphtest.Deterministic, "MapDataset", graphtest.ExactlyOnce},
-		"elements that no seed decides":  {"clock_filter", graphtest.ExactlyOnce, "FilterDataset", graphtest.AtLeastOnce},
-		"the same, in order":             {"clock_filter", graphtest.Deterministic, "FilterDataset", graphtest.AtLeastOnce},
-		"a list of files that may grow":  {"listed", graphtest.Deterministic, "List the files in the trainer", graphtest.ExactlyOnce},
-		"a snapshot in exactly-once":     {"snapshot", graphtest.ExactlyOnce, "SnapshotDatasetV2", graphtest.AtLeastOnce},
-		"a snapshot in a certain order":  {"snapshot", graphtest.Deterministic, "SnapshotDatasetV2", graphtest.AtLeastOnce},
-		"values side by side, no matter": {"noise", graphtest.ExactlyOnce, "", graphtest.ExactlyOnce},
+		"values that no seed decides":      {"clock", graphtest.Deterministic, "MapDataset", graphtest.ExactlyOnce},
+		"elements that no seed decides":    {"clock_filter", graphtest.ExactlyOnce, "FilterDataset", graphtest.AtLeastOnce},
+		"the same, in order":               {"clock_filter", graphtest.Deterministic, "FilterDataset", graphtest.AtLeastOnce},
+		"a list of files that may grow":    {"listed", graphtest.Deterministic, "List the files in the trainer", graphtest.ExactlyOnce},
+		"a snapshot in exactly-once":       {"snapshot", graphtest.ExactlyOnce, "SnapshotDatasetV2", graphtest.AtLeastOnce},
+		"a snapshot in deterministic mode": {"snapshot", graphtest.Deterministic, "SnapshotDatasetV2", graphtest.AtLeastOnce},
+		"values drawn in parallel":         {"noise", graphtest.ExactlyOnce, "", graphtest.ExactlyOnce},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := graphtest.Parse(t, c.graph)
 			opts := &pecanv1.JobOptions{Mode: c.mode}
 			p, err := split.MakePlan(g, opts, split.Env{})
-			if refused := c.says != ""; refused != reason.Is(err, reason.Nondeterministic) {
+			if refused := c.message != ""; refused != reason.Is(err, reason.Nondeterministic) {
 				t.Fatalf("plan %v, error %v", p, err)
 			}
-			if settled := split.CheckMode(g, opts); c.says != "" && (settled == nil || settled.Error() != err.Error() || !strings.Contains(err.Error(), c.says)) {
-				t.Errorf("Settle says %v, MakePlan %v, want %q in both", settled, err, c.says)
+			if checked := split.CheckMode(g, opts); c.message != "" && (checked == nil || checked.Error() != err.Error() || !strings.Contains(err.Error(), c.message)) {
+				t.Errorf("CheckMode returns %v, MakePlan %v, want %q in both", checked, err, c.message)
 			}
 			opts.AllowNondeterministic = true
 			if err := split.CheckMode(g, opts); err != nil {
-				t.Errorf("allowed, and still: %v", err)
+				t.Errorf("refused although the user allows a weaker mode: %v", err)
 			}
 			p = graphtest.Plan(t, g, opts, 0)
 			said := strings.Contains(strings.Join(p.Reasons, " "), "as the user allows")

@@ -9,22 +9,23 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// need is what the steps above ask of the division of a step's output.
+// need says what the steps downstream of a step require of the division of its output.
 type need int
 
 const (
-	// needRows: elements are batches whose rows count, not their borders.
+	// needRows: elements are batches, and only their rows matter, not how rows are grouped.
 	needRows need = iota
-	// needElements: every element in exactly one stream.
+	// needElements: every element is in exactly one stream.
 	needElements
-	// needCounts: besides, each stream but one has a multiple of the block in elements.
+	// needCounts: in addition, in all streams but one the number of elements is a multiple of the block.
 	needCounts
-	// needPositions: besides, stream s has just the positions p with (p div block) mod S = s, in order.
+	// needPositions: in addition, stream s has exactly the positions p with (p div block) mod S = s, in
+	// order.
 	needPositions
 )
 
-// divide puts the cut as low below a step as the need allows. A cut right at the step always satisfies every need.
-// keepFiles forbids to cut by files.
+// divide puts the cut as far upstream of a step as the need allows. A cut directly after the step satisfies
+// every need. With keepFiles, divide does not cut by files.
 func (p *Planner) divide(s *graph.Step, n need, block int64, keepFiles bool) edgeSet {
 	down := func(n need, block int64) edgeSet { return p.divide(s.In[0], n, block, keepFiles) }
 	each := func(steps []*graph.Step) edgeSet {
@@ -64,7 +65,7 @@ func (p *Planner) divide(s *graph.Step, n need, block int64, keepFiles bool) edg
 			if d.splitCount >= MaxStreams || p.CostOfHead(s) > 0 || p.splitCount(s, block) <= d.splitCount {
 				return d
 			}
-			// Few elements, many passes, and cheap to make: more is to be divided above the repeat.
+			// The step repeats few, cheap elements often. A cut after the repeat has more elements to divide.
 		}
 	case ops.Directed:
 		stops := p.g.Attr(s.Node, "stop_on_empty_dataset").GetB() && !p.AllEndless(s.In[1:])
@@ -87,8 +88,8 @@ func (p *Planner) divide(s *graph.Step, n need, block int64, keepFiles bool) edg
 	return edgeSet{Edges: []Edge{{at: s, block: block}}, splitCount: p.splitCount(s, block)}
 }
 
-// divideRebatch goes below a step that regroups the rows of batches, when these are of one known size: blocks of rows
-// that both sizes divide keep the borders of either.
+// divideRebatch cuts upstream of a step that regroups the rows of batches, if these batches have one known
+// size. A block of rows that is a multiple of both sizes ends where batches of both kinds end.
 func (p *Planner) divideRebatch(s *graph.Step, n need, block int64, keepFiles bool) (edgeSet, bool) {
 	rows, ok := p.batchRows(s)
 	under := s.In[0]
@@ -109,7 +110,7 @@ func (p *Planner) divideRebatch(s *graph.Step, n need, block int64, keepFiles bo
 	return p.divide(under.In[0], max(n, needCounts), common, keepFiles), true
 }
 
-// divideBelowFunction goes below a step whose function makes any number of elements of one.
+// divideBelowFunction cuts upstream of a step whose function returns any number of elements for each input.
 func (p *Planner) divideBelowFunction(s *graph.Step, block int64, keepFiles bool) edgeSet {
 	reads := p.Facts(s).ReadsFiles
 	if reads && keepFiles {
@@ -128,7 +129,7 @@ func (p *Planner) divideBelowFunction(s *graph.Step, block int64, keepFiles bool
 	return d
 }
 
-// divideZip cuts every input at the same positions, each as low as its own steps allow.
+// divideZip cuts every input at the same positions, each as far upstream as its own steps allow.
 func (p *Planner) divideZip(s *graph.Step, block int64, keepFiles bool) edgeSet {
 	all := edgeSet{splitCount: unlimitedSplits}
 	for _, in := range s.In {
@@ -139,7 +140,7 @@ func (p *Planner) divideZip(s *graph.Step, block int64, keepFiles bool) edgeSet 
 	return all
 }
 
-// groupSize is how many consecutive elements a grouping step takes for one of its own.
+// groupSize is the number of consecutive elements that a grouping step combines into one.
 func (p *Planner) groupSize(s *graph.Step) (int64, bool) {
 	if s.Rule.Kind == ops.Batched {
 		size, ok := p.g.InputInt(s.Node, "batch_size")
@@ -159,7 +160,7 @@ func (p *Planner) splitCount(s *graph.Step, block int64) int64 {
 	return analysis.CeilDiv(n, block)
 }
 
-// namesFiles tells whether a step gives the strings of a constant, as lists of files do.
+// namesFiles reports whether the elements of a step are the strings of a constant, as lists of files are.
 func (p *Planner) namesFiles(s *graph.Step) bool {
 	types := p.g.OutputTypes(s.OutputOf)
 	if len(types) != 1 || types[0] != tf.DataType_DT_STRING {
@@ -175,7 +176,7 @@ func (p *Planner) namesFiles(s *graph.Step) bool {
 	return s.Rule.Kind == ops.Source && s.Rule.Cost == 0
 }
 
-// exactDivision cuts so that the streams give the local batches as they are.
+// exactDivision returns a division in which the streams produce the batches of a local run.
 func (p *Planner) exactDivision(root *graph.Step, keepFiles bool) Division {
 	return Division{edgeSet: p.divide(root, needElements, 1, keepFiles), Strategy: ExactBatches}.indexed()
 }

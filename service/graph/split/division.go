@@ -6,30 +6,30 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
-// Edge is a place of the cut: the output of a step, in blocks of so many elements.
+// Edge is one edge of the cut: the output of one step, divided in blocks of elements.
 type Edge struct {
 	at    *graph.Step
 	block int64
-	// files: the elements are names of files that a step above opens.
+	// files: the elements are names of files that a downstream step opens.
 	files bool
 }
 
-// edgeSet is a cut: all its edges are cut together.
+// edgeSet is a cut: the edges that are divided together.
 type edgeSet struct {
 	Edges []Edge
-	// splitCount is how many streams can have a share: blocks, elements or files.
+	// splitCount is the number of splits: blocks, elements or files. No more streams can have a share.
 	splitCount int64
 }
 
 const unlimitedSplits = math.MaxInt64
 
-// Division is one possible plan: a division, and how batches stay whole above it.
+// Division is one possible cut and its batch strategy.
 type Division struct {
 	edgeSet
 	Strategy BatchStrategy
-	// Batch is the grouping step whose short last batches are joined, nil with exact batches.
+	// Batch is the grouping step whose short last batches are joined. It is nil with exact batches.
 	Batch *graph.Step
-	// Cuts finds the edge at a step.
+	// Cuts maps a step to the index of its edge.
 	Cuts map[*graph.Step]int
 }
 

@@ -1,15 +1,18 @@
 // Package split decides how a dataset is divided into streams, and cuts it there.
 //
-// It promises: over all streams of one epoch every element of a local pass is there once, in batches as local execution
-// gives them. Where a step is not understood well enough, the plan has one stream and says why. A plan is a pure
-// function of graph, options and Env.
+// It promises: the streams of one epoch together have every element of a local pass exactly once, in the
+// batches of a local run. If Pecan does not understand a step well enough, the plan has one stream and gives
+// the reason. A plan is a pure function of graph, options and Env.
 //
-// plan.go makes a plan. reshape.go and repeat.go prepare the tree of steps; divide.go finds the edges of the
-// cut; batches.go keeps batches whole; choose.go and streams.go pick a division and the number of streams;
-// record.go writes a division into the plan and finds it again; hint.go, cache.go, cachekey.go, files.go and
-// resume.go plan the rest; reasons.go words the reasons. cut.go, cutrange.go and share.go put the cut into the
-// graph of one stream.
+// plan.go makes a plan. reshape.go and repeat.go prepare the tree of steps. divide.go finds the edges of the
+// cut, and batches.go keeps batches whole. choose.go and streams.go choose a division and the number of
+// streams. record.go writes a division into the plan and finds it again. hint.go, cache.go, cachekey.go,
+// files.go and resume.go plan the rest; reasons.go writes the reasons. cut.go, cutrange.go and share.go
+// insert the cut into the graph of one stream.
 //
-// The package has more files than others because each rule of the plan has its own. Do not look at workers here: a plan
-// must not depend on who happens to be there.
+// The head of a division is all that runs upstream of the cut, once in every stream. The tail is what the
+// streams share.
+//
+// The package has 20 files because each rule of the plan has its own file. Do not look at workers here: a
+// plan must not depend on the connected workers.
 package split

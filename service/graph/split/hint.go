@@ -20,7 +20,7 @@ func (p *Planner) checkHint(opts *pecanv1.JobOptions) error {
 		if len(top) > 0 {
 			name = top[0]
 		}
-		return reason.New(reason.ShardingHint, "the dataset uses shard(SHARD_HINT, SHARD_HINT) (node %s), which only sharding HINT can fill in: use ShardingPolicy.HINT, or remove the shard", nodedef.Quote(name))
+		return reason.New(reason.ShardingHint, "the dataset uses shard(SHARD_HINT, SHARD_HINT) (node %s), and only sharding HINT can set it: use ShardingPolicy.HINT, or remove the shard", nodedef.Quote(name))
 	case nested != "":
 		return reason.New(reason.ShardingHint, "the dataset uses shard(SHARD_HINT, SHARD_HINT) inside a function (node %s): move it out of the function", nodedef.Quote(nested))
 	case wanted && !used:

@@ -28,50 +28,50 @@ const (
 func TestPlans(t *testing.T) {
 	const (
 		elements, blocks, files = pecanv1.Cut_ELEMENTS, pecanv1.Cut_BLOCKS, pecanv1.Cut_FILES
-		exactWay                = pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT
-		remainderWay            = pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER
-		closingWay              = pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING
+		exact                   = pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT
+		remainder               = pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER
+		closing                 = pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING
 	)
 	for name, c := range map[string]struct {
-		graph   string
-		opts    *pecanv1.JobOptions
-		workers int
-		streams int32
-		kind    pecanv1.Cut_Kind
-		way     pecanv1.BatchStrategy
-		block   int64
-		edge    string
-		repeat  int64
-		card    int64
+		graph    string
+		opts     *pecanv1.JobOptions
+		workers  int
+		streams  int32
+		kind     pecanv1.Cut_Kind
+		strategy pecanv1.BatchStrategy
+		block    int64
+		edge     string
+		repeat   int64
+		card     int64
 	}{
-		"a range is cut by elements":                      {graph: "range", opts: graphtest.Once, streams: 16, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: 100},
-		"dynamic sharding follows the rules too":          {graph: "range", opts: graphtest.Sharded(dynamic), streams: 16, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: 100},
-		"the workers do not change S":                     {graph: "range", opts: graphtest.Sharded(dynamic), workers: 3, streams: 16, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: 100},
-		"a counted batch is cut in blocks":                {graph: "map_batch", opts: graphtest.Once, streams: 4, kind: blocks, way: exactWay, block: 8, edge: "RangeDataset", repeat: 1, card: 12},
-		"a filter below a batch leaves remainders":        {graph: "filter_batch", opts: graphtest.Once, streams: 16, kind: elements, way: remainderWay, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
-		"a map above such a batch needs a closing one":    {graph: "filter_batch_map", opts: graphtest.Once, streams: 16, kind: elements, way: closingWay, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
-		"records are cut by files":                        {graph: "records", opts: graphtest.Once, streams: 8, kind: files, way: remainderWay, block: 1, edge: "TensorSliceDataset", repeat: 1, card: -2},
-		"a repeat above a file cache stays in the stream": {graph: "cache_file", opts: graphtest.Once, streams: 5, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: 60},
-		"an endless repeat comes off":                     {graph: "endless", opts: graphtest.Once, streams: 7, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: -1, card: 30},
-		"an endless repeat below a batch stays":           {graph: "endless_batch", opts: graphtest.Once, streams: 4, kind: blocks, way: exactWay, block: 4, edge: "RepeatDataset", repeat: 1, card: -1},
-		"sharding FILE cuts by files":                     {graph: "records", opts: graphtest.Sharded(file), workers: 3, streams: 3, kind: files, way: remainderWay, block: 1, edge: "TensorSliceDataset", repeat: 1, card: -2},
-		"sharding DATA cuts by elements":                  {graph: "records", opts: graphtest.Sharded(data), workers: 3, streams: 3, kind: blocks, way: exactWay, block: 8, edge: "FlatMapDataset", repeat: 1, card: -2},
-		"FILE_OR_DATA takes files when they suffice":      {graph: "records", opts: graphtest.Sharded(fileOrData), workers: 8, streams: 8, kind: files, way: remainderWay, block: 1, edge: "TensorSliceDataset", repeat: 1, card: -2},
-		"FILE_OR_DATA takes elements when they do not":    {graph: "records", opts: graphtest.Sharded(fileOrData), workers: 9, streams: 9, kind: blocks, way: exactWay, block: 8, edge: "FlatMapDataset", repeat: 1, card: -2},
-		"a hint is filled in":                             {graph: "hint", opts: graphtest.Sharded(hint), workers: 3, streams: 3, kind: pecanv1.Cut_HINT, way: exactWay, block: 1, edge: "ShardDataset", repeat: 1, card: -2},
-		"off divides nothing":                             {graph: "records", opts: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, streams: 0, kind: pecanv1.Cut_NONE, way: exactWay, repeat: 1, card: -2},
-		"a generator's state divides":                     {graph: "drawn", opts: graphtest.Once, streams: 16, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: 64},
-		"a filter by drawn values divides":                {graph: "drawn_filtered", opts: graphtest.Once, streams: 16, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
-		"a variable that counts values divides":           {graph: "counter", opts: graphtest.Once, streams: 4, kind: elements, way: exactWay, block: 1, edge: "RangeDataset", repeat: 1, card: 5},
-		"a variable that a filter sees does not":          {graph: "filtered_counter", opts: graphtest.Once, streams: 1, kind: pecanv1.Cut_NONE, way: exactWay, repeat: 1, card: -2},
-		"a zip of seeded shuffles is cut above both":      {graph: "zip", opts: graphtest.Once, streams: 4, kind: elements, way: exactWay, block: 1, edge: "ShuffleDatasetV3", repeat: 1, card: 50},
-		"what reads every record for nothing is whole":    {graph: "enumerate_records", opts: graphtest.Once, streams: 1, kind: pecanv1.Cut_NONE, way: exactWay, repeat: 1, card: -2},
-		"padding that neighbours decide stays together":   {graph: "padded", opts: graphtest.Once, streams: 4, kind: blocks, way: exactWay, block: 4, edge: "FilterDataset", repeat: 1, card: -2},
+		"a range is cut by elements":                        {graph: "range", opts: graphtest.Once, streams: 16, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: 100},
+		"dynamic sharding follows the rules too":            {graph: "range", opts: graphtest.Sharded(dynamic), streams: 16, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: 100},
+		"the workers do not change S":                       {graph: "range", opts: graphtest.Sharded(dynamic), workers: 3, streams: 16, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: 100},
+		"a counted batch is cut in blocks":                  {graph: "map_batch", opts: graphtest.Once, streams: 4, kind: blocks, strategy: exact, block: 8, edge: "RangeDataset", repeat: 1, card: 12},
+		"a filter below a batch leaves remainders":          {graph: "filter_batch", opts: graphtest.Once, streams: 16, kind: elements, strategy: remainder, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
+		"a map above such a batch needs a closing one":      {graph: "filter_batch_map", opts: graphtest.Once, streams: 16, kind: elements, strategy: closing, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
+		"records are cut by files":                          {graph: "records", opts: graphtest.Once, streams: 8, kind: files, strategy: remainder, block: 1, edge: "TensorSliceDataset", repeat: 1, card: -2},
+		"a repeat above a file cache stays in the stream":   {graph: "cache_file", opts: graphtest.Once, streams: 5, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: 60},
+		"an endless repeat is removed":                      {graph: "endless", opts: graphtest.Once, streams: 7, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: -1, card: 30},
+		"an endless repeat below a batch stays":             {graph: "endless_batch", opts: graphtest.Once, streams: 4, kind: blocks, strategy: exact, block: 4, edge: "RepeatDataset", repeat: 1, card: -1},
+		"sharding FILE cuts by files":                       {graph: "records", opts: graphtest.Sharded(file), workers: 3, streams: 3, kind: files, strategy: remainder, block: 1, edge: "TensorSliceDataset", repeat: 1, card: -2},
+		"sharding DATA cuts by elements":                    {graph: "records", opts: graphtest.Sharded(data), workers: 3, streams: 3, kind: blocks, strategy: exact, block: 8, edge: "FlatMapDataset", repeat: 1, card: -2},
+		"FILE_OR_DATA takes files if there are enough":      {graph: "records", opts: graphtest.Sharded(fileOrData), workers: 8, streams: 8, kind: files, strategy: remainder, block: 1, edge: "TensorSliceDataset", repeat: 1, card: -2},
+		"FILE_OR_DATA takes elements when they do not":      {graph: "records", opts: graphtest.Sharded(fileOrData), workers: 9, streams: 9, kind: blocks, strategy: exact, block: 8, edge: "FlatMapDataset", repeat: 1, card: -2},
+		"a hint is set":                                     {graph: "hint", opts: graphtest.Sharded(hint), workers: 3, streams: 3, kind: pecanv1.Cut_HINT, strategy: exact, block: 1, edge: "ShardDataset", repeat: 1, card: -2},
+		"mode off divides nothing":                          {graph: "records", opts: &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, streams: 0, kind: pecanv1.Cut_NONE, strategy: exact, repeat: 1, card: -2},
+		"a generator's state divides":                       {graph: "drawn", opts: graphtest.Once, streams: 16, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: 64},
+		"a filter by drawn values divides":                  {graph: "drawn_filtered", opts: graphtest.Once, streams: 16, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
+		"a variable that counts values divides":             {graph: "counter", opts: graphtest.Once, streams: 4, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: 5},
+		"a variable that a filter sees does not":            {graph: "filtered_counter", opts: graphtest.Once, streams: 1, kind: pecanv1.Cut_NONE, strategy: exact, repeat: 1, card: -2},
+		"a zip of seeded shuffles is cut above both":        {graph: "zip", opts: graphtest.Once, streams: 4, kind: elements, strategy: exact, block: 1, edge: "ShuffleDatasetV3", repeat: 1, card: 50},
+		"records that are read for nothing are not divided": {graph: "enumerate_records", opts: graphtest.Once, streams: 1, kind: pecanv1.Cut_NONE, strategy: exact, repeat: 1, card: -2},
+		"rows that are padded together stay together":       {graph: "padded", opts: graphtest.Once, streams: 4, kind: blocks, strategy: exact, block: 4, edge: "FilterDataset", repeat: 1, card: -2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := graphtest.Parse(t, c.graph)
 			p := graphtest.Plan(t, g, c.opts, c.workers)
-			if p.NumStreams != c.streams || p.Cut.Kind != c.kind || p.BatchStrategy != c.way || p.Cut.Block != c.block || p.Repeat != c.repeat || p.Cardinality != c.card {
+			if p.NumStreams != c.streams || p.Cut.Kind != c.kind || p.BatchStrategy != c.strategy || p.Cut.Block != c.block || p.Repeat != c.repeat || p.Cardinality != c.card {
 				t.Errorf("plan %v", p)
 			}
 			for _, edge := range p.Cut.Edges {
@@ -83,17 +83,17 @@ func TestPlans(t *testing.T) {
 				t.Error("no edges")
 			}
 			if len(p.Reasons) == 0 || p.Fingerprint != g.Fingerprint() || len(p.Components) == 0 {
-				t.Errorf("plan does not explain itself: %v", p)
+				t.Errorf("plan without reasons, fingerprint or components: %v", p)
 			}
 			if again := graphtest.Plan(t, graphtest.Parse(t, c.graph), c.opts, c.workers); !proto.Equal(p, again) {
-				t.Errorf("a second look gives another plan: %v", again)
+				t.Errorf("the same graph gives another plan: %v", again)
 			}
 		})
 	}
 }
 
-// Who asks why there are no more streams is told what bounds them.
-func TestAPlanTellsWhatBoundsItsStreams(t *testing.T) {
+// Each plan says in its reasons what limits the number of streams.
+func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
 	manyFiles := func(n int) func(*tf.GraphDef) {
 		return func(def *tf.GraphDef) {
 			for _, node := range def.Node {
@@ -112,14 +112,14 @@ func TestAPlanTellsWhatBoundsItsStreams(t *testing.T) {
 		opts   *pecanv1.JobOptions
 		want   string
 	}{
-		"a file for each":  {graph: "records", opts: graphtest.Sharded(file), want: "by files, into 8 streams."},
-		"few files":        {graph: "records", change: manyFiles(20), opts: graphtest.Sharded(file), want: "into 8 streams. There are 20 files; opening a stream costs"},
-		"more files":       {graph: "records", change: manyFiles(40), opts: graphtest.Sharded(file), want: "into 10 streams. There are 40 files; opening a stream costs"},
-		"many files":       {graph: "records", change: manyFiles(100), opts: graphtest.Sharded(file), want: "into 16 streams. No dataset gets more than 16"},
-		"few elements":     {graph: "map_batch", opts: graphtest.Once, want: "into 4 streams. There are 13 shares; opening a stream costs"},
-		"many elements":    {graph: "range", opts: graphtest.Once, want: "into 16 streams. No dataset gets more than 16"},
-		"nothing to do":    {graph: "zip", opts: graphtest.Once, want: "into 4 streams. No work comes after the cut"},
-		"an endless range": {graph: "endless_batch", opts: graphtest.Once, want: "into 4 streams. "},
+		"a stream per file": {graph: "records", opts: graphtest.Sharded(file), want: "by files, into 8 streams."},
+		"few files":         {graph: "records", change: manyFiles(20), opts: graphtest.Sharded(file), want: "into 8 streams. There are 20 files; opening a stream costs"},
+		"more files":        {graph: "records", change: manyFiles(40), opts: graphtest.Sharded(file), want: "into 10 streams. There are 40 files; opening a stream costs"},
+		"many files":        {graph: "records", change: manyFiles(100), opts: graphtest.Sharded(file), want: "into 16 streams. No dataset gets more than 16"},
+		"few elements":      {graph: "map_batch", opts: graphtest.Once, want: "into 4 streams. There are 13 shares; opening a stream costs"},
+		"many elements":     {graph: "range", opts: graphtest.Once, want: "into 16 streams. No dataset gets more than 16"},
+		"no work":           {graph: "zip", opts: graphtest.Once, want: "into 4 streams. No work comes after the cut"},
+		"an endless range":  {graph: "endless_batch", opts: graphtest.Once, want: "into 4 streams. "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			def := graphtest.Decode(t, graphtest.Read(t, c.graph))
@@ -131,13 +131,13 @@ func TestAPlanTellsWhatBoundsItsStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			if said := strings.Join(graphtest.Plan(t, g, c.opts, 0).Reasons, " "); !strings.Contains(said, c.want) {
-				t.Errorf("%q does not say %q", said, c.want)
+				t.Errorf("reasons are %q, want %q", said, c.want)
 			}
 		})
 	}
 }
 
-func TestAPlanTellsOfFilesThatAreWritten(t *testing.T) {
+func TestAPlanReportsWrittenFiles(t *testing.T) {
 	named := func(path string) func(*tf.GraphDef) {
 		return func(def *tf.GraphDef) {
 			name := nodedef.Const("path", &tf.TensorProto{Dtype: tf.DataType_DT_STRING, TensorShape: nodedef.Shape(), StringVal: [][]byte{[]byte(path)}})
@@ -147,7 +147,7 @@ func TestAPlanTellsOfFilesThatAreWritten(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		graph string
-		// change is made to the parsed graph: what is looked at is a function that a step calls.
+		// change modifies the parsed graph, in a function that a step calls.
 		change func(*tf.GraphDef)
 		want   bool
 	}{
@@ -193,13 +193,13 @@ func TestPlansThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestPromisedCardinalityIsLeftToTheClient(t *testing.T) {
+func TestAssertedCardinalityIsCheckedByTheClient(t *testing.T) {
 	p := graphtest.Plan(t, graphtest.Parse(t, "assert_cardinality"), graphtest.Once, 0)
 	if p.AssertedCardinality != 27 || p.Cardinality != 27 {
 		t.Errorf("plan %v", p)
 	}
 	if p := graphtest.Plan(t, graphtest.Parse(t, "range"), graphtest.Once, 0); p.AssertedCardinality != analysis.Unknown {
-		t.Errorf("asserted %d without a promise", p.AssertedCardinality)
+		t.Errorf("asserted %d without assert_cardinality", p.AssertedCardinality)
 	}
 }
 
@@ -219,11 +219,11 @@ func TestTheHashCoversWhatAffectsElements(t *testing.T) {
 	other := proto.Clone(p).(*pecanv1.Plan)
 	other.Reasons = append(other.Reasons, "another sentence")
 	if split.PlanHash(other) != p.Hash {
-		t.Error("a sentence for people changes the hash")
+		t.Error("another reason changes the hash")
 	}
 	other.NumStreams++
 	if split.PlanHash(other) == p.Hash {
-		t.Error("another S keeps the hash")
+		t.Error("another number of streams does not change the hash")
 	}
 }
 

@@ -5,13 +5,13 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/analysis"
 )
 
-// Planner divides one dataset.
+// Planner plans the division of one dataset.
 type Planner struct {
 	*analysis.Analysis
 	g *graph.Graph
-	// CachedStep is the step at which the graph is divided for a cache, "" when it is not divided there.
+	// CachedStep is the step at which the graph is divided for a cache, "" without a cache.
 	CachedStep string
 }
 
-// NewPlanner prepares the planning of a graph.
+// NewPlanner returns a Planner for a graph.
 func NewPlanner(g *graph.Graph) *Planner { return &Planner{Analysis: analysis.New(g), g: g} }

@@ -71,9 +71,9 @@ func (p *Planner) FindDivision(root *graph.Step, plan *pecanv1.Plan) (Division, 
 			candidates = append(candidates, w)
 		}
 		for _, w := range candidates {
-			made := &pecanv1.Plan{Cut: &pecanv1.Cut{}, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT}
-			p.writeCut(made, w, int64(plan.GetNumStreams()))
-			if samePlanCut(made, plan) {
+			written := &pecanv1.Plan{Cut: &pecanv1.Cut{}, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_EXACT}
+			p.writeCut(written, w, int64(plan.GetNumStreams()))
+			if samePlanCut(written, plan) {
 				return w, nil
 			}
 		}

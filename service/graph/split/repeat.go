@@ -5,7 +5,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// This file reshapes the tree of steps before it is divided: an outermost repeat comes off, take, skip and shard sink.
+// This file changes the tree of steps before it is divided: it removes the outermost repeat.
 
 // copyTree copies the steps, so that rewiring does not change the original.
 func copyTree(s *graph.Step) *graph.Step {
@@ -41,14 +41,14 @@ func (p *Planner) RemoveOuterRepeat(root *graph.Step) (*graph.Step, int64) {
 }
 
 // removeStep copies a tree without one step. That step must read a single other step.
-func (p *Planner) removeStep(root, gone *graph.Step) *graph.Step {
-	if root == gone {
+func (p *Planner) removeStep(root, removed *graph.Step) *graph.Step {
+	if root == removed {
 		return copyTree(root.In[0])
 	}
 	c := *root
 	c.In = make([]*graph.Step, len(root.In))
 	for i, in := range root.In {
-		c.In[i] = p.removeStep(in, gone)
+		c.In[i] = p.removeStep(in, removed)
 	}
 	return &c
 }
