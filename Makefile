@@ -6,8 +6,8 @@ PYTHON := .venv/bin/python
 # measure how long a trainer takes to leave fail.
 PARALLEL ?= 2
 # One test of each kind: elements, streams and their orders, a resume, a cache, an order, faults.
-CHECKED := tests/e2e/test_elements.py tests/e2e/test_epochs.py::test_epochs_follow_each_other_completely \
-  tests/e2e/test_resume.py::test_a_repeated_dataset_resumes_in_its_pass tests/e2e/test_cache.py::test_every_epoch_is_what_a_local_run_gives \
+CHECKED := tests/e2e/test_elements.py tests/e2e/test_epochs.py::test_every_epoch_is_complete \
+  tests/e2e/test_resume.py::test_a_repeated_dataset_resumes_in_its_pass tests/e2e/test_cache.py::test_every_epoch_has_the_elements_of_a_local_run \
   tests/graph/test_orders.py::test_another_order_gives_the_same_elements tests/graph/test_adversaries.py::test_no_proposed_order_changes_the_dataset \
   tests/graph/test_pipelines.py tests/faults/test_thesis.py::test_failover
 SIZE ?= medium

@@ -114,20 +114,20 @@ MUTATIONS = (
     off("a step with a state stays", "case t.Stateful:", f"{ADVERSARY}[a step that counts]"),
     off(
         "a step below the cut or a cache stays", 'case divided != "":',
-        f"{GRAPH}proposals.py::test_nothing_moves_below_what_is_kept_or_where_nothing_is_known",
+        f"{GRAPH}proposals.py::test_no_step_moves_before_a_cache_or_without_metrics",
     ),
     Mutation(
         "a step that gives other elements stays", 't.Barrier = "it may change which elements there are, or their sequence"', "t.Passes = true", f"{STAYS}[a shuffle]"
     ),
     Mutation(
         "pecan.keep_position keeps a step", "Barrier: authorBarrier, Random:", "Passes: true, Random:",
-        f"{GRAPH}kept.py::test_no_order_is_proposed_that_moves_a_kept_step_or_anything_past_it",
+        f"{GRAPH}kept.py::test_no_proposed_order_moves_a_barrier_or_a_step_past_it",
     ),
     # The graph and the plan.
     off(
         "a function is not given a size that it was not traced for", "if reads && !refines(shapes[i], stated[i]) && "
         "!(alone && sameOnShapes(o.g, name, i, shapes[i], stated[i], o.batchesGained[s])) {",
-        f"{GRAPH}orders.py::test_orders_that_cannot_be_are_refused",
+        f"{GRAPH}orders.py::test_impossible_orders_are_refused",
     ),
     Mutation(
         "a position names only an order that the steps may have", "p.Steps[j].Fixed, p.Constraints[[2]int{i, j}]} {",
@@ -136,7 +136,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an order divides the source as the registered order does", "if why = p.planDiffers(ordered); why", "if why = p.planDiffers(ordered)[:0]; why",
-        f"{GRAPH}batches.py::test_batches_of_what_a_filter_leaves_are_put_together_as_before",
+        f"{GRAPH}batches.py::test_batches_after_a_filter_keep_their_plan",
     ),
 )  # fmt: skip
 

@@ -33,7 +33,7 @@ def test_streams_and_epochs_draw_different_augmentations(cluster, mode, seed):
     assert len(images) == 128 if mode == "deterministic" else len(images) > 100
 
 
-def test_a_model_is_fitted_on_augmented_pictures(cluster):
+def test_a_model_is_fitted_on_augmented_images(cluster):
     augment = keras.Sequential([keras.layers.RandomFlip("horizontal"), keras.layers.RandomZoom(0.2)])
     labels = np.arange(64) % 2
     dataset = D.from_tensor_slices((np.random.default_rng(1).random((64, 8, 8, 3), np.float32), labels))

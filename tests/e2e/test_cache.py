@@ -125,7 +125,7 @@ def until(condition, what: str) -> None:
 
 
 @pytest.mark.parametrize(("workers", "deterministic"), cases([(1, False), (3, False), (2, True)], soak=[(1, False)]))
-def test_the_second_epoch_leaves_out_what_lies_below(tmp_path, records, workers, deterministic):
+def test_the_second_epoch_skips_the_steps_upstream(tmp_path, records, workers, deterministic):
     local = rows(numbers(records, nothing))
     with Service(tmp_path, workers) as service:
         dataset = service.read(numbers(records), deterministic=deterministic)
@@ -177,7 +177,7 @@ def shared(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_every_epoch_is_what_a_local_run_gives(shared, records, name):
+def test_every_epoch_has_the_elements_of_a_local_run(shared, records, name):
     build, how = PIPELINES[name]
     local = oracle.run(build(records, nothing))
     dataset = shared.read(build(records, pecan.cache))
@@ -186,7 +186,7 @@ def test_every_epoch_is_what_a_local_run_gives(shared, records, name):
     assert shared.job()["cache"]["state"] == "used", shared.job()["plan"]["reasons"]
 
 
-def test_random_steps_below_repeat_themselves_and_those_above_do_not(shared):
+def test_random_steps_upstream_repeat_their_values_and_those_downstream_do_not(shared):
     def build(step):
         drawn = D.range(200).map(lambda x: (x, tf.random.uniform([], maxval=1 << 30, dtype=tf.int64))).shuffle(50).apply(step())
         return drawn.map(lambda x, y: (x, y, tf.random.uniform([], maxval=1 << 30, dtype=tf.int64)))
@@ -215,7 +215,7 @@ def test_random_steps_below_repeat_themselves_and_those_above_do_not(shared):
     (lambda step: D.range(100).filter(lambda x: x % 3 > 0).batch(10).apply(step()), "Move it before that step"),
     (lambda step: D.range(10).map(lambda x: x + tf.cast(tf.timestamp() * 0, tf.int64)).apply(step()), "other values in each run"),
 ])
-def test_plan_and_log_say_why_a_cache_step_does_nothing(shared, caplog, build, why):
+def test_plan_and_log_explain_a_cache_step_without_effect(shared, caplog, build, why):
     dataset = shared.read(build(pecan.cache))
     (warning,) = [r.getMessage() for r in caplog.records if "pecan.cache() does nothing here" in r.getMessage()]
     assert why in warning or why == "does nothing"
@@ -225,7 +225,7 @@ def test_plan_and_log_say_why_a_cache_step_does_nothing(shared, caplog, build, w
     assert "cache" not in job and why in " ".join(job["plan"]["reasons"]), job["plan"]["reasons"]
 
 
-def test_another_job_over_the_same_files_reads_it(tmp_path, records):
+def test_another_job_over_the_same_files_reads_the_cache(tmp_path, records):
     with Service(tmp_path) as service:
         first = service.read(numbers(records))
         local = rows(first)
@@ -300,7 +300,7 @@ def test_damaged_cache_files_do_not_change_elements(tmp_path, records):
         assert rows(dataset) == local and rows(dataset) == local
 
 
-def test_without_a_directory_the_trainer_is_told_once_what_to_do(tmp_path, records, caplog):
+def test_without_a_cache_directory_the_trainer_logs_one_warning(tmp_path, records, caplog):
     with Service(tmp_path, cache_dir=None) as service:
         dataset = service.read(numbers(records))
         local = rows(dataset)
@@ -312,7 +312,7 @@ def test_without_a_directory_the_trainer_is_told_once_what_to_do(tmp_path, recor
         assert "--cache-dir DIR" in service.job()["cache"]["state"]
 
 
-def test_without_room_the_epochs_go_on(tmp_path, records, caplog):
+def test_a_full_cache_does_not_stop_epochs(tmp_path, records, caplog):
     local = rows(numbers(records, nothing))
     with Service(tmp_path, cache_bytes=100) as service:
         dataset = service.read(numbers(records))
@@ -338,7 +338,7 @@ def slow_numbers(names: list[str]) -> D:
 
 # The fault scenarios T2 and T3 kill workers in both modes.
 @pytest.mark.parametrize("deterministic", cases([False, True], soak=[False]))
-def test_workers_killed_while_they_write_and_while_they_read(tmp_path, records, deterministic):
+def test_workers_die_while_they_write_and_read_a_cache(tmp_path, records, deterministic):
     local = rows(numbers(records, nothing))
     with Service(tmp_path) as service:
         dataset = service.read(slow_numbers(records), deterministic=deterministic)

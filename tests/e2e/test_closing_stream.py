@@ -57,7 +57,7 @@ def cluster():
 
 @pytest.mark.parametrize("slow", [False, True], ids=["equal streams", "one slow stream"])
 @pytest.mark.parametrize("count", [2, 23, 60])
-def test_remainders_that_come_while_it_starts(cluster, count, slow):
+def test_remainders_arrive_while_the_closing_stream_starts(cluster, count, slow):
     local = _seen(_few(slow, count))
     ours = _few(slow, count).apply(pecan.distribute(cluster.target)).repeat(EPOCHS)
     rows, sizes = _seen(ours)
@@ -67,7 +67,7 @@ def test_remainders_that_come_while_it_starts(cluster, count, slow):
 
 @pytest.mark.parametrize("seed", range(max(1, EPOCHS // 8)))
 @pytest.mark.parametrize("slow", [False, True], ids=["equal streams", "one slow stream"])
-def test_workers_that_die_with_their_remainders(slow, seed):
+def test_workers_die_with_their_remainders(slow, seed):
     chance = random.Random(f"{seed}/{slow}")
     local = _seen(_few(slow, 200))
     batches = sum(local[1].values())

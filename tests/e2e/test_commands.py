@@ -110,7 +110,7 @@ def test_a_version_is_one_line(name):
 
 
 @pytest.mark.parametrize("address", ["nope", "", ":0", "http://127.0.0.1:5050"])
-def test_a_worker_refuses_what_is_no_address_of_a_dispatcher(address):
+def test_a_worker_refuses_an_invalid_dispatcher_address(address):
     done = run_command("pecan-worker", "--dispatcher", address)
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 1
@@ -149,7 +149,7 @@ def test_a_service_of_programs_serves_a_trainer_and_stops_cleanly(dispatcher):
         assert code == 0, log
 
 
-def test_a_dispatcher_that_forgot_everything_is_told_again(dispatcher):
+def test_private_jobs_rejoin_at_a_dispatcher_that_lost_its_state(dispatcher):
     worker = Program("pecan-worker", "--dispatcher", dispatcher.address, "--listen", "127.0.0.1:0")
     again = None
     try:
@@ -165,10 +165,10 @@ def test_a_dispatcher_that_forgot_everything_is_told_again(dispatcher):
         dispatcher.process.kill()
         dispatcher.process.wait()
         again = Program("pecan-dispatcher", "--listen", dispatcher.address)
-        # What was handed out does not come again, nor is anything left out, in this pass and the next.
+        # In this pass and the next no element is repeated or lost.
         begun += [int(next(endless)) for _ in range(1700)]
         assert sorted(begun[:1000]) == sorted(begun[1000:]) == list(range(1000))
-        # Where others share the job, its place is lost.
+        # A shared job cannot be recreated, so its position is lost.
         with pytest.raises(tf.errors.NotFoundError, match="JOB_UNKNOWN"):
             for _ in shared:
                 pass
@@ -181,12 +181,12 @@ def test_a_dispatcher_that_forgot_everything_is_told_again(dispatcher):
                 program.process.communicate(timeout=180)
 
 
-def test_a_dispatcher_without_a_work_directory_says_so(dispatcher):
+def test_a_dispatcher_without_a_work_directory_logs_that(dispatcher):
     _, log = dispatcher.stop()
     assert "memory" in log
 
 
-def test_pecanctl_says_when_nobody_is_there():
+def test_pecanctl_reports_an_unreachable_dispatcher():
     with socket.create_server(("127.0.0.1", 0)) as server:
         free = f"127.0.0.1:{server.getsockname()[1]}"
     done = run_command("pecanctl", "status", "--dispatcher", free, "--timeout", "2s")

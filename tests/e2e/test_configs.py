@@ -28,7 +28,7 @@ def _free_port() -> int:
         return server.getsockname()[1]
 
 
-def test_metrics_are_served_where_the_configuration_says():
+def test_metrics_are_served_on_the_configured_port():
     ports = [_free_port(), _free_port()]
     with pecan.LocalCluster(
         1, dispatcher=pecan.DispatcherConfig(metrics_port=ports[0]), worker=pecan.WorkerConfig("h:1", metrics_port=ports[1])
@@ -38,7 +38,7 @@ def test_metrics_are_served_where_the_configuration_says():
                 assert f"pecan_{name}_" in page.read().decode()
 
 
-def test_a_dispatcher_keeps_what_its_configuration_says(tmp_path):
+def test_a_dispatcher_applies_its_configuration(tmp_path):
     """With a reserve larger than any disk the dispatcher does not start. Datasets without jobs expire."""
     full = pecan.DispatcherConfig(work_dir=tmp_path / "full", work_dir_reserve_bytes=1 << 62)
     with pytest.raises(pecan.ServerError, match="reserve"), pecan.DispatchServer(full):
@@ -51,7 +51,7 @@ def test_a_dispatcher_keeps_what_its_configuration_says(tmp_path):
         session.retire(dispatcher.target.removeprefix("pecan://"))
 
 
-def test_a_worker_keeps_and_saves_what_its_configuration_says(tmp_path):
+def test_a_worker_applies_its_configuration(tmp_path):
     """The worker writes checkpoints to their directory, and compresses its cache."""
     caches, saved = tmp_path / "caches", tmp_path / "saved"
     saved.mkdir()

@@ -119,7 +119,7 @@ def test_workers_that_are_killed_and_added_change_nothing(files, expected, name)
         assert (faults.killed, faults.added) == (EPOCHS, EPOCHS)
 
 
-def test_random_steps_above_a_cached_one_draw_by_numbers_that_are_not_in_the_cache(files, tmp_path):
+def test_random_steps_after_a_cached_step_draw_by_index_although_the_cache_has_none(files, tmp_path):
     records = D.from_tensor_slices(files.records).interleave(tf.data.TFRecordDataset).map(_image)
     noisy = records.apply(pecan.cache()).map(lambda x: (x, tf.random.normal([2])), num_parallel_calls=4).batch(4)
     with pecan.DispatchServer() as dispatcher:

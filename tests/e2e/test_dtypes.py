@@ -71,7 +71,7 @@ def _plain(value):
 
 
 @pytest.mark.parametrize("dtype", _dtypes(), ids=lambda dtype: dtype.name)
-def test_a_dtype_comes_back_as_it_was(cluster, dtype):
+def test_a_dtype_arrives_unchanged(cluster, dtype):
     # In TensorFlow 2.21 the optimizers of tf.data fail for float8_e5m2 in every pipeline.
     plainly = tf.data.Options()
     plainly.experimental_optimization.apply_default_optimizations = False
@@ -94,7 +94,7 @@ def test_a_dtype_comes_back_as_it_was(cluster, dtype):
     assert sorted(D.range(5).apply(pecan.distribute(cluster.target)).as_numpy_iterator()) == list(range(5))
 
 
-def test_a_dtype_that_only_a_function_uses(cluster):
+def test_a_function_may_use_a_dtype_internally(cluster):
     float8 = tf.dtypes.experimental.float8_e5m2
     dataset = D.range(4).map(lambda i: tf.cast(tf.cast(tf.cast(i, tf.float32), float8), tf.float32))
     ours = dataset.apply(pecan.distribute(cluster.target))

@@ -95,7 +95,7 @@ def elements(dataset):
 
 @pytest.mark.parametrize("protocol", ["shm", "tcp"])
 @pytest.mark.parametrize("name", DATASETS)
-def test_elements_come_back_as_they_were(cluster, name, protocol):
+def test_elements_arrive_unchanged(cluster, name, protocol):
     dataset = DATASETS[name]()
     ours = dataset.apply(
         pecan.distribute(cluster.target, deterministic=True, data_transfer_protocol=protocol, compression=None)
@@ -132,7 +132,7 @@ CARDINALITIES = {
 
 
 @pytest.mark.parametrize("name", CARDINALITIES)
-def test_cardinality_is_the_local_one_where_it_is_known(cluster, name):
+def test_known_cardinality_equals_the_local_one(cluster, name):
     make, expected = CARDINALITIES[name]
     dataset = make()
     assert int(dataset.cardinality()) == expected
@@ -145,7 +145,7 @@ def test_cardinality_is_the_local_one_where_it_is_known(cluster, name):
 
 @pytest.mark.parametrize("deterministic", [False, True], ids=["exactly once", "deterministic"])
 @pytest.mark.parametrize("size", [1, 3000])
-def test_a_length_that_was_promised_too_short_is_an_error_and_leaves_nothing_out(cluster, size, deterministic):
+def test_an_asserted_cardinality_that_is_too_small_is_an_error_after_all_its_elements(cluster, size, deterministic):
     dataset = D.range(50).filter(lambda i: i >= 0).map(lambda i: tf.fill([size], i))
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(40))
     for each in (dataset, dataset.apply(pecan.distribute(cluster.target, deterministic=deterministic))):
@@ -162,7 +162,7 @@ def test_cardinality_of_a_saved_dataset_is_known(cluster, tmp_path):
     assert sorted(len(batch) for batch in ours) == [1, 2, 2, 2]
 
 
-def test_cardinality_of_a_hinted_dataset_is_not_known(cluster):
+def test_cardinality_of_a_hinted_dataset_is_unknown(cluster):
     hint = tf.data.experimental.SHARD_HINT
     dataset = D.range(7).shard(hint, hint).batch(2)
     ours = dataset.apply(pecan.distribute(cluster.target, sharding=pecan.ShardingPolicy.HINT))
@@ -170,13 +170,13 @@ def test_cardinality_of_a_hinted_dataset_is_not_known(cluster):
     assert sum(len(batch) for batch in ours) == 7
 
 
-def test_cardinality_of_a_shared_job_is_not_known(cluster):
+def test_cardinality_of_a_shared_job_is_unknown(cluster):
     ours = D.range(7).apply(pecan.distribute(cluster.target, job_name="shared-cardinality"))
     assert int(ours.cardinality()) == tf.data.UNKNOWN_CARDINALITY
     assert len(list(ours)) == 7
 
 
-def test_off_gives_everything_once_per_worker(cluster):
+def test_mode_off_returns_every_element_once_per_worker(cluster):
     ours = D.range(7).apply(pecan.distribute(cluster.target, processing_mode=pecan.ShardingPolicy.OFF))
     assert int(ours.cardinality()) == tf.data.UNKNOWN_CARDINALITY
     assert sorted(ours.as_numpy_iterator()) == sorted([*range(7)] * 2)

@@ -61,7 +61,7 @@ def test_unbatch_gives_empty_rows(cluster, make):
     assert list(make().apply(pecan.distribute(cluster.target)).as_numpy_iterator()) == [0] * 8
 
 
-def test_rows_of_a_dtype_that_unbatch_does_not_know(cluster):
+def test_unbatch_of_a_dtype_that_tensorflow_does_not_support(cluster):
     float8 = tf.dtypes.experimental.float8_e4m3fn
     dataset = D.from_tensors(tf.cast(tf.ones([4, 0]), float8)).unbatch().map(lambda row: tf.size(row))
     assert list(dataset.apply(pecan.distribute(cluster.target)).as_numpy_iterator()) == [0] * 4

@@ -27,7 +27,7 @@ def _until(what: str, condition: Callable):
     return answer
 
 
-def test_an_epoch_that_others_had_is_not_silently_empty(cluster):
+def test_an_epoch_that_others_consumed_is_reported_as_empty(cluster):
     def name(dataset):
         return dataset.apply(pecan.distribute(cluster.target, job_name="had-by-others"))
 
@@ -104,7 +104,7 @@ def test_a_pass_of_known_length_is_read_to_its_end(cluster):
         assert int(jobs.delivered(number)["elements"]) == 58
 
 
-def test_an_epoch_that_nobody_asks_for_costs_an_element_on_each_worker(cluster):
+def test_an_unread_prefetched_epoch_costs_one_element_per_worker(cluster):
     jobs = Jobs(cluster)
     dataset = D.range(40_000).map(lambda i: i * 2).batch(10).apply(pecan.distribute(cluster.target))
     assert sum(len(batch) for batch in dataset) == 40_000
@@ -123,14 +123,14 @@ def test_an_epoch_that_nobody_asks_for_costs_an_element_on_each_worker(cluster):
 
 
 @pytest.mark.parametrize("mode", ["exactly_once", "deterministic", "off"])
-def test_epochs_follow_each_other_completely(cluster, mode):
+def test_every_epoch_is_complete(cluster, mode):
     times = 2 if mode == "off" else 1
     dataset = D.range(500).apply(pecan.distribute(cluster.target, processing_mode=mode, seed=3)).repeat(3)
     counts = collections.Counter(int(i) for i in dataset)
     assert counts == {i: 3 * times for i in range(500)}
 
 
-def test_no_epoch_is_opened_ahead_behind_the_last_pass_of_a_repeat(cluster):
+def test_no_epoch_is_prefetched_after_the_last_pass_of_a_repeat(cluster):
     jobs = Jobs(cluster)
     dataset = D.range(100).shuffle(10).repeat(3).apply(pecan.distribute(cluster.target))
     assert len(list(dataset)) == 300
@@ -138,7 +138,7 @@ def test_no_epoch_is_opened_ahead_behind_the_last_pass_of_a_repeat(cluster):
     assert len(jobs.job()["epochs"]) == 3
 
 
-def test_no_epoch_is_opened_ahead_over_the_files_of_a_cache(cluster, tmp_path):
+def test_no_epoch_is_prefetched_over_a_file_cache(cluster, tmp_path):
     jobs = Jobs(cluster)
     dataset = D.range(100).cache(str(tmp_path / "cache")).apply(pecan.distribute(cluster.target))
     for number in range(2):
@@ -153,7 +153,7 @@ def _slow(number):
     return number + tf.cast(tf.reduce_sum(noise @ noise @ noise) * 0, tf.int64)
 
 
-def test_passes_that_are_broken_off_leave_a_cache_in_files_whole(cluster, tmp_path):
+def test_abandoned_passes_leave_a_file_cache_intact(cluster, tmp_path):
     """A pass that a trainer left early does not lock or delete files of the next pass, on any worker."""
 
     def make():

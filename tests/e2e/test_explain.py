@@ -23,7 +23,7 @@ def steps(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.map(next_one).map(pecan.keep_position(lambda x: x * 2)).filter(lambda x: x > 3).batch(4)
 
 
-def test_a_job_whose_order_is_off_says_so(cluster):
+def test_the_explanation_of_order_off(cluster):
     dataset = steps(D.range(40)).apply(pecan.distribute(cluster.target, job_name="explained-off", order="off"))
     found = pecan.explain(dataset)
     assert (found.order, found.tolerance, found.state, found.moved) == ("off", "", "off", ())
@@ -59,7 +59,7 @@ def _private(x: tf.Tensor) -> tf.Tensor:
     return x + 1
 
 
-def test_steps_are_called_what_their_author_calls_them(cluster):
+def test_explanations_use_the_authors_names_of_steps(cluster):
     dataset = D.range(40).map(_private).map(Steps().twice).flat_map(D.from_tensors).map(lambda x: x, name="same").map(lambda x: x)
     found = pecan.explain(dataset.apply(pecan.distribute(cluster.target, order="auto")))
     *labels, last = [step.label for step in found.steps if step.operation == "MapDataset"]
@@ -78,7 +78,7 @@ def test_pecanctl_and_pecan_show_the_same(cluster, tmp_path):
     assert "explained, order: " in run_command("pecanctl", "jobs", "--dispatcher", address).stdout
 
 
-def test_a_job_that_is_not_there_is_an_error(cluster):
+def test_an_unknown_job_is_an_error(cluster):
     address = cluster.target.removeprefix("pecan://")
     with pytest.raises(LookupError, match=r"nobodys.*JOB_UNKNOWN") as caught:
         pecan.explain("nobodys", cluster.target)
@@ -88,7 +88,7 @@ def test_a_job_that_is_not_there_is_an_error(cluster):
     assert "pecanctl jobs lists" in done.stderr
 
 
-def test_a_dataset_that_pecan_did_not_give_cannot_be_explained(cluster):
+def test_only_a_distributed_dataset_can_be_explained(cluster):
     with pytest.raises(ValueError, match="explain"):
         pecan.explain(D.range(3))
     dataset = D.range(3).apply(pecan.distribute(cluster.target))
@@ -96,7 +96,7 @@ def test_a_dataset_that_pecan_did_not_give_cannot_be_explained(cluster):
         pecan.explain(dataset, cluster.target)
 
 
-def test_the_private_cluster_is_asked_where_no_service_is_named():
+def test_explain_uses_the_private_cluster_by_default():
     dataset = D.range(3).apply(pecan.distribute(job_name="at-home"))
     assert pecan.explain("at-home").job_id == pecan.explain(dataset).job_id
 

@@ -123,7 +123,7 @@ def test_auto_compresses_between_hosts_on_a_slow_link(hosts, service):
     assert link < COUNT * SIZE / 2
 
 
-def test_auto_leaves_alone_what_does_not_shrink(hosts, service):
+def test_auto_does_not_compress_incompressible_elements(hosts, service):
     link, _ = hosts.read(0, service, INCOMPRESSIBLE)
     assert link > COUNT * SIZE
 

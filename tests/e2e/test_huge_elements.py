@@ -83,7 +83,7 @@ say("right")
 
 
 @pytest.mark.parametrize("protocol", ["shm", "tcp"])
-def test_an_element_above_two_gibibytes_is_an_error_between_its_neighbours(protocol):
+def test_an_element_above_two_gibibytes_is_an_error_at_its_position(protocol):
     with Script(
         MAKE
         + f"""

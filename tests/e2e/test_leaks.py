@@ -148,7 +148,7 @@ USES = {
 
 # Two other cases also read to the end.
 @pytest.mark.parametrize("use", cases(USES, soak=["read to the end"]))
-def test_a_dataset_made_and_read_again_and_again(cluster, limit, use):
+def test_repeated_creation_and_reading_of_a_dataset_leaks_nothing(cluster, limit, use):
     make, read = USES[use]
     link = _link(cluster)
     workers = [server.process.pid for server in cluster.workers]
@@ -189,7 +189,7 @@ def test_a_dataset_made_and_read_again_and_again(cluster, limit, use):
         assert worker_after.memory - worker_before.memory < 128 * MIB + TIMES * 20_000, (worker_before, worker_after)
 
 
-def test_datasets_that_are_made_and_dropped(limit):
+def test_unread_datasets_leak_nothing(limit):
     """L8: this process keeps nothing of them, and the dispatcher removes jobs and datasets within the trainer's timeout."""
     config = pecan.DispatcherConfig(dataset_timeout_ms=500)
     with pecan.LocalCluster(1, dispatcher=config) as cluster:
@@ -229,7 +229,7 @@ EPOCHS = {"small": (lambda: D.range(10), 3 * TIMES), "large": (lambda: D.range(1
 
 
 @pytest.mark.parametrize("size", EPOCHS)
-def test_a_worker_that_serves_many_epochs(cluster, limit, size):
+def test_many_epochs_leak_nothing(cluster, limit, size):
     make, epochs = EPOCHS[size]
     processes = [cluster.dispatcher.process.pid, *(server.process.pid for server in cluster.workers)]
     iterator = iter(make().repeat().apply(pecan.distribute(cluster.target)))

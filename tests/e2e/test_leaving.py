@@ -53,7 +53,7 @@ def read():
 TIMES = 3 if SOAK else 1
 
 
-def test_an_iterator_is_deleted():
+def test_an_iterator_is_deleted_in_time():
     lines = """
 def delete(variant, has_elements):
     iterator = iter(variant)
@@ -92,7 +92,7 @@ CASES = [(state, "sys.exit") for state in STATES] + [("elements in flight", how)
     # In "no element" and "only the closing stream left" a reader waits for a worker in the same way.
     cases(CASES, soak=[("no element", "sys.exit"), ("elements in flight", "sys.exit"), ("elements in flight", "an exception")]),
 )
-def test_python_is_left_while_a_thread_reads(state, how):
+def test_python_exits_in_time_while_a_thread_reads(state, how):
     """L8: Python exits at the end of the script, by an exception or by a signal."""
     lines, code = EXITS[how]
     with Script(
@@ -111,7 +111,7 @@ say("leaving")
         assert time.monotonic() - began <= LEAVE_S
 
 
-def test_generators_that_are_abandoned_give_everything_back():
+def test_abandoned_generators_free_everything():
     """L8: a generator that is dropped in the middle frees everything at once, also at the dispatcher. Another is dropped at exit."""
     with Script(
         _script("elements in flight")
@@ -144,7 +144,7 @@ say("leaving")
         assert time.monotonic() - began <= LEAVE_S
 
 
-def test_a_thread_that_exits_takes_only_itself():
+def test_an_exit_in_a_thread_ends_only_the_thread():
     with Script(
         _script("elements in flight")
         + """

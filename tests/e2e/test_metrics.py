@@ -48,7 +48,7 @@ def until(port: int, condition, what: str) -> dict[str, float]:
         time.sleep(0.1)
 
 
-def test_metrics_say_what_was_done(tmp_path):
+def test_metrics_count_what_servers_did(tmp_path):
     at_dispatcher, at_worker = free_port(), free_port()
     programs = []
     try:

@@ -29,7 +29,7 @@ def _jobs(cluster) -> list[dict]:
 
 
 @pytest.mark.parametrize("mode", ["exactly_once", "deterministic", "at_least_once", "at_most_once", "off"])
-def test_a_jobs_start_is_a_line_in_the_log(cluster, caplog, mode):
+def test_the_start_of_a_job_is_logged(cluster, caplog, mode):
     with caplog.at_level(logging.INFO, logger="pecan"):
         dataset = D.range(40).apply(
             pecan.distribute(cluster.target, job_name=f"said-{mode}", processing_mode=mode, seed=11)
@@ -67,7 +67,7 @@ def test_order_options_reach_the_dispatcher_and_the_log(cluster, caplog, given, 
     del dataset
 
 
-def test_the_line_of_a_jobs_start_says_that_its_dispatcher_forgets_nothing(tmp_path, caplog):
+def test_the_log_of_a_jobs_start_names_the_work_directory(tmp_path, caplog):
     config = pecan.DispatcherConfig(work_dir=tmp_path / "work")
     with pecan.DispatchServer(config) as dispatcher, caplog.at_level(logging.INFO, logger="pecan"):
         D.range(40).apply(pecan.distribute(dispatcher.target))
@@ -103,7 +103,7 @@ def test_deterministic_mode_becomes_exactly_once_for_nondeterministic_values(clu
 
 
 @pytest.mark.parametrize("mode", ["at_least_once", "at_most_once", "off"])
-def test_where_nothing_fails_each_element_comes_once(cluster, mode):
+def test_without_failures_each_element_comes_once(cluster, mode):
     dataset = D.range(200).shuffle(200).map(lambda i: i, num_parallel_calls=2, deterministic=False)
     found = collections.Counter(int(i) for i in dataset.apply(pecan.distribute(cluster.target, processing_mode=mode)))
     times = 2 if mode == "off" else 1
@@ -185,7 +185,7 @@ CASES = [(mode, unordered) for mode in ("exactly_once", "at_least_once", "at_mos
     # tests/faults/test_every_mode.py kills a worker in the other cases.
     cases(CASES, soak=[case for case in CASES if case not in (("at_least_once", True), ("at_most_once", False))]),
 )
-def test_a_worker_that_is_killed_costs_what_the_mode_says(small_windows, caplog, mode, unordered):
+def test_the_death_of_a_worker_costs_what_the_mode_allows(small_windows, caplog, mode, unordered):
     dataset = _slow(TOTAL, unordered=unordered).apply(
         pecan.distribute(
             small_windows.target, processing_mode=mode, job_name=None if mode == "off" else "lossy",
@@ -216,7 +216,7 @@ def test_a_worker_that_is_killed_costs_what_the_mode_says(small_windows, caplog,
 
 
 @pytest.mark.parametrize(("mode", "unordered"), [("at_least_once", True), ("at_most_once", False)])
-def test_a_worker_is_killed_behind_a_saved_position(small_windows, mode, unordered):
+def test_a_worker_dies_after_a_saved_position(small_windows, mode, unordered):
     """L4: a trainer continues at its position, and from there on its mode's promise for a lost worker holds."""
 
     def distributed():

@@ -89,7 +89,7 @@ def _check_explanation(target: str, name: str) -> None:
     assert text.count("within its bound") == 2
 
 
-def test_a_dataset_that_is_written_badly_runs_in_a_better_order(cluster):
+def test_a_badly_ordered_dataset_runs_in_a_better_order(cluster):
     """O3: without faults an order is proposed, tried and piloted in one stream of an epoch. Later epochs adopt it."""
     link, name = session.connect(cluster.target.removeprefix("pecan://"), 10), "written-badly"
     dataset = _badly_ordered().apply(

@@ -119,7 +119,7 @@ def _resume_in_another_process(target: str, state: dict) -> list:
     return json.loads(run.stdout)
 
 
-def test_an_order_that_is_adopted_changes_no_byte(cluster, undisturbed):
+def test_an_adopted_order_changes_no_byte(cluster, undisturbed):
     """O4: the order is adopted during the first epoch. Another process resumes in this order at a dispatcher that does not know it."""
     other = pecan.LocalCluster(workers=1)
     try:

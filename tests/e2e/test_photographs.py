@@ -18,7 +18,7 @@ def sources():
     return module
 
 
-def test_every_photograph_of_the_large_demo_has_a_name_of_its_own(sources, tmp_path):
+def test_every_photograph_of_the_large_demo_has_a_unique_name(sources, tmp_path):
     expected = 0
     for package, photographs in sources.WALLPAPERS.items():
         for inside in photographs.values():

@@ -11,7 +11,7 @@ from soak import SOAK
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_two_workers_give_what_a_local_run_gives(name, cluster, files):
+def test_two_workers_give_the_elements_of_a_local_run(name, cluster, files):
     pipeline = PIPELINES[name]
     local = oracle.run(pipeline.build(files), limit=pipeline.limit)
     # The pipeline is built again, so that it does not use the file cache of the local run.
@@ -21,7 +21,7 @@ def test_two_workers_give_what_a_local_run_gives(name, cluster, files):
 
 
 @pytest.mark.parametrize("name", ["filter, batch, map", "record files, parse, shuffle, batch", "zip", "repeat"])
-def test_the_second_pass_gives_everything_again(name, cluster, files):
+def test_the_second_pass_has_every_element_again(name, cluster, files):
     pipeline = PIPELINES[name]
     distributed = pipeline.build(files).apply(pecan.distribute(cluster.target))
     local = oracle.run(pipeline.build(files))
@@ -29,7 +29,7 @@ def test_the_second_pass_gives_everything_again(name, cluster, files):
         oracle.compare(oracle.run(distributed), local, pipeline.how)
 
 
-def test_the_oracle_sees_what_is_lost_doubled_changed_or_cut_differently():
+def test_the_oracle_detects_lost_repeated_changed_and_differently_batched_elements():
     local = oracle.run(tf.data.Dataset.range(20).batch(4))
     for wrong in (
         tf.data.Dataset.range(16).batch(4),
@@ -42,7 +42,7 @@ def test_the_oracle_sees_what_is_lost_doubled_changed_or_cut_differently():
                 oracle.compare(oracle.run(wrong), local, how)
 
 
-def test_the_oracle_sees_another_spec_and_another_cardinality():
+def test_the_oracle_detects_another_spec_and_another_cardinality():
     local = oracle.run(tf.data.Dataset.range(6))
     with pytest.raises(AssertionError, match="element_spec"):
         oracle.compare(oracle.run(tf.data.Dataset.range(6, output_type=tf.int32)), local, "elements")

@@ -75,7 +75,7 @@ sys.exit(3)
         return time.monotonic() - began
 
 
-def test_a_starved_trainer_leaves_at_once():
+def test_a_starved_trainer_exits_at_once():
     # TensorFlow alone takes one to two seconds to shut down.
     alone = _exit_seconds("iterator = iter(D.range(10).prefetch(2)); next(iterator)")
     starved = _exit_seconds(
@@ -117,7 +117,7 @@ def test_ctrl_c_ends_a_wait_for_elements():
         assert script.rest()[0] == 0
 
 
-def test_ctrl_c_elsewhere_ends_no_wait_for_elements():
+def test_ctrl_c_in_the_loop_body_does_not_end_the_iterator():
     """A loop body that handles the interrupt can continue to read, also if TensorFlow prefetches elements."""
     with Script(
         """
@@ -199,7 +199,7 @@ def test_ctrl_c_ends_training_that_waits_for_elements():
         assert script.rest(20)[0] == 0
 
 
-def test_a_forked_child_gets_an_error_and_no_hang():
+def test_a_forked_child_gets_an_error_instead_of_a_hang():
     """L5: its parent continues to read."""
     with Script(
         """
@@ -227,7 +227,7 @@ def test_a_forked_child_gets_an_error_and_no_hang():
         assert code == 0, err
 
 
-def test_a_child_forked_before_the_first_use_is_free_to_use_it():
+def test_a_child_forked_before_the_first_use_can_use_the_private_cluster():
     with Script(
         """
         if os.fork() == 0:
@@ -239,7 +239,7 @@ def test_a_child_forked_before_the_first_use_is_free_to_use_it():
         assert script.line() == "0"
 
 
-def test_the_private_cluster_forgets_datasets_that_nobody_reads():
+def test_the_private_cluster_removes_unused_datasets():
     with Script(
         """
         private_cluster._DATASET_TIMEOUT = "1s"
@@ -282,7 +282,7 @@ def test_a_worker_that_dies_is_replaced():
         assert "another one is started" in err
 
 
-def test_a_dispatcher_that_dies_is_an_error_with_its_last_words():
+def test_a_dispatcher_that_dies_is_an_error_with_its_cause_of_death():
     with Script(
         """
         dataset = D.range(10**9).map(lambda i: tf.reduce_sum(tf.random.uniform([10**6])))

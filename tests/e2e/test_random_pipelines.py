@@ -151,7 +151,7 @@ def clusters():
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
-def test_random_pipelines_give_what_a_local_run_gives(seed, files, clusters):
+def test_random_pipelines_give_the_elements_of_a_local_run(seed, files, clusters):
     state, workers = pipeline(seed, files), random.Random(-seed).randint(1, MAX_WORKERS)
     description = f"seed {seed}, {workers} workers: {' → '.join(state.words)}"
     local = oracle.run(state.dataset)

@@ -53,7 +53,7 @@ def _delivered(link: session.Session) -> int:
         soak=[("by arithmetic", signal.SIGTERM), ("in part", signal.SIGTERM)],
     ),
 )
-def test_a_worker_that_is_lost_costs_little(programs, tmp_path, name, how):  # noqa: F811
+def test_a_lost_worker_costs_few_recomputed_elements(programs, tmp_path, name, how):  # noqa: F811
     dispatcher = programs("pecan-dispatcher", "--listen", "127.0.0.1:0")
     flags = ["--dispatcher", dispatcher.address, "--max-streams", "16", "--window-bytes", "2097152", "--drain-timeout", "30s"]
     if name == "by a checkpoint":

@@ -103,7 +103,7 @@ def test_a_dataset_that_cannot_be_distributed_is_refused_at_the_call(cluster, na
     assert link.status().get("datasets", []) == before
 
 
-def test_things_that_are_no_datasets():
+def test_values_that_are_not_datasets_are_refused():
     for value in (None, 5, [1, 2], tf.constant(1), iter(D.range(3))):
         with pytest.raises(TypeError, match="tf.data.Dataset"):
             pecan.distribute()(value)
@@ -111,7 +111,7 @@ def test_things_that_are_no_datasets():
         pecan.distribute(D.range(3))
 
 
-def test_inside_a_function_it_is_refused():
+def test_distribute_is_refused_inside_a_tf_function():
     @tf.function
     def build():
         return len(list(D.range(3).apply(pecan.distribute())))
@@ -129,7 +129,7 @@ def test_no_dispatcher_is_an_error_in_time():
     assert isinstance(caught.value, tf.errors.UnavailableError)
 
 
-def test_something_else_behind_the_port_is_an_error_in_time():
+def test_another_program_at_the_port_is_an_error_in_time():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         target = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(pecan.PecanError, match=target):
@@ -179,7 +179,7 @@ def test_other_options_under_a_job_name_are_refused(cluster):
     assert sorted(dataset.as_numpy_iterator()) == list(range(5))
 
 
-def test_what_differs_under_a_job_name_is_named_with_both_values(cluster):
+def test_a_job_mismatch_names_both_values(cluster):
     def make(**options):
         return D.range(5).apply(pecan.distribute(cluster.target, job_name="differences", **options))
 
@@ -193,7 +193,7 @@ def test_what_differs_under_a_job_name_is_named_with_both_values(cluster):
     assert sorted(first.as_numpy_iterator()) == list(range(5))
 
 
-def test_the_case_of_a_job_name_does_not_count(cluster):
+def test_job_names_ignore_case(cluster):
     first = D.range(5).apply(pecan.distribute(cluster.target, job_name="Folded"))
     with pytest.raises(pecan.JobMismatchError):
         D.range(6).apply(pecan.distribute(cluster.target, job_name="foldeD"))
@@ -212,7 +212,7 @@ def test_an_error_while_reading_names_pecan_and_its_reason(cluster):
 
 
 @pytest.mark.parametrize("name", ["a/b", "x" * 64, "..", "-a", "ü"])
-def test_names_have_a_grammar(cluster, name):
+def test_invalid_job_names_are_refused(cluster, name):
     with pytest.raises(ValueError, match="BAD_NAME"):
         D.range(5).apply(pecan.distribute(cluster.target, job_name=name))
 
@@ -225,7 +225,7 @@ def test_another_dataset_under_an_id_is_refused(cluster):
 
 
 @pytest.mark.parametrize("identity", ["a/b", "..", "x" * 129, "a\0b", "\0", "\udcff", "a\nb", b"\xff\0"])
-def test_ids_have_a_grammar(cluster, identity):
+def test_invalid_dataset_ids_are_refused(cluster, identity):
     with pytest.raises(pecan.InvalidArgumentError, match="BAD_NAME"):
         pecan.from_dataset_id(None, cluster.target, identity)
     with pytest.raises(pecan.InvalidArgumentError, match="BAD_NAME"):
@@ -235,13 +235,13 @@ def test_ids_have_a_grammar(cluster, identity):
 @pytest.mark.parametrize(
     "spec", [5, "int64", tf.int64, (tf.TensorSpec([], tf.int64), 3), [tf.TensorSpec([], tf.int64)], {"a": [None]}]
 )
-def test_a_spec_that_no_dataset_has(cluster, spec):
+def test_an_invalid_spec_is_refused(cluster, spec):
     identity = pecan.register_dataset(cluster.target, D.range(5))
     with pytest.raises(pecan.InvalidTypeError, match="`element_spec` must"):
         pecan.from_dataset_id(None, cluster.target, identity, spec)
 
 
-def test_an_id_that_is_not_known(cluster):
+def test_an_unknown_dataset_id_is_refused(cluster):
     for spec in (None, tf.TensorSpec([], tf.int64)):
         with pytest.raises(pecan.NotFoundError, match="DATASET_UNKNOWN") as caught:
             pecan.from_dataset_id("distributed_epoch", cluster.target, "nobody", spec)
@@ -256,7 +256,7 @@ def test_an_id_that_is_not_known(cluster):
         ((tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.float32)), "has 2 components, the dataset gives 1"),
     ],
 )
-def test_a_spec_that_is_not_the_datasets(cluster, spec, text):
+def test_a_spec_of_another_dataset_is_refused(cluster, spec, text):
     identity = pecan.register_dataset(cluster.target, D.range(5))
     with pytest.raises(ValueError, match="SPEC_MISMATCH") as caught:
         pecan.from_dataset_id(None, cluster.target, identity, spec)
@@ -265,7 +265,7 @@ def test_a_spec_that_is_not_the_datasets(cluster, spec, text):
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_elements_that_are_not_what_a_more_exact_spec_says(cluster, size):
+def test_elements_that_contradict_a_more_exact_spec_fail(cluster, size):
     """Small rows are sent in blocks. The error shows the shape of the element, not of the block."""
     dataset = D.range(64).map(lambda i: tf.ensure_shape(tf.zeros(tf.stack([0 * i + 3])), [None]))
     identity = pecan.register_dataset(cluster.target, dataset)
@@ -278,7 +278,7 @@ def test_elements_that_are_not_what_a_more_exact_spec_says(cluster, size):
     assert "is float32 of shape [3], the dataset's element_spec says float32 of shape [2]" in str(caught.value)
 
 
-def test_an_element_that_is_too_large(cluster):
+def test_an_element_that_is_too_large_fails(cluster):
     dataset = D.range(3).map(lambda i: tf.fill([1000 * (i % 2 * 999 + 1)], i))
     ours = dataset.apply(pecan.distribute(cluster.target, max_element_bytes=100_000))
     with pytest.raises(tf.errors.ResourceExhaustedError, match="ELEMENT_TOO_LARGE"):
@@ -286,7 +286,7 @@ def test_an_element_that_is_too_large(cluster):
     assert len(list(ours.ignore_errors())) == 2
 
 
-def test_a_file_that_workers_do_not_see(cluster, tmp_path):
+def test_a_file_that_workers_cannot_see_is_an_error(cluster, tmp_path):
     path = str(tmp_path / "nowhere.tfrecord")
     with pytest.raises(tf.errors.NotFoundError, match="nowhere.tfrecord"):
         list(tf.data.TFRecordDataset(path).apply(pecan.distribute(cluster.target)))
@@ -299,13 +299,13 @@ STATIC = {
 
 
 @pytest.mark.parametrize("name", STATIC)
-def test_a_sharding_that_the_dataset_has_no_place_for(cluster, name):
+def test_a_sharding_policy_that_the_dataset_does_not_support_is_refused(cluster, name):
     make, policy = STATIC[name]
     with pytest.raises((pecan.PecanError, tf.errors.OpError), match="SHARDING"):
         list(make().apply(pecan.distribute(cluster.target, sharding=pecan.ShardingPolicy[policy])))
 
 
-def test_file_sharding_with_fewer_files_than_the_list_of_workers(tmp_path):
+def test_file_sharding_with_fewer_files_than_listed_workers_is_refused(tmp_path):
     """As in tf.data service, the dispatcher's list of workers counts, not the connected workers."""
     names = [str(tmp_path / f"part-{k}.txt") for k in range(2)]
     for name in names:

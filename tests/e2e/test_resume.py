@@ -122,7 +122,7 @@ def test_another_process_resumes_at_every_step(cluster, mode):
 
 
 @pytest.mark.parametrize("after", [lambda d: d, lambda d: d.repeat()], ids=["nothing", "repeat"])
-def test_a_file_that_is_missing_costs_its_own_element(cluster, tmp_path, after):
+def test_a_missing_file_fails_only_its_own_element(cluster, tmp_path, after):
     """The iterator continues after the failed element, as a local iterator does. A state saved there does the same."""
     for i in range(20):
         (tmp_path / str(i)).write_text(str(i))
@@ -149,7 +149,7 @@ def _has_received(dataset, count):
     return True
 
 
-def test_the_position_is_of_what_was_used_and_not_of_what_was_read_ahead(cluster):
+def test_the_position_counts_used_elements_and_not_prefetched_ones(cluster):
     dataset = _strings().apply(pecan.distribute(cluster.target, deterministic=True, seed=1)).prefetch(50)
     iterator = pecan.Iterator(dataset)
     seen = [next(iterator).numpy() for _ in range(10)]
@@ -244,7 +244,7 @@ def test_elements_left_in_a_pass_are_not_counted_in_the_next_one(cluster, make, 
     assert [int(tf.reshape(e, [-1])[0]) for e in again] == seen
 
 
-def test_an_older_iterator_that_still_reads_ahead_is_not_counted(cluster):
+def test_the_prefetches_of_an_older_iterator_are_not_counted(cluster):
     def distributed():
         return _large(200).apply(pecan.distribute(cluster.target, deterministic=True, seed=5))
 
@@ -278,7 +278,7 @@ def test_a_resume_after_empty_passes_begins_the_next_pass(cluster):
         assert [float(e) for e in again] == passes[number + 1], number
 
 
-def test_a_loop_that_is_not_the_users_own_counts_by_steps(cluster):
+def test_state_dict_accepts_a_count_of_used_elements(cluster):
     dataset = _numbers(1000).apply(pecan.distribute(cluster.target, deterministic=True, seed=1))
     batches = dataset.batch(10)
     used = [batch.numpy().tolist() for batch in batches.take(7)]
@@ -288,7 +288,7 @@ def test_a_loop_that_is_not_the_users_own_counts_by_steps(cluster):
     assert used + rest == [list(range(30 * i, 30 * i + 30, 3)) for i in range(100)]
 
 
-def test_the_element_of_an_interrupted_next_comes_next(cluster):
+def test_an_interrupted_next_loses_no_element(cluster):
     """A signal handler can raise after TensorFlow has returned an element and before the loop has received it."""
 
     class Interrupted(Exception):
@@ -381,7 +381,7 @@ def test_an_iterator_without_elements_keeps_the_position_for_the_next_one(cluste
         assert _values(loaded) == rest
 
 
-def test_a_checkpoint_of_tensorflows_has_the_position(cluster, tmp_path):
+def test_a_tensorflow_checkpoint_contains_the_position(cluster, tmp_path):
     def distributed():
         return _numbers().apply(pecan.distribute(cluster.target, deterministic=True, seed=2))
 
@@ -511,7 +511,7 @@ def _read_from_streams(iterator, streams, rows=50):
 
 
 @pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
-def test_a_position_in_a_weaker_mode_is_exact_where_an_index_is(cluster, mode):
+def test_a_position_in_a_weaker_mode_is_exact_if_an_index_identifies_an_element(cluster, mode):
     """L2: if an index identifies an element, exactly the next element follows."""
 
     def distributed():
@@ -574,7 +574,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_state_of_something_else_is_refused(cluster, name):
+def test_a_state_of_another_dataset_or_job_is_refused(cluster, name):
     """L3: the iterator keeps its own position."""
     make, options, word = BAD[name]
     iterator = pecan.Iterator(_numbers().apply(pecan.distribute(cluster.target, deterministic=True, seed=5)))
@@ -586,7 +586,7 @@ def test_a_state_of_something_else_is_refused(cluster, name):
     assert int(next(other)) % 3 == 0
 
 
-def test_a_state_that_was_damaged_is_refused(cluster):
+def test_a_damaged_state_is_refused(cluster):
     """L3: the token is truncated anywhere, has any character changed, or has a length of 1 GiB."""
     iterator = pecan.Iterator(_numbers().apply(pecan.distribute(cluster.target)))
     next(iterator)
@@ -608,7 +608,7 @@ def test_a_state_that_was_damaged_is_refused(cluster):
     assert len(list(iterator)) == 199
 
 
-def test_a_position_that_nobody_can_tell_is_refused(cluster):
+def test_an_unknown_position_is_refused(cluster):
     """L3: the position is after the last delivered element, or too far back."""
     dataset = _strings(3000).apply(pecan.distribute(cluster.target))
     with pytest.raises(ValueError, match="0 were returned"):

@@ -63,7 +63,7 @@ def test_fit_evaluate_predict(cluster, examples, model):
     assert len(model.predict(dataset.map(lambda x, y: x), verbose=0)) == 1000
 
 
-def test_under_a_strategy(cluster, examples):
+def test_a_strategy_reads_every_row(cluster, examples):
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     dataset = _distributed(cluster, D.from_tensor_slices(examples).batch(32))
     distributed = strategy.experimental_distribute_dataset(dataset)
@@ -77,7 +77,7 @@ def test_no_strategy_shards_it_again(cluster):
     assert policy == tf.data.experimental.AutoShardPolicy.OFF
 
 
-def test_inside_a_function(cluster):
+def test_a_tf_function_reads_a_dataset(cluster):
     dataset = _distributed(cluster, D.range(100).map(lambda i: (i, tf.as_string(i))).batch(7))
 
     @tf.function
@@ -90,7 +90,7 @@ def test_inside_a_function(cluster):
     assert [int(total()), int(total())] == [4950 + 100] * 2
 
 
-def test_steps_around_it(cluster):
+def test_further_steps_before_and_after_distribute(cluster):
     dataset = (
         _distributed(cluster, D.range(30).repeat(2).map(lambda i: i + 1)).map(lambda i: i * 2).batch(7).prefetch(2)
     )
@@ -149,12 +149,12 @@ def test_another_thread_runs_while_next_waits(steps):
         thread.join()
 
 
-def test_zipped_with_itself(cluster):
+def test_a_dataset_zipped_with_itself(cluster):
     dataset = _distributed(cluster, D.range(50), deterministic=True)
     assert [(int(a), int(b)) for a, b in D.zip(dataset, dataset)] == [(i, i) for i in range(50)]
 
 
-def test_no_thread_tunes_what_stands_behind(cluster):
+def test_no_autotune_thread_runs_for_steps_after_distribute(cluster):
     """Deleting an iterator waits for that thread, which TensorFlow may fail to wake for a minute."""
     tuned = tf.data.Options()
     tuned.autotune.enabled = True
@@ -172,7 +172,7 @@ def test_no_thread_tunes_what_stands_behind(cluster):
 
 
 @pytest.mark.parametrize("dataset", [D.range(10), D.range(10).map(tf.strings.as_string)], ids=["blocks", "elements"])
-def test_tensorflow_need_not_prepare_functions_at_every_iter(cluster, dataset):
+def test_tensorflow_skips_function_preparation_at_every_iter(cluster, dataset):
     """With this attribute TensorFlow skips the placement of devices and all optimizations. Pecan's functions need neither."""
     graph = tf.compat.v1.GraphDef.FromString(_distributed(cluster, dataset)._as_serialized_graph().numpy())
     functions = {function.signature.name: function for function in graph.library.function}
@@ -211,7 +211,7 @@ def test_trainers_that_share_a_job_share_the_elements(cluster):
 
 
 @pytest.mark.parametrize("mode", ["exactly_once", "at_least_once", "at_most_once"])
-def test_a_trainer_that_leaves_a_shared_job_takes_nothing_along(cluster, mode):
+def test_a_trainer_that_leaves_a_shared_job_loses_no_elements(cluster, mode):
     # With small rows TensorFlow could have dequeued many at once.
     count = 3000
     leaver, stayer = (
@@ -247,7 +247,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize("name", FAILING)
-def test_an_element_that_fails_is_an_error_in_its_place(cluster, name):
+def test_a_failed_element_is_an_error_at_its_position(cluster, name):
     """G7: the error names the user's step and the element's index, in every pass. The next element follows."""
     after, rows = FAILING[name]
     job_name = "failing-" + name.replace(" ", "-")
@@ -283,7 +283,7 @@ def test_an_element_that_fails_is_an_error_in_its_place(cluster, name):
         assert (stream, index) == (9 // rows % streams, 9 // rows // streams)
 
 
-def test_ignoring_errors_ends(cluster):
+def test_ignore_errors_reaches_the_end(cluster):
     def make(text):
         dataset = D.range(40).map(lambda i: tf.debugging.check_numerics(1.0 / tf.cast(i % 4, tf.float32), "zero"))
         return dataset.map(tf.as_string) if text else dataset
@@ -305,7 +305,7 @@ def test_ignoring_errors_ends(cluster):
     ],
     ids=["nothing", "repeat", "prefetch", "cache", "ignore_errors", "all"],
 )
-def test_an_error_that_ends_a_pass_is_never_taken_for_its_end(cluster, after, text):
+def test_an_error_that_ends_a_pass_is_not_taken_as_its_end(cluster, after, text):
     """Otherwise the next epoch would start, and steps such as cache() would take a part of a pass for the whole pass."""
     local = D.range(20).map(tf.as_string) if text else D.range(20)
     dataset = after(_distributed(cluster, local.apply(tf.data.experimental.assert_cardinality(30))))
@@ -320,7 +320,7 @@ def test_an_error_that_ends_a_pass_is_never_taken_for_its_end(cluster, after, te
     assert isinstance(errors[-1], tf.errors.CancelledError)
 
 
-def test_leaving_an_epoch_early_gives_everything_back(cluster):
+def test_leaving_an_epoch_early_frees_everything(cluster):
     link = _link(cluster)
     dataset = _distributed(cluster, D.range(1000).map(lambda i: tf.fill([100_000], i)))
     for element in dataset:

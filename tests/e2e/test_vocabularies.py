@@ -49,7 +49,7 @@ def numbers(dataset: D, target: str) -> list[int]:
 VOCABULARIES = ("abc", "cba", "dcbae")
 
 
-def test_old_and_new_workers_see_the_file_as_it_is(tmp_path):
+def test_old_and_new_workers_see_the_current_file(tmp_path):
     """The test has no local run to compare with, because TensorFlow shares tables in a process by the file's name."""
     with pecan.LocalCluster(workers=1) as cluster:
         for vocabulary in VOCABULARIES:
@@ -58,7 +58,7 @@ def test_old_and_new_workers_see_the_file_as_it_is(tmp_path):
             cluster.add_workers()
 
 
-def test_tables_that_functions_make_by_name_see_the_file_as_it_is(tmp_path):
+def test_named_tables_of_functions_see_the_current_file(tmp_path):
     with pecan.LocalCluster(workers=1) as cluster:
         for vocabulary in VOCABULARIES:
             dataset = numbered_inside(tmp_path / "words.txt", vocabulary, "words")
@@ -66,7 +66,7 @@ def test_tables_that_functions_make_by_name_see_the_file_as_it_is(tmp_path):
             cluster.add_workers()
 
 
-def test_tables_of_one_name_in_two_datasets_do_not_meet(tmp_path):
+def test_tables_of_the_same_name_are_separate_in_two_datasets(tmp_path):
     """They are separate in two jobs of one worker, and in two steps of one dataset."""
     with pecan.LocalCluster(workers=1) as cluster:
         first, second = (numbered_inside(tmp_path / f"{v}.txt", v, "words") for v in VOCABULARIES[:2])
@@ -77,7 +77,7 @@ def test_tables_of_one_name_in_two_datasets_do_not_meet(tmp_path):
         assert numbers(both, cluster.target) == [10 * x + y for x, y in zip(want["abc"], want["cba"])]
 
 
-def test_what_is_cached_is_made_with_the_file_as_it_is(tmp_path):
+def test_cached_elements_use_the_current_file(tmp_path):
     with pecan.LocalCluster(workers=1) as cluster:
         for vocabulary in VOCABULARIES:
             dataset = numbered(tmp_path / "words.txt", vocabulary).apply(pecan.cache()).map(lambda x: x + 0)
@@ -104,7 +104,7 @@ LARGE = 100_000
 CHANGES = 15
 
 
-def test_tables_go_when_no_job_uses_them(tmp_path):
+def test_tables_are_freed_when_no_job_uses_them(tmp_path):
     """They are not freed earlier: one job continues to read with the first table."""
     path = tmp_path / "words.txt"
 

@@ -45,7 +45,7 @@ def _fill(disk: pathlib.Path) -> pathlib.Path:
     return filler
 
 
-def test_a_dispatcher_without_room_begins_nothing_and_goes_on(tmp_path, data, truth, golden, rng, small_disk):
+def test_a_dispatcher_with_a_full_disk_grants_no_leases_and_continues(tmp_path, data, truth, golden, rng, small_disk):
     """D5: while the disk of the work directory is full, running streams continue, no lease is granted, and nobody times out."""
     disk = small_disk(tmp_path / "disk", 64 << 20)
     with cleared(Cluster(tmp_path, work=disk / "work", flags=("--work-dir-reserve-bytes", str(16 << 20)))) as cluster:
@@ -84,7 +84,7 @@ def test_a_dispatcher_without_room_begins_nothing_and_goes_on(tmp_path, data, tr
         run.release()
 
 
-def test_a_cache_without_room_keeps_nothing(tmp_path, data, truth, small_disk):
+def test_a_full_cache_disk_caches_nothing(tmp_path, data, truth, small_disk):
     """D5: the output of a cached step does not fit on the workers' disk. Nothing is cached, and every epoch is computed."""
     disk = small_disk(tmp_path / "disk", 1 << 20)
     with cleared(Cluster(tmp_path, worker_flags=("--cache-dir", str(disk / "cache")))) as cluster:
@@ -100,7 +100,7 @@ def test_a_cache_without_room_keeps_nothing(tmp_path, data, truth, small_disk):
         run.release()
 
 
-def test_checkpoints_without_room_are_left_out(tmp_path, data, truth, small_disk):
+def test_a_full_checkpoint_disk_saves_no_checkpoints(tmp_path, data, truth, small_disk):
     """D5: checkpoints do not fit on the workers' disk. After a worker's death its elements are recomputed."""
     disk = small_disk(tmp_path / "disk", 256 << 10)
     flags = ("--checkpoint-dir", str(disk), "--checkpoint-interval", "100ms", "--checkpoint-share", "1")

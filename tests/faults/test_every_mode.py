@@ -176,7 +176,7 @@ def _held_by(cluster: Cluster, worker: Program) -> set[str]:
     return {job for (job, _, _), (_, address) in cluster.leases().items() if address == worker.address}
 
 
-def test_without_a_failure_a_stream_costs_a_few_records(readers):
+def test_without_failures_a_stream_needs_few_records(readers):
     """Counts the records in the dispatcher's journal for every mode. No element is recomputed."""
     cluster, jobs = readers(2)
     jobs.finish()

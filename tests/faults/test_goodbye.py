@@ -18,7 +18,7 @@ def _opens_a_pipe(pid: int) -> bool:
     return any("wait_for_partner" in (task / "wchan").read_text() for task in tasks)
 
 
-def test_a_step_that_cannot_be_ended_does_not_keep_a_worker(tmp_path):
+def test_a_worker_exits_although_a_step_cannot_be_interrupted(tmp_path):
     """The worker hands its streams over, logs the reason, and exits with code 0. Another worker computes the element."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)

@@ -54,7 +54,7 @@ def test_a_worker_that_lost_the_dispatcher_is_fenced(tmp_path, data, truth, gold
         run.release()
 
 
-def test_the_only_worker_that_lost_the_dispatcher_is_no_worker(tmp_path, data, proxy):
+def test_the_only_worker_without_its_dispatcher_counts_as_no_worker(tmp_path, data, proxy):
     """N1: the worker still answers its trainer. The trainer waits for its timeout at most, and continues with another worker."""
     with cleared(Cluster(tmp_path)) as cluster:
         between = proxy(cluster.target)
@@ -100,7 +100,7 @@ def test_a_trainer_that_lost_a_worker_reads_others(tmp_path, data, truth, golden
 PAIRS = ("trainer and dispatcher", "worker and dispatcher", "trainer and worker")
 
 
-def test_what_is_lost_in_one_direction_is_sent_again(tmp_path, data, truth, golden, mode, rng, proxy):
+def test_bytes_lost_in_one_direction_are_sent_again(tmp_path, data, truth, golden, mode, rng, proxy):
     """N4: between each pair of processes requests arrive and replies are lost, or the reverse. Then the connection is reset."""
     with cleared(Cluster(tmp_path)) as cluster:
         proxies = {"trainer and dispatcher": proxy(cluster.target), "worker and dispatcher": proxy(cluster.target), "trainer and worker": proxy()}
@@ -138,7 +138,7 @@ def test_what_is_lost_in_one_direction_is_sent_again(tmp_path, data, truth, gold
 
 
 @pytest.mark.parametrize("mode", ["deterministic", "exactly_once"] if FULL else ["deterministic"])
-def test_a_route_that_is_lost_silently_is_found(tmp_path, data, truth, golden, mode, rng, proxy):
+def test_a_silently_lost_route_is_detected(tmp_path, data, truth, golden, mode, rng, proxy):
     """N10: no connection closes and no byte arrives. The trainer asks whether the worker lives, and its streams move."""
     with cleared(Cluster(tmp_path)) as cluster:
         between = proxy()
@@ -156,7 +156,7 @@ def test_a_route_that_is_lost_silently_is_found(tmp_path, data, truth, golden, m
         run.release()
 
 
-def test_frames_out_of_order_are_asked_for_again(tmp_path, data, truth, golden, mode, proxy):
+def test_frames_out_of_order_are_requested_again(tmp_path, data, truth, golden, mode, proxy):
     """N8: an element that arrives before its turn is not delivered before its turn."""
     with cleared(Cluster(tmp_path)) as cluster:
         between = [proxy() for _ in range(2)]
@@ -174,7 +174,7 @@ def _resident() -> int:
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def test_a_large_element_that_is_cut_comes_whole(tmp_path, rng, proxy):
+def test_a_large_element_is_complete_after_connection_resets(tmp_path, rng, proxy):
     """N9: connections are reset at points all over an element of 50 MB. The element arrives complete, and its memory is freed."""
     size, points = 50 << 20, 64 if FULL else 10
     cuts = sorted({rng.randrange(1, size) for _ in range(points - 4)} | {1, 64, 200, size - 1})

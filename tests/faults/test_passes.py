@@ -28,7 +28,7 @@ def _large(i):
     ],
     ids=["iter over repeat", "pecan.Iterator over repeat, with the dispatcher"],
 )
-def test_outages_in_a_row_leave_nothing_out(tmp_path, lost, after, read):
+def test_repeated_outages_skip_no_element(tmp_path, lost, after, read):
     """L9: the test calls the iterator again after each outage. It continues at its position after any number of outages."""
     with cleared(Cluster(tmp_path)) as cluster:
         worker = cluster.add()

@@ -18,7 +18,7 @@ def _some_host(cluster: Cluster, run: Run):
     return wait(host, "a worker has a stream")
 
 
-def test_a_worker_that_pauses_shortly_keeps_its_streams(tmp_path, data, truth, golden, mode, rng):
+def test_a_worker_keeps_its_streams_over_a_short_pause(tmp_path, data, truth, golden, mode, rng):
     """G1, short: the dispatcher suspects the worker, and moves no stream."""
     times = ("--worker-suspect-after", "600ms", "--worker-dead-after", "60s")
     with cleared(Cluster(tmp_path, flags=times)) as cluster:
@@ -40,7 +40,7 @@ def test_a_worker_that_pauses_shortly_keeps_its_streams(tmp_path, data, truth, g
         run.release()
 
 
-def test_a_worker_that_pauses_long_is_fenced_and_comes_back_fresh(tmp_path, data, truth, golden, mode, rng):
+def test_a_worker_is_fenced_after_a_long_pause_and_returns_as_a_new_worker(tmp_path, data, truth, golden, mode, rng):
     """G1, long: its streams move. After it continues, its frames carry an old lease, and it serves again as a new worker."""
     with cleared(Cluster(tmp_path)) as cluster:
         cluster.add_all(3)
@@ -60,7 +60,7 @@ def test_a_worker_that_pauses_long_is_fenced_and_comes_back_fresh(tmp_path, data
         run.release()
 
 
-def test_a_dispatcher_that_pauses_loses_nobody(tmp_path, data, truth, golden, mode, rng):
+def test_a_paused_dispatcher_counts_nobody_as_dead(tmp_path, data, truth, golden, mode, rng):
     """G2: it stops for several times the timeout of workers and trainers, and afterwards counts none of them as dead."""
     times = ("--worker-dead-after", "1500ms", "--worker-suspect-after", "700ms", "--client-timeout", "2s")
     with cleared(Cluster(tmp_path, flags=times)) as cluster:
@@ -86,7 +86,7 @@ def test_a_dispatcher_that_pauses_loses_nobody(tmp_path, data, truth, golden, mo
         run.release()
 
 
-def test_a_trainer_that_stops_reading_goes_on_later(tmp_path, data, truth, golden, mode, rng):
+def test_a_trainer_that_stops_reading_can_continue_later(tmp_path, data, truth, golden, mode, rng):
     """G5: it reads nothing for several times every timeout, while the only worker is killed repeatedly.
 
     The streams make no progress in that time. The crash guard must not blame an element for that.

@@ -103,7 +103,7 @@ def test_an_element_that_kills_workers_fails_its_job_and_no_other(tmp_path, data
         other.release()
 
 
-def test_an_element_that_kills_out_of_a_parallel_step_fails_its_job(tmp_path, data, rng):
+def test_an_element_that_kills_workers_in_a_parallel_step_fails_its_job(tmp_path, data, rng):
     """G6: a parallel step computes the element before it is requested. The error names this element, not the requested one."""
     number = rng.randrange(data.total // 4, data.total)
     with cleared(Cluster(tmp_path)) as cluster:
@@ -166,7 +166,7 @@ def test_a_stream_that_kills_workers_while_it_is_opened_fails_its_job(tmp_path, 
         gc.collect()
 
 
-def test_a_stream_that_waits_for_others_does_not_keep_them_from_being_made(tmp_path, data, mode):
+def test_a_stream_that_waits_for_others_does_not_block_them_under_the_crash_guard(tmp_path, data, mode):
     """G6: after two deaths suspicious elements are computed one at a time. The elements of a closing stream need other streams."""
     with cleared(Cluster(tmp_path)) as cluster:
         (worker,) = cluster.add_all(1)
@@ -184,7 +184,7 @@ def test_a_stream_that_waits_for_others_does_not_keep_them_from_being_made(tmp_p
         gc.collect()
 
 
-def test_an_element_that_exits_fails_its_job(tmp_path, data, rng):
+def test_an_element_that_exits_the_process_fails_its_job(tmp_path, data, rng):
     """G6: native code can end a process without a signal."""
     number = rng.randrange(data.total // 4, data.total)
     with cleared(Cluster(tmp_path)) as cluster:
@@ -199,7 +199,7 @@ def test_an_element_that_exits_fails_its_job(tmp_path, data, rng):
         del poisoned
 
 
-def test_workers_that_are_killed_again_and_again_at_one_element_fail_no_job(tmp_path, data):
+def test_workers_killed_from_outside_at_one_element_fail_no_job(tmp_path, data):
     """G6: no element is blamed for kills from outside, although workers compute the same element each time."""
     kills, gate = 4, tmp_path / "open"
 

@@ -41,7 +41,7 @@ def _check(found: list[int], data, golden, mode: str) -> None:
         assert found == golden[0]
 
 
-def test_workers_and_the_dispatcher_change(tmp_path, data, golden, mode):
+def test_a_position_survives_other_workers_and_a_restarted_dispatcher(tmp_path, data, golden, mode):
     """L2: saved with three workers, resumed with one, and resumed again with seven workers and a restarted dispatcher."""
     with cleared(Cluster(tmp_path)) as cluster:
         cluster.add_all(3)
@@ -67,7 +67,7 @@ def test_workers_and_the_dispatcher_change(tmp_path, data, golden, mode):
         gc.collect()
 
 
-def test_the_cache_is_filled_and_the_job_collected(tmp_path, data, golden, mode):
+def test_a_position_survives_a_filled_cache_and_a_removed_job(tmp_path, data, golden, mode):
     """L2: saved while the cache was written. Resumed when the cache is complete, and the dispatcher has removed job and dataset."""
     flags = ("--client-timeout", "1s", "--dataset-timeout", "200ms")
     with cleared(Cluster(tmp_path, flags=flags, worker_flags=("--cache-dir", str(tmp_path / "cache")))) as cluster:
@@ -103,7 +103,7 @@ def _start(cluster: Cluster, mode: str, directory: pathlib.Path, halt: int = 0) 
 
 
 @pytest.mark.parametrize(("mode", "halt"), [("deterministic", 275), ("exactly_once", 0)], ids=["before a save", "anywhere"])
-def test_a_killed_trainer_repeats_what_it_used_since_its_last_save(tmp_path, mode, halt):
+def test_a_killed_trainer_repeats_only_elements_since_its_last_save(tmp_path, mode, halt):
     """L4: its ledger shows that no other element is repeated. Its old job was removed before it resumed."""
     # Few records, because the trainer syncs each line of the ledger to disk before it requests the next element.
     data = Records(tmp_path, 600, files=20)

@@ -142,7 +142,7 @@ def test_maps_on_both_sides_of_a_batch_are_compared_by_the_same_dimensions(order
         assert [oracle.key(e) for e in oracle.elements(oracle.load(one.graph, dataset))] == [oracle.key(e) for e in oracle.elements(dataset)]
 
 
-def test_batches_of_what_a_filter_leaves_are_put_together_as_before(ordergraph, tmp_path):
+def test_batches_after_a_filter_keep_their_plan(ordergraph, tmp_path):
     """Streams send full batches, and join their short last ones: by another plan (stream, index) would be another element."""
     some = lambda d: d.filter(lambda x, y: y > 2, name="some")  # noqa: E731
     dataset = through(pictures(), [some, EXPENSIVE, CROP, DOUBLE, batches])
@@ -152,7 +152,7 @@ def test_batches_of_what_a_filter_leaves_are_put_together_as_before(ordergraph, 
     assert [oracle.key(e) for e in oracle.elements(moved)] == [oracle.key(e) for e in oracle.elements(dataset)]
 
 
-def test_the_published_policy_leaves_batches_alone(ordergraph, tmp_path):
+def test_the_published_policy_does_not_move_batches(ordergraph, tmp_path):
     told = propose(ordergraph, tmp_path, through(pictures(), [ROOTS, batches]), CALLS, order="PAPER")
     assert "makes one element of several" in told.reasons[2]
     assert told.order == []

@@ -73,14 +73,14 @@ def test_sharding_policies_keep_elements_and_batches(cutgraph, tmp_path, shardin
     oracle.compare("rows", flat(oracle.run_streams(cut, dataset)), list(oracle.elements(dataset)))
 
 
-def test_a_hint_divides_where_it_stands(cutgraph, tmp_path) -> None:
+def test_a_hint_divides_the_dataset_at_its_shard_step(cutgraph, tmp_path) -> None:
     hint = tf.data.experimental.SHARD_HINT
     dataset = D.range(50).shard(hint, hint).map(lambda x: x * 2)
     cut = run(cutgraph, tmp_path, dataset, sharding="HINT", static_workers=3)
     oracle.compare("elements", flat(oracle.run_streams(cut, dataset)), list(oracle.elements(D.range(50).map(lambda x: x * 2))))
 
 
-def test_off_gives_everything_to_everyone(cutgraph, tmp_path) -> None:
+def test_mode_off_gives_every_worker_the_whole_dataset(cutgraph, tmp_path) -> None:
     dataset = D.range(20).shuffle(20).cache(str(tmp_path / "cache")).batch(3)
     cut = run(cutgraph, tmp_path / "graphs", dataset, mode="OFF", off_streams=3)
     assert cut.streams == 0
@@ -93,7 +93,7 @@ def test_off_gives_everything_to_everyone(cutgraph, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["EXACTLY_ONCE", "DETERMINISTIC"])
-def test_a_stream_run_again_gives_the_same_elements(cutgraph, tmp_path, mode: str) -> None:
+def test_a_recomputed_stream_has_the_same_elements(cutgraph, tmp_path, mode: str) -> None:
     """After the loss of a worker another one recomputes the stream, and element i must be the same."""
     dataset = (
         D.range(400).shuffle(50).interleave(lambda x: D.range(x * 10, x * 10 + 3).shuffle(3), num_parallel_calls=2, deterministic=False)
@@ -117,7 +117,7 @@ def test_deterministic_mode_repeats_random_values(cutgraph, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("buffer", [20, 60, 1000])
-def test_one_stream_with_the_users_seed_is_the_local_run(cutgraph, tmp_path, buffer: int) -> None:
+def test_one_stream_with_the_users_seed_equals_the_local_run(cutgraph, tmp_path, buffer: int) -> None:
     dataset = D.range(60).shuffle(buffer, seed=4).filter(lambda x: x % 3 > 0).group_by_window(
         lambda x: x % 2, lambda _, w: w.batch(5), window_size=5)
     local = list(oracle.elements(dataset))

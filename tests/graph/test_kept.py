@@ -93,7 +93,7 @@ def flat(dataset: tf.data.Dataset) -> list[object]:
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_a_map_whose_function_is_kept_is_held_and_computes_the_same(ordergraph, tmp_path, name):
+def test_a_map_with_keep_position_is_a_barrier_and_computes_the_same(ordergraph, tmp_path, name):
     source, function = MAPS[name]
     plain, kept = source.map(function), source.map(pecan.keep_position(function))
     before, found = (ask(ordergraph, tmp_path, "barriers", dataset) for dataset in (plain, kept))
@@ -124,11 +124,11 @@ def test_a_map_whose_function_is_kept_is_held_and_computes_the_same(ordergraph, 
         "twice",
     ],
 )
-def test_other_ways_to_keep_a_step(ordergraph, tmp_path, step):
+def test_other_uses_of_keep_position(ordergraph, tmp_path, step):
     assert ask(ordergraph, tmp_path, "barriers", step(D.range(6)))[-1] == BARRIER
 
 
-def test_the_same_function_is_held_only_where_it_is_kept(ordergraph, tmp_path):
+def test_a_function_is_a_barrier_only_at_its_keep_position(ordergraph, tmp_path):
     dataset = D.range(6).map(by_sign).map(pecan.keep_position(by_sign)).map(by_sign)
     assert [why == BARRIER for why in ask(ordergraph, tmp_path, "barriers", dataset)] == [False, True, False]
 
@@ -143,7 +143,7 @@ def test_the_same_function_is_held_only_where_it_is_kept(ordergraph, tmp_path):
     }.values(),
     ids=["a batch", "several", "one inside of another", "none"],
 )
-def test_steps_without_a_function_are_held(ordergraph, tmp_path, steps, barriers):
+def test_steps_in_keep_position_of_are_barriers(ordergraph, tmp_path, steps, barriers):
     def whole(between: Step) -> tf.data.Dataset:
         return D.range(9).map(by_sign).apply(between).map(lambda x: x + 1)
 
@@ -159,7 +159,7 @@ def by_all(x: tf.Tensor) -> tf.Tensor:
     return tf.where(x > 0, x, -x)
 
 
-def test_steps_that_join_datasets_are_held_down_to_where_they_join(ordergraph, tmp_path):
+def test_keep_position_of_includes_steps_up_to_a_join_of_datasets(ordergraph, tmp_path):
     other = D.range(9, 18)
     dataset = (
         D.range(9).apply(pecan.keep_position_of(lambda ds: ds.concatenate(other).batch(2).map(by_all))).map(by_all)
@@ -167,7 +167,7 @@ def test_steps_that_join_datasets_are_held_down_to_where_they_join(ordergraph, t
     assert [why == BARRIER for why in ask(ordergraph, tmp_path, "barriers", dataset)] == [True, True, True, False]
 
 
-def test_orders_that_move_what_is_kept_are_refused(ordergraph, tmp_path):
+def test_orders_that_move_a_barrier_are_refused(ordergraph, tmp_path):
     def moves(dataset: tf.data.Dataset, order: list[int]) -> str:
         path = tmp_path / "dataset.pb"
         names = ask(ordergraph, tmp_path, "steps", dataset)
@@ -221,7 +221,7 @@ FENCED_PAIRS = {
 
 @pytest.mark.parametrize("order", ["AUTO", "PAPER"])
 @pytest.mark.parametrize("name", KEPT_PAIRS)
-def test_no_order_is_proposed_that_moves_a_kept_step_or_anything_past_it(ordergraph, tmp_path, name, order):
+def test_no_proposed_order_moves_a_barrier_or_a_step_past_it(ordergraph, tmp_path, name, order):
     free, kept = (KEPT_PAIRS[name](pictures(), keep) for keep in (lambda function: function, pecan.keep_position))
     if order == "AUTO":
         assert propose(ordergraph, tmp_path, free, FORCING).order == [0, 2, 1]
@@ -231,7 +231,7 @@ def test_no_order_is_proposed_that_moves_a_kept_step_or_anything_past_it(ordergr
 
 
 @pytest.mark.parametrize("name", FENCED_PAIRS)
-def test_no_order_is_proposed_that_moves_steps_between_marks_or_anything_past_them(ordergraph, tmp_path, name):
+def test_no_proposed_order_moves_steps_in_keep_position_of_or_a_step_past_them(ordergraph, tmp_path, name):
     plain, fenced = (FENCED_PAIRS[name](pictures(), fence) for fence in (lambda steps: steps, pecan.keep_position_of))
     assert propose(ordergraph, tmp_path, plain, FORCING).order == [0, 2, 1]
     for marks in itertools.combinations(range(2, 6), 2):
@@ -244,7 +244,7 @@ def test_no_order_is_proposed_that_moves_steps_between_marks_or_anything_past_th
         assert sum(BARRIER in reason for reason in proposal.reasons) >= 2, proposal.reasons
 
 
-def test_what_is_kept_divides_alike_and_is_another_dataset(cutgraph, tmp_path):
+def test_keep_position_changes_the_fingerprint_and_not_the_plan(cutgraph, tmp_path):
     pipelines = {
         "plain": D.range(100).filter(lambda x: x > 3).batch(4),
         "kept": D.range(100).filter(pecan.keep_position(lambda x: x > 3)).batch(4),

@@ -119,7 +119,7 @@ def test_values_depend_on_seed_epoch_and_stream_alone(cuts, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_no_generator_is_left(cuts, name: str) -> None:
+def test_keyed_graphs_contain_no_stateful_random_ops(cuts, name: str) -> None:
     _, cut = cuts[name]
     assert cut.plan["keyed"] and any("depend only on the seed" in r for r in cut.plan["reasons"])
     for pair in cut.graphs.values():
@@ -129,7 +129,7 @@ def test_no_generator_is_left(cuts, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERIAL)
-def test_what_cannot_be_keyed_works_on_one_element_at_a_time(cuts, name: str) -> None:
+def test_steps_without_keyed_randomness_compute_one_element_at_a_time(cuts, name: str) -> None:
     _, cut = cuts[name]
     assert not cut.plan["keyed"] and any("one element at a time" in r for r in cut.plan["reasons"])
     assert not any("ParallelMap" in op for a, _ in cut.graphs.values() for op in ops(a))
@@ -152,12 +152,12 @@ def test_values_are_the_same_after_a_start_at_an_index(cuts, name: str) -> None:
             assert run(cut.starts[start, stream][0]) == whole[start:]
 
 
-def test_streams_that_begin_at_an_index_are_among_these(cuts) -> None:
+def test_some_keyed_pipelines_start_at_an_index(cuts) -> None:
     strategies = [cuts[name][1].plan["resume"]["strategy"] for name in PIPELINES]
     assert strategies.count("SEEK") + strategies.count("PARTIAL") >= 5
 
 
-def test_a_filter_between_changes_no_values(cutgraph, tmp_path) -> None:
+def test_a_filter_before_a_random_step_changes_no_values(cutgraph, tmp_path) -> None:
     def build(keep):
         return D.range(80).filter(keep).map(lambda i: (i, tf.random.uniform([])), num_parallel_calls=4, name="noise")
 
@@ -172,7 +172,7 @@ def test_a_filter_between_changes_no_values(cutgraph, tmp_path) -> None:
     assert all(x == values[int(i)] for i, x in results["some"])
 
 
-def test_the_values_are_distributed_as_they_should_be(cutgraph, tmp_path) -> None:
+def test_keyed_values_have_the_right_distribution(cutgraph, tmp_path) -> None:
     def draw(i):
         return tf.random.uniform([8]), tf.random.normal([8]), tf.random.uniform([8], 0, 10, tf.int32), tf.random.uniform([8])
 

@@ -105,7 +105,7 @@ def test_another_order_gives_the_same_elements(ordergraph, tmp_path, steps, orde
     assert same(reordered(ordergraph, tmp_path, dataset, whole), dataset)
 
 
-def test_what_works_on_any_size_is_put_before_what_changes_it(ordergraph, tmp_path):
+def test_a_step_for_any_size_moves_before_a_step_that_changes_the_size(ordergraph, tmp_path):
     dataset = through(images(None), [CROP, GREY])
     assert same(reordered(ordergraph, tmp_path, dataset, [0, 2, 1]), dataset)
 
@@ -126,7 +126,7 @@ def test_what_works_on_any_size_is_put_before_what_changes_it(ordergraph, tmp_pa
         ([CAST, FLIP, lambda d: d.map(lambda x, y: (x, y, y))], [1, 3, 2], "components"),
     ],
 )
-def test_orders_that_cannot_be_are_refused(ordergraph, tmp_path, steps, order, why):
+def test_impossible_orders_are_refused(ordergraph, tmp_path, steps, order, why):
     dataset = through(images(), steps)
     with pytest.raises(Refused, match=why):
         reordered(ordergraph, tmp_path, dataset, [0, *order])

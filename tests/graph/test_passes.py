@@ -35,7 +35,7 @@ def commuting_pairs(ordergraph: pathlib.Path, tmp_path: pathlib.Path, size: int 
 
 
 @pytest.mark.parametrize("size", [32, None])
-def test_steps_that_may_change_places_give_the_same(ordergraph, tmp_path, size):
+def test_steps_that_may_change_places_give_the_same_bits(ordergraph, tmp_path, size):
     names, pairs = commuting_pairs(ordergraph, tmp_path, size)
     assert len(pairs) > len(names) ** 2 / 12
     steps = gen.picture_steps(size)

@@ -26,7 +26,7 @@ def cuts(
 
 
 @pytest.mark.parametrize("name", pipelines.CASES)
-def test_plan_is_the_promised_one(cuts, name: str) -> None:
+def test_the_plan_is_the_expected_one(cuts, name: str) -> None:
     case, (dataset, cut) = pipelines.CASES[name], cuts[name]
     assert cut.error is None, cut.error
     assert cut.plan["reasons"], "the plan has no reasons"
@@ -39,7 +39,7 @@ def test_plan_is_the_promised_one(cuts, name: str) -> None:
         assert cut.cardinality in (-2, int(dataset.cardinality())), cut.plan
 
 
-def test_an_endless_repeat_below_a_batch_names_the_way_out(cuts) -> None:
+def test_the_plan_of_an_endless_repeat_before_a_batch_names_a_remedy(cuts) -> None:
     reasons = cuts["endless_repeat_of_files_then_batch"][1].plan["reasons"]
     assert any("Put repeat() at the end" in r and "drop_remainder" in r for r in reasons), reasons
 

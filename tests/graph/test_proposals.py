@@ -217,7 +217,7 @@ def steps_in(dataset: tf.data.Dataset) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("size", [32, None])
-def test_a_step_that_saves_cpu_and_may_move_moves(ordergraph, tmp_path, size, first, second, tolerance):
+def test_a_step_moves_if_that_saves_cpu_time(ordergraph, tmp_path, size, first, second, tolerance):
     dataset = through(pictures(size, tf.float32 if second is HALVE else tf.uint8), [first, second])
     told = propose(ordergraph, tmp_path, dataset, FORCING, tolerance=tolerance)
     assert told.order == [0, 2, 1], told
@@ -270,14 +270,14 @@ def test_no_filter_reads_values_that_may_differ(ordergraph, tmp_path, decides, t
     assert "could then drop other elements" in told.reasons[2]
 
 
-def test_a_filter_passes_a_step_with_keyed_randomness(ordergraph, tmp_path):
+def test_a_filter_moves_past_a_step_with_keyed_randomness(ordergraph, tmp_path):
     flips = on_picture(lambda x: tf.image.random_flip_left_right(x, seed=1), "flips")
     dataset = through(pictures(), [flips, keeps(lambda x, y: y > 5, "some")])
     assert propose(ordergraph, tmp_path, dataset, FORCING, mode="EXACTLY_ONCE").order == []
     assert propose(ordergraph, tmp_path, dataset, FORCING, mode="DETERMINISTIC").order == [0, 2, 1]
 
 
-def test_nothing_moves_below_what_is_kept_or_where_nothing_is_known(ordergraph, tmp_path):
+def test_no_step_moves_before_a_cache_or_without_metrics(ordergraph, tmp_path):
     dataset = through(pictures(), [EXPENSIVE, CROP])
     assert "not known yet" in propose(ordergraph, tmp_path, dataset, []).why
     kept = dataset.take(-1, name="pecan_cache")
@@ -314,7 +314,7 @@ def test_the_published_policy_moves_what_its_authors_moved(ordergraph, tmp_path)
     assert sizes == [[(2, 224, 224, 3), (2, 10)]] * 2
 
 
-def test_a_normalised_picture_is_made_smaller_first(ordergraph, tmp_path):
+def test_a_resize_moves_before_a_normalisation(ordergraph, tmp_path):
     """A mirror and what is affine pass a resize that looks at all values, as they pass the others; of the size that it scales by nothing is kept."""
     shrinks = on_picture(lambda x: tf.image.resize(x, [8, 8], antialias=True), "shrinks")
     normalises = on_picture(lambda x: (x - 127.5) / 63.75, "normalises")
@@ -331,7 +331,7 @@ def test_a_normalised_picture_is_made_smaller_first(ordergraph, tmp_path):
 
 
 @pytest.mark.parametrize("by", [{"scale": [0.25, 0.25]}, {"translation": [0.0, 2.0]}, {}], ids=["by a number", "shifted", "as it is"])
-def test_a_mirror_does_not_pass_a_scale_of_a_part_of_the_image(ordergraph, tmp_path, by):
+def test_a_mirror_does_not_move_past_a_scale_of_a_part_of_the_image(ordergraph, tmp_path, by):
     def scales(x: tf.Tensor) -> tf.Tensor:
         to = tf.constant([8, 8])
         scale = by.get("scale") or tf.cast(to, tf.float32) / tf.cast(tf.shape(x)[:2], tf.float32)
@@ -343,7 +343,7 @@ def test_a_mirror_does_not_pass_a_scale_of_a_part_of_the_image(ordergraph, tmp_p
 
 
 @pytest.mark.parametrize(("kind", "order"), [(tf.float16, [0, 2, 1, 3]), (tf.bfloat16, [0, 1, 3, 2])])
-def test_the_published_policy_puts_a_cast_to_a_slow_kind_to_the_end(ordergraph, tmp_path, kind, order):
+def test_the_published_policy_moves_a_cast_to_a_slow_type_to_the_end(ordergraph, tmp_path, kind, order):
     mirrors, turns = (on_picture(lambda x, along=along: tf.reverse(x, [along]), name) for along, name in ((1, "mirrors"), (0, "turns")))
     dataset = through(pictures(32, tf.float32), [mirrors, on_picture(lambda x: tf.cast(x, kind), "narrows"), turns])
     told = propose(ordergraph, tmp_path, dataset, [[8, 0.1, 8], *[[8, 0.1, 12_296]] * 2, *[[8, 0.1, 6_152]] * 2], order="PAPER")
@@ -373,7 +373,7 @@ def test_a_cast_to_floats_moves_before_rotations_of_bytes(ordergraph, tmp_path, 
 
 
 @pytest.mark.parametrize("order", ["PAPER", "AUTO"])
-def test_a_step_traced_for_one_size_moves_after_the_step_that_makes_that_size(ordergraph, tmp_path, order):
+def test_a_step_traced_for_one_size_stays_after_the_step_that_produces_that_size(ordergraph, tmp_path, order):
     """Table 1 of the paper: of crop and resize, flip, jitter, clip, to grey and tile the step to grey goes before the flip."""
     dataset = pictures(None, tf.float32)
     for name, step in {
@@ -406,7 +406,7 @@ def blurs(x: tf.Tensor) -> tf.Tensor:
 
 @pytest.mark.parametrize("tolerance", ["ANY", "APPROXIMATE"])
 @pytest.mark.parametrize("order", ["PAPER", "AUTO"])
-def test_the_published_policy_goes_to_grey_before_it_blurs(ordergraph, tmp_path, order, tolerance):
+def test_the_published_policy_converts_to_grey_before_it_blurs(ordergraph, tmp_path, order, tolerance):
     """Table 1 of the paper: to grey goes before flip, jitter, blur and clip. Of clipped values the weighted sum is another one."""
     files = [bytes(tf.io.encode_png(tf.cast(tf.random.stateless_uniform([30, 28 + i, 3], [i, i], 0, 256, tf.int32), tf.uint8)).numpy()) for i in range(4)]
     dataset = D.from_tensor_slices((files, tf.range(4))).map(lambda png, y: (tf.cast(tf.io.decode_png(png), tf.float32), y), name="decode")
@@ -526,7 +526,7 @@ def random_asked(seed: int) -> tuple[list[str], Asked]:
 
 
 @pytest.mark.parametrize("chunk", range(-(-COUNT // CHUNK)))
-def test_random_pipelines_in_the_orders_that_are_proposed(ordergraph, tmp_path, record_property, chunk):
+def test_random_pipelines_in_proposed_orders(ordergraph, tmp_path, record_property, chunk):
     """The same elements in the same sequence: of the whole dataset, and in mode deterministic of each of its streams, with what is drawn."""
     seeds = range(FIRST + chunk * CHUNK, FIRST + min((chunk + 1) * CHUNK, COUNT))
     made = {str(seed): random_asked(seed) for seed in seeds}

@@ -39,7 +39,7 @@ def run(graph: bytes, cut: oracle.Cut, like: tf.data.Dataset) -> list[tuple]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_stream_begins_at_an_index(cuts, name: str) -> None:
+def test_a_stream_starts_at_an_index(cuts, name: str) -> None:
     dataset, cut = cuts[name]
     if cut.plan["resume"]["strategy"] == "RECOMPUTE":
         assert not cut.starts

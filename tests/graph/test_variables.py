@@ -75,7 +75,7 @@ FEW_LAYERS = ("RandomRotation", "RandomBrightness", "RandomCrop", "Dropout", "Ra
 
 
 @pytest.mark.parametrize("name", LAYERS if os.environ.get("PECAN_SOAK") else FEW_LAYERS)
-def test_layers_are_known_as_random_state(cutgraph, tmp_path, name: str) -> None:
+def test_random_layers_are_recognised(cutgraph, tmp_path, name: str) -> None:
     layer = getattr(keras.layers, name, None)
     if layer is None:
         pytest.skip("this Keras has no such layer")
@@ -101,7 +101,7 @@ def test_one_stream_gives_the_local_augmentations(cutgraph, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("where", ["map", "tf.function", "map_fn", "cond", "interleave", "batch"])
-def test_layers_run_wherever_they_stand(cutgraph, tmp_path, where: str) -> None:
+def test_random_layers_run_in_every_kind_of_step(cutgraph, tmp_path, where: str) -> None:
     layer = keras.layers.RandomRotation(0.4, seed=3)
 
     def aug(x):
@@ -128,7 +128,7 @@ def test_layers_run_wherever_they_stand(cutgraph, tmp_path, where: str) -> None:
 
 @pytest.mark.parametrize("source", ["keras", "random_op"])
 @pytest.mark.parametrize("step", ["map", "interleave"])
-def test_deterministic_mode_draws_one_after_another(cutgraph, tmp_path, step, source) -> None:
+def test_deterministic_mode_draws_sequentially(cutgraph, tmp_path, step, source) -> None:
     state = keras.random.SeedGenerator(3)
 
     def draw(i):
@@ -157,7 +157,7 @@ def test_layers_of_one_seed_stay_aligned(cutgraph, tmp_path) -> None:
     assert all(a.tobytes() == b.tobytes() for a, b in found)
 
 
-def test_two_runs_of_one_stream_do_not_meet(cutgraph, tmp_path) -> None:
+def test_two_runs_of_one_stream_are_independent(cutgraph, tmp_path) -> None:
     dataset = augmented(keras.layers.RandomRotation(0.4, seed=3))
     cut = run(cutgraph, tmp_path, dataset)
     graph, _ = cut.graphs[0, 1]
@@ -166,7 +166,7 @@ def test_two_runs_of_one_stream_do_not_meet(cutgraph, tmp_path) -> None:
     assert all(bool(tf.reduce_all(a[1] == b[1])) for a, b in both)
 
 
-def test_counters_count_each_streams_share(cutgraph, tmp_path) -> None:
+def test_each_stream_has_its_own_counter(cutgraph, tmp_path) -> None:
     seen = tf.Variable(100, dtype=tf.int64)
     dataset = D.range(40).map(lambda i: (i, seen.assign_add(1)))
     cut = run(cutgraph, tmp_path, dataset)
@@ -180,7 +180,7 @@ def test_counters_count_each_streams_share(cutgraph, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["filter", "filter_after", "flat_map", "take_while"])
-def test_counters_that_decide_are_not_divided(cutgraph, tmp_path, kind: str) -> None:
+def test_datasets_with_deciding_counters_are_not_divided(cutgraph, tmp_path, kind: str) -> None:
     seen = tf.Variable(0, dtype=tf.int64)
     dataset = {
         "filter": lambda: D.range(40).filter(lambda i: seen.assign_add(1) % 4 == 0),

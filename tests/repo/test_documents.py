@@ -48,7 +48,7 @@ def documented_reasons() -> dict[str, str]:
     return {reason: code for reason, code in rows}
 
 
-def test_every_reason_is_explained_and_every_explanation_is_of_a_reason():
+def test_the_page_of_errors_explains_exactly_the_reason_codes():
     in_code, in_page = reasons(), documented_reasons()
     assert len(in_code) > 30, "could not read the reason codes from proto/reason"
     assert not set(in_code) - set(in_page), f"docs/reference/errors.md does not explain {sorted(set(in_code) - set(in_page))}"
@@ -57,7 +57,7 @@ def test_every_reason_is_explained_and_every_explanation_is_of_a_reason():
     )
 
 
-def test_the_page_of_errors_names_the_code_that_is_sent():
+def test_the_page_of_errors_has_the_grpc_code_of_each_reason():
     def upper(name: str) -> str:
         return re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper().replace("CANCELED", "CANCELLED")
 
@@ -69,7 +69,7 @@ def test_the_page_of_errors_names_the_code_that_is_sent():
     assert not wrong, f"docs/reference/errors.md and proto/reason have different codes: {wrong}"
 
 
-def test_every_metric_is_explained_and_every_explanation_is_of_a_metric():
+def test_the_page_of_metrics_explains_exactly_the_metrics():
     name = r"pecan_(?:dispatcher|worker)_[a-z_]+"
     in_code = set()
     for file in repository.hand_written_go():
@@ -91,7 +91,7 @@ def recorded() -> dict[str, set[str]]:
     return {name: set(re.findall(r"(\w+) = [1-9]\d*;", body)) for name, body in messages.items() if name != "Record"}
 
 
-def test_every_field_of_the_journal_is_explained_and_every_explanation_is_of_a_field():
+def test_the_page_of_the_journal_explains_exactly_its_fields():
     in_code = recorded()
     kinds = re.findall(r"^    ([A-Z]\w+) \w+ = \d+;", repository.text("proto/pecan/v1/records.proto"), re.MULTILINE)
     assert len(kinds) > 20 and set(kinds) < set(in_code), "could not read the records from records.proto"
@@ -115,7 +115,7 @@ def test_every_exception_is_explained():
     assert not mute, f"docs/reference/errors.md does not explain {mute}"
 
 
-def test_the_words_of_the_architecture_are_explained():
+def test_the_architecture_page_explains_its_terms():
     page = repository.text("docs/architecture.md")
     for word in (
         "dataset",
@@ -150,7 +150,7 @@ def replaced(names: list[str]) -> list[str]:
     ]
 
 
-def test_messages_use_the_words_of_the_architecture():
+def test_messages_use_the_projects_terms():
     names = []
     for file in repository.with_suffix(".proto"):
         bare = re.sub(r"//.*", "", repository.text(file))
@@ -160,7 +160,7 @@ def test_messages_use_the_words_of_the_architecture():
     assert not replaced(names), "\n".join(replaced(names))
 
 
-def test_flags_use_the_words_of_the_architecture():
+def test_flags_use_the_projects_terms():
     defined = re.compile(r"\.(?:\w+?)(?:Var)?P?\((?:&[\w.]+, )?\"([a-z][\w-]*)\", ")
     sources = [repository.text(name) for name in repository.hand_written_go() if name.startswith("service/")]
     flags = [flag for source in sources if "spf13/pflag" in source for flag in defined.findall(source)]
@@ -168,12 +168,12 @@ def test_flags_use_the_words_of_the_architecture():
     assert not replaced(flags), "\n".join(replaced(flags))
 
 
-def test_a_strange_word_is_seen():
+def test_a_replaced_word_is_detected():
     assert len(replaced(["TaskId", "worker_partition", "max-iteration"])) == 3
     assert not replaced(["StreamId", "sharding", "max-streams"])
 
 
-def test_generated_files_are_fresh(tmp_path):
+def test_generated_files_are_up_to_date(tmp_path):
     missing = [name for name in ("tensorflow", "grpc_tools") if importlib.util.find_spec(name) is None]
     if missing or shutil.which("go") is None:
         pytest.skip(f"cannot regenerate without {', '.join(missing) or 'go'}: run this test from make test")

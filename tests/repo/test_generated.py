@@ -35,7 +35,7 @@ def _compare(written: pathlib.Path, committed: list[str], at: str) -> None:
 
 @pytest.mark.skipif(_installed() != RECORDED, reason=f"the files were generated with TensorFlow {RECORDED}")
 @pytest.mark.parametrize("generator", ["proto/generate.py", "service/graph/ops/genops.py"])
-def test_generated_files_are_what_their_generators_write(generator: str, tmp_path: pathlib.Path) -> None:
+def test_generated_files_equal_the_output_of_their_generators(generator: str, tmp_path: pathlib.Path) -> None:
     subprocess.run([sys.executable, str(repository.ROOT / generator), str(tmp_path)], check=True, timeout=300)
     if generator.startswith("proto"):
         committed = [name for name in repository.with_suffix(".pb.go") if name.startswith("proto/")]
@@ -44,7 +44,7 @@ def test_generated_files_are_what_their_generators_write(generator: str, tmp_pat
         _compare(tmp_path, ["ops.pb.gz", "ops.txt"], "service/graph/ops")
 
 
-def test_what_says_that_it_is_generated_has_a_generator() -> None:
+def test_every_generated_file_has_a_generator() -> None:
     unexpected = [
         name
         for name in repository.with_suffix(".go", ".py", ".c", ".h")

@@ -37,20 +37,20 @@ def test_every_scenario_has_a_row_with_tests_and_their_kind():
 
 
 @pytest.mark.parametrize(("identity", "path", "name"), PYTHON)
-def test_a_test_in_python_says_its_scenario(identity, path, name):
+def test_a_python_test_names_its_scenario(identity, path, name):
     functions = {node.name: node for node in ast.parse(repository.text(path)).body if isinstance(node, ast.FunctionDef)}
     assert name in functions, f"{path} has no {name}"
     assert says(identity, ast.get_docstring(functions[name]) or "")
 
 
 @pytest.mark.parametrize(("identity", "package", "name"), GO)
-def test_a_test_in_go_says_its_scenario(identity, package, name):
+def test_a_go_test_names_its_scenario(identity, package, name):
     files = [f for f in repository.tracked() if f.rpartition("/")[0] == package and f.endswith("_test.go")]
     found = [m for f in files if (m := re.search(rf"((?:^//.*\n)*)^func {name}\(", repository.text(f), re.MULTILINE))]
     assert found, f"{package} has no {name}"
     assert re.match(rf"Test(?:[A-Z]\d+)*{identity}(?!\d)", name) or says(identity, found[0][1].removeprefix("// "))
 
 
-def test_a_scenario_of_another_number_is_seen():
+def test_a_comment_with_another_scenario_is_detected():
     assert says("K1", "K1, K2, K3: it dies") and says("G1", "G1, short: it is held") and says("K2", "K1, K2, K3: it dies")
     assert not says("K1", "K10: it dies") and not says("K1", "As in K1: it dies") and not says("K1", "")

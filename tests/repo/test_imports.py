@@ -236,7 +236,7 @@ def broken_rules(path: str, imports: list[str]) -> list[str]:
     return sentences
 
 
-def test_go_packages_import_only_what_their_room_may():
+def test_go_packages_follow_the_import_rules():
     packages = repository.go_packages()
     imports = {package.path: package.ours for package in packages}
     assert "native/tf" in imports["service/worker"], "could not read the imports of the packages"
@@ -290,7 +290,7 @@ def test_go_packages_import_only_what_their_room_may():
         ("elsewhere", "proto/frame"),
     ],
 )
-def test_a_broken_arrow_is_seen(path, imported):
+def test_a_broken_import_rule_is_detected(path, imported):
     assert broken_rules(path, [imported])
 
 
@@ -317,7 +317,7 @@ def test_the_core_of_the_dispatcher_is_pure():
             assert found is None, f"{name} calls {found[0]}…): the core gets the time as an argument"
 
 
-def test_what_must_not_need_cgo_does_not():
+def test_only_allowed_packages_use_cgo():
     # The worker's main sets the path of the executor's libraries relative to the installed program.
     allowed = ("native", "bindings", "service/cmd/pecan-worker")
     for package in repository.go_packages():
@@ -329,7 +329,7 @@ def test_what_must_not_need_cgo_does_not():
 
 
 @pytest.mark.parametrize("command", ["pecan-dispatcher", "pecanctl"])
-def test_static_commands_reach_neither_native_nor_cgo(command):
+def test_static_commands_use_neither_native_nor_cgo(command):
     path = f"service/cmd/{command}"
     assert any(p.path == path for p in repository.go_packages()), f"{path} is missing"
     words = ("go", "list", "-e", "-deps", "-f", "{{if .CgoFiles}}cgo {{end}}{{.ImportPath}}", f"./{path}")
@@ -379,7 +379,7 @@ def broken_python_rules(name: str, imports: list[str]) -> list[str]:
     return sentences
 
 
-def test_python_modules_import_only_what_they_may():
+def test_python_modules_follow_the_import_rules():
     broken = [s for name in repository.with_suffix(".py") for s in broken_python_rules(name, python_imports(name))]
     assert not broken, "\n".join(broken)
 
@@ -394,5 +394,5 @@ def test_python_modules_import_only_what_they_may():
         ("python/pecan/_src/options.py", "pecan._src.client"),
     ],
 )
-def test_a_broken_python_arrow_is_seen(name, imported):
+def test_a_broken_python_import_rule_is_detected(name, imported):
     assert broken_python_rules(name, [imported])

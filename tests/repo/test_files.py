@@ -61,7 +61,7 @@ LATER = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
-def test_nothing_new_lies_at_the_top():
+def test_the_top_level_has_only_the_listed_entries():
     top = {name.split("/")[0] for name in repository.tracked()}
     unexpected = {name for name in top - TOP_LEVEL if not name.startswith(".")}
     assert not unexpected, (
@@ -71,7 +71,7 @@ def test_nothing_new_lies_at_the_top():
     assert not missing, f"{sorted(missing)} is missing at the top level"
 
 
-def test_nothing_is_a_link_to_elsewhere():
+def test_there_are_no_symbolic_links():
     links = [line for line in repository.run("git", "ls-files", "-s").splitlines() if line.startswith("120000 ")]
     assert not links, f"symbolic links are not allowed: {links}"
 
@@ -82,7 +82,7 @@ def test_the_licence_is_apache_2():
     assert "Version 2.0, January 2004" in licence
 
 
-def test_every_go_package_says_what_it_is_for():
+def test_every_go_package_has_a_doc_comment():
     mute = [
         package.path
         for package in repository.go_packages()
@@ -91,7 +91,7 @@ def test_every_go_package_says_what_it_is_for():
     assert not mute, f"no package doc in {mute}"
 
 
-def test_every_python_module_of_the_package_says_what_it_is_for():
+def test_every_python_module_has_a_docstring():
     mute = [
         name
         for name in repository.with_suffix(".py")
@@ -102,14 +102,14 @@ def test_every_python_module_of_the_package_says_what_it_is_for():
     assert not mute, f"no module docstring in {mute}"
 
 
-def test_mains_only_wire():
+def test_mains_are_short():
     mains = [name for name in repository.with_suffix("main.go") if name.startswith("service/cmd/")]
     assert len(mains) >= 3, f"found the commands {mains}"
     fat = {name: lines for name in mains if (lines := repository.text(name).count("\n")) > MAIN_LINES}
     assert not fat, f"{fat}: a main reads flags, validates them and runs the service, in at most {MAIN_LINES} lines"
 
 
-def test_files_stay_readable():
+def test_files_are_short_enough():
     long = {
         name: lines
         for name in repository.with_suffix(".go", ".py", ".c")
@@ -129,7 +129,7 @@ def test_no_file_names_a_registry_or_this_machine():
     assert not found, "\n".join(found)
 
 
-def test_nothing_is_left_for_later():
+def test_there_are_no_unfinished_notes():
     found = [
         f"{name}:{number}: {line.strip()}"
         for name in repository.tracked()
@@ -140,7 +140,7 @@ def test_nothing_is_left_for_later():
     assert not found, "\n".join(found)
 
 
-def test_packages_do_nothing_when_loaded():
+def test_packages_have_no_init_functions():
     found = [
         name
         for name in repository.hand_written_go()
@@ -180,7 +180,7 @@ def test_the_package_prints_nothing():
 
 
 @pytest.mark.parametrize("name", [name for name in repository.with_suffix(".md")])
-def test_links_between_documents_lead_somewhere(name):
+def test_links_between_documents_resolve(name):
     here = os.path.dirname(name)
     lost = [
         target
@@ -190,7 +190,7 @@ def test_links_between_documents_lead_somewhere(name):
     assert not lost, f"{name} links to {lost}"
 
 
-def test_every_picture_is_drawn_from_its_text():
+def test_every_diagram_matches_its_source():
     drawing = runpy.run_path(str(repository.ROOT / "docs/diagrams/draw.py"))
     sources = [name for name in repository.tracked() if name.endswith(".dot")]
     assert sources, "no diagram in docs/diagrams"
