@@ -1,11 +1,11 @@
-# Everything that can be done here is a target; CI runs the same ones. Tools are pinned in go.mod and tests/requirements.txt.
+# Every task of a developer is a target, and CI runs the same targets. go.mod and tests/requirements.txt pin the tools.
 
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
-# Tests of processes wait as long as they compute, so two files of them run at once. With three on two cores, some that
-# measure how long a trainer takes to leave fail.
+# Process tests wait about as long as they compute, so two files run at the same time. With three files on two cores, tests
+# that limit how long a trainer takes to exit fail.
 PARALLEL ?= 2
-# One test of each kind: elements, streams and their orders, a resume, a cache, an order, faults.
+# One test of each kind: elements, epochs, resume, cache, orders of steps, plans, faults.
 CHECKED := tests/e2e/test_elements.py tests/e2e/test_epochs.py::test_every_epoch_is_complete \
   tests/e2e/test_resume.py::test_a_repeated_dataset_resumes_in_its_pass tests/e2e/test_cache.py::test_every_epoch_has_the_elements_of_a_local_run \
   tests/graph/test_orders.py::test_another_order_gives_the_same_elements tests/graph/test_adversaries.py::test_no_proposed_order_changes_the_dataset \
@@ -19,21 +19,21 @@ SEED ?=
 SEEDS ?= 10000
 CASES ?= 5000
 FIRST ?= 1
-# The predecessor's experiments, one test each.
+# The experiments of the predecessor, one test each.
 EXPERIMENTS := nofail getfail putfail failover recover killall five-epochs
-# Two Go packages at a time and no more: the build of cgo packages is hungry.
+# At most two Go packages build at the same time, because the build of cgo packages needs much memory.
 GOTEST := test -p 2 -timeout 15m
-# The rooms, and not ./...: what is generated under build/ is nobody's to check.
+# These directories in place of ./..., which would include generated code under build/.
 GO_DIRS := bindings native policies proto service tests
-# Packages whose tests take longer than an edit waits for: workers run TensorFlow, and the simulation runs thousands of clusters.
+# Packages whose tests are too slow for `make check`: workers run TensorFlow, and the simulation runs thousands of clusters.
 SLOW_GO = $(filter ./service/worker% ./native/tf% ./native/op% ./tests/sim%,$(GO_PACKAGES))
-# The race detector leaves these out: their code and their tests start no goroutine.
+# `make race` leaves these packages out, because they start no goroutines.
 SEQUENTIAL_GO = $(filter ./service/graph ./service/graph/split ./service/graph/order ./service/dispatcher/ordering ./policies/%,$(GO_PACKAGES))
 GO_PACKAGES = $(shell git ls-files $(addsuffix /**.go,$(GO_DIRS)) $(addsuffix /*.go,$(GO_DIRS)) | xargs -n1 dirname | sort -u | sed 's,^,./,')
 PY_DIRS := bindings benchmarks docs examples proto python setup.py tests wheels
 PKG_CONFIG_FILE := build/native/pkgconfig/tensorflow.pc
 TENSORFLOW = $(shell $(PYTHON) -c 'import importlib.util as u; print(u.find_spec("tensorflow").submodule_search_locations[0])')
-# Go packages over TensorFlow's C API find the installed wheel's headers and libraries this way.
+# Go packages that use TensorFlow's C API find the headers and libraries of the installed wheel through these variables.
 WITH_TENSORFLOW = PKG_CONFIG_PATH=$(CURDIR)/build/native/pkgconfig LD_LIBRARY_PATH=$(TENSORFLOW)
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -46,10 +46,10 @@ help: ## Show this list
 	@echo "Pecan. Usage: make <target>"
 	@grep -hE '^[a-z][a-z0-9-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  \1|\2/' | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
 
-demo: build ## Train a small model on real photographs, with Pecan and without (SIZE=small, medium or large)
+demo: build ## Train a small model on real photographs with Pecan and without it (SIZE=small, medium or large)
 	$(PYTHON) examples/photographs/demo.py --size $(SIZE)
 
-check: lint build ## Check what an edit breaks soonest: lint, rules, quick Go tests, one process test of each kind (2 minutes)
+check: lint build ## Run the quick checks: lint, rules, quick Go tests, one process test of each kind (2 minutes)
 	$(PYTHON) -m pytest -q tests/repo -k "not generated_files"
 	$(WITH_TENSORFLOW) go $(GOTEST) -short $(filter-out $(SLOW_GO),$(GO_PACKAGES))
 	$(PYTHON) -m pytest -q -rs -x -n $(PARALLEL) --dist loadfile --no-loadscope-reorder $(CHECKED)
@@ -68,42 +68,42 @@ test-python: build ## Run the tests of the Python package and of the wheel
 e2e: build ## Run the tests that drive real processes (PARALLEL=2 files at a time)
 	$(PYTHON) -m pytest -q -rs -n $(PARALLEL) --dist loadfile --no-loadscope-reorder tests --ignore tests/repo
 
-faults: build ## Run the fault scenarios (FULL=1: all sizes; SEED=n: one run again), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
+faults: build ## Run the fault scenarios (FULL=1: all sizes, SEED=n: repeat a run), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults $(if $(SEED),--seed $(SEED))
 
 $(EXPERIMENTS): build
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults/test_thesis.py -k test_$(subst -,_,$@) $(if $(SEED),--seed $(SEED))
 
-soak: build ## Run the tests that look for what is rare, for an hour or more
+soak: build ## Run the tests for rare bugs, for an hour or more
 	PECAN_SOAK=1 PECAN_FAULTS_FULL=1 PECAN_RANDOM_PIPELINES=500 PECAN_RECREATIONS=1000 PECAN_DATASETS=10000 PECAN_CLOSINGS=50 \
 	  $(PYTHON) -m pytest -q -rs tests/e2e tests/graph tests/faults
 
-mutate: .venv/ready $(PKG_CONFIG_FILE) ## Break each guard of AutoOrder in turn, and expect the test that holds it to fail (5 minutes)
+mutate: .venv/ready $(PKG_CONFIG_FILE) ## Break each guard of AutoOrder in turn, and expect its test to fail (5 minutes)
 	$(PYTHON) tests/mutate.py
 
-damage: ## Flip every bit of a small store of the dispatcher, and 10,000 random ones of a big one
+damage: ## Flip every bit of a small dispatcher store, and 10,000 random bits of a large one
 	go test ./service/store -run TestD2 -count 1 -v -timeout 60m -stride 1 -flips 10000
 
-sim: .venv/ready $(PKG_CONFIG_FILE) ## Simulate SEEDS random clusters under random faults, from seed FIRST on
+sim: .venv/ready $(PKG_CONFIG_FILE) ## Simulate SEEDS random clusters with random faults, starting at seed FIRST
 	$(WITH_TENSORFLOW) go test -timeout 24h ./tests/sim -run Simulation -seeds $(SEEDS) -first $(FIRST)
 
-orders: .venv/ready ## Order CASES random pipelines as is measured at random, from seed FIRST on, and compare their elements
+orders: .venv/ready ## Reorder CASES random pipelines by random measurements, starting at seed FIRST, and compare their elements
 	PECAN_RANDOM_ORDERS=$(CASES) PECAN_RANDOM_SEED=$(FIRST) $(PYTHON) -m pytest -q -rs -n $(PARALLEL) -o tmp_path_retention_policy=failed \
 	  tests/graph/test_proposals.py -k random_pipelines
 
 race: .venv/ready $(PKG_CONFIG_FILE) ## Run the Go tests under the race detector
 	$(WITH_TENSORFLOW) go $(GOTEST) -race $(filter-out $(SEQUENTIAL_GO),$(GO_PACKAGES))
 
-asan: .venv/ready ## Run what crosses between Go and C under AddressSanitizer, in Go and in a Python with TensorFlow
+asan: .venv/ready ## Run the code between Go and C under AddressSanitizer, in Go and in Python with TensorFlow
 	$(PYTHON) bindings/asan.py
 
-fuzz: .venv/ready $(PKG_CONFIG_FILE) ## Fuzz every reader of foreign bytes for FUZZTIME each
+fuzz: .venv/ready $(PKG_CONFIG_FILE) ## Fuzz every parser of external bytes for FUZZTIME each
 	@set -e; for directory in $$(git grep -lE '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
 	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$directory/*_test.go | cut -c6-); do \
 	    echo "$$directory $$target"; \
 	    said=$$($(WITH_TENSORFLOW) go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$directory 2>&1) || case "$$said" in \
 	      *"Failing input"*) echo "$$said"; exit 1;; \
-	      *"context deadline exceeded"*) said="$$said (Go's fuzzer was late to end, and has found nothing)";; \
+	      *"context deadline exceeded"*) said="$$said (Go's fuzzer ended late and found nothing)";; \
 	      *) echo "$$said"; exit 1;; \
 	    esac; echo "$$said" | tail -n 2; \
 	  done; done
@@ -119,7 +119,7 @@ format: .venv/ready ## Format the Go code and sort the Python imports
 	git ls-files '*.go' | xargs gofmt -w
 	.venv/bin/ruff check --fix --select I $(PY_DIRS)
 
-generate: .venv/ready ## Write the generated files anew from their sources
+generate: .venv/ready ## Write the generated files again from their sources
 	$(PYTHON) proto/generate.py
 	$(PYTHON) service/graph/ops/genops.py
 
@@ -131,28 +131,28 @@ wheel: .venv/ready ## Build the wheel into dist/
 	.venv/bin/pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
 	@ls -l dist
 
-bench: build ## Measure beside tf.data service and write docs/benchmarks (ROW=name for one row, SECONDS of the memory run)
+bench: build ## Measure against tf.data service and write docs/benchmarks (ROW=name for one row, SECONDS of the memory run)
 	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --seconds $(SECONDS) $(if $(ROW),--row $(ROW))
 
-bench-faults: build ## Measure what faults cost and write docs/benchmarks/faults.md (8 minutes)
+bench-faults: build ## Measure the cost of faults and write docs/benchmarks/faults.md (8 minutes)
 	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --page faults
 
-bench-recovery: build ## Measure what checkpoints and caches cost and write docs/benchmarks/recovery.md (6 minutes)
+bench-recovery: build ## Measure the cost of checkpoints and caches and write docs/benchmarks/recovery.md (6 minutes)
 	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --page recovery
 
-bench-orders: build ## Measure what AutoOrder gains and write docs/benchmarks/orders.md (12 minutes)
+bench-orders: build ## Measure the gains of AutoOrder and write docs/benchmarks/orders.md (12 minutes)
 	$(WITH_TENSORFLOW) $(PYTHON) benchmarks/bench.py --page orders
 
-bench-store: ## Measure how long the dispatcher's store takes to open and replay a million records
+bench-store: ## Measure how long the dispatcher's store takes to open and to replay a million records
 	go test ./service/dispatcher -run '^$$' -bench BenchmarkReplay -benchtime 3x -timeout 30m
 
 docs: build .venv/docs-ready ## Build the site into build/docs: run the notebooks, check links, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
 
-diagrams: .venv/ready ## Draw the pictures of docs/diagrams again (needs Graphviz)
+diagrams: .venv/ready ## Draw the diagrams of docs/diagrams again (needs Graphviz)
 	$(PYTHON) docs/diagrams/draw.py
 
-clean: ## Remove what was built; records of the demo and .venv stay
+clean: ## Remove build results; the records of the demo and .venv stay
 	rm -rf build dist python/pecan/_native python/pecan/_bin
 
 .venv/ready: tests/requirements.txt
