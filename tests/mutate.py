@@ -104,16 +104,16 @@ MUTATIONS = (
     off("a step that draws does not pass a batch", "case t.Random:", f"{BATCH}[what draws]"),
     off("a step that can fail does not pass a batch", 'case t.CanFail != "" || t.Checks != "":', f"{BATCH}[what may fail]"),
     off("only a map of single values passes a batch", "case !change.PerValue():", f"{BATCH}[a crop]"),
-    off("a map whose last bits depend on places does not pass a batch", "case uneven:", f"{BATCH}[what has other last bits]"),
+    off("a map whose last bits depend on places does not pass a batch", "case differs:", f"{BATCH}[what has other last bits]"),
     off(
-        "a map that works otherwise on each row does not pass a batch", "case above > 0 && (change.PositionDependent|change.DependsOnSize)&1 != 0:",
+        "a map that works otherwise on each row does not pass a batch", "case afterBatch && (change.PositionDependent|change.DependsOnSize)&1 != 0:",
         f"{GRAPH}batches.py::test_a_map_that_treats_rows_differently_stays_after_the_batch",
     ),
     off("a map that reads other components does not pass a batch", "if len(t.Reads) > len(t.Writes) {", f"{BATCH}[another component]"),
     # Steps that nothing passes.
     off("a step with a state stays", "case t.Stateful:", f"{ADVERSARY}[a step that counts]"),
     off(
-        "a step below the cut or a cache stays", 'case divided != "":',
+        "a step below the cut or a cache stays", 'case upstream != "":',
         f"{GRAPH}proposals.py::test_no_step_moves_before_a_cache_or_without_metrics",
     ),
     Mutation(
@@ -132,7 +132,7 @@ MUTATIONS = (
     Mutation(
         "a position names only an order that the steps may have", "p.Steps[j].Fixed, p.Constraints[[2]int{i, j}]} {",
         "p.Steps[j].Fixed, p.Constraints[[2]int{i, j}]}[:0] {",
-        "TestAnOrderThatAPositionNamesIsOneThatThePolicyMightGive",
+        "TestNamedAcceptsOnlyOrdersThatTheTraitsAllow",
     ),
     Mutation(
         "an order divides the source as the registered order does", "if why = p.planDiffers(ordered); why", "if why = p.planDiffers(ordered)[:0]; why",

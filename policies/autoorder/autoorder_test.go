@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/policies/autoorder"
 )
 
-// random is a pipeline with whatever may stand in one.
+// random returns a pipeline with random steps and constraints.
 func random(rng *rand.Rand, n int) autoorder.Pipeline {
 	p := autoorder.Pipeline{Constraints: map[[2]int]string{}}
 	components := 1 + rng.IntN(3)
@@ -24,7 +24,7 @@ func random(rng *rand.Rand, n int) autoorder.Pipeline {
 		s.ElementsOut = s.ElementsIn * float64(rng.IntN(3)) / 2
 		s.BytesIn, s.BytesOut = float64(rng.IntN(4)), float64(rng.IntN(4))
 		if rng.IntN(8) == 0 {
-			s.Fixed = "so it is"
+			s.Fixed = "fixed"
 		}
 		for c := range components + 1 {
 			if rng.IntN(2) == 0 {
@@ -39,42 +39,43 @@ func random(rng *rand.Rand, n int) autoorder.Pipeline {
 		p.Steps = append(p.Steps, s)
 		for before := range i {
 			if rng.IntN(4) == 0 {
-				p.Constraints[[2]int{before, i}] = "held"
+				p.Constraints[[2]int{before, i}] = "constrained"
 			}
 		}
 	}
 	return p
 }
 
-// legal tells what an order breaks.
-func legal(p autoorder.Pipeline, order []int, holds bool) error {
+// legal returns an error for an order that moves a fixed step or a step past one. With constrained, it also returns an error for an
+// order that violates a constraint.
+func legal(p autoorder.Pipeline, order []int, constrained bool) error {
 	at := make([]int, len(order))
 	for i := range at {
 		at[i] = -1
 	}
-	for place, step := range order {
+	for position, step := range order {
 		if at[step] >= 0 {
 			return fmt.Errorf("step %d comes twice", step)
 		}
-		at[step] = place
+		at[step] = position
 	}
 	for i := range p.Steps {
 		if p.Steps[i].Fixed != "" && at[i] != i {
-			return fmt.Errorf("step %d is fixed and went to %d", i, at[i])
+			return fmt.Errorf("step %d is fixed and moved to %d", i, at[i])
 		}
 		for j := range i {
 			if p.Steps[j].Fixed != "" && at[j] > at[i] {
-				return fmt.Errorf("step %d passed the fixed step %d", i, j)
+				return fmt.Errorf("step %d moved past the fixed step %d", i, j)
 			}
-			if _, held := p.Constraints[[2]int{j, i}]; holds && held && at[i] < at[j] {
-				return fmt.Errorf("step %d passed step %d, which holds it", i, j)
+			if _, has := p.Constraints[[2]int{j, i}]; constrained && has && at[i] < at[j] {
+				return fmt.Errorf("step %d moved past step %d against a constraint", i, j)
 			}
 		}
 	}
 	return nil
 }
 
-// orders are all orders that are legal.
+// orders calls each for all legal orders.
 func orders(p autoorder.Pipeline, each func([]int)) {
 	var path []int
 	var next func()
@@ -100,7 +101,7 @@ func TestOrdersAreLegalAndNoWorse(t *testing.T) {
 	for seed := range uint64(3000) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		p := random(rng, 1+rng.IntN(12))
-		paper, cost := autoorder.Paper(p), autoorder.Cost(p, autoorder.Limits{Places: 2000})
+		paper, cost := autoorder.Paper(p), autoorder.Cost(p, autoorder.Limits{MaxPrefixes: 2000})
 		if err := legal(p, paper.Order, false); err != nil {
 			t.Fatalf("seed %d, paper: %v", seed, err)
 		}
@@ -115,13 +116,13 @@ func TestOrdersAreLegalAndNoWorse(t *testing.T) {
 				t.Fatalf("seed %d: reasons %q", seed, plan.Reasons)
 			}
 		}
-		if again := autoorder.Cost(p, autoorder.Limits{Places: 2000}); !slices.Equal(again.Order, cost.Order) {
+		if again := autoorder.Cost(p, autoorder.Limits{MaxPrefixes: 2000}); !slices.Equal(again.Order, cost.Order) {
 			t.Fatalf("seed %d: %v and then %v", seed, cost.Order, again.Order)
 		}
 	}
 }
 
-// TestNoLegalOrderIsCheaper asks the policy itself what an order costs: it leaves one that is held together as it is.
+// TestNoLegalOrderIsCheaper compares the policy's order with all legal orders.
 func TestNoLegalOrderIsCheaper(t *testing.T) {
 	moved := 0
 	for seed := range uint64(300) {
@@ -137,17 +138,17 @@ func TestNoLegalOrderIsCheaper(t *testing.T) {
 		best := math.Inf(1)
 		orders(p, func(order []int) { best = min(best, costOf(p, order)) })
 		if plan.After > best*(1+1e-6) || math.Abs(plan.After-costOf(p, plan.Order)) > 1e-9*plan.After {
-			t.Fatalf("seed %d: %v is said to cost %g and costs %g; the best costs %g", seed, plan.Order, plan.After, costOf(p, plan.Order), best)
+			t.Fatalf("seed %d: the predicted cost of %v is %g, and costOf returns %g; the best order costs %g", seed, plan.Order, plan.After, costOf(p, plan.Order), best)
 		}
 	}
 	if moved < 30 {
-		t.Errorf("of 300 pipelines %d were ordered", moved)
+		t.Errorf("only %d of 300 pipelines moved", moved)
 	}
 }
 
-// TestTheBestOfSevenStepsIsFoundWhereTheBeamMissesIt: a beam of so many steps is right mostly, so these are looked for. Of seven steps there
-// are 13,699 partial orders.
-func TestTheBestOfSevenStepsIsFoundWhereTheBeamMissesIt(t *testing.T) {
+// The beam search usually finds the best order of seven steps. This test looks for pipelines for which it does not. Seven steps have
+// 13,699 prefixes of orders.
+func TestBranchAndBoundFindsTheBestOrderThatTheBeamMisses(t *testing.T) {
 	missed := 0
 	for seed := range uint64(400) {
 		p := random(rand.New(rand.NewPCG(seed, 2)), 7)
@@ -157,7 +158,7 @@ func TestTheBestOfSevenStepsIsFoundWhereTheBeamMissesIt(t *testing.T) {
 		if seed%2 == 0 {
 			p.Constraints = nil
 		}
-		beam, all := autoorder.Cost(p, autoorder.Limits{Places: 1}), autoorder.Cost(p, autoorder.Limits{Places: 14_000})
+		beam, all := autoorder.Cost(p, autoorder.Limits{MaxPrefixes: 1}), autoorder.Cost(p, autoorder.Limits{MaxPrefixes: 14_000})
 		if beam.After <= all.After*(1+1e-6) {
 			continue
 		}
@@ -169,11 +170,11 @@ func TestTheBestOfSevenStepsIsFoundWhereTheBeamMissesIt(t *testing.T) {
 		}
 	}
 	if missed < 3 {
-		t.Errorf("the beam missed %d", missed)
+		t.Errorf("the beam missed only %d orders", missed)
 	}
 }
 
-// costOf is the sum that the policy's documentation gives, computed in the simplest way.
+// costOf computes the cost of an order in the simplest way, from the documentation of Cost.
 func costOf(p autoorder.Pipeline, order []int) (sum float64) {
 	read := func(c []autoorder.Component, s autoorder.Step) (bytes float64) {
 		for _, i := range s.Reads {
@@ -227,8 +228,8 @@ func costOf(p autoorder.Pipeline, order []int) (sum float64) {
 	return sum
 }
 
-// Long sections are bounded, and what is found in them is still better than the order of the author.
-func TestALongSectionIsOrderedInTime(t *testing.T) {
+// The search in a long section is bounded. The order that it finds is still cheaper than the registered order.
+func TestCostImprovesALongSectionInBoundedTime(t *testing.T) {
 	p := autoorder.Pipeline{Source: []autoorder.Component{{Values: 1e6, Width: 1}}}
 	for i := range 200 {
 		s := autoorder.Step{Name: fmt.Sprint("s", i), Reads: []int{0}}
@@ -242,12 +243,12 @@ func TestALongSectionIsOrderedInTime(t *testing.T) {
 	if plan.After > plan.Before/2 {
 		t.Errorf("from %g to %g", plan.Before, plan.After)
 	}
-	if !strings.HasPrefix(plan.Reasons[199], "moves up by") {
+	if !strings.HasPrefix(plan.Reasons[199], "moves ") {
 		t.Error(plan.Reasons[199])
 	}
 }
 
-// Two hundred steps that may all change places are the longest to plan.
+// 200 steps without a fixed one take longest to plan.
 func BenchmarkCostOf200Steps(b *testing.B) {
 	p := random(rand.New(rand.NewPCG(1, 3)), 200)
 	for i := range p.Steps {

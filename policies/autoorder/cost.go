@@ -10,13 +10,14 @@ import (
 type Limits struct {
 	// MinGain is the share of the predicted seconds that an order must save. With a smaller gain the original order stays.
 	MinGain float64
-	// Places is the most partial orders that the search visits in a section. Then it takes the best order so far. 0 means 100,000.
-	Places int
+	// MaxPrefixes is the most prefixes of orders that the search visits in a section. Then it takes the best order so far.
+	// 0 means 100,000.
+	MaxPrefixes int
 }
 
 const (
-	defaultPlaces = 100_000
-	// same is the relative difference below which two predictions count as equal: it is due to rounding.
+	defaultMaxPrefixes = 100_000
+	// same is the relative difference up to which two predictions count as equal, because of rounding.
 	same = 1e-9
 )
 
@@ -28,21 +29,21 @@ const (
 // Every order is compared with the original, so by its own prediction no plan is worse. Steps that gain nothing by a move keep their
 // relative order.
 func Cost(p Pipeline, limits Limits) Plan {
-	if limits.Places <= 0 {
-		limits.Places = defaultPlaces
+	if limits.MaxPrefixes <= 0 {
+		limits.MaxPrefixes = defaultMaxPrefixes
 	}
 	m := newModel(p)
 	plan := Plan{Order: original(len(p.Steps)), Reasons: make([]string, len(p.Steps)), Before: m.total(original(len(p.Steps)))}
 	for _, section := range sections(p.Steps) {
-		copy(plan.Order[section[0]:], newSearch(m, section, limits.Places).best())
+		copy(plan.Order[section[0]:], newSearch(m, section, limits.MaxPrefixes).best())
 	}
 	plan.After = m.total(plan.Order)
 	if proposed := plan.Order; plan.Moves() && !(plan.Before-plan.After > limits.MinGain*plan.Before) {
 		gain := (plan.Before - plan.After) / plan.Before
 		plan.Order, plan.After = original(len(p.Steps)), plan.Before
 		for i := range p.Steps {
-			if plan.Reasons[i] = m.reason(plan.Order, i); place(proposed, i) != "stays" {
-				plan.Reasons[i] = fmt.Sprintf("stays: all moves together would save %.2g %% of the CPU, which is not worth a trial", 100*gain)
+			if plan.Reasons[i] = m.reason(plan.Order, i); move(proposed, i) != "stays" {
+				plan.Reasons[i] = fmt.Sprintf("stays: all moves together would save %.2g %% of the CPU, too little for a trial", 100*gain)
 			}
 		}
 		return plan
@@ -161,9 +162,9 @@ func (m *model) total(order []int) (sum float64) {
 // walk visits the steps of an order with their inputs.
 func (m *model) walk(order []int, visit func(step int, at state)) {
 	at := state{m.Source, 1}
-	for place, step := range order {
-		if m.Steps[step].Fixed != "" || place > 0 && m.Steps[order[place-1]].Fixed != "" {
-			at = m.entry[place]
+	for position, step := range order {
+		if m.Steps[step].Fixed != "" || position > 0 && m.Steps[order[position-1]].Fixed != "" {
+			at = m.entry[position]
 		}
 		visit(step, at)
 		at = m.after(at, step)
@@ -176,8 +177,8 @@ func (m *model) reason(order []int, step int) string {
 	if s.Fixed != "" {
 		return fixedReason(s)
 	}
-	where := place(order, step)
-	if where != "stays" {
+	moves := move(order, step)
+	if moves != "stays" {
 		was, is := m.seconds(m.entry[step], step), 0.0
 		m.walk(order, func(other int, at state) {
 			if other == step {
@@ -185,23 +186,23 @@ func (m *model) reason(order []int, step int) string {
 			}
 		})
 		if math.Abs(is-was) <= same*was {
-			return fmt.Sprintf("%s: takes %s for an element of the source as before, and others take less behind it or before it", where, Span(is))
+			return fmt.Sprintf("%s: it takes %s per element of the source, as before, and makes other steps cheaper", moves, Span(is))
 		}
-		return fmt.Sprintf("%s: takes %s for an element of the source there, and %s where it was", where, Span(is), Span(was))
+		return fmt.Sprintf("%s: it takes %s per element of the source there, instead of %s", moves, Span(is), Span(was))
 	}
 	if !(s.ElementsIn > 0) {
-		where += ": what it costs is not known"
+		moves += ": its cost is not known"
 	}
 	at := slices.Index(order, step)
 	for _, before := range slices.Backward(order[:at]) {
 		if m.Steps[before].Fixed != "" {
-			return fmt.Sprintf("%s; %s stands before it and is passed by nothing", where, m.Steps[before].Name)
+			return fmt.Sprintf("%s; no step can move past %s, which runs before it", moves, m.Steps[before].Name)
 		}
-		if why, held := m.Constraints[[2]int{before, step}]; held {
-			return fmt.Sprintf("%s; it may not run before %s: %s", where, m.Steps[before].Name, why)
+		if why, constrained := m.Constraints[[2]int{before, step}]; constrained {
+			return fmt.Sprintf("%s; it must run after %s: %s", moves, m.Steps[before].Name, why)
 		}
 	}
-	return where + "; no other place makes the pipeline cheaper"
+	return moves + "; no other position makes the pipeline cheaper"
 }
 
 // Span formats a time with a suitable unit, at least microseconds.

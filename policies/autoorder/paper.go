@@ -22,19 +22,19 @@ func Paper(p Pipeline) Plan {
 			switch factor, known := step.factor(); {
 			case !known:
 				keep = append(keep, i)
-				plan.Reasons[i] = "its factor is not known, and counts as 1"
+				plan.Reasons[i] = "its factor is not known and counts as 1"
 			case factor < 1 && step.Slow:
 				slow = append(slow, i)
-				plan.Reasons[i] = fmt.Sprintf("factor %.3g, to numbers with which processors are slow", factor)
+				plan.Reasons[i] = fmt.Sprintf("its factor is %.3g, but processors are slow with its output type; such steps go last", factor)
 			case factor < 1:
 				shrink = append([]int{i}, shrink...)
-				plan.Reasons[i] = fmt.Sprintf("factor %.3g: to the front", factor)
+				plan.Reasons[i] = fmt.Sprintf("its factor is %.3g; steps that shrink elements go first", factor)
 			case factor == 1:
 				keep = append(keep, i)
-				plan.Reasons[i] = "factor 1"
+				plan.Reasons[i] = "its factor is 1"
 			default:
 				grow = append(grow, i)
-				plan.Reasons[i] = fmt.Sprintf("factor %.3g: to the end", factor)
+				plan.Reasons[i] = fmt.Sprintf("its factor is %.3g; steps that enlarge elements go last", factor)
 			}
 		}
 		at := plan.Order[section[0]:section[0]:section[1]]
@@ -44,7 +44,7 @@ func Paper(p Pipeline) Plan {
 	}
 	for i := range p.Steps {
 		if p.Steps[i].Fixed == "" {
-			plan.Reasons[i] = place(plan.Order, i) + ": " + plan.Reasons[i]
+			plan.Reasons[i] = move(plan.Order, i) + ": " + plan.Reasons[i]
 		}
 	}
 	return plan

@@ -3,6 +3,7 @@ package autoorder
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Pipeline is the input of a policy: the steps in the order in which their author wrote them, starting at the source.
@@ -10,7 +11,8 @@ type Pipeline struct {
 	// Source has the components of an element of the source.
 	Source []Component
 	Steps  []Step
-	// Constraints has the reason why step j may not run before step i, by {i, j} with i < j. A pair without an entry may swap.
+	// Constraints has the reason why step j must run after step i, by {i, j} with i < j. In the reason, "it" is step j. A pair
+	// without an entry may swap.
 	Constraints map[[2]int]string
 }
 
@@ -41,12 +43,12 @@ type Step struct {
 	// FixedShare is the share of the work, 0 to 1, that does not depend on bytes. The rest is proportional to bytes^Exponent; an Exponent
 	// of 0 means 1.
 	FixedShare, Exponent float64
-	Figures
+	Measurements
 }
 
-// Figures are measurements of a step: sums over the same elements in the original order. Ratios of sums weigh each element by its size; a
+// Measurements are those of a step: sums over the same elements in the original order. Ratios of sums weigh each element by its size; a
 // mean of ratios would not.
-type Figures struct {
+type Measurements struct {
 	// ElementsIn and ElementsOut differ for filters and batches.
 	ElementsIn, ElementsOut float64
 	BytesIn, BytesOut       float64
@@ -91,8 +93,8 @@ type Plan struct {
 
 // Moves returns whether the plan differs from the original order.
 func (p Plan) Moves() bool {
-	for place, step := range p.Order {
-		if place != step {
+	for position, step := range p.Order {
+		if position != step {
 			return true
 		}
 	}
@@ -108,7 +110,7 @@ func (s *Step) factor() (f float64, known bool) {
 	return s.BytesOut / s.BytesIn, true
 }
 
-// sections returns the runs of movable steps between fixed ones, each as [first, end).
+// sections returns the sections of a pipeline, each as [first, end): the runs of movable steps between fixed ones.
 func sections(steps []Step) (out [][2]int) {
 	first := 0
 	for i := range len(steps) + 1 {
@@ -133,18 +135,20 @@ func original(n int) []int {
 
 func fixedReason(s *Step) string { return "stays: " + s.Fixed }
 
-// place describes the move of a step.
-func place(order []int, step int) string {
-	for at, s := range order {
-		if s != step {
-			continue
-		}
-		switch {
-		case at < step:
-			return fmt.Sprintf("moves up by %d", step-at)
-		case at > step:
-			return fmt.Sprintf("moves down by %d", at-step)
-		}
+// Move describes the move of a step.
+func (p Plan) Move(step int) string { return move(p.Order, step) }
+
+// move describes the move of a step. Upstream is towards the source.
+func move(order []int, step int) string {
+	steps, direction := step-slices.Index(order, step), "upstream"
+	if steps < 0 {
+		steps, direction = -steps, "downstream"
 	}
-	return "stays"
+	switch steps {
+	case 0:
+		return "stays"
+	case 1:
+		return "moves 1 step " + direction
+	}
+	return fmt.Sprintf("moves %d steps %s", steps, direction)
 }

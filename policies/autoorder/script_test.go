@@ -13,20 +13,20 @@ import (
 	"github.com/pecan-ml/pecan/policies/autoorder"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what the policies do now into testdata; read the difference before you commit it")
+var rewrite = flag.Bool("rewrite", false, "write the current plans into testdata; read the difference before you commit it")
 
-// TestScripts runs the command files. Lines tell a pipeline:
+// TestScripts runs the scripts in testdata. These lines describe a pipeline:
 //
 //	source 100000x1 1x8              components: values by bytes of a value
 //	step crop us=300 reads=0 write=0:set:150528
-//	step batch fixed="makes rows of elements" out=0.01
-//	hold flip crop "it moves the places that this leaves out"
+//	step batch fixed="it combines several elements into one" out=0.01
+//	constraint flip crop "it moves the values that flip removes"
 //
-// Lines that begin with "> " ask a policy for its order, and what follows is what it said. An empty line begins another pipeline.
+// A line that begins with "> " runs a policy. The lines after it are its order with the reasons. A line "source" begins another pipeline.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no command files: %v", err)
+		t.Fatalf("no scripts: %v", err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestScripts(t *testing.T) {
 				}
 				return
 			}
-			t.Errorf("the policies do something else now (run with -rewrite and look at the difference):\n%s", got)
+			t.Errorf("the plans changed (run with -rewrite and read the difference):\n%s", got)
 		})
 	}
 }
@@ -52,14 +52,14 @@ func TestScripts(t *testing.T) {
 func run(t *testing.T, script string) string {
 	var out strings.Builder
 	var p autoorder.Pipeline
-	told := func(line string) {
+	describe := func(line string) {
 		words := split(line)
 		switch words[0] {
 		case "source":
 			p = autoorder.Pipeline{Source: components(t, words[1:]), Constraints: map[[2]int]string{}}
 		case "step":
 			p.Steps = append(p.Steps, step(t, words[1:]))
-		case "hold":
+		case "constraint":
 			i, j := named(t, p, words[1]), named(t, p, words[2])
 			p.Constraints[[2]int{i, j}] = words[3]
 		default:
@@ -76,7 +76,7 @@ func run(t *testing.T, script string) string {
 			fmt.Fprint(&out, answer(t, p, split(line[2:])))
 		case strings.HasPrefix(line, "  "):
 		default:
-			told(line)
+			describe(line)
 			fmt.Fprintln(&out, line)
 		}
 	}
@@ -95,8 +95,8 @@ func answer(t *testing.T, p autoorder.Pipeline, words []string) string {
 			switch name {
 			case "gain":
 				limits.MinGain = number(t, value)
-			case "places":
-				limits.Places = int(number(t, value))
+			case "prefixes":
+				limits.MaxPrefixes = int(number(t, value))
 			default:
 				t.Fatalf("unknown limit %q", word)
 			}
@@ -115,7 +115,7 @@ func answer(t *testing.T, p autoorder.Pipeline, words []string) string {
 	return out.String()
 }
 
-// step reads name us=seconds in millionths for an element, in=1 out=1, bytes=in:out, fixed="why", after=100x4,1x8, reads=0,1,
+// step reads a step: name us=microseconds per element, in=1 out=1, bytes=in:out, fixed="reason", after=100x4,1x8, reads=0,1,
 // write=component:keep|times|set:by[:width[:work]], copies, share=fixed share, exponent=1, slow.
 func step(t *testing.T, words []string) autoorder.Step {
 	s := autoorder.Step{Name: words[0]}
@@ -202,7 +202,7 @@ func number(t *testing.T, text string) float64 {
 	return f
 }
 
-// split takes a line apart at blanks outside of quotes.
+// split divides a line at blanks outside of quotes.
 func split(line string) (words []string) {
 	quoted, word := false, strings.Builder{}
 	end := func() {

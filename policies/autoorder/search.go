@@ -18,7 +18,8 @@ const (
 type search struct {
 	*model
 	first, steps int
-	places       int
+	// prefixes is how many more prefixes of orders the search may visit.
+	prefixes int
 	// before has, for each step, the steps that come before it in every valid order.
 	before []set
 	// order is the best order so far, total its cost.
@@ -43,13 +44,13 @@ func (s set) contains(other set) bool {
 	return true
 }
 
-func newSearch(m *model, section [2]int, places int) *search {
-	s := &search{model: m, first: section[0], steps: section[1] - section[0], places: places}
+func newSearch(m *model, section [2]int, prefixes int) *search {
+	s := &search{model: m, first: section[0], steps: section[1] - section[0], prefixes: prefixes}
 	s.before = make([]set, s.steps)
 	for step := range s.steps {
 		s.before[step] = newSet(s.steps)
 		for before := range step {
-			if _, held := m.Constraints[[2]int{s.first + before, s.first + step}]; held {
+			if _, constrained := m.Constraints[[2]int{s.first + before, s.first + step}]; constrained {
 				s.before[step].flip(before)
 			}
 		}
@@ -57,8 +58,8 @@ func newSearch(m *model, section [2]int, places int) *search {
 	return s
 }
 
-func (s *search) cost(step int, at state) float64 { return s.seconds(at, s.first+step) }
-func (s *search) leaves(step int, at state) state { return s.after(at, s.first+step) }
+func (s *search) cost(step int, at state) float64   { return s.seconds(at, s.first+step) }
+func (s *search) outputOf(step int, at state) state { return s.after(at, s.first+step) }
 
 // best returns the cheapest order of the section, by the numbers of its steps.
 func (s *search) best() []int {
@@ -66,7 +67,7 @@ func (s *search) best() []int {
 	at := s.entry[s.first]
 	for _, step := range s.order {
 		s.total += s.cost(step, at)
-		at = s.leaves(step, at)
+		at = s.outputOf(step, at)
 	}
 	if s.steps > 1 {
 		s.beam()
@@ -96,7 +97,7 @@ type candidate struct {
 	guess        float64
 }
 
-// beam finds a good order quickly. Of each length it keeps the prefixes with the least estimate: their cost, plus the cost of each
+// beam finds a good order quickly. For each length it keeps the prefixes with the lowest estimate: their cost, plus the cost of each
 // remaining step if it came next.
 func (s *search) beam() {
 	// Long sections get fewer prefixes, so that planning takes no longer for them.
@@ -118,7 +119,7 @@ func (s *search) beam() {
 			p := kept[c.prefix]
 			used := slices.Clone(p.used)
 			used.flip(c.step)
-			next = append(next, partial{append(slices.Clone(p.order), c.step), used, s.leaves(c.step, p.state), p.cost + s.cost(c.step, p.state)})
+			next = append(next, partial{append(slices.Clone(p.order), c.step), used, s.outputOf(c.step, p.state), p.cost + s.cost(c.step, p.state)})
 		}
 		kept = next
 	}
@@ -162,14 +163,14 @@ func (r *rest) add(m *model, step int, sign float64) {
 
 // without estimates the cost of the remaining steps if one of them comes next.
 func (r rest) without(s *search, step int, at state) float64 {
-	behind := s.leaves(step, at)
+	after := s.outputOf(step, at)
 	r.perByte = slices.Clone(r.perByte)
 	r.add(s.model, s.first+step, -1)
 	sum := r.fixed
 	for c, perByte := range r.perByte {
-		sum += perByte * behind.components[c].bytes()
+		sum += perByte * after.components[c].bytes()
 	}
-	return s.cost(step, at) + behind.elements*sum
+	return s.cost(step, at) + after.elements*sum
 }
 
 // deepen tries all orders that start with the path (branch and bound). It skips prefixes that already cost more than the best order.
@@ -184,7 +185,7 @@ func (s *search) deepen(used set, at state, cost float64) {
 		if used.has(step) || !used.contains(s.before[step]) {
 			continue
 		}
-		if s.places--; s.places < 0 {
+		if s.prefixes--; s.prefixes < 0 {
 			return
 		}
 		next := cost + s.cost(step, at)
@@ -193,7 +194,7 @@ func (s *search) deepen(used set, at state, cost float64) {
 		}
 		used.flip(step)
 		s.path = append(s.path, step)
-		s.deepen(used, s.leaves(step, at), next)
+		s.deepen(used, s.outputOf(step, at), next)
 		s.path = s.path[:len(s.path)-1]
 		used.flip(step)
 	}
@@ -207,13 +208,13 @@ func (s *search) undoNeutralSwaps() {
 		for i := range s.steps - 1 {
 			a, b := s.order[i], s.order[i+1]
 			if a > b {
-				left, right := s.leaves(a, at), s.leaves(b, at)
+				left, right := s.outputOf(a, at), s.outputOf(b, at)
 				was, is := s.cost(a, at)+s.cost(b, left), s.cost(b, at)+s.cost(a, right)
-				if is <= was*(1+same) && s.leaves(b, left).like(s.leaves(a, right)) {
+				if is <= was*(1+same) && s.outputOf(b, left).like(s.outputOf(a, right)) {
 					s.order[i], s.order[i+1], changed = b, a, true
 				}
 			}
-			at = s.leaves(s.order[i], at)
+			at = s.outputOf(s.order[i], at)
 		}
 	}
 }

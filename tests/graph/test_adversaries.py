@@ -111,7 +111,7 @@ ADVERSARIES = {
             on_picture(lambda x: tf.image.random_crop(x, [16, 16, 3], seed=2), "crops"),
         ),
         "one moves values along dimension",
-        "both draw, and change its values by that",
+        "both change values by random numbers",
         "",
     ),
     "a filter that draws past a step that draws": Adversary(
@@ -119,30 +119,30 @@ ADVERSARIES = {
             on_picture(lambda x: tf.image.random_flip_left_right(x, seed=1), "flips"),
             keeps(lambda x, y: tf.random.uniform([], seed=4) > 0.5, "chance"),
         ),
-        "what one of them draws would depend on which elements the other leaves out",
+        "the random values of one step would depend on which elements the other step drops",
     ),
     "a filter past a step that draws for its values": Adversary(
         (on_picture(lambda x: tf.cast(x, tf.float32) + tf.random.uniform([], seed=1), "noise"), SOME),
-        "what one of them draws would depend on which elements the other leaves out",
+        "the random values of one step would depend on which elements the other step drops",
     ),
     # Side effects.
-    "a step that counts": Adversary((lambda d: d.map(counted, name="counts"), SOME), "is passed by nothing"),
+    "a step that counts": Adversary((lambda d: d.map(counted, name="counts"), SOME), "no step can move past counts"),
     "a step that checks": Adversary((lambda d: d.map(asserts, name="asserts"), SOME), "checks elements (Assert)", ""),
     # Sizes that another step changes.
     "a label that is made of a size": Adversary(
         (lambda d: d.map(lambda x, y: (x, y + tf.shape(x, tf.int64)[0]), name="measures"), CROP),
-        "measures looks at component 0, which crop changes",
+        "measures reads component 0, which crop changes",
         source=lambda: pictures(None),
     ),
     "values that are made of a size": Adversary(
         (on_picture(lambda x: tf.cast(x, tf.float32) / tf.cast(tf.shape(x)[0], tf.float32), "shares"), CROP),
-        "one changes the size of dimension 0, and the other's work depends on that",
+        "one changes the size of dimension 0, and the other's result depends on that size",
         any="",
         source=lambda: pictures(None),
     ),
     "a size that is checked": Adversary(
         (on_picture(lambda x: tf.ensure_shape(x, [None, 32, 3]), "sure"), CROP),
-        "one changes the size of dimension 1, and the other's work depends on that",
+        "one changes the size of dimension 1, and the other's result depends on that size",
         any="its function was traced for component 0",
     ),
     # Numbers that do not fit.
@@ -173,8 +173,8 @@ ADVERSARIES = {
     ),
     "a mean over what may be no number": Adversary(
         (on_picture(lambda x: 1 / x, "inverts"), on_picture(lambda x: tf.image.resize(x, [8, 8]), "halves")),
-        "both compute its values",
-        "both compute its values, and not as weighted sums",
+        "both compute values",
+        "both compute values, and one of them computes more than weighted sums",
         "",
         source=lambda: pictures(32, tf.float32),
     ),
@@ -184,7 +184,7 @@ ADVERSARIES = {
     # Elements, batches and datasets of nothing.
     "the first of what may be none": Adversary(
         (keeps(lambda x, y: y % 3 > 0, "any_row"), on_picture(lambda x: x[0], "first")),
-        "may fail (StridedSlice) for elements that any_row leaves out",
+        "can fail (StridedSlice) for elements that any_row drops",
         source=boxes,
     ),
     "a mean over nothing": Adversary(
@@ -219,25 +219,25 @@ ADVERSARIES = {
     ),
     "a filter that divides by what a filter leaves out": Adversary(
         (keeps(lambda x, y: y != 0, "nonzero"), keeps(lambda x, y: 10 // y > 2, "divides")),
-        "may fail (FloorDiv) for elements that nonzero leaves out",
+        "can fail (FloorDiv) for elements that nonzero drops",
     ),
     "a map that divides by what a filter leaves out": Adversary(
         (keeps(lambda x, y: y != 0, "nonzero"), lambda d: d.map(lambda x, y: (x[:4] // tf.cast(y, tf.uint8), y), name="divides")),
-        "may fail (FloorDiv) for elements that nonzero leaves out",
+        "can fail (FloorDiv) for elements that nonzero drops",
     ),
     "a map that divides by what a crop leaves out": Adversary(
         (on_picture(lambda x: x[:16], "crop"), on_picture(lambda x: 1000 // x, "divides")),
-        "may fail (FloorDiv) for values that crop changes, adds or leaves out",
+        "can fail (FloorDiv) for values that crop changes, adds or removes",
         source=half_black,
     ),
     "a map that divides by what a map made another number": Adversary(
         (on_picture(lambda x: tf.where(x == 0, 1, x), "guard"), on_picture(lambda x: 1000 % x, "divides")),
-        "may fail (FloorMod) for values that guard changes, adds or leaves out",
+        "can fail (FloorMod) for values that guard changes, adds or removes",
         source=half_black,
     ),
     "a gather from what a filter leaves out": Adversary(
         (keeps(lambda x, y: y > 100, "none"), on_picture(lambda x: tf.gather(x, [2, 99]), "gathers")),
-        "may fail (GatherV2) for elements that none leaves out",
+        "can fail (GatherV2) for elements that none drops",
     ),
     "a check of the size that a crop makes": Adversary(
         (on_picture(lambda x: x[:4], "crop"), on_picture(four, "checks")),
@@ -247,7 +247,7 @@ ADVERSARIES = {
     # The last bits of quotients of complex numbers depend on where they lie.
     "a quotient of complex numbers, and a crop": Adversary(
         (on_picture(lambda x: x / tf.constant(1.3 + 0.7j, tf.complex64), "divides"), on_picture(lambda x: x[3:24], "crop")),
-        "the last bits of what the other computes may depend on where they lie",
+        "the last bits of the other's result can depend on positions in memory",
         "",
         source=waves,
     ),
@@ -258,7 +258,7 @@ ADVERSARIES = {
             keeps(lambda x, y: y > 5, "whole"),
             on_picture(lambda x: tf.io.parse_tensor(x, tf.uint8)[:2], "decodes"),
         ),
-        "may fail (ParseTensor) for elements that whole leaves out",
+        "can fail (ParseTensor) for elements that whole drops",
     ),
 }
 

@@ -74,12 +74,12 @@ def test_a_map_that_narrows_values_moves_before_the_batch(ordergraph, tmp_path):
 
 
 STAYS_BEFORE_A_BATCH: dict[str, tuple[Step, str]] = {
-    "a crop": (CROP, "does more to component 0 than to compute value by value"),
+    "a crop": (CROP, "moves or combines values of component 0, or changes or checks its size"),
     "a mean of the picture": (on_picture(lambda x: x - tf.reduce_mean(x), "centres"), "component 0"),
-    "a filter": (lambda d: d.filter(lambda x, y: y > 2, name="some"), "its predicate is for single elements"),
+    "a filter": (lambda d: d.filter(lambda x, y: y > 2, name="some"), "selects single elements, not batches"),
     "what draws": (on_picture(lambda x: x + tf.random.uniform([], seed=1), "shines"), ""),
-    "what may fail": (on_label(lambda y: 100 // y, "divides"), "may fail, for one row or for its whole batch"),
-    "another component": (lambda d: d.map(lambda x, y: (x + tf.cast(y, x.dtype), y), name="adds"), "reads more than it changes"),
+    "what may fail": (on_label(lambda y: 100 // y, "divides"), "can fail: before the batch for one row"),
+    "another component": (lambda d: d.map(lambda x, y: (x + tf.cast(y, x.dtype), y), name="adds"), "reads components that it does not change"),
     "what has other last bits": (on_picture(tf.tanh, "expensive"), "last bits of component 0"),
     "what makes a component anew": (on_label(lambda y: tf.constant(1, tf.int64), "ones"), "component 1"),
 }
@@ -154,5 +154,5 @@ def test_batches_after_a_filter_keep_their_plan(ordergraph, tmp_path):
 
 def test_the_published_policy_does_not_move_batches(ordergraph, tmp_path):
     told = propose(ordergraph, tmp_path, through(pictures(), [ROOTS, batches]), CALLS, order="PAPER")
-    assert "makes one element of several" in told.reasons[2]
+    assert "combines several elements into one" in told.reasons[2]
     assert told.order == []

@@ -10,17 +10,18 @@ import (
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
-// constraint says why step j may not run before step i, for i < j; empty if it may. It treats all pairs as
-// neighbours: an order in which each pair may swap can be reached by swaps of neighbours.
+// constraint returns the reason why step j must run after step i, for i < j; empty if they may swap. In the reason,
+// "it" is step j. constraint treats all pairs as neighbours, because swaps of neighbours reach every order in which
+// each pair may swap.
 func (p *proposer) constraint(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	switch {
 	case a.Batches && b.Batches:
-		return "both put elements together"
+		return "both make batches"
 	case a.Batches:
-		return p.mayNotPassBatch(j, 1)
+		return p.mayNotPassBatch(j, true)
 	case b.Batches:
-		return p.mayNotPassBatch(i, 0)
+		return p.mayNotPassBatch(i, false)
 	case b.Drops:
 		return p.filterMayNotMove(i, j)
 	case a.Drops:
@@ -37,44 +38,44 @@ func (p *proposer) constraint(i, j int) string {
 	return ""
 }
 
-// mayNotPassBatch says why a step may not pass a batch; empty if it does the same to single rows and to a batch
-// of them. Above a batch, the step's first dimension is that of the rows.
-func (p *proposer) mayNotPassBatch(i, above int) string {
+// mayNotPassBatch returns the reason why a step may not move past a batch; empty if it has the same effect on single
+// rows and on a batch of them. If the step is after the batch, its first dimension is that of the rows.
+func (p *proposer) mayNotPassBatch(i int, afterBatch bool) string {
 	t := p.step(i)
 	switch {
 	case t.Drops:
-		return "its predicate is for single elements, not for batches"
+		return fmt.Sprintf("%s selects single elements, not batches", p.name(i))
 	case t.Random:
-		return "it draws random values per element, and would draw others per batch"
+		return fmt.Sprintf("%s draws random values for each element, and would draw others for a batch", p.name(i))
 	case t.CanFail != "" || t.Checks != "":
-		return "it may fail, for one row or for its whole batch"
+		return fmt.Sprintf("%s can fail: before the batch for one row, after it for the whole batch", p.name(i))
 	}
 	for at, c := range t.Writes {
 		change := t.Changes[at]
-		uneven := change.AlignmentDependent && p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT
+		differs := change.AlignmentDependent && p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT
 		switch {
 		case !slices.Contains(t.Reads, c) || !slices.Contains(t.SelfReads, c) || isString(t.Before[c]) || !ranked(t, c):
-			return fmt.Sprintf("it does not compute component %d value by value from that component alone", c)
+			return fmt.Sprintf("%s does not compute each value of component %d from that value alone", p.name(i), c)
 		case change.Opaque != "":
 			return fmt.Sprintf("%s (component %d)", change.Opaque, c)
 		case !change.PerValue():
-			return fmt.Sprintf("it does more to component %d than to compute value by value", c)
-		case above > 0 && (change.PositionDependent|change.DependsOnSize)&1 != 0:
-			return fmt.Sprintf("it treats the rows of component %d differently", c)
-		case uneven:
-			return fmt.Sprintf("the last bits of component %d depend on a value's position in memory", c)
+			return fmt.Sprintf("%s moves or combines values of component %d, or changes or checks its size", p.name(i), c)
+		case afterBatch && (change.PositionDependent|change.DependsOnSize)&1 != 0:
+			return fmt.Sprintf("%s treats the rows of component %d differently", p.name(i), c)
+		case differs:
+			return fmt.Sprintf("the last bits of component %d can depend on the position of a value in memory", c)
 		}
 		if by := p.decidedBy(p.steps[i], c); change.AlignmentDependent && by >= 0 {
-			return fmt.Sprintf("%s could then drop other elements, because the values of component %d would differ slightly", p.called[by], c)
+			return fmt.Sprintf("%s could then drop other elements, because the values of component %d would differ slightly", p.displayNames[by], c)
 		}
 	}
 	if len(t.Reads) > len(t.Writes) {
-		return "it reads more than it changes"
+		return fmt.Sprintf("%s reads components that it does not change", p.name(i))
 	}
 	return ""
 }
 
-// inBatches gives what a step does to a component, seen after the batches between the step and another one.
+// inBatches returns the effect of step i on a component as step j sees it, after the batches between them.
 func (p *proposer) inBatches(i, j, c int) dataflow.Change {
 	seen := change(p.step(i), c)
 	for k := i + 1; k < j; k++ {
@@ -85,10 +86,10 @@ func (p *proposer) inBatches(i, j, c int) dataflow.Change {
 	return seen
 }
 
-// draws reports whether a step's random values depend on how many elements reached it.
+// draws reports whether a step's random values depend on the number of elements that have reached it.
 func (p *proposer) draws(t *graphorder.Traits) bool { return t.Random && !p.keyed[t.Node] }
 
-// filterMayNotMove says why a filter may not run before a map or a filter.
+// filterMayNotMove returns the reason why filter j must run after a map or a filter i.
 func (p *proposer) filterMayNotMove(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	for _, c := range a.Writes {
@@ -98,16 +99,17 @@ func (p *proposer) filterMayNotMove(i, j int) string {
 	}
 	switch {
 	case a.Drops && b.CanFail != "":
-		return fmt.Sprintf("it may fail (%s) for elements that %s leaves out", b.CanFail, p.name(i))
+		return fmt.Sprintf("it can fail (%s) for elements that %s drops", b.CanFail, p.name(i))
 	case p.draws(a) || a.Drops && p.draws(b):
-		return "what one of them draws would depend on which elements the other leaves out"
+		return "the random values of one step would depend on which elements the other step drops"
 	case a.Checks != "" && p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT:
-		return fmt.Sprintf("%s checks elements (%s), and would not check those that it leaves out", p.name(i), a.Checks)
+		return fmt.Sprintf("%s checks elements (%s), and would not check those that %s drops", p.name(i), a.Checks, p.name(j))
 	}
 	return ""
 }
 
-// mapMayNotMove says why a map may not run before a filter, on elements that the filter drops.
+// mapMayNotMove returns the reason why map j must run after filter i. Before it, the map would also get the elements
+// that the filter drops.
 func (p *proposer) mapMayNotMove(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	for _, c := range b.Writes {
@@ -117,9 +119,9 @@ func (p *proposer) mapMayNotMove(i, j int) string {
 	}
 	switch {
 	case b.CanFail != "":
-		return fmt.Sprintf("it may fail (%s) for elements that %s leaves out", b.CanFail, p.name(i))
+		return fmt.Sprintf("it can fail (%s) for elements that %s drops", b.CanFail, p.name(i))
 	case p.draws(b):
-		return fmt.Sprintf("what it draws would depend on which elements %s leaves out", p.name(i))
+		return fmt.Sprintf("its random values would depend on which elements %s drops", p.name(i))
 	}
 	return ""
 }
@@ -130,22 +132,22 @@ func shareComponent(a, b *graphorder.Traits, c int) bool {
 	return aWrites && (bWrites || slices.Contains(b.Reads, c)) || bWrites && slices.Contains(a.Reads, c)
 }
 
-// mapsMayNotSwap says why two maps of the same component may not swap.
+// mapsMayNotSwap returns the reason why two maps of component c may not swap.
 func (p *proposer) mapsMayNotSwap(i, j, c int) string {
 	a, b := p.step(i), p.step(j)
 	for _, one := range []int{i, j} {
 		t, other := p.step(one), i+j-one
 		if !slices.Contains(t.Writes, c) {
-			return fmt.Sprintf("%s looks at component %d, which %s changes", p.name(one), c, p.name(other))
+			return fmt.Sprintf("%s reads component %d, which %s changes", p.name(one), c, p.name(other))
 		}
 		if why := changesRankOrKind(t.Before[c], t.After[c]); why != "" {
 			return fmt.Sprintf("%s %s (component %d)", p.name(one), why, c)
 		}
 		if !slices.Contains(t.Reads, c) {
-			return fmt.Sprintf("%s computes component %d from other inputs", p.name(one), c)
+			return fmt.Sprintf("%s replaces component %d without reading it", p.name(one), c)
 		}
 		if !slices.Contains(t.SelfReads, c) {
-			return fmt.Sprintf("%s looks at component %d for more than what becomes of it, and %s changes it", p.name(one), c, p.name(other))
+			return fmt.Sprintf("%s reads component %d for another result or a check, and %s changes that component", p.name(one), c, p.name(other))
 		}
 	}
 	left, right := p.inBatches(i, j, c), change(b, c)
@@ -154,14 +156,14 @@ func (p *proposer) mapsMayNotSwap(i, j, c int) string {
 		other dataflow.Change
 	}{{i, right}, {j, left}} {
 		if op := p.step(pair.one).Divides; op != "" && (pair.other.Opaque != "" || pair.other.Computes || pair.other.Permutes|pair.other.Sizes != 0) {
-			return fmt.Sprintf("%s may fail (%s) for values that %s changes, adds or leaves out (component %d)", p.name(pair.one), op, p.name(i+j-pair.one), c)
+			return fmt.Sprintf("%s can fail (%s) for values that %s changes, adds or removes (component %d)", p.name(pair.one), op, p.name(i+j-pair.one), c)
 		}
 	}
 	for _, one := range []int{i, j} {
 		t, other := p.step(one), change(p.step(i+j-one), c)
 		if was, is := t.Before[c].GetDtype(), t.After[c].GetDtype(); was != is && (other.Arithmetic || other.Opaque != "") {
-			return fmt.Sprintf("%s makes %s of %s in component %d, and %s computes with it",
-				p.name(one), typeName(is), typeName(was), c, p.name(i+j-one))
+			return fmt.Sprintf("%s converts component %d from %s to %s, and %s computes with it",
+				p.name(one), c, typeName(was), typeName(is), p.name(i+j-one))
 		}
 	}
 	passes, why := left.CommutesWith(right)
@@ -177,18 +179,18 @@ func (p *proposer) mapsMayNotSwap(i, j, c int) string {
 		return fmt.Sprintf("%s (component %d)", why, c)
 	}
 	if by := p.decidedBy(p.steps[i], c); by >= 0 {
-		return fmt.Sprintf("%s could then drop other elements, because the values of component %d would differ slightly", p.called[by], c)
+		return fmt.Sprintf("%s could then drop other elements, because the values of component %d would differ slightly", p.displayNames[by], c)
 	}
 	return ""
 }
 
-// decidedBy finds a later step that selects elements by values that may depend on a component; -1 without one.
-// Values may differ in another order, but the number of elements may not.
+// decidedBy returns a later step that selects elements by values that may depend on a component; -1 without one. In
+// another order the values may differ within the tolerance, but the number of elements may not.
 func (p *proposer) decidedBy(step, component int) int {
-	follows := map[int]bool{component: true}
+	affected := map[int]bool{component: true}
 	all := false
 	touches := func(components []int) bool {
-		return all || slices.ContainsFunc(components, func(c int) bool { return follows[c] })
+		return all || slices.ContainsFunc(components, func(c int) bool { return affected[c] })
 	}
 	for k := step + 1; k < len(p.all); k++ {
 		t := &p.all[k]
@@ -199,7 +201,7 @@ func (p *proposer) decidedBy(step, component int) int {
 			all = all || t.Calls
 		case touches(t.Reads):
 			for _, c := range t.Writes {
-				follows[c] = true
+				affected[c] = true
 			}
 		}
 	}
@@ -212,8 +214,8 @@ func ranked(t *graphorder.Traits, c int) bool {
 	return !t.Before[c].GetUnknownRank() && !t.After[c].GetUnknownRank()
 }
 
-// mayDiffer says why the results of two changes differ too much in the other order; empty if a trial can tell.
-// The sizes are those of the first step's input.
+// mayDiffer returns the reason why the results of two changes may differ too much in the other order; empty if a
+// trial can decide that. before has the sizes of the first step's input.
 func mayDiffer(a, b dataflow.Change, before []int64, random bool) string {
 	switch {
 	case a.Opaque != "":
@@ -221,48 +223,48 @@ func mayDiffer(a, b dataflow.Change, before []int64, random bool) string {
 	case b.Opaque != "":
 		return b.Opaque
 	case random:
-		return "both draw, and change its values by that"
+		return "both change values by random numbers"
 	case a.Computes && b.Computes && (!a.Affine || !b.Affine):
-		return "both compute its values, and not as weighted sums"
+		return "both compute values, and one of them computes more than weighted sums"
 	case a.Computes && b.Computes && (a.Mixes == 0) == (b.Mixes == 0) && a.Mixes == 0:
-		return "both compute its values"
+		return "both compute values"
 	}
 	for _, pair := range [][2]dataflow.Change{{a, b}, {b, a}} {
 		one, other := pair[0], pair[1]
 		if both := one.Mixes & other.Mixes; both != 0 {
-			return fmt.Sprintf("both compute values along dimension %v from several", both)
+			return fmt.Sprintf("both combine several values along dimension %v", both)
 		}
 		if both := one.PositionDependent & (other.Moves | other.Mixes); both != 0 {
-			return fmt.Sprintf("one treats the positions of dimension %v differently, and the other moves or mixes them", both)
+			return fmt.Sprintf("one treats the positions along dimension %v differently, and the other moves or combines values there", both)
 		}
 		if both := one.Permutes & (other.Moves | other.Mixes); both != 0 {
-			return fmt.Sprintf("one leaves values out of dimension %v, adds some or gives them other neighbours, and the other moves or mixes those", both)
+			return fmt.Sprintf("one removes, adds or rearranges values along dimension %v, and the other moves or combines them", both)
 		}
 		if both := one.Moves & other.Skews; both != 0 {
-			return fmt.Sprintf("one mirrors dimension %v, and the other's result for mirrored values is not the mirrored result", both)
+			return fmt.Sprintf("one reverses dimension %v, and the other does not return reversed results for reversed values", both)
 		}
 		if both := one.Sizes & other.DependsOnSize; both != 0 {
-			return fmt.Sprintf("one changes the size of dimension %v, and the other's work depends on that", both)
+			return fmt.Sprintf("one changes the size of dimension %v, and the other's result depends on that size", both)
 		}
 	}
 	return sizeCheckMayFail(a, b, before)
 }
 
-// sizeCheckMayFail says why one of two changes may fail in the other order because of the sizes it gets, and only
-// for some elements; empty if it may not.
+// sizeCheckMayFail returns the reason why a check of sizes may fail in the other order, and only for some elements;
+// empty if none can.
 func sizeCheckMayFail(a, b dataflow.Change, before []int64) string {
-	for _, way := range []struct {
+	for _, pair := range []struct {
 		sizes, checks dataflow.Dims
-		given         []int64
+		input         []int64
 	}{{a.Sizes, b.ChecksSize, before}, {b.Sizes, a.ChecksSize, b.After}} {
-		if both := way.sizes & way.checks; both != 0 && !sizesFixed(way.given, both) {
-			return fmt.Sprintf("one changes the size of dimension %v, and the other checks that", both)
+		if both := pair.sizes & pair.checks; both != 0 && !sizesFixed(pair.input, both) {
+			return fmt.Sprintf("one changes the size of dimension %v, and the other checks that size", both)
 		}
 	}
 	return ""
 }
 
-// sizesFixed reports whether sizes are the same for all elements. A trial then shows whether a check of them
+// sizesFixed reports whether the sizes of dims are equal for all elements. Then a trial shows whether a check of them
 // fails.
 func sizesFixed(sizes []int64, dims dataflow.Dims) bool {
 	for i, size := range sizes {
@@ -273,60 +275,61 @@ func sizesFixed(sizes []int64, dims dataflow.Dims) bool {
 	return true
 }
 
-// changesRankOrKind says whether a component gets another number of dimensions, or changes between strings and
-// numbers.
+// changesRankOrKind describes a change of a component's rank, or between strings and numbers; empty without one.
 func changesRankOrKind(before, after *pecanv1.ComponentSpec) string {
 	switch {
 	case isString(before) != isString(after):
-		return fmt.Sprintf("makes %s of %s", typeName(after.GetDtype()), typeName(before.GetDtype()))
+		return fmt.Sprintf("converts %s to %s", typeName(before.GetDtype()), typeName(after.GetDtype()))
 	case !before.GetUnknownRank() && !after.GetUnknownRank() && len(before.GetDims()) != len(after.GetDims()):
-		return fmt.Sprintf("makes %d dimensions of %d", len(after.GetDims()), len(before.GetDims()))
+		return fmt.Sprintf("changes the number of dimensions from %d to %d", len(before.GetDims()), len(after.GetDims()))
 	}
 	return ""
 }
 
-// forbidRefused keeps a refused step in its place relative to the steps that it passed and that passed it. If the
-// steps around it moved, they keep their places.
+// forbidRefused adds constraints between a refused step and the steps with which it swapped. If it swapped with none,
+// all steps that swapped get constraints.
 func (p *proposer) forbidRefused(refused *graphorder.Refused, order []int) {
 	at := slices.IndexFunc(p.steps, func(i int) bool { return p.all[i].Node == refused.Node })
-	why := refused.Why.Error()
 	if p.paper {
-		p.fixRefusedStep(at, order, why)
+		p.fixRefusedStep(at, order, refused.Why.Error())
 		return
 	}
-	// If some of the passed steps change sizes, only those are needed in front.
+	name := refused.Node
+	if at >= 0 {
+		name = p.name(at)
+	}
+	why := fmt.Sprintf("%s cannot run in the other order: %v", name, refused.Why)
+	// If some of the swapped steps change sizes, only those get constraints.
 	for _, which := range []func(other int) bool{p.resizes, func(int) bool { return true }} {
 		if p.forbidSwaps(order, why, func(i, j int) bool { return i == at && which(j) || j == at && which(i) }) {
 			return
 		}
 	}
-	// The step did not move, or others pass it.
-	why = fmt.Sprintf("%s could not keep its place: %s", refused.Node, why)
 	p.forbidSwaps(order, why, func(_, _ int) bool { return true })
 }
 
-// forbidPastBatches forbids passing the batches that an order passed: how batches are made may depend on the
-// steps above.
-func (p *proposer) forbidPastBatches(order []int, why string) (held bool) {
+// forbidPastBatches forbids an order's swaps with batches, and reports whether there were any. The batch strategy may
+// depend on the steps downstream of a batch.
+func (p *proposer) forbidPastBatches(order []int, why string) (added bool) {
 	return p.forbidSwaps(order, why, func(i, j int) bool { return p.step(i).Batches || p.step(j).Batches })
 }
 
-// forbidSwaps forbids the swaps of an order, and reports whether any of them was still allowed.
-func (p *proposer) forbidSwaps(order []int, why string, which func(i, j int) bool) (held bool) {
+// forbidSwaps adds a constraint for each swap of an order that which selects, and reports whether there was one.
+func (p *proposer) forbidSwaps(order []int, why string, which func(i, j int) bool) (added bool) {
 	for i, j := range swapped(order) {
 		if which(i, j) {
 			p.Constraints[[2]int{i, j}] = why
-			held = true
+			added = true
 		}
 	}
-	return held
+	return added
 }
 
-// swapped gives the pairs of steps that swapped in an order: j stands before i, which was before it.
+// swapped returns the pairs i < j of steps that swapped: j runs before i.
 func swapped(order []int) iter.Seq2[int, int] {
 	return func(yield func(i, j int) bool) {
-		for place, j := range order {
-			for _, i := range order[place+1:] {
+		for position, j := range order {
+			for _, i := range order[position+1:] {
 				if i < j && !yield(i, j) {
 					return
 				}
@@ -343,13 +346,13 @@ func (p *proposer) resizes(i int) bool {
 	})
 }
 
-// fixRefusedStep fixes a step of the published policy. If the refused step passed a step that changes sizes, that
-// step is fixed, so that the refused one may still move on its own side. Otherwise the refused step is fixed, or
-// the first moved one if the refused step did not move.
+// fixRefusedStep fixes a step for the published policy. If the refused step moved past a step that changes sizes,
+// that step is fixed, so that the refused step may still move on its side of it. Otherwise the refused step is fixed,
+// or the first step that moved if the refused step did not move.
 func (p *proposer) fixRefusedStep(at int, order []int, why string) {
 	for i, j := range swapped(order) {
 		if j == at && p.resizes(i) && p.Steps[i].Fixed == "" {
-			p.Steps[i].Fixed = fmt.Sprintf("%s could not stand before it: %s", p.called[p.steps[at]], why)
+			p.Steps[i].Fixed = fmt.Sprintf("%s cannot run before it: %s", p.name(at), why)
 			return
 		}
 	}
@@ -360,8 +363,8 @@ func (p *proposer) fixRefusedStep(at int, order []int, why string) {
 	p.Steps[at].Fixed = why
 }
 
-// fixFirstViolation fixes the first step that the published policy would move past a constraint. That policy does
-// not know constraints.
+// fixFirstViolation fixes the first step whose move violates a constraint, and reports whether there was one. The
+// published policy ignores constraints.
 func (p *proposer) fixFirstViolation(order []int) bool {
 	for i, j := range swapped(order) {
 		if why := p.Constraints[[2]int{i, j}]; why != "" {
@@ -369,7 +372,7 @@ func (p *proposer) fixFirstViolation(order []int) bool {
 			if slices.Index(order, j) >= j {
 				moved = i
 			}
-			p.Steps[moved].Fixed = why
+			p.Steps[moved].Fixed = fmt.Sprintf("%s must run after %s: %s", p.name(j), p.name(i), why)
 			return true
 		}
 	}

@@ -1,12 +1,14 @@
 // Package ordering proposes an order for the steps of a dataset and explains it.
 //
-// It describes the steps to a policy (policies/autoorder): what the graph shows of them and what workers measured. It then
-// checks the policy's answer against the graph, and asks again if the graph refuses it.
+// It describes the steps to a policy (policies/autoorder): what the graph shows of them, and what workers measured. It
+// checks the policy's order against the graph. If the graph refuses the order, the package adds constraints and runs
+// the policy again.
 //
-// Files in the order of a proposal: propose.go (Propose, the search), steps.go (steps, sizes and costs for the policy),
-// constraints.go (which steps may not swap, and why), names.go (names and traits in words). position.go checks the order
-// that a position names.
+// It promises: equal arguments give equal proposals, and streams have the same elements in a proposed order.
 //
-// The package is pure: equal arguments give equal proposals. A proposal must be tried before it is used and recorded before
-// it is adopted; both are the core's (core/rollout). Design note 0010 describes the whole.
+// Files: propose.go has Propose and the search, steps.go the steps, sizes and costs for the policy, constraints.go the
+// reasons why steps may not swap, names.go the names and traits as text. position.go checks an order from a position.
+//
+// Do not adopt a proposal here. core/rollout tries it first, and records it before it adopts it. Design note 0010 has
+// the reasons.
 package ordering

@@ -10,12 +10,12 @@ import (
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
-// Named finds the order that a position names among those that a job's graph and step traits allow. It does not
-// need a trial, because there was one where the trainer stopped. A position that names another order, or none, is
-// an error.
+// Named returns the order that a trainer's position names. The order needs no trial, because the job that saved the
+// position had one. Named returns an error if the position names no order, or one that the steps' traits or the graph
+// do not allow.
 func Named(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, named *pecanv1.EpochOrder) ([]string, error) {
 	if plan.GetFingerprint() != g.Fingerprint() {
-		return nil, errors.New("the plan is not this dataset's")
+		return nil, errors.New("the plan belongs to another dataset")
 	}
 	p := newProposer(g, plan, options, nil)
 	p.unmeasured = true
@@ -30,7 +30,7 @@ func Named(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, name
 		return nil, err
 	}
 	if slices.Equal(order, registered) {
-		return nil, errors.New("it is the registered order")
+		return nil, errors.New("the position names the registered order")
 	}
 	if err := p.allows(order); err != nil {
 		return nil, err
@@ -41,18 +41,18 @@ func Named(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, name
 	return order, nil
 }
 
-// allows checks each pair of steps that swapped.
+// allows returns an error if two steps swapped that may not.
 func (p *proposer) allows(order []string) error {
-	var places []int
+	var indexes []int
 	for _, name := range order {
 		if i := slices.IndexFunc(p.steps, func(at int) bool { return p.all[at].Node == name }); i >= 0 {
-			places = append(places, i)
+			indexes = append(indexes, i)
 		}
 	}
-	for i, j := range swapped(places) {
+	for i, j := range swapped(indexes) {
 		for _, why := range []string{p.Steps[i].Fixed, p.Steps[j].Fixed, p.Constraints[[2]int{i, j}]} {
 			if why != "" {
-				return fmt.Errorf("%s may not run before %s: %s", p.name(j), p.name(i), why)
+				return fmt.Errorf("%s must run after %s: %s", p.name(j), p.name(i), why)
 			}
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
-// A position comes from a trainer. Only an order that could have been decided for its job is accepted.
-func TestAnOrderThatAPositionNamesIsOneThatThePolicyMightGive(t *testing.T) {
+// A trainer may send any position, so Named accepts only an order that Propose could have proposed.
+func TestNamedAcceptsOnlyOrdersThatTheTraitsAllow(t *testing.T) {
 	const exact, approximate = pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT, pecanv1.OrderTolerance_ORDER_TOLERANCE_APPROXIMATE
 	g := parse(t, read(t, "badly_ordered"))
 	proposed := func(tolerance pecanv1.OrderTolerance) []string {
@@ -34,14 +34,14 @@ func TestAnOrderThatAPositionNamesIsOneThatThePolicyMightGive(t *testing.T) {
 		tolerance pecanv1.OrderTolerance
 		refused   string
 	}{
-		"the exact one":                 {proposed(exact), exact, ""},
-		"the exact one, and more may":   {proposed(exact), approximate, ""},
-		"the approximate one":           {proposed(approximate), approximate, ""},
-		"the approximate one, in exact": {proposed(approximate), exact, "may not run before"},
-		"the registered one":            {registered, approximate, "the registered order"},
-		"all the other way round":       {first, approximate, "cannot move to position"},
-		"the source last":               {second, approximate, "cannot move to position"},
-		"steps of another dataset":      {[]string{"a", "b"}, approximate, "names 2 steps"},
+		"the order under exact":                 {proposed(exact), exact, ""},
+		"the order under exact, in approximate": {proposed(exact), approximate, ""},
+		"the order under approximate":           {proposed(approximate), approximate, ""},
+		"the order under approximate, in exact": {proposed(approximate), exact, "must run after"},
+		"the registered order":                  {registered, approximate, "the registered order"},
+		"the reversed order":                    {first, approximate, "cannot move to position"},
+		"the first step last":                   {second, approximate, "cannot move to position"},
+		"steps of another dataset":              {[]string{"a", "b"}, approximate, "names 2 steps"},
 	} {
 		asked := options(c.tolerance)
 		planned := plan(t, g, asked)

@@ -12,14 +12,13 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// minGain is the share of the predicted CPU that an order must save. A trial costs about as much of the first
-// epoch.
+// minGain is the share of the predicted CPU that an order must save. A trial costs about that share of the first epoch.
 const minGain = 0.02
 
-// maxPlacesTried bounds the policy's search in a long section.
-const maxPlacesTried = 20_000
+// maxPrefixes bounds the policy's search in a long section.
+const maxPrefixes = 20_000
 
-// Proposal is an order of a dataset's steps with its reason.
+// Proposal is an order of a dataset's steps, and the reason for it.
 type Proposal struct {
 	// Order names all steps as graphorder.TraitsOf lists them, the one next to the source first; empty if the
 	// registered order stays.
@@ -28,14 +27,14 @@ type Proposal struct {
 	Steps []*pecanv1.ExplainedStep
 	// PredictedBefore and PredictedAfter are CPU seconds per element of the source.
 	PredictedBefore, PredictedAfter float64
-	// Why says what the order gains, or why the registered one stays.
+	// Why is the predicted saving of the order, or the reason why the registered order stays.
 	Why string
 }
 
-// Propose plans an order for a job's dataset. nodes are metrics of the registered graph.
+// Propose plans an order for a job's dataset. nodes are the metrics of the nodes of the registered graph.
 func Propose(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, nodes []*pecanv1.NodeMetrics) (*Proposal, error) {
 	if plan.GetFingerprint() != g.Fingerprint() {
-		return nil, errors.New("the plan is not this dataset's")
+		return nil, errors.New("the plan belongs to another dataset")
 	}
 	p := newProposer(g, plan, options, nodes)
 	p.describe()
@@ -43,23 +42,24 @@ func Propose(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, no
 	return p.proposal(found, why), nil
 }
 
-// proposer is what is known of a dataset during a search.
+// proposer has the facts about a dataset, and the constraints that a search finds.
 type proposer struct {
 	g         *graph.Graph
 	plan      *pecanv1.Plan
 	options   *pecanv1.JobOptions
 	metrics   map[string]*pecanv1.NodeMetrics
 	tolerance pecanv1.OrderTolerance
-	// paper: the policy is the published one. It knows no constraints.
+	// paper: the policy is the published one, which ignores constraints.
 	paper bool
-	// unmeasured: only the order is checked, without costs.
+	// unmeasured: only constraints are needed, not costs.
 	unmeasured bool
-	keyed      map[string]bool
-	// all has the steps of the graph, called their names in sentences. steps has the indexes of those that the
-	// policy may move.
-	all    []graphorder.Traits
-	called []string
-	steps  []int
+	// keyed are the steps with keyed randomness: their random values follow from the element's index.
+	keyed map[string]bool
+	// all are the steps of the graph, displayNames their names for people. steps has the indexes of those that the
+	// policy gets: all but those that return their input unchanged.
+	all          []graphorder.Traits
+	displayNames []string
+	steps        []int
 	autoorder.Pipeline
 }
 
@@ -74,7 +74,7 @@ func newProposer(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions
 	for _, name := range plan.GetKeyed() {
 		p.keyed[name] = true
 	}
-	p.called = stepNames(p.all)
+	p.displayNames = stepNames(p.all)
 	for i := range p.all {
 		if !p.all[i].Passes {
 			p.steps = append(p.steps, i)
@@ -83,7 +83,7 @@ func newProposer(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions
 	return p
 }
 
-// step gives the traits of a step by its index in steps.
+// step returns the traits of a step by its index in steps.
 func (p *proposer) step(i int) *graphorder.Traits { return &p.all[p.steps[i]] }
 
 func (p *proposer) policy() autoorder.Plan {
@@ -92,7 +92,7 @@ func (p *proposer) policy() autoorder.Plan {
 		plan.Before, plan.After = autoorder.Predict(p.Pipeline, unmoved(len(p.steps))), autoorder.Predict(p.Pipeline, plan.Order)
 		return plan
 	}
-	return autoorder.Cost(p.Pipeline, autoorder.Limits{MinGain: minGain, Places: maxPlacesTried})
+	return autoorder.Cost(p.Pipeline, autoorder.Limits{MinGain: minGain, MaxPrefixes: maxPrefixes})
 }
 
 func unmoved(n int) []int {
@@ -103,11 +103,11 @@ func unmoved(n int) []int {
 	return order
 }
 
-// search asks the policy until the graph accepts its order; each refusal becomes a constraint. If the registered
-// order stays, why says the reason.
+// search runs the policy until the graph accepts its order. Each refusal adds a constraint. why is the reason if the
+// registered order stays, otherwise empty.
 func (p *proposer) search() (found autoorder.Plan, why string) {
 	if len(p.steps) == 0 {
-		return p.policy(), "The dataset has no steps that could change their order."
+		return p.policy(), "The dataset has no steps that can move."
 	}
 	for range len(p.steps) + 1 {
 		found = p.policy()
@@ -130,7 +130,7 @@ func (p *proposer) search() (found autoorder.Plan, why string) {
 		}
 		p.forbidRefused(refused, found.Order)
 	}
-	return found, "The steps stay in their registered order: the graph allows none of the planned orders."
+	return found, "The steps stay in their registered order: the graph cannot be written in any of the planned orders."
 }
 
 func (p *proposer) whyUnmoved(found autoorder.Plan) string {
@@ -138,12 +138,12 @@ func (p *proposer) whyUnmoved(found autoorder.Plan) string {
 		return "The steps stay in their registered order: their costs are not known yet."
 	}
 	if p.paper {
-		return "The steps stay in their registered order: steps that shrink elements already run as early as possible, and steps that enlarge them as late as possible."
+		return "The steps stay in their registered order: steps that shrink elements already run as early as possible, and steps that enlarge elements as late as possible."
 	}
-	return fmt.Sprintf("The steps stay in their registered order: no other allowed order would save %.0f %% or more of their CPU.", 100*minGain)
+	return fmt.Sprintf("The steps stay in their registered order: no other allowed order would save at least %.0f %% of their CPU.", 100*minGain)
 }
 
-// names lists all steps in an order. Steps that only pass elements on stay where they are.
+// names lists all steps in an order. Steps that return their input unchanged keep their positions.
 func (p *proposer) names(order []int) []string {
 	names := make([]string, len(p.all))
 	next := 0
@@ -158,7 +158,7 @@ func (p *proposer) names(order []int) []string {
 	return names
 }
 
-// planDiffers says how the plan of an ordered graph differs; empty if its streams have the same elements.
+// planDiffers describes how the plan of an ordered graph differs; empty if its streams have the same elements.
 func (p *proposer) planDiffers(ordered *graph.Graph) string {
 	env := split.Env{}
 	switch p.options.GetSharding() {
@@ -167,10 +167,10 @@ func (p *proposer) planDiffers(ordered *graph.Graph) string {
 	}
 	other, err := split.MakePlan(ordered, p.options, env)
 	if err != nil {
-		return fmt.Sprintf("The steps stay in their registered order: in the best order the dataset could not be divided: %v.", err)
+		return fmt.Sprintf("The steps stay in their registered order: in the cheapest order the dataset cannot be divided into streams: %v.", err)
 	}
-	if what := planDifference(p.plan, other); what != "" {
-		return fmt.Sprintf("The steps stay in their registered order: in the best order the dataset would be divided differently (%s).", what)
+	if difference := planDifference(p.plan, other); difference != "" {
+		return fmt.Sprintf("The steps stay in their registered order: in the cheapest order the dataset would be divided into streams differently (%s).", difference)
 	}
 	return ""
 }
@@ -181,18 +181,18 @@ func planDifference(plan, other *pecanv1.Plan) string {
 	case plan.GetNumStreams() != other.GetNumStreams():
 		return fmt.Sprintf("%d streams, not %d", other.GetNumStreams(), plan.GetNumStreams())
 	case cut.GetKind() != otherCut.GetKind() || cut.GetBlock() != otherCut.GetBlock() || !slices.Equal(cut.GetEdges(), otherCut.GetEdges()):
-		return "in another place"
+		return "with the cut at another step"
 	case plan.GetBatchStrategy() != other.GetBatchStrategy() || plan.GetBatchRows() != other.GetBatchRows() || plan.GetDropRemainder() != other.GetDropRemainder():
 		return "with another batch strategy"
 	case plan.GetRepeat() != other.GetRepeat():
-		return "in other passes"
+		return "with another repetition"
 	case plan.GetCache().GetNode() != other.GetCache().GetNode():
 		return "with another cached step"
 	}
 	return ""
 }
 
-// proposal builds the answer. why is empty if the order can be used.
+// proposal returns the result of a search. why is empty if the order can be used.
 func (p *proposer) proposal(found autoorder.Plan, why string) *Proposal {
 	moves := found.Moves() && why == ""
 	proposal := &Proposal{PredictedBefore: found.Before, PredictedAfter: found.After, Why: why}
@@ -206,47 +206,44 @@ func (p *proposer) proposal(found autoorder.Plan, why string) *Proposal {
 	for i, at := range p.steps {
 		switch reasons[at] = found.Reasons[i]; {
 		case found.Moves() && !moves && found.Order[i] != i:
-			reasons[at] = "stays: the best order is not used"
+			reasons[at] = "stays: the cheapest order cannot be used"
 		}
 	}
-	places := map[string]int{}
-	for place, name := range proposal.Order {
-		places[name] = place
+	positions := map[string]int{}
+	for position, name := range proposal.Order {
+		positions[name] = position
 	}
 	for i := range p.all {
 		t := &p.all[i]
-		place, planned := places[t.Node]
+		position, planned := positions[t.Node]
 		if !planned {
-			place = i
+			position = i
 		}
 		if t.Passes {
-			reasons[i] = "stays: it passes elements on unchanged, and others may pass it"
+			reasons[i] = "stays: it returns its input unchanged, and other steps move past it"
 		}
 		step := &pecanv1.ExplainedStep{
-			Node: t.Node, Op: t.Op, Figures: p.metrics[t.Node], Traits: p.traitNames(t), Place: uint32(place), Reason: reasons[i]}
-		if p.called[i] != t.Node {
-			step.Label = p.called[i]
+			Node: t.Node, Op: t.Op, Figures: p.metrics[t.Node], Traits: p.traitNames(t), Place: uint32(position), Reason: reasons[i]}
+		if p.displayNames[i] != t.Node {
+			step.Label = p.displayNames[i]
 		}
 		proposal.Steps = append(proposal.Steps, step)
 	}
 	return proposal
 }
 
-// gain says what an order saves, by the step that moves furthest.
+// gain describes the saving of an order, and the step that moves furthest.
 func (p *proposer) gain(found autoorder.Plan) string {
 	furthest, by := 0, 0
-	for place, step := range found.Order {
-		if far := max(place-step, step-place); far > by || far == by && step > place {
+	for position, step := range found.Order {
+		if far := max(position-step, step-position); far > by || far == by && step > position {
 			furthest, by = step, far
 		}
 	}
-	what := fmt.Sprintf("%s moves up by %d", p.name(furthest), by)
-	if slices.Index(found.Order, furthest) > furthest {
-		what = fmt.Sprintf("%s moves down by %d", p.name(furthest), by)
-	}
+	move := p.name(furthest) + " " + found.Move(furthest)
 	if found.Before > 0 {
-		return fmt.Sprintf("%s: %s of CPU for an element of the source are predicted, and %s in the registered order (%.0f %% less).",
-			what, autoorder.Span(found.After), autoorder.Span(found.Before), 100*(found.Before-found.After)/found.Before)
+		return fmt.Sprintf("%s; the predicted CPU per element of the source is %s, instead of %s in the registered order (%.0f %% less).",
+			move, autoorder.Span(found.After), autoorder.Span(found.Before), 100*(found.Before-found.After)/found.Before)
 	}
-	return what + "; the saving is not known."
+	return move + "; the saving is not known."
 }

@@ -55,7 +55,7 @@ func plan(t testing.TB, g *graph.Graph, options *pecanv1.JobOptions) *pecanv1.Pl
 	return plan
 }
 
-// measured gives metrics to the source and to the steps, by label: elements and microseconds per element.
+// measured returns metrics of the source and of the steps. of has elements and microseconds per element, by label.
 func measured(g *graph.Graph, of map[string][2]float64) (nodes []*pecanv1.NodeMetrics) {
 	steps := graphorder.TraitsOf(g)
 	nodes = append(nodes, &pecanv1.NodeMetrics{Node: steps[0].Input, Elements: 1000, BytesOut: 8000})
@@ -75,24 +75,24 @@ func elementsOf(nodes []*pecanv1.NodeMetrics) float64 {
 
 var badly = map[string][2]float64{"dear": {1000, 2000}, "mirror": {1000, 300}, "next_label": {1000, 20}, "some": {250, 20}, "crop": {250, 15}}
 
-// labels gives the author's names of the steps of an order.
+// labels returns the author's names of the steps of an order.
 func labels(g *graph.Graph, order []string) string {
-	var words []string
+	var names []string
 	for _, name := range order {
 		for _, s := range graphorder.TraitsOf(g) {
 			switch {
 			case s.Node != name:
 			case s.Label != "":
-				words = append(words, s.Label)
+				names = append(names, s.Label)
 			default:
-				words = append(words, s.Op)
+				names = append(names, s.Op)
 			}
 		}
 	}
-	return strings.Join(words, " ")
+	return strings.Join(names, " ")
 }
 
-func TestWhatLeavesLittleGoesFirst(t *testing.T) {
+func TestStepsThatShrinkElementsMoveUpstream(t *testing.T) {
 	g := parse(t, read(t, "badly_ordered"))
 	asked := options(pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT)
 	proposal, err := ordering.Propose(g, plan(t, g, asked), asked, measured(g, badly))
@@ -118,17 +118,17 @@ func TestWhatLeavesLittleGoesFirst(t *testing.T) {
 			t.Errorf("step %d: %v", i, s)
 		}
 		if s.GetFigures().GetElements() == 0 {
-			t.Errorf("step %d has no figures", i)
+			t.Errorf("step %d has no metrics", i)
 		}
 	}
 }
 
-func TestNothingMovesWhereTheGainIsSmallOrNothingIsKnown(t *testing.T) {
+func TestNoStepMovesForASmallOrUnknownGain(t *testing.T) {
 	g := parse(t, read(t, "badly_ordered"))
 	asked := options(pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY)
 	for why, nodes := range map[string][]*pecanv1.NodeMetrics{
-		"not known yet":                   nil,
-		"would save 2 % or more of their": measured(g, map[string][2]float64{"source": {1000, 1e6}, "some": {1000, 1}, "crop": {1000, 1}}),
+		"not known yet":                    nil,
+		"would save at least 2 % of their": measured(g, map[string][2]float64{"source": {1000, 1e6}, "some": {1000, 1}, "crop": {1000, 1}}),
 	} {
 		proposal, err := ordering.Propose(g, plan(t, g, asked), asked, nodes)
 		if err != nil {
@@ -140,15 +140,15 @@ func TestNothingMovesWhereTheGainIsSmallOrNothingIsKnown(t *testing.T) {
 	}
 }
 
-func TestAnotherDatasetsPlanIsRefused(t *testing.T) {
+func TestProposeRefusesThePlanOfAnotherDataset(t *testing.T) {
 	g := parse(t, read(t, "badly_ordered"))
 	if _, err := ordering.Propose(g, &pecanv1.Plan{Fingerprint: "another"}, options(0), nil); err == nil {
-		t.Error("a plan for another dataset was taken")
+		t.Error("Propose accepted the plan of another dataset")
 	}
 }
 
-// TestAllGraphsWithArbitraryMetrics: metrics come from workers, which may send anything.
-func TestAllGraphsWithArbitraryMetrics(t *testing.T) {
+// A worker may send any metrics.
+func TestProposeAcceptsArbitraryMetrics(t *testing.T) {
 	files, err := filepath.Glob(graphs + "*.pb")
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestAllGraphsWithArbitraryMetrics(t *testing.T) {
 			if err != nil {
 				break
 			}
-			nodes := anything(rng, g)
+			nodes := randomMetrics(rng, g)
 			proposal, err := ordering.Propose(g, plan, asked, nodes)
 			if err != nil {
 				t.Fatalf("%s, seed %d: %v", file, seed, err)
@@ -186,7 +186,7 @@ func TestAllGraphsWithArbitraryMetrics(t *testing.T) {
 				moved++
 				named := pecanv1.NewEpochOrder(plan, proposal.Order)
 				if order, err := ordering.Named(g, plan, asked, named); err != nil || !slices.Equal(order, proposal.Order) {
-					t.Errorf("%s, seed %d: a position may not name it: %v", file, seed, err)
+					t.Errorf("%s, seed %d: Named refuses the proposed order: %v", file, seed, err)
 				}
 				if _, err := graphorder.Reorder(g, proposal.Order); err != nil {
 					t.Errorf("%s, seed %d: %v", file, seed, err)
@@ -200,11 +200,11 @@ func TestAllGraphsWithArbitraryMetrics(t *testing.T) {
 		}
 	}
 	if moved < 2 {
-		t.Errorf("%d moved", moved)
+		t.Errorf("only %d orders were proposed", moved)
 	}
 }
 
-func anything(rng *rand.Rand, g *graph.Graph) (nodes []*pecanv1.NodeMetrics) {
+func randomMetrics(rng *rand.Rand, g *graph.Graph) (nodes []*pecanv1.NodeMetrics) {
 	for _, s := range graphorder.TraitsOf(g) {
 		if rng.IntN(8) == 0 {
 			continue
@@ -225,8 +225,8 @@ func anything(rng *rand.Rand, g *graph.Graph) (nodes []*pecanv1.NodeMetrics) {
 	return nodes
 }
 
-// long is a dataset of so many nodes: the steps of one dataset repeated.
-func long(t testing.TB, nodes int) []byte {
+// longDataset returns a dataset with the given number of nodes. It repeats the steps of another dataset.
+func longDataset(t testing.TB, nodes int) []byte {
 	t.Helper()
 	var def tf.GraphDef
 	if err := proto.Unmarshal(read(t, "badly_ordered"), &def); err != nil {
@@ -263,7 +263,7 @@ func long(t testing.TB, nodes int) []byte {
 	return data
 }
 
-func longFigures(g *graph.Graph) (nodes []*pecanv1.NodeMetrics) {
+func longMetrics(g *graph.Graph) (nodes []*pecanv1.NodeMetrics) {
 	elements := uint64(1 << 40)
 	for i, s := range graphorder.TraitsOf(g) {
 		if s.Drops {
@@ -274,10 +274,10 @@ func longFigures(g *graph.Graph) (nodes []*pecanv1.NodeMetrics) {
 	return nodes
 }
 
-func TestALongDatasetIsPlanned(t *testing.T) {
-	g := parse(t, long(t, 200))
+func TestProposeOrdersALongDataset(t *testing.T) {
+	g := parse(t, longDataset(t, 200))
 	asked := options(pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT)
-	proposal, err := ordering.Propose(g, plan(t, g, asked), asked, longFigures(g))
+	proposal, err := ordering.Propose(g, plan(t, g, asked), asked, longMetrics(g))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,11 +287,11 @@ func TestALongDatasetIsPlanned(t *testing.T) {
 }
 
 func BenchmarkPropose(b *testing.B) {
-	g := parse(b, long(b, 200))
+	g := parse(b, longDataset(b, 200))
 	asked := options(pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT)
-	made, nodes := plan(b, g, asked), longFigures(g)
+	planned, nodes := plan(b, g, asked), longMetrics(g)
 	for b.Loop() {
-		if _, err := ordering.Propose(g, made, asked, nodes); err != nil {
+		if _, err := ordering.Propose(g, planned, asked, nodes); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -10,14 +10,14 @@ import (
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
-// callSeconds is the fixed time of a step's call. The rest of its time grows with its input.
+// callSeconds is the fixed part of a step's time per call. The rest grows with the step's input.
 const callSeconds = 10e-6
 
-// near is how far a measured factor may be from 1 and still count as 1: the elements before and after a step are
-// not quite the same ones.
+// near is the distance from 1 up to which a measured factor counts as 1. Measured factors are inexact, because the
+// counted inputs and outputs of a step are not of exactly the same elements.
 const near = 0.05
 
-// describe describes the steps to the policy.
+// describe sets the policy's input: the steps and their constraints.
 func (p *proposer) describe() {
 	p.Constraints = map[[2]int]string{}
 	if len(p.steps) == 0 {
@@ -26,11 +26,11 @@ func (p *proposer) describe() {
 	first := p.step(0)
 	at := components(first.Before, p.bytesAfter(first.Input))
 	p.Source = at
-	divided := p.belowCut()
+	upstream := p.upstreamReasons()
 	for i := range p.steps {
 		t := p.step(i)
-		s := autoorder.Step{Name: p.name(i), Reads: t.Reads, Figures: p.measuredFigures(t)}
-		s.Fixed = p.fixed(t, divided[i], &s.Figures)
+		s := autoorder.Step{Name: p.name(i), Reads: t.Reads, Measurements: p.measurements(t)}
+		s.Fixed = p.fixed(t, upstream[i], &s.Measurements)
 		after := at
 		if s.Fixed != "" {
 			s.After = components(t.After, p.bytesAfter(t.Node))
@@ -73,27 +73,28 @@ func (p *proposer) findConstraints() {
 	}
 }
 
-// fixed says why a step stays where it is and nothing passes it.
-func (p *proposer) fixed(t *graphorder.Traits, divided string, figures *autoorder.Figures) string {
+// fixed returns the reason why a step does not move and no step moves past it; empty if it may move. upstream is the
+// reason of upstreamReasons.
+func (p *proposer) fixed(t *graphorder.Traits, upstream string, measured *autoorder.Measurements) string {
 	switch {
 	case t.Barrier != "":
 		return t.Barrier
-	case t.Batches && (p.paper || !p.unmeasured && !(figures.ElementsIn >= figures.ElementsOut && figures.ElementsOut > 0)):
-		return "it makes one element of several"
+	case t.Batches && (p.paper || !p.unmeasured && !(measured.ElementsIn >= measured.ElementsOut && measured.ElementsOut > 0)):
+		return "it combines several elements into one"
 	case t.Stateful:
-		return "its result or effect depends on more than its element"
+		return "its results or effects depend on more than the current element"
 	case t.Random && !t.Keyable:
-		return "its random values depend on earlier ones"
-	case divided != "":
-		return divided
+		return "its random values depend on earlier random values"
+	case upstream != "":
+		return upstream
 	case p.paper:
 		return changesComponentForm(t)
 	}
 	return ""
 }
 
-// changesComponentForm says whether a step changes a component's rank, or between strings and numbers. The
-// published policy does not move such steps.
+// changesComponentForm describes a step's change of a component's rank, or between strings and numbers; empty without
+// one. The published policy does not move such steps.
 func changesComponentForm(t *graphorder.Traits) string {
 	for _, c := range t.Writes {
 		if why := changesRankOrKind(t.Before[c], t.After[c]); why != "" {
@@ -103,49 +104,50 @@ func changesComponentForm(t *graphorder.Traits) string {
 	return ""
 }
 
-// belowCut says of each step whether the dataset is divided above it, or a cache stores its output.
-func (p *proposer) belowCut() []string {
+// upstreamReasons returns for each step the reason why it is fixed by the steps downstream: it is upstream of the cut
+// or of a cached step. The reason is empty for the other steps.
+func (p *proposer) upstreamReasons() []string {
 	why := make([]string, len(p.steps))
-	cut, kept := -1, -1
+	cut, cached := -1, -1
 	for i := range p.all {
 		if slices.Contains(p.plan.GetCut().GetEdges(), p.all[i].Node) {
 			cut = i
 		}
 		if p.plan.GetCache() != nil && p.plan.GetCache().GetNode() == p.all[i].Node {
-			kept = i
+			cached = i
 		}
 	}
 	for i, at := range p.steps {
 		switch {
-		case at <= kept:
-			why[i] = "cache() keeps what comes of it"
+		case at <= cached:
+			why[i] = "pecan.cache() stores the elements that it computes"
 		case at <= cut:
-			why[i] = "the dataset is divided into streams above it"
+			why[i] = "the dataset is divided into streams downstream of it"
 		}
 	}
 	return why
 }
 
-// measuredFigures gives the measured figures of a step. A map yields one element for each input; if the counts
-// differ, some elements were in flight.
-func (p *proposer) measuredFigures(t *graphorder.Traits) (f autoorder.Figures) {
+// measurements returns the measurements of a step. A map returns one element for each input, so its inputs are counted
+// by its outputs: the counts differ only by elements in flight.
+func (p *proposer) measurements(t *graphorder.Traits) (m autoorder.Measurements) {
 	own := p.metrics[t.Node]
-	f.ElementsOut, f.Seconds = float64(own.GetElements()), own.GetSelfCpuS()
-	f.ElementsIn = f.ElementsOut
+	m.ElementsOut, m.Seconds = float64(own.GetElements()), own.GetSelfCpuS()
+	m.ElementsIn = m.ElementsOut
 	if t.Drops || t.Batches || t.Barrier != "" {
-		if before := p.metricsBelow(t.Input); before != nil {
-			f.ElementsIn = float64(before.GetElements())
+		if before := p.metricsUpstream(t.Input); before != nil {
+			m.ElementsIn = float64(before.GetElements())
 		}
 	}
 	if t.Drops {
-		f.ElementsIn = max(f.ElementsIn, f.ElementsOut)
+		m.ElementsIn = max(m.ElementsIn, m.ElementsOut)
 	}
-	return f
+	return m
 }
 
-// metricsBelow gives the metrics of a node, or of the next one below that has any. Steps that pass elements on
-// may have none.
-func (p *proposer) metricsBelow(node string) *pecanv1.NodeMetrics {
+// metricsUpstream returns the metrics of a node, or of the next node upstream that has some. Steps that return their
+// input unchanged may have none.
+func (p *proposer) metricsUpstream(node string) *pecanv1.NodeMetrics {
 	for i := len(p.all) - 1; i >= 0; i-- {
 		if p.all[i].Node == node && p.all[i].Passes && p.metrics[node].GetElements() == 0 {
 			node = p.all[i].Input
@@ -154,17 +156,17 @@ func (p *proposer) metricsBelow(node string) *pecanv1.NodeMetrics {
 	return p.metrics[node]
 }
 
-// bytesAfter gives the average size of a node's elements, 0 if unknown.
+// bytesAfter returns the average size of a node's elements; 0 if it is unknown.
 func (p *proposer) bytesAfter(node string) float64 {
-	f := p.metricsBelow(node)
-	if f.GetElements() == 0 {
+	m := p.metricsUpstream(node)
+	if m.GetElements() == 0 {
 		return 0
 	}
-	return float64(f.GetBytesOut()) / float64(f.GetElements())
+	return float64(m.GetBytesOut()) / float64(m.GetElements())
 }
 
-// components gives the sizes of an element's components. Components of unknown shape share the rest of the
-// element's bytes.
+// components returns the sizes of an element's components. Components of unknown size share the rest of the element's
+// bytes equally.
 func components(specs []*pecanv1.ComponentSpec, bytes float64) []autoorder.Component {
 	out := make([]autoorder.Component, len(specs))
 	unknown := 0
@@ -210,7 +212,7 @@ func bytesOf(all []autoorder.Component) (bytes float64) {
 	return bytes
 }
 
-// writes gives what a step does to the sizes of the components that it writes.
+// writes returns the effects of a step on the sizes of the components that it writes.
 func (p *proposer) writes(t *graphorder.Traits, at []autoorder.Component) (writes []autoorder.Write) {
 	for i, c := range t.Writes {
 		w := autoorder.Write{Component: c, Values: p.effect(t, i, at)}
@@ -222,7 +224,7 @@ func (p *proposer) writes(t *graphorder.Traits, at []autoorder.Component) (write
 	return writes
 }
 
-// rowsOf gives what a batch of rows does to the sizes of components.
+// rowsOf returns the effects of a batch of that many rows on the sizes of components.
 func rowsOf(t *graphorder.Traits, rows float64) (writes []autoorder.Write) {
 	for _, c := range t.Writes {
 		writes = append(writes, autoorder.Write{Component: c, Values: autoorder.Effect{Kind: autoorder.Multiplies, By: rows}})
@@ -230,29 +232,28 @@ func rowsOf(t *graphorder.Traits, rows float64) (writes []autoorder.Write) {
 	return writes
 }
 
-// effect gives what a step does to a number of values: from the step's function if that tells, otherwise from
-// measurements.
+// effect returns the effect of a step on the number of values of a component: from the step's function if its change
+// is known, otherwise from measurements.
 func (p *proposer) effect(t *graphorder.Traits, write int, at []autoorder.Component) autoorder.Effect {
 	c := t.Writes[write]
 	before, after := t.Before[c], t.After[c]
-	followed := t.Changes[write].Opaque == ""
-	if followed && t.Changes[write].Sizes == 0 {
+	known := t.Changes[write].Opaque == ""
+	if known && t.Changes[write].Sizes == 0 {
 		return autoorder.Effect{}
 	}
 	sizes := after.GetDims()
-	if followed {
+	if known {
 		sizes = t.Changes[write].After
 	}
-	has, had := sizes, before.GetDims()
-	values, known := valuesOf(has)
-	known = known && !isString(after) && !(after.GetUnknownRank() && !followed)
+	values, constant := valuesOf(sizes)
+	constant = constant && !isString(after) && !(after.GetUnknownRank() && !known)
 	switch {
-	case known && slices.Equal(has, had):
+	case constant && slices.Equal(sizes, before.GetDims()):
 		return autoorder.Effect{}
-	case known:
+	case constant:
 		return autoorder.Effect{Kind: autoorder.Sets, By: values}
 	}
-	if by, known := ratio(had, has, t.Changes[write].Sizes); followed && known {
+	if by, constant := ratio(before.GetDims(), sizes, t.Changes[write].Sizes); known && constant {
 		return autoorder.Effect{Kind: autoorder.Multiplies, By: by}
 	}
 	measured := components(t.After, p.bytesAfter(t.Node))[c].Values
@@ -264,7 +265,8 @@ func (p *proposer) effect(t *graphorder.Traits, write int, at []autoorder.Compon
 
 func nearly(a, b float64) bool { return a < b*(1+near) && b < a*(1+near) }
 
-// ratio gives the growth of the number of values, if the changed sizes are known before and after.
+// ratio returns the factor by which the number of values grows. It is known if the changed sizes are known before and
+// after the step.
 func ratio(before, after []int64, changed dataflow.Dims) (by float64, known bool) {
 	by = 1
 	for i := range after {

@@ -127,20 +127,20 @@ func (c Change) CommutesWith(other Change) (ok bool, why string) {
 	case other.Opaque != "":
 		return false, other.Opaque
 	case c.Computes && other.Computes:
-		return false, "both compute its values"
+		return false, "both compute values"
 	}
 	for _, pair := range [][2]Change{{c, other}, {other, c}} {
 		if both := pair[0].Moves & (pair[1].PositionDependent | pair[1].Moves | pair[1].Mixes); both != 0 {
-			return false, fmt.Sprintf("one moves values along dimension %v, and the other's work depends on positions there", both)
+			return false, fmt.Sprintf("one moves values along dimension %v, and the other's result depends on positions there", both)
 		}
 		if pair[0].Moves != 0 && (pair[1].AlignmentDependent || pair[1].Mixes != 0) {
-			return false, "one moves values, and the last bits of what the other computes may depend on where they lie"
+			return false, "one moves values, and the last bits of the other's result can depend on positions in memory"
 		}
 		if both := pair[0].Sizes & pair[1].DependsOnSize; both != 0 {
-			return false, fmt.Sprintf("one changes the size of dimension %v, and the other's work depends on that", both)
+			return false, fmt.Sprintf("one changes the size of dimension %v, and the other's result depends on that size", both)
 		}
 		if both := pair[0].Sizes & pair[1].ChecksSize; both != 0 {
-			return false, fmt.Sprintf("one changes the size of dimension %v, and the other checks that", both)
+			return false, fmt.Sprintf("one changes the size of dimension %v, and the other checks that size", both)
 		}
 	}
 	return true, ""
