@@ -9,8 +9,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// Editor builds one graph out of a checked one. It copies a node of the original when the node is changed, never before:
-// constants may be large, and the original is shared.
+// Editor builds a changed copy of a checked graph. It copies a node only when the node changes, because
+// constants may be large. Nobody changes the original, which many goroutines share.
 type Editor struct {
 	g     *Graph
 	nodes map[string]*tf.NodeDef
@@ -18,12 +18,12 @@ type Editor struct {
 	funcs map[string]*tf.FunctionDef
 }
 
-// NewEditor begins a graph that is equal to the original.
+// NewEditor starts with a graph that is equal to the original.
 func NewEditor(g *Graph) *Editor {
 	return &Editor{g: g, nodes: map[string]*tf.NodeDef{}, funcs: map[string]*tf.FunctionDef{}}
 }
 
-// Node gives a node as it is now, nil if there is none.
+// Node returns the current version of a node, nil if there is none.
 func (e *Editor) Node(name string) *tf.NodeDef {
 	if n, ok := e.nodes[name]; ok {
 		return n
@@ -31,7 +31,7 @@ func (e *Editor) Node(name string) *tf.NodeDef {
 	return e.g.nodes[name]
 }
 
-// Edit gives a copy of a node that may be changed; the values of its attributes are still shared.
+// Edit returns a copy of a node for changes. The copy shares the values of the attributes with the original.
 func (e *Editor) Edit(name string) *tf.NodeDef {
 	if n, ok := e.nodes[name]; ok {
 		return n
@@ -41,7 +41,7 @@ func (e *Editor) Edit(name string) *tf.NodeDef {
 	return c
 }
 
-// Add puts a new node in and gives its name back.
+// Add adds a node and returns its name.
 func (e *Editor) Add(n *tf.NodeDef) string {
 	if _, ok := e.nodes[n.GetName()]; !ok {
 		e.added = append(e.added, n.GetName())
@@ -50,7 +50,7 @@ func (e *Editor) Add(n *tf.NodeDef) string {
 	return n.GetName()
 }
 
-// AddInt adds a constant of one number and returns its name.
+// AddInt adds a constant with one integer and returns its name.
 func (e *Editor) AddInt(name string, value int64) string {
 	return e.Add(nodedef.Int64Const(name, value))
 }
@@ -63,7 +63,7 @@ func (e *Editor) SetInput(node, arg, value string) {
 	}
 }
 
-// Fork starts a second graph that begins as this one stands.
+// Fork returns an independent editor with the current graph.
 func (e *Editor) Fork() *Editor {
 	c := *e
 	c.nodes = make(map[string]*tf.NodeDef, len(e.nodes))
@@ -74,7 +74,8 @@ func (e *Editor) Fork() *Editor {
 	return &c
 }
 
-// Finish writes the graph whose result is the dataset node root, with nothing in it that the result does not need.
+// Finish encodes the graph whose result is the dataset node root. It leaves out everything that the result
+// does not need.
 func (e *Editor) Finish(root string) ([]byte, error) {
 	retval := e.Edit(e.g.retval.GetName())
 	retval.Input = []string{root}
@@ -122,16 +123,16 @@ func (e *Editor) Finish(root string) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(out)
 }
 
-// AddFunction puts a function in, or replaces the one of that name.
+// AddFunction adds a function, or replaces the function with that name.
 func (e *Editor) AddFunction(name string, f *tf.FunctionDef) { e.funcs[name] = f }
 
-// Has tells whether the graph has a node that was added or changed under that name.
+// Has reports whether a node with that name was added or changed.
 func (e *Editor) Has(name string) bool {
 	_, ok := e.nodes[name]
 	return ok
 }
 
-// Function gives a function as it is now, nil if there is none.
+// Function returns the current version of a function, nil if there is none.
 func (e *Editor) Function(name string) *tf.FunctionDef {
 	if f, ok := e.funcs[name]; ok {
 		return f

@@ -14,8 +14,9 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// fingerprint hashes what the graph computes and leaves out what only numbers it: names of nodes and functions, tf.data's
-// process-wide counters, handles of seed generators and memory caches, names of tables and variables.
+// fingerprint hashes what the graph computes. It leaves out names that differ between serialisations: names
+// of nodes and functions, tf.data's process-wide counters, handles of seed generators and memory caches,
+// names of tables and variables.
 func fingerprint(g *Graph) string {
 	h := NewHasher(g)
 	digest := h.Node(g.retval.GetName())
@@ -23,7 +24,7 @@ func fingerprint(g *Graph) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Hasher gives nodes and functions a content hash, each computed once.
+// Hasher computes a content hash for nodes and functions, each once.
 type Hasher struct {
 	g         *Graph
 	nodes     map[string][]byte
@@ -51,13 +52,13 @@ func NewHasher(g *Graph) *Hasher {
 // Node is the hash of a node and all its inputs.
 func (h *Hasher) Node(name string) []byte { return h.nodes[name] }
 
-// hashNode combines op, attributes and inputs; resolve gives the hash that an input stands for.
+// hashNode combines op, attributes and inputs. resolve returns the hash of an input.
 func (h *Hasher) hashNode(n *tf.NodeDef, resolve func(string) []byte) []byte {
 	sum := sha256.New()
 	WriteHashPart(sum, []byte(n.GetOp()))
 	WriteHashPart(sum, []byte(n.GetDevice()))
 	if mark := h.g.MarkOf(n); mark != "" {
-		// The only names of steps that mean something.
+		// Only marks are names that affect the dataset.
 		WriteHashPart(sum, []byte(mark))
 	}
 	keys := make([]string, 0, len(n.GetAttr()))
@@ -84,7 +85,8 @@ func (h *Hasher) hashNode(n *tf.NodeDef, resolve func(string) []byte) []byte {
 	return sum.Sum(nil)
 }
 
-// isNumbering tells which attributes differ between two serialisations of one pipeline, or guide only the runtime.
+// isNumbering reports whether an attribute may differ between two serialisations of one pipeline, or is only
+// a hint for the runtime.
 func isNumbering(op, key string) bool {
 	switch key {
 	case "metadata", "shared_name", "container", "debug_name":
@@ -115,14 +117,14 @@ func (h *Hasher) hashAttr(v *tf.AttrValue) []byte {
 	}
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(v)
 	if err != nil {
-		// Only invalid UTF-8 could fail here, and Unmarshal has refused that.
+		// Marshal fails only on invalid UTF-8, which Unmarshal has already refused.
 		return []byte(err.Error())
 	}
 	sum := sha256.Sum256(raw)
 	return sum[:]
 }
 
-// hashTensor reads the bytes of a constant where they are: they may be most of the graph.
+// hashTensor hashes the bytes of a constant without a copy, because they may be most of the graph.
 func hashTensor(t *tf.TensorProto) []byte {
 	sum := sha256.New()
 	WriteHashPart(sum, t.GetTensorContent())
@@ -134,7 +136,7 @@ func hashTensor(t *tf.TensorProto) []byte {
 	}
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(rest)
 	if err != nil {
-		// Only invalid UTF-8 could fail here, and Unmarshal has refused that.
+		// Marshal fails only on invalid UTF-8, which Unmarshal has already refused.
 		raw = []byte(err.Error())
 	}
 	WriteHashPart(sum, raw)
@@ -158,7 +160,8 @@ func (h *Hasher) hashCall(f *tf.NameAttrList) []byte {
 	return sum.Sum(nil)
 }
 
-// function hashes a function by what it computes. Calls are known to be without cycles and of bounded depth.
+// function hashes a function by what it computes. Parse has checked that calls have no cycles and a bounded
+// depth.
 func (h *Hasher) function(name string) []byte {
 	if sum, ok := h.functions[name]; ok {
 		return sum
@@ -166,7 +169,8 @@ func (h *Hasher) function(name string) []byte {
 	f := h.g.functions[name]
 	sum := sha256.New()
 	if KeepsPosition(f) {
-		// What is decided for a dataset is kept by its fingerprint, and the order of steps is not what it is without the mark.
+		// Decisions about a dataset are stored under its fingerprint. The mark changes which orders of steps
+		// are allowed, so the fingerprint must cover it.
 		WriteHashPart(sum, []byte(KeepPositionMark))
 	}
 	values := map[string][]byte{}
@@ -199,7 +203,8 @@ func (h *Hasher) function(name string) []byte {
 	for _, node := range sorted {
 		values[node] = h.hashNode(nodes[node], resolve)
 		if h.g.ops.Def(nodes[node].GetOp()).GetIsStateful() {
-			// Two draws from one generator are not one draw used twice; tracing gives nodes in functions stable names.
+			// Two draws from one generator differ from one draw that is used twice. Tracing gives the nodes
+			// in functions stable names, so the name can tell them apart.
 			values[node] = append(values[node], node...)
 		}
 	}
@@ -216,7 +221,8 @@ func (h *Hasher) function(name string) []byte {
 	return h.functions[name]
 }
 
-// WriteHashPart keeps parts apart, so that no two lists of parts read the same.
+// WriteHashPart writes the length of a part before the part, so that different lists of parts never hash
+// equal bytes.
 func WriteHashPart(sum hash.Hash, part []byte) {
 	var size [8]byte
 	binary.BigEndian.PutUint64(size[:], uint64(len(part)))

@@ -14,7 +14,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// renumber does to a graph what another process does: other counters in names, metadata and handles, another order.
+// renumber changes a graph as another process would: other counters in names, metadata and handles, and
+// another order.
 func renumber(def *tf.GraphDef) {
 	rename := func(s string) string { return strings.ReplaceAll(s, "_1", "_9000") }
 	for i, j := 0, len(def.Node)-1; i < j; i, j = i+1, j-1 {
@@ -49,12 +50,12 @@ func renumber(def *tf.GraphDef) {
 func TestNumberingDoesNotChangeTheFingerprint(t *testing.T) {
 	for _, name := range []string{"map_batch", "records", "nested_shuffle", "lookup", "zip", "slices", "cache_file"} {
 		if graphtest.FingerprintOf(t, graphtest.Read(t, name)) != graphtest.FingerprintOf(t, graphtest.Changed(t, name, renumber)) {
-			t.Errorf("%s: the fingerprint follows counters", name)
+			t.Errorf("%s: the fingerprint depends on counters", name)
 		}
 	}
 }
 
-func TestWhatIsComputedChangesTheFingerprint(t *testing.T) {
+func TestAChangedComputationChangesTheFingerprint(t *testing.T) {
 	base := graphtest.FingerprintOf(t, graphtest.Read(t, "map_batch"))
 	for name, change := range map[string]func(*tf.GraphDef){
 		"a batch size": func(d *tf.GraphDef) { graphtest.SetConst(t, d, graphtest.OfOp(t, d, "BatchDatasetV2"), 1, 9) },
@@ -103,7 +104,7 @@ func TestAllDatasetsDiffer(t *testing.T) {
 			continue
 		}
 		if other, dup := seen[g.Fingerprint()]; dup {
-			t.Errorf("%s and %s have one fingerprint", name, other)
+			t.Errorf("%s and %s have the same fingerprint", name, other)
 		}
 		seen[g.Fingerprint()] = name
 	}
@@ -125,13 +126,13 @@ func TestSpecs(t *testing.T) {
 		"the dataset's own":          {"map_batch", []*graph.ComponentSpec{spec(i64, 8)}, ""},
 		"the dataset's own, several": {"slices", []*graph.ComponentSpec{spec(tf.DataType_DT_INT32, -1), spec(text, -1), spec(f32, -1)}, ""},
 		"more than the graph knows":  {"slices", []*graph.ComponentSpec{spec(tf.DataType_DT_INT32, 3), spec(text, -1), spec(f32, -1)}, ""},
-		"too few":                    {"slices", []*graph.ComponentSpec{spec(i64, -1)}, "1 components, the dataset gives 3"},
-		"another type":               {"map_batch", []*graph.ComponentSpec{spec(f32, 8)}, "component 0 is float32, the dataset gives int64"},
+		"too few":                    {"slices", []*graph.ComponentSpec{spec(i64, -1)}, "1 components, but the dataset gives 3"},
+		"another type":               {"map_batch", []*graph.ComponentSpec{spec(f32, 8)}, "component 0 is float32, but the dataset gives int64"},
 		"another rank":               {"map_batch", []*graph.ComponentSpec{spec(i64, 8, 1)}, "rank 2"},
 		"another size":               {"map_batch", []*graph.ComponentSpec{spec(i64, 9)}, "size 9"},
 		"unknown where known":        {"map_batch", []*graph.ComponentSpec{spec(i64, -1)}, ""},
 		"unknown rank where known":   {"map_batch", []*graph.ComponentSpec{{Dtype: int32(i64), UnknownRank: true}}, ""},
-		"no plain tensor":            {"map_batch", []*graph.ComponentSpec{spec(tf.DataType_DT_VARIANT)}, "no plain tensor"},
+		"not a plain tensor":         {"map_batch", []*graph.ComponentSpec{spec(tf.DataType_DT_VARIANT)}, "not a plain tensor"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := graph.CheckSpec(graphtest.Parse(t, c.graph), c.spec)
@@ -139,7 +140,7 @@ func TestSpecs(t *testing.T) {
 			case c.text == "" && err != nil:
 				t.Error(err)
 			case c.text != "" && (!reason.Is(err, reason.SpecMismatch) || !strings.Contains(err.Error(), c.text)):
-				t.Errorf("error %v does not tell %q", err, c.text)
+				t.Errorf("error %v does not contain %q", err, c.text)
 			}
 		})
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// NodeOf gives the node outside of functions that an input names.
+// NodeOf returns the node outside of functions that an input refers to.
 func (g *Graph) NodeOf(input string) *tf.NodeDef {
 	name, _, _ := nodedef.SplitInput(input)
 	return g.nodes[name]
@@ -21,7 +21,7 @@ type Graph struct {
 	limits    Limits
 	nodes     map[string]*tf.NodeDef
 	functions map[string]*tf.FunctionDef
-	// retval is the one node that marks the result, root the dataset it takes.
+	// retval is the one node that marks the result. root is the dataset that it takes.
 	retval *tf.NodeDef
 	root   *tf.NodeDef
 	// order lists the nodes that the result needs, inputs before users.
@@ -30,7 +30,7 @@ type Graph struct {
 	notices     []string
 }
 
-// ParseVariant reads a graph of the same dataset that was written another way. The variant keeps limits and fingerprint.
+// ParseVariant parses another graph of the same dataset. The variant keeps the limits and the fingerprint.
 func (g *Graph) ParseVariant(data []byte) (*Graph, error) {
 	variant, err := Parse(data, g.limits)
 	if err != nil {
@@ -40,25 +40,25 @@ func (g *Graph) ParseVariant(data []byte) (*Graph, error) {
 	return variant, nil
 }
 
-// Def is the graph as it was parsed. Nobody may change it.
+// Def is the parsed graph. The caller must not change it.
 func (g *Graph) Def() *tf.GraphDef { return g.def }
 
-// Ops are the ops of the TensorFlow release that the graph was checked against.
+// Ops describes the ops of the TensorFlow release that the graph was checked against.
 func (g *Graph) Ops() *ops.Set { return g.ops }
 
-// Limits are the limits that the graph was checked against, defaults filled in.
+// Limits returns the limits that the graph was checked against, with defaults filled in.
 func (g *Graph) Limits() Limits { return g.limits }
 
-// Node gives a node outside of functions by its name, nil if there is none.
+// Node returns the node outside of functions with that name, nil if there is none.
 func (g *Graph) Node(name string) *tf.NodeDef { return g.nodes[name] }
 
-// Function gives a function by its name, nil if there is none.
+// Function returns the function with that name, nil if there is none.
 func (g *Graph) Function(name string) *tf.FunctionDef { return g.functions[name] }
 
-// Functions are all functions by their names. Nobody may change the map.
+// Functions returns all functions by name. The caller must not change the map.
 func (g *Graph) Functions() map[string]*tf.FunctionDef { return g.functions }
 
-// Root is the dataset node that gives the result.
+// Root is the dataset node of the result.
 func (g *Graph) Root() *tf.NodeDef { return g.root }
 
 // Retval is the node that marks the result.
@@ -67,13 +67,15 @@ func (g *Graph) Retval() *tf.NodeDef { return g.retval }
 // Order lists the nodes that the result needs, inputs before users.
 func (g *Graph) Order() []*tf.NodeDef { return g.order }
 
-// Notices are sentences for the user about what registration changes, such as variables that travel by value.
+// Notices returns warnings for the user about what registration changes, for example that variables are
+// copied.
 func (g *Graph) Notices() []string { return append([]string(nil), g.notices...) }
 
-// Fingerprint names the dataset: equal for equal pipelines, whenever and wherever they were serialised.
+// Fingerprint identifies the dataset. It is equal for equal pipelines, whenever and wherever they were
+// serialised.
 func (g *Graph) Fingerprint() string { return g.fingerprint }
 
-// EachNode visits every node, those of functions after those of the graph, in the order of the file.
+// EachNode visits every node in the order of the file: first those of the graph, then those of functions.
 func (g *Graph) EachNode(visit func(n *tf.NodeDef, function string) error) error {
 	for _, n := range g.def.Node {
 		if err := visit(n, ""); err != nil {
@@ -90,12 +92,12 @@ func (g *Graph) EachNode(visit func(n *tf.NodeDef, function string) error) error
 	return nil
 }
 
-// Serialized gives the graph as a GraphDef, equal bytes for equal graphs.
+// Serialized returns the graph as a GraphDef. The bytes of equal graphs are equal.
 func (g *Graph) Serialized() ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(g.def)
 }
 
-// Input gives the node that feeds an argument of a step, nil when the argument is not there.
+// Input returns the node that provides an argument of a step, nil if the argument does not exist.
 func (g *Graph) Input(n *tf.NodeDef, arg string) *tf.NodeDef {
 	i := g.InputIndex(n, arg)
 	if i < 0 || i >= len(n.GetInput()) {
@@ -105,7 +107,7 @@ func (g *Graph) Input(n *tf.NodeDef, arg string) *tf.NodeDef {
 	return g.nodes[name]
 }
 
-// InputIndex is the index of the first input that an argument has, -1 if the op has no such argument.
+// InputIndex is the index of an argument's first input, -1 if the op has no such argument.
 func (g *Graph) InputIndex(n *tf.NodeDef, arg string) int {
 	at := 0
 	for _, a := range g.ops.Def(n.GetOp()).GetInputArg() {
@@ -118,12 +120,12 @@ func (g *Graph) InputIndex(n *tf.NodeDef, arg string) int {
 	return -1
 }
 
-// InputInt gives the number of an argument that is a constant.
+// InputInt returns the value of an argument that is a constant integer.
 func (g *Graph) InputInt(n *tf.NodeDef, arg string) (int64, bool) {
 	return nodedef.Int(g.Input(n, arg))
 }
 
-// Attr gives the attribute of a node, or the op's default.
+// Attr returns an attribute of a node, or the op's default.
 func (g *Graph) Attr(n *tf.NodeDef, name string) *tf.AttrValue {
 	if v, ok := n.GetAttr()[name]; ok {
 		return v

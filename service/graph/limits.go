@@ -9,38 +9,41 @@ import (
 
 // Limits bound what Parse accepts. A zero field means its default.
 type Limits struct {
-	// Bytes of a serialised graph.
+	// MaxBytes is the size of a serialised graph.
 	MaxBytes int64
-	// Nodes, those of functions included.
+	// MaxNodes is the number of nodes, including those of functions.
 	MaxNodes int
-	// Functions in the library.
+	// MaxFunctions is the number of functions in the library.
 	MaxFunctions int
-	// Functions that call functions, counted along the deepest path; also the nesting of messages.
+	// MaxDepth is the length of the longest chain of calls between functions. It also bounds the nesting of
+	// messages.
 	MaxDepth int
-	// Bytes of a name.
+	// MaxNameBytes is the length of a name.
 	MaxNameBytes int
-	// Bytes that one constant takes in memory.
+	// MaxTensorBytes is the size of one constant in memory.
 	MaxTensorBytes int64
-	// Rows of a batch. TensorFlow makes room for all of them at once, and ends the process when it cannot.
+	// MaxBatch is the number of rows of a batch. TensorFlow allocates memory for all of them at once, and the
+	// process ends if that fails.
 	MaxBatch int64
-	// Ops that an administrator allows beyond the built-in list.
+	// AllowOps contains ops that an administrator allows beyond the built-in list.
 	AllowOps []string
-	// GraphVersion is the newest graph that the workers read; 0 takes that of the embedded op list.
+	// GraphVersion is the newest graph version that the workers read. 0 means the version of the embedded op
+	// list.
 	GraphVersion int32
 }
 
-// MostBytes is what a serialised graph can have at most, as any protocol buffer.
+// MostBytes is the largest possible size of a serialised graph, a limit of protocol buffers.
 const MostBytes = 2<<30 - 1
 
-// PeerLimits are the default limits but for the graph's size, which the dispatcher alone decides: trainers and workers
-// look at graphs too, and shall not refuse what it is told to take.
+// PeerLimits returns the default limits without a limit on the graph's size. Only the dispatcher limits that
+// size. Trainers and workers also parse graphs, and must not refuse what the dispatcher accepted.
 func PeerLimits() Limits {
 	limits := DefaultLimits()
 	limits.MaxBytes = MostBytes
 	return limits
 }
 
-// DefaultLimits gives the limits that hold when nothing is configured.
+// DefaultLimits returns the limits that apply if nothing is configured.
 func DefaultLimits() Limits {
 	return Limits{
 		MaxBytes:       256 << 20,
@@ -53,7 +56,7 @@ func DefaultLimits() Limits {
 	}
 }
 
-// Validate reports every field that makes no sense.
+// Validate reports every negative field and every other field that is out of range.
 func (l Limits) Validate() error {
 	var err error
 	for _, f := range []struct {
@@ -65,7 +68,7 @@ func (l Limits) Validate() error {
 		{"MaxTensorBytes", l.MaxTensorBytes}, {"MaxBatch", l.MaxBatch}, {"GraphVersion", int64(l.GraphVersion)},
 	} {
 		if f.value < 0 {
-			err = multierr.Append(err, fmt.Errorf("graph limit %s is %d, give 0 for the default or a positive number", f.name, f.value))
+			err = multierr.Append(err, fmt.Errorf("graph limit %s is %d: give 0 for the default or a positive number", f.name, f.value))
 		}
 	}
 	return err

@@ -9,10 +9,10 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// shardHint is the number that tf.data.experimental.SHARD_HINT stands for in a graph.
+// shardHint is the value of tf.data.experimental.SHARD_HINT in a graph.
 const shardHint = -1
 
-// IsHint tells whether a node is shard(SHARD_HINT, SHARD_HINT); find gives the node behind an input.
+// IsHint reports whether a node is shard(SHARD_HINT, SHARD_HINT). find returns the node of an input.
 func (g *Graph) IsHint(n *tf.NodeDef, find func(input string) *tf.NodeDef) bool {
 	if n.GetOp() != "ShardDataset" {
 		return false
@@ -22,7 +22,8 @@ func (g *Graph) IsHint(n *tf.NodeDef, find func(input string) *tf.NodeDef) bool 
 	return ok1 && ok2 && shards == shardHint && index == shardHint
 }
 
-// Hints lists the hinted shards outside of functions, and tells whether functions hold any.
+// Hints returns the shard hints outside of functions, and the path of one inside a function, "" if there is
+// none.
 func (g *Graph) Hints() (top []string, nested string) {
 	for _, n := range g.order {
 		if g.IsHint(n, g.NodeOf) {
@@ -43,21 +44,23 @@ func (g *Graph) Hints() (top []string, nested string) {
 	return top, nested
 }
 
-// This file finds what the author of a pipeline keeps where it is: steps whose function went through pecan.keep_position(), which has a
-// node in its body that begins with HoldMark, and steps between the two that pecan.keep_position_of() puts around them.
+// Authors fix the position of steps in two ways. pecan.keep_position() wraps a function: a node in its body
+// has a name that begins with KeepPositionMark. pecan.keep_position_of() puts one marked step before the
+// fixed steps and one after them.
 
-// KeepPositionMark is the scope of that node's name, and how the names of the two steps begin.
+// KeepPositionMark is the scope of the node in a function, and the prefix of the names of the two steps.
 const KeepPositionMark = "pecan_keep_position"
 
 const (
-	// KeepPositionBegin is the name of the step below those that stay, KeepPositionEnd of the one above.
+	// KeepPositionBegin is the name of the step before the fixed steps, KeepPositionEnd of the step after
+	// them.
 	KeepPositionBegin, KeepPositionEnd = KeepPositionMark + "_begin", KeepPositionMark + "_end"
-	// keepPositionScope begins the names of the nodes in functions.
+	// keepPositionScope is the prefix of the names of the nodes in functions.
 	keepPositionScope = KeepPositionMark + "/"
 )
 
-// MarkOf is the name of a step that a user's name makes a mark: take(-1) passes everything on and is there for its name alone; a name of
-// the user's on a step lies in its metadata. Empty for other nodes.
+// MarkOf returns the mark of a step, "" for other nodes. A mark is a take(-1), which passes everything on,
+// with a reserved user name. The user name of a step is in the step's metadata.
 func (g *Graph) MarkOf(n *tf.NodeDef) string {
 	if n.GetOp() != "TakeDataset" || len(n.GetAttr()["metadata"].GetS()) == 0 {
 		return ""
@@ -76,7 +79,7 @@ func (g *Graph) MarkOf(n *tf.NodeDef) string {
 	return ""
 }
 
-// KeepsPosition tells whether a function itself has the mark.
+// KeepsPosition reports whether a function itself has the mark.
 func KeepsPosition(f *tf.FunctionDef) bool {
 	for _, n := range f.GetNodeDef() {
 		if strings.HasPrefix(n.GetName(), keepPositionScope) {
@@ -86,17 +89,14 @@ func KeepsPosition(f *tf.FunctionDef) bool {
 	return false
 }
 
-// This file finds the step that pecan.cache() puts into a pipeline, decides whether what passes it can be kept, and divides a
-// stream's graph there: what lies below, which the worker leaves out when it has the elements, and what lies above, which takes
-// them from the worker. docs/design/0008-cache.md says why it is so.
-
-// CacheMark is the name of the step: take(-1, name=CacheMark), which TensorFlow passes through.
+// CacheMark is the name of the cached step: pecan.cache() adds take(-1, name=CacheMark), which passes
+// everything on. docs/design/0008-cache.md gives the reasons.
 const CacheMark = "pecan_cache"
 
-// IsCacheMark tells whether a node is a cached step.
+// IsCacheMark reports whether a node is a cached step.
 func (g *Graph) IsCacheMark(n *tf.NodeDef) bool { return g.MarkOf(n) == CacheMark }
 
-// ReadOptions gives what an OptionsDataset sets.
+// ReadOptions returns the options that an OptionsDataset sets.
 func ReadOptions(n *tf.NodeDef) (*tf.Options, bool) {
 	if n.GetOp() != "OptionsDataset" {
 		return nil, false

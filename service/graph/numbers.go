@@ -8,16 +8,18 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// Buffers and parallelism above these are lowered in stream graphs: they change no element, only memory.
+// Stream graphs lower larger buffers and higher parallelism to these values. That changes only memory, and no
+// element.
 const (
 	MaxParallelism = 1024
 	MaxPrefetch    = 1 << 16
-	// TensorFlow makes room for a whole shuffle buffer at once, some 24 bytes for each element to come.
+	// TensorFlow allocates a whole shuffle buffer at once, about 24 bytes for each element.
 	MaxShuffleBuffer = int64(1) << 24
 	maxShuffle       = int64(1) << 40
 )
 
-// checkNumbers refuses numbers that TensorFlow would trust: sizes of constants, of batches and windows, parallelism.
+// checkNumbers refuses numbers that TensorFlow would not check: sizes of constants, of batches and windows,
+// and parallelism.
 func (g *Graph) checkNumbers() error {
 	err := g.EachNode(func(n *tf.NodeDef, function string) error {
 		for key, v := range n.GetAttr() {
@@ -74,7 +76,7 @@ func (g *Graph) checkAttrNumbers(n *tf.NodeDef, function, key string, v *tf.Attr
 	}
 	for _, s := range shapes {
 		if len(s.GetDim()) > 254 {
-			return reason.New(reason.GraphLimit, "node %s has a shape of %d dimensions, the limit is 254", path, len(s.GetDim()))
+			return reason.New(reason.GraphLimit, "node %s has a shape of %d dimensions, and the limit is 254", path, len(s.GetDim()))
 		}
 		for _, d := range s.GetDim() {
 			if d.GetSize() < -1 {
@@ -88,7 +90,7 @@ func (g *Graph) checkAttrNumbers(n *tf.NodeDef, function, key string, v *tf.Attr
 func (g *Graph) checkTensor(path string, t *tf.TensorProto) error {
 	count, ok := nodedef.ElementCount(t.GetTensorShape())
 	if !ok || len(t.GetTensorShape().GetDim()) > 254 {
-		return reason.New(reason.GraphLimit, "node %s holds a constant whose shape is unknown, negative or too large to count", path)
+		return reason.New(reason.GraphLimit, "node %s has a constant whose shape is unknown, negative or too large to count", path)
 	}
 	width := nodedef.DtypeSize(t.GetDtype())
 	cost := max(width, 1)
@@ -97,25 +99,25 @@ func (g *Graph) checkTensor(path string, t *tf.TensorProto) error {
 		cost = 32
 	}
 	if count > g.limits.MaxTensorBytes/cost {
-		return reason.New(reason.GraphLimit, "node %s holds a constant of %d values (%s), which takes more than the limit of %d bytes: make it inside the pipeline, or keep it in a file",
+		return reason.New(reason.GraphLimit, "node %s has a constant of %d values (%s), which takes more than the limit of %d bytes: compute it inside the pipeline, or store it in a file",
 			path, count, t.GetDtype(), g.limits.MaxTensorBytes)
 	}
 	content := int64(len(t.GetTensorContent()))
 	switch {
 	case content > 0 && width > 0 && content != count*width:
-		return reason.New(reason.GraphStructure, "node %s holds a constant of %d values (%s) in %d bytes, it needs %d", path, count, t.GetDtype(), content, count*width)
-	// TensorFlow writes the one value that fills a constant also where its shape has no room for any.
+		return reason.New(reason.GraphStructure, "node %s has a constant of %d values (%s) in %d bytes, but the values need %d", path, count, t.GetDtype(), content, count*width)
+	// TensorFlow writes one value to fill a constant even if the constant's shape has no elements.
 	case int64(nodedef.ValueCount(t)) > max(count, 1):
-		return reason.New(reason.GraphStructure, "node %s holds a constant of %d values that spells out %d", path, count, nodedef.ValueCount(t))
+		return reason.New(reason.GraphStructure, "node %s has a constant of %d values that lists %d", path, count, nodedef.ValueCount(t))
 	case content > 0 && t.GetDtype() == tf.DataType_DT_STRING:
 		if _, ok := nodedef.UnpackStrings(t.GetTensorContent(), count); !ok {
-			return reason.New(reason.GraphStructure, "node %s holds %d strings whose lengths and bytes do not fit together", path, count)
+			return reason.New(reason.GraphStructure, "node %s has %d strings whose lengths do not match their bytes", path, count)
 		}
 	}
 	return nil
 }
 
-// bound is what a step's number may be; special is one more value with a meaning of its own.
+// bound is the allowed range of a step's number. special is one more allowed value, with its own meaning.
 type bound struct {
 	low, high int64
 	special   int64
@@ -155,11 +157,11 @@ func (g *Graph) bounds(op, arg string) (bound, bool) {
 	return bound{}, false
 }
 
-// maxRow is how many values a padded row may have: an element has at most 2 GiB. TensorFlow does not look whether it got
-// the memory for a padded batch, and takes the worker down where it did not.
+// maxRow is the largest number of values in a padded row, because an element has at most 2 GiB. TensorFlow
+// does not check whether it got the memory for a padded batch, and the worker crashes if it did not.
 const maxRow = 1 << 31
 
-// product counts the values of a padded shape, whose unknown dimensions are -1; a dimension of 0 counts as 1.
+// product counts the values of a padded shape. An unknown dimension is -1, and a dimension of 0 counts as 1.
 func product(dims []int64) int64 {
 	count := int64(1)
 	for _, d := range dims {
@@ -173,7 +175,7 @@ func product(dims []int64) int64 {
 	return count
 }
 
-// checkSteps looks at the numbers that a dataset op takes as inputs, where they are constants.
+// checkSteps checks the constant numbers that a dataset op takes as inputs.
 func (g *Graph) checkSteps(n *tf.NodeDef, path string, source func(string) *tf.NodeDef) error {
 	if !g.ops.IsDataset(n.GetOp()) {
 		return nil
@@ -188,12 +190,12 @@ func (g *Graph) checkSteps(n *tf.NodeDef, path string, source func(string) *tf.N
 		for i := at; bounded && i < at+size && i < len(n.GetInput()); i++ {
 			values, ok := nodedef.Ints(source(n.GetInput()[i]))
 			if count := product(values); ok && arg.GetName() == "padded_shapes" && count > maxRow {
-				return reason.New(reason.GraphLimit, "node %s is a %s that pads rows to more than %d values (padded_shapes %v), which no element has room for",
+				return reason.New(reason.GraphLimit, "node %s is a %s that pads rows to more than %d values (padded_shapes %v), which is too large for an element",
 					nodedef.Quote(path), n.GetOp(), int64(maxRow), values)
 			}
 			for _, v := range values {
 				if ok && v != limit.special && (v < limit.low || v > limit.high) {
-					return reason.New(reason.GraphLimit, "node %s is a %s whose %s is %d, it must be from %d to %d", nodedef.Quote(path), n.GetOp(), arg.GetName(), v, limit.low, limit.high)
+					return reason.New(reason.GraphLimit, "node %s is a %s whose %s is %d: it must be from %d to %d", nodedef.Quote(path), n.GetOp(), arg.GetName(), v, limit.low, limit.high)
 				}
 			}
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Parse reads a dataset graph as tf.data serialises it and refuses what a worker could not run, or should not. Every
-// refusal is a *reason.Error.
+// Parse reads a dataset graph as tf.data serialises it. It refuses what a worker could not run or should not
+// run. Every refusal is a *reason.Error.
 func Parse(data []byte, lim Limits) (*Graph, error) {
 	if err := lim.Validate(); err != nil {
 		return nil, reason.New(reason.BadArgument, "checking the limits for graphs: %w", err)
@@ -26,15 +26,15 @@ func Parse(data []byte, lim Limits) (*Graph, error) {
 	var def tf.GraphDef
 	if err := (proto.UnmarshalOptions{RecursionLimit: lim.MaxDepth + 32}).Unmarshal(data, &def); err != nil {
 		return nil, reason.New(reason.GraphParse,
-			"the bytes are no serialised dataset (%v): send what dataset._as_serialized_graph() gives, unchanged", err)
+			"the bytes are not a serialised dataset (%v): send the result of dataset._as_serialized_graph() unchanged", err)
 	}
 	if len(def.ProtoReflect().GetUnknown()) > 0 {
 		return nil, reason.New(reason.GraphParse,
-			"the bytes of the dataset hold %d bytes that belong to no field of a GraphDef: send what dataset._as_serialized_graph() gives, unchanged",
+			"the bytes of the dataset contain %d bytes that belong to no field of a GraphDef: send the result of dataset._as_serialized_graph() unchanged",
 			len(def.ProtoReflect().GetUnknown()))
 	}
 	if len(def.Node) == 0 {
-		return nil, reason.New(reason.GraphParse, "the dataset's graph has no nodes: send what dataset._as_serialized_graph() gives")
+		return nil, reason.New(reason.GraphParse, "the dataset's graph has no nodes: send the result of dataset._as_serialized_graph()")
 	}
 	g := &Graph{def: &def, ops: ops, limits: lim}
 	for _, check := range []func() error{
@@ -49,14 +49,15 @@ func Parse(data []byte, lim Limits) (*Graph, error) {
 	return g, nil
 }
 
-// checkSize bounds the work before anything is allocated: a node takes two bytes on the wire and hundreds in memory.
+// checkSize bounds the work before Parse allocates anything: a node has at least two bytes on the wire and
+// needs hundreds in memory.
 func checkSize(data []byte, lim Limits) error {
 	if len(data) == 0 {
-		return reason.New(reason.GraphParse, "the dataset is empty (0 bytes): send what dataset._as_serialized_graph() gives")
+		return reason.New(reason.GraphParse, "the dataset is empty (0 bytes): send the result of dataset._as_serialized_graph()")
 	}
 	if int64(len(data)) > lim.MaxBytes {
 		return reason.New(reason.MessageTooLarge,
-			"the dataset's graph has %d bytes, the limit is %d: keep large constants in files instead of from_tensor_slices, or raise --max-graph-bytes of pecan-dispatcher",
+			"the dataset's graph has %d bytes, and the limit is %d: keep large constants in files instead of from_tensor_slices, or raise --max-graph-bytes of pecan-dispatcher",
 			len(data), lim.MaxBytes)
 	}
 	var nodes, functions int
@@ -84,16 +85,16 @@ func checkSize(data []byte, lim Limits) error {
 	switch {
 	case !ok:
 		return reason.New(reason.GraphParse,
-			"the bytes are no serialised dataset, or only a part of one (%d bytes): send what dataset._as_serialized_graph() gives, unchanged", len(data))
+			"the bytes are not a serialised dataset, or only a part of one (%d bytes): send the result of dataset._as_serialized_graph() unchanged", len(data))
 	case nodes > lim.MaxNodes:
-		return reason.New(reason.GraphLimit, "the dataset's graph has %d nodes, the limit is %d: simplify the pipeline", nodes, lim.MaxNodes)
+		return reason.New(reason.GraphLimit, "the dataset's graph has %d nodes, and the limit is %d: simplify the pipeline", nodes, lim.MaxNodes)
 	case functions > lim.MaxFunctions:
-		return reason.New(reason.GraphLimit, "the dataset's graph has %d functions, the limit is %d: simplify the pipeline", functions, lim.MaxFunctions)
+		return reason.New(reason.GraphLimit, "the dataset's graph has %d functions, and the limit is %d: simplify the pipeline", functions, lim.MaxFunctions)
 	}
 	return nil
 }
 
-// eachField walks the fields of one message; value is nil for fields that are not length-delimited.
+// eachField visits the fields of one message. value is nil for fields that are not length-delimited.
 func eachField(data []byte, visit func(protowire.Number, []byte) bool) bool {
 	for len(data) > 0 {
 		num, kind, n := protowire.ConsumeTag(data)
@@ -127,7 +128,7 @@ func (g *Graph) checkVersion() error {
 	}
 	if v.GetMinConsumer() > have {
 		return reason.New(reason.GraphVersion,
-			"the dataset needs a TensorFlow that reads graph version %d, the workers read up to %d (TensorFlow %s): install the trainer's TensorFlow on the workers",
+			"the dataset needs a TensorFlow that reads graph version %d, but the workers read up to %d (TensorFlow %s): install the trainer's TensorFlow on the workers",
 			v.GetMinConsumer(), have, g.ops.Release())
 	}
 	for _, bad := range v.GetBadConsumers() {
@@ -145,17 +146,18 @@ func (g *Graph) checkName(what, name string) error {
 	case name == "":
 		return reason.New(reason.GraphStructure, "a %s of the dataset's graph has no name", what)
 	case len(name) > g.limits.MaxNameBytes:
-		return reason.New(reason.GraphLimit, "the name of %s %q… has %d bytes, the limit is %d", what, name[:32], len(name), g.limits.MaxNameBytes)
+		return reason.New(reason.GraphLimit, "the name of %s %q… has %d bytes, and the limit is %d", what, name[:32], len(name), g.limits.MaxNameBytes)
 	}
 	for _, r := range name {
 		if r <= ' ' || r == 0x7f || r == '^' || r == ':' || !isPlain(r) {
-			return reason.New(reason.GraphStructure, "the name of %s %q holds %q, which TensorFlow does not allow in names", what, name, r)
+			return reason.New(reason.GraphStructure, "the name of %s %q contains %q, which TensorFlow does not allow in names", what, name, r)
 		}
 	}
 	return nil
 }
 
-// isPlain refuses control and direction marks; TensorFlow's own names are ASCII.
+// isPlain reports whether a character is ASCII, as in TensorFlow's own names. Others include control and
+// direction marks.
 func isPlain(r rune) bool { return r < 0x7f }
 
 func (g *Graph) indexNodes() error {
@@ -175,7 +177,7 @@ func (g *Graph) indexNodes() error {
 func (g *Graph) indexFunctions() error {
 	lib := g.def.GetLibrary()
 	if len(lib.GetGradient()) > 0 || len(lib.GetRegisteredGradients()) > 0 {
-		g.notices = append(g.notices, "gradient functions of the dataset's graph are not used and were left out")
+		g.notices = append(g.notices, "gradient functions of the dataset's graph are not used and were removed")
 	}
 	g.functions = make(map[string]*tf.FunctionDef, len(lib.GetFunction()))
 	for _, f := range lib.GetFunction() {

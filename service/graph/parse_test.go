@@ -23,13 +23,13 @@ func addNode(def *tf.GraphDef, name, op string, inputs ...string) *tf.NodeDef {
 	return n
 }
 
-func TestBadGraphsAreRefused(t *testing.T) {
+func TestInvalidGraphsAreRefused(t *testing.T) {
 	valid := graphtest.Read(t, "map_batch")
 	for name, c := range map[string]struct {
 		data   []byte
 		limits graph.Limits
 		want   reason.Reason
-		// text must be in the message: what is wrong and where.
+		// text must be in the message. It says what is wrong and where.
 		text string
 	}{
 		"nothing":               {data: nil, want: reason.GraphParse, text: "empty"},
@@ -41,7 +41,7 @@ func TestBadGraphsAreRefused(t *testing.T) {
 		"too many nodes":        {data: valid, limits: graph.Limits{MaxNodes: 5}, want: reason.GraphLimit, text: "limit is 5"},
 		"too many functions":    {data: graphtest.Read(t, "nested_shuffle"), limits: graph.Limits{MaxFunctions: 1}, want: reason.GraphLimit, text: "functions"},
 		"calls nested too deep": {data: graphtest.Read(t, "nested_shuffle"), limits: graph.Limits{MaxDepth: 1}, want: reason.GraphLimit, text: "deep"},
-		"an absurd name": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+		"a very long name": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			d.Node[0].Name = strings.Repeat("n", 100_000)
 		}), want: reason.GraphLimit, text: "100000 bytes"},
 		"a control character in a name": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
@@ -60,7 +60,7 @@ func TestBadGraphsAreRefused(t *testing.T) {
 			n := graphtest.OfOp(t, d, "RangeDataset")
 			n.Input = append(n.Input, "^nowhere")
 		}), want: reason.GraphStructure, text: "nowhere"},
-		"an output that is not there": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+		"an output that does not exist": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			graphtest.OfOp(t, d, "RangeDataset").Input[1] = "Const/_1:3"
 		}), want: reason.GraphStructure, text: "output 3"},
 		"an output with no number": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
@@ -76,9 +76,9 @@ func TestBadGraphsAreRefused(t *testing.T) {
 			n := addNode(d, "second", "_Retval", graphtest.OfOp(t, d, "RangeDataset").Name)
 			n.Attr = graphtest.OfOp(t, d, "_Retval").Attr
 		}), want: reason.GraphStructure, text: "second"},
-		"a result that is no dataset": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+		"a result that is not a dataset": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			graphtest.OfOp(t, d, "_Retval").Input[0] = "Const/_1"
-		}), want: reason.GraphStructure, text: "no dataset"},
+		}), want: reason.GraphStructure, text: "not a dataset"},
 		"a missing input": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			n := graphtest.OfOp(t, d, "RangeDataset")
 			n.Input = n.Input[:2]
@@ -104,7 +104,7 @@ func TestBadGraphsAreRefused(t *testing.T) {
 			f.NodeDef = append(f.NodeDef, &tf.NodeDef{Name: "again", Op: "StatefulPartitionedCall", Attr: map[string]*tf.AttrValue{
 				"Tin": nodedef.TypesAttr(nil), "Tout": nodedef.TypesAttr(nil), "f": nodedef.FuncAttr(f.Signature.Name)}})
 		}), want: reason.GraphFunction, text: "calls itself"},
-		"a function of another arity": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
+		"a function with another number of arguments": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
 			s := d.Library.Function[0].Signature
 			s.InputArg = append(s.InputArg, &tf.OpDef_ArgDef{Name: "more", Type: tf.DataType_DT_INT64})
 		}), want: reason.GraphFunction, text: "takes 2"},
@@ -158,7 +158,7 @@ func TestBadGraphsAreRefused(t *testing.T) {
 		"a huge batch": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
 			graphtest.SetConst(t, d, graphtest.OfOp(t, d, "BatchDatasetV2"), 1, 1<<62)
 		}), want: reason.GraphLimit, text: fmt.Sprint(int64(1) << 62)},
-		"a batch of nothing": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
+		"a batch of size 0": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
 			graphtest.SetConst(t, d, graphtest.OfOp(t, d, "BatchDatasetV2"), 1, 0)
 		}), want: reason.GraphLimit, text: "batch_size is 0"},
 		"a huge shuffle": {data: graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
@@ -182,7 +182,7 @@ func TestBadGraphsAreRefused(t *testing.T) {
 		"an impossible shape": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			graphtest.OfOp(t, d, "RangeDataset").Attr["output_shapes"] = nodedef.ShapesAttr([]*tf.TensorShapeProto{nodedef.Shape(-7)})
 		}), want: reason.GraphLimit, text: "-7"},
-		"a dataset that is read twice, again and again": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
+		"datasets that read their input twice, in a long chain": {data: graphtest.Changed(t, "range", func(d *tf.GraphDef) {
 			result := graphtest.OfOp(t, d, "_Retval")
 			for i := range 60 {
 				below := result.Input[0]
@@ -192,7 +192,7 @@ func TestBadGraphsAreRefused(t *testing.T) {
 				result.Input[0] = n.Name
 			}
 		}), want: reason.GraphLimit, text: "more than 500000 steps"},
-		"limits that make no sense": {data: valid, limits: graph.Limits{MaxNodes: -1}, want: reason.BadArgument, text: "MaxNodes"},
+		"a negative limit": {data: valid, limits: graph.Limits{MaxNodes: -1}, want: reason.BadArgument, text: "MaxNodes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, err := graph.Parse(c.data, c.limits)
@@ -203,16 +203,16 @@ func TestBadGraphsAreRefused(t *testing.T) {
 				t.Errorf("reason %s, want %s (%v)", reason.From(err).Reason, c.want, err)
 			}
 			if !strings.Contains(err.Error(), c.text) {
-				t.Errorf("message %q does not tell %q", err, c.text)
+				t.Errorf("message %q does not contain %q", err, c.text)
 			}
 			if strings.ContainsAny(err.Error(), "\n\x1b") {
-				t.Errorf("message %q carries raw characters of the graph", err)
+				t.Errorf("message %q contains unquoted characters of the graph", err)
 			}
 		})
 	}
 }
 
-func TestGoodGraphsAreRead(t *testing.T) {
+func TestValidGraphsAreParsed(t *testing.T) {
 	for _, name := range []string{"range", "records", "lookup", "nested_shuffle", "slices", "zip", "padded", "options"} {
 		t.Run(name, func(t *testing.T) {
 			g := graphtest.Parse(t, name)
@@ -229,13 +229,13 @@ func TestAnAdministratorMayAllowAnOp(t *testing.T) {
 	}
 }
 
-func TestVariablesTravelWithANotice(t *testing.T) {
+func TestCopiedVariablesGiveANotice(t *testing.T) {
 	if notices := graphtest.Parse(t, "lookup").Notices(); len(notices) != 1 || !strings.Contains(notices[0], "value") {
 		t.Errorf("notices %q", notices)
 	}
 }
 
-func TestChangedVariablesTravelWithANotice(t *testing.T) {
+func TestChangedVariablesGiveANotice(t *testing.T) {
 	for graph, want := range map[string]string{
 		"counter": "1 variable(s) are changed", "drawn": "1 random generator(s)", "drawn_in_step": "draw the same numbers",
 	} {
@@ -245,7 +245,7 @@ func TestChangedVariablesTravelWithANotice(t *testing.T) {
 	}
 }
 
-// A node of two bytes on the wire must not become memory beyond measure.
+// A node has two bytes on the wire, and must not take much more memory.
 func TestManyEmptyNodesAreRefusedBeforeTheyAreRead(t *testing.T) {
 	data := bytes.Repeat([]byte{0x0a, 0x00}, 4_000_000)
 	var before, after runtime.MemStats
@@ -260,7 +260,7 @@ func TestManyEmptyNodesAreRefusedBeforeTheyAreRead(t *testing.T) {
 	}
 }
 
-func TestFunctionsThatGrowBeyondMeasureAreRefused(t *testing.T) {
+func TestFunctionsThatGrowExponentiallyAreRefused(t *testing.T) {
 	data := graphtest.Changed(t, "map_batch", func(d *tf.GraphDef) {
 		last := d.Library.Function[0].Signature.Name
 		for i := 0; i < 60; i++ {
@@ -278,8 +278,8 @@ func TestFunctionsThatGrowBeyondMeasureAreRefused(t *testing.T) {
 	}
 }
 
-// Long chains and long lists must take time in proportion.
-func TestLongPipelinesArePlannedInTime(t *testing.T) {
+// The planning time of long chains and long lists must grow linearly.
+func TestPlanningTimeGrowsLinearly(t *testing.T) {
 	for name, grow := range map[string]func(d *tf.GraphDef, i int, last string) string{
 		"a chain of prefetches": func(d *tf.GraphDef, i int, last string) string {
 			n := addNode(d, fmt.Sprintf("p%d", i), "PrefetchDataset", last, "Const/_2")

@@ -11,68 +11,68 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// verdict is why an op is refused; the zero value lets it pass.
+// verdict is the reason why an op is refused. The zero value allows the op.
 type verdict struct {
 	reason reason.Reason
 	text   string
 }
 
 const (
-	saysPython = "it names a Python function of the trainer's process, which no worker has. Three ways out: write the step " +
+	textPython = "it refers to a Python function in the trainer's process, which no worker has. There are three solutions: write the step " +
 		"with TensorFlow ops; move it after distribute(), where it runs in the trainer; or store its results once " +
-		"(dataset.save or TFRecord files) and read these. (tf.data's debug mode makes Python functions of all steps)"
-	saysState = "it keeps state in the trainer's process, which a worker would not see. Take it out of the pipeline, or " +
+		"(dataset.save or TFRecord files) and read these. (In tf.data's debug mode all steps are Python functions)"
+	textState = "it keeps state in the trainer's process, which no worker sees. Remove it from the pipeline, or " +
 		"move it after distribute()"
-	saysWrites = "it changes state while elements are made, and every worker would change a copy of its own. Compute the " +
+	textWrites = "it changes state while elements are computed, and every worker would change its own copy. Compute the " +
 		"value from the element, or move the step after distribute()"
-	saysPrint  = "it would print on a worker, out of your sight. Take it out, or move it after distribute()"
-	saysEffect = "it acts on files, the network or devices of the worker. Take it out of the pipeline; an administrator " +
+	textPrint  = "it would print on a worker, where you do not see it. Remove it, or move it after distribute()"
+	textEffect = "it acts on files, the network or devices of the worker. Remove it from the pipeline; an administrator " +
 		"may allow the op by name"
-	saysGathers = "it puts elements of several calls together in a queue that it finds by name, and on a worker these may be calls of other " +
+	textGathers = "it collects elements of several calls in a queue that it finds by name, and on a worker these may be calls from other " +
 		"streams, jobs and datasets. Use dataset.batch(), or move the step after distribute()"
-	saysTwice = "the dataset was distributed already. Apply distribute() once, behind all steps that workers shall run; what " +
+	textTwice = "the dataset was distributed already. Apply distribute() once, after all steps that workers must run; what " +
 		"comes after it stays in the trainer"
-	saysNested = "a pipeline that reads from a data service cannot be distributed again. Distribute the pipeline that feeds " +
+	textNested = "a pipeline that reads from a data service cannot be distributed again. Distribute the pipeline that feeds " +
 		"that service instead"
 )
 
-// refusedOps are refused wherever they stand, stateful or not.
+// refusedOps are always refused, stateful or not.
 var refusedOps = map[string]verdict{
-	"PyFunc": {reason.PyFunction, saysPython}, "PyFuncStateless": {reason.PyFunction, saysPython},
-	"EagerPyFunc": {reason.PyFunction, saysPython}, "GeneratorDataset": {reason.PyFunction, saysPython},
+	"PyFunc": {reason.PyFunction, textPython}, "PyFuncStateless": {reason.PyFunction, textPython},
+	"EagerPyFunc": {reason.PyFunction, textPython}, "GeneratorDataset": {reason.PyFunction, textPython},
 
-	"Print": {reason.ExternalState, saysPrint}, "PrintV2": {reason.ExternalState, saysPrint},
+	"Print": {reason.ExternalState, textPrint}, "PrintV2": {reason.ExternalState, textPrint},
 
-	"DatasetFromGraph": {reason.OpForbidden, saysEffect}, "RemoteCall": {reason.OpForbidden, saysEffect},
-	"NonSerializableDataset":             {reason.ExternalState, saysState},
-	"ExperimentalNonSerializableDataset": {reason.ExternalState, saysState},
+	"DatasetFromGraph": {reason.OpForbidden, textEffect}, "RemoteCall": {reason.OpForbidden, textEffect},
+	"NonSerializableDataset":             {reason.ExternalState, textState},
+	"ExperimentalNonSerializableDataset": {reason.ExternalState, textState},
 
-	"Batch": {reason.ExternalState, saysGathers}, "BatchFunction": {reason.ExternalState, saysGathers},
-	"Unbatch": {reason.ExternalState, saysGathers}, "UnbatchGrad": {reason.ExternalState, saysGathers},
+	"Batch": {reason.ExternalState, textGathers}, "BatchFunction": {reason.ExternalState, textGathers},
+	"Unbatch": {reason.ExternalState, textGathers}, "UnbatchGrad": {reason.ExternalState, textGathers},
 
-	"LookupTableInsertV2": {reason.ExternalState, saysWrites}, "LookupTableRemoveV2": {reason.ExternalState, saysWrites},
+	"LookupTableInsertV2": {reason.ExternalState, textWrites}, "LookupTableRemoveV2": {reason.ExternalState, textWrites},
 }
 
-// refusedPrefixes catch families of ops.
+// refusedPrefixes refuse families of ops by the prefix of their names.
 var refusedPrefixes = []struct {
 	prefix string
 	verdict
 }{
-	{"DataServiceDataset", verdict{reason.Unsupported, saysNested}},
-	{"Debug", verdict{reason.OpForbidden, saysEffect}},
-	// They have no state, as TensorFlow sees it, and connect to whatever address the graph names.
-	{"RegisterDataset", verdict{reason.OpForbidden, saysEffect}},
-	{"ResourceApply", verdict{reason.ExternalState, saysWrites}},
-	{"ResourceSparseApply", verdict{reason.ExternalState, saysWrites}},
+	{"DataServiceDataset", verdict{reason.Unsupported, textNested}},
+	{"Debug", verdict{reason.OpForbidden, textEffect}},
+	// TensorFlow treats these ops as stateless, but they connect to an address that the graph contains.
+	{"RegisterDataset", verdict{reason.OpForbidden, textEffect}},
+	{"ResourceApply", verdict{reason.ExternalState, textWrites}},
+	{"ResourceSparseApply", verdict{reason.ExternalState, textWrites}},
 }
 
-// stateWords mark stateful ops that hold state of their own between calls.
-var stateWords = []string{
+// statefulNameParts are parts of the names of stateful ops that keep state between calls.
+var statefulNameParts = []string{
 	"Queue", "Iterator", "Reader", "Stage", "Barrier", "Accumulator", "Session", "Mutex", "MapSize", "MapPeek", "MapClear",
 	"MapIncomplete", "MapUnstage", "Variable", "TensorsMap", "StatsAggregator", "ThreadPool", "Token",
 }
 
-// allowedStateful are the stateful ops that a worker runs. Datasets, and random ops with seeds, are allowed besides.
+// allowedStateful are the stateful ops that a worker runs. Datasets and seeded random ops are also allowed.
 var allowedStateful = ops.Names(`
 	Assert CheckNumerics CheckNumericsV2 DeepCopy Empty GuaranteeConst ReduceDataset DatasetToSingleElement
 	If While Case StatefulPartitionedCall _Retval StatelessRandomGetAlg
@@ -90,14 +90,14 @@ var allowedStateful = ops.Names(`
 	IsResourceHandleRefCounting
 `)
 
-// ownOps begins the names of the operations that distribute() leaves in the trainer's graph.
+// ownOps is the prefix of the names of the ops that distribute() adds to the trainer's graph.
 const ownOps = "Pecan"
 
-// sinkDatasets are datasets that write.
+// sinkDatasets are datasets that write files.
 var sinkDatasets = ops.Names(`DatasetToTFRecord ExperimentalDatasetToTFRecord SaveDataset SaveDatasetV2`)
 
-// verdictOf decides on one known op. top tells whether the node stands outside of functions, where variables and tables
-// get the values they had in the trainer.
+// verdictOf decides about one known op. top is true for a node outside of functions. There, variables and
+// tables get the values that they had in the trainer.
 func (g *Graph) verdictOf(op string, top bool) verdict {
 	for _, allowed := range g.limits.AllowOps {
 		if allowed == op {
@@ -115,34 +115,35 @@ func (g *Graph) verdictOf(op string, top bool) verdict {
 	def := g.ops.Def(op)
 	switch {
 	case sinkDatasets[op]:
-		return verdict{reason.OpForbidden, saysEffect}
+		return verdict{reason.OpForbidden, textEffect}
 	case op == "_Retval" && top:
 		return verdict{}
 	case strings.HasPrefix(op, "_"):
-		return verdict{reason.OpForbidden, "it is an internal op of TensorFlow's runtime. Send what dataset._as_serialized_graph() gives"}
+		return verdict{reason.OpForbidden, "it is an internal op of TensorFlow's runtime. Send the result of dataset._as_serialized_graph()"}
 	case !def.GetIsStateful() || g.ops.IsSeeded(op) || g.ops.IsDataset(op):
 		return verdict{}
 	case ops.WritesVariable(op) && !top:
-		// The variable came along by value, and the stream changes a copy of its own.
+		// The graph contains the value of the variable, and each stream changes its own copy.
 		return verdict{}
 	case ops.WritesVariable(op) && op != "AssignVariableOp":
-		return verdict{reason.ExternalState, saysWrites}
+		return verdict{reason.ExternalState, textWrites}
 	case allowedStateful[op]:
 		return verdict{}
 	}
-	for _, word := range stateWords {
+	for _, word := range statefulNameParts {
 		if strings.Contains(op, word) {
-			return verdict{reason.ExternalState, saysState}
+			return verdict{reason.ExternalState, textState}
 		}
 	}
-	return verdict{reason.OpForbidden, saysEffect}
+	return verdict{reason.OpForbidden, textEffect}
 }
 
-// checkOps refuses a dataset that was distributed already, unknown ops, all at once, and then the first op that a worker must not run.
+// checkOps refuses a dataset that is already distributed, then all unknown ops together, then the first op
+// that a worker must not run.
 func (g *Graph) checkOps() error {
 	if err := g.EachNode(func(n *tf.NodeDef, function string) error {
 		if strings.HasPrefix(n.GetOp(), ownOps) {
-			return reason.New(reason.Unsupported, "node %s is a %s: %s", nodedef.Quote(nodedef.Path(function, n)), n.GetOp(), saysTwice)
+			return reason.New(reason.Unsupported, "node %s is a %s: %s", nodedef.Quote(nodedef.Path(function, n)), n.GetOp(), textTwice)
 		}
 		return nil
 	}); err != nil {
@@ -184,8 +185,8 @@ func (g *Graph) checkOps() error {
 	})
 }
 
-// warnsOfRejections tells the one print that is not the user's: rejection_resample warns with it, and nobody could take it
-// out. It goes to the worker's log.
+// warnsOfRejections reports whether a node is the print in rejection_resample, which users cannot remove. Its
+// warning goes to the worker's log.
 func warnsOfRejections(n *tf.NodeDef) bool {
 	return n.GetOp() == "Print" && strings.HasPrefix(string(n.GetAttr()["message"].GetS()), "Proportion of examples rejected by sampler is high")
 }

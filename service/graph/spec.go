@@ -14,7 +14,7 @@ import (
 // ComponentSpec is one tensor of an element.
 type ComponentSpec = pecanv1.ComponentSpec
 
-// OutputTypes are the component types that a dataset node states; readers state none and give one string.
+// OutputTypes are the component types of a dataset node. Readers have no such attribute, and give one string.
 func (g *Graph) OutputTypes(n *tf.NodeDef) []tf.DataType {
 	for _, key := range []string{"output_types", "Toutput_types", "Tinput_types"} {
 		if v, ok := n.GetAttr()[key]; ok {
@@ -27,7 +27,7 @@ func (g *Graph) OutputTypes(n *tf.NodeDef) []tf.DataType {
 	return []tf.DataType{tf.DataType_DT_STRING}
 }
 
-// OutputShapes are the component shapes that a dataset node states.
+// OutputShapes are the component shapes of a dataset node.
 func (g *Graph) OutputShapes(n *tf.NodeDef) []*tf.TensorShapeProto {
 	if v, ok := n.GetAttr()["output_shapes"]; ok {
 		return v.GetList().GetShape()
@@ -39,10 +39,10 @@ func (g *Graph) OutputShapes(n *tf.NodeDef) []*tf.TensorShapeProto {
 	return []*tf.TensorShapeProto{nodedef.Shape()}
 }
 
-// Outputs are the components of an element, as far as the graph tells.
+// Outputs are the components of an element, as far as the graph contains them.
 func (g *Graph) Outputs() []*ComponentSpec { return g.Components(g.root) }
 
-// Components are the components of the elements that a dataset node gives.
+// Components are the components of the elements of a dataset node.
 func (g *Graph) Components(n *tf.NodeDef) []*ComponentSpec {
 	types, shapes := g.OutputTypes(n), g.OutputShapes(n)
 	specs := make([]*ComponentSpec, len(types))
@@ -59,7 +59,8 @@ func (g *Graph) Components(n *tf.NodeDef) []*ComponentSpec {
 	return specs
 }
 
-// checkOutputs refuses elements that are no plain tensors: the trainer takes composites apart before it registers.
+// checkOutputs refuses elements that are not plain tensors. The trainer takes composite tensors apart before
+// it registers a dataset.
 func (g *Graph) checkOutputs() error {
 	for i, spec := range g.Outputs() {
 		switch t := tf.DataType(spec.GetDtype()); t {
@@ -72,13 +73,13 @@ func (g *Graph) checkOutputs() error {
 	return nil
 }
 
-// CheckSpec compares what the trainer says of its elements with what the graph gives, component by component.
+// CheckSpec compares the trainer's element spec with the graph's, component by component.
 func CheckSpec(g *Graph, want []*ComponentSpec) error { return CompareSpecs(want, g.Outputs()) }
 
-// CompareSpecs compares what a caller says of a dataset's elements with what they are known to be.
+// CompareSpecs compares a caller's element spec with the known one.
 func CompareSpecs(want, have []*ComponentSpec) error {
 	if len(have) != len(want) {
-		return reason.New(reason.SpecMismatch, "the element spec has %d components, the dataset gives %d: pass the dataset's own element_spec", len(want), len(have))
+		return reason.New(reason.SpecMismatch, "the element spec has %d components, but the dataset gives %d: pass the dataset's own element_spec", len(want), len(have))
 	}
 	var wrong []string
 	for i := range have {
@@ -87,27 +88,28 @@ func CompareSpecs(want, have []*ComponentSpec) error {
 		}
 	}
 	if len(wrong) > 0 {
-		return reason.New(reason.SpecMismatch, "the element spec does not fit the dataset: %s. Pass the dataset's own element_spec", strings.Join(wrong, "; "))
+		return reason.New(reason.SpecMismatch, "the element spec does not match the dataset: %s. Pass the dataset's own element_spec", strings.Join(wrong, "; "))
 	}
 	return nil
 }
 
-// specConflict compares one component. Either side may know less than the other: some ops state no shape in the graph,
-// and TensorFlow's Python does not know that the batches of an endless dataset are all full.
+// specConflict compares one component and returns the difference, "" if there is none. Either side may know
+// less than the other. Some ops have no shape in the graph, and TensorFlow's Python does not know that all
+// batches of an endless dataset are full.
 func specConflict(want, have *ComponentSpec) string {
 	switch {
 	case tf.DataType(want.GetDtype()) == tf.DataType_DT_VARIANT || tf.DataType(want.GetDtype()) == tf.DataType_DT_RESOURCE:
-		return "is no plain tensor"
+		return "is not a plain tensor"
 	case want.GetDtype() != have.GetDtype():
-		return fmt.Sprintf("is %s, the dataset gives %s", frame.DTypeName(uint32(want.GetDtype())), frame.DTypeName(uint32(have.GetDtype())))
+		return fmt.Sprintf("is %s, but the dataset gives %s", frame.DTypeName(uint32(want.GetDtype())), frame.DTypeName(uint32(have.GetDtype())))
 	case have.GetUnknownRank() || want.GetUnknownRank():
 		return ""
 	case len(want.GetDims()) != len(have.GetDims()):
-		return fmt.Sprintf("has rank %d, the dataset gives rank %d", len(want.GetDims()), len(have.GetDims()))
+		return fmt.Sprintf("has rank %d, but the dataset gives rank %d", len(want.GetDims()), len(have.GetDims()))
 	}
 	for i, w := range want.GetDims() {
 		if h := have.GetDims()[i]; w < -1 || (h >= 0 && w >= 0 && w != h) {
-			return fmt.Sprintf("has size %d in dimension %d, the dataset gives %d", w, i, h)
+			return fmt.Sprintf("has size %d in dimension %d, but the dataset gives %d", w, i, h)
 		}
 	}
 	return ""

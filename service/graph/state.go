@@ -10,8 +10,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// checkState refuses what a worker would find empty: tables without their content, variables without their value, and
-// handles of objects of the trainer's process. Variables that came along get a notice.
+// checkState refuses what a worker could not use: tables without content, variables without a value, and
+// handles of objects in the trainer's process. It adds a notice for variables with a value.
 func (g *Graph) checkState() error {
 	filled := map[string]bool{}
 	users := map[string][]*tf.NodeDef{}
@@ -40,29 +40,29 @@ func (g *Graph) checkState() error {
 		case n.GetOp() == "VarHandleOp" && !filled[n.GetName()]:
 			return reason.New(reason.ExternalState, "node %s is a variable without a value: initialise it before the dataset uses it, or move the step after distribute()", name)
 		case parsesHandle(n):
-			return reason.New(reason.ExternalState, "node %s makes a handle of an object out of bytes: take it out of the pipeline", name)
+			return reason.New(reason.ExternalState, "node %s makes an object's handle from bytes: remove it from the pipeline", name)
 		case n.GetOp() == "VarHandleOp" && !changed[n.GetName()]:
 			variables++
 		case nodedef.Tensor(n).GetDtype() == tf.DataType_DT_RESOURCE:
 			for _, user := range users[n.GetName()] {
 				if handles := nodedef.Tensor(n).GetResourceHandleVal(); len(handles) > 0 && strings.Contains(handles[0].GetMaybeTypeName(), "lookup") {
 					return reason.New(reason.ExternalState, "node %s (%s) uses a lookup table that TensorFlow does not serialise (node %s), such as a DenseHashTable: %s", nodedef.Quote(user.GetName()),
-						user.GetOp(), name, "give its content to a StaticHashTable or a MutableHashTable, which travel with the dataset, or move the step after distribute()")
+						user.GetOp(), name, "put its content into a StaticHashTable or a MutableHashTable, which are serialised with the dataset, or move the step after distribute()")
 				}
 				if !replaceableHandle(user.GetOp()) {
-					return reason.New(reason.ExternalState, "node %s (%s) uses an object of the trainer's process (node %s): %s",
-						nodedef.Quote(user.GetName()), user.GetOp(), name, "take it out of the pipeline, or move the step after distribute()")
+					return reason.New(reason.ExternalState, "node %s (%s) uses an object in the trainer's process (node %s): %s",
+						nodedef.Quote(user.GetName()), user.GetOp(), name, "remove it from the pipeline, or move the step after distribute()")
 				}
 			}
 		}
 	}
 	if variables > 0 {
-		g.notices = append(g.notices, fmt.Sprintf("%d variable(s) travel by the value they have now: later changes are not seen by the workers", variables))
+		g.notices = append(g.notices, fmt.Sprintf("%d variable(s) are sent with their current value: the workers do not see later changes", variables))
 	}
 	return g.checkFunctionState()
 }
 
-// checkFunctionState looks at tables that functions make for themselves.
+// checkFunctionState checks the tables that functions create.
 func (g *Graph) checkFunctionState() error {
 	for _, f := range g.def.GetLibrary().GetFunction() {
 		filled := filledTables(f)
@@ -71,7 +71,7 @@ func (g *Graph) checkFunctionState() error {
 				return err
 			}
 			if (ops.IsTable(n.GetOp()) && !filled[n.GetName()]) || n.GetOp() == "VarHandleOp" {
-				return reason.New(reason.ExternalState, "node %s makes a %s inside a function, without content: make it outside of the dataset's functions and initialise it",
+				return reason.New(reason.ExternalState, "node %s creates a %s inside a function, without content: create it outside of the dataset's functions and initialise it",
 					nodedef.Quote(nodedef.Path(f.GetSignature().GetName(), n)), n.GetOp())
 			}
 		}
@@ -79,7 +79,8 @@ func (g *Graph) checkFunctionState() error {
 	return nil
 }
 
-// filledTables are the nodes of a function whose table the function fills, or hands to a function that may.
+// filledTables returns the nodes of a function whose table the function fills, or passes to a function that
+// may fill it.
 func filledTables(f *tf.FunctionDef) map[string]bool {
 	from := map[string]string{}
 	for _, n := range f.GetNodeDef() {
@@ -110,7 +111,8 @@ func filledTables(f *tf.FunctionDef) map[string]bool {
 	return filled
 }
 
-// replaceableHandle tells whether a dataset makes a new object when it does not find the one its handle names.
+// replaceableHandle reports whether a dataset creates a new object if it does not find the object of its
+// handle.
 func replaceableHandle(op string) bool {
 	for _, family := range []string{"Shuffle", "Cache", "RandomDataset"} {
 		if strings.HasPrefix(op, family) {
@@ -120,19 +122,19 @@ func replaceableHandle(op string) bool {
 	return false
 }
 
-// checkHandle refuses objects of the trainer's process that a function names by itself, and handles made of bytes: what
-// they name on a worker may belong to another dataset.
+// checkHandle refuses functions that contain the name of an object in the trainer's process, or a handle made
+// of bytes. On a worker, such a name may refer to an object of another dataset.
 func (g *Graph) checkHandle(f *tf.FunctionDef, n *tf.NodeDef) error {
-	made := parsesHandle(n)
+	found := parsesHandle(n)
 	if nodedef.Tensor(n).GetDtype() == tf.DataType_DT_RESOURCE {
 		for _, user := range f.GetNodeDef() {
 			for _, input := range user.GetInput() {
-				made = made || (nodedef.InputNode(input) == n.GetName() && !replaceableHandle(user.GetOp()))
+				found = found || (nodedef.InputNode(input) == n.GetName() && !replaceableHandle(user.GetOp()))
 			}
 		}
 	}
-	if made {
-		return reason.New(reason.ExternalState, "node %s (%s) names an object of the trainer's process: take it out of the pipeline, or move the step after distribute()",
+	if found {
+		return reason.New(reason.ExternalState, "node %s (%s) refers to an object in the trainer's process: remove it from the pipeline, or move the step after distribute()",
 			nodedef.Quote(nodedef.Path(f.GetSignature().GetName(), n)), n.GetOp())
 	}
 	return nil
@@ -142,11 +144,11 @@ func parsesHandle(n *tf.NodeDef) bool {
 	return n.GetOp() == "ParseTensor" && n.GetAttr()["out_type"].GetType() == tf.DataType_DT_RESOURCE
 }
 
-// checkChanges finds the variables that functions change, and says what becomes of them.
+// checkChanges finds the variables that functions change, and adds notices about them.
 //
-// tf.data writes a variable anew for each step that uses it. Where a step changes one, and another of the same value is
-// there, nothing tells whether they are one variable: the graph is refused, for with copies of their own the second
-// step would not see what the first one does.
+// tf.data writes a variable once for each step that uses it. If a step changes a variable, and another
+// variable has the same value, the graph does not show whether they are the same. checkChanges refuses such a
+// graph: with separate copies, the second step would not see the changes of the first one.
 func (g *Graph) checkChanges() (map[string]bool, error) {
 	variables := NewVariables(g)
 	changed := map[string]bool{}
@@ -160,7 +162,7 @@ func (g *Graph) checkChanges() (map[string]bool, error) {
 		for _, c := range variables.Captures(n) {
 			name := c.Handle.GetName()
 			if c.Use.Writes && !g.ops.IsDataset(n.GetOp()) {
-				return nil, reason.New(reason.ExternalState, "node %s of the dataset is a %s that may change a variable: %s", nodedef.Quote(n.GetName()), n.GetOp(), saysWrites)
+				return nil, reason.New(reason.ExternalState, "node %s of the dataset is a %s that may change a variable: %s", nodedef.Quote(n.GetName()), n.GetOp(), textWrites)
 			}
 			users[name] = n.GetName()
 			switch {
@@ -177,36 +179,36 @@ func (g *Graph) checkChanges() (map[string]bool, error) {
 	if len(changed) == 0 {
 		return changed, nil
 	}
-	twins := g.equalVariables()
+	equal := g.equalVariables()
 	for _, name := range counters {
-		if len(twins[name]) > 1 {
-			return nil, reason.New(reason.ExternalState, "a function of the dataset changes a variable (node %s), and the dataset uses another of equal value: "+
-				"whether they are one cannot be told, and each step would have a copy of its own. Compute the value from the element, give different variables different values, or move the step after distribute()", nodedef.Quote(name))
+		if len(equal[name]) > 1 {
+			return nil, reason.New(reason.ExternalState, "a function of the dataset changes a variable (node %s), and the dataset uses another variable with an equal value: "+
+				"Pecan cannot tell whether they are the same, and each step would have its own copy. Compute the value from the element, give different variables different values, or move the step after distribute()", nodedef.Quote(name))
 		}
 	}
 	if len(counters) > 0 {
-		g.notices = append(g.notices, fmt.Sprintf("%d variable(s) are changed by the dataset's functions: every stream changes a copy of its own, which starts "+
-			"in every epoch from the value the variable has now, and the trainer does not see the changes", len(counters)))
+		g.notices = append(g.notices, fmt.Sprintf("%d variable(s) are changed by the dataset's functions: every stream changes its own copy, which starts "+
+			"in every epoch from the current value, and the trainer does not see the changes", len(counters)))
 	}
 	if len(states) > 0 {
-		g.notices = append(g.notices, describeStates(states, twins, users))
+		g.notices = append(g.notices, describeStates(states, equal, users))
 	}
 	return changed, nil
 }
 
-func describeStates(states []string, twins map[string][]string, users map[string]string) string {
-	text := fmt.Sprintf("the states of %d random generator(s) travel by value: every stream of every epoch draws numbers of its own", len(states))
+func describeStates(states []string, equal map[string][]string, users map[string]string) string {
+	text := fmt.Sprintf("the states of %d random generator(s) are sent by value: every stream of every epoch draws its own numbers", len(states))
 	for _, name := range states {
-		for _, other := range twins[name] {
+		for _, other := range equal[name] {
 			if users[other] != users[name] {
-				return text + ". Two steps have generators of equal state and draw the same numbers, also where one generator serves both"
+				return text + ". Two steps have generators with equal states and draw the same numbers, even if they share one generator"
 			}
 		}
 	}
 	return text
 }
 
-// equalVariables groups the variables that travel with equal values: all of a group, by the name of each.
+// equalVariables groups the variables with equal values. It maps the name of each to the names of its group.
 func (g *Graph) equalVariables() map[string][]string {
 	groups := map[string][]string{}
 	values := map[string]string{}
@@ -219,9 +221,9 @@ func (g *Graph) equalVariables() map[string][]string {
 		values[name] = value
 		groups[value] = append(groups[value], name)
 	}
-	twins := make(map[string][]string, len(values))
+	equal := make(map[string][]string, len(values))
 	for name, value := range values {
-		twins[name] = groups[value]
+		equal[name] = groups[value]
 	}
-	return twins
+	return equal
 }

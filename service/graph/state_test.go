@@ -7,26 +7,27 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// TestNoOpMeetsAnotherDatasetsByName asks the registry for ops whose objects outlive a stream under a name: refused, or with a name of
-// their own for each content or iterator.
-func TestNoOpMeetsAnotherDatasetsByName(t *testing.T) {
+// The registry contains ops whose objects outlive a stream and are found by name. Each such op must be
+// refused, or must have its own name for each content or iterator.
+func TestNoOpFindsObjectsOfOtherDatasetsByName(t *testing.T) {
 	g := graphtest.Parse(t, "range")
-	asked := 0
+	checked := 0
 	for name, def := range g.Ops().All() {
 		if g.Ops().NoCPU(name) || ops.AttrDef(def, "shared_name") == nil && ops.AttrDef(def, "container") == nil {
 			continue
 		}
-		asked++
+		checked++
 		switch refused := g.Refuses(name); {
 		case name == "VarHandleOp":
-			// Made outside of functions it is named by its value, inside it is refused without one.
+			// A table outside of functions gets its name from its content. A table inside a function is
+			// refused without content.
 		case ops.IsTable(name) && ops.AttrDef(def, "use_node_name_sharing") == nil:
-			t.Errorf("%s makes a table that cannot be its node's own", name)
+			t.Errorf("%s creates a table that its node may share with others", name)
 		case !ops.IsTable(name) && !refused:
-			t.Errorf("%s finds objects of other jobs by their names, and is let through", name)
+			t.Errorf("%s finds objects of other jobs by name, but is not refused", name)
 		}
 	}
-	if asked < 60 {
-		t.Errorf("only %d ops have names", asked)
+	if checked < 60 {
+		t.Errorf("only %d ops have names", checked)
 	}
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// RuleOf gives the rule of a node. What the table does not know, or what this node's attributes make special, is bound.
+// RuleOf returns the rule of a node. It returns Undivided for an op without a rule, and for a map whose
+// attributes allow other numbers of elements.
 func (g *Graph) RuleOf(n *tf.NodeDef) ops.Rule {
 	r, ok := ops.Rules[strings.TrimPrefix(n.GetOp(), "Experimental")]
 	if !ok {
@@ -20,23 +21,25 @@ func (g *Graph) RuleOf(n *tf.NodeDef) ops.Rule {
 	return r
 }
 
-// Step is one dataset of the pipeline, seen as a node of a tree whose root is the result. Steps are rewired while a
-// plan is sought; the nodes below them stay as they were parsed.
+// Step is one dataset of the pipeline, as a node of a tree whose root is the result. Planning rewires steps.
+// It does not change their nodes.
 type Step struct {
 	Node *tf.NodeDef
 	Rule ops.Rule
-	// In are the datasets it reads, inAt where they stand among the node's inputs.
+	// In contains the datasets that the step reads, and InAt their positions among the node's inputs.
 	In   []*Step
 	InAt []int
-	// Captured are datasets that its functions use.
+	// Captured contains the datasets that the step's functions use.
 	Captured []*Step
-	// OutputOf gives the components of the output; a step that sank below others takes those of its new input.
+	// OutputOf is the node whose output types and shapes the step has. A step that moved upstream has those
+	// of its new input.
 	OutputOf *tf.NodeDef
 }
 
 var datasetArgs = ops.Names(`input_dataset input_datasets another_dataset selector_input_dataset data_input_datasets inputs`)
 
-// Steps builds the steps of the graph. Without a tree (a dataset node with two users) ok is false.
+// Steps returns the steps of the graph. ok is false if they are not a tree, because a dataset node has two
+// users.
 func (g *Graph) Steps() (root *Step, ok bool) {
 	users := map[string]int{}
 	for _, n := range g.order {
@@ -82,7 +85,7 @@ func (g *Graph) newStep(n *tf.NodeDef, steps map[string]*Step) *Step {
 	if s.Rule.Kind != ops.Source && len(s.In) == 0 {
 		s.Rule = ops.Rule{Kind: ops.Source, Cost: 3}
 	}
-	// take(-1), skip(0) and repeat(1) change nothing; people use them to hang a name on a step.
+	// take(-1), skip(0) and repeat(1) change nothing. Users add them to give a step a name.
 	count, ok := g.InputInt(n, "count")
 	switch op := n.GetOp(); {
 	case !ok:
@@ -92,7 +95,7 @@ func (g *Graph) newStep(n *tf.NodeDef, steps map[string]*Step) *Step {
 	return s
 }
 
-// Walk visits a step and everything below it, captured datasets included.
+// Walk visits a step and everything upstream of it, including captured datasets.
 func (s *Step) Walk(visit func(*Step)) {
 	visit(s)
 	for _, in := range s.In {

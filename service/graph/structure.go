@@ -9,7 +9,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// checkNodes holds each top-level node against its op: attributes, number of inputs, and that the inputs exist.
+// checkNodes compares each top-level node with the definition of its op: attributes, number of inputs, and
+// whether the inputs exist.
 func (g *Graph) checkNodes() error {
 	for _, n := range g.def.Node {
 		if err := g.checkAttrs(n, n.GetName(), reason.GraphStructure); err != nil {
@@ -36,7 +37,7 @@ func (g *Graph) checkNodes() error {
 			}
 		}
 		if want, ok := g.inputCount(n); !ok || want != data {
-			return reason.New(reason.GraphStructure, "node %s is a %s with %d inputs, its attributes call for %d", nodedef.Quote(n.GetName()), n.GetOp(), data, want)
+			return reason.New(reason.GraphStructure, "node %s is a %s with %d inputs, but its attributes require %d", nodedef.Quote(n.GetName()), n.GetOp(), data, want)
 		}
 	}
 	return nil
@@ -47,7 +48,7 @@ func (g *Graph) checkOutputIndex(n, from *tf.NodeDef, index string) error {
 	if index != "" {
 		parsed, err := strconv.Atoi(index)
 		if err != nil || parsed < 0 {
-			return reason.New(reason.GraphStructure, "node %s takes output %s of %s, which is no number", nodedef.Quote(n.GetName()), nodedef.Quote(index), nodedef.Quote(from.GetName()))
+			return reason.New(reason.GraphStructure, "node %s takes output %s of %s, which is not a number", nodedef.Quote(n.GetName()), nodedef.Quote(index), nodedef.Quote(from.GetName()))
 		}
 		i = parsed
 	}
@@ -62,7 +63,7 @@ func (g *Graph) inputCount(n *tf.NodeDef) (int, bool) {
 	return g.argCount(g.ops.Def(n.GetOp()).GetInputArg(), n)
 }
 
-// argCount is the number of tensors that a list of args stands for on one node.
+// argCount is the number of tensors that a list of arguments has on one node.
 func (g *Graph) argCount(args []*tf.OpDef_ArgDef, n *tf.NodeDef) (int, bool) {
 	total := 0
 	for _, arg := range args {
@@ -75,7 +76,8 @@ func (g *Graph) argCount(args []*tf.OpDef_ArgDef, n *tf.NodeDef) (int, bool) {
 	return total, true
 }
 
-// ArgSize is how many inputs an argument has. It reports false if the node's attributes do not say it.
+// ArgSize is the number of inputs of an argument. It returns false if the node's attributes do not determine
+// it.
 func (g *Graph) ArgSize(arg *tf.OpDef_ArgDef, n *tf.NodeDef) (int, bool) {
 	switch {
 	case arg.GetNumberAttr() != "":
@@ -94,7 +96,7 @@ func (g *Graph) ArgSize(arg *tf.OpDef_ArgDef, n *tf.NodeDef) (int, bool) {
 	return 1, true
 }
 
-// checkAttrs sees that every attribute that the op calls for is there and of its kind.
+// checkAttrs checks that a node has every attribute that its op requires, with the right kind of value.
 func (g *Graph) checkAttrs(n *tf.NodeDef, path string, why reason.Reason) error {
 	for _, def := range g.ops.Def(n.GetOp()).GetAttr() {
 		v, ok := n.GetAttr()[def.GetName()]
@@ -102,7 +104,7 @@ func (g *Graph) checkAttrs(n *tf.NodeDef, path string, why reason.Reason) error 
 		case !ok && def.GetDefaultValue() == nil:
 			return reason.New(why, "node %s is a %s without the attribute %q", nodedef.Quote(path), n.GetOp(), def.GetName())
 		case ok && !kindFits(v, def.GetType()):
-			return reason.New(why, "node %s is a %s whose attribute %q is not of the kind %s", nodedef.Quote(path), n.GetOp(), def.GetName(), def.GetType())
+			return reason.New(why, "node %s is a %s whose attribute %q is not of kind %s", nodedef.Quote(path), n.GetOp(), def.GetName(), def.GetType())
 		}
 	}
 	return nil
@@ -151,29 +153,29 @@ func listFits(l *tf.AttrValue_ListValue, kind string) bool {
 	return true
 }
 
-// findRoot takes the one result of the graph. Nodes that nothing uses are normal: tf.data leaves some behind.
+// findRoot finds the one result of the graph. Unused nodes are normal, because tf.data leaves some behind.
 func (g *Graph) findRoot() error {
 	for _, n := range g.def.Node {
 		if n.GetOp() != "_Retval" {
 			continue
 		}
 		if g.retval != nil {
-			return reason.New(reason.GraphStructure, "the dataset's graph has two results (%s and %s), it must have one", nodedef.Quote(g.retval.GetName()), nodedef.Quote(n.GetName()))
+			return reason.New(reason.GraphStructure, "the dataset's graph has two results (%s and %s): it must have one", nodedef.Quote(g.retval.GetName()), nodedef.Quote(n.GetName()))
 		}
 		g.retval = n
 	}
 	if g.retval == nil {
-		return reason.New(reason.GraphStructure, "the dataset's graph has no result (_Retval node): send what dataset._as_serialized_graph() gives")
+		return reason.New(reason.GraphStructure, "the dataset's graph has no result (_Retval node): send the result of dataset._as_serialized_graph()")
 	}
 	name, _, _ := nodedef.SplitInput(g.retval.GetInput()[0])
 	g.root = g.nodes[name]
 	if !g.ops.IsDataset(g.root.GetOp()) {
-		return reason.New(reason.GraphStructure, "the result of the graph, node %s, is a %s and no dataset", nodedef.Quote(name), g.root.GetOp())
+		return reason.New(reason.GraphStructure, "the result of the graph, node %s, is a %s and not a dataset", nodedef.Quote(name), g.root.GetOp())
 	}
 	return nil
 }
 
-// orderNodes sorts the whole graph, so that a cycle anywhere is found, and keeps what the result needs.
+// orderNodes sorts the whole graph, to find a cycle anywhere, and keeps the nodes that the result needs.
 func (g *Graph) orderNodes() error {
 	names := make([]string, len(g.def.Node))
 	for i, n := range g.def.Node {
@@ -208,8 +210,9 @@ func (g *Graph) orderNodes() error {
 	return nil
 }
 
-// checkPaths bounds the iterators that a pipeline has: one for each way from its result down to a dataset. Datasets that are read twice
-// one above the other double them, and a small graph would keep the dispatcher, and then workers, at it for ever.
+// checkPaths bounds the number of iterators of a pipeline. There is one for each path from the result to a
+// dataset. A dataset that reads its input twice doubles them. Without a bound, a small graph would occupy the
+// dispatcher, and then the workers, without end.
 func (g *Graph) checkPaths() error {
 	steps := make(map[string]int, len(g.order))
 	for _, n := range g.order {
@@ -223,7 +226,7 @@ func (g *Graph) checkPaths() error {
 			}
 		}
 		if total > g.limits.MaxNodes {
-			return reason.New(reason.GraphLimit, "node %s of the dataset has more than %d steps below it, where each counts as often as others read it: simplify the pipeline",
+			return reason.New(reason.GraphLimit, "node %s of the dataset has more than %d steps upstream of it, counting each once for every path to it: simplify the pipeline",
 				nodedef.Quote(n.GetName()), g.limits.MaxNodes)
 		}
 		steps[n.GetName()] = total
@@ -231,8 +234,8 @@ func (g *Graph) checkPaths() error {
 	return nil
 }
 
-// sortNodes puts inputs before users. It works without recursion: hostile graphs are deep. A name on a cycle comes back
-// when there is one.
+// sortNodes puts inputs before users. It does not recurse, because hostile graphs are deep. If there is a
+// cycle, sortNodes returns a name on it.
 func sortNodes(names []string, inputs func(string) []string) (sorted []string, cycle string) {
 	const unseen, open, done = 0, 1, 2
 	state := make(map[string]int, len(names))

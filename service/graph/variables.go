@@ -8,33 +8,33 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Use is what a dataset's functions do with a variable that was handed to them.
+// Use says what a dataset's functions do with a variable that they receive.
 type Use struct {
-	// Writes: they give it other values.
+	// Writes: they change its value.
 	Writes bool
-	// shows: its value serves for more than starting stateless random ops.
-	shows bool
-	// Generator: it is the state of a tf.random.Generator, which ops of its own draw from.
+	// valueUsed: its value has another use than to seed stateless random ops.
+	valueUsed bool
+	// Generator: it is the state of a tf.random.Generator, whose own ops draw from it.
 	Generator bool
-	// returned: a function gives the handle back to its caller.
+	// returned: a function returns the handle to its caller.
 	returned bool
 }
 
-// IsRandomState tells whether a variable is nothing but the state of a random generator, such as Keras' SeedGenerator:
-// whatever number it starts from, the same things happen with other random values.
-func (u Use) IsRandomState() bool { return u.Generator || (u.Writes && !u.shows) }
+// IsRandomState reports whether a variable is only the state of a random generator, such as Keras'
+// SeedGenerator. Another value would only change the random values.
+func (u Use) IsRandomState() bool { return u.Generator || (u.Writes && !u.valueUsed) }
 
-// IsCounter tells whether a variable is changed and its value means something.
+// IsCounter reports whether functions change a variable that is not only the state of a random generator.
 func (u Use) IsCounter() bool { return u.Writes && !u.IsRandomState() }
 
 func (u *Use) add(o Use) {
 	u.Writes = u.Writes || o.Writes
-	u.shows = u.shows || o.shows
+	u.valueUsed = u.valueUsed || o.valueUsed
 	u.Generator = u.Generator || o.Generator
 }
 
-// anything is what must be assumed of a handle that goes where it cannot be followed.
-var anything = Use{Writes: true, shows: true}
+// anything is the assumed use of a handle that the analysis cannot follow.
+var anything = Use{Writes: true, valueUsed: true}
 
 // argument is one argument of one function.
 type argument struct {
@@ -42,31 +42,31 @@ type argument struct {
 	index    int
 }
 
-// VariableUse is a variable that a step hands to its functions.
+// VariableUse is a variable that a step passes to its functions.
 type VariableUse struct {
 	Handle *tf.NodeDef
 	Use    Use
 }
 
-// Variables answers how the functions of one dataset use variables, and keeps the answers.
+// Variables determines how the functions of one dataset use variables, and caches the results.
 type Variables struct {
 	g         *Graph
 	flows     map[string]*flow
 	uses      map[argument]Use
 	valueUses map[argument]bool
-	// visits counts the work that was done.
+	// visits counts the inputs that the analysis has visited.
 	visits int
 }
 
-// NewVariables prepares the analysis of a graph's variables.
+// NewVariables returns an analysis of a graph's variables.
 func NewVariables(g *Graph) *Variables {
 	return &Variables{g: g, flows: map[string]*flow{}, uses: map[argument]Use{}, valueUses: map[argument]bool{}}
 }
 
-// maxVisits bounds following handles and values through functions: hostile graphs could make it quadratic.
+// maxVisits bounds the analysis, because a hostile graph could make it quadratic.
 const maxVisits = 5_000_000
 
-// Captures are the variables that a node outside of functions uses.
+// Captures returns the variables that a node outside of functions uses.
 func (v *Variables) Captures(n *tf.NodeDef) []VariableUse {
 	var found []VariableUse
 	for i, input := range n.GetInput() {
@@ -79,15 +79,15 @@ func (v *Variables) Captures(n *tf.NodeDef) []VariableUse {
 		}
 		if from.GetOp() == "VarHandleOp" {
 			c := VariableUse{Handle: from}
-			c.Use.add(v.handedOver(n, i))
+			c.Use.add(v.useByFunctions(n, i))
 			found = append(found, c)
 		}
 	}
 	return found
 }
 
-// handedOver tells what becomes of the handle that a node passes on to functions through one of its inputs.
-func (v *Variables) handedOver(n *tf.NodeDef, input int) Use {
+// useByFunctions returns what functions do with a handle that a node passes to them through one of its inputs.
+func (v *Variables) useByFunctions(n *tf.NodeDef, input int) Use {
 	args, ok := v.receivers(n, input)
 	if !ok {
 		return anything
@@ -101,8 +101,8 @@ func (v *Variables) handedOver(n *tf.NodeDef, input int) Use {
 	return u
 }
 
-// receivers finds the arguments of functions that one input of a node becomes. Captured inputs are the last arguments
-// of a function, and calls hand over all arguments, which comes to the same.
+// receivers returns the function arguments that receive one input of a node. Captured inputs are the last
+// arguments of a function. A call passes all arguments, so the same rule holds.
 func (v *Variables) receivers(n *tf.NodeDef, input int) ([]argument, bool) {
 	at := 0
 	for _, arg := range v.g.ops.Def(n.GetOp()).GetInputArg() {
@@ -139,7 +139,7 @@ type consumer struct {
 	ref string
 }
 
-// flow tells who takes what inside of a function.
+// flow contains the users of each value inside a function.
 type flow struct {
 	consumers map[string][]consumer
 	returned  map[string]bool
@@ -192,7 +192,7 @@ func (v *Variables) argumentUse(arg argument) Use {
 			}
 		}
 	}
-	u.shows = u.shows || v.shows(f, values)
+	u.valueUsed = u.valueUsed || v.usesValues(f, values)
 	if v.visits >= maxVisits {
 		u = anything
 	}
@@ -200,7 +200,7 @@ func (v *Variables) argumentUse(arg argument) Use {
 	return u
 }
 
-// handleUse is what one node inside a function does with a handle.
+// handleUse returns what one node inside a function does with a handle.
 func (v *Variables) handleUse(c consumer) Use {
 	op := c.node.GetOp()
 	switch {
@@ -211,18 +211,18 @@ func (v *Variables) handleUse(c consumer) Use {
 	case ops.HandleOnlyOps[op]:
 		return Use{}
 	case op == "ResourceGather", op == "ResourceGatherNd":
-		return Use{shows: true}
+		return Use{valueUsed: true}
 	}
-	u := v.handedOver(c.node, c.index)
+	u := v.useByFunctions(c.node, c.index)
 	if u.returned && !strings.HasSuffix(op, "While") {
 		return anything
 	}
 	return u
 }
 
-// shows tells whether values inside a function have any effect but to start stateless random ops, or to be kept in a
-// variable again.
-func (v *Variables) shows(f *flow, values []string) bool {
+// usesValues reports whether values inside a function have any other use than to seed stateless random ops, or to
+// be stored in a variable again.
+func (v *Variables) usesValues(f *flow, values []string) bool {
 	seen := map[string]bool{}
 	for len(values) > 0 {
 		name := values[0]
@@ -234,14 +234,14 @@ func (v *Variables) shows(f *flow, values []string) bool {
 			v.visits++
 			op := c.node.GetOp()
 			switch {
-			case startsRandom(v.g.ops.Def(op), c.index), ops.WritesVariable(op), op == "Shape":
-			case movesNumbers[op]:
+			case isSeedInput(v.g.ops.Def(op), c.index), ops.WritesVariable(op), op == "Shape":
+			case seedArithmetic[op]:
 				if !seen[c.node.GetName()] {
 					seen[c.node.GetName()] = true
 					values = append(values, c.node.GetName())
 				}
 			case strings.HasSuffix(op, "PartitionedCall"), strings.HasSuffix(op, "If"), strings.HasSuffix(op, "Case"):
-				if v.valueShows(c) {
+				if v.calleeUsesValue(c) {
 					return true
 				}
 			default:
@@ -252,7 +252,7 @@ func (v *Variables) shows(f *flow, values []string) bool {
 	return false
 }
 
-func (v *Variables) valueShows(c consumer) bool {
+func (v *Variables) calleeUsesValue(c consumer) bool {
 	args, ok := v.receivers(c.node, c.index)
 	if !ok {
 		return true
@@ -261,7 +261,7 @@ func (v *Variables) valueShows(c consumer) bool {
 		known, ok := v.valueUses[arg]
 		if !ok {
 			name := v.g.functions[arg.function].GetSignature().GetInputArg()[arg.index].GetName()
-			known = v.shows(v.flowOf(arg.function), []string{name})
+			known = v.usesValues(v.flowOf(arg.function), []string{name})
 			v.valueUses[arg] = known
 		}
 		if known {
@@ -271,8 +271,8 @@ func (v *Variables) valueShows(c consumer) bool {
 	return false
 }
 
-// startsRandom tells whether an input of a stateless random op is its seed.
-func startsRandom(def *tf.OpDef, input int) bool {
+// isSeedInput reports whether an input of a stateless random op is its seed.
+func isSeedInput(def *tf.OpDef, input int) bool {
 	if !strings.HasPrefix(def.GetName(), "Stateless") && def.GetName() != "RandomIndexShuffle" || input >= len(def.GetInputArg()) {
 		return false
 	}
@@ -283,13 +283,13 @@ func startsRandom(def *tf.OpDef, input int) bool {
 	return false
 }
 
-// movesNumbers are the ops that stand between a generator's state and the random op that it starts.
-var movesNumbers = ops.Names(`
+// seedArithmetic lists the ops that may come between a generator's state and the random op that it seeds.
+var seedArithmetic = ops.Names(`
 	Identity IdentityN Cast Bitcast FloorMod Mod TruncateMod Add AddV2 Sub Mul BitwiseXor BitwiseAnd BitwiseOr LeftShift
 	RightShift StridedSlice Slice Reshape Squeeze ExpandDims Pack Unpack ConcatV2 Split GatherV2
 `)
 
-// Assignments gives the nodes that set the values variables travel with, by the name of the handle's node.
+// Assignments maps the node of each variable's handle to the node that sets the variable's initial value.
 func (g *Graph) Assignments() map[string]*tf.NodeDef {
 	found := map[string]*tf.NodeDef{}
 	for _, n := range g.order {

@@ -251,9 +251,9 @@ def test_an_unknown_dataset_id_is_refused(cluster):
 @pytest.mark.parametrize(
     "spec, text",
     [
-        (tf.TensorSpec([], tf.string), "component 0 is string, the dataset gives int64"),
-        (tf.TensorSpec([3], tf.int64), "component 0 has rank 1, the dataset gives rank 0"),
-        ((tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.float32)), "has 2 components, the dataset gives 1"),
+        (tf.TensorSpec([], tf.string), "component 0 is string, but the dataset gives int64"),
+        (tf.TensorSpec([3], tf.int64), "component 0 has rank 1, but the dataset gives rank 0"),
+        ((tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.float32)), "has 2 components, but the dataset gives 1"),
     ],
 )
 def test_a_spec_of_another_dataset_is_refused(cluster, spec, text):

@@ -53,7 +53,7 @@ func TestDeterminismClasses(t *testing.T) {
 	}
 }
 
-func TestAGraphThatCannotKeepThePromiseIsRefused(t *testing.T) {
+func TestAGraphThatCannotKeepTheModesPromiseIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		graph   string
 		mode    pecanv1.Mode
