@@ -79,7 +79,7 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 		}
 		return e.writeUndivided(top)
 	}
-	root = e.p.PushPositionsDown(root)
+	root = e.p.PushPositionsUpstream(root)
 	w, err := e.p.FindDivision(root, plan)
 	if err != nil {
 		return nil, err

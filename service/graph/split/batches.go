@@ -7,7 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// BatchStrategy says how batches stay whole where the cut divides the elements of a batch among streams.
+// BatchStrategy says how batches stay whole if the cut divides the elements of a batch among streams.
 type BatchStrategy int
 
 const (
@@ -16,8 +16,8 @@ const (
 	closingBatches
 )
 
-// joinedDivision cuts below a batch whose number of rows is not known beforehand. It returns false if there
-// is no such batch, or if its remainders cannot be moved to another stream.
+// joinedDivision cuts upstream of a batch whose number of rows is not known beforehand. It returns false if
+// there is no such batch, or if its remainders cannot be moved to another stream.
 func (p *Planner) joinedDivision(root *graph.Step, keepFiles bool) (w Division, ok bool) {
 	w.Strategy = RemainderBatches
 	s := root

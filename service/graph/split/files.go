@@ -32,7 +32,7 @@ func Files(g *graph.Graph, plan *pecanv1.Plan, stream uint32) []string {
 	return files
 }
 
-// These constants say where the cache below a step stores its elements.
+// These constants say where a cache upstream of a step stores its elements.
 const (
 	cacheNone = iota
 	cacheInMemory

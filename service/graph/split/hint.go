@@ -29,8 +29,8 @@ func (p *Planner) checkHint(opts *pecanv1.JobOptions) error {
 	return nil
 }
 
-// planHint divides the dataset where the author put the hint. Steps above the hint see only their stream's
-// share, as in tf.data.
+// planHint divides the dataset where the author put the hint. Steps downstream of the hint see only their
+// stream's share, as in tf.data.
 func (p *Planner) planHint(plan *pecanv1.Plan, root *graph.Step, env Env) {
 	plan.Cut.Kind = pecanv1.Cut_HINT
 	plan.Cut.Block = 1

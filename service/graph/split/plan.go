@@ -80,7 +80,7 @@ func MakePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan,
 		return nil, err
 	}
 	if plan.NumStreams > 1 {
-		root = p.PushPositionsDown(root)
+		root = p.PushPositionsUpstream(root)
 	}
 	p.planCache(plan, root)
 	return seal(plan), nil
@@ -145,7 +145,8 @@ func (p *Planner) planAssert(plan *pecanv1.Plan, root *graph.Step) {
 	promised := false
 	root.Walk(func(s *graph.Step) { promised = promised || s.Rule.Kind == ops.Asserted })
 	if promised && plan.AssertedCardinality == analysis.Unknown && plan.Cardinality >= 0 {
-		// The assertion is below the root. The steps above it pass its number of elements on to the root.
+		// The assertion is upstream of the root. The steps after it pass its number of elements on to the
+		// root.
 		plan.AssertedCardinality = plan.Cardinality
 	}
 	if plan.AssertedCardinality != analysis.Unknown {
@@ -166,16 +167,16 @@ func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.Jo
 	case pecanv1.Sharding_SHARDING_FILE, pecanv1.Sharding_SHARDING_DATA, pecanv1.Sharding_SHARDING_FILE_OR_DATA:
 		static = env.StaticWorkers
 	}
-	sunk := p.PushPositionsDown(root)
-	w, err := p.chooseBySharding(sunk, sharding, env)
+	pushed := p.PushPositionsUpstream(root)
+	w, err := p.chooseBySharding(pushed, sharding, env)
 	if err != nil {
 		return err
 	}
-	streams, why := p.streams(sunk, w, static)
+	streams, why := p.streams(pushed, w, static)
 	if streams <= 1 && static == 0 && sharding != pecanv1.Sharding_SHARDING_FILE {
 		// The source is one file, or the head is expensive. Dividing the records of that file can still pay.
-		if other := p.choose(sunk, true); !sameEdges(other, w) {
-			if n, otherWhy := p.streams(sunk, other, 0); n > 1 {
+		if other := p.choose(pushed, true); !sameEdges(other, w) {
+			if n, otherWhy := p.streams(pushed, other, 0); n > 1 {
 				w, streams, why = other, n, otherWhy
 			}
 		}
@@ -186,7 +187,7 @@ func (p *Planner) planCut(plan *pecanv1.Plan, root *graph.Step, opts *pecanv1.Jo
 		return nil
 	}
 	p.writeCut(plan, w, streams)
-	p.planResume(plan, sunk, w)
+	p.planResume(plan, pushed, w)
 	return nil
 }
 

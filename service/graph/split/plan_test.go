@@ -48,12 +48,12 @@ func TestPlans(t *testing.T) {
 		"dynamic sharding follows the rules too":            {graph: "range", opts: graphtest.Sharded(dynamic), streams: 16, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: 100},
 		"the workers do not change S":                       {graph: "range", opts: graphtest.Sharded(dynamic), workers: 3, streams: 16, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: 100},
 		"a counted batch is cut in blocks":                  {graph: "map_batch", opts: graphtest.Once, streams: 4, kind: blocks, strategy: exact, block: 8, edge: "RangeDataset", repeat: 1, card: 12},
-		"a filter below a batch leaves remainders":          {graph: "filter_batch", opts: graphtest.Once, streams: 16, kind: elements, strategy: remainder, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
-		"a map above such a batch needs a closing one":      {graph: "filter_batch_map", opts: graphtest.Once, streams: 16, kind: elements, strategy: closing, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
+		"a filter before a batch leaves remainders":         {graph: "filter_batch", opts: graphtest.Once, streams: 16, kind: elements, strategy: remainder, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
+		"a map after such a batch needs a closing stream":   {graph: "filter_batch_map", opts: graphtest.Once, streams: 16, kind: elements, strategy: closing, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
 		"records are cut by files":                          {graph: "records", opts: graphtest.Once, streams: 8, kind: files, strategy: remainder, block: 1, edge: "TensorSliceDataset", repeat: 1, card: -2},
-		"a repeat above a file cache stays in the stream":   {graph: "cache_file", opts: graphtest.Once, streams: 5, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: 60},
+		"a repeat after a file cache stays in the stream":   {graph: "cache_file", opts: graphtest.Once, streams: 5, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: 60},
 		"an endless repeat is removed":                      {graph: "endless", opts: graphtest.Once, streams: 7, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: -1, card: 30},
-		"an endless repeat below a batch stays":             {graph: "endless_batch", opts: graphtest.Once, streams: 4, kind: blocks, strategy: exact, block: 4, edge: "RepeatDataset", repeat: 1, card: -1},
+		"an endless repeat before a batch stays":            {graph: "endless_batch", opts: graphtest.Once, streams: 4, kind: blocks, strategy: exact, block: 4, edge: "RepeatDataset", repeat: 1, card: -1},
 		"sharding FILE cuts by files":                       {graph: "records", opts: graphtest.Sharded(file), workers: 3, streams: 3, kind: files, strategy: remainder, block: 1, edge: "TensorSliceDataset", repeat: 1, card: -2},
 		"sharding DATA cuts by elements":                    {graph: "records", opts: graphtest.Sharded(data), workers: 3, streams: 3, kind: blocks, strategy: exact, block: 8, edge: "FlatMapDataset", repeat: 1, card: -2},
 		"FILE_OR_DATA takes files if there are enough":      {graph: "records", opts: graphtest.Sharded(fileOrData), workers: 8, streams: 8, kind: files, strategy: remainder, block: 1, edge: "TensorSliceDataset", repeat: 1, card: -2},
@@ -64,7 +64,7 @@ func TestPlans(t *testing.T) {
 		"a filter by drawn values divides":                  {graph: "drawn_filtered", opts: graphtest.Once, streams: 16, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: -2},
 		"a variable that counts values divides":             {graph: "counter", opts: graphtest.Once, streams: 4, kind: elements, strategy: exact, block: 1, edge: "RangeDataset", repeat: 1, card: 5},
 		"a variable that a filter sees does not":            {graph: "filtered_counter", opts: graphtest.Once, streams: 1, kind: pecanv1.Cut_NONE, strategy: exact, repeat: 1, card: -2},
-		"a zip of seeded shuffles is cut above both":        {graph: "zip", opts: graphtest.Once, streams: 4, kind: elements, strategy: exact, block: 1, edge: "ShuffleDatasetV3", repeat: 1, card: 50},
+		"a zip of seeded shuffles is cut after both":        {graph: "zip", opts: graphtest.Once, streams: 4, kind: elements, strategy: exact, block: 1, edge: "ShuffleDatasetV3", repeat: 1, card: 50},
 		"records that are read for nothing are not divided": {graph: "enumerate_records", opts: graphtest.Once, streams: 1, kind: pecanv1.Cut_NONE, strategy: exact, repeat: 1, card: -2},
 		"rows that are padded together stay together":       {graph: "padded", opts: graphtest.Once, streams: 4, kind: blocks, strategy: exact, block: 4, edge: "FilterDataset", repeat: 1, card: -2},
 	} {
@@ -76,7 +76,7 @@ func TestPlans(t *testing.T) {
 			}
 			for _, edge := range p.Cut.Edges {
 				if !strings.HasPrefix(edge, c.edge+"/") {
-					t.Errorf("cut above %s, want a %s", edge, c.edge)
+					t.Errorf("cut after %s, want a %s", edge, c.edge)
 				}
 			}
 			if len(p.Cut.Edges) == 0 && c.edge != "" {

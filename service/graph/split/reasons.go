@@ -29,7 +29,7 @@ func (p *Planner) describeCut(w Division) string {
 	if len(w.Edges) > 1 {
 		unit += ", jointly"
 	}
-	return fmt.Sprintf("The dataset is cut above %s, %s", p.edgeNames(w), unit)
+	return fmt.Sprintf("The dataset is cut after %s, %s", p.edgeNames(w), unit)
 }
 
 func (p *Planner) whyOneStream(w Division) string {

@@ -18,7 +18,7 @@ func copyTree(s *graph.Step) *graph.Step {
 }
 
 // RemoveOuterRepeat removes the outermost repeats. It also returns the number of passes that they stood for:
-// 1 without a repeat, -1 for an endless one. Steps may stay above a removed repeat if they treat each
+// 1 without a repeat, -1 for an endless one. Steps may stay downstream of a removed repeat if they treat each
 // element, or each batch, of a pass on its own.
 func (p *Planner) RemoveOuterRepeat(root *graph.Step) (*graph.Step, int64) {
 	passes := int64(1)
@@ -80,7 +80,7 @@ func (p *Planner) outerRepeat(root *graph.Step) *graph.Step {
 			return s
 		case ops.OneToOne, ops.PassThrough, ops.Batched:
 		case ops.Asserted:
-			// An assertion above a repeat counts the elements of all passes.
+			// An assertion downstream of a repeat counts the elements of all passes.
 			return nil
 		case ops.PerElement:
 			if s.Rule.Mixes || p.Facts(s).Endless {
@@ -92,8 +92,8 @@ func (p *Planner) outerRepeat(root *graph.Step) *graph.Step {
 	}
 }
 
-// batchesFit reports whether every batch above a repeat ends where a pass ends. Only then do separate passes
-// give the batches that local execution gives across passes.
+// batchesFit reports whether every batch downstream of a repeat ends where a pass ends. Only then do separate
+// passes give the batches that local execution gives across passes.
 func (p *Planner) batchesFit(root, repeat *graph.Step) bool {
 	single := p.removeStep(root, repeat)
 	for s, above := single, root; above != repeat; s, above = s.In[0], above.In[0] {

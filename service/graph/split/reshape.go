@@ -6,13 +6,13 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// PushPositionsDown moves take, skip and shard below steps that produce each element from one element. The
-// cut above them then needs less of the pipeline in every stream.
-func (p *Planner) PushPositionsDown(s *graph.Step) *graph.Step {
+// PushPositionsUpstream moves take, skip and shard before steps that produce each element from one element. A
+// cut after them then needs less of the pipeline in every stream.
+func (p *Planner) PushPositionsUpstream(s *graph.Step) *graph.Step {
 	c := *s
 	c.In = make([]*graph.Step, len(s.In))
 	for i, in := range s.In {
-		c.In[i] = p.PushPositionsDown(in)
+		c.In[i] = p.PushPositionsUpstream(in)
 	}
 	if c.Rule.Kind != ops.Positional {
 		return &c

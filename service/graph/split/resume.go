@@ -11,11 +11,11 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// A stream that begins at index i leaves out its first i elements, as far upstream as possible. skip(i) above
-// a map gives the same elements as the map above skip(i). skip(i) above a batch of b gives the same elements
-// as the batch above skip(i·b). So the skip moves from the root towards the cut. It stops at a step whose
-// later elements depend on earlier ones, or where the number of earlier elements is not known. The steps that
-// it passed through are not run again for the skipped elements.
+// A stream that begins at index i leaves out its first i elements, as far upstream as possible. A map
+// followed by skip(i) gives the same elements as skip(i) followed by the map. A batch of b followed by
+// skip(i) gives the same elements as skip(i·b) followed by the batch. So the skip moves from the root towards
+// the cut. It stops at a step whose later elements depend on earlier ones, or where the number of earlier
+// elements is not known. The steps that it passed through are not run again for the skipped elements.
 
 // MayMove reports whether a stream that a client has read may continue on another worker. Mode at-most-once
 // never computes an element again. There, the stream may move only if it can begin at any index, recomputes
@@ -122,10 +122,10 @@ func (p *Planner) planResume(plan *pecanv1.Plan, root *graph.Step, w Division) {
 	switch {
 	case again == analysis.WeightNone && blocker == nil:
 		plan.Resume.Strategy = pecanv1.Resume_SEEK
-		addReason(plan, "A stream that moves to another worker resumes at its index above %s: nothing is computed again.", where)
+		addReason(plan, "A stream that moves to another worker resumes at its index after %s: nothing is computed again.", where)
 	case saved:
 		plan.Resume.Strategy = pecanv1.Resume_PARTIAL
-		addReason(plan, "A stream that moves to another worker resumes at its index above %s: the steps upstream run again.", where)
+		addReason(plan, "A stream that moves to another worker resumes at its index after %s: the steps upstream run again.", where)
 	default:
 		plan.Resume.SkipNodes = nil
 		addReason(plan, "A stream that moves to another worker runs again from its start: %s cannot produce an element without those before it.", where)

@@ -101,14 +101,14 @@ func (p *Planner) cutIsFree(w Division) bool {
 	return true
 }
 
-// tailWeight is the heaviest work above the cut.
+// tailWeight is the heaviest work downstream of the cut.
 func (p *Planner) tailWeight(root *graph.Step, w Division) int {
 	weight := analysis.WeightNone
 	eachTail(root, w, func(s *graph.Step) { weight = max(weight, p.Weight(s)) })
 	return weight
 }
 
-// eachTail visits the steps above the cut.
+// eachTail visits the steps downstream of the cut.
 func eachTail(root *graph.Step, w Division, visit func(*graph.Step)) {
 	if _, cut := w.Cuts[root]; cut {
 		return
