@@ -34,9 +34,9 @@ import rows
 MAIN_JOB = """# Benchmarks of the main job
 
 Written by `make bench`, from `main-job.json` beside it; `make bench ROW=<name>` measures one row again.
-Contestants are asked in turns in one run; figures are medians, with the smallest and largest sample in
-brackets. TensorFlow's data service and Pecan both run their dispatcher and workers in
-processes of their own on the same machine.
+Contestants run in turns in one run. Values are medians, with the smallest and largest sample in brackets.
+TensorFlow's data service and Pecan both run their dispatcher and workers in separate processes on the same
+machine.
 """
 # What begins each page, and its rows.
 PAGES: dict[str, tuple[str, dict[str, kinds.Row]]] = {

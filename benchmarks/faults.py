@@ -21,23 +21,24 @@ HEAD = """# What a fault costs
 
 Written by `make bench-faults`, from `faults.json` beside it; `make bench ROW=<name>` measures one row again.
 Dispatcher, workers and trainer are processes of one machine, with the default times of the programs: a
-heartbeat each second, and a worker that says nothing counts as dead after 10 s. An element takes about 1.5 ms
-of a core, and no more than 4 KiB may be on the way to the trainer, so it has next to nothing in store: one that
-has waits that much less.
-Every element carries the time at which it was made, so what a worker made after the fault is told from what was
-on its way. Each trial checks that the fault happened, that streams were leased again, and that each element
-came once. Seconds count from the fault. Figures are medians, with the smallest and largest sample in brackets;
-marks are held against the largest.
+heartbeat each second, and a silent worker counts as dead after 10 s. An element takes about 1.5 ms of a core.
+At most 4 KiB are in flight to the trainer, so it has almost no ready elements. A trainer that has some waits
+that much less.
 
-*To notice*: until the dispatcher counted the worker as lost. *To lease*: until it leased one of its streams
-again. *To the next element*: until the trainer had an element of such a stream that was made after the fault.
-*Longest gap*: between any two elements, of whatever stream. Where the trainer alone has lost a worker, it asks
-whether the worker lives after 3 s of silence, and tells the dispatcher after 9 s to 12 s.
+Every element carries the time of its production, so elements from before and after the fault can be
+distinguished. Each trial checks that the fault happened, that streams were leased again, and that each element
+came once. Seconds count from the fault. Values are medians, with the smallest and largest sample in brackets.
+Limits are compared with the largest sample.
 
-*Made again* counts elements that the trainer's process had already; *taken*, how many `next()` had given of the
-streams of the worker that went. What a worker has ready and has not sent goes with it, and is not counted.
-`SIGTERM` is a goodbye. Workers with checkpoints have `--checkpoint-interval 2s`, so that a trial is short.
-While its reader waits, a worker puts a checkpoint off by one more interval.
+*To notice*: until the dispatcher counted the worker as lost. *To lease*: until it leased one of the worker's
+streams again. *To the next element*: until the trainer had an element of such a stream that was produced after
+the fault. *Longest gap*: between any two elements of any stream. If only the trainer has lost a worker, it
+checks whether the worker lives after 3 s of silence, and reports to the dispatcher after 9 s to 12 s.
+
+*Recomputed* counts elements that the trainer's process had already. *Taken* counts the elements of the lost
+worker's streams that `next()` had returned. Elements that a worker had ready and had not sent are lost with it,
+and are not counted. `SIGTERM` is a goodbye. Workers with checkpoints have `--checkpoint-interval 2s`, so that a
+trial is short. While its reader waits, a worker delays a checkpoint by one more interval.
 """
 
 TOTAL, STRIKE = 4000, 1000
@@ -252,7 +253,7 @@ def _made_again(
     revive(cluster, victim)
     return {
         "taken of its streams": had,
-        "made again": int(recovery["recomputed"]),
+        "recomputed": int(recovery["recomputed"]),
         "begun at an index": int(recovery["started"]),
         "begun from a checkpoint": int(recovery["restored"]),
         "s longest gap": trial.longest_gap(),
@@ -261,7 +262,7 @@ def _made_again(
 
 def _judge_again(slowest: Medians) -> list[Mark]:
     return [
-        at_most(f"{who}: nothing is made again", figures["made again"], 0)
+        at_most(f"{who}: nothing is recomputed", figures["recomputed"], 0)
         for who, figures in slowest.items()
         if "SIGTERM" in who
     ]
@@ -271,5 +272,5 @@ ROWS: dict[str, Row] = {
     "visible-death": Row("a worker is killed, and its connections break", _visible, _judge_visible, by=max),
     "silent-death": Row("a worker falls silent; its connections stay", _silent, _judge_silent, repetitions=3, by=max),
     "dispatcher-death": Row("SIGKILL and an immediate start", _dispatcher, _judge_dispatcher, by=max),
-    "made-again": Row("elements that are computed again", _again, _judge_again, repetitions=3, by=max),
+    "recomputed": Row("recomputed elements", _again, _judge_again, repetitions=3, by=max),
 }

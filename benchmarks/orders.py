@@ -27,18 +27,17 @@ from trial import service
 HEAD = """# What AutoOrder gains
 
 Written by `make bench-orders`, from `orders.json` beside it; `make bench ROW=<name>` measures one row
-again. Contestants are asked in turns; figures are medians, with the smallest and largest sample in brackets.
+again. Contestants run in turns. Values are medians, with the smallest and largest sample in brackets.
 
-*Pipelines* (`benchmarks/pipelines.py`; photographs are the demo's): each is run by two workers with
-`order="auto"` until a worker has tried the order that was planned. The orders that other tolerances and the
-published policy give are asked of `pecan.explain()` then. What they cost is measured and not predicted: this
-process runs the streams' graphs as workers instantiate them for a trial, with nothing made ahead of what is
-asked for, and reads its own CPU. In a turn every order runs the same elements of the same stream. An element
-is one of the dataset's: a batch.
+*Pipelines* (`benchmarks/pipelines.py`; photographs are the demo's): two workers run each pipeline with
+`order="auto"` until a worker has tried the planned order. Then `pecan.explain()` gives the orders of other
+tolerances and of the published policy. Their cost is measured, not predicted. The benchmark runs the streams'
+graphs as workers instantiate them for a trial, without elements that are computed ahead, and reads its own CPU.
+In a turn, every order runs the same elements of the same stream. An element is one of the dataset's: a batch.
 
-*Demo*: the demo's input pipeline with its steps in a bad order, by hand in the best order that is known, and
-in the bad one with `order="auto"` after adoption; the first batches of a pass each, of two workers whose
-trainer only reads. A pass has the photographs three times: a trial of 2 % of a pass has to fit into one.
+*Demo*: the demo's input pipeline with its steps in a bad order, by hand in the best known order, and in the bad
+order with `order="auto"` after adoption. Each runs the first batches of a pass, with two workers and a trainer
+that only reads. A pass has the photographs three times, so that a trial of 2 % of a pass fits into one.
 """
 
 WRITTEN = "as written"

@@ -21,19 +21,19 @@ from trial import costly, service
 HEAD = """# What checkpoints and caches cost
 
 Written by `make bench-recovery`, from `recovery.json` beside it; `make bench ROW=<name>` measures one row
-again. Contestants are asked in turns; figures are medians, with the smallest and largest sample in brackets.
-Two workers on the trainer's machine, files on its local disk.
+again. Contestants run in turns. Values are medians, with the smallest and largest sample in brackets. Two
+workers run on the trainer's machine, with files on its local disk.
 
-*Checkpoints*: four streams, each with its quarter of a shuffle of 4,000 elements of 8 KiB above the work, which
-another worker could not begin at its index. Workers may take a checkpoint each second here, ten times as often
-as by default, so `--checkpoint-share` (1 %) bounds them: a stream takes its next one when all of the last one,
-until it was written, is no more than its part of that of the time since, where a worker's streams share its cores.
-Nothing bounds the first one of a stream, whose
-cost nobody knows. A stream *stands still* until its iterator has told its state; another thread writes it.
+*Checkpoints*: four streams, each with its quarter of a shuffle of 4,000 elements of 8 KiB after the costly
+steps. Another worker could not start such a stream at its index. Workers may take a checkpoint each second
+here, ten times as often as by default, so `--checkpoint-share` (1 %) bounds them. A stream takes its next
+checkpoint when the time of the last one, until it was written, is at most the stream's part of this share of
+the time since. A worker's streams share its cores. Nothing bounds the first checkpoint of a stream, because its
+cost is unknown. A stream is *paused* until its iterator has returned its state. Another thread writes it.
 
-*Caches*: the demo's photographs, decoded and made small, behind that `pecan.cache()`. Each sample has a service
-and a directory of its own: its first epoch is computed, and kept where there is a cache, and its second one is
-read where there is one.
+*Caches*: the demo's photographs, decoded and shrunk, and `pecan.cache()` after that. Each sample has its own
+service and directory. Its first epoch computes, and writes the cache if there is one. Its second epoch reads the
+cache if there is one.
 """
 
 STREAMS, EACH, BUFFER, PAYLOAD = 4, 10_000, 4000, 8 << 10
@@ -79,9 +79,9 @@ def _shuffled(cluster: Cluster) -> Sample:
         figures |= {
             "checkpoints": len(taken),
             "MB of the largest": max(int(_field(line, "bytes")) for line in taken) / 1e6,
-            "ms standing still": 1e3 * stalled / len(taken),
+            "ms paused": 1e3 * stalled / len(taken),
             "ms until written": 1e3 * took / len(taken),
-            "% standing still": 100 * stalled / ran,
+            "% paused": 100 * stalled / ran,
             "% until written": 100 * took / ran,
         }
     return figures
@@ -114,7 +114,7 @@ def _ran(lines: list[str]) -> float:
 def _judge_checkpoints(medians: Medians) -> list[Mark]:
     on = medians[ON]
     return [
-        at_most("streams stand still for ≤ --checkpoint-share (1 %)", on["% standing still"], 100 * SHARE, " %"),
+        at_most("streams are paused for ≤ --checkpoint-share (1 %)", on["% paused"], 100 * SHARE, " %"),
         at_least("throughput with checkpoints: ≥ 97 %", on[percent_of(AGAINST)], 97, " %"),
     ]
 
@@ -139,8 +139,8 @@ def _caches(_: contextlib.ExitStack, settings: Settings) -> Contestants:
     dataset = _photographs(settings)
     return {
         "computed": lambda: _twice(dataset, None),
-        "kept": lambda: _twice(dataset.apply(pecan.cache()), ()),
-        "kept, compressed": lambda: _twice(dataset.apply(pecan.cache()), ("--cache-compress",)),
+        "cached": lambda: _twice(dataset.apply(pecan.cache()), ()),
+        "cached, compressed": lambda: _twice(dataset.apply(pecan.cache()), ("--cache-compress",)),
     }
 
 
@@ -155,7 +155,7 @@ def _twice(dataset: tf.data.Dataset, flags: tuple[str, ...] | None) -> Sample:
         if keeps:
             wait(lambda: _cache(cluster) == "committed", "the cache is whole")
             sizes = [os.stat(path).st_size for path in pathlib.Path(directory).glob("*.seg")]
-            figures["kB kept/image"] = sum(sizes) / count / 1e3
+            figures["kB cached/image"] = sum(sizes) / count / 1e3
         again, rate, cpu = _pass(cluster, distributed)
         assert again == count
         assert not keeps or _cache(cluster) == "used", "the cache was not read"
@@ -188,5 +188,5 @@ ROWS: dict[str, Row] = {
     "checkpoints": Row(
         "a large shuffle with and without checkpoints", _checkpoints, _judge_checkpoints, against=AGAINST
     ),
-    "caches": Row("photographs computed, kept and read", _caches, _judge_caches),
+    "caches": Row("photographs computed, cached and read", _caches, _judge_caches),
 }

@@ -170,13 +170,13 @@ def _guarantees(stack: contextlib.ExitStack, settings: Settings) -> Contestants:
     }
 
 
-GUARANTEES = """The weakest promise that gives each image once when nothing fails is the measure of
-the others: at most once, by a dispatcher that keeps nothing on disk, where nothing is written, kept for a
-successor or computed again. Mode off promises less and gives each image twice with two workers, so it is
-given half of the files: as many images come. *Durable* dispatchers have a work directory and write every
-decision to disk before it holds. Percentages are of the run at most once in the same turn, and every second
-turn goes backwards, since what such a machine gives differs more from minute to minute than guarantees cost;
-the CPU that an image takes differs less.
+GUARANTEES = """The others are compared with the weakest mode that returns each image once if nothing fails: at most once, with
+a dispatcher that keeps nothing on disk. It writes nothing, keeps nothing for a successor and recomputes
+nothing. Mode off promises less and returns each image twice with two workers. It therefore gets half of the
+files, so that as many images come. *Durable* dispatchers have a work directory and write every decision to disk
+before it takes effect. Percentages are of the run at most once in the same turn. Every second turn runs
+backwards, because the speed of such a machine changes more from minute to minute than the modes cost. The CPU
+per image changes less.
 """
 
 
@@ -198,9 +198,9 @@ print(time.perf_counter() - started)
 """
 
 
-SHARED = """One trainer, so that both read everything. Rows of a block that TensorFlow has and the training loop has
-not are with nobody else, so a trainer that shares its job gets small elements one by one, and in blocks one that
-does not.
+SHARED = """One trainer runs, so that both jobs read everything. Rows of a block that TensorFlow holds and the training loop
+has not used are available to no other trainer. A trainer of a shared job therefore gets small elements one by
+one, and a trainer of a private job gets them in blocks.
 """
 PICTURE_BYTES = 150_528
 
