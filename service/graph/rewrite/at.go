@@ -4,59 +4,59 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// At says which stream of which epoch is wanted, and how the worker runs it.
+// At selects a stream of an epoch, and sets how the worker runs it.
 type At struct {
-	// Stream is 0..S-1, or S for the closing stream. With sharding off any number: every stream is the whole dataset.
+	// Stream is 0..S-1, or S for the closing stream. With sharding off it is any number: every stream is the whole dataset.
 	Stream int
 	Epoch  uint64
 	// Seed is the job's seed.
 	Seed uint64
 	Mode pecanv1.Mode
-	// Start is the index at which the stream begins. Elements before it are left out as low in the graph as can be.
+	// Start is the index at which the stream begins. Earlier elements are skipped as close to the source as possible.
 	Start uint64
-	// Restored is the index at which an iterator over the graph goes on with a checkpoint's state. Random ops, whose state
-	// is in none, then draw other values than they drew for the first elements.
+	// Restored is the index at which an iterator continues from a checkpoint. A checkpoint has no state of random ops. They
+	// draw other values than for the first elements, because Restored changes their seeds.
 	Restored uint64
-	// Source is the handle that PecanPull passes to the worker's source op, -1 when there is none.
+	// Source is the handle that PecanPull passes to the worker's source; -1 without one.
 	Source int64
-	// SplitAtCache divides the graph at the plan's cached step: what lies below is StreamGraphs.Below, and CacheSource is the handle under
-	// which the rest pulls its elements.
+	// SplitAtCache divides the graph at the plan's cached step: StreamGraphs.BelowCache has the cached step and all steps
+	// upstream. The other graph pulls their elements under the handle CacheSource.
 	SplitAtCache bool
 	CacheSource  int64
-	// Files are the states of those of Graph.TableFiles that are files, and Job is the id of the job: tables are shared by them.
+	// Files has the states of those strings of TableFiles that name files, and Job is the id of the job. Streams share a
+	// table only if both are equal, or if Files has the states of all files of the table.
 	Files map[string]string
 	Job   string
-	// Threads, when positive, gives the stream a thread pool of its own of that size unless the user chose one.
+	// Threads, if positive, is the size of the stream's private thread pool, unless the user set one.
 	Threads int
-	// RAMBudget, when positive, bounds what tf.data's autotuning may use for buffers, bytes.
+	// RAMBudget, if positive, bounds the bytes that tf.data's autotuning may use for buffers.
 	RAMBudget int64
-	// Serial has every step make one element after another, when it is asked for. In a context with one thread for functions the CPU that
-	// an element takes is then spent while it is asked for, by the thread that asks and by that one.
+	// Serial makes every step compute one element at a time, when it is requested. In a context with one thread for
+	// functions, only the requesting thread and that thread spend CPU on an element, and only during the request.
 	Serial bool
-	// Keyed has the stream run as in mode deterministic, with all that can be keyed keyed.
+	// Keyed makes the stream run as in mode deterministic, with keyed randomness in all steps that support it.
 	Keyed bool
-	// Top, when not empty, is the step whose elements the stream gives: what stands above it is left out.
+	// Top, if not empty, is the last step of the stream. Steps downstream of it are left out.
 	Top string
-	// Meters, when not empty, has steps counted that tf.data's own model of a running iterator forgets, under this name: one
-	// that no other iterator of the process has.
+	// Meters, if not empty, is the name of a resource in which meters count the steps that tf.data's model of a running
+	// iterator forgets. No other iterator of the process may have the same name.
 	Meters string
 }
 
-// StreamGraphs are the graphs that a worker runs for one stream: A alone, or A feeding B through PecanPull.
-//
-// Divided at a cached step, Below is what lies under it, and A begins with what the worker gives.
+// StreamGraphs are the graphs that a worker runs for one stream: A alone, or A and B, which reads A's elements through
+// PecanPull. In a stream that is divided at a cached step, A reads the elements of BelowCache from the worker.
 type StreamGraphs struct {
 	A          []byte
 	B          []byte
 	BelowCache []byte
-	// FileNames are the strings in Below that may be names of files.
+	// FileNames are the strings in BelowCache that may be names of files.
 	FileNames []string
 	// Files are At.Files.
 	Files map[string]string
-	// Shared are the tables and variables in the graphs that other streams find by their names: made with the graphs' datasets, and
-	// freed by Freeing.
+	// Shared are the tables and variables in the graphs that streams share by their names. The graphs' datasets create them,
+	// and the graph of ReleaseGraph frees them.
 	Shared []Shared
-	// Ops are the ops of the registered graph's dataset nodes, by name. A stream may run a step as another op.
+	// Ops are the ops of the registered graph's dataset nodes, by name. A stream may run a step with another op.
 	Ops map[string]string
 	// Output is the name of the _Retval node that marks the dataset in A and B.
 	Output string

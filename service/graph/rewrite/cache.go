@@ -10,7 +10,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// findCached finds the cached step of a plan under a step, and tells whether a cache of tf.data stands between them.
+// findCached returns the plan's cached step upstream of a step, with its position. The position records whether a
+// tf.data cache is between the two steps.
 func findCached(top *graph.Step, plan *pecanv1.Plan, at position) (*graph.Step, position) {
 	for s := top; ; s = s.In[0] {
 		if s.Node.GetName() == plan.GetCache().GetNode() {
@@ -23,17 +24,17 @@ func findCached(top *graph.Step, plan *pecanv1.Plan, at position) (*graph.Step, 
 	}
 }
 
-// splitAtCache writes what lies below the plan's cached step as a graph of its own, and has the rest take its elements from
-// the worker. top is the step whose graph is about to be written.
+// splitAtCache writes the plan's cached step and all steps upstream as a separate graph. The rest of the graph gets their
+// elements from the worker. top is the last step of the rest.
 func (e *editor) splitAtCache(top *graph.Step, at position) error {
 	mark, at := findCached(top, e.cachePlan, at)
 	if mark == nil {
 		return nil
 	}
-	under := e.fork()
-	// What is left out at the start is left out above: a segment has all elements.
-	under.skips = nil
-	graphs, err := under.finishGraph(under.emit(mark, at), mark.Node)
+	upstream := e.fork()
+	// A cache segment has all elements, so the skip at the stream's start is in the other graph.
+	upstream.skips = nil
+	graphs, err := upstream.finishGraph(upstream.emit(mark, at), mark.Node)
 	if err != nil {
 		return err
 	}
@@ -54,7 +55,7 @@ func (e *editor) splitAtCache(top *graph.Step, at position) error {
 	return nil
 }
 
-// mayBeFiles gives the strings of a serialised graph that may be names of files, sorted.
+// mayBeFiles returns the strings of a serialised graph that may be names of files, sorted.
 func mayBeFiles(serialised []byte) []string {
 	var def tf.GraphDef
 	if proto.Unmarshal(serialised, &def) != nil {
@@ -62,11 +63,11 @@ func mayBeFiles(serialised []byte) []string {
 	}
 	found := map[string]bool{}
 	for _, n := range def.GetNode() {
-		takeFileNames(n, found)
+		addFileNames(n, found)
 	}
 	for _, f := range def.GetLibrary().GetFunction() {
 		for _, n := range f.GetNodeDef() {
-			takeFileNames(n, found)
+			addFileNames(n, found)
 		}
 	}
 	return sortedNames(found)

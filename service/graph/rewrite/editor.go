@@ -15,34 +15,34 @@ type editor struct {
 	plan  planFacts
 	at    At
 	seeds seedSource
-	// index says where the numbers of elements travel, for steps that draw by them.
+	// index is the plan of the index column, for steps with keyed randomness.
 	index indexColumn
-	// sequenced are the steps that work on one element after another, so that their draws come in order.
+	// sequenced are the steps that compute one element at a time, so that they draw random values in order.
 	sequenced map[string]bool
-	// serial: functions are being written for such a step.
+	// serial: the functions of such a step are being written.
 	serial bool
-	// cachePlan is the plan at whose cached step the graph is divided, nil when it is not. What lies below is written to below, and
-	// stopOutput stands for the output of stop.
+	// cachePlan is the plan at whose cached step the graph is divided; nil if it is not divided. below is the graph upstream
+	// and names the file names in it. stop is the cached step, and stopOutput the node that replaces its output.
 	cachePlan  *pecanv1.Plan
 	below      []byte
 	names      []string
 	stop       *graph.Step
 	stopOutput string
-	// shared are the tables and variables that other streams find by their names.
+	// shared are the tables and variables that streams share by their names.
 	shared []Shared
-	// seededFunctions remembers which functions hold something that a stream sets.
+	// seededFunctions has the results of needsClone.
 	seededFunctions map[string]bool
-	// assigned finds the node that gives a variable its value.
+	// assigned has the node that assigns the first value of each variable.
 	assigned map[string]*tf.NodeDef
-	// skips is how many elements are left out above a step, for a stream that begins at an index.
+	// skips is the number of elements that are skipped after a step, for a stream that begins at an index.
 	skips map[*graph.Step]int64
-	// skippedBelow are the steps above those, which see nothing of the elements that are left out.
+	// skippedBelow are the steps downstream of those, which do not get the skipped elements.
 	skippedBelow map[*graph.Step]bool
-	// clones counts function nodes that were copied, to refuse graphs that would grow without measure.
+	// clones counts the copied function nodes, to refuse graphs that would grow without bound.
 	clones int
 }
 
-// planFacts is the part of a plan that rewriting looks at.
+// planFacts are the fields of a plan that the rewrites need.
 type planFacts struct {
 	streams  int64
 	division split.Division
@@ -52,7 +52,7 @@ type planFacts struct {
 
 func (e *editor) ordered() bool { return e.at.Mode.String() == "MODE_DETERMINISTIC" }
 
-// fork starts a second graph that begins as this one stands.
+// fork returns an editor for a second graph that starts from the current state of this one.
 func (e *editor) fork() *editor {
 	c := *e
 	c.Editor = e.Editor.Fork()

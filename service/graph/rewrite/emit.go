@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// outputOf gives types and shapes of what a step gives now.
+// outputOf returns the types and shapes of a step's output, with the index if the step returns it.
 func (e *editor) outputOf(s *graph.Step) ([]tf.DataType, []*tf.TensorShapeProto) {
 	types, shapes := e.g.OutputTypes(s.OutputOf), e.g.OutputShapes(s.OutputOf)
 	if e.index.out[s] {
@@ -20,7 +20,8 @@ func (e *editor) outputOf(s *graph.Step) ([]tf.DataType, []*tf.TensorShapeProto)
 	return types, shapes
 }
 
-// writeTree writes a step and all below it, divided at the cached step when there is one; like is whose elements come out.
+// writeTree writes a step and all steps upstream, divided at the cached step if there is one. like is the node whose
+// types and shapes the output has.
 func (e *editor) writeTree(root *graph.Step, like *tf.NodeDef, at position) (*StreamGraphs, error) {
 	if e.cachePlan != nil {
 		if err := e.splitAtCache(root, at); err != nil {
@@ -35,10 +36,10 @@ func (e *editor) writeTree(root *graph.Step, like *tf.NodeDef, at position) (*St
 	return graphs, nil
 }
 
-// finishGraph ends one graph: our options last, then the result.
+// finishGraph completes a graph: it adds meters, the options of Pecan and the result.
 func (e *editor) finishGraph(root string, like *tf.NodeDef) (*StreamGraphs, error) {
 	if e.clones > e.g.Limits().MaxNodes {
-		return nil, reason.New(reason.GraphLimit, "the dataset's functions grow to more than %d nodes when each call gets seeds of its own: simplify the pipeline", e.g.Limits().MaxNodes)
+		return nil, reason.New(reason.GraphLimit, "the dataset's functions have more than %d nodes if each call gets its own seeds: simplify the pipeline", e.g.Limits().MaxNodes)
 	}
 	shapes := e.g.OutputShapes(like)
 	if n := e.Node(like.GetName()); n != nil && !strings.HasPrefix(root, indexPrefix) {
@@ -53,7 +54,7 @@ func (e *editor) finishGraph(root string, like *tf.NodeDef) (*StreamGraphs, erro
 	return &StreamGraphs{A: raw, Ops: e.ops(), Output: e.g.Retval().GetName()}, nil
 }
 
-// emit wires a step and all below it, with the cut where the plan has it, and gives the node that stands for its output.
+// emit connects a step and all steps upstream, with the cut of the plan. It returns the node of the step's output.
 func (e *editor) emit(s *graph.Step, at position) string {
 	if s == e.stop {
 		return e.stopOutput
@@ -92,7 +93,7 @@ func (e *editor) emit(s *graph.Step, at position) string {
 	return e.skip(s, name)
 }
 
-// emitAbove wires the steps from the root down to one step, whose output is given by a node.
+// emitAbove connects the steps downstream of a step up to the root. output is the node of that step's output.
 func (e *editor) emitAbove(s, stop *graph.Step, output string) string {
 	if s == stop {
 		return output
@@ -109,7 +110,7 @@ func (e *editor) emitAbove(s, stop *graph.Step, output string) string {
 	return e.passIndexOn(s)
 }
 
-// wire connects a step to its inputs where they changed.
+// wire connects a step to its changed inputs.
 func (e *editor) wire(s *graph.Step, inputs []string) {
 	for i, input := range inputs {
 		if e.Node(s.Node.GetName()).GetInput()[s.InAt[i]] != input {

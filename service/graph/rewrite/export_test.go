@@ -1,6 +1,6 @@
 package rewrite
 
-// What the tests compare graphs with.
+// Names that the tests compare graphs with.
 const (
 	AnonymousVariable = anonymousVariable
 	CycleLength       = cycleLength
@@ -8,8 +8,8 @@ const (
 	ParallelBatchOp   = parallelBatchOp
 )
 
-// Wakes are the ops that pay for a resource of meters above them.
+// Wakes are the ops that become expensive if a resource of meters is downstream of them.
 var Wakes = wakesPerElement
 
-// WorksAhead tells whether an op computes elements before they are requested, or several at once.
+// WorksAhead returns whether an op computes elements before they are requested, or several at once.
 func WorksAhead(op string) bool { return prefetches(op) }

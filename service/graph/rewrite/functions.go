@@ -8,7 +8,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// needsClone tells whether a function, or one it calls, holds something that a stream sets.
+// needsClone returns whether a stream changes a node of a function, or of a function that it calls.
 func (e *editor) needsClone(name string) bool {
 	if known, ok := e.seededFunctions[name]; ok {
 		return known
@@ -37,7 +37,7 @@ func (e *editor) findNeedsClone(name string) bool {
 	return false
 }
 
-// cloneFunction copies a function for one path of calls, so that what is seeded in it is seeded for that path alone.
+// cloneFunction copies a function for one path of calls, so that its seeds hold for that path only.
 func (e *editor) cloneFunction(name, path string, at position) string {
 	clone := name + nodedef.CloneInfix + nodedef.ShortHash(path)
 	original := e.Function(name)
@@ -66,12 +66,13 @@ func (e *editor) cloneFunction(name, path string, at position) string {
 	return clone
 }
 
-// cycleLength is how many inputs an interleave inside a function reads in turn whose user left that to tf.data: there it is
-// the number of the worker's cores, and so would be the order. Outside of functions the trainer has put in its own number.
+// cycleLength is the number of inputs that an interleave inside a function reads in turn, if the user left it to tf.data.
+// tf.data would use the number of the worker's cores, and the order of elements would depend on the worker. Outside of
+// functions the trainer has set its own number.
 const cycleLength = 8
 
-// rewriteNested changes one node of a cloned function and gives the constants that it needs beside it.
-func (e *editor) rewriteNested(c *tf.NodeDef, path string, at position, inside map[string]*tf.NodeDef) (beside []*tf.NodeDef) {
+// rewriteNested changes a node of a cloned function, and returns the constants that the node needs.
+func (e *editor) rewriteNested(c *tf.NodeDef, path string, at position, inside map[string]*tf.NodeDef) (constants []*tf.NodeDef) {
 	if e.plan.streams > 1 && at.belowCut || analysis.NeedsRepeatableOrder(e.at.Mode) {
 		if v, ok := c.Attr["deterministic"]; ok && string(v.GetS()) != "true" {
 			c.Attr["deterministic"] = nodedef.BytesAttr("true")
@@ -82,22 +83,22 @@ func (e *editor) rewriteNested(c *tf.NodeDef, path string, at position, inside m
 		if cycle, ok := e.p.NestedInt(c, "cycle_length", inside); ok && cycle < 0 {
 			fixed := "pecan_cycle_" + c.GetName()
 			c.Input[e.g.InputIndex(c, "cycle_length")] = fixed + ":output:0"
-			beside = append(beside, nodedef.Int64Const(fixed, cycleLength))
+			constants = append(constants, nodedef.Int64Const(fixed, cycleLength))
 		}
 	}
 	if crashesOnEmptyRows(e.g, c) {
 		e.sliceBatches(c, path)
 	}
 	if size, ok := e.p.NestedInt(c, "buffer_size", inside); ok && ops.Rules[c.GetOp()].Kind == ops.Shuffled && size > graph.MaxShuffleBuffer {
-		room := "pecan_buffer_" + c.GetName()
-		c.Input[e.g.InputIndex(c, "buffer_size")] = room + ":output:0"
-		beside = append(beside, nodedef.Int64Const(room, graph.MaxShuffleBuffer))
+		size := "pecan_buffer_" + c.GetName()
+		c.Input[e.g.InputIndex(c, "buffer_size")] = size + ":output:0"
+		constants = append(constants, nodedef.Int64Const(size, graph.MaxShuffleBuffer))
 	}
 	if e.serial && c.GetOp() == "PrefetchDataset" {
-		// Elements are made when they are asked for, so that datasets which are read in turn draw in turn.
+		// Elements are computed on request, so that datasets that are read in turn draw random values in turn.
 		off := "pecan_buffer_" + c.GetName()
 		c.Input[e.g.InputIndex(c, "buffer_size")] = off + ":output:0"
-		beside = append(beside, nodedef.Int64Const(off, 0))
+		constants = append(constants, nodedef.Int64Const(off, 0))
 	}
 	if e.serial && e.g.Ops().IsDataset(c.GetOp()) && ops.IsParallel(c.GetOp()) {
 		e.serialise(c)
@@ -110,14 +111,14 @@ func (e *editor) rewriteNested(c *tf.NodeDef, path string, at position, inside m
 		seed, ok1 := e.p.NestedInt(c, "seed", inside)
 		seed2, ok2 := e.p.NestedInt(c, "seed2", inside)
 		if !ok1 || !ok2 {
-			return beside
+			return constants
 		}
 		at.start = 0
 		a, b := e.seedPair(c, at, seed, seed2, path)
 		one, two := "pecan_seed_"+c.GetName(), "pecan_seed2_"+c.GetName()
 		c.Input[e.g.InputIndex(c, "seed")] = one + ":output:0"
 		c.Input[e.g.InputIndex(c, "seed2")] = two + ":output:0"
-		beside = append(beside, nodedef.Int64Const(one, a), nodedef.Int64Const(two, b))
+		constants = append(constants, nodedef.Int64Const(one, a), nodedef.Int64Const(two, b))
 	}
-	return beside
+	return constants
 }

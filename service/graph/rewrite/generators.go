@@ -7,12 +7,12 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// anonymousVariable is the name by which TensorFlow makes a new variable each time that the node runs.
+// anonymousVariable is the name for which TensorFlow creates a new variable each time the node runs.
 const anonymousVariable = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
-// privateVariables gives a stream copies of its own of the variables that a step changes: streams in one worker, and two
-// runs of one stream, must not see each other's. States of random generators are made anew besides, or every stream of
-// every epoch would draw the same numbers.
+// privateVariables gives a stream private copies of the variables that a step changes. Streams in one worker, and two
+// runs of one stream, must not share them. The states of random generators also get new values, because otherwise all
+// streams of all epochs would draw the same random values.
 func (e *editor) privateVariables(n *tf.NodeDef, at position) {
 	if e.plan.off {
 		at.belowCut = false
@@ -28,9 +28,9 @@ func (e *editor) privateVariables(n *tf.NodeDef, at position) {
 	}
 }
 
-// deriveGeneratorState sets the number that a generator starts from. Generators that start alike in the trainer start alike in
-// every stream: layers of one seed stay aligned. A graph with no cut keeps the user's state in the first epoch, and with
-// it the values of a local run.
+// deriveGeneratorState sets the first state of a generator. Generators with equal states in the trainer have equal states
+// in every stream, so layers with one seed stay aligned. A graph without a cut keeps the user's state in the first epoch,
+// so its values are those of a local run.
 func (e *editor) deriveGeneratorState(assign *tf.NodeDef, generator bool, at position) {
 	state := e.g.NodeOf(assign.GetInput()[1])
 	values, ok := nodedef.Ints(state)
@@ -38,8 +38,8 @@ func (e *editor) deriveGeneratorState(assign *tf.NodeDef, generator bool, at pos
 	if !ok || len(values) == 0 || t.GetDtype() == tf.DataType_DT_BOOL {
 		return
 	}
-	// Of a tf.random.Generator, the key is the last number, whatever the algorithm. Other generators hold a seed and may
-	// count in the number behind it; TensorFlow's stateless ops take 31 bits of either.
+	// The key of a tf.random.Generator is the last number, for every algorithm. Other generators have a seed, and perhaps a
+	// counter in the next number. TensorFlow's stateless ops use 31 bits of each.
 	key := 0
 	if generator {
 		key = len(values) - 1

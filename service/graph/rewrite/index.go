@@ -9,25 +9,27 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// indexColumn is where the numbers of elements travel as one more component, the last one: from as near to the cut as they get up
-// to the last step that draws by them. A filter between changes no values that way.
+// indexColumn is the plan of the index column: the index of an element as an additional, last component. The column
+// begins as close to the cut as possible and ends at the last step with keyed randomness. A filter between them does not
+// change the values that such a step draws, because the index stays with its element.
 type indexColumn struct {
-	// in and out: a step takes numbers, and gives them on.
+	// in and out: the step gets the index column, and returns it.
 	in, out map[*graph.Step]bool
-	// number: elements are numbered above the step (and above the cut, if that is there).
+	// number: the index column begins after the step, and after the cut if the cut is there.
 	number map[*graph.Step]bool
-	// skipped is how many elements are left out above a step, in a stream that begins at an index.
+	// skipped is the number of elements that are skipped after the step, in a stream that begins at an index.
 	skipped map[*graph.Step]int64
 }
 
-// planIndex plans the carriage for keyed steps.
+// planIndex plans the index column for the steps with keyed randomness.
 func (e *editor) planIndex(root *graph.Step) {
 	e.index = indexColumn{in: map[*graph.Step]bool{}, out: map[*graph.Step]bool{}, number: map[*graph.Step]bool{}, skipped: map[*graph.Step]int64{}}
 	var below func(s *graph.Step, wanted bool)
 	below = func(s *graph.Step, wanted bool) {
 		_, cut := e.plan.division.Cuts[s]
 		keyed := e.p.Keyed[s.Node.GetName()]
-		// Above a cached step elements are numbered anew: what is kept has no numbers, and whether it is kept is not to be seen.
+		// The index column begins again after a cached step. Cached elements have no index, and the elements must not depend on
+		// the cache.
 		through := !cut && s != e.plan.division.Batch && !e.g.IsCacheMark(s.Node) && passesIndex(s)
 		e.index.out[s] = wanted && through
 		e.index.number[s] = wanted && !through
@@ -42,7 +44,7 @@ func (e *editor) planIndex(root *graph.Step) {
 	below(root, false)
 }
 
-// passesIndex tells whether a step can hand one more component on for each element.
+// passesIndex returns whether a step can return an additional component for each element.
 func passesIndex(s *graph.Step) bool {
 	switch s.Rule.Kind {
 	case ops.PassThrough, ops.Positional, ops.Asserted:
@@ -56,9 +58,9 @@ func passesIndex(s *graph.Step) bool {
 }
 
 const (
-	// indexPrefix begins the names of what numbers elements; the name of the node that gives them follows.
+	// indexPrefix begins the names of the nodes of an index column. The name of the node whose elements they number follows.
 	indexPrefix = "pecan_index/"
-	// indexArg is the argument by which a function gets the number.
+	// indexArg is the argument of a function for the index.
 	indexArg = "pecan_index"
 )
 
@@ -67,7 +69,7 @@ func numbered(types []tf.DataType, shapes []*tf.TensorShapeProto) ([]tf.DataType
 	return types, append(append([]*tf.TensorShapeProto(nil), shapes...), nodedef.Shape())
 }
 
-// addIndex adds the numbers to what a step gives, where that is their beginning.
+// addIndex adds the index column to the output of a step, if the column begins there.
 func (e *editor) addIndex(s *graph.Step, input string) string {
 	if !e.index.number[s] {
 		return input
@@ -81,7 +83,7 @@ func (e *editor) addIndex(s *graph.Step, input string) string {
 	return e.Add(zip)
 }
 
-// passIndexOn lets a step take the numbers, draw by them and give them on.
+// passIndexOn makes a step get the index column, draw random values from it, and return it.
 func (e *editor) passIndexOn(s *graph.Step) string {
 	name := s.Node.GetName()
 	if !e.index.in[s] {
@@ -105,7 +107,7 @@ func (e *editor) passIndexOn(s *graph.Step) string {
 	if e.index.out[s] {
 		return name
 	}
-	// A filter gives what it gets; the number goes behind it.
+	// A filter returns its input, so a map after it removes the index.
 	return e.dropNumbers(name, types, shapes)
 }
 

@@ -9,15 +9,15 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// Instantiate writes the graphs of one stream. Equal arguments give equal bytes, on every worker.
+// Instantiate returns the graphs of one stream. Equal arguments give equal bytes, on every worker.
 func Instantiate(g *graph.Graph, plan *pecanv1.Plan, at At) (*StreamGraphs, error) {
 	switch {
 	case plan.GetFingerprint() != g.Fingerprint():
-		return nil, reason.New(reason.Internal, "a plan for dataset %s does not fit dataset %s", plan.GetFingerprint(), g.Fingerprint())
+		return nil, reason.New(reason.Internal, "the plan is for dataset %s, not for dataset %s", plan.GetFingerprint(), g.Fingerprint())
 	case plan.GetHash() != split.PlanHash(plan):
-		return nil, reason.New(reason.Internal, "the plan for dataset %s was changed after it was made", g.Fingerprint())
+		return nil, reason.New(reason.Internal, "the plan for dataset %s changed after the dispatcher made it", g.Fingerprint())
 	case at.Stream < 0, plan.GetNumStreams() > 0 && at.Stream > split.LastStream(plan):
-		return nil, reason.New(reason.StreamUnknown, "stream %d is asked for, the plan has streams 0 to %d", at.Stream, split.LastStream(plan))
+		return nil, reason.New(reason.StreamUnknown, "the plan has no stream %d, only streams 0 to %d", at.Stream, split.LastStream(plan))
 	}
 	if at.Keyed {
 		at.Mode = pecanv1.Mode_MODE_DETERMINISTIC
@@ -42,7 +42,7 @@ func Instantiate(g *graph.Graph, plan *pecanv1.Plan, at At) (*StreamGraphs, erro
 	return graphs, err
 }
 
-// stream writes the graphs.
+// stream writes the graphs of a dataset whose steps are a tree, or of an undivided one.
 func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 	g, at := e.g, e.at
 	root, isTree := g.Steps()
@@ -90,7 +90,7 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 	return e.writeDivided(root)
 }
 
-// streamEnd gives the step at which the stream ends, and the way without a batch that stands above it.
+// streamEnd returns the last step of the stream, and the division without a batch downstream of that step.
 func (e *editor) streamEnd(root *graph.Step, w split.Division) (*graph.Step, split.Division, error) {
 	for s := root; ; s = s.In[0] {
 		if e.at.Top == "" || s.Node.GetName() == e.at.Top {
@@ -100,10 +100,10 @@ func (e *editor) streamEnd(root *graph.Step, w split.Division) (*graph.Step, spl
 			w.Batch, w.Strategy = nil, split.ExactBatches
 		}
 		if len(s.In) != 1 || s.In[0] == nil {
-			return nil, split.Division{}, reason.New(reason.Internal, "there is no step %s below the result alone", nodedef.Quote(e.at.Top))
+			return nil, split.Division{}, reason.New(reason.Internal, "the dataset has no step %s with only one path to the result", nodedef.Quote(e.at.Top))
 		}
 		if _, cut := w.Cuts[s]; cut {
-			return nil, split.Division{}, reason.New(reason.Internal, "step %s stands below the cut", nodedef.Quote(e.at.Top))
+			return nil, split.Division{}, reason.New(reason.Internal, "step %s is upstream of the cut", nodedef.Quote(e.at.Top))
 		}
 	}
 }
@@ -122,7 +122,7 @@ func (e *editor) writeDivided(root *graph.Step) (*StreamGraphs, error) {
 	if int64(e.at.Stream) < e.plan.streams && e.p.WhyNoStart(root, w, e.at.Mode) == "" {
 		e.startAt(root, e.at.Start)
 	} else if e.at.Start > 0 {
-		return nil, reason.New(reason.Internal, "stream %d cannot begin at element %d", e.at.Stream, e.at.Start)
+		return nil, reason.New(reason.Internal, "stream %d cannot start at element %d", e.at.Stream, e.at.Start)
 	}
 	if w.Batch == nil {
 		return e.writeTree(root, root.OutputOf, position{})

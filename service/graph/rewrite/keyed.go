@@ -8,10 +8,11 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// withIndexArgument copies a step's function with the number behind the components that it takes, before what it captures.
-func (e *editor) withIndexArgument(name, path string, components int, keyed, gives bool) string {
+// withIndexArgument returns the name of a copy of a step's function with the index as an argument: after the components,
+// before the captured arguments. With returns, the copy also returns the index.
+func (e *editor) withIndexArgument(name, path string, components int, keyed, returns bool) string {
 	f := e.withIndex(name, name+"_pecan_index_"+nodedef.ShortHash(path), components, keyed)
-	if gives {
+	if returns {
 		const result = indexArg + "_result"
 		f.Signature.OutputArg = append(append([]*tf.OpDef_ArgDef(nil), f.Signature.OutputArg...), &tf.OpDef_ArgDef{Name: result, Type: tf.DataType_DT_INT64})
 		f.NodeDef = append(f.NodeDef, nodedef.Identity(result, indexArg, tf.DataType_DT_INT64))
@@ -24,7 +25,7 @@ func (e *editor) withIndexArgument(name, path string, components int, keyed, giv
 	return f.Signature.Name
 }
 
-// withIndex copies a function with one more argument, and draws by it.
+// withIndex copies a function with the index as an additional argument. If keyed, the copy draws random values from it.
 func (e *editor) withIndex(name, copied string, at int, keyed bool) *tf.FunctionDef {
 	from := e.Function(name)
 	sig := from.GetSignature()
@@ -60,7 +61,8 @@ func (e *editor) withIndex(name, copied string, at int, keyed bool) *tf.Function
 	return f
 }
 
-// makeStatelessNodes puts the stateless twins of a function's random ops in, and hands the number to the functions it calls.
+// makeStatelessNodes replaces a function's random ops by stateless ones, and passes the index to the functions that it
+// calls.
 func (e *editor) makeStatelessNodes(f *tf.FunctionDef) {
 	const counter, alg = indexArg + "_counter", indexArg + "_alg"
 	draws := false
@@ -87,7 +89,7 @@ func (e *editor) makeStatelessNodes(f *tf.FunctionDef) {
 	if !draws {
 		return
 	}
-	// Philox counts samples in the lower half of its counter; the upper half has the number of the element.
+	// Philox counts samples in the lower half of its counter. The upper half is the index of the element.
 	f.NodeDef = append(f.NodeDef,
 		nodedef.Const(alg, &tf.TensorProto{Dtype: tf.DataType_DT_INT32, TensorShape: nodedef.Shape(), IntVal: []int32{philox}}),
 		nodedef.Const(counter+"_low", &tf.TensorProto{Dtype: tf.DataType_DT_UINT64, TensorShape: nodedef.Shape(), Uint64Val: []uint64{0}}),
@@ -96,10 +98,10 @@ func (e *editor) makeStatelessNodes(f *tf.FunctionDef) {
 		nodedef.Pack(counter, tf.DataType_DT_UINT64, counter+"_low:output:0", counter+"_high:y:0"))
 }
 
-// philox is the number of the one algorithm that all stateless ops have on every device.
+// philox is the number of the only algorithm that all stateless ops support on every device.
 const philox = 1
 
-// anyDraws tells whether one of the functions that a node calls draws. Clones draw what their originals do.
+// anyDraws returns whether a function that a node calls draws random values. It examines the originals of clones.
 func (e *editor) anyDraws(n *tf.NodeDef) bool {
 	for _, called := range nodedef.CalledFunctions(n) {
 		if e.g.Function(called) == nil {
@@ -112,7 +114,7 @@ func (e *editor) anyDraws(n *tf.NodeDef) bool {
 	return false
 }
 
-// makeStateless makes a stateful random op, whose seeds are derived already, its stateless twin.
+// makeStateless turns a stateful random op into the stateless one. The op's seeds must be derived already.
 func (e *editor) makeStateless(f *tf.FunctionDef, c *tf.NodeDef, counter, alg string) {
 	to := ops.StatelessOps[c.GetOp()]
 	key := drawKey(c.Attr["seed"].GetI(), c.Attr["seed2"].GetI())

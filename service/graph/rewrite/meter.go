@@ -9,26 +9,26 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// tf.data's model of a running iterator forgets a node when its iterator goes, and most steps drop the iterators below them
-// when those have come to their end: at the end of a stream nothing is left of what was below a batch or a filter. So what a
-// step gives is counted by a meter above it (a stock op that passes elements on) wherever that can happen. Meters count in a
-// resource that outlives them, exactly, also over repeats and steps that stop early. One costs 0.5 to 1 µs per element; where
-// the model keeps a node to the end there is none.
+// tf.data's model of a running iterator forgets a node when the node's iterator is deleted. Most steps delete the iterators
+// of their inputs at the end of the input. At the end of a stream the model has no node upstream of a batch or a filter. So
+// Pecan adds a meter after each step that the model may forget: a stock op that returns its input and counts it.
+// Meters count in a resource that outlives them. Their counts are exact, also with repeats and with steps that stop early. A
+// meter costs 0.5 to 1 µs per element. A node that the model keeps to the end gets none.
 //
-// The resource is dear to some parallel steps: where they see it, each has a thread that wakes up with every element, 25 µs of CPU. So
-// it is kept below them where that is possible: what gives an element for each that it gets needs no meter above a counted step.
+// The resource makes some parallel steps expensive: a step upstream of it has a thread that wakes up for every element, which
+// takes 25 µs of CPU. So the resource is upstream of these steps if possible. A step that returns one element for each input
+// needs no meter if its input is counted.
 
-// meterPrefix begins the names of meters; the name of the node that is counted follows.
+// meterPrefix begins the names of meters. The name of the counted node follows.
 const meterPrefix = "pecan_meter/"
 
-// keepsInput are ops whose input stays in the model as long as they do.
+// keepsInput are ops whose inputs stay in the model as long as the ops themselves.
 var keepsInput = map[string]bool{
 	"MapDataset": true, "ParallelMapDataset": true, "ParallelMapDatasetV2": true, "PrefetchDataset": true, "OptionsDataset": true,
 	"ParseExampleDatasetV2": true,
 }
 
-// modelled are ops whose steps the model can be asked about: it has a node for each under the op's own name. Others get a
-// meter in any case.
+// modelled are ops that the model knows: it has a node with the op's name for each step. Other ops always get a meter.
 var modelled = map[string]bool{
 	"MapDataset": true, "ParallelMapDataset": true, "ParallelMapDatasetV2": true, "PrefetchDataset": true, "ParseExampleDatasetV2": true,
 	"RangeDataset": true, "TensorSliceDataset": true, "TFRecordDataset": true, "TFRecordDatasetV2": true, "FilterDataset": true,
@@ -36,22 +36,23 @@ var modelled = map[string]bool{
 	"BatchDatasetV2": true, "ParallelBatchDataset": true, "PaddedBatchDatasetV2": true, "UnbatchDataset": true,
 }
 
-// wakesPerElement are ops that pay for a resource of meters above them. tf.data makes parallel maps of plain ones.
+// wakesPerElement are ops that become expensive if a resource of meters is downstream of them. Plain maps are listed,
+// because tf.data makes them parallel.
 var wakesPerElement = map[string]bool{
 	"MapDataset": true, "ParallelMapDataset": true, "ParallelMapDatasetV2": true, "ParallelBatchDataset": true, "ParseExampleDatasetV2": true,
 }
 
-// oneForOne are ops that give, in the end, an element for each that they get.
+// oneForOne are ops that have returned one element for each input when the input ends.
 var oneForOne = map[string]bool{
 	"MapDataset": true, "ParallelMapDataset": true, "ParallelMapDatasetV2": true, "PrefetchDataset": true, "OptionsDataset": true,
 	"ParseExampleDatasetV2": true, "ShuffleDataset": true, "ShuffleDatasetV2": true, "ShuffleDatasetV3": true,
 	"SetStatsAggregatorDataset": true, "BytesProducedStatsDataset": true,
 }
 
-// OneForOne tells whether a step of that op has given as many elements as its first input when the input has ended.
+// OneForOne returns whether a step of an op has returned as many elements as its first input when the input ends.
 func OneForOne(op string) bool { return oneForOne[op] }
 
-// MeteredNode gives the node whose elements a meter counts, by the meter's name; "" for other nodes.
+// MeteredNode returns the node whose elements a meter counts, by the meter's name; "" for other nodes.
 func MeteredNode(name string) string {
 	if counted, ok := strings.CutPrefix(name, meterPrefix); ok {
 		return counted
@@ -59,7 +60,7 @@ func MeteredNode(name string) string {
 	return ""
 }
 
-// meter puts meters below a root where they are needed, and gives the root to go on from.
+// meter adds the needed meters at a root and upstream, and returns the new root.
 func (e *editor) meter(root string) string {
 	if e.at.Meters == "" {
 		return root
@@ -73,33 +74,35 @@ func (e *editor) meter(root string) string {
 	return root
 }
 
-// metering remembers which nodes were seen, and what stands for their output.
+// metering is the state of adding meters to a graph.
 type metering struct {
-	e  *editor
+	e *editor
+	// of has the node that replaces the output of each visited node.
 	of map[string]string
-	// meters is how many were put in.
+	// meters is the number of added meters.
 	meters int
-	// wakes are nodes with a step in or below them that pays for a resource above it; counts those with meters below.
+	// wakes are the nodes of wakesPerElement and all nodes downstream of them. counts are the nodes downstream of a meter
+	// whose resource is not yet added.
 	wakes, counts map[string]bool
-	// resourceBelow: no meter is needed above such a step, so that the resource stays below all of them.
+	// resourceBelow: no meter is needed downstream of a node of wakes, so the resource can be upstream of all of them.
 	resourceBelow bool
-	// resources numbers the nodes that hand the resource down.
+	// resources is the number of nodes that pass the resource to their inputs.
 	resources int
 }
 
-// inputs are the places of a node's inputs that are datasets, and the nodes they come from.
-func (m *metering) inputs(n *tf.NodeDef) (places []int, from []string) {
+// inputs returns the positions of a node's inputs that are datasets, and the nodes of these inputs.
+func (m *metering) inputs(n *tf.NodeDef) (positions []int, from []string) {
 	for i, input := range n.GetInput() {
 		name, _, control := nodedef.SplitInput(input)
 		if !control && strings.Contains(m.e.Node(name).GetOp(), "Dataset") {
-			places, from = append(places, i), append(from, name)
+			positions, from = append(positions, i), append(from, name)
 		}
 	}
-	return places, from
+	return positions, from
 }
 
-// planMeters finds out where the resource can be, before anything is changed. It tells whether what a node gives is counted when the model
-// has forgotten the node: by a meter, or by what a step below it gives.
+// planMeters decides where the resource can be, before meter changes the graph. It returns whether the elements of a node
+// are counted after the model has forgotten the node: by a meter, or by the count of a step upstream.
 func (m *metering) planMeters(name string, vanishes bool) (counted bool) {
 	n := m.e.Node(name)
 	_, inputs := m.inputs(n)
@@ -112,7 +115,7 @@ func (m *metering) planMeters(name string, vanishes bool) (counted bool) {
 	}
 	switch {
 	case n.GetOp() == "IgnoreErrorsDataset":
-		// Steps below it give fewer elements than they get.
+		// Steps upstream of it return fewer elements than they get.
 		m.resourceBelow = false
 	case m.e.countedAs(n) == "" || !vanishes && modelled[n.GetOp()]:
 	case !m.wakes[name]:
@@ -120,11 +123,11 @@ func (m *metering) planMeters(name string, vanishes bool) (counted bool) {
 	case !below || !oneForOne[n.GetOp()]:
 		m.resourceBelow = false
 	}
-	// What numbers the elements of its first input gives as many.
+	// A node that adds the index column returns one element for each input.
 	return below && (oneForOne[n.GetOp()] || strings.HasPrefix(name, indexPrefix))
 }
 
-// passResource hands what meters count in down to a node and all below it.
+// passResource adds a node that passes the resource of the meters to a node and all nodes upstream.
 func (m *metering) passResource(name string) string {
 	e, top := m.e, m.e.Node(name)
 	handle := e.Add(&tf.NodeDef{Name: "pecan_meters", Op: "StatsAggregatorHandle",
@@ -139,27 +142,27 @@ func (m *metering) passResource(name string) string {
 		Attr:  nodedef.DatasetAttrs(e.g.OutputTypes(top), e.g.OutputShapes(top))})
 }
 
-// addMeters meters a node and all below it. vanishes tells whether the model may forget the node.
+// addMeters adds meters for a node and all nodes upstream. vanishes: the model may forget the node.
 func (m *metering) addMeters(name string, vanishes bool) string {
 	if known, ok := m.of[name]; ok {
 		return known
 	}
 	n := m.e.Node(name)
 	m.of[name] = name
-	places, inputs := m.inputs(n)
+	positions, inputs := m.inputs(n)
 	for i, from := range inputs {
-		// What a function captures is read once per call.
-		kept := !vanishes && places[i] == 0 && keepsInput[n.GetOp()]
-		stands := m.addMeters(from, !kept)
-		if m.counts[stands] {
+		// A captured dataset is read once per call.
+		kept := !vanishes && positions[i] == 0 && keepsInput[n.GetOp()]
+		output := m.addMeters(from, !kept)
+		if m.counts[output] {
 			if m.resourceBelow && m.wakes[name] && !m.wakes[from] {
-				stands = m.passResource(stands)
+				output = m.passResource(output)
 			} else {
 				m.counts[name] = true
 			}
 		}
-		if stands != from {
-			m.e.Edit(name).Input[places[i]] = stands
+		if output != from {
+			m.e.Edit(name).Input[positions[i]] = output
 		}
 	}
 	if counted := m.e.countedAs(n); counted != "" && (vanishes || !modelled[n.GetOp()]) && !(m.resourceBelow && m.wakes[name]) {
@@ -170,8 +173,9 @@ func (m *metering) addMeters(name string, vanishes bool) string {
 	return m.of[name]
 }
 
-// countedAs gives the name under which a node's elements are counted: its own, or none for what has no figures. A range that
-// is cut in blocks gives the blocks' first numbers, and the flattening of the blocks gives what the range does.
+// countedAs returns the name under which a node's elements are counted; "" for a node without metrics. A range that is cut
+// in blocks returns the first numbers of the blocks. The node that flattens the blocks returns the elements of the range,
+// so it has the name of the range.
 func (e *editor) countedAs(n *tf.NodeDef) string {
 	name, original := n.GetName(), OriginalNode(n.GetName())
 	switch {
@@ -188,7 +192,7 @@ func (e *editor) countedAs(n *tf.NodeDef) string {
 	return ""
 }
 
-// cutInBlocks tells whether a range gives the first numbers of blocks.
+// cutInBlocks returns whether a range returns the first numbers of blocks.
 func (e *editor) cutInBlocks(name string) bool {
 	return e.Has(split.CutPrefix+name+"/flatten") && !e.Has(split.CutPrefix+name+"/window")
 }
@@ -199,7 +203,7 @@ func (e *editor) addMeter(n *tf.NodeDef, counted string) string {
 		Attr: nodedef.DatasetAttrs(e.g.OutputTypes(n), e.g.OutputShapes(n))})
 }
 
-// ops are the ops of the registered graph's dataset nodes.
+// ops returns the ops of the registered graph's dataset nodes, by name.
 func (e *editor) ops() map[string]string {
 	ops := map[string]string{}
 	for _, n := range e.g.Order() {

@@ -10,7 +10,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
-// tightenOptions clears the user's leave to give elements as they get ready: it would flip steps that Pecan set.
+// tightenOptions removes the user's option deterministic=False, which would override the order that Pecan sets for steps.
 func (e *editor) tightenOptions(n *tf.NodeDef) {
 	o, ok := graph.ReadOptions(n)
 	if !ok || o.GetOptionalDeterministic() == nil || o.GetDeterministic() {
@@ -24,9 +24,9 @@ func (e *editor) tightenOptions(n *tf.NodeDef) {
 	e.Edit(n.GetName()).Attr["serialized_options"] = &tf.AttrValue{Value: &tf.AttrValue_S{S: raw}}
 }
 
-// streamOptions are the options that every stream graph ends with. The fusions are off because per-node metrics and the
-// policies need each step as the user wrote it, and because a fused shuffle would not take our seeds; the other
-// rewrites of tf.data (parallel maps, no-op removal) keep elements and order and stay on.
+// streamOptions returns the options at the end of every stream graph. The fusions are off, because the metrics of nodes and
+// the policies need each step as the user wrote it, and because a fused shuffle would not use Pecan's seeds. The other
+// rewrites of tf.data (parallel maps, no-op removal) keep elements and order, and stay on.
 func (e *editor) streamOptions() []byte {
 	o := &tf.Options{OptimizationOptions: &tf.OptimizationOptions{
 		OptionalMapAndBatchFusion:      &tf.OptimizationOptions_MapAndBatchFusion{MapAndBatchFusion: false},
@@ -34,18 +34,18 @@ func (e *editor) streamOptions() []byte {
 		OptionalMapFusion:              &tf.OptimizationOptions_MapFusion{MapFusion: false},
 		OptionalFilterFusion:           &tf.OptimizationOptions_FilterFusion{FilterFusion: false},
 		OptionalMapAndFilterFusion:     &tf.OptimizationOptions_MapAndFilterFusion{MapAndFilterFusion: false},
-		// The worker's window is the prefetch: one of tf.data's own at the root doubles the CPU of a small element, and keeps
+		// The worker's window prefetches. A prefetch of tf.data at the root would double the CPU of a small element, and hold
 		// elements beyond the window's bound.
 		OptionalInjectPrefetch: &tf.OptimizationOptions_InjectPrefetch{InjectPrefetch: false},
 	}}
 	if mentions(e.g, tf.DataType_DT_FLOAT8_E5M2) {
-		// TensorFlow's optimizers take the graph through a form that cannot be written back with this dtype in it.
+		// TensorFlow's optimizers convert the graph to a form that cannot be converted back with this dtype.
 		o.OptimizationOptions = &tf.OptimizationOptions{
 			OptionalApplyDefaultOptimizations: &tf.OptimizationOptions_ApplyDefaultOptimizations{ApplyDefaultOptimizations: false},
 		}
 	}
 	if e.ordered() {
-		// Whatever the user's options say, elements come in order; steps that draw are serialised in the graph itself.
+		// This overrides the user's option, so that elements keep their order. The graph itself serialises random steps.
 		o.OptionalDeterministic = &tf.Options_Deterministic{Deterministic: true}
 	}
 	if e.at.Serial {
@@ -77,7 +77,7 @@ func (e *editor) userSetsThreads() bool {
 	return false
 }
 
-// mentions tells whether a dtype stands anywhere in the graph or its functions.
+// mentions returns whether the graph or a function in it contains a dtype.
 func mentions(g *graph.Graph, dtype tf.DataType) bool {
 	for _, f := range g.Def().GetLibrary().GetFunction() {
 		sig := f.GetSignature()

@@ -11,7 +11,7 @@ import (
 // and output_shapes, one output "components" (a list), OUT_OF_RANGE at the end.
 const PullOp = "PecanPull"
 
-// addPull adds the source: an endless range whose map asks the worker for what the handle stands for.
+// addPull adds a source: an infinite range with a map that gets each element from the worker, under a handle.
 func (e *editor) addPull(types []tf.DataType, shapes []*tf.TensorShapeProto, handle int64) string {
 	e.AddInt(pullPrefix+"/start", 0)
 	e.AddInt(pullPrefix+"/stop", 1<<62)

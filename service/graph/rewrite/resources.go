@@ -7,11 +7,11 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// nameResources gives tables and variables names made of their content: two graphs in one worker share them by name,
-// and then share only what is equal. The content of a table may be in files, whose states stand for it: a worker's table
-// outlives the job, and the files may be others by the next one. Tables that functions make are the iterator's own.
+// nameResources names tables and variables by a hash of their content. Graphs in one worker share resources by name, so
+// they share only equal ones. If files have the content of a table, the states of the files are hashed, because a worker's
+// table outlives the job and the files may change. Tables that functions create belong to the iterator.
 //
-// Handles of the trainer's seed generators and caches get names that no worker knows: a step then makes its own.
+// Handles of the trainer's seed generators and caches get names that no worker knows, so that a step creates its own.
 func (e *editor) nameResources() {
 	for _, n := range e.g.Order() {
 		if t := nodedef.Tensor(n); t.GetDtype() == tf.DataType_DT_RESOURCE {
@@ -29,7 +29,7 @@ func (e *editor) nameResources() {
 		e.privateTables(name, f)
 	}
 	if !e.hasResources() {
-		// Hashing reads every constant, which may be most of the graph.
+		// Without resources, skip the hash: it reads every constant, which may be most of the graph.
 		return
 	}
 	h := graph.NewHasher(e.g)

@@ -31,7 +31,7 @@ func (e *editor) takesSeeds(n *tf.NodeDef) bool {
 	return e.g.Ops().IsDataset(n.GetOp()) && e.g.InputIndex(n, "seed") >= 0 && e.g.InputIndex(n, "seed2") >= 0
 }
 
-// seedPair asks for the seeds of one op, which may say itself that all epochs are alike.
+// seedPair returns the seeds of an op. The op's attributes may exclude the epoch from them.
 func (e *editor) seedPair(n *tf.NodeDef, at position, seed, seed2 int64, path string) (int64, int64) {
 	fixed := false
 	for _, key := range []string{"reshuffle_each_iteration", "rerandomize_each_iteration"} {
@@ -47,28 +47,28 @@ func (e *editor) seedPair(n *tf.NodeDef, at position, seed, seed2 int64, path st
 	return e.seeds.seeds(at, seed, seed2, path, fixed)
 }
 
-// position is where a seeded op stands in a stream graph.
+// position is the position of a seeded op in a stream graph.
 type position struct {
-	// belowCut: below the cut, where every stream must draw the same.
+	// belowCut: the op is upstream of the cut, where all streams must draw the same values.
 	belowCut bool
-	// belowCache: below a cache or snapshot, which would not repeat itself if the epoch changed what it holds.
+	// belowCache: the op is upstream of a cache or snapshot, whose elements must not depend on the epoch.
 	belowCache bool
-	// start is the index at which the stream begins, where a step runs for elements from there on only. Its random ops would
-	// else draw once more what they drew for the first elements.
+	// start is the index at which the stream begins, for a step that does not get earlier elements. It changes the seeds.
+	// With the same seeds, random ops would draw the values of the first elements again.
 	start uint64
 }
 
-// seedSource gives every seeded op of one stream graph its seeds, as a pure function of its arguments.
+// seedSource derives the seeds of every op of a stream graph. It is a pure function of its arguments.
 type seedSource struct {
 	job    uint64
 	epoch  uint64
 	stream uint64
 }
 
-// seeds derives the two numbers of an op. Seeds of the user's own are mixed with stream and epoch only, never with the
-// place, so that two equally seeded shuffles stay aligned; in a head and in the first epoch they stay as they are, and
-// the values are those of a local run. Absent seeds come from the job's seed and the op's path, which does not change
-// when the pipeline is rearranged. fixed leaves the epoch out (reshuffle_each_iteration=False).
+// seeds derives the two seeds of an op. The user's seeds are hashed with the stream and the epoch, never with the op's
+// path, so that two shuffles with equal seeds stay aligned. Upstream of the cut and in the first epoch the user's seeds
+// stay, so the values are those of a local run. Without seeds of the user, the job's seed and the op's path are hashed. The
+// path does not change with the order of the steps. fixed excludes the epoch (reshuffle_each_iteration=False).
 func (s seedSource) seeds(at position, seed, seed2 int64, path string, fixed bool) (int64, int64) {
 	own := seed != 0 || seed2 != 0
 	byEpoch := !at.belowCache && !fixed
@@ -101,13 +101,13 @@ func (s seedSource) seeds(at position, seed, seed2 int64, path string, fixed boo
 	a := int64(binary.BigEndian.Uint64(sum) & math.MaxInt64)
 	b := int64(binary.BigEndian.Uint64(sum[8:]) & math.MaxInt64)
 	if a == 0 && b == 0 {
-		// TensorFlow reads two zeros as "no seed".
+		// Two zeros mean "no seed" in TensorFlow.
 		b = 1
 	}
 	return a, b
 }
 
-// drawKey makes the key of a stateless random op out of the two derived seeds of its stateful twin.
+// drawKey derives the key of a stateless random op from the two derived seeds of the stateful op.
 func drawKey(seed, seed2 int64) uint64 {
 	buf := binary.BigEndian.AppendUint64([]byte("pecan key 1"), uint64(seed))
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(buf, uint64(seed2)))

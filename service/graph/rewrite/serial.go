@@ -13,8 +13,9 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// serialise makes a parallel step work on one element at a time, in order. tf.data does not do so by itself: its own
-// determinism option orders what comes out, not who draws first. Nothing of the step may be set by argument afterwards.
+// serialise makes a parallel step compute one element at a time, in order. tf.data's option deterministic is not enough:
+// it orders the results, not the draws of random values. serialise removes arguments of the step, so do not set arguments
+// after it.
 func (e *editor) serialise(c *tf.NodeDef) {
 	to := ops.SequentialOps[c.GetOp()]
 	keep := e.g.InputIndex(c, to.LastArg) + 1
@@ -45,7 +46,8 @@ const (
 	parallelBatchOp = "ParallelBatchDataset"
 )
 
-// prefetches tells whether a dataset op makes elements that nobody has asked for yet, or several at once, and has no form that does not.
+// prefetches returns whether a dataset op computes elements before they are requested, or several at once, and has no
+// serial variant.
 func prefetches(op string) bool {
 	switch op {
 	case "ParseExampleDataset", "ParseExampleDatasetV2", "ExperimentalParseExampleDataset", "PrefetchingDataset", "ThreadPoolDataset",
@@ -55,18 +57,18 @@ func prefetches(op string) bool {
 	return ops.IsParallel(op) && ops.SequentialOps[op].Op == ""
 }
 
-// checkSerial says which step of a dataset cannot be made to work on one element after another.
+// checkSerial returns an error if a step of a dataset cannot be made to compute one element at a time.
 func checkSerial(g *graph.Graph) error {
 	return g.EachNode(func(n *tf.NodeDef, function string) error {
 		op := n.GetOp()
 		if !g.Ops().IsDataset(op) || !prefetches(op) && (function == "" || op != parallelBatchOp) {
 			return nil
 		}
-		return reason.New(reason.Unsupported, "node %s is a %s, which cannot work on one element at a time", nodedef.Quote(nodedef.Path(function, n)), op)
+		return reason.New(reason.Unsupported, "node %s is a %s, which cannot compute one element at a time", nodedef.Quote(nodedef.Path(function, n)), op)
 	})
 }
 
-// batchSerially makes a batch that copies elements side by side, and ahead, the plain one.
+// batchSerially turns a parallel batch, which copies elements in parallel and before they are requested, into a plain one.
 func (e *editor) batchSerially(name string) {
 	if e.Node(name).GetOp() != parallelBatchOp {
 		return
@@ -84,7 +86,7 @@ func (e *editor) batchSerially(name string) {
 	c.Attr["parallel_copy"] = nodedef.BoolAttr(false)
 }
 
-// clearThreads clears the user's wish for threads of the iterator's own.
+// clearThreads removes the user's options for threads of the iterator.
 func (e *editor) clearThreads(n *tf.NodeDef) {
 	o, ok := graph.ReadOptions(n)
 	if !ok || o.GetThreadingOptions() == nil {
@@ -96,8 +98,8 @@ func (e *editor) clearThreads(n *tf.NodeDef) {
 	}
 }
 
-// serialOptions have operations work in the thread that runs their function, and no rewrite or tuning of tf.data's make more of a step
-// than the graph says.
+// serialOptions makes ops run in the thread of their function, and turns off tf.data's autotuning and the rewrites that make
+// steps parallel.
 func serialOptions(o *tf.Options) {
 	o.ThreadingOptions = &tf.ThreadingOptions{
 		OptionalMaxIntraOpParallelism: &tf.ThreadingOptions_MaxIntraOpParallelism{MaxIntraOpParallelism: 1},

@@ -11,14 +11,15 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// Shared is a table or a variable that streams of one worker share by its name. It outlives them: whoever runs them has it freed.
+// Shared is a table or a variable that streams of one worker share by name. It outlives the streams, so the worker must
+// free it with the graph of ReleaseGraph.
 type Shared struct {
 	Name string
-	// handle is a node that gives its handle.
+	// handle is a node that returns the handle of the table or variable.
 	handle *tf.NodeDef
 }
 
-// share notes a node, which has its name, as one to free. Tables whose ops take inputs do not travel with a dataset.
+// share records a named node as shared. Tables whose ops have inputs are not part of a dataset's graph.
 func (e *editor) share(n *tf.NodeDef) {
 	out := e.g.Ops().Def(n.GetOp()).GetOutputArg()
 	if len(n.GetInput()) > 0 || len(out) != 1 || out[0].GetType() != tf.DataType_DT_RESOURCE {
@@ -27,14 +28,14 @@ func (e *editor) share(n *tf.NodeDef) {
 	e.shared = append(e.shared, Shared{string(n.GetAttr()["shared_name"].GetS()), nodedef.Copy(n)})
 }
 
-// sharedByName gives what the graphs share, each once and sorted.
+// sharedByName returns the shared resources of the graphs, each once, sorted by name.
 func (e *editor) sharedByName() []Shared {
 	slices.SortStableFunc(e.shared, func(a, b Shared) int { return strings.Compare(a.Name, b.Name) })
 	return slices.CompactFunc(e.shared, func(a, b Shared) bool { return a.Name == b.Name })
 }
 
-// ReleaseGraph writes a graph whose dataset is empty; making it frees what is given, where it is there. TensorFlow keeps nothing of a graph,
-// while of every op that is executed by itself it keeps the kernel.
+// ReleaseGraph returns a graph of an empty dataset. Creating that dataset frees the given resources, if they exist. A graph is
+// used because TensorFlow keeps nothing of it, while it keeps the kernel of every op that is executed eagerly.
 func ReleaseGraph(shared []Shared) ([]byte, error) {
 	def := &tf.GraphDef{Library: &tf.FunctionDefLibrary{}}
 	dataset := &tf.NodeDef{Name: "empty", Op: "RangeDataset", Input: []string{"start", "stop", "step"},

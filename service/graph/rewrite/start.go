@@ -9,7 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// startAt has the graph of a stream begin at an index, from root down.
+// startAt makes the graph of a stream begin at an index.
 func (e *editor) startAt(root *graph.Step, index uint64) {
 	if index == 0 {
 		return
@@ -31,7 +31,7 @@ func (e *editor) startAt(root *graph.Step, index uint64) {
 	})
 }
 
-// lowerCount lets a step that counts its elements know that the first n are left out.
+// lowerCount lowers the count of a step that counts its elements by the n skipped ones.
 func (e *editor) lowerCount(s *graph.Step, n int64) {
 	arg := ""
 	switch {
@@ -47,10 +47,10 @@ func (e *editor) lowerCount(s *graph.Step, n int64) {
 	}
 }
 
-// startPrefix begins the names of what leaves elements out; the name of the node that gives them follows.
+// startPrefix begins the names of the nodes that skip elements. The name of the node upstream follows.
 const startPrefix = "pecan_start/"
 
-// skip leaves out what the stream's first elements are made of, if the skip rests on this step.
+// skip adds the skip of the stream's first elements after a step, if the skip belongs there.
 func (e *editor) skip(s *graph.Step, input string) string {
 	n := e.skips[s]
 	if n == 0 {

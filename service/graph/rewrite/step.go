@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// rewriteStep changes what a step needs changed in a stream: buffers, seeds, order, paths, and the same in its functions.
+// rewriteStep changes a step and its functions for a stream: buffers, seeds, the order of elements and paths.
 func (e *editor) rewriteStep(s *graph.Step, at position) {
 	name := s.Node.GetName()
 	op := s.Node.GetOp()
@@ -46,8 +46,8 @@ func (e *editor) rewriteStep(s *graph.Step, at position) {
 	}
 }
 
-// fitBuffer gives a shuffle above the cut its part of the user's buffer, so that S streams together hold what the user
-// asked for, and no shuffle more room than it can use.
+// fitBuffer sets the buffer of a shuffle. Downstream of the cut it gets its part of the user's size, so that the S streams
+// together hold that many elements. A buffer is not larger than the number of the shuffle's elements.
 func (e *editor) fitBuffer(s *graph.Step, shared bool) {
 	size, ok := e.g.InputInt(s.Node, "buffer_size")
 	if !ok || size <= 1 {
@@ -67,7 +67,8 @@ func (e *editor) fitBuffer(s *graph.Step, shared bool) {
 	}
 }
 
-// separatePath gives each stream files of its own: two writers of one cache fail, or one reads the other's share.
+// separatePath gives each stream separate files. With common files, two writers of a cache would fail, or a stream would read
+// the share of another one.
 func (e *editor) separatePath(n *tf.NodeDef, arg string) {
 	values, ok := nodedef.Strings(e.g.Input(n, arg))
 	if !ok || len(values) != 1 || len(values[0]) == 0 {
@@ -81,7 +82,7 @@ func (e *editor) separatePath(n *tf.NodeDef, arg string) {
 		Dtype: tf.DataType_DT_STRING, TensorShape: nodedef.Shape(), StringVal: [][]byte{[]byte(path)}})))
 }
 
-// fixOrder makes a parallel step give its elements in the order of its input.
+// fixOrder makes a parallel step return its elements in the order of its input.
 func (e *editor) fixOrder(n *tf.NodeDef) {
 	if v, ok := n.GetAttr()["deterministic"]; ok && string(v.GetS()) != "true" {
 		e.Edit(n.GetName()).Attr["deterministic"] = nodedef.BytesAttr("true")
@@ -95,7 +96,7 @@ func (e *editor) fixOrder(n *tf.NodeDef) {
 	e.tightenOptions(n)
 }
 
-// capBuffers lowers numbers that would only cost memory or threads.
+// capBuffers lowers arguments whose values would only cost memory or threads.
 func (e *editor) capBuffers(n *tf.NodeDef) {
 	for arg, limit := range map[string]int64{"num_parallel_calls": graph.MaxParallelism, "buffer_size": graph.MaxPrefetch} {
 		if arg == "buffer_size" && n.GetOp() != "PrefetchDataset" {
@@ -119,7 +120,7 @@ func (e *editor) capBuffers(n *tf.NodeDef) {
 	}
 }
 
-// fillHints replaces shard(SHARD_HINT, SHARD_HINT) by the stream's own share.
+// fillHints replaces shard(SHARD_HINT, SHARD_HINT) by the stream's share.
 func (e *editor) fillHints() {
 	hinted, _ := e.g.Hints()
 	for _, name := range hinted {

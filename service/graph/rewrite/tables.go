@@ -10,11 +10,11 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// maxPath is more than a path may have.
+// maxPath is greater than the length of any path.
 const maxPath = 4096
 
-// TableFiles gives the strings of the graph that may be names of files from which tables are filled, sorted. A worker tells the
-// states of those files in At.Files.
+// TableFiles returns the strings of the graph that may be names of files for the content of tables, sorted. A worker sets
+// the states of these files in At.Files.
 func TableFiles(g *graph.Graph) []string {
 	found := map[string]bool{}
 	for _, n := range g.Order() {
@@ -28,8 +28,8 @@ func TableFiles(g *graph.Graph) []string {
 	return sortedNames(found)
 }
 
-// tableFileNames gives the names that may be of files from which a node fills a table, and whether these are all there can be: a
-// dataset, and a name that is computed, may come to others.
+// tableFileNames returns the names that may be of files from which a node fills a table. all is false if there may be others:
+// if a dataset fills the table, or ops compute the name.
 func tableFileNames(g *graph.Graph, n *tf.NodeDef) (names []string, all bool) {
 	if values, ok := nodedef.Strings(g.Input(n, "filename")); ok && len(values) == 1 {
 		return []string{string(values[0])}, true
@@ -37,7 +37,7 @@ func tableFileNames(g *graph.Graph, n *tf.NodeDef) (names []string, all bool) {
 	found, seen := map[string]bool{}, map[string]bool{}
 	queue, called := []*tf.NodeDef{n}, []string(nil)
 	take := func(n *tf.NodeDef) {
-		takeFileNames(n, found)
+		addFileNames(n, found)
 		called = append(called, nodedef.CalledFunctions(n)...)
 	}
 	for len(queue) > 0 {
@@ -63,15 +63,15 @@ func tableFileNames(g *graph.Graph, n *tf.NodeDef) (names []string, all bool) {
 	return sortedNames(found), false
 }
 
-// tableContentKey says by what a table that a node fills from files is known: by the states of the files, and by the job as well where
-// these do not tell all. Jobs then have tables of their own.
+// tableContentKey returns the parts of the name of a table that a node fills from files: the states of the files. If not
+// all states are known, the job's id is a part too, so that jobs do not share the table.
 func (e *editor) tableContentKey(n *tf.NodeDef) []string {
 	var parts []string
 	names, all := tableFileNames(e.g, n)
 	for _, name := range names {
 		state, ok := e.at.Files[name]
 		parts = append(parts, name, state)
-		// Of a dataset's strings, most are no names.
+		// Most strings of a dataset are not names of files.
 		all = all && ok
 	}
 	if !all {
@@ -80,9 +80,10 @@ func (e *editor) tableContentKey(n *tf.NodeDef) []string {
 	return parts
 }
 
-// privateTables makes the tables of a function those of its nodes: TensorFlow makes them when an iterator first runs the function, and
-// frees them with it. By a name they would be shared with every stream, job and dataset that the worker comes to run, and filling one
-// anew from a file that has changed does nothing. A name may not be missed: a function fills the tables that it makes (filledTables).
+// privateTables removes the shared names of the tables of a function. TensorFlow then creates them when an iterator first runs
+// the function, and frees them with the iterator. With a name, every stream, job and dataset of the worker would share the
+// table, and filling it again from a changed file has no effect. No other node needs the name, because a function fills the
+// tables that it creates (filledTables).
 func (e *editor) privateTables(name string, f *tf.FunctionDef) {
 	own := nodedef.CopySignature(f)
 	for _, n := range f.GetNodeDef() {
@@ -95,13 +96,13 @@ func (e *editor) privateTables(name string, f *tf.FunctionDef) {
 	}
 }
 
-// namesTable tells whether a node makes a table that others find by its name.
+// namesTable returns whether a node creates a table that is shared by name.
 func namesTable(n *tf.NodeDef) bool {
 	return ops.IsTable(n.GetOp()) && (len(n.GetAttr()["shared_name"].GetS()) > 0 || n.GetAttr()["use_node_name_sharing"].GetB())
 }
 
-// takeFileNames adds the strings of a node that may be names of files.
-func takeFileNames(n *tf.NodeDef, found map[string]bool) {
+// addFileNames adds the strings of a node that may be names of files.
+func addFileNames(n *tf.NodeDef, found map[string]bool) {
 	values, _ := nodedef.Strings(n)
 	for _, v := range values {
 		if len(v) > 0 && len(v) < maxPath && !strings.ContainsAny(string(v), "\x00\n") {

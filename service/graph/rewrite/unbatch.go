@@ -8,11 +8,11 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// TensorFlow's unbatch reads behind a batch whose rows have no bytes, and the worker with all its streams dies of it. Where
-// rows may be empty a stream takes batches apart with flat_map and from_tensor_slices, which can do so for every dtype,
-// at the price of a small dataset for each batch.
+// TensorFlow's unbatch reads out of bounds if the rows of a batch have no bytes, which ends the worker with all its streams.
+// If rows may be empty, a stream divides batches with flat_map and from_tensor_slices. They support every dtype, and cost a
+// small dataset for each batch.
 
-// crashesOnEmptyRows tells whether a step is an unbatch whose rows may have no bytes, by the shapes that it promises.
+// crashesOnEmptyRows returns whether a step is an unbatch whose rows may have no bytes, by its output shapes.
 func crashesOnEmptyRows(g *graph.Graph, n *tf.NodeDef) bool {
 	if n.GetOp() != "UnbatchDataset" {
 		return false
@@ -34,7 +34,7 @@ func crashesOnEmptyRows(g *graph.Graph, n *tf.NodeDef) bool {
 	return false
 }
 
-// sliceBatches makes a node take batches apart by slices; id is a name for the function that no other node gives.
+// sliceBatches makes a node divide batches by slices. id must be unique: the name of the function follows from it.
 func (e *editor) sliceBatches(n *tf.NodeDef, id string) {
 	types, shapes := e.g.OutputTypes(n), e.g.OutputShapes(n)
 	metadata := n.Attr["metadata"]
@@ -46,7 +46,7 @@ func (e *editor) sliceBatches(n *tf.NodeDef, id string) {
 	}
 }
 
-// addSlices adds the function that makes a dataset of the rows of one batch.
+// addSlices adds the function that returns a dataset of the rows of a batch.
 func (e *editor) addSlices(name string, types []tf.DataType, rows []*tf.TensorShapeProto) string {
 	f := &tf.FunctionDef{
 		Signature: &tf.OpDef{Name: name, IsStateful: true, OutputArg: []*tf.OpDef_ArgDef{{Name: "elements", Type: tf.DataType_DT_VARIANT}}},
