@@ -31,8 +31,8 @@ type Store interface {
 	DeleteGraph(fingerprint string) error
 	// Graphs gives the fingerprints of all stored graphs, also of incomplete ones.
 	Graphs() (fingerprints []string, err error)
-	// Figures gives the size of the store.
-	Figures() store.Figures
+	// Metrics returns the size of the store.
+	Metrics() store.Metrics
 	// Failed is closed when the store can no longer be written.
 	Failed() <-chan struct{}
 }

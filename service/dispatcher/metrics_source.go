@@ -11,8 +11,8 @@ type metricsSource struct{ d *Dispatcher }
 // StatusNow implements metrics.Source.
 func (s metricsSource) StatusNow() *pecanv1.StatusResponse { return s.d.status() }
 
-// StoreFigures implements metrics.Source.
-func (s metricsSource) StoreFigures() store.Figures { return s.d.deps.Store.Figures() }
+// StoreMetrics implements metrics.Source.
+func (s metricsSource) StoreMetrics() store.Metrics { return s.d.deps.Store.Metrics() }
 
 // DiskFull implements metrics.Source.
 func (s metricsSource) DiskFull() bool {

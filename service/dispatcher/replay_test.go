@@ -117,7 +117,7 @@ func BenchmarkReplay(b *testing.B) {
 	}
 	begun := time.Now()
 	live := writeHistory(b, s, *replayed)
-	wrote, size := time.Since(begun), s.Figures().Bytes
+	wrote, size := time.Since(begun), s.Metrics().Bytes
 	if err := s.Close(); err != nil {
 		b.Fatal(err)
 	}

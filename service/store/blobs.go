@@ -10,9 +10,9 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// header stands before the chunks of one value.
+// header describes a value that is stored in chunks.
 type header struct {
-	// records is the number of records a snapshot stands for; 0 for graphs.
+	// records is the number of records that a snapshot replaces; 0 for graphs.
 	records uint64
 	bytes   uint64
 	chunks  uint32
@@ -72,7 +72,7 @@ func (s *Store) readHeader(key []byte) (header, bool, error) {
 
 func (s *Store) readChunks(key []byte, h header) ([]byte, error) {
 	if h.bytes > uint64(h.chunks)*chunkBytes {
-		return nil, faultf(ErrDamaged, nil, "read store %s: header %.80q does not add up", s.dir, key)
+		return nil, faultf(ErrDamaged, nil, "read store %s: header %.80q has more bytes than its %d chunks hold", s.dir, key, h.chunks)
 	}
 	var data []byte
 	for i := range int(h.chunks) {
@@ -81,7 +81,7 @@ func (s *Store) readChunks(key []byte, h header) ([]byte, error) {
 			return nil, err
 		}
 		if !found {
-			return nil, faultf(ErrDamaged, nil, "read store %s: part %d of %.80q is missing", s.dir, i, key)
+			return nil, faultf(ErrDamaged, nil, "read store %s: chunk %d of %.80q is missing", s.dir, i, key)
 		}
 		data = append(data, part...)
 	}
@@ -99,7 +99,7 @@ func (s *Store) PutGraph(fingerprint string, graph []byte) error {
 	if _, found, err := s.readHeader(key); err != nil || found {
 		return err
 	}
-	if err := checkRoom(s.fs, s.dir, s.dir, s.reserve); err != nil {
+	if err := checkFreeSpace(s.fs, s.dir, s.dir, s.reserve); err != nil {
 		return err
 	}
 	if err := s.guard(s.mark.check); err != nil {
@@ -107,7 +107,7 @@ func (s *Store) PutGraph(fingerprint string, graph []byte) error {
 	}
 	h := makeHeader(graph)
 	for i := range int(h.chunks) {
-		// Not synced one by one: the header's sync makes everything written before it durable too.
+		// No sync per chunk: the sync of the header makes everything written before it durable too.
 		if err := s.guard(func() error { return s.db.Set(chunkKey(key, i), chunk(graph, i), pebble.NoSync) }); err != nil {
 			return err
 		}
@@ -120,7 +120,7 @@ func (s *Store) PutGraph(fingerprint string, graph []byte) error {
 	})
 }
 
-// Graph gives a stored graph, or ErrNoGraph.
+// Graph returns a stored graph, or ErrNoGraph.
 func (s *Store) Graph(fingerprint string) ([]byte, error) {
 	key := graphKey(fingerprint)
 	h, found, err := s.readHeader(key)
@@ -133,7 +133,7 @@ func (s *Store) Graph(fingerprint string) ([]byte, error) {
 	return s.readChunks(key, h)
 }
 
-// Graphs gives the fingerprints of all graphs, also of those that a crash left in part.
+// Graphs returns the fingerprints of all graphs, including incomplete graphs that a crash left.
 func (s *Store) Graphs() (fingerprints []string, err error) {
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte("graph/"), UpperBound: []byte("graph0")})
 	if err != nil {
@@ -142,7 +142,7 @@ func (s *Store) Graphs() (fingerprints []string, err error) {
 	for ok := it.First(); ok; {
 		name, _, _ := bytes.Cut(bytes.TrimPrefix(it.Key(), []byte("graph/")), []byte("/"))
 		fingerprints = append(fingerprints, string(name))
-		// Behind its chunks.
+		// Skip the chunks of this graph.
 		ok = it.SeekGE(append(graphKey(string(name)), '0'))
 	}
 	if err := it.Close(); err != nil {
@@ -151,7 +151,7 @@ func (s *Store) Graphs() (fingerprints []string, err error) {
 	return fingerprints, nil
 }
 
-// DeleteGraph forgets a graph; an unknown one is no error.
+// DeleteGraph deletes a graph. Deleting an unknown graph is not an error.
 func (s *Store) DeleteGraph(fingerprint string) error {
 	key := graphKey(fingerprint)
 	batch := s.db.NewBatch()

@@ -15,25 +15,25 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// crashing is a disk that is cloned, as the power would leave it, before its n-th change from now on.
+// crashing is a disk that clones itself before its n-th change, in the state that a power failure would leave.
 type crashing struct {
 	base  *vfs.MemFS
 	count atomic.Int64
 	at    atomic.Int64
 	rng   *rand.Rand
 
-	// mu guards left: pebble removes files in the background.
-	mu   sync.Mutex
-	left *vfs.MemFS
+	// mu guards clone: pebble removes files in the background.
+	mu    sync.Mutex
+	clone *vfs.MemFS
 }
 
 func (c *crashing) crashed() *vfs.MemFS {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.left
+	return c.clone
 }
 
-// MaybeError implements errorfs.Injector: it only looks on.
+// MaybeError implements errorfs.Injector. It injects no error; it only counts the changes.
 func (c *crashing) MaybeError(op errorfs.Op) error {
 	switch op.Kind {
 	case errorfs.OpFileWrite, errorfs.OpFileWriteAt, errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo, errorfs.OpCreate, errorfs.OpRename,
@@ -41,7 +41,7 @@ func (c *crashing) MaybeError(op errorfs.Op) error {
 		if c.count.Add(1) == c.at.Load() {
 			left := c.base.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: c.rng.IntN(3) * 50, RNG: c.rng})
 			c.mu.Lock()
-			c.left = left
+			c.clone = left
 			c.mu.Unlock()
 		}
 	}
@@ -51,8 +51,8 @@ func (c *crashing) MaybeError(op errorfs.Op) error {
 // String implements errorfs.Injector.
 func (c *crashing) String() string { return "crashing" }
 
-// crashDuring opens a store on a disk, does work, and gives the disk as a power failure before the n-th change leaves it; nil when there
-// were fewer changes.
+// crashDuring opens a store on a disk and does work. It returns the disk in the state that a power failure before the
+// n-th change leaves, or nil if there were fewer changes.
 func crashDuring(t *testing.T, base *vfs.MemFS, n int64, seed uint64, work func(s *store.Store) error) *vfs.MemFS {
 	t.Helper()
 	c := &crashing{base: base, rng: rand.New(rand.NewPCG(seed, uint64(n)))}
@@ -66,7 +66,7 @@ func crashDuring(t *testing.T, base *vfs.MemFS, n int64, seed uint64, work func(
 	return left
 }
 
-// crashOpening is crashDuring for a crash while the store is being opened.
+// crashOpening is crashDuring for a crash during the opening of the store.
 func crashOpening(t *testing.T, base *vfs.MemFS, n int64, seed uint64) *vfs.MemFS {
 	t.Helper()
 	c := &crashing{base: base, rng: rand.New(rand.NewPCG(seed, uint64(n)))}
@@ -79,7 +79,7 @@ func crashOpening(t *testing.T, base *vfs.MemFS, n int64, seed uint64) *vfs.MemF
 	return left
 }
 
-// killed is a memory disk with a store of 30 records, half of them in a snapshot, as a crash leaves it.
+// killed returns a memory disk with a store of 30 records, half of them in a snapshot, as a crash leaves it.
 func killed(t *testing.T) *vfs.MemFS {
 	t.Helper()
 	base := vfs.NewCrashableMem()
@@ -99,7 +99,7 @@ func killed(t *testing.T) *vfs.MemFS {
 	return left
 }
 
-// again is a copy of a memory disk that may be used up.
+// again returns a copy of a memory disk, which the caller may change.
 func again(disk *vfs.MemFS) *vfs.MemFS {
 	return disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
 }
@@ -116,7 +116,8 @@ func checkKilled(t *testing.T, disk *vfs.MemFS, want int, what string) {
 	}
 }
 
-// K7: the power fails at any change of the disk while a snapshot is made. The state is that of before it, which is that of behind it.
+// K7: the power fails at any change of the disk during a snapshot. The state is complete; it is the same before and
+// after the snapshot.
 func TestK7ACrashDuringASnapshotLosesNothing(t *testing.T) {
 	base, crashes := killed(t), 0
 	for n := int64(1); ; n++ {
@@ -132,8 +133,9 @@ func TestK7ACrashDuringASnapshotLosesNothing(t *testing.T) {
 	}
 }
 
-// K8: the power fails while the store is being opened, five times in a row, at any change of the disk. Nothing is lost, and nothing piles up.
-func TestK8CrashesDuringRecoveryLoseNothingAndPileNothingUp(t *testing.T) {
+// K8: the power fails five times in a row during the opening of the store, at any change of the disk. Nothing is lost,
+// and no files accumulate.
+func TestK8CrashesDuringRecoveryLoseNothingAndAccumulateNoFiles(t *testing.T) {
 	base, crashes := killed(t), 0
 	for n := int64(1); ; n++ {
 		disk, reached := again(base), false
@@ -149,7 +151,7 @@ func TestK8CrashesDuringRecoveryLoseNothingAndPileNothingUp(t *testing.T) {
 			break
 		}
 		s := open(t, store.Options{Dir: workDir, FS: disk})
-		if bytes := s.Figures().Bytes; bytes > 200_000 {
+		if bytes := s.Metrics().Bytes; bytes > 200_000 {
 			t.Errorf("crashes before change %d left %d bytes", n, bytes)
 		}
 		if err := s.Close(); err != nil {
@@ -166,10 +168,10 @@ func TestK8CrashesDuringRecoveryLoseNothingAndPileNothingUp(t *testing.T) {
 	}
 }
 
-// D10: however many records come, snapshots bound what is kept, on disk and in what a start reads.
+// D10: snapshots bound the size of the store on disk and the records that an opening reads, for any number of records.
 func TestD10SnapshotsBoundTheStore(t *testing.T) {
-	on := vfs.NewMem()
-	s := open(t, store.Options{Dir: workDir, FS: on})
+	fsys := vfs.NewMem()
+	s := open(t, store.Options{Dir: workDir, FS: fsys})
 	const every = 2000
 	record := []byte(strings.Repeat("lease", 20))
 	most := uint64(0)
@@ -184,13 +186,13 @@ func TestD10SnapshotsBoundTheStore(t *testing.T) {
 		if err := s.Compact([]byte(strings.Repeat("state", 1000))); err != nil {
 			t.Fatal(err)
 		}
-		if most = max(most, s.Figures().Bytes); most > 40<<20 {
+		if most = max(most, s.Metrics().Bytes); most > 40<<20 {
 			t.Fatalf("%d MiB after %d records", most>>20, (round+1)*every)
 		}
 	}
 	t.Logf("at most %d KiB for %d records of %d bytes", most>>10, 40*every, len(record))
 	if _, records := contents(t, s); len(records) != 0 {
-		t.Fatalf("%d records behind the snapshot", len(records))
+		t.Fatalf("%d records after the snapshot", len(records))
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)

@@ -20,20 +20,21 @@ import (
 )
 
 var (
-	stride = flag.Int("stride", 29, "D2 flips every bit of a small store that a number so large leads to; 1 for all")
+	stride = flag.Int("stride", 29, "D2 flips every stride-th bit of a small store; 1 for all bits")
 	flips  = flag.Int("flips", 200, "how many random bits D2 flips in a big store")
 )
 
 const workDir = "/work"
 
-// files are what lies in a store's directory.
+// files has the files in the directory of a store, by name.
 type files map[string][]byte
 
-// readFiles copies what is in the directory of a memory file system. What is obsolete may go meanwhile: then it looks again.
-func readFiles(t *testing.T, on vfs.FS) files {
+// readFiles copies the files in the directory of a memory file system. It starts again if pebble removes an obsolete
+// file meanwhile.
+func readFiles(t *testing.T, fsys vfs.FS) files {
 	t.Helper()
 	for {
-		all, err := tryReadFiles(on)
+		all, err := tryReadFiles(fsys)
 		switch {
 		case err == nil:
 			return all
@@ -43,14 +44,14 @@ func readFiles(t *testing.T, on vfs.FS) files {
 	}
 }
 
-func tryReadFiles(on vfs.FS) (files, error) {
-	names, err := on.List(workDir)
+func tryReadFiles(fsys vfs.FS) (files, error) {
+	names, err := fsys.List(workDir)
 	if err != nil {
 		return nil, err
 	}
 	all := files{}
 	for _, name := range names {
-		file, err := on.Open(filepath.Join(workDir, name))
+		file, err := fsys.Open(filepath.Join(workDir, name))
 		if err != nil {
 			return nil, err
 		}
@@ -63,17 +64,17 @@ func tryReadFiles(on vfs.FS) (files, error) {
 	return all, nil
 }
 
-// disk makes a memory file system with these files.
+// disk returns a memory file system with these files.
 func (f files) disk(t *testing.T) vfs.FS {
 	t.Helper()
-	on := vfs.NewMem()
-	if err := on.MkdirAll(workDir, 0o700); err != nil {
+	fsys := vfs.NewMem()
+	if err := fsys.MkdirAll(workDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for name, data := range f {
-		file, err := on.Create(filepath.Join(workDir, name), vfs.WriteCategoryUnspecified)
+		file, err := fsys.Create(filepath.Join(workDir, name), vfs.WriteCategoryUnspecified)
 		if err == nil {
-			// Under the race detector this disk spoils what it was given, so that nobody relies on it.
+			// Under the race detector this file system overwrites the slice that it was given, to expose misuse.
 			_, err = file.Write(bytes.Clone(data))
 		}
 		if err != nil {
@@ -81,10 +82,10 @@ func (f files) disk(t *testing.T) vfs.FS {
 		}
 		file.Close()
 	}
-	return on
+	return fsys
 }
 
-// with gives the files with one changed; nil removes it.
+// with returns a copy with one file changed; nil removes the file.
 func (f files) with(name string, data []byte) files {
 	changed := maps.Clone(f)
 	if changed[name] = data; data == nil {
@@ -93,7 +94,7 @@ func (f files) with(name string, data []byte) files {
 	return changed
 }
 
-// matching gives the only file whose name fits.
+// matching returns the only file whose name matches the pattern.
 func (f files) matching(t *testing.T, pattern string) string {
 	t.Helper()
 	var found []string
@@ -103,12 +104,12 @@ func (f files) matching(t *testing.T, pattern string) string {
 		}
 	}
 	if len(found) != 1 {
-		t.Fatalf("%d files are like %s: %q", len(found), pattern, found)
+		t.Fatalf("%d files match %s: %q", len(found), pattern, found)
 	}
 	return found[0]
 }
 
-// content is what a store gives back.
+// content is the content of a store.
 type content struct {
 	snapshot string
 	records  []string
@@ -119,10 +120,10 @@ func (c content) String() string {
 	return fmt.Sprintf("snapshot %q, records %q, %d graphs", c.snapshot, c.records, len(c.graphs))
 }
 
-// readAll opens a store and reads all of it; an error is how it refuses.
-func readAll(t *testing.T, on vfs.FS, graphs []string) (c content, err error) {
+// readAll opens a store and reads all of it. It returns the error of the opening or the reading.
+func readAll(t *testing.T, fsys vfs.FS, graphs []string) (c content, err error) {
 	t.Helper()
-	s, err := openSoon(t, store.Options{Dir: workDir, FS: on})
+	s, err := openSoon(t, store.Options{Dir: workDir, FS: fsys})
 	if err != nil {
 		return c, err
 	}
@@ -145,12 +146,12 @@ func readAll(t *testing.T, on vfs.FS, graphs []string) (c content, err error) {
 
 var graphNames = []string{"f1", "f2"}
 
-// filled fills a store on a memory disk, and gives its files as a killed process leaves them.
+// filled fills a store on a memory disk, and returns its files as a killed process leaves them.
 func filled(t *testing.T, records int, reopened bool) (files, content) {
 	t.Helper()
-	on := vfs.NewMem()
+	fsys := vfs.NewMem()
 	want := content{graphs: map[string]string{}}
-	s := open(t, store.Options{Dir: workDir, FS: on})
+	s := open(t, store.Options{Dir: workDir, FS: fsys})
 	for i, name := range graphNames {
 		graph := strings.Repeat(name, 20+i)
 		want.graphs[name] = graph
@@ -170,22 +171,23 @@ func filled(t *testing.T, records int, reopened bool) (files, content) {
 		appendAll(t, s, record)
 	}
 	if reopened {
-		// What was in a log is in a table then.
+		// The opening moves the records of the log into a table.
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		s = open(t, store.Options{Dir: workDir, FS: on})
+		s = open(t, store.Options{Dir: workDir, FS: fsys})
 		appendAll(t, s, "one more")
 		want.records = append(want.records, "one more")
 	}
-	killed := readFiles(t, on)
+	killed := readFiles(t, fsys)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	return killed, want
 }
 
-// accepted checks what became of a damaged store: refused with a word of where, or without any effect. It tells which.
+// accepted opens a damaged store. The store must either be refused with an error that names the directory, or have its
+// original content. accepted returns true in the second case.
 func accepted(t *testing.T, damaged files, want content, what string) bool {
 	t.Helper()
 	got, err := readAll(t, damaged.disk(t), graphNames)
@@ -196,14 +198,15 @@ func accepted(t *testing.T, damaged files, want content, what string) bool {
 		}
 		return true
 	case !errors.Is(err, store.ErrDamaged) && !errors.Is(err, store.ErrNewer):
-		t.Errorf("%s is met with %v", what, err)
+		t.Errorf("%s: unexpected error %v", what, err)
 	case !strings.Contains(err.Error(), workDir):
-		t.Errorf("%s: the error names no file: %v", what, err)
+		t.Errorf("%s: the error does not name the directory: %v", what, err)
 	}
 	return false
 }
 
-// D2: the bits of a small store, one after the other; all of them in make damage. What cannot be read is refused, and what can be read is what was written.
+// D2: single bits of a small store flip; `make damage` flips all of them. The store is refused, or its content is
+// unchanged.
 func TestD2NoFlippedBitOfASmallStoreIsTakenForData(t *testing.T) {
 	for name, reopened := range map[string]bool{"in its log": false, "in its tables": true} {
 		t.Run(name, func(t *testing.T) {
@@ -215,7 +218,7 @@ func TestD2NoFlippedBitOfASmallStoreIsTakenForData(t *testing.T) {
 			for _, name := range slices.Sorted(maps.Keys(killed)) {
 				for bit := 0; bit < 8*len(killed[name]); bit += *stride {
 					if name == "PECAN-MARK" && bit/8%4096 >= 28 {
-						// The rest of its pages is never read.
+						// The rest of each page is never read.
 						continue
 					}
 					data := bytes.Clone(killed[name])
@@ -227,13 +230,13 @@ func TestD2NoFlippedBitOfASmallStoreIsTakenForData(t *testing.T) {
 			}
 			t.Logf("refused: %v", refused)
 			if refused[".log"] == 0 || reopened && refused[".sst"] == 0 {
-				t.Errorf("nothing of the log or the tables was refused: %v", refused)
+				t.Errorf("no damage of the log or the tables was refused: %v", refused)
 			}
 		})
 	}
 }
 
-// D2: random bits of a big store, 10,000 in make damage.
+// D2: random bits of a large store flip; `make damage` flips 10,000.
 func TestD2NoFlippedBitOfABigStoreIsTakenForData(t *testing.T) {
 	killed, want := filled(t, 3000, true)
 	rng := rand.New(rand.NewPCG(2, 2))

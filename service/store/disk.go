@@ -6,40 +6,41 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Figures of a store, for metrics.
-type Figures struct {
-	// Bytes on disk.
+// Metrics are measurements of a store.
+type Metrics struct {
+	// Bytes is the size on disk.
 	Bytes uint64
-	// TornTails is how many torn records this process found and cut off.
+	// TornTails counts the torn writes that this process found when it opened the store, and ignored.
 	TornTails int
 }
 
-// Figures says how large the store is.
-func (s *Store) Figures() Figures {
-	f := Figures{Bytes: s.db.Metrics().DiskSpaceUsage()}
+// Metrics returns the size of the store and the number of torn writes.
+func (s *Store) Metrics() Metrics {
+	f := Metrics{Bytes: s.db.Metrics().DiskSpaceUsage()}
 	if s.torn {
 		f.TornTails = 1
 	}
 	return f
 }
 
-// checkRoom refuses a write to a store while the disk that a directory is on has less room than the reserve. Where nobody says how much there
-// is, it is not asked for.
-func checkRoom(on vfs.FS, store, dir string, reserve int64) error {
+// checkFreeSpace returns ErrFull while the disk of dir has less free space than the reserve. It returns nil if the
+// file system does not report its free space.
+func checkFreeSpace(fsys vfs.FS, store, dir string, reserve int64) error {
 	if reserve <= 0 {
 		return nil
 	}
-	usage, err := on.GetDiskUsage(dir)
+	usage, err := fsys.GetDiskUsage(dir)
 	if err != nil || usage.AvailBytes >= uint64(reserve) {
 		return nil
 	}
-	return faultf(ErrFull, nil, "write to store %s: %d bytes are free on its disk, and %d are kept in reserve; make room there", store, usage.AvailBytes, reserve)
+	return faultf(ErrFull, nil, "write to store %s: its disk has %d free bytes, and %d are kept in reserve; free some space", store, usage.AvailBytes, reserve)
 }
 
-// strictFS is the disk as pebble shall use it.
+// strictFS wraps the file system that pebble uses, and changes how pebble creates files.
 type strictFS struct{ vfs.FS }
 
-// ReuseForWrite makes a new file: behind a torn record in an old log stand old bytes, and then it cannot be told from a damaged one.
+// ReuseForWrite creates a new file instead of reusing an old log. In a reused log, old bytes would follow a torn
+// record, and a torn record could not be distinguished from a damaged one.
 func (f strictFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if err := f.Remove(oldname); err != nil {
 		return nil, err
@@ -47,8 +48,8 @@ func (f strictFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteC
 	return f.Create(newname, category)
 }
 
-// Create makes a file. A marker says which of the other files count; after a power failure it may be there without the file that it names,
-// unless that one's entry in the directory is on disk before.
+// Create creates a file. A marker file of pebble names the current file of a kind. Create syncs the directory before
+// it creates a marker. Without the sync, the marker could survive a power failure and the file that it names could not.
 func (f strictFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if strings.HasPrefix(f.PathBase(name), "marker.") {
 		if err := syncDir(f.FS, f.PathDir(name)); err != nil {
@@ -58,8 +59,8 @@ func (f strictFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File,
 	return f.FS.Create(name, category)
 }
 
-func syncDir(on vfs.FS, dir string) error {
-	file, err := on.OpenDir(dir)
+func syncDir(fsys vfs.FS, dir string) error {
+	file, err := fsys.OpenDir(dir)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// smallDisk mounts a file system in memory of so many bytes.
+// smallDisk mounts a file system in memory with the given size.
 func smallDisk(t *testing.T, bytes int, options ...string) string {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -37,7 +37,7 @@ func smallDisk(t *testing.T, bytes int, options ...string) string {
 	return dir
 }
 
-// fill writes a file that leaves so many bytes of a disk free.
+// fill writes a file that leaves the given number of bytes free on a disk.
 func fill(t *testing.T, dir string, leave uint64) string {
 	t.Helper()
 	usage, err := vfs.Default.GetDiskUsage(dir)
@@ -51,7 +51,8 @@ func fill(t *testing.T, dir string, leave uint64) string {
 	return path
 }
 
-// D5: on a disk that others fill nothing is begun, nothing is broken, and it goes on when there is room again.
+// D5: other files fill the disk. Writes are refused before they start, reads work, and writes work again when there is
+// space.
 func TestD5AFullDiskRefusesAndRecovers(t *testing.T) {
 	disk := smallDisk(t, 64<<20)
 	s := open(t, store.Options{Dir: filepath.Join(disk, "work"), Reserve: 8 << 20})
@@ -87,8 +88,8 @@ func TestD5AFullDiskRefusesAndRecovers(t *testing.T) {
 	}
 }
 
-// D5, D6: a disk that fails for good at any one operation. Nothing that was acknowledged is missing afterwards, and the store does not go
-// on as if nothing had happened.
+// D5, D6: a disk fails permanently at any one operation. No acknowledged record is missing afterwards, and the store
+// reports its failure.
 func TestD6NoAcknowledgementIsWrongOnAFailingDisk(t *testing.T) {
 	kinds := map[string][]errorfs.OpKind{
 		"write": {errorfs.OpFileWrite, errorfs.OpFileWriteAt}, "fsync": {errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo},
@@ -113,10 +114,10 @@ func TestD6NoAcknowledgementIsWrongOnAFailingDisk(t *testing.T) {
 	}
 }
 
-// opClose is the operation that errorfs lets no error into.
+// opClose is the closing of a file, for which errorfs cannot inject errors.
 const opClose = errorfs.OpKind(-1)
 
-// closing lets errors into the closing of files that are written.
+// closing injects errors into the closing of created files.
 type closing struct {
 	vfs.FS
 	inject errorfs.Injector
@@ -137,7 +138,8 @@ func (c closingFile) Close() error {
 	return errors.Join(c.File.Close(), c.inject.MaybeError(errorfs.Op{Kind: opClose, Path: c.name}))
 }
 
-// failAt works with a disk that fails from the n-th operation of the kinds on, and tells whether it came to that.
+// failAt uses a store on a disk that fails from the n-th operation of the kinds on. It reports whether there were that
+// many operations.
 func failAt(t *testing.T, kinds []errorfs.OpKind, cause error, n int64) bool {
 	t.Helper()
 	base := vfs.NewCrashableMem()
@@ -151,10 +153,10 @@ func failAt(t *testing.T, kinds []errorfs.OpKind, cause error, n int64) bool {
 		}
 		return nil
 	})
-	on := closing{errorfs.Wrap(base, inject), inject}
+	fsys := closing{errorfs.Wrap(base, inject), inject}
 	defer healed.Store(true)
 	var acknowledged []string
-	s, err := openSoon(t, store.Options{Dir: "work", FS: on})
+	s, err := openSoon(t, store.Options{Dir: "work", FS: fsys})
 	for i := 0; err == nil && i < 12; i++ {
 		record := fmt.Sprint("r", i+1)
 		if err = s.Append([][]byte{[]byte(record)}); err == nil {
@@ -168,14 +170,14 @@ func failAt(t *testing.T, kinds []errorfs.OpKind, cause error, n int64) bool {
 		}
 	}
 	if err != nil && s != nil {
-		// Whatever it is asked then, it does not say that it wrote.
+		// A failed store must not acknowledge later writes.
 		select {
 		case <-s.Failed():
 		default:
-			t.Fatalf("operation %d: %v, and the store thinks itself well", n, err)
+			t.Fatalf("operation %d: %v, but the store does not report its failure", n, err)
 		}
 		if again := s.Append([][]byte{[]byte("late")}); again == nil {
-			t.Fatalf("operation %d: %v, and a later record is acknowledged", n, err)
+			t.Fatalf("operation %d: %v, but a later record is acknowledged", n, err)
 		}
 	}
 	crash := base.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rand.New(rand.NewPCG(uint64(n), 6))})

@@ -4,17 +4,17 @@
 // The durable form is a pebble database in one directory, owned by one process at a time:
 //
 //	format                      the format version, written first and checked at every opening
-//	marked                      there is a PECAN-MARK beside the database
-//	snapshot                    header of the snapshot: records it stands for, chunks, bytes, checksum
+//	marked                      the directory has a file PECAN-MARK
+//	snapshot                    header of the snapshot: records that it replaces, bytes, chunks, checksum
 //	snapshot/<chunk>            the snapshot itself
 //	record/<number>             records after the snapshot, numbered without gaps
-//	graph/<fingerprint>         header of a graph: chunks, bytes, checksum
+//	graph/<fingerprint>         header of a graph: bytes, chunks, checksum
 //	graph/<fingerprint>/<chunk> the graph itself
 //
 // Append, Compact and PutGraph return when their data is on disk. A crash at any point leaves a prefix of the records, and either the old
 // or the new snapshot. An incomplete graph has no header and counts as absent.
 //
-// Opening discards an incomplete last write that was never acknowledged. Any other damage is ErrDamaged and is never repaired silently. The
+// Opening ignores a torn last write that was never acknowledged. Any other damage is ErrDamaged and is never repaired silently. The
 // file PECAN-MARK in the directory has the number of acknowledged records; if fewer are readable, opening fails and changes nothing.
 //
 // After a failed write or fsync every later call returns ErrFailed, because the state of the disk is unknown. On a nearly full disk

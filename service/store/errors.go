@@ -9,27 +9,27 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// What can be wrong with a store, to be tested with errors.Is. The sentence around them says which directory and what to do.
+// Kinds of errors, for errors.Is. The text of each error names the directory and says what to do.
 var (
-	// ErrInUse: another process has the directory.
+	// ErrInUse means that another process uses the directory.
 	ErrInUse = errors.New("in use by another process")
-	// ErrDamaged: a checksum, a number or a length is wrong.
+	// ErrDamaged means that a checksum, a record number or a length is wrong, or that data is missing.
 	ErrDamaged = errors.New("damaged")
-	// ErrNewer: written by a newer Pecan.
+	// ErrNewer means that a newer version of Pecan wrote the store.
 	ErrNewer = errors.New("written by a newer version")
-	// ErrNoDirectory: the directory cannot be had: its parent is missing, or it is no directory.
+	// ErrNoDirectory means that the path is not a directory, or that its parent directory is missing.
 	ErrNoDirectory = errors.New("no such directory")
-	// ErrReadOnly: nothing can be written there.
+	// ErrReadOnly means that the directory is not writable.
 	ErrReadOnly = errors.New("not writable")
-	// ErrFailed: a write failed, and the store serves no more.
+	// ErrFailed means that a write failed. The store accepts no further calls.
 	ErrFailed = errors.New("failed")
-	// ErrFull: the disk has less room than the store keeps in reserve. Nothing was written; it may be tried again.
+	// ErrFull means that the disk has less free space than Options.Reserve. Nothing was written; the caller may try again.
 	ErrFull = errors.New("disk full")
-	// ErrNoGraph: no graph is stored under the fingerprint.
+	// ErrNoGraph means that no graph is stored under the fingerprint.
 	ErrNoGraph = errors.New("no such graph")
 )
 
-// fault is a typed error with a sentence.
+// fault is an error of one of the kinds above, with a text for the user.
 type fault struct {
 	kind, cause error
 	text        string
@@ -48,22 +48,22 @@ func faultf(kind, cause error, format string, args ...any) error {
 	return &fault{kind: kind, cause: cause, text: fmt.Sprintf(format, args...)}
 }
 
-// wayOut ends every refusal of a damaged store.
-const wayOut = "Restore the directory from a copy, or start with an empty one and register the datasets again"
+// restoreHint ends every error about a damaged store.
+const restoreHint = "Restore the directory from a copy, or start with an empty one and register the datasets again"
 
-// explainDatabase is explainOpen for a database that was there before: what pebble does not understand about it is
-// damage, unless the system says that it is short of something.
+// explainDatabase is explainOpen for an existing database. It reports every other error as damage, except a system
+// error: that one says that a resource is missing.
 func explainDatabase(dir string, err error) error {
 	explained := explainOpen(dir, err)
-	var known *fault
+	var typed *fault
 	var system syscall.Errno
-	if errors.As(explained, &known) || errors.As(err, &system) {
+	if errors.As(explained, &typed) || errors.As(err, &system) {
 		return explained
 	}
-	return faultf(ErrDamaged, err, "open store %s: pebble does not understand its files; nothing was changed. %s", dir, wayOut)
+	return faultf(ErrDamaged, err, "open store %s: pebble cannot read its files; nothing was changed. %s", dir, restoreHint)
 }
 
-// explainOpen turns what the file system and pebble say into one of ours.
+// explainOpen converts an error of the file system or of pebble into an error of this package.
 func explainOpen(dir string, err error) error {
 	switch {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EACCES) && isLock(err), isHeldHere(err):
@@ -71,9 +71,9 @@ func explainOpen(dir string, err error) error {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 		return faultf(ErrReadOnly, err, "open store %s: the directory cannot be written by this user", dir)
 	case pebble.IsCorruptionError(err):
-		return faultf(ErrDamaged, err, "open store %s: its files are damaged; nothing was changed. %s", dir, wayOut)
+		return faultf(ErrDamaged, err, "open store %s: its files are damaged; nothing was changed. %s", dir, restoreHint)
 	case errors.Is(err, fs.ErrNotExist):
-		return faultf(ErrDamaged, err, "open store %s: a file that belongs to it is missing; nothing was changed. %s", dir, wayOut)
+		return faultf(ErrDamaged, err, "open store %s: a file that belongs to it is missing; nothing was changed. %s", dir, restoreHint)
 	}
 	return fmt.Errorf("open store %s: %w", dir, err)
 }

@@ -1,4 +1,4 @@
 package store
 
-// ScanLog is scanLog for the fuzzer.
+// ScanLog exports scanLog for the fuzz test.
 var ScanLog = scanLog

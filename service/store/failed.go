@@ -5,15 +5,16 @@ import (
 	"fmt"
 )
 
-// Failed is closed when the store cannot be written any more.
+// Failed is closed when the store has failed and accepts no further writes.
 func (s *Store) Failed() <-chan struct{} { return s.failed }
 
-// guard runs a write, and gives up on it when pebble declared the database dead: pebble then never returns.
+// guard runs a write and waits for its end or for the failure of the store. After a fatal error pebble never returns
+// from the write, so guard must not wait for the write alone.
 func (s *Store) guard(write func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		defer func() {
-			// Pebble panics where a directory cannot be synced.
+			// Pebble panics if it cannot sync a directory.
 			if p := recover(); p != nil {
 				done <- fmt.Errorf("%v", p)
 			}
@@ -22,8 +23,8 @@ func (s *Store) guard(write func() error) error {
 	}()
 	select {
 	case err := <-done:
-		var known *fault
-		if errors.As(err, &known) {
+		var typed *fault
+		if errors.As(err, &typed) {
 			s.failWith(err)
 			return s.failure
 		}
@@ -37,14 +38,14 @@ func (s *Store) guard(write func() error) error {
 	}
 }
 
-// fail marks the store as dead.
+// fail marks the store as failed.
 func (s *Store) fail(why string) {
-	s.failWith(faultf(ErrFailed, nil, "write to store %s: %s; nothing is served any more, because what is on disk is not known. Check the disk and start the dispatcher again", s.dir, why))
+	s.failWith(faultf(ErrFailed, nil, "write to store %s: %s; the dispatcher stops, because the state of the disk is unknown. Check the disk and start the dispatcher again", s.dir, why))
 }
 
-// failDamaged marks the store as dead because a file of it is not what was written.
+// failDamaged marks the store as failed because one of its files is damaged.
 func (s *Store) failDamaged(file string) {
-	s.failWith(faultf(ErrDamaged, nil, "read store %s: %s is damaged; nothing is served any more. Check the disk. %s", s.dir, file, wayOut))
+	s.failWith(faultf(ErrDamaged, nil, "read store %s: %s is damaged; the dispatcher stops. Check the disk. %s", s.dir, file, restoreHint))
 }
 
 func (s *Store) failWith(failure error) {

@@ -7,7 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// FuzzLog: whatever stands in a log, reading it ends, inside of the file.
+// FuzzLog scans arbitrary bytes as a log. The scan must end inside the file.
 func FuzzLog(f *testing.F) {
 	for _, part := range []int{0, 1, 19, 300, 40_000} {
 		data := make([]byte, part)

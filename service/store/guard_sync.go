@@ -4,5 +4,5 @@ package store
 
 import "github.com/cockroachdb/pebble/v2"
 
-// written is when a write counts as done: when the disk has it.
-var written = pebble.Sync
+// syncMode makes a write return only after the data is on disk.
+var syncMode = pebble.Sync

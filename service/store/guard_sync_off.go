@@ -4,5 +4,5 @@ package store
 
 import "github.com/cockroachdb/pebble/v2"
 
-// written is before the disk has it: tests/sim must notice.
-var written = pebble.NoSync
+// syncMode makes a write return before the data is on disk. The simulation must detect this.
+var syncMode = pebble.NoSync

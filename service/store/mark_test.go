@@ -13,7 +13,7 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// written is a directory with acknowledged records, as a killed dispatcher leaves it, and the path of its log.
+// written returns a directory with acknowledged records, as a killed dispatcher leaves it, and the path of its log.
 func written(t *testing.T) (dir, log string) {
 	t.Helper()
 	base := t.TempDir()
@@ -47,8 +47,8 @@ func change(t *testing.T, path string, edit func([]byte) []byte) {
 	}
 }
 
-// What was acknowledged is there, or the store is refused and left as it is.
-func TestADamagedDirectoryIsRefusedAndLeftAlone(t *testing.T) {
+// A store with missing acknowledged records is refused, and its directory does not change.
+func TestADamagedDirectoryIsRefusedAndUnchanged(t *testing.T) {
 	flip := func(part float64) func(t *testing.T, dir, log string) {
 		return func(t *testing.T, _, log string) {
 			change(t, log, func(data []byte) []byte {
@@ -107,7 +107,7 @@ func TestADamagedDirectoryIsRefusedAndLeftAlone(t *testing.T) {
 	}
 }
 
-// digest tells the files of a directory and what is in them; locks and empty leftovers do not count.
+// digest returns the names and sizes of the files in a directory. It ignores locks and other empty files.
 func digest(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -127,8 +127,8 @@ func digest(t *testing.T, dir string) []string {
 	return all
 }
 
-// A write that was cut off before it was acknowledged is no damage.
-func TestATornTailIsCutSilently(t *testing.T) {
+// A torn write that was never acknowledged is not damage.
+func TestATornTailIsIgnored(t *testing.T) {
 	dir, log := written(t)
 	change(t, log, func(data []byte) []byte { return append(data, 1, 2, 3, 4, 5, 6, 7) })
 	for range 2 {

@@ -7,28 +7,28 @@ import (
 	"sync"
 )
 
-// Memory keeps graphs while the process lives and forgets records at once: nothing outlives the process.
+// Memory is a store without a directory. It keeps graphs in memory and discards records, so nothing survives the process.
 type Memory struct {
 	mu     sync.Mutex
 	graphs map[string][]byte
 }
 
-// NewMemory makes an empty one.
+// NewMemory returns an empty store.
 func NewMemory() *Memory { return &Memory{graphs: map[string][]byte{}} }
 
-// Dir is empty: nothing is on disk.
+// Dir returns "".
 func (m *Memory) Dir() string { return "" }
 
-// Load finds nothing.
+// Load calls neither function.
 func (m *Memory) Load(_, _ func([]byte) error) error { return nil }
 
-// Append forgets the records.
+// Append discards the records.
 func (m *Memory) Append([][]byte) error { return nil }
 
-// Compact forgets the snapshot.
+// Compact discards the snapshot.
 func (m *Memory) Compact([]byte) error { return nil }
 
-// PutGraph keeps a graph; the caller does not change it afterwards.
+// PutGraph stores a graph. The caller must not change the slice afterwards.
 func (m *Memory) PutGraph(fingerprint string, graph []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -36,7 +36,7 @@ func (m *Memory) PutGraph(fingerprint string, graph []byte) error {
 	return nil
 }
 
-// Graph gives a graph, not to be changed, or ErrNoGraph.
+// Graph returns a graph, or ErrNoGraph. The caller must not change the slice.
 func (m *Memory) Graph(fingerprint string) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -47,14 +47,14 @@ func (m *Memory) Graph(fingerprint string) ([]byte, error) {
 	return graph, nil
 }
 
-// Graphs gives the fingerprints of all graphs.
+// Graphs returns the fingerprints of all graphs.
 func (m *Memory) Graphs() ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Sorted(maps.Keys(m.graphs)), nil
 }
 
-// DeleteGraph forgets a graph.
+// DeleteGraph deletes a graph.
 func (m *Memory) DeleteGraph(fingerprint string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,11 +62,11 @@ func (m *Memory) DeleteGraph(fingerprint string) error {
 	return nil
 }
 
-// Figures are none: nothing is on disk.
-func (m *Memory) Figures() Figures { return Figures{} }
+// Metrics returns zeros: nothing is on disk.
+func (m *Memory) Metrics() Metrics { return Metrics{} }
 
-// Failed is never closed.
+// Failed returns nil: a store in memory cannot fail.
 func (m *Memory) Failed() <-chan struct{} { return nil }
 
-// Close forgets everything.
+// Close does nothing.
 func (m *Memory) Close() error { return nil }

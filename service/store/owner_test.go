@@ -14,7 +14,7 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// D7: a directory that cannot be used is refused with its name, and nothing is made there.
+// D7: the error about an unusable directory names it, and nothing is created.
 func TestD7DirectoriesThatCannotBeUsedAreRefused(t *testing.T) {
 	base := t.TempDir()
 	file, link, toFile := filepath.Join(base, "file"), filepath.Join(base, "link"), filepath.Join(base, "to-file")
@@ -33,7 +33,7 @@ func TestD7DirectoriesThatCannotBeUsedAreRefused(t *testing.T) {
 		"its parent is missing":  {func(*testing.T) string { return filepath.Join(base, "no", "work") }, store.ErrNoDirectory, "create it first"},
 		"it is a file":           {func(*testing.T) string { return file }, store.ErrNoDirectory, "not a directory"},
 		"below a file":           {func(*testing.T) string { return filepath.Join(file, "work") }, nil, "not a directory"},
-		"it is a link nowhere":   {func(*testing.T) string { return link }, store.ErrNoDirectory, "a link to nowhere"},
+		"it is a broken link":    {func(*testing.T) string { return link }, store.ErrNoDirectory, "a link to a file that does not exist"},
 		"it is a link to a file": {func(*testing.T) string { return toFile }, store.ErrNoDirectory, "not a directory"},
 		"the disk is full": {func(t *testing.T) string {
 			disk := smallDisk(t, 1<<20)
@@ -61,7 +61,7 @@ func TestD7DirectoriesThatCannotBeUsedAreRefused(t *testing.T) {
 	}
 }
 
-// A link to a directory is as good as the directory.
+// D7: a link to a directory works like the directory.
 func TestD7ALinkToADirectoryIsFollowed(t *testing.T) {
 	base := t.TempDir()
 	link := filepath.Join(base, "link")
@@ -78,7 +78,7 @@ func TestD7ALinkToADirectoryIsFollowed(t *testing.T) {
 	}
 }
 
-// lockless is a disk whose locks hold nobody off, like some network file systems.
+// lockless is a file system whose locks have no effect, like some network file systems.
 type lockless struct{ vfs.FS }
 
 type nothing struct{}
@@ -87,7 +87,7 @@ func (nothing) Close() error { return nil }
 
 func (lockless) Lock(string) (io.Closer, error) { return nothing{}, nil }
 
-// D8: without a lock that holds, the older of two owners stops at its next write, and what it acknowledged is there.
+// D8: without working locks, the older of two owners stops at its next write. The records that it acknowledged remain.
 func TestD8AnOwnerThatLostItsLockWritesNoMore(t *testing.T) {
 	for name, write := range map[string]func(s *store.Store) error{
 		"records":    func(s *store.Store) error { return s.Append([][]byte{[]byte("lost")}) },
@@ -95,17 +95,17 @@ func TestD8AnOwnerThatLostItsLockWritesNoMore(t *testing.T) {
 		"a graph":    func(s *store.Store) error { return s.PutGraph("f", []byte("lost")) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			on := lockless{vfs.NewMem()}
-			older := open(t, store.Options{Dir: workDir, FS: on})
+			fsys := lockless{vfs.NewMem()}
+			older := open(t, store.Options{Dir: workDir, FS: fsys})
 			appendAll(t, older, "r1", "r2")
-			newer := open(t, store.Options{Dir: workDir, FS: on})
+			newer := open(t, store.Options{Dir: workDir, FS: fsys})
 			if err := write(older); !errors.Is(err, store.ErrInUse) || !strings.Contains(err.Error(), "another dispatcher has opened it") {
 				t.Fatalf("the older owner writes: %v", err)
 			}
 			select {
 			case <-older.Failed():
 			case <-time.After(10 * time.Second):
-				t.Fatal("the older owner does not say that it stopped")
+				t.Fatal("the older owner does not report that it stopped")
 			}
 			appendAll(t, newer, "r3")
 			if _, err := newer.Graph("f"); !errors.Is(err, store.ErrNoGraph) {
@@ -114,7 +114,7 @@ func TestD8AnOwnerThatLostItsLockWritesNoMore(t *testing.T) {
 			if err := newer.Close(); err != nil {
 				t.Fatal(err)
 			}
-			again := open(t, store.Options{Dir: workDir, FS: on})
+			again := open(t, store.Options{Dir: workDir, FS: fsys})
 			if snapshot, records := contents(t, again); snapshot != "" || strings.Join(records, " ") != "r1 r2 r3" {
 				t.Fatalf("read %q %q", snapshot, records)
 			}

@@ -11,16 +11,16 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// pebbleLog sends pebble's talk to slog, and what ends a store to the store.
+// pebbleLog sends pebble's messages to slog, and reports fatal errors and damage to the store.
 type pebbleLog struct {
 	log   *slog.Logger
 	fatal func(why string)
-	// damage is told of files that are not what was written.
-	damage func(why string)
+	// damage is called with the path of a damaged file.
+	damage func(path string)
 }
 
-// listener hears of what pebble would otherwise take for the end of the process. It returns from damage, unlike Fatalf:
-// whoever reads gets pebble's error then, and is not left waiting.
+// listener returns handlers for errors that would otherwise end the process. The handler for damage returns, unlike
+// Fatalf, so that a reader receives pebble's error instead of waiting forever.
 func (l *pebbleLog) listener() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: l.background,
@@ -31,26 +31,27 @@ func (l *pebbleLog) listener() *pebble.EventListener {
 	}
 }
 
-// Infof is pebble's chatter about files: for debugging only.
+// Infof logs pebble's messages about its files at debug level.
 func (l *pebbleLog) Infof(format string, args ...any) {
 	if l.log.Enabled(context.Background(), slog.LevelDebug) {
 		l.log.Debug("pebble", "text", fmt.Sprintf(format, args...))
 	}
 }
 
-// Errorf is what pebble will try again.
+// Errorf logs an error after which pebble tries again.
 func (l *pebbleLog) Errorf(format string, args ...any) {
 	l.log.Warn("store", "text", fmt.Sprintf(format, args...))
 }
 
-// background is told what fails in a flush or compaction. On a full disk, and over a damaged table, pebble begins anew at once, thousands of
-// times a second, also while it opens a database; the store fails instead, and pebble's goroutine stays here, as in Fatalf.
+// background handles an error of a flush or compaction. With a full disk or a damaged table pebble would retry at once,
+// thousands of times a second, even while it opens a database. So the store fails, and the goroutine blocks here as in
+// Fatalf.
 func (l *pebbleLog) background(err error) {
 	switch {
 	case vfs.IsNoSpaceError(err):
 		l.fatal(err.Error())
 	case pebble.IsCorruptionError(err):
-		// The listener was told of the file before.
+		// The DataCorruption handler has already reported the file.
 	default:
 		l.Errorf("background error: %s", err)
 		return
@@ -58,14 +59,14 @@ func (l *pebbleLog) background(err error) {
 	select {}
 }
 
-// Fatalf must not return: pebble would go on with a broken pipeline. The goroutine stays here until the process
-// ends, which the closed Failed channel makes happen.
+// Fatalf reports a fatal error and never returns. If it returned, pebble would continue with a broken pipeline. The
+// dispatcher ends the process when the Failed channel is closed.
 func (l *pebbleLog) Fatalf(format string, args ...any) {
 	l.fatal(fmt.Sprintf(format, args...))
 	select {}
 }
 
-// lockError marks an error as one of taking the lock, where EACCES means taken and not forbidden.
+// lockError wraps an error of taking the lock. There EACCES means that the lock is taken, not that access is denied.
 type lockError struct{ error }
 
 func (e *lockError) Unwrap() error { return e.error }
@@ -75,5 +76,5 @@ func isLock(err error) bool {
 	return errors.As(err, &lock) && !strings.Contains(err.Error(), "open ")
 }
 
-// isHeldHere recognises pebble's refusal to lock a directory twice in one process.
+// isHeldHere reports whether this process already has pebble's lock of the directory.
 func isHeldHere(err error) bool { return strings.Contains(err.Error(), "lock held by current process") }

@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reader looks at a store that no dispatcher has, and changes nothing in its directory.
+// Reader reads a store that no dispatcher uses, and changes nothing in its directory.
 type Reader struct {
 	store *Store
 	tail  Tail
 	lock  io.Closer
 }
 
-// OpenReader opens a directory for looking only. Damage that shows up later is an error of what reads it.
+// OpenReader opens a directory for reading only. If data is damaged, the method that reads it returns an error.
 func OpenReader(opts Options) (*Reader, error) {
 	dir, err := filepath.Abs(opts.Dir)
 	if err != nil {
@@ -35,8 +35,7 @@ func OpenReader(opts Options) (*Reader, error) {
 	} else if !info.IsDir() {
 		return nil, faultf(ErrNoDirectory, nil, "read store %s: it is not a directory", dir)
 	}
-	quiet := &quietLock{FS: opts.FS}
-	lock, err := pebble.LockDirectory(dir, quiet)
+	lock, err := pebble.LockDirectory(dir, &readLock{FS: opts.FS})
 	if err != nil {
 		return nil, explainOpen(dir, &lockError{err})
 	}
@@ -47,15 +46,15 @@ func OpenReader(opts Options) (*Reader, error) {
 	return r, nil
 }
 
-func (r *Reader) open(on vfs.FS, lock *pebble.Lock) (err error) {
+func (r *Reader) open(fsys vfs.FS, lock *pebble.Lock) (err error) {
 	dir := r.store.dir
-	if r.tail, _, err = readTail(on, dir); err != nil {
+	if r.tail, _, err = readTail(fsys, dir); err != nil {
 		return explainOpen(dir, err)
 	}
-	r.store.db, err = pebble.Open(dir, &pebble.Options{FS: on, Lock: lock, ReadOnly: true, MemTableSize: tableBytes, Logger: silent{}})
+	r.store.db, err = pebble.Open(dir, &pebble.Options{FS: fsys, Lock: lock, ReadOnly: true, MemTableSize: tableBytes, Logger: silentLogger{}})
 	switch {
 	case errors.Is(err, pebble.ErrDBDoesNotExist):
-		return faultf(ErrNoDirectory, nil, "read store %s: there is no store in it", dir)
+		return faultf(ErrNoDirectory, nil, "read store %s: the directory has no store", dir)
 	case err != nil:
 		return explainDatabase(dir, err)
 	}
@@ -65,18 +64,18 @@ func (r *Reader) open(on vfs.FS, lock *pebble.Lock) (err error) {
 	return nil
 }
 
-// Close lets others have the store.
+// Close releases the store.
 func (r *Reader) Close() error { return errors.Join(r.store.db.Close(), r.lock.Close()) }
 
-// Dir is the directory.
+// Dir returns the directory.
 func (r *Reader) Dir() string { return r.store.dir }
 
-// Tail is how the newest log ends.
+// Tail returns a description of the end of the newest log.
 func (r *Reader) Tail() Tail { return r.tail }
 
-// Acknowledged is the number of the last record that is known to have been acknowledged; spoilt says that one of the two marks of it
-// cannot be read, and might have told of more.
-func (r *Reader) Acknowledged() (last uint64, spoilt bool, err error) {
+// Acknowledged returns the number of the last record that the mark says was acknowledged. invalidSlot is set if one of
+// the two slots of the mark is invalid. The invalid slot may have had a larger number.
+func (r *Reader) Acknowledged() (last uint64, invalidSlot bool, err error) {
 	path := filepath.Join(r.store.dir, markName)
 	file, err := r.store.fs.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,10 +86,10 @@ func (r *Reader) Acknowledged() (last uint64, spoilt bool, err error) {
 	}
 	m := &mark{file: file, path: path}
 	err = joinClose(m.read(), file)
-	return max(m.known, 1) - 1, m.spoilt, err
+	return max(m.next, 1) - 1, m.invalidSlot, err
 }
 
-// Snapshot gives the snapshot and how many records it stands for; nil when there is none.
+// Snapshot returns the snapshot and the number of records that it replaces. data is nil if there is no snapshot.
 func (r *Reader) Snapshot() (data []byte, records uint64, err error) {
 	header, found, err := r.store.readHeader([]byte("snapshot"))
 	if err != nil || !found {
@@ -100,7 +99,7 @@ func (r *Reader) Snapshot() (data []byte, records uint64, err error) {
 	return data, header.records, err
 }
 
-// Records gives the records behind the snapshot, in order. One that is missing ends them with an error.
+// Records calls do with each record after the snapshot, in order. It returns an error at the first missing record.
 func (r *Reader) Records(do func(number uint64, data []byte) error) error {
 	header, _, err := r.store.readHeader([]byte("snapshot"))
 	if err != nil {
@@ -109,8 +108,8 @@ func (r *Reader) Records(do func(number uint64, data []byte) error) error {
 	return r.store.eachRecord(header.records, func(number uint64, data func() []byte) error { return do(number, data()) })
 }
 
-// Graphs gives the graphs with their lengths; wrong says what is wrong with one.
-func (r *Reader) Graphs(do func(fingerprint string, bytes uint64, wrong error)) error {
+// Graphs calls do with each graph and its length. readErr is the error of a graph that cannot be read.
+func (r *Reader) Graphs(do func(fingerprint string, bytes uint64, readErr error)) error {
 	it, err := r.store.db.NewIter(&pebble.IterOptions{LowerBound: []byte("graph/"), UpperBound: []byte("graph0")})
 	if err != nil {
 		return explainOpen(r.store.dir, err)
@@ -129,7 +128,7 @@ func (r *Reader) Graphs(do func(fingerprint string, bytes uint64, wrong error)) 
 	return nil
 }
 
-// Verify reads every block of every table, also those of what was deleted since.
+// Verify reads every block of every table, including blocks whose data was deleted since.
 func (r *Reader) Verify() error {
 	if err := r.store.db.CheckLevels(nil); err != nil {
 		return faultf(ErrDamaged, err, "read store %s: its tables are damaged", r.store.dir)
@@ -137,23 +136,24 @@ func (r *Reader) Verify() error {
 	return nil
 }
 
-// silent is a logger for what is told as an error anyway.
-type silent struct{}
+// silentLogger discards pebble's messages. Their errors are also returned.
+type silentLogger struct{}
 
 // Infof implements pebble.Logger.
-func (silent) Infof(string, ...any) {}
+func (silentLogger) Infof(string, ...any) {}
 
 // Errorf implements pebble.Logger.
-func (silent) Errorf(string, ...any) {}
+func (silentLogger) Errorf(string, ...any) {}
 
-// Fatalf implements pebble.Logger. A database that is only read has nothing to die of.
-func (silent) Fatalf(string, ...any) {}
+// Fatalf implements pebble.Logger. A database that is open for reading has no fatal errors.
+func (silentLogger) Fatalf(string, ...any) {}
 
-// quietLock locks a directory without making or changing its lock file: where there is none, nobody has the store.
-type quietLock struct{ vfs.FS }
+// readLock locks a directory without creating or changing its lock file. If there is no lock file, no process uses the
+// store.
+type readLock struct{ vfs.FS }
 
-// Lock takes the lock for reading, which a dispatcher's lock keeps away.
-func (q *quietLock) Lock(name string) (io.Closer, error) {
+// Lock takes the lock for reading. It fails while a dispatcher has the lock.
+func (q *readLock) Lock(name string) (io.Closer, error) {
 	if q.FS != vfs.Default {
 		return q.FS.Lock(name)
 	}

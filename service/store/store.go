@@ -16,12 +16,12 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Format is the version of the layout in this package's doc.
+// Format is the version of the layout that the package documentation describes.
 const Format = 1
 
 const (
 	formatName = "pecan-store/"
-	// chunkBytes keeps single values, and the batches they travel in, small.
+	// chunkBytes limits the size of a value and of a batch.
 	chunkBytes = 1 << 20
 	cacheBytes = 4 << 20
 	tableBytes = 4 << 20
@@ -29,20 +29,20 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Options says where a store lies.
+// Options configure a store.
 type Options struct {
-	// Dir is created, with mode 0700, when its parent exists.
+	// Dir returns the directory. Open creates it with mode 0700 if its parent exists.
 	Dir string
-	// FS replaces the disk in tests; nil means the disk.
+	// FS replaces the file system in tests; nil means the file system of the host.
 	FS vfs.FS
-	// Log takes pebble's errors; nil discards them.
+	// Log receives pebble's errors; nil discards them.
 	Log *slog.Logger
-	// Reserve is how many bytes have to be free on the disk for a write to begin, so that what pebble does behind a write has room
-	// too: a disk that is really full ends the store. 0: no matter.
+	// Reserve is the number of bytes that must be free on the disk before a write starts; 0 disables the check. The
+	// reserve leaves space for pebble's background work. If the disk really is full, that work fails and the store with it.
 	Reserve int64
 }
 
-// Store is a durable store. Its methods may be called from several goroutines; appends are ordered by their calls.
+// Store is a durable store. Several goroutines may call its methods. Appends have the order of their calls.
 type Store struct {
 	dir     string
 	fs      vfs.FS
@@ -50,7 +50,7 @@ type Store struct {
 	lock    *pebble.Lock
 	mark    *mark
 	reserve int64
-	// torn: this process found a torn record and cut it off.
+	// torn is set if this process found a torn write and ignored it.
 	torn bool
 
 	mu sync.Mutex
@@ -58,12 +58,12 @@ type Store struct {
 	next uint64
 
 	failOnce sync.Once
-	// failed is closed when pebble met an error it cannot go on after; failure is set before.
+	// failed is closed after an error from which pebble cannot continue. failure is set before that.
 	failed  chan struct{}
 	failure error
 }
 
-// Open opens or creates the store of a directory and takes it for this process.
+// Open opens or creates the store of a directory, and locks the directory for this process.
 func Open(opts Options) (*Store, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -98,7 +98,7 @@ func Open(opts Options) (*Store, error) {
 	return s, nil
 }
 
-// prepareDir makes the directory and checks that it is one. Where there is no room for it nothing is made.
+// prepareDir creates the directory if it is missing. It creates nothing if the disk is full.
 func prepareDir(dir string, reserve int64) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -109,7 +109,7 @@ func prepareDir(dir string, reserve int64) (string, error) {
 	case err == nil && !info.IsDir():
 		return "", faultf(ErrNoDirectory, nil, "open store %s: it is not a directory", dir)
 	case err == nil:
-		return dir, checkRoom(vfs.Default, dir, dir, reserve)
+		return dir, checkFreeSpace(vfs.Default, dir, dir, reserve)
 	case !errors.Is(err, os.ErrNotExist):
 		return "", explainOpen(dir, err)
 	}
@@ -117,12 +117,12 @@ func prepareDir(dir string, reserve int64) (string, error) {
 	if _, err := os.Stat(parent); errors.Is(err, os.ErrNotExist) {
 		return "", faultf(ErrNoDirectory, err, "open store %s: the parent directory does not exist; create it first", dir)
 	}
-	if err := checkRoom(vfs.Default, dir, parent, reserve); err != nil {
+	if err := checkFreeSpace(vfs.Default, dir, parent, reserve); err != nil {
 		return "", err
 	}
 	switch err := os.Mkdir(dir, 0o700); {
 	case errors.Is(err, os.ErrExist):
-		return "", faultf(ErrNoDirectory, nil, "open store %s: it is a link to nowhere", dir)
+		return "", faultf(ErrNoDirectory, nil, "open store %s: it is a link to a file that does not exist", dir)
 	case err != nil:
 		return "", explainOpen(dir, err)
 	}
@@ -152,25 +152,25 @@ func (s *Store) open(opts Options) error {
 	if err == nil {
 		err = s.findNext()
 	}
-	if err == nil && s.next < s.mark.known {
-		err = faultf(ErrInUse, nil, "open store %s: another process wrote to it meanwhile; stop it or choose another --work-dir", s.dir)
+	if err == nil && s.next < s.mark.next {
+		err = faultf(ErrInUse, nil, "open store %s: another process wrote to it during the opening; stop that process or choose another --work-dir", s.dir)
 	}
 	if err == nil {
-		err = s.guard(s.startMark)
+		err = s.guard(s.activateMark)
 	}
 	if err == nil {
 		return nil
 	}
 	select {
 	case <-s.failed:
-		// As in Close.
+		// db.Close would never return, as in Close.
 		return err
 	default:
 		return errors.Join(err, db.Close())
 	}
 }
 
-// checkFormat accepts this version and an empty database, which it marks.
+// checkFormat checks the format version, and writes it to an empty database.
 func (s *Store) checkFormat() error {
 	value, found, err := s.get([]byte("format"))
 	if err != nil {
@@ -186,14 +186,14 @@ func (s *Store) checkFormat() error {
 			return explainOpen(s.dir, err)
 		}
 		if !empty {
-			return faultf(ErrDamaged, nil, "open store %s: it holds data but no format mark; it is not a store of Pecan", s.dir)
+			return faultf(ErrDamaged, nil, "open store %s: it has data but no format version; it is not a store of Pecan", s.dir)
 		}
 		return s.guard(func() error { return s.db.Set([]byte("format"), []byte(formatName+strconv.Itoa(Format)), pebble.Sync) })
 	}
 	number, ok := strings.CutPrefix(string(value), formatName)
 	version, err := strconv.Atoi(number)
 	if !ok || err != nil || version < 1 {
-		return faultf(ErrDamaged, nil, "open store %s: the format mark %.40q is not understood", s.dir, value)
+		return faultf(ErrDamaged, nil, "open store %s: the format version %.40q is invalid", s.dir, value)
 	}
 	if version > Format {
 		return faultf(ErrNewer, nil, "open store %s: it has format %d, this version of Pecan reads up to %d; use the newer version", s.dir, version, Format)
@@ -201,7 +201,7 @@ func (s *Store) checkFormat() error {
 	return nil
 }
 
-// findNext continues the numbers of the records.
+// findNext sets the number of the next record.
 func (s *Store) findNext() error {
 	header, _, err := s.readHeader([]byte("snapshot"))
 	if err != nil {
@@ -229,7 +229,7 @@ func (s *Store) records() (*pebble.Iterator, error) {
 	return it, nil
 }
 
-// eachRecord gives the records behind a number, which have no gaps.
+// eachRecord calls do with each record after number last. A gap in the numbers is ErrDamaged.
 func (s *Store) eachRecord(last uint64, do func(number uint64, data func() []byte) error) error {
 	it, err := s.records()
 	if err != nil {
@@ -238,14 +238,14 @@ func (s *Store) eachRecord(last uint64, do func(number uint64, data func() []byt
 	for ok := it.First(); ok && err == nil; ok = it.Next() {
 		number := recordNumber(it.Key())
 		if number != last+1 {
-			err = faultf(ErrDamaged, nil, "read store %s: record %d follows record %d. %s", s.dir, number, last, wayOut)
+			err = faultf(ErrDamaged, nil, "read store %s: record %d follows record %d. %s", s.dir, number, last, restoreHint)
 			break
 		}
 		last = number
 		err = do(number, it.Value)
 	}
-	if closing := it.Close(); err == nil && closing != nil {
-		err = explainOpen(s.dir, closing)
+	if closeErr := it.Close(); err == nil && closeErr != nil {
+		err = explainOpen(s.dir, closeErr)
 	}
 	return err
 }
@@ -261,10 +261,10 @@ func recordNumber(key []byte) uint64 {
 	return binary.BigEndian.Uint64(key[len("record/"):])
 }
 
-// Dir is the directory.
+// Dir returns the directory.
 func (s *Store) Dir() string { return s.dir }
 
-// Load hands over the snapshot, if there is one, and then every record after it in order.
+// Load calls snapshot with the snapshot, if there is one, and then record with every record after it, in order.
 func (s *Store) Load(snapshot, record func(data []byte) error) error {
 	header, found, err := s.readHeader([]byte("snapshot"))
 	if err != nil {
@@ -277,24 +277,24 @@ func (s *Store) Load(snapshot, record func(data []byte) error) error {
 			return err
 		}
 		if err := snapshot(data); err != nil {
-			return faultf(ErrDamaged, err, "read store %s: the snapshot is not understood", s.dir)
+			return faultf(ErrDamaged, err, "read store %s: the snapshot is invalid", s.dir)
 		}
 		last = header.records
 	}
 	return s.eachRecord(last, func(number uint64, data func() []byte) error {
 		if err := record(data()); err != nil {
-			return faultf(ErrDamaged, err, "read store %s: record %d is not understood", s.dir, number)
+			return faultf(ErrDamaged, err, "read store %s: record %d is invalid", s.dir, number)
 		}
 		return nil
 	})
 }
 
-// Append makes records durable, in order, all or none.
+// Append writes records durably, in order and atomically.
 func (s *Store) Append(records [][]byte) error {
 	if len(records) == 0 {
 		return nil
 	}
-	if err := checkRoom(s.fs, s.dir, s.dir, s.reserve); err != nil {
+	if err := checkFreeSpace(s.fs, s.dir, s.dir, s.reserve); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -310,7 +310,7 @@ func (s *Store) Append(records [][]byte) error {
 		if err := s.mark.check(); err != nil {
 			return err
 		}
-		if err := batch.Commit(written); err != nil {
+		if err := batch.Commit(syncMode); err != nil {
 			return err
 		}
 		return s.mark.write(next)
@@ -321,9 +321,9 @@ func (s *Store) Append(records [][]byte) error {
 	return nil
 }
 
-// Compact replaces every record appended so far by a snapshot of what they add up to.
+// Compact replaces all records so far with a snapshot of the state that they produce.
 func (s *Store) Compact(snapshot []byte) error {
-	if err := checkRoom(s.fs, s.dir, s.dir, s.reserve); err != nil {
+	if err := checkFreeSpace(s.fs, s.dir, s.dir, s.reserve); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -348,19 +348,19 @@ func (s *Store) Compact(snapshot []byte) error {
 		if err := s.mark.check(); err != nil {
 			return err
 		}
-		if err := batch.Commit(written); err != nil {
+		if err := batch.Commit(syncMode); err != nil {
 			return err
 		}
 		return errors.Join(s.mark.check(), s.mark.file.Sync())
 	})
 }
 
-// Close gives the directory free.
+// Close closes the store and releases the directory.
 func (s *Store) Close() error {
 	if s.failed != nil {
 		select {
 		case <-s.failed:
-			// pebble would wait for ever for its own broken pipeline.
+			// db.Close would wait forever for pebble's broken pipeline.
 			return s.failure
 		default:
 		}

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// A database that failed is abandoned: pebble has no way to close one whose writes fail, and the process ends soon.
+		// The store abandons a failed database. Pebble cannot close a database whose writes fail, and the process ends soon.
 		goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2/record.(*LogWriter).flushLoop"),
 		goleak.IgnoreAnyFunction("github.com/pecan-ml/pecan/service/store.(*pebbleLog).Fatalf"),
 		goleak.IgnoreAnyFunction("github.com/pecan-ml/pecan/service/store.(*pebbleLog).background"),
@@ -44,7 +44,7 @@ func open(t *testing.T, opts store.Options) *store.Store {
 	return s
 }
 
-// contents reads everything back.
+// contents reads the snapshot and the records.
 func contents(t *testing.T, s *store.Store) (snapshot string, records []string) {
 	t.Helper()
 	err := s.Load(func(data []byte) error {
@@ -71,7 +71,7 @@ func appendAll(t *testing.T, s *store.Store, records ...string) {
 	}
 }
 
-func TestRecordsSnapshotsAndGraphsSurviveAReopening(t *testing.T) {
+func TestRecordsSnapshotsAndGraphsSurviveReopening(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "work")
 	s := open(t, store.Options{Dir: dir})
 	appendAll(t, s, "a", "b")
@@ -117,7 +117,7 @@ func TestRecordsSnapshotsAndGraphsSurviveAReopening(t *testing.T) {
 		t.Fatalf("deleted graph: %v", err)
 	}
 	if _, err := s.Graph("f10"); err != nil {
-		t.Fatalf("the neighbour of a deleted graph: %v", err)
+		t.Fatalf("a graph whose name begins with that of a deleted graph: %v", err)
 	}
 	if err := s.Compact([]byte("small")); err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestRecordsSnapshotsAndGraphsSurviveAReopening(t *testing.T) {
 	}
 }
 
-// A crash at any moment leaves what was acknowledged, and a prefix of what was not.
+// A crash at any time leaves the acknowledged records and a prefix of the others.
 func TestCrashesLoseNothingAcknowledged(t *testing.T) {
 	for seed := range uint64(15) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestCrashesLoseNothingAcknowledged(t *testing.T) {
 						appendAll(t, s, record)
 						acknowledged = append(acknowledged, record)
 					}
-					// The disk as a crash would leave it now: all that was synced, and some of what was not.
+					// The disk as a crash would leave it now: all synced data and some of the unsynced data.
 					crash = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(rng.IntN(3)) * 50, RNG: rng})
 				}
 				if err := s.Close(); err != nil {
@@ -179,7 +179,7 @@ func atoi(text string) int {
 	return n
 }
 
-// rebuild gives the records that a snapshot (their number) and a tail stand for.
+// rebuild returns all records, from the snapshot (their number) and the records after it.
 func rebuild(snapshot string, records []string) []string {
 	var all []string
 	for i := range atoi(snapshot) {
@@ -204,8 +204,8 @@ func checkPrefix(t *testing.T, snapshot string, records, acknowledged []string, 
 	}
 }
 
-// A disk that fails during an append: the store serves no more, and what it acknowledged before is there.
-func TestAFailedWriteEndsTheStore(t *testing.T) {
+// The disk fails during an append. The store accepts no further calls, and its acknowledged records remain.
+func TestAFailedWriteFailsTheStore(t *testing.T) {
 	base := vfs.NewCrashableMem()
 	var broken atomic.Bool
 	fs := errorfs.Wrap(base, errorfs.InjectorFunc(func(op errorfs.Op) error {
@@ -224,7 +224,7 @@ func TestAFailedWriteEndsTheStore(t *testing.T) {
 	select {
 	case <-s.Failed():
 	case <-time.After(10 * time.Second):
-		t.Fatal("the store does not say that it failed")
+		t.Fatal("the store does not report its failure")
 	}
 	broken.Store(false)
 	if err := s.Append([][]byte{[]byte("r3")}); !errors.Is(err, store.ErrFailed) {
@@ -243,7 +243,7 @@ func TestAFailedWriteEndsTheStore(t *testing.T) {
 	}
 }
 
-// A disk without room for a table: pebble would try again for ever while it opens the database.
+// The disk has no space for a table. Without the store's handling pebble would retry forever during the opening.
 func TestAFullDiskIsAnErrorWhenTheStoreIsOpened(t *testing.T) {
 	base := vfs.NewCrashableMem()
 	s := open(t, store.Options{Dir: "work", FS: base})
@@ -263,7 +263,7 @@ func TestAFullDiskIsAnErrorWhenTheStoreIsOpened(t *testing.T) {
 	}
 }
 
-// openSoon opens a store that may be broken: whatever is wrong with it, the answer comes.
+// openSoon opens a store that may be damaged. The opening must return in time.
 func openSoon(t *testing.T, options store.Options) (s *store.Store, err error) {
 	t.Helper()
 	opened := make(chan struct{})
@@ -275,13 +275,13 @@ func openSoon(t *testing.T, options store.Options) (s *store.Store, err error) {
 	case <-opened:
 		return s, err
 	case <-time.After(10 * time.Second):
-		t.Fatal("the store is being opened for ever")
+		t.Fatal("the opening does not return")
 		return nil, nil
 	}
 }
 
-// Files that are removed while they are open take what is written to them; it is not acknowledged.
-func TestARemovedDirectoryEndsTheStore(t *testing.T) {
+// The system accepts writes to removed open files. The store must not acknowledge such writes.
+func TestARemovedDirectoryFailsTheStore(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "work")
 	s := open(t, store.Options{Dir: dir})
 	appendAll(t, s, "r1")
@@ -289,16 +289,16 @@ func TestARemovedDirectoryEndsTheStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Append([][]byte{[]byte("r2")}); !errors.Is(err, store.ErrFailed) || !strings.Contains(err.Error(), "removed") {
-		t.Fatalf("append into a directory that is gone: %v", err)
+		t.Fatalf("append after the removal of the directory: %v", err)
 	}
 	select {
 	case <-s.Failed():
 	case <-time.After(10 * time.Second):
-		t.Fatal("the store does not say that it failed")
+		t.Fatal("the store does not report its failure")
 	}
 }
 
-func TestRefusals(t *testing.T) {
+func TestOpenReturnsAnErrorThatNamesTheDirectory(t *testing.T) {
 	base := t.TempDir()
 	file := filepath.Join(base, "file")
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
@@ -372,7 +372,7 @@ func TestOneOwnerAtATime(t *testing.T) {
 	}
 }
 
-// Damage of any stored byte is found or harmless: never are other records read than were written.
+// Damage of any stored byte is detected or has no effect on the content.
 func TestDamageIsNeverReadAsData(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, store.Options{Dir: dir})
@@ -391,7 +391,7 @@ func TestDamageIsNeverReadAsData(t *testing.T) {
 	if damaged(t, dir) == 0 {
 		t.Fatal("no damage was found anywhere")
 	}
-	// A store that is opened again puts what is in its logs into tables, which are read in another way.
+	// A second opening moves the records of the logs into tables, which have another format.
 	if err := open(t, store.Options{Dir: dir}).Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -406,7 +406,7 @@ func TestDamageIsNeverReadAsData(t *testing.T) {
 	}
 }
 
-// damaged damages each file of a store in three places, and tells how often that was found.
+// damaged damages each file of a store in three places, and returns how often the store detected it.
 func damaged(t *testing.T, dir string) int {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
@@ -439,13 +439,13 @@ func damagedFile(t *testing.T, dir, file string, places int) int {
 	return found
 }
 
-// readDamaged tells whether reading failed, and fails the test when it gave something that was never written.
+// readDamaged reports whether reading failed. The test fails if the reading returned other data than was written.
 func readDamaged(t *testing.T, dir string) bool {
 	t.Helper()
 	s, err := openSoon(t, store.Options{Dir: copyDir(t, dir)})
 	if err != nil {
 		if !errors.Is(err, store.ErrDamaged) {
-			t.Errorf("damage is met with %v", err)
+			t.Errorf("damage: unexpected error %v", err)
 		}
 		return true
 	}
@@ -456,7 +456,7 @@ func readDamaged(t *testing.T, dir string) bool {
 		func(data []byte) error { records = append(records, string(data)); return nil })
 	if err != nil {
 		if !errors.Is(err, store.ErrDamaged) {
-			t.Errorf("damage gives %v", err)
+			t.Errorf("damage: unexpected error while loading %v", err)
 		}
 		return true
 	}

@@ -14,39 +14,39 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Pebble's log is a row of blocks, and a record one or more chunks in them: a checksum (4 bytes), the length of the payload (2), the kind (1), the
-// number of the log (4), in the newer form an offset that is on disk already (8), the payload. Chunks do not cross blocks; what is left
-// of a block is zero.
+// Pebble's log is a sequence of blocks, and a record is one or more chunks. A chunk has a checksum (4 bytes), the length
+// of the payload (2), the kind (1), the number of the log (4), an offset that is already on disk (8, newer form only)
+// and the payload. Chunks do not cross blocks. The unused end of a block is zero.
 const (
 	logBlock    = 32 << 10
 	sectorBytes = 512
 
 	olderHeader, newerHeader = 11, 19
-	// Kinds of chunks, in the older form and in the newer: the whole record, its first part, one in the middle, the last.
+	// Each form has four kinds of chunks: a complete record, or its first, a middle or its last part.
 	olderFull, newerFull                      = 5, 9
 	partFull, partFirst, partMiddle, partLast = 0, 1, 2, 3
 )
 
-// Tail is how the newest log of a store ends.
+// Tail describes the end of the newest log of a store.
 type Tail struct {
-	// Log is the file's path, empty when there is none.
+	// Log is the path of the log, empty if there is none.
 	Log string
-	// End is where its last whole record ends, Size the length of the file.
+	// End is the offset after the last complete record; Size is the length of the file.
 	End, Size int64
-	// Torn: bytes of a record that was cut off while it was written stand behind End. Nobody was told of it.
+	// Torn is set if a torn write follows End: the start of a record that was never acknowledged.
 	Torn bool
-	// Wrong says why what follows End is no torn write but damage of what may have been acknowledged; empty when it is not.
-	Wrong string
+	// Damage describes damage after End that may affect acknowledged records; empty if there is none.
+	Damage string
 }
 
-// readTail looks at the newest log, and gives what follows its last whole record. Pebble takes everything that it cannot read there for the end of the log; a record that is all there
-// with a wrong checksum was not torn, and may have been acknowledged.
-func readTail(on vfs.FS, dir string) (Tail, []byte, error) {
-	path, number, err := newestLog(on, dir)
+// readTail reads the newest log and returns the bytes after its last complete record. Pebble treats unreadable bytes
+// there as the end of the log. A complete record with a wrong checksum is not torn, and may have been acknowledged.
+func readTail(fsys vfs.FS, dir string) (Tail, []byte, error) {
+	path, number, err := newestLog(fsys, dir)
 	if err != nil || path == "" {
 		return Tail{}, nil, err
 	}
-	file, err := on.Open(path)
+	file, err := fsys.Open(path)
 	if err != nil {
 		return Tail{}, nil, err
 	}
@@ -54,23 +54,23 @@ func readTail(on vfs.FS, dir string) (Tail, []byte, error) {
 	if err = joinClose(err, file); err != nil {
 		return Tail{}, nil, err
 	}
-	end, wrong := scanLog(data, uint32(number))
-	tail := Tail{Log: path, End: int64(end), Size: int64(len(data)), Wrong: wrong}
+	end, damage := scanLog(data, uint32(number))
+	tail := Tail{Log: path, End: int64(end), Size: int64(len(data)), Damage: damage}
 	rest := bytes.TrimRight(data[end:], "\x00")
-	tail.Torn = wrong == "" && len(rest) > 0 && !bytes.Equal(rest, trailer(uint32(number)))
+	tail.Torn = damage == "" && len(rest) > 0 && !bytes.Equal(rest, trailer(uint32(number)))
 	return tail, rest, nil
 }
 
 func joinClose(err error, file io.Closer) error {
-	if closing := file.Close(); err == nil {
-		err = closing
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
 	}
 	return err
 }
 
-// newestLog gives the log with the greatest number.
-func newestLog(on vfs.FS, dir string) (path string, newest uint64, err error) {
-	names, err := on.List(dir)
+// newestLog returns the log with the largest number.
+func newestLog(fsys vfs.FS, dir string) (path string, newest uint64, err error) {
+	names, err := fsys.List(dir)
 	if err != nil {
 		return "", 0, err
 	}
@@ -84,8 +84,9 @@ func newestLog(on vfs.FS, dir string) (path string, newest uint64, err error) {
 	return path, newest, nil
 }
 
-// scanLog gives the end of the last whole record, and what is wrong behind it when that cannot be a torn write.
-func scanLog(data []byte, number uint32) (end int, wrong string) {
+// scanLog returns the end of the last complete record, and a description of damage after it. damage is empty if a torn
+// write explains the rest.
+func scanLog(data []byte, number uint32) (end int, damage string) {
 	at, inside := 0, false
 	for {
 		left := min(logBlock-at%logBlock, len(data)-at)
@@ -93,7 +94,7 @@ func scanLog(data []byte, number uint32) (end int, wrong string) {
 			return end, ""
 		}
 		if at%logBlock+newerHeader > logBlock && allZero(data[at:at+left]) {
-			// No chunk fits into the rest of the block.
+			// No chunk fits into the rest of this block.
 			at += left
 			continue
 		}
@@ -104,9 +105,9 @@ func scanLog(data []byte, number uint32) (end int, wrong string) {
 		case !c.valid && c.hasZeroSector(at):
 			return end, ""
 		case !c.valid:
-			return end, fmt.Sprintf("the record at offset %d is all there and its checksum is wrong", end)
+			return end, fmt.Sprintf("the record at offset %d is complete, but its checksum is wrong", end)
 		case inside != (c.part == partMiddle || c.part == partLast):
-			return end, fmt.Sprintf("at offset %d a part of a record stands where none can be", at)
+			return end, fmt.Sprintf("the part of a record at offset %d does not continue the previous part", at)
 		}
 		at += c.header + len(c.payload)
 		if inside = c.part == partFirst || c.part == partMiddle; !inside {
@@ -115,15 +116,15 @@ func scanLog(data []byte, number uint32) (end int, wrong string) {
 	}
 }
 
-// logChunk is a piece of a record as it lies in a log.
+// logChunk is a chunk of a record in a log.
 type logChunk struct {
 	part, header int
 	payload      []byte
-	// whole: all of it is in the file; valid: its checksum is right.
+	// whole is set if the file has all of the chunk; valid is set if the checksum is right.
 	whole, valid bool
 }
 
-// parseChunk reads the chunk at the start of a block's rest; false when it is none of this log's.
+// parseChunk parses a chunk at the start of block. It returns false if there is no chunk of this log.
 func parseChunk(block []byte, number uint32) (logChunk, bool) {
 	if len(block) < olderHeader {
 		return logChunk{}, false
@@ -145,13 +146,14 @@ func parseChunk(block []byte, number uint32) (logChunk, bool) {
 	return c, true
 }
 
-// maskedSum is pebble's checksum of a chunk.
+// maskedSum returns pebble's checksum of a chunk.
 func maskedSum(data []byte) uint32 {
 	sum := crc32.Checksum(data, castagnoli)
 	return (sum>>15 | sum<<17) + 0xa282ead8
 }
 
-// hasZeroSector tells whether the disk never got a part of the chunk that begins at the offset at: a sector of it is zero.
+// hasZeroSector reports whether a sector of the chunk is zero: that sector never reached the disk. at is the offset of
+// the chunk in the log.
 func (c logChunk) hasZeroSector(at int) bool {
 	for begin, rest := at+c.header, c.payload; len(rest) > 0; {
 		n := min(sectorBytes-begin%sectorBytes, len(rest))
@@ -167,7 +169,8 @@ func allZero(data []byte) bool {
 	return !slices.ContainsFunc(data, func(b byte) bool { return b != 0 })
 }
 
-// trailer is what pebble writes at the end of a log that it closes, without the zeros behind it: an empty chunk of the log that would follow.
+// trailer returns the bytes that pebble writes at the end of a log when it closes the log, without the zeros after them.
+// They are an empty chunk with the number of the next log.
 func trailer(number uint32) []byte {
 	return bytes.TrimRight(binary.LittleEndian.AppendUint32([]byte{0, 0, 0, 0, 0, 0, olderFull}, number+1), "\x00")
 }

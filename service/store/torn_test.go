@@ -14,19 +14,20 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// tornStore is a store of ten records: its files, those of before the last three, and where each of the last ends in the log.
+// tornStore writes a store of ten records. It returns the files now, the files before the last three records, the name
+// of the log, and the offsets in the log before and after each of those three.
 func tornStore(t *testing.T) (now, before files, log string, ends []int) {
 	t.Helper()
-	on := vfs.NewMem()
-	s := open(t, store.Options{Dir: workDir, FS: on})
+	fsys := vfs.NewMem()
+	s := open(t, store.Options{Dir: workDir, FS: fsys})
 	for i := range 10 {
 		if i == 7 {
-			before = readFiles(t, on)
+			before = readFiles(t, fsys)
 			log = before.matching(t, "*.log")
 			ends = append(ends, len(before[log]))
 		}
 		appendAll(t, s, fmt.Sprint("record ", i+1, strings.Repeat("y", 11*i)))
-		if now = readFiles(t, on); i >= 7 {
+		if now = readFiles(t, fsys); i >= 7 {
 			ends = append(ends, len(now[log]))
 		}
 	}
@@ -36,19 +37,19 @@ func tornStore(t *testing.T) (now, before files, log string, ends []int) {
 	return now, before, log, ends
 }
 
-// reopen opens a store, reads its records and the number of torn tails it found, and says what it logged.
-func reopen(t *testing.T, on vfs.FS) (records []string, torn int, logged string) {
+// reopen opens a store, and returns its records, the number of torn tails that it found, and its log messages.
+func reopen(t *testing.T, fsys vfs.FS) (records []string, torn int, logged string) {
 	t.Helper()
 	var text bytes.Buffer
-	s := open(t, store.Options{Dir: workDir, FS: on, Log: slog.New(slog.NewTextHandler(&text, nil))})
+	s := open(t, store.Options{Dir: workDir, FS: fsys, Log: slog.New(slog.NewTextHandler(&text, nil))})
 	defer s.Close()
 	_, records = contents(t, s)
-	return records, s.Figures().TornTails, text.String()
+	return records, s.Metrics().TornTails, text.String()
 }
 
-// D1: the log is cut at every byte of its last three records, which nobody was told of. What is whole is there, what is torn is cut
-// off once, and a copy of it is kept.
-func TestD1ATornTailIsCutAtEveryByte(t *testing.T) {
+// D1: the log is truncated at every byte of its last three records, which were not acknowledged. Complete records
+// remain. The store ignores a torn record once, and keeps a copy of it.
+func TestD1ATornTailIsIgnoredAtEveryByte(t *testing.T) {
 	now, before, log, ends := tornStore(t)
 	for cut := ends[0]; cut <= ends[3]; cut++ {
 		whole := 7
@@ -58,25 +59,25 @@ func TestD1ATornTailIsCutAtEveryByte(t *testing.T) {
 			}
 		}
 		partial := !slices.Contains(ends, cut)
-		on := now.with(log, now[log][:cut]).with("PECAN-MARK", before["PECAN-MARK"]).disk(t)
-		records, torn, logged := reopen(t, on)
+		fsys := now.with(log, now[log][:cut]).with("PECAN-MARK", before["PECAN-MARK"]).disk(t)
+		records, torn, logged := reopen(t, fsys)
 		if len(records) != whole {
 			t.Fatalf("cut at %d of %v: %d records, want %d", cut, ends, len(records), whole)
 		}
-		if partial != (torn == 1) || partial != strings.Contains(logged, "cut off before it was acknowledged") {
+		if partial != (torn == 1) || partial != strings.Contains(logged, "torn and was never acknowledged") {
 			t.Fatalf("cut at %d of %v: %d torn tails, logged %q", cut, ends, torn, logged)
 		}
-		if kept, ok := readFiles(t, on)["PECAN-TORN"]; ok != partial || !bytes.HasPrefix(now[log][ends[whole-7]:], kept) || partial && len(kept) == 0 {
-			t.Fatalf("cut at %d: %d bytes are kept", cut, len(kept))
+		if kept, ok := readFiles(t, fsys)["PECAN-TORN"]; ok != partial || !bytes.HasPrefix(now[log][ends[whole-7]:], kept) || partial && len(kept) == 0 {
+			t.Fatalf("cut at %d: the copy has %d bytes", cut, len(kept))
 		}
-		if again, torn, logged := reopen(t, on); len(again) != whole || torn != 0 || strings.Contains(logged, "cut off") {
+		if again, torn, logged := reopen(t, fsys); len(again) != whole || torn != 0 || strings.Contains(logged, "torn") {
 			t.Fatalf("cut at %d, opened again: %d records, %d torn tails, logged %q", cut, len(again), torn, logged)
 		}
 	}
 }
 
-// D1: the same cuts, and the records had been acknowledged. Then it is no torn write, and nothing is lost without a word.
-func TestD1WhatWasAcknowledgedIsNeverCut(t *testing.T) {
+// D1: the log is truncated in the same way, but the records were acknowledged. That is damage and not a torn write.
+func TestD1AcknowledgedRecordsAreNeverIgnored(t *testing.T) {
 	now, _, log, ends := tornStore(t)
 	for cut := ends[0]; cut < ends[3]; cut++ {
 		damaged := now.with(log, now[log][:cut])
@@ -87,16 +88,16 @@ func TestD1WhatWasAcknowledgedIsNeverCut(t *testing.T) {
 	}
 }
 
-// D1, D2: after a power failure the mark may be older than the log. A record that is all there with a wrong checksum is refused also then,
-// and one of which the disk never got a sector is torn.
-func TestD1AWholeRecordWithAWrongChecksumIsNoTornTail(t *testing.T) {
+// D1, D2: after a power failure the mark may be older than the log. Even then a complete record with a wrong checksum is
+// damage. A record with a sector that never reached the disk is torn.
+func TestD1ACompleteRecordWithAWrongChecksumIsDamage(t *testing.T) {
 	now, before, log, ends := tornStore(t)
 	old := now.with("PECAN-MARK", before["PECAN-MARK"])
 	for at := ends[2] + 11; at < ends[3]; at++ {
 		data := bytes.Clone(now[log])
 		data[at] ^= 0x10
 		_, err := store.Open(store.Options{Dir: workDir, FS: old.with(log, data).disk(t)})
-		if !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), fmt.Sprintf("offset %d is all there", ends[2])) || !strings.Contains(err.Error(), log) {
+		if !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), fmt.Sprintf("offset %d is complete", ends[2])) || !strings.Contains(err.Error(), log) {
 			t.Fatalf("byte %d of the last record, %d to %d: %v", at, ends[2], ends[3], err)
 		}
 	}
@@ -107,14 +108,14 @@ func TestD1AWholeRecordWithAWrongChecksumIsNoTornTail(t *testing.T) {
 	}
 }
 
-// D1: what pebble writes ahead of need, and at the end of a log that it closes, is no torn tail.
-func TestD1ACleanEndIsNoTornTail(t *testing.T) {
+// D1: the zeros that pebble allocates in advance and the trailer of a closed log are not a torn tail.
+func TestD1ACleanEndIsNotATornTail(t *testing.T) {
 	now, _, log, _ := tornStore(t)
 	for name, data := range map[string][]byte{
-		"the end":            now[log],
-		"zeros":              append(bytes.Clone(now[log]), make([]byte, 5000)...),
-		"a full block":       append(bytes.Clone(now[log]), make([]byte, 100_000)...),
-		"the word of an end": append(bytes.Clone(now[log]), 0, 0, 0, 0, 0, 0, 5, logNumber(t, log)+1, 0, 0, 0),
+		"the end":      now[log],
+		"zeros":        append(bytes.Clone(now[log]), make([]byte, 5000)...),
+		"a full block": append(bytes.Clone(now[log]), make([]byte, 100_000)...),
+		"a trailer":    append(bytes.Clone(now[log]), 0, 0, 0, 0, 0, 0, 5, logNumber(t, log)+1, 0, 0, 0),
 	} {
 		if records, torn, _ := reopen(t, now.with(log, data).disk(t)); len(records) != 10 || torn != 0 {
 			t.Errorf("%s: %d records, %d torn tails", name, len(records), torn)
@@ -131,8 +132,8 @@ func logNumber(t *testing.T, log string) byte {
 	return n
 }
 
-// D3: sectors that are zero, records in another order, files that are missing, doubled or older.
-func TestD3ShuffledAndMissingPiecesAreRefused(t *testing.T) {
+// D3: sectors are zero, records have another order, files are missing, doubled or older.
+func TestD3ReorderedAndMissingDataIsRefused(t *testing.T) {
 	now, before, log, ends := tornStore(t)
 	tables, wantTables := filled(t, 3000, true)
 	want := content{graphs: map[string]string{}}
@@ -147,7 +148,7 @@ func TestD3ShuffledAndMissingPiecesAreRefused(t *testing.T) {
 	sst := tables.matching(t, "*.sst")
 	for name, c := range map[string]struct {
 		damaged files
-		// harmless: it may be opened, and then nothing is different.
+		// harmless allows the opening to succeed if the content is unchanged.
 		harmless bool
 		want     content
 	}{
@@ -176,7 +177,7 @@ func TestD3ShuffledAndMissingPiecesAreRefused(t *testing.T) {
 				t.Fatalf("got %v", err)
 			}
 			if err == nil && (!c.harmless || got.String() != c.want.String()) {
-				t.Fatalf("taken for %v", got)
+				t.Fatalf("opened with the content %v", got)
 			}
 			t.Logf("refused: %v", err)
 		})

@@ -186,8 +186,8 @@ func (k *kept) do(call func() error) (err error) {
 
 func (k *kept) Dir() string             { return "work" }
 func (k *kept) Failed() <-chan struct{} { return k.failed }
-func (k *kept) Figures() (f store.Figures) {
-	_ = k.do(func() error { f = k.store.Figures(); return nil })
+func (k *kept) Metrics() (f store.Metrics) {
+	_ = k.do(func() error { f = k.store.Metrics(); return nil })
 	return f
 }
 func (k *kept) Load(snapshot, record func([]byte) error) error {

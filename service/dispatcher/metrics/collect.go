@@ -38,7 +38,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	gauge(m.jobs, float64(len(status.Jobs)))
 	gauge(m.clients, float64(status.Clients))
 	gauge(m.datasets, float64(len(status.Datasets)))
-	size := m.source.StoreFigures()
+	size := m.source.StoreMetrics()
 	gauge(m.bytes, float64(size.Bytes))
 	out <- prometheus.MustNewConstMetric(m.torn, prometheus.CounterValue, float64(size.TornTails))
 	full := 0.0

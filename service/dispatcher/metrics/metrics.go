@@ -32,8 +32,8 @@ type Metrics struct {
 type Source interface {
 	// StatusNow gives what an operator sees.
 	StatusNow() *pecanv1.StatusResponse
-	// StoreFigures gives the size of the store.
-	StoreFigures() store.Figures
+	// StoreMetrics gives the size of the store.
+	StoreMetrics() store.Metrics
 	// DiskFull reports whether the disk has no room for records.
 	DiskFull() bool
 }

@@ -83,8 +83,9 @@ func examine(ctx context.Context, r *store.Reader) (*report, error) {
 	if tail.Torn {
 		f.Torn = tail.Size - tail.End
 	}
-	if tail.Wrong != "" {
-		f.problem(fmt.Errorf("%s: %s", tail.Log, tail.Wrong))
+	if tail.Damage != "" {
+		f.problem(fmt.Errorf("%s: %s", tail.Log, tail.Damage))
+
 	}
 	return f, nil
 }

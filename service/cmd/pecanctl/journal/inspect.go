@@ -74,8 +74,8 @@ func (p *printer) all(ctx context.Context, r *store.Reader) error {
 			err = fmt.Errorf("records up to %d were acknowledged, but those after %d cannot be read", acknowledged, last)
 		}
 	}
-	if tail := r.Tail(); err == nil && tail.Wrong != "" {
-		err = fmt.Errorf("%s: %s; the last good record is %d", tail.Log, tail.Wrong, last)
+	if tail := r.Tail(); err == nil && tail.Damage != "" {
+		err = fmt.Errorf("%s: %s; the last valid record is %d", tail.Log, tail.Damage, last)
 	}
 	return err
 }

@@ -152,7 +152,7 @@ func TestCheckReportsTheLocationOfDamage(t *testing.T) {
 			if err := os.WriteFile(log, data, 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, "is all there and its checksum is wrong"},
+		}, "is complete, but its checksum is wrong"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := work(t, c.records, 0)
@@ -229,7 +229,7 @@ func TestCheckReportsAnInvalidSlotOfTheMark(t *testing.T) {
 		}
 		var logged bytes.Buffer
 		s, err := store.Open(store.Options{Dir: dir, Log: slog.New(slog.NewTextHandler(&logged, nil))})
-		if err != nil || !strings.Contains(logged.String(), "is spoilt: a write was cut off") {
+		if err != nil || !strings.Contains(logged.String(), "is invalid: a write was torn") {
 			t.Fatalf("place %d: %v %s", place, err, &logged)
 		}
 		if err := s.Close(); err != nil {
@@ -289,7 +289,7 @@ func TestInvalidArgumentsAreNotReportedAsDamage(t *testing.T) {
 		"no directory":        {Options{}, []string{"check"}, "want store check DIR"},
 		"one that is missing": {Options{}, []string{"check", filepath.Join(empty, "no")}, "no such file"},
 		"a file":              {Options{}, []string{"check", file}, "not a directory"},
-		"an empty one":        {Options{}, []string{"inspect", empty}, "there is no store in it"},
+		"an empty one":        {Options{}, []string{"inspect", empty}, "the directory has no store"},
 		"a range backwards":   {Options{From: 5, To: 4}, []string{"inspect", empty}, "--from 5 is greater than --to 4"},
 	} {
 		t.Run(name, func(t *testing.T) {
