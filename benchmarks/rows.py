@@ -170,7 +170,8 @@ def _guarantees(stack: contextlib.ExitStack, settings: Settings) -> Contestants:
     }
 
 
-GUARANTEES = """The others are compared with the weakest mode that returns each image once if nothing fails: at most once, with
+GUARANTEES = """\
+The others are compared with the weakest mode that returns each image once if nothing fails: at most once, with
 a dispatcher that keeps nothing on disk. It writes nothing, keeps nothing for a successor and recomputes
 nothing. Mode off promises less and returns each image twice with two workers. It therefore gets half of the
 files, so that as many images come. *Durable* dispatchers have a work directory and write every decision to disk
@@ -198,7 +199,8 @@ print(time.perf_counter() - started)
 """
 
 
-SHARED = """One trainer runs, so that both jobs read everything. Rows of a block that TensorFlow holds and the training loop
+SHARED = """\
+One trainer runs, so that both jobs read everything. Rows of a block that TensorFlow holds and the training loop
 has not used are available to no other trainer. A trainer of a shared job therefore gets small elements one by
 one, and a trainer of a private job gets them in blocks.
 """
