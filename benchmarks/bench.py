@@ -1,4 +1,4 @@
-"""Measures what the documents claim, row by row, and writes the reports.
+"""Measures the claims of the documentation, row by row, and writes the reports.
 
 make bench                      # the main job; about 25 minutes, ten of them the memory run
 make bench ROW=large            # one row; the others keep their figures
@@ -20,51 +20,53 @@ import shlex
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Faults are made by what the fault scenarios make them with.
+# Faults use the clusters and proxies of the fault scenarios.
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "faults"))
 
 import faults
+import latency
 import meter
 import orders
+import overhead
 import recovery
 import report
 import row as kinds
-import rows
+import throughput
 
 MAIN_JOB = """# Benchmarks of the main job
 
-Written by `make bench`, from `main-job.json` beside it; `make bench ROW=<name>` measures one row again.
-Contestants run in turns in one run. Values are medians, with the smallest and largest sample in brackets.
-TensorFlow's data service and Pecan both run their dispatcher and workers in separate processes on the same
-machine.
+`make bench` writes this page from `main-job.json`, and `make bench ROW=<name>` measures one row again.
+One run samples all contestants in turns. Figures are medians, with the smallest and largest sample in
+brackets. TensorFlow's data service and Pecan both run their dispatcher and workers in separate processes on the
+same machine.
 """
-# What begins each page, and its rows.
+# The start of each page, and its rows.
 PAGES: dict[str, tuple[str, dict[str, kinds.Row]]] = {
-    "main-job": (MAIN_JOB, rows.ROWS),
+    "main-job": (MAIN_JOB, throughput.ROWS | latency.ROWS | overhead.ROWS),
     "faults": (faults.HEAD, faults.ROWS),
     "recovery": (recovery.HEAD, recovery.ROWS),
     "orders": (orders.HEAD, orders.ROWS),
 }
 COMMANDS = {"main-job": "make bench"} | {name: f"make bench-{name}" for name in PAGES if name != "main-job"}
-HOME = {name: page for page, (_, table) in PAGES.items() for name in table}
+PAGE_OF = {name: page for page, (_, table) in PAGES.items() for name in table}
 
 
 def measure(row: kinds.Row, name: str, repetitions: int | None, settings: kinds.Settings, without: list[str]) -> dict:
-    """Samples every contestant of a row in turns and judges the figures."""
+    """Samples all contestants of a row in turns, judges the figures, and returns the record for the report."""
     print(f"\n{name}: {row.title}", flush=True)
     machine = meter.machine()
     with contextlib.ExitStack() as stack:
-        contestants = {key: ask for key, ask in row.prepare(stack, settings).items() if key not in without}
+        contestants = {key: sample for key, sample in row.prepare(stack, settings).items() if key not in without}
         samples: dict[str, list[kinds.Sample]] = {key: [] for key in contestants}
         for turn in range(repetitions or row.repetitions or 5):
-            # Back and forth: who comes later in a turn shall not always be the same.
+            # Every second turn runs in reverse, so that no contestant is always the last one.
             for key in list(contestants)[:: 1 if turn % 2 == 0 else -1]:
                 samples[key].append(contestants[key]())
                 figures = "  ".join(f"{value:,.4g} {unit}" for unit, value in samples[key][-1].items())
                 print(f"  {turn + 1}  {key:<24} {figures}", flush=True)
-    if row.against and row.against[0] in samples:
-        report.compare(samples, *row.against, kinds.percent_of(row.against))
-    marks = row.judge({key: report.judged(values, row.by) for key, values in samples.items()}) if not without else []
+    if row.reference and row.reference[0] in samples:
+        report.compare(samples, *row.reference, kinds.percent_of(row.reference))
+    marks = row.judge({key: report.summarise(values, row.by) for key, values in samples.items()}) if not without else []
     for mark in marks:
         print(f"  {'reached' if mark.reached else 'MISSED '}  {mark.claim}: {mark.measured}")
     return {
@@ -78,29 +80,29 @@ def measure(row: kinds.Row, name: str, repetitions: int | None, settings: kinds.
 
 
 def main() -> None:
-    """Measures the rows that were asked for."""
+    """Measures the rows that the command line selects."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--row", choices=[*HOME, *rows.ALIASES], help="measure only this row")
+    parser.add_argument("--row", choices=[*PAGE_OF, *throughput.ALIASES], help="measure only this row")
     parser.add_argument("--page", choices=PAGES, default="main-job", help="measure the rows of this page")
-    parser.add_argument("--repetitions", type=int, help="samples per contestant (default: 5, or as the row says)")
+    parser.add_argument("--repetitions", type=int, help="samples per contestant (default: 5, or the number of the row)")
     parser.add_argument("--seconds", type=float, default=600.0, help="length of the memory run")
     parser.add_argument("--demo-data", type=pathlib.Path, default=kinds.Settings.demo_data, help="records of the demo")
     parser.add_argument(
-        "--output", type=pathlib.Path, default=kinds.ROOT / "docs" / "benchmarks", help="where the report goes"
+        "--output", type=pathlib.Path, default=kinds.ROOT / "docs" / "benchmarks", help="directory of the report"
     )
     parser.add_argument(
-        "--without", action="append", default=[], help="leave a contestant out (nothing is judged or written then)"
+        "--without", action="append", default=[], help="leave a contestant out, and judge and write nothing"
     )
     arguments = parser.parse_args()
 
-    names = [rows.ALIASES.get(arguments.row, arguments.row)] if arguments.row else list(PAGES[arguments.page][1])
+    names = [throughput.ALIASES.get(arguments.row, arguments.row)] if arguments.row else list(PAGES[arguments.page][1])
     settings = kinds.Settings(memory_seconds=arguments.seconds, demo_data=arguments.demo_data)
     command = f"make bench ROW={arguments.row}" if arguments.row else COMMANDS[arguments.page]
     if arguments.seconds != parser.get_default("seconds"):
         command += f" SECONDS={arguments.seconds:g}"
     missed = 0
     for name in names:
-        page, (head, table) = HOME[name], PAGES[HOME[name]]
+        page, (head, table) = PAGE_OF[name], PAGES[PAGE_OF[name]]
         record = measure(table[name], name, arguments.repetitions, settings, arguments.without)
         if arguments.without:
             continue

@@ -1,19 +1,22 @@
-"""Reads the kernel's books: CPU seconds and resident memory of processes, and what machine this is."""
+"""Measures CPU and memory of processes with the kernel's counters, runs Go benchmarks, and describes the machine."""
 
 from __future__ import annotations
 
 import os
 import pathlib
 import platform
+import re
 import resource
 import subprocess
 from collections.abc import Iterable
+
+from row import ROOT
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def descendants(root: int | None = None) -> set[int]:
-    """All processes below root (this process by default), itself left out."""
+    """Returns all descendants of a process, by default of this one."""
     parents: dict[int, int] = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -29,7 +32,7 @@ def descendants(root: int | None = None) -> set[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system seconds that the processes have used so far, all their threads summed."""
+    """Returns the user and system seconds that all threads of the processes have used."""
     total = 0.0
     for pid in pids:
         fields = _stat(pid)
@@ -38,30 +41,40 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def own_cpu_seconds() -> float:
-    """User and system seconds of this process."""
+    """Returns the user and system seconds of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def resident_mb(pid: int) -> tuple[float, float]:
-    """Resident megabytes of a process: its own, and those it shares with others through memory files."""
+    """Returns the resident megabytes of a process: its own, and those in memory files shared with others."""
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     found = {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("Rss")}
     return found["RssAnon"] + found["RssFile"], found["RssShmem"]
 
 
 def command(pid: int) -> str:
-    """Name of the program that a process runs."""
+    """Returns the name of the program that a process runs."""
     return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace").rsplit("/", 1)[-1]
 
 
 def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on (the name before it may hold blanks)."""
+    """Returns the fields of /proc/PID/stat that follow the name of the program, which may contain blanks."""
     return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
 
 
+def go_benchmark(package: str, name: str, benchtime: str) -> float:
+    """Runs a Go benchmark of this repository. Returns nanoseconds per operation."""
+    words = ["go", "test", "-run", "^$", "-bench", f"^{name}$", "-benchtime", benchtime, package]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    found = re.search(rf"{name}\S*\s+\d+\s+([\d.]+) ns/op", done.stdout)
+    if found is None:
+        raise RuntimeError(f"{' '.join(words)} printed no result:\n{done.stdout}{done.stderr}")
+    return float(found[1])
+
+
 def machine() -> dict[str, str]:
-    """What the figures were measured on."""
+    """Returns the description of this machine, for reports."""
     import tensorflow as tf
 
     def line(path: str, key: str) -> str:
@@ -70,7 +83,7 @@ def machine() -> dict[str, str]:
                 return text.split(":", 1)[1].strip()
         return "unknown"
 
-    def said(*words: str) -> str:
+    def output(*words: str) -> str:
         try:
             return subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
         except (OSError, subprocess.SubprocessError):
@@ -83,7 +96,7 @@ def machine() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "tensorflow": tf.__version__,
-        "go": said("go", "env", "GOVERSION"),
-        "commit": said("git", "rev-parse", "--short", "HEAD"),
+        "go": output("go", "env", "GOVERSION"),
+        "commit": output("git", "rev-parse", "--short", "HEAD"),
         "load before": " ".join(f"{value:.2f}" for value in os.getloadavg()),
     }

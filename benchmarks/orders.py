@@ -1,4 +1,4 @@
-"""What AutoOrder gains and costs: CPU per element in each order of pipelines' steps, planning, trials, and the demo."""
+"""What AutoOrder saves and costs: CPU per element in each order of steps, planning, trials, and the demo."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import functools
 import itertools
 import json
 import pathlib
-import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 
+import demo_records
 import meter
 import pecan
 import pipelines
@@ -26,94 +25,88 @@ from trial import service
 
 HEAD = """# What AutoOrder gains
 
-Written by `make bench-orders`, from `orders.json` beside it; `make bench ROW=<name>` measures one row
-again. Contestants run in turns. Values are medians, with the smallest and largest sample in brackets.
+`make bench-orders` writes this page from `orders.json`, and `make bench ROW=<name>` measures one row again.
+One run samples all contestants in turns. Figures are medians, with the smallest and largest sample in brackets.
 
-*Pipelines* (`benchmarks/pipelines.py`; photographs are the demo's): two workers run each pipeline with
-`order="auto"` until a worker has tried the planned order. Then `pecan.explain()` gives the orders of other
-tolerances and of the published policy. Their cost is measured, not predicted. The benchmark runs the streams'
-graphs as workers instantiate them for a trial, without elements that are computed ahead, and reads its own CPU.
-In a turn, every order runs the same elements of the same stream. An element is one of the dataset's: a batch.
+*Pipelines* (`benchmarks/pipelines.py`, with the demo's photographs): two workers run each pipeline with `order="auto"`
+until a worker has tried the planned order. Then `pecan.explain()` returns the orders of the other tolerances and of
+the published policy. Their costs are measured, not predicted: this process runs the graphs of the streams as workers
+instantiate them for a trial, without prefetching, and measures its own CPU. In a turn every order runs the same
+elements of the same stream. An element of these datasets is a batch.
 
-*Demo*: the demo's input pipeline with its steps in a bad order, by hand in the best known order, and in the bad
-order with `order="auto"` after adoption. Each runs the first batches of a pass, with two workers and a trainer
-that only reads. A pass has the photographs three times, so that a trial of 2 % of a pass fits into one.
+*Demo*: the demo's input pipeline with its steps in a bad order, in the best known order by hand, and in the bad order
+with `order="auto"` after adoption. Each sample is the first batches of a pass; two workers run it, and the trainer only
+reads. A pass contains the photographs three times, because a trial may use only 2 % of a pass.
 """
 
 WRITTEN = "as written"
-AGAINST = (WRITTEN, "CPU ms/element")
-# What is asked for: the order, and how far elements may differ.
-ASKED = {
+REFERENCE = (WRITTEN, "CPU ms/element")
+# Name of each policy, and its options of distribute().
+POLICIES = {
     "approximate": {"order": "auto", "order_tolerance": "approximate"},
     "exact": {"order": "auto", "order_tolerance": "exact"},
     "any": {"order": "auto", "order_tolerance": "any"},
     "paper": {"order": "paper"},
 }
-# What the paper's policy moves, and what it then stands behind (table 1 there).
+# The step that the published policy moves, and the step that then precedes it (table 1 of the paper).
 PUBLISHED = {"resnet50": ("resize", "crop"), "simclr": ("grey", "crop")}
-# States in which nothing is decided yet.
-UNDER_WAY = ("measuring", "proposed")
-PATIENCE_S, PLANNED_S = 60.0, 10.0
-# Seconds of CPU of a sample in the order as written.
+# States before a decision.
+UNDECIDED = ("measuring", "proposed")
+# Seconds to wait for the decision on the first policy, and for the plan of each other one.
+DECISION_S, PLAN_S = 60.0, 10.0
+# Seconds of CPU of one sample in the order as written.
 SAMPLE_S = 1.0
 
 
 @functools.cache
 def _command() -> str:
-    """The command that writes streams' graphs, built once."""
+    """Builds the command that writes the graphs of streams, once. Returns its path."""
     binary = ROOT / "build" / "ordergraph"
     subprocess.run(["go", "build", "-o", str(binary), "./tests/graph/ordergraph"], cwd=ROOT, check=True, timeout=600)
     return str(binary)
 
 
-def _photographs(settings: Settings) -> list[str]:
-    sys.path.insert(0, str(ROOT / "examples" / "photographs"))
-    import build
-
-    return build.records("medium", settings.demo_data).training
-
-
 def _until(
-    cluster: Cluster, distributed: tf.data.Dataset, done: Callable[[pecan.OrderExplanation], bool], within_s: float
+    distributed: tf.data.Dataset, done: Callable[[pecan.OrderExplanation], bool], within_s: float
 ) -> pecan.OrderExplanation:
-    """Reads a dataset, again and again, until its order is explained as is wanted, or for so long."""
-    end, look = time.monotonic() + within_s, 0.0
+    """Reads a dataset repeatedly until its explanation fulfils a condition, or the time is over. Returns it."""
+    end, next_check = time.monotonic() + within_s, 0.0
     while True:
         for _ in distributed:
-            if time.monotonic() < look:
+            if time.monotonic() < next_check:
                 continue
             found = pecan.explain(distributed)
             if done(found) or time.monotonic() > end:
                 return found
-            look = time.monotonic() + 0.5
+            next_check = time.monotonic() + 0.5
 
 
 class Streams:
-    """The streams of a dataset in one order of its steps."""
+    """The graphs of a dataset's streams for one order of its steps."""
 
     def __init__(self, directory: pathlib.Path, dataset: tf.data.Dataset, order: tuple[int, ...]) -> None:
         source, out = directory / "dataset.pb", directory / ("order-" + "-".join(map(str, order)))
         source.write_bytes(dataset._as_serialized_graph().numpy())
-        said = subprocess.run([_command(), "steps", source], check=True, capture_output=True, timeout=60).stdout
-        names = json.loads(said)
-        assert len(names) == len(order), "the service knows other steps than this process"
+        out_text = subprocess.run([_command(), "steps", source], check=True, capture_output=True, timeout=60).stdout
+        names = json.loads(out_text)
+        assert len(names) == len(order), "the service and this process have different steps"
         subprocess.run([_command(), "streams", source, out, *(names[step] for step in order)], check=True, timeout=60)
         self._graphs = sorted(directory.glob(f"{out.name}.s*.pb"), key=lambda path: int(path.suffixes[-2][2:]))
-        # The rows that are left at the end of a stream are fewer than a batch.
+        # The last batch of a stream may be smaller.
         self._spec = tf.nest.map_structure(
             lambda of: tf.TensorSpec([None, *of.shape[1:]], of.dtype), dataset.element_spec
         )
         self.turn = 0
 
     def sample(self, elements: int | None) -> tuple[int, float]:
-        """Runs so many elements, or as many as take a sample's CPU: their number, and the CPU in seconds."""
+        """Runs `elements` elements, or SAMPLE_S seconds if None. Returns their number and the seconds of CPU."""
         stream, self.turn = self.turn, self.turn + 1
         count, spent = 0, 0.0
         while spent < SAMPLE_S if elements is None else count < elements:
             graph = self._graphs[stream % len(self._graphs)].read_bytes()
             dataset = dataset_ops._VariantDataset(tf.raw_ops.DatasetFromGraph(graph_def=graph), self._spec)
             iterator = iter(dataset)
-            # The first one traces, and fills what has to be filled.
+            # The first element fills buffers and traces functions, so it is not measured.
             next(iterator, None)
             began = meter.own_cpu_seconds()
             while spent + meter.own_cpu_seconds() - began < SAMPLE_S if elements is None else count < elements:
@@ -127,23 +120,22 @@ class Streams:
 
 @dataclasses.dataclass
 class Pipeline:
-    """One pipeline, in the order in which it is written and in those that are planned."""
+    """One pipeline in its written order and in the planned orders."""
 
     name: str
     explained: dict[str, pecan.OrderExplanation] = dataclasses.field(default_factory=dict)
-    # The order of steps of each that was asked for, and what contestants are called by it.
+    # The distinct orders, as positions of written steps, and the name of the contestant for each.
     orders: dict[tuple[int, ...], str] = dataclasses.field(default_factory=dict)
 
     def prepare(self, stack: contextlib.ExitStack, settings: Settings) -> Contestants:
-        """Has the orders planned, and gives a contestant for each."""
+        """Lets the service plan the orders. Returns a contestant for each distinct order."""
         dataset = self._dataset(settings)
         with service(2) as cluster:
             self._explain(cluster, dataset)
         steps = tuple(range(len(next(iter(self.explained.values())).steps)))
         called: dict[tuple[int, ...], list[str]] = {steps: []}
-        for asked, found in self.explained.items():
-            places = {step.place: step.registered for step in found.planned}
-            called.setdefault(tuple(places[place] for place in steps), []).append(asked)
+        for policy, found in self.explained.items():
+            called.setdefault(tuple(step.registered_position for step in found.planned), []).append(policy)
         self.orders = {order: ", ".join(names) for order, names in called.items()}
         self.orders[steps] = WRITTEN
         directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pecan-bench-")))
@@ -159,25 +151,25 @@ class Pipeline:
 
     def _dataset(self, settings: Settings) -> tf.data.Dataset:
         if self.name in pipelines.OVER_PHOTOGRAPHS:
-            return pipelines.OVER_PHOTOGRAPHS[self.name](_photographs(settings))
+            return pipelines.OVER_PHOTOGRAPHS[self.name](demo_records.files(settings))
         make, count = pipelines.OVER_NUMBERS[self.name]
         return make(count)
 
     def _explain(self, cluster: Cluster, dataset: tf.data.Dataset) -> None:
-        for asked, words in ASKED.items():
+        for policy, words in POLICIES.items():
             distributed = dataset.apply(pecan.distribute(cluster.target, **words))
             if not self.explained:
-                self.explained[asked] = _until(cluster, distributed, lambda e: e.state not in UNDER_WAY, PATIENCE_S)
+                self.explained[policy] = _until(distributed, lambda e: e.state not in UNDECIDED, DECISION_S)
             else:
-                self.explained[asked] = _until(cluster, distributed, lambda e: e.state != "measuring", PLANNED_S)
+                self.explained[policy] = _until(distributed, lambda e: e.state != "measuring", PLAN_S)
 
-    def _name_of(self, asked: str) -> str:
-        """What the contestant is called that runs the order which was given for that."""
-        return next((name for name in self.orders.values() if asked in name.split(", ")), WRITTEN)
+    def _contestant_of(self, policy: str) -> str:
+        """Returns the name of the contestant that runs the order of a policy."""
+        return next((name for name in self.orders.values() if policy in name.split(", ")), WRITTEN)
 
     def judge(self, medians: Medians) -> list[Mark]:
-        """What is taken where nothing else is said costs no more, and what may differ no more than as published."""
-        share = {asked: medians[self._name_of(asked)][percent_of(AGAINST)] for asked in ASKED}
+        """Compares the default with the written order, and tolerance "any" with the published policy."""
+        share = {policy: medians[self._contestant_of(policy)][percent_of(REFERENCE)] for policy in POLICIES}
         best = min(share["paper"], 100.0)
         marks = [
             at_most("order of the default tolerance: ≤ 102 % of the CPU as written", share["approximate"], 102, " %"),
@@ -185,55 +177,48 @@ class Pipeline:
         ]
         if self.name in PUBLISHED:
             step, behind = PUBLISHED[self.name]
-            places = {each.label: each.place for each in self.explained["paper"].steps}
+            places = {each.label: each.planned_position for each in self.explained["paper"].steps}
             claim = f"the published policy moves {step} to right behind {behind}, as published"
             marks.append(at_most(claim, abs(places[step] - places[behind] - 1), 0, " places off"))
         if self.name == "tabular":
-            legal = (self.explained[asked] for asked in ("approximate", "exact"))
-            moved = sum(each.place != number for found in legal for number, each in enumerate(found.steps))
-            marks.append(at_most("nothing moves, since nothing legal helps", moved, 0, " steps"))
+            bounded = (self.explained[policy] for policy in ("approximate", "exact"))
+            moved = sum(each.planned_position != number for found in bounded for number, each in enumerate(found.steps))
+            marks.append(at_most("no step moves, because no valid order is cheaper", moved, 0, " steps"))
         return marks
 
-    def tell(self) -> str:
-        """What moved, what did not, and why; and what the trial found."""
-        tell = [f"- *{asked}*: {found.state}. {found.why}" for asked, found in self.explained.items()]
+    def about(self) -> str:
+        """Returns the planned position of each step with its reason, and the result of the trial."""
+        lines = [f"- *{policy}*: {found.state}. {found.why}" for policy, found in self.explained.items()]
         found = self.explained["approximate"]
         trial = found.response.get("trial", {})
         if found.measured_interval:
             low, high = found.measured_interval
-            tell.append(
+            lines.append(
                 f"- The trial of *approximate*, with {trial['elements']} elements: {1e3 * trial['original_s']:.3g} ms "
-                f"of CPU for one as written, {1e3 * trial['ordered_s']:.3g} ms as planned, {low:.0%} to {high:.0%} "
-                f"less; it took {trial['cpu_s']:.3g} s."
+                f"of CPU per element as written, {1e3 * trial['ordered_s']:.3g} ms as planned, {low:.0%} to {high:.0%} "
+                f"less. The trial took {trial['cpu_s']:.3g} s."
             )
-        head = ["step", *ASKED, "why (approximate)", "why (exact), where it is another"]
-        tell += ["", "| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+        head = ["step", *POLICIES, "why (approximate)", "why (exact), if different"]
+        lines += ["", "| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
         for number, step in enumerate(found.steps):
-            all_of_it = [each.steps[number] for each in self.explained.values()]
+            by_policy = [each.steps[number] for each in self.explained.values()]
             exact = self.explained["exact"].steps[number].reason
             reasons = [step.reason, "" if exact == step.reason else exact]
-            cells = [f"{number}: {step.label or step.name}", *(str(each.place) for each in all_of_it), *reasons]
-            tell.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        return "\n".join([*tell, ""])
+            positions = [str(each.planned_position) for each in by_policy]
+            cells = [f"{number}: {step.label or step.name}", *positions, *reasons]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        return "\n".join([*lines, ""])
 
 
 PLANNER = "./service/dispatcher/ordering"
 
 
 def _planning(_: contextlib.ExitStack, __: Settings) -> Contestants:
-    def sample() -> Sample:
-        words = ["go", "test", "-run", "^$", "-bench", "^BenchmarkPropose$", "-benchtime", "5x", PLANNER]
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
-        found = re.search(r"BenchmarkPropose\S*\s+\d+\s+([\d.]+) ns/op", done.stdout)
-        if found is None:
-            raise RuntimeError(f"{' '.join(words)} gave no figure:\n{done.stdout}{done.stderr}")
-        return {"ms": float(found[1]) / 1e6}
-
-    return {"200 nodes": sample}
+    return {"200 nodes": lambda: {"ms": meter.go_benchmark(PLANNER, "BenchmarkPropose", "5x") / 1e6}}
 
 
 def _judge_planning(medians: Medians) -> list[Mark]:
-    return [at_most("a graph of 200 nodes is planned in ≤ 100 ms", medians["200 nodes"]["ms"], 100, " ms")]
+    return [at_most("the plan for a graph of 200 nodes takes ≤ 100 ms", medians["200 nodes"]["ms"], 100, " ms")]
 
 
 BADLY, BY_HAND, AUTO = "written badly", "best by hand", 'written badly, order="auto"'
@@ -242,9 +227,8 @@ DEMO_TIMES, DEMO_BATCHES, MOST_PASSES = 3, 200, 10
 
 
 def _demo(settings: Settings, *, best: bool) -> tf.data.Dataset:
-    """The demo's input pipeline, with its steps in a bad order or in the best one that is known."""
-    files = DEMO_TIMES * _photographs(settings)
-    import pipeline as demo
+    """Returns the demo's input pipeline with its steps in a bad order, or in the best known order."""
+    files, demo = DEMO_TIMES * demo_records.files(settings), demo_records.pipeline()
 
     def to_float(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.cast(image, tf.float32), label
@@ -264,16 +248,16 @@ def _demo(settings: Settings, *, best: bool) -> tf.data.Dataset:
 
 @dataclasses.dataclass
 class Demo:
-    """The demo's pipeline after adoption, beside the best that a person writes."""
+    """The demo's pipeline after adoption, compared with the best order by hand."""
 
     explained: pecan.OrderExplanation | None = None
-    # With the last job of a dataset the dispatcher forgets what it decided.
+    # Kept alive: the dispatcher removes its decision together with the last job of the dataset.
     first_job: tf.data.Dataset | None = None
     passes: int = 0
     first_cpu_s: float = 0.0
 
     def prepare(self, stack: contextlib.ExitStack, settings: Settings) -> Contestants:
-        """Has the bad order mended by a first job, and gives a contestant for each way of writing it."""
+        """Runs a first job until its order is decided. Returns the three contestants."""
         cluster = stack.enter_context(service(2))
         badly, best = _demo(settings, best=False), _demo(settings, best=True)
         self._adopt(cluster, badly)
@@ -284,10 +268,10 @@ class Demo:
         }
 
     def _adopt(self, cluster: Cluster, dataset: tf.data.Dataset) -> None:
-        """Has one job run until its dataset's order is decided; another one begins with that."""
+        """Runs one job until the order of its dataset is decided. Later jobs start with that order."""
         self.first_job = distributed = dataset.apply(pecan.distribute(cluster.target, order="auto"))
-        while self.explained is None or self.explained.state in (*UNDER_WAY, "piloted"):
-            assert self.passes < MOST_PASSES, f"nothing was decided in {self.passes} passes: {self.explained}"
+        while self.explained is None or self.explained.state in (*UNDECIDED, "piloted"):
+            assert self.passes < MOST_PASSES, f"no decision in {self.passes} passes: {self.explained}"
             used = _service_cpu(cluster)
             for _ in distributed:
                 pass
@@ -296,16 +280,16 @@ class Demo:
             self.explained = pecan.explain(distributed)
 
     def _pass(self, cluster: Cluster, dataset: tf.data.Dataset, order: str) -> Sample:
-        """The first batches of a pass of a job of its own, without the very first."""
+        """Measures the first batches of a pass of a new job, without the very first batch."""
         distributed = dataset.apply(pecan.distribute(cluster.target, order=order))
         iterator = iter(distributed)
         next(iterator)
         if order == "auto" and self.explained.state == "adopted":
             found = pecan.explain(distributed)
             (job,) = [job for job in cluster.status()["jobs"] if job["job_id"] == found.job_id]
-            # Of an epoch that is over that is no longer known.
+            # The dispatcher no longer reports the order of an epoch that has ended.
             ordered = [epoch.get("ordered", False) for epoch in job["epochs"] if int(epoch.get("epoch", 0)) == 0]
-            assert all(ordered), f"the order is adopted, and not used: {job}"
+            assert all(ordered), f"the order is adopted but not used: {job}"
         used, began, images = _service_cpu(cluster), time.perf_counter(), 0
         for _, labels in itertools.islice(iterator, DEMO_BATCHES):
             images += int(labels.shape[0])
@@ -313,7 +297,7 @@ class Demo:
         return {"images/s": images / spent, "CPU ms/image": 1e3 * cpu / images}
 
     def judge(self, medians: Medians) -> list[Mark]:
-        """As good as by hand, and found out for what may be spent."""
+        """Compares the adopted order with the best one, and the cost of the trial with its limit."""
         trial = self.explained.response.get("trial", {})
         share_of = percent_of(BY_HAND_RATE)
         share = 100 * float(trial.get("cpu_s", 0.0)) / self.first_cpu_s
@@ -322,14 +306,14 @@ class Demo:
             at_most("the trial: ≤ 2 % of the first epoch's CPU", share, 2, " %"),
         ]
 
-    def tell(self) -> str:
-        """What was decided, and when."""
+    def about(self) -> str:
+        """Returns the decision and its cost."""
         trial = self.explained.response.get("trial", {})
         steps = ", ".join(step.label or step.name for step in self.explained.planned)
         return (
             f"After {self.passes} passes: {self.explained.state}. {self.explained.why} Steps as planned: {steps}. The "
             f"first pass took {self.first_cpu_s:.3g} s of CPU of dispatcher and workers, the trial of "
-            f"{trial.get('elements', 0)} elements {trial.get('cpu_s', 0.0):.3g} s of that or beside it.\n"
+            f"{trial.get('elements', 0)} elements {trial.get('cpu_s', 0.0):.3g} s.\n"
         )
 
 
@@ -339,13 +323,13 @@ def _service_cpu(cluster: Cluster) -> float:
 
 def _row(name: str) -> Row:
     of = Pipeline(name)
-    return Row(f"{name}, in the order of each policy", of.prepare, of.judge, against=AGAINST, about=of.tell)
+    return Row(f"{name}, in the order of each policy", of.prepare, of.judge, reference=REFERENCE, about=of.about)
 
 
 def _demo_row() -> Row:
     demo = Demo()
     title = "the demo's steps in a bad order"
-    return Row(title, demo.prepare, demo.judge, repetitions=3, against=BY_HAND_RATE, about=demo.tell)
+    return Row(title, demo.prepare, demo.judge, repetitions=3, reference=BY_HAND_RATE, about=demo.about)
 
 
 ROWS: dict[str, Row] = {

@@ -1,7 +1,7 @@
-"""Input pipelines of several fields, each written in the order in which somebody might think of its steps.
+"""Input pipelines of several fields, with which AutoOrder is measured.
 
-They are what AutoOrder is measured with. Every step is a small map, as in the paper that AutoOrder comes from (Graur
-et al., USENIX ATC 2024, table 1), whose ResNet50 and SimCLR pipelines are the first two.
+Each has its steps in an order that an author might choose. Every step is a small map, as in the paper of AutoOrder
+(Graur et al., USENIX ATC 2024, table 1). The ResNet50 and SimCLR pipelines are those of the paper.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MEAN = (123.68, 116.78, 103.94)
 
 
 def _records(files: list[str]) -> D:
-    """Encoded photograph and label."""
+    """Returns the encoded photographs and their labels."""
 
     def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         features = tf.io.parse_single_example(
@@ -35,7 +35,7 @@ def _chain(dataset: D, *steps: Callable) -> D:
 
 
 def _warped(image: tf.Tensor, transform: list[tf.Tensor]) -> tf.Tensor:
-    """The image through a projective transformation, of which eight numbers are given."""
+    """Applies a projective transformation, given by eight numbers."""
     warped = tf.raw_ops.ImageProjectiveTransformV3(
         images=image[tf.newaxis],
         transforms=tf.stack(transform)[tf.newaxis],
@@ -48,7 +48,7 @@ def _warped(image: tf.Tensor, transform: list[tf.Tensor]) -> tf.Tensor:
 
 
 def resnet50(files: list[str]) -> D:
-    """Photographs for ResNet50: cropped, flipped, turned, sheared, made smaller, less their mean, halved."""
+    """Photographs for ResNet50: crop, flip, rotate, shear, resize, subtract the mean, cast to float16."""
 
     def crop(encoded: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         shape = tf.io.extract_jpeg_shape(encoded)
@@ -56,7 +56,7 @@ def resnet50(files: list[str]) -> D:
         top = tf.random.uniform([], maxval=shape[0] - side + 1, dtype=tf.int32)
         left = tf.random.uniform([], maxval=shape[1] - side + 1, dtype=tf.int32)
         image = tf.io.decode_and_crop_jpeg(encoded, tf.stack([top, left, side, side]), channels=3)
-        # The authors' step gives floats, so that what follows works on four times the bytes of the picture.
+        # The step of the paper returns floats, so the following steps process four times the bytes of the image.
         return tf.cast(image, tf.float32), label
 
     def flip(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -82,10 +82,10 @@ def resnet50(files: list[str]) -> D:
 
 
 def simclr(files: list[str]) -> D:
-    """Photographs for SimCLR: two views, cropped, flipped, jittered, blurred, clipped, grey, and all in one row."""
+    """Photographs for SimCLR: two views, crop, flip, jitter, blur, clip, convert to grey, tile, flatten."""
 
     def twice(encoded: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        # As many channels as there are: what follows asks for their number where it needs it.
+        # The number of channels stays unknown. Steps that need it read it from the tensor.
         image = tf.io.decode_jpeg(encoded)
         return tf.cast(tf.stack([image, image]), tf.float32) / 255.0, label
 
@@ -130,7 +130,7 @@ RATE = 48_000
 
 
 def audio(count: int) -> D:
-    """Ten seconds of sound, of which one is taken when all is done to it; every third sample is enough."""
+    """Ten seconds of sound. After gain and companding, only one second and every third sample are used."""
 
     def wave(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         time = tf.range(10 * RATE, dtype=tf.float32) / RATE
@@ -149,20 +149,21 @@ def audio(count: int) -> D:
     def cut(sound: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return sound[3 * RATE : 4 * RATE], label
 
-    def thin(sound: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def downsample(sound: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return sound[::3], label
 
     def spectrum(sound: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.abs(tf.signal.stft(sound, 400, 160)), label
 
-    return _chain(D.range(count).map(wave), gain, compand, soften, cut, thin, spectrum).batch(16, drop_remainder=True)
+    steps = (gain, compand, soften, cut, downsample, spectrum)
+    return _chain(D.range(count).map(wave), *steps).batch(16, drop_remainder=True)
 
 
 WORDS = ["the", "quick", "brown", "foxes", "jumped", "over", "a", "lazy", "dog", "while", "seven", "more", "waited"]
 
 
 def text(count: int) -> D:
-    """Reviews, cleaned and cut into numbers of words; those of one star are left out at the end."""
+    """Reviews: clean, reduce to stems, convert words to numbers. A last filter drops those with few stars."""
 
     def review(i: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         which = tf.random.stateless_uniform([300], tf.stack([i, i + 1]), 0, len(WORDS), tf.int32)
@@ -188,7 +189,7 @@ def text(count: int) -> D:
 
 
 def detection(files: list[str]) -> D:
-    """Photographs with boxes: colours first, then the size; those without a box are left out at the end."""
+    """Photographs with boxes: scale the colours, then resize. A last filter drops those without a box."""
 
     def boxes(encoded: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         number = tf.cast(label % 3, tf.int32)
@@ -218,7 +219,7 @@ def detection(files: list[str]) -> D:
 
 
 def tabular(count: int) -> D:
-    """Rows of forty numbers, of which ten are wanted: they are standardised by all forty, so nothing legal helps."""
+    """Rows of forty numbers, of which ten are used. All forty standardise them, so no valid order is cheaper."""
 
     def columns(i: tf.Tensor) -> tf.Tensor:
         return tf.random.stateless_normal([40], tf.stack([i, i]))
@@ -239,6 +240,6 @@ def tabular(count: int) -> D:
     return _chain(D.range(count).map(columns).batch(256, drop_remainder=True), standardise, wanted, bound, buckets)
 
 
-# Name → the pipeline over files of photographs, or so many elements.
+# Pipelines over files of photographs, and pipelines over a number of elements.
 OVER_PHOTOGRAPHS = {"resnet50": resnet50, "simclr": simclr, "detection": detection}
 OVER_NUMBERS = {"audio": (audio, 2_000), "text": (text, 20_000), "tabular": (tabular, 200_000)}

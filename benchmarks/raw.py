@@ -1,6 +1,6 @@
-"""The limits under any data plane: a plain TCP pair, and memcpy.
+"""The limits of the machine for every data plane: a plain TCP connection, and memcpy.
 
-`raw.py send PORT COUNT BYTES` is the pair's far end.
+`raw.py send PORT COUNT BYTES` is the sending process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 
 
 def tcp_pair(count: int, size: int) -> dict[str, float]:
-    """Moves `count` buffers of `size` bytes from another process over TCP loopback into this one's memory."""
+    """Receives `count` buffers of `size` bytes from another process over TCP loopback."""
     import meter
     import numpy as np
 
@@ -45,12 +45,12 @@ def _receive(connection: socket.socket, view: memoryview) -> None:
     while got < len(view):
         n = connection.recv_into(view[got:])
         if n == 0:
-            raise ConnectionError("the sending end of the raw TCP pair went away")
+            raise ConnectionError("the sending process of the raw TCP pair closed the connection")
         got += n
 
 
 def _send(port: int, count: int, size: int) -> None:
-    # Not zeros: those that were never written are one page of the kernel's, which stays in a core's first cache.
+    # Random bytes: zeros that nobody has written share one page of the kernel, which stays in the L1 cache.
     buffer = random.Random(1).randbytes(size)
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         used = time.process_time()
@@ -60,7 +60,7 @@ def _send(port: int, count: int, size: int) -> None:
 
 
 def memcpy(count: int, size: int) -> dict[str, float]:
-    """Copies `count` buffers of `size` bytes within this process, one thread."""
+    """Copies `count` buffers of `size` bytes within this process, in one thread."""
     import meter
     import numpy as np
 

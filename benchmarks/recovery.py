@@ -1,4 +1,4 @@
-"""What it costs to be ready for faults: checkpoints of streams, and what is kept by `pecan.cache()`."""
+"""What checkpoints of streams and the cache of `pecan.cache()` cost."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ import datetime
 import os
 import pathlib
 import re
-import sys
 import tempfile
 import time
 
+import demo_records
 import meter
 import pecan
 import tensorflow as tf
 from cluster import Cluster, wait
-from row import ROOT, Contestants, Mark, Medians, Row, Sample, Settings, at_least, at_most, percent_of
+from row import Contestants, Mark, Medians, Row, Sample, Settings, at_least, at_most, percent_of
 from trial import costly, service
 
 HEAD = """# What checkpoints and caches cost
 
-Written by `make bench-recovery`, from `recovery.json` beside it; `make bench ROW=<name>` measures one row
-again. Contestants run in turns. Values are medians, with the smallest and largest sample in brackets. Two
+`make bench-recovery` writes this page from `recovery.json`, and `make bench ROW=<name>` measures one row again.
+One run samples all contestants in turns. Figures are medians, with the smallest and largest sample in brackets. Two
 workers run on the trainer's machine, with files on its local disk.
 
-*Checkpoints*: four streams, each with its quarter of a shuffle of 4,000 elements of 8 KiB after the costly
-steps. Another worker could not start such a stream at its index. Workers may take a checkpoint each second
-here, ten times as often as by default, so `--checkpoint-share` (1 %) bounds them. A stream takes its next
-checkpoint when the time of the last one, until it was written, is at most the stream's part of this share of
-the time since. A worker's streams share its cores. Nothing bounds the first checkpoint of a stream, because its
-cost is unknown. A stream is *paused* until its iterator has returned its state. Another thread writes it.
+*Checkpoints*: four streams, each with a quarter of a shuffle of 4,000 elements of 8 KiB after the costly step. Another
+worker cannot start such a stream at an index. Workers may take a checkpoint each second, ten times as often as by
+default, so `--checkpoint-share` (1 %) is the bound. The streams of a worker share its cores and this percentage. A
+stream takes its next checkpoint when the duration of the last one, including the write, is within the stream's part
+of the time since then. The first checkpoint of a stream has no bound, because its cost is unknown. A stream is
+*paused* until its iterator has saved its state; another thread writes the state to disk.
 
-*Caches*: the demo's photographs, decoded and shrunk, and `pecan.cache()` after that. Each sample has its own
-service and directory. Its first epoch computes, and writes the cache if there is one. Its second epoch reads the
-cache if there is one.
+*Caches*: the demo's photographs, decoded and resized, followed by `pecan.cache()`. Each sample has its own service and
+directory. Workers compute the first epoch, and write it to the cache if there is one. They read the second epoch
+from the cache.
 """
 
 STREAMS, EACH, BUFFER, PAYLOAD = 4, 10_000, 4000, 8 << 10
 SHARE = 0.01
 OFF, ON = "no checkpoints", "checkpoints"
-AGAINST = (OFF, "elements/s")
+REFERENCE = (OFF, "elements/s")
 
 
-def _remembering() -> tf.data.Dataset:
-    """Four streams with large shuffles above their work."""
+def _large_shuffles() -> tf.data.Dataset:
+    """Returns a dataset with four streams. Each has a large shuffle after its costly step."""
     work = costly(0.7)
 
     def step(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -62,10 +62,10 @@ def _checkpoints(stack: contextlib.ExitStack, _: Settings) -> Contestants:
 
 
 def _shuffled(cluster: Cluster) -> Sample:
-    """One pass; and what the workers' logs say of checkpoints, if they take any."""
+    """Measures one pass, and the checkpoints in the workers' logs."""
     logged = [len(worker.log.read_text()) for worker in cluster.workers]
     began, count = time.perf_counter(), 0
-    for _ in _remembering().apply(pecan.distribute(cluster.target)):
+    for _ in _large_shuffles().apply(pecan.distribute(cluster.target)):
         count += 1
     spent = time.perf_counter() - began
     assert count == STREAMS * EACH
@@ -74,7 +74,7 @@ def _shuffled(cluster: Cluster) -> Sample:
     taken = [line for line in lines if " msg=checkpoint " in line]
     if "--checkpoint-dir" in cluster.worker_flags:
         assert taken, "no checkpoint was taken"
-        ran = _ran(lines)
+        ran = _stream_seconds(lines)
         stalled, took = (sum(_seconds(line, key) for line in taken) for key in ("stalled", "took"))
         figures |= {
             "checkpoints": len(taken),
@@ -92,13 +92,13 @@ def _field(line: str, key: str) -> str:
 
 
 def _seconds(line: str, key: str) -> float:
-    """A duration as Go writes it."""
+    """Returns the seconds of a duration in Go's format."""
     units = {"h": 3600, "m": 60, "s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
     return sum(float(number) * units[unit] for number, unit in re.findall(r"([\d.]+)([a-zµ]+)", _field(line, key)))
 
 
-def _ran(lines: list[str]) -> float:
-    """Seconds for which streams ran, from their starts to their last elements."""
+def _stream_seconds(lines: list[str]) -> float:
+    """Returns the seconds from the start of each stream to its last element, summed over streams."""
     begun, total = {}, 0.0
     for line in lines:
         if 'msg="stream starts"' in line or 'msg="stream ended"' in line:
@@ -115,7 +115,7 @@ def _judge_checkpoints(medians: Medians) -> list[Mark]:
     on = medians[ON]
     return [
         at_most("streams are paused for ≤ --checkpoint-share (1 %)", on["% paused"], 100 * SHARE, " %"),
-        at_least("throughput with checkpoints: ≥ 97 %", on[percent_of(AGAINST)], 97, " %"),
+        at_least("throughput with checkpoints: ≥ 97 %", on[percent_of(REFERENCE)], 97, " %"),
     ]
 
 
@@ -123,12 +123,8 @@ FILES = 12
 
 
 def _photographs(settings: Settings) -> tf.data.Dataset:
-    """The demo's photographs, decoded and made small, without what is random in its training."""
-    sys.path.insert(0, str(ROOT / "examples" / "photographs"))
-    import build
-    import pipeline
-
-    names = build.records("medium", settings.demo_data).training[:FILES]
+    """Returns the demo's pipeline without its random steps: photographs, decoded and resized."""
+    names, pipeline = demo_records.files(settings)[:FILES], demo_records.pipeline()
     dataset = tf.data.Dataset.from_tensor_slices(names).interleave(tf.data.TFRecordDataset, cycle_length=4)
     for step in (pipeline.parse, pipeline.decode, pipeline.resize, pipeline.normalise, pipeline.cast):
         dataset = dataset.map(step, num_parallel_calls=tf.data.AUTOTUNE)
@@ -145,30 +141,30 @@ def _caches(_: contextlib.ExitStack, settings: Settings) -> Contestants:
 
 
 def _twice(dataset: tf.data.Dataset, flags: tuple[str, ...] | None) -> Sample:
-    """Two passes over a dataset with a fresh service, that keeps it unless flags is None."""
+    """Measures two passes with a new service. It has a cache, with the given flags, unless `flags` is None."""
     with tempfile.TemporaryDirectory(prefix="pecan-bench-") as directory, contextlib.ExitStack() as stack:
-        keeps = flags is not None
-        cluster = stack.enter_context(service(2, *(("--cache-dir", directory, *flags) if keeps else ())))
+        cached = flags is not None
+        cluster = stack.enter_context(service(2, *(("--cache-dir", directory, *flags) if cached else ())))
         distributed = dataset.apply(pecan.distribute(cluster.target))
         count, rate, cpu = _pass(cluster, distributed)
         figures = {"first: images/s": rate, "first: CPU ms/image": cpu}
-        if keeps:
-            wait(lambda: _cache(cluster) == "committed", "the cache is whole")
+        if cached:
+            wait(lambda: _cache_state(cluster) == "committed", "the cache is complete")
             sizes = [os.stat(path).st_size for path in pathlib.Path(directory).glob("*.seg")]
             figures["kB cached/image"] = sum(sizes) / count / 1e3
         again, rate, cpu = _pass(cluster, distributed)
         assert again == count
-        assert not keeps or _cache(cluster) == "used", "the cache was not read"
+        assert not cached or _cache_state(cluster) == "used", "the cache was not read"
         return figures | {"second: images/s": rate, "second: CPU ms/image": cpu}
 
 
-def _cache(cluster: Cluster) -> str:
+def _cache_state(cluster: Cluster) -> str:
     (job,) = cluster.status()["jobs"]
     return job["cache"]["state"]
 
 
 def _pass(cluster: Cluster, distributed: tf.data.Dataset) -> tuple[int, float, float]:
-    """Images of one pass, how many came in a second, and milliseconds of CPU for each, of trainer and service."""
+    """Returns the images of one pass, images per second, and milliseconds of CPU per image of trainer and service."""
 
     def cpu() -> float:
         return meter.own_cpu_seconds() + meter.cpu_seconds(each.pid for each in (cluster.dispatcher, *cluster.workers))
@@ -180,13 +176,9 @@ def _pass(cluster: Cluster, distributed: tf.data.Dataset) -> tuple[int, float, f
     return count, count / spent, 1e3 * (cpu() - used) / count
 
 
-def _judge_caches(_: Medians) -> list[Mark]:
-    return []
-
-
 ROWS: dict[str, Row] = {
     "checkpoints": Row(
-        "a large shuffle with and without checkpoints", _checkpoints, _judge_checkpoints, against=AGAINST
+        "a large shuffle with and without checkpoints", _checkpoints, _judge_checkpoints, reference=REFERENCE
     ),
-    "caches": Row("photographs computed, cached and read", _caches, _judge_caches),
+    "caches": Row("photographs computed, cached and read", _caches, lambda _: []),
 }

@@ -1,4 +1,4 @@
-"""Writes the figures down: a JSON file that rows are merged into, and the page made from it."""
+"""Writes the reports: a JSON file with one record per row, and a page made from it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterable
 NOTES = "## Notes"
 
 
-def judged(samples: list[dict[str, float]], by: Callable[[Iterable[float]], float]) -> dict[str, float]:
-    """One figure of each kind, which the marks are held against."""
+def summarise(samples: list[dict[str, float]], by: Callable[[Iterable[float]], float]) -> dict[str, float]:
+    """Returns one value per figure, which the marks use."""
     return {key: by(sample[key] for sample in samples) for key in samples[0]}
 
 
-def compare(samples: dict[str, list[dict[str, float]]], to: str, figure: str, name: str) -> None:
-    """Adds to each sample how much its figure is of another contestant's in the same turn."""
+def compare(samples: dict[str, list[dict[str, float]]], reference: str, figure: str, name: str) -> None:
+    """Adds a figure `name` to each sample: its percentage of the reference's figure in the same turn."""
     for values in samples.values():
-        for sample, other in zip(values, samples[to]):
+        for sample, other in zip(values, samples[reference]):
             sample[name] = 100 * sample[figure] / other[figure]
 
 
 def merge(path: pathlib.Path, row: str, record: dict) -> dict:
-    """Puts a row's record into the JSON file, leaving the other rows as they are, and gives the whole."""
+    """Replaces a row's record in the JSON file. Returns the records of all rows."""
     whole = json.loads(path.read_text()) if path.exists() else {}
     whole[row] = record
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def merge(path: pathlib.Path, row: str, record: dict) -> dict:
 
 
 def page(whole: dict, order: list[str], head: str, path: pathlib.Path) -> None:
-    """Writes the page. What stands under Notes is written by hand and stays."""
+    """Writes the page. The section Notes is written by hand; it remains unchanged."""
     old = path.read_text() if path.exists() else ""
     notes = old[old.index(NOTES) :] if NOTES in old else f"{NOTES}\n"
     parts = [
@@ -53,7 +53,7 @@ def _section(name: str, record: dict) -> list[str]:
     machine = record["machine"]
     lines = [
         f"\n## {name}: {record['title']}\n",
-        f"`{record['command']}`, {record['date']}, {_times(record)}. "
+        f"`{record['command']}`, {record['date']}, {_sample_count(record)}. "
         + "; ".join(f"{key} {value}" for key, value in machine.items())
         + ".\n",
     ]
@@ -71,7 +71,7 @@ def _section(name: str, record: dict) -> list[str]:
     return lines
 
 
-def _times(record: dict) -> str:
+def _sample_count(record: dict) -> str:
     numbers = sorted({len(samples) for samples in record["samples"].values()})
     return f"{'-'.join(map(str, numbers))} sample{'s' * (numbers[-1] > 1)} of each"
 

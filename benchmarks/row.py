@@ -1,4 +1,4 @@
-"""What a measurement is: contestants that are asked for samples in turns, and marks that the figures must reach."""
+"""The parts of a measurement: contestants, which are sampled in turns, and marks, which their figures must reach."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a caller may turn."""
+    """Options of the command line.
+
+    Attributes:
+        memory_seconds: Length of the memory row in seconds.
+        demo_data: Directory of the demo's records.
+    """
 
     memory_seconds: float = 600.0
     demo_data: pathlib.Path = ROOT / "demo-data"
@@ -25,7 +30,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """One claim and what was measured for it."""
+    """A claim, the measured value, and whether the value fulfils the claim."""
 
     claim: str
     measured: str
@@ -34,17 +39,17 @@ class Mark:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A measurement, its contestants and its marks.
+    """A measurement.
 
     Attributes:
         title: What is measured.
-        prepare: Gives the contestants; what they need lives as long as the stack.
-        judge: Gives the marks, from one figure of each kind for each contestant.
-        repetitions: How often each contestant is asked; None leaves it to the caller.
-        by: Makes one figure of all samples: the median, or the worst one of what must never take longer.
-        against: A contestant and a figure of it, of which the others' in the same turn are given in percent: what slows
-            a whole turn down is not seen in that.
-        about: What a reader has to know of it; or gives that when all is measured.
+        prepare: Returns the contestants. Their services run until the stack closes.
+        judge: Returns the marks for the summarised figures of each contestant.
+        repetitions: Number of samples per contestant; None takes the caller's number.
+        by: Summarises the samples of a figure: the median, or `max` if no sample may exceed a limit.
+        reference: A contestant and one of its figures. Each sample also gets its percentage of that figure in the same
+            turn, which does not depend on the speed of the machine during the turn.
+        about: Explanation for readers of the report, or a function that returns it after the measurement.
     """
 
     title: str
@@ -52,20 +57,20 @@ class Row:
     judge: Callable[[Medians], list[Mark]]
     repetitions: int | None = None
     by: Callable[[Iterable[float]], float] = statistics.median
-    against: tuple[str, str] | None = None
+    reference: tuple[str, str] | None = None
     about: str | Callable[[], str] = ""
 
 
-def percent_of(against: tuple[str, str]) -> str:
-    """Name of the figure that says how much of another contestant's a figure is."""
-    return f"% of {against[0]}"
+def percent_of(reference: tuple[str, str]) -> str:
+    """Returns the name of the figure that is a percentage of the reference."""
+    return f"% of {reference[0]}"
 
 
 def at_least(claim: str, value: float, limit: float, unit: str = "") -> Mark:
-    """A figure that must not be below its limit."""
+    """Returns the mark for a figure with a lower limit."""
     return Mark(claim, f"{value:.3g}{unit}", value >= limit)
 
 
 def at_most(claim: str, value: float, limit: float, unit: str = "") -> Mark:
-    """A figure that must not be above its limit."""
+    """Returns the mark for a figure with an upper limit."""
     return Mark(claim, f"{value:.3g}{unit}", value <= limit)

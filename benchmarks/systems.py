@@ -1,4 +1,4 @@
-"""The systems that are compared, each started as a user would start it, with its service in other processes."""
+"""The services that are compared. Each runs in processes of its own, started as a user would start it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,35 @@ from collections.abc import Callable, Iterator
 import meter
 import tensorflow as tf
 
+# Names of contestants.
+LOCAL, STOCK, PECAN = "local tf.data", "tf.data service", "pecan"
+
 _ROLE = pathlib.Path(__file__).with_name("tf_service.py")
 
 
 class Service:
-    """A running service: how to send a dataset through it, and which processes it consists of."""
+    """A running service.
+
+    Attributes:
+        pids: Process ids of its dispatcher and workers.
+    """
 
     def __init__(self, apply: Callable[..., Callable[[tf.data.Dataset], tf.data.Dataset]], pids: set[int]) -> None:
         self._apply = apply
         self.pids = pids
 
     def through(self, dataset: tf.data.Dataset, **options: object) -> tf.data.Dataset:
-        """The dataset as it comes out of the service."""
+        """Returns the dataset that reads `dataset` through the service."""
         return dataset.apply(self._apply(**options))
 
     def cpu_seconds(self) -> float:
-        """CPU seconds of all the service's processes so far."""
+        """Returns the CPU seconds that all processes of the service have used."""
         return meter.cpu_seconds(self.pids)
 
 
 @contextlib.contextmanager
 def tf_data_service(*, workers: int = 1, processing_mode: str = "parallel_epochs") -> Iterator[Service]:
-    """TensorFlow's data service: a dispatcher process and `workers` worker processes, nothing compressed."""
+    """Runs TensorFlow's data service without compression: one dispatcher process and `workers` worker processes."""
     with contextlib.ExitStack() as stack:
         dispatcher, address = _role(stack, "dispatcher")
         pids = {dispatcher}
@@ -48,7 +55,7 @@ def tf_data_service(*, workers: int = 1, processing_mode: str = "parallel_epochs
 
 
 def _role(stack: contextlib.ExitStack, *words: str) -> tuple[int, str]:
-    """Starts one process of TensorFlow's service and gives its id and address."""
+    """Starts one process of TensorFlow's data service. Returns its id and address."""
     process = subprocess.Popen(
         [sys.executable, str(_ROLE), *words],
         stdin=subprocess.PIPE,
@@ -68,14 +75,17 @@ def _role(stack: contextlib.ExitStack, *words: str) -> tuple[int, str]:
 def pecan_service(
     *, workers: int = 1, window_bytes: int | None = None, work_dir: str | None = None
 ) -> Iterator[Service]:
-    """Pecan: a dispatcher process and `workers` worker processes, each with `window_bytes` for ready elements.
+    """Runs Pecan: one dispatcher process and `workers` worker processes.
 
-    With a `work_dir` the dispatcher makes durable what it decides, else it keeps it in memory.
+    Args:
+        workers: Number of workers.
+        window_bytes: Bytes of ready elements that each worker buffers; None for the default.
+        work_dir: Directory for the dispatcher's state; None keeps the state in memory.
     """
     import pecan
 
     before = meter.descendants()
-    # The cluster puts its own dispatcher in.
+    # The cluster replaces the address of the dispatcher.
     config = pecan.WorkerConfig("localhost:1", window_bytes=window_bytes)
     dispatcher = pecan.DispatcherConfig(work_dir=work_dir)
     with pecan.LocalCluster(workers=workers, dispatcher=dispatcher, worker=config) as cluster:

@@ -1,6 +1,6 @@
-"""One process of TensorFlow's own data service: `tf_service.py dispatcher` or `tf_service.py worker HOST:PORT`.
+"""One process of TensorFlow's data service: `tf_service.py dispatcher` or `tf_service.py worker HOST:PORT`.
 
-Prints `listening on HOST:PORT` when it serves, and ends when its standard input does.
+It prints `listening on HOST:PORT` when it serves, and ends when its standard input closes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ service = tf.data.experimental.service
 
 
 def main() -> None:
-    """Serves until standard input ends."""
+    """Serves until standard input closes."""
     if sys.argv[1] == "dispatcher":
         server = service.DispatchServer(service.DispatcherConfig(port=0))
         print(f"listening on {server.target.split('://')[1]}", flush=True)

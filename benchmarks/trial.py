@@ -1,7 +1,6 @@
-"""One pass of a trainer through which a fault goes: what arrived when, and what the service did meanwhile.
+"""Passes of a trainer during which a fault occurs: when elements arrived, and what the service did meanwhile.
 
-Each element carries its id and the time at which it was made: so what was made after a fault is told from what was on
-its way.
+Each element carries its id and the time of its computation. The time shows whether it was computed after the fault.
 """
 
 from __future__ import annotations
@@ -25,28 +24,28 @@ from cluster import Cluster, Program, cleared, wait
 from row import Sample
 
 TCP = {"data_transfer_protocol": "tcp"}
-# So that the workers that are left have room for the streams of one that dies.
+# With this flag the remaining workers can run the streams of a dead one.
 ROOMY = ("--max-streams", "16")
 STREAMS = 16
-# So that a trainer has next to nothing in store: on two cores a worker takes more than its share, and runs ahead.
-ON_THE_WAY = 4096
+# Bytes that the trainer requests ahead: few, so that no buffer hides a gap.
+OUTSTANDING_BYTES = 4096
 
 
 class Arrival(NamedTuple):
-    """An element that `next()` returned: when, which one, and when it was made; seconds of the wall clock."""
+    """An element from `next()`: its arrival, its id and its computation. Times are Unix times in seconds."""
 
     at: float
     id: int
-    made: float
+    computed: float
 
 
 def elements(total: int, millis: float = 1.5) -> tf.data.Dataset:
-    """Ids below total and the times at which they were made; each takes about so many milliseconds of a core."""
+    """Returns ids from 0 to `total` - 1 with the times of their computation. Each takes about `millis` ms of a core."""
     return tf.data.Dataset.range(total).map(costly(millis))
 
 
 def costly(millis: float) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
-    """A step that takes about so many milliseconds of a core."""
+    """Returns a step that takes about `millis` milliseconds of a core."""
     size = int(300 * millis ** (1 / 3))
 
     def step(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -58,7 +57,7 @@ def costly(millis: float) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
 
 @contextlib.contextmanager
 def service(workers: int, *worker_flags: str) -> Iterator[Cluster]:
-    """A dispatcher that keeps its state, and workers, with the programs' default times."""
+    """Runs a dispatcher with a work directory, and workers, with the default times of the programs."""
     with contextlib.ExitStack() as stack:
         directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pecan-bench-")))
         cluster = stack.enter_context(cleared(Cluster(directory, worker_flags=worker_flags, quick=False)))
@@ -67,21 +66,22 @@ def service(workers: int, *worker_flags: str) -> Iterator[Cluster]:
 
 
 class Trial:
-    """A pass over a dataset by a trainer that takes whatever comes, at once."""
+    """A trainer that reads a dataset as fast as it can."""
 
     def __init__(self, cluster: Cluster, dataset: tf.data.Dataset, passes: int = 1, **options: object) -> None:
         self.cluster, self.passes = cluster, passes
         known = {job["job_id"] for job in cluster.status()["jobs"]}
-        distribute = pecan.distribute(cluster.target, max_outstanding_bytes=ON_THE_WAY, **options)
+        distribute = pecan.distribute(cluster.target, max_outstanding_bytes=OUTSTANDING_BYTES, **options)
         self._iterator = iter(dataset.apply(distribute).repeat(passes))
         self.arrivals: list[Arrival] = []
         self.until(lambda: len(self.arrivals) > 0)
         (self.job,) = {job["job_id"] for job in cluster.status()["jobs"]} - known
-        self.struck = self.stricken = 0.0
-        self._logged = 0
+        # Unix times before and after the fault, and the size of the dispatcher's log before it.
+        self.fault_at = self.injected = 0.0
+        self._log_size = 0
 
     def until(self, condition: Callable[[], object], every: int = 1) -> None:
-        """Reads until something holds, which has to be before the end."""
+        """Reads until the condition holds, checking it after every `every` elements."""
         while True:
             for _ in range(every):
                 self._take(next(self._iterator))
@@ -89,19 +89,19 @@ class Trial:
                 return
 
     def until_element(self, number: int) -> None:
-        """Reads so many elements."""
+        """Reads until `number` elements have come."""
         self.until(lambda: len(self.arrivals) >= number)
 
     def _take(self, element: tuple[tf.Tensor, ...]) -> None:
         self.arrivals.append(Arrival(time.time(), int(element[0]), float(element[1])))
 
     def hosts(self) -> dict[int, str]:
-        """Worker's address of each stream of the first epoch."""
+        """Returns the address of the worker of each stream of the first epoch."""
         held = self.cluster.leases().items()
         return {stream: address for (job, epoch, stream), (_, address) in held if job == self.job and epoch == 0}
 
     def victim(self) -> tuple[Program, set[int]]:
-        """The worker that has most streams, and those."""
+        """Returns the worker with the most streams, and their numbers."""
         by_worker: dict[str, set[int]] = {}
         for stream, address in self.hosts().items():
             by_worker.setdefault(address, set()).add(stream)
@@ -109,64 +109,64 @@ class Trial:
         (worker,) = [each for each in self.cluster.workers if each.running and each.address == address]
         return worker, by_worker[address]
 
-    def strike(self, blow: Callable[[], object]) -> None:
-        """Does the blow, which fails when it does nothing."""
-        self._logged = len(self.cluster.dispatcher.log.read_text())
-        self.struck = time.time()
-        blow()
-        self.stricken = time.time()
+    def inject(self, fault: Callable[[], object]) -> None:
+        """Injects the fault, and records the time."""
+        self._log_size = len(self.cluster.dispatcher.log.read_text())
+        self.fault_at = time.time()
+        fault()
+        self.injected = time.time()
 
     def finish(self, ids: Iterable[int]) -> None:
-        """Reads all that is left, and checks that every id came once in each pass."""
-        struck = len(self.arrivals)
+        """Reads the rest, and checks that every id came once in each pass."""
+        before = len(self.arrivals)
         for element in self._iterator:
             self._take(element)
         wanted = sorted(ids)
         size = len(wanted)
-        assert 0 < struck < len(self.arrivals), "no element came before the fault, or none behind it"
+        assert 0 < before < len(self.arrivals), "no element came before the fault, or none after it"
         assert len(self.arrivals) == self.passes * size, f"{len(self.arrivals)} elements came"
         for number in range(self.passes):
             came = sorted(each.id for each in self.arrivals[number * size : (number + 1) * size])
             assert came == wanted, f"pass {number}: an element was lost or came twice"
 
     def next_of(self, streams: Iterable[int] | None = None) -> float:
-        """Seconds from the blow to the first element that was made afterwards, of one of the streams."""
+        """Returns the seconds from the fault to the first element of the streams that was computed afterwards."""
         wanted = range(STREAMS) if streams is None else streams
-        fresh = (each.at for each in self.arrivals if each.made > self.stricken and each.id % STREAMS in wanted)
-        return min(fresh) - self.struck
+        fresh = (each.at for each in self.arrivals if each.computed > self.injected and each.id % STREAMS in wanted)
+        return min(fresh) - self.fault_at
 
     def longest_gap(self) -> float:
-        """Seconds, from the blow on, of the longest wait between two elements."""
+        """Returns the seconds of the longest gap between two elements after the fault."""
         times = [each.at for each in self.arrivals]
-        return max(b - a for a, b in itertools.pairwise(times) if b >= self.struck)
+        return max(b - a for a, b in itertools.pairwise(times) if b >= self.fault_at)
 
     def leased(self, streams: Iterable[int] | None = None) -> float:
-        """Seconds from the blow until the dispatcher leased one of the streams."""
+        """Returns the seconds from the fault until the dispatcher leased one of the streams."""
         wanted = "|".join(map(str, range(STREAMS) if streams is None else streams))
-        return self.noted(f'msg="lease granted" .* epoch=0 stream=({wanted}) ')
+        return self.logged(f'msg="lease granted" .* epoch=0 stream=({wanted}) ')
 
-    def noted(self, pattern: str) -> float:
-        """Seconds from the blow until the dispatcher's log said so for the first time.
+    def logged(self, pattern: str) -> float:
+        """Returns the seconds from the fault to the first matching line of the dispatcher's log.
 
-        On a quick machine the pass may be over before a silent worker counts as dead.
+        It waits for that line: on a fast machine the pass may end before a silent worker counts as dead.
         """
 
         def line() -> str | None:
-            said = self.cluster.dispatcher.log.read_text()[self._logged :].splitlines()
-            return next((each for each in said if re.search(pattern, each)), None)
+            lines = self.cluster.dispatcher.log.read_text()[self._log_size :].splitlines()
+            return next((each for each in lines if re.search(pattern, each)), None)
 
-        when = re.match(r"time=(\S+)", str(wait(line, f"the dispatcher says {pattern!r}, or the fault did nothing")))
-        return datetime.datetime.fromisoformat(when[1].replace("Z", "+00:00")).timestamp() - self.struck
+        when = re.match(r"time=(\S+)", str(wait(line, f"the dispatcher logs {pattern!r}, or the fault had no effect")))
+        return datetime.datetime.fromisoformat(when[1].replace("Z", "+00:00")).timestamp() - self.fault_at
 
     def status(self) -> dict:
-        """What the dispatcher says of the job."""
+        """Returns the dispatcher's status of the job."""
         (job,) = [job for job in self.cluster.status()["jobs"] if job["job_id"] == self.job]
         return job
 
-    def gaps(self, streams: Iterable[int] | None = None, *, dies: bool = True) -> Sample:
-        """The figures of a worker that counts as dead, or from which streams move only."""
+    def gaps(self, streams: Iterable[int] | None = None, *, lost: bool = True) -> Sample:
+        """Returns the figures of a fault after which streams move, and the dispatcher counts the worker as `lost`."""
         return {
-            **({"s to notice": self.noted('msg="worker lost"')} if dies else {}),
+            **({"s to notice": self.logged('msg="worker lost"')} if lost else {}),
             "s to lease": self.leased(streams),
             "s to the next element": self.next_of(streams),
             "s longest gap": self.longest_gap(),
@@ -174,7 +174,7 @@ class Trial:
 
 
 class Goodbye:
-    """SIGTERM for a worker, whose end is awaited while its trainer reads on."""
+    """Sends SIGTERM to a worker, and waits for its end on a thread while the trainer reads."""
 
     def __init__(self, worker: Program) -> None:
         self._worker, self._code = worker, None
@@ -186,15 +186,15 @@ class Goodbye:
         self._code = self._worker.lives[-1].wait()
 
     def check(self) -> None:
-        """It has to have ended by itself."""
+        """Checks that the worker ended with exit code 0."""
         self._thread.join()
-        assert self._code == 0, f"the worker ended with {self._code}"
+        assert self._code == 0, f"the worker ended with exit code {self._code}"
 
 
 def revive(cluster: Cluster, worker: Program) -> None:
-    """Starts a worker that is dead, or stopped, at its address, and waits until all are well."""
+    """Restarts a dead or paused worker at its address, and waits until all workers are connected."""
     if worker.running:
         worker.kill()
     worker.start(worker.address).ready()
     alive = sum(each.running for each in cluster.workers)
-    wait(lambda: cluster.states() == ["connected"] * alive, "all workers are well")
+    wait(lambda: cluster.states() == ["connected"] * alive, "all workers are connected")
