@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
 
-func keepPlan(t *testing.T, name string) *pecanv1.CachePlan {
+func cachePlan(t *testing.T, name string) *pecanv1.CachePlan {
 	t.Helper()
 	return graphtest.Plan(t, graphtest.Parse(t, name), graphtest.Once, 0).GetCache()
 }
@@ -21,25 +21,25 @@ func TestACachedStepIsPlanned(t *testing.T) {
 		"kept": {false, true}, "kept_otherwise": {false, true}, "kept_drawn": {true, true}, "kept_records": {false, false}, "kept_repeated": {false, true},
 		"kept_twice": {false, true},
 	} {
-		got := keepPlan(t, name)
+		got := cachePlan(t, name)
 		if got == nil || got.GetSeeded() != want.seeded || got.GetPacked() != want.packed || len(got.GetKey()) != 64 {
 			t.Errorf("%s: %v, want %+v; %v", name, got, want, graphtest.Plan(t, graphtest.Parse(t, name), graphtest.Once, 0).GetReasons())
 		}
 	}
-	if got := keepPlan(t, "kept_unmarked"); got != nil {
-		t.Errorf("a take(-1) of the user's own is taken for cache(): %v", got)
+	if got := cachePlan(t, "kept_unmarked"); got != nil {
+		t.Errorf("the user's take(-1) counts as cache(): %v", got)
 	}
 }
 
-// What cannot be kept passes, and the plan says why.
-func TestWhereACachedStepDoesNothingThePlanSaysWhy(t *testing.T) {
+// Elements that cannot be cached are computed in every epoch.
+func TestThePlanSaysWhyACachedStepHasNoEffect(t *testing.T) {
 	for name, want := range map[string]string{
 		"kept_below_take": "comes before TakeDataset", "kept_below_zip": "it comes before ZipDataset", "kept_joined": "Move it before that step",
 		"kept_endless": "does nothing", "kept_clock": "other values in each run", "kept_listed": "looks for files while it runs", "kept_remote": "by URL",
 	} {
 		p := graphtest.Plan(t, graphtest.Parse(t, name), graphtest.Once, 0)
 		if p.GetCache() != nil || !strings.Contains(strings.Join(p.GetReasons(), " "), want) {
-			t.Errorf("%s: %v, %q does not say %q", name, p.GetCache(), p.GetReasons(), want)
+			t.Errorf("%s: %v, the reasons %q do not contain %q", name, p.GetCache(), p.GetReasons(), want)
 		}
 	}
 	off := graphtest.Plan(t, graphtest.Parse(t, "kept"), &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, 0)
@@ -52,30 +52,30 @@ func TestWhereACachedStepDoesNothingThePlanSaysWhy(t *testing.T) {
 	}
 }
 
-func TestTheKeyOfACacheIsThatOfItsElements(t *testing.T) {
-	key := keepPlan(t, "kept").GetKey()
-	if keepPlan(t, "kept").GetKey() != key || keepPlan(t, "kept_repeated").GetKey() != keepPlan(t, "kept_otherwise").GetKey() {
-		t.Error("what stands above the step is in the key")
+func TestTheCacheKeyFollowsFromTheElements(t *testing.T) {
+	key := cachePlan(t, "kept").GetKey()
+	if cachePlan(t, "kept").GetKey() != key || cachePlan(t, "kept_repeated").GetKey() != cachePlan(t, "kept_otherwise").GetKey() {
+		t.Error("the key depends on steps after the cached step")
 	}
-	if keepPlan(t, "kept_repeated").GetKey() == key {
-		t.Error("streams cut by elements and in blocks have one key")
+	if cachePlan(t, "kept_repeated").GetKey() == key {
+		t.Error("streams cut by elements and in blocks have equal keys")
 	}
-	if keepPlan(t, "kept_more").GetKey() == key || keepPlan(t, "kept_drawn").GetKey() == key {
-		t.Error("other elements have one key")
+	if cachePlan(t, "kept_more").GetKey() == key || cachePlan(t, "kept_drawn").GetKey() == key {
+		t.Error("other elements have the same key")
 	}
-	if keepPlan(t, "kept_drawn").GetKey() == keepPlan(t, "kept_drawn_otherwise").GetKey() {
-		t.Error("seeds hang on names of the whole dataset, and the key does not")
+	if cachePlan(t, "kept_drawn").GetKey() == cachePlan(t, "kept_drawn_otherwise").GetKey() {
+		t.Error("seeds depend on names in the whole dataset, and the key does not")
 	}
 	ordered := graphtest.Plan(t, graphtest.Parse(t, "kept"), &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC}, 0)
 	if ordered.GetCache().GetKey() == key {
-		t.Error("modes that ask for other orders have one key")
+		t.Error("modes with different orders have equal keys")
 	}
 	if graphtest.Parse(t, "kept").Fingerprint() == graphtest.Parse(t, "kept_unmarked").Fingerprint() {
-		t.Error("datasets with and without the mark have one fingerprint: which of them is stored would be chance")
+		t.Error("datasets with and without the mark have equal fingerprints, so either of them would be stored")
 	}
 }
 
-// TestAStreamIsDividedAtItsCachedStep looks at both graphs: below are the source and the cut, above the source op and nothing of them.
+// The upstream graph has the source and the cut. The downstream graph reads from PecanPull instead.
 func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
 	g := graphtest.Parse(t, "kept")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
@@ -86,10 +86,10 @@ func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
 		}
 		below, above := graphtest.Decode(t, graphs.BelowCache), graphtest.Decode(t, graphs.A)
 		if graphtest.HasOp(below, "BatchDatasetV2") || !graphtest.HasOp(below, "TakeDataset") || graphtest.HasOp(below, "SkipDataset") {
-			t.Errorf("below, from element %d: %v", start, opsOf(below))
+			t.Errorf("upstream graph, from element %d: %v", start, opsOf(below))
 		}
 		if graphtest.HasOp(above, "TakeDataset") || !graphtest.HasOp(above, "UnbatchDataset") || !graphtest.HasOp(above, "BatchDatasetV2") || graphtest.HasOp(above, "SkipDataset") != (start > 0) {
-			t.Errorf("above, from element %d: %v", start, opsOf(above))
+			t.Errorf("downstream graph, from element %d: %v", start, opsOf(above))
 		}
 		pulls := 0
 		for _, f := range above.GetLibrary().GetFunction() {
@@ -97,18 +97,18 @@ func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
 				if n.GetOp() == rewrite.PullOp {
 					pulls++
 					if got := n.GetAttr()["source"].GetI(); got != 77 {
-						t.Errorf("the source is %d", got)
+						t.Errorf("the handle is %d", got)
 					}
 				}
 			}
 		}
 		if pulls != 1 {
-			t.Errorf("%d sources above", pulls)
+			t.Errorf("%d sources in the downstream graph", pulls)
 		}
 	}
 	plain, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: -1})
 	if err != nil || plain.BelowCache != nil || !graphtest.HasOp(graphtest.Decode(t, plain.A), "TakeDataset") {
-		t.Errorf("a stream that keeps nothing is divided: %v", err)
+		t.Errorf("a stream without SplitAtCache is divided: %v", err)
 	}
 }
 
@@ -121,8 +121,8 @@ func opsOf(def *tf.GraphDef) (ops []string) {
 	return ops
 }
 
-// Below the step the epoch has no say, whether anything is kept or not; above it has.
-func TestBelowACachedStepEpochsAreAlike(t *testing.T) {
+// The epoch changes random values only after the cached step, with and without a cache.
+func TestTheEpochDoesNotChangeStepsBeforeACachedStep(t *testing.T) {
 	g := graphtest.Parse(t, "kept_drawn")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	write := func(epoch uint64, keep bool) *rewrite.StreamGraphs {
@@ -133,18 +133,19 @@ func TestBelowACachedStepEpochsAreAlike(t *testing.T) {
 		return graphs
 	}
 	if string(write(0, true).BelowCache) != string(write(5, true).BelowCache) || string(write(0, false).A) != string(write(5, false).A) {
-		t.Error("random steps below draw other values in another epoch")
+		t.Error("random steps before the cached step draw other values in another epoch")
 	}
 	other := graphtest.Parse(t, "kept_otherwise")
 	p = graphtest.Plan(t, other, graphtest.Once, 0)
 	g = other
 	if string(write(0, true).A) == string(write(5, true).A) {
-		t.Error("random steps above draw the same values in another epoch")
+		t.Error("random steps after the cached step draw the same values in another epoch")
 	}
 }
 
-// The closing stream joins what others held back, and has nothing to keep. With steps behind the batch there are three graphs.
-func TestACachedStepBelowAJoinedBatch(t *testing.T) {
+// The closing stream joins the remainders of other streams, so it has no cached step. With steps after the batch, a stream has
+// three graphs.
+func TestACachedStepBeforeAJoinedBatch(t *testing.T) {
 	g := graphtest.Parse(t, "kept_records")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	at := rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: 5, SplitAtCache: true, CacheSource: 6}
@@ -153,10 +154,10 @@ func TestACachedStepBelowAJoinedBatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	if graphs.B == nil || graphs.BelowCache == nil || !graphtest.HasOp(graphtest.Decode(t, graphs.BelowCache), "InterleaveDataset") || graphtest.HasOp(graphtest.Decode(t, graphs.A), "InterleaveDataset") {
-		t.Error("the stream has not its three graphs")
+		t.Error("the stream does not have three graphs")
 	}
 	if slices.Contains(graphs.FileNames, firstFile) || !slices.Contains(graphs.FileNames, secondFile) {
-		t.Errorf("the names of the stream's own files are %v", graphs.FileNames)
+		t.Errorf("the file names of the stream are %v", graphs.FileNames)
 	}
 	at.Stream = int(p.GetNumStreams())
 	if graphs, err = rewrite.Instantiate(g, p, at); err != nil || graphs.BelowCache != nil {
@@ -164,7 +165,7 @@ func TestACachedStepBelowAJoinedBatch(t *testing.T) {
 	}
 }
 
-// Files of streams 0 and 1.
+// The files of streams 0 and 1.
 const (
 	firstFile  = "/data/part-0.tfrecord"
 	secondFile = "/data/part-1.tfrecord"

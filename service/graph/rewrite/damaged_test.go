@@ -13,7 +13,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// mutate makes one small change that keeps the bytes a GraphDef: what a random byte rarely does.
+// mutate makes one small change after which the bytes are still a GraphDef. A random byte rarely does that.
 func mutate(r *rand.Rand, def *tf.GraphDef) {
 	nodes := def.Node
 	if fs := def.GetLibrary().GetFunction(); len(fs) > 0 && r.IntN(3) == 0 {
@@ -71,7 +71,7 @@ func TestDamagedGraphsAreRefusedOrPlanned(t *testing.T) {
 			g, err := graph.Parse(graphtest.Encode(t, def), graph.Limits{})
 			if err != nil {
 				if reason.Is(err, reason.Internal) {
-					t.Fatalf("%s: no reason: %v", name, err)
+					t.Fatalf("%s: the error has no reason code: %v", name, err)
 				}
 				continue
 			}

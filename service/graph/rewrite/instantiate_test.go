@@ -17,7 +17,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-func TestOneArgumentOneGraph(t *testing.T) {
+func TestEqualArgumentsGiveEqualGraphs(t *testing.T) {
 	for _, name := range []string{"map_batch", "records", "nested_shuffle", "lookup", "slices", "cache_file"} {
 		at := rewrite.At{Stream: 1, Epoch: 3, Seed: 9, Mode: graphtest.Once.Mode, Source: 4, Threads: 2}
 		write := func() []byte {
@@ -35,7 +35,7 @@ func TestOneArgumentOneGraph(t *testing.T) {
 	}
 }
 
-func TestAGraphIsNotChangedByItsStreams(t *testing.T) {
+func TestInstantiateDoesNotChangeTheGraph(t *testing.T) {
 	g := graphtest.Parse(t, "map_batch")
 	before := graphtest.Encode(t, g.Def())
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
@@ -49,7 +49,7 @@ func TestAGraphIsNotChangedByItsStreams(t *testing.T) {
 	}
 }
 
-func TestStreamsThatAreNotThereAreRefused(t *testing.T) {
+func TestUnknownStreamsAndOtherPlansAreRefused(t *testing.T) {
 	g := graphtest.Parse(t, "range")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	for _, s := range []int{-1, int(p.NumStreams), 1000} {
@@ -66,14 +66,14 @@ func TestStreamsThatAreNotThereAreRefused(t *testing.T) {
 	}
 }
 
-func TestARangeIsCutInItsNumbers(t *testing.T) {
+func TestARangeIsCutByItsStartAndStep(t *testing.T) {
 	def := graphtest.Stream(t, "range", rewrite.At{Stream: 3})
 	n := graphtest.OfOp(t, def, "RangeDataset")
 	if start, step := graphtest.Number(t, def, n, 0), graphtest.Number(t, def, n, 2); start != 3 || step != 16 {
 		t.Errorf("range from %d in steps of %d", start, step)
 	}
 	if graphtest.HasOp(def, "ShardDataset") {
-		t.Error("a shard is not needed")
+		t.Error("the stream has a shard step")
 	}
 }
 
@@ -98,7 +98,7 @@ func TestSlicesAreCutInTheirConstants(t *testing.T) {
 		rows += int(sizes[0])
 		for _, c := range def.GetNode() {
 			if nodedef.Tensor(c).GetTensorShape() != nil && len(nodedef.Tensor(c).GetTensorShape().GetDim()) > 0 && nodedef.Tensor(c).GetTensorShape().GetDim()[0].GetSize() == 20 {
-				t.Errorf("stream %d still carries all rows in %s", s, c.GetName())
+				t.Errorf("stream %d still has all rows in %s", s, c.GetName())
 			}
 		}
 	}
@@ -107,15 +107,15 @@ func TestSlicesAreCutInTheirConstants(t *testing.T) {
 	}
 }
 
-func TestShuffleBuffersAreShared(t *testing.T) {
+func TestStreamsDivideTheShuffleBuffer(t *testing.T) {
 	def := graphtest.Stream(t, "map_batch", rewrite.At{})
 	if size := graphtest.Number(t, def, graphtest.OfOp(t, def, "ShuffleDatasetV3"), 1); size != 10 {
-		t.Errorf("a buffer of 40 over 4 streams is %d in each", size)
+		t.Errorf("a buffer of 40 over 4 streams has %d elements in each", size)
 	}
 }
 
-// TensorFlow makes room for the whole buffer at once: a shuffle of 2^32 ends the process.
-func TestNoShuffleTakesMoreRoomThanItCanUse(t *testing.T) {
+// TensorFlow allocates the whole buffer at once, so a shuffle of 2^32 elements would end the process.
+func TestAShuffleBufferIsNotLargerThanItsInput(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		asked int64
@@ -132,12 +132,12 @@ func TestNoShuffleTakesMoreRoomThanItCanUse(t *testing.T) {
 		}
 		def := graphtest.Decode(t, graphs.A)
 		if size := graphtest.Number(t, def, graphtest.OfOp(t, def, "ShuffleDatasetV3"), 1); size != c.want {
-			t.Errorf("%s: room for %d, want %d", c.name, size, c.want)
+			t.Errorf("%s: the buffer has %d elements, want %d", c.name, size, c.want)
 		}
 	}
 }
 
-func TestStreamsMayBeWrittenSideBySide(t *testing.T) {
+func TestInstantiateIsSafeForConcurrentUse(t *testing.T) {
 	g := graphtest.Parse(t, "nested_shuffle")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	var wg sync.WaitGroup
@@ -164,7 +164,7 @@ func TestParallelStepsKeepTheirOrder(t *testing.T) {
 	def := graphtest.Stream(t, "options", rewrite.At{})
 	for _, n := range def.GetNode() {
 		if o, ok := graph.ReadOptions(n); ok && n.GetName() != "pecan_options" && o.GetOptionalDeterministic() != nil {
-			t.Error("options still let elements pass each other")
+			t.Error("the options still allow another order of elements")
 		}
 	}
 }
@@ -176,43 +176,43 @@ func TestOptionsOfAStream(t *testing.T) {
 		t.Errorf("options %v", o)
 	}
 	if o.GetOptimizationOptions().GetOptionalMapAndBatchFusion() == nil || o.GetOptimizationOptions().GetMapAndBatchFusion() {
-		t.Error("maps may be fused into batches")
+		t.Error("maps may be fused with batches")
 	}
 	if o.GetOptionalDeterministic() != nil {
-		t.Error("an order is asked for that costs parallel random steps")
+		t.Error("the options require an order, which would serialise parallel random steps")
 	}
 	def = graphtest.Stream(t, "options", rewrite.At{Threads: 5})
 	o, _ = graph.ReadOptions(graphtest.Named(t, def, "pecan_options"))
 	if o.GetThreadingOptions() != nil {
-		t.Error("the user's own thread pool is overruled")
+		t.Error("the user's thread pool is overridden")
 	}
 	def = graphtest.Stream(t, "range", rewrite.At{Mode: pecanv1.Mode_MODE_DETERMINISTIC})
 	if o, _ = graph.ReadOptions(graphtest.Named(t, def, "pecan_options")); !o.GetDeterministic() {
-		t.Error("deterministic mode does not ask for order")
+		t.Error("deterministic mode does not require an order")
 	}
 }
 
-func TestCachesHaveFilesOfTheirOwn(t *testing.T) {
+func TestEachStreamHasSeparateCacheFiles(t *testing.T) {
 	def := graphtest.Stream(t, "cache_file", rewrite.At{Stream: 2})
 	path, _ := nodedef.Strings(graphtest.Named(t, def, graphtest.OfOp(t, def, "CacheDatasetV2").GetInput()[1]))
 	if string(path[0]) != "/cache/file.stream-2-of-5" {
 		t.Errorf("path %q", path)
 	}
 	if !graphtest.HasOp(def, "RepeatDataset") {
-		t.Error("the repeat that reads the cache again is gone")
+		t.Error("the repeat after the cache is missing")
 	}
 	if graphtest.HasOp(graphtest.Stream(t, "endless", rewrite.At{}), "RepeatDataset") {
-		t.Error("the repeat that became epochs is still there")
+		t.Error("the outer repeat, which became epochs, is still there")
 	}
 }
 
-func TestPromisesAreTakenOutOfStreams(t *testing.T) {
+func TestStreamsDoNotAssertTheCardinality(t *testing.T) {
 	if graphtest.HasOp(graphtest.Stream(t, "assert_cardinality", rewrite.At{}), "AssertCardinalityDataset") {
-		t.Error("a stream still checks the number of all elements")
+		t.Error("a stream asserts the cardinality of the whole dataset")
 	}
 }
 
-func TestHintsAreFilledIn(t *testing.T) {
+func TestShardHintsAreReplaced(t *testing.T) {
 	g := graphtest.Parse(t, "hint")
 	p := graphtest.Plan(t, g, graphtest.Sharded(pecanv1.Sharding_SHARDING_HINT), 3)
 	graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 2, Mode: graphtest.Once.Mode})
@@ -226,7 +226,7 @@ func TestHintsAreFilledIn(t *testing.T) {
 	}
 }
 
-func TestRemaindersAreKeptAndJoined(t *testing.T) {
+func TestStreamsKeepRemaindersAndTheClosingStreamJoinsThem(t *testing.T) {
 	def := graphtest.Stream(t, "filter_batch", rewrite.At{Stream: 0})
 	batch := graphtest.OfOp(t, def, "BatchDatasetV2")
 	if keep, _ := nodedef.Ints(graphtest.Named(t, def, batch.GetInput()[2])); keep[0] != 0 {
@@ -234,13 +234,13 @@ func TestRemaindersAreKeptAndJoined(t *testing.T) {
 	}
 	for _, op := range []string{"BatchDatasetV2", "PrefetchDataset", "OptionsDataset"} {
 		if size := graphtest.OfOp(t, def, op).GetAttr()["output_shapes"].GetList().GetShape()[0].GetDim()[0].GetSize(); size != -1 {
-			t.Errorf("%s promises batches of %d", op, size)
+			t.Errorf("%s has output batches of %d", op, size)
 		}
 	}
 	closing := graphtest.Stream(t, "filter_batch", rewrite.At{Stream: 16, Source: 42})
 	batch = graphtest.OfOp(t, closing, "BatchDatasetV2")
 	if drop, _ := nodedef.Ints(graphtest.Named(t, closing, batch.GetInput()[2])); drop[0] != 1 {
-		t.Error("the closing stream does not drop what the user wants dropped")
+		t.Error("the closing stream ignores drop_remainder")
 	}
 	if graphtest.Named(t, closing, batch.GetInput()[0]).GetOp() != "FlatMapDataset" || graphtest.HasOp(closing, "FilterDataset") {
 		t.Error("the closing stream does not start with the remainders")
@@ -248,7 +248,7 @@ func TestRemaindersAreKeptAndJoined(t *testing.T) {
 	checkPull(t, closing, 42)
 }
 
-func TestWorkAboveTheBatchIsASecondGraph(t *testing.T) {
+func TestStepsAfterTheBatchAreASecondGraph(t *testing.T) {
 	g := graphtest.Parse(t, "filter_batch_map")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: 7})
@@ -257,10 +257,10 @@ func TestWorkAboveTheBatchIsASecondGraph(t *testing.T) {
 	}
 	a, b := graphtest.Decode(t, graphs.A), graphtest.Decode(t, graphs.B)
 	if !graphtest.HasOp(a, "FilterDataset") || !graphtest.HasOp(a, "BatchDatasetV2") || graphtest.HasOp(a, "MapDataset") {
-		t.Error("graph A is not what lies up to the batch")
+		t.Error("graph A is not the part up to the batch")
 	}
 	if graphtest.HasOp(b, "FilterDataset") || graphtest.HasOp(b, "BatchDatasetV2") {
-		t.Error("graph B is not what lies above the batch")
+		t.Error("graph B is not the part after the batch")
 	}
 	checkPull(t, b, 7)
 	closing, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 16, Mode: graphtest.Once.Mode, Source: 8})
@@ -269,12 +269,12 @@ func TestWorkAboveTheBatchIsASecondGraph(t *testing.T) {
 	}
 	c := graphtest.Decode(t, closing.A)
 	if closing.B != nil || !graphtest.HasOp(c, "FlatMapDataset") || !graphtest.HasOp(c, "BatchDatasetV2") || graphtest.HasOp(c, "FilterDataset") {
-		t.Error("the closing stream is not one graph from the remainders to the end")
+		t.Error("the closing stream is not a single graph from the remainders to the result")
 	}
 	checkPull(t, c, 8)
 }
 
-// checkPull holds the source op against what the worker registers.
+// checkPull compares the source op with the one that the worker registers.
 func checkPull(t *testing.T, def *tf.GraphDef, source int64) {
 	t.Helper()
 	n := graphtest.Named(t, def, "pecan_pull")
@@ -295,7 +295,7 @@ func checkPull(t *testing.T, def *tf.GraphDef, source int64) {
 		}
 		return
 	}
-	t.Error("no function")
+	t.Error("the source has no function")
 }
 
 // seedsOf lists the seeds of shuffles and of random ops in functions.
@@ -359,14 +359,14 @@ func TestSeeds(t *testing.T) {
 				changes bool
 			}{"epoch": {otherEpoch, c.epoch}, "stream": {otherStream, c.stream}, "job": {otherJob, c.job}} {
 				if (seeds(c.graph, check.at) != first) != check.changes {
-					t.Errorf("another %s: changes must be %v", what, check.changes)
+					t.Errorf("another %s: the seeds must change: %v", what, check.changes)
 				}
 			}
 		})
 	}
 }
 
-func TestHeadsDrawTheSameInAllStreams(t *testing.T) {
+func TestStepsBeforeTheCutDrawTheSameValuesInAllStreams(t *testing.T) {
 	first := seedsOf(t, graphtest.Stream(t, "zip", rewrite.At{Stream: 0, Epoch: 4}))
 	var pairs [][2]int64
 	for name, pair := range seedsOf(t, graphtest.Stream(t, "zip", rewrite.At{Stream: 1, Epoch: 4})) {
@@ -376,17 +376,17 @@ func TestHeadsDrawTheSameInAllStreams(t *testing.T) {
 		pairs = append(pairs, pair)
 	}
 	if len(pairs) != 2 || pairs[0] != pairs[1] {
-		t.Errorf("equally seeded shuffles are no longer aligned: %v", pairs)
+		t.Errorf("shuffles with equal seeds are not aligned: %v", pairs)
 	}
 	local := seedsOf(t, graphtest.Decode(t, graphtest.Read(t, "zip")))
 	for name, pair := range seedsOf(t, graphtest.Stream(t, "zip", rewrite.At{Stream: 1})) {
 		if local[name] != pair {
-			t.Errorf("%s: the first epoch is not the local one", name)
+			t.Errorf("%s: the first epoch differs from a local run", name)
 		}
 	}
 }
 
-func TestFunctionsAreSeededForEachPath(t *testing.T) {
+func TestEachCallOfAFunctionHasItsOwnSeeds(t *testing.T) {
 	found := seedsOf(t, graphtest.Stream(t, "two_noises", rewrite.At{}))
 	seen := map[[2]int64]bool{}
 	for _, pair := range found {
@@ -437,7 +437,7 @@ func TestResourcesAreNamedByTheirContent(t *testing.T) {
 	}
 }
 
-func TestOffGivesTheWholeDatasetToEveryWorker(t *testing.T) {
+func TestEveryStreamIsTheWholeDatasetWithShardingOff(t *testing.T) {
 	g := graphtest.Parse(t, "map_batch")
 	p := graphtest.Plan(t, g, &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_OFF}, 0)
 	graphs, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 40, Mode: pecanv1.Mode_MODE_OFF})
@@ -455,12 +455,12 @@ func TestOriginalNodes(t *testing.T) {
 		"MapDataset/_3": "MapDataset/_3", "pecan_cut/FilterDataset/_4/shard": "FilterDataset/_4", "pecan_pull/range": "", "pecan_options": "",
 	} {
 		if got := rewrite.OriginalNode(name); got != want {
-			t.Errorf("%s stands for %q, want %q", name, got, want)
+			t.Errorf("%s has the original %q, want %q", name, got, want)
 		}
 	}
 }
 
-// statesOf gives the first numbers of the generators of a stream, and the names of their variables.
+// statesOf returns the first numbers of the generators of a stream, and the names of their variables.
 func statesOf(t *testing.T, def *tf.GraphDef) (states [][]int64, names []string) {
 	t.Helper()
 	for _, n := range def.GetNode() {
@@ -481,7 +481,7 @@ func statesOf(t *testing.T, def *tf.GraphDef) (states [][]int64, names []string)
 func TestGeneratorStates(t *testing.T) {
 	first, names := statesOf(t, graphtest.Stream(t, "drawn", rewrite.At{Stream: 1, Epoch: 1, Seed: 5}))
 	if len(names) != 1 || names[0] != rewrite.AnonymousVariable {
-		t.Errorf("a variable that changes is shared by the name %q", names)
+		t.Errorf("a changing variable is shared by the name %q", names)
 	}
 	for name, c := range map[string]struct {
 		at      rewrite.At
@@ -498,7 +498,7 @@ func TestGeneratorStates(t *testing.T) {
 	}
 	aligned, _ := statesOf(t, graphtest.Stream(t, "drawn_in_step", rewrite.At{Stream: 1, Epoch: 1}))
 	if len(aligned) != 2 || fmt.Sprint(aligned[0]) != fmt.Sprint(aligned[1]) || fmt.Sprint(aligned[0]) == "[3 0]" {
-		t.Errorf("generators of one seed are no longer aligned: %v", aligned)
+		t.Errorf("generators with equal seeds are not aligned: %v", aligned)
 	}
 	counting, names := statesOf(t, graphtest.Stream(t, "counter", rewrite.At{Stream: 1, Epoch: 1}))
 	if fmt.Sprint(counting) != "[[0]]" || names[0] != rewrite.AnonymousVariable {
@@ -506,7 +506,7 @@ func TestGeneratorStates(t *testing.T) {
 	}
 }
 
-func TestAnUndividedPassStartsFromTheUsersState(t *testing.T) {
+func TestAnUndividedDatasetStartsFromTheUsersState(t *testing.T) {
 	g := graphtest.Parse(t, "drawn")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	p.NumStreams = 1
@@ -522,7 +522,7 @@ func TestAnUndividedPassStartsFromTheUsersState(t *testing.T) {
 	}
 }
 
-func TestDeterministicModeSerialisesWhatDraws(t *testing.T) {
+func TestDeterministicModeSerialisesRandomSteps(t *testing.T) {
 	for graph, inputs := range map[string]int{"drawn_in_parallel": 2} {
 		for mode, op := range map[pecanv1.Mode]string{
 			pecanv1.Mode_MODE_DETERMINISTIC: "MapDataset", pecanv1.Mode_MODE_EXACTLY_ONCE: "ParallelMapDatasetV2",
@@ -540,7 +540,7 @@ func TestDeterministicModeSerialisesWhatDraws(t *testing.T) {
 	}
 }
 
-// sealed gives a plan that was changed its hash.
+// sealed sets the hash of a changed plan.
 func sealed(p *pecanv1.Plan) *pecanv1.Plan {
 	p.Hash = split.PlanHash(p)
 	return p

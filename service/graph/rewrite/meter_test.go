@@ -10,8 +10,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
 
-// Every parallel step that sees what meters count in has a thread that wakes up with each element.
-func TestMetersStayBelowParallelSteps(t *testing.T) {
+// A parallel step upstream of the meters' resource has a thread that wakes up for each element.
+func TestTheMetersResourceIsUpstreamOfParallelSteps(t *testing.T) {
 	for name, low := range map[string]bool{"map_batch": true, "records": true, "filter_batch": true, "filter_batch_map": true, "enumerate_records": true, "map_filter_batch": false} {
 		t.Run(name, func(t *testing.T) {
 			def := graphtest.Stream(t, name, rewrite.At{Stream: 0, Meters: "here"})
@@ -25,7 +25,7 @@ func TestMetersStayBelowParallelSteps(t *testing.T) {
 				if n.GetOp() == "BytesProducedStatsDataset" {
 					meters++
 					if !sees {
-						t.Errorf("meter %s counts nowhere", n.GetName())
+						t.Errorf("meter %s has no resource", n.GetName())
 					}
 				}
 				if rewrite.Wakes[n.GetOp()] && sees {
@@ -42,7 +42,7 @@ func TestMetersStayBelowParallelSteps(t *testing.T) {
 			from, _, _ := nodedef.SplitInput(retval.GetInput()[0])
 			walk(graphtest.Named(t, def, from), false)
 			if resources == 0 || meters == 0 || (woken == 0) != low {
-				t.Errorf("%d resources, %d meters, %d steps that pay for them", resources, meters, woken)
+				t.Errorf("%d resources, %d meters, %d steps downstream of which a resource is expensive", resources, meters, woken)
 			}
 		})
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
 
-// A step that only its user's modes allow to race is left alone in the others: it would be slower for nothing.
-func TestStepsArePutInOrderOnlyWhereTheModeNeedsIt(t *testing.T) {
+// In modes without a repeatable order, steps stay as they are: an order would only make them slower.
+func TestParallelStepsAreOrderedOnlyIfTheModeNeedsIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		graph, op string
 		mode      pecanv1.Mode
@@ -41,7 +41,7 @@ func TestStepsArePutInOrderOnlyWhereTheModeNeedsIt(t *testing.T) {
 	}
 }
 
-func TestParallelStepsInsideFunctionsArePutInOrder(t *testing.T) {
+func TestParallelStepsInsideFunctionsAreOrdered(t *testing.T) {
 	g := graphtest.Parse(t, "nested_parallel")
 	graphs, err := rewrite.Instantiate(g, graphtest.Plan(t, g, &pecanv1.JobOptions{Mode: graphtest.Deterministic}, 0), rewrite.At{Mode: graphtest.Deterministic})
 	if err != nil {
@@ -52,24 +52,24 @@ func TestParallelStepsInsideFunctionsArePutInOrder(t *testing.T) {
 		for _, n := range f.GetNodeDef() {
 			switch n.GetOp() {
 			case "ParallelMapDatasetV2":
-				t.Errorf("%s still works side by side", n.GetName())
+				t.Errorf("%s still runs in parallel", n.GetName())
 			case "MapDataset":
 				maps++
 			case "PrefetchDataset":
 				for _, size := range f.GetNodeDef() {
 					if size.GetName() == nodedef.InputNode(n.GetInput()[1]) && size.GetAttr()["value"].GetTensor().GetInt64Val()[0] != 0 {
-						t.Errorf("%s still runs ahead", n.GetName())
+						t.Errorf("%s still prefetches", n.GetName())
 					}
 				}
 			}
 		}
 	}
 	if maps == 0 {
-		t.Error("no map is left")
+		t.Error("the graph has no map")
 	}
 }
 
-// tf.data takes the number of cores where the user leaves the cycle length to it, and workers have different ones.
+// If the user leaves the cycle length to tf.data, it takes the number of cores, which differs between workers.
 func TestTheOrderDoesNotDependOnTheWorkersCores(t *testing.T) {
 	g := graphtest.Parse(t, "automatic_cycle")
 	for mode, want := range map[pecanv1.Mode]int64{graphtest.ExactlyOnce: rewrite.CycleLength, graphtest.Deterministic: rewrite.CycleLength, graphtest.AtLeastOnce: -1} {
@@ -94,7 +94,7 @@ func TestTheOrderDoesNotDependOnTheWorkersCores(t *testing.T) {
 			}
 		}
 		if !found {
-			t.Errorf("%v: no interleave is left", mode)
+			t.Errorf("%v: the graph has no interleave", mode)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-func TestHowAStreamGoesOnAtAnIndex(t *testing.T) {
+func TestTheResumeStrategyOfAPlan(t *testing.T) {
 	const again, partly, start = pecanv1.Resume_RECOMPUTE, pecanv1.Resume_PARTIAL, pecanv1.Resume_SEEK
 	const once, ordered = pecanv1.Mode_MODE_EXACTLY_ONCE, pecanv1.Mode_MODE_DETERMINISTIC
 	for _, c := range []struct {
@@ -29,16 +29,16 @@ func TestHowAStreamGoesOnAtAnIndex(t *testing.T) {
 		{"map_batch", ordered, partly, "ShuffleDatasetV3/_10", true},
 		{"records", once, partly, "ShuffleDatasetV3/_7", true},
 		{"filter_batch", once, partly, "FilterDataset/_4", true},
-		// The two halves of a stream with a closing batch are two iterators.
+		// A stream with a closing batch has two iterators.
 		{"filter_batch_map", once, partly, "FilterDataset/_4", false},
 		{"endless", once, again, "", true},
-		// What is drawn need not be the same in every run, but where values count.
+		// Random values may differ between runs, unless the mode promises values.
 		{"noise", once, start, "RangeDataset/_3", true},
 		{"drawn", once, start, "RangeDataset/_3", true},
-		// Draws that decide which elements there are go by the element's number.
+		// Random values that select elements follow from the element's index.
 		{"noise_filter", once, again, "", true},
 		{"noise", ordered, start, "RangeDataset/_3", true},
-		// A variable counts calls.
+		// A variable that counts calls.
 		{"counter", once, again, "", false},
 		{"cache_file", once, again, "", false},
 	} {
@@ -56,27 +56,27 @@ func TestHowAStreamGoesOnAtAnIndex(t *testing.T) {
 	}
 }
 
-func TestHowAStreamGoesOnIsNoPartOfThePlansHash(t *testing.T) {
+func TestThePlanHashExcludesTheResumeStrategy(t *testing.T) {
 	g := graphtest.Parse(t, "map_batch")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	p.Resume, p.Reasons = nil, nil
 	if _, err := rewrite.Instantiate(g, p, rewrite.At{Mode: graphtest.Once.Mode, Start: 2}); err != nil {
-		t.Errorf("a plan of a version that did not know of it: %v", err)
+		t.Errorf("a plan of a version without resume strategies: %v", err)
 	}
 }
 
-func TestAStreamBeginsAtTheSource(t *testing.T) {
+func TestAStreamSkipsElementsAtTheSource(t *testing.T) {
 	def := graphtest.Stream(t, "range", rewrite.At{Stream: 3, Start: 5})
 	skip := graphtest.OfOp(t, def, "SkipDataset")
 	if below := graphtest.Named(t, def, skip.GetInput()[0]); below.GetOp() != "RangeDataset" || graphtest.Number(t, def, skip, 1) != 5 {
-		t.Errorf("%d elements of a %s are left out", graphtest.Number(t, def, skip, 1), below.GetOp())
+		t.Errorf("%d elements of a %s are skipped", graphtest.Number(t, def, skip, 1), below.GetOp())
 	}
 	if graphtest.HasOp(graphtest.Stream(t, "range", rewrite.At{Stream: 3}), "SkipDataset") {
-		t.Error("a stream that begins at 0 leaves something out")
+		t.Error("a stream that begins at 0 skips elements")
 	}
 }
 
-func TestAHalfThatIsFedBeginsWithWhatFeedsIt(t *testing.T) {
+func TestOnlyTheFirstOfTwoGraphsSkipsElements(t *testing.T) {
 	g := graphtest.Parse(t, "filter_batch_map")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)
 	graphs, err := rewrite.Instantiate(g, p, rewrite.At{Mode: graphtest.Once.Mode, Start: 3})
@@ -85,15 +85,15 @@ func TestAHalfThatIsFedBeginsWithWhatFeedsIt(t *testing.T) {
 	}
 	first := graphtest.Decode(t, graphs.A)
 	if skip := graphtest.OfOp(t, first, "SkipDataset"); graphtest.Number(t, first, skip, 1) != 3*p.GetBatchRows() {
-		t.Errorf("%d rows are left out for 3 batches of %d", graphtest.Number(t, first, skip, 1), p.GetBatchRows())
+		t.Errorf("%d rows are skipped for 3 batches of %d", graphtest.Number(t, first, skip, 1), p.GetBatchRows())
 	}
 	if graphtest.HasOp(graphtest.Decode(t, graphs.B), "SkipDataset") {
-		t.Error("the second half leaves something out as well")
+		t.Error("the second graph skips elements too")
 	}
 }
 
-// A random op begins anew in a stream that begins at an index: with the same seed it would give the first elements' values again.
-func TestWhatIsDrawnFromAnIndexOnIsNotWhatWasDrawnFirst(t *testing.T) {
+// A random op restarts in a stream that begins at an index. With the same seed it would repeat the values of the first elements.
+func TestAStreamFromAnIndexDrawsOtherValuesThanFromItsStart(t *testing.T) {
 	seeds := func(start uint64) []int64 {
 		var out []int64
 		for _, f := range graphtest.Stream(t, "noise", rewrite.At{Start: start}).GetLibrary().GetFunction() {
@@ -106,9 +106,9 @@ func TestWhatIsDrawnFromAnIndexOnIsNotWhatWasDrawnFirst(t *testing.T) {
 		return out
 	}
 	if first, later := seeds(0), seeds(7); len(first) == 0 || slices.Equal(first, later) {
-		t.Error("the same seeds are drawn from")
+		t.Error("both graphs have the same seeds")
 	}
 	if !slices.Equal(seeds(7), seeds(7)) {
-		t.Error("one index gives two graphs")
+		t.Error("equal indexes give different graphs")
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// aheadOps gives what of a graph makes elements before they are asked for, or several at once.
+// aheadOps returns the ops of a graph that compute elements before they are requested, or several at once.
 func aheadOps(t *testing.T, def *tf.GraphDef) (ahead []string) {
 	t.Helper()
 	for _, n := range def.GetNode() {
@@ -47,7 +47,7 @@ func aheadOps(t *testing.T, def *tf.GraphDef) (ahead []string) {
 	return ahead
 }
 
-func TestSerialGraphsMakeElementsWhenTheyAreAskedFor(t *testing.T) {
+func TestSerialGraphsComputeElementsOnRequest(t *testing.T) {
 	files, err := filepath.Glob("../testdata/*.pb")
 	if err != nil {
 		t.Fatal(err)
@@ -92,6 +92,6 @@ func TestSerialGraphsMakeElementsWhenTheyAreAskedFor(t *testing.T) {
 		}
 	}
 	if written < 120 || parallel < 16 {
-		t.Errorf("%d graphs were written, %d of them otherwise parallel", written, parallel)
+		t.Errorf("only %d graphs were written, %d of them parallel without Serial", written, parallel)
 	}
 }

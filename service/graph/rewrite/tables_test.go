@@ -12,7 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
 
-// vocabulary is the dataset "lookup" with a table that is filled from a file; ops, when given, compute the file's name.
+// vocabulary returns the dataset "lookup" with a table that is filled from a file. With computed, an op computes the file's name.
 func vocabulary(t *testing.T, computed bool) *graph.Graph {
 	t.Helper()
 	data := graphtest.Changed(t, "lookup", func(d *tf.GraphDef) {
@@ -46,7 +46,7 @@ func tableName(t *testing.T, g *graph.Graph, at rewrite.At) string {
 	return string(graphtest.OfOp(t, graphtest.Decode(t, graphs.A), "HashTableV2").GetAttr()["shared_name"].GetS())
 }
 
-func TestATableIsSharedWhileItsFileIsAsItWas(t *testing.T) {
+func TestStreamsShareATableWhileItsFileIsUnchanged(t *testing.T) {
 	g := vocabulary(t, false)
 	if files := rewrite.TableFiles(g); !slices.Equal(files, []string{"/data/words"}) {
 		t.Fatalf("the table's files are %q", files)
@@ -56,27 +56,27 @@ func TestATableIsSharedWhileItsFileIsAsItWas(t *testing.T) {
 	}
 	first := tableName(t, g, in("1", "a"))
 	if other := tableName(t, g, in("1", "b")); other != first {
-		t.Errorf("two jobs have tables %q and %q of one file", first, other)
+		t.Errorf("two jobs have the tables %q and %q for one file", first, other)
 	}
 	if other := tableName(t, g, in("2", "a")); other == first {
 		t.Errorf("two states of a file share the table %q", first)
 	}
 }
 
-func TestATableWhoseFilesCannotBeToldIsOfOneJob(t *testing.T) {
+func TestJobsDoNotShareATableWithUnknownFiles(t *testing.T) {
 	for what, at := range map[string]struct {
 		g  *graph.Graph
 		at rewrite.At
 	}{
-		"a file that is not of the host": {g: vocabulary(t, false)},
-		"a name that is computed":        {vocabulary(t, true), rewrite.At{Files: map[string]string{"/data/words": "1"}}},
+		"a file without a known state": {g: vocabulary(t, false)},
+		"a computed name":              {vocabulary(t, true), rewrite.At{Files: map[string]string{"/data/words": "1"}}},
 	} {
 		names := map[string]string{}
 		for _, job := range []string{"a", "b"} {
 			at.at.Job = job
 			names[job] = tableName(t, at.g, at.at)
 			if again := tableName(t, at.g, at.at); again != names[job] {
-				t.Errorf("%s: a job has tables %q and %q", what, names[job], again)
+				t.Errorf("%s: a job has the tables %q and %q", what, names[job], again)
 			}
 		}
 		if names["a"] == names["b"] {
@@ -85,8 +85,8 @@ func TestATableWhoseFilesCannotBeToldIsOfOneJob(t *testing.T) {
 	}
 }
 
-// made is a dataset whose first function makes a table by a name, and fills it from a file.
-func made(t *testing.T, graph string, change func(table *tf.NodeDef, fill *tf.NodeDef)) []byte {
+// withTable returns a dataset whose first function creates a table with a shared name and fills it from a file.
+func withTable(t *testing.T, graph string, change func(table *tf.NodeDef, fill *tf.NodeDef)) []byte {
 	t.Helper()
 	return graphtest.Changed(t, graph, func(d *tf.GraphDef) {
 		f := d.GetLibrary().GetFunction()[0]
@@ -102,10 +102,10 @@ func made(t *testing.T, graph string, change func(table *tf.NodeDef, fill *tf.No
 	})
 }
 
-func TestTablesThatFunctionsMakeHaveNoNames(t *testing.T) {
+func TestTablesCreatedInFunctionsHaveNoSharedName(t *testing.T) {
 	// Functions with seeds are cloned, others are not.
 	for _, name := range []string{"map_batch", "noise"} {
-		g, err := graph.Parse(made(t, name, func(_, _ *tf.NodeDef) {}), graph.Limits{})
+		g, err := graph.Parse(withTable(t, name, func(_, _ *tf.NodeDef) {}), graph.Limits{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,25 +121,25 @@ func TestTablesThatFunctionsMakeHaveNoNames(t *testing.T) {
 				}
 				found++
 				if a := n.GetAttr(); len(a["container"].GetS()) > 0 || len(a["shared_name"].GetS()) > 0 || a["use_node_name_sharing"].GetB() {
-					t.Errorf("%s: others find the table of %s by its name: %v", name, f.GetSignature().GetName(), a)
+					t.Errorf("%s: the table of %s has a shared name: %v", name, f.GetSignature().GetName(), a)
 				}
 			}
 		}
 		if found == 0 {
-			t.Errorf("%s: the table is gone", name)
+			t.Errorf("%s: the table is missing", name)
 		}
 	}
 }
 
-func TestAFunctionFillsTheTablesThatItMakes(t *testing.T) {
-	_, err := graph.Parse(made(t, "noise", func(table, fill *tf.NodeDef) { fill.Input[0] = "other:table_handle:0"; table.Name = "other" }), graph.Limits{})
+func TestAFunctionMustFillTheTablesThatItCreates(t *testing.T) {
+	_, err := graph.Parse(withTable(t, "noise", func(table, fill *tf.NodeDef) { fill.Input[0] = "other:table_handle:0"; table.Name = "other" }), graph.Limits{})
 	if err != nil {
 		t.Error(err)
 	}
-	data := made(t, "noise", func(_, fill *tf.NodeDef) {
+	data := withTable(t, "noise", func(_, fill *tf.NodeDef) {
 		fill.Op, fill.Input, fill.Attr = "LookupTableSizeV2", fill.GetInput()[:1], nil
 	})
 	if _, err := graph.Parse(data, graph.Limits{}); !reason.Is(err, reason.ExternalState) {
-		t.Errorf("a function looks up what others put into a table of that name: %v", err)
+		t.Errorf("a function that reads a table filled elsewhere was accepted: %v", err)
 	}
 }
