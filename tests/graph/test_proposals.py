@@ -308,8 +308,8 @@ def test_the_published_policy_moves_what_its_authors_moved(ordergraph, tmp_path)
     told = propose(ordergraph, tmp_path, dataset, figures, order="PAPER")
     assert told.order == [0, 4, 1, 2, 3, 5, 6, 7]
     assert "shrink elements go first" in told.reasons[4]
-    assert "float32 of string" in told.reasons[0]
-    assert "1 dimensions of 0" in told.reasons[6]
+    assert "converts string to float32" in told.reasons[0]
+    assert "number of dimensions from 0 to 1" in told.reasons[6]
     sizes = [[part.shape for part in element] for element in oracle.elements(oracle.load(told.graph, dataset))]
     assert sizes == [[(2, 224, 224, 3), (2, 10)]] * 2
 
