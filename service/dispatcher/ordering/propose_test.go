@@ -73,7 +73,7 @@ func elementsOf(nodes []*pecanv1.NodeMetrics) float64 {
 	return float64(nodes[len(nodes)-1].GetElements())
 }
 
-var badly = map[string][2]float64{"dear": {1000, 2000}, "mirror": {1000, 300}, "next_label": {1000, 20}, "some": {250, 20}, "crop": {250, 15}}
+var badly = map[string][2]float64{"expensive": {1000, 2000}, "mirror": {1000, 300}, "next_label": {1000, 20}, "some": {250, 20}, "crop": {250, 15}}
 
 // labels returns the author's names of the steps of an order.
 func labels(g *graph.Graph, order []string) string {
@@ -100,14 +100,14 @@ func TestStepsThatShrinkElementsMoveUpstream(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The last bits of a hyperbolic tangent depend on a value's position in memory, and the crop moves values.
-	if got := labels(g, proposal.Order); got != "source next_label PrefetchDataset some dear crop mirror PrefetchDataset" {
+	if got := labels(g, proposal.Order); got != "source next_label PrefetchDataset some expensive crop mirror PrefetchDataset" {
 		t.Errorf("under exact the order is %q: %s", got, proposal.Why)
 	}
 	asked = options(pecanv1.OrderTolerance_ORDER_TOLERANCE_UNSPECIFIED)
 	if proposal, err = ordering.Propose(g, plan(t, g, asked), asked, measured(g, badly)); err != nil {
 		t.Fatal(err)
 	}
-	if got := labels(g, proposal.Order); got != "source next_label PrefetchDataset some crop dear mirror PrefetchDataset" {
+	if got := labels(g, proposal.Order); got != "source next_label PrefetchDataset some crop expensive mirror PrefetchDataset" {
 		t.Errorf("the order is %q: %s", got, proposal.Why)
 	}
 	if !(proposal.PredictedAfter < proposal.PredictedBefore/4) || !strings.Contains(proposal.Why, "% less") {
@@ -240,7 +240,7 @@ func longDataset(t testing.TB, nodes int) []byte {
 	var chain []*tf.NodeDef
 	var last, result *tf.NodeDef
 	for _, s := range graphorder.TraitsOf(g) {
-		if slices.Contains([]string{"dear", "mirror", "next_label", "some"}, s.Label) {
+		if slices.Contains([]string{"expensive", "mirror", "next_label", "some"}, s.Label) {
 			chain = append(chain, byName[s.Node])
 		}
 		if s.Label == "crop" {

@@ -53,7 +53,7 @@ func changeWords(c dataflow.Change) string {
 	for _, set := range []struct {
 		word string
 		of   dataflow.Dims
-	}{{"along", c.PositionDependent}, {"moves", c.Moves}, {"mixes", c.Mixes}, {"looks", c.DependsOnSize}} {
+	}{{"position", c.PositionDependent}, {"moves", c.Moves}, {"mixes", c.Mixes}, {"size", c.DependsOnSize}} {
 		if set.of != 0 {
 			words = append(words, set.word+"_"+strings.ReplaceAll(set.of.String(), ",", "_"))
 		}

@@ -1,6 +1,7 @@
-"""Writes the serialised datasets that the Go tests read, from the TensorFlow that is installed.
+"""Writes the serialised datasets that the Go tests read, with the installed TensorFlow.
 
-Small on purpose, and kept in the repository so that the Go tests need no TensorFlow. Run it by hand after adding a case.
+The datasets are small, and the repository contains them, so that the Go tests need no TensorFlow. Run this script by hand
+after you add a case.
 """
 
 import os
@@ -20,7 +21,7 @@ def twice(x: tf.Tensor) -> tf.Tensor:
     return x * 2
 
 
-def kept(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def cached(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.take(-1, name="pecan_cache")
 
 
@@ -32,7 +33,7 @@ def python_step(x: tf.Tensor) -> tf.Tensor:
     return tf.py_function(lambda v: v, [x], tf.int64)
 
 
-def loose() -> tf.data.Options:
+def unordered() -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = False
     options.threading.private_threadpool_size = 3
@@ -92,7 +93,7 @@ def checked(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def steps() -> tf.data.Dataset:
-    """What a step does to the two components of an element, as its name says."""
+    """The name of each step says what the step does to the two components of an element."""
     offset = tf.Variable(3, dtype=tf.int64)
     total = tf.Variable(0, dtype=tf.int64)
     dataset = D.range(8).map(lambda i: (tf.fill([8, 8, 3], tf.cast(i, tf.uint8)), i), name="source")
@@ -113,8 +114,8 @@ def steps() -> tf.data.Dataset:
     return dataset.batch(4, name="batches_writes_0_1_2")
 
 
-def turned(interpolation: str, fill_mode: str = "CONSTANT", fill: float = 0.0) -> Callable[[tf.Tensor], tf.Tensor]:
-    """A small rotation."""
+def rotated(interpolation: str, fill_mode: str = "CONSTANT", fill: float = 0.0) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns a step that rotates an image by a small angle."""
     return lambda x: tf.raw_ops.ImageProjectiveTransformV3(
         images=x[tf.newaxis],
         transforms=[[0.9, 0.1, 0.0, -0.1, 0.9, 0.0, 0.0, 0.0]],
@@ -126,61 +127,67 @@ def turned(interpolation: str, fill_mode: str = "CONSTANT", fill: float = 0.0) -
 
 
 def blurred(x: tf.Tensor) -> tf.Tensor:
-    """The mean of each value and those around it."""
+    """Replaces each value by the mean of itself and its neighbours."""
     return tf.nn.depthwise_conv2d(x[tf.newaxis], tf.ones([3, 3, 3, 1]) / 9, [1, 1, 1, 1], "SAME")[0]
 
 
-def blurred_alike(x: tf.Tensor) -> tf.Tensor:
+def blurred_uniformly(x: tf.Tensor) -> tf.Tensor:
     kernel = tf.tile(tf.ones([3, 3, 1, 1]) / 9, tf.stack([1, 1, tf.shape(x)[-1], 1]))
     return tf.nn.depthwise_conv2d(x[tf.newaxis], kernel, [1, 1, 1, 1], "SAME")[0]
 
 
-def picture_steps(size: int | None) -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
-    """Steps over pictures, by names that say what they do; behind the line is which step it is."""
+def image_steps(size: int | None) -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
+    """Steps over images. A name says what the step does to the values; after "__" it identifies the step."""
     image = tf.image
 
-    def looks(change: str, known: str, unknown: str, what: str) -> str:
-        """Sizes that are known are constants in the function, and where they count its dimensions must have them."""
+    def sized(change: str, known: str, unknown: str, what: str) -> str:
+        """Names a step that depends on sizes. Known sizes are constants in its function, so the dimensions must have them."""
         at = known if size else unknown
-        return f"{change}_looks_{at}__{what}" if at else f"{change}__{what}"
+        return f"{change}_size_{at}__{what}" if at else f"{change}__{what}"
 
     return {
         "moves_1__flips": image.flip_left_right,
         "moves_1__flips_at_random": image.random_flip_left_right,
         "moves_0__flips_by_a_seed": lambda x: image.stateless_random_flip_up_down(x, [1, 2]),
-        looks("moves_0_1", "2", "0_1_2", "crops_at_random"): lambda x: image.random_crop(x, [16, 16, 3]),
-        looks("moves_0_1", "", "0_1", "crops_in_the_middle"): lambda x: image.central_crop(x, 0.5),
+        sized("moves_0_1", "2", "0_1_2", "crops_at_random"): lambda x: image.random_crop(x, [16, 16, 3]),
+        sized("moves_0_1", "", "0_1", "crops_in_the_middle"): lambda x: image.central_crop(x, 0.5),
         "moves_0_1__cuts": lambda x: x[2:-2, 3:],
         "computes_affine_mixes_0_1__resizes": lambda x: image.resize(x, [24, 24]),
         "moves_0_1__takes_the_nearest": lambda x: image.resize(x, [24, 24], "nearest"),
-        looks("computes_affine_moves_0_1", "", "0_1", "pads"): lambda x: image.pad_to_bounding_box(x, 0, 0, 40, 40),
+        sized("computes_affine_moves_0_1", "", "0_1", "pads"): lambda x: image.pad_to_bounding_box(x, 0, 0, 40, 40),
         "moves_0__mirrors_the_edge": lambda x: tf.pad(x, [[1, 1], [0, 0], [0, 0]], "SYMMETRIC"),
         "computes_affine__scales": lambda x: x / 2.0 - 1.0,
-        "computes_affine_along_2_looks_2__normalises": lambda x: (x - tf.constant([0.1, 0.2, 0.3])) / tf.constant([1.0, 2.0, 3.0]),
-        "computes_affine_along_2_looks_2__adds_a_row": lambda x: x + tf.reshape(tf.range(3, dtype=tf.float32), [1, 3]),
+        "computes_affine_position_2_size_2__normalises": lambda x: (
+            (x - tf.constant([0.1, 0.2, 0.3])) / tf.constant([1.0, 2.0, 3.0])
+        ),
+        "computes_affine_position_2_size_2__adds_a_row": lambda x: (
+            x + tf.reshape(tf.range(3, dtype=tf.float32), [1, 3])
+        ),
         "computes__clips": lambda x: tf.clip_by_value(x, 0.1, 0.9),
         "computes_affine__brightens": lambda x: image.random_brightness(x, 0.2),
         "computes_affine_mixes_0_1__contrasts": lambda x: image.random_contrast(x, 0.2, 0.4),
         "computes_mixes_2__turns_the_colour": lambda x: image.adjust_hue(x, 0.2),
         "computes_mixes_2__saturates": lambda x: image.random_saturation(x, 0.2, 0.4),
-        looks("computes_affine_mixes_2", "0_1_2", "2", "greys"): image.rgb_to_grayscale,
-        looks("computes_mixes_0_1_2", "", "0_1_2", "standardises"): image.per_image_standardization,
-        looks("computes_affine_mixes_0_1", "", "0_1", "rotates"): turned("BILINEAR"),
-        looks("computes_affine_moves_0_1", "", "0_1", "rotates_to_the_nearest"): turned("NEAREST"),
-        looks("moves_0_1", "", "0_1", "rotates_in_a_hall_of_mirrors"): turned("NEAREST", "REFLECT"),
-        "computes_affine_along_2_mixes_0_1_looks_2__blurs": blurred,
-        "computes_affine_mixes_0_1_looks_2__blurs_all_channels_alike": blurred_alike,
-        "computes_affine_mixes_0_1_looks_0_1__resizes_by_all_values": lambda x: image.resize(x, [24, 24], antialias=True),
+        sized("computes_affine_mixes_2", "0_1_2", "2", "greys"): image.rgb_to_grayscale,
+        sized("computes_mixes_0_1_2", "", "0_1_2", "standardises"): image.per_image_standardization,
+        sized("computes_affine_mixes_0_1", "", "0_1", "rotates"): rotated("BILINEAR"),
+        sized("computes_affine_moves_0_1", "", "0_1", "rotates_to_the_nearest"): rotated("NEAREST"),
+        sized("moves_0_1", "", "0_1", "rotates_in_a_hall_of_mirrors"): rotated("NEAREST", "REFLECT"),
+        "computes_affine_position_2_mixes_0_1_size_2__blurs": blurred,
+        "computes_affine_mixes_0_1_size_2__blurs_all_channels_alike": blurred_uniformly,
+        "computes_affine_mixes_0_1_size_0_1__resizes_by_all_values": lambda x: image.resize(
+            x, [24, 24], antialias=True
+        ),
         "computes__rounds": lambda x: tf.cast(tf.cast(x * 255, tf.uint8), tf.float32),
         "computes__squares": lambda x: x * x,
         "computes_affine_moves_1_mixes_1__adds_its_mirror": lambda x: x + x[:, ::-1],
         "moves_2__swaps_channels": lambda x: tf.gather(x, [2, 1, 0], axis=2),
         "moves_0__doubles": lambda x: tf.tile(x, [2, 1, 1]),
-        "computes_affine_along_0_1_2_looks_0_1_2__adds_noise": lambda x: x + tf.random.normal(tf.shape(x)),
+        "computes_affine_position_0_1_2_size_0_1_2__adds_noise": lambda x: x + tf.random.normal(tf.shape(x)),
         "moves_0_1__stays_square": lambda x: tf.transpose(tf.transpose(x[1:, 1:], [2, 0, 1]), [1, 2, 0]),
         "opaque__transposes": lambda x: tf.transpose(x, [1, 0, 2]),
         "opaque__sorts": lambda x: tf.sort(x, axis=0),
-        "opaque__is_made_anew": lambda x: tf.zeros_like(x),
+        "opaque__is_replaced": lambda x: tf.zeros_like(x),
         "opaque__is_chosen_by_its_values": lambda x: tf.where(x > 0.5, x, tf.zeros_like(x)),
         "opaque__is_flattened": lambda x: tf.reshape(x, [-1]),
         "opaque__cuts_by_its_values": lambda x: x[: tf.cast(x[0, 0, 0] * 4, tf.int32)],
@@ -188,21 +195,21 @@ def picture_steps(size: int | None) -> dict[str, Callable[[tf.Tensor], tf.Tensor
 
 
 def changes(size: int | None) -> tf.data.Dataset:
-    """Each of these steps over pictures, for itself."""
+    """A dataset with one component for each of the image steps."""
 
-    def picture(i: tf.Tensor) -> tf.Tensor:
+    def image(i: tf.Tensor) -> tf.Tensor:
         noise = tf.random.stateless_uniform([32, 32, 3], [i, i])
         some = tf.cast(i, tf.int32)
         return tf.ensure_shape(noise, [32, 32, 3]) if size else noise[: some + 20, : 24 - some % 3]
 
-    pictures = D.range(8).map(picture)
-    return D.zip(tuple(pictures.map(step, name=name) for name, step in picture_steps(size).items()))
+    images = D.range(8).map(image)
+    return D.zip(tuple(images.map(step, name=name) for name, step in image_steps(size).items()))
 
 
 def badly_ordered() -> tf.data.Dataset:
-    """Dear steps over whole pictures before cheap ones that leave little of them."""
+    """Expensive steps over whole images come before cheap ones that keep little of them."""
     dataset = D.range(1000).map(lambda i: (tf.fill([64, 64, 3], tf.cast(i, tf.float32)), i), name="source")
-    dataset = dataset.map(lambda x, y: (tf.tanh(x), y), num_parallel_calls=2, name="dear")
+    dataset = dataset.map(lambda x, y: (tf.tanh(x), y), num_parallel_calls=2, name="expensive")
     dataset = dataset.prefetch(2)
     dataset = dataset.map(lambda x, y: (tf.reverse(x, [1]), y), name="mirror")
     dataset = dataset.map(lambda x, y: (x, y + 1), name="next_label")
@@ -213,12 +220,16 @@ def badly_ordered() -> tf.data.Dataset:
 
 CASES = {
     "range": lambda: D.range(100),
-    "map_batch": lambda: D.range(100).map(twice, num_parallel_calls=2, deterministic=False).shuffle(40).batch(8, drop_remainder=True),
+    "map_batch": lambda: (
+        D.range(100).map(twice, num_parallel_calls=2, deterministic=False).shuffle(40).batch(8, drop_remainder=True)
+    ),
     "filter_batch": lambda: D.range(100).filter(lambda x: x % 3 == 0).batch(8, drop_remainder=True).prefetch(2),
     "filter_batch_map": lambda: D.range(100).filter(lambda x: x % 3 == 0).batch(8).map(twice),
     "map_filter_batch": lambda: D.range(100).map(twice).filter(lambda x: x % 3 == 0).batch(8),
     "records": lambda: records().shuffle(100, seed=3).batch(8),
-    "slices": lambda: D.from_tensor_slices(({"a": list(range(20)), "b": [f"text {i}" for i in range(20)]}, [0.5] * 20)).batch(3),
+    "slices": lambda: D.from_tensor_slices(
+        ({"a": list(range(20)), "b": [f"text {i}" for i in range(20)]}, [0.5] * 20)
+    ).batch(3),
     "zip": lambda: D.zip((D.range(50).shuffle(10, seed=5), D.range(50).shuffle(10, seed=5))),
     "enumerate_records": lambda: records().enumerate(),
     "cache_file": lambda: D.range(20).map(twice).shuffle(5).cache("/cache/file").repeat(3),
@@ -231,8 +242,10 @@ CASES = {
     "shuffle_fixed": lambda: D.range(50).shuffle(10, seed=5, reshuffle_each_iteration=False),
     "endless": lambda: D.range(30).shuffle(5).repeat(),
     "endless_batch": lambda: D.range(30).repeat().batch(4),
-    "assert_cardinality": lambda: D.range(30).filter(lambda x: x > 2).apply(tf.data.experimental.assert_cardinality(27)),
-    "options": lambda: D.range(30).map(twice, num_parallel_calls=2).with_options(loose()),
+    "assert_cardinality": lambda: (
+        D.range(30).filter(lambda x: x > 2).apply(tf.data.experimental.assert_cardinality(27))
+    ),
+    "options": lambda: D.range(30).map(twice, num_parallel_calls=2).with_options(unordered()),
     "hint": lambda: D.range(30).shard(tf.data.experimental.SHARD_HINT, tf.data.experimental.SHARD_HINT).map(twice),
     "lookup": lookup,
     "padded": lambda: D.range(30).filter(lambda x: x > 2).map(lambda x: tf.fill([x % 5], x)).padded_batch(4),
@@ -253,26 +266,37 @@ CASES = {
     "generator_state": generator_state,
     "counter_in_parallel": lambda: counter(2),
     "nested_parallel": lambda: D.range(4).interleave(lambda x: D.range(x).map(noisy, num_parallel_calls=2).prefetch(2)),
-    "nested_choice": lambda: D.range(4).interleave(lambda x: D.range(x).map(noisy).filter(lambda y: y > 0.5), num_parallel_calls=2),
+    "nested_choice": lambda: D.range(4).interleave(
+        lambda x: D.range(x).map(noisy).filter(lambda y: y > 0.5), num_parallel_calls=2
+    ),
     "nested_cache": lambda: D.range(4).flat_map(lambda x: D.range(x).cache()),
     "listed": lambda: D.range(2).flat_map(lambda i: D.from_tensor_slices(tf.io.matching_files("/data/*"))),
-    "automatic_cycle": lambda: D.range(2).flat_map(lambda i: D.from_tensor_slices(FILES).interleave(tf.data.TextLineDataset)),
-    "kept": lambda: kept(D.range(300).map(twice)).map(twice).batch(8),
-    "kept_otherwise": lambda: kept(D.range(300).map(twice)).shuffle(20).map(noisy),
-    "kept_more": lambda: kept(D.range(301).map(twice)).map(twice).batch(8),
-    "kept_drawn": lambda: kept(D.range(300).map(noisy)).map(lambda x: x + 1).batch(8),
-    "kept_drawn_otherwise": lambda: kept(D.range(300).map(noisy)).batch(8),
+    "automatic_cycle": lambda: D.range(2).flat_map(
+        lambda i: D.from_tensor_slices(FILES).interleave(tf.data.TextLineDataset)
+    ),
+    "kept": lambda: cached(D.range(300).map(twice)).map(twice).batch(8),
+    "kept_otherwise": lambda: cached(D.range(300).map(twice)).shuffle(20).map(noisy),
+    "kept_more": lambda: cached(D.range(301).map(twice)).map(twice).batch(8),
+    "kept_drawn": lambda: cached(D.range(300).map(noisy)).map(lambda x: x + 1).batch(8),
+    "kept_drawn_otherwise": lambda: cached(D.range(300).map(noisy)).batch(8),
     "kept_unmarked": lambda: D.range(300).map(twice).take(-1).map(twice).batch(8),
-    "kept_records": lambda: kept(D.from_tensor_slices(FILES).interleave(tf.data.TFRecordDataset)).map(tf.strings.length).batch(8).map(twice),
-    "kept_repeated": lambda: kept(D.range(300).map(twice)).map(twice).repeat(3),
-    "kept_below_take": lambda: kept(D.range(300).map(twice)).take(20),
-    "kept_below_zip": lambda: D.zip((kept(D.range(300)), D.range(300))),
-    "kept_joined": lambda: kept(D.range(300).filter(lambda x: x > 2).batch(8)),
-    "kept_endless": lambda: kept(D.range(30).repeat()),
-    "kept_clock": lambda: kept(D.range(30).map(lambda x: tf.timestamp())),
-    "kept_listed": lambda: kept(D.range(2).flat_map(lambda i: D.from_tensor_slices(tf.io.matching_files("/data/*")))),
-    "kept_remote": lambda: kept(D.from_tensor_slices(["gs://b/" + f for f in FILES]).interleave(tf.data.TFRecordDataset)),
-    "kept_twice": lambda: kept(kept(D.range(300).map(twice)).map(twice)),
+    "kept_records": lambda: (
+        cached(D.from_tensor_slices(FILES).interleave(tf.data.TFRecordDataset))
+        .map(tf.strings.length)
+        .batch(8)
+        .map(twice)
+    ),
+    "kept_repeated": lambda: cached(D.range(300).map(twice)).map(twice).repeat(3),
+    "kept_below_take": lambda: cached(D.range(300).map(twice)).take(20),
+    "kept_below_zip": lambda: D.zip((cached(D.range(300)), D.range(300))),
+    "kept_joined": lambda: cached(D.range(300).filter(lambda x: x > 2).batch(8)),
+    "kept_endless": lambda: cached(D.range(30).repeat()),
+    "kept_clock": lambda: cached(D.range(30).map(lambda x: tf.timestamp())),
+    "kept_listed": lambda: cached(D.range(2).flat_map(lambda i: D.from_tensor_slices(tf.io.matching_files("/data/*")))),
+    "kept_remote": lambda: cached(
+        D.from_tensor_slices(["gs://b/" + f for f in FILES]).interleave(tf.data.TFRecordDataset)
+    ),
+    "kept_twice": lambda: cached(cached(D.range(300).map(twice)).map(twice)),
     "snapshot": lambda: D.range(30).snapshot("/data/snapshot"),
     "steps": steps,
     "badly_ordered": badly_ordered,
@@ -282,7 +306,7 @@ CASES = {
 
 
 def main() -> None:
-    """Writes one file for each case beside this script."""
+    """Writes one file for each case next to this script."""
     here = pathlib.Path(__file__).resolve().parent
     for name, build in CASES.items():
         try:
