@@ -49,35 +49,35 @@ def off(guard: str, text: str, test: str) -> Mutation:
 
 MUTATIONS = (
     # A filter moves up.
-    off("a filter does not pass a map that changes what it looks at", "if slices.Contains(b.Reads, c) {", f"{ADVERSARY}[a filter of what is no number]"),
+    off("a filter does not pass a map that changes what it looks at", "if slices.Contains(b.Reads, c) {", f"{ADVERSARY}[a filter of NaN values]"),
     off(
         "a filter that can fail does not pass a filter", 'case a.Drops && b.CanFail != "":',
-        f"{ADVERSARY}[a filter that divides by what a filter leaves out]",
+        f"{ADVERSARY}[a filter that divides by values that a filter drops]",
     ),
     off(
         "a filter does not pass a step that draws", "case p.draws(a) || a.Drops && p.draws(b):",
-        f"{ADVERSARY}[a filter past a step that draws for its values]",
+        f"{ADVERSARY}[a filter past random noise]",
     ),
     off(
         "under exact a filter does not pass a check", 'case a.Checks != "" && p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT:',
         f"{ADVERSARY}[a step that checks]",
     ),
     # A map moves up past a filter.
-    off("a map does not change what a filter behind it looks at", "if slices.Contains(a.Reads, c) {", f"{STAYS}[a map that changes what a filter looks at]"),
-    off("a map that can fail does not pass a filter", 'case b.CanFail != "":', f"{ADVERSARY}[a map that divides by what a filter leaves out]"),
-    off("a map that draws does not pass a filter", "case p.draws(b):", f"{STAYS}[a step that draws past a filter]"),
+    off("a map does not change what a filter behind it looks at", "if slices.Contains(a.Reads, c) {", f"{STAYS}[a map that changes the input of a filter]"),
+    off("a map that can fail does not pass a filter", 'case b.CanFail != "":', f"{ADVERSARY}[a map that divides by values that a filter drops]"),
+    off("a map that draws does not pass a filter", "case p.draws(b):", f"{STAYS}[a random step past a filter]"),
     # Two maps of one component.
-    off("a map does not pass one that looks at more than its own result", "if !slices.Contains(t.SelfReads, c) {", f"{STAYS}[a component that goes into another one too]"),
+    off("a map does not pass one that looks at more than its own result", "if !slices.Contains(t.SelfReads, c) {", f"{STAYS}[a component that another result uses]"),
     off(
         "a division of integers does not pass what makes other values", 'Divides; op != "" && (pair.other.Opaque != "" || pair.other.Computes || '
-        "pair.other.Permutes|pair.other.Sizes != 0) {", f"{ADVERSARY}[a map that divides by what a crop leaves out]",
+        "pair.other.Permutes|pair.other.Sizes != 0) {", f"{ADVERSARY}[a map that divides by values that a crop removes]",
     ),
     off("a change of type does not pass arithmetic", '; was != is && (other.Arithmetic || other.Opaque != "") {', f"{ADVERSARY}[a cast that overflows]"),
     off("two maps that compute do not pass each other", "case c.Computes && other.Computes:", f"{STAYS}[sums past a resize]"),
     off(
         "a step that moves values does not pass one that depends on places",
         "if both := pair[0].Moves & (pair[1].PositionDependent | pair[1].Moves | pair[1].Mixes); both != 0 {",
-        f"{ADVERSARY}[a crop at random past a flip at random]",
+        f"{ADVERSARY}[a random crop past a random flip]",
     ),
     off(
         "a step that moves values does not pass one whose last bits depend on places",
@@ -86,14 +86,14 @@ MUTATIONS = (
     ),
     off(
         "a change of size does not pass what depends on that size", "if both := pair[0].Sizes & pair[1].DependsOnSize; both != 0 {",
-        f"{ADVERSARY}[values that are made of a size]",
+        f"{ADVERSARY}[values computed from a size]",
     ),
     off(
         "a change of size does not pass what checks that size", "if both := pair[0].Sizes & pair[1].ChecksSize; both != 0 {",
-        f"{ADVERSARY}[a check of the size that a crop makes]",
+        f"{ADVERSARY}[a check of the size that a crop produces]",
     ),
     # Under approximate and any.
-    off("under approximate two steps that draw do not pass each other", "case random:", f"{TRIAL}[two that draw]"),
+    off("under approximate two steps that draw do not pass each other", "case random:", f"{TRIAL}[two random steps]"),
     off("under approximate two mixes do not pass each other", "if both := one.Mixes & other.Mixes; both != 0 {", f"{TRIAL}[two mixes]"),
     off("under approximate a mirror does not pass what is not mirrored by it", "if both := one.Moves & other.Skews; both != 0 {", f"{TRIAL}[a rotation and a mirror]"),
     Mutation(
@@ -101,15 +101,15 @@ MUTATIONS = (
         f"{GRAPH}proposals.py::test_no_filter_reads_values_that_may_differ",
     ),
     # Batches.
-    off("a step that draws does not pass a batch", "case t.Random:", f"{BATCH}[what draws]"),
-    off("a step that can fail does not pass a batch", 'case t.CanFail != "" || t.Checks != "":', f"{BATCH}[what may fail]"),
+    off("a step that draws does not pass a batch", "case t.Random:", f"{BATCH}[a random map]"),
+    off("a step that can fail does not pass a batch", 'case t.CanFail != "" || t.Checks != "":', f"{BATCH}[a map that can fail]"),
     off("only a map of single values passes a batch", "case !change.PerValue():", f"{BATCH}[a crop]"),
-    off("a map whose last bits depend on places does not pass a batch", "case differs:", f"{BATCH}[what has other last bits]"),
+    off("a map whose last bits depend on places does not pass a batch", "case differs:", f"{BATCH}[a map whose last bits differ]"),
     off(
         "a map that works otherwise on each row does not pass a batch", "case afterBatch && (change.PositionDependent|change.DependsOnSize)&1 != 0:",
         f"{GRAPH}batches.py::test_a_map_that_treats_rows_differently_stays_after_the_batch",
     ),
-    off("a map that reads other components does not pass a batch", "if len(t.Reads) > len(t.Writes) {", f"{BATCH}[another component]"),
+    off("a map that reads other components does not pass a batch", "if len(t.Reads) > len(t.Writes) {", f"{BATCH}[a map that reads another component]"),
     # Steps that nothing passes.
     off("a step with a state stays", "case t.Stateful:", f"{ADVERSARY}[a step that counts]"),
     off(

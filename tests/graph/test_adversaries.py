@@ -1,9 +1,10 @@
-"""Pipelines that are written against AutoOrder: what would come out otherwise does not move, and `explain` says why.
+"""Adversarial pipelines for AutoOrder: a step that would change elements does not move, and the reasons say why.
 
-The last step of each would go before the one below it if it could: it costs little, leaves little, and that one is dear. It is asked about
-under every tolerance and for the published policy, with that and with whatever may be measured. What is proposed is run: under *exact* it
-gives the same to the last bit, and nowhere another number of elements, other types or an error that was not there. Whether values that may
-differ do so too much is for the trial (`go test ./service/worker/trial -run TestTrialsTellGoodOrdersFromBadOnes`).
+The last step of each pipeline is cheap and drops most values, and the step before it is expensive. So the last step moves
+before that step if nothing prevents it. The test requests proposals under every tolerance and for the published policy,
+with these measurements and with random ones. It runs every proposed order. Under *exact* the elements are the same to the
+last bit. Under no tolerance does an order have another number of elements, other types or a new error. A trial decides
+whether values differ too much (`go test ./service/worker/trial -run TestTrialsTellGoodOrdersFromBadOnes`).
 """
 
 from __future__ import annotations
@@ -18,49 +19,49 @@ import pytest
 import tensorflow as tf
 from test_proposals import (
     FORCING,
-    Asked,
+    Request,
+    apply_steps,
     asserts,
-    fits,
-    keeps,
-    measured,
+    filter_step,
+    images,
+    on_image,
     on_label,
-    on_picture,
     outcome,
-    pictures,
     propose_all,
+    random_metrics,
+    same_outcome,
     steps_in,
-    through,
 )
 
 D = tf.data.Dataset
 Step = Callable[[tf.data.Dataset], tf.data.Dataset]
 TOTAL = tf.Variable(0, dtype=tf.int64)
-WAYS = {"EXACT": "AUTO", "APPROXIMATE": "AUTO", "ANY": "AUTO", "PAPER": "PAPER"}
+SETTINGS = {"EXACT": "AUTO", "APPROXIMATE": "AUTO", "ANY": "AUTO", "PAPER": "PAPER"}
 MEASUREMENTS = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class Adversary:
-    """Steps, and why the last one stays where it is: under exact, and under the others ("" where it may go first)."""
+    """Steps, and the reason why the last step stays, for each tolerance. An empty reason means that it may move."""
 
     steps: tuple[Step, ...]
     exact: str
     approximate: str | None = None
     any: str | None = None
-    source: Callable[[], tf.data.Dataset] = pictures
+    source: Callable[[], tf.data.Dataset] = images
 
     @property
     def dataset(self) -> tf.data.Dataset:
-        return through(self.source(), self.steps)
+        return apply_steps(self.source(), self.steps)
 
-    def why(self, way: str) -> str:
+    def why(self, setting: str) -> str:
         approximate = self.exact if self.approximate is None else self.approximate
         anything = approximate if self.any is None else self.any
-        return {"EXACT": self.exact, "APPROXIMATE": approximate, "ANY": anything}[way]
+        return {"EXACT": self.exact, "APPROXIMATE": approximate, "ANY": anything}[setting]
 
 
-SOME = keeps(lambda x, y: y > 5, "some")
-CROP = on_picture(lambda x: x[4:20, 6:22], "crop")
+SOME = filter_step(lambda x, y: y > 5, "some")
+CROP = on_image(lambda x: x[4:20, 6:22], "crop")
 
 
 def counted(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -68,7 +69,7 @@ def counted(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def boxes() -> tf.data.Dataset:
-    """Rows of four numbers, none of them in every third element."""
+    """Rows of four numbers. Every third element has no rows."""
     return D.range(8).map(lambda i: (tf.ones([i % 3, 4]) * tf.cast(i, tf.float32), i), name="source")
 
 
@@ -77,20 +78,20 @@ def ragged() -> tf.data.Dataset:
 
 
 def none() -> tf.data.Dataset:
-    return pictures().filter(lambda x, y: y > 100)
+    return images().filter(lambda x, y: y > 100)
 
 
 def half_black() -> tf.data.Dataset:
-    return pictures(32, tf.int32).map(lambda x, y: (tf.concat([1 + x[:16], tf.zeros_like(x[16:])], axis=0), y), name="source")
+    return images(32, tf.int32).map(lambda x, y: (tf.concat([1 + x[:16], tf.zeros_like(x[16:])], axis=0), y), name="source")
 
 
 def waves() -> tf.data.Dataset:
     """Complex numbers."""
-    return pictures().map(lambda x, y: (tf.complex(tf.cast(x, tf.float32), 1.0), y), name="source")
+    return images().map(lambda x, y: (tf.complex(tf.cast(x, tf.float32), 1.0), y), name="source")
 
 
 def uneven_rows() -> tf.data.Dataset:
-    """Four numbers and more, in rows of several sizes."""
+    """Four or more rows of two numbers."""
     return D.range(8).map(lambda i: (tf.ones([4 + i % 3, 2]), i), name="source")
 
 
@@ -104,166 +105,166 @@ def scaled(x: tf.Tensor) -> tf.Tensor:
 
 
 ADVERSARIES = {
-    # What is drawn.
-    "a crop at random past a flip at random": Adversary(
+    # Random values.
+    "a random crop past a random flip": Adversary(
         (
-            on_picture(lambda x: tf.image.random_flip_left_right(x, seed=1), "flips"),
-            on_picture(lambda x: tf.image.random_crop(x, [16, 16, 3], seed=2), "crops"),
+            on_image(lambda x: tf.image.random_flip_left_right(x, seed=1), "flips"),
+            on_image(lambda x: tf.image.random_crop(x, [16, 16, 3], seed=2), "crops"),
         ),
         "one moves values along dimension",
         "both change values by random numbers",
         "",
     ),
-    "a filter that draws past a step that draws": Adversary(
+    "a random filter past a random step": Adversary(
         (
-            on_picture(lambda x: tf.image.random_flip_left_right(x, seed=1), "flips"),
-            keeps(lambda x, y: tf.random.uniform([], seed=4) > 0.5, "chance"),
+            on_image(lambda x: tf.image.random_flip_left_right(x, seed=1), "flips"),
+            filter_step(lambda x, y: tf.random.uniform([], seed=4) > 0.5, "chance"),
         ),
         "the random values of one step would depend on which elements the other step drops",
     ),
-    "a filter past a step that draws for its values": Adversary(
-        (on_picture(lambda x: tf.cast(x, tf.float32) + tf.random.uniform([], seed=1), "noise"), SOME),
+    "a filter past random noise": Adversary(
+        (on_image(lambda x: tf.cast(x, tf.float32) + tf.random.uniform([], seed=1), "noise"), SOME),
         "the random values of one step would depend on which elements the other step drops",
     ),
     # Side effects.
     "a step that counts": Adversary((lambda d: d.map(counted, name="counts"), SOME), "no step can move past counts"),
     "a step that checks": Adversary((lambda d: d.map(asserts, name="asserts"), SOME), "checks elements (Assert)", ""),
     # Sizes that another step changes.
-    "a label that is made of a size": Adversary(
+    "a label computed from a size": Adversary(
         (lambda d: d.map(lambda x, y: (x, y + tf.shape(x, tf.int64)[0]), name="measures"), CROP),
         "measures reads component 0, which crop changes",
-        source=lambda: pictures(None),
+        source=lambda: images(None),
     ),
-    "values that are made of a size": Adversary(
-        (on_picture(lambda x: tf.cast(x, tf.float32) / tf.cast(tf.shape(x)[0], tf.float32), "shares"), CROP),
+    "values computed from a size": Adversary(
+        (on_image(lambda x: tf.cast(x, tf.float32) / tf.cast(tf.shape(x)[0], tf.float32), "shares"), CROP),
         "one changes the size of dimension 0, and the other's result depends on that size",
         any="",
-        source=lambda: pictures(None),
+        source=lambda: images(None),
     ),
-    "a size that is checked": Adversary(
-        (on_picture(lambda x: tf.ensure_shape(x, [None, 32, 3]), "sure"), CROP),
+    "a checked size": Adversary(
+        (on_image(lambda x: tf.ensure_shape(x, [None, 32, 3]), "sure"), CROP),
         "one changes the size of dimension 1, and the other's result depends on that size",
         any="its function was traced for component 0",
     ),
-    # Numbers that do not fit.
+    # Overflows.
     "a cast that overflows": Adversary(
-        (on_picture(scaled, "scales"), on_picture(lambda x: tf.cast(x, tf.uint8), "narrows")), "computes with it"
+        (on_image(scaled, "scales"), on_image(lambda x: tf.cast(x, tf.uint8), "narrows")), "computes with it"
     ),
     "sums of integers that overflow when they are narrow": Adversary(
-        (on_picture(lambda x: (tf.cast(x, tf.int32) + 200) // 2, "means"), on_picture(lambda x: tf.cast(x, tf.uint8), "narrows")),
+        (on_image(lambda x: (tf.cast(x, tf.int32) + 200) // 2, "means"), on_image(lambda x: tf.cast(x, tf.uint8), "narrows")),
         "computes with it",
     ),
     "a cast that saturates": Adversary(
         (
-            on_picture(lambda x: tf.cast(x, tf.int32) * 3, "scales"),
-            on_picture(lambda x: tf.saturate_cast(x, tf.uint8), "narrows"),
+            on_image(lambda x: tf.cast(x, tf.int32) * 3, "scales"),
+            on_image(lambda x: tf.saturate_cast(x, tf.uint8), "narrows"),
         ),
         "computes with it",
     ),
-    "half precision, early": Adversary(
-        (on_picture(scaled, "scales"), on_picture(lambda x: tf.cast(x, tf.float16), "narrows")), "computes with it"
+    "an early cast to half precision": Adversary(
+        (on_image(scaled, "scales"), on_image(lambda x: tf.cast(x, tf.float16), "narrows")), "computes with it"
     ),
-    # What is no number.
-    "a filter of what is no number": Adversary(
+    # NaN and infinity.
+    "a filter of NaN values": Adversary(
         (
-            on_picture(lambda x: tf.math.log(tf.cast(x, tf.float32) - 5), "log"),
-            keeps(lambda x, y: tf.reduce_all(tf.math.is_finite(x)), "whole"),
+            on_image(lambda x: tf.math.log(tf.cast(x, tf.float32) - 5), "log"),
+            filter_step(lambda x, y: tf.reduce_all(tf.math.is_finite(x)), "whole"),
         ),
         "reads component 0, which log changes",
     ),
-    "a mean over what may be no number": Adversary(
-        (on_picture(lambda x: 1 / x, "inverts"), on_picture(lambda x: tf.image.resize(x, [8, 8]), "halves")),
+    "a mean over possible NaN values": Adversary(
+        (on_image(lambda x: 1 / x, "inverts"), on_image(lambda x: tf.image.resize(x, [8, 8]), "halves")),
         "both compute values",
         "both compute values, and one of them computes more than weighted sums",
         "",
-        source=lambda: pictures(32, tf.float32),
+        source=lambda: images(32, tf.float32),
     ),
-    "what is no number, and a crop": Adversary(
-        (on_picture(lambda x: tf.cast(x // 200, tf.float32) / tf.cast(x // 200, tf.float32), "divides"), CROP), ""
+    "a quotient that is NaN, and a crop": Adversary(
+        (on_image(lambda x: tf.cast(x // 200, tf.float32) / tf.cast(x // 200, tf.float32), "divides"), CROP), ""
     ),
-    # Elements, batches and datasets of nothing.
-    "the first of what may be none": Adversary(
-        (keeps(lambda x, y: y % 3 > 0, "any_row"), on_picture(lambda x: x[0], "first")),
+    # Empty elements, batches and datasets.
+    "the first row of possibly none": Adversary(
+        (filter_step(lambda x, y: y % 3 > 0, "any_row"), on_image(lambda x: x[0], "first")),
         "can fail (StridedSlice) for elements that any_row drops",
         source=boxes,
     ),
-    "a mean over nothing": Adversary(
+    "a mean over no rows": Adversary(
         (
-            on_picture(lambda x: x - tf.reduce_mean(x, axis=0), "centres"),
-            keeps(lambda x, y: tf.reduce_all(tf.math.is_finite(tf.reduce_mean(x))), "whole"),
+            on_image(lambda x: x - tf.reduce_mean(x, axis=0), "centres"),
+            filter_step(lambda x, y: tf.reduce_all(tf.math.is_finite(tf.reduce_mean(x))), "whole"),
         ),
         "reads component 0, which centres changes",
         source=boxes,
     ),
-    "rows of nothing": Adversary((on_picture(tf.sqrt, "roots"), on_picture(lambda x: x[:1], "few")), "", source=boxes),
-    "a dataset of nothing": Adversary((on_picture(lambda x: x // 2, "halves"), CROP), "", source=none),
-    "batches, the last of them not full": Adversary(
-        (lambda d: d.batch(3), on_picture(lambda x: x - tf.reduce_max(x, axis=0), "less"), on_picture(lambda x: x[:, :8], "rows")),
+    "elements without rows": Adversary((on_image(tf.sqrt, "roots"), on_image(lambda x: x[:1], "few")), "", source=boxes),
+    "an empty dataset": Adversary((on_image(lambda x: x // 2, "halves"), CROP), "", source=none),
+    "batches with a partial last one": Adversary(
+        (lambda d: d.batch(3), on_image(lambda x: x - tf.reduce_max(x, axis=0), "less"), on_image(lambda x: x[:, :8], "rows")),
         "it is not known what Sub does to it",
         any="its function was traced for component 0",
     ),
     # Components of several tensors.
     "ragged rows": Adversary(
-        (on_picture(lambda x: x * 2, "doubles"), on_picture(lambda x: x[:, :1], "narrow")), "its number of dimensions is not known", source=ragged
+        (on_image(lambda x: x * 2, "doubles"), on_image(lambda x: x[:, :1], "narrow")), "its number of dimensions is not known", source=ragged
     ),
-    "a filter past ragged rows": Adversary((on_picture(lambda x: x * 2, "doubles"), SOME), "", source=ragged),
+    "a filter past ragged rows": Adversary((on_image(lambda x: x * 2, "doubles"), SOME), "", source=ragged),
     "a filter that looks at ragged rows": Adversary(
-        (on_picture(lambda x: x * 2, "doubles"), keeps(lambda x, y: tf.reduce_sum(x) > 6, "large")),
+        (on_image(lambda x: x * 2, "doubles"), filter_step(lambda x, y: tf.reduce_sum(x) > 6, "large")),
         "reads component 0, which doubles changes",
         source=ragged,
     ),
-    # Divisions that another step makes possible.
-    "a filter that divides by what a map made another number": Adversary(
-        (on_label(lambda y: tf.where(y == 0, tf.ones_like(y), y), "guard"), keeps(lambda x, y: 10 // y > 2, "divides")),
+    # Divisions that only another step makes safe.
+    "a filter that divides by values that a map made nonzero": Adversary(
+        (on_label(lambda y: tf.where(y == 0, tf.ones_like(y), y), "guard"), filter_step(lambda x, y: 10 // y > 2, "divides")),
         "reads component 1, which guard changes",
     ),
-    "a filter that divides by what a filter leaves out": Adversary(
-        (keeps(lambda x, y: y != 0, "nonzero"), keeps(lambda x, y: 10 // y > 2, "divides")),
+    "a filter that divides by values that a filter drops": Adversary(
+        (filter_step(lambda x, y: y != 0, "nonzero"), filter_step(lambda x, y: 10 // y > 2, "divides")),
         "can fail (FloorDiv) for elements that nonzero drops",
     ),
-    "a map that divides by what a filter leaves out": Adversary(
-        (keeps(lambda x, y: y != 0, "nonzero"), lambda d: d.map(lambda x, y: (x[:4] // tf.cast(y, tf.uint8), y), name="divides")),
+    "a map that divides by values that a filter drops": Adversary(
+        (filter_step(lambda x, y: y != 0, "nonzero"), lambda d: d.map(lambda x, y: (x[:4] // tf.cast(y, tf.uint8), y), name="divides")),
         "can fail (FloorDiv) for elements that nonzero drops",
     ),
-    "a map that divides by what a crop leaves out": Adversary(
-        (on_picture(lambda x: x[:16], "crop"), on_picture(lambda x: 1000 // x, "divides")),
+    "a map that divides by values that a crop removes": Adversary(
+        (on_image(lambda x: x[:16], "crop"), on_image(lambda x: 1000 // x, "divides")),
         "can fail (FloorDiv) for values that crop changes, adds or removes",
         source=half_black,
     ),
-    "a map that divides by what a map made another number": Adversary(
-        (on_picture(lambda x: tf.where(x == 0, 1, x), "guard"), on_picture(lambda x: 1000 % x, "divides")),
+    "a map that divides by values that a map made nonzero": Adversary(
+        (on_image(lambda x: tf.where(x == 0, 1, x), "guard"), on_image(lambda x: 1000 % x, "divides")),
         "can fail (FloorMod) for values that guard changes, adds or removes",
         source=half_black,
     ),
-    "a gather from what a filter leaves out": Adversary(
-        (keeps(lambda x, y: y > 100, "none"), on_picture(lambda x: tf.gather(x, [2, 99]), "gathers")),
+    "a gather from elements that a filter drops": Adversary(
+        (filter_step(lambda x, y: y > 100, "none"), on_image(lambda x: tf.gather(x, [2, 99]), "gathers")),
         "can fail (GatherV2) for elements that none drops",
     ),
-    "a check of the size that a crop makes": Adversary(
-        (on_picture(lambda x: x[:4], "crop"), on_picture(four, "checks")),
+    "a check of the size that a crop produces": Adversary(
+        (on_image(lambda x: x[:4], "crop"), on_image(four, "checks")),
         "one changes the size of dimension 0, and the other",
         source=uneven_rows,
     ),
-    # The last bits of quotients of complex numbers depend on where they lie.
+    # The last bits of quotients of complex numbers depend on their position in memory.
     "a quotient of complex numbers, and a crop": Adversary(
-        (on_picture(lambda x: x / tf.constant(1.3 + 0.7j, tf.complex64), "divides"), on_picture(lambda x: x[3:24], "crop")),
+        (on_image(lambda x: x / tf.constant(1.3 + 0.7j, tf.complex64), "divides"), on_image(lambda x: x[3:24], "crop")),
         "the last bits of the other's result can depend on positions in memory",
         "",
         source=waves,
     ),
-    "a map that decodes what a filter leaves out": Adversary(
+    "a map that decodes elements that a filter drops": Adversary(
         (
-            on_picture(tf.io.serialize_tensor, "writes"),
-            on_picture(lambda x: tf.where(tf.strings.length(x) > 0, x, "no picture"), "damages"),
-            keeps(lambda x, y: y > 5, "whole"),
-            on_picture(lambda x: tf.io.parse_tensor(x, tf.uint8)[:2], "decodes"),
+            on_image(tf.io.serialize_tensor, "writes"),
+            on_image(lambda x: tf.where(tf.strings.length(x) > 0, x, "no picture"), "damages"),
+            filter_step(lambda x, y: y > 5, "whole"),
+            on_image(lambda x: tf.io.parse_tensor(x, tf.uint8)[:2], "decodes"),
         ),
         "can fail (ParseTensor) for elements that whole drops",
     ),
 }
 
 
-def figures(dataset: tf.data.Dataset, last: int) -> list[list[float]]:
+def forcing_metrics(dataset: tf.data.Dataset, last: int) -> list[list[float]]:
     """The step before the last is expensive, and the last one drops most values."""
     return [*[FORCING[0]] * (last - 1), FORCING[2], FORCING[3], *[FORCING[3]] * (len(steps_in(dataset)) - last - 1)]
 
@@ -275,33 +276,33 @@ def test_no_proposed_order_changes_the_dataset(ordergraph, tmp_path, name):
     below = len(steps_in(adversary.source()))
     last, count = below + len(adversary.steps) - 1, len(steps_in(dataset))
     rng = random.Random(name)
-    asked = {
-        way: Asked(
+    requests = {
+        setting: Request(
             dataset,
-            [figures(dataset, last), *(measured(rng, count) for _ in range(MEASUREMENTS))],
-            tolerance="ANY" if way == "PAPER" else way,
+            [forcing_metrics(dataset, last), *(random_metrics(rng, count) for _ in range(MEASUREMENTS))],
+            tolerance="ANY" if setting == "PAPER" else setting,
             order=order,
         )
-        for way, order in WAYS.items()
+        for setting, order in SETTINGS.items()
     }
     want = outcome(dataset)
-    for way, proposals in propose_all(ordergraph, tmp_path, asked).items():
-        for order, told in {tuple(told.order): told for told in proposals if told.order}.items():
-            ours = outcome(oracle.load(told.graph, dataset))
-            if way == "EXACT":
-                assert fits(ours, want), (order, told.reasons)
-            assert ours[1] <= want[1], (way, order, "an element fails that did not")
+    for setting, proposals in propose_all(ordergraph, tmp_path, requests).items():
+        for order, proposal in {tuple(proposal.order): proposal for proposal in proposals if proposal.order}.items():
+            ours = outcome(oracle.load(proposal.graph, dataset))
+            if setting == "EXACT":
+                assert same_outcome(ours, want), (order, proposal.reasons)
+            assert ours[1] <= want[1], (setting, order, "an element fails only in the new order")
             if not want[1]:
                 kinds = [[(dtype, shape) for dtype, shape, _ in element] for element in ours[0]]
-                assert kinds == [[(dtype, shape) for dtype, shape, _ in element] for element in want[0]], (way, order)
-        if way == "PAPER":
+                assert kinds == [[(dtype, shape) for dtype, shape, _ in element] for element in want[0]], (setting, order)
+        if setting == "PAPER":
             continue
-        forced, why = proposals[0], adversary.why(way)
+        forced, why = proposals[0], adversary.why(setting)
         if why == "":
-            assert forced.order.index(last - 1) < forced.order.index(last - 2), (way, forced)
+            assert forced.order.index(last - 1) < forced.order.index(last - 2), (setting, forced)
         else:
-            assert forced.order == [] or forced.order.index(last - 1) > forced.order.index(last - 2), (way, forced)
-            assert why in forced.reasons[last - 1], (way, forced.reasons)
+            assert forced.order == [] or forced.order.index(last - 1) > forced.order.index(last - 2), (setting, forced)
+            assert why in forced.reasons[last - 1], (setting, forced.reasons)
 
 
 def prints(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -316,7 +317,7 @@ def in_python(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 @pytest.mark.parametrize(("effect", "why"), [(prints, "would print on a worker"), (in_python, "Python")])
 def test_a_step_with_effects_outside_the_graph_is_refused(ordergraph, tmp_path, effect, why):
     path = tmp_path / "dataset.pb"
-    path.write_bytes(oracle.serialize(pictures().map(effect).apply(SOME)))
+    path.write_bytes(oracle.serialize(images().map(effect).apply(SOME)))
     done = subprocess.run([ordergraph, "steps", path], capture_output=True, text=True)
     assert done.returncode == 1
     assert why in done.stderr

@@ -13,7 +13,7 @@ import graph_oracle as oracle
 import pecan
 import pytest
 import tensorflow as tf
-from test_proposals import FORCING, pictures, propose
+from test_proposals import FORCING, images, propose
 
 D = tf.data.Dataset
 BARRIER = "its author fixed its position with pecan.keep_position"
@@ -222,7 +222,7 @@ FENCED_PAIRS = {
 @pytest.mark.parametrize("order", ["AUTO", "PAPER"])
 @pytest.mark.parametrize("name", KEPT_PAIRS)
 def test_no_proposed_order_moves_a_barrier_or_a_step_past_it(ordergraph, tmp_path, name, order):
-    free, kept = (KEPT_PAIRS[name](pictures(), keep) for keep in (lambda function: function, pecan.keep_position))
+    free, kept = (KEPT_PAIRS[name](images(), keep) for keep in (lambda function: function, pecan.keep_position))
     if order == "AUTO":
         assert propose(ordergraph, tmp_path, free, FORCING).order == [0, 2, 1]
     proposal = propose(ordergraph, tmp_path, kept, FORCING, order=order)
@@ -232,7 +232,7 @@ def test_no_proposed_order_moves_a_barrier_or_a_step_past_it(ordergraph, tmp_pat
 
 @pytest.mark.parametrize("name", FENCED_PAIRS)
 def test_no_proposed_order_moves_steps_in_keep_position_of_or_a_step_past_them(ordergraph, tmp_path, name):
-    plain, fenced = (FENCED_PAIRS[name](pictures(), fence) for fence in (lambda steps: steps, pecan.keep_position_of))
+    plain, fenced = (FENCED_PAIRS[name](images(), fence) for fence in (lambda steps: steps, pecan.keep_position_of))
     assert propose(ordergraph, tmp_path, plain, FORCING).order == [0, 2, 1]
     for marks in itertools.combinations(range(2, 6), 2):
         # For any position of the marks: a mark passes elements on unchanged, and costs nothing.

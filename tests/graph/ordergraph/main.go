@@ -1,12 +1,12 @@
-// Command ordergraph tells what of a serialised dataset may change places, and writes it with its steps in another order, for the tests that
-// run both.
+// Command ordergraph analyses which steps of a serialised dataset may change places, and writes the dataset in another order. Tests run
+// both orders.
 //
-//	ordergraph pairs DATASET.pb                    pairs of steps, by number, source first; each step changes one component
-//	ordergraph steps DATASET.pb                    the names of the steps, source first
-//	ordergraph barriers DATASET.pb                 for each of these, why nothing passes it, or nothing
-//	ordergraph reorder DATASET.pb OUT.pb NAME...   the dataset with its steps in that order
-//	ordergraph streams DATASET.pb OUT NAME...      its streams in that order, one element after another, as OUT.s<stream>.pb; for benchmarks
-//	ordergraph propose DIRECTORY                   orders of all NAME.pb there; see propose.go
+//	ordergraph pairs DATASET.pb                    print the pairs of steps that may change places; each step changes one component
+//	ordergraph steps DATASET.pb                    print the names of the steps, from the source on
+//	ordergraph barriers DATASET.pb                 print for each step why it is a barrier, or an empty string
+//	ordergraph reorder DATASET.pb OUT.pb NAME...   write the dataset with its steps in this order
+//	ordergraph streams DATASET.pb OUT NAME...      write its serial streams in this order to OUT.s<stream>.pb, for benchmarks
+//	ordergraph propose DIRECTORY                   propose orders for each NAME.pb in the directory (propose.go)
 package main
 
 import (
@@ -80,10 +80,10 @@ func run(args []string) error {
 		}
 		return os.WriteFile(args[2], out, 0o644)
 	}
-	return fmt.Errorf("there is no %q", args[0])
+	return fmt.Errorf("unknown command %q", args[0])
 }
 
-// streams writes what trials run: every stream of a job that asks for nothing in particular, with nothing made ahead.
+// streams writes the graphs that trials run: every stream of a job with default options, one element after another.
 func streams(g, ordered *graph.Graph, to string) error {
 	mode := pecanv1.Mode_MODE_EXACTLY_ONCE
 	plan, err := split.MakePlan(g, &pecanv1.JobOptions{Mode: mode}, split.Env{})
@@ -93,7 +93,7 @@ func streams(g, ordered *graph.Graph, to string) error {
 	return writeStreams(ordered, plan, rewrite.At{Mode: mode, Serial: true}, to)
 }
 
-// pairs are the steps that may change places if they change the same component; steps that stay are left out.
+// pairs returns the steps that may change places if they change the same component. It leaves out barriers.
 func pairs(steps []graphorder.Traits) ([][2]int, error) {
 	found := [][2]int{}
 	for i, a := range steps {

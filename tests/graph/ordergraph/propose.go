@@ -19,25 +19,25 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// request asks for proposals over one dataset, one for each of the measurements. It is NAME.json beside NAME.pb; the answers are in
-// NAME.out.json, and what moved is in NAME.<number>.pb.
+// request asks for one proposal for each of several measurements of a dataset. The command reads it from NAME.json and the dataset from
+// NAME.pb. It writes the answers to NAME.out.json, and each dataset with another order to NAME.<number>.pb.
 type request struct {
 	Mode      string `json:"mode"`
 	Order     string `json:"order"`
 	Tolerance string `json:"tolerance"`
-	// Figures are those of the source and of each step: elements, seconds, bytes behind it for an element.
-	Figures [][][3]float64 `json:"figures"`
-	// Streams has the graphs of all streams written as well, as workers run them, in the way of cutgraph: NAME.registered.e0.s<stream>.A.pb
-	// (and B), and NAME.<number>.e0.s<stream>.A.pb of what moved.
+	// Metrics are measurements of the source and of each step: elements, seconds, and bytes per element after the step.
+	Metrics [][][3]float64 `json:"metrics"`
+	// Streams requests the graphs of all streams, as workers run them. The files are named as by cutgraph:
+	// NAME.registered.e0.s<stream>.A.pb (and B), and NAME.<number>.e0.s<stream>.A.pb for other orders.
 	Streams bool `json:"streams"`
-	// Walks asks for up to so many orders more, which a trainer's position might name: neighbours change places at random, as far as they
-	// may where nothing was measured.
+	// Walks is the maximum number of further allowed orders, which a trainer's position can name. Random neighbours change places, as far
+	// as the ordering constraints allow it without measurements.
 	Walks int    `json:"walks"`
 	Seed  uint64 `json:"seed"`
 }
 
 type answer struct {
-	// Order are numbers of steps; empty: they stay.
+	// Order has the numbers of the steps. It is empty if no step moves.
 	Order   []int    `json:"order"`
 	Why     string   `json:"why"`
 	Reasons []string `json:"reasons"`
@@ -95,8 +95,8 @@ func proposeOne(name string) error {
 		}
 	}
 	answers := []answer{}
-	for i, figures := range asked.Figures {
-		proposal, err := ordering.Propose(g, plan, options, metrics(g, figures))
+	for i, values := range asked.Metrics {
+		proposal, err := ordering.Propose(g, plan, options, metrics(g, values))
 		if err != nil {
 			return err
 		}
@@ -129,7 +129,7 @@ func proposeOne(name string) error {
 	return os.WriteFile(name+".out.json", out, 0o644)
 }
 
-// walk gives orders that are further and further from the registered one, each once.
+// walk returns orders at a growing distance from the registered one, each once.
 func walk(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, asked *request) (found [][]string) {
 	var at []string
 	var moving []int
@@ -171,7 +171,7 @@ func write(ordered *graph.Graph, plan *pecanv1.Plan, asked *request, to string) 
 	return writeCut(ordered, plan, pecanv1.Mode(pecanv1.Mode_value["MODE_"+asked.Mode]), to)
 }
 
-// writeCut writes the graphs of all streams, with the closing one and what stands above batches that are shared out.
+// writeCut writes the graphs of all streams, with the closing stream and the second graphs of streams that join batches.
 func writeCut(g *graph.Graph, plan *pecanv1.Plan, mode pecanv1.Mode, to string) error {
 	text, err := protojson.MarshalOptions{EmitUnpopulated: true, UseProtoNames: true}.Marshal(plan)
 	if err != nil {
@@ -203,7 +203,7 @@ func writeCut(g *graph.Graph, plan *pecanv1.Plan, mode pecanv1.Mode, to string) 
 	return nil
 }
 
-// writeStreams writes the graphs of all streams. A dataset of batches that streams share out between them is not for this.
+// writeStreams writes the graphs of all streams. It does not support datasets whose streams join batches.
 func writeStreams(g *graph.Graph, plan *pecanv1.Plan, at rewrite.At, to string) error {
 	at.Epoch, at.Seed, at.Source, at.Threads = 1, 5, -1, 1
 	for at.Stream = range int(plan.GetNumStreams()) {
@@ -218,9 +218,9 @@ func writeStreams(g *graph.Graph, plan *pecanv1.Plan, at rewrite.At, to string) 
 	return nil
 }
 
-func metrics(g *graph.Graph, figures [][3]float64) (nodes []*pecanv1.NodeMetrics) {
+func metrics(g *graph.Graph, values [][3]float64) (nodes []*pecanv1.NodeMetrics) {
 	steps := graphorder.TraitsOf(g)
-	for i, f := range figures {
+	for i, f := range values {
 		if i > len(steps) || len(steps) == 0 {
 			break
 		}
@@ -247,7 +247,7 @@ func told(proposal *ordering.Proposal) answer {
 	return a
 }
 
-// numbered are the steps of an order by their places in the registered one.
+// numbered returns the steps of an order as positions in the registered order.
 func numbered(g *graph.Graph, order []string) (numbers []int) {
 	places := map[string]int{}
 	for i, t := range graphorder.TraitsOf(g) {
