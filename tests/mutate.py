@@ -1,4 +1,4 @@
-"""Breaks each guard of AutoOrder in turn and expects a test to fail: `make mutate`.
+"""Breaks each guard of AutoOrder in turn and expects a test to fail (`make mutate`).
 
 A guard is a condition in the Go code that keeps steps in their registered order. Each mutation replaces one text of the
 Go code under service/ by another one and names a test. The test passes before and must fail after. The go command reads
@@ -33,7 +33,7 @@ BATCH = GRAPH + "batches.py::test_a_map_that_is_not_pointwise_stays_before_the_b
 
 @dataclasses.dataclass(frozen=True)
 class Mutation:
-    """A guard, the text that it is made of, the text that breaks it, and the test that must fail then."""
+    """A guard, its text, the text that breaks it, and the test that must then fail."""
 
     guard: str
     before: str
@@ -42,14 +42,14 @@ class Mutation:
 
 
 def off(guard: str, text: str, test: str) -> Mutation:
-    """A mutation of a text that ends with a condition, up to and with its last sign: the condition is never true."""
+    """Returns a mutation that makes a condition always false. The text ends with the condition and its ":" or "{"."""
     start = max(text.rfind(word) + len(word) for word in ("case ", "if ", "; ") if word in text)
     return Mutation(guard, text, f"{text[:start]}false && ({text[start:-1].rstrip()}){' {' if text[-1] == '{' else ':'}", test)
 
 
 MUTATIONS = (
-    # A filter moves up.
-    off("a filter does not pass a map that changes what it looks at", "if slices.Contains(b.Reads, c) {", f"{ADVERSARY}[a filter of NaN values]"),
+    # A filter moves upstream.
+    off("a filter does not pass a map that changes a component that it reads", "if slices.Contains(b.Reads, c) {", f"{ADVERSARY}[a filter of NaN values]"),
     off(
         "a filter that can fail does not pass a filter", 'case a.Drops && b.CanFail != "":',
         f"{ADVERSARY}[a filter that divides by values that a filter drops]",
@@ -62,62 +62,62 @@ MUTATIONS = (
         "under exact a filter does not pass a check", 'case a.Checks != "" && p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT:',
         f"{ADVERSARY}[a step that checks]",
     ),
-    # A map moves up past a filter.
-    off("a map does not change what a filter behind it looks at", "if slices.Contains(a.Reads, c) {", f"{STAYS}[a map that changes the input of a filter]"),
+    # A map moves upstream past a filter.
+    off("a map does not pass a filter that reads a component that it changes", "if slices.Contains(a.Reads, c) {", f"{STAYS}[a map that changes the input of a filter]"),
     off("a map that can fail does not pass a filter", 'case b.CanFail != "":', f"{ADVERSARY}[a map that divides by values that a filter drops]"),
     off("a map that draws does not pass a filter", "case p.draws(b):", f"{STAYS}[a random step past a filter]"),
     # Two maps of one component.
-    off("a map does not pass one that looks at more than its own result", "if !slices.Contains(t.SelfReads, c) {", f"{STAYS}[a component that another result uses]"),
+    off("a map does not pass a map that reads the component for another result", "if !slices.Contains(t.SelfReads, c) {", f"{STAYS}[a component that another result uses]"),
     off(
-        "a division of integers does not pass what makes other values", 'Divides; op != "" && (pair.other.Opaque != "" || pair.other.Computes || '
+        "a division of integers does not pass a map that makes other values", 'Divides; op != "" && (pair.other.Opaque != "" || pair.other.Computes || '
         "pair.other.Permutes|pair.other.Sizes != 0) {", f"{ADVERSARY}[a map that divides by values that a crop removes]",
     ),
     off("a change of type does not pass arithmetic", '; was != is && (other.Arithmetic || other.Opaque != "") {', f"{ADVERSARY}[a cast that overflows]"),
     off("two maps that compute do not pass each other", "case c.Computes && other.Computes:", f"{STAYS}[sums past a resize]"),
     off(
-        "a step that moves values does not pass one that depends on places",
+        "a step that moves values does not pass a step that depends on positions",
         "if both := pair[0].Moves & (pair[1].PositionDependent | pair[1].Moves | pair[1].Mixes); both != 0 {",
         f"{ADVERSARY}[a random crop past a random flip]",
     ),
     off(
-        "a step that moves values does not pass one whose last bits depend on places",
+        "a step that moves values does not pass a step whose last bits depend on positions",
         "if pair[0].Moves != 0 && (pair[1].AlignmentDependent || pair[1].Mixes != 0) {",
         f"{ADVERSARY}[a quotient of complex numbers, and a crop]",
     ),
     off(
-        "a change of size does not pass what depends on that size", "if both := pair[0].Sizes & pair[1].DependsOnSize; both != 0 {",
+        "a change of size does not pass a step that depends on that size", "if both := pair[0].Sizes & pair[1].DependsOnSize; both != 0 {",
         f"{ADVERSARY}[values computed from a size]",
     ),
     off(
-        "a change of size does not pass what checks that size", "if both := pair[0].Sizes & pair[1].ChecksSize; both != 0 {",
+        "a change of size does not pass a step that checks that size", "if both := pair[0].Sizes & pair[1].ChecksSize; both != 0 {",
         f"{ADVERSARY}[a check of the size that a crop produces]",
     ),
     # Under approximate and any.
     off("under approximate two steps that draw do not pass each other", "case random:", f"{TRIAL}[two random steps]"),
-    off("under approximate two mixes do not pass each other", "if both := one.Mixes & other.Mixes; both != 0 {", f"{TRIAL}[two mixes]"),
-    off("under approximate a mirror does not pass what is not mirrored by it", "if both := one.Moves & other.Skews; both != 0 {", f"{TRIAL}[a rotation and a mirror]"),
+    off("under approximate two steps that combine values do not pass each other", "if both := one.Mixes & other.Mixes; both != 0 {", f"{TRIAL}[two mixes]"),
+    off("under approximate a mirror does not pass a step that does not commute with it", "if both := one.Moves & other.Skews; both != 0 {", f"{TRIAL}[a rotation and a mirror]"),
     Mutation(
-        "no filter sees what is nearly the same", 'case t.Barrier != "" && t.Decides, t.Drops && touches(t.Reads):', "case t.Drops && t.Batches:",
+        "no filter reads values that may differ slightly", 'case t.Barrier != "" && t.Decides, t.Drops && touches(t.Reads):', "case t.Drops && t.Batches:",
         f"{GRAPH}proposals.py::test_no_filter_reads_values_that_may_differ",
     ),
     # Batches.
     off("a step that draws does not pass a batch", "case t.Random:", f"{BATCH}[a random map]"),
     off("a step that can fail does not pass a batch", 'case t.CanFail != "" || t.Checks != "":', f"{BATCH}[a map that can fail]"),
     off("only a map of single values passes a batch", "case !change.PerValue():", f"{BATCH}[a crop]"),
-    off("a map whose last bits depend on places does not pass a batch", "case differs:", f"{BATCH}[a map whose last bits differ]"),
+    off("a map whose last bits depend on positions does not pass a batch", "case differs:", f"{BATCH}[a map whose last bits differ]"),
     off(
-        "a map that works otherwise on each row does not pass a batch", "case afterBatch && (change.PositionDependent|change.DependsOnSize)&1 != 0:",
+        "a map that treats rows differently does not pass a batch", "case afterBatch && (change.PositionDependent|change.DependsOnSize)&1 != 0:",
         f"{GRAPH}batches.py::test_a_map_that_treats_rows_differently_stays_after_the_batch",
     ),
     off("a map that reads other components does not pass a batch", "if len(t.Reads) > len(t.Writes) {", f"{BATCH}[a map that reads another component]"),
-    # Steps that nothing passes.
+    # Steps that stay, and past which no step moves.
     off("a step with a state stays", "case t.Stateful:", f"{ADVERSARY}[a step that counts]"),
     off(
-        "a step below the cut or a cache stays", 'case upstream != "":',
+        "a step upstream of the cut or of a cache stays", 'case upstream != "":',
         f"{GRAPH}proposals.py::test_no_step_moves_before_a_cache_or_without_metrics",
     ),
     Mutation(
-        "a step that gives other elements stays", 't.Barrier = "it may change which elements there are, or their sequence"', "t.Passes = true", f"{STAYS}[a shuffle]"
+        "a step that changes which elements there are stays", 't.Barrier = "it may change which elements there are, or their sequence"', "t.Passes = true", f"{STAYS}[a shuffle]"
     ),
     Mutation(
         "pecan.keep_position keeps a step", "Barrier: authorBarrier, Random:", "Passes: true, Random:",
@@ -125,12 +125,12 @@ MUTATIONS = (
     ),
     # The graph and the plan.
     off(
-        "a function is not given a size that it was not traced for", "if reads && !refines(shapes[i], stated[i]) && "
+        "a function does not get a size that it was not traced for", "if reads && !refines(shapes[i], stated[i]) && "
         "!(alone && sameOnShapes(o.g, name, i, shapes[i], stated[i], o.batchesGained[s])) {",
         f"{GRAPH}orders.py::test_impossible_orders_are_refused",
     ),
     Mutation(
-        "a position names only an order that the steps may have", "p.Steps[j].Fixed, p.Constraints[[2]int{i, j}]} {",
+        "a position names only an order that the steps allow", "p.Steps[j].Fixed, p.Constraints[[2]int{i, j}]} {",
         "p.Steps[j].Fixed, p.Constraints[[2]int{i, j}]}[:0] {",
         "TestNamedAcceptsOnlyOrdersThatTheTraitsAllow",
     ),
@@ -142,15 +142,15 @@ MUTATIONS = (
 
 
 def sources() -> dict[pathlib.Path, str]:
-    """The Go code that guards are in, without its tests."""
+    """Returns the Go code with the guards, without its tests."""
     return {path: path.read_text() for path in (ROOT / "service").rglob("*.go") if not path.name.endswith("_test.go")}
 
 
 def place(mutation: Mutation, code: dict[pathlib.Path, str]) -> pathlib.Path:
-    """The only file that has the text."""
+    """Returns the only file that has the text."""
     found = [path for path, text in code.items() for _ in range(text.count(mutation.before))]
     if len(found) != 1:
-        raise SystemExit(f"tests/mutate.py: {mutation.guard}: {mutation.before!r} stands in {len(found)} places: {[str(p) for p in found]}")
+        raise SystemExit(f"tests/mutate.py: {mutation.guard}: {mutation.before!r} is in {len(found)} places, not one: {[str(p) for p in found]}")
     return found[0]
 
 
@@ -163,7 +163,7 @@ def run(*words: str, overlay: pathlib.Path | None = None) -> subprocess.Complete
 
 
 def outcome(tests: list[str], overlay: pathlib.Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs tests: one of Go, or some of Python."""
+    """Runs one Go test, or some Python tests."""
     if not tests[0].startswith("tests/"):
         packages = sorted({str(path.parent) for path in (ROOT / "service").rglob("*_test.go") if f"func {tests[0]}(" in path.read_text()})
         return run("go", "test", "-count=1", f"-run=^{tests[0]}$", *packages, overlay=overlay)
@@ -171,12 +171,12 @@ def outcome(tests: list[str], overlay: pathlib.Path | None = None) -> subprocess
 
 
 def caught(mutation: Mutation, path: pathlib.Path, text: str) -> tuple[bool, str]:
-    """Whether the test fails for a mutation, and what was said if not."""
+    """Returns whether the test fails for a mutation, and the output if not."""
     with tempfile.TemporaryDirectory() as directory:
         changed, overlay = pathlib.Path(directory) / "changed.go", pathlib.Path(directory) / "overlay.json"
         changed.write_text(text.replace(mutation.before, mutation.after))
         overlay.write_text(json.dumps({"Replace": {str(path): str(changed)}}))
-        # Without this a mutation that does not compile would look like one that was caught.
+        # Otherwise a mutation that does not compile would count as caught.
         built = run("go", "build", f"./{path.parent.relative_to(ROOT)}", overlay=overlay)
         if built.returncode:
             return False, f"it does not compile:\n{built.stderr}"
@@ -185,14 +185,14 @@ def caught(mutation: Mutation, path: pathlib.Path, text: str) -> tuple[bool, str
 
 
 def main() -> int:
-    """Runs the named mutations, or all, and returns 1 where one was not caught."""
+    """Runs the named mutations, or all of them, and returns 1 if one was not caught."""
     words, code = sys.argv[1:], sources()
     chosen = [m for m in MUTATIONS if not words or any(word in m.guard for word in words)]
     places = [place(m, code) for m in chosen]
     began = time.monotonic()
     for tests in ([m.test for m in chosen if m.test.startswith("tests/")], *([m.test] for m in chosen if not m.test.startswith("tests/"))):
         if tests and (done := outcome(sorted(set(tests)))).returncode:
-            print(f"without a mutation these must pass:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
+            print(f"these tests must pass without a mutation:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
             return 1
     missed = 0
     with concurrent.futures.ThreadPoolExecutor(PARALLEL) as pool:

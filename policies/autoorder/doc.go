@@ -2,8 +2,9 @@
 // late, if the values of elements stay the same.
 //
 // There are two policies. Paper is the published algorithm, for comparison. Cost minimises the predicted CPU time. A policy is a pure
-// function: its input is a Pipeline (the measurements of each step, its effect on the components of an element, and the ordering
-// constraints between steps), its output a Plan (an order with reasons and predictions). The dispatcher tries a plan before it adopts it.
+// function. Its input is a Pipeline: the measurements of each step, its effect on the components of an element, and the ordering
+// constraints between steps. Its output is a Plan: an order with reasons and predictions. Both policies order each section by itself:
+// the steps between two fixed steps. The dispatcher tries a plan before it adopts it.
 //
 // Files: pipeline.go has input and output, paper.go the policy Paper, cost.go the policy Cost and its cost model, search.go the search for
 // the cheapest order, predict.go the prediction for a given order. testdata has scripts of pipelines and the expected plans.
