@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from pecan._src import checks, errors
@@ -16,7 +18,6 @@ DEFAULT_DISPATCHER_TIMEOUT_S = 10.0
 DEFAULT_OUTAGE_TIMEOUT_S = 60.0
 #: Size of the largest element that a worker can send.
 MAX_ELEMENT_BYTES = 2 << 30
-
 
 
 class ShardingPolicy(enum.IntEnum):
@@ -70,6 +71,7 @@ def as_policy(value: Any) -> ShardingPolicy | None:
 
 
 def _mode_and_sharding(processing_mode: Any, sharding: Any, deterministic: bool) -> tuple[str, str]:
+    """Returns the mode and the lower-case name of the policy. Raises if two arguments contradict each other."""
     policy = as_policy(processing_mode)
     mode = processing_mode if policy is None else None
     if mode is not None and mode not in GUARANTEES:
@@ -237,7 +239,7 @@ def read_options(
     order: Any,
     order_tolerance: Any,
 ) -> ReadOptions:
-    """Checks the user's arguments and returns them in one form."""
+    """Checks the user's arguments and returns them in one form. Raises a PecanError that names a wrong one."""
     mode, policy = _mode_and_sharding(processing_mode, sharding, checks.flag("deterministic", deterministic))
     name = checks.name("job_name", job_name)
     _consumers(consumer_index, num_consumers, name)
@@ -282,6 +284,14 @@ def read_options(
         dispatcher_timeout_s=call,
         outage_timeout_s=outage,
     )
+
+
+_PARAMETERS = tuple(inspect.signature(read_options).parameters)
+
+
+def from_parameters(values: Mapping[str, Any]) -> ReadOptions:
+    """Calls `read_options` with the values of the same names, such as the `locals()` of a public function."""
+    return read_options(**{name: values[name] for name in _PARAMETERS})
 
 
 def _target_workers(value: Any) -> None:

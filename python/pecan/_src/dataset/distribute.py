@@ -115,27 +115,7 @@ def distribute(
             `NotImplementedError`, `ConnectionError`, ...).
     """
     service, processing_mode = _arguments(service, positional, processing_mode)
-    chosen = options.read_options(
-        processing_mode=processing_mode,
-        sharding=sharding,
-        deterministic=deterministic,
-        allow_nondeterministic=allow_nondeterministic,
-        job_name=job_name,
-        consumer_index=consumer_index,
-        num_consumers=num_consumers,
-        max_outstanding_requests=max_outstanding_requests,
-        data_transfer_protocol=data_transfer_protocol,
-        compression=compression,
-        cross_trainer_cache=cross_trainer_cache,
-        target_workers=target_workers,
-        max_outstanding_bytes=max_outstanding_bytes,
-        max_element_bytes=max_element_bytes,
-        payload_checksum=payload_checksum,
-        dispatcher_timeout_s=dispatcher_timeout_s,
-        seed=seed,
-        order=order,
-        order_tolerance=order_tolerance,
-    )
+    chosen = options.from_parameters(locals())
     target = None if service is None else checks.service_target(service)
     workers = options.local_workers(local_workers)
     if target is not None and workers is not None:
@@ -151,12 +131,15 @@ def distribute(
         graph = graphs.serialize(dataset, "distribute()", chosen)
         session = _session(target, workers, chosen.dispatcher_timeout_s)
         dataset_id = graphs.register(session, graph, chosen.compression, None)
-        # Nobody restarts a private dispatcher: after its death its readers fail, and the next call starts a cluster.
-        reading, kept = chosen, None if target is None else graph
-        if target is None:
-            patience = max(chosen.outage_timeout_s, options.DEFAULT_OUTAGE_TIMEOUT_S)
-            reading = dataclasses.replace(chosen, outage_timeout_s=patience)
-        return reader.read(session, dataset_id, dataset.element_spec, graph.specs, reading, graph.cardinality, kept)
+        if target is not None:
+            return reader.read(
+                session, dataset_id, dataset.element_spec, graph.specs, chosen, graph.cardinality, graph
+            )
+        # Nothing restarts a private dispatcher. After its death its readers fail, and the next call starts a new
+        # cluster, so its readers need no copy of the graph.
+        timeout = max(chosen.outage_timeout_s, options.DEFAULT_OUTAGE_TIMEOUT_S)
+        patient = dataclasses.replace(chosen, outage_timeout_s=timeout)
+        return reader.read(session, dataset_id, dataset.element_spec, graph.specs, patient, graph.cardinality)
 
     # serialize() refuses calls inside a tf.function. AutoGraph must not rewrite the function before that.
     apply.autograph_info__ = None  # type: ignore[attr-defined]
@@ -192,6 +175,7 @@ def _arguments(service: Any, positional: tuple[Any, ...], processing_mode: Any) 
 
 
 def _session(target: str | None, workers: int | None, timeout_s: float) -> Session:
+    """Returns the session with a service, or with the private cluster if `target` is None."""
     from pecan._src.client import native, session
     from pecan._src.servers import private_cluster
 
@@ -306,27 +290,7 @@ def from_dataset_id(
         NotFoundError: If no dataset has that id.
         InvalidGraphError: If `element_spec` does not match the dataset.
     """
-    chosen = options.read_options(
-        processing_mode=processing_mode,
-        sharding=sharding,
-        deterministic=deterministic,
-        allow_nondeterministic=allow_nondeterministic,
-        job_name=job_name,
-        consumer_index=consumer_index,
-        num_consumers=num_consumers,
-        max_outstanding_requests=max_outstanding_requests,
-        data_transfer_protocol=data_transfer_protocol,
-        compression=compression,
-        cross_trainer_cache=cross_trainer_cache,
-        target_workers=target_workers,
-        max_outstanding_bytes=max_outstanding_bytes,
-        max_element_bytes=max_element_bytes,
-        payload_checksum=payload_checksum,
-        dispatcher_timeout_s=dispatcher_timeout_s,
-        seed=seed,
-        order=order,
-        order_tolerance=order_tolerance,
-    )
+    chosen = options.from_parameters(locals())
     target = checks.service_target(service)
 
     import tensorflow as tf
