@@ -1,4 +1,4 @@
-"""Adds to the wheel what is not Python; everything else is in pyproject.toml."""
+"""Adds the compiled files to the wheel. All other settings are in pyproject.toml."""
 
 import pathlib
 import runpy
@@ -11,18 +11,18 @@ ROOT = pathlib.Path(__file__).resolve().parent
 
 
 class Binary(Distribution):
-    """Marks the wheel as made for one platform and one Python: the shared object is an extension."""
+    """Marks the wheel as specific to a platform and a Python version, because the shared object is an extension."""
 
     def has_ext_modules(self):
-        """Yes."""
+        """Returns True."""
         return True
 
 
 class BuildEverything(build_py):
-    """Builds the shared object and the programs into the package before it is collected."""
+    """Builds the shared object and the programs before it collects the files of the package."""
 
     def run(self):
-        """Builds, collects, and adds the licences of what was built in."""
+        """Builds, collects, and adds the licences of the compiled modules."""
         build = runpy.run_path(str(ROOT / "bindings" / "build.py"))
         binaries = [build["build_object"](), *build["build_programs"]()]
         super().run()

@@ -3,11 +3,11 @@
     python wheels/check.py dist/pecan-*.whl            # check
     python wheels/check.py --tag dist/pecan-*.whl      # check, and name the oldest system that it runs on
 
-The usual repair tools copy foreign libraries into a wheel. Here the only foreign ones are TensorFlow's, which must be
-the installed TensorFlow's own, so the wheel is checked instead: the object and the programs need the C library and
-TensorFlow, find TensorFlow beside the package, and name no path of the machine that built them; the wheel carries the
-licences of all that is compiled in. That is also why the wheel that `pip wheel` builds is tagged linux_x86_64, which
-promises nothing about other machines, until --tag has looked at it.
+The usual repair tools copy foreign libraries into a wheel. Pecan's only foreign libraries are TensorFlow's, which must
+come from the installed TensorFlow, so this program checks the wheel instead. The object and the programs need only the
+C library and TensorFlow, find TensorFlow next to the package, and contain no path of the building machine. The wheel
+has the licences of all compiled modules. `pip wheel` tags the wheel linux_x86_64, which guarantees nothing about other
+machines. --tag replaces that tag after the checks.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def problems(package: pathlib.Path) -> list[str]:
         if not needed(file) <= SYSTEM | TENSORFLOW:
             found.append(f"{file.name} needs {sorted(needed(file) - SYSTEM - TENSORFLOW)}")
         if run_paths(file) != [RUN_PATH]:
-            found.append(f"{file.name} looks for libraries in {run_paths(file)}, and not in {RUN_PATH}")
+            found.append(f"{file.name} looks for libraries in {run_paths(file)} instead of {RUN_PATH}")
     for name in PROGRAMS:
         file = package / "_bin" / name
         if not file.exists():
@@ -76,7 +76,7 @@ def problems(package: pathlib.Path) -> list[str]:
             continue
         if name == "pecan-worker":
             if not needed(file) <= SYSTEM | TENSORFLOW or run_paths(file) != [RUN_PATH]:
-                found.append(f"{name} needs {sorted(needed(file))}, looked for in {run_paths(file)}")
+                found.append(f"{name} needs {sorted(needed(file))} and looks for them in {run_paths(file)}")
         elif needed(file):
             found.append(f"{name} is not static: it needs {sorted(needed(file))}")
     return found
@@ -96,12 +96,12 @@ def machine_paths(package: pathlib.Path) -> list[str]:
 def unnamed_modules(package: pathlib.Path) -> list[str]:
     """Return the Go modules in an unpacked `pecan` directory whose licences the wheel lacks."""
     text = (package / licences.INSIDE).read_text() if (package / licences.INSIDE).exists() else ""
-    carried = set(text.splitlines())
+    included = set(text.splitlines())
     inside = licences.modules([*package.rglob("*.so"), *(package / "_bin").iterdir()])
     return [
-        f"it carries no licence of {path} {version}, which is inside"
+        f"it lacks the licence of {path} {version}, which it contains"
         for path, version in inside.items()
-        if f"{path} {version}" not in carried
+        if f"{path} {version}" not in included
     ]
 
 

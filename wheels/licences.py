@@ -2,9 +2,8 @@
 
     python wheels/licences.py OUTPUT FILE...
 
-Which modules those are is read from the binaries themselves, where Go's linker writes it, so the list cannot fall
-behind go.mod nor name what is not inside. Each distinct text appears once, below the modules that it covers. setup.py
-calls this when it builds a wheel.
+The list of modules comes from the binaries, where Go's linker writes it. It therefore has exactly the compiled modules.
+Each distinct text appears once, below the names of its modules. setup.py calls this when it builds a wheel.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 INSIDE = "_licenses/THIRD-PARTY.txt"
 NAMES = re.compile(r"(?i)^(licen[sc]e|copying|notice|patents)([._-].*)?$")
 HEAD = """Pecan's object and programs contain the Go modules below and Go's own runtime and library. Pecan itself is
-under the Apache License 2.0, which is also that of TensorFlow, whose graph messages and C API it is compiled with.
+under the Apache License 2.0, as is TensorFlow, whose graph messages and C API it is compiled with.
 """
 
 
 def modules(binaries: list[pathlib.Path]) -> dict[str, str]:
-    """Path and version of every module inside the binaries but our own.
+    """Return path and version of every Go module in the binaries, except Pecan itself.
 
-    Where go.mod replaces a module by another one, the other is what is inside.
+    If go.mod replaces a module with another one, the result has the replacement.
 
     Raises:
-        SystemExit: If a module is replaced by a directory, which has no version that could be named.
+        SystemExit: If a directory replaces a module. A directory has no version.
     """
     command = ["go", "version", "-m", *(binary.resolve() for binary in binaries)]
     out = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
@@ -43,8 +42,8 @@ def modules(binaries: list[pathlib.Path]) -> dict[str, str]:
             replaced = path
         elif path.startswith(("/", "./", "../")):
             raise SystemExit(
-                f"wheels/licences.py: {replaced} is replaced by the directory {path}, whose version and licences "
-                "cannot be looked up: replace it by a version of a module in go.mod"
+                f"wheels/licences.py: {replaced} is replaced by the directory {path}, which has no version and no "
+                "known licence: replace it with a version of a module in go.mod"
             )
         else:
             del found[replaced]
@@ -53,13 +52,13 @@ def modules(binaries: list[pathlib.Path]) -> dict[str, str]:
 
 
 def directories(inside: dict[str, str]) -> dict[str, pathlib.Path]:
-    """Where the source of each module lies, by its path and version; what is not at hand is downloaded.
+    """Return the source directory of each module, by "path version". Download the missing ones.
 
     Raises:
-        SystemExit: If a module cannot be had; all that cannot are named, with what Go says of each.
+        SystemExit: If modules cannot be downloaded. The message has Go's error for each of them.
     """
     wanted = [f"{path}@{version}" for path, version in sorted(inside.items())]
-    # The command fails when one module cannot be downloaded; the output of that module says so.
+    # The command fails if one module cannot be downloaded. The output of that module has the error.
     done = subprocess.run(["go", "mod", "download", "-json", *wanted], capture_output=True, text=True, cwd=ROOT)
     decoder, at, found, wrong = json.JSONDecoder(), 0, {}, []
     answer = done.stdout.rstrip()
@@ -73,21 +72,21 @@ def directories(inside: dict[str, str]) -> dict[str, pathlib.Path]:
     if done.returncode and not wrong:
         wrong.append(done.stderr.strip())
     if wrong:
-        raise SystemExit("\n".join(("wheels/licences.py: compiled modules cannot be had:", *wrong)))
+        raise SystemExit("\n".join(("wheels/licences.py: compiled modules cannot be downloaded:", *wrong)))
     return found
 
 
 def texts(directory: pathlib.Path) -> list[str]:
-    """Return the licences and notices of one module, including its subdirectories with code of others."""
+    """Return the licences and notices of one module, including those of third-party code in subdirectories."""
     files = (f for f in sorted(directory.rglob("*")) if NAMES.match(f.name) and f.is_file())
     return [f.read_text(errors="replace").strip() for f in files if not f.name.endswith((".go", ".py"))]
 
 
 def gather(binaries: list[pathlib.Path]) -> str:
-    """All of it as one text.
+    """Return all licences as one text.
 
     Raises:
-        SystemExit: If a module has no licence that could be found: such a thing must not be handed on.
+        SystemExit: If no licence of a module is found. A wheel without it must not be distributed.
     """
     go = json.loads(subprocess.run(["go", "env", "-json"], check=True, capture_output=True, text=True, cwd=ROOT).stdout)
     covered: dict[str, list[str]] = collections.defaultdict(list)

@@ -1,7 +1,6 @@
-"""Installs a wheel of Pecan into a new virtual environment, runs it there, with nothing but TensorFlow beside it, and
-takes it away again.
+"""Install a wheel of Pecan into a new virtual environment with TensorFlow only, run it, and uninstall it.
 
-python wheels/smoke.py dist/pecan-*.whl --tensorflow 2.18.1 --tensorflow 2.21.0
+    python wheels/smoke.py dist/pecan-*.whl --tensorflow 2.18.1 --tensorflow 2.21.0
 """
 
 from __future__ import annotations
@@ -61,14 +60,14 @@ def run(wheel: pathlib.Path, tensorflow: str) -> None:
         call(pip, "check")
         call(pip, "uninstall", "--quiet", "--yes", "pecan")
         left = [path for path in root.rglob("*pecan*") if path != wheel]
-        assert not left, f"left behind by pip uninstall: {left}"
+        assert not left, f"pip uninstall left files: {left}"
 
 
 def main() -> None:
     """Run the wheel with each TensorFlow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=pathlib.Path)
-    parser.add_argument("--tensorflow", action="append", help="version to try; several may be given")
+    parser.add_argument("--tensorflow", action="append", help="version to test; may be given several times")
     arguments = parser.parse_args()
     for version in arguments.tensorflow or ("2.18.1", "2.21.0"):
         run(arguments.wheel, version)

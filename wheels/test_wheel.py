@@ -22,14 +22,14 @@ def _load(name: str):
     return module
 
 
-licences = sys.modules["licences"] = _load("licences")  # which check imports as its neighbour
+licences = sys.modules["licences"] = _load("licences")  # check imports it by this name
 check = _load("check")
 
 
 pytestmark = pytest.mark.skipif(not (PACKAGE / "_bin").exists(), reason="nothing is built: run `make build`")
 
 
-def test_one_object_with_one_go_runtime_and_three_programs():
+def test_the_package_has_one_shared_object_and_three_programs():
     assert check.problems(PACKAGE) == []
 
 
@@ -70,36 +70,36 @@ def _program(directory: pathlib.Path, replacement: str) -> pathlib.Path:
     (directory / "other").mkdir()
     (directory / "other" / "go.mod").write_text("module example.com/other\n")
     (directory / "other" / "other.go").write_text("package other\n")
-    # From Go's cache: the replacement is a module that Pecan uses.
+    # Without a network: the replacement is a module that Pecan uses, so it is in Go's cache.
     environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOPROXY": "off", "GONOSUMDB": "*", "GOWORK": "off"}
     subprocess.run(["go", "build", "-o", "program", "."], cwd=directory, env=environment, check=True, timeout=300)
     return directory / "program"
 
 
-def test_a_module_that_is_replaced_is_not_inside(tmp_path):
+def test_the_licences_name_the_replacement_of_a_module(tmp_path):
     version = next(v for p, v in licences.modules(list((PACKAGE / "_bin").iterdir())).items() if p.endswith("/pflag"))
     program = _program(tmp_path / "program", f"github.com/spf13/pflag {version}")
     assert licences.modules([program]) == {"github.com/spf13/pflag": version}
     assert f"github.com/spf13/pflag {version}\n" in licences.gather([program])
 
 
-def test_a_module_that_is_replaced_by_a_directory_is_refused(tmp_path):
+def test_a_module_replaced_by_a_directory_is_refused(tmp_path):
     with pytest.raises(SystemExit, match=r"example.com/other is replaced by the directory ./other"):
         licences.gather([_program(tmp_path / "program", "./other")])
 
 
-def test_modules_that_cannot_be_had_are_named(monkeypatch):
+def test_modules_that_cannot_be_downloaded_are_named(monkeypatch):
     monkeypatch.setenv("GOPROXY", "off")
     with pytest.raises(SystemExit) as caught:
         licences.directories({"example.com/missing": "v1.2.3", "example.com/another": "v0.0.1"})
-    for words in ("cannot be had", "example.com/missing@v1.2.3", "example.com/another@v0.0.1"):
+    for words in ("cannot be downloaded", "example.com/missing@v1.2.3", "example.com/another@v0.0.1"):
         assert words in str(caught.value)
 
 
 def test_the_wheel_runs_in_a_clean_environment(tmp_path):
     """Install the wheel as a new user does, with build isolation.
 
-    Slow, and it downloads TensorFlow: asked for with PECAN_WHEEL_TENSORFLOW=2.18.1,2.21.0.
+    It is slow and downloads TensorFlow, so it runs only with PECAN_WHEEL_TENSORFLOW=2.18.1,2.21.0.
     """
     versions = os.environ.get("PECAN_WHEEL_TENSORFLOW")
     if not versions:

@@ -1,4 +1,4 @@
-"""Failures of the Go side become exceptions that both newcomers and users of tf.data service catch."""
+"""Errors of the Go code become exceptions of built-in classes and of the classes that tf.data service raises."""
 
 import json
 import pickle
@@ -8,7 +8,7 @@ import pytest
 from pecan._src import errors
 
 KINDS = {
-    # reason, code: classes that have to catch it
+    # (reason, code): classes of the exception
     ("GRAPH_PARSE", 3): (pecan.InvalidGraphError, ValueError),
     ("BAD_ARGUMENT", 3): (pecan.InvalidArgumentError, ValueError),
     ("JOB_MISMATCH", 3): (pecan.JobMismatchError, ValueError),
@@ -30,7 +30,7 @@ def _text(reason, code):
 
 
 @pytest.mark.parametrize(("reason", "code"), KINDS)
-def test_a_reason_becomes_its_exception(reason, code):
+def test_a_reason_code_selects_the_exception_class(reason, code):
     error = errors.from_text(_text(reason, code))
     for kind in (*KINDS[reason, code], pecan.PecanError):
         assert isinstance(error, kind)
@@ -38,7 +38,7 @@ def test_a_reason_becomes_its_exception(reason, code):
     assert str(error) == f"what, where, and the way out [pecan:{reason}]"
 
 
-def test_with_tensorflow_loaded_the_exception_is_tf_errors_too():
+def test_with_tensorflow_loaded_the_exception_is_also_of_a_class_of_tf_errors():
     import tensorflow as tf
 
     error = errors.from_text(_text("DATASET_UNKNOWN", 5))
@@ -52,5 +52,5 @@ def test_with_tensorflow_loaded_the_exception_is_tf_errors_too():
     assert (str(copy), copy.reason, isinstance(copy, tf.errors.NotFoundError)) == (str(error), "DATASET_UNKNOWN", True)
 
 
-def test_a_text_that_is_not_ours_is_kept():
+def test_a_text_in_another_format_becomes_the_message():
     assert str(errors.from_text("panic: oh")) == "panic: oh"

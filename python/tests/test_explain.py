@@ -1,4 +1,4 @@
-"""How explanations read, and what they make of an answer; tests/e2e/test_explain.py asks real dispatchers."""
+"""Explanations from recorded answers of a dispatcher. tests/e2e/test_explain.py asks real dispatchers."""
 
 import html.parser
 import json
@@ -9,7 +9,7 @@ import pecan
 import pytest
 from pecan._src.explain import explanation
 
-# Answers that were written down, and how pecanctl shows them.
+# Recorded answers, and the output of pecanctl for them.
 RECORDED = pathlib.Path(__file__).resolve().parents[2] / "service" / "cmd" / "pecanctl" / "testdata"
 NAMES = ("adopted", "piloted", "rolled_back", "refused", "off", "measuring")
 
@@ -20,17 +20,17 @@ def recorded(name: str) -> pecan.OrderExplanation:
 
 @pytest.mark.parametrize("width", [120, 60, 40])
 @pytest.mark.parametrize("name", NAMES)
-def test_it_reads_as_pecanctl_shows_it(name, width):
+def test_the_text_is_that_of_pecanctl(name, width):
     assert recorded(name).text(width) + "\n" == (RECORDED / f"explain_{name}.{width}.txt").read_text()
 
 
 @pytest.mark.parametrize(("columns", "width"), [(60, 60), (7, 40), (500, 120)])
-def test_the_terminal_says_how_wide_it_may_be(monkeypatch, columns, width):
+def test_the_text_fits_the_terminal(monkeypatch, columns, width):
     monkeypatch.setenv("COLUMNS", str(columns))
     assert str(recorded("adopted")) == recorded("adopted").text(width)
 
 
-def test_its_parts_can_be_computed_with():
+def test_the_attributes_have_the_values_of_the_answer():
     found = recorded("adopted")
     assert (found.order, found.tolerance, found.state) == ("auto", "approximate", "adopted")
     assert [(step.name, step.label) for step in found.moved] == [("MapDataset/_21", "random_crop")]
@@ -39,7 +39,7 @@ def test_its_parts_can_be_computed_with():
     crop = found.moved[0]
     assert (crop.registered_position, crop.planned_position, crop.elements, crop.traits[0]) == (2, 1, 4000, "reads 0")
     assert (crop.factor, crop.cpu_s) == pytest.approx((1 / 6, 1.5 / 4000))
-    # The batch is given 3800 elements, and gives 60.
+    # The batch step gets 3,800 elements and produces 60.
     assert found.steps[4].cpu_s == pytest.approx(0.9 / 3800)
     assert found.steps[4].bytes_out == pytest.approx(3800 * 4 * 150528 / 60)
     assert found.predicted_gain == pytest.approx(1 - 0.01482 / 0.02551)
@@ -50,7 +50,7 @@ def test_its_parts_can_be_computed_with():
     assert pickle.loads(pickle.dumps(found)) == found
 
 
-def test_what_is_not_known_is_none():
+def test_unknown_values_are_none():
     found = recorded("off")
     assert (found.order, found.tolerance, found.state, found.steps, found.moved) == ("off", "", "off", (), ())
     assert (found.predicted_gain, found.measured_gain, found.measured_interval) == (None, None, None)
@@ -64,20 +64,20 @@ def test_what_is_not_known_is_none():
 
 
 @pytest.mark.parametrize(
-    ("places", "moved"),
+    ("positions", "moved"),
     [
         ([], []), ([0], []), ([1, 0], [1]), ([1, 2, 0], [2]), ([2, 0, 1], [0]), ([0, 3, 1, 2], [1]),
         ([2, 1, 0], [1, 2]), ([1, 1], []), ([0, 5], []),
     ],
 )  # fmt: skip
-def test_the_fewest_steps_are_said_to_have_moved(places, moved):
-    steps = [{"node": str(number), "place": place} for number, place in enumerate(places)]
+def test_as_few_steps_as_possible_count_as_moved(positions, moved):
+    steps = [{"node": str(number), "place": position} for number, position in enumerate(positions)]
     found = explanation.from_response({"steps": steps})
     assert [step.registered_position for step in found.moved] == moved
 
 
 class Reader(html.parser.HTMLParser):
-    """What a browser would make of it."""
+    """Collects tags and texts as a browser parses them."""
 
     def __init__(self):
         super().__init__()
@@ -92,7 +92,7 @@ class Reader(html.parser.HTMLParser):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_in_a_notebook_is_taken_for_markup(name):
+def test_the_html_of_a_notebook_has_only_table_tags(name):
     reader = Reader()
     text = recorded(name)._repr_html_()
     reader.feed(text)
@@ -103,16 +103,16 @@ def test_nothing_in_a_notebook_is_taken_for_markup(name):
         assert step.label in reader.cells
 
 
-def test_a_name_that_is_markup_is_shown_as_it_is():
-    evil = "</td><script>alert('1')</script>&amp;\""
-    step = {"node": evil, "op": evil, "traits": [evil], "reason": evil}
-    answer = {"job_id": evil, "state": evil, "why": evil, "steps": [step], "trial": {"refused": evil + evil}}
+def test_markup_in_names_is_escaped():
+    markup = "</td><script>alert('1')</script>&amp;\""
+    step = {"node": markup, "op": markup, "traits": [markup], "reason": markup}
+    answer = {"job_id": markup, "state": markup, "why": markup, "steps": [step], "trial": {"refused": markup + markup}}
     reader = Reader()
     reader.feed(explanation.from_response(answer)._repr_html_())
     assert reader.tags == {"table", "tr", "td", "th"}
-    # Job, state, why; the two orders; the step and its trait, and the step and its reason.
-    assert reader.cells.count(evil) == 9
-    assert evil + evil in reader.cells
+    # Job, state and why; both orders; the step with its trait; the step with its reason.
+    assert reader.cells.count(markup) == 9
+    assert markup + markup in reader.cells
 
 
 MISTAKES = {
@@ -126,7 +126,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_refused_at_the_call(name):
+def test_invalid_arguments_raise_at_the_call(name):
     arguments, named, kind, words = MISTAKES[name]
     with pytest.raises(kind, match=words) as caught:
         pecan.explain(*arguments, **named)

@@ -1,4 +1,4 @@
-"""Importing Pecan costs nothing and changes nothing."""
+"""`import pecan` loads nothing large and changes no global state."""
 
 import json
 import pathlib
@@ -22,7 +22,7 @@ def _python(code: str) -> str:
     return result.stdout
 
 
-def test_import_loads_neither_tensorflow_nor_the_object_nor_starts_anything():
+def test_import_loads_no_tensorflow_and_no_shared_object_and_starts_no_thread():
     found = json.loads(
         _python(
             "import json, sys, threading, signal; before = signal.getsignal(signal.SIGINT)\n"
@@ -37,11 +37,11 @@ def test_import_loads_neither_tensorflow_nor_the_object_nor_starts_anything():
     assert found == {"modules": [], "object": False, "threads": 1, "handler": True}
 
 
-def test_public_names_are_there_and_documented():
+def test_public_names_exist_and_have_docstrings():
     for name in pecan.__all__:
         value = getattr(pecan, name)
         assert name == "__version__" or value.__doc__, name
 
 
-def test_the_package_says_that_it_is_typed():
+def test_the_package_is_marked_as_typed():
     assert (PACKAGE / "py.typed").exists()

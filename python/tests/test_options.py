@@ -1,4 +1,4 @@
-"""What distribute() and its relatives accept, and what they say to the rest: all before anything is contacted."""
+"""Checks of the arguments of distribute(), register_dataset() and from_dataset_id(), before any connection."""
 
 import enum
 import inspect
@@ -8,84 +8,84 @@ import pecan
 import pytest
 from pecan._src import checks, options
 
-# One row per mistake: what was given, the exception, and the words that show the way out.
+# For each mistake: the arguments, the exception, and a part of its message.
 MISTAKES = {
     "a lower-case policy": (dict(processing_mode="dynamic"), ValueError, "ShardingPolicy"),
     "a number for a policy": (dict(processing_mode=1), ValueError, "ShardingPolicy"),
-    "a policy that is none": (dict(sharding="exactly_once"), ValueError, "sharding should be"),
+    "a sharding that is not a policy": (dict(sharding="exactly_once"), ValueError, "sharding should be"),
     "two policies": (
         dict(processing_mode=pecan.ShardingPolicy.FILE, sharding=pecan.ShardingPolicy.DATA),
         ValueError,
         "give one of them",
     ),
-    "off and each element once": (
+    "off, and each element once": (
         dict(processing_mode="exactly_once", sharding=pecan.ShardingPolicy.OFF),
         ValueError,
         "once per worker",
     ),
-    "off and a division": (
+    "off, and a policy that divides": (
         dict(processing_mode="off", sharding=pecan.ShardingPolicy.FILE),
         ValueError,
         "divides it",
     ),
-    "off and one order": (
+    "off, and deterministic": (
         dict(processing_mode="parallel_epochs", deterministic=True),
         ValueError,
         "deterministic=True",
     ),
-    "a policy of off and one order": (
+    "sharding off, and deterministic": (
         dict(sharding=pecan.ShardingPolicy.OFF, deterministic=True),
         ValueError,
         "ShardingPolicy.OFF does not",
     ),
     "a number for a flag": (dict(deterministic=1), TypeError, "True or False"),
-    "a word for another": (dict(allow_nondeterministic="yes"), TypeError, "True or False"),
+    "a string for a flag": (dict(allow_nondeterministic="yes"), TypeError, "True or False"),
     "num_consumers alone": (dict(num_consumers=2, job_name="j"), ValueError, "both"),
     "consumer_index alone": (dict(consumer_index=0, job_name="j"), ValueError, "both"),
     "num_consumers without job_name": (dict(consumer_index=0, num_consumers=2), ValueError, "job_name"),
     "consumer_index too high": (dict(consumer_index=2, num_consumers=2, job_name="j"), ValueError, "from 0 to 1"),
-    "no consumers": (dict(consumer_index=0, num_consumers=0, job_name="j"), ValueError, "above 0"),
+    "zero consumers": (dict(consumer_index=0, num_consumers=0, job_name="j"), ValueError, "above 0"),
     "coordinated reads": (
         dict(consumer_index=0, num_consumers=2, job_name="j"),
         NotImplementedError,
         "not supported yet",
     ),
     "a cross-trainer cache": (dict(cross_trainer_cache=object()), NotImplementedError, "cross_trainer_cache"),
-    "workers of another kind": (dict(target_workers="foo"), ValueError, "target_workers"),
+    "an unknown kind of workers": (dict(target_workers="foo"), ValueError, "target_workers"),
     "workers in this process": (dict(target_workers="local"), NotImplementedError, "shared memory"),
-    "no requests at all": (dict(max_outstanding_requests=0), ValueError, "positive"),
+    "zero requests": (dict(max_outstanding_requests=0), ValueError, "positive"),
     "a negative number of requests": (dict(max_outstanding_requests=-5), ValueError, "positive"),
     "a request and a half": (dict(max_outstanding_requests=1.5), TypeError, "integer"),
-    "no memory": (dict(max_outstanding_bytes=0), ValueError, "above 0"),
-    "more memory than there is": (dict(max_outstanding_bytes=1 << 70), ValueError, "at most"),
+    "zero bytes": (dict(max_outstanding_bytes=0), ValueError, "above 0"),
+    "more bytes than an int64 holds": (dict(max_outstanding_bytes=1 << 70), ValueError, "at most"),
     "an unknown protocol": (dict(data_transfer_protocol="foo"), ValueError, "tcp"),
     "an unknown compression": (dict(compression="zip"), ValueError, "snappy"),
     "an empty job name": (dict(job_name=""), ValueError, "must not be empty"),
     "a number for a job name": (dict(job_name=7), ValueError, "must be a string"),
     "a seed that does not fit": (dict(seed=1 << 64), ValueError, "64 bits"),
-    "a text for a seed": (dict(seed="7"), TypeError, "integer"),
-    "no timeout": (dict(dispatcher_timeout_s=0), ValueError, "above 0"),
-    "an endless timeout": (dict(dispatcher_timeout_s=float("inf")), ValueError, "finite"),
-    "a timeout that is no number": (dict(dispatcher_timeout_s=float("nan")), ValueError, "finite"),
+    "a string for a seed": (dict(seed="7"), TypeError, "integer"),
+    "a timeout of zero": (dict(dispatcher_timeout_s=0), ValueError, "above 0"),
+    "an infinite timeout": (dict(dispatcher_timeout_s=float("inf")), ValueError, "finite"),
+    "a timeout of NaN": (dict(dispatcher_timeout_s=float("nan")), ValueError, "finite"),
     "elements above 2 GiB": (dict(max_element_bytes=(2 << 30) + 1), ValueError, "2 GiB"),
-    "no local workers": (dict(local_workers=0), ValueError, "above 0"),
-    "an order that is none": (dict(order="on"), ValueError, "'off', 'auto', 'paper'"),
-    "a flag for an order": (dict(order=True), ValueError, "'off', 'auto', 'paper'"),
-    "a tolerance that is none": (dict(order_tolerance=0.1), ValueError, "'approximate', 'exact', 'any'"),
-    "the paper's order within bounds": (dict(order="paper", order_tolerance="exact"), ValueError, "leave `order_tol"),
-    "local workers of a running service": (dict(service="h:1", local_workers=2), ValueError, "private cluster"),
+    "zero local workers": (dict(local_workers=0), ValueError, "above 0"),
+    "an unknown order": (dict(order="on"), ValueError, "'off', 'auto', 'paper'"),
+    "a boolean for an order": (dict(order=True), ValueError, "'off', 'auto', 'paper'"),
+    "a number for a tolerance": (dict(order_tolerance=0.1), ValueError, "'approximate', 'exact', 'any'"),
+    "paper with a tolerance": (dict(order="paper", order_tolerance="exact"), ValueError, "leave `order_tol"),
+    "local workers with a running service": (dict(service="h:1", local_workers=2), ValueError, "private cluster"),
     "a number for a service": (dict(service=7), ValueError, "must be a string"),
     "an empty service": (dict(service=""), ValueError, "must not be empty"),
     "two protocols": (dict(service="pecan://a://b:1"), ValueError, "multiple"),
     "tf.data service's protocol": (dict(service="grpc://a:1"), ValueError, "pecan://host:port"),
     "no port": (dict(service="localhost"), ValueError, "host:port"),
-    "a port that is none": (dict(service="localhost:70000"), ValueError, "65535"),
+    "a port above 65535": (dict(service="localhost:70000"), ValueError, "65535"),
     "a processing mode for a service": (dict(service="exactly_once"), ValueError, "processing_mode='exactly_once'"),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_refused_at_the_call(name):
+def test_invalid_arguments_raise_at_the_call(name):
     arguments, kind, words = MISTAKES[name]
     with pytest.raises(kind, match=words.replace("(", r"\(")) as caught:
         pecan.distribute(**arguments)
@@ -95,13 +95,13 @@ def test_a_mistake_is_refused_at_the_call(name):
 @pytest.mark.parametrize(
     "name", [n for n in MISTAKES if "local workers" not in n and n != "a processing mode for a service"]
 )
-def test_from_dataset_id_refuses_the_same(name):
+def test_from_dataset_id_refuses_the_same_arguments(name):
     arguments, kind, _ = MISTAKES[name]
     with pytest.raises(kind):
         pecan.from_dataset_id(**{"processing_mode": None, "service": "h:1", "dataset_id": "x", **arguments})
 
 
-def test_register_dataset_refuses_ids_that_are_no_strings():
+def test_register_dataset_refuses_ids_that_are_not_strings():
     with pytest.raises(TypeError, match="dataset_id"):
         pecan.register_dataset("h:1", None, dataset_id=7)
     with pytest.raises(ValueError, match="must not be empty"):
@@ -109,7 +109,7 @@ def test_register_dataset_refuses_ids_that_are_no_strings():
 
 
 class Elsewhere:
-    """TensorFlow's enumeration, which is recognised by its names."""
+    """An enumeration with TensorFlow's names, which is recognised by them."""
 
     class ShardingPolicy(enum.IntEnum):
         OFF = 0
@@ -124,20 +124,20 @@ ALL = dict(
 )  # fmt: skip
 
 MODES = {
-    "nothing": (dict(), "exactly_once", "unspecified"),
+    "defaults": (dict(), "exactly_once", "unspecified"),
     "parallel epochs": (dict(processing_mode="parallel_epochs"), "off", "off"),
     "distributed epoch": (dict(processing_mode="distributed_epoch"), "exactly_once", "dynamic"),
     "TensorFlow's policy": (dict(processing_mode=Elsewhere.ShardingPolicy.DYNAMIC), "exactly_once", "dynamic"),
     "TensorFlow's off": (dict(processing_mode=Elsewhere.ShardingPolicy.OFF), "off", "off"),
-    "our off": (dict(processing_mode="off"), "off", "off"),
+    "Pecan's off": (dict(processing_mode="off"), "off", "off"),
     "a policy as sharding": (dict(sharding=pecan.ShardingPolicy.FILE_OR_DATA), "exactly_once", "file_or_data"),
-    "one order": (dict(deterministic=True), "deterministic", "unspecified"),
-    "one order, by files": (
+    "deterministic": (dict(deterministic=True), "deterministic", "unspecified"),
+    "deterministic, by files": (
         dict(deterministic=True, processing_mode=pecan.ShardingPolicy.FILE),
         "deterministic",
         "file",
     ),
-    "a promise and a policy": (
+    "a guarantee and a policy": (
         dict(processing_mode="at_most_once", sharding=pecan.ShardingPolicy.DYNAMIC),
         "at_most_once",
         "dynamic",
@@ -168,7 +168,7 @@ def test_order_and_tolerance(order, tolerance, chosen):
     assert (options_.order, options_.order_tolerance) == chosen
 
 
-def test_deterministic_elements_are_the_same_to_the_last_bit_unless_somebody_wants_less():
+def test_the_default_tolerance_of_deterministic_mode_is_exact():
     for order, tolerance, meant in [
         ("auto", None, "exact"),
         ("auto", "approximate", "approximate"),
@@ -178,12 +178,12 @@ def test_deterministic_elements_are_the_same_to_the_last_bit_unless_somebody_wan
         assert chosen.order_tolerance == meant
 
 
-def test_nobody_gets_another_order_unasked():
+def test_the_default_order_is_auto_everywhere():
     defaults = [inspect.signature(f).parameters["order"].default for f in (pecan.distribute, pecan.from_dataset_id)]
     assert [*defaults, options.ReadOptions().order] == [options.DEFAULT_ORDER] * 3 == ["auto"] * 3
 
 
-def test_forms_of_the_same_thing():
+def test_equivalent_forms_of_a_value_give_the_same_option():
     assert options.compression_name("AUTO") == "auto"
     assert options.compression_name(None) == "none"
     assert checks.service_target("pecan://host:1") == checks.service_target(("pecan", "host:1")) == "host:1"
@@ -192,7 +192,7 @@ def test_forms_of_the_same_thing():
     assert options.read_options(**{**ALL, "max_outstanding_requests": -1}).max_outstanding_requests is None
 
 
-def test_numbers_and_flags_of_numpy_are_taken_as_pythons():
+def test_numbers_and_booleans_of_numpy_are_accepted():
     for kind in (numpy.float32, numpy.float64, numpy.int64):
         chosen = options.read_options(**{**ALL, "dispatcher_timeout_s": kind(5)})
         assert (chosen.dispatcher_timeout_s, type(chosen.dispatcher_timeout_s)) == (5, float)
@@ -208,7 +208,7 @@ def test_numbers_and_flags_of_numpy_are_taken_as_pythons():
         checks.seconds("dispatcher_timeout_s", numpy.True_)
 
 
-def test_calls_written_for_tf_data_service():
+def test_the_argument_order_of_tf_data_service_is_accepted():
     assert callable(pecan.distribute("distributed_epoch", "host:1"))
     assert callable(pecan.distribute(pecan.ShardingPolicy.OFF, "host:1", job_name="j"))
     assert callable(pecan.distribute(processing_mode=pecan.ShardingPolicy.OFF, service="host:1"))

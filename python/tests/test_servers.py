@@ -1,4 +1,4 @@
-"""Configuration of servers: checked when it is made, and turned into flags."""
+"""Configurations of servers: checked at construction, and converted to flags."""
 
 import dataclasses
 import time
@@ -13,10 +13,10 @@ MISTAKES = {
         "work_dir",
     ),
     "a port too high": (lambda: pecan.DispatcherConfig(port=70000), ValueError, "65535"),
-    "a port that is a text": (lambda: pecan.DispatcherConfig(port="5050"), TypeError, "integer"),
-    "an address for a list": (lambda: pecan.DispatcherConfig(worker_addresses="a:1"), TypeError, "list"),
+    "a port that is a string": (lambda: pecan.DispatcherConfig(port="5050"), TypeError, "integer"),
+    "a string for a list": (lambda: pecan.DispatcherConfig(worker_addresses="a:1"), TypeError, "list"),
     "a number for an address": (lambda: pecan.DispatcherConfig(worker_addresses=[5]), TypeError, "string"),
-    "a number for addresses": (lambda: pecan.DispatcherConfig(worker_addresses=5), TypeError, "list"),
+    "a number for a list": (lambda: pecan.DispatcherConfig(worker_addresses=5), TypeError, "list"),
     "an address with a space": (lambda: pecan.DispatcherConfig(worker_addresses=["bad addr"]), ValueError, "bad addr"),
     "an address with two ports": (lambda: pecan.DispatcherConfig(worker_addresses=["a:1:2"]), ValueError, "a:1:2"),
     "two addresses in one": (lambda: pecan.DispatcherConfig(worker_addresses=["a:1,b:2"]), ValueError, "a:1,b:2"),
@@ -25,8 +25,8 @@ MISTAKES = {
     "a directory with a NUL": (lambda: pecan.DispatcherConfig(work_dir="a\0b"), ValueError, "NUL"),
     "a timeout below a heartbeat": (lambda: pecan.DispatcherConfig(worker_timeout_ms=1), ValueError, "100"),
     "a timeout near 2**63": (lambda: pecan.DispatcherConfig(worker_timeout_ms=2**63 - 1), ValueError, "ten years"),
-    "a collection near 2**63": (lambda: pecan.DispatcherConfig(job_gc_timeout_ms=2**63 - 1), ValueError, "ten years"),
-    "a collection of NaN": (lambda: pecan.DispatcherConfig(job_gc_timeout_ms=float("nan")), TypeError, "integer"),
+    "a job timeout near 2**63": (lambda: pecan.DispatcherConfig(job_gc_timeout_ms=2**63 - 1), ValueError, "ten years"),
+    "a job timeout of NaN": (lambda: pecan.DispatcherConfig(job_gc_timeout_ms=float("nan")), TypeError, "integer"),
     "a worker's timeout near 2**63": (
         lambda: pecan.WorkerConfig("h:1", dispatcher_timeout_ms=2**63 - 1),
         ValueError,
@@ -38,46 +38,46 @@ MISTAKES = {
         ValueError,
         "`worker_address` 'h'",
     ),
-    "a timeout of nothing": (lambda: pecan.DispatcherConfig(worker_timeout_ms=0), ValueError, "above 0"),
+    "a timeout of zero": (lambda: pecan.DispatcherConfig(worker_timeout_ms=0), ValueError, "above 0"),
     "an unknown level": (lambda: pecan.DispatcherConfig(log_level="loud"), ValueError, "log_level"),
-    "an address for a host": (lambda: pecan.DispatcherConfig(host="a:1"), ValueError, "host"),
-    "a number as an address": (lambda: pecan.WorkerConfig("h:1", worker_address=5), TypeError, "`worker_address`"),
+    "a host with a port": (lambda: pecan.DispatcherConfig(host="a:1"), ValueError, "host"),
+    "an address of 5": (lambda: pecan.WorkerConfig("h:1", worker_address=5), TypeError, "`worker_address`"),
     "no dispatcher": (lambda: pecan.WorkerConfig(), ValueError, "dispatcher_address"),
     "a dispatcher without port": (lambda: pecan.WorkerConfig("localhost"), ValueError, "host:port"),
-    "a port that is not known yet": (lambda: pecan.WorkerConfig("a:1", "localhost:%port%"), ValueError, "%port%"),
-    "no streams": (lambda: pecan.WorkerConfig("a:1", max_streams=0), ValueError, "above 0"),
+    "%port% without a port": (lambda: pecan.WorkerConfig("a:1", "localhost:%port%"), ValueError, "%port%"),
+    "zero streams": (lambda: pecan.WorkerConfig("a:1", max_streams=0), ValueError, "above 0"),
     "a reserve without a directory": (
         lambda: pecan.DispatcherConfig(work_dir_reserve_bytes=5),
         ValueError,
         "without a work_dir",
     ),
-    "a reserve below nothing": (
+    "a negative reserve": (
         lambda: pecan.DispatcherConfig(work_dir="/w", work_dir_reserve_bytes=-1),
         ValueError,
         "from 0",
     ),
-    "datasets forgotten at once": (lambda: pecan.DispatcherConfig(dataset_timeout_ms=0), ValueError, "above 0"),
+    "a dataset timeout of zero": (lambda: pecan.DispatcherConfig(dataset_timeout_ms=0), ValueError, "above 0"),
     "metrics on port 70000": (lambda: pecan.DispatcherConfig(metrics_port=70000), ValueError, "`metrics_port`"),
-    "metrics on a text": (lambda: pecan.WorkerConfig("a:1", metrics_port="80"), TypeError, "`metrics_port`"),
-    "a flag that is a text": (lambda: pecan.WorkerConfig("a:1", cache_compress="yes"), TypeError, "cache_compress"),
+    "a string for metrics": (lambda: pecan.WorkerConfig("a:1", metrics_port="80"), TypeError, "`metrics_port`"),
+    "a flag that is a string": (lambda: pecan.WorkerConfig("a:1", cache_compress="yes"), TypeError, "cache_compress"),
     "an empty cache": (lambda: pecan.WorkerConfig("a:1", cache_dir=""), ValueError, "`cache_dir`"),
     "a number for checkpoints": (lambda: pecan.WorkerConfig("a:1", checkpoint_dir=5), TypeError, "`checkpoint_dir`"),
-    "no time between checkpoints": (lambda: pecan.WorkerConfig("a:1", checkpoint_interval_ms=0), ValueError, "above 0"),
-    "a share of nothing": (lambda: pecan.WorkerConfig("a:1", checkpoint_share=0), ValueError, "above 0"),
+    "an interval of zero": (lambda: pecan.WorkerConfig("a:1", checkpoint_interval_ms=0), ValueError, "above 0"),
+    "a share of zero": (lambda: pecan.WorkerConfig("a:1", checkpoint_share=0), ValueError, "above 0"),
     "a share of NaN": (lambda: pecan.WorkerConfig("a:1", checkpoint_share=float("nan")), ValueError, "above 0"),
-    "a share that is a text": (lambda: pecan.WorkerConfig("a:1", checkpoint_share="1"), TypeError, "number"),
-    "no time for orphans": (lambda: pecan.WorkerConfig("a:1", cache_orphan_after_ms=0), ValueError, "above 0"),
-    "a drain below nothing": (lambda: pecan.WorkerConfig("a:1", drain_timeout_ms=-1), ValueError, "from 0"),
+    "a share that is a string": (lambda: pecan.WorkerConfig("a:1", checkpoint_share="1"), TypeError, "number"),
+    "an orphan timeout of zero": (lambda: pecan.WorkerConfig("a:1", cache_orphan_after_ms=0), ValueError, "above 0"),
+    "a negative drain timeout": (lambda: pecan.WorkerConfig("a:1", drain_timeout_ms=-1), ValueError, "from 0"),
     "shared memory of 2**63": (lambda: pecan.WorkerConfig("a:1", shared_memory_bytes=2**63), ValueError, "2\\*\\*63"),
-    "no threads": (lambda: pecan.WorkerConfig("a:1", threads=0), ValueError, "above 0"),
-    "a config of the other kind": (lambda: pecan.WorkerServer(pecan.DispatcherConfig()), TypeError, "WorkerConfig"),
-    "no config for a worker": (lambda: pecan.DispatchServer(pecan.WorkerConfig("a:1")), TypeError, "DispatcherConfig"),
+    "zero threads": (lambda: pecan.WorkerConfig("a:1", threads=0), ValueError, "above 0"),
+    "the wrong configuration": (lambda: pecan.WorkerServer(pecan.DispatcherConfig()), TypeError, "WorkerConfig"),
+    "a WorkerConfig": (lambda: pecan.DispatchServer(pecan.WorkerConfig("a:1")), TypeError, "DispatcherConfig"),
     "a negative number of workers": (lambda: pecan.LocalCluster(-1), ValueError, "above 0"),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_refused(name):
+def test_invalid_configurations_raise(name):
     make, kind, words = MISTAKES[name]
     with pytest.raises(kind, match=words) as caught:
         make()
@@ -85,11 +85,11 @@ def test_a_mistake_is_refused(name):
 
 
 @pytest.mark.parametrize("address", ["a", "a.b-c:1", "10.0.0.1", "10.0.0.1:65535", "::1", "[fe80::1]:5"])
-def test_worker_addresses_of_every_kind_are_taken(address):
+def test_worker_addresses_of_every_form_are_accepted(address):
     assert address in pecan.DispatcherConfig(worker_addresses=(address,)).arguments()
 
 
-def test_configurations_do_not_change():
+def test_configurations_are_immutable():
     with pytest.raises(dataclasses.FrozenInstanceError):
         pecan.DispatcherConfig().port = 1
 
@@ -127,7 +127,7 @@ def test_every_field_of_a_configuration_becomes_a_flag():
     ]  # fmt: skip
 
 
-def test_a_stopped_cluster_is_missed_at_once():
+def test_distribute_fails_fast_for_a_stopped_cluster():
     tf = pytest.importorskip("tensorflow")
     cluster = pecan.LocalCluster(workers=0)
     target = cluster.target
@@ -138,7 +138,7 @@ def test_a_stopped_cluster_is_missed_at_once():
     assert time.monotonic() - began < 5
 
 
-def test_a_dispatcher_in_the_place_of_a_stopped_one_is_found():
+def test_a_new_dispatcher_at_the_address_of_a_stopped_one_is_used():
     tf = pytest.importorskip("tensorflow")
     cluster = pecan.LocalCluster(workers=0)
     cluster.stop()
@@ -149,6 +149,6 @@ def test_a_dispatcher_in_the_place_of_a_stopped_one_is_found():
 
 
 @pytest.mark.parametrize(("number", "kind"), [(0, ValueError), (-1, ValueError), ("two", TypeError)])
-def test_a_number_of_workers_that_cannot_be_started_is_refused(number, kind):
+def test_add_workers_refuses_invalid_numbers(number, kind):
     with pecan.LocalCluster(workers=0) as cluster, pytest.raises(kind, match="`number`"):
         cluster.add_workers(number)

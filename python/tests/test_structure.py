@@ -1,4 +1,4 @@
-"""Elements are taken apart into plain tensors and put together again, inside tf.data as it is done for real."""
+"""Elements are flattened to plain tensors and packed again, in maps of a real dataset."""
 
 import collections
 import os
@@ -50,7 +50,7 @@ DATASETS = {
 
 
 def plain(value):
-    """An element as Python values."""
+    """Returns an element as Python values."""
     if value is None:
         return None
     if isinstance(value, tf.RaggedTensor):
@@ -75,7 +75,7 @@ def elements(dataset):
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_apart_and_together(name):
+def test_flatten_and_pack_return_the_same_elements(name):
     dataset = DATASETS[name]()
     shape = structure.Structure(dataset.element_spec)
     flat = dataset.map(shape.flatten)
@@ -87,12 +87,12 @@ def test_apart_and_together(name):
 
 
 @pytest.mark.parametrize("name", [n for n in DATASETS if "own" not in n])
-def test_the_spec_survives_registration(name):
+def test_decode_spec_returns_the_encoded_spec(name):
     spec = DATASETS[name]().element_spec
     assert structure.decode_spec(structure.encode_spec(spec)) == spec
 
 
-def test_plain_elements_need_no_map():
+def test_only_composite_elements_need_maps():
     assert not structure.Structure(DATASETS["a dict out of order"]().element_spec).composite
     assert structure.Structure(DATASETS["nothing between"]().element_spec).composite
 
@@ -104,6 +104,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_travel_is_refused(name):
+def test_components_that_workers_cannot_send_are_refused(name):
     with pytest.raises(pecan.UnsupportedError, match="cannot leave the process"):
         structure.Structure(REFUSED[name]().element_spec)
