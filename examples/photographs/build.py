@@ -1,8 +1,8 @@
 """Builds the demo's records: labelled crops of real photographs, JPEG-encoded, in many TFRecord files.
 
-The label of a crop is the photograph it was cut from. Everything is a function of the size and of the photographs'
-bytes: which rectangles are cut, their order in the files, their encoding. A finished set carries a `complete.json`
-with what it was made from; it is used again when that still fits, and made anew otherwise.
+The label of a crop is the number of its photograph. The crops, their order and their encoding depend only on the size
+and on the bytes of the photographs. A complete set has a file `complete.json` with the size and the photographs'
+hashes. Later runs use the set if these are the same, and else build it again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import tensorflow as tf
 from PIL import Image
 
 MARKER = "complete.json"
-# Changing what a record holds makes every earlier set stale.
+# Increase this number when the contents of a record change. It makes existing sets invalid.
 FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """How much the demo builds: `files` training files of `per_file` crops of `pixels` x `pixels`."""
+    """How much the demo builds: `files` training files with `per_file` crops of `pixels` x `pixels` each."""
 
     files: int
     per_file: int
@@ -49,7 +49,7 @@ SIZES = {
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """A finished set of records."""
+    """A complete set of records."""
 
     training: list[str]
     evaluation: list[str]
@@ -60,13 +60,13 @@ class Records:
 
 
 def records(size_name: str, root: pathlib.Path) -> Records:
-    """The records of that size under root, built if they are not there whole."""
+    """Returns the records of a size under `root`. Builds them if the set is incomplete."""
     size = SIZES[size_name]
     photographs = list(sources.built_in())
     if size.wallpapers:
         photographs += sources.wallpapers(root / "wallpapers")
     if len(photographs) < 2:
-        sys.exit("found no photographs: install scikit-learn and scikit-image (make demo does)")
+        sys.exit("found fewer than two photographs: install scikit-learn and scikit-image (make demo does)")
     recipe = {
         "format": FORMAT,
         "size": dataclasses.asdict(size),
@@ -98,7 +98,7 @@ def _is_complete(directory: pathlib.Path, recipe: dict) -> bool:
 
 
 def _build(directory: pathlib.Path, size: Size, photographs: list[tuple[str, pathlib.Path]], recipe: dict) -> None:
-    """Writes every file; the marker comes last, so a set that was cut short is made again."""
+    """Writes all files, and the marker last. A set from an interrupted run has no marker and is built again."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     pictures = [np.asarray(Image.open(path).convert("RGB")) for _, path in photographs]
@@ -118,7 +118,7 @@ def _build(directory: pathlib.Path, size: Size, photographs: list[tuple[str, pat
 
 
 def _write_file(path: pathlib.Path, size: Size, pictures: list[np.ndarray]) -> int:
-    """Writes one file of crops and gives its size in bytes."""
+    """Writes one file of crops. Returns its size in bytes."""
     chance = random.Random(f"{FORMAT}/{path.name}")
     labels = [i % len(pictures) for i in range(size.per_file)]
     chance.shuffle(labels)
@@ -129,7 +129,7 @@ def _write_file(path: pathlib.Path, size: Size, pictures: list[np.ndarray]) -> i
 
 
 def _crop(picture: np.ndarray, pixels: int, chance: random.Random) -> np.ndarray:
-    """A square of 30-80 % of the short side from anywhere in the picture, brought to the wanted size."""
+    """Returns a random square of 30-80 % of the shorter side, resized to `pixels` x `pixels`."""
     height, width = picture.shape[:2]
     side = int(min(height, width) * chance.uniform(0.3, 0.8))
     top, left = chance.randint(0, height - side), chance.randint(0, width - side)

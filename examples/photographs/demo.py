@@ -1,8 +1,8 @@
-"""Trains a small CNN on real photographs: once through Pecan's embedded cluster, once with plain local tf.data.
+"""Trains a small CNN on real photographs: once through Pecan's private cluster, once with local tf.data.
 
-    make demo                 # about three minutes on two cores after set-up
+    make demo                 # about three minutes on two cores after installation
     make demo SIZE=small      # a smoke test
-    make demo SIZE=large      # more photographs, more crops
+    make demo SIZE=large      # more photographs and more crops
 
 The two runs differ in one line: `dataset.apply(pecan.distribute())`.
 """
@@ -29,10 +29,15 @@ EPOCHS = 2
 
 @dataclasses.dataclass
 class Stopwatch:
-    """Counts the time of a training loop, and how much of it was spent waiting for the next batch.
+    """Measures the time of a training loop, and its waits for the next batch.
 
-    The clock stands still between epochs: now and then TensorFlow takes up to ten seconds to drop a finished iterator
-    (a thread of its autotuning sleeps on), which is neither run's doing.
+    It does not run between epochs. TensorFlow sometimes takes up to ten seconds to delete a finished iterator, because
+    a thread of its autotuning sleeps. That happens with and without Pecan.
+
+    Attributes:
+        spent_s: Seconds in the loop.
+        waited_s: Seconds in `next()`.
+        first_s: Seconds until the first batch.
     """
 
     spent_s: float = 0.0
@@ -40,7 +45,7 @@ class Stopwatch:
     first_s: float = 0.0
 
     def over(self, batches: Iterable) -> Iterator:
-        """Gives the batches on, with the clock running."""
+        """Yields the batches, and measures the time."""
         asked = time.perf_counter()
         iterator = iter(batches)
         while True:
@@ -58,7 +63,7 @@ class Stopwatch:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a run comes to."""
+    """The results of one run. Times are in seconds; `waited` is the share of time in `next()`."""
 
     name: str
     accuracy: float
@@ -69,7 +74,7 @@ class Result:
 
 
 def small_cnn(labels: int) -> keras.Model:
-    """Small on purpose: preparing an image costs more than learning from it, as with a fast accelerator."""
+    """Returns a small model. Preparing an image costs more than a training step, as with a fast accelerator."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
         [
@@ -90,7 +95,7 @@ def small_cnn(labels: int) -> keras.Model:
 
 
 def train(name: str, dataset: tf.data.Dataset, data: build.Records, evaluation: tf.data.Dataset) -> Result:
-    """Trains a fresh model for two epochs on the dataset and evaluates it."""
+    """Trains a new model on the dataset for two epochs, and evaluates it."""
     print(f"\n{name}")
     model = small_cnn(len(data.labels))
     warm_up(model)
@@ -112,7 +117,7 @@ def train(name: str, dataset: tf.data.Dataset, data: build.Records, evaluation: 
 
 
 def warm_up(model: keras.Model) -> None:
-    """Traces the training step, so that neither run pays for it; a step at learning rate 0 changes nothing."""
+    """Traces the training step before the measurement. A step with learning rate 0 does not change the weights."""
     rate = float(model.optimizer.learning_rate)
     model.optimizer.learning_rate = 0.0
     shape = (pipeline.BATCH, pipeline.PIXELS, pipeline.PIXELS, 3)
@@ -122,7 +127,7 @@ def warm_up(model: keras.Model) -> None:
 
 
 def table(results: list[Result], labels: int) -> str:
-    """The results, a column per run."""
+    """Returns the results as a table with one column per run."""
     rows = [
         ("accuracy on unseen crops", lambda r: f"{r.accuracy:.1%}"),
         ("images/s", lambda r: f"{r.images_per_s:,.0f}"),
@@ -140,9 +145,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=sorted(build.SIZES), default="medium", help="how much to build and train on")
     parser.add_argument(
-        "--data", type=pathlib.Path, default=pathlib.Path("demo-data"), help="where the records are kept"
+        "--data", type=pathlib.Path, default=pathlib.Path("demo-data"), help="directory of the records"
     )
-    parser.add_argument("--only", choices=("pecan", "local"), help="leave one of the two runs out")
+    parser.add_argument("--only", choices=("pecan", "local"), help="do only one of the two runs")
     arguments = parser.parse_args()
 
     data = build.records(arguments.size, arguments.data)

@@ -1,4 +1,4 @@
-"""The input pipeline of the demo: an ordinary tf.data chain, written as one would without any service."""
+"""The input pipeline of the demo: ordinary tf.data, as one writes it without any service."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BATCH = 64
 
 
 def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Encoded image and label of a record."""
+    """Returns the encoded image and the label of a record."""
     features = tf.io.parse_single_example(
         record, {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
     )
@@ -17,38 +17,38 @@ def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def decode(encoded: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Pixels of the encoded image."""
+    """Decodes the image to uint8 pixels of shape (height, width, 3)."""
     return tf.io.decode_jpeg(encoded, channels=3), label
 
 
 def random_crop(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """A random seven eighths of the side."""
+    """Crops a random square with seven eighths of the side."""
     side = tf.shape(image)[0] * 7 // 8
     return tf.image.random_crop(image, [side, side, 3]), label
 
 
 def random_flip(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Left for right, every second time."""
+    """Mirrors the image with probability 1/2."""
     return tf.image.random_flip_left_right(image), label
 
 
 def resize(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The size that the model takes."""
+    """Resizes the image to the input size of the model."""
     return tf.image.resize(image, [PIXELS, PIXELS], antialias=True), label
 
 
 def normalise(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Values around 0."""
+    """Scales the values to the range from -2 to 2."""
     return (image - 127.5) / 63.75, label
 
 
 def cast(image: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Half of the bytes, for the way to the trainer."""
+    """Casts to float16, which halves the bytes that the trainer receives."""
     return tf.cast(image, tf.float16), label
 
 
 def training(files: list[str]) -> tf.data.Dataset:
-    """Batches of augmented crops, in a new order each epoch."""
+    """Returns batches of augmented crops, in another order in each epoch."""
     dataset = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files), seed=7)
     dataset = dataset.interleave(tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=tf.data.AUTOTUNE)
     dataset = dataset.shuffle(512, seed=8)
@@ -58,7 +58,7 @@ def training(files: list[str]) -> tf.data.Dataset:
 
 
 def evaluation(files: list[str], examples: int) -> tf.data.Dataset:
-    """Batches of crops that training has not seen, without augmentation."""
+    """Returns batches of crops that are not in the training set, without augmentation."""
     dataset = tf.data.TFRecordDataset(files)
     for step in (parse, decode, resize, normalise, cast):
         dataset = dataset.map(step, num_parallel_calls=tf.data.AUTOTUNE)

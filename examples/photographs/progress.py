@@ -1,4 +1,4 @@
-"""Progress on one line of a terminal, or a line per tenth in a log."""
+"""Shows progress: one changing line on a terminal, or one line per tenth in a log."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 
 
 class Line:
-    """One thing that goes from 0 to 1."""
+    """The progress of one task, from 0 to 1."""
 
     def __init__(self) -> None:
         self._tenth = -1
 
     def show(self, share: float, text: str) -> None:
-        """Shows how far it has come; the share 1 ends the line."""
+        """Shows the finished share and a text. The share 1 ends the line."""
         if sys.stdout.isatty():
             filled = int(30 * share)
             end = "\n" if share >= 1 else ""

@@ -1,8 +1,8 @@
-"""The photographs of the demo: pictures that ship inside packages, so that nothing is fetched from picture sites.
+"""Finds the photographs of the demo. All of them are parts of packages.
 
-The sizes small and medium take the colour photographs inside scikit-learn and scikit-image. The size large adds
-photographs from Debian's wallpaper packages, which `apt-get download` brings and which are unpacked without being
-installed; where apt-get is missing or offline, large goes on with the built-in photographs and says so.
+The sizes small and medium use the colour photographs in scikit-learn and scikit-image. The size large adds photographs
+from Debian's wallpaper packages. `apt-get download` fetches the packages, and the demo unpacks them without installing
+them. If apt-get is missing or offline, the demo prints a line and uses only the built-in photographs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUILT_IN = (
     ("skimage", "data/retina.jpg"),
     ("skimage", "data/rocket.jpg"),
 )
-# Package → name of each photograph → where it lies in the package.
+# Package → name of each photograph → its path in the package.
 WALLPAPERS = {
     "mate-backgrounds": {
         name: f"usr/share/backgrounds/mate/nature/{name}.jpg"
@@ -65,7 +65,7 @@ WALLPAPERS = {
 
 
 def built_in() -> Iterator[tuple[str, pathlib.Path]]:
-    """Name and path of each photograph that is really inside the installed packages."""
+    """Yields name and path of each photograph in the installed packages."""
     for package, inside in BUILT_IN:
         path = pathlib.Path(str(importlib.resources.files(package))) / inside
         if path.is_file():
@@ -73,9 +73,9 @@ def built_in() -> Iterator[tuple[str, pathlib.Path]]:
 
 
 def wallpapers(cache: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
-    """Name and path of each photograph of Debian's wallpaper packages, unpacked under cache."""
+    """Yields name and path of each photograph in Debian's wallpaper packages, unpacked under `cache`."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        print("no apt-get here: going on with the photographs inside the Python packages")
+        print("apt-get is missing: using only the photographs in the Python packages")
         return
     for package, insides in WALLPAPERS.items():
         tree = cache / package
@@ -83,7 +83,7 @@ def wallpapers(cache: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
             try:
                 _unpack(package, tree)
             except (subprocess.SubprocessError, OSError) as error:
-                print(f"could not get {package} ({error}): going on without it")
+                print(f"could not download {package} ({error}): continuing without it")
                 continue
         for name, inside in insides.items():
             path = tree / inside
@@ -92,7 +92,7 @@ def wallpapers(cache: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
 
 
 def _unpack(package: str, tree: pathlib.Path) -> None:
-    """Downloads a package with apt-get and unpacks it; the tree appears whole or not at all."""
+    """Downloads a package with apt-get and unpacks it. The directory appears only when it is complete."""
     print(f"apt-get download {package}")
     scratch = tree.with_name(tree.name + ".part")
     shutil.rmtree(scratch, ignore_errors=True)
