@@ -90,7 +90,7 @@ def next_label(dataset: tf.data.Dataset) -> tf.data.Dataset:
         "arithmetic moves after the cast": ([CAST, NORMALISE, FLIP, TRIM], [4, 3, 1, 2]),
         "a function traced for smaller images moves first": ([TRIM, FLIP], [2, 1]),
         "a choice of values": ([CAST, NEAREST], [2, 1]),
-        "a rotation by nearest values": ([CAST, on_image(gen.turned("NEAREST"))], [2, 1]),
+        "a rotation by nearest values": ([CAST, on_image(gen.rotated("NEAREST"))], [2, 1]),
         "a branch": ([CAST, MAYBE_FLIP, TRIM], [3, 2, 1]),
         "a filter moves upstream": ([CAST, FLIP, odd], [3, 2, 1]),
         "another component": ([CAST, next_label, FLIP], [3, 2, 1]),
@@ -114,8 +114,8 @@ def test_a_step_for_any_size_moves_before_a_step_that_changes_the_size(ordergrap
     ("steps", "order", "why"),
     [
         ([CAST, on_image(lambda x: x + x)], [2, 1], "would compute with another type"),
-        ([CAST, on_image(gen.turned("BILINEAR"))], [2, 1], "would compute with another type"),
-        ([CAST, on_image(gen.turned("NEAREST", fill=300.0))], [2, 1], "would compute with another type"),
+        ([CAST, on_image(gen.rotated("BILINEAR"))], [2, 1], "would compute with another type"),
+        ([CAST, on_image(gen.rotated("NEAREST", fill=300.0))], [2, 1], "would compute with another type"),
         ([CAST, on_image(lambda x: tf.concat([x, tf.zeros([32, 32, 3])], 0))], [2, 1], "float"),
         ([on_image(lambda x: tf.reshape(tf.reshape(x, [1024, 3]), [32, 32, 3])), CROP], [2, 1], "traced for component 0"),
         ([CROP, GREY], [2, 1], "traced for component 0"),
@@ -142,7 +142,7 @@ def test_random_orders_that_traits_allow_give_the_same_elements(ordergraph, tmp_
     rng = random.Random(seed)
     size = rng.choice([32, None])
     steps = {
-        name: step for name, step in gen.picture_steps(size).items() if not name.startswith("opaque") and not name.endswith(DRAWN)
+        name: step for name, step in gen.image_steps(size).items() if not name.startswith("opaque") and not name.endswith(DRAWN)
     }
     compared = 0
     for _ in range(6):

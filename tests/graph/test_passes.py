@@ -14,7 +14,7 @@ import tensorflow as tf
 
 def commuting_pairs(ordergraph: pathlib.Path, tmp_path: pathlib.Path, size: int | None) -> tuple[list[str], list[tuple[int, int]]]:
     """The names of the steps, and the pairs that may change places."""
-    steps = gen.picture_steps(size)
+    steps = gen.image_steps(size)
 
     def images(i: tf.Tensor) -> tuple[tf.Tensor, ...]:
         rows = 32 if size else 20 + tf.cast(i, tf.int32)
@@ -38,7 +38,7 @@ def commuting_pairs(ordergraph: pathlib.Path, tmp_path: pathlib.Path, size: int 
 def test_steps_that_may_change_places_give_the_same_bits(ordergraph, tmp_path, size):
     names, pairs = commuting_pairs(ordergraph, tmp_path, size)
     assert len(pairs) > len(names) ** 2 / 12
-    steps = gen.picture_steps(size)
+    steps = gen.image_steps(size)
 
     def run(name: str, x: tf.Tensor) -> tf.Tensor:
         # A random step draws the same values at any position.

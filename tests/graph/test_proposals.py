@@ -230,7 +230,7 @@ def test_a_step_moves_if_that_saves_cpu_time(ordergraph, tmp_path, size, first, 
 
 
 REFUSED_BY_A_TRIAL: dict[str, tuple[Step, Step, str]] = {
-    "a rotation and a mirror": (on_image(gen.turned("BILINEAR"), "turns"), on_image(lambda x: x[:, ::-1], "mirrors"), "one reverses dimension 1"),
+    "a rotation and a mirror": (on_image(gen.rotated("BILINEAR"), "turns"), on_image(lambda x: x[:, ::-1], "mirrors"), "one reverses dimension 1"),
     "two random steps": (
         on_image(lambda x: tf.image.random_flip_left_right(x, seed=1), "flips"),
         on_image(lambda x: tf.image.random_crop(x, [32, 16, 3], seed=2), "crops"),
@@ -296,8 +296,8 @@ def test_the_published_policy_moves_what_its_authors_moved(ordergraph, tmp_path)
     dataset = D.from_tensor_slices((files, tf.range(4))).map(decode, name="decode")
     for name, step in {
         "flip": tf.image.random_flip_left_right,
-        "rotate": gen.turned("BILINEAR"),
-        "shear": gen.turned("BILINEAR"),
+        "rotate": gen.rotated("BILINEAR"),
+        "shear": gen.rotated("BILINEAR"),
         "resize": lambda x: tf.image.resize(x, [224, 224]),
         "mean": lambda x: x - tf.constant([1.0, 2.0, 3.0]),
     }.items():
@@ -358,8 +358,8 @@ def test_a_cast_to_floats_moves_before_rotations_of_bytes(ordergraph, tmp_path, 
     dataset = images(size)
     for name, step in {
         "flip": tf.image.random_flip_left_right,
-        "rotate": gen.turned("NEAREST"),
-        "shear": gen.turned("NEAREST"),
+        "rotate": gen.rotated("NEAREST"),
+        "shear": gen.rotated("NEAREST"),
         "resize": lambda x: tf.image.resize(x, [8, 8]),
     }.items():
         dataset = dataset.apply(on_image(step, name))
@@ -439,7 +439,7 @@ def steps_of(size: int | None) -> dict[str, Step]:
     """The steps of random pipelines."""
     image = {
         name: on_image(step, name.replace("__", "_"), **({} if name.endswith(DRAWN) or len(name) % 3 == 0 else {"num_parallel_calls": 2}))
-        for name, step in gen.picture_steps(size).items()
+        for name, step in gen.image_steps(size).items()
     }
     return image | {
         "narrows": on_image(lambda x: tf.cast(x, tf.float16), "narrows"),
@@ -486,7 +486,7 @@ def random_pipeline(rng: random.Random) -> tuple[list[str], tf.data.Dataset] | N
     steps = steps_of(size)
     # Filters and random steps often stand next to each other.
     drawing = [name for name in steps if name.endswith(DRAWN)]
-    others = [name for name in steps if name not in gen.picture_steps(size)] + drawing
+    others = [name for name in steps if name not in gen.image_steps(size)] + drawing
     names = [rng.choice(others if rng.random() < 0.5 else sorted(steps)) for _ in range(rng.randint(3, 7))]
     if rng.random() < 0.5:
         at = rng.randint(0, len(names))
