@@ -98,15 +98,15 @@ func TestRequestsBecomeOptions(t *testing.T) {
 }
 
 func TestWarningsAreKeptUntilRead(t *testing.T) {
-	kept := &notices{}
+	kept := &warnings{}
 	log := slog.New(kept)
 	log.Info("hidden")
 	log.Warn("shown", "dispatcher", "a:1")
-	for range 2 * maxNotices {
+	for range 2 * maxWarnings {
 		kept.add("more")
 	}
 	lines := kept.take()
-	if len(lines) != maxNotices || lines[0] != "shown dispatcher=a:1" {
+	if len(lines) != maxWarnings || lines[0] != "shown dispatcher=a:1" {
 		t.Errorf("%d lines, the first %q", len(lines), lines[0])
 	}
 	if left := kept.take(); len(left) != 0 {

@@ -35,8 +35,8 @@ func components(from []component) []*pecanv1.ComponentSpec {
 // session is what a session number refers to.
 type session struct {
 	*client.Session
-	notices *notices
-	failure atomic.Pointer[reason.Error]
+	warnings *warnings
+	failure  atomic.Pointer[reason.Error]
 }
 
 // broken returns the message of Fail, if it was called.
@@ -70,7 +70,7 @@ func Connect(config string) (int64, error) {
 	if err := decode(config, &c); err != nil {
 		return 0, failed(err)
 	}
-	kept := &notices{}
+	kept := &warnings{}
 	s, err := client.Connect(context.Background(), client.Config{
 		Target:  c.Target,
 		Timeout: seconds(c.Timeout),
@@ -80,7 +80,7 @@ func Connect(config string) (int64, error) {
 	if err != nil {
 		return 0, failed(err)
 	}
-	return int64(cgo.NewHandle(&session{Session: s, notices: kept})), nil
+	return int64(cgo.NewHandle(&session{Session: s, warnings: kept})), nil
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -239,7 +239,7 @@ func Notices(handle int64) (string, error) {
 	if err != nil {
 		return "", failed(err)
 	}
-	return encode(s.notices.take())
+	return encode(s.warnings.take())
 }
 
 // Stats returns how much memory and how many objects this process holds, for leak checks and status displays.

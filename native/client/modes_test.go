@@ -84,11 +84,11 @@ func TestTheQueueOfAnAbandonedStreamIsDroppedWithItsTrainer(t *testing.T) {
 	})
 	cut := false
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-		told := &pecanv1.ConsumerStream{Assignment: 1, Lease: 3, Worker: worker.address()}
+		update := &pecanv1.ConsumerStream{Assignment: 1, Lease: 3, Worker: worker.address()}
 		if cut {
-			told.Worker, told.Truncated, told.Produced = nil, true, held
+			update.Worker, update.Truncated, update.Produced = nil, true, held
 		}
-		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{told}}
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{update}}
 	}
 	job := open(t, d)
 	job.consumer.Request.JobName = "shared"
@@ -153,11 +153,11 @@ func TestAnAbandonedStreamEndsAtItsReadersIndex(t *testing.T) {
 	})
 	cut := false
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
-		told := &pecanv1.ConsumerStream{Assignment: 1, Lease: 3, Worker: worker.address()}
+		update := &pecanv1.ConsumerStream{Assignment: 1, Lease: 3, Worker: worker.address()}
 		if cut {
-			told.Worker, told.Truncated, told.Produced = nil, true, 55
+			update.Worker, update.Truncated, update.Produced = nil, true, 55
 		}
-		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{told}}
+		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{update}}
 	}
 	it := open(t, d).Open(IterOptions{})
 	first, err := readUpTo(t, it, 40)
@@ -206,8 +206,8 @@ func TestAStreamEndsUnderTheLeaseOfItsElements(t *testing.T) {
 	}
 	wantAll(t, append(some, rest...), count)
 	eventually(t, "the dispatcher is told of the end", func() bool { return look(d, func() bool { return len(d.finished) > 0 }) })
-	if told := look(d, func() *pecanv1.FinishStreamRequest { return d.finished[0] }); told.GetLease() != 3 || told.GetCount() != count || told.GetAbandoned() {
-		t.Errorf("told: %v", told)
+	if update := look(d, func() *pecanv1.FinishStreamRequest { return d.finished[0] }); update.GetLease() != 3 || update.GetCount() != count || update.GetAbandoned() {
+		t.Errorf("told: %v", update)
 	}
 	released := func(r *pecanv1.ReleaseStreamRequest) bool { return r.GetId().GetEpoch() == 0 }
 	if look(d, func() bool { return slices.ContainsFunc(d.released, released) }) {

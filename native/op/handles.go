@@ -163,10 +163,10 @@ type iteration struct {
 	// unanswered is the newest Ctrl-C that the process's own handler had not seen at the end of the last
 	// wait. reported is the newest one that was returned to the caller; 0 for none.
 	unanswered, reported uint64
-	// slices counts the waits in a row without a result. told is the slice at which the last explanation was
+	// slices counts the waits in a row without a result. explainedAt is the slice at which the last explanation was
 	// given.
-	slices int
-	told   int
+	slices      int
+	explainedAt int
 }
 
 func newIteration(job *Job) (*iteration, error) {
@@ -229,7 +229,7 @@ func ended(err error) *reason.Error {
 // the wait, and whether the iteration continues.
 func (it *iteration) settle(rows *element.Rows, status client.Status, err error, leading int) (*element.Rows, client.Status, error) {
 	if status == client.Ready {
-		it.slices, it.told = 0, 0
+		it.slices, it.explainedAt = 0, 0
 		if it.unanswered != 0 {
 			// Between elements that arrive one by one the handler can run, unless one call requests all of
 			// them.
@@ -269,14 +269,14 @@ const (
 )
 
 func (it *iteration) explain() {
-	if it.slices < max(int(noticeAfter/MaxWait), 2*it.told) || it.job.config.Notice == nil {
+	if it.slices < max(int(noticeAfter/MaxWait), 2*it.explainedAt) || it.job.config.Notice == nil {
 		return
 	}
 	why, computing := it.inner.Waiting()
 	if why == "" || computing && it.slices < int(computingAfter/MaxWait) {
 		return
 	}
-	it.told = it.slices
+	it.explainedAt = it.slices
 	waited := (time.Duration(it.slices) * MaxWait).Round(time.Second)
 	it.job.config.Notice(fmt.Sprintf("no element for %v: %s", waited, why))
 }

@@ -213,32 +213,32 @@ func TestABrokenSessionEndsOnlyWaits(t *testing.T) {
 }
 
 func TestLongWaitsAreExplainedLessOften(t *testing.T) {
-	var told []string
-	it, inner := open(t, JobConfig{Notice: func(line string) { told = append(told, line) }})
+	var lines []string
+	it, inner := open(t, JobConfig{Notice: func(line string) { lines = append(lines, line) }})
 	perNotice := int(noticeAfter / MaxWait)
 	for range 8 * perNotice {
 		it.element()
 	}
-	if len(told) != 4 || !strings.Contains(told[0], "no element for 2s: no worker is registered") {
-		t.Errorf("in 16 s people were told %q", told)
+	if len(lines) != 4 || !strings.Contains(lines[0], "no element for 2s: no worker is registered") {
+		t.Errorf("in 16 s the warnings were %q", lines)
 	}
 	it.close()
 	<-inner.closed
 }
 
 func TestSlowElementsAreExplainedLater(t *testing.T) {
-	var told []string
-	it, inner := open(t, JobConfig{Notice: func(line string) { told = append(told, line) }})
+	var lines []string
+	it, inner := open(t, JobConfig{Notice: func(line string) { lines = append(lines, line) }})
 	inner.why, inner.computing = "they are being computed", true
 	for range int(computingAfter/MaxWait) - 1 {
 		it.element()
 	}
-	if len(told) != 0 {
-		t.Errorf("people were told %q", told)
+	if len(lines) != 0 {
+		t.Errorf("the warnings were %q", lines)
 	}
 	it.element()
-	if len(told) != 1 || !strings.Contains(told[0], "no element for 10s: they are being computed") {
-		t.Errorf("after 10 s people were told %q", told)
+	if len(lines) != 1 || !strings.Contains(lines[0], "no element for 10s: they are being computed") {
+		t.Errorf("after 10 s the warnings were %q", lines)
 	}
 	it.close()
 	<-inner.closed

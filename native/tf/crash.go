@@ -15,30 +15,30 @@ import (
 // crashes holds the callbacks for when native code ends the process.
 var crashes struct {
 	sync.Mutex
-	tell map[*func(cause string)]bool
+	callbacks map[*func(cause string)]bool
 	// question receives the signal's number from the handler, answered lets the handler continue. Both live
 	// as long as the process.
 	question, answered *os.File
 	handler            [2]*os.File
 }
 
-// OnCrash calls tell when native code is about to end this process by a signal of its own (SIGABRT, SIGSEGV
-// and the like) or by exit(), with a description. The process ends when tell returns, or a second later. A
+// OnCrash calls callback when native code is about to end this process by a signal of its own (SIGABRT, SIGSEGV
+// and the like) or by exit(), with a description. The process ends when callback returns, or a second later. A
 // signal from another process is no crash, and neither is a Go panic or os.Exit. forget removes the callback.
-func OnCrash(tell func(cause string)) (forget func(), err error) {
+func OnCrash(callback func(cause string)) (forget func(), err error) {
 	crashes.Lock()
 	defer crashes.Unlock()
-	if crashes.tell == nil {
+	if crashes.callbacks == nil {
 		if err := watchCrashes(); err != nil {
 			return nil, fmt.Errorf("watch for crashes of native code: %w", err)
 		}
-		crashes.tell = map[*func(string)]bool{}
+		crashes.callbacks = map[*func(string)]bool{}
 	}
-	crashes.tell[&tell] = true
+	crashes.callbacks[&callback] = true
 	return func() {
 		crashes.Lock()
 		defer crashes.Unlock()
-		delete(crashes.tell, &tell)
+		delete(crashes.callbacks, &callback)
 	}, nil
 }
 
@@ -69,9 +69,9 @@ func crashDescription(signal int) {
 	}
 	crashes.Lock()
 	defer crashes.Unlock()
-	var told sync.WaitGroup
-	for tell := range crashes.tell {
-		told.Go(func() { (*tell)(cause) })
+	var handlers sync.WaitGroup
+	for callback := range crashes.callbacks {
+		handlers.Go(func() { (*callback)(cause) })
 	}
-	told.Wait()
+	handlers.Wait()
 }

@@ -134,7 +134,7 @@ func (it *Iterator) Progress() int { return int(it.progress.Load()) }
 // Model returns the serialised ModelProto in which tf.data records the times of each node of the running
 // iterator. It also works on a cancelled iterator.
 func (it *Iterator) Model() ([]byte, error) {
-	return it.told("read the iterator's model", func(s status) *C.TF_Buffer { return C.pecan_model(it.c, s.c) })
+	return it.readBuffer("read the iterator's model", func(s status) *C.TF_Buffer { return C.pecan_model(it.c, s.c) })
 }
 
 // Metered returns the serialised Summary of the iterator's meters: BytesProducedStatsDataset nodes that count
@@ -143,10 +143,10 @@ func (it *Iterator) Metered(name string) ([]byte, error) {
 	cName := C.CString(name)
 	defer C.free(unsafe.Pointer(cName))
 	it.meters.Store(&name)
-	return it.told("read the iterator's meters", func(s status) *C.TF_Buffer { return C.pecan_meters(it.c, cName, s.c) })
+	return it.readBuffer("read the iterator's meters", func(s status) *C.TF_Buffer { return C.pecan_meters(it.c, cName, s.c) })
 }
 
-func (it *Iterator) told(what string, ask func(status) *C.TF_Buffer) ([]byte, error) {
+func (it *Iterator) readBuffer(what string, read func(status) *C.TF_Buffer) ([]byte, error) {
 	s := newStatus()
 	defer s.free()
 	it.calls.RLock()
@@ -154,7 +154,7 @@ func (it *Iterator) told(what string, ask func(status) *C.TF_Buffer) ([]byte, er
 	if it.closed {
 		return nil, ErrCancelled
 	}
-	buffer := ask(s)
+	buffer := read(s)
 	if buffer == nil {
 		return nil, wrap(what, s.err())
 	}

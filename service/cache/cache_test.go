@@ -137,7 +137,7 @@ func TestSkippingPassesOverWholeBlocks(t *testing.T) {
 	}
 }
 
-// damage is one way to spoil a file.
+// damage is a way to damage a file.
 type damage struct {
 	name string
 	do   func(data []byte) []byte

@@ -334,9 +334,9 @@ func TestAnInvalidTrialResultIsAnAnswer(t *testing.T) {
 	w := s.worker(workerHello("w", 4))
 	nan := 0.0
 	nan /= nan
-	for _, told := range []*pecanv1.OrderTried{nil, {}, {Id: "1-1", Trial: &pecanv1.OrderTrial{OriginalS: nan, SavedLowS: nan, Refused: strings.Repeat("x", 1<<20),
+	for _, reported := range []*pecanv1.OrderTried{nil, {}, {Id: "1-1", Trial: &pecanv1.OrderTrial{OriginalS: nan, SavedLowS: nan, Refused: strings.Repeat("x", 1<<20),
 		Components: []*pecanv1.OrderDifference{{MaxDifference: nan}}}}} {
-		w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: told}})
+		w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: reported}})
 	}
 	w.beat()
 	if status, err := s.client.Status(s.ctx(), &pecanv1.StatusRequest{}); err != nil || status.Workers[0].State != "connected" {

@@ -15,7 +15,7 @@ const largeElement = 9_600_000
 func consume(b *testing.B, r *reader, n int, credit uint64) {
 	b.Helper()
 	r.scratch = make([]byte, largeElement)
-	got, bytes, told := 0, uint64(0), uint64(0)
+	got, bytes, reported := 0, uint64(0), uint64(0)
 	for got < n {
 		g, err := r.next()
 		if err != nil {
@@ -26,16 +26,16 @@ func consume(b *testing.B, r *reader, n int, credit uint64) {
 		}
 		got += int(g.header.Count)
 		bytes += g.header.RawLen
-		if bytes-told > credit/4 {
+		if bytes-reported > credit/4 {
 			r.credit(1, g.header.Index+uint64(g.header.Count), bytes+credit)
-			told = bytes
+			reported = bytes
 		}
 	}
 }
 
 func benchmarkStream(b *testing.B, name string, dial func(testing.TB, *Worker) *reader, credit uint64) {
 	w := startWorker(b, nil)
-	o := order(name)
+	o := startCommand(name)
 	w.streams.Start(o)
 	r := dial(b, w)
 	request := opening(o)
@@ -60,7 +60,7 @@ func BenchmarkFirstElement(b *testing.B) {
 	channel := uint32(0)
 	for b.Loop() {
 		channel++
-		o := order("mapped")
+		o := startCommand("mapped")
 		o.Id.Epoch = uint64(channel)
 		w.streams.Start(o)
 		request := opening(o)

@@ -28,7 +28,7 @@ func kept(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := order(name)
+	o := startCommand(name)
 	if o.Plan, err = split.MakePlan(parsed, o.Options, split.Env{}); err != nil || o.Plan.GetCache() == nil {
 		t.Fatal(o.Plan.GetReasons(), err)
 	}
@@ -119,18 +119,18 @@ func TestADamagedSegmentIsComputedInstead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lease, spoilt := uint64(2), uint64(0)
+	lease, invalid := uint64(2), uint64(0)
 	for what, hurt := range harm {
 		if err := os.WriteFile(filepath.Join(path, segment.Name), hurt(bytes.Clone(good)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		o.Cache.Segment = segment
 		lease++
-		spoilt++
+		invalid++
 		if got := read(t, w, o, lease); got != want {
 			t.Errorf("%s: %.200s, want %.200s", what, got, want)
 		}
-		if w.streams.Caches.Metrics().GetSegmentsInvalid() != spoilt {
+		if w.streams.Caches.Metrics().GetSegmentsInvalid() != invalid {
 			t.Errorf("%s: nobody noticed", what)
 		}
 		if _, err := os.Stat(filepath.Join(path, strings.TrimSuffix(segment.Name, ".seg")+".bad")); err != nil {
@@ -140,7 +140,7 @@ func TestADamagedSegmentIsComputedInstead(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(path, segment.Name)); err != nil {
 		t.Fatal(err)
 	}
-	if got := read(t, w, o, lease+1); got != want || w.streams.Caches.Metrics().GetSegmentsInvalid() != spoilt+1 {
+	if got := read(t, w, o, lease+1); got != want || w.streams.Caches.Metrics().GetSegmentsInvalid() != invalid+1 {
 		t.Errorf("without its file: %.200s, want %.200s; %d were noticed", got, want, w.streams.Caches.Metrics().GetSegmentsInvalid())
 	}
 }
@@ -176,9 +176,9 @@ func TestWhatMayComeFromAnOldTableIsNotKept(t *testing.T) {
 		}
 		useGraphs(w, refilled{w.streams.Graphs, file, changes})
 		read(t, w, o, 1)
-		told := len(reported(w))
-		if (told == 0) != changes {
-			t.Errorf("the file changes: %v; %d segments were told of", changes, told)
+		reported := len(reported(w))
+		if (reported == 0) != changes {
+			t.Errorf("the file changes: %v; %d segments were told of", changes, reported)
 		}
 	}
 }

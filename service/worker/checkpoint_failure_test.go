@@ -51,11 +51,11 @@ func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 	want := between(t, quiet, o, 0, 0, again+50)
 	takeBack(t, quiet, o)
 	for name, c := range map[string]struct {
-		told  uint64
-		older bool
+		reported uint64
+		older    bool
 	}{
-		"the manifest says it":                 {told: 0},
-		"of an older manifest, the order does": {told: failed, older: true},
+		"the manifest says it":                 {reported: 0},
+		"of an older manifest, the order does": {reported: failed, older: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -75,7 +75,7 @@ func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
 			w = startWorker(t, func(c *Config) { c.CheckpointDir, c.CheckpointInterval, c.CheckpointShare = dir, time.Hour, 1 })
 			planned(t, w, "failing_shuffle")
 			next := proto.Clone(o).(*pecanv1.StartStream)
-			next.Lease, next.AckedBelow, next.CleanBelow = o.Lease+1, moved, c.told
+			next.Lease, next.AckedBelow, next.CleanBelow = o.Lease+1, moved, c.reported
 			w.streams.Start(next)
 			if got := between(t, w, next, moved, 0, again); fmt.Sprint(got) != fmt.Sprint(want[moved:again]) {
 				t.Fatalf("restored: got %v\nwant %v", got, want[moved:again])

@@ -146,22 +146,22 @@ func TestACheckpointThatIsOfNoUseIsPassedOver(t *testing.T) {
 	}
 	want := undisturbed(t)
 	for name, c := range map[string]struct {
-		spoil   func(*testing.T, string)
+		damage  func(*testing.T, string)
 		ignored bool
 	}{
-		"empty":              {spoil: change(func([]byte) []byte { return nil })},
-		"short by a byte":    {spoil: change(func(data []byte) []byte { return data[:len(data)-1] })},
-		"long by a byte":     {spoil: change(func(data []byte) []byte { return append(data, 0) })},
-		"cut in its header":  {spoil: change(func(data []byte) []byte { return data[:20] })},
-		"a bit of the magic": {spoil: change(flip(0))},
-		"of another version": {spoil: change(flip(4))},
-		"a bit of its head":  {spoil: change(flip(20))},
-		"a bit of its state": {spoil: change(flip(-1))},
-		"a huge manifest": {spoil: change(func(data []byte) []byte {
+		"empty":              {damage: change(func([]byte) []byte { return nil })},
+		"short by a byte":    {damage: change(func(data []byte) []byte { return data[:len(data)-1] })},
+		"long by a byte":     {damage: change(func(data []byte) []byte { return append(data, 0) })},
+		"cut in its header":  {damage: change(func(data []byte) []byte { return data[:20] })},
+		"a bit of the magic": {damage: change(flip(0))},
+		"of another version": {damage: change(flip(4))},
+		"a bit of its head":  {damage: change(flip(20))},
+		"a bit of its state": {damage: change(flip(-1))},
+		"a huge manifest": {damage: change(func(data []byte) []byte {
 			binary.LittleEndian.PutUint32(data[8:], 1<<31)
 			return data
 		})},
-		"another job's": {spoil: func(t *testing.T, file string) {
+		"another job's": {damage: func(t *testing.T, file string) {
 			foreign := openDir(t, filepath.Dir(file))
 			defer foreign.Close()
 			_, state, err := foreign.Read(filepath.Base(file), originOf(t, file))
@@ -174,17 +174,17 @@ func TestACheckpointThatIsOfNoUseIsPassedOver(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
-		"under another index": {spoil: func(t *testing.T, file string) {
+		"under another index": {damage: func(t *testing.T, file string) {
 			if err := os.Rename(file, filepath.Join(filepath.Dir(file), "1-1.checkpoint")); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		"missing": {ignored: true, spoil: func(t *testing.T, file string) {
+		"missing": {ignored: true, damage: func(t *testing.T, file string) {
 			if err := os.Remove(file); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		"newer than the next index": {ignored: true, spoil: func(t *testing.T, file string) {
+		"newer than the next index": {ignored: true, damage: func(t *testing.T, file string) {
 			var index, lease uint64
 			if _, err := fmt.Sscanf(filepath.Base(file), "%d-%d", &index, &lease); err != nil {
 				t.Fatal(err)
@@ -193,7 +193,7 @@ func TestACheckpointThatIsOfNoUseIsPassedOver(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
-		"a link to elsewhere": {ignored: true, spoil: func(t *testing.T, file string) {
+		"a link to elsewhere": {ignored: true, damage: func(t *testing.T, file string) {
 			elsewhere := filepath.Join(t.TempDir(), "elsewhere")
 			if err := os.Rename(file, elsewhere); err != nil {
 				t.Fatal(err)
@@ -202,7 +202,7 @@ func TestACheckpointThatIsOfNoUseIsPassedOver(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
-		"a directory": {ignored: true, spoil: func(t *testing.T, file string) {
+		"a directory": {ignored: true, damage: func(t *testing.T, file string) {
 			if err := os.Remove(file); err != nil {
 				t.Fatal(err)
 			}
@@ -215,7 +215,7 @@ func TestACheckpointThatIsOfNoUseIsPassedOver(t *testing.T) {
 			dir := t.TempDir()
 			next := begun(t, dir)
 			for _, file := range checkpointFiles(t, dir) {
-				c.spoil(t, file)
+				c.damage(t, file)
 			}
 			w := saving(t, dir)
 			planned(t, w, "slow_shuffle")

@@ -34,7 +34,7 @@ func encoded(t testing.TB, h frame.Header, message proto.Message) []byte {
 
 func TestAPeerThatTalksNonsenseIsCutOffAndOthersAreServed(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("thousand")
+	o := startCommand("thousand")
 	w.streams.Start(o)
 	hello := encoded(t, frame.Header{Type: frame.Hello}, &pecanv1.DataHello{})
 	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
@@ -135,7 +135,7 @@ func TestALongFrameOfAReaderIsCutOffBeforeItIsRead(t *testing.T) {
 // 2000 silent TCP connections take no place from readers, neither over TCP nor on this host.
 func TestReadersAreServedInAFloodOfConnections(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("thousand")
+	o := startCommand("thousand")
 	w.streams.Start(o)
 	for range 2000 {
 		nc, err := net.Dial("tcp", w.identity.LocalAddress)
@@ -155,7 +155,7 @@ func TestReadersAreServedInAFloodOfConnections(t *testing.T) {
 
 func TestReadersAboveTheLimitAreToldAndLocalOnesAreNot(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("thousand")
+	o := startCommand("thousand")
 	w.streams.Start(o)
 	for range serve.MaxReaders {
 		dialTCP(t, w)
@@ -187,7 +187,7 @@ func isTimeout(err error) bool {
 
 func TestOpensOfStreamsThatAreNotThere(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("thousand")
+	o := startCommand("thousand")
 	w.streams.Start(o)
 	r := dialTCP(t, w)
 	remainder := opening(o)
@@ -258,7 +258,7 @@ func TestReadersNumbersThatMakeNoSenseHurtNobody(t *testing.T) {
 	stream := uint32(0)
 	for name, hostile := range cases {
 		t.Run(name, func(t *testing.T) {
-			o := order("thousand")
+			o := startCommand("thousand")
 			stream++
 			o.Id.Stream = stream
 			w.streams.Start(o)
@@ -279,10 +279,10 @@ func TestReadersNumbersThatMakeNoSenseHurtNobody(t *testing.T) {
 func FuzzConnection(f *testing.F) {
 	hello := encoded(f, frame.Header{Type: frame.Hello}, &pecanv1.DataHello{SharedMemory: true})
 	f.Add(hello)
-	f.Add(append(hello, encoded(f, frame.Header{Type: frame.Open, Channel: 1}, opening(order("thousand")))...))
+	f.Add(append(hello, encoded(f, frame.Header{Type: frame.Open, Channel: 1}, opening(startCommand("thousand")))...))
 	f.Add(append(hello, encoded(f, frame.Header{Type: frame.Credit, Channel: 1, Index: 5, RawLen: 1 << 50}, nil)...))
 	w := startWorker(f, nil)
-	w.streams.Start(order("thousand"))
+	w.streams.Start(startCommand("thousand"))
 	f.Fuzz(func(t *testing.T, input []byte) {
 		nc, err := net.Dial("tcp", w.identity.LocalAddress)
 		if err != nil {
@@ -305,7 +305,7 @@ func TestOpeningsThatWereClosedAgainDoNotPileUp(t *testing.T) {
 	w := startWorker(t, nil)
 	r := dialTCP(t, w)
 	before := runtime.NumGoroutine()
-	o := order("thousand")
+	o := startCommand("thousand")
 	const rounds = 5 * serve.MaxChannels
 	var batch []byte
 	for range rounds {
@@ -325,7 +325,7 @@ func TestOpeningsThatWereClosedAgainDoNotPileUp(t *testing.T) {
 // that it wants are no longer held.
 func TestALateOpenOfAFreeOrderDoesNotEndTheStream(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("thousand")
+	o := startCommand("thousand")
 	o.Plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
 	o.Options.Mode = pecanv1.Mode_MODE_AT_MOST_ONCE
 	w.streams.Start(o)

@@ -15,7 +15,7 @@ func TestTheWindowIsBoundedInBytes(t *testing.T) {
 	for name, bound := range map[string]int64{"large": 40 << 20, "endless": 2 << 20, "strings": 2 << 20} {
 		t.Run(name, func(t *testing.T) {
 			w := startWorker(t, func(c *Config) { c.WindowBytes = bound })
-			w.streams.Start(order(name))
+			w.streams.Start(startCommand(name))
 			load := func() *pecanv1.WorkerHeartbeat_StreamLoad { return w.streams.Loads()[0] }
 			settled := func() bool {
 				before := load().GetProduced()
@@ -38,7 +38,7 @@ func TestStreamsThatEndedCountAgainstTheLimitAndBlockNobody(t *testing.T) {
 	// Each stream has about 10 MB that nobody reads. The first fits; the others get the rest, and one entry
 	// each.
 	for i := range uint32(4) {
-		o := order("hundreds")
+		o := startCommand("hundreds")
 		o.Id.Stream = i
 		w.streams.Start(o)
 		waitFor(t, "elements", func() bool {
@@ -54,7 +54,7 @@ func TestStreamsThatEndedCountAgainstTheLimitAndBlockNobody(t *testing.T) {
 		t.Fatalf("%d bytes are held, the limit is %d", held, limit)
 	}
 	for i := range uint32(4) {
-		o := order("hundreds")
+		o := startCommand("hundreds")
 		o.Id.Stream = i
 		r := dialTCP(t, w)
 		r.open(1, opening(o))
@@ -93,7 +93,7 @@ func TestProducingLeavesRoomForWhatGraphsBuffer(t *testing.T) {
 	const limit = 16 * largeElement
 	w := startWorker(t, func(c *Config) { c.WindowBytes = limit })
 	// Until it is opened, this stream produces a single element, while its prefetch fills and stays full.
-	ahead := order("ahead")
+	ahead := startCommand("ahead")
 	ahead.Prefetch = true
 	w.streams.Start(ahead)
 	waitFor(t, "the buffers of a graph that nobody reads", func() bool {
@@ -108,7 +108,7 @@ func TestProducingLeavesRoomForWhatGraphsBuffer(t *testing.T) {
 		t.Fatalf("%d bytes are buffered in the graph, more than the half of %d that counts", inside, limit)
 	}
 	for i := range uint32(3) {
-		o := order("large")
+		o := startCommand("large")
 		o.Id.Stream = 1 + i
 		w.streams.Start(o)
 	}
@@ -122,7 +122,7 @@ func TestProducingLeavesRoomForWhatGraphsBuffer(t *testing.T) {
 
 func TestSharedMemoryIsUsedAgainAndBounded(t *testing.T) {
 	w := startWorker(t, func(c *Config) { c.SlotBytes = 4 * largeElement })
-	o := order("large")
+	o := startCommand("large")
 	w.streams.Start(o)
 	t.Run("slots that come back are used again", func(t *testing.T) {
 		r := dialShared(t, w)
@@ -182,7 +182,7 @@ func TestAnElementThatIsReadyDoesNotWaitForTheNext(t *testing.T) {
 	for _, name := range []string{"starved", "burst"} {
 		t.Run(name, func(t *testing.T) {
 			w := startWorker(t, nil)
-			o := order(name)
+			o := startCommand(name)
 			w.streams.Start(o)
 			r := dialTCP(t, w)
 			r.open(1, opening(o))
@@ -203,7 +203,7 @@ func TestStoppedStreamsLeaveNothing(t *testing.T) {
 	w := startWorker(t, nil)
 	for round := range 30 {
 		for i, name := range []string{"endless", "spinning", "large", "starved"} {
-			o := order(name)
+			o := startCommand(name)
 			o.Id = &pecanv1.StreamId{JobId: "job", Epoch: uint64(round), Stream: uint32(i)}
 			w.streams.Start(o)
 			if round%2 == 0 {

@@ -84,7 +84,7 @@ func TestFiguresAreExact(t *testing.T) {
 			slices.Sort(want)
 			w := startWorker(t, nil)
 			useGraphs(w, newRegistered())
-			o := order(name)
+			o := startCommand(name)
 			w.streams.Start(o)
 			r := dialTCP(t, w)
 			r.open(1, opening(o))
@@ -133,7 +133,7 @@ func TestFiguresAreReadWhileAStreamThatIsOverCannotBeClosed(t *testing.T) {
 	}
 	w := startWorker(t, nil)
 	useGraphs(w, preset{w.streams.Graphs, pipe})
-	w.streams.Start(order("pipe"))
+	w.streams.Start(startCommand("pipe"))
 	ended := make(chan struct{})
 	go func() {
 		w.running.Wait()

@@ -20,7 +20,7 @@ func TestStreamsAreOpenedInTurns(t *testing.T) {
 	until := make(chan struct{})
 	useGraphs(w, stuck{w.streams.Graphs, until})
 	for i := range runtime.NumCPU() {
-		o := order("stuck")
+		o := startCommand("stuck")
 		o.Id.JobId, o.Lease = "stuck", uint64(100+i)
 		o.Id.Stream = uint32(i)
 		w.streams.Start(o)
@@ -36,7 +36,7 @@ func TestStreamsAreOpenedInTurns(t *testing.T) {
 			return false
 		}
 	}
-	patient, next := order("thousand"), order("thousand")
+	patient, next := startCommand("thousand"), startCommand("thousand")
 	next.Id.Stream, next.Lease = 1, patient.Lease+1
 	begun := time.Now()
 	w.streams.Start(patient)
@@ -74,15 +74,15 @@ func TestAStreamThatHangsWhileItIsOpenedHoldsNoOthersUp(t *testing.T) {
 	c.hello(t)
 	until := make(chan struct{})
 	useGraphs(w, stuck{w.streams.Graphs, until})
-	hangs, alone, other := order("stuck"), order("thousand"), order("thousand")
-	for i, o := range []*pecanv1.StartStream{hangs, alone, other} {
+	hangs, exclusive, other := startCommand("stuck"), startCommand("thousand"), startCommand("thousand")
+	for i, o := range []*pecanv1.StartStream{hangs, exclusive, other} {
 		o.Id.JobId, o.Lease = fmt.Sprint("job", i), uint64(i+1)
 	}
-	alone.OpenAlone = true
+	exclusive.OpenExclusive = true
 	defer close(until)
 	w.streams.Start(hangs)
 	waitFor(t, "it is being opened", func() bool { return len(w.streams.BeingOpened()) == 1 })
-	w.streams.Start(alone)
+	w.streams.Start(exclusive)
 	time.Sleep(50 * time.Millisecond)
 	w.streams.Start(other)
 	made := func(o *pecanv1.StartStream) bool {
@@ -99,11 +99,11 @@ func TestAStreamThatHangsWhileItIsOpenedHoldsNoOthersUp(t *testing.T) {
 			t.Fatal("a stream of another job is not opened")
 		}
 	}
-	suspicious := order("thousand")
+	suspicious := startCommand("thousand")
 	suspicious.Id.JobId, suspicious.Lease, suspicious.CrashGuard = "suspicious", 4, &pecanv1.CrashGuard{Below: 1}
 	w.streams.Start(suspicious)
 	waitFor(t, "a suspicious element is made", func() bool { return made(suspicious) })
-	if made(alone) {
+	if made(exclusive) {
 		t.Error("it was opened beside another")
 	}
 }

@@ -32,7 +32,7 @@ func orderable(t *testing.T, w *Worker, name string, options *pecanv1.JobOptions
 	for _, step := range graphorder.TraitsOf(parsed) {
 		steps = append(steps, step.Node)
 	}
-	o = order(name)
+	o = startCommand(name)
 	o.Options = options
 	if o.Plan, err = split.MakePlan(parsed, options, split.Env{}); err != nil {
 		t.Fatal(err)

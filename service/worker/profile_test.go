@@ -9,7 +9,7 @@ import (
 func TestWhatTheGraphBuffersItselfCountsAgainstTheWindow(t *testing.T) {
 	const limit = 8 * largeElement
 	w := startWorker(t, func(c *Config) { c.WindowBytes = limit })
-	o := order("ahead")
+	o := startCommand("ahead")
 	w.streams.Start(o)
 	waitFor(t, "elements in the buffer of the graph's prefetch", func() bool {
 		w.streams.Sample()
@@ -28,7 +28,7 @@ func TestWhatTheGraphBuffersItselfCountsAgainstTheWindow(t *testing.T) {
 func TestAWindowThatFillsLeavesRoomForBuffersThatFillAfterIt(t *testing.T) {
 	const limit = 16 * largeElement
 	w := startWorker(t, func(c *Config) { c.WindowBytes = limit })
-	w.streams.Start(order("ahead"))
+	w.streams.Start(startCommand("ahead"))
 	peak := peakAtRest(t, 8*largeElement, func() int64 {
 		w.streams.Sample()
 		return w.streams.Load().WindowBytes + w.streams.Load().BufferedBytes
@@ -41,7 +41,7 @@ func TestAWindowThatFillsLeavesRoomForBuffersThatFillAfterIt(t *testing.T) {
 
 func TestFiguresAreGivenPerNodeOfTheGraph(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("mapped")
+	o := startCommand("mapped")
 	w.streams.Start(o)
 	r := dialTCP(t, w)
 	r.open(1, opening(o))

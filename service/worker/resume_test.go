@@ -28,7 +28,7 @@ func planned(t *testing.T, w *Worker, name string) *pecanv1.StartStream {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := order(name)
+	o := startCommand(name)
 	// With one stream, element i of the stream is element i of the dataset.
 	o.Options.Mode = pecanv1.Mode_MODE_OFF
 	if o.Plan, err = split.MakePlan(parsed, o.Options, split.Env{}); err != nil {

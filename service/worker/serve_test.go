@@ -15,7 +15,7 @@ func TestAStreamArrivesWholeAndInOrder(t *testing.T) {
 	for name, dial := range cases {
 		t.Run(name, func(t *testing.T) {
 			w := startWorker(t, nil)
-			o := order("thousand")
+			o := startCommand("thousand")
 			w.streams.Start(o)
 			r := dial(t, w)
 			r.open(1, opening(o))
@@ -34,7 +34,7 @@ func TestAStreamArrivesWholeAndInOrder(t *testing.T) {
 
 func TestEveryDtypeAndShapeArrives(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("dtypes")
+	o := startCommand("dtypes")
 	w.streams.Start(o)
 	r := dialTCP(t, w)
 	r.open(1, opening(o))
@@ -71,7 +71,7 @@ func TestElementsOfManySizesShareFrames(t *testing.T) {
 	for _, name := range []string{"ragged", "strings", "mixed", "pairs"} {
 		t.Run(name, func(t *testing.T) {
 			w := startWorker(t, nil)
-			o := order(name)
+			o := startCommand(name)
 			w.streams.Start(o)
 			r := dialShared(t, w)
 			r.open(1, opening(o))
@@ -121,7 +121,7 @@ func digits(i int) string {
 
 func TestAnElementThatFailsOccupiesItsIndex(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("failing")
+	o := startCommand("failing")
 	w.streams.Start(o)
 	r := dialTCP(t, w)
 	r.open(1, opening(o))
@@ -139,7 +139,7 @@ func TestAnElementThatFailsOccupiesItsIndex(t *testing.T) {
 
 func TestAMissingFileNamesWorkerAndPath(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("missing")
+	o := startCommand("missing")
 	w.streams.Start(o)
 	r := dialTCP(t, w)
 	r.open(1, opening(o))
@@ -163,7 +163,7 @@ func TestAMissingFileNamesWorkerAndPath(t *testing.T) {
 
 func TestCreditBoundsWhatIsSent(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("large")
+	o := startCommand("large")
 	w.streams.Start(o)
 	r := dialTCP(t, w)
 	request := opening(o)
@@ -186,7 +186,7 @@ func TestCreditBoundsWhatIsSent(t *testing.T) {
 
 func TestAReaderThatComesBackGetsWhatItHadNotAcknowledged(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("thousand")
+	o := startCommand("thousand")
 	w.streams.Start(o)
 	first := dialTCP(t, w)
 	first.open(1, opening(o))
@@ -217,7 +217,7 @@ func TestAReaderThatComesBackGetsWhatItHadNotAcknowledged(t *testing.T) {
 
 func TestAReaderThatWantsWhatWasGivenUpMakesTheStreamRunAgain(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("thousand")
+	o := startCommand("thousand")
 	w.streams.Start(o)
 	r := dialTCP(t, w)
 	request := opening(o)
@@ -240,7 +240,7 @@ func TestAReaderThatWantsWhatWasGivenUpOfAFreeOrderIsSentToTheDispatcher(t *test
 	c := newCommander()
 	w := withSession(t, c.listen(t, "127.0.0.1:0"))
 	c.hello(t)
-	o := order("thousand")
+	o := startCommand("thousand")
 	o.Plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
 	o.Options.Mode = pecanv1.Mode_MODE_AT_LEAST_ONCE
 	c.start(o)
@@ -292,7 +292,7 @@ func TestAReaderThatWantsWhatWasGivenUpOfAFreeOrderIsSentToTheDispatcher(t *test
 
 func TestTheNewestReaderOfAStreamWins(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("starved")
+	o := startCommand("starved")
 	w.streams.Start(o)
 	first, second := dialTCP(t, w), dialTCP(t, w)
 	first.open(1, opening(o))
@@ -313,7 +313,7 @@ func TestTheNewestReaderOfAStreamWins(t *testing.T) {
 func TestTheNewestReaderWinsOfThoseThatWaited(t *testing.T) {
 	w := startWorker(t, nil)
 	for stream := range uint32(20) {
-		o := order("thousand")
+		o := startCommand("thousand")
 		o.Id.Stream = stream
 		first, second := dialTCP(t, w), dialTCP(t, w)
 		for _, r := range []*reader{first, second} {
@@ -341,7 +341,7 @@ func TestTheNewestReaderWinsOfThoseThatWaited(t *testing.T) {
 
 func TestLeases(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("thousand")
+	o := startCommand("thousand")
 	w.streams.Start(o)
 	r := dialTCP(t, w)
 	old := opening(o)
@@ -354,7 +354,7 @@ func TestLeases(t *testing.T) {
 	newer := opening(o)
 	newer.Lease = 8
 	r.open(2, newer)
-	raised := order("thousand")
+	raised := startCommand("thousand")
 	raised.Lease = 8
 	w.streams.Start(raised)
 	if g, err := r.next(); err != nil || len(g.elements) == 0 || g.header.Lease != 8 {
@@ -387,7 +387,7 @@ func TestLeases(t *testing.T) {
 
 func TestAStreamLeasedAheadMakesOneElementUntilItIsOpened(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("thousand")
+	o := startCommand("thousand")
 	o.Prefetch = true
 	w.streams.Start(o)
 	made := func() uint64 { return w.streams.Loads()[0].GetProduced() }
@@ -409,7 +409,7 @@ func TestAStreamLeasedAheadMakesOneElementUntilItIsOpened(t *testing.T) {
 func TestElementsAreCheckedAgainstSpecAndLimit(t *testing.T) {
 	t.Run("an element of another shape than registered is named", func(t *testing.T) {
 		w := startWorker(t, nil)
-		o := order("mixed")
+		o := startCommand("mixed")
 		o.Components = []*pecanv1.ComponentSpec{{Dtype: 4, Dims: []int64{10}}}
 		w.streams.Start(o)
 		r := dialTCP(t, w)
@@ -422,7 +422,7 @@ func TestElementsAreCheckedAgainstSpecAndLimit(t *testing.T) {
 	})
 	t.Run("an element above the limit is named and the stream goes on", func(t *testing.T) {
 		w := startWorker(t, nil)
-		o := order("mixed")
+		o := startCommand("mixed")
 		o.Options.MaxElementBytes = 50_000
 		w.streams.Start(o)
 		r := dialTCP(t, w)
@@ -437,7 +437,7 @@ func TestElementsAreCheckedAgainstSpecAndLimit(t *testing.T) {
 
 func TestPayloadsCanBeCheckedAndCompressed(t *testing.T) {
 	w := startWorker(t, nil)
-	o := order("strings")
+	o := startCommand("strings")
 	w.streams.Start(o)
 	r := dialTCP(t, w)
 	request := opening(o)
@@ -471,7 +471,7 @@ func TestLongStringsArriveWithoutBeingCopiedTogether(t *testing.T) {
 	for name, dial := range map[string]func(testing.TB, *Worker) *reader{"over TCP": dialTCP, "with shared memory": dialShared} {
 		t.Run(name, func(t *testing.T) {
 			w := startWorker(t, func(c *Config) { c.WindowBytes = 512 << 20 })
-			o := order("long")
+			o := startCommand("long")
 			w.streams.Start(o)
 			r := dial(t, w)
 			r.open(1, opening(o))

@@ -214,7 +214,7 @@ func TestASessionTellsHowStreamsGo(t *testing.T) {
 	if hello.GetAddress().GetTcp() != w.identity.LocalAddress || hello.GetAddress().GetUnix() == "" || hello.GetGraphProducer() < 1000 || hello.GetMaxStreams() != 4 {
 		t.Fatalf("hello %v", hello)
 	}
-	o := order("batches")
+	o := startCommand("batches")
 	o.Plan = &pecanv1.Plan{NumStreams: 1, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER, BatchRows: 10}
 	c.start(o)
 	await(t, c, "the start", func(m *pecanv1.WorkerMessage) (struct{}, bool) { return struct{}{}, m.GetStarted().GetLease() == 7 })
@@ -237,7 +237,7 @@ func TestASessionTellsHowStreamsGo(t *testing.T) {
 	if beat.GetCpuS() <= 0 || beat.GetResidentBytes() < 1<<20 || beat.GetStreams()[0].GetProduced() != 10 {
 		t.Fatalf("%v", beat)
 	}
-	bad := order("no such graph")
+	bad := startCommand("no such graph")
 	bad.Id.Stream = 1
 	useGraphs(w, dataset.NewStore(w.session.fetchGraph))
 	c.start(bad)
@@ -254,12 +254,12 @@ func TestADispatcherThatComesBackHearsWhatIsHeld(t *testing.T) {
 	address := c.listen(t, "127.0.0.1:0")
 	w := withSession(t, address)
 	c.hello(t)
-	c.start(order("thousand"))
+	c.start(startCommand("thousand"))
 	await(t, c, "the end", ended)
 	c.vanish()
 	// The worker keeps serving meanwhile.
 	r := dialTCP(t, w)
-	r.open(1, opening(order("thousand")))
+	r.open(1, opening(startCommand("thousand")))
 	if elements, _, _ := r.stream(0); len(elements) != 1000 {
 		t.Fatal(len(elements))
 	}
@@ -276,7 +276,7 @@ func TestAnotherClusterIsJoinedAsANewWorker(t *testing.T) {
 	address := c.listen(t, "127.0.0.1:0")
 	w := withSession(t, address)
 	first := c.hello(t).GetAddress().GetWorkerId()
-	c.start(order("thousand"))
+	c.start(startCommand("thousand"))
 	await(t, c, "the end", ended)
 	c.vanish()
 	other := newCommander()
@@ -296,10 +296,10 @@ func TestStreamsStopWhenTheDispatcherIsAwayForTooLong(t *testing.T) {
 	c.ttl = 0.2
 	w := withSession(t, c.listen(t, "127.0.0.1:0"))
 	c.hello(t)
-	c.start(order("starved"))
+	c.start(startCommand("starved"))
 	waitFor(t, "the stream", func() bool { return len(w.streams.HeldStreams()) == 1 })
 	r := dialTCP(t, w)
-	r.open(1, opening(order("starved")))
+	r.open(1, opening(startCommand("starved")))
 	if _, err := r.next(); err != nil {
 		t.Fatal(err)
 	}

@@ -109,7 +109,7 @@ func (c *cluster) trainersGaveUp() (n int) {
 		if lost := record.GetLeaseLost(); lost.GetTruncated() {
 			cutOff[lost.GetId().String()] = true
 		}
-		if told := record.GetStreamDelivered(); told.GetTruncated() && !cutOff[told.GetId().String()] {
+		if reported := record.GetStreamDelivered(); reported.GetTruncated() && !cutOff[reported.GetId().String()] {
 			n++
 		}
 	}

@@ -210,12 +210,12 @@ func (c *cluster) lossesAreCounted(d *dataset) (lost int) {
 	for _, v := range c.ledger.visits {
 		taken[v.epoch]++
 	}
-	told, cutOff := map[uint64]uint64{}, map[uint64]uint32{}
+	reported, cutOff := map[uint64]uint64{}, map[uint64]uint32{}
 	count := func() {
 		for _, job := range c.running()[0].status().GetJobs() {
 			for _, epoch := range job.GetEpochs() {
 				// A trainer that the dispatcher had removed continued in another job.
-				told[epoch.GetEpoch()] = max(told[epoch.GetEpoch()], epoch.GetLost())
+				reported[epoch.GetEpoch()] = max(reported[epoch.GetEpoch()], epoch.GetLost())
 				cutOff[epoch.GetEpoch()] = max(cutOff[epoch.GetEpoch()], epoch.GetStreamsTruncated())
 			}
 		}
@@ -225,10 +225,10 @@ func (c *cluster) lossesAreCounted(d *dataset) (lost int) {
 		lost += missing
 		c.eventually(fmt.Sprintf("of epoch %d of %s %d elements are missing, and the dispatcher knows", epoch, d.name, missing), time.Minute, func() bool {
 			count()
-			return missing == 0 || cutOff[epoch] > 0 && (told[epoch] == uint64(missing) || !d.known && told[epoch] < uint64(missing))
+			return missing == 0 || cutOff[epoch] > 0 && (reported[epoch] == uint64(missing) || !d.known && reported[epoch] < uint64(missing))
 		})
-		if told[epoch] > uint64(missing) {
-			c.t.Errorf("of epoch %d of %s %d elements are missing, and the dispatcher says %d", epoch, d.name, missing, told[epoch])
+		if reported[epoch] > uint64(missing) {
+			c.t.Errorf("of epoch %d of %s %d elements are missing, and the dispatcher says %d", epoch, d.name, missing, reported[epoch])
 		}
 	}
 	return lost

@@ -3,4 +3,4 @@
 package epoch
 
 // outdated reports whether a lease is older than the newest one that the stream has seen.
-func outdated(told, known uint64) bool { return told < known }
+func outdated(received, known uint64) bool { return received < known }

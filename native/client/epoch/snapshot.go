@@ -50,14 +50,14 @@ func (e *Epoch) apply(update *pecanv1.EpochUpdate, fresh bool) {
 	if detail := update.GetError(); detail != nil && e.err == nil {
 		e.err = reason.FromDetail(detail)
 	}
-	told := map[uint32]bool{}
+	listed := map[uint32]bool{}
 	e.stale = slices.ContainsFunc(update.GetStreams(), e.isOlder)
 	for _, one := range update.GetStreams() {
-		told[one.GetStream()] = true
+		listed[one.GetStream()] = true
 		e.applyStream(one)
 	}
 	for _, st := range e.list {
-		if !told[st.number] {
+		if !listed[st.number] {
 			st.revoke()
 		}
 	}
@@ -101,74 +101,74 @@ func (e *Epoch) streamOf(number uint32) *stream {
 
 // isOlder reports whether a snapshot has an older lease or assignment of a stream than this client had. e.mu
 // is held.
-func (e *Epoch) isOlder(told *pecanv1.ConsumerStream) bool {
-	st := e.streamOf(told.GetStream())
-	return outdated(told.GetLease(), st.lease) || told.GetAssignment() < st.assignment
+func (e *Epoch) isOlder(update *pecanv1.ConsumerStream) bool {
+	st := e.streamOf(update.GetStream())
+	return outdated(update.GetLease(), st.lease) || update.GetAssignment() < st.assignment
 }
 
 // applyStream takes over one stream of a snapshot. e.mu is held.
-func (e *Epoch) applyStream(told *pecanv1.ConsumerStream) {
-	if e.isOlder(told) {
+func (e *Epoch) applyStream(update *pecanv1.ConsumerStream) {
+	if e.isOlder(update) {
 		return
 	}
-	st := e.streamOf(told.GetStream())
-	if told.GetAssignment() > st.assignment {
+	st := e.streamOf(update.GetStream())
+	if update.GetAssignment() > st.assignment {
 		// The stream is assigned for the first time, or again after others had it. The state of an earlier
 		// assignment does not apply.
-		st.assignment = told.GetAssignment()
+		st.assignment = update.GetAssignment()
 		st.released, st.finished, st.ended, st.abandoned = false, false, false, false
 	}
-	again := told.GetLease() > st.lease && st.lease > 0
-	if told.GetLease() > st.lease {
+	again := update.GetLease() > st.lease && st.lease > 0
+	if update.GetLease() > st.lease {
 		if again && e.Consumer.RestartsStreams() {
 			// The new run may produce other elements in another order. The stream restarts from its first
 			// index, and the queue is dropped because its elements come again.
 			st.drop()
 			st.clean = 0
-			st.next, st.ended, st.finished, st.released = told.GetStartIndex(), false, false, false
+			st.next, st.ended, st.finished, st.released = update.GetStartIndex(), false, false, false
 		}
-		st.lease, st.worker = told.GetLease(), nil
+		st.lease, st.worker = update.GetLease(), nil
 		st.failures, st.lastError, st.denied, st.retryAt = 0, nil, false, time.Time{}
 		st.pause.Reset()
 		st.closeChannel()
 	}
 	// Without a new address the last one stays: the dispatcher may have lost a worker that this client still
 	// reaches.
-	if worker := told.GetWorker(); worker != nil && !proto.Equal(worker, st.worker) {
+	if worker := update.GetWorker(); worker != nil && !proto.Equal(worker, st.worker) {
 		st.worker, st.denied, st.retryAt = worker, false, time.Time{}
 		st.closeChannel()
 	}
-	if told.GetStartIndex() > st.next {
+	if update.GetStartIndex() > st.next {
 		st.closeChannel()
-		st.next = told.GetStartIndex()
+		st.next = update.GetStartIndex()
 	}
 	// A dispatcher that did not know that the stream had begun may run it again. Elements of the first run
 	// must then not appear twice, neither here nor at another trainer.
-	mustNotComeTwice := e.Consumer.AbandonsStreams() && again && st.next > told.GetStartIndex() && !st.released
+	mustNotComeTwice := e.Consumer.AbandonsStreams() && again && st.next > update.GetStartIndex() && !st.released
 	if mustNotComeTwice && st.ended {
 		// All elements have arrived, and nobody else gets the queued ones.
 		st.finish()
 	}
-	if (told.GetTruncated() && !st.released || mustNotComeTwice) && !st.ended {
+	if (update.GetTruncated() && !st.released || mustNotComeTwice) && !st.ended {
 		st.closeChannel()
 		st.abandoned = true
 		st.end()
-		if !told.GetTruncated() {
+		if !update.GetTruncated() {
 			// The dispatcher would assign the stream to another trainer with a new run, and nobody else has
 			// the queued elements.
 			st.finish()
 		}
 		e.link.Log().Warn(fmt.Sprintf("stream %d of epoch %d ended early, at element %d: its worker was lost, and the rest of the stream with it, %d elements at least (mode at_most_once)",
-			st.number, e.id, st.next, max(told.GetProduced(), st.next)-st.next), "job", e.Consumer.JobID)
+			st.number, e.id, st.next, max(update.GetProduced(), st.next)-st.next), "job", e.Consumer.JobID)
 		return
 	}
-	if told.GetRelease() {
+	if update.GetRelease() {
 		// Snapshots replace each other, so this may be the first one with the assignment. The stream is then
 		// released at its start index.
 		st.release()
 		return
 	}
-	if told.GetEnded() && st.next >= told.GetCount() && !st.ended {
+	if update.GetEnded() && st.next >= update.GetCount() && !st.ended {
 		// All elements have arrived; only the END frame was lost.
 		st.end()
 	}

@@ -28,7 +28,7 @@ type LeaseLost_Cause int32
 
 const (
 	LeaseLost_CAUSE_UNSPECIFIED LeaseLost_Cause = 0
-	// The worker returned the stream, or the dispatcher moved it on purpose.
+	// No failure: the worker returned the stream, the dispatcher moved it on purpose, or its epoch no longer needs it.
 	LeaseLost_MOVED LeaseLost_Cause = 1
 	// The worker died while it ran the stream.
 	LeaseLost_DIED LeaseLost_Cause = 2

@@ -32,10 +32,10 @@ type MarkElementsRequest struct {
 	First    uint64                 `protobuf:"varint,4,opt,name=first,proto3" json:"first,omitempty"`
 	Below    uint64                 `protobuf:"varint,5,opt,name=below,proto3" json:"below,omitempty"`
 	// Meanwhile the worker computes no marked element of another stream.
-	Alone bool `protobuf:"varint,6,opt,name=alone,proto3" json:"alone,omitempty"`
+	Exclusive bool `protobuf:"varint,6,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
 	// Files of the stream that are open, then the next one, as far as the worker knows them.
 	Files []string `protobuf:"bytes,7,rep,name=files,proto3" json:"files,omitempty"`
-	// The mark is for opening the stream, alone, and not for elements.
+	// The mark is for opening the stream and not for elements. Such a mark is always exclusive.
 	Opening bool `protobuf:"varint,8,opt,name=opening,proto3" json:"opening,omitempty"`
 	// The stream's steps may have started elements from `below` on. They may continue while no element is marked.
 	ReadAhead bool `protobuf:"varint,9,opt,name=read_ahead,json=readAhead,proto3" json:"read_ahead,omitempty"`
@@ -111,9 +111,9 @@ func (x *MarkElementsRequest) GetBelow() uint64 {
 	return 0
 }
 
-func (x *MarkElementsRequest) GetAlone() bool {
+func (x *MarkElementsRequest) GetExclusive() bool {
 	if x != nil {
-		return x.Alone
+		return x.Exclusive
 	}
 	return false
 }
@@ -2057,7 +2057,7 @@ type StartStream struct {
 	// Set if the last worker died while it ran the stream.
 	CrashGuard *CrashGuard `protobuf:"bytes,16,opt,name=crash_guard,json=crashGuard,proto3" json:"crash_guard,omitempty"`
 	// Workers died while they opened the stream. The worker opens it while no other suspect stream runs.
-	OpenAlone     bool `protobuf:"varint,17,opt,name=open_alone,json=openAlone,proto3" json:"open_alone,omitempty"`
+	OpenExclusive bool `protobuf:"varint,17,opt,name=open_exclusive,json=openExclusive,proto3" json:"open_exclusive,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2197,9 +2197,9 @@ func (x *StartStream) GetCrashGuard() *CrashGuard {
 	return nil
 }
 
-func (x *StartStream) GetOpenAlone() bool {
+func (x *StartStream) GetOpenExclusive() bool {
 	if x != nil {
-		return x.OpenAlone
+		return x.OpenExclusive
 	}
 	return false
 }
@@ -2258,7 +2258,7 @@ func (x *CacheAction) GetSegment() *CacheSegment {
 }
 
 // An element of the stream may crash workers, so the worker marks elements before it computes them. The last worker
-// died in [first, below): the worker marks those elements one by one, and runs them alone. It marks the others in
+// died in [first, below): the worker marks those elements one by one, and marks them as exclusive. It marks the others in
 // larger ranges. below = 0: nothing is known yet.
 type CrashGuard struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2578,14 +2578,14 @@ var File_pecan_v1_worker_proto protoreflect.FileDescriptor
 
 const file_pecan_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x15pecan/v1/worker.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\x95\x02\n" +
+	"\x15pecan/v1/worker.proto\x12\bpecan.v1\x1a\x14pecan/v1/types.proto\"\x9d\x02\n" +
 	"\x13MarkElementsRequest\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\"\n" +
 	"\x02id\x18\x02 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x03 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05first\x18\x04 \x01(\x04R\x05first\x12\x14\n" +
-	"\x05below\x18\x05 \x01(\x04R\x05below\x12\x14\n" +
-	"\x05alone\x18\x06 \x01(\bR\x05alone\x12\x14\n" +
+	"\x05below\x18\x05 \x01(\x04R\x05below\x12\x1c\n" +
+	"\texclusive\x18\x06 \x01(\bR\texclusive\x12\x14\n" +
 	"\x05files\x18\a \x03(\tR\x05files\x12\x18\n" +
 	"\aopening\x18\b \x01(\bR\aopening\x12\x1d\n" +
 	"\n" +
@@ -2743,7 +2743,7 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1f\n" +
 	"\vheartbeat_s\x18\x02 \x01(\x01R\n" +
 	"heartbeatS\x12\x1e\n" +
-	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\xfc\x04\n" +
+	"\vlease_ttl_s\x18\x03 \x01(\x01R\tleaseTtlS\"\x84\x05\n" +
 	"\vStartStream\x12\"\n" +
 	"\x02id\x18\x01 \x01(\v2\x12.pecan.v1.StreamIdR\x02id\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12 \n" +
@@ -2767,9 +2767,8 @@ const file_pecan_v1_worker_proto_rawDesc = "" +
 	"ackedBelow\x12+\n" +
 	"\x05cache\x18\x14 \x01(\v2\x15.pecan.v1.CacheActionR\x05cache\x125\n" +
 	"\vcrash_guard\x18\x10 \x01(\v2\x14.pecan.v1.CrashGuardR\n" +
-	"crashGuard\x12\x1d\n" +
-	"\n" +
-	"open_alone\x18\x11 \x01(\bR\topenAlone\"Q\n" +
+	"crashGuard\x12%\n" +
+	"\x0eopen_exclusive\x18\x11 \x01(\bR\ropenExclusive\"Q\n" +
 	"\vCacheAction\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
 	"\asegment\x18\x02 \x01(\v2\x16.pecan.v1.CacheSegmentR\asegment\"P\n" +

@@ -72,10 +72,10 @@ func (c *Core) consumerLoads(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch)
 	for _, pass := range epoch.Passes {
 		s := &consumerLoad{client: pass.ClientId, ready: onlyAhead || !pass.Prefetch}
 		for _, stream := range epoch.Streams {
-			volatile := c.volatile(streamKey{job.JobId, epoch.Epoch, stream.Stream})
+			volatileStream := c.volatileStream(streamKey{job.JobId, epoch.Epoch, stream.Stream})
 			reader := stream.Consumer
-			if volatile.releasing {
-				reader = volatile.nextConsumer
+			if volatileStream.releasing {
+				reader = volatileStream.nextConsumer
 			}
 			if reader == s.client && !stream.Delivered {
 				s.count++
@@ -99,14 +99,14 @@ func (c *Core) starving(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 // it for ConsumerSlice, so that two clients of one stream take turns.
 func (c *Core) requestRelease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, from, to *consumerLoad, only bool) bool {
 	for _, stream := range slices.Backward(epoch.Streams) {
-		volatile := c.volatile(streamKey{job.JobId, epoch.Epoch, stream.Stream})
-		if stream.Consumer != from.client || stream.Delivered || volatile.releasing {
+		volatileStream := c.volatileStream(streamKey{job.JobId, epoch.Epoch, stream.Stream})
+		if stream.Consumer != from.client || stream.Delivered || volatileStream.releasing {
 			continue
 		}
-		if only && c.now-volatile.assignedAt < c.cfg.ConsumerSlice {
+		if only && c.now-volatileStream.assignedAt < c.cfg.ConsumerSlice {
 			return false
 		}
-		volatile.releasing, volatile.nextConsumer = true, to.client
+		volatileStream.releasing, volatileStream.nextConsumer = true, to.client
 		from.count--
 		to.count++
 		c.event("requesting the release of a stream", "job", job.JobId, "epoch", epoch.Epoch, "stream", stream.Stream, "client", from.client, "for", to.client)
@@ -120,6 +120,6 @@ func (c *Core) assign(id *pecanv1.StreamId, stream *pecanv1.StoredStream, client
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerAssigned{ConsumerAssigned: &pecanv1.ConsumerAssigned{
 		Id: id, ClientId: clientID, StartIndex: stream.StartIndex, Assignment: stream.Assignment + 1,
 	}}})
-	volatile := c.volatile(keyOf(id))
-	volatile.releasing, volatile.nextConsumer, volatile.assignedAt, volatile.assignedLease = false, "", c.now, stream.Lease
+	volatileStream := c.volatileStream(keyOf(id))
+	volatileStream.releasing, volatileStream.nextConsumer, volatileStream.assignedAt, volatileStream.assignedLease = false, "", c.now, stream.Lease
 }

@@ -17,22 +17,22 @@ func (c *Core) markElements(r *pecanv1.MarkElementsRequest) {
 		return
 	}
 	key := keyOf(r.Id)
-	volatile := c.volatileNow(key, stream)
-	if r.Number != 0 && r.Number <= volatile.markNumber {
+	volatileStream := c.volatileStreamNow(key, stream)
+	if r.Number != 0 && r.Number <= volatileStream.markNumber {
 		return
 	}
-	volatile.markNumber = r.Number
+	volatileStream.markNumber = r.Number
 	if r.Opening {
 		c.setAlone(worker, key)
-		volatile.mark = nil
+		volatileStream.mark = nil
 		return
 	}
 	c.noteOpened(key, stream)
-	volatile.produced, volatile.mark = max(volatile.produced, r.First), r
+	volatileStream.produced, volatileStream.mark = max(volatileStream.produced, r.First), r
 	if r.Below <= r.First && !r.ReadAhead {
-		volatile.mark = nil
+		volatileStream.mark = nil
 	}
-	if r.Alone {
+	if r.Exclusive {
 		c.setAlone(worker, key)
 	}
 	if stream.Serial && !r.ReadAhead && r.First >= stream.SuspectBelow+stream.InFlight && mayRestart(job) {
@@ -51,15 +51,15 @@ func mayRestart(job *pecanv1.StoredJob) bool {
 // setAlone notes that a worker now computes guarded elements of one stream. It has passed the marked elements of
 // the stream before.
 func (c *Core) setAlone(worker *workerState, key streamKey) {
-	if worker.alone != nil && *worker.alone != key {
-		previous := c.volatile(*worker.alone)
+	if worker.exclusive != nil && *worker.exclusive != key {
+		previous := c.volatileStream(*worker.exclusive)
 		if mark := previous.mark; mark != nil && mark.ReadAhead {
 			previous.mark = &pecanv1.MarkElementsRequest{First: mark.Below, Below: mark.Below, ReadAhead: true, Files: mark.Files}
 		} else {
 			previous.mark = nil
 		}
 	}
-	worker.alone = &key
+	worker.exclusive = &key
 }
 
 // reportCrash keeps a worker's report of its own crash. Its streams move when its session ends.
@@ -79,8 +79,8 @@ func (c *Core) reportCrash(r *pecanv1.ReportCrashRequest) {
 		if stream == nil {
 			continue
 		}
-		volatile := c.volatileNow(keyOf(one.Id), stream)
-		volatile.crashed = true
+		volatileStream := c.volatileStreamNow(keyOf(one.Id), stream)
+		volatileStream.crashed = true
 	}
 	c.warn("worker crashes", "worker", r.WorkerId, "cause", r.Cause, "opening", len(r.Opening))
 }
@@ -103,14 +103,14 @@ func (c *Core) openingCrashes(key streamKey, stream *pecanv1.StoredStream) uint3
 
 // diedOpening reports whether the worker of a stream reported a crash while it opened the stream.
 func (c *Core) diedOpening(key streamKey, stream *pecanv1.StoredStream) bool {
-	volatile := c.volatile(key)
-	return volatile.lease == stream.Lease && volatile.crashed
+	volatileStream := c.volatileStream(key)
+	return volatileStream.lease == stream.Lease && volatileStream.crashed
 }
 
 // opened reports whether the worker of a stream is known to have opened it.
 func (c *Core) opened(key streamKey, stream *pecanv1.StoredStream) bool {
-	volatile := c.volatile(key)
-	return stream.Worker != nil && (stream.Produced || volatile.lease == stream.Lease && volatile.started)
+	volatileStream := c.volatileStream(key)
+	return stream.Worker != nil && (stream.Produced || volatileStream.lease == stream.Lease && volatileStream.started)
 }
 
 // openingTrial gives the one stream of an epoch that is opened now, among those that crashed workers while they
@@ -135,10 +135,10 @@ func (c *Core) crashLimits() crashguard.Limits {
 
 // suspects gives the elements of a stream that may have killed its worker.
 func (c *Core) suspects(key streamKey, stream *pecanv1.StoredStream, crashed bool) (crashguard.Suspects, bool) {
-	volatile := c.volatile(key)
+	volatileStream := c.volatileStream(key)
 	return c.crashLimits().Suspect(stream, crashguard.Run{
-		Open:     volatile.started && volatile.lease == stream.Lease && !stream.Produced,
-		Produced: volatile.produced, Mark: volatile.mark, Crashed: crashed,
+		Open:     volatileStream.started && volatileStream.lease == stream.Lease && !stream.Produced,
+		Produced: volatileStream.produced, Mark: volatileStream.mark, Crashed: crashed,
 	})
 }
 

@@ -9,7 +9,7 @@ import (
 // kill lets a worker die at the element that it computes alone, by a crash or a kill from outside.
 func (s *script) kill(life int, crash bool) (said string) {
 	s.t.Helper()
-	_, said = s.live(life, crash, "first=4 below=5 alone files=a")
+	_, said = s.live(life, crash, "first=4 below=5 exclusive files=a")
 	return said
 }
 
@@ -103,7 +103,7 @@ func TestAnElementInFlightIsFoundByTheThirdCrash(t *testing.T) {
 			if start, said := s.live(2, true, second); strings.Contains(start, "serial") || said != "" {
 				t.Fatal(start, said)
 			}
-			start, said := s.live(3, true, "first=6 below=7 alone", "first=7 below=8 alone", "first=69 below=70 alone files=a")
+			start, said := s.live(3, true, "first=6 below=7 exclusive", "first=7 below=8 exclusive", "first=69 below=70 exclusive files=a")
 			if !strings.Contains(start, "serial until=1031") {
 				t.Error(start)
 			}
@@ -156,7 +156,7 @@ func TestAStreamRunsInParallelAgainAfterHarmlessSuspects(t *testing.T) {
 	}
 	s.run("started session=3 stream=j1/0/0 lease=" + lease)
 	for _, first := range []int{6, 1030} {
-		if lines := s.run(fmt.Sprintf("mark worker=w3 stream=j1/0/0 lease=%s first=%d below=%d alone", lease, first, first+1)); strings.Contains(strings.Join(lines, " "), "lease") {
+		if lines := s.run(fmt.Sprintf("mark worker=w3 stream=j1/0/0 lease=%s first=%d below=%d exclusive", lease, first, first+1)); strings.Contains(strings.Join(lines, " "), "lease") {
 			t.Fatal(first, lines)
 		}
 	}

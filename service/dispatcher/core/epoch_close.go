@@ -45,7 +45,7 @@ func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, cl
 				next := stream.StartIndex
 				if !closed {
 					// The client does not say what it received.
-					if wouldRepeat(job, stream, c.volatile(key).assignedLease) {
+					if wouldRepeat(job, stream, c.volatileStream(key).assignedLease) {
 						c.truncateAt(job, epoch, stream, stream.StartIndex)
 						continue
 					}
@@ -54,7 +54,7 @@ func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, cl
 				c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{
 					Id: key.id(), ClientId: clientID, NextIndex: next,
 				}}})
-				c.volatile(key).releasing = false
+				c.volatileStream(key).releasing = false
 			}
 		}
 	}
@@ -73,15 +73,15 @@ func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, cl
 // resumeIndex gives where the next consumer starts after a client that left without saying how far it came. The
 // package comment has the rules by mode.
 func (c *Core) resumeIndex(job *pecanv1.StoredJob, key streamKey, stream *pecanv1.StoredStream) uint64 {
-	volatile := c.volatile(key)
+	volatileStream := c.volatileStream(key)
 	index := stream.StartIndex
-	if volatile.lease == stream.Lease && stream.Worker != nil {
+	if volatileStream.lease == stream.Lease && stream.Worker != nil {
 		switch job.Options.GetMode() {
 		case pecanv1.Mode_MODE_AT_LEAST_ONCE:
 		case pecanv1.Mode_MODE_AT_MOST_ONCE:
-			index = max(index, volatile.acked, volatile.produced)
+			index = max(index, volatileStream.acked, volatileStream.produced)
 		default:
-			index = max(index, volatile.acked)
+			index = max(index, volatileStream.acked)
 		}
 	}
 	if stream.Produced {

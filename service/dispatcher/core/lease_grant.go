@@ -43,8 +43,8 @@ func (c *Core) assignLeases() {
 		Jobs: c.state.Jobs(), Positions: len(c.cfg.WorkerAddresses), Starting: c.now < c.cfg.DeadAfter,
 		Ready: c.readyStreams, Grant: c.grantLease,
 		Avoid: func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) []string {
-			if volatile := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; volatile != nil {
-				return volatile.avoid
+			if volatileStream := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; volatileStream != nil {
+				return volatileStream.avoid
 			}
 			return nil
 		},
@@ -72,11 +72,11 @@ func (c *Core) grantLease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, st
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseGranted{LeaseGranted: &pecanv1.LeaseGranted{
 		Id: key.id(), Lease: c.nextLease(), Worker: c.workers[id].address, Restart: stream.Lease > 0 && split.RestartsFromStart(job.Plan, job.Options),
 	}}})
-	volatile := c.volatile(key)
-	volatile.newLease(stream.Lease, c.now)
+	volatileStream := c.volatileStream(key)
+	volatileStream.newLease(stream.Lease, c.now)
 	if !split.IsRepeatable(job.Plan) {
 		// Readers received elements of another run.
-		volatile.receivedBelow, volatile.cleanBelow = 0, 0
+		volatileStream.receivedBelow, volatileStream.cleanBelow = 0, 0
 	}
 	if !stream.Delivered && stream.Consumer != "" && durable.FindPass(epoch, stream.Consumer) == nil {
 		// The client that read the stream to its end has left. The stream is sent again.
@@ -95,8 +95,8 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	start := &pecanv1.StartStream{
 		Id: key.id(), Lease: stream.Lease, Fingerprint: dataset.GetFingerprint(), Plan: c.planOf(job, epoch, stream.Stream), Options: job.Options,
 		Components: dataset.GetSpec().GetComponents(), Prefetch: durable.AllPrefetched(epoch),
-		DeliveredBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.volatile(key).cleanBelow, AckedBelow: c.volatile(key).receivedBelow,
-		Cache: c.cacheAction(job, stream), CrashGuard: crashguard.Of(stream), OpenAlone: stream.OpeningCrashes > 0,
+		DeliveredBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.volatileStream(key).cleanBelow, AckedBelow: c.volatileStream(key).receivedBelow,
+		Cache: c.cacheAction(job, stream), CrashGuard: crashguard.Of(stream), OpenExclusive: stream.OpeningCrashes > 0,
 	}
 	if stream.Delivered {
 		start.DeliveredBelow = stream.Count
@@ -108,7 +108,7 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 				Stream: source.Stream, Lease: source.Lease, Worker: source.Worker, Ready: source.Produced || source.Truncated, Rows: source.RemainderRows,
 			})
 		}
-		c.volatile(key).remainders = start
+		c.volatileStream(key).remainders = start
 	}
 	return &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Start{Start: start}}
 }
@@ -142,8 +142,8 @@ func (c *Core) pushRemainders() {
 			if stream.Worker == nil || stream.Produced {
 				continue
 			}
-			volatile := c.volatile(streamKey{job.JobId, epoch.Epoch, stream.Stream})
-			sent := volatile.remainders
+			volatileStream := c.volatileStream(streamKey{job.JobId, epoch.Epoch, stream.Stream})
+			sent := volatileStream.remainders
 			command := c.startCommand(job, epoch, stream)
 			if sent == nil || !sameRemainders(sent.Remainders, command.GetStart().Remainders) {
 				c.command(stream.Worker.WorkerId, command)

@@ -23,13 +23,13 @@ func (c *Core) reconcile(workerID string, held []*pecanv1.HeldStream) {
 			continue
 		}
 		kept[key] = true
-		volatile := c.volatileNow(key, stream)
-		volatile.started = true
+		volatileStream := c.volatileStreamNow(key, stream)
+		volatileStream.started = true
 		if h.Ended {
 			c.streamProduced(job, epoch, stream, h.Count, h.RemainderRows)
 		}
 		if durable.IsClosing(job, stream) {
-			volatile.remainders = nil
+			volatileStream.remainders = nil
 		}
 	}
 	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
@@ -43,8 +43,8 @@ func (c *Core) reconcile(workerID string, held []*pecanv1.HeldStream) {
 			c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "worker "+workerID+" no longer holds it")
 			return
 		}
-		volatile := c.volatile(key)
-		volatile.newLease(stream.Lease, c.now)
+		volatileStream := c.volatileStream(key)
+		volatileStream.newLease(stream.Lease, c.now)
 		c.command(workerID, c.startCommand(job, epoch, stream))
 	})
 }
@@ -74,27 +74,27 @@ func (c *Core) eachStream(do func(*pecanv1.StoredJob, *pecanv1.StoredEpoch, *pec
 
 // noteOpened notes that a worker has opened its stream.
 func (c *Core) noteOpened(key streamKey, stream *pecanv1.StoredStream) {
-	volatile := c.volatile(key)
-	if !volatile.started && stream.OpeningCrashes > 0 {
+	volatileStream := c.volatileStream(key)
+	if !volatileStream.started && stream.OpeningCrashes > 0 {
 		// Other streams may have waited for this one.
 		c.dirty = true
 	}
-	volatile.started = true
+	volatileStream.started = true
 }
 
 // noteProgress notes how far a worker has come with its stream.
 func (c *Core) noteProgress(key streamKey, stream *pecanv1.StoredStream, load *pecanv1.WorkerHeartbeat_StreamLoad) *streamState {
-	volatile := c.volatileNow(key, stream)
+	volatileStream := c.volatileStreamNow(key, stream)
 	if load.Opened {
 		c.noteOpened(key, stream)
 	}
-	volatile.produced = max(volatile.produced, load.Produced)
-	volatile.receivedBelow, volatile.cleanBelow = max(volatile.receivedBelow, min(load.Acked, load.Produced)), max(volatile.cleanBelow, min(load.CleanBelow, load.Acked))
-	if acked := min(load.Acked, load.Produced); acked > volatile.acked {
+	volatileStream.produced = max(volatileStream.produced, load.Produced)
+	volatileStream.receivedBelow, volatileStream.cleanBelow = max(volatileStream.receivedBelow, min(load.Acked, load.Produced)), max(volatileStream.cleanBelow, min(load.CleanBelow, load.Acked))
+	if acked := min(load.Acked, load.Produced); acked > volatileStream.acked {
 		// The client reads, so its reports about the worker are over.
-		volatile.acked, volatile.unreachableReports, volatile.unreachableReason = acked, 0, ""
+		volatileStream.acked, volatileStream.unreachableReports, volatileStream.unreachableReason = acked, 0, ""
 	}
-	return volatile
+	return volatileStream
 }
 
 // streamProduced notes that a worker produced the last element of a stream.

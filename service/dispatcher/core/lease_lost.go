@@ -42,8 +42,8 @@ func (c *Core) streamFailed(workerID string, r *pecanv1.StreamFailed) {
 	switch codes.Code(detail.GetCode()) {
 	case codes.Unavailable, codes.Aborted, codes.DeadlineExceeded, codes.Canceled:
 		if int(stream.Failures)+1 < c.cfg.MaxFailures {
-			volatile := c.volatile(key)
-			volatile.avoid = append(volatile.avoid, workerID)
+			volatileStream := c.volatileStream(key)
+			volatileStream.avoid = append(volatileStream.avoid, workerID)
 			c.warn("stream failed, leasing it again", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", workerID, "error", detail.GetMessage())
 			if job.Plan.GetWritesFiles() {
 				// A failed run that is not closed takes its files with it.
@@ -70,20 +70,20 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 	if stream.Worker == nil || stream.Lease != req.Lease || stream.Worker.WorkerId != req.WorkerId || stream.Consumer != req.ClientId {
 		return nil
 	}
-	volatile := c.volatile(key)
-	if req.Number != 0 && volatile.reporter == req.ClientId && req.Number <= volatile.reportNumber {
+	volatileStream := c.volatileStream(key)
+	if req.Number != 0 && volatileStream.reporter == req.ClientId && req.Number <= volatileStream.reportNumber {
 		// A repeated report may be about a solved problem.
 		return nil
 	}
-	volatile.reporter, volatile.reportNumber = req.ClientId, req.Number
-	if volatile.lease == req.Lease {
-		volatile.produced = max(volatile.produced, req.NextIndex)
+	volatileStream.reporter, volatileStream.reportNumber = req.ClientId, req.Number
+	if volatileStream.lease == req.Lease {
+		volatileStream.produced = max(volatileStream.produced, req.NextIndex)
 	}
 	worker := c.workers[req.WorkerId]
-	if worker != nil && worker.unheardSinceRestart && volatile.unreachableReports == 0 {
+	if worker != nil && worker.unheardSinceRestart && volatileStream.unreachableReports == 0 {
 		// The report may be a copy for the dispatcher before the restart, and the worker may be on its way. A
 		// client that still cannot reach the worker reports again.
-		volatile.unreachableReports++
+		volatileStream.unreachableReports++
 		return nil
 	}
 	if worker == nil || worker.away {
@@ -91,12 +91,12 @@ func (c *Core) reportWorker(req *pecanv1.ReportWorkerRequest) error {
 		c.loseWorker(req.WorkerId, true, "its session is broken and client "+req.ClientId+" cannot reach it")
 		return nil
 	}
-	volatile.unreachableReports++
-	volatile.unreachableReason, c.dirty = req.Message, true
-	if volatile.unreachableReports < 3 && c.now-volatile.leasedAt < c.cfg.SuspectAfter || !c.otherWorker(req.WorkerId, volatile.avoid) {
+	volatileStream.unreachableReports++
+	volatileStream.unreachableReason, c.dirty = req.Message, true
+	if volatileStream.unreachableReports < 3 && c.now-volatileStream.leasedAt < c.cfg.SuspectAfter || !c.otherWorker(req.WorkerId, volatileStream.avoid) {
 		return nil
 	}
-	volatile.avoid = append(volatile.avoid, req.WorkerId)
+	volatileStream.avoid = append(volatileStream.avoid, req.WorkerId)
 	c.warn("moving a stream that its client cannot read", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", req.WorkerId, "error", req.Message)
 	c.stopRun(job, req.WorkerId, key, stream.Lease)
 	c.loseLease(key, stream, pecanv1.LeaseLost_MOVED, "client "+req.ClientId+" could not read it from worker "+req.WorkerId)
@@ -116,10 +116,10 @@ func (c *Core) otherWorker(than string, avoid []string) bool {
 // loseLeaseWithWorker ends the lease of a stream whose worker is lost. If the stream may have killed the worker, the record
 // has the suspected elements, and the job fails at the limit.
 func (c *Core) loseLeaseWithWorker(key streamKey, job *pecanv1.StoredJob, stream *pecanv1.StoredStream, worker *workerState, died bool, why string) {
-	mark := c.volatile(key).mark
+	mark := c.volatileStream(key).mark
 	if worker.trying {
 		// The tried order may have killed the worker. That counts against the order, not against an element.
-		c.volatile(key).crashed = false
+		c.volatileStream(key).crashed = false
 	}
 	suspects, suspicious := c.suspects(key, stream, worker.crash != "")
 	suspicious = suspicious && !worker.trying
@@ -143,10 +143,10 @@ func (c *Core) loseLeaseWithWorker(key streamKey, job *pecanv1.StoredJob, stream
 
 // loseLease ends a lease for a cause other than a suspected death.
 func (c *Core) loseLease(key streamKey, stream *pecanv1.StoredStream, cause pecanv1.LeaseLost_Cause, why string) {
-	volatile := c.volatile(key)
+	volatileStream := c.volatileStream(key)
 	progress := uint64(0)
-	if volatile.lease == stream.Lease {
-		progress = volatile.produced
+	if volatileStream.lease == stream.Lease {
+		progress = volatileStream.produced
 	}
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_LeaseLost{LeaseLost: &pecanv1.LeaseLost{
 		Id: key.id(), Lease: stream.Lease, Cause: cause, Progress: progress, Why: why, Truncated: c.truncates(key, stream),

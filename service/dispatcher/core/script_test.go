@@ -268,7 +268,7 @@ func (s *script) clientInput(command string, a args) any {
 	case "mark":
 		return &pecanv1.MarkElementsRequest{
 			WorkerId: a["worker"], Id: streamID(a["stream"]), Lease: a.number("lease"), First: a.number("first"), Below: a.number("below"),
-			Alone: a.has("alone"), Files: a.list("files"), Opening: a.has("opening"), ReadAhead: a.has("ahead"),
+			Exclusive: a.has("exclusive"), Files: a.list("files"), Opening: a.has("opening"), ReadAhead: a.has("ahead"),
 			Number: a.number("number"),
 		}
 	case "crashes":
@@ -637,7 +637,7 @@ func showCommand(command *pecanv1.WorkerCommand) string {
 		for _, flag := range []struct {
 			name string
 			set  bool
-		}{{"ahead", k.Start.Prefetch}, {"remainder_only", k.Start.RemainderOnly}, {fmt.Sprintf("delivered_below=%d", k.Start.DeliveredBelow), k.Start.DeliveredBelow > 0}, {"open_alone", k.Start.OpenAlone}} {
+		}{{"ahead", k.Start.Prefetch}, {"remainder_only", k.Start.RemainderOnly}, {fmt.Sprintf("delivered_below=%d", k.Start.DeliveredBelow), k.Start.DeliveredBelow > 0}, {"open_exclusive", k.Start.OpenExclusive}} {
 			if flag.set {
 				line += " " + flag.name
 			}

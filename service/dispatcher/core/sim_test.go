@@ -354,9 +354,9 @@ func (s *sim) workerBeat(w *simWorker) {
 	s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}}})
 }
 
-// workerMarks lets a worker compute an element of each guarded stream, one of those at the last death alone.
+// workerMarks lets a worker compute an element of each guarded stream, one of those at the last death exclusive.
 func (s *sim) workerMarks(w *simWorker) {
-	alone := false
+	exclusive := false
 	for _, key := range sorted(w.held) {
 		h := w.held[key]
 		suspicion := h.start.GetCrashGuard()
@@ -366,11 +366,11 @@ func (s *sim) workerMarks(w *simWorker) {
 		next := uint64(s.rng.IntN(int(h.count)))
 		mark := &pecanv1.MarkElementsRequest{WorkerId: w.id, Id: h.id, Lease: h.lease, First: next, Below: next + 1 + uint64(s.rng.IntN(4))}
 		if suspicion.First <= next && next < suspicion.Below {
-			if alone {
+			if exclusive {
 				continue
 			}
-			alone = true
-			mark.Below, mark.Alone = next+1, true
+			exclusive = true
+			mark.Below, mark.Exclusive = next+1, true
 		} else if next < suspicion.First {
 			mark.Below = min(mark.Below, suspicion.First)
 		}

@@ -85,15 +85,15 @@ func (c *Core) epochStatus(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, b
 	status := &pecanv1.EpochStatus{Epoch: epoch.Epoch, StreamsTruncated: durable.StreamsTruncated(epoch), Lost: durable.Lost(job, epoch), Ordered: len(epoch.Order) > 0, OrderedStreams: epoch.OrderStreams}
 	status.Waiting, _ = c.waitingReason(job, epoch, "", busy)
 	for _, stream := range epoch.Streams {
-		switch volatile := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; {
+		switch volatileStream := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]; {
 		case stream.Delivered:
 			status.StreamsDone++
 			status.Elements += stream.Count
 			continue
 		case stream.Worker != nil:
 			status.StreamsRunning++
-			if volatile != nil && volatile.lease == stream.Lease {
-				status.Elements += max(volatile.acked, stream.StartIndex)
+			if volatileStream != nil && volatileStream.lease == stream.Lease {
+				status.Elements += max(volatileStream.acked, stream.StartIndex)
 			}
 		default:
 			status.StreamsWaiting++

@@ -87,7 +87,7 @@ func (c *Core) finishStream(req *pecanv1.FinishStreamRequest) error {
 // for the rest.
 func (c *Core) deliver(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, end *pecanv1.StreamDelivered) {
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_StreamDelivered{StreamDelivered: end}})
-	c.volatile(keyOf(end.Id)).releasing = false
+	c.volatileStream(keyOf(end.Id)).releasing = false
 	if durable.Delivered(epoch) {
 		c.event("epoch delivered", "job", job.JobId, "epoch", epoch.Epoch, "elements", durable.Elements(epoch))
 	}
@@ -128,10 +128,10 @@ func (c *Core) releaseStream(req *pecanv1.ReleaseStreamRequest) error {
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerReleased{ConsumerReleased: &pecanv1.ConsumerReleased{
 		Id: req.Id, ClientId: req.ClientId, NextIndex: req.NextIndex,
 	}}})
-	volatile := c.volatile(keyOf(req.Id))
-	if volatile.releasing && durable.FindPass(epoch, volatile.nextConsumer) != nil {
-		c.assign(req.Id, stream, volatile.nextConsumer)
+	volatileStream := c.volatileStream(keyOf(req.Id))
+	if volatileStream.releasing && durable.FindPass(epoch, volatileStream.nextConsumer) != nil {
+		c.assign(req.Id, stream, volatileStream.nextConsumer)
 	}
-	volatile.releasing = false
+	volatileStream.releasing = false
 	return nil
 }

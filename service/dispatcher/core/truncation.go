@@ -21,7 +21,7 @@ func (c *Core) truncates(key streamKey, stream *pecanv1.StoredStream) bool {
 	if epoch == nil || !schedule.Needed(job, epoch, stream) {
 		return false
 	}
-	read := c.wasStarted(key, stream) && !c.volatile(key).unread || (stream.StartIndex > 0 || stream.Delivered) && !split.IsRepeatable(job.Plan)
+	read := c.wasStarted(key, stream) && !c.volatileStream(key).unread || (stream.StartIndex > 0 || stream.Delivered) && !split.IsRepeatable(job.Plan)
 	cutsOff := read && !durable.AllPrefetched(epoch) && !split.MayMove(job.Plan, job.Options)
 	if cutsOff {
 		c.warn("truncating a stream", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease)
@@ -31,19 +31,19 @@ func (c *Core) truncates(key streamKey, stream *pecanv1.StoredStream) bool {
 
 // producedCount gives how many elements of a stream were produced under its newest lease, as far as is known.
 func (c *Core) producedCount(key streamKey, stream *pecanv1.StoredStream) uint64 {
-	switch volatile := c.volatile(key); {
+	switch volatileStream := c.volatileStream(key); {
 	case stream.Produced:
 		return stream.Count
-	case volatile.lease == stream.Lease:
-		return volatile.produced
+	case volatileStream.lease == stream.Lease:
+		return volatileStream.produced
 	}
 	return 0
 }
 
 // wasStarted reports whether a worker has started its stream. Unknown counts as started.
 func (c *Core) wasStarted(key streamKey, stream *pecanv1.StoredStream) bool {
-	volatile := c.volatile(key)
-	return volatile.lease != stream.Lease || volatile.started || stream.Produced
+	volatileStream := c.volatileStream(key)
+	return volatileStream.lease != stream.Lease || volatileStream.started || stream.Produced
 }
 
 // wouldRepeat reports whether the next consumer may receive elements again. The client has elements of an older

@@ -77,9 +77,9 @@ type workerState struct {
 	unheardSinceRestart bool
 	// trying: the worker is trying an order of steps.
 	trying bool
-	// alone is the stream whose guarded elements the worker computes now. It computes none of another stream
+	// exclusive is the stream whose guarded elements the worker computes now. It computes none of another stream
 	// meanwhile.
-	alone *streamKey
+	exclusive *streamKey
 }
 
 type streamKey struct {
@@ -139,8 +139,8 @@ type streamState struct {
 	remainders *pecanv1.StartStream
 }
 
-// volatile gives the volatile state of a stream. It creates the state when it is first needed.
-func (c *Core) volatile(key streamKey) *streamState {
+// volatileStream gives the volatile state of a stream. It creates the state when it is first needed.
+func (c *Core) volatileStream(key streamKey) *streamState {
 	s, ok := c.streams[key]
 	if !ok {
 		s = &streamState{}
@@ -149,13 +149,13 @@ func (c *Core) volatile(key streamKey) *streamState {
 	return s
 }
 
-// volatileNow gives the volatile state of a stream under its newest lease.
-func (c *Core) volatileNow(key streamKey, stream *pecanv1.StoredStream) *streamState {
-	volatile := c.volatile(key)
-	if volatile.lease != stream.Lease {
-		volatile.newLease(stream.Lease, c.now)
+// volatileStreamNow gives the volatile state of a stream under its newest lease.
+func (c *Core) volatileStreamNow(key streamKey, stream *pecanv1.StoredStream) *streamState {
+	volatileStream := c.volatileStream(key)
+	if volatileStream.lease != stream.Lease {
+		volatileStream.newLease(stream.Lease, c.now)
 	}
-	return volatile
+	return volatileStream
 }
 
 // newLease clears what belongs to an older lease.

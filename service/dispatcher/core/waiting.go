@@ -31,11 +31,11 @@ func (c *Core) waitingReason(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch,
 			continue
 		}
 		if worker := c.workers[stream.Worker.WorkerId]; worker != nil && !worker.away {
-			volatile := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]
-			if volatile == nil || volatile.unreachableReports == 0 {
+			volatileStream := c.streams[streamKey{job.JobId, epoch.Epoch, stream.Stream}]
+			if volatileStream == nil || volatileStream.unreachableReports == 0 {
 				return "", false
 			}
-			unread = append(unread, fmt.Sprintf("stream %d: worker %s at %s: %s", stream.Stream, stream.Worker.WorkerId, stream.Worker.Tcp, volatile.unreachableReason))
+			unread = append(unread, fmt.Sprintf("stream %d: worker %s at %s: %s", stream.Stream, stream.Worker.WorkerId, stream.Worker.Tcp, volatileStream.unreachableReason))
 			continue
 		}
 		away = append(away, fmt.Sprintf("stream %d: worker %s at %s", stream.Stream, stream.Worker.WorkerId, stream.Worker.Tcp))

@@ -87,7 +87,7 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 		update.Error = job.Error
 	}
 	for _, stream := range epoch.Streams {
-		volatile := c.volatile(streamKey{job.JobId, epoch.Epoch, stream.Stream})
+		volatileStream := c.volatileStream(streamKey{job.JobId, epoch.Epoch, stream.Stream})
 		if stream.Consumer != clientID {
 			if !stream.Delivered {
 				update.NoMoreStreams = false
@@ -95,7 +95,7 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 			continue
 		}
 		shown := &pecanv1.ConsumerStream{
-			Stream: stream.Stream, Lease: stream.Lease, StartIndex: stream.StartIndex, Release: volatile.releasing,
+			Stream: stream.Stream, Lease: stream.Lease, StartIndex: stream.StartIndex, Release: volatileStream.releasing,
 			Ended: stream.Produced || stream.Delivered, Assignment: stream.Assignment,
 		}
 		if !stream.Delivered {
@@ -104,7 +104,7 @@ func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clie
 		if stream.Truncated {
 			shown.Truncated, shown.Produced = true, stream.Progress
 		}
-		if volatile.releasing {
+		if volatileStream.releasing {
 			// The next consumer may die and leave the rest to this client.
 			update.NoMoreStreams = false
 		}

@@ -66,8 +66,8 @@ func (c *Core) heartbeat(id string, worker *workerState, heartbeat *pecanv1.Work
 			c.command(id, stopCommand(keyOf(load.GetId()), load.GetLease()))
 			continue
 		}
-		volatile := c.noteProgress(keyOf(load.Id), stream, load)
-		if volatile.unread = load.Drained && load.Unread; load.Drained && (load.Unread || !stream.Produced) {
+		volatileStream := c.noteProgress(keyOf(load.Id), stream, load)
+		if volatileStream.unread = load.Drained && load.Unread; load.Drained && (load.Unread || !stream.Produced) {
 			// If a produced stream was read to its end, its reader's report is under way, and the stream stays.
 			c.stopRun(job, id, keyOf(load.Id), stream.Lease)
 			c.loseLease(keyOf(load.Id), stream, pecanv1.LeaseLost_MOVED, "worker "+id+" is about to leave")

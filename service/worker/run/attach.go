@@ -37,7 +37,7 @@ func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
 	if target.NewerReader(c) {
 		return reason.New(reason.Closed, "another reader opened stream %d", s.key.stream)
 	}
-	if s.belowWindow == nil && !c.Remainder() && !split.IsRepeatable(s.order.GetPlan()) && !s.run.window.Holds(start) {
+	if s.belowWindow == nil && !c.Remainder() && !split.IsRepeatable(s.command.GetPlan()) && !s.run.window.Holds(start) {
 		s.belowWindow = reason.New(reason.StaleLease, "stream %d no longer holds element %d, and another run may produce a different one", s.key.stream, start)
 		s.log.Info("the stream cannot continue: the elements that the reader wants are no longer held", "start_index", start)
 		s.streams.Dispatcher.Send(s.failure(s.belowWindow, true))

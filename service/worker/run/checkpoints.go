@@ -35,16 +35,16 @@ type saver struct {
 // above a cached step is not, and the plan must not be able to seek. The state of a serial graph fits only
 // serial graphs.
 func (r *run) saves() bool {
-	resume := r.order.GetPlan().GetResume()
+	resume := r.command.GetPlan().GetResume()
 	return r.stream.streams.Checkpoints != nil && resume.GetCheckpoints() && resume.GetStrategy() != pecanv1.Resume_SEEK &&
-		!r.order.GetClosing() && r.order.GetCache() == nil && !r.serial
+		!r.command.GetClosing() && r.command.GetCache() == nil && !r.serial
 }
 
 // manifest is what all checkpoints of the run have in common.
 func (r *run) manifest() *pecanv1.Checkpoint {
 	return &pecanv1.Checkpoint{
-		Fingerprint: r.order.GetFingerprint(), PlanHash: planAndOrder(r.order.GetPlan()), Mode: r.order.GetOptions().GetMode(),
-		Seed: r.order.GetOptions().GetSeed(), Id: r.order.GetId(), TensorflowVersion: tf.Version(),
+		Fingerprint: r.command.GetFingerprint(), PlanHash: planAndOrder(r.command.GetPlan()), Mode: r.command.GetOptions().GetMode(),
+		Seed: r.command.GetOptions().GetSeed(), Id: r.command.GetId(), TensorflowVersion: tf.Version(),
 	}
 }
 
@@ -58,7 +58,7 @@ func planAndOrder(plan *pecanv1.Plan) string {
 }
 
 func (r *run) checkpointDir() string {
-	return checkpoint.StreamDir(r.stream.streams.Identity.Cluster(), r.order.GetId())
+	return checkpoint.StreamDir(r.stream.streams.Identity.Cluster(), r.command.GetId())
 }
 
 // openOrRestore opens the stream's graph at the newest valid checkpoint that is not after the index that the
@@ -143,7 +143,7 @@ func (r *run) save(it *tf.Iterator) {
 	// No other checkpoint begins until this one is written.
 	r.saver.next(time.Now().Add(never))
 	manifest := r.manifest()
-	manifest.Index, manifest.Start, manifest.Lease, manifest.CleanBelow = r.index(), r.start, r.order.GetLease(), r.window.CleanProduced()
+	manifest.Index, manifest.Start, manifest.Lease, manifest.CleanBelow = r.index(), r.start, r.command.GetLease(), r.window.CleanProduced()
 	begun := time.Now()
 	state, err := it.Save()
 	if err != nil {

@@ -44,7 +44,7 @@ func (w *crashGuard) begin(next uint64) int {
 	if next < w.below {
 		return int(w.below - next)
 	}
-	closing := w.run.order.GetClosing()
+	closing := w.run.command.GetClosing()
 	if closing && w.size == 0 {
 		w.awaitRemainders()
 	}
@@ -80,12 +80,12 @@ func (w *crashGuard) begin(next uint64) int {
 // the stream for deaths during its wait.
 func (w *crashGuard) awaitRemainders() {
 	for {
-		order, changed := w.run.stream.current()
+		command, changed := w.run.stream.current()
 		ready := uint32(0)
-		for ready < uint32(order.GetPlan().GetNumStreams()) && remainderOf(order, ready).GetReady() {
+		for ready < uint32(command.GetPlan().GetNumStreams()) && remainderOf(command, ready).GetReady() {
 			ready++
 		}
-		if ready == uint32(order.GetPlan().GetNumStreams()) {
+		if ready == uint32(command.GetPlan().GetNumStreams()) {
 			return
 		}
 		select {
@@ -117,7 +117,7 @@ func (w *crashGuard) mark(first, below uint64, files []string) {
 	ctx, cancel := context.WithTimeout(w.run.ctx, markTimeout)
 	defer cancel()
 	_, err := s.streams.Dispatcher.API().MarkElements(ctx, &pecanv1.MarkElementsRequest{
-		WorkerId: s.streams.Identity.ID(), Id: s.key.id(), Lease: s.leaseNow(), First: first, Below: below, Alone: w.exclusive, Files: files, ReadAhead: !w.run.serial,
+		WorkerId: s.streams.Identity.ID(), Id: s.key.id(), Lease: s.leaseNow(), First: first, Below: below, Exclusive: w.exclusive, Files: files, ReadAhead: !w.run.serial,
 		Number: s.streams.marks.Add(1),
 	})
 	if err != nil && w.run.ctx.Err() == nil {

@@ -29,11 +29,11 @@ func (w *Streams) Mute() {
 func (s *Stream) drain() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.run == nil || s.order.GetClosing() {
+	if s.run == nil || s.command.GetClosing() {
 		// The closing stream waits for the others. It runs again elsewhere from their remainders.
 		return true
 	}
-	if s.read && !split.MayMove(s.order.GetPlan(), s.order.GetOptions()) {
+	if s.read && !split.MayMove(s.command.GetPlan(), s.command.GetOptions()) {
 		// The dispatcher takes the stream back after its end is reported and its reader has confirmed it.
 		return false
 	}

@@ -16,8 +16,8 @@ import (
 )
 
 // fetchRemainder reads a stream's remainder from the worker that ran it, which may be this one.
-func (w *Streams) fetchRemainder(ctx context.Context, order *pecanv1.StartStream, from *pecanv1.RemainderSource) ([][]*tf.Tensor, error) {
-	id := &pecanv1.StreamId{JobId: order.GetId().GetJobId(), Epoch: order.GetId().GetEpoch(), Stream: from.GetStream()}
+func (w *Streams) fetchRemainder(ctx context.Context, command *pecanv1.StartStream, from *pecanv1.RemainderSource) ([][]*tf.Tensor, error) {
+	id := &pecanv1.StreamId{JobId: command.GetId().GetJobId(), Epoch: command.GetId().GetEpoch(), Stream: from.GetStream()}
 	address := from.GetWorker().GetTcp()
 	if from.GetWorker().GetWorkerId() == w.Identity.ID() {
 		address = w.Identity.LocalAddress
@@ -30,7 +30,7 @@ func (w *Streams) fetchRemainder(ctx context.Context, order *pecanv1.StartStream
 	batches, err := w.readRemainder(ctx, address, &pecanv1.DataHello{
 		ClientId: "worker-" + w.Identity.ID(), Version: w.Options.Version, WorkerId: from.GetWorker().GetWorkerId(), ClusterId: w.Identity.Cluster(),
 	}, &pecanv1.OpenStream{Id: id, Lease: from.GetLease(), Credit: 1 << 47, Remainder: true,
-		PayloadChecksum: order.GetOptions().GetPayloadChecksum()})
+		PayloadChecksum: command.GetOptions().GetPayloadChecksum()})
 	if err != nil {
 		return nil, fmt.Errorf("read the remainder of stream %d from %s: %w", from.GetStream(), address, err)
 	}

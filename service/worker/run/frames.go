@@ -54,7 +54,7 @@ func (r *run) packShapes(components int) []tf.Shape {
 	list := make([]tf.Shape, components)
 	for i := range list {
 		list[i].Unknown = true
-		if specs := r.order.GetComponents(); len(specs) == components && !specs[i].GetUnknownRank() && len(specs[i].GetDims()) <= tf.MaxShapeRank {
+		if specs := r.command.GetComponents(); len(specs) == components && !specs[i].GetUnknownRank() && len(specs[i].GetDims()) <= tf.MaxShapeRank {
 			list[i] = tf.Shape{Dims: append([]int64(nil), specs[i].GetDims()...)}
 		}
 	}

@@ -31,8 +31,8 @@ func (j *joiner) Pull() ([]*tf.Tensor, error) {
 			j.ready = j.ready[1:]
 			return batch, nil
 		}
-		order, _ := j.run.stream.current()
-		if int64(j.next) >= int64(order.GetPlan().GetNumStreams()) {
+		command, _ := j.run.stream.current()
+		if int64(j.next) >= int64(command.GetPlan().GetNumStreams()) {
 			return nil, io.EOF
 		}
 		if err := j.fetch(); err != nil {
@@ -47,14 +47,14 @@ func (j *joiner) Pull() ([]*tf.Tensor, error) {
 func (j *joiner) fetch() error {
 	pause := firstRetry
 	for {
-		order, changed := j.run.stream.current()
-		from := remainderOf(order, j.next)
+		command, changed := j.run.stream.current()
+		from := remainderOf(command, j.next)
 		if from.GetReady() && from.GetRows() == 0 {
 			return nil
 		}
 		var retry <-chan time.Time
 		if from.GetReady() {
-			batches, err := j.run.stream.streams.fetchRemainder(j.run.ctx, order, from)
+			batches, err := j.run.stream.streams.fetchRemainder(j.run.ctx, command, from)
 			if err == nil {
 				j.ready = batches
 				return nil
@@ -73,8 +73,8 @@ func (j *joiner) fetch() error {
 	}
 }
 
-func remainderOf(order *pecanv1.StartStream, stream uint32) *pecanv1.RemainderSource {
-	for _, source := range order.GetRemainders() {
+func remainderOf(command *pecanv1.StartStream, stream uint32) *pecanv1.RemainderSource {
+	for _, source := range command.GetRemainders() {
 		if source.GetStream() == stream {
 			return source
 		}

@@ -24,15 +24,15 @@ const minRAMBudget = 64 << 20
 // open builds the stream's graphs and their iterators; r.closers release them. With restored > 0 the iterators
 // are for the state of a checkpoint at that index.
 func (r *run) open(restored uint64) (*tf.Iterator, error) {
-	w, plan := r.stream.streams, r.order.GetPlan()
-	if keepsRemainder(r.order) {
+	w, plan := r.stream.streams, r.command.GetPlan()
+	if keepsRemainder(r.command) {
 		r.batchRows = plan.GetBatchRows()
 	}
 	var source tf.Source
 	var kept *cachefill.Source
 	var relay *relay
 	switch {
-	case r.order.GetClosing():
+	case r.command.GetClosing():
 		joiner := &joiner{run: r}
 		r.closers = append(r.closers, joiner.drop)
 		source = joiner
@@ -41,25 +41,25 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 		source = relay
 	}
 	at := rewrite.At{
-		Stream: int(r.order.GetId().GetStream()), Start: r.start, Epoch: r.order.GetId().GetEpoch(), Seed: r.order.GetOptions().GetSeed(),
-		Mode: r.order.GetOptions().GetMode(), Source: -1, Restored: restored, RAMBudget: max(minRAMBudget, w.Options.WindowBytes/int64(w.Options.MaxStreams)),
-		Job: r.order.GetId().GetJobId(), Serial: r.serial,
+		Stream: int(r.command.GetId().GetStream()), Start: r.start, Epoch: r.command.GetId().GetEpoch(), Seed: r.command.GetOptions().GetSeed(),
+		Mode: r.command.GetOptions().GetMode(), Source: -1, Restored: restored, RAMBudget: max(minRAMBudget, w.Options.WindowBytes/int64(w.Options.MaxStreams)),
+		Job: r.command.GetId().GetJobId(), Serial: r.serial,
 		Meters: fmt.Sprintf("pecan_meters_%d", lastMeters.Add(1)),
 	}
 	if source != nil {
 		at.Source = tf.RegisterSource(source)
 		r.closers = append(r.closers, func() { tf.RemoveSource(at.Source) })
 	}
-	if order := r.order.GetCache(); order != nil && w.Caches != nil {
-		kept = r.cacheSource(order)
+	if action := r.command.GetCache(); action != nil && w.Caches != nil {
+		kept = r.cacheSource(action)
 		at.SplitAtCache, at.CacheSource = true, tf.RegisterSource(kept)
 		r.closers = append(r.closers, func() { tf.RemoveSource(at.CacheSource) })
 	}
-	graphs, err := w.Graphs.Instantiate(r.ctx, r.order.GetFingerprint(), plan, at)
+	graphs, err := w.Graphs.Instantiate(r.ctx, r.command.GetFingerprint(), plan, at)
 	if at.Serial && reason.Is(err, reason.Unsupported) {
 		r.stream.log.Info("a guarded stream runs with steps that read ahead", "why", err)
 		at.Serial, r.serial = false, false
-		graphs, err = w.Graphs.Instantiate(r.ctx, r.order.GetFingerprint(), plan, at)
+		graphs, err = w.Graphs.Instantiate(r.ctx, r.command.GetFingerprint(), plan, at)
 	}
 	if err != nil {
 		return nil, err
@@ -139,9 +139,9 @@ func (r *run) newIterator(runtime *tf.Context, serialised []byte, p *profile.Pro
 }
 
 // cacheSource makes the source of the graph above a cached step.
-func (r *run) cacheSource(order *pecanv1.CacheAction) *cachefill.Source {
+func (r *run) cacheSource(action *pecanv1.CacheAction) *cachefill.Source {
 	return &cachefill.Source{
-		Directory: r.stream.streams.Caches, Action: order, ID: r.order.GetId(), Streams: uint32(r.order.GetPlan().GetNumStreams()), Lease: r.order.GetLease(),
-		Worker: r.stream.streams.Identity.ID(), Packed: r.order.GetPlan().GetCache().GetPacked(), Context: r.ctx, Log: r.stream.log,
+		Directory: r.stream.streams.Caches, Action: action, ID: r.command.GetId(), Streams: uint32(r.command.GetPlan().GetNumStreams()), Lease: r.command.GetLease(),
+		Worker: r.stream.streams.Identity.ID(), Packed: r.command.GetPlan().GetCache().GetPacked(), Context: r.ctx, Log: r.stream.log,
 	}
 }

@@ -13,8 +13,8 @@ import (
 // openings are the runs that import graphs and make iterators now. Native code may crash the process at that
 // point, before any element can be marked. The crash report therefore names them.
 type openings struct {
-	// Each opening holds order for reading. An opening after a worker's death holds it for writing.
-	order sync.RWMutex
+	// Each opening holds lock for reading. An opening after a worker's death holds it for writing.
+	lock sync.RWMutex
 	// There are as many turns as cores. A worker that takes over all streams of a dead worker opens a few at a
 	// time. If it opened all at once, every reader would wait until the end.
 	turns chan struct{}
@@ -67,9 +67,9 @@ func (o *openings) now() (streams []*pecanv1.OpeningStream) {
 // element is produced meanwhile. The cause of another death is then known.
 func (r *run) openGuarded() (*tf.Iterator, error) {
 	w := r.stream.streams
-	if !r.order.GetOpenAlone() {
-		w.openings.order.RLock()
-		defer w.openings.order.RUnlock()
+	if !r.command.GetOpenExclusive() {
+		w.openings.lock.RLock()
+		defer w.openings.lock.RUnlock()
 		leave := w.openings.turn(r.ctx)
 		defer leave()
 	} else {
@@ -77,7 +77,7 @@ func (r *run) openGuarded() (*tf.Iterator, error) {
 			return nil, r.ctx.Err()
 		}
 		defer w.exclusive.unlock()
-		defer w.openings.order.Unlock()
+		defer w.openings.lock.Unlock()
 		if r.ctx.Err() != nil {
 			return nil, r.ctx.Err()
 		}
@@ -96,7 +96,7 @@ const exclusivePoll = 5 * time.Millisecond
 // would wait behind it, forever if the current one hangs.
 func (w *Streams) openExclusively(ctx context.Context) bool {
 	for w.exclusive.lock(ctx) {
-		if w.openings.order.TryLock() {
+		if w.openings.lock.TryLock() {
 			return true
 		}
 		w.exclusive.unlock()
@@ -114,7 +114,7 @@ func (r *run) markOpening() {
 	ctx, cancel := context.WithTimeout(r.ctx, markTimeout)
 	defer cancel()
 	_, err := s.streams.Dispatcher.API().MarkElements(ctx, &pecanv1.MarkElementsRequest{
-		WorkerId: s.streams.Identity.ID(), Id: s.key.id(), Lease: s.leaseNow(), Alone: true, Opening: true,
+		WorkerId: s.streams.Identity.ID(), Id: s.key.id(), Lease: s.leaseNow(), Exclusive: true, Opening: true,
 		Number: s.streams.marks.Add(1),
 	})
 	if err != nil && r.ctx.Err() == nil {
@@ -124,7 +124,7 @@ func (r *run) markOpening() {
 
 // Opening returns the lock to hold while a graph is opened elsewhere in this process. If workers have died of
 // opening a graph, no other graph is opened meanwhile.
-func (w *Streams) Opening() sync.Locker { return w.openings.order.RLocker() }
+func (w *Streams) Opening() sync.Locker { return w.openings.lock.RLocker() }
 
 // BeingOpened returns the streams whose graphs are being opened now.
 func (w *Streams) BeingOpened() []*pecanv1.OpeningStream { return w.openings.now() }

@@ -144,7 +144,7 @@ func (r *run) step(it *tf.Iterator, limit int) error {
 func (r *run) skippable() uint64 {
 	behind := r.window.Skippable()
 	if r.batchRows > 0 {
-		next, owned := r.index(), r.order.GetDeliveredBelow()
+		next, owned := r.index(), r.command.GetDeliveredBelow()
 		behind = min(behind, max(owned, next)-next)
 	}
 	return behind
@@ -157,7 +157,7 @@ func (r *run) accept(element []*tf.Tensor) {
 		return
 	}
 	index := r.index()
-	if failure := checkElement(index, element, r.order.GetComponents(), r.maxElement()); failure != nil {
+	if failure := checkElement(index, element, r.command.GetComponents(), r.maxElement()); failure != nil {
 		tf.ReleaseAll(element)
 		r.fail(index, failure)
 		return
@@ -172,7 +172,7 @@ func (r *run) accept(element []*tf.Tensor) {
 const defaultMaxElement = 2 << 30
 
 func (r *run) maxElement() int64 {
-	if limit := r.order.GetOptions().GetMaxElementBytes(); limit > 0 {
+	if limit := r.command.GetOptions().GetMaxElementBytes(); limit > 0 {
 		return limit
 	}
 	return defaultMaxElement

@@ -14,15 +14,15 @@ type beginning struct{ start, wanted uint64 }
 // be skipped. A failed element shifts the rows of later batches. The run therefore begins no later than the
 // first failed element.
 func (s *Stream) beginning(wanted, clean uint64) beginning {
-	if guard := s.order.GetCrashGuard(); guard.GetSerial() {
+	if guard := s.command.GetCrashGuard(); guard.GetSerial() {
 		// The elements before a suspicious one show which files are open when it is produced. The distance is
 		// bounded: if workers die sooner than they produce these elements, the stream would never advance.
 		wanted = min(wanted, guard.GetFirst()-min(guard.GetFirst(), farElements))
 	}
 	at := beginning{wanted: wanted}
-	switch s.order.GetPlan().GetResume().GetStrategy() {
+	switch s.command.GetPlan().GetResume().GetStrategy() {
 	case pecanv1.Resume_SEEK, pecanv1.Resume_PARTIAL:
-		if !s.order.GetClosing() {
+		if !s.command.GetClosing() {
 			at.start = min(wanted, clean)
 		}
 	}
@@ -31,7 +31,7 @@ func (s *Stream) beginning(wanted, clean uint64) beginning {
 
 // fromDispatcher returns where a run begins according to the dispatcher.
 func (s *Stream) fromDispatcher() beginning {
-	return s.beginning(max(s.order.GetAckedBelow(), s.order.GetCleanBelow()), s.order.GetCleanBelow())
+	return s.beginning(max(s.command.GetAckedBelow(), s.command.GetCleanBelow()), s.command.GetCleanBelow())
 }
 
 // farElements is the distance that counts as far for a run without any element yet.
@@ -42,7 +42,7 @@ const farElements = 64
 // and the result is false.
 func (r *run) isFarAhead(start uint64) bool {
 	from, next := r.window.Span()
-	if r.order.GetPlan().GetResume().GetStrategy() != pecanv1.Resume_SEEK || start <= next || r.state().ended {
+	if r.command.GetPlan().GetResume().GetStrategy() != pecanv1.Resume_SEEK || start <= next || r.state().ended {
 		return false
 	}
 	r.mu.Lock()

@@ -10,7 +10,7 @@ func TestASerialRunBeginsBeforeWhatKills(t *testing.T) {
 	o := &pecanv1.StartStream{Plan: &pecanv1.Plan{Resume: &pecanv1.Resume{Strategy: pecanv1.Resume_SEEK}}}
 	for _, serial := range []bool{false, true} {
 		o.CrashGuard = &pecanv1.CrashGuard{First: 100, Below: 101, Serial: serial}
-		at := (&Stream{order: o}).beginning(120, 120)
+		at := (&Stream{command: o}).beginning(120, 120)
 		// If workers die before they recompute so many elements, a larger distance would never let the stream
 		// advance.
 		if want := map[bool]uint64{false: 120, true: 100 - farElements}[serial]; at.start != want || at.wanted != want {

@@ -30,11 +30,11 @@ type runState struct {
 
 // run is one execution of a stream, from its beginning or from an index.
 type run struct {
-	stream *Stream
-	order  *pecanv1.StartStream
-	window *window.Window
-	ctx    context.Context
-	cancel context.CancelFunc
+	stream  *Stream
+	command *pecanv1.StartStream
+	window  *window.Window
+	ctx     context.Context
+	cancel  context.CancelFunc
 	// departed is closed when the run produces no more elements because its worker departs.
 	departed chan struct{}
 	// done is closed when the run has released everything.
@@ -85,14 +85,14 @@ type run struct {
 
 // newRun makes a run. The caller holds the stream's lock.
 func newRun(s *Stream, at beginning) *run {
-	r := &run{stream: s, order: s.order, start: at.start, departed: make(chan struct{}), done: make(chan struct{})}
+	r := &run{stream: s, command: s.command, start: at.start, departed: make(chan struct{}), done: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancel(s.streams.Lifetime)
-	if s.order.GetPlan().GetWritesFiles() {
+	if s.command.GetPlan().GetWritesFiles() {
 		r.previous = s.streams.registerWriter(r)
 	}
-	r.window = window.New(&s.streams.windowBytes, r.setHurry, window.Start{From: at.start, Acked: max(at.wanted, s.order.GetDeliveredBelow()), Prefetch: s.order.GetPrefetch()})
-	r.serial = s.order.GetCrashGuard().GetSerial()
-	r.saver.noteReported(s.order.GetAckedBelow())
+	r.window = window.New(&s.streams.windowBytes, r.setHurry, window.Start{From: at.start, Acked: max(at.wanted, s.command.GetDeliveredBelow()), Prefetch: s.command.GetPrefetch()})
+	r.serial = s.command.GetCrashGuard().GetSerial()
+	r.saver.noteReported(s.command.GetAckedBelow())
 	return r
 }
 
@@ -148,8 +148,8 @@ func (r *run) main() {
 		r.finish(r.openFailure(err))
 		return
 	}
-	if suspected := r.order.GetCrashGuard(); suspected != nil {
-		files := r.stream.streams.Graphs.Files(r.ctx, r.order.GetFingerprint(), r.order.GetPlan(), r.stream.key.stream)
+	if suspected := r.command.GetCrashGuard(); suspected != nil {
+		files := r.stream.streams.Graphs.Files(r.ctx, r.command.GetFingerprint(), r.command.GetPlan(), r.stream.key.stream)
 		r.guard = &crashGuard{run: r, suspected: suspected, files: files}
 	}
 	r.mu.Lock()
@@ -183,9 +183,9 @@ func (r *run) finish(failure *reason.Error) {
 	r.mu.Unlock()
 	if failure != nil {
 		r.stream.streams.counts.failedStreams.Add(1)
-		r.stream.log.Error("stream failed", "lease", r.order.GetLease(), "reason", failure.Reason, "error", failure.Message)
+		r.stream.log.Error("stream failed", "lease", r.command.GetLease(), "reason", failure.Reason, "error", failure.Message)
 	} else {
-		r.stream.log.Info("stream ended", "lease", r.order.GetLease(), "elements", status.count, "remainder_rows", status.remainderRows)
+		r.stream.log.Info("stream ended", "lease", r.command.GetLease(), "elements", status.count, "remainder_rows", status.remainderRows)
 	}
 	// The last metrics are sent before the reader learns of the end, because a reader at the end may query them.
 	r.sample()

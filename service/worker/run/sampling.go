@@ -102,4 +102,4 @@ func (r *run) Job() string { return r.stream.key.job }
 func (r *run) Failed() uint64 { return r.failures.Load() }
 
 // Reordered reports whether the steps run in another order than the registered one.
-func (r *run) Reordered() bool { return len(r.order.GetPlan().GetOrder()) > 0 }
+func (r *run) Reordered() bool { return len(r.command.GetPlan().GetOrder()) > 0 }

@@ -33,9 +33,9 @@ type Stream struct {
 
 	mu    sync.Mutex
 	lease uint64
-	// order is the newest StartStream.
-	order *pecanv1.StartStream
-	run   *run
+	// command is the newest StartStream.
+	command *pecanv1.StartStream
+	run     *run
 	// remainder holds short batches for the closing stream; nil if the plan has none.
 	remainder *window.Window
 	stopped   bool
@@ -45,32 +45,32 @@ type Stream struct {
 	// belowWindow is the error of a reader that wanted an element that is neither held nor repeatable; nil if
 	// that has not happened.
 	belowWindow *reason.Error
-	// changed is closed and replaced whenever order changes.
+	// changed is closed and replaced whenever command changes.
 	changed chan struct{}
 }
 
-func newStream(w *Streams, order *pecanv1.StartStream) *Stream {
-	s := &Stream{streams: w, key: keyOf(order.GetId()), lease: order.GetLease(), order: order, changed: make(chan struct{})}
+func newStream(w *Streams, command *pecanv1.StartStream) *Stream {
+	s := &Stream{streams: w, key: keyOf(command.GetId()), lease: command.GetLease(), command: command, changed: make(chan struct{})}
 	s.log = w.Log.With("job", s.key.job, "epoch", s.key.epoch, "stream", s.key.stream)
 	return s
 }
 
 // keepsRemainder reports whether a short last batch of this stream belongs to the closing stream.
-func keepsRemainder(order *pecanv1.StartStream) bool {
-	way := order.GetPlan().GetBatchStrategy()
-	return !order.GetClosing() && (way == pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER || way == pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING)
+func keepsRemainder(command *pecanv1.StartStream) bool {
+	way := command.GetPlan().GetBatchStrategy()
+	return !command.GetClosing() && (way == pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER || way == pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING)
 }
 
 // update adopts a newer StartStream of the same stream. The run and its window stay if the run is healthy,
 // because a newer lease does not change its elements.
-func (s *Stream) update(order *pecanv1.StartStream) {
+func (s *Stream) update(command *pecanv1.StartStream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped || order.GetLease() < s.lease {
+	if s.stopped || command.GetLease() < s.lease {
 		return
 	}
-	again := order.GetLease() > s.lease
-	s.lease, s.order = order.GetLease(), order
+	again := command.GetLease() > s.lease
+	s.lease, s.command = command.GetLease(), command
 	close(s.changed)
 	s.changed = make(chan struct{})
 	if s.run.state().failed != nil || s.belowWindow != nil && again {
@@ -78,13 +78,13 @@ func (s *Stream) update(order *pecanv1.StartStream) {
 		s.restart(reason.New(reason.StaleLease, "stream %d was leased again", s.key.stream), s.fromDispatcher())
 		return
 	}
-	s.run.window.SetPrefetch(order.GetPrefetch())
+	s.run.window.SetPrefetch(command.GetPrefetch())
 }
 
 // restart runs the stream again and sends its readers the reason. The caller holds mu.
 func (s *Stream) restart(why *reason.Error, at beginning) {
 	s.quit(why)
-	if keepsRemainder(s.order) {
+	if keepsRemainder(s.command) {
 		s.remainder = window.NewRemainder(&s.streams.windowBytes)
 	}
 	s.run = newRun(s, at)
@@ -130,7 +130,7 @@ func (s *Stream) begin() {
 func (s *Stream) current() (*pecanv1.StartStream, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.order, s.changed
+	return s.command, s.changed
 }
 
 // stop ends the stream for good and notifies its readers.

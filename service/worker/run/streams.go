@@ -100,21 +100,21 @@ func New(log *slog.Logger) *Streams {
 }
 
 // Start runs a stream, or updates the stream that runs already.
-func (w *Streams) Start(order *pecanv1.StartStream) {
-	key := keyOf(order.GetId())
+func (w *Streams) Start(command *pecanv1.StartStream) {
+	key := keyOf(command.GetId())
 	w.mu.Lock()
 	if held := w.streams[key]; held != nil {
 		w.mu.Unlock()
-		held.update(order)
+		held.update(command)
 		return
 	}
-	s := newStream(w, order)
+	s := newStream(w, command)
 	w.streams[key] = s
 	close(w.arrived)
 	w.arrived = make(chan struct{})
 	s.begin()
 	w.mu.Unlock()
-	s.log.Info("stream starts", "lease", order.GetLease(), "closing", order.GetClosing(), "prefetch", order.GetPrefetch())
+	s.log.Info("stream starts", "lease", command.GetLease(), "closing", command.GetClosing(), "prefetch", command.GetPrefetch())
 }
 
 // Stop ends a stream that is held under this lease or an older one; lease 0 means any. If the dispatcher wants a

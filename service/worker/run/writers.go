@@ -15,7 +15,7 @@ type fileKey struct {
 // that is closed when that run has ended. A previous run that is not stopped may run forever. Both runs then
 // meet TensorFlow's own check, as two iterators of one trainer do locally.
 func (w *Streams) registerWriter(r *run) <-chan struct{} {
-	key := fileKey{r.order.GetFingerprint(), r.order.GetId().GetStream(), uint32(r.order.GetPlan().GetNumStreams())}
+	key := fileKey{r.command.GetFingerprint(), r.command.GetId().GetStream(), uint32(r.command.GetPlan().GetNumStreams())}
 	w.writersMu.Lock()
 	defer w.writersMu.Unlock()
 	before := w.writers[key]

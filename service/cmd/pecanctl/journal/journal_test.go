@@ -173,7 +173,7 @@ func TestCheckReportsTheLocationOfDamage(t *testing.T) {
 
 // Scripts that read JSON get an object, whatever is wrong.
 func TestCheckReportsAnUnreadableStoreAsJSON(t *testing.T) {
-	for name, spoil := range map[string]func(t *testing.T, dir string){
+	for name, damage := range map[string]func(t *testing.T, dir string){
 		"damaged": func(t *testing.T, dir string) {
 			manifests, err := filepath.Glob(filepath.Join(dir, "MANIFEST-*"))
 			if err != nil || len(manifests) == 0 {
@@ -193,7 +193,7 @@ func TestCheckReportsAnUnreadableStoreAsJSON(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := work(t, history(), 0)
-			spoil(t, dir)
+			damage(t, dir)
 			text, err := ask(t, Options{JSON: true}, "check", dir)
 			var unchecked Unchecked
 			if err == nil || errors.As(err, &unchecked) != (name == "missing") {
