@@ -7,7 +7,7 @@ import pickle
 
 import pecan
 import pytest
-from pecan._src.explain import explanation
+from pecan._src.explain import response
 
 # Recorded answers, and the output of pecanctl for them.
 RECORDED = pathlib.Path(__file__).resolve().parents[2] / "service" / "cmd" / "pecanctl" / "testdata"
@@ -15,7 +15,7 @@ NAMES = ("adopted", "piloted", "rolled_back", "refused", "off", "measuring")
 
 
 def recorded(name: str) -> pecan.OrderExplanation:
-    return explanation.from_response(json.loads((RECORDED / f"explain_{name}.json").read_text()))
+    return response.from_json(json.loads((RECORDED / f"explain_{name}.json").read_text()))
 
 
 @pytest.mark.parametrize("width", [120, 60, 40])
@@ -72,7 +72,7 @@ def test_unknown_values_are_none():
 )  # fmt: skip
 def test_as_few_steps_as_possible_count_as_moved(positions, moved):
     steps = [{"node": str(number), "place": position} for number, position in enumerate(positions)]
-    found = explanation.from_response({"steps": steps})
+    found = response.from_json({"steps": steps})
     assert [step.registered_position for step in found.moved] == moved
 
 
@@ -108,7 +108,7 @@ def test_markup_in_names_is_escaped():
     step = {"node": markup, "op": markup, "traits": [markup], "reason": markup}
     answer = {"job_id": markup, "state": markup, "why": markup, "steps": [step], "trial": {"refused": markup + markup}}
     reader = Reader()
-    reader.feed(explanation.from_response(answer)._repr_html_())
+    reader.feed(response.from_json(answer)._repr_html_())
     assert reader.tags == {"table", "tr", "td", "th"}
     # Job, state and why; both orders; the step with its trait; the step with its reason.
     assert reader.cells.count(markup) == 9

@@ -1,1 +1,1 @@
-"""Why steps run in their order: the request, the explanation as an object, and how it is shown."""
+"""Explains the order of a job's steps: request (explain), answer (response), object and tables (explanation, grid)."""

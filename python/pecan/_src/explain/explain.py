@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pecan._src import checks, errors, options
-from pecan._src.explain import explanation
+from pecan._src.explain import explanation, response
 
 
 def explain(
@@ -35,7 +35,7 @@ def explain(
         >>> pecan.explain("train", "host:5050").moved
     """
     if not isinstance(dataset_or_job, str):
-        return explanation.from_response(_of_dataset(dataset_or_job, service, dispatcher_timeout_s))
+        return response.from_json(_of_dataset(dataset_or_job, service, dispatcher_timeout_s))
     name = checks.name("job_name", dataset_or_job)
     timeout, _ = options.timeouts(dispatcher_timeout_s)
     from pecan._src.client import session
@@ -51,7 +51,7 @@ def explain(
                 'cluster: write pecan.explain("train", "host:5050")'
             )
         target = cluster.target
-    return explanation.from_response(session.connect(target, timeout).explain(name or ""))
+    return response.from_json(session.connect(target, timeout).explain(name or ""))
 
 
 def _of_dataset(dataset: Any, service: Any, dispatcher_timeout_s: float | None) -> dict[str, Any]:

@@ -1,12 +1,16 @@
-"""The explanation of a job's order of steps, as Python objects."""
+"""The explanation of a job's order of steps, as Python objects, and its tables."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import shutil
 from typing import Any
 
-from pecan._src.explain import fields, tables
+from pecan._src.explain import fields, grid
+
+_WIDEST, _NARROWEST = 120, 40
+# Most columns of a name in a table: in a wide table, and in a narrow one.
+_LONGEST, _SHORTEST = 40, 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,95 +123,105 @@ class OrderExplanation:
         Args:
             width: Columns, at least 40; None takes the width of the terminal, at most 120.
         """
-        return tables.text(self, width)
+        return _text(self, width)
 
     def _repr_html_(self) -> str:
         """Returns the explanation as HTML tables, which notebooks show."""
-        return tables.html(self)
+        return _html(self)
 
 
-def from_response(response: dict[str, Any]) -> OrderExplanation:
-    """Returns the explanation in an ExplainResponse in JSON form."""
-    order = fields.word(response, "order", "ORDER_", "off")
-    differences = tuple(
-        OrderDifference(
-            component=fields.count(one, "component"),
-            max_difference=fields.number(one, "max_difference"),
-            bound=fields.number(one, "bound") if fields.number(one, "bound") >= 0 else None,
-            range=fields.number(one, "range"),
+def _text(answer: OrderExplanation, width: int | None) -> str:
+    """Returns all tables as text, in lines of at most `width` columns; None means the terminal's width, at most 120."""
+    if width is None:
+        width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
+    width = max(_NARROWEST, width)
+    tables = [grid.text(_facts(answer), width)]
+    if answer.steps:
+        # The table of orders has two names and the note of a move in a row; the other tables have one name and numbers.
+        half, name = min(_LONGEST, (width - 16) // 2), max(_SHORTEST, min(_LONGEST, width - 80))
+        tables += [grid.text(rows, width) for rows in _tables(answer, half, name)]
+    if answer.differences:
+        tables.append(grid.text(_differences(answer), width))
+    return "\n\n".join(tables)
+
+
+def _html(answer: OrderExplanation) -> str:
+    """Returns all tables as HTML."""
+    tables = [_facts(answer)]
+    if answer.steps:
+        tables += _tables(answer, None, None)
+    if answer.differences:
+        tables.append(_differences(answer))
+    return "".join(grid.html(rows, head=number > 0) for number, rows in enumerate(tables))
+
+
+def _facts(answer: OrderExplanation) -> list[list[str]]:
+    order = answer.order if not answer.tolerance else f"{answer.order}, tolerance {answer.tolerance}"
+    rows = [["job", answer.job_id], ["order", order], ["state", answer.state], ["why", answer.why]]
+    before, after = (fields.number(answer.response, f"predicted_{when}_s") for when in ("before", "after"))
+    if answer.predicted_gain is not None:
+        text = f"{grid.span(before)} of CPU for an element of the source, {grid.span(after)} in the planned order"
+        rows.append(["predicted", f"{text}: {grid.saving(answer.predicted_gain)}"])
+    return [*rows, *_tried(answer), *_in_production(answer)]
+
+
+def _tried(answer: OrderExplanation) -> list[list[str]]:
+    rows: list[list[str]] = []
+    trial = answer.response.get("trial")
+    if trial is None:
+        return rows
+    if answer.measured_gain is not None:
+        original, ordered, low, high = (
+            grid.span(fields.number(trial, name)) for name in ("original_s", "ordered_s", "saved_low_s", "saved_high_s")
         )
-        for one in response.get("trial", {}).get("components", ())
-    )
-    trial, production = response.get("trial", {}), response.get("production", {})
-    registered = fields.number(production, "registered_s")
-    before, original = fields.number(response, "predicted_before_s"), fields.number(trial, "original_s")
-    measured = original > 0
-    return OrderExplanation(
-        job_id=str(response.get("job_id", "")),
-        order=order,
-        tolerance="" if order == "off" else fields.word(response, "tolerance", "ORDER_TOLERANCE_", "approximate"),
-        state=str(response.get("state", "")),
-        why=str(response.get("why", "")),
-        steps=_steps(response.get("steps", ())),
-        predicted_gain=(before - fields.number(response, "predicted_after_s")) / before if before > 0 else None,
-        measured_gain=(original - fields.number(trial, "ordered_s")) / original if measured else None,
-        measured_interval=(
-            (fields.number(trial, "saved_low_s") / original, fields.number(trial, "saved_high_s") / original)
-            if measured
-            else None
-        ),
-        production_gain=(registered - fields.number(production, "ordered_s")) / registered if registered > 0 else None,
-        differences=differences,
-        response=response,
-    )
+        elements = fields.count(trial, "elements")
+        text = f"{original} of CPU for an element, {ordered} in the planned order, over {elements}"
+        saving = grid.saving(answer.measured_gain)
+        rows.append(["measured", f"{text} elements: {saving}. Saved are {low} to {high} (95 % confidence)"])
+    rows.append(["trial", f"took {grid.span(fields.number(trial, 'cpu_s'))} of CPU"])
+    if str(trial.get("refused", "")) not in answer.why:
+        rows.append(["refused", str(trial["refused"])])
+    return rows
 
 
-def _steps(steps: Sequence[dict[str, Any]]) -> tuple[ExplainedStep, ...]:
-    positions = [fields.count(step, "place") for step in steps]
-    if sorted(positions) != list(range(len(steps))):
-        # The dispatcher has planned no other order.
-        positions = list(range(len(steps)))
-    moved = _moved(positions)
-    explained = []
-    upstream_elements = 0
-    for number, step in enumerate(steps):
-        figures = step.get("figures", {})
-        elements, given = fields.count(figures, "elements"), upstream_elements or fields.count(figures, "elements")
-        bytes_in, bytes_out = fields.count(figures, "bytes_in"), fields.count(figures, "bytes_out")
-        explained.append(
-            ExplainedStep(
-                name=str(step.get("node", "")),
-                label=str(step.get("label", "") or step.get("node", "")),
-                operation=str(step.get("op", "")),
-                registered_position=number,
-                planned_position=positions[number],
-                moved=moved[number],
-                elements=elements,
-                bytes_in=bytes_in / given if elements else None,
-                bytes_out=bytes_out / elements if elements else None,
-                factor=bytes_out / bytes_in if elements and bytes_in else None,
-                cpu_s=fields.number(figures, "self_cpu_s") / given if elements else None,
-                traits=tuple(str(trait) for trait in step.get("traits", ())),
-                reason=str(step.get("reason", "")),
-            )
-        )
-        # The input of a step is the output of the step before it: filters and batches change the number of elements.
-        upstream_elements = elements
-    return tuple(explained)
+def _in_production(answer: OrderExplanation) -> list[list[str]]:
+    figures = answer.response.get("production", {})
+    if answer.production_gain is None:
+        return []
+    against = "in other streams of the same epochs" if figures.get("same_epochs") else "in earlier epochs"
+    ordered, registered = (grid.span(fields.number(figures, f"{order}_s")) for order in ("ordered", "registered"))
+    text = f"{ordered} for an element in the planned order, {registered} in the registered one {against}"
+    over = f"{fields.count(figures, 'ordered_elements')} and {fields.count(figures, 'registered_elements')} elements"
+    return [["production", f"{text}, over {over}: {grid.saving(answer.production_gain)}"]]
 
 
-def _moved(positions: list[int]) -> list[bool]:
-    """Returns for each step whether it moves, with as few moves as possible. Of two swapped steps, the later moves.
+def _tables(answer: OrderExplanation, half: int | None, name: int | None) -> list[list[list[str]]]:
+    """Returns the tables of both orders, of the measurements, and of the reasons."""
+    orders = [["", "REGISTERED ORDER", "PLANNED ORDER"]]
+    measured = [["", "STEP", "ELEMENTS", "IN EACH", "OUT EACH", "FACTOR", "CPU EACH", "WHAT IT DOES"]]
+    reasons = [["", "STEP", "WHY IT IS THERE"]]
+    for number, (step, here) in enumerate(zip(answer.steps, answer.planned), 1):
+        was = f" (was {here.registered_position + 1})" if here.moved else ""
+        orders.append([str(number), grid.clip(_title(step), half), grid.clip(_title(here), half) + was])
+        figures = ["-"] * 5
+        if step.cpu_s is not None:
+            factor = "-" if step.factor is None else f"{step.factor:.3g}"
+            sizes = [grid.size(step.bytes_in), grid.size(step.bytes_out)]
+            figures = [str(step.elements), *sizes, factor, grid.span(step.cpu_s)]
+        measured.append([str(number), grid.clip(step.label, name), *figures, "; ".join(step.traits) or "-"])
+        reasons.append([str(number), grid.clip(step.label, name), step.reason or "-"])
+    return [orders, measured, reasons]
 
-    The steps that stay are a longest increasing subsequence of the positions.
-    """
-    rows: list[list[int]] = []
-    for number, position in enumerate(positions):
-        smaller = [row for row in rows if positions[row[-1]] < position]
-        rows.append([*_longest(smaller), number])
-    stay = _longest(rows)
-    return [number not in stay for number in range(len(positions))]
+
+def _differences(answer: OrderExplanation) -> list[list[str]]:
+    rows = [["COMPONENT", "MAX DIFFERENCE", "BOUND", "RANGE IN THE SAMPLE", "VERDICT"]]
+    for one in answer.differences:
+        verdict = "recorded" if one.bound is None else "within its bound" if one.within else "beyond its bound"
+        bound = "any" if one.bound is None else f"{one.bound:.4g}"
+        rows.append([str(one.component), f"{one.max_difference:.4g}", bound, f"{one.range:.4g}", verdict])
+    return rows
 
 
-def _longest(rows: list[list[int]]) -> list[int]:
-    return max(rows, key=lambda row: len(row)) if rows else []
+def _title(step: ExplainedStep) -> str:
+    named = not step.operation or step.label.startswith(step.operation)
+    return step.label if named else f"{step.label} ({step.operation})"
