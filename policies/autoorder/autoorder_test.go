@@ -46,8 +46,8 @@ func random(rng *rand.Rand, n int) autoorder.Pipeline {
 	return p
 }
 
-// legal returns an error for an order that moves a fixed step or a step past one. With constrained, it also returns an error for an
-// order that violates a constraint.
+// legal returns an error for an order that moves a fixed step or a step past one. With constrained, it also
+// returns an error for an order that violates a constraint.
 func legal(p autoorder.Pipeline, order []int, constrained bool) error {
 	at := make([]int, len(order))
 	for i := range at {
@@ -146,8 +146,8 @@ func TestNoLegalOrderIsCheaper(t *testing.T) {
 	}
 }
 
-// The beam search usually finds the best order of seven steps. This test looks for pipelines for which it does not. Seven steps have
-// 13,699 prefixes of orders.
+// The beam search usually finds the best order of seven steps. This test looks for pipelines for which it does
+// not. Seven steps have 13,699 prefixes of orders.
 func TestBranchAndBoundFindsTheBestOrderThatTheBeamMisses(t *testing.T) {
 	missed := 0
 	for seed := range uint64(400) {

@@ -8,10 +8,11 @@ import (
 
 // Limits bound the proposals and the search of Cost.
 type Limits struct {
-	// MinGain is the share of the predicted seconds that an order must save. With a smaller gain the original order stays.
+	// MinGain is the share of the predicted seconds that an order must save. With a smaller gain the original
+	// order stays.
 	MinGain float64
-	// MaxPrefixes is the most prefixes of orders that the search visits in a section. Then it takes the best order so far.
-	// 0 means 100,000.
+	// MaxPrefixes is the most prefixes of orders that the search visits in a section. Then it takes the best
+	// order so far. 0 means 100,000.
 	MaxPrefixes int
 }
 
@@ -21,13 +22,14 @@ const (
 	same = 1e-9
 )
 
-// Cost returns the order with the least predicted CPU time per element of the source. The constraints are a partial order of each section
-// between fixed steps; Cost considers the orders that keep it. The prediction is a sum over the steps: the elements that reach the step,
-// times its CPU time per element, part of which grows with the bytes that it reads. The cost model of cedar (Zhao et al., arXiv
-// 2401.08895) is the same without a fixed part and with exponents of 1.
+// Cost returns the order with the least predicted CPU time per element of the source. The constraints are a
+// partial order of each section between fixed steps; Cost considers the orders that keep it. The prediction is
+// a sum over the steps: the elements that reach the step, times its CPU time per element, part of which grows
+// with the bytes that it reads. The cost model of cedar (Zhao et al., arXiv 2401.08895) is the same without a
+// fixed part and with exponents of 1.
 //
-// Every order is compared with the original, so by its own prediction no plan is worse. Steps that gain nothing by a move keep their
-// relative order.
+// Every order is compared with the original, so by its own prediction no plan is worse. Steps that gain nothing
+// by a move keep their relative order.
 func Cost(p Pipeline, limits Limits) Plan {
 	if limits.MaxPrefixes <= 0 {
 		limits.MaxPrefixes = defaultMaxPrefixes
@@ -153,7 +155,8 @@ func (s *Step) each() float64 {
 
 func (s *Step) fixed() float64 { return min(max(s.FixedShare, 0), 1) }
 
-// total returns the cost of an order. The output of a section is that of the original order, so that sections are independent.
+// total returns the cost of an order. The output of a section is that of the original order, so that sections
+// are independent.
 func (m *model) total(order []int) (sum float64) {
 	m.walk(order, func(step int, at state) { sum += m.seconds(at, step) })
 	return sum

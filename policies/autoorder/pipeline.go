@@ -6,13 +6,14 @@ import (
 	"slices"
 )
 
-// Pipeline is the input of a policy: the steps in the order in which their author wrote them, starting at the source.
+// Pipeline is the input of a policy: the steps in the order in which their author wrote them, starting at the
+// source.
 type Pipeline struct {
 	// Source has the components of an element of the source.
 	Source []Component
 	Steps  []Step
-	// Constraints has the reason why step j must run after step i, by {i, j} with i < j. In the reason, "it" is step j. A pair
-	// without an entry may swap.
+	// Constraints has the reason why step j must run after step i, by {i, j} with i < j. In the reason, "it" is
+	// step j. A pair without an entry may swap.
 	Constraints map[[2]int]string
 }
 
@@ -20,7 +21,8 @@ type Pipeline struct {
 type Component struct {
 	// Values is the average number of values, Width the bytes of one value.
 	Values, Width float64
-	// Work is the width that counts for computation, if it is larger: processors convert 16-bit floats to 32 bits and back.
+	// Work is the width that counts for computation, if it is larger: processors convert 16-bit floats to 32
+	// bits and back.
 	Work float64
 }
 
@@ -32,7 +34,8 @@ type Step struct {
 	Name string
 	// Fixed is the reason why the step does not move and no step passes it; empty if it may move.
 	Fixed string
-	// After has the components after a fixed step, independent of those before it; nil: the step does not change them.
+	// After has the components after a fixed step, independent of those before it; nil: the step does not
+	// change them.
 	After []Component
 	// Reads has the components whose bytes determine the step's work. Copies: the step only copies them.
 	Reads  []int
@@ -40,14 +43,14 @@ type Step struct {
 	Writes []Write
 	// Slow: the step makes values smaller, and of a type with which processors compute slowly, such as bfloat16.
 	Slow bool
-	// FixedShare is the share of the work, 0 to 1, that does not depend on bytes. The rest is proportional to bytes^Exponent; an Exponent
-	// of 0 means 1.
+	// FixedShare is the share of the work, 0 to 1, that does not depend on bytes. The rest is proportional to
+	// bytes^Exponent; an Exponent of 0 means 1.
 	FixedShare, Exponent float64
 	Measurements
 }
 
-// Measurements are those of a step: sums over the same elements in the original order. Ratios of sums weigh each element by its size; a
-// mean of ratios would not.
+// Measurements are those of a step: sums over the same elements in the original order. Ratios of sums weigh
+// each element by its size; a mean of ratios would not.
 type Measurements struct {
 	// ElementsIn and ElementsOut differ for filters and batches.
 	ElementsIn, ElementsOut float64
@@ -86,8 +89,8 @@ type Plan struct {
 	Order []int
 	// Reasons has one line for each step, by its number.
 	Reasons []string
-	// Before and After are the predicted seconds of CPU per element of the source, in the original order and in this one; 0 without a
-	// prediction.
+	// Before and After are the predicted seconds of CPU per element of the source, in the original order and in
+	// this one; 0 without a prediction.
 	Before, After float64
 }
 
@@ -101,8 +104,8 @@ func (p Plan) Moves() bool {
 	return false
 }
 
-// factor returns output bytes divided by input bytes. It includes the number of elements: a filter that drops half of them has factor
-// 0.5. known is false if the step had no input, or if a sum is not a finite number.
+// factor returns output bytes divided by input bytes. It includes the number of elements: a filter that drops
+// half of them has factor 0.5. known is false if the step had no input, or if a sum is not a finite number.
 func (s *Step) factor() (f float64, known bool) {
 	if !(s.BytesIn > 0 && s.BytesIn <= math.MaxFloat64 && s.BytesOut >= 0 && s.BytesOut <= math.MaxFloat64) {
 		return 1, false

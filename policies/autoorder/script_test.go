@@ -22,7 +22,8 @@ var rewrite = flag.Bool("rewrite", false, "write the current plans into testdata
 //	step batch fixed="it combines several elements into one" out=0.01
 //	constraint flip crop "it moves the values that flip removes"
 //
-// A line that begins with "> " runs a policy. The lines after it are its order with the reasons. A line "source" begins another pipeline.
+// A line that begins with "> " runs a policy. The lines after it are its order with the reasons. A line
+// "source" begins another pipeline.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -115,8 +116,9 @@ func answer(t *testing.T, p autoorder.Pipeline, words []string) string {
 	return out.String()
 }
 
-// step reads a step: name us=microseconds per element, in=1 out=1, bytes=in:out, fixed="reason", after=100x4,1x8, reads=0,1,
-// write=component:keep|times|set:by[:width[:work]], copies, share=fixed share, exponent=1, slow.
+// step reads a step: name us=microseconds per element, in=1 out=1, bytes=in:out, fixed="reason",
+// after=100x4,1x8, reads=0,1, write=component:keep|times|set:by[:width[:work]], copies, share=fixed share,
+// exponent=1, slow.
 func step(t *testing.T, words []string) autoorder.Step {
 	s := autoorder.Step{Name: words[0]}
 	s.ElementsIn, s.ElementsOut = 1, 1

@@ -13,8 +13,8 @@ const (
 	beamWork = 200_000
 )
 
-// search finds the cheapest order of one section: a beam search finds a good order quickly, then branch and bound improves it. Steps are
-// numbered from the first one of the section.
+// search finds the cheapest order of one section: a beam search finds a good order quickly, then branch and
+// bound improves it. Steps are numbered from the first one of the section.
 type search struct {
 	*model
 	first, steps int
@@ -97,8 +97,8 @@ type candidate struct {
 	guess        float64
 }
 
-// beam finds a good order quickly. For each length it keeps the prefixes with the lowest estimate: their cost, plus the cost of each
-// remaining step if it came next.
+// beam finds a good order quickly. For each length it keeps the prefixes with the lowest estimate: their cost,
+// plus the cost of each remaining step if it came next.
 func (s *search) beam() {
 	// Long sections get fewer prefixes, so that planning takes no longer for them.
 	width := min(max(beamWork/(s.steps*s.steps), 2), beamWidth)
@@ -130,7 +130,8 @@ func (s *search) beam() {
 	}
 }
 
-// rest is the cost of the remaining steps at one position: a fixed part, and a part per byte of each component. It ignores exponents.
+// rest is the cost of the remaining steps at one position: a fixed part, and a part per byte of each component.
+// It ignores exponents.
 type rest struct {
 	fixed   float64
 	perByte []float64
@@ -173,7 +174,8 @@ func (r rest) without(s *search, step int, at state) float64 {
 	return s.cost(step, at) + after.elements*sum
 }
 
-// deepen tries all orders that start with the path (branch and bound). It skips prefixes that already cost more than the best order.
+// deepen tries all orders that start with the path (branch and bound). It skips prefixes that already cost more
+// than the best order.
 func (s *search) deepen(used set, at state, cost float64) {
 	if len(s.path) == s.steps {
 		if s.better(cost) {

@@ -38,8 +38,8 @@ func (p *proposer) constraint(i, j int) string {
 	return ""
 }
 
-// mayNotPassBatch returns the reason why a step may not move past a batch; empty if it has the same effect on single
-// rows and on a batch of them. If the step is after the batch, its first dimension is that of the rows.
+// mayNotPassBatch returns the reason why a step may not move past a batch; empty if it has the same effect on
+// single rows and on a batch of them. If the step is after the batch, its first dimension is that of the rows.
 func (p *proposer) mayNotPassBatch(i int, afterBatch bool) string {
 	t := p.step(i)
 	switch {
@@ -108,8 +108,8 @@ func (p *proposer) filterMayNotMove(i, j int) string {
 	return ""
 }
 
-// mapMayNotMove returns the reason why map j must run after filter i. Before it, the map would also get the elements
-// that the filter drops.
+// mapMayNotMove returns the reason why map j must run after filter i. Before it, the map would also get the
+// elements that the filter drops.
 func (p *proposer) mapMayNotMove(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	for _, c := range b.Writes {
@@ -264,8 +264,8 @@ func sizeCheckMayFail(a, b dataflow.Change, before []int64) string {
 	return ""
 }
 
-// sizesFixed reports whether the sizes of dims are equal for all elements. Then a trial shows whether a check of them
-// fails.
+// sizesFixed reports whether the sizes of dims are equal for all elements. Then a trial shows whether a check
+// of them fails.
 func sizesFixed(sizes []int64, dims dataflow.Dims) bool {
 	for i, size := range sizes {
 		if dims&(1<<i) != 0 && size < 0 {
@@ -286,8 +286,8 @@ func changesRankOrKind(before, after *pecanv1.ComponentSpec) string {
 	return ""
 }
 
-// forbidRefused adds constraints between a refused step and the steps with which it swapped. If it swapped with none,
-// all steps that swapped get constraints.
+// forbidRefused adds constraints between a refused step and the steps with which it swapped. If it swapped with
+// none, all steps that swapped get constraints.
 func (p *proposer) forbidRefused(refused *graphorder.Refused, order []int) {
 	at := slices.IndexFunc(p.steps, func(i int) bool { return p.all[i].Node == refused.Node })
 	if p.paper {
@@ -308,8 +308,8 @@ func (p *proposer) forbidRefused(refused *graphorder.Refused, order []int) {
 	p.forbidSwaps(order, why, func(_, _ int) bool { return true })
 }
 
-// forbidPastBatches forbids an order's swaps with batches, and reports whether there were any. The batch strategy may
-// depend on the steps downstream of a batch.
+// forbidPastBatches forbids an order's swaps with batches, and reports whether there were any. The batch
+// strategy may depend on the steps downstream of a batch.
 func (p *proposer) forbidPastBatches(order []int, why string) (added bool) {
 	return p.forbidSwaps(order, why, func(i, j int) bool { return p.step(i).Batches || p.step(j).Batches })
 }
@@ -346,9 +346,9 @@ func (p *proposer) resizes(i int) bool {
 	})
 }
 
-// fixRefusedStep fixes a step for the published policy. If the refused step moved past a step that changes sizes,
-// that step is fixed, so that the refused step may still move on its side of it. Otherwise the refused step is fixed,
-// or the first step that moved if the refused step did not move.
+// fixRefusedStep fixes a step for the published policy. If the refused step moved past a step that changes
+// sizes, that step is fixed, so that the refused step may still move on its side of it. Otherwise the refused
+// step is fixed, or the first step that moved if the refused step did not move.
 func (p *proposer) fixRefusedStep(at int, order []int, why string) {
 	for i, j := range swapped(order) {
 		if j == at && p.resizes(i) && p.Steps[i].Fixed == "" {

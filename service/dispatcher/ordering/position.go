@@ -10,9 +10,9 @@ import (
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
-// Named returns the order that a trainer's position names. The order needs no trial, because the job that saved the
-// position had one. Named returns an error if the position names no order, or one that the steps' traits or the graph
-// do not allow.
+// Named returns the order that a trainer's position names. The order needs no trial, because the job that saved
+// the position had one. Named returns an error if the position names no order, or one that the steps' traits or
+// the graph do not allow.
 func Named(g *graph.Graph, plan *pecanv1.Plan, options *pecanv1.JobOptions, named *pecanv1.EpochOrder) ([]string, error) {
 	if plan.GetFingerprint() != g.Fingerprint() {
 		return nil, errors.New("the plan belongs to another dataset")

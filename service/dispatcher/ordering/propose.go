@@ -12,7 +12,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// minGain is the share of the predicted CPU that an order must save. A trial costs about that share of the first epoch.
+// minGain is the share of the predicted CPU that an order must save. A trial costs about that share of the
+// first epoch.
 const minGain = 0.02
 
 // maxPrefixes bounds the policy's search in a long section.
@@ -103,8 +104,8 @@ func unmoved(n int) []int {
 	return order
 }
 
-// search runs the policy until the graph accepts its order. Each refusal adds a constraint. why is the reason if the
-// registered order stays, otherwise empty.
+// search runs the policy until the graph accepts its order. Each refusal adds a constraint. why is the reason
+// if the registered order stays, otherwise empty.
 func (p *proposer) search() (found autoorder.Plan, why string) {
 	if len(p.steps) == 0 {
 		return p.policy(), "The dataset has no steps that can move."

@@ -73,8 +73,8 @@ func (p *proposer) findConstraints() {
 	}
 }
 
-// fixed returns the reason why a step does not move and no step moves past it; empty if it may move. upstream is the
-// reason of upstreamReasons.
+// fixed returns the reason why a step does not move and no step moves past it; empty if it may move. upstream
+// is the reason of upstreamReasons.
 func (p *proposer) fixed(t *graphorder.Traits, upstream string, measured *autoorder.Measurements) string {
 	switch {
 	case t.Barrier != "":
@@ -93,8 +93,8 @@ func (p *proposer) fixed(t *graphorder.Traits, upstream string, measured *autoor
 	return ""
 }
 
-// changesComponentForm describes a step's change of a component's rank, or between strings and numbers; empty without
-// one. The published policy does not move such steps.
+// changesComponentForm describes a step's change of a component's rank, or between strings and numbers; empty
+// without one. The published policy does not move such steps.
 func changesComponentForm(t *graphorder.Traits) string {
 	for _, c := range t.Writes {
 		if why := changesRankOrKind(t.Before[c], t.After[c]); why != "" {
@@ -104,8 +104,8 @@ func changesComponentForm(t *graphorder.Traits) string {
 	return ""
 }
 
-// upstreamReasons returns for each step the reason why it is fixed by the steps downstream: it is upstream of the cut
-// or of a cached step. The reason is empty for the other steps.
+// upstreamReasons returns for each step the reason why it is fixed by the steps downstream: it is upstream of
+// the cut or of a cached step. The reason is empty for the other steps.
 func (p *proposer) upstreamReasons() []string {
 	why := make([]string, len(p.steps))
 	cut, cached := -1, -1
@@ -128,8 +128,8 @@ func (p *proposer) upstreamReasons() []string {
 	return why
 }
 
-// measurements returns the measurements of a step. A map returns one element for each input, so its inputs are counted
-// by its outputs: the counts differ only by elements in flight.
+// measurements returns the measurements of a step. A map returns one element for each input, so its inputs are
+// counted by its outputs: the counts differ only by elements in flight.
 func (p *proposer) measurements(t *graphorder.Traits) (m autoorder.Measurements) {
 	own := p.metrics[t.Node]
 	m.ElementsOut, m.Seconds = float64(own.GetElements()), own.GetSelfCpuS()
@@ -145,8 +145,8 @@ func (p *proposer) measurements(t *graphorder.Traits) (m autoorder.Measurements)
 	return m
 }
 
-// metricsUpstream returns the metrics of a node, or of the next node upstream that has some. Steps that return their
-// input unchanged may have none.
+// metricsUpstream returns the metrics of a node, or of the next node upstream that has some. Steps that return
+// their input unchanged may have none.
 func (p *proposer) metricsUpstream(node string) *pecanv1.NodeMetrics {
 	for i := len(p.all) - 1; i >= 0; i-- {
 		if p.all[i].Node == node && p.all[i].Passes && p.metrics[node].GetElements() == 0 {
@@ -165,8 +165,8 @@ func (p *proposer) bytesAfter(node string) float64 {
 	return float64(m.GetBytesOut()) / float64(m.GetElements())
 }
 
-// components returns the sizes of an element's components. Components of unknown size share the rest of the element's
-// bytes equally.
+// components returns the sizes of an element's components. Components of unknown size share the rest of the
+// element's bytes equally.
 func components(specs []*pecanv1.ComponentSpec, bytes float64) []autoorder.Component {
 	out := make([]autoorder.Component, len(specs))
 	unknown := 0
@@ -232,8 +232,8 @@ func rowsOf(t *graphorder.Traits, rows float64) (writes []autoorder.Write) {
 	return writes
 }
 
-// effect returns the effect of a step on the number of values of a component: from the step's function if its change
-// is known, otherwise from measurements.
+// effect returns the effect of a step on the number of values of a component: from the step's function if its
+// change is known, otherwise from measurements.
 func (p *proposer) effect(t *graphorder.Traits, write int, at []autoorder.Component) autoorder.Effect {
 	c := t.Writes[write]
 	before, after := t.Before[c], t.After[c]
@@ -265,8 +265,8 @@ func (p *proposer) effect(t *graphorder.Traits, write int, at []autoorder.Compon
 
 func nearly(a, b float64) bool { return a < b*(1+near) && b < a*(1+near) }
 
-// ratio returns the factor by which the number of values grows. It is known if the changed sizes are known before and
-// after the step.
+// ratio returns the factor by which the number of values grows. It is known if the changed sizes are known
+// before and after the step.
 func ratio(before, after []int64, changed dataflow.Dims) (by float64, known bool) {
 	by = 1
 	for i := range after {

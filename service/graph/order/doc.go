@@ -1,12 +1,12 @@
 // Package order finds the traits of a dataset's steps, which decide where a step may move, and writes the dataset
 // with its steps in another order.
 //
-// It promises: a trait that is not certain makes the step a barrier. Reorder returns a graph that TensorFlow can run,
-// with the fingerprint of the original, or an error.
+// It promises: a trait that is not certain makes the step a barrier. Reorder returns a graph that TensorFlow
+// can run, with the fingerprint of the original, or an error.
 //
-// traits.go finds the traits, with failures.go (how a step may fail), barriers.go (what the author keeps in place) and
-// label.go (the author's names). reorder.go moves the steps; shapes.go and retype.go fit their functions to the shapes
-// and types at the new places.
+// traits.go finds the traits, with failures.go (how a step may fail), barriers.go (what the author keeps in
+// place) and label.go (the author's names). reorder.go moves the steps; shapes.go and retype.go fit their
+// functions to the shapes and types at the new places.
 //
 // Do not decide here whether two steps may swap: the caller decides that from the traits.
 package order

@@ -22,8 +22,9 @@ var totalOps = ops.Names(`
 	Log1p LogicalNot Neg Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square Tan Tanh
 `)
 
-// fittingOps return a result for all values, if the sizes of their inputs fit. Tracing has checked the sizes if all of
-// them are known and the listed inputs are constants. GatherV2 is not here, because its indices may be out of range.
+// fittingOps return a result for all values, if the sizes of their inputs fit. Tracing has checked the sizes if
+// all of them are known and the listed inputs are constants. GatherV2 is not here, because its indices may be
+// out of range.
 var fittingOps = map[string][]int{
 	"Add": nil, "AddV2": nil, "Sub": nil, "Mul": nil, "Maximum": nil, "Minimum": nil, "SquaredDifference": nil, "Equal": nil, "NotEqual": nil,
 	"Less": nil, "LessEqual": nil, "Greater": nil, "GreaterEqual": nil, "LogicalAnd": nil, "LogicalOr": nil, "BitwiseAnd": nil, "BitwiseOr": nil,
@@ -94,8 +95,8 @@ func failsToDivide(n *tf.NodeDef, of map[string]*tf.NodeDef) bool {
 	return divisionOps[n.GetOp()] && dataflow.IsInteger(n.GetAttr()["T"].GetType()) && (n.GetOp() == "Pow" || !safeDivisor(constantIn(n, 1, of)))
 }
 
-// safeDivisor returns whether every integer can be divided by a constant. -1 is not safe, because the quotient of the
-// smallest integer and -1 overflows.
+// safeDivisor returns whether every integer can be divided by a constant. -1 is not safe, because the quotient
+// of the smallest integer and -1 overflows.
 func safeDivisor(constant *tf.NodeDef) bool {
 	values, known := nodedef.Ints(constant)
 	return known && len(values) > 0 && !slices.Contains(values, 0) && !slices.Contains(values, -1)

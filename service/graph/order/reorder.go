@@ -15,16 +15,16 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// Reorder returns the graph with its steps in another order. order has the names of all steps that TraitsOf lists, the
-// step after the source first. Steps keep their names, and so their seeds and metrics. Only maps and filters move, and
-// only within their section: the steps between two steps that cannot move. Maps that compute value by value may also
-// move past batches.
+// Reorder returns the graph with its steps in another order. order has the names of all steps that TraitsOf
+// lists, the step after the source first. Steps keep their names, and so their seeds and metrics. Only maps and
+// filters move, and only within their section: the steps between two steps that cannot move. Maps that compute
+// value by value may also move past batches.
 //
 // The new graph keeps the fingerprint of the old one, because its plan and jobs know the dataset by it.
 //
-// Reorder does not check that the elements stay the same: the caller decides that from the traits. It returns an error
-// if a step would compute with a type that it does not support, or if its function has a constant size that differs at
-// the new place.
+// Reorder does not check that the elements stay the same: the caller decides that from the traits. It returns
+// an error if a step would compute with a type that it does not support, or if its function has a constant size
+// that differs at the new place.
 func Reorder(g *graph.Graph, order []string) (*graph.Graph, error) {
 	root, isTree := g.Steps()
 	if !isTree {
@@ -179,8 +179,8 @@ func (o *reordering) rewire() error {
 	return nil
 }
 
-// sectionEnds returns whether a section ends at a position: both orders have the same steps up to there, and the next
-// step cannot move.
+// sectionEnds returns whether a section ends at a position: both orders have the same steps up to there, and
+// the next step cannot move.
 func (o *reordering) sectionEnds(place int) bool {
 	if place+1 == len(o.placed) {
 		return true

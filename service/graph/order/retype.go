@@ -13,8 +13,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// movers are the ops that compute no values: they move or select values, or read shapes. Their results do not depend on
-// the type. Arithmetic does: that of uint8 differs from that of floats.
+// movers are the ops that compute no values: they move or select values, or read shapes. Their results do not
+// depend on the type. Arithmetic does: that of uint8 differs from that of floats.
 var movers = map[string]bool{
 	"Identity": true, "IdentityN": true, "StopGradient": true, "PreventGradient": true, "Snapshot": true, "EnsureShape": true,
 	"ReverseV2": true, "Slice": true, "StridedSlice": true, "Pad": true, "MirrorPad": true, "Transpose": true, "Tile": true, "GatherV2": true,
@@ -29,8 +29,8 @@ type retyping struct {
 	funcs map[string]*tf.FunctionDef
 }
 
-// of returns a function for arguments of other types. If the types are equal, it is the function itself, otherwise a
-// copy with the types that TensorFlow would infer. Arithmetic in another type is an error.
+// of returns a function for arguments of other types. If the types are equal, it is the function itself,
+// otherwise a copy with the types that TensorFlow would infer. Arithmetic in another type is an error.
 func (r *retyping) of(name string, types []tf.DataType) (*tf.FunctionDef, error) {
 	f := r.g.Function(name)
 	own := f.GetSignature().GetInputArg()
@@ -170,8 +170,8 @@ func (b *typedBody) retype(original *tf.NodeDef) error {
 	return nil
 }
 
-// projectsNearest returns whether a node transforms an image by nearest-neighbour interpolation, and fills with 0 or
-// with values of the image. Such a node moves values and computes none, and 0 is the same in every type.
+// projectsNearest returns whether a node transforms an image by nearest-neighbour interpolation, and fills with
+// 0 or with values of the image. Such a node moves values and computes none, and 0 is the same in every type.
 func (b *typedBody) projectsNearest(n *tf.NodeDef) bool {
 	if n.GetOp() != dataflow.ImageProjectiveOp || !dataflow.TakesNearest(n) {
 		return false

@@ -20,7 +20,8 @@ func sameOutputShapes(shapes, stated []*tf.TensorShapeProto) error {
 	return nil
 }
 
-// shapesConflict returns whether no tensor can have both shapes. Example: two crops to different sizes that swapped.
+// shapesConflict returns whether no tensor can have both shapes. Example: two crops to different sizes that
+// swapped.
 func shapesConflict(a, b *tf.TensorShapeProto) bool {
 	if a.GetUnknownRank() || b.GetUnknownRank() {
 		return false
@@ -92,7 +93,8 @@ func (o *reordering) withShapes(f *tf.FunctionDef, shapes []*tf.TensorShapeProto
 	return c
 }
 
-// nodesWithoutShapes returns the nodes of a function without the shapes of its calls, which hold for the original order.
+// nodesWithoutShapes returns the nodes of a function without the shapes of its calls, which hold for the
+// original order.
 func (o *reordering) nodesWithoutShapes(f *tf.FunctionDef) (nodes []*tf.NodeDef) {
 	for _, original := range f.GetNodeDef() {
 		called := nodedef.CalledFunctions(original)

@@ -13,44 +13,46 @@ import (
 
 // Traits are the properties of a step that decide where it may move. They follow from the step's op and function.
 type Traits struct {
-	// Node is the step's node, Op its op, and Input the node that it reads. Label is the author's name for the step, often
-	// empty. Example: "MapDataset/_7", "MapDataset", "BatchDatasetV2/_5" and "crop".
+	// Node is the step's node, Op its op, and Input the node that it reads. Label is the author's name for the
+	// step, often empty. Example: "MapDataset/_7", "MapDataset", "BatchDatasetV2/_5" and "crop".
 	Node, Op, Label, Input string
-	// Before and After are the components of the step's input and output. Example: a map that casts an image changes
-	// component 0 from uint8 to float32.
+	// Before and After are the components of the step's input and output. Example: a map that casts an image
+	// changes component 0 from uint8 to float32.
 	Before, After []*graph.ComponentSpec
-	// Barrier is the reason why the step cannot move and no step moves past it; empty if it may move. Then all further
-	// fields hold. Example: shuffle is a barrier, because it changes the sequence of elements.
+	// Barrier is the reason why the step cannot move and no step moves past it; empty if it may move. Then all
+	// further fields hold. Example: shuffle is a barrier, because it changes the sequence of elements.
 	Barrier string
-	// Passes: the step returns the elements of its input unchanged and in their sequence, and other steps move past it
-	// freely. Example: prefetch.
+	// Passes: the step returns the elements of its input unchanged and in their sequence, and other steps move
+	// past it freely. Example: prefetch.
 	Passes bool
-	// Reads are the components on which the step's results, checks or decisions depend. Example: 1 for a filter by label,
-	// if component 1 is the label.
+	// Reads are the components on which the step's results, checks or decisions depend. Example: 1 for a filter
+	// by label, if component 1 is the label.
 	Reads []int
-	// SelfReads are the components of Reads on which only their own results and checks of their sizes depend. Example: 0
-	// for a map that doubles component 0; not 0 if the map also computes component 1 from component 0.
+	// SelfReads are the components of Reads on which only their own results and checks of their sizes depend.
+	// Example: 0 for a map that doubles component 0; not 0 if the map also computes component 1 from component
+	// 0.
 	SelfReads []int
 	// Writes are the components that the step does not return unchanged. Example: 0 for a map that crops an image.
 	Writes []int
-	// Changes are the effects of a map on the values of the components in Writes, one per entry. Example: a crop changes
-	// the sizes of dimensions 0 and 1 and computes nothing.
+	// Changes are the effects of a map on the values of the components in Writes, one per entry. Example: a
+	// crop changes the sizes of dimensions 0 and 1 and computes nothing.
 	Changes []dataflow.Change
 	// Drops: the step may leave elements out. Example: filter.
 	Drops bool
-	// Decides: the number of the step's elements, or their selection, may depend on values. Example: filter and flat_map,
-	// but not unbatch. Calls: the step calls functions.
+	// Decides: the number of the step's elements, or their selection, may depend on values. Example: filter and
+	// flat_map, but not unbatch. Calls: the step calls functions.
 	Decides, Calls bool
 	// Batches: the step combines consecutive elements into one. Example: batch, but not padded_batch.
 	Batches bool
-	// Random: the step draws random values. Keyable: stateless ops can draw them from the element's index. Example: both
-	// hold for tf.random.uniform in a map. Stateful: its results or effects depend on earlier calls. Example: a counter.
+	// Random: the step draws random values. Keyable: stateless ops can draw them from the element's index.
+	// Example: both hold for tf.random.uniform in a map. Stateful: its results or effects depend on earlier
+	// calls. Example: a counter.
 	Random, Keyable, Stateful bool
 	// CanFail is an op that can fail for some elements, Checks an op whose purpose is to fail; empty without one.
 	// Example: "DecodeJpeg" and "Assert".
 	CanFail, Checks string
-	// Divides is an op that fails for some integers, for all sizes of its inputs; empty without one. Example: "FloorDiv"
-	// by a value that may be 0.
+	// Divides is an op that fails for some integers, for all sizes of its inputs; empty without one. Example:
+	// "FloorDiv" by a value that may be 0.
 	Divides string
 }
 

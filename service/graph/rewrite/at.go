@@ -6,25 +6,27 @@ import (
 
 // At selects a stream of an epoch, and sets how the worker runs it.
 type At struct {
-	// Stream is 0..S-1, or S for the closing stream. With sharding off it is any number: every stream is the whole dataset.
+	// Stream is 0..S-1, or S for the closing stream. With sharding off it is any number: every stream is the
+	// whole dataset.
 	Stream int
 	Epoch  uint64
 	// Seed is the job's seed.
 	Seed uint64
 	Mode pecanv1.Mode
-	// Start is the index at which the stream begins. Earlier elements are skipped as close to the source as possible.
+	// Start is the index at which the stream begins. Earlier elements are skipped as close to the source as
+	// possible.
 	Start uint64
-	// Restored is the index at which an iterator continues from a checkpoint. A checkpoint has no state of random ops. They
-	// draw other values than for the first elements, because Restored changes their seeds.
+	// Restored is the index at which an iterator continues from a checkpoint. A checkpoint has no state of
+	// random ops. They draw other values than for the first elements, because Restored changes their seeds.
 	Restored uint64
 	// Source is the handle that PecanPull passes to the worker's source; -1 without one.
 	Source int64
-	// SplitAtCache divides the graph at the plan's cached step: StreamGraphs.BelowCache has the cached step and all steps
-	// upstream. The other graph pulls their elements under the handle CacheSource.
+	// SplitAtCache divides the graph at the plan's cached step: StreamGraphs.BelowCache has the cached step and
+	// all steps upstream. The other graph pulls their elements under the handle CacheSource.
 	SplitAtCache bool
 	CacheSource  int64
-	// Files has the states of those strings of TableFiles that name files, and Job is the id of the job. Streams share a
-	// table only if both are equal, or if Files has the states of all files of the table.
+	// Files has the states of those strings of TableFiles that name files, and Job is the id of the job.
+	// Streams share a table only if both are equal, or if Files has the states of all files of the table.
 	Files map[string]string
 	Job   string
 	// Threads, if positive, is the size of the stream's private thread pool, unless the user set one.
@@ -38,13 +40,14 @@ type At struct {
 	Keyed bool
 	// Top, if not empty, is the last step of the stream. Steps downstream of it are left out.
 	Top string
-	// Meters, if not empty, is the name of a resource in which meters count the steps that tf.data's model of a running
-	// iterator forgets. No other iterator of the process may have the same name.
+	// Meters, if not empty, is the name of a resource in which meters count the steps that tf.data's model of a
+	// running iterator forgets. No other iterator of the process may have the same name.
 	Meters string
 }
 
-// StreamGraphs are the graphs that a worker runs for one stream: A alone, or A and B, which reads A's elements through
-// PecanPull. In a stream that is divided at a cached step, A reads the elements of BelowCache from the worker.
+// StreamGraphs are the graphs that a worker runs for one stream: A alone, or A and B, which reads A's elements
+// through PecanPull. In a stream that is divided at a cached step, A reads the elements of BelowCache from the
+// worker.
 type StreamGraphs struct {
 	A          []byte
 	B          []byte
@@ -53,8 +56,8 @@ type StreamGraphs struct {
 	FileNames []string
 	// Files are At.Files.
 	Files map[string]string
-	// Shared are the tables and variables in the graphs that streams share by their names. The graphs' datasets create them,
-	// and the graph of ReleaseGraph frees them.
+	// Shared are the tables and variables in the graphs that streams share by their names. The graphs' datasets
+	// create them, and the graph of ReleaseGraph frees them.
 	Shared []Shared
 	// Ops are the ops of the registered graph's dataset nodes, by name. A stream may run a step with another op.
 	Ops map[string]string

@@ -24,8 +24,8 @@ func findCached(top *graph.Step, plan *pecanv1.Plan, at position) (*graph.Step, 
 	}
 }
 
-// splitAtCache writes the plan's cached step and all steps upstream as a separate graph. The rest of the graph gets their
-// elements from the worker. top is the last step of the rest.
+// splitAtCache writes the plan's cached step and all steps upstream as a separate graph. The rest of the graph
+// gets their elements from the worker. top is the last step of the rest.
 func (e *editor) splitAtCache(top *graph.Step, at position) error {
 	mark, at := findCached(top, e.cachePlan, at)
 	if mark == nil {

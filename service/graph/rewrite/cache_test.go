@@ -143,8 +143,8 @@ func TestTheEpochDoesNotChangeStepsBeforeACachedStep(t *testing.T) {
 	}
 }
 
-// The closing stream joins the remainders of other streams, so it has no cached step. With steps after the batch, a stream has
-// three graphs.
+// The closing stream joins the remainders of other streams, so it has no cached step. With steps after the
+// batch, a stream has three graphs.
 func TestACachedStepBeforeAJoinedBatch(t *testing.T) {
 	g := graphtest.Parse(t, "kept_records")
 	p := graphtest.Plan(t, g, graphtest.Once, 0)

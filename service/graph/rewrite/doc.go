@@ -1,12 +1,13 @@
 // Package rewrite writes the graphs that a worker runs for one stream.
 //
-// It promises: equal arguments give equal bytes on every worker. Random values follow from the job's seed, the epoch and
-// the stream, and keyed ones from the element's index alone.
+// It promises: equal arguments give equal bytes on every worker. Random values follow from the job's seed, the
+// epoch and the stream, and keyed ones from the element's index alone.
 //
-// at.go holds the arguments and results, instantiate.go the order of work, editor.go the state. emit.go wires the steps,
-// step.go and functions.go change them. index.go and keyed.go make random values keyed; seeds.go seeds the others;
-// start.go begins at an index; meter.go counts elements; remainder.go, pull.go and cache.go connect graphs;
-// resources.go, tables.go, generators.go and shared.go name tables and variables; the rest has one rewrite each.
+// at.go holds the arguments and results, instantiate.go the order of work, editor.go the state. emit.go wires
+// the steps, step.go and functions.go change them. index.go and keyed.go make random values keyed; seeds.go
+// seeds the others; start.go begins at an index; meter.go counts elements; remainder.go, pull.go and cache.go
+// connect graphs; resources.go, tables.go, generators.go and shared.go name tables and variables; the rest has
+// one rewrite each.
 //
 // The package has more files than others because each rewrite has its own. Do not decide here what is divided: the
 // plan says it. A changed byte in the output breaks running jobs that resume.

@@ -21,8 +21,9 @@ type editor struct {
 	sequenced map[string]bool
 	// serial: the functions of such a step are being written.
 	serial bool
-	// cachePlan is the plan at whose cached step the graph is divided; nil if it is not divided. below is the graph upstream
-	// and names the file names in it. stop is the cached step, and stopOutput the node that replaces its output.
+	// cachePlan is the plan at whose cached step the graph is divided; nil if it is not divided. below is the
+	// graph upstream and names the file names in it. stop is the cached step, and stopOutput the node that
+	// replaces its output.
 	cachePlan  *pecanv1.Plan
 	below      []byte
 	names      []string

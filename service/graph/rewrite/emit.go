@@ -20,8 +20,8 @@ func (e *editor) outputOf(s *graph.Step) ([]tf.DataType, []*tf.TensorShapeProto)
 	return types, shapes
 }
 
-// writeTree writes a step and all steps upstream, divided at the cached step if there is one. like is the node whose
-// types and shapes the output has.
+// writeTree writes a step and all steps upstream, divided at the cached step if there is one. like is the node
+// whose types and shapes the output has.
 func (e *editor) writeTree(root *graph.Step, like *tf.NodeDef, at position) (*StreamGraphs, error) {
 	if e.cachePlan != nil {
 		if err := e.splitAtCache(root, at); err != nil {

@@ -66,9 +66,9 @@ func (e *editor) cloneFunction(name, path string, at position) string {
 	return clone
 }
 
-// cycleLength is the number of inputs that an interleave inside a function reads in turn, if the user left it to tf.data.
-// tf.data would use the number of the worker's cores, and the order of elements would depend on the worker. Outside of
-// functions the trainer has set its own number.
+// cycleLength is the number of inputs that an interleave inside a function reads in turn, if the user left it
+// to tf.data. tf.data would use the number of the worker's cores, and the order of elements would depend on the
+// worker. Outside of functions the trainer has set its own number.
 const cycleLength = 8
 
 // rewriteNested changes a node of a cloned function, and returns the constants that the node needs.

@@ -10,9 +10,9 @@ import (
 // anonymousVariable is the name for which TensorFlow creates a new variable each time the node runs.
 const anonymousVariable = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
-// privateVariables gives a stream private copies of the variables that a step changes. Streams in one worker, and two
-// runs of one stream, must not share them. The states of random generators also get new values, because otherwise all
-// streams of all epochs would draw the same random values.
+// privateVariables gives a stream private copies of the variables that a step changes. Streams in one worker,
+// and two runs of one stream, must not share them. The states of random generators also get new values, because
+// otherwise all streams of all epochs would draw the same random values.
 func (e *editor) privateVariables(n *tf.NodeDef, at position) {
 	if e.plan.off {
 		at.belowCut = false
@@ -28,9 +28,9 @@ func (e *editor) privateVariables(n *tf.NodeDef, at position) {
 	}
 }
 
-// deriveGeneratorState sets the first state of a generator. Generators with equal states in the trainer have equal states
-// in every stream, so layers with one seed stay aligned. A graph without a cut keeps the user's state in the first epoch,
-// so its values are those of a local run.
+// deriveGeneratorState sets the first state of a generator. Generators with equal states in the trainer have
+// equal states in every stream, so layers with one seed stay aligned. A graph without a cut keeps the user's
+// state in the first epoch, so its values are those of a local run.
 func (e *editor) deriveGeneratorState(assign *tf.NodeDef, generator bool, at position) {
 	state := e.g.NodeOf(assign.GetInput()[1])
 	values, ok := nodedef.Ints(state)
@@ -38,8 +38,8 @@ func (e *editor) deriveGeneratorState(assign *tf.NodeDef, generator bool, at pos
 	if !ok || len(values) == 0 || t.GetDtype() == tf.DataType_DT_BOOL {
 		return
 	}
-	// The key of a tf.random.Generator is the last number, for every algorithm. Other generators have a seed, and perhaps a
-	// counter in the next number. TensorFlow's stateless ops use 31 bits of each.
+	// The key of a tf.random.Generator is the last number, for every algorithm. Other generators have a seed,
+	// and perhaps a counter in the next number. TensorFlow's stateless ops use 31 bits of each.
 	key := 0
 	if generator {
 		key = len(values) - 1

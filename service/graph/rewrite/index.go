@@ -9,9 +9,9 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// indexColumn is the plan of the index column: the index of an element as an additional, last component. The column
-// begins as close to the cut as possible and ends at the last step with keyed randomness. A filter between them does not
-// change the values that such a step draws, because the index stays with its element.
+// indexColumn is the plan of the index column: the index of an element as an additional, last component. The
+// column begins as close to the cut as possible and ends at the last step with keyed randomness. A filter
+// between them does not change the values that such a step draws, because the index stays with its element.
 type indexColumn struct {
 	// in and out: the step gets the index column, and returns it.
 	in, out map[*graph.Step]bool
@@ -28,8 +28,8 @@ func (e *editor) planIndex(root *graph.Step) {
 	below = func(s *graph.Step, wanted bool) {
 		_, cut := e.plan.division.Cuts[s]
 		keyed := e.p.Keyed[s.Node.GetName()]
-		// The index column begins again after a cached step. Cached elements have no index, and the elements must not depend on
-		// the cache.
+		// The index column begins again after a cached step. Cached elements have no index, and the elements
+		// must not depend on the cache.
 		through := !cut && s != e.plan.division.Batch && !e.g.IsCacheMark(s.Node) && passesIndex(s)
 		e.index.out[s] = wanted && through
 		e.index.number[s] = wanted && !through
@@ -58,7 +58,8 @@ func passesIndex(s *graph.Step) bool {
 }
 
 const (
-	// indexPrefix begins the names of the nodes of an index column. The name of the node whose elements they number follows.
+	// indexPrefix begins the names of the nodes of an index column. The name of the node whose elements they
+	// number follows.
 	indexPrefix = "pecan_index/"
 	// indexArg is the argument of a function for the index.
 	indexArg = "pecan_index"

@@ -8,8 +8,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// withIndexArgument returns the name of a copy of a step's function with the index as an argument: after the components,
-// before the captured arguments. With returns, the copy also returns the index.
+// withIndexArgument returns the name of a copy of a step's function with the index as an argument: after the
+// components, before the captured arguments. With returns, the copy also returns the index.
 func (e *editor) withIndexArgument(name, path string, components int, keyed, returns bool) string {
 	f := e.withIndex(name, name+"_pecan_index_"+nodedef.ShortHash(path), components, keyed)
 	if returns {
@@ -25,7 +25,8 @@ func (e *editor) withIndexArgument(name, path string, components int, keyed, ret
 	return f.Signature.Name
 }
 
-// withIndex copies a function with the index as an additional argument. If keyed, the copy draws random values from it.
+// withIndex copies a function with the index as an additional argument. If keyed, the copy draws random values
+// from it.
 func (e *editor) withIndex(name, copied string, at int, keyed bool) *tf.FunctionDef {
 	from := e.Function(name)
 	sig := from.GetSignature()
@@ -61,8 +62,8 @@ func (e *editor) withIndex(name, copied string, at int, keyed bool) *tf.Function
 	return f
 }
 
-// makeStatelessNodes replaces a function's random ops by stateless ones, and passes the index to the functions that it
-// calls.
+// makeStatelessNodes replaces a function's random ops by stateless ones, and passes the index to the functions
+// that it calls.
 func (e *editor) makeStatelessNodes(f *tf.FunctionDef) {
 	const counter, alg = indexArg + "_counter", indexArg + "_alg"
 	draws := false

@@ -9,15 +9,16 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// tf.data's model of a running iterator forgets a node when the node's iterator is deleted. Most steps delete the iterators
-// of their inputs at the end of the input. At the end of a stream the model has no node upstream of a batch or a filter. So
-// Pecan adds a meter after each step that the model may forget: a stock op that returns its input and counts it.
-// Meters count in a resource that outlives them. Their counts are exact, also with repeats and with steps that stop early. A
-// meter costs 0.5 to 1 µs per element. A node that the model keeps to the end gets none.
+// tf.data's model of a running iterator forgets a node when the node's iterator is deleted. Most steps delete
+// the iterators of their inputs at the end of the input. At the end of a stream the model has no node upstream
+// of a batch or a filter. So Pecan adds a meter after each step that the model may forget: a stock op that
+// returns its input and counts it. Meters count in a resource that outlives them. Their counts are exact, also
+// with repeats and with steps that stop early. A meter costs 0.5 to 1 µs per element. A node that the model
+// keeps to the end gets none.
 //
-// The resource makes some parallel steps expensive: a step upstream of it has a thread that wakes up for every element, which
-// takes 25 µs of CPU. So the resource is upstream of these steps if possible. A step that returns one element for each input
-// needs no meter if its input is counted.
+// The resource makes some parallel steps expensive: a step upstream of it has a thread that wakes up for every
+// element, which takes 25 µs of CPU. So the resource is upstream of these steps if possible. A step that
+// returns one element for each input needs no meter if its input is counted.
 
 // meterPrefix begins the names of meters. The name of the counted node follows.
 const meterPrefix = "pecan_meter/"
@@ -28,7 +29,8 @@ var keepsInput = map[string]bool{
 	"ParseExampleDatasetV2": true,
 }
 
-// modelled are ops that the model knows: it has a node with the op's name for each step. Other ops always get a meter.
+// modelled are ops that the model knows: it has a node with the op's name for each step. Other ops always get a
+// meter.
 var modelled = map[string]bool{
 	"MapDataset": true, "ParallelMapDataset": true, "ParallelMapDatasetV2": true, "PrefetchDataset": true, "ParseExampleDatasetV2": true,
 	"RangeDataset": true, "TensorSliceDataset": true, "TFRecordDataset": true, "TFRecordDatasetV2": true, "FilterDataset": true,
@@ -36,8 +38,8 @@ var modelled = map[string]bool{
 	"BatchDatasetV2": true, "ParallelBatchDataset": true, "PaddedBatchDatasetV2": true, "UnbatchDataset": true,
 }
 
-// wakesPerElement are ops that become expensive if a resource of meters is downstream of them. Plain maps are listed,
-// because tf.data makes them parallel.
+// wakesPerElement are ops that become expensive if a resource of meters is downstream of them. Plain maps are
+// listed, because tf.data makes them parallel.
 var wakesPerElement = map[string]bool{
 	"MapDataset": true, "ParallelMapDataset": true, "ParallelMapDatasetV2": true, "ParallelBatchDataset": true, "ParseExampleDatasetV2": true,
 }
@@ -81,10 +83,11 @@ type metering struct {
 	of map[string]string
 	// meters is the number of added meters.
 	meters int
-	// wakes are the nodes of wakesPerElement and all nodes downstream of them. counts are the nodes downstream of a meter
-	// whose resource is not yet added.
+	// wakes are the nodes of wakesPerElement and all nodes downstream of them. counts are the nodes downstream
+	// of a meter whose resource is not yet added.
 	wakes, counts map[string]bool
-	// resourceBelow: no meter is needed downstream of a node of wakes, so the resource can be upstream of all of them.
+	// resourceBelow: no meter is needed downstream of a node of wakes, so the resource can be upstream of all
+	// of them.
 	resourceBelow bool
 	// resources is the number of nodes that pass the resource to their inputs.
 	resources int
@@ -101,8 +104,8 @@ func (m *metering) inputs(n *tf.NodeDef) (positions []int, from []string) {
 	return positions, from
 }
 
-// planMeters decides where the resource can be, before meter changes the graph. It returns whether the elements of a node
-// are counted after the model has forgotten the node: by a meter, or by the count of a step upstream.
+// planMeters decides where the resource can be, before meter changes the graph. It returns whether the elements
+// of a node are counted after the model has forgotten the node: by a meter, or by the count of a step upstream.
 func (m *metering) planMeters(name string, vanishes bool) (counted bool) {
 	n := m.e.Node(name)
 	_, inputs := m.inputs(n)
@@ -173,9 +176,9 @@ func (m *metering) addMeters(name string, vanishes bool) string {
 	return m.of[name]
 }
 
-// countedAs returns the name under which a node's elements are counted; "" for a node without metrics. A range that is cut
-// in blocks returns the first numbers of the blocks. The node that flattens the blocks returns the elements of the range,
-// so it has the name of the range.
+// countedAs returns the name under which a node's elements are counted; "" for a node without metrics. A range
+// that is cut in blocks returns the first numbers of the blocks. The node that flattens the blocks returns the
+// elements of the range, so it has the name of the range.
 func (e *editor) countedAs(n *tf.NodeDef) string {
 	name, original := n.GetName(), OriginalNode(n.GetName())
 	switch {

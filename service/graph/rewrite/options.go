@@ -10,7 +10,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
-// tightenOptions removes the user's option deterministic=False, which would override the order that Pecan sets for steps.
+// tightenOptions removes the user's option deterministic=False, which would override the order that Pecan sets
+// for steps.
 func (e *editor) tightenOptions(n *tf.NodeDef) {
 	o, ok := graph.ReadOptions(n)
 	if !ok || o.GetOptionalDeterministic() == nil || o.GetDeterministic() {
@@ -24,9 +25,10 @@ func (e *editor) tightenOptions(n *tf.NodeDef) {
 	e.Edit(n.GetName()).Attr["serialized_options"] = &tf.AttrValue{Value: &tf.AttrValue_S{S: raw}}
 }
 
-// streamOptions returns the options at the end of every stream graph. The fusions are off, because the metrics of nodes and
-// the policies need each step as the user wrote it, and because a fused shuffle would not use Pecan's seeds. The other
-// rewrites of tf.data (parallel maps, no-op removal) keep elements and order, and stay on.
+// streamOptions returns the options at the end of every stream graph. The fusions are off, because the metrics
+// of nodes and the policies need each step as the user wrote it, and because a fused shuffle would not use
+// Pecan's seeds. The other rewrites of tf.data (parallel maps, no-op removal) keep elements and order, and stay
+// on.
 func (e *editor) streamOptions() []byte {
 	o := &tf.Options{OptimizationOptions: &tf.OptimizationOptions{
 		OptionalMapAndBatchFusion:      &tf.OptimizationOptions_MapAndBatchFusion{MapAndBatchFusion: false},
@@ -34,8 +36,8 @@ func (e *editor) streamOptions() []byte {
 		OptionalMapFusion:              &tf.OptimizationOptions_MapFusion{MapFusion: false},
 		OptionalFilterFusion:           &tf.OptimizationOptions_FilterFusion{FilterFusion: false},
 		OptionalMapAndFilterFusion:     &tf.OptimizationOptions_MapAndFilterFusion{MapAndFilterFusion: false},
-		// The worker's window prefetches. A prefetch of tf.data at the root would double the CPU of a small element, and hold
-		// elements beyond the window's bound.
+		// The worker's window prefetches. A prefetch of tf.data at the root would double the CPU of a small
+		// element, and hold elements beyond the window's bound.
 		OptionalInjectPrefetch: &tf.OptimizationOptions_InjectPrefetch{InjectPrefetch: false},
 	}}
 	if mentions(e.g, tf.DataType_DT_FLOAT8_E5M2) {
@@ -45,7 +47,8 @@ func (e *editor) streamOptions() []byte {
 		}
 	}
 	if e.ordered() {
-		// This overrides the user's option, so that elements keep their order. The graph itself serialises random steps.
+		// This overrides the user's option, so that elements keep their order. The graph itself serialises
+		// random steps.
 		o.OptionalDeterministic = &tf.Options_Deterministic{Deterministic: true}
 	}
 	if e.at.Serial {

@@ -7,8 +7,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// PullOp is the source op in stream graphs. The worker registers it: no inputs, attributes source (int), output_types
-// and output_shapes, one output "components" (a list), OUT_OF_RANGE at the end.
+// PullOp is the source op in stream graphs. The worker registers it: no inputs, attributes source (int),
+// output_types and output_shapes, one output "components" (a list), OUT_OF_RANGE at the end.
 const PullOp = "PecanPull"
 
 // addPull adds a source: an infinite range with a map that gets each element from the worker, under a handle.

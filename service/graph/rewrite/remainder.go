@@ -7,8 +7,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// relaxBatches makes a batch return its incomplete last batch, also with drop_remainder=True. It is the remainder that the
-// closing stream batches again, and the closing stream applies drop_remainder.
+// relaxBatches makes a batch return its incomplete last batch, also with drop_remainder=True. It is the
+// remainder that the closing stream batches again, and the closing stream applies drop_remainder.
 func (e *editor) relaxBatches(root, batch *graph.Step) {
 	e.Add(nodedef.BoolConst("pecan_keep_remainder", false))
 	e.SetInput(batch.Node.GetName(), "drop_remainder", "pecan_keep_remainder")
@@ -47,8 +47,8 @@ func rowShapes(shapes []*tf.TensorShapeProto) []*tf.TensorShapeProto {
 	return out
 }
 
-// pullInto makes a batch step read the remainders from PecanPull: row by row, or as batches for a step that divides them
-// itself.
+// pullInto makes a batch step read the remainders from PecanPull: row by row, or as batches for a step that
+// divides them itself.
 func (e *editor) pullInto(batch *graph.Step) {
 	types := e.g.OutputTypes(batch.Node)
 	shapes := anyRows(e.g.OutputShapes(batch.Node))

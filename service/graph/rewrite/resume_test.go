@@ -92,7 +92,8 @@ func TestOnlyTheFirstOfTwoGraphsSkipsElements(t *testing.T) {
 	}
 }
 
-// A random op restarts in a stream that begins at an index. With the same seed it would repeat the values of the first elements.
+// A random op restarts in a stream that begins at an index. With the same seed it would repeat the values of
+// the first elements.
 func TestAStreamFromAnIndexDrawsOtherValuesThanFromItsStart(t *testing.T) {
 	seeds := func(start uint64) []int64 {
 		var out []int64

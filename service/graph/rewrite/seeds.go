@@ -53,8 +53,8 @@ type position struct {
 	belowCut bool
 	// belowCache: the op is upstream of a cache or snapshot, whose elements must not depend on the epoch.
 	belowCache bool
-	// start is the index at which the stream begins, for a step that does not get earlier elements. It changes the seeds.
-	// With the same seeds, random ops would draw the values of the first elements again.
+	// start is the index at which the stream begins, for a step that does not get earlier elements. It changes
+	// the seeds. With the same seeds, random ops would draw the values of the first elements again.
 	start uint64
 }
 
@@ -65,10 +65,11 @@ type seedSource struct {
 	stream uint64
 }
 
-// seeds derives the two seeds of an op. The user's seeds are hashed with the stream and the epoch, never with the op's
-// path, so that two shuffles with equal seeds stay aligned. Upstream of the cut and in the first epoch the user's seeds
-// stay, so the values are those of a local run. Without seeds of the user, the job's seed and the op's path are hashed. The
-// path does not change with the order of the steps. fixed excludes the epoch (reshuffle_each_iteration=False).
+// seeds derives the two seeds of an op. The user's seeds are hashed with the stream and the epoch, never with
+// the op's path, so that two shuffles with equal seeds stay aligned. Upstream of the cut and in the first epoch
+// the user's seeds stay, so the values are those of a local run. Without seeds of the user, the job's seed and
+// the op's path are hashed. The path does not change with the order of the steps. fixed excludes the epoch
+// (reshuffle_each_iteration=False).
 func (s seedSource) seeds(at position, seed, seed2 int64, path string, fixed bool) (int64, int64) {
 	own := seed != 0 || seed2 != 0
 	byEpoch := !at.belowCache && !fixed

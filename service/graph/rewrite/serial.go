@@ -13,9 +13,9 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// serialise makes a parallel step compute one element at a time, in order. tf.data's option deterministic is not enough:
-// it orders the results, not the draws of random values. serialise removes arguments of the step, so do not set arguments
-// after it.
+// serialise makes a parallel step compute one element at a time, in order. tf.data's option deterministic is
+// not enough: it orders the results, not the draws of random values. serialise removes arguments of the step,
+// so do not set arguments after it.
 func (e *editor) serialise(c *tf.NodeDef) {
 	to := ops.SequentialOps[c.GetOp()]
 	keep := e.g.InputIndex(c, to.LastArg) + 1
@@ -46,8 +46,8 @@ const (
 	parallelBatchOp = "ParallelBatchDataset"
 )
 
-// prefetches returns whether a dataset op computes elements before they are requested, or several at once, and has no
-// serial variant.
+// prefetches returns whether a dataset op computes elements before they are requested, or several at once, and
+// has no serial variant.
 func prefetches(op string) bool {
 	switch op {
 	case "ParseExampleDataset", "ParseExampleDatasetV2", "ExperimentalParseExampleDataset", "PrefetchingDataset", "ThreadPoolDataset",
@@ -68,7 +68,8 @@ func checkSerial(g *graph.Graph) error {
 	})
 }
 
-// batchSerially turns a parallel batch, which copies elements in parallel and before they are requested, into a plain one.
+// batchSerially turns a parallel batch, which copies elements in parallel and before they are requested, into a
+// plain one.
 func (e *editor) batchSerially(name string) {
 	if e.Node(name).GetOp() != parallelBatchOp {
 		return
@@ -98,8 +99,8 @@ func (e *editor) clearThreads(n *tf.NodeDef) {
 	}
 }
 
-// serialOptions makes ops run in the thread of their function, and turns off tf.data's autotuning and the rewrites that make
-// steps parallel.
+// serialOptions makes ops run in the thread of their function, and turns off tf.data's autotuning and the
+// rewrites that make steps parallel.
 func serialOptions(o *tf.Options) {
 	o.ThreadingOptions = &tf.ThreadingOptions{
 		OptionalMaxIntraOpParallelism: &tf.ThreadingOptions_MaxIntraOpParallelism{MaxIntraOpParallelism: 1},

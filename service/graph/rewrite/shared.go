@@ -11,8 +11,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// Shared is a table or a variable that streams of one worker share by name. It outlives the streams, so the worker must
-// free it with the graph of ReleaseGraph.
+// Shared is a table or a variable that streams of one worker share by name. It outlives the streams, so the
+// worker must free it with the graph of ReleaseGraph.
 type Shared struct {
 	Name string
 	// handle is a node that returns the handle of the table or variable.
@@ -34,8 +34,9 @@ func (e *editor) sharedByName() []Shared {
 	return slices.CompactFunc(e.shared, func(a, b Shared) bool { return a.Name == b.Name })
 }
 
-// ReleaseGraph returns a graph of an empty dataset. Creating that dataset frees the given resources, if they exist. A graph is
-// used because TensorFlow keeps nothing of it, while it keeps the kernel of every op that is executed eagerly.
+// ReleaseGraph returns a graph of an empty dataset. Creating that dataset frees the given resources, if they
+// exist. A graph is used because TensorFlow keeps nothing of it, while it keeps the kernel of every op that is
+// executed eagerly.
 func ReleaseGraph(shared []Shared) ([]byte, error) {
 	def := &tf.GraphDef{Library: &tf.FunctionDefLibrary{}}
 	dataset := &tf.NodeDef{Name: "empty", Op: "RangeDataset", Input: []string{"start", "stop", "step"},

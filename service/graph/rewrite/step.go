@@ -46,8 +46,9 @@ func (e *editor) rewriteStep(s *graph.Step, at position) {
 	}
 }
 
-// fitBuffer sets the buffer of a shuffle. Downstream of the cut it gets its part of the user's size, so that the S streams
-// together hold that many elements. A buffer is not larger than the number of the shuffle's elements.
+// fitBuffer sets the buffer of a shuffle. Downstream of the cut it gets its part of the user's size, so that
+// the S streams together hold that many elements. A buffer is not larger than the number of the shuffle's
+// elements.
 func (e *editor) fitBuffer(s *graph.Step, shared bool) {
 	size, ok := e.g.InputInt(s.Node, "buffer_size")
 	if !ok || size <= 1 {
@@ -67,8 +68,8 @@ func (e *editor) fitBuffer(s *graph.Step, shared bool) {
 	}
 }
 
-// separatePath gives each stream separate files. With common files, two writers of a cache would fail, or a stream would read
-// the share of another one.
+// separatePath gives each stream separate files. With common files, two writers of a cache would fail, or a
+// stream would read the share of another one.
 func (e *editor) separatePath(n *tf.NodeDef, arg string) {
 	values, ok := nodedef.Strings(e.g.Input(n, arg))
 	if !ok || len(values) != 1 || len(values[0]) == 0 {

@@ -13,8 +13,8 @@ import (
 // maxPath is greater than the length of any path.
 const maxPath = 4096
 
-// TableFiles returns the strings of the graph that may be names of files for the content of tables, sorted. A worker sets
-// the states of these files in At.Files.
+// TableFiles returns the strings of the graph that may be names of files for the content of tables, sorted. A
+// worker sets the states of these files in At.Files.
 func TableFiles(g *graph.Graph) []string {
 	found := map[string]bool{}
 	for _, n := range g.Order() {
@@ -28,8 +28,8 @@ func TableFiles(g *graph.Graph) []string {
 	return sortedNames(found)
 }
 
-// tableFileNames returns the names that may be of files from which a node fills a table. all is false if there may be others:
-// if a dataset fills the table, or ops compute the name.
+// tableFileNames returns the names that may be of files from which a node fills a table. all is false if there
+// may be others: if a dataset fills the table, or ops compute the name.
 func tableFileNames(g *graph.Graph, n *tf.NodeDef) (names []string, all bool) {
 	if values, ok := nodedef.Strings(g.Input(n, "filename")); ok && len(values) == 1 {
 		return []string{string(values[0])}, true
@@ -63,8 +63,8 @@ func tableFileNames(g *graph.Graph, n *tf.NodeDef) (names []string, all bool) {
 	return sortedNames(found), false
 }
 
-// tableContentKey returns the parts of the name of a table that a node fills from files: the states of the files. If not
-// all states are known, the job's id is a part too, so that jobs do not share the table.
+// tableContentKey returns the parts of the name of a table that a node fills from files: the states of the
+// files. If not all states are known, the job's id is a part too, so that jobs do not share the table.
 func (e *editor) tableContentKey(n *tf.NodeDef) []string {
 	var parts []string
 	names, all := tableFileNames(e.g, n)
@@ -80,10 +80,10 @@ func (e *editor) tableContentKey(n *tf.NodeDef) []string {
 	return parts
 }
 
-// privateTables removes the shared names of the tables of a function. TensorFlow then creates them when an iterator first runs
-// the function, and frees them with the iterator. With a name, every stream, job and dataset of the worker would share the
-// table, and filling it again from a changed file has no effect. No other node needs the name, because a function fills the
-// tables that it creates (filledTables).
+// privateTables removes the shared names of the tables of a function. TensorFlow then creates them when an
+// iterator first runs the function, and frees them with the iterator. With a name, every stream, job and
+// dataset of the worker would share the table, and filling it again from a changed file has no effect. No other
+// node needs the name, because a function fills the tables that it creates (filledTables).
 func (e *editor) privateTables(name string, f *tf.FunctionDef) {
 	own := nodedef.CopySignature(f)
 	for _, n := range f.GetNodeDef() {

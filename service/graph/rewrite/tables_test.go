@@ -12,7 +12,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/rewrite"
 )
 
-// vocabulary returns the dataset "lookup" with a table that is filled from a file. With computed, an op computes the file's name.
+// vocabulary returns the dataset "lookup" with a table that is filled from a file. With computed, an op
+// computes the file's name.
 func vocabulary(t *testing.T, computed bool) *graph.Graph {
 	t.Helper()
 	data := graphtest.Changed(t, "lookup", func(d *tf.GraphDef) {
