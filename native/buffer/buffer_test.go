@@ -83,7 +83,7 @@ func TestInvalidSizesAreRefused(t *testing.T) {
 			t.Errorf("got a block of %d bytes", n)
 		}
 	}
-	// More than the address space has: the kernel's refusal comes out as an error, and nothing is counted.
+	// More than the address space: the pool returns the kernel's error and counts nothing.
 	var held []*Block
 	for range 2 {
 		b, err := p.Get(MaxBlock)
@@ -320,12 +320,12 @@ func TestASlotHasOneReaderAtATime(t *testing.T) {
 	}
 	b.Release()
 	if released.Load() != 1 {
-		t.Error("the writer was not told")
+		t.Error("the release was not reported")
 	}
 	if _, err := slot.Read(1<<20+1, nil); err == nil {
 		t.Error("read more than the slot has")
 	}
-	last, err := slot.Read(1, func() { t.Error("told of the release of a dropped slot") })
+	last, err := slot.Read(1, func() { t.Error("the release of a dropped slot was reported") })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 const largeElement = 9600000
 
-// cpuSeconds is what the process has used.
+// cpuSeconds returns the CPU time of the process.
 func cpuSeconds(b *testing.B) float64 {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
@@ -65,7 +65,7 @@ func BenchmarkRawSocket(b *testing.B) {
 	perGB(b, before)
 }
 
-// rawWriter writes the same DATA frames for ever, as fast as credits allow.
+// rawWriter writes the same DATA frames forever, as fast as credits allow.
 type rawWriter struct {
 	listener net.Listener
 	payload  []byte
@@ -196,7 +196,7 @@ func BenchmarkLargeElements(b *testing.B) {
 	perGB(b, before)
 }
 
-// BenchmarkSmallElements reads scalars that travel 1024 to a frame, and takes them one by one.
+// BenchmarkSmallElements reads scalars, 1024 in a frame, and dequeues them one by one.
 func BenchmarkSmallElements(b *testing.B) {
 	it := benchmarkIteration(b, newRawWriter(b, 1024, 8), IterOptions{})
 	for b.Loop() {
@@ -209,7 +209,7 @@ func BenchmarkSmallElements(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "elements/s")
 }
 
-// BenchmarkSmallElementsInBlocks takes them as blocks.
+// BenchmarkSmallElementsInBlocks dequeues the same scalars as blocks.
 func BenchmarkSmallElementsInBlocks(b *testing.B) {
 	it := benchmarkIteration(b, newRawWriter(b, 1024, 8), IterOptions{})
 	for b.Loop() {

@@ -17,7 +17,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// testDispatcher answers as a dispatcher that a test scripts.
+// testDispatcher is a dispatcher whose answers a test scripts.
 type testDispatcher struct {
 	pecanv1.UnimplementedDispatcherServer
 	t      testing.TB
@@ -25,58 +25,59 @@ type testDispatcher struct {
 	addr   string
 
 	mu sync.Mutex
-	// cluster is its id; "" stands for "cluster".
+	// cluster is the id of the cluster; "" means "cluster".
 	cluster string
-	// plan and options of every job.
+	// plan and options are those of every job.
 	plan    *pecanv1.Plan
 	options *pecanv1.JobOptions
-	// snapshot makes the update of an epoch.
+	// snapshot returns the update of an epoch.
 	snapshot func(epoch uint64) *pecanv1.EpochUpdate
 	version  uint64
 	changed  chan struct{}
 	epochs   uint64
 	opened   []*pecanv1.OpenEpochRequest
 	closed   []uint64
-	// adopted are the epochs of AdoptEpoch; loseAdoptions of those calls fail as if the dispatcher were away.
+	// adopted lists the epochs of AdoptEpoch. The first loseAdoptions calls fail as if the dispatcher were away.
 	adopted       []uint64
 	loseAdoptions int
-	// closedBefore are how many epochs were closed when each was opened; loseCloses of the calls that close one fail.
+	// closedBefore has, for each opening, the number of epochs closed before it. The first loseCloses closings fail.
 	closedBefore []int
 	loseCloses   int
 	finished     []*pecanv1.FinishStreamRequest
 	released     []*pecanv1.ReleaseStreamRequest
 	reported     []*pecanv1.ReportWorkerRequest
-	// holdBeats keeps heartbeats from being answered until it is closed.
+	// holdBeats delays the answers to heartbeats until it is closed.
 	holdBeats chan struct{}
-	// holdOpens keeps epochs from being opened; asksOpen: one was asked for meanwhile.
+	// holdOpens delays the opening of epochs; asksOpen is set if a client requested one meanwhile.
 	holdOpens chan struct{}
 	asksOpen  bool
 	beats     []*pecanv1.ClientHeartbeatRequest
 	uploads   [][]byte
 	goodbyes  int
-	// asked counts CreateJob, statuses Status.
+	// asked counts the calls of CreateJob, statuses those of Status.
 	asked, statuses int
 	jobs            map[string]string
-	// forget makes the dispatcher a stranger to the client, as after a restart without a work directory.
+	// forget makes the client unknown to the dispatcher, as after a restart without a work directory.
 	forget bool
-	// delivered: others had every epoch.
+	// delivered is set if other clients have read every epoch.
 	delivered bool
-	// known are the clients that have jobs, lost those of before a restart; datasetLost: the dataset has to be registered.
+	// known has the clients that have jobs, lost the clients from before a restart. datasetLost is set if the client
+	// must register the dataset again.
 	known, lost map[string]bool
 	datasetLost bool
-	// timeoutS is what clients are told; 0 stands for 10.
+	// timeoutS is the client timeout in seconds that the dispatcher reports; 0 means 10.
 	timeoutS float64
-	// seeds are what jobs were asked for with.
+	// seeds has the seeds of the requested jobs.
 	seeds []uint64
-	// durable is what jobs are said to be.
+	// durable is reported for every job.
 	durable bool
-	// epochUnknown: only epochs that begin at a place are known.
+	// epochUnknown is set if the dispatcher knows only epochs that begin at a position.
 	epochUnknown bool
-	// places are the requests that opened epochs by their numbers, until those are closed: a job has each of them once at a time.
+	// places has the requests that opened epochs by number, until the epochs are closed. A job has each epoch open once.
 	places map[string]string
-	// starts are where epochs begin, if not at their start.
+	// starts has the positions of epochs that do not begin at their start.
 	starts map[uint64]*pecanv1.Position
-	// orders are what is said of the order of epochs.
+	// orders has the step orders that are reported for epochs.
 	orders map[uint64]*pecanv1.EpochOrder
 }
 
@@ -111,7 +112,7 @@ func (d *testDispatcher) listen(addr string) {
 	go func() { _ = server.Serve(listener) }()
 }
 
-// restart forgets everything, as a dispatcher without a work directory does.
+// restart discards all state, as a restarted dispatcher without a work directory does.
 func (d *testDispatcher) restart() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -120,7 +121,7 @@ func (d *testDispatcher) restart() {
 
 func (d *testDispatcher) stop() { d.server.Stop() }
 
-// update changes what the dispatcher knows and pushes new snapshots.
+// update changes the dispatcher's state and pushes new snapshots.
 func (d *testDispatcher) update(change func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -130,7 +131,7 @@ func (d *testDispatcher) update(change func()) {
 	d.changed = make(chan struct{})
 }
 
-// look reads under the lock.
+// look reads the dispatcher's state under its lock.
 func look[T any](d *testDispatcher, read func() T) T {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -144,7 +145,7 @@ func (d *testDispatcher) Status(context.Context, *pecanv1.StatusRequest) (*pecan
 	return &pecanv1.StatusResponse{ClusterId: d.clusterID(), Version: "test"}, nil
 }
 
-// clusterID is what it says of its cluster. d.mu is held.
+// clusterID returns the id of the cluster. The caller holds d.mu.
 func (d *testDispatcher) clusterID() string { return cmp.Or(d.cluster, "cluster") }
 
 func (d *testDispatcher) RegisterDataset(stream grpc.ClientStreamingServer[pecanv1.RegisterDatasetRequest, pecanv1.RegisterDatasetResponse]) error {
@@ -204,7 +205,7 @@ func (d *testDispatcher) CreateJob(_ context.Context, r *pecanv1.CreateJobReques
 	return &pecanv1.CreateJobResponse{JobId: id, Created: !ok, Durable: d.durable, Plan: d.plan, Options: d.options, ClientTimeoutS: d.clientTimeout(), Workers: 1, ClusterId: d.clusterID()}, nil
 }
 
-// clientTimeout is what clients are told. d.mu is held.
+// clientTimeout returns the client timeout. The caller holds d.mu.
 func (d *testDispatcher) clientTimeout() float64 {
 	if d.timeoutS == 0 {
 		return 10

@@ -26,7 +26,7 @@ import (
 func TestElementsArriveOnceWhateverTheConnectionDoes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change []func(*testWorker)
-		// hook makes the fault for the n-th DATA frame of the worker.
+		// hook injects the fault at the n-th DATA frame of the worker.
 		hook func(n int64, h *frame.Header, meta, payload *[]byte) bool
 		dups bool
 	}{
@@ -148,7 +148,7 @@ func TestANewLeaseMovesAStreamWithoutLossOrRepetition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A dispatcher that speaks of an older lease is not believed.
+	// The client ignores an update with an older lease.
 	d.update(func() { lease, worker = 3, old })
 	last, err := read(t, it)
 	if err != nil {
@@ -231,7 +231,7 @@ func TestTemporaryRefusalsAreRetried(t *testing.T) {
 	}
 }
 
-// halfRead is an epoch of which six elements have come and no more will; fail has the dispatcher end it.
+// halfRead returns an epoch of which six elements have arrived and no more will. fail lets the dispatcher end the epoch.
 func halfRead(t *testing.T) (w *testWorker, it *Iteration, e *epoch.Epoch, fail func(*reason.Error)) {
 	t.Helper()
 	hold := make(chan struct{})
@@ -351,7 +351,7 @@ func TestReadingContinuesWhileTheDispatcherIsAway(t *testing.T) {
 	}
 	d.stop()
 	eventually(t, "the client notices", func() bool { away, _ := it.job.session.link.Away(); return away > 100*time.Millisecond })
-	// The worker is connected and may be computing: that is no outage.
+	// The worker is connected and may be computing. That is not an outage.
 	if _, status, err := it.NextElement(time.Millisecond); status != NotYet {
 		t.Fatalf("%v, %v", status, err)
 	}
@@ -402,7 +402,7 @@ func TestAnExpiredClientContinuesWhileItsJobExists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The request's id leads back to the same job.
+	// The request's id identifies the same job.
 	d.update(func() { d.forget = true })
 	eventually(t, "the client asks for its job", func() bool { return look(d, func() int { return d.asked }) > 1 })
 	d.update(func() { d.forget = false })
@@ -445,7 +445,7 @@ func TestTheConnectionToASilentWorkerEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// From here on nothing is sent, and the connection stays: as if the host had lost its power.
+	// From here on the worker sends nothing and the connection stays open, as if the host had lost power.
 	mute.Store(true)
 	close(hold)
 	eventually(t, "the connection is given up", func() bool { return w.accepted.Load() > 1 })
@@ -462,7 +462,7 @@ func TestTheConnectionToASilentWorkerEnds(t *testing.T) {
 	wantAll(t, append(first, rest...), 50)
 }
 
-// heldClose is a connection that takes its time to close: until it has, whoever asks for the worker finds a connection that has ended.
+// heldClose is a connection that closes slowly. Until it has closed, a new stream of the worker gets an ended connection.
 type heldClose struct {
 	net.Conn
 	held chan struct{}
@@ -504,7 +504,7 @@ func TestAStreamIsTriedAgainWhenItsConnectionEndedBeforeItWasUsed(t *testing.T) 
 	wantAll(t, all, 20)
 }
 
-// TestAnyMixOfFaultsKeepsEveryElement is the property: streams, workers, sizes and faults at random.
+// TestAnyMixOfFaultsKeepsEveryElement draws streams, workers, sizes and faults at random.
 func TestAnyMixOfFaultsKeepsEveryElement(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	for round := range 12 {
@@ -599,7 +599,7 @@ func TestAnyMixOfFaultsKeepsEveryElement(t *testing.T) {
 	}
 }
 
-// readMixed takes elements and blocks as it comes.
+// readMixed dequeues elements and blocks in random order.
 func readMixed(t *testing.T, it *Iteration, random *rand.Rand) ([]got, error) {
 	t.Helper()
 	var all []got

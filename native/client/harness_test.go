@@ -18,12 +18,12 @@ const testDeadline = 20 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// value is element i of a stream in tests: it tells where it belongs.
+// value returns element i of a stream in tests. The value identifies stream and index.
 func value(epoch uint64, stream uint32, i uint64) int64 {
 	return int64(epoch)<<48 | int64(stream)<<32 | int64(i)
 }
 
-// spread gives every stream to a worker in turn, under lease 1.
+// spread assigns the streams to the workers in turn, under lease 1.
 func spread(total uint32, workers ...*testWorker) func(uint64) *pecanv1.EpochUpdate {
 	return func(uint64) *pecanv1.EpochUpdate {
 		u := &pecanv1.EpochUpdate{TotalStreams: total, StreamsFinal: true}
@@ -34,7 +34,7 @@ func spread(total uint32, workers ...*testWorker) func(uint64) *pecanv1.EpochUpd
 	}
 }
 
-// open connects to the dispatcher and makes a job; everything is closed and checked for leaks at the end.
+// open connects to the dispatcher and creates a job. At the end of the test it closes both and checks for leaks.
 func open(t testing.TB, d *testDispatcher, change ...func(*Config)) *Job {
 	t.Helper()
 	pool, err := buffer.NewPool(buffer.Config{Checked: true})
@@ -63,7 +63,7 @@ func open(t testing.TB, d *testDispatcher, change ...func(*Config)) *Job {
 			t.Errorf("after close: %v", stats)
 		}
 		config.Pool.Close()
-		// The other ends of the sockets, in this very process, close a moment later.
+		// The other ends of the sockets are in this process too and close shortly afterwards.
 		for deadline := time.Now().Add(testDeadline); openFiles(t) > before && time.Now().Before(deadline); {
 			time.Sleep(5 * time.Millisecond)
 		}
@@ -87,7 +87,7 @@ func openFiles(t testing.TB) int {
 	return len(entries)
 }
 
-// got is one element as a test reads it.
+// got is an element that a test has read.
 type got struct {
 	epoch  uint64
 	stream uint32
@@ -96,7 +96,7 @@ type got struct {
 	err    error
 }
 
-// read takes everything with NextElement, checking that each element is the one its place says.
+// read reads all elements with NextElement, and checks that each value fits its stream and index.
 func read(t testing.TB, it *Iteration) ([]got, error) {
 	t.Helper()
 	return readUpTo(t, it, -1)
@@ -131,7 +131,7 @@ func readUpTo(t testing.TB, it *Iteration, limit int) ([]got, error) {
 	return all, nil
 }
 
-// wantAll checks that each stream gave elements 0 … count-1, each once and in order.
+// wantAll checks that each stream returned elements 0 … count-1, each once and in order.
 func wantAll(t testing.TB, all []got, counts ...uint64) {
 	t.Helper()
 	next := map[uint32]uint64{}
@@ -151,13 +151,13 @@ func wantAll(t testing.TB, all []got, counts ...uint64) {
 	}
 }
 
-// waiting is what an iteration says it waits for.
+// waiting returns the reason for which an iteration waits.
 func waiting(it *Iteration) string {
 	why, _ := it.Waiting()
 	return why
 }
 
-// eventually waits for something that another goroutine brings about.
+// eventually waits for a condition that another goroutine makes true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(testDeadline); !ok(); {
@@ -168,7 +168,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// same gives every stream of every epoch the same elements.
+// same returns the same elements for every stream of every epoch.
 func same(s testStream) func(uint64, uint32) (testStream, bool) {
 	return func(uint64, uint32) (testStream, bool) { return s, true }
 }

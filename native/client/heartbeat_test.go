@@ -7,7 +7,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// A dispatcher that is started again may have another timeout than the one that made the job.
+// A restarted dispatcher may have another client timeout than the dispatcher that created the job.
 func TestHeartbeatsFollowTheDispatchersLatestTimeout(t *testing.T) {
 	d := startDispatcher(t)
 	job := open(t, d)
@@ -28,7 +28,7 @@ func TestHeartbeatsFollowTheDispatchersLatestTimeout(t *testing.T) {
 	}
 }
 
-// A dispatcher that has heard nothing for its timeout gives what waits here to others.
+// After the client timeout the dispatcher assigns the elements in this client's queue to other clients.
 func TestASharedJobsQueueIsNotReturnedAfterTheClientsTimeout(t *testing.T) {
 	for name, forgotten := range map[string]bool{"heard in time": false, "forgotten": true} {
 		t.Run(name, func(t *testing.T) {

@@ -18,7 +18,7 @@ func TestTheModeDecidesHowAStreamContinuesAfterItsWorkerIsLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode  pecanv1.Mode
 		class pecanv1.DeterminismClass
-		// again: the first elements come once more. ends: nothing more comes.
+		// again: the first elements come again. ends: no more elements come.
 		again, ends bool
 	}{
 		"exactly once":                            {pecanv1.Mode_MODE_EXACTLY_ONCE, classB, false, false},
@@ -54,7 +54,7 @@ func TestTheModeDecidesHowAStreamContinuesAfterItsWorkerIsLost(t *testing.T) {
 			switch {
 			case c.ends:
 				wantAll(t, append(first, rest...), taken)
-				eventually(t, "the dispatcher is told that the rest was given up", func() bool {
+				eventually(t, "the report that the rest is abandoned", func() bool {
 					return look(d, func() bool {
 						return slices.ContainsFunc(d.finished, func(r *pecanv1.FinishStreamRequest) bool {
 							return r.GetAbandoned() && r.GetCount() == taken && r.GetLease() == 4
@@ -73,7 +73,8 @@ func TestTheModeDecidesHowAStreamContinuesAfterItsWorkerIsLost(t *testing.T) {
 	}
 }
 
-// What a trainer of a shared job had got of such a stream, and its loop had not when it left, is with nobody: it is lost too, and counts.
+// A trainer of a shared job leaves with elements of an abandoned stream in its queue. These elements are lost too, and
+// are counted as lost.
 func TestTheQueueOfAnAbandonedStreamIsDroppedWithItsTrainer(t *testing.T) {
 	const held, taken = 40, 12
 	hold := make(chan struct{})
@@ -101,7 +102,7 @@ func TestTheQueueOfAnAbandonedStreamIsDroppedWithItsTrainer(t *testing.T) {
 	d.update(func() { cut = true })
 	eventually(t, "the trainer knows that no more comes", func() bool { return e.State().Streams[0].Ended })
 	it.Close()
-	eventually(t, "the dispatcher is told where the loop stood", func() bool {
+	eventually(t, "the report of the loop's position", func() bool {
 		return look(d, func() bool { return len(d.released) == 1 && d.released[0].GetNextIndex() == taken })
 	})
 	if finished := look(d, func() []*pecanv1.FinishStreamRequest { return d.finished }); len(finished) != 0 {
@@ -109,7 +110,8 @@ func TestTheQueueOfAnAbandonedStreamIsDroppedWithItsTrainer(t *testing.T) {
 	}
 }
 
-// What a trainer of a shared job has got and not taken would be lost if it died: a worker that is asked for what comes behind it gives it up.
+// A shared job requests elements from the index after the last one that its loop has taken. A request for a later index
+// would let the worker drop elements that are only in the trainer's queue, and a crash of the trainer would lose them.
 func TestASharedStreamIsRequestedFromTheTrainersPosition(t *testing.T) {
 	const made, taken, count = 40, 12, 100
 	hold := make(chan struct{})
@@ -170,15 +172,16 @@ func TestAnAbandonedStreamEndsAtItsReadersIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantAll(t, append(first, rest...), 40)
-	eventually(t, "the dispatcher is told how much came", func() bool {
+	eventually(t, "the report of the number of elements", func() bool {
 		return look(d, func() bool {
 			return slices.ContainsFunc(d.finished, func(r *pecanv1.FinishStreamRequest) bool { return r.GetId().GetEpoch() == 0 && r.GetCount() == 40 })
 		})
 	})
 }
 
-// What a trainer that shares its job has to the end and not taken yet is told of when it is taken: as the end of the run that it came of, since
-// another one may have another number of elements. Nor is the rest handed on to others that read that other run.
+// A trainer of a shared job has received the end of a stream but not dequeued it. It reports the end when it dequeues it,
+// under the lease of that run, because another run may have another number of elements. Other trainers that read the
+// other run do not get the rest.
 func TestAStreamEndsUnderTheLeaseOfItsElements(t *testing.T) {
 	const count = 40
 	first, second := startWorker(t, same(testStream{count: count, perFrame: 5})), startWorker(t, same(testStream{count: count + 5, perFrame: 5}))
@@ -205,7 +208,7 @@ func TestAStreamEndsUnderTheLeaseOfItsElements(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantAll(t, append(some, rest...), count)
-	eventually(t, "the dispatcher is told of the end", func() bool { return look(d, func() bool { return len(d.finished) > 0 }) })
+	eventually(t, "the report of the end", func() bool { return look(d, func() bool { return len(d.finished) > 0 }) })
 	if update := look(d, func() *pecanv1.FinishStreamRequest { return d.finished[0] }); update.GetLease() != 3 || update.GetCount() != count || update.GetAbandoned() {
 		t.Errorf("told: %v", update)
 	}

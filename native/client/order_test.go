@@ -14,7 +14,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// wantTurns checks the order of a deterministic pass: element 0 of each stream, element 1 of each, and so on.
+// wantTurns checks the round-robin order of a deterministic pass: element 0 of each stream, then element 1, and so on.
 func wantTurns(t *testing.T, all []got, counts []uint64) {
 	t.Helper()
 	at := 0
@@ -31,7 +31,7 @@ func wantTurns(t *testing.T, all []got, counts []uint64) {
 	}
 }
 
-func TestStreamsTakeStrictTurnsInDeterministicMode(t *testing.T) {
+func TestDeterministicModeReadsStreamsRoundRobin(t *testing.T) {
 	counts := []uint64{7, 0, 12, 3}
 	for _, workers := range []int{1, 2, 3} {
 		t.Run(fmt.Sprint(workers, " workers"), func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestStreamsTakeStrictTurnsInDeterministicMode(t *testing.T) {
 				t.Fatalf("%d elements, %v", len(elements), err)
 			}
 			wantTurns(t, elements[:22], counts)
-			// The closing stream comes when all others are over.
+			// The closing stream comes after the end of all others.
 			wantAll(t, elements, 7, 0, 12, 3, 2)
 			if elements[22].stream != 4 || elements[23].stream != 4 {
 				t.Errorf("the closing stream's elements are not the last: %+v", elements[20:])
@@ -88,7 +88,7 @@ func TestADeterministicPassWaitsForTheStreamInTurn(t *testing.T) {
 	wantTurns(t, append(first, rest...), []uint64{4, 4})
 }
 
-// Which of the streams is out of reach decides whether a pass in turns is stranded, not whether any is.
+// A deterministic pass has an outage if the stream in turn is unreachable. Other unreachable streams do not matter.
 func TestInDeterministicModeOnlyTheStreamInTurnCausesAnOutage(t *testing.T) {
 	const limit = 200 * time.Millisecond
 	gone := startWorker(t, same(testStream{count: 4}))
@@ -310,7 +310,7 @@ func TestCreditBoundsWhatIsOutstanding(t *testing.T) {
 			taken := int64(0)
 			for i := range 200 {
 				eventually(t, "the budget is used", func() bool { return w.sent.Load()-taken >= min(budget*3/5, 400*size-taken) })
-				// Before the size of an element is known, each stream may pass its share by one.
+				// Until the size of an element is known, each stream may exceed its share by one element.
 				if out := w.sent.Load() - taken; out > budget+2*size || i > 20 && out > budget {
 					t.Fatalf("%d bytes outstanding with a budget of %d", out, budget)
 				}

@@ -62,7 +62,7 @@ func TestNoWorkersIsATemporaryTypedError(t *testing.T) {
 		return &pecanv1.EpochUpdate{Waiting: "no worker is registered", NoWorkers: true}
 	}
 	it := open(t, d).Open(IterOptions{Timeout: limit})
-	// Who asks again is given the whole time again.
+	// The next call waits for the whole timeout again.
 	for range 2 {
 		began := time.Now()
 		err := failure(t, it)
@@ -78,7 +78,7 @@ func TestNoWorkersIsATemporaryTypedError(t *testing.T) {
 	wantAll(t, all, 10)
 }
 
-// The dispatcher has lost sight of the worker, and the worker, which its reader reaches as before, never heard of the lease.
+// The dispatcher cannot reach the worker, so the worker never receives the lease. The reader still reaches the worker.
 func TestAWorkerThatDeniesItsStreamsCountsAsAbsent(t *testing.T) {
 	const limit = time.Second
 	hold := make(chan struct{})
@@ -113,7 +113,7 @@ func TestAWorkerThatDeniesItsStreamsCountsAsAbsent(t *testing.T) {
 	if err := e.Outage(now.Add(limit+1), limit); !reason.Is(err, reason.NoWorkers) {
 		t.Errorf("after %v: %v", limit, err)
 	}
-	// That it has not denied the stream once more means that it has it by now.
+	// The worker has not denied the stream again, so it has the stream now.
 	for _, after := range []time.Duration{1, limit + 2} {
 		if err := e.Outage(now.Add(epoch.DenialTime+after), limit); err != nil {
 			t.Errorf("%v later: %v", after, err)
@@ -168,7 +168,7 @@ func TestUnreachableWorkersAreATemporaryTypedError(t *testing.T) {
 	wantAll(t, all, 10)
 }
 
-// A step may take minutes for one element, and workers may be busy with others: both are no outages.
+// A step may need minutes for one element, and workers may be busy with other streams. Neither is an outage.
 func TestSlowWorkersAreNoOutage(t *testing.T) {
 	const limit = 300 * time.Millisecond
 	hold := make(chan struct{})

@@ -28,7 +28,7 @@ func TestAnOuterRepeatIsReadAsOneIteration(t *testing.T) {
 		}
 	}
 	eventually(t, "every epoch that was read is closed", func() bool { return look(d, func() int { return len(d.closed) }) == 3 })
-	// A fourth is not opened ahead: the user said three.
+	// A fourth pass is not prefetched, because the dataset repeats three times.
 	if n := len(look(d, func() []*pecanv1.OpenEpochRequest { return d.opened })); n != 3 {
 		t.Errorf("%d epochs opened", n)
 	}
@@ -113,7 +113,7 @@ func TestALostAdoptionIsRepeated(t *testing.T) {
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
 	job := open(t, d)
 	for range 2 {
-		// The elements do not wait for it.
+		// Elements arrive without waiting for the adoption.
 		if all, err := read(t, job.Open(IterOptions{})); err != nil || len(all) != 10 {
 			t.Fatalf("%d elements, %v", len(all), err)
 		}
@@ -216,7 +216,7 @@ func TestAPassThatOtherTrainersReadIsEmpty(t *testing.T) {
 	if err != nil || len(all) != 0 {
 		t.Errorf("%d elements, %v", len(all), err)
 	}
-	// It is a mistake more often than not: a second trainer that begins when the first is through.
+	// This is usually a mistake: the second trainer begins after the first one has read everything.
 	for _, word := range []string{"has no elements left", "job_name=team", "another job_name"} {
 		if !strings.Contains(said.String(), word) {
 			t.Errorf("%q lacks %q", said.String(), word)
@@ -224,8 +224,8 @@ func TestAPassThatOtherTrainersReadIsEmpty(t *testing.T) {
 	}
 }
 
-// A pass of a shared job that is left before the dispatcher has heard of it is none: those behind it are not ahead of what is open, which the
-// dispatcher would refuse. Several that are begun at once are asked for one after the other.
+// A pass of a shared job that is abandoned before the dispatcher knows it does not count. Otherwise the next pass would
+// be ahead of the open epoch, and the dispatcher would refuse it. Passes that begin together are requested one by one.
 func TestPassesOfASharedJobAreNumberedAsTheyAreOpened(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 5, perFrame: 5}))
 	d := startDispatcher(t)
@@ -349,7 +349,7 @@ func TestAnAssertedCardinalityIsChecked(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 			if tc.promised > 0 && tc.has > uint64(tc.promised) {
-				// Nor does it depend on who asks behind the last one that was promised.
+				// The result does not depend on a call after the last asserted element.
 				job.consumer.Plan.Cardinality = tc.promised
 				if all, err := readUpTo(t, job.Open(IterOptions{}), int(tc.promised)); !reason.Is(err, reason.Cardinality) {
 					t.Errorf("%d elements were had, and %v", len(all), err)
@@ -359,7 +359,7 @@ func TestAnAssertedCardinalityIsChecked(t *testing.T) {
 	}
 }
 
-// TensorFlow's take does not ask behind the last element.
+// TensorFlow's take() does not request another element after the last one.
 func TestTheEndIsKnownBeforeTheLastElementIsReturned(t *testing.T) {
 	for _, perFrame := range []uint64{0, 4} {
 		d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.Repeat = 20, 1 })
@@ -399,7 +399,7 @@ func TestAFailedElementDoesNotCountAgainstTheAssertedCardinality(t *testing.T) {
 	}
 }
 
-// What comes behind a promise that was too small may have no room beside the last one that was promised.
+// An element beyond an asserted cardinality may not fit into memory together with the last asserted element.
 func TestTheLastElementIsHeldForABoundedTime(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.Cardinality, d.plan.AssertedCardinality, d.plan.Repeat = 5, 5, 1 })
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
@@ -414,7 +414,7 @@ func TestASharedStreamIsReleasedAtTheTrainersPosition(t *testing.T) {
 		class pecanv1.DeterminismClass
 	}{
 		"exactly once": {pecanv1.Mode_MODE_EXACTLY_ONCE, classB},
-		// What another trainer asks for must still be held, since it cannot be made again.
+		// The worker must still have the elements that another trainer requests, because they cannot be recomputed.
 		"at most once, in a free order": {pecanv1.Mode_MODE_AT_MOST_ONCE, classC},
 	} {
 		t.Run(name, func(t *testing.T) { givenUpWhereItStands(t, options.mode, options.class) })
@@ -461,7 +461,8 @@ func givenUpWhereItStands(t *testing.T, mode pecanv1.Mode, class pecanv1.Determi
 	wantAll(t, first, 25)
 }
 
-// What was said of the run before means nothing in the next one, which the dispatcher may have begun before it heard of it.
+// Reports about one run do not apply to the next run. The dispatcher may have started the next run before it received
+// the reports.
 func TestAReleasedClassCStreamRestartsWithANewLease(t *testing.T) {
 	w := startWorker(t, same(testStream{count: 30, perFrame: 10}))
 	d := startDispatcher(t, func(d *testDispatcher) { d.options.Mode, d.plan.Determinism = pecanv1.Mode_MODE_AT_LEAST_ONCE, classC })
@@ -524,13 +525,13 @@ func TestAStreamRevokedBeforeItsFirstSnapshotIsReleasedAtItsStartIndex(t *testin
 		}
 	}
 	eventually(t, "it is given up at 12", given(12, 1))
-	// Another trainer read on, gave it back, and it is asked for again; the snapshot between was skipped.
+	// Another trainer has read on and released the stream, and this trainer gets it again. The update between was skipped.
 	d.update(func() { start, assignment = 20, 3 })
 	eventually(t, "it is given up at 20", given(20, 3))
-	// The other one read nothing at all: only the number tells that it has been away.
+	// The other trainer has read nothing. Only the assignment number shows that the stream was with another trainer.
 	d.update(func() { assignment = 5 })
 	eventually(t, "it is given up at 20 once more", given(20, 5))
-	// The same is told again: it is given up already.
+	// The same update comes again. The stream is already released.
 	d.update(func() {})
 	eventually(t, "the snapshot has come", func() bool { return it.epoch().State().Version == look(d, func() uint64 { return d.version }) })
 	if n := look(d, func() int { return len(d.released) }); n != 3 {
@@ -558,7 +559,7 @@ func TestAbandoningASharedPassReleasesItsStreams(t *testing.T) {
 	eventually(t, "both streams are released, then the epoch closed", func() bool { return look(d, func() int { return len(d.closed) }) == 1 })
 	sum := uint64(0)
 	for _, given := range look(d, func() []*pecanv1.ReleaseStreamRequest { return d.released }) {
-		// Streams of which nothing was taken may be left out of a position.
+		// A position may omit streams of which no element was dequeued.
 		stands, stream := uint64(0), int(given.GetId().GetStream())
 		if stream < len(position.Next) {
 			stands = position.Next[stream]
@@ -573,7 +574,7 @@ func TestAbandoningASharedPassReleasesItsStreams(t *testing.T) {
 	}
 }
 
-func TestPositionsAreWhatWasTaken(t *testing.T) {
+func TestPositionsCountDequeuedElements(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
 	d.snapshot = spread(2, startWorker(t, same(testStream{count: 10, perFrame: 4})))
 	it := open(t, d).Open(IterOptions{Deterministic: true})
@@ -632,7 +633,8 @@ func TestAThousandIterationsLeakNothing(t *testing.T) {
 	}
 }
 
-// A dispatcher ends a pass that heartbeats do not name, without what its trainer had of it: they name it until all that is told.
+// The dispatcher ends a pass that heartbeats do not name, without the trainer's last reports. So heartbeats name a pass
+// until the trainer has reported its end.
 func TestHeartbeatsNameAPassUntilItsEndIsReported(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
@@ -655,8 +657,8 @@ func TestHeartbeatsNameAPassUntilItsEndIsReported(t *testing.T) {
 	})
 }
 
-// Heartbeats may come late, and twice: they are numbered, a pass is asked for with the newest number, and until the answer comes they tell
-// that there may be a pass that they cannot name.
+// Heartbeats may arrive late or twice, so they have numbers. The request of a pass carries the newest number. Until the
+// answer arrives, heartbeats report that there may be a pass that they cannot name.
 func TestHeartbeatNumbersOrderHeartbeatsAndOpenings(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
@@ -704,7 +706,7 @@ func TestHeartbeatsReportAnOpeningPassAfterItsClose(t *testing.T) {
 	if err := it.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// One may have been under way.
+	// A heartbeat may have been in flight.
 	closed := beats() + 1
 	eventually(t, "heartbeats come", func() bool { return beats() > closed+3 })
 	look(d, func() any {
@@ -737,7 +739,7 @@ func TestTheHeartbeatReportsTheTrainersProgress(t *testing.T) {
 			return nil
 		})
 	}
-	eventually(t, "it is told that the trainer waits", func() bool {
+	eventually(t, "the report that the trainer waits", func() bool {
 		p := last()
 		return p != nil && p.GetStarved() && p.GetElements() == 4 && p.GetBytes() == 32 && p.GetWaitedS() > 0
 	})
@@ -745,5 +747,5 @@ func TestTheHeartbeatReportsTheTrainersProgress(t *testing.T) {
 	if _, err := readUpTo(t, it, 1); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is told that the trainer waits no more", func() bool { return !last().GetStarved() })
+	eventually(t, "the report that the trainer no longer waits", func() bool { return !last().GetStarved() })
 }

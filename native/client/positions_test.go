@@ -17,7 +17,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// seen is an element as the training loop has it; failed: an error in its place.
+// seen is an element that the training loop received; failed is set for an error in its place.
 type seen struct {
 	epoch  uint64
 	stream uint32
@@ -86,7 +86,7 @@ func TestThePositionAfterEachStepCoversTheStepsBeforeIt(t *testing.T) {
 				elements++
 			}
 			if had == 10+17+24 {
-				// The position at the end of a pass is the start of the next one, of which something was read ahead.
+				// The position at the end of a pass is the start of the next pass, which was partly prefetched.
 				next, epoch, had = map[uint32]uint64{}, epoch+1, 0
 			}
 		}
@@ -106,7 +106,7 @@ func TestThePositionAfterEachStepCoversTheStepsBeforeIt(t *testing.T) {
 			if int(stream) < len(position.GetNext()) {
 				got = position.GetNext()[stream]
 			}
-			// A failed element moves its stream as well, and does not say which it was.
+			// A failed element also advances its stream. The error does not say which element it was.
 			if want := next[stream]; got != want && (got != 13 || want != 12) {
 				t.Fatalf("behind %d steps: stream %d at %d, want %d", n, stream, got, want)
 			}
@@ -185,14 +185,14 @@ func TestTheNextIterationStartsAtALoadedState(t *testing.T) {
 	if seeds := look(d, func() []uint64 { return slices.Clone(d.seeds) }); !slices.Contains(seeds, 77) {
 		t.Errorf("jobs of the seeds %v", seeds)
 	}
-	// The one after it begins at the start of the epoch that follows.
+	// The iteration after it begins at the start of the next epoch.
 	if steps, _ := readSteps(t, r.Open(IterOptions{NoPrefetch: true}), rng, 100); len(steps) != 40 || steps[0].epoch != 1 {
 		t.Errorf("%d steps of epoch %d", len(steps), steps[0].epoch)
 	}
 }
 
-// A training loop that is told of an outage, or stopped, before its first element makes another iterator: that one begins where the
-// first would have, at the position that was loaded or at the start of the same epoch.
+// A training loop gets an outage error, or stops, before its first element, and creates another iterator. The new iterator
+// begins where the first would have begun: at the loaded position or at the start of the same epoch.
 func TestAnIterationWithoutDeliveriesHandsItsPositionToTheNextOne(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams, d.plan.Fingerprint = 2, "f1" })
@@ -223,7 +223,7 @@ func TestAnIterationWithoutDeliveriesHandsItsPositionToTheNextOne(t *testing.T) 
 	leave()
 	read(25, 25, 1)
 	leave()
-	// What was left lies between: the position behind the 65th element is none of the epoch after it.
+	// The position after the 65th element belongs to this epoch and not to the next one, because elements remain.
 	text, err := r.Save(0, 65, false)
 	if err != nil {
 		t.Fatal(err)
@@ -240,13 +240,13 @@ func TestAnIterationWithoutDeliveriesHandsItsPositionToTheNextOne(t *testing.T) 
 		t.Errorf("nothing was read since, and the state is another one, %v", err)
 	}
 	read(100, 15, 1)
-	// An epoch is open once: each is opened when the dispatcher has closed the one before.
+	// The dispatcher opens an epoch after it has closed the previous one.
 	if closed := look(d, func() []int { return slices.Clone(d.closedBefore) }); !slices.IsSorted(closed) || closed[2] != 2 {
 		t.Errorf("before each epoch was opened, so many were closed: %v", closed)
 	}
 }
 
-// TensorFlow may close the iterator that failed a moment after the training loop has begun with the next one.
+// TensorFlow may close a failed iterator shortly after the training loop has started the next one.
 func TestAFailedIterationHandsItsPositionToOneThatStartsBeforeItIsClosed(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams, d.plan.Fingerprint = 1, "f1" })
 	worker := startWorker(t, same(testStream{count: 20, perFrame: 3}))
@@ -256,7 +256,7 @@ func TestAFailedIterationHandsItsPositionToOneThatStartsBeforeItIsClosed(t *test
 	r := rejoiningJob(t, d, nil)
 	options := IterOptions{NoPrefetch: true, Timeout: 50 * time.Millisecond}
 	first := r.Open(options)
-	eventually(t, "it is told that there is no worker", func() bool {
+	eventually(t, "the report that there is no worker", func() bool {
 		_, status, err := first.NextElement(10 * time.Millisecond)
 		return status == Failed && reason.Is(err, reason.NoWorkers)
 	})
@@ -274,7 +274,7 @@ func TestAFailedIterationHandsItsPositionToOneThatStartsBeforeItIsClosed(t *test
 	}
 }
 
-// A repeat() of TensorFlow's opens an iteration for each pass, and takes an empty first one for the end of everything.
+// TensorFlow's repeat() opens an iteration for each pass. If the first pass is empty, repeat() ends.
 func TestAPositionAtTheEndOfAPassIsTheStartOfTheNextOne(t *testing.T) {
 	for name, c := range map[string]struct {
 		cardinality, repeat int64
@@ -322,7 +322,7 @@ func TestAPositionAtTheEndOfAPassIsTheStartOfTheNextOne(t *testing.T) {
 	}
 }
 
-// The end of what was begun is not left out: who has had all of a pass but its end is told the end, also by another job.
+// A trainer that has read all elements of a pass but not its end still gets the end, even from another job.
 func TestALostJobDoesNotPreventTheEndOfACompletePass(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
@@ -385,7 +385,7 @@ func TestAnIteratorsPositionExcludesElementsOfOtherIterators(t *testing.T) {
 	newer := r.NewIterator()
 	second := r.Open(IterOptions{NoPrefetch: true})
 	want(newer, 0, 1, 0)
-	// It reads ahead still.
+	// The iteration still prefetches.
 	readSteps(t, first, rng, 5)
 	want(newer, 0, 1, 0)
 	want(older, 7, 0, 7)
@@ -415,7 +415,7 @@ func TestAnIteratorsPositionExcludesElementsOfOtherIterators(t *testing.T) {
 	}
 }
 
-// Where an index does not say which element it is, a position is the mode's promise and no more.
+// In a class C dataset an index does not identify an element. The mode then decides what a position guarantees.
 func TestTheModeDecidesWhereAClassCDatasetResumes(t *testing.T) {
 	const remainder = pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER
 	for name, c := range map[string]struct {
@@ -453,7 +453,8 @@ func TestTheModeDecidesWhereAClassCDatasetResumes(t *testing.T) {
 	}
 }
 
-// L3: whatever gives other elements under the same index is a reason to refuse, by name and with both values; nothing changes then.
+// L3: a token is refused if a property of the dataset differs that changes the element at an index. The error names the
+// property and both values, and the job does not change.
 func TestATokenOfAnotherDatasetIsRefused(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) {
 		d.plan = &pecanv1.Plan{NumStreams: 2, Fingerprint: "f1", Hash: "h1", Repeat: 3}
@@ -509,7 +510,7 @@ func TestATokenOfAnotherDatasetIsRefused(t *testing.T) {
 	}
 }
 
-// A position names the order of its epoch's steps from the moment at which the epoch is open, and is gone on from in that order.
+// A position has the step order of its epoch from the opening of the epoch on. A resumed epoch uses the same order.
 func TestAPositionNamesTheOrderOfItsEpoch(t *testing.T) {
 	plan := &pecanv1.Plan{NumStreams: 2, Hash: "h1", Repeat: 2, Cardinality: -2, AssertedCardinality: -2}
 	other, registered := pecanv1.NewEpochOrder(plan, []string{"b", "a"}), &pecanv1.EpochOrder{}
@@ -532,7 +533,7 @@ func TestAPositionNamesTheOrderOfItsEpoch(t *testing.T) {
 		}
 	}
 	for _, consumed := range []uint64{10, 13} {
-		// By itself: a session that is still connecting to a worker when the next one counts open files would be taken for its leak.
+		// Not in parallel: the next session would count the open files of this session's new connections as leaks.
 		t.Run(fmt.Sprint("behind ", consumed), func(t *testing.T) {
 			text, err := r.Save(0, consumed, false)
 			if err != nil {

@@ -20,7 +20,8 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// byteLink is a connection to a worker that answers the handshake and, when a stream is asked for, gives certain bytes. Then it ends.
+// byteLink is a connection to a worker. It answers the handshake, answers the request of a stream with fixed bytes, and
+// then ends.
 type byteLink struct {
 	net.Conn
 	in     io.Reader
@@ -67,8 +68,8 @@ func (l *byteLink) SetDeadline(time.Time) error { return nil }
 
 func (l *byteLink) SetWriteDeadline(time.Time) error { return nil }
 
-// wires has one session read one run of bytes after another, each as all that a worker sends on channel 1, where stream 0 is read under
-// lease 7.
+// wires lets one session read several byte sequences. Each sequence is everything that a worker sends on channel 1, where
+// the session reads stream 0 under lease 7.
 type wires struct {
 	job  *Job
 	next chan io.Reader
@@ -90,7 +91,7 @@ func newWires(t testing.TB) *wires {
 			case wire := <-w.next:
 				return newByteLink(wire), nil
 			case <-ctx.Done():
-				// All was read: nobody is there the next time.
+				// All bytes were read. The next dial fails.
 				return nil, ctx.Err()
 			}
 		}
@@ -98,7 +99,7 @@ func newWires(t testing.TB) *wires {
 	return w
 }
 
-// feed gives the epoch that has read the bytes, and what ended the reading; nil where the stream had ended.
+// feed returns the epoch that has read the bytes and the error that ended the reading; nil if the stream ended.
 func (w *wires) feed(t testing.TB, wire io.Reader, credit int64) (*Iteration, error) {
 	t.Helper()
 	w.next <- wire
@@ -213,7 +214,7 @@ func TestFramesOfAHostileWorkerEndTheConnection(t *testing.T) {
 	}
 }
 
-// slowBytes gives a few bytes at a time, as a network does.
+// slowBytes returns a few bytes at a time, as a network does.
 type slowBytes struct{ rest []byte }
 
 func (s *slowBytes) Read(p []byte) (int, error) {
@@ -225,7 +226,7 @@ func (s *slowBytes) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// FuzzReader feeds a connection whatever the fuzzer likes, with the checksums made right, and takes what was accepted.
+// FuzzReader sends arbitrary bytes with corrected checksums to a connection, and dequeues the accepted elements.
 func FuzzReader(f *testing.F) {
 	plain := dataFrame(func(*frame.Header, *frame.Table, *[]byte) {})
 	f.Add(plain)
@@ -257,7 +258,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// repair makes the checksum of each frame right as far as frames can be told apart.
+// repair corrects the checksum of each frame that it can parse.
 func repair(wire []byte) {
 	for len(wire) >= frame.HeaderSize {
 		meta := min(uint64(binary.LittleEndian.Uint32(wire[32:])), uint64(len(wire)-frame.HeaderSize))
@@ -268,7 +269,7 @@ func repair(wire []byte) {
 	}
 }
 
-// touch reads every byte of a tensor, as whoever takes it would.
+// touch reads every byte of a tensor, as a consumer would.
 func touch(t *testing.T, rows *element.Rows, tensor *element.Tensor) {
 	if tensor.Dims[0] != int64(rows.Count) {
 		t.Fatalf("dims %v of %d rows", tensor.Dims, rows.Count)

@@ -13,7 +13,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// renewable makes a job that can be made anew, in the session of an ordinary one.
+// renewable creates a rejoining job in the session of an ordinary job.
 func rejoiningJob(t *testing.T, d *testDispatcher, dataset *Dataset) *RejoiningJob {
 	t.Helper()
 	r, err := open(t, d).Session().CreateRejoiningJob(context.Background(), JobSpec{DatasetID: "f1"}, dataset)
@@ -23,7 +23,7 @@ func rejoiningJob(t *testing.T, d *testDispatcher, dataset *Dataset) *RejoiningJ
 	return r
 }
 
-// count reads elements to the end, or to the error that ends them.
+// count reads elements until the end or an error.
 func (i *RejoiningIteration) countAll(t *testing.T) (int, error) {
 	t.Helper()
 	n := 0
@@ -80,7 +80,7 @@ func testLostJob(t *testing.T, waitingFirst bool) {
 			t.Errorf("the iteration that was under way gave %d more elements and %v", n, err)
 		}
 	}, func() {
-		// Nothing of this one had been handed out.
+		// No element of this stream had been dequeued.
 		if n, err := waiting.countAll(t); n != 10 || err != nil {
 			t.Errorf("%d elements, %v", n, err)
 		}
@@ -109,8 +109,8 @@ func testLostJob(t *testing.T, waitingFirst bool) {
 	}
 }
 
-// L2: the dispatcher that has a job made anew counts its epochs from 0. What was had does not come once more: the first iteration
-// there says with which one it begins, and those behind it follow.
+// L2: a dispatcher counts the epochs of a recreated job from 0. Read epochs do not come again: the first iteration of the
+// recreated job requests its epoch by number, and later iterations continue from it.
 func TestAJobThatIsRecreatedBetweenPassesContinuesWithTheNextEpoch(t *testing.T) {
 	d := startDispatcher(t)
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
@@ -146,7 +146,8 @@ func TestAJobThatIsRecreatedBetweenPassesContinuesWithTheNextEpoch(t *testing.T)
 	}
 }
 
-// An iteration that has the job made anew does not take the epoch of another one, which goes on with what had arrived for it.
+// An iteration that recreates the job does not take the epoch of another iteration. The other iteration continues with
+// the elements that it has received.
 func TestIterationsOfALostJobKeepTheirEpochs(t *testing.T) {
 	d := startDispatcher(t)
 	hold, held := make(chan struct{}), atomic.Bool{}
@@ -180,13 +181,13 @@ func TestIterationsOfALostJobKeepTheirEpochs(t *testing.T) {
 	}
 }
 
-// D4: the dispatcher goes on with an old copy of its work directory, and no worker is left that knows better. What it tells of the streams is of a
-// time that the trainer has passed, or of no epoch at all: the job is made anew, and goes on where the trainer stands.
+// D4: the dispatcher starts from an old copy of its work directory, and no worker has newer state. Its updates are older
+// than the trainer's position, or the epoch is unknown. The job is recreated and continues at the trainer's position.
 func TestATrainerContinuesWhenTheStoreIsStale(t *testing.T) {
 	for name, epochUnknown := range map[string]bool{"it tells of older leases": false, "it does not know the epoch yet": true} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) { d.durable = true })
-			// Half of it comes before the worker is gone.
+			// Half of the elements arrive before the worker disappears.
 			w := startWorker(t, same(testStream{count: 10}), func(w *testWorker) {
 				w.hook = func(h *frame.Header, _, _ *[]byte) bool { return h.Type != frame.Data || h.Index < 5 }
 			})
@@ -221,7 +222,7 @@ func TestATrainerContinuesWhenTheStoreIsStale(t *testing.T) {
 	}
 }
 
-// A dispatcher with a work directory may be given an empty one.
+// A dispatcher may be restarted with an empty work directory.
 func TestADurableJobThatTheDispatcherLostIsRecreated(t *testing.T) {
 	d := startDispatcher(t, func(d *testDispatcher) { d.durable = true })
 	d.snapshot = spread(1, startWorker(t, same(testStream{count: 10})))
@@ -235,7 +236,7 @@ func TestADurableJobThatTheDispatcherLostIsRecreated(t *testing.T) {
 	}
 }
 
-// Another dispatcher may serve at an address that this process knows: with other workers, which answer to its cluster alone.
+// Another dispatcher may serve at a known address. Its workers accept only requests of their own cluster.
 func TestAJobBelongsToTheDispatchersCurrentCluster(t *testing.T) {
 	d := startDispatcher(t)
 	r := rejoiningJob(t, d, nil)

@@ -44,7 +44,7 @@ func TestConnectingToAnUnusedAddressFailsInTime(t *testing.T) {
 	}
 	address := closed.Addr().String()
 	_ = closed.Close()
-	// A listener that never answers is as bad.
+	// A listener that never answers gives the same error.
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestConnectingOverAnAbstractSocket(t *testing.T) {
 	}
 }
 
-func TestDatasetsAreUploadedInPieces(t *testing.T) {
+func TestDatasetsAreUploadedInChunks(t *testing.T) {
 	d := startDispatcher(t)
 	s := open(t, d).Session()
 	ctx := context.Background()
@@ -137,7 +137,7 @@ func TestDatasetsAreUploadedInPieces(t *testing.T) {
 	if id, _, err := s.RegisterDataset(ctx, []byte("g"), nil, "mine"); err != nil || id != "mine" {
 		t.Errorf("%q, %v", id, err)
 	}
-	// Refused by its header while the rest is on its way: the reason comes through.
+	// The dispatcher refuses the header while the client still uploads the rest. The client returns that reason.
 	if _, _, err := s.RegisterDataset(ctx, make([]byte, 65<<20), nil, ""); !reason.Is(err, reason.MessageTooLarge) {
 		t.Errorf("too large: %v", err)
 	}
@@ -222,7 +222,7 @@ func TestEveryCallFailsAtOnceAfterAFork(t *testing.T) {
 	job := open(t, d)
 	it := job.Open(IterOptions{})
 	s := job.Session()
-	// What a child sees: a session of another process.
+	// A forked child sees a session of another process.
 	s.link.Process = os.Getpid() + 1
 	defer func() { s.link.Process = os.Getpid() }()
 	refused := func(what string, err error) {
@@ -245,6 +245,6 @@ func TestEveryCallFailsAtOnceAfterAFork(t *testing.T) {
 	refused("close job", job.Close())
 	refused("close session", s.Close())
 	if waiting(it) != "" {
-		t.Error("a child was told why the parent waits")
+		t.Error("a child got the reason for which its parent waits")
 	}
 }

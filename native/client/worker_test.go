@@ -20,17 +20,17 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// testStream is what a test worker sends for one stream.
+// testStream describes the elements that a test worker sends for a stream.
 type testStream struct {
 	count uint64
-	// perFrame elements travel as a block; 0 sends one element per frame without BLOCK.
+	// perFrame is the number of elements in a block; 0 sends one element per frame without BLOCK.
 	perFrame uint64
-	// pad is a second component of that many bytes when above 0.
+	// pad is the size of a second component; 0 means none.
 	pad int
 	// text adds a string component.
 	text   bool
 	failAt map[uint64]bool
-	// hold, when set, is waited for before element holdAt, or the end if that is there, is sent.
+	// hold, if set, delays element holdAt, or the end if it is at holdAt, until the channel is closed.
 	hold   chan struct{}
 	holdAt uint64
 }
@@ -43,13 +43,13 @@ type testWorker struct {
 	unix    net.Listener
 	hostID  string
 	streams func(epoch uint64, stream uint32) (testStream, bool)
-	// hook may change what is sent; it returns false to cut the connection instead.
+	// hook may change a frame before it is sent. It returns false to close the connection instead.
 	hook func(h *frame.Header, meta *[]byte, payload *[]byte) bool
 	// refuse makes OPEN fail.
 	refuse func(*pecanv1.OpenStream) error
 	snappy bool
 	crc    bool
-	// twice sends every DATA frame twice. swallow sends nothing when it says so.
+	// twice sends every DATA frame twice. swallow returns true for frames that the worker drops.
 	twice   bool
 	swallow func(h *frame.Header) bool
 
@@ -61,9 +61,9 @@ type testWorker struct {
 	// accepted counts connections.
 	accepted atomic.Int64
 	slots    atomic.Int64
-	// acked is the highest index that CREDIT told, by stream.
+	// acked is the highest index that a CREDIT frame acknowledged, by stream.
 	acked map[string]uint64
-	// overrun is the largest number of bytes that were sent and not taken, as the credits tell.
+	// overrun is the largest number of bytes that were sent and not yet acknowledged by credits.
 	sent atomic.Int64
 }
 

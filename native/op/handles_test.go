@@ -58,7 +58,7 @@ func TestBlocksAreForSmallFixedSizeRows(t *testing.T) {
 	}
 }
 
-// answers is an Iteration that gives what it was told to.
+// answers is an Iteration with prepared results.
 type answers struct {
 	mu     sync.Mutex
 	queue  []answer
@@ -164,7 +164,7 @@ func TestAFinalErrorIsRepeatedAndNeverReadAsTheEnd(t *testing.T) {
 		if status != client.Broken || own.Reason != reason.ElementPoison || own.Code() != want || !strings.Contains(own.Message, "element 7 kills workers") {
 			t.Errorf("it said %v, %v (%v), want %v", status, err, own.Code(), want)
 		}
-		// What TensorFlow's ignore_errors() does not pass over.
+		// An error that TensorFlow's ignore_errors() does not skip.
 		want = codes.Canceled
 	}
 	it.close()
@@ -288,7 +288,7 @@ func TestAHandleOfAnotherKindIsRefused(t *testing.T) {
 	}
 }
 
-// interrupts gives what presses Ctrl-C. The process's own handler does not answer by itself.
+// interrupts returns a function that presses Ctrl-C. The process's own handler does not run by itself.
 func interrupts(t *testing.T) (press func()) {
 	heard := make(chan os.Signal, 1)
 	signal.Notify(heard, os.Interrupt)
@@ -303,7 +303,7 @@ func interrupts(t *testing.T) (press func()) {
 	}
 }
 
-// One call of Python's may ask for many elements, and they come one by one.
+// One Python call may request many elements, which arrive one by one.
 func TestAnInterruptEndsACallForManyElements(t *testing.T) {
 	interrupt := interrupts(t)
 	it, inner := open(t, JobConfig{})
@@ -322,8 +322,8 @@ func TestAnInterruptEndsACallForManyElements(t *testing.T) {
 	t.Error("the call goes on")
 }
 
-// What the process's own handler has heard of is no business of those who wait: it runs between two steps of Python, so it has not run only
-// where a wait keeps Python from its next step.
+// A wait ends on Ctrl-C only if the process's own handler has not seen the interrupt. The handler runs between two steps
+// of Python, so it cannot run while a wait blocks Python.
 func TestAnInterruptEndsAWaitThatBlocksTheSignalHandler(t *testing.T) {
 	interrupt := interrupts(t)
 	it, _ := open(t, JobConfig{})

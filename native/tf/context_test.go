@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TensorFlow's log tells which optimizers had which graph. The graphs of datasets themselves, which TensorFlow calls so, are
-// rewritten by tf.data with settings of its own.
+// TensorFlow's log names the optimizers that ran on each graph. tf.data rewrites the graphs of the datasets themselves
+// with its own settings.
 func TestFunctionsAreOptimizedWithoutMLIR(t *testing.T) {
 	const mapped = "TestFillBlockReturnsElementsOfAnotherShape"
 	command := exec.Command(os.Args[0], "-test.run=^"+mapped+"$")

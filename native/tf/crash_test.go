@@ -12,7 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/native/tf"
 )
 
-// What native code does to itself is in tests/faults/test_poison.py.
+// tests/faults/test_poison.py tests crashes of native code.
 func TestGoPanicsAndExternalSignalsAreNotReportedAsCrashes(t *testing.T) {
 	if os.Getenv("PECAN_CRASH_CHILD") != "" {
 		crashChild()
@@ -44,7 +44,7 @@ func TestGoPanicsAndExternalSignalsAreNotReportedAsCrashes(t *testing.T) {
 }
 
 func crashChild() {
-	if _, err := tf.OnCrash(func(cause string) { fmt.Println("told", cause) }); err != nil {
+	if _, err := tf.OnCrash(func(cause string) { fmt.Println("reported", cause) }); err != nil {
 		fmt.Println(err)
 		os.Exit(2)
 	}

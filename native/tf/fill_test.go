@@ -20,7 +20,7 @@ import (
 
 var patient = Pace{MaxRows: 1 << 20, Linger: time.Minute, Hurry: time.Minute}
 
-func TestFillBlockLaysElementsOutByComponent(t *testing.T) {
+func TestFillBlockStoresElementsByComponent(t *testing.T) {
 	it := newIterator(t, newContext(t), "pairs", Int64, Float)
 	like, err := it.Next()
 	if err != nil {
@@ -131,7 +131,7 @@ func TestFillReturnsAfterItsLingerTime(t *testing.T) {
 	}
 }
 
-func TestStringsOfEveryLengthComeBack(t *testing.T) {
+func TestStringsOfEveryLengthAreReturned(t *testing.T) {
 	newContext(t)
 	var values []string
 	for _, n := range []int{0, 1, 21, 22, 23, 24, 4095, 100_000, 3 << 20} {
@@ -220,7 +220,7 @@ type broken struct{ err error }
 
 func (b broken) Pull() ([]*Tensor, error) { return nil, b.err }
 
-// pullGraph gives the second of the two graphs of a dataset with a map above batches of unknown number.
+// pullGraph returns the second of two graphs: a map whose input is a source of an unknown number of batches.
 func pullGraph(t *testing.T, source int64) []byte {
 	t.Helper()
 	parsed, err := graph.Parse(graphFile(t, "closing"), graph.DefaultLimits())
@@ -286,7 +286,7 @@ func TestAGraphPullsFromASource(t *testing.T) {
 	})
 }
 
-// What lies between the components of a pack goes out with them.
+// The padding between the components of a pack is sent with them.
 func TestPaddingOfAPackIsZero(t *testing.T) {
 	pack := NewPack(4096, 4096)
 	defer pack.Free()

@@ -39,8 +39,8 @@ func TestACallOnAClosedIteratorIsRefused(t *testing.T) {
 	}
 }
 
-// An iterator keeps the message of its last error in C. Long ones are seen in the memory of the process when they stay: then
-// each round adds all of them, while what TensorFlow and the allocator keep is kept once.
+// An iterator keeps the message of its last error in C. The test uses long messages. If they leaked, each round would add
+// all of them to the memory of the process. Memory that TensorFlow and the allocator retain is counted only once.
 func TestAClosedIteratorLeaksNoMessage(t *testing.T) {
 	const iterators, message, rounds = 30, 1 << 18, 5
 	c := newContext(t)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// drain gives all elements that are left, as text.
+// drain returns all remaining elements as text.
 func drain(t *testing.T, it *Iterator, most int) []string {
 	t.Helper()
 	var out []string

@@ -12,7 +12,7 @@ import (
 	"github.com/pecan-ml/pecan/proto/reason"
 )
 
-// In shared memory a worker can still write what was looked at when the frame came.
+// A worker can still change an element in shared memory after the client has checked it.
 func TestStringsThatChangeAfterTheCheckLeaveNoLockHeld(t *testing.T) {
 	pool, err := buffer.NewPool(buffer.Config{Checked: true})
 	if err != nil {
@@ -43,7 +43,7 @@ func TestStringsThatChangeAfterTheCheckLeaveNoLockHeld(t *testing.T) {
 	e.mu.Unlock()
 }
 
-func TestAnEpochThatFailedDialsNobody(t *testing.T) {
+func TestAFailedEpochDialsNoWorker(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
 		next time.Duration

@@ -31,7 +31,7 @@ func FuzzToken(f *testing.F) {
 	})
 }
 
-// What a delivery costs in the hot path.
+// BenchmarkDelivered measures the cost of a delivery in the hot path.
 func BenchmarkDelivered(b *testing.B) {
 	p, one := &Log{}, &Pass{}
 	one.Epoch = &epoch.Epoch{}
