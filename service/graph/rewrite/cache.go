@@ -17,7 +17,7 @@ func findCached(top *graph.Step, plan *pecanv1.Plan, at position) (*graph.Step, 
 		if s.Node.GetName() == plan.GetCache().GetNode() {
 			return s, at
 		}
-		at.belowCache = at.belowCache || s.Rule.Kind == ops.Cached
+		at.upstreamOfCache = at.upstreamOfCache || s.Rule.Kind == ops.Cached
 		if len(s.In) != 1 {
 			return nil, at
 		}
@@ -38,8 +38,8 @@ func (e *editor) splitAtCache(top *graph.Step, at position) error {
 	if err != nil {
 		return err
 	}
-	e.below = graphs.A
-	e.names = mayBeFiles(graphs.A)
+	e.upstreamGraph = graphs.A
+	e.fileNames = mayBeFiles(graphs.A)
 	types, shapes := e.g.OutputTypes(mark.OutputOf), e.g.OutputShapes(mark.OutputOf)
 	e.stop = mark
 	if !e.cachePlan.GetCache().GetPacked() {

@@ -21,14 +21,14 @@ type editor struct {
 	sequenced map[string]bool
 	// serial: the functions of such a step are being written.
 	serial bool
-	// cachePlan is the plan at whose cached step the graph is divided; nil if it is not divided. below is the
-	// graph upstream and names the file names in it. stop is the cached step, and stopOutput the node that
+	// cachePlan is the plan at whose cached step the graph is divided; nil if it is not divided. upstreamGraph is the
+	// graph upstream, fileNames the names of files in it. stop is the cached step, and stopOutput the node that
 	// replaces its output.
-	cachePlan  *pecanv1.Plan
-	below      []byte
-	names      []string
-	stop       *graph.Step
-	stopOutput string
+	cachePlan     *pecanv1.Plan
+	upstreamGraph []byte
+	fileNames     []string
+	stop          *graph.Step
+	stopOutput    string
 	// shared are the tables and variables that streams share by their names.
 	shared []Shared
 	// seededFunctions has the results of needsClone.
@@ -37,8 +37,8 @@ type editor struct {
 	assigned map[string]*tf.NodeDef
 	// skips is the number of elements that are skipped after a step, for a stream that begins at an index.
 	skips map[*graph.Step]int64
-	// skippedBelow are the steps downstream of those, which do not get the skipped elements.
-	skippedBelow map[*graph.Step]bool
+	// skippedUpstream are the steps downstream of those, which do not get the skipped elements.
+	skippedUpstream map[*graph.Step]bool
 	// clones counts the copied function nodes, to refuse graphs that would grow without bound.
 	clones int
 }

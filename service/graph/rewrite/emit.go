@@ -32,7 +32,7 @@ func (e *editor) writeTree(root *graph.Step, like *tf.NodeDef, at position) (*St
 	if err != nil {
 		return nil, err
 	}
-	graphs.BelowCache, graphs.FileNames, graphs.Files = e.below, e.names, e.at.Files
+	graphs.BelowCache, graphs.FileNames, graphs.Files = e.upstreamGraph, e.fileNames, e.at.Files
 	return graphs, nil
 }
 
@@ -60,31 +60,31 @@ func (e *editor) emit(s *graph.Step, at position) string {
 		return e.stopOutput
 	}
 	cut, isCut := e.plan.division.Cuts[s]
-	at.belowCut = at.belowCut || isCut
-	below := at
+	at.upstreamOfCut = at.upstreamOfCut || isCut
+	upstream := at
 	if s.Rule.Kind == ops.Cached || s.Node.GetOp() == "SnapshotDatasetV2" || e.g.IsCacheMark(s.Node) {
-		below.belowCache = true
+		upstream.upstreamOfCache = true
 	}
 	inputs := make([]string, len(s.In))
 	for i, in := range s.In {
-		inputs[i] = e.addIndex(in, e.emit(in, below))
+		inputs[i] = e.addIndex(in, e.emit(in, upstream))
 	}
 	for _, c := range s.Captured {
-		e.emit(c, below)
+		e.emit(c, upstream)
 	}
 	name := s.Node.GetName()
 	if s.Rule.Kind == ops.Asserted && e.plan.streams > 1 || e.at.Serial && s.Node.GetOp() == prefetchOp {
 		name = inputs[0]
 	} else {
 		switch {
-		case e.at.Restored > 0 && !at.belowCut && !e.p.Keyed[name]:
+		case e.at.Restored > 0 && !at.upstreamOfCut && !e.p.Keyed[name]:
 			at.start = e.at.Restored
-		case e.skippedBelow[s] && !e.p.Keyed[name]:
+		case e.skippedUpstream[s] && !e.p.Keyed[name]:
 			at.start = e.at.Start
 		}
 		e.wire(s, inputs)
 		e.rewriteStep(s, at)
-		name = e.passIndexOn(s)
+		name = e.passIndex(s)
 	}
 	if isCut {
 		types, shapes := e.outputOf(s)
@@ -93,12 +93,12 @@ func (e *editor) emit(s *graph.Step, at position) string {
 	return e.skip(s, name)
 }
 
-// emitAbove connects the steps downstream of a step up to the root. output is the node of that step's output.
-func (e *editor) emitAbove(s, stop *graph.Step, output string) string {
+// emitDownstream connects the steps downstream of a step up to the root. output is the node of that step's output.
+func (e *editor) emitDownstream(s, stop *graph.Step, output string) string {
 	if s == stop {
 		return output
 	}
-	input := e.addIndex(s.In[0], e.emitAbove(s.In[0], stop, output))
+	input := e.addIndex(s.In[0], e.emitDownstream(s.In[0], stop, output))
 	if s.Rule.Kind == ops.Asserted || e.at.Serial && s.Node.GetOp() == prefetchOp {
 		return input
 	}
@@ -107,7 +107,7 @@ func (e *editor) emitAbove(s, stop *graph.Step, output string) string {
 	}
 	e.wire(s, []string{input})
 	e.rewriteStep(s, position{})
-	return e.passIndexOn(s)
+	return e.passIndex(s)
 }
 
 // wire connects a step to its changed inputs.

@@ -73,7 +73,7 @@ const cycleLength = 8
 
 // rewriteNested changes a node of a cloned function, and returns the constants that the node needs.
 func (e *editor) rewriteNested(c *tf.NodeDef, path string, at position, inside map[string]*tf.NodeDef) (constants []*tf.NodeDef) {
-	if e.plan.streams > 1 && at.belowCut || analysis.NeedsRepeatableOrder(e.at.Mode) {
+	if e.plan.streams > 1 && at.upstreamOfCut || analysis.NeedsRepeatableOrder(e.at.Mode) {
 		if v, ok := c.Attr["deterministic"]; ok && string(v.GetS()) != "true" {
 			c.Attr["deterministic"] = nodedef.BytesAttr("true")
 		}

@@ -15,7 +15,7 @@ const anonymousVariable = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 // otherwise all streams of all epochs would draw the same random values.
 func (e *editor) privateVariables(n *tf.NodeDef, at position) {
 	if e.plan.off {
-		at.belowCut = false
+		at.upstreamOfCut = false
 	}
 	for _, c := range e.p.Captures(n) {
 		if !c.Use.Writes {

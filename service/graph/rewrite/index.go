@@ -24,8 +24,8 @@ type indexColumn struct {
 // planIndex plans the index column for the steps with keyed randomness.
 func (e *editor) planIndex(root *graph.Step) {
 	e.index = indexColumn{in: map[*graph.Step]bool{}, out: map[*graph.Step]bool{}, number: map[*graph.Step]bool{}, skipped: map[*graph.Step]int64{}}
-	var below func(s *graph.Step, wanted bool)
-	below = func(s *graph.Step, wanted bool) {
+	var visit func(s *graph.Step, wanted bool)
+	visit = func(s *graph.Step, wanted bool) {
 		_, cut := e.plan.division.Cuts[s]
 		keyed := e.p.Keyed[s.Node.GetName()]
 		// The index column begins again after a cached step. Cached elements have no index, and the elements
@@ -35,13 +35,13 @@ func (e *editor) planIndex(root *graph.Step) {
 		e.index.number[s] = wanted && !through
 		e.index.in[s] = keyed || wanted && through
 		for _, in := range s.In {
-			below(in, e.index.in[s])
+			visit(in, e.index.in[s])
 		}
 		for _, c := range s.Captured {
-			below(c, false)
+			visit(c, false)
 		}
 	}
-	below(root, false)
+	visit(root, false)
 }
 
 // passesIndex returns whether a step can return an additional component for each element.
@@ -84,8 +84,8 @@ func (e *editor) addIndex(s *graph.Step, input string) string {
 	return e.Add(zip)
 }
 
-// passIndexOn makes a step get the index column, draw random values from it, and return it.
-func (e *editor) passIndexOn(s *graph.Step) string {
+// passIndex makes a step get the index column, draw random values from it, and return it.
+func (e *editor) passIndex(s *graph.Step) string {
 	name := s.Node.GetName()
 	if !e.index.in[s] {
 		return name

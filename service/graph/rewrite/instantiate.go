@@ -33,7 +33,7 @@ func Instantiate(g *graph.Graph, plan *pecanv1.Plan, at At) (*StreamGraphs, erro
 		seeds: seedSource{job: at.Seed, epoch: at.Epoch, stream: uint64(at.Stream)},
 		plan:  planFacts{streams: int64(plan.GetNumStreams()), off: plan.GetNumStreams() == 0, hint: plan.GetCut().GetKind() == pecanv1.Cut_HINT},
 	}
-	e.skips, e.skippedBelow = map[*graph.Step]int64{}, map[*graph.Step]bool{}
+	e.skips, e.skippedUpstream = map[*graph.Step]int64{}, map[*graph.Step]bool{}
 	e.nameResources()
 	graphs, err := e.stream(plan)
 	if err == nil {
@@ -50,7 +50,7 @@ func (e *editor) stream(plan *pecanv1.Plan) (*StreamGraphs, error) {
 		root = &graph.Step{Node: g.Root(), OutputOf: g.Root(), Rule: ops.Rule{Kind: ops.Source}}
 		for _, n := range g.Order() {
 			if g.Ops().IsDataset(n.GetOp()) {
-				e.rewriteStep(&graph.Step{Node: n, OutputOf: n, Rule: g.RuleOf(n)}, position{belowCut: true})
+				e.rewriteStep(&graph.Step{Node: n, OutputOf: n, Rule: g.RuleOf(n)}, position{upstreamOfCut: true})
 			}
 		}
 		return e.writeUndivided(root)
@@ -112,7 +112,7 @@ func (e *editor) streamEnd(root *graph.Step, w split.Division) (*graph.Step, spl
 func (e *editor) writeUndivided(root *graph.Step) (*StreamGraphs, error) {
 	e.planIndex(root)
 	e.startAt(root, e.at.Start)
-	return e.writeTree(root, root.OutputOf, position{belowCut: !e.plan.hint})
+	return e.writeTree(root, root.OutputOf, position{upstreamOfCut: !e.plan.hint})
 }
 
 // writeDivided writes the graphs of a divided dataset.
@@ -129,20 +129,20 @@ func (e *editor) writeDivided(root *graph.Step) (*StreamGraphs, error) {
 	}
 	if int64(e.at.Stream) == e.plan.streams {
 		e.pullInto(w.Batch)
-		return e.finishGraph(e.emitAbove(root, w.Batch, w.Batch.Node.GetName()), root.OutputOf)
+		return e.finishGraph(e.emitDownstream(root, w.Batch, w.Batch.Node.GetName()), root.OutputOf)
 	}
 	if w.Strategy == split.RemainderBatches {
 		e.relaxBatches(root, w.Batch)
 		return e.writeTree(root, w.Batch.Node, position{})
 	}
-	above := e.fork()
+	downstream := e.fork()
 	e.relaxBatches(w.Batch, w.Batch)
 	a, err := e.writeTree(w.Batch, w.Batch.Node, position{})
 	if err != nil {
 		return nil, err
 	}
-	source := above.addPull(e.g.OutputTypes(w.Batch.Node), e.g.OutputShapes(w.Batch.Node), e.at.Source)
-	b, err := above.finishGraph(above.emitAbove(root, w.Batch, source), root.OutputOf)
+	source := downstream.addPull(e.g.OutputTypes(w.Batch.Node), e.g.OutputShapes(w.Batch.Node), e.at.Source)
+	b, err := downstream.finishGraph(downstream.emitDownstream(root, w.Batch, source), root.OutputOf)
 	if err != nil {
 		return nil, err
 	}

@@ -67,10 +67,10 @@ func (e *editor) meter(root string) string {
 	if e.at.Meters == "" {
 		return root
 	}
-	m := &metering{e: e, of: map[string]string{}, wakes: map[string]bool{}, counts: map[string]bool{}, resourceBelow: true}
+	m := &metering{e: e, of: map[string]string{}, wakes: map[string]bool{}, counts: map[string]bool{}, resourceUpstream: true}
 	m.planMeters(root, false)
 	root = m.addMeters(root, false)
-	if !m.resourceBelow && m.meters > 0 || m.resourceBelow && m.counts[root] {
+	if !m.resourceUpstream && m.meters > 0 || m.resourceUpstream && m.counts[root] {
 		return m.passResource(root)
 	}
 	return root
@@ -86,9 +86,9 @@ type metering struct {
 	// wakes are the nodes of wakesPerElement and all nodes downstream of them. counts are the nodes downstream
 	// of a meter whose resource is not yet added.
 	wakes, counts map[string]bool
-	// resourceBelow: no meter is needed downstream of a node of wakes, so the resource can be upstream of all
+	// resourceUpstream: no meter is needed downstream of a node of wakes, so the resource can be upstream of all
 	// of them.
-	resourceBelow bool
+	resourceUpstream bool
 	// resources is the number of nodes that pass the resource to their inputs.
 	resources int
 }
@@ -110,24 +110,24 @@ func (m *metering) planMeters(name string, vanishes bool) (counted bool) {
 	n := m.e.Node(name)
 	_, inputs := m.inputs(n)
 	m.wakes[name] = wakesPerElement[n.GetOp()]
-	below := false
+	inputCounted := false
 	for i, from := range inputs {
 		known := m.planMeters(from, vanishes || i > 0 || !keepsInput[n.GetOp()])
-		below = below || i == 0 && known
+		inputCounted = inputCounted || i == 0 && known
 		m.wakes[name] = m.wakes[name] || m.wakes[from]
 	}
 	switch {
 	case n.GetOp() == "IgnoreErrorsDataset":
 		// Steps upstream of it return fewer elements than they get.
-		m.resourceBelow = false
+		m.resourceUpstream = false
 	case m.e.countedAs(n) == "" || !vanishes && modelled[n.GetOp()]:
 	case !m.wakes[name]:
 		return true
-	case !below || !oneForOne[n.GetOp()]:
-		m.resourceBelow = false
+	case !inputCounted || !oneForOne[n.GetOp()]:
+		m.resourceUpstream = false
 	}
 	// A node that adds the index column returns one element for each input.
-	return below && (oneForOne[n.GetOp()] || strings.HasPrefix(name, indexPrefix))
+	return inputCounted && (oneForOne[n.GetOp()] || strings.HasPrefix(name, indexPrefix))
 }
 
 // passResource adds a node that passes the resource of the meters to a node and all nodes upstream.
@@ -158,7 +158,7 @@ func (m *metering) addMeters(name string, vanishes bool) string {
 		kept := !vanishes && positions[i] == 0 && keepsInput[n.GetOp()]
 		output := m.addMeters(from, !kept)
 		if m.counts[output] {
-			if m.resourceBelow && m.wakes[name] && !m.wakes[from] {
+			if m.resourceUpstream && m.wakes[name] && !m.wakes[from] {
 				output = m.passResource(output)
 			} else {
 				m.counts[name] = true
@@ -168,7 +168,7 @@ func (m *metering) addMeters(name string, vanishes bool) string {
 			m.e.Edit(name).Input[positions[i]] = output
 		}
 	}
-	if counted := m.e.countedAs(n); counted != "" && (vanishes || !modelled[n.GetOp()]) && !(m.resourceBelow && m.wakes[name]) {
+	if counted := m.e.countedAs(n); counted != "" && (vanishes || !modelled[n.GetOp()]) && !(m.resourceUpstream && m.wakes[name]) {
 		m.of[name] = m.e.addMeter(n, counted)
 		m.counts[m.of[name]] = true
 		m.meters++

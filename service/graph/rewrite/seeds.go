@@ -40,19 +40,19 @@ func (e *editor) seedPair(n *tf.NodeDef, at position, seed, seed2 int64, path st
 		}
 	}
 	if e.plan.off && (seed != 0 || seed2 != 0) {
-		at.belowCut = true
+		at.upstreamOfCut = true
 	} else if e.plan.off {
-		at.belowCut = false
+		at.upstreamOfCut = false
 	}
 	return e.seeds.seeds(at, seed, seed2, path, fixed)
 }
 
 // position is the position of a seeded op in a stream graph.
 type position struct {
-	// belowCut: the op is upstream of the cut, where all streams must draw the same values.
-	belowCut bool
-	// belowCache: the op is upstream of a cache or snapshot, whose elements must not depend on the epoch.
-	belowCache bool
+	// upstreamOfCut: the op is upstream of the cut, where all streams must draw the same values.
+	upstreamOfCut bool
+	// upstreamOfCache: the op is upstream of a cache or snapshot, whose elements must not depend on the epoch.
+	upstreamOfCache bool
 	// start is the index at which the stream begins, for a step that does not get earlier elements. It changes
 	// the seeds. With the same seeds, random ops would draw the values of the first elements again.
 	start uint64
@@ -72,8 +72,8 @@ type seedSource struct {
 // (reshuffle_each_iteration=False).
 func (s seedSource) seeds(at position, seed, seed2 int64, path string, fixed bool) (int64, int64) {
 	own := seed != 0 || seed2 != 0
-	byEpoch := !at.belowCache && !fixed
-	if own && at.belowCut && (s.epoch == 0 || !byEpoch) {
+	byEpoch := !at.upstreamOfCache && !fixed
+	if own && at.upstreamOfCut && (s.epoch == 0 || !byEpoch) {
 		return seed, seed2
 	}
 	h := sha256.New()
@@ -91,7 +91,7 @@ func (s seedSource) seeds(at position, seed, seed2 int64, path string, fixed boo
 	if byEpoch {
 		buf = binary.BigEndian.AppendUint64(append(buf, 'e'), s.epoch)
 	}
-	if !at.belowCut {
+	if !at.upstreamOfCut {
 		buf = binary.BigEndian.AppendUint64(append(buf, 's'), s.stream)
 	}
 	if at.start > 0 {

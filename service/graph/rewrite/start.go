@@ -26,7 +26,7 @@ func (e *editor) startAt(root *graph.Step, index uint64) {
 			e.skips[s] = n
 			return
 		}
-		e.skippedBelow[s] = true
+		e.skippedUpstream[s] = true
 		e.lowerCount(s, n)
 	})
 }

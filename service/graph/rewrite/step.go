@@ -16,12 +16,12 @@ func (e *editor) rewriteStep(s *graph.Step, at position) {
 	name := s.Node.GetName()
 	op := s.Node.GetOp()
 	if s.Rule.Kind == ops.Shuffled {
-		e.fitBuffer(s, !at.belowCut && e.plan.streams > 1)
+		e.fitBuffer(s, !at.upstreamOfCut && e.plan.streams > 1)
 	}
 	if e.plan.streams != 1 && (s.Rule.Kind == ops.Cached || op == "SnapshotDatasetV2") {
 		e.separatePath(s.Node, map[bool]string{true: "path", false: "filename"}[op == "SnapshotDatasetV2"])
 	}
-	if at.belowCut && e.plan.streams > 1 || analysis.NeedsRepeatableOrder(e.at.Mode) {
+	if at.upstreamOfCut && e.plan.streams > 1 || analysis.NeedsRepeatableOrder(e.at.Mode) {
 		e.fixOrder(s.Node)
 	}
 	e.capBuffers(s.Node)
