@@ -21,7 +21,7 @@ type At struct {
 	Restored uint64
 	// Source is the handle that PecanPull passes to the worker's source; -1 without one.
 	Source int64
-	// SplitAtCache divides the graph at the plan's cached step: StreamGraphs.BelowCache has the cached step and
+	// SplitAtCache divides the graph at the plan's cached step: StreamGraphs.UpstreamOfCache has the cached step and
 	// all steps upstream. The other graph pulls their elements under the handle CacheSource.
 	SplitAtCache bool
 	CacheSource  int64
@@ -46,13 +46,13 @@ type At struct {
 }
 
 // StreamGraphs are the graphs that a worker runs for one stream: A alone, or A and B, which reads A's elements
-// through PecanPull. In a stream that is divided at a cached step, A reads the elements of BelowCache from the
+// through PecanPull. In a stream that is divided at a cached step, A reads the elements of UpstreamOfCache from the
 // worker.
 type StreamGraphs struct {
-	A          []byte
-	B          []byte
-	BelowCache []byte
-	// FileNames are the strings in BelowCache that may be names of files.
+	A               []byte
+	B               []byte
+	UpstreamOfCache []byte
+	// FileNames are the strings in UpstreamOfCache that may be names of files.
 	FileNames []string
 	// Files are At.Files.
 	Files map[string]string

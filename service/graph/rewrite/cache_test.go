@@ -84,7 +84,7 @@ func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		below, above := graphtest.Decode(t, graphs.BelowCache), graphtest.Decode(t, graphs.A)
+		below, above := graphtest.Decode(t, graphs.UpstreamOfCache), graphtest.Decode(t, graphs.A)
 		if graphtest.HasOp(below, "BatchDatasetV2") || !graphtest.HasOp(below, "TakeDataset") || graphtest.HasOp(below, "SkipDataset") {
 			t.Errorf("upstream graph, from element %d: %v", start, opsOf(below))
 		}
@@ -107,7 +107,7 @@ func TestAStreamIsDividedAtItsCachedStep(t *testing.T) {
 		}
 	}
 	plain, err := rewrite.Instantiate(g, p, rewrite.At{Stream: 1, Mode: graphtest.Once.Mode, Source: -1})
-	if err != nil || plain.BelowCache != nil || !graphtest.HasOp(graphtest.Decode(t, plain.A), "TakeDataset") {
+	if err != nil || plain.UpstreamOfCache != nil || !graphtest.HasOp(graphtest.Decode(t, plain.A), "TakeDataset") {
 		t.Errorf("a stream without SplitAtCache is divided: %v", err)
 	}
 }
@@ -132,7 +132,7 @@ func TestTheEpochDoesNotChangeStepsBeforeACachedStep(t *testing.T) {
 		}
 		return graphs
 	}
-	if string(write(0, true).BelowCache) != string(write(5, true).BelowCache) || string(write(0, false).A) != string(write(5, false).A) {
+	if string(write(0, true).UpstreamOfCache) != string(write(5, true).UpstreamOfCache) || string(write(0, false).A) != string(write(5, false).A) {
 		t.Error("random steps before the cached step draw other values in another epoch")
 	}
 	other := graphtest.Parse(t, "kept_otherwise")
@@ -153,14 +153,14 @@ func TestACachedStepBeforeAJoinedBatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if graphs.B == nil || graphs.BelowCache == nil || !graphtest.HasOp(graphtest.Decode(t, graphs.BelowCache), "InterleaveDataset") || graphtest.HasOp(graphtest.Decode(t, graphs.A), "InterleaveDataset") {
+	if graphs.B == nil || graphs.UpstreamOfCache == nil || !graphtest.HasOp(graphtest.Decode(t, graphs.UpstreamOfCache), "InterleaveDataset") || graphtest.HasOp(graphtest.Decode(t, graphs.A), "InterleaveDataset") {
 		t.Error("the stream does not have three graphs")
 	}
 	if slices.Contains(graphs.FileNames, firstFile) || !slices.Contains(graphs.FileNames, secondFile) {
 		t.Errorf("the file names of the stream are %v", graphs.FileNames)
 	}
 	at.Stream = int(p.GetNumStreams())
-	if graphs, err = rewrite.Instantiate(g, p, at); err != nil || graphs.BelowCache != nil {
+	if graphs, err = rewrite.Instantiate(g, p, at); err != nil || graphs.UpstreamOfCache != nil {
 		t.Errorf("the closing stream: %v", err)
 	}
 }

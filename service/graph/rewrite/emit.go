@@ -32,7 +32,7 @@ func (e *editor) writeTree(root *graph.Step, like *tf.NodeDef, at position) (*St
 	if err != nil {
 		return nil, err
 	}
-	graphs.BelowCache, graphs.FileNames, graphs.Files = e.upstreamGraph, e.fileNames, e.at.Files
+	graphs.UpstreamOfCache, graphs.FileNames, graphs.Files = e.upstreamGraph, e.fileNames, e.at.Files
 	return graphs, nil
 }
 

@@ -146,5 +146,5 @@ func (e *editor) writeDivided(root *graph.Step) (*StreamGraphs, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &StreamGraphs{A: a.A, B: b.A, BelowCache: a.BelowCache, FileNames: a.FileNames, Files: a.Files, Ops: a.Ops, Output: a.Output}, nil
+	return &StreamGraphs{A: a.A, B: b.A, UpstreamOfCache: a.UpstreamOfCache, FileNames: a.FileNames, Files: a.Files, Ops: a.Ops, Output: a.Output}, nil
 }

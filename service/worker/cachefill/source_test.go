@@ -41,11 +41,11 @@ func TestWhatCannotBeComputedInsteadIsTriedAgainAtItsPlace(t *testing.T) {
 		return s
 	}
 	below := func() (*tf.Iterator, func(), error) {
-		types, err := dataset.OutputTypes(graphs.BelowCache)
+		types, err := dataset.OutputTypes(graphs.UpstreamOfCache)
 		if err != nil {
 			return nil, nil, err
 		}
-		it, err := runtime.NewIterator(graphs.BelowCache, types)
+		it, err := runtime.NewIterator(graphs.UpstreamOfCache, types)
 		if err != nil {
 			return nil, nil, err
 		}

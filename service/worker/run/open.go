@@ -70,14 +70,14 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 		first.KeepsRemainder()
 	}
 	base := w.Plain
-	if graphs.BelowCache != nil {
+	if graphs.UpstreamOfCache != nil {
 		r.cached = kept
 		if base, err = kept.Runtime(); err != nil {
 			return nil, err
 		}
 		r.closers = append(r.closers, kept.Close)
 		below := func() (*tf.Iterator, func(), error) {
-			return r.newIterator(w.Plain, graphs.BelowCache, profile.New(graphs.BelowCache, at.Meters, graphs.Ops))
+			return r.newIterator(w.Plain, graphs.UpstreamOfCache, profile.New(graphs.UpstreamOfCache, at.Meters, graphs.Ops))
 		}
 		if err := kept.Begin(graphs, below); err != nil {
 			return nil, err
