@@ -176,10 +176,10 @@ class Pipeline:
             at_most("tolerance any: ≤ 102 % of the published policy", 100 * share["any"] / best, 102, " %"),
         ]
         if self.name in PUBLISHED:
-            step, behind = PUBLISHED[self.name]
+            step, predecessor = PUBLISHED[self.name]
             places = {each.label: each.planned_position for each in self.explained["paper"].steps}
-            claim = f"the published policy moves {step} to right behind {behind}, as published"
-            marks.append(at_most(claim, abs(places[step] - places[behind] - 1), 0, " places off"))
+            claim = f"the published policy moves {step} directly after {predecessor}, as published"
+            marks.append(at_most(claim, abs(places[step] - places[predecessor] - 1), 0, " positions off"))
         if self.name == "tabular":
             bounded = (self.explained[policy] for policy in ("approximate", "exact"))
             moved = sum(each.planned_position != number for found in bounded for number, each in enumerate(found.steps))

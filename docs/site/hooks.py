@@ -1,6 +1,6 @@
-"""Hooks of the site's generator (mkdocs.yml).
+"""Hooks of the generator of the documentation site (mkdocs.yml).
 
-They add pages that lie outside of docs/, run the notebooks, and turn links into the repository into links of the site.
+They add pages from outside of docs/, run the notebooks, and convert links between files to links between pages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REMOTE = re.compile(r"""<(?:script|img|iframe|source)[^>]+src=["']?(?:https?:)?/
 
 
 def on_files(files, config):
-    """Adds the pages that lie outside of docs/."""
+    """Adds the pages from outside of docs/."""
     for source, page in OUTSIDE.items():
         content = notebook(ROOT / source) if source.endswith(".ipynb") else (ROOT / source).read_text()
         files.append(File.generated(config, page, content=content))
@@ -48,7 +48,7 @@ def on_files(files, config):
 def notebook(path: pathlib.Path) -> str:
     """Runs a notebook in an empty directory and returns it with its results as Markdown.
 
-    PECAN_DOCS_RUN_NOTEBOOKS=0 leaves the results out, for work on other pages.
+    PECAN_DOCS_RUN_NOTEBOOKS=0 omits the results, for work on other pages.
     """
     document = nbformat.read(path, as_version=4)
     if os.environ.get("PECAN_DOCS_RUN_NOTEBOOKS") == "0":
@@ -61,12 +61,12 @@ def notebook(path: pathlib.Path) -> str:
             raise PluginError(f"{path.name}: {error}") from error
     body, resources = nbconvert.MarkdownExporter().from_notebook_node(document)
     if resources.get("outputs"):
-        raise PluginError(f"{path.name} has pictures as results, for which the site has no place")
+        raise PluginError(f"{path.name} has images among its results, which the site does not support")
     return body
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Turns links between files of the repository into links between pages of the site."""
+    """Converts links between files of the repository to links between pages of the site."""
     here = page.file.src_uri
     source = next((name for name, to in OUTSIDE.items() if to == here), f"docs/{here}")
     pieces, end = [], 0
@@ -77,7 +77,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def link(match: re.Match, source: str, here: str) -> str:
-    """A link of the site; the bare text where it leads to a file that is no page."""
+    """Returns the link between pages, or only its text if the target is a file without a page."""
     target, anchor = match["target"], match["anchor"] or ""
     if not target or "://" in target or target.startswith("mailto:"):
         return match.group()
@@ -94,8 +94,8 @@ def link(match: re.Match, source: str, here: str) -> str:
 
 
 def on_post_page(output, page, config):
-    """Refuses a page that loads something from another host."""
+    """Fails for a page that loads an asset from another host."""
     found = REMOTE.search(output)
     if found:
-        raise PluginError(f"{page.file.src_uri} loads something from another host: {found.group()}")
+        raise PluginError(f"{page.file.src_uri} loads an asset from another host: {found.group()}")
     return output
