@@ -14,9 +14,9 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/nodedef"
 )
 
-// fingerprint hashes what the graph computes. It leaves out names that differ between serialisations: names
-// of nodes and functions, tf.data's process-wide counters, handles of seed generators and memory caches,
-// names of tables and variables.
+// fingerprint hashes what the graph computes. It leaves out names that differ between serialisations: of
+// nodes, functions, tables and variables. It also leaves out tf.data's process-wide counters, and handles of
+// seed generators and memory caches.
 func fingerprint(g *Graph) string {
 	h := NewHasher(g)
 	digest := h.Node(g.retval.GetName())

@@ -31,8 +31,8 @@ func (a *Analysis) Weight(s *graph.Step) int {
 	return WeightNone
 }
 
-// CostOfHead is the cost of running a step and all steps upstream of it: 0 for values that follow from an
-// index, 1 for light functions, 2 for reading records, 3 for expensive work.
+// CostOfHead is the cost of running a step and all steps upstream of it. It is 0 for values that follow from
+// an index, 1 for light functions, 2 for reading records and 3 for expensive work.
 func (a *Analysis) CostOfHead(s *graph.Step) int {
 	if known, ok := a.costs[s]; ok {
 		return known

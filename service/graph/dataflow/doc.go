@@ -1,5 +1,5 @@
 // Package dataflow analyses the functions of a dataset: on which arguments a result depends, and what a
-// function does to the values and the shape of one component.
+// function does to one component's values and shape.
 //
 // It promises: a value that it does not understand is opaque, and opaque values allow no change of order.
 //
