@@ -59,13 +59,6 @@ func (p *Pool) MapSlot(fd int, size int64) (*Slot, error) {
 	return &Slot{pool: p, region: unsafe.Slice((*byte)(pointer), size)}, nil
 }
 
-// Size returns how many bytes the slot has.
-func (s *Slot) Size() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.region)
-}
-
 // Read returns the first n bytes of the slot as a block. The block's last release calls released, once and
 // without a lock held, from any goroutine or thread; released must not block.
 func (s *Slot) Read(n int, released func()) (*Block, error) {

@@ -93,9 +93,6 @@ func (s *Session) Explain(ctx context.Context, job string) (*pecanv1.ExplainResp
 	return s.link.Explain(ctx, job)
 }
 
-// Target returns the dispatcher's address.
-func (s *Session) Target() string { return s.link.Target() }
-
 // Pool returns the pool that holds the session's elements.
 func (s *Session) Pool() *buffer.Pool { return s.pool }
 

@@ -27,7 +27,6 @@ import (
 const (
 	CodeCancelled       = 1
 	CodeInvalidArgument = 3
-	CodeNotFound        = 5
 	CodeOutOfRange      = 11
 	CodeInternal        = 13
 )

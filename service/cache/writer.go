@@ -113,9 +113,6 @@ func (w *Writer) flush() error {
 	return nil
 }
 
-// Bytes returns the number of bytes written so far.
-func (w *Writer) Bytes() int64 { return int64(w.at) }
-
 // Commit completes the segment and makes it durable under its name. The Writer cannot be used afterwards.
 func (w *Writer) Commit() (Segment, error) {
 	out, err := w.commit()

@@ -152,7 +152,7 @@ func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Rows, Resu
 	if head.IsBlock && !(e.options.Deterministic && len(e.list) > 1) {
 		n = min(max, head.Remaining())
 	}
-	if err := e.checkSpec(st, head, n); err != nil {
+	if err := e.checkSpec(st, head); err != nil {
 		failed := &element.Rows{Epoch: e.id, Stream: st.number, Index: head.Index(), Count: n}
 		head.At += n
 		if head.Remaining() == 0 {
@@ -181,7 +181,7 @@ func (e *Epoch) drained() bool {
 }
 
 // checkSpec compares an element with the dataset's spec, so that nobody reads a buffer of another type.
-func (e *Epoch) checkSpec(st *stream, en *element.Chunk, n int) error {
+func (e *Epoch) checkSpec(st *stream, en *element.Chunk) error {
 	specs := e.Consumer.Plan.GetComponents()
 	if len(specs) == 0 || en.Checked {
 		return nil

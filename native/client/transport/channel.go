@@ -42,7 +42,7 @@ func (ch *Channel) Close() { ch.conn.closeChannel(ch) }
 // Credit tells the worker that everything below index received has arrived, and that it may send up to grant
 // bytes in total.
 func (ch *Channel) Credit(received, grant uint64) {
-	ch.conn.send(frame.Header{Type: frame.Credit, Channel: ch.number, Index: received, Lease: ch.lease, RawLen: grant}, nil)
+	ch.conn.send(frame.Header{Type: frame.Credit, Channel: ch.number, Index: received, Lease: ch.lease, RawLen: grant})
 }
 
 // Connected reports whether the connection is established.

@@ -22,7 +22,7 @@ const wakeBytes = 1 << 20
 // discard skips a payload that nobody wants.
 func (r *reader) discard(h frame.Header, table *frame.Table) error {
 	if h.Flags&frame.Shared != 0 {
-		r.conn.send(frame.Header{Type: frame.Release, Index: table.Slot}, nil)
+		r.conn.send(frame.Header{Type: frame.Release, Index: table.Slot})
 		return nil
 	}
 	for left := h.PayloadLen; left > 0; {

@@ -106,7 +106,7 @@ func (r *reader) handle(h frame.Header, meta []byte) error {
 		}
 		return nil
 	case frame.Ping:
-		r.conn.send(frame.Header{Type: frame.Pong, Index: h.Index}, nil)
+		r.conn.send(frame.Header{Type: frame.Pong, Index: h.Index})
 		return nil
 	case frame.Pong:
 		return nil

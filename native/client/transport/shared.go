@@ -35,7 +35,7 @@ func (r *reader) sharedPayload(h frame.Header, table *frame.Table) (*buffer.Bloc
 	}
 	c, number := r.conn, table.Slot
 	block, err := slot.Read(int(min(h.RawLen, frame.MaxPayload)), func() {
-		c.send(frame.Header{Type: frame.Release, Index: number}, nil)
+		c.send(frame.Header{Type: frame.Release, Index: number})
 	})
 	if err != nil {
 		return nil, reason.New(reason.FrameCorrupt, "slot %d: %w", table.Slot, err)

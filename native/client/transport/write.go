@@ -12,10 +12,10 @@ import (
 const writeLimit = 10 * time.Second
 
 // send queues a frame for the writer. It never blocks: the queue is limited by what was opened and received.
-func (c *Conn) send(h frame.Header, meta []byte) {
+func (c *Conn) send(h frame.Header) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sendLocked(h, meta)
+	c.sendLocked(h, nil)
 }
 
 func (c *Conn) sendLocked(h frame.Header, meta []byte) {
@@ -47,7 +47,7 @@ func (c *Conn) write(link net.Conn) {
 				c.end(reason.New(reason.Unavailable, "worker %s has been silent for %v", c.worker.GetWorkerId(), 3*c.owner.config.PingAfter), true)
 				return
 			}
-			c.send(frame.Header{Type: frame.Ping}, nil)
+			c.send(frame.Header{Type: frame.Ping})
 		}
 		c.mu.Lock()
 		out := c.out

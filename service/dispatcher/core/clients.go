@@ -111,11 +111,10 @@ func (c *Core) closeAbandonedPasses(req *pecanv1.ClientHeartbeatRequest, client 
 	}
 }
 
-func (c *Core) clientGoodbye(req *pecanv1.ClientGoodbyeRequest) error {
+func (c *Core) clientGoodbye(req *pecanv1.ClientGoodbyeRequest) {
 	if c.state.Client(req.ClientId) != nil {
 		c.dropClient(req.ClientId, "goodbye")
 	}
-	return nil
 }
 
 // expireClients removes clients that were silent for too long, and takes jobs from clients that no longer hold

@@ -91,7 +91,8 @@ func (c *Core) advance(now time.Duration) {
 func (c *Core) handle(input any) (any, error) {
 	switch in := input.(type) {
 	case Start:
-		return nil, c.start(in)
+		c.start(in)
+		return nil, nil
 	case AddDataset:
 		return reply(c.addDataset(in))
 	case CreateJob:
@@ -119,7 +120,8 @@ func (c *Core) handle(input any) (any, error) {
 	case *pecanv1.ClientHeartbeatRequest:
 		return &pecanv1.ClientHeartbeatResponse{ClientTimeoutS: c.cfg.ClientTimeout.Seconds()}, c.clientHeartbeat(in)
 	case *pecanv1.ClientGoodbyeRequest:
-		return &pecanv1.ClientGoodbyeResponse{}, c.clientGoodbye(in)
+		c.clientGoodbye(in)
+		return &pecanv1.ClientGoodbyeResponse{}, nil
 	case Watch:
 		return nil, c.watch(in)
 	case Unwatch:
@@ -150,7 +152,7 @@ func reply[T any](message *T, err error) (any, error) {
 	return message, nil
 }
 
-func (c *Core) start(in Start) error {
+func (c *Core) start(in Start) {
 	id := c.state.ClusterID()
 	if id == "" {
 		id = in.ClusterID
@@ -170,7 +172,6 @@ func (c *Core) start(in Start) error {
 			}
 		}
 	}
-	return nil
 }
 
 // tick does what follows from time alone.

@@ -6,12 +6,12 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// eachCounted visits all steps. counted is true if the random values of a step's functions decide how many
-// elements there are.
-func (a *Analysis) eachCounted(root *graph.Step, visit func(s *graph.Step, counted bool)) {
+// WalkCounted visits a step and all steps upstream of it. counted is true if the values of a step downstream
+// decide how many elements there are. It is always true in a captured dataset.
+func WalkCounted(root *graph.Step, visit func(s *graph.Step, counted bool)) {
 	var below func(s *graph.Step, counted bool)
 	below = func(s *graph.Step, counted bool) {
-		visit(s, counted || ChangesCount(s) && a.Facts(s).decidesCount)
+		visit(s, counted)
 		counted = counted || ChangesCount(s)
 		for _, in := range s.In {
 			below(in, counted)
@@ -21,6 +21,14 @@ func (a *Analysis) eachCounted(root *graph.Step, visit func(s *graph.Step, count
 		}
 	}
 	below(root, false)
+}
+
+// eachCounted visits all steps. counted is true if the random values of a step's functions decide how many
+// elements there are.
+func (a *Analysis) eachCounted(root *graph.Step, visit func(s *graph.Step, counted bool)) {
+	WalkCounted(root, func(s *graph.Step, counted bool) {
+		visit(s, counted || ChangesCount(s) && a.Facts(s).decidesCount)
+	})
 }
 
 // SequencedSteps returns the names of the steps whose random draws must run in sequence because they cannot
@@ -87,8 +95,7 @@ func IsDeterministic(mode pecanv1.Mode) bool { return mode == pecanv1.Mode_MODE_
 // the same seeds.
 func (a *Analysis) SameInEveryRun(s *graph.Step) bool {
 	ok := true
-	var below func(s *graph.Step, counted bool)
-	below = func(s *graph.Step, counted bool) {
+	WalkCounted(s, func(s *graph.Step, counted bool) {
 		f := a.Facts(s)
 		counted = counted || ChangesCount(s)
 		switch {
@@ -99,14 +106,7 @@ func (a *Analysis) SameInEveryRun(s *graph.Step) bool {
 		case s.Node.GetOp() == "ShuffleDatasetV2", s.Node.GetOp() == "SnapshotDatasetV2":
 			ok = false
 		}
-		for _, in := range s.In {
-			below(in, counted)
-		}
-		for _, c := range s.Captured {
-			below(c, true)
-		}
-	}
-	below(s, false)
+	})
 	return ok
 }
 
@@ -122,17 +122,9 @@ func ChangesCount(s *graph.Step) bool {
 // VariablesDecideCount reports whether a variable that functions change may decide which elements exist.
 func (a *Analysis) VariablesDecideCount(root *graph.Step) bool {
 	decide := false
-	var below func(s *graph.Step, counted bool)
-	below = func(s *graph.Step, counted bool) {
+	WalkCounted(root, func(s *graph.Step, counted bool) {
 		counted = counted || ChangesCount(s)
 		decide = decide || (counted && a.Facts(s).WritesVariables)
-		for _, in := range s.In {
-			below(in, counted)
-		}
-		for _, c := range s.Captured {
-			below(c, true)
-		}
-	}
-	below(root, false)
+	})
 	return decide
 }

@@ -111,7 +111,7 @@ func (p *Planner) planResume(plan *pecanv1.Plan, root *graph.Step, w Division) {
 		}
 		plan.Resume.SkipNodes = append(plan.Resume.SkipNodes, s.Node.GetName())
 		_, cut := w.Cuts[s]
-		if work := p.recomputedWork(s, w); work > again || blocker == nil {
+		if work := p.recomputedWork(s); work > again || blocker == nil {
 			again = work
 			if !cut && s.Rule.Kind != ops.Source {
 				blocker = s
@@ -133,7 +133,7 @@ func (p *Planner) planResume(plan *pecanv1.Plan, root *graph.Step, w Division) {
 }
 
 // recomputedWork is the heaviest work that a stream runs again when the skip stops at a step.
-func (p *Planner) recomputedWork(s *graph.Step, w Division) int {
+func (p *Planner) recomputedWork(s *graph.Step) int {
 	weight := analysis.WeightNone
 	s.Walk(func(below *graph.Step) {
 		weight = max(weight, p.Weight(below))
@@ -151,8 +151,7 @@ func (p *Planner) whyNoCheckpoint(root *graph.Step, w Division, mode pecanv1.Mod
 	if w.Batch != nil && w.Strategy == closingBatches {
 		return "its two halves cannot be saved at one index"
 	}
-	var below func(s *graph.Step, counted bool)
-	below = func(s *graph.Step, counted bool) {
+	analysis.WalkCounted(root, func(s *graph.Step, counted bool) {
 		f, name := p.Facts(s), s.Node.GetName()
 		counted = counted || analysis.ChangesCount(s)
 		switch {
@@ -163,13 +162,6 @@ func (p *Planner) whyNoCheckpoint(root *graph.Step, w Division, mode pecanv1.Mod
 		case f.CachesElements || s.Rule.Kind == ops.Cached || s.Node.GetOp() == "SnapshotDatasetV2":
 			why = name + " fills a cache as it is read"
 		}
-		for _, in := range s.In {
-			below(in, counted)
-		}
-		for _, c := range s.Captured {
-			below(c, true)
-		}
-	}
-	below(root, false)
+	})
 	return why
 }
