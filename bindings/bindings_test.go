@@ -16,7 +16,6 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // parts parses the text of an error as Python does.
-
 func parts(t *testing.T, err error) (code int, word reason.Reason, message string) {
 	t.Helper()
 	var text struct {

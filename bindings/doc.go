@@ -1,14 +1,13 @@
-// Package bindings is the part of Pecan that Python calls. gopy wraps its exported functions into the
-// extension that is also TensorFlow's operation library (package op). It only controls; elements never pass
-// through it.
+// Package bindings has the Go functions that Python calls. gopy wraps its exported functions into the extension that
+// is also TensorFlow's operation library (package op). The package only controls: elements never pass through it.
 //
 // Arguments and results are texts (JSON for structured values), numbers and bytes. Sessions and jobs are
 // numbers; a job's number is also the argument of the operation PecanJob. An error's text is JSON, {"code",
 // "reason", "message"}, which Python turns into an exception of the reason's class.
 //
 // A call may wait as long as its timeout. Python makes such calls on a separate thread, because it delivers
-// Ctrl-C only between calls. No function may be called in a process that was forked off the one that loaded
-// the object: Python checks that before each call.
+// Ctrl-C only between calls. A forked child of the process that loaded the object must not call any function: Python
+// checks that before each call.
 package bindings
 
 import (

@@ -132,7 +132,7 @@ func (j *Job) beat() bool {
 		j.ClientUnknown(ctx, reason.From(err))
 	}
 	if err == nil && slices.ContainsFunc(j.epochs(), (*epoch.Epoch).WentBack) {
-		j.Lose("it tells of leases that are older than those that this trainer has had, as after an old copy of its work directory was restored")
+		j.Lose("it reports leases that are older than those of this trainer, as after an old copy of its work directory was restored")
 	}
 	return err == nil || !control.IsOutage(err)
 }

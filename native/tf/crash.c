@@ -21,12 +21,12 @@ static int question, answer;
 static uintptr_t own_first, own_last;
 
 // Waits for a bounded time until the other end has received the report and closes.
-static void tell(int signal) {
+static void report(int signal) {
   int saved = errno;
   unsigned char word = (unsigned char)signal;
   if (write(question, &word, 1) == 1) {
-    struct pollfd told = {.fd = answer, .events = POLLIN};
-    poll(&told, 1, patience_ms);
+    struct pollfd reply = {.fd = answer, .events = POLLIN};
+    poll(&reply, 1, patience_ms);
   }
   errno = saved;
 }
@@ -45,7 +45,7 @@ static void crashed(int signal, siginfo_t* info, void* context) {
   uintptr_t at = place_of(context);
   // A signal from another process is no crash. A fault in Go becomes a panic, which may be recovered.
   int ours = info->si_code > 0 || info->si_pid == getpid();
-  if (ours && (at < own_first || at >= own_last)) tell(signal);
+  if (ours && (at < own_first || at >= own_last)) report(signal);
   const struct sigaction* old = &before[signal];
   if (old->sa_flags & SA_SIGINFO) {
     old->sa_sigaction(signal, info, context);
@@ -55,7 +55,7 @@ static void crashed(int signal, siginfo_t* info, void* context) {
   raise(signal);
 }
 
-static void exits(void) { tell(0); }
+static void exits(void) { report(0); }
 
 static int find_own(struct dl_phdr_info* object, size_t size, void* unused) {
   for (int i = 0; i < object->dlpi_phnum; i++) {

@@ -16,7 +16,7 @@ var (
 	ErrBudget = errors.New("the cache directory has reached its limit (--cache-bytes)")
 )
 
-// Suffixes of the files in a cache directory.
+// Suffixes of the files in a cache directory. The dispatcher's core also knows writingSuffix, as partialSuffix.
 const (
 	segmentSuffix  = ".seg"
 	writingSuffix  = ".tmp"

@@ -29,7 +29,7 @@ type Store interface {
 	PutGraph(fingerprint string, graph []byte) error
 	Graph(fingerprint string) ([]byte, error)
 	DeleteGraph(fingerprint string) error
-	// Graphs gives the fingerprints of all stored graphs, also of incomplete ones.
+	// Graphs returns the fingerprints of all stored graphs, also of incomplete ones.
 	Graphs() (fingerprints []string, err error)
 	// Metrics returns the size of the store.
 	Metrics() store.Metrics
@@ -56,7 +56,7 @@ type Config struct {
 	Version string
 }
 
-// DefaultConfig gives the defaults of pecan-dispatcher's flags.
+// DefaultConfig returns the defaults of pecan-dispatcher's flags.
 func DefaultConfig() Config {
 	return Config{
 		Core: core.DefaultConfig(), MaxGraphBytes: 256 << 20, MaxUploadBytes: 1 << 30, UploadWait: 10 * time.Second, UploadIdle: 30 * time.Second,
@@ -121,7 +121,7 @@ type Deps struct {
 	Store  Store
 	Graphs Graphs
 	Clock  clock.Clock
-	// Rand gives unguessable bytes.
+	// Rand returns unguessable bytes.
 	Rand io.Reader
 	Log  *slog.Logger
 	// Metrics registers the dispatcher's metrics; nil if nobody scrapes them.

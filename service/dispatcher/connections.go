@@ -13,7 +13,7 @@ type boundedListener struct {
 	open atomic.Int64
 }
 
-// Accept gives the next connection within the limit.
+// Accept returns the next connection within the limit.
 func (b *boundedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := b.Listener.Accept()

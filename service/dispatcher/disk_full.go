@@ -21,7 +21,7 @@ type diskGate struct {
 
 func newDiskGate() *diskGate { return &diskGate{changed: make(chan struct{})} }
 
-// state gives why the gate is shut (nil if it is open), and a channel that is closed when that changes.
+// state returns why the gate is shut (nil if it is open), and a channel that is closed when that changes.
 func (g *diskGate) state() (*reason.Error, <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -41,7 +41,7 @@ func (g *diskGate) set(why *reason.Error, now time.Duration) bool {
 	return true
 }
 
-// coreTime gives the core's time. It stands still while the gate is shut.
+// coreTime returns the core's time. It stands still while the gate is shut.
 func (g *diskGate) coreTime(now time.Duration) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -118,7 +118,7 @@ func New(cfg Config, deps Deps) (*Dispatcher, error) {
 	return d, nil
 }
 
-// replay gives the state of a store, and the number of records applied after its snapshot.
+// replay returns the state of a store, and the number of records applied after its snapshot.
 func replay(store Store) (*durable.State, int, error) {
 	state, replayed := durable.NewState(), 0
 	err := store.Load(func(snapshot []byte) error {
@@ -220,7 +220,7 @@ func (d *Dispatcher) decide(input any) (e *entry) {
 	return e
 }
 
-// randomID gives an unguessable id.
+// randomID returns an unguessable id.
 func (d *Dispatcher) randomID(prefix string) (string, error) {
 	var b [12]byte
 	if _, err := io.ReadFull(d.deps.Rand, b[:]); err != nil {

@@ -9,7 +9,7 @@ import (
 
 // Graphs is what the dispatcher needs to know of dataset graphs.
 type Graphs interface {
-	// Check gives the fingerprint of a graph. It refuses graphs that cannot be served, or that do not yield the
+	// Check returns the fingerprint of a graph. It refuses graphs that cannot be served, or that do not yield the
 	// trainer's components.
 	Check(graph []byte, components []*pecanv1.ComponentSpec) (fingerprint string, err error)
 	// Plan divides a graph for a job with these options.
@@ -26,7 +26,7 @@ type graphPlanner struct {
 	env    split.Env
 }
 
-// NewGraphs gives the Graphs of a configuration.
+// NewGraphs returns the Graphs of a configuration.
 func NewGraphs(cfg Config) Graphs {
 	limits := graph.DefaultLimits()
 	limits.MaxBytes = cfg.MaxGraphBytes

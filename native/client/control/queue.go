@@ -18,7 +18,7 @@ type call struct {
 }
 
 // callQueue makes background calls one after the other. The report that a stream was received therefore
-// arrives before the close of its epoch, whatever fails between.
+// arrives before the close of its epoch, even if calls between them fail.
 type callQueue struct {
 	link  *Link
 	mu    sync.Mutex

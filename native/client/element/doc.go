@@ -1,8 +1,8 @@
-// Package element holds the memory of elements in a trainer: a Chunk is one accepted frame, and Rows are what an iteration hands out.
+// Package element holds the memory of elements in a trainer: a Chunk is one accepted frame, and Rows are elements that an iteration returns.
 //
-// Chunk.Cut makes Rows of a frame without a copy: both refer to one counted buffer block, which is free when the last reference is
-// released. Gather copies the rows of several small chunks into one block. A Span names the stream indices that Rows came from.
+// Chunk.Cut returns Rows of a frame without a copy: both refer to one reference-counted buffer block, which is freed with the last
+// reference. Gather copies the rows of several small chunks into one block. A Span names the stream indices that Rows came from.
 //
-// Nothing here takes a lock. A Chunk belongs to its stream, whose epoch's lock guards it. In shared memory a worker can change values
-// while they are read: bounds are therefore checked on every access to the lengths of strings, and a violation panics.
+// Nothing here takes a lock. A Chunk belongs to a stream, and the lock of the stream's epoch guards it. A worker can change values in
+// shared memory while the trainer reads them. Therefore every access to the lengths of strings checks bounds, and a violation panics.
 package element

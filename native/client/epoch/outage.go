@@ -54,7 +54,7 @@ func (e *Epoch) Outage(now time.Time, limit time.Duration) error {
 		return reason.New(reason.Unavailable, "%s: the dispatcher at %s has not answered for %.1f s (%s) and no worker that could give the "+
 			"next one is connected: see that pecan-dispatcher runs there; the iteration goes on when it answers", wait, e.link.Target(), away.Seconds(), why)
 	case e.noWorkers:
-		return reason.New(reason.NoWorkers, "%s: no worker was there for %.1f s (the dispatcher at %s: %s): start workers, or give a longer "+
+		return reason.New(reason.NoWorkers, "%s: no worker was available for %.1f s (the dispatcher at %s: %s): start workers, or give a longer "+
 			"dispatcher timeout; the iteration goes on when one registers", wait, lasted.Seconds(), e.link.Target(), e.waiting)
 	}
 	return reason.New(reason.Unavailable, "%s: no worker that has its streams could be reached for %.1f s (stream %d, worker %s at %s: %v): see that "+

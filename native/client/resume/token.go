@@ -41,7 +41,7 @@ func Encode(t *pecanv1.Token) (string, error) {
 
 func Decode(text string) (*pecanv1.Token, error) {
 	bad := func(why string) (*pecanv1.Token, error) {
-		return nil, reason.New(reason.BadArgument, "load a state: %s; give what state_dict() gave", why)
+		return nil, reason.New(reason.BadArgument, "load a state: %s; give a value that state_dict() returned", why)
 	}
 	if len(text) > maxToken {
 		return bad("it is longer than any that was ever saved")

@@ -1,5 +1,5 @@
-// Package wait is how the client waits: a Backoff between attempts, with jitter, a Sleep that ends with a context, a Signal that wakes one
-// waiter, and a Time that also counts while the host is suspended.
+// Package wait has the client's ways to wait: a Backoff between attempts, with jitter, a Sleep that ends with a context, a Signal that wakes
+// one waiter, and a Time that also counts while the host is suspended.
 //
-// Nothing here knows what is being waited for. Add nothing that does.
+// The package must not know the conditions that its callers wait for.
 package wait

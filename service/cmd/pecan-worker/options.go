@@ -12,12 +12,12 @@ import (
 )
 
 const about = `
-A worker of a Pecan service. It registers with the dispatcher, runs the streams it is told to with TensorFlow, on CPU only, and
-pushes their elements to trainers: through shared memory on the same host, over TCP otherwise. Start as many as the work
-needs, on any host that sees the same files as the trainer.
+A worker of a Pecan service. It registers with the dispatcher, runs the streams that the dispatcher assigns with
+TensorFlow, on CPU only, and sends their elements to trainers: through shared memory on the same host, over TCP
+otherwise. Start as many workers as the load needs, on any host that sees the same files as the trainer.
 
-It prints one line "listening on HOST:PORT" to standard output when it is registered and serves, logs to standard error, and
-stops cleanly on SIGTERM, SIGINT or SIGHUP: its streams move to other workers at once.`
+The worker prints one line "listening on HOST:PORT" to standard output when it is registered and serves. It logs to
+standard error. On SIGTERM, SIGINT or SIGHUP it stops cleanly: its streams move to other workers at once.`
 
 const examples = `
   pecan-worker --dispatcher 10.0.0.5:5050 --listen 0.0.0.0:0
@@ -39,7 +39,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.Int64Var(&c.SlotBytes, "shared-memory-bytes", worker.DefaultSlotBytes, "shared memory per trainer on this host; 0 turns it off")
 	f.IntVar(&c.Threads, "threads", 0, "threads in each of TensorFlow's pools; 0: one per core")
 	f.StringVar(&c.Placement, "placement", worker.PlacementRemote, "local (started by a trainer on its host) or remote")
-	f.DurationVar(&c.DispatcherTimeout, "dispatcher-timeout", worker.DefaultDispatcherTimeout, "how long to try to reach the dispatcher at first")
+	f.DurationVar(&c.DispatcherTimeout, "dispatcher-timeout", worker.DefaultDispatcherTimeout, "how long to try to reach the dispatcher when the worker starts")
 	f.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "directory that all workers see, for checkpoints of streams that cannot start at an index; empty: no checkpoints")
 	f.DurationVar(&c.CheckpointInterval, "checkpoint-interval", worker.DefaultCheckpointInterval, "shortest time between two checkpoints of a stream")
 	f.Float64Var(&c.CheckpointShare, "checkpoint-share", worker.DefaultCheckpointShare, "largest share of the worker's time that checkpoints may use: expensive ones are taken less often")
@@ -50,13 +50,13 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.BoolVar(&c.CacheCompress, "cache-compress", false, "compress cache segments (snappy) if that makes them smaller by a quarter")
 	f.DurationVar(&c.CacheOrphanAfter, "cache-orphan-after", worker.DefaultCacheOrphanAfter, "age at which a file that belongs to no cache is removed")
 	f.StringVar(&o.logLevel, "log-level", "info", cli.LogLevels)
-	f.BoolVar(&o.exitWithParent, "exit-with-parent", false, "stop when standard input ends or the parent process is gone")
+	f.BoolVar(&o.exitWithParent, "exit-with-parent", false, "stop when standard input ends or the parent process has ended")
 	f.Lookup("exit-with-parent").Hidden = true
 }
 
 func (o *options) validate(args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("unexpected arguments %q; everything is given by flags (see --help)", strings.Join(args, " "))
+		return fmt.Errorf("unexpected arguments %q: all options are flags (see --help)", strings.Join(args, " "))
 	}
 	o.config.Version = cli.Version
 	return o.config.Validate()

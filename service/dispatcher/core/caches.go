@@ -23,11 +23,12 @@ const (
 	// maxCaches bounds the recorded caches, maxSegmentName the length of a file name.
 	maxCaches      = 1000
 	maxSegmentName = 200
-	// partialSuffix ends the name of a file that is still being written.
+	// partialSuffix ends the name of a file that is still being written. It equals writingSuffix of service/cache,
+	// which this package may not import.
 	partialSuffix = ".tmp"
 )
 
-// cacheKey gives the key of a job's cache; empty without a cache.
+// cacheKey returns the key of a job's cache; empty without a cache.
 func cacheKey(job *pecanv1.StoredJob) string {
 	plan := job.Plan.GetCache()
 	if !plan.GetSeeded() {
@@ -132,7 +133,7 @@ func (c *Core) segmentInvalid(workerID string, report *pecanv1.CacheSegmentInval
 }
 
 // findCacheOrphans tells a worker which files of its directory belong to no cache. Files that a registered worker
-// still writes are left alone. A whole segment that nobody has reported for so long is an orphan.
+// still writes are kept. A complete segment that no worker has reported for so long is an orphan.
 func (c *Core) findCacheOrphans(workerID string, files *pecanv1.CacheFiles) {
 	named := map[string]bool{}
 	for _, key := range c.state.CacheKeys() {
@@ -166,7 +167,7 @@ func cacheBytes(cache *pecanv1.StoredCache) (sum int64) {
 	return sum
 }
 
-// cacheStatus gives what an operator sees of a job's cache.
+// cacheStatus returns what an operator sees of a job's cache.
 func (c *Core) cacheStatus(job *pecanv1.StoredJob) *pecanv1.CacheStatus {
 	key := cacheKey(job)
 	if key == "" {

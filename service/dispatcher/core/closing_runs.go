@@ -57,7 +57,7 @@ func (c *Core) removeClosingRuns(which func(closingRun) bool) {
 	}
 }
 
-// closingRunsOf gives the runs that a stream must wait for.
+// closingRunsOf returns the runs that a stream must wait for.
 func (c *Core) closingRunsOf(job *pecanv1.StoredJob, stream *pecanv1.StoredStream) []closingRun {
 	if !job.Plan.GetWritesFiles() {
 		return nil

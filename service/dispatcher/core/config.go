@@ -41,7 +41,7 @@ type Config struct {
 	WorkerAddresses []string
 }
 
-// DefaultConfig gives the defaults of pecan-dispatcher's flags.
+// DefaultConfig returns the defaults of pecan-dispatcher's flags.
 func DefaultConfig() Config {
 	return Config{
 		Heartbeat: time.Second, SuspectAfter: 3 * time.Second, DeadAfter: 10 * time.Second, ReturnGrace: time.Second,

@@ -115,7 +115,7 @@ func (c *Core) requestRelease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch
 	return false
 }
 
-// assign gives a stream without a consumer to a client, from the index where the last consumer stopped.
+// assign assigns a stream without a consumer to a client, from the index where the last consumer stopped.
 func (c *Core) assign(id *pecanv1.StreamId, stream *pecanv1.StoredStream, clientID string) {
 	c.emit(&pecanv1.Record{Kind: &pecanv1.Record_ConsumerAssigned{ConsumerAssigned: &pecanv1.ConsumerAssigned{
 		Id: id, ClientId: clientID, StartIndex: stream.StartIndex, Assignment: stream.Assignment + 1,

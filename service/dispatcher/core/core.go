@@ -28,9 +28,9 @@ type Core struct {
 	sessions map[SessionID]string
 	// closing has stopped runs that may still write files.
 	closing map[fileKey][]closingRun
-	// usedCaches has the caches that a worker was told to read.
+	// usedCaches has the caches that the dispatcher has let a worker read.
 	usedCaches map[string]bool
-	// idleJobs and idleDatasets have the time since when nobody holds them.
+	// idleJobs and idleDatasets have the time since which a job has no client, or a dataset no job.
 	idleJobs, idleDatasets map[string]time.Duration
 	// orders takes other orders of steps to production.
 	orders *rollout.Rollouts
@@ -45,7 +45,7 @@ type Core struct {
 	out   *Result
 }
 
-// New gives a core over a state. The core owns the state from then on.
+// New returns a core over a state. The core owns the state from then on.
 func New(cfg Config, state *durable.State) *Core {
 	c := &Core{
 		cfg: cfg, state: state,
@@ -58,7 +58,7 @@ func New(cfg Config, state *durable.State) *Core {
 	return c
 }
 
-// State gives the durable state for reading.
+// State returns the durable state for reading.
 func (c *Core) State() *durable.State { return c.state }
 
 // Decide takes one input. The package comment says what the caller must do with the Result.

@@ -113,7 +113,7 @@ func (c *Core) opened(key streamKey, stream *pecanv1.StoredStream) bool {
 	return stream.Worker != nil && (stream.Produced || volatileStream.lease == stream.Lease && volatileStream.started)
 }
 
-// openingTrial gives the one stream of an epoch that is opened now, among those that crashed workers while they
+// openingTrial returns the one stream of an epoch that is opened now, among those that crashed workers while they
 // opened them; nil without one. The others wait, or each worker would die of another stream.
 func (c *Core) openingTrial(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) (first *pecanv1.StoredStream) {
 	for _, stream := range epoch.Streams {
@@ -128,12 +128,12 @@ func (c *Core) openingTrial(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) 
 	return first
 }
 
-// crashLimits gives the limits of the configuration.
+// crashLimits returns the limits of the configuration.
 func (c *Core) crashLimits() crashguard.Limits {
 	return crashguard.Limits{Crashes: c.cfg.MaxCrashes, Deaths: c.cfg.MaxDeaths}
 }
 
-// suspects gives the elements of a stream that may have killed its worker.
+// suspects returns the elements of a stream that may have killed its worker.
 func (c *Core) suspects(key streamKey, stream *pecanv1.StoredStream, crashed bool) (crashguard.Suspects, bool) {
 	volatileStream := c.volatileStream(key)
 	return c.crashLimits().Suspect(stream, crashguard.Run{

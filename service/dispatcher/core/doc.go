@@ -1,21 +1,21 @@
 // Package core is the dispatcher without its environment: a state machine without clock, network, disk or randomness.
 // Nothing depends on the order of a map. Every input brings what it needs from outside.
 //
-// Decide takes an input and the time. It gives a Result: records, effects and a reply. The records are already applied to
+// Decide takes an input and the time. It returns a Result: records, effects and a reply. The records are already applied to
 // the core's own state, so the next decision builds on them. The caller makes them durable, and only then releases the
 // reply and the effects, in the order of decisions. If the process dies before that, the records never existed: nobody has
-// seen their effects. Applying all durable records to an empty state gives the state of the core that made them.
+// seen their effects. Applying all durable records to an empty state yields the state of the core that wrote them.
 //
 // There are two kinds of state. Durable state (package durable) is the sum of the records. Volatile state (volatile.go)
 // is what workers and clients report again after a restart: addresses, heartbeats, loads, progress.
 //
 // The separable subjects are packages of their own: durable (records), schedule (which worker gets which stream),
-// crashguard (does a stream kill workers), jobmetrics (sums of metrics), rollout (orders of steps). What is left is one
-// state machine: each command may end epochs, leases and watches of all others, and all of them share the volatile state.
+// crashguard (does a stream kill workers), jobmetrics (sums of metrics), rollout (orders of steps). The rest is one state
+// machine: each command may end epochs, leases and watches of all other commands, and all share the volatile state.
 // It has more than 15 small files so that each command and record has one obvious place:
 //
 //	input                        file                 records                            effects
-//	Start, Tick                  core.go              DispatcherStarted                  all that time brings
+//	Start, Tick                  core.go              DispatcherStarted                  effects of timeouts
 //	AddDataset                   datasets.go          DatasetAdded, DatasetRemoved       ForgetGraph
 //	CreateJob                    jobs.go              JobCreated, JobJoined, JobLeft,    PlanNeeded is the reply
 //	                                                  JobRemoved, JobFailed
@@ -37,19 +37,20 @@
 //	after every decision         lease_grant.go       LeaseGranted, StreamAdded          Command(Start)
 //	                             consumers.go         ConsumerAssigned
 //
-// The life of a lease reads forward: lease_grant.go, lease_held.go, lease_lost.go, and settle (core.go) grants it again.
-// truncation.go says when a lost lease ends the stream instead. closing_runs.go delays a grant until the files of the
-// last run are closed. waiting.go and status.go answer why nothing moves.
+// The life of a lease, in order: lease_grant.go, lease_held.go, lease_lost.go. Then settle (core.go) grants a new lease.
+// truncation.go decides when a lost lease ends the stream instead. closing_runs.go delays a grant until the files of the
+// last run are closed. waiting.go and status.go report why a stream or job waits.
 //
 // Consumers. A stream of a shared job has one consumer at a time. After ReleaseStream the next consumer starts where the
-// last one stopped. After a consumer's death only what it acknowledged to the worker is known, and that a moment late.
+// last one stopped. After a consumer's death the core knows only the last index that the consumer acknowledged to the
+// worker, and the worker reports that index with a delay.
 // Modes exactly-once and deterministic therefore start the next consumer at the last acknowledged index: elements on
 // their way to the dead trainer come again, and none is missing. At-least-once starts where the dead consumer started.
 // At-most-once continues after everything that may have been sent.
 //
-// Prefetched epochs may never be read. Until AdoptEpoch such an epoch has at most one stream on each worker, in a slot
-// that nothing else has, and the worker produces one element of it. The prefetch mark is durable. So is the number of
-// each assignment of a stream to a consumer: late or repeated calls of an earlier assignment are recognized by it.
+// Prefetched epochs may never be read. Until AdoptEpoch such an epoch has at most one stream on each worker, in a free
+// slot, and the worker produces one element of it. The prefetch flag is durable. The number of each assignment of a
+// stream to a consumer is durable too: by this number the core recognizes late or repeated calls of an older assignment.
 //
 // Not allowed here: time.Now, goroutines, I/O, and any change of durable state other than emit.
 package core

@@ -70,7 +70,7 @@ func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, cl
 	}
 }
 
-// resumeIndex gives where the next consumer starts after a client that left without saying how far it came. The
+// resumeIndex returns the index at which the next consumer starts after a client that left without reporting its position. The
 // package comment has the rules by mode.
 func (c *Core) resumeIndex(job *pecanv1.StoredJob, key streamKey, stream *pecanv1.StoredStream) uint64 {
 	volatileStream := c.volatileStream(key)

@@ -45,7 +45,7 @@ func (c *Core) jobDifference(job *pecanv1.StoredJob, dataset *pecanv1.StoredData
 	return strings.Join(words, ", ")
 }
 
-// enumName gives an enum's value as callers write it.
+// enumName returns an enum's value as callers write it.
 func enumName(value fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }

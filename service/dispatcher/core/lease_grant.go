@@ -37,7 +37,7 @@ func (c *Core) addStreamsOfOffMode() {
 	}
 }
 
-// assignLeases gives waiting streams to workers. Package schedule decides which.
+// assignLeases leases waiting streams to workers. Package schedule decides which.
 func (c *Core) assignLeases() {
 	division := schedule.Division{
 		Jobs: c.state.Jobs(), Positions: len(c.cfg.WorkerAddresses), Starting: c.now < c.cfg.DeadAfter,
@@ -58,7 +58,7 @@ func (c *Core) assignLeases() {
 	division.Run()
 }
 
-// readyStreams gives which waiting streams of an epoch may be leased now.
+// readyStreams returns the waiting streams of an epoch that may be leased now.
 func (c *Core) readyStreams(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) func(*pecanv1.StoredStream) bool {
 	first := c.openingTrial(job, epoch)
 	return func(stream *pecanv1.StoredStream) bool {
@@ -86,7 +86,7 @@ func (c *Core) grantLease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, st
 	c.event("lease granted", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease, "worker", id)
 }
 
-// nextLease gives a number that no lease had, not even one that the store has lost.
+// nextLease returns a number that no lease had, not even one that the store has lost.
 func (c *Core) nextLease() uint64 { return max(c.state.LastLease(), c.leaseFloor) + 1 }
 
 func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) *pecanv1.WorkerCommand {
@@ -113,7 +113,7 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	return &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Start{Start: start}}
 }
 
-// planOf gives the plan of a stream for all its runs: the job's plan, in the order of its epoch if the stream has
+// planOf returns the plan of a stream for all its runs: the job's plan, in the order of its epoch if the stream has
 // that order.
 func (c *Core) planOf(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream uint32) *pecanv1.Plan {
 	if !durable.HasOrder(epoch, stream) {

@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/schedule"
 )
 
-// dropUnneededLeases stops the streams that nobody waits for.
+// dropUnneededLeases stops the streams that no consumer waits for.
 func (c *Core) dropUnneededLeases() {
 	c.eachStream(func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) {
 		key := streamKey{job.JobId, epoch.Epoch, stream.Stream}

@@ -91,7 +91,7 @@ func (c *Core) checkListed(id, tcp string) error {
 	return nil
 }
 
-// listPosition gives the position of an address in the configured list, -1 without one. Exact entries come first.
+// listPosition returns the position of an address in the configured list, -1 without one. Exact entries come first.
 func (c *Core) listPosition(tcp string) int {
 	if i := slices.Index(c.cfg.WorkerAddresses, tcp); i >= 0 {
 		return i

@@ -43,7 +43,7 @@ func (h rolloutHost) Log(warn bool, text string, args ...any) {
 	h.c.effect(Event{Text: text, Args: args, Warn: warn})
 }
 
-// Explain gives the order in which the steps of a job run, and why. name is the job's id or name.
+// Explain returns the order in which the steps of a job run, and why. name is the job's id or name.
 func (c *Core) Explain(name string) (*rollout.Explained, error) { return c.orders.Explain(name) }
 
 // OrderToFind asks for the order of a position; nil if the core knows it.

@@ -10,7 +10,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// Status gives what an operator sees at the time now. The caller adds its version, work directory and uptime.
+// Status returns what an operator sees at the time now. The caller adds its version, work directory and uptime.
 func (c *Core) Status(now time.Duration) *pecanv1.StatusResponse {
 	c.advance(now)
 	status := &pecanv1.StatusResponse{ClusterId: c.state.ClusterID(), Clients: int32(c.state.Clients())}

@@ -29,7 +29,7 @@ func (c *Core) truncates(key streamKey, stream *pecanv1.StoredStream) bool {
 	return cutsOff
 }
 
-// producedCount gives how many elements of a stream were produced under its newest lease, as far as is known.
+// producedCount returns how many elements of a stream were produced under its newest lease, as far as is known.
 func (c *Core) producedCount(key streamKey, stream *pecanv1.StoredStream) uint64 {
 	switch volatileStream := c.volatileStream(key); {
 	case stream.Produced:

@@ -38,7 +38,7 @@ type passState struct {
 // dispatcher is back, in the worst case over a connection that died silently.
 const reconnectTime = 20 * time.Second
 
-// maxSilence gives how long the client may be silent.
+// maxSilence returns how long the client may be silent.
 func (c *clientState) maxSilence(timeout time.Duration) time.Duration {
 	if c.timeoutUnconfirmed {
 		return max(timeout, reconnectTime)
@@ -139,7 +139,7 @@ type streamState struct {
 	remainders *pecanv1.StartStream
 }
 
-// volatileStream gives the volatile state of a stream. It creates the state when it is first needed.
+// volatileStream returns the volatile state of a stream. It creates the state when it is first needed.
 func (c *Core) volatileStream(key streamKey) *streamState {
 	s, ok := c.streams[key]
 	if !ok {
@@ -149,7 +149,7 @@ func (c *Core) volatileStream(key streamKey) *streamState {
 	return s
 }
 
-// volatileStreamNow gives the volatile state of a stream under its newest lease.
+// volatileStreamNow returns the volatile state of a stream under its newest lease.
 func (c *Core) volatileStreamNow(key streamKey, stream *pecanv1.StoredStream) *streamState {
 	volatileStream := c.volatileStream(key)
 	if volatileStream.lease != stream.Lease {

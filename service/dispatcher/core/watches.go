@@ -79,7 +79,7 @@ func (c *Core) pushUpdates() {
 	}
 }
 
-// snapshot gives what a client must know of its pass.
+// snapshot returns what a client must know of its pass.
 func (c *Core) snapshot(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string, busy func() int) *pecanv1.EpochUpdate {
 	final := schedule.Final(job, epoch)
 	update := &pecanv1.EpochUpdate{TotalStreams: uint32(len(epoch.Streams)), StreamsFinal: final, NoMoreStreams: final, Error: epoch.Error}

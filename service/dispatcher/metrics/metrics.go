@@ -30,15 +30,15 @@ type Metrics struct {
 
 // Source is the dispatcher as its metrics see it.
 type Source interface {
-	// StatusNow gives what an operator sees.
+	// StatusNow returns what an operator sees.
 	StatusNow() *pecanv1.StatusResponse
-	// StoreMetrics gives the size of the store.
+	// StoreMetrics returns the size of the store.
 	StoreMetrics() store.Metrics
 	// DiskFull reports whether the disk has no room for records.
 	DiskFull() bool
 }
 
-// New gives the metrics of a dispatcher.
+// New returns the metrics of a dispatcher.
 func New(source Source) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})

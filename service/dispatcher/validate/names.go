@@ -38,7 +38,7 @@ func NewChecker() *Checker {
 	return &Checker{regexp.MustCompile(jobNameForm), regexp.MustCompile(datasetIDForm), regexp.MustCompile(idForm)}
 }
 
-// JobName gives a job name in lower case.
+// JobName returns a job name in lower case.
 func (c *Checker) JobName(name string) (string, error) {
 	folded := strings.ToLower(name)
 	if name == "" || c.jobName.MatchString(folded) {
@@ -74,7 +74,7 @@ func (c *Checker) Stream(id *pecanv1.StreamId) error {
 	return c.Required("job_id", id.JobId)
 }
 
-// First gives the first error.
+// First returns the first error.
 func First(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {

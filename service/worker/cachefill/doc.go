@@ -1,7 +1,7 @@
 // Package cachefill writes and reads the cache segments of a stream at a cached step (docs/formats/cache.md).
 //
 // A Source is the tf.data source of the graph above a cached step. It reads the stream's segment if there is one. Else it
-// runs the graph below the step and writes a segment. Whatever happens to files, it gives the elements of the graph below,
+// runs the graph below the step and writes a segment. If a file fails, it still yields the elements of the graph below,
 // each once. A Directory is the worker's side of all caches: segments that are written, acknowledged by the dispatcher,
 // or removed because no cache needs them.
 //

@@ -26,7 +26,7 @@ const mostSkipped = 4096
 
 // Source is the source of the graph above a cached step. It reads the stream's segment if there is one.
 // Otherwise it runs the upstream graph and writes a segment, as far as it can. Whatever happens to files, it
-// gives the elements of the upstream graph, each once. TensorFlow calls Pull from threads of its own, one at a
+// yields the elements of the upstream graph, each once. TensorFlow calls Pull from threads of its own, one at a
 // time.
 type Source struct {
 	Directory *Directory

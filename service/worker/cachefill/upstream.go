@@ -18,7 +18,7 @@ const (
 	packLinger = 500 * time.Microsecond
 )
 
-// upstream gives the elements of the graph below a cached step: one by one, or many in a pack.
+// upstream yields the elements of the graph below a cached step: one by one, or many in a pack.
 type upstream struct {
 	it     *tf.Iterator
 	packed bool

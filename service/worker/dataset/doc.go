@@ -1,8 +1,8 @@
-// Package dataset gives the graphs of streams on a worker: it fetches a dataset once, keeps it parsed, and instantiates
+// Package dataset provides the graphs of streams on a worker: it fetches a dataset once, keeps it parsed, and instantiates
 // the graph of each stream with package graph.
 //
 // Files: store.go keeps parsed datasets and the orders of their steps; wire.go reads single facts of a serialised graph
-// without decoding all of it, because constants can make a graph large; files.go gives the size and time of files that a
+// without decoding all of it, because constants can make a graph large; files.go reads the size and time of files that a
 // graph names; tables.go frees lookup tables and variables that streams share by name.
 //
 // Planner is the interface between this package and those that run graphs. The package does not run streams: only

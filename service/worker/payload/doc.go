@@ -2,7 +2,7 @@
 //
 // A Body holds the elements of one frame. There are three: Single is one element, sent from TensorFlow's own memory;
 // Columns are elements of one fixed shape, laid out by component; Packed are small elements of any shape, one after the
-// other. Frame gives the pieces of a frame without copying them; they are valid until Release.
+// other. Frame returns the parts of a frame without copying them; they are valid until Release.
 //
 // Files: payload.go has Body, Parts and the Builder that aligns components; single.go, columns.go and packed.go have the
 // bodies; pool.go reuses buffers outside of Go's heap; decode.go makes tensors of a payload.

@@ -12,8 +12,8 @@
 // workers; writers.go orders runs that write the same files; sampling.go, load.go and report.go say how streams stand;
 // failures.go words errors. These files stay one package, because all of them work on one run's state.
 //
-// Locks: a stream's lock is taken before its window's. openings.lock is held for reading by each opening, and for
-// writing by an opening after a worker's death. exclusive (crash guard) is taken before openings.lock. Fields of run
+// Locks: a stream's lock is taken before its window's. Each opening holds openings.lock for reading. An
+// opening after a worker's death holds it for writing. exclusive (crash guard) is taken before openings.lock. Fields of run
 // that follow "goroutine of main" belong to that goroutine alone.
 //
 // On a crash nothing is saved here. The dispatcher leases the stream again, and the next run begins at the index that

@@ -93,7 +93,7 @@ const exclusivePoll = 5 * time.Millisecond
 
 // openExclusively waits until no suspicious element is produced and no graph is opened, and keeps both locks. It
 // returns false if the context ended. It polls the second lock instead of queueing for it: all later openings
-// would wait behind it, forever if the current one hangs.
+// would wait for it, forever if the current one hangs.
 func (w *Streams) openExclusively(ctx context.Context) bool {
 	for w.exclusive.lock(ctx) {
 		if w.openings.lock.TryLock() {

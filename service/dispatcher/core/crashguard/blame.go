@@ -38,7 +38,7 @@ type Worker struct {
 	Crash string
 }
 
-// Blame gives the elements of a stream that kill workers, in words, and the error of its job. name names the stream.
+// Blame returns the elements of a stream that kill workers, in words, and the error of its job. name names the stream.
 func (l Limits) Blame(name string, stream *pecanv1.StoredStream, mark *pecanv1.MarkElementsRequest, worker Worker) (elements string, err *reason.Error) {
 	elements = fmt.Sprintf("element %d", stream.Progress)
 	if stream.SuspectBelow > stream.Progress+1 {
@@ -59,7 +59,7 @@ func (l Limits) Blame(name string, stream *pecanv1.StoredStream, mark *pecanv1.M
 		name, files, deaths, elements, last, worker.Address.GetWorkerId(), worker.Address.GetTcp(), advice)
 }
 
-// BlameOpening gives the error of a job whose stream kills the workers that open it. name names the stream.
+// BlameOpening returns the error of a job whose stream kills the workers that open it. name names the stream.
 func BlameOpening(name string, stream *pecanv1.StoredStream, worker Worker) *reason.Error {
 	return reason.New(reason.ElementPoison, "%s: %d workers died in a row while they opened it (the last one: %s of %s at %s). "+
 		"Fix the step that ends the process when its iterator is created; the workers' logs have details",

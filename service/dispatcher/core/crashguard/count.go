@@ -16,7 +16,7 @@ func Further(stream *pecanv1.StoredStream, lost *pecanv1.LeaseLost) bool {
 	return lost.Progress >= stream.SuspectBelow
 }
 
-// Count gives the deaths in a row at one element, this one included, and how many of them were crashes.
+// Count returns the deaths in a row at one element, this one included, and how many of them were crashes.
 func Count(stream *pecanv1.StoredStream, lost *pecanv1.LeaseLost) (deaths, crashes uint32) {
 	if !Further(stream, lost) {
 		deaths, crashes = stream.Deaths, stream.Crashes

@@ -3,12 +3,13 @@
 // A worker that dies may have been killed by an element, or by anything else. The guard narrows the cause down in steps:
 //
 //  1. After the first death, the next worker marks the elements that it is about to compute (MarkElements).
-//  2. The mark of the second death gives a range. In that range the third worker marks one element at a time, and computes
+//  2. The mark at the second death is a range. In that range the third worker marks one element at a time, and computes
 //     no guarded element of another stream meanwhile.
-//  3. The third death in the range is the element's doing if native code ended all three processes. A worker whose code
-//     aborts reports that (ReportCrash). A worker that is killed from outside cannot, so such deaths need more repeats.
+//  3. After the third death in the range, the element is the cause if native code ended all three processes. A worker
+//     whose code aborts reports that (ReportCrash). A worker that is killed from outside cannot report anything, so such
+//     deaths must repeat more often.
 //
-// A stream that waits, or that came further each time, is not blamed. Steps that read ahead compute elements beyond the
+// A stream that waits, or that progressed further each time, is not blamed. Steps that read ahead compute elements beyond the
 // mark, also while the stream waits. After two crashes the stream therefore runs serially: without read-ahead. Design note
 // 0009 has the argument.
 //

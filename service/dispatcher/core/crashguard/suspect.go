@@ -5,7 +5,7 @@ import pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 // readAhead is how many elements after a mark may be in flight in steps that read ahead.
 const readAhead = 1024
 
-// Of gives the guard under which the next worker runs a stream; nil if no worker died of the stream.
+// Of returns the guard under which the next worker runs a stream; nil if no worker died of the stream.
 func Of(stream *pecanv1.StoredStream) *pecanv1.CrashGuard {
 	if stream.Deaths == 0 {
 		return nil
@@ -38,7 +38,7 @@ type Suspects struct {
 	InFlight uint64
 }
 
-// Suspect gives the elements of a stream that may have killed its worker; false if the stream did not. A worker under
+// Suspect returns the elements of a stream that may have killed its worker; false if the stream did not. A worker under
 // guard died of an element that it had marked, of one in flight after the mark, or of nothing in this stream.
 func (l Limits) Suspect(stream *pecanv1.StoredStream, run Run) (Suspects, bool) {
 	mark, inFlight := run.Mark, uint64(0)

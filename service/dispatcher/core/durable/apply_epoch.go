@@ -162,7 +162,7 @@ func (s *State) applyEpochJoined(r *pecanv1.EpochJoined) error {
 	return nil
 }
 
-// onlyConsumer gives the reader of all streams of a private job's epoch; empty for a shared job.
+// onlyConsumer returns the reader of all streams of a private job's epoch; empty for a shared job.
 func onlyConsumer(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) string {
 	if Private(job) && len(epoch.Passes) > 0 {
 		return epoch.Passes[0].ClientId

@@ -33,7 +33,7 @@ func KeyOf(decided *pecanv1.StoredOrder) OrderKey {
 	return OrderKey{decided.GetFingerprint(), decided.GetPolicy(), decided.GetTolerance(), decided.GetPlanHash()}
 }
 
-// OrderKey gives the key of a decision for a job, or why the job has none.
+// OrderKey returns the key of a decision for a job, or why the job has none.
 func (s *State) OrderKey(job *pecanv1.StoredJob) (key OrderKey, off string) {
 	options, dataset := job.Options, s.datasets[job.DatasetId]
 	key = OrderKey{dataset.GetFingerprint(), options.GetOrder(), options.GetOrderTolerance(), job.Plan.GetHash()}
@@ -51,7 +51,7 @@ func (s *State) OrderKey(job *pecanv1.StoredJob) (key OrderKey, off string) {
 	return key, ""
 }
 
-// DecisionFor gives the decision on the order of a job's steps; nil without one.
+// DecisionFor returns the decision on the order of a job's steps; nil without one.
 func (s *State) DecisionFor(job *pecanv1.StoredJob) *pecanv1.StoredOrder {
 	key, off := s.OrderKey(job)
 	if off != "" {
@@ -60,7 +60,7 @@ func (s *State) DecisionFor(job *pecanv1.StoredJob) *pecanv1.StoredOrder {
 	return s.orders[key]
 }
 
-// OrderFor gives the order of epochs that a job opens now, or of some of their streams; nil for the registered
+// OrderFor returns the order of epochs that a job opens now, or of some of their streams; nil for the registered
 // order.
 func (s *State) OrderFor(job *pecanv1.StoredJob) []string {
 	decided := s.DecisionFor(job)
@@ -166,7 +166,7 @@ func (s *State) applyProfileKept(profile *pecanv1.StoredProfile) error {
 	return nil
 }
 
-// listOrders gives the decisions in the order of their keys.
+// listOrders returns the decisions in the order of their keys.
 func (s *State) listOrders() []*pecanv1.StoredOrder {
 	var list []*pecanv1.StoredOrder
 	for _, decided := range s.orders {

@@ -9,44 +9,44 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-// Applied gives the number of records so far.
+// Applied returns the number of records so far.
 func (s *State) Applied() uint64 { return s.applied }
 
-// ClusterID gives the name of the cluster; empty before the first record.
+// ClusterID returns the name of the cluster; empty before the first record.
 func (s *State) ClusterID() string { return s.clusterID }
 
 // Incarnation counts the processes that opened the store.
 func (s *State) Incarnation() uint64 { return s.incarnation }
 
-// LastLease gives the number of the newest lease.
+// LastLease returns the number of the newest lease.
 func (s *State) LastLease() uint64 { return s.lastLease }
 
-// Jobs gives the jobs in the order in which they were created. The caller must change neither the slice nor the
+// Jobs returns the jobs in the order in which they were created. The caller must change neither the slice nor the
 // jobs.
 func (s *State) Jobs() []*pecanv1.StoredJob { return s.ordered }
 
-// Job gives a job by its id, or nil.
+// Job returns a job by its id, or nil.
 func (s *State) Job(id string) *pecanv1.StoredJob { return s.jobs[id] }
 
-// JobNamed gives the job that has a name, or nil.
+// JobNamed returns the job that has a name, or nil.
 func (s *State) JobNamed(name string) *pecanv1.StoredJob { return s.jobs[s.named[name]] }
 
-// Client gives a client by its id, or nil.
+// Client returns a client by its id, or nil.
 func (s *State) Client(id string) *pecanv1.StoredClient { return s.clients[id] }
 
-// Clients gives the number of clients.
+// Clients returns the number of clients.
 func (s *State) Clients() int { return len(s.clients) }
 
-// ClientIDs gives the ids of all clients in ascending order.
+// ClientIDs returns the ids of all clients in ascending order.
 func (s *State) ClientIDs() []string { return slices.Sorted(maps.Keys(s.clients)) }
 
-// Dataset gives a registered dataset, or nil. The caller must not change it.
+// Dataset returns a registered dataset, or nil. The caller must not change it.
 func (s *State) Dataset(id string) *pecanv1.StoredDataset { return s.datasets[id] }
 
-// Datasets gives the number of registered datasets.
+// Datasets returns the number of registered datasets.
 func (s *State) Datasets() int { return len(s.datasets) }
 
-// DatasetIDs gives the ids of all registered datasets in ascending order.
+// DatasetIDs returns the ids of all registered datasets in ascending order.
 func (s *State) DatasetIDs() []string { return slices.Sorted(maps.Keys(s.datasets)) }
 
 // UsesGraph reports whether a registered dataset has the graph with this fingerprint.
@@ -59,19 +59,19 @@ func (s *State) UsesGraph(fingerprint string) bool {
 	return false
 }
 
-// Cache gives the record of a cache by its key, or nil.
+// Cache returns the record of a cache by its key, or nil.
 func (s *State) Cache(key string) *pecanv1.StoredCache { return s.caches[key] }
 
-// Caches gives the number of recorded caches.
+// Caches returns the number of recorded caches.
 func (s *State) Caches() int { return len(s.caches) }
 
-// CacheKeys gives the keys of all recorded caches in ascending order.
+// CacheKeys returns the keys of all recorded caches in ascending order.
 func (s *State) CacheKeys() []string { return slices.Sorted(maps.Keys(s.caches)) }
 
-// Decision gives the decision on an order by its key, or nil.
+// Decision returns the decision on an order by its key, or nil.
 func (s *State) Decision(key OrderKey) *pecanv1.StoredOrder { return s.orders[key] }
 
-// Profile gives the costs of the steps of a graph by its fingerprint, or nil.
+// Profile returns the costs of the steps of a graph by its fingerprint, or nil.
 func (s *State) Profile(fingerprint string) *pecanv1.StoredProfile { return s.profiles[fingerprint] }
 
 func (s *State) job(id string) (*pecanv1.StoredJob, error) {
@@ -111,7 +111,7 @@ func FindEpoch(job *pecanv1.StoredJob, number uint64) *pecanv1.StoredEpoch {
 	return job.Epochs[i]
 }
 
-// FindClosed gives one of the newest closed epochs, or nil.
+// FindClosed returns one of the newest closed epochs, or nil.
 func FindClosed(job *pecanv1.StoredJob, number uint64) *pecanv1.ClosedEpoch {
 	i, ok := slices.BinarySearchFunc(job.Closed, number, func(e *pecanv1.ClosedEpoch, n uint64) int { return cmp.Compare(e.Epoch, n) })
 	if !ok {

@@ -43,7 +43,7 @@ type State struct {
 	named   map[string]string
 }
 
-// NewState gives the state before any record.
+// NewState returns the state before any record.
 func NewState() *State {
 	return &State{
 		datasets: map[string]*pecanv1.StoredDataset{}, clients: map[string]*pecanv1.StoredClient{},
@@ -52,7 +52,7 @@ func NewState() *State {
 	}
 }
 
-// Restore gives the state of a snapshot.
+// Restore returns the state of a snapshot.
 func Restore(data []byte) (*State, error) {
 	snapshot := &pecanv1.Snapshot{}
 	if err := proto.Unmarshal(data, snapshot); err != nil {
@@ -91,7 +91,7 @@ func Restore(data []byte) (*State, error) {
 	return s, nil
 }
 
-// Snapshot gives the whole state; equal states have equal snapshots. It shares memory with the state.
+// Snapshot returns the whole state; equal states have equal snapshots. It shares memory with the state.
 func (s *State) Snapshot() *pecanv1.Snapshot {
 	snapshot := &pecanv1.Snapshot{
 		Applied: s.applied, ClusterId: s.clusterID, Incarnation: s.incarnation, LastLease: s.lastLease,
@@ -115,7 +115,7 @@ func (s *State) Snapshot() *pecanv1.Snapshot {
 	return snapshot
 }
 
-// Marshal gives the snapshot in bytes: equal states have equal bytes.
+// Marshal returns the snapshot in bytes: equal states have equal bytes.
 func (s *State) Marshal() ([]byte, error) {
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(s.Snapshot())
 	if err != nil {
@@ -124,7 +124,7 @@ func (s *State) Marshal() ([]byte, error) {
 	return data, nil
 }
 
-// Hash gives the SHA-256 of the state.
+// Hash returns the SHA-256 of the state.
 func (s *State) Hash() string {
 	data, err := s.Marshal()
 	if err != nil {

@@ -34,7 +34,7 @@ func (p Profile) Add(nodes []*pecanv1.NodeMetrics) {
 	}
 }
 
-// List gives the metrics in the order of node names.
+// List returns the metrics in the order of node names.
 func (p Profile) List() []*pecanv1.NodeMetrics {
 	var nodes []*pecanv1.NodeMetrics
 	for _, name := range slices.Sorted(maps.Keys(p)) {

@@ -25,7 +25,7 @@ type report struct {
 	merged bool
 }
 
-// NewReports gives Reports without any report.
+// NewReports returns Reports without any report.
 func NewReports() *Reports {
 	return &Reports{newest: map[string]*report{}, past: newTotals()}
 }

@@ -32,7 +32,7 @@ func (t *Totals) addTotals(other *Totals) {
 	t.OrderedFailed += other.OrderedFailed
 }
 
-// Registered gives the metrics of streams that run in the registered order.
+// Registered returns the metrics of streams that run in the registered order.
 func (t *Totals) Registered() []*pecanv1.NodeMetrics {
 	sum := Profile{}
 	sum.Add(t.Nodes.List())

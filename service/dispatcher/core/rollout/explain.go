@@ -62,7 +62,7 @@ func (r *Rollouts) Explain(name string) (*Explained, error) {
 	return e, nil
 }
 
-// status gives the stage of a job's rollout, and its reason.
+// status returns the stage of a job's rollout, and its reason.
 func (r *Rollouts) status(job *pecanv1.StoredJob) (state, why string) {
 	key, off := r.state.OrderKey(job)
 	if off != "" {
@@ -108,7 +108,7 @@ func otherEpochs(job *pecanv1.StoredJob, decided *pecanv1.StoredOrder) string {
 	return ""
 }
 
-// Status gives the stage of a job's rollout for an operator; nil if nobody asked for another order.
+// Status returns the stage of a job's rollout for an operator; nil if nobody asked for another order.
 func (r *Rollouts) Status(job *pecanv1.StoredJob) *pecanv1.OrderStatus {
 	switch job.Options.GetOrder() {
 	case pecanv1.Order_ORDER_UNSPECIFIED, pecanv1.Order_ORDER_OFF:

@@ -28,7 +28,7 @@ func (r *Rollouts) measure(u *undecidedOrder, o *rollout) {
 	r.host.Plan(PlanRequest{Number: o.planNumber, Fingerprint: u.key.Fingerprint, Plan: u.jobs[0].Plan, Options: optionsFor(u), Nodes: nodes})
 }
 
-// optionsFor gives the options of a decision's jobs with the effective tolerance.
+// optionsFor returns the options of a decision's jobs with the effective tolerance.
 func optionsFor(u *undecidedOrder) *pecanv1.JobOptions {
 	options := proto.Clone(u.jobs[0].Options).(*pecanv1.JobOptions)
 	options.OrderTolerance = u.key.Tolerance
@@ -47,7 +47,7 @@ func (r *Rollouts) measured(jobs []*pecanv1.StoredJob) []*pecanv1.NodeMetrics {
 	})
 }
 
-// busiest gives the elements of the most expensive node, and the CPU seconds of all nodes.
+// busiest returns the elements of the most expensive node, and the CPU seconds of all nodes.
 func busiest(nodes []*pecanv1.NodeMetrics) (elements uint64, cpu float64) {
 	most := 0.0
 	for _, node := range nodes {

@@ -25,7 +25,7 @@ type pilot struct {
 	waitsFor string
 }
 
-// BeginPilot gives the streams of a new epoch that have its order; nil if all have. An order that only a position
+// BeginPilot returns the streams of a new epoch that have its order; nil if all have. An order that only a position
 // names is no pilot.
 func (r *Rollouts) BeginPilot(job *pecanv1.StoredJob, number uint64, position *pecanv1.Position, order []string) (streams []uint32) {
 	if len(order) == 0 || !slices.Equal(order, r.state.OrderFor(job)) {
@@ -61,7 +61,7 @@ func (p *pilot) comparableInEpoch(job *pecanv1.StoredJob, decided *pecanv1.Store
 	return job.Plan.GetNumStreams() > 1 && (decided.ByStream || !job.Plan.HasClosing()) && job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC
 }
 
-// firstStream gives the stream that is leased first, so that the others run at the same time for as long as
+// firstStream returns the stream that is leased first, so that the others run at the same time for as long as
 // possible; nil if all have ended.
 func firstStream(job *pecanv1.StoredJob, position *pecanv1.Position) []uint32 {
 	for stream := range uint32(job.Plan.GetNumStreams()) {

@@ -50,7 +50,7 @@ func (r *Rollouts) Planned(in Planned) {
 	}
 }
 
-// tops gives the steps of both orders above which nothing differs; empty if the plan does not list the steps.
+// tops returns the steps of both orders above which nothing differs; empty if the plan does not list the steps.
 func (in *Planned) tops() (registered, ordered string) {
 	for i, step := range slices.Backward(in.Steps) {
 		if len(in.Steps) == len(in.Order) && step.GetNode() != in.Order[i] {
@@ -60,7 +60,7 @@ func (in *Planned) tops() (registered, ordered string) {
 	return "", ""
 }
 
-// produced gives the elements of a step and the CPU of the steps above it. If a step has no metrics, the highest
+// produced returns the elements of a step and the CPU of the steps above it. If a step has no metrics, the highest
 // one below it counts. "" is the highest step.
 func (in *Planned) produced(step string, nodes []*pecanv1.NodeMetrics) (elements uint64, above float64) {
 	reached := step == ""
@@ -78,7 +78,7 @@ func (in *Planned) produced(step string, nodes []*pecanv1.NodeMetrics) (elements
 	return 0, above
 }
 
-// gain gives the share of CPU that a planned order saves.
+// gain returns the share of CPU that a planned order saves.
 func (in *Planned) gain() float64 {
 	if !(in.PredictedBefore > 0 && in.PredictedAfter >= 0) {
 		return 0
@@ -86,7 +86,7 @@ func (in *Planned) gain() float64 {
 	return 1 - in.PredictedAfter/in.PredictedBefore
 }
 
-// registered gives the registered order of the steps; nil if the plan does not list all of them.
+// registered returns the registered order of the steps; nil if the plan does not list all of them.
 func (in *Planned) registered() (names []string) {
 	for _, step := range in.Steps {
 		names = append(names, step.GetNode())
@@ -97,7 +97,7 @@ func (in *Planned) registered() (names []string) {
 	return names
 }
 
-// covers gives the steps from the lowest that moves to the highest, in the registered order; all if that is
+// covers returns the steps from the lowest that moves to the highest, in the registered order; all if that is
 // unknown.
 func (in *Planned) covers() []string {
 	registered := in.registered()

@@ -12,7 +12,7 @@ import (
 // order, and the epoch opened there has it, whatever was decided meanwhile. The core reads no graphs, so the
 // caller finds an order that was not decided here, and checks it against the graph.
 
-// PositionOrder gives what positions in an epoch say of its order; nil if there is only one order, or it does not
+// PositionOrder returns the order that positions in an epoch record; nil if there is only one order, or it does not
 // matter.
 func (r *Rollouts) PositionOrder(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch) *pecanv1.EpochOrder {
 	if job.Options.GetMode() != pecanv1.Mode_MODE_DETERMINISTIC || epoch == nil {
@@ -46,7 +46,7 @@ func (r *Rollouts) OrderToFind(req *pecanv1.OpenEpochRequest) *OrderToFind {
 	return &OrderToFind{Fingerprint: key.Fingerprint, Plan: job.Plan, Options: job.Options, Order: named}
 }
 
-// OrderAt gives the order of a new epoch: the decided one, except where a trainer of mode deterministic resumes
+// OrderAt returns the order of a new epoch: the decided one, except where a trainer of mode deterministic resumes
 // an epoch. If the position does not name an order, that epoch had the registered one.
 func (r *Rollouts) OrderAt(job *pecanv1.StoredJob, position *pecanv1.Position, found []string) ([]string, error) {
 	decided := r.state.OrderFor(job)

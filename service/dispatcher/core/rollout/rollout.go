@@ -39,7 +39,7 @@ type Host interface {
 	Metrics(jobID string) *jobmetrics.Totals
 	// Plan asks the caller for a plan. The answer is Planned.
 	Plan(asked PlanRequest)
-	// Worker gives the session of a worker, and whether the worker can try an order now.
+	// Worker returns the session of a worker, and whether the worker can try an order now.
 	Worker(workerID string) (session uint64, free bool)
 	// Try has a worker try an order.
 	Try(workerID string, command *pecanv1.TryOrder)
@@ -58,7 +58,7 @@ type Rollouts struct {
 	pilots map[durable.OrderKey]*pilot
 }
 
-// NewRollouts gives the rollouts over a state.
+// NewRollouts returns the rollouts over a state.
 func NewRollouts(host Host, state *durable.State) *Rollouts {
 	return &Rollouts{host: host, state: state, open: map[durable.OrderKey]*rollout{}, pilots: map[durable.OrderKey]*pilot{}}
 }

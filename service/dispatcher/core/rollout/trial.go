@@ -33,7 +33,7 @@ func (r *Rollouts) startTrial(u *undecidedOrder, o *rollout) {
 	r.host.Log(false, "trial of an order started", "dataset", u.key.Fingerprint, "worker", id, "trial", o.trial.id, "cpu_s", budget)
 }
 
-// trialBudget gives the CPU seconds that a trial may cost, and its minimum. The budget is a share of an epoch,
+// trialBudget returns the CPU seconds that a trial may cost, and its minimum. The budget is a share of an epoch,
 // computed from the cost and number of elements. If they are unknown, or more was spent already, it is a share of
 // what was spent.
 func (r *Rollouts) trialBudget(u *undecidedOrder, o *rollout) (budget, least float64) {

@@ -29,7 +29,7 @@ type Division struct {
 	// Positions is the length of the configured list of workers. Starting means that absent workers of the list may still come.
 	Positions int
 	Starting  bool
-	// Ready gives which waiting streams of an epoch may be leased now.
+	// Ready returns the waiting streams of an epoch that may be leased now.
 	Ready func(*pecanv1.StoredJob, *pecanv1.StoredEpoch) func(*pecanv1.StoredStream) bool
 	// Avoid names the workers that failed a stream, or that its client could not reach.
 	Avoid func(*pecanv1.StoredJob, *pecanv1.StoredEpoch, *pecanv1.StoredStream) []string
@@ -37,7 +37,7 @@ type Division struct {
 	Grant func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream, workerID string)
 }
 
-// Run gives waiting streams to workers. First come those that must run whatever the load: all streams of epochs
+// Run leases waiting streams to workers. First come those that must run under any load: all streams of epochs
 // that need all open, and one stream of every epoch that has none. Otherwise a trainer with a paused iterator
 // could hold all slots, and block the iterator that it waits for.
 //

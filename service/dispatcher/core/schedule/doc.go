@@ -1,8 +1,8 @@
 // Package schedule divides the workers among streams that wait for one.
 //
-// Division.Run first leases what must run whatever the load: all streams of epochs that need all of them open, and one
-// stream of every epoch that has none. It then shares the free slots: the epoch with the fewest running streams comes
-// next. Prefetched epochs come last and take only slots that nothing else has.
+// Division.Run first leases the streams that must run under any load: all streams of epochs that need all of them open,
+// and one stream of every epoch that has none. It then shares the free slots: the epoch with the fewest running streams
+// comes next. Prefetched epochs come last and take only slots that no other stream can use.
 //
 // Files: division.go holds the two rounds, demand.go counts loads and orders the epochs, pick.go chooses the worker for
 // a stream, need.go says which streams need a worker at all.

@@ -72,7 +72,7 @@ func streamsOn(epoch *pecanv1.StoredEpoch, workerID string) int {
 	return n
 }
 
-// pickByPosition gives stream i of a statically sharded job to the worker at position i of the configured list.
+// pickByPosition assigns stream i of a statically sharded job to the worker at position i of the configured list.
 // While the service starts it waits for that worker. Later any worker may take the stream.
 func (d *Division) pickByPosition(pass *round, w *demand, stream *pecanv1.StoredStream, needRoom bool) (id string, decided bool) {
 	if d.Positions == 0 || !Static(w.job) || durable.IsClosing(w.job, stream) {
