@@ -20,7 +20,7 @@ def cache() -> Callable[[tf.data.Dataset], tf.data.Dataset]:
 
     Workers need a cache directory (`pecan-worker --cache-dir`; the private cluster of a trainer has one), and
     `distribute()` must follow this step. Otherwise the step passes elements on unchanged. The reasons in the plan of a
-    job (`pecanctl status`) tell when the step does nothing, and why.
+    job (`pecanctl status`) say if the step has no effect, and why.
 
     Returns:
         A function for `tf.data.Dataset.apply`.

@@ -11,7 +11,7 @@ from pecan._src.servers import programs, scratch
 from pecan._src.servers.config import DispatcherConfig, WorkerConfig
 from pecan._src.servers.process import Process
 
-# How long a program may take to serve. A worker loads TensorFlow first.
+# Seconds until a program must serve. A worker loads TensorFlow first.
 _START_S = 60.0
 
 
@@ -162,7 +162,7 @@ class LocalCluster:
         self._config = worker
         self.workers: list[WorkerServer] = []
         self.dispatcher = DispatchServer(dispatcher)
-        self._caches = None if worker is not None and worker.cache_dir is not None else scratch.directory()
+        self._cache_dir = None if worker is not None and worker.cache_dir is not None else scratch.directory()
         try:
             if workers != 0:
                 self.add_workers(workers)
@@ -187,16 +187,16 @@ class LocalCluster:
         checks.positive("number", number)
         config = self._config or WorkerConfig(self.target)
         config = dataclasses.replace(config, dispatcher_address=self.target)
-        if self._caches is not None:
-            room = config.cache_bytes or scratch.budget(self._caches)
-            config = dataclasses.replace(config, cache_dir=self._caches, cache_bytes=room)
-        fresh = [WorkerServer(config, start=False) for _ in range(number)]
-        for server in fresh:
+        if self._cache_dir is not None:
+            size = config.cache_bytes or scratch.budget(self._cache_dir)
+            config = dataclasses.replace(config, cache_dir=self._cache_dir, cache_bytes=size)
+        servers = [WorkerServer(config, start=False) for _ in range(number)]
+        for server in servers:
             server._process = Process(server._program, server._arguments)
-        self.workers += fresh
-        for server in fresh:
+        self.workers += servers
+        for server in servers:
             server.start()
-        return fresh
+        return servers
 
     def stop(self) -> None:
         """Stops all servers. Datasets that read from the cluster fail afterwards. Idempotent."""
@@ -210,8 +210,8 @@ class LocalCluster:
         for server in self.workers:
             server.stop()
         self.dispatcher.stop()
-        if self._caches is not None:
-            scratch.remove(self._caches)
+        if self._cache_dir is not None:
+            scratch.remove(self._cache_dir)
 
     def __enter__(self) -> LocalCluster:
         return self
