@@ -81,7 +81,7 @@ func open(t testing.TB, path string, budget int64) *Dir {
 	return d
 }
 
-func TestASegmentGivesWhatWasWritten(t *testing.T) {
+func TestASegmentReturnsTheWrittenElements(t *testing.T) {
 	for _, compress := range []bool{false, true} {
 		for _, n := range []int{0, 1, 2, 60} {
 			d := open(t, t.TempDir(), 0)
@@ -176,7 +176,7 @@ func damages(size int) []damage {
 }
 
 // D11: a segment is damaged in every way and place. Elements read before the error are right. Damage goes unnoticed only if it changed no element.
-func TestDamageIsNeverGivenAsElements(t *testing.T) {
+func TestDamageIsNeverReturnedAsElements(t *testing.T) {
 	for _, compress := range []bool{false, true} {
 		path := t.TempDir()
 		d := open(t, path, 0)
@@ -213,7 +213,7 @@ func TestDamageIsNeverGivenAsElements(t *testing.T) {
 }
 
 // D11: a file that is cut short while it is read ends early for its reader, which has to be told from the end of the elements.
-func TestASegmentThatIsCutWhileItIsReadHasNoEnd(t *testing.T) {
+func TestASegmentTruncatedDuringReadingHasNoEnd(t *testing.T) {
 	path := t.TempDir()
 	d := open(t, path, 0)
 	var list []Chunk
@@ -244,7 +244,7 @@ func TestASegmentThatIsCutWhileItIsReadHasNoEnd(t *testing.T) {
 }
 
 // D11: a segment of another stream, dataset or source under the name.
-func TestAnotherSegmentDoesNotStandForTheOneAskedFor(t *testing.T) {
+func TestAnotherSegmentIsNotAccepted(t *testing.T) {
 	path := t.TempDir()
 	d, list := open(t, path, 0), chunks(1, 5)
 	s := write(t, d, testName, testID, list, false)
@@ -269,8 +269,8 @@ func TestAnotherSegmentDoesNotStandForTheOneAskedFor(t *testing.T) {
 	}
 }
 
-// D11: TestARecordThatIsWrongIsNotBelieved changes what the caller says of the segment.
-func TestARecordThatIsWrongIsNotBelieved(t *testing.T) {
+// D11: TestAnInvalidRecordIsRefused changes what the caller says of the segment.
+func TestAnInvalidRecordIsRefused(t *testing.T) {
 	d, list := open(t, t.TempDir(), 0), chunks(1, 5)
 	s := write(t, d, testName, testID, list, false)
 	for what, change := range map[string]func(*Segment){

@@ -203,9 +203,9 @@ func TestACrashAtAnyCallLeavesAWholeSegmentOrNone(t *testing.T) {
 	}
 }
 
-// TestAnErrorAtAnyCallIsTold lets each call fail once: nothing is acknowledged, and nothing is left under the last name or, where
+// TestAnErrorAtAnyCallIsReturned lets each call fail once: nothing is acknowledged, and nothing is left under the last name or, where
 // that can be done, at all.
-func TestAnErrorAtAnyCallIsTold(t *testing.T) {
+func TestAnErrorAtAnyCallIsReturned(t *testing.T) {
 	list := chunks(7, 12)
 	full := errors.New("no space left on device")
 	for at := 0; ; at++ {

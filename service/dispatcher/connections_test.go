@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestConnectionsAboveTheBoundAreHungUp(t *testing.T) {
+func TestConnectionsAboveTheLimitAreClosed(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -43,7 +43,7 @@ func (s *service) heardFrom(alive []*worker) {
 }
 
 // A worker has no timeouts of its own. It gets those of the dispatcher's configuration.
-func TestTheWelcomeTellsTheConfiguredTimes(t *testing.T) {
+func TestTheWelcomeHasTheConfiguredTimes(t *testing.T) {
 	c := dispatcher.DefaultConfig().Core
 	c.Heartbeat, c.LeaseTTL = 700*time.Millisecond, 42*time.Minute
 	s := startService(t, serviceOptions{change: func(config *dispatcher.Config) { config.Core = c }})
@@ -194,7 +194,7 @@ func TestANewerWatchEndsTheOlder(t *testing.T) {
 	wantReason(t, err, reason.Closed)
 }
 
-func TestASilentClientIsForgotten(t *testing.T) {
+func TestASilentClientIsRemoved(t *testing.T) {
 	s := startService(t, serviceOptions{})
 	w := s.worker(workerHello("w1", 1))
 	dataset := s.register(&pecanv1.Plan{NumStreams: 1})

@@ -81,7 +81,7 @@ func written(t *testing.T, w *Worker) *pecanv1.CacheSegment {
 	return segment
 }
 
-func TestWhatWasWrittenIsRead(t *testing.T) {
+func TestCachedElementsAreRead(t *testing.T) {
 	for _, name := range []string{"kept", "kept_drawn", "kept_otherwise"} {
 		w, _ := withCache(t)
 		o := kept(t, w, name)
@@ -166,7 +166,7 @@ func (r refilled) Instantiate(ctx context.Context, fingerprint string, plan *pec
 }
 
 // The segment's digest would name the new file although its elements may come from the old table.
-func TestWhatMayComeFromAnOldTableIsNotKept(t *testing.T) {
+func TestElementsFromAnOldTableAreNotCached(t *testing.T) {
 	for _, changes := range []bool{false, true} {
 		w, _ := withCache(t)
 		o := kept(t, w, "kept")

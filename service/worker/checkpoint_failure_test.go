@@ -40,7 +40,7 @@ func between(t *testing.T, w *Worker, o *pecanv1.StartStream, start, clean, belo
 
 // A failed element in a batch shifts the rows of later batches. A run that is restored after it knows that only
 // from its checkpoint or its StartStream. No later run may start by index if that would skip rows.
-func TestAFailureBelowACheckpointIsNotForgotten(t *testing.T) {
+func TestAFailureBeforeACheckpointIsRemembered(t *testing.T) {
 	const failed, moved, again = 9, 100, 200
 	quiet := startWorker(t, nil)
 	o := planned(t, quiet, "failing_shuffle")

@@ -108,7 +108,7 @@ func undisturbed(t *testing.T) []int64 {
 	return out
 }
 
-func TestAStreamGoesOnFromItsCheckpoint(t *testing.T) {
+func TestAStreamContinuesFromItsCheckpoint(t *testing.T) {
 	dir, want := t.TempDir(), undisturbed(t)
 	next := begun(t, dir)
 	w := saving(t, dir)
@@ -126,7 +126,7 @@ func TestAStreamGoesOnFromItsCheckpoint(t *testing.T) {
 }
 
 // D12: whatever happened to a checkpoint, the elements are right, and an invalid one is counted.
-func TestACheckpointThatIsOfNoUseIsPassedOver(t *testing.T) {
+func TestAnUnusableCheckpointIsSkipped(t *testing.T) {
 	change := func(edit func([]byte) []byte) func(*testing.T, string) {
 		return func(t *testing.T, file string) {
 			data, err := os.ReadFile(file)
@@ -232,7 +232,7 @@ func TestACheckpointThatIsOfNoUseIsPassedOver(t *testing.T) {
 }
 
 // D12: if a newer checkpoint is damaged, an older one is used.
-func TestBehindADamagedCheckpointAnOlderOneServes(t *testing.T) {
+func TestAnOlderCheckpointReplacesADamagedOne(t *testing.T) {
 	dir, want := t.TempDir(), undisturbed(t)
 	next := begun(t, dir)
 	good := usable(t, dir)[0]

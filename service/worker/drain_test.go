@@ -43,7 +43,7 @@ func mustNext(t *testing.T, r *reader) got {
 }
 
 // In mode at most once, no other worker may continue a stream that was read, unless it can do so without loss.
-func TestAWorkerThatLeavesRunsWhatMayNotMoveToItsEnd(t *testing.T) {
+func TestALeavingWorkerFinishesStreamsThatMayNotMove(t *testing.T) {
 	w, o, r, count, drained := leaving(t, pecanv1.Mode_MODE_AT_MOST_ONCE, true)
 	for ended := false; !ended; {
 		g := mustNext(t, r)
@@ -63,7 +63,7 @@ func TestAWorkerThatLeavesRunsWhatMayNotMoveToItsEnd(t *testing.T) {
 	<-drained
 }
 
-func TestAWorkerThatLeavesGivesAwayWhatNobodyHasRead(t *testing.T) {
+func TestALeavingWorkerReturnsUnreadStreams(t *testing.T) {
 	w, _, _, _, drained := leaving(t, pecanv1.Mode_MODE_AT_MOST_ONCE, false)
 	<-drained
 	if load := w.heartbeat().Streams[0]; !load.Drained || !load.Unread || load.Produced == 4000 {

@@ -32,7 +32,7 @@ func encoded(t testing.TB, h frame.Header, message proto.Message) []byte {
 	return frame.Append(nil, h, meta)
 }
 
-func TestAPeerThatTalksNonsenseIsCutOffAndOthersAreServed(t *testing.T) {
+func TestAnInvalidPeerIsDisconnectedAndOthersAreServed(t *testing.T) {
 	w := startWorker(t, nil)
 	o := startCommand("thousand")
 	w.streams.Start(o)
@@ -88,7 +88,7 @@ func TestAPeerThatTalksNonsenseIsCutOffAndOthersAreServed(t *testing.T) {
 
 // A peer is unknown before its hello. The worker closes its connection after the header of a large hello, not
 // after the timeout.
-func TestALargeHelloIsCutOffBeforeItIsRead(t *testing.T) {
+func TestALargeHelloIsRefusedBeforeItIsRead(t *testing.T) {
 	w := startWorker(t, nil)
 	large := encoded(t, frame.Header{Type: frame.Hello}, nil)
 	binary.LittleEndian.PutUint32(large[32:], serve.MaxHello+1)
@@ -113,7 +113,7 @@ func TestALargeHelloIsCutOffBeforeItIsRead(t *testing.T) {
 
 // Frames of a reader are short after its hello. Long meta data would stay in memory until it is complete, for
 // each of a thousand readers.
-func TestALongFrameOfAReaderIsCutOffBeforeItIsRead(t *testing.T) {
+func TestALongFrameOfAReaderIsRefusedBeforeItIsRead(t *testing.T) {
 	w := startWorker(t, nil)
 	for _, kind := range []frame.Type{frame.Open, frame.Credit, frame.Ping} {
 		r := dialTCP(t, w)
@@ -214,7 +214,7 @@ func TestOpensOfStreamsThatAreNotThere(t *testing.T) {
 }
 
 // Numbers that no reader has a reason to send do no harm: the next reader gets every element.
-func TestReadersNumbersThatMakeNoSenseHurtNobody(t *testing.T) {
+func TestInvalidNumbersOfReadersAreHarmless(t *testing.T) {
 	const most = math.MaxUint64
 	cases := map[string]func(r *reader, o *pecanv1.StartStream){
 		"a start at 2^64-1": func(r *reader, o *pecanv1.StartStream) {

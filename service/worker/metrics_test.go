@@ -74,7 +74,7 @@ func expectedCounts(t *testing.T) map[string][]opAndCount {
 }
 
 // The metrics of each step are exact, however early tf.data drops its iterators.
-func TestFiguresAreExact(t *testing.T) {
+func TestMetricsAreExact(t *testing.T) {
 	for name, steps := range expectedCounts(t) {
 		t.Run(name, func(t *testing.T) {
 			var want []string
@@ -119,7 +119,7 @@ func (p preset) Instantiate(context.Context, string, *pecanv1.Plan, rewrite.At) 
 
 // A step that reads ahead from a pipe without a writer keeps its iterator from closing. The metrics of other
 // streams must not wait for it.
-func TestFiguresAreReadWhileAStreamThatIsOverCannotBeClosed(t *testing.T) {
+func TestMetricsAreReadWhileAnEndedStreamCannotBeClosed(t *testing.T) {
 	pipe, err := os.ReadFile(filepath.Join("testdata", "pipe.graph"))
 	if err != nil {
 		t.Fatal(err)

@@ -108,7 +108,7 @@ func TestAnOrderedPlanGivesWhatTheRegisteredOneGives(t *testing.T) {
 }
 
 // The metrics of runs in another order are separate, and so are their failures.
-func TestFiguresOfAnotherOrderAreToldApart(t *testing.T) {
+func TestMetricsOfAnotherOrderAreSeparate(t *testing.T) {
 	w := startWorker(t, nil)
 	o, steps := orderable(t, w, "failing", &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC, Seed: 7})
 	read := func() *pecanv1.JobMetrics {

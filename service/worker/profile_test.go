@@ -39,7 +39,7 @@ func TestAWindowThatFillsLeavesRoomForBuffersThatFillAfterIt(t *testing.T) {
 	}
 }
 
-func TestFiguresAreGivenPerNodeOfTheGraph(t *testing.T) {
+func TestMetricsAreReportedPerNode(t *testing.T) {
 	w := startWorker(t, nil)
 	o := startCommand("mapped")
 	w.streams.Start(o)

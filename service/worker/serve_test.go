@@ -184,7 +184,7 @@ func TestCreditBoundsWhatIsSent(t *testing.T) {
 	}
 }
 
-func TestAReaderThatComesBackGetsWhatItHadNotAcknowledged(t *testing.T) {
+func TestAReturningReaderGetsUnacknowledgedElements(t *testing.T) {
 	w := startWorker(t, nil)
 	o := startCommand("thousand")
 	w.streams.Start(o)
@@ -215,7 +215,7 @@ func TestAReaderThatComesBackGetsWhatItHadNotAcknowledged(t *testing.T) {
 	}
 }
 
-func TestAReaderThatWantsWhatWasGivenUpMakesTheStreamRunAgain(t *testing.T) {
+func TestARequestBelowTheWindowRunsTheStreamAgain(t *testing.T) {
 	w := startWorker(t, nil)
 	o := startCommand("thousand")
 	w.streams.Start(o)
@@ -236,7 +236,7 @@ func TestAReaderThatWantsWhatWasGivenUpMakesTheStreamRunAgain(t *testing.T) {
 }
 
 // Another run would produce other elements. The dispatcher decides what happens to the stream.
-func TestAReaderThatWantsWhatWasGivenUpOfAFreeOrderIsSentToTheDispatcher(t *testing.T) {
+func TestARequestBelowTheWindowOfAFreeOrderIsReportedToTheDispatcher(t *testing.T) {
 	c := newCommander()
 	w := withSession(t, c.listen(t, "127.0.0.1:0"))
 	c.hello(t)
@@ -385,7 +385,7 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-func TestAStreamLeasedAheadMakesOneElementUntilItIsOpened(t *testing.T) {
+func TestAPrefetchedStreamProducesOneElementUntilItIsOpened(t *testing.T) {
 	w := startWorker(t, nil)
 	o := startCommand("thousand")
 	o.Prefetch = true

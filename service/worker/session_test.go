@@ -207,7 +207,7 @@ func TestTheDispatchersTimesHoldOrAreRefused(t *testing.T) {
 	}
 }
 
-func TestASessionTellsHowStreamsGo(t *testing.T) {
+func TestASessionReportsTheStateOfStreams(t *testing.T) {
 	c := newCommander()
 	w := withSession(t, c.listen(t, "127.0.0.1:0"))
 	hello := c.hello(t)
@@ -249,7 +249,7 @@ func TestASessionTellsHowStreamsGo(t *testing.T) {
 	}
 }
 
-func TestADispatcherThatComesBackHearsWhatIsHeld(t *testing.T) {
+func TestARestartedDispatcherReceivesTheHeldStreams(t *testing.T) {
 	c := newCommander()
 	address := c.listen(t, "127.0.0.1:0")
 	w := withSession(t, address)
@@ -364,7 +364,7 @@ func TestADispatcherThatSaysNothingEndsTheWorker(t *testing.T) {
 	}
 }
 
-func TestConfigTellsEverythingThatIsWrong(t *testing.T) {
+func TestConfigReportsAllErrors(t *testing.T) {
 	config := Config{Listen: "nowhere", Advertise: "x", MaxStreams: -1, Placement: "moon"}
 	err := config.Validate()
 	if err == nil {

@@ -134,7 +134,7 @@ func TestK6ALeaseWhoseWorkerNeverHeardOfItMoves(t *testing.T) {
 
 // K10: a worker dies after its last element and before its report of the end arrives; or the dispatcher dies with
 // the report.
-func TestK10AnEndThatIsNotTold(t *testing.T) {
+func TestK10AnEndThatIsNotReported(t *testing.T) {
 	t.Run("the worker dies", func(t *testing.T) {
 		scenario{data: uneven, options: options{workers: 2}, pace: 10 * time.Millisecond, before: func(r *run) {
 			r.net.Lose(workerIP(0), dispatcherIP, true)
@@ -159,7 +159,7 @@ func TestK10AnEndThatIsNotTold(t *testing.T) {
 
 // K11: a trainer of a shared job leaves while the dispatcher cannot hear it. Its job is removed once, after the
 // timeouts. Another trainer's job continues.
-func TestK11AJobWhoseTrainerIsNotHeardIsForgottenOnce(t *testing.T) {
+func TestK11AJobWhoseTrainerIsNotHeardIsRemovedOnce(t *testing.T) {
 	scenario{options: options{workers: 2, slots: 8}, epochs: 1, data: uneven, pace: 2 * time.Second, during: func(r *run) {
 		other := r.join(1, wanted{dataset: batches, mode: pecanv1.Mode_MODE_EXACTLY_ONCE, name: "team", pace: time.Millisecond})
 		job := other.job.ID()

@@ -23,7 +23,7 @@ func (d deadMount) Remove(string) error                      { <-d.until; return
 func (deadMount) List() ([]cache.Info, error)                { return nil, errUnused }
 func (deadMount) SyncDir() error                             { return errUnused }
 
-func TestTheDispatcherIsObeyedWhileFilesOfTheCacheAreRemoved(t *testing.T) {
+func TestCommandsAreExecutedDuringTheRemovalOfCacheFiles(t *testing.T) {
 	until, obeyed := make(chan struct{}), make(chan struct{})
 	unneeded := cache.Name("0", 0, 1, 1, "0")
 	d := &Directory{

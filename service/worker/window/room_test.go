@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestTheLastOfTheRoomIsGivenOnce(t *testing.T) {
+func TestTheLastFreeSpaceIsGrantedOnce(t *testing.T) {
 	// Eight streams hold one element each and want to produce the next at the same moment. There is room for 13,
 	// and for one that is under way.
 	const size, room = 10, 13
