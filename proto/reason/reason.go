@@ -99,15 +99,6 @@ func Code(r Reason) codes.Code {
 	return codes.Unknown
 }
 
-// All returns all reasons, in no particular order.
-func All() []Reason {
-	all := make([]Reason, 0, len(codeOf))
-	for r := range codeOf {
-		all = append(all, r)
-	}
-	return all
-}
-
 // Error is a failure with its reason. Validation returns it, and From converts a received gRPC status to it.
 type Error struct {
 	Reason  Reason

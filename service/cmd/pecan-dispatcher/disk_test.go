@@ -128,7 +128,7 @@ func TestD7DispatcherRefusesUnusableDirectories(t *testing.T) {
 	}{
 		"a missing parent":     {func(*testing.T) string { return filepath.Join(base, "no", "work") }, false, "the parent directory does not exist"},
 		"a file":               {func(*testing.T) string { return file }, false, "it is not a directory"},
-		"a link to nowhere":    {func(*testing.T) string { return link }, false, "a link to nowhere"},
+		"a link to nowhere":    {func(*testing.T) string { return link }, false, "a link to a file that does not exist"},
 		"a read-only disk":     {func(t *testing.T) string { return filepath.Join(smallDisk(t, 128<<20, "ro"), "work") }, false, "cannot be written by this user"},
 		"a full disk":          {func(t *testing.T) string { return filepath.Join(smallDisk(t, 1<<20), "work") }, false, "kept in reserve"},
 		"another's directory":  {func(*testing.T) string { return foreign }, true, "cannot be written by this user"},

@@ -111,12 +111,3 @@ func AttrDef(def *tf.OpDef, name string) *tf.OpDef_AttrDef {
 	}
 	return nil
 }
-
-// TensorFlowVersion returns the release of the list, for messages.
-func TensorFlowVersion() string {
-	ops, err := Registry()
-	if err != nil {
-		return "unknown"
-	}
-	return ops.tensorflow
-}

@@ -1,0 +1,240 @@
+package core_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/service/dispatcher/core"
+)
+
+func (s *script) clientInput(command string, a args) any {
+	switch command {
+	case "start":
+		return core.Start{ClusterID: a["cluster"]}
+	case "dataset":
+		return core.AddDataset{
+			WantedID: a["id"], DerivedIDs: []string{a["fingerprint"], a["fingerprint"] + "-x"}, Fingerprint: a["fingerprint"],
+			Spec: &pecanv1.DatasetSpec{ElementSpec: []byte(a["spec"])}, GraphBytes: 100,
+		}
+	case "job":
+		return s.createJob(a)
+	case "open":
+		request := &pecanv1.OpenEpochRequest{
+			RequestId: a["request"], ClientId: a["client"], JobId: a["job"], Pass: a.number("pass"), Prefetch: a.has("ahead"), Position: position(a),
+			HeartbeatNumber: a.number("beats"),
+		}
+		if found := a.list("found"); len(found) > 0 {
+			return core.OpenEpochAt{Request: request, Order: found}
+		}
+		return request
+	case "adopt":
+		return &pecanv1.AdoptEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch")}
+	case "watch":
+		return core.Watch{ID: core.WatchID(a.number("id")), Request: &pecanv1.WatchEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch")}}
+	case "unwatch":
+		return core.Unwatch{ID: core.WatchID(a.number("id"))}
+	case "finish":
+		return &pecanv1.FinishStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), Count: a.number("count"), Assignment: a.assignment(), Abandoned: a.has("gave-up")}
+	case "release":
+		return &pecanv1.ReleaseStreamRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), NextIndex: a.number("next"), Assignment: a.assignment()}
+	case "report":
+		return &pecanv1.ReportWorkerRequest{ClientId: a["client"], Id: streamID(a["stream"]), Lease: a.number("lease"), WorkerId: a["worker"], Message: a["message"], Number: a.number("number")}
+	case "mark":
+		return &pecanv1.MarkElementsRequest{
+			WorkerId: a["worker"], Id: streamID(a["stream"]), Lease: a.number("lease"), First: a.number("first"), Below: a.number("below"),
+			Exclusive: a.has("exclusive"), Files: a.list("files"), Opening: a.has("opening"), ReadAhead: a.has("ahead"),
+			Number: a.number("number"),
+		}
+	case "crashes":
+		crash := &pecanv1.ReportCrashRequest{WorkerId: a["worker"], Cause: "SIGABRT"}
+		for _, text := range a.list("opening") {
+			stream, lease, _ := strings.Cut(text, ":")
+			number, _ := strconv.ParseUint(lease, 10, 64)
+			crash.Opening = append(crash.Opening, &pecanv1.OpeningStream{Id: streamID(stream), Lease: number})
+		}
+		crash.Running = loads(a.list("running"))
+		return crash
+	case "close":
+		return &pecanv1.CloseEpochRequest{ClientId: a["client"], JobId: a["job"], Epoch: a.number("epoch"), RequestId: a["request"]}
+	case "heartbeat":
+		return clientBeat(a)
+	case "goodbye":
+		return &pecanv1.ClientGoodbyeRequest{ClientId: a["client"]}
+	}
+	return nil
+}
+
+// position reads at=epoch next=i,j,... ended=stream,...
+func position(a args) *pecanv1.Position {
+	if !a.has("at") {
+		return nil
+	}
+	p := &pecanv1.Position{Epoch: a.number("at")}
+	for _, text := range a.list("next") {
+		n, _ := strconv.ParseUint(text, 10, 64)
+		p.Next = append(p.Next, n)
+	}
+	for _, text := range a.list("ended") {
+		n, _ := strconv.ParseUint(text, 10, 32)
+		p.Ended = append(p.Ended, uint32(n))
+	}
+	switch order := a.list("order"); {
+	case a.has("registered"):
+		p.Order = &pecanv1.EpochOrder{}
+	case a.has("many"):
+		p.Order = &pecanv1.EpochOrder{Hash: pecanv1.OrderHash(&pecanv1.Plan{Hash: a["hash"]}, order)}
+	case len(order) > 0:
+		p.Order = pecanv1.NewEpochOrder(&pecanv1.Plan{Hash: a["hash"]}, order)
+	}
+	return p
+}
+
+func clientBeat(a args) *pecanv1.ClientHeartbeatRequest {
+	knows, _ := time.ParseDuration(a["timeout"])
+	req := &pecanv1.ClientHeartbeatRequest{ClientId: a["client"], JobIds: a.list("jobs"), ClientTimeoutS: knows.Seconds(), Number: a.number("number"), Opening: a.has("opening")}
+	for _, text := range a.list("passes") {
+		parts := strings.Split(text, ":")
+		id := streamID(parts[0] + "/0")
+		pass := &pecanv1.ClientHeartbeatRequest_Pass{JobId: id.JobId, Epoch: id.Epoch, Starved: slices.Contains(parts, "starved")}
+		if len(parts) > 1 {
+			pass.Elements, _ = strconv.ParseUint(parts[1], 10, 64)
+		}
+		req.Passes = append(req.Passes, pass)
+	}
+	return req
+}
+
+func (s *script) createJob(a args) any {
+	request := &pecanv1.CreateJobRequest{
+		RequestId: a["request"], ClientId: a["client"], DatasetId: a["dataset"], JobName: a["name"],
+		Options: &pecanv1.JobOptions{
+			Mode:     enum[pecanv1.Mode](pecanv1.Mode_value, "MODE_", a["mode"]),
+			Sharding: enum[pecanv1.Sharding](pecanv1.Sharding_value, "SHARDING_", a["sharding"]),
+			SeedSet:  a.has("seed"), Seed: a.number("seed"), AllowNondeterministic: a.has("allow"),
+			Order:          enum[pecanv1.Order](pecanv1.Order_value, "ORDER_", a["order"]),
+			OrderTolerance: enum[pecanv1.OrderTolerance](pecanv1.OrderTolerance_value, "ORDER_TOLERANCE_", a["tolerance"]),
+		},
+	}
+	if request.Options.Mode == 0 {
+		request.Options.Mode = pecanv1.Mode_MODE_EXACTLY_ONCE
+	}
+	s.jobs++
+	input := core.CreateJob{Request: request, JobID: fmt.Sprintf("j%d", s.jobs), Seed: 99}
+	if result := s.decide(input); result.Err == nil {
+		if _, needed := result.Reply.(core.PlanNeeded); !needed {
+			s.jobs--
+			return input
+		}
+	} else {
+		s.jobs--
+		return input
+	}
+	input.Plan = &pecanv1.Plan{NumStreams: int32(a.number("streams")), AllOpen: a.has("all_open"), WritesFiles: a.has("files"), Fingerprint: a["dataset"], Hash: a["hash"]}
+	if a.has("runs") {
+		input.Plan.Mode = enum[pecanv1.Mode](pecanv1.Mode_value, "MODE_", a["runs"])
+	}
+	if a.has("cache") {
+		input.Plan.Cache = &pecanv1.CachePlan{Node: "Take", Key: a["cache"], Seeded: a.has("seeded")}
+	}
+	if a.has("begins") {
+		input.Plan.Resume = &pecanv1.Resume{Strategy: pecanv1.Resume_SEEK}
+	}
+	if a.has("free") {
+		input.Plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_C
+	}
+	if a.has("cardinality") {
+		input.Plan.Cardinality = int64(a.number("cardinality"))
+	} else {
+		input.Plan.Cardinality = -2
+	}
+	if a.has("closing") {
+		input.Plan.BatchStrategy = pecanv1.BatchStrategy_BATCH_STRATEGY_CLOSING
+	}
+	return input
+}
+
+func (s *script) workerInput(command string, a args) any {
+	session := core.SessionID(a.number("session"))
+	from := func(m *pecanv1.WorkerMessage) any { return core.FromWorker{Session: session, Message: m} }
+	switch command {
+	case "hello":
+		hello := &pecanv1.WorkerHello{
+			Address:    &pecanv1.WorkerAddress{WorkerId: a["worker"], Tcp: a["tcp"]},
+			MaxStreams: int32(max(1, a.number("slots"))), ClusterId: a["cluster"], Caches: a.has("caches"),
+			Number: a.number("number"),
+		}
+		if hello.Address.Tcp == "" {
+			hello.Address.Tcp = a["worker"] + ":1"
+		}
+		for _, text := range a.list("held") {
+			hello.Held = append(hello.Held, held(text))
+		}
+		return core.Hello{Session: session, Message: hello}
+	case "beat":
+		beat := &pecanv1.WorkerHeartbeat{Leaving: a.has("leaving"), Streams: loads(a.list("streams"))}
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: beat}})
+	case "started":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Started{Started: &pecanv1.StreamStarted{Id: streamID(a["stream"]), Lease: a.number("lease")}}})
+	case "ended":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Ended{Ended: &pecanv1.StreamEnded{
+			Id: streamID(a["stream"]), Lease: a.number("lease"), Count: a.number("count"), RemainderRows: a.number("rows"),
+		}}})
+	case "failed":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{
+			Id: streamID(a["stream"]), Lease: a.number("lease"), BelowWindow: a.has("gone"),
+			Error: &pecanv1.ErrorDetail{Code: int32(a.number("code")), Reason: "TEST", Message: a["message"]},
+		}}})
+	case "stopped":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Stopped{Stopped: &pecanv1.StreamStopped{Id: streamID(a["stream"])}}})
+	case "written":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentWritten{CacheSegmentWritten: &pecanv1.CacheSegmentWritten{Segment: segment(a)}}})
+	case "invalid":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentInvalid{CacheSegmentInvalid: &pecanv1.CacheSegmentInvalid{Segment: segment(a), Why: a["why"]}}})
+	case "files":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheFiles{CacheFiles: &pecanv1.CacheFiles{Names: a.list("names")}}})
+	case "leave":
+		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}})
+	case "broken":
+		return core.SessionEnded{Session: session}
+	}
+	return nil
+}
+
+// loads reads stream:lease:produced:acked[:rests][:unread][:unopened],...
+func loads(texts []string) (loads []*pecanv1.WorkerHeartbeat_StreamLoad) {
+	for _, text := range texts {
+		h, parts := held(text), strings.Split(text, ":")
+		load := &pecanv1.WorkerHeartbeat_StreamLoad{Id: h.Id, Lease: h.Lease, Opened: !slices.Contains(parts, "unopened")}
+		load.Produced, _ = strconv.ParseUint(parts[2], 10, 64)
+		load.Acked, _ = strconv.ParseUint(parts[3], 10, 64)
+		load.Drained, load.Unread = slices.Contains(parts, "rests"), slices.Contains(parts, "unread")
+		loads = append(loads, load)
+	}
+	return loads
+}
+
+// segment reads key= stream= of= name= bytes=.
+func segment(a args) *pecanv1.CacheSegment {
+	return &pecanv1.CacheSegment{
+		Key: a["key"], Stream: uint32(a.number("stream")), Streams: uint32(a.number("of")), Name: a["name"], Bytes: int64(a.number("bytes")), Source: a["source"],
+	}
+}
+
+// held reads job/epoch/stream:lease[:ended:count[:rows]].
+func held(text string) *pecanv1.HeldStream {
+	parts := strings.Split(text, ":")
+	h := &pecanv1.HeldStream{Id: streamID(parts[0])}
+	h.Lease, _ = strconv.ParseUint(parts[1], 10, 64)
+	if len(parts) > 3 && parts[2] == "ended" {
+		h.Ended = true
+		h.Count, _ = strconv.ParseUint(parts[3], 10, 64)
+	}
+	if len(parts) > 4 {
+		h.RemainderRows, _ = strconv.ParseUint(parts[4], 10, 64)
+	}
+	return h
+}

@@ -1,0 +1,305 @@
+package core_test
+
+import (
+	"fmt"
+
+	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
+	"github.com/pecan-ml/pecan/proto/reason"
+	"github.com/pecan-ml/pecan/service/dispatcher/core"
+	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
+)
+
+// show prints a result, records first, in the order of their release.
+func (s *script) show(result core.Result) []string {
+	var lines []string
+	for _, record := range result.Records {
+		lines = append(lines, showRecord(record))
+	}
+	for _, effect := range result.Effects {
+		if line := showEffect(effect); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	switch {
+	case result.Err != nil:
+		lines = append(lines, fmt.Sprintf("error %s: %s", reason.From(result.Err).Reason, reason.From(result.Err).Message))
+	default:
+		if line := showReply(result.Reply); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+func showID(id *pecanv1.StreamId) string {
+	return fmt.Sprintf("%s/%d/%d", id.GetJobId(), id.GetEpoch(), id.GetStream())
+}
+
+func showRecord(record *pecanv1.Record) string {
+	switch k := record.Kind.(type) {
+	case *pecanv1.Record_Started:
+		return "record started " + k.Started.ClusterId
+	case *pecanv1.Record_DatasetAdded:
+		return "record dataset added " + k.DatasetAdded.Dataset.DatasetId
+	case *pecanv1.Record_DatasetRemoved:
+		return "record dataset removed " + k.DatasetRemoved.DatasetId
+	case *pecanv1.Record_ClientJoined:
+		return "record client joined " + k.ClientJoined.ClientId
+	case *pecanv1.Record_ClientLeft:
+		return fmt.Sprintf("record client left %s (%s)", k.ClientLeft.ClientId, k.ClientLeft.Why)
+	case *pecanv1.Record_JobCreated:
+		weaker := ""
+		if asked := k.JobCreated.Options.RequestedMode; asked != pecanv1.Mode_MODE_UNSPECIFIED {
+			weaker = fmt.Sprintf(" %v instead of %v", k.JobCreated.Options.Mode, asked)
+		}
+		return fmt.Sprintf("record job created %s name=%s dataset=%s seed=%d%s", k.JobCreated.JobId, k.JobCreated.Name, k.JobCreated.DatasetId, k.JobCreated.Options.Seed, weaker)
+	case *pecanv1.Record_JobJoined:
+		return fmt.Sprintf("record job joined %s by %s", k.JobJoined.JobId, k.JobJoined.ClientId)
+	case *pecanv1.Record_JobLeft:
+		return fmt.Sprintf("record job left %s by %s", k.JobLeft.JobId, k.JobLeft.ClientId)
+	case *pecanv1.Record_JobFailed:
+		return fmt.Sprintf("record job failed %s: %s", k.JobFailed.JobId, k.JobFailed.Error.Message)
+	case *pecanv1.Record_JobRemoved:
+		return "record job removed " + k.JobRemoved.JobId
+	case *pecanv1.Record_EpochOpened:
+		line := fmt.Sprintf("record epoch opened %s/%d streams=%d", k.EpochOpened.JobId, k.EpochOpened.Epoch, k.EpochOpened.Streams)
+		if at := k.EpochOpened.Position; at != nil {
+			line += fmt.Sprintf(" at %v ended %v", at.Next, at.Ended)
+		}
+		if order := k.EpochOpened.Order; order != nil {
+			line += fmt.Sprintf(" order %v", order)
+		}
+		if streams := k.EpochOpened.OrderStreams; streams != nil {
+			line += fmt.Sprintf(" in %v", streams)
+		}
+		return line
+	case *pecanv1.Record_EpochJoined:
+		line := fmt.Sprintf("record epoch joined %s/%d by %s", k.EpochJoined.JobId, k.EpochJoined.Epoch, k.EpochJoined.ClientId)
+		if k.EpochJoined.Prefetch {
+			line += " ahead"
+		}
+		return line
+	case *pecanv1.Record_EpochAdopted:
+		return fmt.Sprintf("record epoch adopted %s/%d by %s", k.EpochAdopted.JobId, k.EpochAdopted.Epoch, k.EpochAdopted.ClientId)
+	case *pecanv1.Record_EpochLeft:
+		return fmt.Sprintf("record epoch left %s/%d by %s", k.EpochLeft.JobId, k.EpochLeft.Epoch, k.EpochLeft.ClientId)
+	case *pecanv1.Record_EpochFailed:
+		return fmt.Sprintf("record epoch failed %s/%d: %s", k.EpochFailed.JobId, k.EpochFailed.Epoch, k.EpochFailed.Error.Message)
+	case *pecanv1.Record_EpochClosed:
+		return fmt.Sprintf("record epoch closed %s/%d delivered=%v elements=%d", k.EpochClosed.JobId, k.EpochClosed.Epoch, k.EpochClosed.Delivered, k.EpochClosed.Elements)
+	}
+	return showStreamRecord(record)
+}
+
+func showStreamRecord(record *pecanv1.Record) string {
+	switch k := record.Kind.(type) {
+	case *pecanv1.Record_StreamAdded:
+		return "record stream added " + showID(k.StreamAdded.Id)
+	case *pecanv1.Record_LeaseGranted:
+		restart := ""
+		if k.LeaseGranted.Restart {
+			restart = ", from its start"
+		}
+		return fmt.Sprintf("record lease %d granted %s to %s%s", k.LeaseGranted.Lease, showID(k.LeaseGranted.Id), k.LeaseGranted.Worker.WorkerId, restart)
+	case *pecanv1.Record_LeaseLost:
+		rest := ""
+		if k.LeaseLost.Truncated {
+			rest = ", and the rest of the stream"
+		}
+		if k.LeaseLost.OpeningCrashes > 0 {
+			rest += fmt.Sprintf(", crash %d of its opening", k.LeaseLost.OpeningCrashes)
+		}
+		return fmt.Sprintf("record lease %d lost %s %v at %d%s (%s)", k.LeaseLost.Lease, showID(k.LeaseLost.Id), k.LeaseLost.Cause, k.LeaseLost.Progress, rest, k.LeaseLost.Why)
+	case *pecanv1.Record_ConsumerAssigned:
+		return fmt.Sprintf("record consumer %d of %s is %s from %d", k.ConsumerAssigned.Assignment, showID(k.ConsumerAssigned.Id), k.ConsumerAssigned.ClientId, k.ConsumerAssigned.StartIndex)
+	case *pecanv1.Record_ConsumerReleased:
+		return fmt.Sprintf("record consumer of %s, %s, gave it up at %d", showID(k.ConsumerReleased.Id), k.ConsumerReleased.ClientId, k.ConsumerReleased.NextIndex)
+	case *pecanv1.Record_StreamProduced:
+		return fmt.Sprintf("record produced %s count=%d rows=%d", showID(k.StreamProduced.Id), k.StreamProduced.Count, k.StreamProduced.RemainderRows)
+	case *pecanv1.Record_StreamDelivered:
+		rest := ""
+		if k.StreamDelivered.Truncated {
+			rest = fmt.Sprintf(", and the rest given up, of %d made", k.StreamDelivered.Produced)
+		}
+		return fmt.Sprintf("record delivered %s count=%d%s", showID(k.StreamDelivered.Id), k.StreamDelivered.Count, rest)
+	case *pecanv1.Record_CacheSegmentAdded:
+		return fmt.Sprintf("record segment of %s/%d is %s", k.CacheSegmentAdded.Segment.Key, k.CacheSegmentAdded.Segment.Stream, k.CacheSegmentAdded.Segment.Name)
+	case *pecanv1.Record_CacheCommitted:
+		return "record cache committed " + k.CacheCommitted.Key
+	case *pecanv1.Record_CacheSegmentDropped:
+		return fmt.Sprintf("record segment of %s/%d dropped, %s (%s)", k.CacheSegmentDropped.Key, k.CacheSegmentDropped.Stream, k.CacheSegmentDropped.Name, k.CacheSegmentDropped.Why)
+	case *pecanv1.Record_CacheRemoved:
+		return "record cache forgotten " + k.CacheRemoved.Key
+	case *pecanv1.Record_OrderDecided:
+		o := k.OrderDecided.Decided
+		return fmt.Sprintf("record order of %s by %v within %v is %v, trial %v, %s (%s)", o.Fingerprint, o.Policy, o.Tolerance, o.Order, o.Trial != nil, showStage(o), o.Why)
+	case *pecanv1.Record_OrderJudged:
+		o := k.OrderJudged
+		line := fmt.Sprintf("record order of %s by %v within %v comes to %v (%s)", o.Fingerprint, o.Policy, o.Tolerance, o.Stage, o.Why)
+		if p := o.Production; p != nil {
+			line += fmt.Sprintf(" registered %d of %.4g s, ordered %d of %.4g s, beside %v", p.RegisteredElements, p.RegisteredS, p.OrderedElements, p.OrderedS, p.SameEpochs)
+		}
+		return line
+	case *pecanv1.Record_ProfileKept:
+		return fmt.Sprintf("record profile of %s: %s", k.ProfileKept.Profile.Fingerprint, showNodes(k.ProfileKept.Profile.Nodes))
+	}
+	return fmt.Sprintf("record %v", record)
+}
+
+func showEffect(effect core.Effect) string {
+	switch e := effect.(type) {
+	case core.Command:
+		return fmt.Sprintf("session %d: %s", e.Session, showCommand(e.Message))
+	case core.EndSession:
+		if e.Err == nil {
+			return fmt.Sprintf("session %d: end", e.Session)
+		}
+		return fmt.Sprintf("session %d: end with %s: %s", e.Session, e.Err.Reason, e.Err.Message)
+	case core.Update:
+		return fmt.Sprintf("watch %d: %s", e.Watch, showUpdate(e.Message))
+	case core.EndWatch:
+		if e.Err == nil {
+			return fmt.Sprintf("watch %d: end", e.Watch)
+		}
+		return fmt.Sprintf("watch %d: end with %s", e.Watch, e.Err.Reason)
+	case rollout.PlanRequest:
+		return fmt.Sprintf("plan order %d of %s by %v within %v from %s", e.Number, e.Fingerprint, e.Options.Order, e.Options.OrderTolerance, showNodes(e.Nodes))
+	case core.RemoveGraph:
+		return "forget graph " + e.Fingerprint
+	}
+	return ""
+}
+
+func showCommand(command *pecanv1.WorkerCommand) string {
+	switch k := command.Kind.(type) {
+	case *pecanv1.WorkerCommand_Welcome:
+		return "welcome to " + k.Welcome.ClusterId
+	case *pecanv1.WorkerCommand_Stop:
+		line := fmt.Sprintf("stop %s lease=%d", showID(k.Stop.Id), k.Stop.Lease)
+		if k.Stop.Confirm {
+			line += " confirm"
+		}
+		return line
+	case *pecanv1.WorkerCommand_Start:
+		line := fmt.Sprintf("start %s lease=%d", showID(k.Start.Id), k.Start.Lease)
+		for _, flag := range []struct {
+			name string
+			set  bool
+		}{{"ahead", k.Start.Prefetch}, {"remainder_only", k.Start.RemainderOnly}, {fmt.Sprintf("delivered_below=%d", k.Start.DeliveredBelow), k.Start.DeliveredBelow > 0}, {"open_exclusive", k.Start.OpenExclusive}} {
+			if flag.set {
+				line += " " + flag.name
+			}
+		}
+		if order := k.Start.Cache; order.GetSegment() != nil {
+			line += " read " + order.Segment.Name
+		} else if order != nil {
+			line += " write " + order.Key
+		}
+		if suspicion := k.Start.CrashGuard; suspicion.GetSerial() {
+			line += fmt.Sprintf(" serial until=%d", suspicion.Below)
+		}
+		if order := k.Start.Plan.GetOrder(); order != nil {
+			line += fmt.Sprintf(" order %v", order)
+		}
+		for _, r := range k.Start.Remainders {
+			line += fmt.Sprintf(" [%d@%s ready=%v rows=%d]", r.Stream, r.Worker.GetWorkerId(), r.Ready, r.Rows)
+		}
+		return line
+	}
+	if k := command.GetCacheSegmentAck(); k != nil {
+		return fmt.Sprintf("segment %s kept=%v", k.Name, k.Accepted)
+	}
+	if k := command.GetCacheOrphans(); k != nil {
+		return fmt.Sprintf("orphans %v", k.Names)
+	}
+	if k := command.GetTryOrder(); k != nil {
+		return fmt.Sprintf("try %s of %s: %v up to %s and %s for %.4g s within %v", k.Id, k.Fingerprint, k.Order, k.RegisteredTop, k.OrderedTop, k.CpuS, k.Options.OrderTolerance)
+	}
+	return command.String()
+}
+
+func showUpdate(u *pecanv1.EpochUpdate) string {
+	line := fmt.Sprintf("total=%d", u.TotalStreams)
+	if u.StreamsFinal {
+		line += " final"
+	}
+	if u.NoMoreStreams {
+		line += " no-more"
+	}
+	for _, s := range u.Streams {
+		line += fmt.Sprintf(" [%d lease=%d @%s", s.Stream, s.Lease, s.Worker.GetWorkerId())
+		if s.Assignment > 1 {
+			line += fmt.Sprintf(" assignment=%d", s.Assignment)
+		}
+		if s.StartIndex > 0 {
+			line += fmt.Sprintf(" from=%d", s.StartIndex)
+		}
+		if s.Release {
+			line += " release"
+		}
+		if s.Truncated {
+			line += fmt.Sprintf(" cut-off made=%d", s.Produced)
+		}
+		if s.Ended {
+			line += fmt.Sprintf(" count=%d", s.Count)
+		}
+		line += "]"
+	}
+	if u.Error != nil {
+		line += " error=" + u.Error.Message
+	}
+	if u.Waiting != "" {
+		line += " waiting: " + u.Waiting
+	}
+	return line
+}
+
+func showReply(reply any) string {
+	switch r := reply.(type) {
+	case *pecanv1.RegisterDatasetResponse:
+		return fmt.Sprintf("ok dataset %s created=%v", r.DatasetId, r.Created)
+	case *pecanv1.CreateJobResponse:
+		return fmt.Sprintf("ok job %s created=%v workers=%d", r.JobId, r.Created, r.Workers)
+	case *pecanv1.OpenEpochResponse:
+		line := fmt.Sprintf("ok epoch %d already_delivered=%v", r.Epoch, r.AlreadyDelivered)
+		if r.Order != nil {
+			line += fmt.Sprintf(" order %.8s %v", r.Order.Hash, r.Order.Steps)
+		}
+		return line
+	case nil:
+		return ""
+	}
+	return "ok"
+}
+
+func (s *script) status() []string {
+	status := s.core.Status(s.now)
+	lines := []string{fmt.Sprintf("clients=%d datasets=%d", status.Clients, len(status.Datasets))}
+	for _, w := range status.Workers {
+		lines = append(lines, fmt.Sprintf("worker %s %s holds %d", w.Address.WorkerId, w.State, len(w.Streams)))
+	}
+	for _, j := range status.Jobs {
+		lines = append(lines, fmt.Sprintf("job %s %q clients=%v", j.JobId, j.Name, j.Clients))
+		if j.Cache != nil {
+			lines = append(lines, fmt.Sprintf("  cache %s %s %d of %d, %d bytes", j.Cache.Key, j.Cache.State, j.Cache.Segments, j.Cache.Streams, j.Cache.Bytes))
+		}
+		if j.Order != nil {
+			lines = append(lines, fmt.Sprintf("  order %s: %s", j.Order.State, j.Order.Why))
+		}
+		for _, e := range j.Epochs {
+			if e.Ordered {
+				lines = append(lines, fmt.Sprintf("  epoch %d is ordered in %v", e.Epoch, e.OrderedStreams))
+			}
+			lines = append(lines, fmt.Sprintf("  epoch %d %s done=%d running=%d waiting=%d elements=%d %s", e.Epoch, e.State, e.StreamsDone, e.StreamsRunning, e.StreamsWaiting, e.Elements, e.Waiting))
+			if e.StreamsTruncated > 0 {
+				lines = append(lines, fmt.Sprintf("    cut-off=%d lost=%d", e.StreamsTruncated, e.Lost))
+			}
+			for _, p := range e.Passes {
+				if p.Starved || p.Elements > 0 {
+					lines = append(lines, fmt.Sprintf("    pass of %s elements=%d starved=%v", p.ClientId, p.Elements, p.Starved))
+				}
+			}
+		}
+	}
+	return lines
+}
