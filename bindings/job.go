@@ -121,7 +121,7 @@ func CreateJob(handle int64, request, header string, data []byte) (string, error
 			_ = renewable.Close()
 		},
 		Broken: s.broken,
-		Notice: s.warnings.add,
+		Warn:   s.warnings.add,
 		Owner:  renewable,
 	})
 	plan := job.Plan()

@@ -109,7 +109,7 @@ func Fail(handle int64, message string) error {
 
 // CheckGraph reports what is wrong with a serialised dataset before any service is called. With {"mode",
 // "allow_nondeterministic"} in options it also checks whether a job may run so. It returns {"fingerprint",
-// "notices", "kept"}. kept is true if CreateJob keeps the dataset for a dispatcher that loses it, so that
+// "warnings", "kept"}. kept is true if CreateJob keeps the dataset for a dispatcher that loses it, so that
 // passing it on is useful.
 func CheckGraph(data []byte, options string) (string, error) {
 	g, err := graph.Parse(data, graph.PeerLimits())
@@ -129,7 +129,7 @@ func CheckGraph(data []byte, options string) (string, error) {
 			return "", failed(err)
 		}
 	}
-	return encode(map[string]any{"fingerprint": g.Fingerprint(), "notices": g.Notices(), "kept": len(data) <= client.MaxRetainedGraph})
+	return encode(map[string]any{"fingerprint": g.Fingerprint(), "warnings": g.Warnings(), "kept": len(data) <= client.MaxRetainedGraph})
 }
 
 // RegisterDataset stores a dataset. header is {"dataset_id", "components", "element_spec",
@@ -233,8 +233,8 @@ func explanation(answer *pecanv1.ExplainResponse, err error) (string, error) {
 	return string(text), failed(err)
 }
 
-// Notices returns the warnings of the session's client since the last call, as JSON, and removes them.
-func Notices(handle int64) (string, error) {
+// Warnings returns the warnings of the session's client since the last call, as JSON, and removes them.
+func Warnings(handle int64) (string, error) {
 	s, err := lookup(handle)
 	if err != nil {
 		return "", failed(err)
@@ -251,15 +251,15 @@ func Stats(handle int64) (string, error) {
 	return encode(map[string]any{"pool": s.Pool().Stats(), "live": op.Live()})
 }
 
-// WatchInterrupts lets Ctrl-C end waits for elements. Python's own handler must be installed already. It
+// HandleInterrupts lets Ctrl-C end waits for elements. Python's own handler must be installed already. It
 // never fails; gopy gives functions without a result another argument.
-func WatchInterrupts() error {
-	op.WatchInterrupts()
+func HandleInterrupts() error {
+	op.HandleInterrupts()
 	return nil
 }
 
-// AnswerInterrupts records that Python's handler runs, so that no wait has to end for it. It never fails.
-func AnswerInterrupts() error {
-	op.AnswerInterrupts()
+// AcknowledgeInterrupts records that Python's handler runs, so that no wait has to end for it. It never fails.
+func AcknowledgeInterrupts() error {
+	op.AcknowledgeInterrupts()
 	return nil
 }

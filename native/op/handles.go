@@ -49,8 +49,8 @@ type JobConfig struct {
 	Closed func()
 	// Broken returns why no more elements will arrive, or nil.
 	Broken func() error
-	// Notice receives, for people, why an iteration has been waiting for long.
-	Notice func(string)
+	// Warn receives why an iteration has been waiting for long.
+	Warn func(string)
 	// Owner is returned by function Owner.
 	Owner any
 }
@@ -160,9 +160,9 @@ type iteration struct {
 	over bool
 	// broken is the error that ended it before its end.
 	broken *reason.Error
-	// unanswered is the newest Ctrl-C that the process's own handler had not seen at the end of the last
+	// unacknowledged is the newest Ctrl-C that the process's own handler had not seen at the end of the last
 	// wait. reported is the newest one that was returned to the caller; 0 for none.
-	unanswered, reported uint64
+	unacknowledged, reported uint64
 	// slices counts the waits in a row without a result. explainedAt is the slice at which the last explanation was
 	// given.
 	slices      int
@@ -178,7 +178,7 @@ func newIteration(job *Job) (*iteration, error) {
 		job.Release()
 		return nil, err
 	}
-	return &iteration{job: job, inner: inner, reported: uint64(C.pecan_unanswered_interrupt())}, nil
+	return &iteration{job: job, inner: inner, reported: uint64(C.pecan_unacknowledged_interrupt())}, nil
 }
 
 func (it *iteration) close() {
@@ -230,10 +230,10 @@ func ended(err error) *reason.Error {
 func (it *iteration) settle(rows *element.Rows, status client.Status, err error, leading int) (*element.Rows, client.Status, error) {
 	if status == client.Ready {
 		it.slices, it.explainedAt = 0, 0
-		if it.unanswered != 0 {
+		if it.unacknowledged != 0 {
 			// Between elements that arrive one by one the handler can run, unless one call requests all of
 			// them.
-			it.unanswered = uint64(C.pecan_unanswered_interrupt())
+			it.unacknowledged = uint64(C.pecan_unacknowledged_interrupt())
 		}
 		if err := it.job.check(rows, leading); err != nil {
 			rows.Release()
@@ -261,15 +261,15 @@ func (it *iteration) settle(rows *element.Rows, status client.Status, err error,
 	return nil, status, err
 }
 
-// A wait is explained after noticeAfter, or after computingAfter if workers are only computing, which is
+// A wait is explained after warnAfter, or after computingAfter if workers are only computing, which is
 // normal. It is explained again each time it has become twice as long.
 const (
-	noticeAfter    = 2 * time.Second
+	warnAfter      = 2 * time.Second
 	computingAfter = 10 * time.Second
 )
 
 func (it *iteration) explain() {
-	if it.slices < max(int(noticeAfter/MaxWait), 2*it.explainedAt) || it.job.config.Notice == nil {
+	if it.slices < max(int(warnAfter/MaxWait), 2*it.explainedAt) || it.job.config.Warn == nil {
 		return
 	}
 	why, computing := it.inner.Waiting()
@@ -278,19 +278,19 @@ func (it *iteration) explain() {
 	}
 	it.explainedAt = it.slices
 	waited := (time.Duration(it.slices) * MaxWait).Round(time.Second)
-	it.job.config.Notice(fmt.Sprintf("no element for %v: %s", waited, why))
+	it.job.config.Warn(fmt.Sprintf("no element for %v: %s", waited, why))
 }
 
 // interrupted reports whether there was a Ctrl-C that the process's own handler sees only after this wait.
 // The handler runs between two steps of Python's main thread, so it has not run although a whole slice has
 // passed. A Ctrl-C while the main thread was elsewhere does not concern this wait.
 func (it *iteration) interrupted() bool {
-	before := it.unanswered
-	it.unanswered = uint64(C.pecan_unanswered_interrupt())
-	if before == 0 || it.unanswered == 0 || it.unanswered == it.reported {
+	before := it.unacknowledged
+	it.unacknowledged = uint64(C.pecan_unacknowledged_interrupt())
+	if before == 0 || it.unacknowledged == 0 || it.unacknowledged == it.reported {
 		return false
 	}
-	it.reported = it.unanswered
+	it.reported = it.unacknowledged
 	return true
 }
 

@@ -214,9 +214,9 @@ func TestABrokenSessionEndsOnlyWaits(t *testing.T) {
 
 func TestLongWaitsAreExplainedLessOften(t *testing.T) {
 	var lines []string
-	it, inner := open(t, JobConfig{Notice: func(line string) { lines = append(lines, line) }})
-	perNotice := int(noticeAfter / MaxWait)
-	for range 8 * perNotice {
+	it, inner := open(t, JobConfig{Warn: func(line string) { lines = append(lines, line) }})
+	perWarning := int(warnAfter / MaxWait)
+	for range 8 * perWarning {
 		it.element()
 	}
 	if len(lines) != 4 || !strings.Contains(lines[0], "no element for 2s: no worker is registered") {
@@ -228,7 +228,7 @@ func TestLongWaitsAreExplainedLessOften(t *testing.T) {
 
 func TestSlowElementsAreExplainedLater(t *testing.T) {
 	var lines []string
-	it, inner := open(t, JobConfig{Notice: func(line string) { lines = append(lines, line) }})
+	it, inner := open(t, JobConfig{Warn: func(line string) { lines = append(lines, line) }})
 	inner.why, inner.computing = "they are being computed", true
 	for range int(computingAfter/MaxWait) - 1 {
 		it.element()
@@ -290,16 +290,16 @@ func TestAHandleOfAnotherKindIsRefused(t *testing.T) {
 
 // interrupts returns a function that presses Ctrl-C. The process's own handler does not run by itself.
 func interrupts(t *testing.T) (press func()) {
-	heard := make(chan os.Signal, 1)
-	signal.Notify(heard, os.Interrupt)
-	t.Cleanup(func() { signal.Stop(heard) })
-	WatchInterrupts()
+	received := make(chan os.Signal, 1)
+	signal.Notify(received, os.Interrupt)
+	t.Cleanup(func() { signal.Stop(received) })
+	HandleInterrupts()
 	return func() {
 		t.Helper()
 		if err := syscall.Kill(syscall.Getpid(), syscall.SIGINT); err != nil {
 			t.Fatal(err)
 		}
-		<-heard
+		<-received
 	}
 }
 
@@ -309,7 +309,7 @@ func TestAnInterruptEndsACallForManyElements(t *testing.T) {
 	it, inner := open(t, JobConfig{})
 	defer it.close()
 	interrupt()
-	defer AnswerInterrupts()
+	defer AcknowledgeInterrupts()
 	for range 5 {
 		if _, status, err := it.element(); status == client.Failed && reason.From(err).Reason == reason.Interrupted {
 			return
@@ -339,26 +339,26 @@ func TestAnInterruptEndsAWaitThatBlocksTheSignalHandler(t *testing.T) {
 		return ended
 	}
 	interrupt()
-	AnswerInterrupts()
+	AcknowledgeInterrupts()
 	if n := waits(5); n != 0 {
-		t.Errorf("%d waits ended for an interrupt that was heard of before", n)
+		t.Errorf("%d waits ended for an interrupt that was acknowledged before them", n)
 	}
 	interrupt()
 	if n := waits(1); n != 0 {
-		t.Error("a wait ended for an interrupt of which the handler is just hearing")
+		t.Error("a wait ended at once, before the handler could acknowledge the interrupt")
 	}
-	AnswerInterrupts()
+	AcknowledgeInterrupts()
 	if n := waits(5); n != 0 {
-		t.Errorf("%d waits ended for an interrupt that was heard of meanwhile", n)
+		t.Errorf("%d waits ended for an interrupt that was acknowledged meanwhile", n)
 	}
 	interrupt()
 	if n := waits(5); n != 1 {
-		t.Errorf("%d waits ended for an interrupt that nobody hears of", n)
+		t.Errorf("%d waits ended for an interrupt without an acknowledgement, want 1", n)
 	}
-	AnswerInterrupts()
+	AcknowledgeInterrupts()
 	interrupt()
 	if n := waits(5); n != 1 {
-		t.Errorf("%d waits ended for the next one", n)
+		t.Errorf("%d waits ended for the next interrupt, want 1", n)
 	}
-	AnswerInterrupts()
+	AcknowledgeInterrupts()
 }

@@ -206,12 +206,12 @@ func guard(context *C.TF_OpKernelContext) {
 	}
 }
 
-// WatchInterrupts lets Ctrl-C end a wait for elements. The installed handler still runs. Call WatchInterrupts
+// HandleInterrupts lets Ctrl-C end a wait for elements. The installed handler still runs. Call HandleInterrupts
 // again after another handler was installed.
-func WatchInterrupts() { C.pecan_watch_interrupts() }
+func HandleInterrupts() { C.pecan_handle_interrupts() }
 
-// AnswerInterrupts records that the process's own handler runs, and that it informs the interrupted callers.
-func AnswerInterrupts() { C.pecan_answer_interrupts() }
+// AcknowledgeInterrupts records that the process's own handler runs, and that it informs the interrupted callers.
+func AcknowledgeInterrupts() { C.pecan_acknowledge_interrupts() }
 
 // Live counts the tensors and handles that TensorFlow holds now, for leak checks.
 func Live() int64 { return int64(C.pecan_live()) }

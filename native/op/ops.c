@@ -21,7 +21,7 @@ typedef struct TF_DimensionHandle TF_DimensionHandle;
 
 static _Atomic int64_t live;
 static _Atomic bool forked;
-static _Atomic uint64_t interrupts, answered;
+static _Atomic uint64_t interrupts, acknowledged;
 
 int64_t pecan_live(void) { return atomic_load(&live); }
 
@@ -279,14 +279,14 @@ static void on_interrupt(int number, siginfo_t* info, void* raw) {
   }
 }
 
-uint64_t pecan_unanswered_interrupt(void) {
+uint64_t pecan_unacknowledged_interrupt(void) {
   uint64_t last = atomic_load(&interrupts);
-  return last == atomic_load(&answered) ? 0 : last;
+  return last == atomic_load(&acknowledged) ? 0 : last;
 }
 
-void pecan_answer_interrupts(void) { atomic_store(&answered, atomic_load(&interrupts)); }
+void pecan_acknowledge_interrupts(void) { atomic_store(&acknowledged, atomic_load(&interrupts)); }
 
-void pecan_watch_interrupts(void) {
+void pecan_handle_interrupts(void) {
   static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   pthread_mutex_lock(&mutex);
   struct sigaction current;

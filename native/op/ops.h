@@ -35,14 +35,14 @@ bool pecan_output_bool(TF_OpKernelContext* context, int index, bool value);
 // Fails the kernel with a TF_Code and a message.
 void pecan_fail(TF_OpKernelContext* context, int code, const char* message, size_t len);
 
-// Returns the number of the last SIGINT since the first call of pecan_watch_interrupts, or 0 if all were
-// answered.
-uint64_t pecan_unanswered_interrupt(void);
+// Returns the number of the last SIGINT since the first call of pecan_handle_interrupts, or 0 if all were
+// acknowledged.
+uint64_t pecan_unacknowledged_interrupt(void);
 // Records that the process's own handler has run.
-void pecan_answer_interrupts(void);
+void pecan_acknowledge_interrupts(void);
 // Counts SIGINTs from now on, and passes each one on to the installed handler. A second call finds a handler
 // that was installed since.
-void pecan_watch_interrupts(void);
+void pecan_handle_interrupts(void);
 
 // Tensors and handles that TensorFlow holds now, for leak checks.
 int64_t pecan_live(void);

@@ -27,7 +27,7 @@ type Graph struct {
 	// order lists the nodes that the result needs, inputs before users.
 	order       []*tf.NodeDef
 	fingerprint string
-	notices     []string
+	warnings    []string
 }
 
 // ParseVariant parses another graph of the same dataset. The variant keeps the limits and the fingerprint.
@@ -67,9 +67,9 @@ func (g *Graph) Retval() *tf.NodeDef { return g.retval }
 // Order lists the nodes that the result needs, inputs before users.
 func (g *Graph) Order() []*tf.NodeDef { return g.order }
 
-// Notices returns warnings for the user about what registration changes, for example that variables are
+// Warnings returns warnings for the user about what registration changes, for example that variables are
 // copied.
-func (g *Graph) Notices() []string { return append([]string(nil), g.notices...) }
+func (g *Graph) Warnings() []string { return append([]string(nil), g.warnings...) }
 
 // Fingerprint identifies the dataset. It is equal for equal pipelines, whenever and wherever they were
 // serialised.

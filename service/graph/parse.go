@@ -177,7 +177,7 @@ func (g *Graph) indexNodes() error {
 func (g *Graph) indexFunctions() error {
 	lib := g.def.GetLibrary()
 	if len(lib.GetGradient()) > 0 || len(lib.GetRegisteredGradients()) > 0 {
-		g.notices = append(g.notices, "gradient functions of the dataset's graph are not used and were removed")
+		g.warnings = append(g.warnings, "gradient functions of the dataset's graph are not used and were removed")
 	}
 	g.functions = make(map[string]*tf.FunctionDef, len(lib.GetFunction()))
 	for _, f := range lib.GetFunction() {

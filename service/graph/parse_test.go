@@ -230,8 +230,8 @@ func TestAnAdministratorMayAllowAnOp(t *testing.T) {
 }
 
 func TestCopiedVariablesGiveANotice(t *testing.T) {
-	if notices := graphtest.Parse(t, "lookup").Notices(); len(notices) != 1 || !strings.Contains(notices[0], "value") {
-		t.Errorf("notices %q", notices)
+	if warnings := graphtest.Parse(t, "lookup").Warnings(); len(warnings) != 1 || !strings.Contains(warnings[0], "value") {
+		t.Errorf("warnings %q", warnings)
 	}
 }
 
@@ -239,8 +239,8 @@ func TestChangedVariablesGiveANotice(t *testing.T) {
 	for graph, want := range map[string]string{
 		"counter": "1 variable(s) are changed", "drawn": "1 random generator(s)", "drawn_in_step": "draw the same numbers",
 	} {
-		if notices := graphtest.Parse(t, graph).Notices(); len(notices) != 1 || !strings.Contains(notices[0], want) {
-			t.Errorf("%s: notices %q", graph, notices)
+		if warnings := graphtest.Parse(t, graph).Warnings(); len(warnings) != 1 || !strings.Contains(warnings[0], want) {
+			t.Errorf("%s: warnings %q", graph, warnings)
 		}
 	}
 }

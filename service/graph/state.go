@@ -11,7 +11,7 @@ import (
 )
 
 // checkState refuses what a worker could not use: tables without content, variables without a value, and
-// handles of objects in the trainer's process. It adds a notice for variables with a value.
+// handles of objects in the trainer's process. It adds a warning for variables with a value.
 func (g *Graph) checkState() error {
 	filled := map[string]bool{}
 	users := map[string][]*tf.NodeDef{}
@@ -57,7 +57,7 @@ func (g *Graph) checkState() error {
 		}
 	}
 	if variables > 0 {
-		g.notices = append(g.notices, fmt.Sprintf("%d variable(s) are sent with their current value: the workers do not see later changes", variables))
+		g.warnings = append(g.warnings, fmt.Sprintf("%d variable(s) are sent with their current value: the workers do not see later changes", variables))
 	}
 	return g.checkFunctionState()
 }
@@ -144,7 +144,7 @@ func parsesHandle(n *tf.NodeDef) bool {
 	return n.GetOp() == "ParseTensor" && n.GetAttr()["out_type"].GetType() == tf.DataType_DT_RESOURCE
 }
 
-// checkChanges finds the variables that functions change, and adds notices about them.
+// checkChanges finds the variables that functions change, and adds warnings about them.
 //
 // tf.data writes a variable once for each step that uses it. If a step changes a variable, and another
 // variable has the same value, the graph does not show whether they are the same. checkChanges refuses such a
@@ -187,11 +187,11 @@ func (g *Graph) checkChanges() (map[string]bool, error) {
 		}
 	}
 	if len(counters) > 0 {
-		g.notices = append(g.notices, fmt.Sprintf("%d variable(s) are changed by the dataset's functions: every stream changes its own copy, which starts "+
+		g.warnings = append(g.warnings, fmt.Sprintf("%d variable(s) are changed by the dataset's functions: every stream changes its own copy, which starts "+
 			"in every epoch from the current value, and the trainer does not see the changes", len(counters)))
 	}
 	if len(states) > 0 {
-		g.notices = append(g.notices, describeStates(states, equal, users))
+		g.warnings = append(g.warnings, describeStates(states, equal, users))
 	}
 	return changed, nil
 }

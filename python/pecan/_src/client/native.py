@@ -44,16 +44,16 @@ class Native:
             raise ImportError(f"{self.path} is not a Python extension")
         self._extension = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(self._extension)
-        self.watch_interrupts()
+        self.handle_interrupts()
 
-    def watch_interrupts(self) -> None:
+    def handle_interrupts(self) -> None:
         """Makes Ctrl-C end waits for elements. Another call also covers signal handlers installed in the meantime."""
         if interrupts.install(self._acknowledge_interrupt):
-            self._extension.bindings_WatchInterrupts()
+            self._extension.bindings_HandleInterrupts()
 
     def _acknowledge_interrupt(self) -> None:
         if os.getpid() == self.pid:
-            self._extension.bindings_AnswerInterrupts()
+            self._extension.bindings_AcknowledgeInterrupts()
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Calls a function of the Go package bindings that does not block.

@@ -76,7 +76,7 @@ class Session:
 
     def warnings(self) -> list[str]:
         """Returns the warnings that the Go code has logged since the last call."""
-        return self._native.call_json("Notices", self._handle) or []
+        return self._native.call_json("Warnings", self._handle) or []
 
     def fail(self, message: str) -> None:
         """Fails all calls and iterators that wait in this session, with the given message."""

@@ -99,7 +99,7 @@ def serialize(dataset: Any, caller: str, options: ReadOptions | None = None) -> 
         )
     mode = {} if options is None else mode_fields(options)
     checked = native.load().call_json("CheckGraph", data, json.dumps(mode))
-    for warning in checked["notices"] or ():
+    for warning in checked["warnings"] or ():
         warnings.warn(warning, FrozenStateWarning, stacklevel=4)
     specs = tuple(tf.nest.flatten(flat.element_spec))
     return Graph(data, specs, _spec_text(dataset.element_spec), int(dataset.cardinality().numpy()), checked["kept"])

@@ -80,7 +80,7 @@ def read(
         job = session.create_job(request, graphs.header(graph, options.compression, dataset_id), graph.data)
     _log_job(session, job, options)
     loaded = native.load()
-    loaded.watch_interrupts()
+    loaded.handle_interrupts()
     try:
         with tf.device("CPU:0"):
             tensor = loaded.ops.pecan_job(handle=job["handle"])
