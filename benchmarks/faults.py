@@ -90,7 +90,7 @@ def _standby(cluster: Cluster, fault: Fault) -> Sample:
 def _joined(trial: Trial) -> Program:
     """Adds a second worker. The trainer reads meanwhile; otherwise elements would be buffered for it."""
     fresh = trial.cluster.add(wait=False)
-    trial.until(lambda: fresh.said.read_text() and trial.cluster.states() == ["connected"] * 2, every=100)
+    trial.until(lambda: fresh.output_path.read_text() and trial.cluster.states() == ["connected"] * 2, every=100)
     return fresh.ready()
 
 
@@ -111,7 +111,7 @@ def _silent(stack: contextlib.ExitStack, _: Settings) -> Contestants:
     stack.callback(control.close)
     stack.callback(data.close)
     lost = far.add("--advertise", data.address, dispatcher=control.address)
-    data.tell("to", lost.address)
+    data.send("to", lost.address)
     return {
         "SIGSTOP": lambda: _worker_dies(roomy, Program.pause),
         "SIGSTOP of the only one, with a standby": lambda: _standby(alone, Program.pause),
@@ -126,16 +126,16 @@ def _packets_lost(cluster: Cluster, lost: Program, data: proxies.Proxy, routes: 
     trial = Trial(cluster, elements(total), **TCP)
     other = _joined(trial)
     assert set(trial.hosts().values()) == {data.address}, "the standby has streams before the fault"
-    trial.inject(lambda: [route.tell("hold", "both") for route in routes])
+    trial.inject(lambda: [route.send("hold", "both") for route in routes])
     trial.finish(range(total))
     assert lost.running
-    held = [route.tell("count")[way] for route in routes for way in ("held_up", "held_down")]
+    held = [route.send("count")[way] for route in routes for way in ("held_up", "held_down")]
     assert min(held) > 0, "nothing was lost"
     figures = trial.gaps(lost=len(routes) > 1)
     for route in routes:
         # Closing the connections also drops the data that the proxy holds.
-        route.tell("cut")
-        route.tell("pass")
+        route.send("cut")
+        route.send("forward")
     other.kill()
     wait(lambda: cluster.states() == ["connected"], "the worker is connected and the standby is gone")
     return figures

@@ -71,7 +71,7 @@ def _shuffled(cluster: Cluster) -> Sample:
     assert count == STREAMS * EACH
     figures = {"elements/s": count / spent}
     lines = [line for worker, at in zip(cluster.workers, logged) for line in worker.log.read_text()[at:].splitlines()]
-    taken = [line for line in lines if " msg=checkpoint " in line]
+    taken = [line for line in lines if ' msg="checkpoint saved" ' in line]
     if "--checkpoint-dir" in cluster.worker_flags:
         assert taken, "no checkpoint was taken"
         ran = _stream_seconds(lines)

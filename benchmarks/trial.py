@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pecan
 import tensorflow as tf
-from cluster import Cluster, Program, cleared, wait
+from cluster import Cluster, Program, running_cluster, wait
 from row import Sample
 
 TCP = {"data_transfer_protocol": "tcp"}
@@ -60,7 +60,7 @@ def service(workers: int, *worker_flags: str) -> Iterator[Cluster]:
     """Runs a dispatcher with a work directory, and workers, with the default times of the programs."""
     with contextlib.ExitStack() as stack:
         directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pecan-bench-")))
-        cluster = stack.enter_context(cleared(Cluster(directory, worker_flags=worker_flags, quick=False)))
+        cluster = stack.enter_context(running_cluster(Cluster(directory, worker_flags=worker_flags, quick=False)))
         cluster.add_all(workers)
         yield cluster
 
@@ -183,7 +183,7 @@ class Goodbye:
         self._thread.start()
 
     def _wait(self) -> None:
-        self._code = self._worker.lives[-1].wait()
+        self._code = self._worker.processes[-1].wait()
 
     def check(self) -> None:
         """Checks that the worker ended with exit code 0."""

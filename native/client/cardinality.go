@@ -13,7 +13,7 @@ import (
 // reads the whole dataset can check it.
 func (it *Iteration) asserts() (int64, bool) {
 	promised := it.job.consumer.Plan.GetAssertedCardinality()
-	return promised, it.alone() && promised >= -1 && !epoch.MayDiffer(it.job.consumer.Plan, it.job.consumer.Options)
+	return promised, it.readsWholePass() && promised >= -1 && !epoch.MayDiffer(it.job.consumer.Plan, it.job.consumer.Options)
 }
 
 // tooMany returns an error if more elements than asserted exist. The count is what was returned so far plus

@@ -22,7 +22,7 @@ func (it *Iteration) passesLeft() int64 {
 func (it *Iteration) advance() {
 	// A resumed pass is partial: its length does not predict the next one's.
 	resumed := len(it.current.ResumeAt.GetNext()) > 0
-	endless := it.passesAfter < 0 && it.alone() && it.current.Empty() && !resumed
+	endless := it.passesAfter < 0 && it.readsWholePass() && it.current.Empty() && !resumed
 	if taken := it.retire(); !resumed {
 		it.job.finished(taken)
 	}
@@ -109,7 +109,7 @@ func (it *Iteration) finish(err error) {
 	it.job.remove(it)
 }
 
-// alone reports whether this iteration reads the whole pass.
-func (it *Iteration) alone() bool {
+// readsWholePass reports whether this iteration reads the whole pass.
+func (it *Iteration) readsWholePass() bool {
 	return !it.job.consumer.Shared() && it.job.consumer.Options.GetMode() != pecanv1.Mode_MODE_OFF
 }

@@ -71,7 +71,7 @@ func pecanNext(context *C.TF_OpKernelContext, kernel *C.pecan_kernel) {
 				rows.Release()
 				return
 			}
-			give(context, kernel, 1, rows)
+			setOutputs(context, kernel, 1, rows)
 		default:
 			finish(context, status, err)
 		}
@@ -86,7 +86,7 @@ func pecanNextBlock(context *C.TF_OpKernelContext, kernel *C.pecan_kernel) {
 		case client.NotYet:
 			nothing(context, kernel, 0, it.job.config.Components)
 		case client.Ready:
-			give(context, kernel, 0, rows)
+			setOutputs(context, kernel, 0, rows)
 		default:
 			finish(context, status, err)
 		}
@@ -104,8 +104,8 @@ func pecanRelease(owner C.uintptr_t) {
 //export pecanDrop
 func pecanDrop(handle C.uintptr_t) { drop(uintptr(handle)) }
 
-// give returns the tensors as outputs, beginning with output first, and releases the rows.
-func give(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, rows *element.Rows) {
+// setOutputs sets the tensors as outputs, beginning with output first, and releases the rows.
+func setOutputs(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, rows *element.Rows) {
 	defer rows.Release()
 	if int(kernel.outputs) != len(rows.Tensors) {
 		fail(context, reason.New(reason.ElementSpec, "an element of %d components for an operation with %d outputs", len(rows.Tensors), int(kernel.outputs)))

@@ -42,7 +42,7 @@ static bool fail_text(TF_OpKernelContext* context, TF_Code code, const char* tex
 }
 
 // Passes a tensor to TensorFlow, which adds its own reference.
-static bool give(TF_OpKernelContext* context, int index, TF_Tensor* tensor) {
+static bool set_output(TF_OpKernelContext* context, int index, TF_Tensor* tensor) {
   if (tensor == NULL) return fail_text(context, TF_RESOURCE_EXHAUSTED, "pecan: no memory for a tensor");
   TF_Status* status = TF_NewStatus();
   TF_SetOutput(context, index, tensor, status);
@@ -81,7 +81,7 @@ bool pecan_output(TF_OpKernelContext* context, int index, int32_t dtype, const i
                   const void* data, size_t bytes, uintptr_t owner) {
   if (owner != 0) {
     atomic_fetch_add(&live, 1);
-    return give(context, index,
+    return set_output(context, index,
                 TF_NewTensor((TF_DataType)dtype, dims, rank, (void*)data, bytes, release_owner, (void*)owner));
   }
   TF_Status* status = TF_NewStatus();
@@ -131,7 +131,7 @@ bool pecan_output_strings(TF_OpKernelContext* context, int index, const int64_t*
     TF_StringCopy(&strings[i], (const char*)data + at, size);
     at += size;
   }
-  return give(context, index,
+  return set_output(context, index,
               TF_NewTensor(TF_STRING, dims, rank, strings, (size_t)n * sizeof(TF_TString), free_strings, NULL));
 }
 
@@ -151,7 +151,7 @@ bool pecan_output_handle(TF_OpKernelContext* context, int index, uintptr_t handl
   }
   *data = (int64_t)handle;
   atomic_fetch_add(&live, 1);
-  return give(context, index, TF_NewTensor(TF_INT64, &dim, 1, data, sizeof(int64_t), drop_handle, (void*)handle));
+  return set_output(context, index, TF_NewTensor(TF_INT64, &dim, 1, data, sizeof(int64_t), drop_handle, (void*)handle));
 }
 
 bool pecan_output_bool(TF_OpKernelContext* context, int index, bool value) {

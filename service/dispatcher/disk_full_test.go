@@ -34,7 +34,7 @@ func (f *fullStore) PutGraph(fingerprint string, graph []byte) error {
 
 // D5: on a full disk nothing new starts, running streams continue, and nobody times out. With space again
 // everything continues by itself, and repeated requests happened once.
-func TestD5AFullDiskHoldsEverythingBackAndRecovers(t *testing.T) {
+func TestD5AFullDiskBlocksNewWorkUntilThereIsSpace(t *testing.T) {
 	kept, registry := &fullStore{Memory: store.NewMemory()}, prometheus.NewRegistry()
 	s := startService(t, serviceOptions{store: kept, metrics: registry})
 	w := s.worker(workerHello("w1", 4))

@@ -309,7 +309,7 @@ func TestARequestAboveTheWireLimitHasAReason(t *testing.T) {
 	wantReason(t, err, reason.MessageTooLarge)
 }
 
-func TestWhatIsHeldAtOnceIsBounded(t *testing.T) {
+func TestJobsClientsAndDatasetsAreLimited(t *testing.T) {
 	kept := store.NewMemory()
 	s := startService(t, serviceOptions{store: kept, change: func(c *dispatcher.Config) {
 		c.Core.MaxJobs, c.Core.MaxClients, c.Core.MaxDatasets = 2, 2, 2
@@ -626,7 +626,7 @@ func TestGarbageOnThePortAffectsNobody(t *testing.T) {
 	}
 }
 
-func TestManyIdleConnectionsAreServedBeside(t *testing.T) {
+func TestIdleConnectionsDoNotBlockOtherClients(t *testing.T) {
 	s := startService(t, serviceOptions{})
 	for range 300 {
 		conn, err := net.Dial("tcp", s.address)

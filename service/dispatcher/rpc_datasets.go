@@ -135,7 +135,7 @@ func (d *Dispatcher) removeGraph(fingerprint string) {
 		return
 	}
 	if err := d.deps.Store.DeleteGraph(fingerprint); err != nil {
-		d.deps.Log.Warn("forgetting a graph failed", "fingerprint", fingerprint, "error", err)
+		d.deps.Log.Warn("removing a graph failed", "fingerprint", fingerprint, "error", err)
 	}
 }
 
@@ -159,7 +159,7 @@ func (d *Dispatcher) storeError(err error) error {
 	if errors.Is(err, store.ErrFull) {
 		return diskFull()
 	}
-	d.deps.Log.Error("store failed", "error", err)
+	d.deps.Log.Error("the store failed", "error", err)
 	if errors.Is(err, store.ErrDamaged) {
 		return reason.New(reason.StoreCorrupt, "the dispatcher's store is damaged; its log says where")
 	}

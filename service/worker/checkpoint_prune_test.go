@@ -11,7 +11,7 @@ import (
 
 // The dispatcher knows the reader's position from the last heartbeat only. The next worker finds a checkpoint
 // there, however many were taken since.
-func TestACheckpointServesWhereTheDispatcherTakesTheReaderToBe(t *testing.T) {
+func TestACheckpointAtTheDispatchersReaderPositionIsUsed(t *testing.T) {
 	const heard, had = 100, 1000
 	dir, want := t.TempDir(), undisturbed(t)
 	w := saving(t, dir)

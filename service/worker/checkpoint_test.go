@@ -297,7 +297,7 @@ func TestACheckpointThatCannotBeWrittenIsCounted(t *testing.T) {
 	}
 }
 
-func TestAWorkerThatLeavesEndsItsStreamsWhereTheirReadersAre(t *testing.T) {
+func TestADepartingWorkerEndsItsStreamsAtTheirReadersPositions(t *testing.T) {
 	dir := t.TempDir()
 	w := saving(t, dir)
 	w.config.DrainTimeout = deadline

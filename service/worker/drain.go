@@ -41,5 +41,5 @@ func (w *Worker) drain(ctx context.Context) {
 	}
 	w.streams.Mute()
 	w.streams.ReportMetrics()
-	w.log.Info("leaving", "drained", drained, "took", time.Since(begun).Round(time.Millisecond))
+	w.log.Info("worker leaves", "drained", drained, "took", time.Since(begun).Round(time.Millisecond))
 }

@@ -27,7 +27,7 @@ func (s *session) fetchGraph(ctx context.Context, fingerprint string) ([]byte, e
 		if err == nil || ctx.Err() != nil || reason.From(err).Code() != codes.Unavailable {
 			return data, err
 		}
-		s.worker.log.Warn("fetch a graph; trying again", "fingerprint", fingerprint, "error", err)
+		s.worker.log.Warn("fetching a graph failed; the worker tries again", "fingerprint", fingerprint, "error", err)
 		if !clock.Sleep(ctx, backoff) {
 			return nil, ctx.Err()
 		}

@@ -153,7 +153,7 @@ func TestReadersAreServedInAFloodOfConnections(t *testing.T) {
 	}
 }
 
-func TestReadersAboveTheLimitAreToldAndLocalOnesAreNot(t *testing.T) {
+func TestReadersAboveTheLimitAreRefusedAndLocalOnesAreNot(t *testing.T) {
 	w := startWorker(t, nil)
 	o := startCommand("thousand")
 	w.streams.Start(o)
@@ -185,7 +185,7 @@ func isTimeout(err error) bool {
 	return ok && timeout.Timeout()
 }
 
-func TestOpensOfStreamsThatAreNotThere(t *testing.T) {
+func TestOpensOfUnknownStreams(t *testing.T) {
 	w := startWorker(t, nil)
 	o := startCommand("thousand")
 	w.streams.Start(o)
@@ -323,7 +323,7 @@ func TestOpeningsThatWereClosedAgainDoNotPileUp(t *testing.T) {
 
 // An OPEN that is older than the current reader's and finds its stream late ends nothing, even if the elements
 // that it wants are no longer held.
-func TestALateOpenOfAFreeOrderDoesNotEndTheStream(t *testing.T) {
+func TestALateOpenDoesNotEndANondeterministicStream(t *testing.T) {
 	w := startWorker(t, nil)
 	o := startCommand("thousand")
 	o.Plan.Determinism = pecanv1.DeterminismClass_DETERMINISM_CLASS_C

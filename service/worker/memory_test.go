@@ -89,7 +89,7 @@ func peakAtRest(t *testing.T, atLeast int64, look func() int64) (peak int64) {
 }
 
 // Streams that fill their windows leave room for the buffers inside another stream's graph.
-func TestProducingLeavesRoomForWhatGraphsBuffer(t *testing.T) {
+func TestProductionLeavesMemoryForTheBuffersOfGraphs(t *testing.T) {
 	const limit = 16 * largeElement
 	w := startWorker(t, func(c *Config) { c.WindowBytes = limit })
 	// Until it is opened, this stream produces a single element, while its prefetch fills and stays full.

@@ -78,7 +78,7 @@ var sameElements = map[string][]int{
 	"batches": {0, 2, 3, 1, 4, 5, 7, 6},
 }
 
-func TestAnOrderedPlanGivesWhatTheRegisteredOneGives(t *testing.T) {
+func TestAReorderedPlanProducesTheElementsOfTheRegisteredOne(t *testing.T) {
 	for name, places := range sameElements {
 		t.Run(name, func(t *testing.T) {
 			w, _ := withCache(t)
@@ -151,7 +151,7 @@ func TestMetricsOfAnotherOrderAreSeparate(t *testing.T) {
 	}
 }
 
-func TestAnOrderIsObeyed(t *testing.T) {
+func TestAStreamRunsItsStepsInThePlannedOrder(t *testing.T) {
 	w := startWorker(t, nil)
 	o, steps := orderable(t, w, "mean_crop", &pecanv1.JobOptions{Mode: pecanv1.Mode_MODE_DETERMINISTIC, Seed: 7})
 	first := func() string {

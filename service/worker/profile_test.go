@@ -6,7 +6,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-func TestWhatTheGraphBuffersItselfCountsAgainstTheWindow(t *testing.T) {
+func TestBuffersOfTheGraphCountAgainstTheWindow(t *testing.T) {
 	const limit = 8 * largeElement
 	w := startWorker(t, func(c *Config) { c.WindowBytes = limit })
 	o := startCommand("ahead")

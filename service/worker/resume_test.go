@@ -78,7 +78,7 @@ func TestAStreamBeginsAtItsIndex(t *testing.T) {
 	}
 }
 
-func TestAReaderThatIsFarAheadIsNotRunAfter(t *testing.T) {
+func TestAStreamSeeksToAReaderThatIsFarAhead(t *testing.T) {
 	w := startWorker(t, nil)
 	o := planned(t, w, "spinning")
 	w.streams.Start(o)
@@ -103,7 +103,7 @@ func TestAReaderThatIsFarAheadIsNotRunAfter(t *testing.T) {
 
 // A batch with a failed element is lost as a whole. The next batch begins after that element, here the first of
 // its batch, so later elements have other indices than arithmetic says.
-func TestWhatFollowsAFailedElementKeepsItsIndex(t *testing.T) {
+func TestElementsAfterAFailedOneKeepTheirIndices(t *testing.T) {
 	w := startWorker(t, nil)
 	o := planned(t, w, "failing_batches")
 	w.streams.Start(o)

@@ -236,7 +236,7 @@ func TestARequestBelowTheWindowRunsTheStreamAgain(t *testing.T) {
 }
 
 // Another run would produce other elements. The dispatcher decides what happens to the stream.
-func TestARequestBelowTheWindowOfAFreeOrderIsReportedToTheDispatcher(t *testing.T) {
+func TestARequestBelowTheWindowOfANondeterministicStreamIsReportedToTheDispatcher(t *testing.T) {
 	c := newCommander()
 	w := withSession(t, c.listen(t, "127.0.0.1:0"))
 	c.hello(t)

@@ -161,7 +161,7 @@ func (s *session) run(ctx context.Context) error {
 		}
 		if time.Since(complained) > logPeriod {
 			complained = time.Now()
-			s.worker.log.Warn("no session with the dispatcher; trying again", "dispatcher", s.worker.config.Dispatcher, "for", away.Round(time.Millisecond), "error", err)
+			s.worker.log.Warn("no session with the dispatcher; the worker tries again", "dispatcher", s.worker.config.Dispatcher, "for", away.Round(time.Millisecond), "error", err)
 		}
 		if !clock.Sleep(ctx, backoff/2+rand.N(backoff)) {
 			return nil
@@ -176,7 +176,7 @@ func (s *session) fatal(err error) error {
 	if reason.Is(err, reason.ClusterMismatch) {
 		n := s.worker.streams.StopAll(reason.New(reason.ClusterMismatch, "worker %s joins another cluster", s.worker.identity))
 		s.worker.identity.Renew()
-		s.worker.log.Warn("the dispatcher belongs to another cluster: joining it as a new worker", "streams_dropped", n, "new_id", s.worker.identity.ID())
+		s.worker.log.Warn("the dispatcher belongs to another cluster; the worker joins it as a new worker", "streams_dropped", n, "new_id", s.worker.identity.ID())
 		return nil
 	}
 	if err == nil {

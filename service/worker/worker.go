@@ -142,7 +142,7 @@ func (w *Worker) openDirectories() (err error) {
 			return err
 		}
 		if err := w.streams.Checkpoints.Expire(time.Now().Add(-checkpoint.Abandoned)); err != nil {
-			w.log.Warn("remove abandoned checkpoints", "error", err)
+			w.log.Warn("removing abandoned checkpoints failed", "error", err)
 		}
 	}
 	return nil

@@ -282,7 +282,7 @@ def test_a_worker_that_dies_is_replaced():
         assert "another one is started" in err
 
 
-def test_a_dispatcher_that_dies_is_an_error_with_its_cause_of_death():
+def test_reading_fails_with_the_cause_if_the_private_cluster_dies():
     with Script(
         """
         dataset = D.range(10**9).map(lambda i: tf.reduce_sum(tf.random.uniform([10**6])))

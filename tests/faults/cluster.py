@@ -40,31 +40,31 @@ class Program:
     def __init__(self, name: str, flags: tuple[str, ...], directory: pathlib.Path, label: str) -> None:
         self.name, self.flags, self.label = name, flags, label
         self.log = directory / f"{label}.log"
-        self.said = directory / f"{label}.out"
-        self.lives: list[subprocess.Popen[bytes]] = []
+        self.output_path = directory / f"{label}.out"
+        self.processes: list[subprocess.Popen[bytes]] = []
         self.address = ""
 
     def start(self, address: str = "127.0.0.1:0") -> Program:
         """Starts a process. `ready` waits until the process serves."""
-        assert not self.lives or self.lives[-1].poll() is not None, f"{self.label} still runs"
-        with self.log.open("ab") as log, self.said.open("wb") as said:
-            life = subprocess.Popen(
+        assert not self.processes or self.processes[-1].poll() is not None, f"{self.label} still runs"
+        with self.log.open("ab") as log, self.output_path.open("wb") as output:
+            process = subprocess.Popen(
                 [str(programs.path(self.name)), *self.flags, "--listen", address],
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=log,
                 env=programs.environment(self.name),
                 process_group=0,
             )
-        self.lives.append(life)
+        self.processes.append(process)
         return self
 
     def ready(self) -> Program:
         """Waits until the program serves."""
 
         def listening() -> str | None:
-            assert self.lives[-1].poll() is None, f"{self.label} ended with {self.lives[-1].returncode}:\n{self.words()}"
-            found = re.search(r"^listening on (\S+)$", self.said.read_text(), re.MULTILINE)
+            assert self.processes[-1].poll() is None, f"{self.label} ended with {self.processes[-1].returncode}:\n{self.log_tail()}"
+            found = re.search(r"^listening on (\S+)$", self.output_path.read_text(), re.MULTILINE)
             return found and found[1]
 
         self.address = str(wait(listening, f"{self.label} serves"))
@@ -72,24 +72,24 @@ class Program:
 
     @property
     def pid(self) -> int:
-        return self.lives[-1].pid
+        return self.processes[-1].pid
 
     @property
     def running(self) -> bool:
-        return bool(self.lives) and self.lives[-1].poll() is None
+        return bool(self.processes) and self.processes[-1].poll() is None
 
     def kill(self) -> None:
         """Kills the process group, and checks that the process was alive before and died of SIGKILL."""
-        life = self.lives[-1]
-        assert life.poll() is None, f"{self.label} had ended with {life.returncode} before it was killed:\n{self.words()}"
-        os.killpg(life.pid, signal.SIGKILL)
-        assert life.wait(WAIT_S) == -signal.SIGKILL, f"{self.label} was killed and ended with {life.returncode}"
-        gone(life.pid)
+        process = self.processes[-1]
+        assert process.poll() is None, f"{self.label} had ended with {process.returncode} before it was killed:\n{self.log_tail()}"
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait(WAIT_S) == -signal.SIGKILL, f"{self.label} was killed and ended with {process.returncode}"
+        wait_until_gone(process.pid)
 
     def pause(self) -> None:
         """Sends SIGSTOP, and waits until the kernel reports the process as stopped."""
         os.killpg(self.pid, signal.SIGSTOP)
-        wait(lambda: self._state() == "T", f"{self.label} stands still")
+        wait(lambda: self._state() == "T", f"{self.label} is stopped")
 
     def resume(self) -> None:
         """Sends SIGCONT to a stopped process."""
@@ -99,9 +99,9 @@ class Program:
     def terminate(self) -> int:
         """Sends SIGTERM, and returns the exit code."""
         os.killpg(self.pid, signal.SIGTERM)
-        return self.lives[-1].wait(WAIT_S)
+        return self.processes[-1].wait(WAIT_S)
 
-    def words(self) -> str:
+    def log_tail(self) -> str:
         """Returns the end of the log."""
         return self.log.read_text(errors="replace")[-4000:]
 
@@ -110,14 +110,14 @@ class Program:
 
     def clear(self) -> None:
         """Kills the process if it still runs, and checks that no process of any start remains."""
-        for life in self.lives:
+        for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(life.pid, signal.SIGKILL)
-            life.wait(WAIT_S)
-            gone(life.pid)
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(WAIT_S)
+            wait_until_gone(process.pid)
 
 
-def gone(group: int) -> None:
+def wait_until_gone(group: int) -> None:
     """Waits until a process group has no processes."""
 
     def empty() -> bool:
@@ -205,20 +205,20 @@ class Cluster:
         for program in (*self.workers, self.dispatcher):
             program.clear()
 
-    def words(self) -> str:
+    def log_tail(self) -> str:
         """The ends of all logs, for the report of a failure."""
-        return "\n".join(f"--- {p.label}\n{p.words()}" for p in (self.dispatcher, *self.workers))
+        return "\n".join(f"--- {p.label}\n{p.log_tail()}" for p in (self.dispatcher, *self.workers))
 
 
 def leases(status: dict) -> dict[tuple[str, int, int], tuple[int, str]]:
     """The lease and the worker's address of each leased stream."""
-    held: dict[tuple[str, int, int], tuple[int, str]] = {}
+    result: dict[tuple[str, int, int], tuple[int, str]] = {}
     for worker in status["workers"]:
         for stream in worker["streams"]:
             key = (stream["id"]["job_id"], int(stream["id"]["epoch"]), int(stream["id"]["stream"]))
-            assert key not in held, f"stream {key} has two hosts"
-            held[key] = (int(stream["lease"]), worker["address"]["tcp"])
-    return held
+            assert key not in result, f"stream {key} has two hosts"
+            result[key] = (int(stream["lease"]), worker["address"]["tcp"])
+    return result
 
 
 _GRANT = re.compile(r'msg="lease granted" job=(\S+) epoch=(\d+) stream=(\d+) ')
@@ -252,17 +252,17 @@ class Observer:
         """Polls once. Raises if the dispatcher does not answer."""
         status = self.cluster.status()
         self.looks += 1
-        for key, held in leases(status).items():
+        for key, lease in leases(status).items():
             seen = self.leases.setdefault(key, [])
-            if not seen or seen[-1] != held:
-                if seen and held[0] <= seen[-1][0]:
-                    self._wrong.append(f"stream {key} went from lease {seen[-1]} to {held}")
-                seen.append(held)
+            if not seen or seen[-1] != lease:
+                if seen and lease[0] <= seen[-1][0]:
+                    self._wrong.append(f"stream {key} went from lease {seen[-1]} to {lease}")
+                seen.append(lease)
         for job in status["jobs"]:
             for epoch in job["epochs"]:
-                for told in epoch["passes"]:
+                for reported in epoch["passes"]:
                     key = (job["job_id"], int(epoch["epoch"]))
-                    self.duplicates[key] = max(self.duplicates.get(key, 0), int(told["duplicates_dropped"]))
+                    self.duplicates[key] = max(self.duplicates.get(key, 0), int(reported["duplicates_dropped"]))
 
     def _run(self) -> None:
         while not self._over.wait(0.15):
@@ -277,12 +277,12 @@ class Observer:
 
 
 @contextlib.contextmanager
-def cleared(cluster: Cluster) -> Iterator[Cluster]:
+def running_cluster(cluster: Cluster) -> Iterator[Cluster]:
     """Ends the cluster in every case, and prints its logs after a failure."""
     try:
         yield cluster
     except BaseException:
-        print(cluster.words())
+        print(cluster.log_tail())
         raise
     finally:
         cluster.clear()

@@ -88,7 +88,7 @@ def golden(data, truth, tmp_path_factory: pytest.TempPathFactory) -> list[list[i
 
     orders = []
     for workers, passes in ((1, GOLDEN_PASSES), (7, 1)):
-        with cluster.cleared(cluster.Cluster(tmp_path_factory.mktemp("golden"))) as service:
+        with cluster.running_cluster(cluster.Cluster(tmp_path_factory.mktemp("golden"))) as service:
             service.add_all(workers)
             with run.Run(service, data, "deterministic", passes) as quiet:
                 quiet.finish()

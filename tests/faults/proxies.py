@@ -25,9 +25,9 @@ class Proxy:
         )
         self.address = self._line().removeprefix("listening on ").strip()
         if to:
-            self.tell("to", to)
+            self.send("to", to)
 
-    def tell(self, *words: object) -> dict[str, int]:
+    def send(self, *words: object) -> dict[str, int]:
         """Sends a command, and returns the counters."""
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(str(word) for word in words) + "\n")

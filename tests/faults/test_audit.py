@@ -9,7 +9,7 @@ import time
 import pecan
 import pytest
 import records
-from cluster import Cluster, Observer, cleared
+from cluster import Cluster, Observer, running_cluster
 
 # The interval between deaths, and the rate of rows. Each epoch lasts for more than one death.
 EVERY_S = 2.0
@@ -60,7 +60,7 @@ def test_every_id_comes_once_per_epoch_while_workers_are_killed(tmp_path, audite
     plain = audited.dataset().batch(64, drop_remainder=drop_remainder)
     rows = {int(element[0]): records.crc(element) for element in audited.dataset()}
     batches = sum(1 for _ in plain)
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         cluster.add_all(3)
         ours = plain.apply(pecan.distribute(cluster.target, processing_mode=mode, seed=1, max_outstanding_bytes=256 << 10))
         with Observer(cluster) as observer, Killer(cluster, rng) as killer:

@@ -12,7 +12,7 @@ import time
 import pecan
 import pytest
 import tensorflow as tf
-from cluster import Cluster, cleared, wait
+from cluster import Cluster, running_cluster, wait
 from run import Run
 
 
@@ -48,7 +48,7 @@ def _fill(disk: pathlib.Path) -> pathlib.Path:
 def test_a_dispatcher_with_a_full_disk_grants_no_leases_and_continues(tmp_path, data, truth, golden, rng, small_disk):
     """D5: while the disk of the work directory is full, running streams continue, no lease is granted, and nobody times out."""
     disk = small_disk(tmp_path / "disk", 64 << 20)
-    with cleared(Cluster(tmp_path, work=disk / "work", flags=("--work-dir-reserve-bytes", str(16 << 20)))) as cluster:
+    with running_cluster(Cluster(tmp_path, work=disk / "work", flags=("--work-dir-reserve-bytes", str(16 << 20)))) as cluster:
         cluster.add_all(3)
         with Run(cluster, data, "deterministic", 3) as run:
             run.read_until(0, rng.randrange(data.total // 10, data.total // 2))
@@ -87,7 +87,7 @@ def test_a_dispatcher_with_a_full_disk_grants_no_leases_and_continues(tmp_path, 
 def test_a_full_cache_disk_caches_nothing(tmp_path, data, truth, small_disk):
     """D5: the output of a cached step does not fit on the workers' disk. Nothing is cached, and every epoch is computed."""
     disk = small_disk(tmp_path / "disk", 1 << 20)
-    with cleared(Cluster(tmp_path, worker_flags=("--cache-dir", str(disk / "cache")))) as cluster:
+    with running_cluster(Cluster(tmp_path, worker_flags=("--cache-dir", str(disk / "cache")))) as cluster:
         cluster.add_all(2)
         with Run(cluster, data, "exactly_once", 2, dataset=data.dataset().apply(pecan.cache())) as run:
             run.finish()
@@ -105,7 +105,7 @@ def test_a_full_checkpoint_disk_saves_no_checkpoints(tmp_path, data, truth, smal
     disk = small_disk(tmp_path / "disk", 256 << 10)
     flags = ("--checkpoint-dir", str(disk), "--checkpoint-interval", "100ms", "--checkpoint-share", "1")
     dataset = data.dataset().map(_expensive).shuffle(400, seed=5)
-    with cleared(Cluster(tmp_path, worker_flags=flags)) as cluster:
+    with running_cluster(Cluster(tmp_path, worker_flags=flags)) as cluster:
         cluster.add_all(2)
         with Run(cluster, data, "exactly_once", 1, dataset=dataset) as run:
             run.read_until(0, 1)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 import pecan
 import pytest
 import tensorflow as tf
-from cluster import Cluster, Program, cleared, wait
+from cluster import Cluster, Program, running_cluster, wait
 
 D = tf.data.Dataset
 SHARES, EACH = 16, 40
@@ -150,7 +150,7 @@ class Readers(dict[str, Reader]):
 @pytest.fixture
 def readers(tmp_path):
     """Starts a cluster with a number of workers, and a job of every kind in it."""
-    with cleared(Cluster(tmp_path, worker_flags=("--window-bytes", str(1 << 20)))) as cluster:
+    with running_cluster(Cluster(tmp_path, worker_flags=("--window-bytes", str(1 << 20)))) as cluster:
         jobs = Readers()
 
         def start(workers: int) -> tuple[Cluster, Readers]:
@@ -212,13 +212,13 @@ def test_workers_come_and_go(readers):
     jobs.read(40)
     killed = {kind: reader.moves() for kind, reader in jobs.items()}
     assert jobs.running() == set(KINDS), "a job ended before the next fault"
-    first.lives[-1].send_signal(signal.SIGTERM)
+    first.processes[-1].send_signal(signal.SIGTERM)
     # The worker ends when its readers have what it produced. It runs a stream to its end if no other worker can continue it.
     jobs.read_while(lambda: _held_by(cluster, first) - {jobs[UNORDERED].id})
     assert jobs.running() == set(KINDS), "a job ended before its streams were handed over"
     jobs[UNORDERED].finish()
     wait(lambda: not first.running, "the worker has ended")
-    assert first.lives[-1].returncode == 0 and "drained=true" in first.words(), first.words()
+    assert first.processes[-1].returncode == 0 and "drained=true" in first.log_tail(), first.log_tail()
     truncated = int(jobs[UNORDERED].epoch()["streams_truncated"])
     jobs.finish()
     for kind in set(KINDS) - {UNORDERED}:
@@ -298,7 +298,7 @@ sys.stdin.read()
 
 def test_the_trainer_dies(tmp_path):
     """Without a saved position the next trainer reads an epoch from its start, and in mode deterministic in the same order."""
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         cluster.add_all(2)
         first = subprocess.Popen(
             [sys.executable, "-c", TRAINER, cluster.target, *MODES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -8,7 +8,7 @@ import threading
 
 import pecan
 import tensorflow as tf
-from cluster import Cluster, cleared, wait
+from cluster import Cluster, running_cluster, wait
 
 
 def _opens_a_pipe(pid: int) -> bool:
@@ -22,16 +22,16 @@ def test_a_worker_exits_although_a_step_cannot_be_interrupted(tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     elements: list[bytes] = []
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         worker = cluster.add("--drain-timeout", "200ms")
         dataset = tf.data.Dataset.from_tensor_slices([str(gate)]).map(tf.io.read_file)
         iterator = iter(dataset.apply(pecan.distribute(cluster.target)))
         # A daemon, because its call ends only when the test opens the gate.
-        trainer = threading.Thread(target=lambda: elements.extend(element.numpy() for element in iterator), daemon=True)
+        trainer = threading.Thread(target=lambda it: elements.extend(element.numpy() for element in it), args=(iterator,), daemon=True)
         trainer.start()
         wait(lambda: _opens_a_pipe(worker.pid), "the step waits for the other end of the pipe")
         assert worker.terminate() == 0
-        assert "a TensorFlow operation does not end" in worker.words()
+        assert "a TensorFlow operation does not end" in worker.log_tail()
         assert cluster.states() == []
         gate.unlink()
         gate.write_text("open")

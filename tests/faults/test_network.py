@@ -9,7 +9,7 @@ import pecan
 import pytest
 import records
 import tensorflow as tf
-from cluster import Cluster, Program, cleared, wait
+from cluster import Cluster, Program, running_cluster, wait
 from proxies import Proxy
 from records import FULL
 from run import MAX_OUTSTANDING_BYTES, Run
@@ -24,7 +24,7 @@ def _random_position(rng, data) -> int:
 def _add_behind(cluster: Cluster, proxy: Proxy, *flags: str) -> Program:
     """Starts a worker that trainers can reach only through a proxy."""
     worker = cluster.add("--advertise", proxy.address, *flags)
-    proxy.tell("to", worker.address)
+    proxy.send("to", worker.address)
     return worker
 
 
@@ -34,20 +34,20 @@ def _streams_of(cluster: Cluster, run: Run, address: str) -> list[int]:
 
 def test_a_worker_that_lost_the_dispatcher_is_fenced(tmp_path, data, truth, golden, mode, rng, proxy):
     """N1: its trainer can still read it. Its streams move nevertheless, and the trainer accepts nothing of the old lease."""
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         between = proxy(cluster.target)
         isolated = cluster.add(dispatcher=between.address)
         cluster.add_all(2)
         with Run(cluster, data, mode, 3) as run:
             run.read_until(0, _random_position(rng, data))
             wait(lambda: _streams_of(cluster, run, isolated.address), "the worker has streams")
-            between.tell("hold", "both")
+            between.send("hold", "both")
             run.note_fault("a worker lost its dispatcher")
             wait(lambda: len(cluster.states()) == 2, "the worker counts as dead")
             assert isolated.running
-            assert between.tell("count")["held_up"] > 0, "the proxy held nothing"
+            assert between.send("count")["held_up"] > 0, "the proxy held nothing"
             run.read_until(0, run.position + data.total // 10)
-            between.tell("forward")
+            between.send("forward")
             wait(lambda: cluster.states() == ["connected"] * 3, "the worker is back")
             run.finish()
             run.check(truth, golden, moved=1)
@@ -56,18 +56,18 @@ def test_a_worker_that_lost_the_dispatcher_is_fenced(tmp_path, data, truth, gold
 
 def test_the_only_worker_without_its_dispatcher_counts_as_no_worker(tmp_path, data, proxy):
     """N1: the worker still answers its trainer. The trainer waits for its timeout at most, and continues with another worker."""
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         between = proxy(cluster.target)
         isolated = cluster.add(dispatcher=between.address)
         dataset = data.dataset().apply(pecan.distribute(cluster.target, max_outstanding_bytes=MAX_OUTSTANDING_BYTES, dispatcher_timeout_s=4))
         iterator = iter(dataset)
         seen = [int(next(iterator)[0])]
-        between.tell("hold", "both")
+        between.send("hold", "both")
         with pytest.raises(tf.errors.UnavailableError) as caught:
             seen.extend(int(element[0]) for element in iterator)
         assert "[pecan:NO_WORKERS]" in str(caught.value)
         assert isolated.running
-        assert between.tell("count")["held_up"] > 0, "the proxy held nothing"
+        assert between.send("count")["held_up"] > 0, "the proxy held nothing"
         cluster.add()
         seen.extend(int(element[0]) for element in iterator)
         assert sorted(seen) == list(range(data.total))
@@ -77,20 +77,20 @@ def test_the_only_worker_without_its_dispatcher_counts_as_no_worker(tmp_path, da
 
 def test_a_trainer_that_lost_a_worker_reads_others(tmp_path, data, truth, golden, mode, rng, proxy):
     """N2: the dispatcher still hears the worker. It moves only the streams that this trainer cannot read."""
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         between = proxy()
         _add_behind(cluster, between)
         cluster.add_all(2)
         with Run(cluster, data, mode, 3, **TCP) as run:
             run.read_until(0, _random_position(rng, data))
             wait(lambda: _streams_of(cluster, run, between.address), "the worker has streams")
-            between.tell("refuse")
-            assert between.tell("cut")["cut"] > 0, "the proxy reset no connection"
+            between.send("refuse")
+            assert between.send("cut")["cut"] > 0, "the proxy reset no connection"
             run.note_fault("a trainer lost a worker")
             run.read_until(1, data.total // 20)
-            assert between.tell("count")["refused"] > 0
+            assert between.send("count")["refused"] > 0
             assert cluster.states() == ["connected"] * 3, "the dispatcher counted the worker as dead"
-            between.tell("forward")
+            between.send("forward")
             run.finish()
             run.check(truth, golden, moved=1)
             assert "worker lost" not in cluster.dispatcher.log.read_text()
@@ -102,7 +102,7 @@ PAIRS = ("trainer and dispatcher", "worker and dispatcher", "trainer and worker"
 
 def test_bytes_lost_in_one_direction_are_sent_again(tmp_path, data, truth, golden, mode, rng, proxy):
     """N4: between each pair of processes requests arrive and replies are lost, or the reverse. Then the connection is reset."""
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         proxies = {"trainer and dispatcher": proxy(cluster.target), "worker and dispatcher": proxy(cluster.target), "trainer and worker": proxy()}
         data_proxy = proxies["trainer and worker"]
         _add_behind(cluster, data_proxy, "--dispatcher", proxies["worker and dispatcher"].address)
@@ -121,17 +121,17 @@ def test_bytes_lost_in_one_direction_are_sent_again(tmp_path, data, truth, golde
                 epoch, late = divmod(number, 2)
                 # The fault comes early. Once all elements are in flight, nothing remains to be lost.
                 run.read_until(epoch, (data.total * 3 // 10 if late else 0) + rng.randrange(data.total // 20, data.total // 10))
-                before = proxies[pair].tell("hold", direction)
+                before = proxies[pair].send("hold", direction)
                 run.note_fault(f"{direction} between {pair} was lost")
                 step = data.total // 200
                 held = f"held_{direction}"
-                while proxies[pair].tell("count")[held] == before[held]:
+                while proxies[pair].send("count")[held] == before[held]:
                     if run.position + step < data.total * (9 if late else 3) // 10:
                         run.read_until(run.epoch, run.position + step)
                     else:
-                        wait(lambda: proxies[pair].tell("count")[held] > before[held], f"the proxy between {pair} holds bytes {direction}")
-                assert proxies[pair].tell("cut")["cut"] > before["cut"]
-                proxies[pair].tell("forward")
+                        wait(lambda: proxies[pair].send("count")[held] > before[held], f"the proxy between {pair} holds bytes {direction}")
+                assert proxies[pair].send("cut")["cut"] > before["cut"]
+                proxies[pair].send("forward")
             run.finish()
             run.check(truth, golden, moved=0)
         run.release()
@@ -140,17 +140,17 @@ def test_bytes_lost_in_one_direction_are_sent_again(tmp_path, data, truth, golde
 @pytest.mark.parametrize("mode", ["deterministic", "exactly_once"] if FULL else ["deterministic"])
 def test_a_silently_lost_route_is_detected(tmp_path, data, truth, golden, mode, rng, proxy):
     """N10: no connection closes and no byte arrives. The trainer asks whether the worker lives, and its streams move."""
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         between = proxy()
         _add_behind(cluster, between)
         cluster.add_all(2)
         with Run(cluster, data, mode, 1, **TCP) as run:
             run.read_until(0, _random_position(rng, data))
             streams = wait(lambda: _streams_of(cluster, run, between.address), "the worker has streams")
-            between.tell("hold", "both")
+            between.send("hold", "both")
             run.note_fault("a route was lost")
             run.finish()
-            assert between.tell("count")["held_up"] > 0, "the proxy held nothing"
+            assert between.send("count")["held_up"] > 0, "the proxy held nothing"
             assert streams and cluster.states() == ["connected"] * 3, "the dispatcher counted the worker as dead"
             run.check(truth, golden, moved=1)
         run.release()
@@ -158,14 +158,14 @@ def test_a_silently_lost_route_is_detected(tmp_path, data, truth, golden, mode, 
 
 def test_frames_out_of_order_are_requested_again(tmp_path, data, truth, golden, mode, proxy):
     """N8: an element that arrives before its turn is not delivered before its turn."""
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         between = [proxy() for _ in range(2)]
         for one in between:
-            one.tell("swap", 4)
+            one.send("swap", 4)
             _add_behind(cluster, one)
         with Run(cluster, data, mode, 2, **TCP) as run:
             run.finish()
-            assert sum(one.tell("count")["swapped"] for one in between) >= 4, "the proxy exchanged no frames"
+            assert sum(one.send("count")["swapped"] for one in between) >= 4, "the proxy exchanged no frames"
             run.check(truth, golden, moved=0)
         run.release()
 
@@ -178,9 +178,9 @@ def test_a_large_element_is_complete_after_connection_resets(tmp_path, rng, prox
     """N9: connections are reset at points all over an element of 50 MB. The element arrives complete, and its memory is freed."""
     size, points = 50 << 20, 64 if FULL else 10
     cuts = sorted({rng.randrange(1, size) for _ in range(points - 4)} | {1, 64, 200, size - 1})
-    with cleared(Cluster(tmp_path, worker_flags=("--window-bytes", str(256 << 20)))) as cluster:
+    with running_cluster(Cluster(tmp_path, worker_flags=("--window-bytes", str(256 << 20)))) as cluster:
         between = proxy()
-        between.tell("cut-after", *rng.sample(cuts, len(cuts)))
+        between.send("cut-after", *rng.sample(cuts, len(cuts)))
         _add_behind(cluster, between)
         plain = tf.data.Dataset.range(3).map(lambda i: (i, tf.random.stateless_uniform([size // 4], [i, 1], 0, 1 << 30, tf.int32)))
         wanted = [records.crc(element) for element in plain]
@@ -188,6 +188,6 @@ def test_a_large_element_is_complete_after_connection_resets(tmp_path, rng, prox
         before = _resident()
         ours = plain.apply(pecan.distribute(cluster.target, deterministic=True, dispatcher_timeout_s=120, **TCP))
         assert [records.crc(element) for element in ours] == wanted
-        assert between.tell("count")["cut"] == len(cuts), "the proxy did not reset every connection"
+        assert between.send("count")["cut"] == len(cuts), "the proxy did not reset every connection"
         del ours
         wait(lambda: gc.collect() >= 0 and _resident() < before + 4 * size, "the memory is freed")

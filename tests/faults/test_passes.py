@@ -5,7 +5,7 @@ from __future__ import annotations
 import pecan
 import pytest
 import tensorflow as tf
-from cluster import Cluster, cleared, wait
+from cluster import Cluster, running_cluster, wait
 from test_poison import Supervisor
 
 D = tf.data.Dataset
@@ -30,7 +30,7 @@ def _large(i):
 )
 def test_repeated_outages_skip_no_element(tmp_path, lost, after, read):
     """L9: the test calls the iterator again after each outage. It continues at its position after any number of outages."""
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         worker = cluster.add()
         dataset = D.range(TOTAL).map(_large)
         dataset = dataset.apply(pecan.distribute(cluster.target, dispatcher_timeout_s=1, max_outstanding_bytes=1))
@@ -71,7 +71,7 @@ def test_a_pass_that_an_error_ended_can_be_resumed(tmp_path):
         there = tf.equal(tf.io.read_file(str(poison)), "yes")
         return tf.cond(tf.logical_and(there, tf.equal(i, TOTAL // 2)), die, lambda: i)
 
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         cluster.add()
         dataset = D.range(TOTAL).map(step).map(_large)
         dataset = dataset.apply(pecan.distribute(cluster.target, max_outstanding_bytes=1)).repeat()

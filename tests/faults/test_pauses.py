@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from cluster import Cluster, cleared, wait
+from cluster import Cluster, running_cluster, wait
 from run import Run
 
 
@@ -21,7 +21,7 @@ def _some_host(cluster: Cluster, run: Run):
 def test_a_worker_keeps_its_streams_over_a_short_pause(tmp_path, data, truth, golden, mode, rng):
     """G1, short: the dispatcher suspects the worker, and moves no stream."""
     times = ("--worker-suspect-after", "600ms", "--worker-dead-after", "60s")
-    with cleared(Cluster(tmp_path, flags=times)) as cluster:
+    with running_cluster(Cluster(tmp_path, flags=times)) as cluster:
         cluster.add_all(3)
         with Run(cluster, data, mode, 2) as run:
             run.read_until(0, rng.randrange(data.total // 10, data.total // 2))
@@ -42,7 +42,7 @@ def test_a_worker_keeps_its_streams_over_a_short_pause(tmp_path, data, truth, go
 
 def test_a_worker_is_fenced_after_a_long_pause_and_returns_as_a_new_worker(tmp_path, data, truth, golden, mode, rng):
     """G1, long: its streams move. After it continues, its frames carry an old lease, and it serves again as a new worker."""
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         cluster.add_all(3)
         with Run(cluster, data, mode, 3) as run:
             run.read_until(0, rng.randrange(data.total // 10, data.total // 2))
@@ -63,7 +63,7 @@ def test_a_worker_is_fenced_after_a_long_pause_and_returns_as_a_new_worker(tmp_p
 def test_a_paused_dispatcher_counts_nobody_as_dead(tmp_path, data, truth, golden, mode, rng):
     """G2: it stops for several times the timeout of workers and trainers, and afterwards counts none of them as dead."""
     times = ("--worker-dead-after", "1500ms", "--worker-suspect-after", "700ms", "--client-timeout", "2s")
-    with cleared(Cluster(tmp_path, flags=times)) as cluster:
+    with running_cluster(Cluster(tmp_path, flags=times)) as cluster:
         cluster.add_all(3)
         with Run(cluster, data, mode, 3) as run:
             run.read_until(0, rng.randrange(data.total // 10, data.total // 2))
@@ -92,7 +92,7 @@ def test_a_trainer_that_stops_reading_can_continue_later(tmp_path, data, truth, 
     The streams make no progress in that time. The crash guard must not blame an element for that.
     """
     times = ("--client-timeout", "2s", "--job-timeout", "1s")
-    with cleared(Cluster(tmp_path, flags=times)) as cluster:
+    with running_cluster(Cluster(tmp_path, flags=times)) as cluster:
         worker = cluster.add()
         with Run(cluster, data, mode, 2) as run:
             run.read_until(0, rng.randrange(data.total // 10, data.total // 2))

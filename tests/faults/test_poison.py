@@ -15,7 +15,7 @@ import pecan
 import pytest
 import records
 import tensorflow as tf
-from cluster import Cluster, cleared, wait
+from cluster import Cluster, running_cluster, wait
 from run import MAX_OUTSTANDING_BYTES, Run
 
 
@@ -44,7 +44,7 @@ class Supervisor:
         while not self._over.wait(0.05):
             for worker in self.cluster.workers:
                 if not worker.running:
-                    self.causes.append(worker.lives[-1].returncode)
+                    self.causes.append(worker.processes[-1].returncode)
                     worker.start()
 
     def __enter__(self) -> Supervisor:
@@ -75,7 +75,7 @@ def _index(cluster: Cluster, data: records.Records, number: int) -> tuple[int, i
 def test_an_element_that_kills_workers_fails_its_job_and_no_other(tmp_path, data, truth, golden, mode, rng, workers):
     """G6: the job fails after three deaths, and the error names stream, index and file. Another job on the same workers is complete."""
     number = rng.randrange(data.total // 4, data.total)
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         cluster.add_all(workers)
         poisoned = _poisoned(data, number).apply(pecan.distribute(cluster.target, processing_mode=mode, seed=7))
         with Supervisor(cluster) as supervisor:
@@ -106,7 +106,7 @@ def test_an_element_that_kills_workers_fails_its_job_and_no_other(tmp_path, data
 def test_an_element_that_kills_workers_in_a_parallel_step_fails_its_job(tmp_path, data, rng):
     """G6: a parallel step computes the element before it is requested. The error names this element, not the requested one."""
     number = rng.randrange(data.total // 4, data.total)
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         cluster.add_all(1)
         poisoned = _poisoned(data, number, at_once=16)
         iterator = iter(poisoned.apply(pecan.distribute(cluster.target, max_outstanding_bytes=MAX_OUTSTANDING_BYTES)))
@@ -145,7 +145,7 @@ def test_a_stream_that_kills_workers_while_it_is_opened_fails_its_job(tmp_path, 
     narrow = tmp_path / "narrow.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", narrow, "-x", "c", "-", "-ldl"], input=NARROW, text=True, check=True)
     monkeypatch.setenv("LD_PRELOAD", str(narrow))
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         cluster.add_all(workers)
         plain = data.dataset().map(lambda number, *_: number)
         other = iter(plain.apply(pecan.distribute(cluster.target, processing_mode=mode, max_outstanding_bytes=1)))
@@ -168,7 +168,7 @@ def test_a_stream_that_kills_workers_while_it_is_opened_fails_its_job(tmp_path, 
 
 def test_a_stream_that_waits_for_others_does_not_block_them_under_the_crash_guard(tmp_path, data, mode):
     """G6: after two deaths suspicious elements are computed one at a time. The elements of a closing stream need other streams."""
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         (worker,) = cluster.add_all(1)
         kept = data.dataset().map(lambda number, *_: number).filter(lambda x: x % 7 != 0).batch(8)
         iterator = iter(kept.apply(pecan.distribute(cluster.target, processing_mode=mode, max_outstanding_bytes=1)))
@@ -187,7 +187,7 @@ def test_a_stream_that_waits_for_others_does_not_block_them_under_the_crash_guar
 def test_an_element_that_exits_the_process_fails_its_job(tmp_path, data, rng):
     """G6: native code can end a process without a signal."""
     number = rng.randrange(data.total // 4, data.total)
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         cluster.add_all(1)
         poisoned = _poisoned(data, number, silent=True).apply(pecan.distribute(cluster.target))
         with Supervisor(cluster, 0) as supervisor:
@@ -208,7 +208,7 @@ def test_workers_killed_from_outside_at_one_element_fail_no_job(tmp_path, data):
         (turns,) = tf.while_loop(lambda _: shut(), lambda i: [i + 1], [tf.constant(0, tf.int64)])
         return (number + tf.minimum(turns, 0), *rest)
 
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         (worker,) = cluster.add_all(1)
         dataset = data.dataset().map(waits).apply(pecan.distribute(cluster.target))
         seen: list[int] = []

@@ -15,7 +15,7 @@ import ledger
 import pecan
 import pytest
 import trainer
-from cluster import Cluster, cleared, wait
+from cluster import Cluster, running_cluster, wait
 from records import Records
 from run import MAX_OUTSTANDING_BYTES
 
@@ -43,7 +43,7 @@ def _check(found: list[int], data, golden, mode: str) -> None:
 
 def test_a_position_survives_other_workers_and_a_restarted_dispatcher(tmp_path, data, golden, mode):
     """L2: saved with three workers, resumed with one, and resumed again with seven workers and a restarted dispatcher."""
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         cluster.add_all(3)
         iterator = _read(cluster, data.dataset(), mode)
         found = _next_ids(iterator, data.total // 4)
@@ -70,7 +70,7 @@ def test_a_position_survives_other_workers_and_a_restarted_dispatcher(tmp_path, 
 def test_a_position_survives_a_filled_cache_and_a_removed_job(tmp_path, data, golden, mode):
     """L2: saved while the cache was written. Resumed when the cache is complete, and the dispatcher has removed job and dataset."""
     flags = ("--client-timeout", "1s", "--dataset-timeout", "200ms")
-    with cleared(Cluster(tmp_path, flags=flags, worker_flags=("--cache-dir", str(tmp_path / "cache")))) as cluster:
+    with running_cluster(Cluster(tmp_path, flags=flags, worker_flags=("--cache-dir", str(tmp_path / "cache")))) as cluster:
         cluster.add_all(2)
         kept = data.dataset().apply(pecan.cache())
         iterator = _read(cluster, kept, mode)
@@ -109,7 +109,7 @@ def test_a_killed_trainer_repeats_only_elements_since_its_last_save(tmp_path, mo
     data = Records(tmp_path, 600, files=20)
     (tmp_path / "records.pickle").write_bytes(pickle.dumps(data))
     book = tmp_path / "ledger"
-    with cleared(Cluster(tmp_path, flags=("--client-timeout", "1s", "--dataset-timeout", "200ms"))) as cluster:
+    with running_cluster(Cluster(tmp_path, flags=("--client-timeout", "1s", "--dataset-timeout", "200ms"))) as cluster:
         cluster.add_all(2)
         undisturbed = [_ids(_read(cluster, data.dataset(), mode))]
         gc.collect()

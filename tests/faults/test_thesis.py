@@ -11,7 +11,7 @@ import time
 import pecan
 import pytest
 import tensorflow as tf
-from cluster import Cluster, cleared, wait
+from cluster import Cluster, running_cluster, wait
 from records import FULL
 from run import Run
 
@@ -68,7 +68,7 @@ def _elements_read(cluster: Cluster) -> int:
 
 def test_nofail(tmp_path, data, truth, golden, mode):
     """T1: an epoch that fills the cache and two cached ones, without a fault. No element is recomputed, and none is dropped."""
-    with cleared(_caching_cluster(tmp_path)) as cluster:
+    with running_cluster(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(3)
         with Run(cluster, data, mode, 3, dataset=_cached(data)) as run:
             run.read_until(1, 0)
@@ -85,7 +85,7 @@ def test_nofail(tmp_path, data, truth, golden, mode):
 
 def test_getfail(tmp_path, data, truth, golden, mode, rng):
     """T2: all workers are killed while a cached epoch is read, and stay away for different times. The cache does not change."""
-    with cleared(_caching_cluster(tmp_path)) as cluster:
+    with running_cluster(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(2)
         with Run(cluster, data, mode, 4, dataset=_cached(data)) as run:
             run.read_until(1, 0)
@@ -130,7 +130,7 @@ MODES = ["exactly_once", "deterministic"]
 )
 def test_putfail(tmp_path, data, truth, golden, mode, point):
     """T3: all workers are killed while the cache is written. The next epoch reads a complete cache or none. Leftover files are deleted."""
-    with cleared(_caching_cluster(tmp_path)) as cluster:
+    with running_cluster(_caching_cluster(tmp_path)) as cluster:
         cluster.add_all(3, *MANY_STREAMS)
         with Run(cluster, data, mode, 3, dataset=_cached(data)) as run:
             run.read_until(0, 1)
@@ -175,7 +175,7 @@ def test_putfail(tmp_path, data, truth, golden, mode, point):
 
 def test_failover(tmp_path, data, truth, golden, mode, rng):
     """T4: the active worker is killed, and a standby that was registered before continues."""
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         active = cluster.add(*MANY_STREAMS)
         with Run(cluster, data, mode, 2) as run:
             for epoch in range(2):
@@ -198,7 +198,7 @@ def test_failover(tmp_path, data, truth, golden, mode, rng):
 
 def test_recover(tmp_path, data, truth, golden, mode, rng):
     """T5: the only worker is killed, and started again at the same or another address, at once or after it counts as dead."""
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         worker = cluster.add(*MANY_STREAMS)
         with Run(cluster, data, mode, 4) as run:
             restarts = [(same, late) for same in (True, False) for late in (True, False)]
@@ -236,7 +236,7 @@ def _kill_all(cluster: Cluster, run: Run, order: str, rng) -> None:
 
 def test_killall(tmp_path, data, truth, golden, mode, rng):
     """T6: the dispatcher and all workers are killed, and started again in each of four orders. The trainer gets no error."""
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         cluster.add_all(3)
         with Run(cluster, data, mode, 4) as run:
             for epoch, order in enumerate(rng.sample(sorted(ORDERS), 4)):
@@ -249,7 +249,7 @@ def test_killall(tmp_path, data, truth, golden, mode, rng):
 
 def test_five_epochs(tmp_path, data, truth, golden, mode, rng):
     """T7: one worker is killed, later all processes, later one worker again, in one job of five epochs."""
-    with cleared(Cluster(tmp_path)) as cluster:
+    with running_cluster(Cluster(tmp_path)) as cluster:
         cluster.add_all(3)
         with Run(cluster, data, mode, 5) as run:
             for epoch, what in ((0, "one"), (2, "all"), (3, "one")):

@@ -4,7 +4,7 @@ The last step of each pipeline is cheap and drops most values, and the step befo
 before that step if nothing prevents it. The test requests proposals under every tolerance and for the published policy,
 with these measurements and with random ones. It runs every proposed order. Under *exact* the elements are the same to the
 last bit. Under no tolerance does an order have another number of elements, other types or a new error. A trial decides
-whether values differ too much (`go test ./service/worker/trial -run TestTrialsTellGoodOrdersFromBadOnes`).
+whether values differ too much (`go test ./service/worker/trial -run TestTrialsAcceptGoodOrdersAndRefuseBadOnes`).
 """
 
 from __future__ import annotations

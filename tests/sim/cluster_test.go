@@ -60,8 +60,8 @@ type cluster struct {
 	rng *rand.Rand
 
 	dispatcher *process
-	clock      *holdable
-	kept       *kept
+	clock      *pausableClock
+	store      *simStore
 	// starts counts the dispatcher's processes.
 	starts  int
 	workers []*process
@@ -98,7 +98,7 @@ func simulate(t *testing.T, o options, test func(*cluster)) {
 			trainers: map[*trainer]struct{}{}, jobs: map[string]*dataset{}, loses: map[string]bool{},
 		}
 		// A test that never ends would let the fake clock run forever.
-		time.AfterFunc(100*time.Hour, func() { panic("the simulation does not end") })
+		time.AfterFunc(100*time.Hour, func() { panic("the simulation did not end in 100 hours") })
 		defer c.close()
 		c.startDispatcher()
 		if o.repeated {
@@ -127,7 +127,7 @@ func (c *cluster) close() {
 			c.t.Errorf("worker %d: %v", n, err)
 		}
 	}
-	if err := c.stopDispatcher(); err != nil && !c.kept.gone.Load() && c.disk.hits.Load() == 0 {
+	if err := c.stopDispatcher(); err != nil && !c.store.dead.Load() && c.disk.hits.Load() == 0 {
 		c.t.Errorf("dispatcher: %v", err)
 	}
 	c.inspect()
@@ -136,15 +136,15 @@ func (c *cluster) close() {
 	}
 }
 
-// running gives the trainers that have not ended.
+// running returns the trainers that have not ended.
 func (c *cluster) running() []*trainer {
 	c.trainersMu.Lock()
 	defer c.trainersMu.Unlock()
 	return slices.Collect(maps.Keys(c.trainers))
 }
 
-// mend ends every fault of the network, the disk and paused processes.
-func (c *cluster) mend() {
+// repairAll ends every fault of the network, the disk and paused processes.
+func (c *cluster) repairAll() {
 	c.net.Heal()
 	c.disk.broken.Store(nil)
 	c.pauseDispatcher(false)
@@ -163,8 +163,8 @@ func (tr *trainer) status() *pecanv1.StatusResponse {
 	return status
 }
 
-// cacheIs gives the state of the jobs' cache.
-func (c *cluster) cacheIs() simnet.Fault {
+// cacheFault returns readKind if a job reads its cache, and unfilledKind otherwise.
+func (c *cluster) cacheFault() simnet.Fault {
 	for _, job := range c.running()[0].status().GetJobs() {
 		if strings.HasPrefix(job.GetCache().GetState(), "used") {
 			return readKind

@@ -27,20 +27,20 @@ const (
 type dataset struct {
 	name string
 	spec *pecanv1.DatasetSpec
-	// share gives the elements of one share of the source, in order. Each element is a list of ids.
+	// share returns the elements of one share of the source, in order. Each element is a list of ids.
 	share func(share int64) [][]int64
 	// words is the size of component 1; 0 for text.
 	words int
 	// known: the plan knows the number of elements.
 	known bool
-	// keeps: the dataset has a cached step.
-	keeps bool
+	// cached: the dataset has a cached step.
+	cached bool
 	// shuffled: seeds decide the order in a stream. An undisturbed run shows it.
 	shuffled bool
 
 	once   sync.Once
 	bytes  []byte
-	learnt map[uint64][]int64
+	orders map[uint64][]int64
 }
 
 func scalars(ids ...int64) [][]int64 {
@@ -91,7 +91,7 @@ var (
 		return scalars(from(share*10, 10)...)
 	}}
 	free   = &dataset{name: "free", words: 256, known: true, spec: spec(words(256), true), share: batches.share}
-	cached = &dataset{name: "cached", words: 512, keeps: true, spec: spec(words(512), false), share: func(share int64) [][]int64 {
+	cached = &dataset{name: "cached", words: 512, cached: true, spec: spec(words(512), false), share: func(share int64) [][]int64 {
 		return scalars(from(share*10, 10)...)
 	}}
 	large = &dataset{name: "large", words: 128 << 10, spec: spec(words(128<<10), false), share: func(share int64) [][]int64 {
@@ -110,7 +110,7 @@ func (d *dataset) graph() []byte {
 	return d.bytes
 }
 
-// ids gives all ids of an epoch.
+// ids returns all ids of an epoch.
 func (d *dataset) ids() []int64 {
 	var ids []int64
 	for share := range int64(sources) {
@@ -121,7 +121,7 @@ func (d *dataset) ids() []int64 {
 	return ids
 }
 
-// stream gives the elements of a stream. A shuffled stream yields them in another order.
+// stream returns the elements of a stream. A shuffled stream yields them in another order.
 func (d *dataset) stream(number uint32) [][]int64 {
 	var elements [][]int64
 	for share := int64(number); share < sources; share += streams {
@@ -139,11 +139,11 @@ func (d *dataset) elements() int {
 	return n
 }
 
-// order gives the order of deterministic mode: element 0 of each stream, then element 1 of each, without ended
+// order returns the order of deterministic mode: element 0 of each stream, then element 1 of each, without ended
 // streams.
 func (d *dataset) order(t *testing.T, epoch uint64) []int64 {
 	if d.shuffled {
-		return d.learnt[epoch]
+		return d.orders[epoch]
 	}
 	var queues [streams][][]int64
 	for i := range queues {
@@ -163,23 +163,23 @@ func (d *dataset) order(t *testing.T, epoch uint64) []int64 {
 	return ids
 }
 
-// learn finds the order of a shuffled dataset in an undisturbed run with one worker.
-func (d *dataset) learn(t *testing.T, epochs int) {
-	if d.learnt != nil {
+// recordOrders finds the order of a shuffled dataset in an undisturbed run with one worker.
+func (d *dataset) recordOrders(t *testing.T, epochs int) {
+	if d.orders != nil {
 		return
 	}
-	learnt := map[uint64][]int64{}
+	orders := map[uint64][]int64{}
 	simulate(t, options{workers: 1}, func(c *cluster) {
 		tr := c.join(0, wanted{dataset: d, mode: pecanv1.Mode_MODE_DETERMINISTIC})
 		if err := tr.read(epochs); err != nil {
 			t.Fatal(err)
 		}
 		for _, v := range c.ledger.visits {
-			learnt[v.epoch] = append(learnt[v.epoch], v.ids...)
+			orders[v.epoch] = append(orders[v.epoch], v.ids...)
 		}
 		c.ledger.audit(d, exactly, epochs)
 	})
-	d.learnt = learnt
+	d.orders = orders
 }
 
 // check compares component 1 with the ids of component 0.

@@ -138,104 +138,104 @@ func (d *disk) crashHere() {
 	d.mem = d.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: d.rng.IntN(3) * 50, RNG: d.rng})
 }
 
-// kept is the store of one process on the disk.
-type kept struct {
+// simStore is the store of one process on the disk.
+type simStore struct {
 	disk   *disk
 	store  *store.Store
 	failed chan struct{}
 	once   sync.Once
-	// gone: the store's process is dead, and nothing it does counts.
-	gone atomic.Bool
+	// dead: the store's process is dead, and its writes have no effect.
+	dead atomic.Bool
 }
 
-var errGone = errors.New("the process is dead")
+var errDead = errors.New("the process is dead")
 
-func (d *disk) open() (*kept, error) {
-	k := &kept{disk: d, failed: make(chan struct{})}
-	err := k.do(func() (err error) {
-		k.store, err = store.Open(store.Options{Dir: "work", FS: errorfs.Wrap(d.mem, errorfs.InjectorFunc(d.inject))})
+func (d *disk) open() (*simStore, error) {
+	s := &simStore{disk: d, failed: make(chan struct{})}
+	err := s.do(func() (err error) {
+		s.store, err = store.Open(store.Options{Dir: "work", FS: errorfs.Wrap(d.mem, errorfs.InjectorFunc(d.inject))})
 		return err
 	})
-	return k, err
+	return s, err
 }
 
 // do runs a call of the store, and closes failed if the store has failed.
-func (k *kept) do(call func() error) (err error) {
-	if k.gone.Load() {
-		return errGone
+func (s *simStore) do(call func() error) (err error) {
+	if s.dead.Load() {
+		return errDead
 	}
-	dead := false
-	k.disk.outside.run(func() {
+	failed := false
+	s.disk.outside.run(func() {
 		err = call()
-		if k.store != nil {
+		if s.store != nil {
 			select {
-			case <-k.store.Failed():
-				dead = true
+			case <-s.store.Failed():
+				failed = true
 			default:
 			}
 		}
 	})
-	if dead {
-		k.once.Do(func() { close(k.failed) })
+	if failed {
+		s.once.Do(func() { close(s.failed) })
 	}
-	if k.gone.Load() {
-		return errGone
+	if s.dead.Load() {
+		return errDead
 	}
 	return err
 }
 
-func (k *kept) Dir() string             { return "work" }
-func (k *kept) Failed() <-chan struct{} { return k.failed }
-func (k *kept) Metrics() (f store.Metrics) {
-	_ = k.do(func() error { f = k.store.Metrics(); return nil })
+func (s *simStore) Dir() string             { return "work" }
+func (s *simStore) Failed() <-chan struct{} { return s.failed }
+func (s *simStore) Metrics() (f store.Metrics) {
+	_ = s.do(func() error { f = s.store.Metrics(); return nil })
 	return f
 }
-func (k *kept) Load(snapshot, record func([]byte) error) error {
-	return k.do(func() error { return k.store.Load(snapshot, record) })
+func (s *simStore) Load(snapshot, record func([]byte) error) error {
+	return s.do(func() error { return s.store.Load(snapshot, record) })
 }
-func (k *kept) Append(records [][]byte) error {
+func (s *simStore) Append(records [][]byte) error {
 	if len(records) == 0 {
 		return nil
 	}
-	d := k.disk
+	d := s.disk
 	counts := d.counts(records)
-	if counts && !k.gone.Load() {
+	if counts && !s.dead.Load() {
 		d.call(beforeWrite)
 	}
 	d.counted.Store(counts)
 	defer d.counted.Store(false)
-	err := k.do(func() error { return k.store.Append(records) })
+	err := s.do(func() error { return s.store.Append(records) })
 	switch {
-	case k.gone.Load():
+	case s.dead.Load():
 	case d.caught.Load():
 		d.call(beforeSync)
 	case counts && err == nil:
-		d.call(beforeAnswer)
+		d.call(beforeResponse)
 	}
-	if k.gone.Load() {
-		return errGone
+	if s.dead.Load() {
+		return errDead
 	}
 	return err
 }
-func (k *kept) Compact(snapshot []byte) error {
-	return k.do(func() error { return k.store.Compact(snapshot) })
+func (s *simStore) Compact(snapshot []byte) error {
+	return s.do(func() error { return s.store.Compact(snapshot) })
 }
-func (k *kept) PutGraph(fingerprint string, graph []byte) error {
-	return k.do(func() error { return k.store.PutGraph(fingerprint, graph) })
+func (s *simStore) PutGraph(fingerprint string, graph []byte) error {
+	return s.do(func() error { return s.store.PutGraph(fingerprint, graph) })
 }
-func (k *kept) Graph(fingerprint string) (graph []byte, err error) {
-	err = k.do(func() error { graph, err = k.store.Graph(fingerprint); return err })
+func (s *simStore) Graph(fingerprint string) (graph []byte, err error) {
+	err = s.do(func() error { graph, err = s.store.Graph(fingerprint); return err })
 	return graph, err
 }
-func (k *kept) Graphs() (all []string, err error) {
-	err = k.do(func() error { all, err = k.store.Graphs(); return err })
+func (s *simStore) Graphs() (all []string, err error) {
+	err = s.do(func() error { all, err = s.store.Graphs(); return err })
 	return all, err
 }
-func (k *kept) DeleteGraph(fingerprint string) error {
-	return k.do(func() error { return k.store.DeleteGraph(fingerprint) })
+func (s *simStore) DeleteGraph(fingerprint string) error {
+	return s.do(func() error { return s.store.DeleteGraph(fingerprint) })
 }
 
-// close frees memory. A dead process writes nothing any more.
-func (k *kept) close() {
-	k.disk.outside.run(func() { _ = k.store.Close() })
+// close frees memory. A dead process writes nothing more.
+func (s *simStore) close() {
+	s.disk.outside.run(func() { _ = s.store.Close() })
 }

@@ -26,8 +26,8 @@ const (
 	leaveKind  simnet.Fault = "trainer killed"
 	// lostKind counts elements that mode at-most-once lost.
 	lostKind simnet.Fault = "elements lost"
-	// gaveUpKind counts streams that a trainer abandoned by itself.
-	gaveUpKind simnet.Fault = "streams given up by trainers"
+	// abandonedKind counts streams that a trainer abandoned by itself.
+	abandonedKind simnet.Fault = "streams abandoned by trainers"
 	// readKind: an epoch read a cache. unfilledKind: a cache could not be written for good.
 	readKind     simnet.Fault = "cache read"
 	unfilledKind simnet.Fault = "cache not filled"
@@ -50,8 +50,8 @@ func newChaos(c *cluster, readers int) *chaos {
 	return &chaos{cluster: c, readers: readers, busy: map[string]bool{}, hits: map[simnet.Fault]int{}}
 }
 
-// take reserves a target for a fault.
-func (c *chaos) take(what string) bool {
+// reserve reserves a target for a fault. It returns false if another fault has it.
+func (c *chaos) reserve(what string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.busy[what] {
@@ -61,7 +61,7 @@ func (c *chaos) take(what string) bool {
 	return true
 }
 
-func (c *chaos) give(what string) {
+func (c *chaos) release(what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.busy, what)
@@ -73,7 +73,7 @@ func (c *chaos) hit(kind simnet.Fault) {
 	c.hits[kind]++
 }
 
-// happened gives the faults that had an effect in this run.
+// happened returns the faults that had an effect in this run.
 func (c *chaos) happened() map[simnet.Fault]int {
 	hits := c.net.Hits()
 	for kind, n := range c.hits {
@@ -89,10 +89,10 @@ func (c *chaos) happened() map[simnet.Fault]int {
 var faults = []fault{
 	{"end a worker", func(c *chaos, rng *rand.Rand, lasts time.Duration) bool {
 		n, how := rng.IntN(len(c.workers)), end(rng.IntN(3))
-		if !c.take(workerIP(n)) {
+		if !c.reserve(workerIP(n)) {
 			return false
 		}
-		defer c.give(workerIP(n))
+		defer c.release(workerIP(n))
 		if err := c.workers[n].end(how); err != nil {
 			c.t.Errorf("worker %d: %v", n, err)
 		}
@@ -103,12 +103,12 @@ var faults = []fault{
 		c.startWorker(n)
 		return true
 	}},
-	{"hold a worker", func(c *chaos, rng *rand.Rand, lasts time.Duration) bool {
+	{"pause a worker", func(c *chaos, rng *rand.Rand, lasts time.Duration) bool {
 		n := rng.IntN(len(c.workers))
-		if !c.take(workerIP(n)) {
+		if !c.reserve(workerIP(n)) {
 			return false
 		}
-		defer c.give(workerIP(n))
+		defer c.release(workerIP(n))
 		host := c.net.Host(workerIP(n))
 		host.Pause(true)
 		time.Sleep(lasts)
@@ -117,10 +117,10 @@ var faults = []fault{
 	}},
 	{"end the dispatcher", func(c *chaos, rng *rand.Rand, lasts time.Duration) bool {
 		how := end(rng.IntN(3))
-		if !c.take(dispatcherIP) {
+		if !c.reserve(dispatcherIP) {
 			return false
 		}
-		defer c.give(dispatcherIP)
+		defer c.release(dispatcherIP)
 		if how == stopped {
 			if err := c.stopDispatcher(); err != nil {
 				c.t.Errorf("stop the dispatcher: %v", err)
@@ -135,10 +135,10 @@ var faults = []fault{
 	}},
 	{"crash the dispatcher at its disk", func(c *chaos, rng *rand.Rand, lasts time.Duration) bool {
 		at, how := point(rng.IntN(3)), end(1+rng.IntN(2))
-		if !c.take(dispatcherIP) {
+		if !c.reserve(dispatcherIP) {
 			return false
 		}
-		defer c.give(dispatcherIP)
+		defer c.release(dispatcherIP)
 		if !c.crashAt(at, how, lasts) {
 			return false
 		}
@@ -147,11 +147,11 @@ var faults = []fault{
 		c.startDispatcher()
 		return true
 	}},
-	{"hold the dispatcher", func(c *chaos, rng *rand.Rand, lasts time.Duration) bool {
-		if !c.take(dispatcherIP) {
+	{"pause the dispatcher", func(c *chaos, rng *rand.Rand, lasts time.Duration) bool {
+		if !c.reserve(dispatcherIP) {
 			return false
 		}
-		defer c.give(dispatcherIP)
+		defer c.release(dispatcherIP)
 		c.pauseDispatcher(true)
 		time.Sleep(lasts)
 		c.pauseDispatcher(false)
@@ -162,10 +162,10 @@ var faults = []fault{
 		if rng.IntN(2) == 0 {
 			why = &errBroken
 		}
-		if !c.take(dispatcherIP) {
+		if !c.reserve(dispatcherIP) {
 			return false
 		}
-		defer c.give(dispatcherIP)
+		defer c.release(dispatcherIP)
 		c.disk.broken.Store(why)
 		timeout := time.NewTimer(lasts)
 		defer timeout.Stop()
@@ -193,10 +193,10 @@ var faults = []fault{
 	{"lose packets", func(c *chaos, rng *rand.Rand, lasts time.Duration) bool {
 		a, b := c.pair(rng)
 		both := rng.IntN(3) == 0
-		if !c.take(a + b) {
+		if !c.reserve(a + b) {
 			return false
 		}
-		defer c.give(a + b)
+		defer c.release(a + b)
 		c.net.Lose(a, b, true)
 		if both {
 			c.net.Lose(b, a, true)
@@ -249,14 +249,14 @@ var faults = []fault{
 	}},
 }
 
-// unheard is a worker that trainers reach and the dispatcher does not. The trainers' reports arrive late. It is
+// isolatedWorker is a worker that trainers reach and the dispatcher does not. The trainers' reports arrive late. It is
 // not drawn with the other faults.
-var unheard = fault{"cut a worker off from the dispatcher", func(c *chaos, rng *rand.Rand, lasts time.Duration) bool {
+var isolatedWorker = fault{"separate a worker from the dispatcher", func(c *chaos, rng *rand.Rand, lasts time.Duration) bool {
 	ip := workerIP(rng.IntN(len(c.workers)))
-	if !c.take(ip + dispatcherIP) {
+	if !c.reserve(ip + dispatcherIP) {
 		return false
 	}
-	defer c.give(ip + dispatcherIP)
+	defer c.release(ip + dispatcherIP)
 	c.net.Lose(ip, dispatcherIP, true)
 	// The trainers request their next pass earlier.
 	time.Sleep(5 * time.Second)
@@ -272,7 +272,7 @@ var unheard = fault{"cut a worker off from the dispatcher", func(c *chaos, rng *
 	return true
 }}
 
-// pair gives two hosts that talk to each other.
+// pair returns two hosts that exchange messages.
 func (c *chaos) pair(rng *rand.Rand) (from, to string) {
 	w, tr, d := workerIP(rng.IntN(len(c.workers))), trainerIP(rng.IntN(c.readers)), dispatcherIP
 	pairs := [][2]string{{w, tr}, {w, tr}, {w, d}, {tr, d}}
@@ -293,14 +293,14 @@ type point int
 const (
 	beforeWrite point = iota
 	beforeSync
-	beforeAnswer
+	beforeResponse
 )
 
 // crashAt lets the dispatcher die at its next write, if one comes in time.
 func (c *cluster) crashAt(at point, how end, within time.Duration) bool {
 	died := make(chan struct{})
 	once := sync.OnceFunc(func() {
-		c.dieDispatcher(how)
+		c.killDispatcher(how)
 		close(died)
 	})
 	c.disk.arm(at, once)

@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/store"
 )
 
-// journal gives the records that a starting dispatcher would find after the last snapshot.
+// journal returns the records that a starting dispatcher would find after the last snapshot.
 func (c *cluster) journal() (records []*pecanv1.Record) {
 	c.t.Helper()
 	var err error
@@ -45,7 +45,7 @@ func (c *cluster) inspect() {
 		number uint32
 	}
 	of := func(id *pecanv1.StreamId) stream { return stream{id.GetJobId(), id.GetEpoch(), id.GetStream()} }
-	held, delivered, requests, last := map[stream]uint64{}, map[stream]bool{}, map[string]bool{}, uint64(0)
+	leased, delivered, requests, last := map[stream]uint64{}, map[stream]bool{}, map[string]bool{}, uint64(0)
 	once := func(what, key string) {
 		if requests[what+key] {
 			c.t.Errorf("the journal has %s of %s twice", what, key)
@@ -69,7 +69,7 @@ func (c *cluster) inspect() {
 			// An epoch that begins at a position may have been read and closed before.
 			if opened := kind.EpochOpened; opened.GetPosition() != nil {
 				for number := range opened.GetStreams() {
-					delete(held, stream{opened.GetJobId(), opened.GetEpoch(), number})
+					delete(leased, stream{opened.GetJobId(), opened.GetEpoch(), number})
 					delete(delivered, stream{opened.GetJobId(), opened.GetEpoch(), number})
 				}
 			}
@@ -81,12 +81,12 @@ func (c *cluster) inspect() {
 				c.t.Errorf("lease %d was granted after lease %d", granted.GetLease(), last)
 			}
 			last = granted.GetLease()
-			if before := held[of(granted.GetId())]; before > 0 {
+			if before := leased[of(granted.GetId())]; before > 0 {
 				c.t.Errorf("stream %v was leased under %d while it was under %d", granted.GetId(), granted.GetLease(), before)
 			}
-			held[of(granted.GetId())] = granted.GetLease()
+			leased[of(granted.GetId())] = granted.GetLease()
 		case *pecanv1.Record_LeaseLost:
-			delete(held, of(kind.LeaseLost.GetId()))
+			delete(leased, of(kind.LeaseLost.GetId()))
 		case *pecanv1.Record_StreamProduced:
 			whole(kind.StreamProduced.GetId(), kind.StreamProduced.GetCount())
 		case *pecanv1.Record_StreamDelivered:
@@ -102,21 +102,21 @@ func (c *cluster) inspect() {
 	}
 }
 
-// trainersGaveUp counts the streams that trainers abandoned before the dispatcher did.
-func (c *cluster) trainersGaveUp() (n int) {
-	cutOff := map[string]bool{}
+// abandonedByTrainers counts the streams that trainers abandoned before the dispatcher did.
+func (c *cluster) abandonedByTrainers() (n int) {
+	truncated := map[string]bool{}
 	for _, record := range c.journal() {
 		if lost := record.GetLeaseLost(); lost.GetTruncated() {
-			cutOff[lost.GetId().String()] = true
+			truncated[lost.GetId().String()] = true
 		}
-		if reported := record.GetStreamDelivered(); reported.GetTruncated() && !cutOff[reported.GetId().String()] {
+		if reported := record.GetStreamDelivered(); reported.GetTruncated() && !truncated[reported.GetId().String()] {
 			n++
 		}
 	}
 	return n
 }
 
-// granted gives the leases of the journal.
+// granted returns the leases of the journal.
 func granted(records []*pecanv1.Record) []*pecanv1.LeaseGranted {
 	var leases []*pecanv1.LeaseGranted
 	for _, record := range records {

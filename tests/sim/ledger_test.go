@@ -103,7 +103,7 @@ func (l *ledger) dropped() uint64 {
 	return l.duplicates
 }
 
-// last gives the ids of the newest epoch.
+// last returns the ids of the newest epoch.
 func (l *ledger) last() (ids []int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,7 +142,7 @@ func promiseOf(mode pecanv1.Mode) promise {
 }
 
 // audit compares every epoch with the dataset, and each trainer's streams with the order of their indexes.
-func (l *ledger) audit(d *dataset, kept promise, epochs int) {
+func (l *ledger) audit(d *dataset, promised promise, epochs int) {
 	l.t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,34 +151,34 @@ func (l *ledger) audit(d *dataset, kept promise, epochs int) {
 	for _, v := range l.visits {
 		byEpoch[v.epoch] = append(byEpoch[v.epoch], v.ids...)
 		key := streamOf{trainer: v.trainer, epoch: v.epoch, stream: v.stream}
-		if at, seen := next[key]; seen && v.index != at && kept == inOrder || seen && v.index < at && kept != atLeast {
+		if at, seen := next[key]; seen && v.index != at && promised == inOrder || seen && v.index < at && promised != atLeast {
 			l.t.Errorf("trainer %d took element %d of stream %d, epoch %d, where %d was next", v.trainer, v.index, v.stream, v.epoch, at)
 		}
 		next[key] = v.index + 1
 	}
-	if len(byEpoch) != epochs && (kept != atMost || len(byEpoch) > epochs) {
+	if len(byEpoch) != epochs && (promised != atMost || len(byEpoch) > epochs) {
 		l.t.Errorf("elements of %d epochs came, %d were read", len(byEpoch), epochs)
 	}
 	for epoch, got := range byEpoch {
-		if kept == inOrder {
+		if promised == inOrder {
 			if want := d.order(l.t, epoch); !slices.Equal(got, want) {
 				l.t.Errorf("epoch %d of %s in another order:\n%v\nwant\n%v", epoch, d.name, got, want)
 			}
 			continue
 		}
-		if err := compare(got, d.ids(), kept); err != nil {
+		if err := compare(got, d.ids(), promised); err != nil {
 			l.t.Errorf("epoch %d of %s: %v", epoch, d.name, err)
-			l.tell(epoch)
+			l.logVisits(epoch)
 		}
 	}
 }
 
-// tell logs who took which elements of an epoch, in order of arrival.
-func (l *ledger) tell(epoch uint64) {
+// logVisits logs who took which elements of an epoch, in order of arrival.
+func (l *ledger) logVisits(epoch uint64) {
 	l.t.Helper()
 	runs := map[uint32][]string{}
 	var first, last visit
-	say := func() {
+	end := func() {
 		if last.ids != nil {
 			runs[last.stream] = append(runs[last.stream], fmt.Sprintf("trainer %d had %d to %d", last.trainer, first.index, last.index))
 		}
@@ -190,19 +190,19 @@ func (l *ledger) tell(epoch uint64) {
 			continue
 		}
 		if last.ids == nil || v.stream != last.stream || v.trainer != last.trainer || v.index != last.index+1 {
-			say()
+			end()
 			first = v
 		}
 		last = v
 	}
-	say()
+	end()
 	for _, stream := range slices.Sorted(maps.Keys(runs)) {
 		l.t.Logf("stream %d: %s", stream, strings.Join(runs[stream], ", "))
 	}
 }
 
 // lossesAreCounted compares the losses that the dispatcher reports in mode at-most-once with the missing
-// elements, and gives their number. No trainer may have been killed, because killed trainers had some of the
+// elements, and returns their number. No trainer may have been killed, because killed trainers had some of the
 // missing elements. If the number of elements is unknown, the known losses are a minimum.
 func (c *cluster) lossesAreCounted(d *dataset) (lost int) {
 	c.t.Helper()
@@ -210,13 +210,13 @@ func (c *cluster) lossesAreCounted(d *dataset) (lost int) {
 	for _, v := range c.ledger.visits {
 		taken[v.epoch]++
 	}
-	reported, cutOff := map[uint64]uint64{}, map[uint64]uint32{}
+	reported, truncated := map[uint64]uint64{}, map[uint64]uint32{}
 	count := func() {
 		for _, job := range c.running()[0].status().GetJobs() {
 			for _, epoch := range job.GetEpochs() {
 				// A trainer that the dispatcher had removed continued in another job.
 				reported[epoch.GetEpoch()] = max(reported[epoch.GetEpoch()], epoch.GetLost())
-				cutOff[epoch.GetEpoch()] = max(cutOff[epoch.GetEpoch()], epoch.GetStreamsTruncated())
+				truncated[epoch.GetEpoch()] = max(truncated[epoch.GetEpoch()], epoch.GetStreamsTruncated())
 			}
 		}
 	}
@@ -225,7 +225,7 @@ func (c *cluster) lossesAreCounted(d *dataset) (lost int) {
 		lost += missing
 		c.eventually(fmt.Sprintf("of epoch %d of %s %d elements are missing, and the dispatcher knows", epoch, d.name, missing), time.Minute, func() bool {
 			count()
-			return missing == 0 || cutOff[epoch] > 0 && (reported[epoch] == uint64(missing) || !d.known && reported[epoch] < uint64(missing))
+			return missing == 0 || truncated[epoch] > 0 && (reported[epoch] == uint64(missing) || !d.known && reported[epoch] < uint64(missing))
 		})
 		if reported[epoch] > uint64(missing) {
 			c.t.Errorf("of epoch %d of %s %d elements are missing, and the dispatcher says %d", epoch, d.name, missing, reported[epoch])
@@ -234,7 +234,7 @@ func (c *cluster) lossesAreCounted(d *dataset) (lost int) {
 	return lost
 }
 
-func compare(got, want []int64, kept promise) error {
+func compare(got, want []int64, promised promise) error {
 	count := map[int64]int{}
 	for _, id := range got {
 		count[id]++
@@ -242,9 +242,9 @@ func compare(got, want []int64, kept promise) error {
 	var lost, twice []int64
 	for _, id := range want {
 		switch n := count[id]; {
-		case n == 0 && kept != atMost:
+		case n == 0 && promised != atMost:
 			lost = append(lost, id)
-		case n > 1 && kept != atLeast:
+		case n > 1 && promised != atLeast:
 			twice = append(twice, id)
 		}
 		delete(count, id)
@@ -268,7 +268,7 @@ type tapped struct {
 	again bytes.Buffer
 }
 
-// Read gives bytes as they come. If the ledger asks for it, Read gives whole frames and adds false ones.
+// Read returns bytes as they arrive. If the ledger asks for it, Read returns whole frames and adds false ones.
 func (t *tapped) Read(p []byte) (int, error) {
 	if t.again.Len() > 0 {
 		return t.again.Read(p)

@@ -70,28 +70,28 @@ const (
 // startDispatcher starts a process on the contents of the disk.
 func (c *cluster) startDispatcher() {
 	c.t.Helper()
-	k, err := c.disk.open()
+	store, err := c.disk.open()
 	if err != nil {
 		c.t.Fatalf("open the store: %v", err)
 	}
 	config := c.options.dispatcher()
-	c.clock = &holdable{origin: c.began}
+	c.clock = &pausableClock{origin: c.began}
 	host := c.net.Host(dispatcherIP)
 	host.Start()
 	d, err := dispatcher.New(config, dispatcher.Deps{
-		Store: k, Graphs: dispatcher.NewGraphs(config), Clock: c.clock, Rand: c.random, Log: c.log.With("process", "dispatcher"),
+		Store: store, Graphs: dispatcher.NewGraphs(config), Clock: c.clock, Rand: c.random, Log: c.log.With("process", "dispatcher"),
 	})
 	if err != nil {
-		k.close()
+		store.close()
 		c.t.Fatalf("start the dispatcher: %v", err)
 	}
 	listener, err := host.Listen("tcp", dispatcherAddr)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.kept = k
+	c.store = store
 	c.dispatcher = begin(host, func(ctx context.Context) error {
-		defer k.close()
+		defer store.close()
 		return d.Serve(ctx, listener)
 	})
 	c.starts++
@@ -99,13 +99,13 @@ func (c *cluster) startDispatcher() {
 
 // crashDispatcher ends the dispatcher and loses some of what was not synced.
 func (c *cluster) crashDispatcher(how end) {
-	c.dieDispatcher(how)
+	c.killDispatcher(how)
 	<-c.dispatcher.done
 }
 
-// dieDispatcher is crashDispatcher for the dispatcher's own goroutines, which cannot wait for their end.
-func (c *cluster) dieDispatcher(how end) {
-	if c.kept.gone.Swap(true) {
+// killDispatcher is crashDispatcher for the dispatcher's own goroutines, which cannot wait for their end.
+func (c *cluster) killDispatcher(how end) {
+	if c.store.dead.Swap(true) {
 		return
 	}
 	if how == powerCut {
@@ -113,7 +113,7 @@ func (c *cluster) dieDispatcher(how end) {
 	} else {
 		c.dispatcher.host.Kill()
 	}
-	c.clock.hold(false)
+	c.clock.pause(false)
 	c.disk.crash()
 	c.dispatcher.cancel()
 }
@@ -121,9 +121,9 @@ func (c *cluster) dieDispatcher(how end) {
 // stopDispatcher ends the dispatcher in good order.
 func (c *cluster) stopDispatcher() error { return c.dispatcher.end(stopped) }
 
-// pauseDispatcher stops it like SIGSTOP: it neither reads nor writes, and its clock's ticks wait.
+// pauseDispatcher stops it like SIGSTOP: it neither reads nor writes, and its clock does not tick.
 func (c *cluster) pauseDispatcher(on bool) {
-	c.clock.hold(on)
+	c.clock.pause(on)
 	c.dispatcher.host.Pause(on)
 }
 
@@ -150,30 +150,30 @@ func (c *cluster) startWorker(n int) {
 	c.workers[n] = begin(host, func(ctx context.Context) error { return worker.Run(ctx, config) })
 }
 
-// holdable is a monotonic clock whose ticks can be held back.
-type holdable struct {
+// pausableClock is a monotonic clock whose ticks can be paused.
+type pausableClock struct {
 	origin time.Time
 	mu     sync.Mutex
-	// held is closed when ticks may come again; nil while they come.
-	held chan struct{}
+	// resumed is closed when ticks may come again; nil while the clock is not paused.
+	resumed chan struct{}
 }
 
-// Now gives the time since the origin.
-func (h *holdable) Now() time.Duration { return time.Since(h.origin) }
+// Now returns the time since the origin.
+func (c *pausableClock) Now() time.Duration { return time.Since(c.origin) }
 
-// NewTicker gives ticks that a hold delays. One of the delayed ticks comes afterwards.
-func (h *holdable) NewTicker(period time.Duration) (<-chan time.Time, func()) {
+// NewTicker returns ticks that a pause delays. One of the delayed ticks comes afterwards.
+func (c *pausableClock) NewTicker(period time.Duration) (<-chan time.Time, func()) {
 	ticker, out, ended := time.NewTicker(period), make(chan time.Time), make(chan struct{})
 	go func() {
 		for {
 			select {
 			case at := <-ticker.C:
-				h.mu.Lock()
-				held := h.held
-				h.mu.Unlock()
-				if held != nil {
+				c.mu.Lock()
+				resumed := c.resumed
+				c.mu.Unlock()
+				if resumed != nil {
 					select {
-					case <-held:
+					case <-resumed:
 					case <-ended:
 						return
 					}
@@ -194,19 +194,19 @@ func (h *holdable) NewTicker(period time.Duration) (<-chan time.Time, func()) {
 	})
 }
 
-func (h *holdable) hold(on bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (c *pausableClock) pause(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
-	case on && h.held == nil:
-		h.held = make(chan struct{})
-	case !on && h.held != nil:
-		close(h.held)
-		h.held = nil
+	case on && c.resumed == nil:
+		c.resumed = make(chan struct{})
+	case !on && c.resumed != nil:
+		close(c.resumed)
+		c.resumed = nil
 	}
 }
 
-// random gives bytes that a seed decides.
+// random yields bytes that a seed decides.
 type random struct {
 	mu  sync.Mutex
 	rng *rand.Rand

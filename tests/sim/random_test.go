@@ -25,8 +25,8 @@ var (
 	firstSeed = flag.Int("first", 1, "the first seed")
 )
 
-// keptSeeds failed once.
-func keptSeeds(t *testing.T) []uint64 {
+// failedSeeds returns the seeds that failed once.
+func failedSeeds(t *testing.T) []uint64 {
 	t.Helper()
 	file, err := os.Open(filepath.Join("testdata", "seeds.txt"))
 	if err != nil {
@@ -50,7 +50,7 @@ func keptSeeds(t *testing.T) []uint64 {
 
 // X2: random clusters under random faults. Over all seeds, every kind of fault must have had an effect.
 func TestSimulation(t *testing.T) {
-	seeds := keptSeeds(t)
+	seeds := failedSeeds(t)
 	if *oneSeed >= 0 {
 		seeds = []uint64{uint64(*oneSeed)}
 	} else {
@@ -58,7 +58,7 @@ func TestSimulation(t *testing.T) {
 			seeds = append(seeds, uint64(*firstSeed+n))
 		}
 	}
-	shuffled.learn(t, epochsRead)
+	shuffled.recordOrders(t, epochsRead)
 	var mu sync.Mutex
 	total := map[simnet.Fault]int{}
 	tensors := tf.LiveTensors()
@@ -81,13 +81,13 @@ func TestSimulation(t *testing.T) {
 	if now := tf.LiveTensors(); now != tensors && !t.Failed() {
 		t.Errorf("%d tensors leaked", now-tensors)
 	}
-	t.Logf("%d seeds, what hurt: %v", len(seeds), total)
+	t.Logf("%d seeds, effective faults: %v", len(seeds), total)
 	if len(seeds) < 200 {
 		return
 	}
-	for _, kind := range []simnet.Fault{simnet.Loss, simnet.Delay, simnet.Cut, simnet.Kill, simnet.PowerOff, simnet.Pause, simnet.Flip, stopKind, crashKind, diskKind, repeatKind, leaveKind, lostKind, gaveUpKind, readKind, unfilledKind} {
+	for _, kind := range []simnet.Fault{simnet.Loss, simnet.Delay, simnet.Cut, simnet.Kill, simnet.PowerOff, simnet.Pause, simnet.Flip, stopKind, crashKind, diskKind, repeatKind, leaveKind, lostKind, abandonedKind, readKind, unfilledKind} {
 		if total[kind] == 0 {
-			t.Errorf("in %d seeds nothing was ever hurt by: %s", len(seeds), kind)
+			t.Errorf("in %d seeds this fault never had an effect: %s", len(seeds), kind)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 		readers, want.name = 2, "team"
 	}
 	o := options{seed: seed, workers: 1 + rng.IntN(3), slots: 1 + rng.IntN(4), repeated: rng.IntN(3) == 0}
-	if data.keeps {
+	if data.cached {
 		o.cacheDir = t.TempDir()
 	}
 	if rng.IntN(3) == 0 {
@@ -148,10 +148,10 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 		want.dataset, want.mode, want.name, want.ahead, want.pace = data, mode, "team", 1, time.Duration(1500+latest.IntN(1000))*time.Millisecond
 		o.workers, o.slots, o.cacheDir = max(2, o.workers), 4, ""
 		plan = append(plan[:latest.IntN(len(plan))], planned{
-			fault: unheard, at: data.elements() - 1, lasts: time.Duration(11+latest.IntN(10)) * time.Second, rng: rand.New(rand.NewPCG(seed, 99)),
+			fault: isolatedWorker, at: data.elements() - 1, lasts: time.Duration(11+latest.IntN(10)) * time.Second, rng: rand.New(rand.NewPCG(seed, 99)),
 		})
 	}
-	// Of two readers, one may leave its first pass early in good order. The other one gets the rest if it lives.
+	// Of two readers, one may leave its first pass early in good order. The other one reads the rest if it survives.
 	leavesAt := -1
 	mortal := slices.ContainsFunc(plan, func(p planned) bool { return p.fault.name == killTrainer })
 	if leaves := rand.New(rand.NewPCG(seed, 7)); readers == 2 && !mortal && leaves.IntN(2) == 0 {
@@ -207,22 +207,22 @@ func runSeed(t *testing.T, seed uint64) (hits map[simnet.Fault]int) {
 		reading.Wait()
 		close(over)
 		x.wg.Wait()
-		c.mend()
+		c.repairAll()
 		hits = x.happened()
-		t.Logf("ended after %v, what hurt: %v", time.Since(c.began), hits)
-		kept := promiseOf(mode)
-		if hits[leaveKind] > 0 && kept == exactly {
-			// The dead trainer may have had the last elements that it was given.
-			kept = atLeast
+		t.Logf("ended after %v, effective faults: %v", time.Since(c.began), hits)
+		promised := promiseOf(mode)
+		if hits[leaveKind] > 0 && promised == exactly {
+			// The dead trainer may have received the last elements.
+			promised = atLeast
 		}
-		c.ledger.audit(data, kept, epochsRead)
-		if kept == atMost && hits[leaveKind] == 0 {
+		c.ledger.audit(data, promised, epochsRead)
+		if promised == atMost && hits[leaveKind] == 0 {
 			hits[lostKind] = c.lossesAreCounted(data)
 		}
-		if data.keeps {
-			hits[c.cacheIs()]++
+		if data.cached {
+			hits[c.cacheFault()]++
 		}
-		hits[gaveUpKind] = c.trainersGaveUp()
+		hits[abandonedKind] = c.abandonedByTrainers()
 	})
 	return hits
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/pecan-ml/pecan/tests/sim/simnet"
 )
 
-// count gives how many records of the journal are of a kind.
+// count returns the number of records of a kind.
 func count(records []*pecanv1.Record, of func(*pecanv1.Record) bool) int {
 	n := 0
 	for _, record := range records {
@@ -28,7 +28,7 @@ func (r *run) needOnePass() {
 	begun := count(records, func(r *pecanv1.Record) bool { return r.GetEpochJoined() != nil && !r.GetEpochJoined().GetPrefetch() })
 	joined := count(records, func(r *pecanv1.Record) bool { return r.GetEpochJoined() != nil })
 	if opened := count(records, opensEpoch); begun != 1 || opened != joined {
-		r.t.Errorf("%d passes were begun and not one, and %d epochs opened by %d requests", begun, opened, joined)
+		r.t.Errorf("%d passes were begun, want 1; %d epochs were opened by %d requests", begun, opened, joined)
 	}
 }
 
@@ -56,9 +56,9 @@ func TestK1K2K3TheGrantOfALeaseHappensOnce(t *testing.T) {
 	}
 }
 
-// K4: the answer was sent, and its connection is cut before it arrives: the opening's at the trainer, the grant's
-// at the worker.
-func TestK4AnAnswerThatIsLostIsGivenAgain(t *testing.T) {
+// K4: a connection is cut before a sent response arrives: the response to an opening at the trainer, or a granted
+// lease at the worker.
+func TestK4ALostResponseIsSentAgain(t *testing.T) {
 	t.Run("to the trainer", func(t *testing.T) {
 		scenario{epochs: 1, before: func(r *run) { r.net.CutAfter(dispatcherIP, trainerIP(0), 20) }, during: func(r *run) {
 			r.tr.after(1)
@@ -117,7 +117,7 @@ func TestK6AJobIsCreatedOnce(t *testing.T) {
 }
 
 // K6: dispatcher and worker die between the record of a lease and its command. The stream starts elsewhere.
-func TestK6ALeaseWhoseWorkerNeverHeardOfItMoves(t *testing.T) {
+func TestK6ALeaseMovesIfItsWorkerDiesBeforeTheCommandArrives(t *testing.T) {
 	scenario{options: options{workers: 2}, before: func(r *run) {
 		r.net.Split(dispatcherIP, workerIP(0), true)
 	}, during: func(r *run) {
@@ -134,7 +134,7 @@ func TestK6ALeaseWhoseWorkerNeverHeardOfItMoves(t *testing.T) {
 
 // K10: a worker dies after its last element and before its report of the end arrives; or the dispatcher dies with
 // the report.
-func TestK10AnEndThatIsNotReported(t *testing.T) {
+func TestK10AnEndOfAStreamThatIsNotReported(t *testing.T) {
 	t.Run("the worker dies", func(t *testing.T) {
 		scenario{data: uneven, options: options{workers: 2}, pace: 10 * time.Millisecond, before: func(r *run) {
 			r.net.Lose(workerIP(0), dispatcherIP, true)
@@ -148,18 +148,18 @@ func TestK10AnEndThatIsNotReported(t *testing.T) {
 		}}.check(t)
 	})
 	for name, at := range points {
-		t.Run("the dispatcher dies of the end "+name, func(t *testing.T) {
+		t.Run("the dispatcher dies when it records the end, "+name, func(t *testing.T) {
 			scenario{during: func(r *run) { r.crash(at, endsStream) }}.check(t)
 		})
-		t.Run("the dispatcher dies of the delivery "+name, func(t *testing.T) {
-			scenario{during: func(r *run) { r.crash(at, handsStream) }}.check(t)
+		t.Run("the dispatcher dies when it records the delivery, "+name, func(t *testing.T) {
+			scenario{during: func(r *run) { r.crash(at, deliversStream) }}.check(t)
 		})
 	}
 }
 
 // K11: a trainer of a shared job leaves while the dispatcher cannot hear it. Its job is removed once, after the
 // timeouts. Another trainer's job continues.
-func TestK11AJobWhoseTrainerIsNotHeardIsRemovedOnce(t *testing.T) {
+func TestK11TheJobOfASilentTrainerIsRemovedOnce(t *testing.T) {
 	scenario{options: options{workers: 2, slots: 8}, epochs: 1, data: uneven, pace: 2 * time.Second, during: func(r *run) {
 		other := r.join(1, wanted{dataset: batches, mode: pecanv1.Mode_MODE_EXACTLY_ONCE, name: "team", pace: time.Millisecond})
 		job := other.job.ID()
@@ -174,15 +174,15 @@ func TestK11AJobWhoseTrainerIsNotHeardIsRemovedOnce(t *testing.T) {
 			return false
 		}
 		if !has() {
-			r.t.Error("the job is gone although nobody heard of its trainer's leave")
+			r.t.Error("the job was removed at once, although no goodbye of its trainer had arrived")
 		}
 		timeouts := r.options.dispatcher().Core
-		r.eventually("the job is forgotten", timeouts.ClientTimeout+timeouts.JobTimeout+time.Minute, func() bool { return !has() })
+		r.eventually("the job is removed", timeouts.ClientTimeout+timeouts.JobTimeout+time.Minute, func() bool { return !has() })
 		r.need(simnet.Loss)
 		r.net.Lose(trainerIP(1), dispatcherIP, false)
 		time.Sleep(time.Minute)
 		if n := count(r.journal(), removesJob); n != 1 {
-			r.t.Errorf("%d jobs were forgotten", n)
+			r.t.Errorf("%d jobs were removed", n)
 		}
 	}}.check(t)
 }
@@ -238,7 +238,7 @@ func TestD5D6ADispatcherWhoseDiskFailsStops(t *testing.T) {
 				at := r.tr.taken.Load()
 				time.Sleep(time.Second)
 				if r.tr.taken.Load() == at {
-					r.t.Error("nothing came while the dispatcher was away")
+					r.t.Error("no element arrived while the dispatcher was away")
 				}
 				r.disk.broken.Store(nil)
 				r.disk.crash()
@@ -248,7 +248,7 @@ func TestD5D6ADispatcherWhoseDiskFailsStops(t *testing.T) {
 	}
 }
 
-// A cancelled iterator is never taken for an ended one. Streams are released, workers stop and trainers leave at
+// A cancelled iterator never counts as an ended one. Streams are released, workers stop and trainers leave at
 // any time, and no stream is recorded with a wrong number of elements (see inspect).
 func TestACancelledStreamHasNotEnded(t *testing.T) {
 	simulate(t, options{workers: 2, slots: 4}, func(c *cluster) {
@@ -274,10 +274,10 @@ func TestACancelledStreamHasNotEnded(t *testing.T) {
 		}
 		last := c.ledger.last()
 		if err := compare(last, uneven.ids(), exactly); err != nil {
-			t.Errorf("the epoch after all those that were left: %v", err)
+			t.Errorf("the epoch after those that were left early: %v", err)
 		}
 		if ended.Load() == 0 {
-			t.Error("no epoch was left in its midst")
+			t.Error("no epoch was left before its end")
 		}
 	})
 }

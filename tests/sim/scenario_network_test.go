@@ -93,7 +93,7 @@ func TestN9AResetAtAnyPointOfALargeElement(t *testing.T) {
 }
 
 // N7: a worker's frames come twice. The second copy is dropped and counted.
-func TestN7ElementsThatComeTwice(t *testing.T) {
+func TestN7DuplicateElementsAreDropped(t *testing.T) {
 	scenario{options: options{workers: 2}, data: texts, pace: time.Millisecond, ahead: 1 << 20, before: func(r *run) { r.ledger.twice.Store(20) }, after: needDrops}.check(t)
 }
 
@@ -114,25 +114,25 @@ func TestAFlippedBitIsNotDelivered(t *testing.T) {
 	}}.check(t)
 }
 
-// G2: the dispatcher is paused for longer than a worker may be silent. Afterwards it does not take the workers
-// for dead. A pause above 15 s would trigger gRPC's own timers, which the test cannot hold. Tests with real
+// G2: the dispatcher is paused for longer than a worker may be silent. Afterwards it does not count the
+// workers as dead. A pause above 15 s would trigger gRPC's own timers, which the test cannot hold. Tests with real
 // processes pause longer.
-func TestG2ADispatcherThatIsHeld(t *testing.T) {
-	held := options{}.dispatcher().Core.DeadAfter + 3*time.Second
+func TestG2APausedDispatcher(t *testing.T) {
+	paused := options{}.dispatcher().Core.DeadAfter + 3*time.Second
 	scenario{options: options{workers: 2}, data: uneven, ahead: 1, pace: 200 * time.Millisecond, epochs: 1, during: func(r *run) {
 		r.tr.after(10)
 		r.pauseDispatcher(true)
-		time.Sleep(held)
+		time.Sleep(paused)
 		r.pauseDispatcher(false)
 		time.Sleep(10 * time.Second)
 		r.need(simnet.Pause)
 		if n := r.ledger.moved(r.tr); n > 0 {
-			r.t.Errorf("%d streams moved because the dispatcher was held", n)
+			r.t.Errorf("%d streams moved because the dispatcher was paused", n)
 		}
 	}}.check(t)
 }
 
-// wallClock has the methods that make a time.Time without a monotonic reading, or take one apart. The rest of
+// wallClock has the methods that make a time.Time without a monotonic reading, or read its wall clock. The rest of
 // package time is monotonic.
 var wallClock = map[string]bool{
 	"Unix": true, "UnixMilli": true, "UnixMicro": true, "UnixNano": true, "Round": true, "Truncate": true, "UTC": true, "Local": true,
@@ -140,7 +140,7 @@ var wallClock = map[string]bool{
 	"MarshalText": true, "MarshalJSON": true, "MarshalBinary": true,
 }
 
-// C1: no decision sees the wall clock, so its jumps change nothing. The code never takes a time apart, except in
+// C1: no decision reads the wall clock, so its jumps change nothing. The code calls none of these methods, except
 // the harmless calls below.
 func TestC1NothingReadsTheWallClock(t *testing.T) {
 	harmless := map[string]string{
@@ -154,8 +154,8 @@ func TestC1NothingReadsTheWallClock(t *testing.T) {
 		"service/worker/session.go: Round":          "of a duration, for the log",
 	}
 	seen := map[string]bool{}
-	for _, room := range []string{"native", "service", "proto/frame", "policies"} {
-		err := filepath.WalkDir(filepath.Join("..", "..", room), func(path string, entry os.DirEntry, err error) error {
+	for _, directory := range []string{"native", "service", "proto/frame", "policies"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", directory), func(path string, entry os.DirEntry, err error) error {
 			if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
 			}
@@ -175,7 +175,7 @@ func TestC1NothingReadsTheWallClock(t *testing.T) {
 					call := fmt.Sprintf("%s: %s", strings.TrimPrefix(filepath.ToSlash(path), "../../"), s.Sel.Name)
 					seen[call] = true
 					if base, ok := s.X.(*ast.Ident); harmless[call] == "" && !(ok && (base.Name == "proto" || base.Name == "math")) {
-						t.Errorf("%s takes a time apart; say in this test why that is harmless, or use a monotonic clock", call)
+						t.Errorf("%s reads the wall clock; give the reason in this test, or use a monotonic clock", call)
 					}
 				}
 				return true

@@ -55,7 +55,7 @@ func (s scenario) check(t *testing.T) {
 					s.during(r)
 				}
 				wait()
-				c.mend()
+				c.repairAll()
 				if s.after != nil {
 					s.after(r)
 				}
@@ -70,7 +70,7 @@ func (r *run) need(kinds ...simnet.Fault) {
 	r.t.Helper()
 	for _, kind := range kinds {
 		if r.net.Hits()[kind] == 0 {
-			r.t.Errorf("nothing was hurt by: %s", kind)
+			r.t.Errorf("this fault had no effect: %s", kind)
 		}
 	}
 }
@@ -86,7 +86,7 @@ func (r *run) crash(at point, only func(*pecanv1.Record) bool) {
 	r.t.Helper()
 	r.disk.only.Store(&only)
 	if !r.crashAt(at, killed, time.Hour) {
-		r.t.Error("the write at which the dispatcher was to die never came")
+		r.t.Error("the dispatcher did not make the write at which it was to die")
 		return
 	}
 	r.disk.only.Store(nil)
@@ -95,14 +95,14 @@ func (r *run) crash(at point, only func(*pecanv1.Record) bool) {
 }
 
 // points are where the dispatcher dies around a write: K1, K2 and K3.
-var points = map[string]point{"before the write": beforeWrite, "before the sync": beforeSync, "before the answer": beforeAnswer}
+var points = map[string]point{"before the write": beforeWrite, "before the sync": beforeSync, "before the response": beforeResponse}
 
-func opensEpoch(r *pecanv1.Record) bool  { return r.GetEpochOpened() != nil }
-func createsJob(r *pecanv1.Record) bool  { return r.GetJobCreated() != nil }
-func grantsLease(r *pecanv1.Record) bool { return r.GetLeaseGranted() != nil }
-func addsDataset(r *pecanv1.Record) bool { return r.GetDatasetAdded() != nil }
-func endsStream(r *pecanv1.Record) bool  { return r.GetStreamProduced() != nil }
-func handsStream(r *pecanv1.Record) bool { return r.GetStreamDelivered() != nil }
-func closesEpoch(r *pecanv1.Record) bool { return r.GetEpochClosed() != nil }
-func removesJob(r *pecanv1.Record) bool  { return r.GetJobRemoved() != nil }
-func (r *run) elements() int             { return r.jobs[r.tr.job.ID()].elements() }
+func opensEpoch(r *pecanv1.Record) bool     { return r.GetEpochOpened() != nil }
+func createsJob(r *pecanv1.Record) bool     { return r.GetJobCreated() != nil }
+func grantsLease(r *pecanv1.Record) bool    { return r.GetLeaseGranted() != nil }
+func addsDataset(r *pecanv1.Record) bool    { return r.GetDatasetAdded() != nil }
+func endsStream(r *pecanv1.Record) bool     { return r.GetStreamProduced() != nil }
+func deliversStream(r *pecanv1.Record) bool { return r.GetStreamDelivered() != nil }
+func closesEpoch(r *pecanv1.Record) bool    { return r.GetEpochClosed() != nil }
+func removesJob(r *pecanv1.Record) bool     { return r.GetJobRemoved() != nil }
+func (r *run) elements() int                { return r.jobs[r.tr.job.ID()].elements() }

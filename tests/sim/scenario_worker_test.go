@@ -26,12 +26,12 @@ func TestK9AWorkerDiesAtAnyPointOfItsWork(t *testing.T) {
 	})
 	t.Run("before it is sent", func(t *testing.T) {
 		scenario{data: large, epochs: 1, before: func(r *run) { r.net.Lose(workerIP(0), trainerIP(0), true) }, during: func(r *run) {
-			r.eventually("elements are made", time.Minute, func() bool { return count(r.journal(), endsStream) > 0 })
+			r.eventually("elements are produced", time.Minute, func() bool { return count(r.journal(), endsStream) > 0 })
 			kill(r)
 			r.net.Lose(workerIP(0), trainerIP(0), false)
 		}}.check(t)
 	})
-	t.Run("in the midst of one", func(t *testing.T) {
+	t.Run("inside an element", func(t *testing.T) {
 		scenario{data: large, epochs: 1, before: func(r *run) { r.net.CutAfter(workerIP(0), trainerIP(0), 700_000) }, during: func(r *run) {
 			r.eventually("the connection is cut", time.Minute, func() bool { return r.net.Hits()[simnet.Cut] > 0 })
 			kill(r)
@@ -47,7 +47,7 @@ func TestK9AWorkerDiesAtAnyPointOfItsWork(t *testing.T) {
 }
 
 // K15: a worker loses a lease while its frames are on their way. Late frames are dropped.
-func TestK15WhatComesUnderAnOldLeaseIsDropped(t *testing.T) {
+func TestK15LateFramesOfARevokedLeaseAreDropped(t *testing.T) {
 	scenario{options: options{workers: 2}, data: uneven, ahead: 1, during: func(r *run) {
 		r.tr.after(10)
 		r.net.Slow(workerIP(0), trainerIP(0), 20*time.Second)
@@ -55,7 +55,7 @@ func TestK15WhatComesUnderAnOldLeaseIsDropped(t *testing.T) {
 		r.needMove()
 		r.need(simnet.Delay, simnet.Loss)
 		time.Sleep(30 * time.Second)
-		r.mend()
+		r.repairAll()
 	}}.check(t)
 }
 
@@ -86,7 +86,7 @@ func TestK15TheTrainerDoesNotGoBackToAnOldLease(t *testing.T) {
 		r.proxy.upset.Store(&upset)
 		r.t.Cleanup(func() {
 			if replayed == 0 {
-				r.t.Error("no old snapshot was ever given")
+				r.t.Error("no old snapshot was sent")
 			}
 		})
 	}, during: func(r *run) {
@@ -113,7 +113,7 @@ func leased(update *pecanv1.EpochUpdate) bool {
 }
 
 // N1: the dispatcher does not hear a worker that trainers reach. It moves the streams, and the trainers follow.
-func TestN1AWorkerThatTheDispatcherDoesNotHear(t *testing.T) {
+func TestN1TheStreamsOfAnUnreachableWorkerMove(t *testing.T) {
 	scenario{options: options{workers: 2}, data: uneven, ahead: 1, pace: 200 * time.Millisecond, during: func(r *run) {
 		r.tr.after(10)
 		r.net.Split(workerIP(0), dispatcherIP, true)
@@ -135,7 +135,7 @@ func TestN1AWorkerStopsByItselfWhenItsLeasesEnd(t *testing.T) {
 		time.Sleep(ttl - time.Minute)
 		middle := r.tr.taken.Load()
 		if middle == at {
-			r.t.Error("nothing came while the leases lasted")
+			r.t.Error("no element arrived while the leases lasted")
 		}
 		// Only a few elements had arrived by then.
 		time.Sleep(2 * time.Minute)
@@ -145,7 +145,7 @@ func TestN1AWorkerStopsByItselfWhenItsLeasesEnd(t *testing.T) {
 			r.t.Errorf("%d elements came after the leases had ended", now-end)
 		}
 		r.need(simnet.Loss)
-		r.mend()
+		r.repairAll()
 	}}.check(t)
 }
 
@@ -169,19 +169,19 @@ func TestN2ATrainerThatDoesNotReachAWorker(t *testing.T) {
 }
 
 // G1: a worker is paused. After 3 s nothing moves. After 30 s its streams move, and it returns with nothing.
-func TestG1AWorkerThatIsHeld(t *testing.T) {
-	for _, held := range []time.Duration{3 * time.Second, 30 * time.Second} {
-		t.Run(fmt.Sprint(held), func(t *testing.T) {
+func TestG1APausedWorker(t *testing.T) {
+	for _, paused := range []time.Duration{3 * time.Second, 30 * time.Second} {
+		t.Run(fmt.Sprint(paused), func(t *testing.T) {
 			scenario{options: options{workers: 2}, data: uneven, ahead: 1, during: func(r *run) {
 				r.tr.after(10)
 				host := r.net.Host(workerIP(0))
 				host.Pause(true)
-				time.Sleep(held)
+				time.Sleep(paused)
 				host.Pause(false)
 				r.tr.after(r.elements() / 2)
 				r.need(simnet.Pause)
-				if moved := r.ledger.moved(r.tr) > 0; moved != (held > 10*time.Second) {
-					r.t.Errorf("held for %v; streams moved: %v", held, moved)
+				if moved := r.ledger.moved(r.tr) > 0; moved != (paused > 10*time.Second) {
+					r.t.Errorf("paused for %v; streams moved: %v", paused, moved)
 				}
 			}}.check(t)
 		})
@@ -248,15 +248,15 @@ func TestTruncatedElementsAreCounted(t *testing.T) {
 	})
 }
 
-// N1: a worker's report of its start is lost, but it sends elements. The dispatcher takes its streams for unread
+// N1: a worker's report of its start is lost, but it sends elements. The dispatcher counts its streams as unread
 // and leases them again. In mode at-most-once, where runs do not repeat each other, the trainers abandon what
-// another run would send, and report that after the other run is complete. Nobody waits for abandoned elements,
+// another run would send, and report that after the other run is complete. No trainer waits for abandoned elements,
 // and they are counted.
 func TestStreamsThatTrainersAbandonAreOver(t *testing.T) {
 	simulate(t, options{}, func(c *cluster) {
 		mode := pecanv1.Mode_MODE_AT_MOST_ONCE
 		want := wanted{dataset: free, mode: mode, name: "team", pace: 3 * time.Second, ahead: 1}
-		// The workers have the graph by then. A worker that is cut off cannot fetch it.
+		// The workers have the graph by then. An isolated worker cannot fetch it.
 		first := c.join(2, wanted{dataset: free, mode: mode})
 		if err := first.read(1); err != nil {
 			t.Fatal(err)
@@ -276,13 +276,13 @@ func TestStreamsThatTrainersAbandonAreOver(t *testing.T) {
 		}
 		c.eventually("streams are leased again", time.Minute, func() bool { return len(granted(c.journal())) > leases+streams })
 		time.Sleep(10 * time.Second)
-		c.mend()
+		c.repairAll()
 		for _, wait := range waits {
 			wait()
 		}
 		c.ledger.audit(free, promiseOf(mode), epochsRead)
-		if c.trainersGaveUp() == 0 || c.lossesAreCounted(free) == 0 {
-			t.Error("nothing was given up")
+		if c.abandonedByTrainers() == 0 || c.lossesAreCounted(free) == 0 {
+			t.Error("no stream was abandoned")
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 // teeth_NAME replaces that guard by one that lets everything pass.
 func TestTeeth(t *testing.T) {
 	for _, tooth := range []struct{ tag, scenario, because string }{
-		{"teeth_dedupe", "TestN7ElementsThatComeTwice", "came more than once"},
+		{"teeth_dedupe", "TestN7DuplicateElementsAreDropped", "came more than once"},
 		{"teeth_lease_client", "TestK15AnElementUnderAnOldLeaseIsDropped", "nothing was dropped"},
 		{"teeth_lease_worker", "TestN1AWorkerStopsByItselfWhenItsLeasesEnd", "came after the leases had ended"},
 		{"teeth_fsync", "TestK1K2K3TheOpeningOfAnEpochHappensOnce", "were acknowledged, but"},
@@ -22,7 +22,7 @@ func TestTeeth(t *testing.T) {
 		t.Run(tooth.tag, func(t *testing.T) {
 			out, err := exec.Command("go", "test", "-vet=off", "-count=1", "-timeout=2m", "-tags", tooth.tag, "-run", "^"+tooth.scenario+"$", ".").CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "--- FAIL: "+tooth.scenario) || !strings.Contains(string(out), tooth.because) {
-				t.Errorf("with the guard out, %s was to fail because of %q; it ended with %v:\n%s", tooth.scenario, tooth.because, err, out)
+				t.Errorf("without the guard, %s must fail with %q; it ended with %v:\n%s", tooth.scenario, tooth.because, err, out)
 			}
 		})
 	}

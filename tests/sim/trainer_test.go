@@ -96,7 +96,7 @@ func (c *cluster) join(n int, w wanted) *trainer {
 	return tr
 }
 
-// reading reads in the background; wait gives the result.
+// reading reads in the background. wait reports its error to the test.
 func (tr *trainer) reading(epochs int) (wait func()) {
 	done := make(chan error, 1)
 	go func() { done <- tr.read(epochs) }()
@@ -108,7 +108,7 @@ func (tr *trainer) reading(epochs int) (wait func()) {
 	}
 }
 
-// read reads so many epochs to their ends; the error says what is wrong with one.
+// read reads so many epochs to their ends; the error describes the first failure.
 func (tr *trainer) read(epochs int) error {
 	for range epochs {
 		if err := tr.epoch(); err != nil {

@@ -35,7 +35,7 @@ func run(ctx context.Context, o *options, args []string) (err error) {
 	}
 	o.config.Ready = func(address string) {
 		if err := cli.Announce(os.Stdout, address); err != nil {
-			o.config.Log.Error("announce the address", "error", err)
+			o.config.Log.Error("the address cannot be announced", "error", err)
 		}
 	}
 	o.config.OnCrash = tf.OnCrash

@@ -160,7 +160,7 @@ func (c *Directory) Acknowledge(answer *pecanv1.CacheSegmentAck) {
 
 func (c *Directory) remove(name string) {
 	if err := c.dir.Remove(name); err != nil {
-		c.Log.Warn("remove a file of the cache directory", "file", name, "error", err)
+		c.Log.Warn("removing a file of the cache directory failed", "file", name, "error", err)
 	}
 }
 
@@ -170,7 +170,7 @@ func (c *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why 
 	c.Log.Warn("a cache segment cannot be used; its elements are computed", "file", segment.GetName(), "error", why)
 	if damaged {
 		if err := c.dir.Quarantine(segment.GetName()); err != nil {
-			c.Log.Debug("move a damaged segment aside", "file", segment.GetName(), "error", err)
+			c.Log.Debug("moving a damaged segment aside failed", "file", segment.GetName(), "error", err)
 		}
 	}
 	c.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentInvalid{CacheSegmentInvalid: &pecanv1.CacheSegmentInvalid{
@@ -184,7 +184,7 @@ func (c *Directory) Collect(ctx context.Context) {
 	for clock.Sleep(ctx, max(min(after/2, collectPeriod), 10*time.Millisecond)) {
 		names, err := c.dir.List()
 		if err != nil {
-			c.Log.Debug("list the cache directory", "error", err)
+			c.Log.Debug("listing the cache directory failed", "error", err)
 			continue
 		}
 		old := c.orphansAmong(names, after)

@@ -269,7 +269,7 @@ func (k *Source) drop(why error) {
 		return
 	}
 	if err := k.writer.Abort(); err != nil {
-		k.Log.Debug("abandon a segment", "file", k.name, "error", err)
+		k.Log.Debug("removing an incomplete segment failed", "file", k.name, "error", err)
 	}
 	k.writer = nil
 	k.Directory.drop(k.name, why)

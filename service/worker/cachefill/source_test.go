@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The segment breaks off, and the dataset cannot be computed at first. Later pulls continue after the delivered
 // elements.
-func TestWhatCannotBeComputedInsteadIsTriedAgainAtItsPlace(t *testing.T) {
+func TestAFailedRecomputationIsRetriedAfterTheDeliveredElements(t *testing.T) {
 	d, runtime := directory(t)
 	o, graphs := cached(t)
 	again := func(given uint64) *Source {
@@ -229,7 +229,7 @@ func inWords(tensors []*tf.Tensor) string {
 	return out.String()
 }
 
-func TestSourcesThatChangedAreSeen(t *testing.T) {
+func TestTheDigestOfSourcesChangesWithTheirFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "data")
 	if err := os.WriteFile(file, []byte("one"), 0o600); err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph"
 )
 
-func TestOrdersAreKeptAndOnesThatCannotBeAreRefused(t *testing.T) {
+func TestOrdersAreCachedAndInvalidOnesAreRefused(t *testing.T) {
 	store := NewStore(func(_ context.Context, name string) ([]byte, error) {
 		return os.ReadFile(filepath.Join("..", "testdata", "order_"+name+".graph"))
 	})

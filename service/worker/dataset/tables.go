@@ -103,7 +103,7 @@ func (t *Tables) drop(set *usedSet) {
 		return
 	}
 	if err := freeTables(set.runtime, unused); err != nil {
-		t.log.Warn("free tables", "error", err)
+		t.log.Warn("freeing tables failed", "error", err)
 	}
 }
 

@@ -37,7 +37,7 @@ func lookup(t *testing.T) *rewrite.StreamGraphs {
 	return graphs
 }
 
-func TestTablesAreFreedWithTheLastThatNamesThem(t *testing.T) {
+func TestATableIsFreedWithItsLastUser(t *testing.T) {
 	runtime, err := tf.NewContext(tf.ContextOptions{InterOpThreads: 2, IntraOpThreads: 2})
 	if err != nil {
 		t.Fatal(err)

@@ -55,7 +55,7 @@ func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
 		old, ok = target.Attach(c, start)
 	}
 	if !ok {
-		s.log.Info("run the stream again: the elements that the reader wants are no longer held, or far ahead", "start_index", start, "from", begin.start)
+		s.log.Info("the stream runs again: the elements that the reader wants are no longer held, or far ahead", "start_index", start, "from", begin.start)
 		s.restart(reason.New(reason.Closed, "stream %d restarts for another reader", s.key.stream), begin)
 		c.Bind(s.run.window)
 		s.run.window.Attach(c, start)

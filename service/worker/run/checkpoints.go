@@ -67,7 +67,7 @@ func (r *run) openOrRestore() (*tf.Iterator, error) {
 	if r.saves() {
 		all, err := r.stream.streams.Checkpoints.List(r.checkpointDir())
 		if err != nil {
-			r.stream.log.Warn("look for checkpoints", "error", err)
+			r.stream.log.Warn("searching for checkpoints failed", "error", err)
 		}
 		r.saver.setFiles(all)
 		wanted := r.window.Wanted()
@@ -171,7 +171,7 @@ func (r *run) save(it *tf.Iterator) {
 		took := time.Since(begun)
 		r.saver.saved.Add(1)
 		r.saver.written(begun.Add(max(r.stream.streams.Options.CheckpointInterval, r.stream.streams.checkpointPause(took))))
-		r.stream.log.Debug("checkpoint", "index", manifest.GetIndex(), "bytes", size, "stalled", stalled, "took", took)
+		r.stream.log.Debug("checkpoint saved", "index", manifest.GetIndex(), "bytes", size, "stalled", stalled, "took", took)
 	})
 }
 
@@ -193,7 +193,7 @@ func (r *run) notSaved(err error) {
 	}
 	r.saver.notSaved.Add(1)
 	wait := r.saver.postpone(r.stream.streams.Options.CheckpointInterval)
-	r.stream.log.Warn("take a checkpoint", "error", err, "next_in", wait)
+	r.stream.log.Warn("saving a checkpoint failed", "error", err, "next_in", wait)
 }
 
 // longestPause bounds the delay after failures, unless the configured interval is longer.
@@ -264,6 +264,6 @@ func (s *saver) postpone(interval time.Duration) time.Duration {
 func (w *Streams) removeCheckpoints(s *Stream) {
 	<-s.closed()
 	if err := w.Checkpoints.Remove(checkpoint.StreamDir(w.Identity.Cluster(), s.key.id())); err != nil {
-		s.log.Warn("remove checkpoints", "error", err)
+		s.log.Warn("removing checkpoints failed", "error", err)
 	}
 }

@@ -59,7 +59,7 @@ func (j *joiner) fetch() error {
 				j.ready = batches
 				return nil
 			}
-			j.run.stream.log.Warn("fetch remainder", "of_stream", j.next, "worker", from.GetWorker().GetWorkerId(), "error", err)
+			j.run.stream.log.Warn("fetching a remainder failed", "of_stream", j.next, "worker", from.GetWorker().GetWorkerId(), "error", err)
 			timer := time.NewTimer(pause)
 			defer timer.Stop()
 			retry, pause = timer.C, min(2*pause, lastRetry)

@@ -6,7 +6,7 @@ import (
 	pecanv1 "github.com/pecan-ml/pecan/proto/pecan/v1"
 )
 
-func TestASerialRunBeginsBeforeWhatKills(t *testing.T) {
+func TestASerialRunBeginsBeforeTheElementThatCrashesTheWorker(t *testing.T) {
 	o := &pecanv1.StartStream{Plan: &pecanv1.Plan{Resume: &pecanv1.Resume{Strategy: pecanv1.Resume_SEEK}}}
 	for _, serial := range []bool{false, true} {
 		o.CrashGuard = &pecanv1.CrashGuard{First: 100, Below: 101, Serial: serial}

@@ -35,7 +35,7 @@ func (s *Server) add(c *conn) bool {
 		oldest.silentEntry = nil
 		oldest.nc.Close()
 		if kept, say := s.peers.allow(time.Now()); say {
-			s.log.Warn("close a silent connection: too many are silent", "limit", maxSilent, "peer", oldest.nc.RemoteAddr(), "not_logged_before", kept)
+			s.log.Warn("a silent connection is closed: too many are silent", "limit", maxSilent, "peer", oldest.nc.RemoteAddr(), "not_logged_before", kept)
 		}
 	}
 	s.conns[c] = struct{}{}

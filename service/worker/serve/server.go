@@ -145,7 +145,7 @@ func (s *Server) accept(listener net.Listener) {
 				return
 			}
 			// The process is probably out of descriptors. Connections that end release some.
-			s.log.Warn("accept a connection", "error", err)
+			s.log.Warn("accepting a connection failed", "error", err)
 			select {
 			case <-s.ctx.Done():
 				return

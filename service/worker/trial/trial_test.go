@@ -112,7 +112,7 @@ const (
 // keptThreads are created by the first trial and kept by TensorFlow.
 const keptThreads = 1
 
-func TestTrialsTellGoodOrdersFromBadOnes(t *testing.T) {
+func TestTrialsAcceptGoodOrdersAndRefuseBadOnes(t *testing.T) {
 	q := queue()
 	for what, c := range map[string]struct {
 		dataset   string
@@ -173,7 +173,7 @@ func TestTrialsTellGoodOrdersFromBadOnes(t *testing.T) {
 
 // The steps after the reordered ones are the same in both orders and are not run. A batch would make a trial
 // produce all its elements.
-func TestTrialsEndWhereOrdersDoNotDiffer(t *testing.T) {
+func TestATrialRunsTheGraphUpToTheLastStepThatMoved(t *testing.T) {
 	q := queue()
 	for name, c := range map[string]struct {
 		places []int
@@ -298,7 +298,7 @@ func (b breaking) Instantiate(ctx context.Context, name string, plan *pecanv1.Pl
 
 // If too little was measured, or if the result may still be a gain, a longer trial could decide. The order is
 // then not refused for good.
-func TestWhatIsSavedIsDoubtedOpenOrCertain(t *testing.T) {
+func TestAGainIsDoubtedUntilItIsCertain(t *testing.T) {
 	for what, c := range map[string]struct {
 		openings, each int
 		ordered        func(opening int) float64

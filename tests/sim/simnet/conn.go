@@ -11,12 +11,13 @@ import (
 // buffer is how much a direction of a connection holds before its writer waits.
 const buffer = 256 << 10
 
-// segment is some bytes on their way, or the end.
+// segment is some bytes in transit, or the end.
 type segment struct {
 	data []byte
 	at   time.Time
 	end  error
-	held bool
+	// counted: the fault that delays the segment was counted.
+	counted bool
 }
 
 // pipe is one direction of a connection. Net.mu guards it.
@@ -27,11 +28,11 @@ type pipe struct {
 	bytes          int
 	// moved wakes the waiters at both ends of the connection.
 	moved *bell
-	// deaf: nobody reads any more, and a reset answers what arrives. ended: nothing more is sent.
-	deaf, ended bool
+	// closed: the reader is closed, and arriving bytes are answered with a reset. ended: nothing more is sent.
+	closed, ended bool
 }
 
-// end sends the end, after what is on its way or in its place.
+// end sends the end: after the bytes in transit, or in their place.
 func (p *pipe) end(why error, after bool) {
 	if p.ended {
 		return
@@ -43,16 +44,16 @@ func (p *pipe) end(why error, after bool) {
 	p.segments = append(p.segments, segment{end: why, at: p.from.net.arrival(p.from.name, p.to.name)})
 }
 
-// ready gives the first segment if it has arrived; otherwise its time of arrival, if known.
+// ready returns the first segment if it has arrived. Otherwise it returns its time of arrival, if known.
 func (p *pipe) ready() (*segment, time.Time) {
 	if len(p.segments) == 0 {
 		return nil, time.Time{}
 	}
 	n, s := p.from.net, &p.segments[0]
 	if !n.carries(p.from.name, p.to.name) {
-		if !s.held {
-			s.held = true
-			n.hurt(p.from.name, p.to.name)
+		if !s.counted {
+			s.counted = true
+			n.countFault(p.from.name, p.to.name)
 		}
 		return nil, time.Time{}
 	}
@@ -96,8 +97,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 		first, when := c.in.ready()
 		switch {
 		case c.host.paused:
-			if first != nil && !first.held {
-				first.held = true
+			if first != nil && !first.counted {
+				first.counted = true
 				n.hits[Pause]++
 			}
 			when = time.Time{}
@@ -138,7 +139,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 		switch {
 		case c.lost != nil:
 			return written, c.fail("write", c.lost)
-		case c.out.deaf && n.carries(c.out.from.name, c.out.to.name) && n.carries(c.out.to.name, c.out.from.name):
+		case c.out.closed && n.carries(c.out.from.name, c.out.to.name) && n.carries(c.out.to.name, c.out.from.name):
 			c.lost = syscall.EPIPE
 			c.in.moved.ring()
 			return written, c.fail("write", syscall.EPIPE)
@@ -189,7 +190,7 @@ func (c *Conn) send(p []byte) (sent int, cut bool) {
 	if cut {
 		c.lost = syscall.ECONNRESET
 		out.end(syscall.ECONNRESET, true)
-		out.deaf, c.in.deaf = true, true
+		out.closed, c.in.closed = true, true
 		delete(c.host.conns, c)
 	} else if c.UserTimeout > 0 {
 		c.watch()
@@ -241,7 +242,7 @@ func (c *Conn) shut() {
 		c.out.end(io.EOF, true)
 	}
 	c.lost = net.ErrClosed
-	c.in.deaf = true
+	c.in.closed = true
 	delete(c.host.conns, c)
 }
 

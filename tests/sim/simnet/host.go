@@ -14,7 +14,7 @@ type state int
 const (
 	// up: a process may run here.
 	up state = iota
-	// dead: the process is gone, and the host answers for it.
+	// dead: the process has ended, and the host's kernel answers for it.
 	dead
 	// dark: nothing leaves and nothing arrives.
 	dark
@@ -59,7 +59,7 @@ func (h *Host) end(as state, fault Fault) {
 			// Bytes on their way arrive first, or not at all.
 			c.out.end(syscall.ECONNRESET, h.net.rng.IntN(2) == 0)
 		}
-		c.in.deaf, c.lost = true, net.ErrClosed
+		c.in.closed, c.lost = true, net.ErrClosed
 	}
 	for _, l := range h.listeners {
 		l.closed = true
@@ -159,9 +159,9 @@ func (h *Host) Dial(ctx context.Context, _, address string) (net.Conn, error) {
 	if h.state != up {
 		return nil, refused(syscall.ENETDOWN)
 	}
-	// The handshake is a request and an answer. Either may be lost and is repeated.
+	// The handshake is a request and a response. Either may be lost and is repeated.
 	ready := n.arrival(h.name, there.name).Add(time.Until(n.arrival(there.name, h.name)))
-	held := false
+	counted := false
 	for {
 		if ctx.Err() != nil {
 			return nil, refused(fmt.Errorf("%w: %w", os.ErrDeadlineExceeded, context.Cause(ctx)))
@@ -170,9 +170,9 @@ func (h *Host) Dial(ctx context.Context, _, address string) (net.Conn, error) {
 			return nil, refused(net.ErrClosed)
 		}
 		passes := !h.paused && n.carries(h.name, there.name) && n.carries(there.name, h.name)
-		if !passes && !held {
-			n.hurt(h.name, there.name)
-			held = true
+		if !passes && !counted {
+			n.countFault(h.name, there.name)
+			counted = true
 		}
 		if passes && !time.Now().Before(ready) {
 			break
@@ -208,9 +208,9 @@ func (n *Net) wait(moved *bell, done <-chan struct{}, until time.Time) {
 		defer timer.Stop()
 		due = timer.C
 	}
-	changed, near := n.changed.heard, (chan struct{})(nil)
+	changed, near := n.changed.rung, (chan struct{})(nil)
 	if moved != nil {
-		near = moved.heard
+		near = moved.rung
 	}
 	n.mu.Unlock()
 	defer n.mu.Lock()

@@ -35,13 +35,13 @@ type Net struct {
 }
 
 // bell wakes all waiters. The lock of the network guards it.
-type bell struct{ heard chan struct{} }
+type bell struct{ rung chan struct{} }
 
 func newBell() *bell { return &bell{make(chan struct{})} }
 
 func (b *bell) ring() {
-	close(b.heard)
-	b.heard = make(chan struct{})
+	close(b.rung)
+	b.rung = make(chan struct{})
 }
 
 // link is one direction between two hosts.
@@ -158,8 +158,8 @@ func (n *Net) dark(host string) bool {
 	return h != nil && h.state == dark
 }
 
-// hurt counts a fault that stops a packet. The caller holds n.mu.
-func (n *Net) hurt(from, to string) {
+// countFault counts a fault that stops a packet. The caller holds n.mu.
+func (n *Net) countFault(from, to string) {
 	if n.dark(from) || n.dark(to) {
 		n.hits[PowerOff]++
 		return
@@ -167,7 +167,7 @@ func (n *Net) hurt(from, to string) {
 	n.hits[Loss]++
 }
 
-// arrival gives when a packet that is sent now arrives, after all earlier ones. The caller holds n.mu.
+// arrival returns when a packet that is sent now arrives, after all earlier ones. The caller holds n.mu.
 func (n *Net) arrival(from, to string) time.Time {
 	l := n.link(from, to)
 	if l.delay > 0 {

@@ -17,7 +17,7 @@ import (
 
 const a, b = "10.0.0.1", "10.0.0.2"
 
-// joined gives both ends of a connection from a to b.
+// joined returns both ends of a connection from a to b.
 func joined(t *testing.T, n *simnet.Net) (here, there net.Conn) {
 	t.Helper()
 	listener, err := n.Host(b).Listen("tcp", b+":80")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the dataset graphs of the simulation. Component 0 is the id, component 1 is made of it.
+"""Writes the dataset graphs of the simulation. Component 0 is the id. Component 1 is computed from it.
 
-Usage: generate.py (needs tensorflow; the output is committed, so the tests do not). Which ids a graph gives is written down
-a second time in datasets_test.go, by hand. Sources have 16 shares, which makes four streams. No graph makes a plan
-with a closing stream, and the package's doc says why.
+Usage: generate.py (needs tensorflow; the output is committed, so the tests do not). datasets_test.go states the ids of each
+graph by hand. Sources have 16 shares, so there are four streams. No graph has a plan with a closing stream; the package's
+doc gives the reason.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def uneven(x: tf.Tensor) -> D:
 
 
 def plain(dataset: D) -> D:
-    """Without tf.data's autotuning: the thread that does it may sleep for seconds, of the real clock, when its iterator is deleted."""
+    """Turns tf.data's autotuning off. Its thread may sleep for seconds of the real clock when its iterator is deleted."""
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
@@ -46,15 +46,15 @@ def plain(dataset: D) -> D:
 CASES: dict[str, D] = {
     # Batches of 15 rows, 30 KiB each.
     "batches": D.range(240).map(lambda x: filled(x, 256)).batch(15),
-    # Strings of any length, a third of them left out: packed into frames.
+    # Strings of any length, a third of them removed. They are packed into frames.
     "texts": D.range(16).flat_map(ten).filter(lambda x: x % 3 > 0).map(text),
-    # Streams of very different lengths. 20 KiB each: more than travels with others in one frame.
+    # Streams of very different lengths. 20 KiB each: too large to share a frame.
     "uneven": D.range(16).flat_map(uneven).map(lambda x: filled(x, 2560), num_parallel_calls=2),
     # Values depend on derived seeds.
     "shuffled": D.range(16).flat_map(ten).shuffle(20).map(lambda x: filled(x, 128)),
-    # Rows come as they get ready, where the mode allows it: an index says nothing. It is known how many there are.
+    # Nondeterministic where the mode allows it: an index does not identify an element. The number of elements is known.
     "free": D.range(240).map(lambda x: filled(x, 256), num_parallel_calls=4, deterministic=False).batch(15),
-    # Kept behind the first step: an epoch writes it, the next one reads it.
+    # Cached after the first step: an epoch writes the cache, and the next one reads it.
     "cached": D.range(16).flat_map(ten).map(lambda x: filled(x, 64)).take(-1, name="pecan_cache").map(lambda x, y: (x, tf.tile(y, [8]))),
     # 1 MiB each.
     "large": D.range(16).map(lambda x: filled(x, 128 << 10)),
