@@ -135,7 +135,7 @@ func (r *Reader) Next() (Header, []byte, error) {
 		return Header{}, nil, err
 	}
 	if r.limit > 0 && h.MetaLen > r.limit {
-		return Header{}, nil, corrupt("meta data of %d bytes, limit %d here", h.MetaLen, r.limit)
+		return Header{}, nil, corrupt("metadata of %d bytes, limit %d here", h.MetaLen, r.limit)
 	}
 	// A hostile peer may announce MaxMeta bytes and send none. Long metadata is therefore allocated as it arrives.
 	if int(h.MetaLen) > cap(r.meta) {
@@ -209,7 +209,7 @@ func parse(b *[HeaderSize]byte) (Header, error) {
 	case h.Flags&^allFlags != 0:
 		return Header{}, corrupt("unknown flags %#x", uint16(h.Flags))
 	case h.MetaLen > MaxMeta:
-		return Header{}, corrupt("meta data of %d bytes, limit %d", h.MetaLen, MaxMeta)
+		return Header{}, corrupt("metadata of %d bytes, limit %d", h.MetaLen, MaxMeta)
 	case h.PayloadLen > MaxPayload:
 		return Header{}, corrupt("payload of %d bytes, limit %d", h.PayloadLen, uint64(MaxPayload))
 	case h.RawLen > MaxPayload && h.Type != Credit:

@@ -33,7 +33,7 @@ func TestAFrameComesBackAsItWasWritten(t *testing.T) {
 				got, gotMeta, err := r.Next()
 				h.MetaLen = uint32(len(meta))
 				if err != nil || got != h || !bytes.Equal(gotMeta, meta) {
-					t.Errorf("%s: got %+v with %d bytes of meta data, %v; want %+v with %d", reader, got, len(gotMeta), err, h, len(meta))
+					t.Errorf("%s: got %+v with %d bytes of metadata, %v; want %+v with %d", reader, got, len(gotMeta), err, h, len(meta))
 				}
 				if _, _, err := r.Next(); err != io.EOF {
 					t.Errorf("%s: after the last frame: %v", reader, err)
@@ -84,26 +84,26 @@ func TestHostileHeadersAreRefused(t *testing.T) {
 		change func([]byte)
 		want   reason.Reason
 	}{
-		"another protocol's bytes":           {func(b []byte) { copy(b, "GET ") }, reason.FrameCorrupt},
-		"a newer version":                    {func(b []byte) { b[4] = 2 }, reason.VersionMismatch},
-		"type 0":                             {func(b []byte) { b[5] = 0 }, reason.FrameCorrupt},
-		"a type after the last":              {func(b []byte) { b[5] = byte(lastType) + 1 }, reason.FrameCorrupt},
-		"an unknown flag":                    {put16(6, 1<<6), reason.FrameCorrupt},
-		"no elements":                        {put32(12, 0), reason.FrameCorrupt},
-		"an index without end":               {put64(16, math.MaxUint64), reason.FrameCorrupt},
-		"an index that overflows by count":   {func(b []byte) { put64(16, math.MaxInt64)(b); put32(12, 2)(b) }, reason.FrameCorrupt},
-		"meta data above the limit":          {put32(32, MaxMeta+1), reason.FrameCorrupt},
-		"a payload above the limit":          {put64(40, MaxPayload+1), reason.FrameCorrupt},
-		"a raw length above the limit":       {put64(48, MaxPayload+1), reason.FrameCorrupt},
-		"less payload than it says it is":    {put64(40, 63), reason.FrameCorrupt},
-		"more payload than it says it is":    {put64(40, 65), reason.FrameCorrupt},
-		"a payload on a frame without data":  {func(b []byte) { b[5] = byte(End) }, reason.FrameCorrupt},
-		"a payload beside shared memory":     {put16(6, uint16(Shared)), reason.FrameCorrupt},
-		"compression that makes it longer":   {func(b []byte) { put16(6, uint16(Snappy))(b); put64(40, 64+10+65)(b) }, reason.FrameCorrupt},
-		"compressed shared memory":           {func(b []byte) { put16(6, uint16(Shared|Snappy))(b); put64(40, 0)(b) }, reason.FrameCorrupt},
-		"reserved bytes that are not zero":   {put32(56, 1), reason.FrameCorrupt},
-		"a payload length of all bits set":   {put64(40, math.MaxUint64), reason.FrameCorrupt},
-		"meta data whose length is all bits": {put32(32, math.MaxUint32), reason.FrameCorrupt},
+		"another protocol's bytes":          {func(b []byte) { copy(b, "GET ") }, reason.FrameCorrupt},
+		"a newer version":                   {func(b []byte) { b[4] = 2 }, reason.VersionMismatch},
+		"type 0":                            {func(b []byte) { b[5] = 0 }, reason.FrameCorrupt},
+		"a type after the last":             {func(b []byte) { b[5] = byte(lastType) + 1 }, reason.FrameCorrupt},
+		"an unknown flag":                   {put16(6, 1<<6), reason.FrameCorrupt},
+		"no elements":                       {put32(12, 0), reason.FrameCorrupt},
+		"an index without end":              {put64(16, math.MaxUint64), reason.FrameCorrupt},
+		"an index that overflows by count":  {func(b []byte) { put64(16, math.MaxInt64)(b); put32(12, 2)(b) }, reason.FrameCorrupt},
+		"metadata above the limit":          {put32(32, MaxMeta+1), reason.FrameCorrupt},
+		"a payload above the limit":         {put64(40, MaxPayload+1), reason.FrameCorrupt},
+		"a raw length above the limit":      {put64(48, MaxPayload+1), reason.FrameCorrupt},
+		"less payload than it says it is":   {put64(40, 63), reason.FrameCorrupt},
+		"more payload than it says it is":   {put64(40, 65), reason.FrameCorrupt},
+		"a payload on a frame without data": {func(b []byte) { b[5] = byte(End) }, reason.FrameCorrupt},
+		"a payload beside shared memory":    {put16(6, uint16(Shared)), reason.FrameCorrupt},
+		"compression that makes it longer":  {func(b []byte) { put16(6, uint16(Snappy))(b); put64(40, 64+10+65)(b) }, reason.FrameCorrupt},
+		"compressed shared memory":          {func(b []byte) { put16(6, uint16(Shared|Snappy))(b); put64(40, 0)(b) }, reason.FrameCorrupt},
+		"reserved bytes that are not zero":  {put32(56, 1), reason.FrameCorrupt},
+		"a payload length of all bits set":  {put64(40, math.MaxUint64), reason.FrameCorrupt},
+		"metadata whose length is all bits": {put32(32, math.MaxUint32), reason.FrameCorrupt},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -117,7 +117,7 @@ func TestHostileHeadersAreRefused(t *testing.T) {
 
 func TestEveryFlippedBitIsNoticed(t *testing.T) {
 	t.Parallel()
-	wire := Append(nil, Header{Type: Data, Flags: Block, Channel: 1, Count: 2, Index: 3, Lease: 4, PayloadLen: 5, RawLen: 5}, []byte("meta data"))
+	wire := Append(nil, Header{Type: Data, Flags: Block, Channel: 1, Count: 2, Index: 3, Lease: 4, PayloadLen: 5, RawLen: 5}, []byte("metadata"))
 	for bit := range len(wire) * 8 {
 		bad := bytes.Clone(wire)
 		bad[bit/8] ^= 1 << (bit % 8)
@@ -233,7 +233,7 @@ func TestHostileTablesAreRefused(t *testing.T) {
 func TestNothingIsAllocatedForBytesThatDoNotCome(t *testing.T) {
 	wire := seal(func(b []byte) { binary.LittleEndian.PutUint32(b[32:], MaxMeta) }, nil)
 	if n := allocated(func() { _, _, _ = NewReader(bytes.NewReader(wire)).Next() }); n > 256<<10 {
-		t.Errorf("%d bytes allocated for meta data of which none came", n)
+		t.Errorf("%d bytes allocated for metadata of which none came", n)
 	}
 	meta := AppendTable(nil, 0, &Table{Components: MaxComponents})
 	if n := allocated(func() { _ = ParseTable(Header{Type: Data, Count: math.MaxUint32}, meta, &Table{}) }); n > 64<<10 {

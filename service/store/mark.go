@@ -158,8 +158,8 @@ func (m *mark) fence() error {
 	return m.file.Sync()
 }
 
-// check returns ErrInUse if another process has opened the store. The store calls check before a write, which could do
-// harm, and again after the write and before its acknowledgement.
+// check returns ErrInUse if another process has opened the store. The store calls check before each write,
+// because a write could damage the other process's store, and again between the write and its acknowledgement.
 func (m *mark) check() error {
 	now, err := m.newest()
 	if err != nil {

@@ -46,7 +46,7 @@ func TestAnInvalidPeerIsDisconnectedAndOthersAreServed(t *testing.T) {
 		"random bytes":               garbage,
 		"a web request":              []byte("GET / HTTP/1.1\r\nHost: worker\r\n\r\n" + string(make([]byte, 64))),
 		"an open before the hello":   encoded(t, frame.Header{Type: frame.Open, Channel: 1}, opening(o)),
-		"meta data above the limit":  long,
+		"metadata above the limit":   long,
 		"a hello for another worker": encoded(t, frame.Header{Type: frame.Hello}, &pecanv1.DataHello{WorkerId: "other"}),
 		"a frame only workers send":  join(hello, encoded(t, frame.Header{Type: frame.End}, nil)),
 		"a release of a slot":        join(hello, encoded(t, frame.Header{Type: frame.Release, Index: 3}, nil)),
@@ -104,14 +104,14 @@ func TestALargeHelloIsRefusedBeforeItIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := io.Copy(io.Discard, nc); err != nil && isTimeout(err) {
-		t.Fatal("the worker waits for the meta data")
+		t.Fatal("the worker waits for the metadata")
 	}
 	if err := nc.Close(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Frames of a reader are short after its hello. Long meta data would stay in memory until it is complete, for
+// Frames of a reader are short after its hello. Long metadata would stay in memory until it is complete, for
 // each of a thousand readers.
 func TestALongFrameOfAReaderIsRefusedBeforeItIsRead(t *testing.T) {
 	w := startWorker(t, nil)
@@ -126,7 +126,7 @@ func TestALongFrameOfAReaderIsRefusedBeforeItIsRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := io.Copy(io.Discard, r.nc); err != nil && isTimeout(err) {
-			t.Fatalf("the worker waits for the meta data of a %v frame", kind)
+			t.Fatalf("the worker waits for the metadata of a %v frame", kind)
 		}
 		r.nc.Close()
 	}

@@ -35,8 +35,9 @@ func (c *Core) reopened(req *pecanv1.CloseEpochRequest) bool {
 }
 
 // leaveEpoch removes a client from an epoch and frees its streams. The epoch ends when no client is left that may
-// want the rest. A client that closes the epoch itself has first released every stream that it had elements of. A
-// stream that it still consumes was on its way, often the released one, and it has no elements of that.
+// want the rest. A client that closes the epoch itself has first released every stream of which it had elements. If
+// a stream is still assigned to such a client, the assignment had not reached the client. The client then has no
+// elements under this assignment, so the stream keeps its start index.
 func (c *Core) leaveEpoch(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, clientID string, closed bool) {
 	if !durable.Private(job) {
 		for _, stream := range epoch.Streams {

@@ -10,9 +10,9 @@ import (
 	graphorder "github.com/pecan-ml/pecan/service/graph/order"
 )
 
-// constraint returns the reason why step j must run after step i, for i < j; empty if they may swap. In the reason,
-// "it" is step j. constraint treats all pairs as neighbours, because swaps of neighbours reach every order in which
-// each pair may swap.
+// constraint returns the reason why step j must run after step i, or an empty string if the two steps may swap. i is
+// less than j. The reason calls step j "it". constraint treats each pair as neighbours, because swaps of neighbours
+// reach every order in which each pair may swap.
 func (p *proposer) constraint(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	switch {

@@ -116,7 +116,7 @@ func TestAPlanSaysWhatLimitsItsStreams(t *testing.T) {
 		"few files":         {graph: "records", change: manyFiles(20), opts: graphtest.Sharded(file), want: "into 8 streams. There are 20 files; opening a stream costs"},
 		"more files":        {graph: "records", change: manyFiles(40), opts: graphtest.Sharded(file), want: "into 10 streams. There are 40 files; opening a stream costs"},
 		"many files":        {graph: "records", change: manyFiles(100), opts: graphtest.Sharded(file), want: "into 16 streams. No dataset gets more than 16"},
-		"few elements":      {graph: "map_batch", opts: graphtest.Once, want: "into 4 streams. There are 13 shares; opening a stream costs"},
+		"few elements":      {graph: "map_batch", opts: graphtest.Once, want: "into 4 streams. There are 13 splits; opening a stream costs"},
 		"many elements":     {graph: "range", opts: graphtest.Once, want: "into 16 streams. No dataset gets more than 16"},
 		"no work":           {graph: "zip", opts: graphtest.Once, want: "into 4 streams. No work comes after the cut"},
 		"an endless range":  {graph: "endless_batch", opts: graphtest.Once, want: "into 4 streams. "},

@@ -38,7 +38,7 @@ func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []st
 	// Opening a stream costs tens of milliseconds of CPU, about seven for each step with a function, mostly in
 	// TensorFlow's optimizers. So small datasets get fewer streams. A file is a large split, so few files are
 	// divided further.
-	least, unit := int64(4), "shares"
+	least, unit := int64(4), "splits"
 	if allFiles(w) {
 		least, unit = 8, "files"
 	}
@@ -74,7 +74,7 @@ func (p *Planner) streams(root *graph.Step, w Division, static int) (int64, []st
 
 var costText = [...]string{"", " (light functions)", " (reading records)", " (reading or computing every element)"}
 
-// streamLimit weighs the head, which every stream repeats, against the tail, which the streams share.
+// streamLimit weighs the head, which every stream repeats, against the tail, which is divided among the streams.
 func streamLimit(cost, tail int, free bool) int64 {
 	switch {
 	case cost == 0 && tail == analysis.WeightNone && !free:

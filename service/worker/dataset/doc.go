@@ -1,5 +1,5 @@
 // Package dataset provides the graphs of streams on a worker: it fetches a dataset once, keeps it parsed, and instantiates
-// the graph of each stream with package graph.
+// the graph of each stream with package rewrite.
 //
 // Files: store.go keeps parsed datasets and the orders of their steps; wire.go reads single facts of a serialised graph
 // without decoding all of it, because constants can make a graph large; files.go reads the size and time of files that a

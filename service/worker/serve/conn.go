@@ -26,9 +26,9 @@ const (
 	MaxChannels  = 4096
 	maxControl   = 4096
 	HelloTimeout = 10 * time.Second
-	// MaxHello bounds the meta data of the first frame.
+	// MaxHello bounds the metadata of the first frame.
 	MaxHello = 64 << 10
-	// MaxRequest bounds the meta data of all other frames. An OPEN is the longest, with the names of a job and a
+	// MaxRequest bounds the metadata of all other frames. An OPEN is the longest, with the names of a job and a
 	// stream.
 	MaxRequest = 4 << 10
 	pingPeriod = 15 * time.Second

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// failureMeta is the meta data of the ERROR frame.
+// failureMeta is the metadata of the ERROR frame.
 func failureMeta(failure *reason.Error) []byte {
 	meta, err := proto.Marshal(failure.Detail())
 	if err != nil {
@@ -113,8 +113,9 @@ func (c *conn) gatherChannel(b *batch, ch *channel, window *window.Window, credi
 		t.Entry.Release()
 		return true, nil
 	case t.Entry != nil:
-		// The batch holds the entry only after data returns. Announcing a slot flushes the batch and releases
-		// all that it holds. If the stream is closed at that moment, nobody else holds the entry.
+		// The batch must not hold the entry before data returns. data may announce a slot, which flushes the batch and
+		// releases all entries that the batch holds. If the stream was closed meanwhile, that would be the entry's last
+		// reference, and data would read freed memory.
 		err := c.data(b, ch, t)
 		b.held = append(b.held, t.Entry)
 		return true, err

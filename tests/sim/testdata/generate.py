@@ -2,7 +2,7 @@
 """Writes the dataset graphs of the simulation. Component 0 is the id. Component 1 is computed from it.
 
 Usage: generate.py (needs tensorflow; the output is committed, so the tests do not). datasets_test.go states the ids of each
-graph by hand. Sources have 16 shares, so there are four streams. No graph has a plan with a closing stream; the package's
+graph by hand. Sources have 16 splits, so there are four streams. No graph has a plan with a closing stream; the package's
 doc gives the reason.
 """
 
