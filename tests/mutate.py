@@ -69,7 +69,7 @@ MUTATIONS = (
     # Two maps of one component.
     off("a map does not pass a map that reads the component for another result", "if !slices.Contains(t.SelfReads, c) {", f"{STAYS}[a component that another result uses]"),
     off(
-        "a division of integers does not pass a map that makes other values", 'Divides; op != "" && (pair.other.Opaque != "" || pair.other.Computes || '
+        "a division of integers does not pass a map that makes other values", 'FailsForIntegers; op != "" && (pair.other.Opaque != "" || pair.other.Computes || '
         "pair.other.Permutes|pair.other.Sizes != 0) {", f"{ADVERSARY}[a map that divides by values that a crop removes]",
     ),
     off("a change of type does not pass arithmetic", '; was != is && (other.Arithmetic || other.Opaque != "") {', f"{ADVERSARY}[a cast that overflows]"),
@@ -126,7 +126,7 @@ MUTATIONS = (
     # The graph and the plan.
     off(
         "a function does not get a size that it was not traced for", "if reads && !refines(shapes[i], stated[i]) && "
-        "!(alone && sameOnShapes(o.g, name, i, shapes[i], stated[i], o.batchesGained[s])) {",
+        "!(alone && sameOnShapes(r.g, name, i, shapes[i], stated[i], r.batchesGained[s])) {",
         f"{GRAPH}orders.py::test_impossible_orders_are_refused",
     ),
     Mutation(

@@ -46,15 +46,15 @@ type commandQueue struct {
 
 func newCommandQueue() *commandQueue { return &commandQueue{outgoing: newOutgoing()} }
 
-func (s *commandQueue) push(command *pecanv1.WorkerCommand) {
-	s.change(func() { s.commands = append(s.commands, command) })
+func (q *commandQueue) push(command *pecanv1.WorkerCommand) {
+	q.change(func() { q.commands = append(q.commands, command) })
 }
 
-func (s *commandQueue) take() (commands []*pecanv1.WorkerCommand, ended bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	commands, s.commands = s.commands, nil
-	return commands, s.ended, s.err
+func (q *commandQueue) take() (commands []*pecanv1.WorkerCommand, ended bool, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	commands, q.commands = q.commands, nil
+	return commands, q.ended, q.err
 }
 
 // updateSlot holds the newest snapshot for one watch.
@@ -65,13 +65,13 @@ type updateSlot struct {
 
 func newUpdateSlot() *updateSlot { return &updateSlot{outgoing: newOutgoing()} }
 
-func (w *updateSlot) push(update *pecanv1.EpochUpdate) { w.change(func() { w.newest = update }) }
+func (s *updateSlot) push(update *pecanv1.EpochUpdate) { s.change(func() { s.newest = update }) }
 
-func (w *updateSlot) take() (update *pecanv1.EpochUpdate, ended bool, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	update, w.newest = w.newest, nil
-	return update, w.ended, w.err
+func (s *updateSlot) take() (update *pecanv1.EpochUpdate, ended bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	update, s.newest = s.newest, nil
+	return update, s.ended, s.err
 }
 
 // connect adds a peer under a new id. The map is one of the two that connectedMu guards.

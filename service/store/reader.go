@@ -153,9 +153,9 @@ func (silentLogger) Fatalf(string, ...any) {}
 type readLock struct{ vfs.FS }
 
 // Lock takes the lock for reading. It fails while a dispatcher has the lock.
-func (q *readLock) Lock(name string) (io.Closer, error) {
-	if q.FS != vfs.Default {
-		return q.FS.Lock(name)
+func (l *readLock) Lock(name string) (io.Closer, error) {
+	if l.FS != vfs.Default {
+		return l.FS.Lock(name)
 	}
 	file, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -28,42 +28,42 @@ type Chunk struct {
 }
 
 // Index returns the index of the next row.
-func (en *Chunk) Index() uint64 { return en.First + uint64(en.At) }
+func (ch *Chunk) Index() uint64 { return ch.First + uint64(ch.At) }
 
-func (en *Chunk) Remaining() int { return en.Rows - en.At }
+func (ch *Chunk) Remaining() int { return ch.Rows - ch.At }
 
 // Skip drops rows that were delivered before.
-func (en *Chunk) Skip(rows int) {
-	if !en.IsBlock || en.Strings == nil {
-		en.At += rows
+func (ch *Chunk) Skip(rows int) {
+	if !ch.IsBlock || ch.Strings == nil {
+		ch.At += rows
 		return
 	}
 	var ignored Tensor
-	for c := range en.Table.Rows {
-		if en.Table.Rows[c].DType == frame.DTString {
-			en.sliceStrings(c, rows, &ignored)
+	for c := range ch.Table.Rows {
+		if ch.Table.Rows[c].DType == frame.DTString {
+			ch.sliceStrings(c, rows, &ignored)
 		}
 	}
-	en.At += rows
+	ch.At += rows
 }
 
 // Cut returns the next n rows of a frame without copying them. n is 1 unless the frame is a block. With lead
 // the tensors get a leading dimension of n.
-func (en *Chunk) Cut(n int, lead bool) *Rows {
-	components := en.Table.Components
+func (ch *Chunk) Cut(n int, lead bool) *Rows {
+	components := ch.Table.Components
 	row := 0
-	if !en.IsBlock {
-		row = en.At * components
+	if !ch.IsBlock {
+		row = ch.At * components
 	}
 	rank := 0
 	for c := range components {
-		rank += len(en.Table.Rows[row+c].Dims) + 1
+		rank += len(ch.Table.Rows[row+c].Dims) + 1
 	}
-	rows := &Rows{Index: en.Index(), Count: n, Tensors: make([]Tensor, components)}
+	rows := &Rows{Index: ch.Index(), Count: n, Tensors: make([]Tensor, components)}
 	dims := make([]int64, 0, rank)
-	data := en.Block.Bytes()
+	data := ch.Block.Bytes()
 	for c := range components {
-		source, tensor := &en.Table.Rows[row+c], &rows.Tensors[c]
+		source, tensor := &ch.Table.Rows[row+c], &rows.Tensors[c]
 		start := len(dims)
 		if lead {
 			dims = append(dims, int64(n))
@@ -74,33 +74,33 @@ func (en *Chunk) Cut(n int, lead bool) *Rows {
 		tensor.DType, tensor.Dims = source.DType, dims[start:len(dims):len(dims)]
 		switch {
 		case source.DType == frame.DTString:
-			en.sliceStrings(row+c, n, tensor)
-		case en.IsBlock:
-			width := source.Bytes / uint64(en.Rows)
-			from := source.Offset + uint64(en.At)*width
+			ch.sliceStrings(row+c, n, tensor)
+		case ch.IsBlock:
+			width := source.Bytes / uint64(ch.Rows)
+			from := source.Offset + uint64(ch.At)*width
 			tensor.Data = data[from : from+uint64(n)*width]
 		default:
 			tensor.Data = data[source.Offset : source.Offset+source.Bytes]
 		}
 	}
-	en.At += n
-	if en.Remaining() == 0 {
-		rows.block, en.Block = en.Block, nil
+	ch.At += n
+	if ch.Remaining() == 0 {
+		rows.block, ch.Block = ch.Block, nil
 	} else {
-		rows.block = en.Block.Retain()
+		rows.block = ch.Block.Retain()
 	}
 	return rows
 }
 
 // sliceStrings finds the lengths and the bytes of n rows of a string component, and advances past them.
 // Lengths were checked against the payload when the frame was accepted.
-func (en *Chunk) sliceStrings(row, n int, tensor *Tensor) {
-	source := &en.Table.Rows[row]
-	data := en.Block.Bytes()[source.Offset : source.Offset+source.Bytes]
+func (ch *Chunk) sliceStrings(row, n int, tensor *Tensor) {
+	source := &ch.Table.Rows[row]
+	data := ch.Block.Bytes()[source.Offset : source.Offset+source.Bytes]
 	per, _ := frame.Elements(source.Dims)
 	total, first, at := per, uint64(0), uint64(0)
-	if en.IsBlock {
-		total, first, at = per*uint64(en.Rows), per*uint64(en.At), en.Strings[row]
+	if ch.IsBlock {
+		total, first, at = per*uint64(ch.Rows), per*uint64(ch.At), ch.Strings[row]
 	}
 	tensor.Lengths = data[first*8 : (first+per*uint64(n))*8]
 	size := uint64(0)
@@ -108,13 +108,13 @@ func (en *Chunk) sliceStrings(row, n int, tensor *Tensor) {
 		size += binary.LittleEndian.Uint64(tensor.Lengths[i:])
 	}
 	tensor.Data = data[total*8+at : total*8+at+size]
-	if en.IsBlock {
-		en.Strings[row] = at + size
+	if ch.IsBlock {
+		ch.Strings[row] = at + size
 	}
 }
 
 // Release frees the memory of rows that were not dequeued.
-func (en *Chunk) Release() {
-	en.Block.Release()
-	en.Block = nil
+func (ch *Chunk) Release() {
+	ch.Block.Release()
+	ch.Block = nil
 }

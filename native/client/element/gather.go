@@ -11,16 +11,16 @@ type bufferPool interface {
 }
 
 // SameShape reports whether the chunk's next row has the shape of rows that were dequeued as a block.
-func (en *Chunk) SameShape(rows *Rows) bool {
-	if en.Err != nil || en.Table.Components != len(rows.Tensors) {
+func (ch *Chunk) SameShape(rows *Rows) bool {
+	if ch.Err != nil || ch.Table.Components != len(rows.Tensors) {
 		return false
 	}
 	row := 0
-	if !en.IsBlock {
-		row = en.At * en.Table.Components
+	if !ch.IsBlock {
+		row = ch.At * ch.Table.Components
 	}
 	for c := range rows.Tensors {
-		tensor, have := &en.Table.Rows[row+c], &rows.Tensors[c]
+		tensor, have := &ch.Table.Rows[row+c], &rows.Tensors[c]
 		if tensor.DType != have.DType || len(tensor.Dims) != len(have.Dims)-1 {
 			return false
 		}

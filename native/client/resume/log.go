@@ -70,92 +70,92 @@ type iterator struct {
 }
 
 // NewIterator records that an iterator is created, and returns the number of its first iteration.
-func (p *Log) NewIterator() uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	next := p.iterations + 1
-	if n := len(p.iterators); n == 0 || p.iterators[n-1].iteration < next {
-		p.iterators = append(p.iterators, iterator{iteration: next})
+func (l *Log) NewIterator() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next := l.iterations + 1
+	if n := len(l.iterators); n == 0 || l.iterators[n-1].iteration < next {
+		l.iterators = append(l.iterators, iterator{iteration: next})
 	}
-	if len(p.iterators) > keptIterators {
-		p.iterators = p.iterators[1:]
+	if len(l.iterators) > keptIterators {
+		l.iterators = l.iterators[1:]
 	}
 	return next
 }
 
 // NewIteration returns the number of an iteration that begins.
-func (p *Log) NewIteration() uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.iterations++
-	return p.iterations
+func (l *Log) NewIteration() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.iterations++
+	return l.iterations
 }
 
 // Delivered records that rows were returned, or an error in their position.
-func (p *Log) Delivered(pass *Pass, rows *element.Rows, failed bool) {
+func (l *Log) Delivered(pass *Pass, rows *element.Rows, failed bool) {
 	d := delivery{pass: pass, Span: element.Span{Stream: rows.Stream, First: rows.Index, Rows: uint64(rows.Count)}, failed: failed}
 	if len(rows.Spans) > 0 {
 		d.Span, d.more = rows.Spans[0], rows.Spans[1:]
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.newest != nil && pass.Iteration < p.newest.Iteration {
-		p.interleaved = max(p.interleaved, pass.Iteration)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.newest != nil && pass.Iteration < l.newest.Iteration {
+		l.interleaved = max(l.interleaved, pass.Iteration)
 		return
 	}
-	p.newest = pass
-	for i := len(p.iterators) - 1; i >= 0 && !p.iterators[i].begun; i-- {
-		if r := &p.iterators[i]; r.iteration <= pass.Iteration {
-			r.from, r.begun = p.total, true
+	l.newest = pass
+	for i := len(l.iterators) - 1; i >= 0 && !l.iterators[i].begun; i-- {
+		if r := &l.iterators[i]; r.iteration <= pass.Iteration {
+			r.from, r.begun = l.total, true
 		}
 	}
-	p.total += d.steps()
-	if len(p.kept) < KeptDeliveries {
-		p.kept = append(p.kept, d)
+	l.total += d.steps()
+	if len(l.kept) < KeptDeliveries {
+		l.kept = append(l.kept, d)
 		return
 	}
-	oldest := &p.kept[p.first]
+	oldest := &l.kept[l.first]
 	n := oldest.steps()
-	p.before.add(oldest, n)
-	p.steps += n
+	l.before.add(oldest, n)
+	l.steps += n
 	*oldest = d
-	p.first = (p.first + 1) % KeptDeliveries
+	l.first = (l.first + 1) % KeptDeliveries
 }
 
 // Ended records that an iteration returned its end.
-func (p *Log) Ended(pass *Pass) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (l *Log) Ended(pass *Pass) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	pass.ended = true
-	if p.newest == nil || pass.Iteration >= p.newest.Iteration {
-		p.newest = pass
+	if l.newest == nil || pass.Iteration >= l.newest.Iteration {
+		l.newest = pass
 	}
 }
 
 // TakePoint returns the point where the next iteration begins, once.
-func (p *Log) TakePoint() *Point {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.pointTaken {
+func (l *Log) TakePoint() *Point {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pointTaken {
 		return nil
 	}
-	p.pointTaken = true
-	return p.point
+	l.pointTaken = true
+	return l.point
 }
 
 // HandOver gives the point of an iteration without deliveries to the next one, unless that has begun already.
-func (p *Log) HandOver(iteration uint64, at *Point) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.iterations == iteration {
-		p.point, p.pointTaken = at, false
+func (l *Log) HandOver(iteration uint64, at *Point) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.iterations == iteration {
+		l.point, l.pointTaken = at, false
 	}
 }
 
 // Load returns the log of a dataset whose next iteration begins at a point. Numbers continue, so that older
 // iterators are recognised.
-func (p *Log) Load(at *Point) *Log {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return &Log{iterations: p.iterations, point: at}
+func (l *Log) Load(at *Point) *Log {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return &Log{iterations: l.iterations, point: at}
 }

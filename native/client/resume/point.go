@@ -19,9 +19,9 @@ type Point struct {
 }
 
 // GetPosition accepts a nil receiver.
-func (r *Point) GetPosition() *pecanv1.Position {
-	if r == nil {
+func (p *Point) GetPosition() *pecanv1.Position {
+	if p == nil {
 		return nil
 	}
-	return r.Position
+	return p.Position
 }

@@ -15,17 +15,17 @@ const (
 )
 
 // Next returns the length of the next pause.
-func (p *Backoff) Next() time.Duration {
-	p.last = min(max(FirstPause, p.last*2), maxPause)
-	return p.last/2 + rand.N(p.last/2+1)
+func (b *Backoff) Next() time.Duration {
+	b.last = min(max(FirstPause, b.last*2), maxPause)
+	return b.last/2 + rand.N(b.last/2+1)
 }
 
 // Reset makes the next pause the shortest one.
-func (p *Backoff) Reset() { p.last = 0 }
+func (b *Backoff) Reset() { b.last = 0 }
 
 // Wait pauses. It returns false if ctx ended.
-func (p *Backoff) Wait(ctx context.Context) bool {
-	return Sleep(ctx, p.Next())
+func (b *Backoff) Wait(ctx context.Context) bool {
+	return Sleep(ctx, b.Next())
 }
 
 // Signal wakes one waiter, and never blocks.

@@ -16,7 +16,7 @@ type Time struct {
 func Now() Time { return Time{time.Now(), bootTime()} }
 
 // Since returns the time that has passed, by the clock that advanced further.
-func (m Time) Since() time.Duration { return max(time.Since(m.at), bootTime()-m.boot) }
+func (t Time) Since() time.Duration { return max(time.Since(t.at), bootTime()-t.boot) }
 
 // bootTime returns the time since the host booted, including suspension.
 func bootTime() time.Duration {

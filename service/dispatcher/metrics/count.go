@@ -16,17 +16,17 @@ type Counts struct {
 	lost [4]uint64
 }
 
-func (f *Counts) Add(record *pecanv1.Record) {
+func (c *Counts) Add(record *pecanv1.Record) {
 	switch kind := record.GetKind().(type) {
 	case *pecanv1.Record_LeaseGranted:
-		f.granted++
+		c.granted++
 	case *pecanv1.Record_LeaseLost:
-		if cause := int(kind.LeaseLost.GetCause()); cause > 0 && cause < len(f.lost) {
-			f.lost[cause]++
+		if cause := int(kind.LeaseLost.GetCause()); cause > 0 && cause < len(c.lost) {
+			c.lost[cause]++
 		}
 	case *pecanv1.Record_StreamDelivered:
-		f.delivered++
-		f.elements += kind.StreamDelivered.GetCount()
+		c.delivered++
+		c.elements += kind.StreamDelivered.GetCount()
 	}
 }
 

@@ -19,28 +19,28 @@ func (p *proposer) constraint(i, j int) string {
 	case a.Batches && b.Batches:
 		return "both make batches"
 	case a.Batches:
-		return p.mayNotPassBatch(j, true)
+		return p.whyNotPastBatch(j, true)
 	case b.Batches:
-		return p.mayNotPassBatch(i, false)
+		return p.whyNotPastBatch(i, false)
 	case b.Drops:
-		return p.filterMayNotMove(i, j)
+		return p.whyFilterStays(i, j)
 	case a.Drops:
-		return p.mapMayNotMove(i, j)
+		return p.whyMapStays(i, j)
 	}
 	for c := range a.Before {
 		if c >= len(b.Before) || !shareComponent(a, b, c) {
 			continue
 		}
-		if why := p.mapsMayNotSwap(i, j, c); why != "" {
+		if why := p.whyMapsStay(i, j, c); why != "" {
 			return why
 		}
 	}
 	return ""
 }
 
-// mayNotPassBatch returns the reason why a step may not move past a batch; empty if it has the same effect on
+// whyNotPastBatch returns the reason why a step may not move past a batch; empty if it has the same effect on
 // single rows and on a batch of them. If the step is after the batch, its first dimension is that of the rows.
-func (p *proposer) mayNotPassBatch(i int, afterBatch bool) string {
+func (p *proposer) whyNotPastBatch(i int, afterBatch bool) string {
 	t := p.step(i)
 	switch {
 	case t.Drops:
@@ -89,8 +89,8 @@ func (p *proposer) inBatches(i, j, c int) dataflow.Change {
 // draws reports whether a step's random values depend on the number of elements that have reached it.
 func (p *proposer) draws(t *graphorder.Traits) bool { return t.Random && !p.keyed[t.Node] }
 
-// filterMayNotMove returns the reason why filter j must run after a map or a filter i.
-func (p *proposer) filterMayNotMove(i, j int) string {
+// whyFilterStays returns the reason why filter j must run after a map or a filter i.
+func (p *proposer) whyFilterStays(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	for _, c := range a.Writes {
 		if slices.Contains(b.Reads, c) {
@@ -108,9 +108,9 @@ func (p *proposer) filterMayNotMove(i, j int) string {
 	return ""
 }
 
-// mapMayNotMove returns the reason why map j must run after filter i. Before it, the map would also get the
+// whyMapStays returns the reason why map j must run after filter i. Before it, the map would also get the
 // elements that the filter drops.
-func (p *proposer) mapMayNotMove(i, j int) string {
+func (p *proposer) whyMapStays(i, j int) string {
 	a, b := p.step(i), p.step(j)
 	for _, c := range b.Writes {
 		if slices.Contains(a.Reads, c) {
@@ -132,8 +132,8 @@ func shareComponent(a, b *graphorder.Traits, c int) bool {
 	return aWrites && (bWrites || slices.Contains(b.Reads, c)) || bWrites && slices.Contains(a.Reads, c)
 }
 
-// mapsMayNotSwap returns the reason why two maps of component c may not swap.
-func (p *proposer) mapsMayNotSwap(i, j, c int) string {
+// whyMapsStay returns the reason why two maps of component c may not swap.
+func (p *proposer) whyMapsStay(i, j, c int) string {
 	a, b := p.step(i), p.step(j)
 	for _, one := range []int{i, j} {
 		t, other := p.step(one), i+j-one
@@ -155,7 +155,7 @@ func (p *proposer) mapsMayNotSwap(i, j, c int) string {
 		one   int
 		other dataflow.Change
 	}{{i, right}, {j, left}} {
-		if op := p.step(pair.one).Divides; op != "" && (pair.other.Opaque != "" || pair.other.Computes || pair.other.Permutes|pair.other.Sizes != 0) {
+		if op := p.step(pair.one).FailsForIntegers; op != "" && (pair.other.Opaque != "" || pair.other.Computes || pair.other.Permutes|pair.other.Sizes != 0) {
 			return fmt.Sprintf("%s can fail (%s) for values that %s changes, adds or removes (component %d)", p.name(pair.one), op, p.name(i+j-pair.one), c)
 		}
 	}
@@ -173,7 +173,7 @@ func (p *proposer) mapsMayNotSwap(i, j, c int) string {
 	case p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY && ranked(a, c) && ranked(b, c):
 		why = sizeCheckMayFail(left, right, a.Before[c].GetDims())
 	case p.tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_APPROXIMATE:
-		why = mayDiffer(left, right, a.Before[c].GetDims(), a.Random && b.Random)
+		why = whyDiffer(left, right, a.Before[c].GetDims(), a.Random && b.Random)
 	}
 	if why != "" {
 		return fmt.Sprintf("%s (component %d)", why, c)
@@ -214,9 +214,9 @@ func ranked(t *graphorder.Traits, c int) bool {
 	return !t.Before[c].GetUnknownRank() && !t.After[c].GetUnknownRank()
 }
 
-// mayDiffer returns the reason why the results of two changes may differ too much in the other order; empty if a
+// whyDiffer returns the reason why the results of two changes may differ too much in the other order; empty if a
 // trial can decide that. before has the sizes of the first step's input.
-func mayDiffer(a, b dataflow.Change, before []int64, random bool) string {
+func whyDiffer(a, b dataflow.Change, before []int64, random bool) string {
 	switch {
 	case a.Opaque != "":
 		return a.Opaque
@@ -286,12 +286,12 @@ func changesRankOrKind(before, after *pecanv1.ComponentSpec) string {
 	return ""
 }
 
-// forbidRefused adds constraints between a refused step and the steps with which it swapped. If it swapped with
+// constrainRefused adds constraints between a refused step and the steps with which it swapped. If it swapped with
 // none, all steps that swapped get constraints.
-func (p *proposer) forbidRefused(refused *graphorder.Refused, order []int) {
+func (p *proposer) constrainRefused(refused *graphorder.Refused, order []int) {
 	at := slices.IndexFunc(p.steps, func(i int) bool { return p.all[i].Node == refused.Node })
 	if p.paper {
-		p.fixRefusedStep(at, order, refused.Why.Error())
+		p.pinRefusedStep(at, order, refused.Why.Error())
 		return
 	}
 	name := refused.Node
@@ -346,10 +346,10 @@ func (p *proposer) resizes(i int) bool {
 	})
 }
 
-// fixRefusedStep fixes a step for the published policy. If the refused step moved past a step that changes
+// pinRefusedStep fixes a step for the published policy. If the refused step moved past a step that changes
 // sizes, that step is fixed, so that the refused step may still move on its side of it. Otherwise the refused
 // step is fixed, or the first step that moved if the refused step did not move.
-func (p *proposer) fixRefusedStep(at int, order []int, why string) {
+func (p *proposer) pinRefusedStep(at int, order []int, why string) {
 	for i, j := range swapped(order) {
 		if j == at && p.resizes(i) && p.Steps[i].Fixed == "" {
 			p.Steps[i].Fixed = fmt.Sprintf("%s cannot run before it: %s", p.name(at), why)
@@ -363,9 +363,9 @@ func (p *proposer) fixRefusedStep(at int, order []int, why string) {
 	p.Steps[at].Fixed = why
 }
 
-// fixFirstViolation fixes the first step whose move violates a constraint, and reports whether there was one. The
+// pinFirstViolation fixes the first step whose move violates a constraint, and reports whether there was one. The
 // published policy ignores constraints.
-func (p *proposer) fixFirstViolation(order []int) bool {
+func (p *proposer) pinFirstViolation(order []int) bool {
 	for i, j := range swapped(order) {
 		if why := p.Constraints[[2]int{i, j}]; why != "" {
 			moved := j

@@ -115,7 +115,7 @@ func (p *proposer) search() (found autoorder.Plan, why string) {
 		if !found.Moves() {
 			return found, p.whyUnmoved(found)
 		}
-		if p.paper && p.fixFirstViolation(found.Order) {
+		if p.paper && p.pinFirstViolation(found.Order) {
 			continue
 		}
 		ordered, err := graphorder.Reorder(p.g, p.names(found.Order))
@@ -129,7 +129,7 @@ func (p *proposer) search() (found autoorder.Plan, why string) {
 		if !errors.As(err, &refused) {
 			return found, fmt.Sprintf("The steps stay in their registered order: %v.", err)
 		}
-		p.forbidRefused(refused, found.Order)
+		p.constrainRefused(refused, found.Order)
 	}
 	return found, "The steps stay in their registered order: the graph cannot be written in any of the planned orders."
 }

@@ -54,8 +54,8 @@ func firstObstacle(obstacles []obstacle, mode pecanv1.Mode) *obstacle {
 	return found
 }
 
-func (f *obstacle) where() string {
-	return fmt.Sprintf("step %s (%s) prevents it: %s", nodedef.Quote(f.at.Node.GetName()), f.at.Node.GetOp(), f.text)
+func (o *obstacle) where() string {
+	return fmt.Sprintf("step %s (%s) prevents it: %s", nodedef.Quote(o.at.Node.GetName()), o.at.Node.GetOp(), o.text)
 }
 
 func refusal(mode pecanv1.Mode, f *obstacle) error {

@@ -7,7 +7,7 @@ import (
 )
 
 // mergeBranches returns a tensor that is one of two.
-func (f *scope) mergeBranches(a, b *tensor) *tensor {
+func (s *scope) mergeBranches(a, b *tensor) *tensor {
 	switch {
 	case a.kind == opaque:
 		return a
@@ -25,7 +25,7 @@ func (f *scope) mergeBranches(a, b *tensor) *tensor {
 					return opaqueTensor("its shape depends on a choice")
 				}
 			} else if !mine.size().is(other.size()) {
-				t.axes[i] = axis{{f.unknown(mine[0].size.dependsOn | other[0].size.dependsOn), mine[0].dim}}
+				t.axes[i] = axis{{s.unknown(mine[0].size.dependsOn | other[0].size.dependsOn), mine[0].dim}}
 			}
 		}
 		t.change = a.change.union(b.change)
@@ -38,7 +38,7 @@ func (f *scope) mergeBranches(a, b *tensor) *tensor {
 		t.ranked = true
 		for i := range a.axes {
 			if t.axes = append(t.axes, newAxis(a.axes[i].size())); !a.axes[i].size().is(b.axes[i].size()) {
-				t.axes[i] = newAxis(f.unknown(0))
+				t.axes[i] = newAxis(s.unknown(0))
 			}
 		}
 	}

@@ -92,12 +92,12 @@ func DimSet(dims ...int) (s Dims) {
 }
 
 // String lists the dimensions.
-func (s Dims) String() string {
+func (d Dims) String() string {
 	var words []string
-	for s != 0 {
-		d := bits.TrailingZeros32(uint32(s))
-		words = append(words, fmt.Sprint(d))
-		s &^= 1 << d
+	for d != 0 {
+		dim := bits.TrailingZeros32(uint32(d))
+		words = append(words, fmt.Sprint(dim))
+		d &^= 1 << dim
 	}
 	return strings.Join(words, ",")
 }

@@ -53,13 +53,13 @@ func NewDependencyAnalysis(g *graph.Graph) *DependencyAnalysis {
 
 // Of returns the dependencies of a function. It returns nil if an argument or a result is a list, which
 // functions of tf.data's steps do not have.
-func (p *DependencyAnalysis) Of(name string) *Dependencies {
-	if found, ok := p.known[name]; ok {
+func (a *DependencyAnalysis) Of(name string) *Dependencies {
+	if found, ok := a.known[name]; ok {
 		return found
 	}
-	p.known[name] = nil
-	f := p.g.Function(name)
-	body := &functionBody{DependencyAnalysis: p, nodes: map[string]*tf.NodeDef{}, args: map[string]int{}, seen: map[string]ArgSet{}}
+	a.known[name] = nil
+	f := a.g.Function(name)
+	body := &functionBody{DependencyAnalysis: a, nodes: map[string]*tf.NodeDef{}, args: map[string]int{}, seen: map[string]ArgSet{}}
 	for i, arg := range f.GetSignature().GetInputArg() {
 		if arg.GetNumberAttr() != "" || arg.GetTypeListAttr() != "" {
 			return nil
@@ -82,18 +82,18 @@ func (p *DependencyAnalysis) Of(name string) *Dependencies {
 		found.Effects.Add(body.effects(body.nodes[node]))
 	}
 	for _, n := range f.GetNodeDef() {
-		if p.g.Ops().Def(n.GetOp()).GetIsStateful() {
+		if a.g.Ops().Def(n.GetOp()).GetIsStateful() {
 			found.Effects.Add(body.effects(n))
 		}
 	}
-	p.known[name] = found
+	a.known[name] = found
 	return found
 }
 
 // UsedElsewhere reports whether a result other than the component's own depends on the component.
-func (p *Dependencies) UsedElsewhere(component int) bool {
-	for result, from := range p.From {
-		if result != component && from[component] && p.Same[result] != result {
+func (d *Dependencies) UsedElsewhere(component int) bool {
+	for result, from := range d.From {
+		if result != component && from[component] && d.Same[result] != result {
 			return true
 		}
 	}

@@ -66,13 +66,13 @@ func transferScaled(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 
 // wholeImage reports whether an image is scaled by the quotient of its new and old sizes, and not shifted. In
 // that case a mirrored image gives a mirrored result.
-func (f *scope) wholeImage(n *tf.NodeDef, in []*tensor) bool {
+func (s *scope) wholeImage(n *tf.NodeDef, in []*tensor) bool {
 	x, sizes := in[0], in[1]
-	quotient, shift := f.nodes[nodedef.InputNode(n.GetInput()[2])], f.nodes[nodedef.InputNode(n.GetInput()[3])]
+	quotient, shift := s.nodes[nodedef.InputNode(n.GetInput()[2])], s.nodes[nodedef.InputNode(n.GetInput()[3])]
 	if quotient.GetOp() != "RealDiv" || shift.GetOp() != "Const" || !nodedef.IsZero(nodedef.Tensor(shift)) {
 		return false
 	}
-	to, from := f.input(quotient.GetInput()[0]), f.input(quotient.GetInput()[1])
+	to, from := s.input(quotient.GetInput()[0]), s.input(quotient.GetInput()[1])
 	if slices.ContainsFunc([]*tensor{sizes, to, from}, func(row *tensor) bool { return !row.intsKnown || len(row.ints) != 2 }) {
 		return false
 	}

@@ -99,7 +99,7 @@ func IsInteger(t tf.DataType) bool {
 }
 
 // binary computes value by value from two tensors. It broadcasts the smaller tensor to the larger one.
-func (f *scope) binary(op string, affine linearity, a, b *tensor) *tensor {
+func (s *scope) binary(op string, affine linearity, a, b *tensor) *tensor {
 	switch {
 	case a.kind == opaque || b.kind == opaque:
 		return nil
@@ -137,7 +137,7 @@ func (f *scope) binary(op string, affine linearity, a, b *tensor) *tensor {
 		case mine.size().is(other.size()):
 			t.axes[at] = newAxis(mine.size())
 		default:
-			t.axes[at] = newAxis(f.unknown(0))
+			t.axes[at] = newAxis(s.unknown(0))
 		}
 	}
 	count, known := int64(1), len(t.axes) == 0
@@ -146,8 +146,8 @@ func (f *scope) binary(op string, affine linearity, a, b *tensor) *tensor {
 	}
 	if t.intsKnown = known && count <= maxInts && (a.intsKnown || b.intsKnown); t.intsKnown {
 		for i := range int(count) {
-			x, y := f.at(a, i), f.at(b, i)
-			v := f.unknown(x.dependsOn | y.dependsOn)
+			x, y := s.at(a, i), s.at(b, i)
+			v := s.unknown(x.dependsOn | y.dependsOn)
 			if op == "Mul" {
 				v = productOf(x, y)
 			}

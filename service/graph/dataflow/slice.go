@@ -91,14 +91,14 @@ func dependentDims(a axis, to symbolicSize) Dims {
 }
 
 // at returns integer i of a vector. A vector of one integer stands for any number of equal ones.
-func (f *scope) at(row *tensor, i int) symbolicSize {
+func (s *scope) at(row *tensor, i int) symbolicSize {
 	if row.intsKnown && len(row.ints) == 1 {
 		i = 0
 	}
 	if row.intsKnown && i < len(row.ints) {
 		return row.ints[i]
 	}
-	return f.unknown(row.sizeDependencies())
+	return s.unknown(row.sizeDependencies())
 }
 
 func transferStridedSlice(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
@@ -168,7 +168,7 @@ func transferStridedSlice(f *scope, n *tf.NodeDef, in []*tensor) []*tensor {
 }
 
 // stridedInts returns a slice of a vector of integers, or one of them.
-func (f *scope) stridedInts(n *tf.NodeDef, in []*tensor) *tensor {
+func (s *scope) stridedInts(n *tf.NodeDef, in []*tensor) *tensor {
 	x := in[0]
 	if !x.intsKnown || len(x.axes) != 1 || len(in[1].ints) != 1 {
 		return nil
@@ -177,10 +177,10 @@ func (f *scope) stridedInts(n *tf.NodeDef, in []*tensor) *tensor {
 		return nil
 	}
 	count := int64(len(x.ints))
-	begin, b := in[1].ints[0].constant()
-	end, e := in[2].ints[0].constant()
-	stride, s := in[3].ints[0].constant()
-	if !b || !e || !s || stride != 1 {
+	begin, beginKnown := in[1].ints[0].constant()
+	end, endKnown := in[2].ints[0].constant()
+	stride, strideKnown := in[3].ints[0].constant()
+	if !beginKnown || !endKnown || !strideKnown || stride != 1 {
 		return nil
 	}
 	begin = within(begin, count)

@@ -85,16 +85,16 @@ type scope struct {
 }
 
 // input returns the tensor that an input inside the function refers to.
-func (f *scope) input(input string) *tensor {
+func (s *scope) input(input string) *tensor {
 	name := nodedef.InputNode(input)
-	if t, ok := f.args[name]; ok {
+	if t, ok := s.args[name]; ok {
 		return t
 	}
-	n := f.nodes[name]
-	out, ok := f.known[name]
+	n := s.nodes[name]
+	out, ok := s.known[name]
 	if !ok {
-		out = f.node(n)
-		f.known[name] = out
+		out = s.node(n)
+		s.known[name] = out
 	}
 	if len(out) == 1 {
 		return out[0]
@@ -107,15 +107,15 @@ func (f *scope) input(input string) *tensor {
 }
 
 // node returns the results of a node, one for all if they are alike.
-func (f *scope) node(n *tf.NodeDef) []*tensor {
+func (s *scope) node(n *tf.NodeDef) []*tensor {
 	in := make([]*tensor, 0, len(n.GetInput()))
 	for _, input := range n.GetInput() {
 		if !strings.HasPrefix(input, "^") {
-			in = append(in, f.input(input))
+			in = append(in, s.input(input))
 		}
 	}
-	if transferOf := f.transfers[n.GetOp()]; transferOf != nil {
-		if out := transferOf(f, n, in); out != nil {
+	if transferOf := s.transfers[n.GetOp()]; transferOf != nil {
+		if out := transferOf(s, n, in); out != nil {
 			return out
 		}
 	}
@@ -144,11 +144,11 @@ func (v *valueAnalysis) effects(f *tf.FunctionDef, args []*tensor) (dims Dims, k
 }
 
 // effectsOf returns what the effects of a node depend on. Its control inputs count.
-func (f *scope) effectsOf(n *tf.NodeDef) (dims Dims, known bool) {
+func (s *scope) effectsOf(n *tf.NodeDef) (dims Dims, known bool) {
 	var in []*tensor
 	alone := true
 	for _, input := range n.GetInput() {
-		t := f.input(strings.TrimPrefix(input, "^"))
+		t := s.input(strings.TrimPrefix(input, "^"))
 		alone = alone && t.kind != derived && t.kind != opaque
 		if dims |= t.sizeDependencies(); !strings.HasPrefix(input, "^") {
 			in = append(in, t)
@@ -160,11 +160,11 @@ func (f *scope) effectsOf(n *tf.NodeDef) (dims Dims, known bool) {
 	if len(in) < len(n.GetInput()) || n.GetOp() != "PartitionedCall" && n.GetOp() != "StatefulPartitionedCall" {
 		return 0, false
 	}
-	called := f.g.Function(n.GetAttr()["f"].GetFunc().GetName())
+	called := s.g.Function(n.GetAttr()["f"].GetFunc().GetName())
 	if called == nil || len(called.GetSignature().GetInputArg()) != len(in) {
 		return 0, false
 	}
-	return f.effects(called, in)
+	return s.effects(called, in)
 }
 
 // opaqueOperands returns the result of an op that has no transfer function, or whose transfer function does

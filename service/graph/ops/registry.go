@@ -71,23 +71,23 @@ func readOps() (*Set, error) {
 }
 
 // Def returns the definition of an op, nil if the release has no such op.
-func (o *Set) Def(op string) *tf.OpDef { return o.byName[op] }
+func (s *Set) Def(op string) *tf.OpDef { return s.byName[op] }
 
 // All returns the definitions of all ops by name. The caller must not change the map.
-func (o *Set) All() map[string]*tf.OpDef { return o.byName }
+func (s *Set) All() map[string]*tf.OpDef { return s.byName }
 
 // NoCPU reports whether an op is registered but has no kernel for a CPU.
-func (o *Set) NoCPU(op string) bool { return o.noCPU[op] }
+func (s *Set) NoCPU(op string) bool { return s.noCPU[op] }
 
 // Release is the TensorFlow release of the list.
-func (o *Set) Release() string { return o.tensorflow }
+func (s *Set) Release() string { return s.tensorflow }
 
 // GraphVersion is the newest graph version that the release reads.
-func (o *Set) GraphVersion() int32 { return o.graphVersion }
+func (s *Set) GraphVersion() int32 { return s.graphVersion }
 
 // IsDataset reports whether an op creates a dataset.
-func (o *Set) IsDataset(op string) bool {
-	def, ok := o.byName[op]
+func (s *Set) IsDataset(op string) bool {
+	def, ok := s.byName[op]
 	if !ok || !strings.Contains(op, "Dataset") || len(def.OutputArg) != 1 {
 		return false
 	}
@@ -97,8 +97,8 @@ func (o *Set) IsDataset(op string) bool {
 
 // IsSeeded reports whether an op draws from a generator that its seed and seed2 attributes initialise. A
 // shuffling queue does not count: the ops that dequeue from it draw.
-func (o *Set) IsSeeded(op string) bool {
-	def, ok := o.byName[op]
+func (s *Set) IsSeeded(op string) bool {
+	def, ok := s.byName[op]
 	return ok && def.GetIsStateful() && AttrDef(def, "seed") != nil && AttrDef(def, "seed2") != nil && AttrDef(def, "shared_name") == nil
 }
 

@@ -45,14 +45,14 @@ var divisionOps = ops.Names(`Div RealDiv FloorDiv FloorMod Mod TruncateDiv Trunc
 var checkingOps = ops.Names(`Assert CheckNumerics CheckNumericsV2 EnsureShape`)
 
 // failures finds the ops by which a step can fail.
-func (p *traitAnalysis) failures(t *Traits, function string) {
+func (a *traitAnalysis) failures(t *Traits, function string) {
 	sized := true
 	for _, i := range t.Reads {
 		sized = sized && !t.Before[i].GetUnknownRank() && !slices.ContainsFunc(t.Before[i].GetDims(), func(n int64) bool { return n <= 0 })
 	}
-	t.CanFail = findOp(p.g, function, func(n *tf.NodeDef, of map[string]*tf.NodeDef) bool { return mayFail(n, of, sized) })
-	t.Divides = findOp(p.g, function, failsToDivide)
-	t.Checks = findOp(p.g, function, func(n *tf.NodeDef, _ map[string]*tf.NodeDef) bool { return checkingOps[n.GetOp()] })
+	t.CanFail = findOp(a.g, function, func(n *tf.NodeDef, of map[string]*tf.NodeDef) bool { return mayFail(n, of, sized) })
+	t.FailsForIntegers = findOp(a.g, function, failsToDivide)
+	t.Checks = findOp(a.g, function, func(n *tf.NodeDef, _ map[string]*tf.NodeDef) bool { return checkingOps[n.GetOp()] })
 }
 
 // findOp returns the first op that matches in a function or in the functions that it calls; "" without one.

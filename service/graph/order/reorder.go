@@ -68,15 +68,15 @@ func isMovable(s *graph.Step) bool {
 
 // place finds the steps of an order by their names. A step that cannot move must keep its position, and a step that
 // can move must stay in its section.
-func (o *reordering) place(order []string) error {
+func (r *reordering) place(order []string) error {
 	byName := map[string]*graph.Step{}
-	for _, s := range o.steps {
+	for _, s := range r.steps {
 		byName[s.Node.GetName()] = s
 	}
 	section := 0
 	sections := map[string]int{}
-	for _, s := range o.steps {
-		if !isMovable(s) && !batches(s) && s.Rule.Kind != ops.PassThrough || o.g.IsCacheMark(s.Node) {
+	for _, s := range r.steps {
+		if !isMovable(s) && !batches(s) && s.Rule.Kind != ops.PassThrough || r.g.IsCacheMark(s.Node) {
 			section++
 		}
 		sections[s.Node.GetName()] = section
@@ -86,34 +86,35 @@ func (o *reordering) place(order []string) error {
 		switch {
 		case s == nil:
 			return fmt.Errorf("the dataset has no step %s, or the order names it twice", nodedef.Quote(name))
-		case i >= len(o.steps) || sections[name] != sections[o.steps[i].Node.GetName()], !isMovable(s) && !batches(s) && o.steps[i] != s:
+		case i >= len(r.steps) || sections[name] != sections[r.steps[i].Node.GetName()], !isMovable(s) && !batches(s) && r.steps[i] != s:
 			return fmt.Errorf("step %s (%s) cannot move to position %d: only maps and filters move, and not past other steps", nodedef.Quote(name), s.Node.GetOp(), i)
 		}
 		delete(byName, name)
-		o.placed = append(o.placed, s)
+		r.placed = append(r.placed, s)
 	}
 	if len(byName) > 0 {
-		return fmt.Errorf("the order has %d steps, the dataset has %d", len(order), len(o.steps))
+		return fmt.Errorf("the order has %d steps, the dataset has %d", len(order), len(r.steps))
 	}
-	return o.placeBatches()
+	return r.countBatchesPassed()
 }
 
-// placeBatches finds the steps that moved past batches. Only maps may.
-func (o *reordering) placeBatches() error {
-	o.batchesGained = map[*graph.Step]int{}
+// countBatchesPassed counts the batches that each step moved past. It refuses an order in which a step that is
+// not a map moved past one.
+func (r *reordering) countBatchesPassed() error {
+	r.batchesGained = map[*graph.Step]int{}
 	count := func(steps []*graph.Step, by int) {
 		level := 0
 		for _, s := range steps {
 			if batches(s) {
 				level++
 			}
-			o.batchesGained[s] += by * level
+			r.batchesGained[s] += by * level
 		}
 	}
-	count(o.placed, 1)
-	count(o.steps, -1)
-	for i, s := range o.placed {
-		if o.batchesGained[s] != 0 && ops.FunctionAttr(s.Node.GetOp()) != "f" {
+	count(r.placed, 1)
+	count(r.steps, -1)
+	for i, s := range r.placed {
+		if r.batchesGained[s] != 0 && ops.FunctionAttr(s.Node.GetOp()) != "f" {
 			return fmt.Errorf("step %s (%s) cannot move to position %d: only maps move past batches", nodedef.Quote(s.Node.GetName()), s.Node.GetOp(), i)
 		}
 	}
@@ -135,42 +136,42 @@ func (r *Refused) Error() string {
 func (r *Refused) Unwrap() error { return r.Why }
 
 // rewire connects each step to its new input, and sets its types and shapes accordingly.
-func (o *reordering) rewire() error {
-	if len(o.placed) == 0 {
+func (r *reordering) rewire() error {
+	if len(r.placed) == 0 {
 		return nil
 	}
-	source := o.steps[0].In[0].Node
-	types, shapes := o.g.OutputTypes(source), o.g.OutputShapes(source)
-	input := o.steps[0].Node.GetInput()[o.steps[0].InAt[0]]
-	for i, s := range o.placed {
+	source := r.steps[0].In[0].Node
+	types, shapes := r.g.OutputTypes(source), r.g.OutputShapes(source)
+	input := r.steps[0].Node.GetInput()[r.steps[0].InAt[0]]
+	for i, s := range r.placed {
 		n := nodedef.Copy(s.Node)
-		o.nodes[n.GetName()] = n
+		r.nodes[n.GetName()] = n
 		n.Input[s.InAt[0]] = input
 		input = n.GetName()
 		switch {
 		case isMovable(s):
 			var err error
-			if types, shapes, err = o.move(n, s, types, shapes); err != nil {
+			if types, shapes, err = r.move(n, s, types, shapes); err != nil {
 				return &Refused{n.GetName(), n.GetOp(), err}
 			}
 		case s.Rule.Kind == ops.PassThrough:
 		case batches(s):
-			shapes = o.batchedShapes(s, shapes)
-		case !slices.Equal(types, o.g.OutputTypes(s.In[0].Node)):
+			shapes = r.batchedShapes(s, shapes)
+		case !slices.Equal(types, r.g.OutputTypes(s.In[0].Node)):
 			return &Refused{n.GetName(), n.GetOp(), errors.New("its input would have other types than in the registered order")}
 		default:
-			types, shapes = o.g.OutputTypes(s.Node), o.g.OutputShapes(s.Node)
+			types, shapes = r.g.OutputTypes(s.Node), r.g.OutputShapes(s.Node)
 		}
 		// At the end of a section the elements equal those of the original order, so their types and shapes do too.
-		if o.sectionEnds(i) {
-			end := o.steps[i].Node
-			if !slices.Equal(types, o.g.OutputTypes(end)) {
+		if r.sectionEnds(i) {
+			end := r.steps[i].Node
+			if !slices.Equal(types, r.g.OutputTypes(end)) {
 				return &Refused{n.GetName(), n.GetOp(), errors.New("after it, elements would have other types than in the registered order")}
 			}
-			if err := sameOutputShapes(shapes, o.g.OutputShapes(end)); err != nil {
+			if err := sameOutputShapes(shapes, r.g.OutputShapes(end)); err != nil {
 				return &Refused{n.GetName(), n.GetOp(), err}
 			}
-			shapes = o.g.OutputShapes(end)
+			shapes = r.g.OutputShapes(end)
 		}
 		if _, ok := n.Attr["output_types"]; ok {
 			n.Attr["output_types"], n.Attr["output_shapes"] = nodedef.TypesAttr(types), nodedef.ShapesAttr(shapes)
@@ -181,25 +182,25 @@ func (o *reordering) rewire() error {
 
 // sectionEnds returns whether a section ends at a position: both orders have the same steps up to there, and
 // the next step cannot move.
-func (o *reordering) sectionEnds(place int) bool {
-	if place+1 == len(o.placed) {
+func (r *reordering) sectionEnds(place int) bool {
+	if place+1 == len(r.placed) {
 		return true
 	}
-	next := o.placed[place+1]
+	next := r.placed[place+1]
 	if isMovable(next) || next.Rule.Kind == ops.PassThrough {
 		return false
 	}
 	before := map[*graph.Step]bool{}
-	for _, s := range o.steps[:place+1] {
+	for _, s := range r.steps[:place+1] {
 		before[s] = true
 	}
-	return !slices.ContainsFunc(o.placed[:place+1], func(s *graph.Step) bool { return !before[s] })
+	return !slices.ContainsFunc(r.placed[:place+1], func(s *graph.Step) bool { return !before[s] })
 }
 
 // batchedShapes returns the shapes of batches of elements.
-func (o *reordering) batchedShapes(batch *graph.Step, shapes []*tf.TensorShapeProto) (out []*tf.TensorShapeProto) {
+func (r *reordering) batchedShapes(batch *graph.Step, shapes []*tf.TensorShapeProto) (out []*tf.TensorShapeProto) {
 	rows := &tf.TensorShapeProto_Dim{Size: -1}
-	if first := o.g.OutputShapes(batch.Node)[0].GetDim(); len(first) > 0 {
+	if first := r.g.OutputShapes(batch.Node)[0].GetDim(); len(first) > 0 {
 		rows = first[0]
 	}
 	for _, shape := range shapes {
@@ -212,41 +213,41 @@ func (o *reordering) batchedShapes(batch *graph.Step, shapes []*tf.TensorShapePr
 }
 
 // move fits the function of a step to the types and shapes of its new input, and returns those of its output.
-func (o *reordering) move(n *tf.NodeDef, s *graph.Step, types []tf.DataType, shapes []*tf.TensorShapeProto) ([]tf.DataType, []*tf.TensorShapeProto, error) {
+func (r *reordering) move(n *tf.NodeDef, s *graph.Step, types []tf.DataType, shapes []*tf.TensorShapeProto) ([]tf.DataType, []*tf.TensorShapeProto, error) {
 	key := ops.FunctionAttr(s.Node.GetOp())
 	name := s.Node.GetAttr()[key].GetFunc().GetName()
-	before, stated := o.g.OutputTypes(s.In[0].Node), o.g.OutputShapes(s.In[0].Node)
+	before, stated := r.g.OutputTypes(s.In[0].Node), r.g.OutputShapes(s.In[0].Node)
 	unmoved := slices.Equal(types, before) && slices.EqualFunc(shapes, stated, sameShape)
 	if unmoved {
 		if key == "predicate" {
 			return types, shapes, nil
 		}
-		return o.g.OutputTypes(s.Node), o.g.OutputShapes(s.Node), nil
+		return r.g.OutputTypes(s.Node), r.g.OutputShapes(s.Node), nil
 	}
-	deps := o.dependencies.Of(name)
+	deps := r.dependencies.Of(name)
 	if deps == nil || len(types) != len(before) || len(deps.Effects) < len(types) || key == "f" && len(deps.Same) != len(types) {
 		return nil, nil, errors.New("it changes the number of components, or its work is not in its function")
 	}
-	f := o.g.Function(name)
+	f := r.g.Function(name)
 	given := slices.Clone(types)
 	for _, arg := range f.GetSignature().GetInputArg()[len(types):] {
 		given = append(given, arg.GetType())
 	}
-	fitted, err := o.types.of(name, given)
+	fitted, err := r.types.of(name, given)
 	if err != nil {
 		return nil, nil, err
 	}
 	after := slices.Clone(shapes)
 	for i := range types {
 		reads, alone := reads(deps, key, i)
-		if reads && !refines(shapes[i], stated[i]) && !(alone && sameOnShapes(o.g, name, i, shapes[i], stated[i], o.batchesGained[s])) {
+		if reads && !refines(shapes[i], stated[i]) && !(alone && sameOnShapes(r.g, name, i, shapes[i], stated[i], r.batchesGained[s])) {
 			return nil, nil, fmt.Errorf("its function was traced for component %d of shape %s, not of shape %s", i, shapeText(stated[i]), shapeText(shapes[i]))
 		}
 		if key == "f" {
-			after[i] = o.shapeAfter(s, name, deps, i, shapes)
+			after[i] = r.shapeAfter(s, name, deps, i, shapes)
 		}
 	}
-	if fitted = o.withShapes(fitted, shapes); fitted.GetSignature().GetName() != name {
+	if fitted = r.withShapes(fitted, shapes); fitted.GetSignature().GetName() != name {
 		nodedef.RenameCalls(n, name, fitted.GetSignature().GetName())
 	}
 	if key == "predicate" {
@@ -274,28 +275,28 @@ func reads(p *dataflow.Dependencies, key string, component int) (reads, alone bo
 }
 
 // graph returns the new graph, with the functions that it needs.
-func (o *reordering) graph() (*graph.Graph, error) {
-	def := &tf.GraphDef{Versions: o.g.Def().GetVersions(), Library: &tf.FunctionDefLibrary{}}
-	for _, n := range o.g.Def().GetNode() {
-		switch moved := o.nodes[n.GetName()]; {
+func (r *reordering) graph() (*graph.Graph, error) {
+	def := &tf.GraphDef{Versions: r.g.Def().GetVersions(), Library: &tf.FunctionDefLibrary{}}
+	for _, n := range r.g.Def().GetNode() {
+		switch moved := r.nodes[n.GetName()]; {
 		case moved != nil:
 			def.Node = append(def.Node, moved)
-		case n == o.g.Retval() && len(o.placed) > 0:
+		case n == r.g.Retval() && len(r.placed) > 0:
 			c := nodedef.Copy(n)
-			c.Input[0] = o.placed[len(o.placed)-1].Node.GetName()
+			c.Input[0] = r.placed[len(r.placed)-1].Node.GetName()
 			def.Node = append(def.Node, c)
 		default:
 			def.Node = append(def.Node, n)
 		}
 	}
-	def.Library.Function = append(def.Library.Function, o.g.Def().GetLibrary().GetFunction()...)
+	def.Library.Function = append(def.Library.Function, r.g.Def().GetLibrary().GetFunction()...)
 	known := map[string]bool{}
 	for _, f := range def.Library.Function {
 		known[f.GetSignature().GetName()] = true
 	}
-	added := slices.Clone(o.funcs)
-	for _, name := range slices.Sorted(maps.Keys(o.types.funcs)) {
-		added = append(added, o.types.funcs[name])
+	added := slices.Clone(r.funcs)
+	for _, name := range slices.Sorted(maps.Keys(r.types.funcs)) {
+		added = append(added, r.types.funcs[name])
 	}
 	for _, f := range added {
 		if name := f.GetSignature().GetName(); !known[name] {
@@ -307,5 +308,5 @@ func (o *reordering) graph() (*graph.Graph, error) {
 	if err != nil {
 		return nil, err
 	}
-	return o.g.ParseVariant(data)
+	return r.g.ParseVariant(data)
 }

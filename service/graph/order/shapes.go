@@ -55,20 +55,20 @@ func sameOnShapes(g *graph.Graph, function string, component int, shape, traced 
 }
 
 // shapeAfter returns the shape of a component downstream of a map.
-func (o *reordering) shapeAfter(s *graph.Step, function string, deps *dataflow.Dependencies, component int, shapes []*tf.TensorShapeProto) *tf.TensorShapeProto {
+func (r *reordering) shapeAfter(s *graph.Step, function string, deps *dataflow.Dependencies, component int, shapes []*tf.TensorShapeProto) *tf.TensorShapeProto {
 	if same := deps.Same[component]; same >= 0 && same < len(shapes) {
 		return shapes[same]
 	}
 	if deps.From[component][component] {
-		if change, shape := dataflow.ChangeAndShape(o.g, function, component, shapes[component]); change.Opaque == "" {
+		if change, shape := dataflow.ChangeAndShape(r.g, function, component, shapes[component]); change.Opaque == "" {
 			return shape
 		}
 	}
-	return o.g.OutputShapes(s.Node)[component]
+	return r.g.OutputShapes(s.Node)[component]
 }
 
 // withShapes returns a function whose arguments have the given shapes: f itself, or a copy.
-func (o *reordering) withShapes(f *tf.FunctionDef, shapes []*tf.TensorShapeProto) *tf.FunctionDef {
+func (r *reordering) withShapes(f *tf.FunctionDef, shapes []*tf.TensorShapeProto) *tf.FunctionDef {
 	var texts []string
 	same := true
 	for i, shape := range shapes {
@@ -80,7 +80,7 @@ func (o *reordering) withShapes(f *tf.FunctionDef, shapes []*tf.TensorShapeProto
 		return f
 	}
 	c := nodedef.CopySignature(f)
-	c.NodeDef = o.nodesWithoutShapes(f)
+	c.NodeDef = r.nodesWithoutShapes(f)
 	c.Signature = nodedef.RenameSignature(f.GetSignature(), f.GetSignature().GetName()+nodedef.CloneInfix+nodedef.ShortHash(append(texts, "shapes")...))
 	c.ArgAttr = map[uint32]*tf.FunctionDef_ArgAttrs{}
 	for i, attrs := range f.GetArgAttr() {
@@ -89,13 +89,13 @@ func (o *reordering) withShapes(f *tf.FunctionDef, shapes []*tf.TensorShapeProto
 			c.ArgAttr[i] = &tf.FunctionDef_ArgAttrs{Attr: map[string]*tf.AttrValue{"_output_shapes": nodedef.ShapesAttr(shapes[i : i+1])}}
 		}
 	}
-	o.funcs = append(o.funcs, c)
+	r.funcs = append(r.funcs, c)
 	return c
 }
 
 // nodesWithoutShapes returns the nodes of a function without the shapes of its calls, which hold for the
 // original order.
-func (o *reordering) nodesWithoutShapes(f *tf.FunctionDef) (nodes []*tf.NodeDef) {
+func (r *reordering) nodesWithoutShapes(f *tf.FunctionDef) (nodes []*tf.NodeDef) {
 	for _, original := range f.GetNodeDef() {
 		called := nodedef.CalledFunctions(original)
 		if len(called) == 0 {
@@ -108,7 +108,7 @@ func (o *reordering) nodesWithoutShapes(f *tf.FunctionDef) (nodes []*tf.NodeDef)
 			n.Attr["output_shapes"] = nodedef.ShapesAttr(slices.Repeat([]*tf.TensorShapeProto{{UnknownRank: true}}, len(shapes)))
 		}
 		for _, name := range called {
-			nodedef.RenameCalls(n, name, o.withoutShapes(name))
+			nodedef.RenameCalls(n, name, r.withoutShapes(name))
 		}
 		nodes = append(nodes, n)
 	}
@@ -116,20 +116,20 @@ func (o *reordering) nodesWithoutShapes(f *tf.FunctionDef) (nodes []*tf.NodeDef)
 }
 
 // withoutShapes returns the name of a copy of a function whose arguments have unknown shapes.
-func (o *reordering) withoutShapes(name string) string {
-	f := o.g.Function(name)
+func (r *reordering) withoutShapes(name string) string {
+	f := r.g.Function(name)
 	if f == nil {
-		f = o.types.funcs[name]
+		f = r.types.funcs[name]
 	}
 	clone := name + nodedef.CloneInfix + "loose"
-	if slices.ContainsFunc(o.funcs, func(f *tf.FunctionDef) bool { return f.GetSignature().GetName() == clone }) {
+	if slices.ContainsFunc(r.funcs, func(f *tf.FunctionDef) bool { return f.GetSignature().GetName() == clone }) {
 		return clone
 	}
 	c := nodedef.CopySignature(f)
 	c.Signature = nodedef.RenameSignature(f.GetSignature(), clone)
 	c.ArgAttr = nil
-	c.NodeDef = o.nodesWithoutShapes(f)
-	o.funcs = append(o.funcs, c)
+	c.NodeDef = r.nodesWithoutShapes(f)
+	r.funcs = append(r.funcs, c)
 	return clone
 }
 

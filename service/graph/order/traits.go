@@ -51,9 +51,9 @@ type Traits struct {
 	// CanFail is an op that can fail for some elements, Checks an op whose purpose is to fail; empty without one.
 	// Example: "DecodeJpeg" and "Assert".
 	CanFail, Checks string
-	// Divides is an op that fails for some integers, for all sizes of its inputs; empty without one. Example:
+	// FailsForIntegers is an op that fails for some integers, for all sizes of its inputs; empty without one. Example:
 	// "FloorDiv" by a value that may be 0.
-	Divides string
+	FailsForIntegers string
 }
 
 // traitAnalysis finds the traits of the steps of one dataset.
@@ -84,49 +84,49 @@ func TraitsOf(g *graph.Graph) []Traits {
 		steps = append(steps, t)
 	}
 	slices.Reverse(steps)
-	p.shareVariables(steps)
+	p.markVariableUsers(steps)
 	return steps
 }
 
-// shareVariables marks steps as stateful whose results depend on variables that a step changes.
-func (p *traitAnalysis) shareVariables(steps []Traits) {
+// markVariableUsers marks steps as stateful whose results depend on variables that a step changes.
+func (a *traitAnalysis) markVariableUsers(steps []Traits) {
 	changed := map[*tf.NodeDef]bool{}
-	for _, n := range p.g.Order() {
-		if !p.g.Ops().IsDataset(n.GetOp()) {
+	for _, n := range a.g.Order() {
+		if !a.g.Ops().IsDataset(n.GetOp()) {
 			continue
 		}
-		for _, c := range p.Captures(n) {
+		for _, c := range a.Captures(n) {
 			changed[c.Handle] = changed[c.Handle] || c.Use.Writes
 		}
 	}
 	for i := range steps {
-		for _, c := range p.Captures(p.g.Node(steps[i].Node)) {
+		for _, c := range a.Captures(a.g.Node(steps[i].Node)) {
 			steps[i].Stateful = steps[i].Stateful || changed[c.Handle] && !c.Use.IsRandomState()
 		}
 	}
 }
 
-func (p *traitAnalysis) traits(s *graph.Step, dependencies *dataflow.DependencyAnalysis) Traits {
+func (a *traitAnalysis) traits(s *graph.Step, dependencies *dataflow.DependencyAnalysis) Traits {
 	t := Traits{
 		Node: s.Node.GetName(), Op: s.Node.GetOp(), Label: label(s.Node), Input: s.In[0].Node.GetName(),
-		Before: p.g.Components(s.In[0].Node), After: p.g.Components(s.Node),
+		Before: a.g.Components(s.In[0].Node), After: a.g.Components(s.Node),
 		Decides: analysis.ChangesCount(s) && s.Node.GetOp() != "UnbatchDataset", Calls: len(nodedef.CalledFunctions(s.Node)) > 0,
 	}
-	facts := p.Facts(s)
-	t.Random, t.Keyable = facts.Random || facts.Seeded, p.Keyable(s)
+	facts := a.Facts(s)
+	t.Random, t.Keyable = facts.Random || facts.Seeded, a.Keyable(s)
 	t.Stateful = facts.Stateful || facts.WritesVariables || facts.Unrepeatable || facts.CachesElements || facts.ListsFiles
 	switch {
-	case p.g.IsCacheMark(s.Node):
+	case a.g.IsCacheMark(s.Node):
 		t.Barrier = "pecan.cache() stores its elements"
 	case s.Rule.Kind == ops.PassThrough:
 		t.Passes = true
 	case s.Rule.Kind == ops.OneToOne:
-		p.mapTraits(&t, s, dependencies)
+		a.mapTraits(&t, s, dependencies)
 	case s.Node.GetOp() == "FilterDataset" || s.Node.GetOp() == "ParallelFilterDataset":
-		p.filterTraits(&t, s, dependencies)
+		a.filterTraits(&t, s, dependencies)
 	case batches(s):
 		t.Batches = true
-		for i := range p.g.OutputTypes(s.Node) {
+		for i := range a.g.OutputTypes(s.Node) {
 			t.Writes = append(t.Writes, i)
 		}
 	default:
@@ -148,12 +148,12 @@ func batches(s *graph.Step) bool {
 }
 
 // stepFunction returns the dependencies of a step's only function, and the number of components of its input.
-func (p *traitAnalysis) stepFunction(s *graph.Step, dependencies *dataflow.DependencyAnalysis) (*dataflow.Dependencies, int) {
+func (a *traitAnalysis) stepFunction(s *graph.Step, dependencies *dataflow.DependencyAnalysis) (*dataflow.Dependencies, int) {
 	names := nodedef.CalledFunctions(s.Node)
 	if len(names) != 1 {
 		return nil, 0
 	}
-	components := len(p.g.OutputTypes(s.In[0].Node))
+	components := len(a.g.OutputTypes(s.In[0].Node))
 	function := dependencies.Of(names[0])
 	if function == nil || len(function.Effects) < components {
 		return nil, 0
@@ -161,8 +161,8 @@ func (p *traitAnalysis) stepFunction(s *graph.Step, dependencies *dataflow.Depen
 	return function, components
 }
 
-func (p *traitAnalysis) mapTraits(t *Traits, s *graph.Step, dependencies *dataflow.DependencyAnalysis) {
-	function, components := p.stepFunction(s, dependencies)
+func (a *traitAnalysis) mapTraits(t *Traits, s *graph.Step, dependencies *dataflow.DependencyAnalysis) {
+	function, components := a.stepFunction(s, dependencies)
 	switch {
 	case function == nil:
 		t.Barrier = "its work is not in its function"
@@ -172,11 +172,11 @@ func (p *traitAnalysis) mapTraits(t *Traits, s *graph.Step, dependencies *datafl
 		return
 	}
 	reads := make(dataflow.ArgSet, len(function.Effects))
-	shapes := p.g.OutputShapes(s.In[0].Node)
+	shapes := a.g.OutputShapes(s.In[0].Node)
 	for i, same := range function.Same {
 		if same != i {
 			t.Writes = append(t.Writes, i)
-			t.Changes = append(t.Changes, dataflow.ChangeOf(p.g, nodedef.CalledFunctions(s.Node)[0], i, shapes[i]))
+			t.Changes = append(t.Changes, dataflow.ChangeOf(a.g, nodedef.CalledFunctions(s.Node)[0], i, shapes[i]))
 			reads.Add(function.From[i])
 		}
 	}
@@ -187,23 +187,23 @@ func (p *traitAnalysis) mapTraits(t *Traits, s *graph.Step, dependencies *datafl
 		}
 		checks, known := dataflow.Dims(0), true
 		if function.Effects[i] {
-			checks, known = dataflow.ChecksOf(p.g, nodedef.CalledFunctions(s.Node)[0], i, shapes[i])
+			checks, known = dataflow.ChecksOf(a.g, nodedef.CalledFunctions(s.Node)[0], i, shapes[i])
 		}
 		if known {
 			t.SelfReads = append(t.SelfReads, i)
 			t.Changes[at].ChecksSize = checks
 		}
 	}
-	p.failures(t, nodedef.CalledFunctions(s.Node)[0])
+	a.failures(t, nodedef.CalledFunctions(s.Node)[0])
 }
 
-func (p *traitAnalysis) filterTraits(t *Traits, s *graph.Step, dependencies *dataflow.DependencyAnalysis) {
-	function, components := p.stepFunction(s, dependencies)
+func (a *traitAnalysis) filterTraits(t *Traits, s *graph.Step, dependencies *dataflow.DependencyAnalysis) {
+	function, components := a.stepFunction(s, dependencies)
 	if function == nil || len(function.From) != 1 {
 		t.Barrier = "its condition is not in its function"
 		return
 	}
 	t.Drops = true
 	t.Reads = dataflow.SortedReads(function.From[0], function.Effects, components)
-	p.failures(t, nodedef.CalledFunctions(s.Node)[0])
+	a.failures(t, nodedef.CalledFunctions(s.Node)[0])
 }

@@ -18,7 +18,7 @@ const (
 
 // joinedDivision cuts upstream of a batch whose number of rows is not known beforehand. It returns false if
 // there is no such batch, or if its remainders cannot be moved to another stream.
-func (p *Planner) joinedDivision(root *graph.Step, keepFiles bool) (w Division, ok bool) {
+func (p *Planner) joinedDivision(root *graph.Step, cutWithinFiles bool) (w Division, ok bool) {
 	w.Strategy = RemainderBatches
 	s := root
 	for ; s.Rule.Kind != ops.Batched && s.Rule.Kind != ops.Rebatched; s = s.In[0] {
@@ -41,7 +41,7 @@ func (p *Planner) joinedDivision(root *graph.Step, keepFiles bool) (w Division, 
 	if s.Rule.Kind == ops.Rebatched {
 		under = needRows
 	}
-	w.edgeSet = p.divide(s.In[0], under, 1, keepFiles)
+	w.edgeSet = p.divide(s.In[0], under, 1, cutWithinFiles)
 	return w.indexed(), true
 }
 

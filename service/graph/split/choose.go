@@ -70,12 +70,12 @@ func (p *Planner) fileDivision(root *graph.Step) (Division, int64) {
 }
 
 // choose returns the exact division if its head costs nothing, and else the cheaper division.
-func (p *Planner) choose(root *graph.Step, keepFiles bool) Division {
-	best := p.exactDivision(root, keepFiles)
+func (p *Planner) choose(root *graph.Step, cutWithinFiles bool) Division {
+	best := p.exactDivision(root, cutWithinFiles)
 	if p.divisionCost(best) == 0 && p.sameInAllStreams(best) {
 		return best
 	}
-	if w, ok := p.joinedDivision(root, keepFiles); ok {
+	if w, ok := p.joinedDivision(root, cutWithinFiles); ok {
 		if p.divisionCost(w) < p.divisionCost(best) || !p.sameInAllStreams(best) {
 			return w
 		}

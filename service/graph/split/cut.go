@@ -48,14 +48,14 @@ func (p *Planner) Cut(editor *graph.Editor, s *graph.Step, c Edge, share Share, 
 }
 
 // cutSlices keeps only the stream's rows of the constants that a step slices.
-func (e *cutting) cutSlices(n *tf.NodeDef, rows, block, streams, stream int64) bool {
+func (c *cutting) cutSlices(n *tf.NodeDef, rows, block, streams, stream int64) bool {
 	var consts []*tf.NodeDef
 	for i, input := range n.GetInput() {
 		name, _, control := nodedef.SplitInput(input)
 		if control {
 			continue
 		}
-		t := nodedef.Tensor(e.g.Node(name))
+		t := nodedef.Tensor(c.g.Node(name))
 		dims := t.GetTensorShape().GetDim()
 		if t == nil || len(dims) == 0 || dims[0].GetSize() != rows {
 			return false
@@ -66,48 +66,48 @@ func (e *cutting) cutSlices(n *tf.NodeDef, rows, block, streams, stream int64) b
 		}
 		consts = append(consts, nodedef.Const(fmt.Sprintf("%s%s/slice_%d", CutPrefix, n.GetName(), i), share))
 	}
-	for i, c := range consts {
-		e.Edit(n.GetName()).Input[i] = e.Add(c)
+	for i, constant := range consts {
+		c.Edit(n.GetName()).Input[i] = c.Add(constant)
 	}
 	return true
 }
 
 // shard selects every S-th element.
-func (e *cutting) shard(s *graph.Step, input string, streams, stream int64) string {
+func (c *cutting) shard(s *graph.Step, input string, streams, stream int64) string {
 	prefix := CutPrefix + s.Node.GetName()
-	types, shapes := e.types, e.shapes
+	types, shapes := c.types, c.shapes
 	n := &tf.NodeDef{Name: prefix + "/shard", Op: "ShardDataset",
-		Input: []string{input, e.AddInt(prefix+"/shards", streams), e.AddInt(prefix+"/index", stream)},
+		Input: []string{input, c.AddInt(prefix+"/shards", streams), c.AddInt(prefix+"/index", stream)},
 		Attr:  nodedef.DatasetAttrs(types, shapes)}
-	return e.Add(n)
+	return c.Add(n)
 }
 
 // blocks selects every S-th block of elements. It skips to the first block, makes a window of each S-th
 // block, and flattens the windows. These ops accept any element, so shapes may differ from element to
 // element.
-func (e *cutting) blocks(s *graph.Step, input string, block, streams, stream int64) string {
+func (c *cutting) blocks(s *graph.Step, input string, block, streams, stream int64) string {
 	prefix := CutPrefix + s.Node.GetName()
-	types, shapes := e.types, e.shapes
-	skip := e.Add(&tf.NodeDef{Name: prefix + "/skip", Op: "SkipDataset",
-		Input: []string{input, e.AddInt(prefix+"/first", stream*block)}, Attr: nodedef.DatasetAttrs(types, shapes)})
+	types, shapes := c.types, c.shapes
+	skip := c.Add(&tf.NodeDef{Name: prefix + "/skip", Op: "SkipDataset",
+		Input: []string{input, c.AddInt(prefix+"/first", stream*block)}, Attr: nodedef.DatasetAttrs(types, shapes)})
 	variants := make([]tf.DataType, len(types))
 	scalars := make([]*tf.TensorShapeProto, len(types))
 	for i := range types {
 		variants[i], scalars[i] = tf.DataType_DT_VARIANT, nodedef.Shape()
 	}
-	window := e.Add(&tf.NodeDef{Name: prefix + "/window", Op: "WindowDataset", Input: []string{
-		skip, e.AddInt(prefix+"/size", block), e.AddInt(prefix+"/shift", block*streams), e.AddInt(prefix+"/stride", 1),
-		e.Add(nodedef.BoolConst(prefix+"/keep_rest", false)),
+	window := c.Add(&tf.NodeDef{Name: prefix + "/window", Op: "WindowDataset", Input: []string{
+		skip, c.AddInt(prefix+"/size", block), c.AddInt(prefix+"/shift", block*streams), c.AddInt(prefix+"/stride", 1),
+		c.Add(nodedef.BoolConst(prefix+"/keep_rest", false)),
 	}, Attr: nodedef.DatasetAttrs(variants, scalars)})
 	flat := &tf.NodeDef{Name: prefix + "/flatten", Op: "FlatMapDataset", Input: []string{window}, Attr: nodedef.DatasetAttrs(types, shapes)}
-	flat.Attr["f"] = nodedef.FuncAttr(e.addUnwindow("pecan_unwindow_"+s.Node.GetName(), types, shapes))
+	flat.Attr["f"] = nodedef.FuncAttr(c.addUnwindow("pecan_unwindow_"+s.Node.GetName(), types, shapes))
 	flat.Attr["Targuments"] = nodedef.TypesAttr(nil)
-	return e.Add(flat)
+	return c.Add(flat)
 }
 
 // addUnwindow adds the function that turns one window into one dataset of elements. The window has a dataset
 // for each component.
-func (e *cutting) addUnwindow(name string, types []tf.DataType, shapes []*tf.TensorShapeProto) string {
+func (c *cutting) addUnwindow(name string, types []tf.DataType, shapes []*tf.TensorShapeProto) string {
 	f := &tf.FunctionDef{
 		Signature: &tf.OpDef{Name: name, OutputArg: []*tf.OpDef_ArgDef{{Name: "elements", Type: tf.DataType_DT_VARIANT}}},
 		Ret:       map[string]string{"elements": "result:output:0"},
@@ -127,7 +127,7 @@ func (e *cutting) addUnwindow(name string, types []tf.DataType, shapes []*tf.Ten
 	}
 	f.NodeDef = append(f.NodeDef, &tf.NodeDef{Name: "result", Op: "Identity", Input: []string{result},
 		Attr: map[string]*tf.AttrValue{"T": nodedef.TypeAttr(tf.DataType_DT_VARIANT)}})
-	e.AddFunction(name, f)
+	c.AddFunction(name, f)
 	return name
 }
 

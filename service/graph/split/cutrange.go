@@ -14,31 +14,31 @@ import (
 // computed block by block.
 const maxListedRows = 1 << 16
 
-// numbers contains the three constants of a range.
-type numbers struct{ start, stop, step int64 }
+// rangeBounds contains the three constants of a range.
+type rangeBounds struct{ start, stop, step int64 }
 
-func rangeNumbers(g *graph.Graph, n *tf.NodeDef) (numbers, bool) {
+func boundsOfRange(g *graph.Graph, n *tf.NodeDef) (rangeBounds, bool) {
 	start, ok1 := g.InputInt(n, "start")
 	stop, ok2 := g.InputInt(n, "stop")
 	step, ok3 := g.InputInt(n, "step")
-	return numbers{start, stop, step}, ok1 && ok2 && ok3 && step != 0
+	return rangeBounds{start, stop, step}, ok1 && ok2 && ok3 && step != 0
 }
 
 // cutRange replaces a range by the range of its every S-th value.
-func (e *cutting) cutRange(n *tf.NodeDef, streams, stream int64) bool {
-	r, ok := rangeNumbers(e.g, n)
-	return ok && e.moveRange(n, r, r.step, streams, stream)
+func (c *cutting) cutRange(n *tf.NodeDef, streams, stream int64) bool {
+	r, ok := boundsOfRange(c.g, n)
+	return ok && c.moveRange(n, r, r.step, streams, stream)
 }
 
-// unreachable is a count that no stream reaches in ten years, so the behaviour after it does not matter.
+// unreachableCount is a count that no stream reaches in ten years, so the behaviour after it does not matter.
 // enumerate() is a range up to the largest number.
-const unreachable = int64(1) << 48
+const unreachableCount = int64(1) << 48
 
 // counterFits reports whether TensorFlow's counter stays within int64 with this stride. TensorFlow adds the
 // stride once more after the last value. If the counter overflows there, the range never ends.
-func (r numbers) counterFits(stride, streams int64) bool {
+func (r rangeBounds) counterFits(stride, streams int64) bool {
 	count := analysis.RangeCount(r.start, r.stop, r.step)
-	if count/streams/(abs(stride)/abs(r.step)) >= unreachable {
+	if count/streams/(abs(stride)/abs(r.step)) >= unreachableCount {
 		return true
 	}
 	// The last value lies between start and stop, so an overflow on the way to it does no harm.
@@ -52,13 +52,13 @@ func sumFits(a, b int64) bool {
 
 // moveRange starts a range at the first value of the stream, stride·stream after the start, and multiplies
 // its step by the number of streams. It returns false if the arithmetic would overflow.
-func (e *cutting) moveRange(n *tf.NodeDef, r numbers, stride, streams, stream int64) bool {
+func (c *cutting) moveRange(n *tf.NodeDef, r rangeBounds, stride, streams, stream int64) bool {
 	if abs(stride) > math.MaxInt64/(2*streams) || !r.counterFits(stride, streams) || !sumFits(r.start, stride*stream) {
 		return false
 	}
 	prefix := CutPrefix + n.GetName()
-	e.SetInput(n.GetName(), "start", e.AddInt(prefix+"/start", r.start+stride*stream))
-	e.SetInput(n.GetName(), "step", e.AddInt(prefix+"/step", stride*streams))
+	c.SetInput(n.GetName(), "start", c.AddInt(prefix+"/start", r.start+stride*stream))
+	c.SetInput(n.GetName(), "step", c.AddInt(prefix+"/step", stride*streams))
 	return true
 }
 
@@ -75,9 +75,9 @@ func abs(v int64) int64 {
 // cutRangeBlocks selects every S-th block of a range without visiting the other blocks. In a light pipeline,
 // a full read of the range in every stream would cost more than everything else. The node of the range stays
 // the source.
-func (e *cutting) cutRangeBlocks(n *tf.NodeDef, block, streams, stream int64) (string, bool) {
-	r, ok := rangeNumbers(e.g, n)
-	types := e.g.OutputTypes(n)
+func (c *cutting) cutRangeBlocks(n *tf.NodeDef, block, streams, stream int64) (string, bool) {
+	r, ok := boundsOfRange(c.g, n)
+	types := c.g.OutputTypes(n)
 	if !ok || len(types) != 1 || (types[0] != tf.DataType_DT_INT64 && types[0] != tf.DataType_DT_INT32) {
 		return "", false
 	}
@@ -87,26 +87,26 @@ func (e *cutting) cutRangeBlocks(n *tf.NodeDef, block, streams, stream int64) (s
 		return "", false
 	}
 	if count < 1<<40 && shareRows(count, block, streams, stream) <= maxListedRows {
-		e.listRange(n, r, types[0], count, block, streams, stream)
+		c.listRange(n, r, types[0], count, block, streams, stream)
 		return n.GetName(), true
 	}
 	// The function that creates a block subtracts the block's first value from the end of the range.
 	if block > math.MaxInt64/4/abs(r.step) || !sumFits(r.stop, -r.start) || r.start == math.MinInt64 {
 		return "", false
 	}
-	if !e.moveRange(n, r, r.step*block, streams, stream) {
+	if !c.moveRange(n, r, r.step*block, streams, stream) {
 		return "", false
 	}
-	e.Edit(n.GetName()).Attr["output_types"] = nodedef.TypesAttr([]tf.DataType{tf.DataType_DT_INT64})
+	c.Edit(n.GetName()).Attr["output_types"] = nodedef.TypesAttr([]tf.DataType{tf.DataType_DT_INT64})
 	flat := &tf.NodeDef{Name: CutPrefix + n.GetName() + "/flatten", Op: "FlatMapDataset", Input: []string{n.GetName()},
 		Attr: nodedef.DatasetAttrs(types, []*tf.TensorShapeProto{nodedef.Shape()})}
-	flat.Attr["f"] = nodedef.FuncAttr(e.addBlockOfRange("pecan_block_"+n.GetName(), r, types[0], block))
+	flat.Attr["f"] = nodedef.FuncAttr(c.addBlockOfRange("pecan_block_"+n.GetName(), r, types[0], block))
 	flat.Attr["Targuments"] = nodedef.TypesAttr(nil)
-	return e.Add(flat), true
+	return c.Add(flat), true
 }
 
 // listRange replaces a range by a constant with the stream's values.
-func (e *cutting) listRange(n *tf.NodeDef, r numbers, dtype tf.DataType, count, block, streams, stream int64) {
+func (c *cutting) listRange(n *tf.NodeDef, r rangeBounds, dtype tf.DataType, count, block, streams, stream int64) {
 	var raw []byte
 	rows := int64(0)
 	for _, part := range shareRanges(count, block, streams, stream) {
@@ -119,15 +119,15 @@ func (e *cutting) listRange(n *tf.NodeDef, r numbers, dtype tf.DataType, count, 
 			rows++
 		}
 	}
-	list := e.Add(nodedef.Const(CutPrefix+n.GetName()+"/numbers", &tf.TensorProto{Dtype: dtype, TensorShape: nodedef.Shape(rows), TensorContent: raw}))
-	c := e.Edit(n.GetName())
-	c.Op, c.Input = "TensorSliceDataset", []string{list}
-	c.Attr = map[string]*tf.AttrValue{"Toutput_types": nodedef.TypesAttr([]tf.DataType{dtype}), "output_shapes": nodedef.ShapesAttr([]*tf.TensorShapeProto{nodedef.Shape()})}
+	list := c.Add(nodedef.Const(CutPrefix+n.GetName()+"/numbers", &tf.TensorProto{Dtype: dtype, TensorShape: nodedef.Shape(rows), TensorContent: raw}))
+	cut := c.Edit(n.GetName())
+	cut.Op, cut.Input = "TensorSliceDataset", []string{list}
+	cut.Attr = map[string]*tf.AttrValue{"Toutput_types": nodedef.TypesAttr([]tf.DataType{dtype}), "output_shapes": nodedef.ShapesAttr([]*tf.TensorShapeProto{nodedef.Shape()})}
 }
 
 // addBlockOfRange adds the function that returns the values of one block, given the block's first value. The
 // last block contains only the rest of the range.
-func (e *cutting) addBlockOfRange(name string, r numbers, dtype tf.DataType, block int64) string {
+func (c *cutting) addBlockOfRange(name string, r rangeBounds, dtype tf.DataType, block int64) string {
 	i64 := map[string]*tf.AttrValue{"T": nodedef.TypeAttr(tf.DataType_DT_INT64)}
 	shorter := "Minimum"
 	if r.step < 0 {
@@ -135,7 +135,7 @@ func (e *cutting) addBlockOfRange(name string, r numbers, dtype tf.DataType, blo
 	}
 	numbers := &tf.NodeDef{Name: "numbers", Op: "RangeDataset", Input: []string{"first", "end:z:0", "step:output:0"},
 		Attr: nodedef.DatasetAttrs([]tf.DataType{dtype}, []*tf.TensorShapeProto{nodedef.Shape()})}
-	e.AddFunction(name, &tf.FunctionDef{
+	c.AddFunction(name, &tf.FunctionDef{
 		Signature: &tf.OpDef{Name: name, IsStateful: true,
 			InputArg:  []*tf.OpDef_ArgDef{{Name: "first", Type: tf.DataType_DT_INT64}},
 			OutputArg: []*tf.OpDef_ArgDef{{Name: "elements", Type: tf.DataType_DT_VARIANT}}},

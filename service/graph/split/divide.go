@@ -25,13 +25,13 @@ const (
 )
 
 // divide puts the cut as far upstream of a step as the need allows. A cut directly after the step satisfies
-// every need. With keepFiles, divide does not cut by files.
-func (p *Planner) divide(s *graph.Step, n need, block int64, keepFiles bool) edgeSet {
-	down := func(n need, block int64) edgeSet { return p.divide(s.In[0], n, block, keepFiles) }
+// every need. With cutWithinFiles, divide does not cut by files.
+func (p *Planner) divide(s *graph.Step, n need, block int64, cutWithinFiles bool) edgeSet {
+	down := func(n need, block int64) edgeSet { return p.divide(s.In[0], n, block, cutWithinFiles) }
 	each := func(steps []*graph.Step) edgeSet {
 		var all edgeSet
 		for _, in := range steps {
-			d := p.divide(in, needElements, 1, keepFiles)
+			d := p.divide(in, needElements, 1, cutWithinFiles)
 			all.Edges = append(all.Edges, d.Edges...)
 			all.splitCount = max(all.splitCount, d.splitCount)
 		}
@@ -47,14 +47,14 @@ func (p *Planner) divide(s *graph.Step, n need, block int64, keepFiles bool) edg
 		return down(n, block)
 	case ops.PerElement:
 		if n <= needElements && !p.Facts(s).Endless {
-			return p.divideBelowFunction(s, block, keepFiles)
+			return p.divideUpstreamOfFunction(s, block, cutWithinFiles)
 		}
 	case ops.Shuffled:
 		if n <= needCounts {
 			return down(max(n, needElements), block)
 		}
 	case ops.Zipped:
-		return p.divideZip(s, block, keepFiles)
+		return p.divideZip(s, block, cutWithinFiles)
 	case ops.Concatenated:
 		if n <= needElements && !p.MayBeEndless(s.In[0]) {
 			return each(s.In)
@@ -81,7 +81,7 @@ func (p *Planner) divide(s *graph.Step, n need, block int64, keepFiles bool) edg
 		}
 	}
 	if s.Rule.Kind == ops.Rebatched {
-		if d, ok := p.divideRebatch(s, n, block, keepFiles); ok {
+		if d, ok := p.divideRebatch(s, n, block, cutWithinFiles); ok {
 			return d
 		}
 	}
@@ -90,7 +90,7 @@ func (p *Planner) divide(s *graph.Step, n need, block int64, keepFiles bool) edg
 
 // divideRebatch cuts upstream of a step that regroups the rows of batches, if these batches have one known
 // size. A block of rows that is a multiple of both sizes ends where batches of both kinds end.
-func (p *Planner) divideRebatch(s *graph.Step, n need, block int64, keepFiles bool) (edgeSet, bool) {
+func (p *Planner) divideRebatch(s *graph.Step, n need, block int64, cutWithinFiles bool) (edgeSet, bool) {
 	rows, ok := p.batchRows(s)
 	under := s.In[0]
 	for under.Rule.Kind == ops.PassThrough || (under.Rule.Kind == ops.OneToOne && p.Facts(under).Identity) {
@@ -107,20 +107,20 @@ func (p *Planner) divideRebatch(s *graph.Step, n need, block int64, keepFiles bo
 	if n == needPositions && common != rows*block {
 		return edgeSet{}, false
 	}
-	return p.divide(under.In[0], max(n, needCounts), common, keepFiles), true
+	return p.divide(under.In[0], max(n, needCounts), common, cutWithinFiles), true
 }
 
-// divideBelowFunction cuts upstream of a step whose function returns any number of elements for each input.
-func (p *Planner) divideBelowFunction(s *graph.Step, block int64, keepFiles bool) edgeSet {
+// divideUpstreamOfFunction cuts upstream of a step whose function returns any number of elements for each input.
+func (p *Planner) divideUpstreamOfFunction(s *graph.Step, block int64, cutWithinFiles bool) edgeSet {
 	reads := p.Facts(s).ReadsFiles
-	if reads && keepFiles {
+	if reads && cutWithinFiles {
 		return edgeSet{Edges: []Edge{{at: s, block: block}}, splitCount: p.splitCount(s, block)}
 	}
 	need := needElements
 	if s.Node.GetOp() == "UnbatchDataset" {
 		need = needRows
 	}
-	d := p.divide(s.In[0], need, 1, keepFiles)
+	d := p.divide(s.In[0], need, 1, cutWithinFiles)
 	for i := range d.Edges {
 		if reads && p.namesFiles(d.Edges[i].at) {
 			d.Edges[i].files = true
@@ -130,10 +130,10 @@ func (p *Planner) divideBelowFunction(s *graph.Step, block int64, keepFiles bool
 }
 
 // divideZip cuts every input at the same positions, each as far upstream as its own steps allow.
-func (p *Planner) divideZip(s *graph.Step, block int64, keepFiles bool) edgeSet {
+func (p *Planner) divideZip(s *graph.Step, block int64, cutWithinFiles bool) edgeSet {
 	all := edgeSet{splitCount: unlimitedSplits}
 	for _, in := range s.In {
-		d := p.divide(in, needPositions, block, keepFiles)
+		d := p.divide(in, needPositions, block, cutWithinFiles)
 		all.Edges = append(all.Edges, d.Edges...)
 		all.splitCount = min(all.splitCount, d.splitCount)
 	}
@@ -177,6 +177,6 @@ func (p *Planner) namesFiles(s *graph.Step) bool {
 }
 
 // exactDivision returns a division in which the streams produce the batches of a local run.
-func (p *Planner) exactDivision(root *graph.Step, keepFiles bool) Division {
-	return Division{edgeSet: p.divide(root, needElements, 1, keepFiles), Strategy: ExactBatches}.indexed()
+func (p *Planner) exactDivision(root *graph.Step, cutWithinFiles bool) Division {
+	return Division{edgeSet: p.divide(root, needElements, 1, cutWithinFiles), Strategy: ExactBatches}.indexed()
 }

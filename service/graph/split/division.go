@@ -33,12 +33,12 @@ type Division struct {
 	Cuts map[*graph.Step]int
 }
 
-func (w Division) indexed() Division {
-	w.Cuts = make(map[*graph.Step]int, len(w.Edges))
-	for i, e := range w.Edges {
-		w.Cuts[e.at] = i
+func (d Division) indexed() Division {
+	d.Cuts = make(map[*graph.Step]int, len(d.Edges))
+	for i, e := range d.Edges {
+		d.Cuts[e.at] = i
 	}
-	return w
+	return d
 }
 
 func allFiles(w Division) bool {

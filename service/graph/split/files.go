@@ -39,8 +39,8 @@ const (
 	cacheInFile
 )
 
-// cacheBelow returns cacheInFile if a tree stores elements in files, else cacheInMemory if it has a cache.
-func (p *Planner) cacheBelow(root *graph.Step) int {
+// cacheUpstream returns cacheInFile if a tree stores elements in files, else cacheInMemory if it has a cache.
+func (p *Planner) cacheUpstream(root *graph.Step) int {
 	found := cacheNone
 	root.Walk(func(s *graph.Step) {
 		switch {

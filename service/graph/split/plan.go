@@ -69,7 +69,7 @@ func MakePlan(g *graph.Graph, opts *pecanv1.JobOptions, env Env) (*pecanv1.Plan,
 	}
 	plan.Cardinality = p.Cardinality(root)
 	p.planAssert(plan, root)
-	switch p.cacheBelow(root) {
+	switch p.cacheUpstream(root) {
 	case cacheInMemory:
 		addReason(plan, "A cache in memory keeps each stream's share for one epoch. The next epoch fills it again.")
 	case cacheInFile:

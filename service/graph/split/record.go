@@ -65,9 +65,9 @@ func LastStream(plan *pecanv1.Plan) int {
 
 // FindDivision finds, among the divisions that the rules offer, the one that a plan recorded.
 func (p *Planner) FindDivision(root *graph.Step, plan *pecanv1.Plan) (Division, error) {
-	for _, keepFiles := range []bool{false, true} {
-		candidates := []Division{p.exactDivision(root, keepFiles)}
-		if w, ok := p.joinedDivision(root, keepFiles); ok {
+	for _, cutWithinFiles := range []bool{false, true} {
+		candidates := []Division{p.exactDivision(root, cutWithinFiles)}
+		if w, ok := p.joinedDivision(root, cutWithinFiles); ok {
 			candidates = append(candidates, w)
 		}
 		for _, w := range candidates {

@@ -70,7 +70,7 @@ func (p *Planner) outerRepeat(root *graph.Step) *graph.Step {
 				// The repeat produces one element over and over. An epoch per element would cost more than the element.
 				return nil
 			}
-			if kept := p.cacheBelow(s.In[0]); kept == cacheInFile || (kept == cacheInMemory && times > 0) {
+			if kept := p.cacheUpstream(s.In[0]); kept == cacheInFile || (kept == cacheInMemory && times > 0) {
 				// The cache serves the passes after the first, and two epochs at the same time would write one file.
 				return nil
 			}

@@ -37,7 +37,7 @@ type Directory struct {
 	// OrphanAfter is the age at which a file that no cache needs is removed.
 	OrphanAfter time.Duration
 	dir         *cache.Dir
-	// Runtime returns the context of the graphs above cached steps. They wait for the upstream graph, and
+	// Runtime returns the context of the graphs downstream of cached steps. They wait for the upstream graph, and
 	// another graph may wait for them. The context is made at its first use.
 	Runtime func() (*tf.Context, error)
 	running atomic.Bool
@@ -70,11 +70,11 @@ func Open(path string, bytes int64) (*Directory, error) {
 }
 
 // Close frees the context.
-func (c *Directory) Close() error {
-	if c == nil || !c.running.Load() {
+func (d *Directory) Close() error {
+	if d == nil || !d.running.Load() {
 		return nil
 	}
-	runtime, err := c.Runtime()
+	runtime, err := d.Runtime()
 	if err == nil {
 		runtime.Close()
 	}
@@ -82,44 +82,44 @@ func (c *Directory) Close() error {
 }
 
 // Metrics returns the counts since the worker started; nil without a directory.
-func (c *Directory) Metrics() *pecanv1.CacheMetrics {
-	if c == nil {
+func (d *Directory) Metrics() *pecanv1.CacheMetrics {
+	if d == nil {
 		return nil
 	}
 	return &pecanv1.CacheMetrics{
-		BytesWritten: c.written.Load(), BytesRead: c.read.Load(), WritesDropped: c.dropped.Load(), SegmentsInvalid: c.invalid.Load(),
+		BytesWritten: d.written.Load(), BytesRead: d.read.Load(), WritesDropped: d.dropped.Load(), SegmentsInvalid: d.invalid.Load(),
 	}
 }
 
 // begin records that a segment of that name is being written here.
-func (c *Directory) begin(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.own[name] = &ownSegment{acknowledged: make(chan struct{})}
+func (d *Directory) begin(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.own[name] = &ownSegment{acknowledged: make(chan struct{})}
 }
 
 // drop records that a segment is not completed, and why.
-func (c *Directory) drop(name string, why error) {
-	c.mu.Lock()
-	delete(c.own, name)
-	c.mu.Unlock()
+func (d *Directory) drop(name string, why error) {
+	d.mu.Lock()
+	delete(d.own, name)
+	d.mu.Unlock()
 	if why == nil {
 		return
 	}
-	c.dropped.Add(1)
-	level := c.Log.Debug
-	c.warned.Do(func() { level = c.Log.Warn })
+	d.dropped.Add(1)
+	level := d.Log.Debug
+	d.warned.Do(func() { level = d.Log.Warn })
 	level("a cache segment is not written; the epoch continues without it (logged once; pecanctl status counts)", "file", name, "error", why)
 }
 
 // report reports a durable segment to the dispatcher. The channel is closed when it has answered.
-func (c *Directory) report(segment *pecanv1.CacheSegment) <-chan struct{} {
-	c.mu.Lock()
-	own := c.own[segment.Name]
+func (d *Directory) report(segment *pecanv1.CacheSegment) <-chan struct{} {
+	d.mu.Lock()
+	own := d.own[segment.Name]
 	own.segment = segment
-	c.mu.Unlock()
-	c.written.Add(uint64(segment.Bytes))
-	c.Send(cacheWritten(segment))
+	d.mu.Unlock()
+	d.written.Add(uint64(segment.Bytes))
+	d.Send(cacheWritten(segment))
 	return own.acknowledged
 }
 
@@ -128,69 +128,69 @@ func cacheWritten(segment *pecanv1.CacheSegment) *pecanv1.WorkerMessage {
 }
 
 // Resend reports to a new session what the one before it may have missed.
-func (c *Directory) Resend() {
-	if c == nil {
+func (d *Directory) Resend() {
+	if d == nil {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, own := range c.own {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, own := range d.own {
 		if own.segment != nil {
-			c.Send(cacheWritten(own.segment))
+			d.Send(cacheWritten(own.segment))
 		}
 	}
 }
 
 // Acknowledge handles the dispatcher's answer to a report.
-func (c *Directory) Acknowledge(answer *pecanv1.CacheSegmentAck) {
-	if c == nil {
+func (d *Directory) Acknowledge(answer *pecanv1.CacheSegmentAck) {
+	if d == nil {
 		return
 	}
-	c.mu.Lock()
-	own := c.own[answer.GetName()]
+	d.mu.Lock()
+	own := d.own[answer.GetName()]
 	if own != nil && own.segment != nil {
-		delete(c.own, answer.GetName())
+		delete(d.own, answer.GetName())
 		close(own.acknowledged)
 	}
-	c.mu.Unlock()
+	d.mu.Unlock()
 	if own != nil && !answer.GetAccepted() {
-		c.Running.Go(func() { c.remove(answer.GetName()) })
+		d.Running.Go(func() { d.remove(answer.GetName()) })
 	}
 }
 
-func (c *Directory) remove(name string) {
-	if err := c.dir.Remove(name); err != nil {
-		c.Log.Warn("removing a file of the cache directory failed", "file", name, "error", err)
+func (d *Directory) remove(name string) {
+	if err := d.dir.Remove(name); err != nil {
+		d.Log.Warn("removing a file of the cache directory failed", "file", name, "error", err)
 	}
 }
 
 // invalidate reports that a segment cannot be used. A damaged segment is moved aside.
-func (c *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why error) {
-	c.invalid.Add(1)
-	c.Log.Warn("a cache segment cannot be used; its elements are computed", "file", segment.GetName(), "error", why)
+func (d *Directory) invalidate(segment *pecanv1.CacheSegment, damaged bool, why error) {
+	d.invalid.Add(1)
+	d.Log.Warn("a cache segment cannot be used; its elements are computed", "file", segment.GetName(), "error", why)
 	if damaged {
-		if err := c.dir.Quarantine(segment.GetName()); err != nil {
-			c.Log.Debug("moving a damaged segment aside failed", "file", segment.GetName(), "error", err)
+		if err := d.dir.Quarantine(segment.GetName()); err != nil {
+			d.Log.Debug("moving a damaged segment aside failed", "file", segment.GetName(), "error", err)
 		}
 	}
-	c.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentInvalid{CacheSegmentInvalid: &pecanv1.CacheSegmentInvalid{
+	d.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheSegmentInvalid{CacheSegmentInvalid: &pecanv1.CacheSegmentInvalid{
 		Segment: segment, Why: why.Error(),
 	}}})
 }
 
 // Collect asks the dispatcher periodically which files no cache needs.
-func (c *Directory) Collect(ctx context.Context) {
-	after := c.OrphanAfter
+func (d *Directory) Collect(ctx context.Context) {
+	after := d.OrphanAfter
 	for clock.Sleep(ctx, max(min(after/2, collectPeriod), 10*time.Millisecond)) {
-		names, err := c.dir.List()
+		names, err := d.dir.List()
 		if err != nil {
-			c.Log.Debug("listing the cache directory failed", "error", err)
+			d.Log.Debug("listing the cache directory failed", "error", err)
 			continue
 		}
-		old := c.orphansAmong(names, after)
+		old := d.orphansAmong(names, after)
 		for len(old) > 0 {
 			n := min(len(old), maxNames)
-			c.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheFiles{CacheFiles: &pecanv1.CacheFiles{Names: old[:n]}}})
+			d.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_CacheFiles{CacheFiles: &pecanv1.CacheFiles{Names: old[:n]}}})
 			old = old[n:]
 		}
 	}
@@ -198,39 +198,39 @@ func (c *Directory) Collect(ctx context.Context) {
 
 // orphansAmong returns the names that this worker has known for at least after and does not write itself. It
 // ignores the files' own times, because clocks jump.
-func (c *Directory) orphansAmong(names []string, after time.Duration) (old []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (d *Directory) orphansAmong(names []string, after time.Duration) (old []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	seen := make(map[string]time.Time, len(names))
 	for _, name := range names {
-		since, known := c.seen[name]
+		since, known := d.seen[name]
 		if !known {
 			since = time.Now()
 		}
 		seen[name] = since
-		if time.Since(since) >= after && c.own[cache.Final(name)] == nil {
+		if time.Since(since) >= after && d.own[cache.Final(name)] == nil {
 			old = append(old, name)
 		}
 	}
-	c.seen = seen
+	d.seen = seen
 	return old
 }
 
 // RemoveOrphans removes the files that the dispatcher names as unneeded.
-func (c *Directory) RemoveOrphans(names []string) {
-	if c == nil || !c.removing.CompareAndSwap(false, true) {
+func (d *Directory) RemoveOrphans(names []string) {
+	if d == nil || !d.removing.CompareAndSwap(false, true) {
 		// The dispatcher is asked about these files again.
 		return
 	}
 	// The dispatcher's next command must not wait for a file system.
-	c.Running.Go(func() {
-		defer c.removing.Store(false)
+	d.Running.Go(func() {
+		defer d.removing.Store(false)
 		for _, name := range names {
-			c.mu.Lock()
-			own := c.own[cache.Final(name)] != nil
-			c.mu.Unlock()
+			d.mu.Lock()
+			own := d.own[cache.Final(name)] != nil
+			d.mu.Unlock()
 			if !own && cache.ValidName(name) {
-				c.remove(name)
+				d.remove(name)
 			}
 		}
 	})

@@ -24,7 +24,7 @@ import (
 // mostSkipped bounds how many elements are skipped in one call.
 const mostSkipped = 4096
 
-// Source is the source of the graph above a cached step. It reads the stream's segment if there is one.
+// Source is the source of the graph downstream of a cached step. It reads the stream's segment if there is one.
 // Otherwise it runs the upstream graph and writes a segment, as far as it can. Whatever happens to files, it
 // yields the elements of the upstream graph, each once. TensorFlow calls Pull from threads of its own, one at a
 // time.
@@ -36,7 +36,7 @@ type Source struct {
 	Streams uint32
 	Lease   uint64
 	Worker  string
-	// Packed: small elements travel in packs, as the graph above expects.
+	// Packed: small elements travel in packs, as the downstream graph expects.
 	Packed bool
 	// Context ends with the run.
 	Context context.Context
@@ -68,143 +68,143 @@ type Source struct {
 }
 
 // Begin opens the segment to read, or begins to write one.
-func (k *Source) Begin(graphs *rewrite.StreamGraphs, iterate func() (it *tf.Iterator, stop func(), err error)) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.graphs, k.iterate = graphs, iterate
-	k.source = digest(k.graphs.FileNames)
-	if segment := k.Action.GetSegment(); segment != nil {
-		return k.beginReading(segment)
+func (s *Source) Begin(graphs *rewrite.StreamGraphs, iterate func() (it *tf.Iterator, stop func(), err error)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.graphs, s.iterate = graphs, iterate
+	s.source = digest(s.graphs.FileNames)
+	if segment := s.Action.GetSegment(); segment != nil {
+		return s.beginReading(segment)
 	}
-	if err := k.open(); err != nil {
+	if err := s.open(); err != nil {
 		return err
 	}
-	k.name = cache.Name(k.Action.GetKey(), k.ID.GetStream(), k.Lease, k.Directory.runs.Add(1), k.Worker)
-	k.Directory.begin(k.name)
-	writer, err := k.Directory.dir.Create(k.name, k.segmentID(), k.Directory.Compress)
+	s.name = cache.Name(s.Action.GetKey(), s.ID.GetStream(), s.Lease, s.Directory.runs.Add(1), s.Worker)
+	s.Directory.begin(s.name)
+	writer, err := s.Directory.dir.Create(s.name, s.segmentID(), s.Directory.Compress)
 	if err != nil {
-		k.Directory.drop(k.name, err)
+		s.Directory.drop(s.name, err)
 		return nil
 	}
-	k.writer = writer
+	s.writer = writer
 	return nil
 }
 
-// Runtime returns the context that runs the graph above.
-func (k *Source) Runtime() (*tf.Context, error) {
-	k.Directory.running.Store(true)
-	return k.Directory.Runtime()
+// Runtime returns the context that runs the downstream graph.
+func (s *Source) Runtime() (*tf.Context, error) {
+	s.Directory.running.Store(true)
+	return s.Directory.Runtime()
 }
 
-func (k *Source) segmentID() cache.ID {
+func (s *Source) segmentID() cache.ID {
 	return cache.ID{
-		Key: k.Action.GetKey(), Stream: k.ID.GetStream(), Streams: k.Streams, Source: k.source,
+		Key: s.Action.GetKey(), Stream: s.ID.GetStream(), Streams: s.Streams, Source: s.source,
 	}
 }
 
-func (k *Source) beginReading(segment *pecanv1.CacheSegment) (err error) {
-	if segment.GetSource() != k.source {
-		k.Directory.invalidate(segment, false, errors.New("the source files or TensorFlow have changed since it was written"))
-		return k.open()
+func (s *Source) beginReading(segment *pecanv1.CacheSegment) (err error) {
+	if segment.GetSource() != s.source {
+		s.Directory.invalidate(segment, false, errors.New("the source files or TensorFlow have changed since it was written"))
+		return s.open()
 	}
-	k.reader, err = k.Directory.dir.Open(cache.Segment{
-		Name: segment.GetName(), Bytes: segment.GetBytes(), Checksum: segment.GetChecksum(), Elements: segment.GetElements(), ID: k.segmentID(),
+	s.reader, err = s.Directory.dir.Open(cache.Segment{
+		Name: segment.GetName(), Bytes: segment.GetBytes(), Checksum: segment.GetChecksum(), Elements: segment.GetElements(), ID: s.segmentID(),
 	})
 	if err != nil {
-		k.Directory.invalidate(segment, true, err)
-		return k.open()
+		s.Directory.invalidate(segment, true, err)
+		return s.open()
 	}
 	return nil
 }
 
 // open makes the iterator of the upstream graph.
-func (k *Source) open() error {
-	if k.closed {
+func (s *Source) open() error {
+	if s.closed {
 		return tf.ErrCancelled
 	}
-	it, stop, err := k.iterate()
+	it, stop, err := s.iterate()
 	if err != nil {
 		return err
 	}
-	k.upstream, k.stop = &upstream{it: it, packed: k.Packed}, stop
+	s.upstream, s.stop = &upstream{it: it, packed: s.Packed}, stop
 	return nil
 }
 
 // Pull implements tf.Source.
-func (k *Source) Pull() ([]*tf.Tensor, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (s *Source) Pull() ([]*tf.Tensor, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
-	case k.closed:
+	case s.closed:
 		return nil, tf.ErrCancelled
-	case k.over:
+	case s.over:
 		return nil, io.EOF
 	}
-	if k.reader != nil {
-		tensors, err := k.read()
+	if s.reader != nil {
+		tensors, err := s.read()
 		if err == nil || errors.Is(err, io.EOF) {
 			return tensors, err
 		}
-		k.Directory.invalidate(k.Action.GetSegment(), true, err)
-		_ = k.reader.Close()
-		k.reader = nil
+		s.Directory.invalidate(s.Action.GetSegment(), true, err)
+		_ = s.reader.Close()
+		s.reader = nil
 	}
-	if k.upstream == nil {
-		if err := k.compute(); err != nil {
+	if s.upstream == nil {
+		if err := s.compute(); err != nil {
 			return nil, err
 		}
 	}
-	got, err := k.upstream.next()
+	got, err := s.upstream.next()
 	switch failed := (*tf.Error)(nil); {
 	case errors.Is(err, io.EOF):
-		k.over = true
-		k.commit()
+		s.over = true
+		s.commit()
 		return nil, err
 	case errors.As(err, &failed):
 		// Failures may depend on more than the files, and a segment cannot say which of its elements would fail.
-		k.drop(fmt.Errorf("an element failed: %s", failed.Message))
+		s.drop(fmt.Errorf("an element failed: %s", failed.Message))
 		return nil, err
 	case err != nil:
 		return nil, err
 	}
-	if k.writer != nil {
-		if err := k.writer.Append(&got.chunk); err != nil {
-			k.drop(err)
+	if s.writer != nil {
+		if err := s.writer.Append(&got.chunk); err != nil {
+			s.drop(err)
 		}
 	}
-	k.delivered += uint64(got.chunk.Count)
+	s.delivered += uint64(got.chunk.Count)
 	return got.tensors, nil
 }
 
 // read returns the next elements of the segment.
-func (k *Source) read() ([]*tf.Tensor, error) {
-	chunk, err := k.reader.Next()
+func (s *Source) read() ([]*tf.Tensor, error) {
+	chunk, err := s.reader.Next()
 	if err != nil {
-		k.over = errors.Is(err, io.EOF)
+		s.over = errors.Is(err, io.EOF)
 		return nil, err
 	}
-	tensors, err := tensorsOf(&chunk, &k.table)
+	tensors, err := tensorsOf(&chunk, &s.table)
 	if err != nil {
 		return nil, err
 	}
-	k.delivered += uint64(chunk.Count)
-	k.Directory.read.Add(uint64(chunk.Size()))
+	s.delivered += uint64(chunk.Count)
+	s.Directory.read.Add(uint64(chunk.Size()))
 	return tensors, nil
 }
 
 // compute continues with the upstream graph after the segment has broken off. If that fails, the next Pull tries
 // again from the same position: any other position would repeat elements.
-func (k *Source) compute() (err error) {
-	if err := k.open(); err != nil {
+func (s *Source) compute() (err error) {
+	if err := s.open(); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			k.shut()
+			s.shut()
 		}
 	}()
-	for left := k.delivered; left > 0; {
-		n, err := k.upstream.it.Skip(int64(min(left, mostSkipped)))
+	for left := s.delivered; left > 0; {
+		n, err := s.upstream.it.Skip(int64(min(left, mostSkipped)))
 		left -= uint64(n)
 		if err != nil {
 			if errors.Is(err, io.EOF) {
@@ -217,92 +217,92 @@ func (k *Source) compute() (err error) {
 }
 
 // shut frees the iterator of the upstream graph.
-func (k *Source) shut() {
-	if k.upstream != nil {
-		k.upstream.close()
-		k.stop()
-		k.upstream = nil
+func (s *Source) shut() {
+	if s.upstream != nil {
+		s.upstream.close()
+		s.stop()
+		s.upstream = nil
 	}
 }
 
 // commit makes the segment durable and ready to report. The files must still be those that the elements came
 // from.
-func (k *Source) commit() {
-	if k.writer == nil {
+func (s *Source) commit() {
+	if s.writer == nil {
 		return
 	}
-	writer := k.writer
-	if digest(k.graphs.FileNames) != k.source || k.tablesChanged() {
-		k.drop(errors.New("the source files changed while they were read"))
+	writer := s.writer
+	if digest(s.graphs.FileNames) != s.source || s.tablesChanged() {
+		s.drop(errors.New("the source files changed while they were read"))
 		return
 	}
-	k.writer = nil
-	s, err := writer.Commit()
+	s.writer = nil
+	segment, err := writer.Commit()
 	if err != nil {
-		k.Directory.drop(k.name, err)
+		s.Directory.drop(s.name, err)
 		return
 	}
-	k.written.Store(&pecanv1.CacheSegment{
-		Key: s.Key, Stream: s.Stream, Streams: s.Streams, Name: s.Name, Bytes: s.Bytes, Checksum: s.Checksum, Elements: s.Elements, Source: s.Source,
+	s.written.Store(&pecanv1.CacheSegment{
+		Key: segment.Key, Stream: segment.Stream, Streams: segment.Streams, Name: segment.Name, Bytes: segment.Bytes, Checksum: segment.Checksum, Elements: segment.Elements, Source: segment.Source,
 	})
 }
 
 // tablesChanged reports whether a file has changed since the graphs' tables were named, which was before the
 // digest was computed.
-func (k *Source) tablesChanged() bool {
-	return !maps.Equal(dataset.FileStates(slices.Collect(maps.Keys(k.graphs.Files))), k.graphs.Files)
+func (s *Source) tablesChanged() bool {
+	return !maps.Equal(dataset.FileStates(slices.Collect(maps.Keys(s.graphs.Files))), s.graphs.Files)
 }
 
 // Report reports a finished segment to the dispatcher. It does not wait for a Pull in progress.
-func (k *Source) Report() {
-	if segment := k.written.Swap(nil); segment != nil {
-		named := k.Directory.report(segment)
-		k.mu.Lock()
-		k.acknowledged = named
-		k.mu.Unlock()
+func (s *Source) Report() {
+	if segment := s.written.Swap(nil); segment != nil {
+		acknowledged := s.Directory.report(segment)
+		s.mu.Lock()
+		s.acknowledged = acknowledged
+		s.mu.Unlock()
 	}
 }
 
 // drop abandons the writing; the elements continue.
-func (k *Source) drop(why error) {
-	if k.writer == nil {
+func (s *Source) drop(why error) {
+	if s.writer == nil {
 		return
 	}
-	if err := k.writer.Abort(); err != nil {
-		k.Log.Debug("removing an incomplete segment failed", "file", k.name, "error", err)
+	if err := s.writer.Abort(); err != nil {
+		s.Log.Debug("removing an incomplete segment failed", "file", s.name, "error", err)
 	}
-	k.writer = nil
-	k.Directory.drop(k.name, why)
+	s.writer = nil
+	s.Directory.drop(s.name, why)
 }
 
 // AwaitAck waits at the end of the stream, for a bounded time, until the dispatcher has acknowledged the
 // segment. The next epoch then finds the cache.
-func (k *Source) AwaitAck() {
-	k.Report()
-	k.mu.Lock()
-	named := k.acknowledged
-	k.mu.Unlock()
-	if named == nil {
+func (s *Source) AwaitAck() {
+	s.Report()
+	s.mu.Lock()
+	acknowledged := s.acknowledged
+	s.mu.Unlock()
+	if acknowledged == nil {
 		return
 	}
 	timeout := time.NewTimer(ackWait)
 	defer timeout.Stop()
 	select {
-	case <-named:
+	case <-acknowledged:
 	case <-timeout.C:
-	case <-k.Context.Done():
+	case <-s.Context.Done():
 	}
 }
 
 // Close frees what is open. A segment that is not complete is discarded.
-func (k *Source) Close() {
-	k.Report()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.closed = true
-	k.drop(nil)
-	if k.reader != nil {
-		_ = k.reader.Close()
+func (s *Source) Close() {
+	s.Report()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.drop(nil)
+	if s.reader != nil {
+		_ = s.reader.Close()
 	}
-	k.shut()
+	s.shut()
 }

@@ -40,7 +40,7 @@ func TestAFailedRecomputationIsRetriedAfterTheDeliveredElements(t *testing.T) {
 		t.Cleanup(s.Close)
 		return s
 	}
-	below := func() (*tf.Iterator, func(), error) {
+	upstream := func() (*tf.Iterator, func(), error) {
 		types, err := dataset.OutputTypes(graphs.UpstreamOfCache)
 		if err != nil {
 			return nil, nil, err
@@ -52,7 +52,7 @@ func TestAFailedRecomputationIsRetriedAfterTheDeliveredElements(t *testing.T) {
 		return it, it.Close, nil
 	}
 	writing := again(0)
-	if err := writing.Begin(graphs, below); err != nil {
+	if err := writing.Begin(graphs, upstream); err != nil {
 		t.Fatal(err)
 	}
 	const given = 10
@@ -69,7 +69,7 @@ func TestAFailedRecomputationIsRetriedAfterTheDeliveredElements(t *testing.T) {
 		if failing {
 			return nil, nil, broken
 		}
-		return below()
+		return upstream()
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ const (
 	packLinger = 500 * time.Microsecond
 )
 
-// upstream yields the elements of the graph below a cached step: one by one, or many in a pack.
+// upstream yields the elements of the graph upstream of a cached step: one by one, or many in a pack.
 type upstream struct {
 	it     *tf.Iterator
 	packed bool
@@ -35,29 +35,29 @@ type pulled struct {
 	chunk   cache.Chunk
 }
 
-func (l *upstream) next() (*pulled, error) {
+func (u *upstream) next() (*pulled, error) {
 	switch {
-	case l.misfit != nil:
-		element := l.misfit
-		l.misfit = nil
+	case u.misfit != nil:
+		element := u.misfit
+		u.misfit = nil
 		return asPack(element)
-	case l.failed != nil:
-		err := l.failed
-		l.failed = nil
+	case u.failed != nil:
+		err := u.failed
+		u.failed = nil
 		return nil, err
-	case l.block != nil:
-		return l.fill()
+	case u.block != nil:
+		return u.fill()
 	}
-	element, err := l.it.Next()
+	element, err := u.it.Next()
 	if err != nil {
 		return nil, err
 	}
-	if !l.packed {
+	if !u.packed {
 		return asElement(element), nil
 	}
 	rows := min(packRows, packBytes/int(max(sizeOf(element), 1)))
 	if block, err := tf.NewBlock(element, max(rows, 1)); err == nil {
-		l.block = block
+		u.block = block
 	}
 	return asPack(element)
 }
@@ -70,30 +70,30 @@ func sizeOf(element []*tf.Tensor) (sum int64) {
 }
 
 // fill fetches a pack. If the element after it has another shape or failed, it is kept for the next call.
-func (l *upstream) fill() (*pulled, error) {
-	rows, odd, err := l.it.FillBlock(l.block, tf.Pace{MaxRows: packRows, Linger: packLinger, Hurry: packLinger})
+func (u *upstream) fill() (*pulled, error) {
+	rows, odd, err := u.it.FillBlock(u.block, tf.Pace{MaxRows: packRows, Linger: packLinger, Hurry: packLinger})
 	if rows == 0 {
 		if odd != nil {
-			l.failed = err
+			u.failed = err
 			return asPack(odd)
 		}
 		return nil, err
 	}
-	l.misfit, l.failed = odd, err
-	columns := make([]column, len(l.block.Columns))
+	u.misfit, u.failed = odd, err
+	columns := make([]column, len(u.block.Columns))
 	for i := range columns {
-		c := &l.block.Columns[i]
-		columns[i] = column{c.DType, c.Dims, l.block.Rows(i, 0, rows)}
+		c := &u.block.Columns[i]
+		columns[i] = column{c.DType, c.Dims, u.block.Rows(i, 0, rows)}
 	}
 	return asRows(rows, columns)
 }
 
-func (l *upstream) close() {
-	if l.misfit != nil {
-		tf.ReleaseAll(l.misfit)
+func (u *upstream) close() {
+	if u.misfit != nil {
+		tf.ReleaseAll(u.misfit)
 	}
-	if l.block != nil {
-		l.block.Free()
+	if u.block != nil {
+		u.block.Free()
 	}
 }
 

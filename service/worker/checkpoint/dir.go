@@ -55,7 +55,7 @@ func Open(dir string) (*Dir, error) {
 }
 
 // Close closes the directory.
-func (c *Dir) Close() error { return c.root.Close() }
+func (d *Dir) Close() error { return d.root.Close() }
 
 // StreamDir is the directory of a stream. Users choose the names of jobs, so they are hashed.
 func StreamDir(cluster string, id *pecanv1.StreamId) string {
@@ -72,8 +72,8 @@ type File struct {
 var savedName = regexp.MustCompile(`^(\d{1,20})-(\d{1,20})\.checkpoint$`)
 
 // List returns a stream's checkpoints, the newest first.
-func (c *Dir) List(place string) ([]File, error) {
-	entries, err := fs.ReadDir(c.root.FS(), place)
+func (d *Dir) List(place string) ([]File, error) {
+	entries, err := fs.ReadDir(d.root.FS(), place)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -94,7 +94,7 @@ func (c *Dir) List(place string) ([]File, error) {
 }
 
 // Write writes a checkpoint atomically: after a crash of the process or the host it exists whole or not at all.
-func (c *Dir) Write(place string, manifest *pecanv1.Checkpoint, state []byte) (err error) {
+func (d *Dir) Write(place string, manifest *pecanv1.Checkpoint, state []byte) (err error) {
 	if len(state) > maxState {
 		return fmt.Errorf("the state has %d bytes, more than %d", len(state), maxState)
 	}
@@ -106,17 +106,17 @@ func (c *Dir) Write(place string, manifest *pecanv1.Checkpoint, state []byte) (e
 	head := binary.LittleEndian.AppendUint32([]byte(checkpointMagic), uint32(len(raw)))
 	head = append(head, raw...)
 	head = binary.LittleEndian.AppendUint32(head, crc32.Checksum(head, frame.Castagnoli))
-	if err := c.root.MkdirAll(place, 0o700); err != nil {
+	if err := d.root.MkdirAll(place, 0o700); err != nil {
 		return err
 	}
 	name := path.Join(place, fmt.Sprintf("%d-%d%s", manifest.GetIndex(), manifest.GetLease(), checkpointSuffix))
-	return safedir.Write(c.root, name, path.Join(place, rand.Text()+temporarySuffix), head, state)
+	return safedir.Write(d.root, name, path.Join(place, rand.Text()+temporarySuffix), head, state)
 }
 
 // Prune removes checkpoints that no run at any of the indices would use, and returns the others. The newest ones
 // at or below each index stay. Those above all indices are needed later.
-func (c *Dir) Prune(place string, indices ...uint64) (left []File, err error) {
-	all, err := c.List(place)
+func (d *Dir) Prune(place string, indices ...uint64) (left []File, err error) {
+	all, err := d.List(place)
 	// kept counts, for each index, the checkpoints that serve it.
 	kept := make([]int, len(indices))
 	for _, each := range all {
@@ -130,16 +130,16 @@ func (c *Dir) Prune(place string, indices ...uint64) (left []File, err error) {
 		if useful {
 			left = append(left, each)
 		} else {
-			err = errors.Join(err, safedir.Remove(c.root, each.Name))
+			err = errors.Join(err, safedir.Remove(d.root, each.Name))
 		}
 	}
 	return left, err
 }
 
 // Remove removes the checkpoints of a stream that is over, and the job's directory with its last stream.
-func (c *Dir) Remove(place string) error {
-	err := c.root.RemoveAll(place)
-	if other := c.root.Remove(path.Dir(place)); other != nil && !errors.Is(other, syscall.ENOTEMPTY) && !errors.Is(other, fs.ErrNotExist) {
+func (d *Dir) Remove(place string) error {
+	err := d.root.RemoveAll(place)
+	if other := d.root.Remove(path.Dir(place)); other != nil && !errors.Is(other, syscall.ENOTEMPTY) && !errors.Is(other, fs.ErrNotExist) {
 		err = errors.Join(err, other)
 	}
 	return err
@@ -151,17 +151,17 @@ const Abandoned = 7 * 24 * time.Hour
 var jobPlace = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 // Expire removes checkpoints that were last touched before a time.
-func (c *Dir) Expire(before time.Time) error {
-	jobs, err := fs.ReadDir(c.root.FS(), ".")
+func (d *Dir) Expire(before time.Time) error {
+	jobs, err := fs.ReadDir(d.root.FS(), ".")
 	for _, job := range jobs {
 		if !jobPlace.MatchString(job.Name()) || !job.IsDir() {
 			continue
 		}
-		streams, listed := fs.ReadDir(c.root.FS(), job.Name())
+		streams, listed := fs.ReadDir(d.root.FS(), job.Name())
 		err = errors.Join(err, listed)
 		for _, stream := range streams {
 			if info, gone := stream.Info(); gone == nil && info.ModTime().Before(before) {
-				err = errors.Join(err, c.Remove(path.Join(job.Name(), stream.Name())))
+				err = errors.Join(err, d.Remove(path.Join(job.Name(), stream.Name())))
 			}
 		}
 	}
@@ -172,8 +172,8 @@ func (c *Dir) Expire(before time.Time) error {
 var ErrForeign = errors.New("it is a checkpoint of another stream, job or dataset")
 
 // Read returns a checkpoint's manifest and state if it is whole and its origin equals want's.
-func (c *Dir) Read(name string, want *pecanv1.Checkpoint) (*pecanv1.Checkpoint, []byte, error) {
-	file, bytes, err := safedir.OpenFile(c.root, name)
+func (d *Dir) Read(name string, want *pecanv1.Checkpoint) (*pecanv1.Checkpoint, []byte, error) {
+	file, bytes, err := safedir.OpenFile(d.root, name)
 	if err != nil {
 		return nil, nil, err
 	}

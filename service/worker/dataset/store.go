@@ -61,8 +61,8 @@ func NewStore(fetch func(context.Context, string) ([]byte, error)) *Store {
 }
 
 // Instantiate makes the graphs of one stream.
-func (g *Store) Instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
-	parsed, err := g.inOrder(ctx, fingerprint, plan.GetOrder())
+func (s *Store) Instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
+	parsed, err := s.inOrder(ctx, fingerprint, plan.GetOrder())
 	if err != nil {
 		return nil, err
 	}
@@ -71,8 +71,8 @@ func (g *Store) Instantiate(ctx context.Context, fingerprint string, plan *pecan
 }
 
 // Files returns the files that a stream reads, in order; nil if they are not known.
-func (g *Store) Files(ctx context.Context, fingerprint string, plan *pecanv1.Plan, stream uint32) []string {
-	parsed, err := g.inOrder(ctx, fingerprint, plan.GetOrder())
+func (s *Store) Files(ctx context.Context, fingerprint string, plan *pecanv1.Plan, stream uint32) []string {
+	parsed, err := s.inOrder(ctx, fingerprint, plan.GetOrder())
 	if err != nil {
 		return nil
 	}
@@ -80,13 +80,13 @@ func (g *Store) Files(ctx context.Context, fingerprint string, plan *pecanv1.Pla
 }
 
 // Get returns a dataset as it was registered.
-func (g *Store) Get(ctx context.Context, fingerprint string) (*graph.Graph, error) {
-	return g.inOrder(ctx, fingerprint, nil)
+func (s *Store) Get(ctx context.Context, fingerprint string) (*graph.Graph, error) {
+	return s.inOrder(ctx, fingerprint, nil)
 }
 
 // inOrder returns a dataset with its steps in an order; an empty order is the registered one.
-func (g *Store) inOrder(ctx context.Context, fingerprint string, order []string) (*graph.Graph, error) {
-	known, err := g.find(ctx, fingerprint)
+func (s *Store) inOrder(ctx context.Context, fingerprint string, order []string) (*graph.Graph, error) {
+	known, err := s.find(ctx, fingerprint)
 	if err != nil {
 		return nil, err
 	}
@@ -114,11 +114,11 @@ func (k *knownGraph) inOrder(order []string) (*graph.Graph, error) {
 	return ordered, nil
 }
 
-func (g *Store) find(ctx context.Context, fingerprint string) (*knownGraph, error) {
+func (s *Store) find(ctx context.Context, fingerprint string) (*knownGraph, error) {
 	for {
-		known, mine := g.slot(fingerprint)
+		known, mine := s.slot(fingerprint)
 		if mine {
-			g.load(ctx, known)
+			s.load(ctx, known)
 		}
 		select {
 		case <-known.loaded:
@@ -133,24 +133,24 @@ func (g *Store) find(ctx context.Context, fingerprint string) (*knownGraph, erro
 }
 
 // slot finds the dataset, or adds an entry that the caller has to load.
-func (g *Store) slot(fingerprint string) (known *knownGraph, mine bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for i, known := range g.known {
+func (s *Store) slot(fingerprint string) (known *knownGraph, mine bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, known := range s.known {
 		if known.fingerprint == fingerprint {
-			copy(g.known[1:i+1], g.known[:i])
-			g.known[0] = known
+			copy(s.known[1:i+1], s.known[:i])
+			s.known[0] = known
 			return known, false
 		}
 	}
 	known = &knownGraph{fingerprint: fingerprint, loaded: make(chan struct{})}
-	g.known = append([]*knownGraph{known}, g.known[:min(len(g.known), maxGraphs-1)]...)
+	s.known = append([]*knownGraph{known}, s.known[:min(len(s.known), maxGraphs-1)]...)
 	return known, true
 }
 
-func (g *Store) load(ctx context.Context, known *knownGraph) {
+func (s *Store) load(ctx context.Context, known *knownGraph) {
 	defer close(known.loaded)
-	data, err := g.fetch(ctx, known.fingerprint)
+	data, err := s.fetch(ctx, known.fingerprint)
 	if err == nil {
 		known.parsed, err = graph.Parse(data, graph.PeerLimits())
 	}
@@ -159,11 +159,11 @@ func (g *Store) load(ctx context.Context, known *knownGraph) {
 	}
 	known.err = err
 	// A failure is not kept.
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for i := range g.known {
-		if g.known[i] == known {
-			g.known = append(g.known[:i], g.known[i+1:]...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.known {
+		if s.known[i] == known {
+			s.known = append(s.known[:i], s.known[i+1:]...)
 			return
 		}
 	}

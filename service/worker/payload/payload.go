@@ -33,18 +33,18 @@ type Builder struct {
 }
 
 // Align adds zeros up to the next multiple of frame.Align.
-func (p *Builder) Align() {
-	if gap := frame.AlignUp(p.at) - p.at; gap > 0 {
-		p.Segments = append(p.Segments, zeros[:gap])
-		p.at += gap
+func (b *Builder) Align() {
+	if gap := frame.AlignUp(b.at) - b.at; gap > 0 {
+		b.Segments = append(b.Segments, zeros[:gap])
+		b.at += gap
 	}
 }
 
 // Add adds a piece without copying it.
-func (p *Builder) Add(piece []byte) {
+func (b *Builder) Add(piece []byte) {
 	if len(piece) > 0 {
-		p.Segments = append(p.Segments, piece)
-		p.at += uint64(len(piece))
+		b.Segments = append(b.Segments, piece)
+		b.at += uint64(len(piece))
 	}
 }
 

@@ -40,17 +40,17 @@ func (m *matcher) find(s *step, id int64) match {
 	var best match
 	if kindOf(s.op) == kindOf(node.GetName()) {
 		best = match{count: 1, same: true}
-		for i, below := range s.inputs {
+		for i, input := range s.inputs {
 			if i < len(node.GetInputs()) {
-				next := pair{below, node.GetInputs()[i]}
+				next := pair{input, node.GetInputs()[i]}
 				best.count += m.find(next.s, next.id).count
 				best.next = append(best.next, next)
 			}
 		}
 	}
-	for _, below := range s.inputs {
-		if c := m.find(below, id).count; c > best.count {
-			best = match{count: c, next: []pair{{below, id}}}
+	for _, input := range s.inputs {
+		if c := m.find(input, id).count; c > best.count {
+			best = match{count: c, next: []pair{{input, id}}}
 		}
 	}
 	for _, input := range node.GetInputs() {

@@ -59,7 +59,7 @@ func eachMeter(summary []byte, visit func(name string, counted Counts)) error {
 
 // readHistogram reads the number of values in a histogram and their sum. Both are whole numbers and exact up to
 // 2^53.
-func (t *Counts) readHistogram(message []byte) error {
+func (c *Counts) readHistogram(message []byte) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
@@ -73,9 +73,9 @@ func (t *Counts) readHistogram(message []byte) error {
 			bits, _ := protowire.ConsumeFixed64(message)
 			switch value := uint64(max(0, math.Float64frombits(bits))); number {
 			case histogramElements:
-				t.Elements = value
+				c.Elements = value
 			case histogramBytes:
-				t.Out = value
+				c.Out = value
 			}
 		}
 		message = message[n:]

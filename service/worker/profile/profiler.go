@@ -30,7 +30,7 @@ type step struct {
 // which also has the times.
 //
 // The model is a tree with almost the shape of the graph. Options leave no node, TensorFlow adds nodes, and it
-// runs some steps in parallel by itself. The iterators that a flat_map or interleave opens are below its node,
+// runs some steps in parallel by itself. The iterators that a flat_map or interleave opens are upstream of its node,
 // and their time counts as its own.
 type Profiler struct {
 	root *step
@@ -68,11 +68,11 @@ type Counts struct {
 }
 
 // Add adds more to t.
-func (t *Counts) Add(more Counts) {
-	t.ns += more.ns
-	t.Elements += more.Elements
-	t.consumed += more.consumed
-	t.Out += more.Out
+func (c *Counts) Add(more Counts) {
+	c.ns += more.ns
+	c.Elements += more.Elements
+	c.consumed += more.consumed
+	c.Out += more.Out
 }
 
 // reading is what a model node did for a step.
@@ -122,8 +122,8 @@ func (p *Profiler) treeOf(nodes map[string]dataset.Node, name string, made map[s
 	}
 	made[name] = s
 	for _, input := range n.Inputs {
-		if below := p.treeOf(nodes, dataset.NodeOf(input), made); below != nil {
-			s.inputs = append(s.inputs, below)
+		if upstream := p.treeOf(nodes, dataset.NodeOf(input), made); upstream != nil {
+			s.inputs = append(s.inputs, upstream)
 		}
 	}
 	p.steps = append(p.steps, s)
@@ -194,7 +194,7 @@ func bufferedBytes(model *tensorflow.ModelProto) int64 {
 	return sum
 }
 
-// assignReadings reads every model node below an assigned one, up to the next assigned one, for that step.
+// assignReadings reads every model node upstream of an assigned one, up to the next assigned one, for that step.
 func (p *Profiler) assignReadings(model *tensorflow.ModelProto, assigned map[int64]*step) {
 	now := map[int64]reading{}
 	var walk func(id int64, owner *step)

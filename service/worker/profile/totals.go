@@ -49,32 +49,32 @@ type Run interface {
 func NewTotals() *Totals { return &Totals{jobs: map[string]*counters{}} }
 
 // Add counts a run from now on.
-func (l *Totals) Add(r Run) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	a := l.jobs[r.Job()]
+func (t *Totals) Add(r Run) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := t.jobs[r.Job()]
 	if a == nil {
-		l.generations++
-		a = &counters{generation: l.generations, done: &pecanv1.JobMetrics{Recovery: new(pecanv1.Recovery)}, live: map[Run]bool{}}
-		l.jobs[r.Job()] = a
+		t.generations++
+		a = &counters{generation: t.generations, done: &pecanv1.JobMetrics{Recovery: new(pecanv1.Recovery)}, live: map[Run]bool{}}
+		t.jobs[r.Job()] = a
 	}
 	a.live[r], a.used = true, time.Now()
 }
 
 // Changed records that a run's metrics have changed.
-func (l *Totals) Changed(r Run) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if a := l.jobs[r.Job()]; a != nil && a.live[r] {
+func (t *Totals) Changed(r Run) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if a := t.jobs[r.Job()]; a != nil && a.live[r] {
 		a.reported = false
 	}
 }
 
 // Remove adds the last metrics of a run to the totals.
-func (l *Totals) Remove(r Run) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if a := l.jobs[r.Job()]; a != nil && a.live[r] {
+func (t *Totals) Remove(r Run) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if a := t.jobs[r.Job()]; a != nil && a.live[r] {
 		addRuns(a.done, r)
 		delete(a.live, r)
 		a.reported, a.used = false, time.Now()
@@ -125,10 +125,10 @@ func (b byNode) list() (nodes []*pecanv1.NodeMetrics) {
 }
 
 // Unreported returns the totals of a job that the dispatcher does not have yet; nil if it has them.
-func (l *Totals) Unreported(job string) *pecanv1.JobMetrics {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	a := l.jobs[job]
+func (t *Totals) Unreported(job string) *pecanv1.JobMetrics {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := t.jobs[job]
 	if a == nil || a.reported {
 		return nil
 	}
@@ -145,20 +145,20 @@ func (l *Totals) Unreported(job string) *pecanv1.JobMetrics {
 
 // Jobs returns the jobs with counters. Counters that were unused for long are dropped; a job that returns gets a
 // new generation.
-func (l *Totals) Jobs() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	maps.DeleteFunc(l.jobs, func(_ string, a *counters) bool {
+func (t *Totals) Jobs() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.jobs, func(_ string, a *counters) bool {
 		return a.reported && len(a.live) == 0 && time.Since(a.used) > expireAfter
 	})
-	return slices.Sorted(maps.Keys(l.jobs))
+	return slices.Sorted(maps.Keys(t.jobs))
 }
 
 // Resend marks all totals as unreported: a new session does not know what arrived in the one before it.
-func (l *Totals) Resend() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, a := range l.jobs {
+func (t *Totals) Resend() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, a := range t.jobs {
 		a.reported = false
 	}
 }

@@ -70,13 +70,13 @@ func (s *Stream) attach(c window.Reader, start, clean uint64) *reason.Error {
 const openWait = 5 * time.Second
 
 // find returns the stream if it is held under the reader's lease or a newer one.
-func (w *Streams) find(ctx context.Context, key streamKey, lease uint64) (*Stream, *reason.Error) {
+func (ss *Streams) find(ctx context.Context, key streamKey, lease uint64) (*Stream, *reason.Error) {
 	timeout := time.NewTimer(openWait)
 	defer timeout.Stop()
 	for {
-		w.mu.Lock()
-		s, arrived := w.streams[key], w.arrived
-		w.mu.Unlock()
+		ss.mu.Lock()
+		s, arrived := ss.streams[key], ss.arrived
+		ss.mu.Unlock()
 		var changed <-chan struct{}
 		if s != nil {
 			now, next := s.leaseAndChange()
@@ -92,15 +92,15 @@ func (w *Streams) find(ctx context.Context, key streamKey, lease uint64) (*Strea
 			return nil, reason.New(reason.Closed, "the connection ended")
 		case <-timeout.C:
 			return nil, reason.New(reason.StreamUnknown, "worker %s does not hold stream %d of epoch %d of job %s under lease %d",
-				w.Identity, key.stream, key.epoch, key.job, lease)
+				ss.Identity, key.stream, key.epoch, key.job, lease)
 		}
 	}
 }
 
 // Attach makes c the reader of the stream that an OPEN requests. It waits up to openWait for a stream that has
 // not arrived yet.
-func (w *Streams) Attach(ctx context.Context, request *pecanv1.OpenStream, c window.Reader) *reason.Error {
-	s, refusal := w.find(ctx, keyOf(request.GetId()), c.Lease())
+func (ss *Streams) Attach(ctx context.Context, request *pecanv1.OpenStream, c window.Reader) *reason.Error {
+	s, refusal := ss.find(ctx, keyOf(request.GetId()), c.Lease())
 	if refusal != nil {
 		return refusal
 	}

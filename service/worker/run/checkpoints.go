@@ -32,7 +32,7 @@ type saver struct {
 }
 
 // saves reports whether checkpoints of this run are useful. The iterator must be restorable, which an iterator
-// above a cached step is not, and the plan must not be able to seek. The state of a serial graph fits only
+// downstream of a cached step is not, and the plan must not be able to seek. The state of a serial graph fits only
 // serial graphs.
 func (r *run) saves() bool {
 	resume := r.command.GetPlan().GetResume()
@@ -177,9 +177,9 @@ func (r *run) save(it *tf.Iterator) {
 
 // checkpointPause is the time between two checkpoints of a stream, derived from the cost of the last one. All
 // streams together use no more of the cores than one stream alone may.
-func (w *Streams) checkpointPause(took time.Duration) time.Duration {
-	crowd := max(1, float64(w.runs.Load())/float64(runtime.NumCPU()))
-	return time.Duration(float64(took) * crowd / w.Options.CheckpointShare)
+func (ss *Streams) checkpointPause(took time.Duration) time.Duration {
+	crowd := max(1, float64(ss.runs.Load())/float64(runtime.NumCPU()))
+	return time.Duration(float64(took) * crowd / ss.Options.CheckpointShare)
 }
 
 // never is longer than any write of a checkpoint takes.
@@ -261,9 +261,9 @@ func (s *saver) postpone(interval time.Duration) time.Duration {
 }
 
 // removeCheckpoints removes the checkpoints of a stream whose epoch is over.
-func (w *Streams) removeCheckpoints(s *Stream) {
+func (ss *Streams) removeCheckpoints(s *Stream) {
 	<-s.closed()
-	if err := w.Checkpoints.Remove(checkpoint.StreamDir(w.Identity.Cluster(), s.key.id())); err != nil {
+	if err := ss.Checkpoints.Remove(checkpoint.StreamDir(ss.Identity.Cluster(), s.key.id())); err != nil {
 		s.log.Warn("removing checkpoints failed", "error", err)
 	}
 }

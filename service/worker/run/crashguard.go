@@ -40,16 +40,16 @@ type crashGuard struct {
 
 // begin is called before element next is produced. It returns how many elements may be produced before its next
 // call.
-func (w *crashGuard) begin(next uint64) int {
-	if next < w.below {
-		return int(w.below - next)
+func (g *crashGuard) begin(next uint64) int {
+	if next < g.below {
+		return int(g.below - next)
 	}
-	closing := w.run.command.GetClosing()
-	if closing && w.size == 0 {
-		w.awaitRemainders()
+	closing := g.run.command.GetClosing()
+	if closing && g.size == 0 {
+		g.awaitRemainders()
 	}
-	first, below := w.suspected.GetFirst(), w.suspected.GetBelow()
-	if w.suspected.GetSerial() && !w.run.serial {
+	first, below := g.suspected.GetFirst(), g.suspected.GetBelow()
+	if g.suspected.GetSerial() && !g.run.serial {
 		// The steps read ahead in spite of serial, so the crashing element may begin earlier than it is
 		// requested.
 		first = 0
@@ -58,29 +58,29 @@ func (w *crashGuard) begin(next uint64) int {
 	// A closing stream waits for other streams of this worker. With the exclusive lock, they would wait for it.
 	//
 	// A run that was stopped produces nothing, whether or not it has the lock.
-	w.exclusive = isSuspected && !closing && w.run.stream.streams.exclusive.lock(w.run.ctx)
+	g.exclusive = isSuspected && !closing && g.run.stream.streams.exclusive.lock(g.run.ctx)
 	switch {
 	case isSuspected:
-		w.size = 1
-	case w.size == 0 || time.Since(w.begun) > markPeriod:
-		w.size = max(1, w.size/2)
+		g.size = 1
+	case g.size == 0 || time.Since(g.begun) > markPeriod:
+		g.size = max(1, g.size/2)
 	default:
-		w.size = min(2*w.size, maxMarked)
+		g.size = min(2*g.size, maxMarked)
 	}
-	w.below = next + w.size
-	if next < first && first < w.below {
-		w.below = first
+	g.below = next + g.size
+	if next < first && first < g.below {
+		g.below = first
 	}
-	w.mark(next, w.below, w.openFiles())
-	w.begun = time.Now()
-	return int(w.below - next)
+	g.mark(next, g.below, g.openFiles())
+	g.begun = time.Now()
+	return int(g.below - next)
 }
 
 // awaitRemainders waits until all remainders of a closing stream are available. A mark before that would blame
 // the stream for deaths during its wait.
-func (w *crashGuard) awaitRemainders() {
+func (g *crashGuard) awaitRemainders() {
 	for {
-		command, changed := w.run.stream.current()
+		command, changed := g.run.stream.current()
 		ready := uint32(0)
 		for ready < uint32(command.GetPlan().GetNumStreams()) && remainderOf(command, ready).GetReady() {
 			ready++
@@ -89,7 +89,7 @@ func (w *crashGuard) awaitRemainders() {
 			return
 		}
 		select {
-		case <-w.run.ctx.Done():
+		case <-g.run.ctx.Done():
 			return
 		case <-changed:
 		}
@@ -97,38 +97,38 @@ func (w *crashGuard) awaitRemainders() {
 }
 
 // end is called after the elements that begin allowed, or some of them, were produced.
-func (w *crashGuard) end() {
-	if w.exclusive {
-		w.exclusive = false
-		w.run.stream.streams.exclusive.unlock()
+func (g *crashGuard) end() {
+	if g.exclusive {
+		g.exclusive = false
+		g.run.stream.streams.exclusive.unlock()
 	}
 }
 
 // idle marks that no element is requested: the run waits for room. Steps that read ahead may continue.
-func (w *crashGuard) idle() {
-	next := w.run.index()
-	w.below = next
-	w.mark(next, next, nil)
+func (g *crashGuard) idle() {
+	next := g.run.index()
+	g.below = next
+	g.mark(next, next, nil)
 }
 
 // mark waits until the dispatcher has recorded the mark. If that fails, the run continues without a crash guard.
-func (w *crashGuard) mark(first, below uint64, files []string) {
-	s := w.run.stream
-	ctx, cancel := context.WithTimeout(w.run.ctx, markTimeout)
+func (g *crashGuard) mark(first, below uint64, files []string) {
+	s := g.run.stream
+	ctx, cancel := context.WithTimeout(g.run.ctx, markTimeout)
 	defer cancel()
 	_, err := s.streams.Dispatcher.API().MarkElements(ctx, &pecanv1.MarkElementsRequest{
-		WorkerId: s.streams.Identity.ID(), Id: s.key.id(), Lease: s.leaseNow(), First: first, Below: below, Exclusive: w.exclusive, Files: files, ReadAhead: !w.run.serial,
+		WorkerId: s.streams.Identity.ID(), Id: s.key.id(), Lease: s.leaseNow(), First: first, Below: below, Exclusive: g.exclusive, Files: files, ReadAhead: !g.run.serial,
 		Number: s.streams.marks.Add(1),
 	})
-	if err != nil && w.run.ctx.Err() == nil {
+	if err != nil && g.run.ctx.Err() == nil {
 		s.log.Debug("an element is produced without a crash mark", "element", first, "error", err)
 	}
 }
 
 // openFiles returns the stream's files that this process has open, and the file after them, because an element
 // may be the first of that file. Other streams of the dataset read other files.
-func (w *crashGuard) openFiles() []string {
-	if len(w.files) == 0 {
+func (g *crashGuard) openFiles() []string {
+	if len(g.files) == 0 {
 		return nil
 	}
 	var open []string
@@ -138,19 +138,19 @@ func (w *crashGuard) openFiles() []string {
 		if err != nil {
 			continue
 		}
-		if i := slices.Index(w.files, name); i >= 0 {
+		if i := slices.Index(g.files, name); i >= 0 {
 			if !slices.Contains(open, name) {
 				open = append(open, name)
 			}
-			w.reached = max(w.reached, i+1)
+			g.reached = max(g.reached, i+1)
 		}
 	}
-	next := w.reached
+	next := g.reached
 	if len(open) == 0 {
 		// The last file may have been read to its end already.
 		next = max(0, next-1)
 	}
-	for _, name := range w.files[next:] {
+	for _, name := range g.files[next:] {
 		open = append(open, name)
 		// Empty files are skipped.
 		if info, err := os.Stat(name); err != nil || info.Size() > 0 {

@@ -6,9 +6,9 @@ import (
 )
 
 // Leave stops the production of all streams. It returns whether all are drained, and how many are.
-func (w *Streams) Leave() (drained bool, count int) {
+func (ss *Streams) Leave() (drained bool, count int) {
 	drained = true
-	for _, s := range w.held() {
+	for _, s := range ss.held() {
 		drained = s.drain() && drained
 		if s.isDrained() {
 			count++
@@ -18,8 +18,8 @@ func (w *Streams) Leave() (drained bool, count int) {
 }
 
 // Mute stops sending. Elements that are sent after the last heartbeat would be recomputed elsewhere in vain.
-func (w *Streams) Mute() {
-	for _, s := range w.held() {
+func (ss *Streams) Mute() {
+	for _, s := range ss.held() {
 		s.mute()
 	}
 }

@@ -9,7 +9,8 @@
 //   - streams.go starts and stops streams. stream.go has one stream and restarts it.
 //   - resume.go chooses the index where a run begins. run.go is the run.
 //   - open_turns.go waits for the turn to open graphs, and open.go opens them.
-//   - produce.go fetches elements, and frames.go puts small ones into frames. partial.go passes on a frame that waits for more.
+//   - produce.go fetches elements, and entries.go puts small ones into window entries. partial.go passes on an entry
+//     that waits for more.
 //   - attach.go connects a reader. departure.go ends runs before a planned departure.
 //
 // The other files support them:

@@ -16,19 +16,19 @@ import (
 )
 
 // fetchRemainder reads a stream's remainder from the worker that ran it, which may be this one.
-func (w *Streams) fetchRemainder(ctx context.Context, command *pecanv1.StartStream, from *pecanv1.RemainderSource) ([][]*tf.Tensor, error) {
+func (ss *Streams) fetchRemainder(ctx context.Context, command *pecanv1.StartStream, from *pecanv1.RemainderSource) ([][]*tf.Tensor, error) {
 	id := &pecanv1.StreamId{JobId: command.GetId().GetJobId(), Epoch: command.GetId().GetEpoch(), Stream: from.GetStream()}
 	address := from.GetWorker().GetTcp()
-	if from.GetWorker().GetWorkerId() == w.Identity.ID() {
-		address = w.Identity.LocalAddress
+	if from.GetWorker().GetWorkerId() == ss.Identity.ID() {
+		address = ss.Identity.LocalAddress
 	}
 	if address == "" {
 		return nil, errors.New("its worker has no address")
 	}
 	ctx, cancel := context.WithTimeout(ctx, remainderTimeout)
 	defer cancel()
-	batches, err := w.readRemainder(ctx, address, &pecanv1.DataHello{
-		ClientId: "worker-" + w.Identity.ID(), Version: w.Options.Version, WorkerId: from.GetWorker().GetWorkerId(), ClusterId: w.Identity.Cluster(),
+	batches, err := ss.readRemainder(ctx, address, &pecanv1.DataHello{
+		ClientId: "worker-" + ss.Identity.ID(), Version: ss.Options.Version, WorkerId: from.GetWorker().GetWorkerId(), ClusterId: ss.Identity.Cluster(),
 	}, &pecanv1.OpenStream{Id: id, Lease: from.GetLease(), Credit: 1 << 47, Remainder: true,
 		PayloadChecksum: command.GetOptions().GetPayloadChecksum()})
 	if err != nil {
@@ -51,8 +51,8 @@ func (w *Streams) fetchRemainder(ctx context.Context, command *pecanv1.StartStre
 const remainderTimeout = 60 * time.Second
 
 // readRemainder opens one channel, reads it to its end and returns its elements.
-func (w *Streams) readRemainder(ctx context.Context, address string, hello *pecanv1.DataHello, open *pecanv1.OpenStream) (batches [][]*tf.Tensor, err error) {
-	conn, err := w.Options.Dial(ctx, "tcp", address)
+func (ss *Streams) readRemainder(ctx context.Context, address string, hello *pecanv1.DataHello, open *pecanv1.OpenStream) (batches [][]*tf.Tensor, err error) {
+	conn, err := ss.Options.Dial(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}

@@ -34,9 +34,9 @@ type Load struct {
 }
 
 // Load returns what the streams hold now.
-func (w *Streams) Load() Load {
+func (ss *Streams) Load() Load {
 	return Load{
-		Held: int64(len(w.held())), Running: w.runs.Load(), WindowBytes: w.windowBytes.Load(), BufferedBytes: w.bufferedBytes.Load(),
-		Produced: w.counts.produced.Load(), FailedElements: w.counts.failedElements.Load(), FailedStreams: w.counts.failedStreams.Load(),
+		Held: int64(len(ss.held())), Running: ss.runs.Load(), WindowBytes: ss.windowBytes.Load(), BufferedBytes: ss.bufferedBytes.Load(),
+		Produced: ss.counts.produced.Load(), FailedElements: ss.counts.failedElements.Load(), FailedStreams: ss.counts.failedStreams.Load(),
 	}
 }

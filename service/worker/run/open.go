@@ -76,10 +76,10 @@ func (r *run) open(restored uint64) (*tf.Iterator, error) {
 			return nil, err
 		}
 		r.closers = append(r.closers, kept.Close)
-		below := func() (*tf.Iterator, func(), error) {
+		upstream := func() (*tf.Iterator, func(), error) {
 			return r.newIterator(w.Plain, graphs.UpstreamOfCache, profile.New(graphs.UpstreamOfCache, at.Meters, graphs.Ops))
 		}
-		if err := kept.Begin(graphs, below); err != nil {
+		if err := kept.Begin(graphs, upstream); err != nil {
 			return nil, err
 		}
 		if first != nil {
@@ -138,7 +138,7 @@ func (r *run) newIterator(runtime *tf.Context, serialised []byte, p *profile.Pro
 	}, nil
 }
 
-// cacheSource makes the source of the graph above a cached step.
+// cacheSource makes the source of the graph downstream of a cached step.
 func (r *run) cacheSource(action *pecanv1.CacheAction) *cachefill.Source {
 	return &cachefill.Source{
 		Directory: r.stream.streams.Caches, Action: action, ID: r.command.GetId(), Streams: uint32(r.command.GetPlan().GetNumStreams()), Lease: r.command.GetLease(),

@@ -94,12 +94,12 @@ const exclusivePoll = 5 * time.Millisecond
 // openExclusively waits until no suspicious element is produced and no graph is opened, and keeps both locks. It
 // returns false if the context ended. It polls the second lock instead of queueing for it: all later openings
 // would wait for it, forever if the current one hangs.
-func (w *Streams) openExclusively(ctx context.Context) bool {
-	for w.exclusive.lock(ctx) {
-		if w.openings.lock.TryLock() {
+func (ss *Streams) openExclusively(ctx context.Context) bool {
+	for ss.exclusive.lock(ctx) {
+		if ss.openings.lock.TryLock() {
 			return true
 		}
-		w.exclusive.unlock()
+		ss.exclusive.unlock()
 		if !clock.Sleep(ctx, exclusivePoll) {
 			return false
 		}
@@ -124,7 +124,7 @@ func (r *run) markOpening() {
 
 // Opening returns the lock to hold while a graph is opened elsewhere in this process. If workers have died of
 // opening a graph, no other graph is opened meanwhile.
-func (w *Streams) Opening() sync.Locker { return w.openings.lock.RLocker() }
+func (ss *Streams) Opening() sync.Locker { return ss.openings.lock.RLocker() }
 
 // BeingOpened returns the streams whose graphs are being opened now.
-func (w *Streams) BeingOpened() []*pecanv1.OpeningStream { return w.openings.now() }
+func (ss *Streams) BeingOpened() []*pecanv1.OpeningStream { return ss.openings.now() }

@@ -27,37 +27,37 @@ type handover struct {
 }
 
 // begin is called before a fill; flush appends a copy of rows [from, to).
-func (f *handover) begin(cut func(from, to int)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.flush, f.taken, f.pause, f.active = cut, 0, firstPoll, true
-	if f.timer == nil {
-		f.timer = time.AfterFunc(f.pause, f.poll)
+func (h *handover) begin(cut func(from, to int)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.flush, h.taken, h.pause, h.active = cut, 0, firstPoll, true
+	if h.timer == nil {
+		h.timer = time.AfterFunc(h.pause, h.poll)
 	} else {
-		f.timer.Reset(f.pause)
+		h.timer.Reset(h.pause)
 	}
 }
 
 // end is called after a fill. It returns how many rows were handed over.
-func (f *handover) end() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.active = false
-	f.timer.Stop()
-	return f.taken
+func (h *handover) end() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.active = false
+	h.timer.Stop()
+	return h.taken
 }
 
-func (f *handover) poll() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.active {
+func (h *handover) poll() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.active {
 		return
 	}
-	if rows := f.it.Progress(); rows > f.taken {
-		f.flush(f.taken, rows)
-		f.taken, f.pause = rows, firstPoll
+	if rows := h.it.Progress(); rows > h.taken {
+		h.flush(h.taken, rows)
+		h.taken, h.pause = rows, firstPoll
 	} else {
-		f.pause = min(2*f.pause, lastPoll)
+		h.pause = min(2*h.pause, lastPoll)
 	}
-	f.timer.Reset(f.pause)
+	h.timer.Reset(h.pause)
 }

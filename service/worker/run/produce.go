@@ -10,20 +10,21 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/window"
 )
 
-// These bounds decide how small elements share frames. An element of up to smallElement bytes shares a frame. A
-// frame holds about frameBytes, or what came within linger, or within hurry while a reader waits. The times are
-// short enough for a trainer not to notice, and long enough to spread a frame's cost over many elements.
+// These bounds decide how small elements share window entries. An element of up to smallElement bytes shares an
+// entry. An entry holds about entryBytes, or what came within linger, or within hurry while a reader waits. The
+// times are short enough for a trainer not to notice, and long enough to spread an entry's cost over many
+// elements.
 const (
-	smallElement = 16 << 10
-	frameBytes   = 256 << 10
-	frameRows    = 8192
-	tableBytes   = 256 << 10
-	linger       = 5 * time.Millisecond
-	hurry        = 500 * time.Microsecond
+	smallElement  = 16 << 10
+	entryBytes    = 256 << 10
+	entryElements = 8192
+	tableBytes    = 256 << 10
+	linger        = 5 * time.Millisecond
+	hurry         = 500 * time.Microsecond
 )
 
-// skipStep bounds how many elements are skipped between two looks at the window.
-const skipStep = 4096
+// mostSkipped bounds how many elements are skipped between two looks at the window.
+const mostSkipped = 4096
 
 // These are the limits for one error in a row. A source that cannot advance reports its error forever, as a
 // missing file does.
@@ -36,7 +37,7 @@ const (
 var errStopped = errors.New("the stream was stopped")
 
 const (
-	oneByOne framing = iota
+	oneByOne grouping = iota
 	inColumns
 	inPacks
 )
@@ -79,7 +80,7 @@ func (r *run) produce(it *tf.Iterator) error {
 		if saves {
 			r.maySave(it)
 		}
-		err := r.guardedStep(it)
+		err := r.guardedFetch(it)
 		if r.cached != nil {
 			r.cached.Report()
 		}
@@ -97,17 +98,17 @@ func (r *run) produce(it *tf.Iterator) error {
 	}
 }
 
-// guardedStep is a step that the crash guard, if there is one, marks first.
-func (r *run) guardedStep(it *tf.Iterator) error {
+// guardedFetch is a fetch that the crash guard, if there is one, marks first.
+func (r *run) guardedFetch(it *tf.Iterator) error {
 	if r.guard == nil {
-		return r.step(it, frameRows)
+		return r.fetch(it, entryElements)
 	}
 	defer r.guard.end()
 	n := r.guard.begin(r.index())
 	if r.ctx.Err() != nil {
 		return errStopped
 	}
-	return r.step(it, n)
+	return r.fetch(it, n)
 }
 
 // idle is called when the run has to wait for room.
@@ -117,19 +118,19 @@ func (r *run) idle() {
 	}
 }
 
-// step fetches once: one element or a frame of small elements, and at most limit.
-func (r *run) step(it *tf.Iterator, limit int) error {
+// fetch fetches once: one element or an entry of small elements, and at most limit.
+func (r *run) fetch(it *tf.Iterator, limit int) error {
 	r.limit = limit
 	if behind := r.skippable(); behind > 0 {
-		n, err := it.Skip(int64(min(behind, skipStep, uint64(limit))))
+		n, err := it.Skip(int64(min(behind, mostSkipped, uint64(limit))))
 		r.window.Skip(uint64(n))
 		return err
 	}
-	switch r.shapes.framing {
+	switch r.shapes.grouping {
 	case inColumns:
-		return r.stepColumns(it)
+		return r.fetchColumns(it)
 	case inPacks:
-		return r.stepPack(it)
+		return r.fetchPack(it)
 	}
 	element, err := it.Next()
 	if err != nil {

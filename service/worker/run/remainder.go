@@ -19,16 +19,16 @@ type relay struct {
 func newRelay(r *run) *relay { return &relay{run: r} }
 
 // Pull implements tf.Source.
-func (s *relay) Pull() ([]*tf.Tensor, error) {
+func (r *relay) Pull() ([]*tf.Tensor, error) {
 	for {
-		batch, err := s.from.Next()
+		batch, err := r.from.Next()
 		if err != nil {
 			return nil, err
 		}
-		if s.batchRows == 0 || payload.Rows(batch) >= s.batchRows {
+		if r.batchRows == 0 || payload.Rows(batch) >= r.batchRows {
 			return batch, nil
 		}
-		s.run.keepRemainder(batch)
+		r.run.keepRemainder(batch)
 	}
 }
 

@@ -6,16 +6,16 @@ import (
 )
 
 // ReportMetrics queues the new metrics of all jobs for the dispatcher.
-func (w *Streams) ReportMetrics() {
-	for _, job := range w.Totals.Jobs() {
-		w.reportJob(job)
+func (ss *Streams) ReportMetrics() {
+	for _, job := range ss.Totals.Jobs() {
+		ss.reportJob(job)
 	}
 }
 
 // reportJob queues the new metrics of a job for the dispatcher.
-func (w *Streams) reportJob(job string) {
-	if metrics := w.Totals.Unreported(job); metrics != nil {
-		w.Dispatcher.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: metrics}})
+func (ss *Streams) reportJob(job string) {
+	if metrics := ss.Totals.Unreported(job); metrics != nil {
+		ss.Dispatcher.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: metrics}})
 	}
 }
 
@@ -76,11 +76,11 @@ func (s *Stream) load() *pecanv1.WorkerHeartbeat_StreamLoad {
 }
 
 // report sends the state of a stream to the dispatcher.
-func (w *Streams) report(s *Stream) { w.Dispatcher.Send(s.report()...) }
+func (ss *Streams) report(s *Stream) { ss.Dispatcher.Send(s.report()...) }
 
 // Loads returns the streams that the worker runs, as a heartbeat reports them.
-func (w *Streams) Loads() (loads []*pecanv1.WorkerHeartbeat_StreamLoad) {
-	for _, s := range w.held() {
+func (ss *Streams) Loads() (loads []*pecanv1.WorkerHeartbeat_StreamLoad) {
+	for _, s := range ss.held() {
 		if load := s.load(); load != nil {
 			loads = append(loads, load)
 		}

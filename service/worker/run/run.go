@@ -68,7 +68,7 @@ type run struct {
 	// start is the index at which the graph begins.
 	start uint64
 	saver saver
-	// cached is the source of the graph above a cached step; nil without one.
+	// cached is the source of the graph downstream of a cached step; nil without one.
 	cached *cachefill.Source
 	// shared are the tables and variables that the graphs share with those of other streams.
 	shared []rewrite.Shared
@@ -76,7 +76,7 @@ type run struct {
 	batchRows int64
 	shapes    shapes
 	fill      handover
-	// guard is set if the last worker of the stream died. limit bounds the elements of the current step.
+	// guard is set if the last worker of the stream died. limit bounds the elements of the current fetch.
 	guard *crashGuard
 	limit int
 	// serial: each element is produced when it is requested, and no other element in parallel or in advance.

@@ -71,15 +71,15 @@ func (r *run) Nodes() []*pecanv1.NodeMetrics {
 
 // SampleLoop samples all streams periodically. It is not part of the heartbeat, which must not wait for
 // TensorFlow.
-func (w *Streams) SampleLoop(ctx context.Context) {
+func (ss *Streams) SampleLoop(ctx context.Context) {
 	for clock.Sleep(ctx, samplePeriod) {
-		w.Sample()
+		ss.Sample()
 	}
 }
 
 // Sample reads the metrics of all streams.
-func (w *Streams) Sample() {
-	for _, s := range w.held() {
+func (ss *Streams) Sample() {
+	for _, s := range ss.held() {
 		s.mu.Lock()
 		r := s.run
 		s.mu.Unlock()
@@ -91,8 +91,8 @@ func (w *Streams) Sample() {
 
 // WindowLimit is what all windows may hold now. The buffers of tf.data inside the graphs count against the same
 // bound, up to half of it. A graph whose own buffers exceed that still gets its elements out.
-func (w *Streams) WindowLimit() int64 {
-	return w.Options.WindowBytes - min(w.bufferedBytes.Load(), w.Options.WindowBytes/2)
+func (ss *Streams) WindowLimit() int64 {
+	return ss.Options.WindowBytes - min(ss.bufferedBytes.Load(), ss.Options.WindowBytes/2)
 }
 
 // Job returns the name of the run's job.

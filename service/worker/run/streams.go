@@ -100,60 +100,60 @@ func New(log *slog.Logger) *Streams {
 }
 
 // Start runs a stream, or updates the stream that runs already.
-func (w *Streams) Start(command *pecanv1.StartStream) {
+func (ss *Streams) Start(command *pecanv1.StartStream) {
 	key := keyOf(command.GetId())
-	w.mu.Lock()
-	if held := w.streams[key]; held != nil {
-		w.mu.Unlock()
+	ss.mu.Lock()
+	if held := ss.streams[key]; held != nil {
+		ss.mu.Unlock()
 		held.update(command)
 		return
 	}
-	s := newStream(w, command)
-	w.streams[key] = s
-	close(w.arrived)
-	w.arrived = make(chan struct{})
+	s := newStream(ss, command)
+	ss.streams[key] = s
+	close(ss.arrived)
+	ss.arrived = make(chan struct{})
 	s.begin()
-	w.mu.Unlock()
+	ss.mu.Unlock()
 	s.log.Info("stream starts", "lease", command.GetLease(), "closing", command.GetClosing(), "prefetch", command.GetPrefetch())
 }
 
 // Stop ends a stream that is held under this lease or an older one; lease 0 means any. If the dispatcher wants a
 // confirmation, it is sent after the stream has released everything.
-func (w *Streams) Stop(command *pecanv1.StopStream) {
+func (ss *Streams) Stop(command *pecanv1.StopStream) {
 	key, lease := keyOf(command.GetId()), command.GetLease()
-	w.mu.Lock()
-	s := w.streams[key]
+	ss.mu.Lock()
+	s := ss.streams[key]
 	if s != nil && (lease == 0 || s.leaseNow() <= lease) {
-		delete(w.streams, key)
+		delete(ss.streams, key)
 	} else {
 		s = nil
 	}
-	w.mu.Unlock()
+	ss.mu.Unlock()
 	if s != nil {
-		s.stop(reason.New(reason.StreamUnknown, "stream %d was taken from worker %s", key.stream, w.Identity))
+		s.stop(reason.New(reason.StreamUnknown, "stream %d was taken from worker %s", key.stream, ss.Identity))
 		s.log.Info("stream taken back", "lease", lease)
-		if lease == 0 && w.Checkpoints != nil {
+		if lease == 0 && ss.Checkpoints != nil {
 			// The stream's epoch is over.
-			w.Running.Go(func() { w.removeCheckpoints(s) })
+			ss.Running.Go(func() { ss.removeCheckpoints(s) })
 		}
 	}
 	if !command.GetConfirm() {
 		return
 	}
-	w.Running.Go(func() {
+	ss.Running.Go(func() {
 		if s != nil {
 			<-s.closed()
 		}
-		w.Dispatcher.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Stopped{Stopped: &pecanv1.StreamStopped{Id: key.id()}}})
+		ss.Dispatcher.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Stopped{Stopped: &pecanv1.StreamStopped{Id: key.id()}}})
 	})
 }
 
 // StopAll ends every stream.
-func (w *Streams) StopAll(why *reason.Error) int {
-	w.mu.Lock()
-	streams := w.streams
-	w.streams = map[streamKey]*Stream{}
-	w.mu.Unlock()
+func (ss *Streams) StopAll(why *reason.Error) int {
+	ss.mu.Lock()
+	streams := ss.streams
+	ss.streams = map[streamKey]*Stream{}
+	ss.mu.Unlock()
 	for _, s := range streams {
 		s.stop(why)
 	}
@@ -161,27 +161,27 @@ func (w *Streams) StopAll(why *reason.Error) int {
 }
 
 // held returns every stream.
-func (w *Streams) held() []*Stream {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	all := make([]*Stream, 0, len(w.streams))
-	for _, s := range w.streams {
+func (ss *Streams) held() []*Stream {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	all := make([]*Stream, 0, len(ss.streams))
+	for _, s := range ss.streams {
 		all = append(all, s)
 	}
 	return all
 }
 
 // HeldStreams returns every stream as a hello reports it.
-func (w *Streams) HeldStreams() (all []*pecanv1.HeldStream) {
-	for _, s := range w.held() {
+func (ss *Streams) HeldStreams() (all []*pecanv1.HeldStream) {
+	for _, s := range ss.held() {
 		all = append(all, s.held())
 	}
 	return all
 }
 
 // ReportAll sends the state of every stream to the dispatcher.
-func (w *Streams) ReportAll() {
-	for _, s := range w.held() {
-		w.report(s)
+func (ss *Streams) ReportAll() {
+	for _, s := range ss.held() {
+		ss.report(s)
 	}
 }

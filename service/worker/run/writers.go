@@ -14,18 +14,18 @@ type fileKey struct {
 // registerWriter makes r the newest run over its files. If the previous run was stopped, it returns a channel
 // that is closed when that run has ended. A previous run that is not stopped may run forever. Both runs then
 // meet TensorFlow's own check, as two iterators of one trainer do locally.
-func (w *Streams) registerWriter(r *run) <-chan struct{} {
+func (ss *Streams) registerWriter(r *run) <-chan struct{} {
 	key := fileKey{r.command.GetFingerprint(), r.command.GetId().GetStream(), uint32(r.command.GetPlan().GetNumStreams())}
-	w.writersMu.Lock()
-	defer w.writersMu.Unlock()
-	before := w.writers[key]
-	w.writers[key] = r
+	ss.writersMu.Lock()
+	defer ss.writersMu.Unlock()
+	before := ss.writers[key]
+	ss.writers[key] = r
 	context.AfterFunc(r.ctx, func() {
 		<-r.done
-		w.writersMu.Lock()
-		defer w.writersMu.Unlock()
-		if w.writers[key] == r {
-			delete(w.writers, key)
+		ss.writersMu.Lock()
+		defer ss.writersMu.Unlock()
+		if ss.writers[key] == r {
+			delete(ss.writers, key)
 		}
 	})
 	if before == nil || before.ctx.Err() == nil {

@@ -63,45 +63,45 @@ func (d *differ) compare(original, ordered []*tf.Tensor) (wrong string) {
 	return ""
 }
 
-func (c *difference) compare(a, b *tf.Tensor) {
+func (d *difference) compare(a, b *tf.Tensor) {
 	if a.DType() == tf.String {
 		if !equalStrings(a, b) {
-			c.unequal, c.maxDifference = true, max(c.maxDifference, 1)
+			d.unequal, d.maxDifference = true, max(d.maxDifference, 1)
 		}
 		return
 	}
 	x, y := a.Data(), b.Data()
-	c.unequal = c.unequal || !bytes.Equal(x, y)
+	d.unequal = d.unequal || !bytes.Equal(x, y)
 	switch a.DType() {
 	case tf.UInt8, dtBool:
-		integers(c, x, y, 1, func(b []byte) uint64 { return uint64(b[0]) }, func(v uint64) float64 { return float64(v) })
+		integers(d, x, y, 1, func(b []byte) uint64 { return uint64(b[0]) }, func(v uint64) float64 { return float64(v) })
 	case dtInt8:
-		integers(c, x, y, 1, func(b []byte) int64 { return int64(int8(b[0])) }, func(v int64) float64 { return float64(v) })
+		integers(d, x, y, 1, func(b []byte) int64 { return int64(int8(b[0])) }, func(v int64) float64 { return float64(v) })
 	case dtInt16:
-		integers(c, x, y, 2, func(b []byte) int64 { return int64(int16(binary.NativeEndian.Uint16(b))) }, func(v int64) float64 { return float64(v) })
+		integers(d, x, y, 2, func(b []byte) int64 { return int64(int16(binary.NativeEndian.Uint16(b))) }, func(v int64) float64 { return float64(v) })
 	case tf.Int32:
-		integers(c, x, y, 4, func(b []byte) int64 { return int64(int32(binary.NativeEndian.Uint32(b))) }, func(v int64) float64 { return float64(v) })
+		integers(d, x, y, 4, func(b []byte) int64 { return int64(int32(binary.NativeEndian.Uint32(b))) }, func(v int64) float64 { return float64(v) })
 	case tf.Int64:
-		integers(c, x, y, 8, func(b []byte) int64 { return int64(binary.NativeEndian.Uint64(b)) }, func(v int64) float64 { return float64(v) })
+		integers(d, x, y, 8, func(b []byte) int64 { return int64(binary.NativeEndian.Uint64(b)) }, func(v int64) float64 { return float64(v) })
 	case dtUint16:
-		integers(c, x, y, 2, func(b []byte) uint64 { return uint64(binary.NativeEndian.Uint16(b)) }, func(v uint64) float64 { return float64(v) })
+		integers(d, x, y, 2, func(b []byte) uint64 { return uint64(binary.NativeEndian.Uint16(b)) }, func(v uint64) float64 { return float64(v) })
 	case dtUint32:
-		integers(c, x, y, 4, func(b []byte) uint64 { return uint64(binary.NativeEndian.Uint32(b)) }, func(v uint64) float64 { return float64(v) })
+		integers(d, x, y, 4, func(b []byte) uint64 { return uint64(binary.NativeEndian.Uint32(b)) }, func(v uint64) float64 { return float64(v) })
 	case dtUint64:
-		integers(c, x, y, 8, binary.NativeEndian.Uint64, func(v uint64) float64 { return float64(v) })
+		integers(d, x, y, 8, binary.NativeEndian.Uint64, func(v uint64) float64 { return float64(v) })
 	case tf.Float, dtComplex64:
-		c.floats(x, y, 4, func(b []byte) float64 { return float64(math.Float32frombits(binary.NativeEndian.Uint32(b))) })
+		d.floats(x, y, 4, func(b []byte) float64 { return float64(math.Float32frombits(binary.NativeEndian.Uint32(b))) })
 	case dtDouble, dtComplex128:
-		c.floats(x, y, 8, func(b []byte) float64 { return math.Float64frombits(binary.NativeEndian.Uint64(b)) })
+		d.floats(x, y, 8, func(b []byte) float64 { return math.Float64frombits(binary.NativeEndian.Uint64(b)) })
 	case dtBfloat16:
-		c.floats(x, y, 2, func(b []byte) float64 {
+		d.floats(x, y, 2, func(b []byte) float64 {
 			return float64(math.Float32frombits(uint32(binary.NativeEndian.Uint16(b)) << 16))
 		})
 	case dtHalf:
-		c.floats(x, y, 2, func(b []byte) float64 { return half(binary.NativeEndian.Uint16(b)) })
+		d.floats(x, y, 2, func(b []byte) float64 { return half(binary.NativeEndian.Uint16(b)) })
 	default:
 		if !bytes.Equal(x, y) {
-			c.maxDifference = max(c.maxDifference, 1)
+			d.maxDifference = max(d.maxDifference, 1)
 		}
 	}
 }
@@ -139,18 +139,18 @@ func integers[T int64 | uint64](c *difference, x, y []byte, width int, read func
 	}
 }
 
-func (c *difference) floats(x, y []byte, width int, read func([]byte) float64) {
+func (d *difference) floats(x, y []byte, width int, read func([]byte) float64) {
 	for at := 0; at+width <= len(x); at += width {
 		a, b := read(x[at:at+width]), read(y[at:at+width])
 		if finite(a) {
-			c.low, c.high = min(c.low, a), max(c.high, a)
+			d.low, d.high = min(d.low, a), max(d.high, a)
 		}
 		switch {
 		case a == b || a != a && b != b:
 		case finite(a) && finite(b):
-			c.maxDifference = max(c.maxDifference, math.Abs(a-b))
+			d.maxDifference = max(d.maxDifference, math.Abs(a-b))
 		default:
-			c.nonFinite, c.maxDifference = true, math.Inf(1)
+			d.nonFinite, d.maxDifference = true, math.Inf(1)
 		}
 	}
 }
@@ -177,26 +177,26 @@ func half(bits uint16) float64 {
 }
 
 // span is the component's largest value minus its smallest one.
-func (c *difference) span() float64 {
-	if c.high < c.low {
+func (d *difference) span() float64 {
+	if d.high < d.low {
 		return 0
 	}
-	return c.high - c.low
+	return d.high - d.low
 }
 
 // bound is how far values may differ, as a number and in words.
-func (c *difference) bound(tolerance pecanv1.OrderTolerance) (bound float64, words string) {
+func (d *difference) bound(tolerance pecanv1.OrderTolerance) (bound float64, words string) {
 	switch {
 	case tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_ANY:
 		return -1, ""
 	case tolerance == pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT:
 		return 0, "nothing"
 	}
-	switch c.dtype {
+	switch d.dtype {
 	case tf.Float, dtDouble, dtComplex64, dtComplex128:
-		return singleShare * c.span(), fmt.Sprintf("%g %% of its range of %g", 100*singleShare, c.span())
+		return singleShare * d.span(), fmt.Sprintf("%g %% of its range of %g", 100*singleShare, d.span())
 	case dtBfloat16, dtHalf:
-		return halfShare * c.span(), fmt.Sprintf("%g %% of its range of %g", 100*halfShare, c.span())
+		return halfShare * d.span(), fmt.Sprintf("%g %% of its range of %g", 100*halfShare, d.span())
 	case tf.UInt8, dtInt8, dtInt16, dtUint16, tf.Int32, dtUint32, tf.Int64, dtUint64:
 		return integerBound, "1"
 	}

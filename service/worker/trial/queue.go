@@ -44,81 +44,81 @@ type Queue struct {
 const maxWaiting = 8
 
 // Begin starts a trial. A repeated command has no effect.
-func (t *Queue) Begin(command *pecanv1.TryOrder) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (q *Queue) Begin(command *pecanv1.TryOrder) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	id := command.GetId()
-	if t.running[id] != nil || t.leaving {
+	if q.running[id] != nil || q.leaving {
 		return
 	}
-	if len(t.running) >= maxWaiting {
-		t.answer(command, &pecanv1.OrderTrial{Refused: fmt.Sprintf("worker %s has %d other trials to run", t.Identity, len(t.running))})
+	if len(q.running) >= maxWaiting {
+		q.answer(command, &pecanv1.OrderTrial{Refused: fmt.Sprintf("worker %s has %d other trials to run", q.Identity, len(q.running))})
 		return
 	}
-	ctx, cancel := context.WithCancel(t.Lifetime)
-	if t.running == nil {
-		t.running = map[string]context.CancelFunc{}
+	ctx, cancel := context.WithCancel(q.Lifetime)
+	if q.running == nil {
+		q.running = map[string]context.CancelFunc{}
 	}
-	t.running[id] = cancel
-	t.Running.Go(func() {
-		defer t.end(id)
-		t.turn.Lock()
-		defer t.turn.Unlock()
-		if trial := t.try(ctx, command); ctx.Err() == nil {
-			t.answer(command, trial)
+	q.running[id] = cancel
+	q.Running.Go(func() {
+		defer q.end(id)
+		q.turn.Lock()
+		defer q.turn.Unlock()
+		if trial := q.try(ctx, command); ctx.Err() == nil {
+			q.answer(command, trial)
 		}
 	})
 }
 
-func (t *Queue) end(id string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.running[id]()
-	delete(t.running, id)
+func (q *Queue) end(id string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.running[id]()
+	delete(q.running, id)
 }
 
 // Cancel ends all trials without an answer. With leave, no other one begins.
-func (t *Queue) Cancel(leave bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.leaving = t.leaving || leave
-	for _, cancel := range t.running {
+func (q *Queue) Cancel(leave bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.leaving = q.leaving || leave
+	for _, cancel := range q.running {
 		cancel()
 	}
 }
 
 // Idle reports whether no trial runs or waits.
-func (t *Queue) Idle() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.running) == 0
+func (q *Queue) Idle() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.running) == 0
 }
 
-func (t *Queue) answer(command *pecanv1.TryOrder, trial *pecanv1.OrderTrial) {
+func (q *Queue) answer(command *pecanv1.TryOrder, trial *pecanv1.OrderTrial) {
 	if trial.GetRefused() == "" {
-		t.passed.Add(1)
+		q.passed.Add(1)
 	} else {
-		t.refused.Add(1)
+		q.refused.Add(1)
 	}
-	t.Log.Info("order trial", "trial", command.GetId(), "dataset", command.GetFingerprint(), "elements", trial.GetElements(),
+	q.Log.Info("order trial", "trial", command.GetId(), "dataset", command.GetFingerprint(), "elements", trial.GetElements(),
 		"original_s", trial.GetOriginalS(), "ordered_s", trial.GetOrderedS(), "cpu_s", trial.GetCpuS(), "refused", trial.GetRefused())
-	t.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: &pecanv1.OrderTried{Id: command.GetId(), Trial: trial}}})
+	q.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_OrderTried{OrderTried: &pecanv1.OrderTried{Id: command.GetId(), Trial: trial}}})
 }
 
 // try runs a trial. A failure or panic in it refuses the order and does not harm the worker's streams.
-func (t *Queue) try(ctx context.Context, command *pecanv1.TryOrder) (result *pecanv1.OrderTrial) {
-	trial := &trial{graphs: t.Graphs, opening: t.Opening, command: command, differ: differ{tolerance: toleranceOf(command.GetOptions())}}
+func (q *Queue) try(ctx context.Context, command *pecanv1.TryOrder) (result *pecanv1.OrderTrial) {
+	trial := &trial{graphs: q.Graphs, opening: q.Opening, command: command, differ: differ{tolerance: toleranceOf(command.GetOptions())}}
 	defer func() {
 		if broken := recover(); broken != nil {
-			t.Log.Error("a trial panicked", "trial", command.GetId(), "panic", broken, "stack", string(debug.Stack()))
+			q.Log.Error("a trial panicked", "trial", command.GetId(), "panic", broken, "stack", string(debug.Stack()))
 			result = &pecanv1.OrderTrial{Refused: fmt.Sprintf("the trial panicked: %v", broken)}
 		}
-		t.spent.Add(int64(result.GetCpuS() * float64(time.Second)))
+		q.spent.Add(int64(result.GetCpuS() * float64(time.Second)))
 	}()
 	return trial.run(ctx)
 }
 
 // Load returns the results of trials since the worker started, and their CPU time.
-func (t *Queue) Load() (passed, refused uint64, spent time.Duration) {
-	return t.passed.Load(), t.refused.Load(), time.Duration(t.spent.Load())
+func (q *Queue) Load() (passed, refused uint64, spent time.Duration) {
+	return q.passed.Load(), q.refused.Load(), time.Duration(q.spent.Load())
 }

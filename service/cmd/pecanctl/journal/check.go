@@ -90,30 +90,30 @@ func examine(ctx context.Context, r *store.Reader) (*report, error) {
 	return f, nil
 }
 
-func (f *report) problem(err error) { f.Problems = append(f.Problems, err.Error()) }
+func (r *report) problem(err error) { r.Problems = append(r.Problems, err.Error()) }
 
 // replay applies the snapshot and the records, as a starting dispatcher does.
-func (f *report) replay(ctx context.Context, r *store.Reader) *durable.State {
+func (r *report) replay(ctx context.Context, reader *store.Reader) *durable.State {
 	state := durable.NewState()
-	data, stands, err := r.Snapshot()
-	f.Snapshot, f.SnapshotBytes, f.Last = stands, len(data), stands
+	data, stands, err := reader.Snapshot()
+	r.Snapshot, r.SnapshotBytes, r.Last = stands, len(data), stands
 	if err != nil {
-		f.problem(err)
+		r.problem(err)
 		return state
 	}
 	if data != nil {
 		restored, err := durable.Restore(data)
 		if err != nil {
-			f.problem(fmt.Errorf("the snapshot is invalid: %w", err))
+			r.problem(fmt.Errorf("the snapshot is invalid: %w", err))
 			return state
 		}
 		if state = restored; state.Applied() != stands {
-			f.problem(fmt.Errorf("the header of the snapshot says %d records, but its content has %d", stands, state.Applied()))
+			r.problem(fmt.Errorf("the header of the snapshot says %d records, but its content has %d", stands, state.Applied()))
 		}
 	}
 	broken := false
-	err = r.Records(func(number uint64, data []byte) error {
-		f.Records, f.Last = f.Records+1, number
+	err = reader.Records(func(number uint64, data []byte) error {
+		r.Records, r.Last = r.Records+1, number
 		if broken {
 			return ctx.Err()
 		}
@@ -124,76 +124,76 @@ func (f *report) replay(ctx context.Context, r *store.Reader) *durable.State {
 		}
 		if err != nil {
 			broken = true
-			f.problem(fmt.Errorf("record %d: %w; later records were read but not applied", number, err))
+			r.problem(fmt.Errorf("record %d: %w; later records were read but not applied", number, err))
 		}
 		return ctx.Err()
 	})
 	if err != nil {
-		f.problem(err)
+		r.problem(err)
 	}
 	return state
 }
 
-func (f *report) count(s *pecanv1.Snapshot) {
-	f.Cluster, f.Starts = s.ClusterId, s.Incarnation
-	f.Datasets, f.Clients, f.Jobs = len(s.Datasets), len(s.Clients), len(s.Jobs)
+func (r *report) count(s *pecanv1.Snapshot) {
+	r.Cluster, r.Starts = s.ClusterId, s.Incarnation
+	r.Datasets, r.Clients, r.Jobs = len(s.Datasets), len(s.Clients), len(s.Jobs)
 	for _, job := range s.Jobs {
-		f.Epochs += len(job.Epochs)
+		r.Epochs += len(job.Epochs)
 		for _, epoch := range job.Epochs {
-			f.Streams += len(epoch.Streams)
+			r.Streams += len(epoch.Streams)
 		}
 	}
 }
 
 // graphs reads every graph, and reports datasets whose graph is missing.
-func (f *report) graphs(r *store.Reader, s *pecanv1.Snapshot) {
+func (r *report) graphs(reader *store.Reader, s *pecanv1.Snapshot) {
 	used := map[string]bool{}
 	for _, dataset := range s.Datasets {
 		used[dataset.Fingerprint] = true
 	}
 	stored := map[string]bool{}
-	err := r.Graphs(func(fingerprint string, bytes uint64, damage error) {
+	err := reader.Graphs(func(fingerprint string, bytes uint64, damage error) {
 		stored[fingerprint] = true
-		f.Graphs, f.GraphBytes = f.Graphs+1, f.GraphBytes+bytes
+		r.Graphs, r.GraphBytes = r.Graphs+1, r.GraphBytes+bytes
 		if !used[fingerprint] {
-			f.Unused++
+			r.Unused++
 		}
 		if damage != nil {
-			f.problem(damage)
+			r.problem(damage)
 		}
 	})
 	if err != nil {
-		f.problem(err)
+		r.problem(err)
 	}
 	for _, dataset := range s.Datasets {
 		if !stored[dataset.Fingerprint] {
-			f.problem(fmt.Errorf("dataset %s: its graph %s is missing", dataset.DatasetId, dataset.Fingerprint))
+			r.problem(fmt.Errorf("dataset %s: its graph %s is missing", dataset.DatasetId, dataset.Fingerprint))
 		}
 	}
 }
 
-func (f *report) json(out io.Writer) error {
+func (r *report) json(out io.Writer) error {
 	encoder := json.NewEncoder(out)
 	encoder.SetIndent("", "  ")
-	return encoder.Encode(f)
+	return encoder.Encode(r)
 }
 
-func (f *report) print(out io.Writer) error {
+func (r *report) print(out io.Writer) error {
 	condition := "intact"
-	if len(f.Problems) > 0 {
+	if len(r.Problems) > 0 {
 		condition = "damaged"
 	}
 	_, err := fmt.Fprintf(out, "%s is %s\n  cluster   %s, started %d times\n  snapshot  of %d records, %d bytes\n  records   %d after it, the last is %d; acknowledged up to %d\n"+
 		"  state     %d datasets, %d clients, %d jobs, %d open epochs with %d streams\n  graphs    %d, %d bytes; %d belong to no dataset\n",
-		f.Dir, condition, f.Cluster, f.Starts, f.Snapshot, f.SnapshotBytes, f.Records, f.Last, f.Acknowledged,
-		f.Datasets, f.Clients, f.Jobs, f.Epochs, f.Streams, f.Graphs, f.GraphBytes, f.Unused)
-	if f.Torn > 0 && err == nil {
-		_, err = fmt.Fprintf(out, "  torn      %d bytes of an incomplete write; it was never acknowledged, and the next start discards it\n", f.Torn)
+		r.Dir, condition, r.Cluster, r.Starts, r.Snapshot, r.SnapshotBytes, r.Records, r.Last, r.Acknowledged,
+		r.Datasets, r.Clients, r.Jobs, r.Epochs, r.Streams, r.Graphs, r.GraphBytes, r.Unused)
+	if r.Torn > 0 && err == nil {
+		_, err = fmt.Fprintf(out, "  torn      %d bytes of an incomplete write; it was never acknowledged, and the next start discards it\n", r.Torn)
 	}
-	if f.InvalidSlot && err == nil {
+	if r.InvalidSlot && err == nil {
 		_, err = fmt.Fprintf(out, "  mark      one of its two slots is invalid: a write was incomplete, or the disk damages data; the other slot is used\n")
 	}
-	for _, problem := range f.Problems {
+	for _, problem := range r.Problems {
 		if err == nil {
 			_, err = fmt.Fprintf(out, "  problem   %s\n", problem)
 		}

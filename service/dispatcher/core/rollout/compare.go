@@ -44,7 +44,7 @@ type cost struct {
 	maxElements uint64
 }
 
-func (t cost) cpu() float64 { return float64(t.elements) * t.perElement }
+func (c cost) cpu() float64 { return float64(c.elements) * c.perElement }
 
 // costOf sums the metrics of steps; the last one is the highest.
 func costOf(steps []string, nodes []*pecanv1.NodeMetrics) (t cost) {

@@ -51,10 +51,10 @@ func (r *Rollouts) Planned(in Planned) {
 }
 
 // tops returns the steps of both orders above which nothing differs; empty if the plan does not list the steps.
-func (in *Planned) tops() (registered, ordered string) {
-	for i, step := range slices.Backward(in.Steps) {
-		if len(in.Steps) == len(in.Order) && step.GetNode() != in.Order[i] {
-			return step.GetNode(), in.Order[i]
+func (p *Planned) tops() (registered, ordered string) {
+	for i, step := range slices.Backward(p.Steps) {
+		if len(p.Steps) == len(p.Order) && step.GetNode() != p.Order[i] {
+			return step.GetNode(), p.Order[i]
 		}
 	}
 	return "", ""
@@ -62,9 +62,9 @@ func (in *Planned) tops() (registered, ordered string) {
 
 // produced returns the elements of a step and the CPU of the steps above it. If a step has no metrics, the highest
 // one below it counts. "" is the highest step.
-func (in *Planned) produced(step string, nodes []*pecanv1.NodeMetrics) (elements uint64, above float64) {
+func (p *Planned) produced(step string, nodes []*pecanv1.NodeMetrics) (elements uint64, above float64) {
 	reached := step == ""
-	for _, s := range slices.Backward(in.Steps) {
+	for _, s := range slices.Backward(p.Steps) {
 		reached = reached || s.GetNode() == step
 		at := slices.IndexFunc(nodes, func(n *pecanv1.NodeMetrics) bool { return n.Node == s.GetNode() })
 		switch {
@@ -79,19 +79,19 @@ func (in *Planned) produced(step string, nodes []*pecanv1.NodeMetrics) (elements
 }
 
 // gain returns the share of CPU that a planned order saves.
-func (in *Planned) gain() float64 {
-	if !(in.PredictedBefore > 0 && in.PredictedAfter >= 0) {
+func (p *Planned) gain() float64 {
+	if !(p.PredictedBefore > 0 && p.PredictedAfter >= 0) {
 		return 0
 	}
-	return 1 - in.PredictedAfter/in.PredictedBefore
+	return 1 - p.PredictedAfter/p.PredictedBefore
 }
 
 // registered returns the registered order of the steps; nil if the plan does not list all of them.
-func (in *Planned) registered() (names []string) {
-	for _, step := range in.Steps {
+func (p *Planned) registered() (names []string) {
+	for _, step := range p.Steps {
 		names = append(names, step.GetNode())
 	}
-	if !slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(in.Order))) {
+	if !slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(p.Order))) {
 		return nil
 	}
 	return names
@@ -99,16 +99,16 @@ func (in *Planned) registered() (names []string) {
 
 // covers returns the steps from the lowest that moves to the highest, in the registered order; all if that is
 // unknown.
-func (in *Planned) covers() []string {
-	registered := in.registered()
+func (p *Planned) covers() []string {
+	registered := p.registered()
 	if registered == nil {
-		return slices.Clone(in.Order)
+		return slices.Clone(p.Order)
 	}
 	low, high := 0, len(registered)
-	for low < high && registered[low] == in.Order[low] {
+	for low < high && registered[low] == p.Order[low] {
 		low++
 	}
-	for low < high && registered[high-1] == in.Order[high-1] {
+	for low < high && registered[high-1] == p.Order[high-1] {
 		high--
 	}
 	return registered[low:high]
@@ -117,10 +117,10 @@ func (in *Planned) covers() []string {
 // byStream reports whether one stream may have the order while others have not. The elements are the same in
 // both. But the closing stream joins the remainders of batches, and they are the same only if no step has passed
 // a batch.
-func (in *Planned) byStream() bool {
-	registered := in.registered()
-	for i, step := range in.Steps {
-		if registered == nil || strings.Contains(step.GetOp(), "Batch") && !sameBelow(registered, in.Order, i) {
+func (p *Planned) byStream() bool {
+	registered := p.registered()
+	for i, step := range p.Steps {
+		if registered == nil || strings.Contains(step.GetOp(), "Batch") && !sameBelow(registered, p.Order, i) {
 			return false
 		}
 	}

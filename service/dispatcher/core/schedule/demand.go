@@ -78,12 +78,12 @@ func (d *Division) collect() (*round, []*demand) {
 
 // charge adds a leased stream to the load of its worker. Of a prefetched epoch, one stream per worker counts as
 // prefetched. Further ones were started for a trainer that has left, and count like any other.
-func (w *demand) charge(l *load, stream *pecanv1.StoredStream) {
-	if w.prefetch && !stream.Delivered && !l.prefetchJobs[w.job.JobId] {
-		l.prefetchJobs[w.job.JobId] = true
+func (d *demand) charge(l *load, stream *pecanv1.StoredStream) {
+	if d.prefetch && !stream.Delivered && !l.prefetchJobs[d.job.JobId] {
+		l.prefetchJobs[d.job.JobId] = true
 		return
 	}
-	if Running(w.job, w.epoch, stream) {
+	if Running(d.job, d.epoch, stream) {
 		l.running++
 	}
 	if !stream.Delivered {

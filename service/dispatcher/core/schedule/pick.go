@@ -51,9 +51,9 @@ func (d *Division) pick(pass *round, w *demand, stream *pecanv1.StoredStream, ne
 // fits reports whether a worker may get a stream of the epoch. A stream of a prefetched epoch needs a free slot
 // in any case, and each job gets one per worker. So all jobs together have at most as many prefetched streams on
 // a worker as it has free slots. If a trainer finds none free, its next pass is leased when it adopts the pass.
-func (w *demand) fits(worker *Worker, l *load, needRoom bool) bool {
-	if w.prefetch {
-		return hasRoom(worker, l) && l.running+len(l.prefetchJobs) < worker.MaxStreams && !l.prefetchJobs[w.job.JobId]
+func (d *demand) fits(worker *Worker, l *load, needRoom bool) bool {
+	if d.prefetch {
+		return hasRoom(worker, l) && l.running+len(l.prefetchJobs) < worker.MaxStreams && !l.prefetchJobs[d.job.JobId]
 	}
 	return !needRoom || hasRoom(worker, l)
 }

@@ -6,16 +6,16 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/window"
 )
 
-// framing is how the next elements are put into frames.
-type framing int
+// grouping is how the next elements are put into window entries.
+type grouping int
 
 // shapes is what a run has learned about its elements.
 type shapes struct {
-	framing framing
-	like    *tf.Block
-	blocks  payload.Pool[*tf.Block]
-	packs   payload.Pool[*tf.Pack]
-	specs   []tf.Shape
+	grouping grouping
+	like     *tf.Block
+	blocks   payload.Pool[*tf.Block]
+	packs    payload.Pool[*tf.Pack]
+	specs    []tf.Shape
 	// lastError and repeats count equal errors in a row.
 	lastError string
 	repeats   int
@@ -27,7 +27,7 @@ func (r *run) learn(element []*tf.Tensor) {
 	total, fixed := int64(0), true
 	for _, t := range element {
 		if len(t.Dims()) > tf.MaxShapeRank {
-			r.shapes.framing = oneByOne
+			r.shapes.grouping = oneByOne
 			return
 		}
 		total += t.WireSize()
@@ -37,16 +37,16 @@ func (r *run) learn(element []*tf.Tensor) {
 	switch {
 	case total > small:
 		// One large element does not end packing.
-		if r.shapes.framing == inColumns {
-			r.shapes.framing = oneByOne
+		if r.shapes.grouping == inColumns {
+			r.shapes.grouping = oneByOne
 		}
 	case fixed && r.shapes.like == nil:
-		rows := min(frameRows, frameBytes/int(max(total, 1)))
+		rows := min(entryElements, entryBytes/int(max(total, 1)))
 		if block, err := tf.NewBlock(element, rows); err == nil {
-			r.shapes.like, r.shapes.framing = block, inColumns
+			r.shapes.like, r.shapes.grouping = block, inColumns
 		}
 	default:
-		r.shapes.framing, r.shapes.specs = inPacks, r.packShapes(len(element))
+		r.shapes.grouping, r.shapes.specs = inPacks, r.packShapes(len(element))
 	}
 }
 
@@ -66,10 +66,10 @@ func (r *run) packShapes(components int) []tf.Shape {
 }
 
 func (r *run) pace() tf.Pace {
-	return tf.Pace{MaxRows: min(frameRows, r.limit), Linger: linger, Hurry: hurry}
+	return tf.Pace{MaxRows: min(entryElements, r.limit), Linger: linger, Hurry: hurry}
 }
 
-func (r *run) stepColumns(it *tf.Iterator) error {
+func (r *run) fetchColumns(it *tf.Iterator) error {
 	like := r.shapes.like
 	block := r.shapes.blocks.Get(like.Clone)
 	r.fill.begin(func(from, to int) {
@@ -112,8 +112,8 @@ func (r *run) appendColumns(block *tf.Block, from, to int, copied bool) {
 	r.deliver(window.NewEntry(r.index(), to-from, size, body))
 }
 
-func (r *run) stepPack(it *tf.Iterator) error {
-	pack := r.shapes.packs.Get(func() *tf.Pack { return tf.NewPack(frameBytes, tableBytes) })
+func (r *run) fetchPack(it *tf.Iterator) error {
+	pack := r.shapes.packs.Get(func() *tf.Pack { return tf.NewPack(entryBytes, tableBytes) })
 	pack.Reset()
 	components := it.Components()
 	r.fill.begin(func(from, to int) {
@@ -122,9 +122,9 @@ func (r *run) stepPack(it *tf.Iterator) error {
 	})
 	rows, odd, err := it.FillPack(pack, r.shapes.specs, int(min(smallElement, r.maxElement())), r.pace())
 	from := r.fill.end()
-	if from == 0 && len(pack.Payload()) >= frameBytes/2 {
+	if from == 0 && len(pack.Payload()) >= entryBytes/2 {
 		body := &payload.Packed{Payload: pack.Payload(), Table: pack.Table(), Components: components, Pack: pack, Home: &r.shapes.packs}
-		r.deliver(window.NewEntry(r.index(), rows, frameBytes+tableBytes, body))
+		r.deliver(window.NewEntry(r.index(), rows, entryBytes+tableBytes, body))
 	} else {
 		if rows > from {
 			r.appendPack(&payload.Packed{Payload: pack.Payload(), Table: pack.Table(), Components: components}, from, rows)
