@@ -134,6 +134,14 @@ def test_the_architecture_page_explains_its_terms():
         )
 
 
+def test_files_that_the_architecture_page_names_exist():
+    named = re.findall(r"`([\w/]+\.(?:go|py))`", repository.text("docs/architecture.md"))
+    assert len(named) > 50, "could not read the names of files from docs/architecture.md"
+    files = repository.tracked()
+    missing = [name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)]
+    assert not missing, f"docs/architecture.md names {missing}, which do not exist: follow a renamed file"
+
+
 def words_of(name: str) -> list[str]:
     """The words of a name in camel, snake or kebab case, in lower case."""
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
