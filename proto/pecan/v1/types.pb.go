@@ -208,7 +208,7 @@ const (
 	Order_ORDER_OFF Order = 1
 	// AutoOrder's cost policy, by the measured cost of the steps.
 	Order_ORDER_AUTO Order = 2
-	// The policy of the Pecan paper: by how much the steps shrink or inflate elements.
+	// The policy of Graur et al. (USENIX ATC 2024): by how much the steps shrink or inflate elements.
 	Order_ORDER_PAPER Order = 3
 )
 

@@ -50,7 +50,7 @@ type proposer struct {
 	options   *pecanv1.JobOptions
 	metrics   map[string]*pecanv1.NodeMetrics
 	tolerance pecanv1.OrderTolerance
-	// paper: the policy is the published one, which ignores constraints.
+	// paper: the policy is autoorder.Paper, which Graur et al. published (USENIX ATC 2024). It ignores constraints.
 	paper bool
 	// unmeasured: only constraints are needed, not costs.
 	unmeasured bool
