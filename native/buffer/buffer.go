@@ -1,9 +1,9 @@
-// Package buffer holds the memory in which elements reach a trainer. There are two kinds: blocks outside of
+// Package buffer holds the memory in which elements reach a trainer. There are two kinds: buffers outside of
 // Go's heap, aligned to 64 bytes so that TensorFlow adopts them without a copy, and mappings of shared memory
 // that a worker on this host writes.
 //
-// A Block counts references: every holder of a pointer into it holds one. The last release returns the memory
-// to its Pool, which keeps a limited amount for the next block, because fresh pages cost more than the bytes
+// A Buffer counts references: every holder of a pointer into it holds one. The last release returns the memory
+// to its Pool, which keeps a limited amount for the next buffer, because fresh pages cost more than the bytes
 // that are read into them. For shared memory the last release tells the worker that it may write the slot
 // again.
 //
@@ -16,30 +16,30 @@ import (
 	"sync/atomic"
 )
 
-// Align is the alignment of every block. TensorFlow adopts memory with this alignment without a copy.
+// Align is the alignment of every buffer. TensorFlow adopts memory with this alignment without a copy.
 const Align = 64
 
-// MaxBlock limits the size of a block. A larger request is a programming error or a hostile length.
-const MaxBlock = 1 << 47
+// MaxBuffer limits the size of a buffer. A larger request is a programming error or a hostile length.
+const MaxBuffer = 1 << 47
 
-// Block is a piece of memory with a reference count. A Block is never used again after its last release: its
-// memory comes back in a new Block. A superfluous release therefore cannot free memory that another holder
+// Buffer is a piece of memory with a reference count. A Buffer is never used again after its last release: its
+// memory comes back in a new Buffer. A superfluous release therefore cannot free memory that another holder
 // has.
-type Block struct {
+type Buffer struct {
 	refs  atomic.Int32
 	bytes []byte
 	home  home
 	place place
 }
 
-// home takes the memory of a block back.
+// home takes the memory of a buffer back.
 type home interface {
-	reclaim(b *Block)
+	reclaim(b *Buffer)
 	misuse(what string)
 }
 
 // Bytes returns the memory, as long as it was requested. It must not be accessed after Release.
-func (b *Block) Bytes() []byte {
+func (b *Buffer) Bytes() []byte {
 	if b == nil {
 		return nil
 	}
@@ -47,35 +47,35 @@ func (b *Block) Bytes() []byte {
 }
 
 // Len returns the number of bytes requested.
-func (b *Block) Len() int {
+func (b *Buffer) Len() int {
 	if b == nil {
 		return 0
 	}
 	return len(b.bytes)
 }
 
-// Retain adds a reference and returns the block. The caller must hold a reference.
-func (b *Block) Retain() *Block {
+// Retain adds a reference and returns the buffer. The caller must hold a reference.
+func (b *Buffer) Retain() *Buffer {
 	if b == nil {
 		return nil
 	}
 	if b.refs.Add(1) <= 1 {
 		b.refs.Add(-1)
-		b.home.misuse("retain of a released block")
+		b.home.misuse("retain of a released buffer")
 	}
 	return b
 }
 
 // Release drops one reference. A superfluous release is counted and has no other effect; in checked mode it
-// panics. A nil block stands for an element without bytes, and may be released.
-func (b *Block) Release() {
+// panics. A nil buffer stands for an element without bytes, and may be released.
+func (b *Buffer) Release() {
 	if b == nil {
 		return
 	}
 	for {
 		refs := b.refs.Load()
 		if refs <= 0 {
-			b.home.misuse("release of a released block")
+			b.home.misuse("release of a released buffer")
 			return
 		}
 		if !b.refs.CompareAndSwap(refs, refs-1) {
@@ -90,9 +90,9 @@ func (b *Block) Release() {
 
 // Stats describes what a pool holds.
 type Stats struct {
-	// Blocks and Bytes in use: not yet released, including shared memory.
-	Blocks int64
-	Bytes  int64
+	// Buffers and Bytes in use: not yet released, including shared memory.
+	Buffers int64
+	Bytes   int64
 	// IdleBytes are kept for reuse.
 	IdleBytes int64
 	// MappedBytes is all memory that the pool has from the kernel, in use and idle, without shared memory.
@@ -100,15 +100,15 @@ type Stats struct {
 	// Slots and SlotBytes count the mapped slots of shared memory, whether or not they are being read.
 	Slots     int64
 	SlotBytes int64
-	// Gets counts blocks handed out, Reused those that needed no new memory.
+	// Gets counts buffers handed out, Reused those that needed no new memory.
 	Gets   uint64
 	Reused uint64
-	// Misuses counts releases and retains of released blocks. A value other than 0 is a defect of the caller.
+	// Misuses counts releases and retains of released buffers. A value other than 0 is a defect of the caller.
 	Misuses uint64
 }
 
 // String formats the counts for logs.
 func (s Stats) String() string {
-	return fmt.Sprintf("%d blocks with %d bytes in use, %d idle, %d mapped, %d slots with %d bytes, %d of %d reused, %d misuses",
-		s.Blocks, s.Bytes, s.IdleBytes, s.MappedBytes, s.Slots, s.SlotBytes, s.Reused, s.Gets, s.Misuses)
+	return fmt.Sprintf("%d buffers with %d bytes in use, %d idle, %d mapped, %d slots with %d bytes, %d of %d reused, %d misuses",
+		s.Buffers, s.Bytes, s.IdleBytes, s.MappedBytes, s.Slots, s.SlotBytes, s.Reused, s.Gets, s.Misuses)
 }

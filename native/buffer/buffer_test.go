@@ -25,7 +25,7 @@ func newPool(t testing.TB, config Config) *Pool {
 	t.Cleanup(func() {
 		p.Close()
 		stats := p.Stats()
-		if stats.Blocks != 0 || stats.Bytes != 0 || stats.MappedBytes != 0 || stats.IdleBytes != 0 || stats.Slots != 0 || stats.SlotBytes != 0 {
+		if stats.Buffers != 0 || stats.Bytes != 0 || stats.MappedBytes != 0 || stats.IdleBytes != 0 || stats.Slots != 0 || stats.SlotBytes != 0 {
 			t.Errorf("after close: %v", stats)
 		}
 		if leaks := p.Leaks(); len(leaks) > 0 {
@@ -35,7 +35,7 @@ func newPool(t testing.TB, config Config) *Pool {
 	return p
 }
 
-func get(t testing.TB, p *Pool, n int) *Block {
+func get(t testing.TB, p *Pool, n int) *Buffer {
 	t.Helper()
 	b, err := p.Get(n)
 	if err != nil {
@@ -50,24 +50,24 @@ func TestBlocksAreAlignedWritableAndAsLongAsAsked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPool(t, config)
-			var blocks []*Block
+			var buffers []*Buffer
 			for _, n := range []int{0, 1, 63, 64, 65, 1024, 1025, 4096, smallMax - 1, smallMax, smallMax + 1, 3 << 20, 9600000} {
 				b := get(t, p, n)
 				if b.Len() != n || cap(b.Bytes()) != n {
 					t.Errorf("asked for %d bytes, got %d with room for %d", n, b.Len(), cap(b.Bytes()))
 				}
 				if at := uintptr(unsafe.Pointer(unsafe.SliceData(b.Bytes()))); at%Align != 0 {
-					t.Errorf("block of %d bytes at %#x is not aligned", n, at)
+					t.Errorf("buffer of %d bytes at %#x is not aligned", n, at)
 				}
 				for i := range b.Bytes() {
 					b.Bytes()[i] = byte(n)
 				}
-				blocks = append(blocks, b)
+				buffers = append(buffers, b)
 			}
-			for _, b := range blocks {
+			for _, b := range buffers {
 				n := b.Len()
 				if bytes.Count(b.Bytes(), []byte{byte(n)}) != n {
-					t.Errorf("another block wrote into the one of %d bytes", n)
+					t.Errorf("another buffer wrote into the one of %d bytes", n)
 				}
 				b.Release()
 			}
@@ -78,15 +78,15 @@ func TestBlocksAreAlignedWritableAndAsLongAsAsked(t *testing.T) {
 func TestInvalidSizesAreRefused(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, Config{})
-	for _, n := range []int{-1, MaxBlock + 1} {
+	for _, n := range []int{-1, MaxBuffer + 1} {
 		if _, err := p.Get(n); err == nil {
-			t.Errorf("got a block of %d bytes", n)
+			t.Errorf("got a buffer of %d bytes", n)
 		}
 	}
 	// More than the address space: the pool returns the kernel's error and counts nothing.
-	var held []*Block
+	var held []*Buffer
 	for range 2 {
-		b, err := p.Get(MaxBlock)
+		b, err := p.Get(MaxBuffer)
 		if err == nil {
 			held = append(held, b)
 		}
@@ -98,7 +98,7 @@ func TestInvalidSizesAreRefused(t *testing.T) {
 		b.Release()
 	}
 	p.Trim(0)
-	if stats := p.Stats(); stats.Blocks != 0 || stats.MappedBytes != 0 {
+	if stats := p.Stats(); stats.Buffers != 0 || stats.MappedBytes != 0 {
 		t.Errorf("%v", stats)
 	}
 }
@@ -126,11 +126,11 @@ func TestABlockLivesUntilItsLastRelease(t *testing.T) {
 	b.Retain().Release()
 	b.Retain()
 	b.Release()
-	if p.Stats().Blocks != 1 {
+	if p.Stats().Buffers != 1 {
 		t.Fatal("given back while a reference was held")
 	}
 	b.Release()
-	if p.Stats().Blocks != 0 {
+	if p.Stats().Buffers != 0 {
 		t.Fatal("not given back by the last release")
 	}
 }
@@ -144,25 +144,25 @@ func TestAnExtraReleaseIsHarmless(t *testing.T) {
 	old.Release()
 	old.Retain()
 	old.Release()
-	if stats := p.Stats(); stats.Blocks != 1 || stats.Misuses != 3 {
-		t.Errorf("%v, want one block in use and three misuses", stats)
+	if stats := p.Stats(); stats.Buffers != 1 || stats.Misuses != 3 {
+		t.Errorf("%v, want one buffer in use and three misuses", stats)
 	}
 	now.Release()
-	var none *Block
+	var none *Buffer
 	none.Release()
 	if none.Retain() != nil || none.Bytes() != nil || none.Len() != 0 {
-		t.Error("a nil block is not empty")
+		t.Error("a nil buffer is not empty")
 	}
 }
 
 func TestIdleMemoryIsBoundedAndEvictedOldestFirst(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, Config{MaxIdle: 5 << 20})
-	var blocks []*Block
+	var buffers []*Buffer
 	for i := range 4 {
-		blocks = append(blocks, get(t, p, 1<<20+i*(1<<18)))
+		buffers = append(buffers, get(t, p, 1<<20+i*(1<<18)))
 	}
-	for _, b := range blocks {
+	for _, b := range buffers {
 		b.Release()
 		if idle := p.Stats().IdleBytes; idle > 5<<20 {
 			t.Errorf("%d bytes idle", idle)
@@ -171,7 +171,7 @@ func TestIdleMemoryIsBoundedAndEvictedOldestFirst(t *testing.T) {
 	mapped := p.Stats().MappedBytes
 	b := get(t, p, 1<<20+3*(1<<18))
 	if p.Stats().MappedBytes != mapped {
-		t.Error("the block released last was not kept")
+		t.Error("the buffer released last was not kept")
 	}
 	b.Release()
 	p.Trim(1 << 20)
@@ -183,22 +183,22 @@ func TestIdleMemoryIsBoundedAndEvictedOldestFirst(t *testing.T) {
 func TestSmallBlocksShareSlabsThatAreFreedWhenEmpty(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, Config{})
-	var blocks []*Block
+	var buffers []*Buffer
 	for range 3 * slabSize / 2048 {
-		blocks = append(blocks, get(t, p, 2000))
+		buffers = append(buffers, get(t, p, 2000))
 	}
 	if mapped := p.Stats().MappedBytes; mapped != 3*slabSize {
 		t.Errorf("%d bytes mapped for three slabs' worth", mapped)
 	}
-	rand.Shuffle(len(blocks), func(i, j int) { blocks[i], blocks[j] = blocks[j], blocks[i] })
-	for _, b := range blocks[1:] {
+	rand.Shuffle(len(buffers), func(i, j int) { buffers[i], buffers[j] = buffers[j], buffers[i] })
+	for _, b := range buffers[1:] {
 		b.Release()
 	}
 	p.Trim(0)
 	if mapped := p.Stats().MappedBytes; mapped != slabSize {
-		t.Errorf("%d bytes mapped for one block", mapped)
+		t.Errorf("%d bytes mapped for one buffer", mapped)
 	}
-	blocks[0].Release()
+	buffers[0].Release()
 }
 
 func TestAClosedPoolsMemoryIsFreedWithItsLastBlock(t *testing.T) {
@@ -222,7 +222,7 @@ func TestManyGoroutinesShareAPool(t *testing.T) {
 	for g := range 4 {
 		wg.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(g), 1))
-			var held []*Block
+			var held []*Buffer
 			for range 400 {
 				if len(held) > 8 {
 					held[0].Release()
@@ -241,7 +241,7 @@ func TestManyGoroutinesShareAPool(t *testing.T) {
 			}
 			for _, b := range held {
 				if b.Len() > 0 && b.Bytes()[b.Len()-1] != byte(g) {
-					t.Error("another goroutine wrote into a held block")
+					t.Error("another goroutine wrote into a held buffer")
 				}
 				b.Release()
 			}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// quarantine is how many released blocks stay mapped but unreadable. A late use then faults, where it would
+// quarantine is how many released buffers stay mapped but unreadable. A late use then faults, where it would
 // otherwise read what the kernel mapped there since.
 const quarantine = 256
 
@@ -28,8 +28,8 @@ type checkedBlock struct {
 
 func newChecker() *checker { return &checker{inUse: map[*checkedBlock]struct{}{}} }
 
-// getChecked places the end of the block before an inaccessible page, as close as the alignment allows.
-func (p *Pool) getChecked(b *Block, n int) error {
+// getChecked places the end of the buffer before an inaccessible page, as close as the alignment allows.
+func (p *Pool) getChecked(b *Buffer, n int) error {
 	aligned := (n + Align - 1) &^ (Align - 1)
 	body := (aligned + pageSize - 1) &^ (pageSize - 1)
 	region, err := mapRegion(body + pageSize)
@@ -54,7 +54,7 @@ func (p *Pool) getChecked(b *Block, n int) error {
 	return nil
 }
 
-func (p *Pool) reclaimChecked(b *Block) {
+func (p *Pool) reclaimChecked(b *Buffer) {
 	checks := b.place.checks
 	p.mu.Lock()
 	p.count(-1, -int64(checks.bytes))
@@ -65,7 +65,7 @@ func (p *Pool) reclaimChecked(b *Block) {
 }
 
 func (c *checker) retire(checks *checkedBlock) {
-	// An access to a released block must fault, and its pages are not needed any more.
+	// An access to a released buffer must fault, and its pages are not needed any more.
 	_ = unix.Madvise(checks.region, unix.MADV_DONTNEED)
 	_ = unix.Mprotect(checks.region, unix.PROT_NONE)
 	c.mu.Lock()

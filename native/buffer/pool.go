@@ -13,7 +13,7 @@ import (
 
 const (
 	pageSize = 4096
-	// Blocks up to smallMax come from slabs; each larger block has its own mapping.
+	// Buffers up to smallMax come from slabs; each larger buffer has its own mapping.
 	smallMin  = 1 << 8
 	smallMax  = 1 << 18
 	slabSize  = 1 << 20
@@ -30,8 +30,8 @@ type Config struct {
 	// MaxIdle is how many bytes of released memory are kept for reuse; the longest unused is freed first. 0
 	// means DefaultMaxIdle, -1 keeps everything.
 	MaxIdle int64
-	// Checked is for tests, and slow. Every block gets its own pages with an inaccessible page after them, a
-	// released block becomes inaccessible at once, misuse panics, and Leaks returns where blocks in use were
+	// Checked is for tests, and slow. Every buffer gets its own pages with an inaccessible page after them, a
+	// released buffer becomes inaccessible at once, misuse panics, and Leaks returns where buffers in use were
 	// requested.
 	Checked bool
 }
@@ -45,7 +45,7 @@ func (c Config) Validate() error {
 	return err
 }
 
-// place is where a block's memory came from and returns to.
+// place is where a buffer's memory came from and returns to.
 type place struct {
 	region []byte
 	slab   *slab
@@ -53,7 +53,7 @@ type place struct {
 	checks *checkedBlock
 }
 
-// Pool hands out blocks and takes their memory back. It is safe for concurrent use.
+// Pool hands out buffers and takes their memory back. It is safe for concurrent use.
 type Pool struct {
 	maxIdle int64
 	checked *checker
@@ -83,13 +83,13 @@ func NewPool(config Config) (*Pool, error) {
 	return p, nil
 }
 
-// Get returns a block of n bytes with one reference. Its content is undefined. The kernel provides pages when
-// they are first written, so a large block costs nothing until bytes arrive.
-func (p *Pool) Get(n int) (*Block, error) {
-	if n < 0 || n > MaxBlock {
-		return nil, fmt.Errorf("get a buffer of %d bytes: the limit is %d", n, int64(MaxBlock))
+// Get returns a buffer of n bytes with one reference. Its content is undefined. The kernel provides pages when
+// they are first written, so a large buffer costs nothing until bytes arrive.
+func (p *Pool) Get(n int) (*Buffer, error) {
+	if n < 0 || n > MaxBuffer {
+		return nil, fmt.Errorf("get a buffer of %d bytes: the limit is %d", n, int64(MaxBuffer))
 	}
-	b := &Block{home: p}
+	b := &Buffer{home: p}
 	b.refs.Store(1)
 	var err error
 	switch {
@@ -106,7 +106,7 @@ func (p *Pool) Get(n int) (*Block, error) {
 	return b, nil
 }
 
-func (p *Pool) getLarge(b *Block, n int) error {
+func (p *Pool) getLarge(b *Buffer, n int) error {
 	size := largeClass(n)
 	p.mu.Lock()
 	p.stats.Gets++
@@ -134,14 +134,14 @@ func (p *Pool) getLarge(b *Block, n int) error {
 	return nil
 }
 
-// count counts a block that is handed out. p.mu is held.
-func (p *Pool) count(blocks, bytes int64) {
-	p.stats.Blocks += blocks
+// count counts a buffer that is handed out. p.mu is held.
+func (p *Pool) count(buffers, bytes int64) {
+	p.stats.Buffers += buffers
 	p.stats.Bytes += bytes
 }
 
 // reclaim implements home.
-func (p *Pool) reclaim(b *Block) {
+func (p *Pool) reclaim(b *Buffer) {
 	n := int64(len(b.bytes))
 	if p.checked != nil {
 		p.reclaimChecked(b)
@@ -217,7 +217,7 @@ func (p *Pool) Trim(keep int64) {
 	unmapAll(victims)
 }
 
-// Close returns all idle memory to the kernel. Blocks in use stay valid; their memory returns to the kernel
+// Close returns all idle memory to the kernel. Buffers in use stay valid; their memory returns to the kernel
 // on release.
 func (p *Pool) Close() {
 	p.mu.Lock()
@@ -237,7 +237,7 @@ func (p *Pool) Stats() Stats {
 	return p.stats
 }
 
-// Leaks returns, in checked mode, where the blocks in use were requested. It is empty otherwise.
+// Leaks returns, in checked mode, where the buffers in use were requested. It is empty otherwise.
 func (p *Pool) Leaks() []string {
 	if p.checked == nil {
 		return nil
@@ -245,8 +245,8 @@ func (p *Pool) Leaks() []string {
 	return p.checked.leaks()
 }
 
-// largeClass rounds up to eighths of a power of two and whole pages. At most an eighth of a block is unused,
-// and blocks of similar sizes share memory.
+// largeClass rounds up to eighths of a power of two and whole pages. At most an eighth of a buffer is unused,
+// and buffers of similar sizes share memory.
 func largeClass(n int) int {
 	step := max(1<<(bits.Len(uint(n-1))-4), pageSize)
 	return (n + step - 1) &^ (step - 1)

@@ -30,8 +30,8 @@ type Slot struct {
 // The mapping is writable, because users can obtain a tensor's memory in ways that write (DLPack). A write to
 // an element that the worker has sent does no harm; a fault would end the trainer.
 func (p *Pool) MapSlot(fd int, size int64) (*Slot, error) {
-	if size <= 0 || size > MaxBlock {
-		return nil, fmt.Errorf("map a shared memory slot of %d bytes: give a size between 1 and %d", size, int64(MaxBlock))
+	if size <= 0 || size > MaxBuffer {
+		return nil, fmt.Errorf("map a shared memory slot of %d bytes: give a size between 1 and %d", size, int64(MaxBuffer))
 	}
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
@@ -59,9 +59,9 @@ func (p *Pool) MapSlot(fd int, size int64) (*Slot, error) {
 	return &Slot{pool: p, region: unsafe.Slice((*byte)(pointer), size)}, nil
 }
 
-// Read returns the first n bytes of the slot as a block. The block's last release calls released, once and
+// Read returns the first n bytes of the slot as a buffer. The buffer's last release calls released, once and
 // without a lock held, from any goroutine or thread; released must not block.
-func (s *Slot) Read(n int, released func()) (*Block, error) {
+func (s *Slot) Read(n int, released func()) (*Buffer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -73,7 +73,7 @@ func (s *Slot) Read(n int, released func()) (*Block, error) {
 		return nil, fmt.Errorf("read %d bytes of a shared memory slot of %d", n, len(s.region))
 	}
 	s.reading, s.released = true, released
-	b := &Block{home: s, bytes: s.region[:n:n]}
+	b := &Buffer{home: s, bytes: s.region[:n:n]}
 	b.refs.Store(1)
 	s.pool.mu.Lock()
 	s.pool.count(1, int64(n))
@@ -108,7 +108,7 @@ func (s *Slot) unmap(region []byte) {
 }
 
 // reclaim implements home.
-func (s *Slot) reclaim(b *Block) {
+func (s *Slot) reclaim(b *Buffer) {
 	n := len(b.bytes)
 	s.mu.Lock()
 	s.reading = false

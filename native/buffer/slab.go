@@ -2,20 +2,20 @@ package buffer
 
 import "math/bits"
 
-// slab is one mapping that is divided into equal blocks. A slab without blocks in use is idle memory.
+// slab is one mapping that is divided into equal buffers. A slab without buffers in use is idle memory.
 type slab struct {
 	region []byte
 	size   int
 	class  int
-	// free holds the numbers of the blocks that are not in use.
+	// free holds the numbers of the buffers that are not in use.
 	free []int
-	// at is the slab's index in its class's list of slabs with free blocks; -1 when it has none.
+	// at is the slab's index in its class's list of slabs with free buffers; -1 when it has none.
 	at int
 }
 
 func (s *slab) total() int { return slabSize / s.size }
 
-// slabClass holds the slabs of one block size that have free blocks.
+// slabClass holds the slabs of one buffer size that have free buffers.
 type slabClass struct {
 	open []*slab
 }
@@ -27,7 +27,7 @@ func smallClass(n int) int {
 	return bits.Len(uint(n-1)) - bits.Len(uint(smallMin-1))
 }
 
-func (p *Pool) getSmall(b *Block, n int) error {
+func (p *Pool) getSmall(b *Buffer, n int) error {
 	class := smallClass(n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -38,7 +38,7 @@ func (p *Pool) getSmall(b *Block, n int) error {
 		s = open[len(open)-1]
 		p.stats.Reused++
 	} else {
-		// The mapping happens under the lock: it is one system call per hundreds of blocks, and accesses no
+		// The mapping happens under the lock: it is one system call per hundreds of buffers, and accesses no
 		// page.
 		region, err := mapRegion(slabSize)
 		if err != nil {
@@ -67,7 +67,7 @@ func (p *Pool) getSmall(b *Block, n int) error {
 	return nil
 }
 
-// putSmall takes a small block back. p.mu is held.
+// putSmall takes a small buffer back. p.mu is held.
 func (p *Pool) putSmall(s *slab, number int) {
 	s.free = append(s.free, number)
 	if len(s.free) == 1 {
@@ -93,7 +93,7 @@ func (p *Pool) shutSlab(s *slab) {
 	s.at = -1
 }
 
-// evictSlabs removes slabs without blocks in use. p.mu is held.
+// evictSlabs removes slabs without buffers in use. p.mu is held.
 func (p *Pool) evictSlabs(keep int64) [][]byte {
 	var victims [][]byte
 	for class := range p.slabs {

@@ -154,7 +154,7 @@ func (w *rawWriter) send(c net.Conn, h frame.Header, open *pecanv1.OpenStream, c
 		}
 		n := uint64(len(w.payload))
 		head = frame.Append(head[:0], frame.Header{
-			Type: frame.Data, Flags: frame.Block, Channel: h.Channel, Count: uint32(w.rows), Index: index, Lease: open.GetLease(), PayloadLen: n, RawLen: n,
+			Type: frame.Data, Flags: frame.Columns, Channel: h.Channel, Count: uint32(w.rows), Index: index, Lease: open.GetLease(), PayloadLen: n, RawLen: n,
 		}, meta)
 		buffers := net.Buffers{head, w.payload}
 		if _, err := buffers.WriteTo(c); err != nil {

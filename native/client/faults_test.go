@@ -158,17 +158,17 @@ func TestANewLeaseMovesAStreamWithoutLossOrRepetition(t *testing.T) {
 }
 
 func TestAWorkerThatCannotBeReachedIsReportedAndReplaced(t *testing.T) {
-	gone := startWorker(t, same(testStream{count: 10}))
-	gone.stop()
+	stopped := startWorker(t, same(testStream{count: 10}))
+	stopped.stop()
 	good := startWorker(t, same(testStream{count: 10}))
 	d := startDispatcher(t)
-	d.snapshot = spread(1, gone)
+	d.snapshot = spread(1, stopped)
 	it := open(t, d).Open(IterOptions{})
 	eventually(t, "the worker is reported", func() bool {
 		_, status, _ := it.NextElement(time.Millisecond)
-		return status == NotYet && look(d, func() bool { return len(d.reported) > 0 && d.reported[0].GetWorkerId() == gone.id })
+		return status == NotYet && look(d, func() bool { return len(d.reported) > 0 && d.reported[0].GetWorkerId() == stopped.id })
 	})
-	if why := waiting(it); !strings.Contains(why, gone.id) {
+	if why := waiting(it); !strings.Contains(why, stopped.id) {
 		t.Errorf("waiting: %q", why)
 	}
 	d.update(func() {

@@ -59,7 +59,7 @@ func open(t testing.TB, d *testDispatcher, change ...func(*Config)) *Job {
 		if leaks := config.Pool.Leaks(); len(leaks) > 0 {
 			t.Errorf("%d buffers leaked, the first: %s", len(leaks), leaks[0])
 		}
-		if stats := config.Pool.Stats(); stats.Blocks != 0 || stats.Slots != 0 || stats.Misuses != 0 {
+		if stats := config.Pool.Stats(); stats.Buffers != 0 || stats.Slots != 0 || stats.Misuses != 0 {
 			t.Errorf("after close: %v", stats)
 		}
 		config.Pool.Close()

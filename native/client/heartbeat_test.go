@@ -30,7 +30,7 @@ func TestHeartbeatsFollowTheDispatchersLatestTimeout(t *testing.T) {
 
 // After the client timeout the dispatcher assigns the elements in this client's queue to other clients.
 func TestASharedJobsQueueIsNotReturnedAfterTheClientsTimeout(t *testing.T) {
-	for name, forgotten := range map[string]bool{"heard in time": false, "forgotten": true} {
+	for name, forgotten := range map[string]bool{"in time": false, "forgotten": true} {
 		t.Run(name, func(t *testing.T) {
 			w := startWorker(t, same(testStream{count: 50}))
 			d := startDispatcher(t, func(d *testDispatcher) { d.timeoutS = 0.2 })
@@ -45,7 +45,7 @@ func TestASharedJobsQueueIsNotReturnedAfterTheClientsTimeout(t *testing.T) {
 			eventually(t, "more waits", func() bool { return it.epoch().State().Streams[0].Queued > 0 })
 			held := make(chan struct{})
 			d.update(func() { d.holdBeats = held })
-			eventually(t, "the trainer has not been heard for too long", func() bool { return !job.consumer.LeaseHolds() })
+			eventually(t, "no heartbeat of the trainer has arrived for too long", func() bool { return !job.consumer.LeaseHolds() })
 			if _, status, err := it.NextElement(10 * time.Millisecond); status != NotYet {
 				t.Fatalf("%v, %v", status, err)
 			}

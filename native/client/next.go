@@ -44,7 +44,7 @@ func (it *Iteration) next(wait time.Duration, max int, lead bool) (*element.Rows
 	return it.await(wait, max, lead)
 }
 
-// inTurn tries once, and gives the token back.
+// inTurn tries once, and returns the token.
 func (it *Iteration) inTurn(max int, lead bool) (*element.Rows, Status, error) {
 	defer func() { <-it.token }()
 	rows, status, _, err := it.try(max, lead)

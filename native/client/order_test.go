@@ -91,8 +91,8 @@ func TestADeterministicPassWaitsForTheStreamInTurn(t *testing.T) {
 // A deterministic pass has an outage if the stream in turn is unreachable. Other unreachable streams do not matter.
 func TestInDeterministicModeOnlyTheStreamInTurnCausesAnOutage(t *testing.T) {
 	const limit = 200 * time.Millisecond
-	gone := startWorker(t, same(testStream{count: 4}))
-	gone.stop()
+	stopped := startWorker(t, same(testStream{count: 4}))
+	stopped.stop()
 	two := func(first, second *pecanv1.WorkerAddress) func(uint64) *pecanv1.EpochUpdate {
 		return func(uint64) *pecanv1.EpochUpdate {
 			u := &pecanv1.EpochUpdate{TotalStreams: 2, StreamsFinal: true, Waiting: "all 2 workers are busy"}
@@ -122,13 +122,13 @@ func TestInDeterministicModeOnlyTheStreamInTurnCausesAnOutage(t *testing.T) {
 		hold := make(chan struct{})
 		live := startWorker(t, same(testStream{count: 4, hold: hold, holdAt: 2}))
 		t.Cleanup(func() { close(hold) })
-		err := failure(t, begin(t, live, gone.address(), live.address()))
-		if !reason.Is(err, reason.Unavailable) || !strings.Contains(err.Error(), "stream 0") || !strings.Contains(err.Error(), gone.tcp.Addr().String()) {
+		err := failure(t, begin(t, live, stopped.address(), live.address()))
+		if !reason.Is(err, reason.Unavailable) || !strings.Contains(err.Error(), "stream 0") || !strings.Contains(err.Error(), stopped.tcp.Addr().String()) {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("another stream's worker out of reach ends no wait", func(t *testing.T) {
-		it := begin(t, nil, nil, gone.address())
+		it := begin(t, nil, nil, stopped.address())
 		for began := time.Now(); time.Since(began) < 3*limit; {
 			if _, status, err := it.NextElement(limit / 20); status != NotYet {
 				t.Fatalf("%v, %v", status, err)
@@ -140,7 +140,7 @@ func TestInDeterministicModeOnlyTheStreamInTurnCausesAnOutage(t *testing.T) {
 		live := startWorker(t, same(testStream{count: 4, hold: hold}))
 		t.Cleanup(func() { close(hold) })
 		d := startDispatcher(t, func(d *testDispatcher) { d.plan.NumStreams = 2 })
-		d.snapshot = spread(2, live, gone)
+		d.snapshot = spread(2, live, stopped)
 		it := open(t, d).Open(IterOptions{Deterministic: true, Timeout: limit})
 		eventually(t, "the live worker is computing it", func() bool { _, computing := it.Waiting(); return computing })
 		eventually(t, "the other is out of reach", func() bool {
@@ -284,7 +284,7 @@ func TestRowsOutliveTheSession(t *testing.T) {
 			if status != Ready {
 				t.Fatal(status, err)
 			}
-			kept := rows.Block().Retain()
+			kept := rows.Buffer().Retain()
 			data := rows.Tensors[1].Data
 			rows.Release()
 			rows.Release()

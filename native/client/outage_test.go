@@ -129,14 +129,14 @@ func TestAWorkerThatDeniesItsStreamsCountsAsAbsent(t *testing.T) {
 
 func TestUnreachableWorkersAreATemporaryTypedError(t *testing.T) {
 	const limit = 150 * time.Millisecond
-	gone, lost := startWorker(t, same(testStream{count: 10})), startWorker(t, same(testStream{count: 10}))
-	gone.stop()
+	stopped, lost := startWorker(t, same(testStream{count: 10})), startWorker(t, same(testStream{count: 10}))
+	stopped.stop()
 	lost.stop()
 	d := startDispatcher(t)
 	lease := uint64(1)
 	d.snapshot = func(uint64) *pecanv1.EpochUpdate {
 		// The dispatcher moves the stream from one to the other and back.
-		worker := []*testWorker{gone, lost}[lease%2].address()
+		worker := []*testWorker{stopped, lost}[lease%2].address()
 		return &pecanv1.EpochUpdate{TotalStreams: 1, StreamsFinal: true, Streams: []*pecanv1.ConsumerStream{{Lease: lease, Worker: worker}}}
 	}
 	it := open(t, d).Open(IterOptions{Timeout: limit})
@@ -151,7 +151,7 @@ func TestUnreachableWorkersAreATemporaryTypedError(t *testing.T) {
 	if !reason.Is(err, reason.Unavailable) || !strings.Contains(err.Error(), "--advertise") || time.Since(began) < limit {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
-	if text := err.Error(); !strings.Contains(text, gone.tcp.Addr().String()) && !strings.Contains(text, lost.tcp.Addr().String()) {
+	if text := err.Error(); !strings.Contains(text, stopped.tcp.Addr().String()) && !strings.Contains(text, lost.tcp.Addr().String()) {
 		t.Errorf("no address: %v", err)
 	}
 	good := startWorker(t, same(testStream{count: 10}))

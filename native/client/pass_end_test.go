@@ -69,7 +69,7 @@ func TestTheEndIsKnownBeforeTheLastElementIsReturned(t *testing.T) {
 		}
 		for range 3 {
 			if _, status, err := it.NextElement(10 * time.Millisecond); status != NotYet || err != nil {
-				t.Fatalf("the last one, of which nobody knows that it is that, came as %v %v", status, err)
+				t.Fatalf("the last element, which may not be the last, came as %v %v", status, err)
 			}
 		}
 		sendEnds()

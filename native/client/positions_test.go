@@ -408,7 +408,7 @@ func TestAnIteratorsPositionExcludesElementsOfOtherIterators(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after := r.NewIterator(); after <= newer {
-		t.Errorf("numbers begin anew: %d after %d", after, newer)
+		t.Errorf("numbers begin again: %d after %d", after, newer)
 	}
 	if _, err := r.Save(newer, 0, false); !reason.Is(err, reason.BadArgument) || !strings.Contains(err.Error(), "create a new one") {
 		t.Errorf("an iterator of before the state was loaded: %v", err)

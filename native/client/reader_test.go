@@ -230,7 +230,7 @@ func (s *slowBytes) Read(p []byte) (int, error) {
 func FuzzReader(f *testing.F) {
 	plain := dataFrame(func(*frame.Header, *frame.Table, *[]byte) {})
 	f.Add(plain)
-	f.Add(dataFrame(func(h *frame.Header, _ *frame.Table, _ *[]byte) { h.Flags = frame.Block }))
+	f.Add(dataFrame(func(h *frame.Header, _ *frame.Table, _ *[]byte) { h.Flags = frame.Columns }))
 	f.Add(dataFrame(func(h *frame.Header, _ *frame.Table, p *[]byte) {
 		*p = snappy.Encode(nil, *p)
 		h.Flags, h.PayloadLen = frame.Snappy, uint64(len(*p))

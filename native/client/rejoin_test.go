@@ -184,7 +184,7 @@ func TestIterationsOfALostJobKeepTheirEpochs(t *testing.T) {
 // D4: the dispatcher starts from an old copy of its work directory, and no worker has newer state. Its updates are older
 // than the trainer's position, or the epoch is unknown. The job is recreated and continues at the trainer's position.
 func TestATrainerContinuesWhenTheStoreIsStale(t *testing.T) {
-	for name, epochUnknown := range map[string]bool{"it tells of older leases": false, "it does not know the epoch yet": true} {
+	for name, epochUnknown := range map[string]bool{"it reports older leases": false, "it does not know the epoch yet": true} {
 		t.Run(name, func(t *testing.T) {
 			d := startDispatcher(t, func(d *testDispatcher) { d.durable = true })
 			// Half of the elements arrive before the worker disappears.
@@ -316,11 +316,11 @@ func TestWaitingReportsThatTheJobIsBeingRecreated(t *testing.T) {
 	why, computing := it.Waiting()
 	for _, words := range []string{"job " + lost.ID(), "dispatcher at " + d.addr, "recreating"} {
 		if !strings.Contains(why, words) {
-			t.Errorf("waiting for %q, which does not say %q", why, words)
+			t.Errorf("waiting for %q, which lacks %q", why, words)
 		}
 	}
 	if computing {
-		t.Error("nobody computes anything")
+		t.Error("computing is true, but no worker computes")
 	}
 	d.listen(d.addr)
 	if n, err := it.countAll(t); n != 10 || err != nil {

@@ -23,7 +23,7 @@ import (
 // testStream describes the elements that a test worker sends for a stream.
 type testStream struct {
 	count uint64
-	// perFrame is the number of elements in a block; 0 sends one element per frame without BLOCK.
+	// perFrame is the number of elements in a block; 0 sends one element per frame without COLUMNS.
 	perFrame uint64
 	// pad is the size of a second component; 0 means none.
 	pad int
@@ -329,7 +329,7 @@ func (tc *testConn) data(number uint32, ch *testChannel, id *pecanv1.StreamId, s
 	}
 	h := frame.Header{Type: frame.Data, Channel: number, Count: uint32(n), Index: i, Lease: ch.open.GetLease(), RawLen: uint64(len(payload))}
 	if s.perFrame > 0 {
-		h.Flags |= frame.Block
+		h.Flags |= frame.Columns
 	}
 	raw := h.RawLen
 	if tc.shared {

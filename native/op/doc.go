@@ -14,7 +14,7 @@
 // last reference to a token when the iterator is deleted, whether it has ended or not. It drops the last reference to a
 // job when neither Python nor a graph refers to the dataset. An open iteration keeps its job alive.
 //
-// Elements lie in blocks of package buffer. A large tensor wraps its part of the block and holds a reference. Small
+// Elements lie in buffers of package buffer. A large tensor wraps its part of the buffer and holds a reference. Small
 // tensors are copied, because a copy is cheaper than the bookkeeping. Strings have to be copied.
 //
 // # Waiting

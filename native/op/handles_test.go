@@ -52,7 +52,7 @@ func TestBlocksAreForSmallFixedSizeRows(t *testing.T) {
 				t.Errorf("%d rows, want %d", got, c.rows)
 			}
 			if Blocks(c.components) != (c.rows > 0) {
-				t.Errorf("Blocks gives %v", !(c.rows > 0))
+				t.Errorf("Blocks returns %v", !(c.rows > 0))
 			}
 		})
 	}
@@ -125,7 +125,7 @@ func TestAnIterationsStatusAfterErrors(t *testing.T) {
 		"an element that fails is left out":             {[]answer{failed(reason.ElementFailed), ready, {status: client.End}}, "failed ready end end"},
 		"a file that is not there is left out":          {[]answer{failed(reason.FileNotVisible), ready, {status: client.End}}, "failed ready end end"},
 		"elements that fail again and again end it":     {[]answer{broken(reason.New(reason.ElementFailed, "it")), ready}, "broken broken"},
-		"a job that is gone ends it":                    {[]answer{broken(reason.New(reason.JobUnknown, "it")), ready}, "broken broken broken"},
+		"an unknown job ends it":                        {[]answer{broken(reason.New(reason.JobUnknown, "it")), ready}, "broken broken broken"},
 		"an outage may pass":                            {[]answer{failed(reason.Unavailable), ready, failed(reason.Unavailable), ready}, "failed ready failed ready"},
 		"many outages in a row may pass":                {[]answer{failed(reason.Unavailable), failed(reason.NoWorkers), failed(reason.Unavailable), failed(reason.NoWorkers), ready}, "failed failed failed failed ready"},
 		"an error without a reason ends it":             {[]answer{broken(errors.New("it")), ready}, "broken broken"},
@@ -138,16 +138,16 @@ func TestAnIterationsStatusAfterErrors(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			it, inner := open(t, JobConfig{}, c.queue...)
-			var said []string
+			var statuses []string
 			for range strings.Count(strings.ReplaceAll(c.want, "not yet", "notyet"), " ") + 1 {
 				_, status, err := it.element()
 				if (status == client.Failed || status == client.Broken) != (err != nil) {
 					t.Errorf("status %v with error %v", status, err)
 				}
-				said = append(said, status.String())
+				statuses = append(statuses, status.String())
 			}
-			if got := strings.Join(said, " "); got != c.want {
-				t.Errorf("it said %q, want %q", got, c.want)
+			if got := strings.Join(statuses, " "); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
 			}
 			it.close()
 			<-inner.closed
@@ -162,7 +162,7 @@ func TestAFinalErrorIsRepeatedAndNeverReadAsTheEnd(t *testing.T) {
 		_, status, err := it.block()
 		own := reason.From(err)
 		if status != client.Broken || own.Reason != reason.ElementPoison || own.Code() != want || !strings.Contains(own.Message, "element 7 kills workers") {
-			t.Errorf("it said %v, %v (%v), want %v", status, err, own.Code(), want)
+			t.Errorf("got %v, %v (%v), want %v", status, err, own.Code(), want)
 		}
 		// An error that TensorFlow's ignore_errors() does not skip.
 		want = codes.Canceled

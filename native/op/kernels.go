@@ -96,9 +96,9 @@ func pecanNextBlock(context *C.TF_OpKernelContext, kernel *C.pecan_kernel) {
 //export pecanRelease
 func pecanRelease(owner C.uintptr_t) {
 	handle := cgo.Handle(owner)
-	block := handle.Value().(*buffer.Block)
+	buf := handle.Value().(*buffer.Buffer)
 	handle.Delete()
-	block.Release()
+	buf.Release()
 }
 
 //export pecanDrop
@@ -118,13 +118,13 @@ func setOutputs(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int
 			fail(context, reason.New(reason.ElementSpec, "component %d is %s where the graph expects %s", i, frame.DTypeName(tensor.DType), frame.DTypeName(uint32(types[i]))))
 			return
 		}
-		if !giveTensor(context, C.int(first+i), tensor, rows.Block()) {
+		if !setTensor(context, C.int(first+i), tensor, rows.Buffer()) {
 			return
 		}
 	}
 }
 
-func giveTensor(context *C.TF_OpKernelContext, index C.int, tensor *element.Tensor, block *buffer.Block) bool {
+func setTensor(context *C.TF_OpKernelContext, index C.int, tensor *element.Tensor, buf *buffer.Buffer) bool {
 	rank := C.int(len(tensor.Dims))
 	dims := (*C.int64_t)(unsafe.SliceData(tensor.Dims))
 	data, bytes := unsafe.Pointer(unsafe.SliceData(tensor.Data)), C.size_t(len(tensor.Data))
@@ -134,7 +134,7 @@ func giveTensor(context *C.TF_OpKernelContext, index C.int, tensor *element.Tens
 	}
 	var owner C.uintptr_t
 	if len(tensor.Data) > smallTensor && uintptr(data)%buffer.Align == 0 {
-		owner = C.uintptr_t(cgo.NewHandle(block.Retain()))
+		owner = C.uintptr_t(cgo.NewHandle(buf.Retain()))
 	}
 	return bool(C.pecan_output(context, index, C.int32_t(tensor.DType), dims, rank, data, bytes, owner))
 }
@@ -147,7 +147,7 @@ func nothing(context *C.TF_OpKernelContext, kernel *C.pecan_kernel, first int, c
 		if components != nil {
 			dims = append(dims, components[i].GetDims()...)
 		}
-		if !giveTensor(context, C.int(first+i), &element.Tensor{DType: uint32(dtype), Dims: dims}, nil) {
+		if !setTensor(context, C.int(first+i), &element.Tensor{DType: uint32(dtype), Dims: dims}, nil) {
 			return
 		}
 	}

@@ -66,8 +66,8 @@ const (
 	Shared
 	Element
 	Remainder
-	Block
-	allFlags = Snappy | Checksum | Shared | Element | Remainder | Block
+	Columns
+	allFlags = Snappy | Checksum | Shared | Element | Remainder | Columns
 )
 
 // Header is a frame's header without its checksum.

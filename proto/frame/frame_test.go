@@ -19,7 +19,7 @@ func TestAFrameComesBackAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	table := Table{Components: 2, Rows: []Tensor{{DType: 9, Bytes: 24, Dims: []uint64{}}, {DType: 4, Dims: []uint64{5, 2}, Bytes: 30}}}
 	for name, h := range map[string]Header{
-		"data":   {Type: Data, Flags: Block | Checksum, Channel: 7, Count: 3, Index: 1 << 40, Lease: 12, PayloadCRC: 99, PayloadLen: 94, RawLen: 94},
+		"data":   {Type: Data, Flags: Columns | Checksum, Channel: 7, Count: 3, Index: 1 << 40, Lease: 12, PayloadCRC: 99, PayloadLen: 94, RawLen: 94},
 		"credit": {Type: Credit, Channel: math.MaxUint32, Index: 5, Lease: math.MaxUint64, RawLen: math.MaxUint64},
 		"ping":   {Type: Ping},
 		"shared": {Type: Data, Flags: Shared, Count: 1, RawLen: 128},
@@ -117,7 +117,7 @@ func TestHostileHeadersAreRefused(t *testing.T) {
 
 func TestEveryFlippedBitIsNoticed(t *testing.T) {
 	t.Parallel()
-	wire := Append(nil, Header{Type: Data, Flags: Block, Channel: 1, Count: 2, Index: 3, Lease: 4, PayloadLen: 5, RawLen: 5}, []byte("metadata"))
+	wire := Append(nil, Header{Type: Data, Flags: Columns, Channel: 1, Count: 2, Index: 3, Lease: 4, PayloadLen: 5, RawLen: 5}, []byte("metadata"))
 	for bit := range len(wire) * 8 {
 		bad := bytes.Clone(wire)
 		bad[bit/8] ^= 1 << (bit % 8)
@@ -151,7 +151,7 @@ func TestTablesComeBackAsTheyWereWritten(t *testing.T) {
 		"one scalar":             {count: 1, raw: 8, table: Table{Components: 1, Rows: []Tensor{{DType: 9, Bytes: 8}}}, size: 8},
 		"no components":          {count: 5, table: Table{}},
 		"two elements of two":    {count: 2, raw: 200, table: Table{Components: 2, Rows: []Tensor{{DType: 9, Bytes: 8}, {DType: 4, Dims: []uint64{65}, Bytes: 65}, {DType: 9, Bytes: 8}, {DType: 4, Dims: []uint64{0}, Bytes: 0}}}, size: 200},
-		"a block":                {flags: Block, count: 10, raw: 80 + 48 + 40, table: Table{Components: 2, Rows: []Tensor{{DType: 9, Bytes: 80}, {DType: 1, Bytes: 40}}}, size: 168},
+		"a columnar frame":       {flags: Columns, count: 10, raw: 80 + 48 + 40, table: Table{Components: 2, Rows: []Tensor{{DType: 9, Bytes: 80}, {DType: 1, Bytes: 40}}}, size: 168},
 		"strings":                {count: 1, raw: 21, table: Table{Components: 1, Rows: []Tensor{{DType: DTString, Dims: []uint64{2}, Bytes: 21}}}, size: 21},
 		"a slot":                 {flags: Shared, count: 1, raw: 8, table: Table{Slot: 1 << 63, Components: 1, Rows: []Tensor{{DType: 9, Bytes: 8}}}, size: 8},
 		"zero beside a huge dim": {count: 1, table: Table{Components: 1, Rows: []Tensor{{DType: 9, Dims: []uint64{0, 1 << 62}}}}},
@@ -197,8 +197,8 @@ func TestHostileTablesAreRefused(t *testing.T) {
 		"a shape that overflows":                   {count: 1, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 4, Dims: []uint64{1 << 32, 1 << 32}}}}},
 		"a dim that is negative for TensorFlow":    {count: 1, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 4, Dims: []uint64{0, 1 << 63}}}}},
 		"dims that overflow behind a zero":         {count: 1, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 4, Dims: []uint64{1 << 40, 1 << 40, 0}}}}},
-		"a block whose rows overflow":              {flags: Block, count: math.MaxUint32, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 4, Dims: []uint64{1 << 40}, Bytes: 100}}}},
-		"a block of half the rows":                 {flags: Block, count: 2, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 9, Bytes: 8}}}},
+		"a columnar frame whose rows overflow":     {flags: Columns, count: math.MaxUint32, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 4, Dims: []uint64{1 << 40}, Bytes: 100}}}},
+		"a columnar frame of half the rows":        {flags: Columns, count: 2, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 9, Bytes: 8}}}},
 		"too many dims":                            {count: 1, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 4, Dims: many, Bytes: 0}}}},
 		"a resource":                               {count: 1, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 20, Bytes: 1}}}},
 		"a variant":                                {count: 1, raw: 100, table: Table{Components: 1, Rows: []Tensor{{DType: 21, Bytes: 1}}}},
@@ -277,7 +277,7 @@ func TestTypesHaveNames(t *testing.T) {
 func FuzzFrame(f *testing.F) {
 	table := Table{Components: 2, Rows: []Tensor{{DType: 9, Bytes: 8}, {DType: DTString, Dims: []uint64{1}, Bytes: 9}}}
 	f.Add(Append(nil, Header{Type: Data, Count: 1, PayloadLen: 73, RawLen: 73}, AppendTable(nil, 0, &table)))
-	f.Add(Append(nil, Header{Type: Data, Flags: Block | Shared, Count: 1, RawLen: 73}, AppendTable(nil, Shared, &table)))
+	f.Add(Append(nil, Header{Type: Data, Flags: Columns | Shared, Count: 1, RawLen: 73}, AppendTable(nil, Shared, &table)))
 	f.Add(Append(nil, Header{Type: Data, Flags: Snappy, Count: 1, PayloadLen: 9, RawLen: 73}, AppendTable(nil, 0, &table)))
 	f.Add(Append(nil, Header{Type: Error, Index: 3}, []byte("\x08\x03")))
 	f.Fuzz(func(t *testing.T, wire []byte) {
@@ -323,7 +323,7 @@ func checkTable(t *testing.T, h Header, table *Table) {
 		}
 		end = row.Offset + row.Bytes
 	}
-	if want := table.Components * int(h.Count); h.Flags&Block == 0 && len(table.Rows) != want {
+	if want := table.Components * int(h.Count); h.Flags&Columns == 0 && len(table.Rows) != want {
 		t.Errorf("%d rows, want %d", len(table.Rows), want)
 	}
 }

@@ -10,10 +10,10 @@ import (
 // DTString is tensorflow.DataType DT_STRING, the one dtype whose bytes are not the tensor's memory.
 const DTString = 7
 
-// Tensor describes one component of one element, or of all elements of a block frame.
+// Tensor describes one component of one element, or of all elements of a columnar frame.
 type Tensor struct {
 	DType uint32
-	// Dims has the dimensions of one element, without the leading dimension of a block.
+	// Dims has the dimensions of one element, without the leading dimension of a columnar frame.
 	Dims []uint64
 	// Bytes is the size in the payload.
 	Bytes uint64
@@ -27,7 +27,7 @@ type Table struct {
 	Slot uint64
 	// Components is the number of components of an element.
 	Components int
-	// Rows has Components tensors for each element, or once for a block.
+	// Rows has Components tensors for each element, or once for a columnar frame.
 	Rows []Tensor
 	// Size is the end of the last component, the least size of the payload.
 	Size uint64
@@ -79,7 +79,7 @@ func ParseTable(h Header, meta []byte, t *Table) error {
 	}
 	t.Components = int(components)
 	elements, copies := uint64(h.Count), uint64(1)
-	if h.Flags&Block != 0 {
+	if h.Flags&Columns != 0 {
 		elements, copies = 1, uint64(h.Count)
 	}
 	rows := elements * uint64(components)

@@ -212,7 +212,7 @@ func TestDamageIsNeverReturnedAsElements(t *testing.T) {
 	}
 }
 
-// D11: a file that is cut short while it is read ends early for its reader, which has to be told from the end of the elements.
+// D11: a file is truncated while it is read. The reader's error differs from the end of the elements.
 func TestASegmentTruncatedDuringReadingHasNoEnd(t *testing.T) {
 	path := t.TempDir()
 	d := open(t, path, 0)

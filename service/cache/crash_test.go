@@ -133,7 +133,7 @@ func (f *memoryFile) Close() error {
 	return f.File.Close()
 }
 
-// attempt writes a segment over a file system and tells whether that was acknowledged.
+// attempt writes a segment over a file system and reports whether that was acknowledged.
 func attempt(fs FileSystem, list []Chunk) (Segment, error) {
 	w, err := New(fs, 0).Create(testName, testID, false)
 	if err != nil {
@@ -147,8 +147,8 @@ func attempt(fs FileSystem, list []Chunk) (Segment, error) {
 	return w.Commit()
 }
 
-// TestACrashAtAnyCallLeavesAWholeSegmentOrNone crashes before every call that changes the directory. What was acknowledged is whole
-// afterwards, whatever became of what was not synced; what was not is nothing, or whole.
+// TestACrashAtAnyCallLeavesAWholeSegmentOrNone crashes before every call that changes the directory. An acknowledged segment is complete
+// afterwards, whatever remains of unsynced data. Any other segment is complete or absent.
 func TestACrashAtAnyCallLeavesAWholeSegmentOrNone(t *testing.T) {
 	list := chunks(7, 12)
 	want, err := attempt(newMemory(func(string) error { return nil }), list)
@@ -175,7 +175,7 @@ func TestACrashAtAnyCallLeavesAWholeSegmentOrNone(t *testing.T) {
 		})
 		_, err := attempt(m, list)
 		if left == nil {
-			// It came to its end first: the last crash is right after the acknowledgement, and nothing unsynced is kept.
+			// The call ended first. The last crash is right after the acknowledgement, and unsynced data is lost.
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -193,7 +193,7 @@ func TestACrashAtAnyCallLeavesAWholeSegmentOrNone(t *testing.T) {
 		}
 		if err == nil {
 			if !whole {
-				t.Errorf("what was acknowledged is gone: %v", readErr)
+				t.Errorf("the acknowledged segment cannot be read: %v", readErr)
 			}
 			break
 		}

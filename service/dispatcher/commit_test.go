@@ -124,7 +124,7 @@ func (f *failingStore) Append(records [][]byte) error {
 	return nil
 }
 
-// If a record cannot be written, nobody is told that it happened, and the service ends.
+// If a record cannot be written, it is not acknowledged, and the service ends.
 func TestAFailingStoreEndsTheService(t *testing.T) {
 	kept := &failingStore{Memory: store.NewMemory()}
 	s := startService(t, serviceOptions{store: kept})

@@ -87,7 +87,7 @@ func TestD5AFullDiskBlocksNewWorkUntilThereIsSpace(t *testing.T) {
 	}
 	for range 2 {
 		if _, err := s.client.FinishStream(s.ctx(), finish); err != nil {
-			t.Fatalf("told again: %v", err)
+			t.Fatalf("repeated report: %v", err)
 		}
 	}
 	status, err := s.client.Status(s.ctx(), &pecanv1.StatusRequest{})

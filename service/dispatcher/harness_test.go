@@ -238,7 +238,7 @@ func (s *service) watch(client, job string, epoch uint64) *watch {
 	return &watch{s, stream}
 }
 
-// until gives the first matching snapshot.
+// until returns the first matching snapshot.
 func (w *watch) until(what string, wanted func(*pecanv1.EpochUpdate) bool) *pecanv1.EpochUpdate {
 	w.s.t.Helper()
 	var last *pecanv1.EpochUpdate

@@ -93,7 +93,7 @@ func TestMetricsFollowJobs(t *testing.T) {
 			break
 		}
 		if deadline.Err() != nil {
-			t.Fatal("the metrics of a job that is gone stay")
+			t.Fatal("the metrics of a removed job stay")
 		}
 	}
 	want("pecan_dispatcher_jobs", "", 0)

@@ -10,7 +10,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/rollout"
 )
 
-// planOrder plans an order in the background and gives the result to the core. Planning parses a graph, and the
+// planOrder plans an order in the background and passes the result to the core. Planning parses a graph, and the
 // store must not wait for that. If the dispatcher stops meanwhile, the next one asks again.
 func (d *Dispatcher) planOrder(asked rollout.PlanRequest) {
 	d.planning.Add(1)

@@ -242,7 +242,7 @@ func TestAJobWithoutAnOrderIsExplained(t *testing.T) {
 	if explained.State != "off" || explained.Why == "" || len(explained.Steps) != 3 || explained.Order != pecanv1.Order_ORDER_OFF {
 		t.Errorf("explained %v", explained)
 	}
-	// This holds also if a cheaper order is known: nobody runs it, and readers would mistake it for the running
+	// This holds also if a cheaper order is known: no worker runs it, and readers would mistake it for the running
 	// one.
 	w.measured(job.JobId, explained.Steps)
 	w.figured(job.JobId)

@@ -18,7 +18,7 @@ import (
 
 var replayed = flag.Int("replayed", 1_000_000, "how many records BenchmarkReplay writes and replays")
 
-// epochRecords gives the records of one epoch of a private job with 16 streams.
+// epochRecords returns the records of one epoch of a private job with 16 streams.
 func epochRecords(job, client string, epoch, lease uint64) []*pecanv1.Record {
 	worker := &pecanv1.WorkerAddress{WorkerId: "w-0123456789abcdef", Tcp: "worker-17.example:6060", Unix: "@pecan-0123456789abcdef", HostId: "0123456789abcdef"}
 	records := []*pecanv1.Record{
@@ -77,7 +77,7 @@ func writeHistory(t testing.TB, s *store.Store, records int) *durable.State {
 	return state
 }
 
-// replay opens a store and applies its records, and gives the time of both.
+// replay opens a store and applies its records, and returns the time of both.
 func replay(t testing.TB, dir string) (s *store.Store, state *durable.State, opened, applied time.Duration) {
 	t.Helper()
 	begun := time.Now()

@@ -26,7 +26,7 @@ func (s *service) advance(by time.Duration, alive ...*worker) {
 // streams, and time must not continue before they have arrived.
 func (s *service) heardFrom(alive []*worker) {
 	s.t.Helper()
-	for heard := false; !heard; {
+	for returned := false; !returned; {
 		status, err := s.client.Status(s.ctx(), &pecanv1.StatusRequest{})
 		if err != nil {
 			s.t.Fatal(err)
@@ -35,9 +35,9 @@ func (s *service) heardFrom(alive []*worker) {
 		for _, w := range status.GetWorkers() {
 			age[w.GetAddress().GetWorkerId()] = w.GetLastHeartbeatS()
 		}
-		heard = true
+		returned = true
 		for _, w := range alive {
-			heard = heard && age[w.id] == 0
+			returned = returned && age[w.id] == 0
 		}
 	}
 }
@@ -62,9 +62,9 @@ func TestMetricsOfNodesOutliveTheirLeases(t *testing.T) {
 	nodes := func(elements uint64) []*pecanv1.NodeMetrics {
 		return []*pecanv1.NodeMetrics{{Node: "map", Op: "MapDataset", Elements: elements, SelfCpuS: float64(elements) / 4, BytesIn: 2 * elements, BytesOut: 3 * elements}}
 	}
-	tell := func(w *worker, account, reading, elements uint64) {
+	report := func(w *worker, generation, sequence, elements uint64) {
 		w.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Metrics{Metrics: &pecanv1.JobMetrics{
-			JobId: job.JobId, Generation: account, Sequence: reading, Nodes: nodes(elements),
+			JobId: job.JobId, Generation: generation, Sequence: sequence, Nodes: nodes(elements),
 		}}})
 	}
 	sum := uint64(0)
@@ -87,23 +87,23 @@ func TestMetricsOfNodesOutliveTheirLeases(t *testing.T) {
 	first := s.worker(workerHello("w1", 4))
 	first.start()
 	first.start()
-	tell(first, 1, 1, 4)
+	report(first, 1, 1, 4)
 	shows("totals", 4)
-	tell(first, 1, 2, 8)
+	report(first, 1, 2, 8)
 	shows("later ones", 4)
-	tell(first, 1, 1, 4)
-	tell(first, 1, 2, 8)
-	tell(first, 2, 1, 2)
+	report(first, 1, 1, 4)
+	report(first, 1, 2, 8)
+	report(first, 2, 1, 2)
 	shows("new totals, behind doubled and late ones", 2)
-	tell(first, 1, 3, 16)
-	tell(first, 2, 2, 4)
+	report(first, 1, 3, 16)
+	report(first, 2, 2, 4)
 	shows("totals behind some of an account that is closed", 2)
 	// Both streams go to another worker.
 	first.send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Goodbye{Goodbye: &pecanv1.WorkerGoodbye{}}})
 	second := s.worker(workerHello("w2", 4))
 	one, two := second.start(), second.start()
 	shows("another lease", 0)
-	tell(second, 1, 1, 1)
+	report(second, 1, 1, 1)
 	shows("totals of another worker", 1)
 	for _, start := range []*pecanv1.StartStream{one, two} {
 		second.ended(start, 5, 0)
@@ -115,12 +115,12 @@ func TestMetricsOfNodesOutliveTheirLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	shows("the epoch's end", 0)
-	tell(second, 1, 2, 10)
+	report(second, 1, 2, 10)
 	shows("totals that come after it", 9)
 	// A worker that counted as lost continues.
 	first = s.worker(workerHello("w1", 4))
-	tell(first, 2, 2, 4)
-	tell(first, 2, 3, 6)
+	report(first, 2, 2, 4)
+	report(first, 2, 3, 6)
 	shows("totals of a worker that came back", 2)
 }
 
@@ -233,7 +233,7 @@ func TestAFailedStreamReachesTheClient(t *testing.T) {
 	w.stopped()
 }
 
-// The closing stream's worker is told of every remainder.
+// The closing stream's worker learns of every remainder.
 func TestRemaindersAreAnnounced(t *testing.T) {
 	s := startService(t, serviceOptions{})
 	dataset := s.register(&pecanv1.Plan{NumStreams: 1, BatchStrategy: pecanv1.BatchStrategy_BATCH_STRATEGY_REMAINDER, BatchRows: 8})

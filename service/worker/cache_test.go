@@ -131,7 +131,7 @@ func TestADamagedSegmentIsComputedInstead(t *testing.T) {
 			t.Errorf("%s: %.200s, want %.200s", what, got, want)
 		}
 		if w.streams.Caches.Metrics().GetSegmentsInvalid() != invalid {
-			t.Errorf("%s: nobody noticed", what)
+			t.Errorf("%s: the segment was not counted as invalid", what)
 		}
 		if _, err := os.Stat(filepath.Join(path, strings.TrimSuffix(segment.Name, ".seg")+".bad")); err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -141,7 +141,7 @@ func TestADamagedSegmentIsComputedInstead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := read(t, w, o, lease+1); got != want || w.streams.Caches.Metrics().GetSegmentsInvalid() != invalid+1 {
-		t.Errorf("without its file: %.200s, want %.200s; %d were noticed", got, want, w.streams.Caches.Metrics().GetSegmentsInvalid())
+		t.Errorf("without its file: %.200s, want %.200s; %d were counted as invalid", got, want, w.streams.Caches.Metrics().GetSegmentsInvalid())
 	}
 }
 
@@ -178,7 +178,7 @@ func TestElementsFromAnOldTableAreNotCached(t *testing.T) {
 		read(t, w, o, 1)
 		reported := len(reported(w))
 		if (reported == 0) != changes {
-			t.Errorf("the file changes: %v; %d segments were told of", changes, reported)
+			t.Errorf("the file changes: %v; %d segments were reported", changes, reported)
 		}
 	}
 }

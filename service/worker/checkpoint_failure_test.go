@@ -54,8 +54,8 @@ func TestAFailureBeforeACheckpointIsRemembered(t *testing.T) {
 		reported uint64
 		older    bool
 	}{
-		"the manifest says it":                 {reported: 0},
-		"of an older manifest, the order does": {reported: failed, older: true},
+		"the header says it":                 {reported: 0},
+		"of an older header, the order does": {reported: failed, older: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -116,17 +116,17 @@ func takeBack(t *testing.T, w *Worker, o *pecanv1.StartStream) {
 	waitFor(t, "its elements are freed", func() bool { return tf.LiveTensors() == 0 })
 }
 
-// forgetClean removes the record of failures from a manifest, as in older manifests.
+// forgetClean removes the record of failures from a header, as in older headers.
 func forgetClean(t *testing.T, file string) {
 	t.Helper()
 	c := openDir(t, filepath.Dir(file))
 	defer c.Close()
-	manifest, state, err := c.Read(filepath.Base(file), originOf(t, file))
+	header, state, err := c.Read(filepath.Base(file), originOf(t, file))
 	if err != nil {
 		t.Fatal(err)
 	}
-	manifest.CleanBelow = 0
-	if err := c.Write(".", manifest, state); err != nil {
+	header.CleanBelow = 0
+	if err := c.Write(".", header, state); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // The dispatcher knows the reader's position from the last heartbeat only. The next worker finds a checkpoint
 // there, however many were taken since.
 func TestACheckpointAtTheDispatchersReaderPositionIsUsed(t *testing.T) {
-	const heard, had = 100, 1000
+	const reported, received = 100, 1000
 	dir, want := t.TempDir(), undisturbed(t)
 	w := saving(t, dir)
 	o := planned(t, w, "slow_shuffle")
@@ -28,20 +28,20 @@ func TestACheckpointAtTheDispatchersReaderPositionIsUsed(t *testing.T) {
 		}
 		r.handled()
 	}
-	to(heard)
-	waitFor(t, "the run is saved", func() bool { return len(behind(t, dir, 0, heard)) > 0 })
-	if load := w.heartbeat().Streams[0]; load.Acked != heard {
+	to(reported)
+	waitFor(t, "the run is saved", func() bool { return len(behind(t, dir, 0, reported)) > 0 })
+	if load := w.heartbeat().Streams[0]; load.Acked != reported {
 		t.Fatal(load)
 	}
-	to(had)
+	to(received)
 	waitFor(t, "older ones are removed", func() bool {
-		n := len(behind(t, dir, heard, had))
+		n := len(behind(t, dir, reported, received))
 		return 0 < n && n <= 2
 	})
 	takeBack(t, w, o)
 
 	next := proto.Clone(o).(*pecanv1.StartStream)
-	next.Lease, next.AckedBelow = o.Lease+1, heard
+	next.Lease, next.AckedBelow = o.Lease+1, reported
 	w = saving(t, dir)
 	planned(t, w, "slow_shuffle")
 	w.streams.Start(next)

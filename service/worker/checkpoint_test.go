@@ -157,7 +157,7 @@ func TestAnUnusableCheckpointIsSkipped(t *testing.T) {
 		"of another version": {damage: change(flip(4))},
 		"a bit of its head":  {damage: change(flip(20))},
 		"a bit of its state": {damage: change(flip(-1))},
-		"a huge manifest": {damage: change(func(data []byte) []byte {
+		"a huge header": {damage: change(func(data []byte) []byte {
 			binary.LittleEndian.PutUint32(data[8:], 1<<31)
 			return data
 		})},
@@ -168,9 +168,9 @@ func TestAnUnusableCheckpointIsSkipped(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			manifest := originOf(t, file)
-			manifest.Seed++
-			if err := foreign.Write(".", manifest, state); err != nil {
+			header := originOf(t, file)
+			header.Seed++
+			if err := foreign.Write(".", header, state); err != nil {
 				t.Fatal(err)
 			}
 		}},
@@ -264,18 +264,18 @@ func openDir(t *testing.T, dir string) *checkpoint.Dir {
 	return opened
 }
 
-// originOf reads a checkpoint's manifest without a check of its origin.
+// originOf reads a checkpoint's header without a check of its origin.
 func originOf(t *testing.T, file string) *pecanv1.Checkpoint {
 	t.Helper()
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	manifest := new(pecanv1.Checkpoint)
-	if err := proto.Unmarshal(data[12:12+binary.LittleEndian.Uint32(data[8:])], manifest); err != nil {
+	header := new(pecanv1.Checkpoint)
+	if err := proto.Unmarshal(data[12:12+binary.LittleEndian.Uint32(data[8:])], header); err != nil {
 		t.Fatal(err)
 	}
-	return manifest
+	return header
 }
 
 // A full disk and a missing directory fail at the same point: the file cannot be created.

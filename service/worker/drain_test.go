@@ -56,7 +56,7 @@ func TestALeavingWorkerFinishesStreamsThatMayNotMove(t *testing.T) {
 	}
 	select {
 	case <-drained:
-		t.Error("the worker went before the dispatcher had heard of the end")
+		t.Error("the worker left before its report of the end arrived")
 	default:
 	}
 	w.streams.Stop(&pecanv1.StopStream{Id: o.Id, Lease: o.Lease})
@@ -67,6 +67,6 @@ func TestALeavingWorkerReturnsUnreadStreams(t *testing.T) {
 	w, _, _, _, drained := leaving(t, pecanv1.Mode_MODE_AT_MOST_ONCE, false)
 	<-drained
 	if load := w.heartbeat().Streams[0]; !load.Drained || !load.Unread || load.Produced == 4000 {
-		t.Errorf("the dispatcher is told %v", load)
+		t.Errorf("the heartbeat has %v", load)
 	}
 }

@@ -330,7 +330,7 @@ func (r *reader) data(h frame.Header, meta []byte) (got, error) {
 			row := &table.Rows[c]
 			bytes := row.Bytes
 			offset := row.Offset
-			if h.Flags&frame.Block != 0 {
+			if h.Flags&frame.Columns != 0 {
 				bytes /= uint64(h.Count)
 				offset += uint64(i) * bytes
 			} else {

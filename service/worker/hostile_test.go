@@ -243,7 +243,7 @@ func TestInvalidNumbersOfReadersAreHarmless(t *testing.T) {
 		},
 		"a credit for a channel that is not": func(r *reader, o *pecanv1.StartStream) { r.credit(math.MaxUint32, 1, 1) },
 		"a channel that is the last":         func(r *reader, o *pecanv1.StartStream) { r.open(math.MaxUint32, opening(o)) },
-		"a lease that nobody gave": func(r *reader, o *pecanv1.StartStream) {
+		"a lease that was never granted": func(r *reader, o *pecanv1.StartStream) {
 			open := opening(o)
 			open.Lease = most
 			r.open(1, open)
@@ -335,9 +335,9 @@ func TestALateOpenDoesNotEndANondeterministicStream(t *testing.T) {
 		t.Fatalf("%d elements", len(elements))
 	}
 	r.credit(1, 600, 1<<40)
-	waitFor(t, "what arrived is let go", func() bool { return w.streams.Loads()[0].GetAcked() == 600 })
+	waitFor(t, "acknowledged elements are released", func() bool { return w.streams.Loads()[0].GetAcked() == 600 })
 	if refusal := w.streams.Attach(t.Context(), opening(o), late{lease: o.GetLease()}); refusal == nil || refusal.Reason != reason.Closed {
-		t.Errorf("the late OPEN was told %v", refusal)
+		t.Errorf("the late OPEN was answered with %v", refusal)
 	}
 	request := opening(o)
 	request.StartIndex = 600

@@ -268,11 +268,11 @@ func TestARequestBelowTheWindowOfANondeterministicStreamIsReportedToTheDispatche
 	if refused, err := r.next(); err != nil || refused.failure == nil || refused.failure.Reason != reason.StaleLease {
 		t.Fatalf("%+v, %v", refused, err)
 	}
-	failed := await(t, c, "the word that elements are gone", func(m *pecanv1.WorkerMessage) (*pecanv1.StreamFailed, bool) {
+	failed := await(t, c, "the report that elements are below the window", func(m *pecanv1.WorkerMessage) (*pecanv1.StreamFailed, bool) {
 		return m.GetFailed(), m.GetFailed() != nil
 	})
 	if !failed.GetBelowWindow() || failed.GetLease() != o.GetLease() {
-		t.Errorf("told %v", failed)
+		t.Errorf("reported %v", failed)
 	}
 	// The stream is refused until it has a new lease.
 	request.StartIndex = 1000
@@ -309,7 +309,7 @@ func TestTheNewestReaderOfAStreamWins(t *testing.T) {
 }
 
 // An OPEN may wait for its stream. Several that waited for the same stream wake in any order, and the reader of
-// an older one may be gone.
+// an older one may have disconnected.
 func TestTheNewestReaderWinsOfThoseThatWaited(t *testing.T) {
 	w := startWorker(t, nil)
 	for stream := range uint32(20) {

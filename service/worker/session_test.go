@@ -135,7 +135,7 @@ func (c *commander) start(o *pecanv1.StartStream) {
 	c.commands <- &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_Start{Start: o}}
 }
 
-// await gives the first message that f accepts.
+// await returns the first message that f accepts.
 func await[T any](t *testing.T, c *commander, what string, f func(*pecanv1.WorkerMessage) (T, bool)) T {
 	t.Helper()
 	timeout := time.After(deadline)

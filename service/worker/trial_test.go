@@ -25,8 +25,8 @@ func trying(t *testing.T, w *Worker, name string, tolerance pecanv1.OrderToleran
 
 const exact = pecanv1.OrderTolerance_ORDER_TOLERANCE_EXACT
 
-// tell sends the command for a trial to a worker with a session.
-func tell(c *commander, command *pecanv1.TryOrder) {
+// send sends the command for a trial to a worker with a session.
+func send(c *commander, command *pecanv1.TryOrder) {
 	c.commands <- &pecanv1.WorkerCommand{Kind: &pecanv1.WorkerCommand_TryOrder{TryOrder: command}}
 }
 
@@ -51,9 +51,9 @@ func TestATrialIsAnsweredOnce(t *testing.T) {
 	c, w, command := tryer(t, "costly_crop", 0, 2, 1)
 	spin := proto.Clone(command).(*pecanv1.TryOrder)
 	spin.Id, spin.CpuS = "another", 0.05
-	tell(c, command)
-	tell(c, command)
-	tell(c, spin)
+	send(c, command)
+	send(c, command)
+	send(c, spin)
 	answers := map[string]bool{}
 	for range 2 {
 		answers[await(t, c, "the answer", tried).GetId()] = true
@@ -67,7 +67,7 @@ func TestATrialIsAnsweredOnce(t *testing.T) {
 	}
 }
 
-// The dispatcher is gone, or gives the trial to another worker. A slow element does not delay the worker.
+// The dispatcher is lost, or assigns the trial to another worker. A slow element does not delay the worker.
 func TestATrialEndsWithItsSessionAndWithTheWorker(t *testing.T) {
 	for what, end := range map[string]func(*commander, *Worker){
 		"a dispatcher that is lost": func(c *commander, _ *Worker) { c.vanish() },
@@ -77,7 +77,7 @@ func TestATrialEndsWithItsSessionAndWithTheWorker(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			c, w, command := tryer(t, "spin", 0, 2, 1)
 			before := markedThreads(t)
-			tell(c, command)
+			send(c, command)
 			waitFor(t, "a trial that is under way", func() bool { return markedThreads(t) > before })
 			time.Sleep(500 * time.Millisecond)
 			end(c, w)

@@ -163,7 +163,7 @@ def test_repeated_creation_and_reading_of_a_dataset_leaks_nothing(cluster, limit
                 limit(DEADLINE_S)
             iteration()
         _eventually(lambda: (gc.collect(), link.stats())[1]["live"] == 0)
-        _eventually(lambda: link.stats()["pool"]["Blocks"] == 0)
+        _eventually(lambda: link.stats()["pool"]["Buffers"] == 0)
         return before, _settled(), theirs, [Resources.of(pid) for pid in workers]
 
     before, after, theirs_before, theirs_after = measure(
@@ -171,7 +171,7 @@ def test_repeated_creation_and_reading_of_a_dataset_leaks_nothing(cluster, limit
     )
     stats = link.stats()["pool"]
     assert stats["Misuses"] == 0
-    # The pool keeps idle blocks on purpose, Python and the allocator fragment memory, and TensorFlow keeps about 20 kB of
+    # The pool keeps idle buffers on purpose, Python and the allocator fragment memory, and TensorFlow keeps about 20 kB of
     # graph and functions for each dataset.
     grew, allowed = after.memory - before.memory, stats["IdleBytes"] + 24 * MIB + TIMES * 20_000
     if grew >= allowed:

@@ -126,13 +126,13 @@ def being_read():
     return [state for state in states if state not in ("ahead", "given up")]
 generator = elements()
 element = next(generator)
-say(link.stats()["pool"]["Blocks"] > 0, len(being_read()))
+say(link.stats()["pool"]["Buffers"] > 0, len(being_read()))
 del generator, element
 gc.collect()
 deadline = time.monotonic() + 60
-while (being_read() or link.stats()["pool"]["Blocks"]) and time.monotonic() < deadline:
+while (being_read() or link.stats()["pool"]["Buffers"]) and time.monotonic() < deadline:
     time.sleep(0.05)
-say(link.stats()["pool"]["Blocks"] > 0, len(being_read()))
+say(link.stats()["pool"]["Buffers"] > 0, len(being_read()))
 kept = elements()
 next(kept)
 say("leaving")

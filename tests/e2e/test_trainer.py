@@ -328,7 +328,7 @@ def test_leaving_an_epoch_early_frees_everything(cluster):
         break
     del element, dataset
     _eventually(lambda: (gc.collect(), link.stats())[1]["live"] == 0)
-    _eventually(lambda: link.stats()["pool"]["Blocks"] == 0)
+    _eventually(lambda: link.stats()["pool"]["Buffers"] == 0)
 
 
 def test_tensors_outlive_their_iterator(cluster):

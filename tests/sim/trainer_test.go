@@ -206,8 +206,8 @@ func (tr *trainer) stop() {
 	if err := tr.session.Close(); err != nil {
 		tr.c.t.Errorf("close session: %v", err)
 	}
-	if stats := tr.pool.Stats(); stats.Blocks != 0 && !tr.c.t.Failed() {
-		tr.c.t.Errorf("trainer %d has leaked %d blocks", tr.n, stats.Blocks)
+	if stats := tr.pool.Stats(); stats.Buffers != 0 && !tr.c.t.Failed() {
+		tr.c.t.Errorf("trainer %d has leaked %d buffers", tr.n, stats.Buffers)
 	}
 	tr.pool.Close()
 }

@@ -19,11 +19,11 @@ type Chunk struct {
 	// Err is set for a failed element.
 	Err error
 
-	Block   *buffer.Block
-	Table   *frame.Table
-	IsBlock bool
-	Checked bool
-	// Strings holds, per component of a block frame, where the bytes of row At begin; nil without strings.
+	Buffer   *buffer.Buffer
+	Table    *frame.Table
+	Columnar bool
+	Checked  bool
+	// Strings holds, per component of a columnar frame, where the bytes of row At begin; nil without strings.
 	Strings []uint64
 }
 
@@ -34,7 +34,7 @@ func (ch *Chunk) Remaining() int { return ch.Rows - ch.At }
 
 // Skip drops rows that were delivered before.
 func (ch *Chunk) Skip(rows int) {
-	if !ch.IsBlock || ch.Strings == nil {
+	if !ch.Columnar || ch.Strings == nil {
 		ch.At += rows
 		return
 	}
@@ -47,12 +47,12 @@ func (ch *Chunk) Skip(rows int) {
 	ch.At += rows
 }
 
-// Cut returns the next n rows of a frame without copying them. n is 1 unless the frame is a block. With lead
+// Cut returns the next n rows of a frame without copying them. n is 1 unless the frame is columnar. With lead
 // the tensors get a leading dimension of n.
 func (ch *Chunk) Cut(n int, lead bool) *Rows {
 	components := ch.Table.Components
 	row := 0
-	if !ch.IsBlock {
+	if !ch.Columnar {
 		row = ch.At * components
 	}
 	rank := 0
@@ -61,7 +61,7 @@ func (ch *Chunk) Cut(n int, lead bool) *Rows {
 	}
 	rows := &Rows{Index: ch.Index(), Count: n, Tensors: make([]Tensor, components)}
 	dims := make([]int64, 0, rank)
-	data := ch.Block.Bytes()
+	data := ch.Buffer.Bytes()
 	for c := range components {
 		source, tensor := &ch.Table.Rows[row+c], &rows.Tensors[c]
 		start := len(dims)
@@ -75,7 +75,7 @@ func (ch *Chunk) Cut(n int, lead bool) *Rows {
 		switch {
 		case source.DType == frame.DTString:
 			ch.sliceStrings(row+c, n, tensor)
-		case ch.IsBlock:
+		case ch.Columnar:
 			width := source.Bytes / uint64(ch.Rows)
 			from := source.Offset + uint64(ch.At)*width
 			tensor.Data = data[from : from+uint64(n)*width]
@@ -85,9 +85,9 @@ func (ch *Chunk) Cut(n int, lead bool) *Rows {
 	}
 	ch.At += n
 	if ch.Remaining() == 0 {
-		rows.block, ch.Block = ch.Block, nil
+		rows.buffer, ch.Buffer = ch.Buffer, nil
 	} else {
-		rows.block = ch.Block.Retain()
+		rows.buffer = ch.Buffer.Retain()
 	}
 	return rows
 }
@@ -96,10 +96,10 @@ func (ch *Chunk) Cut(n int, lead bool) *Rows {
 // Lengths were checked against the payload when the frame was accepted.
 func (ch *Chunk) sliceStrings(row, n int, tensor *Tensor) {
 	source := &ch.Table.Rows[row]
-	data := ch.Block.Bytes()[source.Offset : source.Offset+source.Bytes]
+	data := ch.Buffer.Bytes()[source.Offset : source.Offset+source.Bytes]
 	per, _ := frame.Elements(source.Dims)
 	total, first, at := per, uint64(0), uint64(0)
-	if ch.IsBlock {
+	if ch.Columnar {
 		total, first, at = per*uint64(ch.Rows), per*uint64(ch.At), ch.Strings[row]
 	}
 	tensor.Lengths = data[first*8 : (first+per*uint64(n))*8]
@@ -108,13 +108,13 @@ func (ch *Chunk) sliceStrings(row, n int, tensor *Tensor) {
 		size += binary.LittleEndian.Uint64(tensor.Lengths[i:])
 	}
 	tensor.Data = data[total*8+at : total*8+at+size]
-	if ch.IsBlock {
+	if ch.Columnar {
 		ch.Strings[row] = at + size
 	}
 }
 
 // Release frees the memory of rows that were not dequeued.
 func (ch *Chunk) Release() {
-	ch.Block.Release()
-	ch.Block = nil
+	ch.Buffer.Release()
+	ch.Buffer = nil
 }

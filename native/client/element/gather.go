@@ -5,9 +5,9 @@ import (
 	"github.com/pecan-ml/pecan/proto/frame"
 )
 
-// bufferPool provides blocks for payloads.
+// bufferPool provides buffers for payloads.
 type bufferPool interface {
-	Get(n int) (*buffer.Block, error)
+	Get(n int) (*buffer.Buffer, error)
 }
 
 // SameShape reports whether the chunk's next row has the shape of rows that were dequeued as a block.
@@ -16,7 +16,7 @@ func (ch *Chunk) SameShape(rows *Rows) bool {
 		return false
 	}
 	row := 0
-	if !ch.IsBlock {
+	if !ch.Columnar {
 		row = ch.At * ch.Table.Components
 	}
 	for c := range rows.Tensors {
@@ -42,7 +42,7 @@ func Size(rows *Rows) int {
 	return n
 }
 
-// Gather copies rows of one shape into one block, and releases the originals.
+// Gather copies rows of one shape into one buffer, and releases the originals.
 func Gather(pool bufferPool, pieces []*Rows) (*Rows, error) {
 	defer func() {
 		for _, piece := range pieces {
@@ -64,18 +64,18 @@ func Gather(pool bufferPool, pieces []*Rows) (*Rows, error) {
 		}
 		total = frame.AlignUp(total)
 	}
-	block, err := pool.Get(int(total))
+	buf, err := pool.Get(int(total))
 	if err != nil {
 		return nil, err
 	}
-	rows := &Rows{Epoch: first.Epoch, Stream: first.Stream, Index: first.Index, Count: count, Tensors: make([]Tensor, len(first.Tensors)), block: block, Spans: first.Spans}
+	rows := &Rows{Epoch: first.Epoch, Stream: first.Stream, Index: first.Index, Count: count, Tensors: make([]Tensor, len(first.Tensors)), buffer: buf, Spans: first.Spans}
 	at := 0
 	join := func(part func(*Rows) []byte) []byte {
 		start := at
 		for _, piece := range pieces {
-			at += copy(block.Bytes()[at:], part(piece))
+			at += copy(buf.Bytes()[at:], part(piece))
 		}
-		joined := block.Bytes()[start:at:at]
+		joined := buf.Bytes()[start:at:at]
 		at = int(frame.AlignUp(uint64(at)))
 		return joined
 	}

@@ -33,7 +33,7 @@ func (t *Tensor) Strings() int { return len(t.Lengths) / 8 }
 func (t *Tensor) StringLength(i int) int { return int(binary.LittleEndian.Uint64(t.Lengths[i*8:])) }
 
 // Rows are one element or several consecutive elements of a stream. Their memory stays valid until Release. A
-// holder of tensors that outlive the Rows retains Block for each of them.
+// holder of tensors that outlive the Rows retains Buffer for each of them.
 type Rows struct {
 	Epoch  uint64
 	Stream uint32
@@ -43,20 +43,20 @@ type Rows struct {
 	Count   int
 	Tensors []Tensor
 
-	block *buffer.Block
+	buffer *buffer.Buffer
 	// Spans are the ranges that gathered rows consist of, including the first; nil for rows of one frame.
 	Spans []Span
 }
 
-// Block returns the counted memory of all tensors; nil when they have no bytes.
-func (r *Rows) Block() *buffer.Block { return r.block }
+// Buffer returns the counted memory of all tensors; nil when they have no bytes.
+func (r *Rows) Buffer() *buffer.Buffer { return r.buffer }
 
-// Release gives the caller's reference back. Idempotent.
+// Release drops the caller's reference. Idempotent.
 func (r *Rows) Release() {
-	if r == nil || r.block == nil {
+	if r == nil || r.buffer == nil {
 		return
 	}
-	block := r.block
-	r.block = nil
-	block.Release()
+	buf := r.buffer
+	r.buffer = nil
+	buf.Release()
 }

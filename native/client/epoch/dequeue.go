@@ -149,7 +149,7 @@ func (e *Epoch) dequeueFrom(st *stream, max int, lead bool) (*element.Rows, Resu
 		return failed, ElementFailed, err
 	}
 	n := 1
-	if head.IsBlock && !(e.options.Deterministic && len(e.list) > 1) {
+	if head.Columnar && !(e.options.Deterministic && len(e.list) > 1) {
 		n = min(max, head.Remaining())
 	}
 	if err := e.checkSpec(st, head); err != nil {
@@ -191,7 +191,7 @@ func (e *Epoch) checkSpec(st *stream, en *element.Chunk) error {
 		return reason.New(reason.ElementSpec, "%s has %d components, the dataset's spec has %d", where(), en.Table.Components, len(specs))
 	}
 	row := 0
-	if !en.IsBlock {
+	if !en.Columnar {
 		row = en.At * en.Table.Components
 	}
 	for c, spec := range specs {
@@ -203,7 +203,7 @@ func (e *Epoch) checkSpec(st *stream, en *element.Chunk) error {
 			return reason.New(reason.ElementSpec, "%s: component %d has shape %v, the dataset's spec says %v", where(), c, tensor.Dims, spec.GetDims())
 		}
 	}
-	// All rows of a block have the one shape that was checked.
-	en.Checked = en.IsBlock
+	// All rows of a columnar frame have the one shape that was checked.
+	en.Checked = en.Columnar
 	return nil
 }

@@ -19,16 +19,16 @@ func TestStringsThatChangeAfterTheCheckLeaveNoLockHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	block, err := pool.Get(11)
+	buf, err := pool.Get(11)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer block.Release()
-	binary.LittleEndian.PutUint64(block.Bytes(), 1<<40)
+	defer buf.Release()
+	binary.LittleEndian.PutUint64(buf.Bytes(), 1<<40)
 	table := &frame.Table{Components: 1, Rows: []frame.Tensor{{DType: frame.DTString, Bytes: 11}}}
 	e := &Epoch{Consumer: &Consumer{Plan: &pecanv1.Plan{NumStreams: 1}}, streams: map[uint32]*stream{}}
 	st := e.streamOf(0)
-	st.queue = []element.Chunk{{Rows: 1, Table: table, Block: block}}
+	st.queue = []element.Chunk{{Rows: 1, Table: table, Buffer: buf}}
 	func() {
 		defer func() {
 			if recover() == nil {

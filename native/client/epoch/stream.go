@@ -112,7 +112,7 @@ func (st *stream) revoke() {
 	}
 }
 
-// release gives the stream to another consumer, which starts at the trainer's position. The worker still has
+// release passes the stream to another consumer, which starts at the trainer's position. The worker still has
 // the queued elements, because they were not acknowledged.
 func (st *stream) release() {
 	if st.released || st.finished || st.lease == 0 {

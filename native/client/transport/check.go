@@ -17,18 +17,18 @@ func largestElement(h frame.Header, table *frame.Table) uint64 {
 		size += table.Rows[i].Bytes
 	}
 	all = max(all, size)
-	if h.Flags&frame.Block != 0 {
+	if h.Flags&frame.Columns != 0 {
 		return all / uint64(h.Count)
 	}
 	return all
 }
 
-// checkStrings compares the lengths of strings with the bytes that are there. For a block it returns where
+// checkStrings compares the lengths of strings with the bytes that are there. For a columnar frame it returns where
 // the strings of the first row begin.
 func checkStrings(h frame.Header, table *frame.Table, data []byte) ([]uint64, error) {
 	var starts []uint64
 	copies := uint64(1)
-	if h.Flags&frame.Block != 0 {
+	if h.Flags&frame.Columns != 0 {
 		copies = uint64(h.Count)
 	}
 	for i := range table.Rows {
@@ -36,7 +36,7 @@ func checkStrings(h frame.Header, table *frame.Table, data []byte) ([]uint64, er
 		if row.DType != frame.DTString {
 			continue
 		}
-		if starts == nil && copies > 0 && h.Flags&frame.Block != 0 {
+		if starts == nil && copies > 0 && h.Flags&frame.Columns != 0 {
 			starts = make([]uint64, len(table.Rows))
 		}
 		per, _ := frame.Elements(row.Dims)

@@ -36,51 +36,51 @@ func (r *reader) discard(h frame.Header, table *frame.Table) error {
 	return nil
 }
 
-// payload reads the frame's values into a block.
-func (r *reader) payload(h frame.Header, table *frame.Table) (*buffer.Block, error) {
+// payload reads the frame's values into a buffer.
+func (r *reader) payload(h frame.Header, table *frame.Table) (*buffer.Buffer, error) {
 	switch {
 	case h.Flags&frame.Shared != 0:
 		return r.sharedPayload(h, table)
 	case h.PayloadLen == 0 && h.RawLen == 0:
 		return nil, nil
 	}
-	block, err := r.conn.owner.config.Pool.Get(int(h.PayloadLen))
+	buf, err := r.conn.owner.config.Pool.Get(int(h.PayloadLen))
 	if err != nil {
 		return nil, err
 	}
-	if err := r.fill(block.Bytes()); err != nil {
-		block.Release()
+	if err := r.fill(buf.Bytes()); err != nil {
+		buf.Release()
 		return nil, err
 	}
 	if h.Flags&frame.Checksum != 0 {
-		if got := crc32.Checksum(block.Bytes(), frame.Castagnoli); checksumDiffers(got, h.PayloadCRC) {
-			block.Release()
+		if got := crc32.Checksum(buf.Bytes(), frame.Castagnoli); checksumDiffers(got, h.PayloadCRC) {
+			buf.Release()
 			return nil, reason.New(reason.FrameCorrupt, "payload checksum %08x, computed %08x", h.PayloadCRC, got)
 		}
 	}
 	if h.Flags&frame.Snappy == 0 {
-		return block, nil
+		return buf, nil
 	}
-	defer block.Release()
-	return r.decompress(h, block.Bytes())
+	defer buf.Release()
+	return r.decompress(h, buf.Bytes())
 }
 
 // decompress accepts the declared length only if the header declares the same one. The header was checked
 // against the table and the element size limit before.
-func (r *reader) decompress(h frame.Header, packed []byte) (*buffer.Block, error) {
+func (r *reader) decompress(h frame.Header, packed []byte) (*buffer.Buffer, error) {
 	n, err := snappy.DecodedLen(packed)
 	if err != nil || uint64(n) != h.RawLen {
 		return nil, reason.New(reason.FrameCorrupt, "compressed payload says it has %d bytes, its header %d", n, h.RawLen)
 	}
-	block, err := r.conn.owner.config.Pool.Get(n)
+	buf, err := r.conn.owner.config.Pool.Get(n)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := snappy.Decode(block.Bytes(), packed); err != nil {
-		block.Release()
+	if _, err := snappy.Decode(buf.Bytes(), packed); err != nil {
+		buf.Release()
 		return nil, reason.New(reason.FrameCorrupt, "decompress payload: %w", err)
 	}
-	return block, nil
+	return buf, nil
 }
 
 // fill reads a payload in pieces, each of which counts as activity. A large payload bypasses the buffer of a

@@ -154,7 +154,7 @@ func (r *reader) data(h frame.Header, meta []byte) error {
 			return err
 		}
 	}
-	en := element.Chunk{First: h.Index, Rows: int(h.Count), Bytes: h.RawLen, Arrived: h.RawLen, Table: table, IsBlock: h.Flags&frame.Block != 0}
+	en := element.Chunk{First: h.Index, Rows: int(h.Count), Bytes: h.RawLen, Arrived: h.RawLen, Table: table, Columnar: h.Flags&frame.Columns != 0}
 	if wanted {
 		limit := ch.maxElement
 		if size := largestElement(h, table); size > limit {
@@ -168,10 +168,10 @@ func (r *reader) data(h frame.Header, meta []byte) error {
 		return r.discard(h, table)
 	}
 	var err error
-	if en.Block, err = r.payload(h, table); err != nil {
+	if en.Buffer, err = r.payload(h, table); err != nil {
 		return err
 	}
-	if en.Strings, err = checkStrings(h, table, en.Block.Bytes()); err != nil {
+	if en.Strings, err = checkStrings(h, table, en.Buffer.Bytes()); err != nil {
 		en.Release()
 		return err
 	}

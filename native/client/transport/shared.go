@@ -26,19 +26,19 @@ func (r *reader) mapSlot(h frame.Header) error {
 	return nil
 }
 
-// sharedPayload returns a payload in shared memory without a copy. When the last reference to the block is
+// sharedPayload returns a payload in shared memory without a copy. When the last reference to the buffer is
 // released, the worker may write the slot again.
-func (r *reader) sharedPayload(h frame.Header, table *frame.Table) (*buffer.Block, error) {
+func (r *reader) sharedPayload(h frame.Header, table *frame.Table) (*buffer.Buffer, error) {
 	slot := r.slots[table.Slot]
 	if slot == nil {
 		return nil, reason.New(reason.FrameCorrupt, "payload in slot %d, which was not announced", table.Slot)
 	}
 	c, number := r.conn, table.Slot
-	block, err := slot.Read(int(min(h.RawLen, frame.MaxPayload)), func() {
+	buf, err := slot.Read(int(min(h.RawLen, frame.MaxPayload)), func() {
 		c.send(frame.Header{Type: frame.Release, Index: number})
 	})
 	if err != nil {
 		return nil, reason.New(reason.FrameCorrupt, "slot %d: %w", table.Slot, err)
 	}
-	return block, nil
+	return buf, nil
 }

@@ -36,7 +36,7 @@ func smallDisk(t *testing.T, bytes int, options ...string) string {
 	return dir
 }
 
-// D5: others fill the disk of a dispatcher that serves. It refuses with the reason, lives, and goes on when there is room again.
+// D5: others fill the disk of a dispatcher that serves. It refuses requests with the reason, continues to run, and accepts them when there is space again.
 func TestD5DispatcherSurvivesAFullDisk(t *testing.T) {
 	disk := smallDisk(t, 64<<20)
 	p := launch(t, "--listen", "127.0.0.1:0", "--work-dir", filepath.Join(disk, "work"), "--work-dir-reserve-bytes", fmt.Sprint(16<<20))
@@ -79,7 +79,7 @@ func TestD5DispatcherSurvivesAFullDisk(t *testing.T) {
 	}
 }
 
-// D6: a disk that takes no more writes ends the process with an error, and nobody is told that something was kept.
+// D6: a disk that refuses writes ends the process with an error. The process acknowledges nothing that is not stored.
 func TestD6DispatcherEndsWhenItsDiskFails(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "work")
 	p := launch(t, "--listen", "127.0.0.1:0", "--work-dir", dir)
@@ -107,14 +107,14 @@ func TestD6DispatcherEndsWhenItsDiskFails(t *testing.T) {
 	_ = stream.Send(&pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Header_{Header: &pecanv1.RegisterDatasetRequest_Header{Spec: spec, GraphBytes: int64(len(graph))}}})
 	_ = stream.Send(&pecanv1.RegisterDatasetRequest{Part: &pecanv1.RegisterDatasetRequest_Chunk{Chunk: graph}})
 	if response, err := stream.CloseAndRecv(); err == nil {
-		t.Fatalf("told that %v was kept", response)
+		t.Fatalf("acknowledged %v without a disk", response)
 	}
 	if code := p.ended(); code != 1 {
 		t.Fatalf("exit code %d: %s", code, p.stderr.String())
 	}
 }
 
-// D7: a directory that cannot be used ends the start with one line and exit code 1, and nothing is made.
+// D7: a directory that cannot be used ends the start with one line and exit code 1, and nothing is created.
 func TestD7DispatcherRefusesUnusableDirectories(t *testing.T) {
 	base := t.TempDir()
 	file, link, foreign := filepath.Join(base, "file"), filepath.Join(base, "link"), filepath.Join(base, "foreign")
@@ -122,9 +122,9 @@ func TestD7DispatcherRefusesUnusableDirectories(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		dir    func(t *testing.T) string
-		nobody bool
-		want   string
+		dir      func(t *testing.T) string
+		asNobody bool
+		want     string
 	}{
 		"a missing parent":     {func(*testing.T) string { return filepath.Join(base, "no", "work") }, false, "the parent directory does not exist"},
 		"a file":               {func(*testing.T) string { return file }, false, "it is not a directory"},
@@ -140,7 +140,7 @@ func TestD7DispatcherRefusesUnusableDirectories(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), wait)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, program, "--work-dir", dir)
-			if c.nobody {
+			if c.asNobody {
 				if os.Getuid() != 0 {
 					t.Skip("only root may become another user")
 				}

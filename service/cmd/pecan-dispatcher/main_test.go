@@ -92,7 +92,7 @@ func launch(t *testing.T, args ...string) *process {
 	return p
 }
 
-// ended waits for the end and gives the exit code.
+// ended waits for the end and returns the exit code.
 func (p *process) ended() int {
 	p.t.Helper()
 	select {

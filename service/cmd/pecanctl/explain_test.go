@@ -18,7 +18,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the output of explain to testdata; read the difference before you commit it")
 
-// recorded gives an answer of a dispatcher that was written down.
+// recorded returns a recorded response of a dispatcher.
 func recorded(t *testing.T, name string) *pecanv1.ExplainResponse {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", "explain_"+name+".json"))

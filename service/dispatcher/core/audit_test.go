@@ -54,7 +54,7 @@ func (s *sim) lossIsCounted(p *simPass) {
 	for _, job := range s.core.Status(s.now).Jobs {
 		for _, epoch := range job.Epochs {
 			if job.JobId == p.client.job && epoch.Epoch == p.epoch && epoch.Lost != s.elements()-got {
-				s.t.Errorf("pass %d of job %s: %d of %d elements came, and %d are said to be lost", p.epoch, job.JobId, got, s.elements(), epoch.Lost)
+				s.t.Errorf("pass %d of job %s: %d of %d elements came, and %d are reported as lost", p.epoch, job.JobId, got, s.elements(), epoch.Lost)
 			}
 		}
 	}

@@ -7,33 +7,33 @@ import (
 )
 
 // kill lets a worker die at the element that it computes alone, by a crash or a kill from outside.
-func (s *script) kill(life int, crash bool) (said string) {
+func (s *script) kill(number int, crash bool) (failure string) {
 	s.t.Helper()
-	_, said = s.live(life, crash, "first=4 below=5 exclusive files=a")
-	return said
+	_, failure = s.live(number, crash, "first=4 below=5 exclusive files=a")
+	return failure
 }
 
-// live lets a worker mark elements of the stream in order, and die. It gives the worker's start command and the
+// live lets a worker mark elements of the stream in order, and die. It returns the worker's start command and the
 // end of the job.
-func (s *script) live(life int, crash bool, marks ...string) (start, said string) {
+func (s *script) live(number int, crash bool, marks ...string) (start, failure string) {
 	s.t.Helper()
-	worker := fmt.Sprint("w", life)
-	start, lease := s.started(s.run(fmt.Sprintf("hello session=%d worker=%s slots=4", life, worker)))
-	s.run(fmt.Sprintf("started session=%d stream=j1/0/0 lease=%s", life, lease))
+	worker := fmt.Sprint("w", number)
+	start, lease := s.started(s.run(fmt.Sprintf("hello session=%d worker=%s slots=4", number, worker)))
+	s.run(fmt.Sprintf("started session=%d stream=j1/0/0 lease=%s", number, lease))
 	for _, mark := range marks {
 		s.run(fmt.Sprintf("mark worker=%s stream=j1/0/0 lease=%s %s", worker, lease, mark))
 	}
 	if crash {
 		s.run("crashes worker=" + worker)
 	}
-	lines := s.run(fmt.Sprintf("broken session=%d", life))
+	lines := s.run(fmt.Sprintf("broken session=%d", number))
 	lines = append(lines, s.run("wait 1s")...)
 	for _, line := range lines {
 		if strings.HasPrefix(line, "record job failed") {
-			said = line
+			failure = line
 		}
 	}
-	return start, said
+	return start, failure
 }
 
 // started finds the stream's start command and its lease.
@@ -45,7 +45,7 @@ func (s *script) started(lines []string) (start, lease string) {
 			return line, lease
 		}
 	}
-	s.t.Fatalf("nobody gets the stream: %v", lines)
+	s.t.Fatalf("no worker gets the stream: %v", lines)
 	return "", ""
 }
 
@@ -59,21 +59,21 @@ func poisonScript(t *testing.T) *script {
 
 func TestThreeCrashesAtOneElementFailTheJobHoweverManyKillsComeBetween(t *testing.T) {
 	s := poisonScript(t)
-	life := 0
+	number := 0
 	for crash := range 3 {
 		for range 2 {
-			life++
-			if said := s.kill(life, false); said != "" {
-				t.Fatalf("life %d: %s", life, said)
+			number++
+			if failure := s.kill(number, false); failure != "" {
+				t.Fatalf("worker %d: %s", number, failure)
 			}
 		}
-		life++
-		said := s.kill(life, true)
-		if (said != "") != (crash == 2) {
-			t.Fatalf("crash %d: %q", crash+1, said)
+		number++
+		failure := s.kill(number, true)
+		if (failure != "") != (crash == 2) {
+			t.Fatalf("crash %d: %q", crash+1, failure)
 		}
-		if said != "" && !strings.Contains(said, "stream 0 of epoch 0 of job j1, which reads a: 3 workers died in a row while they computed its element 4 (the last one: SIGABRT of w9 at w9:1)") {
-			t.Fatal(said)
+		if failure != "" && !strings.Contains(failure, "stream 0 of epoch 0 of job j1, which reads a: 3 workers died in a row while they computed its element 4 (the last one: SIGABRT of w9 at w9:1)") {
+			t.Fatal(failure)
 		}
 	}
 	s.checkReplay()
@@ -81,14 +81,14 @@ func TestThreeCrashesAtOneElementFailTheJobHoweverManyKillsComeBetween(t *testin
 
 func TestKillsFromOutsideFailAJobOnlyWithoutProgress(t *testing.T) {
 	s := poisonScript(t)
-	for life := 1; life < s.cfg.MaxDeaths; life++ {
-		if said := s.kill(life, false); said != "" {
-			t.Fatalf("life %d: %s", life, said)
+	for number := 1; number < s.cfg.MaxDeaths; number++ {
+		if failure := s.kill(number, false); failure != "" {
+			t.Fatalf("worker %d: %s", number, failure)
 		}
 	}
-	said := s.kill(s.cfg.MaxDeaths, false)
-	if !strings.Contains(said, "12 workers died in a row while they computed its element 4 (the last one: w12 at w12:1). Not all of them reported a cause") {
-		t.Fatal(said)
+	failure := s.kill(s.cfg.MaxDeaths, false)
+	if !strings.Contains(failure, "12 workers died in a row while they computed its element 4 (the last one: w12 at w12:1). Not all of them reported a cause") {
+		t.Fatal(failure)
 	}
 	s.checkReplay()
 }
@@ -97,18 +97,18 @@ func TestAnElementInFlightIsFoundByTheThirdCrash(t *testing.T) {
 	for name, second := range map[string]string{"asked for another one": "first=6 below=7 ahead", "waits": "first=7 below=7 ahead"} {
 		t.Run(name, func(t *testing.T) {
 			s := poisonScript(t)
-			if start, said := s.live(1, true); strings.Contains(start, "serial") || said != "" {
-				t.Fatal(start, said)
+			if start, failure := s.live(1, true); strings.Contains(start, "serial") || failure != "" {
+				t.Fatal(start, failure)
 			}
-			if start, said := s.live(2, true, second); strings.Contains(start, "serial") || said != "" {
-				t.Fatal(start, said)
+			if start, failure := s.live(2, true, second); strings.Contains(start, "serial") || failure != "" {
+				t.Fatal(start, failure)
 			}
-			start, said := s.live(3, true, "first=6 below=7 exclusive", "first=7 below=8 exclusive", "first=69 below=70 exclusive files=a")
+			start, failure := s.live(3, true, "first=6 below=7 exclusive", "first=7 below=8 exclusive", "first=69 below=70 exclusive files=a")
 			if !strings.Contains(start, "serial until=1031") {
 				t.Error(start)
 			}
-			if !strings.Contains(said, "which reads a: 3 workers died in a row while they computed its element 69 (the last one: SIGABRT of w3 at w3:1)") {
-				t.Error(said)
+			if !strings.Contains(failure, "which reads a: 3 workers died in a row while they computed its element 69 (the last one: SIGABRT of w3 at w3:1)") {
+				t.Error(failure)
 			}
 			s.checkReplay()
 		})
@@ -117,9 +117,9 @@ func TestAnElementInFlightIsFoundByTheThirdCrash(t *testing.T) {
 
 func TestARunThatWaitsIsNotBlamed(t *testing.T) {
 	s := poisonScript(t)
-	for life := 1; life < 30; life++ {
-		if _, said := s.live(life, true, "first=6 below=7 ahead", "first=7 below=7 ahead"); said != "" {
-			t.Fatalf("life %d: %s", life, said)
+	for number := 1; number < 30; number++ {
+		if _, failure := s.live(number, true, "first=6 below=7 ahead", "first=7 below=7 ahead"); failure != "" {
+			t.Fatalf("worker %d: %s", number, failure)
 		}
 	}
 	s.checkReplay()
@@ -127,10 +127,10 @@ func TestARunThatWaitsIsNotBlamed(t *testing.T) {
 
 func TestKillsAtLaterElementsFailNoJobWhateverTheReadAhead(t *testing.T) {
 	s := poisonScript(t)
-	for life := 1; life < 30; life++ {
-		start, said := s.live(life, life == 2, fmt.Sprintf("first=%d below=%d ahead", 10*life, 10*life+1))
-		if said != "" || strings.Contains(start, "serial") {
-			t.Fatalf("life %d: %s %s", life, start, said)
+	for number := 1; number < 30; number++ {
+		start, failure := s.live(number, number == 2, fmt.Sprintf("first=%d below=%d ahead", 10*number, 10*number+1))
+		if failure != "" || strings.Contains(start, "serial") {
+			t.Fatalf("worker %d: %s %s", number, start, failure)
 		}
 	}
 	s.checkReplay()
@@ -138,9 +138,9 @@ func TestKillsAtLaterElementsFailNoJobWhateverTheReadAhead(t *testing.T) {
 
 func TestKillsAtEarlierElementsFailNoJobWhateverTheReadAhead(t *testing.T) {
 	s := poisonScript(t)
-	for life := 1; life < 30; life++ {
-		if _, said := s.live(life, false, fmt.Sprintf("first=%d below=%d ahead", 500-10*life, 505-10*life)); said != "" {
-			t.Fatalf("life %d: %s", life, said)
+	for number := 1; number < 30; number++ {
+		if _, failure := s.live(number, false, fmt.Sprintf("first=%d below=%d ahead", 500-10*number, 505-10*number)); failure != "" {
+			t.Fatalf("worker %d: %s", number, failure)
 		}
 	}
 	s.checkReplay()

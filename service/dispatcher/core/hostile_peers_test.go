@@ -16,7 +16,7 @@ import (
 )
 
 // X1: whatever peers send, in whatever order, no decision ends the core. A record that does not fit the state
-// would end the dispatcher for all jobs. The replayed journal gives the same state.
+// would end the dispatcher for all jobs. The replayed journal has the same state.
 func TestArbitraryMessagesDoNotEndTheCore(t *testing.T) {
 	tried, decided, judged := 0, 0, 0
 	for seed := range uint64(100) {
@@ -143,7 +143,7 @@ func address(worker string) *pecanv1.WorkerAddress {
 	return &pecanv1.WorkerAddress{WorkerId: worker, Tcp: worker + ":1"}
 }
 
-// newJob gives a job of any mode and of any plan that the analysis may give for it.
+// newJob returns a job of any mode and of any plan that the analysis may make for it.
 func (p *hostilePeers) newJob() core.CreateJob {
 	p.jobs++
 	request := &pecanv1.CreateJobRequest{}
@@ -184,7 +184,7 @@ func (p *hostilePeers) opening() *pecanv1.OpenEpochRequest {
 	return request
 }
 
-// stream gives an existing stream, if there is one.
+// stream returns an existing stream, if there is one.
 func (p *hostilePeers) stream() (*pecanv1.StreamId, *pecanv1.StoredStream) {
 	id, stream, n := &pecanv1.StreamId{JobId: "j1"}, &pecanv1.StoredStream{}, 0
 	for _, job := range p.core.State().Snapshot().Jobs {

@@ -110,7 +110,7 @@ type (
 		Session SessionID
 		Message *pecanv1.WorkerMessage
 	}
-	// SessionEnded reports that a worker's connection is gone.
+	// SessionEnded reports that a worker's connection has ended.
 	SessionEnded struct{ Session SessionID }
 	// Tick lets time pass. It must come a few times per second.
 	Tick struct{}

@@ -185,7 +185,7 @@ func (s *script) workerInput(command string, a args) any {
 		}}})
 	case "failed":
 		return from(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{
-			Id: streamID(a["stream"]), Lease: a.number("lease"), BelowWindow: a.has("gone"),
+			Id: streamID(a["stream"]), Lease: a.number("lease"), BelowWindow: a.has("below_window"),
 			Error: &pecanv1.ErrorDetail{Code: int32(a.number("code")), Reason: "TEST", Message: a["message"]},
 		}}})
 	case "stopped":

@@ -52,12 +52,12 @@ func (s *sim) obey(p *simPass) {
 		if st.Truncated && reading && !p.done[st.Stream] {
 			p.done[st.Stream] = true
 			s.truncated++
-			s.tell(&pecanv1.FinishStreamRequest{ClientId: p.client.id, Id: p.id(st.Stream), Lease: st.Lease, Count: next, Assignment: st.Assignment})
+			s.send(&pecanv1.FinishStreamRequest{ClientId: p.client.id, Id: p.id(st.Stream), Lease: st.Lease, Count: next, Assignment: st.Assignment})
 			return
 		}
 		if st.Release && reading && !p.done[st.Stream] {
 			delete(p.next, st.Stream)
-			s.tell(&pecanv1.ReleaseStreamRequest{ClientId: p.client.id, Id: p.id(st.Stream), Lease: st.Lease, NextIndex: next, Assignment: st.Assignment})
+			s.send(&pecanv1.ReleaseStreamRequest{ClientId: p.client.id, Id: p.id(st.Stream), Lease: st.Lease, NextIndex: next, Assignment: st.Assignment})
 			return
 		}
 	}
@@ -88,7 +88,7 @@ func (s *sim) read(p *simPass) {
 		if s.mode == pecanv1.Mode_MODE_AT_LEAST_ONCE && (next < h.acked || !s.healing && s.rng.IntN(30) == 0) {
 			// A reader with wrong information needs elements that its worker has dropped.
 			s.feed(core.FromWorker{Session: w.session, Message: &pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Failed{Failed: &pecanv1.StreamFailed{
-				Id: id, Lease: h.lease, BelowWindow: true, Error: reason.New(reason.StaleLease, "element %d is gone", next).Detail(),
+				Id: id, Lease: h.lease, BelowWindow: true, Error: reason.New(reason.StaleLease, "element %d is below the window", next).Detail(),
 			}}}})
 			s.belowWindow++
 			return
@@ -106,7 +106,7 @@ func (s *sim) read(p *simPass) {
 		p.next[st.Stream], h.acked, h.read = next, max(h.acked, next), true
 		if next == h.count && h.ended {
 			p.done[st.Stream] = true
-			s.tell(&pecanv1.FinishStreamRequest{ClientId: p.client.id, Id: id, Lease: st.Lease, Count: next, Assignment: st.Assignment})
+			s.send(&pecanv1.FinishStreamRequest{ClientId: p.client.id, Id: id, Lease: st.Lease, Count: next, Assignment: st.Assignment})
 			return
 		}
 	}

@@ -19,13 +19,13 @@ var seeds = flag.Int("seeds", 100, "how many seeds TestSimulation tries")
 // elements are compared with the mode's guarantee, for every fully read pass: exactly once unless a trainer died;
 // at least once; or at most once, with all missing elements counted.
 func TestSimulation(t *testing.T) {
-	var cutOff, gone atomic.Int64
+	var truncated, belowWindow atomic.Int64
 	t.Cleanup(func() {
-		if *seeds >= 100 && cutOff.Load() == 0 {
-			t.Error("no stream was ever given up")
+		if *seeds >= 100 && truncated.Load() == 0 {
+			t.Error("no stream was truncated")
 		}
-		if *seeds >= 100 && gone.Load() == 0 {
-			t.Error("no reader ever wanted what was gone")
+		if *seeds >= 100 && belowWindow.Load() == 0 {
+			t.Error("no reader requested elements below the window")
 		}
 	})
 	for seed := range uint64(*seeds) {
@@ -37,8 +37,8 @@ func TestSimulation(t *testing.T) {
 			}
 			s.heal()
 			s.check()
-			cutOff.Add(int64(s.truncated))
-			gone.Add(int64(s.belowWindow))
+			truncated.Add(int64(s.truncated))
+			belowWindow.Add(int64(s.belowWindow))
 		})
 	}
 }
@@ -142,10 +142,10 @@ func newSim(t *testing.T, seed uint64) *sim {
 	return s
 }
 
-// countOf gives the number of elements of a stream.
+// countOf returns the number of elements of a stream.
 func countOf(stream uint32) uint64 { return []uint64{5, 0, 12, 3, 2}[stream] }
 
-// feed gives the core an input and performs the effects.
+// feed passes an input to the core and performs the effects.
 func (s *sim) feed(input any) (any, error) {
 	s.t.Helper()
 	result := s.decide(input)
@@ -440,8 +440,8 @@ func (s *sim) clientReads() {
 	}
 }
 
-// tell makes a call whose copy may arrive again later.
-func (s *sim) tell(call any) {
+// send makes a call whose copy may arrive again later.
+func (s *sim) send(call any) {
 	if _, err := s.feed(call); err != nil {
 		s.t.Fatalf("%v: %v", call, err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/pecan-ml/pecan/service/dispatcher/core/durable"
 )
 
-// stale gives a core that starts on another core's records without the last ones.
+// stale returns a core that starts on another core's records without the last ones.
 func stale(t *testing.T, s *script, lost int) *script {
 	t.Helper()
 	state, left := durable.NewState(), s.records[:len(s.records)-lost]

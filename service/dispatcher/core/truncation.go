@@ -12,9 +12,9 @@ import (
 // consumer's index without computing anything again.
 
 // truncates reports whether a stream that loses its lease is truncated. A stream that was only leased, or that
-// nobody has read, is not: nobody can have its elements. A client that read it before its report arrives
+// no trainer has read, is not truncated, because no trainer has its elements. A client that read it before its report arrives
 // truncates by itself, until it releases the stream. After a restart the dispatcher does not know how far leases
-// came, and takes all as started.
+// came, and counts all as started.
 func (c *Core) truncates(key streamKey, stream *pecanv1.StoredStream) bool {
 	job := c.state.Job(key.job)
 	epoch := durable.FindEpoch(job, key.epoch)
@@ -22,11 +22,11 @@ func (c *Core) truncates(key streamKey, stream *pecanv1.StoredStream) bool {
 		return false
 	}
 	read := c.wasStarted(key, stream) && !c.volatileStream(key).unread || (stream.StartIndex > 0 || stream.Delivered) && !split.IsRepeatable(job.Plan)
-	cutsOff := read && !durable.AllPrefetched(epoch) && !split.MayMove(job.Plan, job.Options)
-	if cutsOff {
+	truncates := read && !durable.AllPrefetched(epoch) && !split.MayMove(job.Plan, job.Options)
+	if truncates {
 		c.warn("truncating a stream", "job", key.job, "epoch", key.epoch, "stream", key.stream, "lease", stream.Lease)
 	}
-	return cutsOff
+	return truncates
 }
 
 // producedCount returns how many elements of a stream were produced under its newest lease, as far as is known.

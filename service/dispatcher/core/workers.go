@@ -148,8 +148,8 @@ func (c *Core) endSession(session SessionID, err *reason.Error) {
 	c.effect(EndSession{session, err})
 }
 
-// command sends a command to a connected worker. An absent worker lists what it holds when it returns, and is
-// told then.
+// command sends a command to a connected worker. An absent worker lists its streams when it returns, and
+// gets the commands then.
 func (c *Core) command(workerID string, message *pecanv1.WorkerCommand) {
 	if worker := c.workers[workerID]; worker != nil && worker.session != 0 {
 		c.effect(Command{worker.session, message})

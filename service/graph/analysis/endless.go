@@ -5,7 +5,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/ops"
 )
 
-// MayBeEndless reports whether a step may give elements without end. It gives an answer for filters too,
+// MayBeEndless reports whether a step may produce elements without end. It returns an answer for filters too,
 // whose elements Cardinality cannot count.
 func (a *Analysis) MayBeEndless(s *graph.Step) bool {
 	if known, ok := a.ends[s]; ok {

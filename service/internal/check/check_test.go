@@ -30,7 +30,7 @@ func TestAddresses(t *testing.T) {
 	}
 	bad := map[string]struct {
 		check func(string) error
-		// addresses and a word of what is said of each.
+		// addresses has each address with a part of its error.
 		addresses map[string]string
 	}{
 		"dial": {dial, map[string]string{

@@ -126,7 +126,7 @@ type column struct {
 
 // asRows makes a pack from columns, whose data it copies.
 func asRows(rows int, columns []column) (*pulled, error) {
-	out := &pulled{chunk: cache.Chunk{Count: rows, Flags: uint32(frame.Block)}}
+	out := &pulled{chunk: cache.Chunk{Count: rows, Flags: uint32(frame.Columns)}}
 	var p payload.Builder
 	var table []byte
 	for _, c := range columns {
@@ -154,7 +154,7 @@ func tensorsOf(chunk *cache.Chunk, table *frame.Table) ([]*tf.Tensor, error) {
 	var out []*tf.Tensor
 	for i := range table.Rows {
 		row := table.Rows[i]
-		if h.Flags&frame.Block != 0 {
+		if h.Flags&frame.Columns != 0 {
 			row.Dims = append([]uint64{uint64(chunk.Count)}, row.Dims...)
 		}
 		tensor, err := payload.Tensor(&row, data)

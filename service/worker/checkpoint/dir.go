@@ -28,7 +28,7 @@ import (
 // These are the bounds and names of docs/formats/checkpoint.md.
 const (
 	checkpointMagic = "PCKP\x01\x00\x00\x00"
-	maxManifest     = 64 << 10
+	maxHeader       = 64 << 10
 	maxState        = 2 << 30
 	// mostKept checkpoints of a stream serve its reader, and MostAhead are after it: an iterator is ahead of its
 	// reader by the window.
@@ -94,12 +94,12 @@ func (d *Dir) List(place string) ([]File, error) {
 }
 
 // Write writes a checkpoint atomically: after a crash of the process or the host it exists whole or not at all.
-func (d *Dir) Write(place string, manifest *pecanv1.Checkpoint, state []byte) (err error) {
+func (d *Dir) Write(place string, header *pecanv1.Checkpoint, state []byte) (err error) {
 	if len(state) > maxState {
 		return fmt.Errorf("the state has %d bytes, more than %d", len(state), maxState)
 	}
-	manifest.Size, manifest.Crc = uint64(len(state)), crc32.Checksum(state, frame.Castagnoli)
-	raw, err := proto.Marshal(manifest)
+	header.Size, header.Crc = uint64(len(state)), crc32.Checksum(state, frame.Castagnoli)
+	raw, err := proto.Marshal(header)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (d *Dir) Write(place string, manifest *pecanv1.Checkpoint, state []byte) (e
 	if err := d.root.MkdirAll(place, 0o700); err != nil {
 		return err
 	}
-	name := path.Join(place, fmt.Sprintf("%d-%d%s", manifest.GetIndex(), manifest.GetLease(), checkpointSuffix))
+	name := path.Join(place, fmt.Sprintf("%d-%d%s", header.GetIndex(), header.GetLease(), checkpointSuffix))
 	return safedir.Write(d.root, name, path.Join(place, rand.Text()+temporarySuffix), head, state)
 }
 
@@ -171,7 +171,7 @@ func (d *Dir) Expire(before time.Time) error {
 // ErrForeign is the error for a checkpoint of something else.
 var ErrForeign = errors.New("it is a checkpoint of another stream, job or dataset")
 
-// Read returns a checkpoint's manifest and state if it is whole and its origin equals want's.
+// Read returns a checkpoint's header and state if it is whole and its origin equals want's.
 func (d *Dir) Read(name string, want *pecanv1.Checkpoint) (*pecanv1.Checkpoint, []byte, error) {
 	file, bytes, err := safedir.OpenFile(d.root, name)
 	if err != nil {
@@ -183,7 +183,7 @@ func (d *Dir) Read(name string, want *pecanv1.Checkpoint) (*pecanv1.Checkpoint, 
 		return nil, nil, fmt.Errorf("it is truncated: %w", err)
 	}
 	length := int64(binary.LittleEndian.Uint32(fixed[len(checkpointMagic):]))
-	if string(fixed[:len(checkpointMagic)]) != checkpointMagic || length > maxManifest {
+	if string(fixed[:len(checkpointMagic)]) != checkpointMagic || length > maxHeader {
 		return nil, nil, errors.New("it is not a checkpoint of this version")
 	}
 	rest := make([]byte, length+4)
@@ -191,24 +191,24 @@ func (d *Dir) Read(name string, want *pecanv1.Checkpoint) (*pecanv1.Checkpoint, 
 		return nil, nil, fmt.Errorf("it is truncated: %w", err)
 	}
 	head := append(fixed, rest[:length]...)
-	manifest := new(pecanv1.Checkpoint)
-	if crc32.Checksum(head, frame.Castagnoli) != binary.LittleEndian.Uint32(rest[length:]) || proto.Unmarshal(rest[:length], manifest) != nil {
-		return nil, nil, errors.New("its manifest is damaged")
+	header := new(pecanv1.Checkpoint)
+	if crc32.Checksum(head, frame.Castagnoli) != binary.LittleEndian.Uint32(rest[length:]) || proto.Unmarshal(rest[:length], header) != nil {
+		return nil, nil, errors.New("its header is damaged")
 	}
-	if size := bytes - int64(len(head)) - 4; size < 0 || size > maxState || uint64(size) != manifest.GetSize() {
-		return nil, nil, fmt.Errorf("its state has %d bytes, its manifest says %d", size, manifest.GetSize())
+	if size := bytes - int64(len(head)) - 4; size < 0 || size > maxState || uint64(size) != header.GetSize() {
+		return nil, nil, fmt.Errorf("its state has %d bytes, its header says %d", size, header.GetSize())
 	}
-	if !sameOrigin(manifest, want) {
+	if !sameOrigin(header, want) {
 		return nil, nil, ErrForeign
 	}
-	state := make([]byte, manifest.GetSize())
+	state := make([]byte, header.GetSize())
 	if _, err := io.ReadFull(file, state); err != nil {
 		return nil, nil, fmt.Errorf("it is truncated: %w", err)
 	}
-	if crc32.Checksum(state, frame.Castagnoli) != manifest.GetCrc() {
+	if crc32.Checksum(state, frame.Castagnoli) != header.GetCrc() {
 		return nil, nil, errors.New("its state is damaged")
 	}
-	return manifest, state, nil
+	return header, state, nil
 }
 
 // sameOrigin reports whether two checkpoints are of one stream with equal elements.

@@ -16,7 +16,7 @@ type Columns struct {
 
 // Frame implements Body.
 func (c *Columns) Frame(from int) Parts {
-	out := Parts{Flags: frame.Block, Components: len(c.Block.Columns)}
+	out := Parts{Flags: frame.Columns, Components: len(c.Block.Columns)}
 	var p Builder
 	for i := range c.Block.Columns {
 		column := &c.Block.Columns[i]

@@ -19,7 +19,7 @@ func ReadElements(in io.Reader, h frame.Header, meta []byte) ([][]*tf.Tensor, er
 	if err := frame.ParseTable(h, meta, &table); err != nil {
 		return nil, err
 	}
-	if h.Flags&(frame.Shared|frame.Snappy|frame.Block) != 0 || h.PayloadLen > maxRemainder || table.Size > h.PayloadLen {
+	if h.Flags&(frame.Shared|frame.Snappy|frame.Columns) != 0 || h.PayloadLen > maxRemainder || table.Size > h.PayloadLen {
 		return nil, reason.New(reason.FrameCorrupt, "read remainder: flags %#x with a payload of %d bytes", uint16(h.Flags), h.PayloadLen)
 	}
 	payload := make([]byte, h.PayloadLen)

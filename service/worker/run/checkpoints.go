@@ -40,8 +40,8 @@ func (r *run) saves() bool {
 		!r.command.GetClosing() && r.command.GetCache() == nil && !r.serial
 }
 
-// manifest is what all checkpoints of the run have in common.
-func (r *run) manifest() *pecanv1.Checkpoint {
+// header is what all checkpoints of the run have in common.
+func (r *run) header() *pecanv1.Checkpoint {
 	return &pecanv1.Checkpoint{
 		Fingerprint: r.command.GetFingerprint(), PlanHash: planAndOrder(r.command.GetPlan()), Mode: r.command.GetOptions().GetMode(),
 		Seed: r.command.GetOptions().GetSeed(), Id: r.command.GetId(), TensorflowVersion: tf.Version(),
@@ -89,15 +89,15 @@ func (r *run) openOrRestore() (*tf.Iterator, error) {
 // restore opens the stream's graph at a checkpoint.
 func (r *run) restore(from checkpoint.File) (*tf.Iterator, error) {
 	begun := time.Now()
-	manifest, state, err := r.stream.streams.Checkpoints.Read(from.Name, r.manifest())
+	header, state, err := r.stream.streams.Checkpoints.Read(from.Name, r.header())
 	if err != nil {
 		return nil, err
 	}
-	if manifest.GetIndex() != from.Index {
+	if header.GetIndex() != from.Index {
 		return nil, checkpoint.ErrForeign
 	}
 	arithmetic, closers := r.start, len(r.closers)
-	r.start = manifest.GetStart()
+	r.start = header.GetStart()
 	it, err := r.open(from.Index)
 	if err == nil {
 		err = it.Restore(state)
@@ -112,9 +112,9 @@ func (r *run) restore(from checkpoint.File) (*tf.Iterator, error) {
 		r.mu.Unlock()
 		return nil, err
 	}
-	// Older manifests lack this value. The start index is then a safe bound, because no run starts by index
+	// Older headers lack this value. The start index is then a safe bound, because no run starts by index
 	// after a failed element.
-	r.window.Restart(from.Index, max(manifest.GetCleanBelow(), min(arithmetic, from.Index)))
+	r.window.Restart(from.Index, max(header.GetCleanBelow(), min(arithmetic, from.Index)))
 	r.saver.restored.Store(true)
 	r.saver.index = from.Index
 	r.stream.log.Info("stream continues from a checkpoint", "index", from.Index, "bytes", len(state), "took", time.Since(begun))
@@ -142,8 +142,8 @@ func (r *run) maySave(it *tf.Iterator) {
 func (r *run) save(it *tf.Iterator) {
 	// No other checkpoint begins until this one is written.
 	r.saver.next(time.Now().Add(never))
-	manifest := r.manifest()
-	manifest.Index, manifest.Start, manifest.Lease, manifest.CleanBelow = r.index(), r.start, r.command.GetLease(), r.window.CleanProduced()
+	header := r.header()
+	header.Index, header.Start, header.Lease, header.CleanBelow = r.index(), r.start, r.command.GetLease(), r.window.CleanProduced()
 	begun := time.Now()
 	state, err := it.Save()
 	if err != nil {
@@ -151,13 +151,13 @@ func (r *run) save(it *tf.Iterator) {
 		return
 	}
 	stalled := time.Since(begun)
-	r.saver.index = manifest.GetIndex()
+	r.saver.index = header.GetIndex()
 	r.saver.writing.Go(func() {
 		defer state.Free()
 		size := 0
 		err := state.Write(func(data []byte) error {
 			size = len(data)
-			return r.stream.streams.Checkpoints.Write(r.checkpointDir(), manifest, data)
+			return r.stream.streams.Checkpoints.Write(r.checkpointDir(), header, data)
 		})
 		if err == nil {
 			var left []checkpoint.File
@@ -171,7 +171,7 @@ func (r *run) save(it *tf.Iterator) {
 		took := time.Since(begun)
 		r.saver.saved.Add(1)
 		r.saver.written(begun.Add(max(r.stream.streams.Options.CheckpointInterval, r.stream.streams.checkpointPause(took))))
-		r.stream.log.Debug("checkpoint saved", "index", manifest.GetIndex(), "bytes", size, "stalled", stalled, "took", took)
+		r.stream.log.Debug("checkpoint saved", "index", header.GetIndex(), "bytes", size, "stalled", stalled, "took", took)
 	})
 }
 

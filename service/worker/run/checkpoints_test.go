@@ -63,12 +63,12 @@ func TestACheckpointOfAnotherOrderIsNotRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer checkpoints.Close()
-	manifests := []*pecanv1.Checkpoint{of(), of("a", "b"), of("b", "a"), of("a b"), of("a\" \"b")}
-	for i, written := range manifests {
+	headers := []*pecanv1.Checkpoint{of(), of("a", "b"), of("b", "a"), of("a b"), of("a\" \"b")}
+	for i, written := range headers {
 		if err := checkpoints.Write("place", written, []byte("state")); err != nil {
 			t.Fatal(err)
 		}
-		for j, wanted := range manifests {
+		for j, wanted := range headers {
 			if _, _, err := checkpoints.Read("place/0-0.checkpoint", wanted); (err == nil) != (i == j) {
 				t.Errorf("that of order %d is read for order %d: %v", i, j, err)
 			}

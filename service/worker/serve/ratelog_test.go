@@ -11,10 +11,10 @@ func TestWarningsAboutPeersAreBoundedInTime(t *testing.T) {
 	for i := range 100 {
 		dropped, say := r.allow(now)
 		if say != (i < warnBurst) || dropped != 0 {
-			t.Fatalf("warning %d: said %v, %d dropped", i, say, dropped)
+			t.Fatalf("warning %d: allowed %v, %d dropped", i, say, dropped)
 		}
 	}
 	if dropped, say := r.allow(now.Add(warnPeriod)); !say || dropped != 100-warnBurst {
-		t.Fatalf("said %v, %d dropped", say, dropped)
+		t.Fatalf("allowed %v, %d dropped", say, dropped)
 	}
 }

@@ -68,7 +68,7 @@ func TestAnElementIsHeldUntilItIsInItsSlotWhenItsStreamIsClosed(t *testing.T) {
 		t.Error("the element is held after it was sent")
 	}
 	if h, _, err := frame.NewReader(theirs).Next(); err != nil || h.Type != frame.Slot {
-		t.Errorf("the reader was told %v, not of a slot: %v", h.Type, err)
+		t.Errorf("the reader received frame %v instead of SLOT: %v", h.Type, err)
 	}
 }
 

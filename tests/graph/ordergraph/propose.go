@@ -100,7 +100,7 @@ func proposeOne(name string) error {
 		if err != nil {
 			return err
 		}
-		answers = append(answers, told(proposal))
+		answers = append(answers, toAnswer(proposal))
 		if len(proposal.Order) == 0 {
 			continue
 		}
@@ -233,7 +233,7 @@ func metrics(g *graph.Graph, values [][3]float64) (nodes []*pecanv1.NodeMetrics)
 	return nodes
 }
 
-func told(proposal *ordering.Proposal) answer {
+func toAnswer(proposal *ordering.Proposal) answer {
 	a := answer{Order: []int{}, Why: proposal.Why, Before: proposal.PredictedBefore, After: proposal.PredictedAfter}
 	numbers := map[string]int{}
 	for i, s := range proposal.Steps {

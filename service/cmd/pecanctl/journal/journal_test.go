@@ -75,7 +75,7 @@ func ask(t *testing.T, o Options, words ...string) (string, error) {
 	return out.String(), err
 }
 
-// stamps tells when the files of a directory were changed, and what is in them.
+// stamps returns the modification times and contents of a directory's files.
 func stamps(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -140,7 +140,7 @@ func TestCheckReportsTheLocationOfDamage(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "records up to 7 were acknowledged, but the last readable record is 6"},
-		"the mark is gone": {history(), func(t *testing.T, dir string) {
+		"the mark is missing": {history(), func(t *testing.T, dir string) {
 			if err := os.Remove(filepath.Join(dir, "PECAN-MARK")); err != nil {
 				t.Fatal(err)
 			}
@@ -360,7 +360,7 @@ func TestAStoreInUseIsRefusedAndNotChanged(t *testing.T) {
 	}
 }
 
-// FuzzRecord: whatever stands in a record, it is shown or said not to be understood.
+// FuzzRecord: every record is shown, or reported as unknown.
 func FuzzRecord(f *testing.F) {
 	for _, record := range history() {
 		data, err := proto.Marshal(record)

@@ -10,7 +10,7 @@
 //	comparison   compare.go  sums the costs of both sides
 //	judgement    judge.go    OrderJudged adopts the order or rolls it back
 //
-// explain.go reports the stage and its reason. position.go gives the order of an epoch that a position names. rollout.go
+// explain.go reports the stage and its reason. position.go returns the order of an epoch that a position names. rollout.go
 // holds the machine and its Host, which is the core.
 //
 // Nothing before OrderDecided is durable: a dispatcher that restarts measures and tries again. The order of an epoch is

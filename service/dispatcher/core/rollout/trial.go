@@ -92,7 +92,7 @@ func (r *Rollouts) loseTrial(key durable.OrderKey, o *rollout, why string, count
 	r.decide(key, o.planned, &pecanv1.OrderTrial{Refused: why}, why)
 }
 
-// LoseTrials ends the trials on a session that is gone.
+// LoseTrials ends the trials on a session that has ended.
 func (r *Rollouts) LoseTrials(session uint64, why string, counts bool) {
 	for _, u := range r.undecided() {
 		if o := r.open[u.key]; o != nil && o.trial != nil && o.trial.session == session {
