@@ -143,7 +143,7 @@ func (l *Log) TakePoint() *Point {
 	return l.point
 }
 
-// HandOver gives the point of an iteration without deliveries to the next one, unless that has begun already.
+// HandOver passes the point of an iteration without deliveries to the next one, unless that has begun already.
 func (l *Log) HandOver(iteration uint64, at *Point) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
