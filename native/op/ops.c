@@ -290,11 +290,11 @@ void pecan_handle_interrupts(void) {
   static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   pthread_mutex_lock(&mutex);
   struct sigaction current;
-  bool ours = sigaction(SIGINT, NULL, &current) != 0 ||
-              ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == on_interrupt);
+  bool is_installed = sigaction(SIGINT, NULL, &current) != 0 ||
+                      ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == on_interrupt);
   // Without a handler the signal ends the process, or is ignored. Both are correct.
   bool none = !(current.sa_flags & SA_SIGINFO) && (current.sa_handler == SIG_DFL || current.sa_handler == SIG_IGN);
-  if (!ours && !none) {
+  if (!is_installed && !none) {
     struct sigaction chained;
     memset(&chained, 0, sizeof chained);
     chained.sa_sigaction = on_interrupt;

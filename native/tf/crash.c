@@ -12,21 +12,22 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-enum { patience_ms = 1000 };
+enum { reply_timeout_ms = 1000 };
 
 static const int signals[] = {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
-static struct sigaction before[NSIG];
-static int question, answer;
+static struct sigaction old_actions[NSIG];
+// report_fd sends reports to crash.go. reply_fd is readable after the report has arrived.
+static int report_fd, reply_fd;
 // Address range of the program's own code, which is Go's. All other code is in shared objects.
-static uintptr_t own_first, own_last;
+static uintptr_t go_text_first, go_text_last;
 
 // Waits for a bounded time until the other end has received the report and closes.
 static void report(int signal) {
   int saved = errno;
   unsigned char word = (unsigned char)signal;
-  if (write(question, &word, 1) == 1) {
-    struct pollfd reply = {.fd = answer, .events = POLLIN};
-    poll(&reply, 1, patience_ms);
+  if (write(report_fd, &word, 1) == 1) {
+    struct pollfd reply = {.fd = reply_fd, .events = POLLIN};
+    poll(&reply, 1, reply_timeout_ms);
   }
   errno = saved;
 }
@@ -44,9 +45,9 @@ static uintptr_t place_of(const ucontext_t* context) {
 static void crashed(int signal, siginfo_t* info, void* context) {
   uintptr_t at = place_of(context);
   // A signal from another process is no crash. A fault in Go becomes a panic, which may be recovered.
-  int ours = info->si_code > 0 || info->si_pid == getpid();
-  if (ours && (at < own_first || at >= own_last)) report(signal);
-  const struct sigaction* old = &before[signal];
+  int raised_here = info->si_code > 0 || info->si_pid == getpid();
+  if (raised_here && (at < go_text_first || at >= go_text_last)) report(signal);
+  const struct sigaction* old = &old_actions[signal];
   if (old->sa_flags & SA_SIGINFO) {
     old->sa_sigaction(signal, info, context);
     return;
@@ -57,25 +58,25 @@ static void crashed(int signal, siginfo_t* info, void* context) {
 
 static void exits(void) { report(0); }
 
-static int find_own(struct dl_phdr_info* object, size_t size, void* unused) {
+static int find_go_text(struct dl_phdr_info* object, size_t size, void* unused) {
   for (int i = 0; i < object->dlpi_phnum; i++) {
     const ElfW(Phdr)* part = &object->dlpi_phdr[i];
     if (part->p_type == PT_LOAD && (part->p_flags & PF_X)) {
-      own_first = object->dlpi_addr + part->p_vaddr;
-      own_last = own_first + part->p_memsz;
+      go_text_first = object->dlpi_addr + part->p_vaddr;
+      go_text_last = go_text_first + part->p_memsz;
     }
   }
   return 1;  // The first object is the program.
 }
 
-int pecan_on_crash(int question_to, int answer_from) {
-  question = question_to;
-  answer = answer_from;
-  dl_iterate_phdr(find_own, NULL);
+int pecan_on_crash(int report_to, int reply_from) {
+  report_fd = report_to;
+  reply_fd = reply_from;
+  dl_iterate_phdr(find_go_text, NULL);
   struct sigaction action = {.sa_sigaction = crashed, .sa_flags = SA_SIGINFO | SA_ONSTACK};
   sigfillset(&action.sa_mask);
   for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
-    if (sigaction(signals[i], &action, &before[signals[i]]) != 0) return errno;
+    if (sigaction(signals[i], &action, &old_actions[signals[i]]) != 0) return errno;
   }
   return atexit(exits) == 0 ? 0 : ENOMEM;
 }

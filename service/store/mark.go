@@ -135,12 +135,12 @@ func (m *mark) newest() (now slots, err error) {
 		if _, err := m.file.ReadAt(b, i*markSlotBytes); err != nil && !errors.Is(err, io.EOF) {
 			return slots{}, err
 		}
-		t, k := binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])
+		sequence, next := binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])
 		switch {
-		case string(b) != string(encodeMark(t, k)):
+		case string(b) != string(encodeMark(sequence, next)):
 			now.invalidSlot = now.invalidSlot || len(bytes.Trim(b, "\x00")) > 0
-		case !now.found || t > now.sequence:
-			now.sequence, now.next, now.found = t, k, true
+		case !now.found || sequence > now.sequence:
+			now.sequence, now.next, now.found = sequence, next, true
 		}
 	}
 	return now, nil

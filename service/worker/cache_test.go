@@ -148,13 +148,13 @@ func TestADamagedSegmentIsComputedInstead(t *testing.T) {
 // refilled is a planner of datasets with a table that is filled from a file. The file changes after the table
 // got its name.
 type refilled struct {
-	dataset.Planner
+	dataset.Instantiator
 	file    string
 	changes bool
 }
 
 func (r refilled) Instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
-	graphs, err := r.Planner.Instantiate(ctx, fingerprint, plan, at)
+	graphs, err := r.Instantiator.Instantiate(ctx, fingerprint, plan, at)
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ func (w *Worker) drain(ctx context.Context) {
 	begun, drained, reported := time.Now(), false, 0
 	for !drained && time.Since(begun) < w.config.DrainTimeout && w.session.isUp() {
 		var count int
-		drained, count = w.streams.Leave()
+		drained, count = w.streams.Drain()
 		if count > reported {
 			w.session.Send(&pecanv1.WorkerMessage{Kind: &pecanv1.WorkerMessage_Heartbeat{Heartbeat: w.heartbeat()}})
 		}

@@ -82,7 +82,9 @@ func startWorker(t testing.TB, change func(*Config)) *Worker {
 }
 
 // useGraphs replaces the source of a worker's graphs.
-func useGraphs(w *Worker, graphs dataset.Planner) { w.streams.Graphs, w.trials.Graphs = graphs, graphs }
+func useGraphs(w *Worker, graphs dataset.Instantiator) {
+	w.streams.Graphs, w.trials.Graphs = graphs, graphs
+}
 
 func openFiles(t testing.TB) int {
 	t.Helper()

@@ -109,7 +109,7 @@ func TestMetricsAreExact(t *testing.T) {
 
 // preset is a planner with one fixed graph.
 type preset struct {
-	dataset.Planner
+	dataset.Instantiator
 	graph []byte
 }
 

@@ -55,7 +55,7 @@ func TestStreamsAreOpenedInTurns(t *testing.T) {
 
 // stuck is a planner with a dataset whose opening hangs, as when a table is filled from a dead mount.
 type stuck struct {
-	dataset.Planner
+	dataset.Instantiator
 	until chan struct{}
 }
 
@@ -64,7 +64,7 @@ func (s stuck) Instantiate(ctx context.Context, fingerprint string, plan *pecanv
 		<-s.until
 		fingerprint = "thousand"
 	}
-	return s.Planner.Instantiate(ctx, fingerprint, plan, at)
+	return s.Instantiator.Instantiate(ctx, fingerprint, plan, at)
 }
 
 // A stream that must be opened alone waits for an opening that hangs. Other streams do not queue behind it.

@@ -136,11 +136,11 @@ func (s *session) run(ctx context.Context) error {
 	begun, complained := time.Now(), time.Time{}
 	met, backoff := false, firstBackoff
 	for {
-		patience := welcomeTimeout
+		timeout := welcomeTimeout
 		if !met {
-			patience = min(patience, s.worker.config.DispatcherTimeout-time.Since(begun))
+			timeout = min(timeout, s.worker.config.DispatcherTimeout-time.Since(begun))
 		}
-		welcomed, err := s.once(ctx, patience)
+		welcomed, err := s.once(ctx, timeout)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -190,13 +190,13 @@ func (s *session) fatal(err error) error {
 }
 
 // once runs one session until it breaks. welcomed reports whether the session was established, which may take up
-// to patience.
-func (s *session) once(ctx context.Context, patience time.Duration) (welcomed bool, err error) {
+// to timeout.
+func (s *session) once(ctx context.Context, timeout time.Duration) (welcomed bool, err error) {
 	// The stream outlives ctx by a moment, for the goodbye.
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	// If no dispatcher answers, gRPC waits for the connection here already.
-	opening, opened := context.WithTimeout(ctx, patience)
+	opening, opened := context.WithTimeout(ctx, timeout)
 	defer opened()
 	leave := context.AfterFunc(opening, cancel)
 	defer leave()

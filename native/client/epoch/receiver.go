@@ -103,7 +103,7 @@ func (r *receiver) Refused(why *reason.Error) {
 		// The worker reports this to the dispatcher too, which may move the stream. If it does not, the user
 		// must see the error.
 		st.report(why)
-		if time.Since(st.since) > patience && e.err == nil {
+		if time.Since(st.since) > failureTimeout && e.err == nil {
 			e.err = why
 			wait.Signal(e.Notify)
 		}

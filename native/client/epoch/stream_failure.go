@@ -12,9 +12,9 @@ import (
 // final reports whether no other try can succeed after this error.
 func final(err error) bool { return reason.Is(err, reason.Unsupported) }
 
-// patience is how long a stream may fail with an error that is probably permanent. In that time the
+// failureTimeout is how long a stream may fail with an error that is probably permanent. In that time the
 // dispatcher moves the stream or fails the epoch.
-const patience = 5 * time.Second
+const failureTimeout = 5 * time.Second
 
 const reportPause = 250 * time.Millisecond
 

@@ -10,7 +10,7 @@ import (
 // not say how far.
 const KeptDeliveries = 1024
 
-// delivery is what one call returned: rows, or an error in the position of rows.
+// delivery is what one call returned: elements, or an error in the position of elements.
 type delivery struct {
 	pass *Pass
 	element.Span
@@ -18,8 +18,8 @@ type delivery struct {
 	failed bool
 }
 
-// steps returns how many results of next() the delivery is.
-func (d *delivery) steps() uint64 {
+// results returns how many results of next() the delivery is.
+func (d *delivery) results() uint64 {
 	if d.failed {
 		return 1
 	}
@@ -37,11 +37,11 @@ type Log struct {
 	// kept is a ring. Its oldest delivery is at index first.
 	kept  []delivery
 	first int
-	// total is how many steps were delivered. before is the position before the oldest kept delivery, after
-	// that many steps.
-	total  uint64
-	before position
-	steps  uint64
+	// total is how many results were delivered. before is the position before the oldest kept delivery, after
+	// that many results.
+	total   uint64
+	before  position
+	results uint64
 	// iterations is how many iterations have begun. newest is the last pass that delivered or ended. The log
 	// ignores an iteration that delivers after a newer one; interleaved is the newest of those.
 	iterations  uint64
@@ -63,7 +63,7 @@ const keptIterators = 64
 // outer repeat() creates many.
 type iterator struct {
 	iteration uint64
-	// from is how many steps were delivered before those of the iterator. It is known once the iterator has
+	// from is how many results were delivered before those of the iterator. It is known once the iterator has
 	// begun.
 	from  uint64
 	begun bool
@@ -91,7 +91,7 @@ func (l *Log) NewIteration() uint64 {
 	return l.iterations
 }
 
-// Delivered records that rows were returned, or an error in their position.
+// Delivered records that elements were returned, or an error in their position.
 func (l *Log) Delivered(pass *Pass, rows *element.Rows, failed bool) {
 	d := delivery{pass: pass, Span: element.Span{Stream: rows.Stream, First: rows.Index, Rows: uint64(rows.Count)}, failed: failed}
 	if len(rows.Spans) > 0 {
@@ -109,15 +109,15 @@ func (l *Log) Delivered(pass *Pass, rows *element.Rows, failed bool) {
 			r.from, r.begun = l.total, true
 		}
 	}
-	l.total += d.steps()
+	l.total += d.results()
 	if len(l.kept) < KeptDeliveries {
 		l.kept = append(l.kept, d)
 		return
 	}
 	oldest := &l.kept[l.first]
-	n := oldest.steps()
+	n := oldest.results()
 	l.before.add(oldest, n)
-	l.steps += n
+	l.results += n
 	*oldest = d
 	l.first = (l.first + 1) % KeptDeliveries
 }

@@ -32,9 +32,9 @@ func (l *Log) NextEpoch() uint64 {
 	return next
 }
 
-// At returns the point after so many steps of an iterator, or of all iterations if reading is 0. ended: the
+// At returns the point after so many results of an iterator, or of all iterations if reading is 0. ended: the
 // training loop is between two of its iterators.
-func (l *Log) At(reading, steps uint64, ended bool) (*Point, error) {
+func (l *Log) At(reading, results uint64, ended bool) (*Point, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ended {
@@ -44,27 +44,27 @@ func (l *Log) At(reading, steps uint64, ended bool) (*Point, error) {
 	if err != nil {
 		return nil, err
 	}
-	to := from + steps
+	to := from + results
 	switch {
 	case l.interleaved >= max(reading, 1):
 		return nil, reason.New(reason.BadArgument, "save the position: two iterators read this dataset at the same time, so it is unknown which of them a step belongs to. Give each one its own dataset (apply distribute() for each)")
 	case to > l.total:
-		return nil, reason.New(reason.BadArgument, "save the position after %d elements: only %d were returned since the dataset or its iterator was created or its state was loaded", steps, l.total-from)
-	case to < l.steps:
-		return nil, reason.New(reason.BadArgument, "save the position after %d elements: %d were returned since, and only the last %d deliveries are kept, from element %d on", steps, l.total-from, KeptDeliveries, l.steps-from)
+		return nil, reason.New(reason.BadArgument, "save the position after %d elements: only %d were returned since the dataset or its iterator was created or its state was loaded", results, l.total-from)
+	case to < l.results:
+		return nil, reason.New(reason.BadArgument, "save the position after %d elements: %d were returned since, and only the last %d deliveries are kept, from element %d on", results, l.total-from, KeptDeliveries, l.results-from)
 	}
-	here, next, left := l.before, 0, to-l.steps
+	here, next, left := l.before, 0, to-l.results
 	here.next = maps.Clone(l.before.next)
 	for ; left > 0; next++ {
 		d := &l.kept[(l.first+next)%len(l.kept)]
-		n := min(left, d.steps())
+		n := min(left, d.results())
 		here.add(d, n)
 		left -= n
-		if n < d.steps() {
+		if n < d.results() {
 			break
 		}
 	}
-	if steps == 0 {
+	if results == 0 {
 		// Elements that other iterators returned do not count for this one.
 		here = position{}
 	}
@@ -83,7 +83,7 @@ func (l *Log) At(reading, steps uint64, ended bool) (*Point, error) {
 	}, nil
 }
 
-// from returns how many steps were delivered before those of an iterator.
+// from returns how many results were delivered before those of an iterator.
 func (l *Log) from(reading uint64) (uint64, error) {
 	if reading == 0 {
 		return 0, nil

@@ -28,7 +28,7 @@ type position struct {
 	elements uint64
 }
 
-// add moves the position past up to n steps of a delivery.
+// add moves the position past up to n results of a delivery.
 func (p *position) add(d *delivery, n uint64) {
 	if p.pass != d.pass {
 		*p = position{pass: d.pass, next: map[uint32]uint64{}}

@@ -48,6 +48,18 @@
 // their way to the dead trainer come again, and none is missing. At-least-once starts where the dead consumer started.
 // At-most-once continues after everything that may have been sent.
 //
+// A stream has several bounds. Each is an index, and says something about all elements below it:
+//
+//	bound         where                            what holds for the elements below it
+//	StartIndex    StoredStream (durable)           the consumer accepts none of them: others received them
+//	produced      streamState, of this lease       the worker has produced them
+//	acked         streamState, of this lease       the reader has acknowledged them
+//	ackedBelow    streamState, of any lease        readers have acknowledged them; errors may be among them
+//	cleanBelow    streamState, of any lease        as ackedBelow, and none of them is an error
+//
+// StartStream sends StartIndex as delivered_below (Count instead, if the whole stream was delivered), ackedBelow as
+// acked_below and cleanBelow as clean_below.
+//
 // Prefetched epochs may never be read. Until AdoptEpoch such an epoch has at most one stream on each worker, in a free
 // slot, and the worker produces one element of it. The prefetch flag is durable. The number of each assignment of a
 // stream to a consumer is durable too: by this number the core recognizes late or repeated calls of an older assignment.

@@ -39,7 +39,7 @@ func (c *Core) addStreamsOfOffMode() {
 
 // assignLeases leases waiting streams to workers. Package schedule decides which.
 func (c *Core) assignLeases() {
-	division := schedule.Division{
+	round := schedule.Round{
 		Jobs: c.state.Jobs(), Positions: len(c.cfg.WorkerAddresses), Starting: c.now < c.cfg.DeadAfter,
 		Ready: c.readyStreams, Grant: c.grantLease,
 		Avoid: func(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, stream *pecanv1.StoredStream) []string {
@@ -51,11 +51,11 @@ func (c *Core) assignLeases() {
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.workers)) {
 		worker := c.workers[id]
-		division.Workers = append(division.Workers, &schedule.Worker{
+		round.Workers = append(round.Workers, &schedule.Worker{
 			ID: id, Usable: c.usable(worker), MaxStreams: int(worker.maxStreams), Order: worker.order, Position: c.listPosition(worker.address.GetTcp()),
 		})
 	}
-	division.Run()
+	round.Run()
 }
 
 // readyStreams returns the waiting streams of an epoch that may be leased now.
@@ -76,7 +76,7 @@ func (c *Core) grantLease(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, st
 	volatileStream.newLease(stream.Lease, c.now)
 	if !split.IsRepeatable(job.Plan) {
 		// Readers received elements of another run.
-		volatileStream.receivedBelow, volatileStream.cleanBelow = 0, 0
+		volatileStream.ackedBelow, volatileStream.cleanBelow = 0, 0
 	}
 	if !stream.Delivered && stream.Consumer != "" && durable.FindPass(epoch, stream.Consumer) == nil {
 		// The client that read the stream to its end has left. The stream is sent again.
@@ -95,7 +95,7 @@ func (c *Core) startCommand(job *pecanv1.StoredJob, epoch *pecanv1.StoredEpoch, 
 	start := &pecanv1.StartStream{
 		Id: key.id(), Lease: stream.Lease, Fingerprint: dataset.GetFingerprint(), Plan: c.planOf(job, epoch, stream.Stream), Options: job.Options,
 		Components: dataset.GetSpec().GetComponents(), Prefetch: durable.AllPrefetched(epoch),
-		DeliveredBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.volatileStream(key).cleanBelow, AckedBelow: c.volatileStream(key).receivedBelow,
+		DeliveredBelow: stream.StartIndex, RemainderOnly: stream.Delivered, CleanBelow: c.volatileStream(key).cleanBelow, AckedBelow: c.volatileStream(key).ackedBelow,
 		Cache: c.cacheAction(job, stream), CrashGuard: crashguard.Of(stream), OpenExclusive: stream.OpeningCrashes > 0,
 	}
 	if stream.Delivered {

@@ -89,7 +89,7 @@ func (c *Core) noteProgress(key streamKey, stream *pecanv1.StoredStream, load *p
 		c.noteOpened(key, stream)
 	}
 	volatileStream.produced = max(volatileStream.produced, load.Produced)
-	volatileStream.receivedBelow, volatileStream.cleanBelow = max(volatileStream.receivedBelow, min(load.Acked, load.Produced)), max(volatileStream.cleanBelow, min(load.CleanBelow, load.Acked))
+	volatileStream.ackedBelow, volatileStream.cleanBelow = max(volatileStream.ackedBelow, min(load.Acked, load.Produced)), max(volatileStream.cleanBelow, min(load.CleanBelow, load.Acked))
 	if acked := min(load.Acked, load.Produced); acked > volatileStream.acked {
 		// The client reads, so its reports about the worker are over.
 		volatileStream.acked, volatileStream.unreachableReports, volatileStream.unreachableReason = acked, 0, ""

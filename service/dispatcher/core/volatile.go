@@ -112,8 +112,8 @@ type streamState struct {
 	unread bool
 	// cleanBelow: readers received all elements below it, and none was an error; of any lease.
 	cleanBelow uint64
-	// receivedBelow: readers received all elements below it; of any lease.
-	receivedBelow uint64
+	// ackedBelow: readers received all elements below it; of any lease (acked: of this lease).
+	ackedBelow uint64
 	// unreachableReports counts reports of clients that cannot reach the worker; unreachableReason is from the
 	// last one.
 	unreachableReports int

@@ -104,7 +104,7 @@ func tableOf(components int, rows []byte) []byte {
 
 func asElement(element []*tf.Tensor) *pulled {
 	body := payload.NewSingle(element)
-	return &pulled{tensors: element, chunk: cache.Chunk{Count: 1, Meta: tableOf(len(element), body.Parts.Rows), Payload: body.Parts.Segments}}
+	return &pulled{tensors: element, chunk: cache.Chunk{Count: 1, Meta: tableOf(len(element), body.Parts.Rows), Payload: body.Parts.Buffers}}
 }
 
 // asPack makes a pack of one element of fixed width.
@@ -140,7 +140,7 @@ func asRows(rows int, columns []column) (*pulled, error) {
 		p.Add(tensor.Data())
 		table = payload.AppendRow(table, c.dtype, c.dims, uint64(len(c.data)))
 	}
-	out.chunk.Meta, out.chunk.Payload = tableOf(len(columns), table), p.Segments
+	out.chunk.Meta, out.chunk.Payload = tableOf(len(columns), table), p.Buffers
 	return out, nil
 }
 

@@ -5,6 +5,6 @@
 // without decoding all of it, because constants can make a graph large; files.go reads the size and time of files that a
 // graph names; tables.go frees lookup tables and variables that streams share by name.
 //
-// Planner is the interface between this package and those that run graphs. The package does not run streams: only
+// Instantiator is the interface between this package and those that run graphs. The package does not run streams: only
 // tables.go calls TensorFlow, to free resources.
 package dataset

@@ -21,8 +21,8 @@ const (
 	maxOrders = 2
 )
 
-// Planner instantiates the graphs of streams.
-type Planner interface {
+// Instantiator instantiates the graphs of streams.
+type Instantiator interface {
 	Instantiate(ctx context.Context, fingerprint string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error)
 	// Files returns the files that a stream reads, in order; nil if they are not known.
 	Files(ctx context.Context, fingerprint string, plan *pecanv1.Plan, stream uint32) []string

@@ -29,7 +29,7 @@ func (c *Columns) Frame(from int) Parts {
 		}
 		out.Rows = AppendRow(out.Rows, column.DType, column.Dims, p.at-begin)
 	}
-	out.Segments, out.Raw = p.Segments, p.at
+	out.Buffers, out.Raw = p.Buffers, p.at
 	return out
 }
 

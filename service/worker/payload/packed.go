@@ -21,7 +21,7 @@ func (p *Packed) Frame(from int) Parts {
 	row, at := p.locate(from)
 	out := Parts{Components: p.Components, Rows: p.Table[row:]}
 	if at = frame.AlignUp(at); at < uint64(len(p.Payload)) {
-		out.Segments, out.Raw = [][]byte{p.Payload[at:]}, uint64(len(p.Payload))-at
+		out.Buffers, out.Raw = [][]byte{p.Payload[at:]}, uint64(len(p.Payload))-at
 	}
 	return out
 }

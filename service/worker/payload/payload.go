@@ -22,20 +22,20 @@ type Parts struct {
 	Flags      frame.Flags
 	Components int
 	Rows       []byte
-	Segments   [][]byte
+	Buffers    [][]byte
 	Raw        uint64
 }
 
 // Builder puts components one after the other at multiples of frame.Align.
 type Builder struct {
-	Segments [][]byte
-	at       uint64
+	Buffers [][]byte
+	at      uint64
 }
 
 // Align adds zeros up to the next multiple of frame.Align.
 func (b *Builder) Align() {
 	if gap := frame.AlignUp(b.at) - b.at; gap > 0 {
-		b.Segments = append(b.Segments, zeros[:gap])
+		b.Buffers = append(b.Buffers, zeros[:gap])
 		b.at += gap
 	}
 }
@@ -43,7 +43,7 @@ func (b *Builder) Align() {
 // Add adds a piece without copying it.
 func (b *Builder) Add(piece []byte) {
 	if len(piece) > 0 {
-		b.Segments = append(b.Segments, piece)
+		b.Buffers = append(b.Buffers, piece)
 		b.at += uint64(len(piece))
 	}
 }

@@ -34,7 +34,7 @@ func NewSingle(tensors []*tf.Tensor) *single {
 		}
 		s.Parts.Rows = AppendRow(s.Parts.Rows, t.DType(), t.Dims(), p.at-begin)
 	}
-	s.Parts.Segments, s.Parts.Raw = p.Segments, p.at
+	s.Parts.Buffers, s.Parts.Raw = p.Buffers, p.at
 	return s
 }
 

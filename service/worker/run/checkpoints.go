@@ -128,7 +128,7 @@ func (r *run) maySave(it *tf.Iterator) {
 	case due.IsZero():
 		r.saver.next(now.Add(interval))
 	case now.Before(due), r.index() == r.saver.index:
-	case r.window.IsHungry() && now.Sub(due) < interval:
+	case r.window.ReaderWaits() && now.Sub(due) < interval:
 	case r.saver.above(r.window.Wanted()) >= checkpoint.MostAhead:
 		r.saver.next(now.Add(interval))
 	default:

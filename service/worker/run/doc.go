@@ -11,7 +11,7 @@
 //   - open_turns.go waits for the turn to open graphs, and open.go opens them.
 //   - produce.go fetches elements, and entries.go puts small ones into window entries. partial.go passes on an entry
 //     that waits for more.
-//   - attach.go connects a reader. departure.go ends runs before a planned departure.
+//   - attach.go connects a reader. drain.go ends runs before a planned departure.
 //
 // The other files support them:
 //

@@ -22,17 +22,17 @@ type openings struct {
 	runs  map[*run]struct{}
 }
 
-// openingPatience bounds the wait of a stream for its turn: a stream before it may wait for a slow disk.
-const openingPatience = time.Second
+// turnTimeout bounds the wait of a stream for its turn: a stream before it may wait for a slow disk.
+const turnTimeout = time.Second
 
 // turn waits until a stream may be opened. It returns the function to call after the opening.
 func (o *openings) turn(ctx context.Context) (leave func()) {
-	patience := time.NewTimer(openingPatience)
-	defer patience.Stop()
+	timer := time.NewTimer(turnTimeout)
+	defer timer.Stop()
 	select {
 	case o.turns <- struct{}{}:
 		return func() { <-o.turns }
-	case <-patience.C:
+	case <-timer.C:
 	case <-ctx.Done():
 	}
 	return func() {}

@@ -73,8 +73,8 @@ func (r *run) produce(it *tf.Iterator) error {
 		if !r.window.WaitRoom(r.stream.streams.WindowLimit, r.stream.streams.runs.Load, r.idle) {
 			return errStopped
 		}
-		if r.window.IsLeaving() {
-			r.awaitDeparture(it)
+		if r.window.ProductionStopped() {
+			r.saveAndAwaitStop(it)
 			return errStopped
 		}
 		if saves {

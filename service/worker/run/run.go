@@ -35,8 +35,8 @@ type run struct {
 	window  *window.Window
 	ctx     context.Context
 	cancel  context.CancelFunc
-	// departed is closed when the run produces no more elements because its worker departs.
-	departed chan struct{}
+	// productionEnded is closed when the run produces no more elements because its worker drains.
+	productionEnded chan struct{}
 	// done is closed when the run has released everything.
 	done chan struct{}
 	// previous, if not nil, is closed when an earlier run over the same files has ended. TensorFlow refuses to
@@ -85,19 +85,19 @@ type run struct {
 
 // newRun makes a run. The caller holds the stream's lock.
 func newRun(s *Stream, at beginning) *run {
-	r := &run{stream: s, command: s.command, start: at.start, departed: make(chan struct{}), done: make(chan struct{})}
+	r := &run{stream: s, command: s.command, start: at.start, productionEnded: make(chan struct{}), done: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancel(s.streams.Lifetime)
 	if s.command.GetPlan().GetWritesFiles() {
 		r.previous = s.streams.registerWriter(r)
 	}
-	r.window = window.New(&s.streams.windowBytes, r.setHurry, window.Start{From: at.start, Acked: max(at.wanted, s.command.GetDeliveredBelow()), Prefetch: s.command.GetPrefetch()})
+	r.window = window.New(&s.streams.windowBytes, r.onReaderWaits, window.Start{From: at.start, Acked: max(at.wanted, s.command.GetDeliveredBelow()), Prefetch: s.command.GetPrefetch()})
 	r.serial = s.command.GetCrashGuard().GetSerial()
 	r.saver.noteReported(s.command.GetAckedBelow())
 	return r
 }
 
-// setHurry is called with the window's lock held.
-func (r *run) setHurry(on bool) {
+// onReaderWaits is called with the window's lock held.
+func (r *run) onReaderWaits(on bool) {
 	r.mu.Lock()
 	it := r.iterator
 	r.mu.Unlock()

@@ -54,7 +54,7 @@ type Streams struct {
 	Running    *sync.WaitGroup
 	Dispatcher Dispatcher
 	// Graphs instantiates the graphs of streams.
-	Graphs dataset.Planner
+	Graphs dataset.Instantiator
 	// Plain runs graphs. Pulling runs graphs with our source op, which blocks a thread of the pool while it
 	// waits for another graph. In a common pool, waiting graphs could take every thread from those they wait
 	// for.

@@ -8,8 +8,8 @@ import (
 	"github.com/pecan-ml/pecan/service/worker/window"
 )
 
-// batch is frames on their way to the socket.
-type batch struct {
+// writeBatch is frames on their way to the socket.
+type writeBatch struct {
 	buffers net.Buffers
 	bytes   int
 	held    []*window.Entry
@@ -17,13 +17,13 @@ type batch struct {
 	headers []byte
 }
 
-func (b *batch) header(h frame.Header, meta []byte) {
+func (b *writeBatch) header(h frame.Header, meta []byte) {
 	at := len(b.headers)
 	b.headers = frame.Append(b.headers, h, meta)
 	b.add(b.headers[at:])
 }
 
-func (b *batch) add(piece []byte) {
+func (b *writeBatch) add(piece []byte) {
 	if len(piece) > 0 {
 		b.buffers = append(b.buffers, piece)
 		b.bytes += len(piece)
@@ -31,7 +31,7 @@ func (b *batch) add(piece []byte) {
 }
 
 // flush writes the batch and releases its entries.
-func (c *conn) flush(b *batch) error {
+func (c *conn) flush(b *writeBatch) error {
 	if len(b.buffers) == 0 {
 		b.release()
 		return nil
@@ -47,7 +47,7 @@ func (c *conn) flush(b *batch) error {
 	return err
 }
 
-func (b *batch) release() {
+func (b *writeBatch) release() {
 	for _, e := range b.held {
 		e.Release()
 	}

@@ -64,13 +64,13 @@ func (l *link) compresses(how pecanv1.Compression, p payload.Parts) bool {
 	return false
 }
 
-// shrinks tries a piece from the middle of the largest segment, because headers and padding are not
+// shrinks tries a piece from the middle of the largest buffer, because headers and padding are not
 // representative.
 func shrinks(p payload.Parts) bool {
 	var largest []byte
-	for _, segment := range p.Segments {
-		if len(segment) > len(largest) {
-			largest = segment
+	for _, buffer := range p.Buffers {
+		if len(buffer) > len(largest) {
+			largest = buffer
 		}
 	}
 	begin := max(0, len(largest)/2-sampleBytes/2)
@@ -81,8 +81,8 @@ func shrinks(p payload.Parts) bool {
 // compress replaces the payload by one snappy block if that is shorter.
 func compress(h *frame.Header, p *payload.Parts) {
 	whole := make([]byte, 0, p.Raw)
-	for _, segment := range p.Segments {
-		whole = append(whole, segment...)
+	for _, buffer := range p.Buffers {
+		whole = append(whole, buffer...)
 	}
 	block := snappy.Encode(nil, whole)
 	if len(block) >= len(whole) {
@@ -90,5 +90,5 @@ func compress(h *frame.Header, p *payload.Parts) {
 	}
 	h.Flags |= frame.Snappy
 	h.PayloadLen = uint64(len(block))
-	p.Segments = [][]byte{block}
+	p.Buffers = [][]byte{block}
 }

@@ -12,8 +12,8 @@ import (
 func TestCompressionIsChosenByMeasurement(t *testing.T) {
 	noise := make([]byte, 1<<20)
 	_, _ = rand.Read(noise)
-	plain := payload.Parts{Segments: [][]byte{make([]byte, 1<<20)}, Raw: 1 << 20}
-	random := payload.Parts{Segments: [][]byte{noise}, Raw: 1 << 20}
+	plain := payload.Parts{Buffers: [][]byte{make([]byte, 1<<20)}, Raw: 1 << 20}
+	random := payload.Parts{Buffers: [][]byte{noise}, Raw: 1 << 20}
 	measured := func(near bool, per time.Duration) *link {
 		l := &link{local: near}
 		if per > 0 {

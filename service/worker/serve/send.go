@@ -28,8 +28,8 @@ func failureMeta(failure *reason.Error) []byte {
 
 // A write to the socket gathers frames up to these bounds.
 const (
-	batchBytes    = 1 << 20
-	batchSegments = 512
+	batchBytes   = 1 << 20
+	batchBuffers = 512
 )
 
 // write sends until the connection ends.
@@ -37,7 +37,7 @@ func (c *conn) write() {
 	defer c.nc.Close()
 	ticker := time.NewTicker(pingPeriod)
 	defer ticker.Stop()
-	var b batch
+	var b writeBatch
 	defer b.release()
 	for {
 		for {
@@ -68,8 +68,9 @@ func (c *conn) write() {
 	}
 }
 
-// gather fills the batch from the queue, one frame per channel in turn. It returns false if the queue is empty.
-func (c *conn) gather(b *batch) (more bool, err error) {
+// gather fills the batch from the queue, one frame per channel in turn. more reports that the batch is full and
+// that frames may remain. It is false if the queue is empty.
+func (c *conn) gather(b *writeBatch) (more bool, err error) {
 	for {
 		c.mu.Lock()
 		for _, encoded := range c.control {
@@ -97,14 +98,14 @@ func (c *conn) gather(b *batch) (more bool, err error) {
 		if again {
 			c.ready(ch)
 		}
-		if b.bytes >= batchBytes || len(b.buffers) >= batchSegments {
+		if b.bytes >= batchBytes || len(b.buffers) >= batchBuffers {
 			return true, nil
 		}
 	}
 }
 
 // gatherChannel adds one frame of a channel; again reports whether there may be another.
-func (c *conn) gatherChannel(b *batch, ch *channel, window *window.Window, credit uint64) (again bool, err error) {
+func (c *conn) gatherChannel(b *writeBatch, ch *channel, window *window.Window, credit uint64) (again bool, err error) {
 	t := window.Take(ch, ch.sent < credit)
 	switch {
 	case t.Entry != nil && t.Entry.Failure != nil:
@@ -131,7 +132,7 @@ func (c *conn) gatherChannel(b *batch, ch *channel, window *window.Window, credi
 }
 
 // data adds one DATA frame.
-func (c *conn) data(b *batch, ch *channel, t window.Taken) error {
+func (c *conn) data(b *writeBatch, ch *channel, t window.Taken) error {
 	p := t.Entry.Body.Frame(t.From)
 	h := frame.Header{
 		Type: frame.Data, Flags: p.Flags | ch.flags(), Channel: ch.id, Count: t.Entry.Count - uint32(t.From),
@@ -151,13 +152,13 @@ func (c *conn) data(b *batch, ch *channel, t window.Taken) error {
 	}
 	if ch.checksum {
 		h.Flags |= frame.Checksum
-		for _, segment := range p.Segments {
-			h.PayloadCRC = crc32.Update(h.PayloadCRC, frame.Castagnoli, segment)
+		for _, buffer := range p.Buffers {
+			h.PayloadCRC = crc32.Update(h.PayloadCRC, frame.Castagnoli, buffer)
 		}
 	}
 	b.header(h, table(nil, p))
-	for _, segment := range p.Segments {
-		b.add(segment)
+	for _, buffer := range p.Buffers {
+		b.add(buffer)
 	}
 	return nil
 }
@@ -170,7 +171,7 @@ func table(dst []byte, p payload.Parts) []byte {
 
 // shareData copies the payload into a shared memory slot. It returns false if no slot is free, because readers
 // keep slots as long as they like. The payload then goes through the socket.
-func (c *conn) shareData(b *batch, h frame.Header, p payload.Parts) (bool, error) {
+func (c *conn) shareData(b *writeBatch, h frame.Header, p payload.Parts) (bool, error) {
 	s, drop, err := c.slots.get(p.Raw)
 	for _, number := range drop {
 		b.header(frame.Header{Type: frame.Drop, Index: number}, nil)
@@ -188,8 +189,8 @@ func (c *conn) shareData(b *batch, h frame.Header, p payload.Parts) (bool, error
 		}
 	}
 	at := 0
-	for _, segment := range p.Segments {
-		at += copy(s.memory[at:], segment)
+	for _, buffer := range p.Buffers {
+		at += copy(s.memory[at:], buffer)
 	}
 	h.Flags |= frame.Shared
 	h.PayloadLen = 0
@@ -198,7 +199,7 @@ func (c *conn) shareData(b *batch, h frame.Header, p payload.Parts) (bool, error
 }
 
 // announce sends the descriptor of a new slot, after everything that was gathered.
-func (c *conn) announce(b *batch, s *slot) error {
+func (c *conn) announce(b *writeBatch, s *slot) error {
 	if err := c.flush(b); err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ type leftMeanwhile struct {
 
 func (l *leftMeanwhile) Frame(int) payload.Parts {
 	l.leave()
-	return payload.Parts{Components: 1, Segments: [][]byte{l.memory}, Raw: uint64(len(l.memory))}
+	return payload.Parts{Components: 1, Buffers: [][]byte{l.memory}, Raw: uint64(len(l.memory))}
 }
 
 func (l *leftMeanwhile) Release() { clear(l.memory) }
@@ -47,7 +47,7 @@ func TestAnElementIsHeldUntilItIsInItsSlotWhenItsStreamIsClosed(t *testing.T) {
 		t.Fatal("the window takes no reader")
 	}
 
-	var b batch
+	var b writeBatch
 	if _, err := c.gatherChannel(&b, ch, ready, 1); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ type Queue struct {
 	// Send queues a message for the dispatcher.
 	Send func(messages ...*pecanv1.WorkerMessage)
 	// Graphs instantiates the graphs of streams.
-	Graphs dataset.Planner
+	Graphs dataset.Instantiator
 	// Opening is held while a graph is opened. If workers have died of opening a graph, no other graph is opened
 	// meanwhile.
 	Opening sync.Locker

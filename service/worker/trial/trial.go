@@ -41,7 +41,7 @@ var (
 // All of that happens in one goroutine. It measures the CPU of that goroutine's thread and of the threads that
 // it creates (see rewrite.At.Serial).
 type trial struct {
-	graphs  dataset.Planner
+	graphs  dataset.Instantiator
 	opening sync.Locker
 	command *pecanv1.TryOrder
 	threads *threads

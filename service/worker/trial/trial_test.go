@@ -287,13 +287,13 @@ func TestATrialThatBreaksIsAnAnswer(t *testing.T) {
 }
 
 // breaking panics when it makes the second graph.
-type breaking struct{ dataset.Planner }
+type breaking struct{ dataset.Instantiator }
 
 func (b breaking) Instantiate(ctx context.Context, name string, plan *pecanv1.Plan, at rewrite.At) (*rewrite.StreamGraphs, error) {
 	if len(plan.GetOrder()) > 0 {
 		panic("no graph today")
 	}
-	return b.Planner.Instantiate(ctx, name, plan, at)
+	return b.Instantiator.Instantiate(ctx, name, plan, at)
 }
 
 // If too little was measured, or if the result may still be a gain, a longer trial could decide. The order is

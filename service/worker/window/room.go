@@ -51,7 +51,7 @@ func (w *Window) WaitRoom(limit, streams func() int64, rest func()) bool {
 	w.reserve(0)
 	for !w.closed {
 		switch {
-		case w.leaving:
+		case w.productionStopped:
 			return true
 		case w.prefetch && !w.opened && w.next > 0:
 		case len(w.entries) == 0 && w.last == 0:

@@ -65,11 +65,11 @@ func (w *Window) Wanted() uint64 {
 	return max(w.acked, w.from)
 }
 
-// IsHungry reports whether the reader is waiting.
-func (w *Window) IsHungry() bool {
+// ReaderWaits reports whether the reader is waiting.
+func (w *Window) ReaderWaits() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.hungry
+	return w.readerWaits
 }
 
 // CleanProduced is the index up to which all elements were produced and none failed.
@@ -86,22 +86,22 @@ func (w *Window) CleanBelow() uint64 {
 	return min(w.acked, w.next, w.clean)
 }
 
-// Leave stops production. It reports whether nothing is left for a reader.
-func (w *Window) Leave() (empty bool) {
+// StopProduction stops production. It reports whether nothing is left for a reader.
+func (w *Window) StopProduction() (empty bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.leaving {
-		w.leaving = true
+	if !w.productionStopped {
+		w.productionStopped = true
 		w.room.Broadcast()
 	}
 	return w.reader == nil || len(w.entries) == 0
 }
 
-// IsLeaving reports whether Leave was called.
-func (w *Window) IsLeaving() bool {
+// ProductionStopped reports whether StopProduction was called.
+func (w *Window) ProductionStopped() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.leaving
+	return w.productionStopped
 }
 
 // DropReader detaches the reader without a message: the reader looks for the stream where the dispatcher says.
@@ -109,7 +109,7 @@ func (w *Window) DropReader() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reader = nil
-	w.setHungry(false)
+	w.setReaderWaits(false)
 }
 
 // Recomputed returns how many elements were produced that the reader had already, and the index of the run's

@@ -30,7 +30,7 @@ func (w *Window) Take(c Reader, mayData bool) Taken {
 		out := Taken{Entry: e, From: int(w.cursor - e.First)}
 		e.retain()
 		w.cursor = e.end()
-		w.setHungry(mayData && w.cursor >= w.next)
+		w.setReaderWaits(mayData && w.cursor >= w.next)
 		return out
 	}
 	switch {
@@ -39,14 +39,14 @@ func (w *Window) Take(c Reader, mayData bool) Taken {
 	case w.ended && w.cursor >= w.next:
 		return Taken{Ended: true, Count: w.next}
 	}
-	w.setHungry(mayData)
+	w.setReaderWaits(mayData)
 	return Taken{}
 }
 
-func (w *Window) setHungry(on bool) {
-	if w.hungry != on && w.onStarved != nil {
-		w.hungry = on
-		w.onStarved(on)
+func (w *Window) setReaderWaits(on bool) {
+	if w.readerWaits != on && w.onReaderWaits != nil {
+		w.readerWaits = on
+		w.onReaderWaits(on)
 	}
 }
 

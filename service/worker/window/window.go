@@ -42,11 +42,11 @@ type Window struct {
 	cursor uint64
 	// opened is set by the first reader. With prefetch, only the first entry is produced before that.
 	opened, prefetch bool
-	// leaving: no more elements are produced.
-	leaving bool
-	// onStarved is called when a reader could take more than there is, and when that is over.
-	onStarved func(bool)
-	hungry    bool
+	// productionStopped: no more elements are produced.
+	productionStopped bool
+	// onReaderWaits is called when a reader could take more than there is, and when that is over.
+	onReaderWaits func(bool)
+	readerWaits   bool
 }
 
 // Start is where a run begins to fill a window.
@@ -57,10 +57,10 @@ type Start struct {
 	Prefetch bool
 }
 
-// New makes the window of a run. Its bytes count in all. starved is called when a reader could take more than
+// New makes the window of a run. Its bytes count in all. onReaderWaits is called when a reader could take more than
 // there is, and when that is over.
-func New(all *atomic.Int64, starved func(bool), at Start) *Window {
-	w := &Window{all: all, onStarved: starved, clean: math.MaxUint64, from: at.From, next: at.From, acked: at.Acked, prefetch: at.Prefetch}
+func New(all *atomic.Int64, onReaderWaits func(bool), at Start) *Window {
+	w := &Window{all: all, onReaderWaits: onReaderWaits, clean: math.MaxUint64, from: at.From, next: at.From, acked: at.Acked, prefetch: at.Prefetch}
 	w.room = sync.NewCond(&w.mu)
 	return w
 }
@@ -124,7 +124,7 @@ func (w *Window) Finish(failure *reason.Error) {
 		w.ended = true
 	}
 	reader := w.reader
-	w.setHungry(false)
+	w.setReaderWaits(false)
 	w.reserve(0)
 	w.mu.Unlock()
 	if reader != nil {
@@ -160,7 +160,7 @@ func (w *Window) Detach(c Reader) {
 	defer w.mu.Unlock()
 	if w.reader == c {
 		w.reader = nil
-		w.setHungry(false)
+		w.setReaderWaits(false)
 	}
 }
 

@@ -174,7 +174,7 @@ def _check_served_again(target: str) -> None:
             f"the dispatcher at {target} was stopped by this process, and nothing else listens there: create a new "
             "cluster, and give its target [pecan:UNAVAILABLE]",
             "UNAVAILABLE",
-            14,
+            errors.ServiceUnavailable.code,
         ) from None
 
 

@@ -48,7 +48,7 @@ class Cluster:
         self._failure: str | None = None
         arguments = ["--listen", name, "--log-level", "warn", "--dataset-timeout", _DATASET_TIMEOUT]
         self._dispatcher = Process(programs.DISPATCHER, arguments, self._on_death)
-        self._dispatcher.address(_START_S)
+        self._dispatcher.address(_START_S)  # waits until the dispatcher serves
         self._cache_dir = scratch.directory()
         self.target = name
 
@@ -61,7 +61,7 @@ class Cluster:
     def check(self) -> None:
         """Raises ServiceUnavailable if the cluster has failed."""
         if self._failure is not None:
-            raise errors.make(f"{self._failure} [pecan:UNAVAILABLE]", "UNAVAILABLE", 14)
+            raise errors.make(f"{self._failure} [pecan:UNAVAILABLE]", "UNAVAILABLE", errors.ServiceUnavailable.code)
 
     @property
     def failed(self) -> bool:

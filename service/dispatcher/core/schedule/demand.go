@@ -30,23 +30,23 @@ type demand struct {
 	skipped bool
 }
 
-// round holds the loads of one division.
-type round struct {
+// roundLoads holds the loads of one round.
+type roundLoads struct {
 	loads map[string]*load
 	// full: no worker has room for a stream without a position. Room only shrinks during a division.
 	full bool
 }
 
-func (d *Division) collect() (*round, []*demand) {
-	pass := &round{loads: map[string]*load{}}
-	for _, worker := range d.Workers {
+func (r *Round) collect() (*roundLoads, []*demand) {
+	pass := &roundLoads{loads: map[string]*load{}}
+	for _, worker := range r.Workers {
 		pass.loads[worker.ID] = &load{prefetchJobs: map[string]bool{}}
 	}
 	var wants []*demand
-	for _, job := range d.Jobs {
+	for _, job := range r.Jobs {
 		for _, epoch := range job.Epochs {
 			w := &demand{job: job, epoch: epoch, prefetch: durable.AllPrefetched(epoch), order: len(wants)}
-			ready := d.Ready(job, epoch)
+			ready := r.Ready(job, epoch)
 			for _, stream := range epoch.Streams {
 				switch {
 				case !waiting(job, epoch, stream):

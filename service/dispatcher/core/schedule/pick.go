@@ -12,16 +12,16 @@ const maxHeldPerSlot = 4
 
 // pick chooses the worker for a stream: the one with the fewest running streams, then the fewest held ones, then
 // the one that registered first. Workers that failed the stream come last.
-func (d *Division) pick(pass *round, w *demand, stream *pecanv1.StoredStream, needRoom bool) string {
-	if id, decided := d.pickByPosition(pass, w, stream, needRoom); decided {
+func (r *Round) pick(pass *roundLoads, w *demand, stream *pecanv1.StoredStream, needRoom bool) string {
+	if id, decided := r.pickByPosition(pass, w, stream, needRoom); decided {
 		return id
 	}
 	if pass.full && needRoom {
 		return ""
 	}
-	avoid := d.Avoid(w.job, w.epoch, stream)
+	avoid := r.Avoid(w.job, w.epoch, stream)
 	best, bestRank := (*Worker)(nil), [5]int{}
-	for _, worker := range d.Workers {
+	for _, worker := range r.Workers {
 		id, l := worker.ID, pass.loads[worker.ID]
 		if !worker.Usable || !w.fits(worker, l, needRoom) {
 			continue
@@ -74,12 +74,12 @@ func streamsOn(epoch *pecanv1.StoredEpoch, workerID string) int {
 
 // pickByPosition assigns stream i of a statically sharded job to the worker at position i of the configured list.
 // While the service starts it waits for that worker. Later any worker may take the stream.
-func (d *Division) pickByPosition(pass *round, w *demand, stream *pecanv1.StoredStream, needRoom bool) (id string, decided bool) {
-	if d.Positions == 0 || !Static(w.job) || durable.IsClosing(w.job, stream) {
+func (r *Round) pickByPosition(pass *roundLoads, w *demand, stream *pecanv1.StoredStream, needRoom bool) (id string, decided bool) {
+	if r.Positions == 0 || !Static(w.job) || durable.IsClosing(w.job, stream) {
 		return "", false
 	}
-	position := int(stream.Stream) % d.Positions
-	for _, worker := range d.Workers {
+	position := int(stream.Stream) % r.Positions
+	for _, worker := range r.Workers {
 		if worker.Position == position && worker.Usable {
 			if !w.fits(worker, pass.loads[worker.ID], needRoom) {
 				return "", true
@@ -87,5 +87,5 @@ func (d *Division) pickByPosition(pass *round, w *demand, stream *pecanv1.Stored
 			return worker.ID, true
 		}
 	}
-	return "", d.Starting
+	return "", r.Starting
 }

@@ -5,8 +5,8 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-// Leave stops the production of all streams. It returns whether all are drained, and how many are.
-func (ss *Streams) Leave() (drained bool, count int) {
+// Drain stops the production of all streams. It returns whether all are drained, and how many are.
+func (ss *Streams) Drain() (drained bool, count int) {
 	drained = true
 	for _, s := range ss.held() {
 		drained = s.drain() && drained
@@ -37,9 +37,9 @@ func (s *Stream) drain() bool {
 		// The dispatcher takes the stream back after its end is reported and its reader has confirmed it.
 		return false
 	}
-	empty := s.run.window.Leave()
+	empty := s.run.window.StopProduction()
 	select {
-	case <-s.run.departed:
+	case <-s.run.productionEnded:
 	case <-s.run.done:
 	default:
 		return false
@@ -60,18 +60,19 @@ func (s *Stream) mute() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.run != nil {
-		s.run.window.Leave()
+		s.run.window.StopProduction()
 		s.run.window.DropReader()
 	}
 }
 
-// awaitDeparture waits for the end of a run that produces no more. It saves the run for its successor first.
-func (r *run) awaitDeparture(it *tf.Iterator) {
+// saveAndAwaitStop saves a run that produces no more elements for its successor. Then it waits until the run is
+// stopped.
+func (r *run) saveAndAwaitStop(it *tf.Iterator) {
 	if r.saves() && r.index() != r.saver.index {
 		r.saver.writing.Wait()
 		r.save(it)
 		r.saver.writing.Wait()
 	}
-	close(r.departed)
+	close(r.productionEnded)
 	<-r.ctx.Done()
 }

@@ -20,8 +20,8 @@ type Worker struct {
 	Position int
 }
 
-// Division is one division of workers among waiting streams.
-type Division struct {
+// Round is one distribution of workers among waiting streams.
+type Round struct {
 	// Jobs are in the order in which they were created.
 	Jobs []*pecanv1.StoredJob
 	// Workers are in ascending order of their ids.
@@ -44,23 +44,23 @@ type Division struct {
 // Then Run shares the free slots: the epoch with the fewest running streams is next, and its streams go in order.
 // Prefetched epochs come last, take only free slots (see fits) and get at most one stream per worker, even if
 // they need all open. The rest is leased when a client adopts the epoch.
-func (d *Division) Run() {
-	pass, wants := d.collect()
+func (r *Round) Run() {
+	pass, wants := r.collect()
 	for _, w := range wants {
 		switch {
 		case w.prefetch:
 		case needsAllOpen(w.job):
-			for len(w.waiting) > 0 && d.leaseNext(pass, w, false) {
+			for len(w.waiting) > 0 && r.leaseNext(pass, w, false) {
 			}
 		case w.held == 0:
-			d.leaseNext(pass, w, false)
+			r.leaseNext(pass, w, false)
 		}
 	}
 	queue := demandQueue(slices.DeleteFunc(wants, func(w *demand) bool { return len(w.waiting) == 0 }))
 	heap.Init(&queue)
 	for len(queue) > 0 {
 		next := queue[0]
-		if !d.leaseNext(pass, next, true) {
+		if !r.leaseNext(pass, next, true) {
 			if next.skipped = true; Static(next.job) {
 				// The next stream may belong to another position.
 				next.waiting = next.waiting[1:]
@@ -77,18 +77,18 @@ func (d *Division) Run() {
 }
 
 // leaseNext leases the first waiting stream of an epoch, if a worker has room for it.
-func (d *Division) leaseNext(pass *round, w *demand, needRoom bool) bool {
+func (r *Round) leaseNext(pass *roundLoads, w *demand, needRoom bool) bool {
 	stream := w.waiting[0]
 	closing := durable.IsClosing(w.job, stream)
 	if closing && w.skipped {
 		return false
 	}
-	id := d.pick(pass, w, stream, needRoom && !closing)
+	id := r.pick(pass, w, stream, needRoom && !closing)
 	if id == "" {
 		return false
 	}
 	w.waiting = w.waiting[1:]
-	d.Grant(w.job, w.epoch, stream, id)
+	r.Grant(w.job, w.epoch, stream, id)
 	if Running(w.job, w.epoch, stream) {
 		w.running++
 	}
