@@ -51,7 +51,7 @@
 // A stream has several bounds. Each is an index, and says something about all elements below it:
 //
 //	bound         where                            what holds for the elements below it
-//	StartIndex    StoredStream (durable)           the consumer accepts none of them: others received them
+//	StartIndex    StoredStream (durable)           the present consumer accepts none of them
 //	produced      streamState, of this lease       the worker has produced them
 //	acked         streamState, of this lease       the reader has acknowledged them
 //	ackedBelow    streamState, of any lease        readers have acknowledged them; errors may be among them
