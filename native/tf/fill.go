@@ -19,15 +19,15 @@ type Shape struct {
 	Dims    []int64
 }
 
-// Pace says when a fill returns: at MaxRows, after Linger, or after Hurry while a reader waits.
+// Pace says when a fill returns: at MaxElements, after Linger, or after Hurry while a reader waits.
 type Pace struct {
-	MaxRows int
-	Linger  time.Duration
-	Hurry   time.Duration
+	MaxElements int
+	Linger      time.Duration
+	Hurry       time.Duration
 }
 
 func (p Pace) c() C.pecan_pace {
-	return C.pecan_pace{max_rows: C.int64_t(p.MaxRows), linger_ns: C.int64_t(p.Linger), hurry_ns: C.int64_t(p.Hurry)}
+	return C.pecan_pace{max_rows: C.int64_t(p.MaxElements), linger_ns: C.int64_t(p.Linger), hurry_ns: C.int64_t(p.Hurry)}
 }
 
 func (s Shape) c() C.pecan_shape {
@@ -113,11 +113,11 @@ func (b *Block) Free() {
 	}
 }
 
-// FillBlock fetches elements into the block from its first row. It returns the number of rows written, and
-// one more element if that has another shape. Rows and that element are valid together with an error, which
-// belongs to the element after them.
-func (it *Iterator) FillBlock(b *Block, pace Pace) (rows int, mismatch []*Tensor, err error) {
-	pace.MaxRows = min(pace.MaxRows, b.Cap)
+// FillBlock fetches elements into the block from its start. It returns the number of elements written, and
+// one more element if that has another shape. All of them are valid together with an error, which belongs to
+// the element after them.
+func (it *Iterator) FillBlock(b *Block, pace Pace) (count int, mismatch []*Tensor, err error) {
+	pace.MaxElements = min(pace.MaxElements, b.Cap)
 	return it.fill(func(p *C.pecan_pace, hasMismatch *C.int32_t) C.int64_t {
 		return C.pecan_fill_columns(it.c, &b.c[0], p, it.element, hasMismatch, it.status.c)
 	}, pace)
@@ -146,7 +146,7 @@ func (p *Pack) Payload() []byte { return p.payload[:p.c.payload_len] }
 // Table returns the rows of the element table so far.
 func (p *Pack) Table() []byte { return p.table[:p.c.table_len] }
 
-// Memory returns the whole payload and table memory. A running fill has written the rows of its progress.
+// Memory returns the whole payload and table memory. A running fill has written the elements of its progress.
 func (p *Pack) Memory() (payload, table []byte) { return p.payload, p.table }
 
 // Reset empties the pack.
@@ -170,7 +170,7 @@ func (p *Pack) Put(element []*Tensor) bool {
 // FillPack is FillBlock for elements with strings or different shapes. Elements of at most maxElement bytes
 // whose components have the given shapes go into the pack. Any other element ends the fill and is returned
 // separately.
-func (it *Iterator) FillPack(p *Pack, shapes []Shape, maxElement int, pace Pace) (rows int, mismatch []*Tensor, err error) {
+func (it *Iterator) FillPack(p *Pack, shapes []Shape, maxElement int, pace Pace) (count int, mismatch []*Tensor, err error) {
 	if len(shapes) != it.components {
 		return 0, nil, errors.New("fill pack: another number of shapes than of components")
 	}
@@ -183,18 +183,18 @@ func (it *Iterator) FillPack(p *Pack, shapes []Shape, maxElement int, pace Pace)
 	}, pace)
 }
 
-func (it *Iterator) fill(run func(*C.pecan_pace, *C.int32_t) C.int64_t, pace Pace) (rows int, mismatch []*Tensor, err error) {
+func (it *Iterator) fill(run func(*C.pecan_pace, *C.int32_t) C.int64_t, pace Pace) (count int, mismatch []*Tensor, err error) {
 	p := pace.c()
-	// The progress is reset to 0, so that a reader that looks before the next fill begins sees no rows of
-	// this one.
+	// The progress is reset to 0, so that a reader that looks before the next fill begins sees no elements
+	// of this one.
 	defer it.progress.Store(0)
 	err = it.fetch(func() C.TF_Code {
 		var hasMismatch C.int32_t
-		rows = int(run(&p, &hasMismatch))
+		count = int(run(&p, &hasMismatch))
 		if hasMismatch != 0 {
 			mismatch = it.adoptAll()
 		}
 		return C.TF_GetCode(it.status.c)
 	})
-	return rows, mismatch, err
+	return count, mismatch, err
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/pecan-ml/pecan/service/graph/split"
 )
 
-var patient = Pace{MaxRows: 1 << 20, Linger: time.Minute, Hurry: time.Minute}
+var patient = Pace{MaxElements: 1 << 20, Linger: time.Minute, Hurry: time.Minute}
 
 func TestFillBlockStoresElementsByComponent(t *testing.T) {
 	it := newIterator(t, newContext(t), "pairs", Int64, Float)
@@ -122,11 +122,11 @@ func TestFillReturnsAfterItsLingerTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer block.Free()
-	if rows, _, err := it.FillBlock(block, Pace{MaxRows: 1 << 20, Linger: time.Millisecond, Hurry: time.Hour}); err != nil || rows == 0 || rows == 1<<20 {
+	if rows, _, err := it.FillBlock(block, Pace{MaxElements: 1 << 20, Linger: time.Millisecond, Hurry: time.Hour}); err != nil || rows == 0 || rows == 1<<20 {
 		t.Fatal(rows, err)
 	}
 	it.Hurry(true)
-	if rows, _, err := it.FillBlock(block, Pace{MaxRows: 1 << 20, Linger: time.Hour, Hurry: 0}); err != nil || rows != 1 {
+	if rows, _, err := it.FillBlock(block, Pace{MaxElements: 1 << 20, Linger: time.Hour, Hurry: 0}); err != nil || rows != 1 {
 		t.Fatal(rows, err)
 	}
 }

@@ -128,7 +128,7 @@ func (it *Iterator) Hurry(on bool) {
 	}
 }
 
-// Progress returns how many rows the running fill has written. They may be read before it returns.
+// Progress returns how many elements the running fill has written. They may be read before it returns.
 func (it *Iterator) Progress() int { return int(it.progress.Load()) }
 
 // Model returns the serialised ModelProto in which tf.data records the times of each node of the running

@@ -225,7 +225,7 @@ func BenchmarkFillBlock(b *testing.B) {
 	rows := 0
 	b.ResetTimer()
 	for rows < b.N {
-		n, _, err := it.FillBlock(block, Pace{MaxRows: min(4096, b.N-rows), Linger: time.Second, Hurry: time.Second})
+		n, _, err := it.FillBlock(block, Pace{MaxElements: min(4096, b.N-rows), Linger: time.Second, Hurry: time.Second})
 		if err != nil {
 			b.Fatal(err)
 		}

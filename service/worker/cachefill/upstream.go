@@ -71,7 +71,7 @@ func sizeOf(element []*tf.Tensor) (sum int64) {
 
 // fill fetches a pack. If the element after it has another shape or failed, it is kept for the next call.
 func (u *upstream) fill() (*pulled, error) {
-	rows, odd, err := u.it.FillBlock(u.block, tf.Pace{MaxRows: packRows, Linger: packLinger, Hurry: packLinger})
+	rows, odd, err := u.it.FillBlock(u.block, tf.Pace{MaxElements: packRows, Linger: packLinger, Hurry: packLinger})
 	if rows == 0 {
 		if odd != nil {
 			u.failed = err

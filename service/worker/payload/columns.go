@@ -9,9 +9,9 @@ import (
 type Columns struct {
 	Block *tf.Block
 	// Own holds the components if the elements were copied out of the block and the block is reused.
-	Own  [][]byte
-	Rows int
-	Home *Pool[*tf.Block]
+	Own   [][]byte
+	Count int
+	Home  *Pool[*tf.Block]
 }
 
 // Frame implements Body.
@@ -25,7 +25,7 @@ func (c *Columns) Frame(from int) Parts {
 		if c.Own != nil {
 			p.Add(c.Own[i][from*column.Width:])
 		} else {
-			p.Add(c.Block.Rows(i, from, c.Rows))
+			p.Add(c.Block.Rows(i, from, c.Count))
 		}
 		out.Rows = AppendRow(out.Rows, column.DType, column.Dims, p.at-begin)
 	}

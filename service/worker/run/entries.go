@@ -66,7 +66,7 @@ func (r *run) packShapes(components int) []tf.Shape {
 }
 
 func (r *run) pace() tf.Pace {
-	return tf.Pace{MaxRows: min(entryElements, r.limit), Linger: linger, Hurry: hurry}
+	return tf.Pace{MaxElements: min(entryElements, r.limit), Linger: linger, Hurry: hurry}
 }
 
 func (r *run) fetchColumns(it *tf.Iterator) error {
@@ -75,17 +75,17 @@ func (r *run) fetchColumns(it *tf.Iterator) error {
 	r.fill.begin(func(from, to int) {
 		r.appendColumns(block, from, to, true)
 	})
-	rows, odd, err := it.FillBlock(block, r.pace())
+	count, odd, err := it.FillBlock(block, r.pace())
 	from := r.fill.end()
-	if from == 0 && rows >= block.Cap/2 {
-		r.appendColumns(block, 0, rows, false)
+	if from == 0 && count >= block.Cap/2 {
+		r.appendColumns(block, 0, count, false)
 	} else {
-		if rows > from {
-			r.appendColumns(block, from, rows, true)
+		if count > from {
+			r.appendColumns(block, from, count, true)
 		}
 		r.shapes.blocks.Put(block)
 	}
-	if rows > 0 {
+	if count > 0 {
 		r.shapes.repeats = 0
 	}
 	if odd != nil {
@@ -94,9 +94,10 @@ func (r *run) fetchColumns(it *tf.Iterator) error {
 	return err
 }
 
-// appendColumns appends rows [from, to) of a block. It appends the block itself, or a copy of just these rows.
+// appendColumns appends elements [from, to) of a block. It appends the block itself, or a copy of just these
+// elements.
 func (r *run) appendColumns(block *tf.Block, from, to int, copied bool) {
-	body := &payload.Columns{Block: block, Rows: to - from, Home: &r.shapes.blocks}
+	body := &payload.Columns{Block: block, Count: to - from, Home: &r.shapes.blocks}
 	size := int64(0)
 	if copied {
 		body.Own = make([][]byte, len(block.Columns))
@@ -120,18 +121,18 @@ func (r *run) fetchPack(it *tf.Iterator) error {
 		data, table := pack.Memory()
 		r.appendPack(&payload.Packed{Payload: data, Table: table, Components: components}, from, to)
 	})
-	rows, odd, err := it.FillPack(pack, r.shapes.specs, int(min(smallElement, r.maxElement())), r.pace())
+	count, odd, err := it.FillPack(pack, r.shapes.specs, int(min(smallElement, r.maxElement())), r.pace())
 	from := r.fill.end()
 	if from == 0 && len(pack.Payload()) >= entryBytes/2 {
 		body := &payload.Packed{Payload: pack.Payload(), Table: pack.Table(), Components: components, Pack: pack, Home: &r.shapes.packs}
-		r.deliver(window.NewEntry(r.index(), rows, entryBytes+tableBytes, body))
+		r.deliver(window.NewEntry(r.index(), count, entryBytes+tableBytes, body))
 	} else {
-		if rows > from {
-			r.appendPack(&payload.Packed{Payload: pack.Payload(), Table: pack.Table(), Components: components}, from, rows)
+		if count > from {
+			r.appendPack(&payload.Packed{Payload: pack.Payload(), Table: pack.Table(), Components: components}, from, count)
 		}
 		r.shapes.packs.Put(pack)
 	}
-	if rows > 0 {
+	if count > 0 {
 		r.shapes.repeats = 0
 	}
 	if odd != nil {

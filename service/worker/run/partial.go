@@ -7,13 +7,13 @@ import (
 	"github.com/pecan-ml/pecan/native/tf"
 )
 
-// These are the intervals at which the rows of a waiting fill are polled.
+// These are the intervals at which the elements of a waiting fill are polled.
 const (
 	firstPoll = linger
 	lastPoll  = 50 * time.Millisecond
 )
 
-// handover delivers the rows of a fill while the fill waits for its next element. Without it, a ready element
+// handover delivers the elements of a fill while the fill waits for its next element. Without it, a ready element
 // would wait for as long as TensorFlow takes for the next one.
 type handover struct {
 	it *tf.Iterator
@@ -26,7 +26,7 @@ type handover struct {
 	active bool
 }
 
-// begin is called before a fill; flush appends a copy of rows [from, to).
+// begin is called before a fill; flush appends a copy of elements [from, to).
 func (h *handover) begin(cut func(from, to int)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -38,7 +38,7 @@ func (h *handover) begin(cut func(from, to int)) {
 	}
 }
 
-// end is called after a fill. It returns how many rows were handed over.
+// end is called after a fill. It returns how many elements were handed over.
 func (h *handover) end() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,9 +53,9 @@ func (h *handover) poll() {
 	if !h.active {
 		return
 	}
-	if rows := h.it.Progress(); rows > h.taken {
-		h.flush(h.taken, rows)
-		h.taken, h.pause = rows, firstPoll
+	if count := h.it.Progress(); count > h.taken {
+		h.flush(h.taken, count)
+		h.taken, h.pause = count, firstPoll
 	} else {
 		h.pause = min(2*h.pause, lastPoll)
 	}
