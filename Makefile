@@ -54,7 +54,7 @@ check: lint build ## Run the quick checks: lint, rules, quick Go tests, one proc
 	$(WITH_TENSORFLOW) go $(GOTEST) -short $(filter-out $(SLOW_GO),$(GO_PACKAGES))
 	$(PYTHON) -m pytest -q -rs -x -n $(PARALLEL) --dist loadfile --no-loadscope-reorder $(CHECKED)
 
-test: test-repo test-go test-python e2e ## Run every test
+test: test-repo test-go test-python e2e ## Run every test (the code of the guides runs in `make docs`)
 
 test-repo: .venv/ready $(PKG_CONFIG_FILE) ## Check the rules of the repository
 	$(PYTHON) -m pytest -q -rs tests/repo
@@ -66,7 +66,7 @@ test-python: build ## Run the tests of the Python package and of the wheel
 	$(PYTHON) -m pytest -q -rs python wheels
 
 e2e: build ## Run the tests that drive real processes (PARALLEL=2 files at a time)
-	$(PYTHON) -m pytest -q -rs -n $(PARALLEL) --dist loadfile --no-loadscope-reorder tests --ignore tests/repo
+	$(PYTHON) -m pytest -q -rs -n $(PARALLEL) --dist loadfile --no-loadscope-reorder tests --ignore tests/repo --ignore tests/docs
 
 faults: build ## Run the fault scenarios (FULL=1: all sizes, SEED=n: repeat a run), or one: make nofail, getfail, putfail, failover, recover, killall, five-epochs
 	PECAN_FAULTS_FULL=$(FULL) $(PYTHON) -m pytest -q -rs tests/faults $(if $(SEED),--seed $(SEED))
@@ -146,7 +146,8 @@ bench-orders: build ## Measure the gains of AutoOrder and write docs/benchmarks/
 bench-store: ## Measure how long the dispatcher's store takes to open and to replay a million records
 	go test ./service/dispatcher -run '^$$' -bench BenchmarkReplay -benchtime 3x -timeout 30m
 
-docs: build .venv/docs-ready ## Build the site into build/docs: run the notebooks, check links, warnings are errors
+docs: build .venv/docs-ready ## Build the site into build/docs: run the guides' code and the notebooks, check links, warnings are errors
+	$(PYTHON) -m pytest -q -n $(PARALLEL) tests/docs
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
 
 diagrams: .venv/ready ## Draw the diagrams of docs/diagrams again (needs Graphviz)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 
@@ -104,19 +103,25 @@ class _Faults:
 
     def __call__(self, epoch: int, elements: int) -> None:
         if elements == KILL_AT:
-            os.kill(self.cluster.workers[self.killed].process.pid, signal.SIGKILL)
+            os.kill(self.cluster.workers.pop(0).process.pid, signal.SIGKILL)
             self.killed += 1
         elif elements == ADD_AT:
             self.cluster.add_workers(1)
             self.added += 1
 
 
+@pytest.fixture(scope="module")
+def mortal():
+    """Two workers. Each one that a test kills is replaced before the test ends."""
+    with pecan.LocalCluster(workers=2) as cluster:
+        yield cluster
+
+
 @pytest.mark.parametrize("name", PIPELINES)
-def test_workers_that_are_killed_and_added_change_nothing(files, expected, name):
-    with contextlib.ExitStack() as stack:
-        faults = _Faults(stack.enter_context(pecan.LocalCluster(workers=2)))
-        assert _read(PIPELINES[name], files, faults.cluster.target, at=faults) == expected[name]
-        assert (faults.killed, faults.added) == (EPOCHS, EPOCHS)
+def test_workers_that_are_killed_and_added_change_nothing(mortal, files, expected, name):
+    faults = _Faults(mortal)
+    assert _read(PIPELINES[name], files, mortal.target, at=faults) == expected[name]
+    assert (faults.killed, faults.added) == (EPOCHS, EPOCHS)
 
 
 def test_random_steps_after_a_cached_step_draw_by_index_although_the_cache_has_none(files, tmp_path):

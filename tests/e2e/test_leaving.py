@@ -1,6 +1,6 @@
 """Deleting an iterator takes at most 1 s and exiting Python at most 2 s, also while a reader waits or elements are in flight.
 
-The limits here are higher, because a busy machine is slow. They find hangs.
+Most limits here are higher, because a busy machine is slow. They find hangs.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ def delete(variant, has_elements):
         lines += _script(state) + f"for variant in [{variants}] * {TIMES}: delete(variant, has_elements)\n"
     with Script(lines) as script:
         for state in STATES:
-            for around in list(AROUND) * TIMES:
-                assert float(script.line()) <= DELETE_S, (state, around)
+            took = {around: float(script.line()) for around in list(AROUND) * TIMES}
+            assert max(took.values()) <= DELETE_S, (state, took)
+            assert min(took.values()) <= 1.0, (state, took)
         assert script.rest(30)[0] == 0
 
 
@@ -243,21 +244,6 @@ def test_a_forked_child_that_reads_its_parents_dataset_is_refused():
         """
     ) as script:
         assert [script.line() for _ in range(8)] == ["True", "0"] * 4
-        assert script.rest(60)[0] == 0
-
-
-def test_a_forked_child_may_be_the_first_to_use_pecan():
-    with Script(
-        """
-        if os.fork() == 0:
-            with pecan.LocalCluster(workers=1) as cluster:
-                dataset = D.range(20).map(lambda i: i + 1).apply(pecan.distribute(cluster.target))
-                say(sorted(dataset.as_numpy_iterator()) == list(range(1, 21)))
-            sys.exit(0)
-        say(os.wait()[1])
-        """
-    ) as script:
-        assert [script.line(), script.line()] == ["True", "0"]
         assert script.rest(60)[0] == 0
 
 

@@ -76,15 +76,14 @@ sys.exit(3)
 
 
 def test_a_starved_trainer_exits_at_once():
-    # TensorFlow alone takes one to two seconds to shut down.
-    alone = _exit_seconds("iterator = iter(D.range(10).prefetch(2)); next(iterator)")
     starved = _exit_seconds(
         """
 cluster = pecan.LocalCluster(workers=0)
 iterator = iter(D.range(10).apply(pecan.distribute(cluster.target)).prefetch(2))
 """
     )
-    assert starved - alone <= 2.0
+    # TensorFlow alone takes one to two seconds to shut down. A test that is within the bound without them needs no measurement.
+    assert starved <= 2.0 or starved - _exit_seconds("iterator = iter(D.range(10).prefetch(2)); next(iterator)") <= 2.0
 
 
 # Scalars are sent in blocks, strings one by one, and partial batches through the closing stream.

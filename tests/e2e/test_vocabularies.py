@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 
 import pecan
+import pytest
 import tensorflow as tf
 from test_leaks import MIB, Resources
 
@@ -45,58 +46,60 @@ def numbers(dataset: D, target: str) -> list[int]:
     return [int(x) for x in dataset.apply(pecan.distribute(target, deterministic=True))]
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    """One worker, and those that the tests add: each test meets workers that have read tables before."""
+    with pecan.LocalCluster(workers=1) as cluster:
+        yield cluster
+
+
 # The first two have the same size. TensorFlow takes such tables as equal.
 VOCABULARIES = ("abc", "cba", "dcbae")
 
 
-def test_old_and_new_workers_see_the_current_file(tmp_path):
+def test_old_and_new_workers_see_the_current_file(cluster, tmp_path):
     """The test has no local run to compare with, because TensorFlow shares tables in a process by the file's name."""
-    with pecan.LocalCluster(workers=1) as cluster:
-        for vocabulary in VOCABULARIES:
-            dataset = numbered(tmp_path / "words.txt", vocabulary)
-            assert numbers(dataset, cluster.target) == [vocabulary.find(word) for word in WORDS]
-            cluster.add_workers()
+    for vocabulary in VOCABULARIES:
+        dataset = numbered(tmp_path / "words.txt", vocabulary)
+        assert numbers(dataset, cluster.target) == [vocabulary.find(word) for word in WORDS]
+        cluster.add_workers()
 
 
-def test_named_tables_of_functions_see_the_current_file(tmp_path):
-    with pecan.LocalCluster(workers=1) as cluster:
-        for vocabulary in VOCABULARIES:
-            dataset = numbered_inside(tmp_path / "words.txt", vocabulary, "words")
-            assert numbers(dataset, cluster.target) == [vocabulary.find(word) for word in WORDS]
-            cluster.add_workers()
+def test_named_tables_of_functions_see_the_current_file(cluster, tmp_path):
+    for vocabulary in VOCABULARIES:
+        dataset = numbered_inside(tmp_path / "words.txt", vocabulary, "words")
+        assert numbers(dataset, cluster.target) == [vocabulary.find(word) for word in WORDS]
+        cluster.add_workers()
 
 
-def test_tables_of_the_same_name_are_separate_in_two_datasets(tmp_path):
+def test_tables_of_the_same_name_are_separate_in_two_datasets(cluster, tmp_path):
     """They are separate in two jobs of one worker, and in two steps of one dataset."""
-    with pecan.LocalCluster(workers=1) as cluster:
-        first, second = (numbered_inside(tmp_path / f"{v}.txt", v, "words") for v in VOCABULARIES[:2])
-        both = D.zip(first, second).map(lambda x, y: 10 * x + y)
-        want = {v: [v.find(word) for word in WORDS] for v in VOCABULARIES[:2]}
-        assert numbers(first, cluster.target) == want["abc"]
-        assert numbers(second, cluster.target) == want["cba"]
-        assert numbers(both, cluster.target) == [10 * x + y for x, y in zip(want["abc"], want["cba"])]
+    first, second = (numbered_inside(tmp_path / f"{v}.txt", v, "words") for v in VOCABULARIES[:2])
+    both = D.zip(first, second).map(lambda x, y: 10 * x + y)
+    want = {v: [v.find(word) for word in WORDS] for v in VOCABULARIES[:2]}
+    assert numbers(first, cluster.target) == want["abc"]
+    assert numbers(second, cluster.target) == want["cba"]
+    assert numbers(both, cluster.target) == [10 * x + y for x, y in zip(want["abc"], want["cba"])]
 
 
-def test_cached_elements_use_the_current_file(tmp_path):
-    with pecan.LocalCluster(workers=1) as cluster:
-        for vocabulary in VOCABULARIES:
-            dataset = numbered(tmp_path / "words.txt", vocabulary).apply(pecan.cache()).map(lambda x: x + 0)
-            for _ in range(2):
-                assert numbers(dataset, cluster.target) == [vocabulary.find(word) for word in WORDS]
+def test_cached_elements_use_the_current_file(cluster, tmp_path):
+    for vocabulary in VOCABULARIES:
+        dataset = numbered(tmp_path / "words.txt", vocabulary).apply(pecan.cache()).map(lambda x: x + 0)
+        for _ in range(2):
+            assert numbers(dataset, cluster.target) == [vocabulary.find(word) for word in WORDS]
 
 
-def test_a_file_that_changes_between_epochs_loses_no_elements(tmp_path):
+def test_a_file_that_changes_between_epochs_loses_no_elements(cluster, tmp_path):
     """A stream may see the file's old or new contents."""
     path = tmp_path / "words.txt"
-    with pecan.LocalCluster(workers=1) as cluster:
-        dataset = numbered(path, "abc").map(lambda x: (x, tf.fill([20_000], x)))
-        read = dataset.apply(pecan.distribute(cluster.target, deterministic=True))
-        for vocabulary in ("cba", "abcde"):
-            elements = iter(read)
-            next(elements)
-            write(path, vocabulary)
-            cluster.add_workers()
-            assert sum(1 for _ in elements) == len(WORDS) - 1
+    dataset = numbered(path, "abc").map(lambda x: (x, tf.fill([20_000], x)))
+    read = dataset.apply(pecan.distribute(cluster.target, deterministic=True))
+    for vocabulary in ("cba", "abcde"):
+        elements = iter(read)
+        next(elements)
+        write(path, vocabulary)
+        cluster.add_workers()
+        assert sum(1 for _ in elements) == len(WORDS) - 1
 
 
 # A worker keeps the last four sets of tables, because their jobs may come back.
