@@ -37,7 +37,7 @@ type Queue struct {
 	spent           atomic.Int64
 	mu              sync.Mutex
 	running         map[string]context.CancelFunc
-	leaving         bool
+	closed          bool
 }
 
 // maxWaiting bounds the trials that run or wait.
@@ -48,7 +48,7 @@ func (q *Queue) Begin(command *pecanv1.TryOrder) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	id := command.GetId()
-	if q.running[id] != nil || q.leaving {
+	if q.running[id] != nil || q.closed {
 		return
 	}
 	if len(q.running) >= maxWaiting {
@@ -77,11 +77,11 @@ func (q *Queue) end(id string) {
 	delete(q.running, id)
 }
 
-// Cancel ends all trials without an answer. With leave, no other one begins.
-func (q *Queue) Cancel(leave bool) {
+// Cancel ends all trials without an answer. With closing, no other one begins.
+func (q *Queue) Cancel(closing bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.leaving = q.leaving || leave
+	q.closed = q.closed || closing
 	for _, cancel := range q.running {
 		cancel()
 	}
