@@ -1,4 +1,7 @@
-"""docs/scenarios.md names the tests of each scenario. The tests exist, and their comments name the scenario."""
+"""docs/scenarios.md names the tests of each scenario. The tests exist, and their comments name the scenario.
+
+The commands of docs/bug-history.md run tests that exist.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +52,18 @@ def test_a_go_test_names_its_scenario(identity, package, name):
     found = [m for f in files if (m := re.search(rf"((?:^//.*\n)*)^func {name}\(", repository.text(f), re.MULTILINE))]
     assert found, f"{package} has no {name}"
     assert re.match(rf"Test(?:[A-Z]\d+)*{identity}(?!\d)", name) or says(identity, found[0][1].removeprefix("// "))
+
+
+HISTORY = re.findall(r"`go test ([^` ]+) -run '?([\w|\\]+)'?", repository.text("docs/bug-history.md"))
+
+
+@pytest.mark.parametrize(("package", "patterns"), HISTORY)
+def test_a_command_of_the_bug_history_runs_a_test(package, patterns):
+    directory = package.removeprefix("./").removesuffix("/...")
+    tests = [f for f in repository.tracked() if f.startswith(directory + "/") and f.endswith("_test.go")]
+    names = [name for f in tests for name in re.findall(r"^func ((?:Test|Fuzz)\w+)", repository.text(f), re.MULTILINE)]
+    for pattern in re.split(r"\\?\|", patterns):
+        assert any(pattern in name for name in names), f"{package} has no test {pattern}"
 
 
 def test_a_comment_with_another_scenario_is_detected():

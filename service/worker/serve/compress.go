@@ -16,7 +16,7 @@ const (
 	slowLink     = 300e6
 	sampleBytes  = 64 << 10
 	sampleShrink = 0.75
-	// A write of this size takes long enough to be timed. The mean follows the last few writes.
+	// A write of this size takes long enough to be timed. The sums follow the last few writes.
 	timedBytes = 256 << 10
 	newWeight  = 0.2
 	// maxSnappy is the largest payload that is compressed. The format's limit is 4 GiB, and compression needs
@@ -28,8 +28,9 @@ const (
 type link struct {
 	// local: the peer is on this host, where compression never pays.
 	local bool
-	// bytesPerSecond is 0 until a write was timed.
-	bytesPerSecond float64
+	// Weighted sums over the timed writes, both 0 before the first. Their quotient is the speed. The speeds
+	// of single writes have no useful mean: most writes only fill the kernel's buffer, and one waits for all.
+	bytes, seconds float64
 }
 
 func newLink(nc net.Conn) link {
@@ -43,12 +44,12 @@ func (l *link) wrote(bytes int, took time.Duration) {
 	if bytes < timedBytes || took <= 0 {
 		return
 	}
-	speed := float64(bytes) / took.Seconds()
-	if l.bytesPerSecond == 0 {
-		l.bytesPerSecond = speed
-	}
-	l.bytesPerSecond += newWeight * (speed - l.bytesPerSecond)
+	l.bytes += newWeight * (float64(bytes) - l.bytes)
+	l.seconds += newWeight * (took.Seconds() - l.seconds)
 }
+
+// isSlow reports whether the timed writes were slower than slowLink. It is false before the first one.
+func (l *link) isSlow() bool { return l.bytes < slowLink*l.seconds }
 
 // compresses reports whether a payload is worth compressing on this link.
 func (l *link) compresses(how pecanv1.Compression, p payload.Parts) bool {
@@ -59,7 +60,7 @@ func (l *link) compresses(how pecanv1.Compression, p payload.Parts) bool {
 	case pecanv1.Compression_COMPRESSION_SNAPPY:
 		return true
 	case pecanv1.Compression_COMPRESSION_AUTO, pecanv1.Compression_COMPRESSION_UNSPECIFIED:
-		return !l.local && l.bytesPerSecond > 0 && l.bytesPerSecond < slowLink && shrinks(p)
+		return !l.local && l.isSlow() && shrinks(p)
 	}
 	return false
 }

@@ -21,6 +21,14 @@ func TestCompressionIsChosenByMeasurement(t *testing.T) {
 		}
 		return l
 	}
+	// The kernel's buffer takes three of four writes at once, and the fourth waits until it has room.
+	buffered := &link{}
+	for n := range 20 {
+		buffered.wrote(1<<20, time.Millisecond)
+		if n%4 == 0 {
+			buffered.wrote(1<<20, 300*time.Millisecond)
+		}
+	}
 	const auto = pecanv1.Compression_COMPRESSION_AUTO
 	cases := map[string]struct {
 		link *link
@@ -30,6 +38,7 @@ func TestCompressionIsChosenByMeasurement(t *testing.T) {
 	}{
 		"a slow link and data that shrinks": {measured(false, 10*time.Millisecond), auto, plain, true},
 		"a slow link and noise":             {measured(false, 10*time.Millisecond), auto, random, false},
+		"a slow link behind a buffer":       {buffered, auto, plain, true},
 		"a fast link":                       {measured(false, time.Millisecond/2), auto, plain, false},
 		"a link of which nothing is known":  {measured(false, 0), auto, plain, false},
 		"the same host":                     {measured(true, 10*time.Millisecond), auto, plain, false},
