@@ -1,14 +1,13 @@
-"""Runs Pecan where Go and C meet under AddressSanitizer, with real TensorFlow: `make asan`.
+"""Runs the code where Go and C meet under AddressSanitizer, with real TensorFlow: `make asan`.
 
-First the Go tests of the packages with C in them, then end-to-end tests in a Python whose shared object and whose
-workers are built for the sanitizer (bindings/build.py --asan). A report anywhere, in the trainer or in a worker, fails
-the run; a trainer's tests may pass beside a worker that died of one, so the reports are looked for as files.
+It runs the Go tests of the packages with C in them. Then it runs end-to-end tests in a Python whose shared object and
+workers are built with the sanitizer (bindings/build.py --asan). A report in any process fails the run. The reports are
+files, because a trainer's tests may pass although a worker died of one.
 
-TensorFlow itself is not built for the sanitizer. Its allocations are still watched, since the sanitizer takes the place
-of malloc in the whole process: what is checked is every access that our C and our Go make. Leaks are looked for
-elsewhere (tests/e2e/test_leaks.py), because TensorFlow's singletons would be reported as such. The memory that elements
-arrive in comes from mmap, which the sanitizer does not see; there, such a build makes the pool a checked one, so that a
-late access faults and is reported too.
+TensorFlow itself is built without the sanitizer. The sanitizer replaces malloc in the whole process, so it checks each
+access of our C and Go code to TensorFlow's memory too. It does not report leaks, because TensorFlow's singletons would
+count as such; tests/e2e/test_leaks.py checks leaks. The memory of received elements comes from mmap, which the sanitizer
+does not see. Such a build therefore protects the pool's free buffers, and a late access faults and is reported.
 
     python bindings/asan.py                      # everything
     python bindings/asan.py -k ragged            # arguments of pytest: these instead of the usual end-to-end tests
@@ -25,14 +24,13 @@ import sys
 import build
 
 GO_TESTS = ("./native/tf", "./native/op", "./native/buffer", "./service/worker/...")
-# All kinds of elements on both transports, iterators that are deleted while they read, failing elements, killed
-# workers.
+# All kinds of elements on both transports, deleted iterators that still read, failing elements, and killed workers.
 E2E_TESTS = (
     "tests/e2e/test_elements.py",
     "tests/e2e/test_trainer.py",
 )
 REPORTS = build.ROOT / "build" / "asan" / "reports"
-# libstdc++ is loaded with the sanitizer, which looks for __cxa_throw when it starts; Python itself is not C++.
+# The sanitizer looks for __cxa_throw when it starts. Python is not C++, so libstdc++ is loaded with the sanitizer.
 PRELOADED = ("libasan.so", "libstdc++.so.6")
 
 
@@ -50,8 +48,7 @@ def variables() -> dict[str, str]:
     """Return the environment of all programs under the sanitizer."""
     options = {
         "detect_leaks": "0",
-        # TensorFlow's libraries have names that occur twice, and pass containers of C++ between annotated and other
-        # code.
+        # TensorFlow's libraries define names twice, and pass C++ containers between annotated and other code.
         "detect_odr_violation": "0",
         "detect_container_overflow": "0",
         "log_path": str(REPORTS / "report"),
