@@ -6,8 +6,9 @@ files, because a trainer's tests may pass although a worker died of one.
 
 TensorFlow itself is built without the sanitizer. The sanitizer replaces malloc in the whole process, so it checks each
 access of our C and Go code to TensorFlow's memory too. It does not report leaks, because TensorFlow's singletons would
-count as such; tests/e2e/test_leaks.py checks leaks. The memory of received elements comes from mmap, which the sanitizer
-does not see. Such a build therefore protects the pool's free buffers, and a late access faults and is reported.
+count as such; tests/e2e/test_leaks.py checks leaks. The memory of received elements comes from mmap, which the
+sanitizer does not see. Such a build therefore protects the pool's free buffers, and a late access faults and is
+reported.
 
     python bindings/asan.py                      # everything
     python bindings/asan.py -k ragged            # arguments of pytest: these instead of the usual end-to-end tests
