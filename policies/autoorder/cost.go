@@ -99,7 +99,7 @@ func (m *model) read(at state, step int) (bytes float64) {
 // after returns the output of a step.
 func (m *model) after(at state, step int) state {
 	s := &m.Steps[step]
-	out := state{slices.Clone(at.components), at.elements * s.share()}
+	out := state{slices.Clone(at.components), at.elements * s.outputRatio()}
 	if s.After != nil {
 		out.components = slices.Clone(s.After)
 	}
@@ -121,8 +121,8 @@ func (m *model) after(at state, step int) state {
 	return out
 }
 
-// share returns the output elements per input element.
-func (s *Step) share() float64 {
+// outputRatio returns the output elements per input element.
+func (s *Step) outputRatio() float64 {
 	if !(s.ElementsIn > 0) || !(s.ElementsOut >= 0) {
 		return 1
 	}

@@ -1,11 +1,14 @@
-// Package autoplacement will decide how many workers of a job run on the trainer's host and how many on other
-// hosts, at the lowest cost at which the trainer does not wait. It has no code yet: this file reserves the
-// place and states the contract.
+// Package autoplacement decides how many workers of a job run on the trainers' hosts and how many on other
+// hosts. Search is the default. It predicts the element time of every configuration from measured demand and
+// capacity, jumps to the best one, and stays there until a measurement contradicts it.
 //
-// A policy is a pure function from measurements to a decision with its reasons. Its input will be the time that
-// the trainer waited, the cost of a worker on each kind of host, and the number of workers there. Its output
-// will be the number of workers of each kind.
+// Paper and IncDec are the published policies, for comparison: Paper is the algorithm of the paper, IncDec that
+// of the published code. They apply none of Search's guards.
 //
-// A policy imports no other package of Pecan, reads no clock and keeps no state, so that a simulator can replay
-// recorded measurements. The dispatcher records a decision in its journal before it acts on it.
+// Files: paper.go and incdec.go have the published policies. search.go has the state machine of Search, model.go
+// its predictions, host.go the load of the trainers' hosts, compare.go the sequential test between two
+// configurations, change.go the detection of changes.
+//
+// Policies are deterministic state machines, see package autoscale, which has their inputs and outputs. The
+// package reads no clock and draws no random numbers. docs/design/0013-autoscaling.md has the reasons.
 package autoplacement

@@ -1,10 +1,15 @@
-// Package autoscale will decide how many workers a service has. It has no code yet: this file reserves the
-// place and states the contract.
+// Package autoscale holds what every policy for workers shares, and the published policies that choose a number
+// of remote workers. The default policy chooses the number and the place together, in package autoplacement:
+// the two choices depend on each other, so one policy makes both.
 //
-// A policy is a pure function from measurements to a decision with its reasons. Its input will be the elements
-// per second that each job consumes and each worker produces, and the delay after which earlier changes took
-// effect. Its output will be a number of workers.
+// A policy is a deterministic state machine. Its inputs are a Goal and a Window: the measurements of one job
+// over some seconds. Its output is a Decision: a Configuration with reasons and numbers. Equal inputs in equal
+// order give equal decisions. The state is a plain value that the caller keeps. After a crash the caller starts
+// with a new value: the policy loses its measurements and stays at the configuration of the next window.
 //
-// A policy imports no other package of Pecan, reads no clock and keeps no state, so that a simulator can replay
-// recorded measurements. The dispatcher records a decision in its journal before it acts on it.
+// Files: window.go has the measurements, decision.go the output, goal.go prices, objectives and limits. Cachew
+// (cachew.go), HPA (hpa.go) and Fixed (fixed.go) are for comparison: they apply none of the default's guards.
+//
+// The package imports no other package of Pecan and reads no clock, so that a simulator can replay recorded
+// measurements. docs/design/0013-autoscaling.md has the reasons.
 package autoscale

@@ -1,0 +1,199 @@
+package autoplacement
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/pecan-ml/pecan/policies/autoscale"
+)
+
+// trial compares a challenger with a given true difference, window by window, until a decision.
+func trial(rng *rand.Rand, difference float64, knownWindows int) (verdict, int) {
+	var challenger, known []float64
+	draw := func(mean float64) float64 { return mean + noise*rng.NormFloat64() }
+	for range knownWindows {
+		known = append(known, draw(0))
+	}
+	for n := 1; ; n++ {
+		challenger = append(challenger, draw(difference))
+		v := compare(autoscale.Median(challenger)-autoscale.Median(known), n, knownWindows)
+		if v != undecided {
+			return v, n
+		}
+	}
+}
+
+func TestComparisonsErrAtMostAtTheStatedRate(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	const trials = 20_000
+	for _, knownWindows := range []int{2, 3, 10} {
+		for _, c := range []struct {
+			difference float64
+			wrong      verdict
+		}{{indifference, better}, {-indifference, worse}, {2 * indifference, better}, {-2 * indifference, worse}} {
+			wrong, windows := 0, 0
+			for range trials {
+				v, n := trial(rng, c.difference, knownWindows)
+				if windows += n; v == c.wrong {
+					wrong++
+				}
+				if n > mostWindows {
+					t.Fatalf("a comparison took %d windows", n)
+				}
+			}
+			if rate := float64(wrong) / trials; rate > errorRate {
+				t.Errorf("difference %+.2f, %d windows of the best known: %.1f %% wrong, want at most %.0f %%", c.difference, knownWindows, 100*rate, 100*errorRate)
+			}
+			if mean := float64(windows) / trials; mean > 2.5 {
+				t.Errorf("difference %+.2f: a comparison takes %.1f windows", c.difference, mean)
+			}
+		}
+	}
+}
+
+func TestOneOutlierDecidesNothing(t *testing.T) {
+	for _, outlier := range []float64{-0.39, 0.3} {
+		if v := compare(outlier, 1, 10); v != undecided {
+			t.Errorf("one window that differs by %.2f decides %v", outlier, v)
+		}
+		if v := compare(outlier, 3, 1); v != undecided {
+			t.Errorf("one window of the best known that differs by %.2f decides %v", outlier, v)
+		}
+	}
+	if compare(-1, 1, 1) != better || compare(1, 1, 1) != worse {
+		t.Error("a difference that no outlier explains is not decided by one window")
+	}
+}
+
+func steady(elementTime float64) observation {
+	return observation{at: autoscale.Configuration{Remote: 2, Local: 1}, time: elementTime, demand: elementTime, remote: 2, local: 1}
+}
+
+func TestTheWatchIgnoresTwoOutliersAndFindsAChange(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		times []float64
+		found bool
+		since int
+	}{
+		{"nothing", []float64{1, 1.03, 0.97, 1, 1, 1.02}, false, 0},
+		{"two outliers", []float64{1, 1.3, 1.3, 1, 1, 1}, false, 0},
+		{"outliers on both sides", []float64{1.3, 0.7, 1.3, 0.7, 1.3, 0.7}, false, 0},
+		{"twice as slow", []float64{1, 1, 2, 2, 2}, true, 3},
+		{"twice as fast", []float64{1, 1, 0.5, 0.5, 0.5}, true, 3},
+		{"twice as slow after a slow window", []float64{1, 1.06, 2, 2}, true, 2},
+		{"10 % slower", []float64{1.1, 1.1, 1.1, 1.1, 1.1, 1.1}, true, 3},
+		{"6 % faster", []float64{0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94, 0.94}, true, 3},
+	} {
+		w := newWatch([]observation{steady(1), steady(1)})
+		var since []observation
+		for _, elementTime := range c.times {
+			if since, _ = w.next(steady(elementTime)); since != nil {
+				break
+			}
+		}
+		if (since != nil) != c.found || len(since) < c.since {
+			t.Errorf("%s: found %v with %d windows, want %v", c.name, since != nil, len(since), c.found)
+		}
+	}
+}
+
+func TestALongWatchKeepsFewWindowsAndStillFindsAChange(t *testing.T) {
+	w := newWatch([]observation{steady(1), steady(1)})
+	for range 5000 {
+		if since, why := w.next(steady(1)); since != nil {
+			t.Fatalf("a steady job raised an alarm: %s", why)
+		}
+	}
+	if len(w.seen) > 2*mostSeen+1 {
+		t.Errorf("the watch keeps %d windows", len(w.seen))
+	}
+	var since []observation
+	for range 4 {
+		if since, _ = w.next(steady(2)); since != nil {
+			break
+		}
+	}
+	if len(since) != 3 {
+		t.Errorf("a change was found with %d windows, want 3", len(since))
+	}
+}
+
+func TestFalseAlarmsOfTheWatchAreRare(t *testing.T) {
+	alarms := 0
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		measure := func() observation {
+			factor := 1 + noise*rng.NormFloat64()
+			if rng.IntN(20) == 0 {
+				factor *= 0.7 + 0.6*float64(rng.IntN(2))
+			}
+			return steady(factor)
+		}
+		w := newWatch([]observation{measure(), measure(), measure(), measure()})
+		for range 50 {
+			if since, _ := w.next(measure()); since != nil {
+				alarms++
+				break
+			}
+		}
+	}
+	if alarms > 20 {
+		t.Errorf("%d of 200 watches of 50 windows raised a false alarm, want at most 10 %%", alarms)
+	}
+}
+
+func TestCurvesFollowMeasurementsAndKeepTheirShapeWithout(t *testing.T) {
+	at := func(n int, capacity float64) observation {
+		return observation{at: autoscale.Configuration{Local: n}, local: capacity}
+	}
+	for _, c := range []struct {
+		name   string
+		obs    []observation
+		before Curve
+		eight  float64
+	}{
+		{"nearly linear at first", []observation{at(1, 10)}, Curve{}, 10 * 7.21},
+		{"square root", []observation{at(1, 10), at(4, 20), at(9, 30)}, Curve{}, 28.5},
+		{"outliers among several windows", []observation{at(1, 10), at(1, 10), at(1, 13), at(4, 40), at(4, 40), at(4, 28)}, Curve{}, 80},
+		{"known shape, new rate", []observation{at(4, 40)}, Curve{Rate: 10, Exponent: 0.5}, 56.6},
+		{"nothing measured", nil, Curve{Rate: 10, Exponent: 0.5}, 28.3},
+	} {
+		if got := fit(c.obs, true, c.before).at(8); got < c.eight*0.96 || got > c.eight*1.04 {
+			t.Errorf("%s: 8 workers have a capacity of %.1f, want %.1f", c.name, got, c.eight)
+		}
+	}
+}
+
+func TestTheLoadOfAHostIsSharedBetweenItsCauses(t *testing.T) {
+	var obs []observation
+	for _, c := range []autoscale.Configuration{{Remote: 1, Local: 1}, {Remote: 8, Local: 4}, {Remote: 2, Local: 9}} {
+		received := 10 * float64(c.Remote)
+		obs = append(obs, observation{at: c, received: received, demand: 0.0125, load: 0.3 + 0.1*float64(c.Local) + 0.002*received})
+	}
+	l := fitLoad(obs, 1, Load{})
+	if got, want := l.excess(10, 50), 0.4; got < want-0.03 || got > want+0.03 {
+		t.Errorf("the excess is %.3f, want %.3f", got, want)
+	}
+	// A change that only the base explains keeps what was learned.
+	again := fitLoad([]observation{{at: autoscale.Configuration{Remote: 8, Local: 4}, received: 80, load: 1.2}}, 1, l)
+	if d := again.PerLocal - l.PerLocal; d > 1e-6 || d < -1e-6 {
+		t.Errorf("one window changed the load per local worker by %v", d)
+	}
+	if unknown := fitLoad([]observation{{}}, 1, Load{}); unknown.excess(10, 1e9) != 0 {
+		t.Error("a host that reports no load counts as contended")
+	}
+}
+
+func TestALoadThatFallsWithMoreElementsIsNotExtrapolated(t *testing.T) {
+	// Other programs load the host while the trainer takes fewer elements.
+	var obs []observation
+	for _, c := range []struct{ received, load float64 }{{45, 3}, {21, 9.6}, {21, 9.9}} {
+		obs = append(obs, observation{at: autoscale.Configuration{Remote: 5}, received: c.received, demand: 0.02, load: c.load})
+	}
+	for _, received := range []float64{0, 20, 45} {
+		if got := fitLoad(obs, 1, Load{}).excess(0, received); got < 2 || got > 8.9 {
+			t.Errorf("with %v elements per second the excess is %.1f, and 2 to 8.9 were measured", received, got)
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package autoscale
+
+import "fmt"
+
+// Policy decides how many workers a job has. Next is called once for each measurement window.
+type Policy interface {
+	Next(Goal, Window) Decision
+}
+
+// Decision is what a policy wants and why.
+type Decision struct {
+	Target Configuration
+	// State is the state of the policy's search.
+	State string
+	// Converged is whether the policy does not search at the moment.
+	Converged bool
+	// Reason is one sentence for the log.
+	Reason string
+	// Candidates has the configurations that the policy compared, best first. It is empty for policies that do
+	// not predict.
+	Candidates []Candidate
+	// SearchCost is what the search has cost so far above the bill of the best known configuration, in the
+	// unit of Goal.Score.
+	SearchCost float64
+}
+
+// Candidate is a configuration that was measured or predicted.
+type Candidate struct {
+	Workers Configuration
+	// Predicted and Measured are times between two elements, in seconds. Measured is 0 without a window.
+	Predicted, Measured float64
+	// Windows is the number of windows behind Measured.
+	Windows int
+	// Score is the value that the objective minimises.
+	Score float64
+}
+
+func (c Configuration) String() string {
+	return fmt.Sprintf("%d remote, %d local", c.Remote, c.Local)
+}

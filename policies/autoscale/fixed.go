@@ -1,0 +1,17 @@
+package autoscale
+
+// Fixed asks for one configuration at all times.
+type Fixed Configuration
+
+// FastFlow is the configuration that the Pecan paper uses for FastFlow: 14 processors of the host for each core
+// of the accelerator are two remote and two local workers. FastFlow also divides the steps between them; here,
+// only the numbers are compared.
+var FastFlow = Fixed{Remote: 2, Local: 2}
+
+// Collocated runs all steps on the trainer's host, like tf.data without a service.
+var Collocated = Fixed{Local: 1}
+
+// Next returns the fixed configuration.
+func (f Fixed) Next(g Goal, _ Window) Decision {
+	return Decision{Target: g.Limits.Clamp(Configuration(f)), State: "fixed", Converged: true, Reason: "the number of workers is fixed"}
+}

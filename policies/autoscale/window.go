@@ -1,0 +1,142 @@
+package autoscale
+
+import (
+	"math"
+	"slices"
+)
+
+// Configuration is a number of workers of each kind. Local workers run on the hosts of the job's trainers.
+type Configuration struct {
+	Remote, Local int
+}
+
+// Window is a measurement window: what a job's clients, workers and hosts reported over some seconds.
+type Window struct {
+	// End is the time at the end of the window, in seconds of a monotonic clock.
+	End float64
+	// Seconds is the length of the window.
+	Seconds float64
+	// Workers is the configuration that was ready during the whole window.
+	Workers Configuration
+	// Settled is whether the buffers had settled after the last change of workers when the window began.
+	Settled bool
+	// Gap is whether reports are missing or out of order.
+	Gap bool
+	// Plan changes with the order, the cache or the graph of the job.
+	Plan uint64
+
+	Consumers []Consumer
+	Fleet     []Worker
+	Hosts     []Host
+}
+
+// Consumer is what one trainer reported.
+type Consumer struct {
+	Host string
+	// ElementTimes has the time between two elements, in seconds, of each sub-window.
+	ElementTimes []float64
+	// Waits has the share of the time that the trainer waited for an element, of each sub-window.
+	Waits []float64
+	// Queue is the mean number of ready elements on the client.
+	Queue float64
+}
+
+// Worker is what one worker reported about the job.
+type Worker struct {
+	Host  string
+	Local bool
+	// Busy is the share of the time in which the worker computed elements instead of waiting for room in its
+	// windows of ready elements.
+	Busy float64
+	// CPU is the use of the worker's processors, from 0 to 1.
+	CPU float64
+	// Elements and Bytes are sent per second.
+	Elements, Bytes float64
+}
+
+// Host is what one host reported.
+type Host struct {
+	ID string
+	// Pressure is the share of the time in which a runnable thread waited for a processor.
+	Pressure float64
+	// Load is the number of runnable threads per processor.
+	Load float64
+	// Memory is the used share of the memory, Network the bytes per second in both directions.
+	Memory, Network float64
+}
+
+// Usable returns whether the window describes a steady state of some trainer.
+func (w Window) Usable() bool {
+	t := w.ElementTime()
+	return w.Settled && !w.Gap && t > 0 && !math.IsInf(t, 1)
+}
+
+// MeanTime returns the mean time between two elements over all trainers and sub-windows. The published policies
+// use it. It is 0 without measurements.
+func (w Window) MeanTime() float64 {
+	var sum, n float64
+	for _, c := range w.Consumers {
+		for _, t := range c.ElementTimes {
+			sum, n = sum+t, n+1
+		}
+	}
+	return ratio(sum, n)
+}
+
+// ElementTime returns the median of each trainer's sub-windows, averaged over the trainers. It is 0 without
+// measurements.
+func (w Window) ElementTime() float64 {
+	var sum float64
+	for _, c := range w.Consumers {
+		sum += Median(c.ElementTimes)
+	}
+	return ratio(sum, float64(len(w.Consumers)))
+}
+
+// Wait returns the share of the time that trainers waited: medians, averaged over the trainers.
+func (w Window) Wait() float64 {
+	var sum float64
+	for _, c := range w.Consumers {
+		sum += Median(c.Waits)
+	}
+	return ratio(sum, float64(len(w.Consumers)))
+}
+
+// Queue returns the mean number of ready elements, averaged over the trainers.
+func (w Window) Queue() float64 {
+	var sum float64
+	for _, c := range w.Consumers {
+		sum += c.Queue
+	}
+	return ratio(sum, float64(len(w.Consumers)))
+}
+
+// Produced returns the elements per second of the workers of a kind, their mean busy share, and their number.
+func (w Window) Produced(local bool) (elements, busy float64, workers int) {
+	for _, worker := range w.Fleet {
+		if worker.Local == local {
+			elements, busy, workers = elements+worker.Elements, busy+worker.Busy, workers+1
+		}
+	}
+	return elements, ratio(busy, float64(workers)), workers
+}
+
+// Median returns the median of the values; 0 without values.
+func Median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return (sorted[middle-1] + sorted[middle]) / 2
+}
+
+func ratio(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}

@@ -1,0 +1,146 @@
+package sim
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"github.com/pecan-ml/pecan/policies/autoscale"
+)
+
+// Job is one simulated job. All windows have the same number of elements, so a window's bill is its score.
+type Job struct {
+	Surface Surface
+	Goal    autoscale.Goal
+	// Start is the configuration of the first window.
+	Start autoscale.Configuration
+	// Windows is the number of windows with steady state.
+	Windows int
+	// Delay is the number of windows until a change of workers has settled. They cost both configurations.
+	Delay int
+	// Noise is the standard deviation of a window's element time, and of each other measurement. SubNoise is that
+	// of sub-windows. A window is an outlier with probability Outliers: its time is then 30 % longer or shorter.
+	Noise, SubNoise, Outliers float64
+	// Drift is the relative growth of the demand in each window.
+	Drift float64
+	// Events happen before the steady window with their number.
+	Events []Event
+}
+
+// Event changes a job.
+type Event struct {
+	Window int
+	Change func(*World)
+}
+
+// World is what an event may change.
+type World struct {
+	Surface Surface
+	Goal    autoscale.Goal
+	Plan    uint64
+	// Available bounds the workers that exist, whatever is wanted. nil means no bound.
+	Available *autoscale.Configuration
+}
+
+// Step is one steady window of a run.
+type Step struct {
+	Workers autoscale.Configuration
+	// Bill is what the window cost, with the delay before it. Best is what the best fixed configuration would have cost.
+	Bill, Best float64
+	// Regret is how far the true score of the configuration is above the best, relative to it.
+	Regret   float64
+	Decision autoscale.Decision
+}
+
+// Noisy returns a job with the noise of the published logs: 3 %, and 5 % outliers.
+func Noisy(s Surface, g autoscale.Goal, windows int) Job {
+	return Job{
+		Surface: s, Goal: g, Start: g.Limits.Clamp(autoscale.Configuration{Remote: 1, Local: 1}), Windows: windows, Delay: 1,
+		Noise: 0.03, SubNoise: 0.02, Outliers: 0.05,
+	}
+}
+
+const subWindows = 10
+
+// Run runs a policy on a job.
+func (j Job) Run(p autoscale.Policy, seed uint64) []Step {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	world := World{Surface: j.Surface, Goal: j.Goal}
+	at, clock := j.Start, 0.0
+	var steps []Step
+	var bill, best, lowest float64
+	wanted := at
+	for n := range j.Windows {
+		changed := n == 0 || j.Drift != 0
+		for _, e := range j.Events {
+			if e.Window == n {
+				e.Change(&world)
+				changed = true
+			}
+		}
+		world.Surface.Demand *= 1 + j.Drift
+		next := wanted
+		if a := world.Available; a != nil {
+			next = autoscale.Configuration{Remote: min(next.Remote, a.Remote), Local: min(next.Local, a.Local)}
+		}
+		if changed {
+			_, lowest = world.Surface.Best(world.Goal)
+		}
+		if next != at {
+			both := autoscale.Configuration{Remote: max(at.Remote, next.Remote), Local: max(at.Local, next.Local)}
+			for range j.Delay {
+				w := j.window(rng, world, at, &clock)
+				w.Settled = false
+				bill, best = bill+world.Goal.Score(both, world.Surface.At(at).Time), best+lowest
+				p.Next(world.Goal, w)
+			}
+			at = next
+		}
+		w := j.window(rng, world, at, &clock)
+		score := world.Goal.Score(at, world.Surface.At(at).Time)
+		d := p.Next(world.Goal, w)
+		wanted = d.Target
+		steps = append(steps, Step{Workers: at, Bill: bill + score, Best: best + lowest, Regret: score/lowest - 1, Decision: d})
+		bill, best = 0, 0
+	}
+	return steps
+}
+
+// window measures a window.
+func (j Job) window(rng *rand.Rand, world World, at autoscale.Configuration, clock *float64) autoscale.Window {
+	gauss := func(sigma float64) float64 { return max(1+sigma*rng.NormFloat64(), 0.05) }
+	s, truth := world.Surface, world.Surface.At(at)
+	factor := gauss(j.Noise)
+	if rng.Float64() < j.Outliers {
+		factor *= []float64{0.7, 1.3}[rng.IntN(2)]
+	}
+	trainers := max(s.Trainers, 1)
+	elementTime := truth.Time * factor
+	w := autoscale.Window{Seconds: 500 * elementTime, Workers: at, Settled: true, Plan: world.Plan}
+	*clock += w.Seconds
+	w.End = *clock
+	demand := truth.Demand * gauss(j.Noise)
+	for range trainers {
+		c := autoscale.Consumer{Host: "trainer"}
+		wait := min(max(1-demand/elementTime, 0), 1)
+		for range subWindows {
+			c.ElementTimes = append(c.ElementTimes, elementTime*gauss(j.SubNoise))
+			c.Waits = append(c.Waits, wait)
+		}
+		c.Queue = 10 * (1 - wait)
+		w.Consumers = append(w.Consumers, c)
+	}
+	total := truth.Remote + truth.Local
+	use := min(float64(trainers)/truth.Time/math.Max(total, 1e-12), 1)
+	add := func(n int, capacity float64, local bool, host string) {
+		for range n {
+			busy := min(use*gauss(j.Noise), 1)
+			w.Fleet = append(w.Fleet, autoscale.Worker{
+				Host: host, Local: local, Busy: busy, CPU: busy, Elements: float64(trainers) / elementTime * capacity / total / float64(n),
+			})
+		}
+	}
+	add(at.Remote, truth.Remote, false, "other")
+	add(at.Local, truth.Local, true, "trainer")
+	w.Hosts = []autoscale.Host{{ID: "trainer", Pressure: truth.Pressure * gauss(j.Noise), Load: truth.Load * gauss(j.Noise)}}
+	return w
+}
